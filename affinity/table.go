@@ -1,0 +1,259 @@
+package affinity
+
+import (
+	"math"
+	"net/netip"
+	"sync"
+)
+
+// DefaultMax is the number of clients a Table with Max 0 remembers. It bounds
+// the memory of a table to about 6 MB.
+const DefaultMax = 65536
+
+// Table maps clients to backends of type B. The zero Table is empty and ready to
+// use. It must not be copied after first use.
+//
+// All methods may be called by any number of goroutines. One mutex guards the
+// whole table, since a hit has to move the entry to the front of the recency
+// list and so writes anyway. It is held for tens of nanoseconds, once per new
+// connection of one service port, while setting up that connection costs tens of
+// microseconds of system calls; shards would buy nothing and would each need a
+// recency list and a limit of their own.
+type Table[B comparable] struct {
+	// Max is the largest number of clients remembered; 0 means DefaultMax. Set
+	// it before first use. A negative Max remembers one client, and no table
+	// remembers more than 2^31 - 1.
+	Max int
+
+	mu sync.Mutex // guards all below
+
+	// index finds the slot of a client. Neither key nor value holds a pointer,
+	// so the garbage collector never walks it.
+	index map[[16]byte]int32
+
+	// slots holds the entries and the links of two lists: the recency list
+	// through prev and next, and the list of free slots through next. Links are
+	// slot numbers rather than pointers for the sake of the collector, and since
+	// slots may move when the slab grows.
+	slots []slot[B]
+	// ends.next is the most recently used slot and ends.prev the least recently
+	// used one; both are none when the table is empty.
+	ends links
+	free int32 // first free slot, or none
+
+	evicted uint64
+}
+
+// none is the end of a list. Slot numbers start at 1, so that zero links need no
+// initialisation.
+const none = 0
+
+type links struct{ prev, next int32 }
+
+type slot[B comparable] struct {
+	client   [16]byte
+	backend  B
+	lastUsed int64
+	links
+}
+
+// Get returns the backend that client was last sent to, and makes now its time
+// of last use. It reports false if the client is not known, or was last used
+// timeout or longer ago, in which case it is forgotten. now and timeout are in
+// nanoseconds. The timeout comes with each call so that a changed one counts at
+// once for clients already known.
+//
+// An IPv4 address and its IPv4-mapped IPv6 form are one client; IPv6 zones are
+// ignored.
+func (t *Table[B]) Get(client netip.Addr, now, timeout int64) (B, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var unknown B
+	i, ok := t.index[client.As16()]
+	if !ok {
+		return unknown, false
+	}
+	s := t.at(i)
+	if now-s.lastUsed >= timeout {
+		t.remove(i)
+		return unknown, false
+	}
+	t.touch(i, now)
+	return s.backend, true
+}
+
+// Peek is Get without any effect: it returns the backend remembered for client,
+// expired or not, and the time of its last use.
+func (t *Table[B]) Peek(client netip.Addr) (backend B, lastUsed int64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := t.index[client.As16()]
+	if !ok {
+		return backend, 0, false
+	}
+	s := t.at(i)
+	return s.backend, s.lastUsed, true
+}
+
+// Put remembers that client was sent to backend at time now, in place of
+// whatever was remembered before. If the table is full it evicts the least
+// recently used client.
+func (t *Table[B]) Put(client netip.Addr, backend B, now int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := client.As16()
+	if i, ok := t.index[key]; ok {
+		t.at(i).backend = backend
+		t.touch(i, now)
+		return
+	}
+	if len(t.index) >= t.max() {
+		t.remove(t.ends.prev)
+		t.evicted++
+	}
+	if t.index == nil {
+		t.index = make(map[[16]byte]int32)
+	}
+	i := t.take()
+	s := t.at(i)
+	s.client, s.backend, s.lastUsed = key, backend, now
+	t.pushFront(i)
+	t.index[key] = i
+}
+
+// Forget removes all clients whose backend matches, and returns their number. It
+// looks at every entry while others wait, which is about a millisecond for a
+// full table; match must not call the table.
+func (t *Table[B]) Forget(match func(B) bool) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := len(t.index)
+	for i := t.ends.prev; i != none; {
+		s := t.at(i)
+		newer := s.prev
+		if match(s.backend) {
+			t.remove(i)
+		}
+		i = newer
+	}
+	t.releaseIfEmpty()
+	return before - len(t.index)
+}
+
+// Sweep removes the clients that were last used timeout or longer ago, and
+// returns their number. It takes time in proportion to that number.
+//
+// Callers whose clocks differ slightly may enter clients slightly out of order;
+// an expired client behind an unexpired one then waits for the next Sweep, and
+// Get does not return it meanwhile.
+func (t *Table[B]) Sweep(now, timeout int64) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	removed := 0
+	for i := t.ends.prev; i != none && now-t.at(i).lastUsed >= timeout; i = t.ends.prev {
+		t.remove(i)
+		removed++
+	}
+	t.releaseIfEmpty()
+	return removed
+}
+
+// Each calls visit for every client, least recently used first, so that putting
+// them into another table in this order rebuilds this one. Others wait
+// meanwhile; visit must not call the table. An IPv4 client is given as an IPv4
+// address.
+func (t *Table[B]) Each(visit func(client netip.Addr, backend B, lastUsed int64)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := t.ends.prev; i != none; {
+		s := t.at(i)
+		visit(netip.AddrFrom16(s.client).Unmap(), s.backend, s.lastUsed)
+		i = s.prev
+	}
+}
+
+// Len returns the number of clients remembered, including expired ones that no
+// Sweep has removed yet.
+func (t *Table[B]) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.index)
+}
+
+// Evicted returns how many clients were forgotten since the table was made
+// because it was full.
+func (t *Table[B]) Evicted() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.evicted
+}
+
+func (t *Table[B]) max() int {
+	if t.Max == 0 {
+		return DefaultMax
+	}
+	return min(max(t.Max, 1), math.MaxInt32)
+}
+
+func (t *Table[B]) at(i int32) *slot[B] { return &t.slots[i-1] }
+
+// take returns a free slot, of the slab if possible. Its links are stale.
+func (t *Table[B]) take() int32 {
+	if i := t.free; i != none {
+		t.free = t.at(i).next
+		return i
+	}
+	t.slots = append(t.slots, slot[B]{})
+	return int32(len(t.slots))
+}
+
+// touch makes i the most recently used slot. A clock that lags behind another
+// caller's does not make the entry older.
+func (t *Table[B]) touch(i int32, now int64) {
+	s := t.at(i)
+	s.lastUsed = max(s.lastUsed, now)
+	if t.ends.next != i {
+		t.unlink(i)
+		t.pushFront(i)
+	}
+}
+
+// remove forgets the client in slot i and frees the slot. The backend is cleared
+// since it may be a pointer that keeps much else alive.
+func (t *Table[B]) remove(i int32) {
+	t.unlink(i)
+	s := t.at(i)
+	delete(t.index, s.client)
+	*s = slot[B]{links: links{next: t.free}}
+	t.free = i
+}
+
+// releaseIfEmpty returns the memory of a crowd that has left; maps and slabs
+// never shrink by themselves.
+func (t *Table[B]) releaseIfEmpty() {
+	if len(t.index) == 0 {
+		t.index, t.slots, t.free = nil, nil, none
+	}
+}
+
+func (t *Table[B]) pushFront(i int32) {
+	s := t.at(i)
+	s.links = links{prev: none, next: t.ends.next}
+	t.linksOf(s.next).prev = i
+	t.ends.next = i
+}
+
+func (t *Table[B]) unlink(i int32) {
+	s := t.at(i)
+	t.linksOf(s.prev).next = s.next
+	t.linksOf(s.next).prev = s.prev
+}
+
+// linksOf returns the links of slot i, or the ends of the list where there is
+// no such slot.
+func (t *Table[B]) linksOf(i int32) *links {
+	if i == none {
+		return &t.ends
+	}
+	return &t.at(i).links
+}

@@ -1,0 +1,281 @@
+package lb
+
+import (
+	"errors"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+var (
+	front  = netip.MustParseAddrPort("10.0.0.1:80")
+	client = netip.MustParseAddr("192.0.2.1")
+)
+
+// address returns the address of backend i.
+func address(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080)
+}
+
+// echo returns a service at front whose ready backends have these numbers.
+func echo(backends ...int) Service {
+	s := Service{
+		ID:        ID{Namespace: "default", Name: "echo", Protocol: TCP},
+		Frontends: []netip.AddrPort{front},
+	}
+	for _, i := range backends {
+		s.Backends = append(s.Backends, Backend{Addr: address(i), Ready: true, Serving: true})
+	}
+	return s
+}
+
+func sticky(s Service, timeout int64) Service {
+	s.AffinityTimeout = timeout
+	return s
+}
+
+func numbers(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// mustPick picks at front unless f says otherwise. It may be called by any
+// goroutine, and returns the zero Choice after an error.
+func mustPick(tb testing.TB, b *Balancer, f Flow) Choice {
+	tb.Helper()
+	if !f.Frontend.Addr.IsValid() {
+		f.Frontend = Frontend{TCP, front}
+	}
+	c, err := b.Pick(f)
+	if err != nil {
+		tb.Errorf("pick: %v", err)
+	}
+	return c
+}
+
+func TestZeroValues(t *testing.T) {
+	var b Balancer
+	if _, err := b.Pick(Flow{}); !errors.Is(err, ErrNoService) {
+		t.Errorf("pick: got %v, want ErrNoService", err)
+	}
+	if n := b.Table().Len(); n != 0 {
+		t.Errorf("empty balancer has %d services", n)
+	}
+	b.Sweep(1)
+	b.Update(nil)
+	b.Update(&Table{})
+	if s := b.Stats(); len(s) != 0 {
+		t.Errorf("empty balancer has stats %v", s)
+	}
+	if _, ok := new(Table).Service(ID{}); ok {
+		t.Error("empty table has a service")
+	}
+
+	var c Choice
+	if c.Valid() || c.Live() || c.Backend().IsValid() || c.Service() != (ID{}) {
+		t.Errorf("the zero Choice claims to be something")
+	}
+	c.Done(nil)
+	var tried Tried
+	tried.Add(c)
+	if tried != (Tried{}) {
+		t.Error("the zero Choice was remembered as tried")
+	}
+}
+
+// Browsers open several connections at once.
+func TestConnectionsOfNewClientStayTogether(t *testing.T) {
+	const clients, connections = 20000, 2
+	var b Balancer
+	b.Update(mustTable(t, []Service{sticky(echo(numbers(10)...), 1e9)}))
+	var chosen [connections][clients]Choice
+	var begun [clients]atomic.Int32
+	var wg sync.WaitGroup
+	for j := range connections {
+		wg.Go(func() {
+			for i := range clients {
+				begun[i].Add(1)
+				for spins := 0; begun[i].Load() < connections; spins++ {
+					if spins > 10000 { // there may be one processor only
+						runtime.Gosched()
+					}
+				} // so that all pick at the same moment
+				from := netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
+				chosen[j][i] = mustPick(t, &b, Flow{Client: from})
+			}
+		})
+	}
+	wg.Wait()
+	for i, c := range chosen[0] {
+		if c != chosen[1][i] {
+			t.Fatalf("client %d was sent to %s and %s", i, c.Backend(), chosen[1][i].Backend())
+		}
+	}
+}
+
+// A Pick that is still busy with the old table may remember a backend after
+// Update has made everybody forget it.
+func TestStaleMemoryIsNotUsed(t *testing.T) {
+	var b Balancer
+	b.Update(mustTable(t, []Service{sticky(echo(1), 1e9)}))
+	old := mustPick(t, &b, Flow{Client: client})
+	b.Update(mustTable(t, []Service{sticky(echo(2), 1e9)}))
+	b.load().services[0].state.affinity.Put(client, old.backend, 0)
+	for range 2 {
+		if c := mustPick(t, &b, Flow{Client: client}); c.Backend() != address(2) {
+			t.Errorf("sent to %s, which has left", c.Backend())
+		}
+	}
+}
+
+func TestUnchangedServiceIsNotPreparedAgain(t *testing.T) {
+	var b Balancer
+	b.Update(mustTable(t, []Service{echo(1, 2), {ID: ID{Name: "other", Protocol: TCP}}}))
+	before := b.load().services[0]
+	// Another position, other slices with equal contents, another timeout and
+	// other frontends.
+	s := sticky(echo(1, 2), 1e9)
+	s.Frontends = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:80")}
+	b.Update(mustTable(t, []Service{{ID: ID{Name: "first", Protocol: TCP}}, s}))
+	after := b.load().services[1]
+	if &before.ring[0] != &after.ring[0] || before.state != after.state {
+		t.Error("prepared again")
+	}
+	if after.affinityTimeout != 1e9 {
+		t.Error("kept the old timeout")
+	}
+}
+
+func TestCountersSurviveBackends(t *testing.T) {
+	var b Balancer
+	update := func(backends ...int) { b.Update(mustTable(t, []Service{echo(backends...)})) }
+	update(1)
+	long := mustPick(t, &b, Flow{})
+	mustPick(t, &b, Flow{}).Done(errors.New("failed"))
+	check := func(when string, picks, inFlight uint64, backends int) {
+		t.Helper()
+		s := b.Stats()[0]
+		if s.Picks != picks || s.InFlight != inFlight || s.Failures != 1 || len(s.Backends) != backends {
+			t.Errorf("%s: got %+v, want %d picks, %d in flight, %d backends", when, s, picks, inFlight, backends)
+		}
+	}
+	update(2)
+	check("left with a connection", 2, 1, 2)
+	update(1, 2)
+	check("returned", 2, 1, 2)
+	if !long.Live() {
+		t.Error("not live though its backend is back")
+	}
+	update(2)
+	update()
+	check("left again", 2, 1, 1)
+	long.Done(nil)
+	check("done", 2, 0, 0)
+	update(1)
+	check("returned as a new one", 2, 0, 1)
+	if long.Live() {
+		t.Error("live at a backend that was forgotten")
+	}
+}
+
+func TestUpdateWhilePicking(t *testing.T) {
+	up := func(backends ...int) Service { return sticky(echo(backends...), 1e9) }
+	waning := up(1, 2, 3)
+	waning.Backends[0] = Backend{Addr: address(1), Serving: true, Terminating: true}
+	var tables []*Table
+	for _, services := range [][]Service{{up(1, 2, 3)}, {waning}, {up(3, 4)}, {echo(5)}, {up()}, {}} {
+		tables = append(tables, mustTable(t, services))
+	}
+	var b Balancer
+	stop := make(chan struct{})
+	var wg, updater sync.WaitGroup
+	updater.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b.Update(tables[i%len(tables)])
+			b.Stats()
+			b.Sweep(int64(i))
+			b.Explain(Flow{Frontend: Frontend{TCP, front}, Client: client})
+		}
+	})
+	for g := range 4 {
+		wg.Go(func() {
+			var tried Tried
+			for i := range 5000 {
+				f := Flow{Frontend: Frontend{TCP, front}, Now: int64(i), Tried: &tried}
+				if g%2 == 0 {
+					f.Client = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+				}
+				c, err := b.Pick(f)
+				if err != nil {
+					if c.Valid() || !errors.Is(err, ErrNoBackend) && !errors.Is(err, ErrNoService) {
+						t.Errorf("got %v, %v", c, err)
+					}
+					continue
+				}
+				if i := int(c.Backend().Addr().As4()[3]); i < 1 || i > 5 {
+					t.Errorf("chose %s", c.Backend())
+				}
+				c.Live()
+				if tried.Add(c); i%5 == 0 {
+					tried = Tried{}
+				}
+				c.Done(nil)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	updater.Wait()
+
+	b.Update(tables[0])
+	for _, s := range b.Stats()[0].Backends {
+		if s.InFlight != 0 || !s.Live || !s.Eligible {
+			t.Errorf("in the end: %+v", s)
+		}
+	}
+}
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	s := echo(numbers(20)...)
+	s.Frontends = append(s.Frontends, netip.MustParseAddrPort("0.0.0.0:30080"))
+	for name, f := range map[string]Flow{
+		"plain":          {Frontend: Frontend{TCP, front}},
+		"node port":      {Frontend: Frontend{TCP, netip.MustParseAddrPort("192.0.2.7:30080")}},
+		"mapped address": {Frontend: Frontend{TCP, netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")}},
+		"affinity":       {Frontend: Frontend{TCP, front}, Client: client},
+		"no service":     {Frontend: Frontend{UDP, front}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b Balancer
+			s := s
+			if f.Client.IsValid() {
+				s.AffinityTimeout = 1e9
+			}
+			b.Update(mustTable(t, []Service{s}))
+			failed := errors.New("failed")
+			if n := testing.AllocsPerRun(1000, func() {
+				var tried Tried
+				f := f
+				f.Tried = &tried
+				for range 3 {
+					c, _ := b.Pick(f)
+					c.Live()
+					tried.Add(c)
+					c.Done(failed)
+				}
+			}); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package lb
+
+import "net/netip"
+
+// Choice is the answer to one Pick: a backend for one connection or UDP flow,
+// which counts as in flight there until Done. It is one pointer, comparable, and
+// may be copied; the zero Choice is not valid. It stays safe to use when its
+// backend or service has left the table.
+type Choice struct{ backend *backend }
+
+// Valid reports whether c was returned by a successful Pick.
+func (c Choice) Valid() bool { return c.backend != nil }
+
+// Backend returns the address to connect to, or the zero AddrPort if c is not
+// valid.
+func (c Choice) Backend() netip.AddrPort {
+	if c.backend == nil {
+		return netip.AddrPort{}
+	}
+	return c.backend.addr
+}
+
+// Service returns the service that c is for, or the zero ID if c is not valid.
+func (c Choice) Service() ID {
+	if c.backend == nil {
+		return ID{}
+	}
+	return c.backend.service.id
+}
+
+// Live reports whether the backend is still in the current table and ready or
+// serving. Flows that cannot end by themselves, as UDP ones, should ask this per
+// datagram and leave a backend that is not; it is one atomic load.
+func (c Choice) Live() bool {
+	return c.backend != nil && c.backend.condition.Load()&live != 0
+}
+
+// Done says that the connection has ended, or could not be made. It must be
+// called exactly once for each successful Pick. err is what the backend did
+// wrong and counts as a failure of it; what the client did wrong is no reason
+// for one. Done of a choice that is not valid does nothing.
+func (c Choice) Done(err error) {
+	if c.backend == nil {
+		return
+	}
+	if err != nil {
+		c.backend.failures.Add(1)
+	}
+	c.backend.done.Add(1)
+}
+
+// maxTried is the number of backends that a Tried remembers. Dialling gives up
+// after fewer attempts.
+const maxTried = 8
+
+// Tried remembers the backends that have already failed for one connection, so
+// that Pick avoids them: the last 8 of them. The zero Tried is empty. It does
+// not allocate, and belongs to one connection: it must not be used by several
+// goroutines at once.
+type Tried struct {
+	backends [maxTried]*backend
+	next     uint8 // slot to write; counts on beyond maxTried
+}
+
+// Add remembers the backend of c. A choice that is not valid is ignored.
+func (t *Tried) Add(c Choice) {
+	if c.backend == nil || t.has(c.backend) {
+		return
+	}
+	t.backends[t.next%maxTried] = c.backend
+	t.next++
+}
+
+// none reports whether nothing was tried. t may be nil.
+func (t *Tried) none() bool { return t == nil || t.next == 0 }
+
+// has reports whether b was tried. t may be nil, b may not.
+func (t *Tried) has(b *backend) bool {
+	if t == nil {
+		return false
+	}
+	for _, tried := range t.backends {
+		if tried == b {
+			return true
+		}
+	}
+	return false
+}
+
+// hasAll reports whether every backend of r was tried.
+func (t *Tried) hasAll(r ring) bool {
+	if len(r) > maxTried {
+		return false
+	}
+	for _, b := range r {
+		if !t.has(b) {
+			return false
+		}
+	}
+	return true
+}

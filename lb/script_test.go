@@ -1,0 +1,339 @@
+package lb
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata give as what they expect")
+
+// TestScripts runs testdata/*.txt. A script is a sequence of commands, each with
+// its expected output:
+//
+//	command arguments
+//	more lines, if the command takes any
+//	----
+//	expected output, up to an empty line
+//
+// Lines that begin with # between commands are comments. The commands:
+//
+//	new [seed=N]                 a new Balancer
+//	table                        make and apply a table of the lines that follow:
+//	  service NS/NAME[:PORT] PROTOCOL [ipv6] [affinity=DURATION]
+//	  frontend ADDR:PORT
+//	  backend ADDR:PORT [ready|unready|terminating|stopped]
+//	pick PROTOCOL ADDR:PORT [n=N] [client=ADDR] [at=DURATION] [tried=X,Y] [as=X]
+//	                             print the backends chosen, done at once unless
+//	                             kept as X
+//	spread (as pick)             print how often each backend was chosen
+//	explain (as pick)            print Explain
+//	done X [fail]                end what was kept as X
+//	live X                       print whether X is live
+//	lookup PROTOCOL ADDR:PORT    print the service
+//	sweep at=DURATION            Sweep
+//	stats                        print Stats
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			script, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runScript(t, string(script))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(script) {
+				t.Errorf("output differs; if the new one is right, run with -rewrite\n%s", firstDifference(string(script), got))
+			}
+		})
+	}
+}
+
+// runScript returns script with the output it gave in place of the output it
+// expected.
+func runScript(t *testing.T, script string) string {
+	var out strings.Builder
+	r := &runner{t: t, balancer: new(Balancer), choices: map[string]Choice{}}
+	lines := strings.Split(strings.TrimRight(script, "\n"), "\n")
+	for i := 0; i < len(lines); {
+		if lines[i] == "" || strings.HasPrefix(lines[i], "#") {
+			out.WriteString(lines[i] + "\n")
+			i++
+			continue
+		}
+		begin := i
+		for i < len(lines) && lines[i] != "----" {
+			i++
+		}
+		if i == len(lines) {
+			t.Fatalf("line %d: command without ----", begin+1)
+		}
+		block := lines[begin:i]
+		for i++; i < len(lines) && lines[i] != ""; i++ {
+			// What was expected.
+		}
+		r.line = begin + 1
+		result := strings.TrimRight(r.run(block), "\n")
+		out.WriteString(strings.Join(block, "\n") + "\n----\n")
+		if result != "" {
+			out.WriteString(result + "\n")
+		}
+	}
+	return out.String()
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("line %d\nwant: %s\ngot:  %s", i+1, w[i], g[i])
+		}
+	}
+	return fmt.Sprintf("want %d lines, got %d", len(w), len(g))
+}
+
+type runner struct {
+	t        *testing.T
+	line     int
+	balancer *Balancer
+	choices  map[string]Choice
+}
+
+func (r *runner) run(block []string) string {
+	words := strings.Fields(block[0])
+	args := parseArgs(words[1:])
+	switch command := words[0]; command {
+	case "new":
+		seed, _ := strconv.ParseUint(args.named["seed"], 10, 64)
+		r.balancer, r.choices = &Balancer{Seed: seed}, map[string]Choice{}
+		return "ok"
+	case "table":
+		table, err := NewTable(r.services(block[1:]))
+		r.balancer.Update(table)
+		if err != nil {
+			return err.Error()
+		}
+		return "ok"
+	case "pick":
+		return r.pick(args, func(chosen []string) string { return strings.Join(chosen, " ") })
+	case "spread":
+		return r.pick(args, tally)
+	case "explain":
+		return r.balancer.Explain(r.flow(args))
+	case "done":
+		var err error
+		if slices.Contains(args.plain, "fail") {
+			err = errors.New("failed")
+		}
+		r.choice(args.plain[0]).Done(err)
+		return "ok"
+	case "live":
+		return strconv.FormatBool(r.choice(args.plain[0]).Live())
+	case "lookup":
+		s, ok := r.balancer.Table().Lookup(r.flow(args).Frontend)
+		if !ok {
+			return "none"
+		}
+		return s.ID.String()
+	case "sweep":
+		r.balancer.Sweep(r.duration(args.named["at"]))
+		return "ok"
+	case "stats":
+		return r.stats()
+	default:
+		r.t.Fatalf("line %d: unknown command %q", r.line, command)
+		return ""
+	}
+}
+
+// pick runs pick and spread.
+func (r *runner) pick(args args, show func([]string) string) string {
+	n := 1
+	if s := args.named["n"]; s != "" {
+		n, _ = strconv.Atoi(s)
+	}
+	var chosen []string
+	for range n {
+		c, err := r.balancer.Pick(r.flow(args))
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		chosen = append(chosen, c.Backend().String())
+		if name := args.named["as"]; name != "" {
+			r.choices[name] = c
+		} else {
+			c.Done(nil)
+		}
+	}
+	return show(chosen)
+}
+
+// tally sorts by text, so that expected outputs do not depend on the order of
+// turns.
+func tally(chosen []string) string {
+	count := map[string]int{}
+	for _, c := range chosen {
+		count[c]++
+	}
+	var lines []string
+	for c, n := range count {
+		lines = append(lines, fmt.Sprintf("%s %d", c, n))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func (r *runner) stats() string {
+	var w strings.Builder
+	for _, s := range r.balancer.Stats() {
+		fmt.Fprintf(&w, "%s picks=%d failures=%d nobackend=%d inflight=%d remembered=%d evicted=%d\n",
+			s.ID, s.Picks, s.Failures, s.NoBackend, s.InFlight, s.AffinityEntries, s.AffinityEvicted)
+		for _, b := range s.Backends {
+			fmt.Fprintf(&w, "  %s picks=%d failures=%d inflight=%d live=%t eligible=%t\n",
+				b.Addr, b.Picks, b.Failures, b.InFlight, b.Live, b.Eligible)
+		}
+	}
+	if w.Len() == 0 {
+		return "none"
+	}
+	return w.String()
+}
+
+func (r *runner) flow(args args) Flow {
+	f := Flow{Frontend: Frontend{Protocol: r.protocol(args.plain[0]), Addr: r.addr(args.plain[1])}}
+	if s := args.named["client"]; s != "" {
+		f.Client = netip.MustParseAddr(s)
+	}
+	f.Now = r.duration(args.named["at"])
+	if s := args.named["tried"]; s != "" {
+		f.Tried = new(Tried)
+		for name := range strings.SplitSeq(s, ",") {
+			f.Tried.Add(r.choice(name))
+		}
+	}
+	return f
+}
+
+func (r *runner) services(lines []string) []Service {
+	var services []Service
+	for _, line := range lines {
+		words := strings.Fields(line)
+		args := parseArgs(words[1:])
+		if words[0] == "service" {
+			services = append(services, r.service(args))
+			continue
+		}
+		s := &services[len(services)-1]
+		switch words[0] {
+		case "frontend":
+			s.Frontends = append(s.Frontends, r.addr(args.plain[0]))
+		case "backend":
+			b := Backend{Addr: r.addr(args.plain[0])}
+			condition := "ready"
+			if len(args.plain) > 1 {
+				condition = args.plain[1]
+			}
+			switch condition {
+			case "ready":
+				b.Ready, b.Serving = true, true
+			case "unready":
+			case "terminating":
+				b.Serving, b.Terminating = true, true
+			case "stopped":
+				b.Terminating = true
+			default:
+				r.t.Fatalf("line %d: unknown condition %q", r.line, condition)
+			}
+			s.Backends = append(s.Backends, b)
+		default:
+			r.t.Fatalf("line %d: unknown line %q", r.line, line)
+		}
+	}
+	return services
+}
+
+func (r *runner) service(args args) Service {
+	var s Service
+	name, port, _ := strings.Cut(args.plain[0], ":")
+	s.Port = port
+	s.Namespace, s.Name, _ = strings.Cut(name, "/")
+	s.Protocol = r.protocol(args.plain[1])
+	s.IPv6 = slices.Contains(args.plain, "ipv6")
+	s.AffinityTimeout = r.duration(args.named["affinity"])
+	return s
+}
+
+func (r *runner) choice(name string) Choice {
+	c, ok := r.choices[name]
+	if !ok {
+		r.t.Fatalf("line %d: nothing was kept as %q", r.line, name)
+	}
+	return c
+}
+
+// addr reads ADDR:PORT, or "-" for the zero AddrPort.
+func (r *runner) addr(s string) netip.AddrPort {
+	if s == "-" {
+		return netip.AddrPort{}
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		r.t.Fatalf("line %d: %v", r.line, err)
+	}
+	return a
+}
+
+func (r *runner) protocol(s string) Protocol {
+	for _, p := range []Protocol{0, TCP, UDP, SCTP} {
+		if p.String() == s {
+			return p
+		}
+	}
+	r.t.Fatalf("line %d: unknown protocol %q", r.line, s)
+	return 0
+}
+
+func (r *runner) duration(s string) int64 {
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		r.t.Fatalf("line %d: %v", r.line, err)
+	}
+	return d.Nanoseconds()
+}
+
+type args struct {
+	plain []string
+	named map[string]string
+}
+
+func parseArgs(words []string) args {
+	a := args{named: map[string]string{}}
+	for _, w := range words {
+		if name, value, ok := strings.Cut(w, "="); ok {
+			a.named[name] = value
+		} else {
+			a.plain = append(a.plain, w)
+		}
+	}
+	return a
+}

@@ -1,0 +1,117 @@
+package lb
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/affinity"
+)
+
+// state is what one service port keeps from table to table.
+type state struct {
+	id        ID
+	hash      uint64 // of id, with the seed
+	turns     turns
+	noBackend atomic.Uint64 // picks that found no eligible backend
+
+	// affinity maps clients to backends. A miss holds choosing from looking the
+	// client up again to remembering the backend, so that the connections which a
+	// new client opens at once all go the same way. It is never held for a hit.
+	affinity affinity.Table[*backend]
+	choosing sync.Mutex
+
+	// The rest is guarded by Balancer.mu.
+
+	// leaving holds the backends that are no longer in the table, until the last
+	// connection there is done. One that comes back meanwhile goes on counting.
+	leaving []*backend
+	// picks and failures are those of backends that have left for good, so that
+	// the totals of the service never go down.
+	picks, failures uint64
+}
+
+// backend is what a service port keeps of one endpoint, from table to table.
+type backend struct {
+	addr    netip.AddrPort
+	order   uint64 // position in the ring
+	service *state
+
+	// condition is a set of live and eligible in the current table.
+	condition atomic.Uint32
+
+	// picks and done only grow; the difference is in flight. So a Pick and a Done
+	// cost one atomic addition each, and the metrics have their counters.
+	picks, done, failures atomic.Uint64
+
+	update uint64 // the last Balancer.Update that had this backend; guarded by Balancer.mu
+}
+
+const (
+	live     uint32 = 1 << iota // flows that are there may stay
+	eligible                    // new connections may go there
+)
+
+// conditionOf returns the condition of b among the backends of its service.
+func conditionOf(b *Backend, anyReady bool) uint32 {
+	var c uint32
+	if b.live() {
+		c |= live
+	}
+	if b.eligible(anyReady) {
+		c |= eligible
+	}
+	return c
+}
+
+func (b *backend) is(condition uint32) bool { return b.condition.Load()&condition != 0 }
+
+// inFlight reads done first: what is added between the two reads then makes the
+// difference too large for a moment, and never negative.
+func (b *backend) inFlight() uint64 {
+	done := b.done.Load()
+	return b.picks.Load() - done
+}
+
+func newState(id ID, seed uint64) *state {
+	s := &state{id: id, hash: id.hash(seed)}
+	// Half the range, so that the counter does not overflow in the middle of a
+	// round.
+	s.turns.first.Store(s.hash >> 1)
+	s.turns.retry.Store(s.hash >> 1)
+	return s
+}
+
+func (s *state) newBackend(addr netip.AddrPort) *backend {
+	return &backend{addr: addr, order: hashAddr(s.hash, addr), service: s}
+}
+
+// settle drops the leaving backends that have no connection left, and those that
+// came back in this update. A Pick that was still busy with the table before may
+// reach a backend after that, and is then missing from the counters; no more is
+// lost.
+func (s *state) settle(update uint64) {
+	still := s.leaving[:0]
+	for _, b := range s.leaving {
+		switch {
+		case b.update == update:
+		case b.inFlight() == 0:
+			s.picks += b.picks.Load()
+			s.failures += b.failures.Load()
+		default:
+			still = append(still, b)
+		}
+	}
+	clear(s.leaving[len(still):])
+	s.leaving = still
+}
+
+// unstick forgets the clients whose backends take no new connections any more.
+func (s *state) unstick() {
+	s.affinity.Forget(func(b *backend) bool { return !b.is(eligible) })
+}
+
+// forgetAll empties the affinity memory.
+func (s *state) forgetAll() {
+	s.affinity.Forget(func(*backend) bool { return true })
+}
