@@ -1,0 +1,308 @@
+package eventloop
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	errorx "github.com/panjf2000/gnet/v2/pkg/errors"
+	"github.com/panjf2000/gnet/v2/pkg/netpoll"
+	"github.com/panjf2000/gnet/v2/pkg/queue"
+	"golang.org/x/sys/unix"
+)
+
+// Event is a set of epoll(7) conditions.
+type Event uint32
+
+// The conditions a Handler is told about. Hangup stands for EPOLLRDHUP, EPOLLHUP
+// and EPOLLERR together: the peer has closed at least its sending side.
+const (
+	Readable Event = unix.EPOLLIN | unix.EPOLLPRI
+	Writable Event = unix.EPOLLOUT
+	Hangup   Event = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+	Failed   Event = unix.EPOLLHUP | unix.EPOLLERR
+)
+
+// Handler is told when its descriptor may have become readable or writable. It
+// runs on the loop and must not block.
+type Handler interface {
+	// HandleEvent is told what the descriptor may have become.
+	HandleEvent(ev Event)
+}
+
+// ErrClosed is returned by calls on a loop that has stopped.
+var ErrClosed = errors.New("event loop is closed")
+
+const pageSize = 1024
+
+// Loop is one event loop. Unless it says otherwise, a method may be called on the
+// loop's own goroutine only: from a Handler, an Expirer, or a posted function.
+type Loop struct {
+	index   int
+	poller  *netpoll.Poller
+	timerFD int
+	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
+	wheel   wheel
+	pages   []*[pageSize]Handler // handlers by descriptor
+	scratch []byte
+	buffers Buffers
+	pipes   Pipes
+
+	mu     sync.RWMutex // held shared while the poller is being woken, so that it is not closed under a Post
+	closed bool         // guarded by mu
+	done   chan struct{}
+	err    error // why the loop ended, set before done is closed
+}
+
+// Index returns the loop's number within its Group, from 0. It may be called
+// from anywhere.
+func (l *Loop) Index() int { return l.index }
+
+// Scratch returns the loop's read buffer of ScratchSize bytes, whose content
+// lasts only until the current call returns.
+func (l *Loop) Scratch() []byte { return l.scratch }
+
+// Buffers returns the loop's pool.
+func (l *Loop) Buffers() *Buffers { return &l.buffers }
+
+// Pipes returns the loop's pool of pipes.
+func (l *Loop) Pipes() *Pipes { return &l.pipes }
+
+// Add registers fd, which must be non-blocking, for reading and writing. The
+// Handler keeps being told until Forget or Close.
+func (l *Loop) Add(fd int, h Handler) error {
+	l.set(fd, h)
+	if err := l.poller.AddReadWrite(&netpoll.PollAttachment{FD: fd}, true); err != nil {
+		l.Forget(fd)
+		return fmt.Errorf("watch descriptor %d: %w", fd, err)
+	}
+	return nil
+}
+
+// AddRead registers fd for reading only: for listening and datagram sockets,
+// which would otherwise report that they are writable with every event.
+func (l *Loop) AddRead(fd int, h Handler) error {
+	l.set(fd, h)
+	if err := l.poller.AddRead(&netpoll.PollAttachment{FD: fd}, true); err != nil {
+		l.Forget(fd)
+		return fmt.Errorf("watch descriptor %d: %w", fd, err)
+	}
+	return nil
+}
+
+// Rearm makes the loop report fd's present readiness once more, after the other
+// descriptors had their turn: for a Handler that stopped for fairness.
+func (l *Loop) Rearm(fd int) error {
+	return l.poller.ModReadWrite(&netpoll.PollAttachment{FD: fd}, true)
+}
+
+// RearmRead is Rearm for a descriptor registered by AddRead.
+func (l *Loop) RearmRead(fd int) error {
+	return l.poller.ModRead(&netpoll.PollAttachment{FD: fd}, true)
+}
+
+// Forget ends the reports for fd. The descriptor stays open and stays in the
+// epoll set until it is closed; use Detach to take it out.
+func (l *Loop) Forget(fd int) { l.set(fd, nil) }
+
+// Detach takes fd out of the loop for good, open.
+func (l *Loop) Detach(fd int) error {
+	l.Forget(fd)
+	return l.poller.Delete(fd)
+}
+
+// Close forgets fd and closes it, which also takes it out of the epoll set.
+func (l *Loop) Close(fd int) error {
+	l.Forget(fd)
+	return unix.Close(fd)
+}
+
+// After starts t, or restarts it if it is running, to fire d from now.
+func (l *Loop) After(t *Timer, owner Expirer, d time.Duration) {
+	l.wheel.remove(t)
+	l.wheel.add(t, owner, Now()+int64(d))
+	if deadline := t.when * Tick; l.armed == 0 || deadline < l.armed {
+		l.arm(deadline)
+	}
+}
+
+// StopTimer stops t. Stopping a stopped Timer is fine.
+func (l *Loop) StopTimer(t *Timer) { l.wheel.remove(t) }
+
+// Post has fn run on the loop soon. It may be called from anywhere. ErrClosed
+// means that fn will not run; after nil it runs unless the loop stops first.
+func (l *Loop) Post(fn func()) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return ErrClosed
+	}
+	return l.poller.Trigger(queue.HighPriority, runPosted, fn)
+}
+
+// Do runs fn on the loop and waits for it to end. It must not be called on a
+// loop. ErrClosed means that fn did not run.
+func (l *Loop) Do(fn func()) error {
+	ran := make(chan struct{})
+	if err := l.Post(func() { fn(); close(ran) }); err != nil {
+		return err
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-l.done:
+	}
+	select { // it may have run just before the loop stopped
+	case <-ran:
+		return nil
+	default:
+		return ErrClosed
+	}
+}
+
+func runPosted(fn any) error {
+	fn.(func())()
+	return nil
+}
+
+func (l *Loop) set(fd int, h Handler) {
+	page := fd / pageSize
+	for page >= len(l.pages) {
+		l.pages = append(l.pages, nil)
+	}
+	if l.pages[page] == nil {
+		if h == nil {
+			return
+		}
+		l.pages[page] = new([pageSize]Handler)
+	}
+	l.pages[page][fd%pageSize] = h
+}
+
+func (l *Loop) dispatch(fd int, ev netpoll.IOEvent, _ netpoll.IOFlags) error {
+	if fd == l.timerFD {
+		l.tick()
+		return nil
+	}
+	if page := fd / pageSize; page < len(l.pages) && l.pages[page] != nil {
+		if h := l.pages[page][fd%pageSize]; h != nil {
+			h.HandleEvent(Event(ev))
+		}
+	}
+	return nil
+}
+
+func (l *Loop) tick() {
+	l.armed = 0
+	l.wheel.fire(Now())
+	// An Expirer may have armed the timerfd already; then it is for the earliest.
+	if next := l.wheel.next(); next >= 0 && (l.armed == 0 || next < l.armed) {
+		l.arm(next)
+	}
+}
+
+// arm sets the timerfd to a deadline of Now's clock. It is never read: an
+// edge-triggered epoll reports each expiry once (timerfd_create(2)).
+func (l *Loop) arm(deadline int64) {
+	l.armed = deadline
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(deadline-Now(), 1))}
+	if err := unix.TimerfdSettime(l.timerFD, 0, &spec, nil); err != nil {
+		panic("timerfd_settime refused a positive timeout: " + err.Error()) // cannot happen: EINVAL only
+	}
+}
+
+func newLoop(index int) (*Loop, error) {
+	l := &Loop{index: index, scratch: make([]byte, ScratchSize), done: make(chan struct{})}
+	l.wheel.init(Now())
+	var err error
+	if l.poller, err = netpoll.OpenPoller(); err != nil {
+		return nil, fmt.Errorf("open poller: %w", err)
+	}
+	if l.timerFD, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
+		return nil, errors.Join(fmt.Errorf("create timerfd: %w", err), l.poller.Close())
+	}
+	if err = l.poller.AddRead(&netpoll.PollAttachment{FD: l.timerFD}, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch timerfd: %w", err), l.release())
+	}
+	return l, nil
+}
+
+func (l *Loop) run() {
+	defer close(l.done)
+	err := l.poller.Polling(l.dispatch)
+	l.refusePosts()
+	if !errors.Is(err, errorx.ErrEngineShutdown) {
+		l.err = fmt.Errorf("run event loop %d: %w", l.index, err)
+	}
+	l.err = errors.Join(l.err, l.release())
+}
+
+// refusePosts has every Post from now on fail, after those under way are through.
+func (l *Loop) refusePosts() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// stop ends the loop after what was posted before, and waits for it.
+func (l *Loop) stop() error {
+	quit := func(any) error { return errorx.ErrEngineShutdown }
+	l.mu.Lock()
+	running := !l.closed
+	l.closed = true
+	var err error
+	if running {
+		err = l.poller.Trigger(queue.HighPriority, quit, nil)
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("stop event loop %d: %w", l.index, err)
+	}
+	<-l.done
+	return l.err
+}
+
+func (l *Loop) release() error {
+	l.pipes.Trim()
+	return errors.Join(unix.Close(l.timerFD), l.poller.Close())
+}
+
+// Group is the loops of one process.
+type Group struct {
+	loops []*Loop
+	stop  sync.Once
+	err   error
+}
+
+// NewGroup starts n loops, n at least 1. The caller stops them by Close.
+func NewGroup(n int) (*Group, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("start %d event loops: at least 1 is needed", n)
+	}
+	g := new(Group)
+	for i := range n {
+		l, err := newLoop(i)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("start event loop %d: %w", i, err), g.Close())
+		}
+		g.loops = append(g.loops, l)
+		go l.run()
+	}
+	return g, nil
+}
+
+// Loops returns the loops, in order of their index. The slice is not to be changed.
+func (g *Group) Loops() []*Loop { return g.loops }
+
+// Close stops every loop and waits until they have ended. Descriptors that are
+// still registered stay open; their owners close them before. Close may be
+// called more than once and from any goroutine but a loop's.
+func (g *Group) Close() error {
+	g.stop.Do(func() {
+		for _, l := range g.loops {
+			g.err = errors.Join(g.err, l.stop())
+		}
+	})
+	return g.err
+}

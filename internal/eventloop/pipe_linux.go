@@ -1,0 +1,115 @@
+package eventloop
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// pipeSize is what a pipe is asked to hold, in bytes. A page of payload takes a
+	// slot of 4 KiB whether it is full or not, so a pipe of the default 64 KiB would
+	// hold as little as 16 segments of a LAN's MTU.
+	pipeSize = 256 << 10
+
+	// keepPipes bounds the free pipes of one loop.
+	keepPipes = 32
+)
+
+// Pipe carries bytes between two sockets without a copy through user space
+// (splice(2)).
+type Pipe struct {
+	r, w int
+	n    int // bytes in the pipe
+}
+
+// Len returns how many bytes are in the pipe.
+func (p *Pipe) Len() int { return p.n }
+
+// Fill moves bytes from a socket into the pipe, which must be empty, so that EAGAIN can
+// only mean that the socket has none. 0 means the end of the stream.
+func (p *Pipe) Fill(from int) (int, error) {
+	n, err := unix.Splice(from, nil, p.w, nil, pipeSize, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	if err != nil {
+		return 0, err
+	}
+	p.n = int(n)
+	return p.n, nil
+}
+
+// Drain moves bytes from the pipe, which must not be empty, to a socket.
+func (p *Pipe) Drain(to int) (int, error) {
+	n, err := unix.Splice(p.r, nil, to, nil, p.n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	if err != nil {
+		return 0, err
+	}
+	p.n -= int(n)
+	return int(n), nil
+}
+
+func (p *Pipe) close() {
+	_ = unix.Close(p.r)
+	_ = unix.Close(p.w)
+}
+
+// Pipes is the pool of one loop. It is used by the loop's goroutine only.
+type Pipes struct {
+	// Budget is asked for the two descriptors of each pipe, lent or free. nil: no bound.
+	Budget *Budget
+
+	free []*Pipe
+	lent int
+}
+
+// Borrow returns an empty pipe, which the caller gives back by Return. The error
+// means that there are no descriptors for one; the caller then copies instead.
+func (p *Pipes) Borrow() (*Pipe, error) {
+	if n := len(p.free); n > 0 {
+		pipe := p.free[n-1]
+		p.free = p.free[:n-1]
+		p.lent++
+		return pipe, nil
+	}
+	if p.Budget != nil && !p.Budget.Take(2) {
+		return nil, unix.EMFILE
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		p.give()
+		return nil, fmt.Errorf("create pipe: %w", err)
+	}
+	// A refusal (EPERM beyond pipe-user-pages-soft, pipe(7)) leaves a smaller pipe.
+	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, pipeSize)
+	p.lent++
+	return &Pipe{r: fds[0], w: fds[1]}, nil
+}
+
+// Return takes a pipe back. One that still holds bytes is closed, so that they
+// can never turn up in another connection.
+func (p *Pipes) Return(pipe *Pipe) {
+	p.lent--
+	if pipe.n == 0 && len(p.free) < keepPipes {
+		p.free = append(p.free, pipe)
+		return
+	}
+	pipe.close()
+	p.give()
+}
+
+// Trim closes the free pipes: for when descriptors are short.
+func (p *Pipes) Trim() {
+	for _, pipe := range p.free {
+		pipe.close()
+		p.give()
+	}
+	p.free = p.free[:0]
+}
+
+// Lent returns how many pipes are borrowed.
+func (p *Pipes) Lent() int { return p.lent }
+
+func (p *Pipes) give() {
+	if p.Budget != nil {
+		p.Budget.Give(2)
+	}
+}

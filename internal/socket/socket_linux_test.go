@@ -1,0 +1,132 @@
+package socket
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestNameRoundTrip(t *testing.T) {
+	for _, want := range []string{"192.0.2.7:53", "[2001:db8::1]:65535", "0.0.0.0:1", "[::]:0"} {
+		var n Name
+		n.Set(netip.MustParseAddrPort(want))
+		if got := n.AddrPort().String(); got != want {
+			t.Errorf("Set then AddrPort = %s, want %s", got, want)
+		}
+	}
+	var n Name
+	n.Set(netip.MustParseAddrPort("[::ffff:192.0.2.7]:9"))
+	if got := n.AddrPort().String(); got != "192.0.2.7:9" {
+		t.Errorf("mapped address = %s, want it as IPv4", got)
+	}
+	if got := new(Name).AddrPort(); got.IsValid() {
+		t.Errorf("zero Name = %s, want no address", got)
+	}
+}
+
+// dialled returns a connected client and the listener it waits on.
+func dialled(t *testing.T, addr string) (client, listener int) {
+	t.Helper()
+	at := netip.MustParseAddrPort(addr)
+	open := func() int {
+		fd, err := New(at.Addr(), unix.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	client, listener = open(), open()
+	if err := Bind(listener, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(listener, 8); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := Local(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Connect(client, bound); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		t.Fatal(err)
+	}
+	return client, listener
+}
+
+func TestConnectAccept(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+		client, listener := dialled(t, addr)
+		fd, peer, err := Accept(listener)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if want, _ := Local(client); peer != want {
+			t.Errorf("Accept says the client is %s, it is %s", peer, want)
+		}
+		if got, _ := Peer(client); got.Addr() != netip.MustParseAddrPort(addr).Addr() {
+			t.Errorf("Peer = %s, want an address of %s", got, addr)
+		}
+		bound, _ := Local(listener)
+		if err := Connect(client, bound); err != nil && !errors.Is(err, unix.EISCONN) {
+			t.Errorf("Connect of a connected socket = %v, want nil or EISCONN", err)
+		}
+	}
+}
+
+func TestConnectRefused(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := netip.MustParseAddrPort(l.Addr().String())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := New(gone.Addr(), unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := Connect(fd, gone); err != unix.EINPROGRESS {
+		t.Fatalf("first Connect = %v, want EINPROGRESS", err)
+	}
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 5000); n != 1 {
+		t.Fatalf("poll = %d, %v; want the end of the attempt", n, err)
+	}
+	if err := Connect(fd, gone); err != unix.ECONNREFUSED {
+		t.Errorf("Connect after the refusal = %v, want ECONNREFUSED", err)
+	}
+}
+
+func TestResetOnClose(t *testing.T) {
+	client, listener := dialled(t, "127.0.0.1:0")
+	fd, _, err := Accept(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ResetOnClose(fd)
+	_ = unix.Close(fd)
+	if _, err := unix.Read(client, make([]byte, 1)); err != unix.ECONNRESET {
+		t.Errorf("read after the peer's reset = %v, want ECONNRESET", err)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	client, listener := dialled(t, "127.0.0.1:0")
+	fd, peer, err := Accept(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if n := testing.AllocsPerRun(100, func() {
+		_, _, _ = Accept(listener)
+		_ = Connect(client, peer)
+		_, _ = Local(fd)
+	}); n != 0 {
+		t.Errorf("Accept, Connect and Local allocate %v times a run, want 0", n)
+	}
+}
