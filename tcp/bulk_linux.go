@@ -1,0 +1,78 @@
+package tcp
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// A direction whose reads keep filling the buffer is bulk: its bytes then go
+// through a pipe by splice(2), which halves the processor time per byte but costs
+// one more system call per wake-up, so that it would be a loss for messages
+// (numbers in ARCHITECTURE.md).
+const (
+	// bulkAfter is how many reads in a row must have filled the buffer.
+	bulkAfter = 4
+
+	// bulkLeast is what a wake-up must bring for a direction to remain bulk, in
+	// bytes, and bulkIdle how many in a row may bring less.
+	bulkLeast = 32 << 10
+	bulkIdle  = 4
+)
+
+// startBulk borrows a pipe for src's direction after enough full reads.
+func (c *conn) startBulk(src, dst *side) {
+	if src.full++; src.full < bulkAfter {
+		return
+	}
+	src.full, src.idle = 0, 0
+	if pipe, err := c.sh.loop.Pipes().Borrow(); err == nil {
+		dst.pipe = pipe // without one, copying goes on
+	}
+}
+
+// judge ends bulk after a relay call that has moved what there was, if the last
+// few brought little.
+func (c *conn) judge(src, dst *side, moved int) {
+	if c.closed || dst.pipe == nil || dst.pipe.Len() > 0 {
+		return
+	}
+	if moved >= bulkLeast {
+		src.idle = 0
+		return
+	}
+	if src.idle++; src.idle >= bulkIdle || src.eof {
+		c.endBulk(dst)
+	}
+}
+
+// endBulk gives the pipe of a direction back, if it has one.
+func (c *conn) endBulk(dst *side) {
+	if dst.pipe != nil {
+		c.sh.loop.Pipes().Return(dst.pipe)
+		dst.pipe = nil
+	}
+}
+
+// fill moves bytes from src into the empty pipe of dst, and reports whether
+// relaying goes on. How much it got says nothing about what is left: a pipe is
+// full when its slots are, so only EAGAIN ends the reading.
+func (c *conn) fill(src, dst *side) bool {
+	n, err := dst.pipe.Fill(int(src.fd))
+	if err != nil || n == 0 {
+		return c.readEnded(src, err)
+	}
+	return true
+}
+
+// drain moves bytes from the pipe to dst, and reports whether it is empty.
+func (c *conn) drain(dst *side) (moved int, more bool) {
+	n, err := dst.pipe.Drain(int(dst.fd))
+	switch err {
+	case nil, unix.EINTR:
+		return n, true // also with a rest: the next call finds out whether dst takes it
+	case unix.EAGAIN:
+		dst.writable = false
+		return 0, false
+	}
+	c.sendFailed(dst)
+	return 0, false
+}

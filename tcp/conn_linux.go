@@ -1,0 +1,293 @@
+package tcp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// relayTurn is how many bytes one direction may move before the other descriptors
+// of its loop have their turn.
+const relayTurn = 512 << 10
+
+// conn is one proxied connection. It belongs to its shard's loop.
+type conn struct {
+	sh              *shard
+	next, prev      *conn
+	choice          lb.Choice
+	dial            *dial // until the backend has answered
+	client, backend side
+	closed          bool
+}
+
+// side is one of a conn's two sockets. What it knows of the socket's readiness is
+// a hint, corrected by the next EAGAIN.
+type side struct {
+	c        *conn
+	out      *eventloop.Buffer // bytes that wait to be written to this socket, or nil
+	pipe     *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
+	fd       int32             // -1 while there is none
+	full     uint8             // consecutive reads from this socket that filled the buffer
+	idle     uint8             // consecutive wake-ups that brought too little for bulk
+	readable bool
+	writable bool
+	drain    bool // a short read does not mean that there is no more: read until EAGAIN
+	eof      bool // the peer has ended its stream and we have read all of it
+	shut     bool // we have ended our stream to the peer
+}
+
+// HandleEvent moves what can be moved in both directions.
+func (s *side) HandleEvent(ev eventloop.Event) {
+	c := s.c
+	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {
+		s.readable = true
+	}
+	if ev&(eventloop.Writable|eventloop.Failed) != 0 {
+		s.writable = true
+	}
+	// After the end of the stream no further event comes for what is still queued,
+	// and a read stops short at urgent data (tcp(7)).
+	if ev&(eventloop.Hangup|unix.EPOLLPRI) != 0 {
+		s.drain = true
+	}
+	if c.dial != nil {
+		c.eventWhileDialling(s, ev)
+		return
+	}
+	peer := c.peer(s)
+	if s.readable {
+		c.relay(s, peer)
+	}
+	if !c.closed && s.writable && (s.waiting() || peer.readable || peer.eof && !s.shut) {
+		c.relay(peer, s)
+	}
+}
+
+func (c *conn) peer(s *side) *side {
+	if s == &c.client {
+		return &c.backend
+	}
+	return &c.client
+}
+
+func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
+	if s == &c.backend {
+		c.dialEvent()
+		return
+	}
+	if ev&eventloop.Failed == 0 {
+		return
+	}
+	// The client seems to have reset the connection; then there is nobody to dial for.
+	if code, err := unix.GetsockoptInt(int(s.fd), unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
+		c.sh.count.clientResets.Add(1)
+		c.abort()
+	}
+}
+
+// relay moves bytes from src to dst until src has no more, dst takes no more, or
+// the turn is over.
+func (c *conn) relay(src, dst *side) {
+	moved, asked := 0, src.readable
+	for moved < relayTurn {
+		n, more := c.step(src, dst)
+		moved += n
+		if !more {
+			c.countBytes(dst, moved)
+			if asked {
+				c.judge(src, dst, moved)
+			}
+			return
+		}
+	}
+	c.countBytes(dst, moved)
+	if err := c.sh.loop.Rearm(int(src.fd)); err != nil {
+		c.fail(src) // no event would tell us of the rest
+	}
+}
+
+// step moves one portion, and reports whether there may be another.
+func (c *conn) step(src, dst *side) (moved int, more bool) {
+	switch {
+	case dst.waiting():
+		return c.flush(dst)
+	case src.eof:
+		c.passEOF(src, dst)
+		return 0, false
+	case !src.readable || !dst.writable:
+		return 0, false
+	case dst.pipe != nil:
+		return 0, c.fill(src, dst)
+	}
+	return c.copy(src, dst)
+}
+
+// copy reads once and writes what it got.
+func (c *conn) copy(src, dst *side) (moved int, more bool) {
+	buf := c.sh.loop.Scratch()
+	n, err := socket.Recv(int(src.fd), buf)
+	if err != nil || n == 0 {
+		return 0, c.readEnded(src, err)
+	}
+	if n == len(buf) {
+		c.startBulk(src, dst)
+	} else {
+		src.full = 0
+		if !src.drain {
+			src.readable = false // epoll(7): a short read has emptied the socket
+		}
+	}
+	sent, ok := c.send(dst, buf[:n])
+	if ok && sent < n {
+		dst.out = c.sh.loop.Buffers().Copy(buf[sent:n])
+	}
+	return sent, ok
+}
+
+// readEnded settles a read from src that gave no bytes, and reports whether
+// relaying goes on.
+func (c *conn) readEnded(src *side, err error) bool {
+	switch err {
+	case nil:
+		src.eof = true
+		return true
+	case unix.EINTR:
+		return true
+	case unix.EAGAIN:
+		src.readable = false
+		return false
+	}
+	c.fail(src)
+	return false
+}
+
+// countBytes counts what one relay call has moved to dst.
+func (c *conn) countBytes(dst *side, n int) {
+	if n == 0 {
+		return
+	}
+	if dst == &c.backend {
+		c.sh.count.bytesIn.Add(uint64(n))
+	} else {
+		c.sh.count.bytesOut.Add(uint64(n))
+	}
+}
+
+// waiting reports whether bytes wait to be written to s.
+func (s *side) waiting() bool { return s.out != nil || s.pipe != nil && s.pipe.Len() > 0 }
+
+// flush writes what waits for dst, and reports whether all of it is written.
+func (c *conn) flush(dst *side) (moved int, more bool) {
+	if !dst.writable {
+		return 0, false
+	}
+	if dst.out == nil {
+		return c.drain(dst)
+	}
+	n, ok := c.send(dst, dst.out.Bytes())
+	if !ok {
+		return n, false
+	}
+	if dst.out.Take(n); dst.out.Len() > 0 {
+		return n, false
+	}
+	c.sh.loop.Buffers().Return(dst.out)
+	dst.out = nil
+	return n, true
+}
+
+// send writes to dst and returns how much it took; less than all means that it
+// takes no more now. False: the connection is over.
+func (c *conn) send(dst *side, p []byte) (int, bool) {
+	for {
+		n, err := socket.Send(int(dst.fd), p)
+		switch err {
+		case nil:
+			if n < len(p) {
+				dst.writable = false // the kernel tells us when there is room again
+			}
+			return n, true
+		case unix.EAGAIN:
+			dst.writable = false
+			return 0, true
+		case unix.EINTR:
+			continue
+		}
+		c.sendFailed(dst)
+		return 0, false
+	}
+}
+
+// sendFailed ends the connection after dst's peer has reset it. What the peer had
+// sent before may still be queued: it is passed on as far as that goes at once,
+// since an answer followed by a reset is how some servers refuse a request.
+func (c *conn) sendFailed(dst *side) {
+	other := c.peer(dst)
+	for !dst.eof && !other.waiting() && other.writable {
+		buf := c.sh.loop.Scratch()
+		n, err := socket.Recv(int(dst.fd), buf)
+		if err != nil || n == 0 {
+			break
+		}
+		sent, err := socket.Send(int(other.fd), buf[:n])
+		if c.countBytes(other, sent); err != nil || sent < n {
+			break
+		}
+	}
+	c.fail(dst)
+}
+
+// passEOF ends dst's stream after the last byte of src's.
+func (c *conn) passEOF(src, dst *side) {
+	if dst.eof && !src.waiting() {
+		c.close()
+		return
+	}
+	if !dst.shut {
+		dst.shut = true
+		// ENOTCONN: dst was reset meanwhile, which its own event will tell.
+		_ = unix.Shutdown(int(dst.fd), unix.SHUT_WR)
+	}
+}
+
+// fail ends the connection after an error on s: its peer is reset.
+func (c *conn) fail(s *side) {
+	if s == &c.client {
+		c.sh.count.clientResets.Add(1)
+	} else {
+		c.sh.count.backendResets.Add(1)
+	}
+	c.abort()
+}
+
+// abort resets both sides.
+func (c *conn) abort() {
+	socket.ResetOnClose(int(c.client.fd))
+	if c.backend.fd >= 0 {
+		socket.ResetOnClose(int(c.backend.fd))
+	}
+	c.close()
+}
+
+// close ends the connection and gives back all it holds.
+func (c *conn) close() {
+	sh := c.sh
+	c.closed = true
+	c.endDial()
+	c.dropBackend(nil)
+	_ = sh.loop.Close(int(c.client.fd))
+	for _, s := range [...]*side{&c.client, &c.backend} {
+		if s.out != nil {
+			sh.loop.Buffers().Return(s.out)
+			s.out = nil
+		}
+		c.endBulk(s)
+	}
+	c.prev.next, c.next.prev = c.next, c.prev
+	c.next, c.prev = nil, nil
+	sh.giveDescriptors()
+	sh.count.active.Add(-1)
+	sh.checkDrained()
+}

@@ -1,0 +1,135 @@
+package tcp
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// ErrServerClosed is returned by Listen after Shutdown or Close.
+var ErrServerClosed = errors.New("tcp server is closed")
+
+// Server accepts and relays TCP connections. Its exported fields are set before
+// the first call and not changed afterwards. Loops and LB are needed; every other
+// zero value has a default. All methods may be called from any goroutine except
+// those of Loops.
+type Server struct {
+	// Loops run the Server's connections. They must outlive it: Close the Server
+	// first.
+	Loops *eventloop.Group
+
+	// LB chooses backends.
+	LB *lb.Balancer
+
+	// OriginalDst returns the address that the client of an accepted socket asked
+	// for. It runs on a loop and must not block. nil: the socket's own address,
+	// right when the Server listens on the frontends themselves.
+	OriginalDst func(fd int) (netip.AddrPort, error)
+
+	// Descriptors bounds the sockets of all connections, two for each. nil: no bound.
+	Descriptors *eventloop.Budget
+
+	// DialTimeouts is how long each attempt to reach a backend may take; its length
+	// is the number of attempts. Empty: 250 ms, 500 ms, 1 s, 2 s, as kube-proxy's
+	// userspace mode had it.
+	DialTimeouts []time.Duration
+
+	// MaxDials bounds the connects in flight of each loop. 0: 4,096.
+	MaxDials int
+
+	// KeepAlive is the idle time before, and the interval between, keep-alive
+	// probes on both sides (tcp(7), TCP_KEEPIDLE and TCP_KEEPINTVL, whole seconds).
+	// 0: 15 s. Negative: no probes.
+	KeepAlive time.Duration
+
+	// Backlog is the length of each loop's listen queue. 0: 4,096. The kernel caps it at
+	// net.core.somaxconn (listen(2)).
+	Backlog int
+
+	mu        sync.Mutex // guards the following
+	closed    bool
+	shards    []*shard
+	listeners map[netip.AddrPort][]*listener // one a loop
+}
+
+// Stats is a snapshot of a Server's counters since it started, and of two gauges.
+// Counters of different loops are read one after the other, so sums of them may
+// be a few events apart.
+type Stats struct {
+	Active   int64 // connections now, dialling ones included (gauge)
+	Dialling int64 // connections whose backend has not answered yet (gauge)
+
+	Accepted     uint64 // connections accepted
+	NoService    uint64 // reset: no Service has the address asked for
+	NoBackend    uint64 // reset: the Service has no backend
+	Dials        uint64 // attempts to connect to a backend
+	DialRefused  uint64 // attempts that failed with an answer
+	DialTimedOut uint64 // attempts that nobody answered in time
+	DialGaveUp   uint64 // connections reset because every attempt failed
+	Established  uint64 // connections whose backend answered
+
+	ClientResets  uint64 // relays ended by an error on the client's side
+	BackendResets uint64 // relays ended by an error on the backend's side
+	BytesIn       uint64 // bytes from clients to backends
+	BytesOut      uint64 // bytes from backends to clients
+
+	PausedDescriptors uint64 // accepting paused: no descriptor left
+	PausedDials       uint64 // accepting paused: MaxDials reached
+	AcceptErrors      uint64 // accept(2) failed otherwise
+	Shortages         uint64 // a dial waited for a local resource: descriptors, ports, memory
+}
+
+func (s *Stats) add(o Stats) {
+	s.Active += o.Active
+	s.Dialling += o.Dialling
+	s.Accepted += o.Accepted
+	s.NoService += o.NoService
+	s.NoBackend += o.NoBackend
+	s.Dials += o.Dials
+	s.DialRefused += o.DialRefused
+	s.DialTimedOut += o.DialTimedOut
+	s.DialGaveUp += o.DialGaveUp
+	s.Established += o.Established
+	s.ClientResets += o.ClientResets
+	s.BackendResets += o.BackendResets
+	s.BytesIn += o.BytesIn
+	s.BytesOut += o.BytesOut
+	s.PausedDescriptors += o.PausedDescriptors
+	s.PausedDials += o.PausedDials
+	s.AcceptErrors += o.AcceptErrors
+	s.Shortages += o.Shortages
+}
+
+var defaultDialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+
+func (s *Server) dialTimeouts() []time.Duration {
+	if len(s.DialTimeouts) == 0 {
+		return defaultDialTimeouts
+	}
+	return s.DialTimeouts
+}
+
+func (s *Server) maxDials() int64 {
+	if s.MaxDials == 0 {
+		return 4096
+	}
+	return int64(s.MaxDials)
+}
+
+func (s *Server) keepAlive() time.Duration {
+	if s.KeepAlive == 0 {
+		return 15 * time.Second
+	}
+	return s.KeepAlive
+}
+
+func (s *Server) backlog() int {
+	if s.Backlog == 0 {
+		return 4096
+	}
+	return s.Backlog
+}

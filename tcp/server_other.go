@@ -1,0 +1,32 @@
+//go:build !linux
+
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+type (
+	shard    struct{}
+	listener struct{}
+)
+
+// Listen reports errors.ErrUnsupported: the relay needs epoll.
+func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+	return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w on this platform", addr, errors.ErrUnsupported)
+}
+
+// Unlisten does nothing.
+func (s *Server) Unlisten(netip.AddrPort) {}
+
+// Shutdown does nothing.
+func (s *Server) Shutdown(context.Context) error { return nil }
+
+// Close does nothing.
+func (s *Server) Close() {}
+
+// Stats returns zero counters.
+func (s *Server) Stats() Stats { return Stats{} }
