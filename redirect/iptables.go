@@ -1,0 +1,100 @@
+package redirect
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+)
+
+// IPTables steers by iptables in one address family. The zero value is usable:
+// IPv4, by the iptables in PATH. Its methods are called by one goroutine, except
+// Stats, and work in the network namespace of the calling thread. Set the fields
+// before the first call. There is nothing to close.
+type IPTables struct {
+	// IPv6 chooses the address family.
+	IPv6 bool
+
+	// Command is the iptables program, a name in PATH or a path; "-restore" is
+	// appended for the program that writes. Empty means iptables, or ip6tables
+	// for IPv6. Name iptables-nft or iptables-legacy to choose a backend other
+	// than the one the host has chosen.
+	Command string
+
+	// BindAddr is where steered packets are sent: the address that the proxy
+	// sockets are bound to. Invalid or unspecified means the primary address of
+	// the interface that a packet came by, which needs sockets on the wildcard
+	// address and an address on each interface. Naming an address of the node
+	// lifts the latter, also for sockets on the wildcard. A loopback address is
+	// refused: packets of other hosts cannot be sent there.
+	BindAddr netip.Addr
+
+	// NoIPSet makes one rule per frontend even if the kernel has sets.
+	NoIPSet bool
+
+	restores, setOps, flows atomic.Uint64
+
+	kernel kernel
+}
+
+// Facts is what Probe found.
+type Facts struct {
+	// Version is what iptables says of itself, as in "v1.8.9 (nf_tables)".
+	Version string
+
+	// IPSet says that frontends are members of sets, not rules.
+	IPSet bool
+
+	// Warnings are sentences for the administrator.
+	Warnings []string
+}
+
+// Probe checks that this host can be steered: that there is an iptables, that we
+// may use it, and that the kernel takes each kind of rule, in chains and sets that
+// nothing leads to and that are removed at once. The first call does the work and
+// later ones return its result; Sync calls it if nobody has. After an error the
+// next call probes again.
+//
+// The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if
+// we may not use it, and errors.ErrUnsupported on other systems than Linux.
+func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.kernel.probe(ctx, t) }
+
+// Sync makes the kernel steer what the plan says and nothing else, in one
+// transaction, and deletes the conntrack entries of UDP flows that would otherwise
+// stay on a path that has changed. The first Sync, and each one after an error or
+// after Verify returned false, reads what is there and writes the whole; others
+// write the difference, and nothing if there is none.
+//
+// On an error the rules are those of before or those of the plan, frontends that
+// are in both are steered, and Sync is to be called again. A plan that
+// contradicts itself is an error that changes nothing.
+func (t *IPTables) Sync(ctx context.Context, plan Plan) error { return t.kernel.sync(ctx, t, plan) }
+
+// Verify reports whether the jumps, as many rules as were written, and the
+// members of sets are still there; if not, call Sync. False is no error. It
+// runs about ten processes and is meant for a period of tens of seconds.
+func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.kernel.verify(ctx, t) }
+
+// Stats is what a steerer has done since it was made.
+type Stats struct {
+	Restores     uint64 // runs of iptables-restore
+	SetOps       uint64 // netlink messages that changed a set's members
+	FlowsDeleted uint64 // conntrack entries
+}
+
+// Stats may be called by any goroutine.
+func (t *IPTables) Stats() Stats {
+	return Stats{t.restores.Load(), t.setOps.Load(), t.flows.Load()}
+}
+
+// Cleanup removes every trace of any steerer of this package from the network
+// namespace of the calling thread: chains, jumps, sets and conntrack entries of
+// UDP flows, of both address families and both backends of iptables, and the
+// chains of kube-proxy's removed userspace mode (KUBE-PORTALS-CONTAINER,
+// KUBE-PORTALS-HOST, KUBE-NODEPORT-CONTAINER, KUBE-NODEPORT-HOST and
+// KUBE-NODEPORT-NON-LOCAL). An nft table that did not exist before is
+// removed if nobody else has put anything in it. A table of the legacy backend
+// cannot be removed, and stays empty.
+//
+// It goes on after an error and returns all of them. If nothing is there it does
+// nothing. It is not to run while a steerer is in use.
+func Cleanup(ctx context.Context) error { return cleanup(ctx) }

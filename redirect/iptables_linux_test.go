@@ -1,0 +1,128 @@
+package redirect
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func udp(addr netip.AddrPort) lb.Frontend { return lb.Frontend{Protocol: lb.UDP, Addr: addr} }
+
+func tcp(addr netip.AddrPort) lb.Frontend { return lb.Frontend{Protocol: lb.TCP, Addr: addr} }
+
+// TestSteer asks every kind of frontend, from another host and from the node.
+func TestSteer(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		for _, bind := range []bool{false, true} {
+			t.Run(map[bool]string{false: "wildcard", true: "bound"}[bind], func(t *testing.T) {
+				l := newLab(t)
+				s := v.steerer()
+				address := ":0"
+				if bind {
+					s.BindAddr = nodeAddr[v.ipv6]
+					address = netip.AddrPortFrom(s.BindAddr, 0).String()
+				}
+				testSteer(t, l, s, address)
+			})
+		}
+	})
+}
+
+func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
+	v6 := s.IPv6
+	tcpPort, udpPort, nodeUDPPort := serveTCP(t, address), serveUDP(t, address), serveUDP(t, address)
+	at := func(n int, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(v6, n), port) }
+	onNode := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(nodeAddr[v6], port) }
+	anywhere := netip.AddrPortFrom(unspecified(v6), 30080)
+	anywhereUDP := netip.AddrPortFrom(unspecified(v6), 30053)
+	syncPlan(t, s, Plan{
+		TCPPort: tcpPort,
+		TCP:     []netip.AddrPort{at(1, 80), at(2, 443), anywhere, netip.AddrPortFrom(vip(!v6, 1), 80)},
+		Ported:  []Ported{{udp(at(1, 53)), udpPort}, {udp(anywhereUDP), nodeUDPPort}},
+		Refuse: []lb.Frontend{tcp(at(3, 80)), udp(at(3, 53)),
+			tcp(netip.AddrPortFrom(unspecified(v6), 30081)), udp(netip.AddrPortFrom(unspecified(v6), 30054))},
+	})
+	for _, host := range []string{"client", "node"} {
+		for _, addr := range []netip.AddrPort{at(1, 80), at(2, 443), onNode(30080)} {
+			err := l.from(host, func() error {
+				got, err := askTCP(addr)
+				if err == nil && got != addr.String() {
+					err = fmt.Errorf("OriginalDst = %s", got)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("TCP %s from the %s: %v", addr, host, err)
+			}
+		}
+		for addr, port := range map[netip.AddrPort]uint16{at(1, 53): udpPort, onNode(30053): nodeUDPPort} {
+			err := l.from(host, func() error {
+				got, err := askUDP(0, addr)
+				if want := fmt.Sprintf("%d hello", port); err == nil && got != want {
+					err = fmt.Errorf("got %q, want %q", got, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("UDP %s from the %s: %v", addr, host, err)
+			}
+		}
+		for what, addr := range map[string]netip.AddrPort{
+			"no endpoints": at(3, 80), "node port, no endpoints": onNode(30081), "straight to the proxy": onNode(tcpPort)} {
+			err := l.from(host, func() error { _, err := askTCP(addr); return err })
+			if !refused(err) {
+				t.Errorf("%s: TCP %s from the %s: %v, want refused", what, addr, host, err)
+			}
+		}
+		for what, addr := range map[string]netip.AddrPort{
+			"no endpoints": at(3, 53), "node port, no endpoints": onNode(30054), "straight to the proxy": onNode(udpPort)} {
+			err := l.from(host, func() error { _, err := askUDP(0, addr); return err })
+			if !refused(err) {
+				t.Errorf("%s: UDP %s from the %s: %v, want refused", what, addr, host, err)
+			}
+		}
+	}
+	loopback := netip.MustParseAddr("127.0.0.1")
+	if v6 {
+		loopback = netip.IPv6Loopback()
+	}
+	local := netip.AddrPortFrom(loopback, 30080)
+	if got, err := askTCP(local); err != nil || got != local.String() {
+		t.Errorf("node port on loopback: %q, %v", got, err)
+	}
+	if s.BindAddr.IsValid() {
+		return
+	}
+	if _, err := askTCP(netip.AddrPortFrom(loopback, tcpPort)); !refused(err) {
+		t.Errorf("straight to the proxy on loopback: %v, want refused", err)
+	}
+}
+
+// TestUnnumberedInterface has the client behind an interface without an address,
+// as some network plugins give each pod, where REDIRECT has nowhere to send to.
+// The sockets are on the wildcard address all the same.
+func TestUnnumberedInterface(t *testing.T) {
+	l := newLab(t)
+	node, client := nodeAddr[false], clientAddr[false]
+	inside, outside := up(t, "node0"), up(t, "uplink0")
+	check(t, netlink.AddrDel(inside, &netlink.Addr{IPNet: &net.IPNet{IP: node.AsSlice(), Mask: net.CIDRMask(24, 32)}}))
+	check(t, netlink.AddrAdd(outside, &netlink.Addr{IPNet: &net.IPNet{IP: node.AsSlice(), Mask: net.CIDRMask(32, 32)}}))
+	check(t, netlink.RouteAdd(&netlink.Route{
+		LinkIndex: inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: node.AsSlice(),
+		Dst: &net.IPNet{IP: client.AsSlice(), Mask: net.CIDRMask(32, 32)},
+	}))
+	at, dns := netip.AddrPortFrom(vip(false, 1), 80), netip.AddrPortFrom(vip(false, 1), 53)
+	syncPlan(t, &IPTables{BindAddr: node}, Plan{
+		TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Ported: []Ported{{udp(dns), serveUDP(t, ":0")}}})
+	if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
+		t.Errorf("TCP: %v", err)
+	}
+	if err := l.onClient(func() error { _, err := askUDP(0, dns); return err }); err != nil {
+		t.Errorf("UDP: %v", err)
+	}
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package redirect
+
+import (
+	"context"
+	"errors"
+)
+
+type kernel struct{}
+
+func (kernel) probe(context.Context, *IPTables) (Facts, error) { return Facts{}, errors.ErrUnsupported }
+
+func (kernel) sync(context.Context, *IPTables, Plan) error { return errors.ErrUnsupported }
+
+func (kernel) verify(context.Context, *IPTables) (bool, error) { return false, errors.ErrUnsupported }
+
+func cleanup(context.Context) error { return errors.ErrUnsupported }

@@ -1,0 +1,77 @@
+package redirect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// dumpTries is how often a list is asked for again that somebody changed while the
+// kernel was giving it.
+const dumpTries = 10
+
+// netfilterRequest sends one request to a subsystem of nfnetlink, on a socket in
+// the network namespace of the calling thread, and returns the attributes of
+// each answer. attrs is serialised. The error is an errno, or one of the socket.
+func netfilterRequest(subsystem, command, flags int, family uint8, attrs []byte) ([]map[uint16][]byte, error) {
+	var msgs [][]byte
+	for try := 0; ; try++ {
+		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
+		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+		req.AddRawData(attrs)
+		var err error
+		if msgs, err = req.Execute(unix.NETLINK_NETFILTER, 0); err == nil {
+			break
+		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == dumpTries {
+			return nil, err
+		}
+	}
+	out := make([]map[uint16][]byte, 0, len(msgs))
+	for _, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			return nil, fmt.Errorf("short netlink message of %d bytes", len(m))
+		}
+		a, err := attributes(m[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// attributes parses netlink attributes. Of equal ones the last stays.
+func attributes(b []byte) (map[uint16][]byte, error) {
+	list, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil, fmt.Errorf("parse netlink attributes: %w", err)
+	}
+	out := make(map[uint16][]byte, len(list))
+	for _, a := range list {
+		out[a.Attr.Type&nl.NLA_TYPE_MASK] = a.Value
+	}
+	return out, nil
+}
+
+// attr appends one attribute. Netlink aligns to four bytes and is in host order
+// but for what is marked as network order (netlink(7)).
+func attr(b []byte, kind int, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, uint16(kind))
+	b = append(b, value...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// attrString appends a string with the NUL that the kernel wants.
+func attrString(b []byte, kind int, s string) []byte { return attr(b, kind, append([]byte(s), 0)) }
+
+// attrNested appends an attribute that holds attributes.
+func attrNested(b []byte, kind int, inner []byte) []byte {
+	return attr(b, kind|unix.NLA_F_NESTED, inner)
+}

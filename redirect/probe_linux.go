@@ -1,0 +1,165 @@
+package redirect
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os/exec"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
+	if k.ipt != nil {
+		return k.facts, nil
+	}
+	family, command := iptables.ProtocolIPv4, "iptables"
+	if t.IPv6 {
+		family, command = iptables.ProtocolIPv6, "ip6tables"
+	}
+	other := command // the other backend's programs begin with this
+	if t.Command != "" {
+		command = t.Command
+	}
+	s, err := t.shape()
+	if err != nil {
+		return Facts{}, err
+	}
+	if err := privileged(); err != nil {
+		return Facts{}, err
+	}
+	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(command), iptables.Timeout(lockWait))
+	if err != nil {
+		return Facts{}, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
+	}
+	if k.path, err = exec.LookPath(command); err != nil {
+		return Facts{}, fmt.Errorf("find %s: %w", command, err)
+	}
+	out, err := run(ctx, nil, k.path, "-V")
+	if err != nil {
+		return Facts{}, err
+	}
+	var facts Facts
+	_, facts.Version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
+	k.nft = strings.Contains(facts.Version, "nf_tables")
+
+	if s.sets = !t.NoIPSet; s.sets {
+		err := k.try(ctx, s)
+		if errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
+			return Facts{}, err
+		} else if err != nil {
+			s.sets = false
+			facts.Warnings = append(facts.Warnings, fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err))
+		}
+	}
+	if !s.sets {
+		if err := k.try(ctx, s); err != nil {
+			return Facts{}, err
+		}
+	}
+	facts.IPSet = s.sets
+	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, other)...)
+	k.shape, k.facts, k.ipt = s, facts, ipt
+	return facts, nil
+}
+
+// privileged says what to do if we lack what everything here needs. Netfilter's
+// netlink refuses every request without CAP_NET_ADMIN (nfnetlink_rcv in the
+// kernel), even to look, while what iptables says depends on version and
+// backend.
+func privileged() error {
+	if _, err := nftTables(unix.NFPROTO_IPV4); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("change netfilter: %w: %s", fs.ErrPermission, needed)
+	}
+	return nil
+}
+
+// shape returns how rules are written, as far as it was configured.
+func (t *IPTables) shape() (shape, error) {
+	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
+	if !t.BindAddr.IsValid() || t.BindAddr.IsUnspecified() {
+		return s, nil
+	}
+	s.bind = t.BindAddr.Unmap()
+	switch {
+	case s.bind.IsLoopback():
+		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: use an address of the node, or none", t.BindAddr)
+	case s.bind.Is6() != t.IPv6:
+		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", t.BindAddr)
+	}
+	return s, nil
+}
+
+// try has the kernel take one of each kind of rule, in chains that nothing leads
+// to, and removes them.
+func (k *kernel) try(ctx context.Context, s shape) (reterr error) {
+	s.prefix = probePrefix
+	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
+	if s.ipv6 {
+		addr = netip.MustParseAddr("2001:db8::1")
+	}
+	at := netip.AddrPortFrom(addr, 1)
+	plan := Plan{
+		TCPPort: 1,
+		TCP:     []netip.AddrPort{at, netip.AddrPortFrom(unspecified(s.ipv6), 2)},
+		Ported:  []Ported{{lb.Frontend{Protocol: lb.UDP, Addr: at}, 1}},
+		Refuse:  []lb.Frontend{{Protocol: lb.TCP, Addr: netip.AddrPortFrom(addr, 2)}, {Protocol: lb.UDP, Addr: netip.AddrPortFrom(addr, 2)}},
+	}
+	if s.sets {
+		defer func() { reterr = errors.Join(reterr, s.destroySets(ctx)) }()
+		if err := s.createSets(); err != nil {
+			return err
+		}
+	}
+	err := k.restore(ctx, s, s.render(plan))
+	// One table may have been written and the other not.
+	if err2 := k.restore(ctx, s, s.unrender()); err == nil {
+		err = err2
+	}
+	return err
+}
+
+// unrender returns the input of iptables-restore that removes our chains, to which
+// no jump may lead.
+func (s shape) unrender() []byte {
+	var b script
+	for _, t := range []struct {
+		name   string
+		chains []string
+	}{{"nat", natChains}, {"filter", filterChains}} {
+		b.table(t.name)
+		for _, c := range t.chains {
+			b.chain(s.chain(c)) // empties it
+		}
+		for _, c := range t.chains {
+			fmt.Fprintf(&b, "-X %s\n", s.chain(c))
+		}
+		b.commit()
+	}
+	return b.Bytes()
+}
+
+// otherBackend warns of rules in the backend that we do not write to: the kernel
+// asks both, and rules that nobody sees are hard to find.
+func (k *kernel) otherBackend(ctx context.Context, family string) []string {
+	other := family + "-nft"
+	if k.nft {
+		other = family + "-legacy"
+	}
+	out, err := rulesOf(ctx, other+"-save")
+	if err != nil {
+		return []string{fmt.Sprintf("cannot see whether %s has rules too: %v", other, err)}
+	}
+	n := bytes.Count(out, []byte("\n-A "))
+	if n == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n, k.path, other)}
+}

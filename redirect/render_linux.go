@@ -1,0 +1,268 @@
+package redirect
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Names of chains, without their prefix.
+const (
+	chainSteer  = "STEER"
+	chainTCP    = "TCP"
+	chainUDP    = "UDP"
+	chainSCTP   = "SCTP"
+	chainInput  = "INPUT"
+	chainRefuse = "REFUSE"
+)
+
+const (
+	chainPrefix = "SLUICE-"
+	// probePrefix is for chains that are tried at start and removed at once.
+	probePrefix = chainPrefix + "PROBE-"
+	// markChain marks an nft table that did not exist before we wrote to it. It
+	// is how another process, run with --cleanup after a crash, can know.
+	markChain = chainPrefix + "CREATED-TABLE"
+)
+
+// natChains and filterChains are all chains of ours, in the order they are
+// declared.
+var (
+	natChains    = []string{chainSteer, chainTCP, chainUDP, chainSCTP}
+	filterChains = []string{chainInput, chainRefuse}
+)
+
+// jump is a rule in a chain of the kernel that leads to a chain of ours.
+type jump struct {
+	table, from, to string
+	newOnly         bool // only the first packet of a flow; nat sees no other anyway
+	comment         string
+}
+
+var jumps = []jump{
+	{table: "nat", from: "PREROUTING", to: chainSteer, comment: "sluice: steer what comes in"},
+	{table: "nat", from: "OUTPUT", to: chainSteer, comment: "sluice: steer what starts here"},
+	{table: "filter", from: "INPUT", to: chainInput, newOnly: true, comment: "sluice: guard proxy ports"},
+	{table: "filter", from: "FORWARD", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
+	{table: "filter", from: "OUTPUT", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
+}
+
+// spec returns the jump as arguments of iptables -I or -C.
+func (j jump) spec() []string {
+	var s []string
+	if j.newOnly {
+		s = append(s, "-m", "conntrack", "--ctstate", "NEW")
+	}
+	return append(s, "-m", "comment", "--comment", j.comment, "-j", chainPrefix+j.to)
+}
+
+// shape is how rules are written on this host.
+type shape struct {
+	ipv6   bool
+	bind   netip.Addr // where steered packets go; invalid means REDIRECT
+	sets   bool
+	prefix string // of chains
+}
+
+func (s shape) chain(name string) string { return s.prefix + name }
+
+// set returns the full name of a set, at most 31 characters (ipset(8)).
+func (s shape) set(name string) string {
+	family := "4"
+	if s.ipv6 {
+		family = "6"
+	}
+	return strings.Replace(s.prefix, "-", family+"-", 1) + name
+}
+
+// script is the input of iptables-restore being written.
+type script struct{ bytes.Buffer }
+
+func (b *script) table(name string) { fmt.Fprintf(b, "*%s\n", name) }
+
+func (b *script) chain(name string) { fmt.Fprintf(b, ":%s - [0:0]\n", name) }
+
+func (b *script) commit() { b.WriteString("COMMIT\n") }
+
+// rule appends a rule; match may be empty.
+func (b *script) rule(chain, match, comment, target string) {
+	if match != "" {
+		match += " "
+	}
+	fmt.Fprintf(b, "-A %s %s-m comment --comment %q -j %s\n", chain, match, "sluice: "+comment, target)
+}
+
+// render returns the input of iptables-restore --noflush that makes our chains
+// say what the plan says. It depends on its arguments only, and with sets not on
+// TCP frontends or on what is refused, so that equal text means that there is
+// nothing to write. The plan is one of Plan.family.
+func (s shape) render(p Plan) []byte {
+	var b script
+	b.table("nat")
+	for _, c := range natChains {
+		b.chain(s.chain(c))
+	}
+	b.rule(s.chain(chainSteer), "-p tcp", "TCP frontends", s.chain(chainTCP))
+	b.rule(s.chain(chainSteer), "-p udp", "UDP frontends", s.chain(chainUDP))
+	b.rule(s.chain(chainSteer), "-p sctp", "SCTP frontends", s.chain(chainSCTP))
+	s.tcp(&b, p)
+	for _, f := range p.Ported {
+		b.rule(s.chain(f.Frontend.Protocol.String()), to(f.Frontend), "to its own port", s.target(f.Port))
+	}
+	b.commit()
+
+	b.table("filter")
+	for _, c := range filterChains {
+		b.chain(s.chain(c))
+	}
+	s.guard(&b, p)
+	b.rule(s.chain(chainInput), "", "refuse without endpoints", s.chain(chainRefuse))
+	s.refuse(&b, p)
+	b.commit()
+	return b.Bytes()
+}
+
+// tcp writes the rules that steer all TCP frontends to the one TCP port.
+func (s shape) tcp(b *script, p Plan) {
+	chain := s.chain(chainTCP)
+	switch {
+	case p.TCPPort == 0:
+	case s.sets:
+		b.rule(chain, "-p tcp "+s.member(setTCP, "dst,dst"), "to the TCP proxy", s.target(p.TCPPort))
+		b.rule(chain, "-p tcp "+s.member(setTCPNode, "dst")+local, "node ports to the TCP proxy", s.target(p.TCPPort))
+	default:
+		for _, addr := range p.TCP {
+			b.rule(chain, to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "to the TCP proxy", s.target(p.TCPPort))
+		}
+	}
+}
+
+// guard writes the rules that accept what was steered to a proxy port and reject
+// what was not.
+func (s shape) guard(b *script, p Plan) {
+	chain := s.chain(chainInput)
+	ports := s.proxyPorts(p)
+	for _, m := range ports {
+		b.rule(chain, m.match+" -m conntrack --ctstate DNAT", "steered to the proxy", "ACCEPT")
+	}
+	// The address of a packet does not change, and so conntrack does not call it
+	// DNAT, if a frontend is on an address of the node and has the proxy port's
+	// own number. Asking for the proxy port is asking for the frontend then.
+	for _, addr := range p.TCP {
+		if addr.Port() == p.TCPPort {
+			b.rule(chain, to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "numbered as its proxy port", "ACCEPT")
+		}
+	}
+	for _, f := range p.Ported {
+		if f.Frontend.Addr.Port() == f.Port {
+			b.rule(chain, to(f.Frontend), "numbered as its proxy port", "ACCEPT")
+		}
+	}
+	for _, m := range ports {
+		b.rule(chain, m.match, "straight to a proxy port", s.reject(m.protocol))
+	}
+}
+
+type portMatch struct {
+	protocol lb.Protocol
+	match    string
+}
+
+// multiportMax is how many ports one multiport match takes
+// (iptables-extensions(8)).
+const multiportMax = 15
+
+// proxyPorts returns matches that together cover all proxy ports.
+func (s shape) proxyPorts(p Plan) []portMatch {
+	var out []portMatch
+	if p.TCPPort != 0 {
+		out = append(out, portMatch{lb.TCP, fmt.Sprintf("-p tcp -m tcp --dport %d", p.TCPPort)})
+	}
+	if s.sets {
+		return append(out,
+			portMatch{lb.UDP, "-p udp " + s.member(setUDPPorts, "dst")},
+			portMatch{lb.SCTP, "-p sctp " + s.member(setSCTPPorts, "dst")})
+	}
+	for _, proto := range []lb.Protocol{lb.UDP, lb.SCTP} {
+		var ports []string
+		seen := make(map[uint16]bool)
+		for _, f := range p.Ported {
+			if f.Frontend.Protocol == proto && !seen[f.Port] {
+				seen[f.Port] = true
+				ports = append(ports, strconv.Itoa(int(f.Port)))
+			}
+		}
+		for len(ports) > 0 {
+			n := min(len(ports), multiportMax)
+			out = append(out, portMatch{proto, fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(ports[:n], ","))})
+			ports = ports[n:]
+		}
+	}
+	return out
+}
+
+// refuse writes the rules that reject what is asked of services without
+// endpoints.
+func (s shape) refuse(b *script, p Plan) {
+	chain := s.chain(chainRefuse)
+	const comment = "no endpoints"
+	if !s.sets {
+		for _, f := range p.Refuse {
+			b.rule(chain, to(f), comment, s.reject(f.Protocol))
+		}
+		return
+	}
+	// Members hold a protocol, so that the second rule is for UDP and SCTP.
+	b.rule(chain, "-p tcp "+s.member(setRefuse, "dst,dst"), comment, s.reject(lb.TCP))
+	b.rule(chain, s.member(setRefuse, "dst,dst"), comment, s.reject(lb.UDP))
+	for _, proto := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+		b.rule(chain, "-p "+name(proto)+" "+s.member(setRefuseNode+proto.String(), "dst")+local, comment, s.reject(proto))
+	}
+}
+
+// local matches packets to any address of this node.
+const local = " -m addrtype --dst-type LOCAL"
+
+// name is how iptables spells a protocol.
+func name(p lb.Protocol) string { return strings.ToLower(p.String()) }
+
+// member matches packets in a set; dirs is ipset's list of "src" and "dst".
+func (s shape) member(set, dirs string) string {
+	return "-m set --match-set " + s.set(set) + " " + dirs
+}
+
+// to matches packets that ask for a frontend.
+func to(f lb.Frontend) string {
+	proto := name(f.Protocol)
+	m := fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, f.Addr.Port())
+	if nodePort(f.Addr) {
+		return m + local
+	}
+	addr := f.Addr.Addr()
+	return fmt.Sprintf("-d %s/%d %s", addr, addr.BitLen(), m)
+}
+
+// target sends packets to a proxy port. REDIRECT means the primary address of the
+// interface a packet came by, or loopback if it started here.
+func (s shape) target(port uint16) string {
+	if s.bind.IsValid() {
+		return "DNAT --to-destination " + netip.AddrPortFrom(s.bind, port).String()
+	}
+	return fmt.Sprintf("REDIRECT --to-ports %d", port)
+}
+
+// reject refuses a packet in the way that its protocol's clients understand at
+// once.
+func (s shape) reject(p lb.Protocol) string {
+	switch {
+	case p == lb.TCP:
+		return "REJECT --reject-with tcp-reset"
+	case s.ipv6:
+		return "REJECT --reject-with icmp6-port-unreachable"
+	}
+	return "REJECT --reject-with icmp-port-unreachable"
+}

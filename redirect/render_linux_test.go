@@ -1,0 +1,182 @@
+package redirect
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// fullPlan has every kind of frontend, in both families.
+var fullPlan = Plan{
+	TCPPort: 40000,
+	TCP:     []netip.AddrPort{addr("10.96.0.1:443"), addr("10.96.0.2:80"), addr("0.0.0.0:30080"), addr("[fd96::1]:443"), addr("[::]:30080")},
+	Ported: []Ported{
+		{frontend(lb.UDP, "10.96.0.10:53"), 40001},
+		{frontend(lb.UDP, "0.0.0.0:30053"), 40001},
+		{frontend(lb.UDP, "192.0.2.1:40003"), 40003}, // has its proxy port's number
+		{frontend(lb.SCTP, "10.96.0.20:3868"), 40002},
+		{frontend(lb.UDP, "[fd96::a]:53"), 40001},
+	},
+	Refuse: []lb.Frontend{
+		frontend(lb.TCP, "10.96.0.30:80"), frontend(lb.UDP, "10.96.0.30:53"), frontend(lb.SCTP, "10.96.0.30:3868"),
+		frontend(lb.TCP, "0.0.0.0:30081"), frontend(lb.UDP, "0.0.0.0:30054"), frontend(lb.TCP, "[fd96::1e]:80"),
+	},
+}
+
+func TestRender(t *testing.T) {
+	for name, c := range map[string]struct {
+		shape shape
+		plan  Plan
+	}{
+		"sets":       {shape{sets: true}, fullPlan},
+		"nosets":     {shape{}, fullPlan},
+		"bound":      {shape{sets: true, bind: netip.MustParseAddr("192.0.2.1")}, fullPlan},
+		"sets6":      {shape{sets: true, ipv6: true}, fullPlan},
+		"nosets6":    {shape{ipv6: true}, fullPlan},
+		"bound6":     {shape{ipv6: true, bind: netip.MustParseAddr("2001:db8::1")}, fullPlan},
+		"empty":      {shape{sets: true}, Plan{}},
+		"samenumber": {shape{sets: true}, Plan{TCPPort: 30080, TCP: []netip.AddrPort{addr("0.0.0.0:30080")}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := c.plan.family(c.shape.ipv6)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.shape.prefix = chainPrefix
+			got := c.shape.render(p)
+			file := filepath.Join("testdata", name+".rules")
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("rules (-want +got), see -update:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRenderDoesNotDependOnTCP holds what makes a TCP change free of processes.
+func TestRenderDoesNotDependOnTCP(t *testing.T) {
+	s := shape{sets: true, prefix: chainPrefix}
+	a, _ := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}}.family(false)
+	b, _ := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.2:80"), addr("0.0.0.0:30080")},
+		Refuse: []lb.Frontend{frontend(lb.TCP, "10.96.0.1:80"), frontend(lb.UDP, "0.0.0.0:1")}}.family(false)
+	if diff := cmp.Diff(string(s.render(a)), string(s.render(b))); diff != "" {
+		t.Errorf("rules differ (-a +b):\n%s", diff)
+	}
+}
+
+// TestMultiport holds that many ports without sets are few rules, none of them
+// over the limit of the match.
+func TestMultiport(t *testing.T) {
+	var p Plan
+	for i := range 100 {
+		p.Ported = append(p.Ported, Ported{frontend(lb.UDP, "10.96.0.10:53"), uint16(40000 + i)})
+		p.Ported[i].Frontend.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 53)
+	}
+	rules := shape{prefix: chainPrefix}.render(p)
+	n := 0
+	for line := range strings.Lines(string(rules)) {
+		if _, ports, ok := strings.Cut(line, "--dports "); ok {
+			n++
+			ports, _, _ = strings.Cut(ports, " ")
+			if c := strings.Count(ports, ",") + 1; c > multiportMax {
+				t.Errorf("%d ports in one rule", c)
+			}
+		}
+	}
+	if n != 14 { // 7 to accept and 7 to reject
+		t.Errorf("%d rules for 100 ports, want 14", n)
+	}
+}
+
+// TestNames holds the limits of the kernel for names.
+func TestNames(t *testing.T) {
+	for _, prefix := range []string{chainPrefix, probePrefix} {
+		s := shape{prefix: prefix}
+		for set := range setTypes {
+			if name := s.set(set); len(name) > 31 || !strings.HasPrefix(name, "SLUICE4-") {
+				t.Errorf("set name %q of %d characters", name, len(name))
+			}
+		}
+		for _, c := range append(append([]string{}, natChains...), filterChains...) {
+			if name := s.chain(c); len(name) > 28 || !removable("nat", name) {
+				t.Errorf("chain name %q of %d characters", name, len(name))
+			}
+		}
+	}
+}
+
+func TestUndo(t *testing.T) {
+	save, err := os.ReadFile("testdata/undo.save")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := undo(save)
+	if *update {
+		if err := os.WriteFile("testdata/undo.rules", got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/undo.rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("undo (-want +got), see -update:\n%s", diff)
+	}
+	if again := undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER"))); bytes.Contains(again, []byte("OTHER")) {
+		t.Errorf("undo touches what is not ours:\n%s", again)
+	}
+	if nothing := undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n")); nothing != nil {
+		t.Errorf("undo of nothing:\n%s", nothing)
+	}
+}
+
+func TestSteeredUDP(t *testing.T) {
+	p, err := fullPlan.family(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []netip.AddrPort
+	for _, f := range p.Ported {
+		if f.Frontend.Protocol == lb.UDP {
+			want = append(want, f.Frontend.Addr)
+		}
+	}
+	got := steeredUDP(strings.Split(string(shape{prefix: chainPrefix}.render(p)), "\n"), false)
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("frontends read from rules (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzUndo(f *testing.F) {
+	save, _ := os.ReadFile("testdata/undo.save")
+	f.Add(string(save))
+	f.Add("*nat\n-A x --comment \"a \\\" -j SLUICE-STEER\nCOMMIT\n-A")
+	f.Fuzz(func(t *testing.T, s string) {
+		for line := range strings.Lines(string(undo([]byte(s)))) {
+			w := words(strings.TrimSuffix(line, "\n"))
+			if len(w) > 0 && (w[0] == "-F" || w[0] == "-X") && !strings.HasPrefix(w[1], "SLUICE-") && !strings.HasPrefix(w[1], "KUBE-") {
+				t.Errorf("undo removes %q", line)
+			}
+		}
+		steeredUDP(strings.Split(s, "\n"), false)
+	})
+}

@@ -1,0 +1,423 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// manyTCP returns n TCP frontends.
+func manyTCP(ipv6 bool, n int) []netip.AddrPort {
+	out := make([]netip.AddrPort, n)
+	for i := range out {
+		out[i] = netip.AddrPortFrom(vip(ipv6, i), 80)
+	}
+	return out
+}
+
+// ruleCount returns how many rules of ours there are.
+func ruleCount(t *testing.T, v variant) int {
+	t.Helper()
+	n := 0
+	for line := range strings.Lines(output(t, v.command+"-save")) {
+		if w := words(line); len(w) > 1 && w[0] == "-A" && (strings.HasPrefix(w[1], chainPrefix) || strings.HasPrefix(ruleTarget(w), chainPrefix)) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTenThousand holds what sets are for: rules do not grow with services, and
+// one service more is one message and no process.
+func TestTenThousand(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		if v.noSets {
+			t.Skip("sets only")
+		}
+		newNode(t)
+		s := v.steerer()
+		var runs func() int
+		s.Command, runs = watched(t, v.command)
+		all := manyTCP(v.ipv6, 10001)
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all[:10]})
+		few := ruleCount(t, v)
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all[:10000]})
+		if many := ruleCount(t, v); many != few || few == 0 {
+			t.Errorf("%d rules for 10,000 frontends, %d for 10", many, few)
+		}
+		before, ran := s.Stats(), runs()
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all})
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all}) // nothing to do
+		if got := s.Stats().SetOps - before.SetOps; got != 1 {
+			t.Errorf("one frontend more took %d set operations, want 1", got)
+		}
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all[1:], Refuse: []lb.Frontend{tcp(all[0])}})
+		if got := s.Stats().SetOps - before.SetOps; got != 3 {
+			t.Errorf("moving a frontend took %d set operations, want 2", got-1)
+		}
+		if got := runs() - ran; got != 0 {
+			t.Errorf("changes of sets ran %d processes", got)
+		}
+		have, err := s.kernel.shape.readSet(setTCP)
+		if err != nil || len(have) != 10000 {
+			t.Errorf("the set has %d members, %v; want 10,000", len(have), err)
+		}
+		if ok, err := s.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify = %v, %v", ok, err)
+		}
+	})
+}
+
+// TestOneRestoreAChange counts processes, by programs that are not ours.
+func TestOneRestoreAChange(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		s := v.steerer()
+		var runs func() int
+		s.Command, runs = watched(t, v.command)
+		dns := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
+		plans := []Plan{
+			{TCPPort: 40000, TCP: manyTCP(v.ipv6, 3)},
+			{TCPPort: 40000, TCP: manyTCP(v.ipv6, 3), Ported: []Ported{{dns, 40001}}},
+			{TCPPort: 40000, TCP: manyTCP(v.ipv6, 5), Ported: []Ported{{dns, 40002}}},
+			{TCPPort: 40003, TCP: manyTCP(v.ipv6, 5), Refuse: []lb.Frontend{dns}},
+			{},
+		}
+		syncPlan(t, s, plans[0])
+		for i, p := range plans[1:] {
+			before := runs()
+			syncPlan(t, s, p)
+			if got := runs() - before; got != 1 {
+				t.Errorf("change %d ran %d processes, want 1", i+1, got)
+			}
+			before = runs()
+			syncPlan(t, s, p)
+			if got := runs() - before; got != 0 {
+				t.Errorf("no change after change %d ran %d processes", i+1, got)
+			}
+			if ok, err := s.Verify(t.Context()); !ok || err != nil {
+				t.Errorf("Verify after change %d = %v, %v", i+1, ok, err)
+			}
+		}
+	})
+}
+
+// TestRestart makes a second steerer, as after a crash, over what the first left,
+// while a client asks without pause for a frontend that stays.
+func TestRestart(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		port := serveTCP(t, ":0")
+		stays := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
+		goes := netip.AddrPortFrom(vip(v.ipv6, 2), 80)
+		comes := netip.AddrPortFrom(vip(v.ipv6, 3), 80)
+		dns := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
+		first := v.steerer()
+		syncPlan(t, first, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, goes}, Refuse: []lb.Frontend{tcp(comes)}})
+
+		stop, done := make(chan struct{}), make(chan error)
+		go func() {
+			done <- l.onClient(func() error {
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						if n == 0 {
+							return errors.New("asked for nothing")
+						}
+						return nil
+					default:
+					}
+					if got, err := askTCP(stays); err != nil || got != stays.String() {
+						return fmt.Errorf("after %d connections: %q, %v", n, got, err)
+					}
+				}
+			})
+		}()
+		var second *IPTables
+		for range 5 {
+			second = v.steerer()
+			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Refuse: []lb.Frontend{tcp(goes)}})
+			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Ported: []Ported{{dns, 40001}}, Refuse: []lb.Frontend{tcp(goes)}})
+		}
+		close(stop)
+		if err := <-done; err != nil {
+			t.Errorf("the frontend that stayed was not steered: %v", err)
+		}
+		for addr, ok := range map[netip.AddrPort]bool{stays: true, comes: true, goes: false} {
+			err := l.onClient(func() error { _, err := askTCP(addr); return err })
+			if ok && err != nil || !ok && !refused(err) {
+				t.Errorf("%s after the restart: %v, want steered = %v", addr, err, ok)
+			}
+		}
+		if ok, err := second.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify = %v, %v", ok, err)
+		}
+		save := output(t, v.command+"-save")
+		if n := strings.Count(save, "-j SLUICE-STEER\n"); n != 2 {
+			t.Errorf("%d jumps to SLUICE-STEER, want 2", n)
+		}
+	})
+}
+
+// TestJumpsArePrepended puts rules of others there first.
+func TestJumpsArePrepended(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		for _, j := range jumps {
+			output(t, v.command, "-t", j.table, "-A", j.from, "-j", "ACCEPT")
+		}
+		syncPlan(t, v.steerer(), Plan{})
+		for _, j := range jumps {
+			rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
+			if len(rules) < 3 || ruleTarget(words(rules[1])) != chainPrefix+j.to {
+				t.Errorf("chain %s of table %s does not begin with our jump: %q", j.from, j.table, rules)
+			}
+		}
+	})
+}
+
+// TestVerify removes one thing after another.
+func TestVerify(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		s := v.steerer()
+		if ok, err := s.Verify(t.Context()); ok || err != nil {
+			t.Errorf("Verify before Sync = %v, %v", ok, err)
+		}
+		plan := Plan{TCPPort: 40000, TCP: manyTCP(v.ipv6, 3), Ported: []Ported{{udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53)), 40001}}}
+		damage := map[string]func(){
+			"nothing":        nil,
+			"nat flushed":    func() { output(t, v.command, "-t", "nat", "-F") },
+			"a rule deleted": func() { output(t, v.command, "-t", "nat", "-D", "SLUICE-UDP", "1") },
+			"a jump deleted": func() { output(t, v.command, "-D", "FORWARD", "1") },
+			"a chain deleted": func() {
+				output(t, v.command, "-t", "nat", "-F", "SLUICE-STEER")
+				output(t, v.command, "-t", "nat", "-X", "SLUICE-SCTP")
+			},
+			"all chains gone":  func() { output(t, v.command, "-F"); output(t, v.command, "-X") },
+			"a member deleted": func() { output(t, "ipset", "del", s.kernel.shape.set(setTCP), vip(v.ipv6, 1).String()+",tcp:80") },
+			"a member added":   func() { output(t, "ipset", "add", s.kernel.shape.set(setTCP), vip(v.ipv6, 9).String()+",tcp:80") },
+		}
+		if v.noSets {
+			delete(damage, "a member deleted")
+			delete(damage, "a member added")
+		}
+		syncPlan(t, s, plan)
+		want := saved(t)
+		for what, do := range damage {
+			if do != nil {
+				do()
+			}
+			if ok, err := s.Verify(t.Context()); ok != (do == nil) || err != nil {
+				t.Errorf("Verify with %s = %v, %v", what, ok, err)
+			}
+			syncPlan(t, s, plan)
+			if ok, err := s.Verify(t.Context()); !ok || err != nil {
+				t.Errorf("Verify after mending %s = %v, %v", what, ok, err)
+			}
+			if got := saved(t); sorted(got) != sorted(want) {
+				t.Errorf("after mending %s:\n%s\nwant:\n%s", what, got, want)
+			}
+		}
+	})
+}
+
+// sorted makes texts comparable whose lines may be in any order, such as the
+// members of a set, and of which one may be missing: the mark, which cannot be
+// mended, since we did not make a table that is there.
+func sorted(s string) string {
+	lines := strings.Split(strings.ReplaceAll(s, ":"+markChain+" - [0:0]\n", ""), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// TestFailureLeavesWhatIsThere breaks iptables-restore for one Sync.
+func TestFailureLeavesWhatIsThere(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		s := v.steerer()
+		s.Command, _ = watched(t, v.command)
+		port := serveTCP(t, ":0")
+		at := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
+		dns := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
+		syncPlan(t, s, Plan{TCPPort: port, TCP: []netip.AddrPort{at}})
+
+		restore := s.Command + "-restore"
+		good, err := os.ReadFile(restore)
+		check(t, err)
+		check(t, os.WriteFile(restore, []byte("#!/bin/sh\necho 'line 3 failed' >&2\nexit 1\n"), 0o755))
+		plan := Plan{TCPPort: port, TCP: []netip.AddrPort{at}, Ported: []Ported{{dns, 40001}}}
+		if err := s.Sync(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "line 3 failed") {
+			t.Errorf("Sync with a broken iptables-restore: %v", err)
+		}
+		if err := s.Sync(t.Context(), Plan{TCP: []netip.AddrPort{at}}); err == nil {
+			t.Error("Sync of a plan without a port is no error")
+		}
+		if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
+			t.Errorf("after the failure: %v", err)
+		}
+		check(t, os.WriteFile(restore, good, 0o755))
+		syncPlan(t, s, plan)
+		if ok, err := s.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify after the retry = %v, %v", ok, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Sync(ctx, Plan{TCPPort: port}); !errors.Is(err, context.Canceled) {
+			t.Errorf("Sync with a context that is over: %v", err)
+		}
+	})
+}
+
+// TestHostileInputPolicy is a node whose firewall drops all but what it knows.
+func TestHostileInputPolicy(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		output(t, v.command, "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
+		if v.ipv6 {
+			output(t, v.command, "-A", "INPUT", "-p", "icmpv6", "-j", "ACCEPT")
+		}
+		output(t, v.command, "-P", "INPUT", "DROP")
+		s := v.steerer()
+		at, dns := netip.AddrPortFrom(vip(v.ipv6, 1), 80), netip.AddrPortFrom(vip(v.ipv6, 1), 53)
+		syncPlan(t, s, Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Ported: []Ported{{udp(dns), serveUDP(t, ":0")}}})
+		if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
+			t.Errorf("TCP: %v", err)
+		}
+		if err := l.onClient(func() error { _, err := askUDP(0, dns); return err }); err != nil {
+			t.Errorf("UDP: %v", err)
+		}
+	})
+}
+
+// TestSameNumber is a node port whose number is that of the proxy's own port.
+func TestSameNumber(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		s := v.steerer()
+		port, udpPort := serveTCP(t, ":0"), serveUDP(t, ":0")
+		at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(nodeAddr[v.ipv6], port) }
+		anywhere := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(unspecified(v.ipv6), port) }
+		syncPlan(t, s, Plan{TCPPort: port, TCP: []netip.AddrPort{anywhere(port)}, Ported: []Ported{{udp(anywhere(udpPort)), udpPort}}})
+		for _, host := range []string{"client", "node"} {
+			err := l.from(host, func() error {
+				got, err := askTCP(at(port))
+				if err == nil && got != at(port).String() {
+					err = fmt.Errorf("OriginalDst = %s", got)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("TCP from the %s: %v", host, err)
+			}
+			if err := l.from(host, func() error { _, err := askUDP(0, at(udpPort)); return err }); err != nil {
+				t.Errorf("UDP from the %s: %v", host, err)
+			}
+		}
+	})
+}
+
+// TestSCTPRules has the kernel take the rules for SCTP.
+func TestSCTPRules(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		output(t, v.command, "-N", "TRY")
+		if out, err := exec.Command(v.command, "-A", "TRY", "-p", "sctp", "-m", "sctp", "--dport", "1", "-j", "ACCEPT").CombinedOutput(); err != nil {
+			t.Skipf("SKIPPED: the kernel cannot match SCTP ports: %s", out)
+		}
+		at := netip.AddrPortFrom(vip(v.ipv6, 1), 3868)
+		s := v.steerer()
+		syncPlan(t, s, Plan{Ported: []Ported{{lb.Frontend{Protocol: lb.SCTP, Addr: at}, 40001}},
+			Refuse: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(at.Addr(), 1)}, {Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 2)}}})
+		if ok, err := s.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify = %v, %v", ok, err)
+		}
+	})
+}
+
+// TestSetMembers writes members of every kind and reads them back, more than fit
+// into one message.
+func TestSetMembers(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		newNode(t)
+		s := shape{ipv6: ipv6, prefix: chainPrefix}
+		check(t, s.createSets())
+		check(t, s.createSets()) // those that are there stay
+		want := make(map[string][]member)
+		for i := range 2*membersPerMessage + 1 {
+			proto := lb.Protocol(i%3) + lb.TCP
+			want[setRefuse] = append(want[setRefuse], member{vip(ipv6, i), proto, uint16(i + 1)})
+			want[setTCPNode] = append(want[setTCPNode], member{port: uint16(i)})
+		}
+		for name, list := range want {
+			sent, err := s.changeSet(nl.IPSET_CMD_ADD, name, list)
+			if err != nil || sent != 3 {
+				t.Fatalf("add: %d messages, %v; want 3", sent, err)
+			}
+			if _, err := s.changeSet(nl.IPSET_CMD_ADD, name, list[:2]); err != nil {
+				t.Errorf("add what is there: %v", err)
+			}
+			if _, err := s.changeSet(nl.IPSET_CMD_DEL, name, list[:1]); err != nil {
+				t.Errorf("delete: %v", err)
+			}
+			if _, err := s.changeSet(nl.IPSET_CMD_DEL, name, list[:1]); err != nil {
+				t.Errorf("delete what is not there: %v", err)
+			}
+			have, err := s.readSet(name)
+			check(t, err)
+			if len(have) != len(list)-1 {
+				t.Errorf("%s has %d members, want %d", name, len(have), len(list)-1)
+			}
+			for _, m := range list[1:] {
+				if !have[m] {
+					t.Errorf("%s lacks %+v", name, m)
+				}
+			}
+		}
+		check(t, s.destroySets(t.Context()))
+		check(t, s.destroySets(t.Context()))
+		output(t, "ipset", "create", s.set(setTCP), "hash:ip")
+		if err := s.createSets(); err != nil {
+			t.Errorf("create over a foreign set: %v", err)
+		}
+		if _, err := s.readSets(); err == nil || !strings.Contains(err.Error(), "is a hash:ip,") {
+			t.Errorf("a set of another type: %v", err)
+		}
+	}
+}
+
+// TestWithoutSets hides the set match from iptables.
+func TestWithoutSets(t *testing.T) {
+	newNode(t)
+	s := &IPTables{}
+	s.Command, _ = watched(t, "iptables-nft")
+	path := filepath.Join(filepath.Dir(s.Command), "iptables-nft-restore")
+	real, err := exec.LookPath("iptables-nft-restore")
+	check(t, err)
+	script := fmt.Sprintf("#!/bin/sh\nin=$(cat)\ncase $in in *match-set*) echo \"Couldn't load match set\" >&2; exit 2;; esac\necho \"$in\" | %s \"$@\"\n", real)
+	check(t, os.WriteFile(path, []byte(script), 0o755))
+	before := saved(t)
+	facts, err := s.Probe(t.Context())
+	if err != nil || facts.IPSet || len(facts.Warnings) != 1 || !strings.Contains(facts.Warnings[0], "Couldn't load match set") {
+		t.Fatalf("Probe = %+v, %v", facts, err)
+	}
+	syncPlan(t, s, Plan{TCPPort: 40000, TCP: manyTCP(false, 3)})
+	if save := output(t, "iptables-nft-save"); !strings.Contains(save, "-d 10.96.0.2/32") || strings.Contains(save, "match-set") {
+		t.Errorf("rules:\n%s", save)
+	}
+	check(t, Cleanup(t.Context()))
+	if after := saved(t); after != before {
+		t.Errorf("left behind:\n%s", after)
+	}
+}
