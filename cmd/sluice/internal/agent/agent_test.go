@@ -1,0 +1,247 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// kernel stands in for sockets and steering, and checks after every call what the
+// agent promises: whatever is steered has a socket, and a place in the table.
+type kernel struct {
+	t       *testing.T
+	lb      *lb.Balancer
+	open    map[lb.Frontend]uint16
+	steered map[lb.Frontend]uint16
+	calls   []string
+	taken   map[uint16]bool // ports that others have
+	port    uint16
+	intact  bool  // what Verify finds
+	fail    error // what Sync returns, after it has done its work
+}
+
+func newAgent(t *testing.T) (*Agent, *kernel) {
+	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
+	return &Agent{LB: k.lb, UDP: k, Steer: k, TCPPort: 1, Bind: netip.IPv4Unspecified(),
+		Now: func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}, k
+}
+
+func (k *kernel) check(call string) {
+	k.t.Helper()
+	k.calls = append(k.calls, call)
+	for f, port := range k.steered {
+		if f.Protocol == lb.UDP && k.open[f] != port {
+			k.t.Fatalf("after %s: %s is steered to port %d, where no socket is; calls %v", call, f, port, k.calls)
+		}
+		if _, ok := k.lb.Table().Lookup(f); !ok {
+			k.t.Fatalf("after %s: %s is steered but not in the table; calls %v", call, f, k.calls)
+		}
+	}
+}
+
+func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	port := addr.Port()
+	if port == 0 {
+		k.port++
+		port = k.port
+	}
+	if k.taken[port] {
+		return netip.AddrPort{}, syscall.EADDRINUSE
+	}
+	if _, ok := k.open[f]; ok {
+		k.t.Fatalf("%s is opened twice", f)
+	}
+	k.open[f], k.taken[port] = port, true
+	k.check("listen")
+	return netip.AddrPortFrom(addr.Addr(), port), nil
+}
+
+func (k *kernel) Unlisten(f lb.Frontend) {
+	delete(k.taken, k.open[f])
+	delete(k.open, f)
+	k.check("unlisten")
+}
+
+func (k *kernel) TableChanged() { k.check("table") }
+
+func (k *kernel) Sync(_ context.Context, plan redirect.Plan) error {
+	clear(k.steered)
+	for _, addr := range plan.TCP {
+		k.steered[lb.Frontend{Protocol: lb.TCP, Addr: addr}] = plan.TCPPort
+	}
+	for _, p := range plan.Ported {
+		k.steered[p.Frontend] = p.Port
+	}
+	k.check("steer")
+	return k.fail
+}
+
+func (k *kernel) Verify(context.Context) (bool, error) { return k.intact, k.fail }
+
+func service(protocol lb.Protocol, name string, ip byte, backends ...byte) lb.Service {
+	s := lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: protocol}}
+	s.Frontends = []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 53)}
+	for _, b := range backends {
+		s.Backends = append(s.Backends, lb.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, b}), 53), Ready: true, Serving: true})
+	}
+	return s
+}
+
+func (k *kernel) order() string { s := strings.Join(k.calls, " "); k.calls = nil; return s }
+
+func TestOrder(t *testing.T) {
+	a, k := newAgent(t)
+	apply := func(want string, services ...lb.Service) {
+		t.Helper()
+		if err := a.Apply(t.Context(), services); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.order(); got != want {
+			t.Errorf("calls = %s, want %s", got, want)
+		}
+	}
+	one, two := service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2)
+	apply("table listen steer", one)
+	apply("table steer", one)                                // nothing opened twice
+	apply("table listen steer unlisten table", two)          // add and remove at once, steering changed once
+	apply("table steer unlisten", service(lb.UDP, "two", 2)) // no endpoints: refused, no socket
+	apply("table steer table")
+	if n := len(k.open) + len(k.steered) + k.lb.Table().Len(); n != 0 {
+		t.Errorf("%d things left at the end", n)
+	}
+}
+
+// TestRandomChanges walks through random sets of Services, in which addresses
+// move between Services and steering fails now and then; kernel.check is the test.
+func TestRandomChanges(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	a, k := newAgent(t)
+	for range 3000 {
+		var services []lb.Service
+		for i := range 6 {
+			if r.IntN(2) == 0 {
+				continue
+			}
+			s := service([]lb.Protocol{lb.TCP, lb.UDP}[r.IntN(2)], fmt.Sprint("s", i), byte(r.IntN(5)))
+			if r.IntN(3) == 0 {
+				s.Frontends = append(s.Frontends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53))
+			}
+			if r.IntN(4) > 0 {
+				s.Backends = service(lb.TCP, "", 0, byte(1+r.IntN(3))).Backends
+			}
+			services = append(services, s)
+		}
+		k.fail = nil
+		if r.IntN(5) == 0 {
+			k.fail = errors.New("xtables lock held by somebody")
+		}
+		if err := a.Apply(t.Context(), services); !errors.Is(err, k.fail) || (err == nil) != (k.fail == nil) {
+			t.Fatalf("Apply = %v, want %v", err, k.fail)
+		}
+		k.calls = nil
+		if k.fail != nil {
+			continue
+		}
+		if len(k.open) > len(k.steered) {
+			t.Fatalf("%d sockets open, %d frontends steered", len(k.open), len(k.steered))
+		}
+		table, _ := lb.NewTable(services)
+		for i := range table.Services() {
+			s := &table.Services()[i]
+			for _, addr := range s.Frontends {
+				f := lb.Frontend{Protocol: s.Protocol, Addr: addr}
+				if _, steered := k.steered[f]; steered != s.HasEligible() {
+					t.Fatalf("%s of %s with %d backends: steered is %v", f, s.ID, len(s.Backends), steered)
+				}
+			}
+		}
+	}
+}
+
+func TestPortsInUse(t *testing.T) {
+	a, k := newAgent(t)
+	a.Ports = redirect.PortRange{First: 30000, Last: 30001}
+	k.taken[30000] = true
+	if err := a.Apply(t.Context(), []lb.Service{service(lb.UDP, "one", 1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	// The range is full now: the second has no port, the first goes on, TCP too.
+	services := []lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
+	if err := a.Apply(t.Context(), services); err == nil || !strings.Contains(err.Error(), "default/two") {
+		t.Errorf("Apply with a full range = %v, want an error that names the Service", err)
+	}
+	if len(k.steered) != 2 {
+		t.Errorf("%d frontends steered, want 2", len(k.steered))
+	}
+	delete(k.taken, 30000)
+	if err := a.Apply(t.Context(), services); err != nil || len(k.steered) != 3 {
+		t.Errorf("Apply with a free port = %v, %d frontends steered; want 3", err, len(k.steered))
+	}
+}
+
+func TestIntact(t *testing.T) {
+	a, k := newAgent(t)
+	a.Log = zap.NewNop()
+	for _, test := range []struct {
+		found bool
+		err   error
+		want  bool
+	}{{true, nil, true}, {false, nil, false}, {false, errors.New("cannot look"), true}} {
+		k.intact, k.fail = test.found, test.err
+		if got := a.intact(t.Context()); got != test.want {
+			t.Errorf("intact when Verify = %v, %v: %v", test.found, test.err, got)
+		}
+	}
+	if n := a.Status().Repairs; n != 1 {
+		t.Errorf("%d repairs counted, want 1", n)
+	}
+}
+
+// TestRun: what is submitted is applied, the newest wins, a failure is tried again.
+func TestRun(t *testing.T) {
+	a, k := newAgent(t)
+	a.Log = zap.NewNop() // it goes on after the test may have ended
+	done := make(chan error, 10)
+	a.Observe = func(_ time.Duration, err error) { done <- err }
+	k.fail = errors.New("no")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { a.Run(ctx); close(ended) }()
+
+	a.Submit([]lb.Service{service(lb.TCP, "one", 1, 1)})
+	if err := <-done; err == nil {
+		t.Fatal("a failing change was applied")
+	}
+	if s := a.Status(); s.QueuedSince.IsZero() || !s.Healthy(time.Now()) || s.Healthy(time.Now().Add(StaleAfter)) {
+		t.Errorf("status while a change waits = %+v", s)
+	}
+	k.fail = nil // read by Run only after its retry timer or the next token
+	a.Submit([]lb.Service{service(lb.TCP, "two", 2, 2)})
+	for err := range done {
+		if err == nil {
+			break
+		}
+	}
+	cancel()
+	<-ended
+	if s := a.Status(); !s.QueuedSince.IsZero() || s.Services != 1 || s.Failures != 1 || s.Applied != 1 {
+		t.Errorf("status = %+v", s)
+	}
+	if _, ok := k.steered[lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}]; !ok || len(k.steered) != 1 {
+		t.Errorf("steered = %v, want the newest only", k.steered)
+	}
+}
