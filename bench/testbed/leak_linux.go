@@ -1,0 +1,50 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+func openFiles(pid int) ([]string, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list descriptors: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		name, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // closed since, as is the descriptor that read the directory
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list descriptors: %w", err)
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// residentBytes reads smaps_rollup (Linux 4.14), since the figures in status and
+// statm are inaccurate (proc(5)).
+func residentBytes(pid int) (int64, error) {
+	path := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("measure memory: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "Rss:" && fields[2] == "kB" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("measure memory: read %s: %w", path, err)
+			}
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("measure memory: no Rss in %s", path)
+}

@@ -1,0 +1,46 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+// Reexec runs the program again in network and mount namespaces of its own, with
+// the same arguments, environment, and standard streams, and ends this process
+// with that one's exit status. So it returns only in the second process; or with
+// an error, in the first, when namespaces are not to be had. Call it first thing
+// in main.
+//
+// A user namespace, in which the user is root, is added if the program may not
+// make the others without. In the second process:
+//
+//   - the network has nothing but a loopback interface, which is up;
+//   - /run is empty and writable, so that the lock of iptables (/run/xtables.lock)
+//     and sockets are shared with nobody;
+//   - PATH includes /usr/sbin and /sbin, which have iptables and the like, and which
+//     some distributions keep from users;
+//   - files have their usual owners and permissions: the user is root for the
+//     network, and still himself for the file system.
+//
+// The first process passes on SIGINT, SIGQUIT, and SIGTERM, and the second dies
+// with it. Programs started by the second that call Reexec go on as they are.
+func Reexec() error {
+	if err := reexec(); err != nil {
+		return fmt.Errorf("enter new namespaces: %w: %w", ErrUnsupported, err)
+	}
+	return nil
+}
+
+// Main is Reexec for tests:
+//
+//	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+//
+// If namespaces are not to be had, it runs the tests where they are: those that
+// call [NewT] then skip or fail.
+func Main(m *testing.M) int {
+	if err := Reexec(); err != nil {
+		fmt.Fprintf(os.Stderr, "testbed: %v\n", err)
+	}
+	return m.Run()
+}

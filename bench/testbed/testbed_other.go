@@ -1,0 +1,32 @@
+//go:build !linux
+
+package testbed
+
+import "errors"
+
+// Other platforms have no network namespaces: New and Reexec fail with
+// ErrUnsupported, so that programs that use them still compile, and tests skip.
+
+type namespace struct{}
+
+func (*namespace) enter() (func() error, error) { return nil, errors.ErrUnsupported }
+func (*namespace) close()                       {}
+
+type port struct{}
+
+func (*port) forward(bool) error { return errors.ErrUnsupported }
+
+type starter struct{}
+
+func newStarter() *starter        { return &starter{} }
+func (*starter) start(*Cmd) error { return errors.ErrUnsupported }
+func (*starter) close()           {}
+
+func (*Testbed) build(Config) error { return errors.ErrUnsupported }
+
+func notAllowed(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
+
+func reexec() error { return errors.ErrUnsupported }
+
+func openFiles(int) ([]string, error)  { return nil, errors.ErrUnsupported }
+func residentBytes(int) (int64, error) { return 0, errors.ErrUnsupported }
