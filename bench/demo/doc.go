@@ -1,0 +1,12 @@
+// Command demo shows Sluice at work to somebody who has never seen it. On hosts
+// made of network namespaces it starts web and DNS servers, runs Sluice with the
+// manifests of deploy/examples, has curl and dig ask, scales and breaks what they
+// ask for, and takes everything down again:
+//
+//	go run ./bench/demo -sluice bin/sluice
+//
+// Each thing that Sluice promises is checked, and the exit status is 1 if one did
+// not hold, 2 if the demo could not run. It needs Linux, and root or a kernel that
+// gives users namespaces of their own; and curl, dig, dnsmasq, ip, iptables, ipset,
+// and sysctl. It takes well under a minute and leaves nothing behind.
+package main

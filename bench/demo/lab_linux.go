@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// Addresses in deploy/examples.
+const (
+	webVIP    = "10.96.0.80"
+	stickyVIP = "10.96.0.81"
+	dnsVIP    = "10.96.0.10"
+)
+
+// lab is what the demo runs on: hosts, servers in the pods, and Sluice on the node.
+type lab struct {
+	*testbed.Testbed
+	web       []*testbed.Host // pods with a web server, the first three
+	dns       []*testbed.Host // pods with dnsmasq, the others
+	servers   []*http.Server  // of web, by index; later ones replace any of them
+	serving   sync.WaitGroup  // the goroutines of servers
+	dnsmasqs  []*testbed.Cmd
+	dir       string // of everything below
+	manifests string
+	log       *os.File // what Sluice says
+	program   string
+	sluice    *testbed.Cmd // nil when it does not run
+	before    string       // the node's kernel state before Sluice
+}
+
+func newLab(ctx context.Context, program, examples string) (l *lab, err error) {
+	l = &lab{}
+	if l.program, err = filepath.Abs(program); err != nil {
+		return nil, fmt.Errorf("find sluice: %w", err)
+	}
+	if l.Testbed, err = testbed.New(testbed.Config{Pods: 6}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	l.web, l.dns = l.Pods[:3], l.Pods[3:]
+	if l.dir, err = os.MkdirTemp("", "sluice-demo-"); err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	l.manifests = filepath.Join(l.dir, "manifests")
+	if err := os.CopyFS(l.manifests, os.DirFS(examples)); err != nil {
+		return nil, fmt.Errorf("copy manifests: %w", err)
+	}
+	if l.log, err = os.Create(filepath.Join(l.dir, "sluice.log")); err != nil {
+		return nil, fmt.Errorf("make a log file: %w", err)
+	}
+	for _, pod := range l.web {
+		if err := l.startWeb(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	for _, pod := range l.dns {
+		if err := l.startDNS(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// close ends all that the lab has started, in whatever state it is.
+func (l *lab) close() error {
+	var errs []error
+	if l.sluice != nil {
+		l.sluice.Process.Kill()
+		l.sluice.Wait() // killed: it has had its chance to end by itself
+	}
+	for _, s := range l.servers {
+		errs = append(errs, s.Close())
+	}
+	l.serving.Wait()
+	for _, c := range l.dnsmasqs {
+		c.Process.Kill()
+		c.Wait() // killed, as it should be
+	}
+	l.Close()
+	if l.log != nil {
+		errs = append(errs, l.log.Close())
+	}
+	if l.dir != "" {
+		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// printLog shows the end of what Sluice said.
+func (l *lab) printLog(w io.Writer) {
+	data, err := os.ReadFile(l.log.Name())
+	if err != nil {
+		fmt.Fprintln(w, "demo: read sluice's log:", err)
+		return
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	fmt.Fprintf(w, "\nThe last lines that sluice wrote:\n%s", strings.Join(lines[max(0, len(lines)-20):], ""))
+}
+
+// startWeb starts a web server in a pod, which answers with the pod's name.
+func (l *lab) startWeb(ctx context.Context, pod *testbed.Host) error {
+	ln, err := pod.Listen(ctx, "tcp", ":8080")
+	if err != nil {
+		return fmt.Errorf("start a web server: %w", err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, pod.Name) // an error is the client's to report
+	})}
+	l.servers = append(l.servers, s)
+	l.serving.Go(func() { s.Serve(ln) }) // until s.Close, which closes ln
+	return nil
+}
+
+// startDNS starts dnsmasq in a pod, with a record that names the pod, and waits
+// until it serves. Without --no-daemon it would want to become another user, which
+// there may not be here.
+func (l *lab) startDNS(ctx context.Context, pod *testbed.Host) error {
+	c := pod.Command(ctx, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+		"--pid-file", "--txt-record=who.demo.example,"+pod.Name)
+	if err := c.Start(); err != nil {
+		return err
+	}
+	l.dnsmasqs = append(l.dnsmasqs, c)
+	return poll(ctx, 10*time.Second, "dnsmasq in "+pod.Name, func() (bool, error) {
+		conn, err := pod.Dial(ctx, "tcp", "127.0.0.1:53")
+		if err != nil {
+			return false, nil
+		}
+		return true, conn.Close()
+	})
+}
+
+// get fetches a URL from the node itself, by a connection of its own.
+func (l *lab) get(ctx context.Context, url string) (status int, body string, err error) {
+	client := http.Client{Transport: &http.Transport{DialContext: l.Node.Dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// scaleWeb rewrites the web Service's EndpointSlice to have just these pods.
+func (l *lab) scaleWeb(pods []*testbed.Host) error {
+	var addrs []string
+	for _, p := range pods {
+		addrs = append(addrs, p.Addr4.String())
+	}
+	return setEndpoints(filepath.Join(l.manifests, "web-endpoints.yaml"), filepath.Join(l.dir, "next.yaml"), addrs)
+}
+
+// setEndpoints rewrites an EndpointSlice's list of endpoints, which must be the last
+// thing in the file. The new file is renamed into place, so that nobody reads half
+// of it.
+func setEndpoints(file, next string, addrs []string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
+	head, _, found := strings.Cut(string(data), "\nendpoints:")
+	if !found {
+		return fmt.Errorf("scale: %s has no endpoints", file)
+	}
+	b := strings.Builder{}
+	fmt.Fprintf(&b, "%s\nendpoints:", head)
+	if len(addrs) == 0 {
+		b.WriteString(" []")
+	}
+	for _, a := range addrs {
+		fmt.Fprintf(&b, "\n  - addresses: [%s]\n    conditions:\n      ready: true", a)
+	}
+	b.WriteString("\n")
+	if err := os.WriteFile(next, []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
+	if err := os.Rename(next, file); err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
+	return nil
+}
+
+func names(hosts []*testbed.Host) []string {
+	var ns []string
+	for _, h := range hosts {
+		ns = append(ns, h.Name)
+	}
+	return ns
+}

@@ -1,0 +1,352 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// Addresses that Sluice serves by default; the metrics are for the node alone.
+const (
+	healthURL  = "http://127.0.0.1:10256/healthz"
+	metricsURL = "http://127.0.0.1:10249/metrics"
+)
+
+// introduce says what there is before anything is shown.
+func introduce(r *report, l *lab) {
+	fmt.Fprintln(r.out, "Sluice: the Services of a Kubernetes node, balanced in user space.")
+	fmt.Fprintln(r.out, "\nThese hosts are network namespaces; nothing of this machine's own network is touched.")
+	for _, h := range []struct {
+		host *testbed.Host
+		what string
+	}{{l.Client, "a machine outside of the cluster"}, {l.Node, "the node, where Sluice runs"}} {
+		r.line("%-9s %-13s %s", h.host.Name, h.host.Addr4, h.what)
+	}
+	for _, p := range l.Pods {
+		what := "pod with a web server (port 8080) that answers with its name"
+		if slices.Contains(l.dns, p) {
+			what = "pod with dnsmasq (port 53) and a TXT record of its name"
+		}
+		r.line("%-9s %-13s %s", p.Name, p.Addr4, what)
+	}
+	fmt.Fprintln(r.out, "And these are the Services, as the manifests in deploy/examples have them. No host has such an address.")
+	r.line("%-9s %-13s %s", "web", webVIP, "TCP port 80, to the web pods")
+	r.line("%-9s %-13s %s", "sticky", stickyVIP, "the same, but a client stays with its pod")
+	r.line("%-9s %-13s %s", "dns", dnsVIP, "UDP and TCP port 53, to the DNS pods")
+}
+
+// callers are the kinds of clients that a node has.
+func (l *lab) callers() []*testbed.Host { return []*testbed.Host{l.Client, l.Node, l.web[0]} }
+
+func start(ctx context.Context, r *report, l *lab) (err error) {
+	r.heading("Start", "Sluice reads the manifests, needs no API server, and says on /healthz when it is ready.")
+	if l.before, err = kernelState(ctx, l.Node); err != nil {
+		return err
+	}
+	flags := []string{"--manifests", l.manifests, "--proxy-mode", "userspace", "--drain-timeout", "2s"}
+	r.command("node", append([]string{"sluice"}, flags...)...)
+	c := l.Node.Command(ctx, l.program, flags...)
+	c.Stdout, c.Stderr = l.log, l.log
+	began := time.Now()
+	if err := c.Start(); err != nil {
+		return err
+	}
+	l.sluice = c
+	err = poll(ctx, 10*time.Second, "/healthz to be 200", func() (bool, error) {
+		status, _, err := l.get(ctx, healthURL)
+		return err == nil && status == http.StatusOK, nil
+	})
+	r.promise(err == nil, "/healthz answers 200 (after %d ms)", time.Since(began).Milliseconds())
+	return err
+}
+
+func balanceWeb(ctx context.Context, r *report, l *lab) error {
+	r.heading("HTTP", "Each connection goes to the next pod, whoever asks: a client outside, the node, a pod (even for itself).")
+	const n = 30
+	showCurl(r, "each", webVIP, n)
+	var tallies []*tally
+	even := true
+	for _, h := range l.callers() {
+		t, err := curl(ctx, h, webVIP, n)
+		if err != nil {
+			return err
+		}
+		even = even && t.spread(names(l.web))
+		tallies = append(tallies, t)
+	}
+	r.table(names(l.web), tallies...)
+	r.promise(even, "all pods answer every client, and no request fails")
+	return nil
+}
+
+func balanceDNS(ctx context.Context, r *report, l *lab) error {
+	r.heading("DNS", "The same for UDP, where each dig is a new flow, and for TCP at the same address and port.")
+	const n = 9
+	for _, transport := range []string{"+notcp", "+tcp"} {
+		r.command("each", append([]string{"dig"}, digArgs(dnsVIP, transport)...)...)
+		var tallies []*tally
+		even := true
+		for _, h := range l.callers() {
+			t := dig(ctx, h, dnsVIP, transport, n)
+			even = even && t.spread(names(l.dns))
+			tallies = append(tallies, t)
+		}
+		r.table(names(l.dns), tallies...)
+		r.promise(even, "all DNS servers answer every client, and no query is lost")
+	}
+	return nil
+}
+
+func stick(ctx context.Context, r *report, l *lab) error {
+	r.heading("Session affinity", "With sessionAffinity: ClientIP, a client keeps the pod that it got first.")
+	const n = 12
+	showCurl(r, "each", stickyVIP, n)
+	var tallies []*tally
+	stuck := true
+	for _, h := range l.callers() {
+		t, err := curl(ctx, h, stickyVIP, n)
+		if err != nil {
+			return err
+		}
+		stuck = stuck && len(t.answers) == 1 && t.total() == n
+		tallies = append(tallies, t)
+	}
+	r.table(names(l.web), tallies...)
+	r.promise(stuck, "each client has one pod only")
+	return nil
+}
+
+func scale(ctx context.Context, r *report, l *lab) error {
+	r.heading("Scaling under load",
+		"Two clients ask without pause while web-endpoints.yaml is rewritten: three pods, one, three.")
+	var loads []*load
+	for _, h := range []*testbed.Host{l.Client, l.Node} {
+		ld, err := startLoad(ctx, h, webVIP)
+		if err != nil {
+			return err
+		}
+		defer ld.stop()
+		loads = append(loads, ld)
+	}
+	var tallies []*tally
+	right, failed := true, 0
+	for _, pods := range [][]*testbed.Host{l.web, l.web[:1], l.web} {
+		if err := l.scaleWeb(pods); err != nil {
+			return err
+		}
+		for _, ld := range loads {
+			if err := ld.settle(ctx, names(pods)); err != nil {
+				return err
+			}
+			failed += ld.begin().failed
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		for _, ld := range loads {
+			t := ld.begin()
+			t.label = fmt.Sprintf("%s, pods in the file: %d", t.label, len(pods))
+			right = right && t.spread(names(pods))
+			failed += t.failed
+			tallies = append(tallies, t)
+		}
+	}
+	r.table(names(l.web), tallies...)
+	r.promise(right, "once a change is in force, just the pods in the file answer")
+	r.promise(failed == 0, "no request fails, not even at the moment of a change")
+	return nil
+}
+
+func killServers(ctx context.Context, r *report, l *lab) error {
+	r.heading("Servers die",
+		"The web server of pod-1 and the DNS server of pod-4 are ended. They are still in the lists, and refuse.",
+		"Sluice asks another pod instead; even a UDP query, which dig is told to send only once, is asked again.")
+	if err := l.servers[1].Close(); err != nil {
+		return fmt.Errorf("stop the web server of pod-1: %w", err)
+	}
+	killed := l.dnsmasqs[1]
+	killed.Process.Kill()
+	killed.Wait() // killed, as it should be
+	if err := survive(ctx, r, l, "a refusing pod costs no request and no noticeable time", time.Second); err != nil {
+		return err
+	}
+	r.command(l.Client.Name, append([]string{"dig"}, digArgs(dnsVIP, "+notcp")...)...)
+	t := dig(ctx, l.Client, dnsVIP, "+notcp", 9)
+	r.table(names(l.dns), t)
+	r.promise(t.spread([]string{"pod-3", "pod-5"}), "a refusing pod costs no UDP query")
+	if err := l.startWeb(ctx, l.web[1]); err != nil {
+		return err
+	}
+	return comeBack(ctx, r, l)
+}
+
+func darkenPod(ctx context.Context, r *report, l *lab) error {
+	r.heading("A pod vanishes",
+		"All packets to and from pod-1 are dropped, as when its machine loses power: there is nobody to refuse.",
+		"Sluice gives it a quarter of a second, and then asks another pod.")
+	if err := l.web[1].Blackhole(true); err != nil {
+		return err
+	}
+	if err := survive(ctx, r, l, "a silent pod costs no request, and less than 3 s", 3*time.Second); err != nil {
+		return err
+	}
+	if err := l.web[1].Blackhole(false); err != nil {
+		return err
+	}
+	return comeBack(ctx, r, l)
+}
+
+// survive asks while pod-1 cannot answer.
+func survive(ctx context.Context, r *report, l *lab, promise string, limit time.Duration) error {
+	const n = 30
+	showCurl(r, l.Client.Name, webVIP, n)
+	t, err := curl(ctx, l.Client, webVIP, n)
+	if err != nil {
+		return err
+	}
+	r.table(names(l.web), t)
+	r.promise(t.spread([]string{"pod-0", "pod-2"}) && t.slowest < limit, "%s", promise)
+	return nil
+}
+
+// comeBack waits until all web pods answer.
+func comeBack(ctx context.Context, r *report, l *lab) error {
+	began := time.Now()
+	err := poll(ctx, 10*time.Second, "all pods to answer", func() (bool, error) {
+		t, err := curl(ctx, l.Client, webVIP, 30)
+		return err == nil && t.spread(names(l.web)), err
+	})
+	r.promise(err == nil, "back in order, the web Service has all its pods again (after %d ms)", time.Since(began).Milliseconds())
+	return err
+}
+
+func empty(ctx context.Context, r *report, l *lab) error {
+	r.heading("No pods at all", "The list of endpoints is empty: clients are refused at once, and need not wait for a timeout.")
+	if err := l.scaleWeb(nil); err != nil {
+		return err
+	}
+	r.command(l.Client.Name, "curl", "http://"+webVIP+"/")
+	var out []byte
+	var took time.Duration
+	err := poll(ctx, 10*time.Second, "a refusal", func() (bool, error) {
+		c := l.Client.Command(ctx, "curl", "-sS", "-m", "5", "-H", "Connection: close", "http://"+webVIP+"/")
+		began := time.Now()
+		var runErr error
+		out, runErr = c.CombinedOutput()
+		took = time.Since(began)
+		var exit *exec.ExitError
+		return errors.As(runErr, &exit) && exit.ExitCode() == 7, nil // "failed to connect to host"
+	})
+	r.line("%s", strings.TrimSpace(string(out)))
+	r.promise(err == nil && took < time.Second, "a Service without pods refuses at once")
+	if err := l.scaleWeb(l.web); err != nil {
+		return err
+	}
+	return comeBack(ctx, r, l)
+}
+
+// shown are the metrics that the demo prints, by the start of their names.
+var shown = []string{
+	"sluice_services", "sluice_backends", "sluice_tcp_connections_total", "sluice_tcp_dials_total", "sluice_udp_flows_total",
+}
+
+func inspect(ctx context.Context, r *report, l *lab) error {
+	r.heading("Metrics and kernel rules",
+		"A few of Sluice's metrics, the rules that steer traffic to it, and the sets that these look into:",
+		"a TCP Service costs an entry in a set, a UDP Service a rule.")
+	r.command("node", "curl", metricsURL)
+	_, body, err := l.get(ctx, metricsURL)
+	if err != nil {
+		return fmt.Errorf("fetch metrics: %w", err)
+	}
+	some := false
+	for line := range strings.Lines(body) {
+		if slices.ContainsFunc(shown, func(name string) bool { return strings.HasPrefix(line, name) }) {
+			some = true
+			r.line("  %s", strings.TrimSpace(line))
+		}
+	}
+	r.promise(some, "metrics are there")
+	for _, c := range []struct {
+		prefix string // of the lines to show
+		args   []string
+	}{{"-A", []string{"iptables-save", "-t", "nat"}}, {"add", []string{"ipset", "save"}}} {
+		r.command("node", c.args...)
+		out, err := l.Node.Command(ctx, c.args[0], c.args[1:]...).Output()
+		if err != nil {
+			return fmt.Errorf("look at the node: %s: %w", strings.Join(c.args, " "), err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if strings.HasPrefix(line, c.prefix) {
+				r.line("  %s", strings.TrimSpace(line))
+			}
+		}
+	}
+	return nil
+}
+
+func leave(ctx context.Context, r *report, l *lab) error {
+	r.heading("Stop and clean up",
+		"On SIGTERM Sluice lets connections finish and ends. Its rules stay for the next start; --cleanup removes them.")
+	if err := l.sluice.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop sluice: %w", err)
+	}
+	err := l.sluice.Wait()
+	l.sluice = nil
+	r.promise(err == nil, "Sluice ends by itself, with %s", ending(err))
+	r.command("node", "sluice", "--cleanup")
+	out, err := l.Node.Command(ctx, l.program, "--cleanup").CombinedOutput()
+	r.promise(err == nil, "sluice --cleanup ends with %s", ending(err))
+	if len(out) > 0 {
+		r.line("%s", strings.TrimSpace(string(out)))
+	}
+	after, err := kernelState(ctx, l.Node)
+	if err != nil {
+		return err
+	}
+	diff := difference(l.before, after)
+	r.promise(len(diff) == 0, "rules, sets, addresses, routes, and settings of the node are as they were before")
+	for _, line := range diff {
+		r.line("%s", line)
+	}
+	log, err := os.ReadFile(l.log.Name())
+	if err != nil {
+		return fmt.Errorf("read sluice's log: %w", err)
+	}
+	complaints := complaints(string(log))
+	r.promise(len(complaints) == 0, "Sluice has logged no error, and no warning about a manifest")
+	for _, line := range complaints {
+		r.line("%s", line)
+	}
+	return nil
+}
+
+// ending says how a process ended.
+func ending(err error) string {
+	if err == nil {
+		return "status 0"
+	}
+	return err.Error()
+}
+
+// complaints returns the lines of Sluice's log that should not be there.
+func complaints(log string) (lines []string) {
+	for line := range strings.Lines(log) {
+		for _, bad := range []string{"\tERROR\t", "\tWARN\tmanifest", "panic", "fatal"} {
+			if strings.Contains(line, bad) {
+				lines = append(lines, strings.TrimSpace(line))
+				break
+			}
+		}
+	}
+	return lines
+}
