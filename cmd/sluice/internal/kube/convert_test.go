@@ -1,5 +1,7 @@
 package kube
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
 import (
 	"fmt"
 	"math/rand/v2"

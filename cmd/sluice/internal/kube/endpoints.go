@@ -1,5 +1,7 @@
 package kube
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
 import (
 	"net/netip"
 	"slices"
@@ -58,7 +60,7 @@ func (s endpointSource) backends(id lb.ID) []lb.Backend {
 		if c := a.Addr.Compare(b.Addr); c != 0 {
 			return c
 		}
-		if c := compareBools(b.Terminating, a.Terminating); c != 0 {
+		if c := compareBools(a.Terminating, b.Terminating); c != 0 {
 			return c
 		}
 		if c := compareBools(b.Ready, a.Ready); c != 0 {
