@@ -38,3 +38,24 @@ func (c *counters) snapshot() Stats {
 		Shortages:         c.shortages.Load(),
 	}
 }
+
+func (s *Stats) add(o Stats) {
+	s.Active += o.Active
+	s.Dialling += o.Dialling
+	s.Accepted += o.Accepted
+	s.NoService += o.NoService
+	s.NoBackend += o.NoBackend
+	s.Dials += o.Dials
+	s.DialRefused += o.DialRefused
+	s.DialTimedOut += o.DialTimedOut
+	s.DialGaveUp += o.DialGaveUp
+	s.Established += o.Established
+	s.ClientResets += o.ClientResets
+	s.BackendResets += o.BackendResets
+	s.BytesIn += o.BytesIn
+	s.BytesOut += o.BytesOut
+	s.PausedDescriptors += o.PausedDescriptors
+	s.PausedDials += o.PausedDials
+	s.AcceptErrors += o.AcceptErrors
+	s.Shortages += o.Shortages
+}

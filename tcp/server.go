@@ -3,7 +3,6 @@ package tcp
 import (
 	"errors"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -50,10 +49,7 @@ type Server struct {
 	// net.core.somaxconn (listen(2)).
 	Backlog int
 
-	mu        sync.Mutex // guards the following
-	closed    bool
-	shards    []*shard
-	listeners map[netip.AddrPort][]*listener // one a loop
+	state // of the platform
 }
 
 // Stats is a snapshot of a Server's counters since it started, and of two gauges.
@@ -81,55 +77,4 @@ type Stats struct {
 	PausedDials       uint64 // accepting paused: MaxDials reached
 	AcceptErrors      uint64 // accept(2) failed otherwise
 	Shortages         uint64 // a dial waited for a local resource: descriptors, ports, memory
-}
-
-func (s *Stats) add(o Stats) {
-	s.Active += o.Active
-	s.Dialling += o.Dialling
-	s.Accepted += o.Accepted
-	s.NoService += o.NoService
-	s.NoBackend += o.NoBackend
-	s.Dials += o.Dials
-	s.DialRefused += o.DialRefused
-	s.DialTimedOut += o.DialTimedOut
-	s.DialGaveUp += o.DialGaveUp
-	s.Established += o.Established
-	s.ClientResets += o.ClientResets
-	s.BackendResets += o.BackendResets
-	s.BytesIn += o.BytesIn
-	s.BytesOut += o.BytesOut
-	s.PausedDescriptors += o.PausedDescriptors
-	s.PausedDials += o.PausedDials
-	s.AcceptErrors += o.AcceptErrors
-	s.Shortages += o.Shortages
-}
-
-var defaultDialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
-
-func (s *Server) dialTimeouts() []time.Duration {
-	if len(s.DialTimeouts) == 0 {
-		return defaultDialTimeouts
-	}
-	return s.DialTimeouts
-}
-
-func (s *Server) maxDials() int64 {
-	if s.MaxDials == 0 {
-		return 4096
-	}
-	return int64(s.MaxDials)
-}
-
-func (s *Server) keepAlive() time.Duration {
-	if s.KeepAlive == 0 {
-		return 15 * time.Second
-	}
-	return s.KeepAlive
-}
-
-func (s *Server) backlog() int {
-	if s.Backlog == 0 {
-		return 4096
-	}
-	return s.Backlog
 }

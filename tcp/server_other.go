@@ -9,10 +9,7 @@ import (
 	"net/netip"
 )
 
-type (
-	shard    struct{}
-	listener struct{}
-)
+type state struct{}
 
 // Listen reports errors.ErrUnsupported: the relay needs epoll.
 func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
