@@ -90,6 +90,7 @@ addressType: IPv4
 ports: [{name: "", port: 8080}]
 endpoints: [{addresses: [10.0.0.1]}]`
 
+//house:allow-long one table of short cases; a split would hide which row of the rules is missing
 func TestConvert(t *testing.T) {
 	tests := map[string]struct {
 		in   string

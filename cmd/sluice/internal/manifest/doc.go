@@ -1,0 +1,26 @@
+// Package manifest reads Services and their endpoints from files, for a proxy
+// that runs without an API server.
+//
+// A Loader reads files and folders of YAML or JSON: v1 Service, v1 Endpoints and
+// discovery.k8s.io/v1 EndpointSlice, alone or in lists, any number in a file.
+// Objects are decoded strictly, get the defaults an API server would fill in and
+// are checked as it would check them. Every problem names its file and line.
+//
+// Guarantees:
+//
+//   - A file counts as a whole. One that becomes broken or unreadable, or that
+//     begins to contradict another, keeps the objects it had until it is put
+//     right; the problem is part of every Result meanwhile. A file that
+//     disappears from its folder takes its objects with it. A path that itself
+//     becomes unreadable keeps everything.
+//   - The objects in force never contradict each other: no object twice, no
+//     cluster IP, port and protocol in two Services.
+//   - The memory and time that one file can cost are bounded (see maxFileSize,
+//     maxNodes, maxDocuments and aliasBudget); YAML aliases cannot multiply.
+//   - A file is read again only when its size, time or identity changed, and of
+//     a file with several documents only the documents whose text changed are
+//     parsed again.
+//   - Nothing is logged; the caller does that from the Result.
+//
+// Watch starts no goroutine of its own; fsnotify's ends before Watch returns.
+package manifest

@@ -1,0 +1,250 @@
+package manifest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// maxFileSize bounds the bytes of one file, which is read whole.
+	maxFileSize = 64 << 20
+
+	// maxDocuments bounds the documents of one file, each of which is remembered
+	// by a hash of its text.
+	maxDocuments = 200_000
+
+	// coarseTime is the coarsest step of a file's modification time that is met
+	// in practice (FAT). A file that was read sooner than this after its last
+	// change may have changed again since without a sign of it, so it is read
+	// again.
+	coarseTime = 2 * time.Second
+
+	// maxWriting bounds how long a file that keeps changing is waited for.
+	maxWriting = time.Second
+)
+
+// file is one manifest and what is known of it.
+type file struct {
+	path   string
+	link   bool // it may be a symbolic link, or behind one
+	frozen bool // the path that leads to it cannot be read: keep all as it is
+
+	stat      fs.FileInfo // when it was read last; nil to have it read again
+	readAt    time.Time
+	writing   time.Time                       // since when it has been waited for; zero if it is not
+	documents map[[sha256.Size]byte]*document // those of the last read, by their text
+
+	problem   *Error   // why it cannot be read
+	next      *version // what it says now; nil while it cannot be read
+	good      *version // what is in force; nil if nothing of it ever was
+	conflicts reports  // why next is not in force though it has no problems
+}
+
+// version is what a file says at one time. It is never changed once made.
+type version struct {
+	objects  []placed
+	problems reports
+	warnings reports
+}
+
+// placed is an object at its place in a file.
+type placed struct {
+	*object
+	base int // lines before its document
+}
+
+func (p placed) lineOf(c claim) int { return p.base + p.object.lineOf(c) }
+
+// refresh reads the file if it may have changed. dirty tells that something
+// about it is new. When quiet is not 0, a file that changed less than that long
+// ago is taken for one that is still being written: it is left alone, and busy
+// asks to be called again.
+func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
+	now := time.Now()
+	stat, err := os.Stat(f.path)
+	if err != nil {
+		if _, gone := os.Lstat(f.path); errors.Is(gone, fs.ErrNotExist) {
+			return false, true // since it was listed; the next listing will tell
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return f.unreadable("is a symbolic link to nothing; restore what it points to, or remove it"), false
+		}
+		return f.unreadable("cannot be read: %v; make it readable or remove it", cause(err)), false
+	}
+	switch mode := stat.Mode(); {
+	case mode.IsDir():
+		return f.unreadable("is a folder, and folders in a folder are not read; rename or remove it"), false
+	case !mode.IsRegular():
+		return f.unreadable("is no regular file; remove it"), false
+	case stat.Size() > maxFileSize:
+		return f.unreadable("is larger than %d MiB; split it", maxFileSize>>20), false
+	}
+	if f.unchanged(stat) {
+		return false, false
+	}
+	wait := quiet > 0 && (f.writing.IsZero() || now.Sub(f.writing) < maxWriting)
+	age := now.Sub(stat.ModTime())
+	if !wait || age < 0 || age >= quiet {
+		data, stat, whole, err := readFile(f.path)
+		if err != nil {
+			return f.unreadable("cannot be read: %v; make it readable or remove it", cause(err)), false
+		}
+		if whole || !wait {
+			f.stat, f.readAt, f.writing, f.problem = stat, now, time.Time{}, nil
+			f.next = f.parse(data)
+			return true, !whole
+		}
+	}
+	if f.writing.IsZero() {
+		f.writing = now
+	}
+	return false, true
+}
+
+// unreadable notes why the file cannot be read and tells whether that is new.
+func (f *file) unreadable(format string, args ...any) bool {
+	problem := Error{File: f.path, Reason: fmt.Sprintf(format, args...)}
+	known := f.problem != nil && *f.problem == problem && f.next == nil
+	f.problem, f.next, f.stat, f.writing = &problem, nil, nil, time.Time{}
+	return !known
+}
+
+// cause returns an error without the path that a fs.PathError repeats.
+func cause(err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
+}
+
+func (f *file) unchanged(stat fs.FileInfo) bool {
+	return f.stat != nil && sameContent(f.stat, stat) && os.SameFile(f.stat, stat) &&
+		f.readAt.Sub(stat.ModTime()) > coarseTime
+}
+
+func sameContent(a, b fs.FileInfo) bool {
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// readFile returns the content of a file and its state before it was read; whole
+// is false if that changed meanwhile.
+func readFile(path string) (data []byte, stat fs.FileInfo, whole bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	defer f.Close()
+	if stat, err = f.Stat(); err != nil {
+		return nil, nil, false, err
+	}
+	content := bytes.NewBuffer(make([]byte, 0, min(stat.Size(), maxFileSize)+bytes.MinRead))
+	if _, err = content.ReadFrom(io.LimitReader(f, maxFileSize+1)); err != nil {
+		return nil, nil, false, err
+	}
+	if content.Len() > maxFileSize {
+		return nil, nil, false, fmt.Errorf("it has grown beyond %d MiB", maxFileSize>>20)
+	}
+	after, err := f.Stat()
+	if err != nil {
+		return nil, nil, false, err
+	}
+	return content.Bytes(), stat, sameContent(stat, after), nil
+}
+
+// parse reads the content of the file, with the help of what the documents that
+// did not change said the last time.
+func (f *file) parse(data []byte) *version {
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // which Windows editors write
+	known := f.documents
+	f.documents = make(map[[sha256.Size]byte]*document)
+	v := new(version)
+	add := func(c chunk, isJSON bool) {
+		key := sha256.Sum256(c.text)
+		doc := f.documents[key]
+		if doc == nil {
+			doc = known[key]
+		}
+		if doc == nil {
+			doc = parse(c.text, isJSON)
+		}
+		f.documents[key] = doc
+		for _, o := range doc.objects {
+			v.objects = append(v.objects, placed{o, c.base})
+		}
+		for _, e := range doc.problems {
+			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Reason: e.Reason})
+		}
+		for _, e := range doc.warnings {
+			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Reason: e.Reason})
+		}
+	}
+	if isJSON(f.path, data) {
+		add(chunk{text: data}, true)
+	} else {
+		for c := range chunks(data) {
+			if len(bytes.TrimSpace(bytes.TrimPrefix(c.text, []byte("---")))) == 0 {
+				continue
+			}
+			if len(f.documents) == maxDocuments {
+				v.problems.add(&Error{File: f.path, Line: c.base + 1, Reason: fmt.Sprintf("the file has more than %d documents; split it", maxDocuments)})
+				break
+			}
+			add(c, false)
+		}
+	}
+	f.findDuplicates(v)
+	return v
+}
+
+// isJSON tells the format by the name or, for a file given by another name, by
+// its first character. JSON in a file called .yaml is read as YAML, which it is.
+func isJSON(path string, data []byte) bool {
+	switch filepath.Ext(path) {
+	case ".json":
+		return true
+	case ".yaml", ".yml":
+		return false
+	}
+	return bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{"))
+}
+
+// findDuplicates reports what the file claims more than once.
+func (f *file) findDuplicates(v *version) {
+	owners := make(map[claim]placed, len(v.objects))
+	for _, o := range v.objects {
+		for _, c := range o.claims {
+			if first, taken := owners[c]; taken {
+				v.problems.add(conflict(c, owner{f, o}, owner{f, first}))
+			} else {
+				owners[c] = o
+			}
+		}
+	}
+}
+
+// owner is an object in its file.
+type owner struct {
+	file   *file
+	object placed
+}
+
+// conflict words the problem that loser claims what winner has.
+func conflict(c claim, loser, winner owner) *Error {
+	where := place(winner.file.path, winner.object.lineOf(c))
+	e := &Error{File: loser.file.path, Line: loser.object.lineOf(c)}
+	if c.kind != "" {
+		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.object.title(), where)
+	} else {
+		e.Reason = fmt.Sprintf("%s: %s %s already belongs to %s at %s; give one of the two another cluster IP or port",
+			loser.object.title(), c.protocol, c.frontend, winner.object.title(), where)
+	}
+	return e
+}

@@ -1,0 +1,102 @@
+package manifest
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+)
+
+// interest is what to watch to learn of every change of the manifests. A
+// directory is watched rather than a file, since editors and kubelet replace
+// files (and links to them) by renaming; all paths are absolute and free of
+// links, but for the links that are themselves of interest.
+type interest struct {
+	folders map[string]bool // any entry of these matters
+	names   map[string]bool // these paths matter: files, links, folders themselves
+}
+
+// interest returns what the present files depend on.
+func (l *Loader) interest() interest {
+	in := interest{folders: make(map[string]bool), names: make(map[string]bool)}
+	for _, r := range l.roots {
+		target := in.follow(r.path)
+		if stat, err := os.Stat(target); err == nil && stat.IsDir() {
+			in.folders[target] = true
+		}
+	}
+	for _, f := range l.order {
+		if f.link {
+			in.follow(f.path)
+		}
+	}
+	return in
+}
+
+// follow notes every symbolic link on the way to path, in whatever part of it,
+// and what it leads to, which it returns. That may not exist.
+func (in interest) follow(path string) string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return path // the working directory is gone; the rescan will have to do
+	}
+	for range 40 { // as many links as Linux follows (path_resolution(7))
+		link, target, rest := firstLink(path)
+		if link == "" {
+			break
+		}
+		in.name(link)
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(link), target)
+		}
+		path = filepath.Join(target, rest)
+	}
+	in.name(path)
+	return path
+}
+
+// firstLink finds the first part of an absolute path that is a symbolic link.
+func firstLink(path string) (link, target, rest string) {
+	start := len(filepath.VolumeName(path)) + 1
+	for end := start; end <= len(path); end++ {
+		if end < len(path) && !os.IsPathSeparator(path[end]) {
+			continue
+		}
+		if target, err := os.Readlink(path[:end]); err == nil {
+			return path[:end], target, path[end:]
+		}
+	}
+	return "", "", ""
+}
+
+// name notes a path and, as far as the directories to it do not exist, those.
+func (in interest) name(path string) {
+	for {
+		in.names[path] = true
+		parent := filepath.Dir(path)
+		if _, err := os.Lstat(parent); err == nil || parent == path {
+			return
+		}
+		path = parent
+	}
+}
+
+// directories returns those to watch, all of which were there a moment ago.
+func (in interest) directories() map[string]bool {
+	out := maps.Clone(in.folders)
+	for name := range in.names {
+		parent := filepath.Dir(name)
+		if _, err := os.Lstat(parent); err == nil {
+			out[parent] = true
+		}
+	}
+	return out
+}
+
+// matters tells whether a change of the named path may change a manifest.
+func (in interest) matters(name string) bool {
+	return in.names[name] || in.folders[name] || in.folders[filepath.Dir(name)]
+}
+
+func (in interest) equal(other interest) bool {
+	return maps.Equal(in.folders, other.folders) && maps.Equal(in.names, other.names)
+}

@@ -1,0 +1,250 @@
+package manifest
+
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Loader reads manifests and remembers the last good state of each file. Its
+// methods must not be called concurrently; Watch calls Load.
+type Loader struct {
+	// Paths are files, of any name, and folders, of which the files *.yaml,
+	// *.yml and *.json are read, without those in folders below and without
+	// hidden ones. Symbolic links are followed. Not to be changed after the
+	// first Load.
+	Paths []string
+
+	// Rescan is how often Watch looks at every file, in case the operating
+	// system lost an event; 0 means 10 s. It costs a stat a file.
+	Rescan time.Duration
+
+	roots    []root
+	files    map[string]*file
+	order    []*file // of the files: by path, then by name
+	held     map[claim]owner
+	result   Result
+	loaded   bool
+	watchErr *Error // why Watch may notice changes late
+}
+
+// root is one of Paths.
+type root struct {
+	path    string
+	entries []entry // when it could be read last
+	problem *Error  // why it cannot be read
+}
+
+// entry is a file that a root leads to.
+type entry struct {
+	path string
+	link bool
+}
+
+// Load reads what changed since the last call and returns what is in force now.
+// changed tells whether that differs from the last Result; it is true the first
+// time. Problems are in the Result: they never prevent the rest from loading.
+func (l *Loader) Load() (result Result, changed bool) {
+	result, changed, _ = l.load(0)
+	return result, changed
+}
+
+// load is Load, for the quiet and busy of file.refresh.
+func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
+	dirty := l.list() || !l.loaded
+	for _, f := range l.order {
+		if f.frozen {
+			continue
+		}
+		d, b := f.refresh(quiet)
+		dirty, busy = dirty || d, busy || b
+	}
+	if dirty {
+		l.settle()
+	}
+	result = l.collect()
+	changed = !l.loaded || !equal(result, l.result)
+	l.result, l.loaded = result, true
+	return result, changed, busy
+}
+
+// list looks up the files of all paths and tells whether they are others than
+// before.
+func (l *Loader) list() (changed bool) {
+	if l.roots == nil {
+		l.files = make(map[string]*file)
+		for _, path := range l.Paths {
+			l.roots = append(l.roots, root{path: path})
+		}
+	}
+	var order []*file
+	seen := make(map[string]bool)
+	for i := range l.roots {
+		r := &l.roots[i]
+		if entries, err := listEntries(r.path); err == nil {
+			r.entries, r.problem = entries, nil
+		} else {
+			r.problem = &Error{File: r.path, Reason: fmt.Sprintf("cannot be read: %v; restore the file or folder, or correct its path", cause(err))}
+		}
+		for _, e := range r.entries {
+			key := e.path
+			if absolute, err := filepath.Abs(key); err == nil {
+				key = absolute
+			}
+			if seen[key] {
+				continue // a folder and a file in it may both be given
+			}
+			seen[key] = true
+			f := l.files[key]
+			if f == nil {
+				f = &file{path: e.path}
+				l.files[key] = f
+			}
+			f.link, f.frozen = e.link, r.problem != nil
+			order = append(order, f)
+		}
+	}
+	for key := range l.files {
+		if !seen[key] {
+			delete(l.files, key)
+		}
+	}
+	changed = !slices.Equal(order, l.order)
+	l.order = order
+	return changed
+}
+
+// listEntries returns the manifests that path leads to, in the order of names.
+func listEntries(path string) ([]entry, error) {
+	stat, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !stat.IsDir() {
+		return []entry{{path: path, link: true}}, nil
+	}
+	all, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var entries []entry
+	for _, e := range all {
+		name := e.Name()
+		switch filepath.Ext(name) {
+		case ".yaml", ".yml", ".json":
+			if !strings.HasPrefix(name, ".") {
+				entries = append(entries, entry{filepath.Join(path, name), e.Type()&fs.ModeSymlink != 0})
+			}
+		}
+	}
+	return entries, nil
+}
+
+// settle decides which version of each file is in force: the present one if it
+// has no problem and contradicts no other file, the last good one otherwise. Of
+// two files that claim the same, the one that had it in force keeps it, or else
+// the first in order. All files are judged together, so objects can move from
+// one file to another, even cross over, in one step.
+func (l *Loader) settle() {
+	trial := make(map[*file]*version, len(l.order))
+	for _, f := range l.order {
+		f.conflicts = nil
+		trial[f] = f.good
+		if f.next != nil && len(f.next.problems) == 0 {
+			trial[f] = f.next
+		}
+	}
+	for {
+		lost := make(map[*file]bool)
+		owners := make(map[claim]owner, len(l.held))
+		for _, f := range l.order {
+			if trial[f] == nil {
+				continue
+			}
+			for _, o := range trial[f].objects {
+				for _, c := range o.claims {
+					winner := owner{f, o}
+					if loser, taken := owners[c]; taken && loser.file != f {
+						if l.held[c].file != f {
+							winner, loser = loser, winner
+						}
+						// The versions that were in force agreed with each other, so
+						// the loser is a new one, and to lose it is progress.
+						lost[loser.file] = true
+						loser.file.conflicts.add(conflict(c, loser, winner))
+					}
+					owners[c] = winner
+				}
+			}
+		}
+		if len(lost) == 0 {
+			l.held = owners
+			break
+		}
+		for f := range lost {
+			trial[f] = f.good
+		}
+	}
+	for f, v := range trial {
+		f.good = v
+	}
+}
+
+// collect makes a Result of the present state.
+func (l *Loader) collect() Result {
+	result := Result{Files: len(l.order)}
+	if l.watchErr != nil {
+		result.Warnings = append(result.Warnings, l.watchErr)
+	}
+	for _, r := range l.roots {
+		if r.problem != nil {
+			result.Problems = append(result.Problems, r.problem)
+		}
+	}
+	for _, f := range l.order {
+		if f.problem != nil {
+			result.Problems = append(result.Problems, f.problem)
+		}
+		if f.next != nil {
+			result.Problems = append(append(result.Problems, f.next.problems...), f.conflicts...)
+			result.Warnings = append(result.Warnings, f.next.warnings...)
+		} else if f.good != nil {
+			result.Warnings = append(result.Warnings, f.good.warnings...)
+		}
+		if f.good == nil {
+			continue
+		}
+		for _, o := range f.good.objects {
+			switch value := o.value.(type) {
+			case *corev1.Service:
+				result.Objects.Services = append(result.Objects.Services, value)
+			case *discoveryv1.EndpointSlice:
+				result.Objects.Slices = append(result.Objects.Slices, value)
+			case *corev1.Endpoints:
+				result.Objects.Endpoints = append(result.Objects.Endpoints, value)
+			}
+		}
+	}
+	return result
+}
+
+// equal compares what a reader of a Result can see. Objects that did not change
+// are the same objects.
+func equal(a, b Result) bool {
+	same := func(x, y *Error) bool { return *x == *y }
+	return a.Files == b.Files &&
+		slices.Equal(a.Objects.Services, b.Objects.Services) &&
+		slices.Equal(a.Objects.Slices, b.Objects.Slices) &&
+		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&
+		slices.EqualFunc(a.Problems, b.Problems, same) &&
+		slices.EqualFunc(a.Warnings, b.Warnings, same)
+}

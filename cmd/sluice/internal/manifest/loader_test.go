@@ -1,0 +1,372 @@
+package manifest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+)
+
+// served lists the cluster IP of each Service in force: "a=10.96.0.1 b=...".
+func served(r Result) string {
+	var out []string
+	for _, s := range r.Objects.Services {
+		out = append(out, s.Name+"="+s.Spec.ClusterIP)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// errorsOf lists problems with the folder cut off.
+func errorsOf(list []*Error, dir string) []string {
+	var out []string
+	for _, e := range list {
+		out = append(out, strings.ReplaceAll(e.Error(), dir+string(filepath.Separator), ""))
+	}
+	return out
+}
+
+// expect loads and compares what is served and what is reported.
+func expect(t *testing.T, l *Loader, dir, wantServed string, wantProblems ...string) Result {
+	t.Helper()
+	r, _ := l.Load()
+	if got := served(r); got != wantServed {
+		t.Errorf("in force: %q, want %q", got, wantServed)
+	}
+	if diff := cmp.Diff(wantProblems, errorsOf(r.Problems, dir)); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	return r
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLoadFolder(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "b.yaml"), service("b", "10.96.0.2"))
+	write(t, filepath.Join(dir, "a.json"), strings.Replace(serviceJSON, "web", "a", 1))
+	write(t, filepath.Join(dir, "c.yml"), slice("a", "10.0.0.1")+"---\n"+slice("b", "10.0.0.2"))
+	write(t, filepath.Join(dir, ".hidden.yaml"), "broken: [")
+	write(t, filepath.Join(dir, "README.md"), "# not a manifest")
+	if err := os.Mkdir(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "below", "d.yaml"), "broken: [")
+	single := filepath.Join(t.TempDir(), "extra")
+	write(t, single, service("extra", "10.96.0.9"))
+
+	// A file that is also in a folder given counts once.
+	l := Loader{Paths: []string{dir, single, filepath.Join(dir, "b.yaml")}}
+	r := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 extra=10.96.0.9")
+	if r.Files != 4 || r.Objects.Len() != 5 {
+		t.Errorf("%d files, %d objects; want 4 and 5", r.Files, r.Objects.Len())
+	}
+	// A Service and its slice find each other across files.
+	services := kube.Convert(r.Objects)
+	if len(services) != 3 || len(services[0].Backends) != 1 || services[0].Backends[0].Addr.String() != "10.0.0.1:8080" {
+		t.Errorf("services: %v", services)
+	}
+	if _, changed := l.Load(); changed {
+		t.Error("nothing changed, but the Result did")
+	}
+}
+
+func TestUnreadableFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), service("a", "10.96.0.1"))
+	folder := filepath.Join(dir, "b.yaml")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	big := filepath.Join(dir, "d.yaml")
+	write(t, big, "")
+	if err := os.Truncate(big, maxFileSize+1); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"b.yaml: is a folder, and folders in a folder are not read; rename or remove it",
+		"d.yaml: is larger than 64 MiB; split it",
+	}
+	l := Loader{Paths: []string{dir}}
+	expect(t, &l, dir, "a=10.96.0.1", want...)
+	if _, changed := l.Load(); changed {
+		t.Error("the same problems are a change")
+	}
+
+	// What was good is kept while it cannot be read, and the reports end when it can.
+	remove(t, folder)
+	write(t, folder, service("b", "10.96.0.2"))
+	remove(t, big)
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2")
+	remove(t, folder)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2", want[0])
+
+	// The very file comes back, as old as it was.
+	path := filepath.Join(dir, "a.yaml")
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, folder)
+	l.Load()
+	rename(t, path, path+".away")
+	mkdir(t, path)
+	expect(t, &l, dir, "a=10.96.0.1", "a.yaml"+strings.TrimPrefix(want[0], "b.yaml"))
+	remove(t, path)
+	rename(t, path+".away", path)
+	expect(t, &l, dir, "a=10.96.0.1")
+}
+
+func TestBrokenFileKeepsItsObjects(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, service("a", "10.96.0.1")+"---\n"+service("b", "10.96.0.2"))
+	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.9"))
+	l := Loader{Paths: []string{dir}}
+	first := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.9")
+
+	// b is changed and a broken: neither takes effect, while another file does.
+	write(t, path, strings.Replace(service("a", "10.96.0.1"), "port: 80", "port: 0", 1)+"---\n"+service("b", "10.96.0.3"))
+	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.8"))
+	broken := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8",
+		"a.yaml:8: Service default/a: spec.ports[0].port is 0; a port is a number from 1 to 65535")
+	if problems, _ := broken.Since(first); len(problems) != 1 {
+		t.Errorf("new problems: %v", problems)
+	}
+	again := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8", errorsOf(broken.Problems, dir)...)
+	if problems, _ := again.Since(broken); len(problems) != 0 {
+		t.Errorf("reported again: %v", problems)
+	}
+
+	write(t, path, service("b", "10.96.0.3"))
+	expect(t, &l, dir, "b=10.96.0.3 z=10.96.0.8")
+	remove(t, path)
+	expect(t, &l, dir, "z=10.96.0.8")
+}
+
+// TestMissingPathKeepsAll: it is the file in a folder that may go, not the path
+// that was asked for.
+func TestMissingPathKeepsAll(t *testing.T) {
+	base := t.TempDir()
+	dir, single := filepath.Join(base, "dir"), filepath.Join(base, "single.yaml")
+	const gone = ": cannot be read: no such file or directory; restore the file or folder, or correct its path"
+	l := Loader{Paths: []string{dir, single}}
+	if filepath.Separator == '/' { // elsewhere the system words it otherwise
+		expect(t, &l, base, "", "dir"+gone, "single.yaml"+gone)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "a.yaml"), service("a", "10.96.0.1"))
+	write(t, single, service("s", "10.96.0.2"))
+	expect(t, &l, base, "a=10.96.0.1 s=10.96.0.2")
+	remove(t, dir)
+	remove(t, single)
+	r, changed := l.Load()
+	if got := served(r); got != "a=10.96.0.1 s=10.96.0.2" || len(r.Problems) != 2 || !changed {
+		t.Errorf("in force %q, problems %v", got, r.Problems)
+	}
+	if _, _, busy := l.load(quiet); busy {
+		t.Error("what is missing is asked for again and again")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, single, service("s", "10.96.0.3"))
+	expect(t, &l, base, "s=10.96.0.3")
+}
+
+// TestSameTimeAndSize: a second write within the clock's step leaves no trace in
+// the file's time, nor in its size.
+func TestSameTimeAndSize(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	stamp := time.Now()
+	for i, text := range []string{service("a", "10.96.0.1"), service("a", "10.96.0.2")} {
+		write(t, path, text)
+		if err := os.Chtimes(path, stamp, stamp); err != nil {
+			t.Fatal(err)
+		}
+		l := Loader{Paths: []string{dir}}
+		expect(t, &l, dir, fmt.Sprintf("a=10.96.0.%d", i+1))
+		write(t, path, service("a", "10.96.0.3"))
+		if err := os.Chtimes(path, stamp, stamp); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, &l, dir, "a=10.96.0.3")
+	}
+}
+
+// TestUnchangedIsNotRead holds that an old file is told by its stat alone.
+func TestUnchangedIsNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, service("a", "10.96.0.1"))
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	l := Loader{Paths: []string{path}}
+	first, _ := l.Load()
+	if dirty, busy := l.order[0].refresh(0); dirty || busy {
+		t.Errorf("dirty %v, busy %v of an unchanged file", dirty, busy)
+	}
+	if err := os.Chtimes(path, old, old.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if dirty, _ := l.order[0].refresh(0); !dirty {
+		t.Error("a file with another time was not read")
+	}
+	// The same text gives the same objects, which is no change.
+	if second, changed := l.Load(); changed || second.Objects.Services[0] != first.Objects.Services[0] {
+		t.Error("a touched file counts as a change")
+	}
+}
+
+// TestOnlyChangedDocumentsAreParsed: the objects of the others stay the same
+// objects, though their lines move.
+func TestOnlyChangedDocumentsAreParsed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, service("a", "10.96.0.1")+"---\n"+service("b", "10.96.0.2")+"---\n"+service("c", "10.96.0.3"))
+	l := Loader{Paths: []string{path}}
+	first, _ := l.Load()
+	write(t, path, service("a", "10.96.0.4")+"\n\n---\n"+service("b", "10.96.0.2")+"---\n"+service("c", "10.96.0.3"))
+	second, _ := l.Load()
+	for i, same := range []bool{false, true, true} {
+		if got := first.Objects.Services[i] == second.Objects.Services[i]; got != same {
+			t.Errorf("document %d: same object %v, want %v", i, got, same)
+		}
+	}
+	if line := l.order[0].good.objects[1].lineOf(claim{kind: "Service"}); line != 13 {
+		t.Errorf("the second object moved to line 13, not %d", line)
+	}
+}
+
+// TestFileBeingWritten: while Watch reads, a file that changed a moment ago is
+// left alone, but not for ever.
+func TestFileBeingWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, service("a", "10.96.0.1"))
+	f := &file{path: path}
+	if dirty, busy := f.refresh(time.Hour); dirty || !busy {
+		t.Fatalf("fresh file: dirty %v, busy %v", dirty, busy)
+	}
+	f.writing = time.Now().Add(-maxWriting)
+	if dirty, busy := f.refresh(time.Hour); !dirty || busy || len(f.next.objects) != 1 {
+		t.Fatalf("after the longest wait: dirty %v, busy %v", dirty, busy)
+	}
+	future := time.Now().Add(time.Hour) // a clock elsewhere, as on a network file system
+	if err := os.Chtimes(path, future, future); err != nil {
+		t.Fatal(err)
+	}
+	if dirty, busy := f.refresh(time.Hour); !dirty || busy {
+		t.Fatalf("file of the future: dirty %v, busy %v", dirty, busy)
+	}
+}
+
+func TestConflictsAcrossFiles(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml"), filepath.Join(dir, "c.yaml")
+	write(t, b, "# b\n"+service("web", "10.96.0.1"))
+	write(t, c, service("api", "10.96.0.2")+"---\n"+service("web", "10.96.0.3"))
+	l := Loader{Paths: []string{dir}}
+	const twice = "c.yaml:11: Service default/web is already defined at b.yaml:2; remove one of the two"
+	expect(t, &l, dir, "web=10.96.0.1", twice)
+
+	// The one in force keeps its place against a file that comes before it, and
+	// both places are named.
+	write(t, a, service("first", "10.96.0.1"))
+	const taken = "a.yaml:6: Service default/first: TCP 10.96.0.1:80 already belongs to Service default/web at b.yaml:7; give one of the two another cluster IP or port"
+	expect(t, &l, dir, "web=10.96.0.1", taken, twice)
+
+	// Once it gives way the others follow, with no change of their own.
+	write(t, b, service("b", "10.96.0.4"))
+	expect(t, &l, dir, "api=10.96.0.2 b=10.96.0.4 first=10.96.0.1 web=10.96.0.3")
+
+	// A file that begins to contradict keeps what it had.
+	write(t, b, service("b", "10.96.0.5")+"---\n"+service("web", "10.96.0.6"))
+	expect(t, &l, dir, "api=10.96.0.2 b=10.96.0.4 first=10.96.0.1 web=10.96.0.3",
+		"b.yaml:11: Service default/web is already defined at c.yaml:11; remove one of the two")
+
+	// Files may exchange what they hold.
+	write(t, a, service("b", "10.96.0.4"))
+	write(t, b, service("first", "10.96.0.1"))
+	expect(t, &l, dir, "api=10.96.0.2 b=10.96.0.4 first=10.96.0.1 web=10.96.0.3")
+}
+
+// TestConflictsAtRandom changes files at random and holds the invariants: what
+// is in force never contradicts itself, each file is in force as a whole, old or
+// new, and a set of files without contradictions is in force as it stands.
+func TestConflictsAtRandom(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		l := Loader{loaded: true}
+		texts := make(map[*file]string)
+		for range 60 {
+			if len(l.order) < 2 || len(l.order) < 6 && random.IntN(4) == 0 {
+				l.order = append(l.order, &file{path: fmt.Sprintf("f%d.yaml", random.IntN(1e6))})
+			}
+			for _, f := range l.order {
+				if random.IntN(2) == 0 && texts[f] != "" {
+					continue
+				}
+				var b strings.Builder
+				for range 1 + random.IntN(2) {
+					fmt.Fprintf(&b, "---\n%s", service(fmt.Sprintf("s%d", random.IntN(10)), fmt.Sprintf("10.96.0.%d", 1+random.IntN(10))))
+				}
+				texts[f] = b.String()
+				f.next = f.parse([]byte(texts[f]))
+			}
+			if len(l.order) > 2 && random.IntN(8) == 0 {
+				l.order = slices.Delete(l.order, 1, 2)
+			}
+			before := make(map[*file]*version)
+			for _, f := range l.order {
+				before[f] = f.good
+			}
+			l.settle()
+			owners := make(map[claim]*file)
+			clean := true
+			for _, f := range l.order {
+				if f.good != before[f] && f.good != f.next {
+					t.Fatalf("seed %d: %s is in force as neither what it was nor what it is", seed, f.path)
+				}
+				if f.good != f.next {
+					clean = false
+					if len(f.conflicts)+len(f.next.problems) == 0 {
+						t.Fatalf("seed %d: %s is held back without a reason", seed, f.path)
+					}
+				}
+				if f.good == nil {
+					continue
+				}
+				for _, o := range f.good.objects {
+					for _, c := range o.claims {
+						if owners[c] != nil {
+							t.Fatalf("seed %d: %v belongs to %s and %s", seed, c, owners[c].path, f.path)
+						}
+						owners[c] = f
+					}
+				}
+			}
+			if r := l.collect(); clean != (len(r.Problems) == 0) {
+				t.Fatalf("seed %d: all in force %v, problems %v", seed, clean, r.Problems)
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package manifest
+
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// parseText parses the text of a file of the given name.
+func parseText(name, text string) *version {
+	return (&file{path: name}).parse([]byte(text))
+}
+
+// titles lists the objects of a version as "line title".
+func titles(v *version) []string {
+	var out []string
+	for _, o := range v.objects {
+		out = append(out, fmt.Sprintf("%d %s", o.base+o.line, o.title()))
+	}
+	return out
+}
+
+// reported lists problems or warnings as "line: reason".
+func reported(r reports) []string {
+	var out []string
+	for _, e := range r {
+		out = append(out, fmt.Sprintf("%d: %s", e.Line, e.Reason))
+	}
+	return out
+}
+
+const serviceJSON = `{
+  "apiVersion": "v1",
+  "kind": "Service",
+  "metadata": {"name": "web", "annotations": {"smile": "\ud83d\ude00"}},
+  "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}
+}
+`
+
+func TestFormats(t *testing.T) {
+	tests := map[string]struct {
+		file, text string
+		want       []string
+	}{
+		"one document":          {"a.yaml", service("web", "10.96.0.1"), []string{"1 Service default/web"}},
+		"empty":                 {"a.yaml", "", nil},
+		"comments and nothing":  {"a.yaml", "# nothing\n---\n---\n# here\n---\nnull\n", nil},
+		"empty JSON":            {"a.json", " \n", nil},
+		"several documents":     {"a.yaml", service("a", "10.96.0.1") + "---\n" + slice("a", "10.0.0.1") + "--- # more\n" + service("b", "10.96.0.2"), []string{"1 Service default/a", "11 EndpointSlice default/a-1", "23 Service default/b"}},
+		"document end marks":    {"a.yaml", service("a", "10.96.0.1") + "...\n---\n" + service("b", "10.96.0.2") + "...\n", []string{"1 Service default/a", "12 Service default/b"}},
+		"directive and comment": {"a.yaml", "# c\n%YAML 1.1\n---\n" + service("a", "10.96.0.1"), []string{"4 Service default/a"}},
+		"CRLF and BOM": {"a.yaml", "\ufeff" + strings.ReplaceAll(service("a", "10.96.0.1")+"---\n"+service("b", "10.96.0.2"), "\n", "\r\n"),
+			[]string{"1 Service default/a", "11 Service default/b"}},
+		"--- inside a text": {"a.yaml", strings.Replace(service("a", "10.96.0.1"), "  name: a\n", "  name: a\n  annotations:\n    text: |\n      x\n      ---\n      y\n", 1), []string{"1 Service default/a"}},
+		"JSON":              {"a.json", serviceJSON, []string{"1 Service default/web"}},
+		"JSON in sequence":  {"a.json", serviceJSON + strings.ReplaceAll(strings.ReplaceAll(serviceJSON, "web", "api"), "96.0.1", "96.0.2"), []string{"1 Service default/web", "7 Service default/api"}},
+		"JSON in .yaml":     {"a.yaml", strings.Replace(serviceJSON, `\ud83d\ude00`, "", 1), []string{"1 Service default/web"}},
+		"JSON by its look":  {"services", "\n" + serviceJSON, []string{"2 Service default/web"}},
+		"YAML by its look":  {"services", service("web", "10.96.0.1"), []string{"1 Service default/web"}},
+		"List": {"a.yaml", `apiVersion: v1
+kind: List
+metadata: {resourceVersion: ""}
+items:
+- {apiVersion: v1, kind: Service, metadata: {name: a, namespace: x}, spec: {clusterIP: None}}
+- apiVersion: v1
+  kind: List
+  items:
+  - {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a, labels: {kubernetes.io/service-name: a}}, addressType: IPv6}
+`, []string{"5 Service x/a", "9 EndpointSlice default/a"}},
+		"typed lists, items without type": {"a.yaml", `apiVersion: v1
+kind: ServiceList
+items:
+- metadata: {name: a}
+  spec: {clusterIP: None}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSliceList
+items:
+- metadata: {name: a, labels: {kubernetes.io/service-name: a}}
+  addressType: IPv4
+---
+apiVersion: v1
+kind: EndpointsList
+items:
+- metadata: {name: a}
+---
+apiVersion: v1
+kind: EndpointsList
+items: null
+`, []string{"4 Service default/a", "10 EndpointSlice default/a", "16 Endpoints default/a"}},
+		"JSON list": {"a.json", `{"apiVersion":"v1","kind":"ServiceList","items":[
+{"metadata":{"name":"a"},"spec":{"clusterIP":"None"}},
+{"metadata":{"name":"b"},"spec":{"clusterIP":"None"}}]}`, []string{"2 Service default/a", "3 Service default/b"}},
+		"anchors, aliases and merges": {"a.yaml", `apiVersion: v1
+kind: Service
+metadata: {name: a, labels: &labels {app: a, tier: x}}
+spec:
+  clusterIP: 10.96.0.1
+  selector:
+    <<: *labels
+    tier: y
+  ports:
+  - &port {name: a, port: 1}
+  - {<<: [*port, {port: 9, protocol: UDP}], name: b}
+  - {<<: *port, port: 3, name: c}
+`, []string{"1 Service default/a"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := parseText(test.file, test.text)
+			if len(v.problems)+len(v.warnings) > 0 {
+				t.Errorf("problems %v, warnings %v", v.problems, v.warnings)
+			}
+			if diff := cmp.Diff(test.want, titles(v)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			if name == "anchors, aliases and merges" {
+				spec := v.objects[0].value.(*corev1.Service).Spec
+				if diff := cmp.Diff(map[string]string{"app": "a", "tier": "y"}, spec.Selector); diff != "" {
+					t.Errorf("merged mapping: %s", diff)
+				}
+				if p := spec.Ports[1]; p.Name != "b" || p.Port != 1 || p.Protocol != "UDP" {
+					t.Errorf("port of two merges: %+v", p)
+				}
+			}
+		})
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	v := parseText("a.yaml", `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIPs: ["fd00::1", 10.96.0.1], type: NodePort, sessionAffinity: ClientIP, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}, {name: any}]
+endpoints: [{addresses: [127.0.0.1]}]
+---
+apiVersion: v1
+kind: Endpoints
+metadata: {name: web}
+subsets: [{addresses: [{ip: 10.0.0.1}], ports: [{port: 8080}]}]
+`)
+	if len(v.problems) > 0 || len(v.objects) != 3 {
+		t.Fatalf("problems %v, objects %v", v.problems, titles(v))
+	}
+	svc := v.objects[0].value.(*corev1.Service)
+	seconds, cluster := int32(10_800), corev1.ServiceInternalTrafficPolicyCluster
+	want := corev1.ServiceSpec{
+		Type:                  corev1.ServiceTypeNodePort,
+		ClusterIP:             "fd00::1",
+		ClusterIPs:            []string{"fd00::1", "10.96.0.1"},
+		IPFamilies:            []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
+		SessionAffinity:       corev1.ServiceAffinityClientIP,
+		SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}},
+		InternalTrafficPolicy: &cluster,
+		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		Ports:                 []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+	}
+	want.Ports[0].TargetPort.IntVal = 80
+	if diff := cmp.Diff(want, svc.Spec); diff != "" {
+		t.Errorf("Service (-want +got):\n%s", diff)
+	}
+	if svc.Namespace != "default" {
+		t.Errorf("namespace %q", svc.Namespace)
+	}
+	ports := v.objects[1].value.(*discoveryv1.EndpointSlice).Ports
+	if *ports[0].Name != "" || *ports[0].Protocol != corev1.ProtocolTCP || ports[1].Port != nil {
+		t.Errorf("ports of the slice: %v", ports)
+	}
+	if p := v.objects[2].value.(*corev1.Endpoints).Subsets[0].Ports[0].Protocol; p != corev1.ProtocolTCP {
+		t.Errorf("protocol of the Endpoints: %q", p)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	v := parseText("a.yaml", `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {anything: goes, here: [1, two]}
+---
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: fn}
+---
+apiVersion: v1
+kind: ConfigMapList
+items: []
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  ports: [{port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, labels: {kubernetes.io/service-name: web}}
+addressType: FQDN
+endpoints: [{addresses: [web.example.com]}]
+`)
+	const only = "ignored: of all kinds only v1 Service, v1 Endpoints and discovery.k8s.io/v1 EndpointSlice are read, not "
+	want := []string{
+		"1: Deployment shop/web: " + only + "apps/v1 Deployment",
+		"6: Service fn: " + only + "serving.knative.dev/v1 Service",
+		"10: ConfigMapList: " + only + "v1 ConfigMapList",
+		"17: Service default/web: spec.clusterIP is missing and is not allocated here, so nobody can reach the Service; write an address, or None if that is meant",
+		"23: EndpointSlice default/web: ignored: addressType is FQDN, and only IP addresses can be served",
+	}
+	if diff := cmp.Diff(want, reported(v.warnings)); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+	if len(v.problems) > 0 {
+		t.Errorf("problems: %v", v.problems)
+	}
+}
+
+// TestHostileFiles feeds what is made to exhaust a parser; each must be refused
+// with a reason. The bounds make these quick; without them the test would not
+// end.
+func TestHostileFiles(t *testing.T) {
+	var bomb strings.Builder
+	bomb.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: {a: &a0 [x]")
+	for i := 1; i < 40; i++ {
+		fmt.Fprintf(&bomb, ", b%d: &a%d [*a%d, *a%d, *a%d]", i, i, i-1, i-1, i-1)
+	}
+	bomb.WriteString("}}]}\n")
+	var documents strings.Builder
+	for i := range maxDocuments + 1 {
+		fmt.Fprintf(&documents, "---\n# %d\n", i)
+	}
+	tests := map[string]struct {
+		file, text string
+		want       string
+	}{
+		"alias bomb":      {"a.yaml", bomb.String(), "one alias too many"},
+		"list of aliases": {"a.yaml", "apiVersion: v1\nkind: List\nitems:\n- &a {apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: None, selector: {a: b, c: d}}}\n" + strings.Repeat("- *a\n", 50_000), "one alias too many"},
+		"merge bomb":      {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [&m {port: 1, name: x}," + strings.Repeat("{<<: *m},", 60_000) + "]}\n", "one alias too many"},
+		"cycle":           {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: &a {b: *a}}]}\n", "deep"},
+		"cyclic merge":    {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: &a {<<: *a, name: x}\n", "merges a mapping that has"},
+		"deep YAML":       {"a.yaml", strings.Repeat("[", 1<<20), "depth"},
+		"deep JSON":       {"a.json", strings.Repeat("[", 1<<20), "deep"},
+		"values":          {"a.yaml", "a: [" + strings.Repeat("1,", maxNodes+1) + "]", "more than 4000000 values"},
+		"documents":       {"a.yaml", documents.String(), "more than 200000 documents"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := parseText(test.file, test.text)
+			for _, e := range v.problems {
+				if strings.Contains(e.Reason, test.want) {
+					return
+				}
+			}
+			t.Errorf("%d problems, none with %q: %v", len(v.problems), test.want, v.problems[:min(3, len(v.problems))])
+		})
+	}
+}
+
+func TestReportsAreBounded(t *testing.T) {
+	var text strings.Builder
+	for i := range 3 * maxReports {
+		fmt.Fprintf(&text, "---\nnot an object %d\n", i)
+	}
+	v := parseText("a.yaml", text.String())
+	if len(v.problems) != maxReports+1 {
+		t.Fatalf("%d problems", len(v.problems))
+	}
+	if last := v.problems[maxReports]; last.Line != 2*(maxReports+1) || !strings.Contains(last.Reason, "there is more") {
+		t.Errorf("the last one: %v", last)
+	}
+}
+
+// TestChunks holds that cutting loses no byte and no line.
+func TestChunks(t *testing.T) {
+	for _, text := range []string{
+		"", "\n", "---", "---\n", "a\n---\nb", "a\n---b\nc\n", "# x\n\n---\na\n---\n---\nb\n--- c\n----\n", "\r\n---\r\na: b\r\n---\t\r\n",
+		"a: |\n  ---\n---\nb\n---",
+	} {
+		var all strings.Builder
+		for c := range chunks([]byte(text)) {
+			if c.base != strings.Count(all.String(), "\n") {
+				t.Errorf("%q: chunk %q begins after %d lines", text, c.text, c.base)
+			}
+			all.Write(c.text)
+		}
+		if all.String() != text {
+			t.Errorf("%q was cut into %q", text, all.String())
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package manifest
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+)
+
+// Error is one thing wrong, or worth a warning, in one manifest.
+type Error struct {
+	// File is the path of the file, or of the folder, as it was given.
+	File string
+	// Line counts from 1; 0 when the whole file is meant, as when it cannot be
+	// opened.
+	Line int
+	// Reason is one sentence: what is wrong, in which object and field, and what
+	// to do about it.
+	Reason string
+}
+
+// Error returns "file:line: reason".
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s", place(e.File, e.Line), e.Reason)
+}
+
+func place(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return file + ":" + strconv.Itoa(line)
+}
+
+// Result is what the manifests say at one moment. Its contents are shared with
+// the Loader and with later Results and must not be changed.
+type Result struct {
+	// Objects are those in force: of each file the last content that was good.
+	Objects kube.Objects
+	// Problems are what keeps the present content of files from being in force,
+	// in the order of the paths, the file names and the lines.
+	Problems []*Error
+	// Warnings are what does not: objects of other kinds, Services that nobody
+	// can reach. Same order.
+	Warnings []*Error
+	// Files is the number of files that were found.
+	Files int
+}
+
+// Since returns the problems and warnings of r that previous does not have, so
+// that each is logged once and not at every reload.
+func (r Result) Since(previous Result) (problems, warnings []*Error) {
+	return added(r.Problems, previous.Problems), added(r.Warnings, previous.Warnings)
+}
+
+func added(now, before []*Error) []*Error {
+	known := make(map[Error]bool, len(before))
+	for _, e := range before {
+		known[*e] = true
+	}
+	var out []*Error
+	for _, e := range now {
+		if !known[*e] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// maxReports bounds the problems, and the warnings, kept of one file: a file
+// that is broken in every line is not worth a report for each.
+const maxReports = 100
+
+// reports are problems or warnings of one file or document, at most
+// maxReports and a last one that says there are more.
+type reports []*Error
+
+func (r *reports) add(e *Error) {
+	switch n := len(*r); {
+	case n < maxReports:
+		*r = append(*r, e)
+	case n == maxReports:
+		*r = append(*r, &Error{File: e.File, Line: e.Line, Reason: fmt.Sprintf("there is more to report from here on; only the first %d are shown", maxReports)})
+	}
+}
