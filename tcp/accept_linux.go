@@ -21,9 +21,10 @@ const (
 
 // listener is one loop's socket of a listening address.
 type listener struct {
-	sh     *shard
-	fd     int
-	paused bool // has, or may have, connections that could not be taken yet
+	sh      *shard
+	fd      int
+	steered bool // the frontend is the original destination, not the local address
+	paused  bool // has, or may have, connections that could not be taken yet
 }
 
 func (l *listener) start(backlog int) error {
@@ -81,7 +82,7 @@ func (l *listener) accept() bool {
 	}
 	fd, peer, err := socket.Accept(l.fd)
 	if err == nil {
-		sh.serve(fd, lb.Flow{Client: peer.Addr(), Now: eventloop.Now()})
+		l.serve(fd, lb.Flow{Client: peer.Addr(), Now: eventloop.Now()})
 		return true
 	}
 	sh.giveDescriptors()
@@ -126,7 +127,8 @@ func (sh *shard) Expire(*eventloop.Timer) {
 }
 
 // serve starts a connection for an accepted client. It owns fd from now on.
-func (sh *shard) serve(fd int, flow lb.Flow) {
+func (l *listener) serve(fd int, flow lb.Flow) {
+	sh := l.sh
 	sh.count.accepted.Add(1)
 	sh.count.active.Add(1)
 	c := &conn{sh: sh}
@@ -135,11 +137,11 @@ func (sh *shard) serve(fd int, flow lb.Flow) {
 	c.prev, c.next = sh.conns.prev, &sh.conns
 	c.prev.next, c.next.prev = c, c
 
-	original := sh.srv.OriginalDst
-	if original == nil {
-		original = socket.Local
+	ask := socket.Local
+	if l.steered {
+		ask = sh.srv.OriginalDst
 	}
-	dst, err := original(fd)
+	dst, err := ask(fd)
 	if err != nil { // the client was not steered here, or has gone already
 		sh.count.noService.Add(1)
 		c.abort()

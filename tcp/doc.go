@@ -5,8 +5,8 @@
 //
 //  1. Accepted on one of the loops, non-blocking. The socket in which it stays
 //     decides its loop; nothing of it is ever touched by another.
-//  2. Server.OriginalDst says which frontend the client asked for; the balancer
-//     picks a backend. No such Service or no backend: the client is reset.
+//  2. The local address of the socket, or Server.OriginalDst, says which frontend
+//     the client asked for; the balancer picks a backend. No such Service or no backend: the client is reset.
 //  3. A non-blocking connect. If it is refused, the next backend is asked at once; if it
 //     is not answered within the attempt's timeout (Server.DialTimeouts), the next
 //     after that. What the client sends meanwhile waits in its socket.

@@ -49,7 +49,7 @@ func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPor
 	if configure != nil {
 		configure(p.Server)
 	}
-	if p.addr, err = p.Listen(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+	if p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

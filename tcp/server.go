@@ -25,8 +25,7 @@ type Server struct {
 	LB *lb.Balancer
 
 	// OriginalDst returns the address that the client of an accepted socket asked
-	// for. It runs on a loop and must not block. nil: the socket's own address,
-	// right when the Server listens on the frontends themselves.
+	// for. It runs on a loop and must not block. Only ListenSteered needs it.
 	OriginalDst func(fd int) (netip.AddrPort, error)
 
 	// Descriptors bounds the sockets of all connections, two for each. nil: no bound.

@@ -21,10 +21,20 @@ type state struct {
 	listeners map[netip.AddrPort][]*listener // one a loop
 }
 
-// Listen starts accepting on addr, with one socket for each loop on the same
-// port, and returns the address in use: port 0 lets the kernel choose. An error
-// wraps unix.EADDRINUSE if anyone, this Server included, listens there already.
-func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+// Listen starts accepting on addr, which is what clients ask for: the frontend of
+// a connection is the local address of its socket. There is one listening socket
+// for each loop on the same port. It returns the address in use: port 0 lets the
+// kernel choose. An error wraps unix.EADDRINUSE if anyone, this Server included,
+// listens there already.
+func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, false) }
+
+// ListenSteered is Listen for an address that traffic for any frontends is steered
+// to: Server.OriginalDst says what the client of a connection asked for.
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
+	return s.listen(addr, true)
+}
+
+func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -38,7 +48,7 @@ func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 			s.unlisten(group)
 			return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
 		}
-		group = append(group, &listener{sh: sh, fd: fd})
+		group = append(group, &listener{sh: sh, fd: fd, steered: steered})
 		if addr, err = socket.Local(fd); err != nil {
 			s.unlisten(group)
 			return netip.AddrPort{}, fmt.Errorf("read address of listener %s: %w", addr, err)

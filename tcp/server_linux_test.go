@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 func TestRoundRobinIsExact(t *testing.T) {
@@ -29,6 +30,28 @@ func TestRoundRobinIsExact(t *testing.T) {
 	}
 	if count["a"] != 100 || count["b"] != 100 || count["c"] != 100 {
 		t.Errorf("300 connections were spread as %v, want 100 each", count)
+	}
+}
+
+// TestListenOnTheFrontendItself: without steering, what was asked is where the socket is.
+func TestListenOnTheFrontendItself(t *testing.T) {
+	p := startProxy(t, nil)
+	addr, err := p.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := lb.NewTable([]lb.Service{{
+		ID:        lb.ID{Namespace: "default", Name: "direct", Protocol: lb.TCP},
+		Frontends: []netip.AddrPort{addr},
+		Backends:  []lb.Backend{{Addr: naming(t, "direct"), Ready: true}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.LB.Update(table)
+	p.addr = addr
+	if name, err := io.ReadAll(p.dial()); err != nil || string(name) != "direct" {
+		t.Errorf("answer = %q, %v", name, err)
 	}
 }
 

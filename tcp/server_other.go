@@ -16,6 +16,9 @@ func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w on this platform", addr, errors.ErrUnsupported)
 }
 
+// ListenSteered reports errors.ErrUnsupported, as Listen does.
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) { return s.Listen(addr) }
+
 // Unlisten does nothing.
 func (s *Server) Unlisten(netip.AddrPort) {}
 
