@@ -1,0 +1,45 @@
+package udp
+
+import "sync/atomic"
+
+// counters are written by one loop and read by anyone. The padding keeps two
+// loops' counters off one cache line.
+type counters struct {
+	_                                  [64]byte
+	active                             atomic.Int64
+	created, expired, evicted          atomic.Uint64
+	moved, refused, resent             atomic.Uint64
+	datagramsIn, bytesIn               atomic.Uint64
+	datagramsOut, bytesOut             atomic.Uint64
+	noService, noBackend, noDescriptor atomic.Uint64
+	unreachable, draining, malformed   atomic.Uint64
+	busy, tooLong                      atomic.Uint64
+	sendErrors, receiveErrors          atomic.Uint64
+	_                                  [64]byte
+}
+
+func (c *counters) snapshot() Stats {
+	return Stats{
+		Active:        c.active.Load(),
+		Created:       c.created.Load(),
+		Expired:       c.expired.Load(),
+		Evicted:       c.evicted.Load(),
+		Moved:         c.moved.Load(),
+		Refused:       c.refused.Load(),
+		DatagramsIn:   c.datagramsIn.Load(),
+		BytesIn:       c.bytesIn.Load(),
+		DatagramsOut:  c.datagramsOut.Load(),
+		BytesOut:      c.bytesOut.Load(),
+		Resent:        c.resent.Load(),
+		NoService:     c.noService.Load(),
+		NoBackend:     c.noBackend.Load(),
+		NoDescriptor:  c.noDescriptor.Load(),
+		Unreachable:   c.unreachable.Load(),
+		Draining:      c.draining.Load(),
+		Malformed:     c.malformed.Load(),
+		Busy:          c.busy.Load(),
+		TooLong:       c.tooLong.Load(),
+		SendErrors:    c.sendErrors.Load(),
+		ReceiveErrors: c.receiveErrors.Load(),
+	}
+}

@@ -1,0 +1,55 @@
+// Package udp forwards UDP datagrams: it receives them from clients, asks an
+// lb.Balancer for a backend once a flow and moves whole datagrams both ways until
+// the flow has been idle for a while.
+//
+// A flow is one client address and port, asking one address of ours, at one
+// frontend. It has a connected socket of its own towards its backend, so that the
+// kernel tells apart the replies, and the refusals, of different flows.
+//
+// # Life of a datagram
+//
+//  1. It arrives at one of the frontend's sockets, of which each loop has one. The
+//     kernel chooses by a hash of addresses and ports (SO_REUSEPORT, socket(7)), so
+//     a flow always meets the same loop and nothing of it is shared.
+//  2. The loop takes up to 32 at a time, with the address that the client asked
+//     (IP_PKTINFO, ip(7)), and sorts them by flow. Each flow's run leaves in one
+//     system call; the order within a flow is kept.
+//  3. A flow that is new, or whose backend has left the table, picks a backend.
+//  4. Replies go back through the frontend's socket, from the address that was
+//     asked, even if the host has several.
+//  5. A flow without a datagram either way for Server.IdleTimeout is closed. The
+//     next datagram of that client begins a new one, with a new pick.
+//
+// # What is promised
+//
+// Datagrams of every size that UDP knows pass whole: 65,507 bytes over IPv4, 65,527
+// over IPv6. None is duplicated, split or merged. As with any UDP hop one may be
+// lost where a queue is full; whatever the package drops itself is counted in
+// Stats by reason.
+//
+// A flow leaves a backend that is neither ready nor serving any more with the next
+// datagram of its client. Answers to what was asked before are still passed on
+// until the flow is idle, for at most a second.
+//
+// A backend that refuses (ICMP port or host unreachable, or an error of the send
+// itself) is reported to the balancer and the flow goes on to another, at most four
+// in a row without an answer. The ICMP message quotes what was refused, as much as
+// fits 576 bytes for IPv4 (RFC 1812 section 4.3.2.3) or 1,280 for IPv6 (RFC 4443
+// section 3.1); a datagram that is quoted whole is sent again to the next backend,
+// so that a client with a short question does not notice.
+//
+// # Limits
+//
+// Server.MaxFlows bounds the flows of a frontend and Server.Descriptors the sockets
+// of all. At a bound, and when the kernel is short of descriptors, ports or memory,
+// the least recently active flow makes room: that of the frontend at the former,
+// that of the loop at the latter. Each flow takes an ephemeral port
+// (net.ipv4.ip_local_port_range, 28,232 by default, for all UDP flows of the host).
+//
+// A loop has 2 MiB of receive buffers for all its sockets, of which the pages that
+// were ever filled are resident. A datagram costs no allocation.
+//
+// # Goroutines
+//
+// The package starts none: all work runs on the loops of Server.Loops.
+package udp

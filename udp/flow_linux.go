@@ -1,0 +1,344 @@
+package udp
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	// maxAttempts is how many backends in a row may refuse a flow before it is
+	// given up; as many as a TCP connection is dialled.
+	maxAttempts = 4
+
+	// linger is how long a backend that is gone may answer what it was asked
+	// before, unless the flow is idle sooner.
+	linger = int64(time.Second)
+)
+
+// errTried means that maxAttempts backends have refused.
+var errTried = errors.New("every backend that was tried refused")
+
+// flowKey tells the flows of a frontend apart.
+type flowKey struct {
+	client netip.AddrPort
+	local  netip.Addr // the address that was asked
+	scope  uint32     // interface of a link-local client, which is known there only (RFC 4007)
+}
+
+// flow is what one client sends to one frontend, and the answers.
+//
+// A flow whose backend is gone stays for a while to pass answers on: it is leaving.
+// It stays in the map, for the client to be known, until the client's next flow
+// takes its place.
+type flow struct {
+	ln     *listener
+	key    flowKey
+	client socket.Name // as the kernel gave it
+	fd     int         // connected to the backend; -1 once closed
+	choice lb.Choice   // not valid while leaving
+
+	tried    *lb.Tried // backends that have refused since the last answer; nil at first
+	attempts int       // how many
+	lastSize int       // of the datagram sent last, bytes
+
+	active  int64 // time of the last datagram, ns
+	leaving int64 // time to be gone by, ns; 0 while the backend is in the table
+	timer   eventloop.Timer
+	links   [2]link
+}
+
+// HandleEvent passes the backend's answers on, or leaves it if it refuses.
+func (f *flow) HandleEvent(ev eventloop.Event) {
+	now := eventloop.Now()
+	if ev&eventloop.Failed != 0 {
+		if err := f.failure(nil); err != nil && !f.fail(err, now) {
+			return
+		}
+	}
+	f.receive(now)
+}
+
+// receive passes on what the backend has sent. The flow may be closed afterwards.
+func (f *flow) receive(now int64) {
+	sh := f.ln.shard
+	for range rounds {
+		n, err := sh.in.receive(f.fd, 0)
+		if err == unix.EAGAIN {
+			return
+		}
+		if err != nil {
+			if err := f.failure(err); err != nil && !f.fail(err, now) {
+				return
+			}
+			continue
+		}
+		f.touch(now)
+		f.attempts, f.tried = 0, nil
+		f.reply(n)
+		if n < slots {
+			return
+		}
+	}
+	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
+}
+
+// reply sends the n datagrams that were just received to the client.
+func (f *flow) reply(n int) {
+	sh := f.ln.shard
+	out := &sh.out
+	out.resetTo(&f.client, f.key.local)
+	for i := range n {
+		out.add(sh.in.payload(i))
+	}
+	for first := 0; first < out.n; {
+		sent, err := out.send(f.ln.fd, first)
+		if sent > 0 {
+			sh.count.datagramsOut.Add(uint64(sent))
+			sh.count.bytesOut.Add(out.bytes(first, sent))
+			first += sent
+			continue // if some are left, the next call says why
+		}
+		sh.count.sendErrors.Add(1)
+		switch {
+		case err == unix.EMSGSIZE:
+			sh.count.tooLong.Add(1)
+			first++
+		case shortage(err):
+			sh.count.busy.Add(uint64(out.n - first))
+			return
+		default: // no route to the client, or forbidden by a rule
+			sh.count.unreachable.Add(uint64(out.n - first))
+			return
+		}
+	}
+}
+
+// send sends the datagrams of the shard's out to the backend, and to others if it
+// refuses. The flow may be closed afterwards.
+func (f *flow) send(now int64) {
+	sh := f.ln.shard
+	out := &sh.out
+	for first := 0; first < out.n; {
+		sent, err := out.send(f.fd, first)
+		if sent > 0 {
+			sh.count.datagramsIn.Add(uint64(sent))
+			sh.count.bytesIn.Add(out.bytes(first, sent))
+			first += sent
+			f.lastSize = out.size(first - 1)
+			if first == out.n {
+				return
+			}
+		}
+		sh.count.sendErrors.Add(1)
+		switch failed := f.failure(err); {
+		case failed != nil:
+			if !f.fail(failed, now) {
+				sh.count.unreachable.Add(uint64(out.n - first))
+				return
+			}
+		case err == nil: // stopped for something else, of which the next call tells
+		case err == unix.EMSGSIZE:
+			sh.count.tooLong.Add(1)
+			first++
+		default:
+			sh.count.busy.Add(uint64(out.n - first))
+			return
+		}
+	}
+}
+
+// shortage reports whether err is about this host, not about a backend: a full
+// socket, no ephemeral port (EAGAIN, connect(2)), no memory.
+func shortage(err error) bool {
+	return err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.ENOMEM
+}
+
+// failure returns why the backend is to be left, or nil. err is what a call on the
+// socket said, if anything; what the kernel knows is in the socket's error queue,
+// also if sendmmsg has swallowed it. The shard's quotes then hold the datagrams
+// that came back.
+func (f *flow) failure(err error) error {
+	quotes := &f.ln.shard.quotes
+	n, _ := quotes.receive(f.fd, unix.MSG_ERRQUEUE)
+	for i := range n {
+		if queued := queuedError(quotes.controls(i)); refusal(queued) {
+			return queued
+		}
+	}
+	if err == nil || err == unix.EMSGSIZE || shortage(err) {
+		return nil
+	}
+	return err
+}
+
+// refusal reports whether an error of the queue means that a datagram did not
+// arrive because of the backend. A datagram that was too long for the path is our
+// own affair: the next one is sent in fragments.
+func refusal(queued unix.Errno) bool { return queued != 0 && queued != unix.EMSGSIZE }
+
+// fail leaves the backend because of err, connects to another and sends it what
+// has come back. False: there is no other, and the flow is closed.
+//
+// The descriptor stays, and with it the answers that wait in it.
+func (f *flow) fail(err error, now int64) bool {
+	if f.leaving != 0 {
+		f.close()
+		return false
+	}
+	c, err := f.next(f.choice, err, now)
+	f.choice = lb.Choice{}
+	if err != nil {
+		f.close()
+		return false
+	}
+	disconnect(f.fd)
+	if f.connect(c, now) != nil {
+		f.close()
+		return false
+	}
+	f.resend()
+	return true
+}
+
+// next gives c up because of err and returns another choice.
+func (f *flow) next(c lb.Choice, err error, now int64) (lb.Choice, error) {
+	f.ln.shard.count.refused.Add(1)
+	c.Done(err)
+	if f.attempts++; f.attempts >= maxAttempts {
+		return lb.Choice{}, errTried
+	}
+	if f.tried == nil {
+		f.tried = new(lb.Tried)
+	}
+	f.tried.Add(c)
+	return f.ln.pick(f.key.client.Addr(), now, f.tried)
+}
+
+// connect connects the socket to the backend of c, or to another if there is no
+// way to it. If it fails there is no choice to be done with.
+func (f *flow) connect(c lb.Choice, now int64) error {
+	sh := f.ln.shard
+	evicted := false
+	for {
+		err := socket.Connect(f.fd, c.Backend())
+		switch {
+		case err == nil:
+			f.choice = c
+			return nil
+		case !shortage(err):
+			if c, err = f.next(c, err, now); err != nil {
+				return err
+			}
+		case evicted || sh.recency.last == f || !sh.evict(&sh.recency):
+			c.Done(nil) // nothing is known about the backend
+			return err
+		default:
+			evicted = true // its port is free now
+		}
+	}
+}
+
+// resend sends what the last backend refused to the present one, if it came back
+// whole. ICMP does not say whether it did, so only datagrams as long as the one
+// sent last are taken: all, in the usual case of one question at a time.
+func (f *flow) resend() {
+	sh := f.ln.shard
+	sh.again.reset()
+	for i := range sh.quotes.n {
+		p := sh.quotes.payload(i)
+		if len(p) == f.lastSize && refusal(queuedError(sh.quotes.controls(i))) {
+			sh.again.add(p)
+		}
+	}
+	if sh.again.n == 0 {
+		return
+	}
+	sent, err := sh.again.send(f.fd, 0)
+	if err != nil {
+		sh.count.sendErrors.Add(1)
+	}
+	sh.count.resent.Add(uint64(sent))
+	sh.count.datagramsIn.Add(uint64(sent))
+	sh.count.bytesIn.Add(sh.again.bytes(0, sent))
+}
+
+// touch notes a datagram, in either direction.
+func (f *flow) touch(now int64) {
+	f.active = now
+	if f.leaving == 0 {
+		f.ln.recency.toFront(f)
+		f.ln.shard.recency.toFront(f)
+	}
+}
+
+// leave has the flow send nothing any more, since its backend is gone, and makes
+// it the first to be evicted. Leaving twice is fine.
+func (f *flow) leave(now int64) {
+	if f.leaving != 0 {
+		return
+	}
+	sh := f.ln.shard
+	f.choice.Done(nil)
+	f.choice = lb.Choice{}
+	f.leaving = now + linger
+	f.ln.recency.toBack(f)
+	sh.recency.toBack(f)
+	sh.loop.After(&f.timer, f, time.Duration(f.rest(now)))
+	sh.count.moved.Add(1)
+}
+
+// rest returns how long the flow has to live, in ns, if nothing more comes.
+func (f *flow) rest(now int64) int64 {
+	until := f.active + f.ln.shard.idle
+	if f.leaving != 0 {
+		until = min(until, f.leaving)
+	}
+	return until - now
+}
+
+// Expire closes the flow if it is idle. The timer is not restarted with each
+// datagram, so this is when it is looked how long ago the last one was. Answers
+// that have arrived and not been read yet are read first.
+func (f *flow) Expire(*eventloop.Timer) {
+	sh := f.ln.shard
+	now := eventloop.Now()
+	if f.rest(now) <= 0 {
+		f.receive(now)
+		if f.fd < 0 {
+			return
+		}
+	}
+	if rest := f.rest(now); rest > 0 {
+		sh.loop.After(&f.timer, f, time.Duration(rest))
+		return
+	}
+	if f.leaving == 0 {
+		sh.count.expired.Add(1)
+	}
+	f.close()
+}
+
+// close ends the flow.
+func (f *flow) close() {
+	ln, sh := f.ln, f.ln.shard
+	sh.loop.StopTimer(&f.timer)
+	_ = sh.loop.Close(f.fd)
+	f.fd = -1
+	sh.refund()
+	f.choice.Done(nil)
+	f.choice = lb.Choice{}
+	if ln.flows[f.key] == f {
+		delete(ln.flows, f.key)
+	}
+	ln.recency.remove(f)
+	sh.recency.remove(f)
+	sh.count.active.Add(-1)
+	sh.checkDrained()
+}

@@ -1,0 +1,63 @@
+package udp
+
+// A flow is in two orders: that of its frontend and that of its loop.
+const (
+	byFrontend = iota
+	byLoop
+)
+
+// link is a flow's place in one order.
+type link struct{ next, prev *flow }
+
+// order is a list of flows, the most recently active first.
+type order struct {
+	by          int // byFrontend or byLoop
+	first, last *flow
+	len         int
+}
+
+func (o *order) pushFront(f *flow) {
+	l := &f.links[o.by]
+	l.prev, l.next = nil, o.first
+	if o.first != nil {
+		o.first.links[o.by].prev = f
+	} else {
+		o.last = f
+	}
+	o.first = f
+	o.len++
+}
+
+func (o *order) remove(f *flow) {
+	l := &f.links[o.by]
+	if l.prev != nil {
+		l.prev.links[o.by].next = l.next
+	} else {
+		o.first = l.next
+	}
+	if l.next != nil {
+		l.next.links[o.by].prev = l.prev
+	} else {
+		o.last = l.prev
+	}
+	*l = link{}
+	o.len--
+}
+
+func (o *order) toFront(f *flow) {
+	if o.first != f {
+		o.remove(f)
+		o.pushFront(f)
+	}
+}
+
+func (o *order) toBack(f *flow) {
+	if o.last == f {
+		return
+	}
+	o.remove(f)
+	o.last.links[o.by].next = f
+	f.links[o.by] = link{prev: o.last}
+	o.last = f
+	o.len++
+}

@@ -1,0 +1,121 @@
+package udp
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// ErrServerClosed is returned by Listen after Shutdown or Close.
+var ErrServerClosed = errors.New("udp server is closed")
+
+// Server forwards the datagrams of any number of frontends. Its exported fields
+// are set before the first call and not changed afterwards. Loops and LB are
+// needed; every other zero value has a default. All methods may be called from any
+// goroutine except those of Loops.
+type Server struct {
+	// Loops run the Server's flows. They must outlive it: Close the Server first.
+	Loops *eventloop.Group
+
+	// LB chooses backends.
+	LB *lb.Balancer
+
+	// Descriptors bounds the sockets of all flows, one for each. nil: no bound.
+	Descriptors *eventloop.Budget
+
+	// IdleTimeout is how long a flow lives after its last datagram in either
+	// direction. 0: 250 ms, as kube-proxy's userspace mode had it.
+	IdleTimeout time.Duration
+
+	// MaxFlows bounds the flows of each frontend. Every loop has an equal share,
+	// rounded up, and at least one. 0: 16,384.
+	MaxFlows int
+
+	// SocketBuffer is how many bytes the kernel may queue at each frontend's socket,
+	// each way, and at a flow's socket for replies, its own overhead included
+	// (SO_RCVBUF and SO_SNDBUF, socket(7)). Without CAP_NET_ADMIN the kernel caps it
+	// at net.core.rmem_max and wmem_max. 0: 4 MiB, about 5,000 small datagrams.
+	SocketBuffer int
+
+	mu        sync.Mutex // guards the following
+	closed    bool
+	shards    []*shard
+	listeners map[lb.Frontend][]*listener // one a loop
+}
+
+// Stats is a snapshot of a Server's counters since it started, and of a gauge.
+// Counters of different loops are read one after the other, so sums of them may
+// be a few events apart.
+type Stats struct {
+	Active int64 // flows now (gauge)
+
+	Created uint64 // flows that got a backend
+	Expired uint64 // flows closed after IdleTimeout
+	Evicted uint64 // flows closed to make room for others
+	Moved   uint64 // flows that left a backend which was gone from the table
+	Refused uint64 // backends that refused, or could not be reached
+
+	DatagramsIn, BytesIn   uint64 // sent to backends
+	DatagramsOut, BytesOut uint64 // sent to clients
+	Resent                 uint64 // of DatagramsIn, those a backend had refused before
+
+	NoService    uint64 // dropped: no Service has the frontend
+	NoBackend    uint64 // dropped: the Service has no backend
+	NoDescriptor uint64 // dropped: no descriptor, port or memory, and nothing to evict
+	Unreachable  uint64 // dropped: every backend that was tried refused, or no way back to the client
+	Draining     uint64 // dropped: from a new client during Shutdown
+	Malformed    uint64 // dropped: no source port, so that nobody can be answered
+	Busy         uint64 // dropped: the socket to send through was full
+	TooLong      uint64 // dropped: larger than the way allows
+
+	SendErrors    uint64 // sends that the kernel refused, whatever became of the datagram
+	ReceiveErrors uint64 // receives at a frontend's socket that failed
+}
+
+func (s *Stats) add(o Stats) {
+	s.Active += o.Active
+	s.Created += o.Created
+	s.Expired += o.Expired
+	s.Evicted += o.Evicted
+	s.Moved += o.Moved
+	s.Refused += o.Refused
+	s.DatagramsIn += o.DatagramsIn
+	s.BytesIn += o.BytesIn
+	s.DatagramsOut += o.DatagramsOut
+	s.BytesOut += o.BytesOut
+	s.Resent += o.Resent
+	s.NoService += o.NoService
+	s.NoBackend += o.NoBackend
+	s.NoDescriptor += o.NoDescriptor
+	s.Unreachable += o.Unreachable
+	s.Draining += o.Draining
+	s.Malformed += o.Malformed
+	s.Busy += o.Busy
+	s.TooLong += o.TooLong
+	s.SendErrors += o.SendErrors
+	s.ReceiveErrors += o.ReceiveErrors
+}
+
+func (s *Server) idleTimeout() time.Duration {
+	if s.IdleTimeout == 0 {
+		return 250 * time.Millisecond
+	}
+	return s.IdleTimeout
+}
+
+func (s *Server) maxFlows() int {
+	if s.MaxFlows == 0 {
+		return 16384
+	}
+	return s.MaxFlows
+}
+
+func (s *Server) socketBuffer() int {
+	if s.SocketBuffer == 0 {
+		return 4 << 20
+	}
+	return s.SocketBuffer
+}

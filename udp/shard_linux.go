@@ -1,0 +1,291 @@
+package udp
+
+import (
+	"errors"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// rounds is how many batches one event may take before the loop's other sockets
+// have their turn.
+const rounds = 4
+
+// shard is the part of a Server that lives on one loop. Its batches are used by
+// one event at a time, whichever socket that is for.
+type shard struct {
+	server  *Server
+	loop    *eventloop.Loop
+	idle    int64 // Server.IdleTimeout, ns
+	share   int   // flows of one frontend on this loop
+	recency order // all flows
+	scan    func()
+	drained chan struct{} // closed when the last flow has ended while draining; nil before
+	count   counters
+
+	scanning atomic.Bool // a scan is posted and has not begun
+
+	in     incoming // what a client or a backend has sent
+	quotes incoming // what has come back as refused
+	out    outgoing // datagrams of in, on their way
+	again  outgoing // datagrams of quotes, on their way; out is in use meanwhile
+}
+
+func newShard(s *Server, loop *eventloop.Loop) *shard {
+	loops := len(s.Loops.Loops())
+	sh := &shard{
+		server:  s,
+		loop:    loop,
+		idle:    int64(s.idleTimeout()),
+		share:   max(1, (s.maxFlows()+loops-1)/loops),
+		recency: order{by: byLoop},
+	}
+	sh.scan = sh.leaveGone
+	sh.in.init(datagramSize)
+	sh.quotes.init(quoteSize)
+	return sh
+}
+
+// scheduleScan has the loop look for flows to leave their backends. It may be
+// called from anywhere. One scan serves all changes that were made before it.
+func (sh *shard) scheduleScan() {
+	if sh.scanning.CompareAndSwap(false, true) && sh.loop.Post(sh.scan) != nil {
+		sh.scanning.Store(false)
+	}
+}
+
+// leaveGone has each flow leave its backend if that is gone.
+func (sh *shard) leaveGone() {
+	sh.scanning.Store(false)
+	now := eventloop.Now()
+	for f := sh.recency.first; f != nil; {
+		next := f.links[byLoop].next
+		if !f.choice.Live() {
+			f.leave(now) // goes to the end of the list, and is let be the second time
+		}
+		f = next
+	}
+}
+
+func (sh *shard) drain() {
+	if sh.drained == nil {
+		sh.drained = make(chan struct{})
+		sh.checkDrained()
+	}
+}
+
+// checkDrained tells Shutdown that the last flow has ended.
+func (sh *shard) checkDrained() {
+	if sh.drained == nil || sh.recency.len > 0 {
+		return
+	}
+	select {
+	case <-sh.drained:
+	default:
+		close(sh.drained)
+	}
+}
+
+// evict closes the least recently active flow of o. False: there is none.
+func (sh *shard) evict(o *order) bool {
+	if o.last == nil {
+		return false
+	}
+	sh.count.evicted.Add(1)
+	o.last.close()
+	return true
+}
+
+// open makes a socket towards a backend at addr, within the budget.
+func (sh *shard) open(addr netip.Addr) (int, error) {
+	budget := sh.server.Descriptors
+	if budget != nil && !budget.Take(1) && !(sh.evict(&sh.recency) && budget.Take(1)) {
+		return -1, unix.EMFILE
+	}
+	fd, err := socket.New(addr, unix.SOCK_DGRAM, 0)
+	if (err == unix.EMFILE || err == unix.ENFILE || shortage(err)) && sh.evict(&sh.recency) {
+		fd, err = socket.New(addr, unix.SOCK_DGRAM, 0)
+	}
+	if err == nil {
+		// With the error queue the kernel also reports what it would otherwise keep
+		// to itself for UDP, such as an unreachable host (ip(7), IP_RECVERR).
+		level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+		if addr.Is6() {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+		}
+		if err = unix.SetsockoptInt(fd, level, option, 1); err == nil {
+			setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, sh.server.socketBuffer())
+			return fd, nil
+		}
+		_ = unix.Close(fd)
+	}
+	sh.refund()
+	return -1, err
+}
+
+// refund gives one descriptor back to the budget.
+func (sh *shard) refund() {
+	if sh.server.Descriptors != nil {
+		sh.server.Descriptors.Give(1)
+	}
+}
+
+// reason returns the counter for datagrams that err keeps from a backend.
+func (sh *shard) reason(err error) *atomic.Uint64 {
+	switch {
+	case errors.Is(err, lb.ErrNoService):
+		return &sh.count.noService
+	case errors.Is(err, lb.ErrNoBackend):
+		return &sh.count.noBackend
+	case errors.Is(err, errTried):
+		return &sh.count.unreachable
+	}
+	return &sh.count.noDescriptor
+}
+
+// listener is one frontend's socket on one loop, and the flows that came by it.
+type listener struct {
+	shard    *shard
+	frontend lb.Frontend
+	fd       int
+	flows    map[flowKey]*flow // made by the first flow; many frontends never see one
+	recency  order             // flows, those included that were replaced in the map
+}
+
+func (sh *shard) newListener(f lb.Frontend, fd int) *listener {
+	return &listener{shard: sh, frontend: f, fd: fd, recency: order{by: byFrontend}}
+}
+
+func (ln *listener) start() error { return ln.shard.loop.AddRead(ln.fd, ln) }
+
+// stop closes the socket and every flow.
+func (ln *listener) stop() {
+	_ = ln.shard.loop.Close(ln.fd)
+	for ln.recency.first != nil {
+		ln.recency.first.close()
+	}
+}
+
+// HandleEvent forwards what clients have sent.
+func (ln *listener) HandleEvent(eventloop.Event) {
+	sh := ln.shard
+	for range rounds {
+		n, err := sh.in.receive(ln.fd, 0)
+		switch {
+		case err == unix.EAGAIN:
+			return
+		case err != nil:
+			sh.count.receiveErrors.Add(1)
+			continue
+		}
+		ln.forward(n, eventloop.Now())
+		if n < slots {
+			return
+		}
+	}
+	_ = sh.loop.RearmRead(ln.fd) // fails for a descriptor that is not watched only
+}
+
+// forward sends the n datagrams that were just received, those of each flow
+// together and in order. Looking for the others of a flow compares each with each;
+// 32 are few enough, and a map of runs would cost more.
+func (ln *listener) forward(n int, now int64) {
+	sh := ln.shard
+	var keys [slots]flowKey
+	var handled [slots]bool
+	for i := range n {
+		key, ok := sh.in.key(i)
+		if !ok {
+			sh.count.malformed.Add(1)
+			handled[i] = true
+		}
+		keys[i] = key
+	}
+	for i := range n {
+		if handled[i] {
+			continue
+		}
+		f, dropped := ln.flow(&keys[i], &sh.in.name[i], now)
+		sh.out.reset()
+		for j := i; j < n; j++ {
+			if !handled[j] && (j == i || keys[j] == keys[i]) {
+				handled[j] = true
+				sh.out.add(sh.in.payload(j))
+			}
+		}
+		if f == nil {
+			dropped.Add(uint64(sh.out.n))
+			continue
+		}
+		f.send(now)
+	}
+}
+
+// flow returns the flow with this key, which is made if need be. nil: there is
+// none, and the datagrams count as dropped at the counter returned.
+func (ln *listener) flow(key *flowKey, client *socket.Name, now int64) (*flow, *atomic.Uint64) {
+	sh := ln.shard
+	switch f := ln.flows[*key]; {
+	case f != nil && f.choice.Live():
+		f.touch(now)
+		return f, nil
+	case f != nil:
+		f.leave(now) // a new one takes its place
+	case sh.drained != nil:
+		return nil, &sh.count.draining
+	}
+	f, err := ln.open(key, client, now)
+	if err != nil {
+		return nil, sh.reason(err)
+	}
+	return f, nil
+}
+
+// open makes a flow.
+func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, error) {
+	sh := ln.shard
+	c, err := ln.pick(key.client.Addr(), now, nil)
+	if err != nil {
+		return nil, err
+	}
+	if ln.recency.len >= sh.share {
+		sh.evict(&ln.recency)
+	}
+	fd, err := sh.open(c.Backend().Addr())
+	if err != nil {
+		c.Done(nil) // nothing is known about the backend
+		return nil, err
+	}
+	f := &flow{ln: ln, key: *key, client: *client, fd: fd}
+	if err := f.connect(c, now); err != nil {
+		_ = unix.Close(fd)
+		sh.refund()
+		return nil, err
+	}
+	if err := sh.loop.AddRead(fd, f); err != nil {
+		f.choice.Done(nil)
+		_ = unix.Close(fd)
+		sh.refund()
+		return nil, err
+	}
+	if ln.flows == nil {
+		ln.flows = make(map[flowKey]*flow)
+	}
+	ln.flows[*key] = f
+	ln.recency.pushFront(f)
+	sh.recency.pushFront(f)
+	f.active = now
+	sh.loop.After(&f.timer, f, sh.server.idleTimeout())
+	sh.count.created.Add(1)
+	sh.count.active.Add(1)
+	return f, nil
+}
+
+func (ln *listener) pick(client netip.Addr, now int64, tried *lb.Tried) (lb.Choice, error) {
+	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: client, Now: now, Tried: tried})
+}
