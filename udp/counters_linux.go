@@ -43,3 +43,27 @@ func (c *counters) snapshot() Stats {
 		ReceiveErrors: c.receiveErrors.Load(),
 	}
 }
+
+func (s *Stats) add(o Stats) {
+	s.Active += o.Active
+	s.Created += o.Created
+	s.Expired += o.Expired
+	s.Evicted += o.Evicted
+	s.Moved += o.Moved
+	s.Refused += o.Refused
+	s.DatagramsIn += o.DatagramsIn
+	s.BytesIn += o.BytesIn
+	s.DatagramsOut += o.DatagramsOut
+	s.BytesOut += o.BytesOut
+	s.Resent += o.Resent
+	s.NoService += o.NoService
+	s.NoBackend += o.NoBackend
+	s.NoDescriptor += o.NoDescriptor
+	s.Unreachable += o.Unreachable
+	s.Draining += o.Draining
+	s.Malformed += o.Malformed
+	s.Busy += o.Busy
+	s.TooLong += o.TooLong
+	s.SendErrors += o.SendErrors
+	s.ReceiveErrors += o.ReceiveErrors
+}

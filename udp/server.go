@@ -2,7 +2,6 @@ package udp
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -40,10 +39,7 @@ type Server struct {
 	// at net.core.rmem_max and wmem_max. 0: 4 MiB, about 5,000 small datagrams.
 	SocketBuffer int
 
-	mu        sync.Mutex // guards the following
-	closed    bool
-	shards    []*shard
-	listeners map[lb.Frontend][]*listener // one a loop
+	state // of the platform
 }
 
 // Stats is a snapshot of a Server's counters since it started, and of a gauge.
@@ -73,49 +69,4 @@ type Stats struct {
 
 	SendErrors    uint64 // sends that the kernel refused, whatever became of the datagram
 	ReceiveErrors uint64 // receives at a frontend's socket that failed
-}
-
-func (s *Stats) add(o Stats) {
-	s.Active += o.Active
-	s.Created += o.Created
-	s.Expired += o.Expired
-	s.Evicted += o.Evicted
-	s.Moved += o.Moved
-	s.Refused += o.Refused
-	s.DatagramsIn += o.DatagramsIn
-	s.BytesIn += o.BytesIn
-	s.DatagramsOut += o.DatagramsOut
-	s.BytesOut += o.BytesOut
-	s.Resent += o.Resent
-	s.NoService += o.NoService
-	s.NoBackend += o.NoBackend
-	s.NoDescriptor += o.NoDescriptor
-	s.Unreachable += o.Unreachable
-	s.Draining += o.Draining
-	s.Malformed += o.Malformed
-	s.Busy += o.Busy
-	s.TooLong += o.TooLong
-	s.SendErrors += o.SendErrors
-	s.ReceiveErrors += o.ReceiveErrors
-}
-
-func (s *Server) idleTimeout() time.Duration {
-	if s.IdleTimeout == 0 {
-		return 250 * time.Millisecond
-	}
-	return s.IdleTimeout
-}
-
-func (s *Server) maxFlows() int {
-	if s.MaxFlows == 0 {
-		return 16384
-	}
-	return s.MaxFlows
-}
-
-func (s *Server) socketBuffer() int {
-	if s.SocketBuffer == 0 {
-		return 4 << 20
-	}
-	return s.SocketBuffer
 }

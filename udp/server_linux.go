@@ -5,12 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
+
+// state is what a Server has on this platform.
+type state struct {
+	mu        sync.Mutex // guards the following
+	closed    bool
+	shards    []*shard
+	listeners map[lb.Frontend][]*listener // one a loop
+}
 
 // Listen starts forwarding for f what arrives at addr, with one socket for each
 // loop on the same port, and returns the address in use: port 0 lets the kernel

@@ -11,10 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-type (
-	shard    struct{}
-	listener struct{}
-)
+type state struct{}
 
 // Listen reports errors.ErrUnsupported: the relay needs epoll.
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
