@@ -7,12 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 )
 
-type state struct{}
+// state is what a Server has on this platform.
+type state struct{ closed atomic.Bool }
 
 // Listen reports errors.ErrUnsupported: the relay needs epoll.
 func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+	if s.closed.Load() {
+		return netip.AddrPort{}, ErrServerClosed
+	}
 	return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w on this platform", addr, errors.ErrUnsupported)
 }
 
@@ -22,11 +27,11 @@ func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) { re
 // Unlisten does nothing.
 func (s *Server) Unlisten(netip.AddrPort) {}
 
-// Shutdown does nothing.
-func (s *Server) Shutdown(context.Context) error { return nil }
+// Shutdown closes the Server, which has nothing to drain.
+func (s *Server) Shutdown(context.Context) error { s.Close(); return nil }
 
-// Close does nothing.
-func (s *Server) Close() {}
+// Close has every later Listen return ErrServerClosed.
+func (s *Server) Close() { s.closed.Store(true) }
 
 // Stats returns zero counters.
 func (s *Server) Stats() Stats { return Stats{} }
