@@ -137,7 +137,7 @@ func TestStalledReader(t *testing.T) {
 	}
 	// Once through first, so that what any connection costs is there already.
 	c, s := open()
-	go func() { _, _ = io.CopyN(c, stream(1), 32<<20); c.Close() }()
+	go func(c net.Conn) { _, _ = io.CopyN(c, stream(1), 32<<20); c.Close() }(c)
 	if n, err := io.Copy(io.Discard, s); n != 32<<20 || err != nil {
 		t.Fatalf("%d bytes, %v", n, err)
 	}
