@@ -27,13 +27,13 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 		for _, f := range steeredUDP(strings.Split(string(save), "\n"), ipv6) {
 			changed[f] = true
 		}
-		if script := undo(save); script != nil {
+		if script := undo(save, removable); script != nil {
 			k := kernel{path: command}
 			errs = append(errs, k.restore(ctx, shape{}, script))
 		}
 	}
-	for _, table := range []string{"nat", "filter"} {
-		errs = append(errs, removeMarkedTable(shape{ipv6: ipv6}.family(), table))
+	for _, t := range tables {
+		errs = append(errs, removeMarkedTable(shape{ipv6: ipv6}.family(), t.name))
 	}
 	for _, prefix := range []string{chainPrefix, probePrefix} {
 		errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))

@@ -111,10 +111,15 @@ func testCleanup(t *testing.T, v variant, old bool, before string) {
 	s := v.steerer()
 	for range 2 {
 		syncPlan(t, s, Plan{
-			TCPPort: 40000,
-			TCP:     append(manyTCP(v.ipv6, 20), netip.AddrPortFrom(unspecified(v.ipv6), 30080)),
-			Ported:  []Ported{{udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53)), 40001}},
-			Refuse:  []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 99), 80)), udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053))},
+			TCPPort:     40000,
+			TCP:         manyTCP(v.ipv6, 20),
+			Ported:      []Ported{{udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53)), 40001}},
+			Accept:      []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), 30080))},
+			Refuse:      []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 99), 80)), udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053))},
+			Drop:        []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 98), 80))},
+			DropOutside: []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), 30080))},
+			Inside:      []netip.Prefix{podNet(v.ipv6)},
+			Restricted:  []Restricted{{tcp(netip.AddrPortFrom(vip(v.ipv6, 1), 80)), []netip.Prefix{podNet(v.ipv6)}}},
 		})
 		s = v.steerer() // as after a crash
 	}
@@ -181,4 +186,45 @@ func TestCleanupKeepsWhatCameLater(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOldModeIsRemoved starts where kube-proxy's userspace mode has been, in our
+// backend or in the other, beside kube-proxy of another mode.
+func TestOldModeIsRemoved(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		other := strings.Replace(v.command, "nft", "legacy", 1)
+		if other == v.command {
+			other = strings.Replace(v.command, "legacy", "nft", 1)
+		}
+		for _, there := range []string{v.command, other} {
+			t.Run(there, func(t *testing.T) {
+				newNode(t)
+				rules := strings.Replace(foreign, "10.244.0.0/16", podNet(v.ipv6).String(), 1)
+				feed(t, rules, there+"-restore", "--noflush")
+				s := v.steerer()
+				syncPlan(t, s, Plan{})
+				if n := s.Stats().OldChains; n != 0 {
+					t.Errorf("%d old chains removed where there are none", n)
+				}
+				want := sorted(saved(t))
+
+				feed(t, userspaceMode, there+"-restore", "--noflush")
+				s = v.steerer()
+				syncPlan(t, s, Plan{})
+				if n := s.Stats().OldChains; n != 5 {
+					t.Errorf("%d old chains removed, want 5", n)
+				}
+				if diff := cmp.Diff(want, sorted(saved(t))); diff != "" {
+					t.Errorf("after the first Sync (-want +got):\n%s", diff)
+				}
+				if ok, err := s.Verify(t.Context()); !ok || err != nil {
+					t.Errorf("Verify = %v, %v", ok, err)
+				}
+				syncPlan(t, s, Plan{TCPPort: 1})
+				if n := s.Stats().OldChains; n != 5 {
+					t.Errorf("%d old chains removed after the second Sync", n)
+				}
+			})
+		}
+	})
 }

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// lockWait is how many seconds iptables waits for the xtables lock, which only
-// the legacy backend has.
+// lockWait is how many seconds each run of iptables waits for the xtables lock,
+// which only the legacy backend has. The first run that waits in vain ends the call,
+// so that this bounds a call too.
 const lockWait = 5
 
 // needed says what to do about a want of privileges.
@@ -34,7 +35,7 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			err = ctx.Err()
+			err = blameHolder(ctx.Err()) // it says nothing while it waits for the lock
 		}
 		return nil, fmt.Errorf("run %s: %w", path, explain(err, stderr.String(), stdin))
 	}
@@ -61,7 +62,7 @@ func explain(err error, stderr string, stdin []byte) error {
 			return fmt.Errorf("%w: %s: %q", err, said, lines[n-1])
 		}
 	}
-	return fmt.Errorf("%w: %s", err, said)
+	return blame(fmt.Errorf("%w: %s", err, said))
 }
 
 // denied recognises the messages of both backends for want of privileges.

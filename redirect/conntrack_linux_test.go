@@ -3,6 +3,7 @@ package redirect
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -34,82 +35,245 @@ func flows(t *testing.T, ipv6 bool) []string {
 
 func flow(addr netip.AddrPort) string { return fmt.Sprintf("%d %s", unix.IPPROTO_UDP, addr) }
 
-// TestStaleFlows keeps one client port asking while its frontend begins to be
-// steered, moves, is refused and is given up.
+// served is what becomes of those who ask one UDP frontend.
+type served struct {
+	port    uint16 // steered to it
+	accept  bool   // listened on
+	refuse  bool
+	drop    bool
+	outside bool
+	only    []netip.Prefix // restricted to them if not nil
+}
+
+// plan returns a plan for one frontend beside others.
+func (x served) plan(f lb.Frontend, rest Plan, inside netip.Prefix) Plan {
+	p := rest
+	p.Inside = []netip.Prefix{inside}
+	if x.port != 0 {
+		p.Ported = append(slices.Clone(p.Ported), Ported{f, x.port})
+	}
+	add := func(list []lb.Frontend, yes bool) []lb.Frontend {
+		if yes {
+			list = append(slices.Clone(list), f)
+		}
+		return list
+	}
+	p.Accept, p.Refuse, p.Drop, p.DropOutside = add(p.Accept, x.accept), add(p.Refuse, x.refuse), add(p.Drop, x.drop), add(p.DropOutside, x.outside)
+	if x.only != nil {
+		p.Restricted = append(slices.Clone(p.Restricted), Restricted{f, x.only})
+	}
+	return p
+}
+
+// TestStaleFlows has one client port ask a frontend before and after each change
+// that there is, beside flows of other frontends, and counts the entries that
+// the change deletes.
 func TestStaleFlows(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
 		a, b := serveUDP(t, ":0"), serveUDP(t, ":0")
-		at := func(n int, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(v.ipv6, n), port) }
-		dns, otherPort, otherAddr := at(1, 53), at(1, 54), at(2, 53)
-		onNode := netip.AddrPortFrom(nodeAddr[v.ipv6], 53) // a node port with the same number
-		tcpPort := serveTCP(t, ":0")
-		rest := []Ported{{udp(otherPort), a}, {udp(otherAddr), a}, {udp(netip.AddrPortFrom(unspecified(v.ipv6), 53)), a}}
-		s := v.steerer()
-		plan := Plan{TCPPort: tcpPort, TCP: []netip.AddrPort{dns}, Ported: rest}
-		syncPlan(t, s, plan)
+		serveUDP(t, ":30053")
+		st := staleTest{lab: l, s: v.steerer()}
+		st.rest = st.others(t, v.ipv6, a)
+		pods, hosts := podNet(v.ipv6), alone(clientAddr[v.ipv6])
+		here, gone, refused, dropped := served{port: a}, served{}, served{refuse: true}, served{drop: true}
+		bound := served{accept: true}
+		for _, c := range []struct {
+			name     string
+			from, to served
+			nodePort bool
+			pod      bool // it is a pod that asks
+			stale    bool
+		}{
+			{"begins", gone, here, false, false, true},
+			{"is refused from the start", gone, refused, false, false, true},
+			{"is dropped from the start", gone, dropped, false, false, true},
+			{"stays", here, here, false, false, false},
+			{"moves", here, served{port: b}, false, false, true},
+			{"is refused", here, refused, false, false, true},
+			{"is dropped", here, dropped, false, false, true},
+			{"ceases", here, gone, false, false, true},
+			{"comes back from refusal", refused, here, false, false, false},
+			{"comes back from being dropped", dropped, here, false, false, false},
+			{"is for inside, host", here, served{port: a, outside: true}, false, false, true},
+			{"is for inside, pod", here, served{port: a, outside: true}, false, true, false},
+			{"is for all, pod", served{port: a, outside: true}, here, false, true, false},
+			{"is for inside and moves, pod", here, served{port: b, outside: true}, false, true, true},
+			{"is for pods, host", here, served{port: a, only: []netip.Prefix{pods}}, false, false, true},
+			{"is for pods, pod", here, served{port: a, only: []netip.Prefix{pods}}, false, true, false},
+			{"is for pods no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a, only: []netip.Prefix{hosts}}, false, true, true},
+			{"is for hosts no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a, only: []netip.Prefix{pods}}, false, true, false},
+			// Nobody changes where a datagram to a node port goes, so that an entry
+			// is stale only if its client would not be served now.
+			{"node port begins", gone, bound, true, false, false},
+			{"node port ceases", bound, gone, true, false, false},
+			{"node port is refused", bound, refused, true, false, true},
+			{"node port is dropped", bound, dropped, true, false, true},
+			{"node port is for inside, host", bound, served{accept: true, outside: true}, true, false, true},
+			{"node port is for inside, pod", bound, served{accept: true, outside: true}, true, true, false},
+		} {
+			st.at, st.local = netip.AddrPortFrom(vip(v.ipv6, 1), 53), clientAddr[v.ipv6]
+			st.f = udp(st.at)
+			if c.nodePort {
+				st.at = netip.AddrPortFrom(nodeAddr[v.ipv6], 30053)
+				st.f = udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053))
+			}
+			if c.pod {
+				st.local = podAddr[v.ipv6]
+			}
+			syncPlan(t, st.s, c.from.plan(st.f, st.rest, pods))
+			check(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+			st.askOthers(t)
+			kept := flows(t, v.ipv6)
+			st.ask(t, c.name, c.from, false)
+			if !c.stale {
+				kept = flows(t, v.ipv6)
+			}
+			before := st.s.Stats().FlowsDeleted
+			syncPlan(t, st.s, c.to.plan(st.f, st.rest, pods))
+			if got, want := st.s.Stats().FlowsDeleted-before, map[bool]uint64{true: 1}[c.stale]; got != want {
+				t.Errorf("%s: %d entries deleted, want %d", c.name, got, want)
+			}
+			if got := flows(t, v.ipv6); !slices.Equal(got, kept) {
+				t.Errorf("%s: entries %q, want %q", c.name, got, kept)
+			}
+			st.ask(t, c.name, c.to, c.stale)
+		}
+	})
+}
 
-		ask := func(local uint16, addr netip.AddrPort, want uint16) {
+// staleTest is what the cases of TestStaleFlows share.
+type staleTest struct {
+	*lab
+	s         *IPTables
+	f         lb.Frontend
+	at        netip.AddrPort // where it is asked
+	local     netip.Addr     // who asks
+	rest      Plan           // of others, whose entries are to stay
+	tcp       netip.AddrPort
+	neighbour []netip.AddrPort
+}
+
+// others returns a plan with frontends that differ a little from the one whose
+// entry is stale.
+func (st *staleTest) others(t *testing.T, ipv6 bool, port uint16) Plan {
+	serveUDP(t, ":53")
+	at := func(n int, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(ipv6, n), port) }
+	st.tcp = at(1, 53)
+	st.neighbour = []netip.AddrPort{at(1, 54), at(2, 53), netip.AddrPortFrom(nodeAddr[ipv6], 53)}
+	return Plan{
+		TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{st.tcp},
+		Ported: []Ported{{udp(at(1, 54)), port}, {udp(at(2, 53)), port}},
+		Accept: []lb.Frontend{udp(netip.AddrPortFrom(unspecified(ipv6), 53))},
+	}
+}
+
+func (st *staleTest) askOthers(t *testing.T) {
+	t.Helper()
+	check(t, st.onClient(func() error {
+		for i, at := range st.neighbour {
+			if _, err := askUDP(uint16(5001+i), at); err != nil {
+				return err
+			}
+		}
+		_, err := askTCP(st.tcp)
+		return err
+	}))
+}
+
+// ask asks from always the same port, and checks the answer where there is one. It
+// does not wait for one where there is none, as TestScreen does.
+func (st *staleTest) ask(t *testing.T, name string, x served, shut bool) {
+	t.Helper()
+	local := netip.AddrPortFrom(st.local, 5000)
+	port := x.port
+	if x.accept || port == 0 && nodePort(st.f.Addr) && !x.refuse && !x.drop {
+		port = st.at.Port()
+	}
+	err := st.onClient(func() error {
+		switch {
+		case x.refuse:
+			if _, err := askUDPFrom(local, st.at, patience); !refused(err) {
+				return fmt.Errorf("want refused: %v", err)
+			}
+		case port == 0 || shut && (x.outside || x.only != nil):
+			return tell(local, st.at)
+		default:
+			got, err := askUDPFrom(local, st.at, patience)
+			if want := fmt.Sprintf("%d hello", port); err != nil || got != want {
+				return fmt.Errorf("answered %q, %v; want %q", got, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+}
+
+// tell sends a datagram and wants no answer.
+func tell(local, addr netip.AddrPort) error {
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(addr))
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte("hello"))
+	return errors.Join(err, c.Close())
+}
+
+// TestForeignNAT is a node port whose packets another program has sent elsewhere,
+// such as kube-proxy in its days, before we listen there.
+func TestForeignNAT(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		at, anywhere := netip.AddrPortFrom(nodeAddr[v.ipv6], 30053), netip.AddrPortFrom(unspecified(v.ipv6), 30053)
+		elsewhere := serveUDP(t, ":0")
+		rule := []string{"PREROUTING", "-p", "udp", "--dport", "30053", "-j", "REDIRECT", "--to-ports", fmt.Sprint(elsewhere)}
+		output(t, v.command, append([]string{"-t", "nat", "-A"}, rule...)...)
+		// Where no rule needs conntrack there is none, nor what it remembers.
+		output(t, v.command, "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
+		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
+		ask := func(want uint16) {
 			t.Helper()
-			err := l.onClient(func() error {
-				got, err := askUDP(local, addr)
+			check(t, l.onClient(func() error {
+				got, err := askUDPFrom(local, at, patience)
 				if text := fmt.Sprintf("%d hello", want); err == nil && got != text {
 					err = fmt.Errorf("answered %q, want %q", got, text)
 				}
 				return err
-			})
-			if err != nil {
-				t.Errorf("UDP %s: %v", addr, err)
-			}
+			}))
 		}
-		ask(5001, otherPort, a)
-		ask(5002, otherAddr, a)
-		ask(5003, onNode, a)
-		check(t, l.onClient(func() error { _, err := askTCP(dns); return err }))
-		kept := flows(t, v.ipv6)
-		step := func(what string, p []Ported, refuse ...lb.Frontend) {
-			t.Helper()
-			before := s.Stats().FlowsDeleted
-			plan.Ported, plan.Refuse = append(p, rest...), refuse
-			syncPlan(t, s, plan)
-			if got := s.Stats().FlowsDeleted - before; got != 1 {
-				t.Errorf("%s: %d entries deleted, want 1", what, got)
-			}
-			if got := flows(t, v.ipv6); !slices.Equal(got, kept) {
-				t.Errorf("%s: entries %q, want %q", what, got, kept)
-			}
+		ask(elsewhere)
+		output(t, v.command, append([]string{"-t", "nat", "-D"}, rule...)...)
+		serveUDP(t, ":30053")
+		ask(elsewhere)
+		s := v.steerer()
+		syncPlan(t, s, Plan{Accept: []lb.Frontend{udp(anywhere)}})
+		if got := s.Stats().FlowsDeleted; got != 1 {
+			t.Errorf("%d entries deleted, want 1", got)
 		}
-		// Nobody answers yet: the entry is that of a packet sent on its way.
-		check(t, l.onClient(func() error { return tell(5000, dns) }))
-		step("begins", []Ported{{udp(dns), a}})
-		ask(5000, dns, a)
-		step("moves", []Ported{{udp(dns), b}})
-		ask(5000, dns, b)
-		step("is refused", nil, udp(dns))
-		if err := l.onClient(func() error { _, err := askUDP(5000, dns); return err }); !refused(err) {
-			t.Errorf("refused: %v", err)
-		}
-		plan.Ported, plan.Refuse = append([]Ported{{udp(dns), a}}, rest...), nil
-		syncPlan(t, s, plan)
-		ask(5000, dns, a)
-		step("ceases", nil)
+		ask(30053)
 	})
 }
 
-// tell sends a datagram and wants no answer.
-func tell(local uint16, addr netip.AddrPort) error {
-	fd, err := unix.Socket(map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[addr.Addr().Is6()], unix.SOCK_DGRAM, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var from, to unix.Sockaddr
-	if addr.Addr().Is6() {
-		from, to = &unix.SockaddrInet6{Port: int(local)}, &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
-	} else {
-		from, to = &unix.SockaddrInet4{Port: int(local)}, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
-	}
-	return errors.Join(unix.Bind(fd, from), unix.Sendto(fd, []byte("hello"), 0, to))
+// TestBoundAfterAsked is a node port that is asked before anybody listens there.
+func TestBoundAfterAsked(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		s := v.steerer()
+		syncPlan(t, s, Plan{})
+		at, anywhere := netip.AddrPortFrom(nodeAddr[v.ipv6], 30053), netip.AddrPortFrom(unspecified(v.ipv6), 30053)
+		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
+		if err := l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }); !refused(err) {
+			t.Errorf("before: %v", err)
+		}
+		serveUDP(t, ":30053")
+		syncPlan(t, s, Plan{Accept: []lb.Frontend{udp(anywhere)}})
+		if got := s.Stats().FlowsDeleted; got != 0 {
+			t.Errorf("%d entries deleted", got)
+		}
+		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
+	})
 }
 
 // TestStaleFlowsAfterCrash has entries of an earlier process, one of a frontend
@@ -142,32 +306,40 @@ func TestFlowFilter(t *testing.T) {
 	external, dns, anywhere := netip.AddrPortFrom(node, 53), netip.AddrPortFrom(service, 53), addr("0.0.0.0:53")
 	entry := func(to, reply netip.AddrPort) *netlink.ConntrackFlow {
 		return &netlink.ConntrackFlow{
-			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, DstIP: to.Addr().AsSlice(), DstPort: to.Port()},
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: pod.AsSlice(), DstIP: to.Addr().AsSlice(), DstPort: to.Port()},
 			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: reply.Addr().AsSlice(), SrcPort: reply.Port()},
 		}
 	}
+	type paths map[netip.AddrPort]path
 	at := netip.AddrPortFrom
+	closed, outside := path{closed: true}, path{outside: true}
 	for _, c := range []struct {
 		name    string
 		changed netip.AddrPort
-		steered map[netip.AddrPort]uint16
+		paths   paths
 		flow    *netlink.ConntrackFlow
 		want    bool
 	}{
-		{"on the old port", dns, map[netip.AddrPort]uint16{dns: 2}, entry(dns, at(node, 1)), true},
-		{"on the new port", dns, map[netip.AddrPort]uint16{dns: 2}, entry(dns, at(node, 2)), false},
-		{"on the new port's number elsewhere", dns, map[netip.AddrPort]uint16{dns: 2}, entry(dns, at(pod, 2)), true},
-		{"not steered, same number", dns, map[netip.AddrPort]uint16{dns: 53}, entry(dns, dns), true},
+		{"on the old port", dns, paths{dns: {port: 2}}, entry(dns, at(node, 1)), true},
+		{"on the new port", dns, paths{dns: {port: 2}}, entry(dns, at(node, 2)), false},
+		{"on the new port's number elsewhere", dns, paths{dns: {port: 2}}, entry(dns, at(pod, 2)), true},
+		{"not steered, same number", dns, paths{dns: {port: 53}}, entry(dns, dns), true},
 		{"no more steered", dns, nil, entry(dns, at(node, 2)), true},
+		{"no more dropped, never steered", dns, nil, entry(dns, dns), false},
 		{"another port", dns, nil, entry(at(service, 54), at(node, 2)), false},
 		{"another address", dns, nil, entry(at(pod, 53), at(node, 2)), false},
-		{"node port", anywhere, map[netip.AddrPort]uint16{anywhere: 2}, entry(external, at(node, 1)), true},
-		{"node port on loopback", anywhere, map[netip.AddrPort]uint16{anywhere: 2}, entry(addr("127.0.0.1:53"), addr("127.0.0.1:1")), true},
-		{"node port, no address of the node", anywhere, map[netip.AddrPort]uint16{anywhere: 2}, entry(dns, at(node, 1)), false},
-		{"node port hidden by a frontend", anywhere, map[netip.AddrPort]uint16{anywhere: 2, external: 1}, entry(external, at(node, 1)), false},
-		{"frontend that hid a node port", external, map[netip.AddrPort]uint16{anywhere: 2}, entry(external, at(node, 1)), true},
+		{"node port", anywhere, paths{anywhere: {}}, entry(external, external), false},
+		{"node port, sent elsewhere", anywhere, paths{anywhere: {}}, entry(external, at(pod, 53)), true},
+		{"node port, closed", anywhere, paths{anywhere: closed}, entry(external, external), true},
+		{"node port on loopback, closed", anywhere, paths{anywhere: closed}, entry(addr("127.0.0.1:53"), addr("127.0.0.1:53")), true},
+		{"node port, for inside", anywhere, paths{anywhere: outside}, entry(external, external), true},
+		{"node port, no address of the node", anywhere, paths{anywhere: closed}, entry(dns, at(node, 1)), false},
+		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: {port: 1}}, entry(external, at(node, 1)), false},
+		{"frontend that hides a node port", external, paths{anywhere: {}, external: {port: 1}}, entry(external, external), true},
+		{"frontend that hid a node port", external, paths{anywhere: {}}, entry(external, at(node, 1)), true},
+		{"frontend that hid a closed node port", external, paths{anywhere: closed}, entry(external, external), true},
 	} {
-		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, steered: c.steered, local: map[netip.Addr]bool{node: true}}
+		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, paths: c.paths, local: map[netip.Addr]bool{node: true}}
 		if got := f.MatchConntrackFlow(c.flow); got != c.want {
 			t.Errorf("%s: deleted = %v", c.name, got)
 		}

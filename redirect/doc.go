@@ -3,52 +3,82 @@
 // removes every trace of itself.
 //
 // [IPTables] steers by netfilter's nat table, in one address family; a
-// dual-stack node uses two of them with the same [Plan].
+// dual-stack node uses two of them with the same [Plan]. [Conntrack] sets the
+// size and the timeouts of the kernel's table of connections, which steering
+// needs.
 //
 // # What it writes
 //
-// Chains whose names begin with "SLUICE-", five jumps to them, and sets whose
+// Chains whose names begin with "SLUICE-", seven jumps to them, and sets whose
 // names begin with "SLUICE4-" or "SLUICE6-":
 //
+//	mangle PREROUTING         -> SLUICE-PREROUTING -> SLUICE-OUTSIDE, SLUICE-DROP
+//	mangle OUTPUT             -> SLUICE-DROP
 //	nat    PREROUTING, OUTPUT -> SLUICE-STEER -> SLUICE-TCP, SLUICE-UDP, SLUICE-SCTP
 //	filter INPUT              -> SLUICE-INPUT -> SLUICE-REFUSE
 //	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
 //
 // PREROUTING is where packets of other hosts and of pods come in, OUTPUT where
-// those of the node itself start. All jumps are prepended.
+// those of the node itself start. Each jump is the first rule of its chain.
 //
-// TCP frontends are members of a set, so the number of rules does not depend on
-// the number of services and a change of one service is one netlink message and
-// no process. All of them go to one port, since a connection remembers what it
-// was asked for ([OriginalDst]). A datagram does not, so that each UDP frontend
-// has a port of its own and a rule of its own.
+// Frontends are members of sets, so the number of rules does not depend on the
+// number of services and a change of one service is one or a few netlink messages
+// and no process. All TCP frontends go to one port, since a connection remembers
+// what it was asked for ([OriginalDst]). A datagram does not, so that each UDP
+// frontend has a port of its own and a rule of its own. Node ports are not steered:
+// the proxy listens there.
 //
-// SLUICE-INPUT accepts what was steered, so that a node whose INPUT policy is
-// DROP still serves (the kernel modes of kube-proxy do not pass INPUT at all), and
-// rejects a connection straight to a proxy port. SLUICE-REFUSE rejects at once
-// what is asked of a service that has no endpoints. Both see only the first
-// packet of a flow.
+// SLUICE-OUTSIDE and SLUICE-DROP drop those who may not ask, before nat changes
+// what they ask for: clients elsewhere of what only this node answers
+// (externalTrafficPolicy: Local), those who are not in loadBalancerSourceRanges,
+// and everybody. SLUICE-INPUT accepts what was steered, or is for a port that the
+// proxy listens on, so that a node whose INPUT policy is DROP still serves (the
+// kernel modes of kube-proxy do not pass INPUT at all), and rejects a connection
+// straight to a proxy port. SLUICE-REFUSE rejects at once what is asked of a
+// service that has no endpoints. All of them see only the first packet of a flow:
+// connections that are there go on.
 //
-// A kernel or an iptables without the set match gets one rule per frontend
+// A kernel or an iptables without the set match gets rules for each frontend
 // instead, with the same effect.
 //
 // # Guarantees
 //
-// A change runs one iptables-restore --noflush at the most, and none if only
-// members of sets changed. What stays in the plan stays steered throughout:
-// chains are replaced in one transaction, members come before the rules that need
-// them and go after. A failure leaves what is there, and the next Sync writes
-// the whole again. Nothing is removed when the process ends, so that a restart
-// loses nothing; [Cleanup] removes it all.
+// A change runs one iptables-restore --noflush at the most (and with the
+// legacy backend one iptables-legacy-save, to remember the result), and none
+// if only members of sets changed. What stays in the plan stays steered
+// throughout: chains are replaced in one transaction, members come before the
+// rules that need them and go after. Who may ask a frontend neither before nor
+// after a change is not answered in between. (Not so, for a moment, without
+// sets and if the frontend ceases to be steered and to be restricted at once:
+// each table is a transaction.) A failure leaves what is there, and the next
+// Sync writes the whole again. Nothing is removed when the process ends, so
+// that a restart loses nothing; [Cleanup] removes it all.
+//
+// Rules may be lost to iptables -F, nft flush ruleset, ipset destroy or a
+// firewall that reloads, and others may put theirs before ours or among them.
+// [IPTables.Verify] compares everything with what was written, and Sync mends
+// it. That makes a canary, the chain that kube-proxy looks for to notice a
+// flush, needless: most of this spares it. A program that insists on being
+// first, as we do, takes turns with us, once each Verify: the caller's count
+// of repairs tells.
+//
+// UDP clients have no connections, but netfilter takes the datagrams between
+// two ports for one flow and sends them all where it sent the first. Sync
+// deletes the conntrack entries of flows to frontends that changed if their
+// first datagram, sent now, would go elsewhere or nowhere, and no others.
+//
+// Each run of iptables waits for the xtables lock of the legacy backend for five
+// seconds at the most; the error then names the process that holds it, if that can
+// be seen from here.
 //
 // The package starts no goroutine that outlives a call.
 //
 // # What it needs
 //
-// Linux with iptables 1.8 or later of either backend, xt_conntrack, xt_comment,
-// xt_addrtype, xt_multiport (without sets), REDIRECT or DNAT, and REJECT;
-// CAP_NET_ADMIN and CAP_NET_RAW in the network namespace. The legacy backend also
-// writes a lock file, /run/xtables.lock unless the environment variable
-// XTABLES_LOCKFILE names another. Elsewhere every call returns
-// [errors.ErrUnsupported].
+// Linux with iptables 1.8 or later of either backend, the tables mangle, nat
+// and filter, xt_conntrack, xt_comment, xt_addrtype, xt_set or xt_multiport,
+// REDIRECT or DNAT, and REJECT; CAP_NET_ADMIN and CAP_NET_RAW in the network
+// namespace. The legacy backend also writes a lock file, /run/xtables.lock
+// unless the environment variable XTABLES_LOCKFILE names another. Elsewhere
+// every call returns [errors.ErrUnsupported].
 package redirect

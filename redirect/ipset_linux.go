@@ -6,28 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // maxMembers bounds a hash. It costs no memory until used; the kernel's default
 // of 65,536 is less than what large clusters have.
 const maxMembers = 1 << 20
 
-// membersPerMessage keeps one message, of 44 bytes a member, below the 64 KiB that
-// an attribute can hold.
-const membersPerMessage = 1000
+// membersPerMessage keeps one message, of at most 84 bytes a member, below the
+// 64 KiB that an attribute can hold.
+const membersPerMessage = 700
 
 // busyWait is how long destroying a set waits for rules that still hold it: nft
 // frees deleted rules after a grace period, in the background.
 const busyWait = 5 * time.Second
-
-var ipProtocols = map[lb.Protocol]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
 
 // setRequest sends a request about one set. Unlike the netlink library's own
 // functions it takes many members in one message, and does not panic on an error
@@ -45,18 +42,20 @@ func setRequest(command int, set string, attrs []byte) ([]map[uint16][]byte, err
 
 // createSet makes a set, or leaves one of the same name as it is.
 func (s shape) createSet(name string) error {
-	family, revision := uint8(unix.NFPROTO_UNSPEC), uint8(0)
+	kind, family, revision := setType(name), s.family(), uint8(0)
 	var data []byte
-	switch setTypes[name] {
-	case hashIPPort:
-		// Revision 1 is the first that knows SCTP (kernel 2.6.39).
-		family, revision = s.family(), 1
-		data = attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
+	switch kind {
 	case bitmapPort:
+		family = unix.NFPROTO_UNSPEC
 		data = attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
 		data = attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
+	case hashIPPort, hashIPPortNet:
+		revision = 1 // the first that knows SCTP (kernel 2.6.39)
+		fallthrough
+	default:
+		data = attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
 	}
-	b := attrString(nil, nl.IPSET_ATTR_TYPENAME, setTypes[name])
+	b := attrString(nil, nl.IPSET_ATTR_TYPENAME, kind)
 	b = attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
 	b = attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
 	_, err := setRequest(nl.IPSET_CMD_CREATE, s.set(name), attrNested(b, nl.IPSET_ATTR_DATA, data))
@@ -66,54 +65,66 @@ func (s shape) createSet(name string) error {
 	return nil
 }
 
-// readSet returns what is really in a set.
-func (s shape) readSet(name string) (map[member]bool, error) {
+// readSet returns what is really in a set, sorted.
+func (s shape) readSet(name string) ([]member, error) {
 	msgs, err := setRequest(nl.IPSET_CMD_LIST, s.set(name), nil)
 	if err != nil {
 		return nil, fmt.Errorf("list set %s: %w", s.set(name), err)
 	}
-	out := make(map[member]bool)
+	var out []member
+	var broken error
 	for _, m := range msgs {
-		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && nl.BytesToString(kind) != setTypes[name] {
-			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.set(name), nl.BytesToString(kind), setTypes[name])
+		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && unix.ByteSliceToString(kind) != setType(name) {
+			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.set(name), unix.ByteSliceToString(kind), setType(name))
 		}
-		list, err := nl.ParseRouteAttr(m[nl.IPSET_ATTR_ADT])
-		if err != nil {
+		err := eachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
+			e, err := parseMember(v)
+			broken = errors.Join(broken, err)
+			out = append(out, e)
+		})
+		if err := errors.Join(err, broken); err != nil {
 			return nil, fmt.Errorf("list set %s: %w", s.set(name), err)
 		}
-		for _, a := range list {
-			e, err := parseMember(a.Value)
-			if err != nil {
-				return nil, fmt.Errorf("list set %s: %w", s.set(name), err)
-			}
-			out[e] = true
-		}
 	}
+	slices.SortFunc(out, member.compare)
 	return out, nil
 }
 
+// parseMember reads an element of any type of set, also one that no plan has, such
+// that it can be deleted.
 func parseMember(b []byte) (member, error) {
-	a, err := attributes(b)
-	if err != nil {
-		return member{}, err
-	}
 	var e member
-	if p := a[nl.IPSET_ATTR_PORT]; len(p) == 2 {
-		e.port = binary.BigEndian.Uint16(p)
-	}
-	for proto, number := range ipProtocols {
-		if v := a[nl.IPSET_ATTR_PROTO]; len(v) == 1 && v[0] == number {
-			e.protocol = proto
+	var ip, ip2 netip.Addr
+	bits := -1
+	err := eachAttr(b, func(kind uint16, v []byte) {
+		switch {
+		case kind == nl.IPSET_ATTR_IP:
+			ip = parseIP(v)
+		case kind == nl.IPSET_ATTR_IP2:
+			ip2 = parseIP(v)
+		case (kind == nl.IPSET_ATTR_CIDR || kind == nl.IPSET_ATTR_CIDR2) && len(v) == 1:
+			bits = int(v[0])
+		case kind == nl.IPSET_ATTR_PORT && len(v) == 2:
+			e.port = binary.BigEndian.Uint16(v)
+		case kind == nl.IPSET_ATTR_PROTO && len(v) == 1:
+			e.protocol = v[0]
 		}
+	})
+	switch {
+	case ip2.IsValid():
+		e.addr, e.net = ip, netip.PrefixFrom(ip2, bits)
+	case bits >= 0:
+		e.net = netip.PrefixFrom(ip, bits)
+	default:
+		e.addr = ip
 	}
-	ip, err := attributes(a[nl.IPSET_ATTR_IP])
-	if err != nil {
-		return member{}, err
-	}
-	for _, v := range ip {
-		e.addr, _ = netip.AddrFromSlice(v)
-	}
-	return e, nil
+	return e, err
+}
+
+// parseIP reads an address, which is nested once more.
+func parseIP(b []byte) (ip netip.Addr) {
+	eachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
+	return ip
 }
 
 // changeSet adds or deletes members and returns the number of messages sent. A
@@ -143,20 +154,34 @@ func (s shape) changeSet(command int, name string, list []member) (uint64, error
 func (e member) data(line int) []byte {
 	var b []byte
 	if e.addr.IsValid() {
-		kind := nl.IPSET_ATTR_IPADDR_IPV4
-		if e.addr.Is6() {
-			kind = nl.IPSET_ATTR_IPADDR_IPV6
-		}
-		b = attrNested(b, nl.IPSET_ATTR_IP, attr(nil, kind|unix.NLA_F_NET_BYTEORDER, e.addr.AsSlice()))
-		b = attr(b, nl.IPSET_ATTR_PROTO, []byte{ipProtocols[e.protocol]})
+		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.addr))
+		b = attr(b, nl.IPSET_ATTR_PROTO, []byte{e.protocol})
 	}
-	b = attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port))
+	switch {
+	case e.net.IsValid() && e.addr.IsValid():
+		b = attrNested(b, nl.IPSET_ATTR_IP2, ipData(e.net.Addr()))
+		b = attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.net.Bits())})
+	case e.net.IsValid():
+		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.net.Addr()))
+		b = attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.net.Bits())})
+	}
+	if e.addr.IsValid() || !e.net.IsValid() { // all types but hash:net
+		b = attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port))
+	}
 	return attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
+}
+
+func ipData(ip netip.Addr) []byte {
+	kind := nl.IPSET_ATTR_IPADDR_IPV4
+	if ip.Is6() {
+		kind = nl.IPSET_ATTR_IPADDR_IPV6
+	}
+	return attr(nil, kind|unix.NLA_F_NET_BYTEORDER, ip.AsSlice())
 }
 
 // createSets makes all sets that are not there.
 func (s shape) createSets() error {
-	for name := range setTypes {
+	for _, name := range setOrder {
 		if err := s.createSet(name); err != nil {
 			return err
 		}
@@ -166,8 +191,8 @@ func (s shape) createSets() error {
 
 // readSets returns what is really in all sets.
 func (s shape) readSets() (sets, error) {
-	all := make(sets, len(setTypes))
-	for name := range setTypes {
+	all := make(sets, len(setOrder))
+	for _, name := range setOrder {
 		m, err := s.readSet(name)
 		if err != nil {
 			return nil, err
@@ -183,7 +208,7 @@ func (s shape) destroySets(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, busyWait)
 	defer cancel()
 	var errs []error
-	for name := range setTypes {
+	for _, name := range setOrder {
 		errs = append(errs, destroySet(ctx, s.set(name)))
 	}
 	return errors.Join(errs...)

@@ -31,7 +31,7 @@ type IPTables struct {
 	// NoIPSet makes one rule per frontend even if the kernel has sets.
 	NoIPSet bool
 
-	restores, setOps, flows atomic.Uint64
+	restores, setOps, flows, oldChains atomic.Uint64
 
 	kernel kernel
 }
@@ -58,20 +58,27 @@ type Facts struct {
 // we may not use it, and errors.ErrUnsupported on other systems than Linux.
 func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.kernel.probe(ctx, t) }
 
-// Sync makes the kernel steer what the plan says and nothing else, in one
-// transaction, and deletes the conntrack entries of UDP flows that would otherwise
-// stay on a path that has changed. The first Sync, and each one after an error or
-// after Verify returned false, reads what is there and writes the whole; others
-// write the difference, and nothing if there is none.
+// Sync makes the kernel do what the plan says and nothing else, and deletes the
+// conntrack entries of UDP flows that would otherwise stay on a path that has
+// changed. The first Sync, and each one after an error or after Verify returned
+// false, reads what is there and writes the whole; others write the difference,
+// and nothing if there is none.
+//
+// The first one that succeeds also removes what kube-proxy's removed userspace mode
+// has left: the chains KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST,
+// KUBE-NODEPORT-CONTAINER, KUBE-NODEPORT-HOST and KUBE-NODEPORT-NON-LOCAL of this
+// address family, in both backends of iptables. Stats tells how many there were.
 //
 // On an error the rules are those of before or those of the plan, frontends that
 // are in both are steered, and Sync is to be called again. A plan that
 // contradicts itself is an error that changes nothing.
 func (t *IPTables) Sync(ctx context.Context, plan Plan) error { return t.kernel.sync(ctx, t, plan) }
 
-// Verify reports whether the jumps, as many rules as were written, and the
-// members of sets are still there; if not, call Sync. False is no error. It
-// runs about ten processes and is meant for a period of tens of seconds.
+// Verify reports whether our chains, the jumps to them and our sets hold what the
+// last Sync wrote and nothing else, and each jump is the first rule of its chain;
+// if not, call Sync. False is no error. It runs no process with the nf_tables
+// backend and one with the legacy backend, and is meant for a period of seconds:
+// with 10,000 frontends it takes 11 ms and 15 ms (AMD EPYC, 2 cores, kernel 6.18).
 func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.kernel.verify(ctx, t) }
 
 // Stats is what a steerer has done since it was made.
@@ -79,19 +86,18 @@ type Stats struct {
 	Restores     uint64 // runs of iptables-restore
 	SetOps       uint64 // netlink messages that changed a set's members
 	FlowsDeleted uint64 // conntrack entries
+	OldChains    uint64 // chains of kube-proxy's userspace mode that were removed
 }
 
 // Stats may be called by any goroutine.
 func (t *IPTables) Stats() Stats {
-	return Stats{t.restores.Load(), t.setOps.Load(), t.flows.Load()}
+	return Stats{t.restores.Load(), t.setOps.Load(), t.flows.Load(), t.oldChains.Load()}
 }
 
 // Cleanup removes every trace of any steerer of this package from the network
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of
 // UDP flows, of both address families and both backends of iptables, and the
-// chains of kube-proxy's removed userspace mode (KUBE-PORTALS-CONTAINER,
-// KUBE-PORTALS-HOST, KUBE-NODEPORT-CONTAINER, KUBE-NODEPORT-HOST and
-// KUBE-NODEPORT-NON-LOCAL). An nft table that did not exist before is
+// chains of kube-proxy's removed userspace mode that Sync removes too. An nft table that did not exist before is
 // removed if nobody else has put anything in it. A table of the legacy backend
 // cannot be removed, and stays empty.
 //

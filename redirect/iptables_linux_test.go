@@ -35,20 +35,21 @@ func TestSteer(t *testing.T) {
 
 func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 	v6 := s.IPv6
-	tcpPort, udpPort, nodeUDPPort := serveTCP(t, address), serveUDP(t, address), serveUDP(t, address)
+	tcpPort, udpPort := serveTCP(t, address), serveUDP(t, address)
+	serveTCP(t, ":30080")
+	serveUDP(t, ":30080")
 	at := func(n int, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(v6, n), port) }
 	onNode := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(nodeAddr[v6], port) }
-	anywhere := netip.AddrPortFrom(unspecified(v6), 30080)
-	anywhereUDP := netip.AddrPortFrom(unspecified(v6), 30053)
+	anywhere := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(unspecified(v6), port) }
 	syncPlan(t, s, Plan{
 		TCPPort: tcpPort,
-		TCP:     []netip.AddrPort{at(1, 80), at(2, 443), anywhere, netip.AddrPortFrom(vip(!v6, 1), 80)},
-		Ported:  []Ported{{udp(at(1, 53)), udpPort}, {udp(anywhereUDP), nodeUDPPort}},
-		Refuse: []lb.Frontend{tcp(at(3, 80)), udp(at(3, 53)),
-			tcp(netip.AddrPortFrom(unspecified(v6), 30081)), udp(netip.AddrPortFrom(unspecified(v6), 30054))},
+		TCP:     []netip.AddrPort{at(1, 80), at(2, 443), onNode(443), netip.AddrPortFrom(vip(!v6, 1), 80)},
+		Ported:  []Ported{{udp(at(1, 53)), udpPort}, {udp(onNode(53)), udpPort}},
+		Accept:  []lb.Frontend{tcp(anywhere(30080)), udp(anywhere(30080))},
+		Refuse:  []lb.Frontend{tcp(at(3, 80)), udp(at(3, 53)), tcp(anywhere(30081)), udp(anywhere(30081))},
 	})
 	for _, host := range []string{"client", "node"} {
-		for _, addr := range []netip.AddrPort{at(1, 80), at(2, 443), onNode(30080)} {
+		for _, addr := range []netip.AddrPort{at(1, 80), at(2, 443), onNode(443), onNode(30080)} {
 			err := l.from(host, func() error {
 				got, err := askTCP(addr)
 				if err == nil && got != addr.String() {
@@ -60,7 +61,7 @@ func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 				t.Errorf("TCP %s from the %s: %v", addr, host, err)
 			}
 		}
-		for addr, port := range map[netip.AddrPort]uint16{at(1, 53): udpPort, onNode(30053): nodeUDPPort} {
+		for addr, port := range map[netip.AddrPort]uint16{at(1, 53): udpPort, onNode(53): udpPort, onNode(30080): 30080} {
 			err := l.from(host, func() error {
 				got, err := askUDP(0, addr)
 				if want := fmt.Sprintf("%d hello", port); err == nil && got != want {
@@ -80,7 +81,7 @@ func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 			}
 		}
 		for what, addr := range map[string]netip.AddrPort{
-			"no endpoints": at(3, 53), "node port, no endpoints": onNode(30054), "straight to the proxy": onNode(udpPort)} {
+			"no endpoints": at(3, 53), "node port, no endpoints": onNode(30081), "straight to the proxy": onNode(udpPort)} {
 			err := l.from(host, func() error { _, err := askUDP(0, addr); return err })
 			if !refused(err) {
 				t.Errorf("%s: UDP %s from the %s: %v, want refused", what, addr, host, err)

@@ -25,12 +25,26 @@ import (
 // patience bounds every wait for something that happens at once if it happens.
 const patience = 5 * time.Second
 
+// quiet is how long the absence of an answer is waited for. An answer that comes
+// comes within a fraction of it.
+const quiet = 250 * time.Millisecond
+
 // Addresses of the lab. Service addresses are routed to the node by the client,
-// and to the client by the node, so that neither has them.
+// and to the world by the node, so that neither has them. The client has a second
+// address, that of a pod of the node.
 var (
 	nodeAddr   = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.1"), true: netip.MustParseAddr("fd01::1")}
 	clientAddr = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.2"), true: netip.MustParseAddr("fd01::2")}
+	podAddr    = map[bool]netip.Addr{false: netip.MustParseAddr("10.244.0.2"), true: netip.MustParseAddr("fd44::2")}
 )
+
+// podNet is where the pods of the node are.
+func podNet(ipv6 bool) netip.Prefix {
+	return netip.PrefixFrom(podAddr[ipv6], map[bool]int{false: 24, true: 64}[ipv6]).Masked()
+}
+
+// alone is the prefix of one address.
+func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // vip returns a service address.
 func vip(ipv6 bool, n int) netip.Addr {
@@ -43,13 +57,13 @@ func vip(ipv6 bool, n int) netip.Addr {
 // lab is two hosts, each a network namespace: the node, in which the test runs,
 // and a client, which reaches everything through the node.
 type lab struct {
-	t      *testing.T
-	client netns.NsHandle
+	t            *testing.T
+	node, client netns.NsHandle
 }
 
 // newNode moves the test to a network namespace of its own until it ends. Child
 // processes inherit it, as the goroutine keeps its thread.
-func newNode(t *testing.T) {
+func newNode(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: needs root, or a user namespace: run under unshare -rn")
@@ -74,22 +88,24 @@ func newNode(t *testing.T) {
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	newNode(t)
-	node, err := netns.Get()
-	check(t, err)
-	defer node.Close()
 	l := &lab{t: t}
+	noDAD(t)
+	var err error
+	l.node, err = netns.Get()
+	check(t, err)
+	t.Cleanup(func() { l.node.Close() })
 	l.client, err = netns.New()
 	check(t, err)
 	t.Cleanup(func() { l.client.Close() })
 	up(t, "lo")
-	check(t, netns.Set(node))
+	noDAD(t)
+	check(t, netns.Set(l.node))
 
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "node0"
 	check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "client0", PeerNamespace: netlink.NsFd(l.client)}))
-	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		check(t, os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0))
-	}
+	sysctl(t, "ipv4/ip_forward", "1")
+	sysctl(t, "ipv6/conf/all/forwarding", "1")
 	// The node's way to the rest of the world, where service addresses would go
 	// if they were not steered.
 	uplink := netlink.NewLinkAttrs()
@@ -101,8 +117,17 @@ func newLab(t *testing.T) *lab {
 	for ipv6 := range nodeAddr {
 		check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Dst: everywhere(ipv6), Scope: netlink.SCOPE_LINK}))
 	}
+	inside := up(t, "node0").Attrs().Index
+	for _, pod := range podAddr {
+		check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: inside, Dst: network(alone(pod)), Scope: netlink.SCOPE_LINK}))
+	}
 	check(t, l.onClient(func() error {
 		configure(t, "client0", clientAddr)
+		for _, pod := range podAddr {
+			if err := netlink.AddrAdd(up(t, "client0"), &netlink.Addr{IPNet: network(alone(pod)), Flags: unix.IFA_F_NODAD}); err != nil {
+				return err
+			}
+		}
 		for ipv6, gateway := range nodeAddr {
 			if err := netlink.RouteAdd(&netlink.Route{Dst: everywhere(ipv6), Gw: gateway.AsSlice()}); err != nil {
 				return err
@@ -113,11 +138,29 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
+// noDAD switches duplicate address detection off for links to come. It keeps their
+// link-local addresses, which ask for neighbours, unused for two seconds.
+func noDAD(t *testing.T) {
+	t.Helper()
+	sysctl(t, "ipv6/conf/all/accept_dad", "0")
+	sysctl(t, "ipv6/conf/default/accept_dad", "0")
+}
+
+// sysctl sets a variable of the network namespace of the calling thread.
+func sysctl(t *testing.T, name, value string) {
+	t.Helper()
+	check(t, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0))
+}
+
 func everywhere(ipv6 bool) *net.IPNet {
 	if ipv6 {
 		return &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	}
 	return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+}
+
+func network(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // configure gives an interface its addresses.
@@ -133,7 +176,7 @@ func configure(t *testing.T, name string, own map[bool]netip.Addr) {
 	}
 }
 
-func up(t *testing.T, name string) netlink.Link {
+func up(t testing.TB, name string) netlink.Link {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
 	check(t, err)
@@ -141,12 +184,15 @@ func up(t *testing.T, name string) netlink.Link {
 	return link
 }
 
-// onClient runs f in the client's namespace, on a thread that ends with it.
-func (l *lab) onClient(f func() error) error {
+// onClient runs f in the client's namespace.
+func (l *lab) onClient(f func() error) error { return within(l.client, f) }
+
+// within runs f in a namespace, on a thread that ends with it.
+func within(ns netns.NsHandle, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		err := netns.Set(l.client)
+		err := netns.Set(ns)
 		if err == nil {
 			err = f()
 		}
@@ -163,7 +209,7 @@ func (l *lab) from(host string, f func() error) error {
 	return l.onClient(f)
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -204,12 +250,21 @@ func serveTCP(t *testing.T, address string) uint16 {
 
 // askTCP connects and returns what the server says.
 func askTCP(addr netip.AddrPort) (string, error) {
-	c, err := net.DialTimeout("tcp", addr.String(), patience)
+	return askTCPFrom(netip.Addr{}, addr, patience)
+}
+
+// askTCPFrom does so from an address, if it is valid, and waits for so long.
+func askTCPFrom(local netip.Addr, addr netip.AddrPort, wait time.Duration) (string, error) {
+	d := net.Dialer{Timeout: wait}
+	if local.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
+	}
+	c, err := d.Dial("tcp", addr.String())
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(wait))
 	var b bytes.Buffer
 	_, err = b.ReadFrom(c)
 	return b.String(), err
@@ -250,13 +305,18 @@ func serveUDP(t *testing.T, address string) uint16 {
 // port of 0 is any. Where the packet is rejected before it leaves the host, send(2)
 // says EPERM, and only the next call has what the ICMP message said.
 func askUDP(local uint16, addr netip.AddrPort) (string, error) {
-	d := net.Dialer{LocalAddr: &net.UDPAddr{Port: int(local)}, Timeout: patience}
+	return askUDPFrom(netip.AddrPortFrom(unspecified(addr.Addr().Is6()), local), addr, patience)
+}
+
+// askUDPFrom does so from an address and waits for so long.
+func askUDPFrom(local, addr netip.AddrPort, wait time.Duration) (string, error) {
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(local)}
 	c, err := d.Dial("udp", addr.String())
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(wait))
 	if _, err := c.Write([]byte("hello")); err != nil && !errors.Is(err, syscall.EPERM) {
 		return "", err
 	}
@@ -266,6 +326,12 @@ func askUDP(local uint16, addr netip.AddrPort) (string, error) {
 }
 
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// silent reports whether nothing came back at all, not even a refusal.
+func silent(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
 
 // output runs a program in the test's namespace.
 func output(t *testing.T, name string, args ...string) string {
@@ -338,14 +404,17 @@ func (v variant) steerer() *IPTables {
 // eachVariant runs a test in each backend, with and without sets, in both
 // families.
 func eachVariant(t *testing.T, f func(t *testing.T, v variant)) {
-	for _, v := range []variant{
-		{"nft", "iptables-nft", false, false},
-		{"nft without sets", "iptables-nft", false, true},
-		{"nft IPv6", "ip6tables-nft", true, false},
-		{"legacy", "iptables-legacy", false, false},
-		{"legacy without sets", "iptables-legacy", false, true},
-		{"legacy IPv6", "ip6tables-legacy", true, false},
-	} {
+	for i := range 8 {
+		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&2 != 0}
+		if i&4 != 0 {
+			v.name, v.command = "legacy", "iptables-legacy"
+		}
+		if v.ipv6 {
+			v.name, v.command = v.name+" IPv6", "ip6"+strings.TrimPrefix(v.command, "ip")
+		}
+		if v.noSets {
+			v.name += " without sets"
+		}
 		t.Run(v.name, func(t *testing.T) {
 			for _, name := range []string{v.command, "ipset"} {
 				if _, err := exec.LookPath(name); err != nil {

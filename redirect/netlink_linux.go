@@ -45,15 +45,37 @@ func netfilterRequest(subsystem, command, flags int, family uint8, attrs []byte)
 
 // attributes parses netlink attributes. Of equal ones the last stays.
 func attributes(b []byte) (map[uint16][]byte, error) {
-	list, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil, fmt.Errorf("parse netlink attributes: %w", err)
+	out := make(map[uint16][]byte)
+	err := eachAttr(b, func(kind uint16, value []byte) { out[kind] = value })
+	return out, err
+}
+
+// eachAttr calls f with each netlink attribute, without its flags. It allocates
+// nothing, since sets have many.
+func eachAttr(b []byte, f func(kind uint16, value []byte)) error {
+	for len(b) > 0 {
+		if len(b) < unix.SizeofNlAttr {
+			return fmt.Errorf("parse netlink attributes: %d bytes left over", len(b))
+		}
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofNlAttr || n > len(b) {
+			return fmt.Errorf("parse netlink attributes: length %d in %d bytes", n, len(b))
+		}
+		f(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofNlAttr:n])
+		b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
 	}
-	out := make(map[uint16][]byte, len(list))
-	for _, a := range list {
-		out[a.Attr.Type&nl.NLA_TYPE_MASK] = a.Value
-	}
-	return out, nil
+	return nil
+}
+
+// nested returns the attribute of a kind among others, nil if it is not there.
+func nested(b []byte, kind uint16) []byte {
+	var out []byte
+	eachAttr(b, func(k uint16, value []byte) {
+		if k == kind {
+			out = value
+		}
+	})
+	return out
 }
 
 // attr appends one attribute. Netlink aligns to four bytes and is in host order

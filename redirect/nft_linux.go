@@ -42,7 +42,7 @@ func nftTables(family uint8) ([]string, error) {
 	}
 	var names []string
 	for _, m := range msgs {
-		names = append(names, nl.BytesToString(m[unix.NFTA_TABLE_NAME]))
+		names = append(names, unix.ByteSliceToString(m[unix.NFTA_TABLE_NAME]))
 	}
 	return names, nil
 }
@@ -56,10 +56,10 @@ func nftChains(family uint8, table string) ([]nftChain, error) {
 	}
 	var chains []nftChain
 	for _, m := range msgs {
-		if nl.BytesToString(m[unix.NFTA_CHAIN_TABLE]) != table {
+		if unix.ByteSliceToString(m[unix.NFTA_CHAIN_TABLE]) != table {
 			continue
 		}
-		c := nftChain{name: nl.BytesToString(m[unix.NFTA_CHAIN_NAME])}
+		c := nftChain{name: unix.ByteSliceToString(m[unix.NFTA_CHAIN_NAME])}
 		_, c.base = m[unix.NFTA_CHAIN_HOOK]
 		if v := m[unix.NFTA_CHAIN_POLICY]; len(v) == 4 {
 			c.accept = binary.BigEndian.Uint32(v) == nfAccept
@@ -77,9 +77,9 @@ func (s shape) marks() ([]byte, error) {
 		return nil, err
 	}
 	var b script
-	for _, table := range []string{"nat", "filter"} {
-		if !slices.Contains(have, table) {
-			b.table(table)
+	for _, t := range tables {
+		if !slices.Contains(have, t.name) {
+			b.table(t.name)
 			b.chain(markChain)
 			b.commit()
 		}

@@ -14,28 +14,62 @@ func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
 func frontend(p lb.Protocol, s string) lb.Frontend { return lb.Frontend{Protocol: p, Addr: addr(s)} }
 
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// addrsByValue has cmp compare addresses with ==.
+var addrsByValue = cmp.Options{
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
 func TestPlanFamily(t *testing.T) {
 	plan := Plan{
 		TCPPort: 40000,
-		TCP:     []netip.AddrPort{addr("0.0.0.0:30080"), addr("10.96.0.2:80"), addr("[fd96::1]:80"), addr("10.96.0.1:80"), addr("[::ffff:10.96.0.1]:80")},
+		TCP:     []netip.AddrPort{addr("10.96.0.2:80"), addr("[fd96::1]:80"), addr("10.96.0.1:80"), addr("[::ffff:10.96.0.1]:80")},
 		Ported: []Ported{
-			{frontend(lb.UDP, "[::]:30053"), 40002},
+			{frontend(lb.UDP, "[fd96::a]:53"), 40002},
 			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
 			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
 		},
-		Refuse: []lb.Frontend{frontend(lb.UDP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1")},
+		Accept:      []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.1.0.1:30080"), frontend(lb.TCP, "[::]:30080")},
+		Refuse:      []lb.Frontend{frontend(lb.UDP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1")},
+		Drop:        []lb.Frontend{frontend(lb.UDP, "[::]:30081"), frontend(lb.TCP, "[fd96::9]:1")},
+		DropOutside: []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "10.96.0.2:80")},
+		Inside:      prefixes("10.244.1.7/24", "fd44::7/64", "::ffff:10.244.0.0/120", "10.244.1.0/24"),
+		Restricted: []Restricted{
+			{frontend(lb.TCP, "10.96.0.2:80"), prefixes("10.0.0.1/8", "fd00::/8", "10.0.0.0/8")},
+			{frontend(lb.TCP, "10.96.0.1:80"), prefixes("fd00::/8")},
+			{frontend(lb.UDP, "10.96.0.10:53"), prefixes("10.0.0.0/8", "0.0.0.0/0")},
+			{frontend(lb.TCP, "[fd96::1]:80"), prefixes("0.0.0.0/0", "fd00::/8")},
+		},
 	}
 	want := map[bool]Plan{
 		false: {
 			TCPPort: 40000,
-			TCP:     []netip.AddrPort{addr("10.96.0.1:80"), addr("10.96.0.2:80"), addr("0.0.0.0:30080")},
+			TCP:     []netip.AddrPort{addr("10.96.0.1:80"), addr("10.96.0.2:80")},
 			Ported:  []Ported{{frontend(lb.UDP, "10.96.0.10:53"), 40001}},
+			Accept:  []lb.Frontend{frontend(lb.TCP, "10.1.0.1:30080"), frontend(lb.TCP, "0.0.0.0:30080")},
 			Refuse:  []lb.Frontend{frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.UDP, "10.96.0.9:1")},
+
+			DropOutside: []lb.Frontend{frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "0.0.0.0:30080")},
+			Inside:      prefixes("10.244.0.0/24", "10.244.1.0/24"),
+			Restricted:  []Restricted{{frontend(lb.TCP, "10.96.0.1:80"), nil}, {frontend(lb.TCP, "10.96.0.2:80"), prefixes("10.0.0.0/8")}},
 		},
 		true: {
 			TCPPort: 40000,
 			TCP:     []netip.AddrPort{addr("[fd96::1]:80")},
-			Ported:  []Ported{{frontend(lb.UDP, "[::]:30053"), 40002}},
+			Ported:  []Ported{{frontend(lb.UDP, "[fd96::a]:53"), 40002}},
+			Accept:  []lb.Frontend{frontend(lb.TCP, "[::]:30080")},
+			Drop:    []lb.Frontend{frontend(lb.TCP, "[fd96::9]:1"), frontend(lb.UDP, "[::]:30081")},
+
+			Inside:     prefixes("fd44::/64"),
+			Restricted: []Restricted{{frontend(lb.TCP, "[fd96::1]:80"), prefixes("fd00::/8")}},
 		},
 	}
 	for ipv6, want := range want {
@@ -43,7 +77,7 @@ func TestPlanFamily(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, got, addrsByValue); diff != "" {
 			t.Errorf("family(%v) (-want +got):\n%s", ipv6, diff)
 		}
 	}
@@ -51,17 +85,31 @@ func TestPlanFamily(t *testing.T) {
 
 func TestPlanContradictions(t *testing.T) {
 	dns := frontend(lb.UDP, "10.96.0.10:53")
+	web := frontend(lb.TCP, "10.96.0.1:80")
+	node := frontend(lb.UDP, "0.0.0.0:30053")
+	list := func(f ...lb.Frontend) []lb.Frontend { return f }
 	for want, p := range map[string]Plan{
-		"no proxy port":           {TCP: []netip.AddrPort{addr("10.96.0.1:80")}},
-		"UDP 10.96.0.10:53: no":   {Ported: []Ported{{dns, 0}}},
-		"two proxy ports":         {Ported: []Ported{{dns, 1}, {dns, 2}}},
-		"both steered and":        {Ported: []Ported{{dns, 1}}, Refuse: []lb.Frontend{dns}},
-		"TCP 10.96.0.1:80: both":  {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}, Refuse: []lb.Frontend{frontend(lb.TCP, "10.96.0.1:80")}},
-		"only UDP and SCTP":       {Ported: []Ported{{frontend(lb.TCP, "10.96.0.1:80"), 1}}},
-		"no address":              {TCPPort: 1, TCP: []netip.AddrPort{{}}},
-		"no port":                 {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:0")}},
-		"invalid":                 {Refuse: []lb.Frontend{{Addr: addr("10.96.0.1:1")}}},
-		"no protocol, address or": {Refuse: []lb.Frontend{{Protocol: lb.TCP}}},
+		"no proxy port":            {TCP: []netip.AddrPort{addr("10.96.0.1:80")}},
+		"UDP 10.96.0.10:53: no":    {Ported: []Ported{{dns, 0}}},
+		"two proxy ports":          {Ported: []Ported{{dns, 1}, {dns, 2}}},
+		"steered and refused":      {Ported: []Ported{{dns, 1}}, Refuse: list(dns)},
+		"TCP 10.96.0.1:80: both":   {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}, Refuse: list(web)},
+		"steered and dropped":      {TCPPort: 1, TCP: []netip.AddrPort{addr("[::ffff:10.96.0.1]:80")}, Drop: list(web)},
+		"steered and accepted":     {Ported: []Ported{{dns, 1}}, Accept: list(dns)},
+		"accepted and refused":     {Accept: list(node), Refuse: list(node)},
+		"accepted and dropped":     {Accept: list(node), Drop: list(node)},
+		"refused and dropped":      {Refuse: list(node), Drop: list(node)},
+		"only UDP and SCTP":        {Ported: []Ported{{web, 1}}},
+		"no protocol, address or":  {Refuse: list(lb.Frontend{Protocol: lb.TCP})},
+		"TCP invalid AddrPort: no": {TCPPort: 1, TCP: []netip.AddrPort{{}}},
+		"TCP 10.96.0.1:0: no":      {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:0")}},
+		"invalid 10.96.0.1:1: no":  {DropOutside: list(lb.Frontend{Addr: addr("10.96.0.1:1")})},
+		"listened on, not steered": {TCPPort: 1, TCP: []netip.AddrPort{addr("0.0.0.0:30080")}},
+		"UDP 0.0.0.0:30053: a":     {Ported: []Ported{{node, 1}}},
+		"cannot be restricted":     {Restricted: []Restricted{{Frontend: node}}},
+		"restricted twice":         {Restricted: []Restricted{{Frontend: web}, {Frontend: web}}},
+		"not valid":                {Inside: []netip.Prefix{{}}},
+		"80: plan prefix":          {Restricted: []Restricted{{web, []netip.Prefix{{}}}}},
 	} {
 		if _, err := p.family(false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("family: %v, want %q", err, want)

@@ -105,12 +105,21 @@ func (k *kernel) try(ctx context.Context, s shape) (reterr error) {
 	if s.ipv6 {
 		addr = netip.MustParseAddr("2001:db8::1")
 	}
-	at := netip.AddrPortFrom(addr, 1)
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
+	some := func(port uint16) []lb.Frontend {
+		return []lb.Frontend{{Protocol: lb.TCP, Addr: at(port)}, {Protocol: lb.UDP, Addr: netip.AddrPortFrom(unspecified(s.ipv6), port)}}
+	}
+	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
 	plan := Plan{
-		TCPPort: 1,
-		TCP:     []netip.AddrPort{at, netip.AddrPortFrom(unspecified(s.ipv6), 2)},
-		Ported:  []Ported{{lb.Frontend{Protocol: lb.UDP, Addr: at}, 1}},
-		Refuse:  []lb.Frontend{{Protocol: lb.TCP, Addr: netip.AddrPortFrom(addr, 2)}, {Protocol: lb.UDP, Addr: netip.AddrPortFrom(addr, 2)}},
+		TCPPort:     1,
+		TCP:         []netip.AddrPort{at(1)},
+		Ported:      []Ported{{lb.Frontend{Protocol: lb.UDP, Addr: at(1)}, 1}},
+		Accept:      some(2),
+		Refuse:      append(some(3), lb.Frontend{Protocol: lb.UDP, Addr: at(3)}),
+		Drop:        some(4),
+		DropOutside: some(5),
+		Inside:      host,
+		Restricted:  []Restricted{{lb.Frontend{Protocol: lb.TCP, Addr: at(1)}, host}},
 	}
 	if s.sets {
 		defer func() { reterr = errors.Join(reterr, s.destroySets(ctx)) }()
@@ -130,10 +139,7 @@ func (k *kernel) try(ctx context.Context, s shape) (reterr error) {
 // no jump may lead.
 func (s shape) unrender() []byte {
 	var b script
-	for _, t := range []struct {
-		name   string
-		chains []string
-	}{{"nat", natChains}, {"filter", filterChains}} {
+	for _, t := range tables {
 		b.table(t.name)
 		for _, c := range t.chains {
 			b.chain(s.chain(c)) // empties it

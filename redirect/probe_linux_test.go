@@ -12,8 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 )
 
 // probeCommand names the variable that makes this program a process that probes
@@ -104,15 +103,43 @@ func TestLockFile(t *testing.T) {
 	if _, err := (&IPTables{Command: "iptables-legacy", NoIPSet: true}).Probe(t.Context()); err != nil {
 		t.Errorf("Probe with another lock file: %v", err)
 	}
-	f, err := os.Open(lock)
+}
+
+// TestLockHolder has another process keep the xtables lock, for longer than we
+// wait and for longer than the caller does.
+func TestLockHolder(t *testing.T) {
+	newNode(t)
+	lock := filepath.Join(t.TempDir(), "lock")
+	t.Setenv("XTABLES_LOCKFILE", lock)
+	s := &IPTables{Command: "iptables-legacy", NoIPSet: true}
+	syncPlan(t, s, Plan{})
+
+	holder := exec.Command("flock", lock, "sh", "-c", "echo locked; read end")
+	in, err := holder.StdinPipe()
 	check(t, err)
-	defer f.Close()
-	check(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	out, err := holder.StdoutPipe()
+	check(t, err)
+	check(t, holder.Start())
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	blamed := fmt.Sprintf("held by process %d (flock %s sh", holder.Process.Pid, lock)
+	change := Plan{TCPPort: 1}
 	ctx, cancel := context.WithTimeout(t.Context(), patience/20)
 	defer cancel()
-	if err := (&IPTables{Command: "iptables-legacy", NoIPSet: true}).Sync(ctx, Plan{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Sync while another holds the lock: %v", err)
+	if err := s.Sync(ctx, change); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), blamed) {
+		t.Errorf("Sync with a short deadline: %v, want %q", err, blamed)
 	}
+	start := time.Now()
+	if err := s.Sync(t.Context(), change); err == nil || !strings.Contains(err.Error(), blamed) {
+		t.Errorf("Sync: %v, want %q", err, blamed)
+	}
+	if took := time.Since(start); took > lockWait*time.Second+patience {
+		t.Errorf("Sync waited for %v", took)
+	}
+	check(t, in.Close())
+	holder.Wait() // read says that there is no line
+	syncPlan(t, s, change)
 }
 
 func TestProbeWarnsOfOtherBackend(t *testing.T) {

@@ -12,12 +12,15 @@ import (
 
 // Names of chains, without their prefix.
 const (
-	chainSteer  = "STEER"
-	chainTCP    = "TCP"
-	chainUDP    = "UDP"
-	chainSCTP   = "SCTP"
-	chainInput  = "INPUT"
-	chainRefuse = "REFUSE"
+	chainPrerouting = "PREROUTING"
+	chainOutside    = "OUTSIDE"
+	chainDrop       = "DROP"
+	chainSteer      = "STEER"
+	chainTCP        = "TCP"
+	chainUDP        = "UDP"
+	chainSCTP       = "SCTP"
+	chainInput      = "INPUT"
+	chainRefuse     = "REFUSE"
 )
 
 const (
@@ -29,12 +32,17 @@ const (
 	markChain = chainPrefix + "CREATED-TABLE"
 )
 
-// natChains and filterChains are all chains of ours, in the order they are
-// declared.
-var (
-	natChains    = []string{chainSteer, chainTCP, chainUDP, chainSCTP}
-	filterChains = []string{chainInput, chainRefuse}
-)
+// tables are those that we write to, and all chains of ours in them, in the order
+// in which they are written: nothing is steered before it is known who may ask.
+var tables = []struct {
+	name   string
+	chains []string
+	rules  func(shape, *script, Plan)
+}{
+	{"mangle", []string{chainPrerouting, chainOutside, chainDrop}, shape.screen},
+	{"nat", []string{chainSteer, chainTCP, chainUDP, chainSCTP}, shape.steer},
+	{"filter", []string{chainInput, chainRefuse}, shape.guard},
+}
 
 // jump is a rule in a chain of the kernel that leads to a chain of ours.
 type jump struct {
@@ -43,7 +51,11 @@ type jump struct {
 	comment         string
 }
 
+// jumps are at most one in each chain of the kernel, so that each can be its first
+// rule.
 var jumps = []jump{
+	{table: "mangle", from: "PREROUTING", to: chainPrerouting, newOnly: true, comment: "sluice: who may ask"},
+	{table: "mangle", from: "OUTPUT", to: chainDrop, newOnly: true, comment: "sluice: who may ask"},
 	{table: "nat", from: "PREROUTING", to: chainSteer, comment: "sluice: steer what comes in"},
 	{table: "nat", from: "OUTPUT", to: chainSteer, comment: "sluice: steer what starts here"},
 	{table: "filter", from: "INPUT", to: chainInput, newOnly: true, comment: "sluice: guard proxy ports"},
@@ -96,53 +108,57 @@ func (b *script) rule(chain, match, comment, target string) {
 	fmt.Fprintf(b, "-A %s %s-m comment --comment %q -j %s\n", chain, match, "sluice: "+comment, target)
 }
 
+// line appends an operation on a rule of another's chain.
+func (b *script) line(op, chain string, spec []string) {
+	fmt.Fprintf(b, "%s %s", op, chain)
+	for _, w := range spec {
+		if strings.Contains(w, " ") {
+			w = strconv.Quote(w)
+		}
+		fmt.Fprintf(b, " %s", w)
+	}
+	b.WriteByte('\n')
+}
+
 // render returns the input of iptables-restore --noflush that makes our chains
-// say what the plan says. It depends on its arguments only, and with sets not on
-// TCP frontends or on what is refused, so that equal text means that there is
+// say what the plan says. It depends on its arguments only, and with sets hardly
+// on anything but UDP and SCTP frontends, so that equal text means that there is
 // nothing to write. The plan is one of Plan.family.
 func (s shape) render(p Plan) []byte {
 	var b script
-	b.table("nat")
-	for _, c := range natChains {
-		b.chain(s.chain(c))
+	for _, t := range tables {
+		b.table(t.name)
+		for _, c := range t.chains {
+			b.chain(s.chain(c))
+		}
+		t.rules(s, &b, p)
+		b.commit()
 	}
-	b.rule(s.chain(chainSteer), "-p tcp", "TCP frontends", s.chain(chainTCP))
-	b.rule(s.chain(chainSteer), "-p udp", "UDP frontends", s.chain(chainUDP))
-	b.rule(s.chain(chainSteer), "-p sctp", "SCTP frontends", s.chain(chainSCTP))
-	s.tcp(&b, p)
-	for _, f := range p.Ported {
-		b.rule(s.chain(f.Frontend.Protocol.String()), to(f.Frontend), "to its own port", s.target(f.Port))
-	}
-	b.commit()
-
-	b.table("filter")
-	for _, c := range filterChains {
-		b.chain(s.chain(c))
-	}
-	s.guard(&b, p)
-	b.rule(s.chain(chainInput), "", "refuse without endpoints", s.chain(chainRefuse))
-	s.refuse(&b, p)
-	b.commit()
 	return b.Bytes()
 }
 
-// tcp writes the rules that steer all TCP frontends to the one TCP port.
-func (s shape) tcp(b *script, p Plan) {
-	chain := s.chain(chainTCP)
+// steer writes the rules of the nat table.
+func (s shape) steer(b *script, p Plan) {
+	b.rule(s.chain(chainSteer), "-p tcp", "TCP frontends", s.chain(chainTCP))
+	b.rule(s.chain(chainSteer), "-p udp", "UDP frontends", s.chain(chainUDP))
+	b.rule(s.chain(chainSteer), "-p sctp", "SCTP frontends", s.chain(chainSCTP))
 	switch {
 	case p.TCPPort == 0:
 	case s.sets:
-		b.rule(chain, "-p tcp "+s.member(setTCP, "dst,dst"), "to the TCP proxy", s.target(p.TCPPort))
-		b.rule(chain, "-p tcp "+s.member(setTCPNode, "dst")+local, "node ports to the TCP proxy", s.target(p.TCPPort))
+		b.rule(s.chain(chainTCP), "-p tcp "+s.member(setTCP, "dst,dst"), "to the TCP proxy", s.target(p.TCPPort))
 	default:
 		for _, addr := range p.TCP {
-			b.rule(chain, to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "to the TCP proxy", s.target(p.TCPPort))
+			b.rule(s.chain(chainTCP), to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "to the TCP proxy", s.target(p.TCPPort))
 		}
+	}
+	for _, f := range p.Ported {
+		b.rule(s.chain(f.Frontend.Protocol.String()), to(f.Frontend), "to its own port", s.target(f.Port))
 	}
 }
 
-// guard writes the rules that accept what was steered to a proxy port and reject
-// what was not.
+// guard writes the rules of the filter table: they accept what comes to the proxy
+// as it should, refuse what has no endpoints, and reject the rest that comes to the
+// proxy. An exact frontend goes before a node port.
 func (s shape) guard(b *script, p Plan) {
 	chain := s.chain(chainInput)
 	ports := s.proxyPorts(p)
@@ -162,11 +178,20 @@ func (s shape) guard(b *script, p Plan) {
 			b.rule(chain, to(f.Frontend), "numbered as its proxy port", "ACCEPT")
 		}
 	}
+	for _, match := range s.exactly(setAccept, p.Accept) {
+		b.rule(chain, match, "the proxy listens", "ACCEPT")
+	}
+	b.rule(chain, "", "refuse without endpoints", s.chain(chainRefuse))
+	for _, m := range s.nodePorts(setAcceptNode, p.Accept) {
+		b.rule(chain, m.match, "the proxy listens", "ACCEPT")
+	}
 	for _, m := range ports {
 		b.rule(chain, m.match, "straight to a proxy port", s.reject(m.protocol))
 	}
+	s.refuse(b, p)
 }
 
+// portMatch matches packets of one protocol.
 type portMatch struct {
 	protocol lb.Protocol
 	match    string
@@ -210,18 +235,53 @@ func (s shape) proxyPorts(p Plan) []portMatch {
 func (s shape) refuse(b *script, p Plan) {
 	chain := s.chain(chainRefuse)
 	const comment = "no endpoints"
-	if !s.sets {
+	if s.sets {
+		// Members hold a protocol, so that the second rule is for UDP and SCTP.
+		b.rule(chain, "-p tcp "+s.member(setRefuse, "dst,dst"), comment, s.reject(lb.TCP))
+		b.rule(chain, s.member(setRefuse, "dst,dst"), comment, s.reject(lb.UDP))
+	} else {
 		for _, f := range p.Refuse {
-			b.rule(chain, to(f), comment, s.reject(f.Protocol))
+			if !nodePort(f.Addr) {
+				b.rule(chain, to(f), comment, s.reject(f.Protocol))
+			}
 		}
-		return
 	}
-	// Members hold a protocol, so that the second rule is for UDP and SCTP.
-	b.rule(chain, "-p tcp "+s.member(setRefuse, "dst,dst"), comment, s.reject(lb.TCP))
-	b.rule(chain, s.member(setRefuse, "dst,dst"), comment, s.reject(lb.UDP))
-	for _, proto := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
-		b.rule(chain, "-p "+name(proto)+" "+s.member(setRefuseNode+proto.String(), "dst")+local, comment, s.reject(proto))
+	for _, m := range s.nodePorts(setRefuseNode, p.Refuse) {
+		b.rule(chain, m.match, comment, s.reject(m.protocol))
 	}
+}
+
+// exactly returns matches for those of a list of frontends that have an exact
+// address, which are the members of a set.
+func (s shape) exactly(set string, list []lb.Frontend) []string {
+	if s.sets {
+		return []string{s.member(set, "dst,dst")}
+	}
+	var out []string
+	for _, f := range list {
+		if !nodePort(f.Addr) {
+			out = append(out, to(f))
+		}
+	}
+	return out
+}
+
+// nodePorts returns matches for the node ports in a list of frontends, which are
+// the members of one set for each protocol.
+func (s shape) nodePorts(set string, list []lb.Frontend) []portMatch {
+	var out []portMatch
+	if s.sets {
+		for _, proto := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+			out = append(out, portMatch{proto, "-p " + name(proto) + " " + s.member(set+proto.String(), "dst") + local})
+		}
+		return out
+	}
+	for _, f := range list {
+		if nodePort(f.Addr) {
+			out = append(out, portMatch{f.Protocol, to(f)})
+		}
+	}
+	return out
 }
 
 // local matches packets to any address of this node.

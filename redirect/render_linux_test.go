@@ -19,17 +19,35 @@ var update = flag.Bool("update", false, "write testdata anew")
 // fullPlan has every kind of frontend, in both families.
 var fullPlan = Plan{
 	TCPPort: 40000,
-	TCP:     []netip.AddrPort{addr("10.96.0.1:443"), addr("10.96.0.2:80"), addr("0.0.0.0:30080"), addr("[fd96::1]:443"), addr("[::]:30080")},
+	TCP:     []netip.AddrPort{addr("10.96.0.1:443"), addr("10.96.0.2:80"), addr("192.0.2.1:30083"), addr("[fd96::1]:443")},
 	Ported: []Ported{
 		{frontend(lb.UDP, "10.96.0.10:53"), 40001},
-		{frontend(lb.UDP, "0.0.0.0:30053"), 40001},
 		{frontend(lb.UDP, "192.0.2.1:40003"), 40003}, // has its proxy port's number
 		{frontend(lb.SCTP, "10.96.0.20:3868"), 40002},
 		{frontend(lb.UDP, "[fd96::a]:53"), 40001},
 	},
+	Accept: []lb.Frontend{
+		frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.UDP, "0.0.0.0:30053"), frontend(lb.TCP, "192.0.2.1:30082"),
+		frontend(lb.TCP, "[::]:30080"),
+	},
 	Refuse: []lb.Frontend{
 		frontend(lb.TCP, "10.96.0.30:80"), frontend(lb.UDP, "10.96.0.30:53"), frontend(lb.SCTP, "10.96.0.30:3868"),
 		frontend(lb.TCP, "0.0.0.0:30081"), frontend(lb.UDP, "0.0.0.0:30054"), frontend(lb.TCP, "[fd96::1e]:80"),
+	},
+	Drop: []lb.Frontend{
+		frontend(lb.TCP, "10.96.0.40:80"), frontend(lb.UDP, "0.0.0.0:30055"),
+		frontend(lb.TCP, "0.0.0.0:30083"), // which an exact frontend hides
+		frontend(lb.UDP, "[fd96::28]:53"), frontend(lb.TCP, "[::]:30083"),
+	},
+	DropOutside: []lb.Frontend{
+		frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "0.0.0.0:30080"),
+		frontend(lb.UDP, "[fd96::a]:53"), frontend(lb.TCP, "[::]:30080"),
+	},
+	Inside: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("fd44::/64")},
+	Restricted: []Restricted{
+		{frontend(lb.TCP, "10.96.0.1:443"), []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.1/32")}},
+		{frontend(lb.UDP, "10.96.0.10:53"), nil},
+		{frontend(lb.TCP, "[fd96::1]:443"), []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}},
 	},
 }
 
@@ -38,14 +56,13 @@ func TestRender(t *testing.T) {
 		shape shape
 		plan  Plan
 	}{
-		"sets":       {shape{sets: true}, fullPlan},
-		"nosets":     {shape{}, fullPlan},
-		"bound":      {shape{sets: true, bind: netip.MustParseAddr("192.0.2.1")}, fullPlan},
-		"sets6":      {shape{sets: true, ipv6: true}, fullPlan},
-		"nosets6":    {shape{ipv6: true}, fullPlan},
-		"bound6":     {shape{ipv6: true, bind: netip.MustParseAddr("2001:db8::1")}, fullPlan},
-		"empty":      {shape{sets: true}, Plan{}},
-		"samenumber": {shape{sets: true}, Plan{TCPPort: 30080, TCP: []netip.AddrPort{addr("0.0.0.0:30080")}}},
+		"sets":    {shape{sets: true}, fullPlan},
+		"nosets":  {shape{}, fullPlan},
+		"bound":   {shape{sets: true, bind: netip.MustParseAddr("192.0.2.1")}, fullPlan},
+		"sets6":   {shape{sets: true, ipv6: true}, fullPlan},
+		"nosets6": {shape{ipv6: true}, fullPlan},
+		"bound6":  {shape{ipv6: true, bind: netip.MustParseAddr("2001:db8::1")}, fullPlan},
+		"empty":   {shape{sets: true}, Plan{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := c.plan.family(c.shape.ipv6)
@@ -71,12 +88,20 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRenderDoesNotDependOnTCP holds what makes a TCP change free of processes.
-func TestRenderDoesNotDependOnTCP(t *testing.T) {
+// TestRenderDoesNotDependOnMembers holds what makes most changes free of processes.
+func TestRenderDoesNotDependOnMembers(t *testing.T) {
 	s := shape{sets: true, prefix: chainPrefix}
 	a, _ := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}}.family(false)
-	b, _ := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.2:80"), addr("0.0.0.0:30080")},
-		Refuse: []lb.Frontend{frontend(lb.TCP, "10.96.0.1:80"), frontend(lb.UDP, "0.0.0.0:1")}}.family(false)
+	b, _ := Plan{
+		TCPPort:     1,
+		TCP:         []netip.AddrPort{addr("10.96.0.2:80")},
+		Accept:      []lb.Frontend{frontend(lb.TCP, "0.0.0.0:2"), frontend(lb.TCP, "10.1.0.1:3")},
+		Refuse:      []lb.Frontend{frontend(lb.TCP, "10.96.0.1:80"), frontend(lb.UDP, "0.0.0.0:4")},
+		Drop:        []lb.Frontend{frontend(lb.TCP, "10.96.0.3:80"), frontend(lb.UDP, "0.0.0.0:5")},
+		DropOutside: []lb.Frontend{frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "0.0.0.0:2")},
+		Inside:      fullPlan.Inside,
+		Restricted:  []Restricted{{frontend(lb.TCP, "10.96.0.2:80"), fullPlan.Inside}},
+	}.family(false)
 	if diff := cmp.Diff(string(s.render(a)), string(s.render(b))); diff != "" {
 		t.Errorf("rules differ (-a +b):\n%s", diff)
 	}
@@ -110,14 +135,16 @@ func TestMultiport(t *testing.T) {
 func TestNames(t *testing.T) {
 	for _, prefix := range []string{chainPrefix, probePrefix} {
 		s := shape{prefix: prefix}
-		for set := range setTypes {
+		for _, set := range setOrder {
 			if name := s.set(set); len(name) > 31 || !strings.HasPrefix(name, "SLUICE4-") {
 				t.Errorf("set name %q of %d characters", name, len(name))
 			}
 		}
-		for _, c := range append(append([]string{}, natChains...), filterChains...) {
-			if name := s.chain(c); len(name) > 28 || !removable("nat", name) {
-				t.Errorf("chain name %q of %d characters", name, len(name))
+		for _, table := range tables {
+			for _, c := range table.chains {
+				if name := s.chain(c); len(name) > 28 || !removable(table.name, name) {
+					t.Errorf("chain name %q of %d characters", name, len(name))
+				}
 			}
 		}
 	}
@@ -128,7 +155,7 @@ func TestUndo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := undo(save)
+	got := undo(save, removable)
 	if *update {
 		if err := os.WriteFile("testdata/undo.rules", got, 0o644); err != nil {
 			t.Fatal(err)
@@ -141,10 +168,10 @@ func TestUndo(t *testing.T) {
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("undo (-want +got), see -update:\n%s", diff)
 	}
-	if again := undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER"))); bytes.Contains(again, []byte("OTHER")) {
+	if again := undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")), removable); bytes.Contains(again, []byte("OTHER")) {
 		t.Errorf("undo touches what is not ours:\n%s", again)
 	}
-	if nothing := undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n")); nothing != nil {
+	if nothing := undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"), removable); nothing != nil {
 		t.Errorf("undo of nothing:\n%s", nothing)
 	}
 }
@@ -171,7 +198,7 @@ func FuzzUndo(f *testing.F) {
 	f.Add(string(save))
 	f.Add("*nat\n-A x --comment \"a \\\" -j SLUICE-STEER\nCOMMIT\n-A")
 	f.Fuzz(func(t *testing.T, s string) {
-		for line := range strings.Lines(string(undo([]byte(s)))) {
+		for line := range strings.Lines(string(undo([]byte(s), removable))) {
 			w := words(strings.TrimSuffix(line, "\n"))
 			if len(w) > 0 && (w[0] == "-F" || w[0] == "-X") && !strings.HasPrefix(w[1], "SLUICE-") && !strings.HasPrefix(w[1], "KUBE-") {
 				t.Errorf("undo removes %q", line)

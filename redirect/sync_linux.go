@@ -21,9 +21,17 @@ type kernel struct {
 	shape shape
 	facts Facts
 
-	rules []byte                    // nil if unknown
-	sets  sets                      // nil if unknown or not used
-	udp   map[netip.AddrPort]uint16 // UDP frontends and their ports
+	rules []byte // nil if unknown
+	sets  sets   // nil if unknown or not used
+	held  held   // how the kernel held the rules when they were last written
+
+	// last is the plan that is in force, whole, and own this family's part of it.
+	// inForce is false after an error; and nothing is known while rules is nil.
+	last, own Plan
+	inForce   bool
+
+	udp     map[netip.AddrPort]path // what becomes of UDP clients; nil before the first Sync
+	oldGone bool                    // kube-proxy's userspace mode has no chains left
 
 	// changed are UDP frontends whose conntrack entries have not been looked at
 	// since a change. They outlive a failed Sync.
@@ -31,21 +39,41 @@ type kernel struct {
 }
 
 func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
+	// Most changes of Services are changes of endpoints, which are none here, or of
+	// one family. To compare costs a hundredth of working out the difference.
+	known := k.inForce && k.rules != nil
+	if known && k.last.equal(plan) {
+		return nil
+	}
 	p, err := plan.family(t.IPv6)
 	if err != nil {
 		return err
 	}
-	if _, err := k.probe(ctx, t); err != nil {
+	if known && k.own.equal(p) {
+		k.last = plan
+		return nil
+	}
+	k.inForce = false
+	defer func() {
+		if err == nil {
+			k.last, k.own, k.inForce = plan, p, true
+		}
+	}()
+	if _, err = k.probe(ctx, t); err != nil {
 		return err
 	}
-	if err := k.noteFlows(p.udp()); err != nil {
+	if err = k.noteFlows(p.udp()); err != nil {
 		return err
 	}
-	if err := t.write(ctx, p); err != nil {
+	if err = t.write(ctx, p); err != nil {
 		k.rules, k.sets = nil, nil
 		return err
 	}
-	return t.forgetFlows()
+	if err = t.removeOldMode(ctx); err != nil {
+		return err
+	}
+	err = t.forgetFlows()
+	return err
 }
 
 // write brings rules and sets to the plan. Members that rules may need come
@@ -64,22 +92,20 @@ func (t *IPTables) write(ctx context.Context, p Plan) error {
 			}
 		}
 	}
-	if err := t.changeSets(nl.IPSET_CMD_ADD, want, k.sets); err != nil {
-		return err
+	for _, name := range setOrder {
+		if err := t.changeSet(nl.IPSET_CMD_ADD, name, minus(want[name], k.sets[name])); err != nil {
+			return err
+		}
 	}
 	if whole || !bytes.Equal(rules, k.rules) {
-		t.restores.Add(1)
-		if err := k.restore(ctx, k.shape, rules); err != nil {
+		if err := t.replace(ctx, rules); err != nil {
 			return err
 		}
 	}
-	if whole {
-		if err := k.ensureJumps(); err != nil {
+	for _, name := range slices.Backward(setOrder) {
+		if err := t.changeSet(nl.IPSET_CMD_DEL, name, minus(k.sets[name], want[name])); err != nil {
 			return err
 		}
-	}
-	if err := t.changeSets(nl.IPSET_CMD_DEL, k.sets, want); err != nil {
-		return err
 	}
 	k.rules, k.sets = rules, want
 	return nil
@@ -96,22 +122,40 @@ func (k *kernel) readSets() error {
 	return err
 }
 
-// changeSets adds or deletes the members that are in a and not in b.
-func (t *IPTables) changeSets(command int, a, b sets) error {
-	for name := range a {
-		var list []member
-		for m := range a[name] {
-			if !b[name][m] {
-				list = append(list, m)
-			}
+// changeSet adds members to a set or deletes them.
+func (t *IPTables) changeSet(command int, name string, list []member) error {
+	sent, err := t.kernel.shape.changeSet(command, name, list)
+	t.setOps.Add(sent)
+	return err
+}
+
+// replace writes rules in the place of those in our chains, puts the jumps to them
+// where they belong, and remembers how the kernel holds it all.
+func (t *IPTables) replace(ctx context.Context, rules []byte) error {
+	k := &t.kernel
+	t.restores.Add(1)
+	if err := k.restore(ctx, k.shape, rules); err != nil {
+		return err
+	}
+	now, err := k.look(ctx)
+	if err != nil {
+		return err
+	}
+	jumps, err := k.misplaced(now)
+	if err != nil {
+		return err
+	}
+	if jumps != nil {
+		t.restores.Add(1)
+		if err := k.restore(ctx, k.shape, jumps); err != nil {
+			return err
 		}
-		sent, err := t.kernel.shape.changeSet(command, name, list)
-		t.setOps.Add(sent)
-		if err != nil {
+		if now, err = k.look(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	k.held = now
+	return now.check(k.shape, rules)
 }
 
 // restore runs iptables-restore once. Each table is one transaction.
@@ -127,20 +171,40 @@ func (k *kernel) restore(ctx context.Context, s shape, rules []byte) error {
 	return err
 }
 
-// ensureJumps prepends the jumps that are missing. Those that are there stay where
-// they are: others prepend too, and moving ours at each start would never end.
-func (k *kernel) ensureJumps() error {
+// misplaced returns the input of iptables-restore that makes our jumps the first
+// rules of their chains, nil if they are.
+func (k *kernel) misplaced(now held) ([]byte, error) {
+	var b script
 	for _, j := range jumps {
-		if err := k.ipt.InsertUnique(j.table, j.from, 1, j.spec()...); err != nil {
-			return fmt.Errorf("prepend jump to chain %s of table %s: %w", j.from, j.table, err)
+		at, to := place{j.table, j.from}, k.shape.chain(j.to)
+		rules, spec := now[at], j.spec()
+		there := slices.ContainsFunc(rules, func(r heldRule) bool { return r.target == to })
+		first := there && rules[0].target == to
+		if first && len(k.held[at]) > 0 && rules[0] == k.held[at][0] {
+			continue
 		}
+		if there {
+			var err error
+			if there, err = k.ipt.Exists(j.table, j.from, spec...); err != nil {
+				return nil, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, blame(err))
+			}
+			if there && first {
+				continue
+			}
+		}
+		b.table(j.table)
+		if there {
+			b.line("-D", j.from, spec)
+		}
+		b.line("-I", j.from, spec)
+		b.commit()
 	}
-	return nil
+	return b.Bytes(), nil
 }
 
-// noteFlows adds to changed the UDP frontends that begin to be steered, cease to
-// be, or get another port.
-func (k *kernel) noteFlows(udp map[netip.AddrPort]uint16) error {
+// noteFlows adds to changed the UDP frontends of which something else becomes than
+// before.
+func (k *kernel) noteFlows(udp map[netip.AddrPort]path) error {
 	if k.changed == nil {
 		k.changed = make(map[netip.AddrPort]bool)
 	}
@@ -153,13 +217,13 @@ func (k *kernel) noteFlows(udp map[netip.AddrPort]uint16) error {
 			k.changed[f] = true
 		}
 	}
-	for f, port := range udp {
-		if k.udp[f] != port {
+	for f, p := range udp {
+		if was, ok := k.udp[f]; !ok || !was.equal(p) {
 			k.changed[f] = true
 		}
 	}
 	for f := range k.udp {
-		if udp[f] == 0 {
+		if _, ok := udp[f]; !ok {
 			k.changed[f] = true
 		}
 	}
@@ -173,7 +237,7 @@ func (t *IPTables) forgetFlows() error {
 	if len(k.changed) == 0 {
 		return nil
 	}
-	n, err := deleteFlows(flowFilter{changed: k.changed, steered: k.udp}, t.IPv6)
+	n, err := deleteFlows(flowFilter{changed: k.changed, paths: k.udp}, t.IPv6)
 	t.flows.Add(n)
 	if err == nil {
 		clear(k.changed)
@@ -199,7 +263,7 @@ func (k *kernel) list(table, chain string) ([]string, error) {
 	if absent(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, err)
+		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, blame(err))
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }
@@ -208,65 +272,4 @@ func (k *kernel) list(table, chain string) ([]string, error) {
 func absent(err error) bool {
 	var e *iptables.Error
 	return errors.As(err, &e) && e.IsNotExist()
-}
-
-func (k *kernel) verify(ctx context.Context, t *IPTables) (bool, error) {
-	if _, err := k.probe(ctx, t); err != nil {
-		return false, err
-	}
-	if k.rules == nil {
-		return false, nil
-	}
-	intact, err := k.intact(ctx)
-	if err == nil && !intact {
-		k.rules, k.sets = nil, nil
-	}
-	return intact, err
-}
-
-func (k *kernel) intact(ctx context.Context) (bool, error) {
-	for _, j := range jumps {
-		if err := ctx.Err(); err != nil {
-			return false, err
-		}
-		ok, err := k.ipt.Exists(j.table, j.from, j.spec()...)
-		if err != nil && !absent(err) {
-			return false, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, err)
-		}
-		if !ok {
-			return false, nil
-		}
-	}
-	for table, chains := range map[string][]string{"nat": natChains, "filter": filterChains} {
-		for _, c := range chains {
-			if err := ctx.Err(); err != nil {
-				return false, err
-			}
-			have, err := k.list(table, c)
-			if err != nil {
-				return false, err
-			}
-			if len(have) != bytes.Count(k.rules, []byte("\n-A "+k.shape.chain(c)+" ")) {
-				return false, nil
-			}
-		}
-	}
-	if !k.shape.sets {
-		return true, nil
-	}
-	have, err := k.shape.readSets()
-	if err != nil {
-		return false, err
-	}
-	for name, want := range k.sets {
-		if len(have[name]) != len(want) {
-			return false, nil
-		}
-		for m := range want {
-			if !have[name][m] {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
 }

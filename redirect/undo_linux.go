@@ -16,20 +16,23 @@ var oldChains = map[string][]string{
 	"filter": {"KUBE-NODEPORT-NON-LOCAL"},
 }
 
+// isOld reports whether a chain is one of them.
+func isOld(table, chain string) bool { return slices.Contains(oldChains[table], chain) }
+
 // removable reports whether Cleanup removes a chain. The mark goes later, with
 // the table it marks.
 func removable(table, chain string) bool {
 	if chain == markChain {
 		return false
 	}
-	return strings.HasPrefix(chain, chainPrefix) || slices.Contains(oldChains[table], chain)
+	return strings.HasPrefix(chain, chainPrefix) || isOld(table, chain)
 }
 
 // undo reads the output of iptables-save and returns the input of
-// iptables-restore --noflush that removes our chains, those of kube-proxy's
-// userspace mode, and every rule that leads to one; nil if there is none. A rule
-// is deleted by its own text as saved, so it does not matter who wrote it how.
-func undo(save []byte) []byte {
+// iptables-restore --noflush that removes the chains for which removable is true,
+// and every rule that leads to one; nil if there is none. A rule is deleted by its
+// own text as saved, so it does not matter who wrote it how.
+func undo(save []byte, removable func(table, chain string) bool) []byte {
 	var out bytes.Buffer
 	var table string
 	var jumps, chains []string

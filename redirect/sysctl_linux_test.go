@@ -1,0 +1,122 @@
+package redirect
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// readSysctl reads a setting of conntrack in the namespace of the calling thread.
+func readSysctl(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile("/" + sysctlDir + "/" + name)
+	check(t, err)
+	return strings.TrimSpace(string(b))
+}
+
+// TestConntrackTimeouts sets, in a namespace of its own, all that a namespace has.
+func TestConntrackTimeouts(t *testing.T) {
+	newNode(t)
+	syncPlan(t, &IPTables{}, Plan{}) // loads what tracks connections
+	names := []string{"nf_conntrack_tcp_timeout_established", "nf_conntrack_tcp_timeout_close_wait",
+		"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream", "nf_conntrack_tcp_be_liberal"}
+	values := func() string {
+		var out []string
+		for _, name := range names {
+			out = append(out, readSysctl(t, name))
+		}
+		return strings.Join(out, " ")
+	}
+	before := values()
+	if warnings, err := (Conntrack{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
+		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())
+	}
+	c := Conntrack{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond, UDPStream: 200 * time.Second, BeLiberal: true}
+	for range 2 {
+		if warnings, err := c.Apply(); len(warnings) != 0 || err != nil {
+			t.Errorf("Apply: %q, %v", warnings, err)
+		}
+		if got, want := values(), "86400 3600 2 200 1"; got != want {
+			t.Errorf("values %s, want %s", got, want)
+		}
+	}
+	// Only the first namespace may change the size, and others need not if it is
+	// what they want.
+	c = Conntrack{MaxPerCore: 1, Min: 12345}
+	warnings, err := c.Apply()
+	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max to 12345") || !strings.Contains(err.Error(), "set it on the host") {
+		t.Errorf("Apply of a size: %q, %v", warnings, err)
+	}
+}
+
+// TestConntrackSize works on files like the kernel's, since the size is that of the
+// whole machine.
+func TestConntrackSize(t *testing.T) {
+	const size = sysctlDir + "/nf_conntrack_max"
+	for _, c := range []struct {
+		name             string
+		conntrack        Conntrack
+		online           string
+		size, hash       string // before
+		wantSize, wantHs string // after
+	}{
+		{"unset", Conntrack{Min: 1000}, "0-3", "10", "10", "10", "10"},
+		{"per core", Conntrack{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
+		{"the least", Conntrack{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
+		{"the most", Conntrack{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
+		{"the least goes before the most", Conntrack{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10", "2000000", "500000"},
+		{"smaller", Conntrack{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
+		{"some CPUs are off", Conntrack{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
+	} {
+		root := t.TempDir()
+		for path, text := range map[string]string{size: c.size, hashSizeFile: c.hash, onlineFile: c.online} {
+			path = filepath.Join(root, path)
+			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			check(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+		}
+		warnings, err := c.conntrack.applyBelow(root)
+		if len(warnings) != 0 || err != nil {
+			t.Errorf("%s: %q, %v", c.name, warnings, err)
+		}
+		for path, want := range map[string]string{size: c.wantSize, hashSizeFile: c.wantHs} {
+			b, err := os.ReadFile(filepath.Join(root, path))
+			check(t, err)
+			if got := strings.TrimSpace(string(b)); got != want {
+				t.Errorf("%s: %s is %s, want %s", c.name, path, got, want)
+			}
+		}
+	}
+}
+
+// TestConntrackOfKernel asks the real kernel for the sizes that it has already, so
+// that nothing is written.
+func TestConntrackOfKernel(t *testing.T) {
+	if n := cpus("/"); n < 1 || n < runtime.NumCPU() {
+		t.Errorf("%d CPUs are online, of which we may use %d", n, runtime.NumCPU())
+	}
+	have, err := readInt("/" + sysctlDir + "/nf_conntrack_max")
+	check(t, err)
+	warnings, err := Conntrack{MaxPerCore: 1, Min: int32(have)}.Apply()
+	if err != nil {
+		t.Errorf("Apply of the size that is: %q, %v", warnings, err)
+	}
+}
+
+// TestConntrackReadOnly is a kernel whose files cannot be written, as in a
+// container, or that has none. Root may write what nobody may, so that a file
+// that is a directory stands for it.
+func TestConntrackReadOnly(t *testing.T) {
+	root := t.TempDir()
+	check(t, os.MkdirAll(filepath.Join(root, hashSizeFile), 0o755))
+	c := Conntrack{MaxPerCore: 1000, UDP: time.Second}
+	warnings, err := c.applyBelow(root)
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "the hash of conntrack stays smaller") {
+		t.Errorf("warnings %q", warnings)
+	}
+	if err == nil || strings.Count(err.Error(), "is the kernel module nf_conntrack loaded?") != 2 {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package redirect
+
+import "errors"
+
+func (Conntrack) apply() ([]string, error) { return nil, errors.ErrUnsupported }

@@ -1,0 +1,271 @@
+package redirect
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// verifyPlan has members in every set and rules in every chain.
+func verifyPlan(ipv6 bool) Plan {
+	at := func(n int, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(ipv6, n), port) }
+	node := func(port uint16) lb.Frontend { return tcp(netip.AddrPortFrom(unspecified(ipv6), port)) }
+	return Plan{
+		TCPPort:     40000,
+		TCP:         manyTCP(ipv6, 3),
+		Ported:      []Ported{{udp(at(1, 53)), 40001}, {udp(at(2, 53)), 40002}},
+		Accept:      []lb.Frontend{node(30080), tcp(netip.AddrPortFrom(nodeAddr[ipv6], 30081))},
+		Refuse:      []lb.Frontend{tcp(at(4, 80)), node(30082)},
+		Drop:        []lb.Frontend{tcp(at(5, 80)), node(30083)},
+		DropOutside: []lb.Frontend{tcp(at(1, 80)), node(30080)},
+		Inside:      []netip.Prefix{podNet(ipv6)},
+		Restricted:  []Restricted{{tcp(at(2, 80)), []netip.Prefix{podNet(ipv6)}}},
+	}
+}
+
+// damage is something that others may do to what we wrote, and how they would take
+// it back if that is not our business.
+type damage struct {
+	name     string
+	do, undo func()
+}
+
+// damages returns all that is tried. ipt runs iptables in a table, ipset runs ipset.
+func damages(t *testing.T, v variant, s shape) []damage {
+	ipt := func(table string, args ...string) {
+		t.Helper()
+		output(t, v.command, append([]string{"-t", table}, args...)...)
+	}
+	var out []damage
+	add := func(name string, do, undo func()) { out = append(out, damage{name, do, undo}) }
+	for _, table := range tables {
+		add(table.name+" flushed", func() { ipt(table.name, "-F") }, nil)
+		for _, c := range table.chains {
+			chain := s.chain(c)
+			if c != chainSCTP { // which is empty
+				add(chain+" flushed", func() { ipt(table.name, "-F", chain) }, nil)
+			}
+			add("a rule appended to "+chain, func() { ipt(table.name, "-A", chain, "-j", "ACCEPT") }, nil)
+			add("a rule put first in "+chain, func() { ipt(table.name, "-I", chain, "-j", "RETURN") }, nil)
+		}
+	}
+	add("a rule deleted", func() { ipt("nat", "-D", s.chain(chainUDP), "1") }, nil)
+	add("a rule replaced", func() { ipt("nat", "-R", s.chain(chainUDP), "1", "-j", "ACCEPT") }, nil)
+	add("rules exchanged", func() {
+		rule := strings.Fields(strings.Split(output(t, v.command, "-t", "nat", "-S", s.chain(chainSteer)), "\n")[1])[2:]
+		ipt("nat", "-D", s.chain(chainSteer), "1")
+		ipt("nat", append([]string{"-A", s.chain(chainSteer)}, rule[:2]...)...)
+	}, nil)
+	for _, j := range jumps {
+		where := j.table + " " + j.from
+		add(where+": jump deleted", func() { ipt(j.table, "-D", j.from, "1") }, nil)
+		add(where+": jump of another kind", func() { ipt(j.table, "-R", j.from, "1", "-p", "tcp", "-j", s.chain(j.to)) },
+			func() { ipt(j.table, "-D", j.from, "-p", "tcp", "-j", s.chain(j.to)) })
+		add(where+": a foreign chain before ours",
+			func() {
+				ipt(j.table, "-N", "KUBE-SERVICES")
+				ipt(j.table, "-I", j.from, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
+			},
+			func() {
+				ipt(j.table, "-D", j.from, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
+				ipt(j.table, "-X", "KUBE-SERVICES")
+			})
+	}
+	add("a chain deleted", func() {
+		ipt("nat", "-F", s.chain(chainSteer))
+		ipt("nat", "-F", s.chain(chainSCTP))
+		ipt("nat", "-X", s.chain(chainSCTP))
+	}, nil)
+	clear := func() {
+		for _, table := range tables {
+			ipt(table.name, "-F")
+			ipt(table.name, "-X")
+		}
+	}
+	add("all chains deleted", clear, nil)
+	add("a firewall reloaded", func() {
+		clear()
+		for _, table := range tables {
+			feed(t, "*"+table.name+"\n:FIREWALL - [0:0]\n-A FIREWALL -p tcp -j RETURN\n-A OUTPUT -j FIREWALL\nCOMMIT\n", v.command+"-restore")
+		}
+	}, clear)
+	if !strings.Contains(v.command, "legacy") {
+		add("nft flush ruleset", func() { output(t, "nft", "flush", "ruleset") }, nil)
+	}
+	if v.noSets {
+		return out
+	}
+	return append(out, setDamages(t, v, s, clear)...)
+}
+
+func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
+	var out []damage
+	add := func(name string, do func()) { out = append(out, damage{name, do, nil}) }
+	ipset := func(args ...string) {
+		t.Helper()
+		output(t, "ipset", args...)
+	}
+	one, other := vip(v.ipv6, 1).String()+",tcp:80", vip(v.ipv6, 9).String()+",tcp:80"
+	for name, m := range map[string]struct{ ours, foreign string }{
+		setTCP:                {one, other},
+		setRefuse:             {vip(v.ipv6, 4).String() + ",tcp:80", other},
+		setDrop:               {vip(v.ipv6, 5).String() + ",tcp:80", vip(v.ipv6, 9).String() + ",udplite:80"},
+		setAcceptNode + "TCP": {"30080", "30090"},
+		setUDPPorts:           {"40001", "40009"},
+		setInside:             {podNet(v.ipv6).String(), clientAddr[v.ipv6].String()},
+		setRestricted:         {vip(v.ipv6, 2).String() + ",tcp:80", other},
+		setAllowed:            {vip(v.ipv6, 2).String() + ",tcp:80," + podNet(v.ipv6).String(), one + "," + podNet(v.ipv6).String()},
+	} {
+		set := s.set(name)
+		add(name+" flushed", func() { ipset("flush", set) })
+		add("a member deleted from "+name, func() { ipset("del", set, m.ours) })
+		add("a member added to "+name, func() { ipset("add", set, m.foreign) })
+		add("a member of "+name+" replaced", func() { ipset("del", set, m.ours); ipset("add", set, m.foreign) })
+	}
+	destroy := func(set string) {
+		t.Helper()
+		// nft lets go of sets some time after the rules.
+		for deadline := time.Now().Add(patience); ; {
+			msg, err := exec.Command("ipset", "destroy", set).CombinedOutput()
+			if err == nil {
+				return
+			} else if !strings.Contains(string(msg), "in use") || time.Now().After(deadline) {
+				t.Fatalf("destroy %s: %s", set, msg)
+			}
+		}
+	}
+	add("rules and sets destroyed", func() {
+		clear()
+		for _, name := range setOrder {
+			destroy(s.set(name))
+		}
+	})
+	add("rules deleted and a set destroyed", func() { clear(); destroy(s.set(setTCP)) })
+	return out
+}
+
+// TestVerify does every damage, one after another.
+func TestVerify(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		s := v.steerer()
+		verify := func(when string, want bool) {
+			t.Helper()
+			if ok, err := s.Verify(t.Context()); ok != want || err != nil {
+				t.Errorf("Verify %s = %v, %v", when, ok, err)
+			}
+		}
+		verify("before Sync", false)
+		plan := verifyPlan(v.ipv6)
+		syncPlan(t, s, plan)
+		want := sorted(saved(t))
+		verify("after Sync", true)
+		verify("once more", true)
+		for _, d := range damages(t, v, s.kernel.shape) {
+			d.do()
+			verify("with "+d.name, false)
+			syncPlan(t, s, plan)
+			verify("after mending "+d.name, true)
+			if d.undo != nil {
+				for _, j := range jumps {
+					rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
+					if ruleTarget(words(rules[1])) != s.kernel.shape.chain(j.to) {
+						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.from, j.table, rules[1])
+					}
+				}
+				d.undo()
+				syncPlan(t, s, plan) // nothing, or what taking it back took with it
+				if ok, _ := s.Verify(t.Context()); !ok {
+					syncPlan(t, s, plan)
+				}
+			}
+			if diff := cmp.Diff(want, sorted(saved(t))); diff != "" {
+				t.Fatalf("after mending %s (-want +got):\n%s", d.name, diff)
+			}
+		}
+	})
+}
+
+// TestForeignRulesElsewhere has others do what is theirs to do.
+func TestForeignRulesElsewhere(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		s := v.steerer()
+		syncPlan(t, s, verifyPlan(v.ipv6))
+		for _, j := range jumps {
+			output(t, v.command, "-t", j.table, "-A", j.from, "-j", "ACCEPT")
+			output(t, v.command, "-t", j.table, "-I", j.from, "2", "-j", "RETURN")
+		}
+		output(t, v.command, "-N", "OTHER")
+		output(t, "ipset", "create", "other", "hash:ip")
+		if ok, err := s.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify = %v, %v", ok, err)
+		}
+	})
+}
+
+// TestVerifyIsCheap counts processes: none to look at nf_tables, one for the
+// legacy backend, however many frontends there are.
+func TestVerifyIsCheap(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		if v.noSets {
+			t.Skip("sets only")
+		}
+		newNode(t)
+		s := v.steerer()
+		var runs func() int
+		s.Command, runs = watched(t, v.command)
+		syncPlan(t, s, Plan{TCPPort: 40000, TCP: manyTCP(v.ipv6, 10000)})
+		before := runs()
+		if ok, err := s.Verify(t.Context()); !ok || err != nil {
+			t.Errorf("Verify = %v, %v", ok, err)
+		}
+		want := 0
+		if strings.Contains(v.command, "legacy") {
+			want = 1
+		}
+		if got := runs() - before; got != want {
+			t.Errorf("Verify ran %d processes, want %d", got, want)
+		}
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	for _, command := range []string{"iptables-nft", "ip6tables-nft", "iptables-legacy"} {
+		for _, n := range []int{10, 10000} {
+			b.Run(fmt.Sprintf("%s/%d", command, n), func(b *testing.B) {
+				newNode(b)
+				s := &IPTables{Command: command, IPv6: command == "ip6tables-nft"}
+				plan := Plan{TCPPort: 40000, TCP: manyTCP(s.IPv6, n)}
+				if err := s.Sync(b.Context(), plan); err != nil {
+					b.Fatal(err)
+				}
+				for b.Loop() {
+					if ok, err := s.Verify(b.Context()); !ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkChange is one frontend more and one less, among 10,000.
+func BenchmarkChange(b *testing.B) {
+	newNode(b)
+	s := &IPTables{}
+	all := manyTCP(false, 10001)
+	for i := 0; b.Loop(); i++ {
+		if err := s.Sync(b.Context(), Plan{TCPPort: 40000, TCP: slices.Clip(all[:10000+i%2])}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
