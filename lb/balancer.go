@@ -11,8 +11,9 @@ import (
 type Flow struct {
 	// Frontend is what the client asked for.
 	Frontend Frontend
-	// Client is the address of the client. It is used for affinity only; if it is
-	// the zero Addr the service is balanced as if it had no affinity.
+	// Client is the address of the client, for affinity, traffic policies and source
+	// ranges. If it is the zero Addr the service is balanced as if it had no affinity,
+	// the client is none of this node's, and source ranges do not contain it.
 	Client netip.Addr
 	// Now is the time, in nanoseconds of a monotonic clock that is the same one
 	// for all calls to a Balancer. It is used for affinity only.
@@ -40,16 +41,19 @@ type Balancer struct {
 
 // snapshot is a table made ready for Pick. It is immutable.
 type snapshot struct {
-	table    *Table
-	services []service // by position in table.services
+	table *Table
+
+	// By position in table.services, and for backends also in Service.Backends.
+
+	services []service
+	backends [][]*backend
 }
 
 // service is a service port made ready for Pick, in one cache line.
 type service struct {
 	state           *state
-	ring            ring
+	rings           [sets]ring
 	affinityTimeout int64
-	backends        []*backend // by position in Service.Backends
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -64,56 +68,75 @@ func (b *Balancer) load() *snapshot {
 // Table returns the current table; it is never nil.
 func (b *Balancer) Table() *Table { return b.load().table }
 
-// Pick chooses a backend for f. Among the eligible ones the backends take exact
-// turns, except that a client of a service with affinity stays where it was sent
-// last, until that has expired, is no longer eligible or is in f.Tried. Backends
-// in f.Tried are passed over, the others taking turns in retries; if all were
-// tried Pick gives the next in turn nevertheless, and it is for the caller to limit
-// the attempts.
+// Pick chooses a backend for f, of those that are eligible by the traffic policy of
+// the address. They take exact turns, those for policy Cluster and those for Local
+// apart from each other, except that a client of a service with affinity stays where
+// it was sent last, by whichever address of the service, until that has expired, is
+// not eligible for the address asked for or is in f.Tried. Backends in f.Tried are
+// passed over, the others taking turns in retries; if all were tried Pick gives the
+// next in turn nevertheless, and it is for the caller to limit the attempts.
 //
-// The error is ErrNoService or ErrNoBackend. If it is nil the caller must call
-// Done of the choice, once. Pick neither allocates nor waits for Update.
+// The error is ErrNoService, ErrNotAllowed, ErrNoBackend or ErrNoLocalBackend. If it
+// is nil the caller must call Done of the choice, once. Pick neither allocates nor
+// waits for Update.
 func (b *Balancer) Pick(f Flow) (Choice, error) {
 	snap := b.load()
-	i, ok := snap.table.find(&f.Frontend)
+	at, ok := snap.table.find(&f.Frontend)
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := &snap.services[i]
-	if len(s.ring) == 0 {
-		s.state.noBackend.Add(1)
-		return Choice{}, ErrNoBackend
+	s := &snap.services[at.service]
+	from := clusterSet
+	if at.ruled {
+		if from, ok = snap.table.admit(at, &f); !ok {
+			s.state.notAllowed.Add(1)
+			return Choice{}, ErrNotAllowed
+		}
+	}
+	if len(s.rings[from]) == 0 {
+		return Choice{}, s.noBackend()
 	}
 	var chosen *backend
 	if s.affinityTimeout > 0 && f.Client.IsValid() {
-		chosen = s.pickSticky(&f)
+		chosen = s.pickSticky(from, &f)
 	} else {
-		chosen = s.ring.next(&s.state.turns, f.Tried)
+		chosen = s.rings[from].next(&s.state.turns[from], f.Tried)
 	}
 	chosen.picks.Add(1)
 	return Choice{chosen}, nil
 }
 
-// pickSticky returns the backend that the client of f is to stay with.
-func (s *service) pickSticky(f *Flow) *backend {
-	if b := s.remembered(f); b != nil {
+// noBackend counts and returns why a set is empty. The cluster set is empty only if
+// the local set is.
+func (s *service) noBackend() error {
+	if len(s.rings[clusterSet]) == 0 {
+		s.state.noBackend.Add(1)
+		return ErrNoBackend
+	}
+	s.state.noLocalBackend.Add(1)
+	return ErrNoLocalBackend
+}
+
+// pickSticky returns the backend of a set that the client of f is to stay with.
+func (s *service) pickSticky(from set, f *Flow) *backend {
+	if b := s.remembered(from, f); b != nil {
 		return b
 	}
 	s.state.choosing.Lock()
 	defer s.state.choosing.Unlock()
-	if b := s.remembered(f); b != nil {
+	if b := s.remembered(from, f); b != nil {
 		return b // another connection of this client was first
 	}
-	b := s.ring.next(&s.state.turns, f.Tried)
+	b := s.rings[from].next(&s.state.turns[from], f.Tried)
 	s.state.affinity.Put(f.Client, b, f.Now)
 	return b
 }
 
 // remembered returns the backend that the client of f was sent to last, if it
 // can be used, or nil.
-func (s *service) remembered(f *Flow) *backend {
+func (s *service) remembered(from set, f *Flow) *backend {
 	b, ok := s.state.affinity.Get(f.Client, f.Now, s.affinityTimeout)
-	if !ok || !b.is(eligible) || f.Tried.has(b) {
+	if !ok || !b.is(from.condition()) || f.Tried.has(b) {
 		return nil
 	}
 	return b
@@ -148,22 +171,24 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]service, t.Len())}
+	next := &snapshot{table: t, services: make([]service, t.Len()), backends: make([][]*backend, t.Len())}
 	kept := make([]bool, len(old.services))
 	var changed []change
 	var unstuck []service
+	guess := 0
 	for i := range t.services {
 		s := &t.services[i]
 		c := change{to: i}
-		from := old.position(i, s.ID)
+		from := old.table.position(guess, s.ID)
 		if from >= 0 {
+			guess = from + 1 // tables are made in the same order again and again
 			kept[from] = true
-			c.from = old.services[from]
+			c.from, c.had = old.services[from], old.backends[from]
 		}
 		if from >= 0 && sameBackends(old.table.services[from].Backends, s.Backends) {
-			next.services[i] = c.from
+			next.services[i], next.backends[i] = c.from, c.had
 		} else {
-			next.services[i] = b.prepare(s, c.from)
+			next.services[i], next.backends[i] = b.prepare(s, c)
 			changed = append(changed, c)
 		}
 		next.services[i].affinityTimeout = s.AffinityTimeout
@@ -183,69 +208,59 @@ func (b *Balancer) Update(t *Table) {
 	}
 	for i := range old.services {
 		if !kept[i] {
-			old.services[i].drop()
+			old.drop(i)
 		}
 	}
 }
 
 // change is a service whose backends are not what they were.
 type change struct {
-	from service // in the old snapshot; zero for a new service
-	to   int     // position in the new snapshot
-}
-
-// position returns where the service with this ID is, or -1. It looks at guess
-// first, since tables are made in the same order again and again.
-func (s *snapshot) position(guess int, id ID) int {
-	if guess < len(s.table.services) && s.table.services[guess].ID == id {
-		return guess
-	}
-	if i, ok := s.table.ids[id]; ok {
-		return int(i)
-	}
-	return -1
+	from service    // in the old snapshot; zero for a new service
+	had  []*backend // its backends there
+	to   int        // position in the new snapshot
 }
 
 // sameBackends compares without looking if the slices are one.
-func sameBackends(a, b []Backend) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
-}
+func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
-// prepare makes s ready for Pick, with the state and those backends of from that
+// prepare makes s ready for Pick, with the state and those backends of c.from that
 // are still there. Backends that become live or eligible are so at once; those
 // that cease to be are left to finish.
-func (b *Balancer) prepare(s *Service, from service) service {
-	to := service{
-		state:    from.state,
-		ring:     make(ring, 0, len(s.Backends)),
-		backends: make([]*backend, len(s.Backends)),
-	}
+func (b *Balancer) prepare(s *Service, c change) (service, []*backend) {
+	to := service{state: c.from.state}
+	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
+	backends := make([]*backend, len(s.Backends))
 	if to.state == nil {
 		to.state = newState(s.ID, b.Seed)
 	}
-	known := make(map[netip.AddrPort]*backend, len(from.backends)+len(to.state.leaving))
-	for _, k := range slices.Concat(from.backends, to.state.leaving) {
+	known := make(map[netip.AddrPort]*backend, len(c.had)+len(to.state.leaving))
+	for _, k := range slices.Concat(c.had, to.state.leaving) {
 		known[k.addr] = k
 	}
-	ready := anyReady(s.Backends)
+	sel := selectFrom(s.Backends)
 	for i := range s.Backends {
 		k := known[s.Backends[i].Addr]
 		if k == nil {
 			k = to.state.newBackend(s.Backends[i].Addr)
 		}
 		k.update = b.updates
-		condition := conditionOf(&s.Backends[i], ready)
+		condition := sel.condition(&s.Backends[i])
 		k.condition.Or(condition)
-		to.backends[i] = k
-		if condition&eligible != 0 {
-			to.ring = append(to.ring, k)
+		backends[i] = k
+		for in := range to.rings {
+			if condition&set(in).condition() != 0 {
+				to.rings[in] = append(to.rings[in], k)
+			}
 		}
 	}
-	to.ring.sort()
-	// Turns that are taken between the two are taken again: a Pick at the moment
-	// of a change may repeat one.
-	to.state.turns.first.Store(from.ring.resume(to.state.turns.first.Load(), to.ring))
-	return to
+	for in, r := range to.rings {
+		r.sort()
+		// Turns that are taken between the two are taken again: a Pick at the moment
+		// of a change may repeat one.
+		first := &to.state.turns[in].first
+		first.Store(c.from.rings[in].resume(first.Load(), r))
+	}
+	return to, backends
 }
 
 // finish takes from backends what a change takes from them, once the snapshot
@@ -254,7 +269,7 @@ func (s *snapshot) finish(c change, update uint64) {
 	to := &s.services[c.to]
 	to.state.settle(update)
 	lost := false
-	for _, k := range c.from.backends {
+	for _, k := range c.had {
 		if k.update != update {
 			k.condition.Store(0)
 			to.state.leaving = append(to.state.leaving, k)
@@ -262,9 +277,9 @@ func (s *snapshot) finish(c change, update uint64) {
 		}
 	}
 	backends := s.table.services[c.to].Backends
-	ready := anyReady(backends)
-	for i, k := range to.backends {
-		condition := conditionOf(&backends[i], ready)
+	sel := selectFrom(backends)
+	for i, k := range s.backends[c.to] {
+		condition := sel.condition(&backends[i])
 		if k.condition.Swap(condition)&^condition&eligible != 0 {
 			lost = true
 		}
@@ -276,9 +291,9 @@ func (s *snapshot) finish(c change, update uint64) {
 
 // drop lets go of a service that is no longer in the table. Choices that are
 // still in flight refer to its state, so its affinity memory is freed here.
-func (s *service) drop() {
-	for _, k := range s.backends {
+func (s *snapshot) drop(i int) {
+	for _, k := range s.backends[i] {
 		k.condition.Store(0)
 	}
-	s.state.forgetAll()
+	s.services[i].state.forgetAll()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,12 @@ import (
 var (
 	front  = netip.MustParseAddrPort("10.0.0.1:80")
 	client = netip.MustParseAddr("192.0.2.1")
+
+	// here is the node of all tables that have no other.
+	here = Node{
+		Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7")},
+		PodCIDRs:  prefixes("10.1.7.0/24"),
+	}
 )
 
 // address returns the address of backend i.
@@ -23,7 +30,7 @@ func address(i int) netip.AddrPort {
 func echo(backends ...int) Service {
 	s := Service{
 		ID:        ID{Namespace: "default", Name: "echo", Protocol: TCP},
-		Frontends: []netip.AddrPort{front},
+		Addresses: []Address{{Addr: front}},
 	}
 	for _, i := range backends {
 		s.Backends = append(s.Backends, Backend{Addr: address(i), Ready: true, Serving: true})
@@ -135,16 +142,23 @@ func TestStaleMemoryIsNotUsed(t *testing.T) {
 
 func TestUnchangedServiceIsNotPreparedAgain(t *testing.T) {
 	var b Balancer
-	b.Update(mustTable(t, []Service{echo(1, 2), {ID: ID{Name: "other", Protocol: TCP}}}))
+	some := func() Service {
+		s := echo(1, 2)
+		s.Backends[0].Local = true
+		return s
+	}
+	b.Update(mustTable(t, []Service{some(), {ID: ID{Name: "other", Protocol: TCP}}}))
 	before := b.load().services[0]
 	// Another position, other slices with equal contents, another timeout and
-	// other frontends.
-	s := sticky(echo(1, 2), 1e9)
-	s.Frontends = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:80")}
+	// other addresses.
+	s := sticky(some(), 1e9)
+	s.Addresses = []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Kind: ExternalIP, Local: true}}
 	b.Update(mustTable(t, []Service{{ID: ID{Name: "first", Protocol: TCP}}, s}))
 	after := b.load().services[1]
-	if &before.ring[0] != &after.ring[0] || before.state != after.state {
-		t.Error("prepared again")
+	for in := range before.rings {
+		if &before.rings[in][0] != &after.rings[in][0] || before.state != after.state {
+			t.Error("prepared again")
+		}
 	}
 	if after.affinityTimeout != 1e9 {
 		t.Error("kept the old timeout")
@@ -186,7 +200,8 @@ func TestCountersSurviveBackends(t *testing.T) {
 func TestUpdateWhilePicking(t *testing.T) {
 	up := func(backends ...int) Service { return sticky(echo(backends...), 1e9) }
 	waning := up(1, 2, 3)
-	waning.Backends[0] = Backend{Addr: address(1), Serving: true, Terminating: true}
+	waning.Backends[0] = Backend{Addr: address(1), Serving: true, Terminating: true, Local: true}
+	waning.Addresses = everyAddress
 	var tables []*Table
 	for _, services := range [][]Service{{up(1, 2, 3)}, {waning}, {up(3, 4)}, {echo(5)}, {up()}, {}} {
 		tables = append(tables, mustTable(t, services))
@@ -211,13 +226,13 @@ func TestUpdateWhilePicking(t *testing.T) {
 		wg.Go(func() {
 			var tried Tried
 			for i := range 5000 {
-				f := Flow{Frontend: Frontend{TCP, front}, Now: int64(i), Tried: &tried}
+				f := Flow{Frontend: Frontend{TCP, everyAddress[i%3].Addr}, Now: int64(i), Tried: &tried}
 				if g%2 == 0 {
 					f.Client = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
 				}
 				c, err := b.Pick(f)
 				if err != nil {
-					if c.Valid() || !errors.Is(err, ErrNoBackend) && !errors.Is(err, ErrNoService) {
+					if c.Valid() || !errors.Is(err, ErrNoBackend) && !errors.Is(err, ErrNoLocalBackend) && !errors.Is(err, ErrNoService) {
 						t.Errorf("got %v, %v", c, err)
 					}
 					continue
@@ -247,12 +262,22 @@ func TestUpdateWhilePicking(t *testing.T) {
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	s := echo(numbers(20)...)
-	s.Frontends = append(s.Frontends, netip.MustParseAddrPort("0.0.0.0:30080"))
+	s.Addresses = slices.Clone(everyAddress)
+	s.Addresses[4].Sources = prefixes("192.0.2.0/24", "198.51.100.0/24")
+	s.Backends[7].Local, s.Backends[8].Local = true, true
+	externalIP := Frontend{TCP, everyAddress[3].Addr}
+	loadBalancer := Frontend{TCP, everyAddress[4].Addr}
 	for name, f := range map[string]Flow{
 		"plain":          {Frontend: Frontend{TCP, front}},
 		"node port":      {Frontend: Frontend{TCP, netip.MustParseAddrPort("192.0.2.7:30080")}},
 		"mapped address": {Frontend: Frontend{TCP, netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")}},
 		"affinity":       {Frontend: Frontend{TCP, front}, Client: client},
+		"local":          {Frontend: Frontend{TCP, everyAddress[1].Addr}},
+		"from outside":   {Frontend: externalIP, Client: remote},
+		"from a pod":     {Frontend: externalIP, Client: podHere},
+		"allowed":        {Frontend: loadBalancer, Client: client},
+		"allowed node":   {Frontend: loadBalancer, Client: loadBalancer.Addr.Addr()},
+		"not allowed":    {Frontend: loadBalancer, Client: remote},
 		"no service":     {Frontend: Frontend{UDP, front}},
 	} {
 		t.Run(name, func(t *testing.T) {

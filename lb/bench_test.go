@@ -13,9 +13,9 @@ func cluster(n, m int) []Service {
 	for i := range services {
 		s := &services[i]
 		s.ID = ID{Namespace: "default", Name: fmt.Sprintf("service-%d", i), Port: "http", Protocol: TCP}
-		s.Frontends = []netip.AddrPort{
-			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80),
-			netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(20000+i)),
+		s.Addresses = []Address{
+			{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)},
+			{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(20000+i)), Kind: NodePort},
 		}
 		for j := range m {
 			ip := netip.AddrFrom4([4]byte{10, byte(128 + i>>8), byte(i), byte(j)})
@@ -30,7 +30,7 @@ func cluster(n, m int) []Service {
 
 func mustTable(tb testing.TB, services []Service) *Table {
 	tb.Helper()
-	t, err := NewTable(services)
+	t, err := NewTable(services, here)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -84,23 +84,29 @@ func BenchmarkPick(b *testing.B) {
 		services, backends int
 		affinity           bool
 		nodePort           bool
+		rules              Address // of the cluster IP
 	}{
-		{"one service", 1, 10, false, false},
-		{"10,000 services", 10000, 10, false, false},
-		{"node port", 10000, 10, false, true},
-		{"affinity", 1, 10, true, false},
-		{"affinity, 1,000 backends", 1, 1000, true, false},
+		{name: "one service", services: 1, backends: 10},
+		{name: "10,000 services", services: 10000, backends: 10},
+		{name: "node port", services: 10000, backends: 10, nodePort: true},
+		{name: "affinity", services: 1, backends: 10, affinity: true},
+		{name: "affinity, 1,000 backends", services: 1, backends: 1000, affinity: true},
+		{name: "policy Local", services: 1, backends: 10, rules: Address{Kind: ExternalIP, Local: true}},
+		{name: "sources", services: 1, backends: 10, rules: Address{Kind: LoadBalancerIP, Sources: prefixes("198.51.100.0/24", "192.0.2.0/24")}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			services := cluster(bench.services, bench.backends)
 			if bench.affinity {
 				services[0].AffinityTimeout = 1e9
 			}
+			a := &services[0].Addresses[0]
+			a.Kind, a.Local, a.Sources = bench.rules.Kind, bench.rules.Local, bench.rules.Sources
+			services[0].Backends[0].Local = true
 			var lb Balancer
 			lb.Update(mustTable(b, services))
-			f := Flow{Frontend: Frontend{TCP, services[0].Frontends[0]}, Client: netip.MustParseAddr("192.0.2.1")}
+			f := Flow{Frontend: Frontend{TCP, services[0].Addresses[0].Addr}, Client: netip.MustParseAddr("192.0.2.1")}
 			if bench.nodePort {
-				f.Frontend.Addr = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), services[0].Frontends[1].Port())
+				f.Frontend.Addr = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), services[0].Addresses[1].Addr.Port())
 			}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -118,7 +124,7 @@ func BenchmarkPickParallel(b *testing.B) {
 	services := cluster(1, 10)
 	var lb Balancer
 	lb.Update(mustTable(b, services))
-	f := Flow{Frontend: Frontend{TCP, services[0].Frontends[0]}}
+	f := Flow{Frontend: Frontend{TCP, services[0].Addresses[0].Addr}}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			c, _ := lb.Pick(f)

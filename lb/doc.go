@@ -1,5 +1,5 @@
 // Package lb decides which backend a connection goes to. It holds the vocabulary
-// of the program (protocol, frontend, backend, service) and is pure: no
+// of the program (protocol, address, backend, service) and is pure: no
 // goroutine, clock, socket, log or Kubernetes type. Time comes in as an argument,
 // in nanoseconds of a monotonic clock.
 //
@@ -20,7 +20,7 @@
 //	for range attempts {
 //		choice, err := balancer.Pick(lb.Flow{Frontend: f, Client: c, Now: now, Tried: &tried})
 //		if err != nil {
-//			break // refuse: lb.ErrNoService or lb.ErrNoBackend
+//			break // refuse or drop: one of the errors of this package
 //		}
 //		if err := connect(choice.Backend()); err != nil {
 //			choice.Done(err)
@@ -41,16 +41,26 @@
 //     and the round goes on where it was.
 //   - A failed attempt goes elsewhere, and takes no turn from others: retries go
 //     round on their own, so that all others share the load of one that fails.
-//   - A client of a service with affinity keeps its backend across tables, for
-//     as long as that is eligible and the client comes back within the timeout.
-//     A change of the timeout counts at once.
+//   - A client of a service with affinity keeps its backend across tables and
+//     addresses, for as long as that is eligible and the client comes back within
+//     the timeout. A change of the timeout counts at once.
 //   - It is atomic with respect to tables, waits for nothing but other clients of
 //     the same service with affinity, and does not allocate.
+//
+// # Policies
+//
+// A service port has two sets of eligible backends, with turns of their own: one for
+// policy Cluster, narrowed by topology hints, and one for policy Local. Which one it
+// is depends on the [Address] asked for, and on whether the client is on this
+// [Node]: what policy Local keeps on the node is traffic that came to it from
+// outside. Source ranges belong to an address too, and come first. What Pick would
+// say to those inside and outside can be known before they ask ([Service.Verdicts]),
+// so that those who get nothing need not be accepted.
 //
 // # What outlives a table
 //
 // Round-robin position, affinity and counters belong to the [ID] of a service
 // port and are kept from table to table until a table comes without it. They
-// survive changes of frontends, of backends (even to none) and of affinity. A
+// survive changes of addresses, of backends (even to none) and of affinity. A
 // [Choice] may be used after its backend and its service have gone.
 package lb

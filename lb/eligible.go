@@ -1,63 +1,155 @@
 package lb
 
-import "slices"
+// Which backends new connections may go to. This is the one place that decides it,
+// by the rules of kube-proxy (CategorizeEndpoints in its topology.go, 1.36).
 
-// Which backends new connections may go to. This is the one place that decides
-// it; traffic policies and topology hints belong here as well.
+// set is one of the two sets of eligible backends of a service port.
+type set uint8
 
-// Eligible returns the backends that new connections may go to, in the order of
-// s.Backends, as a fresh slice: those that are ready, or if there is none, those
-// that still serve while they terminate, which keeps a rolling update from
-// refusing connections when all old endpoints leave at once (KEP-1669).
-func (s *Service) Eligible() []Backend {
+const (
+	clusterSet set = iota // for policy Cluster: those of any node
+	localSet              // for policy Local: those of this node
+	sets                  // how many there are
+)
+
+// Eligible returns the backends that new connections to an address with policy
+// Cluster may go to, in the order of s.Backends, as a fresh slice. Those are the
+// ready ones: if each of them has a node hint and one names this node, only those
+// for this node; else if each has a zone hint and one names this zone, only those
+// for this zone. If none is ready they are those that still serve while they
+// terminate, which keeps a rolling update from refusing connections when all old
+// endpoints leave at once (KEP-1669).
+func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
+
+// EligibleLocal returns the same for an address with policy Local: those of this
+// node that are ready, whatever their hints, or if none is, those of this node that
+// still serve while they terminate. There is no fallback to other nodes.
+func (s *Service) EligibleLocal() []Backend { return s.eligible(localSet) }
+
+func (s *Service) eligible(in set) []Backend {
 	var eligible []Backend
-	ready := anyReady(s.Backends)
+	sel := selectFrom(s.Backends)
 	for i := range s.Backends {
-		if s.Backends[i].eligible(ready) {
+		if sel.has(in, &s.Backends[i]) {
 			eligible = append(eligible, s.Backends[i])
 		}
 	}
 	return eligible
 }
 
-// HasEligible reports whether Eligible would return any.
-func (s *Service) HasEligible() bool {
-	ready := anyReady(s.Backends)
-	return slices.ContainsFunc(s.Backends, func(b Backend) bool { return b.eligible(ready) })
+// hints says how far hints narrow the ready backends of the cluster set.
+type hints uint8
+
+const (
+	noHints hints = iota
+	hintsNode
+	hintsZone
+)
+
+// selection is what has to be known of all backends of a service to say of one
+// whether it is eligible.
+type selection struct {
+	ready      bool // there is a ready one
+	localReady bool // there is one on this node
+	hinted     bool // there is one with a hint
+	hints      hints
 }
 
-func anyReady(backends []Backend) bool {
+func selectFrom(backends []Backend) selection {
+	var s selection
+	var nodeHere, nodeMissing, zoneHere, zoneMissing bool
 	for i := range backends {
-		if backends[i].Ready {
-			return true
+		b := &backends[i]
+		if !b.Ready {
+			continue // its hints do not count
+		}
+		s.ready = true
+		s.localReady = s.localReady || b.Local
+		s.hinted = s.hinted || b.NodeHint != NoHint || b.ZoneHint != NoHint
+		nodeHere = nodeHere || b.NodeHint == HintHere
+		nodeMissing = nodeMissing || b.NodeHint == NoHint
+		zoneHere = zoneHere || b.ZoneHint == HintHere
+		zoneMissing = zoneMissing || b.ZoneHint == NoHint
+	}
+	switch {
+	case nodeHere && !nodeMissing:
+		s.hints = hintsNode
+	case zoneHere && !zoneMissing:
+		s.hints = hintsZone
+	}
+	return s
+}
+
+// has reports whether b, one of the backends that s was made from, is in a set.
+func (s selection) has(in set, b *Backend) bool {
+	if in == localSet {
+		return b.Local && (b.Ready || !s.localReady && b.waning())
+	}
+	return b.Ready && s.hintsAllow(b) || !s.ready && b.waning()
+}
+
+// hintsAllow reports whether hints let b take connections from here.
+func (s selection) hintsAllow(b *Backend) bool {
+	switch s.hints {
+	case hintsNode:
+		return b.NodeHint == HintHere
+	case hintsZone:
+		return b.ZoneHint == HintHere
+	}
+	return true
+}
+
+// condition returns the conditions of b.
+func (s selection) condition(b *Backend) uint32 {
+	var c uint32
+	if b.live() {
+		c |= live
+	}
+	for in := range sets {
+		if s.has(in, b) {
+			c |= in.condition()
 		}
 	}
-	return false
+	return c
 }
 
-// eligible reports whether new connections may go to b, given whether any
-// backend of its service is ready.
-func (b *Backend) eligible(anyReady bool) bool {
-	if anyReady {
-		return b.Ready
-	}
-	return b.Serving && b.Terminating
-}
+// waning reports whether b takes connections as long as there is none better.
+func (b *Backend) waning() bool { return b.Serving && b.Terminating }
 
 // live reports whether flows that are at b already may stay there.
 func (b *Backend) live() bool { return b.Ready || b.Serving }
 
-// why explains what eligible says, to a human.
-func (b *Backend) why(anyReady bool) string {
+// why explains what has says, to a human.
+func (s selection) why(in set, b *Backend) string {
+	if in == localSet && !b.Local {
+		return "on another node"
+	}
+	better, of := s.ready, ""
+	if in == localSet {
+		better, of = s.localReady, " of this node"
+	}
 	switch {
+	case b.Ready && in == clusterSet && s.hints != noHints:
+		return s.whyHinted(b)
 	case b.Ready:
 		return "ready"
-	case b.Serving && b.Terminating && anyReady:
-		return "terminating, and others are ready"
-	case b.Serving && b.Terminating:
-		return "terminating, but still serving and no other is ready"
+	case b.waning() && better:
+		return "terminating, and others" + of + " are ready"
+	case b.waning():
+		return "terminating, but still serving and no other" + of + " is ready"
 	case b.Terminating:
 		return "terminating, and no longer serving"
 	}
 	return "not ready"
+}
+
+func (s selection) whyHinted(b *Backend) string {
+	place := "zone"
+	if s.hints == hintsNode {
+		place = "node"
+	}
+	if s.hintsAllow(b) {
+		return "ready, hinted for this " + place
+	}
+	return "ready, but hinted for another " + place
 }

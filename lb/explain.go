@@ -2,61 +2,128 @@ package lb
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
-// Explain says in words what Pick would do for f and why: which service it is,
-// which backends are eligible and why the others are not, what affinity
-// remembers, and whose turn it is. It changes nothing. The text is for people
-// and has several lines; programs should not parse it.
+// Explain says in words what Pick would do for f and why: which service and address
+// it is, whether the client may ask there, which set of backends the traffic policy
+// gives it, which of them are eligible and why the others are not, what affinity
+// remembers, and whose turn it is. It changes nothing. The text is for people and
+// has several lines; programs should not parse it.
 func (b *Balancer) Explain(f Flow) string {
 	snap := b.load()
-	i, ok := snap.table.find(&f.Frontend)
+	at, ok := snap.table.find(&f.Frontend)
 	if !ok {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
 	var w strings.Builder
-	spec, s := &snap.table.services[i], &snap.services[i]
-	fmt.Fprintf(&w, "%s belongs to %s", f.Frontend, spec.ID)
-	if f.Frontend.Addr = unmap(f.Frontend.Addr); !slices.Contains(spec.Frontends, f.Frontend.Addr) {
-		w.WriteString(", as a node port")
+	spec, s := &snap.table.services[at.service], &snap.services[at.service]
+	address := &spec.Addresses[at.address]
+	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
+	if unmap(f.Frontend.Addr) != address.Addr {
+		fmt.Fprintf(&w, " %s", address.Addr)
 	}
 	w.WriteString("\n")
+	allowed := snap.table.explainSources(&w, address, &f)
+	from := snap.table.explainPolicy(&w, address, &f)
+	explainBackends(&w, spec, snap.backends[at.service], from, f.Tried)
+	remembered := s.explainAffinity(&w, from, &f)
 
-	fmt.Fprintf(&w, "%d of %d backends eligible\n", len(s.ring), len(spec.Backends))
-	ready := anyReady(spec.Backends)
-	for i, k := range s.backends {
-		verdict := "not eligible"
-		if spec.Backends[i].eligible(ready) {
-			verdict = "eligible"
-		}
-		fmt.Fprintf(&w, "  %s %s: %s", k.addr, verdict, spec.Backends[i].why(ready))
-		if f.Tried.has(k) {
-			w.WriteString(", already tried")
-		}
-		fmt.Fprintf(&w, "; %d in flight\n", k.inFlight())
-	}
-	remembered := s.explainAffinity(&w, &f)
+	r := s.rings[from]
 	switch {
-	case len(s.ring) == 0:
+	case !allowed:
+		w.WriteString("dropped: not allowed\n")
+	case len(s.rings[clusterSet]) == 0:
 		w.WriteString("refused: no backend is eligible\n")
+	case len(r) == 0:
+		w.WriteString("dropped: no backend of this node is eligible\n")
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
-		k := s.ring.peek(&s.state.turns, f.Tried)
 		reason := "its turn"
-		if f.Tried.hasAll(s.ring) {
+		if f.Tried.hasAll(r) {
 			reason = "its turn, though all were tried"
 		}
-		fmt.Fprintf(&w, "goes to %s: %s\n", k.addr, reason)
+		fmt.Fprintf(&w, "goes to %s: %s\n", r.peek(&s.state.turns[from], f.Tried).addr, reason)
 	}
 	return w.String()
 }
 
+// explainSources writes who may ask at a, if that is not everybody, and reports
+// whether the client of f may.
+func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
+	if len(a.Sources) == 0 {
+		return true
+	}
+	client, asked := plain(f.Client), plain(f.Frontend.Addr.Addr())
+	allowed := t.node.allowed(a, client, asked)
+	w.WriteString("only for clients in")
+	for _, p := range a.Sources {
+		fmt.Fprintf(w, " %s", p)
+	}
+	switch {
+	case !client.IsValid():
+		w.WriteString(": client not known\n")
+	case !allowed:
+		fmt.Fprintf(w, ": %s is not\n", client)
+	case !a.allows(client):
+		fmt.Fprintf(w, ": %s is this node, which is by another address\n", client)
+	default:
+		fmt.Fprintf(w, ": %s is\n", client)
+	}
+	return allowed
+}
+
+// explainPolicy writes and returns the set that the client of f gets at a.
+func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
+	if !a.Local {
+		w.WriteString("policy Cluster: backends of any node\n")
+		return clusterSet
+	}
+	client := plain(f.Client)
+	inside := t.node.has(client, plain(f.Frontend.Addr.Addr()))
+	from := a.set(inside)
+	switch {
+	case from == clusterSet:
+		fmt.Fprintf(w, "policy Local, but %s is on this node: backends of any node\n", client)
+	case a.Kind == ClusterIP:
+		w.WriteString("policy Local: backends of this node\n")
+	case !client.IsValid():
+		w.WriteString("policy Local, and the client is not known: backends of this node\n")
+	default:
+		fmt.Fprintf(w, "policy Local, and %s is not on this node: backends of this node\n", client)
+	}
+	return from
+}
+
+// explainBackends writes which backends of s are in a set; backends is what is kept
+// of each.
+func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, tried *Tried) {
+	sel := selectFrom(s.Backends)
+	fmt.Fprintf(w, "%d of %d backends eligible", len(s.eligible(from)), len(s.Backends))
+	switch {
+	case sel.hinted && from == localSet:
+		w.WriteString("; hints do not count with policy Local")
+	case sel.hinted && sel.hints == noHints:
+		w.WriteString("; hints do not count: a ready backend has none, or none is for here")
+	}
+	w.WriteString("\n")
+	for i, k := range backends {
+		verdict := "not eligible"
+		if sel.has(from, &s.Backends[i]) {
+			verdict = "eligible"
+		}
+		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
+		if tried.has(k) {
+			w.WriteString(", already tried")
+		}
+		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())
+	}
+}
+
 // explainAffinity writes what is remembered of the client of f, and returns the
 // backend if it would be used.
-func (s *service) explainAffinity(w *strings.Builder, f *Flow) *backend {
+func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backend {
 	if s.affinityTimeout == 0 {
 		w.WriteString("no affinity\n")
 		return nil
@@ -78,6 +145,8 @@ func (s *service) explainAffinity(w *strings.Builder, f *Flow) *backend {
 		w.WriteString(", expired\n")
 	case !k.is(eligible):
 		w.WriteString(", no longer eligible\n")
+	case !k.is(from.condition()):
+		w.WriteString(", not eligible at this address\n")
 	case f.Tried.has(k):
 		w.WriteString(", already tried\n")
 	default:

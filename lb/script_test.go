@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata give as what they expect")
@@ -28,9 +27,12 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata gi
 //
 //	new [seed=N]                 a new Balancer
 //	table                        make and apply a table of the lines that follow:
+//	  node [ADDR...] [pods=PREFIX,...]
 //	  service NS/NAME[:PORT] PROTOCOL [ipv6] [affinity=DURATION]
-//	  frontend ADDR:PORT
-//	  backend ADDR:PORT [ready|unready|terminating|stopped]
+//	  address ADDR:PORT [kind=cluster|node-port|external|load-balancer] [local]
+//	          [sources=PREFIX,...]
+//	  backend ADDR:PORT [ready|unready|terminating|stopped] [local]
+//	          [hint-node=here|elsewhere] [hint-zone=here|elsewhere]
 //	pick PROTOCOL ADDR:PORT [n=N] [client=ADDR] [at=DURATION] [tried=X,Y] [as=X]
 //	                             print the backends chosen, done at once unless
 //	                             kept as X
@@ -38,7 +40,10 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata gi
 //	explain (as pick)            print Explain
 //	done X [fail]                end what was kept as X
 //	live X                       print whether X is live
-//	lookup PROTOCOL ADDR:PORT    print the service
+//	lookup PROTOCOL ADDR:PORT    print the service and its address
+//	eligible NS/NAME[:PORT] PROTOCOL
+//	                             print both sets of eligible backends
+//	verdicts PROTOCOL ADDR:PORT  print Verdicts
 //	sweep at=DURATION            Sweep
 //	stats                        print Stats
 func TestScripts(t *testing.T) {
@@ -147,11 +152,17 @@ func (r *runner) run(block []string) string {
 	case "live":
 		return strconv.FormatBool(r.choice(args.plain[0]).Live())
 	case "lookup":
-		s, ok := r.balancer.Table().Lookup(r.flow(args).Frontend)
+		s, a, ok := r.balancer.Table().Lookup(r.flow(args).Frontend)
 		if !ok {
 			return "none"
 		}
-		return s.ID.String()
+		return fmt.Sprintf("%s: %s %s", s.ID, a.Kind, a.Addr)
+	case "eligible":
+		return r.eligible(args)
+	case "verdicts":
+		s, a, _ := r.balancer.Table().Lookup(r.flow(args).Frontend)
+		inside, outside := s.Verdicts(*a)
+		return fmt.Sprintf("inside %s, outside %s", inside, outside)
 	case "sweep":
 		r.balancer.Sweep(r.duration(args.named["at"]))
 		return "ok"
@@ -203,17 +214,39 @@ func tally(chosen []string) string {
 func (r *runner) stats() string {
 	var w strings.Builder
 	for _, s := range r.balancer.Stats() {
-		fmt.Fprintf(&w, "%s picks=%d failures=%d nobackend=%d inflight=%d remembered=%d evicted=%d\n",
-			s.ID, s.Picks, s.Failures, s.NoBackend, s.InFlight, s.AffinityEntries, s.AffinityEvicted)
+		fmt.Fprintf(&w, "%s picks=%d failures=%d nobackend=%d", s.ID, s.Picks, s.Failures, s.NoBackend)
+		if s.NoLocalBackend+s.NotAllowed > 0 { // few scripts are about these
+			fmt.Fprintf(&w, " nolocalbackend=%d notallowed=%d", s.NoLocalBackend, s.NotAllowed)
+		}
+		fmt.Fprintf(&w, " inflight=%d remembered=%d evicted=%d\n", s.InFlight, s.AffinityEntries, s.AffinityEvicted)
 		for _, b := range s.Backends {
-			fmt.Fprintf(&w, "  %s picks=%d failures=%d inflight=%d live=%t eligible=%t\n",
+			fmt.Fprintf(&w, "  %s picks=%d failures=%d inflight=%d live=%t eligible=%t",
 				b.Addr, b.Picks, b.Failures, b.InFlight, b.Live, b.Eligible)
+			if b.EligibleLocal {
+				w.WriteString(" eligiblelocal=true")
+			}
+			w.WriteString("\n")
 		}
 	}
 	if w.Len() == 0 {
 		return "none"
 	}
 	return w.String()
+}
+
+func (r *runner) eligible(args args) string {
+	s, ok := r.balancer.Table().Service(r.service(args).ID)
+	if !ok {
+		r.t.Fatalf("line %d: no such service", r.line)
+	}
+	list := func(backends []Backend) string {
+		text := ""
+		for _, b := range backends {
+			text += " " + b.Addr.String()
+		}
+		return text
+	}
+	return "cluster:" + list(s.Eligible()) + "\nlocal:" + list(s.EligibleLocal())
 }
 
 func (r *runner) flow(args args) Flow {
@@ -231,109 +264,10 @@ func (r *runner) flow(args args) Flow {
 	return f
 }
 
-func (r *runner) services(lines []string) []Service {
-	var services []Service
-	for _, line := range lines {
-		words := strings.Fields(line)
-		args := parseArgs(words[1:])
-		if words[0] == "service" {
-			services = append(services, r.service(args))
-			continue
-		}
-		s := &services[len(services)-1]
-		switch words[0] {
-		case "frontend":
-			s.Frontends = append(s.Frontends, r.addr(args.plain[0]))
-		case "backend":
-			b := Backend{Addr: r.addr(args.plain[0])}
-			condition := "ready"
-			if len(args.plain) > 1 {
-				condition = args.plain[1]
-			}
-			switch condition {
-			case "ready":
-				b.Ready, b.Serving = true, true
-			case "unready":
-			case "terminating":
-				b.Serving, b.Terminating = true, true
-			case "stopped":
-				b.Terminating = true
-			default:
-				r.t.Fatalf("line %d: unknown condition %q", r.line, condition)
-			}
-			s.Backends = append(s.Backends, b)
-		default:
-			r.t.Fatalf("line %d: unknown line %q", r.line, line)
-		}
-	}
-	return services
-}
-
-func (r *runner) service(args args) Service {
-	var s Service
-	name, port, _ := strings.Cut(args.plain[0], ":")
-	s.Port = port
-	s.Namespace, s.Name, _ = strings.Cut(name, "/")
-	s.Protocol = r.protocol(args.plain[1])
-	s.IPv6 = slices.Contains(args.plain, "ipv6")
-	s.AffinityTimeout = r.duration(args.named["affinity"])
-	return s
-}
-
 func (r *runner) choice(name string) Choice {
 	c, ok := r.choices[name]
 	if !ok {
 		r.t.Fatalf("line %d: nothing was kept as %q", r.line, name)
 	}
 	return c
-}
-
-// addr reads ADDR:PORT, or "-" for the zero AddrPort.
-func (r *runner) addr(s string) netip.AddrPort {
-	if s == "-" {
-		return netip.AddrPort{}
-	}
-	a, err := netip.ParseAddrPort(s)
-	if err != nil {
-		r.t.Fatalf("line %d: %v", r.line, err)
-	}
-	return a
-}
-
-func (r *runner) protocol(s string) Protocol {
-	for _, p := range []Protocol{0, TCP, UDP, SCTP} {
-		if p.String() == s {
-			return p
-		}
-	}
-	r.t.Fatalf("line %d: unknown protocol %q", r.line, s)
-	return 0
-}
-
-func (r *runner) duration(s string) int64 {
-	if s == "" {
-		return 0
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		r.t.Fatalf("line %d: %v", r.line, err)
-	}
-	return d.Nanoseconds()
-}
-
-type args struct {
-	plain []string
-	named map[string]string
-}
-
-func parseArgs(words []string) args {
-	a := args{named: map[string]string{}}
-	for _, w := range words {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			a.named[name] = value
-		} else {
-			a.plain = append(a.plain, w)
-		}
-	}
-	return a
 }

@@ -59,6 +59,64 @@ type Frontend struct {
 // String returns "TCP 10.96.0.1:80".
 func (f Frontend) String() string { return f.Protocol.String() + " " + f.Addr.String() }
 
+// Kind says how an address came to a Service, which decides whom a traffic policy
+// and source ranges concern.
+type Kind uint8
+
+// The kinds of addresses. The zero Kind is a cluster IP.
+const (
+	ClusterIP Kind = iota
+	NodePort
+	ExternalIP
+	LoadBalancerIP
+)
+
+// String returns "cluster IP", "node port", "external IP" or "load-balancer IP".
+func (k Kind) String() string {
+	switch k {
+	case ClusterIP:
+		return "cluster IP"
+	case NodePort:
+		return "node port"
+	case ExternalIP:
+		return "external IP"
+	case LoadBalancerIP:
+		return "load-balancer IP"
+	}
+	return "invalid"
+}
+
+// Address is one address at which a Service port is served, and the rules for
+// those who ask there.
+type Address struct {
+	// Addr is what clients ask for. The unspecified address, 0.0.0.0 or ::, stands
+	// for every address of the node that has no exact owner: a node port.
+	Addr netip.AddrPort
+
+	Kind Kind
+
+	// Local restricts the address to endpoints of this node: internalTrafficPolicy
+	// Local for a cluster IP, externalTrafficPolicy Local for all other kinds. For
+	// the latter, clients on this node, its pods and itself, get any endpoint
+	// nevertheless.
+	Local bool
+
+	// Sources are the only clients that may ask (loadBalancerSourceRanges); empty
+	// means everybody. An invalid prefix contains nobody. Mind that kube-proxy
+	// applies the ranges to load-balancer IPs only.
+	Sources []netip.Prefix
+}
+
+// Hint says what a topology hint of an EndpointSlice means to this node.
+type Hint uint8
+
+// The zero Hint is the absence of one.
+const (
+	NoHint        Hint = iota
+	HintHere           // it names this node, or this node's zone
+	HintElsewhere      // it names only others
+)
+
 // Backend is one endpoint of a Service port, with the conditions of
 // discovery/v1 EndpointConditions after their defaults have been filled in.
 type Backend struct {
@@ -66,6 +124,15 @@ type Backend struct {
 	Ready       bool
 	Serving     bool
 	Terminating bool
+	Local       bool // it runs on this node
+	NodeHint    Hint // hints.forNodes
+	ZoneHint    Hint // hints.forZones
+}
+
+// Node is what there is to know of the node that we run on.
+type Node struct {
+	PodCIDRs  []netip.Prefix // where the addresses of its own pods are from
+	Addresses []netip.Addr   // its own, loopback not needed
 }
 
 // Service is one port of one Service in one address family: what clients ask
@@ -73,7 +140,7 @@ type Backend struct {
 // taken it.
 type Service struct {
 	ID
-	Frontends []netip.AddrPort // the protocol is that of ID
+	Addresses []Address // the protocol is that of ID
 	Backends  []Backend
 
 	// AffinityTimeout is how long a client stays with its backend after its last
@@ -81,3 +148,13 @@ type Service struct {
 	// affinity. Kubernetes allows 1 s to 86,400 s and defaults to 10,800 s.
 	AffinityTimeout int64
 }
+
+// Verdict is what becomes of those who ask at an address. Its zero value is Serve.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Serve  Verdict = iota // there is a backend
+	Refuse                // tell them at once that there is none
+	Drop                  // do not answer: another node may (policy Local)
+)

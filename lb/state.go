@@ -10,10 +10,12 @@ import (
 
 // state is what one service port keeps from table to table.
 type state struct {
-	id        ID
-	hash      uint64 // of id, with the seed
-	turns     turns
-	noBackend atomic.Uint64 // picks that found no eligible backend
+	id    ID
+	hash  uint64 // of id, with the seed
+	turns [sets]turns
+
+	// Picks that ended with ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
+	noBackend, noLocalBackend, notAllowed atomic.Uint64
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
@@ -34,10 +36,10 @@ type state struct {
 // backend is what a service port keeps of one endpoint, from table to table.
 type backend struct {
 	addr    netip.AddrPort
-	order   uint64 // position in the ring
+	order   uint64 // position in the rings
 	service *state
 
-	// condition is a set of live and eligible in the current table.
+	// condition is a combination of live and eligible in the current table.
 	condition atomic.Uint32
 
 	// picks and done only grow; the difference is in flight. So a Pick and a Done
@@ -48,22 +50,14 @@ type backend struct {
 }
 
 const (
-	live     uint32 = 1 << iota // flows that are there may stay
-	eligible                    // new connections may go there
+	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
+	live     uint32 = 1 << sets   // flows that are there may stay
 )
 
-// conditionOf returns the condition of b among the backends of its service.
-func conditionOf(b *Backend, anyReady bool) uint32 {
-	var c uint32
-	if b.live() {
-		c |= live
-	}
-	if b.eligible(anyReady) {
-		c |= eligible
-	}
-	return c
-}
+// condition returns the one of backends in the set.
+func (in set) condition() uint32 { return 1 << in }
 
+// is reports whether any of these conditions is true.
 func (b *backend) is(condition uint32) bool { return b.condition.Load()&condition != 0 }
 
 // inFlight reads done first: what is added between the two reads then makes the
@@ -77,8 +71,10 @@ func newState(id ID, seed uint64) *state {
 	s := &state{id: id, hash: id.hash(seed)}
 	// Half the range, so that the counter does not overflow in the middle of a
 	// round.
-	s.turns.first.Store(s.hash >> 1)
-	s.turns.retry.Store(s.hash >> 1)
+	for i := range s.turns {
+		s.turns[i].first.Store(s.hash >> 1)
+		s.turns[i].retry.Store(s.hash >> 1)
+	}
 	return s
 }
 
@@ -106,7 +102,8 @@ func (s *state) settle(update uint64) {
 	s.leaving = still
 }
 
-// unstick forgets the clients whose backends take no new connections any more.
+// unstick forgets the clients whose backends take no new connections any more, at
+// no address.
 func (s *state) unstick() {
 	s.affinity.Forget(func(b *backend) bool { return !b.is(eligible) })
 }

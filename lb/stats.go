@@ -9,8 +9,9 @@ type Stats struct {
 	// Picks is the number of successful Picks, and Failures of those that were
 	// done with an error.
 	Picks, Failures uint64
-	// NoBackend is the number of Picks that returned ErrNoBackend.
-	NoBackend uint64
+	// NoBackend, NoLocalBackend and NotAllowed are the numbers of Picks that
+	// returned ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
+	NoBackend, NoLocalBackend, NotAllowed uint64
 	// InFlight is the number of Picks that are not done, including those at
 	// backends that have left the table.
 	InFlight uint64
@@ -28,7 +29,8 @@ type Stats struct {
 type BackendStats struct {
 	Addr            netip.AddrPort
 	Live            bool // flows that are there may stay
-	Eligible        bool // new connections may go there
+	Eligible        bool // new connections may go there by policy Cluster
+	EligibleLocal   bool // new connections may go there by policy Local
 	Picks, Failures uint64
 	InFlight        uint64
 }
@@ -42,23 +44,25 @@ func (b *Balancer) Stats() []Stats {
 	snap := b.load()
 	all := make([]Stats, len(snap.services))
 	for i := range snap.services {
-		all[i] = snap.services[i].stats(b.updates)
+		all[i] = snap.services[i].stats(snap.backends[i], b.updates)
 	}
 	return all
 }
 
-func (s *service) stats(update uint64) Stats {
+func (s *service) stats(current []*backend, update uint64) Stats {
 	s.state.settle(update)
 	total := Stats{
 		ID:              s.state.id,
 		Picks:           s.state.picks,
 		Failures:        s.state.failures,
 		NoBackend:       s.state.noBackend.Load(),
+		NoLocalBackend:  s.state.noLocalBackend.Load(),
+		NotAllowed:      s.state.notAllowed.Load(),
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
-		Backends:        make([]BackendStats, 0, len(s.backends)+len(s.state.leaving)),
+		Backends:        make([]BackendStats, 0, len(current)+len(s.state.leaving)),
 	}
-	for _, backends := range [][]*backend{s.backends, s.state.leaving} {
+	for _, backends := range [][]*backend{current, s.state.leaving} {
 		for _, k := range backends {
 			one := k.stats()
 			total.Picks += one.Picks
@@ -73,11 +77,12 @@ func (s *service) stats(update uint64) Stats {
 func (b *backend) stats() BackendStats {
 	condition := b.condition.Load()
 	return BackendStats{
-		Addr:     b.addr,
-		Live:     condition&live != 0,
-		Eligible: condition&eligible != 0,
-		InFlight: b.inFlight(),
-		Picks:    b.picks.Load(),
-		Failures: b.failures.Load(),
+		Addr:          b.addr,
+		Live:          condition&live != 0,
+		Eligible:      condition&clusterSet.condition() != 0,
+		EligibleLocal: condition&localSet.condition() != 0,
+		InFlight:      b.inFlight(),
+		Picks:         b.picks.Load(),
+		Failures:      b.failures.Load(),
 	}
 }

@@ -2,30 +2,48 @@ package lb
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 )
 
+func prefixes(texts ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
 // Tables may share slices, so that NewTable must not write to them.
 func TestNewTableLeavesItsInputAlone(t *testing.T) {
+	second, third := netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")
 	input := func() []Service {
 		s := echo(1, 2, 3)
-		s.Frontends = append(s.Frontends, netip.MustParseAddrPort("[::ffff:10.0.0.2]:80"), front, netip.MustParseAddrPort("10.0.0.3:80"))
+		s.Addresses = append(s.Addresses,
+			Address{Addr: netip.MustParseAddrPort("[::ffff:10.0.0.2]:80"), Sources: prefixes("192.0.2.0/24")},
+			Address{Addr: front},
+			Address{Addr: third, Sources: prefixes("198.51.100.0/24", "2001:db8::/32", "::ffff:203.0.113.0/120")})
 		s.Backends[0].Addr = netip.AddrPortFrom(s.Backends[0].Addr.Addr(), 0)
 		s.Backends[1].Addr = netip.MustParseAddrPort("[::ffff:10.1.0.2]:8080")
 		return []Service{s}
 	}
-	services, want := input(), input()
-	first, err := NewTable(services)
+	services := input()
+	first, err := NewTable(services, Node{})
 	if err == nil {
-		t.Error("accepted a port 0 and a repeated frontend")
+		t.Error("accepted a port 0 and a repeated address")
 	}
-	if !slices.Equal(services[0].Frontends, want[0].Frontends) || !slices.Equal(services[0].Backends, want[0].Backends) {
+	if !reflect.DeepEqual(services, input()) {
 		t.Errorf("changed its input to %v", services[0])
 	}
 	s := first.Services()[0]
-	if got, want := s.Frontends, []netip.AddrPort{front, netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")}; !slices.Equal(got, want) {
-		t.Errorf("frontends: got %v, want %v", got, want)
+	want := []Address{
+		{Addr: front},
+		{Addr: second, Sources: prefixes("192.0.2.0/24")},
+		{Addr: third, Sources: prefixes("198.51.100.0/24", "203.0.113.0/24")},
+	}
+	if got := s.Addresses; !reflect.DeepEqual(got, want) {
+		t.Errorf("addresses: got %v, want %v", got, want)
 	}
 	if got, want := s.Backends, echo(2, 3).Backends; !slices.Equal(got, want) {
 		t.Errorf("backends: got %v, want %v", got, want)
@@ -37,8 +55,9 @@ func TestNewTableLeavesItsInputAlone(t *testing.T) {
 
 func TestNewTableSharesWhatItDoesNotChange(t *testing.T) {
 	services := []Service{echo(1, 2)}
+	services[0].Addresses[0].Sources = prefixes("192.0.2.0/24", "198.51.100.0/24")
 	s, ok := mustTable(t, services).Service(services[0].ID)
-	if !ok || &s.Backends[0] != &services[0].Backends[0] || &s.Frontends[0] != &services[0].Frontends[0] {
+	if !ok || &s.Backends[0] != &services[0].Backends[0] || &s.Addresses[0] != &services[0].Addresses[0] {
 		t.Error("copied a slice it could have kept")
 	}
 }
@@ -46,7 +65,7 @@ func TestNewTableSharesWhatItDoesNotChange(t *testing.T) {
 func TestRepeatedBackendsInLongLists(t *testing.T) {
 	for _, n := range []int{2, 31, 32, 33, 1000} {
 		s := echo(slices.Concat(numbers(n), []int{n - 1, 0})...)
-		table, err := NewTable([]Service{s})
+		table, err := NewTable([]Service{s}, Node{})
 		if err == nil {
 			t.Errorf("%d backends: accepted two of them twice", n)
 		}
@@ -56,7 +75,7 @@ func TestRepeatedBackendsInLongLists(t *testing.T) {
 	}
 }
 
-func TestProtocolsHaveFrontendsOfTheirOwn(t *testing.T) {
+func TestProtocolsHaveAddressesOfTheirOwn(t *testing.T) {
 	var services []Service
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		s := echo(1)
@@ -65,8 +84,8 @@ func TestProtocolsHaveFrontendsOfTheirOwn(t *testing.T) {
 	}
 	table := mustTable(t, services)
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
-		if s, ok := table.Lookup(Frontend{p, front}); !ok || s.Protocol != p {
-			t.Errorf("%s: got %v", p, s)
+		if s, a, ok := table.Lookup(Frontend{p, front}); !ok || s.Protocol != p || a != &s.Addresses[0] {
+			t.Errorf("%s: got %v, %v", p, s, a)
 		}
 	}
 }

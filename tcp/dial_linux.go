@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,11 +66,7 @@ func (c *conn) dialNext() {
 	for timeouts := sh.srv.dialTimeouts(); d.attempt < len(timeouts); {
 		choice, err := sh.srv.LB.Pick(d.flow)
 		if err != nil {
-			if errors.Is(err, lb.ErrNoBackend) {
-				sh.count.noBackend.Add(1)
-			} else {
-				sh.count.noService.Add(1)
-			}
+			sh.count.reason(err).Add(1)
 			c.abort()
 			return
 		}

@@ -80,11 +80,11 @@ func (p *proxy) lent() (buffers, pipes int) {
 // serve gives the Service these backends from now on.
 func (p *proxy) serve(backends ...netip.AddrPort) {
 	p.t.Helper()
-	s := lb.Service{ID: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}, Frontends: []netip.AddrPort{frontend}}
+	s := lb.Service{ID: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}}}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: b, Ready: true, Serving: true})
 	}
-	table, err := lb.NewTable([]lb.Service{s})
+	table, err := lb.NewTable([]lb.Service{s}, lb.Node{})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -61,6 +61,8 @@ type Stats struct {
 	Accepted     uint64 // connections accepted
 	NoService    uint64 // reset: no Service has the address asked for
 	NoBackend    uint64 // reset: the Service has no backend
+	NoLocal      uint64 // reset: the Service has none on this node, and policy Local
+	NotAllowed   uint64 // reset: the client is not among the sources of the address
 	Dials        uint64 // attempts to connect to a backend
 	DialRefused  uint64 // attempts that failed with an answer
 	DialTimedOut uint64 // attempts that nobody answered in time

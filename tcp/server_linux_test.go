@@ -42,9 +42,9 @@ func TestListenOnTheFrontendItself(t *testing.T) {
 	}
 	table, err := lb.NewTable([]lb.Service{{
 		ID:        lb.ID{Namespace: "default", Name: "direct", Protocol: lb.TCP},
-		Frontends: []netip.AddrPort{addr},
+		Addresses: []lb.Address{{Addr: addr}},
 		Backends:  []lb.Backend{{Addr: naming(t, "direct"), Ready: true}},
-	}})
+	}}, lb.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}

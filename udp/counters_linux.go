@@ -12,6 +12,7 @@ type counters struct {
 	datagramsIn, bytesIn               atomic.Uint64
 	datagramsOut, bytesOut             atomic.Uint64
 	noService, noBackend, noDescriptor atomic.Uint64
+	noLocal, notAllowed                atomic.Uint64
 	unreachable, draining, malformed   atomic.Uint64
 	busy, tooLong                      atomic.Uint64
 	sendErrors, receiveErrors          atomic.Uint64
@@ -33,6 +34,8 @@ func (c *counters) snapshot() Stats {
 		Resent:        c.resent.Load(),
 		NoService:     c.noService.Load(),
 		NoBackend:     c.noBackend.Load(),
+		NoLocal:       c.noLocal.Load(),
+		NotAllowed:    c.notAllowed.Load(),
 		NoDescriptor:  c.noDescriptor.Load(),
 		Unreachable:   c.unreachable.Load(),
 		Draining:      c.draining.Load(),
@@ -58,6 +61,8 @@ func (s *Stats) add(o Stats) {
 	s.Resent += o.Resent
 	s.NoService += o.NoService
 	s.NoBackend += o.NoBackend
+	s.NoLocal += o.NoLocal
+	s.NotAllowed += o.NotAllowed
 	s.NoDescriptor += o.NoDescriptor
 	s.Unreachable += o.Unreachable
 	s.Draining += o.Draining

@@ -39,7 +39,7 @@ func service(n int, backends ...netip.AddrPort) lb.Service {
 	ipv6 := len(backends) > 0 && backends[0].Addr().Is6()
 	s := lb.Service{
 		ID:        lb.ID{Namespace: "default", Name: fmt.Sprint("s", n), Protocol: lb.UDP, IPv6: ipv6},
-		Frontends: []netip.AddrPort{frontend(n, ipv6).Addr},
+		Addresses: []lb.Address{{Addr: frontend(n, ipv6).Addr}},
 	}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: b, Ready: true, Serving: true})
@@ -107,7 +107,7 @@ func (p *proxy) setBackends(backends ...netip.AddrPort) {
 
 func (p *proxy) setServices(services ...lb.Service) {
 	p.t.Helper()
-	table, err := lb.NewTable(services)
+	table, err := lb.NewTable(services, lb.Node{})
 	if err != nil {
 		p.t.Fatal(err)
 	}

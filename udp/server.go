@@ -60,6 +60,8 @@ type Stats struct {
 
 	NoService    uint64 // dropped: no Service has the frontend
 	NoBackend    uint64 // dropped: the Service has no backend
+	NoLocal      uint64 // dropped: the Service has none on this node, and policy Local
+	NotAllowed   uint64 // dropped: the client is not among the sources of the address
 	NoDescriptor uint64 // dropped: no descriptor, port or memory, and nothing to evict
 	Unreachable  uint64 // dropped: every backend that was tried refused, or no way back to the client
 	Draining     uint64 // dropped: from a new client during Shutdown

@@ -328,7 +328,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 		// Opened beforehand, so that only the Server's descriptors change.
 		clients[i] = &client{UDPConn: listenUDP(t, "127.0.0.1:0").UDPConn, t: t, buf: make([]byte, 100)}
 	}
-	table, err := lb.NewTable([]lb.Service{service(1, b.addr, refusing(t, "127.0.0.1:0"))})
+	table, err := lb.NewTable([]lb.Service{service(1, b.addr, refusing(t, "127.0.0.1:0"))}, lb.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}

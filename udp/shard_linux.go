@@ -142,6 +142,10 @@ func (sh *shard) reason(err error) *atomic.Uint64 {
 		return &sh.count.noService
 	case errors.Is(err, lb.ErrNoBackend):
 		return &sh.count.noBackend
+	case errors.Is(err, lb.ErrNoLocalBackend):
+		return &sh.count.noLocal
+	case errors.Is(err, lb.ErrNotAllowed):
+		return &sh.count.notAllowed
 	case errors.Is(err, errTried):
 		return &sh.count.unreachable
 	}

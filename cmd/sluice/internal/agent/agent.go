@@ -2,9 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,10 +19,6 @@ const (
 	retryMin = time.Second
 	retryMax = 30 * time.Second
 
-	// verifyEvery is how often it is checked that the rules are still there:
-	// kube-proxy's sync period.
-	verifyEvery = 30 * time.Second
-
 	// sweepEvery is how often expired affinity is forgotten. It has no effect but
 	// on memory.
 	sweepEvery = time.Minute
@@ -33,7 +28,8 @@ const (
 	StaleAfter = time.Minute
 )
 
-// Steerer makes packets for frontends arrive at proxy ports (redirect.IPTables).
+// Steerer makes packets for frontends of one address family arrive at proxy ports
+// (redirect.IPTables).
 type Steerer interface {
 	// Sync steers exactly what the plan says. After an error it may have done a part.
 	Sync(context.Context, redirect.Plan) error
@@ -41,9 +37,18 @@ type Steerer interface {
 	Verify(context.Context) (bool, error)
 }
 
-// Datagrams is the part of udp.Server that the agent moves.
+// Streams is the part of tcp.Server that the agent moves: sockets on node ports.
+type Streams interface {
+	// Listen accepts connections to an address.
+	Listen(netip.AddrPort) (netip.AddrPort, error)
+	// Unlisten ends that; open connections go on.
+	Unlisten(netip.AddrPort)
+}
+
+// Datagrams is the part of udp.Server that the agent moves: sockets on proxy ports
+// and on node ports.
 type Datagrams interface {
-	// Listen opens the proxy port of a frontend; port 0 lets the kernel choose.
+	// Listen opens the socket of a frontend; port 0 lets the kernel choose.
 	Listen(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
 	// Unlisten closes it, with its flows.
 	Unlisten(lb.Frontend)
@@ -51,30 +56,56 @@ type Datagrams interface {
 	TableChanged()
 }
 
-// Agent applies sets of Services, one at a time. Its exported fields are set
-// before Apply or Run is called, all of them.
+// Desired is what is to be in force. The agent owns its slices once it has it.
+type Desired struct {
+	Services []lb.Service
+	Node     lb.Node
+}
+
+// Family is how one address family is served.
+type Family struct {
+	Steer Steerer    // nil: the family is not served
+	Bind  netip.Addr // where UDP proxy ports listen
+}
+
+// Agent applies what is desired, one set after the other. Its exported fields are
+// set before Apply or Run is called.
 type Agent struct {
-	LB      *lb.Balancer
-	UDP     Datagrams
-	Steer   Steerer
-	TCPPort uint16             // proxy port of all TCP frontends
-	Bind    netip.Addr         // where UDP proxy ports listen
-	Ports   redirect.PortRange // where they are taken from
-	Now     func() int64       // the clock of lb.Flow
-	Log     *zap.Logger
+	LB         *lb.Balancer
+	TCP        Streams
+	UDP        Datagrams
+	IPv4, IPv6 Family
+	TCPPort    uint16             // proxy port of all TCP frontends, in both families
+	Ports      redirect.PortRange // where the proxy ports of UDP frontends are taken from
+	Now        func() int64       // the clock of lb.Flow
+	Log        *zap.Logger
+
+	// LocalAddrs returns the node's own addresses. It is asked with every change and
+	// every verification, so that a node may get and lose addresses. nil: none.
+	LocalAddrs func() ([]netip.Addr, error)
+
+	// NodePorts returns the addresses on which node ports are served, given the
+	// node's own; an unspecified one stands for all. nil: all, in both families.
+	NodePorts func(local []netip.Addr) []netip.Addr
+
+	// VerifyEvery is how often it is checked that the rules are still there. 0:
+	// 30 s, kube-proxy's sync period.
+	VerifyEvery time.Duration
 
 	// Observe is told how long each change took to apply and how it ended. May be nil.
 	Observe func(time.Duration, error)
 
-	applied []lb.Service           // what the last Apply was given
-	sockets map[lb.Frontend]uint16 // UDP proxy ports that are open
-	refused string                 // what the last table left out, to log it once
+	local     []netip.Addr // the node's addresses at the last Apply
+	applied   Desired      // what the last Apply was given, and what of before is still served
+	sockets   sockets
+	damaged   bool   // others have changed our rules, and they are not repaired yet
+	complaint string // what could not be served of the last table, to log it once
 
 	once    sync.Once
 	mailbox chan struct{} // one token: there is something in next
 
 	mu     sync.Mutex // guards the following
-	next   []lb.Service
+	next   *Desired
 	status Status
 }
 
@@ -83,12 +114,13 @@ type Status struct {
 	Services    int       // service ports in force
 	Frontends   int       // addresses in force
 	Backends    int       // endpoints in force, counted once a service port
+	Conflicts   int       // node ports that somebody else has
 	QueuedSince time.Time // since when a change waits; zero when none does
 	LastApplied time.Time // when a change was last applied without error
 	LastError   error     // why the waiting change could not be applied yet, or nil
 	Applied     uint64    // changes applied
 	Failures    uint64    // attempts that failed
-	Repairs     uint64    // times that rules were found missing and written again
+	Repairs     uint64    // times that rules were found changed by others and put right
 }
 
 // Healthy reports whether no change has been waiting for longer than StaleAfter.
@@ -106,17 +138,17 @@ func (a *Agent) Status() Status {
 func (a *Agent) init() {
 	a.once.Do(func() {
 		a.mailbox = make(chan struct{}, 1)
-		a.sockets = make(map[lb.Frontend]uint16)
+		a.sockets.init()
 	})
 }
 
-// Submit hands over the newest set of Services, which Run applies; one that has
-// not been applied yet is forgotten. It never blocks and may be called from
-// anywhere. The agent owns the slice from now on.
-func (a *Agent) Submit(services []lb.Service) {
+// Submit hands over what is desired from now on, for Run to apply; what has been
+// submitted before and not been applied yet is forgotten. It never blocks and may
+// be called from anywhere.
+func (a *Agent) Submit(d Desired) {
 	a.init()
 	a.mu.Lock()
-	a.next = services
+	a.next = &d
 	if a.status.QueuedSince.IsZero() {
 		a.status.QueuedSince = time.Now()
 	}
@@ -128,15 +160,23 @@ func (a *Agent) Submit(services []lb.Service) {
 }
 
 // Run applies what is submitted until ctx ends. A change that fails is tried
-// again until it succeeds or a newer one replaces it.
+// again until it succeeds or a newer one replaces it; a node port that somebody
+// else has is tried again for as long as it is wanted.
 func (a *Agent) Run(ctx context.Context) {
 	a.init()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
-	verify := time.NewTicker(verifyEvery)
+	every := a.VerifyEvery
+	if every <= 0 {
+		every = 30 * time.Second
+	}
+	verify := time.NewTicker(every)
 	defer verify.Stop()
 	var retry <-chan time.Time
 	wait := retryMin
+	if len(a.sockets.conflicts) > 0 { // of the first Apply
+		retry = time.After(wait)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,8 +193,11 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-retry:
 		}
 		retry = nil
-		if err := a.Apply(ctx, a.newest()); err != nil && ctx.Err() == nil {
+		err := a.Apply(ctx, a.newest())
+		if err != nil && ctx.Err() == nil {
 			a.Log.Error("change not applied, the last good state stays", zap.Error(err), zap.Duration("retry in", wait))
+		}
+		if err != nil || len(a.sockets.conflicts) > 0 {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}
@@ -163,199 +206,47 @@ func (a *Agent) Run(ctx context.Context) {
 
 // newest returns what is to be in force: what was submitted last, or, if nothing
 // was, what the start applied.
-func (a *Agent) newest() []lb.Service {
+func (a *Agent) newest() Desired {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.next == nil {
 		return a.applied
 	}
-	return a.next
+	return *a.next
 }
 
-// intact reports whether steering is still what it was made to be. Somebody else's
-// "iptables -F" or a firewall's reload is why it may not be.
+// intact reports whether steering is still what it was made to be, on the addresses
+// that the node has. Somebody else's "iptables -F" or a firewall's reload, or a new
+// address, is why it may not be.
 func (a *Agent) intact(ctx context.Context) bool {
-	ok, err := a.Steer.Verify(ctx)
-	switch {
-	case err != nil && ctx.Err() == nil:
-		a.Log.Warn("rules not verified", zap.Error(err))
-		return true // nothing is known to be missing
-	case ok || err != nil:
-		return true
+	if local, err := a.localAddrs(); err == nil && !slices.Equal(local, a.local) {
+		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
+		return false
 	}
-	a.Log.Warn("rules are missing that others must have removed; writing them again")
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status.Repairs++
-	return false
-}
-
-// Apply brings a set of Services into force. It is for the start, before Run, and
-// for Run itself. After an error the data path serves both what was and what is
-// to be, as far as it got.
-//
-// Adding goes table, sockets, steering; removing goes steering, sockets, table.
-// Both at once need a table in between that holds the old frontends beside the
-// new, so that steering, the slow part, is changed only once:
-//
-//  1. table: the new Services, and the frontends that are about to go
-//  2. sockets: those of new UDP frontends are opened
-//  3. steering: from the old frontends to the new
-//  4. sockets: those of old UDP frontends are closed
-//  5. table: the new Services alone
-func (a *Agent) Apply(ctx context.Context, services []lb.Service) (err error) {
-	a.init()
-	start := time.Now()
-	defer func() { a.settle(start, err) }()
-
-	table, refused := lb.NewTable(services)
-	a.logRefused(refused)
-	between, leaving := merge(services, a.applied)
-	if leaving {
-		t, _ := lb.NewTable(between) // its refusals are those above, and leaving frontends that have a new owner
-		a.LB.Update(t)
-	} else {
-		a.LB.Update(table)
-	}
-	a.UDP.TableChanged()
-
-	plan := redirect.Plan{TCPPort: a.TCPPort}
-	socketErr := a.open(table, &plan)
-	if err := a.Steer.Sync(ctx, plan); err != nil {
-		// Frontends that are about to go may still be steered: they stay.
-		a.applied = between
-		return errors.Join(socketErr, fmt.Errorf("steer traffic: %w", err))
-	}
-	a.closeUnsteered(plan)
-	if leaving {
-		a.LB.Update(table)
-		a.UDP.TableChanged()
-	}
-	a.applied = services
-	a.describe(table)
-	return socketErr
-}
-
-// open adds every frontend to the plan, opening UDP sockets as they are needed.
-// The error names the frontends that got none; the plan is good for the others.
-func (a *Agent) open(table *lb.Table, plan *redirect.Plan) error {
-	var errs []error
-	services := table.Services()
-	for i := range services {
-		s := &services[i]
-		for _, addr := range s.Frontends {
-			f := lb.Frontend{Protocol: s.Protocol, Addr: addr}
-			switch {
-			case !s.HasEligible():
-				plan.Refuse = append(plan.Refuse, f)
-			case s.Protocol == lb.TCP:
-				plan.TCP = append(plan.TCP, addr)
-			case s.Protocol == lb.UDP:
-				port, err := a.socket(f)
-				if err != nil {
-					errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", f, s.ID, err))
-					continue
-				}
-				plan.Ported = append(plan.Ported, redirect.Ported{Frontend: f, Port: port})
-			}
+	for _, f := range a.families() {
+		ok, err := f.Steer.Verify(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return true
+		case err != nil:
+			a.Log.Warn("rules not verified", zap.Error(err)) // nothing is known to be missing
+		case !ok:
+			a.Log.Warn("rules were changed by others; writing them again")
+			a.damaged = true
+			return false
 		}
 	}
-	return errors.Join(errs...)
+	return true
 }
 
-// socket returns the proxy port of a UDP frontend, opening it if need be.
-func (a *Agent) socket(f lb.Frontend) (uint16, error) {
-	if port, ok := a.sockets[f]; ok {
-		return port, nil
-	}
-	var got netip.AddrPort
-	_, err := a.Ports.Claim(func(port uint16) (err error) {
-		got, err = a.UDP.Listen(f, netip.AddrPortFrom(a.Bind, port))
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	a.sockets[f] = got.Port()
-	return got.Port(), nil
-}
-
-// closeUnsteered closes the sockets that nothing is steered to any more.
-func (a *Agent) closeUnsteered(plan redirect.Plan) {
-	steered := make(map[lb.Frontend]struct{}, len(plan.Ported))
-	for _, p := range plan.Ported {
-		steered[p.Frontend] = struct{}{}
-	}
-	for f := range a.sockets {
-		if _, ok := steered[f]; !ok {
-			a.UDP.Unlisten(f)
-			delete(a.sockets, f)
+// families returns those that are served.
+func (a *Agent) families() (out []Family) {
+	for _, f := range []Family{a.IPv4, a.IPv6} {
+		if f.Steer != nil {
+			out = append(out, f)
 		}
 	}
-}
-
-// merge returns the new Services with the frontends of the old ones added that no
-// new Service has, so that what is still steered is still served, and whether there are any.
-func merge(services, old []lb.Service) (between []lb.Service, leaving bool) {
-	owned := make(map[lb.Frontend]struct{})
-	byID := make(map[lb.ID]int, len(services))
-	for i := range services {
-		byID[services[i].ID] = i
-		for _, addr := range services[i].Frontends {
-			owned[lb.Frontend{Protocol: services[i].Protocol, Addr: addr}] = struct{}{}
-		}
-	}
-	between = services
-	own := func() { // copy before the first change: services stays what it was
-		if !leaving {
-			between = append([]lb.Service(nil), services...)
-			leaving = true
-		}
-	}
-	for _, s := range old {
-		var gone []netip.AddrPort
-		for _, addr := range s.Frontends {
-			if _, ok := owned[lb.Frontend{Protocol: s.Protocol, Addr: addr}]; !ok {
-				gone = append(gone, addr)
-			}
-		}
-		if len(gone) == 0 {
-			continue
-		}
-		own()
-		if i, ok := byID[s.ID]; ok {
-			between[i].Frontends = append(append([]netip.AddrPort(nil), between[i].Frontends...), gone...)
-			continue
-		}
-		s.Frontends = gone
-		between = append(between, s)
-	}
-	return between, leaving
-}
-
-// logRefused logs what a table had to leave out, once for each new reason.
-func (a *Agent) logRefused(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != a.refused {
-		a.Log.Warn("a part of the Services cannot be served", zap.Error(err))
-	}
-	a.refused = text
-}
-
-// describe puts the counts of what is in force into the status.
-func (a *Agent) describe(table *lb.Table) {
-	services := table.Services()
-	frontends, backends := 0, 0
-	for i := range services {
-		frontends += len(services[i].Frontends)
-		backends += len(services[i].Backends)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status.Services, a.status.Frontends, a.status.Backends = len(services), frontends, backends
+	return out
 }
 
 // settle records how a change ended.
@@ -366,11 +257,16 @@ func (a *Agent) settle(start time.Time, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.status.LastError = err
+	a.status.Conflicts = len(a.sockets.conflicts)
 	if err != nil {
 		a.status.Failures++
 		return
 	}
 	a.status.Applied++
+	if a.damaged {
+		a.damaged = false
+		a.status.Repairs++
+	}
 	a.status.LastApplied = time.Now()
 	if len(a.mailbox) == 0 { // else a newer one waits
 		a.status.QueuedSince = time.Time{}

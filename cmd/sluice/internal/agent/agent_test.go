@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
@@ -24,7 +27,9 @@ type kernel struct {
 	t       *testing.T
 	lb      *lb.Balancer
 	open    map[lb.Frontend]uint16
+	streams map[netip.AddrPort]bool // TCP node ports
 	steered map[lb.Frontend]uint16
+	plan    redirect.Plan
 	calls   []string
 	taken   map[uint16]bool // ports that others have
 	port    uint16
@@ -33,9 +38,33 @@ type kernel struct {
 }
 
 func newAgent(t *testing.T) (*Agent, *kernel) {
-	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
-	return &Agent{LB: k.lb, UDP: k, Steer: k, TCPPort: 1, Bind: netip.IPv4Unspecified(),
+	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
+		steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
+	return &Agent{LB: k.lb, TCP: streams{k}, UDP: k, IPv4: Family{k, netip.IPv4Unspecified()}, TCPPort: 1,
 		Now: func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}, k
+}
+
+// streams is the TCP side of a kernel.
+type streams struct{ k *kernel }
+
+func (s streams) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+	if s.k.taken[addr.Port()] {
+		return netip.AddrPort{}, syscall.EADDRINUSE
+	}
+	if s.k.streams[addr] {
+		s.k.t.Fatalf("%s is opened twice", addr)
+	}
+	s.k.streams[addr] = true
+	s.k.check("hold")
+	return addr, nil
+}
+
+func (s streams) Unlisten(addr netip.AddrPort) {
+	if !s.k.streams[addr] {
+		s.k.t.Fatalf("%s is closed, which is not open", addr)
+	}
+	delete(s.k.streams, addr)
+	s.k.check("release")
 }
 
 func (k *kernel) check(call string) {
@@ -45,8 +74,13 @@ func (k *kernel) check(call string) {
 		if f.Protocol == lb.UDP && k.open[f] != port {
 			k.t.Fatalf("after %s: %s is steered to port %d, where no socket is; calls %v", call, f, port, k.calls)
 		}
-		if _, ok := k.lb.Table().Lookup(f); !ok {
+		if _, _, ok := k.lb.Table().Lookup(f); !ok {
 			k.t.Fatalf("after %s: %s is steered but not in the table; calls %v", call, f, k.calls)
+		}
+	}
+	for addr := range k.streams {
+		if _, _, ok := k.lb.Table().Lookup(lb.Frontend{Protocol: lb.TCP, Addr: addr}); !ok {
+			k.t.Fatalf("after %s: node port %s is open but not in the table; calls %v", call, addr, k.calls)
 		}
 	}
 }
@@ -57,19 +91,18 @@ func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 		k.port++
 		port = k.port
 	}
-	if k.taken[port] {
+	if k.taken[port] || slices.Contains(slices.Collect(maps.Values(k.open)), port) {
 		return netip.AddrPort{}, syscall.EADDRINUSE
 	}
 	if _, ok := k.open[f]; ok {
 		k.t.Fatalf("%s is opened twice", f)
 	}
-	k.open[f], k.taken[port] = port, true
+	k.open[f] = port
 	k.check("listen")
 	return netip.AddrPortFrom(addr.Addr(), port), nil
 }
 
 func (k *kernel) Unlisten(f lb.Frontend) {
-	delete(k.taken, k.open[f])
 	delete(k.open, f)
 	k.check("unlisten")
 }
@@ -78,6 +111,7 @@ func (k *kernel) TableChanged() { k.check("table") }
 
 func (k *kernel) Sync(_ context.Context, plan redirect.Plan) error {
 	clear(k.steered)
+	k.plan = plan
 	for _, addr := range plan.TCP {
 		k.steered[lb.Frontend{Protocol: lb.TCP, Addr: addr}] = plan.TCPPort
 	}
@@ -92,7 +126,7 @@ func (k *kernel) Verify(context.Context) (bool, error) { return k.intact, k.fail
 
 func service(protocol lb.Protocol, name string, ip byte, backends ...byte) lb.Service {
 	s := lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: protocol}}
-	s.Frontends = []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 53)}
+	s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 53)}}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, b}), 53), Ready: true, Serving: true})
 	}
@@ -105,7 +139,7 @@ func TestOrder(t *testing.T) {
 	a, k := newAgent(t)
 	apply := func(want string, services ...lb.Service) {
 		t.Helper()
-		if err := a.Apply(t.Context(), services); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
 			t.Fatal(err)
 		}
 		if got := k.order(); got != want {
@@ -138,7 +172,10 @@ func TestRandomChanges(t *testing.T) {
 			}
 			s := service([]lb.Protocol{lb.TCP, lb.UDP}[r.IntN(2)], fmt.Sprint("s", i), byte(r.IntN(5)))
 			if r.IntN(3) == 0 {
-				s.Frontends = append(s.Frontends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53))
+				s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53)})
+			}
+			if r.IntN(3) == 0 {
+				s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(30000+r.IntN(5)))})
 			}
 			if r.IntN(4) > 0 {
 				s.Backends = service(lb.TCP, "", 0, byte(1+r.IntN(3))).Backends
@@ -149,25 +186,33 @@ func TestRandomChanges(t *testing.T) {
 		if r.IntN(5) == 0 {
 			k.fail = errors.New("xtables lock held by somebody")
 		}
-		if err := a.Apply(t.Context(), services); !errors.Is(err, k.fail) || (err == nil) != (k.fail == nil) {
+		if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, k.fail) || (err == nil) != (k.fail == nil) {
 			t.Fatalf("Apply = %v, want %v", err, k.fail)
 		}
 		k.calls = nil
 		if k.fail != nil {
 			continue
 		}
-		if len(k.open) > len(k.steered) {
-			t.Fatalf("%d sockets open, %d frontends steered", len(k.open), len(k.steered))
-		}
-		table, _ := lb.NewTable(services)
+		table, _ := lb.NewTable(services, lb.Node{})
+		nodePorts := 0
 		for i := range table.Services() {
 			s := &table.Services()[i]
-			for _, addr := range s.Frontends {
-				f := lb.Frontend{Protocol: s.Protocol, Addr: addr}
-				if _, steered := k.steered[f]; steered != s.HasEligible() {
+			for _, addr := range s.Addresses {
+				f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
+				if addr.Kind == lb.NodePort {
+					nodePorts++
+					if _, open := k.open[f]; !open && !k.streams[addr.Addr] {
+						t.Fatalf("node port %s of %s is not held", f, s.ID)
+					}
+					continue
+				}
+				if _, steered := k.steered[f]; steered != (len(s.Backends) > 0) {
 					t.Fatalf("%s of %s with %d backends: steered is %v", f, s.ID, len(s.Backends), steered)
 				}
 			}
+		}
+		if open := len(k.open) + len(k.streams); open > len(k.plan.Ported)+nodePorts {
+			t.Fatalf("%d sockets open for %d proxy ports and %d node ports", open, len(k.plan.Ported), nodePorts)
 		}
 	}
 }
@@ -176,19 +221,19 @@ func TestPortsInUse(t *testing.T) {
 	a, k := newAgent(t)
 	a.Ports = redirect.PortRange{First: 30000, Last: 30001}
 	k.taken[30000] = true
-	if err := a.Apply(t.Context(), []lb.Service{service(lb.UDP, "one", 1, 1)}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{service(lb.UDP, "one", 1, 1)}}); err != nil {
 		t.Fatal(err)
 	}
 	// The range is full now: the second has no port, the first goes on, TCP too.
 	services := []lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
-	if err := a.Apply(t.Context(), services); err == nil || !strings.Contains(err.Error(), "default/two") {
+	if err := a.Apply(t.Context(), Desired{Services: services}); err == nil || !strings.Contains(err.Error(), "default/two") {
 		t.Errorf("Apply with a full range = %v, want an error that names the Service", err)
 	}
 	if len(k.steered) != 2 {
 		t.Errorf("%d frontends steered, want 2", len(k.steered))
 	}
 	delete(k.taken, 30000)
-	if err := a.Apply(t.Context(), services); err != nil || len(k.steered) != 3 {
+	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil || len(k.steered) != 3 {
 		t.Errorf("Apply with a free port = %v, %d frontends steered; want 3", err, len(k.steered))
 	}
 }
@@ -206,8 +251,88 @@ func TestIntact(t *testing.T) {
 			t.Errorf("intact when Verify = %v, %v: %v", test.found, test.err, got)
 		}
 	}
+	k.fail = nil
+	if err := a.Apply(t.Context(), Desired{}); err != nil {
+		t.Fatal(err)
+	}
 	if n := a.Status().Repairs; n != 1 {
 		t.Errorf("%d repairs counted, want 1", n)
+	}
+}
+
+// TestNodePortConflict: what somebody else has is a conflict, which touches nothing
+// else and is over when it can be had.
+func TestNodePortConflict(t *testing.T) {
+	a, k := newAgent(t)
+	node := netip.MustParseAddr("192.0.2.10")
+	a.LocalAddrs = func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }
+	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
+	s := service(lb.TCP, "web", 1, 1)
+	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")},
+		lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30081")})
+	k.taken[30080] = true
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.Status().Conflicts; n != 1 {
+		t.Errorf("%d conflicts, want 1", n)
+	}
+	if !k.streams[netip.AddrPortFrom(node, 30081)] || len(k.steered) != 1 || len(k.plan.Accept) != 1 {
+		t.Errorf("the rest of the Service is not served: %v, %v", k.streams, k.plan)
+	}
+	k.taken[30080] = false
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
+		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.streams)
+	}
+	if err := a.Apply(t.Context(), Desired{}); err != nil || len(k.streams) != 0 {
+		t.Errorf("at the end: %v, open %v", err, k.streams)
+	}
+}
+
+// TestVerdicts: who is refused, dropped and held back by source goes into the plan.
+func TestVerdicts(t *testing.T) {
+	a, k := newAgent(t)
+	s := service(lb.TCP, "web", 1, 1) // its endpoint is on another node
+	local := func(kind lb.Kind, addr string) lb.Address {
+		return lb.Address{Kind: kind, Local: true, Addr: netip.MustParseAddrPort(addr)}
+	}
+	sources := []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	s.Addresses = []lb.Address{local(lb.ClusterIP, "10.96.0.1:80"), local(lb.ExternalIP, "198.51.100.1:80"),
+		{Kind: lb.LoadBalancerIP, Addr: netip.MustParseAddrPort("198.51.100.2:80"), Sources: sources}}
+	none := service(lb.UDP, "none", 2)
+	inside := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	if err := a.Apply(t.Context(), Desired{[]lb.Service{s, none}, lb.Node{PodCIDRs: inside}}); err != nil {
+		t.Fatal(err)
+	}
+	tcp := func(addr string) lb.Frontend {
+		return lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort(addr)}
+	}
+	want := redirect.Plan{
+		TCPPort:     1,
+		TCP:         []netip.AddrPort{tcp("198.51.100.1:80").Addr, tcp("198.51.100.2:80").Addr},
+		Drop:        []lb.Frontend{tcp("10.96.0.1:80")},
+		DropOutside: []lb.Frontend{tcp("198.51.100.1:80")},
+		Restricted:  []redirect.Restricted{{Frontend: tcp("198.51.100.2:80"), Sources: sources}},
+		Refuse:      []lb.Frontend{{Protocol: lb.UDP, Addr: none.Addresses[0].Addr}},
+		Inside:      inside,
+	}
+	if diff := cmp.Diff(want, k.plan, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+// TestAddressesChange: a new address of the node is a reason to apply again.
+func TestAddressesChange(t *testing.T) {
+	a, k := newAgent(t)
+	k.intact = true
+	local := []netip.Addr{netip.MustParseAddr("192.0.2.10")}
+	a.LocalAddrs = func() ([]netip.Addr, error) { return local, nil }
+	if err := a.Apply(t.Context(), Desired{}); err != nil || !a.intact(t.Context()) {
+		t.Fatalf("after Apply: %v", err)
+	}
+	local = append(local, netip.MustParseAddr("192.0.2.11"))
+	if a.intact(t.Context()) {
+		t.Error("a new address was not noticed")
 	}
 }
 
@@ -222,7 +347,7 @@ func TestRun(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { a.Run(ctx); close(ended) }()
 
-	a.Submit([]lb.Service{service(lb.TCP, "one", 1, 1)})
+	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "one", 1, 1)}})
 	if err := <-done; err == nil {
 		t.Fatal("a failing change was applied")
 	}
@@ -230,7 +355,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("status while a change waits = %+v", s)
 	}
 	k.fail = nil // read by Run only after its retry timer or the next token
-	a.Submit([]lb.Service{service(lb.TCP, "two", 2, 2)})
+	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "two", 2, 2)}})
 	for err := range done {
 		if err == nil {
 			break

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -23,14 +24,22 @@ type Config struct {
 	Version bool // print the version and exit
 	Help    bool // print the help and exit
 
-	Manifests []string // files and folders of Services and EndpointSlices
+	Manifests        []string // files and folders of Services and EndpointSlices
+	ServiceProxyName string   // the Services that are ours, by their label
+
+	NodeName string         // of the Node object and in EndpointSlices
+	NodeZone string         // empty: that of the Node object
+	PodCIDRs []netip.Prefix // of this node's pods; empty: those of the Node object
 
 	Mode           string             // data path: "userspace"
-	BindAddress    netip.Addr         // where proxy ports listen
+	BindAddress    netip.Addr         // where proxy ports listen, in its family
+	NodePorts      NodePortAddresses  // where node ports listen
 	ProxyPortRange redirect.PortRange // ports to listen on
 	UDPTimeout     time.Duration      // idle time after which a UDP flow ends
 	Loops          int                // event loops, at least 1
 	DrainTimeout   time.Duration      // longest wait for connections at the end
+	SyncPeriod     time.Duration      // how often rules are verified
+	Conntrack      redirect.Conntrack // settings of the kernel's table of connections
 
 	HealthzAddress string // host:port, or empty for none
 	MetricsAddress string // host:port, or empty for none
@@ -57,7 +66,10 @@ func Parse(args []string) (Config, error) {
 }
 
 // texts are flag values that need more than pflag's parsing.
-type texts struct{ bindAddress, portRange, healthz, metrics string }
+type texts struct {
+	bindAddress, portRange, healthz, metrics string
+	nodePorts, podCIDRs                      []string
+}
 
 // group is a part of the help text.
 type group struct {
@@ -76,14 +88,32 @@ func declare(c *Config, text *texts) (*pflag.FlagSet, []group) {
 	}
 	add("What to serve", func(f *pflag.FlagSet) {
 		f.StringArrayVar(&c.Manifests, "manifests", nil, "`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON; watched for changes; may be given several times")
+		f.StringVar(&c.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name is `NAME`; empty: only those without the label")
+	})
+	add("This node", func(f *pflag.FlagSet) {
+		f.StringVar(&c.NodeName, "hostname-override", "", "`NAME` of this node in Node objects and EndpointSlices; empty: the host's name")
+		f.StringVar(&c.NodeZone, "node-zone", "", "`ZONE` of this node, for topology hints; empty: the label topology.kubernetes.io/zone of its Node manifest")
+		f.StringSliceVar(&text.podCIDRs, "node-pod-cidrs", nil, "address `RANGES` of this node's pods, for traffic policies; empty: those of its Node manifest")
 	})
 	add("Data path", func(f *pflag.FlagSet) {
 		f.StringVar(&c.Mode, "proxy-mode", "userspace", "`MODE` of forwarding: userspace")
-		f.StringVar(&text.bindAddress, "bind-address", "0.0.0.0", "IPv4 `ADDRESS` on which proxy ports listen; 0.0.0.0 means all; not a loopback address")
+		f.StringVar(&text.bindAddress, "bind-address", "0.0.0.0", "`ADDRESS` on which proxy ports of its family listen; 0.0.0.0 and :: mean all, in both families; not a loopback address")
+		f.StringSliceVar(&text.nodePorts, "nodeport-addresses", nil, "where node ports listen, a list of address `RANGES` and of the words primary, localhost and all; empty means all")
 		f.StringVar(&text.portRange, "proxy-port-range", "", "`RANGE` of ports to listen on: a-b, a, or a+n (a to a+n); empty or 0 lets the kernel choose")
 		f.DurationVar(&c.UDPTimeout, "udp-timeout", 250*time.Millisecond, "idle `DURATION` after which a UDP flow ends and its client may be sent to another endpoint")
 		f.IntVar(&c.Loops, "loops", runtime.GOMAXPROCS(0), "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
 		f.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "longest `DURATION` to wait on SIGTERM for open connections; what is left then is reset")
+	})
+	add("Kernel", func(f *pflag.FlagSet) {
+		k := &c.Conntrack
+		f.DurationVar(&c.SyncPeriod, "iptables-sync-period", 30*time.Second, "`PERIOD` in which rules that others have removed are found and repaired, at least 100ms")
+		f.Int32Var(&k.MaxPerCore, "conntrack-max-per-core", 32*1024, "`NUMBER` of connections that the kernel tracks for each core; 0 leaves its limit alone")
+		f.Int32Var(&k.Min, "conntrack-min", 128*1024, "least `NUMBER` of connections that the kernel tracks, whatever the number of cores")
+		f.DurationVar(&k.TCPEstablished, "conntrack-tcp-timeout-established", 24*time.Hour, "how long the kernel tracks idle TCP connections, a `DURATION`; 0 leaves it alone")
+		f.DurationVar(&k.TCPCloseWait, "conntrack-tcp-timeout-close-wait", time.Hour, "the same in state CLOSE_WAIT, a `DURATION`; 0 leaves it alone")
+		f.DurationVar(&k.UDP, "conntrack-udp-timeout", 0, "how long the kernel tracks UDP flows without an answer, a `DURATION`; 0 leaves it alone")
+		f.DurationVar(&k.UDPStream, "conntrack-udp-timeout-stream", 0, "the same with an answer, a `DURATION`; 0 leaves it alone")
+		f.BoolVar(&k.BeLiberal, "conntrack-tcp-be-liberal", false, "have the kernel not call TCP packets out of the window invalid")
 	})
 	add("Health and metrics", func(f *pflag.FlagSet) {
 		f.StringVar(&text.healthz, "healthz-bind-address", "0.0.0.0:10256", "`ADDRESS` with port for /healthz and /livez; empty for none")
@@ -139,8 +169,21 @@ func (c *Config) check(text texts) error {
 		reject("--bind-address %q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", text.bindAddress)
 	case c.BindAddress.IsLoopback():
 		reject("--bind-address %s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this node", c.BindAddress)
-	case !c.BindAddress.Is4():
-		reject("--bind-address %s: this release steers IPv4 only: give 0.0.0.0 or an IPv4 address of this node", c.BindAddress)
+	case c.BindAddress.Zone() != "":
+		reject("--bind-address %s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this node", c.BindAddress)
+	}
+	if c.NodePorts, err = parseNodePorts(text.nodePorts); err != nil {
+		reject("--nodeport-addresses: %w", err)
+	}
+	for _, s := range text.podCIDRs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			reject("--node-pod-cidrs %q is not an address range: give one like 10.244.1.0/24", s)
+		}
+		c.PodCIDRs = append(c.PodCIDRs, p)
+	}
+	if err := c.checkKernel(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.ProxyPortRange, err = redirect.ParsePortRange(text.portRange); err != nil {
 		reject("--proxy-port-range: %w", err)
@@ -163,8 +206,34 @@ func (c *Config) check(text texts) error {
 			reject("%s %q: %w", f.flag, f.value, err)
 		}
 	}
+	if c.NodeName == "" {
+		if c.NodeName, err = os.Hostname(); err != nil {
+			reject("the host's name cannot be read (%w): give --hostname-override", err)
+		}
+	}
 	if !c.Cleanup && len(c.Manifests) == 0 {
 		reject("nothing to serve: give --manifests with a file or folder of Services and EndpointSlices")
+	}
+	return errors.Join(errs...)
+}
+
+// checkKernel checks the flags of the group Kernel.
+func (c *Config) checkKernel() error {
+	k := c.Conntrack
+	var errs []error
+	if c.SyncPeriod < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("--iptables-sync-period %v: give 100ms or more", c.SyncPeriod))
+	}
+	for flag, n := range map[string]int32{"max-per-core": k.MaxPerCore, "min": k.Min} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("--conntrack-%s %d: give 0 or more", flag, n))
+		}
+	}
+	for flag, d := range map[string]time.Duration{"tcp-timeout-established": k.TCPEstablished,
+		"tcp-timeout-close-wait": k.TCPCloseWait, "udp-timeout": k.UDP, "udp-timeout-stream": k.UDPStream} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("--conntrack-%s %v: give 0 or more", flag, d))
+		}
 	}
 	return errors.Join(errs...)
 }

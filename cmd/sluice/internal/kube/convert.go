@@ -1,13 +1,10 @@
 package kube
 
-//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
-
 import (
 	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,98 +14,192 @@ import (
 
 // Objects is everything that Convert reads. The objects may be shared with
 // their source (an informer's store, a manifest loader) and are never changed.
+// No two of a kind have the same namespace and name; of two that do, one counts.
 type Objects struct {
 	Services []*corev1.Service
 	Slices   []*discoveryv1.EndpointSlice
 	// Endpoints speak only for a Service that has no EndpointSlice, as
 	// hand-written manifests of old do; a cluster mirrors them into slices.
+	//
+	//lint:ignore SA1019 folders of manifests written before EndpointSlice are read on purpose
 	Endpoints []*corev1.Endpoints
+	// Nodes matter only for the one that is ours, see Options.Facts.
+	Nodes []*corev1.Node
 }
 
 // Len returns the number of objects of all kinds.
-func (o Objects) Len() int { return len(o.Services) + len(o.Slices) + len(o.Endpoints) }
-
-// Convert returns one lb.Service for each port of each Service in each address
-// family the Service has a cluster IP of, ordered by ID, each ID once. A
-// service port that nobody can answer is still there, with no backends, so that
-// its clients can be refused rather than left without an answer. Backends are
-// ordered by address and each address appears once.
-//
-// Left out, following kube-proxy 1.36: Services that are headless, of type
-// ExternalName or still without a cluster IP; EndpointSlices of type FQDN or
-// without the label kubernetes.io/service-name; slice ports without a name or
-// number; all but the first address of an endpoint; addresses that are not IPs.
-func Convert(o Objects) []lb.Service {
-	sources := endpointSources(o)
-	out := make([]lb.Service, 0, len(o.Services))
-	for _, svc := range o.Services {
-		source := sources[objectKey{svc.Namespace, svc.Name}]
-		for _, ip := range ClusterIPs(svc) {
-			for i := range svc.Spec.Ports {
-				port := &svc.Spec.Ports[i]
-				protocol, ok := protocolOf(port.Protocol)
-				if !ok || !validPort(port.Port) {
-					continue
-				}
-				id := lb.ID{
-					Namespace: svc.Namespace,
-					Name:      svc.Name,
-					Port:      port.Name,
-					Protocol:  protocol,
-					IPv6:      ip.Is6(),
-				}
-				out = append(out, lb.Service{
-					ID:              id,
-					Frontends:       frontends(port, ip),
-					Backends:        source.backends(id),
-					AffinityTimeout: affinityTimeout(svc),
-				})
-			}
-		}
-	}
-	slices.SortStableFunc(out, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) })
-	return slices.CompactFunc(out, func(a, b lb.Service) bool { return a.ID == b.ID })
+func (o Objects) Len() int {
+	return len(o.Services) + len(o.Slices) + len(o.Endpoints) + len(o.Nodes)
 }
 
-// ClusterIPs returns the cluster IPs at which svc is served: at most one of
-// each family, the first named first. It is empty for a Service that no proxy
-// serves (headless, ExternalName, no address yet).
-func ClusterIPs(svc *corev1.Service) []netip.Addr {
-	spec := &svc.Spec
-	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
-		return nil
+// Options say for whom Convert converts. The zero Options are the default proxy
+// of a cluster, on a node that nothing is known of.
+type Options struct {
+	// ServiceProxyName is the value that a Service's label
+	// service.kubernetes.io/service-proxy-name must have to be ours. Empty means
+	// that we are the default proxy, and ours are the Services without the label.
+	ServiceProxyName string
+
+	// Facts are what is known of our node without asking: NodeName always, the
+	// others to overrule the Node object of that name in Objects.
+	Facts Facts
+}
+
+// Result is what Convert makes of Objects. It shares no memory with them that
+// can change.
+type Result struct {
+	// Services hold one lb.Service for each port of each Service in each address
+	// family the Service has a cluster IP of, ordered by ID, each ID once.
+	Services []lb.Service
+
+	// HealthChecks are ordered by namespace and name, IPv4 before IPv6.
+	HealthChecks []HealthCheck
+
+	// Facts are those of Options, completed by the Node object.
+	Facts Facts
+}
+
+// Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
+//
+// A service port that nobody can answer is still in the result, with no
+// backends, so that its clients can be refused rather than left without an
+// answer. Its addresses stand in the order in which kube-proxy matches them:
+// cluster IP, external IPs, load-balancer IPs, node port; an IP that comes to a
+// Service in two ways is there once, as the first of them. A node port is the
+// unspecified address; which addresses of the node it stands for is not decided
+// here. Backends are ordered by address and each address appears once.
+//
+// Left out are: Services of another proxy, headless, of type ExternalName or
+// still without a cluster IP; external and load-balancer IPs of a family that the
+// Service has no cluster IP of; load-balancer IPs of ipMode Proxy; EndpointSlices
+// of type FQDN, of headless Services or without the label
+// kubernetes.io/service-name; slice ports without a name or number; all but the
+// first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::.
+func Convert(o Objects, options Options) Result { return new(Converter).Convert(o, options) }
+
+// Converter is Convert for objects that mostly stay the same: it converts a Service
+// again only if the Service or one of its slices is another object than last time,
+// or if something else about the node is known. The zero Converter is ready; it is
+// for one goroutine. Objects that it has seen must not be written to.
+type Converter struct {
+	facts Facts
+	last  map[*corev1.Service]conversion
+}
+
+// conversion is what one Service has come to, and from what.
+type conversion struct {
+	from         endpoints
+	services     []lb.Service
+	healthChecks []HealthCheck
+}
+
+// Convert is the function Convert, faster.
+func (k *Converter) Convert(o Objects, options Options) Result {
+	c := converter{
+		facts:     options.Facts.completedBy(o.Nodes),
+		endpoints: groupEndpoints(o),
 	}
-	texts := spec.ClusterIPs
-	if len(texts) == 0 {
-		texts = []string{spec.ClusterIP}
+	if !c.facts.equal(k.facts) {
+		k.last = nil
 	}
-	var ips []netip.Addr
-	for _, text := range texts {
-		ip, ok := parseAddr(text)
-		if !ok || slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
+	own := ownServices(o.Services, options.ServiceProxyName)
+	next := make(map[*corev1.Service]conversion, len(own))
+	result := Result{Services: make([]lb.Service, 0, len(own)), Facts: c.facts}
+	for _, svc := range own {
+		from := c.endpoints[objectKey{svc.Namespace, svc.Name}]
+		done, ok := k.last[svc]
+		if !ok || !done.from.equal(from) {
+			c.services, c.healthChecks = nil, nil
+			c.convert(svc)
+			done = conversion{from, c.services, c.healthChecks}
+		}
+		next[svc] = done
+		result.Services = append(result.Services, done.services...)
+		result.HealthChecks = append(result.HealthChecks, done.healthChecks...)
+	}
+	k.facts, k.last = c.facts, next
+	return result
+}
+
+// ownServices returns those of services that the proxy of this name serves,
+// ordered by namespace and name.
+func ownServices(services []*corev1.Service, proxyName string) []*corev1.Service {
+	own := make([]*corev1.Service, 0, len(services))
+	for _, svc := range services {
+		// An empty value is a name too, though nobody's.
+		name, labelled := svc.Labels[labelServiceProxyName]
+		if name == proxyName && labelled == (proxyName != "") {
+			own = append(own, svc)
+		}
+	}
+	compare := func(a, b *corev1.Service) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	}
+	slices.SortFunc(own, compare)
+	return slices.CompactFunc(own, func(a, b *corev1.Service) bool { return compare(a, b) == 0 })
+}
+
+// labelServiceProxyName says which proxy serves a Service. The API module has no
+// constant for it (KEP-2447).
+const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+
+// converter is one Convert at work.
+type converter struct {
+	facts     Facts
+	endpoints map[objectKey]endpoints
+
+	services     []lb.Service
+	healthChecks []HealthCheck
+
+	// Memory that is used again for each Service.
+
+	addresses []lb.Address
+	backends  []lb.Backend
+	ips       []netip.Addr
+}
+
+// convert appends what svc comes to.
+func (c *converter) convert(svc *corev1.Service) {
+	var both [2]netip.Addr
+	clusterIPs := appendClusterIPs(both[:0], svc)
+	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
+	first := len(c.services)
+	for _, ip := range clusterIPs {
+		c.convertFamily(svc, ip)
+	}
+	if added := c.services[first:]; len(added) > 1 {
+		slices.SortStableFunc(added, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) })
+		added = slices.CompactFunc(added, func(a, b lb.Service) bool { return a.ID == b.ID })
+		c.services = c.services[:first+len(added)]
+	}
+}
+
+// convertFamily appends the ports of svc in the family of its clusterIP.
+func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
+	source := c.endpoints[objectKey{svc.Namespace, svc.Name}]
+	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
+	first := len(c.services)
+	for i := range svc.Spec.Ports {
+		port := &svc.Spec.Ports[i]
+		protocol, ok := protocolOf(port.Protocol)
+		if !ok || !validPort(port.Port) {
 			continue
 		}
-		ips = append(ips, ip)
+		id := lb.ID{
+			Namespace: svc.Namespace,
+			Name:      svc.Name,
+			Port:      port.Name,
+			Protocol:  protocol,
+			IPv6:      clusterIP.Is6(),
+		}
+		c.services = append(c.services, lb.Service{
+			ID:              id,
+			Addresses:       atPort(c.addresses, svc, port),
+			Backends:        c.backendsOf(source, id),
+			AffinityTimeout: affinityTimeout(svc),
+		})
 	}
-	return ips
-}
-
-// frontends returns the addresses at which clients ask for port in the family
-// of clusterIP. Node ports, external IPs and load-balancer IPs belong here.
-func frontends(port *corev1.ServicePort, clusterIP netip.Addr) []netip.AddrPort {
-	return []netip.AddrPort{netip.AddrPortFrom(clusterIP, uint16(port.Port))}
-}
-
-// affinityTimeout returns what lb.Service.AffinityTimeout asks for.
-func affinityTimeout(svc *corev1.Service) int64 {
-	if svc.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return 0
-	}
-	seconds := int64(corev1.DefaultClientIPServiceAffinitySeconds)
-	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		seconds = int64(*c.ClientIP.TimeoutSeconds)
-	}
-	return seconds * int64(time.Second)
+	c.checkHealth(svc, clusterIP.Is6(), c.services[first:])
 }
 
 func compareIDs(a, b lb.ID) int {
@@ -130,43 +221,4 @@ func compareBools(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-func protocolOf(p corev1.Protocol) (lb.Protocol, bool) {
-	switch p {
-	case corev1.ProtocolTCP, "": // the API's default
-		return lb.TCP, true
-	case corev1.ProtocolUDP:
-		return lb.UDP, true
-	case corev1.ProtocolSCTP:
-		return lb.SCTP, true
-	}
-	return 0, false
-}
-
-func validPort(port int32) bool { return port >= 1 && port <= 65535 }
-
-// parseAddr reads an IP address as generously as the API server long did: IPv4
-// numbers may have leading zeros, which are decimal, and an IPv4-mapped IPv6
-// address is IPv4. Objects stored before the API's validation became strict
-// still hold such text.
-func parseAddr(text string) (netip.Addr, bool) {
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		octets := strings.Split(text, ".")
-		if len(octets) != 4 {
-			return netip.Addr{}, false
-		}
-		for i, octet := range octets {
-			if trimmed := strings.TrimLeft(octet, "0"); trimmed != "" {
-				octets[i] = trimmed
-			} else if octet != "" {
-				octets[i] = "0"
-			}
-		}
-		if addr, err = netip.ParseAddr(strings.Join(octets, ".")); err != nil {
-			return netip.Addr{}, false
-		}
-	}
-	return addr.Unmap(), addr.Zone() == ""
 }

@@ -1,11 +1,16 @@
 // Package kube turns Kubernetes API objects into the vocabulary of package lb.
 //
-// Convert is pure: the same objects, in any order, give the same services in
-// the same order. It has no opinion on where the objects come from; a watch on
-// an API server and a folder of manifests feed the same function, so a Service
-// behaves alike in both. It never fails: what a proxy cannot serve (a headless
-// Service, an endpoint that is no IP address) is left out, as kube-proxy does,
-// since an API server may hold objects that its present validation would refuse.
+// Convert is pure: the same objects, in any order, give the same result. It has
+// no opinion on where the objects come from; a watch on an API server and a folder
+// of manifests feed the same function, so a Service behaves alike in both. It never
+// fails: what a proxy cannot serve (a headless Service, an endpoint that is no IP
+// address) is left out, as kube-proxy does, since an API server may hold objects
+// that its present validation would refuse.
+//
+// All that the API says of Services ends here. Package lb is told what it means
+// for our node: which endpoints are local, whether a hint names us, which addresses
+// a traffic policy concerns. What needs the addresses of interfaces, such as which
+// of them have node ports, is decided by those who hold the sockets.
 //
 // The package starts no goroutine and logs nothing.
 package kube

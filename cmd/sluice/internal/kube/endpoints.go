@@ -1,8 +1,7 @@
 package kube
 
-//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
-
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -14,64 +13,83 @@ import (
 
 type objectKey struct{ namespace, name string }
 
-// endpointSource is what is known of the endpoints of one Service.
-type endpointSource struct {
-	slices    []*discoveryv1.EndpointSlice
-	endpoints *corev1.Endpoints // used only while slices is empty
+// endpoints is what is known of the endpoints of one Service.
+type endpoints struct {
+	slices []*discoveryv1.EndpointSlice
+	//lint:ignore SA1019 see Objects.Endpoints
+	old *corev1.Endpoints // used only while slices is empty
 }
 
-func endpointSources(o Objects) map[objectKey]endpointSource {
-	sources := make(map[objectKey]endpointSource, len(o.Services))
+// equal reports whether both are the same objects, in the same order.
+func (e endpoints) equal(other endpoints) bool {
+	return e.old == other.old && slices.Equal(e.slices, other.slices)
+}
+
+// groupEndpoints sorts slices and Endpoints by their Service. Those labelled as
+// headless are for DNS; kube-proxy does not watch them either, whatever their
+// Service is.
+func groupEndpoints(o Objects) map[objectKey]endpoints {
+	groups := make(map[objectKey]endpoints, len(o.Services))
 	for _, slice := range o.Slices {
 		name := slice.Labels[discoveryv1.LabelServiceName]
-		if name == "" {
+		if _, headless := slice.Labels[corev1.IsHeadlessService]; headless || name == "" {
 			continue
 		}
 		key := objectKey{slice.Namespace, name}
-		source := sources[key]
-		source.slices = append(source.slices, slice)
-		sources[key] = source
+		group := groups[key]
+		group.slices = append(group.slices, slice)
+		groups[key] = group
 	}
-	for _, endpoints := range o.Endpoints {
-		key := objectKey{endpoints.Namespace, endpoints.Name}
-		source := sources[key]
-		source.endpoints = endpoints
-		sources[key] = source
+	for _, old := range o.Endpoints {
+		if _, headless := old.Labels[corev1.IsHeadlessService]; headless {
+			continue
+		}
+		key := objectKey{old.Namespace, old.Name}
+		group := groups[key]
+		group.old = old
+		groups[key] = group
 	}
-	return sources
+	return groups
 }
 
-// backends returns the endpoints of one service port in one family.
-func (s endpointSource) backends(id lb.ID) []lb.Backend {
-	var out []lb.Backend
-	if len(s.slices) > 0 {
-		for _, slice := range s.slices {
-			out = appendSlice(out, slice, id)
+// backendsOf returns the endpoints of one service port in one family.
+func (c *converter) backendsOf(group endpoints, id lb.ID) []lb.Backend {
+	out := c.backends[:0]
+	if len(group.slices) > 0 {
+		for _, slice := range group.slices {
+			out = c.appendSlice(out, slice, id)
 		}
-	} else if s.endpoints != nil {
-		for i := range s.endpoints.Subsets {
-			out = appendSubset(out, &s.endpoints.Subsets[i], id)
+	} else if group.old != nil {
+		for i := range group.old.Subsets {
+			out = c.appendSubset(out, &group.old.Subsets[i], id)
 		}
 	}
-	// The slice controller moves an endpoint between slices by writing one and
-	// then the other, so an address may be seen twice for a while: the better
-	// condition comes first and is kept.
-	slices.SortFunc(out, func(a, b lb.Backend) int {
-		if c := a.Addr.Compare(b.Addr); c != 0 {
-			return c
-		}
-		if c := compareBools(a.Terminating, b.Terminating); c != 0 {
-			return c
-		}
-		if c := compareBools(b.Ready, a.Ready); c != 0 {
-			return c
-		}
-		return compareBools(b.Serving, a.Serving)
-	})
-	return slices.CompactFunc(out, func(a, b lb.Backend) bool { return a.Addr == b.Addr })
+	c.backends = out
+	slices.SortFunc(out, compareBackends)
+	out = slices.CompactFunc(out, func(a, b lb.Backend) bool { return a.Addr == b.Addr })
+	return slices.Clone(out)
 }
 
-func appendSlice(out []lb.Backend, slice *discoveryv1.EndpointSlice, id lb.ID) []lb.Backend {
+// compareBackends orders by address, and puts first which of two with the same
+// address is to be kept. The slice controller moves an endpoint between slices by
+// writing one and then the other, and a pod network gives the address of a pod
+// that is gone but for its object to a new pod, so the one that does not terminate
+// is meant. The rest of the order is there to make the choice the same every time.
+func compareBackends(a, b lb.Backend) int {
+	if c := a.Addr.Compare(b.Addr); c != 0 {
+		return c
+	}
+	return cmp.Or(
+		compareBools(a.Terminating, b.Terminating),
+		compareBools(b.Ready, a.Ready),
+		compareBools(b.Serving, a.Serving),
+		compareBools(b.Local, a.Local),
+		cmp.Compare(a.NodeHint, b.NodeHint),
+		cmp.Compare(a.ZoneHint, b.ZoneHint),
+	)
+}
+
+func (c *converter) appendSlice(out []lb.Backend, slice *discoveryv1.EndpointSlice, id lb.ID) []lb.Backend {
 	want := discoveryv1.AddressTypeIPv4
 	if id.IPv6 {
 		want = discoveryv1.AddressTypeIPv6
@@ -86,37 +104,42 @@ func appendSlice(out []lb.Backend, slice *discoveryv1.EndpointSlice, id lb.ID) [
 		if port.Name == nil || *port.Name != id.Port || port.Port == nil || !validPort(*port.Port) {
 			continue
 		}
-		var protocol corev1.Protocol
-		if port.Protocol != nil {
-			protocol = *port.Protocol
-		}
-		if p, ok := protocolOf(protocol); !ok || p != id.Protocol {
+		if p, ok := protocolOf(valueOr(port.Protocol, "")); !ok || p != id.Protocol {
 			continue
 		}
-		out = slices.Grow(out, len(slice.Endpoints))
 		for j := range slice.Endpoints {
-			endpoint := &slice.Endpoints[j]
-			if len(endpoint.Addresses) == 0 {
-				continue
+			if b, ok := c.backend(&slice.Endpoints[j], uint16(*port.Port)); ok && b.Addr.Addr().Is6() == id.IPv6 {
+				out = append(out, b)
 			}
-			// The API calls the further addresses interchangeable with the first,
-			// and no controller writes any.
-			addr, ok := parseAddr(endpoint.Addresses[0])
-			if !ok || addr.Is6() != id.IPv6 {
-				continue
-			}
-			out = append(out, lb.Backend{
-				Addr:        netip.AddrPortFrom(addr, uint16(*port.Port)),
-				Ready:       valueOr(endpoint.Conditions.Ready, true),
-				Serving:     valueOr(endpoint.Conditions.Serving, true),
-				Terminating: valueOr(endpoint.Conditions.Terminating, false),
-			})
 		}
 	}
 	return out
 }
 
-func appendSubset(out []lb.Backend, subset *corev1.EndpointSubset, id lb.ID) []lb.Backend {
+// backend returns what an endpoint is at one of its ports.
+func (c *converter) backend(endpoint *discoveryv1.Endpoint, port uint16) (lb.Backend, bool) {
+	if len(endpoint.Addresses) == 0 {
+		return lb.Backend{}, false
+	}
+	// The API calls the further addresses interchangeable with the first, and no
+	// controller writes any.
+	addr, ok := parseAddr(endpoint.Addresses[0])
+	b := lb.Backend{
+		Addr:        netip.AddrPortFrom(addr, port),
+		Ready:       valueOr(endpoint.Conditions.Ready, true),
+		Serving:     valueOr(endpoint.Conditions.Serving, true),
+		Terminating: valueOr(endpoint.Conditions.Terminating, false),
+		Local:       c.facts.isLocal(endpoint.NodeName),
+	}
+	if hints := endpoint.Hints; hints != nil {
+		b.NodeHint = hintOf(hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name }, c.facts.NodeName)
+		b.ZoneHint = hintOf(hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name }, c.facts.Zone)
+	}
+	return b, ok && !addr.IsUnspecified()
+}
+
+//lint:ignore SA1019 see Objects.Endpoints
+func (c *converter) appendSubset(out []lb.Backend, subset *corev1.EndpointSubset, id lb.ID) []lb.Backend {
 	for i := range subset.Ports {
 		port := &subset.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -126,13 +149,14 @@ func appendSubset(out []lb.Backend, subset *corev1.EndpointSubset, id lb.ID) []l
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for j := range addresses {
 				addr, ok := parseAddr(addresses[j].IP)
-				if !ok || addr.Is6() != id.IPv6 {
+				if !ok || addr.Is6() != id.IPv6 || addr.IsUnspecified() {
 					continue
 				}
 				out = append(out, lb.Backend{
 					Addr:    netip.AddrPortFrom(addr, uint16(port.Port)),
 					Ready:   ready,
 					Serving: ready, // Endpoints do not tell the two apart
+					Local:   c.facts.isLocal(addresses[j].NodeName),
 				})
 			}
 		}
@@ -142,7 +166,7 @@ func appendSubset(out []lb.Backend, subset *corev1.EndpointSubset, id lb.ID) []l
 	return out
 }
 
-func valueOr(p *bool, otherwise bool) bool {
+func valueOr[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise
 	}

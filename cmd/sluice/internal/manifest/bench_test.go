@@ -38,6 +38,25 @@ endpoints:
 `, service, service, address)
 }
 
+// nodePort is a Service that has one.
+func nodePort(name, clusterIP string, port int) string {
+	return strings.Replace(service(name, clusterIP), "spec:\n", "spec:\n  type: NodePort\n", 1) + fmt.Sprintf("    nodePort: %d\n", port)
+}
+
+func node(name, podCIDR, address string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Node
+metadata:
+  name: %s
+spec:
+  podCIDR: %s
+status:
+  addresses:
+  - type: InternalIP
+    address: %s
+`, name, podCIDR, address)
+}
+
 // manyObjects is n Services with a slice each, as documents of one file.
 func manyObjects(n int) string {
 	var b strings.Builder
@@ -66,7 +85,7 @@ func BenchmarkLoadMany(b *testing.B) {
 		if r.Objects.Len() != 20_000 || len(r.Problems) != 0 {
 			b.Fatal(r.Objects.Len(), r.Problems[0])
 		}
-		kube.Convert(r.Objects)
+		kube.Convert(r.Objects, kube.Options{})
 	}
 }
 

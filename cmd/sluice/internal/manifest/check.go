@@ -32,14 +32,19 @@ func below(path []any, more ...any) []any {
 	return append(append([]any(nil), path...), more...)
 }
 
-// metadata fills in the namespace and checks both names. A Service's name must
-// be a DNS label, since it becomes one; other names may have several.
+// metadata fills in the namespace, unless the kind has none, and checks both
+// names. A Service's name must be a DNS label, since it becomes one; other names
+// may have several.
 func (c checker) metadata(kind string, meta *metav1.ObjectMeta) {
-	if meta.Namespace == "" {
+	namespaced := kind != nodeType.Kind
+	if namespaced && meta.Namespace == "" {
 		meta.Namespace = metav1.NamespaceDefault
 	}
 	c.title = title(kind, meta.Namespace, meta.Name)
-	if len(validation.IsDNS1123Label(meta.Namespace)) > 0 {
+	switch {
+	case !namespaced && meta.Namespace != "":
+		c.bad(at("metadata", "namespace"), "is %q, but a %s is in no namespace; remove it", shorten(meta.Namespace), kind)
+	case namespaced && len(validation.IsDNS1123Label(meta.Namespace)) > 0:
 		c.bad(at("metadata", "namespace"), "is %q, which is no DNS label; %s", shorten(meta.Namespace), labelForm)
 	}
 	switch {
@@ -48,15 +53,41 @@ func (c checker) metadata(kind string, meta *metav1.ObjectMeta) {
 	case kind == serviceType.Kind && len(validation.IsDNS1123Label(meta.Name)) > 0:
 		c.bad(at("metadata", "name"), "is %q, which is no DNS label; %s", shorten(meta.Name), labelForm)
 	case len(validation.IsDNS1123Subdomain(meta.Name)) > 0:
-		c.bad(at("metadata", "name"), "is %q, which is no DNS name; use DNS labels with dots between them, at most 253 characters", shorten(meta.Name))
+		c.bad(at("metadata", "name"), "is %q, which is no DNS name; %s", shorten(meta.Name), nameForm)
 	}
 }
 
-const labelForm = "use lower-case letters, digits and '-', a letter or digit at each end, at most 63 characters"
+const (
+	labelForm = "use lower-case letters, digits and '-', a letter or digit at each end, at most 63 characters"
+	nameForm  = "use DNS labels with dots between them, at most 253 characters"
+)
+
+// pair fills in the one from the other of two fields of the spec, a value and the
+// list that begins with it: the API has both where one value became too few. It
+// returns the path of an item of the list as it is written; ok is false if there
+// is none, or if the two disagree, which is reported.
+func (c checker) pair(single string, value *string, list string, values *[]string) (path func(i int) []any, ok bool) {
+	path = func(i int) []any { return at("spec", list, i) }
+	switch {
+	case len(*values) == 0 && *value == "":
+		return nil, false
+	case len(*values) == 0:
+		*values = []string{*value}
+		return func(int) []any { return at("spec", single) }, true
+	case *value == "":
+		*value = (*values)[0]
+	case *value != (*values)[0]:
+		c.bad(path(0), "is %q, but spec.%s is %q; write the same in both", shorten((*values)[0]), single, shorten(*value))
+		return nil, false
+	}
+	return path, true
+}
+
+func validPort(port int32) bool { return port >= 1 && port <= 65535 }
 
 // port checks a port number.
 func (c checker) port(path []any, port int32) {
-	if port < 1 || port > 65535 {
+	if !validPort(port) {
 		c.bad(path, "is %d; a port is a number from 1 to 65535", port)
 	}
 }
@@ -86,6 +117,20 @@ func (c checker) portName(path []any, name string, required bool, seen map[strin
 	seen[name] = true
 }
 
+// ip checks an IP address of either family.
+func (c checker) ip(path []any, text string) {
+	if _, why := parseIP(text, ""); why != "" {
+		c.bad(path, "%s", why)
+	}
+}
+
+func familyOf(ip netip.Addr) corev1.IPFamily {
+	if ip.Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
+
 // parseIP reads an IP address of the family the API calls "IPv4" or "IPv6", or
 // of either when family is empty. why says what is wrong with it and what to do,
 // as the end of a sentence; it is empty for a good address.
@@ -104,4 +149,20 @@ func parseIP(text, family string) (ip netip.Addr, why string) {
 		return ip, fmt.Sprintf("is %s, which is no address of a single host; write a unicast address", text)
 	}
 	return ip, ""
+}
+
+// parsePrefix reads a range of IP addresses in CIDR notation, as strictly as API
+// servers do since 1.36 (feature gate StrictIPCIDRValidation). why is as that of
+// parseIP.
+func parsePrefix(text string) (prefix netip.Prefix, why string) {
+	prefix, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return prefix, fmt.Sprintf("is %q, which is no range of IP addresses; write one like 10.0.0.0/8 (no leading zeros) or fd00::/8", shorten(text))
+	case prefix.Addr().Is4In6():
+		return prefix, fmt.Sprintf("is %q; write it as an IPv4 range", text)
+	case prefix != prefix.Masked():
+		return prefix, fmt.Sprintf("is %q, which has bits set beyond its length; write %s", text, prefix.Masked())
+	}
+	return prefix, ""
 }

@@ -15,7 +15,7 @@ import (
 func (d *decoder) slice(o *object, n *yaml.Node, slice *discoveryv1.EndpointSlice) {
 	c := checker{d, n}
 	c.metadata(sliceType.Kind, &slice.ObjectMeta)
-	o.claims = []claim{{kind: sliceType.Kind, namespace: slice.Namespace, name: slice.Name}}
+	o.claim(claim{kind: sliceType.Kind, namespace: slice.Namespace, name: slice.Name}, o.line)
 
 	label := at("metadata", "labels", discoveryv1.LabelServiceName)
 	if service, ok := slice.Labels[discoveryv1.LabelServiceName]; !ok {
@@ -60,6 +60,31 @@ func (d *decoder) slice(o *object, n *yaml.Node, slice *discoveryv1.EndpointSlic
 		for j, text := range addresses {
 			c.endpointIP(at("endpoints", i, "addresses", j), text, string(slice.AddressType))
 		}
+		c.place(i, &slice.Endpoints[i])
+	}
+}
+
+// place checks where endpoint i of a slice is and for whom.
+func (c checker) place(i int, endpoint *discoveryv1.Endpoint) {
+	c.nodeName(endpoint.NodeName, "endpoints", i, "nodeName")
+	if endpoint.Hints == nil {
+		return
+	}
+	for j, zone := range endpoint.Hints.ForZones {
+		if zone.Name == "" || len(validation.IsValidLabelValue(zone.Name)) > 0 {
+			c.bad(at("endpoints", i, "hints", "forZones", j, "name"), "is %q, which is no name of a zone; write what Nodes have as the label %s",
+				shorten(zone.Name), corev1.LabelTopologyZone)
+		}
+	}
+	for j, node := range endpoint.Hints.ForNodes {
+		c.nodeName(&node.Name, "endpoints", i, "hints", "forNodes", j, "name")
+	}
+}
+
+// nodeName checks the name of a Node, if there is one.
+func (c checker) nodeName(name *string, path ...any) {
+	if name != nil && len(validation.IsDNS1123Subdomain(*name)) > 0 {
+		c.bad(path, "is %q, which is no name of a Node; %s", shorten(*name), nameForm)
 	}
 }
 
@@ -67,7 +92,7 @@ func (d *decoder) slice(o *object, n *yaml.Node, slice *discoveryv1.EndpointSlic
 func (d *decoder) endpoints(o *object, n *yaml.Node, endpoints *corev1.Endpoints) {
 	c := checker{d, n}
 	c.metadata(endpointsType.Kind, &endpoints.ObjectMeta)
-	o.claims = []claim{{kind: endpointsType.Kind, namespace: endpoints.Namespace, name: endpoints.Name}}
+	o.claim(claim{kind: endpointsType.Kind, namespace: endpoints.Namespace, name: endpoints.Name}, o.line)
 	for i := range endpoints.Subsets {
 		subset := &endpoints.Subsets[i]
 		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
@@ -75,9 +100,11 @@ func (d *decoder) endpoints(o *object, n *yaml.Node, endpoints *corev1.Endpoints
 		}
 		for j := range subset.Addresses {
 			c.endpointIP(at("subsets", i, "addresses", j, "ip"), subset.Addresses[j].IP, "")
+			c.nodeName(subset.Addresses[j].NodeName, "subsets", i, "addresses", j, "nodeName")
 		}
 		for j := range subset.NotReadyAddresses {
 			c.endpointIP(at("subsets", i, "notReadyAddresses", j, "ip"), subset.NotReadyAddresses[j].IP, "")
+			c.nodeName(subset.NotReadyAddresses[j].NodeName, "subsets", i, "notReadyAddresses", j, "nodeName")
 		}
 		names := make(map[string]bool, len(subset.Ports))
 		for j := range subset.Ports {

@@ -18,11 +18,9 @@ func (d *decoder) service(o *object, n *yaml.Node, svc *corev1.Service) {
 	c.servicePorts(&svc.Spec)
 	c.clusterIPs(&svc.Spec)
 	c.affinity(&svc.Spec)
-	o.claims = serviceClaims(svc)
-	o.addressLine = lineOf(n, "spec", "clusterIPs")
-	if _, list := field(child(n, "spec"), "clusterIPs"); list == nil {
-		o.addressLine = lineOf(n, "spec", "clusterIP")
-	}
+	c.external(svc)
+	o.claim(claim{kind: serviceType.Kind, namespace: svc.Namespace, name: svc.Name}, o.line)
+	c.claimFrontends(o, svc)
 }
 
 // serviceDefaults fills in what an API server would, but for the ports and what
@@ -45,17 +43,29 @@ func serviceDefaults(spec *corev1.ServiceSpec) {
 		policy := corev1.ServiceInternalTrafficPolicyCluster
 		spec.InternalTrafficPolicy = &policy
 	}
-	external := spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer || len(spec.ExternalIPs) > 0
-	if external && spec.ExternalTrafficPolicy == "" {
+	if isExternal(spec) && spec.ExternalTrafficPolicy == "" {
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
 }
 
+// isExternal tells whether clients outside the cluster can reach a Service.
+func isExternal(spec *corev1.ServiceSpec) bool {
+	switch spec.Type {
+	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+		return true
+	}
+	return spec.Type == corev1.ServiceTypeClusterIP && len(spec.ExternalIPs) > 0
+}
+
+var (
+	serviceTypes = []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName}
+
+	trafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode}
+)
+
 // enums checks the fields that have a list of words to choose from.
 func (c checker) enums(spec *corev1.ServiceSpec) {
-	switch spec.Type {
-	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName:
-	default:
+	if !slices.Contains(serviceTypes, spec.Type) {
 		c.bad(at("spec", "type"), "is %q; write ClusterIP, NodePort, LoadBalancer or ExternalName", shorten(string(spec.Type)))
 	}
 	if p := spec.InternalTrafficPolicy; p != nil && *p != corev1.ServiceInternalTrafficPolicyCluster && *p != corev1.ServiceInternalTrafficPolicyLocal {
@@ -66,6 +76,15 @@ func (c checker) enums(spec *corev1.ServiceSpec) {
 	default:
 		c.bad(at("spec", "externalTrafficPolicy"), "is %q; write Cluster or Local", shorten(string(spec.ExternalTrafficPolicy)))
 	}
+	if d := spec.TrafficDistribution; d != nil && !slices.Contains(trafficDistributions, *d) {
+		c.bad(at("spec", "trafficDistribution"), "is %q; write PreferSameZone, PreferSameNode or PreferClose", shorten(*d))
+	}
+}
+
+// portNumber is what the ports of a Service, and its node ports, must differ in.
+type portNumber struct {
+	protocol corev1.Protocol
+	port     int32
 }
 
 func (c checker) servicePorts(spec *corev1.ServiceSpec) {
@@ -74,17 +93,14 @@ func (c checker) servicePorts(spec *corev1.ServiceSpec) {
 	if len(spec.Ports) == 0 && !headless && spec.Type != corev1.ServiceTypeExternalName {
 		c.bad(list, "is empty; a Service needs at least one port")
 	}
-	type number struct {
-		protocol corev1.Protocol
-		port     int32
-	}
-	names, numbers := make(map[string]bool, len(spec.Ports)), make(map[number]bool, len(spec.Ports))
+	names, numbers := make(map[string]bool, len(spec.Ports)), make(map[portNumber]bool, len(spec.Ports))
+	nodePorts := make(map[portNumber]bool)
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
 		c.portName(below(list, i, "name"), p.Name, len(spec.Ports) > 1, names)
 		c.port(below(list, i, "port"), p.Port)
 		c.protocol(below(list, i, "protocol"), &p.Protocol)
-		key := number{p.Protocol, p.Port}
+		key := portNumber{p.Protocol, p.Port}
 		if numbers[key] {
 			c.bad(below(list, i, "port"), "is %d/%s, as that of another port of the Service; change one of the two", p.Port, p.Protocol)
 		}
@@ -97,9 +113,7 @@ func (c checker) servicePorts(spec *corev1.ServiceSpec) {
 		case len(validation.IsValidPortName(target.StrVal)) > 0:
 			c.bad(below(list, i, "targetPort"), "is %q; write a port number without quotes, or the name of a port (at most 15 lower-case letters, digits and '-')", shorten(target.StrVal))
 		}
-		if p.NodePort != 0 {
-			c.port(below(list, i, "nodePort"), p.NodePort)
-		}
+		c.nodePort(below(list, i, "nodePort"), spec.Type, portNumber{p.Protocol, p.NodePort}, nodePorts)
 	}
 }
 
@@ -107,25 +121,20 @@ func (c checker) servicePorts(spec *corev1.ServiceSpec) {
 // the other. Nothing here allocates addresses, so a Service that leaves that to
 // the API server gets a warning: it cannot be reached.
 func (c checker) clusterIPs(spec *corev1.ServiceSpec) {
-	single, list := at("spec", "clusterIP"), at("spec", "clusterIPs")
+	list := at("spec", "clusterIPs")
+	missing := spec.ClusterIP == "" && len(spec.ClusterIPs) == 0
 	if spec.Type == corev1.ServiceTypeExternalName {
-		if spec.ClusterIP != "" || len(spec.ClusterIPs) > 0 {
-			c.bad(single, "is set, but the type is ExternalName; remove one of the two")
+		if !missing {
+			c.bad(at("spec", "clusterIP"), "is set, but the type is ExternalName; remove one of the two")
 		}
 		return
 	}
-	path := func(i int) []any { return below(list, i) }
-	switch {
-	case len(spec.ClusterIPs) == 0 && spec.ClusterIP == "":
+	if missing {
 		c.warn(lineOf(c.root, "spec"), "spec.clusterIP is missing and is not allocated here, so nobody can reach the Service; write an address, or None if that is meant")
 		return
-	case len(spec.ClusterIPs) == 0:
-		spec.ClusterIPs = []string{spec.ClusterIP}
-		path = func(int) []any { return single }
-	case spec.ClusterIP == "":
-		spec.ClusterIP = spec.ClusterIPs[0]
-	case spec.ClusterIP != spec.ClusterIPs[0]:
-		c.bad(path(0), "is %q, but spec.clusterIP is %q; write the same in both", shorten(spec.ClusterIPs[0]), shorten(spec.ClusterIP))
+	}
+	path, ok := c.pair("clusterIP", &spec.ClusterIP, "clusterIPs", &spec.ClusterIPs)
+	if !ok {
 		return
 	}
 	if len(spec.ClusterIPs) > 2 {
@@ -135,6 +144,8 @@ func (c checker) clusterIPs(spec *corev1.ServiceSpec) {
 	if slices.Contains(spec.ClusterIPs, corev1.ClusterIPNone) {
 		if len(spec.ClusterIPs) > 1 {
 			c.bad(list, "has None beside an address; write either")
+		} else if spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer {
+			c.bad(path(0), "is None, but the type is %s; write an address, or make the type ClusterIP", spec.Type)
 		}
 		return
 	}
@@ -145,10 +156,7 @@ func (c checker) clusterIPs(spec *corev1.ServiceSpec) {
 			c.bad(path(i), "%s", why)
 			return
 		}
-		family := corev1.IPv4Protocol
-		if ip.Is6() {
-			family = corev1.IPv6Protocol
-		}
+		family := familyOf(ip)
 		if slices.Contains(families, family) {
 			c.bad(path(i), "is %s, the second %s address; write at most one of each family", text, family)
 		}

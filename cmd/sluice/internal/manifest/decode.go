@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -218,9 +220,19 @@ func (d *decoder) decodeInt(n *yaml.Node, v reflect.Value) {
 
 // jsonForms says what the types that decode themselves want.
 var jsonForms = map[reflect.Type]string{
+	quantityType:                          `a quantity such as 4, "500m" or "16Gi"`,
 	reflect.TypeFor[metav1.Time]():        `a time such as "2006-01-02T15:04:05Z"`,
 	reflect.TypeFor[intstr.IntOrString](): "a port number or the name of a port",
 }
+
+var (
+	quantityType = reflect.TypeFor[resource.Quantity]()
+
+	// quantityForm is a number, as JSON, of a size that some machine may have. It
+	// is the bound on what a quantity costs: apimachinery 0.36.3 takes 36 s to
+	// round "1e-99999999" (measured), and longer for smaller ones.
+	quantityForm = regexp.MustCompile(`^"?[+-]?[0-9.]{1,40}([eE][+-]?[0-9]{1,3}|[A-Za-z]{0,2})"?$`)
+)
 
 // decodeJSON stores n in a value that knows its own JSON form.
 func (d *decoder) decodeJSON(n *yaml.Node, v reflect.Value) {
@@ -229,10 +241,8 @@ func (d *decoder) decodeJSON(n *yaml.Node, v reflect.Value) {
 		return
 	}
 	text, err := json.Marshal(plain)
-	if err == nil {
-		err = json.Unmarshal(text, v.Addr().Interface())
-	}
-	if err != nil {
+	good := err == nil && (v.Type() != quantityType || quantityForm.Match(text))
+	if !good || json.Unmarshal(text, v.Addr().Interface()) != nil {
 		form := jsonForms[v.Type()]
 		if form == "" {
 			form = "a value of type " + v.Type().String()

@@ -1,10 +1,13 @@
-// Package manifest reads Services and their endpoints from files, for a proxy
-// that runs without an API server.
+// Package manifest reads Services, their endpoints and Nodes from files, for a
+// proxy that runs without an API server.
 //
-// A Loader reads files and folders of YAML or JSON: v1 Service, v1 Endpoints and
-// discovery.k8s.io/v1 EndpointSlice, alone or in lists, any number in a file.
-// Objects are decoded strictly, get the defaults an API server would fill in and
-// are checked as it would check them. Every problem names its file and line.
+// A Loader reads files and folders of YAML or JSON: v1 Service, v1 Endpoints, v1
+// Node and discovery.k8s.io/v1 EndpointSlice, alone or in lists, any number in a
+// file. Objects are decoded strictly, get the defaults an API server would fill in
+// and are checked as it would check them, as far as the fields are in use here.
+// Nothing is allocated: cluster IPs and node ports are those that are written. The
+// status counts too, since nobody else writes it. Every problem names its file and
+// line.
 //
 // Guarantees:
 //
@@ -14,9 +17,11 @@
 //     disappears from its folder takes its objects with it. A path that itself
 //     becomes unreadable keeps everything.
 //   - The objects in force never contradict each other: no object twice, no
-//     cluster IP, port and protocol in two Services.
+//     cluster IP, port and protocol in two Services, no node port and protocol
+//     either. An external or load-balancer IP may be in several, as in the API.
 //   - The memory and time that one file can cost are bounded (see maxFileSize,
-//     maxNodes, maxDocuments and aliasBudget); YAML aliases cannot multiply.
+//     maxNodes, maxDocuments, aliasBudget and quantityForm); YAML aliases cannot
+//     multiply.
 //   - A file is read again only when its size, time or identity changed, and of
 //     a file with several documents only the documents whose text changed are
 //     parsed again.

@@ -240,11 +240,15 @@ type owner struct {
 func conflict(c claim, loser, winner owner) *Error {
 	where := place(winner.file.path, winner.object.lineOf(c))
 	e := &Error{File: loser.file.path, Line: loser.object.lineOf(c)}
-	if c.kind != "" {
+	switch {
+	case c.kind != "":
 		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.object.title(), where)
-	} else {
+	case c.frontend.Addr().IsValid():
 		e.Reason = fmt.Sprintf("%s: %s %s already belongs to %s at %s; give one of the two another cluster IP or port",
 			loser.object.title(), c.protocol, c.frontend, winner.object.title(), where)
+	default:
+		e.Reason = fmt.Sprintf("%s: %s node port %d already belongs to %s at %s; give one of the two another",
+			loser.object.title(), c.protocol, c.frontend.Port(), winner.object.title(), where)
 	}
 	return e
 }

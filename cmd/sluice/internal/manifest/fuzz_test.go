@@ -27,6 +27,7 @@ func FuzzLoad(f *testing.F) {
 		service("web", "10.96.0.1") + "---\n" + slice("web", "10.0.0.1"),
 		"kind: List\napiVersion: v1\nitems: [&a {kind: Service, apiVersion: v1}, *a]\n",
 		"a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+		nodePort("web", "10.96.0.1", 30080) + "---\n" + node("n", "10.1.0.0/24", "10.0.0.1"),
 		"%YAML 1.2\n---\nkind: Endpoints\napiVersion: v1\nmetadata: {<<: {name: x}}\nsubsets: [{addresses: [{ip: 10.0.0.1}]}]\n...\n",
 	} {
 		f.Add([]byte(text), false)
@@ -60,7 +61,11 @@ func FuzzLoad(f *testing.F) {
 		if len(result.Problems) > 0 && result.Objects.Len() > 0 {
 			t.Errorf("objects of a broken file are in force: %v", result.Problems)
 		}
-		kube.Convert(result.Objects)
+		var options kube.Options
+		if nodes := result.Objects.Nodes; len(nodes) > 0 {
+			options.Facts.NodeName = nodes[0].Name
+		}
+		kube.Convert(result.Objects, options)
 		if again, changed := l.Load(); changed {
 			t.Errorf("the same file, read again: %s", cmp.Diff(result, again))
 		}
@@ -78,6 +83,7 @@ func FuzzDecode(f *testing.F) {
 		slice("web", "10.0.0.1"),
 		"apiVersion: v1\nkind: Service\nmetadata: {name: x, creationTimestamp: 2026-01-02T03:04:05Z, labels: {a: b}, managedFields: [{fieldsV1: {f:spec: {}}}]}\nspec: {ports: [{port: 0x50, targetPort: http}], publishNotReadyAddresses: true}\nstatus: {loadBalancer: {ingress: [{ip: 10.0.0.1, ipMode: VIP}]}}\n",
 		"apiVersion: v1\nkind: Endpoints\nmetadata: {name: x, deletionGracePeriodSeconds: -5}\nsubsets:\n- addresses: [{ip: 10.0.0.1, targetRef: {kind: Pod}}]\n  ports: [{port: 80}]\n",
+		node("n", "10.1.0.0/24", "10.0.0.1") + "  capacity: {cpu: 4, memory: 16Gi, pods: \"110\", x: 1.5e3}\n  nodeInfo: {swap: {capacity: 5}}\n  daemonEndpoints: {kubeletEndpoint: {Port: 10250}}\n",
 	} {
 		f.Add([]byte(text))
 	}
@@ -97,6 +103,7 @@ func FuzzDecode(f *testing.F) {
 			{"Service", new(corev1.Service), new(corev1.Service)},
 			{"Endpoints", new(corev1.Endpoints), new(corev1.Endpoints)},
 			{"EndpointSlice", new(discoveryv1.EndpointSlice), new(discoveryv1.EndpointSlice)},
+			{"Node", new(corev1.Node), new(corev1.Node)},
 		} {
 			if kinds.kind != kind {
 				continue

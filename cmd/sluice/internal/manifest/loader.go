@@ -231,6 +231,8 @@ func (l *Loader) collect() Result {
 				result.Objects.Slices = append(result.Objects.Slices, value)
 			case *corev1.Endpoints:
 				result.Objects.Endpoints = append(result.Objects.Endpoints, value)
+			case *corev1.Node:
+				result.Objects.Nodes = append(result.Objects.Nodes, value)
 			}
 		}
 	}
@@ -245,6 +247,7 @@ func equal(a, b Result) bool {
 		slices.Equal(a.Objects.Services, b.Objects.Services) &&
 		slices.Equal(a.Objects.Slices, b.Objects.Slices) &&
 		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&
+		slices.Equal(a.Objects.Nodes, b.Objects.Nodes) &&
 		slices.EqualFunc(a.Problems, b.Problems, same) &&
 		slices.EqualFunc(a.Warnings, b.Warnings, same)
 }

@@ -75,7 +75,7 @@ func TestLoadFolder(t *testing.T) {
 		t.Errorf("%d files, %d objects; want 4 and 5", r.Files, r.Objects.Len())
 	}
 	// A Service and its slice find each other across files.
-	services := kube.Convert(r.Objects)
+	services := kube.Convert(r.Objects, kube.Options{}).Services
 	if len(services) != 3 || len(services[0].Backends) != 1 || services[0].Backends[0].Addr.String() != "10.0.0.1:8080" {
 		t.Errorf("services: %v", services)
 	}
@@ -309,6 +309,74 @@ func TestConflictsAcrossFiles(t *testing.T) {
 	expect(t, &l, dir, "api=10.96.0.2 b=10.96.0.4 first=10.96.0.1 web=10.96.0.3")
 }
 
+// TestConflictsOfNodePorts: they are told apart by protocol, and not by cluster IP
+// or family. Those for health checks are TCP.
+func TestConflictsOfNodePorts(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml"), filepath.Join(dir, "c.yaml")
+	udp := strings.Replace(nodePort("udp", "10.96.0.3", 30080), "port: 80\n", "port: 80\n    protocol: UDP\n", 1)
+	health := strings.Replace(nodePort("health", "10.96.0.4", 30081), "NodePort", "LoadBalancer\n  externalTrafficPolicy: Local\n  healthCheckNodePort: 30080", 1)
+	write(t, b, "# b\n"+nodePort("web", "10.96.0.1", 30080))
+	write(t, c, nodePort("api", "fd00::1", 30080)+"---\n"+udp)
+	l := Loader{Paths: []string{dir}}
+	expect(t, &l, dir, "web=10.96.0.1",
+		"c.yaml:11: Service default/api: TCP node port 30080 already belongs to Service default/web at b.yaml:12; give one of the two another")
+
+	// The one in force keeps its place; UDP is another matter.
+	write(t, a, health)
+	write(t, c, udp)
+	expect(t, &l, dir, "udp=10.96.0.3 web=10.96.0.1",
+		"a.yaml:8: Service default/health: TCP node port 30080 already belongs to Service default/web at b.yaml:12; give one of the two another")
+
+	write(t, b, nodePort("web", "10.96.0.1", 30082))
+	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1")
+
+	// Two Services exchange their ports, in one step; then one has both.
+	write(t, a, strings.ReplaceAll(health, "30080", "30082"))
+	write(t, b, nodePort("web", "10.96.0.1", 30080))
+	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1")
+	write(t, b, nodePort("web", "10.96.0.5", 30081))
+	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1",
+		"b.yaml:11: Service default/web: TCP node port 30081 already belongs to Service default/health at a.yaml:13; give one of the two another")
+}
+
+// TestNodes: a Node is in force, kept and given up as a Service is.
+func TestNodes(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	l := Loader{Paths: []string{dir}}
+	facts := func(wantChange bool, wantCIDRs string, problems ...string) {
+		t.Helper()
+		r, changed := l.Load()
+		got := kube.Convert(r.Objects, kube.Options{Facts: kube.Facts{NodeName: "n1"}}).Facts
+		if cidrs := fmt.Sprint(got.PodCIDRs, got.Addresses); cidrs != wantCIDRs || changed != wantChange {
+			t.Errorf("in force: %s, changed %v; want %s, %v", cidrs, changed, wantCIDRs, wantChange)
+		}
+		if diff := cmp.Diff(problems, errorsOf(r.Problems, dir)); diff != "" {
+			t.Errorf("problems (-want +got):\n%s", diff)
+		}
+	}
+	write(t, a, node("n1", "10.1.0.0/24", "10.0.0.1"))
+	facts(true, "[10.1.0.0/24] [10.0.0.1]")
+	facts(false, "[10.1.0.0/24] [10.0.0.1]")
+	write(t, a, node("n1", "10.2.0.0/24", "10.0.0.1"))
+	facts(true, "[10.2.0.0/24] [10.0.0.1]")
+
+	// Broken, it stays what it was.
+	write(t, a, node("n1", "10.3.0.0/24", "10.0.0"))
+	facts(true, "[10.2.0.0/24] [10.0.0.1]",
+		`a.yaml:10: Node n1: status.addresses[0].address is "10.0.0", which is no IP address; write one like 10.0.0.1 (no leading zeros) or fd00::1`)
+
+	// So it does when another file has a Node of its name, until it is gone.
+	write(t, a, node("n1", "10.4.0.0/24", "10.0.0.4"))
+	write(t, b, node("n1", "10.5.0.0/24", "10.0.0.5"))
+	facts(true, "[10.4.0.0/24] [10.0.0.4]", "b.yaml:1: Node n1 is already defined at a.yaml:1; remove one of the two")
+	remove(t, a)
+	facts(true, "[10.5.0.0/24] [10.0.0.5]")
+	remove(t, b)
+	facts(true, "[] []")
+}
+
 // TestConflictsAtRandom changes files at random and holds the invariants: what
 // is in force never contradicts itself, each file is in force as a whole, old or
 // new, and a set of files without contradictions is in force as it stands.
@@ -327,7 +395,12 @@ func TestConflictsAtRandom(t *testing.T) {
 				}
 				var b strings.Builder
 				for range 1 + random.IntN(2) {
-					fmt.Fprintf(&b, "---\n%s", service(fmt.Sprintf("s%d", random.IntN(10)), fmt.Sprintf("10.96.0.%d", 1+random.IntN(10))))
+					name, ip := fmt.Sprintf("s%d", random.IntN(10)), fmt.Sprintf("10.96.0.%d", 1+random.IntN(10))
+					text := service(name, ip)
+					if random.IntN(3) == 0 {
+						text = nodePort(name, ip, 30000+random.IntN(4))
+					}
+					fmt.Fprintf(&b, "---\n%s", text)
 				}
 				texts[f] = b.String()
 				f.next = f.parse([]byte(texts[f]))

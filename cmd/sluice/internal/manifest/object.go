@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
 
 // document is what one chunk of a file holds. It knows no file name and counts
@@ -27,12 +26,17 @@ type document struct {
 
 // object is one API object, decoded, defaulted and checked.
 type object struct {
-	line        int
-	addressLine int // of the cluster IPs of a Service
-	value       any // *corev1.Service, *discoveryv1.EndpointSlice or *corev1.Endpoints
-	// claims are what no other object may also have: the first is the object's
-	// own name, the others the frontends of a Service.
+	line  int
+	value any // *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or *corev1.Node
+	// claims are what no other object may also have, each once: the first is the
+	// object's own name, the others the frontends of a Service.
 	claims []claim
+	lines  []int // of the claims
+}
+
+// claim notes a claim of the object and the line where it is made.
+func (o *object) claim(c claim, line int) {
+	o.claims, o.lines = append(o.claims, c), append(o.lines, line)
 }
 
 // title names the object in messages: "Service default/web".
@@ -40,10 +44,11 @@ func (o *object) title() string {
 	return title(o.claims[0].kind, o.claims[0].namespace, o.claims[0].name)
 }
 
-// lineOf returns the line where the object makes a claim.
+// lineOf returns the line where the object makes a claim, or where it begins if
+// it does not.
 func (o *object) lineOf(c claim) int {
-	if c.kind == "" {
-		return o.addressLine
+	if i := slices.Index(o.claims, c); i >= 0 {
+		return o.lines[i]
 	}
 	return o.line
 }
@@ -64,7 +69,11 @@ func title(kind, namespace, name string) string {
 type claim struct {
 	kind, namespace, name string
 	protocol              corev1.Protocol
-	frontend              netip.AddrPort
+	frontend              netip.AddrPort // without an address it is a node port
+}
+
+func nodePortClaim(protocol corev1.Protocol, port int32) claim {
+	return claim{protocol: protocol, frontend: netip.AddrPortFrom(netip.Addr{}, uint16(port))}
 }
 
 // parse reads one chunk of a file.
@@ -94,6 +103,7 @@ func parse(text []byte, isJSON bool) *document {
 var (
 	serviceType   = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
 	endpointsType = metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}
+	nodeType      = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
 	sliceType     = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
 
 	// listTypes are the lists that are read, with the type their items have when
@@ -102,6 +112,7 @@ var (
 		{APIVersion: "v1", Kind: "List"}:                               {},
 		{APIVersion: "v1", Kind: "ServiceList"}:                        serviceType,
 		{APIVersion: "v1", Kind: "EndpointsList"}:                      endpointsType,
+		{APIVersion: "v1", Kind: "NodeList"}:                           nodeType,
 		{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}: sliceType,
 	}
 )
@@ -151,10 +162,16 @@ func (d *decoder) object(n *yaml.Node, implied metav1.TypeMeta, depth int) {
 		if d.decodeAll(n, slice) {
 			d.slice(o, n, slice)
 		}
+	case typeMeta == nodeType:
+		node := new(corev1.Node)
+		o.value = node
+		if d.decodeAll(n, node) {
+			d.node(o, n, node)
+		}
 	case strings.HasPrefix(typeMeta.APIVersion, "discovery.k8s.io/") && strings.HasPrefix(typeMeta.Kind, "EndpointSlice"):
 		d.fail(line, "apiVersion %s is no longer served; write discovery.k8s.io/v1", shorten(typeMeta.APIVersion))
 	default:
-		d.warn(line, "ignored: of all kinds only v1 Service, v1 Endpoints and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
+		d.warn(line, "ignored: of all kinds only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
 			shorten(typeMeta.APIVersion), shorten(typeMeta.Kind))
 		return
 	}
@@ -271,16 +288,4 @@ func lineOf(n *yaml.Node, path ...any) int {
 		}
 	}
 	return line
-}
-
-// serviceClaims returns what only this Service may have.
-func serviceClaims(svc *corev1.Service) []claim {
-	claims := []claim{{kind: "Service", namespace: svc.Namespace, name: svc.Name}}
-	for _, ip := range kube.ClusterIPs(svc) {
-		for i := range svc.Spec.Ports {
-			port := &svc.Spec.Ports[i]
-			claims = append(claims, claim{protocol: port.Protocol, frontend: netip.AddrPortFrom(ip, uint16(port.Port))})
-		}
-	}
-	return claims
 }

@@ -93,7 +93,13 @@ items:
 apiVersion: v1
 kind: EndpointsList
 items: null
-`, []string{"4 Service default/a", "10 EndpointSlice default/a", "16 Endpoints default/a"}},
+---
+apiVersion: v1
+kind: NodeList
+items:
+- metadata: {name: a}
+`, []string{"4 Service default/a", "10 EndpointSlice default/a", "16 Endpoints default/a", "25 Node a"}},
+		"Node": {"a.yaml", node("a", "10.1.0.0/24", "10.0.0.1"), []string{"1 Node a"}},
 		"JSON list": {"a.json", `{"apiVersion":"v1","kind":"ServiceList","items":[
 {"metadata":{"name":"a"},"spec":{"clusterIP":"None"}},
 {"metadata":{"name":"b"},"spec":{"clusterIP":"None"}}]}`, []string{"2 Service default/a", "3 Service default/b"}},
@@ -183,6 +189,81 @@ subsets: [{addresses: [{ip: 10.0.0.1}], ports: [{port: 8080}]}]
 	}
 }
 
+// TestDefaultsOfExternalTraffic: what an API server fills in beside that, and
+// for Nodes.
+func TestDefaultsOfExternalTraffic(t *testing.T) {
+	v := parseText("a.yaml", `apiVersion: v1
+kind: Service
+metadata: {name: balanced}
+spec: {clusterIP: 10.96.0.1, type: LoadBalancer, ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.1}, {ip: 203.0.113.2, ipMode: Proxy}, {hostname: web.example.com}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: external}
+spec: {clusterIP: 10.96.0.2, externalIPs: [198.51.100.1], ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: internal}
+spec: {clusterIP: 10.96.0.3, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: elsewhere}
+spec: {type: ExternalName, externalName: web.example.com, externalIPs: [198.51.100.1]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: old}
+spec: {podCIDR: 10.1.0.0/24}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: new}
+spec: {podCIDRs: ["fd00::/64", 10.2.0.0/24]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: both}
+spec: {podCIDR: 10.3.0.0/24, podCIDRs: [10.3.0.0/24]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: none}
+`)
+	if len(v.problems) > 0 || len(v.objects) != 8 {
+		t.Fatalf("problems %v, objects %v", v.problems, titles(v))
+	}
+	modes := ""
+	for _, ingress := range v.objects[0].value.(*corev1.Service).Status.LoadBalancer.Ingress {
+		if ingress.IPMode == nil {
+			modes += "none "
+		} else {
+			modes += string(*ingress.IPMode) + " "
+		}
+	}
+	if modes != "VIP Proxy none " {
+		t.Errorf("modes of the ingress: %s", modes)
+	}
+	for i, want := range []corev1.ServiceExternalTrafficPolicy{"Cluster", "Cluster", "", ""} {
+		if got := v.objects[i].value.(*corev1.Service).Spec.ExternalTrafficPolicy; got != want {
+			t.Errorf("%s: externalTrafficPolicy %q, want %q", v.objects[i].title(), got, want)
+		}
+	}
+	for i, want := range []corev1.NodeSpec{
+		{PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24"}},
+		{PodCIDR: "fd00::/64", PodCIDRs: []string{"fd00::/64", "10.2.0.0/24"}},
+		{PodCIDR: "10.3.0.0/24", PodCIDRs: []string{"10.3.0.0/24"}},
+		{},
+	} {
+		node := v.objects[4+i].value.(*corev1.Node)
+		if diff := cmp.Diff(want, node.Spec); diff != "" || node.Namespace != "" {
+			t.Errorf("%s: namespace %q, spec (-want +got):\n%s", v.objects[4+i].title(), node.Namespace, diff)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	v := parseText("a.yaml", `apiVersion: apps/v1
 kind: Deployment
@@ -208,14 +289,31 @@ kind: EndpointSlice
 metadata: {name: web, labels: {kubernetes.io/service-name: web}}
 addressType: FQDN
 endpoints: [{addresses: [web.example.com]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: api}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.1
+  ports:
+  - {name: a, port: 80, nodePort: 30080}
+  - name: b
+    port: 81
+---
+apiVersion: v1
+kind: Service
+metadata: {name: balanced}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.2, ports: [{port: 80}]}
 `)
-	const only = "ignored: of all kinds only v1 Service, v1 Endpoints and discovery.k8s.io/v1 EndpointSlice are read, not "
+	const only = "ignored: of all kinds only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not "
 	want := []string{
 		"1: Deployment shop/web: " + only + "apps/v1 Deployment",
 		"6: Service fn: " + only + "serving.knative.dev/v1 Service",
 		"10: ConfigMapList: " + only + "v1 ConfigMapList",
 		"17: Service default/web: spec.clusterIP is missing and is not allocated here, so nobody can reach the Service; write an address, or None if that is meant",
 		"23: EndpointSlice default/web: ignored: addressType is FQDN, and only IP addresses can be served",
+		"34: Service default/api: spec.ports[1].nodePort is missing and is not allocated here, so nodes do not serve this port; write a number",
 	}
 	if diff := cmp.Diff(want, reported(v.warnings)); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -246,6 +344,8 @@ func TestHostileFiles(t *testing.T) {
 		"alias bomb":      {"a.yaml", bomb.String(), "one alias too many"},
 		"list of aliases": {"a.yaml", "apiVersion: v1\nkind: List\nitems:\n- &a {apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: None, selector: {a: b, c: d}}}\n" + strings.Repeat("- *a\n", 50_000), "one alias too many"},
 		"merge bomb":      {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [&m {port: 1, name: x}," + strings.Repeat("{<<: *m},", 60_000) + "]}\n", "one alias too many"},
+		"quantity":        {"a.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: x}\nstatus: {capacity: {cpu: \"1e-2000000000\"}}\n", "a quantity such as"},
+		"long quantity":   {"a.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: x}\nstatus: {capacity: {cpu: " + strings.Repeat("1", 10<<20) + "}}\n", "a quantity such as"},
 		"cycle":           {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: &a {b: *a}}]}\n", "deep"},
 		"cyclic merge":    {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: &a {<<: *a, name: x}\n", "merges a mapping that has"},
 		"deep YAML":       {"a.yaml", strings.Repeat("[", 1<<20), "depth"},

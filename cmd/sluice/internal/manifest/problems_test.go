@@ -86,6 +86,8 @@ func TestProblems(t *testing.T) {
 		"one family twice":      {head + "spec:\n  ports: [{port: 80}]\n  clusterIPs:\n  - 10.0.0.2\n  - 10.0.0.3\n", []string{"8: Service default/web: spec.clusterIPs[1] is 10.0.0.3, the second IPv4 address; write at most one of each family"}},
 		"three cluster IPs":     {head + "spec:\n  ports: [{port: 80}]\n  clusterIPs: [a, b, c]\n", []string{"6: Service default/web: spec.clusterIPs has 3 addresses; write at most one of each family"}},
 		"None and an address":   {head + "spec:\n  clusterIPs: [10.0.0.1, None]\n", []string{"5: Service default/web: spec.clusterIPs has None beside an address; write either"}},
+		"None of a NodePort":    {head + "spec:\n  type: NodePort\n  clusterIPs:\n  - None\n", []string{"7: Service default/web: spec.clusterIPs[0] is None, but the type is NodePort; write an address, or make the type ClusterIP"}},
+		"None of a balancer":    {head + "spec:\n  type: LoadBalancer\n  clusterIP: None\n", []string{"6: Service default/web: spec.clusterIP is None, but the type is LoadBalancer; write an address, or make the type ClusterIP"}},
 		"families":              {head + "spec:\n  ports: [{port: 80}]\n  clusterIP: 10.0.0.1\n  ipFamilies: [IPv6, IP4]\n", []string{"7: Service default/web: spec.ipFamilies[0] is IPv6, but the cluster IP in that place is not; make spec.ipFamilies and spec.clusterIPs agree", `7: Service default/web: spec.ipFamilies[1] is "IP4"; write IPv4 or IPv6`}},
 		"ExternalName":          {head + "spec: {type: ExternalName, externalName: a.example, clusterIP: 10.0.0.1}\n", []string{"4: Service default/web: spec.clusterIP is set, but the type is ExternalName; remove one of the two"}},
 
@@ -109,8 +111,9 @@ func TestProblems(t *testing.T) {
 			"12: Endpoints default/web: subsets[1].ports[1].port is -1; a port is a number from 1 to 65535",
 		}},
 
-		"object twice":  {service("web", "10.96.0.1") + "---\n" + service("web", "10.96.0.2"), []string{"11: Service default/web is already defined at a.yaml:1; remove one of the two"}},
-		"address twice": {service("web", "10.96.0.1") + "---\n" + service("api", "10.96.0.1"), []string{"16: Service default/api: TCP 10.96.0.1:80 already belongs to Service default/web at a.yaml:6; give one of the two another cluster IP or port"}},
+		"object twice":    {service("web", "10.96.0.1") + "---\n" + service("web", "10.96.0.2"), []string{"11: Service default/web is already defined at a.yaml:1; remove one of the two"}},
+		"address twice":   {service("web", "10.96.0.1") + "---\n" + service("api", "10.96.0.1"), []string{"16: Service default/api: TCP 10.96.0.1:80 already belongs to Service default/web at a.yaml:6; give one of the two another cluster IP or port"}},
+		"node port twice": {nodePort("web", "10.96.0.1", 30080) + "---\n" + nodePort("api", "10.96.0.2", 30080), []string{"23: Service default/api: TCP node port 30080 already belongs to Service default/web at a.yaml:11; give one of the two another"}},
 		"same text twice": {"---\n" + service("web", "10.96.0.1") + "---\n" + service("web", "10.96.0.1"), []string{
 			"12: Service default/web is already defined at a.yaml:2; remove one of the two",
 			"17: Service default/web: TCP 10.96.0.1:80 already belongs to Service default/web at a.yaml:7; give one of the two another cluster IP or port",

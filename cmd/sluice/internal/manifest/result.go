@@ -40,7 +40,7 @@ type Result struct {
 	// in the order of the paths, the file names and the lines.
 	Problems []*Error
 	// Warnings are what does not: objects of other kinds, Services that nobody
-	// can reach. Same order.
+	// can reach or that lack the node port they are for. Same order.
 	Warnings []*Error
 	// Files is the number of files that were found.
 	Files int

@@ -18,7 +18,7 @@ const (
 	// quiet is how long files must rest before they are read: most writers need
 	// several calls for a file. Together with maxDelay it keeps a change in force
 	// within 200 ms of its last byte.
-	quiet = 20 * time.Millisecond
+	quiet = 10 * time.Millisecond
 
 	// maxDelay bounds the wait while other files of the folder keep changing.
 	maxDelay = 100 * time.Millisecond

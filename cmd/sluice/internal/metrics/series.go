@@ -12,7 +12,7 @@ import (
 
 const (
 	connections   = "sluice_tcp_connections_total"
-	connectionsIs = "TCP connections accepted, by what became of them: established, no_service, no_backend or dial_failed (all of these are resets)."
+	connectionsIs = "TCP connections accepted, by what became of them: established, or reset for no_service, no_backend, no_local_backend (policy Local), not_allowed (source ranges) or dial_failed."
 	dials         = "sluice_tcp_dials_total"
 	dialsIs       = "Attempts to reach a TCP backend that have ended, by result: established, refused or timeout."
 	resets        = "sluice_tcp_resets_total"
@@ -43,6 +43,8 @@ var tcpSeries = []reading[tcp.Stats]{
 	{counter(connections, connectionsIs, "result", "established"), func(s *tcp.Stats) float64 { return float64(s.Established) }},
 	{counter(connections, connectionsIs, "result", "no_service"), func(s *tcp.Stats) float64 { return float64(s.NoService) }},
 	{counter(connections, connectionsIs, "result", "no_backend"), func(s *tcp.Stats) float64 { return float64(s.NoBackend) }},
+	{counter(connections, connectionsIs, "result", "no_local_backend"), func(s *tcp.Stats) float64 { return float64(s.NoLocal) }},
+	{counter(connections, connectionsIs, "result", "not_allowed"), func(s *tcp.Stats) float64 { return float64(s.NotAllowed) }},
 	{counter(connections, connectionsIs, "result", "dial_failed"), func(s *tcp.Stats) float64 { return float64(s.DialGaveUp) }},
 	{counter("sluice_tcp_dial_attempts_total", "Attempts to reach a TCP backend."), func(s *tcp.Stats) float64 { return float64(s.Dials) }},
 	{counter(dials, dialsIs, "result", "established"), func(s *tcp.Stats) float64 { return float64(s.Established) }},
@@ -72,6 +74,8 @@ var udpSeries = []reading[udp.Stats]{
 	{counter("sluice_udp_resent_datagrams_total", "Datagrams sent again after a backend had refused them."), func(s *udp.Stats) float64 { return float64(s.Resent) }},
 	{counter(dropped, droppedIs, "reason", "no_service"), func(s *udp.Stats) float64 { return float64(s.NoService) }},
 	{counter(dropped, droppedIs, "reason", "no_backend"), func(s *udp.Stats) float64 { return float64(s.NoBackend) }},
+	{counter(dropped, droppedIs, "reason", "no_local_backend"), func(s *udp.Stats) float64 { return float64(s.NoLocal) }},
+	{counter(dropped, droppedIs, "reason", "not_allowed"), func(s *udp.Stats) float64 { return float64(s.NotAllowed) }},
 	{counter(dropped, droppedIs, "reason", "no_descriptor"), func(s *udp.Stats) float64 { return float64(s.NoDescriptor) }},
 	{counter(dropped, droppedIs, "reason", "unreachable"), func(s *udp.Stats) float64 { return float64(s.Unreachable) }},
 	{counter(dropped, droppedIs, "reason", "draining"), func(s *udp.Stats) float64 { return float64(s.Draining) }},
@@ -85,6 +89,7 @@ var udpSeries = []reading[udp.Stats]{
 var agentSeries = []reading[agent.Status]{
 	{gauge("sluice_services", "Service ports in force."), func(s *agent.Status) float64 { return float64(s.Services) }},
 	{gauge("sluice_frontends", "Addresses of Services in force."), func(s *agent.Status) float64 { return float64(s.Frontends) }},
+	{gauge("sluice_node_port_conflicts", "Node ports that cannot be held because somebody else has them."), func(s *agent.Status) float64 { return float64(s.Conflicts) }},
 	{gauge("sluice_backends", "Endpoints in force, counted once for each Service port."), func(s *agent.Status) float64 { return float64(s.Backends) }},
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "ok"), func(s *agent.Status) float64 { return float64(s.Applied) }},
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "error"), func(s *agent.Status) float64 { return float64(s.Failures) }},

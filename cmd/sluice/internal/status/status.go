@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -69,7 +70,20 @@ type Server struct {
 
 // Listen serves handler on addr ("host:port"). The caller ends it by Close.
 func Listen(addr string, handler http.Handler) (*Server, error) {
-	l, err := net.Listen("tcp", addr)
+	return listen("tcp", addr, handler)
+}
+
+// ListenOn is Listen for an address of one family: with [::] it takes no IPv4.
+func ListenOn(addr netip.AddrPort, handler http.Handler) (*Server, error) {
+	network := "tcp4"
+	if addr.Addr().Is6() {
+		network = "tcp6"
+	}
+	return listen(network, addr.String(), handler)
+}
+
+func listen(network, addr string, handler http.Handler) (*Server, error) {
+	l, err := net.Listen(network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}

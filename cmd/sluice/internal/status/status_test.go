@@ -3,8 +3,11 @@ package status
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 )
@@ -83,5 +86,69 @@ func TestListenConflictAndClose(t *testing.T) {
 	}
 	if _, err := Listen("192.0.2.1:1", http.NotFoundHandler()); err == nil {
 		t.Error("Listen on an address of nobody succeeded")
+	}
+}
+
+func TestServiceChecks(t *testing.T) {
+	healthy := true
+	c := ServiceChecks{Healthy: func() bool { return healthy }}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	// Two free ports, found by listening on them for a moment.
+	free := func() netip.AddrPort {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return netip.MustParseAddrPort(l.Addr().String())
+	}
+	one, two := free(), free()
+	ask := func(addr netip.AddrPort) (int, string, string) {
+		resp, err := http.Get("http://" + addr.String() + "/any/path")
+		if err != nil {
+			return 0, "", ""
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), strings.TrimSpace(string(body))
+	}
+	if err := c.Sync(map[netip.AddrPort]ServiceHealth{one: {"default", "web", 2}, two: {"default", "dns", 0}}); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"localEndpoints":2,"service":{"name":"web","namespace":"default"},"serviceProxyHealthy":true}`
+	if code, weight, body := ask(one); code != 200 || weight != "2" || body != want {
+		t.Errorf("check = %d, weight %s, %s", code, weight, body)
+	}
+	if code, weight, _ := ask(two); code != 503 || weight != "0" {
+		t.Errorf("check without local endpoints = %d, weight %s", code, weight)
+	}
+	healthy = false
+	if code, _, body := ask(one); code != 503 || !strings.Contains(body, `"serviceProxyHealthy":false`) {
+		t.Errorf("check of an unhealthy proxy = %d, %s", code, body)
+	}
+	healthy = true
+
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	third := netip.MustParseAddrPort(taken.Addr().String())
+	err = c.Sync(map[netip.AddrPort]ServiceHealth{two: {"default", "dns", 1}, third: {"default", "late", 1}})
+	if err == nil || !strings.Contains(err.Error(), "default/late") {
+		t.Errorf("Sync with a taken port = %v, want an error that names the Service", err)
+	}
+	if code, _, _ := ask(one); code != 0 {
+		t.Errorf("a check that is no longer wanted = %d", code)
+	}
+	if code, weight, _ := ask(two); code != 200 || weight != "1" {
+		t.Errorf("a check that has changed = %d, weight %s", code, weight)
 	}
 }

@@ -1,0 +1,47 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func parseAddrs(list string) (out []netip.Addr) {
+	for _, s := range strings.Fields(list) {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func TestNodePortAddresses(t *testing.T) {
+	local := "127.0.0.1 192.0.2.10 192.0.2.11 10.244.1.1 ::1 2001:db8::10 fe80::1"
+	for _, test := range []struct{ list, primary, want string }{
+		{"", "", "0.0.0.0 ::"},
+		{"all", "", "0.0.0.0 ::"},
+		{"192.0.2.0/24,all", "", "0.0.0.0 ::"},
+		{"0.0.0.0/0", "", "0.0.0.0"},
+		{"::/0,localhost", "", "127.0.0.1 ::"},
+		{"192.0.2.0/24", "", "192.0.2.10 192.0.2.11"},
+		{"192.0.2.11/24 , 2001:db8::/32", "", "192.0.2.10 192.0.2.11 2001:db8::10"},
+		{"localhost", "", "127.0.0.1 ::1"},
+		{"primary", "", "192.0.2.10 2001:db8::10"},
+		{"primary", "192.0.2.11", "192.0.2.11 2001:db8::10"},
+		{"primary,192.0.2.0/31", "198.51.100.1", "192.0.2.10 2001:db8::10"}, // not an address of this host
+		{"198.51.100.0/24", "", ""},
+	} {
+		n, err := parseNodePorts(strings.FieldsFunc(test.list, func(r rune) bool { return r == ',' }))
+		if err != nil {
+			t.Errorf("%q: %v", test.list, err)
+			continue
+		}
+		if got := n.Resolve(parseAddrs(local), parseAddrs(test.primary)); fmt.Sprint(got) != fmt.Sprint(parseAddrs(test.want)) {
+			t.Errorf("%q with primary %q = %v, want %s", test.list, test.primary, got, test.want)
+		}
+	}
+	for _, bad := range []string{"192.0.2.1", "node", "10.0.0.0/40", ""} {
+		if _, err := parseNodePorts([]string{bad}); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}

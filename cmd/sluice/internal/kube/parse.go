@@ -1,0 +1,77 @@
+package kube
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func protocolOf(p corev1.Protocol) (lb.Protocol, bool) {
+	switch p {
+	case corev1.ProtocolTCP, "": // the API's default
+		return lb.TCP, true
+	case corev1.ProtocolUDP:
+		return lb.UDP, true
+	case corev1.ProtocolSCTP:
+		return lb.SCTP, true
+	}
+	return 0, false
+}
+
+func validPort(port int32) bool { return port >= 1 && port <= 65535 }
+
+// parseAddr reads an IP address as generously as the API server long did: IPv4
+// numbers may have leading zeros, which are decimal, and an IPv4-mapped IPv6
+// address is IPv4. Objects stored before the API's validation became strict
+// still hold such text.
+func parseAddr(text string) (netip.Addr, bool) {
+	addr, ok := parseUnmapped(text)
+	return addr.Unmap(), ok
+}
+
+// parsePrefix reads a CIDR likewise. Space around it is ignored, and so are the
+// bits below its length.
+func parsePrefix(text string) (netip.Prefix, bool) {
+	address, length, _ := strings.Cut(strings.TrimSpace(text), "/")
+	addr, ok := parseUnmapped(address)
+	bits, err := strconv.ParseUint(length, 10, 8)
+	if !ok || err != nil {
+		return netip.Prefix{}, false
+	}
+	if addr.Is4In6() && bits >= 96 {
+		addr, bits = addr.Unmap(), bits-96
+	}
+	prefix := netip.PrefixFrom(addr, int(bits)).Masked()
+	return prefix, prefix.IsValid()
+}
+
+// parseUnmapped is parseAddr but for leaving an IPv4-mapped address as it is.
+func parseUnmapped(text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		addr, err = netip.ParseAddr(trimZeros(text))
+	}
+	return addr, err == nil && addr.Zone() == ""
+}
+
+// trimZeros removes the leading zeros of the four decimal numbers that an
+// address is, or ends in.
+func trimZeros(text string) string {
+	dotted := strings.LastIndexByte(text, ':') + 1
+	octets := strings.Split(text[dotted:], ".")
+	if len(octets) != 4 {
+		return text
+	}
+	for i, octet := range octets {
+		trimmed := strings.TrimLeft(octet, "0")
+		if trimmed == "" && octet != "" {
+			trimmed = "0"
+		}
+		octets[i] = trimmed
+	}
+	return text[:dotted] + strings.Join(octets, ".")
+}

@@ -1,0 +1,160 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// ClusterIPs returns the cluster IPs at which svc is served: at most one of
+// each family, the first named first. It is empty for a Service that no proxy
+// serves (headless, ExternalName, no address yet). What ipFamilies says is not
+// asked: the API server keeps both lists alike, and an address knows its family.
+func ClusterIPs(svc *corev1.Service) []netip.Addr { return appendClusterIPs(nil, svc) }
+
+func appendClusterIPs(ips []netip.Addr, svc *corev1.Service) []netip.Addr {
+	spec := &svc.Spec
+	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
+		return ips
+	}
+	texts := spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{spec.ClusterIP}
+	}
+	for _, text := range texts {
+		ip, ok := parseAddr(text)
+		if !ok || ip.IsUnspecified() || slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
+			continue
+		}
+		ips = append(ips, ip)
+	}
+	return ips
+}
+
+// appendAddresses appends the addresses at which all ports of svc are served in
+// the family of clusterIP, with port 0.
+func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clusterIP netip.Addr) []lb.Address {
+	spec := &svc.Spec
+	add := func(ip netip.Addr, kind lb.Kind, local bool, sources []netip.Prefix) {
+		// kube-proxy has a rule for each way in which an IP comes to a Service, and
+		// the first rule that matches counts. So an external IP that is also a
+		// load-balancer IP is open to everybody.
+		same := func(a lb.Address) bool { return a.Addr.Addr() == ip }
+		if ip.Is6() == clusterIP.Is6() && !slices.ContainsFunc(out, same) {
+			out = append(out, lb.Address{Addr: netip.AddrPortFrom(ip, 0), Kind: kind, Local: local, Sources: sources})
+		}
+	}
+	policy := spec.InternalTrafficPolicy
+	add(clusterIP, lb.ClusterIP, policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal, nil)
+	local := externalLocal(svc)
+	for _, text := range spec.ExternalIPs {
+		// The unspecified address would stand for a node port.
+		if ip, ok := parseAddr(text); ok && !ip.IsUnspecified() {
+			add(ip, lb.ExternalIP, local, nil)
+		}
+	}
+	if len(svc.Status.LoadBalancer.Ingress) > 0 {
+		ips := loadBalancerIPs(svc)
+		sources := c.sources(spec.LoadBalancerSourceRanges, clusterIP.Is6(), ips)
+		for _, ip := range ips {
+			add(ip, lb.LoadBalancerIP, local, sources)
+		}
+	}
+	return out
+}
+
+// atPort returns a copy of addresses for one port of svc, with its node port.
+func atPort(addresses []lb.Address, svc *corev1.Service, port *corev1.ServicePort) []lb.Address {
+	hasNodePort := (svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer) &&
+		validPort(port.NodePort)
+	length := len(addresses)
+	if hasNodePort {
+		length++
+	}
+	out := make([]lb.Address, 0, length)
+	for _, a := range addresses {
+		a.Addr = netip.AddrPortFrom(a.Addr.Addr(), uint16(port.Port))
+		out = append(out, a)
+	}
+	if hasNodePort {
+		all := netip.IPv4Unspecified()
+		if addresses[0].Addr.Addr().Is6() {
+			all = netip.IPv6Unspecified()
+		}
+		out = append(out, lb.Address{
+			Addr:  netip.AddrPortFrom(all, uint16(port.NodePort)),
+			Kind:  lb.NodePort,
+			Local: externalLocal(svc),
+		})
+	}
+	return out
+}
+
+func externalLocal(svc *corev1.Service) bool {
+	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// loadBalancerIPs returns the IPs of both families that a load balancer leaves
+// as destinations of the packets it sends to nodes. One of ipMode Proxy sends
+// them to node ports or endpoints, and its clients must reach it from nodes as
+// well (KEP-1860), so its IPs are not captured.
+func loadBalancerIPs(svc *corev1.Service) []netip.Addr {
+	var ips []netip.Addr
+	for i := range svc.Status.LoadBalancer.Ingress {
+		ingress := &svc.Status.LoadBalancer.Ingress[i]
+		if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+			continue
+		}
+		if ip, ok := parseAddr(ingress.IP); ok && !ip.IsUnspecified() {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// sources returns lb.Address.Sources for the load-balancer IPs of one family.
+// Ranges of the other family do not count, nor does what is no CIDR, so that a
+// Service with IPv4 ranges alone is open to IPv6, as with kube-proxy.
+func (c *converter) sources(ranges []string, ipv6 bool, loadBalancerIPs []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range ranges {
+		prefix, ok := parsePrefix(text)
+		if !ok || prefix.Addr().Is6() != ipv6 {
+			continue
+		}
+		if prefix.Bits() == 0 {
+			return nil
+		}
+		out = append(out, prefix)
+	}
+	// Where a load-balancer IP is assigned to an interface of the node, what the
+	// node sends there has this IP as its source too.
+	mayAsk := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(out, func(p netip.Prefix) bool { return p.Contains(ip) })
+	}
+	if slices.ContainsFunc(c.facts.Addresses, mayAsk) {
+		for _, ip := range loadBalancerIPs {
+			if ip.Is6() == ipv6 {
+				out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
+			}
+		}
+	}
+	return out
+}
+
+// affinityTimeout returns what lb.Service.AffinityTimeout asks for.
+func affinityTimeout(svc *corev1.Service) int64 {
+	if svc.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	seconds := int64(corev1.DefaultClientIPServiceAffinitySeconds)
+	// The API server refuses a timeout below 1.
+	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil && *c.ClientIP.TimeoutSeconds > 0 {
+		seconds = int64(*c.ClientIP.TimeoutSeconds)
+	}
+	return seconds * int64(time.Second)
+}

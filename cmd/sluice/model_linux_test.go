@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+var modelSeed = flag.Uint64("model.seed", 0, "begin TestModel's random changes with this `number`; 0: the time")
+
+// TestModel changes manifests at random and compares, after each change, what the
+// kernel, the sockets, the table and the endpoints that answer say with a model that
+// knows nothing of how they came to it. Everything but the network is real: the
+// program runs in this process, in the throw-away namespace of the tests.
+func TestModel(t *testing.T) {
+	steps := 3000
+	if testing.Short() {
+		steps = 150
+	}
+	furnishNode(t)
+	seed := *modelSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	for _, v := range []struct {
+		name   string
+		steps  int
+		noSets bool
+		flags  []string
+		listed []netip.Prefix // where node ports are served; nil: everywhere
+	}{
+		{name: "everywhere", steps: steps},
+		{name: "some node port addresses", steps: steps / 5, flags: []string{"--nodeport-addresses", "192.0.2.0/24,2001:db8:1::/64"},
+			listed: nets("192.0.2.0/24 2001:db8:1::/64")},
+		{name: "without sets", steps: steps / 5, noSets: true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d", v.name, seed)
+			r := newModelRun(t, seed, append(v.flags, "--manifests", t.TempDir()))
+			r.noSets, r.listed = v.noSets, v.listed
+			r.start()
+			defer r.end()
+			for r.step = 1; r.step <= v.steps && !t.Failed(); r.step++ {
+				r.change()
+				r.apply()
+				r.compare()
+			}
+		})
+	}
+}
+
+// The node's own addresses. nodeOwn come and go, and are external IPs as well.
+var (
+	nodeMain = [2]netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:1::10")}
+	nodeOwn  = [2]netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8:1::11")}
+)
+
+// furnishNode gives this namespace the addresses of a node, a way out, and
+// endpoints that answer with their address.
+func furnishNode(t *testing.T) {
+	if links, err := net.Interfaces(); err != nil || len(links) != 1 {
+		testbed.Missing(t, fmt.Sprintf("this is no network namespace of the tests' own: it has %d interfaces, %v", len(links), err))
+	}
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "model0"}, PeerName: "model1"}
+	check(t, netlink.LinkAdd(link))
+	t.Cleanup(func() {
+		check(t, redirect.Cleanup(context.Background()))
+		check(t, netlink.LinkDel(link))
+	})
+	peer, err := netlink.LinkByName("model1")
+	check(t, err)
+	check(t, errors.Join(netlink.LinkSetUp(link), netlink.LinkSetUp(peer)))
+	for i, main := range nodeMain {
+		check(t, setAddress(main, true))
+		for _, ip := range endpointPool[i] {
+			if ip.Is6() {
+				check(t, setAddress(ip, true))
+			}
+			serveEndpoint(t, ip)
+		}
+		everywhere := netip.PrefixFrom(unspecified(i == 1), 0)
+		check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index,
+			Dst: &net.IPNet{IP: everywhere.Addr().AsSlice(), Mask: net.CIDRMask(0, everywhere.Addr().BitLen())}}))
+	}
+}
+
+// setAddress gives the node an address, or takes it away.
+func setAddress(ip netip.Addr, add bool) error {
+	link, err := netlink.LinkByName("model0")
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Flags: syscall.IFA_F_NODAD}
+	if add {
+		return netlink.AddrAdd(link, addr)
+	}
+	return netlink.AddrDel(link, addr)
+}
+
+// serveEndpoint answers on both target ports of an endpoint with what was asked.
+func serveEndpoint(t *testing.T, ip netip.Addr) {
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	for _, port := range targetPool {
+		addr := netip.AddrPortFrom(ip, port)
+		ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+		check(t, err)
+		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		check(t, err)
+		t.Cleanup(func() { _, _ = ln.Close(), udp.Close() })
+		running.Go(func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				running.Go(func() {
+					_, _ = c.Write([]byte(addr.String())) // who has gone does not read
+					_, _ = io.Copy(io.Discard, c)         // until the client resets it
+					_ = c.Close()
+				})
+			}
+		})
+		running.Go(func() {
+			buf := make([]byte, 16)
+			for {
+				_, from, err := udp.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				_, _ = udp.WriteToUDPAddrPort([]byte(addr.String()), from)
+			}
+		})
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// modelRun is a world, the program that serves it, and what is remembered of
+// earlier steps.
+type modelRun struct {
+	*world
+	t    *testing.T
+	step int
+	did  []string // what this step has changed
+
+	flags  []string
+	noSets bool
+	listed []netip.Prefix
+	dir    string
+	p      *program
+	log    buffer
+
+	own       [2]bool                    // which of nodeOwn the node has
+	squatters map[uint16]net.Listener    // that have a node port of TCP and IPv4
+	clients   [2]*net.UDPConn            // one of each family, with one flow to each frontend
+	flows     map[lb.Frontend]answer     // that are open
+	ports     map[lb.Frontend]uint16     // proxy ports of UDP frontends
+	sticky    map[visitor]netip.AddrPort // where clients with affinity were sent
+}
+
+// answer is who has answered last, and by which door its client came in.
+type answer struct {
+	at   door
+	from netip.AddrPort
+}
+
+// door is a socket of a service port: that of a node port, or a proxy port.
+type door struct {
+	id       lb.ID
+	nodePort bool
+}
+
+type visitor struct {
+	id lb.ID
+	ip netip.Addr
+}
+
+func newModelRun(t *testing.T, seed uint64, flags []string) *modelRun {
+	r := &modelRun{world: newWorld(seed), t: t, flags: flags, dir: flags[len(flags)-1], squatters: map[uint16]net.Listener{}, sticky: map[visitor]netip.AddrPort{}}
+	for i, ip := range nodeMain {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, clientPort)))
+		check(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		r.clients[i] = c
+	}
+	return r
+}
+
+// start starts the program, with what the folder holds.
+func (r *modelRun) start() {
+	r.t.Helper()
+	cfg, err := config.Parse(append(r.flags, "--hostname-override", "node", "--udp-timeout", "1h",
+		"--healthz-bind-address", "", "--metrics-bind-address", ""))
+	check(r.t, err)
+	r.p = &program{cfg: cfg, log: newLogger(&r.log, 0)}
+	check(r.t, r.p.start())
+	if r.noSets {
+		r.p.agent.IPv4.Steer, r.p.agent.IPv6.Steer = &redirect.IPTables{NoIPSet: true}, &redirect.IPTables{IPv6: true, NoIPSet: true}
+	}
+	r.flows, r.ports = map[lb.Frontend]answer{}, map[lb.Frontend]uint16{}
+	clear(r.sticky)
+}
+
+func (r *modelRun) end() {
+	if err := r.p.close(); err != nil {
+		r.t.Error(err)
+	}
+	for _, s := range r.squatters {
+		_ = s.Close()
+	}
+	for i, has := range r.own {
+		if has {
+			check(r.t, setAddress(nodeOwn[i], false))
+		}
+	}
+}
+
+// change changes a manifest or a few, and now and then something around them.
+func (r *modelRun) change() {
+	r.did = nil
+	r.log.reset()
+	r.changeAround()
+	next := r.files()
+	for maps.EqualFunc(next, r.written, content.equal) {
+		for n := max(1, r.rng.IntN(12)-7); n > 0; n-- {
+			r.world.change()
+		}
+		for _, name := range slices.Sorted(maps.Keys(r.broken)) {
+			if r.oneIn(6) {
+				delete(r.broken, name)
+			}
+		}
+		next = r.files()
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.written)) {
+		if _, ok := next[name]; !ok {
+			r.did = append(r.did, "removed "+name)
+			check(r.t, os.Remove(filepath.Join(r.dir, name)))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(next)) {
+		if was, ok := r.written[name]; ok && was.equal(next[name]) {
+			continue
+		}
+		text := next[name].yaml()
+		r.did = append(r.did, "wrote "+name+":\n"+text)
+		hidden := filepath.Join(r.dir, "."+name)
+		check(r.t, os.WriteFile(hidden, []byte(text), 0o644))
+		check(r.t, os.Rename(hidden, filepath.Join(r.dir, name)))
+	}
+	r.written = next
+}
+
+// changeAround changes what manifests do not say: the node's addresses, who else is
+// on it, and which process serves.
+func (r *modelRun) changeAround() {
+	switch r.rng.IntN(150) {
+	case 0:
+		if len(r.late()) == 0 { // at a start no file may have a problem
+			r.did = append(r.did, "restarted the program")
+			check(r.t, r.p.close())
+			r.start()
+		}
+	case 1, 2, 3:
+		i := r.rng.IntN(len(nodeOwn))
+		r.own[i] = !r.own[i]
+		r.did = append(r.did, fmt.Sprintf("the node has %s: %v", nodeOwn[i], r.own[i]))
+		check(r.t, setAddress(nodeOwn[i], r.own[i]))
+	case 4, 5, 6:
+		port := oneOf(r.world, nodePortPool...)
+		if s := r.squatters[port]; s != nil {
+			r.did = append(r.did, fmt.Sprintf("port %d is left by its squatter", port))
+			_ = s.Close()
+			delete(r.squatters, port)
+		} else if s, err := net.Listen("tcp4", fmt.Sprint("0.0.0.0:", port)); err == nil {
+			r.did = append(r.did, fmt.Sprintf("port %d is taken by a squatter", port))
+			r.squatters[port] = s
+		}
+	}
+}
+
+// apply has the program read the folder and bring it into force.
+func (r *modelRun) apply() {
+	r.settle()
+	result, _ := r.p.loader.Load()
+	var late []string
+	for _, problem := range result.Problems {
+		late = append(late, filepath.Base(problem.File))
+	}
+	slices.Sort(late)
+	if late = slices.Compact(late); !slices.Equal(late, r.late()) {
+		r.fail(fmt.Sprintf("not in force are %v, want %v: %v", late, r.late(), result.Problems))
+	}
+	if err := r.p.agent.Apply(context.Background(), r.p.desired(result.Objects)); err != nil {
+		r.fail(err.Error())
+	}
+}
+
+// fail reports what is wrong after a step.
+func (r *modelRun) fail(diffs ...string) {
+	r.t.Helper()
+	const most = 40
+	if len(diffs) > most {
+		diffs = append(diffs[:most], fmt.Sprintf("and %d more", len(diffs)-most))
+	}
+	r.t.Errorf("step %d:\n%s\nafter:\n%s\nnot in force: %v; addresses %v; squatters on %v\nlog:\n%s", r.step, strings.Join(diffs, "\n"),
+		strings.Join(r.did, "\n"), r.late(), r.localAddrs(), slices.Sorted(maps.Keys(r.squatters)), r.log.String())
+}

@@ -1,0 +1,137 @@
+package lb
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Who may ask at an address, and which backends they get.
+
+// String returns "serve", "refuse" or "drop".
+func (v Verdict) String() string {
+	switch v {
+	case Serve:
+		return "serve"
+	case Refuse:
+		return "refuse"
+	case Drop:
+		return "drop"
+	}
+	return "invalid"
+}
+
+// Verdicts says what becomes of clients on this node, and of all others, that ask
+// at a, one of the addresses of s. It tells before a connection is accepted what
+// Pick would find: Serve that there is a backend, Refuse that Pick would return
+// ErrNoBackend, Drop that it would return ErrNoLocalBackend. Whether a client is
+// among the sources of a is another matter.
+func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
+	var found [sets]bool
+	for i := range s.Backends {
+		// Neither hints nor better backends make a set empty, so that each backend
+		// can be looked at by itself.
+		if b := &s.Backends[i]; b.Ready || b.waning() {
+			found[clusterSet] = true
+			found[localSet] = found[localSet] || b.Local
+		}
+		if found[localSet] || found[clusterSet] && !a.Local {
+			break
+		}
+	}
+	verdict := func(in set) Verdict {
+		switch {
+		case found[in]:
+			return Serve
+		case found[clusterSet]:
+			return Drop
+		}
+		return Refuse
+	}
+	return verdict(a.set(true)), verdict(a.set(false))
+}
+
+// set returns the set that clients inside or outside of this node get at a. Those
+// inside are taken for ones that went out to a load balancer and came back through
+// whichever node, which is why policy Local of external addresses is not for them;
+// a cluster IP has no such way.
+func (a *Address) set(inside bool) set {
+	if a.Local && (a.Kind == ClusterIP || !inside) {
+		return localSet
+	}
+	return clusterSet
+}
+
+// ruled reports whether it matters at a who asks.
+func (a *Address) ruled() bool { return a.Local || len(a.Sources) > 0 }
+
+// allows reports whether the sources of a contain the client.
+func (a *Address) allows(client netip.Addr) bool {
+	return slices.ContainsFunc(a.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// node is a Node made ready for looking up clients, without zones and mapped forms.
+type node struct {
+	podCIDRs  []netip.Prefix
+	addresses map[netip.Addr]struct{}
+}
+
+func newNode(n Node) node {
+	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{}, len(n.Addresses))}
+	for i, p := range n.PodCIDRs {
+		of.podCIDRs[i] = unmapPrefix(p)
+	}
+	for _, a := range n.Addresses {
+		if a.IsValid() { // else it would be that of clients that are not known
+			of.addresses[plain(a)] = struct{}{}
+		}
+	}
+	return of
+}
+
+// has reports whether a client that asked for the address asked is on this node:
+// whether it is a pod of the node, or the node itself. The latter is so too if the
+// client comes from the very address it asks for. The node gets that as its source
+// if the address is configured on it, as load-balancer IPs often are, and nobody
+// else can be reached there.
+func (n *node) has(client, asked netip.Addr) bool {
+	if client.IsLoopback() || client == asked {
+		return true
+	}
+	if _, ok := n.addresses[client]; ok {
+		return true
+	}
+	return slices.ContainsFunc(n.podCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// allowed reports whether the client may ask at a. Sources are compared with the
+// address that the client really has, so that the node and its pods need to be in
+// them like anybody else; which of its addresses the node speaks from is its own
+// affair, however, so that with the address asked for as its source (see has) it
+// may ask if any of its addresses may.
+func (n *node) allowed(a *Address, client, asked netip.Addr) bool {
+	if len(a.Sources) == 0 || a.allows(client) {
+		return true
+	}
+	if client != asked {
+		return false
+	}
+	for own := range n.addresses {
+		if a.allows(own) {
+			return true
+		}
+	}
+	return false
+}
+
+// plain returns a in the form in which clients and addresses are compared: mapped
+// IPv4 as IPv4, and without a zone.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// unmapPrefix returns a prefix of IPv4-mapped addresses as one of IPv4 addresses.
+func unmapPrefix(p netip.Prefix) netip.Prefix {
+	const mapped = 96 // bits before those of the IPv4 address
+	if p.Addr().Is4In6() && p.Bits() >= mapped {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+	}
+	return p
+}

@@ -1,0 +1,172 @@
+package lb
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What the scripts say, in the vocabulary of the package.
+
+// services reads the lines of a table.
+func (r *runner) services(lines []string) ([]Service, Node) {
+	var services []Service
+	var node Node
+	for _, line := range lines {
+		words := strings.Fields(line)
+		args := parseArgs(words[1:])
+		switch words[0] {
+		case "node":
+			node = r.node(args)
+			continue
+		case "service":
+			services = append(services, r.service(args))
+			continue
+		}
+		s := &services[len(services)-1]
+		switch words[0] {
+		case "address":
+			s.Addresses = append(s.Addresses, r.address(args))
+		case "backend":
+			s.Backends = append(s.Backends, r.backend(args))
+		default:
+			r.t.Fatalf("line %d: unknown line %q", r.line, line)
+		}
+	}
+	return services, node
+}
+
+func (r *runner) node(args args) Node {
+	n := Node{PodCIDRs: r.prefixes(args.named["pods"])}
+	for _, a := range args.plain {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	return n
+}
+
+func (r *runner) service(args args) Service {
+	var s Service
+	name, port, _ := strings.Cut(args.plain[0], ":")
+	s.Port = port
+	s.Namespace, s.Name, _ = strings.Cut(name, "/")
+	s.Protocol = r.protocol(args.plain[1])
+	s.IPv6 = slices.Contains(args.plain, "ipv6")
+	s.AffinityTimeout = r.duration(args.named["affinity"])
+	return s
+}
+
+func (r *runner) address(args args) Address {
+	kinds := []string{"cluster", "node-port", "external", "load-balancer", "invalid"}
+	a := Address{
+		Addr:    r.addr(args.plain[0]),
+		Local:   slices.Contains(args.plain, "local"),
+		Sources: r.prefixes(args.named["sources"]),
+	}
+	if s := args.named["kind"]; s != "" {
+		a.Kind = Kind(r.one(s, kinds))
+	}
+	return a
+}
+
+func (r *runner) backend(args args) Backend {
+	b := Backend{Addr: r.addr(args.plain[0]), NodeHint: r.hint(args.named["hint-node"]), ZoneHint: r.hint(args.named["hint-zone"])}
+	b.Ready, b.Serving = true, true
+	for _, word := range args.plain[1:] {
+		switch word {
+		case "ready":
+		case "unready":
+			b.Ready, b.Serving = false, false
+		case "terminating":
+			b.Ready, b.Terminating = false, true
+		case "stopped":
+			b.Ready, b.Serving, b.Terminating = false, false, true
+		case "local":
+			b.Local = true
+		default:
+			r.t.Fatalf("line %d: unknown condition %q", r.line, word)
+		}
+	}
+	return b
+}
+
+func (r *runner) hint(s string) Hint { return Hint(r.one(s, []string{"", "here", "elsewhere"})) }
+
+// one returns the position of s in a list.
+func (r *runner) one(s string, of []string) int {
+	i := slices.Index(of, s)
+	if i < 0 {
+		r.t.Fatalf("line %d: %q is not one of %q", r.line, s, of)
+	}
+	return i
+}
+
+// prefixes reads PREFIX,..., with "-" for the zero Prefix.
+func (r *runner) prefixes(s string) []netip.Prefix {
+	if s == "" {
+		return nil
+	}
+	var all []netip.Prefix
+	for text := range strings.SplitSeq(s, ",") {
+		if text == "-" {
+			all = append(all, netip.Prefix{})
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			r.t.Fatalf("line %d: %v", r.line, err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// addr reads ADDR:PORT, or "-" for the zero AddrPort.
+func (r *runner) addr(s string) netip.AddrPort {
+	if s == "-" {
+		return netip.AddrPort{}
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		r.t.Fatalf("line %d: %v", r.line, err)
+	}
+	return a
+}
+
+func (r *runner) protocol(s string) Protocol {
+	for _, p := range []Protocol{0, TCP, UDP, SCTP} {
+		if p.String() == s {
+			return p
+		}
+	}
+	r.t.Fatalf("line %d: unknown protocol %q", r.line, s)
+	return 0
+}
+
+func (r *runner) duration(s string) int64 {
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		r.t.Fatalf("line %d: %v", r.line, err)
+	}
+	return d.Nanoseconds()
+}
+
+type args struct {
+	plain []string
+	named map[string]string
+}
+
+func parseArgs(words []string) args {
+	a := args{named: map[string]string{}}
+	for _, w := range words {
+		if name, value, ok := strings.Cut(w, "="); ok {
+			a.named[name] = value
+		} else {
+			a.plain = append(a.plain, w)
+		}
+	}
+	return a
+}
