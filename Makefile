@@ -19,7 +19,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps build demo test race fuzz lint cross verify clean
+.PHONY: help deps build demo scale test race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ build: ## build bin/sluice
 
 demo: deps build ## show Services balanced between hosts made of network namespaces
 	go run ./bench/demo -sluice bin/sluice
+
+scale: deps build ## measure what the number of Services costs, on an idle machine
+	go run ./bench/scale -sluice bin/sluice
 
 test: deps build ## run every test
 	$(GOTEST) -timeout 15m ./...
