@@ -141,21 +141,6 @@ func (r *planner) frontend(f lb.Frontend) (lb.Frontend, bool, error) {
 	return f, f.Addr.Addr().Is6() == r.ipv6, nil
 }
 
-// equal reports whether both plans say the same in the same order.
-func (p Plan) equal(q Plan) bool {
-	return p.TCPPort == q.TCPPort &&
-		slices.Equal(p.TCP, q.TCP) &&
-		slices.Equal(p.Ported, q.Ported) &&
-		slices.Equal(p.Accept, q.Accept) &&
-		slices.Equal(p.Refuse, q.Refuse) &&
-		slices.Equal(p.Drop, q.Drop) &&
-		slices.Equal(p.DropOutside, q.DropOutside) &&
-		slices.Equal(p.Inside, q.Inside) &&
-		slices.EqualFunc(p.Restricted, q.Restricted, func(a, b Restricted) bool {
-			return a.Frontend == b.Frontend && slices.Equal(a.Sources, b.Sources)
-		})
-}
-
 // family returns the part of the plan in one address family: checked, sorted,
 // without duplicates, node ports last. The plan is not changed.
 func (p Plan) family(ipv6 bool) (out Plan, err error) {
@@ -253,24 +238,6 @@ func (r *planner) prefixes(in []netip.Prefix) ([]netip.Prefix, error) {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	return slices.Compact(out), nil
-}
-
-// exact calls f with every frontend with an exact address that the plan says
-// anything of, some of them twice.
-func (p Plan) exact(f func(lb.Frontend)) {
-	for _, addr := range p.TCP {
-		f(lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	for _, s := range p.Ported {
-		f(s.Frontend)
-	}
-	for _, list := range [][]lb.Frontend{p.Accept, p.Refuse, p.Drop, p.DropOutside} {
-		for _, g := range list {
-			if !nodePort(g.Addr) {
-				f(g)
-			}
-		}
-	}
 }
 
 // nodePort reports whether the frontend is a port of every address of the node.
