@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
 )
 
 // pattern is an endless stream that differs by seed, so that no byte can be lost,
@@ -240,26 +242,61 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
+// queued returns how many bytes c has sent that its peer has not acknowledged
+// (SIOCOUTQ, tcp(7)).
+func queued(t *testing.T, c *net.TCPConn) int {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if e := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return n
+}
+
 // TestBulkTakesAPipe: a direction that keeps the buffer full gets a pipe, and gives
 // it back when only messages follow.
 func TestBulkTakesAPipe(t *testing.T) {
+	const size = 64 << 20
 	goOn := make(chan struct{})
 	p := startProxy(t, nil, backend(t, func(c *net.TCPConn) {
 		<-goOn
-		_, _ = io.CopyN(io.Discard, plain{c}, 64<<20)
+		_, _ = io.CopyN(io.Discard, plain{c}, size)
 		_, _ = io.Copy(plain{c}, plain{c})
 	}))
 	c := p.dial()
-	go func() {
-		for { // it waits in the middle of the bulk until the test has looked
-			if _, pipes := p.lent(); pipes == 1 {
-				break
-			}
-			runtime.Gosched()
+	if err := c.SetWriteBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("the backend has answered", func(s Stats) bool { return s.Established == 1 })
+	// The loops wait until much more has come than one read takes.
+	full := make(chan struct{})
+	for _, l := range p.loops.Loops() {
+		if err := l.Post(func() { <-full }); err != nil {
+			t.Fatal(err)
 		}
-		close(goOn)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, size))
+		sent <- err
 	}()
-	if _, err := io.CopyN(plain{c}, newPattern(1), 64<<20); err != nil {
+	p.eventually("enough waits for several full reads", func(Stats) bool { return queued(t, c) >= 8*eventloop.ScratchSize })
+	close(full)
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+		if _, pipes := p.lent(); pipes == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			close(goOn)
+			t.Fatalf("no pipe was taken; stats %+v", p.Stats())
+		}
+	}
+	close(goOn)
+	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
 	for range 2 * bulkIdle {

@@ -71,7 +71,7 @@ func (p *proxy) lent() (buffers, pipes int) {
 			buffers += l.Buffers().Lent()
 			pipes += l.Pipes().Lent()
 		}); err != nil {
-			p.t.Error(err)
+			p.t.Fatal(err)
 		}
 	}
 	return buffers, pipes

@@ -68,9 +68,7 @@ func TestNobodyToAsk(t *testing.T) {
 	for range 2 {
 		p.expectReset()
 	}
-	if s := p.Stats(); s.NoService != 2 || s.Active != 0 {
-		t.Errorf("stats = %+v, want 2 without a Service and none active", s)
-	}
+	p.eventually("both are counted and gone", func(s Stats) bool { return s.NoService == 2 && s.Active == 0 })
 }
 
 func TestNoBackend(t *testing.T) {
