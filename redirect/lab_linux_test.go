@@ -362,8 +362,14 @@ var (
 // without time stamps and counters.
 func saved(t *testing.T) string {
 	t.Helper()
+	return savedBy(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy")
+}
+
+// savedBy returns what ipset and some of them save.
+func savedBy(t *testing.T, commands ...string) string {
+	t.Helper()
 	var b strings.Builder
-	for _, name := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
+	for _, name := range commands {
 		out := saveComment.ReplaceAllString(output(t, name+"-save"), "")
 		fmt.Fprintf(&b, "== %s\n%s", name, saveCounter.ReplaceAllString(out, "[0:0]"))
 	}
@@ -403,10 +409,16 @@ func (v variant) steerer() *IPTables {
 
 // eachVariant runs a test in each backend, with and without sets, in both
 // families.
-func eachVariant(t *testing.T, f func(t *testing.T, v variant)) {
-	for i := range 8 {
-		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&2 != 0}
-		if i&4 != 0 {
+func eachVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, 8, f) }
+
+// eachSetVariant runs a test only with sets.
+func eachSetVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, 4, f) }
+
+// runVariants runs a test in the first n variants.
+func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
+	for i := range n {
+		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&4 != 0}
+		if i&2 != 0 {
 			v.name, v.command = "legacy", "iptables-legacy"
 		}
 		if v.ipv6 {

@@ -158,7 +158,7 @@ func (s shape) steer(b *script, p Plan) {
 
 // guard writes the rules of the filter table: they accept what comes to the proxy
 // as it should, refuse what has no endpoints, and reject the rest that comes to the
-// proxy. An exact frontend goes before a node port.
+// proxy.
 func (s shape) guard(b *script, p Plan) {
 	chain := s.chain(chainInput)
 	ports := s.proxyPorts(p)
@@ -178,10 +178,10 @@ func (s shape) guard(b *script, p Plan) {
 			b.rule(chain, to(f.Frontend), "numbered as its proxy port", "ACCEPT")
 		}
 	}
+	b.rule(chain, "", "refuse without endpoints", s.chain(chainRefuse))
 	for _, match := range s.exactly(setAccept, p.Accept) {
 		b.rule(chain, match, "the proxy listens", "ACCEPT")
 	}
-	b.rule(chain, "", "refuse without endpoints", s.chain(chainRefuse))
 	for _, m := range s.nodePorts(setAcceptNode, p.Accept) {
 		b.rule(chain, m.match, "the proxy listens", "ACCEPT")
 	}
@@ -231,7 +231,7 @@ func (s shape) proxyPorts(p Plan) []portMatch {
 }
 
 // refuse writes the rules that reject what is asked of services without
-// endpoints.
+// endpoints. A frontend with the exact address goes before a node port.
 func (s shape) refuse(b *script, p Plan) {
 	chain := s.chain(chainRefuse)
 	const comment = "no endpoints"
@@ -245,6 +245,9 @@ func (s shape) refuse(b *script, p Plan) {
 				b.rule(chain, to(f), comment, s.reject(f.Protocol))
 			}
 		}
+	}
+	for _, f := range hidden(p, p.Refuse) {
+		b.rule(chain, to(f), "hides a node port", "RETURN")
 	}
 	for _, m := range s.nodePorts(setRefuseNode, p.Refuse) {
 		b.rule(chain, m.match, comment, s.reject(m.protocol))

@@ -14,9 +14,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Those who ask in TestScreen.
-var askers = []string{"host", "pod", "node"}
-
 // ask asks for a frontend from another host, a pod or the node, and returns what
 // came of it, waiting no longer than need be for what is expected.
 func (l *lab) ask(who string, f lb.Frontend, want string) string {
@@ -55,107 +52,124 @@ func (l *lab) ask(who string, f lb.Frontend, want string) string {
 	return err.Error()
 }
 
+// screen builds a plan, frontend by frontend, and then asks them all at once.
+type screen struct {
+	*lab
+	ipv6    bool
+	plan    Plan
+	udpPort uint16 // of the proxy
+	port    uint16 // of the last frontend
+	wait    sync.WaitGroup
+	synced  chan struct{}
+}
+
+// expect has the plan hold one more frontend, a cluster IP or a node port, TCP and
+// UDP, and asks it when all are there.
+func (x *screen) expect(name string, nodePort bool, host, pod, node string, does ...func(lb.Frontend)) {
+	x.port++
+	for _, proto := range []lb.Protocol{lb.TCP, lb.UDP} {
+		f := lb.Frontend{Protocol: proto, Addr: netip.AddrPortFrom(vip(x.ipv6, 1), x.port)}
+		asked := f
+		if nodePort {
+			f.Addr = netip.AddrPortFrom(unspecified(x.ipv6), x.port)
+			asked = x.onNode(f)
+		}
+		for _, do := range does {
+			do(f)
+		}
+		for who, want := range map[string]string{"host": host, "pod": pod, "node": node} {
+			x.wait.Go(func() {
+				<-x.synced
+				if got := x.ask(who, asked, want); got != want {
+					x.t.Errorf("%s: %s asks %s: %s, want %s", name, who, asked, got, want)
+				}
+			})
+		}
+	}
+}
+
+// onNode returns the frontend with the node port's number and an exact address.
+func (x *screen) onNode(f lb.Frontend) lb.Frontend {
+	f.Addr = netip.AddrPortFrom(nodeAddr[x.ipv6], f.Addr.Port())
+	return f
+}
+
+// exactly has something done with that frontend.
+func (x *screen) exactly(do func(lb.Frontend)) func(lb.Frontend) {
+	return func(f lb.Frontend) { do(x.onNode(f)) }
+}
+
+func (x *screen) steer(f lb.Frontend) {
+	if f.Protocol == lb.TCP {
+		x.plan.TCP = append(x.plan.TCP, f.Addr)
+	} else {
+		x.plan.Ported = append(x.plan.Ported, Ported{f, x.udpPort})
+	}
+}
+
+func (x *screen) listen(f lb.Frontend) {
+	if f.Protocol == lb.TCP {
+		serveTCP(x.t, fmt.Sprint(":", f.Addr.Port()))
+	} else {
+		serveUDP(x.t, fmt.Sprint(":", f.Addr.Port()))
+	}
+}
+
+func (x *screen) accept(f lb.Frontend)  { x.plan.Accept = append(x.plan.Accept, f) }
+func (x *screen) refuse(f lb.Frontend)  { x.plan.Refuse = append(x.plan.Refuse, f) }
+func (x *screen) drop(f lb.Frontend)    { x.plan.Drop = append(x.plan.Drop, f) }
+func (x *screen) outside(f lb.Frontend) { x.plan.DropOutside = append(x.plan.DropOutside, f) }
+
+func (x *screen) only(sources ...netip.Prefix) func(lb.Frontend) {
+	return func(f lb.Frontend) { x.plan.Restricted = append(x.plan.Restricted, Restricted{f, sources}) }
+}
+
 // TestScreen asks frontends of every kind, with every restriction, from everywhere.
 func TestScreen(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
-		l := newLab(t)
+		x := screen{lab: newLab(t), ipv6: v.ipv6, port: 30000, synced: make(chan struct{})}
+		x.plan = Plan{TCPPort: serveTCP(t, ":0"), Inside: []netip.Prefix{podNet(v.ipv6), podNet(!v.ipv6)}}
+		x.udpPort = serveUDP(t, ":0")
 		node, host, pod := alone(nodeAddr[v.ipv6]), alone(clientAddr[v.ipv6]), alone(podAddr[v.ipv6])
-		plan := Plan{TCPPort: serveTCP(t, ":0"), Inside: []netip.Prefix{podNet(v.ipv6), podNet(!v.ipv6)}}
-		udpPort := serveUDP(t, ":0")
-		var wait sync.WaitGroup
-		defer wait.Wait()
-		synced := make(chan struct{})
-		next := uint16(30000)
-		// expect has the plan hold one more frontend, a cluster IP or a node port,
-		// TCP and UDP, and asks it when all are there.
-		expect := func(name string, nodePort bool, add func(lb.Frontend), host, pod, node string) {
-			next++
-			for _, proto := range []lb.Protocol{lb.TCP, lb.UDP} {
-				f := lb.Frontend{Protocol: proto, Addr: netip.AddrPortFrom(vip(v.ipv6, 1), next)}
-				asked := f
-				if nodePort {
-					f.Addr = netip.AddrPortFrom(unspecified(v.ipv6), next)
-					asked.Addr = netip.AddrPortFrom(nodeAddr[v.ipv6], next)
-				}
-				add(f)
-				for i, want := range []string{host, pod, node} {
-					wait.Go(func() {
-						<-synced
-						if got := l.ask(askers[i], asked, want); got != want {
-							t.Errorf("%s: %s asks %s: %s, want %s", name, askers[i], asked, got, want)
-						}
-					})
-				}
-			}
-		}
-		steer := func(f lb.Frontend) {
-			if f.Protocol == lb.TCP {
-				plan.TCP = append(plan.TCP, f.Addr)
-			} else {
-				plan.Ported = append(plan.Ported, Ported{f, udpPort})
-			}
-		}
-		onNode := func(f lb.Frontend) lb.Frontend {
-			f.Addr = netip.AddrPortFrom(nodeAddr[v.ipv6], f.Addr.Port())
-			return f
-		}
-		listen := func(f lb.Frontend) {
-			if f.Protocol == lb.TCP {
-				serveTCP(t, fmt.Sprint(":", f.Addr.Port()))
-			} else {
-				serveUDP(t, fmt.Sprint(":", f.Addr.Port()))
-			}
-		}
-		accept := func(f lb.Frontend) { listen(f); plan.Accept = append(plan.Accept, f) }
-		refuse := func(f lb.Frontend) { plan.Refuse = append(plan.Refuse, f) }
-		drop := func(f lb.Frontend) { plan.Drop = append(plan.Drop, f) }
-		outside := func(f lb.Frontend) { plan.DropOutside = append(plan.DropOutside, f) }
-		only := func(sources ...netip.Prefix) func(lb.Frontend) {
-			return func(f lb.Frontend) { plan.Restricted = append(plan.Restricted, Restricted{f, sources}) }
-		}
-		all := func(fs ...func(lb.Frontend)) func(lb.Frontend) {
-			return func(f lb.Frontend) {
-				for _, do := range fs {
-					do(f)
-				}
-			}
-		}
+		everybody := netip.PrefixFrom(unspecified(v.ipv6), 0)
 		const yes, no, never = "answered", "refused", "silent"
-		expect("steered", false, steer, yes, yes, yes)
-		expect("dropped", false, drop, never, never, never)
-		expect("dropped, listened on", true, all(listen, drop), never, never, never)
-		expect("outside", false, all(steer, outside), never, yes, yes)
-		expect("restricted to a host", false, all(steer, only(host)), yes, never, never)
-		expect("restricted to pods", false, all(steer, only(podNet(v.ipv6))), never, yes, never)
-		expect("restricted to pods and the node", false, all(steer, only(node, pod)), never, yes, yes)
-		expect("restricted to nobody", false, all(steer, only()), never, never, never)
-		expect("restricted to the other family", false, all(steer, only(podNet(!v.ipv6))), never, never, never)
-		expect("restricted to everybody", false, all(steer, only(host, netip.PrefixFrom(unspecified(v.ipv6), 0))), yes, yes, yes)
-		expect("restricted and outside", false, all(steer, outside, only(host, pod)), never, yes, never)
-		expect("restricted and dropped", false, all(drop, only(host)), never, never, never)
-		expect("restricted and refused", false, all(refuse, only(host)), no, never, never)
-		expect("refused outside", false, all(refuse, outside), never, no, no)
-		expect("refused", false, refuse, no, no, no)
-		expect("node port", true, accept, yes, yes, yes)
-		expect("node port, outside", true, all(accept, outside), never, yes, yes)
-		expect("node port, refused", true, all(listen, refuse), no, no, no)
-		expect("node port, refused outside", true, all(refuse, outside), never, no, no)
+
+		x.expect("steered", false, yes, yes, yes, x.steer)
+		x.expect("dropped", false, never, never, never, x.drop)
+		x.expect("outside", false, never, yes, yes, x.steer, x.outside)
+		x.expect("restricted to a host", false, yes, never, never, x.steer, x.only(host))
+		x.expect("restricted to pods", false, never, yes, never, x.steer, x.only(podNet(v.ipv6)))
+		x.expect("restricted to pods and the node", false, never, yes, yes, x.steer, x.only(node, pod))
+		x.expect("restricted to nobody", false, never, never, never, x.steer, x.only())
+		x.expect("restricted to the other family", false, never, never, never, x.steer, x.only(podNet(!v.ipv6)))
+		x.expect("restricted to everybody", false, yes, yes, yes, x.steer, x.only(host, everybody))
+		x.expect("restricted and outside", false, never, yes, never, x.steer, x.outside, x.only(host, pod))
+		x.expect("restricted and dropped", false, never, never, never, x.drop, x.only(host))
+		x.expect("restricted and refused", false, no, never, never, x.refuse, x.only(host))
+		x.expect("refused outside", false, never, no, no, x.refuse, x.outside)
+		x.expect("refused", false, no, no, no, x.refuse)
+		x.expect("node port", true, yes, yes, yes, x.listen, x.accept)
+		x.expect("node port, outside", true, never, yes, yes, x.listen, x.accept, x.outside)
+		x.expect("node port, dropped", true, never, never, never, x.listen, x.drop)
+		x.expect("node port, refused", true, no, no, no, x.listen, x.refuse)
+		x.expect("node port, refused outside", true, never, no, no, x.refuse, x.outside)
 		// An address of the node that is a frontend itself goes before a node port.
-		expect("steered at a dropped node port", true, all(drop, func(f lb.Frontend) { steer(onNode(f)) }), yes, yes, yes)
-		expect("steered at an outside node port", true, all(outside, func(f lb.Frontend) { steer(onNode(f)) }), yes, yes, yes)
-		expect("steered at a refused node port", true, all(refuse, func(f lb.Frontend) { steer(onNode(f)) }), yes, yes, yes)
-		expect("refused at a dropped node port", true, all(drop, func(f lb.Frontend) { refuse(onNode(f)) }), no, no, no)
-		expect("refused at a node port", true, all(accept, func(f lb.Frontend) { refuse(onNode(f)) }), no, no, no)
-		expect("dropped at a node port", true, all(accept, func(f lb.Frontend) { drop(onNode(f)) }), never, never, never)
-		expect("accepted at a refused node port", true, all(listen, refuse, func(f lb.Frontend) { plan.Accept = append(plan.Accept, onNode(f)) }), yes, yes, "refused")
-		expect("restricted at a dropped node port", true, all(drop, func(f lb.Frontend) { steer(onNode(f)); only(host)(onNode(f)) }), yes, never, never)
+		x.expect("steered at a dropped node port", true, yes, yes, yes, x.drop, x.exactly(x.steer))
+		x.expect("steered at an outside node port", true, yes, yes, yes, x.outside, x.exactly(x.steer))
+		x.expect("steered at a refused node port", true, yes, yes, yes, x.refuse, x.exactly(x.steer))
+		x.expect("restricted at a dropped node port", true, yes, never, never, x.drop, x.exactly(x.steer), x.exactly(x.only(host)))
+		x.expect("refused at a dropped node port", true, no, no, no, x.drop, x.exactly(x.refuse))
+		x.expect("refused at a node port", true, no, no, no, x.listen, x.accept, x.exactly(x.refuse))
+		x.expect("dropped at a node port", true, never, never, never, x.listen, x.accept, x.exactly(x.drop))
+		x.expect("accepted at a refused node port", true, yes, yes, yes, x.listen, x.refuse, x.exactly(x.accept))
 
 		s := v.steerer()
-		syncPlan(t, s, plan)
+		syncPlan(t, s, x.plan)
 		if ok, err := s.Verify(t.Context()); !ok || err != nil {
 			t.Errorf("Verify = %v, %v", ok, err)
 		}
-		close(synced)
+		close(x.synced)
+		x.wait.Wait()
 	})
 }
 
@@ -278,6 +292,53 @@ func TestNeverOpen(t *testing.T) {
 		syncPlan(t, s, open) // the client could have been answered
 		if got := l.ask("host", tcp(at), "answered"); got != "answered" {
 			t.Error(got)
+		}
+	})
+}
+
+// TestAlwaysOpen has a client that may ask a frontend throughout try without pause,
+// while who else may ask changes.
+func TestAlwaysOpen(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		at, pod := netip.AddrPortFrom(vip(v.ipv6, 1), 80), alone(podAddr[v.ipv6])
+		inside := podNet(v.ipv6)
+		// Another frontend is restricted throughout, see halves.
+		other := Restricted{tcp(netip.AddrPortFrom(vip(v.ipv6, 2), 80)), []netip.Prefix{pod, inside}}
+		open := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Inside: []netip.Prefix{inside}, Restricted: []Restricted{other}}
+		only, anyPod, outside, both := open, open, open, open
+		only.Restricted = []Restricted{other, {tcp(at), []netip.Prefix{pod}}}
+		anyPod.Restricted = []Restricted{other, {tcp(at), []netip.Prefix{inside}}}
+		outside.DropOutside = []lb.Frontend{tcp(at)}
+		both.Restricted, both.DropOutside = only.Restricted, outside.DropOutside
+		plans := []Plan{open, only, anyPod, outside, both}
+		s := v.steerer()
+		syncPlan(t, s, open)
+		ctx, stop := context.WithCancel(t.Context())
+		var tries atomic.Int64
+		done := make(chan error, 1)
+		go func() {
+			done <- l.onClient(func() error {
+				for ; ctx.Err() == nil; tries.Add(1) {
+					// A lost packet is sent again after a second.
+					if _, err := askTCPFrom(pod.Addr(), at, 900*time.Millisecond); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}()
+		for tries.Load() < 100 && len(done) == 0 {
+			for _, from := range plans {
+				for _, to := range plans {
+					syncPlan(t, s, from)
+					syncPlan(t, s, to)
+				}
+			}
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -41,10 +41,7 @@ func ruleCount(t *testing.T, v variant) int {
 // TestTenThousand holds what sets are for: rules do not grow with services, and
 // one service more is one message and no process.
 func TestTenThousand(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
-		if v.noSets {
-			return // what is held here is what sets are for
-		}
+	eachSetVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
 		s := v.steerer()
 		var runs func() int

@@ -166,7 +166,7 @@ func TestVerify(t *testing.T) {
 		verify("before Sync", false)
 		plan := verifyPlan(v.ipv6)
 		syncPlan(t, s, plan)
-		want := sorted(saved(t))
+		want := sorted(savedBy(t, v.command))
 		verify("after Sync", true)
 		verify("once more", true)
 		for _, d := range damages(t, v, s.kernel.shape) {
@@ -187,7 +187,7 @@ func TestVerify(t *testing.T) {
 					syncPlan(t, s, plan)
 				}
 			}
-			if diff := cmp.Diff(want, sorted(saved(t))); diff != "" {
+			if diff := cmp.Diff(want, sorted(savedBy(t, v.command))); diff != "" {
 				t.Fatalf("after mending %s (-want +got):\n%s", d.name, diff)
 			}
 		}
@@ -215,10 +215,7 @@ func TestForeignRulesElsewhere(t *testing.T) {
 // TestVerifyIsCheap counts processes: none to look at nf_tables, one for the
 // legacy backend, however many frontends there are.
 func TestVerifyIsCheap(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
-		if v.noSets {
-			t.Skip("sets only")
-		}
+	eachSetVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
 		s := v.steerer()
 		var runs func() int

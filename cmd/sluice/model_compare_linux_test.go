@@ -123,19 +123,21 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 			if want == held && r.squatted(f) {
 				want = untouched
 			}
-			got, port := k.fate(f.Protocol, src, f.Addr, fromNode)
-			switch {
-			case got != want:
+			if got := k.fate(f.Protocol, src, f.Addr, fromNode); got != want {
 				report("kernel: %s, asked by %s (%s): %s, want %s: %s", f, c.name, src, got, want, o)
-			case got == steered && f.Protocol == lb.TCP && port != r.p.agent.TCPPort:
-				report("kernel: %s is steered to port %d, want %d", f, port, r.p.agent.TCPPort)
-			case got == steered && f.Protocol == lb.UDP:
-				at := netip.AddrPortFrom(unspecified(ip.Is6()), port)
-				if other, ok := owners[at]; ok && other != f {
-					report("kernel: %s and %s have the same proxy port %d", f, other, port)
-				}
-				owners[at], udpPorts[f] = f, port
 			}
+		}
+		// Steered is what has somebody for anybody, even if it is dropped elsewhere.
+		port := k.steeredTo(f)
+		switch steers := o != nil && o.kind != lb.NodePort && len(o.backendsFor(true))+len(o.backendsFor(false)) > 0; {
+		case steers != (port != 0), steers && f.Protocol == lb.TCP && port != r.p.agent.TCPPort:
+			report("kernel: %s is steered to port %d, which is not expected: %s", f, port, o)
+		case steers && f.Protocol == lb.UDP:
+			at := netip.AddrPortFrom(unspecified(ip.Is6()), port)
+			if other, ok := owners[at]; ok {
+				report("kernel: %s and %s have the same proxy port %d", f, other, port)
+			}
+			owners[at], udpPorts[f] = f, port
 		}
 		if was, is := r.ports[f], udpPorts[f]; was != 0 && is != 0 && was != is {
 			report("kernel: %s was steered to port %d and now is to %d", f, was, is)
@@ -156,7 +158,7 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 		}
 		for f, want := range direct {
 			for _, c := range []mClient{theNodeItself, aPodHere, aStranger} {
-				got, _ := k.fate(f.Protocol, c.ips[i], f.Addr, c.name == theNodeItself.name)
+				got := k.fate(f.Protocol, c.ips[i], f.Addr, c.name == theNodeItself.name)
 				if got != want && !slices.Contains(nodePortPool, f.Addr.Port()) {
 					report("kernel: proxy port %s, asked straight by %s: %s, want %s", f, c.name, got, want)
 				}
@@ -168,58 +170,60 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 
 // compareSockets compares the sockets of this namespace, all of which are known.
 func (r *modelRun) compareSockets(m *model, k *kernel, udpPorts map[lb.Frontend]uint16, report func(string, ...any)) {
-	want := map[lb.Protocol]map[netip.AddrPort]bool{lb.TCP: {}, lb.UDP: {}}
-	conflicts := 0
-	everywhere := r.nodePortAddrs()
-	if r.listed == nil {
-		everywhere = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	want := map[lb.Frontend]bool{}
+	add := func(p lb.Protocol, ip netip.Addr, port uint16) {
+		want[lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, port)}] = true
 	}
-	listen := func(p lb.Protocol, port uint16, ipv6 bool) {
-		for _, ip := range everywhere {
+	addrs := r.nodePortAddrs()
+	if r.listed == nil {
+		addrs = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	}
+	listen := func(p lb.Protocol, port uint16, ipv6 bool) (conflicts int) {
+		for _, ip := range addrs {
 			f := lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, port)}
 			switch exact := m.owners[f]; {
 			case ip.Is6() != ipv6, exact != nil && exact.kind != lb.NodePort:
 			case r.squatted(f):
 				conflicts++
 			default:
-				want[p][f.Addr] = true
+				want[f] = true
 			}
+		}
+		return conflicts
+	}
+	conflicts := 0
+	for f, o := range m.owners {
+		if o.kind == lb.NodePort {
+			conflicts += listen(f.Protocol, f.Addr.Port(), o.id.IPv6)
 		}
 	}
 	for key := range m.health {
 		listen(lb.TCP, key.port, key.ipv6)
 	}
-	conflicts = 0 // those are of node ports
-	for f, o := range m.owners {
-		if o.kind == lb.NodePort {
-			listen(f.Protocol, f.Addr.Port(), o.id.IPv6)
-		}
-	}
 	for f, port := range udpPorts {
-		want[lb.UDP][netip.AddrPortFrom(unspecified(f.Addr.Addr().Is6()), port)] = true
+		add(lb.UDP, unspecified(f.Addr.Addr().Is6()), port)
 	}
 	for port := range r.squatters {
-		want[lb.TCP][netip.AddrPortFrom(netip.IPv4Unspecified(), port)] = true
+		add(lb.TCP, netip.IPv4Unspecified(), port)
 	}
 	for i := range nodeMain {
-		want[lb.TCP][netip.AddrPortFrom(unspecified(i == 1), r.p.agent.TCPPort)] = true
-		want[lb.UDP][netip.AddrPortFrom(nodeMain[i], clientPort)] = true
+		add(lb.TCP, unspecified(i == 1), r.p.agent.TCPPort)
+		add(lb.UDP, nodeMain[i], clientPort)
 		for _, ip := range endpointPool[i] {
 			for _, port := range targetPool {
-				want[lb.TCP][netip.AddrPortFrom(ip, port)], want[lb.UDP][netip.AddrPortFrom(ip, port)] = true, true
+				add(lb.TCP, ip, port)
+				add(lb.UDP, ip, port)
 			}
 		}
 	}
-	for p, got := range map[lb.Protocol]map[netip.AddrPort]bool{lb.TCP: k.tcp, lb.UDP: k.udp} {
-		for addr := range got {
-			if !want[p][addr] {
-				report("sockets: there is a %s one on %s", p, addr)
-			}
+	for f := range k.sockets {
+		if !want[f] {
+			report("sockets: there is one on %s", f)
 		}
-		for addr := range want[p] {
-			if !got[addr] {
-				report("sockets: there is no %s one on %s", p, addr)
-			}
+	}
+	for f := range want {
+		if !k.sockets[f] {
+			report("sockets: there is none on %s", f)
 		}
 	}
 	if got := r.p.agent.Status().Conflicts; got != conflicts {

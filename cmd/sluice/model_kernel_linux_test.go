@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -57,40 +54,27 @@ type kernel struct {
 
 	mentioned map[lb.Frontend]bool // that are in a rule or a set
 	ports     map[uint16]bool      // that are in a set of ports, or in a rule
-	tcp, udp  map[netip.AddrPort]bool
+	sockets   map[lb.Frontend]bool // of this namespace, but for connected ones
 }
 
 // readKernel reads the network namespace that the test is in.
 func readKernel(local func(netip.Addr) bool) (*kernel, error) {
 	k := &kernel{local: local, sets: map[string]kSet{}, mentioned: map[lb.Frontend]bool{}, ports: map[uint16]bool{}}
-	programs := []string{"ipset", "iptables-save", "ip6tables-save"}
-	outputs, done := make([][]byte, len(programs)), make(chan error, len(programs))
+	programs := []string{"iptables-save", "ip6tables-save", "ipset save", "ss -Hltun"}
+	outputs, errs := make([][]byte, len(programs)), make([]error, len(programs))
+	var all sync.WaitGroup
 	for i, program := range programs {
-		go func() {
-			var args []string
-			if program == "ipset" {
-				args = []string{"save"}
-			}
-			out, err := exec.Command(program, args...).Output()
-			outputs[i] = out
-			done <- err
-		}()
+		all.Go(func() {
+			w := strings.Fields(program)
+			outputs[i], errs[i] = exec.Command(w[0], w[1:]...).Output()
+		})
 	}
-	var errs []error
-	for range programs {
-		errs = append(errs, <-done)
-	}
-	errs = append(errs, k.readSets(outputs[0]))
+	all.Wait()
 	for family := range k.chains {
 		k.chains[family] = map[string][]kRule{}
-		errs = append(errs, k.readRules(outputs[1+family], family))
+		errs = append(errs, k.readRules(outputs[family], family))
 	}
-	const listening, bound = "0A", "07"
-	var err [4]error
-	k.tcp, k.udp = map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}
-	err[0], err[1] = readSockets(k.tcp, "tcp", listening), readSockets(k.tcp, "tcp6", listening)
-	err[2], err[3] = readSockets(k.udp, "udp", bound), readSockets(k.udp, "udp6", bound)
-	return k, errors.Join(append(errs, err[:]...)...)
+	return k, errors.Join(append(errs, k.readSets(outputs[2]), k.readSockets(outputs[3]))...)
 }
 
 var loopback = [2]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
@@ -293,17 +277,22 @@ rules:
 	return kRule{}
 }
 
-// fate returns what becomes of the first packet of a client, and the port that it
-// is steered to, if it is. The order of the tables is that of netfilter; what the
-// node itself sends to itself comes in again on loopback.
-func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, fromNode bool) (string, uint16) {
+// steeredTo returns the port that the nat table sends those to who ask at a
+// frontend, 0 if it does not.
+func (k *kernel) steeredTo(f lb.Frontend) uint16 {
+	return k.walk("nat", "PREROUTING", packet{protocol: f.Protocol, src: aStranger.ips[index(f.Addr.Addr().Is6())], dst: f.Addr}).port
+}
+
+// fate returns what becomes of the first packet of a client. The order of the
+// tables is that of netfilter; what the node sends to itself comes in again on
+// loopback.
+func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, fromNode bool) string {
 	p := packet{protocol: protocol, src: src, dst: dst}
 	hooks := []string{"mangle PREROUTING", "nat PREROUTING", "filter FORWARD"}
 	if fromNode {
 		hooks = []string{"mangle OUTPUT", "nat OUTPUT", "filter OUTPUT"}
 	}
 	accepted := false
-	var port uint16
 	for i := 0; i < len(hooks); i++ {
 		if hooks[i] == "filter FORWARD" && k.local(p.dst.Addr()) {
 			hooks[i] = "filter INPUT"
@@ -311,15 +300,15 @@ func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, 
 		table, chain, _ := strings.Cut(hooks[i], " ")
 		switch r := k.walk(table, chain, p); r.target {
 		case "DROP":
-			return string(dropped), 0
+			return string(dropped)
 		case "REJECT":
 			if r.with != "tcp-reset" && protocol == lb.TCP || !strings.HasSuffix(r.with, "-port-unreachable") && protocol == lb.UDP {
-				return "refused with " + r.with, 0
+				return "refused with " + r.with
 			}
-			return string(refused), 0
+			return string(refused)
 		case "REDIRECT":
-			port, p.changed = r.port, true
-			p.dst = netip.AddrPortFrom(loopback[index(src.Is6())], port) // or another address of the node
+			p.changed = true
+			p.dst = netip.AddrPortFrom(loopback[index(src.Is6())], r.port) // or another address of the node
 		case "ACCEPT":
 			accepted = accepted || hooks[i] == "filter INPUT"
 		}
@@ -329,45 +318,27 @@ func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, 
 		}
 	}
 	switch {
-	case port != 0 && accepted:
-		return steered, port
-	case port != 0:
-		return "steered, but not accepted", port
+	case p.changed && accepted:
+		return steered
+	case p.changed:
+		return "steered, but not accepted"
 	case accepted:
-		return held, 0
+		return held
 	}
-	return untouched, 0
+	return untouched
 }
 
-// readSockets adds the local addresses of sockets in a state, as /proc/net/tcp and
-// its likes tell: in hexadecimal, words of 32 bits in host order.
-func readSockets(into map[netip.AddrPort]bool, name, state string) error {
-	text, err := os.ReadFile("/proc/net/" + name)
-	if err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Scan() // the heading
-	for lines.Scan() {
-		w := strings.Fields(lines.Text())
-		if w[3] != state {
-			continue
-		}
-		addr, number, _ := strings.Cut(w[1], ":")
-		port, err := strconv.ParseUint(number, 16, 16)
+// readSockets reads what ss prints of sockets that listen, or would take datagrams
+// from anybody, such as "udp UNCONN 0 0 127.0.0.1:7001 0.0.0.0:*".
+func (k *kernel) readSockets(text []byte) error {
+	k.sockets = map[lb.Frontend]bool{}
+	for line := range strings.Lines(string(text)) {
+		w := strings.Fields(line)
+		addr, err := netip.ParseAddrPort(w[4])
 		if err != nil {
-			return err
+			return fmt.Errorf("read socket %q: %w", line, err)
 		}
-		var ip []byte
-		for ; len(addr) >= 8; addr = addr[8:] {
-			word, err := strconv.ParseUint(addr[:8], 16, 32)
-			if err != nil {
-				return err
-			}
-			ip = binary.NativeEndian.AppendUint32(ip, uint32(word))
-		}
-		a, _ := netip.AddrFromSlice(ip)
-		into[netip.AddrPortFrom(a, uint16(port))] = true
+		k.sockets[lb.Frontend{Protocol: protocolNames[w[0]], Addr: addr}] = true
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestModel(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	for _, v := range []struct {
+	for i, v := range []struct {
 		name   string
 		steps  int
 		noSets bool
@@ -56,7 +56,7 @@ func TestModel(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d", v.name, seed)
-			r := newModelRun(t, seed, append(v.flags, "--manifests", t.TempDir()))
+			r := newModelRun(t, seed, uint64(i), append(v.flags, "--manifests", t.TempDir()))
 			r.noSets, r.listed = v.noSets, v.listed
 			r.start()
 			defer r.end()
@@ -201,8 +201,8 @@ type visitor struct {
 	ip netip.Addr
 }
 
-func newModelRun(t *testing.T, seed uint64, flags []string) *modelRun {
-	r := &modelRun{world: newWorld(seed), t: t, flags: flags, dir: flags[len(flags)-1], squatters: map[uint16]net.Listener{}, sticky: map[visitor]netip.AddrPort{}}
+func newModelRun(t *testing.T, seed, variant uint64, flags []string) *modelRun {
+	r := &modelRun{world: newWorld(seed, variant), t: t, flags: flags, dir: flags[len(flags)-1], squatters: map[uint16]net.Listener{}, sticky: map[visitor]netip.AddrPort{}}
 	for i, ip := range nodeMain {
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, clientPort)))
 		check(t, err)

@@ -94,8 +94,8 @@ type world struct {
 	holders map[string]string  // claims to the files that have them in force
 }
 
-func newWorld(seed uint64) *world {
-	return &world{rng: rand.New(rand.NewPCG(seed, 0)), broken: map[string]bool{}, written: map[string]content{}}
+func newWorld(seed, variant uint64) *world {
+	return &world{rng: rand.New(rand.NewPCG(seed, variant)), broken: map[string]bool{}, written: map[string]content{}}
 }
 
 // The pools are small, so that Services meet. The last two external addresses are
