@@ -289,3 +289,21 @@ func TestClientIsGone(t *testing.T) {
 		t.Errorf("%d sends were disturbed", n)
 	}
 }
+
+// TestFrontendChangesHands: a frontend becomes another Service's while the one that
+// had it lives on, with the backend of the flow; the flow goes to the new owner's.
+func TestFrontendChangesHands(t *testing.T) {
+	a, b := naming(t, "a"), naming(t, "b")
+	p := startProxy(t, 1, nil, a.addr)
+	c := dial(t, p.addr)
+	if got := c.ask("?"); got != "a" {
+		t.Fatalf("answer %q, want a", got)
+	}
+	old, owner := service(1, a.addr), service(2, b.addr)
+	old.Addresses, owner.Addresses = owner.Addresses, old.Addresses
+	p.setServices(old, owner)
+	eventually(t, "the flow has moved", func() bool { return p.Stats().Moved == 1 })
+	if got := c.ask("?"); got != "b" {
+		t.Errorf("answer %q after the frontend has become another Service's, want b", got)
+	}
+}

@@ -139,7 +139,7 @@ func (s *Server) unlisten(group []*listener) {
 }
 
 // TableChanged has every flow leave a backend that is neither ready nor serving in
-// the balancer's current table. Flows whose clients send do so by themselves; this
+// the balancer's current table, or is no longer that of the frontend's Service. Flows whose clients send do so by themselves; this
 // is for those that only receive. Call it after lb.Balancer.Update; it does not
 // wait.
 func (s *Server) TableChanged() {

@@ -59,13 +59,15 @@ func (sh *shard) scheduleScan() {
 	}
 }
 
-// leaveGone has each flow leave its backend if that is gone.
+// leaveGone has each flow leave its backend if that is gone, or if the frontend has
+// become another Service's, whose backends are others.
 func (sh *shard) leaveGone() {
 	sh.scanning.Store(false)
-	now := eventloop.Now()
+	now, table := eventloop.Now(), sh.server.LB.Table()
 	for f := sh.recency.first; f != nil; {
 		next := f.links[byLoop].next
-		if !f.choice.Live() {
+		owner, _, ok := table.Lookup(f.ln.frontend)
+		if !f.choice.Live() || !ok || owner.ID != f.choice.Service() {
 			f.leave(now) // goes to the end of the list, and is let be the second time
 		}
 		f = next
