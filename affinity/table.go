@@ -172,6 +172,23 @@ func (t *Table[B]) Each(visit func(client netip.Addr, backend B, lastUsed int64)
 	}
 }
 
+// Since is Each for the clients that were last used at time from or later. Of those
+// that callers with slightly different clocks entered out of order it may leave
+// some out, so that from should be earlier than needed by as much as clocks differ.
+func (t *Table[B]) Since(from int64, visit func(client netip.Addr, backend B, lastUsed int64)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first := int32(none)
+	for i := t.ends.next; i != none && t.at(i).lastUsed >= from; i = t.at(i).next {
+		first = i
+	}
+	for i := first; i != none; {
+		s := t.at(i)
+		visit(netip.AddrFrom16(s.client).Unmap(), s.backend, s.lastUsed)
+		i = s.prev
+	}
+}
+
 // Len returns the number of clients remembered, including expired ones that no
 // Sweep has removed yet.
 func (t *Table[B]) Len() int {

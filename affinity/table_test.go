@@ -273,3 +273,23 @@ func BenchmarkPutFull(b *testing.B) {
 		table.Put(addr(i%20000), backend, int64(i))
 	}
 }
+
+// TestSince: those of late, in the order in which they rebuild the table.
+func TestSince(t *testing.T) {
+	var table Table[int]
+	for i := range 5 {
+		table.Put(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), i, int64(10*i))
+	}
+	table.Get(netip.AddrFrom4([4]byte{192, 0, 2, 0}), 45, 1000)
+	var got []int
+	table.Since(30, func(client netip.Addr, backend int, lastUsed int64) {
+		if !client.Is4() {
+			t.Errorf("client %s is not given as an IPv4 address", client)
+		}
+		got = append(got, backend, int(lastUsed))
+	})
+	if want := []int{3, 30, 4, 40, 0, 45}; !slices.Equal(got, want) {
+		t.Errorf("since 30: %v, want %v", got, want)
+	}
+	table.Since(46, func(netip.Addr, int, int64) { t.Error("a client that was not used since") })
+}

@@ -43,7 +43,7 @@ type Balancer struct {
 type snapshot struct {
 	table *Table
 
-	// By position in table.services, and for backends also in Service.Backends.
+	// By slot of the table, and backends then by position in Service.Backends.
 
 	services []service
 	backends [][]*backend
@@ -81,11 +81,11 @@ func (b *Balancer) Table() *Table { return b.load().table }
 // waits for Update.
 func (b *Balancer) Pick(f Flow) (Choice, error) {
 	snap := b.load()
-	at, ok := snap.table.find(&f.Frontend)
+	at, ok := snap.table.index.find(&f.Frontend)
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := &snap.services[at.service]
+	s := &snap.services[at.slot]
 	from := clusterSet
 	if at.ruled {
 		if from, ok = snap.table.admit(at, &f); !ok {
@@ -149,8 +149,8 @@ func (b *Balancer) Sweep(now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	for i := range snap.services {
-		if s := &snap.services[i]; s.affinityTimeout > 0 {
+	for _, slot := range snap.table.slots {
+		if s := &snap.services[slot]; s.affinityTimeout > 0 {
 			s.state.affinity.Sweep(now, s.affinityTimeout)
 		}
 	}
@@ -171,27 +171,29 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]service, t.Len()), backends: make([][]*backend, t.Len())}
+	next := &snapshot{table: t, services: make([]service, len(t.places)), backends: make([][]*backend, len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed []change
 	var unstuck []service
 	guess := 0
 	for i := range t.services {
 		s := &t.services[i]
-		c := change{to: i}
+		slot := t.slots[i]
+		c := change{to: slot}
 		from := old.table.position(guess, s.ID)
 		if from >= 0 {
 			guess = from + 1 // tables are made in the same order again and again
-			kept[from] = true
-			c.from, c.had = old.services[from], old.backends[from]
+			was := old.table.slots[from]
+			kept[was] = true
+			c.from, c.had = old.services[was], old.backends[was]
 		}
 		if from >= 0 && sameBackends(old.table.services[from].Backends, s.Backends) {
-			next.services[i], next.backends[i] = c.from, c.had
+			next.services[slot], next.backends[slot] = c.from, c.had
 		} else {
-			next.services[i], next.backends[i] = b.prepare(s, c)
+			next.services[slot], next.backends[slot] = b.prepare(s, c)
 			changed = append(changed, c)
 		}
-		next.services[i].affinityTimeout = s.AffinityTimeout
+		next.services[slot].affinityTimeout = s.AffinityTimeout
 		if s.AffinityTimeout == 0 && c.from.affinityTimeout > 0 {
 			unstuck = append(unstuck, c.from)
 		}
@@ -206,9 +208,9 @@ func (b *Balancer) Update(t *Table) {
 	for _, s := range unstuck {
 		s.state.forgetAll()
 	}
-	for i := range old.services {
-		if !kept[i] {
-			old.drop(i)
+	for _, slot := range old.table.slots {
+		if !kept[slot] {
+			old.drop(slot)
 		}
 	}
 }
@@ -217,7 +219,7 @@ func (b *Balancer) Update(t *Table) {
 type change struct {
 	from service    // in the old snapshot; zero for a new service
 	had  []*backend // its backends there
-	to   int        // position in the new snapshot
+	to   int32      // slot in the new snapshot
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -276,7 +278,7 @@ func (s *snapshot) finish(c change, update uint64) {
 			lost = true
 		}
 	}
-	backends := s.table.services[c.to].Backends
+	backends := s.table.at(c.to).Backends
 	sel := selectFrom(backends)
 	for i, k := range s.backends[c.to] {
 		condition := sel.condition(&backends[i])
@@ -291,9 +293,9 @@ func (s *snapshot) finish(c change, update uint64) {
 
 // drop lets go of a service that is no longer in the table. Choices that are
 // still in flight refer to its state, so its affinity memory is freed here.
-func (s *snapshot) drop(i int) {
-	for _, k := range s.backends[i] {
+func (s *snapshot) drop(slot int32) {
+	for _, k := range s.backends[slot] {
 		k.condition.Store(0)
 	}
-	s.services[i].state.forgetAll()
+	s.services[slot].state.forgetAll()
 }

@@ -132,3 +132,23 @@ func BenchmarkPickParallel(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkNext is one change among 10,000 services.
+func BenchmarkNext(b *testing.B) {
+	all := cluster(10000, 10)
+	endpoint := append([]Service(nil), all...)
+	endpoint[5000].Backends = endpoint[5000].Backends[1:]
+	fewer := append(append([]Service(nil), all[:5000]...), all[5001:]...)
+	for name, other := range map[string][]Service{"endpoint": endpoint, "service": fewer} {
+		b.Run(name, func(b *testing.B) {
+			t := mustTable(b, all)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				var err error
+				if t, err = t.Next([][]Service{other, all}[i%2], here); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -12,12 +12,12 @@ import (
 // has several lines; programs should not parse it.
 func (b *Balancer) Explain(f Flow) string {
 	snap := b.load()
-	at, ok := snap.table.find(&f.Frontend)
+	at, ok := snap.table.index.find(&f.Frontend)
 	if !ok {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
 	var w strings.Builder
-	spec, s := &snap.table.services[at.service], &snap.services[at.service]
+	spec, s := snap.table.at(at.slot), &snap.services[at.slot]
 	address := &spec.Addresses[at.address]
 	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
 	if unmap(f.Frontend.Addr) != address.Addr {
@@ -26,7 +26,7 @@ func (b *Balancer) Explain(f Flow) string {
 	w.WriteString("\n")
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
-	explainBackends(&w, spec, snap.backends[at.service], from, f.Tried)
+	explainBackends(&w, spec, snap.backends[at.slot], from, f.Tried)
 	remembered := s.explainAffinity(&w, from, &f)
 
 	r := s.rings[from]

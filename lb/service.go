@@ -147,6 +147,15 @@ type Service struct {
 	// new connection (sessionAffinity: ClientIP), in nanoseconds; 0 means no
 	// affinity. Kubernetes allows 1 s to 86,400 s and defaults to 10,800 s.
 	AffinityTimeout int64
+
+	// DataPath is the wish for who forwards this Service, as its annotation
+	// sluice.io/data-path has it, unchecked; empty leaves it to the program's mode.
+	// Pick takes no notice of it.
+	DataPath string
+
+	// Scheduler is the wish for an ipvs scheduler, as the annotation
+	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
+	Scheduler string
 }
 
 // Verdict is what becomes of those who ask at an address. Its zero value is Serve.

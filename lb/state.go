@@ -28,9 +28,9 @@ type state struct {
 	// leaving holds the backends that are no longer in the table, until the last
 	// connection there is done. One that comes back meanwhile goes on counting.
 	leaving []*backend
-	// picks and failures are those of backends that have left for good, so that
-	// the totals of the service never go down.
-	picks, failures uint64
+	// What backends that have left for good had counted, so that the totals of the
+	// service never go down.
+	picks, failures, bytesIn, bytesOut uint64
 }
 
 // backend is what a service port keeps of one endpoint, from table to table.
@@ -45,6 +45,8 @@ type backend struct {
 	// picks and done only grow; the difference is in flight. So a Pick and a Done
 	// cost one atomic addition each, and the metrics have their counters.
 	picks, done, failures atomic.Uint64
+
+	bytesIn, bytesOut atomic.Uint64 // see Meter
 
 	update uint64 // the last Balancer.Update that had this backend; guarded by Balancer.mu
 }
@@ -94,6 +96,8 @@ func (s *state) settle(update uint64) {
 		case b.inFlight() == 0:
 			s.picks += b.picks.Load()
 			s.failures += b.failures.Load()
+			s.bytesIn += b.bytesIn.Load()
+			s.bytesOut += b.bytesOut.Load()
 		default:
 			still = append(still, b)
 		}

@@ -9,6 +9,9 @@ type Stats struct {
 	// Picks is the number of successful Picks, and Failures of those that were
 	// done with an error.
 	Picks, Failures uint64
+	// BytesIn and BytesOut are what was moved from clients and to them. Of a
+	// connection that is open the last 256 KiB may be missing.
+	BytesIn, BytesOut uint64
 	// NoBackend, NoLocalBackend and NotAllowed are the numbers of Picks that
 	// returned ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
 	NoBackend, NoLocalBackend, NotAllowed uint64
@@ -27,12 +30,13 @@ type Stats struct {
 // BackendStats counts what happened to one backend since it first appeared in a
 // table, with the meanings of Stats.
 type BackendStats struct {
-	Addr            netip.AddrPort
-	Live            bool // flows that are there may stay
-	Eligible        bool // new connections may go there by policy Cluster
-	EligibleLocal   bool // new connections may go there by policy Local
-	Picks, Failures uint64
-	InFlight        uint64
+	Addr              netip.AddrPort
+	Live              bool // flows that are there may stay
+	Eligible          bool // new connections may go there by policy Cluster
+	EligibleLocal     bool // new connections may go there by policy Local
+	Picks, Failures   uint64
+	BytesIn, BytesOut uint64
+	InFlight          uint64
 }
 
 // Stats returns the numbers of all services in the order of the current table.
@@ -42,9 +46,9 @@ func (b *Balancer) Stats() []Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
-	all := make([]Stats, len(snap.services))
-	for i := range snap.services {
-		all[i] = snap.services[i].stats(snap.backends[i], b.updates)
+	all := make([]Stats, snap.table.Len())
+	for i, slot := range snap.table.slots {
+		all[i] = snap.services[slot].stats(snap.backends[slot], b.updates)
 	}
 	return all
 }
@@ -55,6 +59,8 @@ func (s *service) stats(current []*backend, update uint64) Stats {
 		ID:              s.state.id,
 		Picks:           s.state.picks,
 		Failures:        s.state.failures,
+		BytesIn:         s.state.bytesIn,
+		BytesOut:        s.state.bytesOut,
 		NoBackend:       s.state.noBackend.Load(),
 		NoLocalBackend:  s.state.noLocalBackend.Load(),
 		NotAllowed:      s.state.notAllowed.Load(),
@@ -67,6 +73,8 @@ func (s *service) stats(current []*backend, update uint64) Stats {
 			one := k.stats()
 			total.Picks += one.Picks
 			total.Failures += one.Failures
+			total.BytesIn += one.BytesIn
+			total.BytesOut += one.BytesOut
 			total.InFlight += one.InFlight
 			total.Backends = append(total.Backends, one)
 		}
@@ -84,5 +92,7 @@ func (b *backend) stats() BackendStats {
 		InFlight:      b.inFlight(),
 		Picks:         b.picks.Load(),
 		Failures:      b.failures.Load(),
+		BytesIn:       b.bytesIn.Load(),
+		BytesOut:      b.bytesOut.Load(),
 	}
 }

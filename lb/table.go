@@ -12,26 +12,16 @@ import (
 // empty. All methods may be called by any number of goroutines.
 type Table struct {
 	services []Service
+	node     node
 
-	node node
+	// A service has a slot, the same in every table that is made by Next from one
+	// that had it, so that the index need not change when others come and go.
+	slots  []int32 // by position in services
+	places []int32 // positions in services by slot; free ones are -1
+	free   []int32 // slots
 
-	frontends map[Frontend]owner
-	nodePorts map[nodePort]owner // those with the unspecified address
-	ids       map[ID]int32       // positions in services
-}
-
-// owner says whose an address is.
-type owner struct {
-	service int32 // position in Table.services
-	address int32 // position in the Addresses of that
-	ruled   bool  // it matters who asks; if not, Pick need not look at the Address
-}
-
-// nodePort is a frontend with the unspecified address, as a key of four bytes.
-type nodePort struct {
-	port     uint16
-	protocol Protocol
-	ipv6     bool
+	index index
+	clean bool // nothing was refused in making it
 }
 
 // NewTable checks and indexes services, which are to be served on node. It always
@@ -62,16 +52,15 @@ type nodePort struct {
 // shared ones at no cost.
 func NewTable(services []Service, node Node) (*Table, error) { return new(Table).Next(services, node) }
 
-// Next is NewTable for services of which most have the very backends that they have
-// in t, the same slices: those were checked then, and are not again.
+// Next is NewTable for services of which most are in t with the very same slices.
+// Those were checked then and are in the index, so that they cost a comparison each
+// and nothing more, unless t or the new table refuses something: then the order of
+// all services matters, and each is looked at.
 func (t *Table) Next(services []Service, node Node) (*Table, error) {
-	next := &Table{
-		services:  make([]Service, 0, len(services)),
-		node:      newNode(node),
-		frontends: make(map[Frontend]owner, len(services)),
-		nodePorts: make(map[nodePort]owner),
-		ids:       make(map[ID]int32, len(services)),
+	if next, ok := t.patched(services, node); ok {
+		return next, nil
 	}
+	b := newBuilder(len(services), node)
 	var refused []error
 	guess := 0
 	for i := range services {
@@ -81,9 +70,62 @@ func (t *Table) Next(services []Service, node Node) (*Table, error) {
 			checked = sameSlice(t.services[from].Backends, s.Backends)
 			guess = from + 1 // tables are made in the same order again and again
 		}
-		refused = append(refused, next.add(*s, checked)...)
+		refused = append(refused, b.append(*s, checked)...)
 	}
-	return next, errors.Join(refused...)
+	b.clean = len(refused) == 0
+	return &b.Table, errors.Join(refused...)
+}
+
+// patched returns Next made from a copy of t in which only what differs is done
+// anew, or false if that cannot be: something is refused, now or in t.
+func (t *Table) patched(services []Service, node Node) (*Table, bool) {
+	if !t.clean {
+		return nil, false
+	}
+	b := t.copyFor(len(services), node)
+	seen := make([]bool, len(t.places)) // by slot
+	var changed []int                   // positions in services
+	guess := 0
+	for i := range services {
+		s := &services[i]
+		b.slots[i] = -1
+		from := t.position(guess, s.ID)
+		if from >= 0 && !seen[t.slots[from]] {
+			guess = from + 1
+			slot := t.slots[from]
+			seen[slot], b.slots[i], b.places[slot] = true, slot, int32(i)
+			if unchanged(&t.services[from], s) {
+				b.services[i] = *s
+				continue
+			}
+		}
+		changed = append(changed, i)
+	}
+	for i := range t.services { // before others claim the same
+		old := &t.services[i]
+		if slot := t.slots[i]; !seen[slot] {
+			b.remove(old, slot)
+		} else if s := &services[b.places[slot]]; !sameSlice(old.Addresses, s.Addresses) {
+			b.release(old)
+		}
+	}
+	for _, i := range changed {
+		var known Service
+		if slot := b.slots[i]; slot >= 0 {
+			known = t.services[t.places[slot]]
+		}
+		if b.put(i, services[i], &known) != nil {
+			return nil, false
+		}
+	}
+	return &b.Table, true
+}
+
+// unchanged reports whether s is what old, of a table that refused nothing, was
+// made from.
+func unchanged(old, s *Service) bool {
+	return sameSlice(old.Addresses, s.Addresses) && sameSlice(old.Backends, s.Backends) &&
+		old.AffinityTimeout == s.AffinityTimeout && old.DataPath == s.DataPath && old.Scheduler == s.Scheduler
 }
 
 // position returns where the service with this ID is, or -1. It looks at guess first.
@@ -91,14 +133,14 @@ func (t *Table) position(guess int, id ID) int {
 	if guess < len(t.services) && t.services[guess].ID == id {
 		return guess
 	}
-	if i, ok := t.ids[id]; ok {
-		return int(i)
+	if slot, ok := t.index.slot(id); ok {
+		return int(t.places[slot])
 	}
 	return -1
 }
 
 // sameSlice reports whether a and b are the same memory.
-func sameSlice(a, b []Backend) bool {
+func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
@@ -111,114 +153,66 @@ func (t *Table) Services() []Service { return t.services }
 
 // Service returns the service with this ID. The caller must not change it.
 func (t *Table) Service(id ID) (*Service, bool) {
-	i, ok := t.ids[id]
+	slot, ok := t.index.slot(id)
 	if !ok {
 		return nil, false
 	}
-	return &t.services[i], true
+	return t.at(slot), true
+}
+
+// Leaving returns those of old, the services of an earlier table, that have addresses
+// which no service of t has, with just these. Services that t has with the very same
+// slice of addresses are passed over at no cost.
+func (t *Table) Leaving(old []Service) (leaving []Service) {
+	guess := 0
+	for i := range old {
+		s := &old[i]
+		if at := t.position(guess, s.ID); at >= 0 {
+			guess = at + 1
+			if sameSlice(t.services[at].Addresses, s.Addresses) {
+				continue
+			}
+		}
+		var gone []Address
+		for _, a := range s.Addresses {
+			f := Frontend{s.Protocol, unmap(a.Addr)}
+			if owner, ok := t.index.find(&f); !ok || t.at(owner.slot).Addresses[owner.address].Addr != f.Addr {
+				gone = append(gone, a)
+			}
+		}
+		if len(gone) > 0 {
+			left := *s
+			left.Addresses = gone
+			leaving = append(leaving, left)
+		}
+	}
+	return leaving
 }
 
 // Lookup returns the service that owns f, and the address by which it does: the one
 // that is exactly f, or else the unspecified one with the port of f. The caller must
 // not change them.
 func (t *Table) Lookup(f Frontend) (*Service, *Address, bool) {
-	at, ok := t.find(&f)
+	at, ok := t.index.find(&f)
 	if !ok {
 		return nil, nil, false
 	}
-	s := &t.services[at.service]
+	s := t.at(at.slot)
 	return s, &s.Addresses[at.address], true
 }
 
-// find is Lookup by position. It reads f where it lies: what has just
-// been copied through registers, in words, is slow to read back in the wider
-// units that hashing uses (15 ns, half of a Pick).
-func (t *Table) find(f *Frontend) (owner, bool) {
-	if at, ok := t.frontends[*f]; ok {
-		return at, true
-	}
-	addr := f.Addr.Addr()
-	if addr.Is4In6() {
-		return t.find(&Frontend{f.Protocol, unmap(f.Addr)})
-	}
-	at, ok := t.nodePorts[nodePort{f.Addr.Port(), f.Protocol, addr.Is6()}]
-	return at, ok && addr.IsValid()
-}
+// at returns the service of a slot.
+func (t *Table) at(slot int32) *Service { return &t.services[t.places[slot]] }
 
 // admit returns the set of backends for f at an address with rules, or false if the
 // client may not ask there.
 func (t *Table) admit(at owner, f *Flow) (set, bool) {
-	a := &t.services[at.service].Addresses[at.address]
+	a := &t.at(at.slot).Addresses[at.address]
 	client, asked := plain(f.Client), plain(f.Frontend.Addr.Addr())
 	if !t.node.allowed(a, client, asked) {
 		return 0, false
 	}
 	return a.set(a.Local && t.node.has(client, asked)), true
-}
-
-// add appends s without the parts it must refuse, one error each. checked says that
-// its backends are known to be good.
-func (t *Table) add(s Service, checked bool) []error {
-	if s.Protocol < TCP || s.Protocol > SCTP {
-		return []error{fmt.Errorf("refuse service %s: invalid protocol %d", s.ID, s.Protocol)}
-	}
-	if _, ok := t.ids[s.ID]; ok {
-		return []error{fmt.Errorf("refuse service %s %s: duplicate", s.Protocol, s.ID)}
-	}
-	position := int32(len(t.services))
-	var refused []error
-	refuse := func(part any, err error) {
-		refused = append(refused, fmt.Errorf("refuse %v of service %s %s: %w", part, s.Protocol, s.ID, err))
-	}
-
-	s.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
-		a.Addr, a.Sources = unmap(a.Addr), normaliseSources(a.Sources, s.IPv6)
-		err := checkAddress(&a, s.IPv6)
-		if err == nil {
-			err = t.claim(Frontend{s.Protocol, a.Addr}, owner{position, int32(len(kept)), a.ruled()})
-		}
-		if err != nil {
-			refuse("address "+a.Addr.String(), err)
-		}
-		return a, err
-	})
-	if !checked {
-		repeated := newRepeats(len(s.Backends))
-		s.Backends = filter(s.Backends, same, func(kept []Backend, b Backend) (Backend, error) {
-			b.Addr = unmap(b.Addr)
-			err := checkBackend(b.Addr, s.IPv6)
-			if err == nil && repeated.has(kept, b.Addr) {
-				err = errors.New("listed twice")
-			}
-			if err != nil {
-				refuse("backend "+b.Addr.String(), err)
-			}
-			return b, err
-		})
-	}
-	if s.AffinityTimeout < 0 {
-		refuse("affinity", fmt.Errorf("negative timeout %d", s.AffinityTimeout))
-		s.AffinityTimeout = 0
-	}
-	t.ids[s.ID] = position
-	t.services = append(t.services, s)
-	return refused
-}
-
-// claim makes by the owner of f.
-func (t *Table) claim(f Frontend, by owner) error {
-	first, ok := t.frontends[f]
-	switch {
-	case ok && first.service == by.service:
-		return errors.New("listed twice")
-	case ok:
-		return fmt.Errorf("owned by service %s", t.services[first.service].ID)
-	}
-	t.frontends[f] = by
-	if f.Addr.Addr().IsUnspecified() {
-		t.nodePorts[nodePort{f.Addr.Port(), f.Protocol, f.Addr.Addr().Is6()}] = by
-	}
-	return nil
 }
 
 func checkAddress(a *Address, ipv6 bool) error {

@@ -89,3 +89,33 @@ func TestProtocolsHaveAddressesOfTheirOwn(t *testing.T) {
 		}
 	}
 }
+
+func TestLeaving(t *testing.T) {
+	at := func(name string, addrs ...string) Service {
+		s := Service{ID: ID{Name: name, Protocol: TCP}}
+		for _, a := range addrs {
+			s.Addresses = append(s.Addresses, Address{Addr: netip.MustParseAddrPort(a)})
+		}
+		return s
+	}
+	const a, b, c, nodePort = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "0.0.0.0:80"
+	kept := at("kept", a)
+	for _, test := range []struct {
+		name     string
+		old, now []Service
+		want     []Service
+	}{
+		{"nothing changes", []Service{kept}, []Service{kept}, nil},
+		{"equal, not the same", []Service{kept}, []Service{at("kept", a)}, nil},
+		{"a service goes", []Service{kept, at("old", b, c)}, []Service{kept}, []Service{at("old", b, c)}},
+		{"an address goes", []Service{at("s", a, b)}, []Service{at("s", b)}, []Service{at("s", a)}},
+		{"an address moves", []Service{at("s", a, b)}, []Service{at("other", a), at("s", b)}, nil},
+		{"a node port is no owner of its port's exact addresses", []Service{at("s", a)}, []Service{at("s", nodePort)}, []Service{at("s", a)}},
+		{"a node port goes", []Service{at("s", a, nodePort)}, []Service{at("s", a)}, []Service{at("s", nodePort)}},
+		{"all go", []Service{kept}, nil, []Service{kept}},
+	} {
+		if got := mustTable(t, test.now).Leaving(test.old); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %v leave, want %v", test.name, got, test.want)
+		}
+	}
+}

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os/exec"
 	"strings"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 func cleanup(ctx context.Context) error {
-	if err := privileged(); err != nil {
+	if err := netfilter.Privileged(); err != nil {
 		return err
 	}
 	return errors.Join(cleanupFamily(ctx, false), cleanupFamily(ctx, true))
@@ -18,8 +19,8 @@ func cleanup(ctx context.Context) error {
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
 	var errs []error
 	changed := make(map[netip.AddrPort]bool)
-	for _, command := range backends(ipv6) {
-		save, err := rulesOf(ctx, command+"-save")
+	for _, command := range netfilter.Backends(ipv6) {
+		save, err := netfilter.SavedBy(ctx, command+"-save")
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -27,13 +28,13 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 		for _, f := range steeredUDP(strings.Split(string(save), "\n"), ipv6) {
 			changed[f] = true
 		}
-		if script := undo(save, removable); script != nil {
+		if script := netfilter.Undo(save, removable); script != nil {
 			k := kernel{path: command}
 			errs = append(errs, k.restore(ctx, shape{}, script))
 		}
 	}
 	for _, t := range tables {
-		errs = append(errs, removeMarkedTable(shape{ipv6: ipv6}.family(), t.name))
+		errs = append(errs, netfilter.RemoveMarkedTable(netfilter.Family(ipv6), t.name))
 	}
 	for _, prefix := range []string{chainPrefix, probePrefix} {
 		errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))
@@ -43,22 +44,4 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// backends returns the iptables programs that are installed, one per backend.
-func backends(ipv6 bool) []string {
-	family := "iptables"
-	if ipv6 {
-		family = "ip6tables"
-	}
-	var out []string
-	for _, name := range []string{family + "-nft", family + "-legacy"} {
-		if _, err := exec.LookPath(name); err == nil {
-			out = append(out, name)
-		}
-	}
-	if len(out) == 0 {
-		return []string{family} // from before 1.8 there is one backend and one name
-	}
-	return out
 }

@@ -1,14 +1,13 @@
 package redirect
 
 import (
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -105,25 +104,9 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 
 // deleteFlows deletes the entries that a filter chooses and returns their number.
 func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return 0, fmt.Errorf("list addresses of the node: %w", err)
+	var err error
+	if f.local, err = netfilter.LocalAddrs(); err != nil {
+		return 0, err
 	}
-	f.local = make(map[netip.Addr]bool)
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				f.local[ip.Unmap()] = true
-			}
-		}
-	}
-	family := netlink.InetFamily(unix.AF_INET)
-	if ipv6 {
-		family = unix.AF_INET6
-	}
-	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, f)
-	if err != nil {
-		return uint64(n), fmt.Errorf("delete conntrack entries of UDP frontends: %w", err)
-	}
-	return uint64(n), nil
+	return netfilter.DeleteFlows(ipv6, f)
 }

@@ -7,6 +7,10 @@
 // size and the timeouts of the kernel's table of connections, which steering
 // needs.
 //
+// [Addresses] needs no packet filter: it has the host hold the service addresses
+// themselves, on Linux and on Windows, for a proxy to listen on. All that follows is
+// about [IPTables].
+//
 // # What it writes
 //
 // Chains whose names begin with "SLUICE-", seven jumps to them, and sets whose
@@ -25,8 +29,9 @@
 // number of services and a change of one service is one or a few netlink messages
 // and no process. All TCP frontends go to one port, since a connection remembers
 // what it was asked for ([OriginalDst]). A datagram does not, so that each UDP
-// frontend has a port of its own and a rule of its own. Node ports are not steered:
-// the proxy listens there.
+// frontend has a port of its own and a rule of its own, and so has each of SCTP,
+// whose ports no set of ports matches. Node ports are not steered: the proxy listens
+// there.
 //
 // SLUICE-OUTSIDE and SLUICE-DROP drop those who may not ask, before nat changes
 // what they ask for: clients elsewhere of what only this node answers

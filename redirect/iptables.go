@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync/atomic"
+	"time"
 )
 
 // IPTables steers by iptables in one address family. The zero value is usable:
@@ -31,7 +32,12 @@ type IPTables struct {
 	// NoIPSet makes one rule per frontend even if the kernel has sets.
 	NoIPSet bool
 
-	restores, setOps, flows, oldChains atomic.Uint64
+	// ObserveFlows is told how long each search for stale conntrack entries took. May
+	// be nil.
+	ObserveFlows func(time.Duration)
+
+	restores, failures, setOps, flows, oldChains atomic.Uint64
+	rules                                        atomic.Pointer[[]TableRules]
 
 	kernel kernel
 }
@@ -57,6 +63,11 @@ type Facts struct {
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if
 // we may not use it, and errors.ErrUnsupported on other systems than Linux.
 func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.kernel.probe(ctx, t) }
+
+// SteeredPort returns the port that rules of an earlier steerer, of a process that has
+// ended, send TCP connections to; 0 if there are none that can be read. Probe comes
+// before.
+func (t *IPTables) SteeredPort() uint16 { return t.kernel.steeredPort() }
 
 // Sync makes the kernel do what the plan says and nothing else, and deletes the
 // conntrack entries of UDP flows that would otherwise stay on a path that has
@@ -84,14 +95,31 @@ func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.kernel.v
 // Stats is what a steerer has done since it was made.
 type Stats struct {
 	Restores     uint64 // runs of iptables-restore
+	Failures     uint64 // of them, those that failed
 	SetOps       uint64 // netlink messages that changed a set's members
 	FlowsDeleted uint64 // conntrack entries
 	OldChains    uint64 // chains of kube-proxy's userspace mode that were removed
+
+	// Rules are those that were last written, by table. They must not be changed.
+	Rules []TableRules
+}
+
+// TableRules is how many rules a table of iptables has in our chains.
+type TableRules struct {
+	Table string
+	Rules int
 }
 
 // Stats may be called by any goroutine.
 func (t *IPTables) Stats() Stats {
-	return Stats{t.restores.Load(), t.setOps.Load(), t.flows.Load(), t.oldChains.Load()}
+	s := Stats{
+		Restores: t.restores.Load(), Failures: t.failures.Load(), SetOps: t.setOps.Load(),
+		FlowsDeleted: t.flows.Load(), OldChains: t.oldChains.Load(),
+	}
+	if rules := t.rules.Load(); rules != nil {
+		s.Rules = *rules
+	}
+	return s
 }
 
 // Cleanup removes every trace of any steerer of this package from the network

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // removeOldMode removes, once, the chains that kube-proxy's userspace mode has left in
@@ -18,10 +20,10 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	for _, command := range backends(t.IPv6) {
+	for _, command := range netfilter.Backends(t.IPv6) {
 		// Where backends have no names of their own there is only ours.
 		nft := strings.HasSuffix(command, "-nft") || k.nft && !strings.HasSuffix(command, "-legacy")
-		n, err := removeOld(ctx, command, nft, k.shape.family())
+		n, err := removeOld(ctx, command, nft, netfilter.Family(k.shape.ipv6))
 		t.oldChains.Add(n)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err))
@@ -40,11 +42,11 @@ func removeOld(ctx context.Context, command string, nft bool, family uint8) (uin
 			return 0, err
 		}
 	}
-	save, err := rulesOf(ctx, command+"-save")
+	save, err := netfilter.SavedBy(ctx, command+"-save")
 	if err != nil {
 		return 0, err
 	}
-	script := undo(save, isOld)
+	script := netfilter.Undo(save, isOld)
 	if script == nil {
 		return 0, nil
 	}
@@ -58,11 +60,11 @@ func removeOld(ctx context.Context, command string, nft bool, family uint8) (uin
 // nftHasOld reports whether any of the chains is in a table of nf_tables.
 func nftHasOld(family uint8) (bool, error) {
 	for table := range oldChains {
-		chains, err := nftChains(family, table)
+		chains, err := netfilter.NFTChains(family, table)
 		if err != nil {
 			return false, err
 		}
-		if slices.ContainsFunc(chains, func(c nftChain) bool { return isOld(table, c.name) }) {
+		if slices.ContainsFunc(chains, func(c netfilter.NFTChain) bool { return isOld(table, c.Name) }) {
 			return true, nil
 		}
 	}

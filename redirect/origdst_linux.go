@@ -29,7 +29,7 @@ func originalDst(fd int) (netip.AddrPort, error) {
 // on the heap.
 func getsockopt(fd, level int, b []byte) unix.Errno {
 	n := uint32(len(b))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), unix.SO_ORIGINAL_DST,
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), unix.SO_ORIGINAL_DST,
 		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
 	return errno
 }

@@ -30,6 +30,12 @@ type Plan struct {
 	// a port.
 	Ported []Ported
 
+	// Local are addresses of the node, none of them loopback ones, to the first of
+	// which in a family SCTP clients on the node itself are steered: the kernel's SCTP
+	// does not answer others at a loopback address (sctp_bind_addr_copy). Without one
+	// they are steered to loopback as others are.
+	Local []netip.Addr
+
 	// Accept are frontends that the proxy listens on itself: node ports, or single
 	// addresses of the node. A new flow to one passes INPUT whatever the node's
 	// firewall says, as one that is steered does.
@@ -146,6 +152,11 @@ func (r *planner) frontend(f lb.Frontend) (lb.Frontend, bool, error) {
 func (p Plan) family(ipv6 bool) (out Plan, err error) {
 	r := planner{ipv6, make(map[lb.Frontend]fate, len(p.TCP)+len(p.Ported))}
 	out.TCPPort = p.TCPPort
+	for _, addr := range p.Local {
+		if addr.Is6() == ipv6 && len(out.Local) == 0 {
+			out.Local = []netip.Addr{addr}
+		}
+	}
 	for _, addr := range p.TCP {
 		if f, first, err := r.steer(lb.Frontend{Protocol: lb.TCP, Addr: addr}, p.TCPPort); err != nil {
 			return Plan{}, err

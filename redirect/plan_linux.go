@@ -11,6 +11,7 @@ func (p Plan) equal(q Plan) bool {
 	return p.TCPPort == q.TCPPort &&
 		slices.Equal(p.TCP, q.TCP) &&
 		slices.Equal(p.Ported, q.Ported) &&
+		slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.Accept, q.Accept) &&
 		slices.Equal(p.Refuse, q.Refuse) &&
 		slices.Equal(p.Drop, q.Drop) &&

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
-	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -32,17 +32,17 @@ func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	if err := privileged(); err != nil {
+	if err := netfilter.Privileged(); err != nil {
 		return Facts{}, err
 	}
-	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(command), iptables.Timeout(lockWait))
+	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(command), iptables.Timeout(netfilter.LockWait))
 	if err != nil {
 		return Facts{}, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
 	}
 	if k.path, err = exec.LookPath(command); err != nil {
 		return Facts{}, fmt.Errorf("find %s: %w", command, err)
 	}
-	out, err := run(ctx, nil, k.path, "-V")
+	out, err := netfilter.Run(ctx, nil, k.path, "-V")
 	if err != nil {
 		return Facts{}, err
 	}
@@ -68,17 +68,6 @@ func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
 	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, other)...)
 	k.shape, k.facts, k.ipt = s, facts, ipt
 	return facts, nil
-}
-
-// privileged says what to do if we lack what everything here needs. Netfilter's
-// netlink refuses every request without CAP_NET_ADMIN (nfnetlink_rcv in the
-// kernel), even to look, while what iptables says depends on version and
-// backend.
-func privileged() error {
-	if _, err := nftTables(unix.NFPROTO_IPV4); errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("change netfilter: %w: %s", fs.ErrPermission, needed)
-	}
-	return nil
 }
 
 // shape returns how rules are written, as far as it was configured.
@@ -159,7 +148,7 @@ func (k *kernel) otherBackend(ctx context.Context, family string) []string {
 	if k.nft {
 		other = family + "-legacy"
 	}
-	out, err := rulesOf(ctx, other+"-save")
+	out, err := netfilter.SavedBy(ctx, other+"-save")
 	if err != nil {
 		return []string{fmt.Sprintf("cannot see whether %s has rules too: %v", other, err)}
 	}

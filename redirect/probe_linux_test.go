@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // probeCommand names the variable that makes this program a process that probes
@@ -134,7 +136,7 @@ func TestLockHolder(t *testing.T) {
 	if err := s.Sync(t.Context(), change); err == nil || !strings.Contains(err.Error(), blamed) {
 		t.Errorf("Sync: %v, want %q", err, blamed)
 	}
-	if took := time.Since(start); took > lockWait*time.Second+patience {
+	if took := time.Since(start); took > netfilter.LockWait*time.Second+patience {
 		t.Errorf("Sync waited for %v", took)
 	}
 	check(t, in.Close())

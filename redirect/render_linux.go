@@ -27,9 +27,6 @@ const (
 	chainPrefix = "SLUICE-"
 	// probePrefix is for chains that are tried at start and removed at once.
 	probePrefix = chainPrefix + "PROBE-"
-	// markChain marks an nft table that did not exist before we wrote to it. It
-	// is how another process, run with --cleanup after a crash, can know.
-	markChain = chainPrefix + "CREATED-TABLE"
 )
 
 // tables are those that we write to, and all chains of ours in them, in the order
@@ -152,6 +149,10 @@ func (s shape) steer(b *script, p Plan) {
 		}
 	}
 	for _, f := range p.Ported {
+		if f.Frontend.Protocol == lb.SCTP && len(p.Local) > 0 && !s.bind.IsValid() {
+			target := "DNAT --to-destination " + netip.AddrPortFrom(p.Local[0], f.Port).String()
+			b.rule(s.chain(chainSCTP), to(f.Frontend)+" -m addrtype --src-type LOCAL", "to its own port", target)
+		}
 		b.rule(s.chain(f.Frontend.Protocol.String()), to(f.Frontend), "to its own port", s.target(f.Port))
 	}
 }
@@ -207,12 +208,12 @@ func (s shape) proxyPorts(p Plan) []portMatch {
 	if p.TCPPort != 0 {
 		out = append(out, portMatch{lb.TCP, fmt.Sprintf("-p tcp -m tcp --dport %d", p.TCPPort)})
 	}
+	protocols := []lb.Protocol{lb.UDP, lb.SCTP}
 	if s.sets {
-		return append(out,
-			portMatch{lb.UDP, "-p udp " + s.member(setUDPPorts, "dst")},
-			portMatch{lb.SCTP, "-p sctp " + s.member(setSCTPPorts, "dst")})
+		out = append(out, portMatch{lb.UDP, "-p udp " + s.member(setUDPPorts, "dst")})
+		protocols = protocols[1:]
 	}
-	for _, proto := range []lb.Protocol{lb.UDP, lb.SCTP} {
+	for _, proto := range protocols {
 		var ports []string
 		seen := make(map[uint16]bool)
 		for _, f := range p.Ported {
@@ -270,17 +271,16 @@ func (s shape) exactly(set string, list []lb.Frontend) []string {
 }
 
 // nodePorts returns matches for the node ports in a list of frontends, which are
-// the members of one set for each protocol.
+// the members of one set for each protocol but SCTP.
 func (s shape) nodePorts(set string, list []lb.Frontend) []portMatch {
 	var out []portMatch
 	if s.sets {
-		for _, proto := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+		for _, proto := range []lb.Protocol{lb.TCP, lb.UDP} {
 			out = append(out, portMatch{proto, "-p " + name(proto) + " " + s.member(set+proto.String(), "dst") + local})
 		}
-		return out
 	}
 	for _, f := range list {
-		if nodePort(f.Addr) {
+		if nodePort(f.Addr) && (!s.sets || f.Protocol == lb.SCTP) {
 			out = append(out, portMatch{f.Protocol, to(f)})
 		}
 	}

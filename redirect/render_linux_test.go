@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,10 +26,12 @@ var fullPlan = Plan{
 		{frontend(lb.UDP, "192.0.2.1:40003"), 40003}, // has its proxy port's number
 		{frontend(lb.SCTP, "10.96.0.20:3868"), 40002},
 		{frontend(lb.UDP, "[fd96::a]:53"), 40001},
+		{frontend(lb.SCTP, "[fd96::b]:3868"), 40004},
 	},
+	Local: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.2")},
 	Accept: []lb.Frontend{
 		frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.UDP, "0.0.0.0:30053"), frontend(lb.TCP, "192.0.2.1:30082"),
-		frontend(lb.TCP, "[::]:30080"),
+		frontend(lb.SCTP, "0.0.0.0:30868"), frontend(lb.TCP, "[::]:30080"),
 	},
 	Refuse: []lb.Frontend{
 		frontend(lb.TCP, "10.96.0.30:80"), frontend(lb.UDP, "10.96.0.30:53"), frontend(lb.SCTP, "10.96.0.30:3868"),
@@ -155,7 +158,7 @@ func TestUndo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := undo(save, removable)
+	got := netfilter.Undo(save, removable)
 	if *update {
 		if err := os.WriteFile("testdata/undo.rules", got, 0o644); err != nil {
 			t.Fatal(err)
@@ -168,10 +171,10 @@ func TestUndo(t *testing.T) {
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("undo (-want +got), see -update:\n%s", diff)
 	}
-	if again := undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")), removable); bytes.Contains(again, []byte("OTHER")) {
+	if again := netfilter.Undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")), removable); bytes.Contains(again, []byte("OTHER")) {
 		t.Errorf("undo touches what is not ours:\n%s", again)
 	}
-	if nothing := undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"), removable); nothing != nil {
+	if nothing := netfilter.Undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"), removable); nothing != nil {
 		t.Errorf("undo of nothing:\n%s", nothing)
 	}
 }
@@ -198,8 +201,8 @@ func FuzzUndo(f *testing.F) {
 	f.Add(string(save))
 	f.Add("*nat\n-A x --comment \"a \\\" -j SLUICE-STEER\nCOMMIT\n-A")
 	f.Fuzz(func(t *testing.T, s string) {
-		for line := range strings.Lines(string(undo([]byte(s), removable))) {
-			w := words(strings.TrimSuffix(line, "\n"))
+		for line := range strings.Lines(string(netfilter.Undo([]byte(s), removable))) {
+			w := netfilter.Words(strings.TrimSuffix(line, "\n"))
 			if len(w) > 0 && (w[0] == "-F" || w[0] == "-X") && !strings.HasPrefix(w[1], "SLUICE-") && !strings.HasPrefix(w[1], "KUBE-") {
 				t.Errorf("undo removes %q", line)
 			}

@@ -1,18 +1,18 @@
 package redirect
 
 import (
-	"cmp"
-	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // Names of sets, without their prefix. Node ports are apart, since a member of
-// hash:ip,port has one address; a protocol follows the names of their sets, as a
-// bitmap holds none.
+// hash:ip,port has one address; a protocol, TCP or UDP, follows the names of their
+// sets, as a bitmap holds none. It matches no packet of another protocol
+// (ip_set_get_ip_port), so that SCTP's node ports and proxy ports have rules.
 const (
 	setInside      = "INSIDE"        // where this node's pods are
 	setAllowed     = "ALLOWED"       // restricted frontends and who may ask
@@ -22,20 +22,11 @@ const (
 	setOutside     = "OUTSIDE"       // frontends that do not answer other hosts
 	setOutsideNode = "OUTSIDE-NODE-" // node ports that do not answer other hosts
 	setUDPPorts    = "UDP-PORTS"     // UDP proxy ports
-	setSCTPPorts   = "SCTP-PORTS"    // SCTP proxy ports
 	setAccept      = "ACCEPT"        // frontends that the proxy listens on itself
 	setAcceptNode  = "ACCEPT-NODE-"  // node ports that the proxy listens on itself
 	setRefuse      = "REFUSE"        // frontends without endpoints
 	setRefuseNode  = "REFUSE-NODE-"  // node ports without endpoints
 	setTCP         = "TCP"           // TCP frontends
-)
-
-// Types of sets (ipset(8)).
-const (
-	hashIPPort    = "hash:ip,port"
-	hashIPPortNet = "hash:ip,port,net"
-	hashNet       = "hash:net"
-	bitmapPort    = "bitmap:port"
 )
 
 // setOrder has all sets in the order in which members are added; they are deleted
@@ -44,11 +35,11 @@ const (
 // before others are dropped, and they are before anything is steered.
 var setOrder = []string{
 	setInside, setAllowed, setRestricted,
-	setDrop, setDropNode + "TCP", setDropNode + "UDP", setDropNode + "SCTP",
-	setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP", setOutsideNode + "SCTP",
-	setUDPPorts, setSCTPPorts,
-	setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP", setAcceptNode + "SCTP",
-	setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP", setRefuseNode + "SCTP",
+	setDrop, setDropNode + "TCP", setDropNode + "UDP",
+	setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP",
+	setUDPPorts,
+	setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP",
+	setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP",
 	setTCP,
 }
 
@@ -56,32 +47,19 @@ var setOrder = []string{
 func setType(name string) string {
 	switch name {
 	case setTCP, setRefuse, setDrop, setOutside, setAccept, setRestricted:
-		return hashIPPort
+		return netfilter.HashIPPort
 	case setAllowed:
-		return hashIPPortNet
+		return netfilter.HashIPPortNet
 	case setInside:
-		return hashNet
+		return netfilter.HashNet
 	}
-	return bitmapPort
+	return netfilter.BitmapPort
 }
 
 // ipProtocols are the numbers of protocols in packets.
 var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
 
-// member is an entry of a set. The fields that the type of the set does not have
-// are zero.
-type member struct {
-	addr     netip.Addr
-	protocol uint8 // its number in packets
-	port     uint16
-	net      netip.Prefix
-}
-
-// compare orders members in any way that is always the same.
-func (e member) compare(n member) int {
-	return cmp.Or(e.addr.Compare(n.addr), cmp.Compare(e.port, n.port), cmp.Compare(e.protocol, n.protocol),
-		e.net.Addr().Compare(n.net.Addr()), cmp.Compare(e.net.Bits(), n.net.Bits()))
-}
+type member = netfilter.Member
 
 // sets maps a set's name, without its prefix, to its members, sorted.
 type sets map[string][]member
@@ -94,11 +72,9 @@ func members(p Plan) sets {
 		add(setTCP, memberOf(lb.Frontend{Protocol: lb.TCP, Addr: addr}))
 	}
 	for _, f := range p.Ported {
-		ports := setUDPPorts
-		if f.Frontend.Protocol == lb.SCTP {
-			ports = setSCTPPorts
+		if f.Frontend.Protocol == lb.UDP {
+			add(setUDPPorts, member{Port: f.Port})
 		}
-		add(ports, member{port: f.Port})
 	}
 	for _, l := range []struct {
 		exact, node string
@@ -108,57 +84,33 @@ func members(p Plan) sets {
 		{setDrop, setDropNode, p.Drop}, {setOutside, setOutsideNode, p.DropOutside},
 	} {
 		for _, f := range l.list {
-			if nodePort(f.Addr) {
-				add(l.node+f.Protocol.String(), member{port: f.Addr.Port()})
-			} else {
+			switch {
+			case !nodePort(f.Addr):
 				add(l.exact, memberOf(f))
+			case f.Protocol != lb.SCTP:
+				add(l.node+f.Protocol.String(), member{Port: f.Addr.Port()})
 			}
 		}
 	}
 	for _, r := range p.Restricted {
 		m := memberOf(r.Frontend)
 		add(setRestricted, m)
-		for _, m.net = range r.Sources {
+		for _, m.Net = range r.Sources {
 			add(setAllowed, m)
 		}
 	}
 	for _, net := range p.Inside {
-		for _, half := range halves(net) {
-			add(setInside, member{net: half})
+		for _, half := range netfilter.Halves(net) {
+			add(setInside, member{Net: half})
 		}
 	}
 	for name, list := range all {
-		slices.SortFunc(list, member.compare)
+		slices.SortFunc(list, member.Compare)
 		all[name] = slices.Compact(list) // frontends may share a port
 	}
 	return all
 }
 
-// minus returns the members that are in a and not in b.
-func minus(a, b []member) []member {
-	var out []member
-	for _, m := range a {
-		for len(b) > 0 && b[0].compare(m) < 0 {
-			b = b[1:]
-		}
-		if len(b) == 0 || b[0] != m {
-			out = append(out, m)
-		}
-	}
-	return out
-}
-
 func memberOf(f lb.Frontend) member {
-	return member{addr: f.Addr.Addr(), protocol: ipProtocols[f.Protocol], port: f.Addr.Port()}
-}
-
-// halves splits a prefix of length 0, which a hash cannot hold (ipset(8)), in two.
-func halves(p netip.Prefix) []netip.Prefix {
-	if p.Bits() != 0 {
-		return []netip.Prefix{p}
-	}
-	high := p.Addr().AsSlice()
-	high[0] = 0x80
-	addr, _ := netip.AddrFromSlice(high)
-	return []netip.Prefix{netip.PrefixFrom(p.Addr(), 1), netip.PrefixFrom(addr, 1)}
+	return member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
 }

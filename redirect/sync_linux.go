@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-iptables/iptables"
-	"github.com/vishvananda/netlink/nl"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // kernel is what a steerer knows of its host, and what it wrote there last.
@@ -44,6 +46,9 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 	known := k.inForce && k.rules != nil
 	if known && k.last.equal(plan) {
 		return nil
+	}
+	if done, err := t.tcpOnly(plan); done || err != nil {
+		return err
 	}
 	p, err := plan.family(t.IPv6)
 	if err != nil {
@@ -93,17 +98,15 @@ func (t *IPTables) write(ctx context.Context, p Plan) error {
 		}
 	}
 	for _, name := range setOrder {
-		if err := t.changeSet(nl.IPSET_CMD_ADD, name, minus(want[name], k.sets[name])); err != nil {
+		if err := t.changeSet(netfilter.Set.Add, name, netfilter.Minus(want[name], k.sets[name])); err != nil {
 			return err
 		}
 	}
-	if whole || !bytes.Equal(rules, k.rules) {
-		if err := t.replace(ctx, rules); err != nil {
-			return err
-		}
+	if err := t.writeRules(ctx, rules); err != nil {
+		return err
 	}
 	for _, name := range slices.Backward(setOrder) {
-		if err := t.changeSet(nl.IPSET_CMD_DEL, name, minus(k.sets[name], want[name])); err != nil {
+		if err := t.changeSet(netfilter.Set.Delete, name, netfilter.Minus(k.sets[name], want[name])); err != nil {
 			return err
 		}
 	}
@@ -123,18 +126,32 @@ func (k *kernel) readSets() error {
 }
 
 // changeSet adds members to a set or deletes them.
-func (t *IPTables) changeSet(command int, name string, list []member) error {
-	sent, err := t.kernel.shape.changeSet(command, name, list)
+func (t *IPTables) changeSet(change func(netfilter.Set, []member) (uint64, error), name string, list []member) error {
+	sent, err := change(t.kernel.shape.kernelSet(name), list)
 	t.setOps.Add(sent)
 	return err
 }
 
-// replace writes rules in the place of those in our chains, puts the jumps to them
-// where they belong, and remembers how the kernel holds it all.
-func (t *IPTables) replace(ctx context.Context, rules []byte) error {
+// writeRules brings our chains to rules: by what differs from those that were written
+// last, or, if others have changed these meanwhile, whole.
+func (t *IPTables) writeRules(ctx context.Context, rules []byte) error {
 	k := &t.kernel
-	t.restores.Add(1)
-	if err := k.restore(ctx, k.shape, rules); err != nil {
+	if k.rules != nil {
+		if bytes.Equal(rules, k.rules) {
+			return nil
+		}
+		if err := t.replace(ctx, k.shape.edit(k.rules, rules), rules); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return t.replace(ctx, rules, rules)
+}
+
+// replace runs the script that makes rules of what is in our chains, puts the jumps to
+// them where they belong, and remembers how the kernel holds it all.
+func (t *IPTables) replace(ctx context.Context, script, rules []byte) error {
+	k := &t.kernel
+	if err := t.restore(ctx, script); err != nil {
 		return err
 	}
 	now, err := k.look(ctx)
@@ -146,8 +163,7 @@ func (t *IPTables) replace(ctx context.Context, rules []byte) error {
 		return err
 	}
 	if jumps != nil {
-		t.restores.Add(1)
-		if err := k.restore(ctx, k.shape, jumps); err != nil {
+		if err := t.restore(ctx, jumps); err != nil {
 			return err
 		}
 		if now, err = k.look(ctx); err != nil {
@@ -155,20 +171,37 @@ func (t *IPTables) replace(ctx context.Context, rules []byte) error {
 		}
 	}
 	k.held = now
+	counts := countRules(rules)
+	t.rules.Store(&counts)
 	return now.check(k.shape, rules)
+}
+
+// countRules counts the rules of each table in the input of iptables-restore.
+func countRules(rules []byte) (counts []TableRules) {
+	for line := range strings.Lines(string(rules)) {
+		switch line[0] {
+		case '*':
+			counts = append(counts, TableRules{Table: strings.TrimSpace(line[1:])})
+		case '-':
+			counts[len(counts)-1].Rules++
+		}
+	}
+	return counts
+}
+
+// restore runs iptables-restore once, and counts it.
+func (t *IPTables) restore(ctx context.Context, rules []byte) error {
+	t.restores.Add(1)
+	err := t.kernel.restore(ctx, t.kernel.shape, rules)
+	if err != nil {
+		t.failures.Add(1)
+	}
+	return err
 }
 
 // restore runs iptables-restore once. Each table is one transaction.
 func (k *kernel) restore(ctx context.Context, s shape, rules []byte) error {
-	if k.nft {
-		marks, err := s.marks()
-		if err != nil {
-			return err
-		}
-		rules = append(marks, rules...)
-	}
-	_, err := run(ctx, rules, k.path+"-restore", "--noflush", fmt.Sprintf("--wait=%d", lockWait))
-	return err
+	return netfilter.Restore(ctx, k.path+"-restore", k.nft, s.ipv6, rules)
 }
 
 // misplaced returns the input of iptables-restore that makes our jumps the first
@@ -176,17 +209,17 @@ func (k *kernel) restore(ctx context.Context, s shape, rules []byte) error {
 func (k *kernel) misplaced(now held) ([]byte, error) {
 	var b script
 	for _, j := range jumps {
-		at, to := place{j.table, j.from}, k.shape.chain(j.to)
+		at, to := netfilter.Place{Table: j.table, Chain: j.from}, k.shape.chain(j.to)
 		rules, spec := now[at], j.spec()
-		there := slices.ContainsFunc(rules, func(r heldRule) bool { return r.target == to })
-		first := there && rules[0].target == to
+		there := slices.ContainsFunc(rules, func(r netfilter.Rule) bool { return r.Target == to })
+		first := there && rules[0].Target == to
 		if first && len(k.held[at]) > 0 && rules[0] == k.held[at][0] {
 			continue
 		}
 		if there {
 			var err error
 			if there, err = k.ipt.Exists(j.table, j.from, spec...); err != nil {
-				return nil, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, blame(err))
+				return nil, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, netfilter.Blame(err))
 			}
 			if there && first {
 				continue
@@ -237,8 +270,12 @@ func (t *IPTables) forgetFlows() error {
 	if len(k.changed) == 0 {
 		return nil
 	}
+	start := time.Now()
 	n, err := deleteFlows(flowFilter{changed: k.changed, paths: k.udp}, t.IPv6)
 	t.flows.Add(n)
+	if t.ObserveFlows != nil {
+		t.ObserveFlows(time.Since(start))
+	}
 	if err == nil {
 		clear(k.changed)
 	}
@@ -251,11 +288,11 @@ func (k *kernel) list(table, chain string) ([]string, error) {
 	if k.nft {
 		// iptables-nft's own message for a chain of a table that does not exist
 		// cannot be told from others.
-		chains, err := nftChains(k.shape.family(), table)
+		chains, err := netfilter.NFTChains(netfilter.Family(k.shape.ipv6), table)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(chains, func(c nftChain) bool { return c.name == chain }) {
+		if !slices.ContainsFunc(chains, func(c netfilter.NFTChain) bool { return c.Name == chain }) {
 			return nil, nil
 		}
 	}
@@ -263,7 +300,7 @@ func (k *kernel) list(table, chain string) ([]string, error) {
 	if absent(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, blame(err))
+		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, netfilter.Blame(err))
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }

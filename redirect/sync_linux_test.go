@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/vishvananda/netlink/nl"
-
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -31,7 +31,7 @@ func ruleCount(t *testing.T, v variant) int {
 	t.Helper()
 	n := 0
 	for line := range strings.Lines(output(t, v.command+"-save")) {
-		if w := words(line); len(w) > 1 && w[0] == "-A" && (strings.HasPrefix(w[1], chainPrefix) || strings.HasPrefix(ruleTarget(w), chainPrefix)) {
+		if w := netfilter.Words(line); len(w) > 1 && w[0] == "-A" && (strings.HasPrefix(w[1], chainPrefix) || strings.HasPrefix(netfilter.Target(w), chainPrefix)) {
 			n++
 		}
 	}
@@ -66,7 +66,7 @@ func TestTenThousand(t *testing.T) {
 		if got := runs() - ran; got != 0 {
 			t.Errorf("changes of sets ran %d processes", got)
 		}
-		have, err := s.kernel.shape.readSet(setTCP)
+		have, err := s.kernel.shape.kernelSet(setTCP).Read()
 		if err != nil || len(have) != 10000 {
 			t.Errorf("the set has %d members, %v; want 10,000", len(have), err)
 		}
@@ -181,7 +181,7 @@ func TestJumpsArePrepended(t *testing.T) {
 		syncPlan(t, v.steerer(), Plan{})
 		for _, j := range jumps {
 			rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
-			if len(rules) < 3 || ruleTarget(words(rules[1])) != chainPrefix+j.to {
+			if len(rules) < 3 || netfilter.Target(netfilter.Words(rules[1])) != chainPrefix+j.to {
 				t.Errorf("chain %s of table %s does not begin with our jump: %q", j.from, j.table, rules)
 			}
 		}
@@ -192,7 +192,7 @@ func TestJumpsArePrepended(t *testing.T) {
 // members of a set, and of which one may be missing: the mark, which cannot be
 // mended, since we did not make a table that is there.
 func sorted(s string) string {
-	lines := strings.Split(strings.ReplaceAll(s, ":"+markChain+" - [0:0]\n", ""), "\n")
+	lines := strings.Split(strings.ReplaceAll(s, ":"+netfilter.MarkChain+" - [0:0]\n", ""), "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
@@ -305,7 +305,8 @@ func TestSCTPRules(t *testing.T) {
 		}
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 3868)
 		s := v.steerer()
-		syncPlan(t, s, Plan{Ported: []Ported{{lb.Frontend{Protocol: lb.SCTP, Addr: at}, 40001}},
+		syncPlan(t, s, Plan{Ported: []Ported{{lb.Frontend{Protocol: lb.SCTP, Addr: at}, 40001}}, Local: []netip.Addr{nodeAddr[v.ipv6]},
+			Accept: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 3)}},
 			Refuse: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(at.Addr(), 1)}, {Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 2)}}})
 		if ok, err := s.Verify(t.Context()); !ok || err != nil {
 			t.Errorf("Verify = %v, %v", ok, err)
@@ -322,35 +323,35 @@ func TestSetMembers(t *testing.T) {
 		check(t, s.createSets())
 		check(t, s.createSets()) // those that are there stay
 		want := make(map[string][]member)
-		for i := range 2*membersPerMessage + 1 {
+		for i := range 2*netfilter.MembersPerMessage + 1 {
 			proto, a := ipProtocols[i%3+int(lb.TCP)], vip(ipv6, i)
-			want[setRefuse] = append(want[setRefuse], member{addr: a, protocol: proto, port: uint16(i + 1)})
-			want[setAcceptNode+"TCP"] = append(want[setAcceptNode+"TCP"], member{port: uint16(i)})
-			want[setInside] = append(want[setInside], member{net: netip.PrefixFrom(a, a.BitLen()-i%2).Masked()})
-			want[setAllowed] = append(want[setAllowed], member{addr: a, protocol: proto, port: 80, net: netip.PrefixFrom(a, 1+i%a.BitLen()).Masked()})
+			want[setRefuse] = append(want[setRefuse], member{Addr: a, Protocol: proto, Port: uint16(i + 1)})
+			want[setAcceptNode+"TCP"] = append(want[setAcceptNode+"TCP"], member{Port: uint16(i)})
+			want[setInside] = append(want[setInside], member{Net: netip.PrefixFrom(a, a.BitLen()-i%2).Masked()})
+			want[setAllowed] = append(want[setAllowed], member{Addr: a, Protocol: proto, Port: 80, Net: netip.PrefixFrom(a, 1+i%a.BitLen()).Masked()})
 		}
 		for name, list := range want {
-			slices.SortFunc(list, member.compare)
+			slices.SortFunc(list, member.Compare)
 			list = slices.Compact(list)
-			sent, err := s.changeSet(nl.IPSET_CMD_ADD, name, list)
-			if messages := uint64(len(list)+membersPerMessage-1) / membersPerMessage; err != nil || sent != messages {
+			sent, err := s.kernelSet(name).Add(list)
+			if messages := uint64(len(list)+netfilter.MembersPerMessage-1) / netfilter.MembersPerMessage; err != nil || sent != messages {
 				t.Fatalf("add to %s: %d messages, %v; want %d", name, sent, err, messages)
 			}
-			if _, err := s.changeSet(nl.IPSET_CMD_ADD, name, list[:2]); err != nil {
+			if _, err := s.kernelSet(name).Add(list[:2]); err != nil {
 				t.Errorf("add to %s what is there: %v", name, err)
 			}
-			if _, err := s.changeSet(nl.IPSET_CMD_DEL, name, list[:1]); err != nil {
+			if _, err := s.kernelSet(name).Delete(list[:1]); err != nil {
 				t.Errorf("delete from %s: %v", name, err)
 			}
-			if _, err := s.changeSet(nl.IPSET_CMD_DEL, name, list[:1]); err != nil {
+			if _, err := s.kernelSet(name).Delete(list[:1]); err != nil {
 				t.Errorf("delete from %s what is not there: %v", name, err)
 			}
-			have, err := s.readSet(name)
+			have, err := s.kernelSet(name).Read()
 			check(t, err)
 			if len(have) != len(list)-1 {
 				t.Errorf("%s has %d members, want %d", name, len(have), len(list)-1)
 			}
-			if lacks := minus(list[1:], have); len(lacks) > 0 {
+			if lacks := netfilter.Minus(list[1:], have); len(lacks) > 0 {
 				t.Errorf("%s lacks %+v", name, lacks)
 			}
 		}
@@ -388,5 +389,33 @@ func TestWithoutSets(t *testing.T) {
 	check(t, Cleanup(t.Context()))
 	if after := saved(t); after != before {
 		t.Errorf("left behind:\n%s", after)
+	}
+}
+
+// TestCounts: what was written, what failed and what was looked for is told.
+func TestCounts(t *testing.T) {
+	newNode(t)
+	looked := 0
+	s := &IPTables{ObserveFlows: func(time.Duration) { looked++ }}
+	dns := udp(netip.MustParseAddrPort("10.96.0.53:53"))
+	syncPlan(t, s, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40001}}})
+	stats := s.Stats()
+	tables := map[string]int{}
+	for _, r := range stats.Rules {
+		tables[r.Table] = r.Rules
+	}
+	for table, rules := range tables {
+		have, err := s.kernel.ipt.ListChains(table)
+		if err != nil || len(have) == 0 || rules == 0 {
+			t.Errorf("%d rules in table %s, which has chains %v, %v", rules, table, have, err)
+		}
+	}
+	if len(tables) != 3 || looked != 1 || stats.Failures != 0 {
+		t.Errorf("tables %v, looked for flows %d times, %d failures", tables, looked, stats.Failures)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Sync(ctx, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40002}}}); err == nil || s.Stats().Failures != 1 {
+		t.Errorf("a Sync that fails: %v, %+v", err, s.Stats())
 	}
 }

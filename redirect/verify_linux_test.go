@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -177,7 +178,7 @@ func TestVerify(t *testing.T) {
 			if d.undo != nil {
 				for _, j := range jumps {
 					rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
-					if ruleTarget(words(rules[1])) != s.kernel.shape.chain(j.to) {
+					if netfilter.Target(netfilter.Words(rules[1])) != s.kernel.shape.chain(j.to) {
 						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.from, j.table, rules[1])
 					}
 				}

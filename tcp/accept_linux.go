@@ -116,8 +116,12 @@ func (l *listener) pause() {
 	}
 }
 
-// Expire accepts again on the paused listeners.
-func (sh *shard) Expire(*eventloop.Timer) {
+// Expire settles connections, or accepts again on the paused listeners.
+func (sh *shard) Expire(t *eventloop.Timer) {
+	if t == &sh.settle {
+		sh.settleAll()
+		return
+	}
 	for l := range sh.open {
 		if l.paused {
 			l.paused = false
@@ -136,6 +140,9 @@ func (l *listener) serve(fd int, flow lb.Flow) {
 	c.backend = side{c: c, fd: -1}
 	c.prev, c.next = sh.conns.prev, &sh.conns
 	c.prev.next, c.next.prev = c, c
+	if !sh.settle.Active() {
+		sh.loop.After(&sh.settle, sh, settleAfter)
+	}
 
 	ask := socket.Local
 	if l.steered {

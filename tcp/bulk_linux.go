@@ -65,6 +65,9 @@ func (c *conn) fill(src, dst *side) bool {
 
 // drain moves bytes from the pipe to dst, and reports whether it is empty.
 func (c *conn) drain(dst *side) (moved int, more bool) {
+	if dst.packs {
+		dst.unpack()
+	}
 	n, err := dst.pipe.Drain(int(dst.fd))
 	switch err {
 	case nil, unix.EINTR:

@@ -10,16 +10,20 @@ import (
 
 // relayTurn is how many bytes one direction may move before the other descriptors
 // of its loop have their turn.
-const relayTurn = 512 << 10
+const relayTurn = 1 << 20
 
 // conn is one proxied connection. It belongs to its shard's loop.
 type conn struct {
 	sh              *shard
 	next, prev      *conn
 	choice          lb.Choice
-	dial            *dial // until the backend has answered
+	meter           lb.Meter // of what choice has moved
+	dial            *dial    // until the backend has answered
 	client, backend side
+	offer           uint32 // number under which another process has copies of its sockets; 0: none
+	shared          bool   // another process may have copies of its sockets
 	closed          bool
+	settled         bool // it is no short connection: see settle
 }
 
 // side is one of a conn's two sockets. What it knows of the socket's readiness is
@@ -36,6 +40,8 @@ type side struct {
 	drain    bool // a short read does not mean that there is no more: read until EAGAIN
 	eof      bool // the peer has ended its stream and we have read all of it
 	shut     bool // we have ended our stream to the peer
+	packs    bool // the kernel may still hold back small segments (Nagle), which does no harm
+	sent     bool // before something was sent
 }
 
 // HandleEvent moves what can be moved in both directions.
@@ -131,15 +137,27 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
 	}
-	if n == len(buf) {
+	reset := false
+	switch {
+	case n == len(buf):
 		c.startBulk(src, dst)
-	} else {
+	case src.drain:
 		src.full = 0
-		if !src.drain {
-			src.readable = false // epoll(7): a short read has emptied the socket
-		}
+		// The end of the stream may be next, and can go out with the last bytes.
+		m, err := socket.Recv(int(src.fd), buf[n:])
+		n += m
+		src.eof = m == 0 && err == nil
+		src.readable = err != unix.EAGAIN
+		reset = err != nil && err != unix.EAGAIN && err != unix.EINTR
+	default:
+		src.full = 0
+		src.readable = false // epoll(7): a short read has emptied the socket
 	}
-	sent, ok := c.send(dst, buf[:n])
+	sent, ok := c.send(dst, buf[:n], src.eof)
+	if ok && reset {
+		c.fail(src)
+		return sent, false
+	}
 	if ok && sent < n {
 		dst.out = c.sh.loop.Buffers().Copy(buf[sent:n])
 	}
@@ -170,8 +188,10 @@ func (c *conn) countBytes(dst *side, n int) {
 	}
 	if dst == &c.backend {
 		c.sh.count.bytesIn.Add(uint64(n))
+		c.meter.Add(c.choice, n, 0)
 	} else {
 		c.sh.count.bytesOut.Add(uint64(n))
+		c.meter.Add(c.choice, 0, n)
 	}
 }
 
@@ -186,7 +206,7 @@ func (c *conn) flush(dst *side) (moved int, more bool) {
 	if dst.out == nil {
 		return c.drain(dst)
 	}
-	n, ok := c.send(dst, dst.out.Bytes())
+	n, ok := c.send(dst, dst.out.Bytes(), false)
 	if !ok {
 		return n, false
 	}
@@ -199,10 +219,17 @@ func (c *conn) flush(dst *side) (moved int, more bool) {
 }
 
 // send writes to dst and returns how much it took; less than all means that it
-// takes no more now. False: the connection is over.
-func (c *conn) send(dst *side, p []byte) (int, bool) {
+// takes no more now. last says that the end of the stream follows. False: the connection is over.
+func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
+	write := socket.Send
+	if last {
+		write = socket.SendPart
+	}
+	if dst.packs {
+		dst.unpack()
+	}
 	for {
-		n, err := socket.Send(int(dst.fd), p)
+		n, err := write(int(dst.fd), p)
 		switch err {
 		case nil:
 			if n < len(p) {
@@ -218,6 +245,18 @@ func (c *conn) send(dst *side, p []byte) (int, bool) {
 		c.sendFailed(dst)
 		return 0, false
 	}
+}
+
+// unpack turns off Nagle's algorithm before the second time that something is sent:
+// we pass on what others have already packed. The first time nothing is under way for
+// it to wait for, and many connections have no second.
+func (s *side) unpack() {
+	if s.sent {
+		s.packs = false
+		// It can fail only on what is no TCP socket.
+		_ = unix.SetsockoptInt(int(s.fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	s.sent = true
 }
 
 // sendFailed ends the connection after dst's peer has reset it. What the peer had
@@ -248,7 +287,7 @@ func (c *conn) passEOF(src, dst *side) {
 	if !dst.shut {
 		dst.shut = true
 		// ENOTCONN: dst was reset meanwhile, which its own event will tell.
-		_ = unix.Shutdown(int(dst.fd), unix.SHUT_WR)
+		_ = socket.EndStream(int(dst.fd))
 	}
 }
 
@@ -264,9 +303,9 @@ func (c *conn) fail(s *side) {
 
 // abort resets both sides.
 func (c *conn) abort() {
-	socket.ResetOnClose(int(c.client.fd))
+	c.reset(c.client.fd)
 	if c.backend.fd >= 0 {
-		socket.ResetOnClose(int(c.backend.fd))
+		c.reset(c.backend.fd)
 	}
 	c.close()
 }
@@ -276,6 +315,9 @@ func (c *conn) close() {
 	sh := c.sh
 	c.closed = true
 	c.endDial()
+	if c.shared {
+		c.endShared()
+	}
 	c.dropBackend(nil)
 	_ = sh.loop.Close(int(c.client.fd))
 	for _, s := range [...]*side{&c.client, &c.backend} {

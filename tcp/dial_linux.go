@@ -106,9 +106,9 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
-	c.backend = side{c: c, fd: int32(fd)}
-	if err := c.sh.srv.streamOptions(fd); err != nil {
-		return err
+	c.backend = side{c: c, fd: int32(fd), packs: true}
+	if c.settled {
+		_ = c.sh.srv.probe(fd) // it can fail only on what is no TCP socket
 	}
 	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
 		return err
@@ -160,10 +160,14 @@ func (c *conn) dialFailed(err error) {
 // dropBackend closes the backend's socket and settles the choice.
 func (c *conn) dropBackend(err error) {
 	if c.backend.fd >= 0 {
+		if c.shared {
+			_ = c.sh.loop.Detach(int(c.backend.fd)) // a copy of it may keep the socket open
+		}
 		_ = c.sh.loop.Close(int(c.backend.fd))
 		c.backend.fd = -1
 	}
 	if c.choice.Valid() {
+		c.meter.Tell(c.choice)
 		c.choice.Done(err)
 		c.choice = lb.Choice{}
 	}

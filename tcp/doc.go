@@ -24,9 +24,28 @@
 // accepting pauses and is tried again every 10 ms: clients wait in the listen
 // backlog. Each pause is counted in Stats.
 //
+// # Handing over
+//
+// On Linux another process can have everything: Offer shows relaying connections while
+// they go on, Freeze says all there is to know of each while the loops are halted, and
+// the Adopt methods of a Server there set it in motion. What a Frozen does not say is in
+// the kernel: bytes in socket queues, clients in listen queues. From its offer on a
+// connection ends by shutdown(2) or an explicit reset, since others have its descriptors.
+//
+// # Without loops
+//
+// A Server without Loops, as on systems other than Linux, does all of this by
+// goroutines, with these differences. A connection costs 8 KiB of buffers and two
+// goroutines when it is idle. What a client says before its backend has answered is
+// read, up to 4 KiB, and waits in user space. Server.MaxDials bounds the connects of
+// all. A listener that is closed resets what the system has completed and it has not
+// accepted. One connection for each listener waits beyond the limits. Nothing can be
+// handed over.
+//
 // # Goroutines
 //
-// The package starts none: all work runs on the loops of Server.Loops.
+// The package starts none for a Server with Loops, on which all work runs. Without, there is one
+// for each listener and two for each connection, which Close and Shutdown join.
 //
 // TCP urgent data (RFC 6093) is not passed on as urgent; the urgent byte is left out.
 package tcp

@@ -3,66 +3,23 @@ package tcp
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/lb"
 )
 
-const patience = 20 * time.Second // how long a test waits for what must happen
+const (
+	hasLoops = true
+	wine     = false
+)
 
-var frontend = netip.MustParseAddrPort("10.96.0.1:80")
-
-// proxy is a Server on loopback whose clients all ask for frontend.
-type proxy struct {
-	*Server
-	t     *testing.T
-	addr  netip.AddrPort
-	loops *eventloop.Group
-}
-
-// startProxy starts a Server for a Service of the given backends. configure may
-// change its fields before it listens. Everything is closed, and checked for
-// leaks, when the test ends.
-func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPort) *proxy {
-	t.Helper()
-	checkLeaks(t)
-	loops, err := eventloop.NewGroup(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{t: t, loops: loops, Server: &Server{
-		Loops:       loops,
-		LB:          new(lb.Balancer),
-		OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil },
-	}}
-	p.serve(backends...)
-	if configure != nil {
-		configure(p.Server)
-	}
-	if p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.Close()
-		if buffers, pipes := p.lent(); buffers+pipes != 0 {
-			t.Errorf("%d buffers and %d pipes are still lent", buffers, pipes)
-		}
-		if err := loops.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
-}
+func isReset(err error) bool   { return errors.Is(err, unix.ECONNRESET) }
+func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+func isInUse(err error) bool   { return errors.Is(err, unix.EADDRINUSE) }
 
 // lent returns how many buffers and pipes connections hold.
 func (p *proxy) lent() (buffers, pipes int) {
@@ -75,111 +32,6 @@ func (p *proxy) lent() (buffers, pipes int) {
 		}
 	}
 	return buffers, pipes
-}
-
-// serve gives the Service these backends from now on.
-func (p *proxy) serve(backends ...netip.AddrPort) {
-	p.t.Helper()
-	s := lb.Service{ID: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}}}
-	for _, b := range backends {
-		s.Backends = append(s.Backends, lb.Backend{Addr: b, Ready: true, Serving: true})
-	}
-	table, err := lb.NewTable([]lb.Service{s}, lb.Node{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.LB.Update(table)
-}
-
-func (p *proxy) dial() *net.TCPConn {
-	p.t.Helper()
-	c, err := net.DialTimeout("tcp", p.addr.String(), patience)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		p.t.Fatal(err)
-	}
-	return c.(*net.TCPConn)
-}
-
-// expectReset connects and wants to be reset, be it within the dial or after it.
-func (p *proxy) expectReset() {
-	p.t.Helper()
-	c, err := net.DialTimeout("tcp", p.addr.String(), patience)
-	if err == nil {
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, err = c.Read(make([]byte, 1))
-	}
-	if !errors.Is(err, unix.ECONNRESET) {
-		p.t.Errorf("the client saw %v, want a reset", err)
-	}
-}
-
-// eventually waits until what is true: for counters, which send no event.
-func (p *proxy) eventually(what string, is func(Stats) bool) {
-	p.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !is(p.Stats()) {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("not within %v: %s; stats %+v", patience, what, p.Stats())
-		}
-		runtime.Gosched()
-	}
-}
-
-// backend runs serve for each connection to a listener of its own.
-func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				serve(c.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		wg.Wait()
-	})
-	return netip.MustParseAddrPort(l.Addr().String())
-}
-
-// naming answers each connection with a name and ends.
-func naming(t *testing.T, name string) netip.AddrPort {
-	return backend(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, name) })
-}
-
-// echoing returns what it gets until the client has ended its stream.
-func echoing(t *testing.T) netip.AddrPort {
-	return backend(t, func(c *net.TCPConn) {
-		_, _ = io.Copy(c, struct{ io.Reader }{c})
-		_ = c.CloseWrite()
-	})
-}
-
-// refusing returns an address on which nobody listens.
-func refusing(t *testing.T) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String())
 }
 
 // silent returns an address that drops every SYN: a listener whose queue is full
@@ -210,23 +62,6 @@ func silent(t *testing.T) netip.AddrPort {
 	}
 	t.Fatal("the listener's queue does not fill up")
 	return addr
-}
-
-// checkLeaks has the test fail if it leaves descriptors or goroutines behind.
-func checkLeaks(t *testing.T) {
-	t.Helper()
-	fds, goroutines := openDescriptors(t), runtime.NumGoroutine()
-	t.Cleanup(func() {
-		deadline := time.Now().Add(patience)
-		for openDescriptors(t) > fds || runtime.NumGoroutine() > goroutines {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<16)
-				t.Fatalf("left behind: descriptors %d -> %d, goroutines %d -> %d\n%s", fds, openDescriptors(t),
-					goroutines, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
-			}
-			runtime.Gosched()
-		}
-	})
 }
 
 func openDescriptors(t *testing.T) int {

@@ -13,12 +13,13 @@ import (
 var ErrServerClosed = errors.New("tcp server is closed")
 
 // Server accepts and relays TCP connections. Its exported fields are set before
-// the first call and not changed afterwards. Loops and LB are needed; every other
-// zero value has a default. All methods may be called from any goroutine except
+// the first call and not changed afterwards. LB is needed; every other zero value has
+// a default. All methods may be called from any goroutine except
 // those of Loops.
 type Server struct {
 	// Loops run the Server's connections. They must outlive it: Close the Server
-	// first.
+	// first. nil, as it has to be on systems other than Linux: goroutines do, with the
+	// same effect and at more cost (see the package comment).
 	Loops *eventloop.Group
 
 	// LB chooses backends.
@@ -36,7 +37,7 @@ type Server struct {
 	// userspace mode had it.
 	DialTimeouts []time.Duration
 
-	// MaxDials bounds the connects in flight of each loop. 0: 4,096.
+	// MaxDials bounds the connects in flight of each loop; without Loops, of all. 0: 4,096.
 	MaxDials int
 
 	// KeepAlive is the idle time before, and the interval between, keep-alive
@@ -45,7 +46,7 @@ type Server struct {
 	KeepAlive time.Duration
 
 	// Backlog is the length of each loop's listen queue. 0: 4,096. The kernel caps it at
-	// net.core.somaxconn (listen(2)).
+	// net.core.somaxconn (listen(2)). Without Loops it is the system's own.
 	Backlog int
 
 	state // of the platform

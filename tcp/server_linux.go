@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,10 +16,14 @@ import (
 
 // state is what a Server has on this platform.
 type state struct {
+	plain goroutines // serve where there are no Loops
+
 	mu        sync.Mutex // guards the following
 	closed    bool
 	shards    []*shard
-	listeners map[netip.AddrPort][]*listener // one a loop
+	listeners map[netip.AddrPort][]*listener // one a loop, or more of another process
+
+	offers uint32 // made since the last Thaw; of the goroutine that calls Offer
 }
 
 // Listen starts accepting on addr, which is what clients ask for: the frontend of
@@ -35,6 +40,9 @@ func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
 }
 
 func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+	if s.Loops == nil {
+		return s.plain.listen(s, addr, steered)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -103,12 +111,18 @@ func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 	return fd, errors.Join(share(), bind())
 }
 
-// streamOptions sets what every relayed socket has: no Nagle delay, since we pass
-// on what others have already packed, and keep-alive probes.
+// streamOptions sets what accepted sockets have from the start, since it costs
+// nothing there: no Nagle delay, as we pass on what others have already packed, and
+// keep-alive probes. Sockets to backends get both when they have lived for a while.
 func (s *Server) streamOptions(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return err
 	}
+	return s.probe(fd)
+}
+
+// probe has the kernel send keep-alive probes.
+func (s *Server) probe(fd int) error {
 	if s.keepAlive() < 0 {
 		return nil
 	}
@@ -124,6 +138,7 @@ func (s *Server) streamOptions(fd int) error {
 // the kernel has completed are still taken; established ones go on. Unknown
 // addresses are ignored.
 func (s *Server) Unlisten(addr netip.AddrPort) {
+	s.plain.unlisten(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unlisten(s.listeners[addr])
@@ -142,6 +157,9 @@ func (s *Server) unlisten(group []*listener) {
 // Shutdown stops accepting and waits until every connection has ended. When ctx
 // ends first, the rest is reset, and the error says how many they were.
 func (s *Server) Shutdown(ctx context.Context) error {
+	if s.Loops == nil {
+		return s.plain.shutdown(ctx)
+	}
 	s.stopListening()
 	for _, sh := range s.shards {
 		if err := sh.loop.Do(sh.drain); err != nil {
@@ -163,6 +181,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Close stops accepting and resets every connection. It may be called more than
 // once, also while Shutdown waits.
 func (s *Server) Close() {
+	s.plain.close()
 	s.stopListening()
 	for _, sh := range s.shards {
 		// A loop that has stopped has nobody left to race with, but its connections
@@ -185,7 +204,7 @@ func (s *Server) stopListening() {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var sum Stats
+	sum := s.plain.count.snapshot() // zero if there are loops
 	for _, sh := range s.shards {
 		sum.add(sh.count.snapshot())
 	}
@@ -199,6 +218,7 @@ type shard struct {
 	conns   conn                   // head of the list of connections
 	open    map[*listener]struct{} // listeners of this loop
 	retry   eventloop.Timer        // runs while accepting is paused
+	settle  eventloop.Timer        // runs while a connection is not settled
 	dials   []*dial                // free ones
 	drained chan struct{}          // closed when draining has come to its end; nil before
 	count   counters
@@ -212,6 +232,21 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 		loop.Pipes().Budget = s.Descriptors
 	}
 	return sh
+}
+
+// settleAfter is how long a connection has to live before its backend's socket is made
+// ready for a long life. Short ones, which are over by then, save three system calls.
+const settleAfter = time.Second
+
+// settleAll has the kernel probe the backends of all connections that are there. Those
+// behind a settled one are older and so are settled.
+func (sh *shard) settleAll() {
+	for c := sh.conns.prev; c != &sh.conns && !c.settled; c = c.prev {
+		c.settled = true
+		if c.backend.fd >= 0 {
+			_ = sh.srv.probe(int(c.backend.fd)) // it can fail only on what is no TCP socket
+		}
+	}
 }
 
 func (sh *shard) drain() {

@@ -4,34 +4,39 @@ package tcp
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
-	"sync/atomic"
 )
 
 // state is what a Server has on this platform.
-type state struct{ closed atomic.Bool }
+type state struct{ plain goroutines }
 
-// Listen reports errors.ErrUnsupported: the relay needs epoll.
+// Listen starts accepting on addr, which is what clients ask for: the frontend of
+// a connection is the local address of its socket. It returns the address in use:
+// port 0 lets the system choose.
 func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
-	if s.closed.Load() {
-		return netip.AddrPort{}, ErrServerClosed
-	}
-	return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w on this platform", addr, errors.ErrUnsupported)
+	return s.plain.listen(s, addr, false)
 }
 
-// ListenSteered reports errors.ErrUnsupported, as Listen does.
-func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) { return s.Listen(addr) }
+// ListenSteered is Listen for an address that traffic for any frontends is steered
+// to: Server.OriginalDst says what the client of a connection asked for.
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
+	return s.plain.listen(s, addr, true)
+}
 
-// Unlisten does nothing.
-func (s *Server) Unlisten(netip.AddrPort) {}
+// Unlisten stops accepting on an address that Listen returned. Established
+// connections go on. Unknown addresses are ignored.
+func (s *Server) Unlisten(addr netip.AddrPort) { s.plain.unlisten(addr) }
 
-// Shutdown closes the Server, which has nothing to drain.
-func (s *Server) Shutdown(context.Context) error { s.Close(); return nil }
+// Shutdown stops accepting and waits until every connection has ended. When ctx
+// ends first, the rest is reset, and the error says how many they were.
+func (s *Server) Shutdown(ctx context.Context) error { return s.plain.shutdown(ctx) }
 
-// Close has every later Listen return ErrServerClosed.
-func (s *Server) Close() { s.closed.Store(true) }
+// Close stops accepting and resets every connection. It may be called more than
+// once, also while Shutdown waits.
+func (s *Server) Close() { s.plain.close() }
 
-// Stats returns zero counters.
-func (s *Server) Stats() Stats { return Stats{} }
+// Stats returns the counters.
+func (s *Server) Stats() Stats { return s.plain.count.snapshot() }
+
+// Listens reports whether the Server accepts on addr.
+func (s *Server) Listens(addr netip.AddrPort) bool { return s.plain.listens(addr) }

@@ -16,6 +16,9 @@ const (
 
 	datagramSize = 64 << 10 // holds any datagram of UDP: 16 bits of length
 	quoteSize    = 2 << 10  // holds what ICMP quotes of one: at most 1,280 bytes
+
+	// maxSegmented is how many bytes go as one: what an IPv4 packet holds.
+	maxSegmented = 1<<16 - 1 - 20 - 8
 )
 
 // incoming is where recvmmsg(2) puts a batch: the datagrams, who sent them, and
@@ -83,48 +86,114 @@ func (in *incoming) key(i int) (flowKey, bool) {
 	return k, true
 }
 
-// outgoing is a batch for sendmmsg(2): datagrams for one destination.
+// outgoing is a batch for sendmmsg(2): datagrams for one destination. Those in a row
+// that are equally long pass through the kernel as one, up to where they have to be
+// apart: the device, or a receiver that does not want them so (UDP_SEGMENT, udp(7)).
 type outgoing struct {
 	n       int // datagrams in it
-	header  [slots]unix.Mmsghdr
 	vector  [slots]unix.Iovec
-	control [controlSize]byte
+	plain   bool  // datagrams go one by one: the kernel, or the way, would not have it otherwise
 	to      *byte // nil: the peer of a connected socket
 	toSize  uint32
-	fromLen int // bytes of control
+	from    [controlSize]byte // control message for our address
+	fromLen int               // bytes of it
+
+	// What send makes of it.
+
+	header  [slots]unix.Mmsghdr
+	runs    [slots]int // datagrams of each header
+	control [slots][controlSize]byte
 }
 
 // reset empties the batch, for a connected socket.
-func (out *outgoing) reset() { out.n, out.to, out.toSize, out.fromLen = 0, nil, 0, 0 }
+func (out *outgoing) reset(plain bool) {
+	out.n, out.plain, out.to, out.toSize, out.fromLen = 0, plain, nil, 0, 0
+}
 
 // resetTo empties the batch, for a destination and from one of our addresses.
-func (out *outgoing) resetTo(to *socket.Name, from netip.Addr) {
-	out.n, out.to, out.toSize = 0, to.Pointer(), to.Size()
-	out.fromLen = putLocalAddr(out.control[:], from)
+func (out *outgoing) resetTo(to *socket.Name, from netip.Addr, plain bool) {
+	out.n, out.plain, out.to, out.toSize = 0, plain, to.Pointer(), to.Size()
+	out.fromLen = putLocalAddr(out.from[:], from)
 }
 
 // add appends a datagram, which must stay as it is until it is sent.
 func (out *outgoing) add(p []byte) {
-	i := out.n
+	out.vector[out.n].Base = unsafe.SliceData(p)
+	out.vector[out.n].SetLen(len(p))
 	out.n++
-	out.vector[i].Base = unsafe.SliceData(p)
-	out.vector[i].SetLen(len(p))
-	h := &out.header[i].Hdr
-	h.Iov = &out.vector[i]
-	h.SetIovlen(1)
-	h.Name, h.Namelen = out.to, out.toSize
-	h.Control = nil
-	if out.fromLen > 0 {
-		h.Control = &out.control[0]
-	}
-	h.SetControllen(out.fromLen)
 }
 
 // send sends the datagrams from the first-th on and returns how many went. After
 // some have gone the kernel keeps the reason for stopping to itself (sendmmsg(2),
 // BUGS), and the error is nil.
 func (out *outgoing) send(fd, first int) (int, error) {
-	return mmsg(unix.SYS_SENDMMSG, fd, out.header[first:out.n], 0)
+	headers := out.pack(first)
+	sent, err := mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+	if err != nil && out.runs[0] > 1 && unsegmentable(err) {
+		out.plain = true
+		headers = out.pack(first)
+		sent, err = mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+	}
+	datagrams := 0
+	for _, run := range out.runs[:sent] {
+		datagrams += run
+	}
+	return datagrams, err
+}
+
+// unsegmentable reports whether err may be about datagrams going as one: the kernel
+// does not know that (before 4.18), they are longer than the way allows, or the
+// device cannot give them checksums.
+func unsegmentable(err error) bool {
+	return err == unix.EINVAL || err == unix.EMSGSIZE || err == unix.EIO || err == unix.EOPNOTSUPP
+}
+
+// pack makes headers for the datagrams from the first-th on.
+func (out *outgoing) pack(first int) []unix.Mmsghdr {
+	n := 0
+	for i := first; i < out.n; i += out.runs[n-1] {
+		run := 1
+		if !out.plain {
+			run = out.run(i)
+		}
+		control, length := &out.from, out.fromLen
+		if run > 1 {
+			control = &out.control[n]
+			copy(control[:], out.from[:length])
+			length += putSegmentSize(control[length:], int(out.vector[i].Len))
+		}
+		h := &out.header[n].Hdr
+		h.Name, h.Namelen = out.to, out.toSize
+		h.Iov = &out.vector[i]
+		h.SetIovlen(run)
+		h.Control = nil
+		if length > 0 {
+			h.Control = &control[0]
+		}
+		h.SetControllen(length)
+		out.runs[n] = run
+		n++
+	}
+	return out.header[:n]
+}
+
+// run returns how many datagrams from the i-th on can go as one: all are equally long,
+// but for the last, which may be shorter.
+func (out *outgoing) run(i int) int {
+	size := out.vector[i].Len
+	total, n := size, 1
+	for size > 0 && i+n < out.n {
+		next := out.vector[i+n].Len
+		if next == 0 || next > size || total+next > maxSegmented {
+			break
+		}
+		total += next
+		n++
+		if next < size {
+			break
+		}
+	}
+	return n
 }
 
 // size returns the length of the i-th datagram in bytes.
@@ -142,7 +211,7 @@ func (out *outgoing) bytes(first, n int) uint64 {
 // mmsg is recvmmsg(2) and sendmmsg(2), never waiting. The error is a bare errno.
 func mmsg(trap uintptr, fd int, headers []unix.Mmsghdr, flags int) (int, error) {
 	for {
-		n, _, errno := unix.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(headers))),
+		n, _, errno := unix.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(headers))),
 			uintptr(len(headers)), uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
 		switch errno {
 		case 0:

@@ -63,6 +63,28 @@ func putLocalAddr(control []byte, addr netip.Addr) int {
 	if addr.Is6() {
 		level, kind, size = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo
 	}
+	data, length := putControl(control, level, kind, size)
+	if addr.Is6() {
+		ip := addr.As16()
+		copy(data, ip[:])
+	} else {
+		ip := addr.As4()
+		copy(data[4:], ip[:])
+	}
+	return length
+}
+
+// putSegmentSize writes the control message that has what is sent leave as datagrams of
+// size bytes (UDP_SEGMENT, udp(7)), and returns its length.
+func putSegmentSize(control []byte, size int) int {
+	data, length := putControl(control, unix.SOL_UDP, unix.UDP_SEGMENT, 2)
+	binary.NativeEndian.PutUint16(data, uint16(size))
+	return length
+}
+
+// putControl writes the header of a control message with size bytes of data, and returns
+// where these go and the length of the whole.
+func putControl(control []byte, level, kind, size int) (data []byte, length int) {
 	control = control[:unix.CmsgSpace(size)]
 	clear(control)
 	word := unix.SizeofCmsghdr - 8
@@ -73,15 +95,7 @@ func putLocalAddr(control []byte, addr netip.Addr) int {
 	}
 	binary.NativeEndian.PutUint32(control[word:], uint32(level))
 	binary.NativeEndian.PutUint32(control[word+4:], uint32(kind))
-	data := control[unix.SizeofCmsghdr:]
-	if addr.Is6() {
-		ip := addr.As16()
-		copy(data, ip[:])
-	} else {
-		ip := addr.As4()
-		copy(data[4:], ip[:])
-	}
-	return len(control)
+	return control[unix.SizeofCmsghdr:], len(control)
 }
 
 // queuedError returns the error that a message of the error queue is about, 0 if

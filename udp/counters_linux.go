@@ -1,74 +1,27 @@
 package udp
 
-import "sync/atomic"
-
-// counters are written by one loop and read by anyone. The padding keeps two
-// loops' counters off one cache line.
-type counters struct {
-	_                                  [64]byte
-	active                             atomic.Int64
-	created, expired, evicted          atomic.Uint64
-	moved, refused, resent             atomic.Uint64
-	datagramsIn, bytesIn               atomic.Uint64
-	datagramsOut, bytesOut             atomic.Uint64
-	noService, noBackend, noDescriptor atomic.Uint64
-	noLocal, notAllowed                atomic.Uint64
-	unreachable, draining, malformed   atomic.Uint64
-	busy, tooLong                      atomic.Uint64
-	sendErrors, receiveErrors          atomic.Uint64
-	_                                  [64]byte
-}
-
-func (c *counters) snapshot() Stats {
-	return Stats{
-		Active:        c.active.Load(),
-		Created:       c.created.Load(),
-		Expired:       c.expired.Load(),
-		Evicted:       c.evicted.Load(),
-		Moved:         c.moved.Load(),
-		Refused:       c.refused.Load(),
-		DatagramsIn:   c.datagramsIn.Load(),
-		BytesIn:       c.bytesIn.Load(),
-		DatagramsOut:  c.datagramsOut.Load(),
-		BytesOut:      c.bytesOut.Load(),
-		Resent:        c.resent.Load(),
-		NoService:     c.noService.Load(),
-		NoBackend:     c.noBackend.Load(),
-		NoLocal:       c.noLocal.Load(),
-		NotAllowed:    c.notAllowed.Load(),
-		NoDescriptor:  c.noDescriptor.Load(),
-		Unreachable:   c.unreachable.Load(),
-		Draining:      c.draining.Load(),
-		Malformed:     c.malformed.Load(),
-		Busy:          c.busy.Load(),
-		TooLong:       c.tooLong.Load(),
-		SendErrors:    c.sendErrors.Load(),
-		ReceiveErrors: c.receiveErrors.Load(),
-	}
-}
-
-func (s *Stats) add(o Stats) {
-	s.Active += o.Active
-	s.Created += o.Created
-	s.Expired += o.Expired
-	s.Evicted += o.Evicted
-	s.Moved += o.Moved
-	s.Refused += o.Refused
-	s.DatagramsIn += o.DatagramsIn
-	s.BytesIn += o.BytesIn
-	s.DatagramsOut += o.DatagramsOut
-	s.BytesOut += o.BytesOut
-	s.Resent += o.Resent
-	s.NoService += o.NoService
-	s.NoBackend += o.NoBackend
-	s.NoLocal += o.NoLocal
-	s.NotAllowed += o.NotAllowed
-	s.NoDescriptor += o.NoDescriptor
-	s.Unreachable += o.Unreachable
-	s.Draining += o.Draining
-	s.Malformed += o.Malformed
-	s.Busy += o.Busy
-	s.TooLong += o.TooLong
-	s.SendErrors += o.SendErrors
-	s.ReceiveErrors += o.ReceiveErrors
+// restore adds what was counted elsewhere, without the gauge.
+func (c *counters) restore(from Stats) {
+	c.created.Add(from.Created)
+	c.expired.Add(from.Expired)
+	c.evicted.Add(from.Evicted)
+	c.moved.Add(from.Moved)
+	c.refused.Add(from.Refused)
+	c.datagramsIn.Add(from.DatagramsIn)
+	c.bytesIn.Add(from.BytesIn)
+	c.datagramsOut.Add(from.DatagramsOut)
+	c.bytesOut.Add(from.BytesOut)
+	c.resent.Add(from.Resent)
+	c.noService.Add(from.NoService)
+	c.noBackend.Add(from.NoBackend)
+	c.noLocal.Add(from.NoLocal)
+	c.notAllowed.Add(from.NotAllowed)
+	c.noDescriptor.Add(from.NoDescriptor)
+	c.unreachable.Add(from.Unreachable)
+	c.draining.Add(from.Draining)
+	c.malformed.Add(from.Malformed)
+	c.busy.Add(from.Busy)
+	c.tooLong.Add(from.TooLong)
+	c.sendErrors.Add(from.SendErrors)
+	c.receiveErrors.Add(from.ReceiveErrors)
 }

@@ -49,7 +49,25 @@
 // A loop has 2 MiB of receive buffers for all its sockets, of which the pages that
 // were ever filled are resident. A datagram costs no allocation.
 //
+// # Handing over
+//
+// On Linux another process can have everything: Freeze says all there is to know of each
+// flow while the loops are halted, and Adopt of a Server there sets it in motion. What
+// was received meanwhile waits in the sockets, of which a frontend keeps its number: the
+// kernel shares clients out among them by that.
+//
+// # Without loops
+//
+// A Server without Loops, as on systems other than Linux, does all of this by
+// goroutines, one datagram at a time, with these differences. An answer leaves from the
+// address that its socket is bound to: listen on each address of a host rather than on
+// all. What is sent again after a refusal is the last datagram, if it had 1,232 bytes or
+// less; answers that wait in the flow's socket at that moment are lost. A frontend and a
+// flow have 64 KiB of buffer each, of which the pages that were ever filled are resident.
+// The least recently active flow of all makes room for descriptors. Nothing can be handed over.
+//
 // # Goroutines
 //
-// The package starts none: all work runs on the loops of Server.Loops.
+// The package starts none for a Server with Loops, on which all work runs. Without, there is one
+// for each frontend and one for each flow, which Unlisten, Close and Shutdown join.
 package udp

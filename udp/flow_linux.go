@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -12,18 +11,15 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// trial is how long a backend that has not answered is sent datagrams one by one:
+// only then do those that it refuses come back as they were.
+const trial = int64(time.Second)
+
+// The directions of flow.plain.
 const (
-	// maxAttempts is how many backends in a row may refuse a flow before it is
-	// given up; as many as a TCP connection is dialled.
-	maxAttempts = 4
-
-	// linger is how long a backend that is gone may answer what it was asked
-	// before, unless the flow is idle sooner.
-	linger = int64(time.Second)
+	toBackend = iota
+	toClient
 )
-
-// errTried means that maxAttempts backends have refused.
-var errTried = errors.New("every backend that was tried refused")
 
 // flowKey tells the flows of a frontend apart.
 type flowKey struct {
@@ -43,9 +39,12 @@ type flow struct {
 	client socket.Name // as the kernel gave it
 	fd     int         // connected to the backend; -1 once closed
 	choice lb.Choice   // not valid while leaving
+	meter  lb.Meter    // of what choice has moved
 
 	tried    *lb.Tried // backends that have refused since the last answer; nil at first
 	attempts int       // how many
+	plain    [2]bool   // datagrams to the backend, and to the client, must go one by one
+	trial    int64     // time until which they do so to the backend; 0 once it has answered
 	lastSize int       // of the datagram sent last, bytes
 
 	active  int64 // time of the last datagram, ns
@@ -80,7 +79,7 @@ func (f *flow) receive(now int64) {
 			continue
 		}
 		f.touch(now)
-		f.attempts, f.tried = 0, nil
+		f.attempts, f.tried, f.trial = 0, nil, 0
 		f.reply(n)
 		if n < slots {
 			return
@@ -93,7 +92,8 @@ func (f *flow) receive(now int64) {
 func (f *flow) reply(n int) {
 	sh := f.ln.shard
 	out := &sh.out
-	out.resetTo(&f.client, f.key.local)
+	out.resetTo(&f.client, f.key.local, f.plain[toClient])
+	defer func() { f.plain[toClient] = out.plain }()
 	for i := range n {
 		out.add(sh.in.payload(i))
 	}
@@ -101,7 +101,9 @@ func (f *flow) reply(n int) {
 		sent, err := out.send(f.ln.fd, first)
 		if sent > 0 {
 			sh.count.datagramsOut.Add(uint64(sent))
-			sh.count.bytesOut.Add(out.bytes(first, sent))
+			bytes := out.bytes(first, sent)
+			sh.count.bytesOut.Add(bytes)
+			f.meter.Add(f.choice, 0, int(bytes))
 			first += sent
 			continue // if some are left, the next call says why
 		}
@@ -125,11 +127,18 @@ func (f *flow) reply(n int) {
 func (f *flow) send(now int64) {
 	sh := f.ln.shard
 	out := &sh.out
+	defer func() {
+		if now >= f.trial {
+			f.plain[toBackend] = out.plain
+		}
+	}()
 	for first := 0; first < out.n; {
 		sent, err := out.send(f.fd, first)
 		if sent > 0 {
 			sh.count.datagramsIn.Add(uint64(sent))
-			sh.count.bytesIn.Add(out.bytes(first, sent))
+			bytes := out.bytes(first, sent)
+			sh.count.bytesIn.Add(bytes)
+			f.meter.Add(f.choice, int(bytes), 0)
 			first += sent
 			f.lastSize = out.size(first - 1)
 			if first == out.n {
@@ -143,6 +152,7 @@ func (f *flow) send(now int64) {
 				sh.count.unreachable.Add(uint64(out.n - first))
 				return
 			}
+			out.plain = true // a trial has begun
 		case err == nil: // stopped for something else, of which the next call tells
 		case err == unix.EMSGSIZE:
 			sh.count.tooLong.Add(1)
@@ -210,6 +220,7 @@ func (f *flow) fail(err error, now int64) bool {
 // next gives c up because of err and returns another choice.
 func (f *flow) next(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.shard.count.refused.Add(1)
+	f.meter.Tell(c)
 	c.Done(err)
 	if f.attempts++; f.attempts >= maxAttempts {
 		return lb.Choice{}, errTried
@@ -230,7 +241,7 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 		err := socket.Connect(f.fd, c.Backend())
 		switch {
 		case err == nil:
-			f.choice = c
+			f.choice, f.trial = c, now+trial
 			return nil
 		case !shortage(err):
 			if c, err = f.next(c, err, now); err != nil {
@@ -250,7 +261,7 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 // sent last are taken: all, in the usual case of one question at a time.
 func (f *flow) resend() {
 	sh := f.ln.shard
-	sh.again.reset()
+	sh.again.reset(true)
 	for i := range sh.quotes.n {
 		p := sh.quotes.payload(i)
 		if len(p) == f.lastSize && refusal(queuedError(sh.quotes.controls(i))) {
@@ -266,7 +277,9 @@ func (f *flow) resend() {
 	}
 	sh.count.resent.Add(uint64(sent))
 	sh.count.datagramsIn.Add(uint64(sent))
-	sh.count.bytesIn.Add(sh.again.bytes(0, sent))
+	bytes := sh.again.bytes(0, sent)
+	sh.count.bytesIn.Add(bytes)
+	f.meter.Add(f.choice, int(bytes), 0)
 }
 
 // touch notes a datagram, in either direction.
@@ -285,6 +298,7 @@ func (f *flow) leave(now int64) {
 		return
 	}
 	sh := f.ln.shard
+	f.meter.Tell(f.choice)
 	f.choice.Done(nil)
 	f.choice = lb.Choice{}
 	f.leaving = now + linger
@@ -332,6 +346,7 @@ func (f *flow) close() {
 	_ = sh.loop.Close(f.fd)
 	f.fd = -1
 	sh.refund()
+	f.meter.Tell(f.choice)
 	f.choice.Done(nil)
 	f.choice = lb.Choice{}
 	if ln.flows[f.key] == f {

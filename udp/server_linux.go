@@ -15,6 +15,8 @@ import (
 
 // state is what a Server has on this platform.
 type state struct {
+	plain goroutines // serve where there are no Loops
+
 	mu        sync.Mutex // guards the following
 	closed    bool
 	shards    []*shard
@@ -27,6 +29,9 @@ type state struct {
 // unix.EADDRINUSE if anyone, this Server included, has the port already; a
 // frontend is listened for once at a time.
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	if s.Loops == nil {
+		return s.plain.listen(s, f, addr)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -122,6 +127,7 @@ func setBuffer(fd, force, plain, size int) {
 // Unlisten closes the sockets and flows of a frontend. One that is not listened
 // for is ignored.
 func (s *Server) Unlisten(f lb.Frontend) {
+	s.plain.unlisten(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unlisten(s.listeners[f])
@@ -143,6 +149,7 @@ func (s *Server) unlisten(group []*listener) {
 // is for those that only receive. Call it after lb.Balancer.Update; it does not
 // wait.
 func (s *Server) TableChanged() {
+	s.plain.tableChanged(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sh := range s.shards {
@@ -154,6 +161,9 @@ func (s *Server) TableChanged() {
 // first, the rest is cut off and the error says how many they were. In any case
 // the Server is closed in the end.
 func (s *Server) Shutdown(ctx context.Context) error {
+	if s.Loops == nil {
+		return s.plain.shutdown(ctx)
+	}
 	s.mu.Lock()
 	s.closed = true
 	shards := s.shards
@@ -177,6 +187,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Close closes every socket and flow. It may be called more than once, also while
 // Shutdown waits, which then returns.
 func (s *Server) Close() {
+	s.plain.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -190,7 +201,7 @@ func (s *Server) Close() {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var sum Stats
+	sum := s.plain.count.snapshot() // zero if there are loops
 	for _, sh := range s.shards {
 		sum.add(sh.count.snapshot())
 	}

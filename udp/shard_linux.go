@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"errors"
 	"net/netip"
 	"sync/atomic"
 
@@ -137,23 +136,6 @@ func (sh *shard) refund() {
 	}
 }
 
-// reason returns the counter for datagrams that err keeps from a backend.
-func (sh *shard) reason(err error) *atomic.Uint64 {
-	switch {
-	case errors.Is(err, lb.ErrNoService):
-		return &sh.count.noService
-	case errors.Is(err, lb.ErrNoBackend):
-		return &sh.count.noBackend
-	case errors.Is(err, lb.ErrNoLocalBackend):
-		return &sh.count.noLocal
-	case errors.Is(err, lb.ErrNotAllowed):
-		return &sh.count.notAllowed
-	case errors.Is(err, errTried):
-		return &sh.count.unreachable
-	}
-	return &sh.count.noDescriptor
-}
-
 // listener is one frontend's socket on one loop, and the flows that came by it.
 type listener struct {
 	shard    *shard
@@ -217,7 +199,7 @@ func (ln *listener) forward(n int, now int64) {
 			continue
 		}
 		f, dropped := ln.flow(&keys[i], &sh.in.name[i], now)
-		sh.out.reset()
+		sh.out.reset(f == nil || f.plain[toBackend] || now < f.trial)
 		for j := i; j < n; j++ {
 			if !handled[j] && (j == i || keys[j] == keys[i]) {
 				handled[j] = true
@@ -247,7 +229,7 @@ func (ln *listener) flow(key *flowKey, client *socket.Name, now int64) (*flow, *
 	}
 	f, err := ln.open(key, client, now)
 	if err != nil {
-		return nil, sh.reason(err)
+		return nil, sh.count.reason(err)
 	}
 	return f, nil
 }

@@ -45,14 +45,31 @@ func (h *Host) WhoTCP(address string) (*Server, error) {
 // On a host with several addresses give it one of them: a reply leaves from the
 // address that the kernel picks, not from the one that was asked.
 func (h *Host) EchoUDP(address string) (*Server, error) {
-	return h.serveUDP(address, func(request []byte) []byte { return request })
+	return h.serveUDP(address, func(request []byte, _ netip.AddrPort) []byte { return request })
 }
 
 // WhoUDP answers each datagram with the host's name. See [Host.EchoUDP] about
 // addresses.
 func (h *Host) WhoUDP(address string) (*Server, error) {
 	name := []byte(h.Name)
-	return h.serveUDP(address, func([]byte) []byte { return name })
+	return h.serveUDP(address, func([]byte, netip.AddrPort) []byte { return name })
+}
+
+// PeerTCP is [Host.WhoTCP] that also tells the client which address it is seen from:
+// "name address\n".
+func (h *Host) PeerTCP(address string) (*Server, error) {
+	return h.serveTCP(address, func(c net.Conn) {
+		io.WriteString(c, h.Name+" "+c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().String()+"\n")
+		c.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, c)
+	})
+}
+
+// PeerUDP is the same for datagrams. See [Host.EchoUDP] about addresses.
+func (h *Host) PeerUDP(address string) (*Server, error) {
+	return h.serveUDP(address, func(_ []byte, from netip.AddrPort) []byte {
+		return []byte(h.Name + " " + from.Addr().Unmap().String())
+	})
 }
 
 // Close stops listening, closes the connections being served, and waits for the
@@ -111,7 +128,7 @@ func (s *Server) accept(ln net.Listener, handle func(net.Conn)) {
 	}
 }
 
-func (h *Host) serveUDP(address string, answer func([]byte) []byte) (*Server, error) {
+func (h *Host) serveUDP(address string, answer func(request []byte, from netip.AddrPort) []byte) (*Server, error) {
 	pc, err := h.ListenPacket(context.Background(), "udp", address)
 	if err != nil {
 		return nil, err
@@ -126,7 +143,7 @@ func (h *Host) serveUDP(address string, answer func([]byte) []byte) (*Server, er
 				return
 			}
 			if err == nil {
-				conn.WriteToUDPAddrPort(answer(buf[:n]), from) // lost, as datagrams may be
+				conn.WriteToUDPAddrPort(answer(buf[:n], from), from) // lost, as datagrams may be
 			}
 		}
 	})

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 )
 
 const (
@@ -27,13 +28,26 @@ const (
 	// runs as it is compiled here, under the race detector too.
 	programVar = "SLUICE_TEST_PROGRAM"
 
-	patience = 20 * time.Second // how long a test waits for what must happen
-	webIP    = "10.96.0.80"
-	webAddr  = webIP + ":80"
-	dnsAddr  = "10.96.0.10:53"
+	webIP   = "10.96.0.80"
+	webAddr = webIP + ":80"
+	dnsAddr = "10.96.0.10:53"
 )
 
+// inVM says that the tests run in the machine of bench/vm.
+var inVM = os.Getenv("SLUICE_VM") == "1"
+
+// patience is how long a test waits for what must happen.
+var patience = 20 * time.Second
+
 func TestMain(m *testing.M) {
+	if root := os.Getenv(rootVar); root != "" {
+		err := enter(root) // does not return if it succeeds
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if inVM {
+		patience *= 4
+	}
 	if os.Getenv(programVar) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}
@@ -45,10 +59,15 @@ type lab struct {
 	*testbed.Testbed
 	t      *testing.T
 	dir    string
-	limit  int // RLIMIT_NOFILE of the program; 0 for the test's own
+	limit  int      // RLIMIT_NOFILE of the program; 0 for the test's own
+	root   string   // of the image that the program runs in; empty for none
+	path   string   // where it looks for programs there
+	mode   string   // --proxy-mode; empty for the default
+	env    []string // of the program, besides the test's own
 	cmd    *testbed.Cmd
 	exited chan struct{}
 	log    buffer
+	file   *os.File // where the log goes instead, if successors write it too
 }
 
 // buffer is a bytes.Buffer for one writer and readers meanwhile.
@@ -90,6 +109,31 @@ func newLab(t *testing.T, cfg testbed.Config) *lab {
 	return l
 }
 
+// needMode skips a test that needs ip_vs where the kernel has none, or fails it if
+// SLUICE_REQUIRE_IPVS is 1, as with make test-vm.
+func needMode(t *testing.T, mode string) {
+	t.Helper()
+	if mode != "ipvs" {
+		return
+	}
+	switch err := ipvs.Present(t.Context()); {
+	case err == nil:
+	case os.Getenv("SLUICE_REQUIRE_IPVS") == "1":
+		t.Fatalf("cannot test: %v", err)
+	default:
+		t.Skipf("NOT TESTED: %v (make test-vm tests it; SLUICE_REQUIRE_IPVS=1 makes this a failure)", err)
+	}
+}
+
+// virtualServers is what ipvsadm says of the node, without counts; nothing where the
+// kernel has no ip_vs.
+func (l *lab) virtualServers() string {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		return ""
+	}
+	return l.output("ipvsadm", "-Sn")
+}
+
 // command is the program on the node, not started.
 func (l *lab) command(args ...string) *testbed.Cmd {
 	name, argv := os.Args[0], args
@@ -99,6 +143,10 @@ func (l *lab) command(args ...string) *testbed.Cmd {
 	}
 	cmd := l.Node.Command(context.Background(), name, argv...)
 	cmd.Env = append(os.Environ(), programVar+"=1")
+	if l.root != "" {
+		cmd.Env = append(cmd.Env, rootVar+"="+l.root, manifestsVar+"="+l.dir, "PATH="+l.path)
+	}
+	cmd.Env = append(cmd.Env, l.env...)
 	return cmd
 }
 
@@ -107,8 +155,14 @@ func (l *lab) command(args ...string) *testbed.Cmd {
 func (l *lab) start(args ...string) {
 	l.t.Helper()
 	l.log.reset()
+	if l.mode != "" {
+		args = append([]string{"--proxy-mode", l.mode}, args...)
+	}
 	cmd := l.command(append([]string{"--manifests", l.dir}, args...)...)
 	cmd.Stdout, cmd.Stderr = &l.log, &l.log
+	if l.file != nil {
+		cmd.Stdout, cmd.Stderr = l.file, l.file
+	}
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}

@@ -79,6 +79,25 @@ func expected(k kind, from origin, policy string, e endpoints) outcome {
 	return outcomes[policy][e]
 }
 
+// keepsSource reports whether the endpoint sees the client's own address, which is that
+// of the node otherwise. In user space it never does. In the kernel, as with
+// kube-proxy, what comes from elsewhere must be answered through this node, unless
+// policy Local keeps it here; and a pod of this node is answered through it anyway. An
+// endpoint that gets to itself sees the node in any case.
+func keepsSource(mode string, k kind, from origin, policy string) bool {
+	switch {
+	case mode == "userspace", mode == "winuserspace":
+		return false
+	case k == clusterIP:
+		return from == aPod || from == endpoint
+	}
+	return policy == "Local"
+}
+
+func isOf(h *testbed.Host, addr string) bool {
+	return addr == h.Addr4.String() || addr == h.Addr6.String()
+}
+
 // cell is one Service of the matrix, in one protocol and family.
 type cell struct {
 	n         int // numbers addresses and ports
@@ -205,12 +224,37 @@ func askOnce(from *testbed.Host, protocol string, addr netip.AddrPort) (answer s
 	return strings.TrimSpace(string(buf[:n]))
 }
 
+// expectedDirect is expected in mode winuserspace, where nothing can be dropped before it
+// is accepted: the host has the address, and answers for itself. So what a packet
+// filter would drop is refused where nobody listens. Where we listen, for the
+// clients of this node, a connection from elsewhere is accepted and reset, and a
+// datagram comes to nothing.
+func expectedDirect(k kind, from origin, policy string, e endpoints, protocol string) outcome {
+	want := expected(k, from, policy, e)
+	if want == dropped && (k == clusterIP || protocol == "TCP") {
+		return refused
+	}
+	return want
+}
+
+// TestMatrix holds for each data path.
 func TestMatrix(t *testing.T) {
+	for _, mode := range []string{"userspace", "iptables", "ipvs", "winuserspace"} {
+		t.Run(mode, func(t *testing.T) { testMatrix(t, mode) })
+	}
+}
+
+func testMatrix(t *testing.T, mode string) {
+	needMode(t, mode)
 	l := newLab(t, testbed.Config{RemotePods: 1})
+	if mode == "winuserspace" {
+		l.winuserspace()
+		defer l.untouched()
+	}
 	for _, pod := range append(slices.Clone(l.Pods), l.RemotePods...) {
-		keep(t)(pod.WhoTCP(":8080"))
-		keep(t)(pod.WhoUDP(netip.AddrPortFrom(pod.Addr4, 8080).String()))
-		keep(t)(pod.WhoUDP(netip.AddrPortFrom(pod.Addr6, 8080).String()))
+		keep(t)(pod.PeerTCP(":8080"))
+		keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 8080).String()))
+		keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr6, 8080).String()))
 	}
 	var cells []cell
 	for _, protocol := range []string{"TCP", "UDP"} {
@@ -225,7 +269,7 @@ func TestMatrix(t *testing.T) {
 		}
 	}
 	l.write("node.yaml", nodeManifest)
-	l.start("--hostname-override", "node")
+	l.start("--hostname-override", "node", "--proxy-mode", mode)
 
 	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0]}
 	slots := make(chan struct{}, 64) // so many clients at a time
@@ -237,9 +281,15 @@ func TestMatrix(t *testing.T) {
 					slots <- struct{}{}
 					defer func() { <-slots }()
 					want := expected(k, from, c.policy, c.endpoints)
+					if mode == "winuserspace" {
+						want = expectedDirect(k, from, c.policy, c.endpoints, c.protocol)
+					}
 					seen := map[string]bool{}
 					for range max(1, 2*len(strings.Fields(string(want)))) {
-						got := askOnce(host, c.protocol, c.address(l, k))
+						got, source, _ := strings.Cut(askOnce(host, c.protocol, c.address(l, k)), " ")
+						if source != "" && keepsSource(mode, k, from, c.policy) != isOf(host, source) && from != theNode && got != host.Name {
+							t.Errorf("%s of %s asked from %s: %s sees %s; want the client's own address: %v", k, c.name(), from, got, source, keepsSource(mode, k, from, c.policy))
+						}
 						if !slices.Contains(strings.Fields(string(want)), got) {
 							t.Errorf("%s of %s asked from %s: %q, want %q", k, c.name(), from, got, want)
 							return

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
@@ -106,17 +107,30 @@ func furnishNode(t *testing.T) {
 	}
 }
 
-// setAddress gives the node an address, or takes it away.
+// setAddress gives the node an address, or takes it away. An IPv6 address works only
+// when a thread of the kernel has got round to its route (addrconf_dad_work in
+// net/ipv6/addrconf.c, 6.18), and what is sent there sooner is lost.
 func setAddress(ip netip.Addr, add bool) error {
 	link, err := netlink.LinkByName("model0")
 	if err != nil {
 		return err
 	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Flags: syscall.IFA_F_NODAD}
-	if add {
-		return netlink.AddrAdd(link, addr)
+	if !add {
+		return netlink.AddrDel(link, addr)
 	}
-	return netlink.AddrDel(link, addr)
+	if err := netlink.AddrAdd(link, addr); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // a pause between two looks
+		routes, err := netlink.RouteGet(addr.IP)
+		if err == nil && len(routes) == 1 && routes[0].Type == syscall.RTN_LOCAL {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not the node's own after 10 s: %v, %v", ip, routes, err)
+		}
+	}
 }
 
 // serveEndpoint answers on both target ports of an endpoint with what was asked.
@@ -176,6 +190,7 @@ type modelRun struct {
 	listed []netip.Prefix
 	dir    string
 	p      *program
+	source *manifests // of p
 	log    buffer
 
 	own       [2]bool                    // which of nodeOwn the node has
@@ -220,8 +235,12 @@ func (r *modelRun) start() {
 	cfg, err := config.Parse(append(r.flags, "--hostname-override", "node", "--udp-timeout", "1h",
 		"--healthz-bind-address", "", "--metrics-bind-address", ""))
 	check(r.t, err)
-	r.p = &program{cfg: cfg, log: newLogger(&r.log, 0)}
-	check(r.t, r.p.start())
+	r.p = &program{cfg: cfg, log: newLogger(&r.log, cfg, zap.NewAtomicLevelAt(zap.InfoLevel)), next: new(succession)}
+	r.source, err = newManifests(cfg.Manifests, r.p.log)
+	check(r.t, err)
+	r.p.source = r.source
+	check(r.t, r.p.open(r.t.Context()))
+	check(r.t, r.p.begin(r.t.Context(), r.p.desired(r.source.last.Load().Objects)))
 	if r.noSets {
 		r.p.agent.IPv4.Steer, r.p.agent.IPv6.Steer = &redirect.IPTables{NoIPSet: true}, &redirect.IPTables{IPv6: true, NoIPSet: true}
 	}
@@ -310,7 +329,7 @@ func (r *modelRun) changeAround() {
 // apply has the program read the folder and bring it into force.
 func (r *modelRun) apply() {
 	r.settle()
-	result, _ := r.p.loader.Load()
+	result, _ := r.source.loader.Load()
 	var late []string
 	for _, problem := range result.Problems {
 		late = append(late, filepath.Base(problem.File))

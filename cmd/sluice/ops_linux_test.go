@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
@@ -20,46 +23,52 @@ var counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
 // traces is everything that rules and sets of the node say.
 func (l *lab) traces() string {
-	return counters.ReplaceAllString(l.output("iptables-save")+l.output("ip6tables-save"), "") + l.output("ipset", "save")
+	rules := counters.ReplaceAllString(l.output("iptables-save")+l.output("ip6tables-save"), "")
+	return rules + l.output("ipset", "save") + l.output("ip", "-brief", "addr") + l.virtualServers()
 }
 
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
 // one that has rules of others.
 func TestCleanupLeavesNothing(t *testing.T) {
-	for _, foreign := range []bool{false, true} {
-		t.Run(fmt.Sprintf("foreign rules %v", foreign), func(t *testing.T) {
-			l := newLab(t, testbed.Config{})
-			if foreign {
-				l.output("iptables", "-t", "nat", "-N", "KUBE-SERVICES")
-				l.output("iptables", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
-				l.output("iptables", "-A", "INPUT", "-s", "198.51.100.9", "-j", "DROP")
-				l.output("ipset", "create", "theirs", "hash:ip")
+	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
+		for _, foreign := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, foreign rules %v", mode, foreign), func(t *testing.T) { testCleanup(t, mode, foreign) })
+		}
+	}
+}
+
+func testCleanup(t *testing.T, mode string, foreign bool) {
+	needMode(t, mode)
+	l := newLab(t, testbed.Config{})
+	if foreign {
+		l.output("iptables", "-t", "nat", "-N", "KUBE-SERVICES")
+		l.output("iptables", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
+		l.output("iptables", "-A", "INPUT", "-s", "198.51.100.9", "-j", "DROP")
+		l.output("ipset", "create", "theirs", "hash:ip")
+	}
+	before := l.traces()
+	l.serveWeb()
+	l.serveDNS()
+	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		l.start("--proxy-mode", mode)
+		if _, err := who(l.Client, webAddr); err != nil {
+			t.Fatal(err)
+		}
+		l.signal(end)
+		if code := l.wait(); end == syscall.SIGTERM && code != 0 {
+			t.Errorf("exit code %d after SIGTERM, want 0", code)
+		}
+		if l.traces() == before {
+			t.Error("the program left no rule: the test tests nothing")
+		}
+		for range 2 { // the second finds nothing to do
+			if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("--cleanup = %v, %s", err, out)
 			}
-			before := l.traces()
-			l.serveWeb()
-			l.serveDNS()
-			for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-				l.start()
-				if _, err := who(l.Client, webAddr); err != nil {
-					t.Fatal(err)
-				}
-				l.signal(end)
-				if code := l.wait(); end == syscall.SIGTERM && code != 0 {
-					t.Errorf("exit code %d after SIGTERM, want 0", code)
-				}
-				if l.traces() == before {
-					t.Error("the program left no rule: the test tests nothing")
-				}
-				for range 2 { // the second finds nothing to do
-					if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
-						t.Errorf("--cleanup = %v, %s", err, out)
-					}
-				}
-				if after := l.traces(); after != before {
-					t.Errorf("after %v and --cleanup:\n%s\nbefore the first start:\n%s", end, after, before)
-				}
-			}
-		})
+		}
+		if after := l.traces(); after != before {
+			t.Errorf("after %v and --cleanup:\n%s\nbefore the first start:\n%s", end, after, before)
+		}
 	}
 }
 
@@ -216,6 +225,7 @@ func TestBadInput(t *testing.T) {
 		l.write(name, docs...)
 		return filepath.Join(l.dir, name)
 	}
+	before := l.traces()
 	for _, test := range []struct {
 		name string
 		args []string
@@ -244,7 +254,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: a stack trace is no answer:\n%s", test.name, out)
 		}
 	}
-	if l.traces() != counters.ReplaceAllString(l.output("iptables-save"), "") {
+	if l.traces() != before {
 		t.Error("a start that failed left something in the kernel")
 	}
 }
@@ -272,8 +282,8 @@ func TestTakenPorts(t *testing.T) {
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
 	for port, args := range map[string][]string{
-		"10256": nil,
-		"10249": nil,
+		"10256": {"--bind-address-hard-fail"},
+		"10249": {"--bind-address-hard-fail"},
 		"31000": {"--proxy-port-range", "31000-31000"},
 	} {
 		ln, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:"+port)
@@ -285,5 +295,72 @@ func TestTakenPorts(t *testing.T) {
 			t.Errorf("with port %s taken: %v, %s", port, err, out)
 		}
 		ln.Close()
+	}
+}
+
+// TestOnlyOneSteers: a second Sluice on the host, and a --cleanup, end with one sentence
+// and disturb nothing; when the first has been told to end, there is room for the next.
+func TestOnlyOneSteers(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start()
+	rules := l.traces()
+	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
+		out, err := l.command(args...).CombinedOutput()
+		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first\n", l.cmd.Process.Pid)
+		if exitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
+			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
+		}
+		if name, err := who(l.Client, webAddr); err != nil || name == "" {
+			t.Errorf("after %v beside it: %q, %v", args, name, err)
+		}
+	}
+	if l.traces() != rules {
+		t.Error("the rules are others than before")
+	}
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	l.start()
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("after the first was killed: %q, %v", name, err)
+	}
+}
+
+// TestNameIsTaken: a user who may not steer cannot keep others from it.
+func TestNameIsTaken(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	const nobody = 65534
+	const same = ^uintptr(0)
+	become := func(uid uintptr) error { // by this thread alone, which Do has locked
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uid, same); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	var squatted claim
+	if err := l.Node.Do(func() (err error) {
+		if err := become(nobody); err != nil {
+			return err
+		}
+		squatted, err = newClaim()
+		return errors.Join(err, become(uintptr(os.Getuid())))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer squatted.release()
+	l.start()
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("beside a squatter: %q, %v", name, err)
+	}
+}
+
+// TestNotOurAddress: an address to listen on that the node does not have is named.
+func TestNotOurAddress(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	out, err := l.command("--manifests", l.dir, "--bind-address", "198.51.100.9").CombinedOutput()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if last := lines[len(lines)-1]; exitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
+		t.Errorf("%v: %q names no flag or no fix", err, last)
 	}
 }

@@ -9,86 +9,200 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// startTimeout bounds the first writing of rules, which may wait for the xtables lock.
-const startTimeout = time.Minute
+// startTimeout bounds the first writing of rules, which may wait for the xtables lock
+// and be that of ten thousand Services.
+const startTimeout = 3 * time.Minute
 
 // program is the rooms of one running Sluice.
 type program struct {
-	cfg config.Config
-	log *zap.Logger
+	cfg   config.Config
+	log   *zap.Logger
+	level zap.AtomicLevel // of log
 
-	loader    *manifest.Loader
-	manifests atomic.Pointer[manifest.Result]
-	loops     *eventloop.Group
-	budget    eventloop.Budget
-	tcp       *tcp.Server
-	udp       *udp.Server
-	agent     *agent.Agent
-	convert   kube.Converter
-	checks    status.ServiceChecks // this and convert are of the goroutine that calls desired
-	http      []*status.Server
-	primary   atomic.Pointer[[]netip.Addr] // by which others know the node, from its Node object
-	stopping  atomic.Bool
+	source   source
+	loops    *eventloop.Group
+	budget   eventloop.Budget
+	tcp      *tcp.Server
+	udp      *udp.Server
+	sctp     *sctp.Server
+	agent    *agent.Agent
+	convert  kube.Converter
+	checks   status.ServiceChecks // this and convert are of the goroutine that calls desired
+	http     []*status.Server
+	primary  atomic.Pointer[[]netip.Addr] // by which others know the node, from its Node object
+	eligible atomic.Bool                  // load balancers may send connections to this node
+	events   events.Recorder
+	steerers []*redirect.IPTables              // of the address families that are served
+	steered  []metrics.Family                  // the same, for metrics
+	services atomic.Pointer[[]*corev1.Service] // of the last conversion
+	stopping atomic.Bool
+	next     *succession
+	before   uint16 // where rules that were there at the start send TCP, 0 for nowhere
+	claim    claim  // held while rules may be written
+
+	background sync.WaitGroup
 }
 
 // serve runs until stop is closed. An error is one of the start: by then nothing
 // is left running, and no traffic has been steered that was not before.
-func serve(cfg config.Config, log *zap.Logger, stop <-chan struct{}) error {
-	p := &program{cfg: cfg, log: log}
-	if err := p.start(); err != nil {
-		return errors.Join(err, p.close())
-	}
+func serve(cfg config.Config, log *zap.Logger, level zap.AtomicLevel, stop <-chan struct{}, next *succession) error {
+	p := &program{cfg: cfg, log: log, level: level, next: next}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var background sync.WaitGroup
-	background.Go(func() { p.agent.Run(ctx) })
-	background.Go(func() { p.watch(ctx) })
+	if serving, err := p.start(ctx, stop); !serving {
+		cancel()
+		p.background.Wait()
+		return errors.Join(err, p.close())
+	}
+	p.background.Go(func() { p.agent.Run(ctx) })
+	if p.claim == 0 { // everything was taken over
+		p.background.Go(func() { p.inheritClaim(ctx) })
+	}
 	log.Info("serving", zap.String("version", version), zap.String("mode", cfg.Mode),
 		zap.Int("service ports", p.agent.Status().Services), zap.Int("loops", cfg.Loops),
 		zap.Uint16("tcp proxy port", p.agent.TCPPort), zap.Int64("descriptors for connections", p.budget.Limit))
 
+	p.next.serve(ctx, &p.background)
 	<-stop
+	p.next.close()
 	p.stopping.Store(true) // probes fail from now on, so that others send no more
 	cancel()
-	background.Wait()
+	p.background.Wait()
+	if !cfg.CleanupOnExit {
+		p.claim.release() // the next may start while this one drains
+	}
 	p.drain()
 	if err := p.close(); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
-	log.Info("stopped; the rules stay for the next start, sluice --cleanup removes them")
+	if cfg.CleanupOnExit {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := removeTraces(ctx); err != nil {
+			return fmt.Errorf("clean up: %w", err)
+		}
+		log.Info("stopped; every rule and address is removed")
+		return nil
+	}
+	log.Info("stopped; rules and addresses stay for the next start, sluice --cleanup removes them")
 	return nil
 }
 
-// start brings everything up, what can fail for a reason of the configuration first.
-func (p *program) start() error {
-	objects, err := p.load()
+// start brings everything up, what can fail for a reason of the configuration first,
+// and waits for the first Services, be it for long. It returns false if there was an
+// error, or stop was closed meanwhile.
+func (p *program) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
+	if p.source, err = newSource(p.cfg, p.log); err != nil {
+		return false, err
+	}
+	if err := p.next.find(p); err != nil {
+		return false, err
+	}
+	if err := p.open(ctx); err != nil {
+		return false, err
+	}
+	first := make(chan agent.Desired, 1)
+	p.background.Go(func() {
+		submit := func(d agent.Desired) { first <- d }
+		p.source.Run(ctx, func(o kube.Objects) {
+			submit(p.desired(o))
+			submit = p.agent.Submit
+		})
+	})
+	select {
+	case <-stop:
+		return false, nil
+	case desired := <-first:
+		ctx, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err := p.begin(ctx, desired); err != nil {
+			return false, err
+		}
+		return true, nil
+	}
+}
+
+// begin begins to serve: with what a running process has, or afresh.
+func (p *program) begin(ctx context.Context, desired agent.Desired) error {
+	ipv4, ipv6 := p.agent.IPv4, p.agent.IPv6
+	taken, err := p.next.take(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	if taken {
+		p.keepTCP(ipv4, ipv6)
+		p.agent.Submit(desired) // what was taken over is served until that is in force
+		return nil
+	}
+	if p.claim, err = awaitClaim(ctx, claimPatience); err != nil {
+		return err
+	}
+	// Rules of a process that has crashed steer clients to the port as soon as it is open.
+	p.agent.Prime(desired)
+	p.agent.TCPPort, err = p.listenTCP(ipv4, ipv6)
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", p.cfg.BindAddress, err)
+	case err != nil:
+		return err
+	}
+	if err := p.agent.Apply(ctx, desired); err != nil {
+		return fmt.Errorf("apply the first Services: %w", err)
+	}
+	return nil
+}
+
+// keepTCP goes on with the TCP proxy port that was taken over, unless this process is
+// to listen elsewhere: then there is another, and the old one stays open for
+// what is steered there until the rules are written.
+func (p *program) keepTCP(families ...agent.Family) {
+	fits := p.cfg.ProxyPortRange.Contains(p.agent.TCPPort)
+	for _, f := range families {
+		fits = fits && (f.Steer == nil || p.tcp.Listens(netip.AddrPortFrom(f.Bind, p.agent.TCPPort)))
+	}
+	if fits {
+		return
+	}
+	port, err := p.listenTCP(families...)
+	if err != nil {
+		p.log.Error("the TCP proxy port stays where it was", zap.Error(err))
+		return
+	}
+	for _, f := range families {
+		p.agent.Retired = append(p.agent.Retired, netip.AddrPortFrom(f.Bind, p.agent.TCPPort))
+	}
+	p.agent.TCPPort = port
+}
+
+// open opens all that is needed to serve.
+func (p *program) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	ipv4, ipv6, err := p.families(ctx)
 	if err != nil {
 		return err
 	}
-	if p.loops, err = eventloop.NewGroup(p.cfg.Loops); err != nil {
+	if p.loops, err = newLoops(p.cfg.Loops); err != nil {
 		return err
 	}
 	if p.budget.Limit, err = descriptorLimit(); err != nil {
@@ -97,34 +211,56 @@ func (p *program) start() error {
 	balancer := &lb.Balancer{Seed: uint64(time.Now().UnixNano())}
 	p.tcp = &tcp.Server{Loops: p.loops, LB: balancer, OriginalDst: redirect.OriginalDst, Descriptors: &p.budget}
 	p.udp = &udp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, IdleTimeout: p.cfg.UDPTimeout}
-	port, err := p.listenTCP(ipv4, ipv6)
-	if err != nil {
+	if p.sctp, err = p.newSCTP(balancer); err != nil {
 		return err
 	}
-	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, IPv4: ipv4, IPv6: ipv6, TCPPort: port,
+	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
 		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
-		VerifyEvery: p.cfg.SyncPeriod, Log: p.log}
-	p.checks.Healthy = p.healthy
+		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, Log: p.log}
+	if p.events, err = p.newRecorder(); err != nil {
+		return err
+	}
+	p.checks.Healthy, p.checks.Failed = p.healthy, p.tellCheck
 	if err := p.serveHTTP(); err != nil {
 		return err
 	}
-	p.tuneConntrack()
-	if err := p.agent.Apply(ctx, p.desired(objects)); err != nil {
-		return fmt.Errorf("apply the first Services: %w", err)
+	p.events.Record(events.Starting())
+	if p.cfg.Mode == config.ModeWinUserspace {
+		p.log.Debug("conntrack is left as it is: nothing is steered")
+	} else if err := tuneConntrack(p.cfg, p.log); err != nil { // a host that does not let us is served as it is
+		p.log.Warn("conntrack is not set up as asked for", zap.Error(err))
 	}
 	return nil
+}
+
+// newSCTP makes the SCTP server. An engine that is asked for is tried now; else the
+// first SCTP Service decides, since to ask the kernel for SCTP is to load its module.
+func (p *program) newSCTP(balancer *lb.Balancer) (*sctp.Server, error) {
+	s := &sctp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, Engine: p.cfg.SCTPEngine,
+		OnEngine: func(engine sctp.Engine, why string) {
+			p.log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("why", why))
+		}}
+	if p.cfg.SCTPEngine != sctp.Auto {
+		if err := s.Choose(); err != nil {
+			return nil, fmt.Errorf("--sctp-engine=%s: %w", p.cfg.SCTPEngine, err)
+		}
+	}
+	return s, nil
 }
 
 // families finds out how each address family can be steered. IPv4 has to be, IPv6
 // is left alone, with a warning, where the host has none.
 func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err error) {
+	if p.cfg.Mode == config.ModeWinUserspace {
+		return p.addressFamilies()
+	}
 	bind := func(unspecified netip.Addr) netip.Addr {
 		if p.cfg.BindAddress.Is6() == unspecified.Is6() {
 			return p.cfg.BindAddress
 		}
 		return unspecified
 	}
-	family := func(t *redirect.IPTables, unspecified netip.Addr) (agent.Family, error) {
+	family := func(name string, t *redirect.IPTables, unspecified netip.Addr) (agent.Family, error) {
 		t.BindAddr = bind(unspecified)
 		facts, err := t.Probe(ctx)
 		if err != nil {
@@ -133,39 +269,56 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 		for _, warning := range facts.Warnings {
 			p.log.Warn("iptables", zap.String("warning", warning))
 		}
+		if p.before == 0 {
+			p.before = t.SteeredPort()
+		}
 		p.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
-		return agent.Family{Steer: t, Bind: t.BindAddr}, nil
+		p.steerers = append(p.steerers, t)
+		p.steered = append(p.steered, metrics.Family{Name: name, Stats: t.Stats})
+		f := agent.Family{Steer: t, Bind: t.BindAddr}
+		p.engines(ctx, &f, t.IPv6)
+		return f, nil
 	}
-	if ipv4, err = family(&redirect.IPTables{}, netip.IPv4Unspecified()); err != nil {
+	if ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified()); err != nil {
 		return ipv4, ipv6, err
 	}
-	ipv6, err = family(&redirect.IPTables{IPv6: true}, netip.IPv6Unspecified())
+	ipv6, err = family("IPv6", &redirect.IPTables{IPv6: true}, netip.IPv6Unspecified())
 	if err != nil {
 		p.log.Warn("IPv6 Services are not served", zap.Error(err))
 	}
 	return ipv4, ipv6, nil
 }
 
-// tuneConntrack sets what steered packets need. A host that does not let us is
-// served as it is.
-func (p *program) tuneConntrack() {
-	warnings, err := p.cfg.Conntrack.Apply()
+// loadConntrack has the kernel load what rules need, by trying some: on a node on which
+// nobody has written any yet there are no settings of conntrack.
+func loadConntrack(log *zap.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if _, err := new(redirect.IPTables).Probe(ctx); err != nil {
+		log.Warn("rules cannot be written here", zap.Error(err))
+	}
+}
+
+// tuneConntrack sets what steered packets need.
+func tuneConntrack(cfg config.Config, log *zap.Logger) error {
+	warnings, err := cfg.Conntrack.Apply()
 	for _, warning := range warnings {
-		p.log.Warn("conntrack", zap.String("warning", warning))
+		log.Warn("conntrack", zap.String("warning", warning))
 	}
-	if err != nil {
-		p.log.Warn("conntrack is not set up as asked for", zap.Error(err))
-	}
+	return err
 }
 
 // desired converts objects, and serves the health checks that they ask for.
 func (p *program) desired(objects kube.Objects) agent.Desired {
+	p.services.Store(&objects.Services)
 	r := p.convert.Convert(objects, kube.Options{
 		ServiceProxyName: p.cfg.ServiceProxyName,
-		Facts:            kube.Facts{NodeName: p.cfg.NodeName, Zone: p.cfg.NodeZone, Node: lb.Node{PodCIDRs: p.cfg.PodCIDRs}},
+		Facts:            kube.Facts{NodeName: p.cfg.NodeName, Zone: p.cfg.NodeZone, Node: lb.Node{PodCIDRs: p.cfg.Pods()}},
 	})
 	primary := r.Facts.Addresses
 	p.primary.Store(&primary)
+	// Without a Node manifest nothing speaks against it; a cluster has a Node.
+	p.eligible.Store(!r.Facts.Leaving && (r.Facts.Known || !p.cfg.FromAPI()))
 	wanted := make(map[netip.AddrPort]status.ServiceHealth)
 	if local, err := localAddrs(); err == nil {
 		for _, c := range r.HealthChecks {
@@ -177,9 +330,9 @@ func (p *program) desired(objects kube.Objects) agent.Desired {
 		}
 	}
 	if err := p.checks.Sync(wanted); err != nil {
-		p.log.Warn("a health check of a Service is not served", zap.Error(err))
+		p.log.Warn("a health check of a Service did not end well", zap.Error(err))
 	}
-	return agent.Desired{Services: r.Services, Node: r.Facts.Node}
+	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Changes: changes(r.Changes)}
 }
 
 // nodePorts returns where node ports listen, given the node's addresses.
@@ -188,7 +341,7 @@ func (p *program) nodePorts(local []netip.Addr) []netip.Addr {
 	if known := p.primary.Load(); known != nil {
 		primary = *known
 	}
-	return p.cfg.NodePorts.Resolve(local, primary)
+	return listenable(p.cfg.NodePorts.Resolve(local, primary), local)
 }
 
 // localAddrs returns the addresses of the node, sorted. Link-local ones are left
@@ -206,37 +359,6 @@ func localAddrs() ([]netip.Addr, error) {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out), nil
-}
-
-// load reads the manifests for the first time. Any problem ends the program:
-// there is no last good state to fall back to yet.
-func (p *program) load() (kube.Objects, error) {
-	p.loader = &manifest.Loader{Paths: p.cfg.Manifests}
-	result, _ := p.loader.Load()
-	p.manifests.Store(&result)
-	var errs []error
-	for _, problem := range result.Problems {
-		errs = append(errs, problem)
-	}
-	for _, warning := range result.Warnings {
-		p.log.Warn("manifest", zap.Error(warning))
-	}
-	return result.Objects, errors.Join(errs...)
-}
-
-// watch submits what the manifests say from now on, until ctx ends.
-func (p *program) watch(ctx context.Context) {
-	p.loader.Watch(ctx, func(result manifest.Result) {
-		problems, warnings := result.Since(*p.manifests.Swap(&result))
-		for _, problem := range problems {
-			p.log.Error("manifest not in force, the last good state of the file stays", zap.Error(problem))
-		}
-		for _, warning := range warnings {
-			p.log.Warn("manifest", zap.Error(warning))
-		}
-		p.log.Debug("manifests read", zap.Int("files", result.Files), zap.Int("objects", result.Objects.Len()))
-		p.agent.Submit(p.desired(result.Objects))
-	})
 }
 
 // listenTCP opens the proxy port of TCP, the same in each family that is served.
@@ -259,6 +381,9 @@ func (p *program) listenTCP(families ...agent.Family) (uint16, error) {
 		}
 		return nil
 	}
+	if p.before != 0 && p.cfg.ProxyPortRange.Contains(p.before) && bind(p.before) == nil {
+		return got.Port(), nil // what crashed left rules that lead here
+	}
 	for range 10 { // the port that the kernel chose for one family may be taken in the other
 		_, err := p.cfg.ProxyPortRange.Claim(bind)
 		if err == nil || p.cfg.ProxyPortRange.Size() > 0 {
@@ -269,56 +394,28 @@ func (p *program) listenTCP(families ...agent.Family) (uint16, error) {
 	return got.Port(), err
 }
 
-// healthy reports whether the data path is up to date.
-func (p *program) healthy() bool {
-	s := p.agent.Status()
-	return !p.stopping.Load() && s.Applied > 0 && s.Healthy(time.Now())
-}
-
-func (p *program) serveHTTP() error {
-	health := func() status.Health {
-		return status.Health{Healthy: p.healthy(), LastUpdated: p.agent.Status().LastApplied}
-	}
-	m := metrics.New(version, metrics.Sources{TCP: p.tcp.Stats, UDP: p.udp.Stats, Agent: p.agent.Status,
-		Manifests: func() manifest.Result { return *p.manifests.Load() }, Descriptors: &p.budget})
-	p.agent.Observe = m.ObserveSync
-	if p.cfg.HealthzAddress != "" {
-		s, err := status.Listen(p.cfg.HealthzAddress, status.HealthHandler(health))
-		if err != nil {
-			return fmt.Errorf("--healthz-bind-address: %w", err)
-		}
-		p.http = append(p.http, s)
-	}
-	if p.cfg.MetricsAddress != "" {
-		s, err := status.Listen(p.cfg.MetricsAddress, status.MetricsHandler(p.cfg.Mode, m.Handler()))
-		if err != nil {
-			return fmt.Errorf("--metrics-bind-address: %w", err)
-		}
-		p.http = append(p.http, s)
-	}
-	return nil
-}
-
 // drain stops accepting and waits for what is open, up to the drain timeout.
 func (p *program) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
 	defer cancel()
-	var both sync.WaitGroup
-	both.Go(func() {
-		if err := p.tcp.Shutdown(ctx); err != nil {
-			p.log.Warn("drain timeout", zap.Error(err))
-		}
-	})
-	both.Go(func() {
-		if err := p.udp.Shutdown(ctx); err != nil {
-			p.log.Warn("drain timeout", zap.Error(err))
-		}
-	})
-	both.Wait()
+	p.log.Info("waiting for what is open to end", zap.Int64("tcp connections", p.tcp.Stats().Active),
+		zap.Int64("udp flows", p.udp.Stats().Active), zap.Duration("for at most", p.cfg.DrainTimeout))
+	var all sync.WaitGroup
+	for _, shutdown := range []func(context.Context) error{p.tcp.Shutdown, p.udp.Shutdown, p.sctp.Shutdown} {
+		all.Go(func() {
+			if err := shutdown(ctx); err != nil {
+				p.log.Warn("drain timeout", zap.Error(err))
+			}
+		})
+	}
+	all.Wait()
 }
 
 // close ends whatever start has started.
 func (p *program) close() error {
+	if !p.cfg.CleanupOnExit { // else the rules are still to be removed
+		p.claim.release()
+	}
 	var errs []error
 	if p.tcp != nil {
 		p.tcp.Close()
@@ -326,10 +423,16 @@ func (p *program) close() error {
 	if p.udp != nil {
 		p.udp.Close()
 	}
+	if p.sctp != nil {
+		p.sctp.Close()
+	}
 	for _, s := range p.http {
 		errs = append(errs, s.Close())
 	}
 	errs = append(errs, p.checks.Close())
+	if p.events != nil {
+		p.events.Close()
+	}
 	if p.loops != nil {
 		errs = append(errs, p.loops.Close())
 	}

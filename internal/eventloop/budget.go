@@ -25,7 +25,10 @@ func (b *Budget) Take(n int64) bool {
 	return true
 }
 
-// Give returns n descriptors that Take reserved.
+// Adopt reserves n descriptors that are open already, beyond the limit if need be.
+func (b *Budget) Adopt(n int64) { b.used.Add(n) }
+
+// Give returns n descriptors that Take or Adopt reserved.
 func (b *Budget) Give(n int64) { b.used.Add(-n) }
 
 // Used returns how many descriptors are reserved.

@@ -54,9 +54,19 @@ func (p *Buffers) Copy(b []byte) *Buffer {
 	return buf
 }
 
+// Adopt borrows a buffer that is b itself, of any length. The caller gives it back by
+// Return.
+func (p *Buffers) Adopt(b []byte) *Buffer {
+	p.lent++
+	return &Buffer{data: b, class: uint8(len(classes)), to: len(b)}
+}
+
 // Return takes a buffer back. The caller must not use it any more.
 func (p *Buffers) Return(b *Buffer) {
 	p.lent--
+	if int(b.class) == len(classes) {
+		return // adopted
+	}
 	if f := &p.free[b.class]; len(*f) < keep {
 		*f = append(*f, b)
 	}

@@ -115,7 +115,10 @@ func (l *Loop) Detach(fd int) error {
 // Close forgets fd and closes it, which also takes it out of the epoll set.
 func (l *Loop) Close(fd int) error {
 	l.Forget(fd)
-	return unix.Close(fd)
+	if _, _, errno := unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // After starts t, or restarts it if it is running, to fire d from now.

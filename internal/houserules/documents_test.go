@@ -118,8 +118,8 @@ func checkDocuments(r *repo) []string {
 
 var (
 	helpFlag   = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[a-z][\w-]*)(?:.*\(default "?(.*?)"?\))?`)
-	inlineFlag = regexp.MustCompile("`(--?[a-z][a-z-]*)")
-	tableFlag  = regexp.MustCompile("^\\|[^|]*?`(--[a-z][a-z-]*)[^|]*\\| *(?:`([^`]*)`)?")
+	inlineFlag = regexp.MustCompile("`(--?[a-z][a-z0-9-]*)")
+	tableFlag  = regexp.MustCompile("^\\|[^|]*?`(--[a-z][a-z0-9-]*)[^|]*\\| *(?:`([^`]*)`)?")
 	assignment = regexp.MustCompile(`^[A-Za-z_]+=`)
 	mdLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading    = regexp.MustCompile(`(?m)^#+ (.+)$`)
@@ -195,8 +195,12 @@ func (r *repo) checkCommand(words []string) []string {
 			}
 		}
 	case program == "sluice" || program == "bin/sluice":
+		known := r.hasFlag
+		if len(args) > 0 && args[0] == "explain" {
+			known = func(name string) bool { return strings.Contains(r.explain, " "+name+" ") || r.explain == "" }
+		}
 		for _, a := range args {
-			if name, _, _ := strings.Cut(a, "="); a[0] == '-' && !r.hasFlag(name) {
+			if name, _, _ := strings.Cut(a, "="); a[0] == '-' && !known(name) {
 				found = append(found, "sluice has no flag "+name)
 			}
 		}

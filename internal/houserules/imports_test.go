@@ -41,6 +41,7 @@ var kernel = []string{
 var forTests = []string{
 	"github.com/google/go-cmp", "golang.org/x/sys", "golang.org/x/net/dns/dnsmessage",
 	"github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+	"github.com/pion/sctp", "github.com/pion/logging", // ends of associations that are not ours
 }
 
 // anyRoom lists the rooms that the program puts together.
@@ -77,11 +78,15 @@ var rooms = []room{
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{
-		dir: "redirect", ours: []string{"lb"}, theirs: kernel, never: outside,
+		dir: "internal/netfilter", theirs: kernel, never: outside,
+		why: "it is what everything that writes rules has in common, and knows none of those rules",
+	},
+	{
+		dir: "redirect", ours: []string{"lb", "internal/netfilter"}, theirs: kernel, never: outside,
 		why: "it steers packets to sockets and must know neither the bytes nor the backends",
 	},
 	{
-		dir: "kernelmodes", ours: []string{"lb"}, theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}), never: outside,
+		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter"}, theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}), never: outside,
 		why: "it forwards in the kernel instead of us and must know none of our sockets",
 	},
 	{
@@ -99,6 +104,10 @@ var rooms = []room{
 	{
 		dir: "bench", ours: []string{"bench/testbed", "lb"}, theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage"}), never: outside,
 		why: "load and demonstrations use the program as an operator does, from outside",
+	},
+	{
+		dir: "bench/offload", ours: []string{"bench/testbed", "lb", "kernelmodes"}, never: outside,
+		why: "it measures one room alone, so that nothing else is in its figures",
 	},
 	{
 		dir: "internal/houserules", never: outside,

@@ -27,6 +27,7 @@ type repo struct {
 	files    []goFile // every Go file, in the order of fs.WalkDir
 	packages []pkg    // as go list reports them, once per platform
 	help     string   // of "sluice --help"; empty while there is no such program
+	explain  string   // of "sluice explain --help"
 }
 
 // goFile is one parsed Go file.
@@ -163,13 +164,16 @@ func load(t *testing.T) *repo {
 		r.packages = append(r.packages, list...)
 	}
 	if r.hasGo("cmd/sluice") {
-		cmd := exec.Command("go", "run", "./cmd/sluice", "--help")
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("sluice --help: %v\n%s", err, out)
+		help := func(args ...string) string {
+			cmd := exec.Command("go", append([]string{"run", "./cmd/sluice"}, args...)...)
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("sluice %s: %v\n%s", args, err, out)
+			}
+			return string(out)
 		}
-		r.help = string(out)
+		r.help, r.explain = help("--help"), help("explain", "--help")
 	}
 	return r
 }

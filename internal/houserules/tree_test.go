@@ -64,7 +64,7 @@ func treeRules() []rule {
 				file(".ci/run*", "make test\n", "does not run make verify"),
 			},
 			fine: []example{{files: map[string]string{
-				"Makefile": "TOOL := a.com/b@v1.2.3-rc.1\n\n.PHONY: build verify\nbuild: ## build\n\tgo build\n\nbin/x: y\n\tcp y $@\n\nverify: build ## all\n",
+				"Makefile": "TOOL := a.com/b@v1.2.3-rc.1\nOTHER := a.com/c@v0.0.0-20200101000000-abcdef012345\n\n.PHONY: build verify\nbuild: ## build\n\tgo build\n\nbin/x: y\n\tcp y $@\n\nverify: build ## all\n",
 				".ci/run*": "exec make verify\n",
 			}}},
 		},
@@ -95,7 +95,7 @@ var (
 	changeHeading  = regexp.MustCompile(`^### (Added|Changed|Deprecated|Removed|Fixed|Security)$`)
 	makeTarget     = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):([^=\n]*)$`)
 	modulePin      = regexp.MustCompile(`[\w.-]+\.[a-z]+/[\w./-]+@(\S+)`)
-	exactVersion   = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[\w.]+)?$`)
+	exactVersion   = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[\w.-]+)?$`) // or a commit of what is never released
 )
 
 func checkGoMod(r *repo) []string {

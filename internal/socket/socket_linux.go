@@ -30,6 +30,14 @@ func (n *Name) Set(addr netip.AddrPort) {
 	n.len = unix.SizeofSockaddrInet6
 }
 
+// SetScope gives an IPv6 address the interface that a link-local one is on
+// (ipv6(7), sin6_scope_id). For IPv4 it does nothing.
+func (n *Name) SetScope(scope uint32) {
+	if n.raw.Family == unix.AF_INET6 {
+		n.raw.Scope_id = scope
+	}
+}
+
 // AddrPort returns the address that n stands for, without a zone and with an
 // IPv4-mapped address as IPv4; the zero AddrPort for any other family.
 func (n *Name) AddrPort() netip.AddrPort {
@@ -83,7 +91,7 @@ func New(addr netip.Addr, kind, proto int) (int, error) {
 func Accept(listener int) (fd int, peer netip.AddrPort, err error) {
 	var n Name
 	size := n.Size()
-	r, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&n.raw)),
+	r, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&n.raw)),
 		uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 	if errno != 0 {
 		return -1, netip.AddrPort{}, errno
@@ -116,7 +124,7 @@ func Peer(fd int) (netip.AddrPort, error) { return name(unix.SYS_GETPEERNAME, fd
 func name(trap uintptr, fd int) (netip.AddrPort, error) {
 	var n Name
 	size := n.Size()
-	_, _, errno := unix.Syscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}, errno
 	}
@@ -124,7 +132,7 @@ func name(trap uintptr, fd int) (netip.AddrPort, error) {
 }
 
 func call(trap uintptr, fd int, p unsafe.Pointer, arg uintptr) error {
-	if _, _, errno := unix.Syscall(trap, uintptr(fd), uintptr(p), arg); errno != 0 {
+	if _, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(p), arg); errno != 0 {
 		return errno
 	}
 	return nil
@@ -137,6 +145,14 @@ func ResetOnClose(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
+// Reset resets the connection of a stream socket at once, also if other descriptors
+// keep the socket open: connecting to AF_UNSPEC is TCP's ABORT (tcp_disconnect,
+// RFC 9293 section 3.10.5).
+func Reset(fd int) {
+	unspec := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
+	_ = call(unix.SYS_CONNECT, fd, unsafe.Pointer(&unspec), unsafe.Sizeof(unspec)) // fails if there is nothing to reset
+}
+
 // Recv reads from a connected socket into p, which must not be empty (recv(2)).
 // 0 means that the peer has ended its stream.
 func Recv(fd int, p []byte) (int, error) { return transfer(unix.SYS_RECVFROM, fd, p, 0) }
@@ -144,8 +160,22 @@ func Recv(fd int, p []byte) (int, error) { return transfer(unix.SYS_RECVFROM, fd
 // Send writes p to a connected socket and never raises SIGPIPE (send(2)).
 func Send(fd int, p []byte) (int, error) { return transfer(unix.SYS_SENDTO, fd, p, unix.MSG_NOSIGNAL) }
 
+// SendPart is Send for what is followed at once by more, or by the end of the stream:
+// a segment that is not full waits for that (MSG_MORE, send(2)).
+func SendPart(fd int, p []byte) (int, error) {
+	return transfer(unix.SYS_SENDTO, fd, p, unix.MSG_NOSIGNAL|unix.MSG_MORE)
+}
+
+// EndStream ends the stream to fd's peer (shutdown(2), SHUT_WR).
+func EndStream(fd int) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 func transfer(trap uintptr, fd int, p []byte, flags uintptr) (int, error) {
-	n, _, errno := unix.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+	n, _, errno := unix.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}

@@ -115,6 +115,20 @@ func TestResetOnClose(t *testing.T) {
 	}
 }
 
+// TestReset: the peer sees it although a copy of the descriptor stays open.
+func TestReset(t *testing.T) {
+	client, listener := dialled(t, "127.0.0.1:0")
+	fd, _, err := Accept(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	Reset(fd)
+	if _, err := unix.Read(client, make([]byte, 1)); err != unix.ECONNRESET {
+		t.Errorf("read after the peer's reset = %v, want ECONNRESET", err)
+	}
+}
+
 func TestNoAllocation(t *testing.T) {
 	client, listener := dialled(t, "127.0.0.1:0")
 	fd, peer, err := Accept(listener)

@@ -23,9 +23,11 @@ const (
 	// on memory.
 	sweepEvery = time.Minute
 
-	// StaleAfter is how long a change may wait before the agent is called
-	// unhealthy: two of kube-proxy's sync periods of 30 s.
-	StaleAfter = time.Minute
+	// verifyEvery is Agent.VerifyEvery unless it is set: kube-proxy's sync period.
+	verifyEvery = 30 * time.Second
+
+	// maxTriggers bounds Changes.Triggers of changes that cannot be applied for long.
+	maxTriggers = 10_000
 )
 
 // Steerer makes packets for frontends of one address family arrive at proxy ports
@@ -37,7 +39,29 @@ type Steerer interface {
 	Verify(context.Context) (bool, error)
 }
 
-// Streams is the part of tcp.Server that the agent moves: sockets on node ports.
+// Engine forwards Services of one address family in the kernel
+// (kernelmodes/iptables.Engine, kernelmodes/ipvs.Engine).
+type Engine interface {
+	// Sync forwards exactly these Services from now on.
+	Sync(context.Context, []lb.Service, lb.Node) error
+	// Verify reports whether what the last Sync made is still there.
+	Verify(context.Context) (bool, error)
+}
+
+// Addresses has this host hold service addresses of one family, so that sockets
+// can be on them (redirect.Addresses).
+type Addresses interface {
+	// Sync has the host hold exactly these, of its family. After an error some may
+	// be missing.
+	Sync(context.Context, []netip.Addr) error
+	// Verify reports whether the host still has what the last Sync asked for.
+	Verify(context.Context) (bool, error)
+	// Held returns the addresses that the host has because of Sync.
+	Held() []netip.Addr
+}
+
+// Streams is the part of tcp.Server that the agent moves: sockets on node ports,
+// and on service addresses that the host holds.
 type Streams interface {
 	// Listen accepts connections to an address.
 	Listen(netip.AddrPort) (netip.AddrPort, error)
@@ -45,8 +69,8 @@ type Streams interface {
 	Unlisten(netip.AddrPort)
 }
 
-// Datagrams is the part of udp.Server that the agent moves: sockets on proxy ports
-// and on node ports.
+// Datagrams is the part of udp.Server and sctp.Server that the agent moves: sockets
+// on proxy ports, on node ports, and on service addresses that the host holds.
 type Datagrams interface {
 	// Listen opens the socket of a frontend; port 0 lets the kernel choose.
 	Listen(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
@@ -60,13 +84,51 @@ type Datagrams interface {
 type Desired struct {
 	Services []lb.Service
 	Node     lb.Node
+	Changes  Changes // since what was submitted before
 }
 
-// Family is how one address family is served.
-type Family struct {
-	Steer Steerer    // nil: the family is not served
-	Bind  netip.Addr // where UDP proxy ports listen
+// Changes is what has led from one Desired to the next, for kube-proxy's metrics.
+type Changes struct {
+	Services, Endpoints int       // objects of the API that are new, others or gone
+	Triggers            []Trigger // when endpoints have changed, where their objects say so
 }
+
+// Trigger is when an endpoint changed, by the annotation of its EndpointSlice.
+type Trigger struct {
+	IPv6 bool
+	At   time.Time
+}
+
+// add moves what is in other to c.
+func (c *Changes) add(other *Changes) {
+	c.Services += other.Services
+	c.Endpoints += other.Endpoints
+	room := max(0, maxTriggers-len(c.Triggers))
+	c.Triggers = append(c.Triggers, other.Triggers[:min(room, len(other.Triggers))]...)
+	*other = Changes{}
+}
+
+// Attempt is how bringing something into force went.
+type Attempt struct {
+	Took    time.Duration
+	Err     error   // nil if it is in force
+	Changes Changes // what came into force with it; none after an error
+}
+
+// Family is how one address family is served: packets are steered to proxy ports, or
+// the host holds the service addresses and sockets listen there. With neither the
+// family is not served.
+type Family struct {
+	Steer     Steerer
+	Bind      netip.Addr // where UDP and SCTP proxy ports listen
+	Addresses Addresses
+
+	// IPTables and IPVS forward in the kernel. nil: this host cannot, and No says why.
+	IPTables, IPVS     Engine
+	NoIPTables, NoIPVS error
+}
+
+func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
 
 // Agent applies what is desired, one set after the other. Its exported fields are
 // set before Apply or Run is called.
@@ -74,14 +136,26 @@ type Agent struct {
 	LB         *lb.Balancer
 	TCP        Streams
 	UDP        Datagrams
+	SCTP       Datagrams // nil: SCTP is not served
 	IPv4, IPv6 Family
 	TCPPort    uint16             // proxy port of all TCP frontends, in both families
-	Ports      redirect.PortRange // where the proxy ports of UDP frontends are taken from
+	Ports      redirect.PortRange // where the proxy ports of UDP and SCTP frontends are taken from
+	Retired    []netip.AddrPort   // TCP proxy ports of before, closed when nothing is steered there any more
 	Now        func() int64       // the clock of lb.Flow
 	Log        *zap.Logger
 
+	// Mode is who forwards the Services that wish nothing else. The zero Path means
+	// Userspace.
+	Mode Path
+
+	// Unmet is told, by the goroutine of Apply, when the wish of a Service for a path
+	// cannot be met, with the path that it is on instead, and once more with an empty
+	// reason when that is over. It must not block. May be nil.
+	Unmet func(id lb.ID, wish string, instead Path, reason string)
+
 	// LocalAddrs returns the node's own addresses. It is asked with every change and
 	// every verification, so that a node may get and lose addresses. nil: none.
+	// Service addresses that the host holds because of the agent are left out by the agent.
 	LocalAddrs func() ([]netip.Addr, error)
 
 	// NodePorts returns the addresses on which node ports are served, given the
@@ -89,55 +163,91 @@ type Agent struct {
 	NodePorts func(local []netip.Addr) []netip.Addr
 
 	// VerifyEvery is how often it is checked that the rules are still there. 0:
-	// 30 s, kube-proxy's sync period.
+	// 30 s, kube-proxy's sync period. What waits for two of these periods makes the
+	// agent unhealthy.
 	VerifyEvery time.Duration
 
-	// Observe is told how long each change took to apply and how it ended. May be nil.
-	Observe func(time.Duration, error)
+	// Observe is told of every attempt. May be nil.
+	Observe func(Attempt)
+
+	// Conflict is told, by the goroutine of Apply, when a node port of the Service
+	// turns out to be somebody else's (err says how), and once more with a nil err
+	// when that is over: it is ours, or no longer wanted. It must not block. May be nil.
+	Conflict func(id lb.ID, f lb.Frontend, err error)
 
 	local     []netip.Addr // the node's addresses at the last Apply
 	applied   Desired      // what the last Apply was given, and what of before is still served
 	sockets   sockets
-	damaged   bool   // others have changed our rules, and they are not repaired yet
-	complaint string // what could not be served of the last table, to log it once
+	paths     paths
+	damaged   bool    // others have changed our rules, and they are not repaired yet
+	complaint string  // what could not be served of the last table, to log it once
+	applying  Changes // those that Apply is bringing into force
 
 	once    sync.Once
 	mailbox chan struct{} // one token: there is something in next
+	busy    chan struct{} // one token: a change is being applied, or none may be
 
-	mu     sync.Mutex // guards the following
-	next   *Desired
-	status Status
+	mu      sync.Mutex // guards the following
+	next    *Desired
+	pending Changes // of next
+	status  Status
 }
 
 // Status is what the agent can say about itself.
 type Status struct {
-	Services    int       // service ports in force
-	Frontends   int       // addresses in force
-	Backends    int       // endpoints in force, counted once a service port
-	Conflicts   int       // node ports that somebody else has
-	QueuedSince time.Time // since when a change waits; zero when none does
-	LastApplied time.Time // when a change was last applied without error
-	LastError   error     // why the waiting change could not be applied yet, or nil
-	Applied     uint64    // changes applied
-	Failures    uint64    // attempts that failed
-	Repairs     uint64    // times that rules were found changed by others and put right
+	Services  int        // service ports in force
+	Frontends int        // addresses in force
+	Backends  int        // endpoints in force, counted once a service port
+	Conflicts int        // node ports, and ports of service addresses, that somebody else has
+	NoLocal   [2]NoLocal // of IPv4 and of IPv6
+
+	Paths [pathCount]int // service ports in force on each Path
+	Unmet int            // service ports that are not on the path they wish
+
+	QueuedSince time.Time     // since when something waits to be in force; zero when nothing does
+	LastQueued  time.Time     // when a change was last submitted
+	LastApplied time.Time     // when a change was last applied without error
+	StaleAfter  time.Duration // how long something may wait in good health
+	LastError   error         // why the waiting change could not be applied yet, or nil
+	Applied     uint64        // changes applied
+	Failures    uint64        // attempts that failed
+	Repairs     uint64        // times that rules were found changed by others and put right
+
+	ServiceChanges, EndpointChanges   uint64 // submitted so far (Desired.Changes)
+	ServicesPending, EndpointsPending int    // of those, not in force yet
 }
 
-// Healthy reports whether no change has been waiting for longer than StaleAfter.
+// NoLocal counts service ports that have endpoints, and none on this node, where a
+// policy Local asks for one.
+type NoLocal struct {
+	Internal, External int // by internalTrafficPolicy, by externalTrafficPolicy
+}
+
+// Healthy reports whether nothing has been waiting for StaleAfter.
 func (s Status) Healthy(now time.Time) bool {
-	return s.QueuedSince.IsZero() || now.Sub(s.QueuedSince) < StaleAfter
+	return s.QueuedSince.IsZero() || now.Sub(s.QueuedSince) < s.StaleAfter
 }
 
 // Status returns a snapshot. It may be called from anywhere.
 func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.status
+	s := a.status
+	s.StaleAfter = 2 * a.verifyEvery()
+	return s
+}
+
+func (a *Agent) verifyEvery() time.Duration {
+	if a.VerifyEvery <= 0 {
+		return verifyEvery
+	}
+	return a.VerifyEvery
 }
 
 func (a *Agent) init() {
 	a.once.Do(func() {
 		a.mailbox = make(chan struct{}, 1)
+		a.busy = make(chan struct{}, 1)
 		a.sockets.init()
 	})
 }
@@ -148,15 +258,27 @@ func (a *Agent) init() {
 func (a *Agent) Submit(d Desired) {
 	a.init()
 	a.mu.Lock()
+	a.note(&d.Changes)
 	a.next = &d
-	if a.status.QueuedSince.IsZero() {
-		a.status.QueuedSince = time.Now()
-	}
 	a.mu.Unlock()
 	select {
 	case a.mailbox <- struct{}{}:
 	default: // a token lies there already, and next is read after it is taken
 	}
+}
+
+// note records that changes have been submitted. mu is held.
+func (a *Agent) note(c *Changes) {
+	now := time.Now()
+	a.status.LastQueued = now
+	if a.status.QueuedSince.IsZero() {
+		a.status.QueuedSince = now
+	}
+	a.status.ServiceChanges += uint64(c.Services)
+	a.status.EndpointChanges += uint64(c.Endpoints)
+	a.status.ServicesPending += c.Services
+	a.status.EndpointsPending += c.Endpoints
+	a.pending.add(c)
 }
 
 // Run applies what is submitted until ctx ends. A change that fails is tried
@@ -166,11 +288,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.init()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
-	every := a.VerifyEvery
-	if every <= 0 {
-		every = 30 * time.Second
-	}
-	verify := time.NewTicker(every)
+	verify := time.NewTicker(a.verifyEvery())
 	defer verify.Stop()
 	var retry <-chan time.Time
 	wait := retryMin
@@ -193,7 +311,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-retry:
 		}
 		retry = nil
-		err := a.Apply(ctx, a.newest())
+		err := a.apply(ctx, a.newest())
 		if err != nil && ctx.Err() == nil {
 			a.Log.Error("change not applied, the last good state stays", zap.Error(err), zap.Duration("retry in", wait))
 		}
@@ -209,6 +327,7 @@ func (a *Agent) Run(ctx context.Context) {
 func (a *Agent) newest() Desired {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.applying.add(&a.pending)
 	if a.next == nil {
 		return a.applied
 	}
@@ -223,26 +342,28 @@ func (a *Agent) intact(ctx context.Context) bool {
 		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
 		return false
 	}
+	intact := true
 	for _, f := range a.families() {
-		ok, err := f.Steer.Verify(ctx)
-		switch {
-		case ctx.Err() != nil:
+		ok, err := f.verify(ctx)
+		if ctx.Err() != nil {
 			return true
-		case err != nil:
+		}
+		if err != nil {
 			a.Log.Warn("rules not verified", zap.Error(err)) // nothing is known to be missing
-		case !ok:
-			a.Log.Warn("rules were changed by others; writing them again")
-			a.damaged = true
-			return false
+		}
+		if !ok {
+			a.Log.Warn("rules or addresses were changed by others; writing them again")
+			a.damaged, intact = true, false
+			clear(a.paths.synced)
 		}
 	}
-	return true
+	return intact
 }
 
 // families returns those that are served.
 func (a *Agent) families() (out []Family) {
 	for _, f := range []Family{a.IPv4, a.IPv6} {
-		if f.Steer != nil {
+		if f.served() {
 			out = append(out, f)
 		}
 	}
@@ -251,8 +372,12 @@ func (a *Agent) families() (out []Family) {
 
 // settle records how a change ended.
 func (a *Agent) settle(start time.Time, err error) {
+	attempt := Attempt{Took: time.Since(start), Err: err}
+	if err == nil {
+		attempt.Changes.add(&a.applying)
+	}
 	if a.Observe != nil {
-		a.Observe(time.Since(start), err)
+		a.Observe(attempt)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -260,9 +385,14 @@ func (a *Agent) settle(start time.Time, err error) {
 	a.status.Conflicts = len(a.sockets.conflicts)
 	if err != nil {
 		a.status.Failures++
+		if a.status.QueuedSince.IsZero() { // a repair
+			a.status.QueuedSince = start
+		}
 		return
 	}
 	a.status.Applied++
+	a.status.ServicesPending -= attempt.Changes.Services
+	a.status.EndpointsPending -= attempt.Changes.Endpoints
 	if a.damaged {
 		a.damaged = false
 		a.status.Repairs++

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -33,15 +32,27 @@ type kernel struct {
 	calls   []string
 	taken   map[uint16]bool // ports that others have
 	port    uint16
-	intact  bool  // what Verify finds
-	fail    error // what Sync returns, after it has done its work
+	intact  bool    // what Verify finds
+	fail    error   // what Sync returns, after it has done its work
+	direct  *holder // nil if packets are steered
+	moved   func()  // called when somebody has begun or ceased to forward
 }
 
 func newAgent(t *testing.T) (*Agent, *kernel) {
 	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
 		steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
-	return &Agent{LB: k.lb, TCP: streams{k}, UDP: k, IPv4: Family{k, netip.IPv4Unspecified()}, TCPPort: 1,
+	return &Agent{LB: k.lb, TCP: streams{k}, UDP: k, SCTP: associations{k}, IPv4: Family{Steer: k, Bind: netip.IPv4Unspecified()}, TCPPort: 1,
 		Now: func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}, k
+}
+
+// associations is the SCTP side of a kernel, which is as UDP's but told of tables
+// after it.
+type associations struct{ *kernel }
+
+func (a associations) TableChanged() {
+	if a.calls[len(a.calls)-1] != "table" {
+		a.t.Fatalf("SCTP is told of a table and UDP is not: %v", a.calls)
+	}
 }
 
 // streams is the TCP side of a kernel.
@@ -70,8 +81,11 @@ func (s streams) Unlisten(addr netip.AddrPort) {
 func (k *kernel) check(call string) {
 	k.t.Helper()
 	k.calls = append(k.calls, call)
+	if k.direct != nil {
+		k.direct.check(call)
+	}
 	for f, port := range k.steered {
-		if f.Protocol == lb.UDP && k.open[f] != port {
+		if f.Protocol != lb.TCP && k.open[f] != port {
 			k.t.Fatalf("after %s: %s is steered to port %d, where no socket is; calls %v", call, f, port, k.calls)
 		}
 		if _, _, ok := k.lb.Table().Lookup(f); !ok {
@@ -91,7 +105,12 @@ func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 		k.port++
 		port = k.port
 	}
-	if k.taken[port] || slices.Contains(slices.Collect(maps.Values(k.open)), port) {
+	for other, taken := range k.open {
+		if taken == port && other.Protocol == f.Protocol && k.direct == nil {
+			return netip.AddrPort{}, syscall.EADDRINUSE
+		}
+	}
+	if k.taken[port] {
 		return netip.AddrPort{}, syscall.EADDRINUSE
 	}
 	if _, ok := k.open[f]; ok {
@@ -119,6 +138,9 @@ func (k *kernel) Sync(_ context.Context, plan redirect.Plan) error {
 		k.steered[p.Frontend] = p.Port
 	}
 	k.check("steer")
+	if k.moved != nil {
+		k.moved()
+	}
 	return k.fail
 }
 
@@ -170,7 +192,7 @@ func TestRandomChanges(t *testing.T) {
 			if r.IntN(2) == 0 {
 				continue
 			}
-			s := service([]lb.Protocol{lb.TCP, lb.UDP}[r.IntN(2)], fmt.Sprint("s", i), byte(r.IntN(5)))
+			s := service([]lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}[r.IntN(3)], fmt.Sprint("s", i), byte(r.IntN(5)))
 			if r.IntN(3) == 0 {
 				s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53)})
 			}
@@ -271,6 +293,10 @@ func TestNodePortConflict(t *testing.T) {
 	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")},
 		lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30081")})
 	k.taken[30080] = true
+	var told []string
+	a.Conflict = func(id lb.ID, f lb.Frontend, err error) {
+		told = append(told, fmt.Sprint(id.Name, " ", f, " ", err != nil))
+	}
 	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil {
 		t.Fatal(err)
 	}
@@ -280,9 +306,20 @@ func TestNodePortConflict(t *testing.T) {
 	if !k.streams[netip.AddrPortFrom(node, 30081)] || len(k.steered) != 1 || len(k.plan.Accept) != 1 {
 		t.Errorf("the rest of the Service is not served: %v, %v", k.streams, k.plan)
 	}
+	heir := s // the port goes to another Service while somebody else still has it
+	heir.Name = "heir"
+	for _, services := range [][]lb.Service{{s}, {heir}, {heir}} {
+		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	k.taken[30080] = false
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{heir}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
 		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.streams)
+	}
+	const f = " TCP 192.0.2.10:30080 "
+	if want := []string{"web" + f + "true", "web" + f + "false", "heir" + f + "true", "heir" + f + "false"}; !slices.Equal(told, want) {
+		t.Errorf("told of conflicts %q, want %q", told, want)
 	}
 	if err := a.Apply(t.Context(), Desired{}); err != nil || len(k.streams) != 0 {
 		t.Errorf("at the end: %v, open %v", err, k.streams)
@@ -301,7 +338,7 @@ func TestVerdicts(t *testing.T) {
 		{Kind: lb.LoadBalancerIP, Addr: netip.MustParseAddrPort("198.51.100.2:80"), Sources: sources}}
 	none := service(lb.UDP, "none", 2)
 	inside := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	if err := a.Apply(t.Context(), Desired{[]lb.Service{s, none}, lb.Node{PodCIDRs: inside}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s, none}, Node: lb.Node{PodCIDRs: inside}}); err != nil {
 		t.Fatal(err)
 	}
 	tcp := func(addr string) lb.Frontend {
@@ -318,6 +355,9 @@ func TestVerdicts(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, k.plan, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	if n := a.Status().NoLocal; n != [2]NoLocal{{Internal: 1, External: 1}, {}} {
+		t.Errorf("without a local endpoint: %+v", n)
 	}
 }
 
@@ -336,26 +376,50 @@ func TestAddressesChange(t *testing.T) {
 	}
 }
 
+// TestStaleRepair: rules that cannot be repaired make the agent unhealthy too.
+func TestStaleRepair(t *testing.T) {
+	a, k := newAgent(t)
+	a.VerifyEvery = time.Second
+	for _, fail := range []error{nil, errors.New("no")} {
+		k.fail = fail
+		if err := a.apply(t.Context(), a.applied); (err != nil) != (fail != nil) {
+			t.Fatal(err)
+		}
+		later := time.Now().Add(2 * time.Second)
+		if s := a.Status(); s.Healthy(later) != (fail == nil) || !s.Healthy(time.Now()) {
+			t.Errorf("after %v: %+v", fail, s)
+		}
+	}
+}
+
 // TestRun: what is submitted is applied, the newest wins, a failure is tried again.
 func TestRun(t *testing.T) {
 	a, k := newAgent(t)
 	a.Log = zap.NewNop() // it goes on after the test may have ended
 	done := make(chan error, 10)
-	a.Observe = func(_ time.Duration, err error) { done <- err }
+	var observed Changes // of the attempt that succeeded, read after Run has ended
+	a.Observe = func(at Attempt) {
+		if at.Err == nil {
+			observed = at.Changes
+		}
+		done <- at.Err
+	}
+	change := func() Changes { return Changes{Services: 1, Endpoints: 2, Triggers: []Trigger{{At: time.Now()}}} }
 	k.fail = errors.New("no")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { a.Run(ctx); close(ended) }()
 
-	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "one", 1, 1)}})
+	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "one", 1, 1)}, Changes: change()})
 	if err := <-done; err == nil {
 		t.Fatal("a failing change was applied")
 	}
-	if s := a.Status(); s.QueuedSince.IsZero() || !s.Healthy(time.Now()) || s.Healthy(time.Now().Add(StaleAfter)) {
+	if s := a.Status(); s.QueuedSince.IsZero() || !s.Healthy(time.Now()) || s.Healthy(time.Now().Add(2*verifyEvery)) ||
+		s.ServicesPending != 1 || s.EndpointsPending != 2 {
 		t.Errorf("status while a change waits = %+v", s)
 	}
 	k.fail = nil // read by Run only after its retry timer or the next token
-	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "two", 2, 2)}})
+	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "two", 2, 2)}, Changes: change()})
 	for err := range done {
 		if err == nil {
 			break
@@ -363,8 +427,12 @@ func TestRun(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	if s := a.Status(); !s.QueuedSince.IsZero() || s.Services != 1 || s.Failures != 1 || s.Applied != 1 {
+	if s := a.Status(); !s.QueuedSince.IsZero() || s.Services != 1 || s.Failures != 1 || s.Applied != 1 ||
+		s.ServiceChanges != 2 || s.EndpointChanges != 4 || s.ServicesPending != 0 || s.EndpointsPending != 0 {
 		t.Errorf("status = %+v", s)
+	}
+	if observed.Services != 2 || observed.Endpoints != 4 || len(observed.Triggers) != 2 {
+		t.Errorf("came into force = %+v", observed)
 	}
 	if _, ok := k.steered[lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}]; !ok || len(k.steered) != 1 {
 		t.Errorf("steered = %v, want the newest only", k.steered)

@@ -20,15 +20,42 @@ import (
 //
 // Adding goes table, sockets, steering; removing goes steering, sockets, table.
 // Both at once need a table in between that holds the old addresses beside the
-// new, so that steering, the slow part, is changed only once:
+// new, so that steering, the slow part, is changed only once. A Service that moves
+// from one path to another is on both in between, and a new flow of it takes the one
+// that comes first: steering before iptables before ipvs.
 //
 //  1. table: the new Services, and the addresses that are about to go
-//  2. sockets: those of new UDP frontends and node ports are opened
-//  3. steering: from the old frontends to the new
-//  4. sockets: those of old UDP frontends and node ports are closed
-//  5. table: the new Services alone
-func (a *Agent) Apply(ctx context.Context, want Desired) (err error) {
+//  2. sockets: those of new UDP and SCTP frontends and node ports are opened
+//  3. engines: they get the Services that are new on their paths, or changed
+//  4. steering: from the old frontends to the new
+//  5. engines: they lose the Services that are on other paths now
+//  6. sockets: those of old UDP and SCTP frontends and node ports are closed
+//  7. table: the new Services alone
+//
+// Where the host holds the service addresses there is no steering. It gets the new
+// ones before all this, and loses the old ones after it: a table and a socket on
+// every address, and an address below every socket.
+//
+// The table has the Services of all paths, so that a flow in user space goes on there
+// when its Service has moved, and node ports are held on all paths. A UDP flow has no
+// end and moves with its Service; conntrack entries are deleted by whoever steers or
+// forwards from now on, and by whoever has done so.
+func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.init()
+	a.mu.Lock()
+	a.note(&want.Changes)
+	a.applying.add(&a.pending)
+	a.mu.Unlock()
+	return a.apply(ctx, want)
+}
+
+// apply is Apply of what has been noted.
+func (a *Agent) apply(ctx context.Context, want Desired) (err error) {
+	resume, err := a.Pause(ctx) // wait while everything is being handed over
+	if err != nil {
+		return fmt.Errorf("begin a change: %w", err)
+	}
+	defer resume()
 	start := time.Now()
 	defer func() { a.settle(start, err) }()
 
@@ -39,46 +66,103 @@ func (a *Agent) Apply(ctx context.Context, want Desired) (err error) {
 	a.local = local
 	node := want.Node
 	node.Addresses = slices.Concat(node.Addresses, local)
+	a.paths.failed = nil // those that did not work are tried again
 	services := a.served(want.Services)
 	table, refused := a.LB.Table().Next(services, node)
-	between, leaving := merge(services, a.applied.Services)
-	if leaving {
+	between, leaving := services, table.Leaving(a.applied.Services)
+	if len(leaving) > 0 {
+		between = merge(services, leaving)
+	}
+	holdErr := a.holdAddresses(ctx, between)
+	if len(leaving) > 0 {
 		t, _ := table.Next(between, node) // its refusals are those above, and leaving addresses with a new owner
 		a.LB.Update(t)
 	} else {
 		a.LB.Update(table)
 	}
-	a.UDP.TableChanged()
+	a.tableChanged()
 
-	plan := redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs}
-	wanted, socketErr := a.arrange(table, a.nodePorts(), &plan)
-	a.complain(errors.Join(refused, a.sockets.conflict()))
+	move, moveErr := a.join(ctx, table, node)
+	plan := redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, Local: notLoopback(local)}
+	wanted, socketErr := a.arrange(table, a.nodePorts(), move, &plan)
+	if a.Conflict != nil { // who tells of them
+		a.complain(refused)
+	} else {
+		a.complain(errors.Join(refused, a.sockets.conflict()))
+	}
 	for _, f := range a.families() {
+		if f.Steer == nil {
+			continue
+		}
 		if err := f.Steer.Sync(ctx, plan); err != nil {
 			// Addresses that are about to go may still be steered: they stay.
-			a.applied = Desired{between, want.Node}
-			return errors.Join(socketErr, fmt.Errorf("steer traffic: %w", err))
+			a.applied = Desired{Services: between, Node: want.Node}
+			return errors.Join(holdErr, socketErr, moveErr, fmt.Errorf("steer traffic: %w", err))
 		}
 	}
+	moveErr = errors.Join(moveErr, a.leave(ctx, move, node))
 	a.closeUnwanted(wanted)
-	if leaving {
-		a.LB.Update(table)
-		a.UDP.TableChanged()
+	for _, addr := range a.Retired {
+		a.TCP.Unlisten(addr)
 	}
-	a.applied = Desired{services, want.Node}
+	a.Retired = nil
+	if len(leaving) > 0 {
+		a.LB.Update(table)
+		a.tableChanged()
+		holdErr = errors.Join(holdErr, a.holdAddresses(ctx, services))
+	}
+	a.applied = Desired{Services: services, Node: want.Node}
 	a.describe(table)
-	return socketErr
+	return errors.Join(holdErr, socketErr, moveErr)
 }
 
-// served leaves out the Services of families and protocols that are not served.
-func (a *Agent) served(services []lb.Service) []lb.Service {
-	left := func(s lb.Service) bool {
-		return s.Protocol == lb.SCTP || a.family(s.IPv6).Steer == nil
+// holdAddresses has the host hold the addresses of the services, each one while any
+// port of it is in use, whether it has endpoints or not: a client is refused by the host
+// that has the address and no socket, and by nobody if no host has it.
+func (a *Agent) holdAddresses(ctx context.Context, services []lb.Service) error {
+	var errs []error
+	for _, ipv6 := range []bool{false, true} {
+		f := a.family(ipv6)
+		if f.Addresses == nil {
+			continue
+		}
+		var hold []netip.Addr
+		for i := range services {
+			if services[i].IPv6 != ipv6 {
+				continue
+			}
+			for _, addr := range services[i].Addresses {
+				if addr.Kind != lb.NodePort {
+					hold = append(hold, addr.Addr.Addr())
+				}
+			}
+		}
+		errs = append(errs, f.Addresses.Sync(ctx, hold))
 	}
+	return errors.Join(errs...)
+}
+
+// notLoopback returns the addresses by which SCTP clients on the node can be served.
+func notLoopback(local []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(local), netip.Addr.IsLoopback)
+}
+
+// served leaves out the Services that nobody can forward.
+func (a *Agent) served(services []lb.Service) []lb.Service {
+	can := [2]abilities{a.abilities(false), a.abilities(true)}
+	left := func(s lb.Service) bool { return choose(&s, a.usual(), &can[family(s.IPv6)]).Path == Nobody }
 	if !slices.ContainsFunc(services, left) {
 		return services
 	}
 	return slices.DeleteFunc(slices.Clone(services), left)
+}
+
+// tableChanged tells those of the data path who hold on to backends.
+func (a *Agent) tableChanged() {
+	a.UDP.TableChanged()
+	if a.SCTP != nil {
+		a.SCTP.TableChanged()
+	}
 }
 
 func (a *Agent) family(ipv6 bool) *Family {
@@ -88,11 +172,23 @@ func (a *Agent) family(ipv6 bool) *Family {
 	return &a.IPv4
 }
 
+// localAddrs returns the node's own addresses, which those that it holds for Services
+// are not.
 func (a *Agent) localAddrs() ([]netip.Addr, error) {
 	if a.LocalAddrs == nil {
 		return nil, nil
 	}
-	return a.LocalAddrs()
+	local, err := a.LocalAddrs()
+	for _, f := range a.families() {
+		if f.Addresses != nil {
+			held := f.Addresses.Held() // sorted
+			local = slices.DeleteFunc(local, func(ip netip.Addr) bool {
+				_, ours := slices.BinarySearchFunc(held, ip, netip.Addr.Compare)
+				return ours
+			})
+		}
+	}
+	return local, err
 }
 
 // nodePorts returns the addresses on which node ports are served.
@@ -106,28 +202,45 @@ func (a *Agent) nodePorts() []netip.Addr {
 // arrange adds every address to the plan and opens the sockets that are needed. It
 // returns the sockets that are wanted. The error names the frontends that got no
 // proxy port; the plan is good for the others.
-func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, plan *redirect.Plan) (map[lb.Frontend]struct{}, error) {
+func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, move *move, plan *redirect.Plan) (map[lb.Frontend]struct{}, error) {
 	wanted := make(map[lb.Frontend]struct{})
 	var errs []error
 	services := table.Services()
 	for i := range services {
 		s := &services[i]
+		steered := move.path(i) == Userspace
+		direct := a.family(s.IPv6).Addresses != nil
 		for _, addr := range s.Addresses {
 			inside, outside := s.Verdicts(addr)
+			if direct && inside != lb.Serve && outside != lb.Serve {
+				continue // nobody listens, so that the host refuses
+			}
 			if addr.Kind == lb.NodePort {
-				for _, f := range onNode(s, addr, nodePorts) {
-					if _, owner, _ := table.Lookup(f); owner.Kind != lb.NodePort {
-						continue // an exact address goes before a node port
+				for _, f := range nodePortFrontends(table, s, addr, nodePorts) {
+					if s.Protocol == lb.SCTP && !steered {
+						continue // a listener of ours may answer every packet that comes to its port
 					}
 					wanted[f] = struct{}{}
-					if a.sockets.hold(a, f, s.ID) && inside == lb.Serve {
+					held := a.sockets.hold(a, f, s.ID)
+					if !steered {
+						continue // the kernel does not leave it to the socket but by loopback
+					}
+					if held && inside == lb.Serve {
 						plan.Accept = append(plan.Accept, f)
 					}
 					exclude(plan, f, inside, outside)
 				}
 				continue
 			}
+			if !steered {
+				continue
+			}
 			f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
+			if direct {
+				wanted[f] = struct{}{}
+				a.sockets.hold(a, f, s.ID)
+				continue
+			}
 			exclude(plan, f, inside, outside)
 			if inside != lb.Serve && outside != lb.Serve {
 				continue
@@ -151,11 +264,16 @@ func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, plan *redirect.
 	return wanted, errors.Join(errs...)
 }
 
-// onNode returns the frontends that a node port is: one for each address of its family.
-func onNode(s *lb.Service, addr lb.Address, nodePorts []netip.Addr) (out []lb.Frontend) {
+// nodePortFrontends returns the frontends that a node port is: one for each address of
+// its family. An exact address goes before it.
+func nodePortFrontends(table *lb.Table, s *lb.Service, addr lb.Address, nodePorts []netip.Addr) (out []lb.Frontend) {
 	for _, ip := range nodePorts {
-		if ip.Is6() == s.IPv6 {
-			out = append(out, lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, addr.Addr.Port())})
+		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, addr.Addr.Port())}
+		if ip.Is6() != s.IPv6 {
+			continue
+		}
+		if _, owner, _ := table.Lookup(f); owner.Kind == lb.NodePort {
+			out = append(out, f)
 		}
 	}
 	return out
@@ -173,48 +291,26 @@ func exclude(plan *redirect.Plan, f lb.Frontend, inside, outside lb.Verdict) {
 	}
 }
 
-// merge returns the new Services with the addresses of the old ones added that no
-// new Service has, so that what is still steered is still served, and whether there
-// are any.
-func merge(services, old []lb.Service) (between []lb.Service, leaving bool) {
-	if slices.EqualFunc(services, old, sameAddresses) { // as if only endpoints changed
-		return services, false
+// merge returns services with the addresses of leaving added, so that what is still
+// steered is still served.
+func merge(services, leaving []lb.Service) []lb.Service {
+	between := slices.Clone(services)
+	byID := make(map[lb.ID]lb.Service, len(leaving))
+	for _, s := range leaving {
+		byID[s.ID] = s
 	}
-	owned := make(map[lb.Frontend]struct{})
-	byID := make(map[lb.ID]int, len(services))
-	for i := range services {
-		byID[services[i].ID] = i
-		for _, addr := range services[i].Addresses {
-			owned[lb.Frontend{Protocol: services[i].Protocol, Addr: addr.Addr}] = struct{}{}
+	for i := range between {
+		if s, ok := byID[between[i].ID]; ok {
+			between[i].Addresses = slices.Concat(between[i].Addresses, s.Addresses)
+			delete(byID, s.ID)
 		}
 	}
-	between = services
-	for _, s := range old {
-		var gone []lb.Address
-		for _, addr := range s.Addresses {
-			if _, ok := owned[lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}]; !ok {
-				gone = append(gone, addr)
-			}
+	for _, s := range leaving {
+		if _, alone := byID[s.ID]; alone {
+			between = append(between, s)
 		}
-		if len(gone) == 0 {
-			continue
-		}
-		if !leaving { // copy before the first change: services stays what it was
-			between, leaving = slices.Clone(services), true
-		}
-		if i, ok := byID[s.ID]; ok {
-			between[i].Addresses = slices.Concat(between[i].Addresses, gone)
-			continue
-		}
-		s.Addresses = gone
-		between = append(between, s)
 	}
-	return between, leaving
-}
-
-// sameAddresses reports whether a and b are the same Service at the same addresses.
-func sameAddresses(a, b lb.Service) bool {
-	return a.ID == b.ID && slices.EqualFunc(a.Addresses, b.Addresses, func(x, y lb.Address) bool { return x.Addr == y.Addr })
+	return between
 }
 
 // complain logs what cannot be served, once for each new reason.
@@ -233,11 +329,42 @@ func (a *Agent) complain(err error) {
 func (a *Agent) describe(table *lb.Table) {
 	services := table.Services()
 	frontends, backends := 0, 0
+	var noLocal [2]NoLocal
 	for i := range services {
-		frontends += len(services[i].Addresses)
-		backends += len(services[i].Backends)
+		s := &services[i]
+		frontends += len(s.Addresses)
+		backends += len(s.Backends)
+		family := &noLocal[0]
+		if s.IPv6 {
+			family = &noLocal[1]
+		}
+		family.count(s)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.status.Services, a.status.Frontends, a.status.Backends = len(services), frontends, backends
+	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = len(services), frontends, backends, noLocal
+	a.status.Paths, a.status.Unmet = a.paths.count, 0
+	for _, s := range a.paths.special {
+		if s.Unmet != "" {
+			a.status.Unmet++
+		}
+	}
+}
+
+// count adds a service port.
+func (n *NoLocal) count(s *lb.Service) {
+	internal, external := 0, 0
+	for _, addr := range s.Addresses {
+		if !addr.Local {
+			continue
+		}
+		switch inside, outside := s.Verdicts(addr); {
+		case addr.Kind == lb.ClusterIP && inside == lb.Drop:
+			internal = 1
+		case addr.Kind != lb.ClusterIP && outside == lb.Drop:
+			external = 1
+		}
+	}
+	n.Internal += internal
+	n.External += external
 }

@@ -9,32 +9,39 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// sockets are those that the agent has had opened: proxy ports of UDP frontends,
-// and node ports, which are held by the very sockets that serve them.
+// sockets are those that the agent has had opened: proxy ports of UDP and
+// SCTP frontends, and node ports and service addresses that the host
+// holds, which are taken by the very sockets that serve them.
 type sockets struct {
-	proxy     map[lb.Frontend]uint16   // proxy ports of steered UDP frontends
-	held      map[lb.Frontend]struct{} // node ports; their address is where they listen
-	conflicts map[lb.Frontend]error    // node ports that could not be had
+	proxy     map[lb.Frontend]uint16   // proxy ports of steered UDP and SCTP frontends
+	held      map[lb.Frontend]struct{} // their address is where they listen
+	conflicts map[lb.Frontend]conflict // those that could not be had
+}
+
+// conflict is a port that somebody else has.
+type conflict struct {
+	id  lb.ID // whose it should be
+	err error
 }
 
 func (s *sockets) init() {
 	s.proxy = make(map[lb.Frontend]uint16)
 	s.held = make(map[lb.Frontend]struct{})
-	s.conflicts = make(map[lb.Frontend]error)
+	s.conflicts = make(map[lb.Frontend]conflict)
 }
 
-// steered returns the proxy port of a UDP frontend, opening it if need be.
+// steered returns the proxy port of a UDP or SCTP frontend, opening it if need be.
 func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
 	if port, ok := s.proxy[f]; ok {
 		return port, nil
 	}
 	if _, ok := s.held[f]; ok { // a node port until now, and a frontend has one socket
-		a.UDP.Unlisten(f)
+		a.datagrams(f).Unlisten(f)
 		delete(s.held, f)
 	}
 	var got netip.AddrPort
 	_, err := a.Ports.Claim(func(port uint16) (err error) {
-		got, err = a.UDP.Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port))
+		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port))
 		return err
 	})
 	if err != nil {
@@ -44,36 +51,68 @@ func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
 	return got.Port(), nil
 }
 
-// hold opens a node port unless it is open, and reports whether it is. That somebody else has it is remembered
-// as a conflict and touches nothing else; it is tried again with every Apply.
+// hold listens on a node port or a service address unless it does, and reports whether
+// it does. That somebody else has the port is remembered as a conflict and touches
+// nothing else; it is tried again with every Apply.
 func (s *sockets) hold(a *Agent, f lb.Frontend, id lb.ID) bool {
 	if _, ok := s.held[f]; ok {
 		return true
 	}
 	if _, ok := s.proxy[f]; ok { // steered until now
-		a.UDP.Unlisten(f)
+		a.datagrams(f).Unlisten(f)
 		delete(s.proxy, f)
 	}
 	var err error
 	if f.Protocol == lb.TCP {
 		_, err = a.TCP.Listen(f.Addr)
 	} else {
-		_, err = a.UDP.Listen(f, f.Addr)
+		_, err = a.datagrams(f).Listen(f, f.Addr)
 	}
 	if err != nil {
-		s.conflicts[f] = fmt.Errorf("hold node port %d of %s: %w", f.Addr.Port(), id, err)
+		s.begin(a, f, conflict{id, fmt.Errorf("hold port %d of %s: %w", f.Addr.Port(), id, err)})
 		return false
 	}
 	s.held[f] = struct{}{}
-	delete(s.conflicts, f)
+	s.end(a, f)
 	return true
+}
+
+// begin remembers a conflict, and tells of it if it is new.
+func (s *sockets) begin(a *Agent, f lb.Frontend, c conflict) {
+	if s.conflicts[f].id != c.id {
+		s.end(a, f)
+		if a.Conflict != nil {
+			a.Conflict(c.id, f, c.err)
+		}
+	}
+	s.conflicts[f] = c
+}
+
+// end forgets a conflict, if there was one, and tells so.
+func (s *sockets) end(a *Agent, f lb.Frontend) {
+	c, ok := s.conflicts[f]
+	if !ok {
+		return
+	}
+	delete(s.conflicts, f)
+	if a.Conflict != nil {
+		a.Conflict(c.id, f, nil)
+	}
+}
+
+// datagrams returns who serves a frontend that is not TCP's.
+func (a *Agent) datagrams(f lb.Frontend) Datagrams {
+	if f.Protocol == lb.SCTP {
+		return a.SCTP
+	}
+	return a.UDP
 }
 
 // conflict returns the conflicts as one error, in a stable order.
 func (s *sockets) conflict() error {
 	all := make([]error, 0, len(s.conflicts))
-	for _, err := range s.conflicts {
-		all = append(all, err)
+	for _, c := range s.conflicts {
+		all = append(all, c.err)
 	}
 	slices.SortFunc(all, func(a, b error) int {
 		switch {
@@ -92,7 +131,7 @@ func (a *Agent) closeUnwanted(wanted map[lb.Frontend]struct{}) {
 	unwanted := func(f lb.Frontend) bool { _, ok := wanted[f]; return !ok }
 	for f := range a.sockets.proxy {
 		if unwanted(f) {
-			a.UDP.Unlisten(f)
+			a.datagrams(f).Unlisten(f)
 			delete(a.sockets.proxy, f)
 		}
 	}
@@ -103,13 +142,13 @@ func (a *Agent) closeUnwanted(wanted map[lb.Frontend]struct{}) {
 		if f.Protocol == lb.TCP {
 			a.TCP.Unlisten(f.Addr)
 		} else {
-			a.UDP.Unlisten(f)
+			a.datagrams(f).Unlisten(f)
 		}
 		delete(a.sockets.held, f)
 	}
 	for f := range a.sockets.conflicts {
 		if unwanted(f) {
-			delete(a.sockets.conflicts, f)
+			a.sockets.end(a, f)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package config
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -9,60 +11,210 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func TestDefaults(t *testing.T) {
-	c, err := Parse([]string{"--manifests", "a", "--manifests=b,c", "--proxy-mode="})
-	if err != nil {
+// write makes a file and returns its name.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return name
+}
+
+func parse(t *testing.T, args ...string) Config {
+	t.Helper()
+	c, err := Parse(args)
+	if err != nil {
+		t.Fatalf("Parse(%q) = %v", args, err)
+	}
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	c := parse(t, "--manifests", "a", "--manifests=b,c", "--proxy-mode=", "")
 	if len(c.Manifests) != 2 || c.Manifests[1] != "b,c" || c.Mode != "userspace" || c.UDPTimeout != 250*time.Millisecond ||
-		c.BindAddress != netip.IPv4Unspecified() || c.Loops < 1 || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" {
+		c.BindAddress != netip.IPv4Unspecified() || c.Loops < 1 || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" ||
+		c.SyncPeriod != 30*time.Second || c.MinSyncPeriod != time.Second || c.OOMScoreAdj != -999 || c.IPTables.MasqueradeBit != 14 {
+		t.Errorf("Parse = %+v", c)
+	}
+	if host, _ := os.Hostname(); c.NodeName != strings.ToLower(host) {
+		t.Errorf("node name %q, host %q", c.NodeName, host)
+	}
+	if len(c.Warnings) != 0 {
+		t.Errorf("warnings: %q", c.Warnings)
+	}
+}
+
+func TestCleanupNeedsNoSource(t *testing.T) {
+	for _, flag := range []string{"--cleanup", "--cleanup-iptables=true"} {
+		if c := parse(t, flag, "--kubeconfig", "/no/such/file"); !c.Cleanup {
+			t.Errorf("Parse(%s) = %+v", flag, c)
+		}
+	}
+}
+
+func TestSources(t *testing.T) {
+	kubeconfig := write(t, "kubeconfig", "")
+	for args, fromAPI := range map[string]bool{"": true, "--kubeconfig " + kubeconfig: true, "--master https://192.0.2.1 ": true, "--manifests x": false} {
+		c := parse(t, strings.Fields(args)...)
+		if c.FromAPI() != fromAPI || c.API.Client.QPS != 5 || c.API.Client.Burst != 10 || c.API.SyncPeriod != 15*time.Minute ||
+			c.API.Client.ContentType != "application/vnd.kubernetes.protobuf" {
+			t.Errorf("Parse(%s) = %+v", args, c)
+		}
+	}
+}
+
+// TestClassicFlags: the list that is in unit files and manifests of a decade.
+func TestClassicFlags(t *testing.T) {
+	kubeconfig := write(t, "kubeconfig", "")
+	c := parse(t, "--logtostderr=true", "--v=0", "--master=https://192.0.2.1:6443", "--bind-address=192.0.2.10",
+		"--cluster-cidr=10.244.0.0/16", "--hostname-override=  Node-1", "--kubeconfig="+kubeconfig)
+	if c.Verbosity != 0 || c.Log.File != "" || c.API.Master != "https://192.0.2.1:6443" || c.BindAddress.String() != "192.0.2.10" ||
+		len(c.Pods()) != 1 || c.Pods()[0].String() != "10.244.0.0/16" || c.NodeName != "node-1" ||
+		c.API.Client.Kubeconfig != kubeconfig || !c.FromAPI() || c.Mode != ModeUserspace || len(c.Warnings) != 0 {
 		t.Errorf("Parse = %+v", c)
 	}
 }
 
-func TestCleanupNeedsNoManifests(t *testing.T) {
-	if c, err := Parse([]string{"--cleanup"}); err != nil || !c.Cleanup {
-		t.Errorf("Parse(--cleanup) = %+v, %v", c, err)
+func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		ok   func(Config) bool
+	}{
+		{"--logging-format=json", func(c Config) bool { return c.Log.JSON }},
+		{"-v=3", func(c Config) bool { return c.Verbosity == 3 }},
+		{"--conntrack-max=1000 --conntrack-min=5", func(c Config) bool { return c.Conntrack.MaxPerCore == 1 && c.Conntrack.Min == 1000 }},
+		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.HealthzAddress == "" && c.MetricsAddress == "" }},
+		{"--healthz-port=1 --metrics-port=2", func(c Config) bool { return c.HealthzAddress == "0.0.0.0:1" && c.MetricsAddress == "127.0.0.1:2" }},
+		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.HealthzAddress == "[::1]:7" }},
+		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.HealthzAddress == "1.2.3.4:5" }},
+		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.MetricsAddress == "0.0.0.0:10249" }},
+		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.HealthzAddress == "" && c.MetricsAddress == "" }},
+		{"--log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == filepath.Join("/x", "sluice.log") }},
+		{"--log_file=/y --log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == "/y" }},
+		{"--log_file=/y", func(c Config) bool { return c.Log.File == "" }},
+		{"--proxy-mode=ipvs --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.SyncPeriod == time.Minute && c.MinSyncPeriod == 0 }},
+		{"--proxy-mode=iptables --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.SyncPeriod == 2*time.Minute }},
+		{"--cluster-cidr=10.244.0.0/16 --node-pod-cidrs=10.244.7.0/24", func(c Config) bool { return c.Pods()[0].String() == "10.244.7.0/24" }},
+		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Pods() == nil }},
+		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.BindAddress.IsLoopback() }},
+		{"--version=false --version", func(c Config) bool { return c.Version == "true" }},
+		{"--version=raw", func(c Config) bool { return c.Version == "raw" }},
+	} {
+		if c := parse(t, append(strings.Fields(test.args), "--manifests=x")...); !test.ok(c) {
+			t.Errorf("Parse(%s) = %+v", test.args, c)
+		}
 	}
 }
 
 // TestMistakes: each error names the flag and what to do.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
-		{"", "--manifests"},
-		{"--manifests x --proxy-mode iptables", "not supported by this release"},
-		{"--manifests x --proxy-mode bridge", "unknown: use userspace"},
-		{"--manifests x --bind-address 127.0.0.1", "cannot proxy on localhost"},
-		{"--manifests x --bind-address ::1", "cannot proxy on localhost"},
-		{"--manifests x --bind-address fe80::1%eth0", "link-local"},
-		{"--manifests x --nodeport-addresses 1.2.3.4", "--nodeport-addresses"},
-		{"--manifests x --node-pod-cidrs 10.0.0.1", "--node-pod-cidrs"},
-		{"--manifests x --iptables-sync-period 1ms", "--iptables-sync-period"},
-		{"--manifests x --conntrack-min=-1", "--conntrack-min"},
-		{"--manifests x --conntrack-udp-timeout=-1s", "--conntrack-udp-timeout"},
-		{"--manifests x --bind-address node1", "not an IP address"},
-		{"--manifests x --proxy-port-range 9-1", "--proxy-port-range"},
-		{"--manifests x --proxy-port-range 1-70000", "--proxy-port-range"},
-		{"--manifests x --udp-timeout 0", "--udp-timeout"},
-		{"--manifests x --udp-timeout 5", "--udp-timeout"},
-		{"--manifests x --drain-timeout -1s", "--drain-timeout"},
-		{"--manifests x --loops 0", "--loops"},
-		{"--manifests x --healthz-bind-address 10256", "--healthz-bind-address"},
-		{"--manifests x --metrics-bind-address 1.2.3.4:http", "--metrics-bind-address"},
-		{"--manifests x --metrics-bind-address host:1", "--metrics-bind-address"},
-		{"--manifests x y", `"y" is not a flag`},
-		{"--no-such-flag", "no-such-flag"},
+		{"--manifests x --master https://192.0.2.1", "not from both"},
+		{"--kubeconfig /no/such/file", "--kubeconfig: stat /no/such/file: no such file"},
+		{"--kubeconfig .", ". is a folder"},
+		{"--manifests=", "--manifests is empty: give a file or folder"},
+		{"--service-proxy-name a!b", `--service-proxy-name "a!b": give a value that a label may have`},
+		{"--proxy-port-range 9-1", "--proxy-port-range is wrong: "},
+		{"--config /no/such/file", "--config: open /no/such/file: no such file"},
+		{"--config .", "--config: read .: is a directory"},
+		{"--kube-api-burst=-1", "--kube-api-burst"},
+		{"--kube-api-qps=fast", "kube-api-qps"},
+		{"--config-sync-period 0", "--config-sync-period"},
+		{"--proxy-mode nftables", "give userspace"},
+		{"--proxy-mode bridge", `--proxy-mode "bridge" is unknown: give userspace`},
+		{"--bind-address 127.0.0.1", "cannot proxy on localhost"},
+		{"--bind-address ::1", "cannot proxy on localhost"},
+		{"--bind-address fe80::1%eth0", "link-local"},
+		{"--hostname-override \u00a0", "--hostname-override"},
+		{"--cluster-cidr 10.0.0.0/33", `--cluster-cidr "10.0.0.0/33" is not an address range`},
+		{"--cluster-cidr 10.0.0.0/8,11.0.0.0/8", "one of each family"},
+		{"--cluster-cidr 10.0.0.0/8,fd00::/8,11.0.0.0/8", "one of each family"},
+		{"--detect-local-mode Guess", "--detect-local-mode"},
+		{"--detect-local-mode BridgeInterface", "--pod-bridge-interface"},
+		{"--detect-local-mode InterfaceNamePrefix", "--pod-interface-name-prefix"},
+		{"--nodeport-addresses 1.2.3.4", "--nodeport-addresses"},
+		{"--node-pod-cidrs 10.0.0.1", "--node-pod-cidrs"},
+		{"--iptables-sync-period 1ms", "--iptables-sync-period"},
+		{"--iptables-min-sync-period 1m", "--iptables-min-sync-period"},
+		{"--ipvs-min-sync-period=-1s", "--ipvs-min-sync-period"},
+		{"--ipvs-udp-timeout=-1s", "--ipvs-udp-timeout"},
+		{"--ipvs-exclude-cidrs 10.0.0.1", "--ipvs-exclude-cidrs"},
+		{"--iptables-masquerade-bit 32", "--iptables-masquerade-bit 32: give 0 to 31"},
+		{"--oom-score-adj 1001", "--oom-score-adj"},
+		{"--conntrack-min=-1", "--conntrack-min"},
+		{"--conntrack-max=-1", "--conntrack-max"},
+		{"--conntrack-udp-timeout=-1s", "--conntrack-udp-timeout"},
+		{"--bind-address node1", "not an IP address"},
+		{"--proxy-port-range 9-1", "--proxy-port-range"},
+		{"--proxy-port-range 1-70000", "--proxy-port-range"},
+		{"--udp-timeout 0", "--udp-timeout"},
+		{"--udp-timeout 5", "--udp-timeout"},
+		{"--drain-timeout -1s", "--drain-timeout"},
+		{"--loops 0", "--loops"},
+		{"--sctp-engine tcp", "give auto, socket or packet"},
+		{"-v=-1", "-v"},
+		{"--logging-format xml", "--logging-format"},
+		{"--feature-gates X", "feature-gates"},
+		{"--healthz-port 70000", "--healthz-port"},
+		{"--healthz-bind-address 10256", "--healthz-bind-address"},
+		{"--metrics-bind-address 1.2.3.4:http", "--metrics-bind-address"},
+		{"--metrics-bind-address host:1", "--metrics-bind-address"},
+		{"--version=1.2", "--version=raw"},
+		{"y", `"y" is not a flag`},
+		{"--no-such-flag", "no-such-flag (see --help)"},
+		{"--proxy-mod=ipvs", "--proxy-mod: did you mean --proxy-mode? (see --help)"},
+		{"--clustercidr=x", "did you mean --cluster-cidr?"},
+		{"--hostname_overide=x", "did you mean --hostname-override?"},
 	} {
-		if _, err := Parse(strings.Fields(test.args)); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("Parse(%s) = %v, want an error with %q", test.args, err, test.want)
+		args := strings.Split(test.args, " ")
+		if !strings.Contains(test.args, "config") {
+			args = append(args, "--manifests=x")
 		}
+		_, err := Parse(args)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Parse(%s) = %v, want an error with %q", test.args, err, test.want)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("Parse(%s): more than one sentence: %v", test.args, err)
+		}
+	}
+}
+
+// TestIgnored: what means nothing is accepted and named once, with the reason.
+func TestIgnored(t *testing.T) {
+	given := map[string]string{"log-flush-frequency": "7s", "vmodule": "a=1", "feature-gates": "A=true", "log-text-info-buffer-size": "1Ki", "log-json-info-buffer-size": "1Ki"}
+	for _, i := range ignoredFlags {
+		s, _ := declare()
+		f := s.flags.Lookup(i.flag)
+		value := given[i.flag]
+		switch {
+		case value != "":
+		case f.Value.Type() == "bool" && f.DefValue == "false":
+			value = "true"
+		case f.Value.Type() == "bool":
+			value = "false"
+		default:
+			value = "x"
+		}
+		c := parse(t, "--manifests=x", "--"+i.flag+"="+value)
+		if want := "--" + i.flag + " has no meaning here: " + i.why; len(c.Warnings) != 1 || c.Warnings[0] != want {
+			t.Errorf("warnings = %q, want %q", c.Warnings, want)
+		}
+		if f.DefValue != "" && i.flag != "feature-gates" {
+			if c := parse(t, "--manifests=x", "--"+i.flag+"="+f.DefValue); len(c.Warnings) > 0 {
+				t.Errorf("the default given: %q", c.Warnings)
+			}
+		}
+	}
+	if c := parse(t, "--manifests=x", "--logtostderr=false"); len(c.Warnings) != 1 {
+		t.Errorf("warnings = %q", c.Warnings)
 	}
 }
 
 // TestUsage: every flag is in the help, each in one group.
 func TestUsage(t *testing.T) {
 	usage := Usage()
-	all, groups := declare(new(Config), new(texts))
+	all, groups := declare()
 	count := 0
 	for _, g := range groups {
 		if !strings.Contains(usage, "\n"+g.title+":\n") {
@@ -76,7 +228,7 @@ func TestUsage(t *testing.T) {
 		})
 	}
 	total := 0
-	all.VisitAll(func(*pflag.Flag) { total++ })
+	all.flags.VisitAll(func(*pflag.Flag) { total++ })
 	if count != total {
 		t.Errorf("%d flags in groups, %d in all", count, total)
 	}

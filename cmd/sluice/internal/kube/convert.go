@@ -57,6 +57,9 @@ type Result struct {
 
 	// Facts are those of Options, completed by the Node object.
 	Facts Facts
+
+	// Changes is what differs from the Objects of the Converter's last call.
+	Changes Changes
 }
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
@@ -77,76 +80,14 @@ type Result struct {
 // first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::.
 func Convert(o Objects, options Options) Result { return new(Converter).Convert(o, options) }
 
-// Converter is Convert for objects that mostly stay the same: it converts a Service
-// again only if the Service or one of its slices is another object than last time,
-// or if something else about the node is known. The zero Converter is ready; it is
-// for one goroutine. Objects that it has seen must not be written to.
-type Converter struct {
-	facts Facts
-	last  map[*corev1.Service]conversion
-}
-
-// conversion is what one Service has come to, and from what.
-type conversion struct {
-	from         endpoints
-	services     []lb.Service
-	healthChecks []HealthCheck
-}
-
-// Convert is the function Convert, faster.
-func (k *Converter) Convert(o Objects, options Options) Result {
-	c := converter{
-		facts:     options.Facts.completedBy(o.Nodes),
-		endpoints: groupEndpoints(o),
-	}
-	if !c.facts.equal(k.facts) {
-		k.last = nil
-	}
-	own := ownServices(o.Services, options.ServiceProxyName)
-	next := make(map[*corev1.Service]conversion, len(own))
-	result := Result{Services: make([]lb.Service, 0, len(own)), Facts: c.facts}
-	for _, svc := range own {
-		from := c.endpoints[objectKey{svc.Namespace, svc.Name}]
-		done, ok := k.last[svc]
-		if !ok || !done.from.equal(from) {
-			c.services, c.healthChecks = nil, nil
-			c.convert(svc)
-			done = conversion{from, c.services, c.healthChecks}
-		}
-		next[svc] = done
-		result.Services = append(result.Services, done.services...)
-		result.HealthChecks = append(result.HealthChecks, done.healthChecks...)
-	}
-	k.facts, k.last = c.facts, next
-	return result
-}
-
-// ownServices returns those of services that the proxy of this name serves,
-// ordered by namespace and name.
-func ownServices(services []*corev1.Service, proxyName string) []*corev1.Service {
-	own := make([]*corev1.Service, 0, len(services))
-	for _, svc := range services {
-		// An empty value is a name too, though nobody's.
-		name, labelled := svc.Labels[labelServiceProxyName]
-		if name == proxyName && labelled == (proxyName != "") {
-			own = append(own, svc)
-		}
-	}
-	compare := func(a, b *corev1.Service) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	}
-	slices.SortFunc(own, compare)
-	return slices.CompactFunc(own, func(a, b *corev1.Service) bool { return compare(a, b) == 0 })
-}
-
 // labelServiceProxyName says which proxy serves a Service. The API module has no
 // constant for it (KEP-2447).
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// converter is one Convert at work.
+// converter converts one Service after the other.
 type converter struct {
-	facts     Facts
-	endpoints map[objectKey]endpoints
+	facts  Facts
+	source endpoints // of the Service
 
 	services     []lb.Service
 	healthChecks []HealthCheck
@@ -158,25 +99,22 @@ type converter struct {
 	ips       []netip.Addr
 }
 
-// convert appends what svc comes to.
-func (c *converter) convert(svc *corev1.Service) {
+// convert returns what svc comes to with the endpoints that it has.
+func (c *converter) convert(svc *corev1.Service, source endpoints) ([]lb.Service, []HealthCheck) {
+	c.source, c.services, c.healthChecks = source, nil, nil
 	var both [2]netip.Addr
 	clusterIPs := appendClusterIPs(both[:0], svc)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
-	first := len(c.services)
 	for _, ip := range clusterIPs {
 		c.convertFamily(svc, ip)
 	}
-	if added := c.services[first:]; len(added) > 1 {
-		slices.SortStableFunc(added, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) })
-		added = slices.CompactFunc(added, func(a, b lb.Service) bool { return a.ID == b.ID })
-		c.services = c.services[:first+len(added)]
-	}
+	slices.SortStableFunc(c.services, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) })
+	c.services = slices.CompactFunc(c.services, func(a, b lb.Service) bool { return a.ID == b.ID })
+	return c.services, c.healthChecks
 }
 
 // convertFamily appends the ports of svc in the family of its clusterIP.
 func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
-	source := c.endpoints[objectKey{svc.Namespace, svc.Name}]
 	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
 	first := len(c.services)
 	for i := range svc.Spec.Ports {
@@ -195,8 +133,10 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 		c.services = append(c.services, lb.Service{
 			ID:              id,
 			Addresses:       atPort(c.addresses, svc, port),
-			Backends:        c.backendsOf(source, id),
+			Backends:        c.backendsOf(id),
 			AffinityTimeout: affinityTimeout(svc),
+			DataPath:        svc.Annotations["sluice.io/data-path"],
+			Scheduler:       svc.Annotations["sluice.io/scheduler"],
 		})
 	}
 	c.checkHealth(svc, clusterIP.Is6(), c.services[first:])

@@ -11,8 +11,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-type objectKey struct{ namespace, name string }
-
 // endpoints is what is known of the endpoints of one Service.
 type endpoints struct {
 	slices []*discoveryv1.EndpointSlice
@@ -20,48 +18,16 @@ type endpoints struct {
 	old *corev1.Endpoints // used only while slices is empty
 }
 
-// equal reports whether both are the same objects, in the same order.
-func (e endpoints) equal(other endpoints) bool {
-	return e.old == other.old && slices.Equal(e.slices, other.slices)
-}
-
-// groupEndpoints sorts slices and Endpoints by their Service. Those labelled as
-// headless are for DNS; kube-proxy does not watch them either, whatever their
-// Service is.
-func groupEndpoints(o Objects) map[objectKey]endpoints {
-	groups := make(map[objectKey]endpoints, len(o.Services))
-	for _, slice := range o.Slices {
-		name := slice.Labels[discoveryv1.LabelServiceName]
-		if _, headless := slice.Labels[corev1.IsHeadlessService]; headless || name == "" {
-			continue
-		}
-		key := objectKey{slice.Namespace, name}
-		group := groups[key]
-		group.slices = append(group.slices, slice)
-		groups[key] = group
-	}
-	for _, old := range o.Endpoints {
-		if _, headless := old.Labels[corev1.IsHeadlessService]; headless {
-			continue
-		}
-		key := objectKey{old.Namespace, old.Name}
-		group := groups[key]
-		group.old = old
-		groups[key] = group
-	}
-	return groups
-}
-
 // backendsOf returns the endpoints of one service port in one family.
-func (c *converter) backendsOf(group endpoints, id lb.ID) []lb.Backend {
+func (c *converter) backendsOf(id lb.ID) []lb.Backend {
 	out := c.backends[:0]
-	if len(group.slices) > 0 {
-		for _, slice := range group.slices {
+	if len(c.source.slices) > 0 {
+		for _, slice := range c.source.slices {
 			out = c.appendSlice(out, slice, id)
 		}
-	} else if group.old != nil {
-		for i := range group.old.Subsets {
-			out = c.appendSubset(out, &group.old.Subsets[i], id)
+	} else if c.source.old != nil {
+		for i := range c.source.old.Subsets {
+			out = c.appendSubset(out, &c.source.old.Subsets[i], id)
 		}
 	}
 	c.backends = out

@@ -19,9 +19,17 @@ type Facts struct {
 	Hostname string
 	// Zone is the value of the label topology.kubernetes.io/zone.
 	Zone string
+	// Known says that there is a Node object, and Leaving that it is being deleted or
+	// that the cluster autoscaler is about to do so: load balancers shall turn to
+	// other nodes, while pods here are still served.
+	Known, Leaving bool
 
 	lb.Node
 }
+
+// taintToBeDeleted is how the cluster autoscaler marks a node that it drains. The API
+// module has no constant for it.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeFacts returns what a Node object says: of its addresses those of type
 // InternalIP and then those of type ExternalIP, each once. node may be nil.
@@ -33,6 +41,9 @@ func NodeFacts(node *corev1.Node) Facts {
 		NodeName: node.Name,
 		Hostname: node.Labels[corev1.LabelHostname],
 		Zone:     node.Labels[corev1.LabelTopologyZone],
+		Known:    true,
+		Leaving: node.DeletionTimestamp != nil ||
+			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted }),
 	}
 	for _, want := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, address := range node.Status.Addresses {
@@ -70,6 +81,7 @@ func (f Facts) completedBy(nodes []*corev1.Node) Facts {
 		return f
 	}
 	node := NodeFacts(nodes[i])
+	f.Known, f.Leaving = node.Known, node.Leaving
 	if f.Hostname == "" {
 		f.Hostname = node.Hostname
 	}
@@ -85,7 +97,7 @@ func (f Facts) completedBy(nodes []*corev1.Node) Facts {
 	return f
 }
 
-// equal reports whether both say the same.
+// equal reports whether both say the same of what Services are converted by.
 func (f Facts) equal(other Facts) bool {
 	return f.NodeName == other.NodeName && f.Hostname == other.Hostname && f.Zone == other.Zone &&
 		slices.Equal(f.PodCIDRs, other.PodCIDRs) && slices.Equal(f.Addresses, other.Addresses)

@@ -36,7 +36,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata gi
 //	what Convert makes of all objects
 //
 // Of each step it is also tested that a Table takes the whole result, that Convert
-// does not write to the objects and that their order does not matter.
+// does not write to the objects, and that neither their order matters nor what is
+// trimmed of them.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -223,6 +224,9 @@ func (w *world) convert(t *testing.T) string {
 	if diff := cmp.Diff(got, describe(w.again.Convert(w.same(), w.options))); diff != "" {
 		t.Errorf("a Converter that has seen the steps before differs:\n%s", diff)
 	}
+	if diff := cmp.Diff(got, describe(Convert(trim(w.all()), w.options))); diff != "" {
+		t.Errorf("trimmed objects give another result (-whole +trimmed):\n%s", diff)
+	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 3 {
 		shuffle(random, objects)
@@ -231,6 +235,20 @@ func (w *world) convert(t *testing.T) string {
 		}
 	}
 	return got
+}
+
+// trim trims the objects of an API server.
+func trim(o Objects) Objects {
+	for i, svc := range o.Services {
+		o.Services[i] = TrimService(svc)
+	}
+	for i, slice := range o.Slices {
+		o.Slices[i] = TrimSlice(slice)
+	}
+	for i, node := range o.Nodes {
+		o.Nodes[i] = TrimNode(node)
+	}
+	return o
 }
 
 func shuffle(random *rand.Rand, o Objects) {

@@ -1,5 +1,7 @@
 package manifest
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
 import (
 	"bytes"
 	"crypto/sha256"
@@ -7,9 +9,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
 
 const (
@@ -33,8 +41,9 @@ const (
 // file is one manifest and what is known of it.
 type file struct {
 	path   string
-	link   bool // it may be a symbolic link, or behind one
-	frozen bool // the path that leads to it cannot be read: keep all as it is
+	key    string // path, absolute
+	link   bool   // it may be a symbolic link, or behind one
+	frozen bool   // the path that leads to it cannot be read: keep all as it is
 
 	stat      fs.FileInfo // when it was read last; nil to have it read again
 	readAt    time.Time
@@ -50,8 +59,24 @@ type file struct {
 // version is what a file says at one time. It is never changed once made.
 type version struct {
 	objects  []placed
+	values   kube.Objects // those of objects
 	problems reports
 	warnings reports
+}
+
+// add adds an object.
+func (v *version) add(o placed) {
+	v.objects = append(v.objects, o)
+	switch value := o.value.(type) {
+	case *corev1.Service:
+		v.values.Services = append(v.values.Services, value)
+	case *discoveryv1.EndpointSlice:
+		v.values.Slices = append(v.values.Slices, value)
+	case *corev1.Endpoints:
+		v.values.Endpoints = append(v.values.Endpoints, value)
+	case *corev1.Node:
+		v.values.Nodes = append(v.values.Nodes, value)
+	}
 }
 
 // placed is an object at its place in a file.
@@ -106,6 +131,31 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 		f.writing = now
 	}
 	return false, true
+}
+
+// trial returns the version that is in force unless another file has something against
+// it; nil for none.
+func (f *file) trial() *version {
+	if f.next != nil && len(f.next.problems) == 0 {
+		return f.next
+	}
+	return f.good
+}
+
+// owners yields what a version of f, which may be nil, claims.
+func (v *version) owners(f *file) iter.Seq2[claim, owner] {
+	return func(yield func(claim, owner) bool) {
+		if v == nil {
+			return
+		}
+		for _, o := range v.objects {
+			for _, c := range o.claims {
+				if !yield(c, owner{f, o}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // unreadable notes why the file cannot be read and tells whether that is new.
@@ -177,7 +227,7 @@ func (f *file) parse(data []byte) *version {
 		}
 		f.documents[key] = doc
 		for _, o := range doc.objects {
-			v.objects = append(v.objects, placed{o, c.base})
+			v.add(placed{o, c.base})
 		}
 		for _, e := range doc.problems {
 			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Reason: e.Reason})

@@ -1,18 +1,14 @@
 package manifest
 
-//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
-
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // Loader reads manifests and remembers the last good state of each file. Its
@@ -29,9 +25,11 @@ type Loader struct {
 	Rescan time.Duration
 
 	roots    []root
-	files    map[string]*file
-	order    []*file // of the files: by path, then by name
-	held     map[claim]owner
+	files    map[string]*file // by absolute path
+	order    []*file          // of the files: by path, then by name
+	removed  []*file          // of the files: those that have gone since settle
+	held     map[claim]owner  // what is in force
+	disputed bool             // a file is not in force because of what another has
 	result   Result
 	loaded   bool
 	watchErr *Error // why Watch may notice changes late
@@ -60,16 +58,25 @@ func (l *Loader) Load() (result Result, changed bool) {
 
 // load is Load, for the quiet and busy of file.refresh.
 func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
-	dirty := l.list() || !l.loaded
+	l.list()
+	return l.read(quiet, func(*file) bool { return true })
+}
+
+// read reads those files again that may have changed.
+func (l *Loader) read(quiet time.Duration, may func(*file) bool) (result Result, changed, busy bool) {
+	var dirty []*file
 	for _, f := range l.order {
-		if f.frozen {
+		if f.frozen || !may(f) {
 			continue
 		}
 		d, b := f.refresh(quiet)
-		dirty, busy = dirty || d, busy || b
+		if d {
+			dirty = append(dirty, f)
+		}
+		busy = busy || b
 	}
-	if dirty {
-		l.settle()
+	if len(dirty) > 0 || len(l.removed) > 0 {
+		l.settle(dirty)
 	}
 	result = l.collect()
 	changed = !l.loaded || !equal(result, l.result)
@@ -77,9 +84,8 @@ func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
 	return result, changed, busy
 }
 
-// list looks up the files of all paths and tells whether they are others than
-// before.
-func (l *Loader) list() (changed bool) {
+// list looks up the files of all paths.
+func (l *Loader) list() {
 	if l.roots == nil {
 		l.files = make(map[string]*file)
 		for _, path := range l.Paths {
@@ -106,21 +112,20 @@ func (l *Loader) list() (changed bool) {
 			seen[key] = true
 			f := l.files[key]
 			if f == nil {
-				f = &file{path: e.path}
+				f = &file{path: e.path, key: key}
 				l.files[key] = f
 			}
 			f.link, f.frozen = e.link, r.problem != nil
 			order = append(order, f)
 		}
 	}
-	for key := range l.files {
+	for key, f := range l.files {
 		if !seen[key] {
 			delete(l.files, key)
+			l.removed = append(l.removed, f)
 		}
 	}
-	changed = !slices.Equal(order, l.order)
 	l.order = order
-	return changed
 }
 
 // listEntries returns the manifests that path leads to, in the order of names.
@@ -149,41 +154,77 @@ func listEntries(path string) ([]entry, error) {
 	return entries, nil
 }
 
-// settle decides which version of each file is in force: the present one if it
+// settle decides which version of each file is in force, now that the dirty ones have
+// been read.
+func (l *Loader) settle(dirty []*file) {
+	if !l.settleAlone(dirty) {
+		l.settleAll()
+	}
+	l.removed = nil
+}
+
+// settleAlone is settleAll for when nobody disputes anything, which is nearly always:
+// then only what is new has to be looked at. Otherwise it does nothing and reports false.
+func (l *Loader) settleAlone(dirty []*file) bool {
+	if l.disputed || l.held == nil {
+		return false
+	}
+	changing := make(map[*file]bool, len(dirty)+len(l.removed))
+	for _, f := range slices.Concat(dirty, l.removed) {
+		changing[f] = true
+	}
+	fresh := make(map[claim]owner)
+	for _, f := range dirty {
+		for c, o := range f.trial().owners(f) {
+			if _, taken := fresh[c]; taken {
+				return false
+			}
+			if holder, taken := l.held[c]; taken && !changing[holder.file] {
+				return false
+			}
+			fresh[c] = o
+		}
+	}
+	for f := range changing {
+		f.conflicts = nil
+		for c := range f.good.owners(f) {
+			delete(l.held, c)
+		}
+	}
+	for _, f := range dirty {
+		f.good = f.trial()
+	}
+	maps.Copy(l.held, fresh)
+	return true
+}
+
+// settleAll decides it for all files: the present version is in force if it
 // has no problem and contradicts no other file, the last good one otherwise. Of
 // two files that claim the same, the one that had it in force keeps it, or else
 // the first in order. All files are judged together, so objects can move from
 // one file to another, even cross over, in one step.
-func (l *Loader) settle() {
+func (l *Loader) settleAll() {
 	trial := make(map[*file]*version, len(l.order))
 	for _, f := range l.order {
 		f.conflicts = nil
-		trial[f] = f.good
-		if f.next != nil && len(f.next.problems) == 0 {
-			trial[f] = f.next
-		}
+		trial[f] = f.trial()
 	}
+	l.disputed = false
 	for {
 		lost := make(map[*file]bool)
 		owners := make(map[claim]owner, len(l.held))
 		for _, f := range l.order {
-			if trial[f] == nil {
-				continue
-			}
-			for _, o := range trial[f].objects {
-				for _, c := range o.claims {
-					winner := owner{f, o}
-					if loser, taken := owners[c]; taken && loser.file != f {
-						if l.held[c].file != f {
-							winner, loser = loser, winner
-						}
-						// The versions that were in force agreed with each other, so
-						// the loser is a new one, and to lose it is progress.
-						lost[loser.file] = true
-						loser.file.conflicts.add(conflict(c, loser, winner))
+			for c, winner := range trial[f].owners(f) {
+				if loser, taken := owners[c]; taken && loser.file != f {
+					if l.held[c].file != f {
+						winner, loser = loser, winner
 					}
-					owners[c] = winner
+					// The versions that were in force agreed with each other, so
+					// the loser is a new one, and to lose it is progress.
+					lost[loser.file], l.disputed = true, true
+					loser.file.conflicts.add(conflict(c, loser, winner))
 				}
+				owners[c] = winner
 			}
 		}
 		if len(lost) == 0 {
@@ -223,18 +264,11 @@ func (l *Loader) collect() Result {
 		if f.good == nil {
 			continue
 		}
-		for _, o := range f.good.objects {
-			switch value := o.value.(type) {
-			case *corev1.Service:
-				result.Objects.Services = append(result.Objects.Services, value)
-			case *discoveryv1.EndpointSlice:
-				result.Objects.Slices = append(result.Objects.Slices, value)
-			case *corev1.Endpoints:
-				result.Objects.Endpoints = append(result.Objects.Endpoints, value)
-			case *corev1.Node:
-				result.Objects.Nodes = append(result.Objects.Nodes, value)
-			}
-		}
+		in, from := &result.Objects, f.good.values
+		in.Services = append(in.Services, from.Services...)
+		in.Slices = append(in.Slices, from.Slices...)
+		in.Endpoints = append(in.Endpoints, from.Endpoints...)
+		in.Nodes = append(in.Nodes, from.Nodes...)
 	}
 	return result
 }

@@ -386,6 +386,7 @@ func TestConflictsAtRandom(t *testing.T) {
 		l := Loader{loaded: true}
 		texts := make(map[*file]string)
 		for range 60 {
+			var dirty []*file
 			if len(l.order) < 2 || len(l.order) < 6 && random.IntN(4) == 0 {
 				l.order = append(l.order, &file{path: fmt.Sprintf("f%d.yaml", random.IntN(1e6))})
 			}
@@ -404,15 +405,18 @@ func TestConflictsAtRandom(t *testing.T) {
 				}
 				texts[f] = b.String()
 				f.next = f.parse([]byte(texts[f]))
+				dirty = append(dirty, f)
 			}
 			if len(l.order) > 2 && random.IntN(8) == 0 {
+				l.removed = append(l.removed, l.order[1])
 				l.order = slices.Delete(l.order, 1, 2)
+				dirty = slices.DeleteFunc(dirty, func(f *file) bool { return f == l.removed[0] })
 			}
 			before := make(map[*file]*version)
 			for _, f := range l.order {
 				before[f] = f.good
 			}
-			l.settle()
+			l.settle(dirty)
 			owners := make(map[claim]*file)
 			clean := true
 			for _, f := range l.order {
@@ -437,9 +441,25 @@ func TestConflictsAtRandom(t *testing.T) {
 					}
 				}
 			}
+			if held := l.held; !sameFiles(held, owners) {
+				t.Fatalf("seed %d: remembers that %v is held, want %v", seed, held, owners)
+			}
 			if r := l.collect(); clean != (len(r.Problems) == 0) {
 				t.Fatalf("seed %d: all in force %v, problems %v", seed, clean, r.Problems)
 			}
 		}
 	}
+}
+
+// sameFiles reports whether the claims are those of the same files.
+func sameFiles(held map[claim]owner, want map[claim]*file) bool {
+	if len(held) != len(want) {
+		return false
+	}
+	for c, o := range held {
+		if want[c] != o.file {
+			return false
+		}
+	}
+	return true
 }

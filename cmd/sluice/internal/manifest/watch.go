@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -36,66 +39,49 @@ const (
 // watch a directory (on Linux: fs.inotify.max_user_watches, max_user_instances),
 // changes are found by looking once a second, and the Result has a warning.
 func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
-	var n notifier
-	n.open()
-	defer n.close()
+	w := watcher{Loader: l, apply: apply, touched: touched{any: true}} // whatever was before we watched
+	w.open()
+	defer w.close()
 
 	rescan := l.Rescan
 	if rescan <= 0 {
 		rescan = defaultRescan
 	}
-	reload := func() (busy bool) {
-		// Watch first, read then: what changes after the reading is told. If what
-		// is to be watched changed in between, once more; a link that is swapped
-		// faster than this is left to the events it causes.
-		for range 3 {
-			before := l.interest()
-			l.watchErr = nil
-			if dir, err := n.watch(before); err != nil {
-				l.watchErr = &Error{File: cmp.Or(dir, strings.Join(l.Paths, ", ")), Reason: fmt.Sprintf("cannot be watched: %v; raise the system's limit of watches (meanwhile changes are looked for once a second)", err)}
-			}
-			result, changed, b := l.load(quiet)
-			busy = b
-			if changed {
-				apply(result)
-			}
-			if ctx.Err() != nil || l.interest().equal(before) {
-				break
-			}
-		}
-		return busy
-	}
-
 	settled := time.NewTimer(0) // when to read what changed
 	defer settled.Stop()
 	next := time.NewTimer(rescan)
 	defer next.Stop()
 	var since time.Time // of the first change not read yet
-	touch := func() {
-		now := time.Now()
-		if since.IsZero() {
-			since = now
-		}
-		settled.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
-	}
 	for ctx.Err() == nil {
+		noticed := false
 		select {
 		case <-ctx.Done():
 			return
-		case event := <-n.events:
-			if n.interest.matters(event.Name) {
-				touch()
+		case event := <-w.events:
+			if noticed = w.notice(event.Name); !noticed {
+				continue
 			}
-			continue
-		case <-n.errors: // events were lost
-			touch()
-			continue
+		case <-w.lost:
+			w.touched.any, noticed = true, true
 		case <-settled.C:
 		case <-next.C:
+			w.touched.any = true
+			settled.Reset(0)
+			continue
+		}
+		if noticed {
+			now := time.Now()
+			if since.IsZero() {
+				since = now
+			}
+			settled.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
+			continue
 		}
 		since = time.Time{}
-		if reload() {
+		if w.reload(ctx) {
 			settled.Reset(quiet)
+		} else {
+			w.touched = touched{}
 		}
 		if l.watchErr != nil {
 			next.Reset(min(rescan, blindRescan))
@@ -105,6 +91,106 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 	}
 }
 
+// watcher is one Watch at work.
+type watcher struct {
+	*Loader
+	notifier
+	apply   func(Result)
+	touched touched
+}
+
+// notice notes that something has happened at path, and reports whether that matters.
+func (w *watcher) notice(path string) bool {
+	if !w.notifier.interest.matters(path) {
+		return false
+	}
+	if w.isEntry(path) {
+		w.touched.add(path)
+	} else {
+		w.touched.any = true
+	}
+	return true
+}
+
+// isEntry reports whether path is in one of the folders in Paths, which nobody gets to
+// through a link, and so has at most the file of that path to do with.
+func (w *watcher) isEntry(path string) bool {
+	dir, in := filepath.Dir(path), w.notifier.interest
+	return in.folders[dir] && !in.names[path] && !in.folders[path] &&
+		slices.ContainsFunc(w.Paths, func(p string) bool { abs, err := filepath.Abs(p); return err == nil && abs == dir })
+}
+
+// reload reads what was touched and has it applied. busy asks to be called again.
+func (w *watcher) reload(ctx context.Context) (busy bool) {
+	l := w.Loader
+	if w.known() {
+		return w.reread()
+	}
+	// Watch first, read then: what changes after the reading is told. If what
+	// is to be watched changed in between, once more; a link that is swapped
+	// faster than this is left to the events it causes.
+	for range 3 {
+		before := l.interest()
+		l.watchErr = nil
+		if dir, err := w.watch(before); err != nil {
+			l.watchErr = &Error{File: cmp.Or(dir, strings.Join(l.Paths, ", ")), Reason: fmt.Sprintf("cannot be watched: %v; raise the system's limit of watches (meanwhile changes are looked for once a second)", err)}
+		}
+		l.list()
+		busy = w.reread()
+		if ctx.Err() != nil || l.interest().equal(before) {
+			break
+		}
+		w.touched.any = true // what is new to be watched may have changed before it was
+	}
+	return busy
+}
+
+// reread reads the files that were touched.
+func (w *watcher) reread() (busy bool) {
+	result, changed, busy := w.read(quiet, w.touched.has)
+	if changed {
+		w.apply(result)
+	}
+	return busy
+}
+
+// known reports whether each file that was touched was there before and still is, so
+// that neither what is to be read nor what is to be watched can be other than before.
+func (w *watcher) known() bool {
+	if w.touched.any || len(w.touched.paths) == 0 || w.watchErr != nil {
+		return false
+	}
+	for path := range w.touched.paths {
+		f := w.files[path]
+		if f == nil || f.link {
+			return false
+		}
+		if stat, err := os.Lstat(path); err != nil || !stat.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
+// touched are the files that may have changed since they were read, so that a change
+// among thousands of files does not cost a look at each. The zero value is none.
+type touched struct {
+	any   bool            // any file may have
+	paths map[string]bool // absolute
+}
+
+func (t *touched) add(path string) {
+	if t.paths == nil {
+		t.paths = make(map[string]bool)
+	}
+	t.paths[path] = true
+}
+
+// has reports whether f is one of them. What may be a link depends on more than its path.
+func (t *touched) has(f *file) bool {
+	return t.any || f.link || f.stat == nil || !f.writing.IsZero() || t.paths[f.key]
+}
+
 // notifier watches the directories of an interest by means of fsnotify.
 type notifier struct {
 	interest interest
@@ -112,20 +198,58 @@ type notifier struct {
 	openErr  error
 	watched  map[string]bool
 	events   chan fsnotify.Event
-	errors   chan error
+	lost     chan struct{} // there were more events than could be kept, or the system lost some
+	pumping  sync.WaitGroup
 }
+
+// keptEvents is how many events wait to be looked at. With more, all files are looked at.
+const keptEvents = 1024
 
 func (n *notifier) open() {
 	n.watched = make(map[string]bool)
 	if n.watcher, n.openErr = fsnotify.NewWatcher(); n.openErr == nil {
-		n.events, n.errors = n.watcher.Events, n.watcher.Errors
+		n.events, n.lost = make(chan fsnotify.Event, keptEvents), make(chan struct{}, 1)
+		n.pumping.Go(n.pump)
 	}
 }
 
-// close ends the watcher's goroutine and waits for it.
+// pump takes what fsnotify tells, without ever waiting for whoever looks at it: on Windows
+// fsnotify answers no call until its last event is taken, and such a call may be what
+// we are at.
+func (n *notifier) pump() {
+	lose := func() {
+		select {
+		case n.lost <- struct{}{}:
+		default: // one says it all
+		}
+	}
+	for events, errs := n.watcher.Events, n.watcher.Errors; events != nil || errs != nil; {
+		select {
+		case e, open := <-events:
+			if !open {
+				events = nil
+				continue
+			}
+			select {
+			case n.events <- e:
+			default:
+				lose()
+			}
+		case _, open := <-errs:
+			if !open {
+				errs = nil
+				continue
+			}
+			lose()
+		}
+	}
+}
+
+// close ends the goroutines and waits for them.
 func (n *notifier) close() {
 	if n.watcher != nil {
-		n.watcher.Close()
+		_ = n.watcher.Close()
+		n.pumping.Wait()
 	}
 }
 

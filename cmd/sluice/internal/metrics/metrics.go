@@ -12,47 +12,63 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// Sources are what is read at each scrape. All are needed.
+// Sources are what is read at each scrape. All are needed but those that may be nil.
 type Sources struct {
 	TCP         func() tcp.Stats
 	UDP         func() udp.Stats
+	SCTP        func() sctp.Stats
+	SCTPEngine  func() (engine sctp.Engine, why string)
 	Agent       func() agent.Status
-	Manifests   func() manifest.Result
+	Manifests   func() manifest.Result // nil: Services come from elsewhere
 	Descriptors *eventloop.Budget
+	Families    []Family          // those that are served
+	Services    func() []lb.Stats // by service port; nil: none are told apart
+	Events      func() Events     // nil: none are counted
+
+	// MaxServices is how many service ports have series of their own. 0: 1,000.
+	MaxServices int
 }
+
+// Family is an address family and who steers it.
+type Family struct {
+	Name  string // IPv4 or IPv6
+	Stats func() redirect.Stats
+}
+
+// Events counts what was reported of nodes and Services.
+type Events struct{ Reported, Dropped uint64 }
 
 // Metrics is a registry with all series of the program.
 type Metrics struct {
 	registry *prometheus.Registry
-	sync     prometheus.Histogram
+	started  time.Time
+	kubeProxy
 }
 
 // New makes the registry. version is the value of sluice_build_info's label.
 func New(version string, sources Sources) *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		// kube-proxy's name and buckets, so that its dashboards go on working.
-		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubeproxy_sync_proxy_rules_duration_seconds",
-			Help:    "Time to bring a change into force.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-		}),
-	}
+	m := &Metrics{registry: prometheus.NewRegistry(), started: time.Now(), kubeProxy: newKubeProxy(sources.Agent, sources.Families)}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "sluice_build_info", Help: "1, with the version as a label.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.sync, build, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources})
+	m.registry.MustRegister(build, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &m.kubeProxy, &collector{sources})
+	m.registry.MustRegister(m.counted()...)
+	m.registry.MustRegister(client.counted()...)
+	client.register()
+	if sources.Services != nil {
+		m.registry.MustRegister(newServices(sources.Services, sources.MaxServices))
+	}
 	return m
 }
-
-// ObserveSync records how long a change took to apply (agent.Agent.Observe).
-func (m *Metrics) ObserveSync(d time.Duration, _ error) { m.sync.Observe(d.Seconds()) }
 
 // Handler serves the series.
 func (m *Metrics) Handler() http.Handler {
@@ -67,12 +83,18 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads every source once.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	t, u, a := c.TCP(), c.UDP(), c.Agent()
+	t, u, s, a := c.TCP(), c.UDP(), c.SCTP(), c.Agent()
 	for i := range tcpSeries {
 		tcpSeries[i].send(out, tcpSeries[i].get(&t))
 	}
 	for i := range udpSeries {
 		udpSeries[i].send(out, udpSeries[i].get(&u))
+	}
+	for i := range sctpSeries {
+		sctpSeries[i].send(out, sctpSeries[i].get(&s))
+	}
+	if engine, why := c.SCTPEngine(); engine != sctp.Auto {
+		out <- prometheus.MustNewConstMetric(sctpEngine, prometheus.GaugeValue, 1, engine.String(), why)
 	}
 	for i := range agentSeries {
 		agentSeries[i].send(out, agentSeries[i].get(&a))
@@ -81,6 +103,14 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	limit.send(out, float64(c.Descriptors.Limit))
 	denied.send(out, float64(c.Descriptors.Denied()))
 
+	if c.Events != nil {
+		e := c.Events()
+		reported.send(out, float64(e.Reported))
+		eventsDropped.send(out, float64(e.Dropped))
+	}
+	if c.Manifests == nil {
+		return
+	}
 	m := c.Manifests()
 	files.send(out, float64(m.Files))
 	objects.send(out, float64(m.Objects.Len()))

@@ -32,6 +32,8 @@ const (
 	datagramBytesIs = "Bytes relayed over UDP: in from clients, out to clients."
 	dropped         = "sluice_udp_dropped_datagrams_total"
 	droppedIs       = "Datagrams dropped, by reason."
+	dataPath        = "sluice_service_data_path"
+	dataPathIs      = "Service ports in force, by who forwards them: userspace, iptables or ipvs."
 	udpErrors       = "sluice_udp_errors_total"
 	udpErrorsIs     = "System calls on UDP sockets that failed, by call."
 )
@@ -91,11 +93,17 @@ var agentSeries = []reading[agent.Status]{
 	{gauge("sluice_frontends", "Addresses of Services in force."), func(s *agent.Status) float64 { return float64(s.Frontends) }},
 	{gauge("sluice_node_port_conflicts", "Node ports that cannot be held because somebody else has them."), func(s *agent.Status) float64 { return float64(s.Conflicts) }},
 	{gauge("sluice_backends", "Endpoints in force, counted once for each Service port."), func(s *agent.Status) float64 { return float64(s.Backends) }},
+	{gauge(dataPath, dataPathIs, "path", "userspace"), func(s *agent.Status) float64 { return float64(s.Paths[agent.Userspace]) }},
+	{gauge(dataPath, dataPathIs, "path", "iptables"), func(s *agent.Status) float64 { return float64(s.Paths[agent.IPTables]) }},
+	{gauge(dataPath, dataPathIs, "path", "ipvs"), func(s *agent.Status) float64 { return float64(s.Paths[agent.IPVS]) }},
+	{gauge("sluice_service_data_path_unmet", "Service ports that are not on the data path that they, or the mode, wish."), func(s *agent.Status) float64 { return float64(s.Unmet) }},
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "ok"), func(s *agent.Status) float64 { return float64(s.Applied) }},
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "error"), func(s *agent.Status) float64 { return float64(s.Failures) }},
 	{counter("sluice_rules_repaired_total", "How often rules were found missing and written again."), func(s *agent.Status) float64 { return float64(s.Repairs) }},
-	{gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "When a change was last brought into force."), func(s *agent.Status) float64 { return seconds(s.LastApplied) }},
-	{gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "Since when a change waits to be brought into force; 0 when none does."), func(s *agent.Status) float64 { return seconds(s.QueuedSince) }},
+	{gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Changes of Services that are not in force yet."), func(s *agent.Status) float64 { return float64(s.ServicesPending) }},
+	{counter("kubeproxy_sync_proxy_rules_service_changes_total", "Changes of Services seen."), func(s *agent.Status) float64 { return float64(s.ServiceChanges) }},
+	{gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Changes of EndpointSlices and Endpoints that are not in force yet."), func(s *agent.Status) float64 { return float64(s.EndpointsPending) }},
+	{counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "Changes of EndpointSlices and Endpoints seen."), func(s *agent.Status) float64 { return float64(s.EndpointChanges) }},
 }
 
 func seconds(t time.Time) float64 {
@@ -106,9 +114,12 @@ func seconds(t time.Time) float64 {
 }
 
 var (
-	used    = gauge("sluice_descriptors_used", "Descriptors that connections and flows hold.")
-	limit   = gauge("sluice_descriptors_limit", "Descriptors that connections and flows may hold; 0 for no limit.")
-	denied  = counter("sluice_descriptors_denied_total", "How often a connection, flow or pipe found no descriptor left.")
+	used          = gauge("sluice_descriptors_used", "Descriptors that connections and flows hold.")
+	limit         = gauge("sluice_descriptors_limit", "Descriptors that connections and flows may hold; 0 for no limit.")
+	denied        = counter("sluice_descriptors_denied_total", "How often a connection, flow or pipe found no descriptor left.")
+	reported      = counter("sluice_events_total", "Events of the node and of Services reported.")
+	eventsDropped = counter("sluice_events_dropped_total", "Events not reported because there were too many.")
+
 	files   = gauge("sluice_manifest_files", "Manifest files found.")
 	objects = gauge("sluice_manifest_objects", "Objects of manifests in force.")
 

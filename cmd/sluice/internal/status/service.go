@@ -1,13 +1,12 @@
 package status
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
+	"time"
 )
 
 // ServiceHealth is what the health-check node port of a Service answers to the
@@ -25,7 +24,18 @@ type ServiceChecks struct {
 	// Healthy says whether the proxy itself is. It is asked with each request.
 	Healthy func() bool
 
+	// Failed is told which check cannot be served and why, and once more with nil when
+	// it is served after all. It may be called from any goroutine, and may be nil.
+	Failed func(of ServiceHealth, addr netip.AddrPort, err error)
+	// Retry is how often a check that cannot be served is tried again. 0: every 5 s.
+	Retry time.Duration
+
 	servers map[netip.AddrPort]*serviceCheck
+}
+
+// sameService reports whether both are of the same Service.
+func (h ServiceHealth) sameService(other ServiceHealth) bool {
+	return h.Namespace == other.Namespace && h.Name == other.Name
 }
 
 type serviceCheck struct {
@@ -33,56 +43,59 @@ type serviceCheck struct {
 	health atomic.Pointer[ServiceHealth]
 }
 
-// Sync serves exactly the checks wanted, by address and port. The error names the
-// addresses that could not be had; all others are served, and the next Sync tries again.
+// Sync serves exactly the checks wanted, by address and port. An address that cannot
+// be had is tried again until it is no longer wanted.
 func (c *ServiceChecks) Sync(wanted map[netip.AddrPort]ServiceHealth) error {
 	var errs []error
 	for addr, s := range c.servers {
-		if _, ok := wanted[addr]; !ok {
+		if health, ok := wanted[addr]; !ok || !s.health.Load().sameService(health) {
 			errs = append(errs, s.Close())
 			delete(c.servers, addr)
 		}
 	}
 	for addr, health := range wanted {
-		s, ok := c.servers[addr]
-		if !ok {
-			s = new(serviceCheck)
-			var err error
-			if s.Server, err = ListenOn(addr, c.handler(s)); err != nil {
-				errs = append(errs, fmt.Errorf("serve health check of %s/%s: %w", health.Namespace, health.Name, err))
-				continue
-			}
-			if c.servers == nil {
-				c.servers = make(map[netip.AddrPort]*serviceCheck)
-			}
-			c.servers[addr] = s
+		if s, ok := c.servers[addr]; ok {
+			s.health.Store(&health)
+			continue
 		}
-		s.health.Store(&health)
+		if c.servers == nil {
+			c.servers = make(map[netip.AddrPort]*serviceCheck)
+		}
+		c.servers[addr] = c.serve(addr, health)
 	}
 	return errors.Join(errs...)
+}
+
+// serve begins to answer for a Service.
+func (c *ServiceChecks) serve(addr netip.AddrPort, health ServiceHealth) *serviceCheck {
+	s := new(serviceCheck)
+	s.health.Store(&health)
+	network := "tcp4" // with [::] as "tcp" it would take IPv4 too
+	if addr.Addr().Is6() {
+		network = "tcp6"
+	}
+	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s), Retry: c.Retry, Failed: func(err error) {
+		if c.Failed != nil {
+			c.Failed(health, addr, err)
+		}
+	}}.Serve()
+	return s
 }
 
 // Close ends all of them.
 func (c *ServiceChecks) Close() error { return c.Sync(nil) }
 
-// handler answers on any path, as kube-proxy does. Until its first Sync is done
-// there is nothing to say.
+// handler answers on any path, as kube-proxy does.
 func (c *ServiceChecks) handler(s *serviceCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		health := s.health.Load()
-		if health == nil {
-			health = new(ServiceHealth)
-		}
 		healthy := c.Healthy()
 		code := http.StatusServiceUnavailable
 		if healthy && health.LocalEndpoints > 0 {
 			code = http.StatusOK
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(health.LocalEndpoints))
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(map[string]any{
+		writeJSON(w, code, map[string]any{
 			"service":             map[string]string{"namespace": health.Namespace, "name": health.Name},
 			"localEndpoints":      health.LocalEndpoints,
 			"serviceProxyHealthy": healthy,

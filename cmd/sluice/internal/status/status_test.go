@@ -2,11 +2,13 @@ package status
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,60 +34,124 @@ func get(t *testing.T, h http.Handler, method, path string) (int, http.Header, s
 	return resp.StatusCode, resp.Header, string(body)
 }
 
+// TestHealth: the answers of kube-proxy 1.36 to each probe in each state.
 func TestHealth(t *testing.T) {
 	updated := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	health := Health{LastUpdated: updated}
-	h := HealthHandler(func() Health { return health })
-	for _, path := range []string{"/healthz", "/livez"} {
-		for _, healthy := range []bool{false, true} {
-			health.Healthy = healthy
-			code, header, body := get(t, h, "GET", path)
-			want := http.StatusServiceUnavailable
-			if healthy {
-				want = http.StatusOK
+	good := Health{Healthy: true, NodeEligible: true, Serving: true, LastUpdated: updated, Families: []string{"IPv4", "IPv6"}}
+	with := func(change func(*Health)) Health { h := good; change(&h); return h }
+	for _, test := range []struct {
+		name           string
+		health         Health
+		healthz, livez int
+		body           string // of /healthz, without the first two fields
+		live           string // of /livez, likewise
+	}{
+		{"good", good, 200, 200,
+			`"nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true}}}`,
+			`"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true}}}`},
+		{"stale", with(func(h *Health) { h.Healthy, h.Families = false, h.Families[:1] }), 503, 503,
+			`"nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}}`,
+			`"healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}}`},
+		{"leaving", with(func(h *Health) { h.NodeEligible, h.Families = false, nil }), 503, 200,
+			`"nodeEligible":false,"healthy":true}`, `"healthy":true}`},
+		{"stopping", with(func(h *Health) { h.Serving, h.Families = false, nil }), 503, 200,
+			`"nodeEligible":true,"healthy":false}`, `"healthy":true}`},
+		{"starting", Health{Healthy: true}, 503, 200, `"nodeEligible":false,"healthy":false}`, `"healthy":true}`},
+	} {
+		var told []string
+		h := HealthHandler(func() Health { return test.health }, func(path string, code int) { told = append(told, fmt.Sprint(path, code)) })
+		for _, probe := range []struct {
+			path, body string
+			code       int
+		}{{"/healthz", test.body, test.healthz}, {"/livez", test.live, test.livez}} {
+			code, header, body := get(t, h, "GET", probe.path)
+			if code != probe.code || !strings.HasSuffix(body, `Z",`+probe.body) && !strings.HasSuffix(body, `",`+probe.body) {
+				t.Errorf("%s %s = %d %s\nwant %d ...%s", test.name, probe.path, code, body, probe.code, probe.body)
 			}
-			var payload struct {
-				LastUpdated, CurrentTime string
-				Healthy                  bool
+			if header.Get("Content-Type") != "application/json" || header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("%s %s: headers %v", test.name, probe.path, header)
 			}
-			if err := json.Unmarshal([]byte(body), &payload); err != nil {
-				t.Fatalf("%s: body %q: %v", path, body, err)
+			var times struct{ LastUpdated, CurrentTime time.Time }
+			if err := json.Unmarshal([]byte(body), &times); err != nil {
+				t.Fatalf("%s: %s: %v", probe.path, body, err)
 			}
-			if code != want || payload.Healthy != healthy || header.Get("Content-Type") != "application/json" {
-				t.Errorf("%s while healthy is %v = %d, %q", path, healthy, code, body)
-			}
-			if old := payload.LastUpdated == updated.String(); old == healthy || payload.CurrentTime == "" {
-				t.Errorf("%s while healthy is %v says lastUpdated %s", path, healthy, payload.LastUpdated)
+			if fresh := times.LastUpdated.Equal(times.CurrentTime); fresh != (code == 200) || time.Since(times.CurrentTime) > time.Minute {
+				t.Errorf("%s %s: times %+v", test.name, probe.path, times)
 			}
 		}
+		if want := []string{fmt.Sprint("/healthz", test.healthz), fmt.Sprint("/livez", test.livez)}; !slices.Equal(told, want) {
+			t.Errorf("%s: told of %v, want %v", test.name, told, want)
+		}
 	}
-	if code, _, _ := get(t, h, "GET", "/metrics"); code != http.StatusNotFound {
+	if code, _, _ := get(t, HealthHandler(func() Health { return good }, nil), "GET", "/metrics"); code != http.StatusNotFound {
 		t.Errorf("/metrics on the health address = %d, want 404", code)
 	}
 }
 
-func TestMetrics(t *testing.T) {
-	h := MetricsHandler("userspace", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "numbers") }))
+func TestInfo(t *testing.T) {
+	i := Info{Mode: "userspace", Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "numbers") })}
 	for path, want := range map[string]string{"/metrics": "numbers", "/proxyMode": "userspace", "/healthz": "ok"} {
-		if code, _, body := get(t, h, "GET", path); code != http.StatusOK || body != want {
+		if code, _, body := get(t, i.Handler(), "GET", path); code != http.StatusOK || body != want {
 			t.Errorf("%s = %d %q, want %q", path, code, body, want)
 		}
 	}
-	if code, _, _ := get(t, h, "POST", "/proxyMode"); code != http.StatusMethodNotAllowed {
+	if code, _, _ := get(t, i.Handler(), "POST", "/proxyMode"); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST = %d, want 405", code)
+	}
+	for _, path := range []string{"/configz", "/debug/pprof/", "/debug/flags/v"} {
+		if code, _, _ := get(t, i.Handler(), "GET", path); code != http.StatusNotFound {
+			t.Errorf("%s = %d although nobody asked for it", path, code)
+		}
+	}
+	i.Config = func() any { return map[string]string{"kind": "KubeProxyConfiguration"} }
+	if _, header, body := get(t, i.Handler(), "GET", "/configz"); body != `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}` || header.Get("Content-Type") != "application/json" {
+		t.Errorf("/configz = %s, %v", body, header)
+	}
+}
+
+func TestProfiling(t *testing.T) {
+	level := -1
+	h := Info{Metrics: http.NotFoundHandler(), Profiling: true, SetVerbosity: func(v int) { level = v }}.Handler()
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol"} {
+		if code, _, body := get(t, h, "GET", path); code != 200 || body == "" {
+			t.Errorf("%s = %d %q", path, code, body)
+		}
+	}
+	for _, test := range []struct {
+		method, body string
+		code, level  int
+		answer       string
+	}{
+		{"PUT", "4", 200, 4, "successfully set klog.logging.verbosity to 4\n"},
+		{"GET", "", 406, 4, "unsupported http method\n"},
+		{"PUT", "-1", 400, 4, ""},
+		{"PUT", "much", 400, 4, ""},
+		{"PUT", strings.Repeat("1", 100), 400, 4, ""},
+		{"PUT", "0", 200, 0, ""},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(test.method, "/debug/flags/v", strings.NewReader(test.body)))
+		if w.Code != test.code || level != test.level || test.answer != "" && w.Body.String() != test.answer {
+			t.Errorf("%s %q = %d %q, level %d", test.method, test.body, w.Code, w.Body, level)
+		}
 	}
 }
 
 func TestListenConflictAndClose(t *testing.T) {
-	s, err := Listen("127.0.0.1:0", http.NotFoundHandler())
+	s, err := Binding{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()}.Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close = %v", err)
 	}
-	if _, err := Listen("192.0.2.1:1", http.NotFoundHandler()); err == nil {
+	if _, err := (Binding{Addr: "192.0.2.1:1"}).Listen(); err == nil {
 		t.Error("Listen on an address of nobody succeeded")
+	}
+	told := 0
+	s = Binding{Addr: "192.0.2.1:1", Failed: func(error) { told++ }}.Serve()
+	if err := s.Close(); err != nil || told != 1 {
+		t.Errorf("Close of what never served = %v, told %d times", err, told)
 	}
 }
 
@@ -141,14 +207,31 @@ func TestServiceChecks(t *testing.T) {
 	}
 	defer taken.Close()
 	third := netip.MustParseAddrPort(taken.Addr().String())
-	err = c.Sync(map[netip.AddrPort]ServiceHealth{two: {"default", "dns", 1}, third: {"default", "late", 1}})
-	if err == nil || !strings.Contains(err.Error(), "default/late") {
-		t.Errorf("Sync with a taken port = %v, want an error that names the Service", err)
+	told := make(chan error, 2)
+	c.Retry = 10 * time.Millisecond
+	c.Failed = func(of ServiceHealth, addr netip.AddrPort, err error) {
+		if of.Name != "late" || addr != third {
+			t.Errorf("told of %v at %v", of, addr)
+		}
+		told <- err
+	}
+	if err := c.Sync(map[netip.AddrPort]ServiceHealth{two: {"default", "other", 1}, third: {"default", "late", 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; err == nil {
+		t.Error("told that a taken port is served")
 	}
 	if code, _, _ := ask(one); code != 0 {
 		t.Errorf("a check that is no longer wanted = %d", code)
 	}
-	if code, weight, _ := ask(two); code != 200 || weight != "1" {
-		t.Errorf("a check that has changed = %d, weight %s", code, weight)
+	if code, weight, body := ask(two); code != 200 || weight != "1" || !strings.Contains(body, "other") {
+		t.Errorf("a check that is another Service's now = %d, weight %s, %s", code, weight, body)
+	}
+	taken.Close()
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	if code, _, _ := ask(third); code != 200 {
+		t.Errorf("a check that was late = %d", code)
 	}
 }

@@ -1,0 +1,416 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// talker is a connection that was made before, and tells whether it still works.
+type talker struct {
+	t *testing.T
+	net.Conn
+}
+
+func (n *line) talker() *talker {
+	n.t.Helper()
+	c, err := n.Client.Dial(n.t.Context(), "tcp", webAddr)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	return &talker{n.t, c}
+}
+
+// works wants an echo of a size that does not fit anything at once.
+func (c *talker) works() {
+	c.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	want := make([]byte, 1<<20)
+	_, _ = io.ReadFull(stream(rand.Uint64()), want)
+	go func() { _, _ = c.Write(want) }()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+		c.t.Fatalf("a connection from before does not work: %v", err)
+	}
+}
+
+// echoes wants an echo of a few bytes, which needs no pipe.
+func (c *talker) echoes() {
+	c.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	got := make([]byte, 4)
+	if _, err := io.WriteString(c, "ping"); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
+		c.t.Fatalf("echo %q, %v", got, err)
+	}
+}
+
+// serveEcho has every pod echo, as Service web.
+func (n *line) serveEcho() {
+	n.t.Helper()
+	for _, pod := range n.Pods {
+		keep(n.t)(pod.EchoTCP(":8080"))
+	}
+	n.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(n.Pods...)...))
+}
+
+// TestRefusedUpgrades: whatever keeps a successor from taking over, the running process
+// serves on, and sluice upgrade says why.
+func TestRefusedUpgrades(t *testing.T) {
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start()
+	c := n.talker()
+	pid := n.pid()
+	refused := func(what string, want ...string) {
+		t.Helper()
+		out, err := n.upgrade()
+		if code := exitCode(err); code != 1 {
+			t.Errorf("%s: sluice upgrade = %v, %s; want exit code 1", what, err, out)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s: sluice upgrade says %q, want %q in it", what, out, w)
+			}
+		}
+		if n.pid() != pid || !alive(pid) {
+			t.Fatalf("%s: process %d is to serve on: the PID file has %d", what, pid, n.pid())
+		}
+		c.works()
+		n.talker().works()
+	}
+
+	if err := os.WriteFile(filepath.Join(n.dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused("a broken manifest", "broken.yaml")
+	if err := os.Remove(filepath.Join(n.dir, "broken.yaml")); err != nil {
+		t.Fatal(err)
+	}
+
+	refusedPID := filepath.Dir(n.pidFile)
+	aside := refusedPID + ".aside"
+	if err := os.Rename(refusedPID, aside); err != nil { // as if the disk were full
+		t.Fatal(err)
+	}
+	n.socket = filepath.Join(aside, filepath.Base(n.socket))
+	n.pidFile = filepath.Join(aside, filepath.Base(n.pidFile))
+	refused("no place for the PID file", "--pid-file")
+	n.socket, n.pidFile = filepath.Join(refusedPID, filepath.Base(n.socket)), filepath.Join(refusedPID, filepath.Base(n.pidFile))
+	if err := os.Rename(aside, refusedPID); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.metric("sluice_handover_failures_total"); got != 2 {
+		t.Errorf("%v failures counted, want 2", got)
+	}
+	n.mustUpgrade()
+	c.works()
+}
+
+// TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken
+// over from, and goes on; with fewer it can.
+func TestUpgradeWithoutDescriptors(t *testing.T) {
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	n.limit = 64
+	n.start("--loops", "1")
+	var all []*talker
+	for range 16 {
+		c := n.talker()
+		c.echoes()
+		all = append(all, c)
+	}
+	out, err := n.upgrade()
+	if exitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
+		t.Errorf("without descriptors: sluice upgrade = %v, %s", err, out)
+	}
+	for _, c := range all {
+		c.echoes()
+	}
+	for _, c := range all[4:] {
+		_ = c.Close()
+	}
+	n.eventually("they have ended", func() bool { return n.metric("sluice_tcp_active_connections") == 4 })
+	n.mustUpgrade()
+	for _, c := range all[:4] {
+		c.echoes()
+	}
+}
+
+// TestKilledSuccessors: a successor is killed at any moment; either it never had anything,
+// or it has it all.
+func TestKilledSuccessors(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start()
+	c := n.talker()
+	failed := 0
+	for i := range rounds {
+		pid := n.pid()
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.upgrade()
+			done <- err
+		}()
+		var child int
+		n.eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !alive(pid) })
+		time.Sleep(time.Duration(i*25) * time.Millisecond) // so that all of its life is hit in the end
+		if child != 0 && alive(pid) && n.pid() == pid {
+			if err := syscall.Kill(child, syscall.SIGKILL); err == nil && alive(pid) {
+				failed++
+			}
+		}
+		if err := <-done; err == nil && !alive(n.pid()) {
+			// It was killed when it had everything already: that is the end of what it had.
+			t.Logf("round %d: killed after the handover", i)
+			n.lab.cmd = nil
+			n.start()
+			c = n.talker()
+			continue
+		}
+		c.works()
+		n.talker().works()
+	}
+	t.Logf("%d of %d successors were killed", failed, rounds)
+	n.mustUpgrade()
+	c.works()
+}
+
+// childOf returns a child of a process that runs the program, 0 if it has none.
+func childOf(pid int) int {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return 0
+	}
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return 0
+	}
+	for _, task := range tasks {
+		b, _ := os.ReadFile(task)
+		for _, f := range strings.Fields(string(b)) {
+			var child int
+			if _, err := fmt.Sscan(f, &child); err != nil {
+				continue
+			}
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", child)); err == nil && exe == own {
+				return child
+			}
+		}
+	}
+	return 0
+}
+
+// TestTakeOverBySocket: a new container takes over from one with other processes and
+// mounts, through the socket in a folder that both see.
+func TestTakeOverBySocket(t *testing.T) {
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.serveDNS()
+	container := func() *testbed.Cmd {
+		t.Helper()
+		cmd := n.Node.Command(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0],
+			"--manifests", n.dir, "--handover-socket", n.socket, "--udp-timeout", "10s")
+		cmd.Env = append(os.Environ(), programVar+"=1")
+		cmd.Stdout, cmd.Stderr = n.file, n.file
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return cmd
+	}
+	serving := func(count int) {
+		t.Helper()
+		n.eventually("it serves", func() bool { return strings.Count(n.logged(), "\tserving\t") == count })
+	}
+	container()
+	serving(1)
+	c := n.talker()
+	c.works()
+	u := newClient(t, n.Client, dnsAddr)
+	pod, err := u.insist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		container()
+		serving(i + 2)
+		c.works()
+		n.talker().works()
+		if got, err := u.ask([]byte("?"), patience); err != nil || got != pod {
+			t.Errorf("the UDP flow is answered by %q, %v; was %q", got, err, pod)
+		}
+		// The container before stays, so that nobody starts it again, and has nothing.
+		n.eventually("the one before has retired", func() bool { return strings.Count(n.logged(), "waiting for this container to be removed") == i+1 })
+	}
+	if out, err := n.upgrade(); exitCode(err) != 1 || !strings.Contains(out, "process 1 cannot be replaced by its child") {
+		t.Errorf("sluice upgrade in a container = %v, %s", err, out)
+	}
+	c.works()
+}
+
+// TestWrongNamespace: who is in another network namespace cannot take over, is told why,
+// and disturbs nobody.
+func TestWrongNamespace(t *testing.T) {
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start()
+	c := n.talker()
+	cmd := n.Pods[0].Command(t.Context(), os.Args[0], "--manifests", n.dir, "--handover-socket", n.socket)
+	cmd.Env = append(os.Environ(), programVar+"=1")
+	out, err := cmd.CombinedOutput()
+	if exitCode(err) != 1 || !strings.Contains(string(out), "hostNetwork: true") {
+		t.Errorf("a start in another namespace = %v, %s", err, out)
+	}
+	c.works()
+	if err := os.Chmod(filepath.Dir(n.socket), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	n.mustUpgrade() // what is served goes on; only the next one cannot ask
+	c.works()
+	if !strings.Contains(n.logged(), "can be written by others") {
+		t.Error("the folder that others can write to is not reported")
+	}
+}
+
+// TestUpgradeGoesOn: turns and affinity go on exactly where they were.
+func TestUpgradeGoesOn(t *testing.T) {
+	n := newLine(t, testbed.Config{Clients: 2})
+	n.serveWeb()
+	n.write("sticky.yaml", service("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), slice("sticky", 1, 8080, "TCP", addrs(n.Pods...)...))
+	n.start()
+	ask := func(from *testbed.Host, addr string) string {
+		t.Helper()
+		name, err := who(from, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	stuck := map[*testbed.Host]string{}
+	for _, from := range n.Clients {
+		stuck[from] = ask(from, "10.96.0.81:80")
+	}
+	var order []string
+	for range 12 {
+		order = append(order, ask(n.Client, webAddr))
+		if len(order) > 3 && order[len(order)-1] != order[len(order)-4] {
+			t.Fatalf("turns %v do not go round", order)
+		}
+		for _, from := range n.Clients {
+			if got := ask(from, "10.96.0.81:80"); got != stuck[from] {
+				t.Errorf("%s was sent to %s, was at %s", from, got, stuck[from])
+			}
+		}
+		if len(order)%4 == 0 { // at another place of the round each time
+			n.mustUpgrade()
+		}
+	}
+}
+
+// TestCrash: the next start listens where the rules that are left lead to, and knows its
+// Services by then, so that a client is served as soon as anybody listens.
+func TestCrash(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start()
+	steered := l.traces()
+	for range 3 {
+		l.signal(syscall.SIGKILL)
+		l.wait()
+		if c, err := l.Client.Dial(t.Context(), "tcp", webAddr); err == nil {
+			t.Fatalf("connected to %s with nobody there", c.RemoteAddr())
+		}
+		served := make(chan time.Duration, 1)
+		go func() {
+			for began := time.Now(); ; {
+				c, err := l.Client.Dial(context.Background(), "tcp", webAddr)
+				if err != nil {
+					continue // refused: nobody listens yet
+				}
+				_ = c.SetDeadline(time.Now().Add(patience))
+				if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
+					t.Errorf("the first client is told %q, %v", name, err)
+				}
+				_ = c.Close()
+				served <- time.Since(began)
+				return
+			}
+		}()
+		l.start()
+		t.Logf("the first client was served %v after the start", (<-served).Round(time.Millisecond))
+		if now := l.traces(); now != steered {
+			t.Errorf("the rules have changed:\n%s\nbefore:\n%s", now, steered)
+		}
+	}
+}
+
+// TestKilledPredecessors: the running process is killed at any moment while another takes
+// over from it. The other serves, and a connection from before goes on or ends, and is not
+// left hanging.
+func TestKilledPredecessors(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start("--pid-file=")
+	old := n.cmd
+	alive := 0
+	for i := range rounds {
+		c := n.talker()
+		c.works()
+		n.file.Truncate(0)
+		cmd := n.command("--manifests", n.dir, "--handover-socket", n.socket)
+		cmd.Stdout, cmd.Stderr = n.file, n.file
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			_ = cmd.Wait()
+			close(ended)
+		}()
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			<-ended
+		})
+		time.Sleep(time.Duration(20+i*12) * time.Millisecond) // so that each step is hit in the end
+		_ = old.Process.Kill()
+		n.eventually("the other serves", func() bool { return strings.Contains(n.logged(), "\tserving\t") })
+		n.talker().works()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(c, "ping")
+		switch _, err := io.ReadFull(c, make([]byte, 4)); {
+		case err == nil:
+			alive++
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			t.Errorf("round %d: a connection from before hangs", i)
+		}
+		old = cmd
+	}
+	t.Logf("in %d of %d rounds a connection from before went on", alive, rounds)
+}

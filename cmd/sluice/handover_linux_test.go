@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// line is a line of processes, each of which takes over from the one before.
+type line struct {
+	*lab
+	pidFile, socket string
+}
+
+// newLine makes a lab whose program can be upgraded.
+func newLine(t *testing.T, cfg testbed.Config) *line {
+	t.Helper()
+	l := newLab(t, cfg)
+	run := filepath.Join(t.TempDir(), "run")
+	if err := os.Mkdir(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := &line{l, filepath.Join(run, "pid"), filepath.Join(run, "handover.sock")}
+	var err error
+	if l.file, err = os.Create(filepath.Join(run, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // successors are nobody's child
+		if pid := n.pid(); pid > 1 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if t.Failed() {
+			t.Logf("the programs' log:\n%s", n.logged())
+		}
+		_ = l.file.Close()
+	})
+	return n
+}
+
+func (n *line) start(args ...string) {
+	n.t.Helper()
+	n.lab.start(append([]string{"--pid-file", n.pidFile, "--handover-socket", n.socket}, args...)...)
+	n.eventually("the program can be upgraded", func() bool {
+		_, err := os.Stat(n.socket)
+		return err == nil && (n.pid() != 0 || slices.Contains(args, "--pid-file="))
+	})
+}
+
+// logged returns what all processes of the line have logged.
+func (n *line) logged() string {
+	b, err := os.ReadFile(n.file.Name())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// pid returns the process that serves, 0 if none has.
+func (n *line) pid() int {
+	b, err := os.ReadFile(n.pidFile)
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(string(b))
+	return pid
+}
+
+// upgrade has the program upgraded, and returns what sluice upgrade says.
+func (n *line) upgrade() (string, error) {
+	n.t.Helper()
+	out, err := n.command(upgradeCommand, "--handover-socket", n.socket).CombinedOutput()
+	return string(out), err
+}
+
+// mustUpgrade wants the process to be another one afterwards, and the only one.
+func (n *line) mustUpgrade() {
+	n.t.Helper()
+	before := n.pid()
+	out, err := n.upgrade()
+	if err != nil {
+		n.t.Fatalf("sluice upgrade: %v, %s", err, out)
+	}
+	n.eventually("the old process is gone", func() bool { return !alive(before) })
+	n.eventually("the PID file has the new process", func() bool { return n.pid() != before })
+	if !strings.Contains(out, strconv.Itoa(n.pid())) || !alive(n.pid()) {
+		n.t.Fatalf("process %d is to serve: alive %v; %s", n.pid(), alive(n.pid()), out)
+	}
+}
+
+// alive reports whether a process runs; one that has ended and was not waited for yet
+// does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+func TestUpgrade(t *testing.T) {
+	n := newLine(t, testbed.Config{})
+	n.serveWeb()
+	n.serveDNS()
+	n.start()
+	for range 3 {
+		n.mustUpgrade()
+		if name, err := who(n.Client, webAddr); err != nil || name == "" {
+			t.Fatalf("after an upgrade TCP gives %q, %v", name, err)
+		}
+		n.eventually("the successor has the claim to steer", func() bool {
+			return n.Node.Do(func() error {
+				c, err := newClaim()
+				c.release()
+				return err
+			}) != nil
+		})
+	}
+}
+
+// TestWaysToUpgrade: signals and a changed file of --config do it too, with what they find
+// on the disk.
+func TestWaysToUpgrade(t *testing.T) {
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(configHeader+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("mode: userspace\n")
+	n.start("--config", file)
+	c := n.talker()
+	c.works()
+	for what, do := range map[string]func(){
+		"SIGHUP":   func() { _ = syscall.Kill(n.pid(), syscall.SIGHUP) },
+		"SIGUSR2":  func() { _ = syscall.Kill(n.pid(), syscall.SIGUSR2) },
+		"--config": func() { write("mode: userspace\nportRange: 31000-31009\n") },
+	} {
+		before := n.pid()
+		do()
+		n.eventually(what+" leads to another process", func() bool { return n.pid() != before && !alive(before) })
+		c.works()
+		n.talker().works()
+	}
+	n.eventually("the new port range is in force", func() bool {
+		return strings.Contains(n.traces(), "--to-ports 3100")
+	})
+	c.works()
+	n.talker().works()
+	write("mode: bridge\n")
+	n.eventually("the mistake is in the log", func() bool { return strings.Contains(n.logged(), "the last good one stays") })
+	c.works()
+}
+
+// TestCleanupOnExit: nothing is left if that is asked for.
+func TestCleanupOnExit(t *testing.T) {
+	n := newLine(t, testbed.Config{Pods: 1})
+	before := n.traces()
+	n.serveEcho()
+	n.start("--cleanup-on-exit", "--drain-timeout", "100ms")
+	n.mustUpgrade()
+	c := n.talker()
+	c.works()
+	pid := n.pid()
+	_ = syscall.Kill(pid, syscall.SIGTERM)
+	n.eventually("the process has ended", func() bool { return !alive(pid) })
+	if after := n.traces(); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+	if want := `"tcp connections": 1`; !strings.Contains(n.logged(), "waiting for what is open to end\t{"+want) {
+		t.Errorf("the log does not count what was open:\n%s", n.logged())
+	}
+	for _, file := range []string{n.pidFile, n.socket} {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is still there", file)
+		}
+	}
+}
+
+// TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either.
+func TestOffloadedGoesOn(t *testing.T) {
+	n := newLine(t, testbed.Config{})
+	n.serveWeb()
+	n.start("--proxy-mode", "iptables")
+	stop, failed := make(chan struct{}), make(chan error, 1)
+	asked := 0
+	go func() {
+		defer close(failed)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if name, err := who(n.Client, webAddr); err != nil || name == "" {
+				failed <- fmt.Errorf("%q, %w", name, err)
+				return
+			}
+			asked++
+		}
+	}()
+	for range 3 {
+		n.mustUpgrade()
+		n.eventually("its own rules are in force", func() bool { return n.metric(`sluice_handover_taken`) == 1 })
+	}
+	close(stop)
+	if err := <-failed; err != nil {
+		t.Errorf("a client of a Service that the kernel forwards: %v", err)
+	}
+	t.Logf("%d connections through the kernel", asked)
+	if got := n.metric("sluice_tcp_accepted_connections_total"); got != 0 {
+		t.Errorf("%v connections came to user space: the test tests nothing", got)
+	}
+}

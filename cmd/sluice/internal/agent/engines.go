@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// move is what one Apply does with the engines.
+type move struct {
+	table     *lb.Table
+	choices   []Choice // by position in the table
+	nodePorts []netip.Addr
+}
+
+func (m *move) path(i int) Path { return m.choices[i].Path }
+
+// choose decides the path of every Service in the table.
+func (a *Agent) choose(m *move) {
+	services := m.table.Services()
+	m.choices = make([]Choice, len(services))
+	can := [2]abilities{a.abilities(false), a.abilities(true)}
+	for i := range services {
+		s := &services[i]
+		m.choices[i] = choose(s, a.usual(), &can[family(s.IPv6)])
+	}
+}
+
+// family is the position of a family in arrays.
+func family(ipv6 bool) int {
+	if ipv6 {
+		return 1
+	}
+	return 0
+}
+
+// join decides the path of every Service, and has each engine forward what is on its
+// path from now on, beside what has left it and is not yet elsewhere. Services whose
+// engine fails go to where they would be if it were not there; it is tried again with
+// the next Apply, and the error says so. Their rules may be half there. That does no
+// harm: steering comes first.
+func (a *Agent) join(ctx context.Context, table *lb.Table, node lb.Node) (*move, error) {
+	m := &move{table: table, nodePorts: a.nodePorts()}
+	a.choose(m)
+	var errs []error
+	for _, e := range a.engines() {
+		services, _ := a.on(e.familyPath, m, true)
+		if len(services) == 0 {
+			continue // to forget what it had is for later
+		}
+		if err := a.syncEngine(ctx, e, services, node); err != nil {
+			errs = append(errs, err)
+			if a.paths.failed == nil {
+				a.paths.failed = make(map[familyPath]error)
+			}
+			a.paths.failed[e.familyPath] = err
+			continue
+		}
+		a.remember(e.familyPath, services)
+	}
+	if len(errs) > 0 {
+		a.choose(m)
+	}
+	a.decide(m)
+	return m, errors.Join(errs...)
+}
+
+// leave has each engine forget what is on another path now, once that path has it. An
+// engine that has nothing to do is told so once, since there may be something left of
+// an earlier process.
+func (a *Agent) leave(ctx context.Context, m *move, node lb.Node) error {
+	var errs []error
+	for _, e := range a.engines() {
+		failed := a.paths.failed[e.familyPath] != nil
+		services, leaving := a.on(e.familyPath, m, failed) // after a failure it keeps what it has
+		if !failed && (leaving || !a.paths.synced[e.familyPath]) {
+			if err := a.syncEngine(ctx, e, services, node); err != nil {
+				errs = append(errs, err)
+				services, _ = a.on(e.familyPath, m, true)
+			}
+		}
+		a.remember(e.familyPath, services)
+	}
+	return errors.Join(errs...)
+}
+
+// remember notes which Services an engine has.
+func (a *Agent) remember(e familyPath, services []lb.Service) {
+	if a.paths.in == nil {
+		a.paths.in = make(map[familyPath]map[lb.ID]struct{})
+	}
+	has := make(map[lb.ID]struct{}, len(services))
+	for i := range services {
+		has[services[i].ID] = struct{}{}
+	}
+	a.paths.in[e] = has
+}
+
+// on returns the Services on an engine's path, as engines take them, and with leaving
+// also those that it has and that are on another path now; and whether there are such.
+func (a *Agent) on(e familyPath, m *move, leaving bool) (out []lb.Service, some bool) {
+	has := a.paths.in[e]
+	left := len(has) // those that have not been met yet in the table
+	services := m.table.Services()
+	for i := range services {
+		s := &services[i]
+		on := s.IPv6 == e.ipv6 && m.path(i) == e.path
+		if !on && left == 0 {
+			continue
+		}
+		_, had := has[s.ID]
+		if had {
+			left--
+		}
+		if some = some || had && !on; on || had && leaving {
+			out = append(out, m.concrete(s))
+		}
+	}
+	return out, some || left > 0
+}
+
+// concrete returns a Service with its node port as the addresses on which node ports
+// are served.
+func (m *move) concrete(s *lb.Service) lb.Service {
+	for i := range s.Addresses {
+		if s.Addresses[i].Kind != lb.NodePort {
+			continue
+		}
+		out := *s
+		out.Addresses = make([]lb.Address, 0, len(s.Addresses)+len(m.nodePorts))
+		for _, addr := range s.Addresses {
+			if addr.Kind != lb.NodePort {
+				out.Addresses = append(out.Addresses, addr)
+				continue
+			}
+			for _, f := range nodePortFrontends(m.table, s, addr, m.nodePorts) {
+				addr.Addr = f.Addr
+				out.Addresses = append(out.Addresses, addr)
+			}
+		}
+		return out
+	}
+	return *s
+}
+
+// engine is one of those that there are.
+type engine struct {
+	familyPath
+	Engine
+}
+
+// engines returns those of the families that are served, in the order in which a packet
+// meets them.
+func (a *Agent) engines() (out []engine) {
+	for _, ipv6 := range []bool{false, true} {
+		f := a.family(ipv6)
+		if f.Steer == nil {
+			continue
+		}
+		if f.IPTables != nil {
+			out = append(out, engine{familyPath{ipv6, IPTables}, f.IPTables})
+		}
+		if f.IPVS != nil {
+			out = append(out, engine{familyPath{ipv6, IPVS}, f.IPVS})
+		}
+	}
+	return out
+}
+
+func (a *Agent) syncEngine(ctx context.Context, e engine, services []lb.Service, node lb.Node) error {
+	if a.paths.synced == nil {
+		a.paths.synced = make(map[familyPath]bool)
+	}
+	err := e.Sync(ctx, services, node)
+	a.paths.synced[e.familyPath] = err == nil
+	if err != nil {
+		a.Log.Error("Services cannot be forwarded in the kernel", zap.Stringer("data path", e.path), zap.Bool("ipv6", e.ipv6), zap.Error(err))
+		return fmt.Errorf("forward Services by %s: %w", e.path, err)
+	}
+	return nil
+}
+
+// verify reports whether all of a family is still as it was made. All are asked, since
+// only who has looked knows that there is something to repair.
+func (f Family) verify(ctx context.Context) (bool, error) {
+	var errs []error
+	all := true
+	for _, v := range []interface {
+		Verify(context.Context) (bool, error)
+	}{f.Steer, f.Addresses, f.IPTables, f.IPVS} {
+		if v == nil {
+			continue
+		}
+		ok, err := v.Verify(ctx)
+		all = all && (ok || err != nil) // else nothing is known to be missing
+		errs = append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}

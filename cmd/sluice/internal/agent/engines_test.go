@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// inKernel stands in for an engine.
+type inKernel struct {
+	k      *kernel
+	name   string
+	has    map[lb.Frontend]lb.ID
+	intact bool
+	fail   error
+}
+
+func (e *inKernel) Sync(_ context.Context, services []lb.Service, _ lb.Node) error {
+	if e.fail != nil {
+		return e.fail
+	}
+	e.has = make(map[lb.Frontend]lb.ID)
+	for _, s := range services {
+		for _, a := range s.Addresses {
+			e.has[lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}] = s.ID
+		}
+	}
+	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(services)))
+	if e.k.moved != nil {
+		e.k.moved()
+	}
+	return nil
+}
+
+func (e *inKernel) Verify(context.Context) (bool, error) { return e.intact, nil }
+
+// withEngines returns an agent with both engines for IPv4.
+func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
+	a, k := newAgent(t)
+	a.Log = zap.NewNop()
+	ipt, ipvs := &inKernel{k: k, name: "iptables", intact: true}, &inKernel{k: k, name: "ipvs", intact: true}
+	a.IPv4.IPTables, a.IPv4.IPVS = ipt, ipvs
+	k.intact = true
+	return a, k, ipt, ipvs
+}
+
+func wish(s lb.Service, path string) lb.Service { s.DataPath = path; return s }
+
+// TestChoose: who forwards a Service, and what is said if it is not who should.
+func TestChoose(t *testing.T) {
+	all, none := abilities{}, abilities{IPTables: errNoEngine, IPVS: errors.New("no ip_vs in this kernel"), userspaceSCTP: errSCTP}
+	kernelSCTP := abilities{userspaceSCTP: errSCTP}
+	family := abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
+	for _, test := range []struct {
+		name     string
+		protocol lb.Protocol
+		wish     string
+		mode     Path
+		can      abilities
+		want     Path
+		unmet    string // part of it; empty: met
+	}{
+		{"the mode", lb.TCP, "", Userspace, all, Userspace, ""},
+		{"another mode", lb.UDP, "", IPVS, all, IPVS, ""},
+		{"a wish", lb.TCP, "iptables", Userspace, all, IPTables, ""},
+		{"a wish against the mode", lb.TCP, "userspace", IPTables, all, Userspace, ""},
+		{"nonsense", lb.TCP, "ebpf", IPTables, all, IPTables, `no data path "ebpf"`},
+		{"nonsense and a mode that is not there", lb.TCP, "none", IPVS, none, Userspace, `no data path "none"`},
+		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
+		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs cannot be had"},
+		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
+		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, IPTables, "SCTP"},
+		{"SCTP that wishes what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
+		{"SCTP by a wish", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
+		{"SCTP and nobody for it", lb.SCTP, "", Userspace, none, Nobody, "SCTP"},
+		{"no such family", lb.TCP, "iptables", Userspace, family, Nobody, "family"},
+	} {
+		s := wish(service(test.protocol, "s", 1, 1), test.wish)
+		c := choose(&s, test.mode, &test.can)
+		if c.Path != test.want || (c.Unmet == "") != (test.unmet == "") || !strings.Contains(c.Unmet, test.unmet) {
+			t.Errorf("%s: %s because %q, unmet %q; want %s, %q", test.name, c.Path, c.Why, c.Unmet, test.want, test.unmet)
+		}
+	}
+}
+
+// TestMoveOrder: a Service that moves is on its new path before it leaves the old.
+func TestMoveOrder(t *testing.T) {
+	a, k, _, _ := withEngines(t)
+	apply := func(want string, services ...lb.Service) {
+		t.Helper()
+		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.order(); got != want {
+			t.Errorf("calls = %s, want %s", got, want)
+		}
+	}
+	s := service(lb.UDP, "dns", 1, 1)
+	apply("table listen steer iptables0 ipvs0", s) // what an earlier process has left goes last
+	apply("table iptables1 steer unlisten", wish(s, "iptables"))
+	apply("table iptables1 ipvs1 steer iptables0", wish(s, "ipvs"))
+	apply("table ipvs1 listen steer ipvs0", s)
+	apply("table iptables1 steer unlisten", wish(s, "iptables"))
+	apply("table steer iptables0 table")
+}
+
+// TestMovesLeaveNoGap walks through random Services on random paths. At every moment
+// each address that was served, and will be, is served by somebody.
+func TestMovesLeaveNoGap(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	a, k, ipt, ipvs := withEngines(t)
+	steady := make(map[lb.Frontend]bool) // served before and after
+	k.moved = func() {
+		for f := range steady {
+			_, steered := k.steered[f]
+			_, one := ipt.has[f]
+			_, two := ipvs.has[f]
+			if !steered && !one && !two {
+				t.Fatalf("%s is not served: %v", f, k.calls)
+			}
+		}
+	}
+	var before []lb.Service
+	for range 2000 {
+		var services []lb.Service
+		for i := range 5 {
+			if r.IntN(5) > 0 {
+				s := service([]lb.Protocol{lb.TCP, lb.UDP}[i%2], fmt.Sprint("s", i), byte(i+1), byte(1+r.IntN(3)))
+				services = append(services, wish(s, []string{"", "userspace", "iptables", "ipvs", "junk"}[r.IntN(5)]))
+			}
+		}
+		clear(steady)
+		for _, s := range services {
+			if slices.ContainsFunc(before, func(b lb.Service) bool { return b.ID == s.ID }) {
+				steady[lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}] = true
+			}
+		}
+		ipt.fail, ipvs.fail, k.fail = nil, nil, nil
+		if r.IntN(5) == 0 {
+			ipvs.fail = errors.New("no memory")
+		}
+		if r.IntN(10) == 0 {
+			k.fail = errors.New("xtables lock held by somebody")
+		}
+		err := a.Apply(t.Context(), Desired{Services: services})
+		if (err != nil) != (ipvs.fail != nil && slices.ContainsFunc(services, func(s lb.Service) bool { return s.DataPath == "ipvs" }) || k.fail != nil) && ipvs.fail == nil {
+			t.Fatal(err)
+		}
+		k.moved()
+		k.calls = nil
+		before = services
+		if ipvs.fail != nil || k.fail != nil {
+			continue // it has what it had; userspace has the rest
+		}
+		for _, s := range services {
+			f := lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}
+			_, steered := k.steered[f]
+			_, one := ipt.has[f]
+			_, two := ipvs.has[f]
+			if steered != (s.DataPath == "" || s.DataPath == "userspace" || s.DataPath == "junk") || one != (s.DataPath == "iptables") || two != (s.DataPath == "ipvs") {
+				t.Fatalf("%s wishes %q: steered %v, iptables %v, ipvs %v", s.ID, s.DataPath, steered, one, two)
+			}
+		}
+		if n := len(ipt.has) + len(ipvs.has) + len(k.steered); n != len(services) {
+			t.Fatalf("%d addresses served of %d Services", n, len(services))
+		}
+	}
+}
+
+// TestEngineFails: Services whose engine fails are served in user space until it works.
+func TestEngineFails(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	a.Mode = IPTables
+	var told []string
+	a.Unmet = func(id lb.ID, wish string, instead Path, reason string) {
+		told = append(told, fmt.Sprintf("%s %s %s %v", id, wish, instead, reason == ""))
+	}
+	services := []lb.Service{service(lb.TCP, "web", 1, 1), wish(service(lb.TCP, "own", 2, 1), "iptables")}
+	ipt.fail = errors.New("xtables lock held by somebody")
+	if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, ipt.fail) {
+		t.Errorf("Apply = %v", err)
+	}
+	if s := a.Status(); len(k.steered) != 2 || s.Paths[Userspace] != 2 || s.Unmet != 2 {
+		t.Errorf("steered %v, status %+v", k.steered, s)
+	}
+	ipt.fail = nil
+	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil || len(k.steered) != 0 || len(ipt.has) != 2 {
+		t.Errorf("Apply = %v, steered %v, in iptables %v", err, k.steered, ipt.has)
+	}
+	if s := a.Status(); s.Paths[IPTables] != 2 || s.Unmet != 0 {
+		t.Errorf("status %+v", s)
+	}
+	want := []string{"default/own iptables userspace false", "default/own iptables iptables true"}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	if ipt.intact = false; a.intact(t.Context()) {
+		t.Error("the loss of an engine's rules was not noticed")
+	}
+}
+
+// TestKernelNodePorts: node ports are held whoever forwards them, at the addresses where
+// they are served, and exact addresses go before them.
+func TestKernelNodePorts(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	node := netip.MustParseAddr("192.0.2.10")
+	a.LocalAddrs = func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }
+	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
+	s := wish(service(lb.TCP, "web", 1, 1), "iptables")
+	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")})
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil {
+		t.Fatal(err)
+	}
+	f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(node, 30080)}
+	if !k.streams[f.Addr] || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.plan.Accept) != 0 {
+		t.Errorf("held %v, in iptables %v, plan %+v", k.streams, ipt.has, k.plan)
+	}
+	exact := service(lb.TCP, "exact", 9, 1)
+	exact.Addresses = append(exact.Addresses, lb.Address{Kind: lb.ExternalIP, Addr: f.Addr})
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s, exact}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := ipt.has[f]; there || k.streams[f.Addr] {
+		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.streams, ipt.has)
+	}
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// State is what an agent has in force, for that of the process that takes over.
+type State struct {
+	Services []lb.Service
+	Node     lb.Node
+	TCPPort  uint16
+	Proxy    []Proxy       // proxy ports of UDP frontends
+	Held     []lb.Frontend // node ports that are listened on
+
+	// What Status counts goes on counting.
+	Applied, Failures, Repairs uint64
+	LastApplied                time.Time
+}
+
+// Proxy is a UDP frontend with the port that it is steered to.
+type Proxy struct {
+	Frontend lb.Frontend
+	Port     uint16
+}
+
+// Pause waits for the change that is being applied and has none begin until resume is
+// called. What is submitted meanwhile is applied afterwards.
+func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
+	a.init()
+	select {
+	case a.busy <- struct{}{}:
+		return func() { <-a.busy }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// State returns what is in force. The agent is to be paused.
+func (a *Agent) State() State {
+	a.init()
+	s := State{Services: a.applied.Services, Node: a.applied.Node, TCPPort: a.TCPPort}
+	for f, port := range a.sockets.proxy {
+		s.Proxy = append(s.Proxy, Proxy{f, port})
+	}
+	s.Held = slices.Collect(maps.Keys(a.sockets.held))
+	status := a.Status()
+	s.Applied, s.Failures, s.Repairs, s.LastApplied = status.Applied, status.Failures, status.Repairs, status.LastApplied
+	return s
+}
+
+// Adopt begins with what another agent has in force: its table is that of LB from now
+// on, and its sockets, which TCP and UDP are to be given, are this agent's. It is for
+// the start, before the first Apply, which makes of it what is desired then.
+func (a *Agent) Adopt(s State) error {
+	a.init()
+	local, err := a.localAddrs()
+	if err != nil {
+		return fmt.Errorf("read the node's addresses: %w", err)
+	}
+	a.local = local
+	node := s.Node
+	node.Addresses = slices.Concat(node.Addresses, local)
+	table, _ := lb.NewTable(s.Services, node) // its refusals have been reported before
+	a.LB.Update(table)
+	a.TCPPort = s.TCPPort
+	a.applied = Desired{Services: s.Services, Node: s.Node}
+	for _, p := range s.Proxy {
+		a.sockets.proxy[p.Frontend] = p.Port
+	}
+	for _, f := range s.Held {
+		a.sockets.held[f] = struct{}{}
+	}
+	a.describe(table)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status.Applied, a.status.Failures, a.status.Repairs, a.status.LastApplied = s.Applied, s.Failures, s.Repairs, s.LastApplied
+	return nil
+}
+
+// Prime makes the table of what is desired that of LB, and nothing else: for listeners
+// that clients reach before the first Apply. What is wrong with it is for Apply to say.
+func (a *Agent) Prime(want Desired) {
+	node := want.Node
+	if local, err := a.localAddrs(); err == nil {
+		node.Addresses = slices.Concat(node.Addresses, local)
+	}
+	table, _ := lb.NewTable(a.served(want.Services), node)
+	a.LB.Update(table)
+}

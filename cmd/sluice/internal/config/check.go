@@ -1,0 +1,341 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	componentconfig "k8s.io/component-base/config"
+
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// checker collects mistakes. It names what is wrong as the user wrote it: by the
+// flag, or by the field of the file.
+type checker struct {
+	file string // "" if flags say all
+	errs []error
+}
+
+func (c *checker) name(flag, field string) string {
+	if c.file == "" || field == "" {
+		return "--" + flag
+	}
+	return c.file + ": " + field
+}
+
+// reject notes that a flag, or the field that it stands for, has a wrong value.
+func (c *checker) reject(flag, field, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("%s "+format, append([]any{c.name(flag, field)}, args...)...))
+}
+
+// check turns settings into the rest of the Config.
+func (s *settings) check() error {
+	c := &checker{file: s.File}
+	s.checkMode(c)
+	s.checkNode(c)
+	s.checkAddresses(c)
+	s.checkAPI(c)
+	s.checkKernelModes(c)
+	s.checkKernel(c)
+	s.checkLog(c)
+	s.checkOwn(c)
+	s.Document = s.doc
+	return errors.Join(c.errs...)
+}
+
+// checkMode checks what is forwarded how. What this release can run is for the
+// caller to say.
+func (s *settings) checkMode(c *checker) {
+	d := &s.doc
+	switch d.Mode {
+	case "":
+		d.Mode = ModeUserspace // what an empty mode meant until kube-proxy 1.1, and what Sluice is for
+	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
+	case "nftables", "kernelspace":
+		c.reject("proxy-mode", "mode", "%q is not one of Sluice's: give userspace, iptables or ipvs", string(d.Mode))
+	default:
+		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables or ipvs", string(d.Mode))
+	}
+	s.Mode = string(d.Mode)
+	if s.Mode == ModeUserspace && runtime.GOOS == "windows" {
+		s.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
+	}
+	s.ServiceInterface = strings.TrimSpace(s.ServiceInterface)
+	s.Service = d.WindowsRunAsService && runtime.GOOS == "windows"
+	if d.WindowsRunAsService && !s.Service {
+		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" has no meaning here: this is not Windows")
+	}
+	var err error
+	switch s.BindAddress, err = netip.ParseAddr(d.BindAddress); {
+	case err != nil:
+		c.reject("bind-address", "bindAddress", "%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
+	case s.BindAddress.IsLoopback() && s.Mode == ModeUserspace:
+		c.reject("bind-address", "bindAddress", "%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this node", s.BindAddress)
+	case s.BindAddress.Zone() != "":
+		c.reject("bind-address", "bindAddress", "%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this node", s.BindAddress)
+	}
+	if s.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
+		c.reject("nodeport-addresses", "nodePortAddresses", "%w", err)
+	}
+	if s.ProxyPortRange, err = redirect.ParsePortRange(d.PortRange); err != nil {
+		c.reject("proxy-port-range", "portRange", "is wrong: %w", err)
+	}
+	if s.UDPTimeout = d.UDPIdleTimeout.Duration; s.UDPTimeout <= 0 {
+		c.reject("udp-timeout", "udpIdleTimeout", "%v: give a duration above 0, like 250ms", s.UDPTimeout)
+	}
+}
+
+// checkNode checks who this node is and how its pods are known.
+func (s *settings) checkNode(c *checker) {
+	d := &s.doc
+	name := d.HostnameOverride
+	if s.hostname != "" {
+		name = strings.ToLower(strings.TrimSpace(s.hostname))
+		d.HostnameOverride = name
+		if name == "" {
+			c.reject("hostname-override", "", "%q is blank: give the name of this node's Node object", s.hostname)
+		}
+	}
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			c.errs = append(c.errs, fmt.Errorf("the host's name cannot be read (%w): give --hostname-override", err))
+		}
+		name = host
+	}
+	s.NodeName = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
+
+	s.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
+	var ranges []string
+	if d.ClusterCIDR != "" {
+		ranges = strings.Split(d.ClusterCIDR, ",")
+	}
+	if d.DetectLocalMode == "" {
+		d.DetectLocalMode = DetectClusterCIDR
+	}
+	l := DetectLocal{Mode: string(d.DetectLocalMode), Bridge: d.DetectLocal.BridgeInterface, InterfacePrefix: d.DetectLocal.InterfaceNamePrefix,
+		ClusterCIDRs: c.prefixes("cluster-cidr", "clusterCIDR", ranges)}
+	if len(ranges) > 2 || len(l.ClusterCIDRs) == 2 && l.ClusterCIDRs[0].Addr().Is6() == l.ClusterCIDRs[1].Addr().Is6() {
+		c.reject("cluster-cidr", "clusterCIDR", "%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
+	}
+	switch l.Mode {
+	case DetectClusterCIDR, DetectNodeCIDR:
+	case DetectBridgeInterface:
+		if l.Bridge == "" {
+			c.reject("pod-bridge-interface", "detectLocal.bridgeInterface", "is empty: give the name of the bridge, or another way to detect local traffic than BridgeInterface")
+		}
+	case DetectInterfaceNamePrefix:
+		if l.InterfacePrefix == "" {
+			c.reject("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", "is empty: give the prefix, or another way to detect local traffic than InterfaceNamePrefix")
+		}
+	default:
+		c.reject("detect-local-mode", "detectLocalMode", "%q is unknown: give ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", l.Mode)
+	}
+	s.DetectLocal = l
+}
+
+// checkAddresses checks where the program itself is asked how it is.
+func (s *settings) checkAddresses(c *checker) {
+	d := &s.doc
+	s.HealthzAddress, s.MetricsAddress = d.HealthzBindAddress, d.MetricsBindAddress
+	s.BindHardFail, s.Profiling = d.BindAddressHardFail, d.EnableProfiling
+	for name, port := range map[string]int32{"healthz-port": s.healthzPort, "metrics-port": s.metricsPort} {
+		if port < 0 || port > 65535 {
+			c.reject(name, "", "%d: give a port from 1 to 65535, or 0 for no server", port)
+			return
+		}
+	}
+	if err := checkHostPort(s.HealthzAddress); err != nil {
+		c.reject("healthz-bind-address", "healthzBindAddress", "%q: %w", s.HealthzAddress, err)
+	}
+	if err := checkHostPort(s.MetricsAddress); err != nil {
+		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.MetricsAddress, err)
+	}
+}
+
+// checkAPI checks where Services come from.
+func (s *settings) checkAPI(c *checker) {
+	k := s.doc.ClientConnection
+	s.API.Client = componentconfig.ClientConnectionConfiguration{Kubeconfig: k.Kubeconfig, AcceptContentTypes: k.AcceptContentTypes,
+		ContentType: k.ContentType, QPS: k.QPS, Burst: k.Burst}
+	s.API.SyncPeriod = s.doc.ConfigSyncPeriod.Duration
+	switch {
+	case s.Cleanup || s.WriteConfigTo != "" || s.InitOnly: // nothing is served
+	case !s.FromAPI() && (k.Kubeconfig != "" || s.API.Master != ""):
+		c.errs = append(c.errs, fmt.Errorf("take Services from --manifests or from the API server, not from both: leave out --manifests, or %s and --master", c.name("kubeconfig", "clientConnection.kubeconfig")))
+	case k.Kubeconfig != "":
+		if err := readable(k.Kubeconfig); err != nil {
+			c.errs = append(c.errs, fmt.Errorf("%s: %w: give a file that Sluice may read", c.name("kubeconfig", "clientConnection.kubeconfig"), err))
+		}
+	}
+	if k.Burst < 0 {
+		c.reject("kube-api-burst", "clientConnection.burst", "%d: give 0 or more, like 10", k.Burst)
+	}
+	if s.API.SyncPeriod <= 0 {
+		c.reject("config-sync-period", "configSyncPeriod", "%v: give a duration above 0, like 15m", s.API.SyncPeriod)
+	}
+}
+
+// checkKernelModes checks what the kernel is told when it forwards by itself.
+func (s *settings) checkKernelModes(c *checker) {
+	t, v := s.doc.IPTables, s.doc.IPVS
+	s.IPTables = IPTables{MasqueradeAll: t.MasqueradeAll, MasqueradeBit: int(*t.MasqueradeBit), LocalhostNodePorts: *t.LocalhostNodePorts,
+		SyncPeriod: t.SyncPeriod.Duration, MinSyncPeriod: t.MinSyncPeriod.Duration}
+	s.IPVS = IPVS{Scheduler: v.Scheduler, StrictARP: v.StrictARP, SyncPeriod: v.SyncPeriod.Duration, MinSyncPeriod: v.MinSyncPeriod.Duration,
+		ExcludeCIDRs: c.prefixes("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", v.ExcludeCIDRs),
+		TCPTimeout:   v.TCPTimeout.Duration, TCPFinTimeout: v.TCPFinTimeout.Duration, UDPTimeout: v.UDPTimeout.Duration}
+	if bit := s.IPTables.MasqueradeBit; bit < 0 || bit > 31 {
+		c.reject("iptables-masquerade-bit", "iptables.masqueradeBit", "%d: give 0 to 31", bit)
+	}
+	c.periods("iptables", s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod)
+	c.periods("ipvs", s.IPVS.SyncPeriod, s.IPVS.MinSyncPeriod)
+	c.notNegative("ipvs-tcp-timeout", "ipvs.tcpTimeout", s.IPVS.TCPTimeout)
+	c.notNegative("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", s.IPVS.TCPFinTimeout)
+	c.notNegative("ipvs-udp-timeout", "ipvs.udpTimeout", s.IPVS.UDPTimeout)
+	s.SyncPeriod, s.MinSyncPeriod = s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod
+	if s.Mode == ModeIPVS {
+		s.SyncPeriod, s.MinSyncPeriod = s.IPVS.SyncPeriod, s.IPVS.MinSyncPeriod
+	}
+}
+
+// checkKernel checks settings of the kernel that every mode has.
+func (s *settings) checkKernel(c *checker) {
+	k := s.doc.Conntrack
+	s.Conntrack = redirect.Conntrack{MaxPerCore: *k.MaxPerCore, Min: *k.Min, BeLiberal: k.TCPBeLiberal,
+		TCPEstablished: k.TCPEstablishedTimeout.Duration, TCPCloseWait: k.TCPCloseWaitTimeout.Duration,
+		UDP: k.UDPTimeout.Duration, UDPStream: k.UDPStreamTimeout.Duration}
+	for _, n := range []struct {
+		flag, field string
+		value       int32
+	}{{"conntrack-max-per-core", "conntrack.maxPerCore", *k.MaxPerCore}, {"conntrack-min", "conntrack.min", *k.Min}, {"conntrack-max", "", s.conntrackMax}} {
+		if n.value < 0 {
+			c.reject(n.flag, n.field, "%d: give 0 or more", n.value)
+		}
+	}
+	c.notNegative("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Conntrack.TCPEstablished)
+	c.notNegative("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", s.Conntrack.TCPCloseWait)
+	c.notNegative("conntrack-udp-timeout", "conntrack.udpTimeout", s.Conntrack.UDP)
+	c.notNegative("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", s.Conntrack.UDPStream)
+	if s.OOMScoreAdj = int(*s.doc.OOMScoreAdj); s.OOMScoreAdj < -1000 || s.OOMScoreAdj > 1000 {
+		c.reject("oom-score-adj", "oomScoreAdj", "%d: give -1000 to 1000", s.OOMScoreAdj)
+	}
+}
+
+func (s *settings) checkLog(c *checker) {
+	switch s.doc.Logging.Format {
+	case "text":
+	case "json":
+		s.Log.JSON = true
+	default:
+		c.reject("logging-format", "logging.format", "%q is unknown: give text or json", s.doc.Logging.Format)
+	}
+	s.Verbosity = int(s.doc.Logging.Verbosity)
+	s.Log.File = s.logFileName()
+}
+
+// checkOwn checks what kube-proxy does not have.
+func (s *settings) checkOwn(c *checker) {
+	if slices.Contains(s.Manifests, "") {
+		c.reject("manifests", "", "is empty: give a file or folder")
+	}
+	if wrong := validation.IsValidLabelValue(s.ServiceProxyName); len(wrong) > 0 {
+		c.reject("service-proxy-name", "", "%q: give a value that a label may have, of letters, digits and -_. in between", s.ServiceProxyName)
+	}
+	if s.DrainTimeout < 0 {
+		c.reject("drain-timeout", "", "%v: give 0 or more, like 30s", s.DrainTimeout)
+	}
+	if s.HandoverSocket == "" && s.PIDFile != "" {
+		s.HandoverSocket = s.PIDFile + ".sock"
+	}
+	if len(s.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
+		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.HandoverSocket)
+	}
+	if s.Loops < 1 || s.Loops > 1024 {
+		c.reject("loops", "", "%d: give 1 to 1024", s.Loops)
+	}
+}
+
+// prefixes parses address ranges; one that is wrong is left out.
+func (c *checker) prefixes(flag, field string, list []string) (out []netip.Prefix) {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			c.reject(flag, field, "%q is not an address range: give one like 10.244.0.0/16", s)
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return out
+}
+
+// shortestSync bounds how often the kernel is asked for all its rules.
+const shortestSync = 100 * time.Millisecond
+
+// periods checks the two periods of a mode that the kernel forwards by.
+func (c *checker) periods(mode string, period, shortest time.Duration) {
+	if period < shortestSync {
+		c.reject(mode+"-sync-period", mode+".syncPeriod", "%v: give 100ms or more, like 30s", period)
+	} else if shortest < 0 || shortest > period {
+		c.reject(mode+"-min-sync-period", mode+".minSyncPeriod", "%v: give 0 or more, and no more than the sync period of %v", shortest, period)
+	}
+}
+
+func (c *checker) notNegative(flag, field string, d time.Duration) {
+	if d < 0 {
+		c.reject(flag, field, "%v: give 0 or more", d)
+	}
+}
+
+// withPort adds a port to an address that has none. What is no address is left
+// for checkHostPort to complain about.
+func withPort(addr string, port int32) string {
+	if a, err := netip.ParseAddr(addr); err == nil {
+		return net.JoinHostPort(a.String(), strconv.Itoa(int(port)))
+	}
+	return addr
+}
+
+func checkHostPort(s string) error {
+	if s == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return errors.New("give an IP address with a port, like 127.0.0.1:10249, or nothing for none")
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" {
+		return fmt.Errorf("%q is not an IP address: give one like 127.0.0.1:10249", host)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q is not a port: give one from 0 to 65535, like 127.0.0.1:10249", port)
+	}
+	return nil
+}
+
+// readable says why a file cannot be read. What is no plain file, such as a pipe,
+// is not opened: that is for its reader to do, once.
+func readable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a folder", name)
+	case !info.Mode().IsRegular():
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,308 @@
+package config
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// deploy is the folder of the repository with what is applied to clusters.
+const deploy = "../../../../deploy"
+
+// kustomize is the program that kubectl has built in, at one version.
+const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.0"
+
+// kinds are the objects that are in deploy, by apiVersion and kind.
+var kinds = map[string]func() any{
+	"v1 Service":                                      func() any { return new(corev1.Service) },
+	"v1 ServiceAccount":                               func() any { return new(corev1.ServiceAccount) },
+	"v1 ConfigMap":                                    func() any { return new(corev1.ConfigMap) },
+	"apps/v1 DaemonSet":                               func() any { return new(appsv1.DaemonSet) },
+	"discovery.k8s.io/v1 EndpointSlice":               func() any { return new(discoveryv1.EndpointSlice) },
+	"rbac.authorization.k8s.io/v1 ClusterRole":        func() any { return new(rbacv1.ClusterRole) },
+	"rbac.authorization.k8s.io/v1 ClusterRoleBinding": func() any { return new(rbacv1.ClusterRoleBinding) },
+	"monitoring.coreos.com/v1 PrometheusRule":         func() any { return new(map[string]any) }, // no module of Kubernetes has it
+}
+
+// objects decodes documents as strictly as the API server can.
+func objects(t *testing.T, name string, data []byte) (list []any) {
+	t.Helper()
+	for i, doc := range bytes.Split(data, []byte("\n---\n")) {
+		var kind struct{ APIVersion, Kind string }
+		if err := yaml.Unmarshal(doc, &kind); err != nil {
+			t.Fatalf("%s, document %d: %v", name, i+1, err)
+		}
+		if strings.HasPrefix(kind.APIVersion, "kustomize.") || bytes.Contains(doc, []byte("$patch:")) {
+			continue // read by kustomize itself
+		}
+		make, ok := kinds[kind.APIVersion+" "+kind.Kind]
+		if !ok {
+			t.Errorf("%s, document %d: %s %s is of no kind that is known here", name, i+1, kind.APIVersion, kind.Kind)
+			continue
+		}
+		o := make()
+		if err := yaml.UnmarshalStrict(doc, o); err != nil {
+			t.Errorf("%s, document %d: %v", name, i+1, err)
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// TestManifests: every file in deploy is what it says it is.
+func TestManifests(t *testing.T) {
+	n := 0
+	err := filepath.WalkDir(deploy, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "e2e":
+			return fs.SkipDir
+		case filepath.Ext(path) != ".yaml":
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		n += len(objects(t, path, data))
+		return err
+	})
+	if err != nil || n < 10 {
+		t.Errorf("%d objects, %v", n, err)
+	}
+}
+
+// rendered is what an overlay comes to.
+type rendered struct {
+	daemonSet *appsv1.DaemonSet
+	configs   map[string]*corev1.ConfigMap
+	accounts  []string
+	roles     []*rbacv1.ClusterRole
+	bindings  []*rbacv1.ClusterRoleBinding
+}
+
+func render(t *testing.T, overlay string) (r rendered) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), "go", "run", kustomize, "build", filepath.Join(deploy, overlay))
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kustomize build %s: %v\n%s", overlay, err, stderr.String())
+	}
+	if strings.Contains(stderr.String(), "Warning") {
+		t.Errorf("kustomize build %s: %s", overlay, stderr.String())
+	}
+	r.configs = map[string]*corev1.ConfigMap{}
+	for _, o := range objects(t, overlay, out) {
+		switch o := o.(type) {
+		case *appsv1.DaemonSet:
+			if r.daemonSet != nil {
+				t.Errorf("%s has two DaemonSets", overlay)
+			}
+			r.daemonSet = o
+		case *corev1.ConfigMap:
+			r.configs[o.Name] = o
+		case *corev1.ServiceAccount:
+			r.accounts = append(r.accounts, o.Name)
+		case *rbacv1.ClusterRole:
+			r.roles = append(r.roles, o)
+		case *rbacv1.ClusterRoleBinding:
+			r.bindings = append(r.bindings, o)
+		default:
+			t.Errorf("%s has a %T", overlay, o)
+		}
+	}
+	if r.daemonSet == nil {
+		t.Fatalf("%s has no DaemonSet", overlay)
+	}
+	return r
+}
+
+// kubeadm is the ConfigMap that kubeadm 1.36 makes of its defaults, the parts that count.
+var kubeadm = &corev1.ConfigMap{Data: map[string]string{
+	"config.conf": `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
+kind: KubeProxyConfiguration
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
+metricsBindAddress: ""
+mode: ""
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
+`,
+	"kubeconfig.conf": "apiVersion: v1\nkind: Config\n",
+}}
+
+// TestOverlays: each overlay renders, holds together, and starts a Sluice that means
+// what the overlay promises.
+func TestOverlays(t *testing.T) {
+	for overlay, want := range map[string]struct {
+		name, proxyName string
+		healthz         string
+		extra           map[string]*corev1.ConfigMap // in the cluster before
+	}{
+		"base":                   {name: "sluice", healthz: "0.0.0.0:10256"},
+		"overlays/whole-cluster": {name: "sluice", healthz: "0.0.0.0:10256"},
+		"overlays/beside":        {name: "sluice", proxyName: "sluice", healthz: "0.0.0.0:10356"},
+		"overlays/kubeadm":       {name: "kube-proxy", healthz: "0.0.0.0:10256", extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm}},
+	} {
+		t.Run(overlay, func(t *testing.T) {
+			r := render(t, overlay)
+			for name, c := range want.extra {
+				r.configs[name] = c
+			}
+			d, pod := r.daemonSet, &r.daemonSet.Spec.Template
+			if d.Name != want.name || d.Namespace != "kube-system" || pod.Spec.ServiceAccountName != want.name {
+				t.Errorf("DaemonSet %s/%s of %s", d.Namespace, d.Name, pod.Spec.ServiceAccountName)
+			}
+			for k, v := range d.Spec.Selector.MatchLabels {
+				if pod.Labels[k] != v {
+					t.Errorf("the selector %s=%s does not match the pods' labels %v", k, v, pod.Labels)
+				}
+			}
+			if known := len(want.extra) > 0; slices.Contains(r.accounts, want.name) == known || (len(r.roles) == 1) == known || (len(r.bindings) == 1) == known {
+				t.Errorf("service accounts %v, %d roles, %d bindings", r.accounts, len(r.roles), len(r.bindings))
+			}
+			checkPod(t, &pod.Spec)
+			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+				cfg := parseContainer(t, r, &c)
+				if cfg.Mode != ModeUserspace || cfg.NodeName != "node-1" || cfg.HealthzAddress != want.healthz || cfg.BindHardFail {
+					t.Errorf("%s: %+v", c.Name, cfg)
+				}
+				if cfg.InitOnly {
+					continue
+				}
+				if cfg.ServiceProxyName != want.proxyName || !cfg.FromAPI() {
+					t.Errorf("serves Services of %q", cfg.ServiceProxyName)
+				}
+				if grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second; grace < cfg.DrainTimeout+10*time.Second {
+					t.Errorf("%v of grace for %v of drain", grace, cfg.DrainTimeout)
+				}
+				for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/healthz": c.ReadinessProbe} {
+					if h := probe.HTTPGet; h.Path != path || h.Host != "127.0.0.1" || !strings.HasSuffix(want.healthz, ":"+strconv.Itoa(h.Port.IntValue())) {
+						t.Errorf("probe %+v, want %s of %s", h, path, want.healthz)
+					}
+				}
+			}
+		})
+	}
+}
+
+// parseContainer starts the program as the kubelet does, as far as its flags.
+func parseContainer(t *testing.T, r rendered, c *corev1.Container) Config {
+	t.Helper()
+	dir := t.TempDir()
+	moved := func(s string) string { return s }
+	for _, m := range c.VolumeMounts {
+		for _, v := range r.daemonSet.Spec.Template.Spec.Volumes {
+			if v.Name != m.Name || v.ConfigMap == nil {
+				continue
+			}
+			config := r.configs[v.ConfigMap.Name]
+			if config == nil {
+				t.Fatalf("there is no ConfigMap %s", v.ConfigMap.Name)
+			}
+			moved = func(s string) string { return strings.ReplaceAll(s, m.MountPath+"/", dir+"/") }
+			for name, text := range config.Data {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(moved(text)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for _, from := range c.EnvFrom {
+		if r.configs[from.ConfigMapRef.Name] == nil {
+			t.Errorf("there is no ConfigMap %s", from.ConfigMapRef.Name)
+		}
+	}
+	var args []string
+	for _, a := range c.Args {
+		args = append(args, strings.ReplaceAll(moved(a), "$(NODE_NAME)", "node-1"))
+	}
+	cfg, err := Parse(args)
+	if err != nil {
+		t.Fatalf("container %s with %q: %v", c.Name, args, err)
+	}
+	if len(cfg.Warnings) > 0 {
+		t.Errorf("container %s: %q", c.Name, cfg.Warnings)
+	}
+	return cfg
+}
+
+// checkPod holds what a pod may do on a node to what it needs.
+func checkPod(t *testing.T, pod *corev1.PodSpec) {
+	t.Helper()
+	if !pod.HostNetwork || pod.HostPID || pod.HostIPC || pod.PriorityClassName != "system-node-critical" || pod.DNSPolicy != corev1.DNSDefault ||
+		*pod.SecurityContext.RunAsUser != 0 || pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("pod %+v", pod)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && v.HostPath.Path != "/run/xtables.lock" && v.HostPath.Path != "/run/sluice" {
+			t.Errorf("the pod sees %s of the node", v.HostPath.Path)
+		}
+	}
+	if len(pod.Containers) != 1 {
+		t.Fatalf("%d containers", len(pod.Containers))
+	}
+	c := pod.Containers[0].SecurityContext
+	want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE", "SYS_RESOURCE"}}
+	if diff := cmp.Diff(want, c.Capabilities); diff != "" || c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem {
+		t.Errorf("security context %+v (-want +got)\n%s", c, diff)
+	}
+	for _, init := range pod.InitContainers {
+		if !slices.Contains(init.Args, "--init-only") || !*init.SecurityContext.ReadOnlyRootFilesystem {
+			t.Errorf("init container %s has privileges for more than --init-only", init.Name)
+		}
+	}
+}
+
+// TestRights: the role allows what Sluice asks for, which deploy/e2e shows to be
+// enough, and nothing else.
+func TestRights(t *testing.T) {
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}
+	r := render(t, "base")
+	if diff := cmp.Diff(want, r.roles[0].Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	b := r.bindings[0]
+	if b.RoleRef.Name != r.roles[0].Name || len(b.Subjects) != 1 || b.Subjects[0].Name != r.accounts[0] || b.Subjects[0].Namespace != r.daemonSet.Namespace {
+		t.Errorf("binding %+v", b)
+	}
+}

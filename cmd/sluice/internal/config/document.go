@@ -1,0 +1,270 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+	"sigs.k8s.io/yaml"
+)
+
+// Document is kube-proxy's configuration file (KubeProxyConfiguration, v1alpha1):
+// the fields that it has today, and those of releases up to 1.25 that still say
+// something here.
+type Document struct {
+	v1alpha1.KubeProxyConfiguration `json:",inline"`
+
+	UDPIdleTimeout    metav1.Duration `json:"udpIdleTimeout,omitzero"`     // until 1.25; default 250ms
+	ResourceContainer string          `json:"resourceContainer,omitempty"` // until 1.15; no meaning
+}
+
+const (
+	documentKind    = "KubeProxyConfiguration"
+	documentVersion = "kubeproxy.config.k8s.io/v1alpha1"
+)
+
+const (
+	healthzPort = 10256
+	metricsPort = 10249
+)
+
+// readDocument reads the file of --config and fills in what it leaves out. A
+// warning is a sentence about what the file says in vain.
+func readDocument(name string) (Document, []string, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return Document{}, nil, fmt.Errorf("--config: %w: give a file that Sluice may read", err)
+	}
+	d, warnings, err := decodeDocument(data)
+	if err != nil {
+		return d, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	for i, w := range warnings {
+		warnings[i] = name + ": " + w
+	}
+	d.setDefaults()
+	return d, warnings, nil
+}
+
+// decodeDocument decodes YAML or JSON. As in kube-proxy, fields that are unknown
+// or given twice are no error: files must outlive the releases that know them.
+func decodeDocument(data []byte) (d Document, warnings []string, err error) {
+	isYAML := !json.Valid(data)
+	scheme := runtime.NewScheme() // empty: the document is the only type there is
+	decoder := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, kjson.SerializerOptions{Yaml: isYAML, Strict: true})
+	_, _, err = decoder.Decode(data, nil, &d)
+	if strict, ok := runtime.AsStrictDecodingError(err); ok {
+		for _, e := range strict.Errors() {
+			warnings = append(warnings, oneLine(e)+": it is left out of account")
+		}
+	} else if err != nil {
+		return d, nil, blame(data, err)
+	}
+	if isYAML && documents(data) > 1 {
+		warnings = append(warnings, "only the first document of the file counts")
+	}
+	switch {
+	case d.Kind != documentKind:
+		return d, nil, fmt.Errorf("kind is %q: write kind: %s", d.Kind, documentKind)
+	case d.APIVersion != documentVersion:
+		return d, nil, fmt.Errorf("apiVersion is %q: write apiVersion: %s", d.APIVersion, documentVersion)
+	}
+	return d, warnings, nil
+}
+
+// separator begins another YAML document; comment is a line that says nothing.
+var (
+	separator = regexp.MustCompile(`(?m)^---(?:[ \t].*)?$`)
+	comment   = regexp.MustCompile(`(?m)^\s*#.*$`)
+)
+
+// documents counts the YAML documents that say something.
+func documents(data []byte) int {
+	n := 0
+	for _, part := range separator.Split(string(data), -1) {
+		if strings.TrimSpace(comment.ReplaceAllString(part, "")) != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// blame names the field that a decoding error is about, which the decoder often
+// leaves unsaid, by decoding each field alone.
+func blame(data []byte, err error) error {
+	var whole any
+	if e := yaml.Unmarshal(data, &whole); e != nil {
+		return errors.New(strings.TrimPrefix(oneLine(e), "error converting YAML to JSON: "))
+	}
+	fields, ok := whole.(map[string]any)
+	if !ok {
+		return fmt.Errorf("it is not a list of fields: begin it with kind: %s", documentKind)
+	}
+	path, cause := firstBad(fields, func(one map[string]any) error {
+		text, err := json.Marshal(one)
+		if err != nil {
+			return err
+		}
+		return utiljson.Unmarshal(text, new(Document))
+	})
+	if cause == nil {
+		return errors.New(oneLine(err))
+	}
+	return fmt.Errorf("%s %s", path, mistake(oneLine(cause)))
+}
+
+// mistyped is how the decoder tells of a value of another type.
+var mistyped = regexp.MustCompile(`cannot unmarshal (\w+).* into Go .* of type (\S+)$`)
+
+// mistake says in words of YAML what the decoder says in those of Go.
+func mistake(text string) string {
+	if rest, ok := strings.CutPrefix(text, "time: "); ok {
+		return "is no duration (" + rest + "): give one like 30s or 1h30m"
+	}
+	m := mistyped.FindStringSubmatch(text)
+	if m == nil {
+		return "is wrong: " + strings.TrimPrefix(text, "json: ")
+	}
+	is, want := "a "+m[1], "fields of its own"
+	switch m[1] {
+	case "object":
+		is = "a map of fields"
+	case "array":
+		is = "a list"
+	}
+	switch kind := m[2]; {
+	case kind == "bool":
+		want = "true or false"
+	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
+		want = "a whole number of at most " + strings.TrimLeft(kind, "uint") + " bits"
+	case strings.HasPrefix(kind, "float"):
+		want = "a number"
+	case strings.HasPrefix(kind, "[]"):
+		want = "a list"
+	case strings.HasPrefix(kind, "map["):
+		want = "a map, name: value"
+	case kind == "string", strings.HasSuffix(kind, "Mode"):
+		want = `text, as "30s" for a duration`
+		if kind != "string" {
+			want = "a word"
+		}
+	}
+	return "is " + is + ": give " + want
+}
+
+// firstBad returns the first field, by name, that decode cannot take, and why.
+func firstBad(fields map[string]any, decode func(map[string]any) error) (string, error) {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		err := decode(map[string]any{name: fields[name]})
+		if err == nil {
+			continue
+		}
+		if inner, ok := fields[name].(map[string]any); ok {
+			path, cause := firstBad(inner, func(one map[string]any) error {
+				return decode(map[string]any{name: one})
+			})
+			if cause != nil {
+				return name + "." + path, cause
+			}
+		}
+		return name, err
+	}
+	return "", nil
+}
+
+// setDefaults fills in what is left out, with kube-proxy's values. An empty
+// address of a server is filled in as well, since kubeadm writes such files and
+// means the default.
+func (d *Document) setDefaults() {
+	text := func(p *string, value string) {
+		if *p == "" {
+			*p = value
+		}
+	}
+	period := func(p *metav1.Duration, value time.Duration) {
+		if p.Duration == 0 {
+			p.Duration = value
+		}
+	}
+	text(&d.APIVersion, documentVersion)
+	text(&d.Kind, documentKind)
+	text(&d.BindAddress, "0.0.0.0")
+	healthz, metrics := "0.0.0.0", "127.0.0.1"
+	if a, err := netip.ParseAddr(d.BindAddress); err == nil && a.Is6() {
+		healthz, metrics = "::", "::1"
+	}
+	text(&d.HealthzBindAddress, healthz)
+	text(&d.MetricsBindAddress, metrics)
+	d.HealthzBindAddress = withPort(d.HealthzBindAddress, healthzPort)
+	d.MetricsBindAddress = withPort(d.MetricsBindAddress, metricsPort)
+
+	text(&d.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	if d.ClientConnection.QPS == 0 {
+		d.ClientConnection.QPS = 5
+	}
+	if d.ClientConnection.Burst == 0 {
+		d.ClientConnection.Burst = 10
+	}
+	period(&d.ConfigSyncPeriod, 15*time.Minute)
+	period(&d.UDPIdleTimeout, 250*time.Millisecond)
+
+	period(&d.IPTables.SyncPeriod, 30*time.Second)
+	period(&d.IPTables.MinSyncPeriod, min(time.Second, d.IPTables.SyncPeriod.Duration))
+	period(&d.NFTables.SyncPeriod, 30*time.Second)
+	period(&d.NFTables.MinSyncPeriod, min(time.Second, d.NFTables.SyncPeriod.Duration))
+	period(&d.IPVS.SyncPeriod, 30*time.Second)
+	orDefault(&d.IPTables.MasqueradeBit, 14)
+	orDefault(&d.IPTables.LocalhostNodePorts, true)
+	orDefault(&d.NFTables.MasqueradeBit, 14)
+
+	orDefault(&d.OOMScoreAdj, -999)
+	orDefault(&d.Conntrack.MaxPerCore, 32*1024)
+	orDefault(&d.Conntrack.Min, 128*1024)
+	orDefault(&d.Conntrack.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
+	orDefault(&d.Conntrack.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
+	logsapi.SetRecommendedLoggingConfiguration(&d.Logging)
+}
+
+func orDefault[T any](p **T, value T) {
+	if *p == nil {
+		*p = &value
+	}
+}
+
+// encode returns the document as YAML.
+func (d *Document) encode() ([]byte, error) {
+	text, err := yaml.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", documentKind, err)
+	}
+	return text, nil
+}
+
+// Write writes Document to the file of --write-config-to. kube-proxy's releases
+// since 1.26 read it too, with a warning about the field udpIdleTimeout, unless the
+// mode is one that they no longer have.
+func (c *Config) Write() error {
+	text, err := c.Document.encode()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.WriteConfigTo, text, 0o644); err != nil {
+		return fmt.Errorf("--write-config-to: %w: give a file that Sluice may write", err)
+	}
+	return nil
+}

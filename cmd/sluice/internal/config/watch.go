@@ -1,0 +1,184 @@
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// quiet is how long the file must rest before it is read: most writers need
+	// several calls for a file.
+	quiet = 50 * time.Millisecond
+
+	// maxDelay bounds the wait while other files of its folder keep changing.
+	maxDelay = 500 * time.Millisecond
+
+	// defaultRescan finds what no event has told, such as a link far up the path
+	// that now leads elsewhere.
+	defaultRescan = 10 * time.Second
+)
+
+// Watcher tells when the file of --config comes to mean something else.
+type Watcher struct {
+	Args []string // of the program
+	Last Config   // what Parse made of them
+
+	// Changed is called with what they mean now. It is called once: what is in
+	// force afterwards is the caller's to say, by a new Watcher.
+	Changed func(Config)
+	// Invalid is called with what is wrong with the file. What was last in force
+	// stays. It is called once for each content of the file.
+	Invalid func(error)
+
+	// Blind is called once if the operating system will not watch (on Linux:
+	// fs.inotify.max_user_watches, max_user_instances): changes are then found by
+	// looking, every Rescan.
+	Blind func(error)
+
+	// Rescan is the longest time between two looks at the file; 0 means 10 s.
+	Rescan time.Duration
+}
+
+// Run watches until ctx ends or the meaning has changed.
+//
+// kube-proxy ends on every write to the file, and not on the way that kubelet
+// replaces it in a volume of a ConfigMap. Run follows both, and the meaning counts:
+// a comment that is added changes nothing.
+func (w *Watcher) Run(ctx context.Context) {
+	if w.Last.File == "" {
+		return
+	}
+	rescan := w.Rescan
+	if rescan <= 0 {
+		rescan = defaultRescan
+	}
+	changed := make(chan struct{}, 1)
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		var pumping sync.WaitGroup
+		pumping.Go(func() { pump(watcher, changed) })
+		defer pumping.Wait()
+		defer watcher.Close()
+	}
+	var seen content
+	blind := false
+	look := time.NewTimer(0)
+	defer look.Stop()
+	var since time.Time // of the first event after the last look
+	for {
+		told := true
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-look.C:
+			told = false
+		}
+		if told {
+			now := time.Now()
+			if since.IsZero() {
+				since = now
+			}
+			look.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
+			continue
+		}
+		since = time.Time{}
+		if watcher != nil { // watch first, read then: what changes after the reading is told
+			err = watchAround(watcher, w.Last.File)
+		}
+		if err != nil && !blind {
+			blind = true
+			w.Blind(fmt.Errorf("watch %s: %w", w.Last.File, err))
+		}
+		if now := contentOf(w.Last.File); now != seen {
+			seen = now
+			if w.read() {
+				return
+			}
+		}
+		look.Reset(rescan)
+	}
+}
+
+// pump puts a token into changed for whatever a watcher tells, until it is closed. It never
+// waits for whoever takes the token: on Windows fsnotify answers no call until its last
+// event is taken, and such a call may be what that one is at.
+func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
+	for events, errs := watcher.Events, watcher.Errors; events != nil || errs != nil; {
+		select {
+		case _, open := <-events:
+			if !open {
+				events = nil
+				continue
+			}
+		case _, open := <-errs: // events were lost
+			if !open {
+				errs = nil
+				continue
+			}
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// content tells one state of a file from another.
+type content struct{ text, err string }
+
+func contentOf(name string) content {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return content{err: err.Error()}
+	}
+	return content{text: string(data)}
+}
+
+// read reports whether the file means something else now.
+func (w *Watcher) read() bool {
+	now, err := Parse(w.Args)
+	if err != nil {
+		w.Invalid(err)
+		return false
+	}
+	if now.means(w.Last) {
+		return false
+	}
+	w.Changed(now)
+	return true
+}
+
+// means reports whether two command lines and files ask for the same.
+func (c Config) means(other Config) bool {
+	// The text, as fields of the published type remember how they were written.
+	mine, err := c.Document.encode()
+	theirs, err2 := other.Document.encode()
+	if err != nil || err2 != nil || !bytes.Equal(mine, theirs) {
+		return false
+	}
+	c.Warnings, other.Warnings = nil, nil
+	c.Document, other.Document = Document{}, Document{}
+	return reflect.DeepEqual(c, other)
+}
+
+// watchAround watches the folder of a file and, if it is a link, that of what it
+// leads to. Folders are watched rather than the file, since editors and kubelet
+// replace files by renaming. A folder that is watched already is added again, to
+// find another of the same name.
+func watchAround(watcher *fsnotify.Watcher, name string) error {
+	err := watcher.Add(filepath.Dir(name))
+	if target, e := filepath.EvalSymlinks(name); e == nil && filepath.Dir(target) != filepath.Dir(name) {
+		err = errors.Join(err, watcher.Add(filepath.Dir(target)))
+	}
+	return err
+}

@@ -1,0 +1,246 @@
+package config
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const patience = 20 * time.Second
+
+// watched is a Watcher that runs, and what it tells.
+type watched struct {
+	t       *testing.T
+	changed chan Config
+	invalid chan error
+	ended   chan struct{}
+}
+
+func watch(t *testing.T, w Watcher, file string) *watched {
+	t.Helper()
+	w.Args = []string{"--config", file}
+	w.Last = parse(t, w.Args...)
+	x := &watched{t: t, changed: make(chan Config, 10), invalid: make(chan error, 10), ended: make(chan struct{})}
+	w.Changed = func(c Config) { x.changed <- c }
+	w.Invalid = func(err error) { x.invalid <- err }
+	w.Blind = func(err error) { t.Errorf("blind: %v", err) }
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(x.ended)
+		w.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-x.ended
+	})
+	return x
+}
+
+func (x *watched) wantChange(ok func(Config) bool) {
+	x.t.Helper()
+	select {
+	case c := <-x.changed:
+		if !ok(c) {
+			x.t.Errorf("changed to %+v", c)
+		}
+		<-x.ended
+	case <-time.After(patience):
+		x.t.Error("the change was not seen")
+	}
+}
+
+// wantInvalid waits for a mistake. On a slow machine others may come before it,
+// about a file that is written only in part.
+func (x *watched) wantInvalid(want string) {
+	x.t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case c := <-x.changed:
+			x.t.Errorf("changed to %+v", c)
+			return
+		case err := <-x.invalid:
+			if strings.Contains(err.Error(), want) {
+				return
+			}
+			x.t.Logf("invalid: %v, waiting for %q", err, want)
+		case <-deadline:
+			x.t.Errorf("no mistake with %q was seen", want)
+			return
+		}
+	}
+}
+
+func put(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func isIPVS(c Config) bool { return c.Mode == ModeIPVS }
+
+// TestWatchWrite: a mistake is told and survived, a comment changes nothing, and a
+// change of meaning is told once. The rescan is far away: events tell.
+func TestWatchWrite(t *testing.T) {
+	file := write(t, "f.yaml", header)
+	x := watch(t, Watcher{Rescan: time.Hour}, file)
+	put(t, file, header+"mode: bridge\n")
+	x.wantInvalid("unknown")
+	put(t, file, header+"# still the same\nmode: userspace\nlogging: {options: {text: {infoBufferSize: \"0\"}}}\n")
+	put(t, file, header+"oomScoreAdj: 5000\n") // told only if the one before was not a change
+	x.wantInvalid("oomScoreAdj")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	x.wantInvalid("no such file")
+	put(t, file, header+"mode: ipvs\n")
+	x.wantChange(isIPVS)
+}
+
+// TestWatchBusyFolder: a folder in which something always happens does not keep a change
+// from being seen.
+func TestWatchBusyFolder(t *testing.T) {
+	file := write(t, "f.yaml", header)
+	x := watch(t, Watcher{Rescan: time.Hour}, file)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(quiet / 500)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				_ = os.WriteFile(file+".log", nil, 0o600)
+			}
+			if n == 200 {
+				_ = os.WriteFile(file, []byte(header+"mode: ipvs\n"), 0o600)
+			}
+		}
+	}()
+	x.wantChange(isIPVS)
+	close(stop)
+	<-ended
+}
+
+// TestWatchRename: editors and kubelet replace files.
+func TestWatchRename(t *testing.T) {
+	file := write(t, "f.yaml", header)
+	x := watch(t, Watcher{Rescan: time.Hour}, file)
+	put(t, file+".new", header+"mode: ipvs\n")
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+	x.wantChange(isIPVS)
+}
+
+// TestWatchConfigMap: in a volume of a ConfigMap the file is a link into a link,
+// which kubelet swaps.
+func TestWatchConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	link := func(to, name string) {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Skipf("no symbolic links here: %v", err)
+		}
+	}
+	for name, text := range map[string]string{"..1": header, "..2": header + "mode: ipvs\n"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(dir, name, "f.yaml"), text)
+	}
+	link("..1", "..data")
+	link(filepath.Join("..data", "f.yaml"), "f.yaml")
+	x := watch(t, Watcher{Rescan: time.Hour}, filepath.Join(dir, "f.yaml"))
+	link("..2", "..data_tmp")
+	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
+		t.Fatal(err)
+	}
+	x.wantChange(isIPVS)
+}
+
+// TestWatchRescan: what no event tells, here a link whose target is far away, is
+// found by looking.
+func TestWatchRescan(t *testing.T) {
+	dir, far := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(far, "f.yaml"), header)
+	for _, names := range [][2]string{{far, "b"}, {"b", "a"}} {
+		if err := os.Symlink(names[0], filepath.Join(dir, names[1])); err != nil {
+			t.Skipf("no symbolic links here: %v", err)
+		}
+	}
+	sub := filepath.Join(far, "sub")
+	if err := os.Mkdir(sub, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	x := watch(t, Watcher{Rescan: 100 * time.Millisecond}, filepath.Join(dir, "a", "f.yaml"))
+	put(t, filepath.Join(sub, "f.yaml"), header+"mode: ipvs\n")
+	if err := os.Remove(filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(sub, filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	select { // the link may have been seen while it was gone
+	case <-x.invalid:
+	case c := <-x.changed:
+		x.changed <- c
+	case <-time.After(patience):
+	}
+	x.wantChange(isIPVS)
+}
+
+// TestWatchBlind: a folder that cannot be watched, here since it is gone, is said once.
+func TestWatchBlind(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	blind := make(chan error, 10)
+	w := Watcher{Last: Config{File: filepath.Join(dir, "f.yaml")}, Args: []string{"--config", filepath.Join(dir, "f.yaml")}, Rescan: 10 * time.Millisecond}
+	invalid := make(chan error, 10)
+	w.Blind, w.Invalid = func(err error) { blind <- err }, func(err error) { invalid <- err }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	changed := make(chan Config, 1)
+	w.Changed = func(c Config) { changed <- c }
+	go func() {
+		defer close(ended)
+		w.Run(ctx)
+	}()
+	defer func() { cancel(); <-ended }()
+	for _, told := range []chan error{blind, invalid} {
+		select {
+		case err := <-told:
+			if !strings.Contains(err.Error(), "f.yaml") {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("nothing was told")
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(dir, "f.yaml"), header+"mode: ipvs\n")
+	select {
+	case c := <-changed:
+		if !isIPVS(c) {
+			t.Errorf("changed to %+v", c)
+		}
+	case <-time.After(patience):
+		t.Error("the change was not seen")
+	}
+	if len(blind) > 0 {
+		t.Errorf("told again: %v", <-blind)
+	}
+}
+
+func TestWatchNothing(t *testing.T) {
+	new(Watcher).Run(t.Context()) // without --config it returns at once
+}

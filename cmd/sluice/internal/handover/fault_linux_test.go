@@ -1,0 +1,324 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// relay stands between the two sides, and does something to one of their messages.
+type relay struct {
+	giver, taker *Channel // the relay's ends
+	fault        fault
+	at           int // number of the message
+
+	mu    sync.Mutex
+	count int
+	seen  []string
+}
+
+// fault is what happens at a message.
+type fault string
+
+const (
+	none      fault = "nothing"
+	cut       fault = "the channel is cut before it"
+	cutAfter  fault = "the channel is cut after it"
+	stall     fault = "it and all after it are late"
+	garble    fault = "a bit of it is flipped"
+	shorten   fault = "it is cut short"
+	strip     fault = "its descriptors are missing"
+	duplicate fault = "it comes twice"
+)
+
+// run forwards until either side ends.
+func (r *relay) run() {
+	var wg sync.WaitGroup
+	wg.Go(func() { r.forward(r.taker, r.giver, "T") })
+	wg.Go(func() { r.forward(r.giver, r.taker, "G") })
+	wg.Wait()
+	r.giver.Close()
+	r.taker.Close()
+}
+
+func (r *relay) forward(from, to *Channel, who string) {
+	end := func() {
+		_ = unix.Shutdown(from.fd, unix.SHUT_RDWR)
+		_ = unix.Shutdown(to.fd, unix.SHUT_RDWR)
+	}
+	defer end()
+	ctx := context.Background()
+	buf := make([]byte, maxMessage+4096)
+	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(from.fd, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EAGAIN {
+			if from.wait(ctx, unix.POLLIN) != nil {
+				return
+			}
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		fds := rights(oob[:oobn])
+		r.mu.Lock()
+		here := r.count == r.at
+		late := r.fault == stall && here
+		r.count++
+		r.seen = append(r.seen, fmt.Sprintf("%s%d", who, buf[0]))
+		r.mu.Unlock()
+		b, again := buf[:n], 1
+		if late {
+			time.Sleep(500 * time.Millisecond) // longer than either side waits
+		}
+		if here {
+			switch r.fault {
+			case cut:
+				closeAll(fds)
+				return
+			case garble:
+				b[n/2] ^= 4
+			case shorten:
+				b = b[:(n+1)/2]
+			case strip:
+				closeAll(fds)
+				fds = nil
+			case duplicate:
+				again = 2
+			}
+		}
+		for range again {
+			for unix.Sendmsg(to.fd, b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) == unix.EAGAIN {
+				if to.wait(ctx, unix.POLLOUT) != nil {
+					break
+				}
+			}
+		}
+		closeAll(fds)
+		if here && r.fault == cutAfter {
+			return
+		}
+	}
+}
+
+// attempt has a new process take over through a relay, and returns how it went for each
+// side. The loops of a giver that gave stay halted, as those of a process that ends at
+// once do.
+func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, took error) {
+	w.t.Helper()
+	g, gFile, err := Pair()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	x, xFile, err := Pair()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	gEnd, err := FromParent(gFile)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	xEnd, err := FromParent(xFile)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at}
+	heir = newEstate(w.t, 3)
+	var wg sync.WaitGroup
+	wg.Go(r.run)
+	wg.Go(func() {
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var h Hello
+		if h, gave = g.Greet(ctx); gave == nil {
+			_, gave = Give(ctx, g, h, w.old)
+		}
+	})
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var t *Taker
+		if t, took = Begin(ctx, x, "test"); took != nil {
+			return
+		}
+		heir.LB.Seed = t.Seed()
+		var problems error
+		_, problems, took = t.Finish(ctx, heir)
+		if problems != nil {
+			w.t.Logf("problems: %v", problems)
+		}
+	})
+	wg.Wait()
+	return heir, r.seen, gave, took
+}
+
+// TestHandover: everything crosses, and a second time.
+func TestHandover(t *testing.T) {
+	w := newWorld(t, 30, 10)
+	chain := []*Estate{w.old}
+	for range 3 {
+		heir, seen, gave, took := w.attempt(none, 0)
+		if gave != nil || took != nil {
+			t.Fatalf("gave: %v; took: %v", gave, took)
+		}
+		w.old = heir
+		chain = append(chain, heir)
+		w.works()
+		t.Logf("messages: %v", seen)
+	}
+	if s := w.old.TCP.Stats(); s.Accepted != 33 || s.ClientResets+s.BackendResets > 0 {
+		t.Errorf("stats %+v, want 33 connections accepted and no reset", s)
+	}
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
+	for _, e := range chain {
+		e.end(t)
+	}
+}
+
+// end closes the rooms, also if their loops are halted for good: then nobody is left who
+// could be waited for.
+func (e *Estate) end(t *testing.T) {
+	if e.halted != nil {
+		e.halted()
+	}
+	e.close(t, nil)
+}
+
+// TestFaults: whatever happens to whichever message, afterwards all connections are alive
+// on exactly one side, and the other has let go of them.
+func TestFaults(t *testing.T) {
+	w := newWorld(t, 6, 3)
+	heir, clean, gave, took := w.attempt(none, 0)
+	if gave != nil || took != nil {
+		t.Fatalf("gave: %v; took: %v", gave, took)
+	}
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	eventually(t, "all connections have ended", func() bool { return heir.TCP.Stats().Active == 0 })
+	w.old.end(t)
+	heir.end(t)
+	faults := []fault{cut, cutAfter, garble, shorten, strip, duplicate, stall}
+	if testing.Short() {
+		faults = faults[:len(faults)-1]
+	}
+	for _, f := range faults {
+		t.Run(string(f), func(t *testing.T) {
+			before := openDescriptors(t)
+			w := newWorld(t, 6, 3)
+			var past []*Estate
+			for at := range clean {
+				heir, seen, gave, took := w.attempt(f, at)
+				what := fmt.Sprintf("%s: message %d (%s)", f, at, clean[at])
+				if (gave == nil) != (took == nil) {
+					t.Fatalf("%s: gave: %v; took: %v; messages %v", what, gave, took, seen)
+				}
+				if took == nil {
+					w.old, heir = heir, w.old
+				} else if errors.Is(gave, context.DeadlineExceeded) && f != stall {
+					t.Errorf("%s: only a timeout has ended it: %v", what, gave)
+				}
+				w.works()
+				if t.Failed() {
+					t.Fatalf("%s: gave: %v; took: %v; messages %v", what, gave, took, seen)
+				}
+				if heir.halted == nil { // else its connections are another's
+					heir.end(t)
+				} else {
+					past = append(past, heir)
+				}
+			}
+			for _, c := range w.conns {
+				_ = c.Close()
+			}
+			eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
+			for _, e := range append(past, w.old) {
+				e.end(t)
+			}
+			eventually(t, "nobody has descriptors left over", func() bool { return openDescriptors(t) <= before+len(w.conns)+len(w.flows)+8 })
+		})
+	}
+}
+
+// TestStrangers: who knocks and leaves, or says nonsense, or nothing, keeps nobody else from
+// being heard; a folder that others can write to is refused; and what a process that has
+// ended left behind is nobody.
+func TestStrangers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "handover.sock")
+	if ch, err := Dial(path); ch != nil || err != nil {
+		t.Errorf("with nothing there: %v, %v", ch, err)
+	}
+	s, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func() *Channel {
+		t.Helper()
+		ch, err := Dial(path)
+		if ch == nil || err != nil {
+			t.Fatalf("nobody is there: %v", err)
+		}
+		t.Cleanup(ch.Close)
+		return ch
+	}
+	dial().Close()
+	nonsense := dial()
+	if err := nonsense.try(readyMsg, nil); err != nil {
+		t.Fatal(err)
+	}
+	asking := dial()
+	if err := asking.try(upgradeMsg, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, _, err := s.Accept(ctx); err == nil || errors.Is(err, ErrBroken) {
+		t.Errorf("nonsense: %v", err)
+	}
+	if _, err := nonsense.receive(ctx); err == nil || !strings.Contains(err.Error(), "hello") {
+		t.Errorf("who talks nonsense is told %v", err)
+	}
+	ch, h, err := s.Accept(ctx)
+	if err != nil || !h.Upgrade {
+		t.Fatalf("the request is %+v, %v", h, err)
+	}
+	ch.Upgraded(42)
+	m, err := asking.expect(ctx, upgradedMsg)
+	if err != nil || string(m.payload) != "42" {
+		t.Errorf("the answer is %q, %v", m.payload, err)
+	}
+	next, err := Listen(path) // of the next process
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Remove() // leaves alone what is not its own
+	dial()
+	_ = unix.Close(s.fd)
+	_ = unix.Close(next.fd)
+	if ch, err := Dial(path); ch != nil || err != nil {
+		t.Errorf("with a socket of a process that has ended: %v, %v", ch, err)
+	}
+	next.Remove()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the socket is still there")
+	}
+	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "others") {
+		t.Errorf("a folder that others can write to: %v", err)
+	}
+}

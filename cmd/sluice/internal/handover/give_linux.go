@@ -1,0 +1,363 @@
+package handover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+// Estate is what a process has to give, or receives.
+type Estate struct {
+	Program   string // version of the program
+	Loops     *eventloop.Group
+	LB        *lb.Balancer
+	TCP       *tcp.Server
+	UDP       *udp.Server
+	Agent     *agent.Agent
+	Listeners *Listeners
+
+	// Patience is how long the other side may take for any step while all connections
+	// go on. 0: 20 s.
+	Patience time.Duration
+	// Freeze is how long connections may stand still for the sake of a handover before
+	// it is given up. 0: 5 s.
+	Freeze time.Duration
+
+	halted func() // has the loops go on, if they have been halted for good
+}
+
+func (e *Estate) patience() time.Duration {
+	if e.Patience == 0 {
+		return 20 * time.Second
+	}
+	return e.Patience
+}
+
+func (e *Estate) freeze() time.Duration {
+	if e.Freeze == 0 {
+		return 5 * time.Second
+	}
+	return e.Freeze
+}
+
+// Report says what has crossed.
+type Report struct {
+	Peer   int    // process on the other side; 0 if it cannot be seen from here
+	From   string // version of the program that gave
+	Conns  int    // TCP connections
+	Copied int    // of them, those whose descriptors crossed before anything stood still
+	Flows  int    // UDP flows
+	Took   time.Duration
+	Frozen time.Duration // that the last connection stood still
+}
+
+const (
+	connsPerMessage = maxFDs / 2
+	flowsPerMessage = maxFDs / 2 // about 200 bytes each
+	offerRounds     = 3          // each shows what came during the one before
+)
+
+// giver is one attempt to give.
+type giver struct {
+	*Estate
+	ch      *Channel
+	token   token
+	memory  map[lb.ID]string // as it was sent first
+	since   int64            // when affinity was sent first
+	report  Report
+	offered int
+}
+
+// Give gives everything to the process at the other end, which has sent h. If the error
+// is nil that has it all, and this process must end at once without touching any of it.
+// Otherwise nothing has changed here: all connections go on.
+func Give(ctx context.Context, ch *Channel, h Hello, e *Estate) (Report, error) {
+	start := time.Now()
+	g := &giver{Estate: e, ch: ch, token: token{-1}, report: Report{Peer: h.hello.PID, From: e.Program}}
+	defer func() { g.token.close() }()
+	if err := g.check(&h); err != nil {
+		g.refuse(ctx, err)
+		return Report{}, err
+	}
+	wait, cancel := context.WithTimeout(ctx, e.patience())
+	unpause, err := e.Agent.Pause(wait)
+	cancel()
+	if err != nil {
+		err = fmt.Errorf("wait for a change that is being applied: %w", err)
+		g.refuse(ctx, err)
+		return Report{}, err
+	}
+	if err = g.give(ctx, h); err == nil || g.theirs() {
+		g.report.Took = time.Since(start)
+		return g.report, nil
+	}
+	g.refuse(ctx, err)
+	e.TCP.Thaw()
+	if e.halted != nil {
+		e.halted()
+		e.halted = nil
+	}
+	e.Listeners.resume()
+	unpause()
+	return Report{}, err
+}
+
+// refuse tells the other side why it does not go on; it may have gone already.
+func (g *giver) refuse(ctx context.Context, err error) {
+	if _, told := errors.AsType[*Failure](err); !told {
+		_ = g.ch.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
+	}
+}
+
+// theirs decides after an error who has everything, and reports whether it is the other
+// side.
+func (g *giver) theirs() bool { return g.token.fd >= 0 && !g.token.take() }
+
+func (g *giver) give(ctx context.Context, h Hello) error {
+	if err := g.prepare(ctx, h); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, g.patience())
+	defer cancel()
+	if err := g.ch.send(wait, preparedMsg, nil); err != nil {
+		return err
+	}
+	if _, err := g.ch.expect(wait, readyMsg); err != nil {
+		return fmt.Errorf("wait until the successor is ready: %w", err)
+	}
+	still, cancel := context.WithTimeout(ctx, g.freeze())
+	defer cancel()
+	since := monotonic()
+	g.Listeners.pause()
+	resume, err := g.Loops.Halt()
+	if err != nil {
+		return fmt.Errorf("halt the loops: %w", err)
+	}
+	g.halted = resume
+	if err := g.giveFrozen(still, since); err != nil {
+		return err
+	}
+	if _, err := g.ch.expect(still, committedMsg); err != nil {
+		return fmt.Errorf("wait until the successor has taken over: %w", err)
+	}
+	g.report.Frozen = time.Duration(monotonic() - since)
+	return nil
+}
+
+// prepare sends all that can be sent while everything goes on.
+func (g *giver) prepare(ctx context.Context, h Hello) (err error) {
+	if g.token, err = newToken(); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, g.patience())
+	defer cancel()
+	s, fds := g.setup()
+	tcpStats, udpStats := g.TCP.Stats(), g.UDP.Stats()
+	if err := g.ch.sendJSON(wait, welcomeMsg, welcome{Version: h.version, Program: g.Program, PID: os.Getpid(),
+		Descriptors: len(fds) + 2*int(tcpStats.Active) + int(udpStats.Active)}, g.token.fd); err != nil {
+		return err
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode the table: %w", err)
+	}
+	if err := g.ch.sendPart(wait, setupPart, b); err != nil {
+		return err
+	}
+	for len(fds) > 0 {
+		n := min(len(fds), maxFDs)
+		if err := g.ch.send(wait, socketsMsg, nil, fds[:n]...); err != nil {
+			return err
+		}
+		fds = fds[n:]
+	}
+	g.since = eventloop.Now() - int64(time.Second) // loops look at the clock at different moments
+	if err := g.sendClients(wait, 0); err != nil {
+		return err
+	}
+	if err := g.sendMemory(wait); err != nil {
+		return err
+	}
+	for range offerRounds {
+		n := 0
+		for i := range g.TCP.Shards() {
+			offered, err := g.offer(wait, i)
+			if err != nil {
+				return err
+			}
+			n += offered
+		}
+		if n < connsPerMessage {
+			break
+		}
+	}
+	return nil
+}
+
+// setup returns what is listened on, and its descriptors.
+func (g *giver) setup() (s setup, fds []int) {
+	s.Seed, s.Agent = g.LB.Seed, g.Agent.State()
+	for _, l := range g.TCP.Listening() {
+		fds = append(fds, l.FDs...)
+		s.TCP = append(s.TCP, tcpSockets{tcp.Listening{Addr: l.Addr, Steered: l.Steered}, len(l.FDs)})
+	}
+	for _, l := range g.UDP.Listening() {
+		fds = append(fds, l.FDs...)
+		s.UDP = append(s.UDP, udpSockets{udp.Listening{Frontend: l.Frontend}, len(l.FDs)})
+	}
+	var http []int
+	s.HTTP, http = g.Listeners.list()
+	return s, append(fds, http...)
+}
+
+// offer shows the connections of a loop that were not shown yet.
+func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
+	var w writer
+	for {
+		n, err := g.TCP.Offer(loop, connsPerMessage, func(batch []tcp.Frozen) error {
+			w.b = w.b[:0]
+			fds := make([]int, 0, maxFDs)
+			for i := range batch {
+				if appendConn(&w, &batch[i], true); len(w.b) > maxMessage {
+					return fmt.Errorf("offer %d connections: names too long", len(batch))
+				}
+				fds = append(fds, batch[i].Client, batch[i].Backend)
+			}
+			return g.ch.try(offersMsg, w.b, fds...)
+		})
+		if err == errFull {
+			if err := g.ch.wait(ctx, unix.POLLOUT); err != nil {
+				return total, err
+			}
+			continue
+		}
+		if err != nil {
+			return total, err
+		}
+		g.offered += n
+		if total += n; n < connsPerMessage {
+			return total, nil
+		}
+	}
+}
+
+// sendClients sends the affinity of clients that came since a time.
+func (g *giver) sendClients(ctx context.Context, from int64) error {
+	var w writer
+	now := eventloop.Now()
+	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { appendClients(&w, id, clients, now) })
+	return g.ch.sendPart(ctx, clientsPart, w.b)
+}
+
+// sendMemory sends the turns and counts that differ from what was sent before.
+func (g *giver) sendMemory(ctx context.Context) error {
+	if g.memory == nil {
+		g.memory = make(map[lb.ID]string)
+	}
+	var all, one writer
+	for _, m := range g.LB.Memories() {
+		one.b = one.b[:0]
+		if appendMemory(&one, &m); g.memory[m.ID] != string(one.b) {
+			g.memory[m.ID] = string(one.b)
+			all.b = append(all.b, one.b...)
+		}
+	}
+	return g.ch.sendPart(ctx, memoryPart, all.b)
+}
+
+// giveFrozen sends the state of everything, while the loops are halted.
+func (g *giver) giveFrozen(ctx context.Context, since int64) error {
+	if err := g.ch.sendJSON(ctx, frozenMsg, frozen{Since: since}); err != nil {
+		return err
+	}
+	if err := g.sendConns(ctx); err != nil {
+		return err
+	}
+	if err := g.sendFlows(ctx); err != nil {
+		return err
+	}
+	if err := g.sendClients(ctx, g.since); err != nil {
+		return err
+	}
+	if err := g.sendMemory(ctx); err != nil {
+		return err
+	}
+	b, err := json.Marshal(counters{g.TCP.Stats(), g.UDP.Stats()})
+	if err != nil {
+		return fmt.Errorf("encode counters: %w", err)
+	}
+	if err := g.ch.sendPart(ctx, countersPart, b); err != nil {
+		return err
+	}
+	return g.ch.sendJSON(ctx, commitMsg, totals{g.report.Conns, g.report.Flows})
+}
+
+func (g *giver) sendConns(ctx context.Context) error {
+	var w, waiting writer
+	fds := make([]int, 0, maxFDs)
+	flush := func() error {
+		if len(w.b) == 0 {
+			return nil
+		}
+		err := g.ch.send(ctx, connsMsg, w.b, fds...)
+		for b := waiting.b; err == nil && len(b) > 0; {
+			n := min(len(b), maxMessage)
+			err = g.ch.send(ctx, bytesMsg, b[:n])
+			b = b[n:]
+		}
+		w.b, waiting.b, fds = w.b[:0], waiting.b[:0], fds[:0]
+		return err
+	}
+	err := g.TCP.Freeze(func(f *tcp.Frozen) error {
+		g.report.Conns++
+		before := len(w.b)
+		appendConn(&w, f, f.Offer == 0)
+		if f.Offer == 0 {
+			fds = append(fds, f.Client)
+			if f.Backend >= 0 {
+				fds = append(fds, f.Backend)
+			}
+		} else {
+			g.report.Copied++
+		}
+		waiting.b = append(append(waiting.b, f.ToBackend.Waiting...), f.ToClient.Waiting...)
+		if size := len(w.b) - before; len(w.b)+2*size > maxMessage*3/4 || len(fds) > maxFDs-2 || len(waiting.b) > 0 {
+			return flush()
+		}
+		return nil
+	})
+	return errors.Join(err, flush())
+}
+
+func (g *giver) sendFlows(ctx context.Context) error {
+	var w writer
+	var fds []int
+	flush := func() error {
+		if len(fds) == 0 {
+			return nil
+		}
+		err := g.ch.send(ctx, flowsMsg, w.b, fds...)
+		w.b, fds = w.b[:0], fds[:0]
+		return err
+	}
+	err := g.UDP.Freeze(func(f *udp.Frozen) error {
+		g.report.Flows++
+		appendFlow(&w, f)
+		if fds = append(fds, f.FD); len(fds) == flowsPerMessage || len(w.b) > maxMessage*3/4 {
+			return flush()
+		}
+		return nil
+	})
+	return errors.Join(err, flush())
+}

@@ -1,0 +1,212 @@
+package handover
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+// maxWaiting is the most that one direction of a connection may have in hand, bytes:
+// a pipe of pipe-max-size and a buffer, generously.
+const maxWaiting = 16 << 20
+
+// The bits of a connection's flags.
+const (
+	named       = 1 << iota // service and backend follow
+	hasBackend              // it has a socket to the backend
+	backendEOF              // ToBackend.EOF
+	backendShut             // ToBackend.Shut
+	clientEOF               // ToClient.EOF
+	clientShut              // ToClient.Shut
+	dialling                // Dial follows
+)
+
+// appendConn writes a connection, but for its descriptors and the bytes that wait, of
+// which it has the number. One that was offered need not be named again.
+func appendConn(w *writer, f *tcp.Frozen, name bool) {
+	w.record(func(w *writer) {
+		w.uint(uint64(f.Offer))
+		w.byte(connFlags(f, name))
+		w.uint(uint64(len(f.ToBackend.Waiting)))
+		w.uint(uint64(len(f.ToClient.Waiting)))
+		if name {
+			w.id(f.Service)
+			w.addrPort(f.Addr)
+		}
+		if d := f.Dial; d != nil {
+			w.byte(byte(d.Frontend.Protocol))
+			w.addrPort(d.Frontend.Addr)
+			w.addr(d.Client)
+			w.addrPorts(d.Tried)
+			w.uint(uint64(d.Attempt))
+			w.uint(uint64(d.Shortages))
+			w.duration(d.Left)
+		}
+	})
+}
+
+func connFlags(f *tcp.Frozen, name bool) (flags byte) {
+	set := func(is bool, bit byte) {
+		if is {
+			flags |= bit
+		}
+	}
+	set(name, named)
+	set(f.Backend >= 0, hasBackend)
+	set(f.ToBackend.EOF, backendEOF)
+	set(f.ToBackend.Shut, backendShut)
+	set(f.ToClient.EOF, clientEOF)
+	set(f.ToClient.Shut, clientShut)
+	set(f.Dial != nil, dialling)
+	return flags
+}
+
+// conn is a connection as it arrives: its descriptors come apart, and the bytes that
+// wait later.
+type conn struct {
+	tcp.Frozen
+	named               bool
+	toBackend, toClient int // bytes that wait
+}
+
+func readConn(r *reader) (c conn) {
+	in := r.record()
+	c.Offer = uint32(in.below(1<<32, "offer"))
+	flags := in.byte()
+	c.named = flags&named != 0
+	c.Client, c.Backend = -1, -1
+	if flags&hasBackend != 0 {
+		c.Backend = 0 // to be given
+	}
+	c.ToBackend.EOF, c.ToBackend.Shut = flags&backendEOF != 0, flags&backendShut != 0
+	c.ToClient.EOF, c.ToClient.Shut = flags&clientEOF != 0, flags&clientShut != 0
+	c.toBackend = int(in.below(maxWaiting+1, "number of bytes that wait"))
+	c.toClient = int(in.below(maxWaiting+1, "number of bytes that wait"))
+	if c.named {
+		c.Service, c.Addr = in.id(), in.addrPort()
+	}
+	if flags&dialling != 0 {
+		c.Dial = &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.Protocol(in.byte()), Addr: in.addrPort()},
+			Client: in.addr(), Tried: in.addrPorts(),
+			Attempt: int(in.below(1<<16, "attempt")), Shortages: int(in.below(1<<16, "shortage")), Left: in.duration()}
+	}
+	if c.Dial == nil && in.err == nil && (c.Backend < 0 || c.Offer == 0 && !c.Addr.IsValid()) {
+		in.fail(fmt.Errorf("a connection that is not dialling has no backend"))
+	}
+	r.inherit(&in)
+	return c
+}
+
+// inherit makes the error of a record that of the message.
+func (r *reader) inherit(in *reader) {
+	if in.err != nil {
+		r.fail(in.err)
+	}
+}
+
+// appendFlow writes a flow, but for its descriptor.
+func appendFlow(w *writer, f *udp.Frozen) {
+	w.record(func(w *writer) {
+		w.uint(uint64(f.Listening))
+		w.uint(uint64(f.Member))
+		w.addrPort(f.Client)
+		w.uint(uint64(f.Scope))
+		w.addr(f.Local)
+		w.id(f.Service)
+		w.addrPort(f.Addr)
+		w.addrPorts(f.Tried)
+		w.uint(uint64(f.Attempts))
+		w.uint(uint64(f.LastSize))
+		w.duration(f.Idle)
+		w.duration(f.Leaving)
+		w.duration(f.Trial)
+		w.bool(f.PlainIn)
+		w.bool(f.PlainOut)
+	})
+}
+
+func readFlow(r *reader) udp.Frozen {
+	in := r.record()
+	f := udp.Frozen{
+		Listening: int(in.below(1<<24, "frontend")), Member: int(in.below(1<<16, "socket")), FD: -1,
+		Client: in.addrPort(), Scope: uint32(in.below(1<<32, "scope")), Local: in.addr(),
+		Service: in.id(), Addr: in.addrPort(), Tried: in.addrPorts(),
+		Attempts: int(in.below(1<<16, "attempt")), LastSize: int(in.below(1<<17, "size")),
+		Idle: in.duration(), Leaving: in.duration(), Trial: in.duration(), PlainIn: in.bool(), PlainOut: in.bool(),
+	}
+	if in.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
+		in.fail(fmt.Errorf("a flow has no client or no local address"))
+	}
+	r.inherit(&in)
+	return f
+}
+
+// appendClients writes what is remembered of the clients of a service, their last use
+// as the time since.
+func appendClients(w *writer, id lb.ID, clients []lb.Client, now int64) {
+	w.record(func(w *writer) {
+		w.id(id)
+		w.uint(uint64(len(clients)))
+		for _, c := range clients {
+			w.addr(c.Addr)
+			w.addrPort(c.Backend)
+			w.duration(time.Duration(now - c.LastUsed))
+		}
+	})
+}
+
+func readClients(r *reader, now int64) (lb.ID, []lb.Client) {
+	in := r.record()
+	id := in.id()
+	var clients []lb.Client
+	for range in.count() {
+		if in.err != nil {
+			break
+		}
+		c := lb.Client{Addr: in.addr(), Backend: in.addrPort(), LastUsed: now - int64(in.duration())}
+		if in.err == nil && !c.Addr.IsValid() {
+			in.fail(fmt.Errorf("a client with affinity has no address"))
+		}
+		clients = append(clients, c)
+	}
+	r.inherit(&in)
+	return id, clients
+}
+
+func appendMemory(w *writer, m *lb.Memory) {
+	w.record(func(w *writer) {
+		w.id(m.ID)
+		for _, v := range [...]uint64{m.First[0], m.Retry[0], m.First[1], m.Retry[1], m.Picks, m.Failures, m.BytesIn, m.BytesOut,
+			m.NoBackend, m.NoLocalBackend, m.NotAllowed} {
+			w.uint(v)
+		}
+		w.uint(uint64(len(m.Backends)))
+		for _, b := range m.Backends {
+			w.addrPort(b.Addr)
+			w.uint(b.Picks)
+			w.uint(b.Failures)
+			w.uint(b.BytesIn)
+			w.uint(b.BytesOut)
+		}
+	})
+}
+
+func readMemory(r *reader) (m lb.Memory) {
+	in := r.record()
+	m.ID = in.id()
+	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures, &m.BytesIn, &m.BytesOut,
+		&m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
+		*v = in.uint()
+	}
+	for range in.count() {
+		if in.err != nil {
+			break
+		}
+		m.Backends = append(m.Backends, lb.BackendMemory{Addr: in.addrPort(), Picks: in.uint(), Failures: in.uint(), BytesIn: in.uint(), BytesOut: in.uint()})
+	}
+	r.inherit(&in)
+	return m
+}

@@ -1,0 +1,211 @@
+package handover
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+var update = flag.Bool("update", false, "write testdata of the newest version anew; for a version that was never released only")
+
+var (
+	sampleID = lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP, IPv6: true}
+	addr4    = netip.MustParseAddrPort("192.0.2.1:8080")
+	addr6    = netip.MustParseAddrPort("[2001:db8::1]:53")
+)
+
+// samples are one of each record, with every field set.
+func samples() map[string]any {
+	return map[string]any{
+		"relaying": conn{Frozen: tcp.Frozen{Offer: 7, Client: -1, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true}, ToClient: tcp.Way{EOF: true, Shut: true}},
+			named: true, toBackend: 3, toClient: 70000},
+		"offered before": conn{Frozen: tcp.Frozen{Offer: 300, Client: -1, ToClient: tcp.Way{Shut: true}}},
+		"dialling": conn{Frozen: tcp.Frozen{Client: -1, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
+			Client: addr6.Addr(), Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, named: true},
+		"flow": udp.Frozen{Listening: 3, Member: 1, FD: -1, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
+			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
+			Trial: time.Minute, PlainIn: true, PlainOut: true},
+		"memory": lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15, NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9,
+			Backends: []lb.BackendMemory{{Addr: addr4, Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}, {Addr: addr6, Picks: 12, Failures: 13}}},
+		"clients": []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}},
+		"setup": setup{Seed: 1 << 63, TCP: []tcpSockets{{tcp.Listening{Addr: addr4, Steered: true}, 2}}, UDP: []udpSockets{{udp.Listening{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}}, 1}},
+			HTTP: []Address{{"tcp", "0.0.0.0:10256"}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Port: 31001}},
+				Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
+				Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
+				Services: []lb.Service{{ID: sampleID, AffinityTimeout: 5, DataPath: "userspace", Scheduler: "rr",
+					Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
+					Backends:  []lb.Backend{{Addr: addr6, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}},
+	}
+}
+
+func encode(t *testing.T, v any) []byte {
+	var w writer
+	switch v := v.(type) {
+	case conn:
+		f := v.Frozen
+		f.ToBackend.Waiting, f.ToClient.Waiting = make([]byte, v.toBackend), make([]byte, v.toClient)
+		appendConn(&w, &f, v.named)
+	case udp.Frozen:
+		appendFlow(&w, &v)
+	case lb.Memory:
+		appendMemory(&w, &v)
+	case []lb.Client:
+		appendClients(&w, sampleID, v, 2000)
+	default:
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	return w.b
+}
+
+// decode returns what b says, as something like v.
+func decode(t *testing.T, b []byte, v any) any {
+	r := reader{b: b}
+	var out any
+	switch v.(type) {
+	case conn:
+		out = readConn(&r)
+	case udp.Frozen:
+		out = readFlow(&r)
+	case lb.Memory:
+		out = readMemory(&r)
+	case []lb.Client:
+		id, clients := readClients(&r, 2000)
+		if id != sampleID {
+			t.Errorf("clients of %v", id)
+		}
+		out = clients
+	default:
+		var s setup
+		if err := json.Unmarshal(b, &s); err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	if r.err != nil || r.more() {
+		t.Errorf("%v, %d bytes left", r.err, len(r.b))
+	}
+	return out
+}
+
+// TestRecords: what is written is what is read; a record that a later version has made
+// longer is understood, and one that is cut off anywhere is refused.
+func TestRecords(t *testing.T) {
+	for name, v := range samples() {
+		b := encode(t, v)
+		if got := decode(t, b, v); !reflect.DeepEqual(got, v) {
+			t.Errorf("%s: read\n%+v\nof what was written as\n%+v", name, got, v)
+		}
+		if name == "setup" {
+			continue
+		}
+		r := reader{b: b}
+		in := r.record()
+		var w writer
+		w.record(func(w *writer) { w.b = append(append(w.b, in.b...), "what we do not know yet"...) })
+		if got := decode(t, w.b, v); !reflect.DeepEqual(got, v) {
+			t.Errorf("%s: with something added, read\n%+v\nwant\n%+v", name, got, v)
+		}
+		for n := range in.b {
+			w := writer{}
+			w.record(func(w *writer) { w.b = append(w.b, in.b[:n]...) })
+			r := reader{b: w.b}
+			switch v.(type) {
+			case conn:
+				readConn(&r)
+			case udp.Frozen:
+				readFlow(&r)
+			case lb.Memory:
+				readMemory(&r)
+			default:
+				readClients(&r, 0)
+			}
+			if r.err == nil {
+				t.Errorf("%s: %d of %d bytes are taken for the whole", name, n, len(in.b))
+			}
+		}
+	}
+}
+
+// TestFixtures: what each version has written is understood as it was meant.
+func TestFixtures(t *testing.T) {
+	const dir = "testdata/v1/"
+	for name, v := range samples() {
+		file := dir + strings.ReplaceAll(name, " ", "-") + ".hex"
+		if *update {
+			if err := os.WriteFile(file, []byte(hex.EncodeToString(encode(t, v))+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := hex.DecodeString(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := decode(t, b, v); !reflect.DeepEqual(got, v) {
+			t.Errorf("%s: read\n%+v\nwant\n%+v", file, got, v)
+		}
+	}
+}
+
+func TestChooseVersion(t *testing.T) {
+	for _, test := range []struct {
+		oldest, newest, want int
+	}{{1, 1, 1}, {1, 9, 1}, {2, 9, 0}, {0, 0, 0}, {-5, 1, 1}} {
+		if got, err := chooseVersion(hello{Oldest: test.oldest, Newest: test.newest}); got != test.want || (err == nil) != (test.want > 0) {
+			t.Errorf("with one who speaks %d to %d: %d, %v; want %d", test.oldest, test.newest, got, err, test.want)
+		}
+	}
+}
+
+// FuzzMessages: whatever comes in whatever order, there is no crash, and no memory that
+// the sender has not paid for.
+func FuzzMessages(f *testing.F) {
+	var t testing.T
+	for name, v := range samples() {
+		k := map[string]kind{"flow": flowsMsg, "memory": partMsg, "clients": partMsg, "setup": partMsg}[name]
+		if k == 0 {
+			k = connsMsg
+		}
+		b := encode(&t, v)
+		if k == partMsg {
+			b = append([]byte{byte(map[string]part{"memory": memoryPart, "clients": clientsPart, "setup": setupPart}[name]), 1}, b...)
+		}
+		f.Add(byte(k), b, byte(bytesMsg), []byte("waiting"))
+		f.Add(byte(offersMsg), b, byte(connsMsg), b)
+	}
+	f.Add(byte(commitMsg), []byte(`{"Conns":1}`), byte(frozenMsg), []byte(`{"Since":1}`))
+	f.Fuzz(func(t *testing.T, k1 byte, b1 []byte, k2 byte, b2 []byte) {
+		taker := &Taker{token: token{-1}, parts: make(map[part][]byte), offers: make(map[uint32]conn)}
+		e := &Estate{LB: new(lb.Balancer)}
+		for _, m := range []message{{kind: kind(k1), payload: b1}, {kind: kind(k2), payload: b2}} {
+			// As many descriptors as there may be records; none of them is open.
+			for range min(len(m.payload)/8, maxFDs) {
+				m.fds = append(m.fds, -1)
+			}
+			if _, err := taker.message(m, e); err != nil {
+				return
+			}
+		}
+		if n := len(taker.conns) + len(taker.flows) + len(taker.offers); n > len(b1)+len(b2) {
+			t.Errorf("%d connections and flows of %d bytes", n, len(b1)+len(b2))
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package kube
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Converter is Convert for objects that mostly stay the same. It looks for objects
+// that were not there the last time, or are not there any more, and converts only
+// the Services that those belong to, so that a change costs no more than comparing
+// pointers and copying the result. The zero Converter is ready; it is for one
+// goroutine. Objects that it has seen, and the lists they were in, must not be
+// written to.
+type Converter struct {
+	last      Objects
+	proxyName string
+	facts     Facts
+
+	groups map[objectKey]*group
+	own    []*group // those with a Service of ours, by namespace and name
+	dirty  []*group
+	gone   bool // some in own have no Service of ours any more
+	twice  bool // two objects had one name
+}
+
+type objectKey struct{ namespace, name string }
+
+func (k objectKey) compare(o objectKey) int {
+	return cmp.Or(strings.Compare(k.namespace, o.namespace), strings.Compare(k.name, o.name))
+}
+
+// group is what belongs to one Service, and what it has come to.
+type group struct {
+	objectKey
+	service *corev1.Service // nil if there is none of ours
+	endpoints
+	dirty  bool // to be converted again
+	listed bool // in Converter.own
+
+	services     []lb.Service
+	healthChecks []HealthCheck
+}
+
+// Convert is the function Convert, faster.
+func (k *Converter) Convert(o Objects, options Options) Result {
+	facts := options.Facts.completedBy(o.Nodes)
+	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
+		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
+	}
+	changes := k.compare(o)
+	if !facts.equal(k.facts) {
+		for _, g := range k.own {
+			k.touch(g)
+		}
+	}
+	k.facts = facts
+	k.sort()
+	k.convert()
+	r := k.result()
+	r.Changes = changes
+	return r
+}
+
+// compare finds out which groups are not what they were.
+func (k *Converter) compare(o Objects) (c Changes) {
+	gone, come := difference(k.last.Services, o.Services)
+	c.Services = changed(gone, come, k.ours)
+	for _, svc := range gone {
+		k.setService(svc, nil)
+	}
+	for _, svc := range come {
+		k.setService(svc, svc)
+	}
+	goneSlices, comeSlices := difference(k.last.Slices, o.Slices)
+	c.Endpoints = changed(goneSlices, comeSlices, func(*discoveryv1.EndpointSlice) bool { return true })
+	c.Triggers = triggersOf(comeSlices)
+	for _, slice := range goneSlices {
+		if g := k.groupOf(slice.Namespace, slice.Labels, slice.Labels[discoveryv1.LabelServiceName]); g != nil {
+			g.slices = slices.DeleteFunc(g.slices, func(s *discoveryv1.EndpointSlice) bool { return s == slice })
+			k.touch(g)
+		}
+	}
+	for _, slice := range comeSlices {
+		if g := k.groupOf(slice.Namespace, slice.Labels, slice.Labels[discoveryv1.LabelServiceName]); g != nil {
+			g.slices = append(g.slices, slice)
+			k.touch(g)
+		}
+	}
+	goneOld, comeOld := difference(k.last.Endpoints, o.Endpoints)
+	//lint:ignore SA1019 see Objects.Endpoints
+	c.Endpoints += changed(goneOld, comeOld, func(*corev1.Endpoints) bool { return true })
+	for _, old := range goneOld {
+		if g := k.groupOf(old.Namespace, old.Labels, old.Name); g != nil {
+			g.old = nil
+			k.touch(g)
+		}
+	}
+	for _, old := range comeOld {
+		if g := k.groupOf(old.Namespace, old.Labels, old.Name); g != nil {
+			k.twice = k.twice || g.old != nil
+			g.old = old
+			k.touch(g)
+		}
+	}
+	k.last = o
+	return c
+}
+
+// ours reports whether a Service is one that we serve.
+func (k *Converter) ours(svc *corev1.Service) bool {
+	// An empty value is a name too, though nobody's.
+	name, labelled := svc.Labels[labelServiceProxyName]
+	return name == k.proxyName && labelled == (k.proxyName != "")
+}
+
+// setService makes to, which may be nil, the Service of the group that svc is in, if svc
+// is ours.
+func (k *Converter) setService(svc, to *corev1.Service) {
+	if !k.ours(svc) {
+		return
+	}
+	g := k.group(objectKey{svc.Namespace, svc.Name})
+	k.twice = k.twice || to != nil && g.service != nil
+	g.service = to
+	k.gone = k.gone || to == nil
+	k.touch(g)
+}
+
+// groupOf returns the group of an object with endpoints, or nil if it counts for
+// none. Those labelled as headless are for DNS; kube-proxy does not watch them
+// either, whatever their Service is.
+func (k *Converter) groupOf(namespace string, labels map[string]string, service string) *group {
+	if _, headless := labels[corev1.IsHeadlessService]; headless || service == "" {
+		return nil
+	}
+	return k.group(objectKey{namespace, service})
+}
+
+func (k *Converter) group(key objectKey) *group {
+	g := k.groups[key]
+	if g == nil {
+		g = &group{objectKey: key}
+		k.groups[key] = g
+	}
+	return g
+}
+
+func (k *Converter) touch(g *group) {
+	if !g.dirty {
+		g.dirty = true
+		k.dirty = append(k.dirty, g)
+	}
+}
+
+// sort brings own up to date.
+func (k *Converter) sort() {
+	if k.gone {
+		k.own = slices.DeleteFunc(k.own, func(g *group) bool {
+			g.listed = g.service != nil
+			return !g.listed
+		})
+		k.gone = false
+	}
+	var fresh []*group
+	for _, g := range k.dirty {
+		if g.service != nil && !g.listed {
+			g.listed = true
+			fresh = append(fresh, g)
+		}
+	}
+	const few = 16 // for so many, moving the others is cheaper than comparing them
+	if len(fresh) > few {
+		k.own = append(k.own, fresh...)
+		slices.SortFunc(k.own, func(a, b *group) int { return a.compare(b.objectKey) })
+		return
+	}
+	for _, g := range fresh {
+		at, _ := slices.BinarySearchFunc(k.own, g.objectKey, func(a *group, key objectKey) int { return a.compare(key) })
+		k.own = slices.Insert(k.own, at, g)
+	}
+}
+
+// convert converts what is dirty, and forgets groups that nothing is left of.
+func (k *Converter) convert() {
+	c := converter{facts: k.facts}
+	for _, g := range k.dirty {
+		g.dirty, g.services, g.healthChecks = false, nil, nil
+		switch {
+		case g.service != nil:
+			g.services, g.healthChecks = c.convert(g.service, g.endpoints)
+		case len(g.slices) == 0 && g.old == nil:
+			delete(k.groups, g.objectKey)
+		}
+	}
+	clear(k.dirty)
+	k.dirty = k.dirty[:0]
+}
+
+// result puts together what all groups have come to.
+func (k *Converter) result() Result {
+	length := 0
+	for _, g := range k.own {
+		length += len(g.services)
+	}
+	r := Result{Services: make([]lb.Service, 0, length), Facts: k.facts}
+	for _, g := range k.own {
+		r.Services = append(r.Services, g.services...)
+		r.HealthChecks = append(r.HealthChecks, g.healthChecks...)
+	}
+	return r
+}
+
+// difference returns what is in only one of two lists. Lists that are the same at
+// their beginning and end cost next to nothing.
+func difference[T any](was, is []*T) (gone, come []*T) {
+	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		was, is = was[1:], is[1:]
+	}
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	if len(was) == 0 || len(is) == 0 {
+		return was, is
+	}
+	known := make(map[*T]bool, len(was))
+	for _, v := range was {
+		known[v] = true
+	}
+	for _, v := range is {
+		if _, ok := known[v]; !ok {
+			come = append(come, v)
+		} else {
+			known[v] = false
+		}
+	}
+	for _, v := range was {
+		if known[v] {
+			gone = append(gone, v)
+		}
+	}
+	return gone, come
+}

@@ -1,0 +1,68 @@
+package kube
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestConverterIsConvert: whatever came before, and in whatever order the objects
+// are, a Converter makes of them what Convert makes.
+func TestConverterIsConvert(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	pool := many(40, 20)
+	var c Converter
+	o := Objects{}
+	options := Options{Facts: Facts{NodeName: "node-3"}}
+	for step := range 600 {
+		o = Objects{Services: slices.Clone(o.Services), Slices: slices.Clone(o.Slices)}
+		for range 1 + rng.IntN(3) {
+			o.Services = toggle(rng, o.Services, pool.Services)
+			o.Slices = toggle(rng, o.Slices, pool.Slices)
+		}
+		switch rng.IntN(20) {
+		case 0:
+			shuffle(rng, o)
+		case 1:
+			options.Facts.NodeName = []string{"node-3", "node-4"}[rng.IntN(2)]
+		case 2: // all of it changes at once
+			pool = many(40, 20)
+			o = Objects{}
+		case 3: // two of one name
+			o.Services = append(o.Services, many(1, 10).Services...)
+		}
+		if got, want := describe(c.Convert(o, options)), describe(Convert(o, options)); got != want {
+			t.Fatalf("step %d: the Converter says\n%s\nConvert\n%s", step, got, want)
+		}
+	}
+	c.Convert(Objects{}, options)
+	if len(c.groups) != 0 || len(c.own) != 0 {
+		t.Errorf("%d groups and %d Services are kept of no objects", len(c.groups), len(c.own))
+	}
+}
+
+// toggle takes one of the pool out of the list, or puts it in somewhere.
+func toggle[T any](rng *rand.Rand, list, pool []*T) []*T {
+	v := pool[rng.IntN(len(pool))]
+	if i := slices.Index(list, v); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return slices.Insert(list, rng.IntN(len(list)+1), v)
+}
+
+// BenchmarkConverter is one endpoint of 10,000 Services coming and going.
+func BenchmarkConverter(b *testing.B) {
+	one := many(10_000, 10)
+	two := Objects{Services: one.Services, Slices: slices.Clone(one.Slices)}
+	changed := *two.Slices[5000]
+	changed.Endpoints = changed.Endpoints[1:]
+	two.Slices[5000] = &changed
+	var c Converter
+	c.Convert(one, Options{})
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if n := len(c.Convert([]Objects{two, one}[i%2], Options{}).Services); n != 10_000 {
+			b.Fatal(n)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package kube
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ownAnnotations is the prefix of the annotations that say what Sluice is to do.
+const ownAnnotations = "sluice.io/"
+
+// TrimService returns a Service that says of svc what Convert reads, and by which
+// events name it. It shares memory with svc, which must not be changed any more.
+// Most of what an API server holds of a large cluster is none of that.
+func TrimService(svc *corev1.Service) *corev1.Service {
+	spec := &svc.Spec
+	out := &corev1.Service{
+		ObjectMeta: trimMeta(&svc.ObjectMeta, func(label string) bool { return label == labelServiceProxyName },
+			func(annotation string) bool { return strings.HasPrefix(annotation, ownAnnotations) }),
+		Spec: corev1.ServiceSpec{
+			Type:                     spec.Type,
+			ClusterIP:                spec.ClusterIP,
+			ClusterIPs:               spec.ClusterIPs,
+			ExternalIPs:              spec.ExternalIPs,
+			LoadBalancerSourceRanges: spec.LoadBalancerSourceRanges,
+			SessionAffinity:          spec.SessionAffinity,
+			SessionAffinityConfig:    spec.SessionAffinityConfig,
+			InternalTrafficPolicy:    spec.InternalTrafficPolicy,
+			ExternalTrafficPolicy:    spec.ExternalTrafficPolicy,
+			HealthCheckNodePort:      spec.HealthCheckNodePort,
+		},
+	}
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
+		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
+	}
+	for i := range svc.Status.LoadBalancer.Ingress {
+		in := &svc.Status.LoadBalancer.Ingress[i]
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: in.IP, IPMode: in.IPMode})
+	}
+	return out
+}
+
+// TrimSlice is TrimService for an EndpointSlice. When its endpoints last changed,
+// as the control plane notes it, is kept too.
+func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta: trimMeta(&slice.ObjectMeta, func(label string) bool {
+			return label == discoveryv1.LabelServiceName || label == corev1.IsHeadlessService
+		}, func(annotation string) bool { return annotation == corev1.EndpointsLastChangeTriggerTime }),
+		AddressType: slice.AddressType,
+		Ports:       slice.Ports,
+	}
+	if len(slice.Endpoints) > 0 {
+		out.Endpoints = make([]discoveryv1.Endpoint, len(slice.Endpoints))
+	}
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		out.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
+	}
+	return out
+}
+
+// TrimNode is TrimService for a Node. What tells that the node is being removed is
+// kept too.
+func TrimNode(node *corev1.Node) *corev1.Node {
+	out := &corev1.Node{
+		ObjectMeta: trimMeta(&node.ObjectMeta, func(label string) bool {
+			return label == corev1.LabelHostname || label == corev1.LabelTopologyZone
+		}, func(string) bool { return false }),
+		Spec: corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs, Taints: node.Spec.Taints},
+	}
+	out.DeletionTimestamp = node.DeletionTimestamp
+	out.Status.Addresses = node.Status.Addresses
+	return out
+}
+
+// trimMeta keeps what names an object, and the labels and annotations asked for.
+func trimMeta(meta *metav1.ObjectMeta, label, annotation func(string) bool) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:   meta.Namespace,
+		Name:        meta.Name,
+		UID:         meta.UID,
+		Labels:      keep(meta.Labels, label),
+		Annotations: keep(meta.Annotations, annotation),
+	}
+}
+
+// keep returns the entries of m whose keys are wanted; nil for none.
+func keep(m map[string]string, wanted func(string) bool) map[string]string {
+	var out map[string]string
+	for k, v := range m {
+		if wanted(k) {
+			if out == nil {
+				out = make(map[string]string, 1)
+			}
+			out[k] = v
+		}
+	}
+	return out
+}

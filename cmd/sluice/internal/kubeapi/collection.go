@@ -1,0 +1,136 @@
+package kubeapi
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// object is a pointer to an API object.
+type object interface {
+	GetNamespace() string
+	GetName() string
+}
+
+// collection is what a reflector puts the objects of one kind into: all of them, in
+// the order of namespace and name. An object that arrives and says what the present
+// one says is dropped, so that whoever compares pointers sees no change.
+//
+// With tens of thousands of objects an insertion moves some 100 KB, in a few
+// microseconds.
+type collection[T object] struct {
+	trim    func(T) T // what arrives is used no further
+	changed func()    // called, without the lock, when there is another content
+
+	mu     sync.Mutex // guards the following
+	sorted []T
+	synced bool // a first complete list has been seen
+}
+
+var _ cache.TransformingStore = (*collection[*corev1.Node])(nil)
+
+// all returns the objects, and whether they are complete.
+func (c *collection[T]) all() ([]T, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.sorted), c.synced
+}
+
+func compare[T object](a, b T) int {
+	return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+}
+
+// Add is called by the reflector, as the other exported methods are.
+func (c *collection[T]) Add(obj any) error { return c.Update(obj) }
+
+// Update adds or replaces an object.
+func (c *collection[T]) Update(obj any) error {
+	now, err := c.own(obj)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	i, found := slices.BinarySearchFunc(c.sorted, now, compare[T])
+	switch {
+	case !found:
+		c.sorted = slices.Insert(c.sorted, i, now)
+	case reflect.DeepEqual(c.sorted[i], now):
+		c.mu.Unlock()
+		return nil
+	default:
+		c.sorted[i] = now
+	}
+	c.mu.Unlock()
+	c.changed()
+	return nil
+}
+
+// Delete removes an object.
+func (c *collection[T]) Delete(obj any) error {
+	gone, ok := obj.(T)
+	if !ok {
+		return fmt.Errorf("delete a %T from a collection of %T", obj, gone)
+	}
+	c.mu.Lock()
+	i, found := slices.BinarySearchFunc(c.sorted, gone, compare[T])
+	if found {
+		c.sorted = slices.Delete(c.sorted, i, i+1)
+	}
+	c.mu.Unlock()
+	if found {
+		c.changed()
+	}
+	return nil
+}
+
+// Replace sets the whole content: what is not in the list is gone.
+func (c *collection[T]) Replace(list []any, _ string) error {
+	next := make([]T, 0, len(list))
+	for _, obj := range list {
+		now, err := c.own(obj)
+		if err != nil {
+			return err
+		}
+		next = append(next, now)
+	}
+	slices.SortFunc(next, compare[T])
+	c.mu.Lock()
+	other := !c.synced || len(next) != len(c.sorted)
+	for i, now := range next {
+		j, found := slices.BinarySearchFunc(c.sorted, now, compare[T])
+		if found && reflect.DeepEqual(c.sorted[j], now) {
+			next[i] = c.sorted[j]
+		} else {
+			other = true
+		}
+	}
+	c.sorted, c.synced = next, true
+	c.mu.Unlock()
+	if other {
+		c.changed()
+	}
+	return nil
+}
+
+// Resync has nothing to do: nobody has been told of single objects.
+func (c *collection[T]) Resync() error { return nil }
+
+// Transformer trims what the reflector itself gathers before it calls Replace, so
+// that a long list is never in memory as the server sent it.
+func (c *collection[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return c.own(obj) }
+}
+
+func (c *collection[T]) own(obj any) (T, error) {
+	t, ok := obj.(T)
+	if !ok {
+		return t, fmt.Errorf("a %T among objects of type %T", obj, t)
+	}
+	return c.trim(t), nil
+}

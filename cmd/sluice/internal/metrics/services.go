@@ -1,0 +1,172 @@
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// maxServices is Sources.MaxServices unless it is set: with thirteen series each, a
+// page of some 2 MB.
+const maxServices = 1000
+
+// services is the series of each service port. One that has its own keeps them for
+// as long as it exists; those that come when there are MaxServices already are summed
+// under service_name="others" with an empty namespace, which no Service has, until
+// others go. No counter of the sum goes down when one of them goes.
+type services struct {
+	stats func() []lb.Stats
+	max   int
+
+	mu     sync.Mutex // guards the following; scrapes may overlap
+	own    map[serviceKey]struct{}
+	others numbers                // the counters of the sum
+	last   map[serviceKey]numbers // of those in the sum, at the last scrape
+}
+
+// serviceKey is the values of the labels, whose names are none that Prometheus gives
+// to what it scrapes. Both families of a service port are one.
+type serviceKey struct{ namespace, service, port, protocol string }
+
+// numbers are the values of serviceSeries.
+type numbers [13]uint64
+
+// serviceSeries are the series of a service port, counters first.
+var serviceSeries = [len(numbers{})]series{
+	ofService(prometheus.CounterValue, "picks_total", "Endpoints chosen for connections and flows; a connection that tries three has chosen three."),
+	ofService(prometheus.CounterValue, "failures_total", "Endpoints chosen that refused, did not answer or failed."),
+	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_backend"),
+	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_local_backend"),
+	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "not_allowed"),
+	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "in"),
+	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "out"),
+	ofService(prometheus.CounterValue, "affinity_evicted_total", "Clients that sessionAffinity has forgotten to make room for others."),
+	ofService(prometheus.GaugeValue, "active", "Connections and flows that are open or being opened."),
+	ofService(prometheus.GaugeValue, "affinity_clients", "Clients that sessionAffinity remembers."),
+	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "live"),
+	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible"),
+	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible_local"),
+}
+
+// counters is how many of serviceSeries are.
+const counters = 8
+
+const (
+	rejectedIs     = "Connections and first datagrams that got no endpoint: there is none (no_backend), none on this node with policy Local (no_local_backend), or the client is not in the source ranges (not_allowed)."
+	serviceBytesIs = "Bytes relayed: in from clients, out to clients. Of a connection that is open the last 256 KiB may be missing."
+	endpointsIs    = "Endpoints: live, which keep their connections; eligible for new connections with policy Cluster; eligible_local with policy Local."
+)
+
+var unlabelled = gauge("sluice_service_ports_unlabelled", `Service ports that have no series of their own and are summed under service_name="others".`)
+
+// ofService describes a series of service ports, with one constant label or none.
+func ofService(kind prometheus.ValueType, name, help string, constant ...string) series {
+	labels := prometheus.Labels{}
+	if len(constant) == 2 {
+		labels[constant[0]] = constant[1]
+	}
+	return series{prometheus.NewDesc("sluice_service_"+name, help, []string{"service_namespace", "service_name", "service_port", "protocol"}, labels), kind}
+}
+
+func newServices(stats func() []lb.Stats, max int) *services {
+	if max <= 0 {
+		max = maxServices
+	}
+	return &services{stats: stats, max: max, own: make(map[serviceKey]struct{}), last: make(map[serviceKey]numbers)}
+}
+
+// Describe sends nothing, as collector's.
+func (s *services) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the numbers once.
+func (s *services) Collect(out chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, order := sum(s.stats())
+	for key := range s.own {
+		if _, ok := now[key]; !ok {
+			delete(s.own, key)
+		}
+	}
+	for key := range s.last {
+		if _, ok := now[key]; !ok {
+			delete(s.last, key) // what it had counted stays in others
+		}
+	}
+	rest := 0
+	var gauges numbers
+	for _, key := range order {
+		if _, ok := s.own[key]; ok || len(s.own) < s.max {
+			s.own[key] = struct{}{}
+			delete(s.last, key)
+			send(out, key, now[key])
+			continue
+		}
+		rest++
+		gauges.add(now[key])
+		s.grow(key, now[key])
+	}
+	if rest > 0 || s.others != (numbers{}) {
+		all := gauges
+		copy(all[:counters], s.others[:counters])
+		send(out, serviceKey{service: "others"}, all)
+	}
+	unlabelled.send(out, float64(rest))
+}
+
+// grow adds to the sum what a service port has counted since the last scrape.
+func (s *services) grow(key serviceKey, now numbers) {
+	last := s.last[key]
+	for i := range counters {
+		if now[i] < last[i] { // gone and come again in between
+			last[i] = 0
+		}
+		s.others[i] += now[i] - last[i]
+	}
+	s.last[key] = now
+}
+
+// sum adds up what belongs to the same labels, and keeps the order.
+func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
+	all := make(map[serviceKey]numbers, len(stats))
+	order := make([]serviceKey, 0, len(stats))
+	for i := range stats {
+		id := &stats[i].ID
+		key := serviceKey{id.Namespace, id.Name, id.Port, id.Protocol.String()}
+		n, ok := all[key]
+		if !ok {
+			order = append(order, key)
+		}
+		n.add(numbersOf(&stats[i]))
+		all[key] = n
+	}
+	return all, order
+}
+
+func numbersOf(s *lb.Stats) numbers {
+	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut, s.AffinityEvicted, s.InFlight, uint64(s.AffinityEntries)}
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
+			if is {
+				n[10+at]++
+			}
+		}
+	}
+	return n
+}
+
+func (n *numbers) add(other numbers) {
+	for i := range n {
+		n[i] += other[i]
+	}
+}
+
+func send(out chan<- prometheus.Metric, key serviceKey, n numbers) {
+	for i := range serviceSeries {
+		s := &serviceSeries[i]
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(n[i]), key.namespace, key.service, key.port, key.protocol)
+	}
+}

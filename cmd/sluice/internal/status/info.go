@@ -1,0 +1,85 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+)
+
+// configName is the key of kube-proxy's configuration at /configz.
+const configName = "kubeproxy.config.k8s.io"
+
+// Info is what the metrics address tells.
+type Info struct {
+	// Mode is the proxy mode.
+	Mode string
+	// Metrics answers /metrics.
+	Metrics http.Handler
+	// Config returns the configuration in force, to be told as JSON. nil: there is no /configz.
+	Config func() any
+	// Profiling adds /debug/pprof and, unless SetVerbosity is nil, /debug/flags/v.
+	Profiling bool
+	// SetVerbosity changes how much is logged, as the flag -v does.
+	SetVerbosity func(level int)
+}
+
+// Handler serves it: /metrics, /proxyMode, /configz, and /healthz, which says only
+// that the process answers.
+func (i Info) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", i.Metrics)
+	mux.HandleFunc("GET /proxyMode", text(i.Mode))
+	mux.HandleFunc("GET /healthz", text("ok"))
+	if i.Config != nil {
+		mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, map[string]any{configName: i.Config()})
+		})
+	}
+	if !i.Profiling {
+		return mux
+	}
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	if i.SetVerbosity != nil {
+		mux.HandleFunc("/debug/flags/v", i.putVerbosity)
+	}
+	return mux
+}
+
+func text(s string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		_, _ = io.WriteString(w, s)
+	}
+}
+
+// putVerbosity takes the new level as the body of a PUT.
+func (i Info) putVerbosity(w http.ResponseWriter, r *http.Request) {
+	answer := func(code int, text string) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(code)
+		_, _ = fmt.Fprintln(w, text)
+	}
+	if r.Method != http.MethodPut {
+		answer(http.StatusNotAcceptable, "unsupported http method")
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
+	if err != nil {
+		answer(http.StatusBadRequest, "error reading request body: "+err.Error())
+		return
+	}
+	level, err := strconv.ParseInt(string(body), 10, 32)
+	if err != nil || level < 0 {
+		answer(http.StatusBadRequest, fmt.Sprintf("%q is not a level of verbosity: give 0 or more", body))
+		return
+	}
+	i.SetVerbosity(int(level))
+	answer(http.StatusOK, fmt.Sprintf("successfully set klog.logging.verbosity to %d", level))
+}

@@ -1,0 +1,141 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// retryEvery is how often an address that cannot be had is tried again; kube-proxy's
+// period.
+const retryEvery = 5 * time.Second
+
+// Binding is an address to serve HTTP on.
+type Binding struct {
+	Network string // of net.Listen; empty: "tcp"
+	Addr    string // host:port
+	Handler http.Handler
+
+	// Failed is told why the address cannot be had, once, and once more with nil
+	// when it is served after all. It may be called from any goroutine, and may be nil.
+	Failed func(error)
+	// Retry is how often it is tried again. 0: every 5 s.
+	Retry time.Duration
+}
+
+// Server is an HTTP server on one address.
+type Server struct {
+	http http.Server
+	stop context.CancelFunc
+	done sync.WaitGroup
+	err  error // why it ended, read after done
+}
+
+// Listen serves, or fails. The caller ends the server by Close.
+func (b Binding) Listen() (*Server, error) {
+	l, err := b.listen()
+	if err != nil {
+		return nil, err
+	}
+	s := b.server()
+	s.done.Go(func() { s.err = s.http.Serve(l) })
+	return s, nil
+}
+
+// Serve serves as soon as the address can be had, which it tries once before it
+// returns. The caller ends the server by Close.
+func (b Binding) Serve() *Server {
+	s := b.server()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	l, err := b.listen()
+	if err != nil {
+		b.tell(err)
+	}
+	s.done.Go(func() {
+		if err != nil {
+			if l = b.wait(ctx); l == nil {
+				s.err = http.ErrServerClosed
+				return
+			}
+			b.tell(nil)
+		}
+		s.err = s.http.Serve(l)
+	})
+	return s
+}
+
+// Open opens every socket that is listened on. The program may replace it, before the
+// first one is opened, by what can also take over open ones.
+var Open = net.Listen
+
+func (b Binding) listen() (net.Listener, error) {
+	network := b.Network
+	if network == "" {
+		network = "tcp"
+	}
+	l, err := Open(network, b.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP: %w", err)
+	}
+	return l, nil
+}
+
+func (b Binding) tell(err error) {
+	if b.Failed != nil {
+		b.Failed(err)
+	}
+}
+
+// wait tries until it has the address or ctx ends; then it returns nil.
+func (b Binding) wait(ctx context.Context) net.Listener {
+	every := b.Retry
+	if every <= 0 {
+		every = retryEvery
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if l, err := b.listen(); err == nil {
+				return l
+			}
+		}
+	}
+}
+
+func (b Binding) server() *Server {
+	return &Server{http: http.Server{
+		Handler:           b.Handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}}
+}
+
+// Close ends the server, giving requests in progress one second, and waits for it.
+func (s *Server) Close() error {
+	if s.stop != nil {
+		s.stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, s.http.Close())
+	}
+	s.done.Wait()
+	if !errors.Is(s.err, http.ErrServerClosed) {
+		err = errors.Join(err, s.err)
+	}
+	return err
+}

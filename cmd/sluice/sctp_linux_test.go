@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// sctpEnds is SCTP at the ends of associations: the kernel's own, or in user space
+// where it has none.
+type sctpEnds struct {
+	engine, why string // that Sluice uses there
+	echoPort    int
+	echo        func(t *testing.T, h *testbed.Host)                              // starts a server that echoes
+	ask         func(from *testbed.Host, addr netip.AddrPort, line string) error // sends a line and waits for its echo
+	onNode      bool                                                             // clients may be on the node
+}
+
+// Programs of usrsctp: one that echoes at port 7, and one that sends its input in
+// lines and prints what comes back. On the node they would take each packet of
+// Sluice's for one of theirs, and abort.
+const (
+	usrsctpEcho   = "/usr/lib/usrsctp/echo_server"
+	usrsctpClient = "/usr/lib/usrsctp/client"
+)
+
+func newSCTPEnds(t *testing.T) sctpEnds {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+		return sctpEnds{"socket", "the kernel has SCTP", 3868, kernelEcho, kernelAsk, true}
+	}
+	for _, name := range []string{usrsctpEcho, usrsctpClient} {
+		if _, err := os.Stat(name); err != nil {
+			testbed.Missing(t, err.Error())
+		}
+	}
+	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, usrsctpAsk, false}
+}
+
+func usrsctpServe(t *testing.T, h *testbed.Host) {
+	cmd := h.Command(context.Background(), usrsctpEcho)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	})
+}
+
+// usrsctpAsk has the program send a line. It never says that it is connected, and
+// ends with its input.
+func usrsctpAsk(from *testbed.Host, addr netip.AddrPort, line string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	in, feed := io.Pipe()
+	var out buffer
+	cmd := from.Command(ctx, usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &out
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer func() {
+		_ = feed.Close()
+		<-ended
+	}()
+	if _, err := io.WriteString(feed, line+"\n"); err != nil {
+		return err
+	}
+	for !strings.Contains(out.String(), line) && !strings.Contains(out.String(), "Msg of length") {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no echo from %s: %s", addr, out.String())
+		case err := <-ended:
+			ended <- err
+			return fmt.Errorf("no echo from %s: %w: %s", addr, err, out.String())
+		case <-time.After(5 * time.Millisecond): // a pause between two looks
+		}
+	}
+	return nil
+}
+
+// kernelSocket makes an SCTP socket on a host, of the family of addr. As a stream
+// of bytes it is used like one of TCP.
+func kernelSocket(h *testbed.Host, addr netip.Addr) (fd int, err error) {
+	family := unix.AF_INET
+	if addr.Is6() {
+		family = unix.AF_INET6
+	}
+	err = h.Do(func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+		return err
+	})
+	return fd, err
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+func kernelEcho(t *testing.T, h *testbed.Host) {
+	for _, addr := range []netip.Addr{h.Addr4, h.Addr6} {
+		fd, err := kernelSocket(h, addr)
+		if err == nil {
+			err = errors.Join(unix.Bind(fd, sockaddr(netip.AddrPortFrom(addr, 3868))), unix.Listen(fd, 16))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Shutdown(fd, unix.SHUT_RDWR); _ = unix.Close(fd) })
+		go func() {
+			for {
+				c, _, err := unix.Accept(fd)
+				if err != nil {
+					return
+				}
+				go func() {
+					buf := make([]byte, 1500)
+					for {
+						n, err := unix.Read(c, buf)
+						if err != nil || n == 0 {
+							break
+						}
+						_, _ = unix.Write(c, buf[:n])
+					}
+					_ = unix.Close(c)
+				}()
+			}
+		}()
+	}
+}
+
+func kernelAsk(from *testbed.Host, addr netip.AddrPort, line string) error {
+	fd, err := kernelSocket(from, addr.Addr())
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	limit := unix.NsecToTimeval(int64(10 * time.Second))
+	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)); err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, sockaddr(addr)); err != nil {
+		return fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	if _, err := unix.Write(fd, []byte(line)); err != nil {
+		return fmt.Errorf("ask %s: %w", addr, err)
+	}
+	buf := make([]byte, 1500)
+	n, err := unix.Read(fd, buf)
+	if err != nil || string(buf[:n]) != line {
+		return fmt.Errorf("%s answers %q: %w", addr, buf[:max(n, 0)], err)
+	}
+	return nil
+}
+
+// refusedSCTP sends an INIT to addr and returns what the kernel says of it: nil
+// if nothing, within a second.
+func refusedSCTP(from *testbed.Host, addr netip.AddrPort) error {
+	network := "ip4:132"
+	if addr.Addr().Is6() {
+		network = "ip6:132"
+	}
+	var c *net.IPConn
+	err := from.Do(func() (err error) {
+		c, err = net.DialIP(network, nil, &net.IPAddr{IP: addr.Addr().AsSlice()})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b := []byte{0x9c, 0x40, byte(addr.Port() >> 8), byte(addr.Port()), 0, 0, 0, 0, 0, 0, 0, 0,
+		1, 0, 0, 20, 0, 0, 0, 9, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1}
+	sum := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
+	b[8], b[9], b[10], b[11] = byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24)
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := c.Read(make([]byte, 1500)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+const sctpService = `apiVersion: v1
+kind: Service
+metadata:
+  name: sig
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.38
+  clusterIPs: [10.96.0.38, "2001:db8:96::38"]
+  ipFamilies: [IPv4, IPv6]
+  externalIPs: [198.51.100.38]
+  ports:
+  - port: 3868
+    protocol: SCTP
+    nodePort: 30868
+status:
+  loadBalancer:
+    ingress:
+    - ip: 203.0.113.38
+`
+
+// Every kind of address of an SCTP Service is served, and refuses without endpoints.
+func TestSCTP(t *testing.T) {
+	ends := newSCTPEnds(t)
+	l := newLab(t, testbed.Config{Pods: 2, Clients: 2})
+	server, pod := l.Pods[0], l.Pods[1]
+	ends.echo(t, server)
+	with := []string{sctpService, slice("sig", 1, ends.echoPort, "SCTP", server.Addr4.String()),
+		strings.Replace(slice("sig", 6, ends.echoPort, "SCTP", `"`+server.Addr6.String()+`"`), "addressType: IPv4", "addressType: IPv6", 1)}
+	l.write("sig.yaml", with...)
+	l.start()
+	if !strings.Contains(l.log.String(), fmt.Sprintf(`"engine": %q`, ends.engine)) {
+		t.Errorf("the log does not tell the engine:\n%s", l.log.String())
+	}
+	all := []string{"10.96.0.38:3868", "[2001:db8:96::38]:3868", "198.51.100.38:3868", "203.0.113.38:3868",
+		netip.AddrPortFrom(l.Node.Addr4, 30868).String(), netip.AddrPortFrom(l.Node.Alt4, 30868).String(),
+		netip.AddrPortFrom(l.Node.Addr6, 30868).String()}
+	from := []*testbed.Host{l.Client, pod}
+	if ends.onNode {
+		from = append(from, l.Node)
+	}
+	established := 0.0
+	for _, from := range from {
+		for _, addr := range all {
+			if err := ends.ask(from, netip.MustParseAddrPort(addr), "hello from "+from.Name); err != nil {
+				t.Errorf("%s: %v", from, err)
+			}
+			established++
+		}
+	}
+	if got := l.metric(`sluice_sctp_associations_total{result="established"}`); got != established {
+		t.Errorf("%v associations are counted, want %v", got, established)
+	}
+	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, ends.why))
+
+	l.write("sig.yaml", sctpService)
+	l.eventually("the endpoints are gone", func() bool { return l.metric("sluice_backends") == 0 })
+	for _, from := range from {
+		for _, addr := range all {
+			err := refusedSCTP(from, netip.MustParseAddrPort(addr))
+			if onNode := from == l.Node && errors.Is(err, syscall.EPERM); !onNode && !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s asks %s without endpoints: %v, want refused", from, addr, err)
+			}
+		}
+	}
+
+	l.write("sig.yaml", with...)
+	l.eventually("the endpoints are back", func() bool { return l.metric("sluice_backends") == 2 })
+	if err := ends.ask(l.Client, netip.MustParseAddrPort(all[0]), "again"); err != nil {
+		t.Error(err)
+	}
+	l.signal(syscall.SIGTERM)
+	if code := l.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// An engine that cannot be had ends the start, and says why.
+func TestSCTPEngineForced(t *testing.T) {
+	ends := newSCTPEnds(t)
+	other, why := "socket", "use SCTP sockets: the kernel has no SCTP"
+	if ends.engine == "socket" {
+		other, why = "packet", "use raw sockets for SCTP: the kernel has SCTP itself"
+	}
+	l := newLab(t, testbed.Config{})
+	l.write("sig.yaml", sctpService)
+	var out bytes.Buffer
+	cmd := l.command("--manifests", l.dir, "--sctp-engine="+other)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); exitCode(err) == 0 || !strings.Contains(out.String(), "--sctp-engine="+other+": "+why) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	l.start("--sctp-engine=" + ends.engine)
+	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, "asked for"))
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/windows/svc"
+)
+
+// stopHint is how long the service manager is asked to wait for a stop at a time.
+const stopHint = 10 * time.Second
+
+// underServiceManager has run be what Windows' service manager starts and, by stop,
+// ends. It returns what run does.
+func underServiceManager(run func() error, stop func()) error {
+	s := &service{run: run, stop: stop}
+	if err := svc.Run("sluice", s); err != nil { // the name counts for services that share a process
+		return fmt.Errorf("--windows-service: talk to the service manager: %w", err)
+	}
+	return s.err
+}
+
+// service is the svc.Handler of the program.
+type service struct {
+	run  func() error
+	stop func()
+	err  error
+}
+
+// Execute runs the program until it ends or is asked to.
+func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+	status <- svc.Status{State: svc.StartPending}
+	ended := make(chan error, 1)
+	go func() { ended <- s.run() }()
+	running := svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
+	status <- running
+	now := running
+	alive := time.NewTicker(stopHint / 2)
+	defer alive.Stop()
+	for {
+		select {
+		case s.err = <-ended:
+			status <- svc.Status{State: svc.StopPending}
+			if s.err != nil {
+				return true, 1
+			}
+			return false, 0
+		case r := <-requests:
+			switch r.Cmd {
+			case svc.Interrogate:
+				status <- now
+			case svc.Stop, svc.Shutdown:
+				now = svc.Status{State: svc.StopPending, WaitHint: uint32(stopHint.Milliseconds())}
+				status <- now
+				s.stop()
+			}
+		case <-alive.C:
+			if now.State == svc.StopPending { // connections may need a while to end
+				now.CheckPoint++
+				status <- now
+			}
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package netfilter
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFile returns where the xtables lock is, as iptables finds it (iptables(8)).
+func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
+
+// Blame adds to the error of an iptables that could not take the xtables lock which
+// process holds it. Other errors stay as they are.
+func Blame(err error) error {
+	if strings.Contains(err.Error(), "Can't lock") {
+		return blameHolder(err)
+	}
+	return err
+}
+
+// blameHolder adds to an error which process holds the xtables lock, if one does
+// and we can see it: one of another process namespace cannot be seen.
+func blameHolder(err error) error {
+	if holder := lockHolder(lockFile()); holder != "" {
+		return fmt.Errorf("%w: the xtables lock is held by %s", err, holder)
+	}
+	return err
+}
+
+// lockHolder returns the process that has locked a file, empty if none is known.
+// The lines of /proc/locks are such as "1: FLOCK ADVISORY WRITE 123 00:17:456 0
+// EOF", with the device of the file in hexadecimal and its inode (proc(5)); those of
+// processes that wait have an arrow after the number.
+func lockHolder(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return ""
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(locks)) {
+		w := strings.Fields(line)
+		if len(w) < 6 || w[1] != "FLOCK" || w[5] != file {
+			continue
+		}
+		if pid, err := strconv.Atoi(w[4]); err == nil && pid > 0 {
+			return fmt.Sprintf("process %d (%s)", pid, commandOf(pid))
+		}
+	}
+	return ""
+}
+
+// commandOf returns the beginning of a process's command line.
+func commandOf(pid int) string {
+	const most = 100
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	b = bytes.TrimRight(bytes.ReplaceAll(b, []byte{0}, []byte{' '}), " ")
+	return cmp.Or(string(b[:min(len(b), most)]), "ended")
+}

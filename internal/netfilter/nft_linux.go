@@ -1,0 +1,164 @@
+package netfilter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ackWait bounds the wait for the kernel to acknowledge a transaction.
+const ackWait = 5 * time.Second
+
+// nfAccept is NF_ACCEPT of linux/netfilter.h, which x/sys lacks.
+const nfAccept = 1
+
+// NFTChain is a chain of an nft table.
+type NFTChain struct {
+	Name   string
+	Base   bool // hooked, so that iptables made it and not a user
+	Accept bool // its policy
+}
+
+// NFTTables returns the names of nft tables of a family, none if the kernel has no
+// nf_tables.
+func NFTTables(family uint8) ([]string, error) {
+	msgs, err := Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
+	if NoSubsystem(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("list nft tables: %w", err)
+	}
+	var names []string
+	for _, m := range msgs {
+		names = append(names, unix.ByteSliceToString(m[unix.NFTA_TABLE_NAME]))
+	}
+	return names, nil
+}
+
+// NFTChains returns the chains of an nft table, none if there is no such table.
+func NFTChains(family uint8, table string) ([]NFTChain, error) {
+	msgs, err := Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
+	if NoSubsystem(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("list nft chains: %w", err)
+	}
+	var chains []NFTChain
+	for _, m := range msgs {
+		if unix.ByteSliceToString(m[unix.NFTA_CHAIN_TABLE]) != table {
+			continue
+		}
+		c := NFTChain{Name: unix.ByteSliceToString(m[unix.NFTA_CHAIN_NAME])}
+		_, c.Base = m[unix.NFTA_CHAIN_HOOK]
+		if v := m[unix.NFTA_CHAIN_POLICY]; len(v) == 4 {
+			c.Accept = binary.BigEndian.Uint32(v) == nfAccept
+		}
+		chains = append(chains, c)
+	}
+	return chains, nil
+}
+
+// RemoveMarkedTable removes a table that carries our mark if it is empty, and the
+// mark alone if others have something in it. As long as it is only we who have, the
+// mark stays, for the last of us to find. iptables cannot remove a table.
+func RemoveMarkedTable(family uint8, table string) error {
+	chains, err := NFTChains(family, table)
+	if err != nil {
+		return err
+	}
+	marked, empty := false, true
+	var doomed []string
+	for _, c := range chains {
+		if c.Name == MarkChain {
+			marked = true
+		} else if strings.HasPrefix(c.Name, Prefix) {
+			return nil
+		} else if !c.Base || !c.Accept {
+			empty = false
+		}
+		doomed = append(doomed, c.Name)
+	}
+	if !marked {
+		return nil
+	}
+	if empty {
+		err := nftDelete(family, table, doomed, true)
+		// EBUSY: rules, sets or other objects are in it, or came meanwhile.
+		if !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+	}
+	return nftDelete(family, table, []string{MarkChain}, false)
+}
+
+// nftDelete deletes chains, and their table, in one transaction. NLM_F_NONREC
+// makes the kernel refuse all of it with EBUSY if one is not empty, so nobody
+// can lose a rule between our looking and our deleting.
+func nftDelete(family uint8, table string, chains []string, andTable bool) error {
+	var batch []byte
+	add := func(kind, flags int, family uint8, subsystem uint16, attrs []byte) uint32 {
+		req := nl.NewNetlinkRequest(kind, flags)
+		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0, ResId: subsystem})
+		req.AddRawData(attrs)
+		batch = append(batch, req.Serialize()...)
+		return req.Seq
+	}
+	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
+	const flags = unix.NLM_F_ACK | unix.NLM_F_NONREC
+	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
+	subsystem := binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})
+	add(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, subsystem, nil)
+	var last uint32
+	for _, c := range chains {
+		last = add(nft|unix.NFT_MSG_DELCHAIN, flags, family, 0,
+			AttrString(AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
+	}
+	if andTable {
+		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, AttrString(nil, unix.NFTA_TABLE_NAME, table))
+	}
+	add(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, subsystem, nil)
+	if err := sendBatch(batch, last); err != nil {
+		return fmt.Errorf("delete nft %s of table %s: %w", strings.Join(chains, ", "), table, err)
+	}
+	return nil
+}
+
+// sendBatch sends netlink messages as one and waits until the one with sequence
+// number last is acknowledged, or any is refused.
+func sendBatch(batch []byte, last uint32) error {
+	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer sock.Close()
+	timeout := unix.NsecToTimeval(int64(ackWait / time.Nanosecond))
+	if err := sock.SetReceiveTimeout(&timeout); err != nil {
+		return err
+	}
+	if err := unix.Sendto(sock.GetFd(), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	for {
+		msgs, _, err := sock.Receive()
+		if err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
+				continue
+			}
+			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
+				return syscall.Errno(errno)
+			}
+			if m.Header.Seq == last {
+				return nil
+			}
+		}
+	}
+}

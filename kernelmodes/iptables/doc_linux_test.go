@@ -1,0 +1,48 @@
+package iptables
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestDocumentedRules: the rules that the package comment shows are those that a kernel
+// holds for that Service.
+func TestDocumentedRules(t *testing.T) {
+	tb := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1})
+	s := lb.Service{ID: lb.ID{Namespace: "default", Name: "http", Protocol: lb.TCP}}
+	s.Addresses = []lb.Address{
+		{Addr: netip.MustParseAddrPort("10.96.0.80:80")},
+		{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort},
+	}
+	for _, b := range []string{"10.244.1.10:8080", "10.244.2.10:8080"} {
+		s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort(b), Ready: true, Serving: true})
+	}
+	v := variant{}
+	syncOn(t, tb.Node, v.engine(), lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}, s)
+	var want []string
+	for _, table := range []string{"nat", "filter"} {
+		for line := range strings.Lines(shell(t, tb.Node, v.command()+"-save -t "+table)) {
+			if strings.HasPrefix(line, "-A ") {
+				want = append(want, "//\t"+line)
+			}
+		}
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for line := range strings.Lines(string(doc)) {
+		if strings.HasPrefix(line, "//\t-A ") {
+			have = append(have, line)
+		}
+	}
+	if strings.Join(have, "") != strings.Join(want, "") {
+		t.Errorf("doc.go shows:\n%s\nthe kernel holds:\n%s", strings.Join(have, ""), strings.Join(want, ""))
+	}
+}

@@ -1,0 +1,127 @@
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Engine forwards Services by iptables in one address family. The zero value is
+// usable: IPv4, by the iptables in PATH. Its methods are called by one goroutine,
+// except Stats, and work in the network namespace of the calling thread. Set the
+// fields before the first call. There is nothing to close.
+type Engine struct {
+	// IPv6 chooses the address family.
+	IPv6 bool
+
+	// Command is the iptables program, a name in PATH or a path; "-restore" and
+	// "-save" are appended for those that write and read. Empty means iptables, or
+	// ip6tables for IPv6.
+	Command string
+
+	// MasqueradeMark is the bit of packet marks that says that a connection's source
+	// is to become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14.
+	MasqueradeMark uint32
+
+	// MasqueradeAll has every connection to a cluster IP masqueraded
+	// (--masquerade-all).
+	MasqueradeAll bool
+
+	// LocalCIDRs, LocalBridge and LocalInterfaces say which traffic is that of pods,
+	// which is not masqueraded on its way to a cluster IP, and which policy Local of
+	// external addresses is not for: by its source, by the bridge it comes from, or by
+	// how the name of its interface begins (--detect-local-mode). If all are empty it
+	// is that from lb.Node.PodCIDRs; if those are empty as well, none is known, and no
+	// traffic to cluster IPs is masqueraded.
+	LocalCIDRs      []netip.Prefix
+	LocalBridge     string
+	LocalInterfaces string
+
+	// NoLocalhost refuses node ports that are asked by loopback, where rules would
+	// otherwise leave them to a socket that may be there
+	// (--iptables-localhost-nodeports=false).
+	NoLocalhost bool
+
+	// Liberal leaves packets alone that conntrack calls invalid. False drops them
+	// when they are forwarded, since they would reach a client from an address it has
+	// not asked, and be answered with a reset. It is for hosts where
+	// nf_conntrack_tcp_be_liberal is set.
+	Liberal bool
+
+	restores, flows    atomic.Uint64
+	natRules, allRules atomic.Int64
+
+	kernel kernel
+}
+
+// Facts is what Probe found.
+type Facts struct {
+	// Version is what iptables says of itself, as in "v1.8.9 (nf_tables)".
+	Version string
+
+	// RandomFully says that masquerading chooses source ports at random, so that two
+	// CPUs hardly choose the same at once (MASQUERADE --random-fully).
+	RandomFully bool
+
+	// BPF says that the match bpf is there, which finds an endpoint that asks itself.
+	// Without it those of this node (lb.Backend.Local) are listed.
+	BPF bool
+}
+
+// Probe checks that this host can forward Services: that there is an iptables, that
+// we may use it, and that the kernel takes each kind of rule, in chains that nothing
+// leads to and that are removed at once. The first call does the work and later ones
+// return its result; Sync calls it if nobody has. After an error the next call probes
+// again.
+//
+// The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if we may
+// not use it, and errors.ErrUnsupported on other systems than Linux.
+func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.probe(ctx, e) }
+
+// Sync has the kernel forward exactly these Services from now on, those of the other
+// address family left out, and deletes the conntrack entries of UDP flows that would
+// stay with a backend they must leave. The first Sync, and each one after an error or
+// after Verify returned false, reads which chains there are and writes the whole;
+// others write the rules of the Services that have changed, and nothing if none has.
+//
+// The first one for no Services removes what an earlier process has left.
+//
+// An address with the unspecified IP is a node port, on every address of the node but
+// loopback; one of kind lb.NodePort with an exact IP is a node port there, and of
+// loopback IPs it takes no notice. No address may be in two Services.
+//
+// On an error the rules are those of before, or those of the Services given, in each
+// table, and Sync is to be called again. The slices inside services are kept, and
+// must not be written to.
+func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) error {
+	return e.kernel.sync(ctx, e, services, node)
+}
+
+// Verify reports whether our chains and the jumps to them hold what the last Sync
+// wrote and nothing else, and no rule of others is before such a jump; if not, call
+// Sync. False is no error. With the nf_tables backend it costs one netlink message if
+// nobody has changed any rule on the host since the last Verify, with the legacy
+// backend one process.
+func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
+
+// Stats is what an engine has done since it was made, and what is there.
+type Stats struct {
+	Restores     uint64 // runs of iptables-restore
+	FlowsDeleted uint64 // conntrack entries
+	NATRules     int    // in the nat table, without the jumps to them
+	FilterRules  int    // in the filter table, without the jumps to them
+}
+
+// Stats may be called by any goroutine.
+func (e *Engine) Stats() Stats {
+	nat := int(e.natRules.Load())
+	return Stats{e.restores.Load(), e.flows.Load(), nat, int(e.allRules.Load()) - nat}
+}
+
+// Cleanup removes every trace of any engine of this package from the network namespace
+// of the calling thread, of both address families and both backends of iptables.
+// Established connections go on. It goes on after an error and returns all of them. If
+// nothing is there it does nothing. It is not to run while an engine is in use.
+func Cleanup(ctx context.Context) error { return cleanup(ctx) }

@@ -1,0 +1,24 @@
+//go:build !linux
+
+package iptables
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+type kernel struct{}
+
+func (*kernel) probe(context.Context, *Engine) (Facts, error) {
+	return Facts{}, errors.ErrUnsupported
+}
+
+func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error {
+	return errors.ErrUnsupported
+}
+
+func (*kernel) verify(context.Context, *Engine) (bool, error) { return false, errors.ErrUnsupported }
+
+func cleanup(context.Context) error { return errors.ErrUnsupported }

@@ -1,0 +1,167 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// flows are the UDP frontends whose conntrack entries have to be looked at. A datagram
+// belongs to no connection, but netfilter takes those between two ports for one flow,
+// and sends them all where it sent the first. TCP and SCTP end with their backend.
+//
+// They outlive a Sync that failed.
+type flows struct {
+	changed map[netip.AddrPort]before
+}
+
+// before is where the flows of a frontend may be.
+type before struct {
+	backends []netip.AddrPort // that the frontend had
+	any      bool             // it is not known what was there
+}
+
+// changeAll has every frontend looked at.
+func (f *flows) changeAll(now *content) {
+	f.init()
+	for _, u := range now.units {
+		eachUDP(u, func(addr netip.AddrPort, _ lb.Address) { f.changed[addr] = before{any: true} })
+	}
+}
+
+func (f *flows) init() {
+	if f.changed == nil {
+		f.changed = make(map[netip.AddrPort]before)
+	}
+}
+
+// change adds the frontends that have lost backends, have come or have gone.
+func (f *flows) change(was, now *content) {
+	f.init()
+	for id, old := range was.units {
+		if now.units[id] != old {
+			eachUDP(old, func(addr netip.AddrPort, _ lb.Address) {
+				x := f.changed[addr]
+				for _, b := range old.service.Backends {
+					if !slices.Contains(x.backends, b.Addr) {
+						x.backends = append(x.backends, b.Addr)
+					}
+				}
+				f.changed[addr] = x
+			})
+		}
+	}
+	for id, u := range now.units {
+		if was.units[id] != u {
+			eachUDP(u, func(addr netip.AddrPort, _ lb.Address) {
+				if _, ok := f.changed[addr]; !ok {
+					f.changed[addr] = before{}
+				}
+			})
+		}
+	}
+}
+
+func eachUDP(u *unit, do func(netip.AddrPort, lb.Address)) {
+	if u.service.Protocol != lb.UDP {
+		return
+	}
+	for _, a := range u.service.Addresses {
+		do(a.Addr, a)
+	}
+}
+
+// forget deletes the entries of flows that are not where they should be, and returns
+// their number.
+func (f *flows) forget(ipv6 bool, now *content) (uint64, error) {
+	if len(f.changed) == 0 {
+		return 0, nil
+	}
+	filter := f.filter(now)
+	var err error
+	if filter.local, err = netfilter.LocalAddrs(); err != nil {
+		return 0, err
+	}
+	n, err := netfilter.DeleteFlows(ipv6, filter)
+	if err == nil {
+		clear(f.changed)
+	}
+	return n, err
+}
+
+// filter returns what chooses those entries, but for the node's own addresses.
+func (f *flows) filter(now *content) flowFilter {
+	filter := flowFilter{changed: f.changed, allowed: make(map[netip.AddrPort][]netip.AddrPort)}
+	for _, u := range now.units {
+		eachUDP(u, func(addr netip.AddrPort, a lb.Address) {
+			if _, ok := f.changed[addr]; !ok {
+				return
+			}
+			backends := u.service.Eligible()
+			if a.Local && a.Kind == lb.ClusterIP {
+				backends = u.service.EligibleLocal()
+			} else if a.Local {
+				backends = append(backends, u.service.EligibleLocal()...)
+			}
+			list := make([]netip.AddrPort, 0, len(backends))
+			for _, b := range backends {
+				list = append(list, b.Addr)
+			}
+			filter.allowed[addr] = list
+		})
+	}
+	return filter
+}
+
+// flowFilter chooses conntrack entries of UDP flows. It is a
+// netlink.CustomConntrackFilter.
+type flowFilter struct {
+	changed map[netip.AddrPort]before
+	allowed map[netip.AddrPort][]netip.AddrPort // backends that flows may be at; absent: not our frontend any more
+	local   map[netip.Addr]bool
+}
+
+// MatchConntrackFlow reports whether an entry is to be deleted. A flow to a port of
+// this node that is no backend of the frontend is that of a proxy, which has it while
+// the Service is moving, and says itself when it lets go.
+func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	if flow.Forward.Protocol != unix.IPPROTO_UDP {
+		return false
+	}
+	dst, ok := netip.AddrFromSlice(flow.Forward.DstIP)
+	if !ok {
+		return false
+	}
+	asked := netip.AddrPortFrom(dst, flow.Forward.DstPort)
+	frontend := asked
+	was, changed := f.changed[frontend]
+	allowed, ours := f.allowed[frontend]
+	if !changed && f.local[dst] && !dst.IsLoopback() { // what comes by loopback is not ours
+		unspecified := netip.IPv4Unspecified()
+		if dst.Is6() {
+			unspecified = netip.IPv6Unspecified()
+		}
+		frontend = netip.AddrPortFrom(unspecified, asked.Port())
+		was, changed = f.changed[frontend]
+		allowed, ours = f.allowed[frontend]
+	}
+	if !changed {
+		return false
+	}
+	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
+	backend := netip.AddrPortFrom(from, flow.Reverse.SrcPort)
+	switch {
+	case slices.Contains(allowed, backend):
+		return false
+	case slices.Contains(was.backends, backend), was.any:
+		return true
+	case !ours:
+		return false
+	}
+	return backend == asked || !f.local[from] && !from.IsLoopback()
+}

@@ -1,0 +1,72 @@
+package iptables
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestFlows: whose entries in conntrack are deleted by a change, and whose are not.
+func TestFlows(t *testing.T) {
+	client, self := netip.MustParseAddrPort("192.0.2.99:4000"), netip.MustParseAddr("192.0.2.10")
+	flow := func(proto uint8, asked, answers netip.AddrPort) *netlink.ConntrackFlow {
+		f := &netlink.ConntrackFlow{}
+		f.Forward.Protocol = proto
+		f.Forward.SrcIP, f.Forward.SrcPort = client.Addr().AsSlice(), client.Port()
+		f.Forward.DstIP, f.Forward.DstPort = asked.Addr().AsSlice(), asked.Port()
+		f.Reverse.SrcIP, f.Reverse.SrcPort = answers.Addr().AsSlice(), answers.Port()
+		return f
+	}
+	dns := func(backends ...int) lb.Service {
+		s := plain(false, 1, backends...)
+		s.Protocol = lb.UDP
+		s.Addresses = append(s.Addresses, lb.Address{Addr: anywhere(false, 30053), Kind: lb.NodePort})
+		return s
+	}
+	other := plain(false, 2, 3)
+	other.Protocol = lb.UDP
+	clusterIP, nodePort := dns().Addresses[0].Addr, at(self, 30053)
+	pod := func(n int) netip.AddrPort { return dns(n).Backends[0].Addr }
+	proxy := at(self, 41000)
+	for _, test := range []struct {
+		name     string
+		was, now []lb.Service // no was: the first Sync
+		proto    uint8
+		asked    netip.AddrPort
+		answers  netip.AddrPort
+		want     bool
+	}{
+		{"endpoint stays", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
+		{"endpoint gone", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(2), true},
+		{"endpoint gone, asked by node port", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, nodePort, pod(2), true},
+		{"node port by loopback", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, netip.MustParseAddrPort("127.0.0.1:30053"), netip.MustParseAddrPort("127.0.0.1:30053"), false},
+		{"TCP", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_TCP, clusterIP, pod(2), false},
+		{"another Service", []lb.Service{dns(1), other}, []lb.Service{dns(2), other}, unix.IPPROTO_UDP, other.Addresses[0].Addr, pod(1), false},
+		{"no endpoints left", []lb.Service{dns(1)}, []lb.Service{dns()}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
+		{"Service gone", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
+		{"Service gone to a proxy", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, proxy, false},
+		{"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, clusterIP, true},
+		{"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, false},
+		{"Service comes from the socket of its node port", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, nodePort, nodePort, true},
+		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, true},
+		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
+	} {
+		var f flows
+		now := (*content)(nil).next(shape{}, test.now)
+		if test.was == nil {
+			f.changeAll(now)
+		} else {
+			was := (*content)(nil).next(shape{}, test.was)
+			f.change(was, was.next(shape{}, test.now))
+		}
+		filter := f.filter(now)
+		filter.local = map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
+		if got := filter.MatchConntrackFlow(flow(test.proto, test.asked, test.answers)); got != test.want {
+			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package iptables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestModel walks through random sets of Services. After each change the kernel holds
+// what a host would hold that has never seen another set.
+func TestModel(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		t.Parallel()
+		changes := map[bool]int{false: 1000, true: 100}[testing.Short()]
+		if v.legacy {
+			changes /= 10
+		}
+		seed := rand.Uint64()
+		t.Logf("seed %d, %d changes", seed, changes)
+		m := &model{r: rand.New(rand.NewPCG(seed, 0)), v: v}
+		e := v.engine()
+		for n := range changes {
+			m.change()
+			switch m.r.IntN(40) {
+			case 0:
+				e = v.engine() // another process
+			case 1:
+				if e.kernel.last == nil {
+					break
+				}
+				m.damage(t, h)
+				if verifyOn(t, h, e) {
+					t.Fatalf("change %d: the damage was not noticed", n)
+				}
+			}
+			services := m.services()
+			syncOn(t, h, e, m.node, services...)
+			compare(t, save(t, h, v), e, m.node, services)
+			if t.Failed() {
+				t.Fatalf("change %d", n)
+			}
+		}
+		if !verifyOn(t, h, e) {
+			t.Error("not verified at the end")
+		}
+	})
+}
+
+// compare compares the output of iptables-save with what Services need.
+func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.Service) {
+	t.Helper()
+	s := shape{ipv6: e.IPv6, mark: e.mark(), randomFully: true, bpf: true, local: e.pods(node)}
+	want := make(map[netfilter.Place][]string)
+	if e.kernel.used { // else it leaves nothing
+		want = rulesIn(dump((*content)(nil).next(s, services)))
+	}
+	have := rulesIn(saved)
+	for _, at := range sortedPlaces(want) {
+		if got := have[at]; !ours(at.Table, at.Chain) { // what others put behind our jumps is theirs
+			have[at] = got[:min(len(got), len(want[at]))]
+		}
+		if !slices.Equal(have[at], want[at]) {
+			t.Errorf("table %s chain %s:\n  %s\nwant\n  %s", at.Table, at.Chain, strings.Join(have[at], "\n  "), strings.Join(want[at], "\n  "))
+		}
+	}
+	for at := range have {
+		if _, ok := want[at]; !ok && ours(at.Table, at.Chain) {
+			t.Errorf("table %s has chain %s with %q, which is not wanted", at.Table, at.Chain, have[at])
+		}
+	}
+}
+
+// rulesIn returns the rules of chains in a form that is the same whoever writes them;
+// those of chains where the order does not matter are sorted. Empty chains of the
+// kernel are left out.
+func rulesIn(save string) map[netfilter.Place][]string {
+	out := make(map[netfilter.Place][]string)
+	table := ""
+	for line := range strings.Lines(save) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "*"):
+			table = line[1:]
+		case strings.HasPrefix(line, ":SLUICE"):
+			name, _, _ := strings.Cut(line[1:], " ")
+			at := netfilter.Place{Table: table, Chain: name}
+			out[at] = append(out[at], []string{}...)
+		case strings.HasPrefix(line, "-A "):
+			w := netfilter.Words(line)
+			at := netfilter.Place{Table: table, Chain: w[1]}
+			out[at] = append(out[at], normal(w[2:]))
+		}
+	}
+	for at, rules := range out {
+		for _, unordered := range []string{chainAddresses, chainNodePorts, chainNoAddress, chainNoNode, chainStale} {
+			if strings.HasPrefix(at.Chain, unordered) {
+				slices.Sort(rules)
+			}
+		}
+	}
+	return out
+}
+
+// normal writes the words of a rule in one of the ways in which it can be written.
+func normal(w []string) string {
+	for i := range w {
+		switch w[i] {
+		case "--or-mark":
+			w[i], w[i+1] = "--set-xmark", w[i+1]+"/"+w[i+1]
+		case "--xor-mark":
+			w[i], w[i+1] = "--set-xmark", w[i+1]+"/0x0"
+		case "--probability":
+			p, _ := strconv.ParseFloat(w[i+1], 64)
+			w[i+1] = fmt.Sprintf("%.6f", p)
+		}
+	}
+	w = slices.DeleteFunc(w, func(s string) bool {
+		return s == "--rsource" || s == "--mask" || s == "255.255.255.255" || s == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+	})
+	slices.Sort(w)
+	return strings.Join(w, " ")
+}
+
+// model is a set of Services that changes at random.
+type model struct {
+	r    *rand.Rand
+	v    variant
+	node lb.Node
+	now  map[int]lb.Service
+}
+
+func (m *model) services() []lb.Service {
+	return slices.SortedFunc(maps.Values(m.now), func(a, b lb.Service) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// change changes one Service, mostly.
+func (m *model) change() {
+	if m.now == nil {
+		m.now = make(map[int]lb.Service)
+	}
+	if m.r.IntN(50) == 0 {
+		m.node.PodCIDRs = [][]netip.Prefix{nil, {podNet(m.v.ipv6)}, {podNet(true), podNet(false), netip.MustParsePrefix("100.64.0.0/10")}}[m.r.IntN(3)]
+	}
+	for range 1 + m.r.IntN(2)*m.r.IntN(2)*m.r.IntN(8) {
+		n := m.r.IntN(12)
+		if m.r.IntN(4) == 0 {
+			delete(m.now, n)
+		} else {
+			m.now[n] = m.service(n)
+		}
+	}
+}
+
+// service makes a Service whose addresses nobody else has.
+func (m *model) service(n int) lb.Service {
+	s := plain(m.v.ipv6, n*7)
+	s.Protocol = []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}[n%3]
+	local, sources := m.r.IntN(2) == 0, []netip.Prefix(nil)
+	if m.r.IntN(3) == 0 {
+		a := ip(m.v.ipv6, "node", m.r.IntN(50))
+		sources = append(sources, netip.PrefixFrom(a, a.BitLen()-4).Masked())
+	}
+	for _, a := range []lb.Address{
+		{Addr: anywhere(m.v.ipv6, uint16(30000+20*n)), Kind: lb.NodePort},
+		{Addr: at(ip(m.v.ipv6, "external", n), 443), Kind: lb.ExternalIP},
+		{Addr: at(ip(m.v.ipv6, "lb", n), 443), Kind: lb.LoadBalancerIP, Sources: sources},
+	} {
+		if a.Local = local; m.r.IntN(2) == 0 {
+			s.Addresses = append(s.Addresses, a)
+		}
+	}
+	for i := range m.r.IntN(4) {
+		b := plain(m.v.ipv6, n, i+m.r.IntN(2)*10).Backends[0]
+		b.Ready, b.Terminating, b.Local = m.r.IntN(3) > 0, m.r.IntN(2) == 0, m.r.IntN(2) == 0
+		if !slices.ContainsFunc(s.Backends, func(c lb.Backend) bool { return c.Addr == b.Addr }) {
+			s.Backends = append(s.Backends, b)
+		}
+	}
+	if m.r.IntN(3) == 0 {
+		s.AffinityTimeout = int64(1+m.r.IntN(3)) * 1e9
+	}
+	return s
+}
+
+// damage does what others do to rules.
+func (m *model) damage(t *testing.T, h *testbed.Host) {
+	c := m.v.command()
+	shell(t, h, []string{
+		c + " -t nat -F", c + " -t filter -F", c + " -t nat -F OUTPUT",
+		c + " -t nat -D SLUICE-SERVICES 1", c + " -t nat -F SLUICE-POSTROUTING",
+		c + " -t filter -I SLUICE-FORWARD -j ACCEPT",
+		c + " -t nat -I PREROUTING -p tcp --dport 9 -j ACCEPT",
+		c + " -t nat -N MINE; " + c + " -t nat -A MINE -j SLUICE-SERVICES; " + c + " -t nat -D PREROUTING 1; " + c + " -t nat -F MINE; " + c + " -t nat -X MINE",
+	}[m.r.IntN(8)])
+}

@@ -1,0 +1,429 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// shape is how rules are written on this host, for this node.
+type shape struct {
+	ipv6        bool
+	mark        uint32
+	all         bool // masquerade all that asks cluster IPs
+	liberal     bool
+	randomFully bool
+	bpf         bool     // who asks himself is found by comparing addresses
+	noLocalhost bool     // node ports are refused on loopback
+	local       []string // matches for the traffic of pods; none: not known
+}
+
+// equal reports whether rules are written alike.
+func (s shape) equal(t shape) bool {
+	return s.ipv6 == t.ipv6 && s.mark == t.mark && s.all == t.all && s.liberal == t.liberal &&
+		s.randomFully == t.randomFully && s.bpf == t.bpf && s.noLocalhost == t.noLocalhost && slices.Equal(s.local, t.local)
+}
+
+// chain is one chain with its rules, each without -A and the chain's name.
+type chain struct {
+	table, name string
+	rules       []string
+}
+
+// entry is a rule in a bucket.
+type entry struct {
+	bucket bucket
+	rule   string
+}
+
+// unit is all that is written for one Service. It is not changed once made.
+type unit struct {
+	service lb.Service
+	chains  []chain // all of them in nat
+	entries []entry
+}
+
+// comment is a match that says what a rule is for. A rule's comment has at most 255
+// characters (xt_comment), and a Service's names at most 141.
+func comment(format string, args ...any) string {
+	return fmt.Sprintf("-m comment --comment %q ", fmt.Sprintf(format, args...))
+}
+
+// render returns what one Service needs.
+//
+// An address leads to the chain SVC or SVL, which choose a backend, or through EXT,
+// which asks where the client is, and FW, which asks who it is. Who gets out of them
+// without a backend keeps the address that was asked, and meets the entries of the
+// filter table.
+func (s shape) render(service lb.Service) *unit {
+	u := &unit{service: service}
+	cluster, local := service.Eligible(), service.EligibleLocal()
+	name := suffix(service.ID, "")
+	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
+	var useSVC, useSVL, useEXT, extLocal bool
+	var marks [2][]string // by policy
+	var sources []chain
+
+	for _, a := range service.Addresses {
+		if a.Kind == lb.NodePort && a.Addr.Addr().IsLoopback() {
+			continue
+		}
+		f := lb.Frontend{Protocol: service.Protocol, Addr: a.Addr}
+		inside, outside := service.Verdicts(a)
+		s.unserved(u, f, a, inside, outside)
+		if inside != lb.Serve && outside != lb.Serve {
+			continue
+		}
+		if a.Kind == lb.NodePort && service.Protocol == lb.UDP {
+			u.entries = append(u.entries, s.stale(service.ID, a.Addr))
+		}
+		target := ext
+		if a.Kind == lb.ClusterIP {
+			policy := 0
+			target, useSVC = svc, useSVC || !a.Local
+			if a.Local {
+				target, policy, useSVL = svl, 1, true
+			}
+			marks[policy] = append(marks[policy], to(f)+" "+comment("%s cluster IP from elsewhere", service.ID)+"-j "+chainOutside)
+		} else {
+			useEXT, useSVC, extLocal = true, true, extLocal || a.Local
+		}
+		if len(a.Sources) > 0 {
+			c := chain{"nat", fw, nil}
+			if len(sources) > 0 {
+				c.name = fmt.Sprint(fw, len(sources)) // addresses may differ in their ranges
+			}
+			for _, p := range s.family(a.Sources) {
+				c.rules = append(c.rules, fmt.Sprintf("-s %s %s-j %s", p, comment("%s source range", service.ID), target))
+			}
+			if i := slices.IndexFunc(sources, func(x chain) bool { return slices.Equal(x.rules, c.rules) }); i >= 0 {
+				c.name = sources[i].name
+			} else {
+				sources = append(sources, c)
+			}
+			target = c.name
+		}
+		u.entries = append(u.entries, entry{bucketOf("nat", chainAddresses, chainNodePorts, f),
+			to(f) + " " + comment("%s %s", service.ID, a.Kind) + "-j " + target})
+	}
+	useSVL = useSVL || extLocal && len(local) > 0
+	if useEXT {
+		u.chains = append(u.chains, chain{"nat", ext, s.external(service.ID, extLocal, useSVL, svc, svl)})
+	}
+	u.chains = append(u.chains, sources...)
+	if useSVC {
+		u.chains = append(u.chains, chain{"nat", svc, s.spread(service, marks[0], cluster)})
+	}
+	if useSVL {
+		u.chains = append(u.chains, chain{"nat", svl, s.spread(service, marks[1], local)})
+	}
+	return u
+}
+
+// unserved adds what becomes of clients at f that nat leaves alone.
+func (s shape) unserved(u *unit, f lb.Frontend, a lb.Address, inside, outside lb.Verdict) {
+	add := func(match, why, target string) {
+		u.entries = append(u.entries, entry{bucketOf("filter", chainNoAddress, chainNoNode, f),
+			match + to(f) + " " + comment("%s %s", u.service.ID, why) + "-j " + target})
+	}
+	if s.noLocalhost && f.Addr.Addr().IsUnspecified() && inside == lb.Serve {
+		add("-d "+s.loopback()+" ", "is not for loopback", s.reject(f.Protocol))
+	}
+	switch {
+	case inside == lb.Refuse && outside == lb.Refuse:
+		add("", "has no endpoints", s.reject(f.Protocol))
+	case inside == lb.Drop && outside == lb.Drop:
+		add("", "has no local endpoints", "DROP")
+	case outside == lb.Drop:
+		match := ""
+		if f.Addr.Addr().IsUnspecified() { // what comes by loopback is not ours
+			match = "! -d " + s.loopback() + " "
+		}
+		add(match, "has no local endpoints", "DROP")
+	case len(a.Sources) > 0:
+		add("", "is not for this source", "DROP")
+	}
+}
+
+// stale drops what the socket of a UDP node port sends to a client whose conntrack entry
+// was deleted when the Service moved here: it would make an entry that begins with the
+// answer, and all that the client sends would belong to that and go to the socket.
+func (s shape) stale(id lb.ID, addr netip.AddrPort) entry {
+	match := "! -s " + s.loopback()
+	if ip := addr.Addr(); !ip.IsUnspecified() {
+		match = fmt.Sprintf("-s %s/%d", ip, ip.BitLen())
+	}
+	return entry{staleBucket(addr.Port()), fmt.Sprintf("%s -p udp -m udp --sport %d %s-j DROP", match, addr.Port(), comment("%s has moved", id))}
+}
+
+// external returns the rules of a chain EXT. With policy Local, pods of this node and
+// the node itself ask as if it were the cluster IP, and get any endpoint; clients
+// elsewhere get those here, which see who they are. All addresses of a Service but its
+// cluster IP have the same policy.
+func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []string {
+	if !local {
+		return []string{
+			comment("%s masquerade external traffic", id) + "-j " + chainMark,
+			"-j " + svc,
+		}
+	}
+	var rules []string
+	for _, match := range s.local {
+		rules = append(rules, match+" "+comment("%s from pods of this node", id)+"-j "+svc)
+	}
+	const node = "-m addrtype --src-type LOCAL "
+	rules = append(rules,
+		node+comment("%s masquerade what this node asks", id)+"-j "+chainMark,
+		node+comment("%s from this node", id)+"-j "+svc)
+	if hasLocal {
+		rules = append(rules, "-j "+svl)
+	}
+	return rules
+}
+
+// spread returns the rules of a chain that chooses among backends: each is as likely as
+// any other. A client with affinity goes to where it was last.
+//
+// Random choice, and not turns (--mode nth), although turns are more even: they would
+// begin anew with each change of the endpoints, on all nodes alike, and a client whose
+// connections follow a pattern, such as one to control and one for data, would find
+// the same part of the endpoints each time.
+func (s shape) spread(service lb.Service, rules []string, backends []lb.Backend) []string {
+	proto := "-p " + protocol(service.Protocol) + " "
+	target := func(b lb.Backend) string { return "-j DNAT --to-destination " + b.Addr.String() }
+	set := func(lb.Backend) string { return "" }
+	if service.AffinityTimeout > 0 {
+		list := func(b lb.Backend) string { return "-m recent --name SLUICE-" + suffix(service.ID, b.Addr.String()) }
+		for _, b := range backends {
+			rules = append(rules, fmt.Sprintf("%s%s%s --update --seconds %d --reap %s",
+				proto, comment("%s as before", service.ID), list(b), seconds(service.AffinityTimeout), target(b)))
+		}
+		set = func(b lb.Backend) string { return list(b) + " --set " }
+	}
+	for i, b := range backends {
+		random := ""
+		if n := len(backends) - i; n > 1 {
+			random = fmt.Sprintf("-m statistic --mode random --probability %.10f ", 1/float64(n))
+		}
+		rules = append(rules, proto+comment("%s", service.ID)+random+set(b)+target(b))
+	}
+	return rules
+}
+
+// static returns the chains that are always there, but those that depend on Services.
+func (s shape) static() []chain {
+	mark := fmt.Sprintf("%#x", s.mark)
+	masked := mark + "/" + mark
+	outside := []string{"-j MARK --or-mark " + mark}
+	if !s.all {
+		var pods []string
+		for _, match := range s.local {
+			pods = append(pods, match+" -j RETURN")
+		}
+		if outside = append(pods, outside...); len(pods) == 0 {
+			outside = nil
+		}
+	}
+	forward := []string{
+		comment("sluice: masqueraded") + "-m mark --mark " + masked + " -j ACCEPT",
+		comment("sluice: the rest of a flow") + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+	}
+	if !s.liberal {
+		forward = slices.Insert(forward, 0, comment("sluice: belongs to no flow")+"-m conntrack --ctstate INVALID -j DROP")
+	}
+	return []chain{
+		{"nat", chainServices, []string{
+			"-j " + chainAddresses,
+			"! -d " + s.loopback() + " -m addrtype --dst-type LOCAL -j " + chainNodePorts,
+		}},
+		{"nat", chainMark, []string{"-j MARK --or-mark " + mark}},
+		{"nat", chainOutside, outside},
+		{"nat", chainPost, []string{
+			"-m conntrack --ctstate DNAT -j " + chainHairpin,
+			"-m mark ! --mark " + masked + " -j RETURN",
+			// What is marked once, and leaves the node again in a tunnel, is not ours then.
+			"-j MARK --xor-mark " + mark,
+			comment("sluice: answers must come back here") + "-j " + s.masquerade(),
+		}},
+		{"filter", chainUnserved, []string{
+			"-j " + chainNoAddress,
+			"-m addrtype --dst-type LOCAL -j " + chainNoNode,
+		}},
+		{"filter", chainForward, forward},
+	}
+}
+
+// hairpin returns the chain that masquerades who asks a Service and gets to himself: he
+// would not take an answer from himself for that of the Service. Without the match bpf
+// those are listed who can: the backends of this node.
+func (s shape) hairpin(units map[lb.ID]*unit) chain {
+	masquerade := comment("sluice: asks itself") + "-j " + s.masquerade()
+	if s.bpf {
+		return chain{"nat", chainHairpin, []string{"-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " " + masquerade}}
+	}
+	var ips []netip.Addr
+	for _, u := range units {
+		for _, b := range u.service.Backends {
+			if b.Local {
+				ips = append(ips, b.Addr.Addr())
+			}
+		}
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	c := chain{"nat", chainHairpin, nil}
+	for _, ip := range slices.Compact(ips) {
+		p := netip.PrefixFrom(ip, ip.BitLen())
+		c.rules = append(c.rules, fmt.Sprintf("-s %s -d %s %s", p, p, masquerade))
+	}
+	return c
+}
+
+// masquerade is the target that makes this node the source.
+func (s shape) masquerade() string {
+	if s.randomFully {
+		return "MASQUERADE --random-fully"
+	}
+	return "MASQUERADE"
+}
+
+// family returns the prefixes of this family.
+func (s shape) family(list []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range list {
+		if p.IsValid() && p.Addr().Is6() == s.ipv6 {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+func (s shape) loopback() string {
+	if s.ipv6 {
+		return "::1/128"
+	}
+	return "127.0.0.0/8"
+}
+
+// reject refuses a packet in the way that its protocol's clients understand at once.
+func (s shape) reject(p lb.Protocol) string {
+	switch {
+	case p == lb.TCP:
+		return "REJECT --reject-with tcp-reset"
+	case s.ipv6:
+		return "REJECT --reject-with icmp6-port-unreachable"
+	}
+	return "REJECT --reject-with icmp-port-unreachable"
+}
+
+// to matches packets that ask for a frontend; of a node port, in a chain that only
+// packets to this node reach.
+func to(f lb.Frontend) string {
+	proto := protocol(f.Protocol)
+	m := fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, f.Addr.Port())
+	if addr := f.Addr.Addr(); !addr.IsUnspecified() {
+		m = fmt.Sprintf("-d %s/%d %s", addr, addr.BitLen(), m)
+	}
+	return m
+}
+
+// seconds rounds nanoseconds up.
+func seconds(ns int64) int64 { return (ns + 1e9 - 1) / 1e9 }
+
+// pods returns matches for the traffic of pods.
+func (e *Engine) pods(node lb.Node) []string {
+	var out []string
+	if e.LocalBridge != "" {
+		// What a pod sends comes from a port of the bridge.
+		out = append(out, "-i "+e.LocalBridge)
+	}
+	if e.LocalInterfaces != "" {
+		out = append(out, "-i "+strings.TrimSuffix(e.LocalInterfaces, "+")+"+")
+	}
+	cidrs := e.LocalCIDRs
+	if len(cidrs) == 0 && len(out) == 0 {
+		cidrs = node.PodCIDRs
+	}
+	for _, p := range (shape{ipv6: e.IPv6}).family(cidrs) {
+		out = append(out, "-s "+p.String())
+	}
+	return out
+}
+
+// trial returns the input of iptables-restore that writes one of each kind of rule, in
+// chains of their own that nothing leads to, and the one that removes them.
+func (s shape) trial() (text, remove []byte) {
+	addr, other := netip.MustParseAddr("192.0.2.1"), "-i lo" // documentation addresses (RFC 5737, RFC 3849)
+	if s.ipv6 {
+		addr = netip.MustParseAddr("2001:db8::1")
+	}
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
+	if len(s.local) == 0 {
+		s.local = []string{other}
+	}
+	u := s.render(lb.Service{
+		ID:              lb.ID{Name: "trial", Protocol: lb.TCP, IPv6: s.ipv6},
+		Addresses:       []lb.Address{{Addr: at(1)}, {Addr: at(2), Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.PrefixFrom(addr, 8)}}},
+		Backends:        []lb.Backend{{Addr: at(3), Ready: true, Local: true}, {Addr: at(4), Ready: true}},
+		AffinityTimeout: 1e9,
+	})
+	var make, gone strings.Builder
+	for _, table := range tables {
+		// Chains are numbered, and so are those that rules lead to.
+		names := []string{}
+		trial := func(name string) string {
+			i := slices.Index(names, name)
+			if i < 0 {
+				i = len(names)
+				names = append(names, name)
+			}
+			return fmt.Sprint(prefixProbe, i)
+		}
+		var rules []string
+		add := func(name, rule string) {
+			w := strings.Split(rule, " ")
+			for i := range w {
+				if strings.HasPrefix(w[i], "SLUICE-") && w[i-1] == "-j" {
+					w[i] = trial(w[i])
+				}
+			}
+			rules = append(rules, "-A "+trial(name)+" "+strings.Join(w, " "))
+		}
+		for _, c := range slices.Concat(s.static(), []chain{s.hairpin(map[lb.ID]*unit{u.service.ID: u})}, u.chains) {
+			for _, r := range c.rules {
+				if c.table == table.name {
+					add(c.name, r)
+				}
+			}
+		}
+		for _, e := range u.entries {
+			if e.bucket.table == table.name {
+				add(e.bucket.name, e.rule)
+				add(e.bucket.from, e.bucket.match+" -j "+e.bucket.name)
+			}
+		}
+		if table.name == "filter" {
+			add(chainNoAddress, "-p tcp -j "+s.reject(lb.TCP))
+			add(chainNoAddress, "-p udp -j "+s.reject(lb.UDP))
+		}
+		for _, b := range []*strings.Builder{&make, &gone} {
+			fmt.Fprintf(b, "*%s\n", table.name)
+			for i := range names {
+				fmt.Fprintf(b, ":%s%d - [0:0]\n", prefixProbe, i)
+			}
+		}
+		for _, r := range rules {
+			fmt.Fprintln(&make, r)
+		}
+		for i := range names {
+			fmt.Fprintf(&gone, "-X %s%d\n", prefixProbe, i)
+		}
+		make.WriteString("COMMIT\n")
+		gone.WriteString("COMMIT\n")
+	}
+	return []byte(make.String()), []byte(gone.String())
+}

@@ -1,0 +1,354 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// dump is what iptables-save would print of a content, as far as it matters.
+func dump(c *content) string {
+	var b strings.Builder
+	b.Write(script(c.difference(nil)))
+	for _, j := range jumps {
+		fmt.Fprintf(&b, "*%s\n:%s ACCEPT [0:0]\n-A %s %s\nCOMMIT\n", j.table, j.from, j.from, j.spec())
+	}
+	return b.String()
+}
+
+func parse(t *testing.T, c *content) *trace.Rules {
+	t.Helper()
+	text := dump(c)
+	// Several declarations of one chain are one.
+	seen := make(map[string]bool)
+	var lines []string
+	table := ""
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "*") {
+			table = line
+		}
+		if strings.HasPrefix(line, ":") {
+			if key := table + line; seen[key] {
+				continue
+			} else {
+				seen[key] = true
+			}
+		}
+		lines = append(lines, line)
+	}
+	r, err := trace.Parse(strings.Join(lines, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// world is the node of the tests of rendering, in one family.
+type world struct{ ipv6 bool }
+
+func (w world) shape() shape {
+	return shape{ipv6: w.ipv6, mark: 0x4000, randomFully: true, bpf: true, local: []string{"-s " + podNet(w.ipv6).String()}}
+}
+
+func (w world) node() trace.Node { return trace.Node{Addresses: []netip.Addr{ip(w.ipv6, "node", 10)}} }
+
+// clients are those who ask: from elsewhere, from a pod of this node, and the node.
+func (w world) clients() map[string]trace.Packet {
+	return map[string]trace.Packet{
+		"outside": {In: "eth0", Src: at(ip(w.ipv6, "node", 99), 40000)},
+		"pod":     {In: "cni0", Src: at(ip(w.ipv6, "pod", 77), 40000)},
+		"node":    {Src: at(ip(w.ipv6, "node", 10), 40000)},
+	}
+}
+
+// TestSemantics compares where every kind of client gets by the rules with what lb
+// says: who gets which backends, who is refused, who is dropped, and whose address is
+// kept, as kube-proxy keeps it.
+func TestSemantics(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		w := world{ipv6}
+		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+			for _, local := range []bool{false, true} {
+				for name, backends := range backendSets(ipv6) {
+					for _, affinity := range []int64{0, 3e9} {
+						s := w.service(protocol, local, backends)
+						s.AffinityTimeout = affinity
+						t.Run(fmt.Sprintf("%v %v local=%v %s %d", ipv6, protocol, local, name, affinity), func(t *testing.T) { w.check(t, s) })
+					}
+				}
+			}
+		}
+	}
+}
+
+func backendSets(ipv6 bool) map[string][]lb.Backend {
+	one := func(n int, local, ready bool) lb.Backend {
+		return lb.Backend{Addr: at(ip(ipv6, "pod", n), 8080), Local: local, Ready: ready, Serving: true, Terminating: !ready}
+	}
+	return map[string][]lb.Backend{
+		"none":        nil,
+		"here":        {one(1, true, true)},
+		"there":       {one(256, false, true)},
+		"many":        {one(1, true, true), one(2, true, true), one(256, false, true), one(257, false, true), one(258, false, true)},
+		"terminating": {one(1, true, false), one(256, false, false)},
+		"mixed":       {one(1, true, false), one(256, false, true)},
+	}
+}
+
+// service has an address of each kind; the second load-balancer IP is for few.
+func (w world) service(protocol lb.Protocol, local bool, backends []lb.Backend) lb.Service {
+	s := plain(w.ipv6, 1)
+	s.Protocol, s.Backends = protocol, backends
+	sources := []netip.Prefix{netip.PrefixFrom(ip(w.ipv6, "node", 99), ip(w.ipv6, "node", 99).BitLen())}
+	s.Addresses = []lb.Address{
+		{Addr: at(ip(w.ipv6, "cluster", 1), 80), Local: local},
+		{Addr: anywhere(w.ipv6, 30080), Kind: lb.NodePort, Local: local},
+		{Addr: at(ip(w.ipv6, "external", 1), 80), Kind: lb.ExternalIP, Local: local},
+		{Addr: at(ip(w.ipv6, "lb", 1), 80), Kind: lb.LoadBalancerIP, Local: local},
+		{Addr: at(ip(w.ipv6, "lb", 2), 80), Kind: lb.LoadBalancerIP, Local: local, Sources: sources},
+	}
+	return s
+}
+
+func (w world) check(t *testing.T, s lb.Service) {
+	rules := parse(t, (*content)(nil).next(w.shape(), []lb.Service{s}))
+	for who, p := range w.clients() {
+		for _, a := range s.Addresses {
+			p.Protocol, p.Dst = protocol(s.Protocol), a.Addr
+			if a.Addr.Addr().IsUnspecified() {
+				p.Dst = at(ip(w.ipv6, "node", 10), a.Addr.Port())
+			}
+			inside, outside := s.Verdicts(a)
+			verdict, set := inside, s.Eligible()
+			if who == "outside" {
+				verdict = outside
+			}
+			if a.Local && (a.Kind == lb.ClusterIP || who == "outside") {
+				set = s.EligibleLocal()
+			}
+			if len(a.Sources) > 0 && !a.Sources[0].Contains(p.Src.Addr()) && inside != lb.Refuse {
+				verdict = lb.Drop
+			}
+			outcomes := rules.Trace(w.node(), p)
+			what := fmt.Sprintf("%s asks %s %s", who, a.Kind, a.Addr)
+			switch verdict {
+			case lb.Serve:
+				masqueraded := a.Kind != lb.ClusterIP && (!a.Local || who == "node") || a.Kind == lb.ClusterIP && who != "pod"
+				expect(t, what, outcomes, set, masqueraded)
+			case lb.Refuse:
+				if len(outcomes) != 1 || outcomes[0].Fate != trace.Reject {
+					t.Errorf("%s: %v, want refused", what, outcomes)
+				}
+			default:
+				if len(outcomes) != 1 || outcomes[0].Fate != trace.Drop {
+					t.Errorf("%s: %v, want dropped", what, outcomes)
+				}
+			}
+		}
+	}
+}
+
+// expect wants each backend of a set to be as likely as any other.
+func expect(t *testing.T, what string, outcomes []trace.Outcome, set []lb.Backend, masqueraded bool) {
+	t.Helper()
+	chance := make(map[netip.AddrPort]float64)
+	for _, o := range outcomes {
+		if len(o.Notes) > 0 || o.Fate != trace.Forward || o.Masqueraded != masqueraded {
+			t.Errorf("%s: %v, masqueraded %v, notes %q; want it forwarded, masqueraded %v\n%s", what, o, o.Masqueraded, o.Notes, masqueraded, strings.Join(o.Steps, "\n"))
+		}
+		chance[o.Dst] += o.Probability
+	}
+	if len(chance) != len(set) {
+		t.Errorf("%s: gets %v, want %d backends", what, chance, len(set))
+	}
+	for _, b := range set {
+		if math.Abs(chance[b.Addr]-1/float64(len(set))) > 1e-6 {
+			t.Errorf("%s: gets %s with probability %v, want 1/%d", what, b.Addr, chance[b.Addr], len(set))
+		}
+	}
+}
+
+// TestAffinity: who is remembered goes where he was.
+func TestAffinity(t *testing.T) {
+	w := world{}
+	s := w.service(lb.TCP, false, backendSets(false)["many"])
+	s.AffinityTimeout = 10800e9
+	c := (*content)(nil).next(w.shape(), []lb.Service{s})
+	if !strings.Contains(dump(c), "--update --seconds 10800 --reap") {
+		t.Errorf("no timeout in:\n%s", dump(c))
+	}
+	want := s.Backends[3]
+	node := w.node()
+	node.Recent = func(list string, client netip.Addr) bool {
+		return list == "SLUICE-"+suffix(s.ID, want.Addr.String())
+	}
+	p := w.clients()["outside"]
+	p.Protocol, p.Dst = "tcp", s.Addresses[2].Addr
+	expect(t, "a client with affinity", parse(t, c).Trace(node, p), []lb.Backend{want}, true)
+
+}
+
+// TestHairpin: who asks a Service and gets to himself is masqueraded, and only then.
+func TestHairpin(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		for _, bpf := range []bool{false, true} {
+			w := world{ipv6}
+			s := w.service(lb.TCP, true, backendSets(ipv6)["many"])
+			shape := w.shape()
+			shape.bpf = bpf
+			rules := parse(t, (*content)(nil).next(shape, []lb.Service{s}))
+			self := s.Backends[0].Addr
+			for _, a := range []lb.Address{s.Addresses[0], s.Addresses[2]} {
+				p := trace.Packet{In: "cni0", Protocol: "tcp", Src: at(self.Addr(), 40000), Dst: a.Addr}
+				found := false
+				for _, o := range rules.Trace(w.node(), p) {
+					found = found || o.Dst == self
+					if o.Masqueraded != (o.Dst == self) {
+						t.Errorf("bpf %v: %s that asks %s: %v, masqueraded %v", bpf, p.Src, a.Addr, o, o.Masqueraded)
+					}
+				}
+				if !found {
+					t.Errorf("%s that asks %s does not get to itself", p.Src, a.Addr)
+				}
+			}
+		}
+	}
+}
+
+// TestMasquerade: the modes of telling local traffic, and masquerading all.
+func TestMasquerade(t *testing.T) {
+	w := world{}
+	s := w.service(lb.TCP, false, backendSets(false)["here"])
+	for _, test := range []struct {
+		name   string
+		engine *Engine
+		node   lb.Node
+		want   map[string]bool // who is masqueraded on the way to a cluster IP
+	}{
+		{"not known", &Engine{}, lb.Node{}, map[string]bool{}},
+		{"node's pods", &Engine{}, lb.Node{PodCIDRs: []netip.Prefix{podNet(true), podNet(false)}}, map[string]bool{"outside": true, "node": true}},
+		{"cluster", &Engine{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true}},
+		{"bridge", &Engine{LocalBridge: "cni0"}, lb.Node{}, map[string]bool{"outside": true, "node": true}},
+		{"interfaces", &Engine{LocalInterfaces: "eth"}, lb.Node{}, map[string]bool{"pod": true, "node": true}},
+		{"all", &Engine{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true, "outside": true, "node": true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			shape := shape{mark: test.engine.mark(), all: test.engine.MasqueradeAll, local: test.engine.pods(test.node)}
+			rules := parse(t, (*content)(nil).next(shape, []lb.Service{s}))
+			for who, p := range w.clients() {
+				p.Protocol, p.Dst = "tcp", s.Addresses[0].Addr
+				expect(t, who, rules.Trace(w.node(), p), s.Backends, test.want[who])
+			}
+		})
+	}
+	bit := Engine{MasqueradeMark: 1 << 3}
+	if text := dump((*content)(nil).next(shape{mark: bit.mark()}, []lb.Service{s})); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
+		t.Errorf("mark 8 is not in:\n%s", text)
+	}
+}
+
+// TestLoopback: what comes by loopback is not forwarded, nor dropped for policy Local.
+func TestLoopback(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		w := world{ipv6}
+		lo := netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[ipv6])
+		p := trace.Packet{Protocol: "tcp", Src: at(lo, 40000), Dst: at(lo, 30080)}
+		for name, want := range map[string]trace.Fate{"here": trace.Here, "there": trace.Here, "none": trace.Reject} {
+			s := w.service(lb.TCP, true, backendSets(ipv6)[name])
+			out := parse(t, (*content)(nil).next(w.shape(), []lb.Service{s})).Trace(w.node(), p)
+			if len(out) != 1 || out[0].Fate != want || want == trace.Here && out[0].Dst != p.Dst {
+				t.Errorf("endpoints %s: %v, want %s", name, out, want)
+			}
+			shape := w.shape()
+			shape.noLocalhost = true
+			out = parse(t, (*content)(nil).next(shape, []lb.Service{s})).Trace(w.node(), p)
+			if len(out) != 1 || out[0].Fate != trace.Reject {
+				t.Errorf("endpoints %s, not on loopback: %v, want %s", name, out, trace.Reject)
+			}
+		}
+	}
+}
+
+// TestInvalid: a packet that belongs to no flow is dropped, unless that is not wanted.
+func TestInvalid(t *testing.T) {
+	for _, liberal := range []bool{false, true} {
+		text := dump((*content)(nil).next(shape{mark: 1, liberal: liberal}, nil))
+		if got := strings.Contains(text, "--ctstate INVALID -j DROP"); got == liberal {
+			t.Errorf("liberal %v: drops what is invalid: %v", liberal, got)
+		}
+	}
+}
+
+// TestOneChange: the change of one Service among 5,000 writes the rules of that Service
+// and of no other.
+func TestOneChange(t *testing.T) {
+	const n = 5000
+	services := make([]lb.Service, n)
+	for i := range services {
+		services[i] = plain(false, i+1, 2*i+1, 2*i+2)
+		if i%5 == 0 {
+			services[i].Addresses = append(services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i%2768)), Kind: lb.NodePort})
+		}
+	}
+	w := world{}
+	last := (*content)(nil).next(w.shape(), services)
+	change := func(name string, do func(s *lb.Service) bool) {
+		t.Run(name, func(t *testing.T) {
+			next := slices.Clone(services)
+			s := next[2500]
+			s.Addresses, s.Backends = slices.Clone(s.Addresses), slices.Clone(s.Backends)
+			if do(&s) {
+				next[2500] = s
+			} else {
+				next = slices.Delete(next, 2500, 2501)
+			}
+			now := last.next(w.shape(), next)
+			text := string(script(now.difference(last)))
+			mine := []string{suffix(services[2500].ID, ""), "default/s2501"}
+			for _, b := range slices.Concat(s.Backends, services[2500].Backends) {
+				mine = append(mine, suffix(s.ID, b.Addr.String()))
+			}
+			lines := strings.Split(strings.TrimSpace(text), "\n")
+			for _, line := range lines {
+				isMine := func(m string) bool { return strings.Contains(line, m) }
+				if !strings.HasPrefix(line, "*") && line != "COMMIT" && !slices.ContainsFunc(mine, isMine) && !bucketLine(line) {
+					t.Errorf("writes %q", line)
+				}
+			}
+			if len(lines) < 4 || len(lines) > 40 {
+				t.Errorf("%d lines:\n%s", len(lines), text)
+			}
+			if text := script(last.next(w.shape(), services).difference(last)); len(text) != 0 {
+				t.Errorf("nothing has changed, and it writes:\n%s", text)
+			}
+		})
+	}
+	change("endpoint gone", func(s *lb.Service) bool { s.Backends = s.Backends[:1]; return true })
+	change("endpoint come", func(s *lb.Service) bool {
+		s.Backends = append(s.Backends, plain(false, 1, 60000).Backends...)
+		return true
+	})
+	change("no endpoints", func(s *lb.Service) bool { s.Backends = nil; return true })
+	change("affinity", func(s *lb.Service) bool { s.AffinityTimeout = 1e9; return true })
+	change("address", func(s *lb.Service) bool { s.Addresses[0].Addr = at(ip(false, "cluster", 60000), 80); return true })
+	change("gone", func(s *lb.Service) bool { return false })
+}
+
+// bucketLine reports whether a line makes or removes a bucket, which holds what this
+// change alone puts there.
+func bucketLine(line string) bool {
+	for _, prefix := range []string{chainNoAddress, chainNoNode} {
+		for _, op := range []string{":", "-X ", "-A " + prefix + " ", "-D " + prefix + " "} {
+			if strings.HasPrefix(line, op+prefix+"-") || strings.HasPrefix(line, op) && strings.Contains(line, "-j "+prefix+"-") {
+				return true
+			}
+		}
+	}
+	return false
+}

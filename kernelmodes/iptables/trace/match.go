@@ -1,0 +1,122 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// matches returns how likely it is that a packet matches a rule.
+func (w *walk) matches(r *rule) float64 {
+	chance := 1.0
+	for i := range r.conditions {
+		o := &r.conditions[i]
+		is, known := w.condition(r, o)
+		if o.name == "--probability" {
+			if p, err := strconv.ParseFloat(o.value(), 64); err == nil {
+				chance *= min(max(p, 0), 1)
+			}
+			continue
+		}
+		if !known {
+			w.note("unknown match " + strings.TrimSpace(o.match+" "+o.name))
+			return 0
+		}
+		if is == o.not {
+			return 0
+		}
+	}
+	return chance
+}
+
+// condition reports whether one option of a rule holds, and whether that is known.
+func (w *walk) condition(r *rule, o *option) (is, known bool) {
+	switch o.name {
+	case "-p":
+		return o.value() == w.Protocol || o.value() == "all", true
+	case "-s":
+		return inNet(w.Src.Addr(), o.value()), true
+	case "-d":
+		return inNet(w.Dst.Addr(), o.value()), true
+	case "-i":
+		return w.hook != "OUTPUT" && w.hook != "POSTROUTING" && named(w.In, o.value()), true
+	case "-o":
+		return false, w.hook == "PREROUTING" || w.hook == "INPUT" // which way it will leave is not known
+	case "--dport", "--dports":
+		return inPorts(w.Dst.Port(), o.value()), true
+	case "--sport", "--sports":
+		return inPorts(w.Src.Port(), o.value()), true
+	case "--src-type":
+		return w.addressType(w.Src.Addr(), o)
+	case "--dst-type":
+		return w.addressType(w.Dst.Addr(), o)
+	case "--ctstate":
+		return w.state(o.value()), true
+	case "--mark":
+		value, mask := parseMark(o.value())
+		return w.Mark&mask == value, o.match == "mark"
+	case "--match-set":
+		if w.node.InSet == nil || len(o.values) < 2 {
+			return false, false
+		}
+		return w.node.InSet(o.values[0], o.values[1], w.Packet), true
+	case "--rcheck", "--update":
+		return w.node.Recent != nil && w.node.Recent(listOf(r), w.Src.Addr()), true
+	case "--bytecode":
+		return w.Src.Addr() == w.Dst.Addr(), o.value() == SameAddress(w.Dst.Addr().Is6())
+	case "--physdev-is-in", "--physdev-is-bridged", "--physdev-is-out":
+		return false, true // what a bridge forwards is not walked
+	case "--comment", "--set", "--name", "--seconds", "--reap", "--mask", "--rsource", "--mode", "--probability":
+		return !o.not, true // they say how, or say nothing
+	}
+	return false, false
+}
+
+// named reports whether an interface has the name, of which only the beginning is given
+// if it ends with "+".
+func named(name, text string) bool {
+	if first, ok := strings.CutSuffix(text, "+"); ok {
+		return strings.HasPrefix(name, first)
+	}
+	return name == text
+}
+
+func (w *walk) addressType(a netip.Addr, o *option) (is, known bool) {
+	return w.isLocal(a), o.value() == "LOCAL"
+}
+
+// state reports whether the first packet of a flow has one of the states.
+func (w *walk) state(list string) bool {
+	states := strings.Split(list, ",")
+	return slices.Contains(states, "NEW") || w.dnat && slices.Contains(states, "DNAT")
+}
+
+// listOf returns the name of the list that the match recent of a rule is about.
+func listOf(r *rule) string {
+	for _, o := range r.conditions {
+		if o.name == "--name" {
+			return o.value()
+		}
+	}
+	return "DEFAULT"
+}
+
+// SameAddress returns the program for the match bpf that is true of packets whose source
+// and destination are the same address; it is the only one that is understood here. It
+// reads the addresses where the header of IP has them (RFC 791, RFC 8200), word by word.
+func SameAddress(ipv6 bool) string {
+	src, dst, words := 12, 16, 1
+	if ipv6 {
+		src, dst, words = 8, 24, 4
+	}
+	const load, toX, ifEqual, end = 0x20, 0x07, 0x1d, 0x06 // linux/bpf_common.h
+	n := 4*words + 2
+	b := strconv.Itoa(n)
+	for i := range words {
+		unequal := n - 1 - 4*(i+1) // instructions to the last one
+		b += fmt.Sprintf(",%d 0 0 %d,%d 0 0 0,%d 0 0 %d,%d 0 %d 0", load, src+4*i, toX, load, dst+4*i, ifEqual, unequal)
+	}
+	return b + fmt.Sprintf(",%d 0 0 65535,%d 0 0 0", end, end)
+}

@@ -1,0 +1,132 @@
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestVerify: what others do to our rules is noticed and mended; what they do elsewhere
+// is not touched.
+func TestVerify(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		c := v.command()
+		e := v.engine()
+		services := []lb.Service{plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2)}
+		node := lb.Node{}
+		syncOn(t, h, e, node, services...)
+		svc := prefixCluster + suffix(services[0].ID, "")
+		for _, damage := range []string{
+			c + " -t nat -F", c + " -F", c + " -t nat -F PREROUTING", c + " -t nat -F " + svc, c + " -t nat -D " + svc + " 1",
+			c + " -t nat -R " + svc + " 1 -j RETURN", c + " -t nat -A " + svc + " -j RETURN",
+			c + " -t nat -I OUTPUT -p tcp -j ACCEPT", c + " -D FORWARD 2",
+			c + " -t nat -A POSTROUTING -j SLUICE-POSTROUTING",
+			c + " -t nat -N SLUICE-SVC-MINE; " + c + " -t nat -A SLUICE-SVC-MINE -j ACCEPT",
+			c + " -t nat -N MINE; " + c + " -t nat -A MINE -j " + svc,
+		} {
+			if !verifyOn(t, h, e) {
+				t.Fatalf("not verified before %s", damage)
+			}
+			shell(t, h, damage)
+			if verifyOn(t, h, e) {
+				t.Errorf("not noticed: %s", damage)
+			}
+			syncOn(t, h, e, node, services...)
+			compare(t, save(t, h, v), e, node, services)
+			if t.Failed() {
+				t.Fatalf("after %s", damage)
+			}
+		}
+		mine := c + " -t nat -A PREROUTING -p tcp --dport 7 -j ACCEPT; " + c + " -I FORWARD -p tcp --dport 7 -j ACCEPT; " + c + " -N OTHER; " + c + " -A OTHER -j DROP"
+		shell(t, h, mine)
+		if !verifyOn(t, h, e) {
+			t.Error("rules of others that are not in our way count as damage")
+		}
+		syncOn(t, h, e, node, services[0])
+		if now := save(t, h, v); !strings.Contains(now, "-A OTHER -j DROP") || !strings.Contains(now, "--dport 7") {
+			t.Errorf("rules of others are gone:\n%s", now)
+		}
+	})
+}
+
+// TestRestart: another process takes over what it finds, and removes what it does not
+// want.
+func TestRestart(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		one, two := plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)
+		syncOn(t, h, v.engine(), lb.Node{}, one, two)
+		e := v.engine()
+		syncOn(t, h, e, lb.Node{}, two)
+		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})
+		if !verifyOn(t, h, e) {
+			t.Error("not verified")
+		}
+	})
+}
+
+// TestCleanup: nothing is left but what others have.
+func TestCleanup(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		c := v.command()
+		shell(t, h, c+" -t nat -N KUBE-SERVICES; "+c+" -N SLUICE-REFUSE")
+		before := save(t, h, v)
+		e := v.engine()
+		syncOn(t, h, e, lb.Node{}, plain(v.ipv6, 1, 1, 2))
+		for range 2 {
+			if err := h.Do(func() error { return Cleanup(t.Context()) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := save(t, h, v)
+		if strip(after) != strip(before) {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	})
+}
+
+// strip removes the comments of iptables-save, which have the time, and the counters.
+func strip(save string) string {
+	var out []string
+	for line := range strings.Lines(save) {
+		if !strings.HasPrefix(line, "#") {
+			line, _, _ = strings.Cut(line, " [")
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// TestFailure: after an error the next Sync writes the whole.
+func TestFailure(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		// A program that fails when it is told to, in place of iptables-restore.
+		dir := t.TempDir()
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			text := fmt.Sprintf("#!/bin/sh\n[ ! -e %s/fail ] || { echo 'line 3 failed' >&2; exit 1; }\nexec %s%s \"$@\"\n", dir, v.command(), suffix)
+			if err := os.WriteFile(filepath.Join(dir, "ipt"+suffix), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := v.engine()
+		e.Command = filepath.Join(dir, "ipt")
+		one, two := plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)
+		syncOn(t, h, e, lb.Node{}, one)
+		if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := h.Do(func() error { return e.Sync(t.Context(), []lb.Service{two}, lb.Node{}) })
+		if err == nil || !strings.Contains(err.Error(), "line 3 failed") {
+			t.Errorf("Sync = %v, want what iptables said", err)
+		}
+		if err := os.Remove(filepath.Join(dir, "fail")); err != nil {
+			t.Fatal(err)
+		}
+		syncOn(t, h, e, lb.Node{}, two)
+		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})
+	})
+}

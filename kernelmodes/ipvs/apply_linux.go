@@ -1,0 +1,203 @@
+package ipvs
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// change is what has become of backends that datagrams may still be sent to.
+type change struct {
+	key  key
+	gone netip.AddrPort // invalid: the virtual server is new
+}
+
+// serve makes the virtual servers that are wanted, and gives them the backends that
+// are wanted. have is changed as the kernel is.
+func (t table) serve(want map[key]server, have map[key]*held) ([]change, error) {
+	var changes []change
+	var errs []error
+	for k, s := range want {
+		h := have[k]
+		if h == nil || !h.same(s) {
+			if err := t.put(k, s, h); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		if h == nil {
+			h = &held{weights: make(map[netip.AddrPort]int, len(s.backends))}
+			have[k] = h
+			changes = append(changes, change{key: k})
+		}
+		h.scheduler, h.flags, h.timeout, h.udp = s.scheduler, s.flags, s.timeout, s.udp
+		for _, a := range s.backends {
+			weight, isThere := h.weights[a]
+			if weight == 1 {
+				continue
+			}
+			if err := t.weigh(k, a, 1, isThere); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			h.weights[a] = 1
+		}
+	}
+	return changes, errors.Join(errs...)
+}
+
+// retire has backends and virtual servers that are not wanted end: at once where they
+// have no connections, and otherwise as soon as they have none, which a later call
+// sees. have is changed as the kernel is. Virtual servers for which keep is true stay,
+// and get no more connections.
+func (t table) retire(want map[key]server, have map[key]*held, keep func(key) bool) ([]change, error) {
+	var changes []change
+	var errs []error
+	for k, h := range have {
+		s, wanted := want[k]
+		var gone []netip.AddrPort
+		for a := range h.weights {
+			_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
+			if !found && (wanted || a != k.addr) {
+				gone = append(gone, a)
+			}
+		}
+		if h.udp && !wanted && !keep(k) {
+			// At once: without its backends it would refuse.
+			if err := t.remove(k); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			delete(have, k)
+			for _, a := range gone {
+				changes = append(changes, change{k, a})
+			}
+			continue
+		}
+		if len(gone) > 0 {
+			removed, err := t.quiesce(k, h, gone)
+			errs = append(errs, err)
+			for _, a := range removed {
+				changes = append(changes, change{k, a})
+			}
+		}
+		if wanted || keep(k) {
+			continue
+		}
+		var err error
+		if len(gone) == 0 || len(h.weights) == 0 || len(h.weights) == 1 && h.weights[k.addr] != 0 {
+			if err = t.remove(k); err == nil {
+				delete(have, k)
+			}
+		} else {
+			err = t.stepAside(k, h)
+		}
+		errs = append(errs, err)
+	}
+	return changes, errors.Join(errs...)
+}
+
+// stepAside has new connections to a virtual server that drains come to this node
+// itself, as without it: its address as its own backend is what the kernel lets pass
+// untouched (LOCALNODE). Else they would be refused while somebody else on this node,
+// at a node port, would take them.
+func (t table) stepAside(k key, h *held) error {
+	if k.mark != 0 || h.weights[k.addr] == 1 {
+		return nil
+	}
+	_, isThere := h.weights[k.addr]
+	err := t.weigh(k, k.addr, 1, isThere)
+	if err == nil {
+		h.weights[k.addr] = 1
+	}
+	return err
+}
+
+// quiesce removes those of some backends of a virtual server that have no connections,
+// and returns them. The others get weight 0. UDP has no end of a connection to wait
+// for: all are removed.
+func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.AddrPort, err error) {
+	var errs []error
+	if !h.udp {
+		// First no new ones, then see whether there are any.
+		for _, a := range gone {
+			if h.weights[a] != 0 {
+				if err := t.weigh(k, a, 0, true); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				h.weights[a] = 0
+			}
+		}
+	}
+	now := map[netip.AddrPort]real{}
+	if !h.udp {
+		if now, err = t.backends(k); err != nil {
+			return nil, errors.Join(append(errs, err)...)
+		}
+	}
+	for _, a := range gone {
+		if now[a].busy {
+			continue
+		}
+		if err := t.leave(k, a); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(h.weights, a)
+		removed = append(removed, a)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// ourKeys returns the virtual servers that sets name.
+func ourKeys(s sets) map[key]bool {
+	out := make(map[key]bool, len(s[setServers])+len(s[setNumbers]))
+	for _, m := range s[setServers] {
+		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {
+			out[key{protocol: lb.Protocol(p), addr: netip.AddrPortFrom(m.Addr, m.Port)}] = true
+		}
+	}
+	for _, m := range s[setNumbers] {
+		out[key{mark: uint32(m.Port) << numberShift}] = true
+	}
+	return out
+}
+
+// with returns what is to be in sets, and the addresses of our interface, as long as
+// there are the virtual servers have besides those that are wanted: sets name them all,
+// and addresses that are on our interface stay there while one drains.
+func (w *state) with(have map[key]*held, onOurs map[netip.Addr]bool) (sets, []netip.Addr) {
+	all := maps.Clone(w.sets)
+	all[setServers], all[setNumbers] = nil, nil
+	name := func(k key) {
+		if k.mark != 0 {
+			all.add(setNumbers, netfilterMember{Port: uint16(k.mark >> numberShift)})
+			return
+		}
+		all.add(setServers, memberOf(lb.Frontend{Protocol: k.protocol, Addr: k.addr}))
+	}
+	for k := range w.servers {
+		name(k)
+	}
+	addresses := w.addresses
+	for k := range have {
+		if _, wanted := w.servers[k]; wanted {
+			continue
+		}
+		name(k)
+		ip := k.addr.Addr()
+		if at, found := slices.BinarySearchFunc(addresses, ip, netip.Addr.Compare); onOurs[ip] && !found {
+			addresses = slices.Insert(slices.Clip(addresses), at, ip)
+			all[setAddresses] = slices.Clip(all[setAddresses])
+			all.addNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()))
+		}
+	}
+	for _, n := range []string{setServers, setNumbers, setAddresses} {
+		slices.SortFunc(all[n], netfilterMember.Compare)
+	}
+	return all, addresses
+}

@@ -1,0 +1,162 @@
+package ipvs
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Engine forwards Services by ipvs in one address family; a dual-stack node uses two
+// of them with the same Services. The zero value is usable: IPv4, by the iptables in
+// PATH, round robin. Its methods are called by one goroutine, and work in the network
+// namespace of the calling thread. Set the fields before the first call. There is
+// nothing to close.
+type Engine struct {
+	// IPv6 chooses the address family.
+	IPv6 bool
+
+	// Command is the iptables program, a name in PATH or a path; "-restore" and
+	// "-save" are appended for those that write and read. Empty means iptables, or
+	// ip6tables for IPv6.
+	Command string
+
+	// Scheduler is for Services that wish for none (--ipvs-scheduler), spelled as
+	// lb.Service.Scheduler is. Empty means rr.
+	Scheduler string
+
+	// MasqueradeMark is the bit of packet marks that says that a connection's source
+	// is to become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14. It
+	// is to be one of the lower 16: the upper ones number Services.
+	MasqueradeMark uint32
+
+	// MasqueradeAll has every connection to a cluster IP masqueraded
+	// (--masquerade-all).
+	MasqueradeAll bool
+
+	// LocalCIDRs, LocalBridge and LocalInterfaces say which traffic is that of pods,
+	// which is not masqueraded on its way to a cluster IP: by its source, by the bridge
+	// it comes from, or by how the name of its interface begins
+	// (--detect-local-mode). What comes by that bridge or those interfaces is, with
+	// what comes from lb.Node.PodCIDRs, on this node for policy Local. If all are empty
+	// the traffic of pods is that from lb.Node.PodCIDRs; if those are empty as well,
+	// none is known, and no traffic to cluster IPs is masqueraded but the node's own.
+	LocalCIDRs      []netip.Prefix
+	LocalBridge     string
+	LocalInterfaces string
+
+	// NodePortAddresses are the addresses of the node that have node ports. None means
+	// those of lb.Node.Addresses. Loopback addresses never have any: the kernel does
+	// not let what starts there leave the node.
+	NodePortAddresses []netip.Addr
+
+	// ExcludeCIDRs are where virtual servers, whosever they are, are not removed
+	// (--ipvs-exclude-cidrs).
+	ExcludeCIDRs []netip.Prefix
+
+	// StrictARP has the node answer ARP for an address only on the interface that has
+	// it, so that it does not claim those of load balancers (--ipvs-strict-arp).
+	StrictARP bool
+
+	// How long ipvs remembers a connection without packets, in whole seconds, rounded
+	// up; 0 leaves it as it is. They hold for all virtual servers of the host.
+	TCPTimeout    time.Duration // established (--ipvs-tcp-timeout)
+	TCPFinTimeout time.Duration // after a FIN (--ipvs-tcpfin-timeout)
+	UDPTimeout    time.Duration // (--ipvs-udp-timeout)
+
+	kernel kernel
+}
+
+// Facts is what Probe found.
+type Facts struct {
+	// Version is what iptables says of itself, as in "v1.8.9 (nf_tables)".
+	Version string
+
+	// Schedulers are those that the kernel has, sorted.
+	Schedulers []string
+
+	// SCTP says that the kernel forwards SCTP as well.
+	SCTP bool
+
+	// Device is the type of our interface.
+	Device string
+
+	// Warnings are sentences for the administrator.
+	Warnings []string
+}
+
+// Present reports whether this kernel has ip_vs, or a module of it, without loading or
+// changing anything. Nil is no promise: a module may be missing all the same, as only
+// Probe finds out. Otherwise the error says why not and wraps errors.ErrUnsupported.
+func Present(ctx context.Context) error { return present(ctx) }
+
+// Probe checks that this host can forward Services: that the kernel has ip_vs, which
+// it loads if it can, with the default scheduler, that there is an iptables, that we
+// may use both, and that the kernel takes each kind of rule, set, interface and
+// virtual server, which are removed at once. It loads all schedulers that there are.
+// The first call does the work and later ones return its result; Sync calls it if
+// nobody has. After an error the next call probes again.
+//
+// The error says what is missing. It wraps errors.ErrUnsupported if that is ip_vs, and
+// on other systems than Linux; exec.ErrNotFound if it is iptables; fs.ErrPermission
+// if we may not.
+func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.probe(ctx, e) }
+
+// Sync has the kernel forward exactly these Services from now on, those of the other
+// address family left out. They are as an lb.Table has them. The first Sync, and each one after an error or after Verify
+// returned false, reads what is there and writes the whole; others write the
+// difference, and nothing if there is none.
+//
+// Backends that a Service no longer has get weight 0: connections that they have go
+// on, and the backend goes with the last of them; those of UDP go at once, with their
+// conntrack entries. A Service that is not there any more goes in the same way.
+// Connections are counted at each Sync and Verify.
+//
+// An address with the unspecified IP is a node port, on every address that
+// NodePortAddresses says; one with an exact IP goes before it. No address may be in two
+// Services.
+//
+// On an error what is in force may be of before or after in each part, and Sync is to
+// be called again.
+func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) error {
+	return e.kernel.sync(ctx, e, services, node)
+}
+
+// Verify reports whether the kernel holds what the last Sync wrote: our virtual and
+// real servers, our interface and its addresses, our sets, chains and the jumps to
+// them, before which no rule is that is not of Sluice. If not, call Sync. False is no
+// error. It also lets go of backends whose last connection has ended.
+func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
+
+// Fallback is a Service that did not get the scheduler it wished for.
+type Fallback struct {
+	Service lb.ID
+	Wish    string
+	Used    string
+	Reason  string
+}
+
+// Fallbacks returns those of the last Sync, in the order of its Services.
+func (e *Engine) Fallbacks() []Fallback { return e.kernel.fallbacks() }
+
+// Stats is what there is in the kernel after the last Sync.
+type Stats struct {
+	VirtualServers int
+	RealServers    int // weight 0 included
+	Draining       int // of which have weight 0
+
+	// Writes are changes since the engine was made: of a virtual or real server, of an
+	// address, of up to 700 members of a set, or of rules.
+	Writes uint64
+}
+
+// Stats counts.
+func (e *Engine) Stats() Stats { return e.kernel.stats() }
+
+// Cleanup removes every trace of any engine of this package from the network namespace
+// of the calling thread, of both address families and both backends of iptables; the
+// kernel's settings stay. Connections that were forwarded end. It goes on after an
+// error and returns all of them. If nothing is there it does nothing. It is not to run
+// while an engine is in use.
+func Cleanup(ctx context.Context) error { return cleanup(ctx) }

@@ -1,0 +1,349 @@
+package ipvs
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// dial connects over TCP and closes when the test ends.
+func dial(t *testing.T, from *testbed.Host, addr netip.AddrPort) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// echo sends something over a connection and waits for it to come back.
+func echo(t *testing.T, c net.Conn) {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "echo"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// echoes has the first pods echo what they are sent at port 7.
+func (n *node) echoes(pods int) (out []lb.Backend) {
+	n.t.Helper()
+	for _, pod := range n.Pods[:pods] {
+		s, err := pod.EchoTCP(":7")
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.t.Cleanup(func() { _ = s.Close() })
+		out = append(out, backend(pod, false, 7))
+	}
+	return out
+}
+
+// TestDrain removes a backend, and then the Service, under a connection: it goes on to
+// its end, new ones go elsewhere, and nothing is left when it has ended.
+func TestDrain(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	backends := n.echoes(2)
+	at := netip.MustParseAddrPort("10.96.0.7:7")
+	s := simple("echo", at.Addr().String(), 7, lb.TCP, backends[0])
+	n.sync(s)
+	c := dial(t, n.Client, at)
+	echo(t, c)
+
+	s.Backends = backends[1:]
+	n.sync(s)
+	if got := n.engines[0].Stats(); got.RealServers != 2 || got.Draining != 1 {
+		t.Errorf("%+v with a connection to a backend that has gone, want 2 real servers, 1 draining", got)
+	}
+	echo(t, c)
+	other := dial(t, n.Client, at)
+	echo(t, other)
+	if !n.verify() {
+		t.Error("Verify finds something out of place while a backend drains")
+	}
+
+	n.sync()
+	if got := n.engines[0].Stats(); got.VirtualServers != 1 || got.Draining != 2 {
+		t.Errorf("%+v with connections to a Service that has gone, want 1 virtual server, 2 draining", got)
+	}
+	echo(t, c)
+	echo(t, other)
+	if got := ask(n.Client, lb.TCP, at); got != "refused" {
+		t.Errorf("a new connection to a Service that has gone: %s", got)
+	}
+	// An engine that has not seen any of this goes on with it.
+	n.engines[0] = &Engine{}
+	n.sync(simple("other", "10.96.0.8", 80, lb.TCP, backends[0]))
+	echo(t, c)
+	for _, c := range []net.Conn{c, other} {
+		// What ends with a reset is forgotten in ten seconds, with a FIN in two minutes.
+		if err := c.(*net.TCPConn).SetLinger(0); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	n.eventually("nothing is left of the Service that has gone", func() bool {
+		if !n.verify() {
+			t.Fatal("Verify finds something out of place")
+		}
+		return n.engines[0].Stats().VirtualServers == 1
+	})
+	if got := n.output("ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, at.Addr().String()+" ") {
+		t.Errorf("its address is left:\n%s", got)
+	}
+}
+
+// TestUDPLeavesAtOnce has a client whose backend goes: its next datagram is answered.
+func TestUDPLeavesAtOnce(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	for _, v6 := range []bool{false, true} {
+		var backends []lb.Backend
+		for _, pod := range n.Pods[:2] {
+			b := backend(pod, v6, 53)
+			tell(t, pod, lb.UDP, b.Addr)
+			backends = append(backends, b)
+		}
+		at := netip.AddrPortFrom(vip(v6, 53), 53)
+		s := simple("dns", at.Addr().String(), 53, lb.UDP, backends...)
+		n.sync(s)
+		c, err := n.Client.Dial(t.Context(), "udp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		who := func() string {
+			_ = c.SetDeadline(time.Now().Add(patience))
+			buf := make([]byte, 128)
+			if _, err := c.Write([]byte("?")); err != nil {
+				t.Fatal(err)
+			}
+			k, err := c.Read(buf)
+			if err != nil {
+				t.Fatalf("%s: a datagram has no answer: %v", family(v6), err)
+			}
+			name, _, _ := strings.Cut(string(buf[:k]), " ")
+			return name
+		}
+		first := who()
+		if again := who(); again != first {
+			t.Errorf("%s: %s, then %s answers", family(v6), first, again)
+		}
+		s.Backends = slices.DeleteFunc(slices.Clone(backends), func(b lb.Backend) bool {
+			h := n.Pods[slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name == first })]
+			return b.Addr.Addr() == h.Addr4 || b.Addr.Addr() == h.Addr6
+		})
+		n.sync(s)
+		if now := who(); now == first {
+			t.Errorf("%s: %s answers after it has gone", family(v6), now)
+		}
+		if got := n.engines[1].Stats().Draining + n.engines[0].Stats().Draining; got != 0 {
+			t.Errorf("%s: %d backends drain", family(v6), got)
+		}
+	}
+}
+
+// TestInterference has others break what we wrote, in every way we look for; Verify
+// sees it and Sync mends it.
+func TestInterference(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	var services []lb.Service
+	for _, v6 := range []bool{false, true} {
+		for _, pod := range n.Pods[:2] {
+			tell(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
+		}
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
+		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.LoadBalancerIP, Local: true})
+		s.Backends[1].Local = false
+		services = append(services, s)
+	}
+	n.sync(services...)
+	if !n.verify() {
+		t.Fatal("Verify finds something out of place at once")
+	}
+	for _, command := range []string{
+		"ipvsadm -C",
+		"ipvsadm -d -t 10.96.0.80:80 -r " + services[0].Backends[0].Addr.String(),
+		"ipvsadm -e -t [2001:db8:96::50]:80 -r [" + services[1].Backends[0].Addr.Addr().String() + "]:80 -m -w 0",
+		"ipvsadm -E -t 10.96.0.80:80 -s wlc",
+		"ipvsadm -E -t 10.96.0.80:80 -s rr -p 60",
+		"ipvsadm -a -t 10.96.0.80:80 -r 10.244.1.99:80 -m",
+		"ip route del local 10.96.0.80 dev sluice-ipvs table local",
+		"ip -6 route del local 2001:db8:96::50 dev sluice-ipvs table local",
+		"ip addr add 10.96.99.99/32 dev sluice-ipvs",
+		"ip link set sluice-ipvs down",
+		"ip link del sluice-ipvs",
+		"ipset flush SLUICE-IPVS4-FRONTENDS",
+		"ipset flush",
+		"ipset del SLUICE-IPVS4-NEAR 10.96.0.81,tcp:80",
+		"ipset add SLUICE-IPVS6-REFUSE 2001:db8:96::50,tcp:80",
+		"iptables -t mangle -F",
+		"iptables -t nat -F SLUICE-IPVS-POST",
+		"iptables -t nat -D POSTROUTING 1",
+		"iptables -F FORWARD",
+		"ip6tables -t mangle -F SLUICE-IPVS-NEAR",
+		"iptables -I INPUT -p tcp --syn -j DROP",
+		"iptables -D SLUICE-IPVS-REFUSE 1",
+		"iptables -t nat -F; iptables -t nat -X; iptables -t mangle -F; iptables -t mangle -X; iptables -F; iptables -X; for i in 1 2 3 4 5 6 7 8 9; do ipset destroy 2>/dev/null && break; sleep 1; done",
+	} {
+		n.output("sh", "-c", command)
+		if n.verify() {
+			t.Errorf("%s: Verify does not notice", command)
+		}
+		n.sync(services...)
+		if !n.verify() {
+			t.Errorf("%s: Verify finds something out of place after Sync", command)
+		}
+		for _, v6 := range []bool{false, true} {
+			for _, host := range []*testbed.Host{n.Client, n.Pods[2]} {
+				for _, number := range []int{80, 81} {
+					if got := ask(host, lb.TCP, netip.AddrPortFrom(vip(v6, number), 80)); !strings.HasPrefix(got, "pod-") {
+						t.Errorf("%s: then %s asks %s: %s", command, host, vip(v6, number), got)
+					}
+				}
+			}
+		}
+		if t.Failed() {
+			t.Log(n.output("sh", "-c", "ipvsadm -ln; ip addr show sluice-ipvs; iptables-save"))
+			return
+		}
+	}
+}
+
+// TestForeign has virtual servers, sets, rules and addresses of others outlive
+// everything that we do.
+func TestForeign(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	n.output("sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
+		ipvsadm -A -f 77 -s lc && ipvsadm -A -u [2001:db8:1::10]:99 -s rr &&
+		ip link add kube-ipvs0 type dummy && ip addr add 10.96.77.77/32 dev kube-ipvs0 &&
+		ipset create KUBE-CLUSTER-IP hash:ip,port && iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES`)
+	look := func() string {
+		// The tables may be there already, as Probe made some, with a mark in them.
+		return n.output("sh", "-c", "(ipvsadm -Sn; ip -o addr show dev kube-ipvs0; ipset list -n; iptables -S; iptables -t nat -S; iptables -t mangle -S; ip6tables -t mangle -S) | grep -v SLUICE-CREATED-TABLE")
+	}
+	before := look()
+	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
+	n.sync(s, simple("web", "2001:db8:96::80", 80, lb.TCP, backend(n.Pods[0], true, 80)))
+	n.sync()
+	n.engines = [2]*Engine{{}, {IPv6: true}}
+	n.sync(s)
+	for _, line := range []string{"-a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3", "-A -f 77 -s lc", "-A -u [2001:db8:1::10]:99 -s rr"} {
+		if got := n.output("ipvsadm", "-Sn"); !strings.Contains(got, line) {
+			t.Errorf("lost: %s; there are\n%s", line, got)
+		}
+	}
+	n.inside(func() error { return Cleanup(t.Context()) })
+	if after := look(); after != before {
+		t.Errorf("Cleanup leaves\n%s\nthere was\n%s", after, before)
+	}
+	n.inside(func() error { return Cleanup(t.Context()) })
+	if out, err := n.Node.Command(t.Context(), "ip", "link", "show", interfaceName).CombinedOutput(); err == nil {
+		t.Errorf("Cleanup leaves an interface: %s", out)
+	}
+}
+
+// TestCrash has an engine that knows nothing find what one before it has left: what it
+// is not to forward is removed, also where the address is the node's own.
+func TestCrash(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
+	s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true})
+	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort, Local: true})
+	n.sync(s)
+	list := n.output("ipvsadm", "-ln")
+	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {
+		t.Fatalf("there is no node port or no mark:\n%s", list)
+	}
+	n.engines[0] = &Engine{}
+	n.sync(simple("other", "10.96.0.81", 80, lb.TCP, backend(n.Pods[0], false, 80)))
+	want := "TCP  10.96.0.81:80 rr"
+	if list := n.output("ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
+		t.Errorf("want nothing but %s:\n%s", want, list)
+	}
+	if got := strings.Fields(n.output("ip", "route", "show", "table", "local", "dev", interfaceName)); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
+		t.Errorf("addresses: %v", got)
+	}
+	// Nothing to forward any more, and nobody who knows that there was: it is removed.
+	n.engines[0] = &Engine{}
+	n.sync()
+	if list := n.output("ipvsadm", "-ln"); strings.Contains(list, "rr") {
+		t.Errorf("left over:\n%s", list)
+	}
+}
+
+// TestOneChange has one of many Services change, and counts what is written.
+func TestOneChange(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	var services []lb.Service
+	for i := range 200 {
+		services = append(services, simple("s", vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80)))
+		services[i].Name += vip(false, i).String()
+	}
+	n.sync(services...)
+	count := func(what string, most uint64, change func()) {
+		before := n.engines[0].Stats().Writes
+		change()
+		n.sync(services...)
+		if got := n.engines[0].Stats().Writes - before; got > most {
+			t.Errorf("%s: %d writes, want at most %d", what, got, most)
+		}
+	}
+	count("nothing", 0, func() {})
+	// Its weight, and it with itself as client.
+	count("one backend more", 2, func() {
+		services[7].Backends = append(services[7].Backends, backend(n.Pods[1], false, 80))
+	})
+	count("one backend less", 3, func() { services[7].Backends = services[7].Backends[:1] })
+	count("one Service less", 9, func() { services = services[1:] })
+}
+
+// TestStepAside has a node port go to somebody who listens there himself, while a
+// connection that ipvs forwards goes on.
+func TestStepAside(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	for _, v6 := range []bool{false, true} {
+		any, at := netip.IPv4Unspecified(), netip.AddrPortFrom(n.Node.Addr4, 30007)
+		if v6 {
+			any, at = netip.IPv6Unspecified(), netip.AddrPortFrom(n.Node.Addr6, 30007)
+		}
+		if !v6 {
+			n.echoes(1)
+		}
+		s := simple("echo", vip(v6, 7).String(), 7, lb.TCP, backend(n.Pods[0], v6, 7))
+		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, 30007), Kind: lb.NodePort})
+		n.sync(s)
+		c := dial(t, n.Client, at)
+		echo(t, c)
+		tell(t, n.Node, lb.TCP, at)
+		n.sync()
+		for range 3 {
+			if got := ask(n.Client, lb.TCP, at); !strings.HasPrefix(got, "node ") {
+				t.Errorf("%s: the node port is answered by %q, want the node", family(v6), got)
+			}
+		}
+		echo(t, c)
+		n.sync(s)                                                                 // and back
+		if got := ask(n.Client, lb.TCP, at); !strings.HasPrefix(got, "dropped") { // it says nothing of itself
+			t.Errorf("%s: the node port is answered by %q, want the echo", family(v6), got)
+		}
+		echo(t, c)
+		_ = c.Close()
+		n.sync()
+	}
+}

@@ -1,0 +1,29 @@
+//go:build !linux
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+var errOther = fmt.Errorf("ipvs: %w: it is part of Linux", errors.ErrUnsupported)
+
+type kernel struct{}
+
+func (*kernel) probe(context.Context, *Engine) (Facts, error) { return Facts{}, errOther }
+
+func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error { return errOther }
+
+func (*kernel) verify(context.Context, *Engine) (bool, error) { return false, errOther }
+
+func (*kernel) fallbacks() []Fallback { return nil }
+
+func (*kernel) stats() Stats { return Stats{} }
+
+func present(context.Context) error { return errOther }
+
+func cleanup(context.Context) error { return errOther }

@@ -1,0 +1,390 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestListing compares what ipvsadm says of a Service with two endpoints with what the
+// package documents.
+func TestListing(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	s := simple("http", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 8080), backend(n.Pods[1], false, 8080))
+	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort})
+	n.about.Addresses = []netip.Addr{n.Node.Addr4}
+	n.sync(s)
+	var said []string
+	for _, command := range []string{"ipvsadm -ln", "ip route show table local dev " + interfaceName, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
+		lines := strings.Split(strings.TrimSpace(n.output("sh", "-c", command)), "\n")
+		for i := range lines {
+			lines[i] = strings.TrimRight(lines[i], " ") + "\n"
+		}
+		if strings.HasPrefix(command, "ipset") {
+			slices.Sort(lines[1:])
+		}
+		said = append(said, strings.Join(lines, ""))
+	}
+	want, err := os.ReadFile("testdata/listing.txt") // which TestDocs finds in the package comment
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), strings.Join(said, "\n")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestSchedulers has a Service use each that the kernel has, by its own wish, and
+// finds who wishes for what there is not.
+func TestSchedulers(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	facts, err := Facts{}, error(nil)
+	n.inside(func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
+	if slices.ContainsFunc(schedulers, func(s string) bool { return s != "twos" && !slices.Contains(facts.Schedulers, s) }) {
+		t.Errorf("schedulers %v, want %v; not all builds have twos", facts.Schedulers, schedulers)
+	}
+	tell(t, n.Pods[0], lb.TCP, backend(n.Pods[0], false, 80).Addr)
+	var services []lb.Service
+	for i, wish := range append(slices.Clone(facts.Schedulers), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
+		s := simple(fmt.Sprintf("s%02d", i), vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80))
+		s.Scheduler = wish
+		services = append(services, s)
+	}
+	n.engines[0].Scheduler = "lc"
+	n.sync(services...)
+	list := n.output("ipvsadm", "-ln")
+	for i, s := range services {
+		name, _, _ := strings.Cut(s.Scheduler, ",")
+		if i >= len(facts.Schedulers) && name != "sh" {
+			name = "lc"
+		}
+		if want := fmt.Sprintf("TCP  %s %s", s.Addresses[0].Addr, name); !strings.Contains(list, want) {
+			t.Errorf("no %q in\n%s", want, list)
+		}
+		if got := ask(n.Client, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
+			t.Errorf("scheduler %s: %s", s.Scheduler, got)
+		}
+	}
+	var unmet []string
+	for _, f := range n.engines[0].Fallbacks() {
+		unmet = append(unmet, f.Wish+" "+f.Used)
+		if f.Reason == "" {
+			t.Errorf("no reason: %+v", f)
+		}
+	}
+	if want := []string{"nosuch lc", "rr,rr-port lc", "../rr lc"}; !slices.Equal(unmet, want) {
+		t.Errorf("fallbacks %q, want %q", unmet, want)
+	}
+	if !n.verify() {
+		t.Error("Verify finds something out of place")
+	}
+}
+
+// TestAffinity has clients stay where they are, also those on the node of an address
+// with policy Local, where the port must be translated all the same.
+func TestAffinity(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	for _, v6 := range []bool{false, true} {
+		var backends []lb.Backend
+		for i, pod := range n.Pods {
+			b := backend(pod, v6, 8080)
+			b.Local = i == 0
+			tell(t, pod, lb.TCP, b.Addr)
+			backends = append(backends, b)
+		}
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backends...)
+		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.ExternalIP, Local: true})
+		s.AffinityTimeout = int64(3*time.Hour) - 1
+		n.sync(s)
+		for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
+			for _, number := range []int{80, 81} {
+				seen := map[string]bool{}
+				for range 6 {
+					seen[ask(host, lb.TCP, netip.AddrPortFrom(vip(v6, number), 80))] = true
+				}
+				for who := range seen {
+					if len(seen) > 1 || !strings.HasPrefix(who, "pod-") {
+						t.Errorf("%s gets %v at %s", host, seen, vip(v6, number))
+					}
+				}
+			}
+		}
+		want := fmt.Sprintf("%s rr persistent 10800", s.Addresses[0].Addr)
+		if list := n.output("ipvsadm", "-ln"); !strings.Contains(list, want) {
+			t.Errorf("no %q in\n%s", want, list)
+		}
+	}
+}
+
+// TestWhoMayAsk restricts a load-balancer IP to sources, and finds what else listens on
+// the node unreachable at addresses of Services.
+func TestWhoMayAsk(t *testing.T) {
+	n := newNode(t, testbed.Config{Clients: 2})
+	tell(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
+	for _, v6 := range []bool{false, true} {
+		b, mine := backend(n.Pods[0], v6, 8080), n.Clients[0].Addr4
+		if v6 {
+			mine = n.Clients[0].Addr6
+		}
+		tell(t, n.Pods[0], lb.TCP, b.Addr)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
+		at := netip.AddrPortFrom(vip(v6, 81), 80)
+		only := []netip.Prefix{netip.PrefixFrom(mine, mine.BitLen())}
+		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.LoadBalancerIP, Sources: only})
+		n.sync(s)
+		for host, want := range map[*testbed.Host]string{n.Clients[0]: "pod-0", n.Clients[1]: "dropped", n.Pods[1]: "dropped", n.Node: "dropped"} {
+			if got := ask(host, lb.TCP, at); !strings.HasPrefix(got, want) {
+				t.Errorf("%s asks: %s, want %s", host, got, want)
+			}
+			if got := ask(host, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
+				t.Errorf("%s asks the cluster IP: %s", host, got)
+			}
+			if got := ask(host, lb.TCP, netip.AddrPortFrom(at.Addr(), 9090)); got != "refused" {
+				t.Errorf("%s reaches what listens on the node at %s: %s", host, at.Addr(), got)
+			}
+		}
+		// The node may if its own address may, whatever it asks from.
+		own := n.about.Addresses[slices.IndexFunc(n.about.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })]
+		s.Addresses[1].Sources = append(only, netip.PrefixFrom(own, own.BitLen()))
+		n.sync(s)
+		if got := ask(n.Node, lb.TCP, at); !strings.HasPrefix(got, "pod-0") {
+			t.Errorf("the node asks: %s", got)
+		}
+	}
+}
+
+// TestMasquerade compares whose address an endpoint sees by the options.
+func TestMasquerade(t *testing.T) {
+	for name, c := range map[string]struct {
+		set       func(*Engine)
+		pod, host bool // preserved
+	}{
+		"pod CIDR":  {func(*Engine) {}, true, false},
+		"all":       {func(e *Engine) { e.MasqueradeAll = true }, false, false},
+		"cluster":   {func(e *Engine) { e.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, true, false},
+		"bridge":    {func(e *Engine) { e.LocalBridge = "cni0" }, true, false},
+		"interface": {func(e *Engine) { e.LocalInterfaces = "cn" }, true, false},
+		"wrong":     {func(e *Engine) { e.LocalInterfaces = "eth" }, false, true},
+		"bit":       {func(e *Engine) { e.MasqueradeMark, e.MasqueradeAll = 1, true }, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, testbed.Config{})
+			n.engines[0] = &Engine{}
+			c.set(n.engines[0])
+			b := backend(n.Pods[0], false, 80)
+			tell(t, n.Pods[0], lb.TCP, b.Addr)
+			n.sync(simple("web", "10.96.0.80", 80, lb.TCP, b))
+			for host, preserved := range map[*testbed.Host]bool{n.Pods[1]: c.pod, n.Client: c.host} {
+				got := ask(host, lb.TCP, netip.MustParseAddrPort("10.96.0.80:80"))
+				if is := got == "pod-0 "+host.Addr4.String(); is != preserved || !strings.HasPrefix(got, "pod-0 ") {
+					t.Errorf("%s asks: %q; preserved: want %v", host, got, preserved)
+				}
+			}
+		})
+	}
+	n := newNode(t, testbed.Config{})
+	for _, mark := range []uint32{3, 1 << 16} {
+		n.inside(func() error {
+			if _, err := (&Engine{MasqueradeMark: mark}).Probe(t.Context()); err == nil {
+				t.Errorf("mark %#x is taken", mark)
+			}
+			return nil
+		})
+	}
+}
+
+// TestSettings looks at the kernel's settings, and at those that an option asks for.
+func TestSettings(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	get := func(key string) string { return strings.TrimSpace(n.output("sysctl", "-n", key)) }
+	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
+	arp := get("net.ipv4.conf.all.arp_ignore")
+	n.sync(s)
+	for key, want := range map[string]string{
+		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.expire_nodest_conn": "1", "net.ipv4.vs.expire_quiescent_template": "1",
+		"net.ipv4.ip_forward": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": arp,
+	} {
+		if got := get(key); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+	n.engines[0] = &Engine{StrictARP: true, TCPTimeout: 100*time.Second - 1, TCPFinTimeout: 20 * time.Second, UDPTimeout: 30 * time.Second}
+	n.sync(s)
+	if a, b := get("net.ipv4.conf.all.arp_ignore"), get("net.ipv4.conf.all.arp_announce"); a != "1" || b != "2" {
+		t.Errorf("arp_ignore %s, arp_announce %s, want 1, 2", a, b)
+	}
+	if got := n.output("ipvsadm", "-l", "--timeout"); !strings.Contains(got, "100 20 30") {
+		t.Errorf("timeouts: %s", got)
+	}
+	for release, want := range map[string]bool{"3.10.0": false, "4.1.0": true, "5.8.18-el8": true, "5.9.0": false, "6.18.1": false, "odd": false} {
+		if _, got := (&Engine{}).settings(release)["ipv4/vs/conn_reuse_mode"]; got != want {
+			t.Errorf("conn_reuse_mode is set with kernel %s: %v", release, got)
+		}
+	}
+}
+
+// TestNodePorts gives node ports to some addresses only, and leaves virtual servers in
+// excluded ranges.
+func TestNodePorts(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	n.engines[0].NodePortAddresses = []netip.Addr{n.Node.Alt4, netip.MustParseAddr("127.0.0.1"), n.Node.Alt6}
+	n.engines[0].ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.80/32")}
+	b := backend(n.Pods[0], false, 80)
+	tell(t, n.Pods[0], lb.TCP, b.Addr)
+	s := simple("web", "10.96.0.80", 80, lb.TCP, b)
+	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort},
+		// The node's own address is another Service's.
+		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 80), Kind: lb.ExternalIP})
+	n.sync(s)
+	for addr, want := range map[netip.AddrPort]string{
+		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(n.Node.Addr4, 30080): "refused", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
+	} {
+		if got := ask(n.Client, lb.TCP, addr); !strings.HasPrefix(got, want) {
+			t.Errorf("asking %s: %s, want %s", addr, got, want)
+		}
+	}
+	if got := n.output("ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, n.Node.Alt4.String()) {
+		t.Errorf("the node's address is on our interface:\n%s", got)
+	}
+	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, b))
+	n.sync()
+	if got := n.output("ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
+		t.Errorf("want the excluded one left, and not the other:\n%s", got)
+	}
+}
+
+// TestDevices forwards by each type of interface.
+func TestDevices(t *testing.T) {
+	was := devices
+	t.Cleanup(func() { devices = was })
+	for _, kind := range was {
+		devices = []string{"nosuch", kind}
+		n := newNode(t, testbed.Config{})
+		facts, err := Facts{}, error(nil)
+		n.inside(func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
+		if facts.Device != kind {
+			t.Errorf("interface of type %s, want %s", facts.Device, kind)
+		}
+		for _, v6 := range []bool{false, true} {
+			b := backend(n.Pods[0], v6, 80)
+			tell(t, n.Pods[0], lb.TCP, b.Addr)
+			s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
+			n.sync(s)
+			for _, host := range []*testbed.Host{n.Client, n.Node, n.Pods[1]} {
+				if got := ask(host, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
+					t.Errorf("%s: %s asks over %s: %s", kind, host, family(v6), got)
+				}
+			}
+		}
+		if !n.verify() {
+			t.Errorf("%s: Verify finds something out of place", kind)
+		}
+		n.inside(func() error { return Cleanup(t.Context()) })
+		if got := n.output("ip", "-brief", "link"); strings.Contains(got, interfaceName) {
+			t.Errorf("%s: left over:\n%s", kind, got)
+		}
+	}
+}
+
+// TestSCTP sends a message through one-to-one sockets of the kernel.
+func TestSCTP(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	for _, v6 := range []bool{false, true} {
+		b := backend(n.Pods[0], v6, 3868)
+		ln := sctp(t, n.Pods[0], b.Addr, false)
+		at := netip.AddrPortFrom(vip(v6, 38), 38)
+		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
+		port, any := netip.AddrPortFrom(n.Node.Addr4, 30038), netip.IPv4Unspecified()
+		if v6 {
+			port, any = netip.AddrPortFrom(n.Node.Addr6, 30038), netip.IPv6Unspecified()
+		}
+		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, 30038), Kind: lb.NodePort})
+		n.sync(s)
+		for _, to := range []netip.AddrPort{at, port} {
+			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
+				c := sctp(t, host, to, true)
+				conn, _, err := unix.Accept(ln)
+				for err == unix.EINTR { // by a signal of the Go runtime
+					conn, _, err = unix.Accept(ln)
+				}
+				if err != nil {
+					t.Fatalf("%s asks %s: %v", host, to, err)
+				}
+				if _, err := unix.Write(c, []byte("message")); err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, 64)
+				k, err := unix.Read(conn, buf)
+				for err == unix.EINTR {
+					k, err = unix.Read(conn, buf)
+				}
+				if err != nil || string(buf[:k]) != "message" {
+					t.Errorf("%s asks %s: %q, %v", host, to, buf[:max(k, 0)], err)
+				}
+				_ = unix.Close(conn)
+				_ = unix.Close(c)
+			}
+		}
+		s.Backends = nil
+		n.sync(s)
+		if got := n.engines[0].Stats(); v6 == false && got.RealServers == 0 {
+			t.Error("what has just ended is not waited for")
+		}
+		_ = unix.Close(ln)
+	}
+}
+
+// sctp returns a socket on a host that listens, or is connected, and gives up after a
+// while.
+func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd int) {
+	t.Helper()
+	err := h.Do(func() (err error) {
+		var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
+		domain := unix.AF_INET6
+		if addr.Addr().Is4() {
+			sa, domain = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, unix.AF_INET
+		}
+		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
+			return fmt.Errorf("make an SCTP socket: %w", err)
+		}
+		limit := unix.Timeval{Sec: int64(patience / time.Second)}
+		for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
+				return err
+			}
+		}
+		if connect {
+			err := unix.Connect(fd, sa)
+			if err != unix.EINTR {
+				return err
+			}
+			// It goes on connecting (connect(2)).
+			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			for err == unix.EINTR {
+				_, err = unix.Poll(ready, int(patience/time.Millisecond))
+			}
+			if status, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || status != 0 {
+				return fmt.Errorf("connect: %d, %w", status, err)
+			}
+			return nil
+		}
+		if err := unix.Bind(fd, sa); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 8)
+	})
+	if err != nil {
+		t.Fatalf("%s, %s: %v", h, addr, err)
+	}
+	return fd
+}

@@ -1,0 +1,70 @@
+package ipvs
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// flows are UDP frontends whose conntrack entries are to be looked at since a change,
+// with the backends that have left them. UDP clients have no connections, but an entry
+// keeps their datagrams on the path of the first one, and ipvs drops one that comes to a
+// backend which is gone. They outlive a failed Sync.
+type flows map[netip.AddrPort]map[netip.AddrPort]bool
+
+// note adds what has become of backends, with sets as they were when clients could
+// still reach them.
+func (f *flows) note(changes []change, of sets) {
+	for _, c := range changes {
+		switch {
+		case c.key.mark == 0 && c.key.protocol == lb.UDP:
+			f.add(c.key.addr, c.gone)
+		case c.key.mark != 0:
+			for _, m := range of[setNear] {
+				if m.Mark == c.key.mark && m.Protocol == unix.IPPROTO_UDP {
+					f.add(netip.AddrPortFrom(m.Addr, m.Port), c.gone)
+				}
+			}
+		}
+	}
+}
+
+func (f *flows) add(frontend, gone netip.AddrPort) {
+	if *f == nil {
+		*f = make(flows)
+	}
+	if (*f)[frontend] == nil {
+		(*f)[frontend] = make(map[netip.AddrPort]bool)
+	}
+	(*f)[frontend][gone] = true
+}
+
+// forget deletes the entries of flows that lead to backends that have gone, or that
+// began when nobody forwarded them.
+func (f *flows) forget(ipv6 bool) error {
+	if len(*f) == 0 {
+		return nil
+	}
+	_, err := netfilter.DeleteFlows(ipv6, *f)
+	if err == nil {
+		*f = nil
+	}
+	return err
+}
+
+// MatchConntrackFlow reports whether an entry is to be deleted.
+func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	if flow.Forward.Protocol != unix.IPPROTO_UDP {
+		return false
+	}
+	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
+	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
+	frontend := netip.AddrPortFrom(asked.Unmap(), flow.Forward.DstPort)
+	gone, changed := f[frontend]
+	backend := netip.AddrPortFrom(answers.Unmap(), flow.Reverse.SrcPort)
+	return changed && (backend == frontend || gone[backend])
+}

@@ -1,0 +1,182 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// The matrix: every kind of address x protocol x family x origin x policy x set of
+// endpoints, each cell with who answers and whose address the endpoint sees.
+
+const (
+	otherHost = "another host"
+	theNode   = "the node"
+	aPod      = "a pod"
+	endpoint  = "an endpoint itself"
+)
+
+const (
+	all     = "pod-0 pod-1 remote-pod-0"
+	here    = "pod-0 pod-1"
+	refused = "refused"
+	dropped = "dropped"
+)
+
+// outcomes is what becomes of a client by the policy that holds and the endpoints.
+var outcomes = map[string]map[string]string{
+	"Cluster": {"many": all, "one-here": "pod-0", "one-there": "remote-pod-0", "none": refused, "terminating": all},
+	"Local":   {"many": here, "one-here": "pod-0", "one-there": dropped, "none": refused, "terminating": here},
+}
+
+func expected(kind lb.Kind, from, policy, endpoints string) string {
+	if kind != lb.ClusterIP && policy == "Local" && from != otherHost {
+		policy = "Cluster"
+	}
+	return outcomes[policy][endpoints]
+}
+
+// preserved says whether an endpoint sees the address of its client, and not one of the
+// node's: as with kube-proxy, if a pod asks a cluster IP, and if the policy of an
+// external address is Local. The node is the node anyway.
+func preserved(kind lb.Kind, from, policy string) bool {
+	if kind == lb.ClusterIP {
+		return from == aPod || from == endpoint
+	}
+	return policy == "Local" && from != theNode
+}
+
+// cell is one Service of the matrix.
+type cell struct {
+	n                 int
+	protocol          lb.Protocol
+	v6                bool
+	policy, endpoints string
+}
+
+func (c cell) String() string {
+	return strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", c.protocol, family(c.v6), c.policy, c.endpoints))
+}
+
+func (c cell) address(n *node, k lb.Kind) netip.AddrPort {
+	if k == lb.NodePort {
+		a := n.Node.Addr4
+		if c.v6 {
+			a = n.Node.Addr6
+		}
+		return netip.AddrPortFrom(a, uint16(30000+c.n))
+	}
+	prefix := map[lb.Kind]string{lb.ClusterIP: "10.96.1.", lb.ExternalIP: "198.51.100.", lb.LoadBalancerIP: "203.0.113."}[k]
+	if c.v6 {
+		prefix = map[lb.Kind]string{lb.ClusterIP: "2001:db8:96::1:", lb.ExternalIP: "2001:db8:51::", lb.LoadBalancerIP: "2001:db8:113::"}[k]
+	}
+	return netip.AddrPortFrom(netip.MustParseAddr(prefix+fmt.Sprint(c.n)), 80)
+}
+
+var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerIP}
+
+func (c cell) service(n *node) lb.Service {
+	s := lb.Service{ID: id(c.String(), c.protocol, c.v6)}
+	for _, k := range kinds {
+		a := c.address(n, k)
+		if k == lb.NodePort {
+			a = netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port())
+			if c.v6 {
+				a = netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
+			}
+		}
+		s.Addresses = append(s.Addresses, lb.Address{Addr: a, Kind: k, Local: c.policy == "Local"})
+	}
+	hosts := map[string][]*testbed.Host{
+		"many": {n.Pods[0], n.Pods[1], n.RemotePods[0]}, "one-here": {n.Pods[0]}, "one-there": {n.RemotePods[0]},
+		"terminating": {n.Pods[0], n.Pods[1], n.RemotePods[0]},
+	}[c.endpoints]
+	for _, h := range hosts {
+		b := backend(h, c.v6, 8080)
+		if c.endpoints == "terminating" {
+			b.Ready, b.Terminating = false, true
+		}
+		s.Backends = append(s.Backends, b)
+	}
+	return s
+}
+
+func TestMatrix(t *testing.T) {
+	n := newNode(t, testbed.Config{RemotePods: 1})
+	for _, pod := range append(slices.Clone(n.Pods), n.RemotePods...) {
+		for _, ip := range []netip.Addr{pod.Addr4, pod.Addr6} {
+			tell(t, pod, lb.TCP, netip.AddrPortFrom(ip, 8080))
+			tell(t, pod, lb.UDP, netip.AddrPortFrom(ip, 8080))
+		}
+	}
+	var cells []cell
+	var services []lb.Service
+	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+		for _, v6 := range []bool{false, true} {
+			for _, policy := range []string{"Cluster", "Local"} {
+				for _, e := range []string{"many", "one-here", "one-there", "none", "terminating"} {
+					c := cell{len(cells) + 1, protocol, v6, policy, e}
+					cells = append(cells, c)
+					services = append(services, c.service(n))
+				}
+			}
+		}
+	}
+	n.sync(services...)
+
+	hosts := map[string]*testbed.Host{otherHost: n.Client, theNode: n.Node, aPod: n.Pods[2], endpoint: n.Pods[0]}
+	slots := make(chan struct{}, 16) // so many clients at a time
+	var wg sync.WaitGroup
+	for _, c := range cells {
+		for _, k := range kinds {
+			for from, host := range hosts {
+				wg.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					n.tryCell(c, k, from, host)
+				})
+			}
+		}
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.Log(n.output("ipvsadm", "-ln"))
+		t.Log(n.output("ip", "addr"))
+		t.Log(n.output("iptables-save"))
+	}
+}
+
+// tryCell asks until every endpoint that may answer can have done so.
+func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
+	want := strings.Fields(expected(k, from, c.policy, c.endpoints))
+	client := host.Addr4
+	if c.v6 {
+		client = host.Addr6
+	}
+	for range max(1, 2*len(want)) {
+		got := ask(host, c.protocol, c.address(n, k))
+		who, seen, _ := strings.Cut(got, " ")
+		if !slices.Contains(want, who) {
+			n.t.Errorf("%s of %s asked from %s: %q, want one of %q", k, c, from, got, want)
+			return
+		}
+		if seen == "" {
+			continue
+		}
+		same := seen == client.String()
+		if want := preserved(k, from, c.policy) && who != host.Name; same != want && host != n.Node {
+			n.t.Errorf("%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v", k, c, from, who, seen, client, want)
+			return
+		}
+		if a := netip.MustParseAddr(seen); !same && !slices.Contains(n.about.Addresses, a) {
+			n.t.Errorf("%s of %s asked from %s: %s sees %s, which is not of the node", k, c, from, who, seen)
+			return
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package ipvs
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// everyKind has Services of every kind, in both families.
+func everyKind() []lb.Service {
+	b := func(addr string, local bool) lb.Backend {
+		return lb.Backend{Addr: netip.MustParseAddrPort(addr), Ready: true, Serving: true, Local: local}
+	}
+	at := func(addr string, kind lb.Kind, local bool, sources ...string) lb.Address {
+		a := lb.Address{Addr: netip.MustParseAddrPort(addr), Kind: kind, Local: local}
+		for _, s := range sources {
+			a.Sources = append(a.Sources, netip.MustParsePrefix(s))
+		}
+		return a
+	}
+	return []lb.Service{
+		{
+			ID: id("http", lb.TCP, false), AffinityTimeout: 10_800e9, Backends: []lb.Backend{b("10.244.1.10:8080", true), b("10.244.2.10:8080", false)},
+			Addresses: []lb.Address{
+				at("10.96.0.80:80", lb.ClusterIP, false), at("0.0.0.0:30080", lb.NodePort, true),
+				at("203.0.113.80:80", lb.LoadBalancerIP, true, "198.51.100.0/24", "192.0.2.0/28", "2001:db8::/32"),
+			},
+		},
+		{
+			ID: id("dns", lb.UDP, false), Scheduler: "wlc", Backends: []lb.Backend{b("10.244.1.11:53", true)},
+			Addresses: []lb.Address{at("10.96.0.10:53", lb.ClusterIP, true), at("192.0.2.10:53", lb.ExternalIP, false)},
+		},
+		{
+			ID: id("diameter", lb.SCTP, false), Scheduler: "mh,mh-port", Backends: []lb.Backend{b("10.244.2.11:3868", false)},
+			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("0.0.0.0:30038", lb.NodePort, true)},
+		},
+		{ID: id("none", lb.TCP, false), Scheduler: "nosuch", Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("0.0.0.0:30030", lb.NodePort, false)}},
+		{
+			ID: id("exact", lb.TCP, false), Backends: []lb.Backend{b("10.244.1.12:80", false)},
+			Addresses: []lb.Address{at("192.0.2.10:30080", lb.ExternalIP, false)},
+		},
+		{
+			ID: id("http", lb.TCP, true), Backends: []lb.Backend{b("[2001:db8:244:1::10]:8080", true), b("[2001:db8:244:2::10]:8080", false)},
+			Addresses: []lb.Address{at("[2001:db8:96::80]:80", lb.ClusterIP, false), at("[::]:30080", lb.NodePort, true)},
+		},
+	}
+}
+
+func testHost(v6 bool) host {
+	h := host{ipv6: v6, missing: map[string]string{"nosuch": "the kernel has no scheduler nosuch"}, masquerade: masquerade{mark: 0x4000, randomFully: true}}
+	h.pods, h.node = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, []netip.Addr{netip.MustParseAddr("192.0.2.10")}
+	if v6 {
+		h.pods, h.node = []netip.Prefix{netip.MustParsePrefix("2001:db8:244:1::/64")}, []netip.Addr{netip.MustParseAddr("2001:db8:1::10")}
+	}
+	h.masquerade.cidrs, h.nodePorts, h.own = h.pods, h.node, map[netip.Addr]bool{h.node[0]: true}
+	return h
+}
+
+// text says what a state is, a line for each thing.
+func (w *state) text() string {
+	var b strings.Builder
+	for _, k := range slices.SortedFunc(maps.Keys(w.servers), key.compare) {
+		s := w.servers[k]
+		fmt.Fprintf(&b, "server %s: %s flags %#x timeout %d\n", k, s.scheduler, s.flags, s.timeout)
+		for _, a := range s.backends {
+			fmt.Fprintf(&b, "  %s\n", a)
+		}
+	}
+	for _, a := range w.addresses {
+		fmt.Fprintf(&b, "address %s\n", a)
+	}
+	for _, name := range setOrder {
+		for _, m := range w.sets[name] {
+			fmt.Fprintf(&b, "member of %s:", name)
+			if m.Addr.IsValid() {
+				fmt.Fprintf(&b, " %s", m.Addr)
+			}
+			if m.Port != 0 {
+				fmt.Fprintf(&b, " port %d", m.Port)
+			}
+			if m.Protocol != 0 {
+				fmt.Fprintf(&b, " protocol %d", m.Protocol)
+			}
+			if m.Net.IsValid() {
+				fmt.Fprintf(&b, " %s", m.Net)
+			}
+			if m.Mark != 0 {
+				fmt.Fprintf(&b, " mark %#x", m.Mark)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	for _, f := range w.fallbacks {
+		fmt.Fprintf(&b, "fallback %+v\n", f)
+	}
+	return b.String() + string(w.rules)
+}
+
+func TestRender(t *testing.T) {
+	all, bridge := testHost(false), testHost(true)
+	all.masquerade.all = true
+	bridge.masquerade.bridge, bridge.masquerade.interfaces, bridge.masquerade.cidrs = "cni0", "veth", nil
+	for name, h := range map[string]host{"ipv4": testHost(false), "ipv6": testHost(true), "all": all, "bridge": bridge} {
+		services := everyKind()
+		if name == "all" || name == "bridge" {
+			services = nil
+		}
+		got := render(h, services).text()
+		path := filepath.Join("testdata", name+".txt")
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// TestRenderOrder finds a state independent of the order of backends, and rules of
+// Services.
+func TestRenderOrder(t *testing.T) {
+	services := everyKind()
+	want := render(testHost(false), services)
+	for i := range services {
+		slices.Reverse(services[i].Backends)
+	}
+	if diff := cmp.Diff(want.text(), render(testHost(false), services).text()); diff != "" {
+		t.Errorf("backends in another order: -want +got:\n%s", diff)
+	}
+	if !bytes.Equal(want.rules, render(testHost(false), nil).rules) {
+		t.Error("rules depend on Services")
+	}
+}
+
+// TestNumbers has Services keep the number that they have in marks, and get one that
+// nobody had.
+func TestNumbers(t *testing.T) {
+	h := testHost(false)
+	h.before = map[lb.ID]uint16{id("http", lb.TCP, false): 7, id("gone", lb.TCP, false): 1}
+	got := render(h, everyKind()).numbers
+	want := map[lb.ID]uint16{id("http", lb.TCP, false): 7, id("diameter", lb.SCTP, false): 2}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestParseScheduler(t *testing.T) {
+	for wish, want := range map[string]string{
+		"rr": "rr 0x0", "WLC ": "wlc 0x0", "mh": "mh 0x8", "mh,mh-port": "mh 0x18", "sh,sh-fallback, sh-port": "sh 0x18", "future7": "future7 0x0",
+		"": "error", ",": "error", "r r": "error", "rr,rr-port": "error", "mh,sh-port": "error", "muchtoolongaword": "error", "../x": "error",
+	} {
+		name, flags, err := parseScheduler(wish)
+		got := fmt.Sprintf("%s %#x", name, flags)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", wish, got, want)
+		}
+	}
+}
+
+// TestDocs finds the listing that TestListing compares with a real one in the package
+// comment.
+func TestDocs(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if os.Getenv("SLUICE_VM") != "" {
+		t.Skip("SKIPPED: in a VM there are no sources")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	listing, err := os.ReadFile(filepath.Join("testdata", "listing.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(listing)) {
+		if line = strings.TrimSuffix(line, "\n"); line != "" && !strings.Contains(string(doc), "//\t"+line+"\n") {
+			t.Errorf("the package comment lacks %q", line)
+		}
+	}
+}

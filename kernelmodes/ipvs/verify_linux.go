@@ -1,0 +1,170 @@
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+)
+
+// jumpsAt returns where in a chain of the kernel rules lead to a chain of ours, and how
+// many rules of Sluice it begins with.
+func jumpsAt(rules []netfilter.Rule, to string) (at []int, leading int) {
+	leading = -1
+	for i, r := range rules {
+		if r.Target == to {
+			at = append(at, i)
+		}
+		if leading < 0 && !sibling(r.Target) {
+			leading = i
+		}
+	}
+	if leading < 0 {
+		leading = len(rules)
+	}
+	return at, leading
+}
+
+// misplaced returns the input of iptables-restore that puts our jumps before all rules
+// that are not of Sluice, but after those that are; nil if they are there.
+func (s shape) misplaced(now map[netfilter.Place][]netfilter.Rule) []byte {
+	var b bytes.Buffer
+	for _, j := range jumps {
+		at, leading := jumpsAt(now[netfilter.Place{Table: j.table, Chain: j.from}], s.chain(j.to))
+		if len(at) == 1 && at[0] < leading {
+			continue
+		}
+		fmt.Fprintf(&b, "*%s\n", j.table)
+		for _, i := range slices.Backward(at) {
+			fmt.Fprintf(&b, "-D %s %d\n", j.from, i+1)
+			if i < leading {
+				leading--
+			}
+		}
+		match := ""
+		if j.newOnly {
+			match = "-m conntrack --ctstate NEW "
+		}
+		fmt.Fprintf(&b, "-I %s %d %s-m comment --comment %q -j %s\nCOMMIT\n", j.from, leading+1, match, j.comment, s.chain(j.to))
+	}
+	return b.Bytes()
+}
+
+// check reports what is not as it was just written.
+func (s shape) check(now map[netfilter.Place][]netfilter.Rule, rules []byte) error {
+	for at, have := range now {
+		want := bytes.Count(rules, []byte("\n-A "+at.Chain+" "))
+		if strings.HasPrefix(at.Chain, s.prefix) && len(have) != want {
+			return fmt.Errorf("chain %s of table %s has %d rules right after %d were written: another program is changing it", at.Chain, at.Table, len(have), want)
+		}
+	}
+	if len(s.misplaced(now)) > 0 {
+		return errors.New("the jumps that were just written are not where they belong: another program is changing them")
+	}
+	return nil
+}
+
+// sameRules reports whether our chains hold the rules that they held, and the jumps to
+// them are in place.
+func (s shape) sameRules(now, was map[netfilter.Place][]netfilter.Rule) bool {
+	for at, rules := range was {
+		if strings.HasPrefix(at.Chain, s.prefix) && !slices.Equal(rules, now[at]) {
+			return false
+		}
+	}
+	return len(s.misplaced(now)) == 0
+}
+
+func (k *kernel) verify(ctx context.Context, e *Engine) (bool, error) {
+	if !k.used {
+		return true, nil
+	}
+	if _, err := k.probe(ctx, e); err != nil {
+		return false, err
+	}
+	if !k.known {
+		return false, nil
+	}
+	t, err := open(e.IPv6, &k.writes)
+	if err != nil {
+		return false, err
+	}
+	defer t.Close()
+	intact, err := k.intact(ctx, e, t)
+	k.known = k.known && intact && err == nil
+	return intact, err
+}
+
+func (k *kernel) intact(ctx context.Context, e *Engine, t table) (bool, error) {
+	now, err := k.look(ctx, e.shape())
+	if err != nil || !e.shape().sameRules(now, k.rules) {
+		return false, err
+	}
+	for _, name := range setOrder {
+		have, err := e.shape().set(name).Read()
+		if errors.Is(err, syscall.ENOENT) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		if !slices.Equal(have, k.sets[name]) {
+			return false, nil
+		}
+	}
+	onOurs, up, err := onInterface(e.IPv6)
+	if err != nil || !up || !maps.Equal(onOurs, k.onOurs) {
+		return false, err
+	}
+	if good, err := k.sameServers(t); err != nil || !good {
+		return false, err
+	}
+	return true, k.settle(e, t)
+}
+
+// sameServers reports whether our virtual servers are as they were written.
+func (k *kernel) sameServers(t table) (bool, error) {
+	ours := func(x key) bool { return k.servers[x] != nil }
+	have, err := t.read(ours)
+	if err != nil || len(have) != len(k.servers) {
+		return false, err
+	}
+	for x, h := range k.servers {
+		if !have[x].same(h.server) || len(have[x].weights) != len(h.weights) {
+			return false, nil
+		}
+		for a, w := range h.weights {
+			if v, ok := have[x].weights[a]; !ok || v != w {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// settle lets go of what has drained.
+func (k *kernel) settle(e *Engine, t table) error {
+	draining := false
+	for x, h := range k.servers {
+		s, wanted := k.wanted.servers[x]
+		draining = draining || !wanted || len(h.weights) != len(s.backends)
+	}
+	if !draining {
+		return nil
+	}
+	link, err := netlink.LinkByName(interfaceName)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", interfaceName, err)
+	}
+	if err := k.removeOld(e, t, link); err != nil {
+		return err
+	}
+	return k.flows.forget(e.IPv6)
+}

@@ -1,0 +1,138 @@
+package lb
+
+import (
+	"maps"
+	"slices"
+)
+
+// index finds services by the addresses that clients ask for, and by ID. It is a
+// value whose parts are shared by tables: who changes one changes a copy of that
+// part (see builder), so that a change costs as much as what it changes.
+type index struct {
+	exact [shards]part
+	ids   [shards]map[ID]int32 // slots
+
+	// ports are the frontends with the unspecified address, in pages.
+	ports [protocols * families][ports / pageSize]*page
+}
+
+const (
+	// shards is how many parts of their own maps have. With 256 of them a change
+	// among 10,000 services copies some 40 entries.
+	shards     = 1 << (64 - shardShift)
+	shardShift = 56 // of a hash, to have the shard
+
+	protocols, families = 3, 2
+	ports               = 1 << 16
+	pageSize            = 256
+)
+
+// page holds who owns which of neighbouring ports.
+type page [pageSize]owner
+
+// owner says whose an address is. Its zero value is nobody.
+type owner struct {
+	slot    int32 // of the service
+	address int32 // position in the Addresses of that
+	owned   bool  // it is somebody's
+	ruled   bool  // it matters who asks; if not, Pick need not look at the Address
+}
+
+// find returns the owner of f: the one that is exactly f, or else that of its port
+// on all addresses.
+func (x *index) find(f *Frontend) (owner, bool) {
+	if at, ok := x.own(f); ok {
+		return at, true
+	}
+	addr := f.Addr.Addr()
+	if addr.Is4In6() {
+		return x.find(&Frontend{f.Protocol, unmap(f.Addr)})
+	}
+	if !addr.IsValid() || f.Protocol < TCP || f.Protocol > SCTP {
+		return owner{}, false
+	}
+	port := f.Addr.Port()
+	if p := x.ports[portsOf(f.Protocol, addr.Is6())][port/pageSize]; p != nil {
+		at := p[port%pageSize]
+		return at, at.owned
+	}
+	return owner{}, false
+}
+
+// own returns the owner of exactly f, which has an exact address.
+func (x *index) own(f *Frontend) (owner, bool) {
+	h := f.hash()
+	return x.exact[h>>shardShift].find(f, h)
+}
+
+// slot returns the slot of the service with this ID.
+func (x *index) slot(id ID) (int32, bool) {
+	slot, ok := x.ids[id.shard()][id]
+	return slot, ok
+}
+
+// shard spreads names, which mostly differ at their end.
+func (id *ID) shard() uint8 {
+	h := uint8(id.Protocol)
+	for i := range len(id.Name) {
+		h = h*31 + id.Name[i]
+	}
+	return h
+}
+
+// portsOf returns the position of a protocol's ports in index.ports.
+func portsOf(p Protocol, ipv6 bool) int {
+	at := int(p-TCP) * families
+	if ipv6 {
+		at++
+	}
+	return at
+}
+
+// private is an index that belongs to a builder as far as it says so; the rest is
+// shared with tables.
+type private struct {
+	exact, ids [shards]bool
+	ports      [protocols * families][ports / pageSize]bool
+}
+
+// frontends returns the part that f is in, to be changed.
+func (b *builder) frontends(f *Frontend) *part {
+	shard := f.hash() >> shardShift
+	p := &b.index.exact[shard]
+	if !b.own.exact[shard] {
+		b.own.exact[shard] = true
+		p.entries = slices.Clone(p.entries)
+	}
+	return p
+}
+
+// idsLike returns the part that id is in, to be changed.
+func (b *builder) idsLike(id *ID) map[ID]int32 {
+	return ownMap(&b.index.ids, &b.own.ids, id.shard())
+}
+
+func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard uint8) map[K]V {
+	if !own[shard] {
+		own[shard] = true
+		if all[shard] = maps.Clone(all[shard]); all[shard] == nil {
+			all[shard] = make(map[K]V)
+		}
+	}
+	return all[shard]
+}
+
+// port returns the place of a frontend with the unspecified address, to be changed.
+func (b *builder) port(f *Frontend) *owner {
+	i, port := portsOf(f.Protocol, f.Addr.Addr().Is6()), f.Addr.Port()
+	p, own := &b.index.ports[i][port/pageSize], &b.own.ports[i][port/pageSize]
+	if !*own {
+		*own = true
+		fresh := new(page)
+		if *p != nil {
+			*fresh = **p
+		}
+		*p = fresh
+	}
+	return &(*p)[port%pageSize]
+}

@@ -1,0 +1,118 @@
+package lb
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// takeOver returns a balancer that goes on where b has stopped.
+func takeOver(b *Balancer) *Balancer {
+	next := &Balancer{Seed: b.Seed}
+	next.Update(b.Table())
+	next.Remember(b.Memories())
+	b.Clients(0, next.RememberClients)
+	return next
+}
+
+// TestTakeOverAtAnyPoint: two balancers that share every pick by turns choose as one
+// alone, with retries, affinity, both policies and changes of the table in between.
+func TestTakeOverAtAnyPoint(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	tables := make([]*Table, 4)
+	for i := range tables {
+		plain := echo(numbers(7)[i:]...)
+		plain.Addresses = append(plain.Addresses, Address{Addr: netip.MustParseAddrPort("203.0.113.1:80"), Kind: ExternalIP, Local: true})
+		for j := range plain.Backends {
+			plain.Backends[j].Local = j%2 == 0
+		}
+		stick := sticky(echo(numbers(9)[i:]...), 1000)
+		stick.ID.Name, stick.Addresses = "sticky", []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80")}}
+		tables[i] = mustTable(t, []Service{plain, stick})
+	}
+	one := &Balancer{Seed: 7}
+	other := &Balancer{Seed: 7}
+	one.Update(tables[0])
+	other.Update(tables[0])
+	fronts := []string{"10.0.0.1:80", "10.0.0.2:80", "203.0.113.1:80"}
+	for now := range int64(5000) {
+		switch r.IntN(20) {
+		case 0:
+			table := tables[r.IntN(len(tables))]
+			one.Update(table)
+			other.Update(table)
+		case 1:
+			other = takeOver(other)
+		}
+		var tried1, tried2 Tried
+		f := Flow{Frontend: Frontend{TCP, netip.MustParseAddrPort(fronts[r.IntN(3)])}, Client: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(100))}), Now: now}
+		for range 1 + r.IntN(3) {
+			f.Tried = &tried1
+			want := mustPick(t, one, f)
+			f.Tried = &tried2
+			got := mustPick(t, other, f)
+			if got.Backend() != want.Backend() {
+				t.Fatalf("pick at %d of %s: %s, want %s", now, f.Frontend, got.Backend(), want.Backend())
+			}
+			tried1.Add(want)
+			tried2.Add(got)
+			want.Done(nil)
+			got.Done(nil)
+		}
+	}
+	if was, is := one.Stats(), other.Stats(); !reflect.DeepEqual(was, is) {
+		t.Errorf("the counters are\n%+v\nwant\n%+v", is, was)
+	}
+}
+
+// TestResume: connections that are taken over are in flight where they were, at
+// backends of the table, at those that have left it, and at no service at all.
+func TestResume(t *testing.T) {
+	old := new(Balancer)
+	old.Update(mustTable(t, []Service{echo(1, 2)}))
+	a, b := mustPick(t, old, Flow{}), mustPick(t, old, Flow{})
+	old.Update(mustTable(t, []Service{echo(1)}))
+	next := takeOver(old)
+	a2, b2 := next.Resume(a.Service(), a.Backend()), next.Resume(b.Service(), b.Backend())
+	if was, is := old.Stats(), next.Stats(); !reflect.DeepEqual(was, is) {
+		t.Errorf("the counters are\n%+v\nwant\n%+v", is, was)
+	}
+	if a2.Live() != a.Live() || b2.Live() != b.Live() {
+		t.Errorf("live %v and %v, want %v and %v", a2.Live(), b2.Live(), a.Live(), b.Live())
+	}
+	gone := next.Resume(ID{Name: "gone", Protocol: TCP}, address(3))
+	if gone.Live() || gone.Backend() != address(3) || gone.Service().Name != "gone" {
+		t.Errorf("a choice of a service that is not there: %v", gone)
+	}
+	next.Remember(old.Memories()) // again, with what came since: those in flight stay
+	for _, c := range []Choice{a2, b2, gone} {
+		c.Done(nil)
+	}
+	for _, s := range next.Stats() {
+		if s.InFlight != 0 || s.Picks != 2 {
+			t.Errorf("in the end %+v, want 2 picks and none in flight", s)
+		}
+	}
+}
+
+// TestResumeTried: what has failed before is not tried again afterwards.
+func TestResumeTried(t *testing.T) {
+	var b Balancer
+	b.Update(mustTable(t, []Service{echo(1, 2, 3)}))
+	var tried Tried
+	for range 2 {
+		tried.Add(mustPick(t, &b, Flow{Tried: &tried}))
+	}
+	next := takeOver(&b)
+	again := next.ResumeTried(echo().ID, tried.Backends())
+	if was, is := tried.Backends(), again.Backends(); !slices.Equal(was, is) {
+		t.Errorf("tried %v, want %v", is, was)
+	}
+	if c := mustPick(t, next, Flow{Tried: &again}); again.has(c.backend) {
+		t.Errorf("%s was chosen again", c.Backend())
+	}
+}

@@ -1,0 +1,59 @@
+package lb
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestMeter: nothing is lost, what is little is told at the end only, and the totals of
+// a Service stay when a backend goes.
+func TestMeter(t *testing.T) {
+	f := Frontend{TCP, netip.MustParseAddrPort("10.96.0.1:80")}
+	s := Service{ID: ID{Namespace: "default", Name: "web", Protocol: TCP}, Addresses: []Address{{Addr: f.Addr}},
+		Backends: []Backend{{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Ready: true}}}
+	var b Balancer
+	update := func() {
+		t.Helper()
+		table, err := NewTable([]Service{s}, Node{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Update(table)
+	}
+	expect := func(what string, in, out uint64) {
+		t.Helper()
+		if got := b.Stats()[0]; got.BytesIn != in || got.BytesOut != out {
+			t.Errorf("%s: %d in and %d out, want %d and %d", what, got.BytesIn, got.BytesOut, in, out)
+		}
+	}
+	update()
+	c, err := b.Pick(Flow{Frontend: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m Meter
+	m.Add(c, 100, 0)
+	m.Add(c, 0, tellEvery-1)
+	expect("little", 0, 0)
+	m.Add(c, 0, 1)
+	expect("much", 100, tellEvery)
+	m.Add(c, 1, 2)
+	if n := testing.AllocsPerRun(100, func() { m.Add(c, 1, 1) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	m.Tell(c)
+	m.Tell(c)
+	expect("the end", 100+1+101, tellEvery+2+101)
+	m.Add(c, 5, 0)
+	m.Tell(Choice{}) // forgotten
+	m.Tell(c)
+	expect("without a choice", 202, tellEvery+103)
+	c.Done(nil)
+	s.Backends = nil
+	update()
+	update()
+	expect("after the backend has gone", 202, tellEvery+103)
+	if n := len(b.Stats()[0].Backends); n != 0 {
+		t.Errorf("%d backends are left", n)
+	}
+}

@@ -1,0 +1,213 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// onHost returns the addresses of one family that the host has and that are marked as ours.
+func onHost(t *testing.T, ipv6 bool) (out []netip.Addr) {
+	t.Helper()
+	all, err := listAddresses(ipv6)
+	check(t, err)
+	for _, e := range all {
+		if e.ours {
+			out = append(out, e.ip)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+func TestAddressesOnTheHost(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6=%v", ipv6), func(t *testing.T) {
+			newNode(t)
+			noDAD(t)
+			one, two, three := vip(ipv6, 1), vip(ipv6, 2), vip(ipv6, 3)
+			a := &Addresses{IPv6: ipv6}
+			sync := func(a *Addresses, want ...netip.Addr) {
+				t.Helper()
+				check(t, a.Sync(t.Context(), want))
+				if got := onHost(t, ipv6); !slices.Equal(got, want) || !slices.Equal(a.Held(), want) {
+					t.Fatalf("the host has %v, held are %v; want %v", got, a.Held(), want)
+				}
+			}
+			sync(a, one, two)
+			for _, network := range []string{"tcp", "udp"} { // ready at once
+				listen(t, network, netip.AddrPortFrom(one, 80))
+			}
+			sync(a, two, three)
+			// A process that was killed leaves two and three behind; the next wants others.
+			a = &Addresses{IPv6: ipv6}
+			sync(a, one, three)
+			check(t, CleanupAddresses(t.Context()))
+			if got := onHost(t, ipv6); len(got) > 0 {
+				t.Errorf("after the cleanup the host has %v", got)
+			}
+			check(t, CleanupAddresses(t.Context()))
+		})
+	}
+}
+
+// listen opens a socket and closes it again: the address is ready to be listened on.
+func listen(t *testing.T, network string, addr netip.AddrPort) {
+	t.Helper()
+	if network == "udp" {
+		c, err := net.ListenPacket(network, addr.String())
+		check(t, err)
+		check(t, c.Close())
+		return
+	}
+	l, err := net.Listen(network, addr.String())
+	check(t, err)
+	check(t, l.Close())
+}
+
+// TestAddressesOfOthers: neither taken nor given back, whoever has them.
+func TestAddressesOfOthers(t *testing.T) {
+	newNode(t)
+	lo, err := netlink.LinkByName("lo")
+	check(t, err)
+	theirs := vip(false, 1)
+	add := func() {
+		t.Helper()
+		check(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(theirs.AsSlice())}))
+	}
+	add()
+	a := &Addresses{}
+	check(t, a.Sync(t.Context(), []netip.Addr{theirs, vip(false, 2), netip.MustParseAddr("127.0.0.9")}))
+	if want := []netip.Addr{vip(false, 2)}; !slices.Equal(a.Held(), want) || !slices.Equal(onHost(t, false), want) {
+		t.Errorf("held are %v, the host has %v of ours; want %v", a.Held(), onHost(t, false), want)
+	}
+	check(t, a.Sync(t.Context(), nil))
+	all, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+	check(t, err)
+	if !slices.ContainsFunc(all, func(x netlink.Addr) bool { return x.IP.Equal(theirs.AsSlice()) }) {
+		t.Error("somebody else's address is gone")
+	}
+	// It is held as soon as nobody else does.
+	check(t, a.Sync(t.Context(), []netip.Addr{theirs}))
+	check(t, netlink.AddrDel(lo, &netlink.Addr{IPNet: netlink.NewIPNet(theirs.AsSlice())}))
+	if ok, err := a.Verify(t.Context()); ok || err != nil {
+		t.Errorf("Verify = %v, %v; want false", ok, err)
+	}
+	check(t, a.Sync(t.Context(), []netip.Addr{theirs}))
+	if got := onHost(t, false); !slices.Equal(got, []netip.Addr{theirs}) {
+		t.Errorf("the host has %v of ours, want %v", got, theirs)
+	}
+	if ok, err := a.Verify(t.Context()); !ok || err != nil {
+		t.Errorf("Verify = %v, %v; want true", ok, err)
+	}
+}
+
+// TestAddressIsInUse: an address stays until the last connection to it has ended.
+func TestAddressIsInUse(t *testing.T) {
+	newNode(t)
+	a := &Addresses{}
+	ip := vip(false, 1)
+	check(t, a.Sync(t.Context(), []netip.Addr{ip}))
+	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 80).String())
+	check(t, err)
+	c, err := net.Dial("tcp", l.Addr().String())
+	check(t, err)
+	defer c.Close()
+	served, err := l.Accept()
+	check(t, err)
+	check(t, l.Close())
+	check(t, a.Sync(t.Context(), nil))
+	if got := onHost(t, false); len(got) != 1 {
+		t.Fatalf("with an open connection the host has %v", got)
+	}
+	if ok, err := a.Verify(t.Context()); !ok || err != nil || len(a.Held()) != 1 {
+		t.Errorf("Verify = %v, %v, and %v held", ok, err, a.Held())
+	}
+	// A reset leaves no TIME-WAIT behind on either side.
+	check(t, errors.Join(served.(*net.TCPConn).SetLinger(0), served.Close()))
+	_, _ = c.Read(make([]byte, 1))
+	check(t, c.Close())
+	if ok, err := a.Verify(t.Context()); !ok || err != nil || len(a.Held()) != 0 || len(onHost(t, false)) != 0 {
+		t.Errorf("after the connection: Verify = %v, %v, %v held, %v on the host", ok, err, a.Held(), onHost(t, false))
+	}
+}
+
+// TestAddressesAreNoSource: what the node asks others does not come from one of them.
+func TestAddressesAreNoSource(t *testing.T) {
+	l := newLab(t)
+	for _, ipv6 := range []bool{false, true} {
+		a := &Addresses{IPv6: ipv6}
+		check(t, a.Sync(t.Context(), []netip.Addr{vip(ipv6, 1)}))
+		route, err := netlink.RouteGet(clientAddr[ipv6].AsSlice())
+		check(t, err)
+		if got, _ := netip.AddrFromSlice(route[0].Src); got.Unmap() != nodeAddr[ipv6] {
+			t.Errorf("the node asks %s from %s, want %s", clientAddr[ipv6], got, nodeAddr[ipv6])
+		}
+	}
+	_ = l
+}
+
+// TestAddressDevice: asked for by name, and what is on another device goes.
+func TestAddressDevice(t *testing.T) {
+	newLab(t)
+	a := &Addresses{Interface: "node0"}
+	check(t, a.Sync(t.Context(), []netip.Addr{vip(false, 1)}))
+	link, err := netlink.LinkByName("node0")
+	check(t, err)
+	on := func() bool {
+		all, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		check(t, err)
+		return slices.ContainsFunc(all, func(x netlink.Addr) bool { return x.IP.Equal(vip(false, 1).AsSlice()) })
+	}
+	if !on() {
+		t.Error("the address is not on node0")
+	}
+	check(t, (&Addresses{}).Sync(t.Context(), []netip.Addr{vip(false, 1)}))
+	if on() || len(onHost(t, false)) != 1 {
+		t.Errorf("after a start without a name: on node0 %v, ours are %v", on(), onHost(t, false))
+	}
+	err = (&Addresses{Interface: "nosuch0"}).Sync(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "nosuch0") {
+		t.Errorf("an interface that is not there: %v", err)
+	}
+}
+
+// TestMarkOfAnOlderKernel: before 5.18 there is no protocol, and the metric tells.
+func TestMarkOfAnOlderKernel(t *testing.T) {
+	entry := func(metric uint32, proto ...byte) []byte {
+		m := make([]byte, unix.SizeofIfAddrmsg)
+		attr := func(kind uint16, value []byte) {
+			m = append(m, byte(4+len(value)), 0, byte(kind), 0)
+			m = append(m, value...)
+			for len(m)%4 != 0 {
+				m = append(m, 0)
+			}
+		}
+		attr(unix.IFA_LOCAL, []byte{10, 96, 0, 1})
+		attr(ifaRTPriority, []byte{byte(metric), byte(metric >> 8), byte(metric >> 16), 0})
+		if len(proto) > 0 {
+			attr(ifaProto, proto)
+		}
+		return m
+	}
+	for _, x := range []struct {
+		m    []byte
+		ours bool
+	}{{entry(addressMetric), true}, {entry(addressMetric, addressProto), true}, {entry(addressMetric, 4), false}, {entry(1, addressProto), false}, {entry(1), false}} {
+		e, err := parseAddress(x.m)
+		check(t, err)
+		if e.ours != x.ours || e.ip != vip(false, 1) {
+			t.Errorf("%x: %+v, want ours %v", x.m, e, x.ours)
+		}
+	}
+	if _, err := parseAddress(nil); err == nil {
+		t.Error("an empty message is no error")
+	}
+}

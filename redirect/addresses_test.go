@@ -1,0 +1,132 @@
+package redirect
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fakeHost is an addressHost in memory.
+type fakeHost struct {
+	t            *testing.T
+	ours, theirs map[netip.Addr]struct{}
+	used         map[netip.Addr]struct{}
+	broken       map[netip.Addr]error // what adding and removing an address fails with
+	calls        []string
+	lists        int
+}
+
+func newFakeHost(t *testing.T) *fakeHost {
+	set := func() map[netip.Addr]struct{} { return make(map[netip.Addr]struct{}) }
+	return &fakeHost{t: t, ours: set(), theirs: set(), used: set(), broken: make(map[netip.Addr]error)}
+}
+
+func (h *fakeHost) list() (ours, others map[netip.Addr]struct{}, err error) {
+	h.lists++
+	copied := func(in map[netip.Addr]struct{}) map[netip.Addr]struct{} {
+		out := make(map[netip.Addr]struct{}, len(in))
+		for ip := range in {
+			out[ip] = struct{}{}
+		}
+		return out
+	}
+	return copied(h.ours), copied(h.theirs), nil
+}
+
+func (h *fakeHost) add(ip netip.Addr) (bool, error) {
+	h.calls = append(h.calls, "+"+ip.String())
+	if err := h.broken[ip]; err != nil {
+		return false, err
+	}
+	if _, exists := h.theirs[ip]; exists {
+		return true, nil
+	}
+	if _, again := h.ours[ip]; again {
+		h.t.Errorf("%s is added twice", ip)
+	}
+	h.ours[ip] = struct{}{}
+	return false, nil
+}
+
+func (h *fakeHost) remove(ip netip.Addr) error {
+	h.calls = append(h.calls, "-"+ip.String())
+	if err := h.broken[ip]; err != nil {
+		return err
+	}
+	if _, ours := h.ours[ip]; !ours {
+		h.t.Errorf("%s is removed, which is not ours", ip)
+	}
+	delete(h.ours, ip)
+	return nil
+}
+
+func (h *fakeHost) busy() (map[netip.Addr]struct{}, error) { return h.used, nil }
+
+func parse(text string) (out []netip.Addr) {
+	for _, s := range strings.Fields(text) {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func TestAddresses(t *testing.T) {
+	h := newFakeHost(t)
+	a := &Addresses{sys: h}
+	broken := errors.New("access is denied")
+	step := func(want, calls, held string) {
+		t.Helper()
+		h.calls = nil
+		err := a.Sync(t.Context(), parse(want))
+		if failing := len(h.broken) > 0; failing != errors.Is(err, broken) {
+			t.Errorf("Sync of %s = %v", want, err)
+		}
+		if got := strings.Join(h.calls, " "); got != calls {
+			t.Errorf("Sync of %s did %q, want %q", want, got, calls)
+		}
+		if !slices.Equal(a.Held(), parse(held)) {
+			t.Errorf("after %s held are %v, want %s", want, a.Held(), held)
+		}
+	}
+	h.ours[netip.MustParseAddr("10.96.0.9")] = struct{}{}   // of a process that was killed
+	h.theirs[netip.MustParseAddr("192.0.2.1")] = struct{}{} // the node's own
+	step("10.96.0.2 10.96.0.1 10.96.0.1 127.0.0.5 192.0.2.1 2001:db8::1 ::ffff:10.96.0.3", "+10.96.0.1 +10.96.0.2 +10.96.0.3 -10.96.0.9", "10.96.0.1 10.96.0.2 10.96.0.3")
+	step("10.96.0.1 10.96.0.2", "-10.96.0.3", "10.96.0.1 10.96.0.2")
+	step("10.96.0.1 10.96.0.2", "", "10.96.0.1 10.96.0.2")
+	if h.lists != 1 {
+		t.Errorf("the host was asked %d times what it has, want once", h.lists)
+	}
+	// One that fails keeps no other from being there, and is tried again.
+	h.broken[netip.MustParseAddr("10.96.0.4")] = broken
+	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4 +10.96.0.5 -10.96.0.2", "10.96.0.1 10.96.0.5")
+	clear(h.broken)
+	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4", "10.96.0.1 10.96.0.4 10.96.0.5")
+	// What is in use stays until it is not.
+	h.used[netip.MustParseAddr("10.96.0.5")] = struct{}{}
+	step("10.96.0.1", "-10.96.0.4", "10.96.0.1 10.96.0.5")
+	step("10.96.0.1 10.96.0.5", "", "10.96.0.1 10.96.0.5") // wanted again meanwhile
+	step("10.96.0.1", "", "10.96.0.1 10.96.0.5")
+	clear(h.used)
+	if ok, err := a.Verify(t.Context()); !ok || err != nil || !slices.Equal(a.Held(), parse("10.96.0.1")) {
+		t.Errorf("Verify = %v, %v, held %v", ok, err, a.Held())
+	}
+	// Somebody takes one away, and it comes back.
+	delete(h.ours, netip.MustParseAddr("10.96.0.1"))
+	if ok, err := a.Verify(t.Context()); ok || err != nil {
+		t.Errorf("Verify = %v, %v, want false", ok, err)
+	}
+	step("10.96.0.1", "+10.96.0.1", "10.96.0.1")
+	step("", "-10.96.0.1", "")
+}
+
+func TestAddressesIPv6(t *testing.T) {
+	h := newFakeHost(t)
+	a := &Addresses{IPv6: true, sys: h}
+	if err := a.Sync(t.Context(), parse("10.96.0.1 ::1 :: 2001:db8::1 ::ffff:10.96.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(a.Held(), parse("2001:db8::1")) {
+		t.Errorf("held are %v", a.Held())
+	}
+}

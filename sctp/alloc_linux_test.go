@@ -1,0 +1,32 @@
+package sctp
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// Passing a packet on allocates nothing, in either family and direction.
+func TestForwardAllocatesNothing(t *testing.T) {
+	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
+		client, node := netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1])
+		sh := newShard(&Server{}, nil, 0, 1)
+		fam := &family{sh: sh, ipv6: client.Is6(), fd: -1} // nothing is sent
+		a := &assoc{sh: sh, phase: established, tags: tags{client: 7, backend: 9}}
+		a.client = newLeg(a, netip.AddrPortFrom(client, 1000), netip.AddrPortFrom(node, 2000), 0)
+		a.backend = newLeg(a, netip.AddrPortFrom(client, 3000), netip.AddrPortFrom(node, 4000), 0)
+		sh.legs[a.client.key], sh.legs[a.backend.key] = &a.client, &a.backend
+		in, out := packet(9, data(make([]byte, 1200)...)), packet(7, data(1))
+		if n := testing.AllocsPerRun(100, func() {
+			address(in, 1000, 2000)
+			fam.handle(&datagram{peer: client, local: node, sctp: in}, 1)
+			address(out, 3000, 4000)
+			fam.handle(&datagram{peer: client, local: node, sctp: out}, 1)
+			fam.flush()
+		}); n != 0 {
+			t.Errorf("%v allocations for two packets, want none", n)
+		}
+		if s := sh.count.snapshot(); s.PacketsIn != 101 || s.PacketsOut != 101 || s.SendErrors != 202 {
+			t.Errorf("%+v", s)
+		}
+	}
+}

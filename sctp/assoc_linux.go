@@ -1,0 +1,179 @@
+package sctp
+
+import (
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// phase is how far an association has come, as far as can be seen from between
+// its endpoints.
+type phase uint8
+
+const (
+	opening     phase = iota // a backend has been asked, and has not answered
+	answered                 // an INIT ACK was passed on
+	established              // a COOKIE ACK was passed on
+	ending                   // a SHUTDOWN or SHUTDOWN ACK was passed on
+	ended                    // over; it stays for what is sent again because it was lost
+)
+
+// verdict is what becomes of a packet.
+type verdict uint8
+
+const (
+	pass    verdict = iota
+	badTag          // drop: the verification tag is not that of the association
+	foreign         // drop: not at this time, or not from this side
+	refused         // the backend asked does not want the association
+	fresh           // an INIT that has nothing to do with the association that was
+)
+
+// tags are the initiate tags of the two endpoints: what a packet to one of them
+// carries as its verification tag.
+type tags struct{ client, backend uint32 }
+
+// offers is how many INIT ACKs of one association are remembered. A server that is
+// asked again answers with another tag each time, and the client takes one of them.
+const offers = 4
+
+// handshake is what the endpoints have said of themselves and is not in force yet:
+// those of a new association, or of one that is started again (RFC 9260 section
+// 5.2.4). It changes nothing before the endpoints agree.
+type handshake struct {
+	asked   uint32       // initiate tag of the client's last INIT; 0: none
+	since   int64        // when the first INIT was asked that no INIT ACK has answered; 0: none
+	offered [offers]tags // by INIT ACKs
+	next    uint8        // where the next offer goes
+	echoed  tags         // the offer that the client took
+}
+
+// offer remembers an INIT ACK.
+func (h *handshake) offer(t tags) {
+	for _, o := range h.offered {
+		if o == t {
+			return
+		}
+	}
+	h.offered[h.next%offers] = t
+	h.next++
+}
+
+// take notes that the client echoes the cookie of an offer. False: nobody made it.
+func (h *handshake) take(backendTag uint32) bool {
+	for _, o := range h.offered {
+		if o.backend == backendTag && o.client != 0 {
+			h.echoed = o
+			return true
+		}
+	}
+	return false
+}
+
+// giveUp is how long the backend of an association may leave INITs that start it
+// again unanswered before the client gets another. The INIT proves nothing, the
+// backend's silence does.
+const giveUp = int64(time.Second)
+
+// assoc is one association. It belongs to its shard's loop.
+type assoc struct {
+	sh              *shard
+	next, prev      *assoc // in group
+	group           *group
+	timer           eventloop.Timer
+	choice          lb.Choice
+	meter           lb.Meter // of what choice has moved
+	dial            *dial    // until the backend has answered
+	client, backend leg
+	tags            tags // in force; zero before the first COOKIE ECHO
+	handshake       handshake
+	active          int64 // when it last passed a packet, on the loop's clock
+	phase           phase
+	counted         bool // as established
+}
+
+// fromClient judges a sound packet of the client at time now, and moves the phase on.
+func (a *assoc) fromClient(c *content, now int64) verdict {
+	h := &a.handshake
+	switch {
+	case c.kinds&kindInit != 0:
+		silent := a.phase != opening && h.since != 0 && now-h.since > giveUp
+		if a.phase == ended || silent {
+			return fresh
+		}
+		if h.asked = c.initTag; h.since == 0 {
+			h.since = now
+		}
+		return pass
+	case a.phase == opening || c.kinds&kindInitAck != 0:
+		return foreign
+	case c.kinds&kindCookieEcho != 0 && h.take(c.tag):
+		if a.tags == (tags{}) { // what is bundled with it, and the answer, have them already
+			a.tags = h.echoed
+		}
+	case a.tags == (tags{}) || !ours(c, a.tags.backend, a.tags.client):
+		return badTag
+	}
+	a.advance(c)
+	return pass
+}
+
+// fromBackend judges a sound packet of the backend and moves the phase on.
+func (a *assoc) fromBackend(c *content) verdict {
+	h := &a.handshake
+	switch {
+	case c.kinds&kindInit != 0:
+		return foreign // a server does not ask its clients
+	case c.kinds&kindInitAck != 0:
+		if c.tag != h.asked || h.asked == 0 {
+			return badTag
+		}
+		h.offer(tags{client: c.tag, backend: c.initTag})
+		if h.since = 0; a.phase == opening {
+			a.phase = answered
+		}
+		return pass
+	case a.phase == opening:
+		if c.kinds&kindAbort != 0 && ours(c, h.asked, h.asked) {
+			return refused
+		}
+		return foreign
+	case c.kinds&kindCookieAck != 0 && c.tag == h.echoed.client && c.tag != 0:
+		a.tags, *h = h.echoed, handshake{}
+		a.phase = answered // an association that is started again is a new one
+	case a.tags != tags{} && ours(c, a.tags.client, a.tags.backend):
+	case c.tag == h.asked && h.asked != 0 && c.kinds&(kindAbort|kindError) != 0:
+		// It refuses to start, or a stale cookie. An association in force goes on.
+		if c.kinds&kindAbort != 0 && a.tags == (tags{}) {
+			a.phase = ended
+		}
+		return pass
+	default:
+		return badTag
+	}
+	a.advance(c)
+	return pass
+}
+
+// advance moves the phase on by a packet that has the right tag.
+func (a *assoc) advance(c *content) {
+	switch {
+	case a.phase == ended:
+	case c.kinds&kindAbort != 0, c.kinds&kindShutdownComplete != 0:
+		a.phase = ended
+	case c.kinds&(kindShutdown|kindShutdownAck) != 0:
+		a.phase = ending
+	case c.kinds&kindCookieAck != 0 && a.phase == answered:
+		a.phase = established
+	}
+}
+
+// ours reports whether a packet has the tag of its receiver; or, with the T bit,
+// that of its sender, who has forgotten the receiver's (RFC 9260 section 8.5.1).
+func ours(c *content, receiver, sender uint32) bool {
+	if c.reflected {
+		return c.tag == sender
+	}
+	return c.tag == receiver
+}

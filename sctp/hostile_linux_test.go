@@ -1,0 +1,370 @@
+package sctp
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// packetOnly runs a test of what only the packet engine does.
+func packetOnly(t *testing.T, cfg testbed.Config, o settings) *lab {
+	t.Helper()
+	s := setups()[0]
+	if s.absent != nil {
+		t.Skipf("NOT TESTED: the packet engine needs another kernel: %v", s.absent)
+	}
+	return newLab(t, s, cfg, false, o)
+}
+
+// hand is a raw socket on a host, from which a test writes packets of its own.
+type hand struct {
+	t    *testing.T
+	conn *net.IPConn
+	to   netip.AddrPort
+	from uint16
+}
+
+func (l *lab) hand(h *testbed.Host, from uint16) *hand {
+	l.t.Helper()
+	w := &hand{t: l.t, to: l.frontend, from: from}
+	if err := h.Do(func() (err error) {
+		w.conn, err = net.ListenIP("ip4:132", &net.IPAddr{IP: l.addr(h).AsSlice()})
+		return err
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = w.conn.Close() })
+	return w
+}
+
+// write sends a packet as it is but for its ports and checksum.
+func (w *hand) write(b []byte) {
+	w.t.Helper()
+	b = bytes.Clone(b)
+	address(b, w.from, w.to.Port())
+	w.writeRaw(b)
+}
+
+func (w *hand) writeRaw(b []byte) {
+	w.t.Helper()
+	if _, err := w.conn.WriteToIP(b, &net.IPAddr{IP: w.to.Addr().AsSlice()}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// read returns the next sound packet to the hand's port.
+func (w *hand) read(within time.Duration) ([]byte, content, bool) {
+	w.t.Helper()
+	buf := make([]byte, 64<<10)
+	if err := w.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		w.t.Fatal(err)
+	}
+	for {
+		n, err := w.conn.Read(buf)
+		if err != nil {
+			return nil, content{}, false
+		}
+		b := buf[:n]
+		if b[0]>>4 == 4 && n > 20 { // Read, unlike ReadFrom, leaves the IP header
+			b = b[int(b[0]&15)*4:]
+		}
+		if c, err := parse(b); err == sound && c.dest == w.from {
+			return b, c, true
+		}
+	}
+}
+
+// What is wrong with a packet has it dropped and counted, and changes nothing for
+// the association whose ports it has.
+func TestHostilePackets(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	accepted := l.serve(l.Pods...)
+	const from = 7000
+	client, err := l.tryDial(l.Client, from, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := l.accept(accepted[0])
+	w := l.hand(l.Client, from)
+	init := initChunk(chunkInit, 99)
+	count := func(get func(Stats) uint64) func(Stats) uint64 { return get }
+	for _, c := range []struct {
+		name  string
+		b     []byte
+		raw   bool // as it is, with its own checksum
+		count func(Stats) uint64
+	}{
+		{"wrong checksum", packet(1, data(1)), true, count(func(s Stats) uint64 { return s.BadChecksum })},
+		{"data with a wrong tag", packet(1, data(1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"abort with a wrong tag", packet(1, chunk(chunkAbort, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"reflected abort with a wrong tag", packet(1, chunk(chunkAbort, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"shutdown with a wrong tag", packet(1, chunk(chunkShutdown, 0, 0, 0, 0, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"shutdown complete with a wrong tag", packet(1, chunk(chunkShutdownComplete, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"cookie that nobody gave", packet(1, chunk(chunkCookieEcho, 0, 1, 2, 3)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"init and data", packet(0, init, data(1)), false, count(func(s Stats) uint64 { return s.Bundled })},
+		{"two inits", packet(0, init, init), false, count(func(s Stats) uint64 { return s.Bundled })},
+		{"init with a tag", packet(1, init), false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"init ack of a client", packet(1, initChunk(chunkInitAck, 99)), false, count(func(s Stats) uint64 { return s.Unexpected })},
+		{"chunk longer than its packet", spoilt(packet(1, data(1)), headerSize+3, 200, false), false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"no chunk", packet(1)[:headerSize], false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"one byte", []byte{1}, true, count(func(s Stats) uint64 { return s.Malformed })},
+		{"asconf with a wrong tag", packet(1, chunk(chunkASCONF, 0, 1, 2, 3, 4)), false, count(func(s Stats) uint64 { return s.BadTag })},
+	} {
+		before := c.count(l.stats())
+		if c.raw {
+			if c.b = bytes.Clone(c.b); len(c.b) > 12 {
+				c.b[0], c.b[1], c.b[2], c.b[3] = byte(from>>8), byte(from&255), byte(w.to.Port()>>8), byte(w.to.Port())
+			}
+			w.writeRaw(c.b)
+		} else {
+			w.write(c.b)
+		}
+		l.eventually(c.name+" is counted", func(s Stats) bool { return c.count(s) == before+1 })
+	}
+	ask(t, client, server, message{stream: 1, ppid: 2, data: []byte("undisturbed")})
+	ask(t, server, client, message{stream: 1, ppid: 2, data: []byte("so am I")})
+	s := l.stats()
+	if s.Active != 1 || s.Accepted != 1 || s.Established != 1 {
+		t.Errorf("%+v", s)
+	}
+	if err := client.shutdown(); err != nil {
+		t.Error(err)
+	}
+	l.eventually("the association ended well", func(s Stats) bool { return s.Active == 0 && s.Completed == 1 })
+}
+
+// What comes to a frontend without an association is answered as RFC 9260, section
+// 8.4 wants it; what comes to other ports may be for others, and is not.
+func TestOutOfTheBlue(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l.serve(l.Pods...)
+	w := l.hand(l.Client, 7001)
+	for _, c := range []struct {
+		name string
+		b    []byte
+		want kinds // 0: no answer
+	}{
+		{"data", packet(5, data(1)), kindAbort},
+		{"heartbeat", packet(5, chunk(4, 0, 0, 1, 0, 4)), kindAbort},
+		{"cookie", packet(5, chunk(chunkCookieEcho, 0, 1)), kindAbort},
+		{"shutdown", packet(5, chunk(chunkShutdown, 0, 0, 0, 0, 0)), kindAbort},
+		{"shutdown ack", packet(5, chunk(chunkShutdownAck, 0)), kindShutdownComplete},
+		{"abort", packet(5, chunk(chunkAbort, 0)), 0},
+		{"shutdown complete", packet(5, chunk(chunkShutdownComplete, 0)), 0},
+		{"cookie ack", packet(5, chunk(chunkCookieAck, 0)), 0},
+		{"error", packet(5, chunk(chunkError, 0)), 0},
+	} {
+		before := l.stats().Stray
+		w.write(c.b)
+		l.eventually(c.name+" is counted", func(s Stats) bool { return s.Stray == before+1 })
+		within := patience
+		if c.want == 0 {
+			within = 100 * time.Millisecond
+		}
+		_, got, ok := w.read(within)
+		if ok != (c.want != 0) || ok && (got.kinds != c.want || !got.reflected || got.tag != 5) {
+			t.Errorf("%s is answered by %+v, %v", c.name, got, ok)
+		}
+	}
+	w.to = netip.AddrPortFrom(w.to.Addr(), 9999)
+	w.write(packet(5, data(1)))
+	w.write(packet(0, initChunk(chunkInit, 9)))
+	l.eventually("both are counted", func(s Stats) bool { return s.Stray == 11 })
+	if _, got, ok := w.read(100 * time.Millisecond); ok {
+		t.Errorf("a port that is not ours answers with %+v", got)
+	}
+}
+
+// The kernel does not tell peers that it knows no SCTP while we do.
+func TestKernelKeepsQuiet(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l.serve(l.Pods...)
+	for _, c := range []struct {
+		to   netip.Addr
+		want bool // to be told
+	}{{l.Node.Addr4, false}, {l.Pods[0].Addr4, false}, {l.Router.Addr4, true}} {
+		var conn *net.IPConn
+		if err := l.Client.Do(func() (err error) {
+			conn, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: c.to.AsSlice()}) // connected, it is told of ICMP
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		b := packet(0, initChunk(chunkInit, 9))
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := conn.Read(make([]byte, 1500))
+		if told := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); told != c.want {
+			t.Errorf("%v: %v", c.to, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// handshake makes an association with a backend that is a hand, too, and returns
+// both hands and tags. The client's INIT and the backend's INIT ACK carry what
+// must not pass.
+func (l *lab) handshake(backend *testbed.Host, from uint16) (c, b *hand, clientTag, backendTag uint32) {
+	l.t.Helper()
+	c, b = l.hand(l.Client, from), l.hand(backend, port)
+	forbidden := [][]byte{tlv(paramIPv4, 10, 9, 9, 9), tlv(paramExtensions, chunkASCONF, chunkASCONFAck, 0x82), tlv(paramHostname, 'x', 0)}
+	allowed := tlv(paramExtensions, 0x82)
+	c.write(packet(0, initChunk(chunkInit, 70, forbidden...)))
+	got, content, ok := b.read(patience)
+	if !ok || content.kinds != kindInit || !bytes.Equal(got[headerSize:], initChunk(chunkInit, 70, allowed)) {
+		l.t.Fatalf("the backend gets %x, %v", got, ok)
+	}
+	b.to = netip.AddrPortFrom(l.gateway(), content.source)
+	b.write(packet(70, initChunk(chunkInitAck, 90, append(forbidden, tlv(7, 1, 2, 3))...)))
+	got, content, ok = c.read(patience)
+	if !ok || content.kinds != kindInitAck || !bytes.Equal(got[headerSize:], initChunk(chunkInitAck, 90, allowed, tlv(7, 1, 2, 3))) {
+		l.t.Fatalf("the client gets %x, %v", got, ok)
+	}
+	c.write(packet(90, chunk(chunkCookieEcho, 0, 1, 2, 3), data(1)))
+	if _, content, ok = b.read(patience); !ok || content.kinds != kindCookieEcho || content.messages != 1 {
+		l.t.Fatalf("the backend gets %+v, %v", content, ok)
+	}
+	b.write(packet(70, chunk(chunkCookieAck, 0)))
+	if _, content, ok = c.read(patience); !ok || content.kinds != kindCookieAck {
+		l.t.Fatalf("the client gets %+v, %v", content, ok)
+	}
+	return c, b, 70, 90
+}
+
+// Neither side can lead the other past us: addresses do not pass, and ASCONF is
+// refused.
+func TestAddressesStay(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l.backends(0, l.Pods...)
+	c, b, clientTag, backendTag := l.handshake(l.Pods[0], 7002)
+	asconf := chunk(chunkASCONF, 0, 0, 0, 0, 1, 0, 5, 0, 8, 10, 9, 9, 9)
+	for _, side := range []struct {
+		from, to *hand
+		tag, own uint32
+	}{{c, b, backendTag, clientTag}, {b, c, clientTag, backendTag}} {
+		side.from.write(packet(side.tag, asconf, data(1)))
+		got, content, ok := side.from.read(patience)
+		want := packet(side.own, chunk(chunkError, 0, tlv(causeUnrecognized, asconf...)...))
+		if !ok || content.tag != side.own || !bytes.Equal(got[headerSize:], want[headerSize:]) {
+			t.Errorf("ASCONF is answered by %x, %v; want %x", got, ok, want)
+		}
+		if got, _, ok := side.to.read(100 * time.Millisecond); ok {
+			t.Errorf("the other side got %x", got)
+		}
+	}
+	if s := l.stats(); s.ASCONF != 2 || s.Active != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An association that passes nothing for too long is over, and both sides are told.
+func TestIdleTimeout(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{IdleTimeout: 1200 * time.Millisecond})
+	l.backends(0, l.Pods...)
+	c, b, clientTag, backendTag := l.handshake(l.Pods[0], 7003)
+	start := time.Now()
+	for range 3 { // what passes keeps it
+		// Less than the timeout goes by without an event.
+		time.Sleep(500 * time.Millisecond)
+		c.write(packet(backendTag, chunk(4, 0, 0, 1, 0, 4)))
+		if _, _, ok := b.read(patience); !ok {
+			t.Fatal("a heartbeat does not pass")
+		}
+	}
+	for _, side := range []struct {
+		at  *hand
+		tag uint32
+	}{{c, clientTag}, {b, backendTag}} {
+		if _, got, ok := side.at.read(patience); !ok || got.kinds != kindAbort || got.tag != side.tag || got.reflected {
+			t.Errorf("told %+v, %v", got, ok)
+		}
+	}
+	if took := time.Since(start); took < 2700*time.Millisecond {
+		t.Errorf("idle after %v", took)
+	}
+	l.eventually("it is counted", func(s Stats) bool { return s.Active == 0 && s.Expired == 1 })
+}
+
+// A full table makes room for new associations at the cost of those that are not
+// established, never of those that are.
+func TestFullTable(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1}, settings{MaxAssociations: 8}) // 4 a loop
+	l.backends(0, l.Pods...)
+	c, b, _, backendTag := l.handshake(l.Pods[0], 7004)
+	flood := l.hand(l.Client, 0)
+	for i := range 100 {
+		flood.from = uint16(8000 + i)
+		flood.write(packet(0, initChunk(chunkInit, uint32(i+1))))
+	}
+	l.eventually("the flood is through", func(s Stats) bool { return s.Accepted+s.Full == 101 })
+	s := l.stats()
+	if s.Active > 8 || s.Evicted < 92 || s.Full != 0 {
+		t.Errorf("%+v", s)
+	}
+	c.write(packet(backendTag, data(1)))
+	for {
+		_, got, ok := b.read(patience)
+		if !ok {
+			t.Fatal("the association that was there is not any more")
+		}
+		if got.messages == 1 {
+			break
+		}
+	}
+}
+
+// A client that has forgotten its association starts again at the same backend.
+func TestRestart(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 2}, settings{})
+	accepted := l.serve(l.Pods...)
+	const from = 7005
+	for i := range 3 {
+		client, err := l.tryDial(l.Client, from, patience)
+		if err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+		var server peer
+		select {
+		case server = <-accepted[0]:
+		case server = <-accepted[1]:
+		case <-time.After(patience):
+			t.Fatal("no association arrives")
+		}
+		ask(t, client, server, message{data: []byte("hello")})
+		client.vanish()
+	}
+	if s := l.stats(); s.Accepted != 1 || s.Established != 1 || s.Dials != 1 || s.Active != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An association that its backend has not answered leaves it as soon as that is
+// removed, not when the attempt is over.
+func TestRemovedBeforeItAnswers(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 1, RemotePods: 1}, settings{DialTimeouts: []time.Duration{time.Hour}})
+	l.blackhole()
+	l.backends(0, l.RemotePods...)
+	b := l.hand(l.Pods[0], port)
+	c := l.hand(l.Client, 7006)
+	c.write(packet(0, initChunk(chunkInit, 70)))
+	l.eventually("the silent backend is asked", func(s Stats) bool { return s.Dials == 1 })
+	c.write(packet(0, initChunk(chunkInit, 71))) // the last INIT is what the next one gets
+	l.eventually("it is asked again", func(s Stats) bool { return s.PacketsIn == 1 })
+	l.backends(0, l.Pods...)
+	if got, content, ok := b.read(patience); !ok || content.initTag != 71 {
+		t.Errorf("the backend that is left gets %x, %v", got, ok)
+	}
+	if s := l.stats(); s.Dials != 2 || s.Accepted != 1 || s.DialTimedOut != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,192 @@
+package sctp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/socket"
+)
+
+// Options and values of the kernel's SCTP (RFC 6458; linux/sctp.h).
+const (
+	optInitMsg        = 2
+	optNoDelay        = 3
+	optPeerAddrParams = 9
+	optEvents         = 11
+	optStatus         = 14
+	optRecvRcvInfo    = 32
+
+	cmsgSndInfo = 2
+	cmsgRcvInfo = 3
+
+	flagUnordered    = 1
+	flagHBEnable     = 1
+	flagHBDisable    = 2
+	flagNotification = 0x8000 // of msg_flags
+
+	notePartialDelivery = 1<<15 + 6
+	noteAssocChange     = 1<<15 + 1
+
+	changeLost     = 1 // sac_state of an association that has ended otherwise
+	changeRestart  = 2 // of one that the peer started again
+	changeShutdown = 3 // of one that has ended by SHUTDOWN
+
+	statusEstablished = 4
+)
+
+// info is what stays with a user message: sctp_rcvinfo and sctp_sndinfo without
+// what belongs to one association only.
+type info struct {
+	stream uint16
+	flags  uint16 // flagUnordered or none
+	ppid   uint32 // in the sender's byte order, which nobody between need know
+}
+
+// status is the part of sctp_status that is of use.
+type status struct {
+	state   int32
+	in, out uint16 // streams
+}
+
+// kernelStatus reads the state of a socket's association. An error means that
+// there is none, or that it is not established yet.
+func kernelStatus(fd int) (s status, err error) {
+	var raw [176]byte // sctp_status
+	size := uint32(len(raw))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_SCTP, optStatus,
+		uintptr(unsafe.Pointer(&raw[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return s, errno
+	}
+	s.state = int32(binary.NativeEndian.Uint32(raw[4:]))
+	s.in, s.out = binary.NativeEndian.Uint16(raw[16:]), binary.NativeEndian.Uint16(raw[18:])
+	return s, nil
+}
+
+func setOption(fd, option int, value []byte) error {
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.IPPROTO_SCTP, uintptr(option),
+		uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// setStreams says how many streams a socket's association wants: out to send on
+// and at most in to receive on. It is for before it is made.
+func setStreams(fd int, out, in uint16) error {
+	var m [8]byte // sctp_initmsg; zeros leave the number and time of attempts alone
+	binary.NativeEndian.PutUint16(m[:], out)
+	binary.NativeEndian.PutUint16(m[2:], in)
+	return setOption(fd, optInitMsg, m[:])
+}
+
+// setHeartbeats has heartbeats sent to one address of the peer, or to none of a
+// socket's future associations.
+func setHeartbeats(fd int, peer netip.AddrPort) error {
+	var p [156]byte // sctp_paddrparams, packed
+	flags := uint32(flagHBDisable)
+	if peer.IsValid() {
+		flags = flagHBEnable
+		var n socket.Name
+		n.Set(peer)
+		copy(p[4:], unsafe.Slice(n.Pointer(), n.Size()))
+	}
+	binary.NativeEndian.PutUint32(p[146:], flags)
+	return setOption(fd, optPeerAddrParams, p[:])
+}
+
+// relayOptions sets what every relayed socket has: no Nagle delay, since we pass
+// on what others have already packed; what comes with a message; being told of
+// restarts and of messages that end in the middle; and room for a whole message,
+// which the kernel takes at once or not at all.
+func relayOptions(fd, message int) error {
+	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, message)
+	events := []byte{1: 1, 6: 1, 7: 0} // sctp_event_subscribe: association, partial delivery
+	one := binary.NativeEndian.AppendUint32(nil, 1)
+	for _, o := range []struct {
+		option int
+		value  []byte
+	}{{optNoDelay, one}, {optRecvRcvInfo, one}, {optEvents, events}} {
+		if err := setOption(fd, o.option, o.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change returns the sac_state of a notification that an association has changed
+// (RFC 6458 section 6.1.1).
+func change(b []byte) (state uint16, ok bool) {
+	if len(b) < 10 || binary.NativeEndian.Uint16(b) != noteAssocChange {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint16(b[8:]), true
+}
+
+// part is what one receive brought.
+type part struct {
+	n            int // bytes
+	info         info
+	end          bool // of the message
+	notification bool
+}
+
+// receiveMessage reads a message, or a part of one, into p. No bytes and no
+// notification: the peer has shut down.
+func receiveMessage(fd int, p []byte) (got part, err error) {
+	var control [64]byte
+	vector := unix.Iovec{Base: unsafe.SliceData(p)}
+	vector.SetLen(len(p))
+	h := unix.Msghdr{Iov: &vector, Control: &control[0]}
+	h.SetIovlen(1)
+	h.SetControllen(len(control))
+	for {
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return got, errno
+		}
+		got.n = int(n)
+		break
+	}
+	got.end = h.Flags&unix.MSG_EOR != 0
+	got.notification = h.Flags&flagNotification != 0
+	for m, v, rest := firstMessage(control[:min(len(control), int(h.Controllen))]); m != nil; m, v, rest = firstMessage(rest) {
+		if m.Level == unix.IPPROTO_SCTP && m.Type == cmsgRcvInfo && len(v) >= 12 {
+			got.info.stream = binary.NativeEndian.Uint16(v)
+			got.info.flags = binary.NativeEndian.Uint16(v[4:]) & flagUnordered
+			got.info.ppid = binary.NativeEndian.Uint32(v[8:])
+		}
+	}
+	return got, nil
+}
+
+// sendMessage writes a whole message, or nothing.
+func sendMessage(fd int, p []byte, i info) error {
+	var control [48]byte
+	v := (*[16]byte)(putMessage(control[:], unix.IPPROTO_SCTP, cmsgSndInfo, 16))
+	binary.NativeEndian.PutUint16(v[0:], i.stream)
+	binary.NativeEndian.PutUint16(v[2:], i.flags)
+	binary.NativeEndian.PutUint32(v[4:], i.ppid)
+	vector := unix.Iovec{Base: unsafe.SliceData(p)}
+	vector.SetLen(len(p))
+	h := unix.Msghdr{Iov: &vector, Control: &control[0]}
+	h.SetIovlen(1)
+	h.SetControllen(unix.CmsgSpace(16))
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return errno
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package sctp
+
+import (
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/internal/socket"
+)
+
+// legKey names the way between an endpoint and us. IPv4 addresses are in the form
+// of IPv6 ones. It has no pointers, so that a table of them is none of the garbage
+// collector's work.
+type legKey struct {
+	peer, local         [16]byte
+	scope               uint32
+	peerPort, localPort uint16
+}
+
+// leg is one side of an association as we see it.
+type leg struct {
+	a    *assoc // nil: there is no leg
+	key  legKey
+	name socket.Name // of the peer, for the kernel
+	ipv6 bool
+}
+
+func newLeg(a *assoc, peer, local netip.AddrPort, scope uint32) leg {
+	l := leg{a: a, ipv6: peer.Addr().Is6(), key: legKey{
+		peer: peer.Addr().As16(), peerPort: peer.Port(), scope: scope,
+		local: local.Addr().As16(), localPort: local.Port(),
+	}}
+	l.name.Set(netip.AddrPortFrom(peer.Addr(), 0)) // raw sockets of IPv6 take no port (rawv6_sendmsg)
+	l.name.SetScope(scope)
+	return l
+}
+
+// local returns our address on the leg.
+func (l *leg) local() netip.Addr {
+	if !l.ipv6 {
+		return netip.AddrFrom4([4]byte(l.key.local[12:]))
+	}
+	return netip.AddrFrom16(l.key.local)
+}
+
+// peer returns the endpoint.
+func (l *leg) peer() netip.AddrPort {
+	if !l.ipv6 {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(l.key.peer[12:])), l.key.peerPort)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(l.key.peer), l.key.peerPort)
+}

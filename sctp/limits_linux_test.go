@@ -1,0 +1,93 @@
+package sctp
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// Both ends are told of the end of an association that is idle for too long.
+func TestIdle(t *testing.T) {
+	withEach(t, func(t *testing.T, with setup) {
+		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: time.Second})
+		accepted := l.serve(l.Pods...)
+		client := l.dial(l.Client)
+		server := l.accept(accepted[0])
+		ask(t, client, server, message{data: []byte("x")})
+		expectEnd(t, client, "idle")
+		expectEnd(t, server, "idle")
+		l.eventually("it is counted", func(s Stats) bool { return s.Active == 0 && s.Expired == 1 })
+	})
+}
+
+// socketOnly runs a test of what only the socket engine does.
+func socketOnly(t *testing.T, cfg testbed.Config, o settings) *lab {
+	t.Helper()
+	s := setups()[1]
+	if s.absent != nil {
+		t.Skipf("NOT TESTED: the socket engine needs another kernel: %v", s.absent)
+	}
+	return newLab(t, s, cfg, false, o)
+}
+
+// The backend is asked for as many streams as the client has.
+func TestStreams(t *testing.T) {
+	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
+	accepted := l.serve(l.Pods...)
+	client := l.dial(l.Client)
+	server := l.accept(accepted[0])
+	ask(t, client, server, message{stream: bulkStreams - 1, data: []byte("x")})
+	for _, p := range []peer{client, server} {
+		var s status
+		var err error
+		if e := p.(*kernelPeer).rc.Control(func(fd uintptr) { s, err = kernelStatus(int(fd)) }); e != nil || err != nil {
+			t.Fatal(e, err)
+		}
+		if s.in != bulkStreams || s.out != bulkStreams {
+			t.Errorf("%d streams in, %d out, want %d", s.in, s.out, bulkStreams)
+		}
+	}
+}
+
+// A message that is too long to be put together ends its association, and nothing
+// else.
+func TestTooLong(t *testing.T) {
+	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
+	accepted := l.serve(l.Pods...)
+	client, other := l.dial(l.Client), l.dial(l.Client)
+	server, otherServer := l.accept(accepted[0]), l.accept(accepted[0])
+	ask(t, client, server, message{data: bytes.Repeat([]byte{1}, 1<<20)})
+	if err := client.send(message{data: bytes.Repeat([]byte{2}, 3<<19)}); err != nil {
+		t.Fatal(err)
+	}
+	expectEnd(t, client, "the client that sent it")
+	expectEnd(t, server, "its backend")
+	l.eventually("one is over", func(s Stats) bool { return s.TooLong == 1 && s.Active == 1 })
+	ask(t, other, otherServer, message{data: []byte("undisturbed")})
+}
+
+// Heartbeats go to the address that a client came from, so that one that vanishes
+// is noticed.
+func TestHeartbeats(t *testing.T) {
+	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
+	accepted := l.serve(l.Pods...)
+	client := l.dial(l.Client)
+	server := l.accept(accepted[0])
+	ask(t, client, server, message{data: []byte("x")})
+	out, err := l.Node.Command(t.Context(), "cat", "/proc/self/net/sctp/remaddr").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	active := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) > 2 {
+			active[f[0]] = f[2] // ADDR ASSOC_ID HB_ACT
+		}
+	}
+	if active[l.Client.Addr4.String()] != "1" || active[l.Pods[0].Addr4.String()] != "1" {
+		t.Errorf("heartbeats:\n%s", out)
+	}
+}

@@ -1,0 +1,285 @@
+package sctp
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Ports of ours towards backends: Linux's own ephemeral range
+// (ip_local_port_range, ip(7)).
+const (
+	firstPort = 32768
+	lastPort  = 60999
+)
+
+// dial is what an association needs only until its backend has answered.
+type dial struct {
+	flow    lb.Flow
+	tried   lb.Tried
+	attempt int
+	init    []byte // the client's last INIT
+}
+
+// accept starts an association for a client's INIT.
+func (fam *family) accept(f lb.Frontend, d *datagram, c *content, now int64) {
+	sh := fam.sh
+	if sh.drained != nil {
+		sh.count.draining.Add(1)
+		return
+	}
+	if !sh.room() {
+		sh.count.full.Add(1)
+		return
+	}
+	b := strip(d.sctp)
+	if b == nil {
+		sh.count.malformed.Add(1)
+		return
+	}
+	a := &assoc{sh: sh, active: now}
+	a.client = newLeg(a, netip.AddrPortFrom(d.peer, c.source), netip.AddrPortFrom(d.local, c.dest), d.scope)
+	a.handshake.asked = c.initTag
+	a.dial = &dial{init: append([]byte(nil), b...), flow: lb.Flow{Frontend: f, Client: d.peer, Now: now}}
+	a.dial.flow.Tried = &a.dial.tried
+	sh.legs[a.client.key] = &a.client
+	sh.dialling.add(a)
+	sh.count.accepted.Add(1)
+	sh.count.active.Add(1)
+	sh.count.dialling.Add(1)
+	a.dialNext()
+}
+
+// room makes room for one association more, and reports whether there is.
+func (sh *shard) room() bool {
+	if sh.dialling.len+sh.open.len+sh.over.len < sh.limit {
+		return true
+	}
+	if a := sh.over.first; a != nil {
+		a.forget()
+		return true
+	}
+	a := sh.dialling.first
+	if a == nil {
+		return false
+	}
+	sh.count.evicted.Add(1)
+	a.settle(nil)
+	a.forget()
+	return true
+}
+
+// dialNext asks one backend after the other until one is asked or none is left.
+func (a *assoc) dialNext() {
+	sh, d := a.sh, a.dial
+	for timeouts := sh.srv.dialTimeouts(); d.attempt < len(timeouts); {
+		choice, err := sh.srv.LB.Pick(d.flow)
+		if err != nil {
+			sh.count.reason(err).Add(1)
+			a.cutOff()
+			return
+		}
+		sh.count.dials.Add(1)
+		a.choice = choice
+		switch err = a.connect(); err {
+		case nil:
+			sh.send(d.init, &a.backend)
+			sh.loop.After(&a.timer, a, timeouts[d.attempt])
+			return
+		case errNoPort:
+			sh.count.shortages.Add(1)
+			err = nil // not the backend's fault
+		default:
+			sh.count.dialRefused.Add(1)
+		}
+		a.dialFailed(err)
+	}
+	sh.count.dialGaveUp.Add(1)
+	a.cutOff()
+}
+
+// dialFailed ends an attempt and remembers the backend as tried.
+func (a *assoc) dialFailed(err error) {
+	d := a.dial
+	d.tried.Add(a.choice)
+	d.attempt++
+	d.flow.Now = eventloop.Now()
+	a.sh.loop.StopTimer(&a.timer)
+	a.choice.Done(err)
+	a.choice = lb.Choice{}
+}
+
+// connect makes the leg to the chosen backend, unless it is the one that there is:
+// a backend that is asked again is asked from the same port, so that it may be slow.
+// The error is errNoPort, or that there is no way to it.
+func (a *assoc) connect() error {
+	sh, to := a.sh, a.choice.Backend()
+	if a.backend.a != nil {
+		if a.backend.peer() == to {
+			return nil
+		}
+		delete(sh.legs, a.backend.key)
+		a.backend = leg{}
+	}
+	fam, err := sh.family(to.Addr().Is6())
+	if err != nil {
+		return err
+	}
+	local, err := route(fam.router, to)
+	if err != nil {
+		return err
+	}
+	port, ok := sh.port(to, local)
+	if !ok {
+		return errNoPort
+	}
+	a.backend = newLeg(a, to, netip.AddrPortFrom(local, port), 0)
+	sh.legs[a.backend.key] = &a.backend
+	return nil
+}
+
+// port returns a port of ours for a leg to a backend: one that is not in use
+// between these addresses, and from which the answers come to this shard.
+func (sh *shard) port(to netip.AddrPort, local netip.Addr) (uint16, bool) {
+	key := newLeg(nil, to, netip.AddrPortFrom(local, 0), 0).key
+	for range lastPort - firstPort + 1 {
+		if sh.ports++; sh.ports < firstPort || sh.ports > lastPort {
+			sh.ports = firstPort
+		}
+		if sh.n > 1 && shareOf(to.Port(), sh.ports, sh.n) != sh.index {
+			continue
+		}
+		key.localPort = sh.ports
+		if _, used := sh.legs[key]; !used {
+			return sh.ports, true
+		}
+	}
+	return 0, false
+}
+
+// moved does what a change of phase brings with it.
+func (a *assoc) moved(was phase, from *leg, c *content) {
+	sh := a.sh
+	if was == opening {
+		a.endDial()
+	}
+	switch a.phase {
+	case answered:
+		sh.loop.After(&a.timer, a, handshakeTime)
+	case established:
+		if !a.counted {
+			a.counted = true
+			sh.count.established.Add(1)
+		}
+		sh.open.add(a)
+		a.watch()
+	case ending:
+		sh.open.add(a)
+		sh.loop.After(&a.timer, a, endingTime)
+	case ended:
+		switch {
+		case c.kinds&kindAbort == 0:
+			sh.count.completed.Add(1)
+		case from == &a.client:
+			sh.count.clientAborts.Add(1)
+		default:
+			sh.count.backendAborts.Add(1)
+		}
+		a.settle(nil)
+	}
+}
+
+// endDial gives the dial state back, if there is any.
+func (a *assoc) endDial() {
+	if a.dial == nil {
+		return
+	}
+	a.dial = nil
+	a.sh.loop.StopTimer(&a.timer)
+	a.sh.count.dialling.Add(-1)
+}
+
+// watch starts the idle timer of an established association.
+func (a *assoc) watch() {
+	if idle := a.sh.srv.idlePackets(); idle > 0 {
+		a.sh.loop.After(&a.timer, a, idle)
+	} else {
+		a.sh.loop.StopTimer(&a.timer)
+	}
+}
+
+// settle ends an association: it counts no more, and its choice is given back. It
+// stays for what is sent again.
+func (a *assoc) settle(err error) {
+	if a.group == &a.sh.over {
+		return
+	}
+	sh := a.sh
+	a.endDial()
+	a.phase = ended
+	if a.choice.Valid() {
+		a.meter.Tell(a.choice)
+		a.choice.Done(err)
+		a.choice = lb.Choice{}
+	}
+	sh.count.active.Add(-1)
+	sh.over.add(a)
+	sh.loop.After(&a.timer, a, lingerTime)
+	sh.checkDrained()
+}
+
+// cutOff tells both sides that the association is over.
+func (a *assoc) cutOff() {
+	if a.phase != ended {
+		if tag := a.tags.client; tag != 0 {
+			a.sh.send(abort(tag, false), &a.client)
+		} else {
+			a.sh.send(abort(a.handshake.asked, false), &a.client)
+		}
+		if tag := a.tags.backend; tag != 0 {
+			a.sh.send(abort(tag, false), &a.backend)
+		}
+	}
+	a.settle(nil)
+}
+
+// forget removes an association that is over.
+func (a *assoc) forget() {
+	sh := a.sh
+	sh.loop.StopTimer(&a.timer)
+	delete(sh.legs, a.client.key)
+	if a.backend.a != nil {
+		delete(sh.legs, a.backend.key)
+	}
+	a.group.remove(a)
+}
+
+// Expire ends what its phase has lasted too long for. The timer is not restarted
+// with each packet, so this is when it is looked how long ago the last one was.
+func (a *assoc) Expire(*eventloop.Timer) {
+	sh := a.sh
+	if a.phase == opening {
+		sh.count.dialTimedOut.Add(1)
+		a.dialFailed(errSilent)
+		a.dialNext()
+		return
+	}
+	limit := handshakeTime
+	switch a.phase {
+	case established:
+		limit = sh.srv.idlePackets()
+	case ending:
+		limit = endingTime
+	case ended:
+		a.forget()
+		return
+	}
+	if rest := a.active + int64(limit) - eventloop.Now(); rest > 0 && a.phase != answered {
+		sh.loop.After(&a.timer, a, time.Duration(rest))
+		return
+	}
+	sh.count.expired.Add(1)
+	a.cutOff()
+}

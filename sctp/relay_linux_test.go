@@ -1,0 +1,66 @@
+package sctp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// ask sends a message and expects the other end to get it whole.
+func ask(t *testing.T, from, to peer, m message) {
+	t.Helper()
+	if err := from.send(m); err != nil {
+		t.Fatalf("send: %v", err)
+	}
+	got, err := to.receive()
+	if err != nil {
+		t.Fatalf("receive: %v", err)
+	}
+	if got.stream != m.stream || got.ppid != m.ppid || !bytes.Equal(got.data, m.data) {
+		t.Fatalf("got stream %d, PPID %d, %d bytes; want %d, %d, %d", got.stream, got.ppid, len(got.data), m.stream, m.ppid, len(m.data))
+	}
+}
+
+// expectEnd expects that an end learns of the end of its association.
+func expectEnd(t *testing.T, p peer, what string) {
+	t.Helper()
+	if m, err := p.receive(); err == nil || errors.Is(err, errPatience) {
+		t.Errorf("%s: got %d bytes, %v; want the end", what, len(m.data), err)
+	}
+}
+
+func TestRelay(t *testing.T) {
+	withEach(t, func(t *testing.T, with setup) {
+		for _, ipv6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ipv6=%v", ipv6), func(t *testing.T) {
+				l := newLab(t, with, testbed.Config{Pods: 1}, ipv6, settings{})
+				accepted := l.serve(l.Pods...)
+				client := l.dial(l.Client)
+				server := l.accept(accepted[0])
+				if got := server.from().Addr(); got != l.addr(l.Node) && got != l.gateway() {
+					t.Errorf("the backend sees %v", got)
+				}
+				for i, size := range []int{1, 100, 1400, 5000, 70000, 200000} {
+					m := message{stream: uint16(i), ppid: uint32(i) << 20, unordered: i%2 == 1, data: bytes.Repeat([]byte{byte(i)}, size)}
+					ask(t, client, server, m)
+					ask(t, server, client, m)
+				}
+				if err := client.shutdown(); err != nil {
+					t.Errorf("shutdown: %v", err)
+				}
+				if _, err := server.receive(); !errors.Is(err, io.EOF) {
+					t.Errorf("the backend is told %v, want the end", err)
+				}
+				l.eventually("the association is over", func(s Stats) bool { return s.Active == 0 && s.Completed == 1 })
+				s := l.stats()
+				if s.Accepted != 1 || s.Established != 1 || s.Dials != 1 || s.Dialling != 0 || s.BadTag+s.BadChecksum+s.Malformed+s.Unexpected != 0 {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package sctp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// state is what a Server has on this platform.
+type state struct {
+	mu     sync.Mutex // guards the following
+	closed bool
+	engine engine // nil before the first use
+	chosen Engine
+	why    string
+}
+
+// engine is one way to forward. Its methods are called with Server.mu held, except
+// drained, which waits.
+type engine interface {
+	// listen starts forwarding for f what arrives at addr.
+	listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
+	// unlisten takes no more associations for f.
+	unlisten(f lb.Frontend)
+	// tableChanged has what is not established leave backends that are gone.
+	tableChanged()
+	// drain takes no more associations at all.
+	drain() error
+	// drained waits until the last has ended, or ctx has.
+	drained(ctx context.Context) error
+	// close ends all of them.
+	close()
+	// stats sums the counters.
+	stats() Stats
+}
+
+// Listen starts forwarding for f what arrives at addr, and returns the address in
+// use: port 0 has one chosen. The family of addr is that of f's clients and
+// backends; the unspecified address stands for all of the host. An error wraps
+// unix.EADDRINUSE if anyone whom the engine can see has the port already, and
+// unix.EPERM if raw sockets are needed and not allowed (CAP_NET_RAW); a frontend
+// is listened for once at a time.
+func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return netip.AddrPort{}, ErrServerClosed
+	}
+	if err := s.start(); err != nil {
+		return netip.AddrPort{}, err
+	}
+	got, err := s.engine.listen(f, addr)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("listen on SCTP %s for %s: %w", addr, f, err)
+	}
+	return got, nil
+}
+
+// Choose decides for an engine, if that has not been done. The error says why the
+// one that is forced cannot be used.
+func (s *Server) Choose() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.start()
+}
+
+// InUse returns the engine that was chosen, and why; Auto before.
+func (s *Server) InUse() (engine Engine, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.chosen, s.why
+}
+
+// start makes the engine at the first use. The caller holds s.mu.
+func (s *Server) start() error {
+	if s.engine != nil {
+		return nil
+	}
+	chosen, why, err := choose(s.Engine)
+	if err != nil {
+		return err
+	}
+	s.chosen, s.why = chosen, why
+	if chosen == Socket {
+		s.engine = newSockets(s)
+	} else {
+		s.engine = newPackets(s)
+	}
+	if s.OnEngine != nil {
+		s.OnEngine(chosen, why)
+	}
+	return nil
+}
+
+// choose decides for an engine and says why.
+func choose(want Engine) (Engine, string, error) {
+	if want == Packet {
+		// Not by asking for a socket, which would have the kernel load its module.
+		if _, err := os.Stat("/proc/net/sctp"); err == nil {
+			return Packet, "", errors.New("use raw sockets for SCTP: the kernel has SCTP itself and aborts what it does not know: use sockets, or unload the module sctp")
+		}
+		return Packet, "asked for", nil
+	}
+	switch missing := kernelSCTP(); {
+	case missing == nil && want == Auto:
+		return Socket, "the kernel has SCTP", nil
+	case missing == nil:
+		return Socket, "asked for", nil
+	case want == Auto:
+		return Packet, fmt.Sprintf("the kernel has no SCTP (%v)", missing), nil
+	default:
+		return Socket, "", fmt.Errorf("use SCTP sockets: the kernel has no SCTP: %w", missing)
+	}
+}
+
+// kernelSCTP returns why the kernel has no SCTP, or nil. Asking has it load the
+// module if there is one (inet_create).
+func kernelSCTP() error {
+	fd, err := socket.New(netip.IPv4Unspecified(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Unlisten takes no more associations for a frontend. Those that there are go on.
+// A frontend that is not listened for is ignored.
+func (s *Server) Unlisten(f lb.Frontend) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine != nil {
+		s.engine.unlisten(f)
+	}
+}
+
+// TableChanged has every association whose backend has not answered yet leave it
+// if it is neither ready nor serving in the balancer's current table. Call it after
+// lb.Balancer.Update; it does not wait.
+func (s *Server) TableChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine != nil && !s.closed {
+		s.engine.tableChanged()
+	}
+}
+
+// Shutdown takes no new associations and waits until every one has ended. When ctx
+// ends first, the rest is aborted, and the error says how many they were. In any
+// case the Server is closed in the end.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	was := s.closed
+	s.closed = true
+	e := s.engine
+	if e == nil || was {
+		s.mu.Unlock()
+		return nil
+	}
+	err := e.drain()
+	s.mu.Unlock()
+	defer s.Close()
+	if err != nil {
+		return fmt.Errorf("drain associations: %w", err)
+	}
+	if err := e.drained(ctx); err != nil {
+		return fmt.Errorf("drain associations: %d aborted: %w", s.Stats().Active, err)
+	}
+	return nil
+}
+
+// Close aborts every association and closes every socket. It may be called more
+// than once, also while Shutdown waits, which then returns.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.engine != nil {
+		s.engine.close()
+	}
+}
+
+// Stats returns the sum over all loops.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine == nil {
+		return Stats{}
+	}
+	return s.engine.stats()
+}

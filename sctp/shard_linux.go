@@ -1,0 +1,436 @@
+package sctp
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	// rounds is how many batches one event may take before the loop's other sockets
+	// have their turn.
+	rounds = 4
+
+	// handshakeTime is how long an answered association may take to be established:
+	// the default life of a cookie (RFC 9260 section 16, Valid.Cookie.Life).
+	handshakeTime = 60 * time.Second
+
+	// endingTime is how long nothing may pass once one side shuts down. The other may
+	// have data left, but then it sends.
+	endingTime = 60 * time.Second
+
+	// lingerTime is how long an association stays when it is over, so that the last
+	// packets find their way if they are sent again: the initial and minimal RTO are 1 s
+	// (RFC 9260 section 16).
+	lingerTime = 5 * time.Second
+)
+
+// shard is the part of the packet engine that lives on one loop: a share of all
+// associations, of which no other loop sees a packet.
+type shard struct {
+	srv       *Server
+	loop      *eventloop.Loop
+	index, n  int
+	limit     int // of associations
+	families  [2]*family
+	listeners map[frontendKey]lb.Frontend
+	legs      map[legKey]*leg
+	dialling  group // those that are opening or answered, oldest first
+	open      group // established and ending
+	over      group // ended
+	ports     uint16
+	drained   chan struct{} // closed when draining has come to its end; nil before
+	count     counters
+}
+
+// frontendKey is where packets to a frontend arrive; the zero address means any of
+// the family.
+type frontendKey struct {
+	addr netip.Addr
+	port uint16
+	ipv6 bool
+}
+
+// family is what a shard has for one address family.
+type family struct {
+	sh     *shard
+	ipv6   bool
+	fd     int // raw socket
+	router int // socket to ask for routes
+	in     incoming
+	out    outgoing
+	errors incoming // what ICMP has sent back
+}
+
+// group is a list of associations, oldest first.
+type group struct {
+	first, last *assoc
+	len         int
+}
+
+func (g *group) add(a *assoc) {
+	if a.group != nil {
+		a.group.remove(a)
+	}
+	if a.group, a.prev = g, g.last; g.last != nil {
+		g.last.next = a
+	} else {
+		g.first = a
+	}
+	g.last = a
+	g.len++
+}
+
+func (g *group) remove(a *assoc) {
+	if a.prev != nil {
+		a.prev.next = a.next
+	} else {
+		g.first = a.next
+	}
+	if a.next != nil {
+		a.next.prev = a.prev
+	} else {
+		g.last = a.prev
+	}
+	a.next, a.prev, a.group = nil, nil, nil
+	g.len--
+}
+
+func newShard(s *Server, loop *eventloop.Loop, index, n int) *shard {
+	return &shard{
+		srv: s, loop: loop, index: index, n: n, limit: max(1, (s.maxAssociations()+n-1)/n),
+		listeners: make(map[frontendKey]lb.Frontend), legs: make(map[legKey]*leg),
+	}
+}
+
+// listen starts taking INITs for f. It runs on the loop, as all below does.
+func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
+	if _, err := sh.family(key.ipv6); err != nil {
+		return err
+	}
+	sh.listeners[key] = f
+	return nil
+}
+
+// family returns what there is for a family, made at the first use.
+func (sh *shard) family(ipv6 bool) (*family, error) {
+	at := &sh.families[0]
+	if ipv6 {
+		at = &sh.families[1]
+	}
+	if *at != nil {
+		return *at, nil
+	}
+	fam, err := sh.openFamily(ipv6)
+	if err != nil {
+		return nil, err
+	}
+	*at = fam
+	return fam, nil
+}
+
+func (sh *shard) openFamily(ipv6 bool) (*family, error) {
+	fam := &family{sh: sh, ipv6: ipv6, router: -1}
+	var err error
+	if fam.fd, err = openRaw(ipv6, sh.index, sh.n, sh.srv.rawBuffer()); err != nil {
+		return nil, err
+	}
+	any := netip.IPv4Unspecified()
+	if ipv6 {
+		any = netip.IPv6Unspecified()
+	}
+	if fam.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
+		fam.in.init(packetSize)
+		fam.errors.init(quoteSize)
+		err = sh.loop.AddRead(fam.fd, fam)
+	}
+	if err != nil {
+		fam.close()
+		return nil, err
+	}
+	return fam, nil
+}
+
+func (fam *family) close() {
+	_ = fam.sh.loop.Close(fam.fd)
+	if fam.router >= 0 {
+		_ = unix.Close(fam.router)
+	}
+}
+
+// HandleEvent passes on what has arrived.
+func (fam *family) HandleEvent(ev eventloop.Event) {
+	if ev&eventloop.Failed != 0 {
+		fam.readErrors()
+	}
+	for range rounds {
+		n, err := fam.in.receive(fam.fd, 0)
+		switch {
+		case err == unix.EAGAIN:
+			return
+		case err != nil: // of a packet that ICMP has told of
+			fam.readErrors()
+			continue
+		}
+		now := eventloop.Now()
+		for i := range n {
+			if d, ok := fam.in.datagram(i, fam.ipv6); ok {
+				fam.handle(&d, now)
+			} else {
+				fam.sh.count.malformed.Add(1)
+			}
+		}
+		fam.flush()
+		if n < slots {
+			return
+		}
+	}
+	_ = fam.sh.loop.RearmRead(fam.fd) // fails for a descriptor that is not watched only
+}
+
+// handle judges one packet and passes it on.
+func (fam *family) handle(d *datagram, now int64) {
+	sh := fam.sh
+	c, err := parse(d.sctp)
+	if err != sound {
+		sh.count.fault(err).Add(1)
+		return
+	}
+	if sh.n > 1 && shareOf(c.source, c.dest, sh.n) != sh.index {
+		return // it came before the socket had its filter; another shard has it, too
+	}
+	key := legKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.source, localPort: c.dest}
+	from, ok := sh.legs[key]
+	if !ok {
+		fam.stranger(d, &c, now)
+		return
+	}
+	a := from.a
+	if c.kinds&kindASCONF != 0 {
+		fam.refuseASCONF(from, d, &c)
+		return
+	}
+	was := a.phase
+	v := badTag
+	if from == &a.client {
+		v = a.fromClient(&c, now)
+	} else {
+		v = a.fromBackend(&c)
+	}
+	switch v {
+	case badTag:
+		sh.count.badTag.Add(1)
+	case foreign:
+		sh.count.unexpected.Add(1)
+	case refused:
+		sh.count.dialRefused.Add(1)
+		a.dialFailed(errRefused)
+		a.dialNext()
+	case fresh:
+		a.settle(nil)
+		a.forget()
+		fam.stranger(d, &c, now)
+	case pass:
+		a.active = now
+		fam.forward(from, d, &c)
+		if a.phase != was {
+			a.moved(was, from, &c)
+		}
+	}
+}
+
+// forward sends a packet to the other side of its association.
+func (fam *family) forward(from *leg, d *datagram, c *content) {
+	sh, a, b := fam.sh, from.a, d.sctp
+	if c.kinds&(kindInit|kindInitAck) != 0 {
+		if b = strip(b); b == nil {
+			sh.count.malformed.Add(1)
+			return
+		}
+	}
+	to := &a.client
+	if from == to {
+		to = &a.backend
+		sh.count.packetsIn.Add(1)
+		sh.count.messagesIn.Add(c.messages)
+		sh.count.bytesIn.Add(c.bytes)
+		a.meter.Add(a.choice, int(c.bytes), 0)
+		if a.dial != nil {
+			a.dial.init = append(a.dial.init[:0], b...)
+		}
+	} else {
+		sh.count.packetsOut.Add(1)
+		sh.count.messagesOut.Add(c.messages)
+		sh.count.bytesOut.Add(c.bytes)
+		a.meter.Add(a.choice, 0, int(c.bytes))
+	}
+	address(b, to.key.localPort, to.key.peerPort)
+	fam.add(b, to, d.tos)
+}
+
+// add puts a packet into the batch that is being made.
+func (fam *family) add(b []byte, to *leg, tos byte) {
+	fam.out.add(b, to, tos)
+	if fam.out.full() {
+		fam.flush()
+	}
+}
+
+func (fam *family) flush() {
+	busy, failed := fam.out.flush(fam.fd)
+	fam.sh.count.busy.Add(busy)
+	fam.sh.count.sendErrors.Add(failed)
+}
+
+// send sends a packet of our own, without ports, to an endpoint.
+func (sh *shard) send(b []byte, to *leg) {
+	fam, err := sh.family(to.ipv6)
+	if err != nil {
+		return // the Server is closed
+	}
+	address(b, to.key.localPort, to.key.peerPort)
+	fam.add(b, to, 0)
+	fam.flush() // b may be gone soon
+}
+
+// refuseASCONF tells one who wants to change its addresses that nobody here knows
+// how. The packet is dropped whole: what else is in it comes again.
+func (fam *family) refuseASCONF(from *leg, d *datagram, c *content) {
+	a := from.a
+	theirs, others := a.tags.client, a.tags.backend
+	if from == &a.backend {
+		theirs, others = others, theirs
+	}
+	if others == 0 || c.tag != others {
+		fam.sh.count.badTag.Add(1)
+		return
+	}
+	fam.sh.count.asconf.Add(1)
+	if asked := find(d.sctp, kindASCONF); asked[0] == chunkASCONF {
+		fam.sh.send(unrecognized(theirs, asked), from)
+	}
+}
+
+// stranger sees to a packet of no association.
+func (fam *family) stranger(d *datagram, c *content, now int64) {
+	sh := fam.sh
+	f, ok := sh.listeners[frontendKey{d.local, c.dest, fam.ipv6}]
+	if !ok {
+		if f, ok = sh.listeners[frontendKey{port: c.dest, ipv6: fam.ipv6}]; !ok {
+			sh.count.stray.Add(1) // another program's, perhaps
+			return
+		}
+	}
+	if c.kinds&kindInit != 0 {
+		fam.accept(f, d, c, now)
+		return
+	}
+	// RFC 9260 section 8.4. A client whose association we do not know any more need
+	// not find out by silence.
+	sh.count.stray.Add(1)
+	from := newLeg(nil, netip.AddrPortFrom(d.peer, c.source), netip.AddrPortFrom(d.local, c.dest), d.scope)
+	switch {
+	case c.kinds&(kindAbort|kindShutdownComplete|kindCookieAck|kindError|kindInitAck) != 0:
+	case c.kinds&kindShutdownAck != 0:
+		sh.send(shutdownComplete(c.tag), &from)
+	default:
+		sh.send(abort(c.tag, true), &from)
+	}
+}
+
+// readErrors looks for backends that cannot be reached, of which ICMP tells. For
+// an association that is established it means nothing (RFC 9260 appendix B): a way
+// may come back.
+func (fam *family) readErrors() {
+	for {
+		n, err := fam.errors.receive(fam.fd, unix.MSG_ERRQUEUE)
+		if err != nil || n == 0 {
+			return
+		}
+		for i := range n {
+			if quote := fam.errors.payload(i); len(quote) >= 4 && unreachable(fam.errors.controls(i)) {
+				fam.failed(fam.errors.name[i].AddrPort().Addr(), quote)
+			}
+		}
+	}
+}
+
+// failed gives up a backend that was asked and cannot be reached.
+func (fam *family) failed(peer netip.Addr, quote []byte) {
+	sh := fam.sh
+	source, dest := uint16(quote[0])<<8|uint16(quote[1]), uint16(quote[2])<<8|uint16(quote[3])
+	to := netip.AddrPortFrom(peer, dest)
+	local, err := route(fam.router, to)
+	if err != nil {
+		return
+	}
+	key := newLeg(nil, to, netip.AddrPortFrom(local, source), 0).key
+	if l, ok := sh.legs[key]; ok && l == &l.a.backend && l.a.phase == opening {
+		sh.count.dialRefused.Add(1)
+		l.a.dialFailed(errRefused)
+		l.a.dialNext()
+	}
+}
+
+var (
+	errRefused = errors.New("backend refuses the association")
+	errSilent  = errors.New("backend does not answer")
+	errNoPort  = errors.New("no port is left towards the backend")
+)
+
+// drain refuses new associations, and has drained closed when the last has ended.
+func (sh *shard) drain() {
+	if sh.drained == nil {
+		sh.drained = make(chan struct{})
+		sh.checkDrained()
+	}
+}
+
+func (sh *shard) checkDrained() {
+	if sh.drained == nil || sh.dialling.len+sh.open.len > 0 {
+		return
+	}
+	select {
+	case <-sh.drained:
+	default:
+		close(sh.drained)
+	}
+}
+
+// leaveGone has associations that have not been answered leave backends that are
+// gone. One that is established is with its backend for good.
+func (sh *shard) leaveGone() {
+	for a := sh.dialling.first; a != nil; {
+		next := a.next
+		if a.phase == opening && !a.choice.Live() {
+			a.dial.attempt-- // it was not this one's turn to fail
+			a.dialFailed(nil)
+			a.dialNext()
+		}
+		a = next
+	}
+}
+
+// stop ends everything.
+func (sh *shard) stop() {
+	for _, g := range []*group{&sh.dialling, &sh.open} {
+		for g.first != nil {
+			g.first.cutOff()
+		}
+	}
+	for sh.over.first != nil {
+		sh.over.first.forget()
+	}
+	for i, fam := range sh.families {
+		if fam != nil {
+			fam.close()
+			sh.families[i] = nil
+		}
+	}
+}

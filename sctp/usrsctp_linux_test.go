@@ -1,0 +1,52 @@
+package sctp
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// tsctp is usrsctp's program for throughput, client and server in one.
+const tsctp = "/usr/lib/usrsctp/tsctp"
+
+// Associations of usrsctp, a stack that is not pion's, pass as well: many at once,
+// with messages that fit into a packet and those that do not.
+func TestUsrsctp(t *testing.T) {
+	l := packetOnly(t, testbed.Config{Pods: 2, Clients: 2}, settings{})
+	if _, err := os.Stat(tsctp); err != nil {
+		testbed.Missing(t, err.Error())
+	}
+	l.backends(0, l.Pods...)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	for _, pod := range l.Pods {
+		server := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", l.addr(pod).String())
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = server.Process.Kill()
+			_ = server.Wait() // killed
+		})
+	}
+	const messages = 2000
+	total := uint64(0)
+	for i, size := range []int{100, 8000} {
+		c := l.Clients[i]
+		out, err := c.Command(ctx, tsctp, "-E", "0", "-U", "0", "-p", fmt.Sprint(l.frontend.Port()), "-n", fmt.Sprint(messages),
+			"-l", fmt.Sprint(size), "-L", l.addr(c).String(), l.frontend.Addr().String()).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "error") {
+			t.Errorf("%s: %v: %s", c, err, out)
+		}
+		total += uint64(messages * size)
+	}
+	l.eventually("both are over", func(s Stats) bool { return s.Active == 0 })
+	s := l.stats()
+	if s.Established != 2 || s.Completed != 2 || s.BytesIn < total || s.BadTag+s.BadChecksum+s.Malformed+s.Unexpected != 0 {
+		t.Errorf("%d bytes were sent; %+v", total, s)
+	}
+}

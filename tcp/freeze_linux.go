@@ -1,0 +1,366 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Listening is an address that a Server listens on.
+type Listening struct {
+	Addr    netip.AddrPort
+	Steered bool  // by ListenSteered
+	FDs     []int // of its sockets, one for each loop
+}
+
+// Frozen is all there is to know of one connection while nothing moves it.
+type Frozen struct {
+	// Offer is the number under which Server.Offer has shown it, 0 if it has not.
+	Offer uint32
+
+	Client, Backend int // descriptors; Backend is -1 while there is none
+
+	Service lb.ID
+	Addr    netip.AddrPort // of the backend; invalid while there is none
+
+	ToBackend, ToClient Way
+
+	Dial *Dialling // nil once the backend has answered
+}
+
+// Way is one direction of a Frozen connection.
+type Way struct {
+	EOF     bool   // its source has ended its stream, and all of it has been read
+	Shut    bool   // that has been passed on
+	Waiting []byte // read and not written yet
+}
+
+// Dialling is what a Frozen connection has besides until its backend has answered.
+type Dialling struct {
+	Frontend  lb.Frontend
+	Client    netip.Addr
+	Tried     []netip.AddrPort // backends that have failed
+	Attempt   int              // attempts that have ended
+	Shortages int              // waits for local resources so far
+	Left      time.Duration    // of the present attempt or wait
+}
+
+// Listening returns what the Server listens on, in a stable order. The descriptors
+// stay the Server's; they may be used until the next Unlisten, Shutdown or Close.
+func (s *Server) Listening() []Listening {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Listening
+	for addr, group := range s.listeners {
+		l := Listening{Addr: addr}
+		for _, member := range group {
+			l.Steered = member.steered
+			l.FDs = append(l.FDs, member.fd)
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b Listening) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+// Listens reports whether the Server listens on addr.
+func (s *Server) Listens(addr netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listeners[addr] != nil || s.plain.listens(addr)
+}
+
+// Offer passes to send, on a loop, up to most relaying connections that were not
+// offered yet, while all of them go on. Only their Offer, descriptors, Service and
+// Addr are set. It numbers them from the present offers of all loops on, which is
+// why it is to be called by one goroutine. If send returns an error, which Offer then
+// returns, they count as not offered. offered is how many there were; fewer than most
+// mean that the loop has no more.
+//
+// From its offer on a connection ends explicitly, not with the close of its
+// descriptors, since others may have copies of them.
+func (s *Server) Offer(loop, most int, send func([]Frozen) error) (offered int, err error) {
+	sh := s.shards[loop]
+	doErr := sh.loop.Do(func() { offered, err = sh.offer(most, send) })
+	if doErr != nil {
+		return 0, fmt.Errorf("offer connections: %w", doErr)
+	}
+	return offered, err
+}
+
+// Shards returns how many loops have connections to Offer.
+func (s *Server) Shards() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.shards)
+}
+
+// offer looks from the end of the list, where new connections are, and moves those
+// that it offers to the beginning.
+func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
+	var batch []Frozen
+	var conns []*conn
+	for c := sh.conns.prev; c != &sh.conns && c.offer == 0 && len(batch) < most; c = c.prev {
+		if c.dial != nil {
+			continue // its backend may change; it is left for the end
+		}
+		batch = append(batch, Frozen{
+			Offer:  sh.srv.offers + uint32(len(batch)) + 1,
+			Client: int(c.client.fd), Backend: int(c.backend.fd),
+			Service: c.choice.Service(), Addr: c.choice.Backend(),
+		})
+		conns = append(conns, c)
+	}
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	for _, c := range conns {
+		c.shared = true // also if send fails: nobody can say how far it came
+		c.settle()
+	}
+	if err := send(batch); err != nil {
+		return 0, err
+	}
+	for i, c := range conns {
+		c.offer = batch[i].Offer
+		c.prev.next, c.next.prev = c.next, c.prev
+		c.prev, c.next = &sh.conns, sh.conns.next
+		c.prev.next, c.next.prev = c, c
+	}
+	sh.srv.offers += uint32(len(batch))
+	return len(batch), nil
+}
+
+// Freeze passes every connection to visit, while the caller has halted the loops. What
+// waits in pipes is taken out of them for that. The Frozen, and the bytes in it, are
+// visit's until it returns. It stops at an error of visit and returns it.
+//
+// If the connections are to go on here after all, call Thaw and have the loops resume.
+func (s *Server) Freeze(visit func(*Frozen) error) error {
+	for _, sh := range s.shards {
+		for c := sh.conns.next; c != &sh.conns; c = c.next {
+			f, err := c.freeze()
+			if err != nil {
+				return fmt.Errorf("freeze connection to %s: %w", c.choice.Backend(), err)
+			}
+			if err := visit(&f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Thaw forgets all offers, of halted loops as soon as they resume: the next Offer
+// begins anew.
+func (s *Server) Thaw() {
+	s.offers = 0
+	for _, sh := range s.shards {
+		_ = sh.loop.Post(func() { // ErrClosed: then there is nothing to offer any more
+			for c := sh.conns.next; c != &sh.conns; c = c.next {
+				c.offer = 0
+			}
+		})
+	}
+}
+
+func (c *conn) freeze() (Frozen, error) {
+	c.shared = true
+	c.settle()
+	c.meter.Tell(c.choice)
+	f := Frozen{
+		Offer:  c.offer,
+		Client: int(c.client.fd), Backend: int(c.backend.fd),
+		Service: c.choice.Service(), Addr: c.choice.Backend(),
+		ToBackend: Way{EOF: c.client.eof, Shut: c.backend.shut},
+		ToClient:  Way{EOF: c.backend.eof, Shut: c.client.shut},
+	}
+	err := errors.Join(c.unpipe(&c.backend), c.unpipe(&c.client))
+	if c.backend.out != nil {
+		f.ToBackend.Waiting = c.backend.out.Bytes()
+	}
+	if c.client.out != nil {
+		f.ToClient.Waiting = c.client.out.Bytes()
+	}
+	if d := c.dial; d != nil {
+		f.Dial = &Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(),
+			Attempt: d.attempt, Shortages: d.shortages, Left: c.sh.loop.Left(&d.timer)}
+	}
+	return f, err
+}
+
+// settle makes the backend's socket ready for a long life, which it has shown to be worth
+// by being here when everything is handed over. So all that cross are alike, and order
+// in the list is free (see settleAll).
+func (c *conn) settle() {
+	if !c.settled && c.backend.fd >= 0 {
+		_ = c.sh.srv.probe(int(c.backend.fd)) // it can fail only on what is no TCP socket
+	}
+	c.settled = true
+}
+
+// unpipe has what waits in dst's pipe wait in a buffer instead. Nothing waits in both.
+func (c *conn) unpipe(dst *side) error {
+	if dst.pipe == nil || dst.pipe.Len() == 0 {
+		return nil
+	}
+	b, err := dst.pipe.Empty()
+	dst.out = c.sh.loop.Buffers().Adopt(b)
+	return err
+}
+
+// reset has the close of a socket of ours reset its connection.
+func (c *conn) reset(fd int32) {
+	if c.shared {
+		socket.Reset(int(fd))
+		return
+	}
+	socket.ResetOnClose(int(fd))
+}
+
+// endShared ends both streams for everybody who has a copy of the descriptors, and
+// takes the sockets out of the loop, since closing them here might not.
+func (c *conn) endShared() {
+	for _, s := range [...]*side{&c.client, &c.backend} {
+		if s.fd >= 0 {
+			_ = c.sh.loop.Detach(int(s.fd))
+			_ = unix.Shutdown(int(s.fd), unix.SHUT_RDWR) // ENOTCONN: it is over already
+		}
+	}
+}
+
+// AdoptListener starts accepting by sockets that another Server has listened with,
+// which are this Server's from now on, whatever is returned. All of them go on, however
+// many loops there are, since a socket that is closed loses the clients in its queue;
+// loops without one get their own. That one of these could not be had is the only
+// error after which the address is served nevertheless, by the others.
+func (s *Server) AdoptListener(l Listening) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	var group []*listener
+	for i, fd := range l.FDs {
+		group = append(group, &listener{sh: s.shards[i%len(s.shards)], fd: fd, steered: l.Steered})
+	}
+	if s.closed {
+		s.unlisten(group)
+		return ErrServerClosed
+	}
+	s.listeners[l.Addr] = group
+	var errs []error
+	for _, member := range group {
+		errs = append(errs, member.start(s.backlog()))
+	}
+	for i := len(group); i < len(s.shards); i++ {
+		fd, err := s.bind(l.Addr, false)
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		member := &listener{sh: s.shards[i], fd: fd, steered: l.Steered}
+		s.listeners[l.Addr] = append(s.listeners[l.Addr], member)
+		errs = append(errs, member.start(s.backlog()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("take over listener %s: %w", l.Addr, err)
+	}
+	return nil
+}
+
+// Adopt takes over connections that another Server has frozen. Their descriptors are
+// this Server's from now on, and so are the bytes that wait. The loops share them
+// evenly. thawed is called on a loop for each connection that moves again. A connection
+// that cannot be watched is reset, and counted in Stats.Shortages.
+func (s *Server) Adopt(conns []Frozen, thawed func()) error {
+	s.mu.Lock()
+	s.start()
+	s.mu.Unlock()
+	var errs []error
+	done := make(chan struct{}, len(s.shards))
+	waits := 0
+	for i, sh := range s.shards {
+		if err := sh.loop.Post(func() {
+			for j := i; j < len(conns); j += len(s.shards) {
+				sh.thaw(&conns[j])
+				thawed()
+			}
+			done <- struct{}{}
+		}); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		waits++
+	}
+	for range waits {
+		<-done
+	}
+	return errors.Join(errs...)
+}
+
+// thaw makes a connection of f.
+func (sh *shard) thaw(f *Frozen) {
+	if sh.srv.Descriptors != nil {
+		sh.srv.Descriptors.Adopt(2)
+	}
+	sh.count.active.Add(1)
+	c := &conn{sh: sh, settled: true, shared: true} // the process before has settled it, and may not have ended yet
+	c.client = side{c: c, fd: int32(f.Client), eof: f.ToBackend.EOF, shut: f.ToClient.Shut}
+	c.backend = side{c: c, fd: int32(f.Backend), eof: f.ToClient.EOF, shut: f.ToBackend.Shut,
+		packs: true, sent: f.Dial == nil}
+	c.prev, c.next = sh.conns.prev, &sh.conns
+	c.prev.next, c.next.prev = c, c
+	if f.Addr.IsValid() {
+		c.choice = sh.srv.LB.Resume(f.Service, f.Addr)
+	}
+	if len(f.ToClient.Waiting) > 0 {
+		c.client.out = sh.loop.Buffers().Adopt(f.ToClient.Waiting)
+	}
+	if len(f.ToBackend.Waiting) > 0 {
+		c.backend.out = sh.loop.Buffers().Adopt(f.ToBackend.Waiting)
+	}
+	if f.Dial != nil {
+		c.thawDial(f)
+	}
+	// What the sockets are ready for is reported as soon as they are watched.
+	for _, s := range [...]*side{&c.client, &c.backend} {
+		if s.fd < 0 {
+			continue
+		}
+		if err := sh.loop.Add(int(s.fd), s); err != nil {
+			sh.count.shortages.Add(1)
+			c.abort()
+			return
+		}
+	}
+}
+
+// thawDial goes on with an attempt, or with the wait for one.
+func (c *conn) thawDial(f *Frozen) {
+	sh, from := c.sh, f.Dial
+	id := f.Service
+	if owner, _, ok := sh.srv.LB.Table().Lookup(from.Frontend); ok && !f.Addr.IsValid() {
+		id = owner.ID
+	}
+	d := &dial{c: c, attempt: from.Attempt, shortages: from.Shortages, tried: sh.srv.LB.ResumeTried(id, from.Tried)}
+	d.flow = lb.Flow{Frontend: from.Frontend, Client: from.Client, Now: eventloop.Now(), Tried: &d.tried}
+	c.dial = d
+	sh.count.dialling.Add(1)
+	sh.loop.After(&d.timer, d, from.Left)
+}
+
+// Restore adds the counters of another Server to this one's, so that they go on where
+// those have stopped. Gauges are left out: each connection brings its own.
+func (s *Server) Restore(from Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	s.shards[0].count.restore(from)
+}

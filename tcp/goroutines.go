@@ -1,0 +1,267 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// pauseRetry is how often a paused listener looks whether it may go on.
+const pauseRetry = 10 * time.Millisecond
+
+// goroutines serves connections where there are no loops: one goroutine accepts for
+// each address, and two relay each connection, one a direction.
+type goroutines struct {
+	count counters
+
+	mu        sync.Mutex // guards the following
+	closed    bool       // nobody listens any more
+	aborted   bool       // every relay has ended or been aborted
+	listeners map[netip.AddrPort]*acceptor
+	relays    map[*relay]struct{}
+	idle      chan struct{} // closed when the last relay has ended; nil unless Shutdown waits
+	running   sync.WaitGroup
+}
+
+// acceptor accepts on one address.
+type acceptor struct {
+	srv     *Server
+	socket  *net.TCPListener
+	steered bool          // the frontend is the original destination, not the local address
+	closed  chan struct{} // by Unlisten
+}
+
+// listen is Server.Listen and Server.ListenSteered.
+func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return netip.AddrPort{}, ErrServerClosed
+	}
+	network := "tcp4" // in this family only
+	if addr.Addr().Is6() {
+		network = "tcp6"
+	}
+	config := net.ListenConfig{KeepAliveConfig: s.keepAliveConfig()}
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(context.Background(), network, addr.String())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
+	}
+	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered, closed: make(chan struct{})}
+	addr = addrPort(l.Addr())
+	if g.listeners == nil {
+		g.listeners, g.relays = make(map[netip.AddrPort]*acceptor), make(map[*relay]struct{})
+	}
+	g.listeners[addr] = a
+	g.running.Go(a.run)
+	return addr, nil
+}
+
+// keepAliveConfig is for both sides of a connection. A system that cannot have the
+// times set sends probes by its own.
+func (s *Server) keepAliveConfig() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: s.keepAlive() > 0, Idle: s.keepAlive(), Interval: s.keepAlive()}
+}
+
+// addrPort returns what clients know an address of the net package as.
+func addrPort(a net.Addr) netip.AddrPort {
+	p := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+// unlisten is Server.Unlisten.
+func (g *goroutines) unlisten(addr netip.AddrPort) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a := g.listeners[addr]; a != nil {
+		a.close()
+		delete(g.listeners, addr)
+	}
+}
+
+// listens is Server.Listens.
+func (g *goroutines) listens(addr netip.AddrPort) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.listeners[addr] != nil
+}
+
+// close ends accepting. What the system has completed and nobody has accepted is reset by it.
+func (a *acceptor) close() {
+	close(a.closed)
+	_ = a.socket.Close() // nothing can be done about a listener that does not close
+}
+
+// run accepts until the listener is closed.
+func (a *acceptor) run() {
+	g := &a.srv.plain
+	for {
+		c, err := a.socket.AcceptTCP()
+		switch {
+		case err == nil:
+			if !a.admit() {
+				_ = c.SetLinger(0)
+				_ = c.Close()
+				return
+			}
+			g.serve(a, c)
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		case gone(err):
+			continue
+		case shortage(err):
+			g.count.pausedDescriptors.Add(1)
+		default:
+			g.count.acceptErrors.Add(1)
+		}
+		if !a.pause() {
+			return
+		}
+	}
+}
+
+// admit waits until the limits allow one more connection, and takes its descriptors and its
+// place among the dials. Only this one waits here; others do in the backlog. False: the
+// listener is closed.
+func (a *acceptor) admit() bool {
+	g, budget := &a.srv.plain, a.srv.Descriptors
+	for g.count.dialling.Add(1) > a.srv.maxDials() {
+		g.count.dialling.Add(-1)
+		g.count.pausedDials.Add(1)
+		if !a.pause() {
+			return false
+		}
+	}
+	for budget != nil && !budget.Take(2) {
+		g.count.pausedDescriptors.Add(1)
+		if !a.pause() {
+			g.count.dialling.Add(-1)
+			return false
+		}
+	}
+	return true
+}
+
+// pause waits a moment. False: the listener is closed.
+func (a *acceptor) pause() bool {
+	t := time.NewTimer(pauseRetry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-a.closed:
+		return false
+	}
+}
+
+// serve starts to relay for an accepted client.
+func (g *goroutines) serve(a *acceptor, c *net.TCPConn) {
+	g.count.accepted.Add(1)
+	g.count.active.Add(1)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &relay{srv: a.srv, cancel: cancel, client: c}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.relays[r] = struct{}{}
+	if g.aborted { // close has not seen this one
+		r.abort()
+	}
+	g.running.Go(func() { // one more while the acceptor is one, so that nobody has stopped waiting
+		defer cancel()
+		r.run(ctx, a)
+		g.ended(r)
+	})
+}
+
+// ended forgets a relay, which has closed its sockets.
+func (g *goroutines) ended(r *relay) {
+	if r.srv.Descriptors != nil {
+		r.srv.Descriptors.Give(2)
+	}
+	g.count.active.Add(-1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.relays, r)
+	g.checkIdle()
+}
+
+// checkIdle tells Shutdown that the last relay has ended. The caller holds g.mu.
+func (g *goroutines) checkIdle() {
+	if g.idle != nil && len(g.relays) == 0 {
+		select {
+		case <-g.idle:
+		default:
+			g.aborted = true // nobody comes after the last
+			close(g.idle)
+		}
+	}
+}
+
+// stopListening closes every listener, for good. The caller holds g.mu.
+func (g *goroutines) stopListening() {
+	g.closed = true
+	for _, a := range g.listeners {
+		a.close()
+	}
+	clear(g.listeners)
+}
+
+// shutdown is Server.Shutdown.
+func (g *goroutines) shutdown(ctx context.Context) error {
+	g.mu.Lock()
+	g.stopListening()
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.checkIdle()
+	g.mu.Unlock()
+	select {
+	case <-idle:
+		g.running.Wait()
+		return nil
+	case <-ctx.Done():
+		left := g.count.active.Load()
+		g.close()
+		return fmt.Errorf("drain connections: %d reset: %w", left, ctx.Err())
+	}
+}
+
+// close is Server.Close. It returns when every goroutine has ended.
+func (g *goroutines) close() {
+	g.mu.Lock()
+	g.stopListening()
+	g.aborted = true
+	for r := range g.relays {
+		r.abort()
+	}
+	g.mu.Unlock()
+	g.running.Wait()
+}
+
+// flow returns what the balancer is to know of a client.
+func (a *acceptor) flow(c *net.TCPConn) (lb.Flow, error) {
+	f := lb.Flow{Client: addrPort(c.RemoteAddr()).Addr(), Now: eventloop.Now()}
+	dst := addrPort(c.LocalAddr())
+	if a.steered {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return f, fmt.Errorf("use accepted socket: %w", err)
+		}
+		var asked error
+		if err := raw.Control(func(fd uintptr) { dst, asked = a.srv.OriginalDst(int(fd)) }); err != nil || asked != nil {
+			return f, errors.Join(err, asked)
+		}
+	}
+	f.Frontend = lb.Frontend{Protocol: lb.TCP, Addr: dst}
+	return f, nil
+}

@@ -1,0 +1,53 @@
+package udp
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// BenchmarkFlowLookup finds the flow of a datagram among others, each one the least
+// recently active so far, and notes that it was active.
+func BenchmarkFlowLookup(b *testing.B) {
+	for _, flows := range []int{1, 1_000, 100_000} {
+		b.Run(fmt.Sprintf("%d flows", flows), func(b *testing.B) {
+			table, err := lb.NewTable([]lb.Service{service(1, netip.MustParseAddrPort("127.0.0.1:9"))}, lb.Node{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			balancer := new(lb.Balancer)
+			balancer.Update(table)
+			group, err := eventloop.NewGroup(1)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer group.Close()
+			sh := newShard(&Server{Loops: group, LB: balancer}, group.Loops()[0])
+			ln := sh.newListener(frontend(1, false), -1)
+			ln.flows = make(map[flowKey]*flow)
+			keys := make([]flowKey, flows)
+			for i := range keys {
+				choice, err := ln.pick(netip.MustParseAddr("192.0.2.1"), 0, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				keys[i] = flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1024), local: netip.MustParseAddr("192.0.2.10")}
+				f := &flow{ln: ln, key: keys[i], fd: -1, choice: choice}
+				ln.flows[keys[i]] = f
+				ln.recency.pushFront(f)
+				sh.recency.pushFront(f)
+			}
+			var name socket.Name
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if f, _ := ln.flow(&keys[i%flows], &name, int64(i)); f == nil {
+					b.Fatal("the flow is not found")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,235 @@
+package udp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Listening is a frontend that a Server forwards.
+type Listening struct {
+	Frontend lb.Frontend
+	FDs      []int // of its sockets; the kernel shares clients out among them in this order
+}
+
+// Frozen is all there is to know of one flow while nothing moves it. Its datagrams are
+// in the kernel.
+type Frozen struct {
+	Listening int // position in Server.Listening
+	Member    int // position in FDs of the socket that it came by
+	FD        int // connected to the backend
+
+	Client netip.AddrPort
+	Scope  uint32     // interface of a link-local client
+	Local  netip.Addr // that was asked
+
+	Service lb.ID
+	Addr    netip.AddrPort   // of the backend; invalid if the flow is leaving it
+	Tried   []netip.AddrPort // backends that have refused since the last answer
+
+	Attempts int // how many
+	LastSize int // of the datagram sent last, bytes
+
+	Idle    time.Duration // since the last datagram
+	Leaving time.Duration // until it is gone, if it is leaving its backend; else 0
+	Trial   time.Duration // for which datagrams go one by one to a backend that has not answered
+
+	PlainIn, PlainOut bool // datagrams must go one by one, to the backend and to the client
+}
+
+// Listening returns what the Server forwards, in a stable order. The descriptors stay
+// the Server's; they may be used until the next Unlisten, Shutdown or Close.
+func (s *Server) Listening() []Listening {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Listening
+	for f, group := range s.listeners {
+		l := Listening{Frontend: f}
+		for _, member := range group {
+			l.FDs = append(l.FDs, member.fd)
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b Listening) int {
+		return cmp.Or(cmp.Compare(a.Frontend.Protocol, b.Frontend.Protocol), a.Frontend.Addr.Compare(b.Frontend.Addr))
+	})
+	return out
+}
+
+// Freeze passes every flow to visit, while the caller has halted the loops: of each
+// loop those first that were idle for longest. The Frozen is visit's until it returns.
+// It stops at an error of visit and returns it. Nothing is changed, so that the flows
+// go on as soon as the loops resume.
+func (s *Server) Freeze(visit func(*Frozen) error) error {
+	type place struct{ listening, member int }
+	places := make(map[*listener]place)
+	for i, l := range s.Listening() {
+		s.mu.Lock()
+		for j, member := range s.listeners[l.Frontend] {
+			places[member] = place{i, j}
+		}
+		s.mu.Unlock()
+	}
+	now := eventloop.Now()
+	for _, sh := range s.shards {
+		for f := sh.recency.last; f != nil; f = f.links[byLoop].prev {
+			at, ok := places[f.ln]
+			if !ok {
+				continue // not reached: a listener closes its flows
+			}
+			frozen := f.freeze(now)
+			frozen.Listening, frozen.Member = at.listening, at.member
+			if err := visit(&frozen); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *flow) freeze(now int64) Frozen {
+	f.meter.Tell(f.choice)
+	out := Frozen{
+		FD:     f.fd,
+		Client: f.key.client, Scope: f.key.scope, Local: f.key.local,
+		Service: f.choice.Service(), Addr: f.choice.Backend(),
+		Attempts: f.attempts, LastSize: f.lastSize,
+		Idle:    time.Duration(now - f.active),
+		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
+	}
+	if f.trial != 0 {
+		out.Trial = time.Duration(max(f.trial-now, 1))
+	}
+	if f.tried != nil {
+		out.Tried = f.tried.Backends()
+	}
+	if f.leaving != 0 {
+		out.Leaving = time.Duration(max(f.leaving-now, 1))
+	}
+	return out
+}
+
+// Adopt takes over what another Server has forwarded, and its flows, of which those of
+// one loop are in the order of Freeze. The descriptors are this Server's from now on.
+// The kernel shares clients out among the sockets of a frontend by their number, so
+// that neither more nor fewer are made. thawed is called on a loop for each flow that
+// moves again. A flow whose socket cannot be watched is given up; so is one whose
+// frontend is forwarded already, as is that.
+func (s *Server) Adopt(listening []Listening, flows []Frozen, thawed func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	all := make([][]*listener, len(listening))
+	var errs []error
+	for i, l := range listening {
+		var err error
+		if all[i], err = s.adopt(l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	byShard := make([][]*Frozen, len(s.shards))
+	for i := range flows {
+		f := &flows[i]
+		if f.Listening >= len(all) || f.Member >= len(all[f.Listening]) {
+			_ = unix.Close(f.FD)
+			continue
+		}
+		at := slices.Index(s.shards, all[f.Listening][f.Member].shard)
+		byShard[at] = append(byShard[at], f)
+	}
+	for i, sh := range s.shards {
+		errs = append(errs, sh.loop.Do(func() {
+			for _, f := range byShard[i] {
+				sh.thaw(all[f.Listening][f.Member], f)
+				thawed()
+			}
+		}))
+	}
+	for _, group := range all {
+		for _, ln := range group {
+			var started error
+			errs = append(errs, ln.shard.loop.Do(func() { started = ln.start() }), started)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// adopt makes the listeners of a frontend, which do not receive yet. The caller holds
+// s.mu.
+func (s *Server) adopt(l Listening) ([]*listener, error) {
+	if _, ok := s.listeners[l.Frontend]; ok || s.closed {
+		for _, fd := range l.FDs {
+			_ = unix.Close(fd)
+		}
+		return nil, fmt.Errorf("take over %s: forwarded already, or closed", l.Frontend)
+	}
+	var group []*listener
+	for i, fd := range l.FDs {
+		group = append(group, s.shards[i%len(s.shards)].newListener(l.Frontend, fd))
+	}
+	s.listeners[l.Frontend] = group
+	return group, nil
+}
+
+// thaw makes a flow of from.
+func (sh *shard) thaw(ln *listener, from *Frozen) {
+	now := eventloop.Now()
+	if sh.server.Descriptors != nil {
+		sh.server.Descriptors.Adopt(1)
+	}
+	f := &flow{ln: ln, fd: from.FD, attempts: from.Attempts, lastSize: from.LastSize,
+		key: flowKey{client: from.Client, local: from.Local, scope: from.Scope}}
+	f.client.Set(from.Client)
+	if from.Client.Addr().Is6() {
+		(*unix.RawSockaddrInet6)(unsafe.Pointer(f.client.Pointer())).Scope_id = from.Scope
+	}
+	if from.Addr.IsValid() {
+		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
+	}
+	if len(from.Tried) > 0 {
+		tried := sh.server.LB.ResumeTried(from.Service, from.Tried)
+		f.tried = &tried
+	}
+	f.active = now - int64(from.Idle)
+	f.plain = [2]bool{toBackend: from.PlainIn, toClient: from.PlainOut}
+	if from.Trial > 0 {
+		f.trial = now + int64(from.Trial)
+	}
+	if ln.flows == nil {
+		ln.flows = make(map[flowKey]*flow)
+	}
+	if there := ln.flows[f.key]; there == nil || there.leaving != 0 {
+		ln.flows[f.key] = f // not one that was replaced already
+	}
+	ln.recency.pushFront(f)
+	sh.recency.pushFront(f)
+	sh.count.active.Add(1)
+	if from.Leaving > 0 {
+		f.leaving = now + int64(from.Leaving)
+		ln.recency.toBack(f)
+		sh.recency.toBack(f)
+	}
+	sh.loop.After(&f.timer, f, time.Duration(f.rest(now)))
+	if err := sh.loop.AddRead(f.fd, f); err != nil {
+		sh.count.noDescriptor.Add(1)
+		f.close()
+	}
+}
+
+// Restore adds the counters of another Server to this one's, so that they go on where
+// those have stopped. The gauge is left out: each flow brings its own.
+func (s *Server) Restore(from Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	s.shards[0].count.restore(from)
+}
