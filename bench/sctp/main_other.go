@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "scale: needs Linux, for network namespaces")
+	fmt.Fprintln(os.Stderr, "sctp: needs Linux, for network namespaces")
 	os.Exit(1)
 }

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// programVar has the test binary be the program, so that it can be interrupted.
+const programVar = "SLUICE_COMPARE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if status, ok := load.Main(os.Args[1:]); ok {
+		os.Exit(status)
+	}
+	if os.Getenv(programVar) != "" {
+		main()
+		return
+	}
+	os.Exit(testbed.Main(m))
+}
+
+func TestPlans(t *testing.T) {
+	names := func(p plan) (workloads, systems []string) {
+		for _, w := range p.workloads {
+			workloads = append(workloads, w.name)
+		}
+		for _, s := range p.systems {
+			systems = append(systems, s.name)
+		}
+		return workloads, systems
+	}
+	p, _, err := options{workloads: "short, udp-64,services-10", systems: "goroutines,d*"}.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.rounds != 7 || p.duration != 3*time.Second {
+		t.Errorf("%d rounds of %v", p.rounds, p.duration)
+	}
+	w, s := names(p)
+	if !slices.Equal(w, []string{"short", "udp-64", "services-10"}) || !slices.Equal(s, []string{"sluice", "goroutines", "dnat", "direct"}) {
+		t.Errorf("%v with %v", w, s)
+	}
+	if p.runs() != 7*(4+4+1) {
+		t.Errorf("%d runs", p.runs())
+	}
+	for round, want := range []string{"sluice", "goroutines", "dnat", "direct", "sluice"} {
+		if got := p.order(p.workloads[0], round); got[0].name != want || len(got) != 4 {
+			t.Errorf("round %d begins with %s of %d", round, got[0].name, len(got))
+		}
+	}
+	for _, wrong := range []options{{workloads: "nothing"}, {workloads: "["}, {systems: "["}, {rounds: -1}, {duration: time.Millisecond}, {rounds: 2000}} {
+		if _, _, err := wrong.plan(); err == nil {
+			t.Errorf("%+v was taken", wrong)
+		}
+	}
+	quick, _, err := options{quick: true}.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, _ := names(quick); !slices.Contains(w, "short") || slices.Contains(w, "mixed") || quick.rounds >= 7 {
+		t.Errorf("quick: %v, %d rounds", w, quick.rounds)
+	}
+}
+
+// TestTargetsAreOfWorkloads finds targets that would never be judged.
+func TestTargetsAreOfWorkloads(t *testing.T) {
+	all := workloads()
+	known := func(name string) bool {
+		return slices.ContainsFunc(all, func(w workload) bool { return w.name == name })
+	}
+	for _, target := range report.Targets {
+		if !known(target.Workload) || target.Base != "" && !known(target.Base) {
+			t.Errorf("no workload for %+v", target)
+		}
+		for _, name := range target.Against {
+			if !slices.ContainsFunc(systems, func(s system) bool { return s.name == name }) {
+				t.Errorf("no system for %+v", target)
+			}
+		}
+	}
+}
+
+// build builds the program that is measured.
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "sluice")
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/sluice").CombinedOutput(); err != nil {
+		t.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	return program
+}
+
+func needLab(t *testing.T) {
+	t.Helper()
+	testbed.NewT(t, testbed.Config{}).Close()
+	if runtime.NumCPU() < 2 {
+		testbed.Missing(t, "the proxy and the load need a core each")
+	}
+}
+
+// TestSmallRun measures the smallest workloads with Sluice and one peer, on real
+// hosts, and publishes what it has found.
+func TestSmallRun(t *testing.T) {
+	needLab(t)
+	out := t.TempDir()
+	status, err := run(options{sluice: build(t), workloads: "short,udp-1,idle,services-10", systems: "goroutines,direct", rounds: 1, duration: time.Second, force: true, out: out})
+	if err != nil || status != 0 {
+		t.Fatalf("status %d, %v", status, err)
+	}
+	f, err := os.Open(filepath.Join(out, "latest.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := report.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Problems) > 0 {
+		t.Errorf("problems: %q", r.Problems)
+	}
+	for _, want := range []struct {
+		workload, metric string
+		systems          int // that have it
+	}{
+		{"short", report.CPU, 2}, {"short", report.Core, 3}, {"short", report.P99, 3}, {"short", report.Rate, 3},
+		{"udp-1", report.CPU, 2}, {"udp-1", report.P999, 3}, {"idle", report.Memory, 2},
+		{"services-10", "first byte", 1}, {"services-10", "change", 1}, {"services-10", "sync", 1}, {"services-10", "ready", 1}, {"services-10", "rules", 1},
+	} {
+		n := 0
+		for _, res := range r.Results {
+			if res.Workload != want.workload || res.Metric != want.metric {
+				continue
+			}
+			if n++; !(res.Median > 0) && want.metric != report.Memory {
+				t.Errorf("%+v", res)
+			}
+		}
+		if n != want.systems {
+			t.Errorf("%s of %s is known of %d systems, want %d", want.metric, want.workload, n, want.systems)
+		}
+	}
+	for _, name := range []string{"README.md", "cpu-tcp.svg", "cpu-udp.svg", "memory.svg"} {
+		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPeersStart has each peer that is installed forward for a moment; those that are
+// not are for "make bench".
+func TestPeersStart(t *testing.T) {
+	needLab(t)
+	l, err := newLab(t.Context(), build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	w := workloads()[slices.IndexFunc(workloads(), func(w workload) bool { return w.name == "short" })]
+	for _, s := range systems {
+		t.Run(s.name, func(t *testing.T) {
+			if why := s.missing(); why != "" {
+				t.Skipf("NOT TESTED: %s", why)
+			}
+			figures, err := plan{duration: 200 * time.Millisecond}.once(t.Context(), l, w, s)
+			if err != nil { // others may have had both cores meanwhile
+				t.Log(err)
+				figures, err = plan{duration: 5 * time.Second}.once(t.Context(), l, w, s)
+			}
+			if err != nil || len(figures) == 0 {
+				t.Errorf("%v, %v", figures, err)
+			}
+			for _, f := range figures {
+				if f.metric == report.Errors && f.value > 0 {
+					t.Errorf("%v errors: %q", f.value, l.remarks)
+				}
+			}
+		})
+	}
+	out, err := l.tb.Node.Command(t.Context(), "iptables-save").Output()
+	if err != nil || bytes.Contains(out, []byte("\n-A ")) {
+		t.Errorf("rules are left behind: %v\n%s", err, out)
+	}
+}
+
+// TestInterrupt sends SIGINT in the middle of a run: it must end soon, and leave no
+// process and no file.
+func TestInterrupt(t *testing.T) {
+	needLab(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tmp := t.TempDir()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-sluice", build(t), "-workloads", "short", "-systems", "goroutines", "-rounds", "100", "-force")
+	cmd.Env = append(os.Environ(), programVar+"=1", "TMPDIR="+tmp)
+	seen := &watched{want: "[1/", found: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = seen, seen
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-seen.found:
+	case err := <-ended:
+		t.Fatalf("ended before it was interrupted: %v\n%s", err, seen.log.String())
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := <-ended; !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+		t.Errorf("ended with %v\n%s", err, seen.log.String())
+	}
+	left, err := os.ReadDir(tmp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		if b, err := os.ReadFile(p); err == nil && strings.Contains(string(b), filepath.Dir(tmp)) {
+			t.Errorf("still runs: %q", b)
+		}
+	}
+}
+
+// watched tells when a word has been written.
+type watched struct {
+	want  string
+	found chan struct{}
+	log   tail
+	done  bool
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	n, err := w.log.Write(p)
+	if !w.done && strings.Contains(w.log.String(), w.want) {
+		w.done = true
+		close(w.found)
+	}
+	return n, err
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/load"
+)
+
+// udpTimeout is how long every proxy keeps an idle UDP client: kube-proxy's default.
+const udpTimeout = 250 * time.Millisecond
+
+// service is one address that clients ask and the servers behind it.
+type service struct {
+	name     string
+	protocol string // TCP or UDP
+	ip       string
+	port     int
+	local    int // port of the peers, that the address is redirected to
+	target   int // port of the servers
+	backends []string
+}
+
+func (s service) addr() string { return fmt.Sprintf("%s:%d", s.ip, s.port) }
+
+// targets returns the servers' addresses with their ports.
+func (s service) targets() []string {
+	var out []string
+	for _, b := range s.backends {
+		out = append(out, fmt.Sprintf("%s:%d", b, s.target))
+	}
+	return out
+}
+
+// Names of the services.
+const (
+	webService   = "web"   // load.HTTP
+	sizedService = "sized" // load.Sized
+	echoService  = "echo"  // load.Echo
+	bulkService  = "bulk"  // iperf3, whose connections must all reach the same server
+	dnsService   = "dns"   // dnsmasq
+)
+
+// services are the same for everybody; the backends are server hosts.
+func services(backends []string) []service {
+	return []service{
+		{webService, "TCP", "10.96.0.10", 80, 30080, 8080, backends},
+		{sizedService, "TCP", "10.96.0.11", 81, 30081, 8081, backends},
+		{echoService, "UDP", "10.96.0.12", 82, 30082, 8082, backends},
+		{bulkService, "TCP", "10.96.0.13", 5201, 30083, 5201, backends[:1]},
+		{dnsService, "UDP", "10.96.0.14", 53, 30084, 53, backends[:1]},
+	}
+}
+
+// manifests writes the services for Sluice.
+func manifests(list []service) string {
+	var b strings.Builder
+	for _, s := range list {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: %d\n    protocol: %s\n", s.name, s.ip, s.port, s.protocol)
+		fmt.Fprintf(&b, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: %s-1\n  labels:\n    kubernetes.io/service-name: %s\naddressType: IPv4\nports:\n- port: %d\n  protocol: %s\nendpoints:\n", s.name, s.name, s.target, s.protocol)
+		for _, a := range s.backends {
+			fmt.Fprintf(&b, "- addresses: [%s]\n", a)
+		}
+	}
+	return b.String()
+}
+
+// haproxyConfig writes the services for HAProxy, which has no UDP.
+func haproxyConfig(list []service, connections int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "global\n  nbthread 1\n  maxconn %d\ndefaults\n  mode tcp\n  option splice-auto\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n", connections)
+	for _, s := range list {
+		if s.protocol != "TCP" {
+			continue
+		}
+		fmt.Fprintf(&b, "listen %s\n  bind :%d backlog 4096\n  balance roundrobin\n", s.name, s.local)
+		for i, t := range s.targets() {
+			fmt.Fprintf(&b, "  server s%d %s\n", i, t)
+		}
+	}
+	return b.String()
+}
+
+// nginxConfig writes the services for nginx. module is the path of the stream module
+// where it is not built in. A DNS session is over with its answer, as nginx's own
+// documentation has it.
+func nginxConfig(list []service, dir, module string, connections int) string {
+	var b strings.Builder
+	if module != "" {
+		fmt.Fprintf(&b, "load_module %s;\n", module)
+	}
+	fmt.Fprintf(&b, "daemon off;\nmaster_process off;\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents { worker_connections %d; multi_accept on; }\nstream {\n", dir, 2*connections)
+	for _, s := range list {
+		fmt.Fprintf(&b, "  upstream %s {", s.name)
+		for _, t := range s.targets() {
+			fmt.Fprintf(&b, " server %s;", t)
+		}
+		listen, more := fmt.Sprintf("%d backlog=4096", s.local), "proxy_timeout 1h;"
+		if s.protocol == "UDP" {
+			listen, more = fmt.Sprintf("%d udp rcvbuf=4m sndbuf=4m", s.local), fmt.Sprintf("proxy_timeout %dms;", udpTimeout.Milliseconds())
+		}
+		if s.name == dnsService {
+			more += " proxy_responses 1;"
+		}
+		fmt.Fprintf(&b, " }\n  server { listen %s; proxy_pass %s; %s }\n", listen, s.name, more)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// relayConfig writes the services for the goroutine proxy.
+func relayConfig(list []service) load.RelayConfig {
+	c := load.RelayConfig{Timeout: udpTimeout}
+	for _, s := range list {
+		f := load.Forward{Listen: fmt.Sprintf(":%d", s.local), Backends: s.targets()}
+		if s.protocol == "TCP" {
+			c.TCP = append(c.TCP, f)
+		} else {
+			c.UDP = append(c.UDP, f)
+		}
+	}
+	return c
+}
+
+// redirectRules sends the services to the peers' ports, as iptables-restore reads it.
+func redirectRules(list []service) string {
+	return natRules(list, func(s service) []string {
+		return []string{fmt.Sprintf("-j REDIRECT --to-ports %d", s.local)}
+	})
+}
+
+// dnatRules has the kernel spread the services over the servers, as kube-proxy's
+// iptables mode does.
+func dnatRules(list []service) string {
+	return natRules(list, func(s service) []string {
+		var out []string
+		for i, t := range s.targets() {
+			chance := ""
+			if left := len(s.backends) - i; left > 1 {
+				chance = fmt.Sprintf("-m statistic --mode random --probability %.10f ", 1/float64(left))
+			}
+			out = append(out, chance+"-j DNAT --to-destination "+t)
+		}
+		return out
+	})
+}
+
+func natRules(list []service, actions func(service) []string) string {
+	var b strings.Builder
+	b.WriteString("*nat\n")
+	for _, s := range list {
+		for _, action := range actions(s) {
+			fmt.Fprintf(&b, "-A PREROUTING -d %s/32 -p %s --dport %d %s\n", s.ip, strings.ToLower(s.protocol), s.port, action)
+		}
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+// ipvsRules writes the services as ipvsadm --restore reads them.
+func ipvsRules(list []service) string {
+	var b strings.Builder
+	for _, s := range list {
+		kind := "-t"
+		if s.protocol == "UDP" {
+			kind = "-u"
+		}
+		fmt.Fprintf(&b, "-A %s %s -s rr\n", kind, s.addr())
+		for _, t := range s.targets() {
+			fmt.Fprintf(&b, "-a %s %s -r %s -m\n", kind, s.addr(), t)
+		}
+	}
+	return b.String()
+}

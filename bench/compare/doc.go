@@ -1,0 +1,37 @@
+// Command compare measures Sluice beside its peers, in one run, on this machine:
+// HAProxy, nginx with its stream module, a proxy of two goroutines per connection,
+// and as ceilings the kernel's own paths, address translation by iptables, ipvs where
+// the kernel has it, and a route straight to the servers.
+//
+//	go run ./bench/compare -sluice bin/sluice            # everything, about an hour
+//	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
+//	go run ./bench/compare -list
+//	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
+//
+// What makes the figures comparable:
+//
+//   - Everybody stands in the same place: a client host, the node, and three server
+//     hosts, which are network namespaces joined by virtual Ethernet (bench/testbed).
+//     Clients ask the same addresses, and every proxy gets its packets by REDIRECT.
+//   - Each proxy has one worker, which alone is pinned to one core; load, servers and
+//     this program are on the others.
+//   - Runs are interleaved: in each round every system runs once for a workload, and
+//     the order rotates. Ratios are taken within a round, because the processor's
+//     frequency and neighbours drift; figures of different rounds or runs are not
+//     comparable. Shown are the median, the least and the greatest.
+//   - Each run starts the proxy anew, with empty tables of connections.
+//   - The machine must be idle before; -force measures nevertheless, and says so.
+//   - Errors and lost datagrams are always shown. A system that loses what it was given
+//     has less work to do per answer.
+//
+// The processor time of a process is its CLOCK_PROCESS_CPUTIME_ID, in nanoseconds. On
+// kernels without CONFIG_IRQ_TIME_ACCOUNTING it contains the interrupts that happened
+// to arrive while the process ran, and not those that ran in ksoftirqd; that is why the
+// time that the whole core was not idle stands beside it, at the kernel's tick.
+//
+// The tools: wrk for requests and answers on connections that stay, and iperf3 for bulk,
+// since others know them. Short connections, UDP flows, idle connections and mixed
+// sizes come from bench/load: wrk gives no latency of a connection as a whole, sockperf
+// has no window and counts no loss for each of many flows, and dnsperf 2.10 gives
+// no percentiles.
+package main

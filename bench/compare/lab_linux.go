@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// serverHosts is how many hosts serve.
+const serverHosts = 3
+
+// lab is the hosts with the servers running.
+type lab struct {
+	tb          *testbed.Testbed
+	self        string // this program
+	sluice      string
+	dir         string
+	cores       cores
+	descriptors int      // that a process may have
+	counting    bool     // system calls, by perf
+	remarks     []string // of the present run, for the report
+	services    []service
+	servers     *process
+	dns         *process // nil until it is needed
+	who         []*testbed.Server
+}
+
+// newLab builds everything but the proxy. The caller closes it.
+func newLab(ctx context.Context, sluice string) (l *lab, err error) {
+	l = &lab{}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	limit, err := raiseDescriptors()
+	if err != nil {
+		return l, err
+	}
+	l.descriptors = limit
+	if l.sluice, err = filepath.Abs(sluice); err != nil {
+		return l, err
+	}
+	if _, err = os.Stat(l.sluice); err != nil {
+		return l, fmt.Errorf("find sluice (build it with make build): %w", err)
+	}
+	if l.self, err = os.Executable(); err != nil {
+		return l, fmt.Errorf("find this program: %w", err)
+	}
+	if l.cores, err = chooseCores(); err != nil {
+		return l, err
+	}
+	if err = l.cores.leave(); err != nil {
+		return l, err
+	}
+	if l.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
+		return l, err
+	}
+	if l.tb, err = testbed.New(testbed.Config{Pods: serverHosts}); err != nil {
+		return l, err
+	}
+	var backends []string
+	for _, pod := range l.tb.Pods {
+		backends = append(backends, pod.Addr4.String())
+	}
+	l.services = services(backends)
+	if err = l.prepareHosts(); err != nil {
+		return l, err
+	}
+	return l, l.startServers(ctx)
+}
+
+// prepareHosts lifts the limits that would be measured instead of the proxies. A port
+// is not reused for 60 s after a connection (TIME_WAIT) unless tcp_tw_reuse says so:
+// without it, and with the usual range, a client makes 470 connections per second.
+func (l *lab) prepareHosts() error {
+	for _, h := range []*testbed.Host{l.tb.Client, l.tb.Node} {
+		err := errors.Join(
+			h.Sysctl("net.ipv4.ip_local_reserved_ports", "30080-30084"),
+			h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535"),
+			h.Sysctl("net.ipv4.tcp_tw_reuse", "1"),
+		)
+		if err != nil {
+			return err
+		}
+	}
+	// The switches are in the place of wires and of another machine: that the kernel
+	// asks its rules for frames on a bridge, too, would be counted as work of the
+	// proxy that sends them. Where br_netfilter is not loaded it does not.
+	for _, h := range []*testbed.Host{l.tb.Router, l.tb.Node} {
+		for _, key := range []string{"iptables", "ip6tables", "arptables"} {
+			if err := h.Sysctl("net.bridge.bridge-nf-call-"+key, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// startServers starts one process that serves on every server host, by sockets that
+// are made there and passed on.
+func (l *lab) startServers(ctx context.Context) error {
+	var c load.ServeConfig
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			f.Close() // the process has its own
+		}
+	}()
+	add := func(kind string, file func() (*os.File, error), s interface{ Close() error }) error {
+		defer s.Close()
+		f, err := file()
+		if err == nil {
+			c.Kinds, files = append(c.Kinds, kind), append(files, f)
+		}
+		return err
+	}
+	for _, pod := range l.tb.Pods {
+		for i, kind := range []string{load.HTTP, load.Sized} {
+			ln, err := pod.Listen(ctx, "tcp4", fmt.Sprintf(":%d", l.services[i].target))
+			if err != nil {
+				return err
+			}
+			if err := add(kind, ln.(*net.TCPListener).File, ln); err != nil {
+				return err
+			}
+		}
+		pc, err := pod.ListenPacket(ctx, "udp4", fmt.Sprintf("%s:%d", pod.Addr4, l.services[2].target))
+		if err != nil {
+			return err
+		}
+		if err := add(load.Echo, pc.(*net.UDPConn).File, pc); err != nil {
+			return err
+		}
+	}
+	p := command(ctx, l.tb.Pods[0], l.cores.loadList(), l.self, load.Args(load.RoleServe, c)...)
+	p.cmd.ExtraFiles = files
+	if err := p.start(); err != nil {
+		return fmt.Errorf("start servers: %w", err)
+	}
+	l.servers = p
+	return nil
+}
+
+// startDNS starts the DNS server, the first time.
+func (l *lab) startDNS(ctx context.Context) error {
+	if l.dns != nil {
+		return nil
+	}
+	pod := l.tb.Pods[0]
+	p := command(ctx, pod, l.cores.loadList(), "dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--user=root",
+		"--listen-address="+pod.Addr4.String(), "--bind-interfaces", "--address=/"+dnsDomain+"/192.0.2.77")
+	if err := p.start(); err != nil {
+		return fmt.Errorf("start dnsmasq: %w", err)
+	}
+	l.dns = p
+	return nil
+}
+
+const dnsDomain = "svc.test"
+
+// connections is how many a proxy may have: HAProxy refuses to start if two descriptors
+// for each, and those of the pipes that it splices through, are beyond the limit.
+func (l *lab) connections() int { return min((l.descriptors-200)*2/5, 20000) }
+
+// remark adds what no figure says to the report.
+func (l *lab) remark(format string, args ...any) {
+	l.remarks = append(l.remarks, fmt.Sprintf(format, args...))
+}
+
+// close ends all that runs and removes all that was made.
+func (l *lab) close() {
+	for _, p := range []*process{l.servers, l.dns} {
+		if p != nil {
+			p.stop(syscall.SIGKILL)
+		}
+	}
+	for _, s := range l.who {
+		s.Close()
+	}
+	if l.tb != nil {
+		l.tb.Close()
+	}
+	if l.dir != "" {
+		os.RemoveAll(l.dir)
+	}
+	if len(l.cores.load) > 0 {
+		_ = l.cores.comeBack() // only tests go on after this
+	}
+}
+
+// service returns one of the services.
+func (l *lab) service(name string) service {
+	for _, s := range l.services {
+		if s.name == name {
+			return s
+		}
+	}
+	panic("no service " + name) // the names are constants
+}
+
+// onNode runs a program on the node to its end.
+func (l *lab) onNode(ctx context.Context, input, name string, args ...string) error {
+	cmd := l.tb.Node.Command(ctx, name, args...)
+	var log tail
+	cmd.Stdout, cmd.Stderr = &log, &log
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	_, _ = in.Write([]byte(input)) // a program that does not read it says why
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("run %s %v: %w: %s", name, args, err, log.String())
+	}
+	return nil
+}

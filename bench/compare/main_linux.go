@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/stats"
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// Exit statuses.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitMissed = 3 // with -strict
+)
+
+// options are the flags.
+type options struct {
+	sluice, workloads, systems, out string
+	rounds                          int
+	duration                        time.Duration
+	quick, force, strict, list      bool
+	calls                           bool
+}
+
+func main() {
+	if status, ok := load.Main(os.Args[1:]); ok {
+		os.Exit(status)
+	}
+	var o options
+	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "`PATH` of the program to measure")
+	flag.StringVar(&o.workloads, "workloads", "", "comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
+	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is always one of them")
+	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run")
+	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 3 s, or 1 s of a quick run. wrk and iperf3 take whole seconds")
+	flag.StringVar(&o.out, "out", "", "`FOLDER` to write latest.json, README.md and pictures to; none by default")
+	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
+	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
+	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor time is then not that of a proxy that nobody watches")
+	flag.BoolVar(&o.strict, "strict", false, fmt.Sprintf("exit with status %d if a target is missed", exitMissed))
+	flag.BoolVar(&o.list, "list", false, "list workloads and systems, and exit")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "compare: no argument is wanted, but there is %q\n", flag.Arg(0))
+		os.Exit(exitUsage)
+	}
+	status, err := run(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "compare:", err)
+	}
+	os.Exit(status)
+}
+
+func run(o options) (int, error) {
+	if o.list {
+		listAll()
+		return 0, nil
+	}
+	p, missing, err := o.plan()
+	if err != nil {
+		return exitUsage, err
+	}
+	if err := testbed.Reexec(); err != nil {
+		return exitFailed, err
+	}
+	// Everything that is started ends with ctx, and hosts with this process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	for _, m := range missing {
+		fmt.Println("left out:", m)
+	}
+	l, err := newLab(ctx, o.sluice)
+	if err != nil {
+		return exitFailed, err
+	}
+	defer l.close()
+	l.counting = o.calls
+	rep := p.report(ctx, o, l)
+	got, err := p.measure(ctx, l, o.force, os.Stdout)
+	rep.Problems = append(missing, got.problems...)
+	m := &rep.Machine
+	m.BusyByRound, m.StolenByRound = got.busy, got.stolen
+	m.Busy, m.Stolen = report.Value(stats.Median(values(got.busy))), report.Value(stats.Median(values(got.stolen)))
+	_, busiest := stats.Spread(values(got.busy))
+	m.Forced = o.force && busiest > maxBusy
+	rep.Compute(got.samples, wanted(p.workloads))
+	if len(got.samples) > 0 {
+		if e := rep.WriteTable(os.Stdout); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return exitFailed, fmt.Errorf("measure: %w; nothing was written", err)
+	}
+	if o.out != "" {
+		if err := write(rep, o.out); err != nil {
+			return exitFailed, err
+		}
+	}
+	return verdict(rep, o.strict), nil
+}
+
+// verdict says at the end what is missed, and returns the exit status.
+func verdict(rep *report.Report, strict bool) int {
+	missed := rep.Missed()
+	if missed == 0 {
+		fmt.Println("every target that was measured holds")
+	}
+	for _, v := range rep.Verdicts {
+		if v.State == report.Misses {
+			fmt.Println(v)
+		}
+	}
+	switch {
+	case len(rep.Problems) > 0 && strict:
+		return exitFailed
+	case missed > 0 && strict:
+		return exitMissed
+	}
+	return 0
+}
+
+func values(v []report.Value) []float64 {
+	var out []float64
+	for _, x := range v {
+		out = append(out, float64(x))
+	}
+	return out
+}
+
+// wanted returns the targets of the workloads that were to be measured.
+func wanted(list []workload) []report.Target {
+	var out []report.Target
+	for _, t := range report.Targets {
+		if slices.ContainsFunc(list, func(w workload) bool { return w.name == t.Workload }) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// plan chooses what to measure, and names what is to be measured and cannot be.
+func (o options) plan() (p plan, missing []string, err error) {
+	p.rounds, p.duration = 7, 3*time.Second
+	if o.quick {
+		p.rounds, p.duration = 2, time.Second
+	}
+	if o.rounds > 0 {
+		p.rounds = o.rounds
+	}
+	if o.duration > 0 {
+		p.duration = o.duration
+	}
+	if o.rounds < 0 || o.rounds > 1000 || o.duration < 0 || p.duration < 100*time.Millisecond || p.duration > time.Hour {
+		return p, nil, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
+	}
+	for _, w := range workloads() {
+		chosen, err := matches(o.workloads, w.name)
+		if err != nil {
+			return p, nil, err
+		}
+		if !chosen || o.quick && o.workloads == "" && !w.quick {
+			continue
+		}
+		if why := w.missing(); why != "" {
+			missing = append(missing, fmt.Sprintf("workload %s: %s", w.name, why))
+			continue
+		}
+		p.workloads = append(p.workloads, w)
+	}
+	for _, s := range systems {
+		chosen, err := matches(o.systems, s.name)
+		if err != nil {
+			return p, nil, err
+		}
+		if !chosen && s.name != report.Ours {
+			continue
+		}
+		if why := s.missing(); why != "" {
+			missing = append(missing, fmt.Sprintf("system %s: %s", s.name, why))
+			continue
+		}
+		p.systems = append(p.systems, s)
+	}
+	if len(p.workloads) == 0 {
+		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads, strings.Join(missing, "; "))
+	}
+	return p, missing, nil
+}
+
+// matches reports whether a name matches one of the comma-separated patterns, of
+// which none means any.
+func matches(patterns, name string) (bool, error) {
+	if patterns == "" {
+		return true, nil
+	}
+	for pattern := range strings.SplitSeq(patterns, ",") {
+		ok, err := path.Match(strings.TrimSpace(pattern), name)
+		if err != nil {
+			return false, fmt.Errorf("use pattern %q: %w", pattern, err)
+		}
+		if ok {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// report begins a report.
+func (p plan) report(ctx context.Context, o options, l *lab) *report.Report {
+	rep := &report.Report{
+		Date: time.Now().UTC().Truncate(time.Second), Command: "go run ./bench/compare " + strings.Join(os.Args[1:], " "),
+		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: report.Value(p.duration.Seconds()),
+	}
+	for _, s := range p.systems {
+		rep.Systems = append(rep.Systems, report.System{Name: s.name, Version: s.version(ctx, l.sluice)})
+	}
+	for _, w := range p.workloads {
+		rep.Workloads = append(rep.Workloads, report.Workload{Name: w.name, About: w.about})
+	}
+	return rep
+}
+
+// write writes all that is published.
+func write(rep *report.Report, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files := make(map[string][]byte)
+	var names []string
+	for _, p := range rep.Pictures() {
+		files[p.Name] = []byte(p.SVG)
+		names = append(names, p.Name)
+	}
+	var json, page bytes.Buffer
+	if err := errors.Join(rep.Write(&json), rep.WriteMarkdown(&page, names)); err != nil {
+		return err
+	}
+	files["latest.json"], files["README.md"] = json.Bytes(), page.Bytes()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listAll() {
+	fmt.Println("workloads (q: part of a quick run):")
+	for _, w := range workloads() {
+		mark := " "
+		if w.quick {
+			mark = "q"
+		}
+		fmt.Printf(" %s %-18s %s\n", mark, w.name, w.about)
+	}
+	fmt.Println("systems:")
+	for _, s := range systems {
+		fmt.Printf("   %-18s %s\n", s.name, s.missing())
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/report"
+)
+
+// plan is what is to be measured.
+type plan struct {
+	workloads []workload
+	systems   []system
+	rounds    int
+	duration  time.Duration
+}
+
+// runs returns how many runs the plan has.
+func (p plan) runs() int {
+	n := 0
+	for _, w := range p.workloads {
+		n += p.rounds * len(p.order(w, 0))
+	}
+	return n
+}
+
+// order returns the systems that a workload is for, in the order of a round: each
+// round begins with another, so that none always comes after the same.
+func (p plan) order(w workload, round int) []system {
+	var able []system
+	for _, s := range p.systems {
+		if (!w.udp || !s.noUDP) && (!w.alone || s.name == report.Ours) {
+			able = append(able, s)
+		}
+	}
+	if len(able) > 0 {
+		shift := round % len(able)
+		able = slices.Concat(able[shift:], able[:shift])
+	}
+	return able
+}
+
+// outcome is what running a plan gives.
+type outcome struct {
+	samples      []report.Sample
+	problems     []string
+	busy, stolen []report.Value // by round
+}
+
+// measure runs the plan. A run that fails is a problem, and the others go on; only the
+// end of ctx ends them. progress is told of each run.
+func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Writer) (o outcome, err error) {
+	total, done := p.runs(), 0
+	for round := range p.rounds {
+		busy, err := checkIdle(ctx, force, progress)
+		if err != nil {
+			return o, err
+		}
+		o.busy = append(o.busy, report.Value(busy))
+		before, err := allCores()
+		if err != nil {
+			return o, err
+		}
+		for _, w := range p.workloads {
+			for _, s := range p.order(w, round) {
+				if ctx.Err() != nil {
+					return o, ctx.Err()
+				}
+				done++
+				started := time.Now()
+				l.remarks = nil
+				figures, err := p.once(ctx, l, w, s)
+				for _, remark := range l.remarks {
+					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %s", round+1, w.name, s.name, remark))
+				}
+				word := "-"
+				if len(figures) > 0 {
+					f := figures[0]
+					word = fmt.Sprintf("%s %.4g %s", f.metric, f.value, f.unit)
+				}
+				if err != nil {
+					word = err.Error()
+					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %v", round+1, w.name, s.name, err))
+				}
+				fmt.Fprintf(progress, "[%d/%d] round %d  %-16s %-10s %4.1f s  %s\n", done, total, round+1, w.name, s.name, time.Since(started).Seconds(), word)
+				for _, f := range figures {
+					o.samples = append(o.samples, report.Sample{Round: round, Workload: w.name, System: s.name, Metric: f.metric, Unit: f.unit, Value: f.value})
+				}
+			}
+		}
+		after, err := allCores()
+		if err != nil {
+			return o, err
+		}
+		d := after.minus(before)
+		o.stolen = append(o.stolen, report.Value(d.share(d.stolen)))
+	}
+	return o, nil
+}
+
+// once starts a system, does the work and stops the system.
+func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures []figure, err error) {
+	if w.alone {
+		return w.run(ctx, l, nil, p.duration)
+	}
+	r, err := s.start(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	return w.run(ctx, l, r, p.duration)
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/stats"
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+const (
+	// changesOf is how many times in a round a Service is changed, removed and added.
+	changesOf = 10
+
+	// whoPort is where the server hosts answer with their names.
+	whoPort = 8090
+)
+
+// serviceWorkloads show what the number of Services costs.
+func serviceWorkloads() []workload {
+	var all []workload
+	for _, c := range []struct {
+		protocol string
+		services int
+		quick    bool
+	}{{"TCP", 10, true}, {"TCP", 1000, false}, {"TCP", 10000, true}, {"UDP", 10, false}, {"UDP", 100, false}, {"UDP", 1000, false}} {
+		name := fmt.Sprintf("services-%d", c.services)
+		if c.protocol == "UDP" {
+			name = fmt.Sprintf("services-udp-%d", c.services)
+		}
+		all = append(all, workload{
+			name: name, alone: true, quick: c.quick,
+			about: fmt.Sprintf("start, one change and new clients of Sluice with %d %s Services of 10 endpoints", c.services, c.protocol),
+			run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
+				s := scaled{lab: l, protocol: c.protocol, services: c.services}
+				return s.measure(ctx, d)
+			},
+		})
+	}
+	return all
+}
+
+// scaled is Sluice with many Services.
+type scaled struct {
+	*lab
+	protocol string
+	services int
+	dir      string
+}
+
+// clusterIP returns the address of Service i, of which there are at most 16,000.
+func clusterIP(i int) string { return fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250) }
+
+// manifest describes Service i and its ten endpoints: some pods, and others that do
+// not exist, none of which is ready, so that every client is answered.
+func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata:\n  name: s%d\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n    protocol: %s\n---\n", i, clusterIP(i), s.protocol)
+	fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-1\n  labels:\n    kubernetes.io/service-name: s%d\naddressType: IPv4\nports:\n- port: %d\n  protocol: %s\nendpoints:\n", i, i, port, s.protocol)
+	for _, pod := range pods {
+		fmt.Fprintf(&b, "- addresses: [%s]\n", pod.Addr4)
+	}
+	for k := range 10 - len(pods) {
+		fmt.Fprintf(&b, "- addresses: [10.245.%d.%d]\n  conditions: {ready: false}\n", i%250, k+1)
+	}
+	return b.String()
+}
+
+// write replaces a file at once.
+func (s *scaled) write(name, content string) error {
+	tmp := filepath.Join(s.dir, "."+name)
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(s.dir, name))
+}
+
+func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure, err error) {
+	if err := s.introduce(ctx); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp(s.lab.dir, "services-"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(s.dir)
+	// One file for the bulk, and one for the Service that changes.
+	target := s.service(sizedService).target
+	if s.protocol == "UDP" {
+		target = s.service(echoService).target
+	}
+	var bulk bytes.Buffer
+	for i := 1; i < s.services; i++ {
+		bulk.WriteString("---\n" + s.manifest(i, target, s.tb.Pods...))
+	}
+	if err := errors.Join(s.write("bulk.yaml", bulk.String()), s.write("one.yaml", s.manifest(0, whoPort, s.tb.Pods[0]))); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	r, err := s.sluiceWith(ctx, s.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	ready := time.Since(started)
+	rules, err := s.rules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	whole, inside, err := s.changes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.newClients(ctx, r, d)
+	if err != nil {
+		return nil, err
+	}
+	resident, err := testbed.ResidentBytes(r.pid())
+	first := res.First50
+	if s.protocol == "UDP" {
+		first = res.P50
+	}
+	return []figure{
+		{"first byte", "us", first}, {"ready", "ms", ms(ready)},
+		{"change", "ms", stats.Median(whole)}, {"change p99", "ms", stats.Percentile(whole, 99)},
+		{"sync", "ms", stats.Median(inside)}, {"sync p99", "ms", stats.Percentile(inside, 99)},
+		{"rules", "", float64(rules)}, {"resident", "MiB", float64(resident) / (1 << 20)},
+		{"errors", "", float64(res.Errors + res.Lost)},
+	}, err
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// introduce starts the servers that say who they are, the first time.
+func (s *scaled) introduce(ctx context.Context) error {
+	if len(s.lab.who) > 0 {
+		return nil
+	}
+	for _, pod := range s.tb.Pods {
+		tcp, err := pod.WhoTCP(fmt.Sprintf(":%d", whoPort))
+		if err != nil {
+			return err
+		}
+		s.lab.who = append(s.lab.who, tcp)
+		udp, err := pod.WhoUDP(fmt.Sprintf("%s:%d", pod.Addr4, whoPort))
+		if err != nil {
+			return err
+		}
+		s.lab.who = append(s.lab.who, udp)
+	}
+	return ctx.Err()
+}
+
+// rules counts the rules of both families.
+func (s *scaled) rules(ctx context.Context) (int, error) {
+	n := 0
+	for _, save := range []string{"iptables-save", "ip6tables-save"} {
+		out, err := s.tb.Node.Command(ctx, save).Output()
+		if err != nil {
+			return 0, fmt.Errorf("count rules: %w", err)
+		}
+		n += bytes.Count(out, []byte("\n-A "))
+	}
+	return n, nil
+}
+
+// changes changes, removes and adds one Service, several times, and returns how long
+// each took in ms: until clients notice, and as the program itself has measured it.
+func (s *scaled) changes(ctx context.Context) (whole, inside []float64, err error) {
+	for round := range changesOf {
+		pod := s.tb.Pods[1+round%2]
+		for _, step := range []struct {
+			content string
+			seen    func(name string, err error) bool
+		}{
+			{s.manifest(0, whoPort, pod), func(name string, err error) bool { return err == nil && name == pod.Name }},
+			{"", func(_ string, err error) bool { return err != nil }},
+			{s.manifest(0, whoPort, s.tb.Pods[0]), func(name string, err error) bool { return err == nil && name == s.tb.Pods[0].Name }},
+		} {
+			before, err := s.synced(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			took, err := s.change(ctx, step.content, step.seen)
+			if err != nil {
+				return nil, nil, fmt.Errorf("change %d: %w", round, err)
+			}
+			var after syncs
+			if err := until(ctx, "the metric of the change", func() bool {
+				after, err = s.synced(ctx)
+				return err != nil || after.count > before.count
+			}); err != nil {
+				return nil, nil, err
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			whole = append(whole, ms(took))
+			inside = append(inside, (after.seconds-before.seconds)*1000/(after.count-before.count))
+		}
+	}
+	return whole, inside, nil
+}
+
+// change replaces the file of Service 0 and returns the time from then until the first
+// of three clients that see the change was sent.
+func (s *scaled) change(ctx context.Context, content string, seen func(string, error) bool) (time.Duration, error) {
+	start := time.Now()
+	if err := s.write("one.yaml", content); err != nil {
+		return 0, err
+	}
+	var noticed time.Time
+	again := 0
+	err := until(ctx, "a client that notices", func() bool {
+		asked := time.Now()
+		name, err := s.who(ctx, 5*time.Millisecond)
+		if !seen(name, err) {
+			again = 0
+			return false
+		}
+		if again++; again == 1 {
+			noticed = asked
+		}
+		return again == 3 // one may have been slow, and have looked like silence
+	})
+	return noticed.Sub(start), err
+}
+
+// who asks Service 0 who answers. What takes longer than limit is taken for silence.
+func (s *scaled) who(ctx context.Context, limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c, err := s.tb.Client.Dial(ctx, strings.ToLower(s.protocol), net.JoinHostPort(clusterIP(0), "80"))
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		return "", err
+	}
+	if s.protocol == "UDP" {
+		if _, err := c.Write([]byte("?")); err != nil {
+			return "", err
+		}
+	}
+	buf := make([]byte, 64)
+	n, err := c.Read(buf)
+	return strings.TrimSpace(string(buf[:n])), err
+}
+
+// syncs is how often changes were brought into force, and how long all of them took.
+type syncs struct{ count, seconds float64 }
+
+func (s *scaled) synced(ctx context.Context) (v syncs, err error) {
+	text, err := s.get(ctx, "http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return v, err
+	}
+	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
+	const family = `{ip_family="IPv4"}`
+	if v.count, err = parseMetric(text, name+"_count"+family); err != nil {
+		return v, err
+	}
+	v.seconds, err = parseMetric(text, name+"_sum"+family)
+	return v, err
+}
+
+// newClients has one new client after the other ask Services all over the range.
+func (s *scaled) newClients(ctx context.Context, r *running, d time.Duration) (load.Result, error) {
+	c := load.AskConfig{Kind: load.Short, Number: 1, Request: 64, Response: 200, Warm: warm, Duration: d}
+	if s.protocol == "UDP" {
+		c.Kind, c.Fresh = load.Datagrams, true
+	}
+	for i := range min(s.services-1, 97) {
+		c.Addrs = append(c.Addrs, clusterIP(1+i*(s.services-1)/97)+":80")
+	}
+	res, _, err := s.lab.measure(ctx, r, c)
+	if err == nil && res.Operations == 0 {
+		err = fmt.Errorf("no new client was answered: %d errors (%s), %d lost", res.Errors, res.FirstError, res.Lost)
+	}
+	return res, err
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/report"
+)
+
+// system is one of those that are compared.
+type system struct {
+	name  string
+	needs string // the program it is; empty for what is always there
+	noUDP bool
+	start func(context.Context, *lab) (*running, error)
+	say   []string // a command that says its version
+}
+
+// running is a system that forwards.
+type running struct {
+	name    string
+	process *process // nil for the kernel's own
+	direct  bool     // clients ask the servers themselves
+	stop    func() error
+}
+
+func (r *running) pid() int {
+	if r.process == nil {
+		return 0
+	}
+	return r.process.cmd.Process.Pid
+}
+
+// addrs returns what a client asks for a service.
+func (r *running) addrs(s service) []string {
+	if r.direct {
+		return s.targets()
+	}
+	return []string{s.addr()}
+}
+
+// relayName is the proxy of goroutines.
+const relayName = "goroutines"
+
+// systems are all that can be compared.
+var systems = []system{
+	{name: report.Ours, start: startSluice},
+	{name: "haproxy", needs: "haproxy", noUDP: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
+	{name: "nginx", needs: "nginx", start: startNginx, say: []string{"nginx", "-v"}},
+	{name: relayName, start: startRelay},
+	{name: "ipvs", needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
+	{name: "dnat", needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
+	{name: "direct", start: startDirect},
+}
+
+// version returns what a system says it is.
+func (s system) version(ctx context.Context, sluice string) string {
+	command := s.say
+	switch s.name {
+	case report.Ours:
+		command = []string{sluice, "--version"}
+	case relayName:
+		return "io.Copy of " + runtime.Version() + ", as kube-proxy's userspace mode"
+	case "direct":
+		return "routed by the node, without a proxy"
+	}
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		return "unknown"
+	}
+	return firstLine(string(out))
+}
+
+// missing reports why a system cannot run here; empty if it can.
+func (s system) missing() string {
+	if s.needs != "" {
+		if _, err := exec.LookPath(s.needs); err != nil {
+			return s.needs + " is not installed (make bench-deps)"
+		}
+	}
+	if s.name == "ipvs" {
+		if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+			return "the kernel has no ip_vs, or it is not loaded"
+		}
+	}
+	return ""
+}
+
+func startSluice(ctx context.Context, l *lab) (*running, error) {
+	dir := filepath.Join(l.dir, "manifests")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "services.yaml"), []byte(manifests(l.services)), 0o644); err != nil {
+		return nil, err
+	}
+	return l.sluiceWith(ctx, dir)
+}
+
+// sluiceWith starts Sluice with a folder of manifests and waits until it serves. Its
+// stop removes what it has written to the kernel.
+func (l *lab) sluiceWith(ctx context.Context, manifests string) (*running, error) {
+	p := l.proxy(ctx, l.sluice, "--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String())
+	r := &running{name: report.Ours, process: p}
+	r.stop = func() error {
+		p.stop(syscall.SIGTERM)
+		return errors.Join(l.onNode(context.Background(), "", l.sluice, "--cleanup"), l.forget(nil))
+	}
+	if err := p.start(); err != nil {
+		return nil, err
+	}
+	if err := until(ctx, "sluice", func() bool { return p.over() || l.healthy(ctx) }); err != nil || p.over() {
+		return nil, errors.Join(err, fmt.Errorf("start sluice: %s", p.log.String()), r.stop())
+	}
+	return r, nil
+}
+
+// proxy makes a process on the node, on the proxy's core.
+func (l *lab) proxy(ctx context.Context, name string, args ...string) *process {
+	return command(ctx, l.tb.Node, strconv.Itoa(l.cores.proxy), name, args...)
+}
+
+// over reports whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// get asks an HTTP server on the node.
+func (l *lab) get(ctx context.Context, url string) (string, error) {
+	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: l.tb.Node.Dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("get %s: %s", url, resp.Status)
+	}
+	return string(body), err
+}
+
+func (l *lab) healthy(ctx context.Context) bool {
+	_, err := l.get(ctx, "http://127.0.0.1:10256/healthz")
+	return err == nil
+}
+
+func startHAProxy(ctx context.Context, l *lab) (*running, error) {
+	file := filepath.Join(l.dir, "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(haproxyConfig(l.services, l.connections())), 0o644); err != nil {
+		return nil, err
+	}
+	return l.peer(ctx, "haproxy", l.proxy(ctx, "haproxy", "-db", "-f", file))
+}
+
+func startNginx(ctx context.Context, l *lab) (*running, error) {
+	file := filepath.Join(l.dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(nginxConfig(l.services, l.dir, streamModule(), l.connections())), 0o644); err != nil {
+		return nil, err
+	}
+	return l.peer(ctx, "nginx", l.proxy(ctx, "nginx", "-p", l.dir, "-c", file, "-e", "stderr"))
+}
+
+func startRelay(ctx context.Context, l *lab) (*running, error) {
+	return l.peer(ctx, relayName, l.proxy(ctx, l.self, load.Args(load.RoleRelay, relayConfig(l.services))...))
+}
+
+// peer starts a proxy that gets its packets by REDIRECT, and waits until it listens.
+func (l *lab) peer(ctx context.Context, name string, p *process) (*running, error) {
+	r := &running{name: name, process: p}
+	r.stop = func() error {
+		p.stop(syscall.SIGKILL)
+		return l.forget(nil)
+	}
+	if err := l.onNode(ctx, redirectRules(l.services), "iptables-restore", "--noflush"); err != nil {
+		return nil, err
+	}
+	if err := p.start(); err != nil {
+		return nil, errors.Join(err, l.forget(nil))
+	}
+	err := until(ctx, name, func() bool { return p.over() || l.listens(ctx, name, p) })
+	if err != nil || p.over() {
+		return nil, errors.Join(err, fmt.Errorf("start %s: %s", name, p.log.String()), r.stop())
+	}
+	return r, nil
+}
+
+// listens reports whether a peer has opened all of its sockets. The proxy of goroutines
+// says so; the others open all before they accept on the first.
+func (l *lab) listens(ctx context.Context, name string, p *process) bool {
+	if name == relayName {
+		return strings.Contains(p.log.String(), load.Begin)
+	}
+	c, err := l.tb.Node.Dial(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", l.service(sizedService).local))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+func startDNAT(ctx context.Context, l *lab) (*running, error) {
+	r := &running{name: "dnat", stop: func() error { return l.forget(nil) }}
+	return r, l.onNode(ctx, dnatRules(l.services), "iptables-restore", "--noflush")
+}
+
+func startDirect(context.Context, *lab) (*running, error) {
+	return &running{name: "direct", direct: true, stop: func() error { return nil }}, nil
+}
+
+// startIPVS has the kernel take the addresses as its own, which ipvs wants.
+func startIPVS(ctx context.Context, l *lab) (*running, error) {
+	r := &running{name: "ipvs", stop: func() error {
+		return l.forget(func(ctx context.Context) error {
+			return errors.Join(l.onNode(ctx, "", "ipvsadm", "--clear"), l.onNode(ctx, "", "ip", "link", "del", "ipvs0"))
+		})
+	}}
+	commands := []string{"link add ipvs0 type dummy"}
+	for _, s := range l.services {
+		commands = append(commands, "addr add "+s.ip+"/32 dev ipvs0")
+	}
+	for _, c := range commands {
+		if err := l.onNode(ctx, "", "ip", strings.Fields(c)...); err != nil {
+			return nil, errors.Join(err, r.stop())
+		}
+	}
+	if err := l.onNode(ctx, ipvsRules(l.services), "ipvsadm", "--restore"); err != nil {
+		return nil, errors.Join(err, r.stop())
+	}
+	return r, nil
+}
+
+// forget removes the peers' rules and what else undo does, and has the node forget
+// all connections. It is done when a run was interrupted, too.
+func (l *lab) forget(undo func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if undo != nil {
+		err = undo(ctx)
+	}
+	return errors.Join(err, l.onNode(ctx, "", "iptables", "-w", "-t", "nat", "-F", "PREROUTING"), l.onNode(ctx, "", "conntrack", "-F"))
+}

@@ -1,0 +1,264 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+func TestMain(m *testing.M) {
+	if status, ok := Main(os.Args[1:]); ok {
+		os.Exit(status)
+	}
+	os.Exit(testbed.Main(m))
+}
+
+// role starts the test binary in a role and returns it with its standard output.
+func role(t *testing.T, name string, config any, files ...*os.File) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	cmd := exec.CommandContext(ctx, os.Args[0], Args(name, config)...)
+	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait()
+	})
+	return cmd, in, bufio.NewReader(out)
+}
+
+// serving starts a server with one socket of each kind and returns their addresses.
+func serving(t *testing.T) map[string]string {
+	t.Helper()
+	addrs := make(map[string]string)
+	var files []*os.File
+	kinds := []string{HTTP, Sized, Echo}
+	for _, kind := range kinds {
+		var f *os.File
+		if kind == Echo {
+			pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pc.Close()
+			addrs[kind] = pc.LocalAddr().String()
+			f, err = pc.(*net.UDPConn).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			ln, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			addrs[kind] = ln.Addr().String()
+			if f, err = ln.(*net.TCPListener).File(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer f.Close()
+		files = append(files, f)
+	}
+	role(t, RoleServe, ServeConfig{Kinds: kinds}, files...)
+	return addrs
+}
+
+// asked runs a client and returns what it says.
+func asked(t *testing.T, c AskConfig) Result {
+	t.Helper()
+	_, in, out := role(t, RoleAsk, c)
+	line, err := out.ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != Begin {
+		t.Fatalf("the client began with %q, %v", line, err)
+	}
+	in.Close() // ends an idle client
+	var r Result
+	if err := json.NewDecoder(out).Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestClientsAreAnswered(t *testing.T) {
+	addrs := serving(t)
+	relay, err := NewRelay(RelayConfig{
+		TCP:     []Forward{{"127.0.0.1:30081", []string{addrs[Sized]}}},
+		UDP:     []Forward{{"127.0.0.1:30082", []string{addrs[Echo]}}},
+		Timeout: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	for _, way := range []struct{ name, tcp, udp string }{{"direct", addrs[Sized], addrs[Echo]}, {"relayed", "127.0.0.1:30081", "127.0.0.1:30082"}} {
+		for _, c := range []AskConfig{
+			{Kind: KeepAlive, Number: 1, Request: 64, Response: 200},
+			{Kind: KeepAlive, Number: 300, Request: 64, Response: 200},
+			{Kind: KeepAlive, Number: 4, Response: 1, Mixed: true},
+			{Kind: Short, Number: 8, Request: 64, Response: 200},
+			{Kind: Idle, Number: 300, Request: 64, Response: 200},
+			{Kind: Datagrams, Number: 1, Request: 64},
+			{Kind: Datagrams, Number: 64, Request: 64},
+			{Kind: Datagrams, Number: 2, Request: 1200, Window: 64},
+			{Kind: Datagrams, Number: 4, Request: 64, Fresh: true},
+		} {
+			if c.Addrs = []string{way.tcp}; c.Kind == Datagrams {
+				c.Addrs = []string{way.udp}
+			}
+			c.Warm, c.Duration, c.Patience = 20*time.Millisecond, 100*time.Millisecond, time.Minute
+			t.Run(fmt.Sprintf("%s/%s-%d-%d", way.name, c.Kind, c.Number, c.Window), func(t *testing.T) {
+				r := asked(t, c)
+				for r.Operations == 0 && c.Kind != Idle && c.Duration < 10*time.Second {
+					c.Duration *= 3 // others may have had both cores
+					r = asked(t, c)
+				}
+				if r.Errors > 0 || r.Lost > 0 {
+					t.Errorf("%d errors (%s), %d lost", r.Errors, r.FirstError, r.Lost)
+				}
+				if c.Kind == Idle {
+					if r.Established != c.Number || r.Finished > 0 {
+						t.Errorf("%d of %d were established, %d ended", r.Established, c.Number, r.Finished)
+					}
+					return
+				}
+				if r.Operations == 0 || r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.Seconds < 0.1 {
+					t.Errorf("implausible: %+v", r)
+				}
+			})
+		}
+	}
+}
+
+// TestErrorsAreSeen asks where nobody listens, and one who hangs up.
+func TestErrorsAreSeen(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rude := ln.Addr().String()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	defer func() {
+		ln.Close()
+		<-done
+	}()
+	for name, c := range map[string]AskConfig{
+		"refused":           {Kind: Short, Addrs: []string{"127.0.0.1:9"}, Response: 1},
+		"hangs up":          {Kind: KeepAlive, Addrs: []string{rude}, Response: 1},
+		"nobody there, UDP": {Kind: Datagrams, Addrs: []string{"127.0.0.1:9"}, Request: 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Number, c.Duration = 1, 50*time.Millisecond
+			if r := asked(t, c); r.Operations > 0 || r.Errors == 0 || r.FirstError == "" {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// TestLossIsCounted has a server that answers every second datagram.
+func TestLossIsCounted(t *testing.T) {
+	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 2048)
+		for i := 0; ; i++ {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if i%2 == 0 {
+				_, _ = pc.WriteTo(buf[:n], from)
+			}
+		}
+	}()
+	defer func() {
+		pc.Close()
+		<-done
+	}()
+	r := asked(t, AskConfig{Kind: Datagrams, Addrs: []string{pc.LocalAddr().String()}, Number: 1, Request: 64, Window: 8, Duration: 1200 * time.Millisecond})
+	if r.Lost == 0 || r.Lost > r.Operations+8 || r.Operations > r.Lost+8 {
+		t.Errorf("%d were lost and %d answered: half of them are never answered", r.Lost, r.Operations)
+	}
+}
+
+func TestDNSIsAsked(t *testing.T) {
+	if _, err := exec.LookPath("dnsmasq"); err != nil {
+		testbed.Missing(t, "dnsmasq is not installed")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var log bytes.Buffer
+	cmd := exec.CommandContext(ctx, "dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--user=root",
+		"--listen-address=127.0.0.1", "--bind-interfaces", "--port=5300", "--address=/svc.test/192.0.2.77")
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait()
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for { // dnsmasq tells nobody that it listens
+		r := asked(t, AskConfig{Kind: DNS, Addrs: []string{"127.0.0.1:5300"}, Number: 2, Name: "a.svc.test.", Duration: 50 * time.Millisecond})
+		if r.Operations > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no answer: %+v\n%s", r, log.String())
+		}
+	}
+	if r := asked(t, AskConfig{Kind: DNS, Addrs: []string{"127.0.0.1:5300"}, Number: 2, Name: "a.elsewhere.", Duration: 50 * time.Millisecond}); r.Operations > 0 {
+		t.Errorf("a refused question counts as answered: %+v", r)
+	}
+}
+
+func TestWrongConfigurationIsRefused(t *testing.T) {
+	for name, c := range map[string]AskConfig{
+		"no address":       {Kind: Short, Number: 1, Response: 1},
+		"no number":        {Kind: Short, Addrs: []string{"127.0.0.1:1"}, Response: 1},
+		"not numeric":      {Kind: Short, Addrs: []string{"localhost:1"}, Number: 1, Response: 1},
+		"too long":         {Kind: KeepAlive, Addrs: []string{"127.0.0.1:1"}, Number: 1, Response: largest + 1},
+		"window too large": {Kind: Datagrams, Addrs: []string{"127.0.0.1:1"}, Number: 1, Request: 64, Window: 65},
+		"bad name":         {Kind: DNS, Addrs: []string{"127.0.0.1:1"}, Number: 1, Name: "no dot"},
+	} {
+		if err := ask(c, strings.NewReader(""), io.Discard); err == nil {
+			t.Errorf("%s: %+v was taken", name, c)
+		}
+	}
+}

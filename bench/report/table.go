@@ -1,0 +1,226 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// figure writes a value with as many digits as say something.
+func figure(v Value) string {
+	f := float64(v)
+	switch {
+	case math.IsNaN(f):
+		return "-"
+	case f == math.Trunc(f) || math.Abs(f) >= 1000:
+		return strconv.FormatFloat(math.Round(f), 'f', -1, 64)
+	}
+	return strconv.FormatFloat(significantTo(f, 3), 'f', -1, 64)
+}
+
+func significantTo(f float64, digits int) float64 {
+	s, err := strconv.ParseFloat(strconv.FormatFloat(f, 'e', digits-1, 64), 64)
+	if err != nil {
+		return f // cannot happen: it was just written
+	}
+	return s
+}
+
+// grid is the table of one workload: a row for each system, a column for each metric.
+type grid struct {
+	head []string
+	rows [][]string
+}
+
+// grid makes the table of a workload. The first metric, which is what the workload is
+// for, is shown with its spread; all but counts are shown with the ratio to Sluice's.
+func (r *Report) grid(workload string) grid {
+	var metrics, systems []string
+	for _, res := range r.Results {
+		if res.Workload != workload || strings.HasPrefix(res.Metric, CallPrefix) {
+			continue
+		}
+		if !slices.Contains(metrics, res.Metric) {
+			metrics = append(metrics, res.Metric)
+		}
+		if !slices.Contains(systems, res.System) {
+			systems = append(systems, res.System)
+		}
+	}
+	g := grid{head: []string{"system"}}
+	for i, m := range metrics {
+		g.head = append(g.head, strings.TrimSpace(m+" "+r.unit(workload, m)))
+		if i == 0 {
+			g.head = append(g.head, "from .. to")
+		}
+		if ratioed(m) && len(systems) > 1 {
+			g.head = append(g.head, "x")
+		}
+	}
+	for _, s := range systems {
+		row := []string{s}
+		for i, m := range metrics {
+			res := r.find(workload, s, m)
+			if res == nil {
+				nan := Value(math.NaN())
+				res = &Result{Median: nan, Min: nan, Max: nan, Ratio: nan}
+			}
+			row = append(row, figure(res.Median))
+			if i == 0 {
+				row = append(row, figure(res.Min)+" .. "+figure(res.Max))
+			}
+			if ratioed(m) && len(systems) > 1 {
+				row = append(row, times(res.Ratio))
+			}
+		}
+		g.rows = append(g.rows, row)
+	}
+	return g
+}
+
+// calls words the system calls of a workload, a line for each system that was watched.
+func (r *Report) calls(workload string) string {
+	var b strings.Builder
+	system := ""
+	for _, res := range r.Results {
+		name, ok := strings.CutPrefix(res.Metric, CallPrefix)
+		if res.Workload != workload || !ok {
+			continue
+		}
+		if res.System != system {
+			if system != "" {
+				b.WriteByte('\n')
+			}
+			system = res.System
+			fmt.Fprintf(&b, "%12s:", system)
+		}
+		fmt.Fprintf(&b, " %s %s", name, figure(res.Median))
+	}
+	if system != "" {
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// ratioed reports whether a ratio says anything about a metric, and deserves a column.
+func ratioed(metric string) bool {
+	return metric == CPU || metric == Memory || metric == P99 || metric == Rate
+}
+
+func times(v Value) string {
+	if math.IsNaN(float64(v)) {
+		return "-"
+	}
+	return strconv.FormatFloat(float64(v), 'f', 2, 64)
+}
+
+func (r *Report) unit(workload, metric string) string {
+	for _, res := range r.Results {
+		if res.Workload == workload && res.Metric == metric {
+			return res.Unit
+		}
+	}
+	return ""
+}
+
+// caution says what a reader must know before the figures.
+func (r *Report) caution() string {
+	m := r.Machine
+	var words []string
+	if m.Forced {
+		words = append(words, fmt.Sprintf("The machine was NOT idle before the run (%s %% busy): ratios are rough, and latencies and rates mean little.", figure(m.Busy*100)))
+	}
+	if m.Stolen > 0.01 {
+		words = append(words, fmt.Sprintf("The hypervisor gave %s %% of the time to others during the run.", figure(m.Stolen*100)))
+	}
+	if r.Rounds < 7 {
+		words = append(words, fmt.Sprintf("Targets are for at least 7 rounds; these are %d.", r.Rounds))
+	}
+	return strings.Join(words, " ")
+}
+
+// WriteTable writes what a person wants to see at the end of a run.
+func (r *Report) WriteTable(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, wl := range r.Workloads {
+		g := r.grid(wl.Name)
+		if len(g.rows) == 0 {
+			continue
+		}
+		fmt.Fprintf(tw, "\n%s: %s\n", wl.Name, wl.About)
+		fmt.Fprintf(tw, "%s\t\n", strings.Join(g.head, "\t"))
+		for _, row := range g.rows {
+			fmt.Fprintf(tw, "%s\t\n", strings.Join(row, "\t"))
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, r.calls(wl.Name)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(tw, "\nTargets (x is Sluice's figure divided by the other's of the same round, the median over %d rounds):\n", r.Rounds)
+	for _, v := range r.Verdicts {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t<= %s\tis %s\t%s\t\n", v.Workload, v.Metric, v.Against, figure(v.Limit), figure(v.Got), v.State)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintln(w, "problem:", p)
+	}
+	if c := r.caution(); c != "" {
+		fmt.Fprintln(w, "caution:", c)
+	}
+	return nil
+}
+
+// WriteMarkdown writes the report as a page beside its pictures, which have the given
+// file names.
+func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
+	var b strings.Builder
+	m := r.Machine
+	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit. The figures are in [latest.json](latest.json), whose form the\npackage comment of [bench/report](../report/doc.go) explains.\n\n", r.Command)
+	if c := r.caution(); c != "" {
+		fmt.Fprintf(&b, "**%s**\n\n", c)
+	}
+	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s for each system and workload\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
+		r.Date.UTC().Format("2006-01-02 15:04 MST"), m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Proxy, m.Load, r.Rounds, figure(r.Seconds), figure(m.Busy*100), figure(m.Stolen*100))
+	for _, s := range r.Systems {
+		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
+	}
+	b.WriteString("\n`x` is the system's figure divided by Sluice's of the same round, the median over the rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle.\n\n")
+	for _, p := range pictures {
+		fmt.Fprintf(&b, "![%s](%s)\n\n", strings.TrimSuffix(p, ".svg"), p)
+	}
+	b.WriteString("## Targets\n\n| workload | metric | against | at most | is | |\n|---|---|---|---|---|---|\n")
+	for _, v := range r.Verdicts {
+		state := v.State
+		if state == Misses {
+			state = "**misses**"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", v.Workload, v.Metric, v.Against, figure(v.Limit), figure(v.Got), state)
+	}
+	for _, wl := range r.Workloads {
+		g := r.grid(wl.Name)
+		if len(g.rows) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "), strings.Repeat("---|", len(g.head)))
+		for _, row := range g.rows {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		}
+	}
+	if len(r.Problems) > 0 {
+		b.WriteString("\n## Problems\n\n")
+		for _, p := range r.Problems {
+			fmt.Fprintf(&b, "- %s\n", strings.ReplaceAll(p, "\n", " "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,145 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sluice-lb/sluice/bench/stats"
+)
+
+// Target is a figure that Sluice must reach. Without anything to compare with, Limit
+// is in the metric's own unit.
+type Target struct {
+	Workload string
+	Metric   string
+	Against  []string // systems: the ratio to each of them must keep the limit
+	Base     string   // a workload: the ratio to Sluice's own figure there must
+	Limit    float64
+}
+
+// Targets are what the project has set itself, for medians of at least 7 rounds on
+// an idle machine.
+var Targets = slices.Concat(bulkTargets(), []Target{
+	{Workload: "rr-64", Metric: CPU, Against: []string{"haproxy", "nginx"}, Limit: 0.97},
+	{Workload: "rr-64", Metric: P99, Against: []string{"haproxy", "nginx"}, Limit: 1.00},
+	{Workload: "rr-1000", Metric: CPU, Against: []string{"haproxy"}, Limit: 0.92},
+	{Workload: "rr-1000", Metric: CPU, Against: []string{"goroutines"}, Limit: 0.60},
+	{Workload: "short", Metric: CPU, Against: []string{"haproxy"}, Limit: 1.00},
+	{Workload: "short", Metric: CPU, Against: []string{"nginx"}, Limit: 1.10},
+	{Workload: "udp-64", Metric: CPU, Against: []string{"nginx"}, Limit: 0.90},
+	{Workload: "udp-64", Metric: Lost},
+	{Workload: "udp-1000", Metric: CPU, Against: []string{"nginx"}, Limit: 0.65},
+	{Workload: "udp-1000", Metric: Lost},
+	{Workload: "udp-bulk-8", Metric: CPU, Against: []string{"nginx"}, Limit: 0.65},
+	{Workload: "udp-bulk-8", Metric: CPU, Against: []string{"goroutines"}, Limit: 0.75},
+	{Workload: "udp-bulk-8", Metric: Lost},
+	{Workload: "udp-bulk-64", Metric: CPU, Against: []string{"nginx"}, Limit: 0.65},
+	{Workload: "udp-bulk-64", Metric: CPU, Against: []string{"goroutines"}, Limit: 0.75},
+	{Workload: "udp-bulk-64", Metric: Lost},
+	{Workload: "idle", Metric: Memory, Limit: 1024},
+	{Workload: "services-10000", Metric: "first byte", Base: "services-10", Limit: 1.10},
+	{Workload: "services-10000", Metric: "change p99", Limit: 10},
+	{Workload: "services-10000", Metric: "rules", Base: "services-10", Limit: 1.00},
+	{Workload: "services-10000", Metric: "ready", Limit: 2000},
+	{Workload: "services-10000", Metric: "resident", Limit: 250},
+})
+
+// bulkTargets are the same for each direction.
+func bulkTargets() []Target {
+	var out []Target
+	for _, streams := range []string{"bulk-1", "bulk-8"} {
+		for _, way := range []string{"", "-down", "-both"} {
+			out = append(out,
+				Target{Workload: streams + way, Metric: CPU, Against: []string{"haproxy"}, Limit: 0.55},
+				Target{Workload: streams + way, Metric: CPU, Against: []string{"nginx"}, Limit: 0.75})
+		}
+	}
+	return out
+}
+
+// States of a verdict.
+const (
+	Holds       = "holds"
+	Misses      = "misses"
+	NotMeasured = "not measured"
+)
+
+// Verdict says whether a target holds.
+type Verdict struct {
+	Workload string `json:"workload"`
+	Metric   string `json:"metric"`
+	Against  string `json:"against"` // systems, another workload, or the unit of an absolute limit
+	Limit    Value  `json:"limit"`
+	Got      Value  `json:"got"` // the ratio, or the figure; of several systems the worst
+	State    string `json:"state"`
+}
+
+func judge(r *Report, targets []Target) []Verdict {
+	var out []Verdict
+	for _, t := range targets {
+		v := Verdict{Workload: t.Workload, Metric: t.Metric, Limit: Value(t.Limit), State: NotMeasured}
+		got, against := t.measure(r)
+		v.Got, v.Against = Value(got), against
+		switch {
+		case math.IsNaN(got):
+		case got <= t.Limit:
+			v.State = Holds
+		default:
+			v.State = Misses
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// measure returns the figure that the limit is for, or NaN, and what it is compared with.
+func (t Target) measure(r *Report) (got float64, against string) {
+	got = math.NaN()
+	ours := r.find(t.Workload, Ours, t.Metric)
+	switch {
+	case t.Base != "":
+		against = "Sluice in " + t.Base
+		if base := r.find(t.Base, Ours, t.Metric); ours != nil && base != nil {
+			got = stats.Median(stats.Ratios(floats(ours.Values), floats(base.Values)))
+		}
+	case len(t.Against) > 0:
+		against = strings.Join(t.Against, ", ")
+		for _, system := range t.Against {
+			theirs := r.find(t.Workload, system, t.Metric)
+			if ours == nil || theirs == nil {
+				return math.NaN(), against // all of them, or no verdict
+			}
+			ratio := stats.Median(stats.Ratios(floats(ours.Values), floats(theirs.Values)))
+			if math.IsNaN(ratio) {
+				return ratio, against
+			}
+			if math.IsNaN(got) || ratio > got {
+				got = ratio
+			}
+		}
+	case ours != nil && t.Metric == Lost:
+		_, got = stats.Spread(floats(ours.Values)) // none in any round
+		against = "the worst round"
+	case ours != nil:
+		got, against = float64(ours.Median), ours.Unit
+	}
+	return got, against
+}
+
+// Missed returns how many targets were measured and do not hold.
+func (r *Report) Missed() int {
+	n := 0
+	for _, v := range r.Verdicts {
+		if v.State == Misses {
+			n++
+		}
+	}
+	return n
+}
+
+// String words a verdict.
+func (v Verdict) String() string {
+	return fmt.Sprintf("%s: %s of %s is %s, at most %s (%s)", v.State, v.Metric, v.Workload, figure(v.Got), figure(v.Limit), v.Against)
+}

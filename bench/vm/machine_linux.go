@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// insideVar is the environment variable that tells a program that it runs in the
+// machine.
+const insideVar = "SLUICE_VM"
+
+// statusLine begins the line on the console that carries the binary's exit status.
+const statusLine = "sluice-vm: exit status "
+
+// machine is one virtual machine, for one run of one binary.
+type machine struct {
+	memory      int // MiB
+	cpus        int
+	accelerator string // kvm or tcg
+	grace       time.Duration
+	out         io.Writer // gets what the binary writes
+}
+
+// job is what the machine is to do; it travels as a file.
+type job struct {
+	Args []string
+	Env  []string
+}
+
+// jobFile is where the machine finds its job, and binary what it runs.
+const (
+	jobFile = "t/.job"
+	binary  = "t/test"
+)
+
+// run runs argv in a machine and returns its exit status, or hostFailed and the
+// reason.
+func (m machine) run(ctx context.Context, img image, argv []string) (int, error) {
+	limit := timeLimit(argv) + m.grace
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tmp, err := os.MkdirTemp("", "sluice-vm-")
+	if err != nil {
+		return hostFailed, err
+	}
+	defer os.RemoveAll(tmp)
+	initrd, console := filepath.Join(tmp, "initrd"), filepath.Join(tmp, "console")
+	if err := pack(initrd, img, argv); err != nil {
+		return hostFailed, fmt.Errorf("pack %s: %w", argv[0], err)
+	}
+	qemu, err := m.command(ctx, img, initrd, console)
+	if err != nil {
+		return hostFailed, err
+	}
+	var complaints bytes.Buffer
+	qemu.Stdout, qemu.Stderr = m.out, &complaints
+	err = qemu.Run()
+	said, _ := os.ReadFile(console) // absent if QEMU could not begin
+	if i := bytes.LastIndex(said, []byte(statusLine)); i >= 0 {
+		word, _, _ := strings.Cut(string(said[i+len(statusLine):]), "\n")
+		if status, err := strconv.Atoi(strings.TrimSpace(word)); err == nil {
+			return status, nil
+		}
+	}
+	why := "the machine ended before its program did"
+	if cause := ctx.Err(); errors.Is(cause, context.DeadlineExceeded) {
+		why = fmt.Sprintf("the machine did not end within %v", limit)
+	} else if cause != nil {
+		why = "interrupted"
+	}
+	return hostFailed, fmt.Errorf("%s (%v)\n%s\nlast on its console:\n%s", why, err, complaints.Bytes(), tail(said))
+}
+
+// command is QEMU with the machine that Debian's cloud kernel boots fastest on: no
+// firmware screen, no disk, no network. The first serial line is the console,
+// the second the binary's output.
+func (m machine) command(ctx context.Context, img image, initrd, console string) (*exec.Cmd, error) {
+	path, err := findProgram("qemu-system-x86_64")
+	if err != nil {
+		return nil, err
+	}
+	accelerator := m.accelerator
+	if accelerator == "tcg" {
+		accelerator = "tcg,thread=multi"
+	}
+	cmd := exec.CommandContext(ctx, path, "-accel", accelerator, "-M", "pc", "-cpu", "max",
+		"-m", strconv.Itoa(m.memory), "-smp", strconv.Itoa(m.cpus),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-serial", "file:"+console, "-serial", "stdio",
+		"-kernel", img.kernel(), "-initrd", initrd,
+		// An interpreted processor's time stamps are not steady; a panic ends the machine.
+		"-append", "console=ttyS0 loglevel=4 panic=-1 tsc=unstable mitigations=off")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	return cmd, nil
+}
+
+// pack writes the root file system, and after it the binary and all that is of this
+// run.
+func pack(to string, img image, argv []string) error {
+	f, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	root, err := os.Open(img.root())
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, err := io.Copy(f, root); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	work, err := json.Marshal(job{Args: argv, Env: environment()})
+	if err != nil {
+		return err
+	}
+	a := newArchive(f)
+	a.file("init", self)
+	a.file(binary, argv[0])
+	a.text(jobFile, string(work))
+	if _, err := os.Stat("testdata"); err == nil {
+		a.tree("t/testdata", "testdata")
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// environment is what the binary gets.
+func environment() []string {
+	env := []string{"PATH=/usr/sbin:/usr/bin", "HOME=/root", "TMPDIR=/tmp", insideVar + "=1"}
+	for _, e := range os.Environ() {
+		if strings.HasPrefix(e, "SLUICE_") || strings.HasPrefix(e, "GODEBUG=") || strings.HasPrefix(e, "GOTRACEBACK=") {
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+// timeLimit is how long the binary gives itself. The machine gets less than a minute
+// more: after that the go command loses patience, and nothing would say why.
+func timeLimit(argv []string) time.Duration {
+	for _, a := range argv {
+		if v, ok := strings.CutPrefix(strings.TrimLeft(a, "-"), "test.timeout="); ok {
+			if d, err := time.ParseDuration(v); err == nil && d > 0 {
+				return d
+			}
+		}
+	}
+	return 10 * time.Minute // a test's own default
+}
+
+// tail returns the end of what a console said.
+func tail(b []byte) []byte {
+	const most = 16 << 10
+	return b[max(0, len(b)-most):]
+}
+
+// chooseAccelerator tries whether a machine runs on KVM. A device that is there may
+// not work: in a machine that is virtual itself, QEMU aborts or stands still.
+func (i image) chooseAccelerator(ctx context.Context, m machine) error {
+	if _, err := os.Stat(i.accel()); err == nil {
+		return nil // tried before
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	choice := "tcg"
+	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
+		f.Close()
+		m.accelerator, m.grace, m.out = "kvm", 20*time.Second, io.Discard
+		trial := []string{self, "-help", "-test.timeout=1ns"} // ends at once, with status 0
+		if status, err := m.run(ctx, i, trial); err == nil && status == 0 {
+			choice = "kvm"
+		}
+	}
+	return os.WriteFile(i.accel(), []byte(choice+"\n"), 0o644)
+}
