@@ -2,13 +2,34 @@
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
 
+# Further flags of bench/compare, such as BENCH="-force -workloads short".
+BENCH ?=
+
+# The benchmarks of single functions, and the figures that they are compared with.
+# Figures of another machine say nothing: save your own first.
+MICRO    := go test -run '^$$' -bench . -benchmem -count 6 -timeout 20m ./lb ./internal/eventloop ./udp
+BASELINE ?= bench/results/micro-baseline.txt
+
+KUBE_VERSION := $(shell awk '$$1 == "k8s.io/kubernetes" { print $$2 }' deploy/e2e/apiserver/go.mod)
+KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k8s.io/component-base/version.gitMajor=1 \
+	-X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
+
+# What the VM runs: the packages whose tests need what its kernel has.
+VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
+VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing)$$/^(ipvs.*)?$$
+
 # One package's tests at a time: many of them count turns and deadlines on the
 # real kernel, and two cores are soon shared too thinly.
 GOTEST := go run $(GOTESTSUM) --format pkgname-and-test-fails -- -count=1 -p 1
+
+# The distribution's etcd is too old for an API server to stream lists from, as
+# present clusters do; the tests of watching run on one that can, too.
+E2E := cd deploy/e2e && $(GOTEST) -timeout 10m ./... && $(GOTEST) -timeout 10m -run 'TestWatch' ./... -etcd ../../bin/etcd
 
 # The tests fail, instead of skipping, where a kernel facility is missing.
 export SLUICE_REQUIRE_NETNS = 1
@@ -19,10 +40,10 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps build demo scale test race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the programs and Go modules that are missing
 	@.ci/deps
@@ -30,14 +51,55 @@ deps: ## install the programs and Go modules that are missing
 build: ## build bin/sluice
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
 
+image: deps build ## build the image bin/sluice-image.tar, an OCI archive
+	deploy/image/build bin
+
 demo: deps build ## show Services balanced between hosts made of network namespaces
 	go run ./bench/demo -sluice bin/sluice
 
-scale: deps build ## measure what the number of Services costs, on an idle machine
-	go run ./bench/scale -sluice bin/sluice
+bench-deps: deps ## install what the measurements need besides: HAProxy, nginx, load tools
+	@.ci/deps bench
 
-test: deps build ## run every test
-	$(GOTEST) -timeout 15m ./...
+bench: bench-deps build ## measure Sluice beside its peers on an idle machine, for about an hour
+	go run ./bench/compare -sluice bin/sluice -out bench/results $(BENCH)
+
+bench-quick: bench-deps build ## the same for the most telling workloads, under 5 minutes
+	go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
+
+bench-micro: ## measure single functions and compare them with the saved figures
+	@mkdir -p bin
+	$(MICRO) | tee bin/micro.txt
+	go run $(BENCHSTAT) $(BASELINE) bin/micro.txt
+
+bench-micro-save: ## save the figures of single functions to compare with later
+	@mkdir -p $(dir $(BASELINE))
+	$(MICRO) > $(BASELINE)
+
+scale: bench-deps build ## measure what the number of Services costs, on an idle machine
+	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
+
+test: deps build image bin/kube-apiserver bin/etcd ## run every test
+	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(GOTEST) -timeout 15m ./...
+	$(E2E)
+	$(MAKE) test-vm
+	$(MAKE) test-wine
+
+test-wine: deps ## run the tests of what serves on Windows, under wine
+	@.ci/test-wine
+
+e2e: deps build bin/kube-apiserver bin/etcd ## run the tests against a real Kubernetes API server
+	$(E2E)
+
+# Without anything in Go's build cache the API server takes two cores some three
+# minutes; with it, seconds.
+bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go.sum
+	cd deploy/e2e/apiserver && CGO_ENABLED=0 go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
+	cd deploy/e2e/apiserver && CGO_ENABLED=0 go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
+
+test-vm: deps ## run the tests that need ip_vs or sctp, on a Debian kernel in a VM
+	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
+	CGO_ENABLED=0 SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
+	CGO_ENABLED=0 SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
 
 race: deps build ## run the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 20m ./...
@@ -56,13 +118,17 @@ lint: ## check format, go vet, staticcheck and the module files
 	GOOS=windows go vet ./...
 	go run $(STATICCHECK) ./...
 	go run -exec 'env GOOS=windows' $(STATICCHECK) ./...
+	cd deploy/e2e && go vet ./...
+	cd deploy/e2e && go run $(STATICCHECK) ./...
 	go mod tidy -diff
+	cd deploy/e2e && go mod tidy -diff
 	go mod verify
 
 cross: ## compile everything, tests too, for linux/arm64 and windows/amd64
 	GOOS=linux GOARCH=arm64 go build ./...
 	GOOS=linux GOARCH=arm64 go vet ./...
 	GOOS=windows GOARCH=amd64 go build ./...
+	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
 	GOOS=windows GOARCH=amd64 go vet ./...
 
 verify: ## run all that CI runs
