@@ -22,7 +22,7 @@ func guest() {
 		status = hostFailed
 	}
 	fmt.Printf("\n%s%d\n", statusLine, status)
-	_ = unix.IoctlSetInt(1, unix.TCSBRK, 1) // wait until it is out; there is nobody to tell of a failure
+	_ = drain(1) // there is nobody to tell of a failure
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // if this fails we return, and the kernel panics
 }
@@ -71,10 +71,20 @@ func work() (int, error) {
 	cmd.Env, cmd.Dir = j.Env, "/t"
 	cmd.Stdout, cmd.Stderr = out, out
 	err = cmd.Run()
-	if err := unix.IoctlSetInt(int(out.Fd()), unix.TCSBRK, 1); err != nil {
+	if err := drain(int(out.Fd())); err != nil {
 		return 0, fmt.Errorf("drain the output: %w", err)
 	}
 	return exitStatus(err)
+}
+
+// drain waits until a serial line has sent what was written to it. The first process
+// inherits all orphans: the end of one interrupts the wait.
+func drain(fd int) error {
+	for {
+		if err := unix.IoctlSetInt(fd, unix.TCSBRK, 1); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // exitStatus returns what a shell would call the end of a program.

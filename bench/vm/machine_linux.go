@@ -69,7 +69,11 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 	said, _ := os.ReadFile(console) // absent if QEMU could not begin
 	if i := bytes.LastIndex(said, []byte(statusLine)); i >= 0 {
 		word, _, _ := strings.Cut(string(said[i+len(statusLine):]), "\n")
-		if status, err := strconv.Atoi(strings.TrimSpace(word)); err == nil {
+		status, err := strconv.Atoi(strings.TrimSpace(word))
+		if err == nil && status == hostFailed {
+			return status, fmt.Errorf("the machine failed, not its program; last on its console:\n%s", tail(said))
+		}
+		if err == nil {
 			return status, nil
 		}
 	}

@@ -48,6 +48,7 @@ func TestRun(t *testing.T) {
 	}{
 		"output":  {[]string{"say"}, 0, "one\ntwo \x00\xff\r\nSLUICE_TRY=yes\n", ""},
 		"status":  {[]string{"exit"}, 7, "ending with 7\n", ""},
+		"orphans": {[]string{"orphans"}, 0, strings.Repeat("x", 4000), ""},
 		"killed":  {[]string{"kill"}, 128 + 9, "", ""},
 		"missing": {[]string{"panic"}, hostFailed, "", "sysrq triggered crash"},
 		"hanging": {[]string{"hang", "-test.timeout=1ms"}, hostFailed, "hanging\n", "did not end within"},

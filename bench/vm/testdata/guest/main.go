@@ -4,6 +4,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
+	"strings"
 	"syscall"
 )
 
@@ -16,6 +19,17 @@ func main() {
 	case "exit":
 		fmt.Println("ending with 7")
 		os.Exit(7)
+	case "orphans": // which end while the machine waits for its output to be sent
+		runtime.LockOSThread()
+		for range 50 {
+			cmd := exec.Command(os.Args[0], "hang")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			if err := cmd.Start(); err != nil {
+				fmt.Println(err)
+			}
+		}
+		fmt.Print(strings.Repeat("x", 4000))
+		os.Exit(0)
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "panic":
