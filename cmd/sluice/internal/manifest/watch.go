@@ -20,7 +20,8 @@ import (
 const (
 	// quiet is how long files must rest before they are read: most writers need
 	// several calls for a file. Together with maxDelay it keeps a change in force
-	// within 200 ms of its last byte.
+	// within 200 ms of its last byte. A file that another is renamed to is whole, and
+	// read at once if nothing was read for as long.
 	quiet = 10 * time.Millisecond
 
 	// maxDelay bounds the wait while other files of the folder keep changing.
@@ -51,16 +52,19 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 	defer settled.Stop()
 	next := time.NewTimer(rescan)
 	defer next.Stop()
-	var since time.Time // of the first change not read yet
+	var since, last time.Time // of the first change not read yet, and of the last reading
 	for ctx.Err() == nil {
-		noticed := false
+		noticed, atOnce := false, false
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-w.events:
+			rested := since.IsZero() && w.touched.none() && time.Since(last) >= quiet
 			if noticed = w.notice(event.Name); !noticed {
 				continue
 			}
+			// A known file cannot be created, but what was prepared elsewhere can get its name.
+			atOnce = rested && event.Has(fsnotify.Create) && w.known()
 		case <-w.lost:
 			w.touched.any, noticed = true, true
 		case <-settled.C:
@@ -69,7 +73,7 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 			settled.Reset(0)
 			continue
 		}
-		if noticed {
+		if noticed && !atOnce {
 			now := time.Now()
 			if since.IsZero() {
 				since = now
@@ -77,12 +81,16 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 			settled.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
 			continue
 		}
-		since = time.Time{}
-		if w.reload(ctx) {
+		rest := quiet
+		if atOnce {
+			rest = 0
+		}
+		if w.reload(ctx, rest) {
 			settled.Reset(quiet)
 		} else {
 			w.touched = touched{}
 		}
+		since, last = time.Time{}, time.Now()
 		if l.watchErr != nil {
 			next.Reset(min(rescan, blindRescan))
 		} else {
@@ -120,11 +128,12 @@ func (w *watcher) isEntry(path string) bool {
 		slices.ContainsFunc(w.Paths, func(p string) bool { abs, err := filepath.Abs(p); return err == nil && abs == dir })
 }
 
-// reload reads what was touched and has it applied. busy asks to be called again.
-func (w *watcher) reload(ctx context.Context) (busy bool) {
+// reload reads what was touched and has rested, and has it applied. busy asks to be
+// called again.
+func (w *watcher) reload(ctx context.Context, rest time.Duration) (busy bool) {
 	l := w.Loader
 	if w.known() {
-		return w.reread()
+		return w.reread(rest)
 	}
 	// Watch first, read then: what changes after the reading is told. If what
 	// is to be watched changed in between, once more; a link that is swapped
@@ -136,7 +145,7 @@ func (w *watcher) reload(ctx context.Context) (busy bool) {
 			l.watchErr = &Error{File: cmp.Or(dir, strings.Join(l.Paths, ", ")), Reason: fmt.Sprintf("cannot be watched: %v; raise the system's limit of watches (meanwhile changes are looked for once a second)", err)}
 		}
 		l.list()
-		busy = w.reread()
+		busy = w.reread(rest)
 		if ctx.Err() != nil || l.interest().equal(before) {
 			break
 		}
@@ -145,9 +154,9 @@ func (w *watcher) reload(ctx context.Context) (busy bool) {
 	return busy
 }
 
-// reread reads the files that were touched.
-func (w *watcher) reread() (busy bool) {
-	result, changed, busy := w.read(quiet, w.touched.has)
+// reread reads the files that were touched and have rested.
+func (w *watcher) reread(rest time.Duration) (busy bool) {
+	result, changed, busy := w.read(rest, w.touched.has)
 	if changed {
 		w.apply(result)
 	}
@@ -178,6 +187,8 @@ type touched struct {
 	any   bool            // any file may have
 	paths map[string]bool // absolute
 }
+
+func (t *touched) none() bool { return !t.any && len(t.paths) == 0 }
 
 func (t *touched) add(path string) {
 	if t.paths == nil {
