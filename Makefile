@@ -10,6 +10,12 @@ FUZZTIME ?= 30s
 # Further flags of bench/compare, such as BENCH="-force -workloads short".
 BENCH ?=
 
+# Everything is compiled in one way, which is that of the release: Go's build cache keeps some
+# seven hundred packages anew for each way, and without them in it that is a minute for two cores.
+# The race detector is the exception, since it needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS := $(sort $(GOFLAGS) -trimpath)
+
 # The benchmarks of single functions, and the figures that they are compared with.
 # Figures of another machine say nothing: save your own first.
 MICRO    := go test -run '^$$' -bench . -benchmem -count 6 -timeout 20m ./lb ./internal/eventloop ./udp
@@ -24,8 +30,14 @@ VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
 VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing)$$/^(ipvs.*)?$$
 
 # One package's tests at a time: many of them count turns and deadlines on the
-# real kernel, and two cores are soon shared too thinly.
-GOTEST := go run $(GOTESTSUM) --format pkgname-and-test-fails -- -count=1 -p 1
+# real kernel, and two cores are soon shared too thinly. Compiling is no such thing, so that
+# COMPILE has every core do it before. Nor is go vet, which make lint runs in whole.
+GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails -- -count=1 -p 1 -vet=off
+COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
+
+# Where goroutines share anything. What kernelmodes and redirect share with those who ask for
+# their counts, the whole program does in the tests of cmd/sluice; bench is no part of it.
+RACE_PACKAGES = $(shell go list ./... | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
 
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
@@ -49,7 +61,7 @@ deps: ## install the programs and Go modules that are missing
 	@.ci/deps
 
 build: ## build bin/sluice
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
+	go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
 
 image: deps build ## build the image bin/sluice-image.tar, an OCI archive
 	deploy/image/build bin
@@ -79,6 +91,7 @@ scale: bench-deps build ## measure what the number of Services costs, on an idle
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
 
 test: deps build image bin/kube-apiserver bin/etcd ## run every test
+	$(COMPILE) ./... >/dev/null
 	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(GOTEST) -timeout 15m ./...
 	$(E2E)
 	$(MAKE) test-vm
@@ -93,23 +106,25 @@ e2e: deps build bin/kube-apiserver bin/etcd ## run the tests against a real Kube
 # Without anything in Go's build cache the API server takes two cores some three
 # minutes; with it, seconds.
 bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go.sum
-	cd deploy/e2e/apiserver && CGO_ENABLED=0 go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
-	cd deploy/e2e/apiserver && CGO_ENABLED=0 go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
+	cd deploy/e2e/apiserver && go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
+	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
 
 test-vm: deps ## run the tests that need ip_vs or sctp, on a Debian kernel in a VM
-	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
-	CGO_ENABLED=0 SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
-	CGO_ENABLED=0 SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
+	go build -o bin/vm ./bench/vm
+	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
+	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
 
+race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 20m ./...
+	$(COMPILE) -race $(RACE_PACKAGES) >/dev/null
+	$(GOTEST) -race -short -timeout 20m $(RACE_PACKAGES)
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \
 	while IFS=: read -r file func; do \
 		dir=$$(dirname "$$file") name=$${func#func }; \
 		echo "fuzz: $$name in $$dir"; \
-		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+		go test -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
 	done <<< "$$targets"
 
 lint: ## check format, go vet, staticcheck and the module files
@@ -128,7 +143,7 @@ cross: ## compile everything, tests too, for linux/arm64 and windows/amd64
 	GOOS=linux GOARCH=arm64 go build ./...
 	GOOS=linux GOARCH=arm64 go vet ./...
 	GOOS=windows GOARCH=amd64 go build ./...
-	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
+	GOOS=windows GOARCH=amd64 go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
 	GOOS=windows GOARCH=amd64 go vet ./...
 
 verify: ## run all that CI runs
