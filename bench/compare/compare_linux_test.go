@@ -30,7 +30,11 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(testbed.Main(m))
+	status := testbed.Main(m)
+	if built != "" {
+		_ = os.RemoveAll(filepath.Dir(built))
+	}
+	os.Exit(status)
 }
 
 func TestPlans(t *testing.T) {
@@ -94,14 +98,24 @@ func TestTargetsAreOfWorkloads(t *testing.T) {
 	}
 }
 
-// build builds the program that is measured.
+// built is the program that is measured, if a test has asked for it.
+var built string
+
+// build builds it for the first test that asks.
 func build(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "sluice")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/sluice").CombinedOutput(); err != nil {
+	if built != "" {
+		return built
+	}
+	dir, err := os.MkdirTemp("", "compare")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built = filepath.Join(dir, "sluice")
+	if out, err := exec.Command("go", "build", "-o", built, "../../cmd/sluice").CombinedOutput(); err != nil {
 		t.Fatalf("build sluice: %v\n%s", err, out)
 	}
-	return program
+	return built
 }
 
 func needLab(t *testing.T) {

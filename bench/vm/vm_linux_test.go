@@ -43,21 +43,23 @@ func TestRun(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		args           []string
+		grace          string // of the machine, to start and to end in
 		status         int
 		stdout, stderr string // contained in it; stdout in whole if the program ended
 	}{
-		"output":  {[]string{"say"}, 0, "one\ntwo \x00\xff\r\nSLUICE_TRY=yes\n", ""},
-		"status":  {[]string{"exit"}, 7, "ending with 7\n", ""},
-		"orphans": {[]string{"orphans"}, 0, strings.Repeat("x", 4000), ""},
-		"killed":  {[]string{"kill"}, 128 + 9, "", ""},
-		"missing": {[]string{"panic"}, hostFailed, "", "sysrq triggered crash"},
-		"hanging": {[]string{"hang", "-test.timeout=1ms"}, hostFailed, "hanging\n", "did not end within"},
+		"output":  {[]string{"say"}, "2m", 0, "one\ntwo \x00\xff\r\nSLUICE_TRY=yes\n", ""},
+		"status":  {[]string{"exit"}, "2m", 7, "ending with 7\n", ""},
+		"orphans": {[]string{"orphans"}, "2m", 0, strings.Repeat("x", 4000), ""},
+		"killed":  {[]string{"kill"}, "2m", 128 + 9, "", ""},
+		"missing": {[]string{"panic"}, "2m", hostFailed, "", "sysrq triggered crash"},
+		"hanging": {[]string{"hang", "-test.timeout=1ms"}, "20s", hostFailed, "hanging\n", "did not end within"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // one of them only waits
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			var stdout, stderr bytes.Buffer
-			cmd := exec.CommandContext(ctx, vm, append([]string{"-grace", "15s", guest}, c.args...)...)
+			cmd := exec.CommandContext(ctx, vm, append([]string{"-grace", c.grace, guest}, c.args...)...)
 			cmd.Env = append(os.Environ(), "SLUICE_TRY=yes")
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			status := 0

@@ -29,14 +29,17 @@ import (
 
 // The default is one number, so that a change that fails is a change that broke
 // something; new ground is covered with 0.
-var modelSeed = flag.Uint64("model.seed", 1795256396371260414, "begin TestModel's random changes with this `number`; 0: the time")
+var (
+	modelSeed  = flag.Uint64("model.seed", 1795256396371260414, "begin TestModel's random changes with this `number`; 0: the time")
+	modelSteps = flag.Int("model.steps", 1000, "`number` of TestModel's random changes; a fifth of it in each variant")
+)
 
 // TestModel changes manifests at random and compares, after each change, what the
 // kernel, the sockets, the table and the endpoints that answer say with a model that
 // knows nothing of how they came to it. Everything but the network is real: the
 // program runs in this process, in the throw-away namespace of the tests.
 func TestModel(t *testing.T) {
-	steps := 3000
+	steps := *modelSteps
 	if testing.Short() {
 		steps = 150
 	}
@@ -58,7 +61,7 @@ func TestModel(t *testing.T) {
 		{name: "without sets", steps: steps / 5, noSets: true},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d", v.name, seed)
+			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d -model.steps %d", v.name, seed, *modelSteps)
 			r := newModelRun(t, seed, uint64(i), append(v.flags, "--manifests", t.TempDir()))
 			r.noSets, r.listed = v.noSets, v.listed
 			r.start()

@@ -69,7 +69,7 @@ func TestMoveIPVS(t *testing.T) {
 }
 
 func testMoves(t *testing.T, paths []string) {
-	moves := 200
+	moves := 100
 	if testing.Short() {
 		moves = 30
 	}

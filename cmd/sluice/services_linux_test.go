@@ -274,7 +274,7 @@ func testRepairs(t *testing.T, mode string, more []string) {
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.serveDNS()
-	l.start("--iptables-sync-period", "200ms", "--proxy-mode", mode)
+	l.start("--iptables-sync-period", "200ms", "--ipvs-sync-period", "200ms", "--proxy-mode", mode)
 	want := l.traces()
 	sh := func(script string) {
 		t.Helper()

@@ -95,6 +95,9 @@ type rendered struct {
 
 func render(t *testing.T, overlay string) (r rendered) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs no race detector: it runs another program")
+	}
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), "go", "run", kustomize, "build", filepath.Join(deploy, overlay))
 	cmd.Stderr = &stderr
