@@ -62,7 +62,9 @@ func explain(args []string, stdout, stderr io.Writer) int {
 	}
 	q.what = f.Args()
 	if err == nil && client != "" {
-		q.client, err = netip.ParseAddr(client)
+		if q.client, err = netip.ParseAddr(client); err != nil {
+			err = fmt.Errorf("--client %q is not an IP address: give one like 192.0.2.100", client)
+		}
 	}
 	if err == nil && q.node == "" {
 		q.node, err = os.Hostname()
@@ -82,6 +84,9 @@ func (q *question) answer(w io.Writer) error {
 	mode, ok := agent.ParsePath(q.mode)
 	if !ok {
 		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables or ipvs", q.mode)
+	}
+	if len(q.manifests) == 0 {
+		return errors.New("nothing says which Services there are: give --manifests with a file or folder")
 	}
 	loader := &manifest.Loader{Paths: q.manifests}
 	result, _ := loader.Load()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,9 +51,19 @@ func TestExplain(t *testing.T) {
 			}
 		}
 	}
-	for _, wrong := range [][]string{{}, {"default/nobody"}, {"http", webAddr}, {"--proxy-mode", "ebpf", "tcp", webAddr}, {"--client", "me", "tcp", webAddr}} {
-		if got := ask(1, wrong...); !strings.HasPrefix(got, "sluice explain: ") {
-			t.Errorf("explain %q says %q", wrong, got)
+	for want, wrong := range map[string][]string{
+		"name a Service":                     {},
+		"no Service default/nobody":          {"default/nobody"},
+		`"http" "10.96.0.80:80"`:             {"http", webAddr},
+		`--proxy-mode "ebpf"`:                {"--proxy-mode", "ebpf", "tcp", webAddr},
+		`--client "me" is not an IP address`: {"--client", "me", "tcp", webAddr},
+	} {
+		if got := ask(1, wrong...); !strings.HasPrefix(got, "sluice explain: "+want) {
+			t.Errorf("explain %q says %q, want %q", wrong, got, want)
 		}
+	}
+	var stderr bytes.Buffer
+	if code := run([]string{"explain", "default/web"}, io.Discard, &stderr); code != 1 || !strings.Contains(stderr.String(), "give --manifests") {
+		t.Errorf("explain without manifests = %d, %s", code, stderr.String())
 	}
 }

@@ -202,7 +202,7 @@ func (s *succession) writePID() error {
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.WriteFile(tmp, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 		_ = os.Remove(tmp)
-		return fmt.Errorf("--pid-file: %w", err)
+		return fmt.Errorf("--pid-file: %w: give a file in a folder that Sluice may write to", err)
 	}
 	s.pidTmp = tmp
 	return nil

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -128,7 +129,11 @@ func cleanup() error {
 func removeTraces(ctx context.Context) error {
 	var errs []error
 	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup, redirect.CleanupAddresses} {
-		if err := remove(ctx); !errors.Is(err, errors.ErrUnsupported) { // else this system has nothing of the kind
+		err := remove(ctx)
+		switch {
+		case err == nil, errors.Is(err, errors.ErrUnsupported): // this system has nothing of the kind
+		case slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }): // that we may not, for example
+		default:
 			errs = append(errs, err)
 		}
 	}

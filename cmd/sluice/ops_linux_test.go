@@ -240,6 +240,7 @@ func TestBadInput(t *testing.T) {
 		{"bad IP", []string{"--manifests", dir("d.yaml", service("web", "10.96.0.300:80", "TCP", ""))}, []string{"d.yaml:6", "10.96.0.300"}},
 		{"wrong family", []string{"--manifests", dir("e.yaml", slice("web", 1, 80, "TCP", `"2001:db8::1"`))}, []string{"e.yaml:12", "2001:db8::1", "IPv4"}},
 		{"not YAML", []string{"--manifests", dir("f.yaml", "kind: [")}, []string{"f.yaml:1"}},
+		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
 	} {
 		out, err := l.command(test.args...).CombinedOutput()
 		if exitCode(err) != 1 {
@@ -259,7 +260,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestCannotSteer: no iptables and no privileges are said in words, nothing left behind.
+// TestCannotSteer: no iptables, no privileges and no descriptors are said in words, once.
 func TestCannotSteer(t *testing.T) {
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
@@ -268,12 +269,17 @@ func TestCannotSteer(t *testing.T) {
 	if out, err := noIPTables.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
 		t.Errorf("without iptables: %v, %s", err, out)
 	}
-	noRights := l.command("--manifests", l.dir)
-	name := noRights.Path
-	noRights = l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name, "--manifests", l.dir)
-	noRights.Env = append(os.Environ(), programVar+"=1")
-	if out, err := noRights.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "CAP_NET_ADMIN") {
-		t.Errorf("without privileges: %v, %s", err, out)
+	name := noIPTables.Path
+	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
+		noRights := l.Node.Command(t.Context(), "setpriv", append([]string{"--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name}, args...)...)
+		noRights.Env = append(os.Environ(), programVar+"=1")
+		if out, err := noRights.CombinedOutput(); exitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
+			t.Errorf("%s without privileges: %v, %s", args, err, out)
+		}
+	}
+	l.limit = 16
+	if out, err := l.command("--manifests", l.dir).CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n)") {
+		t.Errorf("without descriptors: %v, %s", err, out)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -53,6 +54,8 @@ var failedLine = regexp.MustCompile(`\bline:? (\d+)`)
 func explain(err error, stderr string, stdin []byte) error {
 	said := strings.Join(strings.Fields(stderr), " ")
 	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return fmt.Errorf("%w: raise the descriptor limit (ulimit -n) to 64 or more", err)
 	case said == "":
 		return err
 	case strings.Contains(said, "lock file"):
