@@ -9,12 +9,25 @@ import (
 	"strings"
 )
 
-// documents are the files that explain the project.
+// documents are the files that explain the project. Further ones stand in the folders
+// that they are about.
 var documents = []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+// allDocuments returns every document, those of folders after the others.
+func (r *repo) allDocuments() []string {
+	all := slices.Clone(documents)
+	_ = fs.WalkDir(r.fsys, ".", func(name string, d fs.DirEntry, err error) error { // what cannot be read is not there
+		if err == nil && path.Ext(name) == ".md" && !slices.Contains(documents, name) {
+			all = append(all, name)
+		}
+		return nil
+	})
+	return all
+}
 
 // otherPrograms are what the documents may call besides make, go and sluice.
 // They are known to people and not checked further.
-var otherPrograms = strings.Fields("cat cd chmod conntrack cp curl dig git grep ip ipset iptables-save kill ls mkdir mv nc rm ss sysctl ulimit")
+var otherPrograms = strings.Fields("cat cd chmod conntrack cp curl dig git grep ip ipset iptables-save kill kubectl ls mkdir mv nc rm ss sysctl ulimit")
 
 // block is one fenced block of shell commands in a document.
 type block struct {
@@ -76,6 +89,7 @@ func documentRules() []rule {
 				sh("go test ./udp/...", "no file udp"),
 				sh("git clone https://github.com/someone/else", "not this repository"),
 				readme("Set `--no-such-flag` to 1.\n", "README.md:1: sluice has no flag --no-such-flag"),
+				{files: map[string]string{"Makefile": "build:\n", "deploy/a/README.md": "```sh\nmake biuld\n```\n"}, want: []string{"deploy/a/README.md:2: the Makefile has no target biuld"}},
 			},
 			fine: []example{
 				sh("git clone https://github.com/sluice-lb/sluice\ncd sluice\nmake build # now\nsudo bin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test -race ./lb/..."),
@@ -100,6 +114,7 @@ func documentRules() []rule {
 			broken: []example{
 				readme("See [that](docs/that.md).\n", "README.md:1: no file docs/that.md"),
 				readme("See [that](#that-one).\n\n# This one\n", "no heading"),
+				{files: map[string]string{"deploy/README.md": "[this](README.md), [that](deploy/README.md)\n"}, want: []string{"deploy/README.md:1: no file deploy/README.md"}},
 			},
 			fine: []example{readme("See [lb](lb/lb.go#L1), [us](https://example.com) and [this](#this-one-too).\n\n# This one, too\n")},
 		},
@@ -147,7 +162,7 @@ func (r *repo) hasFlag(name string) bool {
 // the prose names in code quotes.
 func checkCommands(r *repo) []string {
 	var found []string
-	for _, doc := range documents {
+	for _, doc := range r.allDocuments() {
 		for _, b := range r.blocks(doc) {
 			text := strings.ReplaceAll(b.text, "\\\n", " ")
 			for i, line := range strings.Split(text, "\n") {
@@ -275,7 +290,7 @@ func checkFlagTable(r *repo) []string {
 // checkLinks follows the links of the documents to files and headings of ours.
 func checkLinks(r *repo) []string {
 	var found []string
-	for _, doc := range documents {
+	for _, doc := range r.allDocuments() {
 		text := r.text(doc)
 		var slugs []string
 		for _, m := range heading.FindAllStringSubmatch(text, -1) {
@@ -289,7 +304,7 @@ func checkLinks(r *repo) []string {
 				case strings.Contains(m[1], "://"):
 				case file == "" && !slices.Contains(slugs, anchor):
 					found = append(found, fmt.Sprintf("%s:%d: no heading #%s", doc, i+1, anchor))
-				case file != "" && !r.exists(path.Clean(file)):
+				case file != "" && !r.exists(path.Join(path.Dir(doc), file)):
 					found = append(found, fmt.Sprintf("%s:%d: no file %s", doc, i+1, file))
 				}
 			}
