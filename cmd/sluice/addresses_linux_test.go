@@ -104,6 +104,15 @@ func TestAddressesLiveChange(t *testing.T) {
 		t.Errorf("the node holds %v, want %v", got, want)
 	}
 	l.untouched()
+	for _, family := range []string{"IPv4", "IPv6"} { // of probes and dashboards
+		name := fmt.Sprintf("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=%q}", family)
+		if got, want := l.metric(name), l.metric(`sluice_syncs_total{result="ok"}`); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+		if _, body := l.get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, family) {
+			t.Errorf("/healthz does not tell of %s: %s", family, body)
+		}
+	}
 }
 
 // TestAddressesAfterCrash: SIGKILL and a start with other Services leave no address over

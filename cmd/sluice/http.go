@@ -16,7 +16,7 @@ import (
 func (p *program) serveHTTP() error {
 	sources := metrics.Sources{TCP: p.tcp.Stats, UDP: p.udp.Stats, SCTP: p.sctp.Stats, SCTPEngine: p.sctp.InUse,
 		Agent: p.agent.Status, Descriptors: &p.budget,
-		Families: p.steered, Services: p.agent.LB.Stats, Events: p.countEvents}
+		Families: p.served, Services: p.agent.LB.Stats, Events: p.countEvents}
 	if files, ok := p.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }
 	}
@@ -69,7 +69,7 @@ func (p *program) health() status.Health {
 	s := p.agent.Status()
 	h := status.Health{Healthy: s.Healthy(time.Now()), LastUpdated: s.LastApplied, NodeEligible: p.eligible.Load(),
 		Serving: s.Applied > 0 && !p.stopping.Load()}
-	for _, f := range p.steered {
+	for _, f := range p.served {
 		h.Families = append(h.Families, f.Name)
 	}
 	return h

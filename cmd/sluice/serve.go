@@ -52,8 +52,8 @@ type program struct {
 	primary  atomic.Pointer[[]netip.Addr] // by which others know the node, from its Node object
 	eligible atomic.Bool                  // load balancers may send connections to this node
 	events   events.Recorder
-	steerers []*redirect.IPTables              // of the address families that are served
-	steered  []metrics.Family                  // the same, for metrics
+	served   []metrics.Family                  // the address families
+	steerers []*redirect.IPTables              // of those that are steered
 	services atomic.Pointer[[]*corev1.Service] // of the last conversion
 	stopping atomic.Bool
 	next     *succession
@@ -274,7 +274,7 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 		}
 		p.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
 		p.steerers = append(p.steerers, t)
-		p.steered = append(p.steered, metrics.Family{Name: name, Stats: t.Stats})
+		p.served = append(p.served, metrics.Family{Name: name, Stats: t.Stats})
 		f := agent.Family{Steer: t, Bind: t.BindAddr}
 		p.engines(ctx, &f, t.IPv6)
 		return f, nil
@@ -319,20 +319,32 @@ func (p *program) desired(objects kube.Objects) agent.Desired {
 	p.primary.Store(&primary)
 	// Without a Node manifest nothing speaks against it; a cluster has a Node.
 	p.eligible.Store(!r.Facts.Leaving && (r.Facts.Known || !p.cfg.FromAPI()))
-	wanted := make(map[netip.AddrPort]status.ServiceHealth)
-	if local, err := localAddrs(); err == nil {
-		for _, c := range r.HealthChecks {
-			for _, ip := range p.nodePorts(local) {
-				if ip.Is6() == c.IPv6 {
-					wanted[netip.AddrPortFrom(ip, c.Port)] = status.ServiceHealth{Namespace: c.Namespace, Name: c.Name, LocalEndpoints: c.LocalEndpoints}
-				}
-			}
-		}
-	}
-	if err := p.checks.Sync(wanted); err != nil {
+	if err := p.checks.Sync(p.healthChecks(r.HealthChecks)); err != nil {
 		p.log.Warn("a health check of a Service did not end well", zap.Error(err))
 	}
 	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Changes: changes(r.Changes)}
+}
+
+// healthChecks returns where the health checks that Services ask for are served, and
+// what is said there.
+func (p *program) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]status.ServiceHealth {
+	if len(checks) == 0 {
+		return nil
+	}
+	wanted := make(map[netip.AddrPort]status.ServiceHealth)
+	local, err := p.agent.NodeAddrs()
+	if err != nil {
+		p.log.Warn("no health check of a Service is served: the node's addresses cannot be read", zap.Error(err))
+		return nil
+	}
+	for _, ip := range p.nodePorts(local) {
+		for _, c := range checks {
+			if ip.Is6() == c.IPv6 {
+				wanted[netip.AddrPortFrom(ip, c.Port)] = status.ServiceHealth{Namespace: c.Namespace, Name: c.Name, LocalEndpoints: c.LocalEndpoints}
+			}
+		}
+	}
+	return wanted
 }
 
 // nodePorts returns where node ports listen, given the node's addresses.

@@ -338,7 +338,7 @@ func (a *Agent) newest() Desired {
 // that the node has. Somebody else's "iptables -F" or a firewall's reload, or a new
 // address, is why it may not be.
 func (a *Agent) intact(ctx context.Context) bool {
-	if local, err := a.localAddrs(); err == nil && !slices.Equal(local, a.local) {
+	if local, err := a.NodeAddrs(); err == nil && !slices.Equal(local, a.local) {
 		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
 		return false
 	}

@@ -59,7 +59,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (err error) {
 	start := time.Now()
 	defer func() { a.settle(start, err) }()
 
-	local, err := a.localAddrs()
+	local, err := a.NodeAddrs()
 	if err != nil {
 		return fmt.Errorf("read the node's addresses: %w", err)
 	}
@@ -172,9 +172,9 @@ func (a *Agent) family(ipv6 bool) *Family {
 	return &a.IPv4
 }
 
-// localAddrs returns the node's own addresses, which those that it holds for Services
-// are not.
-func (a *Agent) localAddrs() ([]netip.Addr, error) {
+// NodeAddrs returns the node's own addresses (LocalAddrs), which those that it holds
+// for Services are not. It may be called by any goroutine.
+func (a *Agent) NodeAddrs() ([]netip.Addr, error) {
 	if a.LocalAddrs == nil {
 		return nil, nil
 	}

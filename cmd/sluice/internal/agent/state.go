@@ -59,7 +59,7 @@ func (a *Agent) State() State {
 // the start, before the first Apply, which makes of it what is desired then.
 func (a *Agent) Adopt(s State) error {
 	a.init()
-	local, err := a.localAddrs()
+	local, err := a.NodeAddrs()
 	if err != nil {
 		return fmt.Errorf("read the node's addresses: %w", err)
 	}
@@ -87,7 +87,7 @@ func (a *Agent) Adopt(s State) error {
 // that clients reach before the first Apply. What is wrong with it is for Apply to say.
 func (a *Agent) Prime(want Desired) {
 	node := want.Node
-	if local, err := a.localAddrs(); err == nil {
+	if local, err := a.NodeAddrs(); err == nil {
 		node.Addresses = slices.Concat(node.Addresses, local)
 	}
 	table, _ := lb.NewTable(a.served(want.Services), node)

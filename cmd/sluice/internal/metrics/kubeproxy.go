@@ -57,11 +57,7 @@ func perFamily(name, help string, labels ...string) *prometheus.Desc {
 
 func newKubeProxy(status func() agent.Status, families []Family) kubeProxy {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{"ip_family"})
-		for _, f := range families {
-			h.WithLabelValues(f.Name)
-		}
-		return h
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{"ip_family"})
 	}
 	answers := func(probe string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total", Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
@@ -81,6 +77,14 @@ func newKubeProxy(status func() agent.Status, families []Family) kubeProxy {
 	}
 	for _, f := range families {
 		k.families = append(k.families, &steering{Family: f})
+		for _, h := range []*prometheus.HistogramVec{k.sync, k.programming} {
+			h.WithLabelValues(f.Name)
+		}
+		if f.Stats != nil {
+			for _, h := range []*prometheus.HistogramVec{k.full, k.partial, k.conntrack} {
+				h.WithLabelValues(f.Name)
+			}
+		}
 	}
 	return k
 }
@@ -108,6 +112,9 @@ func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
 		send(noLocal, prometheus.GaugeValue, float64(local.External), "external", f.Name)
 		send(lastApplied, prometheus.GaugeValue, seconds(status.LastApplied), f.Name)
 		send(lastQueued, prometheus.GaugeValue, seconds(status.LastQueued), f.Name)
+		if f.Stats == nil {
+			continue
+		}
 		stats := f.Stats()
 		send(restoreFailures, prometheus.CounterValue, float64(stats.Failures), f.Name)
 		send(flowsDeleted, prometheus.CounterValue, float64(stats.FlowsDeleted), f.Name)
@@ -126,11 +133,14 @@ func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
 // called by one goroutine.
 func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 	for _, f := range m.families {
+		m.sync.WithLabelValues(f.Name).Observe(a.Took.Seconds())
+		if f.Stats == nil {
+			continue
+		}
 		restores := f.Stats().Restores
 		wrote := restores != f.restores
 		f.restores = restores
 		f.wrote.Store(wrote)
-		m.sync.WithLabelValues(f.Name).Observe(a.Took.Seconds())
 		if wrote {
 			m.full.WithLabelValues(f.Name).Observe(a.Took.Seconds())
 		} else {

@@ -38,8 +38,8 @@ type Sources struct {
 
 // Family is an address family and who steers it.
 type Family struct {
-	Name  string // IPv4 or IPv6
-	Stats func() redirect.Stats
+	Name  string                // IPv4 or IPv6
+	Stats func() redirect.Stats // nil: no rules are written for it
 }
 
 // Events counts what was reported of nodes and Services.

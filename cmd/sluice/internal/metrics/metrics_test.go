@@ -155,6 +155,33 @@ func TestEveryNumberIsServed(t *testing.T) {
 	}
 }
 
+// TestFamilyWithoutRules: it has the series of changes, and none of rules.
+func TestFamilyWithoutRules(t *testing.T) {
+	k := newKubeProxy(func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4"}})
+	m := &Metrics{registry: prometheus.NewRegistry(), kubeProxy: k}
+	m.registry.MustRegister(&m.kubeProxy)
+	m.registry.MustRegister(m.counted()...)
+	m.ObserveAttempt(agent.Attempt{Took: time.Second})
+	got, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range got {
+		if name, ours := strings.CutPrefix(f.GetName(), "kubeproxy_sync_"); ours {
+			names = append(names, name)
+		}
+		if f.GetName() == "kubeproxy_sync_proxy_rules_duration_seconds" && f.GetMetric()[0].GetHistogram().GetSampleCount() != 1 {
+			t.Errorf("counted: %v, want 1", f)
+		}
+	}
+	want := []string{"proxy_rules_duration_seconds", "proxy_rules_last_queued_timestamp_seconds",
+		"proxy_rules_last_timestamp_seconds", "proxy_rules_no_local_endpoints_total"}
+	if !slices.Equal(names, want) {
+		t.Errorf("series of changes are %v, want %v", names, want)
+	}
+}
+
 var update = flag.Bool("update", false, "write deploy/METRICS.md anew")
 
 const (
