@@ -28,19 +28,28 @@ const (
 func serviceWorkloads() []workload {
 	var all []workload
 	for _, c := range []struct {
+		kind     string // of the name
 		protocol string
+		mode     string // of --proxy-mode; empty for the default
 		services int
 		quick    bool
-	}{{"TCP", 10, true}, {"TCP", 1000, false}, {"TCP", 10000, true}, {"UDP", 10, false}, {"UDP", 100, false}, {"UDP", 1000, false}} {
-		name := fmt.Sprintf("services-%d", c.services)
-		if c.protocol == "UDP" {
-			name = fmt.Sprintf("services-udp-%d", c.services)
+	}{
+		{"", "TCP", "", 10, true}, {"", "TCP", "", 1000, false}, {"", "TCP", "", 10000, true},
+		{"udp-", "UDP", "", 10, false}, {"udp-", "UDP", "", 100, false}, {"udp-", "UDP", "", 1000, false},
+		{"win-", "TCP", "winuserspace", 10, false}, {"win-", "TCP", "winuserspace", 2000, false},
+		{"win-udp-", "UDP", "winuserspace", 2000, false},
+	} {
+		about := fmt.Sprintf("start, one change and new clients of Sluice with %d %s Services of 10 endpoints", c.services, c.protocol)
+		s := scaled{protocol: c.protocol, services: c.services}
+		if c.mode != "" {
+			about += ", in mode " + c.mode
+			s.flags = []string{"--proxy-mode", c.mode}
 		}
 		all = append(all, workload{
-			name: name, alone: true, quick: c.quick,
-			about: fmt.Sprintf("start, one change and new clients of Sluice with %d %s Services of 10 endpoints", c.services, c.protocol),
+			name: fmt.Sprintf("services-%s%d", c.kind, c.services), alone: true, quick: c.quick, about: about,
 			run: func(ctx context.Context, l *lab, _ *running, d time.Duration) ([]figure, error) {
-				s := scaled{lab: l, protocol: c.protocol, services: c.services}
+				s := s
+				s.lab = l
 				return s.measure(ctx, d)
 			},
 		})
@@ -53,6 +62,7 @@ type scaled struct {
 	*lab
 	protocol string
 	services int
+	flags    []string // of the program, besides the usual
 	dir      string
 }
 
@@ -104,7 +114,7 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 		return nil, err
 	}
 	started := time.Now()
-	r, err := s.sluiceWith(ctx, s.dir)
+	r, err := s.sluiceWith(ctx, s.dir, s.flags...)
 	if err != nil {
 		return nil, err
 	}

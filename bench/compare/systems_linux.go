@@ -110,8 +110,8 @@ func startSluice(ctx context.Context, l *lab) (*running, error) {
 
 // sluiceWith starts Sluice with a folder of manifests and waits until it serves. Its
 // stop removes what it has written to the kernel.
-func (l *lab) sluiceWith(ctx context.Context, manifests string) (*running, error) {
-	p := l.proxy(ctx, l.sluice, "--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String())
+func (l *lab) sluiceWith(ctx context.Context, manifests string, flags ...string) (*running, error) {
+	p := l.proxy(ctx, l.sluice, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String()}, flags...)...)
 	r := &running{name: report.Ours, process: p}
 	r.stop = func() error {
 		p.stop(syscall.SIGTERM)
