@@ -50,8 +50,10 @@ type Addresses struct {
 type addressHost interface {
 	// list returns the addresses that are ours, and those that the host has besides.
 	list() (ours, others map[netip.Addr]struct{}, err error)
-	// add puts an address on the interface, ready to be listened on. exists: it is there, and not ours.
+	// add puts an address on the interface. exists: it is there, and not ours.
 	add(netip.Addr) (exists bool, err error)
+	// ready waits, for a bounded time, until sockets can be on addresses that were added.
+	ready(context.Context, []netip.Addr) error
 	// remove takes one of ours away. That it is not there is no error.
 	remove(netip.Addr) error
 	// busy returns the addresses of this host that open TCP connections have.
@@ -120,6 +122,7 @@ func (a *Addresses) sync(ctx context.Context) error {
 		}
 	}
 	var errs []error
+	var added []netip.Addr
 	for _, ip := range inOrder(missing) {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
@@ -131,7 +134,11 @@ func (a *Addresses) sync(ctx context.Context) error {
 			a.other[ip] = struct{}{}
 		default:
 			a.ours[ip] = struct{}{}
+			added = append(added, ip)
 		}
+	}
+	if len(added) > 0 {
+		errs = append(errs, a.sys.ready(ctx, added))
 	}
 	return errors.Join(append(errs, a.release())...)
 }

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -109,6 +110,9 @@ func (h *netlinkAddresses) add(ip netip.Addr) (exists bool, err error) {
 	}
 	return false, err
 }
+
+// ready has nothing to wait for: there is no duplicate detection.
+func (h *netlinkAddresses) ready(context.Context, []netip.Addr) error { return nil }
 
 func (h *netlinkAddresses) remove(ip netip.Addr) error {
 	err := changeAddress(unix.RTM_DELADDR, 0, h.index, ip)

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -50,6 +51,16 @@ func (h *fakeHost) add(ip netip.Addr) (bool, error) {
 	return false, nil
 }
 
+func (h *fakeHost) ready(_ context.Context, added []netip.Addr) error {
+	for _, ip := range added {
+		if _, ours := h.ours[ip]; !ours {
+			h.t.Errorf("%s is waited for, which was not added", ip)
+		}
+		h.calls = append(h.calls, "?"+ip.String())
+	}
+	return nil
+}
+
 func (h *fakeHost) remove(ip netip.Addr) error {
 	h.calls = append(h.calls, "-"+ip.String())
 	if err := h.broken[ip]; err != nil {
@@ -91,7 +102,7 @@ func TestAddresses(t *testing.T) {
 	}
 	h.ours[netip.MustParseAddr("10.96.0.9")] = struct{}{}   // of a process that was killed
 	h.theirs[netip.MustParseAddr("192.0.2.1")] = struct{}{} // the node's own
-	step("10.96.0.2 10.96.0.1 10.96.0.1 127.0.0.5 192.0.2.1 2001:db8::1 ::ffff:10.96.0.3", "+10.96.0.1 +10.96.0.2 +10.96.0.3 -10.96.0.9", "10.96.0.1 10.96.0.2 10.96.0.3")
+	step("10.96.0.2 10.96.0.1 10.96.0.1 127.0.0.5 192.0.2.1 2001:db8::1 ::ffff:10.96.0.3", "+10.96.0.1 +10.96.0.2 +10.96.0.3 ?10.96.0.1 ?10.96.0.2 ?10.96.0.3 -10.96.0.9", "10.96.0.1 10.96.0.2 10.96.0.3")
 	step("10.96.0.1 10.96.0.2", "-10.96.0.3", "10.96.0.1 10.96.0.2")
 	step("10.96.0.1 10.96.0.2", "", "10.96.0.1 10.96.0.2")
 	if h.lists != 1 {
@@ -99,9 +110,9 @@ func TestAddresses(t *testing.T) {
 	}
 	// One that fails keeps no other from being there, and is tried again.
 	h.broken[netip.MustParseAddr("10.96.0.4")] = broken
-	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4 +10.96.0.5 -10.96.0.2", "10.96.0.1 10.96.0.5")
+	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4 +10.96.0.5 ?10.96.0.5 -10.96.0.2", "10.96.0.1 10.96.0.5")
 	clear(h.broken)
-	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4", "10.96.0.1 10.96.0.4 10.96.0.5")
+	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4 ?10.96.0.4", "10.96.0.1 10.96.0.4 10.96.0.5")
 	// What is in use stays until it is not.
 	h.used[netip.MustParseAddr("10.96.0.5")] = struct{}{}
 	step("10.96.0.1", "-10.96.0.4", "10.96.0.1 10.96.0.5")
@@ -116,7 +127,7 @@ func TestAddresses(t *testing.T) {
 	if ok, err := a.Verify(t.Context()); ok || err != nil {
 		t.Errorf("Verify = %v, %v, want false", ok, err)
 	}
-	step("10.96.0.1", "+10.96.0.1", "10.96.0.1")
+	step("10.96.0.1", "+10.96.0.1 ?10.96.0.1", "10.96.0.1")
 	step("", "-10.96.0.1", "")
 }
 

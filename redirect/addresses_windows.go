@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ const (
 	interfaceVar = "INTERFACE_TO_ADD_SERVICE_IP"
 	hnsInterface = "vEthernet (HNS Internal NIC)"
 
-	// addressReady bounds the wait for the system to let an address be used.
+	// addressReady bounds the wait for the system to let addresses be used. To look for
+	// duplicates takes it some three seconds for IPv4 and one for IPv6.
 	addressReady = 5 * time.Second
 )
 
@@ -33,6 +35,40 @@ var (
 	procCreateKey    = windows.NewLazySystemDLL("advapi32.dll").NewProc("RegCreateKeyExW")
 	addressRecordKey = `SOFTWARE\Sluice\Addresses` // below HKEY_LOCAL_MACHINE; another in tests
 )
+
+// The layout of MIB_UNICASTIPADDRESS_ROW (netioapi.h) as 64-bit Windows has it. A build
+// for a processor on which x/sys lays it out otherwise, such as 386, fails here.
+var (
+	_ [80]byte = [unsafe.Sizeof(windows.MibUnicastIpAddressRow{})]byte{}
+	_ [32]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.InterfaceLuid)]byte{}
+	_ [40]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.InterfaceIndex)]byte{}
+	_ [60]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.OnLinkPrefixLength)]byte{}
+	_ [64]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.DadState)]byte{}
+	_ [72]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.CreationTimeStamp)]byte{}
+)
+
+// addressCalls are the calls of the IP helper API that change addresses. Wine has none of
+// them, and is given others for its tests (.ci/wine).
+var addressCalls = struct {
+	find           func() error // why they cannot be called, nil if they can
+	initialize     func(*windows.MibUnicastIpAddressRow)
+	create, remove func(*windows.MibUnicastIpAddressRow) windows.Errno
+}{
+	find: func() error {
+		return errors.Join(procInitAddress.Find(), procAddAddress.Find(), procDropAddress.Find())
+	},
+	initialize: func(row *windows.MibUnicastIpAddressRow) {
+		_, _, _ = procInitAddress.Call(uintptr(unsafe.Pointer(row))) // returns nothing
+	},
+	create: func(row *windows.MibUnicastIpAddressRow) windows.Errno {
+		code, _, _ := procAddAddress.Call(uintptr(unsafe.Pointer(row)))
+		return windows.Errno(code)
+	},
+	remove: func(row *windows.MibUnicastIpAddressRow) windows.Errno {
+		code, _, _ := procDropAddress.Call(uintptr(unsafe.Pointer(row)))
+		return windows.Errno(code)
+	},
+}
 
 // ipHelperAddresses is the addressHost of Windows. An address has no room for a mark, so
 // the registry remembers which are ours, in a volatile key: it goes when the system
@@ -122,30 +158,48 @@ func (h *ipHelperAddresses) add(ip netip.Addr) (exists bool, err error) {
 	if err := recordAddress(ip, h.index); err != nil {
 		return false, err
 	}
-	row := addressRow(ip, h.index)
-	switch code, _, _ := procAddAddress.Call(uintptr(unsafe.Pointer(row))); windows.Errno(code) {
+	switch errno := addressCalls.create(addressRow(ip, h.index)); errno {
 	case windows.NO_ERROR:
-		return false, h.await(row)
+		return false, nil
 	case windows.ERROR_OBJECT_ALREADY_EXISTS:
 		return true, forgetAddress(ip)
 	default:
-		return false, errors.Join(windows.Errno(code), forgetAddress(ip))
+		return false, errors.Join(errno, forgetAddress(ip))
 	}
 }
 
-// await waits until an address may be listened on.
-func (h *ipHelperAddresses) await(row *windows.MibUnicastIpAddressRow) error {
+// ready waits for duplicate detection, of all of them together. It is not asked for (see
+// addressRow), which Windows before 10 did not heed.
+func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	for deadline := time.Now().Add(addressReady); ; <-look.C {
-		if err := windows.GetUnicastIpAddressEntry(row); err != nil {
-			return fmt.Errorf("see whether it is ready: %w", err)
+	deadline := time.After(addressReady)
+	var errs []error
+	for {
+		var waiting []netip.Addr
+		for _, ip := range added {
+			row := addressRow(ip, h.index)
+			if err := windows.GetUnicastIpAddressEntry(row); err != nil {
+				errs = append(errs, fmt.Errorf("see whether %s is ready: %w", ip, err))
+				continue
+			}
+			switch row.DadState {
+			case windows.IpDadStatePreferred:
+			case windows.IpDadStateTentative:
+				waiting = append(waiting, ip)
+			default:
+				errs = append(errs, fmt.Errorf("%s cannot be used: duplicate detection ended in state %d", ip, row.DadState))
+			}
 		}
-		if row.DadState == windows.IpDadStatePreferred {
-			return nil
+		if added = waiting; len(added) == 0 {
+			return errors.Join(errs...)
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("it is not ready after %v: state %d of duplicate address detection", addressReady, row.DadState)
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return errors.Join(append(errs, ctx.Err())...)
+		case <-deadline:
+			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v", len(added), added[0], addressReady))...)
 		}
 	}
 }
@@ -160,10 +214,8 @@ func (h *ipHelperAddresses) remove(ip netip.Addr) error {
 // changeable reports whether this system has the calls that change addresses. Windows
 // does, since Vista; wine does not.
 func changeable() error {
-	for _, proc := range []*windows.LazyProc{procInitAddress, procAddAddress, procDropAddress} {
-		if err := proc.Find(); err != nil {
-			return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
-		}
+	if err := addressCalls.find(); err != nil {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	return nil
 }
@@ -173,8 +225,7 @@ func dropAddress(ip netip.Addr, index uint32) error {
 	if err := changeable(); err != nil {
 		return err
 	}
-	code, _, _ := procDropAddress.Call(uintptr(unsafe.Pointer(addressRow(ip, index))))
-	if errno := windows.Errno(code); errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
+	if errno := addressCalls.remove(addressRow(ip, index)); errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
 		return errno
 	}
 	return nil
@@ -183,8 +234,8 @@ func dropAddress(ip netip.Addr, index uint32) error {
 // addressRow returns an address as the IP helper API takes it.
 func addressRow(ip netip.Addr, index uint32) *windows.MibUnicastIpAddressRow {
 	row := new(windows.MibUnicastIpAddressRow)
-	if procInitAddress.Find() == nil { // else it is not going to be used (see changeable)
-		_, _, _ = procInitAddress.Call(uintptr(unsafe.Pointer(row))) // returns nothing
+	if addressCalls.find() == nil { // else it is not going to be used (see changeable)
+		addressCalls.initialize(row)
 	}
 	if ip.Is4() {
 		a := (*windows.RawSockaddrInet4)(unsafe.Pointer(&row.Address))
@@ -196,7 +247,7 @@ func addressRow(ip netip.Addr, index uint32) *windows.MibUnicastIpAddressRow {
 	row.OnLinkPrefixLength = uint8(ip.BitLen())
 	row.ValidLifetime, row.PreferredLifetime = ^uint32(0), ^uint32(0)
 	row.SkipAsSource = 1                       // what the node asks others is not from here
-	row.DadState = windows.IpDadStatePreferred // no duplicate detection: every node has the address
+	row.DadState = windows.IpDadStatePreferred // no waiting for duplicate detection: every node has the address
 	return row
 }
 
