@@ -2,12 +2,15 @@ package redirect
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
 )
 
@@ -159,34 +162,87 @@ func TestAddressInterface(t *testing.T) {
 	}
 }
 
-// TestAddAddress adds and removes one where that can be done: as an administrator of Windows. Under
-// wine it cannot, and nothing may be left in the record then.
-func TestAddAddress(t *testing.T) {
-	newRecord(t)
-	ip := netip.MustParseAddr("10.96.255.254")
-	a := &Addresses{}
-	err := a.Sync(t.Context(), []netip.Addr{ip})
-	if err != nil {
-		if got, recordErr := recordedAddresses(false); recordErr != nil || len(got) != 0 {
-			t.Errorf("after %v recorded are %v, %v", err, got, recordErr)
-		}
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Fatal(err)
-		}
+// needsChanges skips the test where addresses cannot be changed: wine without .ci/test-wine.
+func needsChanges(t *testing.T) {
+	t.Helper()
+	if err := changeable(); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
-	if err != nil {
-		t.Error(err)
-	} else {
-		l.Close()
+}
+
+// TestWineLacksCalls is why .ci/wine/redirect has some of its own.
+func TestWineLacksCalls(t *testing.T) {
+	wine := windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() == nil
+	for _, proc := range []*windows.LazyProc{procInitAddress, procAddAddress, procDropAddress} {
+		switch err := proc.Find(); {
+		case wine && err == nil:
+			t.Errorf("this wine has %s: it need not be stood in for any more", proc.Name)
+		case !wine && err != nil:
+			t.Error(err)
+		}
 	}
-	if err := a.Sync(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, others, err := mustHost(t, false).list(); err != nil || len(a.Held()) != 0 {
-		t.Errorf("held %v, %v", a.Held(), err)
-	} else if _, ok := others[ip]; ok {
-		t.Error("the address is still there")
+}
+
+// TestAddressesOnTheHost adds and removes addresses: of Windows as an administrator, of
+// wine by what stands in for the calls that it lacks.
+func TestAddressesOnTheHost(t *testing.T) {
+	needsChanges(t)
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6=%v", ipv6), func(t *testing.T) {
+			newRecord(t)
+			addrs := parse("10.96.255.251 10.96.255.252 10.96.255.253 10.96.255.254")
+			if ipv6 {
+				addrs = parse("2001:db8:96::1 2001:db8:96::2 2001:db8:96::3 2001:db8:96::4")
+			}
+			sync := func(a *Addresses, want ...netip.Addr) {
+				t.Helper()
+				if err := a.Sync(t.Context(), want); err != nil {
+					t.Fatal(err)
+				}
+				ours, others, err := mustHost(t, ipv6).list()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(inOrder(ours), want) || !slices.Equal(a.Held(), want) {
+					t.Errorf("of ours the host has %v, held are %v; want %v", inOrder(ours), a.Held(), want)
+				}
+				for _, ip := range addrs {
+					if _, left := others[ip]; left {
+						t.Errorf("%s is there and not known as ours", ip)
+					}
+				}
+			}
+			a := &Addresses{IPv6: ipv6}
+			sync(a, addrs[0], addrs[1])
+			for _, ip := range addrs[:2] { // ready at once
+				l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.Close()
+			}
+			// A process that was killed leaves two behind; the next wants one of them, and another.
+			a = &Addresses{IPv6: ipv6}
+			sync(a, addrs[1], addrs[2])
+			if exists, err := a.sys.add(addrs[1]); !exists || err != nil {
+				t.Errorf("what is there added again: %v, %v; want that it exists", exists, err)
+			}
+			if err := a.sys.remove(addrs[3]); err != nil {
+				t.Errorf("what is not there removed: %v", err)
+			}
+			a = &Addresses{IPv6: ipv6} // the record of addrs[1] went with the attempt to add it
+			if err := a.Sync(t.Context(), addrs[1:2]); err != nil || len(a.Held()) != 0 {
+				t.Errorf("an address of others: %v, held %v", err, a.Held())
+			}
+			if err := recordAddress(addrs[1], 1); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := CleanupAddresses(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sync(&Addresses{IPv6: ipv6})
+		})
 	}
 }
