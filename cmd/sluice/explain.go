@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
@@ -82,8 +83,11 @@ func explain(args []string, stdout, stderr io.Writer) int {
 // answer writes what becomes of the client.
 func (q *question) answer(w io.Writer) error {
 	mode, ok := agent.ParsePath(q.mode)
+	if q.mode == config.ModeWinUserspace { // the same, by other sockets
+		mode, ok = agent.Userspace, true
+	}
 	if !ok {
-		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables or ipvs", q.mode)
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables, ipvs or winuserspace", q.mode)
 	}
 	if len(q.manifests) == 0 {
 		return errors.New("nothing says which Services there are: give --manifests with a file or folder")

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -33,4 +34,11 @@ func (*succession) upgrade(string, func(int)) error {
 	return errors.New("upgrades without loss: not on this platform")
 }
 
-func command([]string, io.Writer, io.Writer) (code int, ok bool) { return 0, false }
+// command answers the word of the command line that asks for an upgrade.
+func command(args []string, _, stderr io.Writer) (code int, ok bool) {
+	if len(args) == 0 || args[0] != "upgrade" {
+		return 0, false
+	}
+	fmt.Fprintln(stderr, "sluice: upgrade: connections are handed over on Linux only: stop the running Sluice, and start the new one")
+	return 1, true
+}

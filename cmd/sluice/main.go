@@ -98,6 +98,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		log.Warn("configuration", zap.String("warning", warning))
 	}
 	if cfg.InitOnly {
+		if cfg.Mode == config.ModeWinUserspace {
+			log.Info("--init-only: this mode needs nothing set up")
+			return 0
+		}
 		loadConntrack(log)
 		if err := tuneConntrack(cfg, log); err != nil {
 			return fail(fmt.Errorf("--init-only: %w", err))
@@ -108,6 +112,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
 	if err := runUntilStopped(args, cfg, log, level, next); err != nil {
+		if cfg.Log.File != "" { // whoever reads that may see nothing of standard error
+			log.Error("ended by an error", zap.Error(err))
+		}
 		return fail(err)
 	}
 	return 0

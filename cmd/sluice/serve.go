@@ -279,7 +279,11 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 		p.engines(ctx, &f, t.IPv6)
 		return f, nil
 	}
-	if ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified()); err != nil {
+	ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified())
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return ipv4, ipv6, fmt.Errorf("--proxy-mode %s: %w: give winuserspace", p.cfg.Mode, err)
+	case err != nil:
 		return ipv4, ipv6, err
 	}
 	ipv6, err = family("IPv6", &redirect.IPTables{IPv6: true}, netip.IPv6Unspecified())

@@ -61,9 +61,9 @@ func (s *settings) checkMode(c *checker) {
 		d.Mode = ModeUserspace // what an empty mode meant until kube-proxy 1.1, and what Sluice is for
 	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
 	case "nftables", "kernelspace":
-		c.reject("proxy-mode", "mode", "%q is not one of Sluice's: give userspace, iptables or ipvs", string(d.Mode))
+		c.reject("proxy-mode", "mode", "%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
-		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables or ipvs", string(d.Mode))
+		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
 	}
 	s.Mode = string(d.Mode)
 	if s.Mode == ModeUserspace && runtime.GOOS == "windows" {
@@ -255,6 +255,9 @@ func (s *settings) checkOwn(c *checker) {
 	}
 	if s.HandoverSocket == "" && s.PIDFile != "" {
 		s.HandoverSocket = s.PIDFile + ".sock"
+	}
+	if s.HandoverSocket != "" && runtime.GOOS != "linux" {
+		s.Warnings = append(s.Warnings, "--handover-socket and --pid-file have no meaning here: connections are handed over on Linux only")
 	}
 	if len(s.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
 		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.HandoverSocket)
