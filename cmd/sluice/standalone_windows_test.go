@@ -67,14 +67,16 @@ func (s *standalone) start(args ...string) {
 		_, code := program.Execute(nil, s.requests, s.states)
 		s.ended <- code
 	}()
-	s.eventually("the program is healthy", func() bool {
-		resp, err := http.Get("http://" + s.health + "/healthz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
+	s.eventually("the program is healthy", s.healthy)
+}
+
+func (s *standalone) healthy() bool {
+	resp, err := http.Get("http://" + s.health + "/healthz")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
 
 func (s *standalone) eventually(what string, is func() bool) {
@@ -194,7 +196,7 @@ func ask(network, addr string) (string, error) {
 // a UDP socket on one address is one on all of them (ss shows it), with a filter by interface
 // (bind_to_iface in server/sock.c), and answers from any.
 func askUDP(addr string) (string, error) {
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	c, err := net.ListenPacket("udp4", ":0")
 	if err != nil {
 		return "", err
 	}

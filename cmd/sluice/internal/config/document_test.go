@@ -65,7 +65,7 @@ func TestSamples(t *testing.T) {
 func TestSampleDefaults(t *testing.T) {
 	file, _ := sample(t, "default.yaml")
 	c := parse(t, "--config="+file)
-	if c.Mode != ModeUserspace || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" || c.API.Client.QPS != 5 ||
+	if c.Mode != usual() || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" || c.API.Client.QPS != 5 ||
 		c.Conntrack.MaxPerCore != 32768 || c.Conntrack.TCPEstablished != 24*time.Hour || c.UDPTimeout != 250*time.Millisecond ||
 		!c.IPTables.LocalhostNodePorts || c.OOMScoreAdj != -999 || c.DetectLocal.Mode != DetectClusterCIDR {
 		t.Errorf("Parse = %+v", c)
@@ -153,7 +153,7 @@ func TestMistakesInFiles(t *testing.T) {
 		{header + "portRange: x\n", "portRange"},
 		{header + "udpIdleTimeout: -1s\n", "udpIdleTimeout"},
 		{header + "logging: {format: xml}\n", "logging.format"},
-		{header + "clientConnection: {kubeconfig: /no/such/file}\n", "clientConnection.kubeconfig: stat /no/such/file: no such file"},
+		{header + "clientConnection: {kubeconfig: /no/such/file}\n", "/no/such/file: " + absent()},
 		{header + "clientConnection: {burst: -1}\n", "clientConnection.burst"},
 	} {
 		file := write(t, "f.yaml", test.text)
