@@ -27,7 +27,7 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 
 # What the VM runs: the packages whose tests need what its kernel has.
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
-VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing)$$/^(ipvs(, foreign rules true)?)?$$
+VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash)$$/^(ipvs(, foreign rules true)?)?$$
 
 # One package's tests at a time: many of them count turns and deadlines on the
 # real kernel, and two cores are soon shared too thinly. Compiling is no such thing, so that
@@ -109,10 +109,11 @@ bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go
 	cd deploy/e2e/apiserver && go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
 
-test-vm: deps ## run the tests that need ip_vs or sctp, on a Debian kernel in a VM
+test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
+	SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress' ./redirect
 	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
-	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)

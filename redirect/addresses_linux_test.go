@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -176,6 +177,56 @@ func TestAddressDevice(t *testing.T) {
 	err = (&Addresses{Interface: "nosuch0"}).Sync(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "nosuch0") {
 		t.Errorf("an interface that is not there: %v", err)
+	}
+}
+
+// TestAddressDummy: without a name the addresses are on a device of our own, which a cleanup
+// removes, but not one of somebody else that is called so. A kernel without dummy devices
+// has them on the loopback device, which all other tests see.
+func TestAddressDummy(t *testing.T) {
+	newNode(t)
+	theirs := &netlink.Dummy{LinkAttrs: netlink.NewLinkAttrs()}
+	theirs.Name = addressDevice
+	if err := netlink.LinkAdd(theirs); errors.Is(err, unix.EOPNOTSUPP) {
+		if os.Getenv("SLUICE_REQUIRE_DUMMY") == "1" {
+			t.Fatal("this kernel has no dummy devices")
+		}
+		t.Skip("NOT TESTED: this kernel has no dummy devices (make test-vm tests it; SLUICE_REQUIRE_DUMMY=1 makes this a failure)")
+	} else {
+		check(t, err)
+	}
+	noDAD(t)
+	ip := vip(false, 1)
+	on := func() string { // where our address is
+		t.Helper()
+		all, err := listAddresses(false)
+		check(t, err)
+		for _, e := range all {
+			if e.ours && e.ip == ip {
+				i, err := net.InterfaceByIndex(int(e.index))
+				check(t, err)
+				return i.Name
+			}
+		}
+		return ""
+	}
+	for _, ours := range []bool{false, true} {
+		check(t, (&Addresses{}).Sync(t.Context(), []netip.Addr{ip}))
+		if got := on(); got != addressDevice {
+			t.Errorf("the address is on %q, want %s", got, addressDevice)
+		}
+		listen(t, "tcp", netip.AddrPortFrom(ip, 80))
+		check(t, CleanupAddresses(t.Context()))
+		if got := on(); got != "" {
+			t.Errorf("after a cleanup the address is on %s", got)
+		}
+		link, err := netlink.LinkByName(addressDevice)
+		if left := err == nil; left == ours {
+			t.Errorf("after a cleanup the device is there: %v, and it is ours: %v", left, ours)
+		}
+		if !ours {
+			check(t, netlink.LinkDel(link))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -133,6 +134,9 @@ func TestAddressesAfterCrash(t *testing.T) {
 	publish("10.96.0.1", "10.96.0.2")
 	for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		l.start()
+		if os.Getenv("SLUICE_REQUIRE_DUMMY") == "1" && !strings.Contains(l.output("ip", "-brief", "address"), "sluice0") {
+			t.Error("there is no device of the program's own")
+		}
 		if got, want := l.holds(), []string{"10.96.0.1", "10.96.0.2", "10.96.0.99"}; !slices.Equal(got, want) {
 			t.Errorf("the node holds %v, want %v", got, want)
 		}
@@ -161,6 +165,9 @@ func TestAddressesAfterCrash(t *testing.T) {
 	}
 	if got, want := l.holds(), []string{"10.96.0.99"}; !slices.Equal(got, want) {
 		t.Errorf("after --cleanup the node holds %v, want %v", got, want)
+	}
+	if out := l.output("ip", "-brief", "link"); strings.Contains(out, "sluice0") {
+		t.Errorf("after --cleanup there is still a device:\n%s", out)
 	}
 	l.untouched()
 }
