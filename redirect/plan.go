@@ -62,6 +62,22 @@ type Plan struct {
 	Restricted []Restricted
 }
 
+// Equal reports whether both plans say the same in the same order.
+func (p Plan) Equal(q Plan) bool {
+	return p.TCPPort == q.TCPPort &&
+		slices.Equal(p.TCP, q.TCP) &&
+		slices.Equal(p.Ported, q.Ported) &&
+		slices.Equal(p.Local, q.Local) &&
+		slices.Equal(p.Accept, q.Accept) &&
+		slices.Equal(p.Refuse, q.Refuse) &&
+		slices.Equal(p.Drop, q.Drop) &&
+		slices.Equal(p.DropOutside, q.DropOutside) &&
+		slices.Equal(p.Inside, q.Inside) &&
+		slices.EqualFunc(p.Restricted, q.Restricted, func(a, b Restricted) bool {
+			return a.Frontend == b.Frontend && slices.Equal(a.Sources, b.Sources)
+		})
+}
+
 // Ported is a frontend with a proxy port of its own.
 type Ported struct {
 	Frontend lb.Frontend

@@ -1,26 +1,6 @@
 package redirect
 
-import (
-	"slices"
-
-	"github.com/sluice-lb/sluice/lb"
-)
-
-// equal reports whether both plans say the same in the same order.
-func (p Plan) equal(q Plan) bool {
-	return p.TCPPort == q.TCPPort &&
-		slices.Equal(p.TCP, q.TCP) &&
-		slices.Equal(p.Ported, q.Ported) &&
-		slices.Equal(p.Local, q.Local) &&
-		slices.Equal(p.Accept, q.Accept) &&
-		slices.Equal(p.Refuse, q.Refuse) &&
-		slices.Equal(p.Drop, q.Drop) &&
-		slices.Equal(p.DropOutside, q.DropOutside) &&
-		slices.Equal(p.Inside, q.Inside) &&
-		slices.EqualFunc(p.Restricted, q.Restricted, func(a, b Restricted) bool {
-			return a.Frontend == b.Frontend && slices.Equal(a.Sources, b.Sources)
-		})
-}
+import "github.com/sluice-lb/sluice/lb"
 
 // exact calls f with every frontend with an exact address that the plan says
 // anything of, some of them twice.

@@ -44,7 +44,7 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 	// Most changes of Services are changes of endpoints, which are none here, or of
 	// one family. To compare costs a hundredth of working out the difference.
 	known := k.inForce && k.rules != nil
-	if known && k.last.equal(plan) {
+	if known && k.last.Equal(plan) {
 		return nil
 	}
 	if done, err := t.tcpOnly(plan); done || err != nil {
@@ -54,7 +54,7 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 	if err != nil {
 		return err
 	}
-	if known && k.own.equal(p) {
+	if known && k.own.Equal(p) {
 		k.last = plan
 		return nil
 	}

@@ -20,7 +20,7 @@ func (t *IPTables) tcpOnly(plan Plan) (done bool, err error) {
 	k := &t.kernel
 	rest, last := plan, k.last
 	rest.TCP, last.TCP = nil, nil
-	if !k.inForce || k.rules == nil || !k.shape.sets || !k.oldGone || len(k.changed) > 0 || !rest.equal(last) {
+	if !k.inForce || k.rules == nil || !k.shape.sets || !k.oldGone || len(k.changed) > 0 || !rest.Equal(last) {
 		return false, nil
 	}
 	gone, come, ok := k.changedTCP(plan)

@@ -216,7 +216,7 @@ func (p *program) open(ctx context.Context) error {
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
 		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
-		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, Log: p.log}
+		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
 	if p.events, err = p.newRecorder(); err != nil {
 		return err
 	}

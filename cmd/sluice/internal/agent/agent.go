@@ -167,6 +167,12 @@ type Agent struct {
 	// agent unhealthy.
 	VerifyEvery time.Duration
 
+	// WriteEvery bounds how often Run writes rules, steering and engines together, from
+	// start to start: once in a period, but twice at once after quiet. What comes
+	// meanwhile is written together; what needs no rules, as other endpoints of a
+	// Service in user space, is in force at once. 0: no bound. At most VerifyEvery.
+	WriteEvery time.Duration
+
 	// Observe is told of every attempt. May be nil.
 	Observe func(Attempt)
 
@@ -182,6 +188,8 @@ type Agent struct {
 	damaged   bool    // others have changed our rules, and they are not repaired yet
 	complaint string  // what could not be served of the last table, to log it once
 	applying  Changes // those that Apply is bringing into force
+	written   written
+	pace      pace // of writing rules
 
 	once    sync.Once
 	mailbox chan struct{} // one token: there is something in next
@@ -212,6 +220,7 @@ type Status struct {
 	Applied     uint64        // changes applied
 	Failures    uint64        // attempts that failed
 	Repairs     uint64        // times that rules were found changed by others and put right
+	PutOff      uint64        // times that it was too soon to write rules
 
 	ServiceChanges, EndpointChanges   uint64 // submitted so far (Desired.Changes)
 	ServicesPending, EndpointsPending int    // of those, not in force yet
@@ -290,7 +299,8 @@ func (a *Agent) Run(ctx context.Context) {
 	defer sweep.Stop()
 	verify := time.NewTicker(a.verifyEvery())
 	defer verify.Stop()
-	var retry <-chan time.Time
+	a.pace.period = a.WriteEvery
+	var retry, due <-chan time.Time
 	wait := retryMin
 	if len(a.sockets.conflicts) > 0 { // of the first Apply
 		retry = time.After(wait)
@@ -309,9 +319,14 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-a.mailbox:
 			wait = retryMin
 		case <-retry:
+		case <-due:
 		}
-		retry = nil
-		err := a.apply(ctx, a.newest())
+		retry, due = nil, nil
+		later, err := a.apply(ctx, a.newest())
+		if later > 0 {
+			due = time.After(later)
+			continue
+		}
 		if err != nil && ctx.Err() == nil {
 			a.Log.Error("change not applied, the last good state stays", zap.Error(err), zap.Duration("retry in", wait))
 		}
@@ -354,7 +369,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 		if !ok {
 			a.Log.Warn("rules or addresses were changed by others; writing them again")
 			a.damaged, intact = true, false
-			clear(a.paths.synced)
+			a.written = written{}
 		}
 	}
 	return intact
@@ -368,6 +383,16 @@ func (a *Agent) families() (out []Family) {
 		}
 	}
 	return out
+}
+
+// putOff records that a change waits until rules may be written.
+func (a *Agent) putOff() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status.PutOff++
+	if a.status.QueuedSince.IsZero() { // a repair
+		a.status.QueuedSince = time.Now()
+	}
 }
 
 // settle records how a change ended.

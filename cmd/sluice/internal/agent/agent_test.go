@@ -382,7 +382,7 @@ func TestStaleRepair(t *testing.T) {
 	a.VerifyEvery = time.Second
 	for _, fail := range []error{nil, errors.New("no")} {
 		k.fail = fail
-		if err := a.apply(t.Context(), a.applied); (err != nil) != (fail != nil) {
+		if _, err := a.apply(t.Context(), a.applied); (err != nil) != (fail != nil) {
 			t.Fatal(err)
 		}
 		later := time.Now().Add(2 * time.Second)

@@ -46,22 +46,28 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.note(&want.Changes)
 	a.applying.add(&a.pending)
 	a.mu.Unlock()
-	return a.apply(ctx, want)
+	_, err := a.apply(ctx, want) // at once: only Run keeps a pace
+	return err
 }
 
-// apply is Apply of what has been noted.
-func (a *Agent) apply(ctx context.Context, want Desired) (err error) {
+// apply is Apply of what has been noted. If rules have to be written and it is too soon
+// for that, it does steps 1 and 2 and returns how long to wait before it is called again.
+func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
 	resume, err := a.Pause(ctx) // wait while everything is being handed over
 	if err != nil {
-		return fmt.Errorf("begin a change: %w", err)
+		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
 	start := time.Now()
-	defer func() { a.settle(start, err) }()
+	defer func() {
+		if wait == 0 {
+			a.settle(start, err)
+		}
+	}()
 
 	local, err := a.NodeAddrs()
 	if err != nil {
-		return fmt.Errorf("read the node's addresses: %w", err)
+		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.local = local
 	node := want.Node
@@ -82,23 +88,29 @@ func (a *Agent) apply(ctx context.Context, want Desired) (err error) {
 	}
 	a.tableChanged()
 
-	move, moveErr := a.join(ctx, table, node)
-	plan := redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, Local: notLoopback(local)}
-	wanted, socketErr := a.arrange(table, a.nodePorts(), move, &plan)
+	move := &move{table: table, nodePorts: a.nodePorts()}
+	a.choose(move)
+	wanted, plan, socketErr := a.arrange(move, want.Node)
+	if a.writes(move, plan, node) {
+		if wait = a.pace.take(start); wait > 0 {
+			a.applied = Desired{Services: between, Node: want.Node}
+			a.putOff()
+			return wait, nil
+		}
+	}
+	moveErr := a.join(ctx, move, node)
+	if moveErr != nil { // what an engine should have had is for steering
+		wanted, plan, socketErr = a.arrange(move, want.Node)
+	}
 	if a.Conflict != nil { // who tells of them
 		a.complain(refused)
 	} else {
 		a.complain(errors.Join(refused, a.sockets.conflict()))
 	}
-	for _, f := range a.families() {
-		if f.Steer == nil {
-			continue
-		}
-		if err := f.Steer.Sync(ctx, plan); err != nil {
-			// Addresses that are about to go may still be steered: they stay.
-			a.applied = Desired{Services: between, Node: want.Node}
-			return errors.Join(holdErr, socketErr, moveErr, fmt.Errorf("steer traffic: %w", err))
-		}
+	if err := a.steer(ctx, plan); err != nil {
+		// Addresses that are about to go may still be steered: they stay.
+		a.applied = Desired{Services: between, Node: want.Node}
+		return 0, errors.Join(holdErr, socketErr, moveErr, err)
 	}
 	moveErr = errors.Join(moveErr, a.leave(ctx, move, node))
 	a.closeUnwanted(wanted)
@@ -113,7 +125,22 @@ func (a *Agent) apply(ctx context.Context, want Desired) (err error) {
 	}
 	a.applied = Desired{Services: services, Node: want.Node}
 	a.describe(table)
-	return errors.Join(holdErr, socketErr, moveErr)
+	return 0, errors.Join(holdErr, socketErr, moveErr)
+}
+
+// steer has the families steer as planned.
+func (a *Agent) steer(ctx context.Context, plan *redirect.Plan) error {
+	a.written.plan = nil
+	for _, f := range a.families() {
+		if f.Steer == nil {
+			continue
+		}
+		if err := f.Steer.Sync(ctx, *plan); err != nil {
+			return fmt.Errorf("steer traffic: %w", err)
+		}
+	}
+	a.written.plan = plan
+	return nil
 }
 
 // holdAddresses has the host hold the addresses of the services, each one while any
@@ -199,12 +226,14 @@ func (a *Agent) nodePorts() []netip.Addr {
 	return a.NodePorts(a.local)
 }
 
-// arrange adds every address to the plan and opens the sockets that are needed. It
+// arrange plans what becomes of every address and opens the sockets that are needed. It
 // returns the sockets that are wanted. The error names the frontends that got no
 // proxy port; the plan is good for the others.
-func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, move *move, plan *redirect.Plan) (map[lb.Frontend]struct{}, error) {
+func (a *Agent) arrange(move *move, node lb.Node) (map[lb.Frontend]struct{}, *redirect.Plan, error) {
 	wanted := make(map[lb.Frontend]struct{})
+	plan := &redirect.Plan{TCPPort: a.TCPPort, Inside: node.PodCIDRs, Local: notLoopback(a.local)}
 	var errs []error
+	table := move.table
 	services := table.Services()
 	for i := range services {
 		s := &services[i]
@@ -216,7 +245,7 @@ func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, move *move, pla
 				continue // nobody listens, so that the host refuses
 			}
 			if addr.Kind == lb.NodePort {
-				for _, f := range nodePortFrontends(table, s, addr, nodePorts) {
+				for _, f := range nodePortFrontends(table, s, addr, move.nodePorts) {
 					if s.Protocol == lb.SCTP && !steered {
 						continue // a listener of ours may answer every packet that comes to its port
 					}
@@ -261,7 +290,7 @@ func (a *Agent) arrange(table *lb.Table, nodePorts []netip.Addr, move *move, pla
 			plan.Ported = append(plan.Ported, redirect.Ported{Frontend: f, Port: port})
 		}
 	}
-	return wanted, errors.Join(errs...)
+	return wanted, plan, errors.Join(errs...)
 }
 
 // nodePortFrontends returns the frontends that a node port is: one for each address of

@@ -39,14 +39,11 @@ func family(ipv6 bool) int {
 	return 0
 }
 
-// join decides the path of every Service, and has each engine forward what is on its
-// path from now on, beside what has left it and is not yet elsewhere. Services whose
-// engine fails go to where they would be if it were not there; it is tried again with
+// join has each engine forward what is on its path from now on, beside what has left it
+// and is not yet elsewhere. Services whose engine fails go to where they would be if it were not there; it is tried again with
 // the next Apply, and the error says so. Their rules may be half there. That does no
 // harm: steering comes first.
-func (a *Agent) join(ctx context.Context, table *lb.Table, node lb.Node) (*move, error) {
-	m := &move{table: table, nodePorts: a.nodePorts()}
-	a.choose(m)
+func (a *Agent) join(ctx context.Context, m *move, node lb.Node) error {
 	var errs []error
 	for _, e := range a.engines() {
 		services, _ := a.on(e.familyPath, m, true)
@@ -67,7 +64,7 @@ func (a *Agent) join(ctx context.Context, table *lb.Table, node lb.Node) (*move,
 		a.choose(m)
 	}
 	a.decide(m)
-	return m, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // leave has each engine forget what is on another path now, once that path has it. An
@@ -78,7 +75,7 @@ func (a *Agent) leave(ctx context.Context, m *move, node lb.Node) error {
 	for _, e := range a.engines() {
 		failed := a.paths.failed[e.familyPath] != nil
 		services, leaving := a.on(e.familyPath, m, failed) // after a failure it keeps what it has
-		if !failed && (leaving || !a.paths.synced[e.familyPath]) {
+		if !failed && (leaving || a.written.engines[e.familyPath] == nil) {
 			if err := a.syncEngine(ctx, e, services, node); err != nil {
 				errs = append(errs, err)
 				services, _ = a.on(e.familyPath, m, true)
@@ -173,12 +170,12 @@ func (a *Agent) engines() (out []engine) {
 }
 
 func (a *Agent) syncEngine(ctx context.Context, e engine, services []lb.Service, node lb.Node) error {
-	if a.paths.synced == nil {
-		a.paths.synced = make(map[familyPath]bool)
+	if a.written.engines == nil {
+		a.written.engines = make(map[familyPath]*forwarded)
 	}
-	err := e.Sync(ctx, services, node)
-	a.paths.synced[e.familyPath] = err == nil
-	if err != nil {
+	a.written.engines[e.familyPath] = &forwarded{services, node}
+	if err := e.Sync(ctx, services, node); err != nil {
+		delete(a.written.engines, e.familyPath)
 		a.Log.Error("Services cannot be forwarded in the kernel", zap.Stringer("data path", e.path), zap.Bool("ipv6", e.ipv6), zap.Error(err))
 		return fmt.Errorf("forward Services by %s: %w", e.path, err)
 	}

@@ -108,7 +108,7 @@ func TestMoveOrder(t *testing.T) {
 	apply("table listen steer iptables0 ipvs0", s) // what an earlier process has left goes last
 	apply("table iptables1 steer unlisten", wish(s, "iptables"))
 	apply("table iptables1 ipvs1 steer iptables0", wish(s, "ipvs"))
-	apply("table ipvs1 listen steer ipvs0", s)
+	apply("table listen ipvs1 steer ipvs0", s)
 	apply("table iptables1 steer unlisten", wish(s, "iptables"))
 	apply("table steer iptables0 table")
 }

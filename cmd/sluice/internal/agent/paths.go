@@ -145,7 +145,6 @@ type paths struct {
 	last   *lb.Table                         // that special is about
 	in     map[familyPath]map[lb.ID]struct{} // what engines have, maybe beside another path
 	failed map[familyPath]error              // engines that could not do what they should in this Apply
-	synced map[familyPath]bool               // engines that did what they were told last
 }
 
 // special is a choice and the wish behind it.

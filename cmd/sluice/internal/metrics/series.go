@@ -100,6 +100,7 @@ var agentSeries = []reading[agent.Status]{
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "ok"), func(s *agent.Status) float64 { return float64(s.Applied) }},
 	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "error"), func(s *agent.Status) float64 { return float64(s.Failures) }},
 	{counter("sluice_rules_repaired_total", "How often rules were found missing and written again."), func(s *agent.Status) float64 { return float64(s.Repairs) }},
+	{counter("sluice_rules_put_off_total", "How often a change had to wait, since rules had just been written (--iptables-min-sync-period, --ipvs-min-sync-period)."), func(s *agent.Status) float64 { return float64(s.PutOff) }},
 	{gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Changes of Services that are not in force yet."), func(s *agent.Status) float64 { return float64(s.ServicesPending) }},
 	{counter("kubeproxy_sync_proxy_rules_service_changes_total", "Changes of Services seen."), func(s *agent.Status) float64 { return float64(s.ServiceChanges) }},
 	{gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Changes of EndpointSlices and Endpoints that are not in force yet."), func(s *agent.Status) float64 { return float64(s.EndpointsPending) }},

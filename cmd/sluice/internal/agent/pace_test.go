@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestPace: two writings at once after quiet, then one in each period; quiet is not
+// saved up beyond that, and no period means no bound.
+func TestPace(t *testing.T) {
+	p := pace{period: time.Second}
+	begin := time.Unix(1_000_000, 0)
+	for _, step := range []struct{ at, wait time.Duration }{
+		{0, 0}, {0, 0}, {0, time.Second}, {400 * time.Millisecond, 600 * time.Millisecond},
+		{time.Second, 0}, {1500 * time.Millisecond, 500 * time.Millisecond}, {2 * time.Second, 0},
+		{3 * time.Second, 0}, {4500 * time.Millisecond, 0}, {4500 * time.Millisecond, 500 * time.Millisecond},
+		{time.Hour, 0}, {time.Hour, 0}, {time.Hour, time.Second},
+	} {
+		if wait := p.take(begin.Add(step.at)); wait != step.wait {
+			t.Errorf("at %v: wait %v, want %v", step.at, wait, step.wait)
+		}
+	}
+	p = pace{}
+	for range 5 {
+		if wait := p.take(begin); wait != 0 {
+			t.Errorf("without a period: wait %v", wait)
+		}
+	}
+}
+
+// TestWriteEvery: what needs rules waits until rules may be written, and comes into
+// force together; what needs none is in force at once. Time is synctest's.
+func TestWriteEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, k, ipt, _ := withEngines(t)
+		a.WriteEvery, a.VerifyEvery = 10*time.Second, time.Hour
+		web := service(lb.TCP, "web", 1, 1)
+		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{web}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { a.Run(ctx); close(ended) }()
+		written := func() int { return len(k.steered) + len(ipt.has) }
+		submit := func(services ...lb.Service) {
+			a.Submit(Desired{Services: services, Changes: Changes{Services: 1}})
+			synctest.Wait()
+		}
+		expect := func(what string, frontends int, putOff uint64) {
+			t.Helper()
+			if s := a.Status(); written() != frontends || s.PutOff != putOff || s.Healthy(time.Now()) != true {
+				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, written(), s.PutOff, frontends, putOff, s)
+			}
+		}
+		two, three := service(lb.TCP, "two", 2, 2), wish(service(lb.TCP, "three", 3, 3), "iptables")
+		submit(web, two)
+		expect("the first change after quiet", 2, 0)
+		submit(web, two, three)
+		expect("the second, for an engine", 3, 0)
+
+		for i := range byte(3) { // a burst
+			submit(web, two, three, service(lb.UDP, "dns", 4+i, 4))
+			expect("too soon", 3, uint64(i)+1)
+		}
+		if s := a.Status(); s.QueuedSince.IsZero() || s.ServicesPending != 3 {
+			t.Errorf("while a change waits: %+v", s)
+		}
+		if len(k.steered) != 2 || len(k.open) == 0 {
+			t.Errorf("%d steered, %d proxy ports open", len(k.steered), len(k.open))
+		}
+		dns := service(lb.UDP, "dns", 6, 4)
+		web = service(lb.TCP, "web", 1, 7)
+		submit(web, two, three, dns)
+		if s, _ := k.lb.Table().Service(web.ID); s.Backends[0] != web.Backends[0] {
+			t.Errorf("other endpoints wait with the rules: %v", s.Backends)
+		}
+		expect("other endpoints beside a change that waits", 3, 4)
+
+		time.Sleep(10 * time.Second) // of synctest
+		synctest.Wait()
+		expect("the time has come", 4, 4)
+		if s := a.Status(); !s.QueuedSince.IsZero() || s.ServicesPending != 0 || len(k.open) != 1 {
+			t.Errorf("after that: %+v, %d proxy ports", s, len(k.open))
+		}
+		for i := range byte(5) {
+			web = service(lb.TCP, "web", 1, 10+i)
+			submit(web, two, three, dns)
+		}
+		expect("other endpoints alone, in user space", 4, 4)
+		if s := a.Status(); !s.QueuedSince.IsZero() {
+			t.Errorf("other endpoints wait: %+v", s)
+		}
+		submit(web, two, wish(service(lb.TCP, "three", 3, 9), "iptables"), dns)
+		expect("other endpoints of a Service in the kernel", 4, 5)
+		submit(web, two, three, dns)
+		if s := a.Status(); !s.QueuedSince.IsZero() {
+			t.Errorf("a change that was taken back waits: %+v", s)
+		}
+		cancel()
+		<-ended
+	})
+}
