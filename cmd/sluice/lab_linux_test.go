@@ -315,15 +315,19 @@ func keep(t *testing.T) func(*testbed.Server, error) *testbed.Server {
 }
 
 // who connects and returns the name of the pod that answers.
-func who(from *testbed.Host, addr string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func who(from *testbed.Host, addr string) (string, error) { return whoWithin(patience, from, addr) }
+
+// whoWithin is who for addresses that may not be served yet: a connection that is begun
+// before the rules are there never comes about, since nat sees its first packet only.
+func whoWithin(d time.Duration, from *testbed.Host, addr string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
 		return "", err
 	}
 	name, err := io.ReadAll(c)
