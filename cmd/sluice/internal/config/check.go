@@ -3,18 +3,22 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
+	"mime"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	componentconfig "k8s.io/component-base/config"
 
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -66,11 +70,11 @@ func (s *settings) checkMode(c *checker) {
 		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
 	}
 	s.Mode = string(d.Mode)
-	if s.Mode == ModeUserspace && runtime.GOOS == "windows" {
+	if s.Mode == ModeUserspace && goruntime.GOOS == "windows" {
 		s.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
 	}
 	s.ServiceInterface = strings.TrimSpace(s.ServiceInterface)
-	s.Service = d.WindowsRunAsService && runtime.GOOS == "windows"
+	s.Service = d.WindowsRunAsService && goruntime.GOOS == "windows"
 	if d.WindowsRunAsService && !s.Service {
 		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" has no meaning here: this is not Windows")
 	}
@@ -105,6 +109,13 @@ func (s *settings) checkNode(c *checker) {
 			c.reject("hostname-override", "", "%q is blank: give the name of this node's Node object", s.hostname)
 		}
 	}
+	if wrong := validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSpace(name))); name != "" && len(wrong) > 0 {
+		flag, field := "hostname-override", "hostnameOverride"
+		if s.hostname != "" {
+			field = ""
+		}
+		c.reject(flag, field, "%q cannot be the name of a Node: give one that kubectl get nodes shows, of letters, digits, dots and dashes", name)
+	}
 	if name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -114,6 +125,9 @@ func (s *settings) checkNode(c *checker) {
 	}
 	s.NodeName = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
 
+	if wrong := validation.IsValidLabelValue(s.NodeZone); len(wrong) > 0 {
+		c.reject("node-zone", "", "%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in between", s.NodeZone)
+	}
 	s.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
 	var ranges []string
 	if d.ClusterCIDR != "" {
@@ -127,6 +141,10 @@ func (s *settings) checkNode(c *checker) {
 	if len(ranges) > 2 || len(l.ClusterCIDRs) == 2 && l.ClusterCIDRs[0].Addr().Is6() == l.ClusterCIDRs[1].Addr().Is6() {
 		c.reject("cluster-cidr", "clusterCIDR", "%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
 	}
+	c.interfaceName("pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge)
+	c.interfaceName("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", l.InterfacePrefix)
+	s.unused(c, "pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge, DetectBridgeInterface)
+	s.unused(c, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", l.InterfacePrefix, DetectInterfaceNamePrefix)
 	switch l.Mode {
 	case DetectClusterCIDR, DetectNodeCIDR:
 	case DetectBridgeInterface:
@@ -160,6 +178,9 @@ func (s *settings) checkAddresses(c *checker) {
 	if err := checkHostPort(s.MetricsAddress); err != nil {
 		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.MetricsAddress, err)
 	}
+	if s.HealthzAddress == s.MetricsAddress && s.HealthzAddress != "" && !strings.HasSuffix(s.HealthzAddress, ":0") {
+		c.reject("metrics-bind-address", "metricsBindAddress", "%q is that of %s too: give another port", s.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
+	}
 }
 
 // checkAPI checks where Services come from.
@@ -177,11 +198,35 @@ func (s *settings) checkAPI(c *checker) {
 			c.errs = append(c.errs, fmt.Errorf("%s: %w: give a file that Sluice may read", c.name("kubeconfig", "clientConnection.kubeconfig"), err))
 		}
 	}
+	s.checkContentTypes(c)
+	if q := float64(k.QPS); math.IsNaN(q) || math.IsInf(q, 0) {
+		c.reject("kube-api-qps", "clientConnection.qps", "%v: give a number like 5, or one below 0 for no limit", q)
+	}
 	if k.Burst < 0 {
 		c.reject("kube-api-burst", "clientConnection.burst", "%d: give 0 or more, like 10", k.Burst)
 	}
 	if s.API.SyncPeriod <= 0 {
 		c.reject("config-sync-period", "configSyncPeriod", "%v: give a duration above 0, like 15m", s.API.SyncPeriod)
+	}
+}
+
+// contentTypes are those that an API server streams changes in and Sluice reads.
+var contentTypes = []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}
+
+// checkContentTypes checks in which form the API server is asked to answer.
+func (s *settings) checkContentTypes(c *checker) {
+	k := s.doc.ClientConnection
+	if !slices.Contains(contentTypes, k.ContentType) {
+		c.reject("kube-api-content-type", "clientConnection.contentType", "%q is unknown: give %s", k.ContentType, strings.Join(contentTypes, " or "))
+	}
+	if k.AcceptContentTypes == "" {
+		return
+	}
+	for one := range strings.SplitSeq(k.AcceptContentTypes, ",") {
+		kind, _, err := mime.ParseMediaType(one)
+		if err != nil || !slices.Contains(contentTypes, kind) && kind != "*/*" && kind != "application/*" {
+			c.reject("", "clientConnection.acceptContentTypes", "%q is unknown: give a list of %s, or nothing", one, strings.Join(contentTypes, " and "))
+		}
 	}
 }
 
@@ -195,6 +240,11 @@ func (s *settings) checkKernelModes(c *checker) {
 		TCPTimeout:   v.TCPTimeout.Duration, TCPFinTimeout: v.TCPFinTimeout.Duration, UDPTimeout: v.UDPTimeout.Duration}
 	if bit := s.IPTables.MasqueradeBit; bit < 0 || bit > 31 {
 		c.reject("iptables-masquerade-bit", "iptables.masqueradeBit", "%d: give 0 to 31", bit)
+	}
+	if v.Scheduler != "" {
+		if err := ipvs.CheckScheduler(v.Scheduler); err != nil {
+			c.reject("ipvs-scheduler", "ipvs.scheduler", "%w", err)
+		}
 	}
 	c.periods("iptables", s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod)
 	c.periods("ipvs", s.IPVS.SyncPeriod, s.IPVS.MinSyncPeriod)
@@ -289,6 +339,20 @@ func (c *checker) periods(mode string, period, shortest time.Duration) {
 		c.reject(mode+"-sync-period", mode+".syncPeriod", "%v: give 100ms or more, like 30s", period)
 	} else if shortest < 0 || shortest > period {
 		c.reject(mode+"-min-sync-period", mode+".minSyncPeriod", "%v: give 0 or more, and no more than the sync period of %v", shortest, period)
+	}
+}
+
+// interfaceName checks a name, or the beginning of one, of a network interface.
+func (c *checker) interfaceName(flag, field, name string) {
+	if len(name) > 15 || strings.ContainsAny(name, "/: \t\n") { // IFNAMSIZ, dev_valid_name in Linux
+		c.reject(flag, field, "%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash among them", name)
+	}
+}
+
+// unused warns of what is given for another way to detect local traffic.
+func (s *settings) unused(c *checker, flag, field, value, mode string) {
+	if value != "" && string(s.doc.DetectLocalMode) != mode {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("%s has no meaning with %s %s", c.name(flag, field), c.name("detect-local-mode", "detectLocalMode"), s.doc.DetectLocalMode))
 	}
 }
 

@@ -115,6 +115,9 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Pods() == nil }},
 		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.BindAddress.IsLoopback() }},
 		{"--version=false --version", func(c Config) bool { return c.Version == "true" }},
+		{"--kube-api-content-type=application/json", func(c Config) bool { return c.API.Client.ContentType == "application/json" }},
+		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.IPVS.Scheduler == "mh,mh-port" }},
+		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.MinSyncPeriod == 0 && c.NodeName == "node-1.example" }},
 		{"--version=raw", func(c Config) bool { return c.Version == "raw" }},
 	} {
 		if c := parse(t, append(strings.Fields(test.args), "--manifests=x")...); !test.ok(c) {
@@ -136,6 +139,16 @@ func TestMistakes(t *testing.T) {
 		{"--config .", "--config: read .: "},
 		{"--kube-api-burst=-1", "--kube-api-burst"},
 		{"--kube-api-qps=fast", "kube-api-qps"},
+		{"--kube-api-qps=nan", "--kube-api-qps NaN: give a number"},
+		{"--kube-api-content-type=protobuf", `--kube-api-content-type "protobuf" is unknown: give application/vnd.kubernetes.protobuf or application/json`},
+		{"--kube-api-content-type=", "--kube-api-content-type"},
+		{"--ipvs-scheduler=fastest", `--ipvs-scheduler "fastest" is no scheduler of IPVS: give one of dh, fo, `},
+		{"--ipvs-scheduler=rr,mh-port", "--ipvs-scheduler scheduler rr has no flag"},
+		{"--hostname-override=my_node", `--hostname-override "my_node" cannot be the name of a Node`},
+		{"--node-zone=a/b", `--node-zone "a/b"`},
+		{"--detect-local-mode BridgeInterface --pod-bridge-interface=a/b", `--pod-bridge-interface "a/b" cannot be the name of an interface`},
+		{"--pod-interface-name-prefix=abcdefghijklmnop", "--pod-interface-name-prefix"},
+		{"--healthz-bind-address=0.0.0.0:1 --metrics-bind-address=0.0.0.0:1", "is that of --healthz-bind-address too: give another port"},
 		{"--config-sync-period 0", "--config-sync-period"},
 		{"--proxy-mode nftables", "give userspace"},
 		{"--proxy-mode bridge", `--proxy-mode "bridge" is unknown: give userspace`},
@@ -230,8 +243,10 @@ func TestIgnored(t *testing.T) {
 			}
 		}
 	}
-	if c := parse(t, "--manifests=x", "--logtostderr=false"); len(c.Warnings) != 1 {
-		t.Errorf("warnings = %q", c.Warnings)
+	for _, flag := range []string{"--logtostderr=false", "--pod-bridge-interface=cni0", "--pod-interface-name-prefix=veth"} {
+		if c := parse(t, "--manifests=x", flag); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "has no meaning") {
+			t.Errorf("%s: warnings = %q", flag, c.Warnings)
+		}
 	}
 }
 

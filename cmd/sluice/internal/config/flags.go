@@ -221,7 +221,7 @@ func (s *settings) declareAPI(f *pflag.FlagSet) {
 	c := &s.doc.ClientConnection
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the Kubernetes API and as whom; empty without --master: as the service account of the pod that Sluice runs in")
 	f.StringVar(&s.API.Master, "master", "", "`URL` of the API server, in place of the one in the kubeconfig")
-	f.StringVar(&c.ContentType, "kube-api-content-type", c.ContentType, "`TYPE` of what is sent to the API server")
+	f.StringVar(&c.ContentType, "kube-api-content-type", c.ContentType, "`TYPE` of what is asked of the API server: application/vnd.kubernetes.protobuf or application/json")
 	f.Float32Var(&c.QPS, "kube-api-qps", c.QPS, "`NUMBER` of requests to the API server per second; below 0 means no limit")
 	f.Int32Var(&c.Burst, "kube-api-burst", c.Burst, "`NUMBER` of requests to the API server at once")
 	f.DurationVar(&s.doc.ConfigSyncPeriod.Duration, "config-sync-period", s.doc.ConfigSyncPeriod.Duration, "`PERIOD` in which everything from the API server is looked at again, above 0")
@@ -254,13 +254,13 @@ func (s *settings) declareDataPath(f *pflag.FlagSet) {
 
 func (s *settings) declareKernelModes(f *pflag.FlagSet) {
 	t, v := &s.doc.IPTables, &s.doc.IPVS
-	f.DurationVar(&t.SyncPeriod.Duration, "iptables-sync-period", t.SyncPeriod.Duration, "`PERIOD` in which rules that others have removed are found and repaired, at least 100ms")
-	f.DurationVar(&t.MinSyncPeriod.Duration, "iptables-min-sync-period", t.MinSyncPeriod.Duration, "shortest `PERIOD` between two writings of rules, at most --iptables-sync-period")
+	f.DurationVar(&t.SyncPeriod.Duration, "iptables-sync-period", t.SyncPeriod.Duration, "`PERIOD` in which rules that others have removed are found and repaired, in every mode but ipvs, at least 100ms")
+	f.DurationVar(&t.MinSyncPeriod.Duration, "iptables-min-sync-period", t.MinSyncPeriod.Duration, "shortest `PERIOD` between two writings of rules, in every mode but ipvs, at most --iptables-sync-period; two changes after quiet are written at once, what follows waits and is written together; other endpoints of a Service in user space need no rules and do not wait")
 	f.BoolVar(&t.MasqueradeAll, "masquerade-all", false, "translate the source of all that the kernel forwards for cluster IPs")
 	f.Int32Var(t.MasqueradeBit, "iptables-masquerade-bit", *t.MasqueradeBit, "`BIT` of a packet's mark that asks for source translation, 0 to 31")
 	f.BoolVar(t.LocalhostNodePorts, "iptables-localhost-nodeports", *t.LocalhostNodePorts, "have the kernel forward node ports of 127.0.0.1 too")
-	f.DurationVar(&v.SyncPeriod.Duration, "ipvs-sync-period", v.SyncPeriod.Duration, "`PERIOD` in which virtual servers are verified, at least 100ms")
-	f.DurationVar(&v.MinSyncPeriod.Duration, "ipvs-min-sync-period", v.MinSyncPeriod.Duration, "shortest `PERIOD` between two writings of virtual servers, at most --ipvs-sync-period")
+	f.DurationVar(&v.SyncPeriod.Duration, "ipvs-sync-period", v.SyncPeriod.Duration, "`PERIOD` in which rules and virtual servers are verified in mode ipvs, at least 100ms")
+	f.DurationVar(&v.MinSyncPeriod.Duration, "ipvs-min-sync-period", v.MinSyncPeriod.Duration, "the same in mode ipvs, a `PERIOD` of at most --ipvs-sync-period")
 	f.StringVar(&v.Scheduler, "ipvs-scheduler", "", "`NAME` of the IPVS scheduler; empty: rr")
 	f.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "address `RANGES` whose virtual servers belong to others and are left alone")
 	f.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "set arp_ignore to 1 and arp_announce to 2")

@@ -1,0 +1,53 @@
+package ipvs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// schedulers are those of Linux 6.18, of which a kernel may lack some.
+var schedulers = []string{"dh", "fo", "lblc", "lblcr", "lc", "mh", "nq", "ovf", "rr", "sed", "sh", "twos", "wlc", "wrr"}
+
+// Flags of virtual servers that mean what the scheduler says (include/uapi/linux/ip_vs.h).
+const (
+	flagSched1 = 0x0008
+	flagSched2 = 0x0010
+)
+
+// CheckScheduler says what is wrong with a scheduler, spelled as lb.Service.Scheduler
+// is, that no kernel has: nil for one that some kernel has.
+func CheckScheduler(wish string) error {
+	name, _, err := parseScheduler(wish)
+	if err == nil && !slices.Contains(schedulers, name) {
+		return fmt.Errorf("%q is no scheduler of IPVS: give one of %s", name, strings.Join(schedulers, ", "))
+	}
+	return err
+}
+
+// parseScheduler reads a scheduler as ipvsadm has it, the name and its flags separated
+// by commas: "wlc", or "mh,mh-port".
+//
+// sh and mh choose a backend of weight 0 unless told to choose another (sh-fallback,
+// mh-fallback). As ours have that weight when they are to have no new connections,
+// they are told so always.
+func parseScheduler(wish string) (name string, flags uint32, err error) {
+	name, more, _ := strings.Cut(strings.ToLower(strings.TrimSpace(wish)), ",")
+	if name == "" || len(name) > 15 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+		return "", 0, fmt.Errorf("%q is no name of a scheduler", wish)
+	}
+	hashes := name == "sh" || name == "mh"
+	if hashes {
+		flags = flagSched1
+	}
+	for flag := range strings.SplitSeq(more, ",") {
+		switch flag = strings.TrimSpace(flag); {
+		case flag == "" || hashes && flag == name+"-fallback":
+		case hashes && flag == name+"-port":
+			flags |= flagSched2
+		default:
+			return "", 0, fmt.Errorf("scheduler %s has no flag %q", name, flag)
+		}
+	}
+	return name, flags, nil
+}
