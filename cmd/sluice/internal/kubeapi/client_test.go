@@ -4,6 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -78,6 +83,7 @@ func TestTroubles(t *testing.T) {
 		"unauthorized": {apierrors.NewUnauthorized("expired"), "credentials: renew"},
 		"too old":      {apierrors.NewNotFound(services, ""), "1.21 or later"},
 		"away":         {dial, "cannot be reached"},
+		"no such name": {&url.Error{Op: "Get", URL: "http://foo", Err: &net.OpError{Op: "dial", Err: &net.DNSError{Name: "foo", Err: "no such host"}}}, `the name "foo" of the API server cannot be resolved`},
 		"starting":     {apierrors.NewServiceUnavailable("etcd"), "cannot be reached"},
 		"busy":         {apierrors.NewTooManyRequests("storage", 1), "cannot be reached or is not ready"},
 		"other":        {errors.New("boom"), "cannot list services"},
@@ -108,6 +114,20 @@ func TestTroubles(t *testing.T) {
 				t.Error("logged a trouble that the end of the program made")
 			}
 		})
+	}
+}
+
+// TestPlainHTTP: what a server of HTTPS says to who asks it by HTTP is understood.
+func TestPlainHTTP(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	clients, err := newClients(&rest.Config{Host: "http://" + server.Listener.Addr().String()})
+	check(t, err)
+	err = clients.core.Get().Resource("services").Do(t.Context()).Error()
+	if got := describe("list", "services", err); !strings.Contains(got, "begins with https://") {
+		t.Errorf("%q of %v", got, err)
 	}
 }
 

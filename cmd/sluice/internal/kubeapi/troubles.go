@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,7 +47,11 @@ func (t *troubles) watch(resource string, lw *cache.ListWatch) *cache.ListWatch 
 			got, err := open(ctx, options)
 			if err != nil && options.SendInitialEvents != nil {
 				// A server before Kubernetes 1.32 does not know how to stream a list;
-				// the reflector lists instead, and that call tells of other troubles.
+				// the reflector lists instead, and that call tells of other troubles
+				// but those of a server that does not answer, for which it may take long.
+				if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+					t.note(ctx, "watch", resource, err)
+				}
 				// Those after which it would stream again it waits out in a way that
 				// the end of the program does not interrupt: it is not shown them.
 				if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) {
@@ -92,6 +97,7 @@ func (t *troubles) note(ctx context.Context, verb, resource string, err error) {
 // words each time.
 func describe(verb, resource string, err error) string {
 	var invalid *x509.CertificateInvalidError
+	var name *net.DNSError
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the API server does not let us %s %s: bind the ClusterRole of deploy/base/rbac.yaml to our account", verb, resource)
@@ -101,10 +107,26 @@ func describe(verb, resource string, err error) string {
 		return "the API server does not accept our credentials: renew the token or the certificate that the kubeconfig or the service account gives us"
 	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)), errors.As(err, &invalid):
 		return "the certificate of the API server cannot be trusted: give the kubeconfig the cluster's certificate authority and an address that the certificate names"
+	case errors.As(err, &name):
+		return fmt.Sprintf("the name %q of the API server cannot be resolved: Services stay as they were last; give --master, or the server in the kubeconfig, an address or a name that this node can resolve", name.Name)
+	case wantsTLS(err):
+		return "the API server wants HTTPS: give --master, or the server in the kubeconfig, a URL that begins with https://"
 	case unreachable(err):
 		return "the API server cannot be reached or is not ready: Services stay as they were last; check --master or the server in the kubeconfig if that persists"
 	}
 	return fmt.Sprintf("the API server cannot %s %s", verb, resource)
+}
+
+// wantsTLS reports whether a server of HTTPS was asked by HTTP, which Go's answer in
+// words (net/http).
+func wantsTLS(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return strings.Contains(c.Message, "HTTP request to an HTTPS server")
+	})
 }
 
 // unreachable reports whether there was no answer at all.
