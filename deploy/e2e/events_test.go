@@ -35,7 +35,7 @@ func TestEvents(t *testing.T) {
 	begin := time.Now().Add(-time.Second) // times of Events are in microseconds
 	squatter, err := l.Node.Listen(l.ctx, "tcp4", "0.0.0.0:30777")
 	l.check(err)
-	defer squatter.Close()
+	defer func() { _ = squatter.Close() }() // the last one, which nothing else keeps from being collected, and closed
 	l.apply(service("web", "type: NodePort, ports: [{port: 80, nodePort: 30777}]"), slice("web", 1, 8080, "TCP", l.Pods[0]))
 	l.start()
 	l.expect(l.Client, "tcp", l.addr("web", 80), l.Pods[0])
