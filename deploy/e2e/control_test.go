@@ -156,7 +156,8 @@ func (c *control) startServer() error {
 		"--token-auth-file", c.path("tokens.csv"), "--authorization-mode", "RBAC",
 		"--service-account-key-file", c.path("accounts.key"), "--service-account-signing-key-file", c.path("accounts.key"),
 		"--service-account-issuer", "https://kubernetes.default.svc",
-		"--audit-policy-file", c.path("audit.yaml"), "--audit-log-path", c.path("audit.log"))
+		"--audit-policy-file", c.path("audit.yaml"), "--audit-log-path", c.path("audit.log"),
+		"--allow-privileged") // as kubeadm has it
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,8 @@ type lab struct {
 
 	audited        int64 // length of the API server's record when the test began
 	mayBeForbidden bool  // the test takes rights away
+
+	as *account // whom Sluice runs as; nil for whom the shipped manifests say
 }
 
 // buffer is a bytes.Buffer for one writer and readers meanwhile.
@@ -140,7 +142,13 @@ func (l *lab) deleteAll() {
 // launch starts Sluice on the node and does not wait.
 func (l *lab) launch(env []string, args ...string) {
 	l.t.Helper()
-	cmd := l.Node.Command(context.Background(), *sluice, args...)
+	l.launchProgram(*sluice, env, args...)
+}
+
+// launchProgram is launch by way of another program.
+func (l *lab) launchProgram(name string, env []string, args ...string) {
+	l.t.Helper()
+	cmd := l.Node.Command(context.Background(), name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &l.log, &l.log
 	l.check(cmd.Start())
@@ -159,7 +167,9 @@ func (l *lab) start(args ...string) {
 	l.awaitHealthy()
 }
 
-func (l *lab) awaitHealthy() {
+func (l *lab) awaitHealthy() { l.t.Helper(); l.awaitHealthyAt("http://127.0.0.1:10256/healthz") }
+
+func (l *lab) awaitHealthyAt(url string) {
 	l.t.Helper()
 	l.eventually("Sluice is healthy", func() bool {
 		select {
@@ -167,7 +177,7 @@ func (l *lab) awaitHealthy() {
 			l.t.Fatalf("Sluice has ended: %v", l.cmd.ProcessState)
 		default:
 		}
-		code, _ := l.get("http://127.0.0.1:10256/healthz")
+		code, _ := l.get(url)
 		return code == http.StatusOK
 	})
 }

@@ -43,11 +43,13 @@ func (c *control) grant() error {
 	if err != nil {
 		return err
 	}
-	if _, err = c.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+	if _, err = c.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	_, err = c.admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-	return err
+	if _, err = c.admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }
 
 func (c *control) account() (account, error) {
@@ -60,6 +62,14 @@ func (c *control) account() (account, error) {
 		subject.Namespace = metav1.NamespaceSystem
 	}
 	return account{subject.Namespace, subject.Name}, nil
+}
+
+// account is that of the lab's Sluice.
+func (l *lab) account() (account, error) {
+	if l.as != nil {
+		return *l.as, nil
+	}
+	return l.control.account()
 }
 
 // shippedRole reads the ClusterRole and its binding from the manifests.
