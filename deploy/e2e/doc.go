@@ -25,13 +25,16 @@
 //	  target ports, restartable init containers' ports,
 //	  same port of two protocols                                 TestPorts
 //	  after the Service was recreated                            TestComeAndGo
-//	  after kube-proxy restarted                                 TestRestartOfSluice
+//	  after kube-proxy restarted                                 TestRestartOfSluice, TestCrash*, TestUpgradesUnderLoad*
+//	  preserve the source address of pods (in the kernel; the
+//	  data path in user space ends connections)                  TestSourceAddress
 //	  after the API server restarted                             TestRestartsOfTheServer, TestWatchControlPlaneAway
 //	  NodePort, ExternalIP, every change of type                 TestTypes
 //	  NodePort released on delete, taken by another              TestTypes, TestNodePortConflict*
 //	  unready pods, publishNotReadyAddresses, evicted pods,
 //	  fallback to terminating endpoints (both policies)          TestReadiness
-//	  session affinity, timeout, switch (cluster IP, NodePort)   TestAffinity
+//	  session affinity, timeout, switch (cluster IP, NodePort,
+//	  load balancer with either policy)                          TestAffinity
 //	  service-proxy-name                                         TestWatchLifeOfAService, TestServiceProxyName*
 //	  headless label                                             TestHeadlessLabel
 //	  no endpoints: refused                                      TestWatchLifeOfAService, TestNoEndpoints*
@@ -39,7 +42,7 @@
 //	  health check node port, following the policy               TestHealthCheckNodePort
 //	  same port of two protocols on a load balancer              TestMatrix*
 //	networking.go
-//	  pod, node, endpoint to Service, http and udp               TestWatchLifeOfAService, TestMatrix*
+//	  pod, node, endpoint to Service, http, udp and sctp         TestWatchLifeOfAService, TestMatrix*, TestSCTP*
 //	  several Services with the same endpoints                   TestComeAndGo
 //	  update of endpoints and of the node port, http and udp     TestWatchLifeOfAService, TestTypes, TestPolicies
 //	  client IP affinity, http and udp                           TestAffinity, TestAffinity*
@@ -51,13 +54,15 @@
 //	  UDP while the pod cycles (NodePort, ClusterIP, policy
 //	  Local, client on the host), unready endpoints that get
 //	  ready, another target port                                 TestUDPWhileAPodCycles, TestStaleUDPEntries*
+//	  packets of an invalid state                                TestInvalidConntrackState
 //	dual_stack.go
 //	  v4, v6, v4v6, v6v4                                         TestDualStack
 //	loadbalancer.go
 //	  type and ports, no node ports, source ranges               TestTypes, TestLoadBalancer, TestSourceRanges*
 //	  no disruption by a rolling update                          TestRollingUpdate
 //	  UDP while the pod cycles                                   TestUDPWhileAPodCycles
-//	  only nodes with endpoints (ESIPP)                          TestPolicies, TestHealthCheckNodePort
+//	  only nodes with endpoints (ESIPP), from pods               TestPolicies, TestHealthCheckNodePort
+//	  and with the client's address (in the kernel)              TestSourceAddress
 //	topology_hints.go, traffic_distribution.go                   TestDistribution
 //	endpointslice.go
 //	  several slices, ports and addresses                        TestWatchLifeOfAService, TestPorts
@@ -65,15 +70,13 @@
 //	kube_proxy.go
 //	  timeout of CLOSE_WAIT                                      the tests of --conntrack-* in redirect and config
 //	SCTP Services                                                TestSCTP*
+//	all of it by the kernel's data paths, and from one to
+//	another                                                      TestMatrix*, TestModel*, TestMove*
+//	what deploy has, applied                                     TestOverlays
 //
-// Not here, for want of something that comes later:
-//
-//	preserve the source IP of pods; ESIPP with the client's      the data path ends connections: needs transparent
-//	source IP; no_snat.go                                        sources or the kernel's data paths
-//	invalid conntrack state (kube-proxy's DROP of INVALID)       concerns packets that the kernel forwards
-//	nfacct metric                                                likewise
-//
-// Not here, since no proxy has a part in them: node port collisions and ranges and
+// Not here: the metric of nfacct, which counts what kube-proxy's own rules drop (those of
+// Sluice count for themselves, "iptables-save -c"); and what no proxy has a part in: pods
+// that reach pods without a Service (no_snat.go), node port collisions and ranges and
 // Service CIDRs (the API server refuses them), HostPort (the runtime of containers),
 // names (the DNS server).
 //

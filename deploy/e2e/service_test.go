@@ -223,23 +223,32 @@ func TestDistribution(t *testing.T) {
 	l.expect(l.Client, "tcp", l.addr("node", 80), l.Pods[1])
 }
 
-// TestAffinity covers affinity at a cluster IP and a node port, its timeout, and
-// switching it.
+// TestAffinity covers affinity at a cluster IP, a node port and a load balancer of
+// either policy, its timeout, and switching it.
 func TestAffinity(t *testing.T) {
 	l := newLab(t)
 	l.serve(8080, l.Pods...)
 	l.start()
-	const none = "type: NodePort, ports: [{port: 80}]"
-	const sticky = "sessionAffinity: ClientIP, " + none
-	l.apply(service("web", sticky), slice("web", 1, 8080, "TCP", l.Pods...))
-	for _, addr := range []string{l.addr("web", 80), l.nodePort("web")} {
-		l.apply(service("web", sticky))
+	const none = "type: LoadBalancer, ports: [{port: 80}]"
+	const sticky = "sessionAffinity: ClientIP, "
+	const balancer = "203.0.113.50:80"
+	publish := func(spec string) {
+		t.Helper()
+		l.apply(service("web", spec) + "status: {loadBalancer: {ingress: [{ip: 203.0.113.50}]}}\n")
+	}
+	publish(sticky + none)
+	l.apply(slice("web", 1, 8080, "TCP", l.Pods...))
+	for _, at := range []struct{ addr, policy string }{
+		{l.addr("web", 80), ""}, {l.nodePort("web"), ""}, {balancer, ""}, {balancer, "externalTrafficPolicy: Local, "},
+	} {
+		addr, none, sticky := at.addr, at.policy+none, at.policy+sticky+none
+		publish(sticky)
 		l.expectOne(addr)
-		l.apply(service("web", none))
+		publish(none)
 		l.expect(l.Client, "tcp", addr, l.Pods...)
-		l.apply(service("web", sticky))
+		publish(sticky)
 		l.expectOne(addr)
-		l.apply(service("web", "sessionAffinityConfig: {clientIP: {timeoutSeconds: 1}}, "+sticky))
+		publish("sessionAffinityConfig: {clientIP: {timeoutSeconds: 1}}, " + sticky)
 		l.expectOne(addr)
 		first, err := whoWithin(soon, l.Client, "tcp", addr)
 		l.check(err)
