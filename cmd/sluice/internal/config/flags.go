@@ -238,7 +238,7 @@ func (s *settings) declareNode(f *pflag.FlagSet) {
 }
 
 func (s *settings) declareDataPath(f *pflag.FlagSet) {
-	f.StringVar((*string)(&s.doc.Mode), "proxy-mode", "", "`MODE` of forwarding: userspace, which empty means too, or iptables, or winuserspace, without any rule, listening on service addresses that are put on an interface, which userspace means on Windows; the annotation sluice.io/data-path of a Service goes before it")
+	f.StringVar((*string)(&s.doc.Mode), "proxy-mode", "", "`MODE` of forwarding: userspace, which empty means too, or iptables, ipvs, or winuserspace, without any rule, listening on service addresses that are put on an interface, which userspace means on Windows; the annotation sluice.io/data-path of a Service goes before it")
 	f.StringVar(&s.ServiceInterface, "service-interface", "", "`NAME` of the interface that service addresses are put on in mode winuserspace; empty: on Linux the device sluice0, which is made, or lo if there are no dummy devices; on Windows what INTERFACE_TO_ADD_SERVICE_IP names, or the interface of the Host Networking Service, or the loopback interface")
 	f.StringVar(&s.doc.BindAddress, "bind-address", "0.0.0.0", "`ADDRESS` on which proxy ports of its family listen; 0.0.0.0 and :: mean all, in both families; not a loopback address")
 	f.StringSliceVar(&s.doc.NodePortAddresses, "nodeport-addresses", nil, "where node ports listen, a list of address `RANGES` and of the words primary, localhost and all; empty means all")
