@@ -26,7 +26,7 @@ func TestEditIsTheWhole(t *testing.T) {
 		small, whole := 0, 0
 		for step := range 300 {
 			next := randomPlan(rng, p)
-			script := s.edit(s.render(p), s.render(next))
+			script, _ := s.edit(s.render(p), s.render(next))
 			play(t, held, script)
 			want := parseRules(s.render(next))
 			if got, want := inAnyOrder(s, held), inAnyOrder(s, want); got != want {
@@ -51,7 +51,7 @@ func randomPlan(rng *rand.Rand, p Plan) Plan {
 	p.TCPPort = 40000
 	p.Ported, p.Refuse = slices.Clone(p.Ported), slices.Clone(p.Refuse)
 	for range 1 + rng.IntN(3) {
-		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(rng.IntN(60))}), 53)
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(rng.IntN(4)), byte(rng.IntN(20))}), 53)
 		f := lb.Frontend{Protocol: lb.UDP, Addr: addr}
 		if i := slices.IndexFunc(p.Ported, func(x Ported) bool { return x.Frontend == f }); i >= 0 {
 			p.Ported = slices.Delete(p.Ported, i, i+1)
@@ -67,7 +67,7 @@ func randomPlan(rng *rand.Rand, p Plan) Plan {
 }
 
 // play does to the rules what iptables-restore --noflush would.
-func play(t *testing.T, held map[string]map[string][]string, script []byte) {
+func play(t *testing.T, held ruleset, script []byte) {
 	t.Helper()
 	var chains map[string][]string
 	for line := range strings.Lines(string(script)) {
@@ -87,6 +87,16 @@ func play(t *testing.T, held map[string]map[string][]string, script []byte) {
 				t.Fatalf("%s: no such rule", line)
 			}
 			chains[chain] = slices.Delete(chains[chain], i, i+1)
+		case op == "-X":
+			if len(chains[rest]) > 0 {
+				t.Fatalf("%s: it has rules", line)
+			}
+			for _, other := range slices.Concat(slices.Collect(maps.Values(chains))...) {
+				if strings.HasSuffix(other, " "+rest) {
+					t.Fatalf("%s: %s", line, other)
+				}
+			}
+			delete(chains, rest)
 		case op != "COMMIT":
 			t.Fatalf("what is %q?", line)
 		}
@@ -94,14 +104,15 @@ func play(t *testing.T, held map[string]map[string][]string, script []byte) {
 }
 
 // inAnyOrder prints rules, sorted where order does not matter.
-func inAnyOrder(s shape, rules map[string]map[string][]string) string {
+func inAnyOrder(s shape, rules ruleset) string {
 	var b strings.Builder
 	for _, table := range slices.Sorted(maps.Keys(rules)) {
 		for _, chain := range slices.Sorted(maps.Keys(rules[table])) {
 			lines := slices.Clone(rules[table][chain])
-			if chain == s.chain(chainUDP) {
+			if strings.HasPrefix(chain, s.chain(chainUDP)) {
 				slices.Sort(lines)
 			}
+			fmt.Fprintln(&b, table, chain)
 			for _, line := range lines {
 				fmt.Fprintln(&b, table, line)
 			}
@@ -121,18 +132,18 @@ func TestOneRuleAChange(t *testing.T) {
 		program, err := exec.LookPath(v.command + "-restore")
 		check(t, err)
 		check(t, os.WriteFile(s.Command+"-restore", fmt.Appendf(nil, "#!/bin/sh\ntee %s | %s \"$@\"\n", script, program), 0o755))
-		plan := func(n int) Plan {
+		plan := func(n int) Plan { // 20 buckets and then more frontends in them
 			p := Plan{TCPPort: 40000}
 			for i := range n {
-				p.Ported = append(p.Ported, Ported{udp(netip.AddrPortFrom(vip(v.ipv6, i), 53)), uint16(41000 + i)})
+				p.Ported = append(p.Ported, Ported{udp(netip.AddrPortFrom(vip(v.ipv6, i%20+buckets*(i/20)), 53)), uint16(41000 + i)})
 			}
 			return p
 		}
-		syncPlan(t, s, plan(20))
+		syncPlan(t, s, plan(40))
 		for _, change := range []struct {
 			n  int
 			op string
-		}{{21, "-A"}, {20, "-D"}} {
+		}{{41, "-A"}, {40, "-D"}} {
 			syncPlan(t, s, plan(change.n))
 			text, err := os.ReadFile(script)
 			check(t, err)
@@ -145,12 +156,53 @@ func TestOneRuleAChange(t *testing.T) {
 		}
 		// What others have changed meanwhile is written whole, at once.
 		output(t, v.command, "-t", "nat", "-F", chainPrefix+chainUDP)
-		syncPlan(t, s, plan(19))
+		syncPlan(t, s, plan(39))
 		if ok, err := s.Verify(t.Context()); !ok || err != nil {
 			t.Errorf("Verify after a change of what others had changed = %v, %v", ok, err)
 		}
-		if got := strings.Count(output(t, v.command+"-save", "-t", "nat"), "-A "+chainPrefix+chainUDP); got != 19 {
-			t.Errorf("%d rules for 19 frontends", got)
+		if got := strings.Count(output(t, v.command+"-save", "-t", "nat"), "-A "+chainPrefix+chainUDP); got != 20+39 {
+			t.Errorf("%d rules for 39 frontends in 20 buckets", got)
 		}
+	})
+}
+
+// TestBucketsComeAndGo: a bucket is there while it has rules, also after a steerer of
+// an earlier process has left others.
+func TestBucketsComeAndGo(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		plan := func(vips ...int) Plan {
+			p := Plan{TCPPort: 40000}
+			for _, n := range vips {
+				p.Ported = append(p.Ported, Ported{udp(netip.AddrPortFrom(vip(v.ipv6, n), 53)), uint16(41000 + n)})
+			}
+			return p
+		}
+		want := func(s *IPTables, vips ...int) {
+			t.Helper()
+			syncPlan(t, s, plan(vips...))
+			save := output(t, v.command+"-save", "-t", "nat")
+			used := make(map[int]bool)
+			for _, n := range vips {
+				used[n%buckets] = true
+			}
+			if n := strings.Count(save, "\n:"+chainPrefix+chainUDP+"-"); n != len(used) {
+				t.Errorf("frontends %v: %d buckets, want %d:\n%s", vips, n, len(used), save)
+			}
+			if n := strings.Count(save, "\n-A "+chainPrefix+chainUDP+"-"); n != len(vips) {
+				t.Errorf("frontends %v: %d rules in buckets:\n%s", vips, n, save)
+			}
+			if ok, err := s.Verify(t.Context()); !ok || err != nil {
+				t.Errorf("frontends %v: Verify = %v, %v", vips, ok, err)
+			}
+		}
+		s := v.steerer()
+		for _, vips := range [][]int{{1, 2, 33}, {1, 2}, {2}, {2, 3}, {3}, {}, {1}, {1, 2, 33, 4}} {
+			want(s, vips...)
+		}
+		output(t, v.command, "-t", "nat", "-F")
+		want(s, 1, 5) // written whole, as others have changed it
+		want(v.steerer(), 5, 6)
+		want(v.steerer())
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 // steeredPort reads the target of the rules in our chain for TCP; all have the same.
 func (k *kernel) steeredPort() uint16 {
-	rules, err := k.list("nat", chainTCP)
+	rules, err := k.list("nat", k.shape.chain(chainTCP))
 	if err != nil {
 		return 0
 	}

@@ -118,27 +118,21 @@ func (k *kernel) try(ctx context.Context, s shape) (reterr error) {
 	}
 	err := k.restore(ctx, s, s.render(plan))
 	// One table may have been written and the other not.
-	if err2 := k.restore(ctx, s, s.unrender()); err == nil {
+	if err2 := k.restore(ctx, s, s.unrender(plan)); err == nil {
 		err = err2
 	}
 	return err
 }
 
-// unrender returns the input of iptables-restore that removes our chains, to which
-// no jump may lead.
-func (s shape) unrender() []byte {
-	var b script
+// unrender returns the input of iptables-restore that removes the chains of a plan, to
+// which no jump may lead.
+func (s shape) unrender(p Plan) []byte {
+	rules := parseRules(s.render(p))
+	var out []byte
 	for _, t := range tables {
-		b.table(t.name)
-		for _, c := range t.chains {
-			b.chain(s.chain(c)) // empties it
-		}
-		for _, c := range t.chains {
-			fmt.Fprintf(&b, "-X %s\n", s.chain(c))
-		}
-		b.commit()
+		out = append(out, removal(t.name, rules.chains(t.name, nil))...)
 	}
-	return b.Bytes()
+	return out
 }
 
 // otherBackend warns of rules in the backend that we do not write to: the kernel

@@ -29,8 +29,9 @@ const (
 	probePrefix = chainPrefix + "PROBE-"
 )
 
-// tables are those that we write to, and all chains of ours in them, in the order
-// in which they are written: nothing is steered before it is known who may ask.
+// tables are those that we write to, and the chains of ours that are always in them, in
+// the order in which they are written: nothing is steered before it is known who may
+// ask. The nat table has buckets, too.
 var tables = []struct {
 	name   string
 	chains []string
@@ -128,6 +129,11 @@ func (s shape) render(p Plan) []byte {
 		for _, c := range t.chains {
 			b.chain(s.chain(c))
 		}
+		if t.name == "nat" {
+			for _, i := range bucketsOf(p) {
+				b.chain(s.bucket(i))
+			}
+		}
 		t.rules(s, &b, p)
 		b.commit()
 	}
@@ -148,12 +154,18 @@ func (s shape) steer(b *script, p Plan) {
 			b.rule(s.chain(chainTCP), to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "to the TCP proxy", s.target(p.TCPPort))
 		}
 	}
+	for _, i := range bucketsOf(p) {
+		b.rule(s.chain(chainUDP), s.lastBits(i), "by the last bits", s.bucket(i))
+	}
 	for _, f := range p.Ported {
-		if f.Frontend.Protocol == lb.SCTP && len(p.Local) > 0 && !s.bind.IsValid() {
+		chain := s.chain(chainSCTP)
+		if f.Frontend.Protocol == lb.UDP {
+			chain = s.bucket(bucketOf(f.Frontend.Addr.Addr()))
+		} else if len(p.Local) > 0 && !s.bind.IsValid() {
 			target := "DNAT --to-destination " + netip.AddrPortFrom(p.Local[0], f.Port).String()
-			b.rule(s.chain(chainSCTP), to(f.Frontend)+" -m addrtype --src-type LOCAL", "to its own port", target)
+			b.rule(chain, to(f.Frontend)+" -m addrtype --src-type LOCAL", "to its own port", target)
 		}
-		b.rule(s.chain(f.Frontend.Protocol.String()), to(f.Frontend), "to its own port", s.target(f.Port))
+		b.rule(chain, to(f.Frontend), "to its own port", s.target(f.Port))
 	}
 }
 

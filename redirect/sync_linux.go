@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,6 +27,8 @@ type kernel struct {
 	rules []byte // nil if unknown
 	sets  sets   // nil if unknown or not used
 	held  held   // how the kernel held the rules when they were last written
+
+	leftovers []string // buckets that were found before rules were known
 
 	// last is the plan that is in force, whole, and own this family's part of it.
 	// inForce is false after an error; and nothing is known while rules is nil.
@@ -67,9 +70,12 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 	if _, err = k.probe(ctx, t); err != nil {
 		return err
 	}
-	if err = k.noteFlows(p.udp()); err != nil {
-		return err
+	if k.rules == nil {
+		if err = k.findLeftovers(); err != nil {
+			return err
+		}
 	}
+	k.noteFlows(p.udp())
 	if err = t.write(ctx, p); err != nil {
 		k.rules, k.sets = nil, nil
 		return err
@@ -136,25 +142,35 @@ func (t *IPTables) changeSet(change func(netfilter.Set, []member) (uint64, error
 // last, or, if others have changed these meanwhile, whole.
 func (t *IPTables) writeRules(ctx context.Context, rules []byte) error {
 	k := &t.kernel
+	old := k.leftovers
 	if k.rules != nil {
 		if bytes.Equal(rules, k.rules) {
 			return nil
 		}
-		if err := t.replace(ctx, k.shape.edit(k.rules, rules), rules); err == nil || ctx.Err() != nil {
+		script, changed := k.shape.edit(k.rules, rules)
+		if err := t.replace(ctx, script, rules, changed); err == nil || ctx.Err() != nil {
 			return err
 		}
+		old = nil
+		for _, at := range k.shape.buckets(k.rules) {
+			old = append(old, at.Chain)
+		}
 	}
-	return t.replace(ctx, rules, rules)
+	now := k.shape.buckets(rules)
+	old = slices.DeleteFunc(old, func(c string) bool { return slices.Contains(now, netfilter.Place{Table: "nat", Chain: c}) })
+	maps.DeleteFunc(k.held, func(at netfilter.Place, _ []netfilter.Rule) bool { return k.shape.isBucket(at.Chain) })
+	return t.replace(ctx, slices.Concat(rules, removal("nat", old)), rules, now)
 }
 
 // replace runs the script that makes rules of what is in our chains, puts the jumps to
-// them where they belong, and remembers how the kernel holds it all.
-func (t *IPTables) replace(ctx context.Context, script, rules []byte) error {
+// them where they belong, and remembers how the kernel holds what has been changed and
+// all that is not in buckets.
+func (t *IPTables) replace(ctx context.Context, script, rules []byte, changed []netfilter.Place) error {
 	k := &t.kernel
 	if err := t.restore(ctx, script); err != nil {
 		return err
 	}
-	now, err := k.look(ctx)
+	now, err := k.look(ctx, changed)
 	if err != nil {
 		return err
 	}
@@ -166,11 +182,11 @@ func (t *IPTables) replace(ctx context.Context, script, rules []byte) error {
 		if err := t.restore(ctx, jumps); err != nil {
 			return err
 		}
-		if now, err = k.look(ctx); err != nil {
+		if now, err = k.look(ctx, changed); err != nil {
 			return err
 		}
 	}
-	k.held = now
+	k.held = k.held.with(now)
 	counts := countRules(rules)
 	t.rules.Store(&counts)
 	return now.check(k.shape, rules)
@@ -235,33 +251,51 @@ func (k *kernel) misplaced(now held) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// noteFlows adds to changed the UDP frontends of which something else becomes than
-// before.
-func (k *kernel) noteFlows(udp map[netip.AddrPort]path) error {
-	if k.changed == nil {
-		k.changed = make(map[netip.AddrPort]bool)
+// findLeftovers looks for buckets, and the first time also for the UDP frontends that
+// are steered, as an earlier process may have left them.
+func (k *kernel) findLeftovers() error {
+	chains, err := k.chains("nat")
+	if err != nil {
+		return err
 	}
-	if k.udp == nil {
-		rules, err := k.list("nat", chainUDP)
+	k.leftovers = slices.DeleteFunc(chains, func(c string) bool { return !k.shape.isBucket(c) })
+	if k.udp != nil {
+		return nil
+	}
+	for _, c := range append([]string{k.shape.chain(chainUDP)}, k.leftovers...) {
+		rules, err := k.list("nat", c)
 		if err != nil {
 			return err
 		}
 		for _, f := range steeredUDP(rules, k.shape.ipv6) {
-			k.changed[f] = true
+			k.change(f)
 		}
 	}
+	return nil
+}
+
+// change adds to changed.
+func (k *kernel) change(f netip.AddrPort) {
+	if k.changed == nil {
+		k.changed = make(map[netip.AddrPort]bool)
+	}
+	k.changed[f] = true
+}
+
+// noteFlows adds to changed the UDP frontends of which something else becomes than
+// before.
+func (k *kernel) noteFlows(udp map[netip.AddrPort]path) {
 	for f, p := range udp {
 		if was, ok := k.udp[f]; !ok || !was.equal(p) {
-			k.changed[f] = true
+			k.change(f)
 		}
 	}
 	for f := range k.udp {
 		if _, ok := udp[f]; !ok {
-			k.changed[f] = true
+			k.change(f)
 		}
 	}
 	k.udp = udp
-	return nil
 }
 
 // forgetFlows deletes conntrack entries of changed frontends that are stale.
@@ -282,18 +316,34 @@ func (t *IPTables) forgetFlows() error {
 	return err
 }
 
-// list returns the rules of one of our chains, none if it does not exist.
+// chains returns the names of all chains of a table, none if it does not exist.
+func (k *kernel) chains(table string) ([]string, error) {
+	if !k.nft {
+		out, err := k.ipt.ListChains(table)
+		if err != nil {
+			return nil, fmt.Errorf("list chains of table %s: %w", table, netfilter.Blame(err))
+		}
+		return out, nil
+	}
+	chains, err := netfilter.NFTChains(netfilter.Family(k.shape.ipv6), table)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(chains))
+	for _, c := range chains {
+		out = append(out, c.Name)
+	}
+	return out, nil
+}
+
+// list returns the rules of a chain, none if it does not exist.
 func (k *kernel) list(table, chain string) ([]string, error) {
-	chain = k.shape.chain(chain)
 	if k.nft {
 		// iptables-nft's own message for a chain of a table that does not exist
 		// cannot be told from others.
-		chains, err := netfilter.NFTChains(netfilter.Family(k.shape.ipv6), table)
-		if err != nil {
+		chains, err := k.chains(table)
+		if err != nil || !slices.Contains(chains, chain) {
 			return nil, err
-		}
-		if !slices.ContainsFunc(chains, func(c netfilter.NFTChain) bool { return c.Name == chain }) {
-			return nil, nil
 		}
 	}
 	out, err := k.ipt.List(table, chain)

@@ -42,7 +42,7 @@ func steeredUDP(rules []string, ipv6 bool) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, rule := range rules {
 		w := netfilter.Words(rule)
-		if len(w) < 2 || w[0] != "-A" || w[1] != chainPrefix+chainUDP {
+		if len(w) < 2 || w[0] != "-A" || !strings.HasPrefix(w[1], chainPrefix+chainUDP) {
 			continue
 		}
 		addr := unspecified(ipv6)

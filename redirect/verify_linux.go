@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,8 +16,9 @@ import (
 // held is all that the kernel holds in our chains, and in those with jumps to them.
 type held map[netfilter.Place][]netfilter.Rule
 
-// look reads what the kernel holds.
-func (k *kernel) look(ctx context.Context) (held, error) {
+// look reads what the kernel holds in our chains but the buckets, in those with jumps to
+// them, and in buckets.
+func (k *kernel) look(ctx context.Context, buckets []netfilter.Place) (held, error) {
 	now := make(held)
 	for _, j := range jumps {
 		now[netfilter.Place{Table: j.table, Chain: j.from}] = nil
@@ -26,7 +28,21 @@ func (k *kernel) look(ctx context.Context) (held, error) {
 			now[netfilter.Place{Table: t.name, Chain: k.shape.chain(c)}] = nil
 		}
 	}
+	for _, at := range buckets {
+		now[at] = nil
+	}
 	return now, netfilter.Look(ctx, k.path, k.nft, k.shape.ipv6, now)
+}
+
+// buckets returns where the buckets are that rules, as shape.render returns them, have.
+func (s shape) buckets(rules []byte) (out []netfilter.Place) {
+	for line := range strings.Lines(string(rules)) {
+		if name, ok := strings.CutPrefix(line, ":"); ok && s.isBucket(name) {
+			name, _, _ = strings.Cut(name, " ")
+			out = append(out, netfilter.Place{Table: "nat", Chain: name})
+		}
+	}
+	return out
 }
 
 // check reports what is not as it was just written.
@@ -43,6 +59,17 @@ func (h held) check(s shape, rules []byte) error {
 		}
 	}
 	return nil
+}
+
+// with returns what is held when some chains have been read anew. A chain that is gone
+// has no rules.
+func (h held) with(now held) held {
+	out := maps.Clone(h)
+	if out == nil {
+		out = make(held)
+	}
+	maps.Copy(out, now)
+	return out
 }
 
 // equal reports whether our chains hold the same rules, and the chains with jumps
@@ -62,7 +89,7 @@ func (h held) equal(was held, prefix string) bool {
 
 // intact reports whether the kernel holds what the last Sync wrote.
 func (k *kernel) intact(ctx context.Context) (bool, error) {
-	now, err := k.look(ctx)
+	now, err := k.look(ctx, k.shape.buckets(k.rules))
 	if err != nil || !now.equal(k.held, k.shape.prefix) {
 		return false, err
 	}

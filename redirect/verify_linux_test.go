@@ -58,8 +58,11 @@ func damages(t *testing.T, v variant, s shape) []damage {
 			add("a rule put first in "+chain, func() { ipt(table.name, "-I", chain, "-j", "RETURN") }, nil)
 		}
 	}
-	add("a rule deleted", func() { ipt("nat", "-D", s.chain(chainUDP), "1") }, nil)
-	add("a rule replaced", func() { ipt("nat", "-R", s.chain(chainUDP), "1", "-j", "ACCEPT") }, nil)
+	for _, chain := range []string{s.chain(chainUDP), s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr()))} {
+		add("a rule deleted from "+chain, func() { ipt("nat", "-D", chain, "1") }, nil)
+		add("a rule replaced in "+chain, func() { ipt("nat", "-R", chain, "1", "-j", "ACCEPT") }, nil)
+		add("a rule appended to "+chain, func() { ipt("nat", "-A", chain, "-j", "ACCEPT") }, nil)
+	}
 	add("rules exchanged", func() {
 		rule := strings.Fields(strings.Split(output(t, v.command, "-t", "nat", "-S", s.chain(chainSteer)), "\n")[1])[2:]
 		ipt("nat", "-D", s.chain(chainSteer), "1")
