@@ -29,19 +29,27 @@ const (
 	setTCP         = "TCP"           // TCP frontends
 )
 
-// setOrder has all sets in the order in which members are added; they are deleted
-// in the reverse. It is such that nobody is served at any moment between who is
+// setOrder has all sets in the order in which members are added: those of each of the
+// three kinds after those of the one before. Members are deleted the other way round. It
+// is such that nobody is served at any moment between who is
 // not served before or after, nor the other way round: whoever may ask is known
 // before others are dropped, and they are before anything is steered.
-var setOrder = []string{
-	setInside, setAllowed, setRestricted,
-	setDrop, setDropNode + "TCP", setDropNode + "UDP",
-	setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP",
-	setUDPPorts,
-	setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP",
-	setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP",
-	setTCP,
-}
+var (
+	setOrder = slices.Concat(setsOfWho, setsThatScreen, setsThatServe)
+
+	setsOfWho      = []string{setInside, setAllowed}
+	setsThatScreen = []string{
+		setRestricted,
+		setDrop, setDropNode + "TCP", setDropNode + "UDP",
+		setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP",
+	}
+	setsThatServe = []string{
+		setUDPPorts,
+		setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP",
+		setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP",
+		setTCP,
+	}
+)
 
 // setType returns the type of a set.
 func setType(name string) string {
@@ -63,6 +71,22 @@ type member = netfilter.Member
 
 // sets maps a set's name, without its prefix, to its members, sorted.
 type sets map[string][]member
+
+// without returns what each set has and its namesake of other has not.
+func (s sets) without(other sets) sets {
+	out := make(sets)
+	for name, list := range s {
+		if rest := netfilter.Minus(list, other[name]); len(rest) > 0 {
+			out[name] = rest
+		}
+	}
+	return out
+}
+
+// any reports whether any of the sets has members.
+func (s sets) any(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return len(s[name]) > 0 })
+}
 
 // members returns what is in each set for the plan, which is one of Plan.family.
 func members(p Plan) sets {

@@ -90,6 +90,10 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 // write brings rules and sets to the plan. Members that rules may need come
 // before the rules, others go after, so that what is in the old and in the new
 // plan is steered, or refused, at every moment in between.
+//
+// A packet reads one set after the other, and sees each as it is at that moment. Where
+// that matters, which is where who may ask changes, the next set changes only when
+// packets that have read the one before as it was are gone.
 func (t *IPTables) write(ctx context.Context, p Plan) error {
 	k := &t.kernel
 	whole := k.rules == nil
@@ -103,20 +107,53 @@ func (t *IPTables) write(ctx context.Context, p Plan) error {
 			}
 		}
 	}
-	for _, name := range setOrder {
-		if err := t.changeSet(netfilter.Set.Add, name, netfilter.Minus(want[name], k.sets[name])); err != nil {
-			return err
-		}
-	}
-	if err := t.writeRules(ctx, rules); err != nil {
-		return err
-	}
-	for _, name := range slices.Backward(setOrder) {
-		if err := t.changeSet(netfilter.Set.Delete, name, netfilter.Minus(k.sets[name], want[name])); err != nil {
+	come, gone := want.without(k.sets), k.sets.without(want)
+	for _, step := range []func() error{
+		func() error { return t.addTo(setsOfWho, come) },
+		settleIf(come.any(setsOfWho) && come.any(setsThatScreen)),
+		func() error { return t.addTo(setsThatScreen, come) },
+		settleIf(come.any(setsThatScreen)),
+		func() error { return t.addTo(setsThatServe, come) },
+		func() error { return t.writeRules(ctx, rules) },
+		func() error { return t.deleteFrom(setsThatServe, gone) },
+		func() error { return t.deleteFrom(setsThatScreen, gone) },
+		settleIf(gone.any(setsThatScreen) && gone.any(setsOfWho)),
+		func() error { return t.deleteFrom(setsOfWho, gone) },
+	} {
+		if err := step(); err != nil {
 			return err
 		}
 	}
 	k.rules, k.sets = rules, want
+	return nil
+}
+
+// settleIf returns a step that waits, if it has to, until packets that have read sets as
+// they were are gone.
+func settleIf(needed bool) func() error {
+	if needed {
+		return netfilter.Settle
+	}
+	return func() error { return nil }
+}
+
+// addTo adds members to sets, one after the other.
+func (t *IPTables) addTo(names []string, come sets) error {
+	for _, name := range names {
+		if err := t.changeSet(netfilter.Set.Add, name, come[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteFrom deletes members from sets, in the reverse of the order of addTo.
+func (t *IPTables) deleteFrom(names []string, gone sets) error {
+	for _, name := range slices.Backward(names) {
+		if err := t.changeSet(netfilter.Set.Delete, name, gone[name]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

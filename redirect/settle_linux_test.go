@@ -1,0 +1,96 @@
+package redirect
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestSlowReaders changes why a host may not ask, while its packets are between the rule
+// that looks for other hosts and the one that looks at sources, where long chains of
+// another's keep them for as long as several changes of sets take. So what needs one
+// packet in 100,000 otherwise, happens to many: they have read a set before its change
+// and read the next one after it.
+func TestSlowReaders(t *testing.T) {
+	eachSetVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		f := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
+		open := Plan{TCPPort: 1, Ported: []Ported{{f, serveUDP(t, ":0")}}}
+		outside, restricted := open, open
+		outside.DropOutside = []lb.Frontend{f}
+		restricted.Restricted = []Restricted{{Frontend: f}}
+
+		s := v.steerer()
+		syncPlan(t, s, outside)
+		feed(t, v.slowly(), v.command+"-restore", "--noflush")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var asked atomic.Int64
+		done := make(chan error, 1)
+		go func() { done <- l.onClient(func() error { return insist(ctx, clientAddr[v.ipv6], f.Addr, &asked) }) }()
+		changes := 0
+		for deadline := time.Now().Add(patience); changes < 100 && len(done) == 0 && time.Now().Before(deadline); changes++ {
+			syncPlan(t, s, restricted)
+			syncPlan(t, s, outside)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if asked.Load() < int64(changes) {
+			t.Errorf("the host asked %d times while there were %d changes", asked.Load(), changes)
+		}
+		first := output(t, v.command, "-t", "mangle", "-S", chainPrefix+chainPrerouting)
+		if !strings.Contains(first, " -j SLOW\n") {
+			t.Errorf("nothing slowed packets down:\n%s", first)
+		}
+		syncPlan(t, s, open) // the host could have been answered
+		if got := l.ask("host", f, "answered"); got != "answered" {
+			t.Error(got)
+		}
+	})
+}
+
+// slowly returns the input of iptables-restore that puts rules which take a packet a
+// millisecond or two to read between the two of SLUICE-PREROUTING: three chains, each
+// rule of which leads to the next.
+func (v variant) slowly() string {
+	rules, source := 80, "192.0.2.1"
+	if v.ipv6 {
+		source = "2001:db8::1"
+	}
+	if v.name == "nft IPv6" {
+		rules = 45 // nf_tables compares long addresses slowly
+	}
+	return "*mangle\n:SLOW - [0:0]\n:SLOWER - [0:0]\n:SLOWEST - [0:0]\n-I " + chainPrefix + chainPrerouting + " 2 -j SLOW\n" +
+		strings.Repeat("-A SLOW -j SLOWER\n-A SLOWER -j SLOWEST\n-A SLOWEST -s "+source+" -j DROP\n", rules) + "COMMIT\n"
+}
+
+// insist sends datagrams until ctx ends, and fails if one is answered. Netfilter takes
+// the first that gets through, and all after it, for one flow.
+func insist(ctx context.Context, from netip.Addr, to netip.AddrPort, asked *atomic.Int64) error {
+	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	c, err := d.Dial("udp", to.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b := make([]byte, 100)
+	for ; ctx.Err() == nil; asked.Add(1) {
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := c.Read(b); err == nil {
+			return fmt.Errorf("%s asks %s, which it may not, and is answered: %q", from, to, b[:n])
+		}
+	}
+	return nil
+}
