@@ -36,6 +36,7 @@ const (
 	theNode   origin = "the node"
 	aPod      origin = "a pod"
 	endpoint  origin = "an endpoint itself"
+	farAway   origin = "an endpoint on another node" // itself the only one of one-there
 )
 
 type endpoints string
@@ -46,6 +47,10 @@ const (
 	oneThere    endpoints = "one-there"   // remote-pod-0
 	none        endpoints = "none"        //
 	terminating endpoints = "terminating" // those of many, all serving while they terminate
+
+	// Beyond what was asked for: where policy and termination meet.
+	leavingThere endpoints = "leaving-there" // remote-pod-0, serving while it terminates
+	leavingHere  endpoints = "leaving-here"  // pod-0, serving while it terminates, and remote-pod-0, ready
 )
 
 // outcome is who may answer, or one of refused and dropped.
@@ -67,13 +72,25 @@ const (
 //
 // With policy Local, a client on this node that asks an external kind of address
 // is short-circuited: it gets any endpoint (KEP-1669's and kube-proxy's rule).
+//
+// Every cell is asked. What has no cell of its own, and why:
+//   - A Service whose two policies differ: each kind of address has one of them, and
+//     the cells have each kind with each.
+//   - "An endpoint itself" where pod-0 is none (one-there, none, leaving-there): it is a
+//     pod as any other, and is asked from all the same. The one of one-there asks from
+//     its own node.
+//   - One endpoint that terminates here, alone: many of them are in "terminating".
+//   - Endpoints that neither are ready nor serve: they are the same as none, or as not
+//     there, which the scripts of lb hold (eligible).
+//   - SCTP, and node ports at loopback and at single addresses, which not every mode
+//     has: see TestSCTP, TestLocalhostNodePorts and TestNodePortAddresses.
 var outcomes = map[string]map[endpoints]outcome{
-	"Cluster": {many: all, oneHere: pod0, oneThere: remote0, none: refused, terminating: all},
-	"Local":   {many: here, oneHere: pod0, oneThere: dropped, none: refused, terminating: here},
+	"Cluster": {many: all, oneHere: pod0, oneThere: remote0, none: refused, terminating: all, leavingThere: remote0, leavingHere: remote0},
+	"Local":   {many: here, oneHere: pod0, oneThere: dropped, none: refused, terminating: here, leavingThere: dropped, leavingHere: pod0},
 }
 
 func expected(k kind, from origin, policy string, e endpoints) outcome {
-	if k != clusterIP && policy == "Local" && from != otherHost {
+	if k != clusterIP && policy == "Local" && from != otherHost && from != farAway {
 		policy = "Cluster"
 	}
 	return outcomes[policy][e]
@@ -166,7 +183,7 @@ status:
 func (c cell) endpointList(l *lab) string {
 	hosts := map[endpoints][]*testbed.Host{
 		many: {l.Pods[0], l.Pods[1], l.RemotePods[0]}, oneHere: {l.Pods[0]}, oneThere: {l.RemotePods[0]},
-		terminating: {l.Pods[0], l.Pods[1], l.RemotePods[0]},
+		terminating: {l.Pods[0], l.Pods[1], l.RemotePods[0]}, leavingThere: {l.RemotePods[0]}, leavingHere: {l.Pods[0], l.RemotePods[0]},
 	}[c.endpoints]
 	if len(hosts) == 0 {
 		return "[]"
@@ -181,7 +198,7 @@ func (c cell) endpointList(l *lab) string {
 			node = "remote-node"
 		}
 		s += fmt.Sprintf("\n- addresses: [%q]\n  nodeName: %s\n", a, node)
-		if c.endpoints == terminating {
+		if c.endpoints == terminating || c.endpoints == leavingThere || c.endpoints == leavingHere && h == l.Pods[0] {
 			s += "  conditions: {ready: false, serving: true, terminating: true}\n"
 		}
 	}
@@ -268,7 +285,7 @@ func testMatrix(t *testing.T, mode string) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		for _, v6 := range []bool{false, true} {
 			for _, policy := range []string{"Cluster", "Local"} {
-				for _, e := range []endpoints{many, oneHere, oneThere, none, terminating} {
+				for _, e := range []endpoints{many, oneHere, oneThere, none, terminating, leavingThere, leavingHere} {
 					c := cell{len(cells) + 1, protocol, v6, policy, e}
 					cells = append(cells, c)
 					l.write(c.name()+".yaml", c.manifests(l)...)
@@ -279,7 +296,7 @@ func testMatrix(t *testing.T, mode string) {
 	l.write("node.yaml", nodeManifest)
 	l.start("--hostname-override", "node", "--proxy-mode", mode)
 
-	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0]}
+	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0], farAway: l.RemotePods[0]}
 	rounds := 2 // of all endpoints that may answer
 	if inVM {
 		rounds = 1 // it is ten times slower
