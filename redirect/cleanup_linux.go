@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 func cleanup(ctx context.Context) error {
@@ -25,8 +26,10 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 			errs = append(errs, err)
 			continue
 		}
-		for _, f := range steeredUDP(strings.Split(string(save), "\n"), ipv6) {
-			changed[f] = true
+		for _, p := range portedBy(strings.Split(string(save), "\n"), ipv6) {
+			if p.Frontend.Protocol == lb.UDP {
+				changed[p.Frontend.Addr] = true
+			}
 		}
 		if script := netfilter.Undo(save, removable); script != nil {
 			k := kernel{path: command}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // IPTables steers by iptables in one address family. The zero value is usable:
@@ -64,10 +66,15 @@ type Facts struct {
 // we may not use it, and errors.ErrUnsupported on other systems than Linux.
 func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.kernel.probe(ctx, t) }
 
-// SteeredPort returns the port that rules of an earlier steerer, of a process that has
-// ended, send TCP connections to; 0 if there are none that can be read. Probe comes
-// before.
-func (t *IPTables) SteeredPort() uint16 { return t.kernel.steeredPort() }
+// Leftover is where rules of an earlier steerer, of a process that has ended, lead.
+type Leftover struct {
+	TCPPort uint16                 // of all TCP frontends; 0 for nowhere
+	Ported  map[lb.Frontend]uint16 // UDP and SCTP frontends
+}
+
+// Leftover reads where the rules that are there lead. What cannot be read is left out.
+// Probe comes before.
+func (t *IPTables) Leftover() Leftover { return t.kernel.leftover() }
 
 // Sync makes the kernel do what the plan says and nothing else, and deletes the
 // conntrack entries of UDP flows that would otherwise stay on a path that has

@@ -3,6 +3,7 @@ package redirect
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -179,20 +180,27 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-func TestSteeredUDP(t *testing.T) {
-	p, err := fullPlan.family(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []netip.AddrPort
-	for _, f := range p.Ported {
-		if f.Frontend.Protocol == lb.UDP {
-			want = append(want, f.Frontend.Addr)
+// TestPortedBy: what was written can be read again, whatever the shape.
+func TestPortedBy(t *testing.T) {
+	for _, s := range []shape{{}, {sets: true}, {ipv6: true}, {bind: netip.MustParseAddr("192.0.2.1")}} {
+		s.prefix = chainPrefix
+		p, err := fullPlan.family(s.ipv6)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	got := steeredUDP(strings.Split(string(shape{prefix: chainPrefix}.render(p)), "\n"), false)
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-		t.Errorf("frontends read from rules (-want +got):\n%s", diff)
+		want, got := make(map[lb.Frontend]uint16), make(map[lb.Frontend]uint16)
+		for _, f := range p.Ported {
+			want[f.Frontend] = f.Port
+		}
+		for _, f := range portedBy(strings.Split(string(s.render(p)), "\n"), s.ipv6) {
+			if was, again := got[f.Frontend]; again && was != f.Port {
+				t.Errorf("%+v: %s leads to %d and %d", s, f.Frontend, was, f.Port)
+			}
+			got[f.Frontend] = f.Port
+		}
+		if !maps.Equal(want, got) {
+			t.Errorf("%+v: read %v, want %v", s, got, want)
+		}
 	}
 }
 
@@ -207,6 +215,6 @@ func FuzzUndo(f *testing.F) {
 				t.Errorf("undo removes %q", line)
 			}
 		}
-		steeredUDP(strings.Split(s, "\n"), false)
+		portedBy(strings.Split(s, "\n"), false)
 	})
 }

@@ -304,8 +304,8 @@ func (k *kernel) findLeftovers() error {
 		if err != nil {
 			return err
 		}
-		for _, f := range steeredUDP(rules, k.shape.ipv6) {
-			k.change(f)
+		for _, p := range portedBy(rules, k.shape.ipv6) {
+			k.change(p.Frontend.Addr)
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package redirect
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -34,32 +33,4 @@ func unspecified(ipv6 bool) netip.Addr {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
-}
-
-// steeredUDP returns the UDP frontends that are steered by rules of ours, as
-// printed by iptables -S or iptables-save.
-func steeredUDP(rules []string, ipv6 bool) []netip.AddrPort {
-	var out []netip.AddrPort
-	for _, rule := range rules {
-		w := netfilter.Words(rule)
-		if len(w) < 2 || w[0] != "-A" || !strings.HasPrefix(w[1], chainPrefix+chainUDP) {
-			continue
-		}
-		addr := unspecified(ipv6)
-		var port uint64
-		for i := 2; i+1 < len(w); i++ {
-			switch w[i] {
-			case "-d":
-				if p, err := netip.ParsePrefix(w[i+1]); err == nil {
-					addr = p.Addr()
-				}
-			case "--dport":
-				port, _ = strconv.ParseUint(w[i+1], 10, 16)
-			}
-		}
-		if port != 0 {
-			out = append(out, netip.AddrPortFrom(addr, uint16(port)))
-		}
-	}
-	return out
 }

@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -331,21 +333,28 @@ func TestUpgradeGoesOn(t *testing.T) {
 }
 
 // TestCrash: the next start listens where the rules that are left lead to, and knows its
-// Services by then, so that a client is served as soon as anybody listens.
+// Services by then, so that a client is served as soon as anybody listens. A UDP client
+// whose flow conntrack still sends to the old port is, too.
 func TestCrash(t *testing.T) {
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
+	l.serveDNS()
 	l.start()
 	steered := l.traces()
+	old := newClient(t, l.Client, dnsAddr)
+	if _, err := old.insist(); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		l.signal(syscall.SIGKILL)
 		l.wait()
 		if c, err := l.Client.Dial(t.Context(), "tcp", webAddr); err == nil {
 			t.Fatalf("connected to %s with nobody there", c.RemoteAddr())
 		}
-		served := make(chan time.Duration, 1)
-		go func() {
-			for began := time.Now(); ; {
+		var all sync.WaitGroup
+		began := time.Now()
+		all.Go(func() {
+			for time.Since(began) < patience {
 				c, err := l.Client.Dial(context.Background(), "tcp", webAddr)
 				if err != nil {
 					continue // refused: nobody listens yet
@@ -355,15 +364,65 @@ func TestCrash(t *testing.T) {
 					t.Errorf("the first client is told %q, %v", name, err)
 				}
 				_ = c.Close()
-				served <- time.Since(began)
+				t.Logf("the first TCP client was served %v after the start", time.Since(began).Round(time.Millisecond))
 				return
 			}
-		}()
+			t.Error("no TCP client was served")
+		})
+		for what, c := range map[string]client{"new": newClient(t, l.Client, dnsAddr), "old": old} {
+			all.Go(func() {
+				took, err := c.recovers()
+				if err != nil {
+					t.Errorf("the %s UDP flow: %v", what, err)
+				}
+				t.Logf("the %s UDP flow was answered %v after the start", what, took.Round(time.Millisecond))
+			})
+		}
 		l.start()
-		t.Logf("the first client was served %v after the start", (<-served).Round(time.Millisecond))
+		all.Wait()
 		if now := l.traces(); now != steered {
 			t.Errorf("the rules have changed:\n%s\nbefore:\n%s", now, steered)
 		}
+	}
+}
+
+// recovers asks until there is an answer, and returns how long that took.
+func (c client) recovers() (time.Duration, error) {
+	for began := time.Now(); ; {
+		name, _ := c.ask([]byte("?"), 20*time.Millisecond) // refused: nobody listens yet
+		if took := time.Since(began); name != "" {
+			return took, nil
+		} else if took > patience {
+			return took, fmt.Errorf("no answer within %v", patience)
+		}
+	}
+}
+
+// TestCrashWithPortTaken: somebody else has the UDP proxy port of before when the next
+// process starts. That takes another, and conntrack does not keep clients on the old.
+func TestCrashWithPortTaken(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveDNS()
+	l.start()
+	c := newClient(t, l.Client, dnsAddr)
+	if _, err := c.insist(); err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile(`-A SLUICE-UDP .*--to-ports (\d+)`)
+	before := rule.FindStringSubmatch(l.traces())
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer thief.Close()
+	l.start()
+	if _, err := c.recovers(); err != nil {
+		t.Error(err)
+	}
+	if after := rule.FindStringSubmatch(l.traces()); after[1] == before[1] {
+		t.Errorf("the port %s of somebody else is steered to", after[1])
 	}
 }
 

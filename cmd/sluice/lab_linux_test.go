@@ -25,7 +25,8 @@ import (
 
 const (
 	// programVar has the test binary be the program itself, so that the whole of it
-	// runs as it is compiled here, under the race detector too.
+	// runs as it is compiled here, under the race detector too. Its value is the lab's
+	// folder, by which all its processes are known.
 	programVar = "SLUICE_TEST_PROGRAM"
 
 	webIP   = "10.96.0.80"
@@ -102,11 +103,44 @@ func newLab(t *testing.T, cfg testbed.Config) *lab {
 			l.signal(syscall.SIGKILL)
 			<-l.exited
 		}
+		l.nobodyLeft()
 		if t.Failed() {
 			t.Logf("the program's log:\n%s", l.log.String())
 		}
 	})
 	return l
+}
+
+// nobodyLeft wants every process of the lab to have ended, and ends those that have not.
+func (l *lab) nobodyLeft() {
+	left := l.processes()
+	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); left = l.processes() {
+		time.Sleep(2 * time.Millisecond) // nobody is told of the end of who is nobody's child
+	}
+	for _, pid := range left {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		l.t.Errorf("process %d is left running: %q", pid, line)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// processes returns the processes of the program in this lab, whosever children they are.
+func (l *lab) processes() (pids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	mark := []byte(programVar + "=" + l.dir + "\x00")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if env, err := os.ReadFile("/proc/" + e.Name() + "/environ"); err == nil && bytes.Contains(env, mark) && alive(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // needMode skips a test that needs ip_vs where the kernel has none, or fails it if
@@ -142,7 +176,7 @@ func (l *lab) command(args ...string) *testbed.Cmd {
 		argv = append([]string{fmt.Sprintf("--nofile=%d", l.limit), os.Args[0]}, args...)
 	}
 	cmd := l.Node.Command(context.Background(), name, argv...)
-	cmd.Env = append(os.Environ(), programVar+"=1")
+	cmd.Env = append(os.Environ(), programVar+"="+l.dir)
 	if l.root != "" {
 		cmd.Env = append(cmd.Env, rootVar+"="+l.root, manifestsVar+"="+l.dir, "PATH="+l.path)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -57,8 +58,8 @@ type program struct {
 	services atomic.Pointer[[]*corev1.Service] // of the last conversion
 	stopping atomic.Bool
 	next     *succession
-	before   uint16 // where rules that were there at the start send TCP, 0 for nowhere
-	claim    claim  // held while rules may be written
+	before   redirect.Leftover // where rules that were there at the start lead
+	claim    claim             // held while rules may be written
 
 	background sync.WaitGroup
 }
@@ -198,6 +199,7 @@ func (p *program) keepTCP(families ...agent.Family) {
 func (p *program) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	p.before.Ported = make(map[lb.Frontend]uint16)
 	ipv4, ipv6, err := p.families(ctx)
 	if err != nil {
 		return err
@@ -215,7 +217,7 @@ func (p *program) open(ctx context.Context) error {
 		return err
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
-		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
+		Ports: p.cfg.ProxyPortRange, Former: p.before.Ported, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
 		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
 	if p.events, err = p.newRecorder(); err != nil {
 		return err
@@ -269,9 +271,11 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 		for _, warning := range facts.Warnings {
 			p.log.Warn("iptables", zap.String("warning", warning))
 		}
-		if p.before == 0 {
-			p.before = t.SteeredPort()
+		left := t.Leftover()
+		if p.before.TCPPort == 0 {
+			p.before.TCPPort = left.TCPPort
 		}
+		maps.Copy(p.before.Ported, left.Ported)
 		p.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
 		p.steerers = append(p.steerers, t)
 		p.served = append(p.served, metrics.Family{Name: name, Stats: t.Stats})
@@ -397,7 +401,7 @@ func (p *program) listenTCP(families ...agent.Family) (uint16, error) {
 		}
 		return nil
 	}
-	if p.before != 0 && p.cfg.ProxyPortRange.Contains(p.before) && bind(p.before) == nil {
+	if p.before.TCPPort != 0 && p.cfg.ProxyPortRange.Contains(p.before.TCPPort) && bind(p.before.TCPPort) == nil {
 		return got.Port(), nil // what crashed left rules that lead here
 	}
 	for range 10 { // the port that the kernel chose for one family may be taken in the other

@@ -40,12 +40,16 @@ func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
 		delete(s.held, f)
 	}
 	var got netip.AddrPort
-	_, err := a.Ports.Claim(func(port uint16) (err error) {
+	listen := func(port uint16) (err error) {
 		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port))
 		return err
-	})
-	if err != nil {
-		return 0, err
+	}
+	// Clients whose flows conntrack knows are served from here on, before any rule is written.
+	former := a.Former[f]
+	if former == 0 || !a.Ports.Contains(former) || listen(former) != nil {
+		if _, err := a.Ports.Claim(listen); err != nil {
+			return 0, err
+		}
 	}
 	s.proxy[f] = got.Port()
 	return got.Port(), nil

@@ -306,7 +306,7 @@ func (s *settings) checkOwn(c *checker) {
 	if s.HandoverSocket == "" && s.PIDFile != "" {
 		s.HandoverSocket = s.PIDFile + ".sock"
 	}
-	if s.HandoverSocket != "" && runtime.GOOS != "linux" {
+	if s.HandoverSocket != "" && goruntime.GOOS != "linux" {
 		s.Warnings = append(s.Warnings, "--handover-socket and --pid-file have no meaning here: connections are handed over on Linux only")
 	}
 	if len(s.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
