@@ -72,9 +72,9 @@ type Leftover struct {
 	Ported  map[lb.Frontend]uint16 // UDP and SCTP frontends
 }
 
-// Leftover reads where the rules that are there lead. What cannot be read is left out.
-// Probe comes before.
-func (t *IPTables) Leftover() Leftover { return t.kernel.leftover() }
+// Leftover reads where the rules that are there lead, in some milliseconds, which is less
+// than Probe takes. What cannot be read is left out.
+func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.kernel.leftover(ctx, t) }
 
 // Sync makes the kernel do what the plan says and nothing else, and deletes the
 // conntrack entries of UDP flows that would otherwise stay on a path that has

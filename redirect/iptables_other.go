@@ -15,6 +15,6 @@ func (kernel) sync(context.Context, *IPTables, Plan) error { return errors.ErrUn
 
 func (kernel) verify(context.Context, *IPTables) (bool, error) { return false, errors.ErrUnsupported }
 
-func (kernel) leftover() Leftover { return Leftover{} }
+func (kernel) leftover(context.Context, *IPTables) Leftover { return Leftover{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"context"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -10,12 +11,15 @@ import (
 )
 
 // leftover reads the targets of the rules in our chains.
-func (k *kernel) leftover() Leftover {
+func (k *kernel) leftover(ctx context.Context, t *IPTables) Leftover {
 	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
-	s := shape{ipv6: k.shape.ipv6, prefix: chainPrefix}
+	if k.find(ctx, t) != nil {
+		return left // it is for Probe to say why
+	}
+	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
 	chains, err := k.chains("nat")
 	if err != nil {
-		return left // it is for Probe to say why
+		return left
 	}
 	for _, chain := range chains {
 		if !strings.HasPrefix(chain, s.prefix) {

@@ -16,40 +16,60 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
+// find looks for iptables and asks for its version, which takes some milliseconds.
+func (k *kernel) find(ctx context.Context, t *IPTables) error {
 	if k.ipt != nil {
-		return k.facts, nil
+		return nil
 	}
-	family, command := iptables.ProtocolIPv4, "iptables"
+	family, command := iptables.ProtocolIPv4, program(t.IPv6)
 	if t.IPv6 {
-		family, command = iptables.ProtocolIPv6, "ip6tables"
+		family = iptables.ProtocolIPv6
 	}
-	other := command // the other backend's programs begin with this
 	if t.Command != "" {
 		command = t.Command
 	}
 	s, err := t.shape()
 	if err != nil {
-		return Facts{}, err
+		return err
 	}
 	if err := netfilter.Privileged(); err != nil {
-		return Facts{}, err
+		return err
 	}
 	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(command), iptables.Timeout(netfilter.LockWait))
 	if err != nil {
-		return Facts{}, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
+		return fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
 	}
 	if k.path, err = exec.LookPath(command); err != nil {
-		return Facts{}, fmt.Errorf("find %s: %w", command, err)
+		return fmt.Errorf("find %s: %w", command, err)
 	}
 	out, err := netfilter.Run(ctx, nil, k.path, "-V")
 	if err != nil {
+		return err
+	}
+	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	k.facts, k.nft = Facts{Version: version}, strings.Contains(version, "nf_tables")
+	k.shape, k.ipt = s, ipt
+	return nil
+}
+
+// program is the name of a family's iptables; those of a backend begin with it.
+func program(ipv6 bool) string {
+	if ipv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+// probe finds iptables and tries what the kernel takes, which takes some tenths of a
+// second with nf_tables.
+func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
+	if k.probed {
+		return k.facts, nil
+	}
+	if err := k.find(ctx, t); err != nil {
 		return Facts{}, err
 	}
-	var facts Facts
-	_, facts.Version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
-	k.nft = strings.Contains(facts.Version, "nf_tables")
-
+	s, facts := k.shape, k.facts
 	if s.sets = !t.NoIPSet; s.sets {
 		err := k.try(ctx, s)
 		if errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
@@ -65,8 +85,8 @@ func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
 		}
 	}
 	facts.IPSet = s.sets
-	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, other)...)
-	k.shape, k.facts, k.ipt = s, facts, ipt
+	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, program(t.IPv6))...)
+	k.shape, k.facts, k.probed = s, facts, true
 	return facts, nil
 }
 

@@ -18,11 +18,12 @@ import (
 
 // kernel is what a steerer knows of its host, and what it wrote there last.
 type kernel struct {
-	ipt   *iptables.IPTables // nil until probed
-	path  string             // of the iptables program
-	nft   bool               // its backend is nf_tables
-	shape shape
-	facts Facts
+	ipt    *iptables.IPTables // nil until found
+	path   string             // of the iptables program
+	nft    bool               // its backend is nf_tables
+	probed bool               // the following are complete
+	shape  shape
+	facts  Facts
 
 	rules []byte // nil if unknown
 	sets  sets   // nil if unknown or not used

@@ -100,6 +100,9 @@ func (s *succession) find(p *program) (err error) {
 	return s.writePID()
 }
 
+// taking reports whether there is a running process to take over from.
+func (s *succession) taking() bool { return s.found }
+
 // collector is for the metrics.
 func (s *succession) collector() prometheus.Collector { return &s.metrics }
 

@@ -21,6 +21,8 @@ func (*succession) fail(error) {}
 
 func (*succession) find(*program) error { return nil }
 
+func (*succession) taking() bool { return false }
+
 // collector has no series.
 func (*succession) collector() prometheus.Collector { return prometheus.NewRegistry() }
 

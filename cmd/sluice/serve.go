@@ -58,8 +58,9 @@ type program struct {
 	services atomic.Pointer[[]*corev1.Service] // of the last conversion
 	stopping atomic.Bool
 	next     *succession
-	before   redirect.Leftover // where rules that were there at the start lead
-	claim    claim             // held while rules may be written
+	before   redirect.Leftover    // where rules that were there at the start lead
+	unprobed []*redirect.IPTables // families whose rules were there at the start, until there is time to probe
+	claim    claim                // held while rules may be written
 
 	background sync.WaitGroup
 }
@@ -158,13 +159,16 @@ func (p *program) begin(ctx context.Context, desired agent.Desired) error {
 	if p.claim, err = awaitClaim(ctx, claimPatience); err != nil {
 		return err
 	}
-	// Rules of a process that has crashed steer clients to the port as soon as it is open.
-	p.agent.Prime(desired)
+	// Rules of a process that has crashed steer clients to the ports as soon as they are open.
+	p.agent.Prime(desired, p.before.Ported)
 	p.agent.TCPPort, err = p.listenTCP(ipv4, ipv6)
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", p.cfg.BindAddress, err)
 	case err != nil:
+		return err
+	}
+	if err := p.probeRest(ctx); err != nil {
 		return err
 	}
 	if err := p.agent.Apply(ctx, desired); err != nil {
@@ -217,7 +221,7 @@ func (p *program) open(ctx context.Context) error {
 		return err
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
-		Ports: p.cfg.ProxyPortRange, Former: p.before.Ported, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
+		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
 		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
 	if p.events, err = p.newRecorder(); err != nil {
 		return err
@@ -264,23 +268,19 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 	}
 	family := func(name string, t *redirect.IPTables, unspecified netip.Addr) (agent.Family, error) {
 		t.BindAddr = bind(unspecified)
-		facts, err := t.Probe(ctx)
-		if err != nil {
-			return agent.Family{}, err
-		}
-		for _, warning := range facts.Warnings {
-			p.log.Warn("iptables", zap.String("warning", warning))
-		}
-		left := t.Leftover()
+		f := agent.Family{Steer: t, Bind: t.BindAddr}
+		left := t.Leftover(ctx)
 		if p.before.TCPPort == 0 {
 			p.before.TCPPort = left.TCPPort
 		}
 		maps.Copy(p.before.Ported, left.Ported)
-		p.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
+		if left.TCPPort != 0 && !p.next.taking() {
+			p.unprobed = append(p.unprobed, t) // those who are steered already are not kept waiting for that
+		} else if err := p.probe(ctx, t, &f); err != nil {
+			return agent.Family{}, err
+		}
 		p.steerers = append(p.steerers, t)
 		p.served = append(p.served, metrics.Family{Name: name, Stats: t.Stats})
-		f := agent.Family{Steer: t, Bind: t.BindAddr}
-		p.engines(ctx, &f, t.IPv6)
 		return f, nil
 	}
 	ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified())
@@ -295,6 +295,38 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 		p.log.Warn("IPv6 Services are not served", zap.Error(err))
 	}
 	return ipv4, ipv6, nil
+}
+
+// probe finds out what rules the host takes, and what can forward in its kernel.
+func (p *program) probe(ctx context.Context, t *redirect.IPTables, f *agent.Family) error {
+	facts, err := t.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	for _, warning := range facts.Warnings {
+		p.log.Warn("iptables", zap.String("warning", warning))
+	}
+	p.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
+	p.engines(ctx, f, t.IPv6)
+	return nil
+}
+
+// probeRest is probe of the families that are served by the rules of a process that has
+// crashed.
+func (p *program) probeRest(ctx context.Context) error {
+	for _, t := range p.unprobed {
+		f := &p.agent.IPv4
+		if t.IPv6 {
+			f = &p.agent.IPv6
+		}
+		if err := p.probe(ctx, t, f); err != nil && !t.IPv6 {
+			return err
+		} else if err != nil {
+			p.log.Warn("IPv6 Services are not served", zap.Error(err))
+			*f = agent.Family{}
+		}
+	}
+	return nil
 }
 
 // loadConntrack has the kernel load what rules need, by trying some: on a node on which

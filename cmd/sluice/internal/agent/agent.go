@@ -138,11 +138,10 @@ type Agent struct {
 	UDP        Datagrams
 	SCTP       Datagrams // nil: SCTP is not served
 	IPv4, IPv6 Family
-	TCPPort    uint16                 // proxy port of all TCP frontends, in both families
-	Ports      redirect.PortRange     // where the proxy ports of UDP and SCTP frontends are taken from
-	Former     map[lb.Frontend]uint16 // where rules of before steer UDP and SCTP frontends: they get these ports again, if they can be had
-	Retired    []netip.AddrPort       // TCP proxy ports of before, closed when nothing is steered there any more
-	Now        func() int64           // the clock of lb.Flow
+	TCPPort    uint16             // proxy port of all TCP frontends, in both families
+	Ports      redirect.PortRange // where the proxy ports of UDP and SCTP frontends are taken from
+	Retired    []netip.AddrPort   // TCP proxy ports of before, closed when nothing is steered there any more
+	Now        func() int64       // the clock of lb.Flow
 	Log        *zap.Logger
 
 	// Mode is who forwards the Services that wish nothing else. The zero Path means

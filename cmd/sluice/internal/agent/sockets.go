@@ -40,19 +40,29 @@ func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
 		delete(s.held, f)
 	}
 	var got netip.AddrPort
-	listen := func(port uint16) (err error) {
+	_, err := a.Ports.Claim(func(port uint16) (err error) {
 		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port))
 		return err
-	}
-	// Clients whose flows conntrack knows are served from here on, before any rule is written.
-	former := a.Former[f]
-	if former == 0 || !a.Ports.Contains(former) || listen(former) != nil {
-		if _, err := a.Ports.Claim(listen); err != nil {
-			return 0, err
-		}
+	})
+	if err != nil {
+		return 0, err
 	}
 	s.proxy[f] = got.Port()
 	return got.Port(), nil
+}
+
+// reopen opens the proxy ports of before of frontends that are served, those that can be
+// had. What is not to be steered after all is closed by the first Apply.
+func (s *sockets) reopen(a *Agent, ports map[lb.Frontend]uint16) {
+	table := a.LB.Table()
+	for f, port := range ports {
+		if _, addr, ok := table.Lookup(f); !ok || addr.Kind == lb.NodePort || !a.Ports.Contains(port) || f.Protocol == lb.SCTP && a.SCTP == nil {
+			continue
+		}
+		if _, err := a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port)); err == nil {
+			s.proxy[f] = port
+		}
+	}
 }
 
 // hold listens on a node port or a service address unless it does, and reports whether

@@ -83,13 +83,17 @@ func (a *Agent) Adopt(s State) error {
 	return nil
 }
 
-// Prime makes the table of what is desired that of LB, and nothing else: for listeners
-// that clients reach before the first Apply. What is wrong with it is for Apply to say.
-func (a *Agent) Prime(want Desired) {
+// Prime makes the table of what is desired that of LB, and opens the proxy ports of UDP
+// and SCTP frontends, those that can be had, to which rules of a process that has crashed
+// lead: for clients that come before the first Apply. What is wrong with what is desired
+// is for Apply to say.
+func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
+	a.init()
 	node := want.Node
 	if local, err := a.NodeAddrs(); err == nil {
 		node.Addresses = slices.Concat(node.Addresses, local)
 	}
 	table, _ := lb.NewTable(a.served(want.Services), node)
 	a.LB.Update(table)
+	a.sockets.reopen(a, ports)
 }
