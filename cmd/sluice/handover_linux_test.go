@@ -89,6 +89,7 @@ func (n *line) mustUpgrade() {
 	}
 	n.eventually("the old process is gone", func() bool { return !alive(before) })
 	n.eventually("the PID file has the new process", func() bool { return n.pid() != before })
+	n.eventually("it is alone", func() bool { return slices.Equal(n.processes(), []int{n.pid()}) })
 	if !strings.Contains(out, strconv.Itoa(n.pid())) || !alive(n.pid()) {
 		n.t.Fatalf("process %d is to serve: alive %v; %s", n.pid(), alive(n.pid()), out)
 	}
