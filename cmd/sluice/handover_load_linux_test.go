@@ -17,8 +17,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
@@ -97,6 +100,7 @@ type load struct {
 	paths []agent.Path // that this host has; each has a Service of each kind
 	held  uint64       // connections so far
 
+	quiet        atomic.Bool  // flows pause
 	failed       atomic.Int64 // connections that were refused, reset, or got wrong bytes
 	bytes, fresh atomic.Int64
 	flows        []*asker
@@ -183,7 +187,7 @@ func (g *load) serveEcho(pod *testbed.Host) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	_ = pc.(*net.UDPConn).SetReadBuffer(1 << 20) // what stood still for a moment comes at once
+	roomFor(pc.(*net.UDPConn))
 	g.t.Cleanup(func() { _ = pc.Close() })
 	go func() { // until pc is closed
 		buf := make([]byte, 100)
@@ -197,6 +201,13 @@ func (g *load) serveEcho(pod *testbed.Host) {
 			}
 		}
 	}()
+}
+
+// roomFor gives a socket room for what comes at once after it stood still, if we may.
+func roomFor(c syscall.Conn) {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) })
+	}
 }
 
 // hold opens connections that talk until the end.
@@ -224,14 +235,14 @@ func (g *load) hold(addr string, count int) {
 	}
 }
 
-// connect makes new connections all the time.
-func (g *load) connect(from *testbed.Host, addr string) {
+// connect makes so many new connections per second, or as many as it can.
+func (g *load) connect(from *testbed.Host, addr string, rate int) {
 	g.wg.Go(func() {
-		for {
+		for due := time.Now(); ; due = due.Add(time.Second / time.Duration(rate)) {
 			select {
 			case <-g.stop:
 				return
-			default:
+			case <-time.After(time.Until(due)):
 			}
 			if name, err := who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
 				g.fail("a new connection from %s to %s: %q, %v", from, addr, name, err)
@@ -268,6 +279,10 @@ func (g *load) ask(addr string) {
 			case <-g.stop:
 				return
 			case <-tick.C:
+			}
+			if g.quiet.Load() {
+				start = time.Now().Add(-time.Duration(a.sent.Load()) * 20 * time.Millisecond)
+				continue
 			}
 			// Ticks that a busy machine has swallowed are made up for.
 			for due := int64(time.Since(start) / (20 * time.Millisecond)); a.sent.Load() < due; {
@@ -321,10 +336,13 @@ func (g *load) asked() (sent, lost, strange int64) {
 		}
 		return got
 	}
-	// Of each flow at most the last few datagrams are on their way still.
+	g.quiet.Store(true) // so that what was sent and what was answered are of the same questions
+	defer g.quiet.Store(false)
+	wait(50 * time.Millisecond)
 	got := count()
-	for deadline := time.Now().Add(time.Second); got < sent && time.Now().Before(deadline); got = count() {
-		time.Sleep(10 * time.Millisecond) // nothing tells that no more answers come
+	for before := int64(-1); got < sent && got != before; got = count() {
+		before = got
+		wait(2 * time.Second) // nothing tells that no more answers come
 	}
 	return sent, sent - got, strange
 }
@@ -406,20 +424,17 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	l := newLoad(n.lab)
 	n.start("--udp-timeout", "10s", "--loops", "2")
 	for i := range l.paths {
-		if i == 0 { // these cross
-			l.hold(l.addr(i, 9000), count+count/50)
-			for range flows {
-				l.ask(l.addr(i, 53))
-			}
-		} else { // these only must not notice
-			l.hold(l.addr(i, 9000), 20)
-			for range 4 {
-				l.ask(l.addr(i, 53))
-			}
+		conns, flows, rate := count, flows, 100
+		if i > 0 { // these do not cross, and must not notice
+			conns, flows, rate = 50, 10, 10
 		}
-		l.connect(n.Client, l.addr(i, 80))
-		l.connect(n.Pods[0], l.addr(i, 80))
-		l.connect(n.Node, l.addr(i, 80))
+		l.hold(l.addr(i, 9000), conns)
+		for range flows {
+			l.ask(l.addr(i, 53))
+		}
+		for _, from := range []*testbed.Host{n.Client, n.Pods[0], n.Node, n.Client, n.Pods[0], n.Node} {
+			l.connect(from, l.addr(i, 80), rate)
+		}
 	}
 	n.eventually("all connections are open", func() bool { return n.metric("sluice_tcp_active_connections") >= float64(count) })
 
