@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -424,52 +423,4 @@ func TestCrashWithPortTaken(t *testing.T) {
 	if after := rule.FindStringSubmatch(l.traces()); after[1] == before[1] {
 		t.Errorf("the port %s of somebody else is steered to", after[1])
 	}
-}
-
-// TestKilledPredecessors: the running process is killed at any moment while another takes
-// over from it. The other serves, and a connection from before goes on or ends, and is not
-// left hanging.
-func TestKilledPredecessors(t *testing.T) {
-	rounds := 10
-	if testing.Short() {
-		rounds = 3
-	}
-	n := newLine(t, testbed.Config{})
-	n.serveEcho()
-	n.start("--pid-file=")
-	old := n.cmd
-	alive := 0
-	for i := range rounds {
-		c := n.talker()
-		c.works()
-		n.file.Truncate(0)
-		cmd := n.command("--manifests", n.dir, "--handover-socket", n.socket)
-		cmd.Stdout, cmd.Stderr = n.file, n.file
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() {
-			_ = cmd.Wait()
-			close(ended)
-		}()
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			<-ended
-		})
-		time.Sleep(time.Duration(20+i*12) * time.Millisecond) // so that each step is hit in the end
-		_ = old.Process.Kill()
-		n.eventually("the other serves", func() bool { return strings.Contains(n.logged(), "\tserving\t") })
-		n.talker().works()
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, _ = io.WriteString(c, "ping")
-		switch _, err := io.ReadFull(c, make([]byte, 4)); {
-		case err == nil:
-			alive++
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			t.Errorf("round %d: a connection from before hangs", i)
-		}
-		old = cmd
-	}
-	t.Logf("in %d of %d rounds a connection from before went on", alive, rounds)
 }

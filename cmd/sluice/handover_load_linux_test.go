@@ -456,6 +456,11 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %.0f UDP questions per second lost (before the first upgrade %d of %d)",
 		*upgrades, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(), lost, float64(sent)/took.Seconds(), lostBefore, sentBefore)
 	n.freezes()
+	for i, a := range l.flows {
+		if s, g, x := a.sent.Load(), a.got.Load(), a.strange.Load(); s != g {
+			t.Logf("flow %d %v: sent %d got %d strange %d", i, a.LocalAddr(), s, g, x)
+		}
+	}
 	u.grew(t)
 	if l.failed.Load()+strange > 0 {
 		t.Errorf("%d connections failed, %d UDP answers came from elsewhere, twice, or were errors", l.failed.Load(), strange)
