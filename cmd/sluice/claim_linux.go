@@ -37,7 +37,8 @@ func newClaim() (claim, error) {
 	if !trusted { // anybody can bind a name, and must not keep us from serving by it
 		return 0, nil
 	}
-	return 0, fmt.Errorf("another Sluice%s steers the traffic of this network namespace: end it first", who)
+	return 0, fmt.Errorf("another Sluice%s steers the traffic of this network namespace: end it first, "+
+		"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it", who)
 }
 
 // claimHolder finds out who has the claim: the process, if this PID namespace knows it,

@@ -58,17 +58,18 @@ func TestMain(m *testing.M) {
 // lab is a small cluster with Sluice on its node, fed from a folder.
 type lab struct {
 	*testbed.Testbed
-	t      *testing.T
-	dir    string
-	limit  int      // RLIMIT_NOFILE of the program; 0 for the test's own
-	root   string   // of the image that the program runs in; empty for none
-	path   string   // where it looks for programs there
-	mode   string   // --proxy-mode; empty for the default
-	env    []string // of the program, besides the test's own
-	cmd    *testbed.Cmd
-	exited chan struct{}
-	log    buffer
-	file   *os.File // where the log goes instead, if successors write it too
+	t       *testing.T
+	dir     string
+	program string   // that runs; empty for this one
+	limit   int      // RLIMIT_NOFILE of the program; 0 for the test's own
+	root    string   // of the image that the program runs in; empty for none
+	path    string   // where it looks for programs there
+	mode    string   // --proxy-mode; empty for the default
+	env     []string // of the program, besides the test's own
+	cmd     *testbed.Cmd
+	exited  chan struct{}
+	log     buffer
+	file    *os.File // where the log goes instead, if successors write it too
 }
 
 // buffer is a bytes.Buffer for one writer and readers meanwhile.
@@ -171,9 +172,12 @@ func (l *lab) virtualServers() string {
 // command is the program on the node, not started.
 func (l *lab) command(args ...string) *testbed.Cmd {
 	name, argv := os.Args[0], args
+	if l.program != "" {
+		name = l.program
+	}
 	if l.limit > 0 {
+		argv = append([]string{fmt.Sprintf("--nofile=%d", l.limit), name}, args...)
 		name = "prlimit"
-		argv = append([]string{fmt.Sprintf("--nofile=%d", l.limit), os.Args[0]}, args...)
 	}
 	cmd := l.Node.Command(context.Background(), name, argv...)
 	cmd.Env = append(os.Environ(), programVar+"="+l.dir)

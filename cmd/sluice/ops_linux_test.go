@@ -313,7 +313,8 @@ func TestOnlyOneSteers(t *testing.T) {
 	rules := l.traces()
 	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
 		out, err := l.command(args...).CombinedOutput()
-		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first\n", l.cmd.Process.Pid)
+		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first, "+
+			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.cmd.Process.Pid)
 		if exitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
 			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
 		}
