@@ -11,7 +11,7 @@ func TestForwardAllocatesNothing(t *testing.T) {
 		client, node := netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1])
 		sh := newShard(&Server{}, nil, 0, 1)
 		fam := &family{sh: sh, ipv6: client.Is6(), fd: -1} // nothing is sent
-		a := &assoc{sh: sh, phase: established, tags: tags{client: 7, backend: 9}}
+		a := &assoc{sh: sh, phase: established, tags: Tags{Client: 7, Backend: 9}}
 		a.client = newLeg(a, netip.AddrPortFrom(client, 1000), netip.AddrPortFrom(node, 2000), 0)
 		a.backend = newLeg(a, netip.AddrPortFrom(client, 3000), netip.AddrPortFrom(node, 4000), 0)
 		sh.legs[a.client.key], sh.legs[a.backend.key] = &a.client, &a.backend
@@ -25,7 +25,8 @@ func TestForwardAllocatesNothing(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%v allocations for two packets, want none", n)
 		}
-		if s := sh.count.snapshot(); s.PacketsIn != 101 || s.PacketsOut != 101 || s.SendErrors != 202 {
+		var s Stats
+		if sh.count.addTo(&s); s.PacketsIn != 101 || s.PacketsOut != 101 || s.SendErrors != 202 {
 			t.Errorf("%+v", s)
 		}
 	}

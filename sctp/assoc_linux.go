@@ -30,9 +30,9 @@ const (
 	fresh           // an INIT that has nothing to do with the association that was
 )
 
-// tags are the initiate tags of the two endpoints: what a packet to one of them
-// carries as its verification tag.
-type tags struct{ client, backend uint32 }
+// Tags are the initiate tags of the two ends of an association: what a packet to one
+// of them carries as its verification tag.
+type Tags struct{ Client, Backend uint32 }
 
 // offers is how many INIT ACKs of one association are remembered. A server that is
 // asked again answers with another tag each time, and the client takes one of them.
@@ -44,13 +44,13 @@ const offers = 4
 type handshake struct {
 	asked   uint32       // initiate tag of the client's last INIT; 0: none
 	since   int64        // when the first INIT was asked that no INIT ACK has answered; 0: none
-	offered [offers]tags // by INIT ACKs
+	offered [offers]Tags // by INIT ACKs
 	next    uint8        // where the next offer goes
-	echoed  tags         // the offer that the client took
+	echoed  Tags         // the offer that the client took
 }
 
 // offer remembers an INIT ACK.
-func (h *handshake) offer(t tags) {
+func (h *handshake) offer(t Tags) {
 	for _, o := range h.offered {
 		if o == t {
 			return
@@ -63,7 +63,7 @@ func (h *handshake) offer(t tags) {
 // take notes that the client echoes the cookie of an offer. False: nobody made it.
 func (h *handshake) take(backendTag uint32) bool {
 	for _, o := range h.offered {
-		if o.backend == backendTag && o.client != 0 {
+		if o.Backend == backendTag && o.Client != 0 {
 			h.echoed = o
 			return true
 		}
@@ -86,7 +86,7 @@ type assoc struct {
 	meter           lb.Meter // of what choice has moved
 	dial            *dial    // until the backend has answered
 	client, backend leg
-	tags            tags // in force; zero before the first COOKIE ECHO
+	tags            Tags // in force; zero before the first COOKIE ECHO
 	handshake       handshake
 	active          int64 // when it last passed a packet, on the loop's clock
 	phase           phase
@@ -109,10 +109,10 @@ func (a *assoc) fromClient(c *content, now int64) verdict {
 	case a.phase == opening || c.kinds&kindInitAck != 0:
 		return foreign
 	case c.kinds&kindCookieEcho != 0 && h.take(c.tag):
-		if a.tags == (tags{}) { // what is bundled with it, and the answer, have them already
+		if a.tags == (Tags{}) { // what is bundled with it, and the answer, have them already
 			a.tags = h.echoed
 		}
-	case a.tags == (tags{}) || !ours(c, a.tags.backend, a.tags.client):
+	case a.tags == (Tags{}) || !ours(c, a.tags.Backend, a.tags.Client):
 		return badTag
 	}
 	a.advance(c)
@@ -129,7 +129,7 @@ func (a *assoc) fromBackend(c *content) verdict {
 		if c.tag != h.asked || h.asked == 0 {
 			return badTag
 		}
-		h.offer(tags{client: c.tag, backend: c.initTag})
+		h.offer(Tags{Client: c.tag, Backend: c.initTag})
 		if h.since = 0; a.phase == opening {
 			a.phase = answered
 		}
@@ -139,13 +139,13 @@ func (a *assoc) fromBackend(c *content) verdict {
 			return refused
 		}
 		return foreign
-	case c.kinds&kindCookieAck != 0 && c.tag == h.echoed.client && c.tag != 0:
+	case c.kinds&kindCookieAck != 0 && c.tag == h.echoed.Client && c.tag != 0:
 		a.tags, *h = h.echoed, handshake{}
 		a.phase = answered // an association that is started again is a new one
-	case a.tags != tags{} && ours(c, a.tags.client, a.tags.backend):
+	case a.tags != Tags{} && ours(c, a.tags.Client, a.tags.Backend):
 	case c.tag == h.asked && h.asked != 0 && c.kinds&(kindAbort|kindError) != 0:
 		// It refuses to start, or a stale cookie. An association in force goes on.
-		if c.kinds&kindAbort != 0 && a.tags == (tags{}) {
+		if c.kinds&kindAbort != 0 && a.tags == (Tags{}) {
 			a.phase = ended
 		}
 		return pass

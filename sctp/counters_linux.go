@@ -50,90 +50,56 @@ func (c *counters) reason(err error) *atomic.Uint64 {
 	return &c.noService
 }
 
-func (c *counters) snapshot() Stats {
-	return Stats{
-		Active:            c.active.Load(),
-		Dialling:          c.dialling.Load(),
-		Accepted:          c.accepted.Load(),
-		NoService:         c.noService.Load(),
-		NoBackend:         c.noBackend.Load(),
-		NoLocal:           c.noLocal.Load(),
-		NotAllowed:        c.notAllowed.Load(),
-		Dials:             c.dials.Load(),
-		DialRefused:       c.dialRefused.Load(),
-		DialTimedOut:      c.dialTimedOut.Load(),
-		DialGaveUp:        c.dialGaveUp.Load(),
-		Established:       c.established.Load(),
-		Completed:         c.completed.Load(),
-		ClientAborts:      c.clientAborts.Load(),
-		BackendAborts:     c.backendAborts.Load(),
-		Expired:           c.expired.Load(),
-		Evicted:           c.evicted.Load(),
-		MessagesIn:        c.messagesIn.Load(),
-		BytesIn:           c.bytesIn.Load(),
-		MessagesOut:       c.messagesOut.Load(),
-		BytesOut:          c.bytesOut.Load(),
-		PacketsIn:         c.packetsIn.Load(),
-		PacketsOut:        c.packetsOut.Load(),
-		BadChecksum:       c.badChecksum.Load(),
-		Malformed:         c.malformed.Load(),
-		Bundled:           c.bundled.Load(),
-		BadTag:            c.badTag.Load(),
-		Unexpected:        c.unexpected.Load(),
-		Stray:             c.stray.Load(),
-		ASCONF:            c.asconf.Load(),
-		Draining:          c.draining.Load(),
-		Full:              c.full.Load(),
-		Busy:              c.busy.Load(),
-		TooLong:           c.tooLong.Load(),
-		PausedDescriptors: c.pausedDescriptors.Load(),
-		PausedDials:       c.pausedDials.Load(),
-		AcceptErrors:      c.acceptErrors.Load(),
-		Shortages:         c.shortages.Load(),
-		SendErrors:        c.sendErrors.Load(),
-		ReceiveErrors:     c.receiveErrors.Load(),
-	}
+// each passes every counter, but not the gauges, to visit, with its place in s.
+func (c *counters) each(s *Stats, visit func(c *atomic.Uint64, in *uint64)) {
+	visit(&c.accepted, &s.Accepted)
+	visit(&c.noService, &s.NoService)
+	visit(&c.noBackend, &s.NoBackend)
+	visit(&c.noLocal, &s.NoLocal)
+	visit(&c.notAllowed, &s.NotAllowed)
+	visit(&c.dials, &s.Dials)
+	visit(&c.dialRefused, &s.DialRefused)
+	visit(&c.dialTimedOut, &s.DialTimedOut)
+	visit(&c.dialGaveUp, &s.DialGaveUp)
+	visit(&c.established, &s.Established)
+	visit(&c.completed, &s.Completed)
+	visit(&c.clientAborts, &s.ClientAborts)
+	visit(&c.backendAborts, &s.BackendAborts)
+	visit(&c.expired, &s.Expired)
+	visit(&c.evicted, &s.Evicted)
+	visit(&c.messagesIn, &s.MessagesIn)
+	visit(&c.bytesIn, &s.BytesIn)
+	visit(&c.messagesOut, &s.MessagesOut)
+	visit(&c.bytesOut, &s.BytesOut)
+	visit(&c.packetsIn, &s.PacketsIn)
+	visit(&c.packetsOut, &s.PacketsOut)
+	visit(&c.badChecksum, &s.BadChecksum)
+	visit(&c.malformed, &s.Malformed)
+	visit(&c.bundled, &s.Bundled)
+	visit(&c.badTag, &s.BadTag)
+	visit(&c.unexpected, &s.Unexpected)
+	visit(&c.stray, &s.Stray)
+	visit(&c.asconf, &s.ASCONF)
+	visit(&c.draining, &s.Draining)
+	visit(&c.full, &s.Full)
+	visit(&c.busy, &s.Busy)
+	visit(&c.tooLong, &s.TooLong)
+	visit(&c.pausedDescriptors, &s.PausedDescriptors)
+	visit(&c.pausedDials, &s.PausedDials)
+	visit(&c.acceptErrors, &s.AcceptErrors)
+	visit(&c.shortages, &s.Shortages)
+	visit(&c.sendErrors, &s.SendErrors)
+	visit(&c.receiveErrors, &s.ReceiveErrors)
 }
 
-func (s *Stats) add(o Stats) {
-	s.Active += o.Active
-	s.Dialling += o.Dialling
-	s.Accepted += o.Accepted
-	s.NoService += o.NoService
-	s.NoBackend += o.NoBackend
-	s.NoLocal += o.NoLocal
-	s.NotAllowed += o.NotAllowed
-	s.Dials += o.Dials
-	s.DialRefused += o.DialRefused
-	s.DialTimedOut += o.DialTimedOut
-	s.DialGaveUp += o.DialGaveUp
-	s.Established += o.Established
-	s.Completed += o.Completed
-	s.ClientAborts += o.ClientAborts
-	s.BackendAborts += o.BackendAborts
-	s.Expired += o.Expired
-	s.Evicted += o.Evicted
-	s.MessagesIn += o.MessagesIn
-	s.BytesIn += o.BytesIn
-	s.MessagesOut += o.MessagesOut
-	s.BytesOut += o.BytesOut
-	s.PacketsIn += o.PacketsIn
-	s.PacketsOut += o.PacketsOut
-	s.BadChecksum += o.BadChecksum
-	s.Malformed += o.Malformed
-	s.Bundled += o.Bundled
-	s.BadTag += o.BadTag
-	s.Unexpected += o.Unexpected
-	s.Stray += o.Stray
-	s.ASCONF += o.ASCONF
-	s.Draining += o.Draining
-	s.Full += o.Full
-	s.Busy += o.Busy
-	s.TooLong += o.TooLong
-	s.PausedDescriptors += o.PausedDescriptors
-	s.PausedDials += o.PausedDials
-	s.AcceptErrors += o.AcceptErrors
-	s.Shortages += o.Shortages
-	s.SendErrors += o.SendErrors
-	s.ReceiveErrors += o.ReceiveErrors
+// addTo adds the counters and gauges to s.
+func (c *counters) addTo(s *Stats) {
+	s.Active += c.active.Load()
+	s.Dialling += c.dialling.Load()
+	c.each(s, func(c *atomic.Uint64, in *uint64) { *in += c.Load() })
+}
+
+// restore adds what was counted elsewhere, without the gauges.
+func (c *counters) restore(from Stats) {
+	c.each(&from, func(c *atomic.Uint64, in *uint64) { c.Add(*in) })
 }

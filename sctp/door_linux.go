@@ -97,14 +97,43 @@ func (d *door) accept() bool {
 	return false
 }
 
+// arrival is an association that was accepted and is not served yet.
+type arrival struct {
+	fd       int
+	frontend lb.Frontend
+	peer     netip.AddrPort
+}
+
 // hand gives an accepted association to one loop after the other.
 func (d *door) hand(fd int, peer netip.AddrPort) {
-	h, frontend := d.hub, d.frontend
+	h, a := d.hub, arrival{fd, d.frontend, peer}
 	h.next++
 	to := h.all.hubs[h.next%len(h.all.hubs)]
 	h.count.accepted.Add(1)
-	if to == h || to.loop.Post(func() { to.serve(fd, frontend, peer) }) != nil {
-		h.serve(fd, frontend, peer)
+	if to == h || to.give(a) != nil {
+		h.serve(a)
+	}
+}
+
+// give has the hub's loop serve an association. It is called on another loop.
+func (h *hub) give(a arrival) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := h.loop.Post(h.takeIn)
+	if err == nil {
+		h.arrivals = append(h.arrivals, a)
+	}
+	return err
+}
+
+// takeIn serves what has arrived from other loops.
+func (h *hub) takeIn() {
+	h.mu.Lock()
+	all := h.arrivals
+	h.arrivals = nil
+	h.mu.Unlock()
+	for _, a := range all {
+		h.serve(a)
 	}
 }
 
@@ -134,32 +163,39 @@ func (h *hub) Expire(*eventloop.Timer) {
 	}
 }
 
-// serve starts to relay an accepted association. It owns fd from now on.
-func (h *hub) serve(fd int, frontend lb.Frontend, peer netip.AddrPort) {
-	if h.stopped {
-		socket.ResetOnClose(fd)
-		_ = unix.Close(fd)
-		h.giveDescriptors()
-		return
-	}
+// newPair makes a pair with a client. It owns fd from now on.
+func (h *hub) newPair(fd int) *pair {
 	h.count.active.Add(1)
 	p := &pair{hub: h}
-	p.client = end{p: p, fd: fd, writable: true}
+	p.client = end{p: p, fd: fd}
 	p.backend = end{p: p, fd: -1}
 	p.prev, p.next = h.pairs.prev, &h.pairs
 	p.prev.next, p.next.prev = p, p
+	return p
+}
 
-	_ = setHeartbeats(fd, peer) // fails if the client has gone, which is seen soon
-	s, err := kernelStatus(fd)
+// serve starts to relay an accepted association, whose socket it owns from now on.
+func (h *hub) serve(a arrival) {
+	if h.stopped {
+		socket.ResetOnClose(a.fd)
+		_ = unix.Close(a.fd)
+		h.giveDescriptors()
+		return
+	}
+	p := h.newPair(a.fd)
+	p.client.writable = true
+
+	_ = setHeartbeats(a.fd, a.peer) // fails if the client has gone, which is seen soon
+	s, err := kernelStatus(a.fd)
 	if err == nil {
-		err = h.loop.Add(fd, &p.client)
+		err = h.loop.Add(a.fd, &p.client)
 	}
 	if err != nil {
 		h.count.clientAborts.Add(1)
 		p.abort()
 		return
 	}
-	p.dial = &redial{p: p, streams: s, flow: lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()}}
+	p.dial = &redial{p: p, streams: s, flow: lb.Flow{Frontend: a.frontend, Client: a.peer.Addr(), Now: eventloop.Now()}}
 	p.dial.flow.Tried = &p.dial.tried
 	h.count.dialling.Add(1)
 	p.dialNext()

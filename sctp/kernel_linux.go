@@ -23,6 +23,7 @@ const (
 	cmsgRcvInfo = 3
 
 	flagUnordered    = 1
+	flagAbort        = 4 // of snd_flags: there is no message, the association ends
 	flagHBEnable     = 1
 	flagHBDisable    = 2
 	flagNotification = 0x8000 // of msg_flags
@@ -167,7 +168,7 @@ func receiveMessage(fd int, p []byte) (got part, err error) {
 	return got, nil
 }
 
-// sendMessage writes a whole message, or nothing.
+// sendMessage writes a whole message, or nothing. With flagAbort it aborts instead.
 func sendMessage(fd int, p []byte, i info) error {
 	var control [48]byte
 	v := (*[16]byte)(putMessage(control[:], unix.IPPROTO_SCTP, cmsgSndInfo, 16))

@@ -82,7 +82,7 @@ type stack interface {
 
 // order is what a test wants of the Server. The answer is an answer in JSON.
 type order struct {
-	Do       string // setup, table, listen, unlisten, stats, shutdown, close
+	Do       string // setup, table, listen, unlisten, upgrade, stats, shutdown, close
 	Engine   Engine
 	Loops    int
 	Server   settings
@@ -206,6 +206,8 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 	case "unlisten":
 		p.server.Unlisten(lb.Frontend{Protocol: lb.SCTP, Addr: o.Addr})
 		return nil
+	case "upgrade":
+		return p.upgrade(o.Loops)
 	case "stats":
 		a.Stats = p.server.Stats()
 		return nil

@@ -233,12 +233,12 @@ func (a *assoc) settle(err error) {
 // cutOff tells both sides that the association is over.
 func (a *assoc) cutOff() {
 	if a.phase != ended {
-		if tag := a.tags.client; tag != 0 {
+		if tag := a.tags.Client; tag != 0 {
 			a.sh.send(abort(tag, false), &a.client)
 		} else {
 			a.sh.send(abort(a.handshake.asked, false), &a.client)
 		}
-		if tag := a.tags.backend; tag != 0 {
+		if tag := a.tags.Backend; tag != 0 {
 			a.sh.send(abort(tag, false), &a.backend)
 		}
 	}

@@ -28,17 +28,19 @@ const (
 type packets struct {
 	shards    []*shard
 	scanning  []atomic.Bool // a scan of the shard is posted and has not begun
-	listeners map[lb.Frontend]frontendKey
-	taken     map[frontendKey]struct{}
+	listeners map[lb.Frontend]netip.AddrPort
 }
 
-func newPackets(s *Server) *packets {
+// newPackets makes an engine with n shards, 0 for one on each loop.
+func newPackets(s *Server, n int) *packets {
 	loops := s.Loops.Loops()
-	e := &packets{listeners: make(map[lb.Frontend]frontendKey), taken: make(map[frontendKey]struct{})}
-	n := min(len(loops), maxShards)
+	e := &packets{listeners: make(map[lb.Frontend]netip.AddrPort)}
+	if n == 0 {
+		n = min(len(loops), maxShards)
+	}
 	e.scanning = make([]atomic.Bool, n)
 	for i := range n {
-		sh := newShard(s, loops[i], i, n)
+		sh := newShard(s, loops[i%len(loops)], i, n)
 		sh.ports = uint16(firstPort + rand.IntN(lastPort-firstPort))
 		e.shards = append(e.shards, sh)
 	}
@@ -61,7 +63,7 @@ func (e *packets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, er
 			return netip.AddrPort{}, errors.Join(err, started)
 		}
 	}
-	e.listeners[f], e.taken[key] = key, struct{}{}
+	e.listeners[f] = addr
 	return addr, nil
 }
 
@@ -78,8 +80,9 @@ func keyOf(addr netip.AddrPort) frontendKey {
 // there is nobody else to ask.
 func (e *packets) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 	free := func(addr netip.AddrPort) bool {
-		for k := range e.taken {
-			mine := keyOf(addr)
+		mine := keyOf(addr)
+		for _, taken := range e.listeners {
+			k := keyOf(taken)
 			if k.port == mine.port && k.ipv6 == mine.ipv6 && (k.addr == mine.addr || !k.addr.IsValid() || !mine.addr.IsValid()) {
 				return false
 			}
@@ -103,13 +106,10 @@ func (e *packets) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 }
 
 func (e *packets) unlisten(f lb.Frontend) {
-	key, ok := e.listeners[f]
-	if !ok {
-		return
+	if addr, ok := e.listeners[f]; ok {
+		delete(e.listeners, f)
+		e.stopListening(keyOf(addr), e.shards)
 	}
-	delete(e.listeners, f)
-	delete(e.taken, key)
-	e.stopListening(key, e.shards)
 }
 
 func (e *packets) stopListening(key frontendKey, shards []*shard) {
@@ -156,7 +156,7 @@ func (e *packets) close() {
 
 func (e *packets) stats() (sum Stats) {
 	for _, sh := range e.shards {
-		sum.add(sh.count.snapshot())
+		sh.count.addTo(&sum)
 	}
 	return sum
 }

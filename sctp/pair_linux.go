@@ -27,6 +27,7 @@ type pair struct {
 	active          int64 // when it last passed a message
 	client, backend end
 	closed          bool
+	shared          bool // others may have copies of the descriptors, so that closing them ends nothing
 }
 
 // end is one of a pair's two sockets. What it knows of the socket's readiness is a
@@ -247,11 +248,33 @@ func (p *pair) fail(e *end) {
 
 // abort aborts both associations.
 func (p *pair) abort() {
-	socket.ResetOnClose(p.client.fd)
-	if p.backend.fd >= 0 {
-		socket.ResetOnClose(p.backend.fd)
-	}
+	p.client.abort()
+	p.backend.abort()
 	p.close()
+}
+
+// abort aborts the end's association, if there is one: by the close of its socket, which
+// is to follow.
+func (e *end) abort() {
+	if e.fd < 0 {
+		return
+	}
+	socket.ResetOnClose(e.fd)
+	if e.p.shared {
+		_ = sendMessage(e.fd, nil, info{flags: flagAbort}) // fails if it is over
+	}
+}
+
+// release closes the end's socket.
+func (e *end) release() {
+	if e.fd < 0 {
+		return
+	}
+	if e.p.shared { // its close would not take it out of the loop
+		_ = e.p.hub.loop.Detach(e.fd)
+	}
+	_ = e.p.hub.loop.Close(e.fd)
+	e.fd = -1
 }
 
 // close ends the pair and gives back all it holds.
@@ -261,7 +284,7 @@ func (p *pair) close() {
 	p.endDial()
 	h.loop.StopTimer(&p.idle)
 	p.dropBackend(nil)
-	_ = h.loop.Close(p.client.fd)
+	p.client.release()
 	p.client.partial, p.client.whole, p.backend.partial, p.backend.whole = nil, nil, nil, nil
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.next, p.prev = nil, nil
@@ -272,7 +295,6 @@ func (p *pair) close() {
 
 // watch starts the idle timer, if there is a limit.
 func (p *pair) watch() {
-	p.active = eventloop.Now()
 	if limit := p.hub.srv.IdleTimeout; limit > 0 {
 		p.hub.loop.After(&p.idle, p, limit)
 	}

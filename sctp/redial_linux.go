@@ -127,6 +127,7 @@ func (p *pair) dialEvent() {
 	}
 	p.endDial()
 	p.hub.count.established.Add(1)
+	p.active = eventloop.Now()
 	p.watch()
 	p.backend.readable, p.backend.writable = true, true
 	p.relay(&p.client, &p.backend)
@@ -152,15 +153,13 @@ func (p *pair) dialFailed(err error) {
 	d.attempt++
 	d.flow.Now = eventloop.Now()
 	p.hub.loop.StopTimer(&d.timer)
+	p.backend.abort()
 	p.dropBackend(err)
 }
 
 // dropBackend closes the backend's socket and settles the choice.
 func (p *pair) dropBackend(err error) {
-	if p.backend.fd >= 0 {
-		_ = p.hub.loop.Close(p.backend.fd)
-		p.backend.fd = -1
-	}
+	p.backend.release()
 	if p.choice.Valid() {
 		p.meter.Tell(p.choice)
 		p.choice.Done(err)

@@ -40,6 +40,14 @@ type engine interface {
 	close()
 	// stats sums the counters.
 	stats() Stats
+	// restore adds to them what another engine has counted.
+	restore(from Stats)
+	// hold adds to h what the engine has.
+	hold(h *Holding)
+	// freeze passes every association to visit, on halted loops.
+	freeze(visit func(*Frozen) error) error
+	// adopt goes on with what another engine has held and frozen.
+	adopt(h *Holding, assocs []Frozen, thawed func()) error
 }
 
 // Listen starts forwarding for f what arrives at addr, and returns the address in
@@ -92,7 +100,7 @@ func (s *Server) start() error {
 	if chosen == Socket {
 		s.engine = newSockets(s)
 	} else {
-		s.engine = newPackets(s)
+		s.engine = newPackets(s, 0)
 	}
 	if s.OnEngine != nil {
 		s.OnEngine(chosen, why)

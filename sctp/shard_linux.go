@@ -120,31 +120,33 @@ func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
 
 // family returns what there is for a family, made at the first use.
 func (sh *shard) family(ipv6 bool) (*family, error) {
-	at := &sh.families[0]
-	if ipv6 {
-		at = &sh.families[1]
+	if fam := sh.families[familyIndex(ipv6)]; fam != nil {
+		return fam, nil
 	}
-	if *at != nil {
-		return *at, nil
-	}
-	fam, err := sh.openFamily(ipv6)
+	fd, err := openRaw(ipv6, sh.index, sh.n, sh.srv.rawBuffer())
 	if err != nil {
 		return nil, err
 	}
-	*at = fam
-	return fam, nil
+	return sh.newFamily(ipv6, fd)
 }
 
-func (sh *shard) openFamily(ipv6 bool) (*family, error) {
-	fam := &family{sh: sh, ipv6: ipv6, router: -1}
-	var err error
-	if fam.fd, err = openRaw(ipv6, sh.index, sh.n, sh.srv.rawBuffer()); err != nil {
-		return nil, err
+// familyIndex returns the place of a family in shard.families.
+func familyIndex(ipv6 bool) int {
+	if ipv6 {
+		return 1
 	}
+	return 0
+}
+
+// newFamily makes what there is for a family of a raw socket, and receives by it from
+// now on. The socket is the family's, whatever is returned.
+func (sh *shard) newFamily(ipv6 bool, fd int) (*family, error) {
+	fam := &family{sh: sh, ipv6: ipv6, fd: fd, router: -1}
 	any := netip.IPv4Unspecified()
 	if ipv6 {
 		any = netip.IPv6Unspecified()
 	}
+	var err error
 	if fam.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
 		fam.in.init(packetSize)
 		fam.errors.init(quoteSize)
@@ -154,6 +156,7 @@ func (sh *shard) openFamily(ipv6 bool) (*family, error) {
 		fam.close()
 		return nil, err
 	}
+	sh.families[familyIndex(ipv6)] = fam
 	return fam, nil
 }
 
@@ -303,7 +306,7 @@ func (sh *shard) send(b []byte, to *leg) {
 // how. The packet is dropped whole: what else is in it comes again.
 func (fam *family) refuseASCONF(from *leg, d *datagram, c *content) {
 	a := from.a
-	theirs, others := a.tags.client, a.tags.backend
+	theirs, others := a.tags.Client, a.tags.Backend
 	if from == &a.backend {
 		theirs, others = others, theirs
 	}

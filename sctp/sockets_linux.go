@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -46,8 +47,7 @@ func (e *sockets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, er
 	if _, ok := e.gates[f]; ok {
 		return netip.AddrPort{}, errors.New("listening already")
 	}
-	e.next++
-	g := &gate{frontend: f, addr: addr, hub: e.hubs[e.next%len(e.hubs)], doors: make(map[netip.Addr]*door)}
+	g := e.newGate(f, addr)
 	hosts := hostAddrs()
 	err := e.open(g, hosts)
 	for try := 0; addr.Port() == 0 && errors.Is(err, unix.EADDRINUSE) && try < 100; try++ {
@@ -61,6 +61,12 @@ func (e *sockets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, er
 	}
 	e.gates[f] = g
 	return g.addr, nil
+}
+
+// newGate makes a gate without doors, of one loop after the other.
+func (e *sockets) newGate(f lb.Frontend, addr netip.AddrPort) *gate {
+	e.next++
+	return &gate{frontend: f, addr: addr, hub: e.hubs[e.next%len(e.hubs)], doors: make(map[netip.Addr]*door)}
 }
 
 // open opens a gate's doors that are not open, on all of its addresses, and shuts
@@ -208,7 +214,7 @@ func (e *sockets) close() {
 
 func (e *sockets) stats() (sum Stats) {
 	for _, h := range e.hubs {
-		sum.add(h.count.snapshot())
+		h.count.addTo(&sum)
 	}
 	return sum
 }
@@ -226,6 +232,9 @@ type hub struct {
 	stopped bool
 	drained chan struct{} // closed when draining has come to its end; nil before
 	count   counters
+
+	mu       sync.Mutex // guards the following
+	arrivals []arrival  // that other loops have accepted, and this one has not taken in
 }
 
 func (h *hub) drain() {

@@ -1,0 +1,229 @@
+package sctp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+)
+
+// upgrade has another Server, with so many loops, take over from the present one, whose
+// process ends as far as that can be done within one: its descriptors are closed.
+func (p *proxied) upgrade(loops int) error {
+	group, err := eventloop.NewGroup(loops)
+	if err != nil {
+		return err
+	}
+	old := p.server
+	next := &Server{Loops: group, LB: old.LB, MaxAssociations: old.MaxAssociations, IdleTimeout: old.IdleTimeout, DialTimeouts: old.DialTimeouts}
+	held := old.Holding()
+	held.FDs(func(fd *int) { *fd, err = duplicate(*fd, err) })
+	if err = errors.Join(err, next.CanAdopt(&held)); err != nil {
+		return err
+	}
+	resume, err := p.loops.Halt()
+	if err != nil {
+		return err
+	}
+	var assocs []Frozen
+	err = old.Freeze(func(f *Frozen) (err error) {
+		if s := f.Sockets; s != nil {
+			s.Client, err = duplicate(s.Client, nil)
+			s.Backend, err = duplicate(s.Backend, err)
+			for _, w := range [...]*Way{&s.ToBackend, &s.ToClient} {
+				w.Partial, w.Whole = bytes.Clone(w.Partial), bytes.Clone(w.Whole)
+			}
+		}
+		if f.Dial != nil {
+			f.Dial.Init = bytes.Clone(f.Dial.Init)
+		}
+		assocs = append(assocs, *f)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	stats := old.Stats()
+	old.vanish()
+	resume()
+	thawed := make(chan struct{}, len(assocs))
+	err = next.Adopt(held, assocs, func() { thawed <- struct{}{} })
+	next.Restore(stats)
+	if len(thawed) != len(assocs) {
+		err = errors.Join(err, fmt.Errorf("%d of %d associations go on", len(thawed), len(assocs)))
+	}
+	if after := next.Stats(); after.Accepted < stats.Accepted || after.BytesOut < stats.BytesOut {
+		err = errors.Join(err, fmt.Errorf("before:\n%+v\nafterwards:\n%+v", stats, after))
+	}
+	err = errors.Join(err, p.loops.Close())
+	p.loops, p.server = group, next
+	return err
+}
+
+// duplicate returns another descriptor for what fd stands for, unless there was an error.
+func duplicate(fd int, err error) (int, error) {
+	if fd < 0 || err != nil {
+		return fd, err
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// vanish closes the descriptors of a halted Server, and gives the choices back, which the
+// tests' balancer counts for both Servers.
+func (s *Server) vanish() {
+	drop := func(loop *eventloop.Loop, fd int) {
+		if fd >= 0 {
+			_ = loop.Detach(fd)
+			_ = unix.Close(fd)
+		}
+	}
+	switch e := s.engine.(type) {
+	case *packets:
+		for _, sh := range e.shards {
+			for _, g := range []*group{&sh.dialling, &sh.open, &sh.over} {
+				for a := g.first; a != nil; a = a.next {
+					sh.loop.StopTimer(&a.timer)
+					if a.choice.Valid() {
+						a.choice.Done(nil)
+					}
+				}
+			}
+			for _, fam := range sh.families {
+				if fam != nil {
+					drop(sh.loop, fam.fd)
+					drop(sh.loop, fam.router)
+				}
+			}
+		}
+	case *sockets:
+		for _, h := range e.hubs {
+			for p := h.pairs.next; p != &h.pairs; p = p.next {
+				p.endDial()
+				h.loop.StopTimer(&p.idle)
+				if p.choice.Valid() {
+					p.choice.Done(nil)
+				}
+				drop(h.loop, p.client.fd)
+				drop(h.loop, p.backend.fd)
+			}
+			for _, fd := range h.router {
+				drop(h.loop, fd)
+			}
+			for d := range h.open {
+				drop(h.loop, d.fd)
+			}
+			clear(h.open)
+		}
+	}
+}
+
+// Associations go on through upgrades, message by message, whatever the number of loops;
+// those that are being made are made, and each ends as it would have.
+func TestUpgrades(t *testing.T) {
+	withEach(t, func(t *testing.T, with setup) {
+		const held, upgrades = 6, 5
+		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
+		accepted := l.serve(l.Pods...)
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for range held {
+			all.Go(func() { l.exchange(l.Client, accepted, stop) })
+		}
+		for i := range upgrades {
+			before := l.stats().MessagesOut
+			l.order(order{Do: "upgrade", Loops: 1 + i%3})
+			l.eventually("messages go on", func(s Stats) bool { return s.MessagesOut >= before+3*held })
+		}
+		close(stop)
+		all.Wait()
+		l.eventually("all have ended", func(s Stats) bool { return s.Active == 0 })
+		// What opens while there are upgrades is not among held.
+		if s := l.stats(); s.Completed != s.Accepted || s.Established != s.Accepted || s.ClientAborts+s.BackendAborts+s.Expired+s.DialGaveUp != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// exchange asks over one association until stop, each time for what nobody else asks for, and
+// over a short one between any two.
+func (l *lab) exchange(from *testbed.Host, accepted []<-chan peer, stop <-chan struct{}) {
+	answer := func(p peer) {
+		for {
+			m, err := p.receive()
+			if err != nil {
+				if err != io.EOF {
+					l.t.Errorf("server: %v", err)
+				}
+				return
+			}
+			if err := p.send(m); err != nil {
+				l.t.Errorf("server: %v", err)
+				return
+			}
+		}
+	}
+	var servers sync.WaitGroup
+	defer servers.Wait()
+	open := func() (peer, bool) {
+		p, err := l.tryDial(from, 0, patience)
+		if err != nil {
+			l.t.Errorf("client: %v", err)
+			return nil, false
+		}
+		select {
+		case other := <-accepted[0]:
+			servers.Go(func() { answer(other) })
+		case other := <-accepted[1]:
+			servers.Go(func() { answer(other) })
+		case <-time.After(patience):
+			l.t.Error("no association arrives")
+			return nil, false
+		}
+		return p, true
+	}
+	ask := func(p peer, n uint64) bool {
+		want := bulkMessage(1, uint16(n%bulkStreams), n)
+		if n%8 != 0 { // so that there are many
+			want.data = want.data[:min(len(want.data), 500)]
+		}
+		if err := p.send(want); err != nil {
+			l.t.Errorf("client: message %d: %v", n, err)
+			return false
+		}
+		got, err := p.receive()
+		if err != nil || got.stream != want.stream || got.ppid != want.ppid || !bytes.Equal(got.data, want.data) {
+			l.t.Errorf("client: message %d of %d bytes comes back as %d bytes of stream %d: %v", n, len(want.data), len(got.data), got.stream, err)
+			return false
+		}
+		return true
+	}
+	long, ok := open()
+	for n := uint64(0); ok; n++ {
+		select {
+		case <-stop:
+			if err := long.shutdown(); err != nil {
+				l.t.Error(err)
+			}
+			return
+		default:
+		}
+		var short peer
+		if ok = ask(long, n); !ok {
+			return
+		}
+		if short, ok = open(); !ok || !ask(short, n) {
+			return
+		}
+		if err := short.shutdown(); err != nil {
+			l.t.Error(err)
+		}
+	}
+}

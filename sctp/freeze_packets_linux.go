@@ -1,0 +1,167 @@
+package sctp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func (e *packets) restore(from Stats) { e.shards[0].count.restore(from) }
+
+func (e *packets) hold(h *Holding) {
+	h.Shares = len(e.shards)
+	for f, addr := range e.listeners {
+		h.Listening = append(h.Listening, Listening{Frontend: f, Addr: addr})
+	}
+	for i, sh := range e.shards {
+		// Only Listen, which waits for Server.mu, makes one for a family that has none:
+		// backends have that of their frontend.
+		_ = sh.loop.Do(func() {
+			for _, fam := range sh.families {
+				if fam != nil {
+					h.Raw = append(h.Raw, Raw{Share: i, IPv6: fam.ipv6, FD: fam.fd})
+				}
+			}
+		})
+	}
+}
+
+func (e *packets) freeze(visit func(*Frozen) error) error {
+	now := eventloop.Now()
+	for _, sh := range e.shards {
+		for _, g := range []*group{&sh.dialling, &sh.open, &sh.over} {
+			for a := g.first; a != nil; a = a.next {
+				f := a.freeze(now)
+				if err := visit(&f); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (a *assoc) freeze(now int64) Frozen {
+	if a.choice.Valid() {
+		a.meter.Tell(a.choice)
+	}
+	h := &a.handshake
+	p := &Packets{
+		Client: a.client.freeze(), Tags: a.tags, Asked: h.asked, Offered: h.offered[:], Next: int(h.next), Echoed: h.echoed,
+		Phase: int(a.phase), Counted: a.counted,
+	}
+	if a.backend.a != nil {
+		p.Backend = a.backend.freeze()
+	}
+	if h.since != 0 {
+		p.Waiting = time.Duration(max(now-h.since, 1))
+	}
+	f := Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
+		Left: a.sh.loop.Left(&a.timer), Packets: p}
+	if d := a.dial; d != nil {
+		f.Dial = &Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt, Init: d.init}
+	}
+	return f
+}
+
+func (l *leg) freeze() Leg {
+	return Leg{Peer: l.peer(), Local: netip.AddrPortFrom(l.local(), l.key.localPort), Scope: l.key.scope}
+}
+
+func (e *packets) adopt(h *Holding, assocs []Frozen, thawed func()) error {
+	listening := make(map[frontendKey]lb.Frontend)
+	for _, l := range h.Listening {
+		e.listeners[l.Frontend] = l.Addr
+		listening[keyOf(l.Addr)] = l.Frontend
+	}
+	shares := make([][]*Frozen, len(e.shards))
+	for i := range assocs {
+		if p := assocs[i].Packets; p != nil {
+			share := shareOf(p.Client.Peer.Port(), p.Client.Local.Port(), len(e.shards))
+			shares[share] = append(shares[share], &assocs[i])
+		}
+	}
+	var errs []error
+	for i, sh := range e.shards {
+		errs = append(errs, sh.loop.Do(func() {
+			for _, f := range shares[i] {
+				sh.thaw(f)
+				thawed()
+			}
+			for key, f := range listening {
+				sh.listeners[key] = f
+			}
+		}))
+	}
+	// Packets are read only now, since one of an association that is not there yet would
+	// be answered with an ABORT.
+	for _, raw := range h.Raw {
+		if raw.Share >= len(e.shards) {
+			errs = append(errs, fmt.Errorf("a raw socket of share %d of %d", raw.Share, len(e.shards)), unix.Close(raw.FD))
+			continue
+		}
+		sh := e.shards[raw.Share]
+		if err := sh.loop.Do(func() { errs = append(errs, sh.adopt(raw)) }); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// thaw makes an association of f.
+func (sh *shard) thaw(f *Frozen) {
+	now, p := eventloop.Now(), f.Packets
+	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
+		return // nobody has frozen it so
+	}
+	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: sh.srv.resume(f)}
+	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
+	if p.Waiting > 0 {
+		a.handshake.since = now - int64(p.Waiting)
+	}
+	copy(a.handshake.offered[:], p.Offered)
+	a.client = newLeg(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
+	sh.legs[a.client.key] = &a.client
+	if p.Backend.Peer.IsValid() {
+		a.backend = newLeg(a, p.Backend.Peer, p.Backend.Local, p.Backend.Scope)
+		sh.legs[a.backend.key] = &a.backend
+	}
+	switch {
+	case a.phase >= ended:
+		a.phase = ended
+		sh.over.add(a)
+	case a.phase >= established:
+		sh.open.add(a)
+	default:
+		sh.dialling.add(a)
+	}
+	if a.phase != ended {
+		sh.count.active.Add(1)
+	}
+	if f.Dial != nil {
+		d := &dial{attempt: f.Dial.Attempt, init: f.Dial.Init}
+		d.flow, d.tried = sh.srv.resumeFlow(f, now)
+		d.flow.Tried = &d.tried
+		a.dial = d
+		sh.count.dialling.Add(1)
+	}
+	// One whose time is up looks itself whether that is so.
+	if a.phase != established || sh.srv.idlePackets() > 0 {
+		sh.loop.After(&a.timer, a, f.Left)
+	}
+}
+
+// adopt receives by a raw socket of another shard.
+func (sh *shard) adopt(raw Raw) error {
+	if sh.families[familyIndex(raw.IPv6)] != nil {
+		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
+	}
+	_, err := sh.newFamily(raw.IPv6, raw.FD)
+	return err
+}
