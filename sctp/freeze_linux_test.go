@@ -130,7 +130,8 @@ func (s *Server) vanish() {
 func TestUpgrades(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		const held, upgrades = 6, 5
-		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
+		// A backend that is slow is not left for another, since it may have accepted already.
+		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{DialTimeouts: []time.Duration{patience}})
 		accepted := l.serve(l.Pods...)
 		stop := make(chan struct{})
 		var all sync.WaitGroup

@@ -146,7 +146,7 @@ func (s *succession) take(ctx context.Context) (taken bool, err error) {
 func (s *succession) took(r handover.Report, problems error) {
 	s.metrics.Taken.Store(1)
 	s.p.log.Info("took over from the running process", zap.Int("pid", r.Peer), zap.String("version", r.From),
-		zap.Int("tcp connections", r.Conns), zap.Int("copied beforehand", r.Copied), zap.Int("udp flows", r.Flows), zap.Duration("took", r.Took),
+		zap.Int("tcp connections", r.Conns), zap.Int("copied beforehand", r.Copied), zap.Int("udp flows", r.Flows), zap.Int("sctp associations", r.Assocs), zap.Duration("took", r.Took),
 		zap.Duration("99 of 100 stood still for at most", s.metrics.Frozen.Quantile(0.99)), zap.Duration("all", r.Frozen))
 	if problems != nil {
 		s.p.log.Error("not everything could be taken over", zap.Error(problems))
@@ -155,7 +155,7 @@ func (s *succession) took(r handover.Report, problems error) {
 
 func (s *succession) estate() *handover.Estate {
 	p := s.p
-	return &handover.Estate{Program: version, Loops: p.loops, LB: p.agent.LB, TCP: p.tcp, UDP: p.udp, Agent: p.agent, Listeners: &s.listeners}
+	return &handover.Estate{Program: version, Loops: p.loops, LB: p.agent.LB, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, Agent: p.agent, Listeners: &s.listeners}
 }
 
 // serve makes this process the one that is to be taken over from. ctx ends it.
@@ -351,7 +351,7 @@ func (s *succession) parentGone() error {
 // since all of it is another's now.
 func (s *succession) leave(r handover.Report) {
 	s.p.log.Info("handed over; this process ends", zap.Int("to", r.Peer), zap.Int("tcp connections", r.Conns),
-		zap.Int("copied beforehand", r.Copied), zap.Int("udp flows", r.Flows), zap.Duration("took", r.Took))
+		zap.Int("copied beforehand", r.Copied), zap.Int("udp flows", r.Flows), zap.Int("sctp associations", r.Assocs), zap.Duration("took", r.Took))
 	_ = s.p.log.Sync()
 	if os.Getpid() == 1 {
 		// A container that ends is started again, by the same old image, and would take

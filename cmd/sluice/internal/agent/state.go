@@ -15,7 +15,7 @@ type State struct {
 	Services []lb.Service
 	Node     lb.Node
 	TCPPort  uint16
-	Proxy    []Proxy       // proxy ports of UDP frontends
+	Proxy    []Proxy       // proxy ports of UDP and SCTP frontends
 	Held     []lb.Frontend // node ports that are listened on
 
 	// What Status counts goes on counting.
@@ -23,7 +23,7 @@ type State struct {
 	LastApplied                time.Time
 }
 
-// Proxy is a UDP frontend with the port that it is steered to.
+// Proxy is a UDP or SCTP frontend with the port that it is steered to.
 type Proxy struct {
 	Frontend lb.Frontend
 	Port     uint16
@@ -55,7 +55,7 @@ func (a *Agent) State() State {
 }
 
 // Adopt begins with what another agent has in force: its table is that of LB from now
-// on, and its sockets, which TCP and UDP are to be given, are this agent's. It is for
+// on, and its sockets, which TCP, UDP and SCTP are to be given, are this agent's. It is for
 // the start, before the first Apply, which makes of it what is desired then.
 func (a *Agent) Adopt(s State) error {
 	a.init()

@@ -1,7 +1,7 @@
 // Package handover gives everything that a running Sluice holds to the process that
 // takes its place: listening sockets with what waits in their queues, every TCP
-// connection and UDP flow, affinity, turns and counters. Clients and servers do not
-// notice. The successor is a child of the running process (an upgrade in place), or a
+// connection, UDP flow and SCTP association, affinity, turns and counters. Clients and
+// servers do not notice. The successor is a child of the running process (an upgrade in place), or a
 // stranger that finds it by a unix socket (a new pod on the same node).
 //
 // # What crosses, and when
@@ -40,8 +40,9 @@
 // both can is used, and if there is none nothing happens. Within a version records and
 // messages only grow: each record says its length, what a decoder does not know at the
 // end of one is left out, and what is missing there is zero. Messages and parts of
-// types above 127 are skipped by who does not know them. testdata holds messages of
-// each version.
+// types above 127 are skipped by who does not know them. Others come only to who said
+// hello with the ability to use them (SCTP), and who cannot is refused if there is
+// something to lose. testdata holds messages of each version.
 //
 // The encoding is our own, for two reasons: while connections are frozen a general one
 // costs ten times as much, and what comes from another process is to be bounded before

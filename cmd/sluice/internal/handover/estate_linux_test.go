@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -39,6 +40,7 @@ func newEstate(t *testing.T, loops int) *Estate {
 		Program: "test", Loops: group, LB: balancer, Listeners: new(Listeners),
 		TCP:      &tcp.Server{Loops: group, LB: balancer, OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }},
 		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
+		SCTP:     &sctp.Server{Loops: group, LB: balancer},
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
 	}
 	e.Agent = &agent.Agent{LB: balancer, TCP: e.TCP, UDP: e.UDP, Now: eventloop.Now, Log: zap.NewNop()}

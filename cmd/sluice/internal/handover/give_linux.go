@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -24,6 +25,7 @@ type Estate struct {
 	LB        *lb.Balancer
 	TCP       *tcp.Server
 	UDP       *udp.Server
+	SCTP      *sctp.Server
 	Agent     *agent.Agent
 	Listeners *Listeners
 
@@ -58,6 +60,7 @@ type Report struct {
 	Conns  int    // TCP connections
 	Copied int    // of them, those whose descriptors crossed before anything stood still
 	Flows  int    // UDP flows
+	Assocs int    // SCTP associations, including those that have just ended
 	Took   time.Duration
 	Frozen time.Duration // that the last connection stood still
 }
@@ -163,9 +166,9 @@ func (g *giver) prepare(ctx context.Context, h Hello) (err error) {
 	wait, cancel := context.WithTimeout(ctx, g.patience())
 	defer cancel()
 	s, fds := g.setup()
-	tcpStats, udpStats := g.TCP.Stats(), g.UDP.Stats()
+	all := g.counters()
 	if err := g.ch.sendJSON(wait, welcomeMsg, welcome{Version: h.version, Program: g.Program, PID: os.Getpid(),
-		Descriptors: len(fds) + 2*int(tcpStats.Active) + int(udpStats.Active)}, g.token.fd); err != nil {
+		Descriptors: len(fds) + 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active)}, g.token.fd); err != nil {
 		return err
 	}
 	b, err := json.Marshal(s)
@@ -216,6 +219,9 @@ func (g *giver) setup() (s setup, fds []int) {
 		fds = append(fds, l.FDs...)
 		s.UDP = append(s.UDP, udpSockets{udp.Listening{Frontend: l.Frontend}, len(l.FDs)})
 	}
+	held := g.SCTP.Holding()
+	held.FDs(func(fd *int) { fds = append(fds, *fd) })
+	s.SCTP = &held
 	var http []int
 	s.HTTP, http = g.Listeners.list()
 	return s, append(fds, http...)
@@ -287,20 +293,27 @@ func (g *giver) giveFrozen(ctx context.Context, since int64) error {
 	if err := g.sendFlows(ctx); err != nil {
 		return err
 	}
+	if err := g.sendAssocs(ctx); err != nil {
+		return err
+	}
 	if err := g.sendClients(ctx, g.since); err != nil {
 		return err
 	}
 	if err := g.sendMemory(ctx); err != nil {
 		return err
 	}
-	b, err := json.Marshal(counters{g.TCP.Stats(), g.UDP.Stats()})
+	b, err := json.Marshal(g.counters())
 	if err != nil {
 		return fmt.Errorf("encode counters: %w", err)
 	}
 	if err := g.ch.sendPart(ctx, countersPart, b); err != nil {
 		return err
 	}
-	return g.ch.sendJSON(ctx, commitMsg, totals{g.report.Conns, g.report.Flows})
+	return g.ch.sendJSON(ctx, commitMsg, totals{g.report.Conns, g.report.Flows, g.report.Assocs})
+}
+
+func (g *giver) counters() counters {
+	return counters{TCP: g.TCP.Stats(), UDP: g.UDP.Stats(), SCTP: g.SCTP.Stats()}
 }
 
 func (g *giver) sendConns(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -17,23 +18,24 @@ const oldest, newest = 1, 1
 type kind byte
 
 const (
-	helloMsg     kind = iota + 1 // hello, JSON
-	welcomeMsg                   // welcome, JSON, and the token
-	failedMsg                    // why it does not go on, text; from either
-	partMsg                      // a piece of something long: part, whether it is the last, bytes
-	socketsMsg                   // descriptors of what setup lists, in its order
-	offersMsg                    // connections, with two descriptors each
-	preparedMsg                  // nothing
-	readyMsg                     // nothing
-	frozenMsg                    // frozen, JSON
-	connsMsg                     // connections, with the descriptors of those that were not offered
-	bytesMsg                     // what waits in the connections of connsMsg so far, in their order
-	flowsMsg                     // flows, with a descriptor each
-	commitMsg                    // totals, JSON
-	committedMsg                 // nothing
-	upgradeMsg                   // asks the running process to upgrade itself; nothing
-	upgradedMsg                  // it has; the new process, JSON
-	optional     kind = 128
+	helloMsg        kind = iota + 1 // hello, JSON
+	welcomeMsg                      // welcome, JSON, and the token
+	failedMsg                       // why it does not go on, text; from either
+	partMsg                         // a piece of something long: part, whether it is the last, bytes
+	socketsMsg                      // descriptors of what setup lists, in its order
+	offersMsg                       // connections, with two descriptors each
+	preparedMsg                     // nothing
+	readyMsg                        // nothing
+	frozenMsg                       // frozen, JSON
+	connsMsg                        // connections, with the descriptors of those that were not offered
+	bytesMsg                        // what waits in the connections of connsMsg so far, in their order
+	flowsMsg                        // flows, with a descriptor each
+	commitMsg                       // totals, JSON
+	committedMsg                    // nothing
+	upgradeMsg                      // asks the running process to upgrade itself; nothing
+	upgradedMsg                     // it has; the new process, JSON
+	assocSocketsMsg                 // descriptors of associations of the next assocsPart; only to who said hello with SCTP
+	optional        kind = 128
 )
 
 // part is what a long thing is, which crosses in pieces.
@@ -44,6 +46,7 @@ const (
 	clientsPart                  // affinity
 	memoryPart                   // turns and counts
 	countersPart                 // counters, JSON
+	assocsPart                   // SCTP associations; may come several times
 )
 
 const (
@@ -59,6 +62,7 @@ type hello struct {
 	Program        string // version of the program
 	PID            int
 	NetNS          string // the network namespace, as device and inode number
+	SCTP           bool   // SCTP can be taken over, too
 }
 
 // welcome is the answer to hello.
@@ -76,6 +80,7 @@ type setup struct {
 	Agent agent.State
 	TCP   []tcpSockets
 	UDP   []udpSockets
+	SCTP  *sctp.Holding `json:",omitempty"` // its descriptors are in the order of FDs
 	HTTP  []Address
 }
 
@@ -98,10 +103,12 @@ type frozen struct {
 type counters struct {
 	TCP tcp.Stats
 	UDP udp.Stats
+
+	SCTP sctp.Stats
 }
 
 // totals are for checking that nothing was left out.
-type totals struct{ Conns, Flows int }
+type totals struct{ Conns, Flows, Assocs int }
 
 // Failure is what the other side says when it does not go on.
 type Failure struct{ Reason string }
@@ -120,20 +127,24 @@ func chooseVersion(h hello) (int, error) {
 
 // checkSetup refuses what could not be meant.
 func (s *setup) check() error {
-	n := len(s.HTTP)
 	for _, l := range s.TCP {
 		if !l.Addr.IsValid() || l.Sockets < 1 {
 			return errors.New("a TCP listener without an address or sockets")
 		}
-		n += l.Sockets
 	}
 	for _, l := range s.UDP {
 		if l.Frontend.Protocol != lb.UDP || !l.Frontend.Addr.IsValid() || l.Sockets < 1 {
 			return errors.New("a UDP listener without a frontend or sockets")
 		}
-		n += l.Sockets
 	}
-	if n > maxConns {
+	if s.SCTP != nil {
+		for _, l := range s.SCTP.Listening {
+			if l.Frontend.Protocol != lb.SCTP || !l.Frontend.Addr.IsValid() || !l.Addr.IsValid() {
+				return errors.New("an SCTP listener without a frontend or an address")
+			}
+		}
+	}
+	if n := s.sockets(); n > maxConns {
 		return fmt.Errorf("%d listening sockets", n)
 	}
 	return nil
@@ -147,6 +158,9 @@ func (s *setup) sockets() int {
 	}
 	for _, l := range s.UDP {
 		n += l.Sockets
+	}
+	if s.SCTP != nil {
+		s.SCTP.FDs(func(*int) { n++ })
 	}
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -209,4 +210,25 @@ func readMemory(r *reader) (m lb.Memory) {
 	}
 	r.inherit(&in)
 	return m
+}
+
+func decodeClients(b []byte, e *Estate) error {
+	now := eventloop.Now()
+	r := reader{b: b}
+	for r.more() {
+		if id, clients := readClients(&r, now); r.err == nil {
+			e.LB.RememberClients(id, clients)
+		}
+	}
+	return r.err
+}
+
+func decodeMemory(b []byte, e *Estate) error {
+	r := reader{b: b}
+	for r.more() {
+		if m := readMemory(&r); r.err == nil {
+			e.LB.Remember([]lb.Memory{m})
+		}
+	}
+	return r.err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -39,6 +40,18 @@ func samples() map[string]any {
 		"memory": lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15, NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9,
 			Backends: []lb.BackendMemory{{Addr: addr4, Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}, {Addr: addr6, Picks: 12, Failures: 13}}},
 		"clients": []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}},
+		"sctp setup": setup{SCTP: &sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []sctp.Raw{{Share: 1, IPv6: true}}, Listening: []sctp.Listening{
+			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Doors: []sctp.Door{{Addr: addr4.Addr()}}}}}},
+		"packets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{
+			Client:  sctp.Leg{Peer: addr6, Local: addr6, Scope: 3},
+			Backend: sctp.Leg{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
+			Offered: []sctp.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: sctp.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}},
+		"packets dialling": sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Leg{Peer: addr4, Local: addr4}},
+			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2, Init: []byte("init")}},
+		"sockets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &sctp.Sockets{
+			ToBackend: sctp.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: sctp.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}},
+		"sockets dialling": sctp.Frozen{Sockets: &sctp.Sockets{Backend: -1}, Left: time.Second,
+			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Attempt: 1, Shortages: 2, In: 10, Out: 65535}},
 		"setup": setup{Seed: 1 << 63, TCP: []tcpSockets{{tcp.Listening{Addr: addr4, Steered: true}, 2}}, UDP: []udpSockets{{udp.Listening{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}}, 1}},
 			HTTP: []Address{{"tcp", "0.0.0.0:10256"}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Port: 31001}},
 				Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
@@ -58,6 +71,8 @@ func encode(t *testing.T, v any) []byte {
 		appendConn(&w, &f, v.named)
 	case udp.Frozen:
 		appendFlow(&w, &v)
+	case sctp.Frozen:
+		appendAssoc(&w, &v)
 	case lb.Memory:
 		appendMemory(&w, &v)
 	case []lb.Client:
@@ -81,6 +96,8 @@ func decode(t *testing.T, b []byte, v any) any {
 		out = readConn(&r)
 	case udp.Frozen:
 		out = readFlow(&r)
+	case sctp.Frozen:
+		out = readAssoc(&r)
 	case lb.Memory:
 		out = readMemory(&r)
 	case []lb.Client:
@@ -110,7 +127,7 @@ func TestRecords(t *testing.T) {
 		if got := decode(t, b, v); !reflect.DeepEqual(got, v) {
 			t.Errorf("%s: read\n%+v\nof what was written as\n%+v", name, got, v)
 		}
-		if name == "setup" {
+		if _, ok := v.(setup); ok {
 			continue
 		}
 		r := reader{b: b}
@@ -129,6 +146,8 @@ func TestRecords(t *testing.T) {
 				readConn(&r)
 			case udp.Frozen:
 				readFlow(&r)
+			case sctp.Frozen:
+				readAssoc(&r)
 			case lb.Memory:
 				readMemory(&r)
 			default:
@@ -180,16 +199,22 @@ func TestChooseVersion(t *testing.T) {
 func FuzzMessages(f *testing.F) {
 	var t testing.T
 	for name, v := range samples() {
-		k := map[string]kind{"flow": flowsMsg, "memory": partMsg, "clients": partMsg, "setup": partMsg}[name]
-		if k == 0 {
+		k, b := partMsg, encode(&t, v)
+		switch v.(type) {
+		case conn:
 			k = connsMsg
-		}
-		b := encode(&t, v)
-		if k == partMsg {
-			b = append([]byte{byte(map[string]part{"memory": memoryPart, "clients": clientsPart, "setup": setupPart}[name]), 1}, b...)
+		case udp.Frozen:
+			k = flowsMsg
+		default:
+			p := map[string]part{"memory": memoryPart, "clients": clientsPart, "setup": setupPart, "sctp setup": setupPart}[name]
+			if p == 0 {
+				p = assocsPart
+			}
+			b = append([]byte{byte(p), 1}, b...)
 		}
 		f.Add(byte(k), b, byte(bytesMsg), []byte("waiting"))
 		f.Add(byte(offersMsg), b, byte(connsMsg), b)
+		f.Add(byte(assocSocketsMsg), []byte("descriptors there are"), byte(k), b)
 	}
 	f.Add(byte(commitMsg), []byte(`{"Conns":1}`), byte(frozenMsg), []byte(`{"Since":1}`))
 	f.Fuzz(func(t *testing.T, k1 byte, b1 []byte, k2 byte, b2 []byte) {
@@ -204,7 +229,7 @@ func FuzzMessages(f *testing.F) {
 				return
 			}
 		}
-		if n := len(taker.conns) + len(taker.flows) + len(taker.offers); n > len(b1)+len(b2) {
+		if n := len(taker.conns) + len(taker.flows) + len(taker.offers) + len(taker.assocs); n > len(b1)+len(b2) {
 			t.Errorf("%d connections and flows of %d bytes", n, len(b1)+len(b2))
 		}
 	})

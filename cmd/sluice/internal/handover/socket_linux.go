@@ -35,8 +35,10 @@ func (g *giver) check(h *Hello) (err error) {
 		return fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening sockets stay in theirs, "+
 			"so both must be in the same one (for a pod: hostNetwork: true)", h.NetNS, ours)
 	}
-	h.version, err = chooseVersion(h.hello)
-	return err
+	if h.version, err = chooseVersion(h.hello); err != nil {
+		return err
+	}
+	return g.checkSCTP(&h.hello)
 }
 
 // networkNamespace names the network namespace that we are in (namespaces(7)).

@@ -10,9 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -41,10 +40,13 @@ type Taker struct {
 	conns   []tcp.Frozen
 	fills   []fill // of conns, in the order in which their bytes come
 	flows   []udp.Frozen
+	assocs  []sctp.Frozen
 	counts  counters
 	since   int64 // when everything stood still; 0 before
 	start   time.Time
 	report  Report
+
+	assocFDs []int // of associations that are still to come
 }
 
 // fill is room for bytes that wait in a connection.
@@ -74,7 +76,7 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.ch.sendJSON(ctx, helloMsg, hello{Oldest: oldest, Newest: newest, Program: program, PID: os.Getpid(), NetNS: ns}); err != nil {
+	if err := t.ch.sendJSON(ctx, helloMsg, hello{Oldest: oldest, Newest: newest, Program: program, PID: os.Getpid(), NetNS: ns, SCTP: true}); err != nil {
 		return err
 	}
 	var w welcome
@@ -189,12 +191,18 @@ func (t *Taker) giveUp(err error) {
 	for _, f := range t.flows {
 		closeAll([]int{f.FD})
 	}
+	t.closeAssocs()
 	t.token.close()
 	t.ch.Close()
 }
 
 // take receives until everything is here.
 func (t *Taker) take(ctx context.Context, e *Estate) error {
+	if t.setup.SCTP == nil {
+		t.setup.Agent = withoutSCTP(t.setup.Agent)
+	} else if err := e.SCTP.CanAdopt(t.setup.SCTP); err != nil {
+		return err
+	}
 	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
 		return err
 	}
@@ -238,6 +246,8 @@ func (t *Taker) message(m message, e *Estate) (done bool, err error) {
 		kept, err = t.connsCome(m)
 	case flowsMsg:
 		kept, err = t.flowsCome(m)
+	case assocSocketsMsg:
+		kept, err = t.assocSockets(m)
 	case bytesMsg:
 		err = t.bytesCome(m.payload)
 	case frozenMsg:
@@ -249,9 +259,9 @@ func (t *Taker) message(m message, e *Estate) (done bool, err error) {
 		if err = json.Unmarshal(m.payload, &sum); err != nil {
 			break
 		}
-		if sum.Conns != len(t.conns) || sum.Flows != len(t.flows) || len(t.fills) > 0 {
-			return false, fmt.Errorf("%d connections and %d flows came of %d and %d, %d with bytes missing",
-				len(t.conns), len(t.flows), sum.Conns, sum.Flows, len(t.fills))
+		if sum != (totals{len(t.conns), len(t.flows), len(t.assocs)}) || len(t.fills) > 0 {
+			return false, fmt.Errorf("%d connections, %d flows and %d associations came of %d, %d and %d, %d with bytes missing",
+				len(t.conns), len(t.flows), len(t.assocs), sum.Conns, sum.Flows, sum.Assocs, len(t.fills))
 		}
 		return true, nil
 	default:
@@ -288,6 +298,8 @@ func (t *Taker) part(payload []byte, e *Estate) error {
 		return decodeClients(b, e)
 	case p == memoryPart:
 		return decodeMemory(b, e)
+	case p == assocsPart:
+		return t.assocsCome(b)
 	case p == countersPart:
 		if err := json.Unmarshal(b, &t.counts); err != nil {
 			return fmt.Errorf("decode counters: %w", err)
@@ -296,27 +308,6 @@ func (t *Taker) part(payload []byte, e *Estate) error {
 		return fmt.Errorf("the unknown part %d", p)
 	}
 	return nil
-}
-
-func decodeClients(b []byte, e *Estate) error {
-	now := eventloop.Now()
-	r := reader{b: b}
-	for r.more() {
-		if id, clients := readClients(&r, now); r.err == nil {
-			e.LB.RememberClients(id, clients)
-		}
-	}
-	return r.err
-}
-
-func decodeMemory(b []byte, e *Estate) error {
-	r := reader{b: b}
-	for r.more() {
-		if m := readMemory(&r); r.err == nil {
-			e.LB.Remember([]lb.Memory{m})
-		}
-	}
-	return r.err
 }
 
 // offered keeps connections that still relay elsewhere.
@@ -456,7 +447,7 @@ func (t *Taker) adopt(e *Estate) error {
 			t.report.Copied++
 		}
 	}
-	t.report.Conns, t.report.Flows = len(t.conns), len(t.flows)
+	t.report.Conns, t.report.Flows, t.report.Assocs = len(t.conns), len(t.flows), len(t.assocs)
 	errs = append(errs, e.TCP.Adopt(t.conns, thawed))
 	fds := t.sockets
 	take := func(n int) []int {
@@ -475,6 +466,7 @@ func (t *Taker) adopt(e *Estate) error {
 		datagrams = append(datagrams, l.Listening)
 	}
 	errs = append(errs, e.UDP.Adopt(datagrams, t.flows, thawed))
+	errs = append(errs, t.adoptSCTP(e, take, thawed))
 	if t.since > 0 {
 		t.report.Frozen = time.Duration(max(monotonic()-t.since, 0))
 	}

@@ -151,6 +151,9 @@ func (r *reader) bytes() []byte {
 	return out
 }
 
+// copied is bytes for what outlives the message; none are nil.
+func (r *reader) copied() []byte { return append([]byte(nil), r.bytes()...) }
+
 func (r *reader) string() string { return string(r.bytes()) }
 
 func (r *reader) addr() netip.Addr {
