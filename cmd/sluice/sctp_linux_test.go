@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +28,26 @@ import (
 type sctpEnds struct {
 	engine, why string // that Sluice uses there
 	echoPort    int
-	echo        func(t *testing.T, h *testbed.Host)                              // starts a server that echoes
-	ask         func(from *testbed.Host, addr netip.AddrPort, line string) error // sends a line and waits for its echo
-	onNode      bool                                                             // clients may be on the node
+	echo        func(t *testing.T, h *testbed.Host) // starts a server that echoes
+	open        func(from *testbed.Host, addr netip.AddrPort) (sctpClient, error)
+	onNode      bool // clients may be on the node
+	perHost     int  // clients at once on a host
+}
+
+// sctpClient is an association with a server that echoes.
+type sctpClient interface {
+	ask(line string) error // sends a line and waits for its echo
+	close()
+}
+
+// ask sends a line by an association of its own and waits for its echo.
+func (e *sctpEnds) ask(from *testbed.Host, addr netip.AddrPort, line string) error {
+	c, err := e.open(from, addr)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.ask(line)
 }
 
 // Programs of usrsctp: one that echoes at port 7, and one that sends its input in
@@ -43,14 +63,14 @@ func newSCTPEnds(t *testing.T) sctpEnds {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err == nil {
 		_ = unix.Close(fd)
-		return sctpEnds{"socket", "the kernel has SCTP", 3868, kernelEcho, kernelAsk, true}
+		return sctpEnds{"socket", "the kernel has SCTP", 3868, kernelEcho, openKernel, true, 10}
 	}
 	for _, name := range []string{usrsctpEcho, usrsctpClient} {
 		if _, err := os.Stat(name); err != nil {
 			testbed.Missing(t, err.Error())
 		}
 	}
-	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, usrsctpAsk, false}
+	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, openUsrsctp, false, 1}
 }
 
 func usrsctpServe(t *testing.T, h *testbed.Host) {
@@ -64,38 +84,49 @@ func usrsctpServe(t *testing.T, h *testbed.Host) {
 	})
 }
 
-// usrsctpAsk has the program send a line. It never says that it is connected, and
-// ends with its input.
-func usrsctpAsk(from *testbed.Host, addr netip.AddrPort, line string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+// usrsctpProgram is a client of usrsctp. It never says that it is connected, and ends
+// with its input.
+type usrsctpProgram struct {
+	to    netip.AddrPort
+	feed  io.WriteCloser
+	out   buffer
+	ended chan error
+}
+
+func openUsrsctp(from *testbed.Host, addr netip.AddrPort) (sctpClient, error) {
+	c := &usrsctpProgram{to: addr, ended: make(chan error, 1)}
+	cmd := from.Command(context.Background(), usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()))
 	in, feed := io.Pipe()
-	var out buffer
-	cmd := from.Command(ctx, usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &out
+	c.feed = feed
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &c.out, &c.out
 	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { c.ended <- cmd.Wait() }()
+	return c, nil
+}
+
+func (c *usrsctpProgram) ask(line string) error {
+	if _, err := io.WriteString(c.feed, line+"\n"); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	defer func() {
-		_ = feed.Close()
-		<-ended
-	}()
-	if _, err := io.WriteString(feed, line+"\n"); err != nil {
-		return err
-	}
-	for !strings.Contains(out.String(), line) && !strings.Contains(out.String(), "Msg of length") {
+	for deadline := time.Now().Add(patience); !strings.Contains(c.out.String(), line); {
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("no echo from %s: %s", addr, out.String())
-		case err := <-ended:
-			ended <- err
-			return fmt.Errorf("no echo from %s: %w: %s", addr, err, out.String())
+		case err := <-c.ended:
+			c.ended <- err
+			return fmt.Errorf("no echo of %q from %s: %w: %s", line, c.to, err, c.out.String())
 		case <-time.After(5 * time.Millisecond): // a pause between two looks
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no echo of %q from %s: %s", line, c.to, c.out.String())
 		}
 	}
 	return nil
+}
+
+func (c *usrsctpProgram) close() {
+	_ = c.feed.Close()
+	<-c.ended
 }
 
 // kernelSocket makes an SCTP socket on a host, of the family of addr. As a stream
@@ -151,30 +182,40 @@ func kernelEcho(t *testing.T, h *testbed.Host) {
 	}
 }
 
-func kernelAsk(from *testbed.Host, addr netip.AddrPort, line string) error {
+// kernelClient is a socket of the kernel.
+type kernelClient struct {
+	fd int
+	to netip.AddrPort
+}
+
+func openKernel(from *testbed.Host, addr netip.AddrPort) (sctpClient, error) {
 	fd, err := kernelSocket(from, addr.Addr())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer unix.Close(fd)
-	limit := unix.NsecToTimeval(int64(10 * time.Second))
+	c := &kernelClient{fd, addr}
+	limit := unix.NsecToTimeval(int64(patience))
 	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)); err != nil {
-		return err
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), unix.Connect(fd, sockaddr(addr))); err != nil {
+		c.close()
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
-	if err := unix.Connect(fd, sockaddr(addr)); err != nil {
-		return fmt.Errorf("connect to %s: %w", addr, err)
-	}
-	if _, err := unix.Write(fd, []byte(line)); err != nil {
-		return fmt.Errorf("ask %s: %w", addr, err)
+	return c, nil
+}
+
+func (c *kernelClient) ask(line string) error {
+	if _, err := unix.Write(c.fd, []byte(line)); err != nil {
+		return fmt.Errorf("ask %s: %w", c.to, err)
 	}
 	buf := make([]byte, 1500)
-	n, err := unix.Read(fd, buf)
+	n, err := unix.Read(c.fd, buf)
 	if err != nil || string(buf[:n]) != line {
-		return fmt.Errorf("%s answers %q: %w", addr, buf[:max(n, 0)], err)
+		return fmt.Errorf("%s answers %q to %q: %w", c.to, buf[:max(n, 0)], line, err)
 	}
 	return nil
 }
+
+func (c *kernelClient) close() { _ = unix.Close(c.fd) }
 
 // refusedSCTP sends an INIT to addr and returns what the kernel says of it: nil
 // if nothing, within a second.
@@ -301,4 +342,98 @@ func TestSCTPEngineForced(t *testing.T) {
 	}
 	l.start("--sctp-engine=" + ends.engine)
 	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, "asked for"))
+}
+
+// Upgrades lose no association, no message and no client that is about to come, and the
+// engine is the same afterwards.
+func TestSCTPUpgrade(t *testing.T) {
+	ends := newSCTPEnds(t)
+	const upgrades = 4
+	n := newLine(t, testbed.Config{Pods: 2, Clients: 3})
+	for _, pod := range n.Pods {
+		ends.echo(t, pod)
+	}
+	n.write("sig.yaml", sctpService, slice("sig", 1, ends.echoPort, "SCTP", addrs(n.Pods...)...))
+	n.start()
+	addr := netip.MustParseAddrPort("10.96.0.38:3868")
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var asked, opened atomic.Int64
+	talk := func(who string, c sctpClient, most int) bool {
+		for i := 0; i < most; i++ {
+			select {
+			case <-stop:
+				return true
+			default:
+			}
+			line := fmt.Sprintf("%s %d %s", who, i, strings.Repeat("x", i%1000))
+			line = fmt.Sprintf("%s %08x", line, crc32.ChecksumIEEE([]byte(line)))
+			if err := c.ask(line); err != nil {
+				t.Errorf("%s: %v", who, err)
+				return false
+			}
+			asked.Add(1)
+		}
+		return true
+	}
+	for _, from := range n.Clients[:2] { // they hold theirs throughout
+		for i := range ends.perHost {
+			c, err := ends.open(from, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opened.Add(1)
+			all.Go(func() {
+				defer c.close()
+				talk(fmt.Sprintf("%s/%d", from.Name, i), c, math.MaxInt)
+			})
+		}
+	}
+	all.Go(func() { // one after the other
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			c, err := ends.open(n.Clients[2], addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			opened.Add(1)
+			ok := talk(fmt.Sprintf("new %d", i), c, 3)
+			if c.close(); !ok {
+				return
+			}
+		}
+	})
+	enough := func(what string) {
+		from, first := opened.Load(), asked.Load()
+		n.eventually(what, func() bool {
+			return t.Failed() || opened.Load() > from+2 && asked.Load() > first+int64(20*ends.perHost)
+		})
+	}
+	enough("associations are in use")
+	for range upgrades {
+		n.mustUpgrade()
+		enough("associations go on after an upgrade")
+	}
+	close(stop)
+	all.Wait()
+	t.Logf("%d associations, %d messages each way through %d upgrades", opened.Load(), asked.Load(), upgrades)
+	n.eventually("all have ended", func() bool { return n.metric("sluice_sctp_active_associations") == 0 })
+	for _, reason := range []string{"backend", "expired", "evicted"} {
+		if got := n.metric(fmt.Sprintf("sluice_sctp_associations_ended_total{reason=%q}", reason)); got != 0 {
+			t.Errorf("%v associations have ended by reason %s", got, reason)
+		}
+	}
+	// What went before the last upgrade is counted still.
+	if got := n.metric(`sluice_sctp_associations_total{result="established"}`); got != float64(opened.Load()) {
+		t.Errorf("%v associations are counted, want %d", got, opened.Load())
+	}
+	n.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, ends.why))
+	if got := strings.Count(n.logged(), fmt.Sprintf(`"engine": %q`, ends.engine)); got != upgrades+1 {
+		t.Errorf("%d processes tell of the engine, want %d", got, upgrades+1)
+	}
 }
