@@ -103,12 +103,12 @@ func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n i
 	limit := unix.NsecToTimeval(int64(timeout))
 	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.Bind(fd, sockaddr(netip.AddrPortFrom(h.Addr4, 0))), unix.Connect(fd, sockaddr(to))); err != nil {
+		unix.Bind(fd, sockaddr(netip.AddrPortFrom(h.Addr4, 0))), connect(fd, to)); err != nil {
 		return err
 	}
 	message := make([]byte, size)
 	for range n {
-		if _, err := unix.Write(fd, message); err != nil {
+		if err := uninterrupted(func() error { _, err := unix.Write(fd, message); return err }); err != nil {
 			return err
 		}
 	}
@@ -116,9 +116,32 @@ func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n i
 	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
 		return err
 	}
-	_, err = unix.Read(fd, message)
-	if errors.Is(err, unix.ENOTCONN) {
+	err = uninterrupted(func() error { _, err := unix.Read(fd, message); return err })
+	if err == unix.ENOTCONN {
 		return nil
+	}
+	return err
+}
+
+// connect connects, also if a signal of Go's runtime ends the wait: with a timeout no
+// system call is restarted (signal(7)).
+func connect(fd int, to netip.AddrPort) error {
+	for {
+		switch err := unix.Connect(fd, sockaddr(to)); err {
+		case unix.EINTR, unix.EALREADY:
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(timeout.Milliseconds()))
+		case unix.EISCONN:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// uninterrupted calls again what a signal has ended.
+func uninterrupted(call func() error) (err error) {
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = call()
 	}
 	return err
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -39,6 +41,7 @@ type question struct {
 	client    netip.Addr
 	arrives   string // the interface that the client's packet comes by
 	rules     string // file with the output of iptables-save
+	metrics   string // where the running program answers
 	what      []string
 }
 
@@ -55,6 +58,7 @@ func explain(args []string, stdout, stderr io.Writer) int {
 	f.StringVar(&client, "client", "", "`ADDRESS` of the client; empty: not known, and somewhere else")
 	f.StringVar(&q.arrives, "interface", "eth0", "`INTERFACE` by which the client's packet arrives; empty: this node sends it")
 	f.StringVar(&q.rules, "rules", "", "`FILE` with the output of iptables-save (or ip6tables-save) to walk through; empty: that of this host")
+	f.StringVar(&q.metrics, "metrics-bind-address", "127.0.0.1:10249", "`ADDRESS` of the running program's metrics, which tell what it forwards SCTP by; empty: it is not asked")
 	help := f.BoolP("help", "h", false, "print this help and exit")
 	err := f.Parse(args)
 	if *help {
@@ -127,6 +131,9 @@ func (q *question) answer(w io.Writer) error {
 		if c.Unmet != "" {
 			fmt.Fprintf(w, "  not as wished: %s\n", c.Unmet)
 		}
+		if s.Protocol == lb.SCTP && c.Path == agent.Userspace {
+			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
+		}
 		if c.Path == agent.IPTables {
 			if err := q.walk(w, f, r.Facts.Node); err != nil {
 				return err
@@ -164,6 +171,31 @@ func (q *question) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 		return []lb.Frontend{{Protocol: protocols[i], Addr: addr}}, nil
 	}
 	return nil, errors.New("name a Service, or a protocol and an address")
+}
+
+// sctpEngine says by which engine the running program forwards SCTP, and why.
+func (q *question) sctpEngine() string {
+	const rule = "the kernel's sockets where it has SCTP, else packets, unless --sctp-engine forces one"
+	if q.metrics == "" {
+		return "not asked for: " + rule
+	}
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + q.metrics + "/metrics")
+	if err != nil {
+		return fmt.Sprintf("not known, since the program does not answer (%v): %s", err, rule)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		var engine, why string
+		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,why=%q}", &engine, &why); n == 2 {
+			return fmt.Sprintf("%s: %s", engine, why)
+		}
+	}
+	if err := lines.Err(); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Sprintf("not known, since the program's metrics cannot be read (%s, %v): %s", resp.Status, err, rule)
+	}
+	return "not chosen yet, since the running program has had no SCTP Service: " + rule
 }
 
 // walk writes where a packet to f gets by the rules of this host, or of a file.

@@ -196,19 +196,43 @@ func openKernel(from *testbed.Host, addr netip.AddrPort) (sctpClient, error) {
 	c := &kernelClient{fd, addr}
 	limit := unix.NsecToTimeval(int64(patience))
 	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), unix.Connect(fd, sockaddr(addr))); err != nil {
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), connectKernel(fd, addr)); err != nil {
 		c.close()
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
 	return c, nil
 }
 
+// connectKernel connects, also if a signal of Go's runtime ends the wait: with a timeout
+// no system call is restarted (signal(7)).
+func connectKernel(fd int, addr netip.AddrPort) error {
+	for {
+		switch err := unix.Connect(fd, sockaddr(addr)); err {
+		case unix.EINTR, unix.EALREADY:
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(patience.Milliseconds()))
+		case unix.EISCONN:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// uninterrupted calls again what a signal has ended.
+func uninterrupted(call func() (int, error)) (n int, err error) {
+	for {
+		if n, err = call(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
 func (c *kernelClient) ask(line string) error {
-	if _, err := unix.Write(c.fd, []byte(line)); err != nil {
+	if _, err := uninterrupted(func() (int, error) { return unix.Write(c.fd, []byte(line)) }); err != nil {
 		return fmt.Errorf("ask %s: %w", c.to, err)
 	}
 	buf := make([]byte, 1500)
-	n, err := unix.Read(c.fd, buf)
+	n, err := uninterrupted(func() (int, error) { return unix.Read(c.fd, buf) })
 	if err != nil || string(buf[:n]) != line {
 		return fmt.Errorf("%s answers %q to %q: %w", c.to, buf[:max(n, 0)], line, err)
 	}
@@ -302,6 +326,10 @@ func TestSCTP(t *testing.T) {
 		t.Errorf("%v associations are counted, want %v", got, established)
 	}
 	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, ends.why))
+	out, err := l.command("explain", "--manifests", l.dir, "default/sig").CombinedOutput()
+	if want := fmt.Sprintf("SCTP engine %s: %s\n", ends.engine, ends.why); err != nil || strings.Count(string(out), want) != 6 {
+		t.Errorf("explain does not say %q of each address: %v\n%s", want, err, out)
+	}
 
 	l.write("sig.yaml", sctpService)
 	l.eventually("the endpoints are gone", func() bool { return l.metric("sluice_backends") == 0 })
@@ -340,7 +368,17 @@ func TestSCTPEngineForced(t *testing.T) {
 	if err := cmd.Run(); exitCode(err) == 0 || !strings.Contains(out.String(), "--sctp-engine="+other+": "+why) {
 		t.Errorf("%v: %s", err, out.String())
 	}
+	explain := func() string {
+		out, _ := l.command("explain", "--manifests", l.dir, "sctp", "10.96.0.38:3868").CombinedOutput()
+		return string(out)
+	}
+	if out := explain(); !strings.Contains(out, "SCTP engine not known, since the program does not answer") {
+		t.Errorf("without a program explain says:\n%s", out)
+	}
 	l.start("--sctp-engine=" + ends.engine)
+	if out := explain(); !strings.Contains(out, "SCTP engine "+ends.engine+": asked for\n") {
+		t.Errorf("explain says:\n%s", out)
+	}
 	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, "asked for"))
 }
 
