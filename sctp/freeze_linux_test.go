@@ -130,9 +130,9 @@ func (s *Server) vanish() {
 func TestUpgrades(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		const held, upgrades = 6, 5
-		// A backend that is slow is not left for another, since it may have accepted already.
-		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{DialTimeouts: []time.Duration{patience}})
+		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
 		accepted := l.serve(l.Pods...)
+		l.on(l.Client) // before it is asked for by many
 		stop := make(chan struct{})
 		var all sync.WaitGroup
 		for range held {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ func init() {
 		patience *= 5
 	}
 }
+
+// moment is long enough for a few packets to come and go, also on a busy machine.
+func moment() time.Duration { return patience / 20 }
 
 var errPatience = errors.New("nothing happens")
 
@@ -288,6 +292,10 @@ type lab struct {
 
 func newLab(t *testing.T, with setup, cfg testbed.Config, ipv6 bool, o settings) *lab {
 	t.Helper()
+	if o.DialTimeouts == nil {
+		// A backend that is slow, as on a busy machine, may have accepted already.
+		o.DialTimeouts = slices.Repeat([]time.Duration{patience}, 4)
+	}
 	l := &lab{t: t, with: with, Testbed: testbed.NewT(t, cfg), ipv6: ipv6, stacks: make(map[*testbed.Host]stack)}
 	cmd := l.Node.Command(context.Background(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), proxyVar+"=1")

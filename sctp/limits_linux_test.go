@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
@@ -12,7 +11,7 @@ import (
 // Both ends are told of the end of an association that is idle for too long.
 func TestIdle(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
-		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: time.Second})
+		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: moment()})
 		accepted := l.serve(l.Pods...)
 		client := l.dial(l.Client)
 		server := l.accept(accepted[0])
