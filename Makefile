@@ -52,7 +52,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ bench: bench-deps build ## measure Sluice beside its peers on an idle machine, f
 
 bench-quick: bench-deps build ## the same for the most telling workloads, under 5 minutes
 	go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
+
+bench-sctp: deps build ## measure what a message over SCTP costs, beside ipvs and iptables
+	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
+	CGO_ENABLED=0 go run ./bench/sctp -sluice bin/sluice -vm bin/vm -out bench/results/sctp.md
 
 bench-micro: ## measure single functions and compare them with the saved figures
 	@mkdir -p bin

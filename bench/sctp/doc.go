@@ -2,7 +2,14 @@
 // ceilings, by the kernel's own paths: address translation by iptables, ipvs where the
 // kernel has it, and a route straight to the server.
 //
-//	go run ./bench/sctp -sluice bin/sluice
+//	make bench-sctp
+//
+// which is
+//
+//	CGO_ENABLED=0 go run ./bench/sctp -sluice bin/sluice -vm bin/vm -out bench/results/sctp.md
+//
+// With -vm it also measures in the machine of bench/vm, whose kernel has SCTP and ipvs;
+// programs that go there must be linked statically.
 //
 // The figure is the processor time of the whole machine per message, clients and
 // servers included, since the kernel's paths run in whoever's time it is; so what

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +14,8 @@ import (
 
 // ends is SCTP at both ends of an association.
 type ends struct {
-	name string
+	name   string
+	engine string // that Sluice uses on this kernel
 	// serve takes messages of a size until done is called.
 	serve func(ctx context.Context, h *testbed.Host, at netip.AddrPort, size int) (done func(), err error)
 	// send sends messages and waits until all have arrived.
@@ -24,9 +26,9 @@ type ends struct {
 func newEnds() ends {
 	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err == nil {
 		_ = unix.Close(fd)
-		return ends{"the kernel's SCTP", serveKernel, sendKernel}
+		return ends{"the kernel's SCTP", "socket", serveKernel, sendKernel}
 	}
-	return ends{"usrsctp", serveTsctp, sendTsctp}
+	return ends{"usrsctp", "packet", serveTsctp, sendTsctp}
 }
 
 const tsctp = "/usr/lib/usrsctp/tsctp"
@@ -46,7 +48,8 @@ func sendTsctp(ctx context.Context, h *testbed.Host, to netip.AddrPort, size, n 
 	out, err := h.Command(ctx, tsctp, "-E", "0", "-U", "0", "-p", fmt.Sprint(to.Port()), "-n", fmt.Sprint(n), "-l", fmt.Sprint(size),
 		"-L", h.Addr4.String(), to.Addr().String()).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("tsctp: %w: %s", err, out)
+		said := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("tsctp: %w: %s", err, said[len(said)-1])
 	}
 	return nil
 }
