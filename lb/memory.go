@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"math"
 	"net/netip"
 )
 
@@ -141,14 +142,31 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 		if s.affinityTimeout == 0 {
 			continue
 		}
-		clients = clients[:0]
-		s.state.affinity.Since(from, func(addr netip.Addr, k *backend, lastUsed int64) {
-			clients = append(clients, Client{addr, k.addr, lastUsed})
-		})
-		if len(clients) > 0 {
+		if clients = s.state.clients(clients[:0], from); len(clients) > 0 {
 			visit(s.state.id, clients)
 		}
 	}
+}
+
+// ServiceClients returns what is remembered of the clients of one service, the longest
+// ago first: none without affinity.
+func (b *Balancer) ServiceClients(id ID) []Client {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	snap := b.load()
+	at, ok := snap.table.index.slot(id)
+	if !ok || snap.services[at].affinityTimeout == 0 {
+		return nil
+	}
+	return snap.services[at].state.clients(nil, math.MinInt64)
+}
+
+// clients appends those that came at time from or later.
+func (s *state) clients(to []Client, from int64) []Client {
+	s.affinity.Since(from, func(addr netip.Addr, k *backend, lastUsed int64) {
+		to = append(to, Client{addr, k.addr, lastUsed})
+	})
+	return to
 }
 
 // RememberClients adds what another Balancer has remembered of the clients of a

@@ -116,3 +116,20 @@ func TestResumeTried(t *testing.T) {
 		t.Errorf("%s was chosen again", c.Backend())
 	}
 }
+
+// TestServiceClients: one service's clients alone are told.
+func TestServiceClients(t *testing.T) {
+	one, other := sticky(echo(numbers(2)...), 1000), sticky(echo(numbers(2)...), 1000)
+	other.ID.Name, other.Addresses = "other", []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80")}}
+	b := new(Balancer)
+	b.Update(mustTable(t, []Service{one, other}))
+	want := []Client{{netip.MustParseAddr("192.0.2.1"), one.Backends[1].Addr, 5}, {netip.MustParseAddr("192.0.2.2"), one.Backends[0].Addr, 7}}
+	b.RememberClients(one.ID, want)
+	b.RememberClients(other.ID, want[:1])
+	if have := b.ServiceClients(one.ID); !slices.Equal(have, want) {
+		t.Errorf("clients %v, want %v", have, want)
+	}
+	if have := b.ServiceClients(ID{Name: "none"}); have != nil {
+		t.Errorf("a service that is not there has clients %v", have)
+	}
+}

@@ -62,8 +62,8 @@
 // remembers him there. Its lists hold 100 clients for each endpoint unless the module
 // xt_recent was loaded with another ip_list_tot, and forget the one that was seen
 // longest ago; ipvs and userspace have no such bound. What is remembered stays when a
-// Service's rules are written anew, and goes when the Service leaves this mode: it is
-// in the kernel and cannot be handed over.
+// Service's rules are written anew, and goes when the Service leaves this mode, for which
+// [Engine.Clients] reads it and [Engine.Remember] writes it.
 //
 // SLUICE-UNSERVED sees what nat has left as it was: it refuses what has no endpoints at
 // all, and drops what policy Local or source ranges exclude. SLUICE-STALE drops what a

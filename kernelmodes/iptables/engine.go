@@ -106,6 +106,23 @@ func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) 
 // backend one process.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
 
+// Clients returns which backend each client of a Service with affinity was sent to last,
+// the longest ago first. now is the time on the clock of lb.Client.LastUsed. The Service is
+// one of the last Sync that had no error. The newest client counts as seen now, which is
+// how the kernel's clock is learnt.
+func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
+	return e.kernel.clients(e, s, now)
+}
+
+// Remember has the kernel send clients of a Service with affinity to the backends that
+// they had elsewhere. The Service is one of the last Sync that had no error, and clients
+// are in the order of Clients. To the kernel they have come now, since it takes no other
+// time, and it keeps as many for each backend as its lists hold. Clients of backends that
+// the Service has not are left out.
+func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
+	return e.kernel.remember(e, s, clients)
+}
+
 // Stats is what an engine has done since it was made, and what is there.
 type Stats struct {
 	Restores     uint64 // runs of iptables-restore

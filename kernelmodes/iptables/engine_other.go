@@ -21,4 +21,10 @@ func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error {
 
 func (*kernel) verify(context.Context, *Engine) (bool, error) { return false, errors.ErrUnsupported }
 
+func (*kernel) clients(*Engine, *lb.Service, int64) ([]lb.Client, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (*kernel) remember(*Engine, *lb.Service, []lb.Client) error { return errors.ErrUnsupported }
+
 func cleanup(context.Context) error { return errors.ErrUnsupported }

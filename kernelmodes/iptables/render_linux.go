@@ -198,12 +198,12 @@ func (s shape) spread(service lb.Service, rules []string, backends []lb.Backend)
 	target := func(b lb.Backend) string { return "-j DNAT --to-destination " + b.Addr.String() }
 	set := func(lb.Backend) string { return "" }
 	if service.AffinityTimeout > 0 {
-		list := func(b lb.Backend) string { return "-m recent --name SLUICE-" + suffix(service.ID, b.Addr.String()) }
+		name := func(b lb.Backend) string { return "-m recent --name " + list(service.ID, b.Addr) }
 		for _, b := range backends {
 			rules = append(rules, fmt.Sprintf("%s%s%s --update --seconds %d --reap %s",
-				proto, comment("%s as before", service.ID), list(b), seconds(service.AffinityTimeout), target(b)))
+				proto, comment("%s as before", service.ID), name(b), seconds(service.AffinityTimeout), target(b)))
 		}
-		set = func(b lb.Backend) string { return list(b) + " --set " }
+		set = func(b lb.Backend) string { return name(b) + " --set " }
 	}
 	for i, b := range backends {
 		random := ""

@@ -2,6 +2,8 @@ package ipvs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -128,6 +130,23 @@ func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) 
 // them, before which no rule is that is not of Sluice. If not, call Sync. False is no
 // error. It also lets go of backends whose last connection has ended.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
+
+// Clients returns which backend each client of a Service with affinity was sent to last,
+// the longest ago first, as far as the kernel remembers; one that has several addresses of
+// the Service may be there several times. now is the time on the clock of
+// lb.Client.LastUsed. It reads all connections of ipvs. Clients on this node of addresses
+// with policy Local are not remembered.
+func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
+	return e.kernel.clients(s, now)
+}
+
+// Remember is there for who hands clients from one path to another. It returns an error
+// that wraps errors.ErrUnsupported: the kernel makes its memory of clients itself, from
+// their connections, and takes none by netlink. By the messages with which ipvs tells a
+// backup of its connections it would, but they go over the network for everyone's ipvs.
+func (e *Engine) Remember(context.Context, *lb.Service, []lb.Client) error {
+	return fmt.Errorf("remember clients in ipvs: %w", errors.ErrUnsupported)
+}
 
 // Fallback is a Service that did not get the scheduler it wished for.
 type Fallback struct {

@@ -20,6 +20,8 @@ func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error { ret
 
 func (*kernel) verify(context.Context, *Engine) (bool, error) { return false, errOther }
 
+func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
+
 func (*kernel) fallbacks() []Fallback { return nil }
 
 func (*kernel) stats() Stats { return Stats{} }

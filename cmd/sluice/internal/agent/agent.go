@@ -46,6 +46,12 @@ type Engine interface {
 	Sync(context.Context, []lb.Service, lb.Node) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify(context.Context) (bool, error)
+	// Clients returns which backends it remembers the clients of a Service with affinity
+	// at, the longest ago first, given the time on the clock of lb.Client.LastUsed.
+	Clients(context.Context, *lb.Service, int64) ([]lb.Client, error)
+	// Remember sends clients where they were. An error that wraps errors.ErrUnsupported
+	// says that it never can.
+	Remember(context.Context, *lb.Service, []lb.Client) error
 }
 
 // Addresses has this host hold service addresses of one family, so that sockets

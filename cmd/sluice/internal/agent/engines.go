@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -15,7 +16,14 @@ import (
 type move struct {
 	table     *lb.Table
 	choices   []Choice // by position in the table
+	movers    []mover
 	nodePorts []netip.Addr
+}
+
+// mover is a Service that has another path than before.
+type mover struct {
+	*lb.Service
+	from, to Path
 }
 
 func (m *move) path(i int) Path { return m.choices[i].Path }
@@ -64,7 +72,57 @@ func (a *Agent) join(ctx context.Context, m *move, node lb.Node) error {
 		a.choose(m)
 	}
 	a.decide(m)
+	a.carry(ctx, m)
 	return errors.Join(errs...)
+}
+
+// carry hands over which backends the clients of Services with affinity are at, while the
+// new path is there and the old one still has the new connections. Whoever comes for the
+// first time before that ends may be forgotten. The Balancer is on the way from one engine
+// to another. What cannot be handed over keeps no Service from moving: its clients may get
+// other backends, once.
+func (a *Agent) carry(ctx context.Context, m *move) {
+	for _, s := range m.movers {
+		if s.AffinityTimeout == 0 {
+			continue
+		}
+		f := a.family(s.IPv6)
+		if err := a.hand(ctx, m.concrete(s.Service), f.engine(s.from), f.engine(s.to)); err != nil {
+			a.Log.Warn("clients of a Service that moves to another data path may get other endpoints",
+				zap.Stringer("service", s.ID), zap.Stringer("from", s.from), zap.Stringer("data path", s.to), zap.Error(err))
+		}
+	}
+}
+
+// hand hands over the clients of one Service; a nil Engine is user space.
+func (a *Agent) hand(ctx context.Context, s lb.Service, from, to Engine) error {
+	now := a.Now()
+	if from != nil {
+		clients, err := from.Clients(ctx, &s, now)
+		if err != nil {
+			return err
+		}
+		a.LB.RememberClients(s.ID, clients)
+	}
+	if to == nil {
+		return nil
+	}
+	clients := slices.DeleteFunc(a.LB.ServiceClients(s.ID), func(c lb.Client) bool { return now-c.LastUsed >= s.AffinityTimeout })
+	if len(clients) == 0 {
+		return nil
+	}
+	return to.Remember(ctx, &s, clients)
+}
+
+// engine returns who forwards on a path; nil on those of user space and of nobody.
+func (f *Family) engine(p Path) Engine {
+	switch p {
+	case IPTables:
+		return f.IPTables
+	case IPVS:
+		return f.IPVS
+	}
+	return nil
 }
 
 // leave has each engine forget what is on another path now, once that path has it. An

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -22,6 +23,20 @@ type inKernel struct {
 	has    map[lb.Frontend]lb.ID
 	intact bool
 	fail   error
+
+	clients map[lb.ID][]lb.Client
+	forgets error // what Remember returns
+}
+
+func (e *inKernel) Clients(_ context.Context, s *lb.Service, _ int64) ([]lb.Client, error) {
+	return e.clients[s.ID], nil
+}
+
+func (e *inKernel) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
+	if e.forgets == nil {
+		e.clients = map[lb.ID][]lb.Client{s.ID: clients}
+	}
+	return e.forgets
 }
 
 func (e *inKernel) Sync(_ context.Context, services []lb.Service, _ lb.Node) error {
@@ -175,6 +190,52 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		if n := len(ipt.has) + len(ipvs.has) + len(k.steered); n != len(services) {
 			t.Fatalf("%d addresses served of %d Services", n, len(services))
 		}
+	}
+}
+
+// TestMoveClients: whoever forwards a Service with affinity from now on knows where its
+// clients were, if it can.
+func TestMoveClients(t *testing.T) {
+	a, _, ipt, ipvs := withEngines(t)
+	core, log := observer.New(zap.WarnLevel)
+	a.Log = zap.New(core)
+	ipvs.forgets = errors.ErrUnsupported
+	now := int64(0)
+	a.Now = func() int64 { return now }
+	s := service(lb.TCP, "web", 1, 1, 2)
+	s.AffinityTimeout = 10
+	apply := func(path string) {
+		t.Helper()
+		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{wish(s, path)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := func(n byte, backend int, at int64) lb.Client {
+		return lb.Client{Addr: netip.AddrFrom4([4]byte{192, 0, 2, n}), Backend: s.Backends[backend].Addr, LastUsed: at}
+	}
+	apply("userspace")
+	a.LB.RememberClients(s.ID, []lb.Client{client(1, 0, 0), client(2, 1, 5), client(3, 0, 6)})
+	now = 10 // the first has been away for too long
+	apply("iptables")
+	if want := []lb.Client{client(2, 1, 5), client(3, 0, 6)}; !slices.Equal(ipt.clients[s.ID], want) {
+		t.Errorf("iptables knows %v, want %v", ipt.clients, want)
+	}
+	ipt.clients[s.ID] = []lb.Client{client(2, 0, 9)} // it has gone elsewhere meanwhile
+	apply("userspace")
+	if c := a.LB.ServiceClients(s.ID); !slices.Contains(c, client(2, 0, 9)) {
+		t.Errorf("user space knows %v", c)
+	}
+	if log.Len() > 0 {
+		t.Errorf("warned: %v", log.All())
+	}
+	apply("ipvs")
+	if log.Len() != 1 {
+		t.Errorf("%d warnings of clients who are forgotten, want one", log.Len())
+	}
+	ipvs.clients = map[lb.ID][]lb.Client{s.ID: {client(4, 1, 9)}}
+	apply("iptables")
+	if !slices.Contains(ipt.clients[s.ID], client(4, 1, 9)) {
+		t.Errorf("from ipvs iptables gets %v", ipt.clients)
 	}
 }
 

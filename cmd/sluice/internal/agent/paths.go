@@ -191,7 +191,7 @@ func (a *Agent) decide(m *move) {
 		if c.Unmet != "" || s.DataPath != "" {
 			now[s.ID] = is
 		}
-		a.report(s, is, was)
+		a.report(m, s, is, was)
 	}
 	for id, was := range a.paths.special {
 		if _, there := m.table.Service(id); !there && was.told {
@@ -204,8 +204,8 @@ func (a *Agent) decide(m *move) {
 	a.paths.special, a.paths.count = now, count
 }
 
-// report tells of the new choice for one Service.
-func (a *Agent) report(s *lb.Service, c, was special) {
+// report tells of the new choice for one Service, and notes that it moves.
+func (a *Agent) report(m *move, s *lb.Service, c, was special) {
 	fields := []zap.Field{zap.Stringer("service", s.ID), zap.Stringer("protocol", s.Protocol), zap.Bool("ipv6", s.IPv6), zap.Stringer("data path", c.Path)}
 	switch {
 	case c.told && (!was.told || was.Unmet != c.Unmet || was.wish != c.wish):
@@ -218,6 +218,7 @@ func (a *Agent) report(s *lb.Service, c, was special) {
 		return
 	}
 	if _, known := a.paths.last.Service(s.ID); known && was.Path != c.Path {
+		m.movers = append(m.movers, mover{s, was.Path, c.Path})
 		a.Log.Info("a Service moves to another data path", append(fields, zap.Stringer("from", was.Path), zap.String("reason", c.Why))...)
 	}
 }

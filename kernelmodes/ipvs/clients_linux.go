@@ -1,0 +1,110 @@
+package ipvs
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// connections lists what ipvs remembers, for the calling thread's network namespace.
+// Netlink has no message for it.
+const connections = "/proc/thread-self/net/ip_vs_conn"
+
+// clients reads the templates of persistence of a Service's virtual servers.
+func (k *kernel) clients(s *lb.Service, now int64) ([]lb.Client, error) {
+	f, err := os.Open(connections)
+	if err != nil {
+		return nil, fmt.Errorf("read the clients of ipvs: %w", err)
+	}
+	defer f.Close()
+	out, err := templates(f, s, now)
+	if err != nil {
+		return nil, fmt.Errorf("read the clients of ipvs: %w", err)
+	}
+	return out, nil
+}
+
+// templates reads lines such as
+//
+//	TCP C0000201 0000 0A600050 0050 0AF4010A 1F90 NONE        10795
+//
+// (ip_vs_conn_seq_show in the kernel): protocol, client, virtual server, real server,
+// each with its port and all in hexadecimal, then the state and in how many seconds it
+// will be forgotten. What remembers a client, and is no connection, has no port of the
+// client.
+func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
+	ours := make(map[netip.AddrPort]bool, len(s.Addresses))
+	anywhere := make(map[uint16]bool) // node ports
+	for _, a := range s.Addresses {
+		if a.Addr.Addr().IsUnspecified() {
+			anywhere[a.Addr.Port()] = true
+		}
+		ours[a.Addr] = true
+	}
+	var out []lb.Client
+	lines := bufio.NewScanner(r)
+	lines.Scan() // the heading
+	for lines.Scan() {
+		w := strings.Fields(lines.Text())
+		if len(w) < 9 {
+			return nil, fmt.Errorf("unknown line %q", lines.Text())
+		}
+		if w[0] != s.Protocol.String() || w[2] != "0000" {
+			continue
+		}
+		client, err := hexadecimal(w[1:3])
+		if err != nil {
+			return nil, err
+		}
+		asked, err := hexadecimal(w[3:5])
+		if err != nil {
+			return nil, err
+		}
+		if client.Addr().Is6() != s.IPv6 || !ours[asked] && !anywhere[asked.Port()] {
+			continue
+		}
+		backend, err := hexadecimal(w[5:7])
+		if err != nil {
+			return nil, err
+		}
+		left, err := strconv.ParseInt(w[8], 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		age := max(0, s.AffinityTimeout-left*int64(time.Second))
+		out = append(out, lb.Client{Addr: client.Addr(), Backend: backend, LastUsed: now - age})
+	}
+	slices.SortStableFunc(out, func(a, b lb.Client) int { return cmp.Compare(a.LastUsed, b.LastUsed) })
+	return out, lines.Err()
+}
+
+// hexadecimal reads an address and a port. IPv4 is one number, IPv6 has its colons.
+func hexadecimal(w []string) (netip.AddrPort, error) {
+	port, err := strconv.ParseUint(w[1], 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	var addr netip.Addr
+	if strings.Contains(w[0], ":") {
+		addr, err = netip.ParseAddr(w[0])
+	} else {
+		var b []byte
+		if b, err = hex.DecodeString(w[0]); err == nil && len(b) == 4 {
+			addr = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b))))
+		} else if err == nil {
+			err = fmt.Errorf("unknown address %q", w[0])
+		}
+	}
+	return netip.AddrPortFrom(addr, uint16(port)), err
+}
