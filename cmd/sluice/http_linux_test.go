@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -130,5 +131,45 @@ func TestLateAddresses(t *testing.T) {
 	l.eventually("metrics are served", func() bool { code, _ := l.get("http://127.0.0.1:10249/metrics"); return code == http.StatusOK })
 	if n := l.metric("sluice_events_total"); n != 2 {
 		t.Errorf("%v events counted, want 2", n)
+	}
+}
+
+// TestHealthCheckPort: a load balancer reaches the health checks of Services past a
+// firewall on the node that lets in nothing, on each data path.
+func TestHealthCheckPort(t *testing.T) {
+	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
+		t.Run(mode, func(t *testing.T) {
+			needMode(t, mode)
+			l := newLab(t, testbed.Config{})
+			l.mode = mode
+			l.write("node.yaml", nodeManifest)
+			l.write("web.yaml", `apiVersion: v1
+kind: Service
+metadata:
+  name: web
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.80
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 32080
+  ports:
+  - port: 80
+    nodePort: 30080
+`, slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+			l.output("iptables", "-P", "INPUT", "DROP")
+			l.output("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
+			l.output("iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+			l.start("--hostname-override", "node")
+			client := http.Client{Transport: &http.Transport{DialContext: l.Client.Dial}, Timeout: patience}
+			defer client.CloseIdleConnections()
+			r, err := client.Get(fmt.Sprintf("http://%s:32080/", l.Node.Addr4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = r.Body.Close()
+			if r.StatusCode != http.StatusServiceUnavailable { // no endpoint says that it is on this node
+				t.Errorf("the health check says %s", r.Status)
+			}
+		})
 	}
 }

@@ -359,10 +359,12 @@ func (p *program) desired(objects kube.Objects) agent.Desired {
 	p.primary.Store(&primary)
 	// Without a Node manifest nothing speaks against it; a cluster has a Node.
 	p.eligible.Store(!r.Facts.Leaving && (r.Facts.Known || !p.cfg.FromAPI()))
-	if err := p.checks.Sync(p.healthChecks(r.HealthChecks)); err != nil {
+	wanted := p.healthChecks(r.HealthChecks)
+	if err := p.checks.Sync(wanted); err != nil {
 		p.log.Warn("a health check of a Service did not end well", zap.Error(err))
 	}
-	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Changes: changes(r.Changes)}
+	checks := slices.SortedFunc(maps.Keys(wanted), netip.AddrPort.Compare)
+	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Checks: checks, Changes: changes(r.Changes)}
 }
 
 // healthChecks returns where the health checks that Services ask for are served, and

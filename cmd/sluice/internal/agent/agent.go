@@ -90,7 +90,8 @@ type Datagrams interface {
 type Desired struct {
 	Services []lb.Service
 	Node     lb.Node
-	Changes  Changes // since what was submitted before
+	Checks   []netip.AddrPort // where health checks of Services are answered, by TCP: the firewall of the node lets them in
+	Changes  Changes          // since what was submitted before
 }
 
 // Changes is what has led from one Desired to the next, for kube-proxy's metrics.

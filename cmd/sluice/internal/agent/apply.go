@@ -90,17 +90,17 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 
 	move := &move{table: table, nodePorts: a.nodePorts()}
 	a.choose(move)
-	wanted, plan, socketErr := a.arrange(move, want.Node)
+	wanted, plan, socketErr := a.arrange(move, want)
 	if a.writes(move, plan, node) {
 		if wait = a.pace.take(start); wait > 0 {
-			a.applied = Desired{Services: between, Node: want.Node}
+			a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
 			a.putOff()
 			return wait, nil
 		}
 	}
 	moveErr := a.join(ctx, move, node)
 	if moveErr != nil { // what an engine should have had is for steering
-		wanted, plan, socketErr = a.arrange(move, want.Node)
+		wanted, plan, socketErr = a.arrange(move, want)
 	}
 	if a.Conflict != nil { // who tells of them
 		a.complain(refused)
@@ -109,7 +109,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	if err := a.steer(ctx, plan); err != nil {
 		// Addresses that are about to go may still be steered: they stay.
-		a.applied = Desired{Services: between, Node: want.Node}
+		a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
 		return 0, errors.Join(holdErr, socketErr, moveErr, err)
 	}
 	moveErr = errors.Join(moveErr, a.leave(ctx, move, node))
@@ -123,7 +123,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.tableChanged()
 		holdErr = errors.Join(holdErr, a.holdAddresses(ctx, services))
 	}
-	a.applied = Desired{Services: services, Node: want.Node}
+	a.applied = Desired{Services: services, Node: want.Node, Checks: want.Checks}
 	a.describe(table)
 	return 0, errors.Join(holdErr, socketErr, moveErr)
 }
@@ -229,9 +229,9 @@ func (a *Agent) nodePorts() []netip.Addr {
 // arrange plans what becomes of every address and opens the sockets that are needed. It
 // returns the sockets that are wanted. The error names the frontends that got no
 // proxy port; the plan is good for the others.
-func (a *Agent) arrange(move *move, node lb.Node) (map[lb.Frontend]struct{}, *redirect.Plan, error) {
+func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *redirect.Plan, error) {
 	wanted := make(map[lb.Frontend]struct{})
-	plan := &redirect.Plan{TCPPort: a.TCPPort, Inside: node.PodCIDRs, Local: notLoopback(a.local)}
+	plan := &redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
 	var errs []error
 	table := move.table
 	services := table.Services()
@@ -290,7 +290,19 @@ func (a *Agent) arrange(move *move, node lb.Node) (map[lb.Frontend]struct{}, *re
 			plan.Ported = append(plan.Ported, redirect.Ported{Frontend: f, Port: port})
 		}
 	}
+	admit(plan, want.Checks)
 	return wanted, plan, errors.Join(errs...)
+}
+
+// admit has the plan let in what asks for health checks, whoever forwards the Services.
+// Where a frontend has such a port what is planned for it holds.
+func admit(plan *redirect.Plan, checks []netip.AddrPort) {
+	for _, addr := range checks {
+		f := lb.Frontend{Protocol: lb.TCP, Addr: addr}
+		if !slices.Contains(plan.TCP, addr) && !slices.Contains(plan.Accept, f) && !slices.Contains(plan.Refuse, f) && !slices.Contains(plan.Drop, f) {
+			plan.Accept = append(plan.Accept, f)
+		}
+	}
 }
 
 // nodePortFrontends returns the frontends that a node port is: one for each address of
