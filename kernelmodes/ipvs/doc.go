@@ -43,7 +43,7 @@
 //	mangle PREROUTING  -> IN -> ASK, MARK, NEAR    new flows only
 //	mangle OUTPUT      -> OUT -> ASK, MARK, NEAR   new flows only
 //	filter INPUT       -> INPUT -> REFUSE          new flows only
-//	filter OUTPUT      -> REFUSE                   new flows only
+//	filter OUTPUT      -> REFUSE, STALE            new flows only
 //	filter FORWARD     -> FORWARD
 //	nat    POSTROUTING -> POST
 //
@@ -57,6 +57,17 @@
 // an ICMP error, and what is asked of an address of ours at any other port: what
 // listens on all addresses of the node is not meant to be reached there. INPUT lets the
 // rest in, and FORWARD the answers, whatever the node's firewall says of new flows.
+//
+// # Node ports that somebody listens on
+//
+// A UDP node port may have had a socket on this node before, as a Service has that moves
+// here from user space. ipvs takes every packet from the moment on that there is a virtual
+// server, also of flows that conntrack has as the socket's; those it cannot masquerade,
+// so that answers would leave by other ports or not come back. Therefore those flows are
+// forgotten before there is the virtual server, DROP has no new ones begin meanwhile, and
+// STALE drops what the socket still answers. It takes as long as to read conntrack's
+// entries, some 2 us each; a datagram of that time is lost, and to a program on this
+// node sending it fails with EPERM.
 //
 // # Policy Local
 //
@@ -98,7 +109,10 @@
 //
 // # Limits
 //
-// Loopback addresses have no node ports: the kernel lets no packet from there leave.
+// Loopback addresses have no node ports: the kernel lets no packet from there leave. Nor
+// have they with kube-proxy's mode. Whoever uses an Engine may hold a socket on a node
+// port, and Sluice does: ipvs leaves alone what comes by loopback, so that it is
+// served in user space.
 // Clients behind ipvs see no INVALID packets dropped as with kube-proxy's iptables mode;
 // ipvs does not forward them. A pod must not answer another past this node: where pods
 // share a bridge, br_netfilter must be on, as for kube-proxy, and Probe warns if it is

@@ -61,6 +61,12 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
+	// One that a socket of ours began when it answered too late: the client is the one
+	// who answers.
+	asks, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
+	if _, changed := f[netip.AddrPortFrom(asks.Unmap(), flow.Forward.SrcPort)]; changed {
+		return true
+	}
 	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
 	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
 	frontend := netip.AddrPortFrom(asked.Unmap(), flow.Forward.DstPort)

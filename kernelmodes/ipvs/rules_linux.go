@@ -23,6 +23,7 @@ const (
 	chainNear    = "NEAR"    // mangle: clients on this node
 	chainInput   = "INPUT"   // filter
 	chainRefuse  = "REFUSE"  // filter
+	chainStale   = "STALE"   // filter: what sockets say too late
 	chainForward = "FORWARD" // filter
 	chainPost    = "POST"    // nat: masquerades
 )
@@ -35,7 +36,7 @@ var tables = []struct {
 }{
 	{"mangle", []string{chainIn, chainOut, chainAsk, chainMark, chainNear}, shape.mangle},
 	{"nat", []string{chainPost}, shape.nat},
-	{"filter", []string{chainInput, chainRefuse, chainForward}, shape.filter},
+	{"filter", []string{chainInput, chainRefuse, chainStale, chainForward}, shape.filter},
 }
 
 // jumps are the rules in chains of the kernel that lead to ours. They stand before all
@@ -50,6 +51,7 @@ var jumps = []struct {
 	{"nat", "POSTROUTING", chainPost, false, "sluice ipvs: masquerade"},
 	{"filter", "INPUT", chainInput, true, "sluice ipvs: let in"},
 	{"filter", "OUTPUT", chainRefuse, true, "sluice ipvs: refuse without endpoints"},
+	{"filter", "OUTPUT", chainStale, true, "sluice ipvs: what has moved"},
 	{"filter", "FORWARD", chainForward, false, "sluice ipvs: let answers through"},
 }
 
@@ -179,6 +181,10 @@ func (s shape) filter(b *script, _ masquerade) {
 	for _, p := range []string{"udp", "sctp"} {
 		b.rule(refuse, "-p "+p+" "+s.match(setAddresses, "dst"), unreachable)
 	}
+	// A socket that has a node port as well, and had its datagrams before, may answer when
+	// conntrack knows of the client no more. That would begin a flow in which the client is
+	// the one who answers, and ipvs would not masquerade what he sends.
+	b.rule(s.chain(chainStale), "-p udp "+s.match(setFrontends, "src,src"), "DROP")
 	b.rule(s.chain(chainForward), "-m conntrack --ctstate RELATED,ESTABLISHED", "ACCEPT")
 }
 

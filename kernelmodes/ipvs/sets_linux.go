@@ -20,7 +20,7 @@ const (
 	setInside     = "INSIDE"     // where this node's pods are
 	setAllowed    = "ALLOWED"    // restricted frontends and who may ask
 	setRestricted = "RESTRICTED" // restricted frontends
-	setDrop       = "DROP"       // frontends that never answer
+	setDrop       = "DROP"       // frontends that never answer, or not at this moment
 	setOutside    = "OUTSIDE"    // frontends that do not answer other hosts
 	setRefuse     = "REFUSE"     // frontends without endpoints
 	setSelf       = "SELF"       // backends here, each with itself as client

@@ -189,9 +189,13 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) err
 			return err
 		}
 	}
+	resume, err := k.hush(e, want)
+	if err != nil {
+		return err
+	}
 	made, err := t.serve(want.servers, k.servers)
 	k.flows.note(made, sets)
-	if err != nil {
+	if err := errors.Join(err, resume()); err != nil {
 		return err
 	}
 	// Before, a mark would lead to nothing.
@@ -234,6 +238,41 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) err
 		return err
 	}
 	return k.flows.forget(e.IPv6)
+}
+
+// hush has nobody begin a UDP flow to the node ports that are about to get a virtual
+// server, and forgets the flows that there are, which sockets of this node have. Else ipvs
+// would get datagrams of flows that it cannot masquerade any more, and the answers would
+// leave by other ports. resume has them begin again: what is lost in between is asked
+// again, as UDP may be lost.
+func (k *kernel) hush(e *Engine, want *state) (resume func() error, err error) {
+	var fresh []netfilterMember
+	for x, s := range want.servers {
+		if _, vip := slices.BinarySearchFunc(want.addresses, x.addr.Addr(), netip.Addr.Compare); s.udp && k.servers[x] == nil && !vip {
+			fresh = append(fresh, memberOf(lb.Frontend{Protocol: lb.UDP, Addr: x.addr}))
+			k.flows.add(x.addr, netip.AddrPort{})
+		}
+	}
+	if len(fresh) == 0 {
+		return func() error { return nil }, nil
+	}
+	set := e.shape().set(setDrop)
+	slices.SortFunc(fresh, netfilterMember.Compare)
+	fresh = netfilter.Minus(fresh, k.sets[setDrop])
+	sent, err := set.Add(fresh)
+	k.writes += sent
+	resume = func() error {
+		sent, err := set.Delete(fresh)
+		k.writes += sent
+		return err
+	}
+	if err == nil {
+		err = k.flows.forget(e.IPv6)
+	}
+	if err != nil {
+		return nil, errors.Join(err, resume())
+	}
+	return resume, nil
 }
 
 // removeOld removes what is not wanted any more, as soon as nobody uses it.
