@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 
@@ -133,35 +134,48 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	dst, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	if !ok {
-		return false
+	// One that the socket of a node port began when it answered too late: the client is
+	// the one who answers.
+	if _, is, changed := f.frontend(flow.Forward.SrcIP, flow.Forward.SrcPort); changed && is.ours {
+		return true
 	}
-	asked := netip.AddrPortFrom(dst, flow.Forward.DstPort)
-	frontend := asked
-	was, changed := f.changed[frontend]
-	allowed, ours := f.allowed[frontend]
-	if !changed && f.local[dst] && !dst.IsLoopback() { // what comes by loopback is not ours
-		unspecified := netip.IPv4Unspecified()
-		if dst.Is6() {
-			unspecified = netip.IPv6Unspecified()
-		}
-		frontend = netip.AddrPortFrom(unspecified, asked.Port())
-		was, changed = f.changed[frontend]
-		allowed, ours = f.allowed[frontend]
-	}
+	asked, is, changed := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
 	if !changed {
 		return false
 	}
 	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
 	backend := netip.AddrPortFrom(from, flow.Reverse.SrcPort)
 	switch {
-	case slices.Contains(allowed, backend):
+	case slices.Contains(is.allowed, backend):
 		return false
-	case slices.Contains(was.backends, backend), was.any:
+	case slices.Contains(is.was.backends, backend), is.was.any:
 		return true
-	case !ours:
+	case !is.ours:
 		return false
 	}
 	return backend == asked || !f.local[from] && !from.IsLoopback()
+}
+
+// looked is what is known of a frontend that is looked at.
+type looked struct {
+	was     before
+	allowed []netip.AddrPort
+	ours    bool
+}
+
+// frontend returns the address of one end of a flow, and of which frontend it is, if
+// that has changed. What comes by loopback is not ours.
+func (f flowFilter) frontend(ip net.IP, port uint16) (end netip.AddrPort, is looked, changed bool) {
+	addr, _ := netip.AddrFromSlice(ip)
+	end = netip.AddrPortFrom(addr, port)
+	at := end
+	if is.was, changed = f.changed[at]; !changed && f.local[addr] && !addr.IsLoopback() {
+		at = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+		if addr.Is6() {
+			at = netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+		}
+		is.was, changed = f.changed[at]
+	}
+	is.allowed, is.ours = f.allowed[at]
+	return end, is, changed
 }

@@ -52,6 +52,8 @@ func TestFlows(t *testing.T) {
 		{"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, clusterIP, true},
 		{"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, false},
 		{"Service comes from the socket of its node port", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, nodePort, nodePort, true},
+		{"Service comes, the socket of its node port answered too late", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, client, client, true},
+		{"Service gone, the socket of its node port answered too late", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, client, client, false},
 		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, true},
 		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
 	} {
@@ -65,7 +67,11 @@ func TestFlows(t *testing.T) {
 		}
 		filter := f.filter(now)
 		filter.local = map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
-		if got := filter.MatchConntrackFlow(flow(test.proto, test.asked, test.answers)); got != test.want {
+		f0 := flow(test.proto, test.asked, test.answers)
+		if test.asked == client { // then the socket of the node port asks
+			f0.Forward.SrcIP, f0.Forward.SrcPort = nodePort.Addr().AsSlice(), nodePort.Port()
+		}
+		if got := filter.MatchConntrackFlow(f0); got != test.want {
 			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
 		}
 	}
