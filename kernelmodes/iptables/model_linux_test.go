@@ -21,7 +21,7 @@ import (
 func TestModel(t *testing.T) {
 	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
 		t.Parallel()
-		changes := map[bool]int{false: 300, true: 100}[testing.Short()]
+		changes := map[bool]int{false: 2000, true: 100}[testing.Short()]
 		if v.legacy {
 			changes /= 10
 		}

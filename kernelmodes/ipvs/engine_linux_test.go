@@ -287,11 +287,12 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestOneChange has one of many Services change, and counts what is written.
+// TestOneChange has one of 5,000 Services change, and counts what is written: what is
+// about that Service.
 func TestOneChange(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
-	for i := range 200 {
+	for i := range map[bool]int{false: 5000, true: 200}[testing.Short()] {
 		services = append(services, simple("s", vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80)))
 		services[i].Name += vip(false, i).String()
 	}
