@@ -31,6 +31,7 @@ const (
 // options are the flags.
 type options struct {
 	sluice, workloads, systems, out string
+	also                            []system // further builds of Sluice
 	rounds                          int
 	duration                        time.Duration
 	quick, force, strict, list      bool
@@ -43,6 +44,7 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "`PATH` of the program to measure")
+	flag.Func("also", "`NAME=PATH` of another build of Sluice to measure beside it; may be repeated", o.addBuild)
 	flag.StringVar(&o.workloads, "workloads", "", "comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
 	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is always one of them")
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run")
@@ -182,12 +184,12 @@ func (o options) plan() (p plan, missing []string, err error) {
 		}
 		p.workloads = append(p.workloads, w)
 	}
-	for _, s := range systems {
+	for _, s := range slices.Concat(systems, o.also) {
 		chosen, err := matches(o.systems, s.name)
 		if err != nil {
 			return p, nil, err
 		}
-		if !chosen && s.name != report.Ours {
+		if !chosen && s.name != report.Ours && s.build == "" {
 			continue
 		}
 		if why := s.missing(); why != "" {
@@ -200,6 +202,25 @@ func (o options) plan() (p plan, missing []string, err error) {
 		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads, strings.Join(missing, "; "))
 	}
 	return p, missing, nil
+}
+
+// addBuild takes the value of -also.
+func (o *options) addBuild(value string) error {
+	name, path, ok := strings.Cut(value, "=")
+	if !ok || name == "" {
+		return errors.New("want NAME=PATH")
+	}
+	if slices.ContainsFunc(slices.Concat(systems, o.also), func(s system) bool { return s.name == name }) {
+		return fmt.Errorf("there is a system %q already", name)
+	}
+	path, err := filepath.Abs(path)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	o.also = append(o.also, system{name: name, build: path, say: []string{path, "--version"}, start: func(ctx context.Context, l *lab) (*running, error) {
+		return startSluice(ctx, l, name, path)
+	}})
+	return err
 }
 
 // matches reports whether a name matches one of the comma-separated patterns, of

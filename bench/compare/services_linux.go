@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/report"
 	"github.com/sluice-lb/sluice/bench/stats"
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
@@ -114,7 +115,7 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 		return nil, err
 	}
 	started := time.Now()
-	r, err := s.sluiceWith(ctx, s.dir, s.flags...)
+	r, err := s.sluiceWith(ctx, report.Ours, s.sluice, s.dir, s.flags...)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 type system struct {
 	name  string
 	needs string // the program it is; empty for what is always there
+	build string // the path, if it is another build of Sluice
 	noUDP bool
 	start func(context.Context, *lab) (*running, error)
 	say   []string // a command that says its version
@@ -55,7 +56,7 @@ const relayName = "goroutines"
 
 // systems are all that can be compared.
 var systems = []system{
-	{name: report.Ours, start: startSluice},
+	{name: report.Ours, start: func(ctx context.Context, l *lab) (*running, error) { return startSluice(ctx, l, report.Ours, l.sluice) }},
 	{name: "haproxy", needs: "haproxy", noUDP: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
 	{name: "nginx", needs: "nginx", start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, start: startRelay},
@@ -97,7 +98,7 @@ func (s system) missing() string {
 	return ""
 }
 
-func startSluice(ctx context.Context, l *lab) (*running, error) {
+func startSluice(ctx context.Context, l *lab, name, path string) (*running, error) {
 	dir := filepath.Join(l.dir, "manifests")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -105,17 +106,17 @@ func startSluice(ctx context.Context, l *lab) (*running, error) {
 	if err := os.WriteFile(filepath.Join(dir, "services.yaml"), []byte(manifests(l.services)), 0o644); err != nil {
 		return nil, err
 	}
-	return l.sluiceWith(ctx, dir)
+	return l.sluiceWith(ctx, name, path, dir)
 }
 
-// sluiceWith starts Sluice with a folder of manifests and waits until it serves. Its
-// stop removes what it has written to the kernel.
-func (l *lab) sluiceWith(ctx context.Context, manifests string, flags ...string) (*running, error) {
-	p := l.proxy(ctx, l.sluice, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String()}, flags...)...)
-	r := &running{name: report.Ours, process: p}
+// sluiceWith starts the build of Sluice at path with a folder of manifests and waits
+// until it serves. Its stop removes what it has written to the kernel.
+func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flags ...string) (*running, error) {
+	p := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String()}, flags...)...)
+	r := &running{name: name, process: p}
 	r.stop = func() error {
 		p.stop(syscall.SIGTERM)
-		return errors.Join(l.onNode(context.Background(), "", l.sluice, "--cleanup"), l.forget(nil))
+		return errors.Join(l.onNode(context.Background(), "", path, "--cleanup"), l.forget(nil))
 	}
 	if err := p.start(); err != nil {
 		return nil, err
