@@ -37,6 +37,26 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
+// thin returns what a round of the plan for everything measures, on a machine that has
+// all programs.
+func thin(t *testing.T, round int) (names, of []string) {
+	t.Helper()
+	p, _, err := options{}.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.systems, p.workloads = systems, workloads()
+	for _, w := range p.workloads {
+		for _, s := range p.order(w, round) {
+			of = append(of, s.name)
+			if !slices.Contains(names, w.name) {
+				names = append(names, w.name)
+			}
+		}
+	}
+	return names, of
+}
+
 func TestPlans(t *testing.T) {
 	names := func(p plan) (workloads, systems []string) {
 		for _, w := range p.workloads {
@@ -51,7 +71,7 @@ func TestPlans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.rounds != 7 || p.duration != 3*time.Second {
+	if p.rounds != 7 || p.duration != 1500*time.Millisecond || p.thin {
 		t.Errorf("%d rounds of %v", p.rounds, p.duration)
 	}
 	w, s := names(p)
@@ -66,10 +86,28 @@ func TestPlans(t *testing.T) {
 			t.Errorf("round %d begins with %s of %d", round, got[0].name, len(got))
 		}
 	}
+	also := options{workloads: "short", systems: "nginx"}
+	for _, value := range []string{"old", "=" + os.Args[0], "nginx=" + os.Args[0], "old=/nowhere/sluice"} {
+		if also.addBuild(value) == nil {
+			t.Errorf("-also %s was taken", value)
+		}
+	}
+	if err := also.addBuild("old=" + os.Args[0]); err != nil || also.addBuild("old="+os.Args[0]) == nil {
+		t.Errorf("a further build: %v, and twice: none", err)
+	}
+	if p, _, err := also.plan(); err != nil || p.systems[len(p.systems)-1].name != "old" {
+		t.Errorf("a further build is not measured: %v", err)
+	}
 	for _, wrong := range []options{{workloads: "nothing"}, {workloads: "["}, {systems: "["}, {rounds: -1}, {duration: time.Millisecond}, {rounds: 2000}} {
 		if _, _, err := wrong.plan(); err == nil {
 			t.Errorf("%+v was taken", wrong)
 		}
+	}
+	if w, s := thin(t, 1); slices.Contains(w, "mixed") || slices.Contains(s, "direct") || !slices.Contains(w, "services-10") || !slices.Contains(s, "haproxy") {
+		t.Errorf("the second round of everything: %v, %v", w, s)
+	}
+	if w, s := thin(t, 3); !slices.Contains(w, "mixed") || !slices.Contains(s, "direct") {
+		t.Errorf("the fourth round of everything: %v, %v", w, s)
 	}
 	quick, _, err := options{quick: true}.plan()
 	if err != nil {

@@ -3,9 +3,10 @@
 // and as ceilings the kernel's own paths, address translation by iptables, ipvs where
 // the kernel has it, and a route straight to the servers.
 //
-//	go run ./bench/compare -sluice bin/sluice            # everything, about an hour
+//	go run ./bench/compare -sluice bin/sluice            # everything, about 35 minutes
 //	go run ./bench/compare -sluice bin/sluice -quick     # under 5 minutes
 //	go run ./bench/compare -list
+//	go run ./bench/compare -workloads udp-1000 -systems nginx -also before=/tmp/sluice
 //	go run ./bench/compare -workloads 'rr-*,short' -systems sluice,haproxy -rounds 3
 //
 // What makes the figures comparable:
@@ -19,6 +20,8 @@
 //     the order rotates. Ratios are taken within a round, because the processor's
 //     frequency and neighbours drift; figures of different rounds or runs are not
 //     comparable. Shown are the median, the least and the greatest.
+//   - What a target is for has all rounds. In a run of everything the ceilings, and
+//     workloads without a target, have each third.
 //   - Each run starts the proxy anew, with empty tables of connections.
 //   - The machine must be idle before; -force measures nevertheless, and says so.
 //   - Errors and lost datagrams are always shown. A system that loses what it was given

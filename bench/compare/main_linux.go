@@ -47,8 +47,8 @@ func main() {
 	flag.Func("also", "`NAME=PATH` of another build of Sluice to measure beside it; may be repeated", o.addBuild)
 	flag.StringVar(&o.workloads, "workloads", "", "comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
 	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is always one of them")
-	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run")
-	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 3 s, or 1 s of a quick run. wrk and iperf3 take whole seconds")
+	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless -workloads or -systems chooses, what no target is for takes part in each third only")
+	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write latest.json, README.md and pictures to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
@@ -157,7 +157,7 @@ func wanted(list []workload) []report.Target {
 
 // plan chooses what to measure, and names what is to be measured and cannot be.
 func (o options) plan() (p plan, missing []string, err error) {
-	p.rounds, p.duration = 7, 3*time.Second
+	p.rounds, p.duration = 7, 1500*time.Millisecond
 	if o.quick {
 		p.rounds, p.duration = 2, time.Second
 	}
@@ -170,6 +170,7 @@ func (o options) plan() (p plan, missing []string, err error) {
 	if o.rounds < 0 || o.rounds > 1000 || o.duration < 0 || p.duration < 100*time.Millisecond || p.duration > time.Hour {
 		return p, nil, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
 	}
+	p.thin = o.workloads == "" && o.systems == ""
 	for _, w := range workloads() {
 		chosen, err := matches(o.workloads, w.name)
 		if err != nil {
@@ -214,13 +215,16 @@ func (o *options) addBuild(value string) error {
 		return fmt.Errorf("there is a system %q already", name)
 	}
 	path, err := filepath.Abs(path)
-	if err == nil {
-		_, err = os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return err
 	}
 	o.also = append(o.also, system{name: name, build: path, say: []string{path, "--version"}, start: func(ctx context.Context, l *lab) (*running, error) {
 		return startSluice(ctx, l, name, path)
 	}})
-	return err
+	return nil
 }
 
 // matches reports whether a name matches one of the comma-separated patterns, of

@@ -17,13 +17,26 @@ type plan struct {
 	systems   []system
 	rounds    int
 	duration  time.Duration
+	thin      bool // what no target is for takes part in some rounds only
 }
+
+// thinRounds says in which rounds of a thin plan everything takes part: in the first
+// and in every third after it.
+const thinRounds = 3
+
+// perRun is about what a run takes besides its duration: starting, warming up, stopping.
+const perRun = 1200 * time.Millisecond
+
+// takes returns about how long the plan takes.
+func (p plan) takes() time.Duration { return time.Duration(p.runs()) * (p.duration + perRun) }
 
 // runs returns how many runs the plan has.
 func (p plan) runs() int {
 	n := 0
 	for _, w := range p.workloads {
-		n += p.rounds * len(p.order(w, 0))
+		for round := range p.rounds {
+			n += len(p.order(w, round))
+		}
 	}
 	return n
 }
@@ -32,7 +45,11 @@ func (p plan) runs() int {
 // round begins with another, so that none always comes after the same.
 func (p plan) order(w workload, round int) []system {
 	var able []system
+	rare := p.thin && round%thinRounds != 0
 	for _, s := range p.systems {
+		if rare && (s.ceiling || !report.Targeted(w.name)) {
+			continue
+		}
 		if (!w.udp || !s.noUDP) && (!w.alone || s.name == report.Ours) {
 			able = append(able, s)
 		}
@@ -55,6 +72,7 @@ type outcome struct {
 // end of ctx ends them. progress is told of each run.
 func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Writer) (o outcome, err error) {
 	total, done := p.runs(), 0
+	fmt.Fprintf(progress, "%d runs, about %v on an idle machine\n", total, p.takes().Round(time.Minute))
 	for round := range p.rounds {
 		busy, err := checkIdle(ctx, force, progress)
 		if err != nil {

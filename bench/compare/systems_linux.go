@@ -20,12 +20,13 @@ import (
 
 // system is one of those that are compared.
 type system struct {
-	name  string
-	needs string // the program it is; empty for what is always there
-	build string // the path, if it is another build of Sluice
-	noUDP bool
-	start func(context.Context, *lab) (*running, error)
-	say   []string // a command that says its version
+	name    string
+	needs   string // the program it is; empty for what is always there
+	build   string // the path, if it is another build of Sluice
+	noUDP   bool
+	ceiling bool // no proxy, but what one could reach at best
+	start   func(context.Context, *lab) (*running, error)
+	say     []string // a command that says its version
 }
 
 // running is a system that forwards.
@@ -60,9 +61,9 @@ var systems = []system{
 	{name: "haproxy", needs: "haproxy", noUDP: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
 	{name: "nginx", needs: "nginx", start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, start: startRelay},
-	{name: "ipvs", needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
-	{name: "dnat", needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
-	{name: "direct", start: startDirect},
+	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
+	{name: "dnat", ceiling: true, needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
+	{name: "direct", ceiling: true, start: startDirect},
 }
 
 // version returns what a system says it is.

@@ -188,7 +188,7 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 	if c := r.caution(); c != "" {
 		fmt.Fprintf(&b, "**%s**\n\n", c)
 	}
-	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s for each system and workload\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
+	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s; where a figure has fewer, latest.json says null\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
 		r.Date.UTC().Format("2006-01-02 15:04 MST"), m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Proxy, m.Load, r.Rounds, figure(r.Seconds), figure(m.Busy*100), figure(m.Stolen*100))
 	for _, s := range r.Systems {
 		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
@@ -204,6 +204,9 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 			state = "**misses**"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", v.Workload, v.Metric, v.Against, figure(v.Limit), figure(v.Got), state)
+	}
+	if r.Missed() > 0 {
+		b.WriteString("\nWhat stands between us and a target that is missed: [profiles.md](profiles.md).\n")
 	}
 	for _, wl := range r.Workloads {
 		g := r.grid(wl.Name)

@@ -46,6 +46,11 @@ var Targets = slices.Concat(bulkTargets(), []Target{
 	{Workload: "services-10000", Metric: "resident", Limit: 250},
 })
 
+// Targeted reports whether a target is for a workload, or compares with it.
+func Targeted(workload string) bool {
+	return slices.ContainsFunc(Targets, func(t Target) bool { return t.Workload == workload || t.Base == workload })
+}
+
 // bulkTargets are the same for each direction.
 func bulkTargets() []Target {
 	var out []Target
