@@ -13,7 +13,7 @@
 //
 // # What it writes
 //
-// Chains whose names begin with "SLUICE-", seven jumps to them, and sets whose
+// Chains whose names begin with "SLUICE-", up to seven jumps to them, and sets whose
 // names begin with "SLUICE4-" or "SLUICE6-":
 //
 //	mangle PREROUTING         -> SLUICE-PREROUTING -> SLUICE-OUTSIDE, SLUICE-DROP

@@ -47,19 +47,27 @@ type jump struct {
 	table, from, to string
 	newOnly         bool // only the first packet of a flow; nat sees no other anyway
 	comment         string
+	needed          func(Plan) bool // nil: always
 }
 
 // jumps are at most one in each chain of the kernel, so that each can be its first
 // rule.
+//
+// The kernel asks a jump that looks at new flows only for each packet of all flows: about
+// 2 % of what a request and its answer cost. One is put where it belongs when a plan
+// needs it for the first time, and then stays.
 var jumps = []jump{
-	{table: "mangle", from: "PREROUTING", to: chainPrerouting, newOnly: true, comment: "sluice: who may ask"},
-	{table: "mangle", from: "OUTPUT", to: chainDrop, newOnly: true, comment: "sluice: who may ask"},
+	{table: "mangle", from: "PREROUTING", to: chainPrerouting, newOnly: true, comment: "sluice: who may ask", needed: Plan.screens},
+	{table: "mangle", from: "OUTPUT", to: chainDrop, newOnly: true, comment: "sluice: who may ask", needed: Plan.screens},
 	{table: "nat", from: "PREROUTING", to: chainSteer, comment: "sluice: steer what comes in"},
 	{table: "nat", from: "OUTPUT", to: chainSteer, comment: "sluice: steer what starts here"},
 	{table: "filter", from: "INPUT", to: chainInput, newOnly: true, comment: "sluice: guard proxy ports"},
-	{table: "filter", from: "FORWARD", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
-	{table: "filter", from: "OUTPUT", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
+	{table: "filter", from: "FORWARD", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints", needed: Plan.refuses},
+	{table: "filter", from: "OUTPUT", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints", needed: Plan.refuses},
 }
+
+// same reports whether both are the same jump.
+func (j jump) same(o jump) bool { return j.table == o.table && j.from == o.from }
 
 // spec returns the jump as arguments of iptables -I or -C.
 func (j jump) spec() []string {

@@ -28,6 +28,7 @@ type kernel struct {
 	rules []byte // nil if unknown
 	sets  sets   // nil if unknown or not used
 	held  held   // how the kernel held the rules when they were last written
+	jumps []jump // that some plan has needed so far
 
 	leftovers []string // buckets that were found before rules were known
 
@@ -108,6 +109,9 @@ func (t *IPTables) write(ctx context.Context, p Plan) error {
 			}
 		}
 	}
+	if err := t.lead(ctx, p); err != nil {
+		return err
+	}
 	come, gone := want.without(k.sets), k.sets.without(want)
 	for _, step := range []func() error{
 		func() error { return t.addTo(setsOfWho, come) },
@@ -158,6 +162,34 @@ func (t *IPTables) deleteFrom(names []string, gone sets) error {
 	return nil
 }
 
+// lead puts the jumps in place that no plan has needed before p, as far as the chains that
+// they lead to are there: before anything is steered that they are to screen.
+func (t *IPTables) lead(ctx context.Context, p Plan) error {
+	k := &t.kernel
+	want := slices.DeleteFunc(slices.Clone(jumps), func(j jump) bool {
+		return j.needed != nil && !j.needed(p) && !slices.ContainsFunc(k.jumps, j.same)
+	})
+	if len(want) == len(k.jumps) {
+		return nil
+	}
+	k.jumps = want
+	if k.rules != nil {
+		return t.replace(ctx, nil, k.rules, nil)
+	}
+	now, err := k.look(ctx, nil)
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(want), func(j jump) bool { // of an earlier run, if any
+		return len(now[netfilter.Place{Table: j.table, Chain: k.shape.chain(j.to)}]) == 0
+	})
+	script, err := k.misplaced(now, left)
+	if script == nil || err != nil {
+		return err
+	}
+	return t.restore(ctx, script)
+}
+
 // readSets makes the sets that are missing and reads those that are left of an
 // earlier run, or were changed by others.
 func (k *kernel) readSets() error {
@@ -205,19 +237,21 @@ func (t *IPTables) writeRules(ctx context.Context, rules []byte) error {
 // all that is not in buckets.
 func (t *IPTables) replace(ctx context.Context, script, rules []byte, changed []netfilter.Place) error {
 	k := &t.kernel
-	if err := t.restore(ctx, script); err != nil {
-		return err
+	if len(script) > 0 {
+		if err := t.restore(ctx, script); err != nil {
+			return err
+		}
 	}
 	now, err := k.look(ctx, changed)
 	if err != nil {
 		return err
 	}
-	jumps, err := k.misplaced(now)
+	moves, err := k.misplaced(now, k.jumps)
 	if err != nil {
 		return err
 	}
-	if jumps != nil {
-		if err := t.restore(ctx, jumps); err != nil {
+	if moves != nil {
+		if err := t.restore(ctx, moves); err != nil {
 			return err
 		}
 		if now, err = k.look(ctx, changed); err != nil {
@@ -227,7 +261,7 @@ func (t *IPTables) replace(ctx context.Context, script, rules []byte, changed []
 	k.held = k.held.with(now)
 	counts := countRules(rules)
 	t.rules.Store(&counts)
-	return now.check(k.shape, rules)
+	return now.check(k.shape, rules, k.jumps)
 }
 
 // countRules counts the rules of each table in the input of iptables-restore.
@@ -258,11 +292,11 @@ func (k *kernel) restore(ctx context.Context, s shape, rules []byte) error {
 	return netfilter.Restore(ctx, k.path+"-restore", k.nft, s.ipv6, rules)
 }
 
-// misplaced returns the input of iptables-restore that makes our jumps the first
+// misplaced returns the input of iptables-restore that makes the jumps the first
 // rules of their chains, nil if they are.
-func (k *kernel) misplaced(now held) ([]byte, error) {
+func (k *kernel) misplaced(now held, list []jump) ([]byte, error) {
 	var b script
-	for _, j := range jumps {
+	for _, j := range list {
 		at, to := netfilter.Place{Table: j.table, Chain: j.from}, k.shape.chain(j.to)
 		rules, spec := now[at], j.spec()
 		there := slices.ContainsFunc(rules, func(r netfilter.Rule) bool { return r.Target == to })

@@ -171,6 +171,49 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// TestJumpsOnlyWhereNeeded: what nobody needs is not asked for each packet, and what
+// somebody needs is in place before that is steered.
+func TestJumpsOnlyWhereNeeded(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		newNode(t)
+		has := func(j jump) bool {
+			return strings.Contains(output(t, v.command+"-save", "-t", j.table), "-A "+j.from+" ")
+		}
+		check := func(when string, needed Plan) {
+			t.Helper()
+			for _, j := range jumps {
+				if want := j.needed == nil || j.needed(needed); has(j) != want {
+					t.Errorf("%s: a jump in %s of table %s = %v, want %v", when, j.from, j.table, !want, want)
+				}
+			}
+		}
+		all := verifyPlan(v.ipv6)
+		plain := all
+		plain.Refuse, plain.Drop, plain.DropOutside, plain.Restricted = nil, nil, nil, nil
+		refusing := plain
+		refusing.Refuse = all.Refuse
+		s := v.steerer()
+		for _, step := range []struct {
+			when         string
+			plan, needed Plan
+		}{{"at first", plain, plain}, {"with something to refuse", refusing, refusing}, {"with all", all, all}, {"with nothing again", plain, all}} {
+			syncPlan(t, s, step.plan)
+			check(step.when, step.needed)
+			if ok, err := s.Verify(t.Context()); !ok || err != nil {
+				t.Errorf("%s: Verify = %v, %v", step.when, ok, err)
+			}
+		}
+		output(t, v.command, "-t", "mangle", "-D", "PREROUTING", "1")
+		if ok, err := s.Verify(t.Context()); ok || err != nil {
+			t.Errorf("Verify without a jump = %v, %v", ok, err)
+		}
+		syncPlan(t, s, plain)
+		check("after mending", all)
+		syncPlan(t, v.steerer(), all)
+		check("after a restart", all)
+	})
+}
+
 // TestJumpsArePrepended puts rules of others there first.
 func TestJumpsArePrepended(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
@@ -178,7 +221,7 @@ func TestJumpsArePrepended(t *testing.T) {
 		for _, j := range jumps {
 			output(t, v.command, "-t", j.table, "-A", j.from, "-j", "ACCEPT")
 		}
-		syncPlan(t, v.steerer(), Plan{})
+		syncPlan(t, v.steerer(), verifyPlan(v.ipv6))
 		for _, j := range jumps {
 			rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
 			if len(rules) < 3 || netfilter.Target(netfilter.Words(rules[1])) != chainPrefix+j.to {

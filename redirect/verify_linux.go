@@ -20,7 +20,7 @@ type held map[netfilter.Place][]netfilter.Rule
 // them, and in buckets.
 func (k *kernel) look(ctx context.Context, buckets []netfilter.Place) (held, error) {
 	now := make(held)
-	for _, j := range jumps {
+	for _, j := range k.jumps {
 		now[netfilter.Place{Table: j.table, Chain: j.from}] = nil
 	}
 	for _, t := range tables {
@@ -46,7 +46,7 @@ func (s shape) buckets(rules []byte) (out []netfilter.Place) {
 }
 
 // check reports what is not as it was just written.
-func (h held) check(s shape, rules []byte) error {
+func (h held) check(s shape, rules []byte, jumps []jump) error {
 	for at, have := range h {
 		want := bytes.Count(rules, []byte("\n-A "+at.Chain+" "))
 		if strings.HasPrefix(at.Chain, s.prefix) && len(have) != want {
