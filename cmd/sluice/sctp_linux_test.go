@@ -241,8 +241,11 @@ func (c *kernelClient) ask(line string) error {
 
 func (c *kernelClient) close() { _ = unix.Close(c.fd) }
 
-// refusedSCTP sends an INIT to addr and returns what the kernel says of it: nil
-// if nothing, within a second.
+// errAborted is an ABORT in place of an INIT ACK.
+var errAborted = errors.New("aborted")
+
+// refusedSCTP sends an INIT to addr and returns what the kernel says of it, or
+// errAborted: nil if nothing, within a second.
 func refusedSCTP(from *testbed.Host, addr netip.AddrPort) error {
 	network := "ip4:132"
 	if addr.Addr().Is6() {
@@ -267,7 +270,11 @@ func refusedSCTP(from *testbed.Host, addr netip.AddrPort) error {
 	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	if _, err := c.Read(make([]byte, 1500)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	answer := make([]byte, 1500)
+	switch n, _, err := c.ReadFromIP(answer); { // without the header of IPv4
+	case err == nil && n > 12 && answer[12] == 6: // the first chunk, after the common header (RFC 9260, section 3)
+		return errAborted
+	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return err
 	}
 	return nil
@@ -295,8 +302,17 @@ status:
 
 // Every kind of address of an SCTP Service is served, and refuses without endpoints.
 func TestSCTP(t *testing.T) {
+	for _, mode := range []string{"userspace", "winuserspace"} {
+		t.Run(mode, func(t *testing.T) { testSCTP(t, mode) })
+	}
+}
+
+func testSCTP(t *testing.T, mode string) {
 	ends := newSCTPEnds(t)
 	l := newLab(t, testbed.Config{Pods: 2, Clients: 2})
+	if mode == "winuserspace" {
+		l.winuserspace()
+	}
 	server, pod := l.Pods[0], l.Pods[1]
 	ends.echo(t, server)
 	with := []string{sctpService, slice("sig", 1, ends.echoPort, "SCTP", server.Addr4.String()),
@@ -336,6 +352,12 @@ func TestSCTP(t *testing.T) {
 	for _, from := range from {
 		for _, addr := range all {
 			err := refusedSCTP(from, netip.MustParseAddrPort(addr))
+			if mode == "winuserspace" { // who has the address answers, with an ABORT
+				if !errors.Is(err, errAborted) {
+					t.Errorf("%s asks %s without endpoints: %v, want an ABORT", from, addr, err)
+				}
+				continue
+			}
 			if onNode := from == l.Node && errors.Is(err, syscall.EPERM); !onNode && !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("%s asks %s without endpoints: %v, want refused", from, addr, err)
 			}

@@ -222,7 +222,8 @@ func (p *program) open(ctx context.Context) error {
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
 		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
-		Mode: p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
+		RefuseSCTP: func() bool { engine, _ := p.sctp.InUse(); return engine == sctp.Packet },
+		Mode:       p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
 	if p.events, err = p.newRecorder(); err != nil {
 		return err
 	}

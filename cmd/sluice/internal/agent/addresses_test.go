@@ -177,3 +177,21 @@ func TestRandomAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestIdleSCTP: without endpoints a socket of SCTP is open where nothing else refuses.
+func TestIdleSCTP(t *testing.T) {
+	a, _, h := direct(t)
+	sockets := false
+	a.RefuseSCTP = func() bool { return sockets }
+	idle := service(lb.SCTP, "sig", 1)
+	idle.Addresses = append(idle.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30868"), Kind: lb.NodePort})
+	for _, want := range []int{0, 2, 0} {
+		sockets = want > 0
+		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{idle, service(lb.TCP, "web", 2)}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(h.open()); got != want {
+			t.Errorf("open: %v, want %d", h.open(), want)
+		}
+	}
+}

@@ -151,6 +151,11 @@ type Agent struct {
 	Now        func() int64       // the clock of lb.Flow
 	Log        *zap.Logger
 
+	// RefuseSCTP reports whether SCTP, where the host holds the service addresses, is
+	// refused by a socket of SCTP and by nothing else: packets go to raw sockets, and the
+	// host is silent about them. It is asked when sockets are open. nil: it is not.
+	RefuseSCTP func() bool
+
 	// Mode is who forwards the Services that wish nothing else. The zero Path means
 	// Userspace.
 	Mode Path

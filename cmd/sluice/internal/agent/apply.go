@@ -234,6 +234,7 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 	plan := &redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
 	var errs []error
 	table := move.table
+	var idle []owned // that nobody serves, in a family whose addresses the host holds
 	services := table.Services()
 	for i := range services {
 		s := &services[i]
@@ -242,6 +243,7 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 		for _, addr := range s.Addresses {
 			inside, outside := s.Verdicts(addr)
 			if direct && inside != lb.Serve && outside != lb.Serve {
+				idle = append(idle, idleSCTP(table, s, addr, move.nodePorts)...)
 				continue // nobody listens, so that the host refuses
 			}
 			if addr.Kind == lb.NodePort {
@@ -290,6 +292,13 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 			plan.Ported = append(plan.Ported, redirect.Ported{Frontend: f, Port: port})
 		}
 	}
+	// By now it is known who forwards SCTP.
+	if a.RefuseSCTP != nil && a.RefuseSCTP() {
+		for _, o := range idle {
+			wanted[o.frontend] = struct{}{}
+			a.sockets.hold(a, o.frontend, o.id)
+		}
+	}
 	admit(plan, want.Checks)
 	return wanted, plan, errors.Join(errs...)
 }
@@ -303,6 +312,27 @@ func admit(plan *redirect.Plan, checks []netip.AddrPort) {
 			plan.Accept = append(plan.Accept, f)
 		}
 	}
+}
+
+// owned is a frontend of a Service.
+type owned struct {
+	frontend lb.Frontend
+	id       lb.ID
+}
+
+// idleSCTP returns the frontends of an address of an SCTP Service that nobody serves.
+func idleSCTP(table *lb.Table, s *lb.Service, addr lb.Address, nodePorts []netip.Addr) (out []owned) {
+	if s.Protocol != lb.SCTP {
+		return nil
+	}
+	frontends := []lb.Frontend{{Protocol: lb.SCTP, Addr: addr.Addr}}
+	if addr.Kind == lb.NodePort {
+		frontends = nodePortFrontends(table, s, addr, nodePorts)
+	}
+	for _, f := range frontends {
+		out = append(out, owned{f, s.ID})
+	}
+	return out
 }
 
 // nodePortFrontends returns the frontends that a node port is: one for each address of
