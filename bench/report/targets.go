@@ -44,6 +44,10 @@ var Targets = slices.Concat(bulkTargets(), []Target{
 	{Workload: "services-10000", Metric: "rules", Base: "services-10", Limit: 1.00},
 	{Workload: "services-10000", Metric: "ready", Limit: 2000},
 	{Workload: "services-10000", Metric: "resident", Limit: 250},
+	{Workload: "services-win-2000", Metric: "ready", Limit: 3000},
+	{Workload: "services-win-2000", Metric: "change p99", Limit: 50},
+	{Workload: "services-win-udp-2000", Metric: "ready", Limit: 3000},
+	{Workload: "services-win-udp-2000", Metric: "change p99", Limit: 50},
 })
 
 // Targeted reports whether a target is for a workload, or compares with it.
