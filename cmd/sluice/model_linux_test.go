@@ -62,7 +62,8 @@ func TestModel(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d -model.steps %d", v.name, seed, *modelSteps)
-			r := newModelRun(t, seed, uint64(i), append(v.flags, "--manifests", t.TempDir()))
+			// Every step writes rules: that they are not written often is for TestMinSyncPeriod.
+			r := newModelRun(t, seed, uint64(i), append(v.flags, "--iptables-min-sync-period=0s", "--manifests", t.TempDir()))
 			r.noSets, r.listed = v.noSets, v.listed
 			r.start()
 			defer r.end()
