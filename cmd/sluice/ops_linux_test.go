@@ -243,6 +243,9 @@ func TestBadInput(t *testing.T) {
 		{"port 0", []string{"--manifests", dir("c.yaml", service("web", webIP+":0", "TCP", ""))}, []string{"c.yaml:8", "port"}},
 		{"bad IP", []string{"--manifests", dir("d.yaml", service("web", "10.96.0.300:80", "TCP", ""))}, []string{"d.yaml:6", "10.96.0.300"}},
 		{"wrong family", []string{"--manifests", dir("e.yaml", slice("web", 1, 80, "TCP", `"2001:db8::1"`))}, []string{"e.yaml:12", "2001:db8::1", "IPv4"}},
+		{"no interface", []string{"--manifests", dir("g.yaml", good), "--proxy-mode", "winuserspace", "--service-interface", "none0"}, []string{"--service-interface none0", "give the name of an interface"}},
+		{"no Node", []string{"--manifests", dir("h.yaml", good), "--hostname-override", "a_b"}, []string{"--hostname-override", "kubectl get nodes"}},
+		{"content type", []string{"--kube-api-content-type", "json", "--master", "https://192.0.2.1"}, []string{"--kube-api-content-type", "application/json"}},
 		{"not YAML", []string{"--manifests", dir("f.yaml", "kind: [")}, []string{"f.yaml:1"}},
 		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
 	} {
