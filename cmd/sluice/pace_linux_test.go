@@ -12,7 +12,10 @@ import (
 // follow wait and come together, and other endpoints of a Service wait only where the
 // kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
-	const period = 8 * time.Second
+	period := 8 * time.Second
+	if inVM {
+		period *= 4
+	}
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			needMode(t, mode)

@@ -51,7 +51,7 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 }
 
 // apply is Apply of what has been noted. If rules have to be written and it is too soon
-// for that, it does steps 1 and 2 and returns how long to wait before it is called again.
+// for that, it does step 1 and returns how long to wait before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
 	resume, err := a.Pause(ctx) // wait while everything is being handed over
 	if err != nil {
@@ -88,17 +88,19 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	a.tableChanged()
 
-	move := &move{table: table, nodePorts: a.nodePorts()}
+	move := &move{table: table, node: node, nodePorts: a.nodePorts()}
 	a.choose(move)
-	wanted, plan, socketErr := a.arrange(move, want)
-	if a.writes(move, plan, node) {
-		if wait = a.pace.take(start); wait > 0 {
-			a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
-			a.putOff()
-			return wait, nil
-		}
+	if wait = a.pace.wait(start); wait > 0 && a.writes(move, want) {
+		a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
+		a.putOff()
+		return wait, nil
 	}
-	moveErr := a.join(ctx, move, node)
+	wait = 0
+	wanted, plan, socketErr := a.arrange(move, want)
+	if a.differ(move, plan) {
+		a.pace.note(start)
+	}
+	moveErr := a.join(ctx, move)
 	if moveErr != nil { // what an engine should have had is for steering
 		wanted, plan, socketErr = a.arrange(move, want)
 	}
@@ -112,7 +114,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
 		return 0, errors.Join(holdErr, socketErr, moveErr, err)
 	}
-	moveErr = errors.Join(moveErr, a.leave(ctx, move, node))
+	moveErr = errors.Join(moveErr, a.leave(ctx, move))
 	a.closeUnwanted(wanted)
 	for _, addr := range a.Retired {
 		a.TCP.Unlisten(addr)

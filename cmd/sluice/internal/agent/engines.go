@@ -17,6 +17,7 @@ type move struct {
 	table     *lb.Table
 	choices   []Choice // by position in the table
 	movers    []mover
+	node      lb.Node
 	nodePorts []netip.Addr
 }
 
@@ -51,14 +52,14 @@ func family(ipv6 bool) int {
 // and is not yet elsewhere. Services whose engine fails go to where they would be if it were not there; it is tried again with
 // the next Apply, and the error says so. Their rules may be half there. That does no
 // harm: steering comes first.
-func (a *Agent) join(ctx context.Context, m *move, node lb.Node) error {
+func (a *Agent) join(ctx context.Context, m *move) error {
 	var errs []error
 	for _, e := range a.engines() {
 		services, _ := a.on(e.familyPath, m, true)
 		if len(services) == 0 {
 			continue // to forget what it had is for later
 		}
-		if err := a.syncEngine(ctx, e, services, node); err != nil {
+		if err := a.syncEngine(ctx, e, services, m.node); err != nil {
 			errs = append(errs, err)
 			if a.paths.failed == nil {
 				a.paths.failed = make(map[familyPath]error)
@@ -128,13 +129,13 @@ func (f *Family) engine(p Path) Engine {
 // leave has each engine forget what is on another path now, once that path has it. An
 // engine that has nothing to do is told so once, since there may be something left of
 // an earlier process.
-func (a *Agent) leave(ctx context.Context, m *move, node lb.Node) error {
+func (a *Agent) leave(ctx context.Context, m *move) error {
 	var errs []error
 	for _, e := range a.engines() {
 		failed := a.paths.failed[e.familyPath] != nil
 		services, leaving := a.on(e.familyPath, m, failed) // after a failure it keeps what it has
 		if !failed && (leaving || a.written.engines[e.familyPath] == nil) {
-			if err := a.syncEngine(ctx, e, services, node); err != nil {
+			if err := a.syncEngine(ctx, e, services, m.node); err != nil {
 				errs = append(errs, err)
 				services, _ = a.on(e.familyPath, m, true)
 			}

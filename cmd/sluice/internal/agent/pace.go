@@ -22,16 +22,20 @@ type pace struct {
 	next   time.Time // when, at one writing in each period, the next would be due
 }
 
-// take takes leave to write now, or returns how long to wait before asking again.
-func (p *pace) take(now time.Time) (wait time.Duration) {
-	if wait = p.next.Add(-(paceBurst - 1) * p.period).Sub(now); wait > 0 && p.period > 0 {
-		return wait
+// wait returns how long to wait before rules may be written.
+func (p *pace) wait(now time.Time) time.Duration {
+	if p.period <= 0 {
+		return 0
 	}
+	return max(0, p.next.Add(-(paceBurst-1)*p.period).Sub(now))
+}
+
+// note notes that rules are written now.
+func (p *pace) note(now time.Time) {
 	if p.next.Before(now) {
 		p.next = now
 	}
 	p.next = p.next.Add(p.period)
-	return 0
 }
 
 // written is what the kernel's rules were made from, nil where they are not known to
@@ -47,9 +51,18 @@ type forwarded struct {
 	node     lb.Node
 }
 
-// writes reports whether applying this means to write rules. Where it does not, an
-// engine and steering that are told it find that they have nothing to do.
-func (a *Agent) writes(m *move, plan *redirect.Plan, node lb.Node) bool {
+// writes reports whether applying this means to write rules, and touches nothing. That a
+// socket has to be opened or closed means it, since rules lead to sockets.
+func (a *Agent) writes(m *move, want Desired) bool {
+	a.sockets.fixed, a.sockets.lacking = true, false
+	wanted, plan, _ := a.arrange(m, want)
+	a.sockets.fixed = false
+	return a.sockets.lacking || a.sockets.unwanted(wanted) || a.differ(m, plan)
+}
+
+// differ reports whether rules are to be others than they are. If they are not, an
+// engine and steering that are told to make them find that they have nothing to do.
+func (a *Agent) differ(m *move, plan *redirect.Plan) bool {
 	for _, f := range a.families() {
 		if f.Steer != nil && (a.written.plan == nil || !a.written.plan.Equal(*plan)) {
 			return true
@@ -59,7 +72,7 @@ func (a *Agent) writes(m *move, plan *redirect.Plan, node lb.Node) bool {
 		was := a.written.engines[e.familyPath]
 		services, _ := a.on(e.familyPath, m, false)
 		if was == nil || !slices.EqualFunc(was.services, services, sameService) ||
-			len(services) > 0 && !reflect.DeepEqual(was.node, node) {
+			len(services) > 0 && !reflect.DeepEqual(was.node, m.node) {
 			return true
 		}
 	}

@@ -20,15 +20,21 @@ func TestPace(t *testing.T) {
 		{3 * time.Second, 0}, {4500 * time.Millisecond, 0}, {4500 * time.Millisecond, 500 * time.Millisecond},
 		{time.Hour, 0}, {time.Hour, 0}, {time.Hour, time.Second},
 	} {
-		if wait := p.take(begin.Add(step.at)); wait != step.wait {
+		now := begin.Add(step.at)
+		wait := p.wait(now)
+		if wait != step.wait {
 			t.Errorf("at %v: wait %v, want %v", step.at, wait, step.wait)
+		}
+		if wait == 0 {
+			p.note(now)
 		}
 	}
 	p = pace{}
 	for range 5 {
-		if wait := p.take(begin); wait != 0 {
+		if wait := p.wait(begin); wait != 0 {
 			t.Errorf("without a period: wait %v", wait)
 		}
+		p.note(begin)
 	}
 }
 
@@ -69,7 +75,7 @@ func TestWriteEvery(t *testing.T) {
 		if s := a.Status(); s.QueuedSince.IsZero() || s.ServicesPending != 3 {
 			t.Errorf("while a change waits: %+v", s)
 		}
-		if len(k.steered) != 2 || len(k.open) == 0 {
+		if len(k.steered) != 2 || len(k.open) != 0 {
 			t.Errorf("%d steered, %d proxy ports open", len(k.steered), len(k.open))
 		}
 		dns := service(lb.UDP, "dns", 6, 4)

@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,6 +18,10 @@ type sockets struct {
 	proxy     map[lb.Frontend]uint16   // proxy ports of steered UDP and SCTP frontends
 	held      map[lb.Frontend]struct{} // their address is where they listen
 	conflicts map[lb.Frontend]conflict // those that could not be had
+
+	// fixed has nothing be opened or closed, to see what would be: lacking says that
+	// something is not open that should be.
+	fixed, lacking bool
 }
 
 // conflict is a port that somebody else has.
@@ -32,7 +38,8 @@ func (s *sockets) init() {
 
 // steered returns the proxy port of a UDP or SCTP frontend, opening it if need be.
 func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
-	if port, ok := s.proxy[f]; ok {
+	if port, ok := s.proxy[f]; ok || s.fixed {
+		s.lacking = s.lacking || !ok
 		return port, nil
 	}
 	if _, ok := s.held[f]; ok { // a node port until now, and a frontend has one socket
@@ -71,6 +78,10 @@ func (s *sockets) reopen(a *Agent, ports map[lb.Frontend]uint16) {
 func (s *sockets) hold(a *Agent, f lb.Frontend, id lb.ID) bool {
 	if _, ok := s.held[f]; ok {
 		return true
+	}
+	if s.fixed {
+		s.lacking = s.lacking || s.conflicts[f].id != id // else it is not to be had, probably
+		return false
 	}
 	if _, ok := s.proxy[f]; ok { // steered until now
 		a.datagrams(f).Unlisten(f)
@@ -138,6 +149,18 @@ func (s *sockets) conflict() error {
 		return 0
 	})
 	return errors.Join(all...)
+}
+
+// unwanted reports whether there are sockets that nothing is to be served on any more.
+func (s *sockets) unwanted(wanted map[lb.Frontend]struct{}) bool {
+	for _, open := range []iter.Seq[lb.Frontend]{maps.Keys(s.proxy), maps.Keys(s.held)} {
+		for f := range open {
+			if _, ok := wanted[f]; !ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // closeUnwanted closes the sockets that nothing is to be served on any more.
