@@ -93,7 +93,7 @@ func testMoves(t *testing.T, paths []string) {
 		m.put(s)
 	}
 	m.write("node.yaml", nodeManifest)
-	m.start("--hostname-override", "node")
+	m.start("--hostname-override", "node", "--iptables-min-sync-period", "0s") // one move after the other
 	m.begin()
 	end := sync.OnceFunc(func() {
 		close(m.stop)

@@ -14,7 +14,7 @@ import (
 func TestMinSyncPeriod(t *testing.T) {
 	period := 8 * time.Second
 	if inVM {
-		period *= 4
+		period *= 3
 	}
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
