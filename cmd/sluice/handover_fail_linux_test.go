@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -347,5 +348,51 @@ func TestCrashWithPortTaken(t *testing.T) {
 	}
 	if after := rule.FindStringSubmatch(l.traces()); after[1] == before[1] {
 		t.Errorf("the port %s of somebody else is steered to", after[1])
+	}
+}
+
+// TestUpgradeWithFullDisk: a successor that cannot write its PID file does not take over.
+func TestUpgradeWithFullDisk(t *testing.T) {
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	// The processes see a disk of two pages at the place of the PID file: for two files.
+	disk := t.TempDir()
+	script := fmt.Sprintf("mount -t tmpfs -o size=8k none %s && exec \"$@\"", disk)
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.wrap = []string{"unshare", "--mount", shell, "-c", script, "sh"}
+	pidFile := n.pidFile
+	n.pidFile = disk + "/pid"
+	n.lab.start("--pid-file", n.pidFile, "--handover-socket", n.socket)
+	n.wrap = nil
+	pid := n.cmd.Process.Pid
+	other := fmt.Sprintf("/proc/%d/root%s/other", pid, disk)
+	n.eventually("the program can be upgraded", func() bool {
+		_, err := os.Stat(n.socket)
+		return err == nil
+	})
+	n.pidFile = pidFile
+	c := n.talker()
+	c.works()
+	if err := os.WriteFile(other, []byte("full"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := n.upgrade()
+	if exitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
+		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
+	}
+	c.works()
+	n.talker().works()
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.upgrade(); err != nil {
+		t.Errorf("with room again: %v, %s", err, out)
+	}
+	c.works()
+	for _, pid := range n.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // its PID file cannot be seen from here
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,38 +187,41 @@ func TestCleanupOnExit(t *testing.T) {
 	}
 }
 
-// TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either.
+// TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either,
+// and are not touched by it.
 func TestOffloadedGoesOn(t *testing.T) {
-	n := newLine(t, testbed.Config{})
-	n.serveWeb()
-	n.start("--proxy-mode", "iptables")
-	stop, failed := make(chan struct{}), make(chan error, 1)
-	asked := 0
-	go func() {
-		defer close(failed)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
+	for _, mode := range []string{"iptables", "ipvs"} {
+		t.Run(mode, func(t *testing.T) {
+			needMode(t, mode)
+			n := newLine(t, testbed.Config{})
+			g := &load{lab: n.lab, stop: make(chan struct{})}
+			t.Cleanup(g.end)
+			n.serveWeb()
+			for _, pod := range n.Pods {
+				g.serveEcho(pod)
 			}
-			if name, err := who(n.Client, webAddr); err != nil || name == "" {
-				failed <- fmt.Errorf("%q, %w", name, err)
-				return
+			n.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5300, "UDP", addrs(n.Pods...)...))
+			n.mode = mode
+			n.start()
+			for _, from := range []*testbed.Host{n.Client, n.Pods[0], n.Node} {
+				g.connect(from, webAddr, 100)
 			}
-			asked++
-		}
-	}()
-	for range 3 {
-		n.mustUpgrade()
-		n.eventually("its own rules are in force", func() bool { return n.metric(`sluice_handover_taken`) == 1 })
-	}
-	close(stop)
-	if err := <-failed; err != nil {
-		t.Errorf("a client of a Service that the kernel forwards: %v", err)
-	}
-	t.Logf("%d connections through the kernel", asked)
-	if got := n.metric("sluice_tcp_accepted_connections_total"); got != 0 {
-		t.Errorf("%v connections came to user space: the test tests nothing", got)
+			for range 10 {
+				g.ask(dnsAddr)
+			}
+			for range 3 {
+				n.mustUpgrade()
+				n.eventually("its own rules are in force", func() bool { return n.metric("sluice_handover_taken") == 1 })
+			}
+			g.end()
+			sent, lost, strange := g.settled()
+			t.Logf("%d connections and %d datagrams through the kernel, %d lost", g.fresh.Load(), sent, lost)
+			if g.failed.Load()+lost+strange > 0 {
+				t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", g.failed.Load(), lost, strange)
+			}
+			if got := n.metric("sluice_tcp_accepted_connections_total"); got != 0 {
+				t.Errorf("%v connections came to user space: the test tests nothing", got)
+			}
+		})
 	}
 }

@@ -423,9 +423,9 @@ func (n *line) freezes() {
 
 // TestUpgradesUnderLoad: nobody notices, whichever data path they are on.
 func TestUpgradesUnderLoad(t *testing.T) {
-	count, flows := *holding, *asking
+	times, count, flows := *upgrades, *holding, *asking
 	if testing.Short() {
-		count, flows = min(count, 200), min(flows, 40)
+		times, count, flows = min(times, 3), min(count, 200), min(flows, 40)
 	}
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.lab)
@@ -448,7 +448,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	fresh, start := l.fresh.Load(), time.Now()
 	var u usage
 	var upgrading, worst window // worst of those without an upgrade
-	for range *upgrades {
+	for range times {
 		begun := time.Now()
 		w := l.during(n.mustUpgrade)
 		upgrading = window{upgrading.sent + w.sent, upgrading.lost + w.lost}
@@ -464,7 +464,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	l.end()
 	sent, lost, strange := l.settled()
 	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %d UDP questions lost, %d of %d while upgrading, %d of %d in the worst time without",
-		*upgrades, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(),
+		times, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(),
 		lost, sent, upgrading.lost, upgrading.sent, worst.lost, worst.sent)
 	n.freezes()
 	u.grew(t)

@@ -60,6 +60,7 @@ type lab struct {
 	*testbed.Testbed
 	t       *testing.T
 	dir     string
+	wrap    []string // command that runs it
 	program string   // that runs; empty for this one
 	limit   int      // RLIMIT_NOFILE of the program; 0 for the test's own
 	root    string   // of the image that the program runs in; empty for none
@@ -178,6 +179,10 @@ func (l *lab) command(args ...string) *testbed.Cmd {
 	if l.limit > 0 {
 		argv = append([]string{fmt.Sprintf("--nofile=%d", l.limit), name}, args...)
 		name = "prlimit"
+	}
+	if l.wrap != nil {
+		argv = append(append(l.wrap[1:len(l.wrap):len(l.wrap)], name), argv...)
+		name = l.wrap[0]
 	}
 	cmd := l.Node.Command(context.Background(), name, argv...)
 	cmd.Env = append(os.Environ(), programVar+"="+l.dir)
