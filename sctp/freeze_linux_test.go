@@ -228,3 +228,27 @@ func (l *lab) exchange(from *testbed.Host, accepted []<-chan peer, stop <-chan s
 		}
 	}
 }
+
+// A Server goes on with the engine that there was, and with no other.
+func TestCanAdopt(t *testing.T) {
+	for _, test := range []struct {
+		forced Engine
+		held   Holding
+		ok     bool
+	}{
+		{Auto, Holding{}, true},
+		{Packet, Holding{}, true},
+		{Auto, Holding{Engine: Packet, Shares: 2}, true},
+		{Packet, Holding{Engine: Packet, Shares: maxShards}, true},
+		{Socket, Holding{Engine: Socket}, true},
+		{Socket, Holding{Engine: Packet, Shares: 2}, false},
+		{Packet, Holding{Engine: Socket}, false},
+		{Auto, Holding{Engine: Packet}, false},
+		{Auto, Holding{Engine: Packet, Shares: maxShards + 1}, false},
+		{Auto, Holding{Engine: 7}, false},
+	} {
+		if err := (&Server{Engine: test.forced}).CanAdopt(&test.held); (err == nil) != test.ok {
+			t.Errorf("engine %v is forced, and there was %+v: %v", test.forced, test.held, err)
+		}
+	}
+}

@@ -454,7 +454,7 @@ func (p *program) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
 	defer cancel()
 	p.log.Info("waiting for what is open to end", zap.Int64("tcp connections", p.tcp.Stats().Active),
-		zap.Int64("udp flows", p.udp.Stats().Active), zap.Duration("for at most", p.cfg.DrainTimeout))
+		zap.Int64("udp flows", p.udp.Stats().Active), zap.Int64("sctp associations", p.sctp.Stats().Active), zap.Duration("for at most", p.cfg.DrainTimeout))
 	var all sync.WaitGroup
 	for _, shutdown := range []func(context.Context) error{p.tcp.Shutdown, p.udp.Shutdown, p.sctp.Shutdown} {
 		all.Go(func() {

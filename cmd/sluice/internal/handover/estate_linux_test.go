@@ -54,6 +54,7 @@ func (e *Estate) close(t *testing.T, resume func()) {
 	}
 	e.TCP.Close()
 	e.UDP.Close()
+	e.SCTP.Close()
 	if err := e.Loops.Close(); err != nil {
 		t.Error(err)
 	}

@@ -49,20 +49,18 @@ func appendConn(w *writer, f *tcp.Frozen, name bool) {
 	})
 }
 
-func connFlags(f *tcp.Frozen, name bool) (flags byte) {
-	set := func(is bool, bit byte) {
-		if is {
-			flags |= bit
-		}
+func connFlags(f *tcp.Frozen, name bool) byte {
+	return bit(name, named) | bit(f.Backend >= 0, hasBackend) |
+		bit(f.ToBackend.EOF, backendEOF) | bit(f.ToBackend.Shut, backendShut) |
+		bit(f.ToClient.EOF, clientEOF) | bit(f.ToClient.Shut, clientShut) | bit(f.Dial != nil, dialling)
+}
+
+// bit returns b if it is so, else 0.
+func bit(is bool, b byte) byte {
+	if is {
+		return b
 	}
-	set(name, named)
-	set(f.Backend >= 0, hasBackend)
-	set(f.ToBackend.EOF, backendEOF)
-	set(f.ToBackend.Shut, backendShut)
-	set(f.ToClient.EOF, clientEOF)
-	set(f.ToClient.Shut, clientShut)
-	set(f.Dial != nil, dialling)
-	return flags
+	return 0
 }
 
 // conn is a connection as it arrives: its descriptors come apart, and the bytes that

@@ -151,17 +151,8 @@ func withoutSCTP(s agent.State) agent.State {
 // appendAssoc writes an association, but for its descriptors.
 func appendAssoc(w *writer, f *sctp.Frozen) {
 	w.record(func(w *writer) {
-		var flags byte
-		set := func(is bool, bit byte) {
-			if is {
-				flags |= bit
-			}
-		}
-		set(f.Dial != nil, assocDialling)
-		set(f.Sockets != nil, assocSockets)
-		set(f.Sockets != nil && f.Sockets.Backend >= 0, assocBackend)
-		set(f.Packets != nil && f.Packets.Counted, assocCounted)
-		w.byte(flags)
+		w.byte(bit(f.Dial != nil, assocDialling) | bit(f.Sockets != nil, assocSockets) |
+			bit(f.Sockets != nil && f.Sockets.Backend >= 0, assocBackend) | bit(f.Packets != nil && f.Packets.Counted, assocCounted))
 		w.id(f.Service)
 		w.addrPort(f.Addr)
 		w.duration(f.Idle)
