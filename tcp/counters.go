@@ -34,27 +34,36 @@ func (c *counters) reason(err error) *atomic.Uint64 {
 	return &c.noService
 }
 
-func (c *counters) snapshot() Stats {
-	return Stats{
-		Active:            c.active.Load(),
-		Dialling:          c.dialling.Load(),
-		Accepted:          c.accepted.Load(),
-		NoService:         c.noService.Load(),
-		NoBackend:         c.noBackend.Load(),
-		NoLocal:           c.noLocal.Load(),
-		NotAllowed:        c.notAllowed.Load(),
-		Dials:             c.dials.Load(),
-		DialRefused:       c.dialRefused.Load(),
-		DialTimedOut:      c.dialTimedOut.Load(),
-		DialGaveUp:        c.dialGaveUp.Load(),
-		Established:       c.established.Load(),
-		ClientResets:      c.clientResets.Load(),
-		BackendResets:     c.backendResets.Load(),
-		BytesIn:           c.bytesIn.Load(),
-		BytesOut:          c.bytesOut.Load(),
-		PausedDescriptors: c.pausedDescriptors.Load(),
-		PausedDials:       c.pausedDials.Load(),
-		AcceptErrors:      c.acceptErrors.Load(),
-		Shortages:         c.shortages.Load(),
-	}
+// each passes every counter, but not the gauges, to visit, with its place in s.
+func (c *counters) each(s *Stats, visit func(c *atomic.Uint64, in *uint64)) {
+	visit(&c.accepted, &s.Accepted)
+	visit(&c.noService, &s.NoService)
+	visit(&c.noBackend, &s.NoBackend)
+	visit(&c.noLocal, &s.NoLocal)
+	visit(&c.notAllowed, &s.NotAllowed)
+	visit(&c.dials, &s.Dials)
+	visit(&c.dialRefused, &s.DialRefused)
+	visit(&c.dialTimedOut, &s.DialTimedOut)
+	visit(&c.dialGaveUp, &s.DialGaveUp)
+	visit(&c.established, &s.Established)
+	visit(&c.clientResets, &s.ClientResets)
+	visit(&c.backendResets, &s.BackendResets)
+	visit(&c.bytesIn, &s.BytesIn)
+	visit(&c.bytesOut, &s.BytesOut)
+	visit(&c.pausedDescriptors, &s.PausedDescriptors)
+	visit(&c.pausedDials, &s.PausedDials)
+	visit(&c.acceptErrors, &s.AcceptErrors)
+	visit(&c.shortages, &s.Shortages)
+}
+
+// addTo adds the counters and gauges to s.
+func (c *counters) addTo(s *Stats) {
+	s.Active += c.active.Load()
+	s.Dialling += c.dialling.Load()
+	c.each(s, func(c *atomic.Uint64, in *uint64) { *in += c.Load() })
+}
+
+func (c *counters) snapshot() (s Stats) {
+	c.addTo(&s)
+	return s
 }

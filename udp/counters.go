@@ -24,58 +24,41 @@ type counters struct {
 	_                                  [64]byte
 }
 
-func (c *counters) snapshot() Stats {
-	return Stats{
-		Active:        c.active.Load(),
-		Created:       c.created.Load(),
-		Expired:       c.expired.Load(),
-		Evicted:       c.evicted.Load(),
-		Moved:         c.moved.Load(),
-		Refused:       c.refused.Load(),
-		DatagramsIn:   c.datagramsIn.Load(),
-		BytesIn:       c.bytesIn.Load(),
-		DatagramsOut:  c.datagramsOut.Load(),
-		BytesOut:      c.bytesOut.Load(),
-		Resent:        c.resent.Load(),
-		NoService:     c.noService.Load(),
-		NoBackend:     c.noBackend.Load(),
-		NoLocal:       c.noLocal.Load(),
-		NotAllowed:    c.notAllowed.Load(),
-		NoDescriptor:  c.noDescriptor.Load(),
-		Unreachable:   c.unreachable.Load(),
-		Draining:      c.draining.Load(),
-		Malformed:     c.malformed.Load(),
-		Busy:          c.busy.Load(),
-		TooLong:       c.tooLong.Load(),
-		SendErrors:    c.sendErrors.Load(),
-		ReceiveErrors: c.receiveErrors.Load(),
-	}
+// each passes every counter, but not the gauge, to visit, with its place in s.
+func (c *counters) each(s *Stats, visit func(c *atomic.Uint64, in *uint64)) {
+	visit(&c.created, &s.Created)
+	visit(&c.expired, &s.Expired)
+	visit(&c.evicted, &s.Evicted)
+	visit(&c.moved, &s.Moved)
+	visit(&c.refused, &s.Refused)
+	visit(&c.datagramsIn, &s.DatagramsIn)
+	visit(&c.bytesIn, &s.BytesIn)
+	visit(&c.datagramsOut, &s.DatagramsOut)
+	visit(&c.bytesOut, &s.BytesOut)
+	visit(&c.resent, &s.Resent)
+	visit(&c.noService, &s.NoService)
+	visit(&c.noBackend, &s.NoBackend)
+	visit(&c.noLocal, &s.NoLocal)
+	visit(&c.notAllowed, &s.NotAllowed)
+	visit(&c.noDescriptor, &s.NoDescriptor)
+	visit(&c.unreachable, &s.Unreachable)
+	visit(&c.draining, &s.Draining)
+	visit(&c.malformed, &s.Malformed)
+	visit(&c.busy, &s.Busy)
+	visit(&c.tooLong, &s.TooLong)
+	visit(&c.sendErrors, &s.SendErrors)
+	visit(&c.receiveErrors, &s.ReceiveErrors)
 }
 
-func (s *Stats) add(o Stats) {
-	s.Active += o.Active
-	s.Created += o.Created
-	s.Expired += o.Expired
-	s.Evicted += o.Evicted
-	s.Moved += o.Moved
-	s.Refused += o.Refused
-	s.DatagramsIn += o.DatagramsIn
-	s.BytesIn += o.BytesIn
-	s.DatagramsOut += o.DatagramsOut
-	s.BytesOut += o.BytesOut
-	s.Resent += o.Resent
-	s.NoService += o.NoService
-	s.NoBackend += o.NoBackend
-	s.NoLocal += o.NoLocal
-	s.NotAllowed += o.NotAllowed
-	s.NoDescriptor += o.NoDescriptor
-	s.Unreachable += o.Unreachable
-	s.Draining += o.Draining
-	s.Malformed += o.Malformed
-	s.Busy += o.Busy
-	s.TooLong += o.TooLong
-	s.SendErrors += o.SendErrors
-	s.ReceiveErrors += o.ReceiveErrors
+// addTo adds the counters and gauges to s.
+func (c *counters) addTo(s *Stats) {
+	s.Active += c.active.Load()
+	c.each(s, func(c *atomic.Uint64, in *uint64) { *in += c.Load() })
+}
+
+func (c *counters) snapshot() (s Stats) {
+	c.addTo(&s)
+	return s
 }
 
 // reason returns the counter for datagrams that err keeps from a backend.

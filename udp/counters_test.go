@@ -2,27 +2,20 @@ package udp
 
 import (
 	"reflect"
+	"sync/atomic"
 	"testing"
 )
 
-// A counter that add forgets would stay at the first loop's.
-func TestStatsAddsEveryField(t *testing.T) {
-	var one Stats
-	v := reflect.ValueOf(&one).Elem()
-	for i := range v.NumField() {
-		switch f := v.Field(i); f.Kind() {
-		case reflect.Int64:
-			f.SetInt(1)
-		default:
-			f.SetUint(1)
-		}
-	}
-	sum := one
-	sum.add(one)
-	v = reflect.ValueOf(sum)
-	for i := range v.NumField() {
-		n := uint64(2)
-		if f := v.Field(i); f.CanInt() && f.Int() != 2 || f.CanUint() && f.Uint() != n {
+// A counter that is in no list would stay 0.
+func TestEveryFieldIsCounted(t *testing.T) {
+	var c counters
+	var sum Stats
+	c.active.Add(1)
+	c.each(&sum, func(c *atomic.Uint64, _ *uint64) { c.Add(1) })
+	c.addTo(&sum)
+	c.addTo(&sum)
+	for v, i := reflect.ValueOf(sum), 0; i < v.NumField(); i++ {
+		if f := v.Field(i); f.CanInt() && f.Int() != 2 || f.CanUint() && f.Uint() != 2 {
 			t.Errorf("%s is not added", v.Type().Field(i).Name)
 		}
 	}

@@ -203,7 +203,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	sum := s.plain.count.snapshot() // zero if there are loops
 	for _, sh := range s.shards {
-		sum.add(sh.count.snapshot())
+		sh.count.addTo(&sum)
 	}
 	return sum
 }
