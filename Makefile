@@ -52,7 +52,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,15 @@ bench-micro: ## measure single functions and compare them with the saved figures
 bench-micro-save: ## save the figures of single functions to compare with later
 	@mkdir -p $(dir $(BASELINE))
 	$(MICRO) > $(BASELINE)
+
+# ipvs is measured in a VM, which has it for sure, and iptables beside it there.
+bench-offload: deps ## measure what it costs to have the kernel forward Services, for about ten minutes
+	CGO_ENABLED=0 go build -o bin/offload ./bench/offload
+	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
+	mkdir -p bin/results
+	{ echo '# What it costs to have the kernel forward Services'; echo; echo '`make bench-offload`, on '"$$(date -u +%F)"'.'; echo; \
+	bin/offload -published=false; echo; bin/vm bin/offload -modes ipvs,iptables -rounds 3; } > bin/results/offload.md
+	mv bin/results/offload.md bench/results/offload.md
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)

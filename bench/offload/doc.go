@@ -1,8 +1,12 @@
-// Command offload measures what it costs to have the kernel forward Services: the time
-// to write the rules of 1,000, 5,000 and 10,000 Services, to change one of them, and
-// to verify them, and the time of a first connection, in a namespace of its own. It
-// prints a table, with the figures that others have published for kube-proxy below it;
-// those were taken elsewhere, and tell the order of magnitude only.
+// Command offload measures what it costs to have the kernel forward Services, by iptables
+// or ipvs: the time to write what 1,000, 5,000 and 10,000 Services need, to change one of
+// them, and to verify them, and the time of a first connection, in a namespace of its own.
+// It prints a table in Markdown, with the figures that others have published for
+// kube-proxy below it; those were taken elsewhere, and tell the order of magnitude only.
 //
+//	make bench-offload
 //	go run ./bench/offload
+//
+// The former writes bench/results/offload.md. It measures ipvs in the VM of bench/vm, with
+// iptables beside it there, since a machine that is interpreted tells ratios only.
 package main
