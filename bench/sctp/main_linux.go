@@ -239,6 +239,9 @@ func startIPVS(ctx context.Context, l *lab) (func() error, int, error) {
 		{"ip", "addr", "replace", vip + "/32", "dev", "lo"},
 	} {
 		if err := l.onNode(ctx, command[0], command[1:]...); err != nil {
+			if _, missing := os.Stat("/proc/net/ip_vs"); missing != nil {
+				err = errors.New("this kernel has no ip_vs")
+			}
 			return nil, 0, err
 		}
 	}

@@ -43,12 +43,14 @@ func busyShare() float64 {
 	return (machineTime() - before).Seconds() / time.Since(start).Seconds() / float64(runtime.NumCPU())
 }
 
+// release returns the number of the kernel's release.
 func release() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return err.Error()
 	}
-	return unix.ByteSliceToString(u.Release[:])
+	number, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
+	return number
 }
 
 // inMachine runs this program in the machine of bench/vm, which has a kernel with SCTP and
