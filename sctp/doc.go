@@ -64,6 +64,14 @@
 // and lasts as long as conntrack does: 210 s without a packet, by default, which
 // heartbeats every 30 s do not let happen.
 //
+// # Handing over
+//
+// While the loops are halted a Server can say all there is to know of its associations
+// (Server.Holding, Server.Freeze), and another one goes on with them (Server.Adopt), in
+// another process too: by the raw sockets, in which packets wait meanwhile, or by the
+// sockets of each association. From then on an association ends by an ABORT that is
+// sent, and not by the close of a socket of which others may have copies.
+//
 // # Goroutines
 //
 // None: everything runs on the loops.
