@@ -18,7 +18,7 @@
 //
 //	mangle PREROUTING         -> SLUICE-PREROUTING -> SLUICE-OUTSIDE, SLUICE-DROP
 //	mangle OUTPUT             -> SLUICE-DROP
-//	nat    PREROUTING, OUTPUT -> SLUICE-STEER -> SLUICE-TCP, SLUICE-UDP, SLUICE-SCTP
+//	nat    PREROUTING, OUTPUT -> SLUICE-STEER -> SLUICE-TCP, SLUICE-UDP -> SLUICE-UDP-00 to -31, SLUICE-SCTP
 //	filter INPUT              -> SLUICE-INPUT -> SLUICE-REFUSE
 //	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
 //
@@ -30,8 +30,9 @@
 // and no process. All TCP frontends go to one port, since a connection remembers
 // what it was asked for ([OriginalDst]). A datagram does not, so that each UDP
 // frontend has a port of its own and a rule of its own, and so has each of SCTP,
-// whose ports no set of ports matches. Node ports are not steered: the proxy listens
-// there.
+// whose ports no set of ports matches. Rules of UDP are divided among up to 32 chains by
+// the last bits of the address, so that a packet, and a change, meets a few dozen of a
+// thousand. Node ports are not steered: the proxy listens there.
 //
 // SLUICE-OUTSIDE and SLUICE-DROP drop those who may not ask, before nat changes
 // what they ask for: clients elsewhere of what only this node answers
@@ -52,7 +53,8 @@
 // legacy backend one iptables-legacy-save, to remember the result), and none
 // if only members of sets changed. What stays in the plan stays steered
 // throughout: chains are replaced in one transaction, members come before the
-// rules that need them and go after. Who may ask a frontend neither before nor
+// rules that need them and go after. A packet that has begun to read sets or rules is
+// waited for, some 10 ms, where who may ask changes, and only there. Who may ask a frontend neither before nor
 // after a change is not answered in between. (Not so, for a moment, without
 // sets and if the frontend ceases to be steered and to be restricted at once:
 // each table is a transaction.) A failure leaves what is there, and the next
