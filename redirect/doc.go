@@ -23,7 +23,8 @@
 //	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
 //
 // PREROUTING is where packets of other hosts and of pods come in, OUTPUT where
-// those of the node itself start. Each jump is the first rule of its chain.
+// those of the node itself start. Each jump is the first rule of its chain. Those of
+// mangle are there from the first frontend on at which not everybody may ask.
 //
 // Frontends are members of sets, so the number of rules does not depend on the
 // number of services and a change of one service is one or a few netlink messages

@@ -22,6 +22,3 @@ func (p Plan) exact(f func(lb.Frontend)) {
 
 // screens reports whether there is a frontend at which not everybody may ask.
 func (p Plan) screens() bool { return len(p.Drop)+len(p.DropOutside)+len(p.Restricted) > 0 }
-
-// refuses reports whether there is a frontend without endpoints.
-func (p Plan) refuses() bool { return len(p.Refuse) > 0 }
