@@ -1,8 +1,10 @@
 // Package eventloop runs one event loop per core: an epoll instance, a timing
-// wheel and a buffer pool that belong to one goroutine, on gnet's pkg/netpoll.
+// wheel and a buffer pool that belong to one goroutine.
 //
 // A Handler is registered once for a descriptor and is told about readiness,
-// edge-triggered for reading and writing (epoll(7)). Everything that a Handler
+// edge-triggered for reading and writing, or level-triggered for reading (epoll(7)).
+// Events that are reported together are a turn, at whose end a Deferred is told;
+// posted functions run between turns. Everything that a Handler
 // touches belongs to its loop, so it needs no lock. Other goroutines reach a
 // loop by Post and Do only.
 //
