@@ -27,7 +27,7 @@ func (r *repo) allDocuments() []string {
 
 // otherPrograms are what the documents may call besides make, go and sluice.
 // They are known to people and not checked further.
-var otherPrograms = strings.Fields("cat cd chmod conntrack cp curl dig git grep ip ipset iptables-save kill kubectl ls mkdir mv nc rm ss sysctl ulimit")
+var otherPrograms = strings.Fields("cat cd chmod conntrack cp curl dig git grep ip ipset iptables-save kill kubectl ls mkdir mv nc perf rm ss sysctl ulimit")
 
 // block is one fenced block of shell commands in a document.
 type block struct {
