@@ -27,7 +27,7 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 
 # What the VM runs: the packages whose tests need what its kernel has.
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
-VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort)$$/^(ipvs.*)?$$
+VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # One package's tests at a time: many of them count turns and deadlines on the
 # real kernel, and two cores are soon shared too thinly. Compiling is no such thing, so that
@@ -126,7 +126,7 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 	go build -o bin/vm ./bench/vm
 	SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress' ./redirect
 	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
-	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 9m -run '$(VM_TESTS)' ./cmd/sluice
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)' ./cmd/sluice
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)

@@ -408,7 +408,10 @@ func TestSCTPEngineForced(t *testing.T) {
 // engine is the same afterwards.
 func TestSCTPUpgrade(t *testing.T) {
 	ends := newSCTPEnds(t)
-	const upgrades = 4
+	upgrades := 4
+	if testing.Short() { // as in a machine that is interpreted
+		upgrades = 2
+	}
 	n := newLine(t, testbed.Config{Pods: 2, Clients: 3})
 	for _, pod := range n.Pods {
 		ends.echo(t, pod)
