@@ -218,14 +218,17 @@ func (s script) play(c *net.TCPConn, h hash.Hash) (received int64, err error) {
 	return received, errors.Join(err, sendErr)
 }
 
-// TestStorm runs 200 connections in which both ends send, stall, end or reset at
-// random. Where nobody resets, every byte arrives and both see a clean end.
+// TestStorm runs 200 connections (under wine, whose server is asked for all, 50) in which
+// both ends send, stall, end or reset at random. Where nobody resets, every byte arrives and both see a clean end.
 func TestStorm(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	type plan struct{ client, server script }
 	plans := make([]plan, 200)
+	if wine {
+		plans = plans[:50]
+	}
 	for i := range plans {
 		plans[i] = plan{randomScript(r), randomScript(r)}
 	}

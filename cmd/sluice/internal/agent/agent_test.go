@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +38,17 @@ type kernel struct {
 	moved   func()  // called when somebody has begun or ceased to forward
 }
 
+// errTaken is what this system says of a port that somebody has.
+var errTaken = func() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	_, err = net.Listen("tcp", l.Addr().String())
+	return err
+}()
+
 func newAgent(t *testing.T) (*Agent, *kernel) {
 	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
 		steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
@@ -60,7 +71,7 @@ type streams struct{ k *kernel }
 
 func (s streams) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	if s.k.taken[addr.Port()] {
-		return netip.AddrPort{}, syscall.EADDRINUSE
+		return netip.AddrPort{}, errTaken
 	}
 	if s.k.streams[addr] {
 		s.k.t.Fatalf("%s is opened twice", addr)
@@ -107,11 +118,11 @@ func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	}
 	for other, taken := range k.open {
 		if taken == port && other.Protocol == f.Protocol && k.direct == nil {
-			return netip.AddrPort{}, syscall.EADDRINUSE
+			return netip.AddrPort{}, errTaken
 		}
 	}
 	if k.taken[port] {
-		return netip.AddrPort{}, syscall.EADDRINUSE
+		return netip.AddrPort{}, errTaken
 	}
 	if _, ok := k.open[f]; ok {
 		k.t.Fatalf("%s is opened twice", f)
