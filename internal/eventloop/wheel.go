@@ -35,6 +35,7 @@ func (t *Timer) Active() bool { return t.next != nil }
 type wheel struct {
 	slot  [slots]Timer // list heads
 	used  [slots / 64]uint64
+	due   Timer // list head of those that fire; here since a local one would be allocated
 	last  int64 // the last tick that was fired
 	count int
 }
@@ -86,13 +87,13 @@ func (w *wheel) fireSlot(i, target int64) {
 		return
 	}
 	// The due ones move to a list of their own first: Expire may change the slot.
-	var due Timer
-	due.next, due.prev = &due, &due
+	due := &w.due
+	due.next, due.prev = due, due
 	for t := head.next; t != head; {
 		next := t.next
 		if t.when <= target {
 			t.prev.next, t.next.prev = t.next, t.prev
-			t.prev, t.next = due.prev, &due
+			t.prev, t.next = due.prev, due
 			t.prev.next, due.prev = t, t
 		}
 		t = next
@@ -100,7 +101,7 @@ func (w *wheel) fireSlot(i, target int64) {
 	if head.next == head {
 		w.used[i/64] &^= 1 << (i % 64)
 	}
-	for due.next != &due {
+	for due.next != due {
 		t := due.next
 		w.remove(t)
 		t.owner.Expire(t)

@@ -109,3 +109,23 @@ func TestWheelChangesWhileFiring(t *testing.T) {
 		t.Fatalf("after the second round a, c fired %d, %d times; want 2, 1", count[&a], count[&c])
 	}
 }
+
+func TestFiringAllocatesNothing(t *testing.T) {
+	var w wheel
+	w.init(0)
+	var timers [8]Timer
+	fired, now := 0, int64(0)
+	owner := expirer(func(*Timer) { fired++ })
+	if n := testing.AllocsPerRun(100, func() {
+		for i := range timers {
+			w.add(&timers[i], owner, now+Tick)
+		}
+		now += 2 * Tick
+		w.fire(now)
+	}); n != 0 {
+		t.Errorf("firing costs %v allocations, want 0", n)
+	}
+	if fired < 100*len(timers) {
+		t.Errorf("%d timers fired, want at least %d", fired, 100*len(timers))
+	}
+}
