@@ -333,7 +333,7 @@ func TestCrashWithPortTaken(t *testing.T) {
 	if _, err := c.insist(); err != nil {
 		t.Fatal(err)
 	}
-	rule := regexp.MustCompile(`-A SLUICE-UDP .*--to-ports (\d+)`)
+	rule := regexp.MustCompile(`-A SLUICE-UDP-\d+ .*--to-ports (\d+)`)
 	before := rule.FindStringSubmatch(l.traces())
 	l.signal(syscall.SIGKILL)
 	l.wait()

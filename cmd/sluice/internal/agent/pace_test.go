@@ -58,8 +58,9 @@ func TestWriteEvery(t *testing.T) {
 		}
 		expect := func(what string, frontends int, putOff uint64) {
 			t.Helper()
-			if s := a.Status(); written() != frontends || s.PutOff != putOff || s.Healthy(time.Now()) != true {
-				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, written(), s.PutOff, frontends, putOff, s)
+			got := written() // first: Status is what orders this before the next writing
+			if s := a.Status(); got != frontends || s.PutOff != putOff || s.Healthy(time.Now()) != true {
+				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, got, s.PutOff, frontends, putOff, s)
 			}
 		}
 		two, three := service(lb.TCP, "two", 2, 2), wish(service(lb.TCP, "three", 3, 3), "iptables")
