@@ -123,6 +123,9 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 			if want == held && r.squatted(f) {
 				want = untouched
 			}
+			if want == untouched && m.checks(f, r.nodePortAddrs()) {
+				want = held
+			}
 			if got := k.fate(f.Protocol, src, f.Addr, fromNode); got != want {
 				report("kernel: %s, asked by %s (%s): %s, want %s: %s", f, c.name, src, got, want, o)
 			}
@@ -157,6 +160,9 @@ func (r *modelRun) compareSteering(m *model, k *kernel, points []lb.Frontend, re
 			}
 		}
 		for f, want := range direct {
+			if want == untouched && m.checks(f, r.nodePortAddrs()) {
+				want = held
+			}
 			for _, c := range []mClient{theNodeItself, aPodHere, aStranger} {
 				got := k.fate(f.Protocol, c.ips[i], f.Addr, c.name == theNodeItself.name)
 				if got != want && !slices.Contains(nodePortPool, f.Addr.Port()) {

@@ -261,6 +261,19 @@ func (m *model) owner(f lb.Frontend, nodePorts []netip.Addr) *mOwner {
 	return m.owners[lb.Frontend{Protocol: f.Protocol, Addr: netip.AddrPortFrom(unspecified(ip.Is6()), f.Addr.Port())}]
 }
 
+// checks reports whether the health checks of a Service are asked at an address.
+func (m *model) checks(f lb.Frontend, nodePorts []netip.Addr) bool {
+	if f.Protocol != lb.TCP || !slices.Contains(nodePorts, f.Addr.Addr()) {
+		return false
+	}
+	for key := range m.health {
+		if key.ipv6 == f.Addr.Addr().Is6() && key.port == f.Addr.Port() {
+			return true
+		}
+	}
+	return false
+}
+
 // fate returns what the kernel does with a client's first packet to an address of
 // this owner.
 func (m *model) fate(o *mOwner, src, dst netip.Addr) string {

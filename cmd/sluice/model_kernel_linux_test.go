@@ -133,6 +133,25 @@ func parseNet(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text)
 }
 
+// parseMask reads bits of an address that need not be its first, such as 0.0.0.5/0.0.0.31,
+// which divides frontends by their last.
+func parseMask(text string) (value, mask netip.Addr, ok bool) {
+	first, second, _ := strings.Cut(text, "/")
+	value, err := netip.ParseAddr(first)
+	mask, err2 := netip.ParseAddr(second)
+	return value, mask, err == nil && err2 == nil
+}
+
+// masked returns the bits of an address that a mask has; none of another family.
+func masked(a, mask netip.Addr) netip.Addr {
+	bits, m := a.AsSlice(), mask.AsSlice()
+	for i := range min(len(bits), len(m)) {
+		bits[i] &= m[i]
+	}
+	out, _ := netip.AddrFromSlice(bits)
+	return out
+}
+
 var ruleWords = regexp.MustCompile(`"[^"]*"|\S+`)
 
 func (k *kernel) readRules(save []byte, family int) error {
@@ -187,6 +206,10 @@ func (k *kernel) readRule(w []string) (r kRule, err error) {
 		case "-i":
 			match(func(p packet) bool { return value == "lo" && p.lo })
 		case "-s", "-d":
+			if value, mask, ok := parseMask(value); ok && option == "-d" {
+				match(func(p packet) bool { return masked(p.dst.Addr(), mask) == value })
+				break
+			}
 			prefix, err := parseNet(value)
 			if err != nil {
 				return r, err

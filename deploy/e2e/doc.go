@@ -73,6 +73,7 @@
 //	all of it by the kernel's data paths, and from one to
 //	another                                                      TestMatrix*, TestModel*, TestMove*
 //	what deploy has, applied                                     TestOverlays
+//	the configuration files and flags of operators               TestSamples
 //
 // Not here: the metric of nfacct, which counts what kube-proxy's own rules drop (those of
 // Sluice count for themselves, "iptables-save -c"); and what no proxy has a part in: pods
