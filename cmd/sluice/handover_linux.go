@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -314,7 +315,7 @@ func (s *succession) tryUpgrade(done func(pid int)) error {
 		}
 		given <- r
 	}()
-	go func() { started <- s.upgrader.Upgrade() }()
+	go func() { started <- s.startSuccessor() }()
 	s.p.log.Info("starting a successor", zap.String("program", os.Args[0]))
 	var r result
 	select {
@@ -334,6 +335,19 @@ func (s *succession) tryUpgrade(done func(pid int)) error {
 		return r.err
 	}
 	return fmt.Errorf("start a successor: %w", errors.Join(err, r.err))
+}
+
+// startSuccessor has tableflip start a process and waits until that is ready, or has ended.
+func (s *succession) startSuccessor() error {
+	// tableflip v1.2.3 tells of the parent's end, which parentGone has waited for, a
+	// moment before it takes note of it, and has no name for the refusal.
+	const early = "parent hasn't exited"
+	err := s.upgrader.Upgrade()
+	for tries := 0; tries < 1000 && err != nil && err.Error() == early; tries++ {
+		runtime.Gosched()
+		err = s.upgrader.Upgrade()
+	}
+	return err
 }
 
 // parentGone waits for the end of the process that this one took over from, which comes
