@@ -32,7 +32,10 @@ VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAd
 # One package's tests at a time: many of them count turns and deadlines on the
 # real kernel, and two cores are soon shared too thinly. Compiling is no such thing, so that
 # COMPILE has every core do it before. Nor is go vet, which make lint runs in whole.
-GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails -- -count=1 -p 1 -vet=off
+# A test that fails is run once more, since machines of many tenants stand still at times, and both
+# outcomes are shown; more than three failures, or a data race, are no such thing. $(1) are the packages.
+GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=3 \
+	--rerun-fails-abort-on-data-race --packages '$(1)' -- -count=1 -p 1 -vet=off $(2)
 COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
 
 # Where goroutines share anything. What kernelmodes and redirect share with those who ask for
@@ -41,7 +44,7 @@ RACE_PACKAGES = $(shell go list ./... | grep -v -e /bench/ -e /internal/houserul
 
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
-E2E := cd deploy/e2e && $(GOTEST) -timeout 10m ./... && $(GOTEST) -timeout 10m -run 'TestWatch' ./... -etcd ../../bin/etcd
+E2E = cd deploy/e2e && $(call GOTEST,./...,-timeout 10m) && $(call GOTEST,./...,-timeout 10m -run 'TestWatch' -args -etcd ../../bin/etcd)
 
 # The tests fail, instead of skipping, where a kernel facility is missing.
 export SLUICE_REQUIRE_NETNS = 1
@@ -105,7 +108,7 @@ scale: bench-deps build ## measure what the number of Services costs, on an idle
 
 test: deps build image bin/kube-apiserver bin/etcd ## run every test
 	$(COMPILE) ./... >/dev/null
-	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(GOTEST) -timeout 15m ./...
+	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,./...,-timeout 15m)
 	$(E2E)
 	$(MAKE) test-vm
 	$(MAKE) test-wine
@@ -124,14 +127,14 @@ bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go
 
 test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
-	SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress' ./redirect
-	SLUICE_REQUIRE_IPVS=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -timeout 9m $(VM_PACKAGES)
-	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(GOTEST) -exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)' ./cmd/sluice
+	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -timeout 9m)
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice,-exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
 	$(COMPILE) -race $(RACE_PACKAGES) >/dev/null
-	$(GOTEST) -race -short -timeout 20m $(RACE_PACKAGES)
+	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m)
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \
