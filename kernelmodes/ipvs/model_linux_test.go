@@ -22,7 +22,7 @@ import (
 // dumb model says, after each. Nobody asks, so that nothing drains.
 func TestModel(t *testing.T) {
 	const seed = 6
-	steps := 600
+	steps := 2000
 	if testing.Short() {
 		steps = 200
 	}

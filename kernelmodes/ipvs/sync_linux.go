@@ -248,7 +248,10 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) err
 func (k *kernel) hush(e *Engine, want *state) (resume func() error, err error) {
 	var fresh []netfilterMember
 	for x, s := range want.servers {
-		if _, vip := slices.BinarySearchFunc(want.addresses, x.addr.Addr(), netip.Addr.Compare); s.udp && k.servers[x] == nil && !vip {
+		if x.mark != 0 || !s.udp || k.servers[x] != nil {
+			continue // a mark is for some clients of an address that has a server too
+		}
+		if _, vip := slices.BinarySearchFunc(want.addresses, x.addr.Addr(), netip.Addr.Compare); !vip {
 			fresh = append(fresh, memberOf(lb.Frontend{Protocol: lb.UDP, Addr: x.addr}))
 			k.flows.add(x.addr, netip.AddrPort{})
 		}
