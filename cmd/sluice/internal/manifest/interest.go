@@ -11,7 +11,7 @@ import (
 // files (and links to them) by renaming; all paths are absolute and free of
 // links, but for the links that are themselves of interest.
 type interest struct {
-	folders map[string]bool // any entry of these matters
+	folders map[string]bool // any manifest in these matters
 	names   map[string]bool // these paths matter: files, links, folders themselves
 }
 
@@ -94,7 +94,7 @@ func (in interest) directories() map[string]bool {
 
 // matters tells whether a change of the named path may change a manifest.
 func (in interest) matters(name string) bool {
-	return in.names[name] || in.folders[name] || in.folders[filepath.Dir(name)]
+	return in.names[name] || in.folders[name] || in.folders[filepath.Dir(name)] && isManifest(filepath.Base(name))
 }
 
 func (in interest) equal(other interest) bool {

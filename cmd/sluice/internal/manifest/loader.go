@@ -143,15 +143,20 @@ func listEntries(path string) ([]entry, error) {
 	}
 	var entries []entry
 	for _, e := range all {
-		name := e.Name()
-		switch filepath.Ext(name) {
-		case ".yaml", ".yml", ".json":
-			if !strings.HasPrefix(name, ".") {
-				entries = append(entries, entry{filepath.Join(path, name), e.Type()&fs.ModeSymlink != 0})
-			}
+		if isManifest(e.Name()) {
+			entries = append(entries, entry{filepath.Join(path, e.Name()), e.Type()&fs.ModeSymlink != 0})
 		}
 	}
 	return entries, nil
+}
+
+// isManifest reports whether an entry of a folder is read, by its name.
+func isManifest(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return !strings.HasPrefix(name, ".")
+	}
+	return false
 }
 
 // settle decides which version of each file is in force, now that the dirty ones have
