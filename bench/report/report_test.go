@@ -169,9 +169,6 @@ func TestTableAndPage(t *testing.T) {
 // TestPublishedReportCanBeRead reads what the repository shows to its readers.
 func TestPublishedReportCanBeRead(t *testing.T) {
 	f, err := os.Open("../results/latest.json")
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("no results are published yet")
-	}
 	if err != nil {
 		t.Fatal(err)
 	}

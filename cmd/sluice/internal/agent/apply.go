@@ -308,9 +308,18 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 // admit has the plan let in what asks for health checks, whoever forwards the Services.
 // Where a frontend has such a port what is planned for it holds.
 func admit(plan *redirect.Plan, checks []netip.AddrPort) {
+	if len(checks) == 0 {
+		return
+	}
+	planned := make(map[lb.Frontend]bool, len(plan.TCP))
+	for _, addr := range plan.TCP {
+		planned[lb.Frontend{Protocol: lb.TCP, Addr: addr}] = true
+	}
+	for _, f := range slices.Concat(plan.Accept, plan.Refuse, plan.Drop) {
+		planned[f] = true
+	}
 	for _, addr := range checks {
-		f := lb.Frontend{Protocol: lb.TCP, Addr: addr}
-		if !slices.Contains(plan.TCP, addr) && !slices.Contains(plan.Accept, f) && !slices.Contains(plan.Refuse, f) && !slices.Contains(plan.Drop, f) {
+		if f := (lb.Frontend{Protocol: lb.TCP, Addr: addr}); !planned[f] {
 			plan.Accept = append(plan.Accept, f)
 		}
 	}

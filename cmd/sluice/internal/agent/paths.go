@@ -154,18 +154,6 @@ type special struct {
 	told bool // Agent.Unmet knows of it
 }
 
-// DataPaths returns the choice for each service port in force that wishes a path, or
-// is not on that of the mode. It may be called from anywhere.
-func (a *Agent) DataPaths() map[lb.ID]Choice {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := make(map[lb.ID]Choice, len(a.paths.special))
-	for id, s := range a.paths.special {
-		out[id] = s.Choice
-	}
-	return out
-}
-
 // decide remembers the choices, and tells what is worth telling of those that are new:
 // a Service that moves, and a wish that is not met, or met again.
 func (a *Agent) decide(m *move) {
