@@ -18,3 +18,8 @@
 //
 // The package knows no protocol and no backend.
 package eventloop
+
+import "time"
+
+// MaxBusyPoll bounds what Group.BusyPoll takes. What is worth it is tens of microseconds.
+const MaxBusyPoll = 10 * time.Millisecond

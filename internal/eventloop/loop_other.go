@@ -5,6 +5,7 @@ package eventloop
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Loop is one event loop. It exists on Linux only.
@@ -20,6 +21,9 @@ func NewGroup(int) (*Group, error) {
 
 // Loops returns no loop.
 func (*Group) Loops() []*Loop { return nil }
+
+// BusyPoll reports errors.ErrUnsupported.
+func (*Group) BusyPoll(time.Duration) error { return errors.ErrUnsupported }
 
 // Close does nothing.
 func (*Group) Close() error { return nil }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	componentconfig "k8s.io/component-base/config"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -314,6 +315,9 @@ func (s *settings) checkOwn(c *checker) {
 	}
 	if s.Loops < 1 || s.Loops > 1024 {
 		c.reject("loops", "", "%d: give 1 to 1024", s.Loops)
+	}
+	if s.BusyPoll < 0 || s.BusyPoll > eventloop.MaxBusyPoll || s.BusyPoll%time.Microsecond != 0 {
+		c.reject("busy-poll", "", "%v: give 0 to %v in whole microseconds, like 50us", s.BusyPoll, eventloop.MaxBusyPoll)
 	}
 }
 

@@ -179,6 +179,8 @@ func TestMistakes(t *testing.T) {
 		{"--udp-timeout 5", "--udp-timeout"},
 		{"--drain-timeout -1s", "--drain-timeout"},
 		{"--loops 0", "--loops"},
+		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
+		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},
 		{"-v=-1", "-v"},
 		{"--logging-format xml", "--logging-format"},
