@@ -2,11 +2,9 @@
 // wheel and a buffer pool that belong to one goroutine.
 //
 // A Handler is registered once for a descriptor and is told about readiness,
-// edge-triggered for reading and writing, or level-triggered for reading (epoll(7)).
-// Events that are reported together are a turn, at whose end a Deferred is told;
-// posted functions run between turns. Everything that a Handler
-// touches belongs to its loop, so it needs no lock. Other goroutines reach a
-// loop by Post and Do only.
+// edge-triggered (epoll(7)); posted functions run after a batch of events. Everything
+// that a Handler touches belongs to its loop, so it needs no lock. Other goroutines
+// reach a loop by Post and Do only.
 //
 // Events are hints. A descriptor that is closed while a batch of events is being
 // delivered may be given out again by the kernel within the same batch, and its
