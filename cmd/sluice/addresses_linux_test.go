@@ -55,6 +55,7 @@ func (l *lab) holds() (out []string) {
 // TestAddressesLiveChange: Services come, change and go; the address of one is there as
 // long as any port of it, and its clients are refused when it has no endpoint.
 func TestAddressesLiveChange(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 2}).winuserspace()
 	for _, pod := range l.Pods {
 		keep(t)(pod.WhoTCP(":8080"))
@@ -119,6 +120,7 @@ func TestAddressesLiveChange(t *testing.T) {
 // TestAddressesAfterCrash: SIGKILL and a start with other Services leave no address over
 // and lose none; --cleanup removes all.
 func TestAddressesAfterCrash(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	publish := func(ips ...string) {
@@ -174,6 +176,7 @@ func TestAddressesAfterCrash(t *testing.T) {
 
 // TestAddressesAreRepaired: what somebody takes away is put back, and counted.
 func TestAddressesAreRepaired(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
@@ -189,6 +192,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 // TestAddressOutlivesItsService: an open connection goes on when its Service goes, and
 // the address after it.
 func TestAddressOutlivesItsService(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
 	keep(t)(l.Pods[0].EchoTCP(":8080"))
 	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
@@ -224,6 +228,7 @@ func TestAddressOutlivesItsService(t *testing.T) {
 // TestAddressesSourceRanges: others are accepted and reset, or come to nothing; node port and
 // cluster IP are for everybody.
 func TestAddressesSourceRanges(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Clients: 2, Pods: 1}).winuserspace()
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))

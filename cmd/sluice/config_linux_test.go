@@ -16,6 +16,7 @@ const configHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubePr
 // TestConfigFile: the program does what the file says, survives a mistake in it,
 // and ends when it comes to say something else, so that it is started again.
 func TestConfigFile(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.serveWeb()
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
@@ -55,6 +56,7 @@ func TestConfigFile(t *testing.T) {
 
 // TestFlagsThatExit: what is done and then over, with its exit code.
 func TestFlagsThatExit(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out.yaml")
@@ -92,6 +94,7 @@ func TestFlagsThatExit(t *testing.T) {
 
 // TestLogFile: klog's flags have the log in a file, which begins anew when it is full.
 func TestLogFile(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.serveWeb()
 	dir := t.TempDir()

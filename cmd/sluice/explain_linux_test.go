@@ -13,6 +13,7 @@ import (
 
 // TestExplain asks about a Service in iptables, by the rules that a program wrote.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.write("the-node.yaml", nodeManifest)

@@ -48,6 +48,7 @@ func previousFormat(t *testing.T) string {
 // TestOtherVersions: connections cross from a program with the previous format of
 // handovers to this one, and back, and again.
 func TestOtherVersions(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it builds another version of the program")
 	}

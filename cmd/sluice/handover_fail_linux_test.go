@@ -74,6 +74,7 @@ func (n *line) serveEcho() {
 // TestRefusedUpgrades: whatever keeps a successor from taking over, the running process
 // serves on, and sluice upgrade says why.
 func TestRefusedUpgrades(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.serveEcho()
 	n.start()
@@ -127,6 +128,7 @@ func TestRefusedUpgrades(t *testing.T) {
 // TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken
 // over from, and goes on; with fewer it can.
 func TestUpgradeWithoutDescriptors(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
 	n.limit = 64
@@ -157,6 +159,7 @@ func TestUpgradeWithoutDescriptors(t *testing.T) {
 // TestKilledSuccessors: a successor is killed at any moment; either it never had anything,
 // or it has it all.
 func TestKilledSuccessors(t *testing.T) {
+	t.Parallel()
 	rounds := 12
 	if testing.Short() {
 		rounds = 4
@@ -224,6 +227,7 @@ func childOf(pid int) int {
 
 // TestUpgradeGoesOn: turns and affinity go on exactly where they were.
 func TestUpgradeGoesOn(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Clients: 2})
 	n.serveWeb()
 	n.write("sticky.yaml", service("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), slice("sticky", 1, 8080, "TCP", addrs(n.Pods...)...))
@@ -326,6 +330,7 @@ func (c client) recovers() (time.Duration, error) {
 // TestCrashWithPortTaken: somebody else has the UDP proxy port of before when the next
 // process starts. That takes another, and conntrack does not keep clients on the old.
 func TestCrashWithPortTaken(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveDNS()
 	l.start()
@@ -353,6 +358,7 @@ func TestCrashWithPortTaken(t *testing.T) {
 
 // TestUpgradeWithFullDisk: a successor that cannot write its PID file does not take over.
 func TestUpgradeWithFullDisk(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
 	// The processes see a disk of two pages at the place of the PID file: for two files.

@@ -107,6 +107,7 @@ func alive(pid int) bool {
 }
 
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.serveWeb()
 	n.serveDNS()
@@ -129,6 +130,7 @@ func TestUpgrade(t *testing.T) {
 // TestWaysToUpgrade: signals and a changed file of --config do it too, with what they find
 // on the disk.
 func TestWaysToUpgrade(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
@@ -165,6 +167,7 @@ func TestWaysToUpgrade(t *testing.T) {
 
 // TestCleanupOnExit: nothing is left if that is asked for.
 func TestCleanupOnExit(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	before := n.traces()
 	n.serveEcho()

@@ -107,6 +107,7 @@ func TestTakeOverBySocket(t *testing.T) {
 // TestRefusedContainers: a container that is not set up to take over is told why, and
 // disturbs nobody.
 func TestRefusedContainers(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.serveEcho()
 	n.start()

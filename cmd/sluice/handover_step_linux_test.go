@@ -184,6 +184,7 @@ func limitDescriptors(t *testing.T, pid int, limit uint64) {
 // a handover. Afterwards exactly one of both has everything: a connection from before goes
 // on, unless the one that had it was killed, and then it ends.
 func TestEveryStep(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
 	round := 0

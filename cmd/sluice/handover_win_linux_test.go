@@ -12,6 +12,7 @@ import (
 // throughout, and their sockets cross; the last process takes back what its predecessors
 // have added.
 func TestUpgradeHoldsAddresses(t *testing.T) {
+	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.serveWeb()
 	n.serveDNS()

@@ -25,6 +25,7 @@ func (l *lab) send(method, url, body string) (int, string) {
 // TestNodeLeaves: load balancers are told to turn away from a node that is about to
 // go, and the kubelet is not told to restart anything.
 func TestNodeLeaves(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	node := func(more string) string { return "apiVersion: v1\nkind: Node\nmetadata:\n  name: node\n" + more }
@@ -56,6 +57,7 @@ func TestNodeLeaves(t *testing.T) {
 
 // TestInspect: what people ask the running program.
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.start("--profiling", "--udp-timeout", "7s")
@@ -115,6 +117,7 @@ func TestInspect(t *testing.T) {
 
 // TestLateAddresses: what others have is told, and served as soon as it is free.
 func TestLateAddresses(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "127.0.0.1:10249")
@@ -137,6 +140,7 @@ func TestLateAddresses(t *testing.T) {
 // TestHealthCheckPort: a load balancer reaches the health checks of Services past a
 // firewall on the node that lets in nothing, on each data path.
 func TestHealthCheckPort(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			needMode(t, mode)

@@ -153,6 +153,7 @@ func (l *lab) effective(pid string) uint64 {
 // TestImage: the program serves from its image, with a root file system that it
 // cannot write and the few capabilities that its pods have, over both iptables.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	archive := os.Getenv(imageVar)
 	if archive == "" {
 		t.Skipf("%s does not name an image: run it by make test, or make image and give bin/sluice-image.tar", imageVar)

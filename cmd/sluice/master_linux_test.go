@@ -14,6 +14,7 @@ import (
 // once and with what to do, though every kind of object is asked for again and again;
 // the node is not ready and yet not restarted; and the program ends when it is told.
 func TestUnresolvableMaster(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	servers, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {

@@ -264,12 +264,14 @@ func expectedDirect(k kind, from origin, policy string, e endpoints, protocol st
 
 // TestMatrix holds for each data path.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"userspace", "iptables", "ipvs", "winuserspace"} {
 		t.Run(mode, func(t *testing.T) { testMatrix(t, mode) })
 	}
 }
 
 func testMatrix(t *testing.T, mode string) {
+	t.Parallel()
 	needMode(t, mode)
 	l := newLab(t, testbed.Config{RemotePods: 1})
 	if mode == "winuserspace" {

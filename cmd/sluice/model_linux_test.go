@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -37,13 +39,19 @@ var (
 // TestModel changes manifests at random and compares, after each change, what the
 // kernel, the sockets, the table and the endpoints that answer say with a model that
 // knows nothing of how they came to it. Everything but the network is real: the
-// program runs in this process, in the throw-away namespace of the tests.
+// program runs in the test's process. Each variant has a process of its own, in a network
+// namespace of its own, and they run at the same time.
 func TestModel(t *testing.T) {
+	variant, alone := os.LookupEnv(modelVar)
+	if alone {
+		furnishNode(t)
+	} else {
+		t.Parallel()
+	}
 	steps := *modelSteps
 	if testing.Short() {
 		steps = 150
 	}
-	furnishNode(t)
 	seed := *modelSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
@@ -60,7 +68,15 @@ func TestModel(t *testing.T) {
 			listed: nets("192.0.2.0/24 2001:db8:1::/64")},
 		{name: "without sets", steps: steps / 5, noSets: true},
 	} {
+		if alone && v.name != variant {
+			continue
+		}
 		t.Run(v.name, func(t *testing.T) {
+			if !alone {
+				t.Parallel()
+				runModel(t, v.name, seed)
+				return
+			}
 			t.Logf("to repeat: -run 'TestModel/%s' -model.seed %d -model.steps %d", v.name, seed, *modelSteps)
 			// Every step writes rules: that they are not written often is for TestMinSyncPeriod.
 			r := newModelRun(t, seed, uint64(i), append(v.flags, "--iptables-min-sync-period=0s", "--manifests", t.TempDir()))
@@ -76,6 +92,29 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// modelVar names the variant of TestModel that a process is for.
+const modelVar = "SLUICE_TEST_MODEL"
+
+// runModel runs a variant in a process of its own, which ends with this one.
+func runModel(t *testing.T, name string, seed uint64) {
+	args := []string{"-test.run=^TestModel$", "-test.v", "-test.timeout=0", fmt.Sprint("-test.short=", testing.Short()),
+		fmt.Sprint("-model.seed=", seed), fmt.Sprint("-model.steps=", *modelSteps)}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), modelVar+"="+name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // with whose end the other process would end
+	defer runtime.UnlockOSThread()
+	cmd.Stderr = os.Stderr // reports of data races are known by how their lines begin
+	out, err := cmd.Output()
+	if errors.Is(err, os.ErrPermission) {
+		testbed.Missing(t, err.Error())
+	}
+	t.Logf("%s", out)
+	if passed := "--- PASS: TestModel/" + strings.ReplaceAll(name, " ", "_"); err != nil || !strings.Contains(string(out), passed) {
+		t.Errorf("the process of this variant ended with %v; it has to say %q", err, passed)
+	}
+}
+
 // The node's own addresses. nodeOwn come and go, and are external IPs as well.
 var (
 	nodeMain = [2]netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:1::10")}
@@ -88,6 +127,9 @@ func furnishNode(t *testing.T) {
 	if links, err := net.Interfaces(); err != nil || len(links) != 1 {
 		testbed.Missing(t, fmt.Sprintf("this is no network namespace of the tests' own: it has %d interfaces, %v", len(links), err))
 	}
+	lo, err := netlink.LinkByName("lo")
+	check(t, err)
+	check(t, netlink.LinkSetUp(lo))
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "model0"}, PeerName: "model1"}
 	check(t, netlink.LinkAdd(link))
 	t.Cleanup(func() {

@@ -30,6 +30,7 @@ func (l *lab) traces() string {
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
 // one that has rules of others; in the VM, which is slow, in the latter only.
 func TestCleanupLeavesNothing(t *testing.T) {
+	t.Parallel()
 	nodes := []bool{true, false}
 	if inVM {
 		nodes = nodes[:1]
@@ -42,6 +43,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 }
 
 func testCleanup(t *testing.T, mode string, foreign bool) {
+	t.Parallel()
 	needMode(t, mode)
 	l := newLab(t, testbed.Config{})
 	if foreign {
@@ -78,6 +80,7 @@ func testCleanup(t *testing.T, mode string, foreign bool) {
 
 // TestRestartAfterCrash: the next start takes over what the last one left.
 func TestRestartAfterCrash(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.serveDNS()
@@ -100,6 +103,7 @@ func TestRestartAfterCrash(t *testing.T) {
 
 // TestStop: SIGTERM lets an open connection go on, and takes no new one.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	keep(t)(l.Pods[0].EchoTCP(":8080"))
 	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
@@ -223,6 +227,7 @@ func TestLiveManifests(t *testing.T) {
 
 // TestBadInput: one clear sentence with the place and the fix, and exit code 1.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	good := service("web", webAddr, "TCP", "")
 	dir := func(name string, docs ...string) string {
@@ -269,6 +274,7 @@ func TestBadInput(t *testing.T) {
 
 // TestCannotSteer: no iptables, no privileges and no descriptors are said in words, once.
 func TestCannotSteer(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
 	noIPTables := l.command("--manifests", l.dir)
@@ -292,6 +298,7 @@ func TestCannotSteer(t *testing.T) {
 
 // TestTakenPorts: what others have is named, and the program ends.
 func TestTakenPorts(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
 	for port, args := range map[string][]string{
@@ -314,6 +321,7 @@ func TestTakenPorts(t *testing.T) {
 // TestOnlyOneSteers: a second Sluice on the host, and a --cleanup, end with one sentence
 // and disturb nothing; when the first has been told to end, there is room for the next.
 func TestOnlyOneSteers(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.start()
@@ -342,6 +350,7 @@ func TestOnlyOneSteers(t *testing.T) {
 
 // TestNameIsTaken: a user who may not steer cannot keep others from it.
 func TestNameIsTaken(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	const nobody = 65534
@@ -371,6 +380,7 @@ func TestNameIsTaken(t *testing.T) {
 
 // TestNotOurAddress: an address to listen on that the node does not have is named.
 func TestNotOurAddress(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	out, err := l.command("--manifests", l.dir, "--bind-address", "198.51.100.9").CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")

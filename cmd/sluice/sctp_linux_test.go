@@ -302,12 +302,14 @@ status:
 
 // Every kind of address of an SCTP Service is served, and refuses without endpoints.
 func TestSCTP(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"userspace", "winuserspace"} {
 		t.Run(mode, func(t *testing.T) { testSCTP(t, mode) })
 	}
 }
 
 func testSCTP(t *testing.T, mode string) {
+	t.Parallel()
 	ends := newSCTPEnds(t)
 	l := newLab(t, testbed.Config{Pods: 2, Clients: 2})
 	if mode == "winuserspace" {
@@ -377,6 +379,7 @@ func testSCTP(t *testing.T, mode string) {
 
 // An engine that cannot be had ends the start, and says why.
 func TestSCTPEngineForced(t *testing.T) {
+	t.Parallel()
 	ends := newSCTPEnds(t)
 	other, why := "socket", "use SCTP sockets: the kernel has no SCTP"
 	if ends.engine == "socket" {
@@ -407,6 +410,7 @@ func TestSCTPEngineForced(t *testing.T) {
 // Upgrades lose no association, no message and no client that is about to come, and the
 // engine is the same afterwards.
 func TestSCTPUpgrade(t *testing.T) {
+	t.Parallel()
 	ends := newSCTPEnds(t)
 	upgrades := 4
 	if testing.Short() { // as in a machine that is interpreted

@@ -30,6 +30,7 @@ func loadBalancer(name, addr, protocol string, nodePort int, more, ingress strin
 
 // TestLocalhostNodePorts: of both families and protocols, and really held.
 func TestLocalhostNodePorts(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	pod := l.Pods[0]
 	keep(t)(pod.WhoTCP(":8080"))
@@ -75,6 +76,7 @@ spec:
 
 // TestNodePortAddresses: only the addresses asked for listen.
 func TestNodePortAddresses(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	l.write("web.yaml", loadBalancer("web", webAddr, "TCP", 30080, "", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
@@ -89,6 +91,7 @@ func TestNodePortAddresses(t *testing.T) {
 
 // TestNodePortConflict: it harms nothing else, is counted, and is over by itself.
 func TestNodePortConflict(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:30080")
@@ -118,6 +121,7 @@ func TestNodePortConflict(t *testing.T) {
 
 // TestSourceRanges: others are dropped before they could send a byte.
 func TestSourceRanges(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Clients: 2, Pods: 1})
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
@@ -150,6 +154,7 @@ func TestSourceRanges(t *testing.T) {
 
 // TestHealthCheckNodePort: the load balancer is told of local endpoints.
 func TestHealthCheckNodePort(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 2, RemotePods: 1})
 	web := loadBalancer("web", webAddr, "TCP", 30080, "  externalTrafficPolicy: Local\n  healthCheckNodePort: 32000\n", "203.0.113.80")
 	endpoints := func(nodes ...string) string {
@@ -173,6 +178,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 
 // TestServiceProxyName: ours are the Services that say so, and no others.
 func TestServiceProxyName(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	keep(t)(l.Pods[0].WhoTCP(":8080"))
 	labelled := strings.Replace(service("ours", "10.96.0.40:80", "TCP", ""), "metadata:\n", "metadata:\n  labels:\n    service.kubernetes.io/service-proxy-name: sluice\n", 1)
@@ -194,6 +200,7 @@ func TestServiceProxyName(t *testing.T) {
 // TestNothingIsDisturbed: more addresses and affinity come to a live Service, and
 // go again; its open connection and its flow do not notice.
 func TestNothingIsDisturbed(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 3})
 	for _, pod := range l.Pods {
 		keep(t)(pod.EchoTCP(":8080"))
@@ -247,6 +254,7 @@ func TestNothingIsDisturbed(t *testing.T) {
 // TestRulesAreRepaired: whatever others do to our rules is found and put right
 // within a sync period, and counted; what is theirs stays.
 func TestRulesAreRepaired(t *testing.T) {
+	t.Parallel()
 	for mode, more := range map[string][]string{
 		"userspace": {
 			"iptables -t nat -F; iptables -F; iptables -t mangle -F; ipset destroy SLUICE4-TCP || ipset flush SLUICE4-TCP",
@@ -270,6 +278,7 @@ func TestRulesAreRepaired(t *testing.T) {
 }
 
 func testRepairs(t *testing.T, mode string, more []string) {
+	t.Parallel()
 	needMode(t, mode)
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
@@ -311,6 +320,7 @@ func testRepairs(t *testing.T, mode string, more []string) {
 // TestOldModeIsReplaced: the chains of kube-proxy's old userspace mode go at the
 // start, everybody else's stay.
 func TestOldModeIsReplaced(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 1})
 	for _, args := range [][]string{
 		{"-t", "nat", "-N", "KUBE-PORTALS-CONTAINER"}, {"-t", "nat", "-I", "PREROUTING", "-j", "KUBE-PORTALS-CONTAINER"},
@@ -334,6 +344,7 @@ func TestOldModeIsReplaced(t *testing.T) {
 // TestStaleUDPEntries: a client that asked before the Service existed, and one whose
 // Service goes and comes back, are not kept on the path they had.
 func TestStaleUDPEntries(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.start()
 	c := newClient(t, l.Client, dnsAddr)

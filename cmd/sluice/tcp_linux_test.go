@@ -21,6 +21,7 @@ import (
 
 // TestThreeHundredConnections: exact turns, from wherever a client is.
 func TestThreeHundredConnections(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.start()
@@ -215,6 +216,7 @@ func TestDeadEndpoint(t *testing.T) {
 
 // TestNoEndpoints: a client is refused at once, not left waiting, wherever it is.
 func TestNoEndpoints(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.write("web.yaml", service("web", webAddr, "TCP", ""))
 	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""))
@@ -360,6 +362,7 @@ func TestFewDescriptors(t *testing.T) {
 
 // TestProxyPortIsNotOpen: what was not steered is refused.
 func TestProxyPortIsNotOpen(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.start("--proxy-port-range", "31000")

@@ -89,6 +89,7 @@ func TestThousandClients(t *testing.T) {
 
 // TestLargestDatagram: 65,507 bytes there and back, from everywhere.
 func TestLargestDatagram(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Pods: 2})
 	keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
 	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods[1])...))
@@ -156,6 +157,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 
 // TestRefusingUDPEndpoint: an endpoint that answers with ICMP is left at once.
 func TestRefusingUDPEndpoint(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	servers := l.serveDNS()
 	l.start("--udp-timeout", "1h")
@@ -179,6 +181,7 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 // TestOneAddressOfTwo: a node with two addresses, whichever it is told to bind to,
 // answers from the address that was asked, which a connected client checks.
 func TestOneAddressOfTwo(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{})
 	l.serveWeb()
 	l.serveDNS()
@@ -202,6 +205,7 @@ func TestOneAddressOfTwo(t *testing.T) {
 // TestAffinity: a client stays with its endpoint over connections and loops, and
 // moves when that goes.
 func TestAffinity(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, testbed.Config{Clients: 3})
 	l.serveWeb()
 	sticky := "  sessionAffinity: ClientIP\n"
