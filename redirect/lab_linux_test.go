@@ -414,7 +414,8 @@ func eachVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t,
 // eachSetVariant runs a test only with sets.
 func eachSetVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, 4, f) }
 
-// runVariants runs a test in the first n variants.
+// runVariants runs a test in the first n variants, some at the same time: each has hosts of
+// its own, and those with the legacy backend wait for each other's lock.
 func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
 	for i := range n {
 		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&4 != 0}
@@ -428,6 +429,7 @@ func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
 			v.name += " without sets"
 		}
 		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
 			for _, name := range []string{v.command, "ipset"} {
 				if _, err := exec.LookPath(name); err != nil {
 					t.Skipf("SKIPPED: %v", err)
