@@ -161,6 +161,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 // TestInterference has others break what we wrote, in every way we look for; Verify
 // sees it and Sync mends it.
 func TestInterference(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
 	for _, v6 := range []bool{false, true} {
@@ -228,6 +229,7 @@ func TestInterference(t *testing.T) {
 // TestForeign has virtual servers, sets, rules and addresses of others outlive
 // everything that we do.
 func TestForeign(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	n.output("sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
 		ipvsadm -A -f 77 -s lc && ipvsadm -A -u [2001:db8:1::10]:99 -s rr &&
@@ -261,6 +263,7 @@ func TestForeign(t *testing.T) {
 // TestCrash has an engine that knows nothing find what one before it has left: what it
 // is not to forward is removed, also where the address is the node's own.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
 	s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true})
@@ -290,6 +293,7 @@ func TestCrash(t *testing.T) {
 // TestOneChange has one of 5,000 Services change, and counts what is written: what is
 // about that Service.
 func TestOneChange(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
 	for i := range map[bool]int{false: 5000, true: 200}[testing.Short()] {
@@ -339,8 +343,8 @@ func TestStepAside(t *testing.T) {
 			}
 		}
 		echo(t, c)
-		n.sync(s)                                                                 // and back
-		if got := ask(n.Client, lb.TCP, at); !strings.HasPrefix(got, "dropped") { // it says nothing of itself
+		n.sync(s)                                                                               // and back
+		if got := askFor("dropped", n.Client, lb.TCP, at); !strings.HasPrefix(got, "dropped") { // it says nothing of itself
 			t.Errorf("%s: the node port is answered by %q, want the echo", family(v6), got)
 		}
 		echo(t, c)

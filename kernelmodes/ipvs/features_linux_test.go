@@ -47,6 +47,7 @@ func TestListing(t *testing.T) {
 // TestSchedulers has a Service use each that the kernel has, by its own wish, and
 // finds who wishes for what there is not.
 func TestSchedulers(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	facts, err := Facts{}, error(nil)
 	n.inside(func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
@@ -93,6 +94,7 @@ func TestSchedulers(t *testing.T) {
 // TestAffinity has clients stay where they are, also those on the node of an address
 // with policy Local, where the port must be translated all the same.
 func TestAffinity(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
 		var backends []lb.Backend
@@ -129,6 +131,7 @@ func TestAffinity(t *testing.T) {
 // TestWhoMayAsk restricts a load-balancer IP to sources, and finds what else listens on
 // the node unreachable at addresses of Services.
 func TestWhoMayAsk(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{Clients: 2})
 	tell(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
@@ -143,7 +146,7 @@ func TestWhoMayAsk(t *testing.T) {
 		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.LoadBalancerIP, Sources: only})
 		n.sync(s)
 		for host, want := range map[*testbed.Host]string{n.Clients[0]: "pod-0", n.Clients[1]: "dropped", n.Pods[1]: "dropped", n.Node: "dropped"} {
-			if got := ask(host, lb.TCP, at); !strings.HasPrefix(got, want) {
+			if got := askFor(want, host, lb.TCP, at); !strings.HasPrefix(got, want) {
 				t.Errorf("%s asks: %s, want %s", host, got, want)
 			}
 			if got := ask(host, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
@@ -165,6 +168,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 // TestMasquerade compares whose address an endpoint sees by the options.
 func TestMasquerade(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		set       func(*Engine)
 		pod, host bool // preserved
@@ -178,6 +182,7 @@ func TestMasquerade(t *testing.T) {
 		"bit":       {func(e *Engine) { e.MasqueradeMark, e.MasqueradeAll = 1, true }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, testbed.Config{})
 			n.engines[0] = &Engine{}
 			c.set(n.engines[0])
@@ -205,6 +210,7 @@ func TestMasquerade(t *testing.T) {
 
 // TestSettings looks at the kernel's settings, and at those that an option asks for.
 func TestSettings(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	get := func(key string) string { return strings.TrimSpace(n.output("sysctl", "-n", key)) }
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
@@ -249,7 +255,7 @@ func TestNodePorts(t *testing.T) {
 	for addr, want := range map[netip.AddrPort]string{
 		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(n.Node.Addr4, 30080): "refused", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
 	} {
-		if got := ask(n.Client, lb.TCP, addr); !strings.HasPrefix(got, want) {
+		if got := askFor(want, n.Client, lb.TCP, addr); !strings.HasPrefix(got, want) {
 			t.Errorf("asking %s: %s, want %s", addr, got, want)
 		}
 	}

@@ -153,9 +153,24 @@ func tell(t *testing.T, h *testbed.Host, protocol lb.Protocol, at netip.AddrPort
 	}()
 }
 
-// ask asks as a client would, and returns what is answered, or "refused" or "dropped".
+// dropSilence is how long nothing must be heard for a drop to be one.
+const dropSilence = 1500 * time.Millisecond
+
+// ask asks as a client would, and returns what is answered, or "refused" or "dropped". It
+// waits for as long as it takes.
 func ask(from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort) string {
-	const silence = 1500 * time.Millisecond
+	return askWithin(from, protocol, addr, patience)
+}
+
+// askFor is ask where that may be a drop, if it is wanted.
+func askFor(want string, from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort) string {
+	if strings.HasPrefix(want, "dropped") {
+		return askWithin(from, protocol, addr, dropSilence)
+	}
+	return ask(from, protocol, addr)
+}
+
+func askWithin(from *testbed.Host, protocol lb.Protocol, addr netip.AddrPort, silence time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), silence)
 	defer cancel()
 	c, err := from.Dial(ctx, strings.ToLower(protocol.String()), addr.String())

@@ -108,6 +108,7 @@ func (c cell) service(n *node) lb.Service {
 }
 
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, testbed.Config{RemotePods: 1})
 	for _, pod := range append(slices.Clone(n.Pods), n.RemotePods...) {
 		for _, ip := range []netip.Addr{pod.Addr4, pod.Addr6} {
@@ -160,7 +161,7 @@ func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 		client = host.Addr6
 	}
 	for range max(1, 2*len(want)) {
-		got := ask(host, c.protocol, c.address(n, k))
+		got := askFor(want[0], host, c.protocol, c.address(n, k))
 		who, seen, _ := strings.Cut(got, " ")
 		if !slices.Contains(want, who) {
 			n.t.Errorf("%s of %s asked from %s: %q, want one of %q", k, c, from, got, want)

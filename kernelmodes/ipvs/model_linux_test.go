@@ -21,6 +21,7 @@ import (
 // TestModel makes random changes, and compares what the kernel then has with what a
 // dumb model says, after each. Nobody asks, so that nothing drains.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	const seed = 6
 	steps := 2000
 	if testing.Short() {
