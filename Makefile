@@ -29,18 +29,27 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
 VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestSCTP.*)$$/^(ipvs.*)?$$
 
-# One package's tests at a time: many of them count turns and deadlines on the
-# real kernel, and two cores are soon shared too thinly. Compiling is no such thing, so that
-# COMPILE has every core do it before. Nor is go vet, which make lint runs in whole.
+# Tests wait for the kernel and for other processes for most of their time: two packages at a
+# time leave two cores time to spare. The package ALONE counts the milliseconds that traffic
+# stands still, and has the cores to itself; those of its tests that count nothing run together,
+# after the others. Nothing is compiled meanwhile: COMPILE has every core do that before, and
+# go vet is run by make lint.
 # A test that fails is run once more, since machines of many tenants stand still at times, and both
 # outcomes are shown; more than three failures, or a data race, are no such thing. $(1) are the packages.
 GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=3 \
-	--rerun-fails-abort-on-data-race --packages '$(1)' -- -count=1 -p 1 -vet=off $(2)
+	--rerun-fails-abort-on-data-race --packages '$(1)' -- -count=1 -p 2 -vet=off $(2)
 COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
+
+ALONE    = ./cmd/sluice
+OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice$$)
 
 # Where goroutines share anything. What kernelmodes and redirect share with those who ask for
 # their counts, the whole program does in the tests of cmd/sluice; bench is no part of it.
-RACE_PACKAGES = $(shell go list ./... | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
+RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
+
+# Those of cmd/sluice that ask only what the kernel holds and does. Sluice's goroutines do
+# nothing there but write rules, as in all the others.
+RACE_SKIP = ^TestMatrix$$/^iptables$$|^TestRulesAreRepaired$$/^iptables$$|^(TestCleanupLeavesNothing|TestNothingIsDisturbed|TestOldModeIsReplaced)$$
 
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
@@ -108,7 +117,8 @@ scale: bench-deps build ## measure what the number of Services costs, on an idle
 
 test: deps build image bin/kube-apiserver bin/etcd ## run every test
 	$(COMPILE) ./... >/dev/null
-	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,./...,-timeout 15m)
+	$(call GOTEST,$(OTHERS),-timeout 15m)
+	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-timeout 15m -parallel 4)
 	$(E2E)
 	$(MAKE) test-vm
 	$(MAKE) test-wine
@@ -125,16 +135,18 @@ bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go
 	cd deploy/e2e/apiserver && go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
 
+# One machine at a time: it has two processors of its own, for the tests that run together.
 test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
-	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -timeout 9m)
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 9m)
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice,-exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
-	$(COMPILE) -race $(RACE_PACKAGES) >/dev/null
+	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
 	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m)
+	$(call GOTEST,$(ALONE),-race -short -timeout 20m -parallel 4 -skip '$(RACE_SKIP)')
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \
