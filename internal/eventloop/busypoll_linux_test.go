@@ -27,7 +27,7 @@ func TestBusyPoll(t *testing.T) {
 				t.Fatal(err)
 			}
 			if time.Duration(got.usecs)*time.Microsecond != want {
-				t.Errorf("loop %d polls for %d us, want %v", l.Index(), got.usecs, want)
+				t.Errorf("loop %d polls for %d us, want %v", l.index, got.usecs, want)
 			}
 		}
 	}

@@ -55,10 +55,6 @@ type Loop struct {
 	err    error // why the loop ended, set before done is closed
 }
 
-// Index returns the loop's number within its Group, from 0. It may be called
-// from anywhere.
-func (l *Loop) Index() int { return l.index }
-
 // Scratch returns the loop's read buffer of ScratchSize bytes, whose content
 // lasts only until the current call returns.
 func (l *Loop) Scratch() []byte { return l.scratch }
@@ -70,11 +66,11 @@ func (l *Loop) Buffers() *Buffers { return &l.buffers }
 func (l *Loop) Pipes() *Pipes { return &l.pipes }
 
 // Add registers fd, which must be non-blocking, for reading and writing. The
-// Handler keeps being told until Forget or Close.
+// Handler keeps being told until Close.
 func (l *Loop) Add(fd int, h Handler) error {
 	l.set(fd, h)
 	if err := l.poller.AddReadWrite(&netpoll.PollAttachment{FD: fd}, true); err != nil {
-		l.Forget(fd)
+		l.forget(fd)
 		return fmt.Errorf("watch descriptor %d: %w", fd, err)
 	}
 	return nil
@@ -85,7 +81,7 @@ func (l *Loop) Add(fd int, h Handler) error {
 func (l *Loop) AddRead(fd int, h Handler) error {
 	l.set(fd, h)
 	if err := l.poller.AddRead(&netpoll.PollAttachment{FD: fd}, true); err != nil {
-		l.Forget(fd)
+		l.forget(fd)
 		return fmt.Errorf("watch descriptor %d: %w", fd, err)
 	}
 	return nil
@@ -102,19 +98,19 @@ func (l *Loop) RearmRead(fd int) error {
 	return l.poller.ModRead(&netpoll.PollAttachment{FD: fd}, true)
 }
 
-// Forget ends the reports for fd. The descriptor stays open and stays in the
+// forget ends the reports for fd. The descriptor stays open and stays in the
 // epoll set until it is closed; use Detach to take it out.
-func (l *Loop) Forget(fd int) { l.set(fd, nil) }
+func (l *Loop) forget(fd int) { l.set(fd, nil) }
 
 // Detach takes fd out of the loop for good, open.
 func (l *Loop) Detach(fd int) error {
-	l.Forget(fd)
+	l.forget(fd)
 	return l.poller.Delete(fd)
 }
 
 // Close forgets fd and closes it, which also takes it out of the epoll set.
 func (l *Loop) Close(fd int) error {
-	l.Forget(fd)
+	l.forget(fd)
 	if _, _, errno := unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0); errno != 0 {
 		return errno
 	}

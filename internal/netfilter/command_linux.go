@@ -19,8 +19,8 @@ import (
 // so that this bounds a call too.
 const LockWait = 5
 
-// Needed says what to do about a want of privileges.
-const Needed = "run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"
+// needed says what to do about a want of privileges.
+const needed = "run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"
 
 // commandTime bounds one run of a program, whatever the caller's context says, and
 // byteTime is what each byte of its input adds: 100,000 rules are some 14 MB.
@@ -61,7 +61,7 @@ func explain(err error, stderr string, stdin []byte) error {
 	case strings.Contains(said, "lock file"):
 		return fmt.Errorf("%w: %s: set XTABLES_LOCKFILE to a path that can be written", err, said)
 	case denied(said):
-		return fmt.Errorf("%w: %s: %s", fs.ErrPermission, said, Needed)
+		return fmt.Errorf("%w: %s: %s", fs.ErrPermission, said, needed)
 	}
 	if m := failedLine.FindStringSubmatch(said); m != nil {
 		n, _ := strconv.Atoi(m[1])

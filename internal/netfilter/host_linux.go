@@ -15,8 +15,8 @@ import (
 // kernel), even to look, while what iptables says depends on version and
 // backend.
 func Privileged() error {
-	if _, err := NFTTables(unix.NFPROTO_IPV4); errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("change netfilter: %w: %s", fs.ErrPermission, Needed)
+	if _, err := nftTables(unix.NFPROTO_IPV4); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("change netfilter: %w: %s", fs.ErrPermission, needed)
 	}
 	return nil
 }

@@ -13,11 +13,11 @@ import (
 // kernel was giving it.
 const dumpTries = 10
 
-// Request sends one request to a subsystem of nfnetlink, on a socket in
+// request sends one request to a subsystem of nfnetlink, on a socket in
 // the network namespace of the calling thread, and returns the attributes of
 // each answer. attrs is serialised. The error is an errno, or one of the socket.
-func Request(subsystem, command, flags int, family uint8, attrs []byte) ([]map[uint16][]byte, error) {
-	msgs, err := request(subsystem, command, flags, family, attrs)
+func request(subsystem, command, flags int, family uint8, attrs []byte) ([]map[uint16][]byte, error) {
+	msgs, err := exchange(subsystem, command, flags, family, attrs)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +32,8 @@ func Request(subsystem, command, flags int, family uint8, attrs []byte) ([]map[u
 	return out, nil
 }
 
-// request returns the attributes of each answer as they came.
-func request(subsystem, command, flags int, family uint8, attrs []byte) ([][]byte, error) {
+// exchange returns the attributes of each answer as they came.
+func exchange(subsystem, command, flags int, family uint8, attrs []byte) ([][]byte, error) {
 	var msgs [][]byte
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
@@ -58,13 +58,13 @@ func request(subsystem, command, flags int, family uint8, attrs []byte) ([][]byt
 // attributes parses netlink attributes. Of equal ones the last stays.
 func attributes(b []byte) (map[uint16][]byte, error) {
 	out := make(map[uint16][]byte)
-	err := EachAttr(b, func(kind uint16, value []byte) { out[kind] = value })
+	err := eachAttr(b, func(kind uint16, value []byte) { out[kind] = value })
 	return out, err
 }
 
-// EachAttr calls f with each netlink attribute, without its flags. It allocates
+// eachAttr calls f with each netlink attribute, without its flags. It allocates
 // nothing, since sets have many.
-func EachAttr(b []byte, f func(kind uint16, value []byte)) error {
+func eachAttr(b []byte, f func(kind uint16, value []byte)) error {
 	for len(b) > 0 {
 		if len(b) < unix.SizeofNlAttr {
 			return fmt.Errorf("parse netlink attributes: %d bytes left over", len(b))
@@ -79,10 +79,10 @@ func EachAttr(b []byte, f func(kind uint16, value []byte)) error {
 	return nil
 }
 
-// Nested returns the attribute of a kind among others, nil if it is not there.
-func Nested(b []byte, kind uint16) []byte {
+// nested returns the attribute of a kind among others, nil if it is not there.
+func nested(b []byte, kind uint16) []byte {
 	var out []byte
-	EachAttr(b, func(k uint16, value []byte) {
+	eachAttr(b, func(k uint16, value []byte) {
 		if k == kind {
 			out = value
 		}
@@ -90,9 +90,9 @@ func Nested(b []byte, kind uint16) []byte {
 	return out
 }
 
-// Attr appends one attribute. Netlink aligns to four bytes and is in host order
+// attr appends one attribute. Netlink aligns to four bytes and is in host order
 // but for what is marked as network order (netlink(7)).
-func Attr(b []byte, kind int, value []byte) []byte {
+func attr(b []byte, kind int, value []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(value)))
 	b = binary.NativeEndian.AppendUint16(b, uint16(kind))
 	b = append(b, value...)
@@ -102,10 +102,10 @@ func Attr(b []byte, kind int, value []byte) []byte {
 	return b
 }
 
-// AttrString appends a string with the NUL that the kernel wants.
-func AttrString(b []byte, kind int, s string) []byte { return Attr(b, kind, append([]byte(s), 0)) }
+// attrString appends a string with the NUL that the kernel wants.
+func attrString(b []byte, kind int, s string) []byte { return attr(b, kind, append([]byte(s), 0)) }
 
-// AttrNested appends an attribute that holds attributes.
-func AttrNested(b []byte, kind int, inner []byte) []byte {
-	return Attr(b, kind|unix.NLA_F_NESTED, inner)
+// attrNested appends an attribute that holds attributes.
+func attrNested(b []byte, kind int, inner []byte) []byte {
+	return attr(b, kind|unix.NLA_F_NESTED, inner)
 }

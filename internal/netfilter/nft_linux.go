@@ -25,10 +25,10 @@ type NFTChain struct {
 	Accept bool // its policy
 }
 
-// NFTTables returns the names of nft tables of a family, none if the kernel has no
+// nftTables returns the names of nft tables of a family, none if the kernel has no
 // nf_tables.
-func NFTTables(family uint8) ([]string, error) {
-	msgs, err := Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
+func nftTables(family uint8) ([]string, error) {
+	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
 	if NoSubsystem(err) {
 		return nil, nil
 	} else if err != nil {
@@ -43,7 +43,7 @@ func NFTTables(family uint8) ([]string, error) {
 
 // NFTChains returns the chains of an nft table, none if there is no such table.
 func NFTChains(family uint8, table string) ([]NFTChain, error) {
-	msgs, err := Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
+	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
 	if NoSubsystem(err) {
 		return nil, nil
 	} else if err != nil {
@@ -77,7 +77,7 @@ func RemoveMarkedTable(family uint8, table string) error {
 	for _, c := range chains {
 		if c.Name == MarkChain {
 			marked = true
-		} else if strings.HasPrefix(c.Name, Prefix) {
+		} else if strings.HasPrefix(c.Name, chainPrefix) {
 			return nil
 		} else if !c.Base || !c.Accept {
 			empty = false
@@ -117,10 +117,10 @@ func nftDelete(family uint8, table string, chains []string, andTable bool) error
 	var last uint32
 	for _, c := range chains {
 		last = add(nft|unix.NFT_MSG_DELCHAIN, flags, family, 0,
-			AttrString(AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
+			attrString(attrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
 	}
 	if andTable {
-		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, AttrString(nil, unix.NFTA_TABLE_NAME, table))
+		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, attrString(nil, unix.NFTA_TABLE_NAME, table))
 	}
 	add(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, subsystem, nil)
 	if err := sendBatch(batch, last); err != nil {

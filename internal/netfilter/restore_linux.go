@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prefix is how the names of all chains of Sluice begin.
-const Prefix = "SLUICE-"
+// chainPrefix is how the names of all chains of Sluice begin.
+const chainPrefix = "SLUICE-"
 
 // MarkChain marks an nft table that did not exist before we wrote to it. It is how
 // another process, run with --cleanup after a crash, can know.
-const MarkChain = Prefix + "CREATED-TABLE"
+const MarkChain = chainPrefix + "CREATED-TABLE"
 
 // Tables are the tables of iptables that any of us writes to.
-var Tables = []string{"mangle", "nat", "filter"}
+var tables = []string{"mangle", "nat", "filter"}
 
 // Family returns the netfilter family of an address family.
 func Family(ipv6 bool) uint8 {
@@ -45,12 +45,12 @@ func Restore(ctx context.Context, program string, nft, ipv6 bool, rules []byte) 
 // marks returns input of iptables-restore that puts a mark in each table that does
 // not exist yet and will be made by writing the rules.
 func marks(ipv6 bool, rules []byte) ([]byte, error) {
-	have, err := NFTTables(Family(ipv6))
+	have, err := nftTables(Family(ipv6))
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	for _, t := range Tables {
+	for _, t := range tables {
 		if !slices.Contains(have, t) && bytes.Contains(rules, []byte("*"+t+"\n")) {
 			fmt.Fprintf(&b, "*%s\n:%s - [0:0]\nCOMMIT\n", t, MarkChain)
 		}

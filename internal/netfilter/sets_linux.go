@@ -33,9 +33,9 @@ const busyWait = 5 * time.Second
 // functions it takes many members in one message, and does not panic on an error
 // that is not an errno.
 func setRequest(command int, set string, attrs []byte) ([]map[uint16][]byte, error) {
-	b := Attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
-	b = AttrString(b, nl.IPSET_ATTR_SETNAME, set)
-	out, err := Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC, append(b, attrs...))
+	b := attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
+	b = attrString(b, nl.IPSET_ATTR_SETNAME, set)
+	out, err := request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC, append(b, attrs...))
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
 		err = nl.IPSetError(errno)
@@ -66,22 +66,22 @@ func (s Set) Create() error {
 	switch s.Type {
 	case BitmapPort:
 		family = unix.NFPROTO_UNSPEC
-		data = Attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
-		data = Attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
+		data = attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
+		data = attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
 	case HashIPPort, HashIPPortNet:
 		revision = 1 // the first that knows SCTP (kernel 2.6.39)
 		fallthrough
 	default:
-		data = Attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
+		data = attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
 	}
 	if s.Marks {
 		revision = 5 // the first that knows marks (kernel 3.19)
-		data = Attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, withMarks))
+		data = attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, withMarks))
 	}
-	b := AttrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
-	b = Attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
-	b = Attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
-	_, err := setRequest(nl.IPSET_CMD_CREATE, s.Name, AttrNested(b, nl.IPSET_ATTR_DATA, data))
+	b := attrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
+	b = attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
+	b = attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
+	_, err := setRequest(nl.IPSET_CMD_CREATE, s.Name, attrNested(b, nl.IPSET_ATTR_DATA, data))
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("create set %s: %w", s.Name, err)
 	}
@@ -100,7 +100,7 @@ func (s Set) Read() ([]Member, error) {
 		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && unix.ByteSliceToString(kind) != s.Type {
 			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name, unix.ByteSliceToString(kind), s.Type)
 		}
-		err := EachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
+		err := eachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
 			e, err := parseMember(v)
 			broken = errors.Join(broken, err)
 			out = append(out, e)
@@ -119,7 +119,7 @@ func parseMember(b []byte) (Member, error) {
 	var e Member
 	var ip, ip2 netip.Addr
 	bits := -1
-	err := EachAttr(b, func(kind uint16, v []byte) {
+	err := eachAttr(b, func(kind uint16, v []byte) {
 		switch {
 		case kind == nl.IPSET_ATTR_IP:
 			ip = parseIP(v)
@@ -148,7 +148,7 @@ func parseMember(b []byte) (Member, error) {
 
 // parseIP reads an address, which is nested once more.
 func parseIP(b []byte) (ip netip.Addr) {
-	EachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
+	eachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
 	return ip
 }
 
@@ -166,11 +166,11 @@ func (s Set) change(command int, list []Member) (uint64, error) {
 		n := min(len(list), MembersPerMessage)
 		var adt []byte
 		for i, e := range list[:n] {
-			adt = AttrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
+			adt = attrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
 		}
 		list = list[n:]
-		b := Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, []byte{0, 0, 0, 0})
-		_, err := setRequest(command, s.Name, AttrNested(b, nl.IPSET_ATTR_ADT, adt))
+		b := attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, []byte{0, 0, 0, 0})
+		_, err := setRequest(command, s.Name, attrNested(b, nl.IPSET_ATTR_ADT, adt))
 		sent++
 		if err != nil {
 			verb := map[int]string{nl.IPSET_CMD_ADD: "add to", nl.IPSET_CMD_DEL: "delete from"}[command]
@@ -185,24 +185,24 @@ func (s Set) change(command int, list []Member) (uint64, error) {
 func (e Member) data(line int) []byte {
 	var b []byte
 	if e.Addr.IsValid() {
-		b = AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Addr))
-		b = Attr(b, nl.IPSET_ATTR_PROTO, []byte{e.Protocol})
+		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.Addr))
+		b = attr(b, nl.IPSET_ATTR_PROTO, []byte{e.Protocol})
 	}
 	switch {
 	case e.Net.IsValid() && e.Addr.IsValid():
-		b = AttrNested(b, nl.IPSET_ATTR_IP2, ipData(e.Net.Addr()))
-		b = Attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.Net.Bits())})
+		b = attrNested(b, nl.IPSET_ATTR_IP2, ipData(e.Net.Addr()))
+		b = attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.Net.Bits())})
 	case e.Net.IsValid():
-		b = AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Net.Addr()))
-		b = Attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.Net.Bits())})
+		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.Net.Addr()))
+		b = attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.Net.Bits())})
 	}
 	if e.Addr.IsValid() || !e.Net.IsValid() { // all types but hash:net
-		b = Attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
+		b = attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
 	}
 	if e.Mark != 0 {
-		b = Attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
+		b = attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
 	}
-	return Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
+	return attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
 }
 
 func ipData(ip netip.Addr) []byte {
@@ -210,7 +210,7 @@ func ipData(ip netip.Addr) []byte {
 	if ip.Is6() {
 		kind = nl.IPSET_ATTR_IPADDR_IPV6
 	}
-	return Attr(nil, kind|unix.NLA_F_NET_BYTEORDER, ip.AsSlice())
+	return attr(nil, kind|unix.NLA_F_NET_BYTEORDER, ip.AsSlice())
 }
 
 // Destroy removes the set. One that is not there, and a kernel without sets, are no

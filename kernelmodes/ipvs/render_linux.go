@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,10 +26,6 @@ type key struct {
 	protocol lb.Protocol // not with a mark
 	addr     netip.AddrPort
 	mark     uint32
-}
-
-func (k key) compare(l key) int {
-	return cmp.Or(cmp.Compare(k.mark, l.mark), k.addr.Compare(l.addr), cmp.Compare(k.protocol, l.protocol))
 }
 
 // server is a virtual server.

@@ -69,6 +69,16 @@ func testHost(v6 bool) host {
 	return h
 }
 
+func (k key) compare(l key) int {
+	if k.mark != l.mark {
+		return int(k.mark) - int(l.mark)
+	}
+	if c := k.addr.Compare(l.addr); c != 0 {
+		return c
+	}
+	return int(k.protocol) - int(l.protocol)
+}
+
 // text says what a state is, a line for each thing.
 func (w *state) text() string {
 	var b strings.Builder

@@ -119,17 +119,6 @@ func (r *rule) argument(name string) string {
 	return ""
 }
 
-// Len returns the number of rules in a table.
-func (r *Rules) Len(table string) int {
-	n := 0
-	for at, c := range r.chains {
-		if at.table == table {
-			n += len(c.rules)
-		}
-	}
-	return n
-}
-
 // inNet reports whether a is in an address, a prefix, or an address with a mask of any
 // bits.
 func inNet(a netip.Addr, text string) bool {

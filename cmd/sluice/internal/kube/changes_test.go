@@ -60,12 +60,12 @@ func TestLeavingNode(t *testing.T) {
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 		change(node)
-		got := Convert(Objects{Nodes: []*corev1.Node{node}}, Options{Facts: Facts{NodeName: "node-1"}}).Facts
+		got := convert(Objects{Nodes: []*corev1.Node{node}}, Options{Facts: Facts{NodeName: "node-1"}}).Facts
 		if want := what != "" && what != "another taint"; !got.Known || got.Leaving != want {
 			t.Errorf("node %s: %+v, want leaving %v", what, got, want)
 		}
 	}
-	if got := Convert(Objects{}, Options{Facts: Facts{NodeName: "node-1"}}).Facts; got.Known || got.Leaving {
+	if got := convert(Objects{}, Options{Facts: Facts{NodeName: "node-1"}}).Facts; got.Known || got.Leaving {
 		t.Errorf("without a node: %+v", got)
 	}
 }

@@ -32,7 +32,7 @@ func (o Objects) Len() int {
 	return len(o.Services) + len(o.Slices) + len(o.Endpoints) + len(o.Nodes)
 }
 
-// Options say for whom Convert converts. The zero Options are the default proxy
+// Options say for whom a Converter converts. The zero Options are the default proxy
 // of a cluster, on a node that nothing is known of.
 type Options struct {
 	// ServiceProxyName is the value that a Service's label
@@ -61,24 +61,6 @@ type Result struct {
 	// Changes is what differs from the Objects of the Converter's last call.
 	Changes Changes
 }
-
-// Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
-//
-// A service port that nobody can answer is still in the result, with no
-// backends, so that its clients can be refused rather than left without an
-// answer. Its addresses stand in the order in which kube-proxy matches them:
-// cluster IP, external IPs, load-balancer IPs, node port; an IP that comes to a
-// Service in two ways is there once, as the first of them. A node port is the
-// unspecified address; which addresses of the node it stands for is not decided
-// here. Backends are ordered by address and each address appears once.
-//
-// Left out are: Services of another proxy, headless, of type ExternalName or
-// still without a cluster IP; external and load-balancer IPs of a family that the
-// Service has no cluster IP of; load-balancer IPs of ipMode Proxy; EndpointSlices
-// of type FQDN, of headless Services or without the label
-// kubernetes.io/service-name; slice ports without a name or number; all but the
-// first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::.
-func Convert(o Objects, options Options) Result { return new(Converter).Convert(o, options) }
 
 // labelServiceProxyName says which proxy serves a Service. The API module has no
 // constant for it (KEP-2447).

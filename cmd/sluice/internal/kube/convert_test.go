@@ -14,7 +14,7 @@ import (
 )
 
 func TestConvertZero(t *testing.T) {
-	if got := describe(Convert(Objects{}, Options{})); got != "nothing" {
+	if got := describe(convert(Objects{}, Options{})); got != "nothing" {
 		t.Errorf("Convert of nothing = %s", got)
 	}
 }
@@ -24,7 +24,7 @@ func TestConvertZero(t *testing.T) {
 func TestConvertDuplicates(t *testing.T) {
 	o := many(3, 10)
 	o.Services = append(o.Services, o.Services[1], o.Services[0])
-	if got := Convert(o, Options{}); len(got.Services) != 3 {
+	if got := convert(o, Options{}); len(got.Services) != 3 {
 		t.Errorf("%d services, want 3:\n%s", len(got.Services), describe(got))
 	}
 }
@@ -73,7 +73,7 @@ func many(n, endpoints int) Objects {
 func TestConvertMany(t *testing.T) {
 	o := many(300, 10)
 	shuffle(rand.New(rand.NewPCG(1, 2)), o)
-	got := Convert(o, Options{Facts: Facts{NodeName: "node-3", Zone: "zone-1"}})
+	got := convert(o, Options{Facts: Facts{NodeName: "node-3", Zone: "zone-1"}})
 	if !slices.IsSortedFunc(got.Services, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) }) {
 		t.Error("services are not in the order of their IDs")
 	}
@@ -202,6 +202,6 @@ func BenchmarkConvert(b *testing.B) {
 	options := Options{Facts: Facts{NodeName: "node-3", Zone: "zone-1"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		Convert(o, options)
+		convert(o, options)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Converter is Convert for objects that mostly stay the same. It looks for objects
-// that were not there the last time, or are not there any more, and converts only
-// the Services that those belong to, so that a change costs no more than comparing
-// pointers and copying the result. The zero Converter is ready; it is for one
+// Converter makes services of objects that mostly stay the same. It looks for
+// objects that were not there the last time, or are not there any more, and converts
+// only the Services that those belong to, so that a change costs no more than
+// comparing pointers and copying the result. The zero Converter is ready; it is for one
 // goroutine. Objects that it has seen, and the lists they were in, must not be
 // written to.
 type Converter struct {
@@ -47,7 +47,22 @@ type group struct {
 	healthChecks []HealthCheck
 }
 
-// Convert is the function Convert, faster.
+// Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
+//
+// A service port that nobody can answer is still in the result, with no
+// backends, so that its clients can be refused rather than left without an
+// answer. Its addresses stand in the order in which kube-proxy matches them:
+// cluster IP, external IPs, load-balancer IPs, node port; an IP that comes to a
+// Service in two ways is there once, as the first of them. A node port is the
+// unspecified address; which addresses of the node it stands for is not decided
+// here. Backends are ordered by address and each address appears once.
+//
+// Left out are: Services of another proxy, headless, of type ExternalName or
+// still without a cluster IP; external and load-balancer IPs of a family that the
+// Service has no cluster IP of; load-balancer IPs of ipMode Proxy; EndpointSlices
+// of type FQDN, of headless Services or without the label
+// kubernetes.io/service-name; slice ports without a name or number; all but the
+// first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::.
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {

@@ -31,7 +31,7 @@ func TestConverterIsConvert(t *testing.T) {
 		case 3: // two of one name
 			o.Services = append(o.Services, many(1, 10).Services...)
 		}
-		if got, want := describe(c.Convert(o, options)), describe(Convert(o, options)); got != want {
+		if got, want := describe(c.Convert(o, options)), describe(convert(o, options)); got != want {
 			t.Fatalf("step %d: the Converter says\n%s\nConvert\n%s", step, got, want)
 		}
 	}

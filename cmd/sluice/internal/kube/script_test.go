@@ -209,11 +209,14 @@ func (w *world) same() Objects {
 	return o
 }
 
+// convert returns what o comes to when nothing was seen before.
+func convert(o Objects, options Options) Result { return new(Converter).Convert(o, options) }
+
 // convert returns what Convert makes of the objects, in words.
 func (w *world) convert(t *testing.T) string {
 	t.Helper()
 	objects := w.all()
-	result := Convert(objects, w.options)
+	result := convert(objects, w.options)
 	got := describe(result)
 	if _, err := lb.NewTable(result.Services, result.Facts.Node); err != nil {
 		t.Errorf("a table of the result: %v", err)
@@ -224,13 +227,13 @@ func (w *world) convert(t *testing.T) string {
 	if diff := cmp.Diff(got, describe(w.again.Convert(w.same(), w.options))); diff != "" {
 		t.Errorf("a Converter that has seen the steps before differs:\n%s", diff)
 	}
-	if diff := cmp.Diff(got, describe(Convert(trim(w.all()), w.options))); diff != "" {
+	if diff := cmp.Diff(got, describe(convert(trim(w.all()), w.options))); diff != "" {
 		t.Errorf("trimmed objects give another result (-whole +trimmed):\n%s", diff)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 3 {
 		shuffle(random, objects)
-		if diff := cmp.Diff(got, describe(Convert(objects, w.options))); diff != "" {
+		if diff := cmp.Diff(got, describe(convert(objects, w.options))); diff != "" {
 			t.Errorf("another order of the objects gives another result (-first +shuffled):\n%s", diff)
 		}
 	}

@@ -85,7 +85,7 @@ func BenchmarkLoadMany(b *testing.B) {
 		if r.Objects.Len() != 20_000 || len(r.Problems) != 0 {
 			b.Fatal(r.Objects.Len(), r.Problems[0])
 		}
-		kube.Convert(r.Objects, kube.Options{})
+		new(kube.Converter).Convert(r.Objects, kube.Options{})
 	}
 }
 

@@ -65,7 +65,7 @@ func FuzzLoad(f *testing.F) {
 		if nodes := result.Objects.Nodes; len(nodes) > 0 {
 			options.Facts.NodeName = nodes[0].Name
 		}
-		kube.Convert(result.Objects, options)
+		new(kube.Converter).Convert(result.Objects, options)
 		if again, changed := l.Load(); changed {
 			t.Errorf("the same file, read again: %s", cmp.Diff(result, again))
 		}

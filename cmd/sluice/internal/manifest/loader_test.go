@@ -75,7 +75,7 @@ func TestLoadFolder(t *testing.T) {
 		t.Errorf("%d files, %d objects; want 4 and 5", r.Files, r.Objects.Len())
 	}
 	// A Service and its slice find each other across files.
-	services := kube.Convert(r.Objects, kube.Options{}).Services
+	services := new(kube.Converter).Convert(r.Objects, kube.Options{}).Services
 	if len(services) != 3 || len(services[0].Backends) != 1 || services[0].Backends[0].Addr.String() != "10.0.0.1:8080" {
 		t.Errorf("services: %v", services)
 	}
@@ -348,7 +348,7 @@ func TestNodes(t *testing.T) {
 	facts := func(wantChange bool, wantCIDRs string, problems ...string) {
 		t.Helper()
 		r, changed := l.Load()
-		got := kube.Convert(r.Objects, kube.Options{Facts: kube.Facts{NodeName: "n1"}}).Facts
+		got := new(kube.Converter).Convert(r.Objects, kube.Options{Facts: kube.Facts{NodeName: "n1"}}).Facts
 		if cidrs := fmt.Sprint(got.PodCIDRs, got.Addresses); cidrs != wantCIDRs || changed != wantChange {
 			t.Errorf("in force: %s, changed %v; want %s, %v", cidrs, changed, wantCIDRs, wantChange)
 		}
