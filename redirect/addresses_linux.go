@@ -74,6 +74,8 @@ func findAddressDevice(name string) (netlink.Link, error) {
 		return netlink.LinkByName(addressDevice)
 	case errors.Is(err, unix.EOPNOTSUPP): // no such kind of device
 		return netlink.LinkByName("lo")
+	case errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("make device %s: %w: run as root, or with CAP_NET_ADMIN", addressDevice, err)
 	}
 	return nil, fmt.Errorf("make device %s: %w", addressDevice, err)
 }

@@ -18,7 +18,8 @@ func cleanup(ctx context.Context) error {
 }
 
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
-	var errs []error
+	unseen := netfilter.Unseen(ipv6)
+	errs := []error{unseen}
 	changed := make(map[netip.AddrPort]bool)
 	for _, command := range netfilter.Backends(ipv6) {
 		save, err := netfilter.SavedBy(ctx, command+"-save")
@@ -39,8 +40,10 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 	for _, t := range tables {
 		errs = append(errs, netfilter.RemoveMarkedTable(netfilter.Family(ipv6), t.name))
 	}
-	for _, prefix := range []string{chainPrefix, probePrefix} {
-		errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))
+	if unseen == nil { // else rules may hold the sets
+		for _, prefix := range []string{chainPrefix, probePrefix} {
+			errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))
+		}
 	}
 	if len(changed) > 0 {
 		_, err := deleteFlows(flowFilter{changed: changed}, ipv6)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -17,7 +18,9 @@ func descriptorLimit() (int64, error) {
 		return 0, fmt.Errorf("read descriptor limit: %w", err)
 	}
 	open, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
+	if errors.Is(err, unix.EMFILE) {
+		return 0, fmt.Errorf("the descriptor limit of %d is used up: raise it (ulimit -n) to 64 or more", limit.Cur)
+	} else if err != nil {
 		return 0, fmt.Errorf("count open descriptors: %w", err)
 	}
 	most := int64(min(limit.Cur, 1<<30))

@@ -28,11 +28,11 @@ func (p *program) serveHTTP() error {
 	p.agent.Observe = p.observe(m.ObserveAttempt)
 	p.agent.Conflict, p.agent.Unmet = p.tellConflict, p.tellUnmet
 	health := status.Binding{Addr: p.cfg.HealthzAddress, Handler: status.HealthHandler(p.health, m.ObserveProbe),
-		Failed: p.tellBinding("/healthz", events.HealthzFailed)}
+		Failed: p.tellBinding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	info := status.Info{Mode: p.cfg.Mode, Metrics: m.Handler(), Config: func() any { return p.cfg.Document },
 		Profiling: p.cfg.Profiling, SetVerbosity: func(v int) { p.level.SetLevel(levelOf(v)) }}
 	metrics := status.Binding{Addr: p.cfg.MetricsAddress, Handler: info.Handler(),
-		Failed: p.tellBinding("/metrics", events.MetricsFailed)}
+		Failed: p.tellBinding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
 	for _, b := range []struct {
 		status.Binding
 		flag string
@@ -46,18 +46,18 @@ func (p *program) serveHTTP() error {
 		}
 		s, err := b.Listen()
 		if err != nil {
-			return fmt.Errorf("%s: %w", b.flag, err)
+			return fmt.Errorf("%s %s: %w: end what has it, or give another address", b.flag, b.Addr, err)
 		}
 		p.http = append(p.http, s)
 	}
 	return nil
 }
 
-// tellBinding tells that an address is not served, and logs that it is after all.
-func (p *program) tellBinding(path string, event func(error) events.Event) func(error) {
+// tellBinding tells that the address of a flag is not served, and logs that it is after all.
+func (p *program) tellBinding(path, flag string, event func(error) events.Event) func(error) {
 	return func(err error) {
 		if err != nil {
-			p.events.Record(event(err))
+			p.events.Record(event(fmt.Errorf("%s: %w: tried again until it can be had; end what has it, or give another address", flag, err)))
 			return
 		}
 		p.log.Info("served after all", zap.String("path", path))

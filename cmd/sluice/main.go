@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -132,19 +133,25 @@ func cleanup() error {
 	return removeTraces(ctx)
 }
 
-// removeTraces is cleanup by who has the claim.
+// removeTraces is cleanup by who has the claim. It goes on after an error, and says
+// once what several found.
 func removeTraces(ctx context.Context) error {
-	var errs []error
+	var said []string
 	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup, redirect.CleanupAddresses} {
 		err := remove(ctx)
-		switch {
-		case err == nil, errors.Is(err, errors.ErrUnsupported): // this system has nothing of the kind
-		case slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }): // that we may not, for example
-		default:
-			errs = append(errs, err)
+		if err == nil || errors.Is(err, errors.ErrUnsupported) { // this system has nothing of the kind
+			continue
+		}
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if !slices.Contains(said, line) {
+				said = append(said, line)
+			}
 		}
 	}
-	return errors.Join(errs...)
+	if said == nil {
+		return nil
+	}
+	return errors.New(strings.Join(said, "\n"))
 }
 
 // errConfigChanged ends the program so that its supervisor starts it anew, as

@@ -290,9 +290,42 @@ func TestCannotSteer(t *testing.T) {
 			t.Errorf("%s without privileges: %v, %s", args, err, out)
 		}
 	}
-	l.limit = 16
-	if out, err := l.command("--manifests", l.dir).CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n)") {
-		t.Errorf("without descriptors: %v, %s", err, out)
+	addresses := l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", name,
+		"--proxy-mode=winuserspace", "--manifests", l.dir)
+	addresses.Env = append(os.Environ(), programVar+"=1")
+	if out, err := addresses.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
+		t.Errorf("in mode winuserspace without privileges: %v, %s", err, out)
+	}
+	for _, l.limit = range []int{16, 20, 40} {
+		if out, err := l.command("--manifests", l.dir).CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n)") {
+			t.Errorf("with %d descriptors: %v, %s", l.limit, err, out)
+		}
+	}
+}
+
+// TestCleanupWithoutIPTables: --cleanup ends well where there is nothing of ours, whatever
+// is not installed, and tells which rules stay where there is.
+func TestCleanupWithoutIPTables(t *testing.T) {
+	l := newLab(t, testbed.Config{Pods: 1})
+	cleanup := func() (int, string) {
+		c := l.command("--cleanup")
+		c.Env = append(c.Env, "PATH=/nowhere")
+		out, err := c.CombinedOutput()
+		return exitCode(err), string(out)
+	}
+	for _, command := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
+		l.output(command, "-t", "nat", "-N", "OTHER")
+		if code, out := cleanup(); code != 0 || out != "" {
+			t.Errorf("with a chain of others by %s: %d, %s", command, code, out)
+		}
+		l.output(command, "-t", "nat", "-N", "SLUICE-TEST")
+		code, out := cleanup()
+		if want := "table nat stay, since " + command + " is not installed: install"; code != 1 || strings.Count(out, want) != 1 {
+			t.Errorf("with rules by %s: %d, %s\nwant %q once", command, code, out, want)
+		}
+		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("with all programs: %v, %s", err, out)
+		}
 	}
 }
 
@@ -311,7 +344,11 @@ func TestTakenPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := l.command(append([]string{"--manifests", l.dir}, args...)...).CombinedOutput()
-		if exitCode(err) != 1 || !strings.Contains(string(out), port) {
+		fix := "or give another address"
+		if port == "31000" {
+			fix = "widen --proxy-port-range"
+		}
+		if exitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
 			t.Errorf("with port %s taken: %v, %s", port, err, out)
 		}
 		ln.Close()

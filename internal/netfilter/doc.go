@@ -4,6 +4,7 @@
 // them, and deleting entries of conntrack.
 //
 // It knows no chain, set or service by name, but how the names of our chains begin
-// and which of them marks a table that did not exist before. It keeps no state. All of it works in the network
-// namespace of the calling thread, needs CAP_NET_ADMIN, and is for Linux alone.
+// and which of them marks a table that did not exist before. It keeps no state. All of
+// it works in the network namespace of the calling thread, needs CAP_NET_ADMIN, and is
+// for Linux alone.
 package netfilter

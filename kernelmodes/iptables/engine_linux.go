@@ -320,6 +320,7 @@ func cleanup(ctx context.Context) error {
 	}
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
+		errs = append(errs, netfilter.Unseen(ipv6))
 		for _, command := range netfilter.Backends(ipv6) {
 			errs = append(errs, cleanupBackend(ctx, command, ipv6))
 		}

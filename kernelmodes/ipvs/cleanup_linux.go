@@ -83,7 +83,7 @@ func cleanup(ctx context.Context) error {
 
 // cleanupFamily removes virtual servers first: the sets name them.
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
-	errs := []error{removeServers(ipv6)}
+	errs := []error{removeServers(ipv6), netfilter.Unseen(ipv6)}
 	for _, command := range netfilter.Backends(ipv6) {
 		save, err := netfilter.SavedBy(ctx, command+"-save")
 		if err != nil {

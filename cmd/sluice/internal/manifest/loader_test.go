@@ -165,7 +165,7 @@ func TestBrokenFileKeepsItsObjects(t *testing.T) {
 func TestMissingPathKeepsAll(t *testing.T) {
 	base := t.TempDir()
 	dir, single := filepath.Join(base, "dir"), filepath.Join(base, "single.yaml")
-	const gone = ": cannot be read: no such file or directory; restore the file or folder, or correct its path"
+	const gone = ": cannot be read: no such file or directory; restore it, let Sluice read it, or correct the path"
 	l := Loader{Paths: []string{dir, single}}
 	if filepath.Separator == '/' { // elsewhere the system words it otherwise
 		expect(t, &l, base, "", "dir"+gone, "single.yaml"+gone)

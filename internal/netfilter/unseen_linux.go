@@ -1,0 +1,142 @@
+package netfilter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unseen returns an error if a family has chains of Sluice that no installed program
+// can show or remove, so that they would stay without a word. The kernel is asked
+// itself.
+func Unseen(ipv6 bool) error {
+	family := "iptables"
+	if ipv6 {
+		family = "ip6tables"
+	}
+	var errs []error
+	for _, b := range []struct {
+		program string
+		tables  func(ipv6 bool) ([]string, error)
+	}{{family + "-nft", nftTablesOfOurs}, {family + "-legacy", legacyTablesOfOurs}} {
+		if canRun(b.program, ipv6) {
+			continue
+		}
+		names, err := b.tables(ipv6)
+		if err != nil {
+			errs = append(errs, err)
+		} else if len(names) > 0 {
+			errs = append(errs, fmt.Errorf("rules of Sluice in table %s stay, since %s is not installed: install iptables 1.8 or later with it, and run sluice --cleanup",
+				strings.Join(names, ", "), b.program))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// canRun reports whether a backend's program is among those that are asked, or the
+// one that says nothing of its backend.
+func canRun(program string, ipv6 bool) bool {
+	return slices.ContainsFunc(Backends(ipv6), func(name string) bool {
+		_, err := exec.LookPath(name + "-save")
+		return err == nil && strings.HasPrefix(program, name)
+	})
+}
+
+// nftTablesOfOurs returns the tables of nf_tables with chains of ours. A mark is none.
+func nftTablesOfOurs(ipv6 bool) ([]string, error) {
+	var names []string
+	for _, table := range tables {
+		chains, err := NFTChains(Family(ipv6), table)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != MarkChain && strings.HasPrefix(c.Name, chainPrefix) }) {
+			names = append(names, table)
+		}
+	}
+	return names, nil
+}
+
+// legacyTablesOfOurs returns the tables of the legacy backend with chains of ours. It
+// looks only at tables that are there, since asking for one makes it.
+func legacyTablesOfOurs(ipv6 bool) ([]string, error) {
+	list, domain, level := "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP
+	if ipv6 {
+		list, domain, level = "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6
+	}
+	there, err := os.ReadFile(list)
+	if errors.Is(err, fs.ErrNotExist) { // the module is not there
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("list legacy tables: %w", err)
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, fmt.Errorf("look at legacy tables: %w", err)
+	}
+	defer unix.Close(fd)
+	var names []string
+	for _, table := range tables {
+		if !slices.Contains(strings.Fields(string(there)), table) {
+			continue
+		}
+		entries, err := legacyEntries(fd, level, table)
+		if err != nil {
+			return nil, fmt.Errorf("look at legacy table %s: %w", table, err)
+		}
+		if bytes.Contains(entries, []byte(chainPrefix)) { // the name of a chain stands where it begins
+			names = append(names, table)
+		}
+	}
+	return names, nil
+}
+
+// Of linux/netfilter_ipv4/ip_tables.h, and the same for IPv6.
+const (
+	getInfo     = 64 // IPT_SO_GET_INFO
+	getEntries  = 65 // IPT_SO_GET_ENTRIES
+	nameLen     = 32 // XT_TABLE_MAXNAMELEN
+	infoLen     = 84 // struct ipt_getinfo, whose last field is the size of the entries
+	entriesFrom = 40 // struct ipt_get_entries: name, size, padding
+)
+
+// legacyEntries returns all rules of a legacy table as the kernel has them.
+func legacyEntries(fd, level int, table string) ([]byte, error) {
+	for try := 0; ; try++ {
+		info := make([]byte, infoLen)
+		copy(info[:nameLen-1], table)
+		if err := getsockopt(fd, level, getInfo, info); err != nil {
+			return nil, err
+		}
+		size := binary.NativeEndian.Uint32(info[infoLen-4:])
+		entries := make([]byte, entriesFrom+size)
+		copy(entries[:nameLen-1], table)
+		binary.NativeEndian.PutUint32(entries[nameLen:], size)
+		err := getsockopt(fd, level, getEntries, entries)
+		if err == nil {
+			return entries, nil
+		} else if !errors.Is(err, unix.EAGAIN) || try == dumpTries { // somebody changed it meanwhile
+			return nil, err
+		}
+	}
+}
+
+// getsockopt reads an option that is as long as b.
+func getsockopt(fd, level, option int, b []byte) error {
+	size := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
