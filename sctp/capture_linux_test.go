@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), h.Name+".pcap")
 	cmd := h.Command(context.Background(), "dumpcap", "-q", "-i", "eth0", "-f", "ip proto 132", "-w", file, "-a", "duration:120")
-	var said syncBuffer
+	var said testbed.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -42,23 +41,6 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 		}
 		return file
 	}
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // A whole association, seen on both sides of the proxy, has nothing that Wireshark

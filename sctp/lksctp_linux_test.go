@@ -24,7 +24,7 @@ func TestLksctp(t *testing.T) {
 	l.backends(0, l.Pods...)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	outs := make([]syncBuffer, len(l.Pods))
+	outs := make([]testbed.Buffer, len(l.Pods))
 	for i, pod := range l.Pods {
 		server := pod.Command(ctx, "sctp_test", "-H", l.addr(pod).String(), "-P", fmt.Sprint(port), "-l")
 		server.Stdout, server.Stderr = &outs[i], &outs[i]

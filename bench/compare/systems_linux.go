@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -147,21 +146,13 @@ func (p *process) over() bool {
 
 // get asks an HTTP server on the node.
 func (l *lab) get(ctx context.Context, url string) (string, error) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: l.tb.Node.Dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	code, body, err := l.tb.Node.Get(ctx, url)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("get %s: %s", url, http.StatusText(code))
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("get %s: %s", url, resp.Status)
-	}
-	return string(body), err
+	return body, err
 }
 
 func (l *lab) healthy(ctx context.Context) bool {

@@ -144,22 +144,6 @@ func (l *lab) startDNS(ctx context.Context, pod *testbed.Host) error {
 	})
 }
 
-// get fetches a URL from the node itself, by a connection of its own.
-func (l *lab) get(ctx context.Context, url string) (status int, body string, err error) {
-	client := http.Client{Transport: &http.Transport{DialContext: l.Node.Dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(b), err
-}
-
 // scaleWeb rewrites the web Service's EndpointSlice to have just these pods.
 func (l *lab) scaleWeb(pods []*testbed.Host) error {
 	var addrs []string

@@ -62,7 +62,7 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 	}
 	l.sluice = c
 	err = poll(ctx, 10*time.Second, "/healthz to be 200", func() (bool, error) {
-		status, _, err := l.get(ctx, healthURL)
+		status, _, err := l.Node.Get(ctx, healthURL)
 		return err == nil && status == http.StatusOK, nil
 	})
 	r.promise(err == nil, "/healthz answers 200 (after %d ms)", time.Since(began).Milliseconds())
@@ -264,7 +264,7 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 		"A few of Sluice's metrics, the rules that steer traffic to it, and the sets that these look into:",
 		"a TCP Service costs an entry in a set, a UDP Service a rule.")
 	r.command("node", "curl", metricsURL)
-	_, body, err := l.get(ctx, metricsURL)
+	_, body, err := l.Node.Get(ctx, metricsURL)
 	if err != nil {
 		return fmt.Errorf("fetch metrics: %w", err)
 	}

@@ -292,13 +292,9 @@ func startSluice(ctx context.Context, l *lab) (func() error, int, error) {
 		_ = cmd.Wait()                          // killed
 		return errors.Join(l.onNode(context.Background(), *sluice, "--cleanup"), os.RemoveAll(dir))
 	}
-	client := http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: l.Node.Dial, DisableKeepAlives: true}}
 	for {
-		if resp, err := client.Get("http://127.0.0.1:10256/healthz"); err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return stop, cmd.Process.Pid, nil
-			}
+		if code, _, _ := l.Node.Get(ctx, "http://127.0.0.1:10256/healthz"); code == http.StatusOK {
+			return stop, cmd.Process.Pid, nil
 		}
 		if ctx.Err() != nil {
 			return nil, 0, errors.Join(ctx.Err(), stop())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,32 +67,8 @@ type lab struct {
 	env     []string // of the program, besides the test's own
 	cmd     *testbed.Cmd
 	exited  chan struct{}
-	log     buffer
+	log     testbed.Buffer
 	file    *os.File // where the log goes instead, if successors write it too
-}
-
-// buffer is a bytes.Buffer for one writer and readers meanwhile.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func (b *buffer) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.b.Reset()
 }
 
 func newLab(t *testing.T, cfg testbed.Config) *lab {
@@ -197,7 +171,7 @@ func (l *lab) command(args ...string) *testbed.Cmd {
 // Its log begins anew.
 func (l *lab) start(args ...string) {
 	l.t.Helper()
-	l.log.reset()
+	l.log.Reset()
 	if l.mode != "" {
 		args = append([]string{"--proxy-mode", l.mode}, args...)
 	}
@@ -243,35 +217,24 @@ func (l *lab) wait() int {
 
 // get asks the program over HTTP, on the node. Code 0: it cannot be asked.
 func (l *lab) get(url string) (int, string) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: l.Node.Dial, DisableKeepAlives: true}}
-	resp, err := client.Get(url)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	code, body, err := l.Node.Get(ctx, url)
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return resp.StatusCode, string(body)
+	return code, body
 }
 
 // metric returns the value of a series, named as /metrics writes it.
 func (l *lab) metric(series string) float64 {
 	l.t.Helper()
 	_, page := l.get("http://127.0.0.1:10249/metrics")
-	lines := bufio.NewScanner(strings.NewReader(page))
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				l.t.Fatal(err)
-			}
-			return v
-		}
+	value, ok := testbed.Series(page, series)
+	if !ok {
+		l.t.Fatalf("no metric %s in:\n%s", series, page)
 	}
-	l.t.Fatalf("no metric %s in:\n%s", series, page)
-	return 0
+	return value
 }
 
 // eventually waits until what is true, for what no event tells.

@@ -237,7 +237,7 @@ type modelRun struct {
 	dir    string
 	p      *program
 	source *manifests // of p
-	log    buffer
+	log    testbed.Buffer
 
 	own       [2]bool                    // which of nodeOwn the node has
 	squatters map[uint16]net.Listener    // that have a node port of TCP and IPv4
@@ -311,7 +311,7 @@ func (r *modelRun) end() {
 // change changes a manifest or a few, and now and then something around them.
 func (r *modelRun) change() {
 	r.did = nil
-	r.log.reset()
+	r.log.Reset()
 	r.changeAround()
 	next := r.files()
 	for maps.EqualFunc(next, r.written, content.equal) {

@@ -89,7 +89,7 @@ func usrsctpServe(t *testing.T, h *testbed.Host) {
 type usrsctpProgram struct {
 	to    netip.AddrPort
 	feed  io.WriteCloser
-	out   buffer
+	out   testbed.Buffer
 	ended chan error
 }
 

@@ -1,19 +1,14 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -44,30 +39,12 @@ type lab struct {
 	dir       string // of the kubeconfig and the token
 	cmd       *testbed.Cmd
 	exited    chan struct{}
-	log       buffer
+	log       testbed.Buffer
 
 	audited        int64 // length of the API server's record when the test began
 	mayBeForbidden bool  // the test takes rights away
 
 	as *account // whom Sluice runs as; nil for whom the shipped manifests say
-}
-
-// buffer is a bytes.Buffer for one writer and readers meanwhile.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 var labs atomic.Int32 // gives each lab its namespace
@@ -198,33 +175,24 @@ func (l *lab) stop(s syscall.Signal) (exitCode int) {
 
 // get asks Sluice over HTTP, on the node. Code 0: it cannot be asked.
 func (l *lab) get(url string) (int, string) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: l.Node.Dial, DisableKeepAlives: true}}
-	resp, err := client.Get(url)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	code, body, err := l.Node.Get(ctx, url)
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return resp.StatusCode, string(body)
+	return code, body
 }
 
 // metric returns the value of a series, named as /metrics writes it.
 func (l *lab) metric(series string) float64 {
 	l.t.Helper()
 	_, page := l.get("http://127.0.0.1:10249/metrics")
-	lines := bufio.NewScanner(strings.NewReader(page))
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
-			v, err := strconv.ParseFloat(value, 64)
-			l.check(err)
-			return v
-		}
+	value, ok := testbed.Series(page, series)
+	if !ok {
+		l.t.Fatalf("no metric %s in:\n%s", series, page)
 	}
-	l.t.Fatalf("no metric %s in:\n%s", series, page)
-	return 0
+	return value
 }
 
 // eventually waits until what is true, for what no event tells.
