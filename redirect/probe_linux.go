@@ -2,13 +2,12 @@ package redirect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os/exec"
-	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
 
@@ -21,43 +20,25 @@ func (k *kernel) find(ctx context.Context, t *IPTables) error {
 	if k.ipt != nil {
 		return nil
 	}
-	family, command := iptables.ProtocolIPv4, program(t.IPv6)
+	family := iptables.ProtocolIPv4
 	if t.IPv6 {
 		family = iptables.ProtocolIPv6
-	}
-	if t.Command != "" {
-		command = t.Command
 	}
 	s, err := t.shape()
 	if err != nil {
 		return err
 	}
-	if err := netfilter.Privileged(); err != nil {
-		return err
-	}
-	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(command), iptables.Timeout(netfilter.LockWait))
-	if err != nil {
-		return fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
-	}
-	if k.path, err = exec.LookPath(command); err != nil {
-		return fmt.Errorf("find %s: %w", command, err)
-	}
-	out, err := netfilter.Run(ctx, nil, k.path, "-V")
+	path, version, nft, err := netfilter.Find(ctx, cmp.Or(t.Command, netfilter.Program(t.IPv6)))
 	if err != nil {
 		return err
 	}
-	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	k.facts, k.nft = Facts{Version: version}, strings.Contains(version, "nf_tables")
+	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(path), iptables.Timeout(netfilter.LockWait))
+	if err != nil {
+		return fmt.Errorf("use %s: %w", path, err)
+	}
+	k.path, k.nft, k.facts = path, nft, Facts{Version: version}
 	k.shape, k.ipt = s, ipt
 	return nil
-}
-
-// program is the name of a family's iptables; those of a backend begin with it.
-func program(ipv6 bool) string {
-	if ipv6 {
-		return "ip6tables"
-	}
-	return "iptables"
 }
 
 // probe finds iptables and tries what the kernel takes, which takes some tenths of a
@@ -85,7 +66,7 @@ func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
 		}
 	}
 	facts.IPSet = s.sets
-	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, program(t.IPv6))...)
+	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, netfilter.Program(t.IPv6))...)
 	k.shape, k.facts, k.probed = s, facts, true
 	return facts, nil
 }

@@ -19,10 +19,7 @@ import (
 // can show or remove, so that they would stay without a word. The kernel is asked
 // itself.
 func Unseen(ipv6 bool) error {
-	family := "iptables"
-	if ipv6 {
-		family = "ip6tables"
-	}
+	family := Program(ipv6)
 	var errs []error
 	for _, b := range []struct {
 		program string

@@ -2,11 +2,11 @@ package iptables
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -267,27 +267,11 @@ func (k *kernel) probe(ctx context.Context, e *Engine) (Facts, error) {
 	if k.path != "" {
 		return k.facts, nil
 	}
-	command := e.Command
-	if command == "" {
-		command = "iptables"
-		if e.IPv6 {
-			command = "ip6tables"
-		}
-	}
-	if err := netfilter.Privileged(); err != nil {
-		return Facts{}, err
-	}
-	path, err := exec.LookPath(command)
-	if err != nil {
-		return Facts{}, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
-	}
-	out, err := netfilter.Run(ctx, nil, path, "-V")
+	path, version, nft, err := netfilter.Find(ctx, cmp.Or(e.Command, netfilter.Program(e.IPv6)))
 	if err != nil {
 		return Facts{}, err
 	}
-	var facts Facts
-	_, facts.Version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
-	nft := strings.Contains(facts.Version, "nf_tables")
+	facts := Facts{Version: version}
 	for _, with := range []Facts{{RandomFully: true, BPF: true}, {RandomFully: true}, {BPF: true}, {}} {
 		facts.RandomFully, facts.BPF = with.RandomFully, with.BPF
 		if err = try(ctx, path, nft, e, facts); err == nil || ctx.Err() != nil {

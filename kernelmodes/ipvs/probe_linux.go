@@ -22,31 +22,17 @@ func (k *kernel) probe(ctx context.Context, e *Engine) (Facts, error) {
 	if k.path != "" {
 		return k.facts, nil
 	}
-	command := "iptables"
-	if e.IPv6 {
-		command = "ip6tables"
-	}
-	command = cmp.Or(e.Command, command)
 	if mark := e.MasqueradeMark; mark >= 1<<numberShift || mark&(mark-1) != 0 {
 		return Facts{}, fmt.Errorf("masquerade mark %#x: use one of the bits 0 to %d", mark, numberShift-1)
 	}
 	if _, _, err := parseScheduler(cmp.Or(e.Scheduler, defaultScheduler)); err != nil {
 		return Facts{}, err
 	}
-	if err := netfilter.Privileged(); err != nil {
-		return Facts{}, err
-	}
-	path, err := exec.LookPath(command)
-	if err != nil {
-		return Facts{}, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
-	}
-	out, err := netfilter.Run(ctx, nil, path, "-V")
+	path, version, nft, err := netfilter.Find(ctx, cmp.Or(e.Command, netfilter.Program(e.IPv6)))
 	if err != nil {
 		return Facts{}, err
 	}
-	var facts Facts
-	_, facts.Version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
-	nft := strings.Contains(facts.Version, "nf_tables")
+	facts := Facts{Version: version}
 
 	if err := loadIPVS(ctx); err != nil {
 		return Facts{}, err
