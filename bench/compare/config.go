@@ -38,6 +38,7 @@ const (
 	webService   = "web"   // load.HTTP
 	sizedService = "sized" // load.Sized
 	echoService  = "echo"  // load.Echo
+	trainService = "train" // load.Trains
 	bulkService  = "bulk"  // iperf3, whose connections must all reach the same server
 	dnsService   = "dns"   // dnsmasq
 )
@@ -50,6 +51,7 @@ func services(backends []string) []service {
 		{echoService, "UDP", "10.96.0.12", 82, 30082, 8082, backends},
 		{bulkService, "TCP", "10.96.0.13", 5201, 30083, 5201, backends[:1]},
 		{dnsService, "UDP", "10.96.0.14", 53, 30084, 53, backends[:1]},
+		{trainService, "UDP", "10.96.0.15", 83, 30085, 8085, backends},
 	}
 }
 

@@ -83,7 +83,7 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 func (l *lab) prepareHosts() error {
 	for _, h := range []*testbed.Host{l.tb.Client, l.tb.Node} {
 		err := errors.Join(
-			h.Sysctl("net.ipv4.ip_local_reserved_ports", "30080-30084"),
+			h.Sysctl("net.ipv4.ip_local_reserved_ports", "30080-30085"),
 			h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535"),
 			h.Sysctl("net.ipv4.tcp_tw_reuse", "1"),
 		)
@@ -132,12 +132,14 @@ func (l *lab) startServers(ctx context.Context) error {
 				return err
 			}
 		}
-		pc, err := pod.ListenPacket(ctx, "udp4", fmt.Sprintf("%s:%d", pod.Addr4, l.services[2].target))
-		if err != nil {
-			return err
-		}
-		if err := add(load.Echo, pc.(*net.UDPConn).File, pc); err != nil {
-			return err
+		for kind, name := range map[string]string{load.Echo: echoService, load.Trains: trainService} {
+			pc, err := pod.ListenPacket(ctx, "udp4", fmt.Sprintf("%s:%d", pod.Addr4, l.service(name).target))
+			if err != nil {
+				return err
+			}
+			if err := add(kind, pc.(*net.UDPConn).File, pc); err != nil {
+				return err
+			}
 		}
 	}
 	p := command(ctx, l.tb.Pods[0], l.cores.loadList(), l.self, load.Args(load.RoleServe, c)...)

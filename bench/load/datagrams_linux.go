@@ -22,7 +22,8 @@ type datagrams struct {
 	window   int
 	flows    []udpFlow
 	in, out  *batch
-	question []byte // of DNS; nil for others
+	merged   *merged // instead of in; nil without Merge
+	question []byte  // of DNS; nil for others
 }
 
 // udpFlow is one client's socket. Its datagrams are numbered, and their numbers are
@@ -53,8 +54,17 @@ func newDatagrams(c AskConfig, m *meter) (*datagrams, error) {
 	if s.window > batchSize || s.config.Request < 4 || s.config.Request > maxDatagram {
 		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes: at most %d of 4 to %d", s.window, s.config.Request, batchSize, maxDatagram)
 	}
+	if c.Train && s.window*s.config.Request > maxTrain {
+		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes as one: at most %d bytes", s.window, s.config.Request, maxTrain)
+	}
 	if s.poller, err = newPoller(); err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	if c.Merge {
+		s.merged = newMerged()
+	}
+	if c.Train {
+		s.out.join(s.window, s.config.Request)
 	}
 	for i := range s.flows {
 		s.flows[i] = udpFlow{s: s, fd: -1}
@@ -115,6 +125,11 @@ func (f *udpFlow) open() {
 		return
 	}
 	room(fd)
+	if s.merged != nil {
+		if err := merge(fd); err != nil {
+			s.m.failed(err)
+		}
+	}
 	f.fd = fd
 	if err := s.add(fd, unix.EPOLLIN, f); err != nil {
 		s.m.failed(fmt.Errorf("watch flow: %w", err))
@@ -146,11 +161,15 @@ func (f *udpFlow) burst() {
 	}
 	f.sent = now()
 	f.waiting = ^uint64(0) >> (64 - s.window)
-	sent, errno := s.out.send(f.fd, s.window)
+	messages := s.window
+	if s.config.Train {
+		messages = 1
+	}
+	sent, errno := s.out.send(f.fd, messages)
 	if errno != 0 {
 		s.m.failed(fmt.Errorf("send: %w", errno)) // what did not go counts as lost, too
-	} else if sent < s.window {
-		s.m.failed(fmt.Errorf("send: %d of %d datagrams went", sent, s.window))
+	} else if sent < messages {
+		s.m.failed(fmt.Errorf("send: %d of %d messages went", sent, messages))
 	}
 }
 
@@ -180,6 +199,10 @@ func (f *udpFlow) slot(p []byte) (int, bool) {
 
 func (f *udpFlow) ready(uint32) {
 	s := f.s
+	if s.merged != nil {
+		f.readyMerged()
+		return
+	}
 	n, errno := s.in.receive(f.fd, false)
 	if errno != 0 {
 		if errno != unix.EAGAIN {
@@ -189,17 +212,48 @@ func (f *udpFlow) ready(uint32) {
 	}
 	t := now()
 	for i := range n {
-		slot, ok := f.slot(s.in.data[i][:s.in.headers[i].Len])
-		if !ok || f.waiting&(1<<slot) == 0 {
-			continue // late: it counts as lost already
-		}
-		f.waiting &^= 1 << slot
-		s.m.whole.Record(time.Duration(t - f.sent))
-		s.m.result.Operations++
-		s.m.result.Bytes += uint64(s.config.Request) + uint64(s.in.headers[i].Len)
+		f.answered(s.in.data[i][:s.in.headers[i].Len], t)
 	}
+	f.done()
+}
+
+// answered notes a datagram.
+func (f *udpFlow) answered(p []byte, t int64) {
+	slot, ok := f.slot(p)
+	if !ok || f.waiting&(1<<slot) == 0 {
+		return // late: it counts as lost already
+	}
+	f.waiting &^= 1 << slot
+	f.s.m.whole.Record(time.Duration(t - f.sent))
+	f.s.m.result.Operations++
+	f.s.m.result.Bytes += uint64(f.s.config.Request) + uint64(len(p))
+}
+
+// done goes on if the window is over.
+func (f *udpFlow) done() {
 	if f.waiting == 0 {
-		f.number += uint32(s.window)
+		f.number += uint32(f.s.window)
 		f.advance()
 	}
+}
+
+// readyMerged is ready for answers of which several are received as one.
+func (f *udpFlow) readyMerged() {
+	s := f.s
+	for range 4 {
+		p, segment, errno := s.merged.receive(f.fd, false)
+		if errno != 0 {
+			if errno != unix.EAGAIN {
+				s.m.failed(fmt.Errorf("receive: %w", errno))
+			}
+			break
+		}
+		t := now()
+		for len(p) > 0 {
+			n := min(segment, len(p))
+			f.answered(p[:n], t)
+			p = p[n:]
+		}
+	}
+	f.done()
 }

@@ -112,11 +112,13 @@ type batch struct {
 	vectors [batchSize]unix.Iovec
 	names   [batchSize]unix.RawSockaddrInet4
 	data    [batchSize][]byte
+	control []byte // of the first header, if that has several datagrams
 }
 
 const (
 	batchSize   = 64
 	maxDatagram = 2048
+	maxTrain    = 1<<16 - 1 - 20 - 8 // bytes that go as one: what an IPv4 packet holds
 )
 
 func newBatch() *batch {
@@ -145,6 +147,17 @@ func (b *batch) name(i int, named bool) {
 	if named {
 		b.headers[i].Hdr.Name, b.headers[i].Hdr.Namelen = (*byte)(unsafe.Pointer(&b.names[i])), unix.SizeofSockaddrInet4
 	}
+}
+
+// join has the first header take the first n datagrams, of size bytes each, which leave
+// as one and part where they have to (UDP_SEGMENT, udp(7)).
+func (b *batch) join(n, size int) {
+	b.control = make([]byte, unix.CmsgSpace(2))
+	putSegment(b.control, size)
+	first := &b.headers[0].Hdr
+	first.SetIovlen(n)
+	first.Control = &b.control[0]
+	first.SetControllen(len(b.control))
 }
 
 // send sends the first n datagrams, of the lengths in their vectors, and returns how

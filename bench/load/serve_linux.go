@@ -16,9 +16,10 @@ var answer = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Leng
 // server answers on all its sockets, in one loop.
 type server struct {
 	*poller
-	buf   []byte // what is read, by one handler at a time
-	zeros []byte
-	batch *batch
+	buf    []byte // what is read, by one handler at a time
+	zeros  []byte
+	batch  *batch
+	merged *merged
 }
 
 // serve answers until the process is killed.
@@ -27,13 +28,20 @@ func serve(c ServeConfig) error {
 	if err != nil {
 		return fmt.Errorf("make epoll: %w", err)
 	}
-	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest), batch: newBatch()}
+	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest), batch: newBatch(), merged: newMerged()}
 	for i, kind := range c.Kinds {
 		fd := 3 + i
 		var h handler = &acceptor{s: s, fd: fd, kind: kind}
 		if kind == Echo {
 			room(fd)
 			h = &echo{s: s, fd: fd}
+		}
+		if kind == Trains {
+			room(fd)
+			if err := merge(fd); err != nil {
+				return err
+			}
+			h = &trains{s: s, fd: fd}
 		}
 		// Passing a file on has made it blocking (os.File.Fd).
 		if err := errors.Join(unix.SetNonblock(fd, true), s.add(fd, unix.EPOLLIN, h)); err != nil {
@@ -206,5 +214,22 @@ func (e *echo) ready(uint32) {
 		if n < batchSize {
 			return
 		}
+	}
+}
+
+// trains sends datagrams back, those that came together as one.
+type trains struct {
+	s  *server
+	fd int
+}
+
+func (e *trains) ready(uint32) {
+	m := e.s.merged
+	for range 64 {
+		p, segment, errno := m.receive(e.fd, true)
+		if errno != 0 {
+			return // EAGAIN, or an ICMP error about an answer that nobody waits for
+		}
+		m.reply(e.fd, p, segment) // what does not go is counted as lost by the client
 	}
 }
