@@ -10,21 +10,23 @@ import (
 )
 
 const (
-	// slots is how many datagrams one system call moves. More gains nothing: the
+	// slots is how many messages one system call moves. More gains nothing: the
 	// cost of the call itself is spread thin enough at 8 to 32.
 	slots = 32
 
-	datagramSize = 64 << 10 // holds any datagram of UDP: 16 bits of length
+	datagramSize = 64 << 10 // holds any datagram of UDP, and any train: 16 bits of length
 	quoteSize    = 2 << 10  // holds what ICMP quotes of one: at most 1,280 bytes
 
-	// maxSegmented is how many bytes go as one: what an IPv4 packet holds.
+	// maxSegmented is how many bytes go as one: what an IPv4 packet holds. maxSegments is
+	// how many datagrams: newer kernels take 128, but all take 64 (UDP_MAX_SEGMENTS).
 	maxSegmented = 1<<16 - 1 - 20 - 8
+	maxSegments  = 64
 )
 
-// incoming is where recvmmsg(2) puts a batch: the datagrams, who sent them, and
-// the control messages.
+// incoming is where recvmmsg(2) puts a batch: the messages, each a datagram or a train,
+// who sent them, and the control messages.
 type incoming struct {
-	n       int // datagrams of the last call
+	n       int // messages of the last call
 	header  [slots]unix.Mmsghdr
 	vector  [slots]unix.Iovec
 	name    [slots]socket.Name
@@ -33,7 +35,7 @@ type incoming struct {
 	size    int // of a slot, bytes
 }
 
-// init makes room for datagrams of up to size bytes.
+// init makes room for messages of up to size bytes.
 func (in *incoming) init(size int) {
 	in.size = size
 	in.data = make([]byte, slots*size)
@@ -46,7 +48,7 @@ func (in *incoming) init(size int) {
 	in.n = slots
 }
 
-// receive takes what waits at fd, at most a batch, and returns how many datagrams
+// receive takes what waits at fd, at most a batch, and returns how many messages
 // there were. Fewer than a batch means that fd was empty by then.
 func (in *incoming) receive(fd, flags int) (int, error) {
 	// The kernel has overwritten these in the headers that it used.
@@ -60,23 +62,27 @@ func (in *incoming) receive(fd, flags int) (int, error) {
 	return in.n, err
 }
 
-// payload returns the i-th datagram, until the next receive.
+// payload returns the i-th message, until the next receive.
 func (in *incoming) payload(i int) []byte {
 	from := i * in.size
 	return in.data[from : from+int(in.header[i].Len)]
 }
 
-// controls returns the control messages of the i-th datagram.
+// segment returns how long the datagrams of the i-th message are, but for the last; 0 if
+// it is one datagram.
+func (in *incoming) segment(i int) int { return segmentSize(in.controls(i)) }
+
+// controls returns the control messages of the i-th message.
 func (in *incoming) controls(i int) []byte {
 	return in.control[i][:min(controlSize, int(in.header[i].Hdr.Controllen))]
 }
 
-// key returns the flow that the i-th datagram belongs to. False: it cannot be told
+// key returns the flow that the i-th message belongs to. False: it cannot be told
 // or answered.
 func (in *incoming) key(i int) (flowKey, bool) {
 	client := in.name[i].AddrPort()
 	local, ok := localAddr(in.controls(i))
-	if !ok || client.Port() == 0 || in.header[i].Hdr.Flags&unix.MSG_TRUNC != 0 {
+	if !ok || client.Port() == 0 || in.header[i].Hdr.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		return flowKey{}, false
 	}
 	k := flowKey{client: client, local: local}
@@ -86,12 +92,16 @@ func (in *incoming) key(i int) (flowKey, bool) {
 	return k, true
 }
 
-// outgoing is a batch for sendmmsg(2): datagrams for one destination. Those in a row
-// that are equally long pass through the kernel as one, up to where they have to be
-// apart: the device, or a receiver that does not want them so (UDP_SEGMENT, udp(7)).
+// outgoing is a batch for sendmmsg(2): messages for one destination, each a datagram or
+// a train. Datagrams in a row that are equally long pass through the kernel as one, up to
+// where they have to be apart: the device, or a receiver that does not want them so
+// (UDP_SEGMENT, udp(7)).
 type outgoing struct {
-	n       int // datagrams in it
-	vector  [slots]unix.Iovec
+	n       int // messages in it
+	message [slots]message
+	next    place // of the first datagram that has not gone
+	left    int   // datagrams that have not gone
+	last    int   // length of the datagram that went last, bytes
 	plain   bool  // datagrams go one by one: the kernel, or the way, would not have it otherwise
 	to      *byte // nil: the peer of a connected socket
 	toSize  uint32
@@ -101,111 +111,171 @@ type outgoing struct {
 	// What send makes of it.
 
 	header  [slots]unix.Mmsghdr
-	runs    [slots]int // datagrams of each header
+	runs    [slots]run // of each header
+	vector  [slots]unix.Iovec
 	control [slots][controlSize]byte
 }
 
+// message is what one receive has brought: a datagram, or several in a row of which all
+// but the last are as long as segment says.
+type message struct {
+	data    []byte
+	segment int
+}
+
+// place is where a datagram begins: in which message, and at which byte of it.
+type place struct{ message, offset int }
+
+// run is the datagrams that one header sends.
+type run struct {
+	datagrams, bytes int
+	size             int   // of each but the last, which may be shorter
+	vectors          int   // that it takes
+	end              place // where the next run begins
+}
+
+// last returns the length of the run's last datagram.
+func (r *run) last() int { return r.bytes - (r.datagrams-1)*r.size }
+
 // reset empties the batch, for a connected socket.
 func (out *outgoing) reset(plain bool) {
-	out.n, out.plain, out.to, out.toSize, out.fromLen = 0, plain, nil, 0, 0
+	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !segmentation()
+	out.to, out.toSize, out.fromLen = nil, 0, 0
 }
 
 // resetTo empties the batch, for a destination and from one of our addresses.
 func (out *outgoing) resetTo(to *socket.Name, from netip.Addr, plain bool) {
-	out.n, out.plain, out.to, out.toSize = 0, plain, to.Pointer(), to.Size()
+	out.reset(plain)
+	out.to, out.toSize = to.Pointer(), to.Size()
 	out.fromLen = putLocalAddr(out.from[:], from)
 }
 
-// add appends a datagram, which must stay as it is until it is sent.
-func (out *outgoing) add(p []byte) {
-	out.vector[out.n].Base = unsafe.SliceData(p)
-	out.vector[out.n].SetLen(len(p))
+// add appends a message, which must stay as it is until it is sent. segment is 0 for a
+// datagram.
+func (out *outgoing) add(p []byte, segment int) {
+	if segment <= 0 || segment > len(p) {
+		segment = len(p)
+	}
+	out.message[out.n] = message{p, segment}
 	out.n++
+	out.left += datagrams(len(p), segment)
 }
 
-// send sends the datagrams from the first-th on and returns how many went. After
-// some have gone the kernel keeps the reason for stopping to itself (sendmmsg(2),
-// BUGS), and the error is nil.
-func (out *outgoing) send(fd, first int) (int, error) {
-	headers := out.pack(first)
-	sent, err := mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
-	if err != nil && out.runs[0] > 1 && unsegmentable(err) {
-		out.plain = true
-		headers = out.pack(first)
-		sent, err = mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+// datagrams returns how many make up a message of size bytes.
+func datagrams(size, segment int) int {
+	if segment <= 0 || segment >= size {
+		return 1
 	}
-	datagrams := 0
-	for _, run := range out.runs[:sent] {
-		datagrams += run
-	}
-	return datagrams, err
+	return (size + segment - 1) / segment
 }
 
-// unsegmentable reports whether err may be about datagrams going as one: the kernel
-// does not know that (before 4.18), they are longer than the way allows, or the
-// device cannot give them checksums.
+// send sends what has not gone and returns how many datagrams and bytes went. If some are
+// left they wait for something that err says, or, after sendmmsg has kept that to itself
+// (sendmmsg(2), BUGS), the next call.
+func (out *outgoing) send(fd int) (n, bytes int, err error) {
+	for out.left > 0 {
+		headers := out.pack()
+		sent, err := mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+		if err != nil && out.runs[0].datagrams > 1 && unsegmentable(err) {
+			out.plain = true
+			headers = out.pack()
+			sent, err = mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+		}
+		for i := range sent {
+			r := &out.runs[i]
+			n += r.datagrams
+			bytes += r.bytes
+			out.left -= r.datagrams
+			out.next, out.last = r.end, r.last()
+		}
+		if err != nil || sent < len(headers) {
+			return n, bytes, err
+		}
+	}
+	return n, bytes, nil
+}
+
+// skip gives up the first datagram that has not gone.
+func (out *outgoing) skip() {
+	m := &out.message[out.next.message]
+	out.next.offset += m.segment
+	if out.next.offset >= len(m.data) {
+		out.next = place{out.next.message + 1, 0}
+	}
+	out.left--
+}
+
+// unsegmentable reports whether err may be about datagrams going as one: they are longer
+// than the way allows, the device cannot give them checksums, or something on the way
+// has to see each of them (IPsec).
 func unsegmentable(err error) bool {
 	return err == unix.EINVAL || err == unix.EMSGSIZE || err == unix.EIO || err == unix.EOPNOTSUPP
 }
 
-// pack makes headers for the datagrams from the first-th on.
-func (out *outgoing) pack(first int) []unix.Mmsghdr {
-	n := 0
-	for i := first; i < out.n; i += out.runs[n-1] {
-		run := 1
-		if !out.plain {
-			run = out.run(i)
-		}
+// pack makes headers for what has not gone, or for as much of it as there are headers.
+func (out *outgoing) pack() []unix.Mmsghdr {
+	n, vectors := 0, 0
+	for at := out.next; at.message < out.n && n < slots && vectors < slots; n++ {
+		r := &out.runs[n]
+		out.run(r, at, vectors)
 		control, length := &out.from, out.fromLen
-		if run > 1 {
+		if r.datagrams > 1 {
 			control = &out.control[n]
 			copy(control[:], out.from[:length])
-			length += putSegmentSize(control[length:], int(out.vector[i].Len))
+			length += putSegmentSize(control[length:], r.size)
 		}
 		h := &out.header[n].Hdr
 		h.Name, h.Namelen = out.to, out.toSize
-		h.Iov = &out.vector[i]
-		h.SetIovlen(run)
+		h.Iov = &out.vector[vectors]
+		h.SetIovlen(r.vectors)
 		h.Control = nil
 		if length > 0 {
 			h.Control = &control[0]
 		}
 		h.SetControllen(length)
-		out.runs[n] = run
-		n++
+		at = r.end
+		vectors += r.vectors
 	}
 	return out.header[:n]
 }
 
-// run returns how many datagrams from the i-th on can go as one: all are equally long,
-// but for the last, which may be shorter.
-func (out *outgoing) run(i int) int {
-	size := out.vector[i].Len
-	total, n := size, 1
-	for size > 0 && i+n < out.n {
-		next := out.vector[i+n].Len
-		if next == 0 || next > size || total+next > maxSegmented {
-			break
-		}
-		total += next
-		n++
-		if next < size {
-			break
-		}
+// run puts the datagrams that can go as one, from at on, into the vectors from the
+// first-th on, and what they are into r. All are equally long, but for the last, which may
+// be shorter. A train is cut only where it is too long alone.
+func (out *outgoing) run(r *run, at place, first int) {
+	m := &out.message[at.message]
+	size := min(m.segment, len(m.data)-at.offset)
+	most := maxSegments
+	if out.plain || size == 0 {
+		most = 1
 	}
-	return n
-}
-
-// size returns the length of the i-th datagram in bytes.
-func (out *outgoing) size(i int) int { return int(out.vector[i].Len) }
-
-// bytes returns the length of the datagrams from the first-th on, n of them.
-func (out *outgoing) bytes(first, n int) uint64 {
-	sum := uint64(0)
-	for i := first; i < first+n; i++ {
-		sum += uint64(out.vector[i].Len)
+	*r = run{size: size, end: at}
+	for last := false; !last && r.datagrams < most && r.end.message < out.n && first+r.vectors < slots; r.vectors++ {
+		m := &out.message[r.end.message]
+		rest, n := m.data[r.end.offset:], 1
+		if len(rest) > m.segment {
+			n = datagrams(len(rest), m.segment)
+		}
+		if own := min(m.segment, len(rest)); own != size && (own > size || own == 0 || n > 1) {
+			return
+		}
+		if n > most-r.datagrams || len(rest) > maxSegmented-r.bytes {
+			if r.datagrams > 0 {
+				return
+			}
+			n = min(n, most, max(1, maxSegmented/size)) // size is not 0: that is never too long
+			rest = rest[:min(n*size, len(rest))]
+		}
+		v := &out.vector[first+r.vectors]
+		v.Base = unsafe.SliceData(rest)
+		v.SetLen(len(rest))
+		r.datagrams += n
+		r.bytes += len(rest)
+		if r.end.offset += len(rest); r.end.offset == len(m.data) {
+			r.end = place{r.end.message + 1, 0}
+		}
+		last = len(rest) < n*size
 	}
-	return sum
 }
 
 // mmsg is recvmmsg(2) and sendmmsg(2), never waiting. The error is a bare errno.

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlSize holds the largest control message that a socket of ours is given: a
-// sock_extended_err with the address of who reported it (ip(7), IP_RECVERR).
+// controlSize holds what a socket of ours is given at most: a sock_extended_err with the
+// address of who reported it (ip(7), IP_RECVERR), or in6_pktinfo and the length of a
+// train's datagrams.
 const controlSize = 64
 
 // controlMessage is one ancillary object of a datagram (cmsg(3)).
@@ -51,6 +52,21 @@ func localAddr(control []byte) (netip.Addr, bool) {
 			return netip.AddrFrom4([4]byte(m.data[4:8])), true
 		case m.level == unix.IPPROTO_IPV6 && m.kind == unix.IPV6_PKTINFO && len(m.data) >= unix.SizeofInet6Pktinfo:
 			return netip.AddrFrom16([16]byte(m.data)), true
+		}
+		control = rest
+	}
+}
+
+// segmentSize returns how long the datagrams of a train are, but for the last; 0 if there
+// is only one (UDP_GRO, udp(7)).
+func segmentSize(control []byte) int {
+	for {
+		m, rest, ok := nextControl(control)
+		switch {
+		case !ok:
+			return 0
+		case m.level == unix.SOL_UDP && m.kind == unix.UDP_GRO && len(m.data) >= 4:
+			return int(int32(binary.NativeEndian.Uint32(m.data)))
 		}
 		control = rest
 	}

@@ -2,7 +2,9 @@ package udp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,7 @@ func FuzzControl(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = localAddr(b)
 		_ = queuedError(b)
+		_ = segmentSize(b)
 		theirs, err := unix.ParseSocketControlMessage(b)
 		left := b
 		for i := 0; ; i++ {
@@ -67,4 +70,28 @@ func FuzzControl(f *testing.F) {
 			left = rest
 		}
 	})
+}
+
+// TestSegmentSize: the kernel's message is found after another and as the only one, beside
+// the longest that a datagram comes with.
+func TestSegmentSize(t *testing.T) {
+	control := make([]byte, 2*controlSize)
+	n := putLocalAddr(control, netip.MustParseAddr("2001:db8::7"))
+	data, more := putControl(control[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
+	binary.NativeEndian.PutUint32(data, 1200)
+	if n+more > controlSize {
+		t.Errorf("%d bytes of control messages, there is room for %d", n+more, controlSize)
+	}
+	if got := segmentSize(control[:n+more]); got != 1200 {
+		t.Errorf("segmentSize = %d, want 1200", got)
+	}
+	if got := segmentSize(control[n : n+more]); got != 1200 {
+		t.Errorf("segmentSize alone = %d, want 1200", got)
+	}
+	if got := segmentSize(control[:n]); got != 0 {
+		t.Errorf("segmentSize of a datagram = %d, want 0", got)
+	}
+	if addr, ok := localAddr(append(slices.Clone(control[n:n+more]), control[:n]...)); !ok || addr != netip.MustParseAddr("2001:db8::7") {
+		t.Errorf("localAddr after it = %s, %v", addr, ok)
+	}
 }

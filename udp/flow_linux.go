@@ -67,7 +67,7 @@ func (f *flow) HandleEvent(ev eventloop.Event) {
 // receive passes on what the backend has sent. The flow may be closed afterwards.
 func (f *flow) receive(now int64) {
 	sh := f.ln.shard
-	for range rounds {
+	for taken := 0; taken < turn; {
 		n, err := sh.in.receive(f.fd, 0)
 		if err == unix.EAGAIN {
 			return
@@ -76,11 +76,12 @@ func (f *flow) receive(now int64) {
 			if err := f.failure(err); err != nil && !f.fail(err, now) {
 				return
 			}
+			taken += slots
 			continue
 		}
 		f.touch(now)
 		f.attempts, f.tried, f.trial = 0, nil, 0
-		f.reply(n)
+		taken += f.reply(n)
 		if n < slots {
 			return
 		}
@@ -88,38 +89,39 @@ func (f *flow) receive(now int64) {
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
 }
 
-// reply sends the n datagrams that were just received to the client.
-func (f *flow) reply(n int) {
+// reply sends the n messages that were just received to the client, and returns how many
+// datagrams there were.
+func (f *flow) reply(n int) (total int) {
 	sh := f.ln.shard
 	out := &sh.out
 	out.resetTo(&f.client, f.key.local, f.plain[toClient])
 	defer func() { f.plain[toClient] = out.plain }()
 	for i := range n {
-		out.add(sh.in.payload(i))
+		out.add(sh.in.payload(i), sh.in.segment(i))
 	}
-	for first := 0; first < out.n; {
-		sent, err := out.send(f.ln.fd, first)
-		if sent > 0 {
-			sh.count.datagramsOut.Add(uint64(sent))
-			bytes := out.bytes(first, sent)
-			sh.count.bytesOut.Add(bytes)
-			f.meter.Add(f.choice, 0, int(bytes))
-			first += sent
+	total = out.left
+	for out.left > 0 {
+		sent, bytes, err := out.send(f.ln.fd)
+		sh.count.datagramsOut.Add(uint64(sent))
+		sh.count.bytesOut.Add(uint64(bytes))
+		f.meter.Add(f.choice, 0, bytes)
+		if err == nil {
 			continue // if some are left, the next call says why
 		}
 		sh.count.sendErrors.Add(1)
 		switch {
 		case err == unix.EMSGSIZE:
 			sh.count.tooLong.Add(1)
-			first++
+			out.skip()
 		case shortage(err):
-			sh.count.busy.Add(uint64(out.n - first))
-			return
+			sh.count.busy.Add(uint64(out.left))
+			return total
 		default: // no route to the client, or forbidden by a rule
-			sh.count.unreachable.Add(uint64(out.n - first))
-			return
+			sh.count.unreachable.Add(uint64(out.left))
+			return total
 		}
 	}
+	return total
 }
 
 // send sends the datagrams of the shard's out to the backend, and to others if it
@@ -132,16 +134,14 @@ func (f *flow) send(now int64) {
 			f.plain[toBackend] = out.plain
 		}
 	}()
-	for first := 0; first < out.n; {
-		sent, err := out.send(f.fd, first)
+	for out.left > 0 {
+		sent, bytes, err := out.send(f.fd)
 		if sent > 0 {
 			sh.count.datagramsIn.Add(uint64(sent))
-			bytes := out.bytes(first, sent)
-			sh.count.bytesIn.Add(bytes)
-			f.meter.Add(f.choice, int(bytes), 0)
-			first += sent
-			f.lastSize = out.size(first - 1)
-			if first == out.n {
+			sh.count.bytesIn.Add(uint64(bytes))
+			f.meter.Add(f.choice, bytes, 0)
+			f.lastSize = out.last
+			if out.left == 0 {
 				return
 			}
 		}
@@ -149,16 +149,16 @@ func (f *flow) send(now int64) {
 		switch failed := f.failure(err); {
 		case failed != nil:
 			if !f.fail(failed, now) {
-				sh.count.unreachable.Add(uint64(out.n - first))
+				sh.count.unreachable.Add(uint64(out.left))
 				return
 			}
 			out.plain = true // a trial has begun
 		case err == nil: // stopped for something else, of which the next call tells
 		case err == unix.EMSGSIZE:
 			sh.count.tooLong.Add(1)
-			first++
+			out.skip()
 		default:
-			sh.count.busy.Add(uint64(out.n - first))
+			sh.count.busy.Add(uint64(out.left))
 			return
 		}
 	}
@@ -265,21 +265,20 @@ func (f *flow) resend() {
 	for i := range sh.quotes.n {
 		p := sh.quotes.payload(i)
 		if len(p) == f.lastSize && refusal(queuedError(sh.quotes.controls(i))) {
-			sh.again.add(p)
+			sh.again.add(p, 0)
 		}
 	}
 	if sh.again.n == 0 {
 		return
 	}
-	sent, err := sh.again.send(f.fd, 0)
+	sent, bytes, err := sh.again.send(f.fd)
 	if err != nil {
 		sh.count.sendErrors.Add(1)
 	}
 	sh.count.resent.Add(uint64(sent))
 	sh.count.datagramsIn.Add(uint64(sent))
-	bytes := sh.again.bytes(0, sent)
-	sh.count.bytesIn.Add(bytes)
-	f.meter.Add(f.choice, int(bytes), 0)
+	sh.count.bytesIn.Add(uint64(bytes))
+	f.meter.Add(f.choice, bytes, 0)
 }
 
 // touch notes a datagram, in either direction.

@@ -95,7 +95,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 // A queue much longer than one event may take is served to its end, in the order
 // of each flow, and the flows of one batch do not mix.
 func TestLongQueue(t *testing.T) {
-	const flows, each = 7, 3*rounds*slots/7 + 1
+	const flows, each = 7, 3*turn/7 + 1
 	b := listenUDP(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, b.addr)
 	clients := make([]*client, flows)
@@ -132,13 +132,13 @@ func TestLongQueue(t *testing.T) {
 	}
 	// And back: one flow's answers, more than an event may take.
 	release = p.block()
-	for j := range 2 * rounds * slots {
+	for j := range 2 * turn {
 		if _, err := b.WriteToUDPAddrPort(fmt.Append(nil, j), from[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	release()
-	for j := range 2 * rounds * slots {
+	for j := range 2 * turn {
 		if a := clients[0].receive(); a != fmt.Sprint(j) {
 			t.Fatalf("answer %d = %q", j, a)
 		}

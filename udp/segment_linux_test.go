@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // TestPack looks at what goes through the kernel as one.
@@ -30,11 +31,91 @@ func TestPack(t *testing.T) {
 		var out outgoing
 		out.reset(test.plain)
 		for _, size := range test.sizes {
-			out.add(make([]byte, size))
+			out.add(make([]byte, size), 0)
 		}
-		n := len(out.pack(0))
-		if got := out.runs[:n]; !slices.Equal(got, test.want) {
+		var got []int
+		for i := range out.pack() {
+			got = append(got, out.runs[i].datagrams)
+		}
+		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: runs of %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestPackTrains looks at what goes through the kernel as one, over as many system calls as
+// it takes, and that every byte goes once and in order.
+func TestPackTrains(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		trains []train
+		plain  bool
+		want   []int
+	}{
+		{"one", []train{{1200, 32 * 1200}}, false, []int{32}},
+		{"the last is shorter", []train{{1200, 5*1200 + 7}, {1200, 2400}}, false, []int{6, 2}},
+		{"equal ones", []train{{100, 2000}, {100, 1000}, {100, 100}, {100, 50}, {100, 100}}, false, []int{32, 1}},
+		{"as many as the kernel takes", []train{{100, 4000}, {100, 2400}, {100, 100}}, false, []int{64, 1}},
+		{"cut only where it has to be", []train{{100, 4000}, {100, 4000}}, false, []int{40, 40}},
+		{"of a newer kernel", []train{{100, 12800}, {100, 100}}, false, []int{64, 64, 1}},
+		{"of no kernel", []train{{1, 65507}}, false, append(slices.Repeat([]int{64}, 1023), 35)},
+		{"as many bytes as go as one", []train{{30000, 65507}, {30000, 30000}}, false, []int{3, 1}},
+		{"more bytes than go as one", []train{{1310, 50*1310 + 27}, {65520, 65527}}, false, []int{50, 1, 1, 1}},
+		{"a shorter train", []train{{100, 300}, {50, 100}, {50, 50}, {100, 100}}, false, []int{3, 3, 1}},
+		{"one by one", []train{{100, 4050}, {7, 7}}, true, slices.Repeat([]int{1}, 42)},
+		{"around an empty one", []train{{100, 250}, {0, 0}, {100, 250}}, false, []int{3, 1, 3}},
+	} {
+		var out outgoing
+		out.reset(test.plain)
+		var all []byte
+		total := 0
+		for i, tr := range test.trains {
+			p := numbered(i, tr.size)
+			all = append(all, p...)
+			out.add(p, tr.segment)
+		}
+		for _, n := range test.want {
+			total += n
+		}
+		if out.left != total {
+			t.Errorf("%s: %d datagrams, want %d", test.name, out.left, total)
+		}
+		var got []int
+		var sent []byte
+		for out.left > 0 {
+			headers := out.pack()
+			if len(headers) == 0 {
+				t.Fatalf("%s: %d datagrams do not go", test.name, out.left)
+			}
+			vector := 0
+			for i := range headers {
+				r := &out.runs[i]
+				for range r.vectors {
+					v := &out.vector[vector]
+					sent = append(sent, unsafe.Slice(v.Base, v.Len)...)
+					vector++
+				}
+				got = append(got, r.datagrams)
+				out.left -= r.datagrams
+				out.next = r.end
+			}
+		}
+		if !slices.Equal(got, test.want) || !bytes.Equal(sent, all) {
+			t.Errorf("%s: runs of %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestSkip gives up single datagrams of trains.
+func TestSkip(t *testing.T) {
+	var out outgoing
+	out.reset(false)
+	out.add(numbered(0, 250), 100)
+	out.add(numbered(0, 0), 0)
+	out.add(numbered(0, 100), 100)
+	for i, want := range []place{{0, 100}, {0, 200}, {1, 0}, {2, 0}, {3, 0}} {
+		if out.skip(); out.next != want || out.left != 4-i {
+			t.Errorf("after %d: %+v with %d left, want %+v with %d", i+1, out.next, out.left, want, 4-i)
 		}
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// rounds is how many batches one event may take before the loop's other sockets
-// have their turn.
-const rounds = 4
+// turn is how many datagrams one event may take, or a batch more, before the loop's
+// other sockets have their turn.
+const turn = 4 * slots
 
 // shard is the part of a Server that lives on one loop. Its batches are used by
 // one event at a time, whichever socket that is for.
@@ -121,6 +121,7 @@ func (sh *shard) open(addr netip.Addr) (int, error) {
 		}
 		if err = unix.SetsockoptInt(fd, level, option, 1); err == nil {
 			setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, sh.server.socketBuffer())
+			sh.takeTrains(fd)
 			return fd, nil
 		}
 		_ = unix.Close(fd)
@@ -162,16 +163,17 @@ func (ln *listener) stop() {
 // HandleEvent forwards what clients have sent.
 func (ln *listener) HandleEvent(eventloop.Event) {
 	sh := ln.shard
-	for range rounds {
+	for taken := 0; taken < turn; {
 		n, err := sh.in.receive(ln.fd, 0)
 		switch {
 		case err == unix.EAGAIN:
 			return
 		case err != nil:
 			sh.count.receiveErrors.Add(1)
+			taken += slots
 			continue
 		}
-		ln.forward(n, eventloop.Now())
+		taken += ln.forward(n, eventloop.Now())
 		if n < slots {
 			return
 		}
@@ -179,18 +181,20 @@ func (ln *listener) HandleEvent(eventloop.Event) {
 	_ = sh.loop.RearmRead(ln.fd) // fails for a descriptor that is not watched only
 }
 
-// forward sends the n datagrams that were just received, those of each flow
-// together and in order. Looking for the others of a flow compares each with each;
+// forward sends the n messages that were just received, those of each flow together and
+// in order, and returns how many datagrams there were. Looking for the others of a flow compares each with each;
 // 32 are few enough, and a map of runs would cost more.
-func (ln *listener) forward(n int, now int64) {
+func (ln *listener) forward(n int, now int64) (total int) {
 	sh := ln.shard
 	var keys [slots]flowKey
 	var handled [slots]bool
 	for i := range n {
 		key, ok := sh.in.key(i)
 		if !ok {
-			sh.count.malformed.Add(1)
 			handled[i] = true
+			dropped := datagrams(len(sh.in.payload(i)), sh.in.segment(i))
+			sh.count.malformed.Add(uint64(dropped))
+			total += dropped
 		}
 		keys[i] = key
 	}
@@ -203,15 +207,17 @@ func (ln *listener) forward(n int, now int64) {
 		for j := i; j < n; j++ {
 			if !handled[j] && (j == i || keys[j] == keys[i]) {
 				handled[j] = true
-				sh.out.add(sh.in.payload(j))
+				sh.out.add(sh.in.payload(j), sh.in.segment(j))
 			}
 		}
+		total += sh.out.left
 		if f == nil {
-			dropped.Add(uint64(sh.out.n))
+			dropped.Add(uint64(sh.out.left))
 			continue
 		}
 		f.send(now)
 	}
+	return total
 }
 
 // flow returns the flow with this key, which is made if need be. nil: there is

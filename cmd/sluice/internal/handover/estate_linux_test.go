@@ -68,7 +68,8 @@ type world struct {
 	udpAddr netip.AddrPort
 	conns   []*net.TCPConn
 	flows   []*net.UDPConn
-	answers []string // of the flows: each its own
+	answers []string                         // of the flows: each its own
+	pass    func(who string, message []byte) // may change what crosses; nil: nothing
 }
 
 // newWorld opens connections and flows through the rooms of a process.

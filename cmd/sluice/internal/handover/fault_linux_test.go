@@ -19,6 +19,7 @@ type relay struct {
 	giver, taker *Channel // the relay's ends
 	fault        fault
 	at           int // number of the message
+	pass         func(who string, message []byte)
 
 	mu    sync.Mutex
 	count int
@@ -70,6 +71,9 @@ func (r *relay) forward(from, to *Channel, who string) {
 			return
 		}
 		fds := rights(oob[:oobn])
+		if r.pass != nil {
+			r.pass(who, buf[:n])
+		}
 		r.mu.Lock()
 		here := r.count == r.at
 		late := r.fault == stall && here
@@ -131,7 +135,7 @@ func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, too
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at}
+	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at, pass: w.pass}
 	heir = newEstate(w.t, 3)
 	var wg sync.WaitGroup
 	wg.Go(r.run)

@@ -1,0 +1,489 @@
+package udp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// numbered returns a datagram that differs from all others of a test, in its bytes and,
+// next to its neighbours, in more than its number.
+func numbered(number, size int) []byte {
+	p := make([]byte, size)
+	for i := range p {
+		p[i] = byte(number + i*7)
+	}
+	if size >= 4 {
+		binary.BigEndian.PutUint32(p, uint32(number))
+	}
+	return p
+}
+
+// train is datagrams that one send is to carry.
+type train struct{ segment, size int }
+
+// payload returns the train as a whole and each datagram of it, numbered from first on.
+func (tr train) payload(first int) (whole []byte, parts [][]byte) {
+	for left := tr.size; left > 0; left -= tr.segment {
+		p := numbered(first+len(parts), min(tr.segment, left))
+		parts, whole = append(parts, p), append(whole, p...)
+	}
+	return whole, parts
+}
+
+func segmentControl(size int) []byte {
+	control := make([]byte, controlSize)
+	return control[:putSegmentSize(control, size)]
+}
+
+// sendTrain sends by UDP_SEGMENT, to to, or to the peer of a connected socket.
+func (b *backend) sendTrain(t *testing.T, p []byte, segment int, to netip.AddrPort) {
+	t.Helper()
+	if _, _, err := b.WriteMsgUDPAddrPort(p, segmentControl(segment), to); err != nil {
+		t.Fatalf("send %d bytes as datagrams of %d: %v", len(p), segment, err)
+	}
+}
+
+func (c *client) sendTrain(p []byte, segment int) {
+	c.t.Helper()
+	if _, _, err := c.WriteMsgUDP(p, segmentControl(segment), nil); err != nil {
+		c.t.Fatalf("send %d bytes as datagrams of %d: %v", len(p), segment, err)
+	}
+}
+
+// wants reads datagrams and compares them, and returns who has sent the last.
+func (b *backend) wants(t *testing.T, what string, parts [][]byte, stats func() Stats) (from netip.AddrPort) {
+	t.Helper()
+	buf := make([]byte, 1<<16)
+	for i, want := range parts {
+		_ = b.SetReadDeadline(time.Now().Add(patience))
+		n, sender, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			t.Fatalf("%s, datagram %d: %v; stats = %+v", what, i, err, stats())
+		}
+		if string(buf[:n]) != string(want) {
+			t.Fatalf("%s: datagram %d of %d has %d bytes, want %d, or they differ", what, i, len(parts), n, len(want))
+		}
+		from = sender
+	}
+	return from
+}
+
+// option tells whether a socket takes trains.
+func option(t *testing.T, fd int) bool {
+	t.Helper()
+	on, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
+	if err != nil {
+		t.Errorf("UDP_GRO of socket %d: %v", fd, err)
+	}
+	return on != 0
+}
+
+// needsTrains skips the test on a kernel without UDP_GRO.
+func needsTrains(t *testing.T) {
+	t.Helper()
+	s := listenUDP(t, "127.0.0.1:0")
+	raw, err := s.SyscallConn()
+	if err == nil {
+		err = errors.Join(err, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) }))
+	}
+	if err != nil {
+		t.Skipf("this kernel has no UDP_GRO: %v", err)
+	}
+}
+
+// came returns how long the datagrams of the message are that the only loop has received
+// last; 0 if it was no train.
+func (p *proxy) came() (segment int) {
+	p.t.Helper()
+	sh := p.shards[0]
+	if err := sh.loop.Do(func() {
+		if sh.in.n > 0 {
+			segment = sh.in.segment(sh.in.n - 1)
+		}
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+	return segment
+}
+
+// sockets returns all of a Server.
+func (p *proxy) sockets() (fds []int) {
+	for _, group := range p.listeners {
+		for _, ln := range group {
+			fds = append(fds, ln.fd)
+		}
+	}
+	for _, sh := range p.shards {
+		if err := sh.loop.Do(func() {
+			for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+				fds = append(fds, f.fd)
+			}
+		}); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return fds
+}
+
+// ethernet are trains whose datagrams fit an Ethernet's MTU.
+var ethernet = []train{
+	{1200, 32 * 1200},
+	{1200, 5*1200 + 7},
+	{1472, 44*1472 + 700},
+	{1000, 2000},
+	{1000, 1001},
+	{500, 64 * 500},
+	{1, 64},
+	{16, 16*63 + 1},
+	{1200, 54*1200 + 700},
+}
+
+// exchangeTrains sends trains both ways. Each datagram arrives as it was sent.
+func exchangeTrains(t *testing.T, p *proxy, b *backend, cl *client, trains []train, taken bool) {
+	t.Helper()
+	ends := &backend{UDPConn: cl.UDPConn}
+	cl.send("first")
+	flow := b.wants(t, "the first datagram", [][]byte{[]byte("first")}, p.Stats)
+	if _, err := b.WriteToUDPAddrPort([]byte("answer"), flow); err != nil { // which ends the trial
+		t.Fatal(err)
+	}
+	cl.receive()
+	in, out := uint64(1), uint64(1)
+	for i, tr := range trains {
+		what := fmt.Sprintf("%d bytes as datagrams of %d", tr.size, tr.segment)
+		whole, parts := tr.payload(i * 1000)
+		cl.sendTrain(whole, tr.segment)
+		if from := b.wants(t, what, parts, p.Stats); from != flow {
+			t.Fatalf("%s come from %s, not %s", what, from, flow)
+		}
+		asOne := tr.size <= 1<<16-100 // with all headers; else the kernel takes it apart
+		if got := p.came(); taken && asOne && got != tr.segment {
+			t.Errorf("%s were received as datagrams of %d, 0 means one by one", what, got)
+		}
+		b.sendTrain(t, whole, tr.segment, flow)
+		ends.wants(t, what+" back", parts, p.Stats)
+		if got := p.came(); taken && asOne && got != tr.segment {
+			t.Errorf("%s back were received as datagrams of %d, 0 means one by one", what, got)
+		}
+		in, out = in+uint64(len(parts)), out+uint64(len(parts))
+	}
+	eventually(t, fmt.Sprintf("%d and %d datagrams are counted", in, out), func() bool {
+		s := p.Stats()
+		return s.DatagramsIn == in && s.DatagramsOut == out
+	})
+	if s := p.Stats(); s.TooLong+s.Busy+s.SendErrors+s.Malformed != 0 || s.Created != 1 {
+		t.Errorf("stats = %+v", s)
+	}
+}
+
+func TestTrains(t *testing.T) {
+	needsTrains(t)
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(at, func(t *testing.T) {
+			b := listenUDP(t, at)
+			p := startProxyAt(t, 1, nil, at, b.addr)
+			exchangeTrains(t, p, b, dial(t, p.addr), append([]train{{32000, 65507}, {30000, 60000}, {65000, 65507}}, ethernet...), true)
+		})
+	}
+}
+
+// TestTrainsByEthernet has a wire between, on which datagrams go one by one or as trains.
+func TestTrainsByEthernet(t *testing.T) {
+	needsTrains(t)
+	if !inNamespace(t) {
+		return
+	}
+	c := newCable(t, 0)
+	for _, loops := range []int{1, 2} {
+		var b *backend
+		c.inOther(func() { b = listenUDP(t, "10.0.0.2:0") })
+		p := startProxyAt(t, loops, nil, "10.0.0.1:0", b.addr)
+		var cl *client
+		c.inOther(func() { cl = dial(t, p.addr) })
+		exchangeTrains(t, p, b, cl, ethernet, loops == 1)
+	}
+}
+
+// TestTrainsOnNarrowWay: the way to the backend is narrower than that of the client, so
+// that trains have to be taken apart, and datagrams go in fragments.
+func TestTrainsOnNarrowWay(t *testing.T) {
+	needsTrains(t)
+	if !inNamespace(t) {
+		return
+	}
+	c := newCable(t, 0)
+	narrow := func() {
+		for _, name := range []string{"host0", "other"} {
+			if link, err := netlink.LinkByName(name); err == nil {
+				if err := netlink.LinkSetMTU(link, 1300); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	narrow()
+	var b *backend
+	c.inOther(func() { narrow(); b = listenUDP(t, "10.0.0.2:0") })
+	p := startProxy(t, 1, nil, b.addr)
+	cl := dial(t, p.addr)
+	cl.send("first")
+	flow := b.wants(t, "the first datagram", [][]byte{[]byte("first")}, p.Stats)
+	if _, err := b.WriteToUDPAddrPort([]byte("answer"), flow); err != nil {
+		t.Fatal(err)
+	}
+	cl.receive()
+	for i, tr := range []train{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}} {
+		what := fmt.Sprintf("%d bytes as datagrams of %d", tr.size, tr.segment)
+		whole, parts := tr.payload(i * 1000)
+		cl.sendTrain(whole, tr.segment)
+		b.wants(t, what, parts, p.Stats)
+		if got := p.came(); got != tr.segment {
+			t.Errorf("%s were received as datagrams of %d", what, got)
+		}
+	}
+	if s := p.Stats(); s.TooLong+s.Busy+s.Unreachable+s.SendErrors != 0 {
+		t.Errorf("stats = %+v", s)
+	}
+}
+
+// TestLargestBetweenTrains: datagrams of every size that UDP knows pass next to trains.
+func TestLargestBetweenTrains(t *testing.T) {
+	needsTrains(t)
+	b := echo(t, "127.0.0.1:0")
+	p := startProxy(t, 1, nil, b.addr)
+	cl := dial(t, p.addr)
+	ends := &backend{UDPConn: cl.UDPConn}
+	for i, size := range []int{65507, 0, 1, 65506, 40000} {
+		release := p.block()
+		whole, parts := train{1200, 50*1200 + 99}.payload(i * 1000)
+		cl.sendTrain(whole, 1200)
+		large := numbered(i*1000+500, size)
+		cl.send(string(large))
+		cl.sendTrain(whole, 1200)
+		release()
+		ends.wants(t, fmt.Sprint(size), slices.Concat(parts, [][]byte{large}, parts), p.Stats)
+	}
+}
+
+// TestMixedTrains: many clients' trains and datagrams wait in one queue, longer than one
+// event may take. Each flow's arrive in order, as they were.
+func TestMixedTrains(t *testing.T) {
+	needsTrains(t)
+	for _, loops := range []int{1, 2} {
+		const flows, bursts = 13, 12
+		b := listenUDP(t, "127.0.0.1:0")
+		p := startProxy(t, loops, nil, b.addr)
+		release := p.block()
+		want := make([][][]byte, flows)
+		clients := make([]*client, flows)
+		for i := range clients {
+			clients[i] = dial(t, p.addr)
+		}
+		total := 0
+		for j := range bursts {
+			for i, c := range clients {
+				tr := train{segment: 40 + 4*i, size: (40+4*i)*(1+(i*j)%9) + 4*(j%5)}
+				if j%4 == 3 {
+					tr = train{segment: 100, size: 100}
+				}
+				whole, parts := tr.payload(i*10000 + len(want[i]))
+				c.sendTrain(whole, tr.segment)
+				want[i] = append(want[i], parts...)
+				total += len(parts)
+			}
+		}
+		release()
+		buf := make([]byte, 1<<16)
+		next := make([]int, flows)
+		for range total {
+			_ = b.SetReadDeadline(time.Now().Add(patience))
+			n, err := b.Read(buf)
+			if err != nil {
+				t.Fatalf("%v; stats = %+v", err, p.Stats())
+			}
+			i := int(binary.BigEndian.Uint32(buf)) / 10000
+			if i >= flows || next[i] >= len(want[i]) || string(buf[:n]) != string(want[i][next[i]]) {
+				t.Fatalf("%d bytes of flow %d are not its datagram %d", n, i, next[i])
+			}
+			next[i]++
+		}
+		eventually(t, fmt.Sprintf("%d flows and %d datagrams are counted", flows, total), func() bool {
+			s := p.Stats()
+			return s.Created == flows && s.DatagramsIn == uint64(total)
+		})
+	}
+}
+
+// TestTrainToRefusingBackend: the first message of a flow is a train, and two backends
+// refuse it. All of it arrives in order at the third.
+func TestTrainToRefusingBackend(t *testing.T) {
+	needsTrains(t)
+	b := listenUDP(t, "127.0.0.1:0")
+	p := startProxy(t, 1, nil, refusing(t, "127.0.0.1:0"), refusing(t, "127.0.0.1:0"), b.addr)
+	whole, parts := train{30, 30*50 + 10}.payload(0)
+	for range 3 { // so that each backend is the first once
+		dial(t, p.addr).sendTrain(whole, 30)
+		b.wants(t, "a train", parts, p.Stats)
+	}
+	if s := p.Stats(); s.Refused == 0 || s.Unreachable+s.Busy != 0 || s.Created != 3 {
+		t.Errorf("stats = %+v, want refusals and no loss", s)
+	}
+}
+
+// TestTrainIsDropped: datagrams are counted, not trains.
+func TestTrainIsDropped(t *testing.T) {
+	needsTrains(t)
+	p := startProxy(t, 1, nil)
+	whole, parts := train{30, 30 * 9}.payload(0)
+	dial(t, p.addr).sendTrain(whole, 30)
+	eventually(t, "all of a train are dropped", func() bool { return p.Stats().NoBackend == uint64(len(parts)) })
+}
+
+// TestMoveTrains: trains wait in the sockets when everything goes to another Server, also
+// from one that did not know them.
+func TestMoveTrains(t *testing.T) {
+	needsTrains(t)
+	b := echo(t, "127.0.0.1:0")
+	p := startProxy(t, 2, nil, b.addr)
+	clients := make([]*client, 20)
+	for i := range clients {
+		clients[i] = dial(t, p.addr)
+		clients[i].ask("?")
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() {
+			ends := &backend{UDPConn: c.UDPConn}
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				whole, parts := train{100, 100*(1+i%30) + 50}.payload(i)
+				if _, _, err := c.WriteMsgUDP(whole, segmentControl(100), nil); err != nil {
+					t.Error(err)
+					return
+				}
+				buf := make([]byte, 1<<16)
+				for j, want := range parts {
+					_ = ends.SetReadDeadline(time.Now().Add(patience))
+					if n, err := ends.Read(buf); err != nil || string(buf[:n]) != string(want) {
+						t.Errorf("datagram %d of %d has %d bytes, want %d (%v)", j, len(parts), n, len(want), err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range 8 {
+		if i%2 == 1 {
+			if err := p.RefuseTrains(); err != nil {
+				t.Error(err)
+			}
+		}
+		var flows []Frozen
+		if p, flows = p.moveTo(1 + i%3); len(flows) != len(clients) {
+			t.Errorf("%d flows moved, want %d", len(flows), len(clients))
+		}
+		for _, fd := range p.sockets() {
+			if !option(t, fd) {
+				t.Error("a socket of the next Server takes no trains")
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// TestRefuseTrains: trains that wait are still passed on as they were; from then on
+// datagrams come one by one, to sockets that are made later, too, until it is undone.
+func TestRefuseTrains(t *testing.T) {
+	needsTrains(t)
+	b := listenUDP(t, "127.0.0.1:0")
+	p := startProxy(t, 1, nil, b.addr)
+	whole, parts := train{30, 30*20 + 10}.payload(0)
+	cl := dial(t, p.addr)
+	exchange := func(what string) {
+		t.Helper()
+		cl.sendTrain(whole, 30)
+		flow := b.wants(t, what, parts, p.Stats)
+		b.sendTrain(t, whole, 30, flow)
+		(&backend{UDPConn: cl.UDPConn}).wants(t, what+" back", parts, p.Stats)
+	}
+	exchange("before")
+	release := p.block()
+	for range 3 {
+		cl.sendTrain(whole, 30)
+	}
+	refused := make(chan error, 1)
+	go func() { refused <- p.RefuseTrains() }()
+	release()
+	b.wants(t, "what waited", slices.Concat(parts, parts, parts), p.Stats)
+	if err := <-refused; err != nil {
+		t.Fatal(err)
+	}
+	all := func(want bool) {
+		t.Helper()
+		for _, fd := range p.sockets() {
+			if option(t, fd) != want {
+				t.Errorf("trains are taken: %v, want %v", !want, want)
+			}
+		}
+	}
+	all(false)
+	exchange("refused")
+	if n := p.came(); n != 0 {
+		t.Errorf("a train with datagrams of %d came", n)
+	}
+	cl = dial(t, p.addr)
+	exchange("a new flow")
+	all(false)
+	if err := p.AcceptTrains(); err != nil {
+		t.Fatal(err)
+	}
+	all(true)
+	exchange("accepted")
+	if n := p.came(); n != 30 {
+		t.Errorf("datagrams of %d came, want a train of 30 bytes each", n)
+	}
+}
+
+// TestRefuseTrainsOfBusySocket: what is never read empty loses what is queued, and nothing
+// that comes later; no train is taken for a datagram.
+func TestRefuseTrainsOfBusySocket(t *testing.T) {
+	needsTrains(t)
+	b := listenUDP(t, "127.0.0.1:0")
+	p := startProxy(t, 1, nil, b.addr)
+	whole, parts := train{30, 300}.payload(0)
+	cl := dial(t, p.addr)
+	sh, fd := p.shards[0], p.sockets()[0]
+	if err := sh.loop.Do(func() {
+		for range 2*slots + 1 {
+			cl.sendTrain(whole, 30)
+		}
+		reads := 0
+		sh.refuseTrains(fd, func() bool { reads++; return true })
+		if reads != refusals {
+			t.Errorf("%d attempts, want %d", reads, refusals)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cl.sendTrain(whole, 30)
+	b.wants(t, "what came later", parts, p.Stats)
+	eventually(t, fmt.Sprintf("%d messages were dropped and %d datagrams not", 2*slots+1, len(parts)), func() bool {
+		s := p.Stats()
+		return s.Busy == 2*slots+1 && s.DatagramsIn == uint64(len(parts))
+	})
+}
