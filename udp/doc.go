@@ -11,9 +11,9 @@
 //  1. It arrives at one of the frontend's sockets, of which each loop has one. The
 //     kernel chooses by a hash of addresses and ports (SO_REUSEPORT, socket(7)), so
 //     a flow always meets the same loop and nothing of it is shared.
-//  2. The loop takes up to 32 at a time, with the address that the client asked
+//  2. The loop takes up to 32 messages at a time, with the address that the client asked
 //     (IP_PKTINFO, ip(7)), and sorts them by flow. Each flow's run leaves in one
-//     system call; the order within a flow is kept.
+//     system call; the order within a flow is kept. A message is a datagram or a train.
 //  3. A flow that is new, or whose backend has left the table, picks a backend.
 //  4. Replies go back through the frontend's socket, from the address that was
 //     asked, even if the host has several.
@@ -38,6 +38,20 @@
 // section 3.1); a datagram that is quoted whole is sent again to the next backend,
 // so that a client with a short question does not notice.
 //
+// # Trains
+//
+// Datagrams that one sender has given the kernel by one send, as QUIC stacks do, or that a
+// network card has brought together, reach a socket as one message where the kernel can
+// (UDP_GRO, udp(7), Linux 5.0): up to 64 KiB, all but the last equally long. Such a train
+// leaves as it came, by one send (UDP_SEGMENT, Linux 4.18), and so do datagrams in a row
+// that are equally long; a shorter one ends a train, and two trains are joined only if they
+// agree in length and go as one whole. A train of more than 64 datagrams, which newer
+// kernels allow, leaves as two or more. Where the kernel or the way refuses trains, because
+// a datagram is longer than the way's MTU or a device or IPsec would have to see each, the
+// flow's datagrams go one by one in that direction from then on; so do those for a backend
+// that has not answered yet, for at most a second, so that those that it refuses come back
+// as they were. Every counter counts datagrams.
+//
 // # Limits
 //
 // Server.MaxFlows bounds the flows of a frontend and Server.Descriptors the sockets
@@ -47,7 +61,9 @@
 // (net.ipv4.ip_local_port_range, 28,232 by default, for all UDP flows of the host).
 //
 // A loop has 2 MiB of receive buffers for all its sockets, of which the pages that
-// were ever filled are resident. A datagram costs no allocation.
+// were ever filled are resident: 32 of 64 KiB, so that neither a datagram nor a train is
+// ever cut off. A flow has none. A datagram costs no allocation. An event of one socket
+// takes 128 datagrams, or up to 32 trains, before others have their turn.
 //
 // # Handing over
 //
@@ -55,6 +71,11 @@
 // flow while the loops are halted, and Adopt of a Server there sets it in motion. What
 // was received meanwhile waits in the sockets, of which a frontend keeps its number: the
 // kernel shares clients out among them by that.
+//
+// Trains may wait there, too, and the kernel tells their datagrams apart only for who asks.
+// A program from before this package took trains would send each on as one long datagram:
+// call Server.RefuseTrains before such a one gets the sockets. Sockets that come from such
+// a program take trains from Adopt on.
 //
 // # Without loops
 //
