@@ -44,8 +44,8 @@ func (f *flows) init() {
 // change adds the frontends that have lost backends, have come or have gone.
 func (f *flows) change(was, now *content) {
 	f.init()
-	for id, old := range was.units {
-		if now.units[id] != old {
+	for _, id := range now.changed(was) {
+		if old := was.unit(id); old != nil {
 			eachUDP(old, func(addr netip.AddrPort, _ lb.Address) {
 				x := f.changed[addr]
 				for _, b := range old.service.Backends {
@@ -56,9 +56,7 @@ func (f *flows) change(was, now *content) {
 				f.changed[addr] = x
 			})
 		}
-	}
-	for id, u := range now.units {
-		if was.units[id] != u {
+		if u := now.unit(id); u != nil {
 			eachUDP(u, func(addr netip.AddrPort, _ lb.Address) {
 				if _, ok := f.changed[addr]; !ok {
 					f.changed[addr] = before{}

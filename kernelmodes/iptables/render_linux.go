@@ -261,7 +261,7 @@ func (s shape) static() []chain {
 // hairpin returns the chain that masquerades who asks a Service and gets to himself: he
 // would not take an answer from himself for that of the Service. Without the match bpf
 // those are listed who can: the backends of this node.
-func (s shape) hairpin(units map[lb.ID]*unit) chain {
+func (s shape) hairpin(units []*unit) chain {
 	masquerade := comment("sluice: asks itself") + "-j " + s.masquerade()
 	if s.bpf {
 		return chain{"nat", chainHairpin, []string{"-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " " + masquerade}}
@@ -393,7 +393,7 @@ func (s shape) trial() (text, remove []byte) {
 			}
 			rules = append(rules, "-A "+trial(name)+" "+strings.Join(w, " "))
 		}
-		for _, c := range slices.Concat(s.static(), []chain{s.hairpin(map[lb.ID]*unit{u.service.ID: u})}, u.chains) {
+		for _, c := range slices.Concat(s.static(), []chain{s.hairpin([]*unit{u})}, u.chains) {
 			for _, r := range c.rules {
 				if c.table == table.name {
 					add(c.name, r)

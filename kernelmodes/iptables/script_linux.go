@@ -4,58 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/lb"
 )
-
-// content is all that we want to be in the kernel. It is not changed once made.
-type content struct {
-	shape   shape
-	static  []chain
-	units   map[lb.ID]*unit
-	buckets map[bucket]int // how many entries each has
-}
-
-// next returns the content for services. What was rendered for the same Service in the
-// same shape is taken over.
-func (c *content) next(s shape, services []lb.Service) *content {
-	n := &content{shape: s, units: make(map[lb.ID]*unit, len(services)), buckets: make(map[bucket]int)}
-	if c == nil || !c.shape.equal(s) {
-		c = &content{}
-		n.static = append(s.static(), chain{}) // the last is that of hairpin
-	} else {
-		n.static = c.static
-	}
-	for i := range services {
-		u := c.units[services[i].ID]
-		if u == nil || !sameService(&u.service, &services[i]) {
-			u = s.render(services[i])
-		}
-		n.units[services[i].ID] = u
-		for j := range u.entries {
-			n.buckets[u.entries[j].bucket]++
-		}
-	}
-	n.static = append(slices.Clip(n.static[:len(n.static)-1]), s.hairpin(n.units))
-	return n
-}
-
-// sameService reports whether the same rules come of a and b. Slices are seldom
-// others if they are not the same memory.
-func sameService(a, b *lb.Service) bool {
-	return a.ID == b.ID && a.AffinityTimeout == b.AffinityTimeout &&
-		sameList(a.Backends, b.Backends, func(x, y lb.Backend) bool { return x == y }) &&
-		sameList(a.Addresses, b.Addresses, func(x, y lb.Address) bool {
-			return x.Addr == y.Addr && x.Kind == y.Kind && x.Local == y.Local && slices.Equal(x.Sources, y.Sources)
-		})
-}
-
-func sameList[T any](a, b []T, same func(x, y T) bool) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, same))
-}
 
 // part is what changes in one table.
 type part struct {
@@ -90,15 +42,8 @@ func (c *content) difference(was *content) map[string]*part {
 		}
 	}
 	change(parts, was.static, c.static)
-	for _, id := range sorted(c.units) {
-		if old, u := was.units[id], c.units[id]; old != u {
-			changeUnit(parts, old, u)
-		}
-	}
-	for _, id := range sorted(was.units) {
-		if c.units[id] == nil {
-			changeUnit(parts, was.units[id], nil)
-		}
+	for _, id := range c.changed(was) {
+		changeUnit(parts, was.unit(id), c.unit(id))
 	}
 	for b := range c.buckets {
 		if was.buckets[b] == 0 {
@@ -116,13 +61,6 @@ func (c *content) difference(was *content) map[string]*part {
 		slices.SortFunc(p.close, byName)
 	}
 	return parts
-}
-
-// sorted returns the keys in an order that is always the same.
-func sorted(units map[lb.ID]*unit) []lb.ID {
-	return slices.SortedFunc(maps.Keys(units), func(a, b lb.ID) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	})
 }
 
 func changeUnit(parts map[string]*part, old, u *unit) {
