@@ -108,5 +108,9 @@ func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	if f.local, err = netfilter.LocalAddrs(); err != nil {
 		return 0, err
 	}
-	return netfilter.DeleteFlows(ipv6, f)
+	asked := make([]uint16, 0, len(f.changed))
+	for frontend := range f.changed {
+		asked = append(asked, frontend.Port())
+	}
+	return netfilter.DeleteFlows(ipv6, asked, nil, f)
 }

@@ -86,7 +86,11 @@ func (f *flows) forget(ipv6 bool, now *content) (uint64, error) {
 	if filter.local, err = netfilter.LocalAddrs(); err != nil {
 		return 0, err
 	}
-	n, err := netfilter.DeleteFlows(ipv6, filter)
+	ports := make([]uint16, 0, len(f.changed))
+	for frontend := range f.changed {
+		ports = append(ports, frontend.Port())
+	}
+	n, err := netfilter.DeleteFlows(ipv6, ports, ports, filter)
 	if err == nil {
 		clear(f.changed)
 	}

@@ -49,7 +49,11 @@ func (f *flows) forget(ipv6 bool) error {
 	if len(*f) == 0 {
 		return nil
 	}
-	_, err := netfilter.DeleteFlows(ipv6, *f)
+	ports := make([]uint16, 0, len(*f))
+	for frontend := range *f {
+		ports = append(ports, frontend.Port())
+	}
+	_, err := netfilter.DeleteFlows(ipv6, ports, ports, *f)
 	if err == nil {
 		*f = nil
 	}
