@@ -16,37 +16,59 @@ type change struct {
 }
 
 // serve makes the virtual servers that are wanted, and gives them the backends that
-// are wanted. have is changed as the kernel is.
-func (t table) serve(want map[key]server, have map[key]*held) ([]change, error) {
+// are wanted. have is changed as the kernel is. Those that are new get their first backend
+// within begin.
+func (t table) serve(want map[key]server, have map[key]*held, begin func(key, func() error) error) ([]change, error) {
 	var changes []change
 	var errs []error
 	for k, s := range want {
 		h := have[k]
-		if h == nil || !h.same(s) {
+		if h == nil {
+			h = &held{weights: make(map[netip.AddrPort]int, len(s.backends))}
+			if err := begin(k, func() error { return t.start(k, s, h, have) }); err != nil {
+				errs = append(errs, err)
+			}
+			if have[k] == nil {
+				continue
+			}
+			changes = append(changes, change{key: k})
+		} else if !h.same(s) {
 			if err := t.put(k, s, h); err != nil {
 				errs = append(errs, err)
 				continue
 			}
 		}
-		if h == nil {
-			h = &held{weights: make(map[netip.AddrPort]int, len(s.backends))}
-			have[k] = h
-			changes = append(changes, change{key: k})
-		}
 		h.scheduler, h.flags, h.timeout, h.udp = s.scheduler, s.flags, s.timeout, s.udp
-		for _, a := range s.backends {
-			weight, isThere := h.weights[a]
-			if weight == 1 {
-				continue
-			}
-			if err := t.weigh(k, a, 1, isThere); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			h.weights[a] = 1
-		}
+		errs = append(errs, t.equip(k, s.backends, h))
 	}
 	return changes, errors.Join(errs...)
+}
+
+// start makes a virtual server with one backend: the kernel cannot make both at once, and
+// refuses those who ask in between.
+func (t table) start(k key, s server, h *held, have map[key]*held) error {
+	if err := t.put(k, s, nil); err != nil {
+		return err
+	}
+	have[k] = h
+	return t.equip(k, s.backends[:min(1, len(s.backends))], h)
+}
+
+// equip gives a virtual server backends.
+func (t table) equip(k key, backends []netip.AddrPort, h *held) error {
+	var errs []error
+	for _, a := range backends {
+		weight, isThere := h.weights[a]
+		if weight == 1 {
+			continue
+		}
+		if err := t.weigh(k, a, 1, isThere); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		h.weights[a] = 1
+	}
+	return errors.Join(errs...)
 }
 
 // retire has backends and virtual servers that are not wanted end: at once where they
@@ -77,25 +99,29 @@ func (t table) retire(want map[key]server, have map[key]*held, keep func(key) bo
 			}
 			continue
 		}
+		leaves := !wanted && !keep(k)
 		if len(gone) > 0 {
+			if leaves {
+				// First of all: with no backend that takes new connections it would refuse.
+				if err := t.stepAside(k, h); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+			}
 			removed, err := t.quiesce(k, h, gone)
 			errs = append(errs, err)
 			for _, a := range removed {
 				changes = append(changes, change{k, a})
 			}
 		}
-		if wanted || keep(k) {
-			continue
-		}
-		var err error
-		if len(gone) == 0 || len(h.weights) == 0 || len(h.weights) == 1 && h.weights[k.addr] != 0 {
-			if err = t.remove(k); err == nil {
+		_, aside := h.weights[k.addr]
+		if leaves && (len(h.weights) == 0 || len(h.weights) == 1 && aside) {
+			err := t.remove(k)
+			if err == nil {
 				delete(have, k)
 			}
-		} else {
-			err = t.stepAside(k, h)
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return changes, errors.Join(errs...)
 }

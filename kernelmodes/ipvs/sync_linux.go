@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -189,13 +190,14 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) err
 			return err
 		}
 	}
-	resume, err := k.hush(e, want)
-	if err != nil {
-		return err
+	made, err := k.takeUDP(e, t, want)
+	if err == nil {
+		var more []change
+		more, err = t.serve(want.servers, k.servers, func(x key, start func() error) error { return k.begin(e, want, x, start) })
+		made = append(made, more...)
 	}
-	made, err := t.serve(want.servers, k.servers)
 	k.flows.note(made, sets)
-	if err := errors.Join(err, resume()); err != nil {
+	if err != nil {
 		return err
 	}
 	// Before, a mark would lead to nothing.
@@ -240,37 +242,68 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) err
 	return k.flows.forget(e.IPv6)
 }
 
-// hush has nobody begin a UDP flow to the node ports that are about to get a virtual
-// server, and forgets the flows that there are, which sockets of this node have. Else ipvs
-// would get datagrams of flows that it cannot masquerade any more, and the answers would
-// leave by other ports. resume has them begin again: what is lost in between is asked
-// again, as UDP may be lost.
-func (k *kernel) hush(e *Engine, want *state) (resume func() error, err error) {
-	var fresh []netfilterMember
+// hosted reports whether a virtual server is at an address of this node, where a program
+// may listen. A mark is for some clients of an address that has a server too.
+func (w *state) hosted(x key) bool {
+	_, vip := slices.BinarySearchFunc(w.addresses, x.addr.Addr(), netip.Addr.Compare)
+	return x.mark == 0 && !vip
+}
+
+// begin runs start, which makes a virtual server and its first backend. Where a program
+// of this node may have been asked until now, nobody asks meanwhile.
+func (k *kernel) begin(e *Engine, want *state, x key, start func() error) error {
+	if !want.hosted(x) {
+		return start()
+	}
+	resume, err := k.hush(e, []key{x})
+	if err != nil {
+		return err
+	}
+	return errors.Join(start(), resume())
+}
+
+// takeUDP makes the virtual servers of UDP node ports that are to get one, after it has
+// forgotten the flows that there are, which sockets of this node have. Else ipvs would get
+// datagrams of flows that it cannot masquerade any more, and the answers would leave by
+// other ports. Nobody begins a flow meanwhile: what is lost is asked again, as UDP may be
+// lost.
+func (k *kernel) takeUDP(e *Engine, t table, want *state) (made []change, err error) {
+	fresh := make(map[key]server)
 	for x, s := range want.servers {
-		if x.mark != 0 || !s.udp || k.servers[x] != nil {
-			continue // a mark is for some clients of an address that has a server too
-		}
-		if _, vip := slices.BinarySearchFunc(want.addresses, x.addr.Addr(), netip.Addr.Compare); !vip {
-			fresh = append(fresh, memberOf(lb.Frontend{Protocol: lb.UDP, Addr: x.addr}))
+		if s.udp && k.servers[x] == nil && want.hosted(x) {
+			fresh[x] = s
 			k.flows.add(x.addr, netip.AddrPort{})
 		}
 	}
 	if len(fresh) == 0 {
-		return func() error { return nil }, nil
+		return nil, nil
 	}
-	set := e.shape().set(setDrop)
+	resume, err := k.hush(e, slices.Collect(maps.Keys(fresh)))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resume()) }()
+	if err := k.flows.forget(e.IPv6); err != nil {
+		return nil, err
+	}
+	return t.serve(fresh, k.servers, func(_ key, start func() error) error { return start() })
+}
+
+// hush has nobody begin a flow to some virtual servers until resume is called.
+func (k *kernel) hush(e *Engine, servers []key) (resume func() error, err error) {
+	var fresh []netfilterMember
+	for _, x := range servers {
+		fresh = append(fresh, memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}))
+	}
 	slices.SortFunc(fresh, netfilterMember.Compare)
 	fresh = netfilter.Minus(fresh, k.sets[setDrop])
+	set := e.shape().set(setDrop)
 	sent, err := set.Add(fresh)
 	k.writes += sent
 	resume = func() error {
 		sent, err := set.Delete(fresh)
 		k.writes += sent
 		return err
-	}
-	if err == nil {
-		err = k.flows.forget(e.IPv6)
 	}
 	if err != nil {
 		return nil, errors.Join(err, resume())
@@ -283,8 +316,17 @@ func (k *kernel) removeOld(e *Engine, t table, link netlink.Link) error {
 	keep := func(x key) bool {
 		return x.mark == 0 && slices.ContainsFunc(e.ExcludeCIDRs, func(p netip.Prefix) bool { return p.Contains(x.addr.Addr()) })
 	}
+	// Marks lead to virtual servers that refuse without backends.
+	before := maps.Clone(k.sets)
+	near := k.wanted.sets[setNear]
+	sent, err := e.shape().set(setNear).Delete(obsolete(k.sets[setNear], near))
+	k.writes += sent
+	if err != nil {
+		return err
+	}
+	k.sets[setNear] = near
 	gone, err := t.retire(k.wanted.servers, k.servers, keep)
-	k.flows.note(gone, k.sets)
+	k.flows.note(gone, before)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,88 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestNodePortMoves has TCP node ports go to ipvs and back while a program of the node
+// listens there and clients ask all the time: each of them is answered, by one or the
+// other. A SYN may be lost, and is sent again. Every round takes another port, since what
+// drains has a virtual server already.
+func TestNodePortMoves(t *testing.T) {
+	n := newNode(t, testbed.Config{})
+	for _, pod := range n.Pods[:2] {
+		for _, v6 := range []bool{false, true} {
+			tell(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
+		}
+	}
+	for port := uint16(30001); port <= 30012 && !t.Failed(); port++ {
+		n.moveNodePort(port)
+	}
+}
+
+// moveNodePort has one port of both families go to ipvs and back, under load.
+func (n *node) moveNodePort(port uint16) {
+	var services []lb.Service
+	var load sync.WaitGroup
+	var byPod, byNode atomic.Int64
+	ctx, stop := context.WithCancel(n.t.Context())
+	defer load.Wait()
+	defer stop()
+	for _, v6 := range []bool{false, true} {
+		any, at := netip.IPv4Unspecified(), netip.AddrPortFrom(n.Node.Addr4, port)
+		if v6 {
+			any, at = netip.IPv6Unspecified(), netip.AddrPortFrom(n.Node.Addr6, port)
+		}
+		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
+		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, port), Kind: lb.NodePort})
+		services = append(services, s)
+		tell(n.t, n.Node, lb.TCP, at)
+		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {
+			load.Go(func() {
+				for ctx.Err() == nil {
+					switch got, err := answer(from, at); {
+					case err != nil:
+						n.t.Errorf("%s asks %s: %v", from, at, err)
+						return
+					case strings.HasPrefix(got, "pod-"):
+						byPod.Add(1)
+					default:
+						byNode.Add(1)
+					}
+				}
+			})
+		}
+	}
+	for _, move := range []struct {
+		to       *atomic.Int64
+		services []lb.Service
+	}{{&byNode, nil}, {&byPod, services}, {&byNode, nil}} {
+		n.sync(move.services...)
+		before := move.to.Load()
+		n.eventually("clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 })
+	}
+}
+
+// answer asks at an address and returns what is answered. It waits for a SYN that is sent
+// again.
+func answer(from *testbed.Host, at netip.AddrPort) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", at.String())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	buf := make([]byte, 128)
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
+}
