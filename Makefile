@@ -103,13 +103,15 @@ bench-micro-save: ## save the figures of single functions to compare with later
 	@mkdir -p $(dir $(BASELINE))
 	$(MICRO) > $(BASELINE)
 
-# ipvs is measured in a VM, which has it for sure, and iptables beside it there.
+# ipvs is measured in a VM, which has it for sure, and iptables beside it there, for the
+# ratio, with as many Services as there is time for: interpreted it takes minutes.
 bench-offload: deps ## measure what it costs to have the kernel forward Services, for about ten minutes
 	CGO_ENABLED=0 go build -o bin/offload ./bench/offload
 	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
 	mkdir -p bin/results
 	{ echo '# What it costs to have the kernel forward Services'; echo; echo '`make bench-offload`, on '"$$(date -u +%F)"'.'; echo; \
-	bin/offload -published=false; echo; bin/vm bin/offload -modes ipvs,iptables -rounds 3; } > bin/results/offload.md
+	bin/offload -published=false; echo; bin/vm bin/offload -modes ipvs -rounds 3 -published=false; echo; \
+	bin/vm bin/offload -modes iptables -services 1000,5000 -rounds 3; } > bin/results/offload.md
 	mv bin/results/offload.md bench/results/offload.md
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine

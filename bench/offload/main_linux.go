@@ -44,7 +44,7 @@ func main() {
 	modes := flag.String("modes", "iptables", "`MODES` to measure: iptables, ipvs")
 	sizes := flag.String("services", "1000,5000,10000", "`NUMBERS` of Services to measure with")
 	endpoints := flag.Int("endpoints", 10, "`NUMBER` of endpoints of each Service")
-	rounds := flag.Int("rounds", 5, "`NUMBER` of times that each change is measured; the median counts")
+	rounds := flag.Int("rounds", 5, "`NUMBER` of times that each change of one Service is measured; the median counts")
 	command := flag.String("iptables", "iptables", "`PROGRAM`: iptables, iptables-nft or iptables-legacy")
 	others := flag.Bool("published", true, "print what others have published")
 	flag.Parse()
@@ -58,7 +58,7 @@ func main() {
 }
 
 func run(modes, sizes string, endpoints, rounds int, command string) error {
-	fmt.Printf("%s, %s, %d endpoints each, load of the machine %s; milliseconds, the median of %d rounds:\n\n", machine(), command, endpoints, load(), rounds)
+	fmt.Printf("%s, %s, %d endpoints each, load of the machine %s; milliseconds, the median of %d rounds, first sync and verify once:\n\n", machine(), command, endpoints, load(), rounds)
 	fmt.Println("| mode | Services | rules, or virtual and real servers | first sync | one endpoint | one Service | nothing | verify | verify, all read | first byte, us |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
 	for mode := range strings.SplitSeq(modes, ",") {
@@ -67,9 +67,11 @@ func run(modes, sizes string, endpoints, rounds int, command string) error {
 			if err != nil {
 				return fmt.Errorf("read the number of Services %q: %w", text, err)
 			}
+			start := time.Now()
 			if err := measure(mode, n, endpoints, max(1, rounds), command); err != nil {
 				return fmt.Errorf("measure %d Services by %s: %w", n, mode, err)
 			}
+			fmt.Fprintf(os.Stderr, "offload: %d Services by %s took %.0f s\n", n, mode, time.Since(start).Seconds())
 		}
 	}
 	return nil
@@ -180,8 +182,8 @@ func measure(mode string, n, endpoints, rounds int, command string) error {
 			return l.sync()
 		}},
 		{rounds, func(int) error { return l.sync() }}, // nothing
+		{1, func(int) error { return l.verify() }},    // all read
 		{1, func(int) error { return l.verify() }},
-		{rounds, func(int) error { return l.verify() }},
 		{20 * rounds, func(int) error { return l.connect(asked.Addresses[0].Addr) }},
 	} {
 		d, err := l.timed(what.rounds, what.do)
