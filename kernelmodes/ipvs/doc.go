@@ -60,14 +60,20 @@
 //
 // # Node ports that somebody listens on
 //
-// A UDP node port may have had a socket on this node before, as a Service has that moves
-// here from user space. ipvs takes every packet from the moment on that there is a virtual
-// server, also of flows that conntrack has as the socket's; those it cannot masquerade,
-// so that answers would leave by other ports or not come back. Therefore those flows are
-// forgotten before there is the virtual server, DROP has no new ones begin meanwhile, and
-// STALE drops what the socket still answers. It takes as long as to read conntrack's
-// entries, some 2 us each; a datagram of that time is lost, and to a program on this
-// node sending it fails with EPERM.
+// A node port may have a socket on this node, as a Service has that moves here from user
+// space. ipvs takes every packet from the moment on that there is a virtual server, and
+// until that has a backend, which is another message to the kernel, it refuses. So for the
+// time of both messages DROP lets nobody begin anything: a SYN of that time is sent again
+// a second later. On the way back the node itself becomes a backend before the others
+// lose their weights.
+//
+// UDP has flows that conntrack has as the socket's; ipvs cannot masquerade those, so that
+// answers would leave by other ports or not come back. Therefore they are forgotten before
+// there is the virtual server, nobody begins a new one meanwhile, and STALE drops what the
+// socket still answers. Conntrack cannot be asked for the flows of a port but by a walk
+// through its whole table, two for a port, of which the kernel since 5.8 names the entries
+// that matter, and before that all. A datagram of that time is lost, and to a program on
+// this node sending it fails with EPERM.
 //
 // # Policy Local
 //
@@ -117,6 +123,14 @@
 // ipvs does not forward them. A pod must not answer another past this node: where pods
 // share a bridge, br_netfilter must be on, as for kube-proxy, and Probe warns if it is
 // not. Affinity lasts at least as long as a client has connections.
+//
+// Clients with affinity cannot be brought along from another path ([Engine.Remember]):
+// ipvs makes the templates that remember them from their connections, and netlink has no
+// message for it. Its backup daemon would take them, but from the network: it is one UDP
+// socket for each network namespace, which whoever synchronises directors needs for
+// himself, it believes whoever can send to it, the firewall of the node is before it, and
+// what is lost on the way nobody is told. To remember a client is not worth to let others
+// write into the table of connections.
 //
 // There may be marks of others in the upper half of packet marks; those of the first
 // packet of a client on this node to an address with policy Local are overwritten.
