@@ -70,8 +70,7 @@ func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "iptables"}) }
 // that is exceeded twice the slowest exchange meanwhile with a Service that stays in user
 // space is forgiven. How long moves take is not: it is they who are tested. Between moves
 // there is more time than 100 ms times vmSlower, so that it is noticed who waits for the
-// next one. In short mode there are as many moves as 45 s allow,
-// and ten at least.
+// next one. In short mode there are as many moves as 45 s allow, and ten at least.
 func TestMoveIPVS(t *testing.T) {
 	needMode(t, "ipvs")
 	testMoves(t, []string{"userspace", "iptables", "ipvs"})
@@ -141,6 +140,9 @@ func testMoves(t *testing.T, paths []string) {
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // load between moves, and less of it
 		if t.Failed() {
 			break
+		}
+		if n%25 == 24 {
+			t.Logf("%d moves are done", n+1)
 		}
 	}
 	// In the end every UDP client is on the path of its Service, those by loopback left out.
