@@ -15,6 +15,10 @@ import (
 // only then do those that it refuses come back as they were.
 const trial = int64(time.Second)
 
+// pause is how long an idle flow waits between two looks whether its client's datagrams
+// are among those that have not been read yet.
+const pause = int64(50 * time.Millisecond)
+
 // The directions of flow.plain.
 const (
 	toBackend = iota
@@ -317,18 +321,27 @@ func (f *flow) rest(now int64) int64 {
 }
 
 // Expire closes the flow if it is idle. The timer is not restarted with each
-// datagram, so this is when it is looked how long ago the last one was. Answers
-// that have arrived and not been read yet are read first.
+// datagram, so this is when it is looked how long ago the last one was. What has
+// arrived and was not read yet is read first, be it an answer or from the client: the
+// loop may have stood still for longer than the flow may be idle.
 func (f *flow) Expire(*eventloop.Timer) {
 	sh := f.ln.shard
 	now := eventloop.Now()
+	late := false
 	if f.rest(now) <= 0 {
 		f.receive(now)
-		if f.fd < 0 {
-			return
-		}
 	}
-	if rest := f.rest(now); rest > 0 {
+	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 { // what is sent to one that leaves is another's
+		late = !f.ln.caughtUp(f.active+sh.idle, now)
+	}
+	if f.fd < 0 {
+		return
+	}
+	rest := f.rest(now)
+	if late {
+		rest = max(rest, pause)
+	}
+	if rest > 0 {
 		sh.loop.After(&f.timer, f, time.Duration(rest))
 		return
 	}

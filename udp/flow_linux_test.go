@@ -92,6 +92,55 @@ func TestAnswerAtExpiry(t *testing.T) {
 	}
 }
 
+// A question that waits in the frontend's socket when the timer fires keeps the flow, also
+// if it waits behind more than one event may take. Who asks nothing is idle all the same.
+func TestQuestionAtExpiry(t *testing.T) {
+	for _, before := range []int{0, 3 * turn} {
+		t.Run(fmt.Sprintf("behind %d others", before), func(t *testing.T) {
+			p := startProxy(t, 1, nil, telling(t, "127.0.0.1:0").addr, telling(t, "127.0.0.1:0").addr)
+			silent, other := dial(t, p.addr), dial(t, p.addr)
+			silent.ask("?")
+			other.ask("?")
+			clients := make([]*client, 5)
+			flows := make([]string, len(clients))
+			for i := range clients {
+				clients[i] = dial(t, p.addr)
+				flows[i] = clients[i].ask("?")
+			}
+			sh := p.shards[0]
+			if err := sh.loop.Do(func() {
+				for range before {
+					other.send("?")
+				}
+				for _, c := range clients {
+					c.send("?")
+				}
+				var all []*flow
+				for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+					f.active -= sh.idle // long ago
+					all = append(all, f)
+				}
+				for _, f := range all {
+					sh.loop.StopTimer(&f.timer)
+					f.Expire(&f.timer)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for i, c := range clients {
+				if got := c.receive(); got != flows[i] {
+					t.Errorf("client %d is answered through %s, was through %s", i, got, flows[i])
+				}
+			}
+			// A flow ends whose client is silent, and the next is a new one.
+			eventually(t, "the flow of who is silent has expired", func() bool { return p.Stats().Expired > 0 })
+			if got := p.Stats().Created; got != uint64(len(clients))+2 {
+				t.Errorf("%d flows were made", got)
+			}
+		})
+	}
+}
+
 // A queue much longer than one event may take is served to its end, in the order
 // of each flow, and the flows of one batch do not mix.
 func TestLongQueue(t *testing.T) {

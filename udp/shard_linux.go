@@ -144,6 +144,9 @@ type listener struct {
 	fd       int
 	flows    map[flowKey]*flow // made by the first flow; many frontends never see one
 	recency  order             // flows, those included that were replaced in the map
+
+	emptied int64 // time at which nothing waited, as far as a flow had to know, ns
+	behind  bool  // a flow has to know, and more waited than could be taken at once
 }
 
 func (sh *shard) newListener(f lb.Frontend, fd int) *listener {
@@ -162,12 +165,36 @@ func (ln *listener) stop() {
 
 // HandleEvent forwards what clients have sent.
 func (ln *listener) HandleEvent(eventloop.Event) {
+	if ln.behind {
+		ln.catchUp(eventloop.Now())
+		return
+	}
+	ln.receive()
+}
+
+// caughtUp reports whether everything is forwarded that clients had sent by a time. What
+// waits is forwarded now, or soon if it is much.
+func (ln *listener) caughtUp(by, now int64) bool {
+	if ln.emptied < by && !ln.behind {
+		ln.catchUp(now)
+	}
+	return ln.emptied >= by
+}
+
+func (ln *listener) catchUp(now int64) {
+	if ln.behind = !ln.receive(); !ln.behind {
+		ln.emptied = now
+	}
+}
+
+// receive forwards what waits in the socket. False: there may be more.
+func (ln *listener) receive() bool {
 	sh := ln.shard
 	for taken := 0; taken < turn; {
 		n, err := sh.in.receive(ln.fd, 0)
 		switch {
 		case err == unix.EAGAIN:
-			return
+			return true
 		case err != nil:
 			sh.count.receiveErrors.Add(1)
 			taken += slots
@@ -175,10 +202,11 @@ func (ln *listener) HandleEvent(eventloop.Event) {
 		}
 		taken += ln.forward(n, eventloop.Now())
 		if n < slots {
-			return
+			return true
 		}
 	}
 	_ = sh.loop.RearmRead(ln.fd) // fails for a descriptor that is not watched only
+	return false
 }
 
 // forward sends the n messages that were just received, those of each flow together and
