@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -356,19 +357,74 @@ func TestCrashWithPortTaken(t *testing.T) {
 	}
 }
 
+// onDisk has the program see a file system of its own at a new directory, which it returns.
+func (n *line) onDisk(options string) (dir string) {
+	n.t.Helper()
+	dir = n.t.TempDir()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.wrap = []string{"unshare", "--mount", shell, "-c", fmt.Sprintf("mount -t tmpfs -o %s none %s && exec \"$@\"", options, dir), "sh"}
+	return dir
+}
+
+// TestNoPlaceForSocket: where the handover socket cannot be made the program serves all the
+// same, and says which place it is and what is to be done.
+func TestNoPlaceForSocket(t *testing.T) {
+	for _, c := range []struct{ what, options, want string }{
+		{"read-only", "ro,mode=700", "is on a read-only file system: give --handover-socket"},
+		{"full", "nr_inodes=1,mode=700", "make room on the file system of directory"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newLine(t, testbed.Config{Pods: 1})
+			n.serveEcho()
+			dir := n.onDisk(c.options)
+			n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+			n.saysOfPlace(dir, c.want)
+			n.talker().works()
+		})
+	}
+	t.Run("read-only when upgraded", func(t *testing.T) {
+		n := newLine(t, testbed.Config{Pods: 1})
+		n.serveEcho()
+		dir := n.onDisk("mode=700")
+		n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+		n.eventually("the PID file is written", func() bool { return n.pid() != 0 })
+		pid := n.pid()
+		if out, err := n.Node.Command(t.Context(), "nsenter", "--target", strconv.Itoa(pid), "--mount", "mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
+			t.Fatalf("remount: %v, %s", err, out)
+		}
+		c := n.talker()
+		c.works()
+		_ = syscall.Kill(pid, syscall.SIGHUP)
+		n.eventually("the next process serves", func() bool { return n.pid() != pid && !alive(pid) })
+		n.saysOfPlace(dir, "is on a read-only file system: give --handover-socket")
+		c.works()
+		n.talker().works()
+	})
+}
+
+// saysOfPlace wants an error in the log that names a directory and what is wrong with it.
+func (n *line) saysOfPlace(dir, want string) {
+	n.t.Helper()
+	n.eventually("the log says "+want, func() bool {
+		for line := range strings.Lines(n.logged()) {
+			if strings.Contains(line, "ERROR") && strings.Contains(line, dir) && strings.Contains(line, want) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // TestUpgradeWithFullDisk: a successor that cannot write its PID file does not take over.
 func TestUpgradeWithFullDisk(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
 	// The processes see a disk of two pages at the place of the PID file: for two files.
-	disk := t.TempDir()
-	script := fmt.Sprintf("mount -t tmpfs -o size=8k none %s && exec \"$@\"", disk)
-	shell, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.wrap = []string{"unshare", "--mount", shell, "-c", script, "sh"}
+	disk := n.onDisk("size=8k")
 	pidFile := n.pidFile
 	n.pidFile = disk + "/pid"
 	n.lab.start("--pid-file", n.pidFile, "--handover-socket", n.socket)

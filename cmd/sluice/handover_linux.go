@@ -167,7 +167,7 @@ func (s *succession) serve(ctx context.Context, background *sync.WaitGroup) {
 		var err error
 		if s.socket, err = handover.Listen(path); err != nil {
 			// What was taken over is served anyway.
-			s.p.log.Error("this process cannot be asked to hand over: give --handover-socket in a folder that Sluice may write to", zap.Error(err))
+			s.p.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it", zap.Error(err))
 		} else {
 			background.Go(func() { s.answer(ctx) })
 		}

@@ -63,9 +63,30 @@ type Socket struct {
 func Listen(path string) (*Socket, error) {
 	s, err := listen(path)
 	if err != nil {
-		return nil, fmt.Errorf("listen for a successor at %s: %w", path, err)
+		return nil, fmt.Errorf("listen for a successor at %s: %w%s", path, err, socketRemedy(err, path))
 	}
 	return s, nil
+}
+
+// maxSocketPath is the longest name of a socket, in bytes (unix(7)).
+const maxSocketPath = 107
+
+// socketRemedy says what is to be done about an error of listen that is about the place.
+func socketRemedy(err error, path string) string {
+	dir := filepath.Dir(path)
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Sprintf(": directory %s is on a read-only file system: give --handover-socket a file on one that can be written (for a pod: on a hostPath volume without readOnly)", dir)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Sprintf(": Sluice, as user %d, may not write to directory %s: give --handover-socket a file in one of its own, of mode 0700", os.Geteuid(), dir)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Sprintf(": make room on the file system of directory %s, or give --handover-socket a file on another", dir)
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Sprintf(": %s is to be a directory: give --handover-socket a file in one", dir)
+	case errors.Is(err, unix.EINVAL) && len(path)+len(".4194304") > maxSocketPath:
+		return fmt.Sprintf(": a socket's name has at most %d bytes, that of the process included: give --handover-socket a shorter one", maxSocketPath)
+	}
+	return ""
 }
 
 func listen(path string) (*Socket, error) {
