@@ -66,6 +66,7 @@ func buildProgram(t *testing.T, dir, version string) string {
 func TestTakeOverBySocket(t *testing.T) {
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.lab)
+	sig := n.newAssoc()
 	programs := []string{os.Args[0], os.Args[0]}
 	if !testing.Short() {
 		programs[1] = buildProgram(t, filepath.Join("..", ".."), "another")
@@ -74,29 +75,34 @@ func TestTakeOverBySocket(t *testing.T) {
 		t.Helper()
 		n.eventually("it serves", func() bool { return strings.Count(n.logged(), "\tserving\t") == count })
 	}
-	n.container(programs[0], "--udp-timeout", "10s")
+	n.container(programs[0], "--udp-timeout", flowTimeout.String())
 	serving(1)
+	sig.renew()
+	defer sig.close()
+	const flows, times = 10, 6
 	for i := range l.paths {
 		l.hold(l.addr(i, 9000), 100)
-		for range 10 {
+		for range flows {
 			l.ask(l.addr(i, 53))
 		}
 		l.connect(n.Client, l.addr(i, 80), 50)
 		l.connect(n.Node, l.addr(i, 80), 50)
 	}
-	for i := range 4 {
-		n.container(programs[(i+1)%2], "--udp-timeout", "10s")
+	for i := range times {
+		n.container(programs[(i+1)%2], "--udp-timeout", flowTimeout.String())
 		serving(i + 2)
+		sig.works()
 		// The container before stays, so that nobody starts it again, and has nothing.
 		n.eventually("the one before has retired", func() bool { return strings.Count(n.logged(), "waiting for this container to be removed") == i+1 })
 	}
 	if out, err := n.upgrade(); exitCode(err) != 1 || !strings.Contains(out, "process 1 cannot be replaced by its child") {
 		t.Errorf("sluice upgrade in a container = %v, %s", err, out)
 	}
-	if got := strings.Count(n.logged(), `"version": "another"`); got < 2 && !testing.Short() {
+	if got := strings.Count(n.logged(), `"version": "another"`); got < times/2 && !testing.Short() {
 		t.Errorf("the other program took part %d times", got)
 	}
 	l.end()
+	l.kept(flows)
 	sent, lost, strange := l.settled()
 	t.Logf("%d connections held, %d new ones, %d UDP questions, %d lost", l.held, l.fresh.Load(), sent, lost)
 	if l.failed.Load()+lost+strange > 0 {

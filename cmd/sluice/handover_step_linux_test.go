@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,13 +181,71 @@ func limitDescriptors(t *testing.T, pid int, limit uint64) {
 	}
 }
 
+// assoc is an SCTP association that is to go on, of the kernel or of a program.
+type assoc struct {
+	n    *line
+	ends sctpEnds
+	held sctpClient // nil where nothing speaks SCTP
+	asks int
+}
+
+// newAssoc has a pod serve SCTP. It is for the time before the start.
+func (n *line) newAssoc() *assoc {
+	n.t.Helper()
+	ends, err := findSCTPEnds()
+	if err != nil {
+		n.t.Logf("without SCTP: %v", err)
+		return &assoc{n: n}
+	}
+	ends.echo(n.t, n.Pods[0])
+	n.write("sig.yaml", sctpService, slice("sig", 1, ends.echoPort, "SCTP", n.Pods[0].Addr4.String()))
+	return &assoc{n: n, ends: ends}
+}
+
+// renew opens it, instead of one from before.
+func (a *assoc) renew() {
+	a.n.t.Helper()
+	if a.ends.open == nil {
+		return
+	}
+	if a.held != nil {
+		a.held.close()
+	}
+	held, err := a.ends.open(a.n.Client, netip.MustParseAddrPort("10.96.0.38:3868"))
+	if err != nil {
+		a.n.t.Fatal(err)
+	}
+	a.held = held
+	a.works()
+}
+
+// works wants an echo.
+func (a *assoc) works() {
+	a.n.t.Helper()
+	if a.held == nil {
+		return
+	}
+	a.asks++
+	if err := a.held.ask(fmt.Sprintf("line %d.", a.asks)); err != nil {
+		a.n.t.Fatalf("an association from before: %v", err)
+	}
+}
+
+func (a *assoc) close() {
+	if a.held != nil {
+		a.held.close()
+	}
+}
+
 // TestEveryStep has either process killed, or run out of descriptors, at every message of
 // a handover. Afterwards exactly one of both has everything: a connection from before goes
-// on, unless the one that had it was killed, and then it ends.
+// on, unless the one that had it was killed, and then it ends; so does an association of
+// SCTP.
 func TestEveryStep(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
+	sig := n.newAssoc()
 	round := 0
 	next := func(cur *process, at int, act func(giver, taker *process)) (*process, byte) {
 		round++
@@ -195,11 +254,14 @@ func TestEveryStep(t *testing.T) {
 	cur, _ := next(nil, 0, nil)
 	c := n.talker()
 	c.works()
+	sig.renew()
+	defer sig.close()
 	heir, _ := next(cur, -1, nil)
 	if cur.alive() || !heir.alive() {
 		t.Fatal("a handover that nothing disturbs does not work")
 	}
 	c.works()
+	sig.works()
 	cur = heir
 	every := 1
 	if testing.Short() {
@@ -242,6 +304,11 @@ func TestEveryStep(t *testing.T) {
 				c = n.talker()
 			}
 			n.talker().works()
+			if f.ends(kind) { // with its connection, or not
+				sig.renew()
+			} else {
+				sig.works()
+			}
 			if t.Failed() {
 				t.Fatal(what)
 			}

@@ -60,17 +60,26 @@ const (
 
 func newSCTPEnds(t *testing.T) sctpEnds {
 	t.Helper()
+	ends, err := findSCTPEnds()
+	if err != nil {
+		testbed.Missing(t, err.Error())
+	}
+	return ends
+}
+
+// findSCTPEnds returns an error if nothing here speaks SCTP.
+func findSCTPEnds() (sctpEnds, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err == nil {
 		_ = unix.Close(fd)
-		return sctpEnds{"socket", "the kernel has SCTP", 3868, kernelEcho, openKernel, true, 10}
+		return sctpEnds{"socket", "the kernel has SCTP", 3868, kernelEcho, openKernel, true, 10}, nil
 	}
 	for _, name := range []string{usrsctpEcho, usrsctpClient} {
 		if _, err := os.Stat(name); err != nil {
-			testbed.Missing(t, err.Error())
+			return sctpEnds{}, err
 		}
 	}
-	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, openUsrsctp, false, 1}
+	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, openUsrsctp, false, 1}, nil
 }
 
 func usrsctpServe(t *testing.T, h *testbed.Host) {
