@@ -18,7 +18,8 @@
 //  4. Replies go back through the frontend's socket, from the address that was
 //     asked, even if the host has several.
 //  5. A flow without a datagram either way for Server.IdleTimeout is closed. The
-//     next datagram of that client begins a new one, with a new pick.
+//     next datagram of that client begins a new one, with a new pick. What waits unread
+//     in a socket counts, so that a loop that was late ends no flow that is in use.
 //
 // # What is promised
 //
