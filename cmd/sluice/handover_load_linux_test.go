@@ -255,7 +255,15 @@ func (g *load) connect(from *testbed.Host, addr string, rate int) {
 	})
 }
 
-// asker is a UDP flow of 50 numbered datagrams per second.
+// askEvery is how long a flow waits between two datagrams.
+func askEvery() time.Duration {
+	if inVM {
+		return 200 * time.Millisecond
+	}
+	return 20 * time.Millisecond
+}
+
+// asker is a UDP flow of numbered datagrams.
 type asker struct {
 	net.Conn
 	sent, got, strange atomic.Int64
@@ -279,7 +287,7 @@ func (g *load) ask(addr string) {
 	_ = conn.SetDeadline(time.Time{})
 	g.flows = append(g.flows, a)
 	g.wg.Go(func() {
-		tick := time.NewTicker(20 * time.Millisecond)
+		tick := time.NewTicker(askEvery())
 		defer tick.Stop()
 		start := time.Now()
 		for last := start; ; {
@@ -292,7 +300,7 @@ func (g *load) ask(addr string) {
 			a.silent.Store(max(a.silent.Load(), int64(now.Sub(last))))
 			last = now
 			// Ticks that a busy machine has swallowed are made up for.
-			for due := int64(time.Since(start) / (20 * time.Millisecond)); a.sent.Load() < due; {
+			for due := int64(time.Since(start) / askEvery()); a.sent.Load() < due; {
 				msg := binary.LittleEndian.AppendUint64(nil, uint64(a.sent.Add(1)))
 				if _, err := conn.Write(msg); err != nil {
 					g.fail("UDP %s: %v", addr, err)
@@ -480,9 +488,10 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	if testing.Short() {
 		times, count, flows = min(times, 3), min(count, 200), min(flows, 40)
 	}
-	offloaded, asked, often := 50, 10, 100 // on the other paths: connections, flows; and new connections per second
-	if inVM {                              // which may have no more than a fraction of a processor
-		count, flows, offloaded, asked, often = min(count, 20), min(flows, 4), 10, 2, 10
+	offloaded, asked, often, seldom := 50, 10, 100, 10 // on the other paths: connections, flows; and new connections per second
+	if inVM {                                          // which may have no more than a fraction of a processor
+		times, count, flows = min(times, 2), min(count, 10), min(flows, 2)
+		offloaded, asked, often, seldom = 5, 1, 2, 1
 	}
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.lab)
@@ -490,7 +499,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	for i := range l.paths {
 		conns, flows, rate := count, flows, often
 		if i > 0 { // these do not cross, and must not notice
-			conns, flows, rate = offloaded, asked, often/10
+			conns, flows, rate = offloaded, asked, seldom
 		}
 		l.hold(l.addr(i, 9000), conns)
 		for range flows {

@@ -209,7 +209,7 @@ func (a *assoc) renew() {
 		return
 	}
 	if a.held != nil {
-		a.held.close()
+		a.held.abandon()
 	}
 	held, err := a.ends.open(a.n.Client, netip.MustParseAddrPort("10.96.0.38:3868"))
 	if err != nil {
@@ -233,7 +233,7 @@ func (a *assoc) works() {
 
 func (a *assoc) close() {
 	if a.held != nil {
-		a.held.close()
+		a.held.abandon()
 	}
 }
 

@@ -37,6 +37,7 @@ type sctpEnds struct {
 // sctpClient is an association with a server that echoes.
 type sctpClient interface {
 	ask(line string) error // sends a line and waits for its echo
+	abandon()              // an association that may be dead, which to end properly takes minutes
 	close()
 }
 
@@ -96,6 +97,7 @@ func usrsctpServe(t *testing.T, h *testbed.Host) {
 // usrsctpProgram is a client of usrsctp. It never says that it is connected, and ends
 // with its input.
 type usrsctpProgram struct {
+	cmd   *testbed.Cmd
 	to    netip.AddrPort
 	feed  io.WriteCloser
 	out   testbed.Buffer
@@ -103,10 +105,9 @@ type usrsctpProgram struct {
 }
 
 func openUsrsctp(from *testbed.Host, addr netip.AddrPort) (sctpClient, error) {
-	c := &usrsctpProgram{to: addr, ended: make(chan error, 1)}
 	cmd := from.Command(context.Background(), usrsctpClient, addr.Addr().String(), fmt.Sprint(addr.Port()))
 	in, feed := io.Pipe()
-	c.feed = feed
+	c := &usrsctpProgram{cmd: cmd, to: addr, feed: feed, ended: make(chan error, 1)}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &c.out, &c.out
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -136,6 +137,12 @@ func (c *usrsctpProgram) ask(line string) error {
 func (c *usrsctpProgram) close() {
 	_ = c.feed.Close()
 	<-c.ended
+}
+
+// abandon ends the program, and leaves to its server to find out.
+func (c *usrsctpProgram) abandon() {
+	_ = c.cmd.Process.Kill()
+	c.close()
 }
 
 // kernelSocket makes an SCTP socket on a host, of the family of addr. As a stream
@@ -247,6 +254,8 @@ func (c *kernelClient) ask(line string) error {
 	}
 	return nil
 }
+
+func (c *kernelClient) abandon() { c.close() }
 
 func (c *kernelClient) close() { _ = unix.Close(c.fd) }
 
