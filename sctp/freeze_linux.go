@@ -164,6 +164,10 @@ func (s *Server) CanAdopt(h *Holding) error {
 		"stop the running process first, which ends them, or do not force an engine", h.Engine, h.Why, s.Engine)
 }
 
+// Opens returns how many descriptors Adopt opens at most, besides those that are given: a
+// socket for each family of a share, to ask for routes.
+func (h *Holding) Opens() int { return 2 * h.Shares }
+
 // Adopt takes over what another Server has held and frozen, of whose associations
 // those of the packet engine are in the order of Freeze. It is for the start: the Server
 // must not have listened yet. The descriptors are this Server's from now on. thawed is

@@ -133,6 +133,7 @@ func (t *Taker) closeAssocs() {
 func (t *Taker) adoptSCTP(e *Estate, take func(int) []int, thawed func()) (err error) {
 	if held := t.setup.SCTP; held != nil {
 		held.FDs(func(fd *int) { *fd = take(1)[0] })
+		closeAll(t.spare)
 		err = e.SCTP.Adopt(*held, t.assocs, thawed)
 		e.SCTP.Restore(t.counts.SCTP)
 	}

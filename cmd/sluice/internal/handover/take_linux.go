@@ -47,6 +47,7 @@ type Taker struct {
 	report  Report
 
 	assocFDs []int // of associations that are still to come
+	spare    []int // descriptors that keep room for those that SCTP opens
 }
 
 // fill is room for bytes that wait in a connection.
@@ -130,6 +131,18 @@ func roomFor(n int) error {
 	return nil
 }
 
+// reserve keeps room for so many descriptors, which are opened when there is no way back.
+func (t *Taker) reserve(n int) error {
+	for range n {
+		fd, err := unix.FcntlInt(uintptr(t.ch.fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("keep %d descriptors for SCTP: %w: raise the limit (ulimit -n)", n, err)
+		}
+		t.spare = append(t.spare, fd)
+	}
+	return nil
+}
+
 // Seed returns the seed for the balancer, to be set before its first table.
 func (t *Taker) Seed() uint64 { return t.setup.Seed }
 
@@ -192,6 +205,7 @@ func (t *Taker) giveUp(err error) {
 		closeAll([]int{f.FD})
 	}
 	t.closeAssocs()
+	closeAll(t.spare)
 	t.token.close()
 	t.ch.Close()
 }
@@ -201,6 +215,8 @@ func (t *Taker) take(ctx context.Context, e *Estate) error {
 	if t.setup.SCTP == nil {
 		t.setup.Agent = withoutSCTP(t.setup.Agent)
 	} else if err := e.SCTP.CanAdopt(t.setup.SCTP); err != nil {
+		return err
+	} else if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
 		return err
 	}
 	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
