@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,13 +16,8 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-const (
-	// changesOf is how many times in a round a Service is changed, removed and added.
-	changesOf = 10
-
-	// whoPort is where the server hosts answer with their names.
-	whoPort = 8090
-)
+// whoPort is where the server hosts answer with their names.
+const whoPort = 8090
 
 // serviceWorkloads show what the number of Services costs.
 func serviceWorkloads() []workload {
@@ -141,7 +135,7 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 	return []figure{
 		{"first byte", "us", first}, {"ready", "ms", ms(ready)},
 		{"change", "ms", stats.Median(whole)}, {"change p99", "ms", stats.Percentile(whole, 99)},
-		{"sync", "ms", stats.Median(inside)}, {"sync p99", "ms", stats.Percentile(inside, 99)},
+		{"sync", "ms", inside.quantile(50)}, {"sync p99", "ms", inside.quantile(99)},
 		{"rules", "", float64(rules)}, {"resident", "MiB", float64(resident) / (1 << 20)},
 		{"errors", "", float64(res.Errors + res.Lost)},
 	}, err
@@ -180,107 +174,6 @@ func (s *scaled) rules(ctx context.Context) (int, error) {
 		n += bytes.Count(out, []byte("\n-A "))
 	}
 	return n, nil
-}
-
-// changes changes, removes and adds one Service, several times, and returns how long
-// each took in ms: until clients notice, and as the program itself has measured it.
-func (s *scaled) changes(ctx context.Context) (whole, inside []float64, err error) {
-	for round := range changesOf {
-		pod := s.tb.Pods[1+round%2]
-		for _, step := range []struct {
-			content string
-			seen    func(name string, err error) bool
-		}{
-			{s.manifest(0, whoPort, pod), func(name string, err error) bool { return err == nil && name == pod.Name }},
-			{"", func(_ string, err error) bool { return err != nil }},
-			{s.manifest(0, whoPort, s.tb.Pods[0]), func(name string, err error) bool { return err == nil && name == s.tb.Pods[0].Name }},
-		} {
-			before, err := s.synced(ctx)
-			if err != nil {
-				return nil, nil, err
-			}
-			took, err := s.change(ctx, step.content, step.seen)
-			if err != nil {
-				return nil, nil, fmt.Errorf("change %d: %w", round, err)
-			}
-			var after syncs
-			if err := until(ctx, "the metric of the change", func() bool {
-				after, err = s.synced(ctx)
-				return err != nil || after.count > before.count
-			}); err != nil {
-				return nil, nil, err
-			}
-			if err != nil {
-				return nil, nil, err
-			}
-			whole = append(whole, ms(took))
-			inside = append(inside, (after.seconds-before.seconds)*1000/(after.count-before.count))
-		}
-	}
-	return whole, inside, nil
-}
-
-// change replaces the file of Service 0 and returns the time from then until the first
-// of three clients that see the change was sent.
-func (s *scaled) change(ctx context.Context, content string, seen func(string, error) bool) (time.Duration, error) {
-	start := time.Now()
-	if err := s.write("one.yaml", content); err != nil {
-		return 0, err
-	}
-	var noticed time.Time
-	again := 0
-	err := until(ctx, "a client that notices", func() bool {
-		asked := time.Now()
-		name, err := s.who(ctx, 5*time.Millisecond)
-		if !seen(name, err) {
-			again = 0
-			return false
-		}
-		if again++; again == 1 {
-			noticed = asked
-		}
-		return again == 3 // one may have been slow, and have looked like silence
-	})
-	return noticed.Sub(start), err
-}
-
-// who asks Service 0 who answers. What takes longer than limit is taken for silence.
-func (s *scaled) who(ctx context.Context, limit time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	c, err := s.tb.Client.Dial(ctx, strings.ToLower(s.protocol), net.JoinHostPort(clusterIP(0), "80"))
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
-		return "", err
-	}
-	if s.protocol == "UDP" {
-		if _, err := c.Write([]byte("?")); err != nil {
-			return "", err
-		}
-	}
-	buf := make([]byte, 64)
-	n, err := c.Read(buf)
-	return strings.TrimSpace(string(buf[:n])), err
-}
-
-// syncs is how often changes were brought into force, and how long all of them took.
-type syncs struct{ count, seconds float64 }
-
-func (s *scaled) synced(ctx context.Context) (v syncs, err error) {
-	text, err := s.get(ctx, "http://127.0.0.1:10249/metrics")
-	if err != nil {
-		return v, err
-	}
-	const name = "kubeproxy_sync_proxy_rules_duration_seconds"
-	const family = `{ip_family="IPv4"}`
-	if v.count, err = parseMetric(text, name+"_count"+family); err != nil {
-		return v, err
-	}
-	v.seconds, err = parseMetric(text, name+"_sum"+family)
-	return v, err
 }
 
 // newClients has one new client after the other ask Services all over the range.

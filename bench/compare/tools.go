@@ -107,16 +107,6 @@ func parseStat(text, core string) (ticks, error) {
 	return ticks{}, fmt.Errorf("read /proc/stat: no line %s", core)
 }
 
-// parseMetric returns the value of a series without labels from Prometheus's text.
-func parseMetric(text, name string) (float64, error) {
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("read metrics: no %s", name)
-}
-
 // field returns the first value of "name: value" or "name = value" lines, as in
 // /proc/cpuinfo and /proc/meminfo.
 func field(text, name string) string {

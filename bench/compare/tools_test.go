@@ -94,13 +94,6 @@ func TestParsePerf(t *testing.T) {
 }
 
 func TestParseOthers(t *testing.T) {
-	const metrics = "# HELP a b\na_sum 1.5\na_sum_total 3\na_count 2\n"
-	if v, err := parseMetric(metrics, "a_sum"); v != 1.5 || err != nil {
-		t.Errorf("%v, %v", v, err)
-	}
-	if _, err := parseMetric(metrics, "b"); err == nil {
-		t.Error("a metric that is not there was read")
-	}
 	const dev = "Inter-|   Receive\n face |bytes    packets\n    lo:     0       0\n  eth0: 1234567 12 0\n"
 	if n, err := parseReceived(dev, "eth0"); n != 1234567 || err != nil {
 		t.Errorf("%v, %v", n, err)

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// Clients are answered in any order. What counts is the first after the last that does
+// not see the change, and not the first that does.
+func TestRow(t *testing.T) {
+	const clients, last = agreeing + 10, 6 // the last that does not see it
+	var r row
+	start := time.Now()
+	for i := range clients {
+		r.begin(start.Add(time.Duration(i) * time.Millisecond))
+	}
+	for i := last + 1; i < last+agreeing; i++ {
+		if at, ok := r.note(i, true); ok {
+			t.Fatalf("in force from %v on with %d of %d clients", at.Sub(start), i-last, agreeing)
+		}
+	}
+	for _, early := range []int{0, 2, 4} { // a proxy that stalls may look like this
+		if at, ok := r.note(early, true); ok {
+			t.Fatalf("in force from %v on, before it is known what those from there on see", at.Sub(start))
+		}
+	}
+	if at, ok := r.note(last, false); ok {
+		t.Fatalf("in force from %v on with one client too few", at.Sub(start))
+	}
+	at, ok := r.note(last+agreeing, true)
+	if want := (last + 1) * time.Millisecond; !ok || at.Sub(start) != want {
+		t.Fatalf("in force from %v on (%v), want %v", at.Sub(start), ok, want)
+	}
+}
+
+// As long as clients have no answer, those after them do not count.
+func TestRowWaits(t *testing.T) {
+	var r row
+	now := time.Now()
+	for range 2 * agreeing {
+		r.begin(now)
+	}
+	for i := 1; i < 2*agreeing; i++ {
+		if _, ok := r.note(i, true); ok {
+			t.Fatal("in force although the first client has no answer yet")
+		}
+	}
+	if _, ok := r.note(0, true); !ok {
+		t.Fatal("not in force although all see it")
+	}
+}
