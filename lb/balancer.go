@@ -41,19 +41,16 @@ type Balancer struct {
 
 // snapshot is a table made ready for Pick. It is immutable.
 type snapshot struct {
-	table *Table
-
-	// By slot of the table, and backends then by position in Service.Backends.
-
-	services []service
-	backends [][]*backend
+	table    *Table
+	services []*service // by slot of the table
 }
 
-// service is a service port made ready for Pick, in one cache line.
+// service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
 	state           *state
 	rings           [sets]ring
 	affinityTimeout int64
+	backends        []*backend // by position in Service.Backends
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -85,7 +82,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := &snap.services[at.slot]
+	s := snap.services[at.slot]
 	from := clusterSet
 	if at.ruled {
 		if from, ok = snap.table.admit(at, &f); !ok {
@@ -150,7 +147,7 @@ func (b *Balancer) Sweep(now int64) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	for _, slot := range snap.table.slots {
-		if s := &snap.services[slot]; s.affinityTimeout > 0 {
+		if s := snap.services[slot]; s.affinityTimeout > 0 {
 			s.state.affinity.Sweep(now, s.affinityTimeout)
 		}
 	}
@@ -171,31 +168,34 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]service, len(t.places)), backends: make([][]*backend, len(t.places))}
-	kept := make([]bool, len(old.services))
+	next := &snapshot{table: t, services: make([]*service, len(t.places))}
+	kept := newBits(len(old.services))
 	var changed []change
-	var unstuck []service
+	var unstuck []*service
 	guess := 0
-	for i := range t.services {
-		s := &t.services[i]
-		slot := t.slots[i]
-		c := change{to: slot}
-		from := old.table.position(guess, s.ID)
+	for _, slot := range t.slots {
+		s := t.at(slot)
+		from := old.table.position(guess, &s.ID)
+		var known *Service
+		was := &fresh
 		if from >= 0 {
 			guess = from + 1 // tables are made in the same order again and again
-			was := old.table.slots[from]
-			kept[was] = true
-			c.from, c.had = old.services[was], old.backends[was]
+			at := old.table.slots[from]
+			kept.set(at)
+			known, was = old.table.at(at), old.services[at]
+			if known == s {
+				next.services[slot] = was
+				continue
+			}
 		}
-		if from >= 0 && sameBackends(old.table.services[from].Backends, s.Backends) {
-			next.services[slot], next.backends[slot] = c.from, c.had
+		if from >= 0 && sameBackends(known.Backends, s.Backends) {
+			next.services[slot] = was.withTimeout(s.AffinityTimeout)
 		} else {
-			next.services[slot], next.backends[slot] = b.prepare(s, c)
-			changed = append(changed, c)
+			next.services[slot] = b.prepare(s, was)
+			changed = append(changed, change{was, slot})
 		}
-		next.services[slot].affinityTimeout = s.AffinityTimeout
-		if s.AffinityTimeout == 0 && c.from.affinityTimeout > 0 {
-			unstuck = append(unstuck, c.from)
+		if s.AffinityTimeout == 0 && was.affinityTimeout > 0 {
+			unstuck = append(unstuck, was)
 		}
 	}
 	b.current.Store(next)
@@ -209,34 +209,45 @@ func (b *Balancer) Update(t *Table) {
 		s.state.forgetAll()
 	}
 	for _, slot := range old.table.slots {
-		if !kept[slot] {
-			old.drop(slot)
+		if !kept.has(slot) {
+			old.services[slot].drop()
 		}
 	}
 }
 
+// fresh is what a service was that is new.
+var fresh service
+
+// withTimeout returns s with this affinity timeout: s itself if it has that.
+func (s *service) withTimeout(timeout int64) *service {
+	if s.affinityTimeout == timeout {
+		return s
+	}
+	other := *s
+	other.affinityTimeout = timeout
+	return &other
+}
+
 // change is a service whose backends are not what they were.
 type change struct {
-	from service    // in the old snapshot; zero for a new service
-	had  []*backend // its backends there
-	to   int32      // slot in the new snapshot
+	from *service // in the old snapshot; fresh for a new service
+	to   int32    // slot in the new snapshot
 }
 
 // sameBackends compares without looking if the slices are one.
 func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
-// prepare makes s ready for Pick, with the state and those backends of c.from that
+// prepare makes s ready for Pick, with the state and those backends of from that
 // are still there. Backends that become live or eligible are so at once; those
 // that cease to be are left to finish.
-func (b *Balancer) prepare(s *Service, c change) (service, []*backend) {
-	to := service{state: c.from.state}
+func (b *Balancer) prepare(s *Service, from *service) *service {
+	to := &service{state: from.state, affinityTimeout: s.AffinityTimeout, backends: make([]*backend, len(s.Backends))}
 	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
-	backends := make([]*backend, len(s.Backends))
 	if to.state == nil {
 		to.state = newState(s.ID, b.Seed)
 	}
-	known := make(map[netip.AddrPort]*backend, len(c.had)+len(to.state.leaving))
-	for _, k := range slices.Concat(c.had, to.state.leaving) {
+	known := make(map[netip.AddrPort]*backend, len(from.backends)+len(to.state.leaving))
+	for _, k := range slices.Concat(from.backends, to.state.leaving) {
 		known[k.addr] = k
 	}
 	sel := selectFrom(s.Backends)
@@ -248,7 +259,7 @@ func (b *Balancer) prepare(s *Service, c change) (service, []*backend) {
 		k.update = b.updates
 		condition := sel.condition(&s.Backends[i])
 		k.condition.Or(condition)
-		backends[i] = k
+		to.backends[i] = k
 		for in := range to.rings {
 			if condition&set(in).condition() != 0 {
 				to.rings[in] = append(to.rings[in], k)
@@ -260,18 +271,18 @@ func (b *Balancer) prepare(s *Service, c change) (service, []*backend) {
 		// Turns that are taken between the two are taken again: a Pick at the moment
 		// of a change may repeat one.
 		first := &to.state.turns[in].first
-		first.Store(c.from.rings[in].resume(first.Load(), r))
+		first.Store(from.rings[in].resume(first.Load(), r))
 	}
-	return to, backends
+	return to
 }
 
 // finish takes from backends what a change takes from them, once the snapshot
 // that has the change is current.
 func (s *snapshot) finish(c change, update uint64) {
-	to := &s.services[c.to]
+	to := s.services[c.to]
 	to.state.settle(update)
 	lost := false
-	for _, k := range c.had {
+	for _, k := range c.from.backends {
 		if k.update != update {
 			k.condition.Store(0)
 			to.state.leaving = append(to.state.leaving, k)
@@ -280,7 +291,7 @@ func (s *snapshot) finish(c change, update uint64) {
 	}
 	backends := s.table.at(c.to).Backends
 	sel := selectFrom(backends)
-	for i, k := range s.backends[c.to] {
+	for i, k := range to.backends {
 		condition := sel.condition(&backends[i])
 		if k.condition.Swap(condition)&^condition&eligible != 0 {
 			lost = true
@@ -293,9 +304,9 @@ func (s *snapshot) finish(c change, update uint64) {
 
 // drop lets go of a service that is no longer in the table. Choices that are
 // still in flight refer to its state, so its affinity memory is freed here.
-func (s *snapshot) drop(slot int32) {
-	for _, k := range s.backends[slot] {
+func (s *service) drop() {
+	for _, k := range s.backends {
 		k.condition.Store(0)
 	}
-	s.services[slot].state.forgetAll()
+	s.state.forgetAll()
 }

@@ -14,16 +14,16 @@ type builder struct {
 
 // newBuilder begins an empty table, for about n services.
 func newBuilder(n int, node Node) *builder {
-	return &builder{Table: Table{node: newNode(node), services: make([]Service, 0, n), slots: make([]int32, 0, n), places: make([]int32, 0, n)}}
+	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n)}}
 }
 
 // copyFor begins a table with the index of t, for n services that are to be filled in.
 func (t *Table) copyFor(n int, node Node) *builder {
 	return &builder{Table: Table{
-		node:     newNode(node),
-		services: make([]Service, n), slots: make([]int32, n),
-		places: slices.Clone(t.places), free: slices.Clone(t.free),
-		index: t.index, clean: true,
+		node:  newNode(node),
+		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
+		services: slices.Clone(t.services),
+		index:    t.index, clean: true,
 	}}
 }
 
@@ -34,13 +34,38 @@ func (b *builder) append(s Service, checked bool) []error {
 	if checked {
 		known.Backends = s.Backends
 	}
-	i := len(b.services)
-	b.services, b.slots = append(b.services, Service{}), append(b.slots, -1)
+	i := len(b.slots)
+	b.slots = append(b.slots, -1)
 	refused := b.put(i, s, &known)
 	if b.slots[i] < 0 { // the whole of it was
-		b.services, b.slots = b.services[:i], b.slots[:i]
+		b.slots = b.slots[:i]
 	}
 	return refused
+}
+
+// Beside returns t with the addresses of leaving, as Leaving has returned them, beside its
+// own: a table for the time in which clients may still come there. A service that t does not
+// have is after all others. What it costs depends on leaving, but for a copy of lists of
+// numbers.
+func (t *Table) Beside(leaving []Service) *Table {
+	b := t.copyFor(t.Len(), Node{})
+	b.node, b.clean = t.node, t.clean
+	copy(b.slots, t.slots)
+	for i := range leaving {
+		s := leaving[i]
+		var refused []error // has another owner since
+		if slot, ok := t.index.slot(s.ID); ok {
+			known := t.at(slot)
+			s.Backends, s.AffinityTimeout, s.DataPath, s.Scheduler = known.Backends, known.AffinityTimeout, known.DataPath, known.Scheduler
+			s.Addresses = slices.Concat(known.Addresses, s.Addresses)
+			b.release(known)
+			refused = b.put(int(t.places[slot]), s, known)
+		} else {
+			refused = b.append(s, false)
+		}
+		b.clean = b.clean && len(refused) == 0
+	}
+	return &b.Table
 }
 
 // put makes s the service at position i, without the parts it must refuse, one error
@@ -93,7 +118,7 @@ func (b *builder) put(i int, s Service, known *Service) []error {
 		refuse("affinity", fmt.Errorf("negative timeout %d", s.AffinityTimeout))
 		s.AffinityTimeout = 0
 	}
-	b.services[i] = s
+	*b.own.service(&b.services, slot) = &s
 	return refused
 }
 
@@ -136,6 +161,7 @@ func (b *builder) remove(s *Service, slot int32) {
 	b.release(s)
 	delete(b.idsLike(&s.ID), s.ID)
 	b.places[slot] = -1
+	*b.own.service(&b.services, slot) = nil
 	b.free = append(b.free, slot)
 }
 

@@ -17,7 +17,7 @@ func (b *Balancer) Explain(f Flow) string {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
 	var w strings.Builder
-	spec, s := snap.table.at(at.slot), &snap.services[at.slot]
+	spec, s := snap.table.at(at.slot), snap.services[at.slot]
 	address := &spec.Addresses[at.address]
 	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
 	if unmap(f.Frontend.Addr) != address.Addr {
@@ -26,7 +26,7 @@ func (b *Balancer) Explain(f Flow) string {
 	w.WriteString("\n")
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
-	explainBackends(&w, spec, snap.backends[at.slot], from, f.Tried)
+	explainBackends(&w, spec, s.backends, from, f.Tried)
 	remembered := s.explainAffinity(&w, from, &f)
 
 	r := s.rings[from]

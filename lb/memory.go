@@ -49,7 +49,7 @@ func (b *Balancer) Memories() []Memory {
 	snap := b.load()
 	all := make([]Memory, snap.table.Len())
 	for i, slot := range snap.table.slots {
-		all[i] = snap.services[slot].state.memory(snap.backends[slot])
+		all[i] = snap.services[slot].state.memory(snap.services[slot].backends)
 	}
 	return all
 }
@@ -98,10 +98,10 @@ func (b *Balancer) Remember(all []Memory) {
 		s.notAllowed.Store(m.NotAllowed)
 		for j, known := range m.Backends {
 			var k *backend
-			if current := snap.backends[at]; j < len(current) && current[j].addr == known.Addr {
+			if current := snap.services[at].backends; j < len(current) && current[j].addr == known.Addr {
 				k = current[j] // as always, if the tables are alike
 			} else {
-				k = s.known(snap.backends[at], known.Addr)
+				k = s.known(snap.services[at].backends, known.Addr)
 			}
 			inFlight := k.inFlight()
 			k.picks.Store(known.Picks)
@@ -138,7 +138,7 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	snap := b.load()
 	var clients []Client
 	for _, slot := range snap.table.slots {
-		s := &snap.services[slot]
+		s := snap.services[slot]
 		if s.affinityTimeout == 0 {
 			continue
 		}
@@ -181,8 +181,8 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 		return
 	}
 	s := snap.services[at].state
-	backends := make(map[netip.AddrPort]*backend, len(snap.backends[at]))
-	for _, k := range snap.backends[at] {
+	backends := make(map[netip.AddrPort]*backend, len(snap.services[at].backends))
+	for _, k := range snap.services[at].backends {
 		backends[k.addr] = k
 	}
 	for _, c := range clients {
@@ -220,7 +220,7 @@ func (b *Balancer) ResumeTried(id ID, addrs []netip.AddrPort) Tried {
 func (b *Balancer) find(id ID, addr netip.AddrPort) *backend {
 	snap := b.load()
 	if at, ok := snap.table.index.slot(id); ok {
-		return snap.services[at].state.known(snap.backends[at], addr)
+		return snap.services[at].state.known(snap.services[at].backends, addr)
 	}
 	return newState(id, b.Seed).newBackend(addr)
 }

@@ -48,12 +48,12 @@ func (b *Balancer) Stats() []Stats {
 	snap := b.load()
 	all := make([]Stats, snap.table.Len())
 	for i, slot := range snap.table.slots {
-		all[i] = snap.services[slot].stats(snap.backends[slot], b.updates)
+		all[i] = snap.services[slot].stats(b.updates)
 	}
 	return all
 }
 
-func (s *service) stats(current []*backend, update uint64) Stats {
+func (s *service) stats(update uint64) Stats {
 	s.state.settle(update)
 	total := Stats{
 		ID:              s.state.id,
@@ -66,9 +66,9 @@ func (s *service) stats(current []*backend, update uint64) Stats {
 		NotAllowed:      s.state.notAllowed.Load(),
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
-		Backends:        make([]BackendStats, 0, len(current)+len(s.state.leaving)),
+		Backends:        make([]BackendStats, 0, len(s.backends)+len(s.state.leaving)),
 	}
-	for _, backends := range [][]*backend{current, s.state.leaving} {
+	for _, backends := range [][]*backend{s.backends, s.state.leaving} {
 		for _, k := range backends {
 			one := k.stats()
 			total.Picks += one.Picks

@@ -11,14 +11,14 @@ import (
 // services, indexed by the addresses that clients ask for. The zero Table is
 // empty. All methods may be called by any number of goroutines.
 type Table struct {
-	services []Service
-	node     node
+	node node
 
 	// A service has a slot, the same in every table that is made by Next from one
 	// that had it, so that the index need not change when others come and go.
-	slots  []int32 // by position in services
-	places []int32 // positions in services by slot; free ones are -1
-	free   []int32 // slots
+	slots    []int32 // by position, as given to NewTable
+	places   []int32 // positions by slot; free ones are -1
+	free     []int32 // slots
+	services pages   // by slot
 
 	index index
 	clean bool // nothing was refused in making it
@@ -47,9 +47,9 @@ type Table struct {
 // both families of a Service; a /0 of the right family stands for everybody. What
 // is left is what counts, as with kube-proxy: if nothing is, everybody may ask.
 //
-// The slices inside the services belong to the Table from now on. They are not
-// written to, so several tables may share them, and [Balancer.Update] recognises
-// shared ones at no cost.
+// The slices inside the services belong to the Table from now on; the one that they are
+// in does not. They are not written to, so several tables may share them, and
+// [Balancer.Update] recognises shared ones at no cost.
 func NewTable(services []Service, node Node) (*Table, error) { return new(Table).Next(services, node) }
 
 // Next is NewTable for services of which most are in t with the very same slices.
@@ -66,8 +66,8 @@ func (t *Table) Next(services []Service, node Node) (*Table, error) {
 	for i := range services {
 		s := &services[i]
 		checked := false
-		if from := t.position(guess, s.ID); from >= 0 {
-			checked = sameSlice(t.services[from].Backends, s.Backends)
+		if from := t.position(guess, &s.ID); from >= 0 {
+			checked = sameSlice(t.At(from).Backends, s.Backends)
 			guess = from + 1 // tables are made in the same order again and again
 		}
 		refused = append(refused, b.append(*s, checked)...)
@@ -83,27 +83,27 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 		return nil, false
 	}
 	b := t.copyFor(len(services), node)
-	seen := make([]bool, len(t.places)) // by slot
-	var changed []int                   // positions in services
+	seen := newBits(len(t.places)) // by slot
+	var changed []int              // positions in services
 	guess := 0
 	for i := range services {
 		s := &services[i]
 		b.slots[i] = -1
-		from := t.position(guess, s.ID)
-		if from >= 0 && !seen[t.slots[from]] {
+		from := t.position(guess, &s.ID)
+		if from >= 0 && !seen.has(t.slots[from]) {
 			guess = from + 1
 			slot := t.slots[from]
-			seen[slot], b.slots[i], b.places[slot] = true, slot, int32(i)
-			if unchanged(&t.services[from], s) {
-				b.services[i] = *s
+			seen.set(slot)
+			b.slots[i], b.places[slot] = slot, int32(i)
+			if unchanged(t.at(slot), s) {
 				continue
 			}
 		}
 		changed = append(changed, i)
 	}
-	for i := range t.services { // before others claim the same
-		old := &t.services[i]
-		if slot := t.slots[i]; !seen[slot] {
+	for _, slot := range t.slots { // before others claim the same
+		old := t.at(slot)
+		if !seen.has(slot) {
 			b.remove(old, slot)
 		} else if s := &services[b.places[slot]]; !sameSlice(old.Addresses, s.Addresses) {
 			b.release(old)
@@ -112,7 +112,7 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 	for _, i := range changed {
 		var known Service
 		if slot := b.slots[i]; slot >= 0 {
-			known = t.services[t.places[slot]]
+			known = *t.at(slot)
 		}
 		if b.put(i, services[i], &known) != nil {
 			return nil, false
@@ -129,11 +129,11 @@ func unchanged(old, s *Service) bool {
 }
 
 // position returns where the service with this ID is, or -1. It looks at guess first.
-func (t *Table) position(guess int, id ID) int {
-	if guess < len(t.services) && t.services[guess].ID == id {
+func (t *Table) position(guess int, id *ID) int {
+	if guess < len(t.slots) && t.At(guess).ID == *id {
 		return guess
 	}
-	if slot, ok := t.index.slot(id); ok {
+	if slot, ok := t.index.slot(*id); ok {
 		return int(t.places[slot])
 	}
 	return -1
@@ -145,11 +145,22 @@ func sameSlice[T any](a, b []T) bool {
 }
 
 // Len returns the number of services.
-func (t *Table) Len() int { return len(t.services) }
+func (t *Table) Len() int { return len(t.slots) }
 
-// Services returns all services in the order given to NewTable. The caller must
-// not change them.
-func (t *Table) Services() []Service { return t.services }
+// At returns a service by its position in the order given to NewTable, below Len. The
+// caller must not change it. A table made by Next has the same pointer for a service
+// that has stayed the same.
+func (t *Table) At(i int) *Service { return t.at(t.slots[i]) }
+
+// Services returns a copy of all services, in the order given to NewTable. What is
+// inside them is shared with the table and must not be changed.
+func (t *Table) Services() []Service {
+	all := make([]Service, t.Len())
+	for i := range all {
+		all[i] = *t.At(i)
+	}
+	return all
+}
 
 // Service returns the service with this ID. The caller must not change it.
 func (t *Table) Service(id ID) (*Service, bool) {
@@ -167,9 +178,9 @@ func (t *Table) Leaving(old []Service) (leaving []Service) {
 	guess := 0
 	for i := range old {
 		s := &old[i]
-		if at := t.position(guess, s.ID); at >= 0 {
+		if at := t.position(guess, &s.ID); at >= 0 {
 			guess = at + 1
-			if sameSlice(t.services[at].Addresses, s.Addresses) {
+			if sameSlice(t.At(at).Addresses, s.Addresses) {
 				continue
 			}
 		}
@@ -202,7 +213,7 @@ func (t *Table) Lookup(f Frontend) (*Service, *Address, bool) {
 }
 
 // at returns the service of a slot.
-func (t *Table) at(slot int32) *Service { return &t.services[t.places[slot]] }
+func (t *Table) at(slot int32) *Service { return t.services.at(slot) }
 
 // admit returns the set of backends for f at an address with rules, or false if the
 // client may not ask there.
