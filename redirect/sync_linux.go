@@ -32,8 +32,8 @@ type kernel struct {
 
 	leftovers []string // buckets that were found before rules were known
 
-	// last is the plan that is in force, whole, and own this family's part of it.
-	// inForce is false after an error; and nothing is known while rules is nil.
+	// last is a copy of the plan that is in force, whole, and own this family's part of
+	// it. inForce is false after an error; and nothing is known while rules is nil.
 	last, own Plan
 	inForce   bool
 
@@ -60,13 +60,13 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 		return err
 	}
 	if known && k.own.Equal(p) {
-		k.last = plan
+		k.last = plan.clone()
 		return nil
 	}
 	k.inForce = false
 	defer func() {
 		if err == nil {
-			k.last, k.own, k.inForce = plan, p, true
+			k.last, k.own, k.inForce = plan.clone(), p, true
 		}
 	}()
 	if _, err = k.probe(ctx, t); err != nil {

@@ -23,13 +23,14 @@ func (t *IPTables) tcpOnly(plan Plan) (done bool, err error) {
 	if !k.inForce || k.rules == nil || !k.shape.sets || !k.oldGone || len(k.changed) > 0 || !rest.Equal(last) {
 		return false, nil
 	}
-	gone, come, ok := k.changedTCP(plan)
+	at, was, is := differing(k.last.TCP, plan.TCP)
+	gone, come, ok := k.changedTCP(plan, was, is)
 	if !ok {
 		return false, nil
 	}
-	own := k.own
-	own.TCP = patch(own.TCP, gone, come, compareAddr)
-	if !bytes.Equal(k.shape.render(own), k.rules) {
+	k.own.TCP = patch(k.own.TCP, gone, come, compareAddr)
+	if len(gone)+len(come) > 0 && !bytes.Equal(k.shape.render(k.own), k.rules) {
+		k.own.TCP = patch(k.own.TCP, come, gone, compareAddr)
 		return false, nil
 	}
 	add, del := tcpMembers(come), tcpMembers(gone)
@@ -42,20 +43,29 @@ func (t *IPTables) tcpOnly(plan Plan) (done bool, err error) {
 		return false, err
 	}
 	k.sets[setTCP] = patch(k.sets[setTCP], del, add, member.Compare)
-	k.last, k.own, k.inForce = plan, own, true
+	k.last.TCP = slices.Replace(k.last.TCP, at, at+len(was), is...)
+	k.inForce = true
 	return true, nil
 }
 
-// changedTCP returns which frontends of this family are not in own.TCP any more, and
-// which not yet, sorted, if the plan is correct and lists each once. It reports false if that may not be so.
-func (k *kernel) changedTCP(plan Plan) (gone, come []netip.AddrPort, ok bool) {
-	was, is := k.last.TCP, plan.TCP
+// differing returns what of two lists lies between their equal beginnings and ends, and
+// where that begins.
+func differing(a, b []netip.AddrPort) (at int, was, is []netip.AddrPort) {
+	was, is = a, b
 	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		at++
 		was, is = was[1:], is[1:]
 	}
 	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
 		was, is = was[:len(was)-1], is[:len(is)-1]
 	}
+	return at, was, is
+}
+
+// changedTCP returns which frontends of this family are not in own.TCP any more, and
+// which not yet, sorted, if the plan is correct and lists each once. It reports false if that may not be so. was and
+// is are where the plans differ.
+func (k *kernel) changedTCP(plan Plan, was, is []netip.AddrPort) (gone, come []netip.AddrPort, ok bool) {
 	for _, addr := range is {
 		if !addr.IsValid() || addr.Port() == 0 || nodePort(addr) || plan.TCPPort == 0 {
 			return nil, nil, false
@@ -113,25 +123,24 @@ func without(a, b []netip.AddrPort) []netip.AddrPort {
 	return out
 }
 
-// patch returns a copy of list, which is sorted, without gone and with come.
+// patch takes gone out of list, which is sorted, and puts come in, in the memory of list as
+// far as that suffices. None of come is in list, and all of gone are.
 func patch[T comparable](list, gone, come []T, compare func(a, b T) int) []T {
-	out := make([]T, 0, len(list)+len(come))
-	out = append(out, list...)
 	for _, v := range gone {
-		if i, found := slices.BinarySearchFunc(out, v, compare); found {
-			out = slices.Delete(out, i, i+1)
+		if i, found := slices.BinarySearchFunc(list, v, compare); found {
+			list = slices.Delete(list, i, i+1)
 		}
 	}
 	if len(come) > 16 { // for fewer, moving the others is cheaper than comparing them
-		out = append(out, come...)
-		slices.SortFunc(out, compare)
-		return out
+		list = append(list, come...)
+		slices.SortFunc(list, compare)
+		return list
 	}
 	for _, v := range come {
-		i, _ := slices.BinarySearchFunc(out, v, compare)
-		out = slices.Insert(out, i, v)
+		i, _ := slices.BinarySearchFunc(list, v, compare)
+		list = slices.Insert(list, i, v)
 	}
-	return out
+	return list
 }
 
 func tcpMembers(list []netip.AddrPort) []member {
