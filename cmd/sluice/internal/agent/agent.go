@@ -33,7 +33,8 @@ const (
 // Steerer makes packets for frontends of one address family arrive at proxy ports
 // (redirect.IPTables).
 type Steerer interface {
-	// Sync steers exactly what the plan says. After an error it may have done a part.
+	// Sync steers exactly what the plan says, and does not keep the plan. After an error
+	// it may have done a part.
 	Sync(context.Context, redirect.Plan) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify(context.Context) (bool, error)
@@ -201,7 +202,9 @@ type Agent struct {
 	complaint string  // what could not be served of the last table, to log it once
 	applying  Changes // those that Apply is bringing into force
 	written   written
-	pace      pace // of writing rules
+	pace      pace             // of writing rules
+	choices   []Choice         // memory for those of the next Apply
+	spareTCP  []netip.AddrPort // memory for the next plan's
 
 	once    sync.Once
 	mailbox chan struct{} // one token: there is something in next
@@ -209,7 +212,8 @@ type Agent struct {
 
 	mu      sync.Mutex // guards the following
 	next    *Desired
-	pending Changes // of next
+	pending Changes      // of next
+	spare   []lb.Service // see Spare
 	status  Status
 }
 
@@ -286,6 +290,33 @@ func (a *Agent) Submit(d Desired) {
 	case a.mailbox <- struct{}{}:
 	default: // a token lies there already, and next is read after it is taken
 	}
+}
+
+// Spare returns memory for the Services of what is submitted next: that of some that were
+// in force before, or nil. It belongs to the caller.
+func (a *Agent) Spare() []lb.Service {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	spare := a.spare
+	a.spare = nil
+	return spare
+}
+
+// inForce notes what is served from now on. What was before is spare, unless it is what
+// is served, or what Run applies next.
+func (a *Agent) inForce(now Desired) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old := a.applied.Services
+	if !sameMemory(old, now.Services) && (a.next == nil || !sameMemory(old, a.next.Services)) {
+		a.spare = old
+	}
+	a.applied = now
+}
+
+// sameMemory reports whether two slices begin at the same place.
+func sameMemory(a, b []lb.Service) bool {
+	return cap(a) > 0 && cap(b) > 0 && &a[:1][0] == &b[:1][0]
 }
 
 // note records that changes have been submitted. mu is held.

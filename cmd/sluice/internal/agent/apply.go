@@ -75,23 +75,19 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.paths.failed = nil // those that did not work are tried again
 	services := a.served(want.Services)
 	table, refused := a.LB.Table().Next(services, node)
-	between, leaving := services, table.Leaving(a.applied.Services)
+	leaving := table.Leaving(a.applied.Services)
+	holdErr := a.holdAddresses(ctx, services, leaving)
 	if len(leaving) > 0 {
-		between = merge(services, leaving)
-	}
-	holdErr := a.holdAddresses(ctx, between)
-	if len(leaving) > 0 {
-		t, _ := table.Next(between, node) // its refusals are those above, and leaving addresses with a new owner
-		a.LB.Update(t)
+		a.LB.Update(table.Beside(leaving))
 	} else {
 		a.LB.Update(table)
 	}
 	a.tableChanged()
 
-	move := &move{table: table, node: node, nodePorts: a.nodePorts()}
+	move := &move{table: table, node: node, nodePorts: a.nodePorts(), choices: a.choices}
 	a.choose(move)
 	if wait = a.pace.wait(start); wait > 0 && a.writes(move, want) {
-		a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
+		a.inForce(Desired{Services: merge(services, leaving), Node: want.Node, Checks: want.Checks})
 		a.putOff()
 		return wait, nil
 	}
@@ -102,6 +98,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	moveErr := a.join(ctx, move)
 	if moveErr != nil { // what an engine should have had is for steering
+		a.spareTCP = plan.TCP[:0]
 		wanted, plan, socketErr = a.arrange(move, want)
 	}
 	if a.Conflict != nil { // who tells of them
@@ -111,7 +108,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	if err := a.steer(ctx, plan); err != nil {
 		// Addresses that are about to go may still be steered: they stay.
-		a.applied = Desired{Services: between, Node: want.Node, Checks: want.Checks}
+		a.inForce(Desired{Services: merge(services, leaving), Node: want.Node, Checks: want.Checks})
 		return 0, errors.Join(holdErr, socketErr, moveErr, err)
 	}
 	moveErr = errors.Join(moveErr, a.leave(ctx, move))
@@ -123,15 +120,18 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	if len(leaving) > 0 {
 		a.LB.Update(table)
 		a.tableChanged()
-		holdErr = errors.Join(holdErr, a.holdAddresses(ctx, services))
+		holdErr = errors.Join(holdErr, a.holdAddresses(ctx, services, nil))
 	}
-	a.applied = Desired{Services: services, Node: want.Node, Checks: want.Checks}
+	a.inForce(Desired{Services: services, Node: want.Node, Checks: want.Checks})
 	a.describe(table)
 	return 0, errors.Join(holdErr, socketErr, moveErr)
 }
 
-// steer has the families steer as planned.
+// steer has the families steer as planned. The memory of the plan before is for the next.
 func (a *Agent) steer(ctx context.Context, plan *redirect.Plan) error {
+	if was := a.written.plan; was != nil && was != plan {
+		a.spareTCP = was.TCP[:0]
+	}
 	a.written.plan = nil
 	for _, f := range a.families() {
 		if f.Steer == nil {
@@ -148,7 +148,7 @@ func (a *Agent) steer(ctx context.Context, plan *redirect.Plan) error {
 // holdAddresses has the host hold the addresses of the services, each one while any
 // port of it is in use, whether it has endpoints or not: a client is refused by the host
 // that has the address and no socket, and by nobody if no host has it.
-func (a *Agent) holdAddresses(ctx context.Context, services []lb.Service) error {
+func (a *Agent) holdAddresses(ctx context.Context, services, leaving []lb.Service) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
 		f := a.family(ipv6)
@@ -156,13 +156,15 @@ func (a *Agent) holdAddresses(ctx context.Context, services []lb.Service) error 
 			continue
 		}
 		var hold []netip.Addr
-		for i := range services {
-			if services[i].IPv6 != ipv6 {
-				continue
-			}
-			for _, addr := range services[i].Addresses {
-				if addr.Kind != lb.NodePort {
-					hold = append(hold, addr.Addr.Addr())
+		for _, list := range [][]lb.Service{services, leaving} {
+			for i := range list {
+				if list[i].IPv6 != ipv6 {
+					continue
+				}
+				for _, addr := range list[i].Addresses {
+					if addr.Kind != lb.NodePort {
+						hold = append(hold, addr.Addr.Addr())
+					}
 				}
 			}
 		}
@@ -179,6 +181,9 @@ func notLoopback(local []netip.Addr) []netip.Addr {
 // served leaves out the Services that nobody can forward.
 func (a *Agent) served(services []lb.Service) []lb.Service {
 	can := [2]abilities{a.abilities(false), a.abilities(true)}
+	if can[0].all() && can[1].all() {
+		return services
+	}
 	left := func(s lb.Service) bool { return choose(&s, a.usual(), &can[family(s.IPv6)]).Path == Nobody }
 	if !slices.ContainsFunc(services, left) {
 		return services
@@ -233,13 +238,13 @@ func (a *Agent) nodePorts() []netip.Addr {
 // proxy port; the plan is good for the others.
 func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *redirect.Plan, error) {
 	wanted := make(map[lb.Frontend]struct{})
-	plan := &redirect.Plan{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
+	plan := &redirect.Plan{TCPPort: a.TCPPort, TCP: a.spareTCP, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
+	a.spareTCP = nil
 	var errs []error
 	table := move.table
 	var idle []owned // that nobody serves, in a family whose addresses the host holds
-	services := table.Services()
-	for i := range services {
-		s := &services[i]
+	for i := range table.Len() {
+		s := table.At(i)
 		steered := move.path(i) == Userspace
 		direct := a.family(s.IPv6).Addresses != nil
 		for _, addr := range s.Addresses {
@@ -409,11 +414,10 @@ func (a *Agent) complain(err error) {
 
 // describe puts the counts of what is in force into the status.
 func (a *Agent) describe(table *lb.Table) {
-	services := table.Services()
 	frontends, backends := 0, 0
 	var noLocal [2]NoLocal
-	for i := range services {
-		s := &services[i]
+	for i := range table.Len() {
+		s := table.At(i)
 		frontends += len(s.Addresses)
 		backends += len(s.Backends)
 		family := &noLocal[0]
@@ -424,7 +428,7 @@ func (a *Agent) describe(table *lb.Table) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = len(services), frontends, backends, noLocal
+	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = table.Len(), frontends, backends, noLocal
 	a.status.Paths, a.status.Unmet = a.paths.count, 0
 	for _, s := range a.paths.special {
 		if s.Unmet != "" {

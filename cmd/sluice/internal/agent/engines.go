@@ -15,7 +15,8 @@ import (
 // move is what one Apply does with the engines.
 type move struct {
 	table     *lb.Table
-	choices   []Choice // by position in the table
+	choices   []Choice          // by position in the table
+	count     [2][pathCount]int // of the choices, by family
 	movers    []mover
 	node      lb.Node
 	nodePorts []netip.Addr
@@ -31,13 +32,15 @@ func (m *move) path(i int) Path { return m.choices[i].Path }
 
 // choose decides the path of every Service in the table.
 func (a *Agent) choose(m *move) {
-	services := m.table.Services()
-	m.choices = make([]Choice, len(services))
+	m.choices, m.count = m.choices[:0], [2][pathCount]int{}
 	can := [2]abilities{a.abilities(false), a.abilities(true)}
-	for i := range services {
-		s := &services[i]
-		m.choices[i] = choose(s, a.usual(), &can[family(s.IPv6)])
+	for i := range m.table.Len() {
+		s := m.table.At(i)
+		c := choose(s, a.usual(), &can[family(s.IPv6)])
+		m.choices = append(m.choices, c)
+		m.count[family(s.IPv6)][c.Path]++
 	}
+	a.choices = m.choices // memory for the next
 }
 
 // family is the position of a family in arrays.
@@ -162,9 +165,11 @@ func (a *Agent) remember(e familyPath, services []lb.Service) {
 func (a *Agent) on(e familyPath, m *move, leaving bool) (out []lb.Service, some bool) {
 	has := a.paths.in[e]
 	left := len(has) // those that have not been met yet in the table
-	services := m.table.Services()
-	for i := range services {
-		s := &services[i]
+	if left == 0 && m.count[family(e.ipv6)][e.path] == 0 {
+		return nil, false
+	}
+	for i := range m.choices {
+		s := m.table.At(i)
 		on := s.IPv6 == e.ipv6 && m.path(i) == e.path
 		if !on && left == 0 {
 			continue

@@ -57,6 +57,7 @@ func (a *Agent) writes(m *move, want Desired) bool {
 	a.sockets.fixed, a.sockets.lacking = true, false
 	wanted, plan, _ := a.arrange(m, want)
 	a.sockets.fixed = false
+	a.spareTCP = plan.TCP[:0]
 	return a.sockets.lacking || a.sockets.unwanted(wanted) || a.differ(m, plan)
 }
 

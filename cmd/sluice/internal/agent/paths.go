@@ -59,6 +59,12 @@ type abilities [pathCount + 1]error
 // userspaceSCTP is the place in abilities of why user space does not forward SCTP.
 const userspaceSCTP = pathCount
 
+// all reports whether there is somebody for every Service.
+func (can *abilities) all() bool {
+	kernel := can[IPTables] == nil || can[IPVS] == nil
+	return kernel || can[Userspace] == nil && can[userspaceSCTP] == nil
+}
+
 var (
 	errNoFamily = errors.New("its address family is not served on this node")
 	errNoEngine = errors.New("this program has no such engine")
@@ -159,10 +165,12 @@ type special struct {
 func (a *Agent) decide(m *move) {
 	now := make(map[lb.ID]special)
 	var count [pathCount]int
-	services := m.table.Services()
-	for i := range services {
-		s, c := &services[i], m.choices[i]
+	for i := range m.choices {
+		s, c := m.table.At(i), m.choices[i]
 		count[c.Path]++
+		if c.Unmet == "" && s.DataPath == "" && len(a.paths.special) == 0 {
+			continue
+		}
 		was, before := a.paths.special[s.ID]
 		if c.Unmet == "" && s.DataPath == "" && !before {
 			continue

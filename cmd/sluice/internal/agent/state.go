@@ -44,7 +44,7 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 // State returns what is in force. The agent is to be paused.
 func (a *Agent) State() State {
 	a.init()
-	s := State{Services: a.applied.Services, Node: a.applied.Node, TCPPort: a.TCPPort}
+	s := State{Services: slices.Clone(a.applied.Services), Node: a.applied.Node, TCPPort: a.TCPPort}
 	for f, port := range a.sockets.proxy {
 		s.Proxy = append(s.Proxy, Proxy{f, port})
 	}
