@@ -357,6 +357,7 @@ func tuneConntrack(cfg config.Config, log *zap.Logger) error {
 // desired converts objects, and serves the health checks that they ask for.
 func (p *program) desired(objects kube.Objects) agent.Desired {
 	p.services.Store(&objects.Services)
+	p.convert.Spare = p.agent.Spare()
 	r := p.convert.Convert(objects, kube.Options{
 		ServiceProxyName: p.cfg.ServiceProxyName,
 		Facts:            kube.Facts{NodeName: p.cfg.NodeName, Zone: p.cfg.NodeZone, Node: lb.Node{PodCIDRs: p.cfg.Pods()}},

@@ -18,6 +18,9 @@ import (
 // goroutine. Objects that it has seen, and the lists they were in, must not be
 // written to.
 type Converter struct {
+	// Spare is memory for Result.Services of the next call, which takes it. May be nil.
+	Spare []lb.Service
+
 	last      Objects
 	proxyName string
 	facts     Facts
@@ -66,7 +69,7 @@ type group struct {
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
-		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
+		*k = Converter{Spare: k.Spare, groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
 	}
 	changes := k.compare(o)
 	if !facts.equal(k.facts) {
@@ -223,11 +226,17 @@ func (k *Converter) result() Result {
 	for _, g := range k.own {
 		length += len(g.services)
 	}
-	r := Result{Services: make([]lb.Service, 0, length), Facts: k.facts}
+	spare := k.Spare
+	k.Spare = nil
+	if cap(spare) < length {
+		spare = make([]lb.Service, 0, length+length/64) // some more, for that it fits again
+	}
+	r := Result{Services: spare[:0], Facts: k.facts}
 	for _, g := range k.own {
 		r.Services = append(r.Services, g.services...)
 		r.HealthChecks = append(r.HealthChecks, g.healthChecks...)
 	}
+	clear(spare[min(length, len(spare)):]) // what is there no more is not kept alive
 	return r
 }
 
