@@ -174,6 +174,7 @@ func (l *Loader) settleAlone(dirty []*file) bool {
 	if l.disputed || l.held == nil {
 		return false
 	}
+	dirty = slices.DeleteFunc(slices.Clone(dirty), func(f *file) bool { return f.good != nil && f.trial() == f.good }) // those that have nothing new to say
 	changing := make(map[*file]bool, len(dirty)+len(l.removed))
 	for _, f := range slices.Concat(dirty, l.removed) {
 		changing[f] = true
@@ -256,6 +257,14 @@ func (l *Loader) collect() Result {
 			result.Problems = append(result.Problems, r.problem)
 		}
 	}
+	in := &result.Objects
+	services, endpointSlices := 0, 0
+	for _, f := range l.order {
+		if f.good != nil {
+			services, endpointSlices = services+len(f.good.values.Services), endpointSlices+len(f.good.values.Slices)
+		}
+	}
+	in.Services, in.Slices = slices.Grow(in.Services, services), slices.Grow(in.Slices, endpointSlices)
 	for _, f := range l.order {
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)
@@ -269,7 +278,7 @@ func (l *Loader) collect() Result {
 		if f.good == nil {
 			continue
 		}
-		in, from := &result.Objects, f.good.values
+		from := f.good.values
 		in.Services = append(in.Services, from.Services...)
 		in.Slices = append(in.Slices, from.Slices...)
 		in.Endpoints = append(in.Endpoints, from.Endpoints...)
