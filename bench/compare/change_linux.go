@@ -53,6 +53,9 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, inside histogram
 			{"", func(_ string, err error) bool { return err != nil }},
 			{s.manifest(0, whoPort, s.tb.Pods[0]), func(name string, err error) bool { return err == nil && name == s.tb.Pods[0].Name }},
 		} {
+			if err := s.forgetClients(ctx); err != nil {
+				return nil, histogram{}, err
+			}
 			select {
 			case <-time.After(restFor):
 			case <-ctx.Done():
@@ -79,6 +82,17 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, inside histogram
 		return inside.count() > 0 && inside.count() == last
 	})
 	return whole, inside, errors.Join(err, failed)
+}
+
+// forgetClients has the node forget those who asked while there was no Service: the kernel
+// has let their packets through as they were, and for two minutes does the same to whoever
+// comes from a port of theirs (nf_conntrack_tcp_timeout_syn_sent). A client's ports repeat
+// sooner here, where thousands ask.
+func (s *scaled) forgetClients(ctx context.Context) error {
+	if s.protocol != "TCP" {
+		return nil
+	}
+	return s.onNode(ctx, "", "conntrack", "-F")
 }
 
 // change replaces the file of Service 0 and returns the time from then until the first
