@@ -78,14 +78,6 @@ func (p Plan) Equal(q Plan) bool {
 		})
 }
 
-// clone returns a copy that stays when the lists of p are written to.
-func (p Plan) clone() Plan {
-	p.TCP, p.Ported, p.Local, p.Accept = slices.Clone(p.TCP), slices.Clone(p.Ported), slices.Clone(p.Local), slices.Clone(p.Accept)
-	p.Refuse, p.Drop, p.DropOutside = slices.Clone(p.Refuse), slices.Clone(p.Drop), slices.Clone(p.DropOutside)
-	p.Inside, p.Restricted = slices.Clone(p.Inside), slices.Clone(p.Restricted)
-	return p
-}
-
 // Ported is a frontend with a proxy port of its own.
 type Ported struct {
 	Frontend lb.Frontend

@@ -1,6 +1,10 @@
 package redirect
 
-import "github.com/sluice-lb/sluice/lb"
+import (
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+)
 
 // exact calls f with every frontend with an exact address that the plan says
 // anything of, some of them twice.
@@ -22,3 +26,11 @@ func (p Plan) exact(f func(lb.Frontend)) {
 
 // screens reports whether there is a frontend at which not everybody may ask.
 func (p Plan) screens() bool { return len(p.Drop)+len(p.DropOutside)+len(p.Restricted) > 0 }
+
+// clone returns a copy that stays when the lists of p are written to.
+func (p Plan) clone() Plan {
+	p.TCP, p.Ported, p.Local, p.Accept = slices.Clone(p.TCP), slices.Clone(p.Ported), slices.Clone(p.Local), slices.Clone(p.Accept)
+	p.Refuse, p.Drop, p.DropOutside = slices.Clone(p.Refuse), slices.Clone(p.Drop), slices.Clone(p.DropOutside)
+	p.Inside, p.Restricted = slices.Clone(p.Inside), slices.Clone(p.Restricted)
+	return p
+}
