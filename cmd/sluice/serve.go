@@ -211,11 +211,7 @@ func (p *program) open(ctx context.Context) error {
 	if p.loops, err = newLoops(p.cfg.Loops); err != nil {
 		return err
 	}
-	if d := p.cfg.BusyPoll; d > 0 {
-		if err := p.loops.BusyPoll(d); err != nil {
-			p.log.Warn("network cards are not polled, give no --busy-poll, or set net.core.busy_poll on kernels before 6.9", zap.Error(err))
-		}
-	}
+	p.pollCards()
 	if p.budget.Limit, err = descriptorLimit(); err != nil {
 		return err
 	}
