@@ -3,4 +3,4 @@
 package main
 
 // descriptorLimit returns 0: no limit is known on this platform.
-func descriptorLimit() (int64, error) { return 0, nil }
+func descriptorLimit(int) (int64, error) { return 0, nil }

@@ -212,7 +212,7 @@ func (p *program) open(ctx context.Context) error {
 		return err
 	}
 	p.pollCards()
-	if p.budget.Limit, err = descriptorLimit(); err != nil {
+	if p.budget.Limit, err = descriptorLimit(p.cfg.Loops); err != nil {
 		return err
 	}
 	balancer := &lb.Balancer{Seed: uint64(time.Now().UnixNano())}
