@@ -120,7 +120,7 @@ scale: bench-deps build ## measure what the number of Services costs, on an idle
 # Tests against the API server take a third of two cores, and those in the VM two thirds.
 test: deps build image bin/kube-apiserver bin/etcd ## run every test
 	$(COMPILE) ./... >/dev/null
-	$(call GOTEST,$(OTHERS),-timeout 15m)
+	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
 	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-timeout 15m -parallel 4)
 	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
 	$(MAKE) test-wine
