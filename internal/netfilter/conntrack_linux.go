@@ -39,38 +39,82 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 // times what it costs to pass it by.
 func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFilter) (uint64, error) {
 	const few = 8 // walks through the table that cost less than to name every UDP flow
-	fail := func(err error) error { return fmt.Errorf("delete conntrack entries of UDP frontends: %w", err) }
-	var tuples []tuple
+	var lookups []lookup
 	for kind, list := range map[int][]uint16{nl.CTA_PROTO_DST_PORT: asked, nl.CTA_PROTO_SRC_PORT: asking} {
 		for _, port := range sortedSet(list) {
-			tuples = append(tuples, tuple{kind, port})
+			lookups = append(lookups, lookup{unix.IPPROTO_UDP, kind, port})
 		}
 	}
-	if len(tuples) > few {
-		tuples = []tuple{{}}
+	if len(lookups) > few {
+		lookups = []lookup{{protocol: unix.IPPROTO_UDP}}
 	}
 	var n uint64
-	for _, t := range tuples {
-		list, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), t.attributes())
-		if err != nil {
-			return n, fail(err)
-		}
-		for _, entry := range list {
-			flow, err := parseFlow(entry)
-			if err != nil {
-				return n, fail(err)
-			}
-			if flow.Forward.Protocol != unix.IPPROTO_UDP || !f.MatchConntrackFlow(&flow) {
-				continue
-			}
-			_, err = exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), entry)
-			if err != nil && !errors.Is(err, syscall.ENOENT) { // it has ended, or goes by two ports of ours
-				return n, fail(err)
-			}
-			n++
+	for _, l := range lookups {
+		deleted, err := l.delete(ipv6, func(e *entry) bool { return f.MatchConntrackFlow(&e.ConntrackFlow) })
+		if n += deleted; err != nil {
+			return n, fmt.Errorf("delete conntrack entries of UDP frontends: %w", err)
 		}
 	}
 	return n, nil
+}
+
+// DeleteUnanswered deletes the conntrack entries of connections, of a family, to frontends
+// of TCP and SCTP that nobody had when they were begun: no rule has translated where they
+// go, and nobody has answered. It returns their number. An entry would have the client send
+// its first packet again and again to where nobody is, for no rule sees it; without the
+// entry the next one finds the frontend. A frontend with an unspecified address is a port of
+// every address of this node but loopback. However many frontends a protocol has it takes the kernel
+// one walk through all entries, of which it names few if it is 5.15 or later, and none if
+// there are no frontends.
+func DeleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
+	var local map[netip.Addr]bool
+	if slices.ContainsFunc(slices.Concat(tcp, sctp), func(f netip.AddrPort) bool { return f.Addr().IsUnspecified() }) {
+		var err error
+		if local, err = LocalAddrs(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := deleteUnanswered(ipv6, unix.IPPROTO_TCP, tcp, local)
+	if err == nil {
+		var more uint64
+		more, err = deleteUnanswered(ipv6, unix.IPPROTO_SCTP, sctp, local)
+		n += more
+	}
+	if err != nil {
+		return n, fmt.Errorf("delete conntrack entries of connections that nobody has answered: %w", err)
+	}
+	return n, nil
+}
+
+// deleteUnanswered is DeleteUnanswered for one protocol.
+func deleteUnanswered(ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool) (uint64, error) {
+	if len(frontends) == 0 {
+		return 0, nil
+	}
+	asked := make(map[netip.AddrPort]bool, len(frontends))
+	for _, f := range frontends {
+		asked[f] = true
+	}
+	l := lookup{protocol: protocol}
+	if port := frontends[0].Port(); !slices.ContainsFunc(frontends, func(f netip.AddrPort) bool { return f.Port() != port }) {
+		l.kind, l.port = nl.CTA_PROTO_DST_PORT, port
+	}
+	return l.delete(ipv6, func(e *entry) bool {
+		to, _ := netip.AddrFromSlice(e.Forward.DstIP)
+		answers, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
+		if !e.unanswered() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
+			return false
+		}
+		return asked[netip.AddrPortFrom(to, e.Forward.DstPort)] ||
+			local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Forward.DstPort)]
+	})
+}
+
+func unspecified(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
 }
 
 func sortedSet(list []uint16) []uint16 {
@@ -79,49 +123,115 @@ func sortedSet(list []uint16) []uint16 {
 	return slices.Compact(list)
 }
 
-// tuple says which UDP entries the kernel is to name: all, or those whose first packet had
-// a port, of the kind source or destination.
-type tuple struct {
-	kind int // nl.CTA_PROTO_*_PORT; 0 means any port
-	port uint16
+// lookup says which entries the kernel is to name: those of a protocol, all or those whose
+// first packet had a port, of the kind source or destination. Of TCP and SCTP it is to name
+// only those that nobody has answered and whose destination is not translated.
+type lookup struct {
+	protocol uint8
+	kind     int // nl.CTA_PROTO_*_PORT; 0 means any port
+	port     uint16
 }
 
-// Of linux/netfilter/nfnetlink_conntrack.h, and the flags of net/netfilter/nf_internals.h.
+// Of linux/netfilter/nfnetlink_conntrack.h, linux/netfilter/nf_conntrack_common.h,
+// nf_conntrack_tcp.h and nf_conntrack_sctp.h, and the flags of net/netfilter/nf_internals.h.
 const (
 	ctaFilter          = 25
 	ctaFilterOrigFlags = 1
 	filterProtocol     = 1 << 3
 	filterSourcePort   = 1 << 4
 	filterPort         = 1 << 5
+
+	ctaStatusMask       = 26
+	statusSeenReply     = 1 << 1
+	statusDstTranslated = 1 << 5
+
+	ctaProtoInfoState = 1 // of TCP and of SCTP
+	tcpSynSent        = 1
+	sctpClosed        = 1
+	sctpCookieWait    = 2
 )
 
-func (t tuple) attributes() []byte {
+func (l lookup) attributes() []byte {
 	flags := uint32(filterProtocol)
-	proto := attr(nil, nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_UDP})
-	switch t.kind {
+	proto := attr(nil, nl.CTA_PROTO_NUM, []byte{l.protocol})
+	switch l.kind {
 	case nl.CTA_PROTO_SRC_PORT:
 		flags |= filterSourcePort
 	case nl.CTA_PROTO_DST_PORT:
 		flags |= filterPort
 	}
-	if t.kind != 0 {
-		proto = attr(proto, t.kind, binary.BigEndian.AppendUint16(nil, t.port))
+	if l.kind != 0 {
+		proto = attr(proto, l.kind, binary.BigEndian.AppendUint16(nil, l.port))
 	}
 	b := attrNested(nil, nl.CTA_TUPLE_ORIG, attrNested(nil, nl.CTA_TUPLE_PROTO, proto))
+	if l.protocol != unix.IPPROTO_UDP {
+		b = attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, 0))
+		b = attr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusSeenReply|statusDstTranslated))
+	}
 	return attrNested(b, ctaFilter, attr(nil, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags)))
 }
 
-// parseFlow returns who speaks with whom in an entry, in b's memory.
-func parseFlow(b []byte) (flow netlink.ConntrackFlow, err error) {
+// delete deletes those entries that are chosen, and returns their number. An entry is not
+// to be kept.
+func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
+	list, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), l.attributes())
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range list {
+		e, err := parseEntry(b)
+		if err != nil {
+			return n, err
+		}
+		if e.Forward.Protocol != l.protocol || !choose(&e) {
+			continue
+		}
+		_, err = exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), b)
+		if err != nil && !errors.Is(err, syscall.ENOENT) { // it has ended, or goes by two ports of ours
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// entry is one of conntrack's.
+type entry struct {
+	netlink.ConntrackFlow        // who speaks with whom
+	status                uint32 // IPS_* bits
+	state                 uint8  // of a TCP or SCTP connection
+}
+
+// unanswered reports whether all that has been seen of a connection is its first packet.
+func (e *entry) unanswered() bool {
+	if e.status&(statusSeenReply|statusDstTranslated) != 0 {
+		return false
+	}
+	if e.Forward.Protocol == unix.IPPROTO_SCTP { // after an INIT: newer kernels, older ones
+		return e.state == sctpClosed || e.state == sctpCookieWait
+	}
+	return e.Forward.Protocol == unix.IPPROTO_TCP && e.state == tcpSynSent
+}
+
+// parseEntry returns an entry, in b's memory.
+func parseEntry(b []byte) (e entry, err error) {
 	err = eachAttr(b, func(kind uint16, v []byte) {
-		switch kind {
-		case nl.CTA_TUPLE_ORIG:
-			parseTuple(v, &flow.Forward)
-		case nl.CTA_TUPLE_REPLY:
-			parseTuple(v, &flow.Reverse)
+		switch {
+		case kind == nl.CTA_TUPLE_ORIG:
+			parseTuple(v, &e.Forward)
+		case kind == nl.CTA_TUPLE_REPLY:
+			parseTuple(v, &e.Reverse)
+		case kind == nl.CTA_STATUS && len(v) == 4:
+			e.status = binary.BigEndian.Uint32(v)
+		case kind == nl.CTA_PROTOINFO:
+			eachAttr(v, func(_ uint16, protocol []byte) {
+				if state := nested(protocol, ctaProtoInfoState); len(state) == 1 {
+					e.state = state[0]
+				}
+			})
 		}
 	})
-	return flow, err
+	return e, err
 }
 
 // parseTuple reads one direction of a flow.

@@ -1,6 +1,7 @@
 package netfilter
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -114,6 +116,141 @@ func TestDeleteFlows(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
+		}
+	}
+}
+
+// made is an entry that a test makes.
+type made struct {
+	protocol uint8
+	to       string
+	answers  string // if translated
+	state    byte
+	status   uint32
+	goes     bool
+}
+
+func (m made) String() string {
+	return fmt.Sprintf("protocol %d to %s, answered by %q, state %d, status %#x", m.protocol, m.to, m.answers, m.state, m.status)
+}
+
+// create has the kernel track a connection from a port.
+func (m made) create(port uint16) error {
+	to := netip.MustParseAddrPort(m.to)
+	answers := to
+	if m.answers != "" {
+		answers = netip.MustParseAddrPort(m.answers)
+	}
+	from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)
+	sourceKind, destinationKind := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
+	if to.Addr().Is6() {
+		from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), port)
+		sourceKind, destinationKind = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	big := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
+	side := func(source, destination netip.AddrPort) []byte {
+		ip := attr(attr(nil, sourceKind, source.Addr().AsSlice()), destinationKind, destination.Addr().AsSlice())
+		proto := attr(attr(attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT, big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
+		return attrNested(attrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
+	}
+	b := attrNested(attrNested(nil, nl.CTA_TUPLE_ORIG, side(from, to)), nl.CTA_TUPLE_REPLY, side(answers, from))
+	b = attr(b, nl.CTA_TIMEOUT, binary.BigEndian.AppendUint32(nil, 600))
+	b = attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, m.status|1<<3)) // IPS_CONFIRMED, which it must be
+	state := attr(nil, ctaProtoInfoState, []byte{m.state})
+	switch m.protocol {
+	case unix.IPPROTO_TCP:
+		b = attrNested(b, nl.CTA_PROTOINFO, attrNested(nil, nl.CTA_PROTOINFO_TCP, state))
+	case unix.IPPROTO_SCTP: // which needs its tags as well
+		state = attr(attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
+		b = attrNested(b, nl.CTA_PROTOINFO, attrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
+	}
+	_, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, Family(to.Addr().Is6()), b)
+	return err
+}
+
+// TestDeleteUnanswered: what goes is what nobody has answered nor translated, of the
+// protocol, to a frontend, and nothing else, whoever it belongs to.
+func TestDeleteUnanswered(t *testing.T) {
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	const tcp, udp, sctp, replied = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, statusSeenReply
+	addr := func(host netip.Addr, port uint16) string { return netip.AddrPortFrom(host, port).String() }
+	for _, ipv6 := range []bool{false, true} {
+		node, alt := h.Addr4, h.Alt4
+		service, other, loopback, anywhere := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2"), netip.MustParseAddr("127.0.0.1"), netip.IPv4Unspecified()
+		if ipv6 {
+			node, alt = h.Addr6, h.Alt6
+			service, other, loopback, anywhere = netip.MustParseAddr("2001:db8:96::1"), netip.MustParseAddr("2001:db8:96::2"), netip.IPv6Loopback(), netip.IPv6Unspecified()
+		}
+		entries := func(protocol, otherProtocol, begun byte) []made {
+			return []made{
+				{protocol, addr(service, 80), "", begun, 0, true},
+				{protocol, addr(service, 443), "", begun, 0, true},
+				{protocol, addr(node, 30080), "", begun, 0, true},
+				{protocol, addr(alt, 30080), "", begun, 0, true},
+				{otherProtocol, addr(service, 80), "", 3 - begun, 0, false},
+				{udp, addr(service, 80), "", 0, 0, false},
+				{protocol, addr(service, 81), "", begun, 0, false},
+				{protocol, addr(other, 80), "", begun, 0, false},
+				{protocol, addr(service, 80), "", begun, replied, false},
+				{protocol, addr(service, 80), "", 3, replied, false},
+				{protocol, addr(service, 80), "", 3, 0, false}, // answered by a way that does not lead by us
+				{protocol, addr(service, 80), addr(other, 80), begun, 0, false},
+				{protocol, addr(service, 80), addr(service, 8080), begun, 0, false},
+				{protocol, addr(service, 80), addr(node, 40000), begun, 0, false},
+				{protocol, addr(loopback, 30080), "", begun, 0, false},
+				{protocol, addr(other, 30080), "", begun, 0, false},
+			}
+		}
+		for protocol, list := range map[uint8][]made{tcp: entries(tcp, sctp, tcpSynSent), sctp: append(entries(sctp, tcp, sctpCookieWait), made{sctp, addr(service, 80), "", sctpClosed, 0, true})} {
+			all := []netip.AddrPort{netip.AddrPortFrom(service, 80), netip.AddrPortFrom(service, 443), netip.AddrPortFrom(anywhere, 30080)}
+			for _, frontends := range [][]netip.AddrPort{all, all[:1], all[2:], nil} {
+				t.Run(fmt.Sprintf("protocol %d, %v", protocol, frontends), func(t *testing.T) {
+					err := h.Do(func() error {
+						want := uint64(0)
+						for i, m := range list {
+							if err := m.create(uint16(1000 + i)); err != nil {
+								return fmt.Errorf("create entry: %s: %w", m, err)
+							}
+						}
+						of := map[byte][]netip.AddrPort{protocol: frontends}
+						n, err := DeleteUnanswered(ipv6, of[tcp], of[sctp])
+						if err != nil {
+							return err
+						}
+						left, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), nil)
+						if err != nil {
+							return err
+						}
+						there := make(map[uint16]bool)
+						for _, b := range left {
+							e, err := parseEntry(b)
+							if err != nil {
+								return err
+							}
+							there[e.Forward.SrcPort] = true
+						}
+						for i, m := range list {
+							to := netip.MustParseAddrPort(m.to)
+							goes := m.goes && slices.ContainsFunc(frontends, func(f netip.AddrPort) bool {
+								return f == to || f.Addr().IsUnspecified() && f.Port() == to.Port()
+							})
+							if goes {
+								want++
+							}
+							if there[uint16(1000+i)] == goes {
+								t.Errorf("%s: deleted %v, want %v", m, !goes, goes)
+							}
+						}
+						if n != want {
+							t.Errorf("%d deleted, want %d", n, want)
+						}
+						return netlink.ConntrackTableFlush(netlink.ConntrackTable)
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				})
+			}
 		}
 	}
 }
