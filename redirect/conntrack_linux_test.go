@@ -349,3 +349,26 @@ func TestFlowFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestUDPWithoutRules: who asks while rules are lost is answered when they are back, however
+// often he asks.
+func TestUDPWithoutRules(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v variant) {
+		l := newLab(t)
+		s := v.steerer()
+		at := netip.AddrPortFrom(vip(v.ipv6, 1), 53)
+		plan := Plan{Ported: []Ported{{udp(at), serveUDP(t, ":0")}}}
+		syncPlan(t, s, plan)
+		output(t, v.command, "-t", "nat", "-F")
+		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
+		check(t, l.onClient(func() error { return tell(local, at) }))
+		if got, want := flows(t, v.ipv6), flow(at); !slices.Contains(got, want) {
+			t.Fatalf("entries %q, want %q among them", got, want)
+		}
+		if ok, err := s.Verify(t.Context()); ok || err != nil {
+			t.Fatalf("Verify without rules: %v, %v", ok, err)
+		}
+		syncPlan(t, s, plan)
+		check(t, l.onClient(func() error { _, err := askUDPFrom(local, at, patience); return err }))
+	})
+}

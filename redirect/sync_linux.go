@@ -355,10 +355,10 @@ func (k *kernel) change(f netip.AddrPort) {
 }
 
 // noteFlows adds to changed the UDP frontends of which something else becomes than
-// before.
+// before, and all if rules may have been lost.
 func (k *kernel) noteFlows(udp map[netip.AddrPort]path) {
 	for f, p := range udp {
-		if was, ok := k.udp[f]; !ok || !was.equal(p) {
+		if was, ok := k.udp[f]; !ok || k.rules == nil || !was.equal(p) {
 			k.change(f)
 		}
 	}
