@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 )
 
 // Protocol is a transport protocol of a Service port.
@@ -156,6 +157,18 @@ type Service struct {
 	// Scheduler is the wish for an ipvs scheduler, as the annotation
 	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
 	Scheduler string
+}
+
+// Equal reports whether s and t say the same. Slices are seldom others if they are not the
+// same memory, which costs no look at what is in them.
+func (s *Service) Equal(t *Service) bool {
+	return s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath && s.Scheduler == t.Scheduler &&
+		(sameSlice(s.Backends, t.Backends) || slices.Equal(s.Backends, t.Backends)) &&
+		(sameSlice(s.Addresses, t.Addresses) || slices.EqualFunc(s.Addresses, t.Addresses, equalAddress))
+}
+
+func equalAddress(a, b Address) bool {
+	return a.Addr == b.Addr && a.Kind == b.Kind && a.Local == b.Local && slices.Equal(a.Sources, b.Sources)
 }
 
 // Verdict is what becomes of those who ask at an address. Its zero value is Serve.

@@ -41,7 +41,7 @@ func (c *content) next(s shape, services []lb.Service) *content {
 	for i := range services {
 		u := c.at(i, len(services), services[i].ID)
 		moved = moved || u == nil || u != c.units[i]
-		if u == nil || !sameService(&u.service, &services[i]) {
+		if u == nil || !u.service.Equal(&services[i]) {
 			u = s.render(services[i])
 		}
 		n.units[i] = u
@@ -125,18 +125,4 @@ func (c *content) changed(was *content) []lb.ID {
 
 func compareID(a, b lb.ID) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-}
-
-// sameService reports whether the same rules come of a and b. Slices are seldom
-// others if they are not the same memory.
-func sameService(a, b *lb.Service) bool {
-	return a.ID == b.ID && a.AffinityTimeout == b.AffinityTimeout &&
-		sameList(a.Backends, b.Backends, func(x, y lb.Backend) bool { return x == y }) &&
-		sameList(a.Addresses, b.Addresses, func(x, y lb.Address) bool {
-			return x.Addr == y.Addr && x.Kind == y.Kind && x.Local == y.Local && slices.Equal(x.Sources, y.Sources)
-		})
-}
-
-func sameList[T any](a, b []T, same func(x, y T) bool) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, same))
 }

@@ -72,14 +72,10 @@ func (a *Agent) differ(m *move, plan *redirect.Plan) bool {
 	for _, e := range a.engines() {
 		was := a.written.engines[e.familyPath]
 		services, _ := a.on(e.familyPath, m, false)
-		if was == nil || !slices.EqualFunc(was.services, services, sameService) ||
+		if was == nil || !slices.EqualFunc(was.services, services, func(a, b lb.Service) bool { return a.Equal(&b) }) ||
 			len(services) > 0 && !reflect.DeepEqual(was.node, m.node) {
 			return true
 		}
 	}
 	return false
 }
-
-// sameService compares by what is in the slices, and does not look there if they are
-// the very same.
-func sameService(a, b lb.Service) bool { return reflect.DeepEqual(a, b) }
