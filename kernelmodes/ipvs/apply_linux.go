@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,13 +14,17 @@ type change struct {
 	gone netip.AddrPort // invalid: the virtual server is new
 }
 
-// serve makes the virtual servers that are wanted, and gives them the backends that
-// are wanted. have is changed as the kernel is. Those that are new get their first backend
-// within begin.
-func (t table) serve(want map[key]server, have map[key]*held, begin func(key, func() error) error) ([]change, error) {
+// serve makes those of some virtual servers that are wanted, and gives them the backends
+// that are wanted. have is changed as the kernel is. Those that are new get their first
+// backend within begin.
+func (t table) serve(some map[key]struct{}, want map[key]server, have map[key]*held, begin func(key, func() error) error) ([]change, error) {
 	var changes []change
 	var errs []error
-	for k, s := range want {
+	for k := range some {
+		s, wanted := want[k]
+		if !wanted {
+			continue
+		}
 		h := have[k]
 		if h == nil {
 			h = &held{weights: make(map[netip.AddrPort]int, len(s.backends))}
@@ -71,14 +74,18 @@ func (t table) equip(k key, backends []netip.AddrPort, h *held) error {
 	return errors.Join(errs...)
 }
 
-// retire has backends and virtual servers that are not wanted end: at once where they
-// have no connections, and otherwise as soon as they have none, which a later call
-// sees. have is changed as the kernel is. Virtual servers for which keep is true stay,
-// and get no more connections.
-func (t table) retire(want map[key]server, have map[key]*held, keep func(key) bool) ([]change, error) {
+// retire has some virtual servers that are not wanted end, and backends of some that are
+// not wanted there: at once where they have no connections, and otherwise as soon as they
+// have none, which a later call sees. have is changed as the kernel is. Virtual servers for
+// which keep is true stay, and get no more connections.
+func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*held, keep func(key) bool) ([]change, error) {
 	var changes []change
 	var errs []error
-	for k, h := range have {
+	for k := range some {
+		h := have[k]
+		if h == nil {
+			continue
+		}
 		s, wanted := want[k]
 		var gone []netip.AddrPort
 		for a := range h.weights {
@@ -180,7 +187,7 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 }
 
 // ourKeys returns the virtual servers that sets name.
-func ourKeys(s sets) map[key]bool {
+func ourKeys(s map[string][]netfilterMember) map[key]bool {
 	out := make(map[key]bool, len(s[setServers])+len(s[setNumbers]))
 	for _, m := range s[setServers] {
 		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {
@@ -191,39 +198,4 @@ func ourKeys(s sets) map[key]bool {
 		out[key{mark: uint32(m.Port) << numberShift}] = true
 	}
 	return out
-}
-
-// with returns what is to be in sets, and the addresses of our interface, as long as
-// there are the virtual servers have besides those that are wanted: sets name them all,
-// and addresses that are on our interface stay there while one drains.
-func (w *state) with(have map[key]*held, onOurs map[netip.Addr]bool) (sets, []netip.Addr) {
-	all := maps.Clone(w.sets)
-	all[setServers], all[setNumbers] = nil, nil
-	name := func(k key) {
-		if k.mark != 0 {
-			all.add(setNumbers, netfilterMember{Port: uint16(k.mark >> numberShift)})
-			return
-		}
-		all.add(setServers, memberOf(lb.Frontend{Protocol: k.protocol, Addr: k.addr}))
-	}
-	for k := range w.servers {
-		name(k)
-	}
-	addresses := w.addresses
-	for k := range have {
-		if _, wanted := w.servers[k]; wanted {
-			continue
-		}
-		name(k)
-		ip := k.addr.Addr()
-		if at, found := slices.BinarySearchFunc(addresses, ip, netip.Addr.Compare); onOurs[ip] && !found {
-			addresses = slices.Insert(slices.Clip(addresses), at, ip)
-			all[setAddresses] = slices.Clip(all[setAddresses])
-			all.addNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()))
-		}
-	}
-	for _, n := range []string{setServers, setNumbers, setAddresses} {
-		slices.SortFunc(all[n], netfilterMember.Compare)
-	}
-	return all, addresses
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -25,8 +26,36 @@ func many(n int) []lb.Service {
 	return services
 }
 
+// BenchmarkUpdate measures what comes before the kernel: to see what is to be written if
+// one of a number of Services has another endpoint, is there or not, or none has changed.
+func BenchmarkUpdate(b *testing.B) {
+	for _, size := range []int{1000, 5000, 10000} {
+		services, h := many(size), testHost(false)
+		fewer := slices.Clone(services)
+		fewer[size/2].Backends = fewer[size/2].Backends[1:]
+		without := slices.Delete(slices.Clone(services), size/2, size/2+1)
+		for _, change := range []struct {
+			what  string
+			other []lb.Service
+		}{{"one endpoint", fewer}, {"one Service", without}, {"nothing", services}} {
+			b.Run(fmt.Sprintf("%s/%d", change.what, size), func(b *testing.B) {
+				b.ReportAllocs()
+				w := render(h, services)
+				servers := make(map[key]server)
+				w.write(servers)
+				b.ResetTimer()
+				for i := range b.N {
+					w.update(h, [][]lb.Service{change.other, services}[i%2])
+					w.write(servers)
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkSync measures the first Sync of a number of Services, one that has another
-// endpoint in one of them, one without a change, and Verify.
+// endpoint in one of them, one that has one of them more or less, one without a change, and
+// Verify.
 func BenchmarkSync(b *testing.B) {
 	for _, size := range []int{1000, 5000, 10000} {
 		services := many(size)
@@ -42,6 +71,7 @@ func BenchmarkSync(b *testing.B) {
 						return err
 					}
 					setup(b, e)
+					b.ReportAllocs()
 					b.ResetTimer()
 					for i := range b.N {
 						f(b, e, i)
@@ -77,6 +107,12 @@ func BenchmarkSync(b *testing.B) {
 			s := &services[i%size]
 			s.Backends = s.Backends[:9+i/size%2] // one less, and back
 			sync(b, e)
+		})
+		run("one Service", sync, func(b *testing.B, e *Engine, i int) {
+			all := services
+			services = services[i%2:] // one less, and back
+			sync(b, e)
+			services = all
 		})
 		run("nothing", sync, func(b *testing.B, e *Engine, _ int) { sync(b, e) })
 		run("verify", sync, func(b *testing.B, e *Engine, _ int) {

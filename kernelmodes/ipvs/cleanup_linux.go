@@ -116,7 +116,7 @@ func removeServers(ipv6 bool) error {
 	if there, err := s.anything(); err != nil || !there {
 		return err
 	}
-	have := make(sets)
+	have := make(map[string][]netfilterMember)
 	for _, name := range []string{setServers, setNumbers, setNear} {
 		list, err := s.set(name).Read()
 		if err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -134,11 +134,12 @@ func removeServers(ipv6 bool) error {
 	defer t.Close()
 	var errs []error
 	var f flows
+	near := leadTo(slices.Values(have[setNear]))
 	for k := range ourKeys(have) {
 		backends, err := t.backends(k)
 		errs = append(errs, err, t.remove(k))
 		for a := range backends {
-			f.note([]change{{k, a}}, have)
+			f.note([]change{{k, a}}, near)
 		}
 	}
 	return errors.Join(append(errs, f.forget(ipv6))...)

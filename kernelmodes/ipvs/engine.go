@@ -108,7 +108,8 @@ func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.pro
 // Sync has the kernel forward exactly these Services from now on, those of the other
 // address family left out. They are as an lb.Table has them. The first Sync, and each one after an error or after Verify
 // returned false, reads what is there and writes the whole; others write the
-// difference, and nothing if there is none.
+// difference, and nothing if there is none. The slices inside services are kept, and must
+// not be written to: a Service that has the very same ones costs a glance.
 //
 // Backends that a Service no longer has get weight 0: connections that they have go
 // on, and the backend goes with the last of them; those of UDP go at once, with their

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -290,10 +291,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestOneChange has one of 5,000 Services change, and counts what is written: what is
-// about that Service.
+// TestOneChange has one of 5,000 Services change, and counts what is written, which is
+// about that Service, and bytes that are allocated.
 func TestOneChange(t *testing.T) {
-	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
 	for i := range map[bool]int{false: 5000, true: 200}[testing.Short()] {
@@ -302,11 +302,18 @@ func TestOneChange(t *testing.T) {
 	}
 	n.sync(services...)
 	count := func(what string, most uint64, change func()) {
-		before := n.engines[0].Stats().Writes
+		writes := n.engines[0].Stats().Writes
 		change()
-		n.sync(services...)
-		if got := n.engines[0].Stats().Writes - before; got > most {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		n.inside(func() error { return n.engines[0].Sync(t.Context(), services, n.about) })
+		runtime.ReadMemStats(&after)
+		if got := n.engines[0].Stats().Writes - writes; got > most {
 			t.Errorf("%s: %d writes, want at most %d", what, got, most)
+		}
+		const limit = 64 << 10 // the first time memory is taken that serves again
+		if got := after.TotalAlloc - before.TotalAlloc; got > limit {
+			t.Errorf("%s: %d bytes are allocated, at most %d are right", what, got, limit)
 		}
 	}
 	count("nothing", 0, func() {})

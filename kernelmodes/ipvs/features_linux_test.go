@@ -158,6 +158,7 @@ func TestWhoMayAsk(t *testing.T) {
 		}
 		// The node may if its own address may, whatever it asks from.
 		own := n.about.Addresses[slices.IndexFunc(n.about.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })]
+		s.Addresses = slices.Clone(s.Addresses) // those of before are the engine's
 		s.Addresses[1].Sources = append(only, netip.PrefixFrom(own, own.BitLen()))
 		n.sync(s)
 		if got := ask(n.Node, lb.TCP, at); !strings.HasPrefix(got, "pod-0") {

@@ -16,19 +16,15 @@ import (
 // backend which is gone. They outlive a failed Sync.
 type flows map[netip.AddrPort]map[netip.AddrPort]bool
 
-// note adds what has become of backends, with sets as they were when clients could
-// still reach them.
-func (f *flows) note(changes []change, of sets) {
+// note adds what has become of backends, with the UDP frontends that lead to marks, as
+// long as clients could reach them.
+func (f *flows) note(changes []change, near map[key][]netip.AddrPort) {
 	for _, c := range changes {
-		switch {
-		case c.key.mark == 0 && c.key.protocol == lb.UDP:
+		if c.key.mark == 0 && c.key.protocol == lb.UDP {
 			f.add(c.key.addr, c.gone)
-		case c.key.mark != 0:
-			for _, m := range of[setNear] {
-				if m.Mark == c.key.mark && m.Protocol == unix.IPPROTO_UDP {
-					f.add(netip.AddrPortFrom(m.Addr, m.Port), c.gone)
-				}
-			}
+		}
+		for _, frontend := range near[c.key] {
+			f.add(frontend, c.gone)
 		}
 	}
 }

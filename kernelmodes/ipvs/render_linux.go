@@ -18,7 +18,6 @@ type host struct {
 	node       []netip.Addr        // its addresses
 	nodePorts  []netip.Addr        // those of them that have node ports
 	own        map[netip.Addr]bool // on other interfaces than ours
-	before     map[lb.ID]uint16    // numbers that Services had
 }
 
 // key names a virtual server: by protocol and address, or by the mark of packets.
@@ -41,80 +40,37 @@ func (s server) same(t server) bool {
 	return s.scheduler == t.scheduler && s.flags == t.flags && s.timeout == t.timeout
 }
 
-// state is all that is to be in the kernel. It is a pure function of the Services and
-// the host.
-type state struct {
-	servers   map[key]server
-	addresses []netip.Addr // of our interface, sorted
-	sources   []netip.Addr // of the node, for it to ask them from
-	sets      sets
-	rules     []byte
-	numbers   map[lb.ID]uint16
-	fallbacks []Fallback
-}
-
-// renderer makes a state.
+// renderer adds what a Service wants to a state, or takes it back.
 type renderer struct {
-	host
-	state
-	owner map[lb.Frontend]bool // taken
-	vips  map[netip.Addr]bool
-	used  map[uint16]bool // numbers of this and earlier states
-	next  uint16
+	*state
+	*unit
+	n int32 // 1 or -1
 }
 
-// render returns what is to be in the kernel for services of one family.
-func render(h host, services []lb.Service) *state {
-	r := &renderer{host: h, owner: make(map[lb.Frontend]bool, len(services)), vips: make(map[netip.Addr]bool, len(services)), used: make(map[uint16]bool)}
-	r.servers, r.sets = make(map[key]server, len(services)), make(sets)
-	r.numbers, r.sources = make(map[lb.ID]uint16), h.node
-	for _, n := range h.before {
-		r.used[n] = true
-	}
-	// An exact address goes before a node port.
-	for _, exact := range []bool{true, false} {
-		for i := range services {
-			if services[i].IPv6 == h.ipv6 {
-				r.service(&services[i], exact)
-			}
-		}
-	}
-	for _, p := range h.pods {
-		r.sets.addNet(setInside, p)
-	}
-	for a := range r.vips {
-		r.addresses = append(r.addresses, a)
-		r.sets.addNet(setAddresses, netip.PrefixFrom(a, a.BitLen()))
-	}
-	slices.SortFunc(r.addresses, netip.Addr.Compare)
-	r.sets.sort()
-	r.rules = shape{ipv6: h.ipv6, prefix: chainPrefix}.render(h.masquerade)
-	return &r.state
-}
-
-// service adds what is wanted for the exact addresses, or the node ports, of a Service.
-func (r *renderer) service(s *lb.Service, exact bool) {
+// render has n more want what a Service wants at its exact addresses, or its node ports.
+func (w *state) render(u *unit, exact bool, n int32) {
+	r := renderer{w, u, n}
 	var of *backends
-	for _, a := range s.Addresses {
+	for _, a := range u.service.Addresses {
 		if a.Addr.Addr().IsUnspecified() == exact {
 			continue
 		}
 		if of == nil { // once, and only if there is an address
-			of = r.backends(s)
+			of = r.backends()
 		}
 		at := []netip.Addr{a.Addr.Addr()}
 		if !exact {
 			at = r.nodePorts
 		}
 		for _, ip := range at {
-			f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}
-			if ip.Is6() == r.ipv6 && !ip.IsLoopback() && !r.owner[f] {
-				r.owner[f] = true
-				r.frontend(s, a, f, of)
+			if ip.Is6() == r.ipv6 && !ip.IsLoopback() {
+				r.frontend(a, lb.Frontend{Protocol: u.service.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}, of)
 			}
 		}
 	}
 }
+
+func (r *renderer) want(set string, m netfilterMember) { r.sets[set].want(m, r.n) }
 
 // backends are those of a Service.
 type backends struct {
@@ -122,8 +78,9 @@ type backends struct {
 	server         server // without backends
 }
 
-func (r *renderer) backends(s *lb.Service) *backends {
-	of := &backends{server: r.balance(s)}
+func (r *renderer) backends() *backends {
+	s := &r.service
+	of := &backends{server: r.balance()}
 	of.cluster, of.local = addresses(s.Eligible()), addresses(s.EligibleLocal())
 	for i := range s.Backends {
 		b := &s.Backends[i]
@@ -132,7 +89,7 @@ func (r *renderer) backends(s *lb.Service) *backends {
 			// A pod that gets itself would see a packet from its own address.
 			m := memberOf(lb.Frontend{Protocol: s.Protocol, Addr: b.Addr})
 			m.Net = netip.PrefixFrom(b.Addr.Addr(), b.Addr.Addr().BitLen())
-			r.sets.add(setSelf, m)
+			r.want(setSelf, m)
 		}
 	}
 	return of
@@ -147,56 +104,57 @@ func addresses(list []lb.Backend) []netip.AddrPort {
 	return slices.Compact(out)
 }
 
-// frontend adds what is wanted for one address f of a Service, of which a is the
-// rules.
-func (r *renderer) frontend(s *lb.Service, a lb.Address, f lb.Frontend, of *backends) {
+// frontend is for one address f of a Service, of which a is the rules.
+func (r *renderer) frontend(a lb.Address, f lb.Frontend, of *backends) {
 	m := memberOf(f)
-	r.sets.add(setFrontends, m)
+	if r.n > 0 && r.sets[setFrontends].all[m].wanted > 0 {
+		r.clashes = true // who was first has it
+		return
+	}
+	r.want(setFrontends, m)
 	if ip := f.Addr.Addr(); a.Kind != lb.NodePort && !a.Addr.Addr().IsUnspecified() && !r.own[ip] {
-		r.vips[ip] = true
+		r.address(ip, r.n)
 	}
 	if len(a.Sources) > 0 {
 		r.restrict(m, a.Sources)
 	}
 	switch {
 	case a.Kind == lb.ClusterIP:
-		r.sets.add(setCluster, m)
+		r.want(setCluster, m)
 	case !a.Local:
-		r.sets.add(setExternal, m)
+		r.want(setExternal, m)
 	}
-	inside, outside := s.Verdicts(a)
+	inside, outside := r.service.Verdicts(a)
 	all := of.cluster
 	if a.Local {
 		all = of.local
 	}
 	switch {
 	case inside == lb.Refuse:
-		r.sets.add(setRefuse, m)
+		r.want(setRefuse, m)
 		return
 	case inside == lb.Drop:
-		r.sets.add(setDrop, m)
+		r.want(setDrop, m)
 		return
 	case outside == lb.Drop:
-		r.sets.add(setOutside, m)
+		r.want(setOutside, m)
 	default:
 		r.serve(key{protocol: f.Protocol, addr: f.Addr}, of.server, all)
 	}
 	if a.Local && a.Kind != lb.ClusterIP && !slices.Equal(of.cluster, of.local) {
-		r.serveInside(s, m, of)
+		r.serveInside(m, of)
 	}
 }
 
 // serveInside gives clients on this node a virtual server of their own, for those of
 // a Service's addresses where others get this node's backends only.
-func (r *renderer) serveInside(s *lb.Service, m netfilterMember, of *backends) {
-	n, ok := r.number(s.ID)
-	if !ok {
+func (r *renderer) serveInside(m netfilterMember, of *backends) {
+	if !r.numbered() {
 		return
 	}
-	mark := uint32(n) << numberShift
-	m.Mark = mark
-	r.sets.add(setNear, m)
-	r.sets.add(setNumbers, netfilterMember{Port: n})
+	k := markOf(r.number)
+	m.Mark = k.mark
+	r.want(setNear, m)
 	srv := of.server
 	if srv.flags&flagPersistent != 0 {
 		// The kernel does not translate the port of persistent connections to virtual
@@ -205,32 +163,36 @@ func (r *renderer) serveInside(s *lb.Service, m netfilterMember, of *backends) {
 		srv.flags, srv.timeout = 0, 0
 		srv.scheduler, srv.flags = r.sticky()
 	}
-	r.serve(key{mark: mark}, srv, of.cluster)
+	r.serve(k, srv, of.cluster)
 }
 
+// serve is for a virtual server.
 func (r *renderer) serve(k key, srv server, to []netip.AddrPort) {
-	srv.backends = to
-	r.servers[k] = srv
+	r.name(k, r.n)
+	r.pending[k] = struct{}{}
+	if srv.backends = to; r.n > 0 {
+		r.servers[k] = srv
+	} else {
+		delete(r.servers, k)
+	}
 }
 
-// number returns what tells the Service from others in marks: the one that it had
-// before, or one that nobody has had of those we know. There are 65,535, far more than
-// the addresses with policy Local that a cluster has.
-func (r *renderer) number(id lb.ID) (uint16, bool) {
-	if n, ok := r.numbers[id]; ok {
-		return n, true
+// numbered has the Service have what tells it from others in marks: the number that it
+// had before, or one that nobody has. There are 65,535, far more than the addresses with
+// policy Local that a cluster has.
+func (r *renderer) numbered() bool {
+	for tries := 0; r.number == 0 && r.n > 0 && tries < 1<<16; tries++ {
+		r.last++
+		if _, taken := r.numbers[r.last]; !taken && r.last != 0 {
+			r.numbers[r.last] = struct{}{}
+			r.number = r.last
+		}
 	}
-	n, ok := r.before[id]
-	for tries := 0; !ok && tries < 1<<16; tries++ {
-		r.next++
-		n, ok = r.next, r.next != 0 && !r.used[r.next]
-	}
-	if ok {
-		r.used[n] = true
-		r.numbers[id] = n
-	}
-	return n, ok
+	return r.number != 0
 }
+
+// markOf returns the virtual server for the mark of the Service with a number.
+func markOf(number uint16) key { return key{mark: uint32(number) << numberShift} }
 
 // restrict lets only some clients ask. A client of the node itself asks from the
 // address that it asks for, if that is on the node, and may if any address of the
@@ -251,16 +213,17 @@ func (r *renderer) restrict(m netfilterMember, sources []netip.Prefix) {
 	}) {
 		ours = append(ours, netip.PrefixFrom(m.Addr, m.Addr.BitLen()))
 	}
-	r.sets.add(setRestricted, m)
+	r.want(setRestricted, m)
 	for _, m.Net = range ours {
-		r.sets.add(setAllowed, m)
+		r.want(setAllowed, m)
 	}
 }
 
 // balance returns how a Service's virtual servers choose.
-func (r *renderer) balance(s *lb.Service) server {
+func (r *renderer) balance() server {
+	s := &r.service
 	srv := server{udp: s.Protocol == lb.UDP}
-	srv.scheduler, srv.flags = r.choose(s)
+	srv.scheduler, srv.flags = r.choose()
 	if s.AffinityTimeout > 0 {
 		srv.flags |= flagPersistent
 		srv.timeout = uint32((s.AffinityTimeout + int64(time.Second) - 1) / int64(time.Second))

@@ -79,7 +79,18 @@ func (k key) compare(l key) int {
 	return int(k.protocol) - int(l.protocol)
 }
 
-// text says what a state is, a line for each thing.
+// list returns what is wanted, sorted.
+func (t *things[T]) list(compare func(a, b T) int) (out []T) {
+	for x, v := range t.all {
+		if v.wanted > 0 {
+			out = append(out, x)
+		}
+	}
+	slices.SortFunc(out, compare)
+	return out
+}
+
+// text says what is wanted, a line for each thing.
 func (w *state) text() string {
 	var b strings.Builder
 	for _, k := range slices.SortedFunc(maps.Keys(w.servers), key.compare) {
@@ -89,11 +100,11 @@ func (w *state) text() string {
 			fmt.Fprintf(&b, "  %s\n", a)
 		}
 	}
-	for _, a := range w.addresses {
+	for _, a := range w.addresses.list(netip.Addr.Compare) {
 		fmt.Fprintf(&b, "address %s\n", a)
 	}
 	for _, name := range setOrder {
-		for _, m := range w.sets[name] {
+		for _, m := range w.sets[name].list(netfilterMember.Compare) {
 			fmt.Fprintf(&b, "member of %s:", name)
 			if m.Addr.IsValid() {
 				fmt.Fprintf(&b, " %s", m.Addr)
@@ -113,10 +124,17 @@ func (w *state) text() string {
 			b.WriteByte('\n')
 		}
 	}
-	for _, f := range w.fallbacks {
+	for _, f := range w.fallbacks() {
 		fmt.Fprintf(&b, "fallback %+v\n", f)
 	}
 	return b.String() + string(w.rules)
+}
+
+// render returns the state of services, made at once.
+func render(h host, services []lb.Service) *state {
+	w := newState()
+	w.update(h, services)
+	return w
 }
 
 func TestRender(t *testing.T) {
@@ -164,12 +182,34 @@ func TestRenderOrder(t *testing.T) {
 // TestNumbers has Services keep the number that they have in marks, and get one that
 // nobody had.
 func TestNumbers(t *testing.T) {
-	h := testHost(false)
-	h.before = map[lb.ID]uint16{id("http", lb.TCP, false): 7, id("gone", lb.TCP, false): 1}
-	got := render(h, everyKind()).numbers
-	want := map[lb.ID]uint16{id("http", lb.TCP, false): 7, id("diameter", lb.SCTP, false): 2}
-	if diff := cmp.Diff(want, got); diff != "" {
+	gone, all := everyKind()[0], everyKind()
+	gone.Name = "gone"
+	numbers := func(w *state) map[lb.ID]uint16 {
+		out := make(map[lb.ID]uint16)
+		for id, u := range w.units {
+			if u.number != 0 {
+				out[id] = u.number
+			}
+		}
+		return out
+	}
+	w := render(testHost(false), []lb.Service{gone, all[0]})
+	clashing := numbers(w)
+	w = render(testHost(false), []lb.Service{gone})
+	w.update(testHost(false), all[:1])
+	w.update(testHost(false), all)
+	want := map[lb.ID]uint16{id("http", lb.TCP, false): 2, id("diameter", lb.SCTP, false): 3}
+	if diff := cmp.Diff(want, numbers(w)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(map[lb.ID]uint16{gone.ID: 1}, clashing); diff != "" {
+		t.Errorf("where addresses clash: -want +got:\n%s", diff)
+	}
+	for i := range all {
+		all[i].Addresses = all[i].Addresses[:1] // cluster IPs need none
+	}
+	if w.update(testHost(false), all); len(w.numbers) > 0 {
+		t.Errorf("%d numbers are kept that nobody needs", len(w.numbers))
 	}
 }
 

@@ -2,8 +2,6 @@ package ipvs
 
 import (
 	"cmp"
-
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // defaultScheduler is kube-proxy's.
@@ -17,20 +15,19 @@ const (
 
 // choose returns the scheduler of a Service: the one it wishes for, the default one if
 // the kernel has not that or there is none of that name, or rr.
-func (r *renderer) choose(s *lb.Service) (string, uint32) {
-	standard := cmp.Or(r.scheduler, defaultScheduler)
-	if s.Scheduler == "" {
+func (r *renderer) choose() (string, uint32) {
+	standard, wish := cmp.Or(r.scheduler, defaultScheduler), r.service.Scheduler
+	r.fallback = nil
+	if wish == "" {
 		name, flags, _ := r.usable(standard)
 		return name, flags
 	}
-	name, flags, reason := r.usable(s.Scheduler)
+	name, flags, reason := r.usable(wish)
 	if reason == "" {
 		return name, flags
 	}
 	name, flags, _ = r.usable(standard)
-	if n := len(r.fallbacks); n == 0 || r.fallbacks[n-1].Service != s.ID {
-		r.fallbacks = append(r.fallbacks, Fallback{Service: s.ID, Wish: s.Scheduler, Used: name, Reason: reason})
-	}
+	r.fallback = &Fallback{Service: r.service.ID, Wish: wish, Used: name, Reason: reason}
 	return name, flags
 }
 

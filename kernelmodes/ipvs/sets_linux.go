@@ -1,8 +1,8 @@
 package ipvs
 
 import (
+	"iter"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,21 +40,12 @@ var setOrder = []string{
 	setSelf, setExternal, setCluster, setFrontends, setAddresses, setNear,
 }
 
-// sets maps a set's name, without its prefix, to its members.
-type sets map[string][]netfilterMember
+// sets has the members of sets by their names without prefix.
+type sets map[string]*things[netfilterMember]
 
-func (s sets) add(name string, m netfilterMember) { s[name] = append(s[name], m) }
-
-func (s sets) addNet(name string, p netip.Prefix) {
+func (s sets) wantNet(name string, p netip.Prefix, n int32) {
 	for _, half := range netfilter.Halves(p.Masked()) {
-		s.add(name, netfilterMember{Net: half})
-	}
-}
-
-func (s sets) sort() {
-	for name, list := range s {
-		slices.SortFunc(list, netfilterMember.Compare)
-		s[name] = slices.Compact(list)
+		s[name].want(netfilterMember{Net: half}, n)
 	}
 }
 
@@ -65,20 +56,32 @@ func memberOf(f lb.Frontend) netfilterMember {
 	return netfilterMember{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
 }
 
-// obsolete returns the members of was that are to be deleted: those that want has only
-// with another mark have been overwritten by adding.
-func obsolete(was, want []netfilterMember) []netfilterMember {
-	plain := func(list []netfilterMember) []netfilterMember {
-		if !slices.ContainsFunc(list, func(m netfilterMember) bool { return m.Mark != 0 }) {
-			return list
-		}
-		out := slices.Clone(list)
-		for i := range out {
-			out[i].Mark = 0
-		}
-		return out
+// obsolete returns what is to be deleted for that a surplus goes: what stays with another
+// mark has been overwritten by adding it.
+func obsolete(surplus, stays []netfilterMember) (out []netfilterMember) {
+	there := make(map[netfilterMember]bool, len(stays))
+	for _, m := range stays {
+		m.Mark = 0
+		there[m] = true
 	}
-	return netfilter.Minus(plain(was), plain(want))
+	for _, m := range surplus {
+		if m.Mark = 0; !there[m] {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// leadTo returns the UDP frontends of marks, from members of the set that gives them.
+func leadTo(near iter.Seq[netfilterMember]) map[key][]netip.AddrPort {
+	out := make(map[key][]netip.AddrPort)
+	for m := range near {
+		if m.Protocol == unix.IPPROTO_UDP {
+			k := key{mark: m.Mark}
+			out[k] = append(out[k], netip.AddrPortFrom(m.Addr, m.Port))
+		}
+	}
+	return out
 }
 
 // shape is how rules and sets are written in one family.

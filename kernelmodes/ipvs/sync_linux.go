@@ -25,25 +25,22 @@ type kernel struct {
 	facts  Facts
 
 	used    bool   // there has been something to write
-	wanted  *state // by the last Sync; nil before the first
-	known   bool   // what follows is what is there
+	want    *state // by the last Sync; nil before the first
+	known   bool   // what follows, and what want says is there, is there
 	servers map[key]*held
-	sets    sets
-	onOurs  map[netip.Addr]bool                  // addresses of our interface
 	text    []byte                               // of our rules
 	rules   map[netfilter.Place][]netfilter.Rule // as the kernel holds them
 
 	missing map[string]string // schedulers that were refused, and why
-	numbers map[lb.ID]uint16  // of Services, also before an error
 	writes  uint64
 	flows   flows // that have not been looked at since a change
 }
 
 func (k *kernel) fallbacks() []Fallback {
-	if k.wanted == nil {
+	if k.want == nil {
 		return nil
 	}
-	return k.wanted.fallbacks
+	return k.want.fallbacks()
 }
 
 func (k *kernel) stats() Stats {
@@ -83,17 +80,15 @@ func (k *kernel) sync(ctx context.Context, e *Engine, services []lb.Service, nod
 		}
 	}
 	for {
-		want := render(k.host(e, node), services)
-		k.numbers = want.numbers
-		err := k.write(ctx, e, t, want)
+		k.want.update(k.host(e, node), services)
+		err := k.write(ctx, e, t)
 		var lacks noScheduler
 		if !errors.As(err, &lacks) || k.missing[lacks.name] != "" || lacks.name == defaultScheduler {
 			return err
 		}
-		if k.missing == nil {
-			k.missing = make(map[string]string)
-		}
-		k.missing[lacks.name] = lacks.Error()
+		missing := map[string]string{lacks.name: lacks.Error()}
+		maps.Copy(missing, k.missing) // the host of before has the other
+		k.missing = missing
 	}
 }
 
@@ -102,7 +97,7 @@ func (e *Engine) shape() shape { return shape{ipv6: e.IPv6, prefix: chainPrefix}
 // host returns what rendering depends on.
 func (k *kernel) host(e *Engine, node lb.Node) host {
 	h := host{
-		ipv6: e.IPv6, scheduler: e.Scheduler, missing: k.missing, before: k.numbers,
+		ipv6: e.IPv6, scheduler: e.Scheduler, missing: k.missing,
 		masquerade: masquerade{
 			mark: cmp.Or(e.MasqueradeMark, 1<<14), all: e.MasqueradeAll, randomFully: k.random,
 			bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
@@ -125,7 +120,7 @@ func (k *kernel) host(e *Engine, node lb.Node) host {
 	}
 	for _, a := range node.Addresses {
 		a = a.Unmap()
-		if a.Is6() == e.IPv6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !k.onOurs[a] && !h.own[a] {
+		if a.Is6() == e.IPv6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !k.want.addresses.all[a].there && !h.own[a] {
 			h.own[a] = true
 			h.node = append(h.node, a)
 		}
@@ -134,8 +129,10 @@ func (k *kernel) host(e *Engine, node lb.Node) host {
 	if len(e.NodePortAddresses) > 0 {
 		h.nodePorts = nil
 		for _, a := range e.NodePortAddresses {
-			h.nodePorts = append(h.nodePorts, a.Unmap())
-			h.own[a.Unmap()] = true
+			if a = a.Unmap(); !slices.Contains(h.nodePorts, a) {
+				h.nodePorts = append(h.nodePorts, a)
+				h.own[a] = true
+			}
 		}
 	}
 	return h
@@ -149,7 +146,10 @@ func (k *kernel) learn(ctx context.Context, e *Engine, t table) error {
 	if _, _, err := makeInterface(interfaceName); err != nil {
 		return err
 	}
-	have := make(sets)
+	if k.want == nil {
+		k.want = newState()
+	}
+	have := make(map[string][]netfilterMember, len(setOrder))
 	for _, name := range setOrder {
 		set := e.shape().set(name)
 		if err := set.Create(); err != nil {
@@ -169,90 +169,77 @@ func (k *kernel) learn(ctx context.Context, e *Engine, t table) error {
 	if err != nil {
 		return err
 	}
-	if k.onOurs, _, err = onInterface(e.IPv6); err != nil {
+	onOurs, _, err := onInterface(e.IPv6)
+	if err != nil {
 		return err
 	}
-	k.sets, k.servers, k.text = have, servers, nil
+	k.want.found(have, onOurs, servers)
+	k.servers, k.text = servers, nil
 	k.known = true
 	return nil
 }
 
-// write brings the kernel from what is known of it to what is wanted. What serves comes
-// before what leads to it; what is not wanted goes in the reverse order.
-func (k *kernel) write(ctx context.Context, e *Engine, t table, want *state) error {
-	k.wanted = want
-	sets, addresses := want.with(k.servers, k.onOurs)
-	if err := k.addMembers(e.shape(), sets, func(name string) bool { return name != setNear }); err != nil {
-		return err
+// write brings the kernel from what is known of it to what is wanted, where that may
+// differ. What serves comes before what leads to it; what is not wanted goes in the
+// reverse order.
+func (k *kernel) write(ctx context.Context, e *Engine, t table) error {
+	w := k.want
+	if w.settled() && bytes.Equal(k.text, w.rules) {
+		return nil
 	}
-	if !bytes.Equal(k.text, want.rules) {
-		if err := k.replace(ctx, e.shape(), want.rules); err != nil {
+	w.linger(k.servers)
+	for _, name := range setOrder {
+		if name == setNear {
+			continue // before there are virtual servers a mark would lead to nothing
+		}
+		if err := k.addMembers(e.shape(), name); err != nil {
 			return err
 		}
 	}
-	made, err := k.takeUDP(e, t, want)
+	if !bytes.Equal(k.text, w.rules) {
+		if err := k.replace(ctx, e.shape(), w.rules); err != nil {
+			return err
+		}
+	}
+	near := w.near()
+	made, err := k.takeUDP(e, t)
 	if err == nil {
 		var more []change
-		more, err = t.serve(want.servers, k.servers, func(x key, start func() error) error { return k.begin(e, want, x, start) })
+		more, err = t.serve(w.pending, w.servers, k.servers, func(x key, start func() error) error { return k.begin(e, x, start) })
 		made = append(made, more...)
 	}
-	k.flows.note(made, sets)
+	k.flows.note(made, near)
 	if err != nil {
 		return err
 	}
-	// Before, a mark would lead to nothing.
-	if err := k.addMembers(e.shape(), sets, func(name string) bool { return name == setNear }); err != nil {
+	if err := k.addMembers(e.shape(), setNear); err != nil {
 		return err
 	}
-	link, err := netlink.LinkByName(interfaceName)
-	if err != nil {
-		return fmt.Errorf("find interface %s: %w", interfaceName, err)
-	}
-	var source netip.Addr
-	for _, ip := range addresses {
-		if k.onOurs[ip] {
-			continue
-		}
-		if !source.IsValid() {
-			if source, err = sourceOf(want.sources); err != nil {
-				return err
-			}
-		}
-		k.writes++
-		if err := addAddress(link, ip, source); err != nil {
-			return err
-		}
-		k.onOurs[ip] = true
+	if err := k.addAddresses(); err != nil {
+		return err
 	}
 	// Those who ask virtual servers of UDP that are about to go begin anew at whoever has
 	// them now: without a virtual server their entries would lead to nobody.
-	for x, h := range k.servers {
-		if _, wanted := want.servers[x]; !wanted && h.udp {
-			for a := range h.weights {
-				k.flows.note([]change{{x, a}}, k.sets)
+	for x := range w.pending {
+		if _, wanted := w.servers[x]; !wanted && k.servers[x] != nil && k.servers[x].udp {
+			for a := range k.servers[x].weights {
+				k.flows.note([]change{{x, a}}, near)
 			}
 		}
 	}
 	if err := k.flows.forget(e.IPv6); err != nil {
 		return err
 	}
-	if err := k.removeOld(e, t, link); err != nil {
+	if err := k.removeOld(e, t); err != nil {
 		return err
 	}
 	return k.flows.forget(e.IPv6)
 }
 
-// hosted reports whether a virtual server is at an address of this node, where a program
-// may listen. A mark is for some clients of an address that has a server too.
-func (w *state) hosted(x key) bool {
-	_, vip := slices.BinarySearchFunc(w.addresses, x.addr.Addr(), netip.Addr.Compare)
-	return x.mark == 0 && !vip
-}
-
 // begin runs start, which makes a virtual server and its first backend. Where a program
 // of this node may have been asked until now, nobody asks meanwhile.
-func (k *kernel) begin(e *Engine, want *state, x key, start func() error) error {
-	if !want.hosted(x) {
+func (k *kernel) begin(e *Engine, x key, start func() error) error {
+	if !k.want.hosted(x) {
 		return start()
 	}
 	resume, err := k.hush(e, []key{x})
@@ -267,11 +254,11 @@ func (k *kernel) begin(e *Engine, want *state, x key, start func() error) error 
 // datagrams of flows that it cannot masquerade any more, and the answers would leave by
 // other ports. Nobody begins a flow meanwhile: what is lost is asked again, as UDP may be
 // lost.
-func (k *kernel) takeUDP(e *Engine, t table, want *state) (made []change, err error) {
-	fresh := make(map[key]server)
-	for x, s := range want.servers {
-		if s.udp && k.servers[x] == nil && want.hosted(x) {
-			fresh[x] = s
+func (k *kernel) takeUDP(e *Engine, t table) (made []change, err error) {
+	fresh := make(map[key]struct{})
+	for x := range k.want.pending {
+		if k.want.servers[x].udp && k.servers[x] == nil && k.want.hosted(x) {
+			fresh[x] = struct{}{}
 			k.flows.add(x.addr, netip.AddrPort{})
 		}
 	}
@@ -286,17 +273,17 @@ func (k *kernel) takeUDP(e *Engine, t table, want *state) (made []change, err er
 	if err := k.flows.forget(e.IPv6); err != nil {
 		return nil, err
 	}
-	return t.serve(fresh, k.servers, func(_ key, start func() error) error { return start() })
+	return t.serve(fresh, k.want.servers, k.servers, func(_ key, start func() error) error { return start() })
 }
 
 // hush has nobody begin a flow to some virtual servers until resume is called.
 func (k *kernel) hush(e *Engine, servers []key) (resume func() error, err error) {
 	var fresh []netfilterMember
 	for _, x := range servers {
-		fresh = append(fresh, memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}))
+		if m := memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}); !k.want.sets[setDrop].all[m].there {
+			fresh = append(fresh, m)
+		}
 	}
-	slices.SortFunc(fresh, netfilterMember.Compare)
-	fresh = netfilter.Minus(fresh, k.sets[setDrop])
 	set := e.shape().set(setDrop)
 	sent, err := set.Add(fresh)
 	k.writes += sent
@@ -312,59 +299,109 @@ func (k *kernel) hush(e *Engine, servers []key) (resume func() error, err error)
 }
 
 // removeOld removes what is not wanted any more, as soon as nobody uses it.
-func (k *kernel) removeOld(e *Engine, t table, link netlink.Link) error {
+func (k *kernel) removeOld(e *Engine, t table) error {
+	w := k.want
 	keep := func(x key) bool {
 		return x.mark == 0 && slices.ContainsFunc(e.ExcludeCIDRs, func(p netip.Prefix) bool { return p.Contains(x.addr.Addr()) })
 	}
+	near := w.near()
 	// Marks lead to virtual servers that refuse without backends.
-	before := maps.Clone(k.sets)
-	near := k.wanted.sets[setNear]
-	sent, err := e.shape().set(setNear).Delete(obsolete(k.sets[setNear], near))
+	if err := k.deleteMembers(e.shape(), setNear); err != nil {
+		return err
+	}
+	gone, err := t.retire(w.pending, w.servers, k.servers, keep)
+	k.flows.note(gone, near)
+	if err != nil {
+		return err
+	}
+	w.linger(k.servers)
+	if err := k.deleteAddresses(); err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(setOrder) {
+		if err := k.deleteMembers(e.shape(), name); err != nil {
+			return err
+		}
+	}
+	w.settle(k.servers, keep)
+	return nil
+}
+
+// addMembers adds what a set lacks.
+func (k *kernel) addMembers(s shape, name string) error {
+	set := k.want.sets[name]
+	lacking := set.lacking()
+	sent, err := s.set(name).Add(lacking)
 	k.writes += sent
 	if err != nil {
 		return err
 	}
-	k.sets[setNear] = near
-	gone, err := t.retire(k.wanted.servers, k.servers, keep)
-	k.flows.note(gone, before)
-	if err != nil {
-		return err
-	}
-	sets, addresses := k.wanted.with(k.servers, k.onOurs)
-	for ip := range k.onOurs {
-		if _, found := slices.BinarySearchFunc(addresses, ip, netip.Addr.Compare); !found {
-			k.writes++
-			if err := deleteAddress(link, ip); err != nil {
-				return err
-			}
-			delete(k.onOurs, ip)
-		}
-	}
-	for _, name := range slices.Backward(setOrder) {
-		sent, err := e.shape().set(name).Delete(obsolete(k.sets[name], sets[name]))
-		k.writes += sent
-		if err != nil {
-			return err
-		}
-		k.sets[name] = sets[name]
+	for _, m := range lacking {
+		set.is(m, true)
 	}
 	return nil
 }
 
-// addMembers adds what some sets lack.
-func (k *kernel) addMembers(s shape, want sets, some func(name string) bool) error {
-	for _, name := range setOrder {
-		lacks := netfilter.Minus(want[name], k.sets[name])
-		if !some(name) || len(lacks) == 0 {
-			continue
-		}
-		sent, err := s.set(name).Add(lacks)
-		k.writes += sent
-		if err != nil {
+// deleteMembers deletes from a set, which lacks nothing, what is not to be there.
+func (k *kernel) deleteMembers(s shape, name string) error {
+	set := k.want.sets[name]
+	surplus := set.surplus()
+	list := surplus
+	if name == setNear {
+		list = obsolete(surplus, set.stays())
+	}
+	sent, err := s.set(name).Delete(list)
+	k.writes += sent
+	if err != nil {
+		return err
+	}
+	for _, m := range surplus {
+		set.is(m, false)
+	}
+	set.settle()
+	return nil
+}
+
+// addAddresses gives our interface the addresses that it lacks.
+func (k *kernel) addAddresses() error {
+	lacking := k.want.addresses.lacking()
+	if len(lacking) == 0 {
+		return nil
+	}
+	link, err := netlink.LinkByName(interfaceName)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", interfaceName, err)
+	}
+	source, err := sourceOf(k.want.node)
+	if err != nil {
+		return err
+	}
+	for _, ip := range lacking {
+		k.writes++
+		if err := addAddress(link, ip, source); err != nil {
 			return err
 		}
-		k.sets[name] = append(slices.Clip(k.sets[name]), lacks...)
-		slices.SortFunc(k.sets[name], netfilterMember.Compare)
+		k.want.addresses.is(ip, true)
+	}
+	return nil
+}
+
+// deleteAddresses takes from our interface, which lacks none, those that it is not to have.
+func (k *kernel) deleteAddresses() error {
+	surplus := k.want.addresses.surplus()
+	if len(surplus) == 0 {
+		return nil
+	}
+	link, err := netlink.LinkByName(interfaceName)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", interfaceName, err)
+	}
+	for _, ip := range surplus {
+		k.writes++
+		if err := deleteAddress(link, ip); err != nil {
+			return err
+		}
+		k.want.addresses.is(ip, false)
 	}
 	return nil
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
@@ -115,12 +113,12 @@ func (k *kernel) intact(ctx context.Context, e *Engine, t table) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
-		if !slices.Equal(have, k.sets[name]) {
+		if !k.want.sets[name].hold(have) {
 			return false, nil
 		}
 	}
 	onOurs, up, err := onInterface(e.IPv6)
-	if err != nil || !up || !maps.Equal(onOurs, k.onOurs) {
+	if err != nil || !up || !k.want.addresses.hold(slices.Collect(maps.Keys(onOurs))) {
 		return false, err
 	}
 	if good, err := k.sameServers(t); err != nil || !good {
@@ -151,19 +149,10 @@ func (k *kernel) sameServers(t table) (bool, error) {
 
 // settle lets go of what has drained.
 func (k *kernel) settle(e *Engine, t table) error {
-	draining := false
-	for x, h := range k.servers {
-		s, wanted := k.wanted.servers[x]
-		draining = draining || !wanted || len(h.weights) != len(s.backends)
-	}
-	if !draining {
+	if k.want.settled() {
 		return nil
 	}
-	link, err := netlink.LinkByName(interfaceName)
-	if err != nil {
-		return fmt.Errorf("find interface %s: %w", interfaceName, err)
-	}
-	if err := k.removeOld(e, t, link); err != nil {
+	if err := k.removeOld(e, t); err != nil {
 		return err
 	}
 	return k.flows.forget(e.IPv6)
