@@ -15,46 +15,85 @@ type change struct {
 }
 
 // serve makes those of some virtual servers that are wanted, and gives them the backends
-// that are wanted. have is changed as the kernel is. Those that are new get their first
-// backend within begin.
-func (t table) serve(some map[key]struct{}, want map[key]server, have map[key]*held, begin func(key, func() error) error) ([]change, error) {
-	var changes []change
+// that are wanted. have is changed as the kernel is. Those that are new and apart get their
+// first backend within begin.
+//
+// The first Sync may have to make 100,000 backends. So what is new is made in batches, and
+// what the kernel refused there, or what needs more care, is done after that.
+func (t table) serve(some map[key]struct{}, want map[key]server, have map[key]*held, apart func(key) bool, begin func(key, func() error) error) ([]change, error) {
+	var fresh []key
+	b := t.newBatch()
+	for k := range some {
+		s, wanted := want[k]
+		if !wanted || have[k] != nil {
+			continue
+		}
+		fresh = append(fresh, k)
+		if apart(k) {
+			continue
+		}
+		h := newHeld(s)
+		b.service(k, s, func() { have[k] = h })
+		b.backends(k, s.backends[:min(1, len(s.backends))], h)
+	}
+	b.flush()
 	var errs []error
 	for k := range some {
 		s, wanted := want[k]
-		if !wanted {
-			continue
+		if h := have[k]; wanted && (h == nil || !h.same(s)) {
+			errs = append(errs, t.build(k, s, have, apart, begin))
 		}
-		h := have[k]
-		if h == nil {
-			h = &held{weights: make(map[netip.AddrPort]int, len(s.backends))}
-			if err := begin(k, func() error { return t.start(k, s, h, have) }); err != nil {
-				errs = append(errs, err)
-			}
-			if have[k] == nil {
-				continue
-			}
+		if h := have[k]; wanted && h != nil && h.same(s) {
+			h.udp = s.udp // which the kernel does not know of marks
+			b.backends(k, s.backends, h)
+		}
+	}
+	errs = append(errs, b.close())
+	for k := range some {
+		if s, wanted := want[k]; wanted && have[k] != nil && have[k].same(s) {
+			errs = append(errs, t.equip(k, s.backends, have[k]))
+		}
+	}
+	var changes []change
+	for _, k := range fresh {
+		if have[k] != nil {
 			changes = append(changes, change{key: k})
-		} else if !h.same(s) {
-			if err := t.put(k, s, h); err != nil {
-				errs = append(errs, err)
-				continue
-			}
 		}
-		h.scheduler, h.flags, h.timeout, h.udp = s.scheduler, s.flags, s.timeout, s.udp
-		errs = append(errs, t.equip(k, s.backends, h))
 	}
 	return changes, errors.Join(errs...)
 }
 
+func newHeld(s server) *held {
+	h := &held{server: s, weights: make(map[netip.AddrPort]int, len(s.backends))}
+	h.backends = nil
+	return h
+}
+
+// build makes or changes a virtual server.
+func (t table) build(k key, s server, have map[key]*held, apart func(key) bool, begin func(key, func() error) error) error {
+	start := func() error { return t.start(k, s, have) }
+	switch h := have[k]; {
+	case h == nil && apart(k):
+		return begin(k, start)
+	case h == nil:
+		return start()
+	default:
+		err := t.put(k, s, h)
+		if err == nil {
+			h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout
+		}
+		return err
+	}
+}
+
 // start makes a virtual server with one backend: the kernel cannot make both at once, and
 // refuses those who ask in between.
-func (t table) start(k key, s server, h *held, have map[key]*held) error {
+func (t table) start(k key, s server, have map[key]*held) error {
 	if err := t.put(k, s, nil); err != nil {
 		return err
 	}
-	have[k] = h
-	return t.equip(k, s.backends[:min(1, len(s.backends))], h)
+	have[k] = newHeld(s)
+	return t.equip(k, s.backends[:min(1, len(s.backends))], have[k])
 }
 
 // equip gives a virtual server backends.

@@ -205,7 +205,7 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table) error {
 	made, err := k.takeUDP(e, t)
 	if err == nil {
 		var more []change
-		more, err = t.serve(w.pending, w.servers, k.servers, func(x key, start func() error) error { return k.begin(e, x, start) })
+		more, err = t.serve(w.pending, w.servers, k.servers, w.hosted, func(x key, start func() error) error { return k.begin(e, x, start) })
 		made = append(made, more...)
 	}
 	k.flows.note(made, near)
@@ -236,12 +236,9 @@ func (k *kernel) write(ctx context.Context, e *Engine, t table) error {
 	return k.flows.forget(e.IPv6)
 }
 
-// begin runs start, which makes a virtual server and its first backend. Where a program
-// of this node may have been asked until now, nobody asks meanwhile.
+// begin runs start, which makes a virtual server and its first backend where a program of
+// this node may have been asked until now: nobody asks meanwhile.
 func (k *kernel) begin(e *Engine, x key, start func() error) error {
-	if !k.want.hosted(x) {
-		return start()
-	}
 	resume, err := k.hush(e, []key{x})
 	if err != nil {
 		return err
@@ -273,7 +270,7 @@ func (k *kernel) takeUDP(e *Engine, t table) (made []change, err error) {
 	if err := k.flows.forget(e.IPv6); err != nil {
 		return nil, err
 	}
-	return t.serve(fresh, k.want.servers, k.servers, func(_ key, start func() error) error { return start() })
+	return t.serve(fresh, k.want.servers, k.servers, func(key) bool { return false }, nil)
 }
 
 // hush has nobody begin a flow to some virtual servers until resume is called.
