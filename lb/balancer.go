@@ -175,6 +175,13 @@ func (b *Balancer) Update(t *Table) {
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
+		if guess < old.table.Len() && old.table.At(guess) == s { // nearly always
+			at := old.table.slots[guess]
+			kept.set(at)
+			next.services[slot] = old.services[at]
+			guess++
+			continue
+		}
 		from := old.table.position(guess, &s.ID)
 		var known *Service
 		was := &fresh

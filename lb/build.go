@@ -14,7 +14,8 @@ type builder struct {
 
 // newBuilder begins an empty table, for about n services.
 func newBuilder(n int, node Node) *builder {
-	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n)}}
+	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n),
+		nonEmpty: make([]found, 0, n)}}
 }
 
 // copyFor begins a table with the index of t, for n services that are to be filled in.
@@ -22,8 +23,8 @@ func (t *Table) copyFor(n int, node Node) *builder {
 	return &builder{Table: Table{
 		node:  newNode(node),
 		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
-		services: slices.Clone(t.services),
-		index:    t.index, clean: true,
+		services: slices.Clone(t.services), nonEmpty: slices.Clone(t.nonEmpty),
+		index: t.index, clean: true,
 	}}
 }
 
@@ -119,6 +120,7 @@ func (b *builder) put(i int, s Service, known *Service) []error {
 		s.AffinityTimeout = 0
 	}
 	*b.own.service(&b.services, slot) = &s
+	b.nonEmpty[slot] = nonEmpty(s.Backends)
 	return refused
 }
 
@@ -129,7 +131,7 @@ func (b *builder) takeSlot(id ID, i int) int32 {
 		slot, b.free = b.free[n-1], b.free[:n-1]
 		b.places[slot] = int32(i)
 	} else {
-		b.places = append(b.places, int32(i))
+		b.places, b.nonEmpty = append(b.places, int32(i)), append(b.nonEmpty, 0)
 	}
 	b.slots[i] = slot
 	b.idsLike(&id)[id] = slot

@@ -27,7 +27,7 @@ func TestNextIsNewTable(t *testing.T) {
 			s.Addresses = append(s.Addresses, Address{Addr: frontends[rng.IntN(len(frontends))].Addr, Local: rng.IntN(2) == 0})
 		}
 		for range rng.IntN(3) {
-			s.Backends = append(s.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + rng.IntN(40))}), 80), Ready: true})
+			s.Backends = append(s.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + rng.IntN(40))}), 80), Ready: rng.IntN(3) > 0, Local: rng.IntN(3) == 0})
 		}
 		return s
 	}
@@ -66,6 +66,25 @@ func TestNextIsNewTable(t *testing.T) {
 			wantS, wantA, wantOK := want.Lookup(f)
 			if ok != wantOK || ok && (s.ID != wantS.ID || fmt.Sprint(*a) != fmt.Sprint(*wantA)) {
 				t.Fatalf("step %d: %s belongs to %v, %v, want %v, %v", step, f, s, ok, wantS, wantOK)
+			}
+		}
+		for i := range next.Len() {
+			s := next.At(i)
+			for j := range s.Addresses {
+				inside, outside := next.Verdicts(i, &s.Addresses[j])
+				if wantIn, wantOut := s.Verdicts(s.Addresses[j]); inside != wantIn || outside != wantOut {
+					t.Fatalf("step %d: at %v the table says %s and %s, %v itself %s and %s", step, s.Addresses[j], inside, outside, s, wantIn, wantOut)
+				}
+			}
+		}
+		first, last := next.Common(table)
+		for i := range next.Len() {
+			from := i
+			if i >= next.Len()-last {
+				from += table.Len() - next.Len()
+			}
+			if same := from < table.Len() && next.At(i) == table.At(from); (i < first || i >= next.Len()-last) && !same || i == first && i < next.Len()-last && same {
+				t.Fatalf("step %d: %d and %d services are said to be common to\n%v\n%v", step, first, last, next.Services(), table.Services())
 			}
 		}
 		for _, s := range services {

@@ -109,7 +109,7 @@ func TestBeside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaving := table.Leaving(old)
+		leaving := table.Leaving(was)
 		got := table.Beside(leaving)
 		for _, s := range leaving {
 			if i := slices.IndexFunc(services, func(o Service) bool { return o.ID == s.ID }); i >= 0 {

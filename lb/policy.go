@@ -26,28 +26,45 @@ func (v Verdict) String() string {
 // ErrNoBackend, Drop that it would return ErrNoLocalBackend. Whether a client is
 // among the sources of a is another matter.
 func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
-	var found [sets]bool
-	for i := range s.Backends {
+	return nonEmpty(s.Backends).verdicts(&a)
+}
+
+// Verdicts is [Service.Verdicts] for the service at position i, below Len, and one of its
+// addresses. It does not look at backends, which with many services are far apart.
+func (t *Table) Verdicts(i int, a *Address) (inside, outside Verdict) {
+	return t.nonEmpty[t.slots[i]].verdicts(a)
+}
+
+// found says which sets of a service have backends, by bits.
+type found uint8
+
+// nonEmpty returns which sets of backends are not empty.
+func nonEmpty(backends []Backend) (f found) {
+	for i := range backends {
 		// Neither hints nor better backends make a set empty, so that each backend
 		// can be looked at by itself.
-		if b := &s.Backends[i]; b.Ready || b.waning() {
-			found[clusterSet] = true
-			found[localSet] = found[localSet] || b.Local
-		}
-		if found[localSet] || found[clusterSet] && !a.Local {
-			break
+		if b := &backends[i]; b.Ready || b.waning() {
+			f |= 1 << clusterSet
+			if b.Local {
+				return f | 1<<localSet
+			}
 		}
 	}
-	verdict := func(in set) Verdict {
-		switch {
-		case found[in]:
-			return Serve
-		case found[clusterSet]:
-			return Drop
-		}
-		return Refuse
+	return f
+}
+
+func (f found) verdicts(a *Address) (inside, outside Verdict) {
+	return f.verdict(a.set(true)), f.verdict(a.set(false))
+}
+
+func (f found) verdict(in set) Verdict {
+	switch {
+	case f&(1<<in) != 0:
+		return Serve
+	case f&(1<<clusterSet) != 0:
+		return Drop
 	}
-	return verdict(a.set(true)), verdict(a.set(false))
+	return Refuse
 }
 
 // set returns the set that clients inside or outside of this node get at a. Those

@@ -19,6 +19,7 @@ type Table struct {
 	places   []int32 // positions by slot; free ones are -1
 	free     []int32 // slots
 	services pages   // by slot
+	nonEmpty []found // by slot
 
 	index index
 	clean bool // nothing was refused in making it
@@ -85,7 +86,7 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 	b := t.copyFor(len(services), node)
 	seen := newBits(len(t.places)) // by slot
 	var changed []int              // positions in services
-	guess := 0
+	guess, stay := 0, 0
 	for i := range services {
 		s := &services[i]
 		b.slots[i] = -1
@@ -94,22 +95,26 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 			guess = from + 1
 			slot := t.slots[from]
 			seen.set(slot)
+			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
-			if unchanged(t.at(slot), s) {
+			old := t.at(slot)
+			if unchanged(old, s) {
 				continue
+			}
+			if !sameSlice(old.Addresses, s.Addresses) {
+				b.release(old)
 			}
 		}
 		changed = append(changed, i)
 	}
-	for _, slot := range t.slots { // before others claim the same
-		old := t.at(slot)
-		if !seen.has(slot) {
-			b.remove(old, slot)
-		} else if s := &services[b.places[slot]]; !sameSlice(old.Addresses, s.Addresses) {
-			b.release(old)
+	if stay < len(t.slots) {
+		for _, slot := range t.slots {
+			if !seen.has(slot) {
+				b.remove(t.at(slot), slot)
+			}
 		}
 	}
-	for _, i := range changed {
+	for _, i := range changed { // now that what they may claim is free
 		var known Service
 		if slot := b.slots[i]; slot >= 0 {
 			known = *t.at(slot)
@@ -171,13 +176,30 @@ func (t *Table) Service(id ID) (*Service, bool) {
 	return t.at(slot), true
 }
 
-// Leaving returns those of old, the services of an earlier table, that have addresses
-// which no service of t has, with just these. Services that t has with the very same
-// slice of addresses are passed over at no cost.
-func (t *Table) Leaving(old []Service) (leaving []Service) {
+// Common returns how many services at the beginning, and how many at the end, are the
+// same in both tables, by pointers. Those are not counted twice, and tables are equal if it
+// is all of both.
+func (t *Table) Common(o *Table) (first, last int) {
+	n := min(t.Len(), o.Len())
+	for first < n && t.At(first) == o.At(first) {
+		first++
+	}
+	for last < n-first && t.At(t.Len()-1-last) == o.At(o.Len()-1-last) {
+		last++
+	}
+	return first, last
+}
+
+// Leaving returns those of was, an earlier table, that have addresses which no service
+// of t has, with just these. Services that are the same in both are passed over at no cost.
+func (t *Table) Leaving(was *Table) (leaving []Service) {
 	guess := 0
-	for i := range old {
-		s := &old[i]
+	for i := range was.Len() {
+		s := was.At(i)
+		if guess < t.Len() && t.At(guess) == s {
+			guess++
+			continue
+		}
 		if at := t.position(guess, &s.ID); at >= 0 {
 			guess = at + 1
 			if sameSlice(t.At(at).Addresses, s.Addresses) {

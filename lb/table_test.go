@@ -114,7 +114,7 @@ func TestLeaving(t *testing.T) {
 		{"a node port goes", []Service{at("s", a, nodePort)}, []Service{at("s", a)}, []Service{at("s", nodePort)}},
 		{"all go", []Service{kept}, nil, []Service{kept}},
 	} {
-		if got := mustTable(t, test.now).Leaving(test.old); !reflect.DeepEqual(got, test.want) {
+		if got := mustTable(t, test.now).Leaving(mustTable(t, test.old)); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %v leave, want %v", test.name, got, test.want)
 		}
 	}

@@ -202,8 +202,9 @@ type Agent struct {
 	complaint string  // what could not be served of the last table, to log it once
 	applying  Changes // those that Apply is bringing into force
 	written   written
-	pace      pace             // of writing rules
-	choices   []Choice         // memory for those of the next Apply
+	pace      pace   // of writing rules
+	chosen    chosen // by the last Apply
+	described described
 	spareTCP  []netip.AddrPort // memory for the next plan's
 
 	once    sync.Once

@@ -75,7 +75,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.paths.failed = nil // those that did not work are tried again
 	services := a.served(want.Services)
 	table, refused := a.LB.Table().Next(services, node)
-	leaving := table.Leaving(a.applied.Services)
+	leaving := table.Leaving(a.LB.Table())
 	holdErr := a.holdAddresses(ctx, services, leaving)
 	if len(leaving) > 0 {
 		a.LB.Update(table.Beside(leaving))
@@ -84,7 +84,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	a.tableChanged()
 
-	move := &move{table: table, node: node, nodePorts: a.nodePorts(), choices: a.choices}
+	move := &move{table: table, node: node, nodePorts: a.nodePorts()}
 	a.choose(move)
 	if wait = a.pace.wait(start); wait > 0 && a.writes(move, want) {
 		a.inForce(Desired{Services: merge(services, leaving), Node: want.Node, Checks: want.Checks})
@@ -248,7 +248,7 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 		steered := move.path(i) == Userspace
 		direct := a.family(s.IPv6).Addresses != nil
 		for _, addr := range s.Addresses {
-			inside, outside := s.Verdicts(addr)
+			inside, outside := table.Verdicts(i, &addr)
 			if direct && inside != lb.Serve && outside != lb.Serve {
 				idle = append(idle, idleSCTP(table, s, addr, move.nodePorts)...)
 				continue // nobody listens, so that the host refuses
@@ -412,23 +412,38 @@ func (a *Agent) complain(err error) {
 	a.complaint = text
 }
 
-// describe puts the counts of what is in force into the status.
-func (a *Agent) describe(table *lb.Table) {
-	frontends, backends := 0, 0
-	var noLocal [2]NoLocal
-	for i := range table.Len() {
+// described is counts of what is in force.
+type described struct {
+	table               *lb.Table // nil before the first
+	frontends, backends int
+	noLocal             [2]NoLocal
+}
+
+// count adds, or takes away, what services of a table count from one position to another.
+func (d *described) count(table *lb.Table, from, to, sign int) {
+	for i := from; i < to; i++ {
 		s := table.At(i)
-		frontends += len(s.Addresses)
-		backends += len(s.Backends)
-		family := &noLocal[0]
-		if s.IPv6 {
-			family = &noLocal[1]
-		}
-		family.count(s)
+		d.frontends += sign * len(s.Addresses)
+		d.backends += sign * len(s.Backends)
+		d.noLocal[family(s.IPv6)].count(table, i, sign)
 	}
+}
+
+// describe puts the counts of what is in force into the status. It counts what was not in
+// force when it did so last.
+func (a *Agent) describe(table *lb.Table) {
+	d := &a.described
+	was := d.table
+	if was == nil {
+		was = new(lb.Table)
+	}
+	first, last := table.Common(was)
+	d.count(was, first, was.Len()-last, -1)
+	d.count(table, first, table.Len()-last, 1)
+	d.table = table
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = table.Len(), frontends, backends, noLocal
+	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = table.Len(), d.frontends, d.backends, d.noLocal
 	a.status.Paths, a.status.Unmet = a.paths.count, 0
 	for _, s := range a.paths.special {
 		if s.Unmet != "" {
@@ -437,20 +452,22 @@ func (a *Agent) describe(table *lb.Table) {
 	}
 }
 
-// count adds a service port.
-func (n *NoLocal) count(s *lb.Service) {
+// count adds the service port at a position, or takes it away.
+func (n *NoLocal) count(table *lb.Table, i, sign int) {
 	internal, external := 0, 0
-	for _, addr := range s.Addresses {
+	addresses := table.At(i).Addresses
+	for j := range addresses {
+		addr := &addresses[j]
 		if !addr.Local {
 			continue
 		}
-		switch inside, outside := s.Verdicts(addr); {
+		switch inside, outside := table.Verdicts(i, addr); {
 		case addr.Kind == lb.ClusterIP && inside == lb.Drop:
 			internal = 1
 		case addr.Kind != lb.ClusterIP && outside == lb.Drop:
 			external = 1
 		}
 	}
-	n.Internal += internal
-	n.External += external
+	n.Internal += sign * internal
+	n.External += sign * external
 }

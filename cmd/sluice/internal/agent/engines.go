@@ -30,17 +30,40 @@ type mover struct {
 
 func (m *move) path(i int) Path { return m.choices[i].Path }
 
-// choose decides the path of every Service in the table.
+// chosen is what choose has decided, and what of.
+type chosen struct {
+	table   *lb.Table // nil before the first
+	can     [2]abilities
+	choices []Choice
+	count   [2][pathCount]int
+}
+
+// choose decides the path of every Service in the table. What does not differ from the
+// last time is left as it was decided then.
 func (a *Agent) choose(m *move) {
-	m.choices, m.count = m.choices[:0], [2][pathCount]int{}
+	c := &a.chosen
 	can := [2]abilities{a.abilities(false), a.abilities(true)}
-	for i := range m.table.Len() {
-		s := m.table.At(i)
-		c := choose(s, a.usual(), &can[family(s.IPv6)])
-		m.choices = append(m.choices, c)
-		m.count[family(s.IPv6)][c.Path]++
+	if c.table == nil || !can[0].equal(&c.can[0]) || !can[1].equal(&c.can[1]) {
+		*c = chosen{table: new(lb.Table), can: can, choices: c.choices[:0]}
 	}
-	a.choices = m.choices // memory for the next
+	first, last := m.table.Common(c.table)
+	from, to := first, m.table.Len()-last // where the table differs
+	wasTo := c.table.Len() - last
+	for i := from; i < wasTo; i++ {
+		c.count[family(c.table.At(i).IPv6)][c.choices[i].Path]--
+	}
+	if grown := to - wasTo; grown > 0 {
+		c.choices = slices.Insert(c.choices, wasTo, make([]Choice, grown)...)
+	} else {
+		c.choices = slices.Delete(c.choices, to, wasTo)
+	}
+	for i := from; i < to; i++ {
+		s := m.table.At(i)
+		c.choices[i] = choose(s, a.usual(), &can[family(s.IPv6)])
+		c.count[family(s.IPv6)][c.choices[i].Path]++
+	}
+	c.table = m.table
+	m.choices, m.count = c.choices, c.count
 }
 
 // family is the position of a family in arrays.

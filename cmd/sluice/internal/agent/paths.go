@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"go.uber.org/zap"
 
@@ -59,6 +60,17 @@ type abilities [pathCount + 1]error
 // userspaceSCTP is the place in abilities of why user space does not forward SCTP.
 const userspaceSCTP = pathCount
 
+// equal reports whether both are the same for the same reasons.
+func (can *abilities) equal(other *abilities) bool {
+	for path, why := range can {
+		is := other[path]
+		if (why == nil) != (is == nil) || why != nil && !(reflect.ValueOf(why).Comparable() && why == is) {
+			return false
+		}
+	}
+	return true
+}
+
 // all reports whether there is somebody for every Service.
 func (can *abilities) all() bool {
 	kernel := can[IPTables] == nil || can[IPVS] == nil
@@ -113,7 +125,7 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 			c.Unmet = fmt.Sprintf("data path %s cannot be had: %v", wish, can[wish])
 			c.Path = Userspace
 		default:
-			return Choice{Path: wish, Why: "annotation sluice.io/data-path"}
+			return Choice{Path: wish, Why: wished}
 		}
 	}
 	if can[c.Path] == nil {
@@ -160,17 +172,25 @@ type special struct {
 	told bool // Agent.Unmet knows of it
 }
 
+// plain reports whether there is nothing to tell of a choice: there was no wish, and none
+// that is not met.
+func (c *Choice) plain() bool { return c.Unmet == "" && c.Why != wished }
+
+// wished is Choice.Why of those who got what they wished.
+const wished = "annotation sluice.io/data-path"
+
 // decide remembers the choices, and tells what is worth telling of those that are new:
 // a Service that moves, and a wish that is not met, or met again.
 func (a *Agent) decide(m *move) {
 	now := make(map[lb.ID]special)
 	var count [pathCount]int
 	for i := range m.choices {
-		s, c := m.table.At(i), m.choices[i]
+		c := &m.choices[i]
 		count[c.Path]++
-		if c.Unmet == "" && s.DataPath == "" && len(a.paths.special) == 0 {
+		if len(a.paths.special) == 0 && c.plain() {
 			continue
 		}
+		s := m.table.At(i)
 		was, before := a.paths.special[s.ID]
 		if c.Unmet == "" && s.DataPath == "" && !before {
 			continue
@@ -178,7 +198,7 @@ func (a *Agent) decide(m *move) {
 		if !before {
 			was.Path = a.usual()
 		}
-		is := special{Choice: c, wish: s.DataPath}
+		is := special{Choice: *c, wish: s.DataPath}
 		if is.wish == "" {
 			is.wish = a.usual().String()
 		}
