@@ -36,6 +36,7 @@ type kernel struct {
 	// it. inForce is false after an error; and nothing is known while rules is nil.
 	last, own Plan
 	inForce   bool
+	once      bool // last.TCP has each frontend of this family once
 
 	udp     map[netip.AddrPort]path // what becomes of UDP clients; nil before the first Sync
 	oldGone bool                    // kube-proxy's userspace mode has no chains left
@@ -60,13 +61,14 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 		return err
 	}
 	if known && k.own.Equal(p) {
-		k.last = plan.clone()
+		k.keep(plan, p)
 		return nil
 	}
 	k.inForce = false
 	defer func() {
 		if err == nil {
-			k.last, k.own, k.inForce = plan.clone(), p, true
+			k.keep(plan, p)
+			k.inForce = true
 		}
 	}()
 	if _, err = k.probe(ctx, t); err != nil {
@@ -87,6 +89,18 @@ func (k *kernel) sync(ctx context.Context, t *IPTables, plan Plan) error {
 	}
 	err = t.forgetFlows()
 	return err
+}
+
+// keep remembers a plan, and this family's part of it.
+func (k *kernel) keep(plan, own Plan) {
+	k.last, k.own = plan.clone(), own
+	n := 0
+	for _, addr := range plan.TCP {
+		if addr.Addr().Unmap().Is6() == k.shape.ipv6 {
+			n++
+		}
+	}
+	k.once = n == len(own.TCP)
 }
 
 // write brings rules and sets to the plan. Members that rules may need come

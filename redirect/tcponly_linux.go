@@ -71,7 +71,10 @@ func (k *kernel) changedTCP(plan Plan, was, is []netip.AddrPort) (gone, come []n
 			return nil, nil, false
 		}
 	}
-	was, is = k.ofFamily(was), k.ofFamily(is)
+	was, wasOnce := ofFamily(was, k.shape.ipv6)
+	is, isOnce := ofFamily(is, k.shape.ipv6)
+	// A frontend that is listed twice may stay when one of the two goes.
+	once := k.once && wasOnce && isOnce
 	gone, come = without(was, is), without(is, was)
 	for _, addr := range come {
 		if _, twice := slices.BinarySearchFunc(k.own.TCP, addr, compareAddr); twice {
@@ -84,32 +87,21 @@ func (k *kernel) changedTCP(plan Plan, was, is []netip.AddrPort) (gone, come []n
 			}
 		}
 	}
-	// A frontend that is listed twice may stay when one of the two goes.
-	once := k.countOwn(k.last.TCP) == len(k.own.TCP) && k.countOwn(plan.TCP) == len(k.own.TCP)-len(gone)+len(come)
 	return gone, come, once
 }
 
-// countOwn returns how many of list are of this family.
-func (k *kernel) countOwn(list []netip.AddrPort) int {
-	n := 0
+// ofFamily returns those of a family, as packets carry them, sorted, and each once if once
+// reports true.
+func ofFamily(list []netip.AddrPort, ipv6 bool) (out []netip.AddrPort, once bool) {
 	for _, addr := range list {
-		if addr.Addr().Unmap().Is6() == k.shape.ipv6 {
-			n++
-		}
-	}
-	return n
-}
-
-// ofFamily returns those of this family, as packets carry them, sorted and each once.
-func (k *kernel) ofFamily(list []netip.AddrPort) []netip.AddrPort {
-	var out []netip.AddrPort
-	for _, addr := range list {
-		if ip := addr.Addr().Unmap(); ip.Is6() == k.shape.ipv6 {
+		if ip := addr.Addr().Unmap(); ip.Is6() == ipv6 {
 			out = append(out, netip.AddrPortFrom(ip, addr.Port()))
 		}
 	}
 	slices.SortFunc(out, compareAddr)
-	return slices.Compact(out)
+	n := len(out)
+	out = slices.Compact(out)
+	return out, len(out) == n
 }
 
 // without returns what of a, which is sorted as b is, is not in b.

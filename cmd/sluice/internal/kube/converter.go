@@ -16,7 +16,7 @@ import (
 // only the Services that those belong to, so that a change costs no more than
 // comparing pointers and copying the result. The zero Converter is ready; it is for one
 // goroutine. Objects that it has seen, and the lists they were in, must not be
-// written to.
+// written to, nor may the last Result.Services until the next call has returned.
 type Converter struct {
 	// Spare is memory for Result.Services of the next call, which takes it. May be nil.
 	Spare []lb.Service
@@ -30,6 +30,9 @@ type Converter struct {
 	dirty  []*group
 	gone   bool // some in own have no Service of ours any more
 	twice  bool // two objects had one name
+
+	list    []lb.Service // the last result, nil if there is none
+	checked int          // groups with health checks
 }
 
 type objectKey struct{ namespace, name string }
@@ -80,8 +83,10 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	k.facts = facts
 	k.sort()
 	k.convert()
-	r := k.result()
-	r.Changes = changes
+	r := Result{Services: k.services(), HealthChecks: k.healthChecks(), Facts: k.facts, Changes: changes}
+	k.list = r.Services
+	clear(k.dirty)
+	k.dirty = k.dirty[:0]
 	return r
 }
 
@@ -192,7 +197,6 @@ func (k *Converter) sort() {
 			fresh = append(fresh, g)
 		}
 	}
-	const few = 16 // for so many, moving the others is cheaper than comparing them
 	if len(fresh) > few {
 		k.own = append(k.own, fresh...)
 		slices.SortFunc(k.own, func(a, b *group) int { return a.compare(b.objectKey) })
@@ -204,40 +208,92 @@ func (k *Converter) sort() {
 	}
 }
 
+// few is how many groups at most are put in their places one by one: for so many, moving
+// the others is cheaper than comparing them, or looking at each.
+const few = 16
+
 // convert converts what is dirty, and forgets groups that nothing is left of.
 func (k *Converter) convert() {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {
+		if len(g.healthChecks) > 0 {
+			k.checked--
+		}
 		g.dirty, g.services, g.healthChecks = false, nil, nil
 		switch {
 		case g.service != nil:
 			g.services, g.healthChecks = c.convert(g.service, g.endpoints)
+			if len(g.healthChecks) > 0 {
+				k.checked++
+			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}
 	}
-	clear(k.dirty)
-	k.dirty = k.dirty[:0]
 }
 
-// result puts together what all groups have come to.
-func (k *Converter) result() Result {
-	length := 0
-	for _, g := range k.own {
-		length += len(g.services)
-	}
+// services puts together what all groups have come to, in spare memory: of the last result
+// as far as that is still so, if few groups are other than they were.
+func (k *Converter) services() []lb.Service {
 	spare := k.Spare
 	k.Spare = nil
+	patch := k.list != nil && len(k.dirty) <= few && (cap(spare) == 0 || cap(k.list) == 0 || &spare[:1][0] != &k.list[:1][0])
+	length := 0
+	if patch {
+		length = len(k.list)
+		slices.SortFunc(k.dirty, func(a, b *group) int { return a.compare(b.objectKey) })
+		for _, g := range k.dirty {
+			from, to := k.listedOf(g)
+			length += len(g.services) - (to - from)
+		}
+	} else {
+		for _, g := range k.own {
+			length += len(g.services)
+		}
+	}
 	if cap(spare) < length {
 		spare = make([]lb.Service, 0, length+length/64) // some more, for that it fits again
 	}
-	r := Result{Services: spare[:0], Facts: k.facts}
-	for _, g := range k.own {
-		r.Services = append(r.Services, g.services...)
-		r.HealthChecks = append(r.HealthChecks, g.healthChecks...)
+	list := spare[:0]
+	if patch {
+		done := 0
+		for _, g := range k.dirty {
+			from, to := k.listedOf(g)
+			list = append(append(list, k.list[done:from]...), g.services...)
+			done = to
+		}
+		list = append(list, k.list[done:]...)
+	} else {
+		for _, g := range k.own {
+			list = append(list, g.services...)
+		}
 	}
 	clear(spare[min(length, len(spare)):]) // what is there no more is not kept alive
-	return r
+	return list
+}
+
+// listedOf returns from where to where the services of a group are in the last result, or
+// where they would be.
+func (k *Converter) listedOf(g *group) (from, to int) {
+	from, _ = slices.BinarySearchFunc(k.list, g.objectKey, func(s lb.Service, key objectKey) int {
+		return objectKey{s.Namespace, s.Name}.compare(key)
+	})
+	to = from
+	for to < len(k.list) && k.list[to].Namespace == g.namespace && k.list[to].Name == g.name {
+		to++
+	}
+	return from, to
+}
+
+// healthChecks returns those of all groups.
+func (k *Converter) healthChecks() (all []HealthCheck) {
+	if k.checked == 0 {
+		return nil
+	}
+	for _, g := range k.own {
+		all = append(all, g.healthChecks...)
+	}
+	return all
 }
 
 // difference returns what is in only one of two lists. Lists that are the same at
