@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -61,6 +60,7 @@ type program struct {
 	before   redirect.Leftover    // where rules that were there at the start lead
 	unprobed []*redirect.IPTables // families whose rules were there at the start, until there is time to probe
 	claim    claim                // held while rules may be written
+	local    nodeAddresses
 
 	background sync.WaitGroup
 }
@@ -222,9 +222,12 @@ func (p *program) open(ctx context.Context) error {
 		return err
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
-		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: localAddrs, NodePorts: p.nodePorts,
+		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: p.local.get, NodePorts: p.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := p.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
+	if err := p.local.watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		p.log.Info("the node's addresses are read at each change", zap.Error(err))
+	}
 	if p.events, err = p.newRecorder(); err != nil {
 		return err
 	}
@@ -401,23 +404,6 @@ func (p *program) nodePorts(local []netip.Addr) []netip.Addr {
 	return listenable(p.cfg.NodePorts.Resolve(local, primary), local)
 }
 
-// localAddrs returns the addresses of the node, sorted. Link-local ones are left
-// out: they mean nothing without an interface.
-func localAddrs() ([]netip.Addr, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
-			out = append(out, p.Addr().Unmap())
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out), nil
-}
-
 // listenTCP opens the proxy port of TCP, the same in each family that is served.
 func (p *program) listenTCP(families ...agent.Family) (uint16, error) {
 	var got netip.AddrPort
@@ -486,7 +472,7 @@ func (p *program) close() error {
 	for _, s := range p.http {
 		errs = append(errs, s.Close())
 	}
-	errs = append(errs, p.checks.Close())
+	errs = append(errs, p.checks.Close(), p.local.close())
 	if p.events != nil {
 		p.events.Close()
 	}
