@@ -34,6 +34,10 @@ const (
 	// again.
 	coarseTime = 2 * time.Second
 
+	// fineTime is that step where a time has parts of a millisecond, as nearly all file
+	// systems have them: two ticks of the slowest clock that kernels take it from (100 Hz).
+	fineTime = 20 * time.Millisecond
+
 	// maxWriting bounds how long a file that keeps changing is waited for.
 	maxWriting = time.Second
 )
@@ -181,7 +185,15 @@ func cause(err error) error {
 
 func (f *file) unchanged(stat fs.FileInfo) bool {
 	return f.stat != nil && sameContent(f.stat, stat) && os.SameFile(f.stat, stat) &&
-		f.readAt.Sub(stat.ModTime()) > coarseTime
+		f.readAt.Sub(stat.ModTime()) > step(stat.ModTime())
+}
+
+// step returns the step in which the clock of a modification time may go.
+func step(modified time.Time) time.Duration {
+	if modified.Nanosecond()%int(time.Millisecond) != 0 {
+		return fineTime
+	}
+	return coarseTime
 }
 
 func sameContent(a, b fs.FileInfo) bool {
