@@ -257,11 +257,19 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	for _, k := range slices.Concat(from.backends, to.state.leaving) {
 		known[k.addr] = k
 	}
+	missing := 0
+	for i := range s.Backends {
+		if known[s.Backends[i].Addr] == nil {
+			missing++
+		}
+	}
+	fresh := make([]backend, missing) // at once: the collector counts objects
 	sel := selectFrom(s.Backends)
 	for i := range s.Backends {
 		k := known[s.Backends[i].Addr]
 		if k == nil {
-			k = to.state.newBackend(s.Backends[i].Addr)
+			k, fresh = &fresh[0], fresh[1:]
+			k.init(to.state, s.Backends[i].Addr)
 		}
 		k.update = b.updates
 		condition := sel.condition(&s.Backends[i])

@@ -81,7 +81,14 @@ func newState(id ID, seed uint64) *state {
 }
 
 func (s *state) newBackend(addr netip.AddrPort) *backend {
-	return &backend{addr: addr, order: hashAddr(s.hash, addr), service: s}
+	b := new(backend)
+	b.init(s, addr)
+	return b
+}
+
+// init makes a zero backend one of s.
+func (b *backend) init(s *state, addr netip.AddrPort) {
+	b.addr, b.order, b.service = addr, hashAddr(s.hash, addr), s
 }
 
 // settle drops the leaving backends that have no connection left, and those that

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unique"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -181,7 +182,11 @@ func (d *decoder) decodeSlice(n *yaml.Node, v reflect.Value) {
 func (d *decoder) decodeString(n *yaml.Node, v reflect.Value) {
 	switch n.ShortTag() {
 	case "!!str", "!!timestamp": // plain text that looks like a time is text in the API
-		v.SetString(n.Value)
+		text := n.Value
+		if v.Type() != textType { // one of a few names, as TCP or IPv4
+			text = unique.Make(text).Value()
+		}
+		v.SetString(text)
 	default:
 		d.fail(n.Line, "is %s; it must be text, so put it in quotes if it is meant", describe(n))
 	}
@@ -227,6 +232,7 @@ var jsonForms = map[reflect.Type]string{
 
 var (
 	quantityType = reflect.TypeFor[resource.Quantity]()
+	textType     = reflect.TypeFor[string]()
 
 	// quantityForm is a number, as JSON, of a size that some machine may have. It
 	// is the bound on what a quantity costs: apimachinery 0.36.3 takes 36 s to

@@ -161,6 +161,7 @@ func (d *decoder) object(n *yaml.Node, implied metav1.TypeMeta, depth int) {
 		o.value = slice
 		if d.decodeAll(n, slice) {
 			d.slice(o, n, slice)
+			compact(slice)
 		}
 	case typeMeta == nodeType:
 		node := new(corev1.Node)
