@@ -49,3 +49,20 @@ func TestRowWaits(t *testing.T) {
 		t.Fatal("not in force although all see it")
 	}
 }
+
+// When a change came into force is known as finely as clients began.
+func TestRowGap(t *testing.T) {
+	const first, later = 7 * time.Millisecond, 3 * time.Millisecond
+	start := time.Now()
+	r := row{start: start}
+	for i := range 2 * agreeing {
+		r.begin(start.Add(first + time.Duration(i)*later))
+	}
+	if got := r.gap(); got != first {
+		t.Errorf("if the first sees it the gap is %v, want %v", got, first)
+	}
+	r.note(4, false)
+	if got := r.gap(); got != later {
+		t.Errorf("after one that does not it is %v, want %v", got, later)
+	}
+}

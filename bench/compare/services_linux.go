@@ -81,11 +81,20 @@ func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
 
 // write replaces a file at once.
 func (s *scaled) write(name, content string) error {
-	tmp := filepath.Join(s.dir, "."+name)
-	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+	replace, err := s.prepare(name, content)
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(s.dir, name))
+	return replace()
+}
+
+// prepare writes a file aside and returns what puts it in its place.
+func (s *scaled) prepare(name, content string) (replace func() error, err error) {
+	tmp := filepath.Join(s.dir, "."+name)
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		return nil, err
+	}
+	return func() error { return os.Rename(tmp, filepath.Join(s.dir, name)) }, nil
 }
 
 func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure, err error) {
@@ -119,7 +128,7 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 	if err != nil {
 		return nil, err
 	}
-	whole, inside, err := s.changes(ctx)
+	whole, again, inside, err := s.changes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +144,7 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 	return []figure{
 		{"first byte", "us", first}, {"ready", "ms", ms(ready)},
 		{"change", "ms", stats.Median(whole)}, {"change p99", "ms", stats.Percentile(whole, 99)},
+		{"made again", "", float64(again)},
 		{"sync", "ms", inside.quantile(50)}, {"sync p99", "ms", inside.quantile(99)},
 		{"rules", "", float64(rules)}, {"resident", "MiB", float64(resident) / (1 << 20)},
 		{"errors", "", float64(res.Errors + res.Lost)},
