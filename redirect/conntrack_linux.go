@@ -114,3 +114,7 @@ func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	}
 	return netfilter.DeleteFlows(ipv6, asked, nil, f)
 }
+
+func deleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
+	return netfilter.DeleteUnanswered(ipv6, tcp, sctp)
+}

@@ -5,6 +5,7 @@ package redirect
 import (
 	"context"
 	"errors"
+	"net/netip"
 )
 
 type kernel struct{}
@@ -18,3 +19,7 @@ func (kernel) verify(context.Context, *IPTables) (bool, error) { return false, e
 func (kernel) leftover(context.Context, *IPTables) Leftover { return Leftover{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }
+
+func deleteUnanswered(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
+	return 0, errors.ErrUnsupported
+}

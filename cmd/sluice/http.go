@@ -23,6 +23,7 @@ func (p *program) serveHTTP() error {
 	m := metrics.New(version, sources)
 	for _, t := range p.steerers {
 		t.ObserveFlows = m.ObserveFlows(t.IPv6)
+		p.early.of(t.IPv6).observe = t.ObserveFlows
 	}
 	m.Register(p.next.collector())
 	p.agent.Observe = p.observe(m.ObserveAttempt)

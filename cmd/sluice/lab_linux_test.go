@@ -324,7 +324,7 @@ func keep(t *testing.T) func(*testbed.Server, error) *testbed.Server {
 func who(from *testbed.Host, addr string) (string, error) { return whoWithin(patience, from, addr) }
 
 // whoWithin is who for addresses that may not be served yet: a connection that is begun
-// before the rules are there never comes about, since nat sees its first packet only.
+// before the rules are there comes about a second later at best, when its SYN is sent again.
 func whoWithin(d time.Duration, from *testbed.Host, addr string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

@@ -61,6 +61,7 @@ type program struct {
 	unprobed []*redirect.IPTables // families whose rules were there at the start, until there is time to probe
 	claim    claim                // held while rules may be written
 	local    nodeAddresses
+	early    early
 
 	background sync.WaitGroup
 }
@@ -123,6 +124,7 @@ func (p *program) start(ctx context.Context, stop <-chan struct{}) (serving bool
 	if err := p.open(ctx); err != nil {
 		return false, err
 	}
+	p.forgetEarly(ctx)
 	first := make(chan agent.Desired, 1)
 	p.background.Go(func() {
 		submit := func(d agent.Desired) { first <- d }
@@ -285,7 +287,7 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 			return agent.Family{}, err
 		}
 		p.steerers = append(p.steerers, t)
-		p.served = append(p.served, metrics.Family{Name: name, Stats: t.Stats})
+		p.served = append(p.served, metrics.Family{Name: name, Stats: p.early.withStats(t)})
 		return f, nil
 	}
 	ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified())

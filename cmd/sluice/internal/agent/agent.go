@@ -194,6 +194,12 @@ type Agent struct {
 	// when that is over: it is ours, or no longer wanted. It must not block. May be nil.
 	Conflict func(id lb.ID, f lb.Frontend, err error)
 
+	// Begun is told, by the goroutine of Apply, of frontends of TCP and SCTP that are in
+	// force from now on and were not before; of all when the first Services are in force, and
+	// when rules that others have changed are. A node port has an unspecified address. It must
+	// not block. May be nil.
+	Begun func([]lb.Frontend)
+
 	local     []netip.Addr // the node's addresses at the last Apply
 	applied   Desired      // what the last Apply was given, and what of before is still served
 	sockets   sockets
@@ -202,8 +208,9 @@ type Agent struct {
 	complaint string  // what could not be served of the last table, to log it once
 	applying  Changes // those that Apply is bringing into force
 	written   written
-	pace      pace   // of writing rules
-	chosen    chosen // by the last Apply
+	pace      pace      // of writing rules
+	begun     *lb.Table // what Begun knows; nil: nothing
+	chosen    chosen    // by the last Apply
 	described described
 	spareTCP  []netip.AddrPort // memory for the next plan's
 
@@ -413,7 +420,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 		if !ok {
 			a.Log.Warn("rules or addresses were changed by others; writing them again")
 			a.damaged, intact = true, false
-			a.written = written{}
+			a.written, a.begun = written{}, nil
 		}
 	}
 	return intact

@@ -124,6 +124,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	a.inForce(Desired{Services: services, Node: want.Node, Checks: want.Checks})
 	a.describe(table)
+	a.tellBegun(table)
 	return 0, errors.Join(holdErr, socketErr, moveErr)
 }
 

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestBegun: Begun is told of frontends once they are in force, each time that nobody had
+// them before, and of all after rules were lost.
+func TestBegun(t *testing.T) {
+	a, k := newAgent(t)
+	a.Log = zap.NewNop()
+	var begun []string
+	a.Begun = func(list []lb.Frontend) {
+		for _, f := range list {
+			begun = append(begun, fmt.Sprint(f))
+		}
+	}
+	web, other, sig, dns := service(lb.TCP, "web", 1, 1), service(lb.TCP, "other", 2, 1), service(lb.SCTP, "sig", 3, 1), service(lb.UDP, "dns", 4, 1)
+	grown, moved := web, web
+	grown.Backends = service(lb.TCP, "web", 1, 1, 2).Backends
+	moved.ID.Name = "moved"
+	at := func(list ...lb.Service) (out []string) {
+		for _, s := range list {
+			out = append(out, fmt.Sprint(lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}))
+		}
+		slices.Sort(out)
+		return out
+	}
+	lost := func() {
+		k.intact = false
+		if a.intact(t.Context()) {
+			t.Error("lost rules are not noticed")
+		}
+	}
+	for _, step := range []struct {
+		name     string
+		before   func()
+		services []lb.Service
+		want     []string
+	}{
+		{"the first", nil, []lb.Service{web, sig, dns}, at(web, sig)},
+		{"another", nil, []lb.Service{web, sig, dns, other}, at(other)},
+		{"nothing", nil, []lb.Service{web, sig, dns, other}, nil},
+		{"an endpoint", nil, []lb.Service{grown, sig, dns, other}, nil},
+		{"another Service has the address", nil, []lb.Service{moved, sig, dns, other}, nil},
+		{"one goes", nil, []lb.Service{moved, dns, other}, nil},
+		{"and comes again", nil, []lb.Service{moved, sig, dns, other}, at(sig)},
+		{"rules were lost", lost, []lb.Service{moved, sig, dns, other}, at(moved, sig, other)},
+		{"not in force", func() { k.fail = errors.New("no") }, []lb.Service{moved, sig, dns}, nil},
+		{"nor later", nil, []lb.Service{web, moved, sig, dns}, nil},
+	} {
+		begun = nil
+		if step.before != nil {
+			step.before()
+		}
+		if err := a.Apply(t.Context(), Desired{Services: step.services}); err != k.fail && !errors.Is(err, k.fail) {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if slices.Sort(begun); !slices.Equal(begun, step.want) {
+			t.Errorf("%s: told of %q, want %q", step.name, begun, step.want)
+		}
+	}
+	k.fail = nil
+	fresh := service(lb.TCP, "fresh", 5, 1)
+	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{moved, sig, fresh}}); err != nil || !slices.Equal(begun, at(fresh)) {
+		t.Errorf("once in force: told of %q, %v", begun, err)
+	}
+}
