@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -33,19 +36,17 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 
 // DeleteFlows deletes the conntrack entries of UDP flows of a family that a filter
 // chooses, and returns their number. It is asked about those whose first packet went to a
-// port of asked or came from one of asking, and about others where there are many ports or
-// the kernel is older than 5.8. The addresses that it is told are not to be kept. It takes
-// the kernel a walk through all entries for each port, but to name an entry costs several
-// times what it costs to pass it by.
+// port of asked or came from one of asking, and about others where that costs less or the
+// kernel is older than 5.8. The addresses that it is told are not to be kept. It takes
+// the kernel a walk through the whole table for each port, or one for all UDP flows.
 func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFilter) (uint64, error) {
-	const few = 8 // walks through the table that cost less than to name every UDP flow
 	var lookups []lookup
 	for kind, list := range map[int][]uint16{nl.CTA_PROTO_DST_PORT: asked, nl.CTA_PROTO_SRC_PORT: asking} {
 		for _, port := range sortedSet(list) {
 			lookups = append(lookups, lookup{unix.IPPROTO_UDP, kind, port})
 		}
 	}
-	if len(lookups) > few {
+	if oneWalk(len(lookups)) {
 		lookups = []lookup{{protocol: unix.IPPROTO_UDP}}
 	}
 	var n uint64
@@ -56,6 +57,27 @@ func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFil
 		}
 	}
 	return n, nil
+}
+
+// oneWalk reports whether one walk through conntrack's table that names every UDP flow
+// costs less than several that name few. Measured on Linux 6.18: a bucket of the table takes
+// 37 ns, an entry that is passed by 5 times as much, and one that is named 65 times.
+func oneWalk(walks int) bool {
+	entries, err := conntrackSize("nf_conntrack_count")
+	buckets, err2 := conntrackSize("nf_conntrack_buckets")
+	if err != nil || err2 != nil {
+		return walks > 8 // as many as cost less with a small table that is full
+	}
+	return (walks-1)*(buckets+5*entries) > 65*entries
+}
+
+// conntrackSize reads a number of this network namespace.
+func conntrackSize(name string) (int, error) {
+	b, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
 // DeleteUnanswered deletes the conntrack entries of connections, of a family, to frontends
