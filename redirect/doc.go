@@ -85,7 +85,7 @@
 //
 // Linux with iptables 1.8 or later of either backend, the tables mangle, nat
 // and filter, xt_conntrack, xt_comment, xt_addrtype, xt_set or xt_multiport,
-// REDIRECT or DNAT, and REJECT; CAP_NET_ADMIN and CAP_NET_RAW in the network
+// REDIRECT or DNAT, REJECT, and nf_conntrack_netlink; CAP_NET_ADMIN and CAP_NET_RAW in the network
 // namespace. The legacy backend also writes a lock file, /run/xtables.lock
 // unless the environment variable XTABLES_LOCKFILE names another. Elsewhere
 // every call returns [errors.ErrUnsupported].
