@@ -67,11 +67,9 @@ func run(modes, sizes string, endpoints, rounds int, command string) error {
 			if err != nil {
 				return fmt.Errorf("read the number of Services %q: %w", text, err)
 			}
-			start := time.Now()
 			if err := measure(mode, n, endpoints, max(1, rounds), command); err != nil {
 				return fmt.Errorf("measure %d Services by %s: %w", n, mode, err)
 			}
-			fmt.Fprintf(os.Stderr, "offload: %d Services by %s took %.0f s\n", n, mode, time.Since(start).Seconds())
 		}
 	}
 	return nil
