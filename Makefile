@@ -105,7 +105,7 @@ bench-micro-save: ## save the figures of single functions to compare with later
 
 # ipvs is measured in a VM, which has it for sure, and iptables beside it there, for the
 # ratio, with as many Services as there is time for: interpreted it takes minutes.
-bench-offload: deps ## measure what it costs to have the kernel forward Services, for about ten minutes
+bench-offload: deps ## measure what it costs to have the kernel forward Services, for some three minutes
 	CGO_ENABLED=0 go build -o bin/offload ./bench/offload
 	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
 	mkdir -p bin/results
