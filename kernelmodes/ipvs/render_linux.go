@@ -149,7 +149,7 @@ func (r *renderer) frontend(a lb.Address, f lb.Frontend, of *backends) {
 // serveInside gives clients on this node a virtual server of their own, for those of
 // a Service's addresses where others get this node's backends only.
 func (r *renderer) serveInside(m netfilterMember, of *backends) {
-	if !r.numbered() {
+	if !r.numbered(m) {
 		return
 	}
 	k := markOf(r.number)
@@ -178,17 +178,36 @@ func (r *renderer) serve(k key, srv server, to []netip.AddrPort) {
 }
 
 // numbered has the Service have what tells it from others in marks: the number that it
-// had before, or one that nobody has. There are 65,535, far more than the addresses with
-// policy Local that a cluster has.
-func (r *renderer) numbered() bool {
-	for tries := 0; r.number == 0 && r.n > 0 && tries < 1<<16; tries++ {
+// had before; that its frontend has in the kernel, from a process before; or one that
+// nobody has, nor any virtual server that is there still. There are 65,535, far more than
+// the addresses with policy Local that a cluster has.
+func (r *renderer) numbered(frontend netfilterMember) bool {
+	if r.number != 0 || r.n < 0 {
+		return r.number != 0
+	}
+	if n := r.marks[frontend]; n != 0 && !r.taken(n) {
+		r.take(n)
+		return true
+	}
+	for range 1 << 16 {
 		r.last++
-		if _, taken := r.numbers[r.last]; !taken && r.last != 0 {
-			r.numbers[r.last] = struct{}{}
-			r.number = r.last
+		there := r.sets[setNumbers].all[netfilterMember{Port: r.last}].there
+		if r.last != 0 && !there && !r.taken(r.last) {
+			r.take(r.last)
+			return true
 		}
 	}
-	return r.number != 0
+	return false
+}
+
+func (r *renderer) taken(number uint16) bool {
+	_, taken := r.numbers[number]
+	return taken
+}
+
+func (r *renderer) take(number uint16) {
+	r.numbers[number] = struct{}{}
+	r.number = number
 }
 
 // markOf returns the virtual server for the mark of the Service with a number.

@@ -213,6 +213,54 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// TestNumbersAfterRestart has Services keep the numbers that another process has given them,
+// and gives none that is the mark of a virtual server in the kernel.
+func TestNumbersAfterRestart(t *testing.T) {
+	a, b := everyKind()[0], everyKind()[0]
+	a.Name, b.Name = "a", "b"
+	b.Addresses = nil
+	for i, at := range a.Addresses {
+		at.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(100 + i)}), at.Addr.Port())
+		b.Addresses = append(b.Addresses, at)
+	}
+	before := render(testHost(false), []lb.Service{b}) // a came, and was the second
+	before.update(testHost(false), []lb.Service{a, b})
+	there := func(w *state) (members map[string][]netfilterMember, servers map[key]*held) {
+		members, servers = make(map[string][]netfilterMember), make(map[key]*held)
+		for name, set := range w.sets {
+			for m, v := range set.all {
+				if v.wanted > 0 {
+					members[name] = append(members[name], m)
+				}
+			}
+		}
+		for x := range w.servers {
+			servers[x] = new(held)
+		}
+		return members, servers
+	}
+	members, servers := there(before)
+	for name, want := range map[string][2]uint16{"as it was": {2, 1}, "b has gone": {2, 0}, "NEAR was flushed": {3, 4}} {
+		w, list := newState(), []lb.Service{a, b}
+		kept := maps.Clone(members)
+		switch {
+		case want[1] == 0:
+			list = list[:1]
+		case want[1] == 4:
+			delete(kept, setNear)
+		}
+		w.found(kept, nil, servers)
+		w.update(testHost(false), list)
+		got := [2]uint16{w.units[a.ID].number}
+		if u := w.units[b.ID]; u != nil {
+			got[1] = u.number
+		}
+		if got != want {
+			t.Errorf("%s: the Services a and b have the numbers %v, want %v", name, got, want)
+		}
+	}
+}
+
 func TestParseScheduler(t *testing.T) {
 	for wish, want := range map[string]string{
 		"rr": "rr 0x0", "WLC ": "wlc 0x0", "mh": "mh 0x8", "mh,mh-port": "mh 0x18", "sh,sh-fallback, sh-port": "sh 0x18", "future7": "future7 0x0",

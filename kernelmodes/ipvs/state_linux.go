@@ -30,9 +30,10 @@ type state struct {
 	// our sets, and so is its address if it is on our interface; invalid if not.
 	lingering map[key]netip.Addr
 
-	numbers map[uint16]struct{} // that Services have in marks
-	last    uint16              // number that was given
-	clashes bool                // several units want one address
+	numbers map[uint16]struct{}        // that Services have in marks
+	marks   map[netfilterMember]uint16 // that frontends were found to have in the kernel, until the next update
+	last    uint16                     // number that was given
+	clashes bool                       // several units want one address
 }
 
 // unit is a Service as it was rendered.
@@ -64,6 +65,7 @@ type edit struct {
 // update has the state be that of services, those of the other family left out. To see
 // that a Service is as it was costs a comparison of pointers, as a rule.
 func (w *state) update(h host, services []lb.Service) {
+	defer func() { w.marks = nil }()
 	edits, gone := w.compare(h.ipv6, services)
 	other := w.rules == nil || !reflect.DeepEqual(w.host, h)
 	if !other && len(edits)+len(gone) == 0 {
@@ -208,6 +210,12 @@ func (w *state) found(members map[string][]netfilterMember, addresses map[netip.
 	clear(w.lingering)
 	for name, set := range w.sets {
 		set.found(members[name])
+	}
+	w.marks = make(map[netfilterMember]uint16)
+	for _, m := range members[setNear] {
+		number := uint16(m.Mark >> numberShift)
+		m.Mark = 0
+		w.marks[m] = number
 	}
 	w.addresses.found(slices.Collect(maps.Keys(addresses)))
 	for x := range servers {
