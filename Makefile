@@ -64,7 +64,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-vm test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,11 +137,17 @@ bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go
 	cd deploy/e2e/apiserver && go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
 
-# One machine at a time: it has two processors of its own, for the tests that run together.
+# Two machines at a time: each has one processor, and a clock of its own where it is interpreted,
+# so that no test there sees how busy this machine is.
 test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debian kernel in a VM
 	go build -o bin/vm ./bench/vm
+	.ci/beside $(MAKE) test-vm-program -- $(MAKE) test-vm-packages
+
+test-vm-packages:
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
-	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 9m)
+	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
+
+test-vm-program:
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice,-exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1

@@ -27,15 +27,8 @@ const (
 	port = 3868 // of the backends
 )
 
-// patience is how long a test waits for what must happen. A kernel that is
-// interpreted (bench/vm) takes its time.
-var patience = 20 * time.Second
-
-func init() {
-	if os.Getenv("SLUICE_VM") != "" {
-		patience *= 5
-	}
-}
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
 
 // moment is long enough for a few packets to come and go, also on a busy machine.
 func moment() time.Duration { return patience / 20 }

@@ -18,9 +18,14 @@
 // The kernel is Debian's package linux-image-cloud-amd64; other architectures have no
 // machine yet. -prepare downloads it through apt, which checks its signature,
 // unpacks it without installing it, and puts it into the user's cache folder
-// together with a root file system of modules and programs. Where KVM works it is
-// used; else QEMU interprets, three to fourteen times slower, and needs nothing of
-// the host at all. Up to the first line of the binary it takes about two seconds.
+// together with a root file system of modules and programs. Up to the first line of the
+// binary it takes some two seconds on KVM, and ten without.
+//
+// Where KVM works it is used. Else QEMU interprets, needs nothing of the host at all, and the
+// machine has a clock of its own (QEMU's -icount): it has one processor, an instruction takes
+// a nanosecond, and waiting takes no time of the host's. So it is a machine that is slow but steady, a third
+// or a quarter of a present core, whose milliseconds can be counted whatever else the host does. Seen from outside a second
+// of computing takes some ten, on one core of the host.
 //
 // Installed must be: qemu-system-x86, kmod, and the programs that are copied;
 // .ci/deps sees to it.

@@ -25,8 +25,8 @@ const statusLine = "sluice-vm: exit status "
 
 // machine is one virtual machine, for one run of one binary.
 type machine struct {
-	memory      int // MiB
-	cpus        int
+	memory      int    // MiB
+	cpus        int    // on KVM; there is one on a clock of its own
 	accelerator string // kvm or tcg
 	grace       time.Duration
 	out         io.Writer // gets what the binary writes
@@ -88,24 +88,27 @@ func (m machine) run(ctx context.Context, img image, argv []string) (int, error)
 
 // command is QEMU with the machine that Debian's cloud kernel boots fastest on: no
 // firmware screen, no disk, no network. The first serial line is the console,
-// the second the binary's output.
+// the second the binary's output. Interpreted, it has a clock of its own (doc.go).
 func (m machine) command(ctx context.Context, img image, initrd, console string) (*exec.Cmd, error) {
 	path, err := findProgram("qemu-system-x86_64")
 	if err != nil {
 		return nil, err
 	}
-	accelerator := m.accelerator
+	accelerator, cpus, tsc := m.accelerator, m.cpus, "unstable"
+	var clock []string
 	if accelerator == "tcg" {
-		accelerator = "tcg,thread=multi"
+		accelerator, cpus, tsc = "tcg,thread=single", 1, "reliable"
+		clock = []string{"-icount", "shift=0,sleep=off"}
 	}
 	cmd := exec.CommandContext(ctx, path, "-accel", accelerator, "-M", "pc", "-cpu", "max",
-		"-m", strconv.Itoa(m.memory), "-smp", strconv.Itoa(m.cpus),
+		"-m", strconv.Itoa(m.memory), "-smp", strconv.Itoa(cpus),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-serial", "file:"+console, "-serial", "stdio",
 		"-kernel", img.kernel(), "-initrd", initrd,
-		// An interpreted processor's time stamps are not steady; a panic ends the machine.
-		// A host that is busy lets too few ticks through for the kernel's test of the timer.
-		"-append", "console=ttyS0 loglevel=4 panic=-1 tsc=unstable no_timer_check mitigations=off")
+		// A panic ends the machine. A host that is busy lets too few ticks through for the
+		// kernel's test of the timer.
+		"-append", "console=ttyS0 loglevel=4 panic=-1 no_timer_check mitigations=off tsc="+tsc)
+	cmd.Args = append(cmd.Args, clock...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
 	return cmd, nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -31,19 +33,41 @@ import (
 
 // The whole of it is -upgrades 100; the default is for every day.
 var (
-	upgrades = flag.Int("upgrades", 10, "number of upgrades in a row under load")
-	holding  = flag.Int("held", 1000, "connections held throughout the upgrades")
+	upgrades = flag.Int("upgrades", 0, "number of upgrades in a row under load; 0 is 10, or 3 in short mode")
+	share    = flag.Float64("share", 0, "part of the connections and flows that there are during upgrades; 0 is all, or a fifth in short mode, and half of that on one processor")
+	pace     = flag.Float64("pace", 0, "how fast they are; 0 is 1, or 0.5 on one processor")
 	idle     = flag.Int("idle", 5000, "idle connections that cross")
-	asking   = flag.Int("asking", 200, "UDP flows throughout the upgrades, of 50 datagrams per second each")
 )
+
+// amount is how many upgrades there are, and how much load.
+func amount() (times int, part, speed float64) {
+	times, part, speed = 10, 1, 1
+	if testing.Short() {
+		times, part = 3, 0.2
+	}
+	if runtime.NumCPU() == 1 {
+		part, speed = part/2, 0.5
+	}
+	return cmp.Or(*upgrades, times), cmp.Or(*share, part), cmp.Or(*pace, speed)
+}
+
+// burden is what there is on one data path: connections held, UDP flows, and how many
+// new connections per second each of six clients makes.
+type burden struct{ held, flows, often int }
+
+// burdens returns what is on the path that crosses, and on each of the others.
+func burdens(part, speed float64) (userspace, offloaded burden) {
+	of := func(whole int, part float64) int { return max(1, int(float64(whole)*part)) }
+	return burden{of(1000, part), of(200, part), of(100, part*speed)}, burden{of(50, part), of(10, part), of(10, part*speed)}
+}
 
 // flowTimeout is --udp-timeout.
 const flowTimeout = 10 * time.Second
 
 // talk sends a stream in pieces with pauses until stop, ends it, and checks that what
-// comes is another stream, to its end. Each piece is as long as chance will have it. A
+// comes is another stream, to its end. Each piece, and each pause, is as long as chance will have it. A
 // stream that is half ends early, and the other direction goes on.
-func talk(c *net.TCPConn, sends, gets uint64, half bool, stop <-chan struct{}) (sent, got int64, err error) {
+func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, stop <-chan struct{}) (sent, got int64, err error) {
 	r := rand.New(rand.NewPCG(sends, gets))
 	early := time.Duration(-1)
 	if half {
@@ -66,7 +90,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, stop <-chan struct{}) (
 			select {
 			case <-stop:
 				running = false
-			case <-time.After(time.Duration(r.IntN(int(time.Second)))):
+			case <-time.After(time.Duration(r.Int64N(int64(pause)))):
 				running = early < 0 || time.Since(start) < early
 			}
 		}
@@ -102,6 +126,7 @@ type load struct {
 	once  sync.Once
 	wg    sync.WaitGroup
 	paths []agent.Path // that this host has; each has a Service of each kind
+	speed float64      // of streams and flows; 1 is a piece every 0.5 s, and a datagram every 20 ms
 	held  uint64       // connections so far
 
 	failed       atomic.Int64 // connections that were refused, reset, or got wrong bytes
@@ -109,10 +134,16 @@ type load struct {
 	flows        []*asker
 }
 
+func emptyLoad(l *lab) *load { return &load{lab: l, stop: make(chan struct{}), speed: 1} }
+
+// slowly returns how long something takes that takes d at speed 1.
+func (g *load) slowly(d time.Duration) time.Duration { return time.Duration(float64(d) / g.speed) }
+
 // newLoad has every pod serve every kind of Service on every path. It is for the time
 // before the start.
 func newLoad(l *lab) *load {
-	g := &load{lab: l, stop: make(chan struct{}), paths: []agent.Path{agent.Userspace, agent.IPTables}}
+	g := emptyLoad(l)
+	g.paths = []agent.Path{agent.Userspace, agent.IPTables}
 	l.t.Cleanup(g.end)
 	if ipvs.Present(l.t.Context()) == nil {
 		g.paths = append(g.paths, agent.IPVS)
@@ -174,7 +205,7 @@ func (g *load) serveTalk(pod *testbed.Host) {
 				n := binary.LittleEndian.Uint64(number[:])
 				_, early := half(n)
 				if err == nil {
-					_, _, err = talk(c.(*net.TCPConn), 2*n+1, 2*n, early, g.stop)
+					_, _, err = talk(c.(*net.TCPConn), 2*n+1, 2*n, early, g.slowly(time.Second), g.stop)
 				}
 				if err != nil {
 					g.fail("server of connection %d: %v", n, err)
@@ -228,7 +259,7 @@ func (g *load) hold(addr string, count int) {
 			_, err := c.Write(binary.LittleEndian.AppendUint64(nil, n))
 			if err == nil {
 				var sent, got int64
-				sent, got, err = talk(c.(*net.TCPConn), 2*n, 2*n+1, early, g.stop)
+				sent, got, err = talk(c.(*net.TCPConn), 2*n, 2*n+1, early, g.slowly(time.Second), g.stop)
 				g.bytes.Add(sent + got)
 			}
 			if err != nil {
@@ -255,14 +286,6 @@ func (g *load) connect(from *testbed.Host, addr string, rate int) {
 	})
 }
 
-// askEvery is how long a flow waits between two datagrams.
-func askEvery() time.Duration {
-	if inVM {
-		return 200 * time.Millisecond
-	}
-	return 20 * time.Millisecond
-}
-
 // asker is a UDP flow of numbered datagrams.
 type asker struct {
 	net.Conn
@@ -287,7 +310,8 @@ func (g *load) ask(addr string) {
 	_ = conn.SetDeadline(time.Time{})
 	g.flows = append(g.flows, a)
 	g.wg.Go(func() {
-		tick := time.NewTicker(askEvery())
+		every := g.slowly(20 * time.Millisecond)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		start := time.Now()
 		for last := start; ; {
@@ -300,7 +324,7 @@ func (g *load) ask(addr string) {
 			a.silent.Store(max(a.silent.Load(), int64(now.Sub(last))))
 			last = now
 			// Ticks that a busy machine has swallowed are made up for.
-			for due := int64(time.Since(start) / askEvery()); a.sent.Load() < due; {
+			for due := int64(time.Since(start) / every); a.sent.Load() < due; {
 				msg := binary.LittleEndian.AppendUint64(nil, uint64(a.sent.Add(1)))
 				if _, err := conn.Write(msg); err != nil {
 					g.fail("UDP %s: %v", addr, err)
@@ -484,32 +508,26 @@ func (n *line) freezes() {
 
 // TestUpgradesUnderLoad: nobody notices, whichever data path they are on.
 func TestUpgradesUnderLoad(t *testing.T) {
-	times, count, flows := *upgrades, *holding, *asking
-	if testing.Short() {
-		times, count, flows = min(times, 3), min(count, 200), min(flows, 40)
-	}
-	offloaded, asked, often, seldom := 50, 10, 100, 10 // on the other paths: connections, flows; and new connections per second
-	if inVM {                                          // which may have no more than a fraction of a processor
-		times, count, flows = 1, min(count, 10), min(flows, 2)
-		offloaded, asked, often, seldom = 5, 1, 2, 1
-	}
+	times, part, speed := amount()
+	here, elsewhere := burdens(part, speed)
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.lab)
+	l.speed = speed
 	n.start("--udp-timeout", flowTimeout.String(), "--loops", "2")
 	for i := range l.paths {
-		conns, flows, rate := count, flows, often
+		b := here
 		if i > 0 { // these do not cross, and must not notice
-			conns, flows, rate = offloaded, asked, seldom
+			b = elsewhere
 		}
-		l.hold(l.addr(i, 9000), conns)
-		for range flows {
+		l.hold(l.addr(i, 9000), b.held)
+		for range b.flows {
 			l.ask(l.addr(i, 53))
 		}
 		for _, from := range []*testbed.Host{n.Client, n.Pods[0], n.Node, n.Client, n.Pods[0], n.Node} {
-			l.connect(from, l.addr(i, 80), rate)
+			l.connect(from, l.addr(i, 80), b.often)
 		}
 	}
-	n.eventually("all connections are open", func() bool { return n.metric("sluice_tcp_active_connections") >= float64(count) })
+	n.eventually("all connections are open", func() bool { return n.metric("sluice_tcp_active_connections") >= float64(here.held) })
 
 	fresh, start := l.fresh.Load(), time.Now()
 	var u usage
@@ -528,7 +546,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	took := time.Since(start)
 	fresh = l.fresh.Load() - fresh
 	l.end()
-	l.kept(flows)
+	l.kept(here.flows)
 	sent, lost, strange := l.settled()
 	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %d UDP questions lost, %d of %d while upgrading, %d of %d in the worst time without",
 		times, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(),

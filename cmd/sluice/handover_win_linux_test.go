@@ -23,7 +23,7 @@ func TestUpgradeHoldsAddresses(t *testing.T) {
 	if strings.Count(before, "10.96.0.") != 2 {
 		t.Fatalf("the node holds %q", before)
 	}
-	g := &load{lab: n.lab, stop: make(chan struct{})}
+	g := emptyLoad(n.lab)
 	t.Cleanup(g.end)
 	g.connect(n.Client, webAddr, 100)
 	g.connect(n.Node, webAddr, 100)

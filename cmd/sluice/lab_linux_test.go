@@ -32,20 +32,14 @@ const (
 	dnsAddr = "10.96.0.10:53"
 )
 
-// inVM says that the tests run in the machine of bench/vm.
-var inVM = os.Getenv("SLUICE_VM") == "1"
-
 // patience is how long a test waits for what must happen.
-var patience = 20 * time.Second
+const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
 	if root := os.Getenv(rootVar); root != "" {
 		err := enter(root) // does not return if it succeeds
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
-	}
-	if inVM {
-		patience *= 4
 	}
 	if os.Getenv(programVar) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))

@@ -299,10 +299,7 @@ func testMatrix(t *testing.T, mode string) {
 	l.start("--hostname-override", "node", "--proxy-mode", mode)
 
 	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0], farAway: l.RemotePods[0]}
-	rounds := 2 // of all endpoints that may answer
-	if inVM {
-		rounds = 1 // it is ten times slower
-	}
+	const rounds = 2                 // of all endpoints that may answer
 	slots := make(chan struct{}, 64) // so many clients at a time
 	var wg sync.WaitGroup
 	for _, c := range cells {

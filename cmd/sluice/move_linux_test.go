@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,9 +50,6 @@ type moving struct {
 	stop     chan struct{}
 	load     sync.WaitGroup
 	stall    stall
-	control  slowest      // exchanges with the Service that stays
-	calm     atomic.Int64 // ns: the longest exchange before the first move
-	moving   atomic.Bool
 
 	connections, exchanges, blocks atomic.Int64
 	worst                          atomic.Int64 // ns, of UDP exchanges
@@ -63,28 +61,15 @@ type moving struct {
 // more than 100 ms.
 func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "iptables"}) }
 
-// TestMoveIPVS moves them among all three, in a VM. That may be interpreted; its clock tells
-// how busy the machine outside is, and waiting for a CPU of that is not seen inside. So what
-// an exchange may take there is told by the same run: twice the longest one of the time
-// before the first move, and 100 ms times vmSlower, by which it is interpreted; and where
-// that is exceeded twice the slowest exchange meanwhile with a Service that stays in user
-// space is forgiven. How long moves take is not: it is they who are tested. Between moves
-// there is more time than 100 ms times vmSlower, so that it is noticed who waits for the
-// next one. In short mode there are as many moves as 45 s allow, and ten at least.
+// TestMoveIPVS moves them among all three, in a VM.
 func TestMoveIPVS(t *testing.T) {
 	needMode(t, "ipvs")
 	testMoves(t, []string{"userspace", "iptables", "ipvs"})
 }
 
-// still is the Service that does not move.
-var still = &movable{name: "still", addr: "10.96.0.12:53", protocol: "UDP", port: 5353, path: "userspace"}
-
 func testMoves(t *testing.T, paths []string) {
-	moves, within := 200, time.Hour
-	const least = 10 // moves, however long they take
-	if testing.Short() && inVM {
-		within = 45 * time.Second
-	} else if testing.Short() {
+	moves := 200
+	if testing.Short() {
 		moves = 30
 	}
 	seed := rand.Uint64()
@@ -103,7 +88,7 @@ func testMoves(t *testing.T, paths []string) {
 		keep(t)(pod.EchoTCP(":7000"))
 		keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
 	}
-	for _, s := range append([]*movable{still}, m.services...) {
+	for _, s := range m.services {
 		m.put(s)
 	}
 	m.write("node.yaml", nodeManifest)
@@ -114,29 +99,16 @@ func testMoves(t *testing.T, paths []string) {
 		m.load.Wait()
 	})
 	defer end() // before the lab is taken down, also if the test ends here
-	if inVM {
-		m.calmDown()
-	}
-	m.moving.Store(true)
-	n := 0
-	for until := time.Now().Add(within); n < moves && (n < least || time.Now().Before(until)); n++ {
+	for n := range moves {
 		s := m.services[r.IntN(len(m.services))]
 		was := s.path
 		for s.path == was || was == "" && s.path == "userspace" {
 			s.path = paths[r.IntN(len(paths))]
 		}
-		synced := 0.0
-		if inVM {
-			synced = m.metric(syncs)
-		}
 		m.put(s)
 		m.eventually(fmt.Sprintf("move %d, of %s from %q to %s", n, s.name, was, s.path), func() bool {
 			return strings.Count(m.log.String(), "a Service moves to another data path") > n
 		})
-		if inVM {
-			m.eventually("the move is over", func() bool { return m.metric(syncs) > synced })
-			time.Sleep(vmSlower * 110 * time.Millisecond) // as said above
-		}
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // load between moves, and less of it
 		if t.Failed() {
 			break
@@ -151,34 +123,24 @@ func testMoves(t *testing.T, paths []string) {
 			m.put(s)
 		}
 	}
-	stay := 0.0 // those of the Service that stays
-	if inVM {
-		stay = 3
-	}
-	m.eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.metric("sluice_udp_active_flows") <= 1+stay })
+	m.eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.metric("sluice_udp_active_flows") <= 1 })
 	end()
 	for _, s := range m.services {
 		m.put(s)
 	}
 	want := map[string]float64{}
-	for _, s := range append([]*movable{still}, m.services...) {
+	for _, s := range m.services {
 		want[s.path]++
 	}
 	for _, path := range paths {
 		series := fmt.Sprintf("sluice_service_data_path{path=%q}", path)
 		m.eventually(fmt.Sprintf("%s is %v", series, want[path]), func() bool { return m.metric(series) == want[path] })
 	}
-	t.Logf("%d moves, %d connections, %d exchanges (%d datagrams sent again, longest wait %v, before the first move %v), %d blocks in streams; the longest wait for a CPU was %v",
-		n, m.connections.Load(), m.exchanges.Load(), m.retries.Load(), time.Duration(m.worst.Load()), time.Duration(m.calm.Load()), m.blocks.Load(), m.stall.longest())
+	t.Logf("%d moves, %d connections, %d exchanges (%d datagrams sent again, longest wait %v), %d blocks in streams; the longest wait for a CPU was %v",
+		moves, m.connections.Load(), m.exchanges.Load(), m.retries.Load(), time.Duration(m.worst.Load()), m.blocks.Load(), m.stall.longest())
 	if m.connections.Load() == 0 || m.exchanges.Load() == 0 || m.blocks.Load() == 0 {
 		t.Error("there was no load")
 	}
-}
-
-// calmDown waits until enough has been exchanged without moves to tell how long that takes.
-func (m *moving) calmDown() {
-	const enough = 400
-	m.eventually("there were exchanges before the first move", func() bool { return m.exchanges.Load() >= enough })
 }
 
 // put writes the manifest of a Service, with its endpoints.
@@ -188,15 +150,8 @@ func (m *moving) put(s *movable) {
 
 // begin starts the load.
 func (m *moving) begin() {
-	if !inVM {
-		m.load.Go(func() { m.stall.watch(m.stop, os.Getpid(), m.cmd.Process.Pid) })
-	}
+	m.load.Go(func() { m.stall.watch(m.stop, os.Getpid(), m.cmd.Process.Pid) })
 	hosts := []*testbed.Host{m.Client, m.Node, m.Pods[2]}
-	if inVM {
-		for _, from := range hosts {
-			m.load.Go(func() { m.compare(from) })
-		}
-	}
 	nodePort := func(port int) string { return fmt.Sprintf("%s:%d", m.Node.Addr4, port) }
 	for _, from := range hosts {
 		for _, addr := range []string{"10.96.0.80:80", "10.96.0.81:80", nodePort(30081)} {
@@ -223,12 +178,12 @@ func (m *moving) over() bool {
 	}
 }
 
-// pause is between two attempts of one client, so that there is time for the others: in a
-// VM so much that they do not have to wait for each other.
+// pause is between two attempts of one client, so that there is time for the others: more
+// of it on one processor.
 func pause() {
 	d := 3 * time.Millisecond
-	if inVM {
-		d *= 5 * vmSlower
+	if runtime.NumCPU() == 1 {
+		d *= 5
 	}
 	time.Sleep(d) // there is nothing to wait for: it is load
 }
@@ -310,18 +265,12 @@ func (m *moving) exchange(from *testbed.Host, addr string, anew bool) {
 		err := m.ask(c, n)
 		end := time.Now()
 		took := end.Sub(start)
-		if !m.moving.Load() {
-			most(&m.calm, took)
-		} else if limit := m.limit(); took > limit {
-			if inVM {
-				took -= 2 * m.control.during(start, end)
-			} else {
-				took -= m.stall.during(start, end)
-			}
-			if took > limit {
-				m.t.Errorf("%s asks %s: answered after %v, want at most %v", from, addr, took, limit)
-				return
-			}
+		if took > limit {
+			took -= m.stall.during(start, end)
+		}
+		if took > limit {
+			m.t.Errorf("%s asks %s: answered after %v, want at most %v", from, addr, took, limit)
+			return
 		}
 		if err != nil {
 			m.t.Errorf("%s asks %s: answered after %v, %v", from, addr, took, err)
@@ -338,36 +287,11 @@ func (m *moving) exchange(from *testbed.Host, addr string, anew bool) {
 }
 
 // limit is how long an exchange may take.
-func (m *moving) limit() time.Duration {
-	const limit = 100 * time.Millisecond
-	if inVM {
-		return vmSlower*limit + 2*time.Duration(m.calm.Load())
-	}
-	return limit
-}
+const limit = 100 * time.Millisecond
 
 // most has a hold the longest d of all.
 func most(a *atomic.Int64, d time.Duration) {
 	for was := a.Load(); int64(d) > was && !a.CompareAndSwap(was, int64(d)); was = a.Load() {
-	}
-}
-
-// compare asks the Service that stays, for comparison.
-func (m *moving) compare(from *testbed.Host) {
-	c, err := from.Dial(context.Background(), "udp", still.addr)
-	if err != nil {
-		m.t.Errorf("%s asks %s: %v", from, still.addr, err)
-		return
-	}
-	defer c.Close()
-	for n := uint64(0); !m.over(); n++ {
-		m.control.begin(from, time.Now())
-		if err := m.ask(c, n); err != nil {
-			m.t.Errorf("%s asks %s: %v", from, still.addr, err)
-			return
-		}
-		m.control.end(from, time.Now())
-		pause()
 	}
 }
 
@@ -376,10 +300,7 @@ func (m *moving) compare(from *testbed.Host) {
 func (m *moving) ask(c net.Conn, n uint64) error {
 	msg := binary.NativeEndian.AppendUint64(nil, n)
 	buf := make([]byte, 64)
-	again := 25 * time.Millisecond
-	if inVM {
-		again *= vmSlower
-	}
+	const again = 25 * time.Millisecond
 	for end := time.Now().Add(patience); time.Now().Before(end); m.retries.Add(1) {
 		if _, err := c.Write(msg); err != nil && !errors.Is(err, syscall.EPERM) {
 			return err
@@ -399,9 +320,3 @@ func (m *moving) ask(c net.Conn, n uint64) error {
 	}
 	return errors.New("no answer")
 }
-
-// vmSlower is by how much a VM that is interpreted is slower (bench/vm).
-const vmSlower = 14
-
-// syncs counts the changes in force.
-const syncs = `sluice_syncs_total{result="ok"}`

@@ -9,54 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// slowest is how long things took, where they were slow.
-type slowest struct {
-	mu    sync.Mutex
-	slow  []interval
-	begun map[*testbed.Host]time.Time // those that are not over
-}
-
 type interval struct{ start, end time.Time }
-
-func (c *slowest) begin(from *testbed.Host, start time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.begun == nil {
-		c.begun = make(map[*testbed.Host]time.Time)
-	}
-	c.begun[from] = start
-}
-
-func (c *slowest) end(from *testbed.Host, end time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	start := c.begun[from]
-	delete(c.begun, from)
-	if end.Sub(start) > 20*time.Millisecond {
-		c.slow = append(c.slow, interval{start, end})
-	}
-}
-
-// during returns how long the slowest took of those at some time between start and end.
-func (c *slowest) during(start, end time.Time) (most time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range c.slow {
-		if x.end.After(start) && x.start.Before(end) {
-			most = max(most, x.end.Sub(x.start))
-		}
-	}
-	for _, begun := range c.begun {
-		if begun.Before(end) {
-			most = max(most, end.Sub(begun))
-		}
-	}
-	return most
-}
 
 // stall finds out for how long threads of the test and of the program were ready to run
 // and did not get a CPU, as happens when the machine is busy with others, so that this is

@@ -28,15 +28,11 @@ func (l *lab) traces() string {
 }
 
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
-// one that has rules of others; in the VM, which is slow, in the latter only.
+// one that has rules of others.
 func TestCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	nodes := []bool{true, false}
-	if inVM {
-		nodes = nodes[:1]
-	}
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
-		for _, foreign := range nodes {
+		for _, foreign := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, foreign rules %v", mode, foreign), func(t *testing.T) { testCleanup(t, mode, foreign) })
 		}
 	}

@@ -12,10 +12,7 @@ import (
 // follow wait and come together, and other endpoints of a Service wait only where the
 // kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
-	period := 8 * time.Second
-	if inVM {
-		period *= 3
-	}
+	const period = 8 * time.Second
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			needMode(t, mode)
