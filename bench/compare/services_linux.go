@@ -192,8 +192,10 @@ func (s *scaled) newClients(ctx context.Context, r *running, d time.Duration) (l
 	if s.protocol == "UDP" {
 		c.Kind, c.Fresh = load.Datagrams, true
 	}
-	for i := range min(s.services-1, 97) {
-		c.Addrs = append(c.Addrs, clusterIP(1+i*(s.services-1)/97)+":80")
+	others := s.services - 1 // all but the one that changes
+	count := min(others, 97)
+	for i := range count {
+		c.Addrs = append(c.Addrs, clusterIP(1+i*others/count)+":80")
 	}
 	res, _, err := s.lab.measure(ctx, r, c)
 	if err == nil && res.Operations == 0 {
