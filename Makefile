@@ -67,7 +67,7 @@ SHELL := bash
 .PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install the programs and Go modules that are missing
 	@.ci/deps
@@ -143,11 +143,11 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 	go build -o bin/vm ./bench/vm
 	.ci/beside $(MAKE) test-vm-program -- $(MAKE) test-vm-packages
 
-test-vm-packages:
+test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
 	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
 
-test-vm-program:
+test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
 	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice,-exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1

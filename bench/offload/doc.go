@@ -8,5 +8,6 @@
 //	go run ./bench/offload
 //
 // The former writes bench/results/offload.md. It measures ipvs in the VM of bench/vm, with
-// iptables beside it there, since a machine that is interpreted tells ratios only.
+// iptables beside it there, for the ratio: without KVM that machine is a slow one, with a
+// clock of its own.
 package main

@@ -54,7 +54,7 @@ func release() string {
 }
 
 // inMachine runs this program in the machine of bench/vm, which has a kernel with SCTP and
-// ipvs, with a fifth of the messages since it may be interpreted.
+// ipvs, with a fifth of the messages since it may be interpreted, which takes its time.
 func inMachine(w io.Writer) error {
 	dir, err := os.MkdirTemp("", "sluice-sctp")
 	if err != nil {
