@@ -71,6 +71,7 @@ func (c *conn) drain(dst *side) (moved int, more bool) {
 	n, err := dst.pipe.Drain(int(dst.fd))
 	switch err {
 	case nil, unix.EINTR:
+		c.countBytes(dst, n)
 		return n, true // also with a rest: the next call finds out whether dst takes it
 	case unix.EAGAIN:
 		dst.writable = false

@@ -101,14 +101,12 @@ func (c *conn) relay(src, dst *side) {
 		n, more := c.step(src, dst)
 		moved += n
 		if !more {
-			c.countBytes(dst, moved)
 			if asked {
 				c.judge(src, dst, moved)
 			}
 			return
 		}
 	}
-	c.countBytes(dst, moved)
 	if err := c.sh.loop.Rearm(int(src.fd)); err != nil {
 		c.fail(src) // no event would tell us of the rest
 	}
@@ -181,11 +179,9 @@ func (c *conn) readEnded(src *side, err error) bool {
 	return false
 }
 
-// countBytes counts what one relay call has moved to dst.
+// countBytes counts what one call has written to dst: at once, since the next step may
+// end the connection, and with it the choice that the bytes are counted for.
 func (c *conn) countBytes(dst *side, n int) {
-	if n == 0 {
-		return
-	}
 	if dst == &c.backend {
 		c.sh.count.bytesIn.Add(uint64(n))
 		c.meter.Add(c.choice, n, 0)
@@ -232,6 +228,7 @@ func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 		n, err := write(int(dst.fd), p)
 		switch err {
 		case nil:
+			c.countBytes(dst, n)
 			if n < len(p) {
 				dst.writable = false // the kernel tells us when there is room again
 			}

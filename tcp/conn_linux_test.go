@@ -74,6 +74,54 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
+// TestBytesOfTheLastTurn: what is moved in the very turn that ends a connection is
+// counted for the backend like everything before.
+func TestBytesOfTheLastTurn(t *testing.T) {
+	const size = 40 << 10 // is there as a whole before the first read
+	for _, end := range []string{"end", "reset"} {
+		t.Run(end, func(t *testing.T) {
+			asked, answer, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			p := startProxy(t, nil, backend(t, func(c *net.TCPConn) {
+				defer close(answered)
+				_, _ = io.Copy(io.Discard, plain{c})
+				close(asked)
+				<-answer
+				if _, err := c.Write(make([]byte, size)); err != nil {
+					t.Error(err)
+				}
+				for queued(t, c) > 0 {
+					runtime.Gosched()
+				}
+				if end == "reset" {
+					_ = c.SetLinger(0)
+				}
+				_ = c.Close()
+			}))
+			c := p.dial()
+			if _, err := io.WriteString(c, "question"); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			release := p.block() // so that the answer and its end come in one turn
+			close(answer)
+			<-answered
+			release()
+			if n, err := io.Copy(io.Discard, plain{c}); end == "end" && (n != size || err != nil) {
+				t.Errorf("the client got %d bytes, %v", n, err)
+			}
+			p.eventually("the connection has ended", func(s Stats) bool { return s.Active == 0 })
+			moved, told := p.Stats(), p.LB.Stats()[0]
+			if moved.BytesOut != size || told.BytesOut != size || told.BytesIn != uint64(len("question")) {
+				t.Errorf("%d bytes were moved to the client; %d, and %d to the backend, are counted for the backend; want %d and %d",
+					moved.BytesOut, told.BytesOut, told.BytesIn, size, len("question"))
+			}
+		})
+	}
+}
+
 // queued returns how many bytes c has sent that its peer has not acknowledged
 // (SIOCOUTQ, tcp(7)).
 func queued(t *testing.T, c *net.TCPConn) int {
@@ -105,19 +153,14 @@ func TestBulkTakesAPipe(t *testing.T) {
 	}
 	p.eventually("the backend has answered", func(s Stats) bool { return s.Established == 1 })
 	// The loops wait until much more has come than one read takes.
-	full := make(chan struct{})
-	for _, l := range p.loops.Loops() {
-		if err := l.Post(func() { <-full }); err != nil {
-			t.Fatal(err)
-		}
-	}
+	release := p.block()
 	sent := make(chan error, 1)
 	go func() {
 		_, err := c.Write(make([]byte, size))
 		sent <- err
 	}()
 	p.eventually("enough waits for several full reads", func(Stats) bool { return queued(t, c) >= 8*eventloop.ScratchSize })
-	close(full)
+	release()
 	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		if _, pipes := p.lent(); pipes == 1 {
 			break

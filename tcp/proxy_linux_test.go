@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,21 @@ func (p *proxy) lent() (buffers, pipes int) {
 		}
 	}
 	return buffers, pipes
+}
+
+// block stops all loops until the function returned is called.
+func (p *proxy) block() (release func()) {
+	p.t.Helper()
+	stop := make(chan struct{})
+	var stopped sync.WaitGroup
+	for _, loop := range p.loops.Loops() {
+		stopped.Add(1)
+		if err := loop.Post(func() { stopped.Done(); <-stop }); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	stopped.Wait()
+	return sync.OnceFunc(func() { close(stop) })
 }
 
 // silent returns an address that drops every SYN: a listener whose queue is full
