@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,10 +90,12 @@ func (c *conn) dialNext() {
 	c.abort()
 }
 
-// local reports whether a connect failed for want of something of this host.
+// local reports whether a connect failed for want of something of this host: ENOSPC
+// means that its user watches too many descriptors already (epoll_ctl(2)).
 func local(err error) bool {
-	switch err {
-	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN:
+	errno, _ := errors.AsType[unix.Errno](err)
+	switch errno {
+	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN, unix.ENOSPC:
 		return true
 	}
 	return false

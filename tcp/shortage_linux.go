@@ -1,19 +1,13 @@
 package tcp
 
-import (
-	"errors"
-	"syscall"
-)
+import "syscall"
 
 // dialControl has nothing to set here.
 var dialControl func(network, address string, c syscall.RawConn) error
 
 // shortage reports whether a call of the net package failed for want of something of
 // this host.
-func shortage(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) && local(errno)
-}
+func shortage(err error) bool { return local(err) }
 
 // gone reports false: the net package tries again by itself when a client has reset the
 // connection before it was accepted.
