@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -21,12 +23,7 @@ const firstUnwatchable = 200
 // are too many watches (ENOSPC, epoll_ctl(2)), waits until it can be. The backend is not
 // to blame.
 func TestNoMoreWatches(t *testing.T) {
-	if os.Getenv(unwatchableVar) == "" { // what follows cannot be undone, so it has a process of its own
-		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1")
-		cmd.Env = append(os.Environ(), unwatchableVar+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("in its own process: %v\n%s", err, out)
-		}
+	if !inOwnProcess(t) {
 		return
 	}
 	backend, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, nobody takes them
@@ -53,6 +50,43 @@ func TestNoMoreWatches(t *testing.T) {
 	if s, failures := p.Stats(), p.LB.Stats()[0].Failures; s.Established != 1 || s.DialRefused != 0 || failures != 0 {
 		t.Errorf("%d failures of the backend, stats %+v; want a connection and no failure", failures, s)
 	}
+}
+
+// TestAdoptUnwatchableListener: one of the sockets that are taken over cannot be watched.
+// No client is led to it any more.
+func TestAdoptUnwatchableListener(t *testing.T) {
+	if !inOwnProcess(t) {
+		return
+	}
+	p := startProxy(t, nil, naming(t, "a"))
+	next := p.successor(2)
+	limitWatches(t)
+	l := p.Listening()[0]
+	l.FDs = []int{dup(t, l.FDs[0]), dupFrom(t, l.FDs[1], firstUnwatchable)}
+	p.Unlisten(p.addr)
+	if err := next.AdoptListener(l); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("AdoptListener = %v, want ENOSPC", err)
+	}
+	for range 20 {
+		if name, err := io.ReadAll(next.dial()); err != nil || string(name) != "a" {
+			t.Fatalf("answer = %q, %v", name, err)
+		}
+	}
+}
+
+// inOwnProcess runs the test once more in a process of its own, where it returns true:
+// limitWatches cannot be undone. In the parent it waits for that and returns false.
+func inOwnProcess(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(unwatchableVar) != "" {
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1")
+	cmd.Env = append(os.Environ(), unwatchableVar+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("in its own process: %v\n%s", err, out)
+	}
+	return false
 }
 
 // takeDescriptors takes all that are free below firstUnwatchable.

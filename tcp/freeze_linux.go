@@ -240,8 +240,8 @@ func (c *conn) endShared() {
 // AdoptListener starts accepting by sockets that another Server has listened with,
 // which are this Server's from now on, whatever is returned. All of them go on, however
 // many loops there are, since a socket that is closed loses the clients in its queue;
-// loops without one get their own. That one of these could not be had is the only
-// error after which the address is served nevertheless, by the others.
+// loops without one get their own. After an error the address is served by those that
+// could be had, if any; the others are closed, as the kernel would lead clients to them.
 func (s *Server) AdoptListener(l Listening) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,20 +254,22 @@ func (s *Server) AdoptListener(l Listening) error {
 		s.unlisten(group)
 		return ErrServerClosed
 	}
-	s.listeners[l.Addr] = group
 	var errs []error
-	for _, member := range group {
-		errs = append(errs, member.start(s.backlog()))
-	}
 	for i := len(group); i < len(s.shards); i++ {
 		fd, err := s.bind(l.Addr, false)
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
-		member := &listener{sh: s.shards[i], fd: fd, steered: l.Steered}
+		group = append(group, &listener{sh: s.shards[i], fd: fd, steered: l.Steered})
+	}
+	for i, member := range group {
+		if err := member.start(s.backlog()); err != nil {
+			errs = append(errs, err)
+			s.unlisten(group[i : i+1])
+			continue
+		}
 		s.listeners[l.Addr] = append(s.listeners[l.Addr], member)
-		errs = append(errs, member.start(s.backlog()))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("take over listener %s: %w", l.Addr, err)

@@ -24,7 +24,12 @@ func dup(t *testing.T, fd int) int {
 	if fd < 0 {
 		return fd
 	}
-	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return dupFrom(t, fd, 0)
+}
+
+// dupFrom is dup, with the lowest number that is free from least on.
+func dupFrom(t *testing.T, fd, least int) int {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, least)
 	if err != nil {
 		t.Error(err)
 	}
