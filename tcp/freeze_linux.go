@@ -124,13 +124,13 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	}
 	for _, c := range conns {
 		c.shared = true // also if send fails: nobody can say how far it came
-		c.settle()
 	}
 	if err := send(batch); err != nil {
 		return 0, err
 	}
 	for i, c := range conns {
 		c.offer = batch[i].Offer
+		c.settle() // not before, since it is at the end of the list until now (see settleAll)
 		c.prev.next, c.next.prev = c.next, c.prev
 		c.prev, c.next = &sh.conns, sh.conns.next
 		c.prev.next, c.next.prev = c, c

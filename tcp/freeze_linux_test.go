@@ -474,3 +474,42 @@ func TestFreezeAndGoOn(t *testing.T) {
 	_ = c.Close()
 	next.eventually("it has ended", func(s Stats) bool { return s.Active == 0 })
 }
+
+// TestSettledAfterFailedOffer: connections older than those of an offer that failed have
+// their backends probed like any others.
+func TestSettledAfterFailedOffer(t *testing.T) {
+	p := startProxy(t, nil, echoing(t))
+	for range 8 {
+		roundTrip(t, p.dial())
+	}
+	failure := errors.New("gone")
+	for loop := range p.Shards() {
+		n, err := p.Offer(loop, 1, func([]Frozen) error { return failure })
+		if n != 0 || err != nil && err != failure { // a loop may have none
+			t.Errorf("Offer = %d, %v", n, err)
+		}
+	}
+	p.Thaw()
+	p.eventually("those that are there are settled", func(Stats) bool { return !p.settling() })
+	for _, sh := range p.shards {
+		if err := sh.loop.Do(func() {
+			for c := sh.conns.next; c != &sh.conns; c = c.next {
+				if on, err := unix.GetsockoptInt(int(c.backend.fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
+					t.Errorf("a backend is not probed: %v", err)
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// settling reports whether a shard is about to settle connections.
+func (p *proxy) settling() (is bool) {
+	for _, sh := range p.shards {
+		if err := sh.loop.Do(func() { is = is || sh.settle.Active() }); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return is
+}
