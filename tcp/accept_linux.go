@@ -120,7 +120,7 @@ func (l *listener) pause() {
 // Expire settles connections, or accepts again on the paused listeners.
 func (sh *shard) Expire(t *eventloop.Timer) {
 	if t == &sh.settle {
-		sh.settleAll()
+		sh.settleSome()
 		return
 	}
 	for l := range sh.open {
@@ -139,8 +139,7 @@ func (l *listener) serve(fd int, flow lb.Flow) {
 	c := &conn{sh: sh}
 	c.client = side{c: c, fd: int32(fd), writable: true}
 	c.backend = side{c: c, fd: -1}
-	c.prev, c.next = sh.conns.prev, &sh.conns
-	c.prev.next, c.next.prev = c, c
+	sh.insert(c)
 	if !sh.settle.Active() {
 		sh.loop.After(&sh.settle, sh, settleAfter)
 	}

@@ -324,8 +324,7 @@ func (c *conn) close() {
 		}
 		c.endBulk(s)
 	}
-	c.prev.next, c.next.prev = c.next, c.prev
-	c.next, c.prev = nil, nil
+	sh.remove(c)
 	sh.giveDescriptors()
 	sh.count.active.Add(-1)
 	sh.checkDrained()

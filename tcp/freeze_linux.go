@@ -130,8 +130,8 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	}
 	for i, c := range conns {
 		c.offer = batch[i].Offer
-		c.settle() // not before, since it is at the end of the list until now (see settleAll)
-		c.prev.next, c.next.prev = c.next, c.prev
+		c.settle()
+		sh.remove(c)
 		c.prev, c.next = &sh.conns, sh.conns.next
 		c.prev.next, c.next.prev = c, c
 	}
@@ -198,8 +198,7 @@ func (c *conn) freeze() (Frozen, error) {
 }
 
 // settle makes the backend's socket ready for a long life, which it has shown to be worth
-// by being here when everything is handed over. So all that cross are alike, and order
-// in the list is free (see settleAll).
+// by its age, or by being here when everything is handed over: all that cross are alike.
 func (c *conn) settle() {
 	if !c.settled && c.backend.fd >= 0 {
 		_ = c.sh.srv.probe(int(c.backend.fd)) // it can fail only on what is no TCP socket
@@ -317,8 +316,7 @@ func (sh *shard) thaw(f *Frozen) {
 	c.client = side{c: c, fd: int32(f.Client), eof: f.ToBackend.EOF, shut: f.ToClient.Shut}
 	c.backend = side{c: c, fd: int32(f.Backend), eof: f.ToClient.EOF, shut: f.ToBackend.Shut,
 		packs: true, sent: f.Dial == nil}
-	c.prev, c.next = sh.conns.prev, &sh.conns
-	c.prev.next, c.next.prev = c, c
+	sh.insert(c)
 	if f.Addr.IsValid() {
 		c.choice = sh.srv.LB.Resume(f.Service, f.Addr)
 	}

@@ -491,25 +491,66 @@ func TestSettledAfterFailedOffer(t *testing.T) {
 	}
 	p.Thaw()
 	p.eventually("those that are there are settled", func(Stats) bool { return !p.settling() })
-	for _, sh := range p.shards {
-		if err := sh.loop.Do(func() {
-			for c := sh.conns.next; c != &sh.conns; c = c.next {
-				if on, err := unix.GetsockoptInt(int(c.backend.fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
-					t.Errorf("a backend is not probed: %v", err)
-				}
+	p.eachShard(func(sh *shard) {
+		for c := sh.conns.next; c != &sh.conns; c = c.next {
+			if on, err := unix.GetsockoptInt(int(c.backend.fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
+				t.Errorf("a backend is not probed: %v", err)
 			}
-		}); err != nil {
-			t.Fatal(err)
 		}
+	})
+}
+
+// TestSettleInTurns: many connections that came at once are settled in small parts, the
+// oldest first, also if some end between two of them.
+func TestSettleInTurns(t *testing.T) {
+	p := startProxy(t, nil, echoing(t))
+	clients := make([]*net.TCPConn, 5*settleTurn)
+	for i := range clients {
+		clients[i] = p.dial()
 	}
+	p.eventually("all are connected", func(s Stats) bool { return s.Established == uint64(len(clients)) })
+	p.eachShard(func(sh *shard) {
+		sh.loop.StopTimer(&sh.settle) // and begin anew, wherever it has got to
+		for c := sh.conns.next; c != &sh.conns; c = c.next {
+			c.settled = false
+		}
+		sh.fresh = sh.conns.next
+		sh.settleSome()
+		n := 0
+		for c := sh.conns.next; c != &sh.conns; c = c.next {
+			if n++; c.settled != (n <= settleTurn) {
+				t.Errorf("settled = %t of connection %d after one turn", c.settled, n)
+			}
+		}
+		if sh.fresh == &sh.conns {
+			t.Error("a loop has too few connections")
+			return
+		}
+		sh.fresh.abort()
+		sh.conns.next.abort()
+	})
+	p.eventually("the rest is settled", func(Stats) bool { return !p.settling() })
+	p.eachShard(func(sh *shard) {
+		for c := sh.conns.next; c != &sh.conns; c = c.next {
+			if !c.settled {
+				t.Error("a connection was passed over")
+			}
+		}
+	})
 }
 
 // settling reports whether a shard is about to settle connections.
 func (p *proxy) settling() (is bool) {
+	p.eachShard(func(sh *shard) { is = is || sh.settle.Active() })
+	return is
+}
+
+// eachShard runs f for each shard, on its loop.
+func (p *proxy) eachShard(f func(*shard)) {
+	p.t.Helper()
 	for _, sh := range p.shards {
-		if err := sh.loop.Do(func() { is = is || sh.settle.Active() }); err != nil {
+		if err := sh.loop.Do(func() { f(sh) }); err != nil {
 			p.t.Fatal(err)
 		}
 	}
-	return is
 }

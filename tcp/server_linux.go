@@ -216,6 +216,7 @@ type shard struct {
 	srv     *Server
 	loop    *eventloop.Loop
 	conns   conn                   // head of the list of connections
+	fresh   *conn                  // the oldest connection that is not settled: all before it are; the head: there is none
 	open    map[*listener]struct{} // listeners of this loop
 	retry   eventloop.Timer        // runs while accepting is paused
 	settle  eventloop.Timer        // runs while a connection is not settled
@@ -226,7 +227,7 @@ type shard struct {
 
 func newShard(s *Server, loop *eventloop.Loop) *shard {
 	sh := &shard{srv: s, loop: loop, open: make(map[*listener]struct{})}
-	sh.conns.next, sh.conns.prev = &sh.conns, &sh.conns
+	sh.conns.next, sh.conns.prev, sh.fresh = &sh.conns, &sh.conns, &sh.conns
 	if s.Descriptors != nil {
 		// Set before the loop sees its first connection: Listen's Do orders the two.
 		loop.Pipes().Budget = s.Descriptors
@@ -234,19 +235,45 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	return sh
 }
 
-// settleAfter is how long a connection has to live before its backend's socket is made
-// ready for a long life. Short ones, which are over by then, save three system calls.
-const settleAfter = time.Second
+const (
+	// settleAfter is how long a connection has to live before its backend's socket is made
+	// ready for a long life. Short ones, which are over by then, save three system calls.
+	settleAfter = time.Second
 
-// settleAll has the kernel probe the backends of all connections that are there. Those
-// behind a settled one are older and so are settled.
-func (sh *shard) settleAll() {
-	for c := sh.conns.prev; c != &sh.conns && !c.settled; c = c.prev {
-		c.settled = true
-		if c.backend.fd >= 0 {
-			_ = sh.srv.probe(int(c.backend.fd)) // it can fail only on what is no TCP socket
+	// settleTurn is how many connections are settled before the descriptors of their loop
+	// have their turn.
+	settleTurn = 64
+)
+
+// settleSome has the kernel probe the backends of the oldest connections that it does
+// not probe yet, and comes back soon if there are more.
+func (sh *shard) settleSome() {
+	for range settleTurn {
+		if sh.fresh == &sh.conns {
+			return
 		}
+		sh.fresh.settle()
+		sh.fresh = sh.fresh.next
 	}
+	sh.loop.After(&sh.settle, sh, 0)
+}
+
+// insert puts c at the end of the list of connections.
+func (sh *shard) insert(c *conn) {
+	c.prev, c.next = sh.conns.prev, &sh.conns
+	c.prev.next, c.next.prev = c, c
+	if !c.settled && sh.fresh == &sh.conns {
+		sh.fresh = c
+	}
+}
+
+// remove takes c out of the list of connections.
+func (sh *shard) remove(c *conn) {
+	if sh.fresh == c {
+		sh.fresh = c.next
+	}
+	c.prev.next, c.next.prev = c.next, c.prev
+	c.next, c.prev = nil, nil
 }
 
 func (sh *shard) drain() {
