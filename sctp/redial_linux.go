@@ -1,6 +1,7 @@
 package sctp
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -69,10 +70,12 @@ func (p *pair) dialNext() {
 	p.abort()
 }
 
-// shortage reports whether a connect failed for want of something of this host.
+// shortage reports whether a connect failed for want of something of this host: ENOSPC
+// means that its user watches too many descriptors already (epoll_ctl(2)).
 func shortage(err error) bool {
-	switch err {
-	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAGAIN:
+	errno, _ := errors.AsType[unix.Errno](err)
+	switch errno {
+	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAGAIN, unix.ENOSPC:
 		return true
 	}
 	return false
