@@ -194,20 +194,21 @@ func (l lookup) attributes() []byte {
 }
 
 // delete deletes those entries that are chosen, and returns their number. An entry is not
-// to be kept.
+// to be kept. Only those that are chosen are held in memory: the kernel may name many more,
+// before 5.15 every connection of TCP.
 func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
-	list, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), l.attributes())
+	var chosen [][]byte
+	err = each(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), l.attributes(), func() { chosen = nil }, func(b []byte) error {
+		e, err := parseEntry(b)
+		if err == nil && e.Forward.Protocol == l.protocol && choose(&e) {
+			chosen = append(chosen, slices.Clone(b))
+		}
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range list {
-		e, err := parseEntry(b)
-		if err != nil {
-			return n, err
-		}
-		if e.Forward.Protocol != l.protocol || !choose(&e) {
-			continue
-		}
+	for _, b := range chosen {
 		_, err = exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), b)
 		if err != nil && !errors.Is(err, syscall.ENOENT) { // it has ended, or goes by two ports of ours
 			return n, err

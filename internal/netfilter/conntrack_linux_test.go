@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -117,6 +118,61 @@ func TestDeleteFlows(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// growth chooses every 100th flow, and notes by how much memory grows until it is asked.
+type growth struct {
+	before uint64
+	asked  *int
+	most   *uint64
+}
+
+// heap returns how many bytes are in use.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (g growth) MatchConntrackFlow(*netlink.ConntrackFlow) bool {
+	if *g.asked++; *g.asked%500 == 1 {
+		*g.most = max(*g.most, heap()-min(heap(), g.before))
+	}
+	return *g.asked%100 == 0
+}
+
+// TestDeleteFlowsOfMany: of many entries those that are not chosen are not held in memory.
+func TestDeleteFlowsOfMany(t *testing.T) {
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	const many = 5000
+	err := h.Do(func() error {
+		for i := range many {
+			if err := (made{protocol: unix.IPPROTO_UDP, to: "10.96.0.10:53"}).create(uint16(1024 + i)); err != nil {
+				return fmt.Errorf("create entry %d: %w", i, err)
+			}
+		}
+		g := growth{heap(), new(int), new(uint64)}
+		n, err := DeleteFlows(false, []uint16{53}, nil, g)
+		if err != nil {
+			return err
+		}
+		if *g.asked != many || n != many/100 {
+			t.Errorf("asked about %d, deleted %d; want %d and %d", *g.asked, n, many, many/100)
+		}
+		// An entry is 200 bytes or more, so that all are 1,000,000. A message to read is 64 KB.
+		if *g.most > 500_000 {
+			t.Errorf("%d bytes are held for %d entries", *g.most, many)
+		}
+		left, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if len(left) != many-many/100 {
+			t.Errorf("%d entries are left, want %d", len(left), many-many/100)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -33,26 +33,43 @@ func request(subsystem, command, flags int, family uint8, attrs []byte) ([]map[u
 }
 
 // exchange returns the attributes of each answer as they came.
-func exchange(subsystem, command, flags int, family uint8, attrs []byte) ([][]byte, error) {
-	var msgs [][]byte
+func exchange(subsystem, command, flags int, family uint8, attrs []byte) (msgs [][]byte, err error) {
+	err = each(subsystem, command, flags, family, attrs, func() { msgs = nil }, func(msg []byte) error {
+		msgs = append(msgs, msg)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return msgs, nil
+}
+
+// each calls f with the attributes of each answer while the kernel gives them, and begin
+// before the first, also when it starts anew since somebody has changed the list meanwhile.
+// f must not send requests; after an error of it, it is called no more. Who keeps what f is
+// given keeps all that came with it.
+func each(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func([]byte) error) error {
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		req.AddRawData(attrs)
-		var err error
-		if msgs, err = req.Execute(unix.NETLINK_NETFILTER, 0); err == nil {
-			break
-		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == dumpTries {
-			return nil, err
+		var failed error
+		begin()
+		err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(m []byte) bool {
+			if len(m) < nl.SizeofNfgenmsg {
+				failed = fmt.Errorf("short netlink message of %d bytes", len(m))
+			} else {
+				failed = f(m[nl.SizeofNfgenmsg:])
+			}
+			return failed == nil
+		})
+		if failed != nil {
+			return failed
+		}
+		if !errors.Is(err, nl.ErrDumpInterrupted) || try == dumpTries {
+			return err
 		}
 	}
-	for i, m := range msgs {
-		if len(m) < nl.SizeofNfgenmsg {
-			return nil, fmt.Errorf("short netlink message of %d bytes", len(m))
-		}
-		msgs[i] = m[nl.SizeofNfgenmsg:]
-	}
-	return msgs, nil
 }
 
 // attributes parses netlink attributes. Of equal ones the last stays.
