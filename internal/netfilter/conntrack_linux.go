@@ -96,16 +96,12 @@ func DeleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 			return 0, err
 		}
 	}
-	n, err := deleteUnanswered(ipv6, unix.IPPROTO_TCP, tcp, local)
-	if err == nil {
-		var more uint64
-		more, err = deleteUnanswered(ipv6, unix.IPPROTO_SCTP, sctp, local)
-		n += more
+	ofTCP, err := deleteUnanswered(ipv6, unix.IPPROTO_TCP, tcp, local)
+	ofSCTP, err2 := deleteUnanswered(ipv6, unix.IPPROTO_SCTP, sctp, local)
+	if err = errors.Join(err, err2); err != nil {
+		err = fmt.Errorf("delete conntrack entries of connections that nobody has answered: %w", err)
 	}
-	if err != nil {
-		return n, fmt.Errorf("delete conntrack entries of connections that nobody has answered: %w", err)
-	}
-	return n, nil
+	return ofTCP + ofSCTP, err
 }
 
 // deleteUnanswered is DeleteUnanswered for one protocol.
@@ -195,7 +191,7 @@ func (l lookup) attributes() []byte {
 
 // delete deletes those entries that are chosen, and returns their number. An entry is not
 // to be kept. Only those that are chosen are held in memory: the kernel may name many more,
-// before 5.15 every connection of TCP.
+// before 5.15 every connection of TCP. One that cannot be deleted does not keep the others.
 func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
 	var chosen [][]byte
 	err = each(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), l.attributes(), func() { chosen = nil }, func(b []byte) error {
@@ -209,13 +205,15 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 		return 0, err
 	}
 	for _, b := range chosen {
-		_, err = exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), b)
-		if err != nil && !errors.Is(err, syscall.ENOENT) { // it has ended, or goes by two ports of ours
-			return n, err
+		_, failed := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), b)
+		switch {
+		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or goes by two ports of ours
+			n++
+		case err == nil:
+			err = failed // the first will do, of as many as there may be entries
 		}
-		n++
 	}
-	return n, nil
+	return n, err
 }
 
 // entry is one of conntrack's.

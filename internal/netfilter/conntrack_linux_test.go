@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -170,6 +171,44 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			t.Errorf("%d entries are left, want %d", len(left), many-many/100)
 		}
 		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDeleteGoesOn: an error of one entry, or of one protocol, does not keep the others.
+func TestDeleteGoesOn(t *testing.T) {
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	err := h.Do(func() error {
+		for i := range 3 {
+			if err := (made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}).create(uint16(1000 + i)); err != nil {
+				return err
+			}
+		}
+		asked := 0
+		n, err := lookup{protocol: unix.IPPROTO_TCP}.delete(false, func(e *entry) bool {
+			if asked++; asked == 1 {
+				copy(e.Forward.DstIP[:6][4:], "\xff\xff") // the length of the next attribute, which the kernel refuses
+			}
+			return true
+		})
+		if n != 2 || asked != 3 || err == nil {
+			t.Errorf("%d of %d deleted, %v; want 2 of 3, and an error", n, asked, err)
+		}
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return err
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+			return err
+		}
+		frontends := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:80")}
+		_, err = DeleteUnanswered(false, frontends, frontends)
+		if n := strings.Count(fmt.Sprint(err), unix.EMFILE.Error()); n != 2 {
+			t.Errorf("without descriptors: %v; want an error of each protocol", err)
+		}
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 	})
 	if err != nil {
 		t.Fatal(err)
