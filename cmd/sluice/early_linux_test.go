@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,12 +11,16 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 const (
@@ -92,6 +97,104 @@ func TestAskedTooEarly(t *testing.T) {
 			l.write("early.yaml", earlyService, slice("early", 1, 8080, "TCP", addrs(l.RemotePods...)...))
 			answered()
 		})
+	}
+}
+
+// withoutDescriptors has this process get no descriptor any more until the function returned is
+// called, which may be called twice.
+func withoutDescriptors(t *testing.T) (restore func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEarlyTriesAgain: who has asked too early is forgotten also if that fails twice at first,
+// of which the log tells once.
+func TestEarlyTriesAgain(t *testing.T) {
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	at := netip.MustParseAddrPort(earlyAddr)
+	core, log := observer.New(zap.WarnLevel)
+	err := h.Do(func() error {
+		entry := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600, ProtoInfo: &netlink.ProtoInfoTCP{State: 1}} // SYN_SENT
+		client, server := net.IP{192, 0, 2, 1}, net.IP(at.Addr().AsSlice())
+		entry.Forward = netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: client, SrcPort: 1024, DstIP: server, DstPort: at.Port()}
+		entry.Reverse = netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: server, SrcPort: at.Port(), DstIP: client, DstPort: 1024}
+		if err := netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, entry); err != nil {
+			return err
+		}
+		restore := withoutDescriptors(t)
+		defer restore()
+		ctx, stop := context.WithTimeout(t.Context(), patience)
+		defer stop()
+		var e early
+		tries := 0
+		e.ipv4.wake = make(chan struct{}, 1)
+		e.ipv4.observe = func(time.Duration) {
+			switch tries++; tries {
+			case 2:
+				restore()
+			case 3:
+				stop()
+			}
+		}
+		e.add([]lb.Frontend{{Protocol: lb.TCP, Addr: at}})
+		e.ipv4.run(ctx, false, zap.New(core))
+		if n := e.ipv4.deleted.Load(); tries != 3 || n != 1 {
+			t.Errorf("%d deleted at try %d, want 1 at the third", n, tries)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := log.Len(); n != 1 {
+		t.Errorf("%d lines in the log, want 1: %v", n, log.All())
+	}
+}
+
+// TestEarlyGivesUp: a search that never succeeds ends when no client asks any more, and
+// takes place for the next frontend nevertheless, without another line in the log.
+func TestEarlyGivesUp(t *testing.T) {
+	core, log := observer.New(zap.WarnLevel)
+	defer withoutDescriptors(t)()
+	synctest.Test(t, func(t *testing.T) {
+		var e early
+		tries := 0
+		e.ipv4.wake = make(chan struct{}, 1)
+		e.ipv4.observe = func(time.Duration) { tries++ }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			e.ipv4.run(ctx, false, zap.New(core))
+		}()
+		for range 2 {
+			tries = 0
+			e.add([]lb.Frontend{{Protocol: lb.SCTP, Addr: netip.MustParseAddrPort(earlyAddr)}})
+			time.Sleep(2 * earlyTries) // on the clock of the bubble, which takes no time
+			synctest.Wait()
+			if least := int(earlyTries / earlyPauseMax); tries < least-1 || tries > least+10 {
+				t.Errorf("%d tries in %v", tries, 2*earlyTries)
+			}
+			if n := len(e.ipv4.take()); n != 0 {
+				t.Errorf("%d frontends are kept", n)
+			}
+		}
+		stop()
+		<-ended
+	})
+	if n := log.Len(); n != 1 {
+		t.Errorf("%d lines in the log, want 1: %v", n, log.All())
 	}
 }
 
