@@ -209,8 +209,9 @@ type Agent struct {
 	applying  Changes // those that Apply is bringing into force
 	written   written
 	pace      pace      // of writing rules
-	begun     *lb.Table // what Begun knows; nil: nothing
-	chosen    chosen    // by the last Apply
+	begun     *lb.Table // what Begun knows, but for unopened; nil: nothing
+	unopened  map[lb.Frontend]bool
+	chosen    chosen // by the last Apply
 	described described
 	spareTCP  []netip.AddrPort // memory for the next plan's
 

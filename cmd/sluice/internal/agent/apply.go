@@ -124,7 +124,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	a.inForce(Desired{Services: services, Node: want.Node, Checks: want.Checks})
 	a.describe(table)
-	a.tellBegun(table)
+	a.tellBegun(table, move.unopened)
 	return 0, errors.Join(holdErr, socketErr, moveErr)
 }
 
@@ -241,6 +241,7 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 	wanted := make(map[lb.Frontend]struct{})
 	plan := &redirect.Plan{TCPPort: a.TCPPort, TCP: a.spareTCP, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
 	a.spareTCP = nil
+	move.unopened = make(map[lb.Frontend]bool)
 	var errs []error
 	table := move.table
 	var idle []owned // that nobody serves, in a family whose addresses the host holds
@@ -294,6 +295,7 @@ func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *re
 			port, err := a.sockets.steered(a, f)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", f, s.ID, err))
+				move.unopened[f] = true
 				continue
 			}
 			wanted[f] = struct{}{}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestBegun: Begun is told of frontends once they are in force, each time that nobody had
-// them before, and of all after rules were lost.
+// them before, and of all after rules were lost. One without a socket is not in force.
 func TestBegun(t *testing.T) {
 	a, k := newAgent(t)
 	a.Log = zap.NewNop()
@@ -23,6 +23,7 @@ func TestBegun(t *testing.T) {
 		}
 	}
 	web, other, sig, dns := service(lb.TCP, "web", 1, 1), service(lb.TCP, "other", 2, 1), service(lb.SCTP, "sig", 3, 1), service(lb.UDP, "dns", 4, 1)
+	gate, late := service(lb.SCTP, "gate", 6, 1), service(lb.TCP, "late", 7, 1)
 	grown, moved := web, web
 	grown.Backends = service(lb.TCP, "web", 1, 1, 2).Backends
 	moved.ID.Name = "moved"
@@ -53,6 +54,10 @@ func TestBegun(t *testing.T) {
 		{"one goes", nil, []lb.Service{moved, dns, other}, nil},
 		{"and comes again", nil, []lb.Service{moved, sig, dns, other}, at(sig)},
 		{"rules were lost", lost, []lb.Service{moved, sig, dns, other}, at(moved, sig, other)},
+		{"no socket for one of two", func() { k.taken[k.port+1] = true }, []lb.Service{moved, gate, sig, dns, late}, at(late)},
+		{"nor another time", func() { k.taken[k.port+1] = true }, []lb.Service{moved, gate, sig, dns, late}, nil},
+		{"and then one", nil, []lb.Service{moved, gate, sig, dns, late}, at(gate)},
+		{"which is told once", nil, []lb.Service{moved, gate, sig, dns, late}, nil},
 		{"not in force", func() { k.fail = errors.New("no") }, []lb.Service{moved, sig, dns}, nil},
 		{"nor later", nil, []lb.Service{web, moved, sig, dns}, nil},
 	} {
@@ -60,7 +65,7 @@ func TestBegun(t *testing.T) {
 		if step.before != nil {
 			step.before()
 		}
-		if err := a.Apply(t.Context(), Desired{Services: step.services}); err != k.fail && !errors.Is(err, k.fail) {
+		if err := a.Apply(t.Context(), Desired{Services: step.services}); !errors.Is(err, k.fail) && !errors.Is(err, errTaken) {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if slices.Sort(begun); !slices.Equal(begun, step.want) {

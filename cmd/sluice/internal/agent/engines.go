@@ -20,6 +20,7 @@ type move struct {
 	movers    []mover
 	node      lb.Node
 	nodePorts []netip.Addr
+	unopened  map[lb.Frontend]bool // by arrange: they got no proxy port
 }
 
 // mover is a Service that has another path than before.
