@@ -3,6 +3,7 @@ package affinity
 import (
 	"math"
 	"net/netip"
+	"runtime"
 	"sync"
 )
 
@@ -18,7 +19,8 @@ const DefaultMax = 65536
 // list and so writes anyway. It is held for tens of nanoseconds, once per new
 // connection of one service port, while setting up that connection costs tens of
 // microseconds of system calls; shards would buy nothing and would each need a
-// recency list and a limit of their own.
+// recency list and a limit of their own. Forget and Sweep give it away after each
+// piece of what they have to do.
 type Table[B comparable] struct {
 	// Max is the largest number of clients remembered; 0 means DefaultMax. Set
 	// it before first use. A negative Max remembers one client, and no table
@@ -47,6 +49,13 @@ type Table[B comparable] struct {
 // none is the end of a list. Slot numbers start at 1, so that zero links need no
 // initialisation.
 const none = 0
+
+// unused is the prev of a free slot.
+const unused = -1
+
+// piece is how many entries Forget and Sweep deal with while others wait, which is
+// about 0.1 ms.
+const piece = 1024
 
 type links struct{ prev, next int32 }
 
@@ -121,23 +130,39 @@ func (t *Table[B]) Put(client netip.Addr, backend B, now int64) {
 	t.index[key] = i
 }
 
-// Forget removes all clients whose backend matches, and returns their number. It
-// looks at every entry while others wait, which is about a millisecond for a
-// full table; match must not call the table.
+// Forget removes all clients whose backend matches, and returns their number. Those
+// that others put while it looks may stay or not. Others wait while match is called,
+// which must not call the table.
 func (t *Table[B]) Forget(match func(B) bool) int {
+	removed, next := t.forgetPiece(1, match)
+	for next != none {
+		runtime.Gosched() // to who has waited, who else would find the lock taken again
+		var n int
+		n, next = t.forgetPiece(next, match)
+		removed += n
+	}
+	return removed
+}
+
+// forgetPiece does it for some slots, and returns how many it removed and the slot to go on
+// from. A client stays in its slot whatever others do meanwhile, unlike its place in the
+// order of use, so that none is missed.
+func (t *Table[B]) forgetPiece(from int32, match func(B) bool) (removed int, next int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := len(t.index)
-	for i := t.ends.prev; i != none; {
-		s := t.at(i)
-		newer := s.prev
-		if match(s.backend) {
+	last := int32(min(int(from)+piece-1, len(t.slots)))
+	next = none
+	if int(last) < len(t.slots) {
+		next = last + 1
+	}
+	for i := from; i <= last; i++ {
+		if s := t.at(i); s.prev != unused && match(s.backend) {
 			t.remove(i)
+			removed++
 		}
-		i = newer
 	}
 	t.releaseIfEmpty()
-	return before - len(t.index)
+	return removed, next
 }
 
 // Sweep removes the clients that were last used timeout or longer ago, and
@@ -147,10 +172,22 @@ func (t *Table[B]) Forget(match func(B) bool) int {
 // an expired client behind an unexpired one then waits for the next Sweep, and
 // Get does not return it meanwhile.
 func (t *Table[B]) Sweep(now, timeout int64) int {
+	n := t.sweepPiece(now, timeout)
+	removed := n
+	for n == piece {
+		runtime.Gosched() // as in Forget
+		n = t.sweepPiece(now, timeout)
+		removed += n
+	}
+	return removed
+}
+
+// sweepPiece does it for those that expired first, and returns how many it removed.
+func (t *Table[B]) sweepPiece(now, timeout int64) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	removed := 0
-	for i := t.ends.prev; i != none && now-t.at(i).lastUsed >= timeout; i = t.ends.prev {
+	for i := t.ends.prev; i != none && removed < piece && now-t.at(i).lastUsed >= timeout; i = t.ends.prev {
 		t.remove(i)
 		removed++
 	}
@@ -241,7 +278,7 @@ func (t *Table[B]) remove(i int32) {
 	t.unlink(i)
 	s := t.at(i)
 	delete(t.index, s.client)
-	*s = slot[B]{links: links{next: t.free}}
+	*s = slot[B]{links: links{prev: unused, next: t.free}}
 	t.free = i
 }
 

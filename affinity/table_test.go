@@ -114,6 +114,92 @@ func TestTableAgainstModel(t *testing.T) {
 	}
 }
 
+// TestForgetInPieces: whatever others do between the pieces of one Forget, no client is
+// missed that matched all the time, and none is lost that did not.
+func TestForgetInPieces(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	const clients, timeout = 6 * piece, 100
+	for round := range 10 {
+		var table Table[int]
+		m := model{max: DefaultMax}
+		now := int64(0)
+		for i := range clients {
+			table.Put(addr(i), rng.IntN(1+round%3), now)
+		}
+		m.list = contents(&table)
+		match := func(backend int) bool { return backend == 0 }
+		late := make(map[netip.Addr]bool) // put since the beginning, and may stay or not
+		pieces := 0
+		for from := int32(1); from != none; pieces++ {
+			calls := 0
+			if _, from = table.forgetPiece(from, func(b int) bool { calls++; return match(b) }); calls > piece {
+				t.Fatalf("looked at %d at once", calls)
+			}
+			for range rng.IntN(100) {
+				client := addr(rng.IntN(clients + piece))
+				switch op := rng.IntN(100); {
+				case op < 40:
+					table.Get(client, now, timeout)
+					m.get(client, now, timeout)
+				case op < 99:
+					backend := rng.IntN(3)
+					table.Put(client, backend, now)
+					m.put(client, backend, now)
+					late[client] = true
+				default:
+					now += rng.Int64N(timeout / 2)
+					table.Sweep(now, timeout)
+					m.remove(func(e memory) bool { return now-e.lastUsed >= timeout })
+				}
+			}
+		}
+		if pieces < 3 {
+			t.Fatalf("%d pieces", pieces)
+		}
+		left := slices.DeleteFunc(contents(&table), func(e memory) bool { return match(e.backend) && late[e.client] })
+		m.remove(func(e memory) bool { return match(e.backend) })
+		if !slices.Equal(left, m.list) {
+			t.Fatalf("round %d: %d clients are left, want %d", round, len(left), len(m.list))
+		}
+	}
+}
+
+// TestOthersGetIn: who asks while many clients are removed does not wait until all are.
+// Nobody says when somebody waits for a lock, so that it is tried until one gets in.
+func TestOthersGetIn(t *testing.T) {
+	for name, remove := range map[string]func(*Table[int]) int{
+		"Forget": func(table *Table[int]) int { return table.Forget(func(int) bool { return true }) },
+		"Sweep":  func(table *Table[int]) int { return table.Sweep(10, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 100 {
+				var table Table[int]
+				for i := range DefaultMax {
+					table.Put(addr(i), i, 0)
+				}
+				asking, between := make(chan struct{}), false
+				var asked sync.WaitGroup
+				asked.Go(func() {
+					close(asking)
+					for n := table.Len(); n > 0; n = table.Len() {
+						between = between || n < DefaultMax
+					}
+				})
+				<-asking
+				if n := remove(&table); n != DefaultMax {
+					t.Fatalf("%d removed, want %d", n, DefaultMax)
+				}
+				if asked.Wait(); between {
+					return
+				}
+			}
+			t.Error("nobody got in before all were removed")
+		})
+	}
+}
+
 func TestTimeoutSlides(t *testing.T) {
 	var table Table[string]
 	a := addr(1)
