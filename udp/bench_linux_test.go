@@ -38,8 +38,7 @@ func BenchmarkFlowLookup(b *testing.B) {
 				keys[i] = flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1024), local: netip.MustParseAddr("192.0.2.10")}
 				f := &flow{ln: ln, key: keys[i], fd: -1, choice: choice}
 				ln.flows[keys[i]] = f
-				ln.recency.pushFront(f)
-				sh.recency.pushFront(f)
+				ln.keep(f)
 			}
 			var name socket.Name
 			b.ReportAllocs()

@@ -54,7 +54,7 @@ type flow struct {
 	active  int64 // time of the last datagram, ns
 	leaving int64 // time to be gone by, ns; 0 while the backend is in the table
 	timer   eventloop.Timer
-	links   [2]link
+	links   [orders]link
 }
 
 // HandleEvent passes the backend's answers on, or leaves it if it refuses.
@@ -366,6 +366,7 @@ func (f *flow) close() {
 	}
 	ln.recency.remove(f)
 	sh.recency.remove(f)
+	sh.ages.remove(f)
 	sh.count.active.Add(-1)
 	sh.checkDrained()
 }

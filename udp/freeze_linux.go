@@ -212,8 +212,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if there := ln.flows[f.key]; there == nil || there.leaving != 0 {
 		ln.flows[f.key] = f // not one that was replaced already
 	}
-	ln.recency.pushFront(f)
-	sh.recency.pushFront(f)
+	ln.keep(f)
 	sh.count.active.Add(1)
 	if from.Leaving > 0 {
 		f.leaving = now + int64(from.Leaving)

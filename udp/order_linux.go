@@ -1,19 +1,23 @@
 package udp
 
-// A flow is in two orders: that of its frontend and that of its loop.
+// A flow is in three orders: two of activity, that of its frontend and that of its loop,
+// and that in which the loop's flows were made.
 const (
 	byFrontend = iota
 	byLoop
+	byAge
+	orders
 )
 
 // link is a flow's place in one order.
 type link struct{ next, prev *flow }
 
-// order is a list of flows, the most recently active first.
+// order is a list of flows, the most recently active first, or the youngest.
 type order struct {
-	by          int // byFrontend or byLoop
+	by          int // byFrontend, byLoop or byAge
 	first, last *flow
 	len         int
+	ahead       *flow // that a walk goes on with, when it pauses; nil: none is under way
 }
 
 func (o *order) pushFront(f *flow) {
@@ -30,6 +34,9 @@ func (o *order) pushFront(f *flow) {
 
 func (o *order) remove(f *flow) {
 	l := &f.links[o.by]
+	if o.ahead == f {
+		o.ahead = l.next
+	}
 	if l.prev != nil {
 		l.prev.links[o.by].next = l.next
 	} else {

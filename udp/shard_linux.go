@@ -15,6 +15,10 @@ import (
 // other sockets have their turn.
 const turn = 4 * slots
 
+// stretch is how many flows are looked at after a change of the table before the loop's
+// sockets have their turn: some 0.3 ms.
+const stretch = 1024
+
 // shard is the part of a Server that lives on one loop. Its batches are used by
 // one event at a time, whichever socket that is for.
 type shard struct {
@@ -23,11 +27,14 @@ type shard struct {
 	idle    int64 // Server.IdleTimeout, ns
 	share   int   // flows of one frontend on this loop
 	recency order // all flows
+	ages    order // all flows
 	scan    func()
 	drained chan struct{} // closed when the last flow has ended while draining; nil before
 	count   counters
 
-	scanning atomic.Bool // a scan is posted and has not begun
+	scanning atomic.Bool     // a scan is posted and has not begun
+	stale    bool            // the table has changed since the last walk over the flows began
+	rest     eventloop.Timer // runs while a walk is not at its end
 
 	in     incoming // what a client or a backend has sent
 	quotes incoming // what has come back as refused
@@ -43,6 +50,7 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 		idle:    int64(s.idleTimeout()),
 		share:   max(1, (s.maxFlows()+loops-1)/loops),
 		recency: order{by: byLoop},
+		ages:    order{by: byAge},
 	}
 	sh.scan = sh.leaveGone
 	sh.in.init(datagramSize)
@@ -59,19 +67,42 @@ func (sh *shard) scheduleScan() {
 }
 
 // leaveGone has each flow leave its backend if that is gone, or if the frontend has
-// become another Service's, whose backends are others.
+// become another Service's, whose backends are others. A walk that is under way is
+// followed by another.
 func (sh *shard) leaveGone() {
 	sh.scanning.Store(false)
-	now, table := eventloop.Now(), sh.server.LB.Table()
-	for f := sh.recency.first; f != nil; {
-		next := f.links[byLoop].next
-		owner, _, ok := table.Lookup(f.ln.frontend)
-		if !f.choice.Live() || !ok || owner.ID != f.choice.Service() {
-			f.leave(now) // goes to the end of the list, and is let be the second time
-		}
-		f = next
+	sh.stale = true
+	if !sh.rest.Active() {
+		sh.walk()
 	}
 }
+
+// walk looks at some flows. The others wait for a timer, since all that is posted runs
+// before any socket has its turn. It goes from the youngest to the oldest, an order that
+// activity does not change. A flow that is made meanwhile is not looked at: it is chosen
+// by the new table.
+func (sh *shard) walk() {
+	flows := &sh.ages
+	if flows.ahead == nil && sh.stale {
+		sh.stale = false
+		flows.ahead = flows.first
+	}
+	now, table := eventloop.Now(), sh.server.LB.Table()
+	for n := 0; n < stretch && flows.ahead != nil; n++ {
+		f := flows.ahead
+		flows.ahead = f.links[byAge].next
+		owner, _, ok := table.Lookup(f.ln.frontend)
+		if !f.choice.Live() || !ok || owner.ID != f.choice.Service() {
+			f.leave(now)
+		}
+	}
+	if flows.ahead != nil || sh.stale {
+		sh.loop.After(&sh.rest, sh, 0)
+	}
+}
+
+// Expire goes on with a walk.
+func (sh *shard) Expire(*eventloop.Timer) { sh.walk() }
 
 func (sh *shard) drain() {
 	if sh.drained == nil {
@@ -299,13 +330,19 @@ func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, e
 		ln.flows = make(map[flowKey]*flow)
 	}
 	ln.flows[*key] = f
-	ln.recency.pushFront(f)
-	sh.recency.pushFront(f)
+	ln.keep(f)
 	f.active = now
 	sh.loop.After(&f.timer, f, sh.server.idleTimeout())
 	sh.count.created.Add(1)
 	sh.count.active.Add(1)
 	return f, nil
+}
+
+// keep puts a new flow into the orders.
+func (ln *listener) keep(f *flow) {
+	ln.recency.pushFront(f)
+	ln.shard.recency.pushFront(f)
+	ln.shard.ages.pushFront(f)
 }
 
 func (ln *listener) pick(client netip.Addr, now int64, tried *lb.Tried) (lb.Choice, error) {

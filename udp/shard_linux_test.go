@@ -1,0 +1,112 @@
+package udp
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestLeaveInStretches: after a change of the table the flows whose backend is gone leave
+// it some at a time, every one whatever happens to it and to others in between, and also
+// after another change.
+func TestLeaveInStretches(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	backends := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.2:9"), netip.MustParseAddrPort("127.0.0.3:9")}
+	p := startProxy(t, 1, nil, backends...)
+	sh := p.shards[0]
+	ln := sh.newListener(p.front, -1)
+	now := eventloop.Now()
+	made := 0
+	add := func() {
+		c, err := ln.pick(netip.MustParseAddr("192.0.2.1"), now, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		made++ // a descriptor that nobody has
+		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)}), 53)}, choice: c, active: now}
+		ln.keep(f)
+		sh.count.active.Add(1)
+	}
+	// update has the table have these backends, and returns how many flows left at once.
+	update := func(list ...netip.AddrPort) uint64 {
+		table, err := lb.NewTable([]lb.Service{service(1, list...)}, lb.Node{})
+		if err != nil {
+			t.Error(err)
+		}
+		p.LB.Update(table)
+		before := sh.count.moved.Load()
+		sh.leaveGone()
+		return sh.count.moved.Load() - before
+	}
+	one := func() *flow {
+		f := sh.ages.first
+		for range r.IntN(sh.ages.len) {
+			f = f.links[byAge].next
+		}
+		return f
+	}
+	stays := func(when string) {
+		n := 0
+		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+			if f.leaving == 0 && !f.choice.Live() {
+				n++
+			}
+		}
+		if n != 0 || sh.recency.len != sh.ages.len {
+			t.Errorf("%s: %d flows of %d, or %d, have not left", when, n, sh.recency.len, sh.ages.len)
+		}
+	}
+	if err := sh.loop.Do(func() {
+		for range 6 * stretch {
+			add()
+		}
+		if n := update(backends[1:]...); n == 0 || n > stretch || sh.ages.ahead == nil {
+			t.Errorf("%d flows have left at once, want %d at most", n, stretch)
+		}
+		walks := 1
+		for ; sh.rest.Active(); walks++ {
+			for range 50 {
+				one().touch(now)
+				one().close()
+				add()
+			}
+			if walks == 3 && update(backends[2]) != 0 {
+				t.Error("a second walk has begun while one is under way")
+			}
+			if f := sh.ages.ahead; f != nil {
+				f.close()
+			}
+			sh.loop.StopTimer(&sh.rest)
+			sh.Expire(&sh.rest)
+		}
+		if walks < 12 || walks > 14 {
+			t.Errorf("%d stretches for two walks over %d flows", walks, 6*stretch)
+		}
+		stays("after two changes")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.setBackends(backends[0])
+	eventually(t, "all flows have left by themselves", func() bool {
+		walking := true
+		if err := sh.loop.Do(func() { walking = sh.scanning.Load() || sh.rest.Active() }); err != nil {
+			t.Fatal(err)
+		}
+		return !walking
+	})
+	if err := sh.loop.Do(func() {
+		stays("after the third change")
+		for ln.recency.first != nil {
+			ln.recency.first.close()
+		}
+		if sh.ages.first != nil || sh.ages.last != nil || sh.ages.len != 0 {
+			t.Error("the order of age is not empty")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
