@@ -15,6 +15,9 @@ import (
 	"github.com/sluice-lb/sluice/sctp"
 )
 
+// cores is how many the program may use, before it tells Go's runtime anything else.
+var cores = runtime.GOMAXPROCS(0)
+
 // settings is what flags are bound to, before any check.
 type settings struct {
 	Config // flags that only Sluice has, and what needs no check
@@ -245,7 +248,7 @@ func (s *settings) declareDataPath(f *pflag.FlagSet) {
 	f.StringVar(&s.doc.PortRange, "proxy-port-range", "", "`RANGE` of ports to listen on: a-b, a, or a+n (a to a+n); empty or 0 lets the kernel choose")
 	f.DurationVar(&s.doc.UDPIdleTimeout.Duration, "udp-timeout", s.doc.UDPIdleTimeout.Duration, "idle `DURATION` after which a UDP flow ends and its client may be sent to another endpoint")
 	f.TextVar(&s.SCTPEngine, "sctp-engine", sctp.Auto, "`ENGINE` that forwards SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel has none), or auto, by what the kernel has")
-	f.IntVar(&s.Loops, "loops", runtime.GOMAXPROCS(0), "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
+	f.IntVar(&s.Loops, "loops", cores, "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
 	f.DurationVar(&s.BusyPoll, "busy-poll", 0, "how long a loop that has nothing to do polls the network cards' queues before it sleeps, a `DURATION` in whole microseconds up to 10ms, like 50us; 0 is never; needs Linux 6.9, and cards whose drivers can be polled")
 	f.DurationVar(&s.DrainTimeout, "drain-timeout", 30*time.Second, "longest `DURATION` to wait on SIGTERM for open connections; what is left then is reset")
 	f.BoolVar(&s.CleanupOnExit, "cleanup-on-exit", false, "remove every trace from the kernel on SIGTERM too, as --cleanup does; otherwise the rules stay for the next start")
