@@ -11,8 +11,6 @@ import (
 	"time"
 )
 
-type interval struct{ start, end time.Time }
-
 // stall finds out for how long threads of the test and of the program were ready to run
 // and did not get a CPU, as happens when the machine is busy with others, so that this is
 // not taken for a fault of the program.
