@@ -27,7 +27,7 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 
 # What the VM runs: the packages whose tests need what its kernel has.
 VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
-VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSCTP.*)$$/^(ipvs.*)?$$
+VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
 # time leave two cores time to spare. The package ALONE counts the milliseconds that traffic

@@ -33,3 +33,14 @@ type Conntrack struct {
 // lookups slower. On other systems than Linux the error is
 // errors.ErrUnsupported.
 func (c Conntrack) Apply() (warnings []string, err error) { return c.apply() }
+
+// TellApart has the kernel tell two connections apart that a client has from one port of its
+// own to two frontends of TCP, both of which are steered to one port of the proxy. netfilter
+// gives the second one another source port, but before that, in the first
+// lookup of a socket for a packet that has come in, kernels before Linux 6.6 have
+// found the first one's, and the second one hangs until the client gives up. They are told
+// not to look so early (net.ipv4.tcp_early_demux, which is for IPv6 too), in the network namespace of the
+// calling thread; it saved a search for a route for packets of connections that end at this
+// host. Newer kernels are left as they are. On other systems than Linux the error is
+// errors.ErrUnsupported.
+func TellApart() error { return tellApart() }

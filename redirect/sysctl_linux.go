@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // maxScaled bounds what MaxPerCore comes to on machines of hundreds of CPUs, as
@@ -22,6 +24,7 @@ const (
 	sysctlDir    = "proc/sys/net/netfilter"
 	hashSizeFile = "sys/module/nf_conntrack/parameters/hashsize"
 	onlineFile   = "sys/devices/system/cpu/online"
+	demuxFile    = "proc/sys/net/ipv4/tcp_early_demux"
 )
 
 func (c Conntrack) apply() ([]string, error) { return c.applyBelow("/") }
@@ -57,6 +60,24 @@ func (c Conntrack) applyBelow(root string) (warnings []string, err error) {
 		set("nf_conntrack_tcp_be_liberal", 1)
 	}
 	return warnings, errors.Join(errs...)
+}
+
+func tellApart() error { return tellApartBelow("/", netfilter.Release()) }
+
+// tellApartBelow leaves kernels alone that look again, which are those with the commit
+// "netfilter: nf_nat: undo erroneous tcp edemux lookup after port clash".
+func tellApartBelow(root, release string) error {
+	if netfilter.AtLeast(release, 6, 6) {
+		return nil
+	}
+	path := filepath.Join(root, demuxFile)
+	if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == "0" {
+		return nil
+	}
+	if err := writeInt(path, 0); err != nil {
+		return fmt.Errorf("set sysctl net.ipv4.tcp_early_demux to 0: %w%s", err, sysctlHint(err))
+	}
+	return nil
 }
 
 // sysctlHint says what to do about a setting that is not ours to change.

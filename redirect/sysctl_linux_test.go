@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -118,5 +119,26 @@ func TestConntrackReadOnly(t *testing.T) {
 	}
 	if err == nil || strings.Count(err.Error(), "is the kernel module nf_conntrack loaded?") != 2 {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestTellApart changes what older kernels do, and what is not so already.
+func TestTellApart(t *testing.T) {
+	for _, c := range []struct{ release, before, after string }{
+		{"6.1.0-48-cloud-amd64", "1\n", "0"}, {"5.14.0-503.el9.x86_64", "1\n", "0"}, {"4.19.0", "0\n", "0\n"},
+		{"6.6.0", "1\n", "1\n"}, {"6.18.44", "1\n", "1\n"},
+	} {
+		root := t.TempDir()
+		path := filepath.Join(root, demuxFile)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.before), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		err := tellApartBelow(root, c.release)
+		if after, _ := os.ReadFile(path); err != nil || string(after) != c.after {
+			t.Errorf("Linux %s, %q before: %q after it, want %q; %v", c.release, c.before, after, c.after, err)
+		}
+	}
+	if err := tellApartBelow(t.TempDir(), "5.15.0"); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux") {
+		t.Errorf("without the setting: %v, want an error that names it", err)
 	}
 }

@@ -5,3 +5,5 @@ package redirect
 import "errors"
 
 func (Conntrack) apply() ([]string, error) { return nil, errors.ErrUnsupported }
+
+func tellApart() error { return errors.ErrUnsupported }

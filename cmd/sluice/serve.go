@@ -352,6 +352,9 @@ func tuneConntrack(cfg config.Config, log *zap.Logger) error {
 	for _, warning := range warnings {
 		log.Warn("conntrack", zap.String("warning", warning))
 	}
+	if apart := redirect.TellApart(); apart != nil {
+		err = errors.Join(err, fmt.Errorf("have clients ask two Services from one port: %w", apart))
+	}
 	return err
 }
 

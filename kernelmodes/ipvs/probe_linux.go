@@ -165,7 +165,7 @@ func tryRules(ctx context.Context, path string, nft, ipv6 bool, m masquerade) (r
 // built. Where its configuration cannot be read it is taken for granted, as every
 // distribution has it.
 func hasSCTP() bool {
-	f, err := os.Open("/boot/config-" + release())
+	f, err := os.Open("/boot/config-" + netfilter.Release())
 	var r io.Reader = f
 	if err != nil {
 		if f, err = os.Open("/proc/config.gz"); err != nil {

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/moby/ipvs"
-	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // settings are what forwarding by ipvs needs of the kernel, below /proc/sys/net.
@@ -27,7 +28,7 @@ func (e *Engine) settings(release string) map[string]int {
 	}
 	// From 4.1 on a client's port that is used again would wait a second while ipvs
 	// and conntrack disagree, until 5.9 cured it (f719e3754ee2).
-	if !atLeast(release, 5, 9) && atLeast(release, 4, 1) {
+	if !netfilter.AtLeast(release, 5, 9) && netfilter.AtLeast(release, 4, 1) {
 		s["ipv4/vs/conn_reuse_mode"] = 0
 	}
 	if e.StrictARP {
@@ -40,7 +41,7 @@ func (e *Engine) settings(release string) map[string]int {
 // applySettings writes what differs from what the kernel has.
 func (e *Engine) applySettings(t table) error {
 	var errs []error
-	for name, value := range e.settings(release()) {
+	for name, value := range e.settings(netfilter.Release()) {
 		if err := set(filepath.Join("/proc/sys/net", name), value); err != nil {
 			errs = append(errs, fmt.Errorf("set sysctl net.%s to %d: %w", strings.ReplaceAll(name, "/", "."), value, err))
 		}
@@ -72,23 +73,4 @@ func set(path string, value int) error {
 		return fmt.Errorf("%w: set it on the host, or run with /proc/sys mounted writable", err)
 	}
 	return err
-}
-
-// release returns the version of the kernel, as in "6.1.0-13-cloud-amd64".
-func release() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil { // it fails only for a bad pointer
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
-}
-
-// atLeast reports whether a kernel is of a version, or newer. One that cannot be read
-// is taken for new.
-func atLeast(release string, major, minor int) bool {
-	var a, b int
-	if _, err := fmt.Sscanf(release, "%d.%d", &a, &b); err != nil {
-		return true
-	}
-	return a > major || a == major && b >= minor
 }
