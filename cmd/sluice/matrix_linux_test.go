@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -299,8 +300,12 @@ func testMatrix(t *testing.T, mode string) {
 	l.start("--hostname-override", "node", "--proxy-mode", mode)
 
 	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0], farAway: l.RemotePods[0]}
-	const rounds = 2                 // of all endpoints that may answer
-	slots := make(chan struct{}, 64) // so many clients at a time
+	const rounds = 2 // of all endpoints that may answer
+	atOnce := 64     // clients
+	if runtime.NumCPU() == 1 {
+		atOnce = 16 // who waits for the core is not to be taken for dropped
+	}
+	slots := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for _, c := range cells {
 		for _, k := range []kind{clusterIP, nodePort, externalIP, lbIP} {
