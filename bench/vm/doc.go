@@ -23,9 +23,9 @@
 //
 // Where KVM works it is used. Else QEMU interprets, needs nothing of the host at all, and the
 // machine has a clock of its own (QEMU's -icount): it has one processor, an instruction takes
-// a nanosecond, and waiting takes no time of the host's. So it is a machine that is slow but steady, a third
-// or a quarter of a present core, whose milliseconds can be counted whatever else the host does. Seen from outside a second
-// of computing takes some ten, on one core of the host.
+// a nanosecond, and waiting takes no time of the host's. So it is slow but steady, and its milliseconds
+// can be counted whatever else the host does. Seen from outside a second of computing takes
+// some ten, on one core of the host.
 //
 // Installed must be: qemu-system-x86, kmod, and the programs that are copied;
 // .ci/deps sees to it.
