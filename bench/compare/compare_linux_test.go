@@ -198,7 +198,9 @@ func TestSmallRun(t *testing.T) {
 			if res.Workload != want.workload || res.Metric != want.metric {
 				continue
 			}
-			if n++; !(res.Median > 0) && want.metric != report.Memory {
+			// Without a proxy its core may have nothing at all to do.
+			nothing := want.metric == report.Memory || want.metric == report.Core && res.System == "direct"
+			if n++; !(res.Median > 0) && !nothing {
 				t.Errorf("%+v", res)
 			}
 		}
