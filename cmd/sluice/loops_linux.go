@@ -4,11 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 )
+
+// spareProcessor has Go use a processor more than the loops take, from the start, since more than
+// loops profit. Each loop keeps one, asleep or not; were there no other, the runtime's monitor
+// would take one away whenever its loop sleeps for 20 us, and a lone client would wait for its
+// return three times; and a change, or the collector, would have a loop wait for up to 10 ms,
+// where the kernel divides the core more finely (bench/results/profiles.md). GOMAXPROCS in the
+// environment goes before it.
+func spareProcessor(loops int) {
+	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) <= loops {
+		runtime.GOMAXPROCS(loops + 1)
+	}
+}
 
 // newLoops starts the event loops.
 func newLoops(n int) (*eventloop.Group, error) {

@@ -38,19 +38,9 @@ const cleanupTimeout = time.Minute
 // the memory with 10,000 Services (bench/results/scale.md). GOGC goes before it.
 const gcPercent = 70
 
-// leastProcs is how many of Go's processors there are at least. With a single one its monitor
-// takes that from the event loop whenever it sleeps for 20 us, and a lone client waits
-// for its return three times; and a change, or the collector, has the loop wait for up to
-// 10 ms, where the kernel divides the core more finely (bench/results/profiles.md).
-// GOMAXPROCS goes before it.
-const leastProcs = 2
-
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < leastProcs {
-		runtime.GOMAXPROCS(leastProcs)
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -95,6 +85,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
+	spareProcessor(cfg.Loops)
 	w, done, err := openLog(stderr, cfg.Log)
 	if err != nil {
 		return fail(err)

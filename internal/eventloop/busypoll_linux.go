@@ -3,7 +3,6 @@ package eventloop
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 	"unsafe"
 
@@ -33,10 +32,7 @@ func (g *Group) BusyPoll(d time.Duration) error {
 }
 
 func (l *Loop) pollParams(request uintptr, p *pollParams) error {
-	// netpoll keeps the descriptor to itself. Reading it needs nothing unsafe, and a version
-	// that calls it otherwise makes the test of this fail.
-	fd := reflect.ValueOf(l.poller).Elem().FieldByName("fd").Int()
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(p)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l.poller.epoll), request, uintptr(unsafe.Pointer(p)))
 	switch errno {
 	case 0:
 		return nil

@@ -6,9 +6,7 @@ import (
 	"sync"
 	"time"
 
-	errorx "github.com/panjf2000/gnet/v2/pkg/errors"
 	"github.com/panjf2000/gnet/v2/pkg/netpoll"
-	"github.com/panjf2000/gnet/v2/pkg/queue"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +38,7 @@ const pageSize = 1024
 // loop's own goroutine only: from a Handler, an Expirer, or a posted function.
 type Loop struct {
 	index   int
-	poller  *netpoll.Poller
+	poller  *poller
 	timerFD int
 	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
 	wheel   wheel
@@ -137,7 +135,7 @@ func (l *Loop) Post(fn func()) error {
 	if l.closed {
 		return ErrClosed
 	}
-	return l.poller.Trigger(queue.HighPriority, runPosted, fn)
+	return l.poller.post(fn)
 }
 
 // Do runs fn on the loop and waits for it to end. It must not be called on a
@@ -160,11 +158,6 @@ func (l *Loop) Do(fn func()) error {
 	}
 }
 
-func runPosted(fn any) error {
-	fn.(func())()
-	return nil
-}
-
 func (l *Loop) set(fd int, h Handler) {
 	page := fd / pageSize
 	for page >= len(l.pages) {
@@ -179,17 +172,16 @@ func (l *Loop) set(fd int, h Handler) {
 	l.pages[page][fd%pageSize] = h
 }
 
-func (l *Loop) dispatch(fd int, ev netpoll.IOEvent, _ netpoll.IOFlags) error {
+func (l *Loop) dispatch(fd int, ev Event) {
 	if fd == l.timerFD {
 		l.tick()
-		return nil
+		return
 	}
 	if page := fd / pageSize; page < len(l.pages) && l.pages[page] != nil {
 		if h := l.pages[page][fd%pageSize]; h != nil {
-			h.HandleEvent(Event(ev))
+			h.HandleEvent(ev)
 		}
 	}
-	return nil
 }
 
 func (l *Loop) tick() {
@@ -215,8 +207,8 @@ func newLoop(index int) (*Loop, error) {
 	l := &Loop{index: index, scratch: make([]byte, ScratchSize), done: make(chan struct{})}
 	l.wheel.init(Now())
 	var err error
-	if l.poller, err = netpoll.OpenPoller(); err != nil {
-		return nil, fmt.Errorf("open poller: %w", err)
+	if l.poller, err = openPoller(); err != nil {
+		return nil, err
 	}
 	if l.timerFD, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
 		return nil, errors.Join(fmt.Errorf("create timerfd: %w", err), l.poller.Close())
@@ -229,9 +221,9 @@ func newLoop(index int) (*Loop, error) {
 
 func (l *Loop) run() {
 	defer close(l.done)
-	err := l.poller.Polling(l.dispatch)
+	err := l.poller.run(l.dispatch)
 	l.refusePosts()
-	if !errors.Is(err, errorx.ErrEngineShutdown) {
+	if err != nil {
 		l.err = fmt.Errorf("run event loop %d: %w", l.index, err)
 	}
 	l.err = errors.Join(l.err, l.release())
@@ -246,13 +238,12 @@ func (l *Loop) refusePosts() {
 
 // stop ends the loop after what was posted before, and waits for it.
 func (l *Loop) stop() error {
-	quit := func(any) error { return errorx.ErrEngineShutdown }
 	l.mu.Lock()
 	running := !l.closed
 	l.closed = true
 	var err error
 	if running {
-		err = l.poller.Trigger(queue.HighPriority, quit, nil)
+		err = l.poller.post(func() { l.poller.stopped = true })
 	}
 	l.mu.Unlock()
 	if err != nil {

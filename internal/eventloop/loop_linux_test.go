@@ -152,6 +152,38 @@ func TestPostFromManyGoroutines(t *testing.T) {
 	wait(t, done, "end of all posted work")
 }
 
+// TestPostedMakeRoom has a function post itself again and again: events must have their turn
+// in between.
+func TestPostedMakeRoom(t *testing.T) {
+	loop := newGroup(t, 1).Loops()[0]
+	fd, far := pair(t)
+	read := make(chan struct{})
+	over := false
+	if err := loop.Do(func() {
+		if err := loop.AddRead(fd, handler(func(Event) { over = true; close(read) })); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var again func()
+	again = func() {
+		if !over {
+			_ = loop.Post(again) // refused when the test has given up
+		}
+	}
+	if err := loop.Post(again); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(far, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, read, "event beside what is posted")
+	if err := loop.Do(func() { _ = loop.Close(fd) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCloseJoinsAndRefuses(t *testing.T) {
 	before := openDescriptors(t)
 	goroutines := runtime.NumGoroutine()
