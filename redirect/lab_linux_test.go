@@ -275,6 +275,12 @@ func askTCPFrom(local netip.Addr, addr netip.AddrPort, wait time.Duration) (stri
 func serveUDP(t *testing.T, address string) uint16 {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", address)
+	// A socket that was closed a moment ago may still be held by a program that is just being
+	// started elsewhere: between fork(2) and execve(2) it has every descriptor.
+	for deadline := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond) // a pause between two attempts
+		pc, err = net.ListenPacket("udp", address)
+	}
 	check(t, err)
 	c := pc.(*net.UDPConn)
 	raw, err := c.SyscallConn()
