@@ -166,8 +166,12 @@ func TestPostedMakeRoom(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	turns, begun := 0, make(chan struct{})
 	var again func()
 	again = func() {
+		if turns++; turns == 2 {
+			close(begun)
+		}
 		if !over {
 			_ = loop.Post(again) // refused when the test has given up
 		}
@@ -175,6 +179,7 @@ func TestPostedMakeRoom(t *testing.T) {
 	if err := loop.Post(again); err != nil {
 		t.Fatal(err)
 	}
+	wait(t, begun, "second turn of what is posted")
 	if _, err := unix.Write(far, []byte("x")); err != nil {
 		t.Fatal(err)
 	}

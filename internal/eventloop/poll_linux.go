@@ -21,7 +21,7 @@ const (
 	// yieldAfter is how long a loop goes without Go's scheduler, in ns. That takes a
 	// goroutine which it has not seen for 10 ms for one that computes, however often it has
 	// slept in system calls: it then takes its processor away in each of its sleeps, and
-	// wakes every 20 us to do so (sysmon and retake of Go 1.26), 9 % of a lone client's cost.
+	// wakes every 20 us to do so (sysmon and retake of Go 1.26), in 9 % of a lone client's samples.
 	yieldAfter = int64(5 * time.Millisecond)
 )
 
@@ -30,8 +30,8 @@ var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // poller is gnet's, but for how it waits. That one calls runtime.Gosched before each sleep;
 // where a processor of Go's is free, the runtime then wakes another thread, which takes the
-// loop over, while this one looks for work and goes to sleep: a quarter of the processor time
-// of a lone client (DESIGN.md). This one sleeps at once.
+// loop over, while this one looks for work and goes to sleep: a tenth of the processor time of
+// a lone client (DESIGN.md). This one sleeps at once.
 type poller struct {
 	*netpoll.Poller
 	epoll   int // gnet's, as is wakeFD, an eventfd(2) that it watches
