@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is always one of them")
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless -workloads or -systems chooses, what no target is for takes part in each third only")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and iperf3 take whole seconds")
-	flag.StringVar(&o.out, "out", "", "`FOLDER` to write latest.json, README.md and pictures to; none by default")
+	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md, pictures and latest.json to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
 	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor time is then not that of a proxy that nobody watches")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -163,18 +162,6 @@ func TestTableAndPage(t *testing.T) {
 	}
 	if strings.Contains(page.String(), "NaN") || strings.Contains(table.String(), "NaN") {
 		t.Error("what was not measured is shown as NaN")
-	}
-}
-
-// TestPublishedReportCanBeRead reads what the repository shows to its readers.
-func TestPublishedReportCanBeRead(t *testing.T) {
-	f, err := os.Open("../results/latest.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := Read(f); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -184,11 +184,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit. The figures are in [latest.json](latest.json), whose form the\npackage comment of [bench/report](../report/doc.go) explains.\n\n", r.Command)
+	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit. The run also writes latest.json, with each\nround's figures, which is not kept in git; the package comment of [bench/report](../report/doc.go) explains its form.\n\n", r.Command)
 	if c := r.caution(); c != "" {
 		fmt.Fprintf(&b, "**%s**\n\n", c)
 	}
-	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s; where a figure has fewer, latest.json says null\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
+	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s; of some workloads fewer\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
 		r.Date.UTC().Format("2006-01-02 15:04 MST"), m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Proxy, m.Load, r.Rounds, figure(r.Seconds), figure(m.Busy*100), figure(m.Stolen*100))
 	for _, s := range r.Systems {
 		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
