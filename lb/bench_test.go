@@ -145,7 +145,7 @@ func BenchmarkNext(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				var err error
-				if t, err = t.Next([][]Service{other, all}[i%2], here); err != nil {
+				if t, _, err = t.Next([][]Service{other, all}[i%2], here); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -50,16 +52,19 @@ func TestNextIsNewTable(t *testing.T) {
 		if len(services) > 5 {
 			services = services[1:]
 		}
-		if _, ok := table.patched(services, here); ok {
+		if _, _, ok := table.patched(services, here); ok {
 			patched++
 		}
 		want, wantErr := NewTable(services, here)
-		next, err := table.Next(services, here)
+		next, delta, err := table.Next(services, here)
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Fatalf("step %d: Next refuses\n%v\nNewTable\n%v", step, err, wantErr)
 		}
 		if fmt.Sprint(next.Services()) != fmt.Sprint(want.Services()) {
 			t.Fatalf("step %d: Next has\n%v\nNewTable\n%v", step, next.Services(), want.Services())
+		}
+		if got := apply(table, delta); !reflect.DeepEqual(got, byID(next)) {
+			t.Fatalf("step %d: %+v makes %v of %v, want %v", step, delta, got, table.Services(), next.Services())
 		}
 		for _, f := range frontends {
 			s, a, ok := next.Lookup(f)
@@ -101,17 +106,105 @@ func TestNextIsNewTable(t *testing.T) {
 	}
 }
 
+// byID returns the services of a table.
+func byID(t *Table) map[ID]Service {
+	all := make(map[ID]Service)
+	for _, s := range t.Services() {
+		all[s.ID] = s
+	}
+	return all
+}
+
+// apply returns the services of a table after a change.
+func apply(t *Table, d Delta) map[ID]Service {
+	all := byID(t)
+	if d.Whole {
+		clear(all)
+	}
+	for _, s := range d.Removed {
+		delete(all, s.ID)
+	}
+	for _, s := range d.Added {
+		all[s.ID] = *s
+	}
+	for _, c := range d.Changed {
+		all[c.Old.ID] = *c.New
+	}
+	return all
+}
+
+func TestDelta(t *testing.T) {
+	at := func(name string, port uint16, backends ...int) Service {
+		s := echo(backends...)
+		s.Name, s.Addresses = name, []Address{{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port)}}
+		return s
+	}
+	base := []Service{at("a", 1, 1), at("b", 2, 1), at("c", 3, 1)}
+	sticky := at("a", 1, 1)
+	sticky.AffinityTimeout = 1
+	there := here
+	there.PodCIDRs = prefixes("10.9.0.0/16")
+	for name, c := range map[string]struct {
+		services []Service
+		node     Node
+		want     string
+	}{
+		"nothing":              {base, here, ""},
+		"equal, not the same":  {[]Service{at("a", 1, 1), at("b", 2, 1), at("c", 3, 1)}, here, ""},
+		"another order":        {[]Service{base[2], base[0], base[1]}, here, ""},
+		"comes":                {append(slices.Clone(base), at("d", 4)), here, "+d"},
+		"goes":                 {base[1:], here, "-a"},
+		"endpoint":             {[]Service{at("a", 1, 2), base[1], base[2]}, here, "a"},
+		"parameter":            {[]Service{sticky, base[1], base[2]}, here, "a"},
+		"address":              {[]Service{at("a", 9, 1), base[1], base[2]}, here, "a@"},
+		"address moves":        {[]Service{at("b", 1, 1), base[2]}, here, "-a b@"},
+		"refused":              {append(slices.Clone(base), at("d", 1)), here, "+d"}, // without its address
+		"refused and replaced": {[]Service{at("d", 1), base[0], base[1], base[2]}, here, "+d a@"},
+		"node":                 {base[:2], there, "whole +a +b"},
+	} {
+		_, d, _ := mustTable(t, base).Next(c.services, c.node)
+		if got := fmt.Sprint(d); got != c.want || d.Empty() != (c.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if _, d, _ := new(Table).Next(base[:1], Node{}); fmt.Sprint(d) != "whole +a" {
+		t.Errorf("the first table: %v", d)
+	}
+}
+
+// String names what differs: "+" is added, "-" removed, and "@" has other addresses.
+func (d Delta) String() string {
+	var out []string
+	if d.Whole {
+		out = append(out, "whole")
+	}
+	for _, s := range d.Added {
+		out = append(out, "+"+s.Name)
+	}
+	for _, s := range d.Removed {
+		out = append(out, "-"+s.Name)
+	}
+	for _, c := range d.Changed {
+		text := c.New.Name
+		if c.Addresses {
+			text += "@"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
 // TestNextLeavesOlderTablesAlone: a table that others were made from is still what it was.
 func TestNextLeavesOlderTablesAlone(t *testing.T) {
 	one, two := echo(1), echo(2)
 	two.Name, two.Addresses = "two", []Address{{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: NodePort}}
 	first := mustTable(t, []Service{one, two})
-	if _, err := first.Next([]Service{one}, here); err != nil {
+	if _, _, err := first.Next([]Service{one}, here); err != nil {
 		t.Fatal(err)
 	}
 	moved := two
 	moved.Name = "moved"
-	if _, err := first.Next([]Service{moved}, here); err != nil {
+	if _, _, err := first.Next([]Service{moved}, here); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []Service{one, two} {

@@ -53,7 +53,7 @@ func TestTablesStay(t *testing.T) {
 				services[at].AffinityTimeout = rng.Int64N(3)
 			}
 		}
-		next, err := table.Next(services, here)
+		next, _, err := table.Next(services, here)
 		want, wantErr := NewTable(services, here)
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) || fmt.Sprint(next.Services()) != fmt.Sprint(want.Services()) {
 			t.Fatalf("step %d: Next has\n%v, %v\nNewTable\n%v, %v", step, next.Services(), err, want.Services(), wantErr)
@@ -105,7 +105,7 @@ func TestBeside(t *testing.T) {
 			}
 		}
 		was, _ := NewTable(old, here)
-		table, err := was.Next(services, here)
+		table, _, err := was.Next(services, here)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestBeside(t *testing.T) {
 			}
 		}
 		// What comes after it is as if it had not been.
-		after, err := got.Next(table.Services(), here)
+		after, _, err := got.Next(table.Services(), here)
 		if err != nil || fmt.Sprint(after.Services()) != fmt.Sprint(table.Services()) {
 			t.Fatalf("after that %v, %v, want %v", after.Services(), err, table.Services())
 		}
@@ -164,7 +164,7 @@ func TestBytesOfChange(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		for range changes / 2 {
 			for _, list := range [][]Service{c.other, services} {
-				table, _ = table.Next(list, here)
+				table, _, _ = table.Next(list, here)
 				b.Update(table)
 			}
 		}

@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -103,6 +104,11 @@ func newNode(n Node) node {
 		}
 	}
 	return of
+}
+
+// equal reports whether both say the same.
+func (n *node) equal(o *node) bool {
+	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses)
 }
 
 // has reports whether a client that asked for the address asked is on this node:

@@ -163,8 +163,13 @@ type Service struct {
 // same memory, which costs no look at what is in them.
 func (s *Service) Equal(t *Service) bool {
 	return s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath && s.Scheduler == t.Scheduler &&
-		(sameSlice(s.Backends, t.Backends) || slices.Equal(s.Backends, t.Backends)) &&
-		(sameSlice(s.Addresses, t.Addresses) || slices.EqualFunc(s.Addresses, t.Addresses, equalAddress))
+		sameBackends(s.Backends, t.Backends) &&
+		sameAddresses(s.Addresses, t.Addresses)
+}
+
+// sameAddresses compares without looking if the slices are one.
+func sameAddresses(a, b []Address) bool {
+	return sameSlice(a, b) || slices.EqualFunc(a, b, equalAddress)
 }
 
 func equalAddress(a, b Address) bool {

@@ -51,15 +51,18 @@ type Table struct {
 // The slices inside the services belong to the Table from now on; the one that they are
 // in does not. They are not written to, so several tables may share them, and
 // [Balancer.Update] recognises shared ones at no cost.
-func NewTable(services []Service, node Node) (*Table, error) { return new(Table).Next(services, node) }
+func NewTable(services []Service, node Node) (*Table, error) {
+	t, _, err := new(Table).Next(services, node)
+	return t, err
+}
 
-// Next is NewTable for services of which most are in t with the very same slices.
-// Those were checked then and are in the index, so that they cost a comparison each
-// and nothing more, unless t or the new table refuses something: then the order of
-// all services matters, and each is looked at.
-func (t *Table) Next(services []Service, node Node) (*Table, error) {
-	if next, ok := t.patched(services, node); ok {
-		return next, nil
+// Next is NewTable for services of which most are in t with the very same slices, and
+// returns how they differ from those of t. Those that stay were checked then and are in the
+// index, so that they cost a comparison each and nothing more, unless t or the new table
+// refuses something: then the order of all services matters, and each is looked at.
+func (t *Table) Next(services []Service, node Node) (*Table, Delta, error) {
+	if next, delta, ok := t.patched(services, node); ok {
+		return next, delta, nil
 	}
 	b := newBuilder(len(services), node)
 	var refused []error
@@ -74,16 +77,38 @@ func (t *Table) Next(services []Service, node Node) (*Table, error) {
 		refused = append(refused, b.append(*s, checked)...)
 	}
 	b.clean = len(refused) == 0
-	return &b.Table, errors.Join(refused...)
+	return &b.Table, b.since(t), errors.Join(refused...)
 }
+
+// since returns how the table, which was made without it, differs from an earlier one.
+func (b *builder) since(t *Table) Delta {
+	d := Delta{Whole: b.anew(t)}
+	for _, slot := range b.slots {
+		is := b.at(slot)
+		was, _ := t.Service(is.ID)
+		d.note(was, is)
+	}
+	for _, slot := range t.slots {
+		if s := t.at(slot); !d.Whole {
+			if _, stays := b.index.slot(s.ID); !stays {
+				d.Removed = append(d.Removed, s)
+			}
+		}
+	}
+	return d
+}
+
+// anew reports whether nothing of an earlier table counts.
+func (t *Table) anew(was *Table) bool { return was.node.addresses == nil || !t.node.equal(&was.node) }
 
 // patched returns Next made from a copy of t in which only what differs is done
 // anew, or false if that cannot be: something is refused, now or in t.
-func (t *Table) patched(services []Service, node Node) (*Table, bool) {
+func (t *Table) patched(services []Service, node Node) (*Table, Delta, bool) {
 	if !t.clean {
-		return nil, false
+		return nil, Delta{}, false
 	}
 	b := t.copyFor(len(services), node)
+	d := Delta{Whole: b.anew(t)}
 	seen := newBits(len(t.places)) // by slot
 	var changed []int              // positions in services
 	guess, stay := 0, 0
@@ -99,6 +124,9 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 			b.slots[i], b.places[slot] = slot, int32(i)
 			old := t.at(slot)
 			if unchanged(old, s) {
+				if d.Whole {
+					d.note(nil, old)
+				}
 				continue
 			}
 			if !sameSlice(old.Addresses, s.Addresses) {
@@ -110,20 +138,27 @@ func (t *Table) patched(services []Service, node Node) (*Table, bool) {
 	if stay < len(t.slots) {
 		for _, slot := range t.slots {
 			if !seen.has(slot) {
-				b.remove(t.at(slot), slot)
+				gone := t.at(slot)
+				b.remove(gone, slot)
+				if !d.Whole {
+					d.Removed = append(d.Removed, gone)
+				}
 			}
 		}
 	}
 	for _, i := range changed { // now that what they may claim is free
+		var was *Service
 		var known Service
 		if slot := b.slots[i]; slot >= 0 {
-			known = *t.at(slot)
+			was = t.at(slot)
+			known = *was
 		}
 		if b.put(i, services[i], &known) != nil {
-			return nil, false
+			return nil, Delta{}, false
 		}
+		d.note(was, b.at(b.slots[i]))
 	}
-	return &b.Table, true
+	return &b.Table, d, true
 }
 
 // unchanged reports whether s is what old, of a table that refused nothing, was

@@ -74,7 +74,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	node.Addresses = slices.Concat(node.Addresses, local)
 	a.paths.failed = nil // those that did not work are tried again
 	services := a.served(want.Services)
-	table, refused := a.LB.Table().Next(services, node)
+	table, _, refused := a.LB.Table().Next(services, node)
 	leaving := table.Leaving(a.LB.Table())
 	holdErr := a.holdAddresses(ctx, services, leaving)
 	if len(leaving) > 0 {

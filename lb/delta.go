@@ -1,0 +1,35 @@
+package lb
+
+// Delta says how a Table differs from the one that it was made from. It is computed once,
+// in [Table.Next]; whoever acts on a change takes it from there. The services are those of
+// the tables and must not be changed.
+type Delta struct {
+	// Whole says that nothing before counts and Added is everything: the table is the
+	// first one, or facts about the node have changed, which decide about every service.
+	Whole bool
+
+	Added   []*Service
+	Removed []*Service // as they were; none if Whole
+	Changed []Change   // none if Whole
+}
+
+// Change is one service, known by its ID, that is not what it was.
+type Change struct {
+	Old, New  *Service
+	Addresses bool // false: only backends or parameters differ
+}
+
+// Empty reports whether both tables have the same services, on the same node.
+func (d *Delta) Empty() bool {
+	return !d.Whole && len(d.Added) == 0 && len(d.Removed) == 0 && len(d.Changed) == 0
+}
+
+// note adds what became of one service: was is nil if it is new.
+func (d *Delta) note(was, is *Service) {
+	switch {
+	case d.Whole || was == nil:
+		d.Added = append(d.Added, is)
+	case !was.Equal(is):
+		d.Changed = append(d.Changed, Change{was, is, !sameAddresses(was.Addresses, is.Addresses)})
+	}
+}
