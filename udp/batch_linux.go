@@ -102,6 +102,7 @@ type outgoing struct {
 	next    place // of the first datagram that has not gone
 	left    int   // datagrams that have not gone
 	last    int   // length of the datagram that went last, bytes
+	gso     bool  // several datagrams may go as one, if the kernel knows UDP_SEGMENT
 	plain   bool  // datagrams go one by one: the kernel, or the way, would not have it otherwise
 	to      *byte // nil: the peer of a connected socket
 	toSize  uint32
@@ -139,7 +140,7 @@ func (r *run) last() int { return r.bytes - (r.datagrams-1)*r.size }
 
 // reset empties the batch, for a connected socket.
 func (out *outgoing) reset(plain bool) {
-	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !segmentation()
+	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !out.gso || !segmentation()
 	out.to, out.toSize, out.fromLen = nil, 0, 0
 }
 
@@ -176,6 +177,10 @@ func (out *outgoing) send(fd int) (n, bytes int, err error) {
 	for out.left > 0 {
 		headers := out.pack()
 		sent, err := mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+		if err == unix.EMSGSIZE {
+			// It may be about an earlier datagram, reported by ICMP, and is cleared now (sk_err).
+			sent, err = mmsg(unix.SYS_SENDMMSG, fd, headers, 0)
+		}
 		if err != nil && out.runs[0].datagrams > 1 && unsegmentable(err) {
 			out.plain = true
 			headers = out.pack()

@@ -243,6 +243,10 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 	evicted := false
 	for {
 		err := socket.Connect(f.fd, c.Backend())
+		if err == nil && socket.SelfConnected(f.fd, c.Backend()) {
+			disconnect(f.fd)
+			err = unix.ECONNREFUSED
+		}
 		switch {
 		case err == nil:
 			f.choice, f.trial = c, now+trial

@@ -22,6 +22,9 @@ const maxKept = 1232
 // errNoDescriptor means that there is no descriptor, port or memory for one more flow.
 var errNoDescriptor = errors.New("no descriptor for a flow")
 
+// errSelf means that a socket was connected to itself, so that no other has the port.
+var errSelf = errors.New("no socket has the port of the backend")
+
 // relay is what one client sends to one frontend, and the answers, without a loop.
 //
 // One whose backend is gone stays for a while to pass answers on: it is leaving.
@@ -111,6 +114,9 @@ func (r *relay) sendOrFail(p []byte) (taken, alive bool) {
 			return false, true
 		}
 		_, err := r.conn.Write(p)
+		if tooLong(err) { // it may be about an earlier datagram, reported by ICMP
+			_, err = r.conn.Write(p)
+		}
 		if err == nil {
 			count.datagramsIn.Add(1)
 			count.bytesIn.Add(uint64(len(p)))
@@ -192,7 +198,7 @@ func (r *relay) next(c lb.Choice, err error, now int64) (lb.Choice, error) {
 func (r *relay) connect(c lb.Choice, now int64, makeRoom bool) error {
 	g := &r.front.srv.plain
 	for {
-		conn, err := net.DialUDP(network(c.Backend().Addr()), nil, net.UDPAddrFromAddrPort(c.Backend()))
+		conn, err := dialUDP(c.Backend())
 		switch {
 		case err == nil:
 			reportRefusals(conn)
@@ -211,6 +217,20 @@ func (r *relay) connect(c lb.Choice, now int64, makeRoom bool) error {
 			makeRoom = false // what it had is free now
 		}
 	}
+}
+
+// dialUDP returns a socket connected to a backend. If no process has the backend's port, and
+// it is on this host, the system may give it to this very socket: that is a refusal.
+func dialUDP(to netip.AddrPort) (*net.UDPConn, error) {
+	conn, err := net.DialUDP(network(to.Addr()), nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		return nil, err
+	}
+	if conn.LocalAddr().(*net.UDPAddr).AddrPort() == to {
+		_ = conn.Close()
+		return nil, errSelf
+	}
+	return conn, nil
 }
 
 // run passes the backend's answers on until the flow ends.

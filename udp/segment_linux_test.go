@@ -28,7 +28,7 @@ func TestPack(t *testing.T) {
 		{"a whole batch", slices.Repeat([]int{big}, slots), false, []int{slots}},
 		{"one by one", []int{5, 5, 5}, true, []int{1, 1, 1}},
 	} {
-		var out outgoing
+		out := outgoing{gso: true}
 		out.reset(test.plain)
 		for _, size := range test.sizes {
 			out.add(make([]byte, size), 0)
@@ -65,7 +65,7 @@ func TestPackTrains(t *testing.T) {
 		{"one by one", []train{{100, 4050}, {7, 7}}, true, slices.Repeat([]int{1}, 42)},
 		{"around an empty one", []train{{100, 250}, {0, 0}, {100, 250}}, false, []int{3, 1, 3}},
 	} {
-		var out outgoing
+		out := outgoing{gso: true}
 		out.reset(test.plain)
 		var all []byte
 		total := 0
@@ -108,7 +108,7 @@ func TestPackTrains(t *testing.T) {
 
 // TestSkip gives up single datagrams of trains.
 func TestSkip(t *testing.T) {
-	var out outgoing
+	out := outgoing{gso: true}
 	out.reset(false)
 	out.add(numbered(0, 250), 100)
 	out.add(numbered(0, 0), 0)

@@ -40,6 +40,10 @@ type Server struct {
 	// at net.core.rmem_max and wmem_max. 0: 4 MiB, about 5,000 small datagrams.
 	SocketBuffer int
 
+	// DisableGSO has datagrams sent one by one, and never several of equal length by one
+	// send (UDP_SEGMENT, udp(7)). See CorruptsGSO.
+	DisableGSO bool
+
 	state // of the platform
 }
 

@@ -53,6 +53,7 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 		ages:    order{by: byAge},
 	}
 	sh.scan = sh.leaveGone
+	sh.out.gso = !s.DisableGSO
 	sh.in.init(datagramSize)
 	sh.quotes.init(quoteSize)
 	return sh

@@ -1,8 +1,6 @@
 package udp
 
 import (
-	"sync"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -10,18 +8,6 @@ import (
 
 // refusals is how often a socket is read empty to find a moment without trains.
 const refusals = 16
-
-// segmentation reports whether the kernel knows UDP_SEGMENT. One that does not (before
-// 4.18) ignores the control message, and would join what it is to keep apart.
-var segmentation = sync.OnceValue(func() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = unix.Close(fd) }()
-	_, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
-	return err == nil
-})
 
 // takeTrains has the kernel leave together what has come together: datagrams of one
 // sender, all but the last equally long, up to 64 KiB, of which each receive tells how

@@ -219,7 +219,7 @@ func (p *program) open(ctx context.Context) error {
 	}
 	balancer := &lb.Balancer{Seed: uint64(time.Now().UnixNano())}
 	p.tcp = &tcp.Server{Loops: p.loops, LB: balancer, OriginalDst: redirect.OriginalDst, Descriptors: &p.budget}
-	p.udp = &udp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, IdleTimeout: p.cfg.UDPTimeout}
+	p.udp = &udp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, IdleTimeout: p.cfg.UDPTimeout, DisableGSO: p.gsoDisabled()}
 	if p.sctp, err = p.newSCTP(balancer); err != nil {
 		return err
 	}

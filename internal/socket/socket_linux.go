@@ -126,6 +126,13 @@ func Local(fd int) (netip.AddrPort, error) {
 	return n.AddrPort(), nil
 }
 
+// SelfConnected reports whether fd, connected to peer, is its own peer: the kernel may
+// give a connecting socket the very port that it connects to, if no process listens there.
+func SelfConnected(fd int, peer netip.AddrPort) bool {
+	local, err := Local(fd)
+	return err == nil && local == peer
+}
+
 func call(trap uintptr, fd int, p unsafe.Pointer, arg uintptr) error {
 	if _, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(p), arg); errno != 0 {
 		return errno

@@ -53,6 +53,7 @@ type Config struct {
 	UDPTimeout       time.Duration      // idle time after which a UDP flow ends, above 0
 	SCTPEngine       sctp.Engine        // how SCTP is forwarded
 	Loops            int                // event loops, at least 1
+	UDPGSO           bool               // send UDP datagrams of equal length by one call
 	BusyPoll         time.Duration      // how long a loop polls network cards before it sleeps, up to eventloop.MaxBusyPoll; 0 for never
 	DrainTimeout     time.Duration      // longest wait for connections at the end
 	CleanupOnExit    bool               // remove every trace from the kernel at the end

@@ -176,7 +176,7 @@ func (s *settings) keepLogging(doc *Document) {
 // that mean nothing do, too.
 var besideFile = []string{
 	"config", "write-config-to", "cleanup", "cleanup-iptables", "init-only", "master", "hostname-override", // as in kube-proxy
-	"manifests", "service-proxy-name", "node-zone", "node-pod-cidrs", "sctp-engine", "loops", "busy-poll", "drain-timeout", "cleanup-on-exit", "handover-socket", "pid-file", "service-interface", // have no field
+	"manifests", "service-proxy-name", "node-zone", "node-pod-cidrs", "sctp-engine", "loops", "busy-poll", "udp-gso", "drain-timeout", "cleanup-on-exit", "handover-socket", "pid-file", "service-interface", // have no field
 }
 
 // declare makes the flags of every group, bound to settings that have the defaults.
@@ -250,6 +250,8 @@ func (s *settings) declareDataPath(f *pflag.FlagSet) {
 	f.TextVar(&s.SCTPEngine, "sctp-engine", sctp.Auto, "`ENGINE` that forwards SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel has none), or auto, by what the kernel has")
 	f.IntVar(&s.Loops, "loops", cores, "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
 	f.DurationVar(&s.BusyPoll, "busy-poll", 0, "how long a loop that has nothing to do polls the network cards' queues before it sleeps, a `DURATION` in whole microseconds up to 10ms, like 50us; 0 is never; needs Linux 6.9, and cards whose drivers can be polled")
+	f.BoolVar(&s.UDPGSO, "udp-gso", true, "send UDP datagrams of equal length by one call where the kernel can (UDP_SEGMENT); "+
+		"never on Linux 7.0 to 7.1.4, which corrupt them on some network cards")
 	f.DurationVar(&s.DrainTimeout, "drain-timeout", 30*time.Second, "longest `DURATION` to wait on SIGTERM for open connections; what is left then is reset")
 	f.BoolVar(&s.CleanupOnExit, "cleanup-on-exit", false, "remove every trace from the kernel on SIGTERM too, as --cleanup does; otherwise the rules stay for the next start")
 	f.StringVar(&s.HandoverSocket, "handover-socket", "", "`PATH` of a unix socket: a start takes over from the process that has it, with every connection; sluice upgrade asks there; nobody else may be able to write to its folder")

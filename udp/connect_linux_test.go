@@ -1,0 +1,157 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSelfConnect: the kernel may give the socket of a flow the port of a backend on this
+// host that no process listens at. The flow must take that for a refusal, and not answer
+// the client with its own question.
+func TestSelfConnect(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	defer func() { withoutLoops = false }()
+	for _, withoutLoops = range []bool{false, true} {
+		alive := naming(t, "alive")
+		p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 2 }, netip.MustParseAddrPort("127.0.0.1:40000"), alive.addr)
+		sysctl(t, "ipv4/ip_local_port_range", "40000 40007")
+		for i := range 100 {
+			from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000 + i}
+			conn, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(p.addr))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &client{UDPConn: conn, t: t, buf: make([]byte, 100)}
+			if a := c.ask("question"); a != "alive" {
+				t.Fatalf("client %d is answered %q; without loops: %v", i, a, withoutLoops)
+			}
+			_ = conn.Close()
+		}
+		sysctl(t, "ipv4/ip_local_port_range", "32768 60999")
+	}
+}
+
+// TestPathShrinks: a router reports that an earlier, long datagram did not fit. What is
+// sent before the loop has read that is not dropped, and GSO batches stay batches.
+func TestPathShrinks(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	defer func() { withoutLoops = false }()
+	c := newCable(t, 0)
+	var b *backend
+	c.inOther(func() { b = listenUDP(t, "10.0.0.2:0") })
+	read := func(want string) netip.AddrPort {
+		t.Helper()
+		buf := make([]byte, 2000)
+		_ = b.SetReadDeadline(time.Now().Add(patience))
+		n, from, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil || string(buf[:n]) != want {
+			t.Fatalf("the backend got %q, %v; want %q", buf[:n], err, want)
+		}
+		return from
+	}
+	for _, withoutLoops = range []bool{false, true} {
+		p := startProxy(t, 1, nil, b.addr)
+		for _, burst := range [][]string{{"short"}, {"equal", "words"}} {
+			cl := dial(t, p.addr)
+			cl.send("q")
+			from := read("q")
+			if _, err := b.WriteToUDPAddrPort([]byte("a"), from); err != nil {
+				t.Fatal(err)
+			}
+			cl.receive()
+			release := func() {}
+			if !withoutLoops {
+				release = p.block() // the burst waits at the frontend until ICMP has arrived
+				for _, datagram := range burst {
+					cl.send(datagram)
+				}
+			}
+			c.inOther(func() { sendFragmentationNeeded(t, from, b.addr) })
+			icmpArrives(t)
+			release()
+			for _, datagram := range burst {
+				if withoutLoops {
+					cl.send(datagram)
+				}
+				read(datagram)
+			}
+			if s := p.Stats(); s.TooLong != 0 {
+				t.Errorf("stats = %+v, want no datagram dropped", s)
+			}
+			if !withoutLoops && p.anyFlowPlain() {
+				t.Error("the flow sends datagrams one by one after the report")
+			}
+		}
+	}
+}
+
+// anyFlowPlain reports whether a flow does not use GSO towards its backend.
+func (p *proxy) anyFlowPlain() (plain bool) {
+	sh := p.shards[0]
+	if err := sh.loop.Do(func() {
+		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+			plain = plain || f.plain[toBackend]
+		}
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+	return plain
+}
+
+// icmpArrives waits until what was sent over a cable has been received.
+func icmpArrives(t *testing.T) {
+	t.Helper()
+	time.Sleep(20 * time.Millisecond) // the kernel reports it to the loop only, which is stopped
+}
+
+// sendFragmentationNeeded sends what a router reports of a datagram from src to dst that is
+// longer than its next link takes: ICMP type 3, code 4 (RFC 792, RFC 1191).
+func sendFragmentationNeeded(t *testing.T, src, dst netip.AddrPort) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	const mtu, length = 1000, 1400
+	m := make([]byte, 8+20+8)
+	m[0], m[1] = 3, 4
+	binary.BigEndian.PutUint16(m[6:], mtu)
+	ip := m[8:]
+	ip[0] = 0x45
+	binary.BigEndian.PutUint16(ip[2:], 20+8+length)
+	ip[6] = 0x40 // don't fragment
+	ip[8], ip[9] = 64, unix.IPPROTO_UDP
+	from, to := src.Addr().Unmap().As4(), dst.Addr().Unmap().As4()
+	copy(ip[12:], from[:])
+	copy(ip[16:], to[:])
+	binary.BigEndian.PutUint16(ip[10:], internetChecksum(ip[:20]))
+	binary.BigEndian.PutUint16(ip[20:], src.Port())
+	binary.BigEndian.PutUint16(ip[22:], dst.Port())
+	binary.BigEndian.PutUint16(ip[24:], 8+length)
+	binary.BigEndian.PutUint16(m[2:], internetChecksum(m))
+	if err := unix.Sendto(fd, m, 0, &unix.SockaddrInet4{Addr: from}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// internetChecksum is that of RFC 1071.
+func internetChecksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
