@@ -14,7 +14,7 @@ import (
 // addressFamilies returns the families of mode winuserspace, in which the host holds
 // the service addresses. IPv4 has to be, IPv6 is left alone, with a warning, where the host has none.
 func (p *program) addressFamilies() (ipv4, ipv6 agent.Family, err error) {
-	on := p.cfg.ServiceInterface
+	on := p.cfg.DataPath.ServiceInterface
 	family := func(name string, a *redirect.Addresses, bind netip.Addr) (agent.Family, error) {
 		if err := a.Probe(); err != nil {
 			return agent.Family{}, err

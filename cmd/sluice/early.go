@@ -55,7 +55,7 @@ type begun struct {
 
 // forgetEarly has them forgotten until ctx ends, in every mode that steers.
 func (p *program) forgetEarly(ctx context.Context) {
-	if p.cfg.Mode == config.ModeWinUserspace {
+	if p.cfg.DataPath.Mode == config.ModeWinUserspace {
 		return
 	}
 	p.agent.Begun = p.early.add

@@ -15,11 +15,11 @@ import (
 // engines gives a family what can forward its Services in the kernel. A host that
 // cannot is told when a Service wishes it, and at once if all do.
 func (p *program) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
-	local := p.cfg.DetectLocal
+	local := p.cfg.Node.DetectLocal
 	e := &iptables.Engine{
-		IPv6: ipv6, Liberal: p.cfg.Conntrack.BeLiberal,
-		MasqueradeMark: 1 << p.cfg.IPTables.MasqueradeBit, MasqueradeAll: p.cfg.IPTables.MasqueradeAll,
-		NoLocalhost: !p.cfg.IPTables.LocalhostNodePorts,
+		IPv6: ipv6, Liberal: p.cfg.Kernel.Conntrack.BeLiberal,
+		MasqueradeMark: 1 << p.cfg.Kernel.IPTables.MasqueradeBit, MasqueradeAll: p.cfg.Kernel.IPTables.MasqueradeAll,
+		NoLocalhost: !p.cfg.Kernel.IPTables.LocalhostNodePorts,
 		LocalBridge: local.Bridge, LocalInterfaces: local.InterfacePrefix,
 	}
 	if local.Mode == config.DetectClusterCIDR {
@@ -40,7 +40,7 @@ func (p *program) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 // ipvs gives a family the engine for ipvs, with what it has in common with that for
 // iptables. A host that has ip_vs need not have it loaded before a Service wishes it.
 func (p *program) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
-	c := p.cfg.IPVS
+	c := p.cfg.Kernel.IPVS
 	e := &ipvsEngine{log: p.log, Engine: ipvs.Engine{
 		IPv6: like.IPv6, MasqueradeMark: like.MasqueradeMark, MasqueradeAll: like.MasqueradeAll,
 		LocalCIDRs: like.LocalCIDRs, LocalBridge: like.LocalBridge, LocalInterfaces: like.LocalInterfaces,
@@ -84,6 +84,6 @@ func (e *ipvsEngine) Sync(ctx context.Context, services []lb.Service, node lb.No
 
 // mode is the path of Services that wish none.
 func (p *program) mode() agent.Path {
-	path, _ := agent.ParsePath(p.cfg.Mode)
+	path, _ := agent.ParsePath(p.cfg.DataPath.Mode)
 	return path
 }

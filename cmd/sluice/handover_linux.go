@@ -83,9 +83,9 @@ func (s *succession) fail(err error) {
 func (s *succession) find(p *program) (err error) {
 	s.p = p
 	s.found = s.from != nil
-	if !s.found && p.cfg.HandoverSocket != "" {
+	if !s.found && p.cfg.Process.HandoverSocket != "" {
 		// Only a look: until we know what to serve there may be long to wait.
-		ch, err := handover.Dial(p.cfg.HandoverSocket)
+		ch, err := handover.Dial(p.cfg.Process.HandoverSocket)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (s *succession) take(ctx context.Context) (taken bool, err error) {
 	ch := s.from
 	s.from = nil // from here on the other side is told by what we call
 	if ch == nil {
-		if ch, err = handover.Dial(s.p.cfg.HandoverSocket); err != nil {
+		if ch, err = handover.Dial(s.p.cfg.Process.HandoverSocket); err != nil {
 			return false, err
 		}
 	}
@@ -163,7 +163,7 @@ func (s *succession) estate() *handover.Estate {
 func (s *succession) serve(ctx context.Context, background *sync.WaitGroup) {
 	s.listeners.Open()
 	s.ready.Store(true)
-	if path := s.p.cfg.HandoverSocket; path != "" {
+	if path := s.p.cfg.Process.HandoverSocket; path != "" {
 		var err error
 		if s.socket, err = handover.Listen(path); err != nil {
 			// What was taken over is served anyway.
@@ -173,7 +173,7 @@ func (s *succession) serve(ctx context.Context, background *sync.WaitGroup) {
 		}
 	}
 	if s.pidTmp != "" {
-		if err := os.Rename(s.pidTmp, s.p.cfg.PIDFile); err != nil {
+		if err := os.Rename(s.pidTmp, s.p.cfg.Process.PIDFile); err != nil {
 			s.p.log.Error("the PID file is not written", zap.Error(err))
 		}
 		s.pidTmp = ""
@@ -199,7 +199,7 @@ func (s *succession) serve(ctx context.Context, background *sync.WaitGroup) {
 // writePID writes the PID file aside, so that a full disk is noticed before anything
 // is taken over.
 func (s *succession) writePID() error {
-	path := s.p.cfg.PIDFile
+	path := s.p.cfg.Process.PIDFile
 	if path == "" {
 		return nil
 	}
@@ -219,7 +219,7 @@ func (s *succession) close() {
 	if s.socket != nil {
 		s.socket.Remove()
 	}
-	if path := s.p.cfg.PIDFile; path != "" {
+	if path := s.p.cfg.Process.PIDFile; path != "" {
 		if b, err := os.ReadFile(path); err == nil && string(b) == strconv.Itoa(os.Getpid()) {
 			_ = os.Remove(path)
 		}

@@ -28,11 +28,11 @@ func (p *program) serveHTTP() error {
 	m.Register(p.next.collector())
 	p.agent.Observe = p.observe(m.ObserveAttempt)
 	p.agent.Conflict, p.agent.Unmet = p.tellConflict, p.tellUnmet
-	health := status.Binding{Addr: p.cfg.HealthzAddress, Handler: status.HealthHandler(p.health, m.ObserveProbe),
+	health := status.Binding{Addr: p.cfg.HTTP.HealthzAddress, Handler: status.HealthHandler(p.health, m.ObserveProbe),
 		Failed: p.tellBinding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
-	info := status.Info{Mode: p.cfg.Mode, Metrics: m.Handler(), Config: func() any { return p.cfg.Document },
-		Profiling: p.cfg.Profiling, SetVerbosity: func(v int) { p.level.SetLevel(levelOf(v)) }}
-	metrics := status.Binding{Addr: p.cfg.MetricsAddress, Handler: info.Handler(),
+	info := status.Info{Mode: p.cfg.DataPath.Mode, Metrics: m.Handler(), Config: func() any { return p.cfg.Document },
+		Profiling: p.cfg.HTTP.Profiling, SetVerbosity: func(v int) { p.level.SetLevel(levelOf(v)) }}
+	metrics := status.Binding{Addr: p.cfg.HTTP.MetricsAddress, Handler: info.Handler(),
 		Failed: p.tellBinding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
 	for _, b := range []struct {
 		status.Binding
@@ -41,7 +41,7 @@ func (p *program) serveHTTP() error {
 		if b.Addr == "" {
 			continue
 		}
-		if !p.cfg.BindHardFail {
+		if !p.cfg.HTTP.BindHardFail {
 			p.http = append(p.http, b.Serve())
 			continue
 		}

@@ -68,29 +68,29 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err != nil:
 		return fail(err)
-	case cfg.Help:
+	case cfg.Action.Help:
 		fmt.Fprint(stdout, config.Usage())
 		return 0
-	case cfg.Version != "":
-		printVersion(stdout, cfg.Version)
+	case cfg.Action.Version != "":
+		printVersion(stdout, cfg.Action.Version)
 		return 0
-	case cfg.WriteConfigTo != "":
+	case cfg.Action.WriteConfigTo != "":
 		if err := cfg.Write(); err != nil {
 			return fail(err)
 		}
 		return 0
-	case cfg.Cleanup:
+	case cfg.Action.Cleanup:
 		if err := cleanup(); err != nil {
 			return fail(fmt.Errorf("clean up: %w", err))
 		}
 		return 0
 	}
-	spareProcessor(cfg.Loops)
+	spareProcessor(cfg.DataPath.Loops)
 	w, done, err := openLog(stderr, cfg.Log)
 	if err != nil {
 		return fail(err)
 	}
-	level := zap.NewAtomicLevelAt(levelOf(cfg.Verbosity))
+	level := zap.NewAtomicLevelAt(levelOf(cfg.Log.Verbosity))
 	log := newLogger(w, cfg, level)
 	defer func() {
 		_ = log.Sync() // standard error may not support it
@@ -99,8 +99,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, warning := range cfg.Warnings {
 		log.Warn("configuration", zap.String("warning", warning))
 	}
-	if cfg.InitOnly {
-		if cfg.Mode == config.ModeWinUserspace {
+	if cfg.Action.InitOnly {
+		if cfg.DataPath.Mode == config.ModeWinUserspace {
 			log.Info("--init-only: this mode needs nothing set up")
 			return 0
 		}
@@ -110,7 +110,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	if err := setOOMScoreAdj(cfg.OOMScoreAdj); err != nil {
+	if err := setOOMScoreAdj(cfg.Process.OOMScoreAdj); err != nil {
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
 	if err := runUntilStopped(args, cfg, log, level, next); err != nil {
@@ -182,7 +182,7 @@ func runUntilStopped(args []string, cfg config.Config, log *zap.Logger, level za
 	var background sync.WaitGroup
 	background.Go(func() {
 		watchConfig(ctx, args, cfg, log, func() bool {
-			if cfg.HandoverSocket != "" && next.upgrade("the changed configuration", func(int) {}) != nil && os.Getpid() != 1 {
+			if cfg.Process.HandoverSocket != "" && next.upgrade("the changed configuration", func(int) {}) != nil && os.Getpid() != 1 {
 				return true // the old one stays in force
 			}
 			log.Info("stopping: the configuration has changed", zap.String("file", cfg.File))
@@ -193,7 +193,7 @@ func runUntilStopped(args []string, cfg config.Config, log *zap.Logger, level za
 	})
 	run := func() error { return serve(cfg, log, level, stop, next) }
 	var err error
-	if cfg.Service {
+	if cfg.Process.WindowsService {
 		err = underServiceManager(run, end)
 	} else {
 		err = run()

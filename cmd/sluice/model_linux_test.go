@@ -282,7 +282,7 @@ func (r *modelRun) start() {
 		"--healthz-bind-address", "", "--metrics-bind-address", ""))
 	check(r.t, err)
 	r.p = &program{cfg: cfg, log: newLogger(&r.log, cfg, zap.NewAtomicLevelAt(zap.InfoLevel)), next: new(succession)}
-	r.source, err = newManifests(cfg.Manifests, r.p.log)
+	r.source, err = newManifests(cfg.Source.Manifests, r.p.log)
 	check(r.t, err)
 	r.p.source = r.source
 	check(r.t, r.p.open(r.t.Context()))

@@ -21,7 +21,7 @@ func (p *program) newRecorder() (events.Recorder, error) {
 	if !p.cfg.FromAPI() {
 		return &events.Log{Log: p.log}, nil
 	}
-	connection, err := kubeapi.RESTConfig(p.cfg.API.Client, p.cfg.API.Master)
+	connection, err := kubeapi.RESTConfig(p.cfg.Source.API.Client, p.cfg.Source.API.Master)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (p *program) newRecorder() (events.Recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare to write events: %w", err)
 	}
-	recorder, err := events.NewAPI(client, p.cfg.NodeName, p.log)
+	recorder, err := events.NewAPI(client, p.cfg.Node.Name, p.log)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to write events: %w", err)
 	}
@@ -70,30 +70,30 @@ func (p *program) observe(record func(agent.Attempt)) func(agent.Attempt) {
 // tellConflict tells when a conflict over a node port begins and ends.
 func (p *program) tellConflict(id lb.ID, f lb.Frontend, err error) {
 	if err != nil {
-		p.events.Record(events.PortClaimed(id, p.cfg.NodeName, err))
+		p.events.Record(events.PortClaimed(id, p.cfg.Node.Name, err))
 		return
 	}
-	p.events.Record(events.PortReleased(id, f, p.cfg.NodeName))
+	p.events.Record(events.PortReleased(id, f, p.cfg.Node.Name))
 }
 
 // tellUnmet tells when a Service is not on the data path that it wishes, and when that
 // is over.
 func (p *program) tellUnmet(id lb.ID, wish string, instead agent.Path, reason string) {
 	if reason != "" {
-		p.events.Record(events.PathUnmet(id, p.cfg.NodeName, wish, instead.String(), reason))
+		p.events.Record(events.PathUnmet(id, p.cfg.Node.Name, wish, instead.String(), reason))
 		return
 	}
-	p.events.Record(events.PathMet(id, p.cfg.NodeName, wish))
+	p.events.Record(events.PathMet(id, p.cfg.Node.Name, wish))
 }
 
 // tellCheck tells when a health check of a Service cannot be served, and when it is
 // after all.
 func (p *program) tellCheck(of status.ServiceHealth, _ netip.AddrPort, err error) {
 	if err != nil {
-		p.events.Record(events.CheckFailed(of.Namespace, of.Name, p.cfg.NodeName, err))
+		p.events.Record(events.CheckFailed(of.Namespace, of.Name, p.cfg.Node.Name, err))
 		return
 	}
-	p.events.Record(events.CheckServed(of.Namespace, of.Name, p.cfg.NodeName))
+	p.events.Record(events.CheckServed(of.Namespace, of.Name, p.cfg.Node.Name))
 }
 
 func (p *program) countEvents() metrics.Events {

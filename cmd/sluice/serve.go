@@ -81,8 +81,8 @@ func serve(cfg config.Config, log *zap.Logger, level zap.AtomicLevel, stop <-cha
 	if p.claim == 0 { // everything was taken over
 		p.background.Go(func() { p.inheritClaim(ctx) })
 	}
-	log.Info("serving", zap.String("version", version), zap.String("mode", cfg.Mode),
-		zap.Int("service ports", p.agent.Status().Services), zap.Int("loops", cfg.Loops),
+	log.Info("serving", zap.String("version", version), zap.String("mode", cfg.DataPath.Mode),
+		zap.Int("service ports", p.agent.Status().Services), zap.Int("loops", cfg.DataPath.Loops),
 		zap.Uint16("tcp proxy port", p.agent.TCPPort), zap.Int64("descriptors for connections", p.budget.Limit))
 
 	p.next.serve(ctx, &p.background)
@@ -91,14 +91,14 @@ func serve(cfg config.Config, log *zap.Logger, level zap.AtomicLevel, stop <-cha
 	p.stopping.Store(true) // probes fail from now on, so that others send no more
 	cancel()
 	p.background.Wait()
-	if !cfg.CleanupOnExit {
+	if !cfg.Process.CleanupOnExit {
 		p.claim.release() // the next may start while this one drains
 	}
 	p.drain()
 	if err := p.close(); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
-	if cfg.CleanupOnExit {
+	if cfg.Process.CleanupOnExit {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		if err := removeTraces(ctx); err != nil {
@@ -166,7 +166,7 @@ func (p *program) begin(ctx context.Context, desired agent.Desired) error {
 	p.agent.TCPPort, err = p.listenTCP(ipv4, ipv6)
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", p.cfg.BindAddress, err)
+		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", p.cfg.DataPath.BindAddress, err)
 	case err != nil:
 		return err
 	}
@@ -183,7 +183,7 @@ func (p *program) begin(ctx context.Context, desired agent.Desired) error {
 // to listen elsewhere: then there is another, and the old one stays open for
 // what is steered there until the rules are written.
 func (p *program) keepTCP(families ...agent.Family) {
-	fits := p.cfg.ProxyPortRange.Contains(p.agent.TCPPort)
+	fits := p.cfg.DataPath.ProxyPortRange.Contains(p.agent.TCPPort)
 	for _, f := range families {
 		fits = fits && (f.Steer == nil || p.tcp.Listens(netip.AddrPortFrom(f.Bind, p.agent.TCPPort)))
 	}
@@ -210,23 +210,23 @@ func (p *program) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.loops, err = newLoops(p.cfg.Loops); err != nil {
+	if p.loops, err = newLoops(p.cfg.DataPath.Loops); err != nil {
 		return err
 	}
 	p.pollCards()
-	if p.budget.Limit, err = descriptorLimit(p.cfg.Loops); err != nil {
+	if p.budget.Limit, err = descriptorLimit(p.cfg.DataPath.Loops); err != nil {
 		return err
 	}
 	balancer := &lb.Balancer{Seed: uint64(time.Now().UnixNano())}
 	p.tcp = &tcp.Server{Loops: p.loops, LB: balancer, OriginalDst: redirect.OriginalDst, Descriptors: &p.budget}
-	p.udp = &udp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, IdleTimeout: p.cfg.UDPTimeout, DisableGSO: p.gsoDisabled()}
+	p.udp = &udp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, IdleTimeout: p.cfg.DataPath.UDPTimeout, DisableGSO: p.gsoDisabled()}
 	if p.sctp, err = p.newSCTP(balancer); err != nil {
 		return err
 	}
 	p.agent = &agent.Agent{LB: balancer, TCP: p.tcp, UDP: p.udp, SCTP: p.sctp, IPv4: ipv4, IPv6: ipv6,
-		Ports: p.cfg.ProxyPortRange, Now: eventloop.Now, LocalAddrs: p.local.get, NodePorts: p.nodePorts,
+		Ports: p.cfg.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: p.local.get, NodePorts: p.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := p.sctp.InUse(); return engine == sctp.Packet },
-		Mode:       p.mode(), VerifyEvery: p.cfg.SyncPeriod, WriteEvery: p.cfg.MinSyncPeriod, Log: p.log}
+		Mode:       p.mode(), VerifyEvery: p.cfg.Kernel.SyncPeriod, WriteEvery: p.cfg.Kernel.MinSyncPeriod, Log: p.log}
 	if err := p.local.watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		p.log.Info("the node's addresses are read at each change", zap.Error(err))
 	}
@@ -238,7 +238,7 @@ func (p *program) open(ctx context.Context) error {
 		return err
 	}
 	p.events.Record(events.Starting())
-	if p.cfg.Mode == config.ModeWinUserspace {
+	if p.cfg.DataPath.Mode == config.ModeWinUserspace {
 		p.log.Debug("conntrack is left as it is: nothing is steered")
 	} else if err := tuneConntrack(p.cfg, p.log); err != nil { // a host that does not let us is served as it is
 		p.log.Warn("conntrack is not set up as asked for", zap.Error(err))
@@ -249,13 +249,13 @@ func (p *program) open(ctx context.Context) error {
 // newSCTP makes the SCTP server. An engine that is asked for is tried now; else the
 // first SCTP Service decides, since to ask the kernel for SCTP is to load its module.
 func (p *program) newSCTP(balancer *lb.Balancer) (*sctp.Server, error) {
-	s := &sctp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, Engine: p.cfg.SCTPEngine,
+	s := &sctp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, Engine: p.cfg.DataPath.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			p.log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("why", why))
 		}}
-	if p.cfg.SCTPEngine != sctp.Auto {
+	if p.cfg.DataPath.SCTPEngine != sctp.Auto {
 		if err := s.Choose(); err != nil {
-			return nil, fmt.Errorf("--sctp-engine=%s: %w", p.cfg.SCTPEngine, err)
+			return nil, fmt.Errorf("--sctp-engine=%s: %w", p.cfg.DataPath.SCTPEngine, err)
 		}
 	}
 	return s, nil
@@ -264,12 +264,12 @@ func (p *program) newSCTP(balancer *lb.Balancer) (*sctp.Server, error) {
 // families finds out how each address family can be steered. IPv4 has to be, IPv6
 // is left alone, with a warning, where the host has none.
 func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err error) {
-	if p.cfg.Mode == config.ModeWinUserspace {
+	if p.cfg.DataPath.Mode == config.ModeWinUserspace {
 		return p.addressFamilies()
 	}
 	bind := func(unspecified netip.Addr) netip.Addr {
-		if p.cfg.BindAddress.Is6() == unspecified.Is6() {
-			return p.cfg.BindAddress
+		if p.cfg.DataPath.BindAddress.Is6() == unspecified.Is6() {
+			return p.cfg.DataPath.BindAddress
 		}
 		return unspecified
 	}
@@ -293,7 +293,7 @@ func (p *program) families(ctx context.Context) (ipv4, ipv6 agent.Family, err er
 	ipv4, err = family("IPv4", &redirect.IPTables{}, netip.IPv4Unspecified())
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
-		return ipv4, ipv6, fmt.Errorf("--proxy-mode %s: %w: give winuserspace", p.cfg.Mode, err)
+		return ipv4, ipv6, fmt.Errorf("--proxy-mode %s: %w: give winuserspace", p.cfg.DataPath.Mode, err)
 	case err != nil:
 		return ipv4, ipv6, err
 	}
@@ -348,7 +348,7 @@ func loadConntrack(log *zap.Logger) {
 
 // tuneConntrack sets what steered packets need.
 func tuneConntrack(cfg config.Config, log *zap.Logger) error {
-	warnings, err := cfg.Conntrack.Apply()
+	warnings, err := cfg.Kernel.Conntrack.Apply()
 	for _, warning := range warnings {
 		log.Warn("conntrack", zap.String("warning", warning))
 	}
@@ -363,8 +363,8 @@ func (p *program) desired(objects kube.Objects) agent.Desired {
 	p.services.Store(&objects.Services)
 	p.convert.Spare = p.agent.Spare()
 	r := p.convert.Convert(objects, kube.Options{
-		ServiceProxyName: p.cfg.ServiceProxyName,
-		Facts:            kube.Facts{NodeName: p.cfg.NodeName, Zone: p.cfg.NodeZone, Node: lb.Node{PodCIDRs: p.cfg.Pods()}},
+		ServiceProxyName: p.cfg.Source.ServiceProxyName,
+		Facts:            kube.Facts{NodeName: p.cfg.Node.Name, Zone: p.cfg.Node.Zone, Node: lb.Node{PodCIDRs: p.cfg.Node.Pods()}},
 	})
 	primary := r.Facts.Addresses
 	p.primary.Store(&primary)
@@ -406,7 +406,7 @@ func (p *program) nodePorts(local []netip.Addr) []netip.Addr {
 	if known := p.primary.Load(); known != nil {
 		primary = *known
 	}
-	return listenable(p.cfg.NodePorts.Resolve(local, primary), local)
+	return listenable(p.cfg.DataPath.NodePorts.Resolve(local, primary), local)
 }
 
 // listenTCP opens the proxy port of TCP, the same in each family that is served.
@@ -429,25 +429,25 @@ func (p *program) listenTCP(families ...agent.Family) (uint16, error) {
 		}
 		return nil
 	}
-	if p.before.TCPPort != 0 && p.cfg.ProxyPortRange.Contains(p.before.TCPPort) && bind(p.before.TCPPort) == nil {
+	if p.before.TCPPort != 0 && p.cfg.DataPath.ProxyPortRange.Contains(p.before.TCPPort) && bind(p.before.TCPPort) == nil {
 		return got.Port(), nil // what crashed left rules that lead here
 	}
 	for range 10 { // the port that the kernel chose for one family may be taken in the other
-		_, err := p.cfg.ProxyPortRange.Claim(bind)
-		if err == nil || p.cfg.ProxyPortRange.Size() > 0 {
+		_, err := p.cfg.DataPath.ProxyPortRange.Claim(bind)
+		if err == nil || p.cfg.DataPath.ProxyPortRange.Size() > 0 {
 			return got.Port(), err
 		}
 	}
-	_, err := p.cfg.ProxyPortRange.Claim(bind)
+	_, err := p.cfg.DataPath.ProxyPortRange.Claim(bind)
 	return got.Port(), err
 }
 
 // drain stops accepting and waits for what is open, up to the drain timeout.
 func (p *program) drain() {
-	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Process.DrainTimeout)
 	defer cancel()
 	p.log.Info("waiting for what is open to end", zap.Int64("tcp connections", p.tcp.Stats().Active),
-		zap.Int64("udp flows", p.udp.Stats().Active), zap.Int64("sctp associations", p.sctp.Stats().Active), zap.Duration("for at most", p.cfg.DrainTimeout))
+		zap.Int64("udp flows", p.udp.Stats().Active), zap.Int64("sctp associations", p.sctp.Stats().Active), zap.Duration("for at most", p.cfg.Process.DrainTimeout))
 	var all sync.WaitGroup
 	for _, shutdown := range []func(context.Context) error{p.tcp.Shutdown, p.udp.Shutdown, p.sctp.Shutdown} {
 		all.Go(func() {
@@ -461,7 +461,7 @@ func (p *program) drain() {
 
 // close ends whatever start has started.
 func (p *program) close() error {
-	if !p.cfg.CleanupOnExit { // else the rules are still to be removed
+	if !p.cfg.Process.CleanupOnExit { // else the rules are still to be removed
 		p.claim.release()
 	}
 	var errs []error

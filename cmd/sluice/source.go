@@ -25,15 +25,15 @@ type source interface {
 // has been started.
 func newSource(cfg config.Config, log *zap.Logger) (source, error) {
 	if !cfg.FromAPI() {
-		return newManifests(cfg.Manifests, log)
+		return newManifests(cfg.Source.Manifests, log)
 	}
 	kubeapi.LogTo(log)
-	connection, err := kubeapi.RESTConfig(cfg.API.Client, cfg.API.Master)
+	connection, err := kubeapi.RESTConfig(cfg.Source.API.Client, cfg.Source.API.Master)
 	if err != nil {
 		return nil, err
 	}
-	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName,
-		SyncPeriod: cfg.API.SyncPeriod, Log: log})
+	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.Node.Name, ServiceProxyName: cfg.Source.ServiceProxyName,
+		SyncPeriod: cfg.Source.API.SyncPeriod, Log: log})
 }
 
 // manifests is the source that reads files.

@@ -53,8 +53,8 @@ func (s *standalone) start(args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Mode != config.ModeWinUserspace || !cfg.Service {
-		t.Fatalf("mode %s, as a service: %v", cfg.Mode, cfg.Service)
+	if cfg.DataPath.Mode != config.ModeWinUserspace || !cfg.Process.WindowsService {
+		t.Fatalf("mode %s, as a service: %v", cfg.DataPath.Mode, cfg.Process.WindowsService)
 	}
 	stop := make(chan struct{})
 	next, err := newSuccession()

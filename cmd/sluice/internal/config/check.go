@@ -70,32 +70,32 @@ func (s *settings) checkMode(c *checker) {
 	default:
 		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
 	}
-	s.Mode = string(d.Mode)
-	if s.Mode == ModeUserspace && goruntime.GOOS == "windows" {
-		s.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
+	s.DataPath.Mode = string(d.Mode)
+	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {
+		s.DataPath.Mode = ModeWinUserspace // as for kube-proxy until 1.25, which had nothing else by this name there
 	}
-	s.ServiceInterface = strings.TrimSpace(s.ServiceInterface)
-	s.Service = d.WindowsRunAsService && goruntime.GOOS == "windows"
-	if d.WindowsRunAsService && !s.Service {
+	s.DataPath.ServiceInterface = strings.TrimSpace(s.DataPath.ServiceInterface)
+	s.Process.WindowsService = d.WindowsRunAsService && goruntime.GOOS == "windows"
+	if d.WindowsRunAsService && !s.Process.WindowsService {
 		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" has no meaning here: this is not Windows")
 	}
 	var err error
-	switch s.BindAddress, err = netip.ParseAddr(d.BindAddress); {
+	switch s.DataPath.BindAddress, err = netip.ParseAddr(d.BindAddress); {
 	case err != nil:
 		c.reject("bind-address", "bindAddress", "%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
-	case s.BindAddress.IsLoopback() && s.Mode == ModeUserspace:
-		c.reject("bind-address", "bindAddress", "%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this node", s.BindAddress)
-	case s.BindAddress.Zone() != "":
-		c.reject("bind-address", "bindAddress", "%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this node", s.BindAddress)
+	case s.DataPath.BindAddress.IsLoopback() && s.DataPath.Mode == ModeUserspace:
+		c.reject("bind-address", "bindAddress", "%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this node", s.DataPath.BindAddress)
+	case s.DataPath.BindAddress.Zone() != "":
+		c.reject("bind-address", "bindAddress", "%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this node", s.DataPath.BindAddress)
 	}
-	if s.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
+	if s.DataPath.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
 		c.reject("nodeport-addresses", "nodePortAddresses", "%w", err)
 	}
-	if s.ProxyPortRange, err = redirect.ParsePortRange(d.PortRange); err != nil {
+	if s.DataPath.ProxyPortRange, err = redirect.ParsePortRange(d.PortRange); err != nil {
 		c.reject("proxy-port-range", "portRange", "is wrong: %w", err)
 	}
-	if s.UDPTimeout = d.UDPIdleTimeout.Duration; s.UDPTimeout <= 0 {
-		c.reject("udp-timeout", "udpIdleTimeout", "%v: give a duration above 0, like 250ms", s.UDPTimeout)
+	if s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration; s.DataPath.UDPTimeout <= 0 {
+		c.reject("udp-timeout", "udpIdleTimeout", "%v: give a duration above 0, like 250ms", s.DataPath.UDPTimeout)
 	}
 }
 
@@ -124,12 +124,12 @@ func (s *settings) checkNode(c *checker) {
 		}
 		name = host
 	}
-	s.NodeName = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
+	s.Node.Name = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
 
-	if wrong := validation.IsValidLabelValue(s.NodeZone); len(wrong) > 0 {
-		c.reject("node-zone", "", "%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in between", s.NodeZone)
+	if wrong := validation.IsValidLabelValue(s.Node.Zone); len(wrong) > 0 {
+		c.reject("node-zone", "", "%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in between", s.Node.Zone)
 	}
-	s.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
+	s.Node.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
 	var ranges []string
 	if d.ClusterCIDR != "" {
 		ranges = strings.Split(d.ClusterCIDR, ",")
@@ -159,40 +159,40 @@ func (s *settings) checkNode(c *checker) {
 	default:
 		c.reject("detect-local-mode", "detectLocalMode", "%q is unknown: give ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", l.Mode)
 	}
-	s.DetectLocal = l
+	s.Node.DetectLocal = l
 }
 
 // checkAddresses checks where the program itself is asked how it is.
 func (s *settings) checkAddresses(c *checker) {
 	d := &s.doc
-	s.HealthzAddress, s.MetricsAddress = d.HealthzBindAddress, d.MetricsBindAddress
-	s.BindHardFail, s.Profiling = d.BindAddressHardFail, d.EnableProfiling
+	s.HTTP.HealthzAddress, s.HTTP.MetricsAddress = d.HealthzBindAddress, d.MetricsBindAddress
+	s.HTTP.BindHardFail, s.HTTP.Profiling = d.BindAddressHardFail, d.EnableProfiling
 	for name, port := range map[string]int32{"healthz-port": s.healthzPort, "metrics-port": s.metricsPort} {
 		if port < 0 || port > 65535 {
 			c.reject(name, "", "%d: give a port from 1 to 65535, or 0 for no server", port)
 			return
 		}
 	}
-	if err := checkHostPort(s.HealthzAddress); err != nil {
-		c.reject("healthz-bind-address", "healthzBindAddress", "%q: %w", s.HealthzAddress, err)
+	if err := checkHostPort(s.HTTP.HealthzAddress); err != nil {
+		c.reject("healthz-bind-address", "healthzBindAddress", "%q: %w", s.HTTP.HealthzAddress, err)
 	}
-	if err := checkHostPort(s.MetricsAddress); err != nil {
-		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.MetricsAddress, err)
+	if err := checkHostPort(s.HTTP.MetricsAddress); err != nil {
+		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.HTTP.MetricsAddress, err)
 	}
-	if s.HealthzAddress == s.MetricsAddress && s.HealthzAddress != "" && !strings.HasSuffix(s.HealthzAddress, ":0") {
-		c.reject("metrics-bind-address", "metricsBindAddress", "%q is that of %s too: give another port", s.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
+	if s.HTTP.HealthzAddress == s.HTTP.MetricsAddress && s.HTTP.HealthzAddress != "" && !strings.HasSuffix(s.HTTP.HealthzAddress, ":0") {
+		c.reject("metrics-bind-address", "metricsBindAddress", "%q is that of %s too: give another port", s.HTTP.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
 	}
 }
 
 // checkAPI checks where Services come from.
 func (s *settings) checkAPI(c *checker) {
 	k := s.doc.ClientConnection
-	s.API.Client = componentconfig.ClientConnectionConfiguration{Kubeconfig: k.Kubeconfig, AcceptContentTypes: k.AcceptContentTypes,
+	s.Source.API.Client = componentconfig.ClientConnectionConfiguration{Kubeconfig: k.Kubeconfig, AcceptContentTypes: k.AcceptContentTypes,
 		ContentType: k.ContentType, QPS: k.QPS, Burst: k.Burst}
-	s.API.SyncPeriod = s.doc.ConfigSyncPeriod.Duration
+	s.Source.API.SyncPeriod = s.doc.ConfigSyncPeriod.Duration
 	switch {
-	case s.Cleanup || s.WriteConfigTo != "" || s.InitOnly: // nothing is served
-	case !s.FromAPI() && (k.Kubeconfig != "" || s.API.Master != ""):
+	case s.Action.Cleanup || s.Action.WriteConfigTo != "" || s.Action.InitOnly: // nothing is served
+	case !s.FromAPI() && (k.Kubeconfig != "" || s.Source.API.Master != ""):
 		c.errs = append(c.errs, fmt.Errorf("take Services from --manifests or from the API server, not from both: leave out --manifests, or %s and --master", c.name("kubeconfig", "clientConnection.kubeconfig")))
 	case k.Kubeconfig != "":
 		if err := readable(k.Kubeconfig); err != nil {
@@ -206,8 +206,8 @@ func (s *settings) checkAPI(c *checker) {
 	if k.Burst < 0 {
 		c.reject("kube-api-burst", "clientConnection.burst", "%d: give 0 or more, like 10", k.Burst)
 	}
-	if s.API.SyncPeriod <= 0 {
-		c.reject("config-sync-period", "configSyncPeriod", "%v: give a duration above 0, like 15m", s.API.SyncPeriod)
+	if s.Source.API.SyncPeriod <= 0 {
+		c.reject("config-sync-period", "configSyncPeriod", "%v: give a duration above 0, like 15m", s.Source.API.SyncPeriod)
 	}
 }
 
@@ -233,13 +233,13 @@ func (s *settings) checkContentTypes(c *checker) {
 
 // checkKernelModes checks what the kernel is told when it forwards by itself.
 func (s *settings) checkKernelModes(c *checker) {
-	t, v := s.doc.IPTables, s.doc.IPVS
-	s.IPTables = IPTables{MasqueradeAll: t.MasqueradeAll, MasqueradeBit: int(*t.MasqueradeBit), LocalhostNodePorts: *t.LocalhostNodePorts,
-		SyncPeriod: t.SyncPeriod.Duration, MinSyncPeriod: t.MinSyncPeriod.Duration}
-	s.IPVS = IPVS{Scheduler: v.Scheduler, StrictARP: v.StrictARP, SyncPeriod: v.SyncPeriod.Duration, MinSyncPeriod: v.MinSyncPeriod.Duration,
+	t, v, k := s.doc.IPTables, s.doc.IPVS, &s.Kernel
+	k.IPTables = IPTables{MasqueradeAll: t.MasqueradeAll, MasqueradeBit: int(*t.MasqueradeBit),
+		LocalhostNodePorts: *t.LocalhostNodePorts}
+	k.IPVS = IPVS{Scheduler: v.Scheduler, StrictARP: v.StrictARP,
 		ExcludeCIDRs: c.prefixes("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", v.ExcludeCIDRs),
 		TCPTimeout:   v.TCPTimeout.Duration, TCPFinTimeout: v.TCPFinTimeout.Duration, UDPTimeout: v.UDPTimeout.Duration}
-	if bit := s.IPTables.MasqueradeBit; bit < 0 || bit > 31 {
+	if bit := k.IPTables.MasqueradeBit; bit < 0 || bit > 31 {
 		c.reject("iptables-masquerade-bit", "iptables.masqueradeBit", "%d: give 0 to 31", bit)
 	}
 	if v.Scheduler != "" {
@@ -247,21 +247,21 @@ func (s *settings) checkKernelModes(c *checker) {
 			c.reject("ipvs-scheduler", "ipvs.scheduler", "%w", err)
 		}
 	}
-	c.periods("iptables", s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod)
-	c.periods("ipvs", s.IPVS.SyncPeriod, s.IPVS.MinSyncPeriod)
-	c.notNegative("ipvs-tcp-timeout", "ipvs.tcpTimeout", s.IPVS.TCPTimeout)
-	c.notNegative("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", s.IPVS.TCPFinTimeout)
-	c.notNegative("ipvs-udp-timeout", "ipvs.udpTimeout", s.IPVS.UDPTimeout)
-	s.SyncPeriod, s.MinSyncPeriod = s.IPTables.SyncPeriod, s.IPTables.MinSyncPeriod
-	if s.Mode == ModeIPVS {
-		s.SyncPeriod, s.MinSyncPeriod = s.IPVS.SyncPeriod, s.IPVS.MinSyncPeriod
+	c.periods("iptables", t.SyncPeriod.Duration, t.MinSyncPeriod.Duration)
+	c.periods("ipvs", v.SyncPeriod.Duration, v.MinSyncPeriod.Duration)
+	c.notNegative("ipvs-tcp-timeout", "ipvs.tcpTimeout", k.IPVS.TCPTimeout)
+	c.notNegative("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", k.IPVS.TCPFinTimeout)
+	c.notNegative("ipvs-udp-timeout", "ipvs.udpTimeout", k.IPVS.UDPTimeout)
+	k.SyncPeriod, k.MinSyncPeriod = t.SyncPeriod.Duration, t.MinSyncPeriod.Duration
+	if s.DataPath.Mode == ModeIPVS {
+		k.SyncPeriod, k.MinSyncPeriod = v.SyncPeriod.Duration, v.MinSyncPeriod.Duration
 	}
 }
 
 // checkKernel checks settings of the kernel that every mode has.
 func (s *settings) checkKernel(c *checker) {
 	k := s.doc.Conntrack
-	s.Conntrack = redirect.Conntrack{MaxPerCore: *k.MaxPerCore, Min: *k.Min, BeLiberal: k.TCPBeLiberal,
+	s.Kernel.Conntrack = redirect.Conntrack{MaxPerCore: *k.MaxPerCore, Min: *k.Min, BeLiberal: k.TCPBeLiberal,
 		TCPEstablished: k.TCPEstablishedTimeout.Duration, TCPCloseWait: k.TCPCloseWaitTimeout.Duration,
 		UDP: k.UDPTimeout.Duration, UDPStream: k.UDPStreamTimeout.Duration}
 	for _, n := range []struct {
@@ -272,12 +272,12 @@ func (s *settings) checkKernel(c *checker) {
 			c.reject(n.flag, n.field, "%d: give 0 or more", n.value)
 		}
 	}
-	c.notNegative("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Conntrack.TCPEstablished)
-	c.notNegative("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", s.Conntrack.TCPCloseWait)
-	c.notNegative("conntrack-udp-timeout", "conntrack.udpTimeout", s.Conntrack.UDP)
-	c.notNegative("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", s.Conntrack.UDPStream)
-	if s.OOMScoreAdj = int(*s.doc.OOMScoreAdj); s.OOMScoreAdj < -1000 || s.OOMScoreAdj > 1000 {
-		c.reject("oom-score-adj", "oomScoreAdj", "%d: give -1000 to 1000", s.OOMScoreAdj)
+	c.notNegative("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Kernel.Conntrack.TCPEstablished)
+	c.notNegative("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", s.Kernel.Conntrack.TCPCloseWait)
+	c.notNegative("conntrack-udp-timeout", "conntrack.udpTimeout", s.Kernel.Conntrack.UDP)
+	c.notNegative("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", s.Kernel.Conntrack.UDPStream)
+	if s.Process.OOMScoreAdj = int(*s.doc.OOMScoreAdj); s.Process.OOMScoreAdj < -1000 || s.Process.OOMScoreAdj > 1000 {
+		c.reject("oom-score-adj", "oomScoreAdj", "%d: give -1000 to 1000", s.Process.OOMScoreAdj)
 	}
 }
 
@@ -289,35 +289,35 @@ func (s *settings) checkLog(c *checker) {
 	default:
 		c.reject("logging-format", "logging.format", "%q is unknown: give text or json", s.doc.Logging.Format)
 	}
-	s.Verbosity = int(s.doc.Logging.Verbosity)
+	s.Log.Verbosity = int(s.doc.Logging.Verbosity)
 	s.Log.File = s.logFileName()
 }
 
 // checkOwn checks what kube-proxy does not have.
 func (s *settings) checkOwn(c *checker) {
-	if slices.Contains(s.Manifests, "") {
+	if slices.Contains(s.Source.Manifests, "") {
 		c.reject("manifests", "", "is empty: give a file or folder")
 	}
-	if wrong := validation.IsValidLabelValue(s.ServiceProxyName); len(wrong) > 0 {
-		c.reject("service-proxy-name", "", "%q: give a value that a label may have, of letters, digits and -_. in between", s.ServiceProxyName)
+	if wrong := validation.IsValidLabelValue(s.Source.ServiceProxyName); len(wrong) > 0 {
+		c.reject("service-proxy-name", "", "%q: give a value that a label may have, of letters, digits and -_. in between", s.Source.ServiceProxyName)
 	}
-	if s.DrainTimeout < 0 {
-		c.reject("drain-timeout", "", "%v: give 0 or more, like 30s", s.DrainTimeout)
+	if s.Process.DrainTimeout < 0 {
+		c.reject("drain-timeout", "", "%v: give 0 or more, like 30s", s.Process.DrainTimeout)
 	}
-	if s.HandoverSocket == "" && s.PIDFile != "" {
-		s.HandoverSocket = s.PIDFile + ".sock"
+	if s.Process.HandoverSocket == "" && s.Process.PIDFile != "" {
+		s.Process.HandoverSocket = s.Process.PIDFile + ".sock"
 	}
-	if s.HandoverSocket != "" && goruntime.GOOS != "linux" {
+	if s.Process.HandoverSocket != "" && goruntime.GOOS != "linux" {
 		s.Warnings = append(s.Warnings, "--handover-socket and --pid-file have no meaning here: connections are handed over on Linux only")
 	}
-	if len(s.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
-		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.HandoverSocket)
+	if len(s.Process.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
+		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.Process.HandoverSocket)
 	}
-	if s.Loops < 1 || s.Loops > 1024 {
-		c.reject("loops", "", "%d: give 1 to 1024", s.Loops)
+	if s.DataPath.Loops < 1 || s.DataPath.Loops > 1024 {
+		c.reject("loops", "", "%d: give 1 to 1024", s.DataPath.Loops)
 	}
-	if s.BusyPoll < 0 || s.BusyPoll > eventloop.MaxBusyPoll || s.BusyPoll%time.Microsecond != 0 {
-		c.reject("busy-poll", "", "%v: give 0 to %v in whole microseconds, like 50us", s.BusyPoll, eventloop.MaxBusyPoll)
+	if s.DataPath.BusyPoll < 0 || s.DataPath.BusyPoll > eventloop.MaxBusyPoll || s.DataPath.BusyPoll%time.Microsecond != 0 {
+		c.reject("busy-poll", "", "%v: give 0 to %v in whole microseconds, like 50us", s.DataPath.BusyPoll, eventloop.MaxBusyPoll)
 	}
 }
 

@@ -48,13 +48,13 @@ func absent() string {
 
 func TestDefaults(t *testing.T) {
 	c := parse(t, "--manifests", "a", "--manifests=b,c", "--proxy-mode=", "")
-	if len(c.Manifests) != 2 || c.Manifests[1] != "b,c" || c.Mode != usual() || c.UDPTimeout != 250*time.Millisecond ||
-		c.BindAddress != netip.IPv4Unspecified() || c.Loops < 1 || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" ||
-		c.SyncPeriod != 30*time.Second || c.MinSyncPeriod != time.Second || c.OOMScoreAdj != -999 || c.IPTables.MasqueradeBit != 14 {
+	if len(c.Source.Manifests) != 2 || c.Source.Manifests[1] != "b,c" || c.DataPath.Mode != usual() || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+		c.DataPath.BindAddress != netip.IPv4Unspecified() || c.DataPath.Loops < 1 || c.HTTP.HealthzAddress != "0.0.0.0:10256" || c.HTTP.MetricsAddress != "127.0.0.1:10249" ||
+		c.Kernel.SyncPeriod != 30*time.Second || c.Kernel.MinSyncPeriod != time.Second || c.Process.OOMScoreAdj != -999 || c.Kernel.IPTables.MasqueradeBit != 14 {
 		t.Errorf("Parse = %+v", c)
 	}
-	if host, _ := os.Hostname(); c.NodeName != strings.ToLower(host) {
-		t.Errorf("node name %q, host %q", c.NodeName, host)
+	if host, _ := os.Hostname(); c.Node.Name != strings.ToLower(host) {
+		t.Errorf("node name %q, host %q", c.Node.Name, host)
 	}
 	if len(c.Warnings) != 0 {
 		t.Errorf("warnings: %q", c.Warnings)
@@ -63,7 +63,7 @@ func TestDefaults(t *testing.T) {
 
 func TestCleanupNeedsNoSource(t *testing.T) {
 	for _, flag := range []string{"--cleanup", "--cleanup-iptables=true"} {
-		if c := parse(t, flag, "--kubeconfig", "/no/such/file"); !c.Cleanup {
+		if c := parse(t, flag, "--kubeconfig", "/no/such/file"); !c.Action.Cleanup {
 			t.Errorf("Parse(%s) = %+v", flag, c)
 		}
 	}
@@ -73,8 +73,8 @@ func TestSources(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	for args, fromAPI := range map[string]bool{"": true, "--kubeconfig " + kubeconfig: true, "--master https://192.0.2.1 ": true, "--manifests x": false} {
 		c := parse(t, strings.Fields(args)...)
-		if c.FromAPI() != fromAPI || c.API.Client.QPS != 5 || c.API.Client.Burst != 10 || c.API.SyncPeriod != 15*time.Minute ||
-			c.API.Client.ContentType != "application/vnd.kubernetes.protobuf" {
+		if c.FromAPI() != fromAPI || c.Source.API.Client.QPS != 5 || c.Source.API.Client.Burst != 10 || c.Source.API.SyncPeriod != 15*time.Minute ||
+			c.Source.API.Client.ContentType != "application/vnd.kubernetes.protobuf" {
 			t.Errorf("Parse(%s) = %+v", args, c)
 		}
 	}
@@ -85,9 +85,9 @@ func TestClassicFlags(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	c := parse(t, "--logtostderr=true", "--v=0", "--master=https://192.0.2.1:6443", "--bind-address=192.0.2.10",
 		"--cluster-cidr=10.244.0.0/16", "--hostname-override=  Node-1", "--kubeconfig="+kubeconfig)
-	if c.Verbosity != 0 || c.Log.File != "" || c.API.Master != "https://192.0.2.1:6443" || c.BindAddress.String() != "192.0.2.10" ||
-		len(c.Pods()) != 1 || c.Pods()[0].String() != "10.244.0.0/16" || c.NodeName != "node-1" ||
-		c.API.Client.Kubeconfig != kubeconfig || !c.FromAPI() || c.Mode != usual() || len(c.Warnings) != 0 {
+	if c.Log.Verbosity != 0 || c.Log.File != "" || c.Source.API.Master != "https://192.0.2.1:6443" || c.DataPath.BindAddress.String() != "192.0.2.10" ||
+		len(c.Node.Pods()) != 1 || c.Node.Pods()[0].String() != "10.244.0.0/16" || c.Node.Name != "node-1" ||
+		c.Source.API.Client.Kubeconfig != kubeconfig || !c.FromAPI() || c.DataPath.Mode != usual() || len(c.Warnings) != 0 {
 		t.Errorf("Parse = %+v", c)
 	}
 }
@@ -98,27 +98,29 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		ok   func(Config) bool
 	}{
 		{"--logging-format=json", func(c Config) bool { return c.Log.JSON }},
-		{"-v=3", func(c Config) bool { return c.Verbosity == 3 }},
-		{"--conntrack-max=1000 --conntrack-min=5", func(c Config) bool { return c.Conntrack.MaxPerCore == 1 && c.Conntrack.Min == 1000 }},
-		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.HealthzAddress == "" && c.MetricsAddress == "" }},
-		{"--healthz-port=1 --metrics-port=2", func(c Config) bool { return c.HealthzAddress == "0.0.0.0:1" && c.MetricsAddress == "127.0.0.1:2" }},
-		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.HealthzAddress == "[::1]:7" }},
-		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.HealthzAddress == "1.2.3.4:5" }},
-		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.MetricsAddress == "0.0.0.0:10249" }},
-		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.HealthzAddress == "" && c.MetricsAddress == "" }},
+		{"-v=3", func(c Config) bool { return c.Log.Verbosity == 3 }},
+		{"--conntrack-max=1000 --conntrack-min=5", func(c Config) bool { return c.Kernel.Conntrack.MaxPerCore == 1 && c.Kernel.Conntrack.Min == 1000 }},
+		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.HTTP.HealthzAddress == "" && c.HTTP.MetricsAddress == "" }},
+		{"--healthz-port=1 --metrics-port=2", func(c Config) bool {
+			return c.HTTP.HealthzAddress == "0.0.0.0:1" && c.HTTP.MetricsAddress == "127.0.0.1:2"
+		}},
+		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.HTTP.HealthzAddress == "[::1]:7" }},
+		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.HTTP.HealthzAddress == "1.2.3.4:5" }},
+		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.HTTP.MetricsAddress == "0.0.0.0:10249" }},
+		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.HTTP.HealthzAddress == "" && c.HTTP.MetricsAddress == "" }},
 		{"--log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == filepath.Join("/x", "sluice.log") }},
 		{"--log_file=/y --log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == "/y" }},
 		{"--log_file=/y", func(c Config) bool { return c.Log.File == "" }},
-		{"--proxy-mode=ipvs --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.SyncPeriod == time.Minute && c.MinSyncPeriod == 0 }},
-		{"--proxy-mode=iptables --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.SyncPeriod == 2*time.Minute }},
-		{"--cluster-cidr=10.244.0.0/16 --node-pod-cidrs=10.244.7.0/24", func(c Config) bool { return c.Pods()[0].String() == "10.244.7.0/24" }},
-		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Pods() == nil }},
-		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.BindAddress.IsLoopback() }},
-		{"--version=false --version", func(c Config) bool { return c.Version == "true" }},
-		{"--kube-api-content-type=application/json", func(c Config) bool { return c.API.Client.ContentType == "application/json" }},
-		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.IPVS.Scheduler == "mh,mh-port" }},
-		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.MinSyncPeriod == 0 && c.NodeName == "node-1.example" }},
-		{"--version=raw", func(c Config) bool { return c.Version == "raw" }},
+		{"--proxy-mode=ipvs --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.Kernel.SyncPeriod == time.Minute && c.Kernel.MinSyncPeriod == 0 }},
+		{"--proxy-mode=iptables --ipvs-sync-period=1m --iptables-sync-period=2m", func(c Config) bool { return c.Kernel.SyncPeriod == 2*time.Minute }},
+		{"--cluster-cidr=10.244.0.0/16 --node-pod-cidrs=10.244.7.0/24", func(c Config) bool { return c.Node.Pods()[0].String() == "10.244.7.0/24" }},
+		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Node.Pods() == nil }},
+		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.DataPath.BindAddress.IsLoopback() }},
+		{"--version=false --version", func(c Config) bool { return c.Action.Version == "true" }},
+		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Source.API.Client.ContentType == "application/json" }},
+		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Kernel.IPVS.Scheduler == "mh,mh-port" }},
+		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
+		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
 	} {
 		if c := parse(t, append(strings.Fields(test.args), "--manifests=x")...); !test.ok(c) {
 			t.Errorf("Parse(%s) = %+v", test.args, c)

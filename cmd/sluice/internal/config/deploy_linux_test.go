@@ -202,17 +202,17 @@ func TestOverlays(t *testing.T) {
 			checkPod(t, &pod.Spec)
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 				cfg := parseContainer(t, r, &c)
-				if cfg.Mode != ModeUserspace || cfg.NodeName != "node-1" || cfg.HealthzAddress != want.healthz || cfg.BindHardFail {
+				if cfg.DataPath.Mode != ModeUserspace || cfg.Node.Name != "node-1" || cfg.HTTP.HealthzAddress != want.healthz || cfg.HTTP.BindHardFail {
 					t.Errorf("%s: %+v", c.Name, cfg)
 				}
-				if cfg.InitOnly {
+				if cfg.Action.InitOnly {
 					continue
 				}
-				if cfg.ServiceProxyName != want.proxyName || !cfg.FromAPI() {
-					t.Errorf("serves Services of %q", cfg.ServiceProxyName)
+				if cfg.Source.ServiceProxyName != want.proxyName || !cfg.FromAPI() {
+					t.Errorf("serves Services of %q", cfg.Source.ServiceProxyName)
 				}
-				if grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second; grace < cfg.DrainTimeout+10*time.Second {
-					t.Errorf("%v of grace for %v of drain", grace, cfg.DrainTimeout)
+				if grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second; grace < cfg.Process.DrainTimeout+10*time.Second {
+					t.Errorf("%v of grace for %v of drain", grace, cfg.Process.DrainTimeout)
 				}
 				for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/healthz": c.ReadinessProbe} {
 					if h := probe.HTTPGet; h.Path != path || h.Host != "127.0.0.1" || !strings.HasSuffix(want.healthz, ":"+strconv.Itoa(h.Port.IntValue())) {

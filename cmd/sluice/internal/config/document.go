@@ -263,7 +263,7 @@ func (c *Config) Write() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.WriteConfigTo, text, 0o644); err != nil {
+	if err := os.WriteFile(c.Action.WriteConfigTo, text, 0o644); err != nil {
 		return fmt.Errorf("--write-config-to: %w: give a file that Sluice may write", err)
 	}
 	return nil

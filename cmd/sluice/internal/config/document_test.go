@@ -65,9 +65,9 @@ func TestSamples(t *testing.T) {
 func TestSampleDefaults(t *testing.T) {
 	file, _ := sample(t, "default.yaml")
 	c := parse(t, "--config="+file)
-	if c.Mode != usual() || c.HealthzAddress != "0.0.0.0:10256" || c.MetricsAddress != "127.0.0.1:10249" || c.API.Client.QPS != 5 ||
-		c.Conntrack.MaxPerCore != 32768 || c.Conntrack.TCPEstablished != 24*time.Hour || c.UDPTimeout != 250*time.Millisecond ||
-		!c.IPTables.LocalhostNodePorts || c.OOMScoreAdj != -999 || c.DetectLocal.Mode != DetectClusterCIDR {
+	if c.DataPath.Mode != usual() || c.HTTP.HealthzAddress != "0.0.0.0:10256" || c.HTTP.MetricsAddress != "127.0.0.1:10249" || c.Source.API.Client.QPS != 5 ||
+		c.Kernel.Conntrack.MaxPerCore != 32768 || c.Kernel.Conntrack.TCPEstablished != 24*time.Hour || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+		!c.Kernel.IPTables.LocalhostNodePorts || c.Process.OOMScoreAdj != -999 || c.Node.DetectLocal.Mode != DetectClusterCIDR {
 		t.Errorf("Parse = %+v", c)
 	}
 }
@@ -80,16 +80,16 @@ func TestPrecedence(t *testing.T) {
 	file := write(t, "f.yaml", header+"hostnameOverride: By-File\nclusterCIDR: 10.1.0.0/16\nlogging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 2}]}\n")
 	c := parse(t, "--config", file, "--cluster-cidr=10.2.0.0/16", "--udp-timeout=1s", "--bind-address=127.0.0.1", "--healthz-port=0",
 		"--master=https://192.0.2.1", "--hostname-override=By-Flag", "--v=4", "--vmodule=b=3", "--loops=3", "--drain-timeout=1s", "--node-zone=z")
-	if c.NodeName != "by-flag" || c.DetectLocal.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.UDPTimeout != 250*time.Millisecond ||
-		!c.BindAddress.IsUnspecified() || c.HealthzAddress == "" || c.API.Master != "https://192.0.2.1" || c.Verbosity != 4 || c.Loops != 3 ||
-		c.DrainTimeout != time.Second || c.NodeZone != "z" || len(c.Document.Logging.VModule) != 2 || c.Document.Logging.VModule[0].FilePattern != "b" {
+	if c.Node.Name != "by-flag" || c.Node.DetectLocal.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+		!c.DataPath.BindAddress.IsUnspecified() || c.HTTP.HealthzAddress == "" || c.Source.API.Master != "https://192.0.2.1" || c.Log.Verbosity != 4 || c.DataPath.Loops != 3 ||
+		c.Process.DrainTimeout != time.Second || c.Node.Zone != "z" || len(c.Document.Logging.VModule) != 2 || c.Document.Logging.VModule[0].FilePattern != "b" {
 		t.Errorf("Parse = %+v", c)
 	}
 	want := "--config is given, so that these flags do not count: --bind-address, --cluster-cidr, --healthz-port, --udp-timeout; write them into " + file
 	if len(c.Warnings) != 2 || c.Warnings[0] != want || !strings.Contains(c.Warnings[1], "logging.vmodule has no meaning") {
 		t.Errorf("warnings = %q, want %q first", c.Warnings, want)
 	}
-	if c := parse(t, "--config", file); c.NodeName != "by-file" || c.Verbosity != 1 {
+	if c := parse(t, "--config", file); c.Node.Name != "by-file" || c.Log.Verbosity != 1 {
 		t.Errorf("without flags: %+v", c)
 	}
 }
@@ -178,7 +178,7 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := parse(t, "--config", out)
-		again.File, again.WriteConfigTo = c.File, c.WriteConfigTo
+		again.File, again.Action.WriteConfigTo = c.File, c.Action.WriteConfigTo
 		if len(again.Warnings) > 0 || !again.means(c) {
 			t.Errorf("warnings %q, again %+v\nwritten by %+v", again.Warnings, again, c)
 		}

@@ -47,7 +47,7 @@ func Parse(args []string) (Config, error) {
 	if err := s.flags.Parse(args); err != nil {
 		return s.Config, fmt.Errorf("read flags: %w%s (see --help)", err, s.meant(err))
 	}
-	if s.Help || s.Version != "" {
+	if s.Action.Help || s.Action.Version != "" {
 		return s.Config, nil
 	}
 	for _, rest := range s.flags.Args() {
@@ -216,14 +216,14 @@ func declare() (*settings, []group) {
 
 func (s *settings) declareSources(f *pflag.FlagSet) {
 	f.StringVar(&s.File, "config", "", "`FILE` of kube-proxy's configuration (KubeProxyConfiguration, v1alpha1); flags that stand for one of its fields then do not count; when its meaning changes, Sluice ends so that it can be started again")
-	f.StringArrayVar(&s.Manifests, "manifests", nil, "`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON; watched for changes; may be given several times; in place of the Kubernetes API")
-	f.StringVar(&s.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name is `NAME`; empty: only those without the label")
+	f.StringArrayVar(&s.Source.Manifests, "manifests", nil, "`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON; watched for changes; may be given several times; in place of the Kubernetes API")
+	f.StringVar(&s.Source.ServiceProxyName, "service-proxy-name", "", "serve only Services whose label service.kubernetes.io/service-proxy-name is `NAME`; empty: only those without the label")
 }
 
 func (s *settings) declareAPI(f *pflag.FlagSet) {
 	c := &s.doc.ClientConnection
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the Kubernetes API and as whom; empty without --master: as the service account of the pod that Sluice runs in")
-	f.StringVar(&s.API.Master, "master", "", "`URL` of the API server, in place of the one in the kubeconfig")
+	f.StringVar(&s.Source.API.Master, "master", "", "`URL` of the API server, in place of the one in the kubeconfig")
 	f.StringVar(&c.ContentType, "kube-api-content-type", c.ContentType, "`TYPE` of what is asked of the API server: application/vnd.kubernetes.protobuf or application/json")
 	f.Float32Var(&c.QPS, "kube-api-qps", c.QPS, "`NUMBER` of requests to the API server per second; below 0 means no limit")
 	f.Int32Var(&c.Burst, "kube-api-burst", c.Burst, "`NUMBER` of requests to the API server at once")
@@ -232,7 +232,7 @@ func (s *settings) declareAPI(f *pflag.FlagSet) {
 
 func (s *settings) declareNode(f *pflag.FlagSet) {
 	f.StringVar(&s.hostname, "hostname-override", "", "`NAME` of this node in Node objects and EndpointSlices; empty: the host's name")
-	f.StringVar(&s.NodeZone, "node-zone", "", "`ZONE` of this node, for topology hints; empty: the label topology.kubernetes.io/zone of its Node object")
+	f.StringVar(&s.Node.Zone, "node-zone", "", "`ZONE` of this node, for topology hints; empty: the label topology.kubernetes.io/zone of its Node object")
 	f.StringSliceVar(&s.podCIDRs, "node-pod-cidrs", nil, "address `RANGES` of this node's pods, for traffic policies; empty: as --detect-local-mode says")
 	f.StringVar((*string)(&s.doc.DetectLocalMode), "detect-local-mode", "", "`MODE` of telling the pods' traffic: ClusterCIDR (--cluster-cidr, else the Node object), NodeCIDR (the Node object), BridgeInterface or InterfaceNamePrefix; empty: ClusterCIDR")
 	f.StringVar(&s.doc.ClusterCIDR, "cluster-cidr", "", "address `RANGES` of the pods in the cluster, one or one for each family with a comma")
@@ -242,20 +242,20 @@ func (s *settings) declareNode(f *pflag.FlagSet) {
 
 func (s *settings) declareDataPath(f *pflag.FlagSet) {
 	f.StringVar((*string)(&s.doc.Mode), "proxy-mode", "", "`MODE` of forwarding: userspace, which empty means too, or iptables, ipvs, or winuserspace, without any rule, listening on service addresses that are put on an interface, which userspace means on Windows; the annotation sluice.io/data-path of a Service goes before it")
-	f.StringVar(&s.ServiceInterface, "service-interface", "", "`NAME` of the interface that service addresses are put on in mode winuserspace; empty: on Linux the device sluice0, which is made, or lo if there are no dummy devices; on Windows what INTERFACE_TO_ADD_SERVICE_IP names, or the interface of the Host Networking Service, or the loopback interface")
+	f.StringVar(&s.DataPath.ServiceInterface, "service-interface", "", "`NAME` of the interface that service addresses are put on in mode winuserspace; empty: on Linux the device sluice0, which is made, or lo if there are no dummy devices; on Windows what INTERFACE_TO_ADD_SERVICE_IP names, or the interface of the Host Networking Service, or the loopback interface")
 	f.StringVar(&s.doc.BindAddress, "bind-address", "0.0.0.0", "`ADDRESS` on which proxy ports of its family listen; 0.0.0.0 and :: mean all, in both families; not a loopback address")
 	f.StringSliceVar(&s.doc.NodePortAddresses, "nodeport-addresses", nil, "where node ports listen, a list of address `RANGES` and of the words primary, localhost and all; empty means all")
 	f.StringVar(&s.doc.PortRange, "proxy-port-range", "", "`RANGE` of ports to listen on: a-b, a, or a+n (a to a+n); empty or 0 lets the kernel choose")
 	f.DurationVar(&s.doc.UDPIdleTimeout.Duration, "udp-timeout", s.doc.UDPIdleTimeout.Duration, "idle `DURATION` after which a UDP flow ends and its client may be sent to another endpoint")
-	f.TextVar(&s.SCTPEngine, "sctp-engine", sctp.Auto, "`ENGINE` that forwards SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel has none), or auto, by what the kernel has")
-	f.IntVar(&s.Loops, "loops", cores, "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
-	f.DurationVar(&s.BusyPoll, "busy-poll", 0, "how long a loop that has nothing to do polls the network cards' queues before it sleeps, a `DURATION` in whole microseconds up to 10ms, like 50us; 0 is never; needs Linux 6.9, and cards whose drivers can be polled")
-	f.BoolVar(&s.UDPGSO, "udp-gso", true, "send UDP datagrams of equal length by one call where the kernel can (UDP_SEGMENT); "+
+	f.TextVar(&s.DataPath.SCTPEngine, "sctp-engine", sctp.Auto, "`ENGINE` that forwards SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel has none), or auto, by what the kernel has")
+	f.IntVar(&s.DataPath.Loops, "loops", cores, "`NUMBER` of event loops, 1 to 1024; the default is one per usable core")
+	f.DurationVar(&s.DataPath.BusyPoll, "busy-poll", 0, "how long a loop that has nothing to do polls the network cards' queues before it sleeps, a `DURATION` in whole microseconds up to 10ms, like 50us; 0 is never; needs Linux 6.9, and cards whose drivers can be polled")
+	f.BoolVar(&s.DataPath.UDPGSO, "udp-gso", true, "send UDP datagrams of equal length by one call where the kernel can (UDP_SEGMENT); "+
 		"never on Linux 7.0 to 7.1.4, which corrupt them on some network cards")
-	f.DurationVar(&s.DrainTimeout, "drain-timeout", 30*time.Second, "longest `DURATION` to wait on SIGTERM for open connections; what is left then is reset")
-	f.BoolVar(&s.CleanupOnExit, "cleanup-on-exit", false, "remove every trace from the kernel on SIGTERM too, as --cleanup does; otherwise the rules stay for the next start")
-	f.StringVar(&s.HandoverSocket, "handover-socket", "", "`PATH` of a unix socket: a start takes over from the process that has it, with every connection; sluice upgrade asks there; nobody else may be able to write to its folder")
-	f.StringVar(&s.PIDFile, "pid-file", "", "`PATH` of a file for the number of the process that serves; without --handover-socket that is PATH.sock")
+	f.DurationVar(&s.Process.DrainTimeout, "drain-timeout", 30*time.Second, "longest `DURATION` to wait on SIGTERM for open connections; what is left then is reset")
+	f.BoolVar(&s.Process.CleanupOnExit, "cleanup-on-exit", false, "remove every trace from the kernel on SIGTERM too, as --cleanup does; otherwise the rules stay for the next start")
+	f.StringVar(&s.Process.HandoverSocket, "handover-socket", "", "`PATH` of a unix socket: a start takes over from the process that has it, with every connection; sluice upgrade asks there; nobody else may be able to write to its folder")
+	f.StringVar(&s.Process.PIDFile, "pid-file", "", "`PATH` of a file for the number of the process that serves; without --handover-socket that is PATH.sock")
 }
 
 func (s *settings) declareKernelModes(f *pflag.FlagSet) {
@@ -310,13 +310,13 @@ func (s *settings) declareLog(f *pflag.FlagSet) {
 
 func (s *settings) declareOther(f *pflag.FlagSet) {
 	f.BoolVar(&s.doc.WindowsRunAsService, "windows-service", false, "run under the service manager of Windows")
-	f.StringVar(&s.WriteConfigTo, "write-config-to", "", "write what the flags or --config mean, with all defaults, to `FILE` and exit")
-	f.BoolVar(&s.InitOnly, "init-only", false, "set what needs full privileges (conntrack) and exit; the program may then run with CAP_NET_ADMIN and CAP_NET_RAW")
-	f.BoolVar(&s.Cleanup, "cleanup", false, "remove every iptables rule, chain and ipset of Sluice and of the old userspace kube-proxy, then exit")
-	f.BoolVar(&s.Cleanup, "cleanup-iptables", false, "the older name of --cleanup")
-	f.Var((*versionForm)(&s.Version), "version", "print the version and exit; raw prints how it was built too")
+	f.StringVar(&s.Action.WriteConfigTo, "write-config-to", "", "write what the flags or --config mean, with all defaults, to `FILE` and exit")
+	f.BoolVar(&s.Action.InitOnly, "init-only", false, "set what needs full privileges (conntrack) and exit; the program may then run with CAP_NET_ADMIN and CAP_NET_RAW")
+	f.BoolVar(&s.Action.Cleanup, "cleanup", false, "remove every iptables rule, chain and ipset of Sluice and of the old userspace kube-proxy, then exit")
+	f.BoolVar(&s.Action.Cleanup, "cleanup-iptables", false, "the older name of --cleanup")
+	f.Var((*versionForm)(&s.Action.Version), "version", "print the version and exit; raw prints how it was built too")
 	f.Lookup("version").NoOptDefVal = "true"
-	f.BoolVarP(&s.Help, "help", "h", false, "print this help and exit")
+	f.BoolVarP(&s.Action.Help, "help", "h", false, "print this help and exit")
 }
 
 // versionForm is the value of --version: true, false or raw.

@@ -89,7 +89,7 @@ func followed(t *testing.T, link string) {
 	}
 }
 
-func isIPVS(c Config) bool { return c.Mode == ModeIPVS }
+func isIPVS(c Config) bool { return c.DataPath.Mode == ModeIPVS }
 
 // TestWatchWrite: a mistake is told and survived, a comment changes nothing, and a
 // change of meaning is told once. The rescan is far away: events tell.
