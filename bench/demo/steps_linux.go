@@ -49,7 +49,7 @@ func (l *lab) callers() []*testbed.Host { return []*testbed.Host{l.Client, l.Nod
 
 func start(ctx context.Context, r *report, l *lab) (err error) {
 	r.heading("Start", "Sluice reads the manifests, needs no API server, and says on /healthz when it is ready.")
-	if l.before, err = kernelState(ctx, l.Node); err != nil {
+	if l.before, err = l.Node.KernelState(ctx); err != nil {
 		return err
 	}
 	flags := []string{"--manifests", l.manifests, "--proxy-mode", "userspace", "--drain-timeout", "2s"}
@@ -309,11 +309,11 @@ func leave(ctx context.Context, r *report, l *lab) error {
 	if len(out) > 0 {
 		r.line("%s", strings.TrimSpace(string(out)))
 	}
-	after, err := kernelState(ctx, l.Node)
+	after, err := l.Node.KernelState(ctx)
 	if err != nil {
 		return err
 	}
-	diff := difference(l.before, after)
+	diff := testbed.StateDiff(l.before, after)
 	r.promise(len(diff) == 0, "rules, sets, addresses, routes, and settings of the node are as they were before")
 	for _, line := range diff {
 		r.line("%s", line)

@@ -5,9 +5,11 @@ import (
 	"sync"
 )
 
-// Buffer is a bytes.Buffer for one who writes and others who read meanwhile, as of
-// what a program says.
+// Buffer keeps what a program writes, for readers that look at it meanwhile. The zero
+// value is empty and keeps everything.
 type Buffer struct {
+	Limit int // of bytes: only the last ones are kept; 0 means no limit
+
 	mu sync.Mutex
 	b  bytes.Buffer
 }
@@ -16,17 +18,21 @@ type Buffer struct {
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.b.Write(p)
+	b.b.Write(p)
+	if over := b.b.Len() - b.Limit; b.Limit > 0 && over > 0 {
+		b.b.Next(over)
+	}
+	return len(p), nil
 }
 
-// String returns all that was written since the last Reset.
+// String returns what was written since the last Reset.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-// Reset forgets what was written.
+// Reset drops what was written.
 func (b *Buffer) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

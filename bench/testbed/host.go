@@ -46,20 +46,34 @@ func (h *Host) String() string { return h.Name }
 // the calling goroutine (or idles for good, if it is the main thread), and the
 // error says so.
 func (h *Host) Do(f func() error) (err error) {
-	runtime.LockOSThread()
-	leave, err := h.ns.enter()
+	leave, err := h.enter()
 	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter host %s: %w", h.Name, err)
+		return err
 	}
 	defer func() {
 		if e := leave(); e != nil {
-			err = errors.Join(err, fmt.Errorf("leave host %s (the thread stays in it): %w", h.Name, e))
-			return
+			err = errors.Join(err, e)
 		}
-		runtime.UnlockOSThread()
 	}()
 	return f()
+}
+
+// enter locks the calling goroutine to its thread and moves that into the host; leave
+// undoes both, or leaves the thread locked if it cannot be brought back.
+func (h *Host) enter() (leave func() error, err error) {
+	runtime.LockOSThread()
+	back, err := h.ns.enter()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter host %s: %w", h.Name, err)
+	}
+	return func() error {
+		if err := back(); err != nil {
+			return fmt.Errorf("leave host %s (the thread stays in it): %w", h.Name, err)
+		}
+		runtime.UnlockOSThread()
+		return nil
+	}, nil
 }
 
 // Listen listens inside the host. The network is one that [net.Listen] takes; the
@@ -175,6 +189,14 @@ func (c *Cmd) Start() error {
 		return fmt.Errorf("start %s on host %s: %w", filepath.Base(c.Path), c.host.Name, err)
 	}
 	return nil
+}
+
+// Self returns a process that will run this program again inside the host, as the
+// program of that name among those of [Main].
+func (h *Host) Self(ctx context.Context, program string, args ...string) *Cmd {
+	c := h.Command(ctx, "/proc/self/exe", args...)
+	c.Env = append(os.Environ(), programVar+"="+program)
+	return c
 }
 
 // Run starts the process and waits for its end.

@@ -227,7 +227,7 @@ func TestCommandEnds(t *testing.T) {
 // The program start-and-crash starts a process in a host, prints its number, and
 // waits to be killed.
 func init() {
-	programs["start-and-crash"] = func() {
+	programs["start-and-crash"] = func([]string) int {
 		if err := Reexec(); err != nil {
 			panic(err)
 		}
@@ -241,6 +241,7 @@ func init() {
 		}
 		fmt.Println(c.Process.Pid)
 		c.Wait()
+		return 0
 	}
 }
 

@@ -40,7 +40,7 @@ func TestNoLeaksWaits(t *testing.T) {
 // The program hold opens a file, fills 64 MiB, says so, and waits for the end of
 // its standard input.
 func init() {
-	programs["hold"] = func() {
+	programs["hold"] = func([]string) int {
 		f, err := os.Open("/etc/passwd")
 		if err != nil {
 			panic(err)
@@ -52,6 +52,7 @@ func init() {
 		}
 		os.Stdout.WriteString("ready\n")
 		os.Stdin.Read(memory)
+		return 0
 	}
 }
 

@@ -1,29 +1,14 @@
 package testbed
 
 import (
-	"fmt"
 	"os"
 	"testing"
 )
 
-// programVar makes the test binary behave as one of the programs below instead.
-const programVar = "TESTBED_TEST_PROGRAM"
-
 // programs are those that a test needs as a process of its own.
-var programs = map[string]func(){}
+var programs = Programs{}
 
-func TestMain(m *testing.M) {
-	if name := os.Getenv(programVar); name != "" {
-		program, ok := programs[name]
-		if !ok {
-			fmt.Fprintln(os.Stderr, "no such program:", name)
-			os.Exit(2)
-		}
-		program()
-		os.Exit(0)
-	}
-	os.Exit(Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(Main(m, programs)) }
 
 func TestConfigLimits(t *testing.T) {
 	for _, cfg := range []Config{{Clients: 101}, {Pods: 201}, {RemotePods: 201}} {

@@ -32,13 +32,29 @@ func Reexec() error {
 	return nil
 }
 
+// programVar has the name of the program that a test binary runs instead of its tests.
+const programVar = "SLUICE_TESTBED_PROGRAM"
+
+// Programs are what a test binary can run instead of its tests, by name: each takes its
+// arguments and returns an exit status. [Host.Self] starts one.
+type Programs map[string]func(args []string) (status int)
+
 // Main is Reexec for tests:
 //
 //	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 //
 // If namespaces are not to be had, it runs the tests where they are: those that
 // call [NewT] then skip or fail.
-func Main(m *testing.M) int {
+func Main(m *testing.M, programs ...Programs) int {
+	if name := os.Getenv(programVar); name != "" {
+		for _, p := range programs {
+			if program, ok := p[name]; ok {
+				return program(os.Args[1:])
+			}
+		}
+		fmt.Fprintln(os.Stderr, "testbed: no such program:", name)
+		return 2
+	}
 	if err := Reexec(); err != nil {
 		fmt.Fprintf(os.Stderr, "testbed: %v\n", err)
 	}

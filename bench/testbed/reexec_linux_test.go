@@ -20,15 +20,15 @@ const nobody = 65534
 // namespaces and interfaces, and then exits with the status 7, or, given the
 // argument "wait", waits for SIGTERM and exits with 8.
 func init() {
-	programs["reexec"] = func() {
+	programs["reexec"] = func([]string) int {
 		terms := make(chan os.Signal, 1)
 		signal.Notify(terms, syscall.SIGTERM)
 		if err := Reexec(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(9)
+			return 9
 		}
 		if err := Reexec(); err != nil { // once more changes nothing
-			os.Exit(10)
+			return 10
 		}
 		for _, ns := range []string{"net", "mnt"} {
 			name, _ := os.Readlink("/proc/self/ns/" + ns)
@@ -39,9 +39,9 @@ func init() {
 		fmt.Println("uid", os.Getuid(), "args", os.Args[1:])
 		if slices.Contains(os.Args, "wait") {
 			<-terms
-			os.Exit(8)
+			return 8
 		}
-		os.Exit(7)
+		return 7
 	}
 }
 

@@ -2,7 +2,10 @@
 
 package testbed
 
-import "errors"
+import (
+	"errors"
+	"net/netip"
+)
 
 // Other platforms have no network namespaces: New and Reexec fail with
 // ErrUnsupported, so that programs that use them still compile, and tests skip.
@@ -22,7 +25,11 @@ func newStarter() *starter        { return &starter{} }
 func (*starter) start(*Cmd) error { return errors.ErrUnsupported }
 func (*starter) close()           {}
 
-func (*Testbed) build(Config) error { return errors.ErrUnsupported }
+func (*Testbed) build(Config) error    { return errors.ErrUnsupported }
+func (*Testbed) addPlain(string) error { return errors.ErrUnsupported }
+
+func cable(End, End) error                                 { return errors.ErrUnsupported }
+func (*Host) route(string, netip.Prefix, netip.Addr) error { return errors.ErrUnsupported }
 
 func notAllowed(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 

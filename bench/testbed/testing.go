@@ -3,12 +3,17 @@ package testbed
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 )
 
-// RequireVar is an environment variable. Set to 1, as it is in CI, it makes a test
-// fail that would otherwise skip because the machine lacks something.
-const RequireVar = "SLUICE_REQUIRE_NETNS"
+// Environment variables that, set to 1 as in CI, make a test fail that would otherwise
+// skip because the machine lacks something.
+const (
+	RequireVar      = "SLUICE_REQUIRE_NETNS" // network namespaces and the programs of the tests
+	RequireIPVSVar  = "SLUICE_REQUIRE_IPVS"
+	RequireDummyVar = "SLUICE_REQUIRE_DUMMY" // dummy devices
+)
 
 // NewT is [New] for tests: it closes the testbed when the test is over, and calls
 // [Missing] where network namespaces are not to be had.
@@ -25,12 +30,86 @@ func NewT(t testing.TB, cfg Config) *Testbed {
 	return tb
 }
 
+// NewHostsT is [NewHosts] for tests, as [NewT] is New.
+func NewHostsT(t testing.TB, names ...string) []*Host {
+	t.Helper()
+	tb, err := NewHosts(names...)
+	if errors.Is(err, ErrUnsupported) {
+		Missing(t, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tb.Close)
+	return tb.hosts
+}
+
 // Missing ends a test that cannot run for the given reason: it skips it, or fails
 // it if [RequireVar] is set to 1.
 func Missing(t testing.TB, reason string) {
 	t.Helper()
-	if os.Getenv(RequireVar) == "1" {
+	MissingUnless(t, RequireVar, reason)
+}
+
+// MissingUnless is [Missing] with another variable.
+func MissingUnless(t testing.TB, variable, reason string) {
+	t.Helper()
+	if os.Getenv(variable) == "1" {
 		t.Fatalf("cannot test: %s", reason)
 	}
-	t.Skipf("NOT TESTED: %s (%s=1 makes this a failure)", reason, RequireVar)
+	t.Skipf("NOT TESTED: %s (%s=1 makes this a failure)", reason, variable)
+}
+
+// Enter moves the test into the host until it ends: the calling goroutine, and the
+// processes that it starts. See [Host.Do] for what stays outside.
+func (h *Host) Enter(t testing.TB) {
+	t.Helper()
+	leave, err := h.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := leave(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// DoT is [Host.Do] for tests.
+func (h *Host) DoT(t testing.TB, f func() error) {
+	t.Helper()
+	if err := h.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run runs a command on the host to its end and returns what it prints, to standard
+// output and error; the test fails if the command does.
+func (h *Host) Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	return h.RunInput(t, "", name, args...)
+}
+
+// RunInput is [Host.Run] with something to read for the command.
+func (h *Host) RunInput(t testing.TB, input, name string, args ...string) string {
+	t.Helper()
+	cmd := h.Command(t.Context(), name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// Keep closes a server when the test ends: Keep(t)(host.WhoTCP(":80")).
+func Keep(t testing.TB) func(*Server, error) *Server {
+	return func(s *Server, err error) *Server {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
 }

@@ -181,17 +181,26 @@ func (tb *Testbed) introduce() error {
 // routePods routes pod network number net through the node that has it.
 func (h *Host) routePods(net int, via *Host) error {
 	a4, a6 := podAddrs(net, 0)
-	if err := h.addRoute(netip.PrefixFrom(a4, 24), via.Addr4); err != nil {
+	if err := h.route("eth0", netip.PrefixFrom(a4, 24), via.Addr4); err != nil {
 		return err
 	}
-	return h.addRoute(netip.PrefixFrom(a6, 64), via.Addr6)
+	return h.route("eth0", netip.PrefixFrom(a6, 64), via.Addr6)
 }
 
 func (h *Host) routeDefault(via4, via6 netip.Addr) error {
-	if err := h.addRoute(netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4); err != nil {
+	if err := h.route("eth0", netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4); err != nil {
 		return err
 	}
-	return h.addRoute(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6)
+	return h.route("eth0", netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6)
+}
+
+// addPlain adds a host that has nothing but its loopback interface.
+func (tb *Testbed) addPlain(name string) error {
+	h, err := tb.addHost(name)
+	if err != nil {
+		return err
+	}
+	return h.prepare(endSystem)
 }
 
 // addHost makes a host without links and remembers it for Close.

@@ -138,26 +138,24 @@ func (b *bridge) introduce(h *Host) error {
 	return h.addNeighbours("eth0", &Host{Name: b.host.Name, Addr4: b.addrs[0], Addr6: b.addrs[1]})
 }
 
-// addAddrs adds addresses with the prefix lengths of all networks here.
+// addAddrs adds addresses with the prefix lengths of all networks of a cluster.
 func (h *Host) addAddrs(dev string, addrs ...netip.Addr) error {
-	return h.withLink(dev, func(handle *netlink.Handle, l netlink.Link) error {
-		for _, a := range addrs {
-			addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, prefixLen(a))), Flags: unix.IFA_F_NODAD}
-			if err := handle.AddrAdd(l, addr); err != nil {
-				return fmt.Errorf("add address %s: %w", a, err)
-			}
-			h.ns.addrs = append(h.ns.addrs, a)
-		}
-		return nil
-	})
+	var prefixes []netip.Prefix
+	for _, a := range addrs {
+		prefixes = append(prefixes, netip.PrefixFrom(a, prefixLen(a)))
+	}
+	return h.addPrefixes(dev, prefixes...)
 }
 
-// addRoute adds a route through a gateway on eth0.
-func (h *Host) addRoute(to netip.Prefix, via netip.Addr) error {
-	return h.withLink("eth0", func(handle *netlink.Handle, l netlink.Link) error {
-		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(to), Gw: via.AsSlice()}
-		if err := handle.RouteAdd(r); err != nil {
-			return fmt.Errorf("add route to %s via %s: %w", to, via, err)
+func (h *Host) addPrefixes(dev string, prefixes ...netip.Prefix) error {
+	return h.withLink(dev, func(handle *netlink.Handle, l netlink.Link) error {
+		for _, p := range prefixes {
+			if err := handle.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
+				return fmt.Errorf("add address %s: %w", p, err)
+			}
+			if !p.Addr().IsLinkLocalUnicast() { // those are local to a link, and no route shows them
+				h.ns.addrs = append(h.ns.addrs, p.Addr())
+			}
 		}
 		return nil
 	})

@@ -1,15 +1,13 @@
-package main
+package testbed
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// stateCommands list what a proxy might change in its node's kernel.
+// stateCommands show what a proxy might change in its node's kernel.
 var stateCommands = [][]string{
 	{"iptables-save"},
 	{"ip6tables-save"},
@@ -22,14 +20,14 @@ var stateCommands = [][]string{
 	{"sysctl", "--all", "--pattern", `^net\.ipv[46]\.(conf\.|ip_|tcp_)`},
 }
 
-// kernelState returns the node's rules, sets, addresses, routes, and settings, one
-// a line.
-func kernelState(ctx context.Context, node *testbed.Host) (string, error) {
+// KernelState returns the host's rules, sets, addresses, routes, and settings, one a
+// line, after the name of the command that shows them.
+func (h *Host) KernelState(ctx context.Context) (string, error) {
 	var all strings.Builder
 	for _, args := range stateCommands {
-		out, err := node.Command(ctx, args[0], args[1:]...).Output()
+		out, err := h.Command(ctx, args[0], args[1:]...).Output()
 		if err != nil {
-			return "", fmt.Errorf("look at the node: %s: %w", strings.Join(args, " "), err)
+			return "", fmt.Errorf("read the kernel state of host %s: %s: %w", h.Name, strings.Join(args, " "), err)
 		}
 		for line := range strings.Lines(string(out)) {
 			if line = strings.TrimSpace(line); significant(line) {
@@ -53,9 +51,9 @@ func significant(line string) bool {
 	return true
 }
 
-// difference lists the lines that only one of two states has, as "+ new" and
+// StateDiff lists the lines that only one of two states has, as "+ new" and
 // "- gone".
-func difference(before, after string) []string {
+func StateDiff(before, after string) []string {
 	var diff []string
 	only := func(mark, a, b string) {
 		others := strings.Split(b, "\n")

@@ -1,0 +1,51 @@
+package testbed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Where Sluice serves its health and its metrics by default, on its own host.
+const (
+	HealthURL  = "http://127.0.0.1:10256/healthz"
+	MetricsURL = "http://127.0.0.1:10249/metrics"
+)
+
+// ServiceManifest returns a Service with one port. The address is that of its cluster IP
+// with the port, an IPv6 address in brackets; more is appended, indented as the fields
+// of spec are.
+func ServiceManifest(name, address, protocol, more string) string {
+	i := strings.LastIndexByte(address, ':')
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %q\n"+
+		"  ports:\n  - port: %s\n    protocol: %s\n%s", name, strings.Trim(address[:i], "[]"), address[i+1:], protocol, more)
+}
+
+// SliceManifest returns EndpointSlice number n of a Service, whose endpoints are ready.
+func SliceManifest(service string, n, port int, protocol string, addrs ...string) string {
+	family := "IPv4"
+	if len(addrs) > 0 && strings.Contains(addrs[0], ":") {
+		family = "IPv6"
+	}
+	s := fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: %s-%d\n  labels:\n"+
+		"    kubernetes.io/service-name: %s\naddressType: %s\nports:\n- port: %d\n  protocol: %s\nendpoints:",
+		service, n, service, family, port, protocol)
+	if len(addrs) == 0 {
+		return s + " []\n"
+	}
+	for _, a := range addrs {
+		s += fmt.Sprintf("\n- addresses: [%q]", a)
+	}
+	return s + "\n"
+}
+
+// WriteManifest replaces a file of a folder of manifests by one of these documents, at
+// once, as an editor does: a reader never sees half of it.
+func WriteManifest(dir, name string, documents ...string) error {
+	next := filepath.Join(dir, "."+name)
+	if err := os.WriteFile(next, []byte(strings.Join(documents, "---\n")), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, name))
+}
