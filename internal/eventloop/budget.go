@@ -34,5 +34,5 @@ func (b *Budget) Give(n int64) { b.used.Add(-n) }
 // Used returns how many descriptors are reserved.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// Denied returns how often Take refused.
+// Denied returns how often Take returned false.
 func (b *Budget) Denied() uint64 { return b.denied.Load() }

@@ -17,15 +17,15 @@ type pollParams struct {
 	_      uint8
 }
 
-// BusyPoll has each loop, when nothing is ready, look into the receive queues of its sockets'
-// network cards itself for d, whole microseconds up to MaxBusyPoll, before it sleeps; 0 ends
-// that. It is for cards whose drivers have NAPI, and costs the core for that long. The error
+// BusyPoll makes each loop, when nothing is ready, poll the receive queues of its sockets'
+// network cards for d, whole microseconds up to MaxBusyPoll, before it sleeps; 0 ends
+// busy polling. It is for cards whose drivers have NAPI, and costs the core for that long. The error
 // is errors.ErrUnsupported where the kernel cannot (before Linux 6.9, ioctl_eventpoll(2)).
 func (g *Group) BusyPoll(d time.Duration) error {
 	for _, l := range g.loops {
 		p := pollParams{usecs: uint32(min(d, MaxBusyPoll) / time.Microsecond)}
 		if err := l.pollParams(unix.EPIOCSPARAMS, &p); err != nil {
-			return fmt.Errorf("have event loop %d poll for %v: %w", l.index, d, err)
+			return fmt.Errorf("set busy poll of event loop %d to %v: %w", l.index, d, err)
 		}
 	}
 	return nil

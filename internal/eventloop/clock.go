@@ -8,3 +8,6 @@ var epoch = time.Now()
 // Now returns monotonic time in nanoseconds since the process started. It is the
 // clock of every loop, of lb.Flow.Now and of affinity; it costs one vDSO call.
 func Now() int64 { return int64(time.Since(epoch)) }
+
+// MaxBusyPoll bounds what Group.BusyPoll takes. What is worth it is tens of microseconds.
+const MaxBusyPoll = 10 * time.Millisecond

@@ -6,14 +6,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/panjf2000/gnet/v2/pkg/netpoll"
 	"golang.org/x/sys/unix"
 )
 
 // Event is a set of epoll(7) conditions.
 type Event uint32
 
-// The conditions a Handler is told about. Hangup stands for EPOLLRDHUP, EPOLLHUP
+// The conditions that are reported to a Handler. Hangup stands for EPOLLRDHUP, EPOLLHUP
 // and EPOLLERR together: the peer has closed at least its sending side.
 const (
 	Readable Event = unix.EPOLLIN | unix.EPOLLPRI
@@ -22,10 +21,9 @@ const (
 	Failed   Event = unix.EPOLLHUP | unix.EPOLLERR
 )
 
-// Handler is told when its descriptor may have become readable or writable. It
-// runs on the loop and must not block.
+// Handler handles the events of its descriptor. It runs on the loop and must not block.
 type Handler interface {
-	// HandleEvent is told what the descriptor may have become.
+	// HandleEvent is called when the descriptor may have become what ev says.
 	HandleEvent(ev Event)
 }
 
@@ -64,51 +62,38 @@ func (l *Loop) Buffers() *Buffers { return &l.buffers }
 func (l *Loop) Pipes() *Pipes { return &l.pipes }
 
 // Add registers fd, which must be non-blocking, for reading and writing. The
-// Handler keeps being told until Close.
-func (l *Loop) Add(fd int, h Handler) error {
-	l.set(fd, h)
-	if err := l.poller.AddReadWrite(&netpoll.PollAttachment{FD: fd}, true); err != nil {
-		l.forget(fd)
-		return fmt.Errorf("watch descriptor %d: %w", fd, err)
-	}
-	return nil
-}
+// Handler is called until Close or Detach.
+func (l *Loop) Add(fd int, h Handler) error { return l.watch(fd, h, watchBoth) }
 
 // AddRead registers fd for reading only: for listening and datagram sockets,
-// which would otherwise report that they are writable with every event.
-func (l *Loop) AddRead(fd int, h Handler) error {
+// which would otherwise be reported as writable with every event.
+func (l *Loop) AddRead(fd int, h Handler) error { return l.watch(fd, h, watchRead) }
+
+func (l *Loop) watch(fd int, h Handler, events uint32) error {
 	l.set(fd, h)
-	if err := l.poller.AddRead(&netpoll.PollAttachment{FD: fd}, true); err != nil {
-		l.forget(fd)
+	if err := l.poller.control(unix.EPOLL_CTL_ADD, fd, events); err != nil {
+		l.set(fd, nil)
 		return fmt.Errorf("watch descriptor %d: %w", fd, err)
 	}
 	return nil
 }
 
-// Rearm makes the loop report fd's present readiness once more, after the other
-// descriptors had their turn: for a Handler that stopped for fairness.
-func (l *Loop) Rearm(fd int) error {
-	return l.poller.ModReadWrite(&netpoll.PollAttachment{FD: fd}, true)
-}
+// Rearm makes the loop report fd's present readiness once more, after the events of other
+// descriptors: for a Handler that stopped for fairness.
+func (l *Loop) Rearm(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD, fd, watchBoth) }
 
 // RearmRead is Rearm for a descriptor registered by AddRead.
-func (l *Loop) RearmRead(fd int) error {
-	return l.poller.ModRead(&netpoll.PollAttachment{FD: fd}, true)
-}
-
-// forget ends the reports for fd. The descriptor stays open and stays in the
-// epoll set until it is closed; use Detach to take it out.
-func (l *Loop) forget(fd int) { l.set(fd, nil) }
+func (l *Loop) RearmRead(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD, fd, watchRead) }
 
 // Detach takes fd out of the loop for good, open.
 func (l *Loop) Detach(fd int) error {
-	l.forget(fd)
-	return l.poller.Delete(fd)
+	l.set(fd, nil)
+	return l.poller.remove(fd)
 }
 
-// Close forgets fd and closes it, which also takes it out of the epoll set.
+// Close ends the events of fd and closes it, which also takes it out of the epoll instance.
 func (l *Loop) Close(fd int) error {
-	l.forget(fd)
+	l.set(fd, nil)
 	if _, _, errno := unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0); errno != 0 {
 		return errno
 	}
@@ -127,7 +112,7 @@ func (l *Loop) After(t *Timer, owner Expirer, d time.Duration) {
 // StopTimer stops t. Stopping a stopped Timer is fine.
 func (l *Loop) StopTimer(t *Timer) { l.wheel.remove(t) }
 
-// Post has fn run on the loop soon. It may be called from anywhere. ErrClosed
+// Post makes the loop run fn soon. It may be called from anywhere. ErrClosed
 // means that fn will not run; after nil it runs unless the loop stops first.
 func (l *Loop) Post(fn func()) error {
 	l.mu.RLock()
@@ -211,9 +196,9 @@ func newLoop(index int) (*Loop, error) {
 		return nil, err
 	}
 	if l.timerFD, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
-		return nil, errors.Join(fmt.Errorf("create timerfd: %w", err), l.poller.Close())
+		return nil, errors.Join(fmt.Errorf("create timerfd: %w", err), l.poller.close())
 	}
-	if err = l.poller.AddRead(&netpoll.PollAttachment{FD: l.timerFD}, true); err != nil {
+	if err = l.poller.control(unix.EPOLL_CTL_ADD, l.timerFD, watchRead); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch timerfd: %w", err), l.release())
 	}
 	return l, nil
@@ -229,7 +214,7 @@ func (l *Loop) run() {
 	l.err = errors.Join(l.err, l.release())
 }
 
-// refusePosts has every Post from now on fail, after those under way are through.
+// refusePosts makes every Post from now on fail, after those under way are through.
 func (l *Loop) refusePosts() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +240,7 @@ func (l *Loop) stop() error {
 
 func (l *Loop) release() error {
 	l.pipes.Trim()
-	return errors.Join(unix.Close(l.timerFD), l.poller.Close())
+	return errors.Join(unix.Close(l.timerFD), l.poller.close())
 }
 
 // Group is the loops of one process.

@@ -2,14 +2,13 @@ package eventloop
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"reflect"
 	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"github.com/panjf2000/gnet/v2/pkg/netpoll"
 	"github.com/panjf2000/gnet/v2/pkg/queue"
 	"golang.org/x/sys/unix"
 )
@@ -18,54 +17,64 @@ const (
 	// batch is how many events are taken from the kernel at a time, at most.
 	batch = 256
 
-	// yieldAfter is how long a loop goes without Go's scheduler, in ns. That takes a
-	// goroutine which it has not seen for 10 ms for one that computes, however often it has
-	// slept in system calls: it then takes its processor away in each of its sleeps, and
-	// wakes every 20 us to do so (sysmon and retake of Go 1.26), in 9 % of a lone client's samples.
+	// yieldAfter is how long a loop runs without calling Go's scheduler, in ns. A goroutine
+	// that the scheduler has not seen for 10 ms counts as computing, however often it slept in
+	// system calls: its processor is taken away in each sleep, by a monitor that wakes every
+	// 20 us for that (sysmon and retake of Go 1.26; 9 % of a lone client's samples).
 	yieldAfter = int64(5 * time.Millisecond)
+
+	// What descriptors are watched for, edge-triggered: EPOLLHUP and EPOLLERR always are.
+	watchRead = uint32(Readable) | unix.EPOLLRDHUP | unix.EPOLLET
+	watchBoth = watchRead | uint32(Writable)
 )
 
 // one is what an eventfd(2) takes. The loop never reads it back: 2^64 wake-ups fill it.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// poller is gnet's, but for how it waits. That one calls runtime.Gosched before each sleep;
-// where a processor of Go's is free, the runtime then wakes another thread, which takes the
-// loop over, while this one looks for work and goes to sleep: a tenth of the processor time of
-// a lone client (DESIGN.md). This one sleeps at once.
+// poller is an epoll instance, edge-triggered, and the functions posted to it. Only post may
+// be called by other goroutines.
 type poller struct {
-	*netpoll.Poller
-	epoll   int // gnet's, as is wakeFD, an eventfd(2) that it watches
-	wakeFD  int
-	posted  queue.AsyncTaskQueue
-	woken   atomic.Bool // wakeFD was written since the loop last began to run what is posted
-	stopped bool        // the loop's own
-	yielded int64       // when the loop was last in Go's scheduler, of Now's clock
+	epoll   int
+	wakeFD  int                  // an eventfd(2) in it
+	posted  queue.AsyncTaskQueue // lock-free: many goroutines post, the loop takes
+	woken   atomic.Bool          // wakeFD was written since the loop last began to run what is posted
+	stopped bool                 // set by a posted function
+	yielded int64                // when the loop last called Go's scheduler, of Now's clock
 	events  [batch]unix.EpollEvent
 }
 
 func openPoller() (*poller, error) {
-	np, err := netpoll.OpenPoller()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("open poller: %w", err)
+		return nil, fmt.Errorf("create epoll instance: %w", err)
 	}
-	// It keeps its descriptors to itself. Reading them needs nothing unsafe, and with a version
-	// that calls them otherwise no test of this package passes.
-	fields := reflect.ValueOf(np).Elem()
-	return &poller{
-		Poller: np,
-		epoll:  int(fields.FieldByName("fd").Int()),
-		wakeFD: int(fields.FieldByName("efd").Int()),
-		posted: queue.NewLockFreeQueue(),
-	}, nil
+	wakeFD, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create eventfd: %w", err), unix.Close(epoll))
+	}
+	p := &poller{epoll: epoll, wakeFD: wakeFD, posted: queue.NewLockFreeQueue()}
+	if err := p.control(unix.EPOLL_CTL_ADD, wakeFD, watchRead); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch eventfd: %w", err), p.close())
+	}
+	return p, nil
 }
 
-// post has fn run by the loop. It may be called from anywhere.
+// control adds fd to the epoll instance or changes what it reports (epoll_ctl(2)).
+func (p *poller) control(op, fd int, events uint32) error {
+	return unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Fd: int32(fd), Events: events})
+}
+
+func (p *poller) remove(fd int) error { return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil) }
+
+func (p *poller) close() error { return errors.Join(unix.Close(p.wakeFD), unix.Close(p.epoll)) }
+
+// post makes the loop run fn.
 func (p *poller) post(fn func()) error {
 	t := queue.GetTask()
 	t.Param = fn
 	p.posted.Enqueue(t)
 	if !p.woken.CompareAndSwap(false, true) {
-		return nil // whoever set it has woken the loop for this, too
+		return nil // the loop was woken already, for this function too
 	}
 	if _, err := unix.Write(p.wakeFD, one); err != nil {
 		return fmt.Errorf("write eventfd: %w", err)
@@ -95,10 +104,13 @@ func (p *poller) run(dispatch func(fd int, ev Event)) error {
 	return nil
 }
 
-// wait fills events, sleeping until there is one, and returns how many there are.
+// wait fills events, sleeping until there is one, and returns how many there are. It goes to
+// sleep without calling Go's scheduler: where a processor of Go's is free, that wakes another
+// thread, which takes the loop over, at a tenth of a lone client's processor time.
 func (p *poller) wait() (int, error) {
-	// What cannot sleep need not tell the runtime.
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events)), batch, 0, 0, 0)
+	// A call that cannot sleep need not tell the runtime.
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT,
+		uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events)), batch, 0, 0, 0)
 	if errno == 0 && n > 0 {
 		return int(n), nil
 	}
@@ -113,7 +125,7 @@ func (p *poller) wait() (int, error) {
 	}
 }
 
-// runPosted runs what has been posted so far. What that posts has its turn after the next
+// runPosted runs what has been posted so far. Functions that those post run after the next
 // events: post wakes the loop again.
 func (p *poller) runPosted() {
 	p.woken.Store(false)

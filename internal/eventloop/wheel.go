@@ -11,10 +11,10 @@ const (
 	slots = 512 // one revolution is 2.56 s; later deadlines are passed over once a revolution
 )
 
-// Expirer is told that a Timer has run out, on the loop that the Timer was
+// Expirer is called when a Timer has run out, on the loop that the Timer was
 // started on. The Timer is stopped by then and may be started again.
 type Expirer interface {
-	// Expire is told which Timer has run out.
+	// Expire handles the end of t.
 	Expire(t *Timer)
 }
 
@@ -73,7 +73,7 @@ func (w *wheel) remove(t *Timer) {
 // start and stop any Timer from within Expire.
 func (w *wheel) fire(now int64) {
 	target := now / Tick
-	first := max(w.last+1, target-slots+1) // a longer gap has the wheel go round once
+	first := max(w.last+1, target-slots+1) // a longer gap is one revolution
 	w.last = target
 	for tick := first; tick <= target; tick++ {
 		w.fireSlot(tick%slots, target)
