@@ -3,122 +3,27 @@ package sctp
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
-	"time"
 
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/packet"
+	"github.com/sluice-lb/sluice/sctp/socket"
 )
 
-// Holding is what a Server has besides its associations.
-type Holding struct {
-	Engine Engine // Auto: none was chosen yet, and there is nothing
-	Why    string // as InUse tells
-
-	// Shares is into how many parts the packet engine has divided all packets, by
-	// filters of its sockets; 0 for the socket engine.
-	Shares int
-	Raw    []Raw
-
-	Listening []Listening
-}
-
-// Raw is a raw socket of the packet engine.
-type Raw struct {
-	Share int // from 0
-	IPv6  bool
-	FD    int `json:"-"`
-}
-
-// Listening is a frontend that a Server forwards.
-type Listening struct {
-	Frontend lb.Frontend
-	Addr     netip.AddrPort // as asked for, with the port in use
-	Doors    []Door         // none with the packet engine
-}
-
-// Door is a listening socket of the socket engine.
-type Door struct {
-	Addr netip.Addr
-	FD   int `json:"-"`
-}
-
-// FDs passes every descriptor to visit, which may change it, in an order that depends
-// on nothing else.
-func (h *Holding) FDs(visit func(fd *int)) {
-	for i := range h.Raw {
-		visit(&h.Raw[i].FD)
-	}
-	for i := range h.Listening {
-		for j := range h.Listening[i].Doors {
-			visit(&h.Listening[i].Doors[j].FD)
-		}
-	}
-}
-
-// Frozen is all there is to know of one association while nothing moves it: one of
-// Packets and Sockets is set, by the engine.
-type Frozen struct {
-	Service lb.ID
-	Addr    netip.AddrPort // of the backend; invalid while there is none
-	Idle    time.Duration  // since it last passed something
-	Left    time.Duration  // of what it waits for, or of the present attempt
-
-	Dial    *Dialling // nil once the backend has answered
-	Packets *Packets
-	Sockets *Sockets
-}
-
-// Dialling is what a Frozen association has besides until its backend has answered.
-type Dialling struct {
-	Frontend lb.Frontend
-	Client   netip.Addr
-	Tried    []netip.AddrPort // backends that have failed
-	Attempt  int              // attempts that have ended
-
-	Init []byte // packet engine: the client's last INIT, without ports
-
-	Shortages int    // socket engine: waits for local resources so far
-	In, Out   uint16 // socket engine: streams of the client's association
-}
-
-// Packets is an association of the packet engine.
-type Packets struct {
-	Client, Backend Leg // Backend is zero while there is none
-
-	Tags    Tags   // in force
-	Asked   uint32 // initiate tag of the client's last INIT
-	Waiting time.Duration
-	Offered []Tags // of INIT ACKs
-	Next    int    // where the next one goes
-	Echoed  Tags
-
-	Phase   int
-	Counted bool // as established
-}
-
-// Leg is one side of an association of the packet engine.
-type Leg struct {
-	Peer, Local netip.AddrPort
-	Scope       uint32 // interface of a link-local peer
-}
-
-// Sockets is an association of the socket engine.
-type Sockets struct {
-	Client, Backend     int // descriptors; Backend is -1 while there is none
-	ToBackend, ToClient Way
-}
-
-// Way is one direction of an association of the socket engine.
-type Way struct {
-	EOF     bool   // its source has shut down, and all of it has been read
-	Shut    bool   // that has been passed on
-	Partial []byte // what has come of a message so far
-	Whole   []byte // a message that could not be sent yet, and what stays with it
-	Stream  uint16
-	Flags   uint16
-	PPID    uint32
-}
+// What one Server passes to another.
+type (
+	Holding   = engine.Holding
+	Raw       = engine.Raw
+	Listening = engine.Listening
+	Door      = engine.Door
+	Frozen    = engine.Frozen
+	Dialling  = engine.Dialling
+	Packets   = engine.Packets
+	Leg       = engine.Leg
+	Tags      = engine.Tags
+	Sockets   = engine.Sockets
+	Way       = engine.Way
+)
 
 // Holding returns what the Server has, in a stable order. The descriptors stay the
 // Server's; they may be used until the next Listen, Unlisten, TableChanged, Shutdown or
@@ -130,7 +35,7 @@ func (s *Server) Holding() Holding {
 	if s.engine == nil {
 		return h
 	}
-	s.engine.hold(&h)
+	s.engine.Hold(&h)
 	slices.SortFunc(h.Listening, func(a, b Listening) int {
 		return cmp.Or(a.Frontend.Addr.Compare(b.Frontend.Addr), a.Addr.Compare(b.Addr))
 	})
@@ -147,7 +52,7 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 	if s.engine == nil {
 		return nil
 	}
-	return s.engine.freeze(visit)
+	return s.engine.Freeze(visit)
 }
 
 // CanAdopt reports why this Server could not go on with what another one has.
@@ -155,7 +60,7 @@ func (s *Server) CanAdopt(h *Holding) error {
 	switch {
 	case h.Engine == Auto:
 		return nil
-	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket), h.Shares < 0, h.Shares > maxShards:
+	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket), h.Shares < 0, h.Shares > packet.MaxShards:
 		return fmt.Errorf("SCTP is forwarded by engine %d in %d shares, of which nothing is known here", h.Engine, h.Shares)
 	case s.Engine == Auto || s.Engine == h.Engine:
 		return nil
@@ -163,10 +68,6 @@ func (s *Server) CanAdopt(h *Holding) error {
 	return fmt.Errorf("SCTP is forwarded by the %s engine (%s), and associations cannot change to the %s engine: "+
 		"stop the running process first, which ends them, or do not force an engine", h.Engine, h.Why, s.Engine)
 }
-
-// Opens returns how many descriptors Adopt opens at most, besides those that are given: a
-// socket for each family of a share, to ask for routes.
-func (h *Holding) Opens() int { return 2 * h.Shares }
 
 // Adopt takes over what another Server has held and frozen, of whose associations
 // those of the packet engine are in the order of Freeze. It is for the start: the Server
@@ -188,14 +89,14 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 		s.why = h.Why
 	}
 	if h.Engine == Socket {
-		s.engine = newSockets(s)
+		s.engine = socket.New(s.Config)
 	} else {
-		s.engine = newPackets(s, h.Shares)
+		s.engine = packet.New(s.Config, h.Shares)
 	}
 	if s.OnEngine != nil {
 		s.OnEngine(s.chosen, s.why)
 	}
-	if err := s.engine.adopt(&h, assocs, thawed); err != nil {
+	if err := s.engine.Adopt(&h, assocs, thawed); err != nil {
 		return fmt.Errorf("take over SCTP: %w", err)
 	}
 	return nil
@@ -211,23 +112,5 @@ func (s *Server) Restore(from Stats) {
 		return
 	}
 	from.Active, from.Dialling = 0, 0
-	s.engine.restore(from)
-}
-
-// resume makes a choice that another balancer has made, if it had made one.
-func (s *Server) resume(f *Frozen) (c lb.Choice) {
-	if f.Addr.IsValid() {
-		c = s.LB.Resume(f.Service, f.Addr)
-	}
-	return c
-}
-
-// resumeFlow returns what a dial goes on with.
-func (s *Server) resumeFlow(f *Frozen, now int64) (lb.Flow, lb.Tried) {
-	from := f.Dial
-	id := f.Service
-	if owner, _, ok := s.LB.Table().Lookup(from.Frontend); ok && !f.Addr.IsValid() {
-		id = owner.ID
-	}
-	return lb.Flow{Frontend: from.Frontend, Client: from.Client, Now: now}, s.LB.ResumeTried(id, from.Tried)
+	s.engine.Restore(from)
 }

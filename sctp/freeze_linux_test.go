@@ -13,31 +13,47 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/packet"
 )
 
-// upgrade has another Server, with so many loops, take over from the present one, whose
+// upgrade makes another Server, with so many loops, take over from the present one, whose
 // process ends as far as that can be done within one: its descriptors are closed.
 func (p *proxied) upgrade(loops int) error {
 	group, err := eventloop.NewGroup(loops)
 	if err != nil {
 		return err
 	}
-	old := p.server
-	next := &Server{Loops: group, LB: old.LB, MaxAssociations: old.MaxAssociations, IdleTimeout: old.IdleTimeout, DialTimeouts: old.DialTimeouts}
+	old, oldLoops := p.server, p.loops
+	// The balancer of the old process does not take part any more either.
+	p.balancer = new(lb.Balancer)
+	next := &Server{Config: old.Config}
+	next.Loops, next.LB = group, p.balancer
+	p.loops, p.server = group, next
+	if err := p.update(); err != nil {
+		return err
+	}
+	var olds []int
+	give := func(fd *int) {
+		if *fd >= 0 && err == nil {
+			olds = append(olds, *fd)
+			*fd, err = unix.FcntlInt(uintptr(*fd), unix.F_DUPFD_CLOEXEC, 0)
+		}
+	}
 	held := old.Holding()
-	held.FDs(func(fd *int) { *fd, err = duplicate(*fd, err) })
+	held.FDs(give)
 	if err = errors.Join(err, next.CanAdopt(&held)); err != nil {
 		return err
 	}
-	resume, err := p.loops.Halt()
+	resume, err := oldLoops.Halt()
 	if err != nil {
 		return err
 	}
 	var assocs []Frozen
-	err = old.Freeze(func(f *Frozen) (err error) {
+	err = old.Freeze(func(f *Frozen) error {
 		if s := f.Sockets; s != nil {
-			s.Client, err = duplicate(s.Client, nil)
-			s.Backend, err = duplicate(s.Backend, err)
+			give(&s.Client)
+			give(&s.Backend)
 			for _, w := range [...]*Way{&s.ToBackend, &s.ToClient} {
 				w.Partial, w.Whole = bytes.Clone(w.Partial), bytes.Clone(w.Whole)
 			}
@@ -52,10 +68,16 @@ func (p *proxied) upgrade(loops int) error {
 		return err
 	}
 	stats := old.Stats()
-	old.vanish()
+	for _, fd := range olds {
+		for _, loop := range oldLoops.Loops() {
+			_ = loop.Detach(fd) // fails on all loops but one
+		}
+	}
+	err = closeAll(append(olds, routers()...))
 	resume()
+	err = errors.Join(err, oldLoops.Close())
 	thawed := make(chan struct{}, len(assocs))
-	err = next.Adopt(held, assocs, func() { thawed <- struct{}{} })
+	err = errors.Join(err, next.Adopt(held, assocs, func() { thawed <- struct{}{} }))
 	next.Restore(stats)
 	if len(thawed) != len(assocs) {
 		err = errors.Join(err, fmt.Errorf("%d of %d associations go on", len(thawed), len(assocs)))
@@ -63,66 +85,24 @@ func (p *proxied) upgrade(loops int) error {
 	if after := next.Stats(); after.Accepted < stats.Accepted || after.BytesOut < stats.BytesOut {
 		err = errors.Join(err, fmt.Errorf("before:\n%+v\nafterwards:\n%+v", stats, after))
 	}
-	err = errors.Join(err, p.loops.Close())
-	p.loops, p.server = group, next
 	return err
 }
 
-// duplicate returns another descriptor for what fd stands for, unless there was an error.
-func duplicate(fd int, err error) (int, error) {
-	if fd < 0 || err != nil {
-		return fd, err
+// routers returns the datagram sockets of the process, which ask for routes.
+func routers() (fds []int) {
+	for fd := range 1024 {
+		if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err == nil && kind == unix.SOCK_DGRAM {
+			fds = append(fds, fd)
+		}
 	}
-	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fds
 }
 
-// vanish closes the descriptors of a halted Server, and gives the choices back, which the
-// tests' balancer counts for both Servers.
-func (s *Server) vanish() {
-	drop := func(loop *eventloop.Loop, fd int) {
-		if fd >= 0 {
-			_ = loop.Detach(fd)
-			_ = unix.Close(fd)
-		}
+func closeAll(fds []int) (err error) {
+	for _, fd := range fds {
+		err = errors.Join(err, unix.Close(fd))
 	}
-	switch e := s.engine.(type) {
-	case *packets:
-		for _, sh := range e.shards {
-			for _, g := range []*group{&sh.dialling, &sh.open, &sh.over} {
-				for a := g.first; a != nil; a = a.next {
-					sh.loop.StopTimer(&a.timer)
-					if a.choice.Valid() {
-						a.choice.Done(nil)
-					}
-				}
-			}
-			for _, fam := range sh.families {
-				if fam != nil {
-					drop(sh.loop, fam.fd)
-					drop(sh.loop, fam.router)
-				}
-			}
-		}
-	case *sockets:
-		for _, h := range e.hubs {
-			for p := h.pairs.next; p != &h.pairs; p = p.next {
-				p.endDial()
-				h.loop.StopTimer(&p.idle)
-				if p.choice.Valid() {
-					p.choice.Done(nil)
-				}
-				drop(h.loop, p.client.fd)
-				drop(h.loop, p.backend.fd)
-			}
-			for _, fd := range h.router {
-				drop(h.loop, fd)
-			}
-			for d := range h.open {
-				drop(h.loop, d.fd)
-			}
-			clear(h.open)
-		}
-	}
+	return err
 }
 
 // Associations go on through upgrades, message by message, whatever the number of loops;
@@ -239,12 +219,12 @@ func TestCanAdopt(t *testing.T) {
 		{Auto, Holding{}, true},
 		{Packet, Holding{}, true},
 		{Auto, Holding{Engine: Packet, Shares: 2}, true},
-		{Packet, Holding{Engine: Packet, Shares: maxShards}, true},
+		{Packet, Holding{Engine: Packet, Shares: packet.MaxShards}, true},
 		{Socket, Holding{Engine: Socket}, true},
 		{Socket, Holding{Engine: Packet, Shares: 2}, false},
 		{Packet, Holding{Engine: Socket}, false},
 		{Auto, Holding{Engine: Packet}, false},
-		{Auto, Holding{Engine: Packet, Shares: maxShards + 1}, false},
+		{Auto, Holding{Engine: Packet, Shares: packet.MaxShards + 1}, false},
 		{Auto, Holding{Engine: 7}, false},
 	} {
 		if err := (&Server{Engine: test.forced}).CanAdopt(&test.held); (err == nil) != test.ok {

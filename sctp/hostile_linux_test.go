@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // packetOnly runs a test of what only the packet engine does.
@@ -47,7 +48,7 @@ func (l *lab) hand(h *testbed.Host, from uint16) *hand {
 func (w *hand) write(b []byte) {
 	w.t.Helper()
 	b = bytes.Clone(b)
-	address(b, w.from, w.to.Port())
+	wire.SetPorts(b, w.from, w.to.Port())
 	w.writeRaw(b)
 }
 
@@ -58,8 +59,8 @@ func (w *hand) writeRaw(b []byte) {
 	}
 }
 
-// read returns the next sound packet to the hand's port.
-func (w *hand) read(within time.Duration) ([]byte, content, bool) {
+// read returns the next wire.Sound packet to the hand's port.
+func (w *hand) read(within time.Duration) ([]byte, wire.Content, bool) {
 	w.t.Helper()
 	buf := make([]byte, 64<<10)
 	if err := w.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -68,13 +69,13 @@ func (w *hand) read(within time.Duration) ([]byte, content, bool) {
 	for {
 		n, err := w.conn.Read(buf)
 		if err != nil {
-			return nil, content{}, false
+			return nil, wire.Content{}, false
 		}
 		b := buf[:n]
 		if b[0]>>4 == 4 && n > 20 { // Read, unlike ReadFrom, leaves the IP header
 			b = b[int(b[0]&15)*4:]
 		}
-		if c, err := parse(b); err == sound && c.dest == w.from {
+		if c, err := wire.Parse(b); err == wire.Sound && c.Dest == w.from {
 			return b, c, true
 		}
 	}
@@ -92,7 +93,9 @@ func TestHostilePackets(t *testing.T) {
 	}
 	server := l.accept(accepted[0])
 	w := l.hand(l.Client, from)
-	init := initChunk(chunkInit, 99)
+	tooLong := testbed.SCTPPacket(1, testbed.SCTPData(1))
+	tooLong[wire.HeaderSize+3] = 200
+	init := testbed.SCTPInit(wire.ChunkInit, 99)
 	count := func(get func(Stats) uint64) func(Stats) uint64 { return get }
 	for _, c := range []struct {
 		name  string
@@ -100,21 +103,21 @@ func TestHostilePackets(t *testing.T) {
 		raw   bool // as it is, with its own checksum
 		count func(Stats) uint64
 	}{
-		{"wrong checksum", packet(1, data(1)), true, count(func(s Stats) uint64 { return s.BadChecksum })},
-		{"data with a wrong tag", packet(1, data(1)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"abort with a wrong tag", packet(1, chunk(chunkAbort, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"reflected abort with a wrong tag", packet(1, chunk(chunkAbort, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"shutdown with a wrong tag", packet(1, chunk(chunkShutdown, 0, 0, 0, 0, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"shutdown complete with a wrong tag", packet(1, chunk(chunkShutdownComplete, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"cookie that nobody gave", packet(1, chunk(chunkCookieEcho, 0, 1, 2, 3)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"init and data", packet(0, init, data(1)), false, count(func(s Stats) uint64 { return s.Bundled })},
-		{"two inits", packet(0, init, init), false, count(func(s Stats) uint64 { return s.Bundled })},
-		{"init with a tag", packet(1, init), false, count(func(s Stats) uint64 { return s.Malformed })},
-		{"init ack of a client", packet(1, initChunk(chunkInitAck, 99)), false, count(func(s Stats) uint64 { return s.Unexpected })},
-		{"chunk longer than its packet", spoilt(packet(1, data(1)), headerSize+3, 200, false), false, count(func(s Stats) uint64 { return s.Malformed })},
-		{"no chunk", packet(1)[:headerSize], false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"wrong checksum", testbed.SCTPPacket(1, testbed.SCTPData(1)), true, count(func(s Stats) uint64 { return s.BadChecksum })},
+		{"data with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPData(1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"abort with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkAbort, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"reflected abort with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkAbort, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"shutdown with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkShutdown, 0, 0, 0, 0, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"shutdown complete with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkShutdownComplete, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"cookie that nobody gave", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkCookieEcho, 0, 1, 2, 3)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"init and data", testbed.SCTPPacket(0, init, testbed.SCTPData(1)), false, count(func(s Stats) uint64 { return s.Bundled })},
+		{"two inits", testbed.SCTPPacket(0, init, init), false, count(func(s Stats) uint64 { return s.Bundled })},
+		{"init with a tag", testbed.SCTPPacket(1, init), false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"init ack of a client", testbed.SCTPPacket(1, testbed.SCTPInit(wire.ChunkInitAck, 99)), false, count(func(s Stats) uint64 { return s.Unexpected })},
+		{"chunk longer than its packet", tooLong, false, count(func(s Stats) uint64 { return s.Malformed })},
+		{"no chunk", testbed.SCTPPacket(1)[:wire.HeaderSize], false, count(func(s Stats) uint64 { return s.Malformed })},
 		{"one byte", []byte{1}, true, count(func(s Stats) uint64 { return s.Malformed })},
-		{"asconf with a wrong tag", packet(1, chunk(chunkASCONF, 0, 1, 2, 3, 4)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"asconf with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkASCONF, 0, 1, 2, 3, 4)), false, count(func(s Stats) uint64 { return s.BadTag })},
 	} {
 		before := c.count(l.stats())
 		if c.raw {
@@ -148,17 +151,17 @@ func TestOutOfTheBlue(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		b    []byte
-		want kinds // 0: no answer
+		want wire.Kinds // 0: no answer
 	}{
-		{"data", packet(5, data(1)), kindAbort},
-		{"heartbeat", packet(5, chunk(4, 0, 0, 1, 0, 4)), kindAbort},
-		{"cookie", packet(5, chunk(chunkCookieEcho, 0, 1)), kindAbort},
-		{"shutdown", packet(5, chunk(chunkShutdown, 0, 0, 0, 0, 0)), kindAbort},
-		{"shutdown ack", packet(5, chunk(chunkShutdownAck, 0)), kindShutdownComplete},
-		{"abort", packet(5, chunk(chunkAbort, 0)), 0},
-		{"shutdown complete", packet(5, chunk(chunkShutdownComplete, 0)), 0},
-		{"cookie ack", packet(5, chunk(chunkCookieAck, 0)), 0},
-		{"error", packet(5, chunk(chunkError, 0)), 0},
+		{"data", testbed.SCTPPacket(5, testbed.SCTPData(1)), wire.KindAbort},
+		{"heartbeat", testbed.SCTPPacket(5, testbed.SCTPChunk(4, 0, 0, 1, 0, 4)), wire.KindAbort},
+		{"cookie", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkCookieEcho, 0, 1)), wire.KindAbort},
+		{"shutdown", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkShutdown, 0, 0, 0, 0, 0)), wire.KindAbort},
+		{"shutdown ack", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkShutdownAck, 0)), wire.KindShutdownComplete},
+		{"abort", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkAbort, 0)), 0},
+		{"shutdown complete", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkShutdownComplete, 0)), 0},
+		{"cookie ack", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkCookieAck, 0)), 0},
+		{"error", testbed.SCTPPacket(5, testbed.SCTPChunk(wire.ChunkError, 0)), 0},
 	} {
 		before := l.stats().Stray
 		w.write(c.b)
@@ -168,13 +171,13 @@ func TestOutOfTheBlue(t *testing.T) {
 			within = 100 * time.Millisecond
 		}
 		_, got, ok := w.read(within)
-		if ok != (c.want != 0) || ok && (got.kinds != c.want || !got.reflected || got.tag != 5) {
+		if ok != (c.want != 0) || ok && (got.Kinds != c.want || !got.Reflected || got.Tag != 5) {
 			t.Errorf("%s is answered by %+v, %v", c.name, got, ok)
 		}
 	}
 	w.to = netip.AddrPortFrom(w.to.Addr(), 9999)
-	w.write(packet(5, data(1)))
-	w.write(packet(0, initChunk(chunkInit, 9)))
+	w.write(testbed.SCTPPacket(5, testbed.SCTPData(1)))
+	w.write(testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 9)))
 	l.eventually("both are counted", func(s Stats) bool { return s.Stray == 11 })
 	if _, got, ok := w.read(100 * time.Millisecond); ok {
 		t.Errorf("a port that is not ours answers with %+v", got)
@@ -196,7 +199,7 @@ func TestKernelKeepsQuiet(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		b := packet(0, initChunk(chunkInit, 9))
+		b := testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 9))
 		if _, err := conn.Write(b); err != nil {
 			t.Fatal(err)
 		}
@@ -217,25 +220,25 @@ func TestKernelKeepsQuiet(t *testing.T) {
 func (l *lab) handshake(backend *testbed.Host, from uint16) (c, b *hand, clientTag, backendTag uint32) {
 	l.t.Helper()
 	c, b = l.hand(l.Client, from), l.hand(backend, port)
-	forbidden := [][]byte{tlv(paramIPv4, 10, 9, 9, 9), tlv(paramExtensions, chunkASCONF, chunkASCONFAck, 0x82), tlv(paramHostname, 'x', 0)}
-	allowed := tlv(paramExtensions, 0x82)
-	c.write(packet(0, initChunk(chunkInit, 70, forbidden...)))
+	forbidden := [][]byte{testbed.SCTPParam(wire.ParamIPv4, 10, 9, 9, 9), testbed.SCTPParam(wire.ParamExtensions, wire.ChunkASCONF, wire.ChunkASCONFAck, 0x82), testbed.SCTPParam(wire.ParamHostname, 'x', 0)}
+	allowed := testbed.SCTPParam(wire.ParamExtensions, 0x82)
+	c.write(testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 70, forbidden...)))
 	got, content, ok := b.read(patience)
-	if !ok || content.kinds != kindInit || !bytes.Equal(got[headerSize:], initChunk(chunkInit, 70, allowed)) {
+	if !ok || content.Kinds != wire.KindInit || !bytes.Equal(got[wire.HeaderSize:], testbed.SCTPInit(wire.ChunkInit, 70, allowed)) {
 		l.t.Fatalf("the backend gets %x, %v", got, ok)
 	}
-	b.to = netip.AddrPortFrom(l.gateway(), content.source)
-	b.write(packet(70, initChunk(chunkInitAck, 90, append(forbidden, tlv(7, 1, 2, 3))...)))
+	b.to = netip.AddrPortFrom(l.gateway(), content.Source)
+	b.write(testbed.SCTPPacket(70, testbed.SCTPInit(wire.ChunkInitAck, 90, append(forbidden, testbed.SCTPParam(7, 1, 2, 3))...)))
 	got, content, ok = c.read(patience)
-	if !ok || content.kinds != kindInitAck || !bytes.Equal(got[headerSize:], initChunk(chunkInitAck, 90, allowed, tlv(7, 1, 2, 3))) {
+	if !ok || content.Kinds != wire.KindInitAck || !bytes.Equal(got[wire.HeaderSize:], testbed.SCTPInit(wire.ChunkInitAck, 90, allowed, testbed.SCTPParam(7, 1, 2, 3))) {
 		l.t.Fatalf("the client gets %x, %v", got, ok)
 	}
-	c.write(packet(90, chunk(chunkCookieEcho, 0, 1, 2, 3), data(1)))
-	if _, content, ok = b.read(patience); !ok || content.kinds != kindCookieEcho || content.messages != 1 {
+	c.write(testbed.SCTPPacket(90, testbed.SCTPChunk(wire.ChunkCookieEcho, 0, 1, 2, 3), testbed.SCTPData(1)))
+	if _, content, ok = b.read(patience); !ok || content.Kinds != wire.KindCookieEcho || content.Messages != 1 {
 		l.t.Fatalf("the backend gets %+v, %v", content, ok)
 	}
-	b.write(packet(70, chunk(chunkCookieAck, 0)))
-	if _, content, ok = c.read(patience); !ok || content.kinds != kindCookieAck {
+	b.write(testbed.SCTPPacket(70, testbed.SCTPChunk(wire.ChunkCookieAck, 0)))
+	if _, content, ok = c.read(patience); !ok || content.Kinds != wire.KindCookieAck {
 		l.t.Fatalf("the client gets %+v, %v", content, ok)
 	}
 	return c, b, 70, 90
@@ -247,15 +250,15 @@ func TestAddressesStay(t *testing.T) {
 	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
 	l.backends(0, l.Pods...)
 	c, b, clientTag, backendTag := l.handshake(l.Pods[0], 7002)
-	asconf := chunk(chunkASCONF, 0, 0, 0, 0, 1, 0, 5, 0, 8, 10, 9, 9, 9)
+	asconf := testbed.SCTPChunk(wire.ChunkASCONF, 0, 0, 0, 0, 1, 0, 5, 0, 8, 10, 9, 9, 9)
 	for _, side := range []struct {
 		from, to *hand
 		tag, own uint32
 	}{{c, b, backendTag, clientTag}, {b, c, clientTag, backendTag}} {
-		side.from.write(packet(side.tag, asconf, data(1)))
+		side.from.write(testbed.SCTPPacket(side.tag, asconf, testbed.SCTPData(1)))
 		got, content, ok := side.from.read(patience)
-		want := packet(side.own, chunk(chunkError, 0, tlv(causeUnrecognized, asconf...)...))
-		if !ok || content.tag != side.own || !bytes.Equal(got[headerSize:], want[headerSize:]) {
+		want := testbed.SCTPPacket(side.own, testbed.SCTPChunk(wire.ChunkError, 0, testbed.SCTPParam(wire.CauseUnrecognized, asconf...)...))
+		if !ok || content.Tag != side.own || !bytes.Equal(got[wire.HeaderSize:], want[wire.HeaderSize:]) {
 			t.Errorf("ASCONF is answered by %x, %v; want %x", got, ok, want)
 		}
 		if got, _, ok := side.to.read(100 * time.Millisecond); ok {
@@ -276,7 +279,7 @@ func TestIdleTimeout(t *testing.T) {
 	for range 4 { // what passes keeps it
 		// Less than the timeout goes by without an event.
 		time.Sleep(600 * time.Millisecond)
-		c.write(packet(backendTag, chunk(4, 0, 0, 1, 0, 4)))
+		c.write(testbed.SCTPPacket(backendTag, testbed.SCTPChunk(4, 0, 0, 1, 0, 4)))
 		if _, _, ok := b.read(patience); !ok {
 			t.Fatal("a heartbeat does not pass")
 		}
@@ -285,7 +288,7 @@ func TestIdleTimeout(t *testing.T) {
 		at  *hand
 		tag uint32
 	}{{c, clientTag}, {b, backendTag}} {
-		if _, got, ok := side.at.read(patience); !ok || got.kinds != kindAbort || got.tag != side.tag || got.reflected {
+		if _, got, ok := side.at.read(patience); !ok || got.Kinds != wire.KindAbort || got.Tag != side.tag || got.Reflected {
 			t.Errorf("told %+v, %v", got, ok)
 		}
 	}
@@ -304,20 +307,20 @@ func TestFullTable(t *testing.T) {
 	flood := l.hand(l.Client, 0)
 	for i := range 100 {
 		flood.from = uint16(8000 + i)
-		flood.write(packet(0, initChunk(chunkInit, uint32(i+1))))
+		flood.write(testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, uint32(i+1))))
 	}
 	l.eventually("the flood is through", func(s Stats) bool { return s.Accepted+s.Full == 101 })
 	s := l.stats()
 	if s.Active > 8 || s.Evicted < 92 || s.Full != 0 {
 		t.Errorf("%+v", s)
 	}
-	c.write(packet(backendTag, data(1)))
+	c.write(testbed.SCTPPacket(backendTag, testbed.SCTPData(1)))
 	for {
 		_, got, ok := b.read(patience)
 		if !ok {
 			t.Fatal("the association that was there is not any more")
 		}
-		if got.messages == 1 {
+		if got.Messages == 1 {
 			break
 		}
 	}
@@ -356,12 +359,12 @@ func TestRemovedBeforeItAnswers(t *testing.T) {
 	l.backends(0, l.RemotePods...)
 	b := l.hand(l.Pods[0], port)
 	c := l.hand(l.Client, 7006)
-	c.write(packet(0, initChunk(chunkInit, 70)))
+	c.write(testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 70)))
 	l.eventually("the silent backend is asked", func(s Stats) bool { return s.Dials == 1 })
-	c.write(packet(0, initChunk(chunkInit, 71))) // the last INIT is what the next one gets
+	c.write(testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 71))) // the last INIT is what the next one gets
 	l.eventually("it is asked again", func(s Stats) bool { return s.PacketsIn == 1 })
 	l.backends(0, l.Pods...)
-	if got, content, ok := b.read(patience); !ok || content.initTag != 71 {
+	if got, content, ok := b.read(patience); !ok || content.InitTag != 71 {
 		t.Errorf("the backend that is left gets %x, %v", got, ok)
 	}
 	if s := l.stats(); s.Dials != 2 || s.Accepted != 1 || s.DialTimedOut != 0 {

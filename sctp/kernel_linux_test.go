@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 // kernelStack is the kernel's SCTP on a host, by one-to-one sockets.
@@ -52,7 +53,7 @@ func (s *kernelStack) socket(port uint16) (fd int, err error) {
 		return -1, err
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	err = errors.Join(setStreams(fd, bulkStreams, bulkStreams), relayOptions(fd, 1<<20), socket.Bind(fd, netip.AddrPortFrom(s.ip, port)))
+	err = errors.Join(kernel.SetStreams(fd, bulkStreams, bulkStreams), kernel.SetOptions(fd, 1<<20), socket.Bind(fd, netip.AddrPortFrom(s.ip, port)))
 	if err != nil {
 		_ = unix.Close(fd)
 	}
@@ -126,7 +127,7 @@ func (s *kernelStack) dial(ctx context.Context, to netip.AddrPort, from uint16) 
 		if err != nil {
 			return true
 		}
-		_, missing := kernelStatus(int(fd)) // until it is established
+		_, missing := kernel.GetStatus(int(fd)) // until it is established
 		return missing == nil
 	})
 	if err = errors.Join(waited, err); err != nil {
@@ -145,7 +146,7 @@ type kernelPeer struct {
 }
 
 func (s *kernelStack) newPeer(fd int, from netip.AddrPort) (*kernelPeer, error) {
-	if err := relayOptions(fd, 1<<20); err != nil {
+	if err := kernel.SetOptions(fd, 1<<20); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
@@ -161,16 +162,16 @@ func (s *kernelStack) newPeer(fd int, from netip.AddrPort) (*kernelPeer, error) 
 }
 
 func (p *kernelPeer) send(m message) error {
-	i := info{stream: m.stream, ppid: m.ppid}
+	i := kernel.Info{Stream: m.stream, PPID: m.ppid}
 	if m.unordered {
-		i.flags = flagUnordered
+		i.Flags = kernel.FlagUnordered
 	}
 	if err := p.f.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	var err error
 	waited := p.rc.Write(func(fd uintptr) bool {
-		err = sendMessage(int(fd), m.data, i)
+		err = kernel.Send(int(fd), m.data, i)
 		return err != unix.EAGAIN
 	})
 	return errors.Join(waited, err)
@@ -185,10 +186,10 @@ func (p *kernelPeer) receive() (message, error) {
 	}
 	var m message
 	for {
-		var got part
+		var got kernel.Part
 		var err error
 		waited := p.rc.Read(func(fd uintptr) bool {
-			got, err = receiveMessage(int(fd), p.buf)
+			got, err = kernel.Receive(int(fd), p.buf)
 			return err != unix.EAGAIN
 		})
 		switch {
@@ -196,17 +197,17 @@ func (p *kernelPeer) receive() (message, error) {
 			return m, errPatience
 		case waited != nil || err != nil:
 			return m, fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, errors.Join(waited, err))
-		case got.notification:
-			if state, ok := change(p.buf[:got.n]); ok && state == changeShutdown {
+		case got.Notification:
+			if state, ok := kernel.Change(p.buf[:got.N]); ok && state == kernel.ChangeShutdown {
 				return m, io.EOF
 			}
 			continue
-		case got.n == 0:
+		case got.N == 0:
 			return m, io.EOF
 		}
-		m.data = append(m.data, p.buf[:got.n]...)
-		if got.end {
-			m.stream, m.ppid, m.unordered = got.info.stream, got.info.ppid, got.info.flags&flagUnordered != 0
+		m.data = append(m.data, p.buf[:got.N]...)
+		if got.End {
+			m.stream, m.ppid, m.unordered = got.Info.Stream, got.Info.PPID, got.Info.Flags&kernel.FlagUnordered != 0
 			return m, nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 const (
@@ -129,7 +130,7 @@ func obey(in io.Reader, out io.Writer) (err error) {
 // the addresses that it listens on.
 type proxied struct {
 	loops     *eventloop.Group
-	balancer  lb.Balancer
+	balancer  *lb.Balancer
 	server    *Server
 	frontends []netip.AddrPort
 	last      order
@@ -177,6 +178,7 @@ func descriptors() int {
 func (p *proxied) obey(o *order, a *answer) (err error) {
 	switch o.Do {
 	case "setup":
+		p.balancer = new(lb.Balancer)
 		// The runtime's poller and what this opens stay.
 		if _, err := os.ReadFile("/proc/self/stat"); err != nil {
 			return err
@@ -185,8 +187,8 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 		if p.loops, err = eventloop.NewGroup(o.Loops); err != nil {
 			return err
 		}
-		p.server = &Server{Loops: p.loops, LB: &p.balancer, Engine: o.Engine, MaxAssociations: o.Server.MaxAssociations,
-			IdleTimeout: o.Server.IdleTimeout, DialTimeouts: o.Server.DialTimeouts}
+		p.server = &Server{Engine: o.Engine, Config: Config{Loops: p.loops, LB: p.balancer, MaxAssociations: o.Server.MaxAssociations,
+			IdleTimeout: o.Server.IdleTimeout, DialTimeouts: o.Server.DialTimeouts}}
 		err = p.server.Choose()
 		_, a.Why = p.server.InUse()
 		return err
@@ -248,7 +250,7 @@ type setup struct {
 
 // setups are all of them. A kernel allows one of the two.
 func setups() []setup {
-	missing := kernelSCTP()
+	missing := kernel.Missing()
 	packets := setup{engine: Packet, end: func(h *testbed.Host, ip netip.Addr) (stack, error) { return newPion(h, ip) }}
 	sockets := setup{engine: Socket, end: func(h *testbed.Host, ip netip.Addr) (stack, error) { return newKernel(h, ip) }}
 	if missing == nil {

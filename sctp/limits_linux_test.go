@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 // Both ends are told of the end of an association that is idle for too long.
@@ -40,13 +41,13 @@ func TestStreams(t *testing.T) {
 	server := l.accept(accepted[0])
 	ask(t, client, server, message{stream: bulkStreams - 1, data: []byte("x")})
 	for _, p := range []peer{client, server} {
-		var s status
+		var s kernel.Status
 		var err error
-		if e := p.(*kernelPeer).rc.Control(func(fd uintptr) { s, err = kernelStatus(int(fd)) }); e != nil || err != nil {
+		if e := p.(*kernelPeer).rc.Control(func(fd uintptr) { s, err = kernel.GetStatus(int(fd)) }); e != nil || err != nil {
 			t.Fatal(e, err)
 		}
-		if s.in != bulkStreams || s.out != bulkStreams {
-			t.Errorf("%d streams in, %d out, want %d", s.in, s.out, bulkStreams)
+		if s.In != bulkStreams || s.Out != bulkStreams {
+			t.Errorf("%d streams in, %d out, want %d", s.In, s.Out, bulkStreams)
 		}
 	}
 }

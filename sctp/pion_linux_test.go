@@ -14,6 +14,7 @@ import (
 	"github.com/pion/sctp"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // pionStack is SCTP in user space on a host: pion's associations, which expect a
@@ -81,16 +82,16 @@ func (s *pionStack) receive() {
 			continue // of a packet that ICMP told of
 		}
 		b := append([]byte(nil), buf[:n]...)
-		c, fault := parse(b)
-		if fault != sound {
+		c, fault := wire.Parse(b)
+		if fault != wire.Sound {
 			fmt.Printf("fault %d in a packet from %v: %x\n", fault, from, b)
 			continue
 		}
 		ip, _ := netip.AddrFromSlice(from.IP)
-		w := way{netip.AddrPortFrom(ip.Unmap(), c.source), c.dest}
+		w := way{netip.AddrPortFrom(ip.Unmap(), c.Source), c.Dest}
 		s.mu.Lock()
 		conn := s.ways[w]
-		if c.kinds&kindInit != 0 && (conn == nil || conn.init != c.initTag) && !s.closed {
+		if c.Kinds&wire.KindInit != 0 && (conn == nil || conn.init != c.InitTag) && !s.closed {
 			conn = s.accept(w, &c)
 		}
 		s.mu.Unlock()
@@ -104,16 +105,16 @@ func (s *pionStack) receive() {
 }
 
 // accept answers an INIT, with an association or an ABORT.
-func (s *pionStack) accept(w way, c *content) *pionConn {
+func (s *pionStack) accept(w way, c *wire.Content) *pionConn {
 	accepted, ok := s.listeners[w.to]
 	if !ok {
-		b := abort(c.initTag, false)
-		address(b, w.to, w.from.Port())
+		b := wire.Abort(c.InitTag, false)
+		wire.SetPorts(b, w.to, w.from.Port())
 		_, _ = s.conn.WriteToIP(b, &net.IPAddr{IP: w.from.Addr().AsSlice()})
 		return nil
 	}
 	conn := s.connect(w)
-	conn.init = c.initTag
+	conn.init = c.InitTag
 	s.done.Go(func() {
 		var options []sctp.ServerOption
 		for _, o := range conn.options() {
@@ -196,7 +197,7 @@ const pionPort = 5000
 func (c *pionConn) Read(p []byte) (int, error) {
 	select {
 	case b := <-c.in:
-		address(b, pionPort, pionPort)
+		wire.SetPorts(b, pionPort, pionPort)
 		return copy(p, b), nil
 	case <-c.closed:
 		return 0, io.EOF
@@ -205,7 +206,7 @@ func (c *pionConn) Read(p []byte) (int, error) {
 
 func (c *pionConn) Write(p []byte) (int, error) {
 	b := append([]byte(nil), p...)
-	address(b, c.way.to, c.way.from.Port())
+	wire.SetPorts(b, c.way.to, c.way.from.Port())
 	if _, err := c.s.conn.WriteToIP(b, &net.IPAddr{IP: c.way.from.Addr().AsSlice()}); errors.Is(err, net.ErrClosed) {
 		return 0, err
 	}

@@ -8,46 +8,20 @@ import (
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/kernel"
+	"github.com/sluice-lb/sluice/sctp/packet"
+	"github.com/sluice-lb/sluice/sctp/socket"
 )
 
 // state is what a Server has on this platform.
 type state struct {
 	mu     sync.Mutex // guards the following
 	closed bool
-	engine engine // nil before the first use
+	engine engine.Engine // nil before the first use
 	chosen Engine
 	why    string
-}
-
-// engine is one way to forward. Its methods are called with Server.mu held, except
-// drained, which waits.
-type engine interface {
-	// listen starts forwarding for f what arrives at addr.
-	listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
-	// unlisten takes no more associations for f.
-	unlisten(f lb.Frontend)
-	// tableChanged has what is not established leave backends that are gone.
-	tableChanged()
-	// drain takes no more associations at all.
-	drain() error
-	// drained waits until the last has ended, or ctx has.
-	drained(ctx context.Context) error
-	// close ends all of them.
-	close()
-	// stats sums the counters.
-	stats() Stats
-	// restore adds to them what another engine has counted.
-	restore(from Stats)
-	// hold adds to h what the engine has.
-	hold(h *Holding)
-	// freeze passes every association to visit, on halted loops.
-	freeze(visit func(*Frozen) error) error
-	// adopt goes on with what another engine has held and frozen.
-	adopt(h *Holding, assocs []Frozen, thawed func()) error
 }
 
 // Listen starts forwarding for f what arrives at addr, and returns the address in
@@ -65,7 +39,7 @@ func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	if err := s.start(); err != nil {
 		return netip.AddrPort{}, err
 	}
-	got, err := s.engine.listen(f, addr)
+	got, err := s.engine.Listen(f, addr)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("listen on SCTP %s for %s: %w", addr, f, err)
 	}
@@ -98,9 +72,9 @@ func (s *Server) start() error {
 	}
 	s.chosen, s.why = chosen, why
 	if chosen == Socket {
-		s.engine = newSockets(s)
+		s.engine = socket.New(s.Config)
 	} else {
-		s.engine = newPackets(s, 0)
+		s.engine = packet.New(s.Config, 0)
 	}
 	if s.OnEngine != nil {
 		s.OnEngine(chosen, why)
@@ -117,7 +91,7 @@ func choose(want Engine) (Engine, string, error) {
 		}
 		return Packet, "asked for", nil
 	}
-	switch missing := kernelSCTP(); {
+	switch missing := kernel.Missing(); {
 	case missing == nil && want == Auto:
 		return Socket, "the kernel has SCTP", nil
 	case missing == nil:
@@ -129,23 +103,13 @@ func choose(want Engine) (Engine, string, error) {
 	}
 }
 
-// kernelSCTP returns why the kernel has no SCTP, or nil. Asking has it load the
-// module if there is one (inet_create).
-func kernelSCTP() error {
-	fd, err := socket.New(netip.IPv4Unspecified(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
-}
-
 // Unlisten takes no more associations for a frontend. Those that there are go on.
 // A frontend that is not listened for is ignored.
 func (s *Server) Unlisten(f lb.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.engine != nil {
-		s.engine.unlisten(f)
+		s.engine.Unlisten(f)
 	}
 }
 
@@ -156,7 +120,7 @@ func (s *Server) TableChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.engine != nil && !s.closed {
-		s.engine.tableChanged()
+		s.engine.TableChanged()
 	}
 }
 
@@ -172,13 +136,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	err := e.drain()
+	err := e.Drain()
 	s.mu.Unlock()
 	defer s.Close()
 	if err != nil {
 		return fmt.Errorf("drain associations: %w", err)
 	}
-	if err := e.drained(ctx); err != nil {
+	if err := e.Drained(ctx); err != nil {
 		return fmt.Errorf("drain associations: %d aborted: %w", s.Stats().Active, err)
 	}
 	return nil
@@ -191,7 +155,7 @@ func (s *Server) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	if s.engine != nil {
-		s.engine.close()
+		s.engine.Close()
 	}
 }
 
@@ -202,5 +166,5 @@ func (s *Server) Stats() Stats {
 	if s.engine == nil {
 		return Stats{}
 	}
-	return s.engine.stats()
+	return s.engine.Stats()
 }

@@ -249,7 +249,7 @@ func (p *program) open(ctx context.Context) error {
 // newSCTP makes the SCTP server. An engine that is asked for is tried now; else the
 // first SCTP Service decides, since to ask the kernel for SCTP is to load its module.
 func (p *program) newSCTP(balancer *lb.Balancer) (*sctp.Server, error) {
-	s := &sctp.Server{Loops: p.loops, LB: balancer, Descriptors: &p.budget, Engine: p.cfg.DataPath.SCTPEngine,
+	s := &sctp.Server{Config: sctp.Config{Loops: p.loops, LB: balancer, Descriptors: &p.budget}, Engine: p.cfg.DataPath.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			p.log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("why", why))
 		}}

@@ -45,7 +45,7 @@ var forTests = []string{
 }
 
 // anyRoom lists the rooms that the program puts together.
-var anyRoom = []string{"affinity", "lb", "internal/eventloop", "internal/socket", "tcp", "udp", "sctp", "redirect", "kernelmodes"}
+var anyRoom = []string{"affinity", "lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session", "tcp", "udp", "sctp", "redirect", "kernelmodes"}
 
 // rooms is the table of import directions.
 var rooms = []room{
@@ -66,15 +66,23 @@ var rooms = []room{
 		why: "it is system calls only, so that anything may stand on it",
 	},
 	{
-		dir: "tcp", ours: []string{"lb", "internal/eventloop", "internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		dir: "internal/counters", not: effects, never: anyoneElse,
+		why: "it adds numbers up, and knows none of them",
+	},
+	{
+		dir: "internal/session", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		why: "it is what accepting, dialling and draining have in common, and knows no protocol",
+	},
+	{
+		dir: "tcp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{
-		dir: "udp", ours: []string{"lb", "internal/eventloop", "internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		dir: "udp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{
-		dir: "sctp", ours: []string{"lb", "internal/eventloop", "internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		dir: "sctp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{

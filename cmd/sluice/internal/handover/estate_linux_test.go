@@ -40,7 +40,7 @@ func newEstate(t *testing.T, loops int) *Estate {
 		Program: "test", Loops: group, LB: balancer, Listeners: new(Listeners),
 		TCP:      &tcp.Server{Loops: group, LB: balancer, OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }},
 		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
-		SCTP:     &sctp.Server{Loops: group, LB: balancer},
+		SCTP:     &sctp.Server{Config: sctp.Config{Loops: group, LB: balancer}},
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
 	}
 	e.Agent = &agent.Agent{LB: balancer, TCP: e.TCP, UDP: e.UDP, Now: eventloop.Now, Log: zap.NewNop()}

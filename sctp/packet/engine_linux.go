@@ -1,4 +1,4 @@
-package sctp
+package packet
 
 import (
 	"context"
@@ -7,47 +7,49 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
 const (
-	// maxShards bounds the loops that take part: every raw socket gets a copy of
+	// MaxShards bounds the loops that take part: every raw socket gets a copy of
 	// every packet (raw_v4_input), only to have its filter drop those of others.
-	maxShards = 8
-
-	// Ports that are given to frontends that ask for any, below those towards backends
-	// and those of node ports.
-	firstChosen = 16384
-	lastChosen  = 29999
+	MaxShards = 8
 )
 
-// packets is the packet engine.
-type packets struct {
+// Engine is the packet engine.
+type Engine struct {
 	shards    []*shard
 	scanning  []atomic.Bool // a scan of the shard is posted and has not begun
 	listeners map[lb.Frontend]netip.AddrPort
 }
 
-// newPackets makes an engine with n shards, 0 for one on each loop.
-func newPackets(s *Server, n int) *packets {
-	loops := s.Loops.Loops()
-	e := &packets{listeners: make(map[lb.Frontend]netip.AddrPort)}
+// New makes an engine with n shards, 0 for one on each loop.
+func New(config engine.Config, n int) *Engine {
+	cfg := config.WithDefaults()
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = 15 * time.Minute
+	}
+	loops := cfg.Loops.Loops()
+	e := &Engine{listeners: make(map[lb.Frontend]netip.AddrPort)}
 	if n == 0 {
-		n = min(len(loops), maxShards)
+		n = min(len(loops), MaxShards)
 	}
 	e.scanning = make([]atomic.Bool, n)
 	for i := range n {
-		sh := newShard(s, loops[i%len(loops)], i, n)
+		sh := newShard(cfg, loops[i%len(loops)], i, n)
 		sh.ports = uint16(firstPort + rand.IntN(lastPort-firstPort))
 		e.shards = append(e.shards, sh)
 	}
 	return e
 }
 
-func (e *packets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+// Listen starts forwarding for f what arrives at addr (engine.Engine).
+func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	if _, ok := e.listeners[f]; ok {
 		return netip.AddrPort{}, errors.New("listening already")
 	}
@@ -78,7 +80,7 @@ func keyOf(addr netip.AddrPort) frontendKey {
 
 // claim returns addr with a port that no other frontend has at it. With raw sockets
 // there is nobody else to ask.
-func (e *packets) claim(addr netip.AddrPort) (netip.AddrPort, error) {
+func (e *Engine) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 	free := func(addr netip.AddrPort) bool {
 		mine := keyOf(addr)
 		for _, taken := range e.listeners {
@@ -95,9 +97,9 @@ func (e *packets) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 		}
 		return addr, nil
 	}
-	first := rand.IntN(lastChosen - firstChosen + 1)
-	for i := range lastChosen - firstChosen + 1 {
-		port := firstChosen + (first+i)%(lastChosen-firstChosen+1)
+	first := rand.IntN(engine.LastChosen - engine.FirstChosen + 1)
+	for i := range engine.LastChosen - engine.FirstChosen + 1 {
+		port := engine.FirstChosen + (first+i)%(engine.LastChosen-engine.FirstChosen+1)
 		if at := netip.AddrPortFrom(addr.Addr(), uint16(port)); free(at) {
 			return at, nil
 		}
@@ -105,20 +107,22 @@ func (e *packets) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 	return addr, fmt.Errorf("choose a port: %w", unix.EADDRINUSE)
 }
 
-func (e *packets) unlisten(f lb.Frontend) {
+// Unlisten accepts no more associations for f; those that exist go on.
+func (e *Engine) Unlisten(f lb.Frontend) {
 	if addr, ok := e.listeners[f]; ok {
 		delete(e.listeners, f)
 		e.stopListening(keyOf(addr), e.shards)
 	}
 }
 
-func (e *packets) stopListening(key frontendKey, shards []*shard) {
+func (e *Engine) stopListening(key frontendKey, shards []*shard) {
 	for _, sh := range shards {
 		_ = sh.loop.Do(func() { delete(sh.listeners, key) }) // fails for a loop that has stopped
 	}
 }
 
-func (e *packets) tableChanged() {
+// TableChanged moves what is not established away from backends that are gone.
+func (e *Engine) TableChanged() {
 	for i, sh := range e.shards {
 		posted := &e.scanning[i]
 		scan := func() { posted.Store(false); sh.leaveGone() }
@@ -128,7 +132,8 @@ func (e *packets) tableChanged() {
 	}
 }
 
-func (e *packets) drain() error {
+// Drain refuses new associations.
+func (e *Engine) Drain() error {
 	for _, sh := range e.shards {
 		if err := sh.loop.Do(sh.drain); err != nil {
 			return err
@@ -137,7 +142,8 @@ func (e *packets) drain() error {
 	return nil
 }
 
-func (e *packets) drained(ctx context.Context) error {
+// Drained waits until the last association has ended, or ctx has.
+func (e *Engine) Drained(ctx context.Context) error {
 	for _, sh := range e.shards {
 		select {
 		case <-sh.drained:
@@ -148,15 +154,17 @@ func (e *packets) drained(ctx context.Context) error {
 	return nil
 }
 
-func (e *packets) close() {
+// Close aborts every association and closes every socket.
+func (e *Engine) Close() {
 	for _, sh := range e.shards {
 		_ = sh.loop.Do(sh.stop) // a loop that has stopped has nobody left to race with
 	}
 }
 
-func (e *packets) stats() (sum Stats) {
+// Stats returns the sum over all loops.
+func (e *Engine) Stats() (sum engine.Stats) {
 	for _, sh := range e.shards {
-		sh.count.addTo(&sum)
+		sh.count.AddTo(&sum)
 	}
 	return sum
 }

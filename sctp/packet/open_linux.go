@@ -1,11 +1,13 @@
-package sctp
+package packet
 
 import (
 	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // Ports of ours towards backends: Linux's own ephemeral range
@@ -24,31 +26,31 @@ type dial struct {
 }
 
 // accept starts an association for a client's INIT.
-func (fam *family) accept(f lb.Frontend, d *datagram, c *content, now int64) {
+func (fam *family) accept(f lb.Frontend, d *datagram, c *wire.Content, now int64) {
 	sh := fam.sh
 	if sh.drained != nil {
-		sh.count.draining.Add(1)
+		sh.count.Draining.Add(1)
 		return
 	}
 	if !sh.room() {
-		sh.count.full.Add(1)
+		sh.count.Full.Add(1)
 		return
 	}
-	b := strip(d.sctp)
+	b := wire.Strip(d.sctp)
 	if b == nil {
-		sh.count.malformed.Add(1)
+		sh.count.Malformed.Add(1)
 		return
 	}
 	a := &assoc{sh: sh, active: now}
-	a.client = newLeg(a, netip.AddrPortFrom(d.peer, c.source), netip.AddrPortFrom(d.local, c.dest), d.scope)
-	a.handshake.asked = c.initTag
+	a.client = newLeg(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
+	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...), flow: lb.Flow{Frontend: f, Client: d.peer, Now: now}}
 	a.dial.flow.Tried = &a.dial.tried
 	sh.legs[a.client.key] = &a.client
 	sh.dialling.add(a)
-	sh.count.accepted.Add(1)
-	sh.count.active.Add(1)
-	sh.count.dialling.Add(1)
+	sh.count.Accepted.Add(1)
+	sh.count.Active.Add(1)
+	sh.count.Dialling.Add(1)
 	a.dialNext()
 }
 
@@ -65,7 +67,7 @@ func (sh *shard) room() bool {
 	if a == nil {
 		return false
 	}
-	sh.count.evicted.Add(1)
+	sh.count.Evicted.Add(1)
 	a.settle(nil)
 	a.forget()
 	return true
@@ -74,14 +76,14 @@ func (sh *shard) room() bool {
 // dialNext asks one backend after the other until one is asked or none is left.
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
-	for timeouts := sh.srv.dialTimeouts(); d.attempt < len(timeouts); {
-		choice, err := sh.srv.LB.Pick(d.flow)
+	for timeouts := sh.cfg.DialTimeouts; d.attempt < len(timeouts); {
+		choice, err := sh.cfg.LB.Pick(d.flow)
 		if err != nil {
-			sh.count.reason(err).Add(1)
+			sh.count.Refused(err)
 			a.cutOff()
 			return
 		}
-		sh.count.dials.Add(1)
+		sh.count.Dials.Add(1)
 		a.choice = choice
 		switch err = a.connect(); err {
 		case nil:
@@ -89,14 +91,14 @@ func (a *assoc) dialNext() {
 			sh.loop.After(&a.timer, a, timeouts[d.attempt])
 			return
 		case errNoPort:
-			sh.count.shortages.Add(1)
+			sh.count.Shortages.Add(1)
 			err = nil // not the backend's fault
 		default:
-			sh.count.dialRefused.Add(1)
+			sh.count.DialRefused.Add(1)
 		}
 		a.dialFailed(err)
 	}
-	sh.count.dialGaveUp.Add(1)
+	sh.count.DialGaveUp.Add(1)
 	a.cutOff()
 }
 
@@ -127,7 +129,7 @@ func (a *assoc) connect() error {
 	if err != nil {
 		return err
 	}
-	local, err := route(fam.router, to)
+	local, err := socket.Source(fam.router, to)
 	if err != nil {
 		return err
 	}
@@ -160,7 +162,7 @@ func (sh *shard) port(to netip.AddrPort, local netip.Addr) (uint16, bool) {
 }
 
 // moved does what a change of phase brings with it.
-func (a *assoc) moved(was phase, from *leg, c *content) {
+func (a *assoc) moved(was phase, from *leg, c *wire.Content) {
 	sh := a.sh
 	if was == opening {
 		a.endDial()
@@ -171,7 +173,7 @@ func (a *assoc) moved(was phase, from *leg, c *content) {
 	case established:
 		if !a.counted {
 			a.counted = true
-			sh.count.established.Add(1)
+			sh.count.Established.Add(1)
 		}
 		sh.open.add(a)
 		a.watch()
@@ -180,12 +182,12 @@ func (a *assoc) moved(was phase, from *leg, c *content) {
 		sh.loop.After(&a.timer, a, endingTime)
 	case ended:
 		switch {
-		case c.kinds&kindAbort == 0:
-			sh.count.completed.Add(1)
+		case c.Kinds&wire.KindAbort == 0:
+			sh.count.Completed.Add(1)
 		case from == &a.client:
-			sh.count.clientAborts.Add(1)
+			sh.count.ClientAborts.Add(1)
 		default:
-			sh.count.backendAborts.Add(1)
+			sh.count.BackendAborts.Add(1)
 		}
 		a.settle(nil)
 	}
@@ -198,12 +200,12 @@ func (a *assoc) endDial() {
 	}
 	a.dial = nil
 	a.sh.loop.StopTimer(&a.timer)
-	a.sh.count.dialling.Add(-1)
+	a.sh.count.Dialling.Add(-1)
 }
 
 // watch starts the idle timer of an established association.
 func (a *assoc) watch() {
-	if idle := a.sh.srv.idlePackets(); idle > 0 {
+	if idle := a.sh.cfg.IdleTimeout; idle > 0 {
 		a.sh.loop.After(&a.timer, a, idle)
 	} else {
 		a.sh.loop.StopTimer(&a.timer)
@@ -224,7 +226,7 @@ func (a *assoc) settle(err error) {
 		a.choice.Done(err)
 		a.choice = lb.Choice{}
 	}
-	sh.count.active.Add(-1)
+	sh.count.Active.Add(-1)
 	sh.over.add(a)
 	sh.loop.After(&a.timer, a, lingerTime)
 	sh.checkDrained()
@@ -234,12 +236,12 @@ func (a *assoc) settle(err error) {
 func (a *assoc) cutOff() {
 	if a.phase != ended {
 		if tag := a.tags.Client; tag != 0 {
-			a.sh.send(abort(tag, false), &a.client)
+			a.sh.send(wire.Abort(tag, false), &a.client)
 		} else {
-			a.sh.send(abort(a.handshake.asked, false), &a.client)
+			a.sh.send(wire.Abort(a.handshake.asked, false), &a.client)
 		}
 		if tag := a.tags.Backend; tag != 0 {
-			a.sh.send(abort(tag, false), &a.backend)
+			a.sh.send(wire.Abort(tag, false), &a.backend)
 		}
 	}
 	a.settle(nil)
@@ -261,7 +263,7 @@ func (a *assoc) forget() {
 func (a *assoc) Expire(*eventloop.Timer) {
 	sh := a.sh
 	if a.phase == opening {
-		sh.count.dialTimedOut.Add(1)
+		sh.count.DialTimedOut.Add(1)
 		a.dialFailed(errSilent)
 		a.dialNext()
 		return
@@ -269,7 +271,7 @@ func (a *assoc) Expire(*eventloop.Timer) {
 	limit := handshakeTime
 	switch a.phase {
 	case established:
-		limit = sh.srv.idlePackets()
+		limit = sh.cfg.IdleTimeout
 	case ending:
 		limit = endingTime
 	case ended:
@@ -280,6 +282,6 @@ func (a *assoc) Expire(*eventloop.Timer) {
 		sh.loop.After(&a.timer, a, time.Duration(rest))
 		return
 	}
-	sh.count.expired.Add(1)
+	sh.count.Expired.Add(1)
 	a.cutOff()
 }

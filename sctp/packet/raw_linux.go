@@ -1,10 +1,8 @@
-package sctp
+package packet
 
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -37,8 +35,8 @@ func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
 			return err
 		}
 	}
-	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
-	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
+	socket.SetBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
+	socket.SetBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
 	if !ipv6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	}
@@ -47,14 +45,6 @@ func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1),
 	)
-}
-
-// setBuffer sets a socket buffer beyond the system's limit if we may, and up to
-// that limit if not (socket(7)).
-func setBuffer(fd, force, plain, size int) {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
-	}
 }
 
 // shareOf returns which of n shares a packet belongs to. It is the sum of its
@@ -92,17 +82,4 @@ func share(ipv6 bool, index, n int) *unix.SockFprog {
 		code[0] = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH} // length of the IP header
 	}
 	return &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-}
-
-// route says from which address of ours a packet to peer leaves, by connecting a
-// datagram socket, which sends nothing.
-func route(fd int, peer netip.AddrPort) (netip.Addr, error) {
-	// The address of the last route would stay otherwise (connect(2), AF_UNSPEC).
-	unspec := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
-	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
-	if err := socket.Connect(fd, peer); err != nil {
-		return netip.Addr{}, err
-	}
-	local, err := socket.Local(fd)
-	return local.Addr(), err
 }

@@ -1,4 +1,4 @@
-package sctp
+package socket
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package sctp
+package socket
 
 import (
 	"context"
@@ -13,11 +13,13 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// sockets is the socket engine.
-type sockets struct {
-	srv   *Server
+// Engine is the socket engine.
+type Engine struct {
+	cfg   *engine.Config
 	hubs  []*hub
 	gates map[lb.Frontend]*gate
 	next  int
@@ -33,17 +35,20 @@ type gate struct {
 	doors    map[netip.Addr]*door
 }
 
-func newSockets(s *Server) *sockets {
-	e := &sockets{srv: s, gates: make(map[lb.Frontend]*gate)}
-	for _, loop := range s.Loops.Loops() {
-		h := &hub{srv: s, loop: loop, all: e, open: make(map[*door]struct{}), router: [2]int{-1, -1}}
+// New makes an engine on the loops of config.
+func New(config engine.Config) *Engine {
+	cfg := config.WithDefaults()
+	e := &Engine{cfg: cfg, gates: make(map[lb.Frontend]*gate)}
+	for _, loop := range cfg.Loops.Loops() {
+		h := &hub{cfg: cfg, loop: loop, all: e, open: make(map[*door]struct{}), router: [2]int{-1, -1}}
 		h.pairs.next, h.pairs.prev = &h.pairs, &h.pairs
 		e.hubs = append(e.hubs, h)
 	}
 	return e
 }
 
-func (e *sockets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+// Listen starts forwarding for f what arrives at addr (engine.Engine).
+func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	if _, ok := e.gates[f]; ok {
 		return netip.AddrPort{}, errors.New("listening already")
 	}
@@ -52,7 +57,7 @@ func (e *sockets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, er
 	err := e.open(g, hosts)
 	for try := 0; addr.Port() == 0 && errors.Is(err, unix.EADDRINUSE) && try < 100; try++ {
 		e.shut(g)
-		g.addr = netip.AddrPortFrom(addr.Addr(), uint16(firstChosen+rand.IntN(lastChosen-firstChosen+1)))
+		g.addr = netip.AddrPortFrom(addr.Addr(), uint16(engine.FirstChosen+rand.IntN(engine.LastChosen-engine.FirstChosen+1)))
 		err = e.open(g, hosts)
 	}
 	if err != nil {
@@ -64,14 +69,14 @@ func (e *sockets) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, er
 }
 
 // newGate makes a gate without doors, of one loop after the other.
-func (e *sockets) newGate(f lb.Frontend, addr netip.AddrPort) *gate {
+func (e *Engine) newGate(f lb.Frontend, addr netip.AddrPort) *gate {
 	e.next++
 	return &gate{frontend: f, addr: addr, hub: e.hubs[e.next%len(e.hubs)], doors: make(map[netip.Addr]*door)}
 }
 
 // open opens a gate's doors that are not open, on all of its addresses, and shuts
 // those on addresses that the host no longer has.
-func (e *sockets) open(g *gate, hosts []netip.Addr) error {
+func (e *Engine) open(g *gate, hosts []netip.Addr) error {
 	addrs := []netip.Addr{g.addr.Addr()}
 	if g.everywhere() {
 		addrs = hosts
@@ -118,18 +123,18 @@ func hostAddrs() (out []netip.Addr) {
 }
 
 // newDoor listens on an address, and returns the port that it has.
-func (e *sockets) newDoor(g *gate, addr netip.AddrPort) (*door, uint16, error) {
+func (e *Engine) newDoor(g *gate, addr netip.AddrPort) (*door, uint16, error) {
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err != nil {
 		return nil, 0, err
 	}
 	d := &door{hub: g.hub, fd: fd, frontend: g.frontend}
-	streams := e.srv.maxStreams()
+	streams := uint16(e.cfg.MaxStreams)
 	for _, step := range []func() error{
-		func() error { return setStreams(fd, streams, streams) },
-		func() error { return relayOptions(fd, e.srv.maxMessage()) },
+		func() error { return kernel.SetStreams(fd, streams, streams) },
+		func() error { return kernel.SetOptions(fd, e.cfg.MaxMessage) },
 		// Clients may have other addresses, but the way to them is not ours to take.
-		func() error { return setHeartbeats(fd, netip.AddrPort{}) },
+		func() error { return kernel.SetHeartbeats(fd, netip.AddrPort{}) },
 		func() error { return socket.Bind(fd, addr) },
 		func() error { return unix.Listen(fd, backlog) },
 		func() (err error) { addr, err = socket.Local(fd); return err },
@@ -147,23 +152,24 @@ func (e *sockets) newDoor(g *gate, addr netip.AddrPort) (*door, uint16, error) {
 	return d, addr.Port(), nil
 }
 
-func (e *sockets) shut(g *gate) {
+func (e *Engine) shut(g *gate) {
 	for _, d := range g.doors {
 		d.shut()
 	}
 	clear(g.doors)
 }
 
-func (e *sockets) unlisten(f lb.Frontend) {
+// Unlisten accepts no more associations for f; those that exist go on.
+func (e *Engine) Unlisten(f lb.Frontend) {
 	if g, ok := e.gates[f]; ok {
 		e.shut(g)
 		delete(e.gates, f)
 	}
 }
 
-// tableChanged also follows the host's addresses, which change about as seldom as
+// TableChanged also follows the host's addresses, which change about as seldom as
 // tables do. A dial that waits for a backend that is gone is over soon by itself.
-func (e *sockets) tableChanged() {
+func (e *Engine) TableChanged() {
 	if len(e.gates) == 0 {
 		return
 	}
@@ -173,12 +179,13 @@ func (e *sockets) tableChanged() {
 	}
 	for _, g := range e.gates {
 		if g.everywhere() && e.open(g, hosts) != nil {
-			g.hub.count.acceptErrors.Add(1) // tried again with the next table
+			g.hub.count.AcceptErrors.Add(1) // tried again with the next table
 		}
 	}
 }
 
-func (e *sockets) drain() error {
+// Drain refuses new associations.
+func (e *Engine) Drain() error {
 	for _, g := range e.gates {
 		e.shut(g)
 	}
@@ -191,7 +198,8 @@ func (e *sockets) drain() error {
 	return nil
 }
 
-func (e *sockets) drained(ctx context.Context) error {
+// Drained waits until the last association has ended, or ctx has.
+func (e *Engine) Drained(ctx context.Context) error {
 	for _, h := range e.hubs {
 		select {
 		case <-h.drained:
@@ -202,7 +210,8 @@ func (e *sockets) drained(ctx context.Context) error {
 	return nil
 }
 
-func (e *sockets) close() {
+// Close aborts every association and closes every socket.
+func (e *Engine) Close() {
 	for _, g := range e.gates {
 		e.shut(g)
 	}
@@ -212,17 +221,18 @@ func (e *sockets) close() {
 	}
 }
 
-func (e *sockets) stats() (sum Stats) {
+// Stats returns the sum over all loops.
+func (e *Engine) Stats() (sum engine.Stats) {
 	for _, h := range e.hubs {
-		h.count.addTo(&sum)
+		h.count.AddTo(&sum)
 	}
 	return sum
 }
 
 // hub is the part of the socket engine that lives on one loop.
 type hub struct {
-	srv     *Server
-	all     *sockets
+	cfg     *engine.Config
+	all     *Engine
 	loop    *eventloop.Loop
 	pairs   pair               // head of the list of associations
 	open    map[*door]struct{} // doors of this loop
@@ -231,7 +241,7 @@ type hub struct {
 	router  [2]int             // sockets to ask for routes, one a family; -1: not opened
 	stopped bool
 	drained chan struct{} // closed when draining has come to its end; nil before
-	count   counters
+	count   engine.Counters
 
 	mu       sync.Mutex // guards the following
 	arrivals []arrival  // that other loops have accepted, and this one has not taken in
@@ -281,5 +291,5 @@ func (h *hub) source(peer netip.AddrPort) (netip.Addr, error) {
 		}
 		*at = fd
 	}
-	return route(*at, peer)
+	return socket.Source(*at, peer)
 }

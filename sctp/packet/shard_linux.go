@@ -1,8 +1,9 @@
-package sctp
+package packet
 
 import (
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,6 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 const (
@@ -34,7 +37,7 @@ const (
 // shard is the part of the packet engine that lives on one loop: a share of all
 // associations, of which no other loop sees a packet.
 type shard struct {
-	srv       *Server
+	cfg       *engine.Config
 	loop      *eventloop.Loop
 	index, n  int
 	limit     int // of associations
@@ -46,7 +49,7 @@ type shard struct {
 	over      group // ended
 	ports     uint16
 	drained   chan struct{} // closed when draining has come to its end; nil before
-	count     counters
+	count     engine.Counters
 }
 
 // frontendKey is where packets to a frontend arrive; the zero address means any of
@@ -102,9 +105,9 @@ func (g *group) remove(a *assoc) {
 	g.len--
 }
 
-func newShard(s *Server, loop *eventloop.Loop, index, n int) *shard {
+func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
-		srv: s, loop: loop, index: index, n: n, limit: max(1, (s.maxAssociations()+n-1)/n),
+		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
 		listeners: make(map[frontendKey]lb.Frontend), legs: make(map[legKey]*leg),
 	}
 }
@@ -123,7 +126,7 @@ func (sh *shard) family(ipv6 bool) (*family, error) {
 	if fam := sh.families[familyIndex(ipv6)]; fam != nil {
 		return fam, nil
 	}
-	fd, err := openRaw(ipv6, sh.index, sh.n, sh.srv.rawBuffer())
+	fd, err := openRaw(ipv6, sh.index, sh.n, sh.cfg.SocketBuffer)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +189,7 @@ func (fam *family) HandleEvent(ev eventloop.Event) {
 			if d, ok := fam.in.datagram(i, fam.ipv6); ok {
 				fam.handle(&d, now)
 			} else {
-				fam.sh.count.malformed.Add(1)
+				fam.sh.count.Malformed.Add(1)
 			}
 		}
 		fam.flush()
@@ -200,22 +203,22 @@ func (fam *family) HandleEvent(ev eventloop.Event) {
 // handle judges one packet and passes it on.
 func (fam *family) handle(d *datagram, now int64) {
 	sh := fam.sh
-	c, err := parse(d.sctp)
-	if err != sound {
-		sh.count.fault(err).Add(1)
+	c, err := wire.Parse(d.sctp)
+	if err != wire.Sound {
+		sh.fault(err).Add(1)
 		return
 	}
-	if sh.n > 1 && shareOf(c.source, c.dest, sh.n) != sh.index {
+	if sh.n > 1 && shareOf(c.Source, c.Dest, sh.n) != sh.index {
 		return // it came before the socket had its filter; another shard has it, too
 	}
-	key := legKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.source, localPort: c.dest}
+	key := legKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.Source, localPort: c.Dest}
 	from, ok := sh.legs[key]
 	if !ok {
 		fam.stranger(d, &c, now)
 		return
 	}
 	a := from.a
-	if c.kinds&kindASCONF != 0 {
+	if c.Kinds&wire.KindASCONF != 0 {
 		fam.refuseASCONF(from, d, &c)
 		return
 	}
@@ -228,11 +231,11 @@ func (fam *family) handle(d *datagram, now int64) {
 	}
 	switch v {
 	case badTag:
-		sh.count.badTag.Add(1)
+		sh.count.BadTag.Add(1)
 	case foreign:
-		sh.count.unexpected.Add(1)
+		sh.count.Unexpected.Add(1)
 	case refused:
-		sh.count.dialRefused.Add(1)
+		sh.count.DialRefused.Add(1)
 		a.dialFailed(errRefused)
 		a.dialNext()
 	case fresh:
@@ -249,31 +252,31 @@ func (fam *family) handle(d *datagram, now int64) {
 }
 
 // forward sends a packet to the other side of its association.
-func (fam *family) forward(from *leg, d *datagram, c *content) {
+func (fam *family) forward(from *leg, d *datagram, c *wire.Content) {
 	sh, a, b := fam.sh, from.a, d.sctp
-	if c.kinds&(kindInit|kindInitAck) != 0 {
-		if b = strip(b); b == nil {
-			sh.count.malformed.Add(1)
+	if c.Kinds&(wire.KindInit|wire.KindInitAck) != 0 {
+		if b = wire.Strip(b); b == nil {
+			sh.count.Malformed.Add(1)
 			return
 		}
 	}
 	to := &a.client
 	if from == to {
 		to = &a.backend
-		sh.count.packetsIn.Add(1)
-		sh.count.messagesIn.Add(c.messages)
-		sh.count.bytesIn.Add(c.bytes)
-		a.meter.Add(a.choice, int(c.bytes), 0)
+		sh.count.PacketsIn.Add(1)
+		sh.count.MessagesIn.Add(c.Messages)
+		sh.count.BytesIn.Add(c.Bytes)
+		a.meter.Add(a.choice, int(c.Bytes), 0)
 		if a.dial != nil {
 			a.dial.init = append(a.dial.init[:0], b...)
 		}
 	} else {
-		sh.count.packetsOut.Add(1)
-		sh.count.messagesOut.Add(c.messages)
-		sh.count.bytesOut.Add(c.bytes)
-		a.meter.Add(a.choice, 0, int(c.bytes))
+		sh.count.PacketsOut.Add(1)
+		sh.count.MessagesOut.Add(c.Messages)
+		sh.count.BytesOut.Add(c.Bytes)
+		a.meter.Add(a.choice, 0, int(c.Bytes))
 	}
-	address(b, to.key.localPort, to.key.peerPort)
+	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
 	fam.add(b, to, d.tos)
 }
 
@@ -287,8 +290,8 @@ func (fam *family) add(b []byte, to *leg, tos byte) {
 
 func (fam *family) flush() {
 	busy, failed := fam.out.flush(fam.fd)
-	fam.sh.count.busy.Add(busy)
-	fam.sh.count.sendErrors.Add(failed)
+	fam.sh.count.Busy.Add(busy)
+	fam.sh.count.SendErrors.Add(failed)
 }
 
 // send sends a packet of our own, without ports, to an endpoint.
@@ -297,53 +300,53 @@ func (sh *shard) send(b []byte, to *leg) {
 	if err != nil {
 		return // the Server is closed
 	}
-	address(b, to.key.localPort, to.key.peerPort)
+	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
 	fam.add(b, to, 0)
 	fam.flush() // b may be gone soon
 }
 
 // refuseASCONF tells one who wants to change its addresses that nobody here knows
 // how. The packet is dropped whole: what else is in it comes again.
-func (fam *family) refuseASCONF(from *leg, d *datagram, c *content) {
+func (fam *family) refuseASCONF(from *leg, d *datagram, c *wire.Content) {
 	a := from.a
 	theirs, others := a.tags.Client, a.tags.Backend
 	if from == &a.backend {
 		theirs, others = others, theirs
 	}
-	if others == 0 || c.tag != others {
-		fam.sh.count.badTag.Add(1)
+	if others == 0 || c.Tag != others {
+		fam.sh.count.BadTag.Add(1)
 		return
 	}
-	fam.sh.count.asconf.Add(1)
-	if asked := find(d.sctp, kindASCONF); asked[0] == chunkASCONF {
-		fam.sh.send(unrecognized(theirs, asked), from)
+	fam.sh.count.ASCONF.Add(1)
+	if asked := wire.Find(d.sctp, wire.KindASCONF); asked[0] == wire.ChunkASCONF {
+		fam.sh.send(wire.Unrecognized(theirs, asked), from)
 	}
 }
 
 // stranger sees to a packet of no association.
-func (fam *family) stranger(d *datagram, c *content, now int64) {
+func (fam *family) stranger(d *datagram, c *wire.Content, now int64) {
 	sh := fam.sh
-	f, ok := sh.listeners[frontendKey{d.local, c.dest, fam.ipv6}]
+	f, ok := sh.listeners[frontendKey{d.local, c.Dest, fam.ipv6}]
 	if !ok {
-		if f, ok = sh.listeners[frontendKey{port: c.dest, ipv6: fam.ipv6}]; !ok {
-			sh.count.stray.Add(1) // another program's, perhaps
+		if f, ok = sh.listeners[frontendKey{port: c.Dest, ipv6: fam.ipv6}]; !ok {
+			sh.count.Stray.Add(1) // another program's, perhaps
 			return
 		}
 	}
-	if c.kinds&kindInit != 0 {
+	if c.Kinds&wire.KindInit != 0 {
 		fam.accept(f, d, c, now)
 		return
 	}
 	// RFC 9260 section 8.4. A client whose association we do not know any more need
 	// not find out by silence.
-	sh.count.stray.Add(1)
-	from := newLeg(nil, netip.AddrPortFrom(d.peer, c.source), netip.AddrPortFrom(d.local, c.dest), d.scope)
+	sh.count.Stray.Add(1)
+	from := newLeg(nil, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	switch {
-	case c.kinds&(kindAbort|kindShutdownComplete|kindCookieAck|kindError|kindInitAck) != 0:
-	case c.kinds&kindShutdownAck != 0:
-		sh.send(shutdownComplete(c.tag), &from)
+	case c.Kinds&(wire.KindAbort|wire.KindShutdownComplete|wire.KindCookieAck|wire.KindError|wire.KindInitAck) != 0:
+	case c.Kinds&wire.KindShutdownAck != 0:
+		sh.send(wire.ShutdownComplete(c.Tag), &from)
 	default:
-		sh.send(abort(c.tag, true), &from)
+		sh.send(wire.Abort(c.Tag, true), &from)
 	}
 }
 
@@ -369,13 +372,13 @@ func (fam *family) failed(peer netip.Addr, quote []byte) {
 	sh := fam.sh
 	source, dest := uint16(quote[0])<<8|uint16(quote[1]), uint16(quote[2])<<8|uint16(quote[3])
 	to := netip.AddrPortFrom(peer, dest)
-	local, err := route(fam.router, to)
+	local, err := socket.Source(fam.router, to)
 	if err != nil {
 		return
 	}
 	key := newLeg(nil, to, netip.AddrPortFrom(local, source), 0).key
 	if l, ok := sh.legs[key]; ok && l == &l.a.backend && l.a.phase == opening {
-		sh.count.dialRefused.Add(1)
+		sh.count.DialRefused.Add(1)
 		l.a.dialFailed(errRefused)
 		l.a.dialNext()
 	}
@@ -436,4 +439,15 @@ func (sh *shard) stop() {
 			sh.families[i] = nil
 		}
 	}
+}
+
+// fault returns the counter for packets with this fault.
+func (sh *shard) fault(f wire.Fault) *atomic.Uint64 {
+	switch f {
+	case wire.BadChecksum:
+		return &sh.count.BadChecksum
+	case wire.Bundled:
+		return &sh.count.Bundled
+	}
+	return &sh.count.Malformed
 }

@@ -1,4 +1,4 @@
-package sctp
+package wire
 
 import (
 	"encoding/binary"
@@ -7,26 +7,26 @@ import (
 
 // Parameters of INIT and INIT ACK that do not pass.
 const (
-	paramIPv4         = 5      // RFC 9260 section 3.3.2.1
-	paramIPv6         = 6      // the same
-	paramHostname     = 11     // the same; deprecated
-	paramZeroChecksum = 0x8001 // RFC 9653
-	paramExtensions   = 0x8008 // RFC 5061 section 4.2.7; passes without ASCONF
-	paramAddIP        = 0xc001 // RFC 5061; not for INIT, but it carries an address
-	paramSetPrimary   = 0xc004 // RFC 5061 section 4.2.4
+	ParamIPv4         = 5      // RFC 9260 section 3.3.2.1
+	ParamIPv6         = 6      // the same
+	ParamHostname     = 11     // the same; deprecated
+	ParamZeroChecksum = 0x8001 // RFC 9653
+	ParamExtensions   = 0x8008 // RFC 5061 section 4.2.7; passes without ASCONF
+	ParamAddIP        = 0xc001 // RFC 5061; not for INIT, but it carries an address
+	ParamSetPrimary   = 0xc004 // RFC 5061 section 4.2.4
 )
 
-// strip removes from a packet with an INIT or INIT ACK, in place, what would lead
+// Strip removes from a packet with an INIT or INIT ACK, in place, what would lead
 // an endpoint past us or past what we understand: addresses other than the one in
 // the IP header, changes of addresses later on (ASCONF), and packets without a
 // checksum. What the two negotiate otherwise is theirs. It returns the packet,
 // which has no valid checksum then; nil if its parameters are not whole.
-func strip(b []byte) []byte {
-	chunk, _ := cut(b[headerSize:])
+func Strip(b []byte) []byte {
+	chunk, _ := cut(b[HeaderSize:])
 	if len(chunk) < initSize {
 		return nil
 	}
-	end := headerSize + initSize // of what stays
+	end := HeaderSize + initSize // of what stays
 	unpadded := end              // a chunk's length does not count the padding of its last parameter
 	for from := b[end:]; len(from) > 0; {
 		param, rest := cut(from)
@@ -40,18 +40,18 @@ func strip(b []byte) []byte {
 			clear(b[unpadded:end])
 		}
 	}
-	binary.BigEndian.PutUint16(b[headerSize+2:], uint16(unpadded-headerSize))
+	binary.BigEndian.PutUint16(b[HeaderSize+2:], uint16(unpadded-HeaderSize))
 	return b[:end]
 }
 
 // filter returns what passes of a parameter, nil if nothing does. It writes to it.
 func filter(param []byte) []byte {
 	switch binary.BigEndian.Uint16(param) {
-	case paramIPv4, paramIPv6, paramHostname, paramZeroChecksum, paramAddIP, paramSetPrimary:
+	case ParamIPv4, ParamIPv6, ParamHostname, ParamZeroChecksum, ParamAddIP, ParamSetPrimary:
 		return nil
-	case paramExtensions:
+	case ParamExtensions:
 		passing := slices.DeleteFunc(param[chunkHeaderSize:], func(chunk byte) bool {
-			return chunk == chunkASCONF || chunk == chunkASCONFAck
+			return chunk == ChunkASCONF || chunk == ChunkASCONFAck
 		})
 		if len(passing) == 0 {
 			return nil
@@ -62,49 +62,49 @@ func filter(param []byte) []byte {
 	return param
 }
 
-// abort returns an ABORT chunk in a packet without ports. reflected says that tag
+// Abort returns an ABORT chunk in a packet without ports. reflected says that tag
 // is one that the receiver has sent, not its own (RFC 9260 section 3.3.7).
-func abort(tag uint32, reflected bool) []byte { return bare(chunkAbort, tag, reflected) }
+func Abort(tag uint32, reflected bool) []byte { return bare(ChunkAbort, tag, reflected) }
 
-// shutdownComplete is for one who asks for it although nothing is known of an
+// ShutdownComplete is for one who asks for it although nothing is known of an
 // association any more (RFC 9260 section 8.4, rule 5).
-func shutdownComplete(tag uint32) []byte { return bare(chunkShutdownComplete, tag, true) }
+func ShutdownComplete(tag uint32) []byte { return bare(ChunkShutdownComplete, tag, true) }
 
 func bare(chunk byte, tag uint32, reflected bool) []byte {
-	b := make([]byte, headerSize+chunkHeaderSize)
+	b := make([]byte, HeaderSize+chunkHeaderSize)
 	binary.BigEndian.PutUint32(b[4:], tag)
-	b[headerSize] = chunk
+	b[HeaderSize] = chunk
 	if reflected {
-		b[headerSize+1] = 1
+		b[HeaderSize+1] = 1
 	}
-	binary.BigEndian.PutUint16(b[headerSize+2:], chunkHeaderSize)
+	binary.BigEndian.PutUint16(b[HeaderSize+2:], chunkHeaderSize)
 	return b
 }
 
-// causeUnrecognized is the error cause "unrecognized chunk type" (RFC 9260
+// CauseUnrecognized is the error cause "unrecognized chunk type" (RFC 9260
 // section 3.3.10.6).
-const causeUnrecognized = 6
+const CauseUnrecognized = 6
 
-// unrecognized returns a packet without ports that says that chunk, at most 1 KiB
+// Unrecognized returns a packet without ports that says that chunk, at most 1 KiB
 // of it, is of a type that nobody here knows. It is how one who does not speak
 // ASCONF refuses it, and it ends all further attempts (RFC 5061 section 5.1).
-func unrecognized(tag uint32, chunk []byte) []byte {
+func Unrecognized(tag uint32, chunk []byte) []byte {
 	chunk = chunk[:min(len(chunk), 1<<10)]
 	cause := chunkHeaderSize + len(chunk)
-	b := make([]byte, headerSize+chunkHeaderSize+padded(cause))
+	b := make([]byte, HeaderSize+chunkHeaderSize+padded(cause))
 	binary.BigEndian.PutUint32(b[4:], tag)
-	b[headerSize] = chunkError
-	binary.BigEndian.PutUint16(b[headerSize+2:], uint16(chunkHeaderSize+cause))
-	at := headerSize + chunkHeaderSize
-	binary.BigEndian.PutUint16(b[at:], causeUnrecognized)
+	b[HeaderSize] = ChunkError
+	binary.BigEndian.PutUint16(b[HeaderSize+2:], uint16(chunkHeaderSize+cause))
+	at := HeaderSize + chunkHeaderSize
+	binary.BigEndian.PutUint16(b[at:], CauseUnrecognized)
 	binary.BigEndian.PutUint16(b[at+2:], uint16(cause))
 	copy(b[at+chunkHeaderSize:], chunk)
 	return b
 }
 
-// find returns the first chunk of a type in a sound packet, or nil.
-func find(b []byte, kind kinds) []byte {
-	for rest := b[headerSize:]; len(rest) > 0; {
+// Find returns the first chunk of a type in a sound packet, or nil.
+func Find(b []byte, kind Kinds) []byte {
+	for rest := b[HeaderSize:]; len(rest) > 0; {
 		chunk, next := cut(rest)
 		if kindOf(chunk[0])&kind != 0 {
 			return chunk

@@ -1,4 +1,4 @@
-package sctp
+package packet
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package sctp
+package socket
 
 import (
 	"net/netip"
@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 const (
@@ -67,13 +68,13 @@ func (d *door) HandleEvent(eventloop.Event) {
 // accept takes one association and reports whether there may be more right now.
 func (d *door) accept() bool {
 	h := d.hub
-	if h.count.dialling.Load() >= h.srv.maxDials() {
-		h.count.pausedDials.Add(1)
+	if h.count.Dialling.Load() >= int64(h.cfg.MaxDials) {
+		h.count.PausedDials.Add(1)
 		d.pause()
 		return false
 	}
-	if b := h.srv.Descriptors; b != nil && !b.Take(2) {
-		h.count.pausedDescriptors.Add(1)
+	if b := h.cfg.Descriptors; b != nil && !b.Take(2) {
+		h.count.PausedDescriptors.Add(1)
 		d.pause()
 		return false
 	}
@@ -89,9 +90,9 @@ func (d *door) accept() bool {
 	case unix.ECONNABORTED, unix.EINTR, unix.EPROTO:
 		return true // this one has gone; accept(2) says to try again
 	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-		h.count.pausedDescriptors.Add(1)
+		h.count.PausedDescriptors.Add(1)
 	default:
-		h.count.acceptErrors.Add(1)
+		h.count.AcceptErrors.Add(1)
 	}
 	d.pause()
 	return false
@@ -109,7 +110,7 @@ func (d *door) hand(fd int, peer netip.AddrPort) {
 	h, a := d.hub, arrival{fd, d.frontend, peer}
 	h.next++
 	to := h.all.hubs[h.next%len(h.all.hubs)]
-	h.count.accepted.Add(1)
+	h.count.Accepted.Add(1)
 	if to == h || to.give(a) != nil {
 		h.serve(a)
 	}
@@ -138,7 +139,7 @@ func (h *hub) takeIn() {
 }
 
 func (h *hub) giveDescriptors() {
-	if b := h.srv.Descriptors; b != nil {
+	if b := h.cfg.Descriptors; b != nil {
 		b.Give(2)
 	}
 }
@@ -165,7 +166,7 @@ func (h *hub) Expire(*eventloop.Timer) {
 
 // newPair makes a pair with a client. It owns fd from now on.
 func (h *hub) newPair(fd int) *pair {
-	h.count.active.Add(1)
+	h.count.Active.Add(1)
 	p := &pair{hub: h}
 	p.client = end{p: p, fd: fd}
 	p.backend = end{p: p, fd: -1}
@@ -185,18 +186,18 @@ func (h *hub) serve(a arrival) {
 	p := h.newPair(a.fd)
 	p.client.writable = true
 
-	_ = setHeartbeats(a.fd, a.peer) // fails if the client has gone, which is seen soon
-	s, err := kernelStatus(a.fd)
+	_ = kernel.SetHeartbeats(a.fd, a.peer) // fails if the client has gone, which is seen soon
+	s, err := kernel.GetStatus(a.fd)
 	if err == nil {
 		err = h.loop.Add(a.fd, &p.client)
 	}
 	if err != nil {
-		h.count.clientAborts.Add(1)
+		h.count.ClientAborts.Add(1)
 		p.abort()
 		return
 	}
 	p.dial = &redial{p: p, streams: s, flow: lb.Flow{Frontend: a.frontend, Client: a.peer.Addr(), Now: eventloop.Now()}}
 	p.dial.flow.Tried = &p.dial.tried
-	h.count.dialling.Add(1)
+	h.count.Dialling.Add(1)
 	p.dialNext()
 }

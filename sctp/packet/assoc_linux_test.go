@@ -1,9 +1,11 @@
-package sctp
+package packet
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // A script is lines of who sends which chunk with which tag, and what is to become
@@ -128,8 +130,8 @@ var scripts = map[string]string{
 }
 
 func TestAssoc(t *testing.T) {
-	names := map[string]kinds{"INIT": kindInit, "INITACK": kindInitAck, "COOKIEECHO": kindCookieEcho, "COOKIEACK": kindCookieAck,
-		"DATA": 0, "SHUTDOWN": kindShutdown, "SHUTDOWNACK": kindShutdownAck, "COMPLETE": kindShutdownComplete, "ABORT": kindAbort, "ERROR": kindError}
+	names := map[string]wire.Kinds{"INIT": wire.KindInit, "INITACK": wire.KindInitAck, "COOKIEECHO": wire.KindCookieEcho, "COOKIEACK": wire.KindCookieAck,
+		"DATA": 0, "SHUTDOWN": wire.KindShutdown, "SHUTDOWNACK": wire.KindShutdownAck, "COMPLETE": wire.KindShutdownComplete, "ABORT": wire.KindAbort, "ERROR": wire.KindError}
 	verdicts := map[verdict]string{pass: "pass", badTag: "badTag", foreign: "foreign", refused: "refused", fresh: "fresh"}
 	phases := map[phase]string{opening: "opening", answered: "answered", established: "established", ending: "ending", ended: "ended"}
 	for name, script := range scripts {
@@ -146,16 +148,16 @@ func TestAssoc(t *testing.T) {
 			if !ok {
 				t.Fatalf("%s: %s", name, line)
 			}
-			c := content{kinds: kind}
+			c := wire.Content{Kinds: kind}
 			for _, w := range words[2:] {
 				var tag uint32
 				if _, err := fmt.Sscanf(strings.Trim(w, "=T"), "%d", &tag); err != nil {
 					t.Fatalf("%s: %s: %v", name, line, err)
 				}
-				if c.reflected = strings.HasSuffix(w, "T"); strings.HasPrefix(w, "=") {
-					c.initTag = tag
+				if c.Reflected = strings.HasSuffix(w, "T"); strings.HasPrefix(w, "=") {
+					c.InitTag = tag
 				} else {
-					c.tag = tag
+					c.Tag = tag
 				}
 			}
 			var v verdict

@@ -1,4 +1,4 @@
-package sctp
+package socket
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 const (
@@ -25,7 +26,7 @@ type redial struct {
 	timer     eventloop.Timer
 	flow      lb.Flow
 	tried     lb.Tried
-	streams   status // of the client's association
+	streams   kernel.Status // of the client's association
 	attempt   int
 	shortages int
 }
@@ -37,17 +38,17 @@ func (p *pair) endDial() {
 	}
 	p.hub.loop.StopTimer(&p.dial.timer)
 	p.dial = nil
-	p.hub.count.dialling.Add(-1)
+	p.hub.count.Dialling.Add(-1)
 }
 
 // dialNext tries one backend after the other until a connect is under way or none
 // is left to try.
 func (p *pair) dialNext() {
 	h, d := p.hub, p.dial
-	for timeouts := h.srv.dialTimeouts(); d.attempt < len(timeouts); {
-		choice, err := h.srv.LB.Pick(d.flow)
+	for timeouts := h.cfg.DialTimeouts; d.attempt < len(timeouts); {
+		choice, err := h.cfg.LB.Pick(d.flow)
 		if err != nil {
-			h.count.reason(err).Add(1)
+			h.count.Refused(err)
 			p.abort()
 			return
 		}
@@ -59,14 +60,14 @@ func (p *pair) dialNext() {
 		case shortage(err) && d.shortages < maxShortages:
 			p.dropBackend(nil) // not the backend's fault
 			d.shortages++
-			h.count.shortages.Add(1)
+			h.count.Shortages.Add(1)
 			h.loop.After(&d.timer, d, shortageRetry)
 			return
 		}
-		h.count.dialRefused.Add(1)
+		h.count.DialRefused.Add(1)
 		p.dialFailed(err)
 	}
-	h.count.dialGaveUp.Add(1)
+	h.count.DialGaveUp.Add(1)
 	p.abort()
 }
 
@@ -85,7 +86,7 @@ func shortage(err error) bool {
 // client wants and we can pass on. nil: it is under way.
 func (p *pair) connect() error {
 	h, to := p.hub, p.choice.Backend()
-	h.count.dials.Add(1)
+	h.count.Dials.Add(1)
 	// From one address: an unbound socket would tell the backend all of the host's.
 	from, err := h.source(to)
 	if err != nil {
@@ -96,10 +97,10 @@ func (p *pair) connect() error {
 		return err
 	}
 	p.backend = end{p: p, fd: fd}
-	if err := setStreams(fd, p.dial.streams.in, p.dial.streams.out); err != nil {
+	if err := kernel.SetStreams(fd, p.dial.streams.In, p.dial.streams.Out); err != nil {
 		return err
 	}
-	if err := relayOptions(fd, h.srv.maxMessage()); err != nil {
+	if err := kernel.SetOptions(fd, h.cfg.MaxMessage); err != nil {
 		return err
 	}
 	if err := socket.Bind(fd, netip.AddrPortFrom(from, 0)); err != nil {
@@ -119,17 +120,17 @@ func (p *pair) dialEvent() {
 		err = unix.Errno(code)
 	}
 	if err != nil {
-		p.hub.count.dialRefused.Add(1)
+		p.hub.count.DialRefused.Add(1)
 		p.dialFailed(err)
 		p.dialNext()
 		return
 	}
 	// Before it is established an association cannot be asked for (sctp_id2assoc).
-	if s, err := kernelStatus(p.backend.fd); err != nil || s.state < statusEstablished {
+	if s, err := kernel.GetStatus(p.backend.fd); err != nil || s.State < kernel.StatusEstablished {
 		return // an event meant for an earlier owner of this descriptor
 	}
 	p.endDial()
-	p.hub.count.established.Add(1)
+	p.hub.count.Established.Add(1)
 	p.active = eventloop.Now()
 	p.watch()
 	p.backend.readable, p.backend.writable = true, true
@@ -143,7 +144,7 @@ func (p *pair) dialEvent() {
 func (d *redial) Expire(*eventloop.Timer) {
 	p := d.p
 	if p.choice.Valid() {
-		p.hub.count.dialTimedOut.Add(1)
+		p.hub.count.DialTimedOut.Add(1)
 		p.dialFailed(unix.ETIMEDOUT)
 	}
 	p.dialNext()

@@ -1,32 +1,36 @@
-package sctp
+package packet
 
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // Passing a packet on allocates nothing, in either family and direction.
 func TestForwardAllocatesNothing(t *testing.T) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
 		client, node := netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1])
-		sh := newShard(&Server{}, nil, 0, 1)
+		sh := newShard(&engine.Config{MaxAssociations: 1}, nil, 0, 1)
 		fam := &family{sh: sh, ipv6: client.Is6(), fd: -1} // nothing is sent
-		a := &assoc{sh: sh, phase: established, tags: Tags{Client: 7, Backend: 9}}
+		a := &assoc{sh: sh, phase: established, tags: engine.Tags{Client: 7, Backend: 9}}
 		a.client = newLeg(a, netip.AddrPortFrom(client, 1000), netip.AddrPortFrom(node, 2000), 0)
 		a.backend = newLeg(a, netip.AddrPortFrom(client, 3000), netip.AddrPortFrom(node, 4000), 0)
 		sh.legs[a.client.key], sh.legs[a.backend.key] = &a.client, &a.backend
-		in, out := packet(9, data(make([]byte, 1200)...)), packet(7, data(1))
+		in, out := testbed.SCTPPacket(9, testbed.SCTPData(make([]byte, 1200)...)), testbed.SCTPPacket(7, testbed.SCTPData(1))
 		if n := testing.AllocsPerRun(100, func() {
-			address(in, 1000, 2000)
+			wire.SetPorts(in, 1000, 2000)
 			fam.handle(&datagram{peer: client, local: node, sctp: in}, 1)
-			address(out, 3000, 4000)
+			wire.SetPorts(out, 3000, 4000)
 			fam.handle(&datagram{peer: client, local: node, sctp: out}, 1)
 			fam.flush()
 		}); n != 0 {
 			t.Errorf("%v allocations for two packets, want none", n)
 		}
-		var s Stats
-		if sh.count.addTo(&s); s.PacketsIn != 101 || s.PacketsOut != 101 || s.SendErrors != 202 {
+		var s engine.Stats
+		if sh.count.AddTo(&s); s.PacketsIn != 101 || s.PacketsOut != 101 || s.SendErrors != 202 {
 			t.Errorf("%+v", s)
 		}
 	}

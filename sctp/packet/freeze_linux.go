@@ -1,4 +1,4 @@
-package sctp
+package packet
 
 import (
 	"errors"
@@ -10,14 +10,17 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
-func (e *packets) restore(from Stats) { e.shards[0].count.restore(from) }
+// Restore adds the counters of another engine.
+func (e *Engine) Restore(from engine.Stats) { e.shards[0].count.Restore(from) }
 
-func (e *packets) hold(h *Holding) {
+// Hold adds the sockets of the engine to h.
+func (e *Engine) Hold(h *engine.Holding) {
 	h.Shares = len(e.shards)
 	for f, addr := range e.listeners {
-		h.Listening = append(h.Listening, Listening{Frontend: f, Addr: addr})
+		h.Listening = append(h.Listening, engine.Listening{Frontend: f, Addr: addr})
 	}
 	for i, sh := range e.shards {
 		// Only Listen, which waits for Server.mu, makes one for a family that has none:
@@ -25,14 +28,15 @@ func (e *packets) hold(h *Holding) {
 		_ = sh.loop.Do(func() {
 			for _, fam := range sh.families {
 				if fam != nil {
-					h.Raw = append(h.Raw, Raw{Share: i, IPv6: fam.ipv6, FD: fam.fd})
+					h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: fam.ipv6, FD: fam.fd})
 				}
 			}
 		})
 	}
 }
 
-func (e *packets) freeze(visit func(*Frozen) error) error {
+// Freeze passes every association to visit, on halted loops.
+func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 	now := eventloop.Now()
 	for _, sh := range e.shards {
 		for _, g := range []*group{&sh.dialling, &sh.open, &sh.over} {
@@ -47,12 +51,12 @@ func (e *packets) freeze(visit func(*Frozen) error) error {
 	return nil
 }
 
-func (a *assoc) freeze(now int64) Frozen {
+func (a *assoc) freeze(now int64) engine.Frozen {
 	if a.choice.Valid() {
 		a.meter.Tell(a.choice)
 	}
 	h := &a.handshake
-	p := &Packets{
+	p := &engine.Packets{
 		Client: a.client.freeze(), Tags: a.tags, Asked: h.asked, Offered: h.offered[:], Next: int(h.next), Echoed: h.echoed,
 		Phase: int(a.phase), Counted: a.counted,
 	}
@@ -62,25 +66,26 @@ func (a *assoc) freeze(now int64) Frozen {
 	if h.since != 0 {
 		p.Waiting = time.Duration(max(now-h.since, 1))
 	}
-	f := Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
+	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
 		Left: a.sh.loop.Left(&a.timer), Packets: p}
 	if d := a.dial; d != nil {
-		f.Dial = &Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt, Init: d.init}
+		f.Dial = &engine.Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt, Init: d.init}
 	}
 	return f
 }
 
-func (l *leg) freeze() Leg {
-	return Leg{Peer: l.peer(), Local: netip.AddrPortFrom(l.local(), l.key.localPort), Scope: l.key.scope}
+func (l *leg) freeze() engine.Leg {
+	return engine.Leg{Peer: l.peer(), Local: netip.AddrPortFrom(l.local(), l.key.localPort), Scope: l.key.scope}
 }
 
-func (e *packets) adopt(h *Holding, assocs []Frozen, thawed func()) error {
+// Adopt goes on with what another engine has held and frozen.
+func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func()) error {
 	listening := make(map[frontendKey]lb.Frontend)
 	for _, l := range h.Listening {
 		e.listeners[l.Frontend] = l.Addr
 		listening[keyOf(l.Addr)] = l.Frontend
 	}
-	shares := make([][]*Frozen, len(e.shards))
+	shares := make([][]*engine.Frozen, len(e.shards))
 	for i := range assocs {
 		if p := assocs[i].Packets; p != nil {
 			share := shareOf(p.Client.Peer.Port(), p.Client.Local.Port(), len(e.shards))
@@ -115,12 +120,12 @@ func (e *packets) adopt(h *Holding, assocs []Frozen, thawed func()) error {
 }
 
 // thaw makes an association of f.
-func (sh *shard) thaw(f *Frozen) {
+func (sh *shard) thaw(f *engine.Frozen) {
 	now, p := eventloop.Now(), f.Packets
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return // nobody has frozen it so
 	}
-	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: sh.srv.resume(f)}
+	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: sh.cfg.Resume(f)}
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
 	if p.Waiting > 0 {
 		a.handshake.since = now - int64(p.Waiting)
@@ -142,23 +147,23 @@ func (sh *shard) thaw(f *Frozen) {
 		sh.dialling.add(a)
 	}
 	if a.phase != ended {
-		sh.count.active.Add(1)
+		sh.count.Active.Add(1)
 	}
 	if f.Dial != nil {
 		d := &dial{attempt: f.Dial.Attempt, init: f.Dial.Init}
-		d.flow, d.tried = sh.srv.resumeFlow(f, now)
+		d.flow, d.tried = sh.cfg.ResumeFlow(f, now)
 		d.flow.Tried = &d.tried
 		a.dial = d
-		sh.count.dialling.Add(1)
+		sh.count.Dialling.Add(1)
 	}
 	// One whose time is up looks itself whether that is so.
-	if a.phase != established || sh.srv.idlePackets() > 0 {
+	if a.phase != established || sh.cfg.IdleTimeout > 0 {
 		sh.loop.After(&a.timer, a, f.Left)
 	}
 }
 
 // adopt receives by a raw socket of another shard.
-func (sh *shard) adopt(raw Raw) error {
+func (sh *shard) adopt(raw engine.Raw) error {
 	if sh.families[familyIndex(raw.IPv6)] != nil {
 		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
 	}

@@ -1,10 +1,12 @@
-package sctp
+package packet
 
 import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 // phase is how far an association has come, as far as can be seen from between
@@ -30,10 +32,6 @@ const (
 	fresh           // an INIT that has nothing to do with the association that was
 )
 
-// Tags are the initiate tags of the two ends of an association: what a packet to one
-// of them carries as its verification tag.
-type Tags struct{ Client, Backend uint32 }
-
 // offers is how many INIT ACKs of one association are remembered. A server that is
 // asked again answers with another tag each time, and the client takes one of them.
 const offers = 4
@@ -42,15 +40,15 @@ const offers = 4
 // those of a new association, or of one that is started again (RFC 9260 section
 // 5.2.4). It changes nothing before the endpoints agree.
 type handshake struct {
-	asked   uint32       // initiate tag of the client's last INIT; 0: none
-	since   int64        // when the first INIT was asked that no INIT ACK has answered; 0: none
-	offered [offers]Tags // by INIT ACKs
-	next    uint8        // where the next offer goes
-	echoed  Tags         // the offer that the client took
+	asked   uint32              // initiate tag of the client's last INIT; 0: none
+	since   int64               // when the first INIT was asked that no INIT ACK has answered; 0: none
+	offered [offers]engine.Tags // by INIT ACKs
+	next    uint8               // where the next offer goes
+	echoed  engine.Tags         // the offer that the client took
 }
 
 // offer remembers an INIT ACK.
-func (h *handshake) offer(t Tags) {
+func (h *handshake) offer(t engine.Tags) {
 	for _, o := range h.offered {
 		if o == t {
 			return
@@ -86,7 +84,7 @@ type assoc struct {
 	meter           lb.Meter // of what choice has moved
 	dial            *dial    // until the backend has answered
 	client, backend leg
-	tags            Tags // in force; zero before the first COOKIE ECHO
+	tags            engine.Tags // in force; zero before the first COOKIE ECHO
 	handshake       handshake
 	active          int64 // when it last passed a packet, on the loop's clock
 	phase           phase
@@ -94,25 +92,25 @@ type assoc struct {
 }
 
 // fromClient judges a sound packet of the client at time now, and moves the phase on.
-func (a *assoc) fromClient(c *content, now int64) verdict {
+func (a *assoc) fromClient(c *wire.Content, now int64) verdict {
 	h := &a.handshake
 	switch {
-	case c.kinds&kindInit != 0:
+	case c.Kinds&wire.KindInit != 0:
 		silent := a.phase != opening && h.since != 0 && now-h.since > giveUp
 		if a.phase == ended || silent {
 			return fresh
 		}
-		if h.asked = c.initTag; h.since == 0 {
+		if h.asked = c.InitTag; h.since == 0 {
 			h.since = now
 		}
 		return pass
-	case a.phase == opening || c.kinds&kindInitAck != 0:
+	case a.phase == opening || c.Kinds&wire.KindInitAck != 0:
 		return foreign
-	case c.kinds&kindCookieEcho != 0 && h.take(c.tag):
-		if a.tags == (Tags{}) { // what is bundled with it, and the answer, have them already
+	case c.Kinds&wire.KindCookieEcho != 0 && h.take(c.Tag):
+		if a.tags == (engine.Tags{}) { // what is bundled with it, and the answer, have them already
 			a.tags = h.echoed
 		}
-	case a.tags == (Tags{}) || !ours(c, a.tags.Backend, a.tags.Client):
+	case a.tags == (engine.Tags{}) || !ours(c, a.tags.Backend, a.tags.Client):
 		return badTag
 	}
 	a.advance(c)
@@ -120,32 +118,32 @@ func (a *assoc) fromClient(c *content, now int64) verdict {
 }
 
 // fromBackend judges a sound packet of the backend and moves the phase on.
-func (a *assoc) fromBackend(c *content) verdict {
+func (a *assoc) fromBackend(c *wire.Content) verdict {
 	h := &a.handshake
 	switch {
-	case c.kinds&kindInit != 0:
+	case c.Kinds&wire.KindInit != 0:
 		return foreign // a server does not ask its clients
-	case c.kinds&kindInitAck != 0:
-		if c.tag != h.asked || h.asked == 0 {
+	case c.Kinds&wire.KindInitAck != 0:
+		if c.Tag != h.asked || h.asked == 0 {
 			return badTag
 		}
-		h.offer(Tags{Client: c.tag, Backend: c.initTag})
+		h.offer(engine.Tags{Client: c.Tag, Backend: c.InitTag})
 		if h.since = 0; a.phase == opening {
 			a.phase = answered
 		}
 		return pass
 	case a.phase == opening:
-		if c.kinds&kindAbort != 0 && ours(c, h.asked, h.asked) {
+		if c.Kinds&wire.KindAbort != 0 && ours(c, h.asked, h.asked) {
 			return refused
 		}
 		return foreign
-	case c.kinds&kindCookieAck != 0 && c.tag == h.echoed.Client && c.tag != 0:
+	case c.Kinds&wire.KindCookieAck != 0 && c.Tag == h.echoed.Client && c.Tag != 0:
 		a.tags, *h = h.echoed, handshake{}
 		a.phase = answered // an association that is started again is a new one
-	case a.tags != Tags{} && ours(c, a.tags.Client, a.tags.Backend):
-	case c.tag == h.asked && h.asked != 0 && c.kinds&(kindAbort|kindError) != 0:
+	case a.tags != engine.Tags{} && ours(c, a.tags.Client, a.tags.Backend):
+	case c.Tag == h.asked && h.asked != 0 && c.Kinds&(wire.KindAbort|wire.KindError) != 0:
 		// It refuses to start, or a stale cookie. An association in force goes on.
-		if c.kinds&kindAbort != 0 && a.tags == (Tags{}) {
+		if c.Kinds&wire.KindAbort != 0 && a.tags == (engine.Tags{}) {
 			a.phase = ended
 		}
 		return pass
@@ -157,23 +155,23 @@ func (a *assoc) fromBackend(c *content) verdict {
 }
 
 // advance moves the phase on by a packet that has the right tag.
-func (a *assoc) advance(c *content) {
+func (a *assoc) advance(c *wire.Content) {
 	switch {
 	case a.phase == ended:
-	case c.kinds&kindAbort != 0, c.kinds&kindShutdownComplete != 0:
+	case c.Kinds&wire.KindAbort != 0, c.Kinds&wire.KindShutdownComplete != 0:
 		a.phase = ended
-	case c.kinds&(kindShutdown|kindShutdownAck) != 0:
+	case c.Kinds&(wire.KindShutdown|wire.KindShutdownAck) != 0:
 		a.phase = ending
-	case c.kinds&kindCookieAck != 0 && a.phase == answered:
+	case c.Kinds&wire.KindCookieAck != 0 && a.phase == answered:
 		a.phase = established
 	}
 }
 
 // ours reports whether a packet has the tag of its receiver; or, with the T bit,
 // that of its sender, who has forgotten the receiver's (RFC 9260 section 8.5.1).
-func ours(c *content, receiver, sender uint32) bool {
-	if c.reflected {
-		return c.tag == sender
+func ours(c *wire.Content, receiver, sender uint32) bool {
+	if c.Reflected {
+		return c.Tag == sender
 	}
-	return c.tag == receiver
+	return c.Tag == receiver
 }

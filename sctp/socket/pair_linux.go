@@ -1,7 +1,6 @@
-package sctp
+package socket
 
 import (
-	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +8,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
 // relayTurn is how many messages, or parts of them, one direction may move before the
@@ -34,10 +34,10 @@ type pair struct {
 // hint, corrected by the next EAGAIN.
 type end struct {
 	p        *pair
-	fd       int    // -1 while there is none
-	partial  []byte // what has come of a message so far
-	whole    []byte // a message that waits to be sent to this end, or nil
-	with     info   // of whole
+	fd       int         // -1 while there is none
+	partial  []byte      // what has come of a message so far
+	whole    []byte      // a message that waits to be sent to this end, or nil
+	with     kernel.Info // of whole
 	readable bool
 	writable bool
 	eof      bool // the peer has shut down and we have read all it sent
@@ -83,7 +83,7 @@ func (p *pair) eventWhileDialling(e *end, ev eventloop.Event) {
 	}
 	// The client seems to have aborted; then there is nobody to dial for.
 	if code, err := unix.GetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
-		p.hub.count.clientAborts.Add(1)
+		p.hub.count.ClientAborts.Add(1)
 		p.abort()
 	}
 }
@@ -117,7 +117,7 @@ func (p *pair) step(src, dst *end) bool {
 		return false
 	}
 	buf := p.hub.loop.Scratch()
-	got, err := receiveMessage(src.fd, buf)
+	got, err := kernel.Receive(src.fd, buf)
 	switch {
 	case err == unix.EAGAIN:
 		src.readable = false
@@ -125,24 +125,24 @@ func (p *pair) step(src, dst *end) bool {
 	case err != nil:
 		p.fail(src)
 		return false
-	case got.notification:
-		return p.notice(src, buf[:got.n])
-	case got.n == 0:
+	case got.Notification:
+		return p.notice(src, buf[:got.N])
+	case got.N == 0:
 		src.eof = true
 		return true
 	}
-	return p.pass(src, dst, buf[:got.n], &got)
+	return p.pass(src, dst, buf[:got.N], &got)
 }
 
 // pass sends a message that is whole, and keeps a part of one. The kernel takes
 // only whole ones, so that a long one is put together here.
-func (p *pair) pass(src, dst *end, b []byte, got *part) bool {
-	if len(src.partial)+len(b) > p.hub.srv.maxMessage() {
-		p.hub.count.tooLong.Add(1)
+func (p *pair) pass(src, dst *end, b []byte, got *kernel.Part) bool {
+	if len(src.partial)+len(b) > p.hub.cfg.MaxMessage {
+		p.hub.count.TooLong.Add(1)
 		p.fail(src)
 		return false
 	}
-	if !got.end {
+	if !got.End {
 		src.partial = append(src.partial, b...)
 		return true
 	}
@@ -152,7 +152,7 @@ func (p *pair) pass(src, dst *end, b []byte, got *part) bool {
 		src.partial = nil
 	}
 	p.count(dst, len(b))
-	if p.send(dst, b, got.info) {
+	if p.send(dst, b, got.Info) {
 		return true
 	}
 	if p.closed {
@@ -161,7 +161,7 @@ func (p *pair) pass(src, dst *end, b []byte, got *part) bool {
 	if len(kept) == 0 { // it lies in the loop's scratch
 		b = append([]byte(nil), b...)
 	}
-	dst.whole, dst.with = b, got.info
+	dst.whole, dst.with = b, got.Info
 	return false
 }
 
@@ -169,23 +169,23 @@ func (p *pair) pass(src, dst *end, b []byte, got *part) bool {
 func (p *pair) count(dst *end, n int) {
 	p.active = eventloop.Now()
 	if dst == &p.backend {
-		p.hub.count.messagesIn.Add(1)
-		p.hub.count.bytesIn.Add(uint64(n))
+		p.hub.count.MessagesIn.Add(1)
+		p.hub.count.BytesIn.Add(uint64(n))
 		p.meter.Add(p.choice, n, 0)
 	} else {
-		p.hub.count.messagesOut.Add(1)
-		p.hub.count.bytesOut.Add(uint64(n))
+		p.hub.count.MessagesOut.Add(1)
+		p.hub.count.BytesOut.Add(uint64(n))
 		p.meter.Add(p.choice, 0, n)
 	}
 }
 
 // send sends a message to dst. False: it waits until dst takes more, or the pair
 // is closed.
-func (p *pair) send(dst *end, b []byte, with info) bool {
+func (p *pair) send(dst *end, b []byte, with kernel.Info) bool {
 	if dst.shut {
 		return true
 	}
-	switch err := sendMessage(dst.fd, b, with); err {
+	switch err := kernel.Send(dst.fd, b, with); err {
 	case nil:
 		return true
 	case unix.EAGAIN:
@@ -195,12 +195,12 @@ func (p *pair) send(dst *end, b []byte, with info) bool {
 		// The peer has shut down, and SCTP has no half-open associations: nobody
 		// takes what is left (RFC 9260 section 9.2).
 		dst.shut = true
-		p.hub.count.sendErrors.Add(1)
+		p.hub.count.SendErrors.Add(1)
 		return true
 	case unix.ECONNRESET, unix.ETIMEDOUT, unix.ENOTCONN:
 		p.fail(dst)
 	default: // such as a stream that dst has not
-		p.hub.count.sendErrors.Add(1)
+		p.hub.count.SendErrors.Add(1)
 		p.fail(dst)
 	}
 	return false
@@ -208,15 +208,15 @@ func (p *pair) send(dst *end, b []byte, with info) bool {
 
 // notice sees to a notification, and reports whether relaying goes on.
 func (p *pair) notice(src *end, b []byte) bool {
-	state, changed := change(b)
+	state, changed := kernel.Change(b)
 	switch {
-	case changed && state == changeShutdown:
+	case changed && state == kernel.ChangeShutdown:
 		src.eof = true // for the side that began, the only word of it
-	case changed && (state == changeLost || state == changeRestart):
+	case changed && (state == kernel.ChangeLost || state == kernel.ChangeRestart):
 		// Who has started again has forgotten all, and the other end would not know.
 		p.fail(src)
 		return false
-	case !changed && len(b) >= 2 && binary.NativeEndian.Uint16(b) == notePartialDelivery:
+	case !changed && kernel.PartialDeliveryEnded(b):
 		src.partial = nil // the rest of the message will not come
 	}
 	return true
@@ -225,7 +225,7 @@ func (p *pair) notice(src *end, b []byte) bool {
 // passEnd shuts dst down after the last message of src.
 func (p *pair) passEnd(src, dst *end) {
 	if dst.eof && src.whole == nil {
-		p.hub.count.completed.Add(1)
+		p.hub.count.Completed.Add(1)
 		p.close()
 		return
 	}
@@ -239,9 +239,9 @@ func (p *pair) passEnd(src, dst *end) {
 // fail ends the pair after an error at e: the other end is aborted.
 func (p *pair) fail(e *end) {
 	if e == &p.client {
-		p.hub.count.clientAborts.Add(1)
+		p.hub.count.ClientAborts.Add(1)
 	} else {
-		p.hub.count.backendAborts.Add(1)
+		p.hub.count.BackendAborts.Add(1)
 	}
 	p.abort()
 }
@@ -261,7 +261,7 @@ func (e *end) abort() {
 	}
 	socket.ResetOnClose(e.fd)
 	if e.p.shared {
-		_ = sendMessage(e.fd, nil, info{flags: flagAbort}) // fails if it is over
+		_ = kernel.Send(e.fd, nil, kernel.Info{Flags: kernel.FlagAbort}) // fails if it is over
 	}
 }
 
@@ -289,23 +289,23 @@ func (p *pair) close() {
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.next, p.prev = nil, nil
 	h.giveDescriptors()
-	h.count.active.Add(-1)
+	h.count.Active.Add(-1)
 	h.checkDrained()
 }
 
 // watch starts the idle timer, if there is a limit.
 func (p *pair) watch() {
-	if limit := p.hub.srv.IdleTimeout; limit > 0 {
+	if limit := p.hub.cfg.IdleTimeout; limit > 0 {
 		p.hub.loop.After(&p.idle, p, limit)
 	}
 }
 
 // Expire ends a pair that is idle.
 func (p *pair) Expire(*eventloop.Timer) {
-	if rest := p.active + int64(p.hub.srv.IdleTimeout) - eventloop.Now(); rest > 0 {
+	if rest := p.active + int64(p.hub.cfg.IdleTimeout) - eventloop.Now(); rest > 0 {
 		p.hub.loop.After(&p.idle, p, time.Duration(rest))
 		return
 	}
-	p.hub.count.expired.Add(1)
+	p.hub.count.Expired.Add(1)
 	p.abort()
 }

@@ -1,4 +1,4 @@
-package sctp
+package packet
 
 import (
 	"encoding/binary"

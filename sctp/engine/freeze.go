@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Holding is what a Server has besides its associations.
+type Holding struct {
+	Engine Kind   // Auto: none was chosen yet, and there is nothing
+	Why    string // as InUse tells
+
+	// Shares is into how many parts the packet engine has divided all packets, by
+	// filters of its sockets; 0 for the socket engine.
+	Shares int
+	Raw    []Raw
+
+	Listening []Listening
+}
+
+// Raw is a raw socket of the packet engine.
+type Raw struct {
+	Share int // from 0
+	IPv6  bool
+	FD    int `json:"-"`
+}
+
+// Listening is a frontend that a Server forwards.
+type Listening struct {
+	Frontend lb.Frontend
+	Addr     netip.AddrPort // as asked for, with the port in use
+	Doors    []Door         // none with the packet engine
+}
+
+// Door is a listening socket of the socket engine.
+type Door struct {
+	Addr netip.Addr
+	FD   int `json:"-"`
+}
+
+// FDs passes every descriptor to visit, which may change it, in an order that depends
+// on nothing else.
+func (h *Holding) FDs(visit func(fd *int)) {
+	for i := range h.Raw {
+		visit(&h.Raw[i].FD)
+	}
+	for i := range h.Listening {
+		for j := range h.Listening[i].Doors {
+			visit(&h.Listening[i].Doors[j].FD)
+		}
+	}
+}
+
+// Frozen is all there is to know of one association while nothing moves it: one of
+// Packets and Sockets is set, by the engine.
+type Frozen struct {
+	Service lb.ID
+	Addr    netip.AddrPort // of the backend; invalid while there is none
+	Idle    time.Duration  // since it last passed something
+	Left    time.Duration  // of what it waits for, or of the present attempt
+
+	Dial    *Dialling // nil once the backend has answered
+	Packets *Packets
+	Sockets *Sockets
+}
+
+// Dialling is what a Frozen association has besides until its backend has answered.
+type Dialling struct {
+	Frontend lb.Frontend
+	Client   netip.Addr
+	Tried    []netip.AddrPort // backends that have failed
+	Attempt  int              // attempts that have ended
+
+	Init []byte // packet engine: the client's last INIT, without ports
+
+	Shortages int    // socket engine: waits for local resources so far
+	In, Out   uint16 // socket engine: streams of the client's association
+}
+
+// Packets is an association of the packet engine.
+type Packets struct {
+	Client, Backend Leg // Backend is zero while there is none
+
+	Tags    Tags   // in force
+	Asked   uint32 // initiate tag of the client's last INIT
+	Waiting time.Duration
+	Offered []Tags // of INIT ACKs
+	Next    int    // where the next one goes
+	Echoed  Tags
+
+	Phase   int
+	Counted bool // as established
+}
+
+// Leg is one side of an association of the packet engine.
+type Leg struct {
+	Peer, Local netip.AddrPort
+	Scope       uint32 // interface of a link-local peer
+}
+
+// Sockets is an association of the socket engine.
+type Sockets struct {
+	Client, Backend     int // descriptors; Backend is -1 while there is none
+	ToBackend, ToClient Way
+}
+
+// Way is one direction of an association of the socket engine.
+type Way struct {
+	EOF     bool   // its source has shut down, and all of it has been read
+	Shut    bool   // that has been passed on
+	Partial []byte // what has come of a message so far
+	Whole   []byte // a message that could not be sent yet, and what stays with it
+	Stream  uint16
+	Flags   uint16
+	PPID    uint32
+}
+
+// Tags are the initiate tags of the two ends of an association: what a packet to one
+// of them carries as its verification tag.
+type Tags struct{ Client, Backend uint32 }
+
+// Opens returns how many descriptors Adopt opens at most, besides those that are given: a
+// socket for each family of a share, to ask for routes.
+func (h *Holding) Opens() int { return 2 * h.Shares }
+
+// Resume makes a choice that another balancer has made, if it had made one.
+func (c *Config) Resume(f *Frozen) (choice lb.Choice) {
+	if f.Addr.IsValid() {
+		choice = c.LB.Resume(f.Service, f.Addr)
+	}
+	return choice
+}
+
+// ResumeFlow returns what a dial goes on with.
+func (c *Config) ResumeFlow(f *Frozen, now int64) (lb.Flow, lb.Tried) {
+	from := f.Dial
+	id := f.Service
+	if owner, _, ok := c.LB.Table().Lookup(from.Frontend); ok && !f.Addr.IsValid() {
+		id = owner.ID
+	}
+	return lb.Flow{Frontend: from.Frontend, Client: from.Client, Now: now}, c.LB.ResumeTried(id, from.Tried)
+}
