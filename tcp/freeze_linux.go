@@ -71,11 +71,17 @@ func (s *Server) Listening() []Listening {
 	return out
 }
 
-// Listens reports whether the Server listens on addr.
-func (s *Server) Listens(addr netip.AddrPort) bool {
+// Steered returns the addresses of ListenSteered, in no order.
+func (s *Server) Steered() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.listeners[addr] != nil || s.plain.listens(addr)
+	out := s.plain.steered()
+	for addr, group := range s.listeners {
+		if group[0].steered {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // Offer passes to send, on a loop, up to most relaying connections that were not

@@ -87,11 +87,16 @@ func (g *goroutines) unlisten(addr netip.AddrPort) {
 	}
 }
 
-// listens is Server.Listens.
-func (g *goroutines) listens(addr netip.AddrPort) bool {
+// steered is Server.Steered.
+func (g *goroutines) steered() (out []netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.listeners[addr] != nil
+	for addr, a := range g.listeners {
+		if a.steered {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // close ends accepting. What the system has completed and nobody has accepted is reset by it.

@@ -38,5 +38,5 @@ func (s *Server) Close() { s.plain.close() }
 // Stats returns the counters.
 func (s *Server) Stats() Stats { return s.plain.count.snapshot() }
 
-// Listens reports whether the Server accepts on addr.
-func (s *Server) Listens(addr netip.AddrPort) bool { return s.plain.listens(addr) }
+// Steered returns the addresses of ListenSteered, in no order.
+func (s *Server) Steered() []netip.AddrPort { return s.plain.steered() }

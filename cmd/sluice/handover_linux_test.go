@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -241,4 +242,72 @@ func TestOffloadedGoesOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBindAddressChanges: after an upgrade by which proxy ports listen elsewhere, every
+// Service is served as after a start, and nothing listens where it did before.
+func TestBindAddressChanges(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{})
+	n.serveWeb()
+	n.serveDNS()
+	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(configHeader+"mode: userspace\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alt := n.Node.Alt4
+	listens := func() (found bool) { // a socket is open at the second address of the node
+		b := alt.As4()
+		at := fmt.Sprintf("%02X%02X%02X%02X:", b[3], b[2], b[1], b[0])
+		for protocol, state := range map[string]string{"tcp": "0A", "udp": "07"} {
+			_ = n.Node.Do(func() error {
+				sockets, err := os.ReadFile("/proc/thread-self/net/" + protocol)
+				for line := range strings.Lines(string(sockets)) {
+					w := strings.Fields(line)
+					found = found || len(w) > 3 && strings.HasPrefix(w[1], at) && w[3] == state
+				}
+				return err
+			})
+		}
+		return found
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, from := range []*testbed.Host{n.Client, n.Node, n.Pods[0]} {
+			if name, err := newClient(t, from, dnsAddr).insist(); err != nil || name == "" {
+				t.Errorf("%s, UDP from %s: answer %q, %v", when, from, name, err)
+			}
+			if name, err := who(from, webAddr); err != nil || name == "" {
+				t.Errorf("%s, TCP from %s: answer %q, %v", when, from, name, err)
+			}
+		}
+	}
+	write("bindAddress: " + alt.String() + "\n")
+	n.start("--config", file)
+	check("at first")
+	if !listens() {
+		t.Fatal("nothing listens at the address that was given")
+	}
+	change := func(text, rule string) {
+		t.Helper()
+		before := n.pid()
+		write(text)
+		n.eventually("another process serves", func() bool { return n.pid() != before && !alive(before) })
+		n.eventually("its rules are written", func() bool {
+			for line := range strings.Lines(n.traces()) {
+				if strings.Contains(line, "-d 10.96.0.10/32 ") && strings.Contains(line, rule) {
+					return true
+				}
+			}
+			return false
+		})
+		check(text)
+	}
+	change("bindAddress: 0.0.0.0\n", "REDIRECT")
+	n.eventually("nothing listens at the old address", func() bool { return !listens() })
+	change("bindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
+	change("bindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
 }

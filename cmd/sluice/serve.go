@@ -180,25 +180,29 @@ func (p *program) begin(ctx context.Context, desired agent.Desired) error {
 }
 
 // keepTCP goes on with the TCP proxy port that was taken over, unless this process is
-// to listen elsewhere: then there is another, and the old one stays open for
-// what is steered there until the rules are written.
+// to listen elsewhere: then there is another, and the old ones stay open for what is
+// steered there until the rules are written.
 func (p *program) keepTCP(families ...agent.Family) {
-	fits := p.cfg.DataPath.ProxyPortRange.Contains(p.agent.TCPPort)
-	for _, f := range families {
-		fits = fits && (f.Steer == nil || p.tcp.Listens(netip.AddrPortFrom(f.Bind, p.agent.TCPPort)))
+	at := func(port uint16) (addrs []netip.AddrPort) {
+		for _, f := range families {
+			if f.Steer != nil {
+				addrs = append(addrs, netip.AddrPortFrom(f.Bind, port))
+			}
+		}
+		return addrs
 	}
-	if fits {
-		return
+	old := p.tcp.Steered()
+	missing := func(addr netip.AddrPort) bool { return !slices.Contains(old, addr) }
+	if !p.cfg.DataPath.ProxyPortRange.Contains(p.agent.TCPPort) || slices.ContainsFunc(at(p.agent.TCPPort), missing) {
+		port, err := p.listenTCP(families...)
+		if err != nil {
+			p.log.Error("the TCP proxy port stays where it was", zap.Error(err))
+			return
+		}
+		p.agent.TCPPort = port
 	}
-	port, err := p.listenTCP(families...)
-	if err != nil {
-		p.log.Error("the TCP proxy port stays where it was", zap.Error(err))
-		return
-	}
-	for _, f := range families {
-		p.agent.Retired = append(p.agent.Retired, netip.AddrPortFrom(f.Bind, p.agent.TCPPort))
-	}
-	p.agent.TCPPort = port
+	kept := at(p.agent.TCPPort)
+	p.agent.Retired = slices.DeleteFunc(old, func(addr netip.AddrPort) bool { return slices.Contains(kept, addr) })
 }
 
 // open opens all that is needed to serve.

@@ -475,7 +475,8 @@ func (a *Agent) settle(start time.Time, err error) {
 		a.status.Repairs++
 	}
 	a.status.LastApplied = time.Now()
-	if len(a.mailbox) == 0 { // else a newer one waits
-		a.status.QueuedSince = time.Time{}
+	a.status.QueuedSince = time.Time{}
+	if len(a.mailbox) > 0 { // a newer one waits, and no other
+		a.status.QueuedSince = a.status.LastQueued
 	}
 }

@@ -449,3 +449,35 @@ func TestRun(t *testing.T) {
 		t.Errorf("steered = %v, want the newest only", k.steered)
 	}
 }
+
+// TestAdoptedPortsAreReplaced: proxy ports of the process before that are bound to another
+// address, or are outside of the range, are replaced by such as this one would open.
+func TestAdoptedPortsAreReplaced(t *testing.T) {
+	one, two, three := service(lb.UDP, "one", 1, 1), service(lb.SCTP, "two", 2, 1), service(lb.UDP, "three", 3, 1)
+	services := []lb.Service{one, two, three}
+	frontend := func(s lb.Service) lb.Frontend { return lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr} }
+	at := netip.MustParseAddrPort
+	a, k := newAgent(t)
+	a.IPv4.Bind, a.Ports = netip.MustParseAddr("192.0.2.10"), redirect.PortRange{First: 31000, Last: 31009}
+	state := State{Services: services, Proxy: []Proxy{{frontend(one), at("0.0.0.0:31001")}, {frontend(two), at("192.0.2.10:40000")}, {frontend(three), at("192.0.2.10:31003")}}}
+	for _, p := range state.Proxy {
+		k.open[p.Frontend] = p.Addr.Port()
+	}
+	if err := a.Adopt(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(k.order(), "unlisten"); got != 2 {
+		t.Errorf("%d sockets were replaced, want 2", got)
+	}
+	for _, p := range a.State().Proxy {
+		if p.Addr.Addr() != a.IPv4.Bind || !a.Ports.Contains(p.Addr.Port()) || k.steered[p.Frontend] != p.Addr.Port() {
+			t.Errorf("%s is served at %s and steered to %d", p.Frontend, p.Addr, k.steered[p.Frontend])
+		}
+	}
+	if k.steered[frontend(three)] != 31003 {
+		t.Errorf("a socket that fits was replaced: port %d", k.steered[frontend(three)])
+	}
+}

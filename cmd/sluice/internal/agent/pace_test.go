@@ -111,3 +111,30 @@ func TestWriteEvery(t *testing.T) {
 		<-ended
 	})
 }
+
+// TestHealthyWhileBusy: changes that come without a pause, and are applied in time, do not
+// make the agent unhealthy, though one waits whenever one is applied. Time is synctest's.
+func TestHealthyWhileBusy(t *testing.T) {
+	for _, mode := range []Path{Userspace, IPTables} {
+		synctest.Test(t, func(t *testing.T) {
+			a, k, _, _ := withEngines(t)
+			a.Mode, a.WriteEvery, a.VerifyEvery = mode, time.Second, 30*time.Second
+			k.moved = func() { time.Sleep(100 * time.Millisecond) } // what iptables-restore takes
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { a.Run(ctx); close(ended) }()
+			for begin, i := time.Now(), byte(0); time.Since(begin) < 3*time.Minute; i++ {
+				a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)}})
+				time.Sleep(50 * time.Millisecond)
+				if s := a.Status(); !s.Healthy(time.Now()) || s.Failures > 0 {
+					t.Fatalf("%s: unhealthy after %v: %+v", mode, time.Since(begin), s)
+				}
+			}
+			if s := a.Status(); s.Applied < 170 {
+				t.Errorf("%s: %d changes were applied, want one a second", mode, s.Applied)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}

@@ -15,9 +15,9 @@ import (
 // SCTP frontends, and node ports and service addresses that the host
 // holds, which are taken by the very sockets that serve them.
 type sockets struct {
-	proxy     map[lb.Frontend]uint16   // proxy ports of steered UDP and SCTP frontends
-	held      map[lb.Frontend]struct{} // their address is where they listen
-	conflicts map[lb.Frontend]conflict // those that could not be had
+	proxy     map[lb.Frontend]netip.AddrPort // where steered UDP and SCTP frontends are served
+	held      map[lb.Frontend]struct{}       // their address is where they listen
+	conflicts map[lb.Frontend]conflict       // those that could not be had
 
 	// fixed has nothing be opened or closed, to see what would be: lacking says that
 	// something is not open that should be.
@@ -31,30 +31,36 @@ type conflict struct {
 }
 
 func (s *sockets) init() {
-	s.proxy = make(map[lb.Frontend]uint16)
+	s.proxy = make(map[lb.Frontend]netip.AddrPort)
 	s.held = make(map[lb.Frontend]struct{})
 	s.conflicts = make(map[lb.Frontend]conflict)
 }
 
-// steered returns the proxy port of a UDP or SCTP frontend, opening it if need be.
+// steered returns the proxy port of a UDP or SCTP frontend, opening it if need be. One
+// that was taken over and is not where this process listens is replaced: a frontend has one
+// socket, so that its flows end.
 func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
-	if port, ok := s.proxy[f]; ok || s.fixed {
-		s.lacking = s.lacking || !ok
-		return port, nil
+	bind := a.family(f.Addr.Addr().Is6()).Bind
+	was, ok := s.proxy[f]
+	fits := ok && was.Addr() == bind && a.Ports.Contains(was.Port())
+	if fits || s.fixed {
+		s.lacking = s.lacking || !fits
+		return was.Port(), nil
 	}
-	if _, ok := s.held[f]; ok { // a node port until now, and a frontend has one socket
+	if _, held := s.held[f]; held || ok { // a node port until now, or bound elsewhere
 		a.datagrams(f).Unlisten(f)
 		delete(s.held, f)
+		delete(s.proxy, f)
 	}
 	var got netip.AddrPort
 	_, err := a.Ports.Claim(func(port uint16) (err error) {
-		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port))
+		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(bind, port))
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	s.proxy[f] = got.Port()
+	s.proxy[f] = netip.AddrPortFrom(bind, got.Port())
 	return got.Port(), nil
 }
 
@@ -66,8 +72,9 @@ func (s *sockets) reopen(a *Agent, ports map[lb.Frontend]uint16) {
 		if _, addr, ok := table.Lookup(f); !ok || addr.Kind == lb.NodePort || !a.Ports.Contains(port) || f.Protocol == lb.SCTP && a.SCTP == nil {
 			continue
 		}
-		if _, err := a.datagrams(f).Listen(f, netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port)); err == nil {
-			s.proxy[f] = port
+		at := netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port)
+		if _, err := a.datagrams(f).Listen(f, at); err == nil {
+			s.proxy[f] = at
 		}
 	}
 }

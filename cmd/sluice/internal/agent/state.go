@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -23,10 +24,11 @@ type State struct {
 	LastApplied                time.Time
 }
 
-// Proxy is a UDP or SCTP frontend with the port that it is steered to.
+// Proxy is a UDP or SCTP frontend with the address that its socket is bound to, at the
+// port that it is steered to.
 type Proxy struct {
 	Frontend lb.Frontend
-	Port     uint16
+	Addr     netip.AddrPort
 }
 
 // Pause waits for the change that is being applied and has none begin until resume is
@@ -45,8 +47,8 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 func (a *Agent) State() State {
 	a.init()
 	s := State{Services: slices.Clone(a.applied.Services), Node: a.applied.Node, TCPPort: a.TCPPort}
-	for f, port := range a.sockets.proxy {
-		s.Proxy = append(s.Proxy, Proxy{f, port})
+	for f, addr := range a.sockets.proxy {
+		s.Proxy = append(s.Proxy, Proxy{f, addr})
 	}
 	s.Held = slices.Collect(maps.Keys(a.sockets.held))
 	status := a.Status()
@@ -56,7 +58,8 @@ func (a *Agent) State() State {
 
 // Adopt begins with what another agent has in force: its table is that of LB from now
 // on, and its sockets, which TCP, UDP and SCTP are to be given, are this agent's. It is for
-// the start, before the first Apply, which makes of it what is desired then.
+// the start, before the first Apply, which makes of it what is desired then; so it replaces
+// proxy ports that are bound to another address than Family.Bind, or not among Ports.
 func (a *Agent) Adopt(s State) error {
 	a.init()
 	local, err := a.NodeAddrs()
@@ -71,7 +74,7 @@ func (a *Agent) Adopt(s State) error {
 	a.TCPPort = s.TCPPort
 	a.applied = Desired{Services: s.Services, Node: s.Node}
 	for _, p := range s.Proxy {
-		a.sockets.proxy[p.Frontend] = p.Port
+		a.sockets.proxy[p.Frontend] = p.Addr
 	}
 	for _, f := range s.Held {
 		a.sockets.held[f] = struct{}{}

@@ -53,7 +53,7 @@ func samples() map[string]any {
 		"sockets dialling": sctp.Frozen{Sockets: &sctp.Sockets{Backend: -1}, Left: time.Second,
 			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Attempt: 1, Shortages: 2, In: 10, Out: 65535}},
 		"setup": setup{Seed: 1 << 63, TCP: []tcpSockets{{tcp.Listening{Addr: addr4, Steered: true}, 2}}, UDP: []udpSockets{{udp.Listening{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}}, 1}},
-			HTTP: []Address{{"tcp", "0.0.0.0:10256"}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Port: 31001}},
+			HTTP: []Address{{"tcp", "0.0.0.0:10256"}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6}},
 				Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
 				Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
 				Services: []lb.Service{{ID: sampleID, AffinityTimeout: 5, DataPath: "userspace", Scheduler: "rr",

@@ -2,6 +2,7 @@ package handover
 
 import (
 	"errors"
+	"net/netip"
 	"reflect"
 	"testing"
 
@@ -31,8 +32,9 @@ func TestWithoutSCTP(t *testing.T) {
 	if err := g.checkSCTP(able); err != nil {
 		t.Errorf("one that can: %v", err)
 	}
-	s := agent.State{Proxy: []agent.Proxy{{Frontend: sig, Port: 1}, {Frontend: dns, Port: 2}}, Held: []lb.Frontend{sig, dns}}
-	want := agent.State{Proxy: []agent.Proxy{{Frontend: dns, Port: 2}}, Held: []lb.Frontend{dns}}
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.IPv4Unspecified(), port) }
+	s := agent.State{Proxy: []agent.Proxy{{Frontend: sig, Addr: at(1)}, {Frontend: dns, Addr: at(2)}}, Held: []lb.Frontend{sig, dns}}
+	want := agent.State{Proxy: []agent.Proxy{{Frontend: dns, Addr: at(2)}}, Held: []lb.Frontend{dns}}
 	if got := withoutSCTP(s); !reflect.DeepEqual(got, want) {
 		t.Errorf("without SCTP an agent has %+v, want %+v", got, want)
 	}
