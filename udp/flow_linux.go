@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -72,7 +73,7 @@ func (f *flow) HandleEvent(ev eventloop.Event) {
 func (f *flow) receive(now int64) {
 	sh := f.ln.shard
 	for taken := 0; taken < turn; {
-		n, err := sh.in.receive(f.fd, 0)
+		n, err := sh.in.Read(f.fd, 0)
 		if err == unix.EAGAIN {
 			return
 		}
@@ -101,7 +102,7 @@ func (f *flow) reply(n int) (total int) {
 	out.resetTo(&f.client, f.key.local, f.plain[toClient])
 	defer func() { f.plain[toClient] = out.plain }()
 	for i := range n {
-		out.add(sh.in.payload(i), sh.in.segment(i))
+		out.add(sh.in.Payload(i), sh.in.Control(i).SegmentSize())
 	}
 	total = out.left
 	for out.left > 0 {
@@ -179,10 +180,10 @@ func shortage(err error) bool {
 // also if sendmmsg has swallowed it. The shard's quotes then hold the datagrams
 // that came back.
 func (f *flow) failure(err error) error {
-	quotes := &f.ln.shard.quotes
-	n, _ := quotes.receive(f.fd, unix.MSG_ERRQUEUE)
+	quotes := f.ln.shard.quotes
+	n, _ := quotes.Read(f.fd, unix.MSG_ERRQUEUE)
 	for i := range n {
-		if queued := queuedError(quotes.controls(i)); refusal(queued) {
+		if queued := refusal(quotes, i); queued != 0 {
 			return queued
 		}
 	}
@@ -192,10 +193,16 @@ func (f *flow) failure(err error) error {
 	return err
 }
 
-// refusal reports whether an error of the queue means that a datagram did not
-// arrive because of the backend. A datagram that was too long for the path is our
-// own affair: the next one is sent in fragments.
-func refusal(queued unix.Errno) bool { return queued != 0 && queued != unix.EMSGSIZE }
+// refusal returns the i-th error of the queue if it means that a datagram did not arrive
+// because of the backend, else 0. A datagram that was too long for the path is no refusal:
+// the next one is sent in fragments.
+func refusal(quotes *mmsg.Reader, i int) unix.Errno {
+	errno, _ := quotes.Control(i).QueuedError()
+	if errno == unix.EMSGSIZE {
+		return 0
+	}
+	return errno
+}
 
 // fail leaves the backend because of err, connects to another and sends it what
 // has come back. False: there is no other, and the flow is closed.
@@ -212,7 +219,7 @@ func (f *flow) fail(err error, now int64) bool {
 		f.close()
 		return false
 	}
-	disconnect(f.fd)
+	socket.Disconnect(f.fd)
 	if f.connect(c, now) != nil {
 		f.close()
 		return false
@@ -244,7 +251,7 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 	for {
 		err := socket.Connect(f.fd, c.Backend())
 		if err == nil && socket.SelfConnected(f.fd, c.Backend()) {
-			disconnect(f.fd)
+			socket.Disconnect(f.fd)
 			err = unix.ECONNREFUSED
 		}
 		switch {
@@ -270,9 +277,9 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 func (f *flow) resend() {
 	sh := f.ln.shard
 	sh.again.reset(true)
-	for i := range sh.quotes.n {
-		p := sh.quotes.payload(i)
-		if len(p) == f.lastSize && refusal(queuedError(sh.quotes.controls(i))) {
+	for i := range sh.quotes.Len() {
+		p := sh.quotes.Payload(i)
+		if len(p) == f.lastSize && refusal(sh.quotes, i) != 0 {
 			sh.again.add(p, 0)
 		}
 	}

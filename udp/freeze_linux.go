@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -174,7 +173,6 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 	}
 	var group []*listener
 	for i, fd := range l.FDs {
-		s.takeTrains(fd) // who had it before may not have known how
 		group = append(group, s.shards[i%len(s.shards)].newListener(l.Frontend, fd))
 	}
 	s.listeners[l.Frontend] = group
@@ -189,11 +187,8 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	}
 	f := &flow{ln: ln, fd: from.FD, attempts: from.Attempts, lastSize: from.LastSize,
 		key: flowKey{client: from.Client, local: from.Local, scope: from.Scope}}
-	sh.takeTrains(f.fd)
 	f.client.Set(from.Client)
-	if from.Client.Addr().Is6() {
-		(*unix.RawSockaddrInet6)(unsafe.Pointer(f.client.Pointer())).Scope_id = from.Scope
-	}
+	f.client.SetScope(from.Scope)
 	if from.Addr.IsValid() {
 		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
 	}

@@ -19,6 +19,11 @@ var segmentation = sync.OnceValue(func() bool {
 	return err == nil
 })
 
+// enableGRO makes the kernel pass on together what has arrived together: datagrams of one
+// sender, all but the last equally long, up to 64 KiB, each message with the length of its
+// datagrams (UDP_GRO, udp(7)). A kernel before 5.0 passes them one by one.
+func enableGRO(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) }
+
 // CorruptsGSO returns the release of the running kernel and reports whether that corrupts
 // datagrams of equal length that are sent by one call: on some network cards Linux 7.0 to
 // 7.1.4 do. Server.DisableGSO is for those.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,8 +16,6 @@ import (
 // state is what a Server has on this platform.
 type state struct {
 	plain goroutines // serve where there are no Loops
-
-	single atomic.Bool // trains are refused
 
 	mu        sync.Mutex // guards the following
 	closed    bool
@@ -96,7 +93,7 @@ func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 	}()
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, s.socketBuffer())
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, s.socketBuffer())
-	s.takeTrains(fd)
+	enableGRO(fd)
 	level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
 	if addr.Addr().Is6() {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO

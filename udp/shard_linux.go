@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -36,10 +37,10 @@ type shard struct {
 	stale    bool            // the table has changed since the last walk over the flows began
 	rest     eventloop.Timer // runs while a walk is not at its end
 
-	in     incoming // what a client or a backend has sent
-	quotes incoming // what has come back as refused
-	out    outgoing // datagrams of in, on their way
-	again  outgoing // datagrams of quotes, on their way; out is in use meanwhile
+	in     *mmsg.Reader // what a client or a backend has sent
+	quotes *mmsg.Reader // what has come back as refused
+	out    outgoing     // datagrams of in, on their way
+	again  outgoing     // datagrams of quotes, on their way; out is in use meanwhile
 }
 
 func newShard(s *Server, loop *eventloop.Loop) *shard {
@@ -51,11 +52,11 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 		share:   max(1, (s.maxFlows()+loops-1)/loops),
 		recency: order{by: byLoop},
 		ages:    order{by: byAge},
+		in:      mmsg.NewReader(datagramSize),
+		quotes:  mmsg.NewReader(quoteSize),
 	}
 	sh.scan = sh.leaveGone
 	sh.out.gso = !s.DisableGSO
-	sh.in.init(datagramSize)
-	sh.quotes.init(quoteSize)
 	return sh
 }
 
@@ -153,7 +154,7 @@ func (sh *shard) open(addr netip.Addr) (int, error) {
 		}
 		if err = unix.SetsockoptInt(fd, level, option, 1); err == nil {
 			setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, sh.server.socketBuffer())
-			sh.takeTrains(fd)
+			enableGRO(fd)
 			return fd, nil
 		}
 		_ = unix.Close(fd)
@@ -223,7 +224,7 @@ func (ln *listener) catchUp(now int64) {
 func (ln *listener) receive() bool {
 	sh := ln.shard
 	for taken := 0; taken < turn; {
-		n, err := sh.in.receive(ln.fd, 0)
+		n, err := sh.in.Read(ln.fd, 0)
 		switch {
 		case err == unix.EAGAIN:
 			return true
@@ -249,10 +250,10 @@ func (ln *listener) forward(n int, now int64) (total int) {
 	var keys [slots]flowKey
 	var handled [slots]bool
 	for i := range n {
-		key, ok := sh.in.key(i)
+		key, ok := keyOf(sh.in, i)
 		if !ok {
 			handled[i] = true
-			dropped := datagrams(len(sh.in.payload(i)), sh.in.segment(i))
+			dropped := datagrams(len(sh.in.Payload(i)), sh.in.Control(i).SegmentSize())
 			sh.count.malformed.Add(uint64(dropped))
 			total += dropped
 		}
@@ -262,12 +263,12 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		if handled[i] {
 			continue
 		}
-		f, dropped := ln.flow(&keys[i], &sh.in.name[i], now)
+		f, dropped := ln.flow(&keys[i], sh.in.Name(i), now)
 		sh.out.reset(f == nil || f.plain[toBackend] || now < f.trial)
 		for j := i; j < n; j++ {
 			if !handled[j] && (j == i || keys[j] == keys[i]) {
 				handled[j] = true
-				sh.out.add(sh.in.payload(j), sh.in.segment(j))
+				sh.out.add(sh.in.Payload(j), sh.in.Control(j).SegmentSize())
 			}
 		}
 		total += sh.out.left
@@ -278,6 +279,18 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		f.send(now)
 	}
 	return total
+}
+
+// keyOf returns the flow that the i-th message belongs to. False: it cannot be known
+// or answered.
+func keyOf(in *mmsg.Reader, i int) (flowKey, bool) {
+	name := in.Name(i)
+	client := name.AddrPort()
+	local, ok := in.Control(i).LocalAddr()
+	if !ok || client.Port() == 0 || in.Truncated(i) {
+		return flowKey{}, false
+	}
+	return flowKey{client: client, local: local, scope: name.Scope()}, true
 }
 
 // flow returns the flow with this key, which is made if need be. nil: there is

@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/mmsg"
 )
 
 // numbered returns a datagram that differs from all others of a test, in its bytes and,
@@ -40,8 +42,8 @@ func (tr train) payload(first int) (whole []byte, parts [][]byte) {
 }
 
 func segmentControl(size int) []byte {
-	control := make([]byte, controlSize)
-	return control[:putSegmentSize(control, size)]
+	control := make([]byte, mmsg.ControlSize)
+	return control[:mmsg.PutSegmentSize(control, size)]
 }
 
 // sendTrain sends by UDP_SEGMENT, to to, or to the peer of a connected socket.
@@ -106,8 +108,8 @@ func (p *proxy) came() (segment int) {
 	p.t.Helper()
 	sh := p.shards[0]
 	if err := sh.loop.Do(func() {
-		if sh.in.n > 0 {
-			segment = sh.in.segment(sh.in.n - 1)
+		if n := sh.in.Len(); n > 0 {
+			segment = sh.in.Control(n - 1).SegmentSize()
 		}
 	}); err != nil {
 		p.t.Fatal(err)
@@ -348,8 +350,7 @@ func TestTrainIsDropped(t *testing.T) {
 	eventually(t, "all of a train are dropped", func() bool { return p.Stats().NoBackend == uint64(len(parts)) })
 }
 
-// TestMoveTrains: trains wait in the sockets when everything goes to another Server, also
-// from one that did not know them.
+// TestMoveTrains: trains wait in the sockets when everything goes to another Server.
 func TestMoveTrains(t *testing.T) {
 	needsTrains(t)
 	b := echo(t, "127.0.0.1:0")
@@ -387,11 +388,6 @@ func TestMoveTrains(t *testing.T) {
 		})
 	}
 	for i := range 8 {
-		if i%2 == 1 {
-			if err := p.RefuseTrains(); err != nil {
-				t.Error(err)
-			}
-		}
 		var flows []Frozen
 		if p, flows = p.moveTo(1 + i%3); len(flows) != len(clients) {
 			t.Errorf("%d flows moved, want %d", len(flows), len(clients))
@@ -404,86 +400,4 @@ func TestMoveTrains(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-}
-
-// TestRefuseTrains: trains that wait are still passed on as they were; from then on
-// datagrams come one by one, to sockets that are made later, too, until it is undone.
-func TestRefuseTrains(t *testing.T) {
-	needsTrains(t)
-	b := listenUDP(t, "127.0.0.1:0")
-	p := startProxy(t, 1, nil, b.addr)
-	whole, parts := train{30, 30*20 + 10}.payload(0)
-	cl := dial(t, p.addr)
-	exchange := func(what string) {
-		t.Helper()
-		cl.sendTrain(whole, 30)
-		flow := b.wants(t, what, parts, p.Stats)
-		b.sendTrain(t, whole, 30, flow)
-		(&backend{UDPConn: cl.UDPConn}).wants(t, what+" back", parts, p.Stats)
-	}
-	exchange("before")
-	release := p.block()
-	for range 3 {
-		cl.sendTrain(whole, 30)
-	}
-	refused := make(chan error, 1)
-	go func() { refused <- p.RefuseTrains() }()
-	release()
-	b.wants(t, "what waited", slices.Concat(parts, parts, parts), p.Stats)
-	if err := <-refused; err != nil {
-		t.Fatal(err)
-	}
-	all := func(want bool) {
-		t.Helper()
-		for _, fd := range p.sockets() {
-			if option(t, fd) != want {
-				t.Errorf("trains are taken: %v, want %v", !want, want)
-			}
-		}
-	}
-	all(false)
-	exchange("refused")
-	if n := p.came(); n != 0 {
-		t.Errorf("a train with datagrams of %d came", n)
-	}
-	cl = dial(t, p.addr)
-	exchange("a new flow")
-	all(false)
-	if err := p.AcceptTrains(); err != nil {
-		t.Fatal(err)
-	}
-	all(true)
-	exchange("accepted")
-	if n := p.came(); n != 30 {
-		t.Errorf("datagrams of %d came, want a train of 30 bytes each", n)
-	}
-}
-
-// TestRefuseTrainsOfBusySocket: what is never read empty loses what is queued, and nothing
-// that comes later; no train is taken for a datagram.
-func TestRefuseTrainsOfBusySocket(t *testing.T) {
-	needsTrains(t)
-	b := listenUDP(t, "127.0.0.1:0")
-	p := startProxy(t, 1, nil, b.addr)
-	whole, parts := train{30, 300}.payload(0)
-	cl := dial(t, p.addr)
-	sh, fd := p.shards[0], p.sockets()[0]
-	if err := sh.loop.Do(func() {
-		for range 2*slots + 1 {
-			cl.sendTrain(whole, 30)
-		}
-		reads := 0
-		sh.refuseTrains(fd, func() bool { reads++; return true })
-		if reads != refusals {
-			t.Errorf("%d attempts, want %d", reads, refusals)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	cl.sendTrain(whole, 30)
-	b.wants(t, "what came later", parts, p.Stats)
-	eventually(t, fmt.Sprintf("%d messages were dropped and %d datagrams not", 2*slots+1, len(parts)), func() bool {
-		s := p.Stats()
-		return s.Busy == 2*slots+1 && s.DatagramsIn == uint64(len(parts))
-	})
 }

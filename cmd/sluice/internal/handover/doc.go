@@ -42,8 +42,7 @@
 // end of one is left out, and what is missing there is zero. Messages and parts of
 // types above 127 are skipped by who does not know them. Others come only to who said
 // hello with the ability to use them (SCTP), and who cannot is refused if there is
-// something to lose. Who does not know trains of datagrams gets UDP sockets that take none,
-// and in which none is left (udp.Server.RefuseTrains). testdata holds messages of each version.
+// something to lose. testdata holds messages of each version.
 //
 // The encoding is our own, for two reasons: while connections are frozen a general one
 // costs ten times as much, and what comes from another process is to be bounded before

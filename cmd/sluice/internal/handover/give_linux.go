@@ -111,9 +111,6 @@ func Give(ctx context.Context, ch *Channel, h Hello, e *Estate) (Report, error) 
 		e.halted()
 		e.halted = nil
 	}
-	if !h.Trains {
-		err = errors.Join(err, e.UDP.AcceptTrains())
-	}
 	e.Listeners.resume()
 	unpause()
 	return Report{}, err
@@ -133,11 +130,6 @@ func (g *giver) theirs() bool { return g.token.fd >= 0 && !g.token.take() }
 func (g *giver) give(ctx context.Context, h Hello) error {
 	if err := g.prepare(ctx, h); err != nil {
 		return err
-	}
-	if !h.Trains {
-		if err := g.UDP.RefuseTrains(); err != nil {
-			return fmt.Errorf("refuse trains of datagrams: %w", err)
-		}
 	}
 	wait, cancel := context.WithTimeout(ctx, g.patience())
 	defer cancel()

@@ -63,7 +63,6 @@ type hello struct {
 	PID            int
 	NetNS          string // the network namespace, as device and inode number
 	SCTP           bool   // SCTP can be taken over, too
-	Trains         bool   // UDP sockets may give trains of datagrams (udp.Server.RefuseTrains)
 }
 
 // welcome is the answer to hello.

@@ -77,7 +77,7 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.ch.sendJSON(ctx, helloMsg, hello{Oldest: oldest, Newest: newest, Program: program, PID: os.Getpid(), NetNS: ns, SCTP: true, Trains: true}); err != nil {
+	if err := t.ch.sendJSON(ctx, helloMsg, hello{Oldest: oldest, Newest: newest, Program: program, PID: os.Getpid(), NetNS: ns, SCTP: true}); err != nil {
 		return err
 	}
 	var w welcome

@@ -1,0 +1,130 @@
+package mmsg
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Control is the control messages of one received message.
+type Control []byte
+
+// next splits the first control message from the rest. nil: there is none, or it is cut off.
+func (c Control) next() (m *unix.Cmsghdr, data, rest Control) {
+	if len(c) < unix.SizeofCmsghdr {
+		return nil, nil, nil
+	}
+	m = (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
+	if m.Len < unix.SizeofCmsghdr || uint64(m.Len) > uint64(len(c)) {
+		return nil, nil, nil
+	}
+	data = c[unix.SizeofCmsghdr:m.Len]
+	return m, data, c[min(len(c), unix.CmsgSpace(len(data))):]
+}
+
+// find returns the data of the first control message of a kind, nil if there is none with
+// size bytes.
+func (c Control) find(level, kind int32, size int) []byte {
+	for m, data, rest := c.next(); m != nil; m, data, rest = rest.next() {
+		if m.Level == level && m.Type == kind && len(data) >= size {
+			return data
+		}
+	}
+	return nil
+}
+
+// LocalAddr returns the address of this host that a message was sent to (IP_PKTINFO, ip(7)).
+//
+// Of in_pktinfo it is ipi_spec_dst, which replies can be sent from; it differs
+// from the destination in the header for broadcasts only.
+func (c Control) LocalAddr() (addr netip.Addr, ok bool) {
+	if info := c.find(unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo); info != nil {
+		return netip.AddrFrom4([4]byte(info[4:8])), true
+	}
+	if info := c.find(unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo); info != nil {
+		return netip.AddrFrom16([16]byte(info[:16])), true
+	}
+	return netip.Addr{}, false
+}
+
+// SegmentSize returns the length of the datagrams of a GRO batch but for the last, in bytes; 0
+// if the message is one datagram (UDP_GRO, udp(7)).
+func (c Control) SegmentSize() int {
+	if size := c.find(unix.SOL_UDP, unix.UDP_GRO, 4); size != nil {
+		return int(int32(binary.NativeEndian.Uint32(size)))
+	}
+	return 0
+}
+
+// TrafficClass returns the traffic class of an IPv6 packet (IPV6_RECVTCLASS, ipv6(7)); 0 if
+// none was reported.
+func (c Control) TrafficClass() byte {
+	if class := c.find(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4); class != nil {
+		return byte(binary.NativeEndian.Uint32(class))
+	}
+	return 0
+}
+
+// QueuedError returns the error that a message of the error queue is about, 0 if it is about
+// none, and whether ICMP has reported it (struct sock_extended_err, ip(7)).
+func (c Control) QueuedError() (errno unix.Errno, icmp bool) {
+	const size = int(unsafe.Sizeof(unix.SockExtendedErr{}))
+	data := c.find(unix.IPPROTO_IP, unix.IP_RECVERR, size)
+	if data == nil {
+		data = c.find(unix.IPPROTO_IPV6, unix.IPV6_RECVERR, size)
+	}
+	if data == nil {
+		return 0, false
+	}
+	e := (*unix.SockExtendedErr)(unsafe.Pointer(&data[0]))
+	return unix.Errno(e.Errno), e.Origin == unix.SO_EE_ORIGIN_ICMP || e.Origin == unix.SO_EE_ORIGIN_ICMP6
+}
+
+// PutLocalAddr writes the control message that makes a message leave from addr, and
+// returns its length. scope is the interface of a link-local peer; 0 leaves it to the routes.
+func PutLocalAddr(c []byte, addr netip.Addr, scope uint32) int {
+	if addr.Is4() {
+		data, length := put(c, unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
+		ip := addr.As4()
+		copy(data[4:], ip[:])
+		return length
+	}
+	data, length := put(c, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
+	ip := addr.As16()
+	copy(data, ip[:])
+	binary.NativeEndian.PutUint32(data[16:], scope)
+	return length
+}
+
+// PutTrafficClass writes the control message that gives a packet its traffic class (DSCP and
+// ECN; RFC 2474, RFC 3168), and returns its length.
+func PutTrafficClass(c []byte, class byte, ipv6 bool) int {
+	level, kind := int32(unix.IPPROTO_IP), int32(unix.IP_TOS)
+	if ipv6 {
+		level, kind = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+	}
+	data, length := put(c, level, kind, 4)
+	binary.NativeEndian.PutUint32(data, uint32(class))
+	return length
+}
+
+// PutSegmentSize writes the control message that makes a message leave as datagrams of
+// size bytes (UDP_SEGMENT, udp(7)), and returns its length.
+func PutSegmentSize(c []byte, size int) int {
+	data, length := put(c, unix.SOL_UDP, unix.UDP_SEGMENT, 2)
+	binary.NativeEndian.PutUint16(data, uint16(size))
+	return length
+}
+
+// put writes the header of a control message with size bytes of data, which are zero, and
+// returns where these are and the length of the whole.
+func put(c []byte, level, kind int32, size int) (data []byte, length int) {
+	c = c[:unix.CmsgSpace(size)]
+	clear(c)
+	m := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
+	m.Level, m.Type = level, kind
+	m.SetLen(unix.CmsgLen(size))
+	return c[unix.SizeofCmsghdr:], len(c)
+}
