@@ -43,36 +43,36 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestPackTrains looks at what goes through the kernel as one, over as many system calls as
+// TestPackGSOBatches looks at what goes through the kernel as one, over as many system calls as
 // it takes, and that every byte goes once and in order.
-func TestPackTrains(t *testing.T) {
+func TestPackGSOBatches(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		trains []train
-		plain  bool
-		want   []int
+		name    string
+		batches []gsoBatch
+		plain   bool
+		want    []int
 	}{
-		{"one", []train{{1200, 32 * 1200}}, false, []int{32}},
-		{"the last is shorter", []train{{1200, 5*1200 + 7}, {1200, 2400}}, false, []int{6, 2}},
-		{"equal ones", []train{{100, 2000}, {100, 1000}, {100, 100}, {100, 50}, {100, 100}}, false, []int{32, 1}},
-		{"as many as the kernel takes", []train{{100, 4000}, {100, 2400}, {100, 100}}, false, []int{64, 1}},
-		{"cut only where it has to be", []train{{100, 4000}, {100, 4000}}, false, []int{40, 40}},
-		{"of a newer kernel", []train{{100, 12800}, {100, 100}}, false, []int{64, 64, 1}},
-		{"of no kernel", []train{{1, 65507}}, false, append(slices.Repeat([]int{64}, 1023), 35)},
-		{"as many bytes as go as one", []train{{30000, 65507}, {30000, 30000}}, false, []int{3, 1}},
-		{"more bytes than go as one", []train{{1310, 50*1310 + 27}, {65520, 65527}}, false, []int{50, 1, 1, 1}},
-		{"a shorter train", []train{{100, 300}, {50, 100}, {50, 50}, {100, 100}}, false, []int{3, 3, 1}},
-		{"one by one", []train{{100, 4050}, {7, 7}}, true, slices.Repeat([]int{1}, 42)},
-		{"around an empty one", []train{{100, 250}, {0, 0}, {100, 250}}, false, []int{3, 1, 3}},
+		{"one", []gsoBatch{{1200, 32 * 1200}}, false, []int{32}},
+		{"the last is shorter", []gsoBatch{{1200, 5*1200 + 7}, {1200, 2400}}, false, []int{6, 2}},
+		{"equal ones", []gsoBatch{{100, 2000}, {100, 1000}, {100, 100}, {100, 50}, {100, 100}}, false, []int{32, 1}},
+		{"as many as the kernel takes", []gsoBatch{{100, 4000}, {100, 2400}, {100, 100}}, false, []int{64, 1}},
+		{"cut only where it has to be", []gsoBatch{{100, 4000}, {100, 4000}}, false, []int{40, 40}},
+		{"of a newer kernel", []gsoBatch{{100, 12800}, {100, 100}}, false, []int{64, 64, 1}},
+		{"of no kernel", []gsoBatch{{1, 65507}}, false, append(slices.Repeat([]int{64}, 1023), 35)},
+		{"as many bytes as go as one", []gsoBatch{{30000, 65507}, {30000, 30000}}, false, []int{3, 1}},
+		{"more bytes than go as one", []gsoBatch{{1310, 50*1310 + 27}, {65520, 65527}}, false, []int{50, 1, 1, 1}},
+		{"a shorter batch", []gsoBatch{{100, 300}, {50, 100}, {50, 50}, {100, 100}}, false, []int{3, 3, 1}},
+		{"one by one", []gsoBatch{{100, 4050}, {7, 7}}, true, slices.Repeat([]int{1}, 42)},
+		{"around an empty one", []gsoBatch{{100, 250}, {0, 0}, {100, 250}}, false, []int{3, 1, 3}},
 	} {
 		out := outgoing{gso: true}
 		out.reset(test.plain)
 		var all []byte
 		total := 0
-		for i, tr := range test.trains {
-			p := numbered(i, tr.size)
+		for i, sent := range test.batches {
+			p := numbered(i, sent.size)
 			all = append(all, p...)
-			out.add(p, tr.segment)
+			out.add(p, sent.segment)
 		}
 		for _, n := range test.want {
 			total += n
@@ -106,7 +106,7 @@ func TestPackTrains(t *testing.T) {
 	}
 }
 
-// TestSkip gives up single datagrams of trains.
+// TestSkip gives up single datagrams of batches.
 func TestSkip(t *testing.T) {
 	out := outgoing{gso: true}
 	out.reset(false)

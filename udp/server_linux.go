@@ -91,8 +91,8 @@ func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 			_ = unix.Close(fd)
 		}
 	}()
-	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, s.socketBuffer())
-	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, s.socketBuffer())
+	socket.SetReceiveBuffer(fd, s.socketBuffer())
+	socket.SetSendBuffer(fd, s.socketBuffer())
 	enableGRO(fd)
 	level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
 	if addr.Addr().Is6() {
@@ -115,14 +115,6 @@ func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 		}
 	}
 	return fd, err
-}
-
-// setBuffer sets a socket buffer beyond the system's limit if we may, and up to
-// that limit if not (socket(7)). Less than asked for is no reason not to serve.
-func setBuffer(fd, force, plain, size int) {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
-	}
 }
 
 // Unlisten closes the sockets and flows of a frontend. One that is not listened

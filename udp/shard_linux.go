@@ -153,7 +153,7 @@ func (sh *shard) open(addr netip.Addr) (int, error) {
 			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
 		}
 		if err = unix.SetsockoptInt(fd, level, option, 1); err == nil {
-			setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, sh.server.socketBuffer())
+			socket.SetReceiveBuffer(fd, sh.server.socketBuffer())
 			enableGRO(fd)
 			return fd, nil
 		}

@@ -66,6 +66,10 @@ var rooms = []room{
 		why: "it is system calls only, so that anything may stand on it",
 	},
 	{
+		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		why: "it is system calls only, so that anything may stand on it",
+	},
+	{
 		dir: "internal/counters", not: effects, never: anyoneElse,
 		why: "it adds numbers up, and knows none of them",
 	},
@@ -78,11 +82,11 @@ var rooms = []room{
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{
-		dir: "udp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		dir: "udp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/mmsg", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{
-		dir: "sctp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
+		dir: "sctp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/mmsg", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
 	},
 	{

@@ -134,13 +134,6 @@ func Local(fd int) (netip.AddrPort, error) {
 	return n.AddrPort(), nil
 }
 
-// SelfConnected reports whether fd, connected to peer, is its own peer: the kernel may
-// give a connecting socket the very port that it connects to, if no process listens there.
-func SelfConnected(fd int, peer netip.AddrPort) bool {
-	local, err := Local(fd)
-	return err == nil && local == peer
-}
-
 func call(trap uintptr, fd int, p unsafe.Pointer, arg uintptr) error {
 	if _, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(p), arg); errno != 0 {
 		return errno
@@ -161,22 +154,6 @@ func ResetOnClose(fd int) {
 func Reset(fd int) {
 	unspec := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
 	_ = call(unix.SYS_CONNECT, fd, unsafe.Pointer(&unspec), unsafe.Sizeof(unspec)) // fails if there is nothing to reset
-}
-
-// Disconnect takes from a connected datagram socket its peer, its local address and port,
-// and the errors that wait; received datagrams stay. A Connect then makes it as
-// good as new, for half the cost and without a second descriptor.
-func Disconnect(fd int) {
-	Reset(fd)
-	var b byte
-	for { // nothing is sent by the socket any more, so that the error queue only gets shorter
-		_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1,
-			unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
-		if errno != 0 {
-			break
-		}
-	}
-	_, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR) // reading clears it
 }
 
 // Recv reads from a connected socket into p, which must not be empty (recv(2)).

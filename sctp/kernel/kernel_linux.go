@@ -105,7 +105,7 @@ func SetHeartbeats(fd int, peer netip.AddrPort) error {
 // restarts and of messages that end in the middle; and room for a whole message,
 // which the kernel takes at once or not at all.
 func SetOptions(fd, message int) error {
-	socket.SetBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, message)
+	socket.SetSendBuffer(fd, message)
 	events := []byte{1: 1, 6: 1, 7: 0} // sctp_event_subscribe: association, partial delivery
 	one := binary.NativeEndian.AppendUint32(nil, 1)
 	for _, o := range []struct {

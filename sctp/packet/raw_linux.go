@@ -35,8 +35,8 @@ func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
 			return err
 		}
 	}
-	socket.SetBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
-	socket.SetBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
+	socket.SetReceiveBuffer(fd, buffer)
+	socket.SetSendBuffer(fd, buffer)
 	if !ipv6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	}

@@ -29,13 +29,13 @@ func numbered(number, size int) []byte {
 	return p
 }
 
-// train is datagrams that one send is to carry.
-type train struct{ segment, size int }
+// gsoBatch is datagrams that one send is to carry.
+type gsoBatch struct{ segment, size int }
 
-// payload returns the train as a whole and each datagram of it, numbered from first on.
-func (tr train) payload(first int) (whole []byte, parts [][]byte) {
-	for left := tr.size; left > 0; left -= tr.segment {
-		p := numbered(first+len(parts), min(tr.segment, left))
+// payload returns the batch as a whole and each datagram of it, numbered from first on.
+func (sent gsoBatch) payload(first int) (whole []byte, parts [][]byte) {
+	for left := sent.size; left > 0; left -= sent.segment {
+		p := numbered(first+len(parts), min(sent.segment, left))
 		parts, whole = append(parts, p), append(whole, p...)
 	}
 	return whole, parts
@@ -46,15 +46,15 @@ func segmentControl(size int) []byte {
 	return control[:mmsg.PutSegmentSize(control, size)]
 }
 
-// sendTrain sends by UDP_SEGMENT, to to, or to the peer of a connected socket.
-func (b *backend) sendTrain(t *testing.T, p []byte, segment int, to netip.AddrPort) {
+// sendBatch sends by UDP_SEGMENT, to to, or to the peer of a connected socket.
+func (b *backend) sendBatch(t *testing.T, p []byte, segment int, to netip.AddrPort) {
 	t.Helper()
 	if _, _, err := b.WriteMsgUDPAddrPort(p, segmentControl(segment), to); err != nil {
 		t.Fatalf("send %d bytes as datagrams of %d: %v", len(p), segment, err)
 	}
 }
 
-func (c *client) sendTrain(p []byte, segment int) {
+func (c *client) sendBatch(p []byte, segment int) {
 	c.t.Helper()
 	if _, _, err := c.WriteMsgUDP(p, segmentControl(segment), nil); err != nil {
 		c.t.Fatalf("send %d bytes as datagrams of %d: %v", len(p), segment, err)
@@ -79,7 +79,7 @@ func (b *backend) wants(t *testing.T, what string, parts [][]byte, stats func() 
 	return from
 }
 
-// option tells whether a socket takes trains.
+// option tells whether a socket takes batches.
 func option(t *testing.T, fd int) bool {
 	t.Helper()
 	on, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
@@ -89,8 +89,8 @@ func option(t *testing.T, fd int) bool {
 	return on != 0
 }
 
-// needsTrains skips the test on a kernel without UDP_GRO.
-func needsTrains(t *testing.T) {
+// needsGRO skips the test on a kernel without UDP_GRO.
+func needsGRO(t *testing.T) {
 	t.Helper()
 	s := listenUDP(t, "127.0.0.1:0")
 	raw, err := s.SyscallConn()
@@ -103,7 +103,7 @@ func needsTrains(t *testing.T) {
 }
 
 // came returns how long the datagrams of the message are that the only loop has received
-// last; 0 if it was no train.
+// last; 0 if it was no batch.
 func (p *proxy) came() (segment int) {
 	p.t.Helper()
 	sh := p.shards[0]
@@ -136,8 +136,8 @@ func (p *proxy) sockets() (fds []int) {
 	return fds
 }
 
-// ethernet are trains whose datagrams fit an Ethernet's MTU.
-var ethernet = []train{
+// ethernet are batches whose datagrams fit an Ethernet's MTU.
+var ethernet = []gsoBatch{
 	{1200, 32 * 1200},
 	{1200, 5*1200 + 7},
 	{1472, 44*1472 + 700},
@@ -149,8 +149,8 @@ var ethernet = []train{
 	{1200, 54*1200 + 700},
 }
 
-// exchangeTrains sends trains both ways. Each datagram arrives as it was sent.
-func exchangeTrains(t *testing.T, p *proxy, b *backend, cl *client, trains []train, taken bool) {
+// exchangeBatches sends batches both ways. Each datagram arrives as it was sent.
+func exchangeBatches(t *testing.T, p *proxy, b *backend, cl *client, batches []gsoBatch, taken bool) {
 	t.Helper()
 	ends := &backend{UDPConn: cl.UDPConn}
 	cl.send("first")
@@ -160,20 +160,20 @@ func exchangeTrains(t *testing.T, p *proxy, b *backend, cl *client, trains []tra
 	}
 	cl.receive()
 	in, out := uint64(1), uint64(1)
-	for i, tr := range trains {
-		what := fmt.Sprintf("%d bytes as datagrams of %d", tr.size, tr.segment)
-		whole, parts := tr.payload(i * 1000)
-		cl.sendTrain(whole, tr.segment)
+	for i, sent := range batches {
+		what := fmt.Sprintf("%d bytes as datagrams of %d", sent.size, sent.segment)
+		whole, parts := sent.payload(i * 1000)
+		cl.sendBatch(whole, sent.segment)
 		if from := b.wants(t, what, parts, p.Stats); from != flow {
 			t.Fatalf("%s come from %s, not %s", what, from, flow)
 		}
-		asOne := tr.size <= 1<<16-100 // with all headers; else the kernel takes it apart
-		if got := p.came(); taken && asOne && got != tr.segment {
+		asOne := sent.size <= 1<<16-100 // with all headers; else the kernel takes it apart
+		if got := p.came(); taken && asOne && got != sent.segment {
 			t.Errorf("%s were received as datagrams of %d, 0 means one by one", what, got)
 		}
-		b.sendTrain(t, whole, tr.segment, flow)
+		b.sendBatch(t, whole, sent.segment, flow)
 		ends.wants(t, what+" back", parts, p.Stats)
-		if got := p.came(); taken && asOne && got != tr.segment {
+		if got := p.came(); taken && asOne && got != sent.segment {
 			t.Errorf("%s back were received as datagrams of %d, 0 means one by one", what, got)
 		}
 		in, out = in+uint64(len(parts)), out+uint64(len(parts))
@@ -187,20 +187,20 @@ func exchangeTrains(t *testing.T, p *proxy, b *backend, cl *client, trains []tra
 	}
 }
 
-func TestTrains(t *testing.T) {
-	needsTrains(t)
+func TestGSOBatches(t *testing.T) {
+	needsGRO(t)
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(at, func(t *testing.T) {
 			b := listenUDP(t, at)
 			p := startProxyAt(t, 1, nil, at, b.addr)
-			exchangeTrains(t, p, b, dial(t, p.addr), append([]train{{32000, 65507}, {30000, 60000}, {65000, 65507}}, ethernet...), true)
+			exchangeBatches(t, p, b, dial(t, p.addr), append([]gsoBatch{{32000, 65507}, {30000, 60000}, {65000, 65507}}, ethernet...), true)
 		})
 	}
 }
 
-// TestTrainsByEthernet has a wire between, on which datagrams go one by one or as trains.
-func TestTrainsByEthernet(t *testing.T) {
-	needsTrains(t)
+// TestGSOByEthernet has a wire between, on which datagrams go one by one or as batches.
+func TestGSOByEthernet(t *testing.T) {
+	needsGRO(t)
 	if !inNamespace(t) {
 		return
 	}
@@ -211,14 +211,14 @@ func TestTrainsByEthernet(t *testing.T) {
 		p := startProxyAt(t, loops, nil, "10.0.0.1:0", b.addr)
 		var cl *client
 		c.inOther(func() { cl = dial(t, p.addr) })
-		exchangeTrains(t, p, b, cl, ethernet, loops == 1)
+		exchangeBatches(t, p, b, cl, ethernet, loops == 1)
 	}
 }
 
-// TestTrainsOnNarrowWay: the way to the backend is narrower than that of the client, so
-// that trains have to be taken apart, and datagrams go in fragments.
-func TestTrainsOnNarrowWay(t *testing.T) {
-	needsTrains(t)
+// TestGSOOnNarrowPath: the way to the backend is narrower than that of the client, so
+// that batches have to be taken apart, and datagrams go in fragments.
+func TestGSOOnNarrowPath(t *testing.T) {
+	needsGRO(t)
 	if !inNamespace(t) {
 		return
 	}
@@ -243,12 +243,12 @@ func TestTrainsOnNarrowWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	cl.receive()
-	for i, tr := range []train{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}} {
-		what := fmt.Sprintf("%d bytes as datagrams of %d", tr.size, tr.segment)
-		whole, parts := tr.payload(i * 1000)
-		cl.sendTrain(whole, tr.segment)
+	for i, sent := range []gsoBatch{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}} {
+		what := fmt.Sprintf("%d bytes as datagrams of %d", sent.size, sent.segment)
+		whole, parts := sent.payload(i * 1000)
+		cl.sendBatch(whole, sent.segment)
 		b.wants(t, what, parts, p.Stats)
-		if got := p.came(); got != tr.segment {
+		if got := p.came(); got != sent.segment {
 			t.Errorf("%s were received as datagrams of %d", what, got)
 		}
 	}
@@ -257,29 +257,29 @@ func TestTrainsOnNarrowWay(t *testing.T) {
 	}
 }
 
-// TestLargestBetweenTrains: datagrams of every size that UDP knows pass next to trains.
-func TestLargestBetweenTrains(t *testing.T) {
-	needsTrains(t)
+// TestLargestBetweenGSOBatches: datagrams of every size that UDP knows pass next to batches.
+func TestLargestBetweenGSOBatches(t *testing.T) {
+	needsGRO(t)
 	b := echo(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
 	ends := &backend{UDPConn: cl.UDPConn}
 	for i, size := range []int{65507, 0, 1, 65506, 40000} {
 		release := p.block()
-		whole, parts := train{1200, 50*1200 + 99}.payload(i * 1000)
-		cl.sendTrain(whole, 1200)
+		whole, parts := gsoBatch{1200, 50*1200 + 99}.payload(i * 1000)
+		cl.sendBatch(whole, 1200)
 		large := numbered(i*1000+500, size)
 		cl.send(string(large))
-		cl.sendTrain(whole, 1200)
+		cl.sendBatch(whole, 1200)
 		release()
 		ends.wants(t, fmt.Sprint(size), slices.Concat(parts, [][]byte{large}, parts), p.Stats)
 	}
 }
 
-// TestMixedTrains: many clients' trains and datagrams wait in one queue, longer than one
+// TestMixedGSOBatches: many clients' batches and datagrams wait in one queue, longer than one
 // event may take. Each flow's arrive in order, as they were.
-func TestMixedTrains(t *testing.T) {
-	needsTrains(t)
+func TestMixedGSOBatches(t *testing.T) {
+	needsGRO(t)
 	for _, loops := range []int{1, 2} {
 		const flows, bursts = 13, 12
 		b := listenUDP(t, "127.0.0.1:0")
@@ -293,12 +293,12 @@ func TestMixedTrains(t *testing.T) {
 		total := 0
 		for j := range bursts {
 			for i, c := range clients {
-				tr := train{segment: 40 + 4*i, size: (40+4*i)*(1+(i*j)%9) + 4*(j%5)}
+				sent := gsoBatch{segment: 40 + 4*i, size: (40+4*i)*(1+(i*j)%9) + 4*(j%5)}
 				if j%4 == 3 {
-					tr = train{segment: 100, size: 100}
+					sent = gsoBatch{segment: 100, size: 100}
 				}
-				whole, parts := tr.payload(i*10000 + len(want[i]))
-				c.sendTrain(whole, tr.segment)
+				whole, parts := sent.payload(i*10000 + len(want[i]))
+				c.sendBatch(whole, sent.segment)
 				want[i] = append(want[i], parts...)
 				total += len(parts)
 			}
@@ -325,34 +325,34 @@ func TestMixedTrains(t *testing.T) {
 	}
 }
 
-// TestTrainToRefusingBackend: the first message of a flow is a train, and two backends
+// TestGSOBatchToRefusingBackend: the first message of a flow is a GSO batch, and two backends
 // refuse it. All of it arrives in order at the third.
-func TestTrainToRefusingBackend(t *testing.T) {
-	needsTrains(t)
+func TestGSOBatchToRefusingBackend(t *testing.T) {
+	needsGRO(t)
 	b := listenUDP(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, refusing(t, "127.0.0.1:0"), refusing(t, "127.0.0.1:0"), b.addr)
-	whole, parts := train{30, 30*50 + 10}.payload(0)
+	whole, parts := gsoBatch{30, 30*50 + 10}.payload(0)
 	for range 3 { // so that each backend is the first once
-		dial(t, p.addr).sendTrain(whole, 30)
-		b.wants(t, "a train", parts, p.Stats)
+		dial(t, p.addr).sendBatch(whole, 30)
+		b.wants(t, "a GSO batch", parts, p.Stats)
 	}
 	if s := p.Stats(); s.Refused == 0 || s.Unreachable+s.Busy != 0 || s.Created != 3 {
 		t.Errorf("stats = %+v, want refusals and no loss", s)
 	}
 }
 
-// TestTrainIsDropped: datagrams are counted, not trains.
-func TestTrainIsDropped(t *testing.T) {
-	needsTrains(t)
+// TestGSOBatchIsDropped: datagrams are counted, not batches.
+func TestGSOBatchIsDropped(t *testing.T) {
+	needsGRO(t)
 	p := startProxy(t, 1, nil)
-	whole, parts := train{30, 30 * 9}.payload(0)
-	dial(t, p.addr).sendTrain(whole, 30)
-	eventually(t, "all of a train are dropped", func() bool { return p.Stats().NoBackend == uint64(len(parts)) })
+	whole, parts := gsoBatch{30, 30 * 9}.payload(0)
+	dial(t, p.addr).sendBatch(whole, 30)
+	eventually(t, "all of a GSO batch are dropped", func() bool { return p.Stats().NoBackend == uint64(len(parts)) })
 }
 
-// TestMoveTrains: trains wait in the sockets when everything goes to another Server.
-func TestMoveTrains(t *testing.T) {
-	needsTrains(t)
+// TestMoveGSOBatches: batches wait in the sockets when everything goes to another Server.
+func TestMoveGSOBatches(t *testing.T) {
+	needsGRO(t)
 	b := echo(t, "127.0.0.1:0")
 	p := startProxy(t, 2, nil, b.addr)
 	clients := make([]*client, 20)
@@ -371,7 +371,7 @@ func TestMoveTrains(t *testing.T) {
 					return
 				default:
 				}
-				whole, parts := train{100, 100*(1+i%30) + 50}.payload(i)
+				whole, parts := gsoBatch{100, 100*(1+i%30) + 50}.payload(i)
 				if _, _, err := c.WriteMsgUDP(whole, segmentControl(100), nil); err != nil {
 					t.Error(err)
 					return
@@ -394,7 +394,7 @@ func TestMoveTrains(t *testing.T) {
 		}
 		for _, fd := range p.sockets() {
 			if !option(t, fd) {
-				t.Error("a socket of the next Server takes no trains")
+				t.Error("a socket of the next Server takes no batches")
 			}
 		}
 	}
