@@ -45,7 +45,7 @@ var forTests = []string{
 // sockets are what the data paths through sockets stand on; parts are the layers that the
 // program puts together.
 var (
-	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/session", "internal/mmsg"}
+	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session", "internal/mmsg"}
 	parts   = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
 )
 
@@ -66,6 +66,7 @@ var layers = []layer{
 		dir: "internal/socket", theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it is system calls only, so that everything may use it",
 	},
+	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
 	{
 		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it is batches of messages only, for every protocol that has them",
