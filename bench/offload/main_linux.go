@@ -97,7 +97,7 @@ func load() string {
 
 // engine is what forwards.
 type engine interface {
-	Sync(context.Context, []lb.Service, lb.Node) error
+	Sync(context.Context, lb.Delta, lb.Node) error
 	Verify(context.Context) (bool, error)
 }
 
@@ -106,6 +106,7 @@ type lab struct {
 	*testbed.Testbed
 	engine
 	size     func() string // of what is in the kernel
+	table    *lb.Table
 	services []lb.Service
 	node     lb.Node
 }
@@ -116,7 +117,7 @@ func newLab(mode, command string) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{Testbed: tb, node: lb.Node{
+	l := &lab{Testbed: tb, table: new(lb.Table), node: lb.Node{
 		PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 		Addresses: []netip.Addr{tb.Node.Addr4},
 	}}
@@ -212,7 +213,12 @@ func (l *lab) timed(rounds int, do func(round int) error) (time.Duration, error)
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func (l *lab) sync() error {
-	return l.Node.Do(func() error { return l.Sync(context.Background(), l.services, l.node) })
+	table, d, err := l.table.Next(l.services, l.node)
+	if err != nil {
+		return err
+	}
+	l.table = table
+	return l.Node.Do(func() error { return l.Sync(context.Background(), d, l.node) })
 }
 
 func (l *lab) verify() error {

@@ -45,15 +45,14 @@ func NoLeaks(t testing.TB) {
 			if report == "" {
 				return
 			}
-			notPipe := func(name string) bool { return !strings.HasPrefix(name, "pipe:") }
-			if !slices.ContainsFunc(before.opened(now), notPipe) {
+			if !slices.ContainsFunc(before.opened(now), func(name string) bool { return !strings.HasPrefix(name, "pipe:") }) {
 				runtime.GC()
 			}
 			if time.Now().After(deadline) {
 				t.Error(report)
 				return
 			}
-			time.Sleep(10 * time.Millisecond) // no event reports that a goroutine or descriptor has gone
+			time.Sleep(10 * time.Millisecond) // no event tells that a goroutine or descriptor has gone
 		}
 	})
 }

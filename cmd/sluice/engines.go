@@ -58,27 +58,27 @@ func (p *program) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engi
 	}
 }
 
-// ipvsEngine says in the log what its engine could not do as wished.
+// ipvsEngine logs which Services do not get the scheduler that they request.
 type ipvsEngine struct {
 	ipvs.Engine
-	log  *zap.Logger
-	said map[lb.ID]string // wishes
+	log    *zap.Logger
+	logged map[lb.ID]string // schedulers
 }
 
 // Sync is that of the engine.
-func (e *ipvsEngine) Sync(ctx context.Context, services []lb.Service, node lb.Node) error {
-	if err := e.Engine.Sync(ctx, services, node); err != nil {
+func (e *ipvsEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
+	if err := e.Engine.Sync(ctx, d, node); err != nil {
 		return err
 	}
-	said := make(map[lb.ID]string)
+	logged := make(map[lb.ID]string)
 	for _, f := range e.Fallbacks() {
-		said[f.Service] = f.Wish
-		if e.said[f.Service] != f.Wish {
-			e.log.Warn("a Service does not get the scheduler it wishes", zap.Stringer("service", f.Service),
-				zap.String("scheduler", f.Wish), zap.String("instead", f.Used), zap.String("reason", f.Reason))
+		logged[f.Service] = f.Requested
+		if e.logged[f.Service] != f.Requested {
+			e.log.Warn("IPVS scheduler not available, using fallback", zap.Stringer("service", f.Service),
+				zap.String("requested", f.Requested), zap.String("used", f.Used), zap.String("reason", f.Reason))
 		}
 	}
-	e.said = said
+	e.logged = logged
 	return nil
 }
 

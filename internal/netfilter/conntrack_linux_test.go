@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // chosen chooses flows, and notes which it was asked about.
 type chosen struct {

@@ -14,18 +14,18 @@ import (
 // lockFile returns where the xtables lock is, as iptables finds it (iptables(8)).
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 
-// LockError adds to the error of an iptables that could not take the xtables lock which
+// Blame adds to the error of an iptables that could not take the xtables lock which
 // process holds it. Other errors stay as they are.
-func LockError(err error) error {
+func Blame(err error) error {
 	if strings.Contains(err.Error(), "Can't lock") {
-		return withLockHolder(err)
+		return blameHolder(err)
 	}
 	return err
 }
 
-// withLockHolder adds to an error which process holds the xtables lock, if one does
+// blameHolder adds to an error which process holds the xtables lock, if one does
 // and we can see it: one of another process namespace cannot be seen.
-func withLockHolder(err error) error {
+func blameHolder(err error) error {
 	if holder := lockHolder(lockFile()); holder != "" {
 		return fmt.Errorf("%w: the xtables lock is held by %s", err, holder)
 	}

@@ -80,23 +80,22 @@ type Facts struct {
 // not use it, and errors.ErrUnsupported on other systems than Linux.
 func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.probe(ctx, e) }
 
-// Sync has the kernel forward exactly these Services from now on, those of the other
-// address family left out, and deletes the conntrack entries of UDP flows that would
-// stay with a backend they must leave. The first Sync, and each one after an error or
-// after Verify returned false, reads which chains there are and writes the whole;
-// others write the rules of the Services that have changed, and nothing if none has.
+// Sync makes the kernel forward the Services of the engine's family as d says from now on,
+// and deletes the conntrack entries of UDP flows that would stay with a backend they must
+// leave. It writes the rules of the Services that d names, and nothing if they are the same. The first
+// Sync, and each one after an error or after Verify returned false, with an empty d too,
+// reads which chains there are and writes everything. The Services are kept, and must not be
+// written to.
 //
 // The first one for no Services removes what an earlier process has left.
 //
 // An address with the unspecified IP is a node port, on every address of the node but
-// loopback; one of kind lb.NodePort with an exact IP is a node port there, and of
-// loopback IPs it takes no notice. No address may be in two Services.
+// loopback; one of kind lb.NodePort with an exact IP is a node port there, and none if the IP
+// is a loopback one. No address may be in two Services.
 //
-// On an error the rules are those of before, or those of the Services given, in each
-// table, and Sync is to be called again. The slices inside services are kept, and
-// must not be written to.
-func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) error {
-	return e.kernel.sync(ctx, e, services, node)
+// On an error each table has the rules of before or those requested.
+func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
+	return e.kernel.sync(ctx, e, &d, node)
 }
 
 // Verify reports whether our chains and the jumps to them hold what the last Sync

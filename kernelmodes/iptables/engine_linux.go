@@ -19,6 +19,7 @@ type kernel struct {
 	path     string // of the iptables program; empty until probed
 	nft      bool   // its backend is nf_tables
 	facts    Facts
+	services lb.Mirror
 	used     bool     // there has been something to write
 	clean    bool     // nothing of an earlier process is left
 	last     *content // nil if it is not known what is there
@@ -27,8 +28,12 @@ type kernel struct {
 	verified uint32 // nf_tables' generation when all was last found as held; 0: never
 }
 
-func (k *kernel) sync(ctx context.Context, e *Engine, services []lb.Service, node lb.Node) error {
-	services = e.family(services)
+func (k *kernel) sync(ctx context.Context, e *Engine, d *lb.Delta, node lb.Node) error {
+	k.services.Fold(d, e.IPv6)
+	var services []lb.Service
+	for _, id := range slices.SortedFunc(maps.Keys(k.services.Services()), compareID) {
+		services = append(services, *k.services.Services()[id])
+	}
 	if len(services) == 0 && !k.used {
 		return k.leave(ctx, e)
 	}
@@ -51,15 +56,6 @@ func (k *kernel) sync(ctx context.Context, e *Engine, services []lb.Service, nod
 	n, err := k.flows.forget(e.IPv6, now)
 	e.flows.Add(n)
 	return err
-}
-
-// family returns the Services of the engine's address family.
-func (e *Engine) family(services []lb.Service) []lb.Service {
-	other := func(s lb.Service) bool { return s.IPv6 != e.IPv6 }
-	if !slices.ContainsFunc(services, other) {
-		return services
-	}
-	return slices.DeleteFunc(slices.Clone(services), other)
 }
 
 func (e *Engine) mark() uint32 {

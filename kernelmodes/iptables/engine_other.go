@@ -15,7 +15,7 @@ func (*kernel) probe(context.Context, *Engine) (Facts, error) {
 	return Facts{}, errors.ErrUnsupported
 }
 
-func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error {
+func (*kernel) sync(context.Context, *Engine, *lb.Delta, lb.Node) error {
 	return errors.ErrUnsupported
 }
 

@@ -11,9 +11,18 @@ import (
 // syncOn runs Sync on a host.
 func syncOn(t testing.TB, h *testbed.Host, e *Engine, node lb.Node, services ...lb.Service) {
 	t.Helper()
-	if err := h.Do(func() error { return e.Sync(t.Context(), services, node) }); err != nil {
+	if err := h.Do(func() error { return e.Sync(t.Context(), whole(services...), node) }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// whole is a delta to these Services.
+func whole(services ...lb.Service) lb.Delta {
+	d := lb.Delta{Whole: true}
+	for _, s := range services {
+		d.Added = append(d.Added, &s)
+	}
+	return d
 }
 
 func verifyOn(t testing.TB, h *testbed.Host, e *Engine) (ok bool) {

@@ -119,7 +119,7 @@ func TestFailure(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		err := h.Do(func() error { return e.Sync(t.Context(), []lb.Service{two}, lb.Node{}) })
+		err := h.Do(func() error { return e.Sync(t.Context(), whole(two), lb.Node{}) })
 		if err == nil || !strings.Contains(err.Error(), "line 3 failed") {
 			t.Errorf("Sync = %v, want what iptables said", err)
 		}

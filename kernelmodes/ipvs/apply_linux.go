@@ -5,95 +5,77 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// change is what has become of backends that datagrams may still be sent to.
+// change is a backend that datagrams may still be sent to, or a virtual server.
 type change struct {
 	key  key
 	gone netip.AddrPort // invalid: the virtual server is new
 }
 
-// serve makes those of some virtual servers that are wanted, and gives them the backends
-// that are wanted. have is changed as the kernel is. Those that are new and apart get their
-// first backend within begin.
-//
-// The first Sync may have to make 100,000 backends. So what is new is made in batches, and
-// what the kernel refused there, or what needs more care, is done after that.
-func (t table) serve(some map[key]struct{}, want map[key]server, have map[key]*held, apart func(key) bool, begin func(key, func() error) error) ([]change, error) {
-	var fresh []key
+// start makes virtual servers that are not there, each with its first backend: while it has
+// none the kernel refuses clients. have is changed as the kernel is. What the kernel refuses
+// in a batch, such as a virtual server of another program, is done once more alone.
+func (t table) start(fresh []key, want map[key]server, have map[key]*held) error {
 	b := t.newBatch()
-	for k := range some {
-		s, wanted := want[k]
-		if !wanted || have[k] != nil {
-			continue
-		}
-		fresh = append(fresh, k)
-		if apart(k) {
-			continue
-		}
+	for _, k := range fresh {
+		s := want[k]
 		h := newHeld(s)
 		b.service(k, s, func() { have[k] = h })
 		b.backends(k, s.backends[:min(1, len(s.backends))], h)
 	}
-	b.flush()
+	errs := []error{b.close()}
+	for _, k := range fresh {
+		s := want[k]
+		if have[k] == nil {
+			if err := t.put(k, s, nil); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			have[k] = newHeld(s)
+		}
+		errs = append(errs, t.equip(k, s.backends[:min(1, len(s.backends))], have[k]))
+	}
+	return errors.Join(errs...)
+}
+
+// adjust gives those of some virtual servers that are requested and there the scheduler and
+// the backends that are requested. have is changed as the kernel is. The first Sync may have to make
+// 100,000 backends, so that new ones are made in batches first.
+func (t table) adjust(some map[key]struct{}, want map[key]server, have map[key]*held) error {
 	var errs []error
+	b := t.newBatch()
 	for k := range some {
-		s, wanted := want[k]
-		if h := have[k]; wanted && (h == nil || !h.same(s)) {
-			errs = append(errs, t.build(k, s, have, apart, begin))
+		s, requested := want[k]
+		h := have[k]
+		if !requested || h == nil {
+			continue
 		}
-		if h := have[k]; wanted && h != nil && h.same(s) {
-			h.udp = s.udp // which the kernel does not know of marks
-			b.backends(k, s.backends, h)
+		if !h.same(s) {
+			if err := t.put(k, s, h); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout
 		}
+		h.udp = s.udp // which the kernel does not know of marks
+		b.backends(k, s.backends, h)
 	}
 	errs = append(errs, b.close())
 	for k := range some {
-		if s, wanted := want[k]; wanted && have[k] != nil && have[k].same(s) {
+		if s, requested := want[k]; requested && have[k] != nil && have[k].same(s) {
 			errs = append(errs, t.equip(k, s.backends, have[k]))
 		}
 	}
-	var changes []change
-	for _, k := range fresh {
-		if have[k] != nil {
-			changes = append(changes, change{key: k})
-		}
-	}
-	return changes, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func newHeld(s server) *held {
 	h := &held{server: s, weights: make(map[netip.AddrPort]int, len(s.backends))}
 	h.backends = nil
 	return h
-}
-
-// build makes or changes a virtual server.
-func (t table) build(k key, s server, have map[key]*held, apart func(key) bool, begin func(key, func() error) error) error {
-	start := func() error { return t.start(k, s, have) }
-	switch h := have[k]; {
-	case h == nil && apart(k):
-		return begin(k, start)
-	case h == nil:
-		return start()
-	default:
-		err := t.put(k, s, h)
-		if err == nil {
-			h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout
-		}
-		return err
-	}
-}
-
-// start makes a virtual server with one backend: the kernel cannot make both at once, and
-// refuses those who ask in between.
-func (t table) start(k key, s server, have map[key]*held) error {
-	if err := t.put(k, s, nil); err != nil {
-		return err
-	}
-	have[k] = newHeld(s)
-	return t.equip(k, s.backends[:min(1, len(s.backends))], have[k])
 }
 
 // equip gives a virtual server backends.
@@ -113,10 +95,10 @@ func (t table) equip(k key, backends []netip.AddrPort, h *held) error {
 	return errors.Join(errs...)
 }
 
-// retire has some virtual servers that are not wanted end, and backends of some that are
-// not wanted there: at once where they have no connections, and otherwise as soon as they
-// have none, which a later call sees. have is changed as the kernel is. Virtual servers for
-// which keep is true stay, and get no more connections.
+// retire removes those of some virtual servers, and of their backends, that are not requested:
+// at once where they have no connections, and otherwise as soon as they have none, which a
+// later call sees. have is changed as the kernel is. Virtual servers for which keep is true
+// stay, and get no more connections.
 func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*held, keep func(key) bool) ([]change, error) {
 	var changes []change
 	var errs []error
@@ -125,15 +107,15 @@ func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*
 		if h == nil {
 			continue
 		}
-		s, wanted := want[k]
+		s, requested := want[k]
 		var gone []netip.AddrPort
 		for a := range h.weights {
 			_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
-			if !found && (wanted || a != k.addr) {
+			if !found && (requested || a != k.addr) {
 				gone = append(gone, a)
 			}
 		}
-		if h.udp && !wanted && !keep(k) {
+		if h.udp && !requested && !keep(k) {
 			// At once: without its backends it would refuse.
 			if err := t.remove(k); err != nil {
 				errs = append(errs, err)
@@ -145,7 +127,7 @@ func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*
 			}
 			continue
 		}
-		leaves := !wanted && !keep(k)
+		leaves := !requested && !keep(k)
 		if len(gone) > 0 {
 			if leaves {
 				// First of all: with no backend that takes new connections it would refuse.
@@ -172,10 +154,10 @@ func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*
 	return changes, errors.Join(errs...)
 }
 
-// stepAside has new connections to a virtual server that drains come to this node
-// itself, as without it: its address as its own backend is what the kernel lets pass
-// untouched (LOCALNODE). Else they would be refused while somebody else on this node,
-// at a node port, would take them.
+// stepAside sends new connections to a virtual server that drains to this node itself, as
+// without it: its address as its own backend is what the kernel lets pass untouched
+// (LOCALNODE). Else they would be refused while a socket on this node, at a node port, would
+// take them.
 func (t table) stepAside(k key, h *held) error {
 	if k.mark != 0 || h.weights[k.addr] == 1 {
 		return nil
@@ -226,7 +208,7 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 }
 
 // ourKeys returns the virtual servers that sets name.
-func ourKeys(s map[string][]netfilterMember) map[key]bool {
+func ourKeys(s map[string][]netfilter.Member) map[key]bool {
 	out := make(map[key]bool, len(s[setServers])+len(s[setNumbers]))
 	for _, m := range s[setServers] {
 		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {

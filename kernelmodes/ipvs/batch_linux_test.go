@@ -36,7 +36,7 @@ func TestBatches(t *testing.T) {
 		}
 		writes := e.Stats().Writes
 		n.inside(func() error {
-			if err := e.Sync(t.Context(), services, n.about); err != nil {
+			if err := e.Sync(t.Context(), whole(services), n.about); err != nil {
 				return err
 			}
 			if diff := cmp.Diff(expect(services, n.about, v6), found(t, e)); diff != "" {

@@ -43,9 +43,11 @@ func BenchmarkUpdate(b *testing.B) {
 				w := render(h, services)
 				servers := make(map[key]server)
 				w.write(servers)
+				changes := [2]lb.Delta{between(services, change.other), between(change.other, services)}
 				b.ResetTimer()
 				for i := range b.N {
-					w.update(h, [][]lb.Service{change.other, services}[i%2])
+					w.services.Fold(&changes[i%2], false)
+					w.update(h)
 					w.write(servers)
 				}
 			})
@@ -84,11 +86,12 @@ func BenchmarkSync(b *testing.B) {
 				}
 			})
 		}
-		sync := func(b *testing.B, e *Engine) {
-			if err := e.Sync(b.Context(), services, node); err != nil {
+		apply := func(b *testing.B, e *Engine, d lb.Delta) {
+			if err := e.Sync(b.Context(), d, node); err != nil {
 				b.Fatal(err)
 			}
 		}
+		sync := func(b *testing.B, e *Engine) { apply(b, e, whole(services)) }
 		run("first", func(*testing.B, *Engine) {}, func(b *testing.B, e *Engine, i int) {
 			if i > 0 {
 				b.StopTimer()
@@ -104,17 +107,20 @@ func BenchmarkSync(b *testing.B) {
 			sync(b, e)
 		})
 		run("one endpoint", sync, func(b *testing.B, e *Engine, i int) {
-			s := &services[i%size]
-			s.Backends = s.Backends[:9+i/size%2] // one less, and back
-			sync(b, e)
+			was := services[i%size]
+			now := was
+			now.Backends = was.Backends[:9+i/size%2] // one less, and back
+			apply(b, e, lb.Delta{Changed: []lb.Change{{Old: &was, New: &now}}})
+			services[i%size] = now
 		})
 		run("one Service", sync, func(b *testing.B, e *Engine, i int) {
-			all := services
-			services = services[i%2:] // one less, and back
-			sync(b, e)
-			services = all
+			if i%2 == 0 { // one less, and back
+				apply(b, e, lb.Delta{Removed: []*lb.Service{&services[0]}})
+			} else {
+				apply(b, e, lb.Delta{Added: []*lb.Service{&services[0]}})
+			}
 		})
-		run("nothing", sync, func(b *testing.B, e *Engine, _ int) { sync(b, e) })
+		run("nothing", sync, func(b *testing.B, e *Engine, _ int) { apply(b, e, lb.Delta{}) })
 		run("verify", sync, func(b *testing.B, e *Engine, _ int) {
 			if good, err := e.Verify(b.Context()); !good || err != nil {
 				b.Fatal(good, err)

@@ -4,35 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
-	"github.com/sluice-lb/sluice/lb"
 )
-
-// nodeOfNobody is for rendering what does not depend on the node.
-var nodeOfNobody lb.Node
-
-// tidy returns the schedulers sorted and once each, or an error if the default one is
-// not among them.
-func tidy(have []string, wish string) ([]string, error) {
-	name, _, err := parseScheduler(wish)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(have)
-	have = slices.Compact(have)
-	for _, s := range []string{name, defaultScheduler} {
-		if !slices.Contains(have, s) {
-			return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, noScheduler{s})
-		}
-	}
-	return have, nil
-}
 
 // anything reports whether there is something of an earlier process of this family:
 // each begins with our sets.
@@ -116,7 +94,7 @@ func removeServers(ipv6 bool) error {
 	if there, err := s.anything(); err != nil || !there {
 		return err
 	}
-	have := make(map[string][]netfilterMember)
+	have := make(map[string][]netfilter.Member)
 	for _, name := range []string{setServers, setNumbers, setNear} {
 		list, err := s.set(name).Read()
 		if err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -134,7 +112,7 @@ func removeServers(ipv6 bool) error {
 	defer t.Close()
 	var errs []error
 	var f flows
-	near := leadTo(slices.Values(have[setNear]))
+	near := leadTo(have[setNear])
 	for k := range ourKeys(have) {
 		backends, err := t.backends(k)
 		errs = append(errs, err, t.remove(k))
@@ -142,5 +120,5 @@ func removeServers(ipv6 bool) error {
 			f.note([]change{{k, a}}, near)
 		}
 	}
-	return errors.Join(append(errs, f.forget(ipv6))...)
+	return errors.Join(append(errs, f.delete(ipv6))...)
 }

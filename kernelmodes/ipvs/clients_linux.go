@@ -17,20 +17,20 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// connections lists what ipvs remembers, for the calling thread's network namespace.
+// connections lists connections and templates, for the calling thread's network namespace.
 // Netlink has no message for it.
 const connections = "/proc/thread-self/net/ip_vs_conn"
 
 // clients reads the templates of persistence of a Service's virtual servers.
-func (k *kernel) clients(s *lb.Service, now int64) ([]lb.Client, error) {
+func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 	f, err := os.Open(connections)
 	if err != nil {
-		return nil, fmt.Errorf("read the clients of ipvs: %w", err)
+		return nil, fmt.Errorf("read connections of ipvs: %w", err)
 	}
 	defer f.Close()
 	out, err := templates(f, s, now)
 	if err != nil {
-		return nil, fmt.Errorf("read the clients of ipvs: %w", err)
+		return nil, fmt.Errorf("read connections of ipvs: %w", err)
 	}
 	return out, nil
 }
@@ -41,7 +41,7 @@ func (k *kernel) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 //
 // (ip_vs_conn_seq_show in the kernel): protocol, client, virtual server, real server,
 // each with its port and all in hexadecimal, then the state and in how many seconds it
-// will be forgotten. What remembers a client, and is no connection, has no port of the
+// expires. A template, which remembers a client and is no connection, has port 0 of the
 // client.
 func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 	ours := make(map[netip.AddrPort]bool, len(s.Addresses))

@@ -24,7 +24,7 @@ type Engine struct {
 	// ip6tables for IPv6.
 	Command string
 
-	// Scheduler is for Services that wish for none (--ipvs-scheduler), spelled as
+	// Scheduler is for Services that request none (--ipvs-scheduler), spelled as
 	// lb.Service.Scheduler is. Empty means rr.
 	Scheduler string
 
@@ -33,11 +33,11 @@ type Engine struct {
 	// is to be one of the lower 16: the upper ones number Services.
 	MasqueradeMark uint32
 
-	// MasqueradeAll has every connection to a cluster IP masqueraded
+	// MasqueradeAll masquerades every connection to a cluster IP
 	// (--masquerade-all).
 	MasqueradeAll bool
 
-	// LocalCIDRs, LocalBridge and LocalInterfaces say which traffic is that of pods,
+	// LocalCIDRs, LocalBridge and LocalInterfaces define which traffic is that of pods,
 	// which is not masqueraded on its way to a cluster IP: by its source, by the bridge
 	// it comes from, or by how the name of its interface begins
 	// (--detect-local-mode). What comes by that bridge or those interfaces is, with
@@ -53,11 +53,11 @@ type Engine struct {
 	// not let what starts there leave the node.
 	NodePortAddresses []netip.Addr
 
-	// ExcludeCIDRs are where virtual servers, whosever they are, are not removed
+	// ExcludeCIDRs are where virtual servers are never removed
 	// (--ipvs-exclude-cidrs).
 	ExcludeCIDRs []netip.Prefix
 
-	// StrictARP has the node answer ARP for an address only on the interface that has
+	// StrictARP makes the node answer ARP for an address only on the interface that has
 	// it, so that it does not claim those of load balancers (--ipvs-strict-arp).
 	StrictARP bool
 
@@ -67,7 +67,7 @@ type Engine struct {
 	TCPFinTimeout time.Duration // after a FIN (--ipvs-tcpfin-timeout)
 	UDPTimeout    time.Duration // (--ipvs-udp-timeout)
 
-	kernel kernel
+	kernel
 }
 
 // Facts is what Probe found.
@@ -97,40 +97,39 @@ func Present(ctx context.Context) error { return present(ctx) }
 // it loads if it can, with the default scheduler, that there is an iptables, that we
 // may use both, and that the kernel takes each kind of rule, set, interface and
 // virtual server, which are removed at once. It loads all schedulers that there are.
-// The first call does the work and later ones return its result; Sync calls it if
-// nobody has. After an error the next call probes again.
+// The first call does the work and later ones return its result; Sync calls it if it has
+// not been called. After an error the next call probes again.
 //
 // The error says what is missing. It wraps errors.ErrUnsupported if that is ip_vs, and
 // on other systems than Linux; exec.ErrNotFound if it is iptables; fs.ErrPermission
 // if we may not.
-func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.probe(ctx, e) }
+func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx) }
 
-// Sync has the kernel forward exactly these Services from now on, those of the other
-// address family left out. They are as an lb.Table has them. The first Sync, and each one after an error or after Verify
-// returned false, reads what is there and writes the whole; others write the
-// difference, and nothing if there is none. The slices inside services are kept, and must
-// not be written to: a Service that has the very same ones costs a glance.
+// Sync makes the kernel forward the Services of the engine's family as d says from now on.
+// A change costs what it changes, and an empty d next to nothing. The first Sync, and each
+// one after an error or after Verify returned false, with an empty d too, reads what is there
+// and writes whatever differs. The Services are those of an lb.Table; they are kept, and must not
+// be written to.
 //
 // Backends that a Service no longer has get weight 0: connections that they have go
 // on, and the backend goes with the last of them; those of UDP go at once, with their
-// conntrack entries. A Service that is not there any more goes in the same way.
-// Connections are counted at each Sync and Verify.
+// conntrack entries. A Service that is removed goes in the same way. Connections are
+// counted at each Sync and Verify.
 //
-// An address with the unspecified IP is a node port, on every address that
-// NodePortAddresses says; one with an exact IP goes before it. No address may be in two
+// An address with the unspecified IP is a node port, on every address of
+// NodePortAddresses; one with an exact IP takes precedence over it. No address may be in two
 // Services.
 //
-// On an error what is in force may be of before or after in each part, and Sync is to
-// be called again.
-func (e *Engine) Sync(ctx context.Context, services []lb.Service, node lb.Node) error {
-	return e.kernel.sync(ctx, e, services, node)
+// On an error each part of what is in effect may be of before or after.
+func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
+	return e.sync(ctx, &d, node)
 }
 
 // Verify reports whether the kernel holds what the last Sync wrote: our virtual and
 // real servers, our interface and its addresses, our sets, chains and the jumps to
 // them, before which no rule is that is not of Sluice. If not, call Sync. False is no
-// error. It also lets go of backends whose last connection has ended.
-func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
+// error. It also removes backends whose last connection has ended.
+func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
 // Clients returns which backend each client of a Service with affinity was sent to last,
 // the longest ago first, as far as the kernel remembers; one that has several addresses of
@@ -138,27 +137,27 @@ func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.ver
 // lb.Client.LastUsed. It reads all connections of ipvs. Clients on this node of addresses
 // with policy Local are not remembered.
 func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
-	return e.kernel.clients(s, now)
+	return e.clients(s, now)
 }
 
-// Remember is there for who hands clients from one path to another. It returns an error
-// that wraps errors.ErrUnsupported: the kernel makes its memory of clients itself, from
-// their connections, and takes none by netlink. By the messages with which ipvs tells a
-// backup of its connections it would, but they go over the network for everyone's ipvs.
+// Remember returns an error that wraps errors.ErrUnsupported: the kernel makes its memory
+// of clients itself, from their connections, and takes none by netlink. It would take the
+// messages by which ipvs synchronises a backup, but those go over the network to the ipvs
+// of every host.
 func (e *Engine) Remember(context.Context, *lb.Service, []lb.Client) error {
 	return fmt.Errorf("remember clients in ipvs: %w", errors.ErrUnsupported)
 }
 
-// Fallback is a Service that did not get the scheduler it wished for.
+// Fallback is a Service that did not get the scheduler that it requests.
 type Fallback struct {
-	Service lb.ID
-	Wish    string
-	Used    string
-	Reason  string
+	Service   lb.ID
+	Requested string
+	Used      string
+	Reason    string
 }
 
-// Fallbacks returns those of the last Sync, in the order of its Services.
-func (e *Engine) Fallbacks() []Fallback { return e.kernel.fallbacks() }
+// Fallbacks returns those after the last Sync, sorted by Service.
+func (e *Engine) Fallbacks() []Fallback { return e.fallbacks() }
 
 // Stats is what there is in the kernel after the last Sync.
 type Stats struct {
@@ -172,7 +171,7 @@ type Stats struct {
 }
 
 // Stats counts.
-func (e *Engine) Stats() Stats { return e.kernel.stats() }
+func (e *Engine) Stats() Stats { return e.stats() }
 
 // Cleanup removes every trace of any engine of this package from the network namespace
 // of the calling thread, of both address families and both backends of iptables; the

@@ -303,10 +303,12 @@ func TestOneChange(t *testing.T) {
 	n.sync(services...)
 	count := func(what string, most uint64, change func()) {
 		writes := n.engines[0].Stats().Writes
+		was := slices.Clone(services)
 		change()
+		d := between(was, services)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n.inside(func() error { return n.engines[0].Sync(t.Context(), services, n.about) })
+		n.inside(func() error { return n.engines[0].Sync(t.Context(), d, n.about) })
 		runtime.ReadMemStats(&after)
 		if got := n.engines[0].Stats().Writes - writes; got > most {
 			t.Errorf("%s: %d writes, want at most %d", what, got, most)

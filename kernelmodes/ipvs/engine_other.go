@@ -14,17 +14,17 @@ var errOther = fmt.Errorf("ipvs: %w: it is part of Linux", errors.ErrUnsupported
 
 type kernel struct{}
 
-func (*kernel) probe(context.Context, *Engine) (Facts, error) { return Facts{}, errOther }
+func (*Engine) probe(context.Context) (Facts, error) { return Facts{}, errOther }
 
-func (*kernel) sync(context.Context, *Engine, []lb.Service, lb.Node) error { return errOther }
+func (*Engine) sync(context.Context, *lb.Delta, lb.Node) error { return errOther }
 
-func (*kernel) verify(context.Context, *Engine) (bool, error) { return false, errOther }
+func (*Engine) verify(context.Context) (bool, error) { return false, errOther }
 
-func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
+func (*Engine) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
 
-func (*kernel) fallbacks() []Fallback { return nil }
+func (*Engine) fallbacks() []Fallback { return nil }
 
-func (*kernel) stats() Stats { return Stats{} }
+func (*Engine) stats() Stats { return Stats{} }
 
 func present(context.Context) error { return errOther }
 

@@ -76,15 +76,15 @@ func TestSchedulers(t *testing.T) {
 			t.Errorf("scheduler %s: %s", s.Scheduler, got)
 		}
 	}
-	var unmet []string
+	var fallbacks []string
 	for _, f := range n.engines[0].Fallbacks() {
-		unmet = append(unmet, f.Wish+" "+f.Used)
+		fallbacks = append(fallbacks, f.Requested+" "+f.Used)
 		if f.Reason == "" {
 			t.Errorf("no reason: %+v", f)
 		}
 	}
-	if want := []string{"nosuch lc", "rr,rr-port lc", "../rr lc"}; !slices.Equal(unmet, want) {
-		t.Errorf("fallbacks %q, want %q", unmet, want)
+	if want := []string{"nosuch lc", "rr,rr-port lc", "../rr lc"}; !slices.Equal(fallbacks, want) {
+		t.Errorf("fallbacks %q, want %q", fallbacks, want)
 	}
 	if !n.verify() {
 		t.Error("Verify finds something out of place")

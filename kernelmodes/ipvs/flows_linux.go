@@ -39,9 +39,9 @@ func (f *flows) add(frontend, gone netip.AddrPort) {
 	(*f)[frontend][gone] = true
 }
 
-// forget deletes the entries of flows that lead to backends that have gone, or that
-// began when nobody forwarded them.
-func (f *flows) forget(ipv6 bool) error {
+// delete deletes the entries of flows that lead to backends that have gone, or that began
+// before there was a virtual server.
+func (f *flows) delete(ipv6 bool) error {
 	if len(*f) == 0 {
 		return nil
 	}
@@ -61,8 +61,7 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	// One that a socket of ours began when it answered too late: the client is the one
-	// who answers.
+	// A flow that a socket of ours began by answering too late: its destination is the client.
 	asks, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
 	if _, changed := f[netip.AddrPortFrom(asks.Unmap(), flow.Forward.SrcPort)]; changed {
 		return true

@@ -68,7 +68,8 @@ func (n *node) inside(f func() error) {
 func (n *node) sync(services ...lb.Service) {
 	n.t.Helper()
 	n.inside(func() error {
-		return errors.Join(n.engines[0].Sync(n.t.Context(), services, n.about), n.engines[1].Sync(n.t.Context(), services, n.about))
+		d := whole(services)
+		return errors.Join(n.engines[0].Sync(n.t.Context(), d, n.about), n.engines[1].Sync(n.t.Context(), d, n.about))
 	})
 }
 

@@ -29,16 +29,22 @@ func TestModel(t *testing.T) {
 	}
 	n := newNode(t, testbed.Config{Pods: -1})
 	w := &world{rand: rand.New(rand.NewPCG(seed, 0)), services: make(map[lb.ID]lb.Service)}
+	var before [2][]lb.Service
 	for step := range steps {
 		v6, what := w.change()
 		services := slices.Collect(maps.Values(w.services))
 		slices.SortFunc(services, func(a, b lb.Service) int { return strings.Compare(a.Name, b.Name) })
-		e := n.engines[0] // the other family's is not concerned
+		i := 0 // the other family's engine is not concerned
 		if v6 {
-			e = n.engines[1]
+			i = 1
+		}
+		e, d := n.engines[i], between(before[i], services)
+		before[i] = services
+		if w.rand.IntN(4) == 0 {
+			d = whole(services)
 		}
 		n.inside(func() error {
-			if err := e.Sync(t.Context(), services, n.about); err != nil {
+			if err := e.Sync(t.Context(), d, n.about); err != nil {
 				return err
 			}
 			if diff := cmp.Diff(expect(services, n.about, v6), found(t, e)); diff != "" {
@@ -255,7 +261,7 @@ func found(t *testing.T, e *Engine) contents {
 			}
 		}
 		if !led {
-			t.Errorf("nobody is led to %s", k)
+			t.Errorf("no frontend leads to %s", k)
 		}
 	}
 	onOurs, _, err := onInterface(e.IPv6)

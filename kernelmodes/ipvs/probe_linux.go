@@ -10,17 +10,19 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
 )
 
-func (k *kernel) probe(ctx context.Context, e *Engine) (Facts, error) {
-	if k.path != "" {
-		return k.facts, nil
+func (e *Engine) probe(ctx context.Context) (Facts, error) {
+	if e.path != "" {
+		return e.facts, nil
 	}
 	if mark := e.MasqueradeMark; mark >= 1<<numberShift || mark&(mark-1) != 0 {
 		return Facts{}, fmt.Errorf("masquerade mark %#x: use one of the bits 0 to %d", mark, numberShift-1)
@@ -43,7 +45,7 @@ func (k *kernel) probe(ctx context.Context, e *Engine) (Facts, error) {
 	if facts.Device, err = tryInterface(); err != nil {
 		return Facts{}, err
 	}
-	m := k.host(e, nodeOfNobody).masquerade
+	m := e.host(lb.Node{}).masquerade
 	m.randomFully = true
 	if err = tryRules(ctx, path, nft, e.IPv6, m); err != nil && ctx.Err() == nil {
 		m.randomFully = false
@@ -54,7 +56,7 @@ func (k *kernel) probe(ctx context.Context, e *Engine) (Facts, error) {
 	}
 	facts.SCTP = hasSCTP()
 	facts.Warnings = warnings(e.IPv6)
-	k.path, k.nft, k.random, k.facts = path, nft, m.randomFully, facts
+	e.path, e.nft, e.random, e.facts = path, nft, m.randomFully, facts
 	return facts, nil
 }
 
@@ -80,11 +82,11 @@ func loadIPVS(ctx context.Context) error {
 	return err
 }
 
-// modprobe has the module loaded.
+// modprobe loads the module.
 func modprobe(ctx context.Context, flags ...string) error {
 	path, err := exec.LookPath("modprobe")
 	if err != nil {
-		path, err = exec.LookPath("/sbin/modprobe") // not in everybody's PATH
+		path, err = exec.LookPath("/sbin/modprobe") // not in every PATH
 	}
 	if err == nil {
 		_, err = netfilter.Run(ctx, nil, path, append(flags, "ip_vs")...)
@@ -100,14 +102,14 @@ func modprobe(ctx context.Context, flags ...string) error {
 const tryMark = 0x51c0ffee
 
 // trySchedulers returns those that the kernel has, which is asked by making a virtual
-// server with each; it loads their modules. The wish must be among them, or rr.
-func trySchedulers(ipv6 bool, wish string) ([]string, error) {
+// server with each; it loads their modules. The requested one and rr must be among them.
+func trySchedulers(ipv6 bool, requested string) ([]string, error) {
 	t, err := open(ipv6, new(uint64))
 	if err != nil {
 		return nil, err
 	}
 	defer t.Close()
-	name, _, _ := strings.Cut(wish, ",")
+	name, _, _ := strings.Cut(requested, ",")
 	k := key{mark: tryMark}
 	var have []string
 	for _, s := range append([]string{name}, schedulers...) {
@@ -125,7 +127,24 @@ func trySchedulers(ipv6 bool, wish string) ([]string, error) {
 			have = append(have, s)
 		}
 	}
-	return tidy(have, wish)
+	return tidy(have, requested)
+}
+
+// tidy returns the schedulers sorted and once each, or an error if the requested one or rr
+// is not among them.
+func tidy(have []string, requested string) ([]string, error) {
+	name, _, err := parseScheduler(requested)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(have)
+	have = slices.Compact(have)
+	for _, s := range []string{name, defaultScheduler} {
+		if !slices.Contains(have, s) {
+			return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, noScheduler{s})
+		}
+	}
+	return have, nil
 }
 
 // tryInterface makes an interface as ours and removes it.
@@ -143,8 +162,7 @@ func tryInterface() (string, error) {
 	return kind, nil
 }
 
-// tryRules has the kernel take our sets and rules, in chains that nothing leads to, and
-// removes them.
+// tryRules writes our sets and rules, in chains that nothing leads to, and removes them.
 func tryRules(ctx context.Context, path string, nft, ipv6 bool, m masquerade) (reterr error) {
 	s := shape{ipv6: ipv6, prefix: probePrefix}
 	defer func() { reterr = errors.Join(reterr, s.destroySets(ctx)) }()
@@ -189,8 +207,8 @@ func hasSCTP() bool {
 	return true
 }
 
-// warnings looks at settings that are not ours to change and keep answers from finding
-// their way back.
+// warnings checks settings that are not ours to change and without which answers do not
+// come back through this node.
 func warnings(ipv6 bool) (out []string) {
 	value := func(path string) string {
 		b, _ := os.ReadFile(path) // absent is as good as any other value
@@ -204,7 +222,7 @@ func warnings(ipv6 bool) (out []string) {
 		}
 	}
 	if value(bridge) == "0" {
-		out = append(out, bridge+" is 0: pods on one bridge answer each other past ipvs")
+		out = append(out, bridge+" is 0: the answers of pods on one bridge bypass ipvs")
 	}
 	return out
 }

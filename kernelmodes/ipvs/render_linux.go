@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -12,7 +13,7 @@ import (
 type host struct {
 	ipv6       bool
 	scheduler  string            // default
-	missing    map[string]string // schedulers that the kernel has not, and why
+	missing    map[string]string // schedulers that the kernel lacks, and why
 	masquerade masquerade
 	pods       []netip.Prefix      // of this node
 	node       []netip.Addr        // its addresses
@@ -40,59 +41,68 @@ func (s server) same(t server) bool {
 	return s.scheduler == t.scheduler && s.flags == t.flags && s.timeout == t.timeout
 }
 
-// renderer adds what a Service wants to a state, or takes it back.
-type renderer struct {
-	*state
-	*unit
-	n int32 // 1 or -1
+// rendered is what a Service needs in the kernel.
+type rendered struct {
+	frontends []frontend
+	self      []netfilter.Member // of set SELF
+	fallback  *Fallback          // nil: it gets the scheduler that it requests
 }
 
-// render has n more want what a Service wants at its exact addresses, or its node ports.
-func (w *state) render(u *unit, exact bool, n int32) {
-	r := renderer{w, u, n}
-	var of *backends
-	for _, a := range u.service.Addresses {
-		if a.Addr.Addr().IsUnspecified() == exact {
-			continue
-		}
-		if of == nil { // once, and only if there is an address
-			of = r.backends()
-		}
-		at := []netip.Addr{a.Addr.Addr()}
-		if !exact {
-			at = r.nodePorts
+// frontend is what one address of a Service needs.
+type frontend struct {
+	lb.Frontend
+	exact   bool     // not a node port
+	address bool     // of our interface
+	members []member // of sets, beside FRONTENDS
+	server  *server  // nil: none
+	near    *server  // for clients on this node, by a mark; nil: they use server
+}
+
+// member is one of a set.
+type member struct {
+	set string
+	netfilter.Member
+}
+
+// render returns what a Service needs. It depends on no other Service.
+func (h *host) render(s *lb.Service) (out rendered) {
+	cluster, local := addresses(s.Eligible()), addresses(s.EligibleLocal())
+	var balance server
+	balance, out.fallback = h.balance(s)
+	for _, a := range s.Addresses {
+		exact := !a.Addr.Addr().IsUnspecified()
+		at := h.nodePorts
+		if exact {
+			at = []netip.Addr{a.Addr.Addr()}
 		}
 		for _, ip := range at {
-			if ip.Is6() == r.ipv6 && !ip.IsLoopback() {
-				r.frontend(a, lb.Frontend{Protocol: u.service.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}, of)
+			if ip.Is6() != h.ipv6 || ip.IsLoopback() {
+				continue
 			}
+			f := frontend{Frontend: lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}, exact: exact}
+			f.address = exact && a.Kind != lb.NodePort && !h.own[ip]
+			h.restrict(&f, a.Sources)
+			h.serve(&f, s, a, balance, cluster, local)
+			out.frontends = append(out.frontends, f)
 		}
 	}
-}
-
-func (r *renderer) want(set string, m netfilterMember) { r.sets[set].want(m, r.n) }
-
-// backends are those of a Service.
-type backends struct {
-	cluster, local []netip.AddrPort
-	server         server // without backends
-}
-
-func (r *renderer) backends() *backends {
-	s := &r.service
-	of := &backends{server: r.balance()}
-	of.cluster, of.local = addresses(s.Eligible()), addresses(s.EligibleLocal())
+	if len(out.frontends) == 0 {
+		return rendered{}
+	}
 	for i := range s.Backends {
-		b := &s.Backends[i]
-		here := b.Local || len(r.pods) == 0 || slices.ContainsFunc(r.pods, func(p netip.Prefix) bool { return p.Contains(b.Addr.Addr()) })
-		if here {
-			// A pod that gets itself would see a packet from its own address.
-			m := memberOf(lb.Frontend{Protocol: s.Protocol, Addr: b.Addr})
-			m.Net = netip.PrefixFrom(b.Addr.Addr(), b.Addr.Addr().BitLen())
-			r.want(setSelf, m)
+		// A pod that gets itself would see a packet from its own address.
+		ip := s.Backends[i].Addr.Addr()
+		if s.Backends[i].Local || len(h.pods) == 0 || contains(h.pods, ip) {
+			m := memberOf(lb.Frontend{Protocol: s.Protocol, Addr: s.Backends[i].Addr})
+			m.Net = netip.PrefixFrom(ip, ip.BitLen())
+			out.self = append(out.self, m)
 		}
 	}
-	return of
+	return out
+}
+
+func contains(list []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 func addresses(list []lb.Backend) []netip.AddrPort {
@@ -104,148 +114,89 @@ func addresses(list []lb.Backend) []netip.AddrPort {
 	return slices.Compact(out)
 }
 
-// frontend is for one address f of a Service, of which a is the rules.
-func (r *renderer) frontend(a lb.Address, f lb.Frontend, of *backends) {
-	m := memberOf(f)
-	if r.n > 0 && r.sets[setFrontends].all[m].wanted > 0 {
-		r.clashes = true // who was first has it
-		return
-	}
-	r.want(setFrontends, m)
-	if ip := f.Addr.Addr(); a.Kind != lb.NodePort && !a.Addr.Addr().IsUnspecified() && !r.own[ip] {
-		r.address(ip, r.n)
-	}
-	if len(a.Sources) > 0 {
-		r.restrict(m, a.Sources)
-	}
+// in makes a frontend a member of a set.
+func (f *frontend) in(set string) { f.members = append(f.members, member{set, memberOf(f.Frontend)}) }
+
+// serve adds the virtual servers of a frontend at an address of a Service, or what
+// becomes of its clients without one.
+func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, cluster, local []netip.AddrPort) {
 	switch {
 	case a.Kind == lb.ClusterIP:
-		r.want(setCluster, m)
+		f.in(setCluster)
 	case !a.Local:
-		r.want(setExternal, m)
+		f.in(setExternal)
 	}
-	inside, outside := r.service.Verdicts(a)
-	all := of.cluster
+	all := cluster
 	if a.Local {
-		all = of.local
+		all = local
 	}
-	switch {
+	switch inside, outside := s.Verdicts(a); {
 	case inside == lb.Refuse:
-		r.want(setRefuse, m)
+		f.in(setRefuse)
 		return
 	case inside == lb.Drop:
-		r.want(setDrop, m)
+		f.in(setDrop)
 		return
 	case outside == lb.Drop:
-		r.want(setOutside, m)
+		f.in(setOutside)
 	default:
-		r.serve(key{protocol: f.Protocol, addr: f.Addr}, of.server, all)
+		f.server = balance.with(all)
 	}
-	if a.Local && a.Kind != lb.ClusterIP && !slices.Equal(of.cluster, of.local) {
-		r.serveInside(m, of)
-	}
-}
-
-// serveInside gives clients on this node a virtual server of their own, for those of
-// a Service's addresses where others get this node's backends only.
-func (r *renderer) serveInside(m netfilterMember, of *backends) {
-	if !r.numbered(m) {
+	if !a.Local || a.Kind == lb.ClusterIP || slices.Equal(cluster, local) {
 		return
 	}
-	k := markOf(r.number)
-	m.Mark = k.mark
-	r.want(setNear, m)
-	srv := of.server
-	if srv.flags&flagPersistent != 0 {
+	// Clients on this node have a virtual server of their own, since others get this
+	// node's backends only.
+	if balance.flags&flagPersistent != 0 {
 		// The kernel does not translate the port of persistent connections to virtual
-		// servers that are marks (ip_vs_sched_persist). To choose by the client's address
-		// keeps it where it is as long as the backends are the same.
-		srv.flags, srv.timeout = 0, 0
-		srv.scheduler, srv.flags = r.sticky()
+		// servers that are marks (ip_vs_sched_persist). A choice by the client's address
+		// stays the same as long as the backends do.
+		balance.timeout = 0
+		balance.scheduler, balance.flags = h.sticky()
 	}
-	r.serve(k, srv, of.cluster)
+	f.near = balance.with(cluster)
 }
 
-// serve is for a virtual server.
-func (r *renderer) serve(k key, srv server, to []netip.AddrPort) {
-	r.name(k, r.n)
-	r.pending[k] = struct{}{}
-	if srv.backends = to; r.n > 0 {
-		r.servers[k] = srv
-	} else {
-		delete(r.servers, k)
-	}
+func (s server) with(backends []netip.AddrPort) *server {
+	s.backends = backends
+	return &s
 }
 
-// numbered has the Service have what tells it from others in marks: the number that it
-// had before; that its frontend has in the kernel, from a process before; or one that
-// nobody has, nor any virtual server that is there still. There are 65,535, far more than
-// the addresses with policy Local that a cluster has.
-func (r *renderer) numbered(frontend netfilterMember) bool {
-	if r.number != 0 || r.n < 0 {
-		return r.number != 0
+// restrict admits only some clients. A client on the node itself has the address that it
+// asks as its own, if the node has that, and is admitted if any address of the node is.
+func (h *host) restrict(f *frontend, sources []netip.Prefix) {
+	if len(sources) == 0 {
+		return
 	}
-	if n := r.marks[frontend]; n != 0 && !r.taken(n) {
-		r.take(n)
-		return true
-	}
-	for range 1 << 16 {
-		r.last++
-		there := r.sets[setNumbers].all[netfilterMember{Port: r.last}].there
-		if r.last != 0 && !there && !r.taken(r.last) {
-			r.take(r.last)
-			return true
-		}
-	}
-	return false
-}
-
-func (r *renderer) taken(number uint16) bool {
-	_, taken := r.numbers[number]
-	return taken
-}
-
-func (r *renderer) take(number uint16) {
-	r.numbers[number] = struct{}{}
-	r.number = number
-}
-
-// markOf returns the virtual server for the mark of the Service with a number.
-func markOf(number uint16) key { return key{mark: uint32(number) << numberShift} }
-
-// restrict lets only some clients ask. A client of the node itself asks from the
-// address that it asks for, if that is on the node, and may if any address of the
-// node may.
-func (r *renderer) restrict(m netfilterMember, sources []netip.Prefix) {
-	var ours []netip.Prefix
+	var admitted []netip.Prefix
 	for _, p := range sources {
-		if !p.IsValid() || p.Addr().Is6() != r.ipv6 {
+		if !p.IsValid() || p.Addr().Is6() != h.ipv6 {
 			continue
 		}
 		if p.Bits() == 0 {
 			return
 		}
-		ours = append(ours, p.Masked())
+		admitted = append(admitted, p.Masked())
 	}
-	if slices.ContainsFunc(r.node, func(a netip.Addr) bool {
-		return slices.ContainsFunc(ours, func(p netip.Prefix) bool { return p.Contains(a) })
-	}) {
-		ours = append(ours, netip.PrefixFrom(m.Addr, m.Addr.BitLen()))
+	if slices.ContainsFunc(h.node, func(a netip.Addr) bool { return contains(admitted, a) }) {
+		admitted = append(admitted, netip.PrefixFrom(f.Addr.Addr(), f.Addr.Addr().BitLen()))
 	}
-	r.want(setRestricted, m)
-	for _, m.Net = range ours {
-		r.want(setAllowed, m)
+	f.in(setRestricted)
+	for _, p := range admitted {
+		m := memberOf(f.Frontend)
+		m.Net = p
+		f.members = append(f.members, member{setAllowed, m})
 	}
 }
 
-// balance returns how a Service's virtual servers choose.
-func (r *renderer) balance() server {
-	s := &r.service
+// balance returns how the virtual servers of a Service choose backends.
+func (h *host) balance(s *lb.Service) (server, *Fallback) {
 	srv := server{udp: s.Protocol == lb.UDP}
-	srv.scheduler, srv.flags = r.choose()
+	var fallback *Fallback
+	srv.scheduler, srv.flags, fallback = h.choose(s)
 	if s.AffinityTimeout > 0 {
 		srv.flags |= flagPersistent
 		srv.timeout = uint32((s.AffinityTimeout + int64(time.Second) - 1) / int64(time.Second))
 	}
-	return srv
+	return srv, fallback
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -79,18 +80,12 @@ func (k key) compare(l key) int {
 	return int(k.protocol) - int(l.protocol)
 }
 
-// list returns what is wanted, sorted.
-func (t *things[T]) list(compare func(a, b T) int) (out []T) {
-	for x, v := range t.all {
-		if v.wanted > 0 {
-			out = append(out, x)
-		}
-	}
-	slices.SortFunc(out, compare)
-	return out
+// sorted returns what is used.
+func sorted[T comparable](r *refs[T], compare func(a, b T) int) []T {
+	return slices.SortedFunc(maps.Keys(r.users), compare)
 }
 
-// text says what is wanted, a line for each thing.
+// text says what is requested, a line for each object.
 func (w *state) text() string {
 	var b strings.Builder
 	for _, k := range slices.SortedFunc(maps.Keys(w.servers), key.compare) {
@@ -100,11 +95,11 @@ func (w *state) text() string {
 			fmt.Fprintf(&b, "  %s\n", a)
 		}
 	}
-	for _, a := range w.addresses.list(netip.Addr.Compare) {
+	for _, a := range sorted(w.addresses, netip.Addr.Compare) {
 		fmt.Fprintf(&b, "address %s\n", a)
 	}
 	for _, name := range setOrder {
-		for _, m := range w.sets[name].list(netfilterMember.Compare) {
+		for _, m := range sorted(w.sets[name], netfilter.Member.Compare) {
 			fmt.Fprintf(&b, "member of %s:", name)
 			if m.Addr.IsValid() {
 				fmt.Fprintf(&b, " %s", m.Addr)
@@ -133,8 +128,24 @@ func (w *state) text() string {
 // render returns the state of services, made at once.
 func render(h host, services []lb.Service) *state {
 	w := newState()
-	w.update(h, services)
+	w.sync(h, services)
 	return w
+}
+
+// whole is a delta to these Services.
+func whole(services []lb.Service) lb.Delta {
+	d := lb.Delta{Whole: true}
+	for _, s := range services {
+		d.Added = append(d.Added, &s)
+	}
+	return d
+}
+
+// sync is fold and update.
+func (w *state) sync(h host, services []lb.Service) {
+	d := whole(services)
+	w.services.Fold(&d, h.ipv6)
+	w.update(h)
 }
 
 func TestRender(t *testing.T) {
@@ -196,8 +207,8 @@ func TestNumbers(t *testing.T) {
 	w := render(testHost(false), []lb.Service{gone, all[0]})
 	clashing := numbers(w)
 	w = render(testHost(false), []lb.Service{gone})
-	w.update(testHost(false), all[:1])
-	w.update(testHost(false), all)
+	w.sync(testHost(false), all[:1])
+	w.sync(testHost(false), all)
 	want := map[lb.ID]uint16{id("http", lb.TCP, false): 2, id("diameter", lb.SCTP, false): 3}
 	if diff := cmp.Diff(want, numbers(w)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -208,7 +219,7 @@ func TestNumbers(t *testing.T) {
 	for i := range all {
 		all[i].Addresses = all[i].Addresses[:1] // cluster IPs need none
 	}
-	if w.update(testHost(false), all); len(w.numbers) > 0 {
+	if w.sync(testHost(false), all); len(w.numbers) > 0 {
 		t.Errorf("%d numbers are kept that nobody needs", len(w.numbers))
 	}
 }
@@ -224,15 +235,11 @@ func TestNumbersAfterRestart(t *testing.T) {
 		b.Addresses = append(b.Addresses, at)
 	}
 	before := render(testHost(false), []lb.Service{b}) // a came, and was the second
-	before.update(testHost(false), []lb.Service{a, b})
-	there := func(w *state) (members map[string][]netfilterMember, servers map[key]*held) {
-		members, servers = make(map[string][]netfilterMember), make(map[key]*held)
+	before.sync(testHost(false), []lb.Service{a, b})
+	there := func(w *state) (members map[string][]netfilter.Member, servers map[key]*held) {
+		members, servers = make(map[string][]netfilter.Member), make(map[key]*held)
 		for name, set := range w.sets {
-			for m, v := range set.all {
-				if v.wanted > 0 {
-					members[name] = append(members[name], m)
-				}
-			}
+			members[name] = slices.Collect(maps.Keys(set.users))
 		}
 		for x := range w.servers {
 			servers[x] = new(held)
@@ -250,7 +257,7 @@ func TestNumbersAfterRestart(t *testing.T) {
 			delete(kept, setNear)
 		}
 		w.found(kept, nil, servers)
-		w.update(testHost(false), list)
+		w.sync(testHost(false), list)
 		got := [2]uint16{w.units[a.ID].number}
 		if u := w.units[b.ID]; u != nil {
 			got[1] = u.number

@@ -17,8 +17,8 @@ const (
 
 // CheckScheduler says what is wrong with a scheduler, spelled as lb.Service.Scheduler
 // is, that no kernel has: nil for one that some kernel has.
-func CheckScheduler(wish string) error {
-	name, _, err := parseScheduler(wish)
+func CheckScheduler(requested string) error {
+	name, _, err := parseScheduler(requested)
 	if err == nil && !slices.Contains(schedulers, name) {
 		return fmt.Errorf("%q is no scheduler of IPVS: give one of %s", name, strings.Join(schedulers, ", "))
 	}
@@ -31,10 +31,10 @@ func CheckScheduler(wish string) error {
 // sh and mh choose a backend of weight 0 unless told to choose another (sh-fallback,
 // mh-fallback). As ours have that weight when they are to have no new connections,
 // they are told so always.
-func parseScheduler(wish string) (name string, flags uint32, err error) {
-	name, more, _ := strings.Cut(strings.ToLower(strings.TrimSpace(wish)), ",")
+func parseScheduler(requested string) (name string, flags uint32, err error) {
+	name, more, _ := strings.Cut(strings.ToLower(strings.TrimSpace(requested)), ",")
 	if name == "" || len(name) > 15 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
-		return "", 0, fmt.Errorf("%q is no name of a scheduler", wish)
+		return "", 0, fmt.Errorf("%q is no name of a scheduler", requested)
 	}
 	hashes := name == "sh" || name == "mh"
 	if hashes {

@@ -2,6 +2,8 @@ package ipvs
 
 import (
 	"cmp"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // defaultScheduler is kube-proxy's.
@@ -13,31 +15,25 @@ const (
 	flagHashed     = 0x0002 // the kernel's own
 )
 
-// choose returns the scheduler of a Service: the one it wishes for, the default one if
-// the kernel has not that or there is none of that name, or rr.
-func (r *renderer) choose() (string, uint32) {
-	standard, wish := cmp.Or(r.scheduler, defaultScheduler), r.service.Scheduler
-	r.fallback = nil
-	if wish == "" {
-		name, flags, _ := r.usable(standard)
-		return name, flags
+// choose returns the scheduler of a Service: the one it requests; the default one if the
+// kernel lacks that or there is none of that name; or rr.
+func (h *host) choose(s *lb.Service) (name string, flags uint32, _ *Fallback) {
+	standard := cmp.Or(h.scheduler, defaultScheduler)
+	name, flags, reason := h.usable(cmp.Or(s.Scheduler, standard))
+	if reason == "" || s.Scheduler == "" {
+		return name, flags, nil
 	}
-	name, flags, reason := r.usable(wish)
-	if reason == "" {
-		return name, flags
-	}
-	name, flags, _ = r.usable(standard)
-	r.fallback = &Fallback{Service: r.service.ID, Wish: wish, Used: name, Reason: reason}
-	return name, flags
+	name, flags, _ = h.usable(standard)
+	return name, flags, &Fallback{Service: s.ID, Requested: s.Scheduler, Used: name, Reason: reason}
 }
 
-// usable returns the scheduler of a wish, or rr and why not.
-func (r *renderer) usable(wish string) (name string, flags uint32, reason string) {
-	name, flags, err := parseScheduler(wish)
+// usable returns the scheduler that is requested, or rr and why.
+func (h *host) usable(requested string) (name string, flags uint32, reason string) {
+	name, flags, err := parseScheduler(requested)
 	if err != nil {
 		return defaultScheduler, 0, err.Error()
 	}
-	if why, ok := r.missing[name]; ok {
+	if why, ok := h.missing[name]; ok {
 		return defaultScheduler, 0, why
 	}
 	return name, flags, ""
@@ -45,10 +41,10 @@ func (r *renderer) usable(wish string) (name string, flags uint32, reason string
 
 // sticky returns a scheduler that chooses by the client's address: mh, which moves few
 // clients when backends change, or sh.
-func (r *renderer) sticky() (string, uint32) {
-	if name, flags, reason := r.usable("mh"); reason == "" { // Linux 4.18
-		return name, flags
+func (h *host) sticky() (string, uint32) {
+	name, flags, reason := h.usable("mh") // Linux 4.18
+	if reason != "" {
+		name, flags, _ = h.usable("sh")
 	}
-	name, flags, _ := r.usable("sh")
 	return name, flags
 }

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"iter"
 	"net/netip"
 	"strings"
 
@@ -11,8 +10,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-type netfilterMember = netfilter.Member
-
 // Names of sets, without their prefix.
 const (
 	setServers    = "SERVERS"    // our virtual servers at addresses, those that drain too
@@ -20,7 +17,7 @@ const (
 	setInside     = "INSIDE"     // where this node's pods are
 	setAllowed    = "ALLOWED"    // restricted frontends and who may ask
 	setRestricted = "RESTRICTED" // restricted frontends
-	setDrop       = "DROP"       // frontends that never answer, or not at this moment
+	setDrop       = "DROP"       // frontends that never answer, or where new flows are blocked at this moment
 	setOutside    = "OUTSIDE"    // frontends that do not answer other hosts
 	setRefuse     = "REFUSE"     // frontends without endpoints
 	setSelf       = "SELF"       // backends here, each with itself as client
@@ -40,27 +37,18 @@ var setOrder = []string{
 	setSelf, setExternal, setCluster, setFrontends, setAddresses, setNear,
 }
 
-// sets has the members of sets by their names without prefix.
-type sets map[string]*things[netfilterMember]
-
-func (s sets) wantNet(name string, p netip.Prefix, n int32) {
-	for _, half := range netfilter.Halves(p.Masked()) {
-		s[name].want(netfilterMember{Net: half}, n)
-	}
-}
-
 // ipProtocols are the numbers of protocols in packets.
 var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
 
-func memberOf(f lb.Frontend) netfilterMember {
-	return netfilterMember{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
+func memberOf(f lb.Frontend) netfilter.Member {
+	return netfilter.Member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
 }
 
-// obsolete returns what is to be deleted for that a surplus goes: what stays with another
-// mark has been overwritten by adding it.
-func obsolete(surplus, stays []netfilterMember) (out []netfilterMember) {
-	there := make(map[netfilterMember]bool, len(stays))
-	for _, m := range stays {
+// obsolete returns which members of a surplus are to be deleted: adding one that is kept has
+// overwritten the same one with another mark.
+func obsolete(surplus, kept []netfilter.Member) (out []netfilter.Member) {
+	there := make(map[netfilter.Member]bool, len(kept))
+	for _, m := range kept {
 		m.Mark = 0
 		there[m] = true
 	}
@@ -73,9 +61,9 @@ func obsolete(surplus, stays []netfilterMember) (out []netfilterMember) {
 }
 
 // leadTo returns the UDP frontends of marks, from members of the set that gives them.
-func leadTo(near iter.Seq[netfilterMember]) map[key][]netip.AddrPort {
+func leadTo(near []netfilter.Member) map[key][]netip.AddrPort {
 	out := make(map[key][]netip.AddrPort)
-	for m := range near {
+	for _, m := range near {
 		if m.Protocol == unix.IPPROTO_UDP {
 			k := key{mark: m.Mark}
 			out[k] = append(out[k], netip.AddrPortFrom(m.Addr, m.Port))

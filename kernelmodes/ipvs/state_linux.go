@@ -1,162 +1,110 @@
 package ipvs
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// state is all that is to be in the kernel, and what is there of the things that are
-// counted. What Services want is a pure function of them and the host. It is changed in
-// place: of a Service that changes, what was rendered is rendered again and taken back.
+// state is all that is to be in the kernel, and what of it the kernel may not have yet. It
+// makes no system call: what Services need is a pure function of them and the host.
 type state struct {
 	host
 	rules []byte
 
-	units map[lb.ID]*unit
-	order []*unit // as the Services were given
-	spare []*unit // memory for the next order
-	round uint64  // of looking through the Services
+	services lb.Mirror
+	units    map[lb.ID]*unit // as they were rendered
+	clashes  bool            // several units want one address
 
 	servers   map[key]server
 	pending   map[key]struct{} // virtual servers that the kernel may not have as they are to be
-	sets      sets
-	addresses things[netip.Addr] // of our interface
+	sets      map[string]*refs[netfilter.Member]
+	addresses *refs[netip.Addr] // of our interface
 
-	// What is not wanted any more, and is there as long as it has connections, is named by
+	// What is no longer requested, and stays as long as it has connections, is named by
 	// our sets, and so is its address if it is on our interface; invalid if not.
 	lingering map[key]netip.Addr
 
-	numbers map[uint16]struct{}        // that Services have in marks
-	marks   map[netfilterMember]uint16 // that frontends were found to have in the kernel, until the next update
-	last    uint16                     // number that was given
-	clashes bool                       // several units want one address
+	numbers map[uint16]struct{}         // that Services have in marks
+	marks   map[netfilter.Member]uint16 // that frontends were found to have in the kernel, until the next update
+	last    uint16                      // number that was given
 }
 
-// unit is a Service as it was rendered.
+// unit is what a Service needs.
 type unit struct {
-	service  lb.Service
-	at       int    // in the order
-	round    uint64 // when it was seen last
-	number   uint16 // in marks; 0 if it needs none
-	fallback *Fallback
+	rendered
+	number uint16 // in marks; 0 if it needs none
 }
 
 func newState() *state {
 	w := &state{
-		units: make(map[lb.ID]*unit), servers: make(map[key]server), pending: make(map[key]struct{}), sets: make(sets, len(setOrder)),
+		units: make(map[lb.ID]*unit), servers: make(map[key]server), pending: make(map[key]struct{}),
+		sets: make(map[string]*refs[netfilter.Member], len(setOrder)), addresses: newRefs[netip.Addr](),
 		lingering: make(map[key]netip.Addr), numbers: make(map[uint16]struct{}),
 	}
 	for _, name := range setOrder {
-		w.sets[name] = new(things[netfilterMember])
+		w.sets[name] = newRefs[netfilter.Member]()
 	}
 	return w
 }
 
-// edit is a Service that is not as it was.
-type edit struct {
-	*unit
-	now *lb.Service
-}
-
-// update has the state be that of services, those of the other family left out. To see
-// that a Service is as it was costs a comparison of pointers, as a rule.
-func (w *state) update(h host, services []lb.Service) {
+// update renders the Services that have changed, or all if the host has.
+func (w *state) update(h host) {
 	defer func() { w.marks = nil }()
-	edits, gone := w.compare(h.ipv6, services)
-	other := w.rules == nil || !reflect.DeepEqual(w.host, h)
-	if !other && len(edits)+len(gone) == 0 {
+	whole, changed := w.rules == nil || !reflect.DeepEqual(w.host, h), w.services.Changed()
+	if !whole && len(changed) == 0 {
 		return
 	}
-	whole := other || w.clashes // one Service depends on the others then
-	take := func(u *unit, n int32) {
-		if !whole {
-			w.render(u, true, n)
-			w.render(u, false, n)
-		}
-	}
-	for _, u := range gone {
-		take(u, -1)
-	}
-	for _, e := range edits {
-		take(e.unit, -1)
-		e.service, e.fallback = *e.now, nil
-	}
-	for _, e := range edits {
-		take(e.unit, 1)
-	}
-	if whole || w.clashes {
-		w.renderAll(h)
-		edits = edits[:0]
-		for _, u := range w.order {
-			edits = append(edits, edit{unit: u})
-		}
-	}
-	for _, e := range edits {
-		w.release(e.unit)
-	}
-	for _, u := range gone {
-		w.release(u)
-	}
-}
-
-// compare looks for what is to be done to the units for services, and keeps the order of
-// these. Most are where they were, after the one before them.
-func (w *state) compare(ipv6 bool, services []lb.Service) (edits []edit, gone []*unit) {
-	w.round++
-	order, next, met := slices.Grow(w.spare[:0], len(services)), 0, 0
-	for i := range services {
-		s := &services[i]
-		if s.IPv6 != ipv6 {
-			continue
-		}
-		var u *unit
-		if next < len(w.order) && w.order[next].service.ID == s.ID {
-			u = w.order[next]
-		} else {
-			u = w.units[s.ID]
-		}
-		if u != nil && u.round == w.round {
-			continue // no table has an ID twice
-		}
+	whole = whole || w.clashes // one Service depends on the others then
+	w.host = h
+	var units []*unit
+	for _, id := range changed {
+		u := w.units[id]
 		if u == nil {
 			u = new(unit)
-			w.units[s.ID] = u
-			edits = append(edits, edit{u, s})
-		} else {
-			next = u.at + 1
-			met++
-			if !u.service.Equal(s) {
-				edits = append(edits, edit{u, s})
-			}
+			w.units[id] = u
 		}
-		u.at, u.round = len(order), w.round
-		order = append(order, u)
-	}
-	if met < len(w.order) {
-		for _, u := range w.order {
-			if u.round != w.round {
-				gone = append(gone, u)
-				delete(w.units, u.service.ID)
-			}
+		units = append(units, u)
+		if !whole {
+			w.take(u, true, -1)
+			w.take(u, false, -1)
+		}
+		u.rendered = rendered{}
+		if s := w.services.Services()[id]; s == nil {
+			delete(w.units, id)
+		} else if !whole {
+			u.rendered = h.render(s)
 		}
 	}
-	clear(w.order) // what has gone is not kept alive
-	w.order, w.spare = order, w.order[:0]
-	return edits, gone
+	for _, u := range units {
+		w.take(u, true, 1)
+		w.take(u, false, 1)
+	}
+	if whole || w.clashes {
+		units = append(units, w.rebuild()...)
+	}
+	for _, u := range units {
+		// A number goes with the last virtual server that needs it.
+		if _, used := w.servers[markOf(u.number)]; u.number != 0 && !used {
+			delete(w.numbers, u.number)
+			u.number = 0
+		}
+	}
 }
 
-// renderAll renders all units anew.
-func (w *state) renderAll(h host) {
-	w.host, w.clashes = h, false
-	w.rules = shape{ipv6: h.ipv6, prefix: chainPrefix}.render(h.masquerade)
+// rebuild renders all units anew, and returns them.
+func (w *state) rebuild() []*unit {
+	w.clashes = false
+	w.rules = shape{ipv6: w.ipv6, prefix: chainPrefix}.render(w.masquerade)
 	for _, set := range w.sets {
-		set.forsake()
+		set.reset()
 	}
-	w.addresses.forsake()
+	w.addresses.reset()
 	for x, ip := range w.lingering {
 		w.stay(x, ip, 1)
 	}
@@ -164,33 +112,133 @@ func (w *state) renderAll(h host) {
 		w.pending[x] = struct{}{}
 	}
 	clear(w.servers)
-	for _, p := range h.pods {
-		w.sets.wantNet(setInside, p, 1)
+	for _, p := range w.pods {
+		w.addNet(setInside, p, 1)
 	}
-	// An exact address goes before a node port.
-	for _, exact := range []bool{true, false} {
-		for _, u := range w.order {
-			w.render(u, exact, 1)
+	var all []*unit
+	for _, id := range slices.SortedFunc(maps.Keys(w.units), compareID) {
+		u := w.units[id]
+		u.rendered = w.render(w.services.Services()[id])
+		w.take(u, true, 1) // an exact address takes precedence over a node port
+		all = append(all, u)
+	}
+	for _, u := range all {
+		w.take(u, false, 1)
+	}
+	return all
+}
+
+func compareID(a, b lb.ID) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// take counts what a unit needs at its exact addresses, or its node ports: n is 1, or -1
+// to take it back.
+func (w *state) take(u *unit, exact bool, n int32) {
+	if exact {
+		for _, m := range u.self {
+			w.sets[setSelf].add(m, n)
+		}
+	}
+	for i := range u.frontends {
+		f := &u.frontends[i]
+		m := memberOf(f.Frontend)
+		switch {
+		case f.exact != exact:
+			continue
+		case n > 0 && w.sets[setFrontends].users[m] > 0:
+			w.clashes = true // the first has it
+			continue
+		}
+		w.sets[setFrontends].add(m, n)
+		if f.address {
+			w.addAddress(f.Addr.Addr(), n)
+		}
+		for _, x := range f.members {
+			w.sets[x.set].add(x.Member, n)
+		}
+		if f.server != nil {
+			w.addServer(key{protocol: f.Protocol, addr: f.Addr}, *f.server, n)
+		}
+		if f.near != nil && (u.number != 0 || n > 0 && w.giveNumber(u, m)) {
+			m.Mark = markOf(u.number).mark
+			w.sets[setNear].add(m, n)
+			w.addServer(markOf(u.number), *f.near, n)
 		}
 	}
 }
 
-// release gives back the number of a unit that does not need it any more.
-func (w *state) release(u *unit) {
-	if _, used := w.servers[markOf(u.number)]; u.number != 0 && !used {
-		delete(w.numbers, u.number)
-		u.number = 0
+func (w *state) addServer(x key, s server, n int32) {
+	w.addName(x, n)
+	w.pending[x] = struct{}{}
+	if n > 0 {
+		w.servers[x] = s
+	} else {
+		delete(w.servers, x)
 	}
 }
 
-// linger has what is not wanted any more stay as long as there is a virtual server for it.
+// addName counts a virtual server among those that our sets name as ours.
+func (w *state) addName(x key, n int32) {
+	if x.mark != 0 {
+		w.sets[setNumbers].add(netfilter.Member{Port: uint16(x.mark >> numberShift)}, n)
+		return
+	}
+	w.sets[setServers].add(memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}), n)
+}
+
+// addAddress counts an address of our interface.
+func (w *state) addAddress(ip netip.Addr, n int32) {
+	w.addresses.add(ip, n)
+	w.addNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()), n)
+}
+
+func (w *state) addNet(set string, p netip.Prefix, n int32) {
+	for _, half := range netfilter.Halves(p.Masked()) {
+		w.sets[set].add(netfilter.Member{Net: half}, n)
+	}
+}
+
+// giveNumber gives a Service what tells it from others in marks: the number that its
+// frontend has in the kernel, from a process before, or one that no Service has, nor any
+// virtual server that is there still. There are 65,535, far more than the addresses with
+// policy Local that a cluster has. It reports whether there was one.
+func (w *state) giveNumber(u *unit, frontend netfilter.Member) bool {
+	n := w.marks[frontend]
+	if _, taken := w.numbers[n]; n == 0 || taken {
+		n = w.freeNumber()
+	}
+	if n != 0 {
+		w.numbers[n] = struct{}{}
+	}
+	u.number = n
+	return n != 0
+}
+
+// freeNumber returns a number that nothing has; 0 if there is none.
+func (w *state) freeNumber() uint16 {
+	for range 1 << 16 {
+		w.last++
+		_, taken := w.numbers[w.last]
+		if w.last != 0 && !taken && !w.sets[setNumbers].inKernel(netfilter.Member{Port: w.last}) {
+			return w.last
+		}
+	}
+	return 0
+}
+
+// markOf returns the virtual server for the mark of the Service with a number.
+func markOf(number uint16) key { return key{mark: uint32(number) << numberShift} }
+
+// linger keeps what is no longer requested as long as there is a virtual server for it.
 func (w *state) linger(there map[key]*held) {
 	for x := range w.pending {
-		_, wanted := w.servers[x]
+		_, requested := w.servers[x]
 		ip, lingers := w.lingering[x]
-		switch leaves := !wanted && there[x] != nil; {
+		switch leaves := !requested && there[x] != nil; {
 		case leaves && !lingers:
-			if ip = x.addr.Addr(); !w.addresses.all[ip].there {
+			if ip = x.addr.Addr(); !w.addresses.inKernel(ip) {
 				ip = netip.Addr{}
 			}
 			w.lingering[x] = ip
@@ -202,8 +250,15 @@ func (w *state) linger(there map[key]*held) {
 	}
 }
 
-// found has the state know what is there, so that whatever may differ is seen to.
-func (w *state) found(members map[string][]netfilterMember, addresses map[netip.Addr]bool, servers map[key]*held) {
+func (w *state) stay(x key, ip netip.Addr, n int32) {
+	w.addName(x, n)
+	if ip.IsValid() {
+		w.addAddress(ip, n)
+	}
+}
+
+// found notes what the kernel has, so that whatever may differ is written.
+func (w *state) found(members map[string][]netfilter.Member, addresses map[netip.Addr]bool, servers map[key]*held) {
 	for x, ip := range w.lingering {
 		w.stay(x, ip, -1)
 	}
@@ -211,7 +266,7 @@ func (w *state) found(members map[string][]netfilterMember, addresses map[netip.
 	for name, set := range w.sets {
 		set.found(members[name])
 	}
-	w.marks = make(map[netfilterMember]uint16)
+	w.marks = make(map[netfilter.Member]uint16)
 	for _, m := range members[setNear] {
 		number := uint16(m.Mark >> numberShift)
 		m.Mark = 0
@@ -226,14 +281,14 @@ func (w *state) found(members map[string][]netfilterMember, addresses map[netip.
 	}
 }
 
-// settle is called when the kernel has all that is wanted, and of the rest only what ends
-// as soon as nobody uses it, or is to be kept.
-func (w *state) settle(there map[key]*held, keep func(key) bool) {
-	w.addresses.settle()
+// commit is called when the kernel has all that is requested, and of the rest only what
+// waits for its last connection, or is to be kept.
+func (w *state) commit(there map[key]*held, keep func(key) bool) {
+	w.addresses.commit()
 	for x := range w.pending {
-		s, wanted := w.servers[x]
+		s, requested := w.servers[x]
 		h := there[x]
-		if !wanted && h != nil && !keep(x) || h != nil && len(h.weights) > len(s.backends) {
+		if !requested && h != nil && !keep(x) || h != nil && len(h.weights) > len(s.backends) {
 			continue
 		}
 		delete(w.pending, x)
@@ -243,32 +298,38 @@ func (w *state) settle(there map[key]*held, keep func(key) bool) {
 	}
 }
 
-func (w *state) stay(x key, ip netip.Addr, n int32) {
-	w.name(x, n)
-	if ip.IsValid() {
-		w.address(ip, n)
+// committed reports whether there is nothing to write.
+func (w *state) committed() bool {
+	for _, set := range w.sets {
+		if len(set.pending) > 0 {
+			return false
+		}
 	}
+	return len(w.addresses.pending)+len(w.pending) == 0
 }
 
-// name has our sets say that a virtual server is ours.
-func (w *state) name(x key, n int32) {
-	if x.mark != 0 {
-		w.sets[setNumbers].want(netfilterMember{Port: uint16(x.mark >> numberShift)}, n)
-		return
+// fresh returns the virtual servers that are to be made. Those of hosted are at an address of
+// this node, where a program may listen, divided into groups that are made one after the other:
+// first UDP. A mark is for some clients of an address that has a server too.
+func (w *state) fresh(there map[key]*held) (hosted [][]key, others []key) {
+	var udp, rest []key
+	for x := range w.pending {
+		s, requested := w.servers[x]
+		switch {
+		case !requested || there[x] != nil:
+		case x.mark != 0 || w.addresses.users[x.addr.Addr()] > 0:
+			others = append(others, x)
+		case s.udp:
+			udp = append(udp, x)
+		default:
+			rest = append(rest, x)
+		}
 	}
-	w.sets[setServers].want(memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}), n)
-}
-
-// address has our interface have an address.
-func (w *state) address(ip netip.Addr, n int32) {
-	w.addresses.want(ip, n)
-	w.sets.wantNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()), n)
-}
-
-// hosted reports whether a virtual server is at an address of this node, where a program
-// may listen. A mark is for some clients of an address that has a server too.
-func (w *state) hosted(x key) bool {
-	return x.mark == 0 && w.addresses.all[x.addr.Addr()].wanted == 0
+	if len(udp) > 0 {
+		hosted = append(hosted, udp)
+	}
+	const together = messagesInBatch / 2 // a server and its first backend each
+	return slices.AppendSeq(hosted, slices.Chunk(rest, together)), others
 }
 
 // near returns the UDP frontends by which clients get to virtual servers for marks, also
@@ -276,27 +337,19 @@ func (w *state) hosted(x key) bool {
 func (w *state) near() map[key][]netip.AddrPort {
 	for x := range w.pending {
 		if x.mark != 0 {
-			return leadTo(maps.Keys(w.sets[setNear].all))
+			set := w.sets[setNear]
+			return leadTo(append(set.surplus(), slices.Collect(maps.Keys(set.users))...))
 		}
 	}
 	return nil
 }
 
-// settled reports whether there is nothing to write.
-func (w *state) settled() bool {
-	for _, set := range w.sets {
-		if len(set.touched) > 0 {
-			return false
-		}
-	}
-	return len(w.addresses.touched)+len(w.pending) == 0
-}
-
 func (w *state) fallbacks() (out []Fallback) {
-	for _, u := range w.order {
+	for _, u := range w.units {
 		if u.fallback != nil {
 			out = append(out, *u.fallback)
 		}
 	}
+	slices.SortFunc(out, func(a, b Fallback) int { return compareID(a.Service, b.Service) })
 	return out
 }

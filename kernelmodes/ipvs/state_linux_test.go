@@ -15,31 +15,20 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// write does what a Sync without connections does: what is pending or touched comes to be
-// as it is wanted, and nothing else.
+// write does what a Sync without connections does: what is pending comes to be as it is
+// requested, and nothing else.
 func (w *state) write(servers map[key]server) {
 	for x := range w.pending {
-		if s, wanted := w.servers[x]; wanted {
+		if s, requested := w.servers[x]; requested {
 			servers[x] = s
 		} else {
 			delete(servers, x)
 		}
 	}
-	write(&w.addresses)
 	for _, set := range w.sets {
-		write(set)
+		set.commit()
 	}
-	w.settle(nil, func(key) bool { return false })
-}
-
-func write[T comparable](t *things[T]) {
-	for _, x := range t.lacking() {
-		t.is(x, true)
-	}
-	for _, x := range t.surplus() {
-		t.is(x, false)
-	}
-	t.settle()
+	w.commit(nil, func(key) bool { return false })
 }
 
 // TestUpdate makes random changes, of which some have addresses clash or are of the node,
@@ -50,6 +39,7 @@ func TestUpdate(t *testing.T) {
 	w := &world{rand: rand.New(rand.NewPCG(seed, 0)), services: make(map[lb.ID]lb.Service)}
 	got, h := newState(), testHost(false)
 	servers := make(map[key]server)
+	var before []lb.Service
 	clashes := 0
 	for step := range steps {
 		_, what := w.change()
@@ -71,12 +61,19 @@ func TestUpdate(t *testing.T) {
 		if w.rand.IntN(10) == 0 {
 			w.rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
 		}
-		got.update(h, services)
+		if w.rand.IntN(4) == 0 {
+			got.sync(h, services)
+		} else {
+			d := between(before, services)
+			got.services.Fold(&d, false)
+			got.update(h)
+		}
+		before = services
 		want := newState()
 		for id, u := range got.units { // which depend on what was
 			want.units[id] = &unit{number: u.number}
 		}
-		want.update(h, services)
+		want.sync(h, services)
 		if diff := cmp.Diff(want.text(), got.text()); diff != "" {
 			t.Fatalf("step %d, %s of seed %d: -want +got:\n%s", step, what, seed, diff)
 		}
@@ -88,18 +85,14 @@ func TestUpdate(t *testing.T) {
 			t.Fatalf("step %d, %s of seed %d: a virtual server has changed and is not pending", step, what, seed)
 		}
 		for name, set := range got.sets {
-			for m, v := range set.all {
-				if !v.there || v.touched || v.wanted != want.sets[name].all[m].wanted {
-					t.Fatalf("step %d, %s of seed %d: %v of %s is %+v, want %+v", step, what, seed, m, name, v, want.sets[name].all[m])
-				}
+			if want := want.sets[name]; !maps.Equal(want.users, set.users) {
+				t.Fatalf("step %d, %s of seed %d: users of %s are %v, want %v", step, what, seed, name, set.users, want.users)
 			}
 		}
-		for ip, v := range got.addresses.all {
-			if !v.there || v.wanted != want.addresses.all[ip].wanted {
-				t.Fatalf("step %d, %s of seed %d: address %s is %+v, want %+v", step, what, seed, ip, v, want.addresses.all[ip])
-			}
+		if !maps.Equal(got.addresses.users, want.addresses.users) {
+			t.Fatalf("step %d, %s of seed %d: addresses are %v, want %v", step, what, seed, got.addresses.users, want.addresses.users)
 		}
-		if got.update(h, services); !got.settled() {
+		if got.sync(h, services); !got.committed() {
 			t.Fatalf("step %d, %s of seed %d: the same again is not the same", step, what, seed)
 		}
 	}
@@ -108,43 +101,63 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestUpdateOfOne holds down what a change of one Service among 10,000 touches and
-// allocates.
+// between returns how two lists of Services differ.
+func between(was, now []lb.Service) (d lb.Delta) {
+	old := make(map[lb.ID]*lb.Service, len(was))
+	for i := range was {
+		old[was[i].ID] = &was[i]
+	}
+	for i := range now {
+		s := &now[i]
+		if o := old[s.ID]; o == nil {
+			d.Added = append(d.Added, s)
+		} else if !o.Equal(s) {
+			d.Changed = append(d.Changed, lb.Change{Old: o, New: s, Addresses: true})
+		}
+		delete(old, s.ID)
+	}
+	for _, s := range old {
+		d.Removed = append(d.Removed, s)
+	}
+	return d
+}
+
+// TestUpdateOfOne bounds what a change of one Service among 10,000 looks at and allocates.
 func TestUpdateOfOne(t *testing.T) {
 	services, h := many(10_000), testHost(false)
 	fewer := slices.Clone(services)
 	fewer[7].Backends = fewer[7].Backends[1:]
 	without := slices.Delete(slices.Clone(services), 7, 8)
-	w := newState()
+	w := render(h, services)
 	servers := make(map[key]server)
-	update := func(list []lb.Service) (touched int) {
-		w.update(h, list)
-		touched = len(w.pending) + len(w.addresses.touched)
+	w.write(servers)
+	update := func(d lb.Delta) (pending int) {
+		w.services.Fold(&d, h.ipv6)
+		w.update(h)
+		pending = len(w.pending) + len(w.addresses.pending)
 		for _, set := range w.sets {
-			touched += len(set.touched)
+			pending += len(set.pending)
 		}
 		w.write(servers)
-		return touched
+		return pending
 	}
 	for _, test := range []struct {
 		what  string
 		other []lb.Service
-		most  int // things
+		most  int // objects
 	}{
 		{"nothing", services, 0},
-		{"an endpoint", fewer, 6}, // what the Service has is taken back, and wanted again
+		{"an endpoint", fewer, 6}, // what the Service needs is taken back, and needed again
 		{"a Service", without, 6}, // virtual server, address, and members of four sets
 	} {
-		update(services)
-		update(test.other) // to begin with, memory is taken that serves again
-		update(services)
+		there, back := between(services, test.other), between(test.other, services)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		const changes = 20
 		for range changes / 2 {
-			for _, list := range [][]lb.Service{test.other, services} {
-				if touched := update(list); touched > test.most {
-					t.Fatalf("%s: %d things are touched, at most %d are right", test.what, touched, test.most)
+			for _, d := range []lb.Delta{there, back} {
+				if pending := update(d); pending > test.most {
+					t.Fatalf("%s: %d objects are pending, at most %d are right", test.what, pending, test.most)
 				}
 			}
 		}

@@ -81,29 +81,35 @@ func (s shape) sameRules(now, was map[netfilter.Place][]netfilter.Rule) bool {
 	return len(s.misplaced(now)) == 0
 }
 
-func (k *kernel) verify(ctx context.Context, e *Engine) (bool, error) {
-	if !k.used {
+func (e *Engine) verify(ctx context.Context) (bool, error) {
+	if !e.used {
 		return true, nil
 	}
-	if _, err := k.probe(ctx, e); err != nil {
+	if _, err := e.probe(ctx); err != nil {
 		return false, err
 	}
-	if !k.known {
+	if !e.known {
 		return false, nil
 	}
-	t, err := open(e.IPv6, &k.writes)
+	t, err := open(e.IPv6, &e.writes)
 	if err != nil {
 		return false, err
 	}
 	defer t.Close()
-	intact, err := k.intact(ctx, e, t)
-	k.known = k.known && intact && err == nil
+	intact, err := e.intact(ctx, t)
+	if intact && err == nil && !e.want.committed() { // something drains
+		if err = e.removeOld(t); err == nil {
+			err = e.flows.delete(e.IPv6)
+		}
+	}
+	e.known = intact && err == nil
 	return intact, err
 }
 
-func (k *kernel) intact(ctx context.Context, e *Engine, t table) (bool, error) {
-	now, err := k.look(ctx, e.shape())
-	if err != nil || !e.shape().sameRules(now, k.rules) {
+// intact reports whether the kernel holds what was written.
+func (e *Engine) intact(ctx context.Context, t table) (bool, error) {
+	now, err := e.look(ctx)
+	if err != nil || !e.shape().sameRules(now, e.rules) {
 		return false, err
 	}
 	for _, name := range setOrder {
@@ -113,47 +119,19 @@ func (k *kernel) intact(ctx context.Context, e *Engine, t table) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
-		if !k.want.sets[name].hold(have) {
+		if !e.want.sets[name].equal(have) {
 			return false, nil
 		}
 	}
 	onOurs, up, err := onInterface(e.IPv6)
-	if err != nil || !up || !k.want.addresses.hold(slices.Collect(maps.Keys(onOurs))) {
+	if err != nil || !up || !e.want.addresses.equal(slices.Collect(maps.Keys(onOurs))) {
 		return false, err
 	}
-	if good, err := k.sameServers(t); err != nil || !good {
+	have, err := t.read(func(x key) bool { return e.servers[x] != nil })
+	if err != nil {
 		return false, err
 	}
-	return true, k.settle(e, t)
-}
-
-// sameServers reports whether our virtual servers are as they were written.
-func (k *kernel) sameServers(t table) (bool, error) {
-	ours := func(x key) bool { return k.servers[x] != nil }
-	have, err := t.read(ours)
-	if err != nil || len(have) != len(k.servers) {
-		return false, err
-	}
-	for x, h := range k.servers {
-		if !have[x].same(h.server) || len(have[x].weights) != len(h.weights) {
-			return false, nil
-		}
-		for a, w := range h.weights {
-			if v, ok := have[x].weights[a]; !ok || v != w {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
-}
-
-// settle lets go of what has drained.
-func (k *kernel) settle(e *Engine, t table) error {
-	if k.want.settled() {
-		return nil
-	}
-	if err := k.removeOld(e, t); err != nil {
-		return err
-	}
-	return k.flows.forget(e.IPv6)
+	return maps.EqualFunc(have, e.servers, func(a, b *held) bool {
+		return a.same(b.server) && maps.Equal(a.weights, b.weights)
+	}), nil
 }

@@ -43,8 +43,9 @@ type Steerer interface {
 // Engine forwards Services of one address family in the kernel
 // (kernelmodes/iptables.Engine, kernelmodes/ipvs.Engine).
 type Engine interface {
-	// Sync forwards exactly these Services from now on.
-	Sync(context.Context, []lb.Service, lb.Node) error
+	// Sync forwards the Services as the delta says from now on. The Services are kept. After
+	// an error the next Sync, with an empty delta too, writes everything.
+	Sync(context.Context, lb.Delta, lb.Node) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify(context.Context) (bool, error)
 	// Clients returns which backends it remembers the clients of a Service with affinity

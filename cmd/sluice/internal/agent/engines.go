@@ -262,7 +262,11 @@ func (a *Agent) syncEngine(ctx context.Context, e engine, services []lb.Service,
 		a.written.engines = make(map[familyPath]*forwarded)
 	}
 	a.written.engines[e.familyPath] = &forwarded{services, node}
-	if err := e.Sync(ctx, services, node); err != nil {
+	d := lb.Delta{Whole: true}
+	for i := range services {
+		d.Added = append(d.Added, &services[i])
+	}
+	if err := e.Sync(ctx, d, node); err != nil {
 		delete(a.written.engines, e.familyPath)
 		a.Log.Error("Services cannot be forwarded in the kernel", zap.Stringer("data path", e.path), zap.Bool("ipv6", e.ipv6), zap.Error(err))
 		return fmt.Errorf("forward Services by %s: %w", e.path, err)

@@ -39,17 +39,17 @@ func (e *inKernel) Remember(_ context.Context, s *lb.Service, clients []lb.Clien
 	return e.forgets
 }
 
-func (e *inKernel) Sync(_ context.Context, services []lb.Service, _ lb.Node) error {
+func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
 	if e.fail != nil {
 		return e.fail
 	}
 	e.has = make(map[lb.Frontend]lb.ID)
-	for _, s := range services {
+	for _, s := range d.Added {
 		for _, a := range s.Addresses {
 			e.has[lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}] = s.ID
 		}
 	}
-	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(services)))
+	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(d.Added)))
 	if e.k.moved != nil {
 		e.k.moved()
 	}

@@ -1,0 +1,72 @@
+package lb
+
+import "maps"
+
+// Mirror keeps the services of one address family as deltas say, and which of them have
+// changed, for those that act on a change and may fail. The zero Mirror is for IPv4 and
+// empty. It is for one goroutine.
+type Mirror struct {
+	services map[ID]*Service
+	changed  map[ID]struct{}
+	order    []ID // of changed
+}
+
+// Fold takes over what d says of the services of a family. A service that is given again
+// and says the same has not changed.
+func (m *Mirror) Fold(d *Delta, ipv6 bool) {
+	if m.services == nil {
+		m.services, m.changed = make(map[ID]*Service), make(map[ID]struct{})
+	}
+	if d.Whole {
+		gone := maps.Clone(m.services)
+		for _, s := range d.Added {
+			delete(gone, s.ID)
+		}
+		for id := range gone {
+			m.put(id, nil)
+		}
+	}
+	for _, s := range d.Removed {
+		m.put(s.ID, nil)
+	}
+	for _, c := range d.Changed {
+		if c.New.IPv6 == ipv6 {
+			m.put(c.New.ID, c.New)
+		}
+	}
+	for _, s := range d.Added {
+		if s.IPv6 == ipv6 {
+			m.put(s.ID, s)
+		}
+	}
+}
+
+func (m *Mirror) put(id ID, s *Service) {
+	was := m.services[id]
+	if s == nil {
+		delete(m.services, id)
+	} else {
+		m.services[id] = s
+	}
+	if was == s || was != nil && s != nil && was.Equal(s) {
+		return
+	}
+	if _, known := m.changed[id]; !known {
+		m.changed[id] = struct{}{}
+		m.order = append(m.order, id)
+	}
+}
+
+// Services returns those that there are, by ID. It is the Mirror's own.
+func (m *Mirror) Services() map[ID]*Service { return m.services }
+
+// Changed returns which services have come, changed or gone since the last call, each once.
+func (m *Mirror) Changed() []ID {
+	out := m.order
+	m.order = nil
+	clear(m.changed)
+	if len(out) > 1000 {
+		m.changed = make(map[ID]struct{}) // the first delta has made it large
+	}
+	return out
+}
