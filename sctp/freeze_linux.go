@@ -19,7 +19,7 @@ type (
 	Frozen    = engine.Frozen
 	Dialling  = engine.Dialling
 	Packets   = engine.Packets
-	Leg       = engine.Leg
+	Side       = engine.Side
 	Tags      = engine.Tags
 	Sockets   = engine.Sockets
 	Way       = engine.Way

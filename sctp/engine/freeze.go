@@ -81,7 +81,7 @@ type Dialling struct {
 
 // Packets is an association of the packet engine.
 type Packets struct {
-	Client, Backend Leg // Backend is zero while there is none
+	Client, Backend Side // Backend is zero while there is none
 
 	Tags    Tags   // in force
 	Asked   uint32 // initiate tag of the client's last INIT
@@ -94,8 +94,8 @@ type Packets struct {
 	Counted bool // as established
 }
 
-// Leg is one side of an association of the packet engine.
-type Leg struct {
+// Side is one side of an association of the packet engine.
+type Side struct {
 	Peer, Local netip.AddrPort
 	Scope       uint32 // interface of a link-local peer
 }

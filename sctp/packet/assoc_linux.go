@@ -25,11 +25,11 @@ const (
 type verdict uint8
 
 const (
-	pass    verdict = iota
-	badTag          // drop: the verification tag is not that of the association
-	foreign         // drop: not at this time, or not from this side
-	refused         // the backend asked does not want the association
-	fresh           // an INIT that has nothing to do with the association that was
+	pass       verdict = iota
+	badTag             // drop: the verification tag is not that of the association
+	unexpected         // drop: not at this time, or not from this side
+	refused            // the backend asked does not want the association
+	fresh              // an INIT that has nothing to do with the association that was
 )
 
 // offers is how many INIT ACKs of one association are remembered. A server that is
@@ -78,12 +78,12 @@ const giveUp = int64(time.Second)
 type assoc struct {
 	sh              *shard
 	next, prev      *assoc // in group
-	group           *group
+	list            *assocList
 	timer           eventloop.Timer
 	choice          lb.Choice
 	meter           lb.Meter // of what choice has moved
 	dial            *dial    // until the backend has answered
-	client, backend leg
+	client, backend side
 	tags            engine.Tags // in force; zero before the first COOKIE ECHO
 	handshake       handshake
 	active          int64 // when it last passed a packet, on the loop's clock
@@ -105,7 +105,7 @@ func (a *assoc) fromClient(c *wire.Content, now int64) verdict {
 		}
 		return pass
 	case a.phase == opening || c.Kinds&wire.KindInitAck != 0:
-		return foreign
+		return unexpected
 	case c.Kinds&wire.KindCookieEcho != 0 && h.take(c.Tag):
 		if a.tags == (engine.Tags{}) { // what is bundled with it, and the answer, have them already
 			a.tags = h.echoed
@@ -122,7 +122,7 @@ func (a *assoc) fromBackend(c *wire.Content) verdict {
 	h := &a.handshake
 	switch {
 	case c.Kinds&wire.KindInit != 0:
-		return foreign // a server does not ask its clients
+		return unexpected // a server does not ask its clients
 	case c.Kinds&wire.KindInitAck != 0:
 		if c.Tag != h.asked || h.asked == 0 {
 			return badTag
@@ -136,7 +136,7 @@ func (a *assoc) fromBackend(c *wire.Content) verdict {
 		if c.Kinds&wire.KindAbort != 0 && ours(c, h.asked, h.asked) {
 			return refused
 		}
-		return foreign
+		return unexpected
 	case c.Kinds&wire.KindCookieAck != 0 && c.Tag == h.echoed.Client && c.Tag != 0:
 		a.tags, *h = h.echoed, handshake{}
 		a.phase = answered // an association that is started again is a new one

@@ -29,15 +29,15 @@ var scripts = map[string]string{
 		C INIT =8          -> fresh ended`,
 	"wrong tags": `
 		C INIT =7          -> pass opening
-		C DATA 9           -> foreign opening
-		B DATA 7           -> foreign opening
+		C DATA 9           -> unexpected opening
+		B DATA 7           -> unexpected opening
 		B INITACK 8 =9     -> badTag opening
-		B INIT =1          -> foreign opening
+		B INIT =1          -> unexpected opening
 		B INITACK 7 =9     -> pass answered
 		C DATA 9           -> badTag answered
 		C COOKIEECHO 8     -> badTag answered
 		B COOKIEACK 7      -> badTag answered
-		C INITACK 9 =1     -> foreign answered
+		C INITACK 9 =1     -> unexpected answered
 		C COOKIEECHO 9     -> pass answered
 		B COOKIEACK 9      -> badTag answered
 		B COOKIEACK 7      -> pass established
@@ -48,10 +48,10 @@ var scripts = map[string]string{
 		C SHUTDOWN 7       -> badTag established
 		C COMPLETE 5T      -> badTag established
 		B INITACK 7 =1     -> badTag established
-		B INIT =1          -> foreign established`,
+		B INIT =1          -> unexpected established`,
 	"refusal": `
 		C INIT =7          -> pass opening
-		B ABORT 8          -> foreign opening
+		B ABORT 8          -> unexpected opening
 		B ABORT 7          -> refused opening`,
 	"aborts": `
 		C INIT =7          -> pass opening
@@ -132,7 +132,7 @@ var scripts = map[string]string{
 func TestAssoc(t *testing.T) {
 	names := map[string]wire.Kinds{"INIT": wire.KindInit, "INITACK": wire.KindInitAck, "COOKIEECHO": wire.KindCookieEcho, "COOKIEACK": wire.KindCookieAck,
 		"DATA": 0, "SHUTDOWN": wire.KindShutdown, "SHUTDOWNACK": wire.KindShutdownAck, "COMPLETE": wire.KindShutdownComplete, "ABORT": wire.KindAbort, "ERROR": wire.KindError}
-	verdicts := map[verdict]string{pass: "pass", badTag: "badTag", foreign: "foreign", refused: "refused", fresh: "fresh"}
+	verdicts := map[verdict]string{pass: "pass", badTag: "badTag", unexpected: "unexpected", refused: "refused", fresh: "fresh"}
 	phases := map[phase]string{opening: "opening", answered: "answered", established: "established", ending: "ending", ended: "ended"}
 	for name, script := range scripts {
 		var a assoc

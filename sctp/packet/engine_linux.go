@@ -135,7 +135,7 @@ func (e *Engine) TableChanged() {
 // Drain refuses new associations.
 func (e *Engine) Drain() error {
 	for _, sh := range e.shards {
-		if err := sh.loop.Do(sh.drain); err != nil {
+		if err := sh.loop.Do(func() { sh.drain.Start(sh.idle()) }); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (e *Engine) Drain() error {
 func (e *Engine) Drained(ctx context.Context) error {
 	for _, sh := range e.shards {
 		select {
-		case <-sh.drained:
+		case <-sh.drain.Done():
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -26,9 +26,9 @@ func (e *Engine) Hold(h *engine.Holding) {
 		// Only Listen, which waits for Server.mu, makes one for a family that has none:
 		// backends have that of their frontend.
 		_ = sh.loop.Do(func() {
-			for _, fam := range sh.families {
-				if fam != nil {
-					h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: fam.ipv6, FD: fam.fd})
+			for _, sock := range sh.sockets {
+				if sock != nil {
+					h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: sock.ipv6, FD: sock.fd})
 				}
 			}
 		})
@@ -39,7 +39,7 @@ func (e *Engine) Hold(h *engine.Holding) {
 func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 	now := eventloop.Now()
 	for _, sh := range e.shards {
-		for _, g := range []*group{&sh.dialling, &sh.open, &sh.over} {
+		for _, g := range []*assocList{&sh.dialling, &sh.open, &sh.over} {
 			for a := g.first; a != nil; a = a.next {
 				f := a.freeze(now)
 				if err := visit(&f); err != nil {
@@ -74,8 +74,8 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 	return f
 }
 
-func (l *leg) freeze() engine.Leg {
-	return engine.Leg{Peer: l.peer(), Local: netip.AddrPortFrom(l.local(), l.key.localPort), Scope: l.key.scope}
+func (l *side) freeze() engine.Side {
+	return engine.Side{Peer: l.peer(), Local: netip.AddrPortFrom(l.local(), l.key.localPort), Scope: l.key.scope}
 }
 
 // Adopt goes on with what another engine has held and frozen.
@@ -131,11 +131,11 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		a.handshake.since = now - int64(p.Waiting)
 	}
 	copy(a.handshake.offered[:], p.Offered)
-	a.client = newLeg(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
-	sh.legs[a.client.key] = &a.client
+	a.client = newSide(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
+	sh.sides[a.client.key] = &a.client
 	if p.Backend.Peer.IsValid() {
-		a.backend = newLeg(a, p.Backend.Peer, p.Backend.Local, p.Backend.Scope)
-		sh.legs[a.backend.key] = &a.backend
+		a.backend = newSide(a, p.Backend.Peer, p.Backend.Local, p.Backend.Scope)
+		sh.sides[a.backend.key] = &a.backend
 	}
 	switch {
 	case a.phase >= ended:
@@ -164,9 +164,9 @@ func (sh *shard) thaw(f *engine.Frozen) {
 
 // adopt receives by a raw socket of another shard.
 func (sh *shard) adopt(raw engine.Raw) error {
-	if sh.families[familyIndex(raw.IPv6)] != nil {
+	if sh.sockets[familyIndex(raw.IPv6)] != nil {
 		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
 	}
-	_, err := sh.newFamily(raw.IPv6, raw.FD)
+	_, err := sh.newRawSocket(raw.IPv6, raw.FD)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
@@ -41,14 +42,14 @@ type shard struct {
 	loop      *eventloop.Loop
 	index, n  int
 	limit     int // of associations
-	families  [2]*family
+	sockets   [2]*rawSocket
 	listeners map[frontendKey]lb.Frontend
-	legs      map[legKey]*leg
-	dialling  group // those that are opening or answered, oldest first
-	open      group // established and ending
-	over      group // ended
+	sides     map[sideKey]*side
+	dialling  assocList // those that are opening or answered, oldest first
+	open      assocList // established and ending
+	over      assocList // ended
 	ports     uint16
-	drained   chan struct{} // closed when draining has come to its end; nil before
+	drain     eventloop.Drain
 	count     engine.Counters
 }
 
@@ -61,27 +62,27 @@ type frontendKey struct {
 }
 
 // family is what a shard has for one address family.
-type family struct {
+type rawSocket struct {
 	sh     *shard
 	ipv6   bool
 	fd     int // raw socket
 	router int // socket to ask for routes
-	in     incoming
+	in     *mmsg.Reader
 	out    outgoing
-	errors incoming // what ICMP has sent back
+	errors *mmsg.Reader // what ICMP has sent back
 }
 
 // group is a list of associations, oldest first.
-type group struct {
+type assocList struct {
 	first, last *assoc
 	len         int
 }
 
-func (g *group) add(a *assoc) {
-	if a.group != nil {
-		a.group.remove(a)
+func (g *assocList) add(a *assoc) {
+	if a.list != nil {
+		a.list.remove(a)
 	}
-	if a.group, a.prev = g, g.last; g.last != nil {
+	if a.list, a.prev = g, g.last; g.last != nil {
 		g.last.next = a
 	} else {
 		g.first = a
@@ -90,7 +91,7 @@ func (g *group) add(a *assoc) {
 	g.len++
 }
 
-func (g *group) remove(a *assoc) {
+func (g *assocList) remove(a *assoc) {
 	if a.prev != nil {
 		a.prev.next = a.next
 	} else {
@@ -101,20 +102,20 @@ func (g *group) remove(a *assoc) {
 	} else {
 		g.last = a.prev
 	}
-	a.next, a.prev, a.group = nil, nil, nil
+	a.next, a.prev, a.list = nil, nil, nil
 	g.len--
 }
 
 func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
 		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
-		listeners: make(map[frontendKey]lb.Frontend), legs: make(map[legKey]*leg),
+		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side),
 	}
 }
 
 // listen starts taking INITs for f. It runs on the loop, as all below does.
 func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
-	if _, err := sh.family(key.ipv6); err != nil {
+	if _, err := sh.rawSocket(key.ipv6); err != nil {
 		return err
 	}
 	sh.listeners[key] = f
@@ -122,18 +123,18 @@ func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
 }
 
 // family returns what there is for a family, made at the first use.
-func (sh *shard) family(ipv6 bool) (*family, error) {
-	if fam := sh.families[familyIndex(ipv6)]; fam != nil {
-		return fam, nil
+func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
+	if sock := sh.sockets[familyIndex(ipv6)]; sock != nil {
+		return sock, nil
 	}
 	fd, err := openRaw(ipv6, sh.index, sh.n, sh.cfg.SocketBuffer)
 	if err != nil {
 		return nil, err
 	}
-	return sh.newFamily(ipv6, fd)
+	return sh.newRawSocket(ipv6, fd)
 }
 
-// familyIndex returns the place of a family in shard.families.
+// familyIndex returns the place of a family in shard.sockets.
 func familyIndex(ipv6 bool) int {
 	if ipv6 {
 		return 1
@@ -141,68 +142,67 @@ func familyIndex(ipv6 bool) int {
 	return 0
 }
 
-// newFamily makes what there is for a family of a raw socket, and receives by it from
+// newRawSocket makes what there is for a family of a raw socket, and receives by it from
 // now on. The socket is the family's, whatever is returned.
-func (sh *shard) newFamily(ipv6 bool, fd int) (*family, error) {
-	fam := &family{sh: sh, ipv6: ipv6, fd: fd, router: -1}
+func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
+	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: -1}
 	any := netip.IPv4Unspecified()
 	if ipv6 {
 		any = netip.IPv6Unspecified()
 	}
 	var err error
-	if fam.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
-		fam.in.init(packetSize)
-		fam.errors.init(quoteSize)
-		err = sh.loop.AddRead(fam.fd, fam)
+	if sock.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
+		sock.in, sock.errors = mmsg.NewReader(packetSize), mmsg.NewReader(quoteSize)
+		err = sh.loop.AddRead(sock.fd, sock)
 	}
 	if err != nil {
-		fam.close()
+		sock.close()
 		return nil, err
 	}
-	sh.families[familyIndex(ipv6)] = fam
-	return fam, nil
+	sh.sockets[familyIndex(ipv6)] = sock
+	return sock, nil
 }
 
-func (fam *family) close() {
-	_ = fam.sh.loop.Close(fam.fd)
-	if fam.router >= 0 {
-		_ = unix.Close(fam.router)
+func (sock *rawSocket) close() {
+	_ = sock.sh.loop.Close(sock.fd)
+	if sock.router >= 0 {
+		_ = unix.Close(sock.router)
 	}
 }
 
 // HandleEvent passes on what has arrived.
-func (fam *family) HandleEvent(ev eventloop.Event) {
+func (sock *rawSocket) HandleEvent(ev eventloop.Event) {
 	if ev&eventloop.Failed != 0 {
-		fam.readErrors()
+		sock.readErrors()
 	}
 	for range rounds {
-		n, err := fam.in.receive(fam.fd, 0)
+		n, err := sock.in.Read(sock.fd, 0)
 		switch {
 		case err == unix.EAGAIN:
 			return
 		case err != nil: // of a packet that ICMP has told of
-			fam.readErrors()
+			sock.readErrors()
 			continue
 		}
 		now := eventloop.Now()
 		for i := range n {
-			if d, ok := fam.in.datagram(i, fam.ipv6); ok {
-				fam.handle(&d, now)
+			if d, ok := parse(sock.in, i, sock.ipv6); ok {
+				sock.handle(&d, now)
 			} else {
-				fam.sh.count.Malformed.Add(1)
+				sock.sh.count.Malformed.Add(1)
 			}
 		}
-		fam.flush()
-		if n < slots {
+		sock.flush()
+		if n < mmsg.Slots {
 			return
 		}
 	}
-	_ = fam.sh.loop.RearmRead(fam.fd) // fails for a descriptor that is not watched only
+	_ = sock.sh.loop.RearmRead(sock.fd) // fails for a descriptor that is not watched only
 }
 
 // handle judges one packet and passes it on.
-func (fam *family) handle(d *datagram, now int64) {
-	sh := fam.sh
+func (sock *rawSocket) handle(d *received, now int64) {
+	sh := sock.sh
 	c, err := wire.Parse(d.sctp)
 	if err != wire.Sound {
 		sh.fault(err).Add(1)
@@ -211,15 +211,15 @@ func (fam *family) handle(d *datagram, now int64) {
 	if sh.n > 1 && shareOf(c.Source, c.Dest, sh.n) != sh.index {
 		return // it came before the socket had its filter; another shard has it, too
 	}
-	key := legKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.Source, localPort: c.Dest}
-	from, ok := sh.legs[key]
+	key := sideKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.Source, localPort: c.Dest}
+	from, ok := sh.sides[key]
 	if !ok {
-		fam.stranger(d, &c, now)
+		sock.handleUnknown(d, &c, now)
 		return
 	}
 	a := from.a
 	if c.Kinds&wire.KindASCONF != 0 {
-		fam.refuseASCONF(from, d, &c)
+		sock.refuseASCONF(from, d, &c)
 		return
 	}
 	was := a.phase
@@ -232,19 +232,19 @@ func (fam *family) handle(d *datagram, now int64) {
 	switch v {
 	case badTag:
 		sh.count.BadTag.Add(1)
-	case foreign:
+	case unexpected:
 		sh.count.Unexpected.Add(1)
 	case refused:
 		sh.count.DialRefused.Add(1)
 		a.dialFailed(errRefused)
 		a.dialNext()
 	case fresh:
-		a.settle(nil)
-		a.forget()
-		fam.stranger(d, &c, now)
+		a.finish(nil)
+		a.remove()
+		sock.handleUnknown(d, &c, now)
 	case pass:
 		a.active = now
-		fam.forward(from, d, &c)
+		sock.forward(from, d, &c)
 		if a.phase != was {
 			a.moved(was, from, &c)
 		}
@@ -252,8 +252,8 @@ func (fam *family) handle(d *datagram, now int64) {
 }
 
 // forward sends a packet to the other side of its association.
-func (fam *family) forward(from *leg, d *datagram, c *wire.Content) {
-	sh, a, b := fam.sh, from.a, d.sctp
+func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
+	sh, a, b := sock.sh, from.a, d.sctp
 	if c.Kinds&(wire.KindInit|wire.KindInitAck) != 0 {
 		if b = wire.Strip(b); b == nil {
 			sh.count.Malformed.Add(1)
@@ -277,70 +277,70 @@ func (fam *family) forward(from *leg, d *datagram, c *wire.Content) {
 		a.meter.Add(a.choice, 0, int(c.Bytes))
 	}
 	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
-	fam.add(b, to, d.tos)
+	sock.add(b, to, d.tos)
 }
 
 // add puts a packet into the batch that is being made.
-func (fam *family) add(b []byte, to *leg, tos byte) {
-	fam.out.add(b, to, tos)
-	if fam.out.full() {
-		fam.flush()
+func (sock *rawSocket) add(b []byte, to *side, tos byte) {
+	sock.out.add(b, to, tos)
+	if sock.out.full() {
+		sock.flush()
 	}
 }
 
-func (fam *family) flush() {
-	busy, failed := fam.out.flush(fam.fd)
-	fam.sh.count.Busy.Add(busy)
-	fam.sh.count.SendErrors.Add(failed)
+func (sock *rawSocket) flush() {
+	busy, failed := sock.out.flush(sock.fd)
+	sock.sh.count.Busy.Add(busy)
+	sock.sh.count.SendErrors.Add(failed)
 }
 
 // send sends a packet of our own, without ports, to an endpoint.
-func (sh *shard) send(b []byte, to *leg) {
-	fam, err := sh.family(to.ipv6)
+func (sh *shard) send(b []byte, to *side) {
+	sock, err := sh.rawSocket(to.ipv6)
 	if err != nil {
 		return // the Server is closed
 	}
 	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
-	fam.add(b, to, 0)
-	fam.flush() // b may be gone soon
+	sock.add(b, to, 0)
+	sock.flush() // b may be gone soon
 }
 
 // refuseASCONF tells one who wants to change its addresses that nobody here knows
 // how. The packet is dropped whole: what else is in it comes again.
-func (fam *family) refuseASCONF(from *leg, d *datagram, c *wire.Content) {
+func (sock *rawSocket) refuseASCONF(from *side, d *received, c *wire.Content) {
 	a := from.a
 	theirs, others := a.tags.Client, a.tags.Backend
 	if from == &a.backend {
 		theirs, others = others, theirs
 	}
 	if others == 0 || c.Tag != others {
-		fam.sh.count.BadTag.Add(1)
+		sock.sh.count.BadTag.Add(1)
 		return
 	}
-	fam.sh.count.ASCONF.Add(1)
+	sock.sh.count.ASCONF.Add(1)
 	if asked := wire.Find(d.sctp, wire.KindASCONF); asked[0] == wire.ChunkASCONF {
-		fam.sh.send(wire.Unrecognized(theirs, asked), from)
+		sock.sh.send(wire.Unrecognized(theirs, asked), from)
 	}
 }
 
-// stranger sees to a packet of no association.
-func (fam *family) stranger(d *datagram, c *wire.Content, now int64) {
-	sh := fam.sh
-	f, ok := sh.listeners[frontendKey{d.local, c.Dest, fam.ipv6}]
+// handleUnknown sees to a packet of no association.
+func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
+	sh := sock.sh
+	f, ok := sh.listeners[frontendKey{d.local, c.Dest, sock.ipv6}]
 	if !ok {
-		if f, ok = sh.listeners[frontendKey{port: c.Dest, ipv6: fam.ipv6}]; !ok {
+		if f, ok = sh.listeners[frontendKey{port: c.Dest, ipv6: sock.ipv6}]; !ok {
 			sh.count.Stray.Add(1) // another program's, perhaps
 			return
 		}
 	}
 	if c.Kinds&wire.KindInit != 0 {
-		fam.accept(f, d, c, now)
+		sock.accept(f, d, c, now)
 		return
 	}
 	// RFC 9260 section 8.4. A client whose association we do not know any more need
 	// not find out by silence.
 	sh.count.Stray.Add(1)
-	from := newLeg(nil, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
+	from := newSide(nil, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	switch {
 	case c.Kinds&(wire.KindAbort|wire.KindShutdownComplete|wire.KindCookieAck|wire.KindError|wire.KindInitAck) != 0:
 	case c.Kinds&wire.KindShutdownAck != 0:
@@ -353,31 +353,31 @@ func (fam *family) stranger(d *datagram, c *wire.Content, now int64) {
 // readErrors looks for backends that cannot be reached, of which ICMP tells. For
 // an association that is established it means nothing (RFC 9260 appendix B): a way
 // may come back.
-func (fam *family) readErrors() {
+func (sock *rawSocket) readErrors() {
 	for {
-		n, err := fam.errors.receive(fam.fd, unix.MSG_ERRQUEUE)
+		n, err := sock.errors.Read(sock.fd, unix.MSG_ERRQUEUE)
 		if err != nil || n == 0 {
 			return
 		}
 		for i := range n {
-			if quote := fam.errors.payload(i); len(quote) >= 4 && unreachable(fam.errors.controls(i)) {
-				fam.failed(fam.errors.name[i].AddrPort().Addr(), quote)
+			if quote := sock.errors.Payload(i); len(quote) >= 4 && unreachable(sock.errors, i) {
+				sock.failed(sock.errors.Name(i).AddrPort().Addr(), quote)
 			}
 		}
 	}
 }
 
 // failed gives up a backend that was asked and cannot be reached.
-func (fam *family) failed(peer netip.Addr, quote []byte) {
-	sh := fam.sh
+func (sock *rawSocket) failed(peer netip.Addr, quote []byte) {
+	sh := sock.sh
 	source, dest := uint16(quote[0])<<8|uint16(quote[1]), uint16(quote[2])<<8|uint16(quote[3])
 	to := netip.AddrPortFrom(peer, dest)
-	local, err := socket.Source(fam.router, to)
+	local, err := socket.Source(sock.router, to)
 	if err != nil {
 		return
 	}
-	key := newLeg(nil, to, netip.AddrPortFrom(local, source), 0).key
-	if l, ok := sh.legs[key]; ok && l == &l.a.backend && l.a.phase == opening {
+	key := newSide(nil, to, netip.AddrPortFrom(local, source), 0).key
+	if l, ok := sh.sides[key]; ok && l == &l.a.backend && l.a.phase == opening {
 		sh.count.DialRefused.Add(1)
 		l.a.dialFailed(errRefused)
 		l.a.dialNext()
@@ -390,24 +390,8 @@ var (
 	errNoPort  = errors.New("no port is left towards the backend")
 )
 
-// drain refuses new associations, and has drained closed when the last has ended.
-func (sh *shard) drain() {
-	if sh.drained == nil {
-		sh.drained = make(chan struct{})
-		sh.checkDrained()
-	}
-}
-
-func (sh *shard) checkDrained() {
-	if sh.drained == nil || sh.dialling.len+sh.open.len > 0 {
-		return
-	}
-	select {
-	case <-sh.drained:
-	default:
-		close(sh.drained)
-	}
-}
+// idle reports whether no association is left that has not ended.
+func (sh *shard) idle() bool { return sh.dialling.len+sh.open.len == 0 }
 
 // leaveGone has associations that have not been answered leave backends that are
 // gone. One that is established is with its backend for good.
@@ -425,18 +409,18 @@ func (sh *shard) leaveGone() {
 
 // stop ends everything.
 func (sh *shard) stop() {
-	for _, g := range []*group{&sh.dialling, &sh.open} {
+	for _, g := range []*assocList{&sh.dialling, &sh.open} {
 		for g.first != nil {
-			g.first.cutOff()
+			g.first.abort()
 		}
 	}
 	for sh.over.first != nil {
-		sh.over.first.forget()
+		sh.over.first.remove()
 	}
-	for i, fam := range sh.families {
-		if fam != nil {
-			fam.close()
-			sh.families[i] = nil
+	for i, sock := range sh.sockets {
+		if sock != nil {
+			sock.close()
+			sh.sockets[i] = nil
 		}
 	}
 }

@@ -43,10 +43,10 @@ func samples() map[string]any {
 		"sctp setup": setup{SCTP: &sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []sctp.Raw{{Share: 1, IPv6: true}}, Listening: []sctp.Listening{
 			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Doors: []sctp.Door{{Addr: addr4.Addr()}}}}}},
 		"packets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{
-			Client:  sctp.Leg{Peer: addr6, Local: addr6, Scope: 3},
-			Backend: sctp.Leg{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
+			Client:  sctp.Side{Peer: addr6, Local: addr6, Scope: 3},
+			Backend: sctp.Side{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
 			Offered: []sctp.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: sctp.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}},
-		"packets dialling": sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Leg{Peer: addr4, Local: addr4}},
+		"packets dialling": sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Side{Peer: addr4, Local: addr4}},
 			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2, Init: []byte("init")}},
 		"sockets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &sctp.Sockets{
 			ToBackend: sctp.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: sctp.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}},

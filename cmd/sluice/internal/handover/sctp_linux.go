@@ -189,7 +189,7 @@ func appendWay(w *writer, way *sctp.Way) {
 }
 
 func appendPackets(w *writer, p *sctp.Packets) {
-	for _, l := range [...]*sctp.Leg{&p.Client, &p.Backend} {
+	for _, l := range [...]*sctp.Side{&p.Client, &p.Backend} {
 		w.addrPort(l.Peer)
 		w.addrPort(l.Local)
 		w.uint(uint64(l.Scope))
@@ -244,7 +244,7 @@ func readWay(in *reader) sctp.Way {
 
 func readPackets(in *reader) *sctp.Packets {
 	p := new(sctp.Packets)
-	for _, l := range [...]*sctp.Leg{&p.Client, &p.Backend} {
+	for _, l := range [...]*sctp.Side{&p.Client, &p.Backend} {
 		l.Peer, l.Local, l.Scope = in.addrPort(), in.addrPort(), uint32(in.below(1<<32, "scope"))
 	}
 	if in.err == nil && (!p.Client.Peer.IsValid() || !p.Client.Local.IsValid() || p.Backend.Peer.IsValid() != p.Backend.Local.IsValid()) {

@@ -26,9 +26,9 @@ type dial struct {
 }
 
 // accept starts an association for a client's INIT.
-func (fam *family) accept(f lb.Frontend, d *datagram, c *wire.Content, now int64) {
-	sh := fam.sh
-	if sh.drained != nil {
+func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now int64) {
+	sh := sock.sh
+	if sh.drain.Started() {
 		sh.count.Draining.Add(1)
 		return
 	}
@@ -42,11 +42,11 @@ func (fam *family) accept(f lb.Frontend, d *datagram, c *wire.Content, now int64
 		return
 	}
 	a := &assoc{sh: sh, active: now}
-	a.client = newLeg(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
+	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...), flow: lb.Flow{Frontend: f, Client: d.peer, Now: now}}
 	a.dial.flow.Tried = &a.dial.tried
-	sh.legs[a.client.key] = &a.client
+	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
 	sh.count.Accepted.Add(1)
 	sh.count.Active.Add(1)
@@ -60,7 +60,7 @@ func (sh *shard) room() bool {
 		return true
 	}
 	if a := sh.over.first; a != nil {
-		a.forget()
+		a.remove()
 		return true
 	}
 	a := sh.dialling.first
@@ -68,8 +68,8 @@ func (sh *shard) room() bool {
 		return false
 	}
 	sh.count.Evicted.Add(1)
-	a.settle(nil)
-	a.forget()
+	a.finish(nil)
+	a.remove()
 	return true
 }
 
@@ -80,7 +80,7 @@ func (a *assoc) dialNext() {
 		choice, err := sh.cfg.LB.Pick(d.flow)
 		if err != nil {
 			sh.count.Refused(err)
-			a.cutOff()
+			a.abort()
 			return
 		}
 		sh.count.Dials.Add(1)
@@ -99,7 +99,7 @@ func (a *assoc) dialNext() {
 		a.dialFailed(err)
 	}
 	sh.count.DialGaveUp.Add(1)
-	a.cutOff()
+	a.abort()
 }
 
 // dialFailed ends an attempt and remembers the backend as tried.
@@ -113,7 +113,7 @@ func (a *assoc) dialFailed(err error) {
 	a.choice = lb.Choice{}
 }
 
-// connect makes the leg to the chosen backend, unless it is the one that there is:
+// connect makes the side to the chosen backend, unless it is the one that there is:
 // a backend that is asked again is asked from the same port, so that it may be slow.
 // The error is errNoPort, or that there is no way to it.
 func (a *assoc) connect() error {
@@ -122,14 +122,14 @@ func (a *assoc) connect() error {
 		if a.backend.peer() == to {
 			return nil
 		}
-		delete(sh.legs, a.backend.key)
-		a.backend = leg{}
+		delete(sh.sides, a.backend.key)
+		a.backend = side{}
 	}
-	fam, err := sh.family(to.Addr().Is6())
+	sock, err := sh.rawSocket(to.Addr().Is6())
 	if err != nil {
 		return err
 	}
-	local, err := socket.Source(fam.router, to)
+	local, err := socket.Source(sock.router, to)
 	if err != nil {
 		return err
 	}
@@ -137,15 +137,15 @@ func (a *assoc) connect() error {
 	if !ok {
 		return errNoPort
 	}
-	a.backend = newLeg(a, to, netip.AddrPortFrom(local, port), 0)
-	sh.legs[a.backend.key] = &a.backend
+	a.backend = newSide(a, to, netip.AddrPortFrom(local, port), 0)
+	sh.sides[a.backend.key] = &a.backend
 	return nil
 }
 
-// port returns a port of ours for a leg to a backend: one that is not in use
+// port returns a port of ours for a side to a backend: one that is not in use
 // between these addresses, and from which the answers come to this shard.
 func (sh *shard) port(to netip.AddrPort, local netip.Addr) (uint16, bool) {
-	key := newLeg(nil, to, netip.AddrPortFrom(local, 0), 0).key
+	key := newSide(nil, to, netip.AddrPortFrom(local, 0), 0).key
 	for range lastPort - firstPort + 1 {
 		if sh.ports++; sh.ports < firstPort || sh.ports > lastPort {
 			sh.ports = firstPort
@@ -154,7 +154,7 @@ func (sh *shard) port(to netip.AddrPort, local netip.Addr) (uint16, bool) {
 			continue
 		}
 		key.localPort = sh.ports
-		if _, used := sh.legs[key]; !used {
+		if _, used := sh.sides[key]; !used {
 			return sh.ports, true
 		}
 	}
@@ -162,7 +162,7 @@ func (sh *shard) port(to netip.AddrPort, local netip.Addr) (uint16, bool) {
 }
 
 // moved does what a change of phase brings with it.
-func (a *assoc) moved(was phase, from *leg, c *wire.Content) {
+func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	sh := a.sh
 	if was == opening {
 		a.endDial()
@@ -176,7 +176,7 @@ func (a *assoc) moved(was phase, from *leg, c *wire.Content) {
 			sh.count.Established.Add(1)
 		}
 		sh.open.add(a)
-		a.watch()
+		a.startIdleTimer()
 	case ending:
 		sh.open.add(a)
 		sh.loop.After(&a.timer, a, endingTime)
@@ -189,7 +189,7 @@ func (a *assoc) moved(was phase, from *leg, c *wire.Content) {
 		default:
 			sh.count.BackendAborts.Add(1)
 		}
-		a.settle(nil)
+		a.finish(nil)
 	}
 }
 
@@ -203,8 +203,8 @@ func (a *assoc) endDial() {
 	a.sh.count.Dialling.Add(-1)
 }
 
-// watch starts the idle timer of an established association.
-func (a *assoc) watch() {
+// startIdleTimer starts the idle timer of an established association.
+func (a *assoc) startIdleTimer() {
 	if idle := a.sh.cfg.IdleTimeout; idle > 0 {
 		a.sh.loop.After(&a.timer, a, idle)
 	} else {
@@ -212,10 +212,10 @@ func (a *assoc) watch() {
 	}
 }
 
-// settle ends an association: it counts no more, and its choice is given back. It
+// finish ends an association: it counts no more, and its choice is given back. It
 // stays for what is sent again.
-func (a *assoc) settle(err error) {
-	if a.group == &a.sh.over {
+func (a *assoc) finish(err error) {
+	if a.list == &a.sh.over {
 		return
 	}
 	sh := a.sh
@@ -229,11 +229,11 @@ func (a *assoc) settle(err error) {
 	sh.count.Active.Add(-1)
 	sh.over.add(a)
 	sh.loop.After(&a.timer, a, lingerTime)
-	sh.checkDrained()
+	sh.drain.Check(sh.idle())
 }
 
-// cutOff tells both sides that the association is over.
-func (a *assoc) cutOff() {
+// abort tells both sides that the association is over.
+func (a *assoc) abort() {
 	if a.phase != ended {
 		if tag := a.tags.Client; tag != 0 {
 			a.sh.send(wire.Abort(tag, false), &a.client)
@@ -244,18 +244,18 @@ func (a *assoc) cutOff() {
 			a.sh.send(wire.Abort(tag, false), &a.backend)
 		}
 	}
-	a.settle(nil)
+	a.finish(nil)
 }
 
-// forget removes an association that is over.
-func (a *assoc) forget() {
+// remove removes an association that is over.
+func (a *assoc) remove() {
 	sh := a.sh
 	sh.loop.StopTimer(&a.timer)
-	delete(sh.legs, a.client.key)
+	delete(sh.sides, a.client.key)
 	if a.backend.a != nil {
-		delete(sh.legs, a.backend.key)
+		delete(sh.sides, a.backend.key)
 	}
-	a.group.remove(a)
+	a.list.remove(a)
 }
 
 // Expire ends what its phase has lasted too long for. The timer is not restarted
@@ -275,7 +275,7 @@ func (a *assoc) Expire(*eventloop.Timer) {
 	case ending:
 		limit = endingTime
 	case ended:
-		a.forget()
+		a.remove()
 		return
 	}
 	if rest := a.active + int64(limit) - eventloop.Now(); rest > 0 && a.phase != answered {
@@ -283,5 +283,5 @@ func (a *assoc) Expire(*eventloop.Timer) {
 		return
 	}
 	sh.count.Expired.Add(1)
-	a.cutOff()
+	a.abort()
 }

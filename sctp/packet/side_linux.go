@@ -6,25 +6,25 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// legKey names the way between an endpoint and us. IPv4 addresses are in the form
+// sideKey names the way between an endpoint and us. IPv4 addresses are in the form
 // of IPv6 ones. It has no pointers, so that a table of them is none of the garbage
 // collector's work.
-type legKey struct {
+type sideKey struct {
 	peer, local         [16]byte
 	scope               uint32
 	peerPort, localPort uint16
 }
 
-// leg is one side of an association as we see it.
-type leg struct {
-	a    *assoc // nil: there is no leg
-	key  legKey
+// side is one side of an association as we see it.
+type side struct {
+	a    *assoc // nil: there is no side
+	key  sideKey
 	name socket.Name // of the peer, for the kernel
 	ipv6 bool
 }
 
-func newLeg(a *assoc, peer, local netip.AddrPort, scope uint32) leg {
-	l := leg{a: a, ipv6: peer.Addr().Is6(), key: legKey{
+func newSide(a *assoc, peer, local netip.AddrPort, scope uint32) side {
+	l := side{a: a, ipv6: peer.Addr().Is6(), key: sideKey{
 		peer: peer.Addr().As16(), peerPort: peer.Port(), scope: scope,
 		local: local.Addr().As16(), localPort: local.Port(),
 	}}
@@ -33,8 +33,8 @@ func newLeg(a *assoc, peer, local netip.AddrPort, scope uint32) leg {
 	return l
 }
 
-// local returns our address on the leg.
-func (l *leg) local() netip.Addr {
+// local returns our address on the side.
+func (l *side) local() netip.Addr {
 	if !l.ipv6 {
 		return netip.AddrFrom4([4]byte(l.key.local[12:]))
 	}
@@ -42,7 +42,7 @@ func (l *leg) local() netip.Addr {
 }
 
 // peer returns the endpoint.
-func (l *leg) peer() netip.AddrPort {
+func (l *side) peer() netip.AddrPort {
 	if !l.ipv6 {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(l.key.peer[12:])), l.key.peerPort)
 	}

@@ -1,0 +1,30 @@
+package eventloop
+
+// Drain reports when the last of what a loop serves has ended. The zero Drain has not
+// started. It belongs to its loop, but for Done once Start has returned.
+type Drain struct {
+	done  chan struct{}
+	ended bool
+}
+
+// Start starts draining. empty says whether there is nothing left already.
+func (d *Drain) Start(empty bool) {
+	if d.done == nil {
+		d.done = make(chan struct{})
+	}
+	d.Check(empty)
+}
+
+// Started reports whether the loop is to take nothing new.
+func (d *Drain) Started() bool { return d.done != nil }
+
+// Check is called when something has ended. empty says whether it was the last.
+func (d *Drain) Check(empty bool) {
+	if empty && d.done != nil && !d.ended {
+		d.ended = true
+		close(d.done)
+	}
+}
+
+// Done returns a channel that is closed when nothing is left; nil before Start.
+func (d *Drain) Done() <-chan struct{} { return d.done }
