@@ -19,7 +19,7 @@ type (
 	Frozen    = engine.Frozen
 	Dialling  = engine.Dialling
 	Packets   = engine.Packets
-	Side       = engine.Side
+	Side      = engine.Side
 	Tags      = engine.Tags
 	Sockets   = engine.Sockets
 	Way       = engine.Way

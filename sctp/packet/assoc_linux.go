@@ -58,7 +58,7 @@ func (h *handshake) offer(t engine.Tags) {
 	h.next++
 }
 
-// take notes that the client echoes the cookie of an offer. False: nobody made it.
+// take notes that the client echoes the cookie of an offer. False: there was no such offer.
 func (h *handshake) take(backendTag uint32) bool {
 	for _, o := range h.offered {
 		if o.Backend == backendTag && o.Client != 0 {

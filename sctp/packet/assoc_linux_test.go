@@ -107,7 +107,7 @@ var scripts = map[string]string{
 		B DATA 17          -> pass established
 		C DATA 9           -> badTag established
 		B DATA 7           -> badTag established`,
-	"somebody else asks in the client's name": `
+	"another host asks in the client's name": `
 		C INIT =7          -> pass opening
 		B INITACK 7 =9     -> pass answered
 		C COOKIEECHO 9     -> pass answered

@@ -78,8 +78,8 @@ func keyOf(addr netip.AddrPort) frontendKey {
 	return k
 }
 
-// claim returns addr with a port that no other frontend has at it. With raw sockets
-// there is nobody else to ask.
+// claim returns addr with a port that no other frontend has at it. Raw sockets have no
+// ports that the kernel could refuse.
 func (e *Engine) claim(addr netip.AddrPort) (netip.AddrPort, error) {
 	free := func(addr netip.AddrPort) bool {
 		mine := keyOf(addr)
@@ -157,7 +157,7 @@ func (e *Engine) Drained(ctx context.Context) error {
 // Close aborts every association and closes every socket.
 func (e *Engine) Close() {
 	for _, sh := range e.shards {
-		_ = sh.loop.Do(sh.stop) // a loop that has stopped has nobody left to race with
+		_ = sh.loop.Do(sh.stop) // fails for a loop that has stopped
 	}
 }
 

@@ -23,8 +23,8 @@ func (e *Engine) Hold(h *engine.Holding) {
 		h.Listening = append(h.Listening, engine.Listening{Frontend: f, Addr: addr})
 	}
 	for i, sh := range e.shards {
-		// Only Listen, which waits for Server.mu, makes one for a family that has none:
-		// backends have that of their frontend.
+		// Only Listen, which waits for Server.mu, opens one for an address family that has
+		// none: backends have that of their frontend.
 		_ = sh.loop.Do(func() {
 			for _, sock := range sh.sockets {
 				if sock != nil {
@@ -123,7 +123,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 func (sh *shard) thaw(f *engine.Frozen) {
 	now, p := eventloop.Now(), f.Packets
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
-		return // nobody has frozen it so
+		return // not a state that Freeze returns
 	}
 	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: sh.cfg.Resume(f)}
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
@@ -156,7 +156,6 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		a.dial = d
 		sh.count.Dialling.Add(1)
 	}
-	// One whose time is up looks itself whether that is so.
 	if a.phase != established || sh.cfg.IdleTimeout > 0 {
 		sh.loop.After(&a.timer, a, f.Left)
 	}
@@ -164,7 +163,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 
 // adopt receives by a raw socket of another shard.
 func (sh *shard) adopt(raw engine.Raw) error {
-	if sh.sockets[familyIndex(raw.IPv6)] != nil {
+	if sh.sockets[index(raw.IPv6)] != nil {
 		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
 	}
 	_, err := sh.newRawSocket(raw.IPv6, raw.FD)

@@ -3,21 +3,149 @@ package packet
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
+// rounds is how many batches one event may take before the events of the loop's other sockets.
+const rounds = 4
+
+// rawSocket is a shard's share of the packets of one address family.
+type rawSocket struct {
+	sh     *shard
+	ipv6   bool
+	fd     int // raw socket
+	router int // socket to ask for routes
+	in     *mmsg.Reader
+	out    outgoing
+	errors *mmsg.Reader // what ICMP has reported
+}
+
+// index returns the place of an address family in shard.sockets.
+func index(ipv6 bool) int {
+	if ipv6 {
+		return 1
+	}
+	return 0
+}
+
+// newRawSocket starts receiving by a raw socket, which it closes if it fails.
+func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
+	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: -1}
+	any := netip.IPv4Unspecified()
+	if ipv6 {
+		any = netip.IPv6Unspecified()
+	}
+	var err error
+	if sock.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
+		sock.in, sock.errors = mmsg.NewReader(packetSize), mmsg.NewReader(quoteSize)
+		err = sh.loop.AddRead(sock.fd, sock)
+	}
+	if err != nil {
+		sock.close()
+		return nil, err
+	}
+	sh.sockets[index(ipv6)] = sock
+	return sock, nil
+}
+
+func (sock *rawSocket) close() {
+	_ = sock.sh.loop.Close(sock.fd)
+	if sock.router >= 0 {
+		_ = unix.Close(sock.router)
+	}
+}
+
+// HandleEvent passes on what has arrived.
+func (sock *rawSocket) HandleEvent(ev eventloop.Event) {
+	if ev&eventloop.Failed != 0 {
+		sock.readErrors()
+	}
+	for range rounds {
+		n, err := sock.in.Read(sock.fd, 0)
+		switch {
+		case err == unix.EAGAIN:
+			return
+		case err != nil: // of an earlier packet, reported by ICMP
+			sock.readErrors()
+			continue
+		}
+		now := eventloop.Now()
+		for i := range n {
+			if d, ok := parse(sock.in, i, sock.ipv6); ok {
+				sock.handle(&d, now)
+			} else {
+				sock.sh.count.Malformed.Add(1)
+			}
+		}
+		sock.flush()
+		if n < mmsg.Slots {
+			return
+		}
+	}
+	_ = sock.sh.loop.RearmRead(sock.fd) // fails for a descriptor that is not watched only
+}
+
+// add puts a packet into the batch that is being made.
+func (sock *rawSocket) add(b []byte, to *side, tos byte) {
+	sock.out.add(b, to, tos)
+	if sock.out.full() {
+		sock.flush()
+	}
+}
+
+func (sock *rawSocket) flush() {
+	busy, failed := sock.out.flush(sock.fd)
+	sock.sh.count.Busy.Add(busy)
+	sock.sh.count.SendErrors.Add(failed)
+}
+
+// readErrors looks for backends that ICMP reports as unreachable. For an association that is
+// established it means nothing (RFC 9260 appendix B): a path may come back.
+func (sock *rawSocket) readErrors() {
+	for {
+		n, err := sock.errors.Read(sock.fd, unix.MSG_ERRQUEUE)
+		if err != nil || n == 0 {
+			return
+		}
+		for i := range n {
+			if quote := sock.errors.Payload(i); len(quote) >= 4 && unreachable(sock.errors, i) {
+				sock.failed(sock.errors.Name(i).AddrPort().Addr(), quote)
+			}
+		}
+	}
+}
+
+// failed moves on from a backend that was dialled and cannot be reached.
+func (sock *rawSocket) failed(peer netip.Addr, quote []byte) {
+	sh := sock.sh
+	source, dest := uint16(quote[0])<<8|uint16(quote[1]), uint16(quote[2])<<8|uint16(quote[3])
+	to := netip.AddrPortFrom(peer, dest)
+	local, err := socket.Source(sock.router, to)
+	if err != nil {
+		return
+	}
+	key := newSide(nil, to, netip.AddrPortFrom(local, source), 0).key
+	if l, ok := sh.sides[key]; ok && l == &l.a.backend && l.a.phase == opening {
+		sh.count.DialRefused.Add(1)
+		l.a.dialFailed(errRefused)
+		l.a.dialNext()
+	}
+}
+
 // openRaw makes a raw socket for SCTP of one family that receives what comes to
 // any address of the host, the index-th of n shares of it. While it is open the
-// kernel, which would otherwise know nobody that speaks SCTP, does not answer
-// with ICMP that the protocol is unreachable (ip_protocol_deliver_rcu and
-// ip6_protocol_deliver_rcu). The caller closes it.
+// kernel does not answer with ICMP that the protocol is unreachable
+// (ip_protocol_deliver_rcu and ip6_protocol_deliver_rcu). The caller closes it.
 func openRaw(ipv6 bool, index, n, buffer int) (fd int, err error) {
 	family := unix.AF_INET
 	if ipv6 {
-		family = unix.AF_INET6 // which never takes IPv4 packets, and refuses to be told so
+		family = unix.AF_INET6 // never takes IPv4 packets, and refuses IPV6_V6ONLY
 	}
 	if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
 		return -1, fmt.Errorf("open raw socket for SCTP: %w", err)
@@ -45,41 +173,4 @@ func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1),
 	)
-}
-
-// shareOf returns which of n shares a packet belongs to. It is the sum of its
-// ports, so that we can choose a port of ours that has a backend's packets come
-// to the same share as the client's.
-func shareOf(source, dest uint16, n int) int { return (int(source) + int(dest)) % n }
-
-// share returns a socket filter that takes the packets of shareOf
-// (linux/filter.h). It sees the IP header in IPv4 only. What is too short for ports
-// is the first share's, to be counted.
-func share(ipv6 bool, index, n int) *unix.SockFprog {
-	all := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1}
-	none := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
-	short := none
-	if index == 0 {
-		short = all
-	}
-	code := []unix.SockFilter{
-		{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM, K: 0},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
-		{Code: unix.BPF_ALU | unix.BPF_SUB | unix.BPF_X},
-		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 4, Jt: 1},
-		short,
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 0}, // source port
-		{Code: unix.BPF_ST, K: 0},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 2}, // destination port
-		{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_MEM, K: 0},
-		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_X},
-		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(index), Jf: 1},
-		all,
-		none,
-	}
-	if !ipv6 {
-		code[0] = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH} // length of the IP header
-	}
-	return &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 }

@@ -6,21 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/mmsg"
-	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 const (
-	// rounds is how many batches one event may take before the loop's other sockets
-	// have their turn.
-	rounds = 4
-
 	// handshakeTime is how long an answered association may take to be established:
 	// the default life of a cookie (RFC 9260 section 16, Valid.Cookie.Life).
 	handshakeTime = 60 * time.Second
@@ -61,18 +53,7 @@ type frontendKey struct {
 	ipv6 bool
 }
 
-// family is what a shard has for one address family.
-type rawSocket struct {
-	sh     *shard
-	ipv6   bool
-	fd     int // raw socket
-	router int // socket to ask for routes
-	in     *mmsg.Reader
-	out    outgoing
-	errors *mmsg.Reader // what ICMP has sent back
-}
-
-// group is a list of associations, oldest first.
+// assocList is a list of associations, oldest first.
 type assocList struct {
 	first, last *assoc
 	len         int
@@ -122,9 +103,9 @@ func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
 	return nil
 }
 
-// family returns what there is for a family, made at the first use.
+// rawSocket returns the raw socket of an address family, opened at the first use.
 func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
-	if sock := sh.sockets[familyIndex(ipv6)]; sock != nil {
+	if sock := sh.sockets[index(ipv6)]; sock != nil {
 		return sock, nil
 	}
 	fd, err := openRaw(ipv6, sh.index, sh.n, sh.cfg.SocketBuffer)
@@ -132,72 +113,6 @@ func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
 		return nil, err
 	}
 	return sh.newRawSocket(ipv6, fd)
-}
-
-// familyIndex returns the place of a family in shard.sockets.
-func familyIndex(ipv6 bool) int {
-	if ipv6 {
-		return 1
-	}
-	return 0
-}
-
-// newRawSocket makes what there is for a family of a raw socket, and receives by it from
-// now on. The socket is the family's, whatever is returned.
-func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
-	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: -1}
-	any := netip.IPv4Unspecified()
-	if ipv6 {
-		any = netip.IPv6Unspecified()
-	}
-	var err error
-	if sock.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
-		sock.in, sock.errors = mmsg.NewReader(packetSize), mmsg.NewReader(quoteSize)
-		err = sh.loop.AddRead(sock.fd, sock)
-	}
-	if err != nil {
-		sock.close()
-		return nil, err
-	}
-	sh.sockets[familyIndex(ipv6)] = sock
-	return sock, nil
-}
-
-func (sock *rawSocket) close() {
-	_ = sock.sh.loop.Close(sock.fd)
-	if sock.router >= 0 {
-		_ = unix.Close(sock.router)
-	}
-}
-
-// HandleEvent passes on what has arrived.
-func (sock *rawSocket) HandleEvent(ev eventloop.Event) {
-	if ev&eventloop.Failed != 0 {
-		sock.readErrors()
-	}
-	for range rounds {
-		n, err := sock.in.Read(sock.fd, 0)
-		switch {
-		case err == unix.EAGAIN:
-			return
-		case err != nil: // of a packet that ICMP has told of
-			sock.readErrors()
-			continue
-		}
-		now := eventloop.Now()
-		for i := range n {
-			if d, ok := parse(sock.in, i, sock.ipv6); ok {
-				sock.handle(&d, now)
-			} else {
-				sock.sh.count.Malformed.Add(1)
-			}
-		}
-		sock.flush()
-		if n < mmsg.Slots {
-			return
-		}
-	}
-	_ = sock.sh.loop.RearmRead(sock.fd) // fails for a descriptor that is not watched only
 }
 
 // handle judges one packet and passes it on.
@@ -209,7 +124,7 @@ func (sock *rawSocket) handle(d *received, now int64) {
 		return
 	}
 	if sh.n > 1 && shareOf(c.Source, c.Dest, sh.n) != sh.index {
-		return // it came before the socket had its filter; another shard has it, too
+		return // it was queued before the socket had its filter; another shard has it, too
 	}
 	key := sideKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.Source, localPort: c.Dest}
 	from, ok := sh.sides[key]
@@ -280,20 +195,6 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 	sock.add(b, to, d.tos)
 }
 
-// add puts a packet into the batch that is being made.
-func (sock *rawSocket) add(b []byte, to *side, tos byte) {
-	sock.out.add(b, to, tos)
-	if sock.out.full() {
-		sock.flush()
-	}
-}
-
-func (sock *rawSocket) flush() {
-	busy, failed := sock.out.flush(sock.fd)
-	sock.sh.count.Busy.Add(busy)
-	sock.sh.count.SendErrors.Add(failed)
-}
-
 // send sends a packet of our own, without ports, to an endpoint.
 func (sh *shard) send(b []byte, to *side) {
 	sock, err := sh.rawSocket(to.ipv6)
@@ -305,8 +206,8 @@ func (sh *shard) send(b []byte, to *side) {
 	sock.flush() // b may be gone soon
 }
 
-// refuseASCONF tells one who wants to change its addresses that nobody here knows
-// how. The packet is dropped whole: what else is in it comes again.
+// refuseASCONF answers a request to change an endpoint's addresses with an ERROR: unrecognized
+// chunk. The packet is dropped whole: its other chunks are retransmitted.
 func (sock *rawSocket) refuseASCONF(from *side, d *received, c *wire.Content) {
 	a := from.a
 	theirs, others := a.tags.Client, a.tags.Backend
@@ -323,7 +224,7 @@ func (sock *rawSocket) refuseASCONF(from *side, d *received, c *wire.Content) {
 	}
 }
 
-// handleUnknown sees to a packet of no association.
+// handleUnknown handles a packet of no association.
 func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
 	sh := sock.sh
 	f, ok := sh.listeners[frontendKey{d.local, c.Dest, sock.ipv6}]
@@ -337,8 +238,7 @@ func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
 		sock.accept(f, d, c, now)
 		return
 	}
-	// RFC 9260 section 8.4. A client whose association we do not know any more need
-	// not find out by silence.
+	// RFC 9260 section 8.4: a client whose association is not known any more is answered.
 	sh.count.Stray.Add(1)
 	from := newSide(nil, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	switch {
@@ -347,40 +247,6 @@ func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
 		sh.send(wire.ShutdownComplete(c.Tag), &from)
 	default:
 		sh.send(wire.Abort(c.Tag, true), &from)
-	}
-}
-
-// readErrors looks for backends that cannot be reached, of which ICMP tells. For
-// an association that is established it means nothing (RFC 9260 appendix B): a way
-// may come back.
-func (sock *rawSocket) readErrors() {
-	for {
-		n, err := sock.errors.Read(sock.fd, unix.MSG_ERRQUEUE)
-		if err != nil || n == 0 {
-			return
-		}
-		for i := range n {
-			if quote := sock.errors.Payload(i); len(quote) >= 4 && unreachable(sock.errors, i) {
-				sock.failed(sock.errors.Name(i).AddrPort().Addr(), quote)
-			}
-		}
-	}
-}
-
-// failed gives up a backend that was asked and cannot be reached.
-func (sock *rawSocket) failed(peer netip.Addr, quote []byte) {
-	sh := sock.sh
-	source, dest := uint16(quote[0])<<8|uint16(quote[1]), uint16(quote[2])<<8|uint16(quote[3])
-	to := netip.AddrPortFrom(peer, dest)
-	local, err := socket.Source(sock.router, to)
-	if err != nil {
-		return
-	}
-	key := newSide(nil, to, netip.AddrPortFrom(local, source), 0).key
-	if l, ok := sh.sides[key]; ok && l == &l.a.backend && l.a.phase == opening {
-		sh.count.DialRefused.Add(1)
-		l.a.dialFailed(errRefused)
-		l.a.dialNext()
 	}
 }
 
@@ -393,13 +259,13 @@ var (
 // idle reports whether no association is left that has not ended.
 func (sh *shard) idle() bool { return sh.dialling.len+sh.open.len == 0 }
 
-// leaveGone has associations that have not been answered leave backends that are
-// gone. One that is established is with its backend for good.
+// leaveGone moves associations that have not been answered away from backends that are
+// gone. One that is established stays with its backend.
 func (sh *shard) leaveGone() {
 	for a := sh.dialling.first; a != nil; {
 		next := a.next
 		if a.phase == opening && !a.choice.Live() {
-			a.dial.attempt-- // it was not this one's turn to fail
+			a.dial.attempt-- // this attempt does not count
 			a.dialFailed(nil)
 			a.dialNext()
 		}
