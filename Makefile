@@ -1,6 +1,7 @@
 # Every target that a person may call has a ## comment; "make help" lists them.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+REVIVE      := github.com/mgechev/revive@v1.16.0
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
@@ -30,18 +31,21 @@ VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
 VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
-# time leave two cores time to spare. The package ALONE counts the milliseconds that traffic
-# stands still, and has the cores to itself; those of its tests that count nothing run together,
-# after the others. Nothing is compiled meanwhile: COMPILE has every core do that before, and
+# time leave two cores time to spare. The packages ALONE count the milliseconds that traffic
+# pauses, and have the cores to themselves; those of their tests that count nothing run together,
+# after the others. Nothing is compiled meanwhile: COMPILE compiles on every core before, and
 # go vet is run by make lint.
-# A test that fails is run once more, since machines of many tenants stand still at times, and both
-# outcomes are shown; more than three failures, or a data race, are no such thing. $(1) are the packages.
-GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=3 \
-	--rerun-fails-abort-on-data-race --packages '$(1)' -- -count=1 -p 2 -vet=off $(2)
+# A test that fails is run once more, since machines of many tenants stop at times; .ci/summary names
+# it at the end. More than three failures, or a data race, are final. $(1) are the packages.
+RUNS     = $(CURDIR)/bin/runs
+GOTEST   = mkdir -p $(RUNS) && go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails \
+	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race \
+	--rerun-fails-report=$$(mktemp $(RUNS)/again-XXXXXX) --post-run-command='$(CURDIR)/.ci/count $(RUNS)' \
+	--packages '$(1)' -- -count=1 -p 2 -vet=off $(2)
 COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
 
-ALONE    = ./cmd/sluice
-OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice$$)
+ALONE    = $(shell go list -e -f '{{if .GoFiles}}{{.ImportPath}}{{else if .TestGoFiles}}{{.ImportPath}}{{end}}' ./cmd/sluice ./cmd/sluice/internal/e2e)
+OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice$$ -e /internal/e2e$$)
 
 # Where goroutines share anything. What kernelmodes and redirect share with those who ask for
 # their counts, the whole program does in the tests of cmd/sluice; bench is no part of it.
@@ -64,7 +68,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,8 +121,13 @@ bench-offload: deps ## measure what it costs to have the kernel forward Services
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
 
+test: ## run every test
+	@rm -rf $(RUNS)
+	$(MAKE) test-all
+	@.ci/summary $(RUNS)
+
 # Tests against the API server take a third of two cores, and those in the VM two thirds.
-test: deps build image bin/kube-apiserver bin/etcd ## run every test
+test-all: deps build image bin/kube-apiserver bin/etcd
 	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
 	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-timeout 15m -parallel 4)
@@ -148,7 +157,7 @@ test-vm-packages: ## those of them that are about single packages (bin/vm must b
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
-	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice,-exec '$(CURDIR)/bin/vm' -short -timeout 15m -run '$(VM_TESTS)')
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,$(ALONE),-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
@@ -164,31 +173,35 @@ fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 		go test -vet=off -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
 	done <<< "$$targets"
 
-lint: ## check format, go vet, staticcheck and the module files
+lint: ## check format, go vet, staticcheck, revive and the module files
 	@echo "gofmt"; unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }
 	go vet ./...
 	GOOS=windows go vet ./...
 	go run $(STATICCHECK) ./...
 	go run -exec 'env GOOS=windows' $(STATICCHECK) ./...
+	go run $(REVIVE) -config .ci/revive.toml ./...
+	go run -exec 'env GOOS=windows' $(REVIVE) -config .ci/revive.toml ./...
 	cd deploy/e2e && go vet ./...
 	cd deploy/e2e && go run $(STATICCHECK) ./...
 	go mod tidy -diff
 	cd deploy/e2e && go mod tidy -diff
 	go mod verify
 
-cross: ## compile everything, tests too, for linux/arm64 and windows/amd64
+# make lint has vetted everything for Windows.
+cross: ## compile everything for linux/arm64 and windows/amd64, and vet it
 	GOOS=linux GOARCH=arm64 go build ./...
 	GOOS=linux GOARCH=arm64 go vet ./...
 	GOOS=windows GOARCH=amd64 go build ./...
 	GOOS=windows GOARCH=amd64 go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
-	GOOS=windows GOARCH=amd64 go vet ./...
 
 verify: ## run all that CI runs
+	@rm -rf $(RUNS)
 	$(MAKE) lint
 	$(MAKE) cross
 	$(MAKE) race
 	$(MAKE) demo
-	$(MAKE) test
+	$(MAKE) test-all
+	@.ci/summary $(RUNS)
 
 clean: ## remove what was built
 	rm -rf bin

@@ -151,7 +151,7 @@ func (t *IPTables) write(ctx context.Context, p Plan) error {
 // they were are gone.
 func settleIf(needed bool) func() error {
 	if needed {
-		return netfilter.Settle
+		return netfilter.AwaitReaders
 	}
 	return func() error { return nil }
 }
@@ -321,7 +321,7 @@ func (k *kernel) misplaced(now held, list []jump) ([]byte, error) {
 		if there {
 			var err error
 			if there, err = k.ipt.Exists(j.table, j.from, spec...); err != nil {
-				return nil, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, netfilter.Blame(err))
+				return nil, fmt.Errorf("look for jump in chain %s of table %s: %w", j.from, j.table, netfilter.LockError(err))
 			}
 			if there && first {
 				continue
@@ -407,7 +407,7 @@ func (k *kernel) chains(table string) ([]string, error) {
 	if !k.nft {
 		out, err := k.ipt.ListChains(table)
 		if err != nil {
-			return nil, fmt.Errorf("list chains of table %s: %w", table, netfilter.Blame(err))
+			return nil, fmt.Errorf("list chains of table %s: %w", table, netfilter.LockError(err))
 		}
 		return out, nil
 	}
@@ -436,7 +436,7 @@ func (k *kernel) list(table, chain string) ([]string, error) {
 	if absent(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, netfilter.Blame(err))
+		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, table, netfilter.LockError(err))
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }

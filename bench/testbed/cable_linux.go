@@ -25,7 +25,8 @@ func cable(a, b End) error {
 		return handle.LinkAdd(veth)
 	})
 	if err != nil {
-		return fmt.Errorf("lay cable from %s of host %s to %s of host %s: %w", a.Name, a.Host.Name, b.Name, b.Host.Name, err)
+		return fmt.Errorf("lay cable from %s of host %s to %s of host %s: %w",
+			a.Name, a.Host.Name, b.Name, b.Host.Name, err)
 	}
 	for _, end := range []End{a, b} {
 		if err := end.Host.setUp(end.Name); err != nil {

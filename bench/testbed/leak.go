@@ -45,14 +45,15 @@ func NoLeaks(t testing.TB) {
 			if report == "" {
 				return
 			}
-			if !slices.ContainsFunc(before.opened(now), func(name string) bool { return !strings.HasPrefix(name, "pipe:") }) {
+			notPipe := func(name string) bool { return !strings.HasPrefix(name, "pipe:") }
+			if !slices.ContainsFunc(before.opened(now), notPipe) {
 				runtime.GC()
 			}
 			if time.Now().After(deadline) {
 				t.Error(report)
 				return
 			}
-			time.Sleep(10 * time.Millisecond) // no event tells that a goroutine or descriptor has gone
+			time.Sleep(10 * time.Millisecond) // no event reports that a goroutine or descriptor has gone
 		}
 	})
 }

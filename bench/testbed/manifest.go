@@ -18,8 +18,9 @@ const (
 // of spec are.
 func ServiceManifest(name, address, protocol, more string) string {
 	i := strings.LastIndexByte(address, ':')
+	ip, port := strings.Trim(address[:i], "[]"), address[i+1:]
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %q\n"+
-		"  ports:\n  - port: %s\n    protocol: %s\n%s", name, strings.Trim(address[:i], "[]"), address[i+1:], protocol, more)
+		"  ports:\n  - port: %s\n    protocol: %s\n%s", name, ip, port, protocol, more)
 }
 
 // SliceManifest returns EndpointSlice number n of a Service, whose endpoints are ready.

@@ -1,18 +1,22 @@
-// Package houserules holds the rules of this repository as tests: who may import
-// whom, what a file may hold, and that the documents name only what exists.
+// Package houserules holds the rules of this repository as tests: which package may
+// import which, what stands in which file, which words are written, and that documents
+// name only what exists. Length of lines, functions and files, comments and the like are
+// checked by the linters of "make lint" (.ci/revive.toml).
 //
-// A rule is a pure function from a tree of files to the places that break it,
-// and it brings small trees that do break it. TestRules applies every rule to the
-// repository; TestRulesCanFail applies each to its broken trees, so that a rule
-// which has stopped to see anything is noticed. TestDocumentsRun executes the
-// command blocks that a document marks with "sh run".
+// A rule is a pure function from a tree of files to the places that break it, and has
+// small trees that break it. TestRules applies every rule to the repository,
+// TestRulesCanFail applies each to its broken trees.
 //
-// To bend a length limit, say why where it is bent:
+// ARCHITECTURE.md lists the ways through the code, under a heading for each:
 //
-//	//house:allow-long <reason>
+//	### Way of a SYN
 //
-// in the comment above a function, or above the package clause for a file. No
-// other rule has an exception.
+//	- `tcp/accept_linux.go: listener.accept` takes the connection
+//	- `lb/balancer.go: Balancer.Pick`
+//
+// A line names a function, or a method by its receiver's type, and the file in which it
+// is declared. There are ways of a SYN, a datagram, a change and an upgrade; that of a
+// change has at most 25 functions.
 //
 // The package is tests only and nothing imports it.
 package houserules

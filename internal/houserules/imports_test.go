@@ -6,55 +6,56 @@ import (
 	"strings"
 )
 
-// room says what the packages in a folder, and below it, may import. The longest
-// folder that fits a package is its room.
-type room struct {
+// layer says what the packages in a folder, and below it, may import. The longest
+// folder that holds a package has its layer.
+type layer struct {
 	dir    string
 	why    string
-	ours   []string // rooms of ours that it may name, besides itself
-	theirs []string // other modules' packages that it may name; anyone may use the standard library
+	ours   []string // layers of ours that it may name, besides itself
+	theirs []string // other modules' packages that it may name; all may use the standard library
 	not    []string // standard packages that it must not name after all
 	never  []string // what must not be below it at any depth
 }
 
-// outside is what may be found only below cmd, at any depth of imports: the
-// rooms must be usable, testable and small without them.
+// outside is what may be found only below cmd, at any depth of imports: all else must be
+// usable, testable and small without it.
 var outside = []string{"k8s.io", "sigs.k8s.io", "github.com/prometheus", "github.com/spf13/pflag"}
 
-// effects are the packages that a pure room must not name. fmt is allowed, for
+// effects are the packages that a pure package must not name. fmt is allowed, for
 // errors, although it imports os itself.
 var effects = []string{"time", "os", "net", "log", "syscall", "context", "io/ioutil", "runtime/debug"}
 
-// anyoneElse is every host of Go modules that go.mod names: a pure room has none
-// of them below it.
-var anyoneElse = []string{
+// foreign is every host of Go modules that go.mod names: nothing of them is below a pure package.
+var foreign = []string{
 	"github.com", "golang.org", "google.golang.org", "gopkg.in", "go.uber.org", "go.yaml.in", "k8s.io", "sigs.k8s.io",
 }
 
-// kernel are the packages that touch the kernel's network tables.
+// kernel are the packages that read and write the kernel's network tables.
 var kernel = []string{
-	"golang.org/x/sys", "github.com/coreos/go-iptables",
-	"github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+	"golang.org/x/sys", "github.com/coreos/go-iptables", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 }
 
-// forTests are the modules that tests of any room may use besides.
+// forTests are the modules that all tests may use besides.
 var forTests = []string{
 	"github.com/google/go-cmp", "golang.org/x/sys", "golang.org/x/net/dns/dnsmessage",
 	"github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 	"github.com/pion/sctp", "github.com/pion/logging", // ends of associations that are not ours
 }
 
-// anyRoom lists the rooms that the program puts together.
-var anyRoom = []string{"affinity", "lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session", "tcp", "udp", "sctp", "redirect", "kernelmodes"}
+// sockets are what the data paths through sockets stand on; parts are the layers that the
+// program puts together.
+var (
+	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session", "internal/mmsg"}
+	parts   = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
+)
 
-// rooms is the table of import directions.
-var rooms = []room{
+const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
+
+// layers is the table of import directions.
+var layers = []layer{
+	{dir: "affinity", not: effects, never: foreign, why: "it is a pure leaf: the same calls give the same answers"},
 	{
-		dir: "affinity", not: effects, never: anyoneElse,
-		why: "it is a pure leaf: the same calls give the same answers, with no clock, socket or log in it",
-	},
-	{
-		dir: "lb", ours: []string{"affinity"}, not: effects, never: anyoneElse,
+		dir: "lb", ours: []string{"affinity"}, not: effects, never: foreign,
 		why: "choosing a backend is pure, so that it can be tested by scripts and explained afterwards",
 	},
 	{
@@ -63,32 +64,20 @@ var rooms = []room{
 	},
 	{
 		dir: "internal/socket", theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it is system calls only, so that anything may stand on it",
+		why: "it is system calls only, so that everything may use it",
 	},
+	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
 	{
 		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it is system calls only, so that anything may stand on it",
+		why: "it is batches of messages only, for every protocol that has them",
 	},
 	{
-		dir: "internal/counters", not: effects, never: anyoneElse,
-		why: "it adds numbers up, and knows none of them",
+		dir: "internal/session", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside,
+		why: "accepting, dialling and draining are the same for every protocol with connections",
 	},
-	{
-		dir: "internal/session", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it is what accepting, dialling and draining have in common, and knows no protocol",
-	},
-	{
-		dir: "tcp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
-	},
-	{
-		dir: "udp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/mmsg", "internal/counters"}, theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
-	},
-	{
-		dir: "sctp", ours: []string{"lb", "internal/eventloop", "internal/socket", "internal/mmsg", "internal/counters", "internal/session"}, theirs: []string{"golang.org/x/sys"}, never: outside,
-		why: "it must not know how traffic got here, how a backend is chosen, or the other protocols",
-	},
+	{dir: "tcp", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside, why: dataPath},
+	{dir: "udp", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside, why: dataPath},
+	{dir: "sctp", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside, why: dataPath},
 	{
 		dir: "internal/netfilter", theirs: kernel, never: outside,
 		why: "it is what everything that writes rules has in common, and knows none of those rules",
@@ -98,114 +87,88 @@ var rooms = []room{
 		why: "it steers packets to sockets and must know neither the bytes nor the backends",
 	},
 	{
-		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter"}, theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}), never: outside,
-		why: "it forwards in the kernel instead of us and must know none of our sockets",
+		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter"}, never: outside,
+		theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}),
+		why:    "it forwards in the kernel and must know no sockets of the proxy",
+	},
+	{dir: "cmd", ours: parts, theirs: []string{"*"}, why: "the program puts the packages together and is no library"},
+	{
+		dir: "cmd/sluice/internal/e2e", ours: slices.Concat(parts, []string{"cmd", "bench/testbed"}), theirs: []string{"*"},
+		why: "it tests the whole program on hosts of the testbed",
 	},
 	{
-		dir: "cmd", ours: anyRoom, theirs: []string{"*"},
-		why: "the program puts the rooms together and is nobody's library",
-	},
-	{
-		dir: "cmd/sluice/internal/agent", ours: anyRoom, theirs: []string{"go.uber.org/zap"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		dir: "cmd/sluice/internal/agent", ours: parts, theirs: []string{"go.uber.org/zap"}, never: []string{"k8s.io", "sigs.k8s.io"},
 		why: "the order in which a table is applied must not depend on where the table came from",
 	},
 	{
 		dir: "bench/testbed", theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage"}), never: outside,
-		why: "tests of every room stand on it, so it can stand on none of them",
+		why: "tests of every package use it, so it can use none of them",
 	},
 	{
-		dir: "bench", ours: []string{"bench/testbed", "lb"}, theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage"}), never: outside,
-		why: "load and demonstrations use the program as an operator does, from outside",
+		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes"}, never: outside,
+		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage"}),
+		why:    "load and demonstrations use the program as an operator does, from outside",
 	},
-	{
-		dir: "bench/offload", ours: []string{"bench/testbed", "lb", "kernelmodes"}, never: outside,
-		why: "it measures one room alone, so that nothing else is in its figures",
-	},
-	{
-		dir: "internal/houserules", never: outside,
-		why: "the rules look at the code and must not depend on it",
-	},
+	{dir: "internal/houserules", never: outside, why: "the rules look at the code and must not depend on it"},
 }
 
 func importRules() []rule {
-	lbImports := func(paths ...string) []pkg {
-		return []pkg{{GOOS: "linux", ImportPath: module + "/lb", Imports: paths, Deps: paths}}
+	in := func(dir, imports string, wants ...string) example {
+		p := pkg{GOOS: "linux", ImportPath: module + "/" + dir, Imports: []string{imports}, Deps: []string{imports}}
+		return example{packages: []pkg{p}, want: wants}
 	}
-	in := func(dir string, paths ...string) example {
-		return example{packages: []pkg{{GOOS: "linux", ImportPath: module + "/" + dir, Imports: paths, Deps: paths}}}
-	}
-	wants := func(ex example, want ...string) example {
-		ex.want = want
-		return ex
-	}
+	test := pkg{GOOS: "linux", ImportPath: module + "/udp", XTestImports: []string{module + "/bench/testbed", module + "/tcp"}}
 	return []rule{{
-		name:  "imports go one way",
-		why:   "a room can be read, tested and replaced alone only as long as it knows only the rooms below it",
-		check: checkImports,
+		name: "imports go one way", check: checkImports,
+		why: "a package can be read, tested and replaced alone only as long as it knows only those below it",
 		broken: []example{
-			wants(in("lb", "time"), "lb (linux) imports time"),
-			wants(in("affinity", "net/http"), "affinity (linux) imports net/http"),
-			wants(in("affinity", module+"/lb"), "affinity (linux) imports "+module+"/lb"),
-			wants(in("tcp", module+"/udp"), "tcp (linux) imports "+module+"/udp"),
-			wants(in("tcp", module+"/redirect"), "must not know how traffic got here"),
-			wants(in("internal/eventloop", "github.com/panjf2000/gnet/v2"), "imports github.com/panjf2000/gnet/v2:"),
-			wants(in("bench/testbed", module+"/lb"), "stand on it"),
-			wants(in("attic", "fmt"), "attic: no rule"),
-			wants(in("redirect", "k8s.io/api/core/v1"), "imports k8s.io", "has k8s.io/api/core/v1 below it"),
-			wants(in("cmd/sluice/internal/agent", "k8s.io/api/core/v1"), "imports k8s.io", "below it"),
-			{
-				packages: []pkg{{GOOS: "windows", ImportPath: module + "/lb", Imports: []string{module + "/affinity"}, Deps: []string{"golang.org/x/sys/windows"}}},
-				want:     []string{"lb (windows) has golang.org/x/sys/windows below it"},
-			},
-			{
-				packages: []pkg{{GOOS: "linux", ImportPath: module + "/udp", XTestImports: []string{module + "/tcp"}}},
-				want:     []string{"udp (linux) imports " + module + "/tcp in a test"},
-			},
+			in("lb", "time", "lb (linux) imports time"),
+			in("affinity", module+"/lb", "affinity (linux) imports "+module+"/lb"),
+			in("tcp", module+"/redirect", "must not know how traffic got here"),
+			in("bench/testbed", module+"/lb", "use none of them"),
+			in("attic", "fmt", "attic: no rule"),
+			in("redirect", "k8s.io/api/core/v1", "imports k8s.io", "has k8s.io/api/core/v1 below it"),
+			{packages: []pkg{test}, want: []string{"udp (linux) imports " + module + "/tcp in a test"}},
 		},
-		fine: []example{
-			{packages: lbImports("fmt", "net/netip", "sync/atomic", module+"/affinity")},
-			in("cmd/sluice", "k8s.io/api/core/v1", module+"/tcp"),
-			{packages: []pkg{{GOOS: "linux", ImportPath: module + "/lb", TestImports: []string{"os", "time", "github.com/google/go-cmp/cmp"}}}},
-			{packages: []pkg{{GOOS: "linux", ImportPath: module + "/tcp", XTestImports: []string{module + "/bench/testbed", module + "/tcp"}}}},
-		},
+		fine: []example{in("lb", "net/netip"), in("lb", module+"/affinity"), in("cmd/sluice", "k8s.io/api/core/v1")},
 	}}
 }
 
-// checkImports compares what every package imports with the table of rooms.
+// checkImports compares what every package imports with the table of layers.
 func checkImports(r *repo) []string {
 	var found []string
 	for _, p := range r.packages {
 		dir := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
-		room, ok := roomOf(dir)
+		layer, ok := layerOf(dir)
 		if !ok {
-			found = append(found, dir+": no rule says what this folder may import; add it to the rooms with the reason")
+			found = append(found, dir+": no rule says what this folder may import; add it to the layers with the reason")
 			continue
 		}
-		who := fmt.Sprintf("%s (%s)", dir, p.GOOS)
+		from := fmt.Sprintf("%s (%s)", dir, p.GOOS)
 		for _, imp := range p.Imports {
-			if !room.allows(imp, room.theirs) || under(imp, room.not) && imp != "net/netip" {
-				found = append(found, fmt.Sprintf("%s imports %s: %s", who, imp, room.why))
+			if !layer.allows(imp, layer.theirs) || under(imp, layer.not) && imp != "net/netip" {
+				found = append(found, fmt.Sprintf("%s imports %s: %s", from, imp, layer.why))
 			}
 		}
 		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
-			if !room.allows(imp, slices.Concat(room.theirs, forTests)) && imp != module+"/bench/testbed" {
-				found = append(found, fmt.Sprintf("%s imports %s in a test: %s", who, imp, room.why))
+			if !layer.allows(imp, slices.Concat(layer.theirs, forTests)) && imp != module+"/bench/testbed" {
+				found = append(found, fmt.Sprintf("%s imports %s in a test: %s", from, imp, layer.why))
 			}
 		}
 		for _, dep := range p.Deps {
-			if dep != p.ImportPath && under(dep, room.never) && !under(dep, []string{module}) {
-				found = append(found, fmt.Sprintf("%s has %s below it: %s", who, dep, room.why))
+			if dep != p.ImportPath && under(dep, layer.never) && !under(dep, []string{module}) {
+				found = append(found, fmt.Sprintf("%s has %s below it: %s", from, dep, layer.why))
 			}
 		}
 	}
 	return found
 }
 
-// allows reports whether the room may name imp, given the foreign packages it may use.
-func (m room) allows(imp string, theirs []string) bool {
+// allows reports whether the layer may name imp, given the foreign packages it may use.
+func (m layer) allows(imp string, theirs []string) bool {
 	if imp == module || strings.HasPrefix(imp, module+"/") {
 		dir := strings.TrimPrefix(strings.TrimPrefix(imp, module), "/")
-		target, ok := roomOf(dir)
+		target, ok := layerOf(dir)
 		return ok && (target.dir == m.dir || m.dir == "cmd" && under(dir, []string{"cmd"}) || slices.Contains(m.ours, target.dir))
 	}
 	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
@@ -214,10 +177,10 @@ func (m room) allows(imp string, theirs []string) bool {
 	return slices.Contains(theirs, "*") || under(imp, theirs)
 }
 
-// roomOf finds the room with the longest folder that holds dir.
-func roomOf(dir string) (room, bool) {
-	var best room
-	for _, m := range rooms {
+// layerOf finds the layer with the longest folder that holds dir.
+func layerOf(dir string) (layer, bool) {
+	var best layer
+	for _, m := range layers {
 		if under(dir, []string{m.dir}) && len(m.dir) > len(best.dir) {
 			best = m
 		}

@@ -10,37 +10,45 @@ import (
 
 // rule is one house rule.
 type rule struct {
-	name  string
-	why   string
-	check func(*repo) []string // the places that break it, each with its file
+	name   string
+	why    string
+	check  func(*repo) []string // the places that break it, each with its file
+	broken []example            // trees that break it; at least one
+	fine   []example            // trees that look like a breach and are none
 
-	broken []example // trees that break it; at least one
-	fine   []example // trees that look like a breach and are none
+	pending bool // what breaks it is listed, and no failure yet
 }
 
 // example is a small tree for trying a rule.
 type example struct {
-	files    map[string]string // path to content; a name that ends in * is executable
+	files    tree
 	packages []pkg
 	help     string
 	want     []string // words that the findings hold, one entry per finding, in order
 }
 
+// tree is files by path.
+type tree map[string]string
+
+// breaks is an example that breaks a rule, and wants is what is found.
+func breaks(files tree, wants ...string) example { return example{files: files, want: wants} }
+
 // rules is every rule, grouped by what it looks at.
 func rules() []rule {
-	return slices.Concat(importRules(), codeRules(), testRules(), treeRules(), documentRules())
+	return slices.Concat(importRules(), codeRules(), wordRules(), documentRules(), wayRules())
 }
 
 func TestRules(t *testing.T) {
 	r := load(t)
-	if r.help == "" {
-		t.Log("cmd/sluice has no Go code yet: the flags that documents name are not compared")
-	}
 	for _, rule := range rules() {
 		t.Run(rule.name, func(t *testing.T) {
 			found := rule.check(r)
 			for _, f := range found {
-				t.Error(f)
+				if rule.pending {
+					t.Log(f)
+				} else {
+					t.Error(f)
+				}
 			}
 			if len(found) > 0 {
 				t.Logf("the rule is there because %s", rule.why)
@@ -59,11 +67,6 @@ func TestRulesCanFail(t *testing.T) {
 			for _, ex := range slices.Concat(rule.broken, rule.fine) {
 				tryExample(t, rule, ex)
 			}
-			for _, ex := range rule.broken {
-				if len(ex.want) == 0 {
-					t.Errorf("this example breaks nothing: %v", ex.files)
-				}
-			}
 		})
 	}
 }
@@ -72,11 +75,7 @@ func tryExample(t *testing.T, rule rule, ex example) {
 	t.Helper()
 	fsys := fstest.MapFS{}
 	for name, content := range ex.files {
-		mode := fs.FileMode(0o644)
-		if strings.HasSuffix(name, "*") {
-			name, mode = strings.TrimSuffix(name, "*"), 0o755
-		}
-		fsys[name] = &fstest.MapFile{Data: []byte(content), Mode: mode}
+		fsys[name] = &fstest.MapFile{Data: []byte(content), Mode: fs.FileMode(0o644)}
 	}
 	r, err := newRepo(fsys)
 	if err != nil {

@@ -40,7 +40,7 @@ func Run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			err = blameHolder(ctx.Err()) // it says nothing while it waits for the lock
+			err = withLockHolder(ctx.Err()) // it says nothing while it waits for the lock
 		}
 		return nil, fmt.Errorf("run %s: %w", path, explain(err, stderr.String(), stdin))
 	}
@@ -69,7 +69,7 @@ func explain(err error, stderr string, stdin []byte) error {
 			return fmt.Errorf("%w: %s: %q", err, said, lines[n-1])
 		}
 	}
-	return Blame(fmt.Errorf("%w: %s", err, said))
+	return LockError(fmt.Errorf("%w: %s", err, said))
 }
 
 // denied recognises the messages of both backends for want of privileges.

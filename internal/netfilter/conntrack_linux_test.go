@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
-
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // chosen chooses flows, and notes which it was asked about.
 type chosen struct {

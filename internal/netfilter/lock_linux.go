@@ -14,18 +14,18 @@ import (
 // lockFile returns where the xtables lock is, as iptables finds it (iptables(8)).
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 
-// Blame adds to the error of an iptables that could not take the xtables lock which
+// LockError adds to the error of an iptables that could not take the xtables lock which
 // process holds it. Other errors stay as they are.
-func Blame(err error) error {
+func LockError(err error) error {
 	if strings.Contains(err.Error(), "Can't lock") {
-		return blameHolder(err)
+		return withLockHolder(err)
 	}
 	return err
 }
 
-// blameHolder adds to an error which process holds the xtables lock, if one does
+// withLockHolder adds to an error which process holds the xtables lock, if one does
 // and we can see it: one of another process namespace cannot be seen.
-func blameHolder(err error) error {
+func withLockHolder(err error) error {
 	if holder := lockHolder(lockFile()); holder != "" {
 		return fmt.Errorf("%w: the xtables lock is held by %s", err, holder)
 	}

@@ -64,10 +64,16 @@ func NFTChains(family uint8, table string) ([]NFTChain, error) {
 	return chains, nil
 }
 
-// RemoveMarkedTable removes a table that carries our mark if it is empty, and the
-// mark alone if others have something in it. As long as it is only we who have, the
-// mark stays, for the last of us to find. iptables cannot remove a table.
+// RemoveMarkedTable is removeMarkedTable for the mark of Sluice.
 func RemoveMarkedTable(family uint8, table string) error {
+	return removeMarkedTable(family, table, chainPrefix)
+}
+
+// removeMarkedTable removes a table that carries the mark of a prefix if it is empty, and
+// the mark alone if other programs have something in it. While there are other chains of
+// the prefix the mark stays, for the last of them. iptables cannot remove a table.
+func removeMarkedTable(family uint8, table, prefix string) error {
+	mark := markChain(prefix)
 	chains, err := NFTChains(family, table)
 	if err != nil {
 		return err
@@ -75,9 +81,9 @@ func RemoveMarkedTable(family uint8, table string) error {
 	marked, empty := false, true
 	var doomed []string
 	for _, c := range chains {
-		if c.Name == MarkChain {
+		if c.Name == mark {
 			marked = true
-		} else if strings.HasPrefix(c.Name, chainPrefix) {
+		} else if strings.HasPrefix(c.Name, prefix) {
 			return nil
 		} else if !c.Base || !c.Accept {
 			empty = false
@@ -94,12 +100,12 @@ func RemoveMarkedTable(family uint8, table string) error {
 			return err
 		}
 	}
-	return nftDelete(family, table, []string{MarkChain}, false)
+	return nftDelete(family, table, []string{mark}, false)
 }
 
 // nftDelete deletes chains, and their table, in one transaction. NLM_F_NONREC
-// makes the kernel refuse all of it with EBUSY if one is not empty, so nobody
-// can lose a rule between our looking and our deleting.
+// makes the kernel refuse all of it with EBUSY if one is not empty, so no
+// program loses a rule that it adds between our looking and our deleting.
 func nftDelete(family uint8, table string, chains []string, andTable bool) error {
 	var batch []byte
 	add := func(kind, flags int, family uint8, subsystem uint16, attrs []byte) uint32 {

@@ -1,10 +1,8 @@
 package netfilter
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +14,8 @@ const chainPrefix = "SLUICE-"
 // another process, run with --cleanup after a crash, can know.
 const MarkChain = chainPrefix + "CREATED-TABLE"
 
-// Tables are the tables of iptables that any of us writes to.
-var tables = []string{"mangle", "nat", "filter"}
+// allTables are the tables of iptables that rulesets may be in.
+var allTables = []string{"mangle", "nat", "filter"}
 
 // Family returns the netfilter family of an address family.
 func Family(ipv6 bool) uint8 {
@@ -31,29 +29,6 @@ func Family(ipv6 bool) uint8 {
 // table is one transaction. nft says that its backend is nf_tables, where a table
 // that writing makes gets a mark.
 func Restore(ctx context.Context, program string, nft, ipv6 bool, rules []byte) error {
-	if nft {
-		marks, err := marks(ipv6, rules)
-		if err != nil {
-			return err
-		}
-		rules = append(marks, rules...)
-	}
-	_, err := Run(ctx, rules, program, "--noflush", fmt.Sprintf("--wait=%d", LockWait))
-	return err
-}
-
-// marks returns input of iptables-restore that puts a mark in each table that does
-// not exist yet and will be made by writing the rules.
-func marks(ipv6 bool, rules []byte) ([]byte, error) {
-	have, err := nftTables(Family(ipv6))
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	for _, t := range tables {
-		if !slices.Contains(have, t) && bytes.Contains(rules, []byte("*"+t+"\n")) {
-			fmt.Fprintf(&b, "*%s\n:%s - [0:0]\nCOMMIT\n", t, MarkChain)
-		}
-	}
-	return b.Bytes(), nil
+	p := IPTables{Path: strings.TrimSuffix(program, "-restore"), NFT: nft, IPv6: ipv6}
+	return p.Restore(ctx, chainPrefix, rules)
 }

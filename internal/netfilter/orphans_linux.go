@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unseen returns an error if a family has chains of Sluice that no installed program
-// can show or remove, so that they would stay without a word. The kernel is asked
-// itself.
-func Unseen(ipv6 bool) error {
-	family := Program(ipv6)
+// CheckOrphans returns an error if a family has chains whose names begin with the prefix
+// of a layout and that no installed program can show or remove, so that they would stay
+// unnoticed. It asks the kernel itself.
+func CheckOrphans(l Layout) error {
+	family := Program(l.IPv6)
 	var errs []error
 	for _, b := range []struct {
 		program string
-		tables  func(ipv6 bool) ([]string, error)
-	}{{family + "-nft", nftTablesOfOurs}, {family + "-legacy", legacyTablesOfOurs}} {
-		if canRun(b.program, ipv6) {
+		tables  func(Layout) ([]string, error)
+	}{{family + "-nft", nftTablesWith}, {family + "-legacy", legacyTablesWith}} {
+		if canRun(b.program, l.IPv6) {
 			continue
 		}
-		names, err := b.tables(ipv6)
+		names, err := b.tables(l)
 		if err != nil {
 			errs = append(errs, err)
 		} else if len(names) > 0 {
-			errs = append(errs, fmt.Errorf("rules of Sluice in table %s stay, since %s is not installed: install iptables 1.8 or later with it, and run sluice --cleanup",
-				strings.Join(names, ", "), b.program))
+			errs = append(errs, fmt.Errorf("chains %s* stay in table %s, since %s is not installed: install iptables 1.8 or later with it, and clean up again",
+				l.Prefix, strings.Join(names, ", "), b.program))
 		}
 	}
 	return errors.Join(errs...)
@@ -48,26 +48,26 @@ func canRun(program string, ipv6 bool) bool {
 	})
 }
 
-// nftTablesOfOurs returns the tables of nf_tables with chains of ours. A mark is none.
-func nftTablesOfOurs(ipv6 bool) ([]string, error) {
+// nftTablesWith returns the tables of nf_tables with chains of a prefix. A mark is none.
+func nftTablesWith(l Layout) ([]string, error) {
 	var names []string
-	for _, table := range tables {
-		chains, err := NFTChains(Family(ipv6), table)
+	for _, table := range allTables {
+		chains, err := NFTChains(Family(l.IPv6), table)
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != MarkChain && strings.HasPrefix(c.Name, chainPrefix) }) {
+		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != markChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
 			names = append(names, table)
 		}
 	}
 	return names, nil
 }
 
-// legacyTablesOfOurs returns the tables of the legacy backend with chains of ours. It
+// legacyTablesWith returns the tables of the legacy backend with chains of a prefix. It
 // looks only at tables that are there, since asking for one makes it.
-func legacyTablesOfOurs(ipv6 bool) ([]string, error) {
+func legacyTablesWith(l Layout) ([]string, error) {
 	list, domain, level := "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP
-	if ipv6 {
+	if l.IPv6 {
 		list, domain, level = "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6
 	}
 	there, err := os.ReadFile(list)
@@ -82,7 +82,7 @@ func legacyTablesOfOurs(ipv6 bool) ([]string, error) {
 	}
 	defer unix.Close(fd)
 	var names []string
-	for _, table := range tables {
+	for _, table := range allTables {
 		if !slices.Contains(strings.Fields(string(there)), table) {
 			continue
 		}
@@ -90,7 +90,7 @@ func legacyTablesOfOurs(ipv6 bool) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at legacy table %s: %w", table, err)
 		}
-		if bytes.Contains(entries, []byte(chainPrefix)) { // the name of a chain stands where it begins
+		if bytes.Contains(entries, []byte(l.Prefix)) { // the name of a chain stands where it begins
 			names = append(names, table)
 		}
 	}
@@ -121,7 +121,7 @@ func legacyEntries(fd, level int, table string) ([]byte, error) {
 		err := getsockopt(fd, level, getEntries, entries)
 		if err == nil {
 			return entries, nil
-		} else if !errors.Is(err, unix.EAGAIN) || try == dumpTries { // somebody changed it meanwhile
+		} else if !errors.Is(err, unix.EAGAIN) || try == dumpTries { // it was changed meanwhile
 			return nil, err
 		}
 	}
@@ -137,3 +137,6 @@ func getsockopt(fd, level, option int, b []byte) error {
 	}
 	return nil
 }
+
+// Unseen is CheckOrphans for the chains of Sluice.
+func Unseen(ipv6 bool) error { return CheckOrphans(Layout{IPv6: ipv6, Prefix: chainPrefix}) }

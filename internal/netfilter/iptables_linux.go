@@ -1,0 +1,125 @@
+package netfilter
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// IPTables is an iptables program of one address family. With nf_tables as its backend
+// the kernel is asked by netlink what it holds, and the program only writes.
+type IPTables struct {
+	Path    string // "-restore" and "-save" are appended for its siblings
+	Version string // what it says of itself, as in "v1.8.9 (nf_tables)"
+	NFT     bool   // its backend is nf_tables
+	IPv6    bool
+
+	client *iptables.IPTables
+}
+
+// Open looks for an iptables program, a name in PATH or a path; empty means iptables, or
+// ip6tables for IPv6. Its error says what to do if there is none, or if we may not write
+// rules.
+func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
+	if err := Privileged(); err != nil {
+		return nil, err
+	}
+	family := iptables.ProtocolIPv4
+	if ipv6 {
+		family = iptables.ProtocolIPv6
+	}
+	command = cmp.Or(command, Program(ipv6))
+	path, err := exec.LookPath(command)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
+	}
+	out, err := Run(ctx, nil, path, "-V")
+	if err != nil {
+		return nil, err
+	}
+	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	client, err := iptables.New(iptables.IPFamily(family), iptables.Path(path), iptables.Timeout(LockWait))
+	if err != nil {
+		return nil, fmt.Errorf("use %s: %w", path, err)
+	}
+	return &IPTables{path, version, strings.Contains(version, "nf_tables"), ipv6, client}, nil
+}
+
+// Restore runs iptables-restore once, on top of what is there. Each table is one
+// transaction. A table of nf_tables that writing makes gets a mark: an empty chain of a
+// name that begins with prefix, by which Remove knows that the table was not there before.
+func (p *IPTables) Restore(ctx context.Context, prefix string, text []byte) error {
+	if p.NFT {
+		have, err := nftTables(Family(p.IPv6))
+		if err != nil {
+			return err
+		}
+		text = slices.Concat(marks(have, prefix, text), text)
+	}
+	_, err := Run(ctx, text, p.Path+"-restore", "--noflush", fmt.Sprintf("--wait=%d", LockWait))
+	return err
+}
+
+// marks returns input of iptables-restore that puts a mark in each table that is not
+// among have and that writing text will make.
+func marks(have []string, prefix string, text []byte) []byte {
+	var b bytes.Buffer
+	for line := range bytes.Lines(text) {
+		table := string(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("*"))))
+		if line[0] == '*' && !slices.Contains(have, table) {
+			fmt.Fprintf(&b, "*%s\n:%s - [0:0]\nCOMMIT\n", table, markChain(prefix))
+			have = append(have, table)
+		}
+	}
+	return b.Bytes()
+}
+
+// markChain is the name of the mark.
+func markChain(prefix string) string { return prefix + "CREATED-TABLE" }
+
+// save returns the output of iptables-save.
+func (p *IPTables) save(ctx context.Context) ([]byte, error) { return Run(ctx, nil, p.Path+"-save") }
+
+// Chains returns the names of all chains of a table, none if it does not exist.
+func (p *IPTables) Chains(table string) ([]string, error) {
+	if !p.NFT {
+		out, err := p.client.ListChains(table)
+		if err != nil {
+			return nil, fmt.Errorf("list chains of table %s: %w", table, LockError(err))
+		}
+		return out, nil
+	}
+	chains, err := NFTChains(Family(p.IPv6), table)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(chains))
+	for _, c := range chains {
+		out = append(out, c.Name)
+	}
+	return out, nil
+}
+
+// Rules returns the rules of a chain that exists, as iptables -S prints them.
+func (p *IPTables) Rules(at Place) ([]string, error) {
+	out, err := p.client.List(at.Table, at.Chain)
+	if err != nil {
+		return nil, fmt.Errorf("list chain %s of table %s: %w", at.Chain, at.Table, LockError(err))
+	}
+	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
+}
+
+// exists reports whether a jump is in its chain.
+func (p *IPTables) exists(j Jump) (bool, error) {
+	there, err := p.client.Exists(j.Table, j.From, j.spec()...)
+	if err != nil {
+		return false, fmt.Errorf("look for jump in chain %s of table %s: %w", j.From, j.Table, LockError(err))
+	}
+	return there, nil
+}

@@ -1,0 +1,135 @@
+package netfilter
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Jump is a rule in a chain of the kernel that leads to a chain of ours.
+type Jump struct {
+	Table, From, To string
+	NewOnly         bool // only the first packet of a flow; nat sees no other anyway
+	Comment         string
+	Position        Position // the same for all jumps of one chain
+}
+
+// Position says where in a chain of the kernel a jump has to be.
+type Position uint8
+
+// Positions of jumps. A jump that is missing is put before all rules of other programs.
+const (
+	Anywhere     Position = iota
+	BeforeOthers          // before all rules of other programs
+	First                 // the first rule
+)
+
+// spec returns the jump as arguments of iptables -I or -C.
+func (j Jump) spec() []string {
+	var s []string
+	if j.NewOnly {
+		s = append(s, "-m", "conntrack", "--ctstate", "NEW")
+	}
+	return append(s, "-m", "comment", "--comment", j.Comment, "-j", j.To)
+}
+
+// String returns the jump as input of iptables-restore, without "-I" and the chain.
+func (j Jump) String() string {
+	match := ""
+	if j.NewOnly {
+		match = "-m conntrack --ctstate NEW "
+	}
+	return fmt.Sprintf("%s-m comment --comment %q -j %s", match, j.Comment, j.To)
+}
+
+func (j Jump) place() Place { return Place{j.Table, j.From} }
+
+// jumpsAt returns those of list that are in one chain of the kernel.
+func jumpsAt(list []Jump, at Place) []Jump {
+	return slices.DeleteFunc(slices.Clone(list), func(j Jump) bool { return j.place() != at })
+}
+
+// inPlace reports whether a chain of the kernel has each of some jumps once, where it
+// has to be, and no other rule that leads to a chain of ours.
+func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
+	missing := make(map[string]Position, len(jumps))
+	strictest := Anywhere
+	for _, j := range jumps {
+		missing[j.To] = j.Position
+		strictest = max(strictest, j.Position)
+	}
+	for _, r := range rules {
+		if _, expected := missing[r.Target]; expected {
+			delete(missing, r.Target)
+			continue
+		}
+		sibling := strings.HasPrefix(r.Target, l.Prefix)
+		if l.Own(at.Table, r.Target) || len(missing) > 0 && (strictest == First || strictest == BeforeOthers && !sibling) {
+			return false
+		}
+	}
+	return len(missing) == 0
+}
+
+// genuine reports whether the jumps that are in place in a chain are ours as they were
+// written, and not others that lead to the same chain.
+func (r *Ruleset) genuine(at Place, rules []Rule, jumps []Jump) (bool, error) {
+	was := r.held.others[at]
+	for _, j := range jumps {
+		i := slices.IndexFunc(rules, func(x Rule) bool { return x.Target == j.To })
+		if slices.Contains(was, rules[i]) {
+			continue
+		}
+		if there, err := r.program.exists(j); err != nil || !there {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// moves returns the input of iptables-restore that puts jumps where they have to be, and
+// deletes all other rules in others' chains that lead to ours, if now is what is there;
+// nil if all is in order.
+func (r *Ruleset) moves(now held, jumps []Jump) ([]byte, error) {
+	places := make(map[Place]bool, len(now.others))
+	for at := range now.others {
+		places[at] = true
+	}
+	for _, j := range jumps {
+		places[j.place()] = true
+	}
+	var b bytes.Buffer
+	for _, at := range sortedPlaces(places) {
+		rules, ours := now.others[at], jumpsAt(jumps, at)
+		if r.layout.inPlace(at, rules, ours) {
+			good, err := r.genuine(at, rules, ours)
+			if err != nil {
+				return nil, err
+			} else if good {
+				continue
+			}
+		}
+		fmt.Fprintf(&b, "*%s\n", at.Table)
+		// By number, the last first: another program may have written one in another way.
+		for i, x := range slices.Backward(rules) {
+			if r.layout.Own(at.Table, x.Target) {
+				fmt.Fprintf(&b, "-D %s %d\n", at.Chain, i+1)
+			}
+		}
+		n := 1
+		for _, x := range rules {
+			if !strings.HasPrefix(x.Target, r.layout.Prefix) || len(ours) > 0 && ours[0].Position == First {
+				break
+			}
+			if !r.layout.Own(at.Table, x.Target) {
+				n++
+			}
+		}
+		for i, j := range ours {
+			fmt.Fprintf(&b, "-I %s %d %s\n", at.Chain, n+i, j)
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.Bytes(), nil
+}

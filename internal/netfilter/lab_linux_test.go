@@ -1,0 +1,171 @@
+package netfilter
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// variant is one backend of iptables in one family.
+type variant struct {
+	ipv6   bool
+	legacy bool
+}
+
+func (v variant) command() string {
+	if v.legacy {
+		return Program(v.ipv6) + "-legacy"
+	}
+	return Program(v.ipv6) + "-nft"
+}
+
+// lab is a host on which a test runs, with a ruleset.
+type lab struct {
+	*testing.T
+	variant
+	*Ruleset
+	counters Counters
+}
+
+// eachVariant runs a test with each backend and family, on a host of its own.
+func eachVariant(t *testing.T, f func(l *lab)) {
+	for _, v := range []variant{{false, false}, {true, false}, {false, true}, {true, true}} {
+		t.Run(v.command(), func(t *testing.T) {
+			h := testbed.NewHostsT(t, "host")[0]
+			if _, err := exec.LookPath(v.command()); err != nil {
+				testbed.Missing(t, err.Error())
+			}
+			h.Enter(t)
+			l := &lab{T: t, variant: v}
+			l.restart()
+			f(l)
+		})
+	}
+}
+
+// Places and sets of the layout of tests.
+var (
+	inMangle = Place{"mangle", "TEST-OUR-SCREEN"}
+	inNat    = Place{"nat", "TEST-OUR-STEER"}
+	inFilter = Place{"filter", "TEST-OUR-REFUSE"}
+	parted   = Place{"nat", "TEST-OUR-PART"}
+
+	inside  = Set{Name: "TEST4-INSIDE", Type: HashNet}
+	screens = Set{Name: "TEST4-SCREEN", Type: HashIPPort}
+	serves  = Set{Name: "TEST4-SERVE", Type: HashIPPort}
+)
+
+func testLayout(ipv6 bool, counters *Counters) Layout {
+	family := func(s Set) Set {
+		s.IPv6 = ipv6
+		return s
+	}
+	return Layout{
+		IPv6: ipv6, Prefix: "TEST-", Counters: counters,
+		Own:    func(_, chain string) bool { return strings.HasPrefix(chain, "TEST-OUR-") },
+		Tables: []Table{{Name: "mangle"}, {Name: "nat"}, {Name: "filter", Outer: true}},
+		Sets: []SetGroup{
+			{Sets: []Set{family(inside)}, Late: true}, {Sets: []Set{family(screens)}}, {Sets: []Set{family(serves)}},
+		},
+	}
+}
+
+// restart makes the ruleset a new one, as another process has it.
+func (l *lab) restart() {
+	l.Helper()
+	p, err := Open(l.Context(), l.command(), l.ipv6)
+	if err != nil {
+		l.Fatal(err)
+	}
+	if p.NFT == l.legacy || p.Version == "" {
+		l.Fatalf("Open(%s) = %+v", l.command(), p)
+	}
+	l.Ruleset = NewRuleset(p, testLayout(l.ipv6, &l.counters))
+}
+
+// fill gives the ruleset chains, jumps and members.
+func (l *lab) fill() {
+	l.SetChain(inMangle, []string{"-m set --match-set TEST4-INSIDE src -j RETURN", "-m set --match-set TEST4-SCREEN dst,dst -j DROP"})
+	l.SetChain(inNat, []string{"-p tcp -m set --match-set TEST4-SERVE dst,dst -j REDIRECT --to-ports 40000"})
+	l.SetChain(inFilter, []string{"-p tcp -j RETURN", "-p udp -j RETURN"})
+	l.AddJump(Jump{Table: "mangle", From: "PREROUTING", To: inMangle.Chain, NewOnly: true, Comment: "test: screen", Position: First})
+	l.AddJump(Jump{Table: "nat", From: "PREROUTING", To: inNat.Chain, Comment: "test: steer", Position: BeforeOthers})
+	l.AddJump(Jump{Table: "filter", From: "OUTPUT", To: inFilter.Chain, NewOnly: true, Comment: "test: refuse"})
+	for i := range 5 {
+		l.Member(serves.Name, l.member(i), 1)
+	}
+	l.Member(screens.Name, l.member(1), 1)
+	l.Member(inside.Name, Member{Net: netip.PrefixFrom(l.addr(9), l.addr(9).BitLen())}, 1)
+}
+
+func (l *lab) addr(i int) netip.Addr {
+	if l.ipv6 {
+		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)})
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+}
+
+func (l *lab) member(i int) Member { return Member{Addr: l.addr(i), Protocol: 6, Port: 80} }
+
+// write writes the ruleset, and returns how often iptables-restore ran.
+func (l *lab) write() uint64 {
+	l.Helper()
+	before := l.counters.Restores.Load()
+	if err := l.Write(l.Context(), nil); err != nil {
+		l.Fatal(err)
+	}
+	return l.counters.Restores.Load() - before
+}
+
+func (l *lab) verify() bool {
+	l.Helper()
+	intact, err := l.Verify(l.Context())
+	if err != nil {
+		l.Fatal(err)
+	}
+	return intact
+}
+
+func (l *lab) run(command string) string {
+	l.Helper()
+	out, err := exec.Command("sh", "-c", strings.ReplaceAll(command, "IPT", l.command())).CombinedOutput()
+	if err != nil {
+		l.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
+
+// rules returns what a chain has, without comments.
+func (l *lab) rules(at Place) []string {
+	l.Helper()
+	var out []string
+	for line := range strings.Lines(l.run("IPT -t " + at.Table + " -S " + at.Chain)) {
+		if rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+at.Chain+" "); ok {
+			out = append(out, rule)
+		}
+	}
+	return out
+}
+
+// targets returns where the rules of a chain lead to.
+func (l *lab) targets(table, chain string) (out []string) {
+	l.Helper()
+	for _, rule := range l.rules(Place{table, chain}) {
+		out = append(out, Target(Words(rule)))
+	}
+	return out
+}
+
+func (l *lab) want(what string, got, want []string) {
+	l.Helper()
+	if !slices.Equal(got, want) {
+		l.Errorf("%s: %q, want %q", what, got, want)
+	}
+}

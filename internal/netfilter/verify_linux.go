@@ -1,0 +1,206 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// held is what the kernel holds: the chains of a ruleset, and of the chains of others
+// those that a jump is in, or that lead to a chain of ours.
+type held struct {
+	own    map[Place]heldChain
+	others map[Place][]Rule
+}
+
+// heldChain stands for the rules of a chain: they are as they were while their number
+// and their hash are. A rule that is replaced by an equal one counts as another with
+// nf_tables, which gives it another handle.
+type heldChain struct {
+	rules int
+	hash  uint64
+}
+
+func hashRules(rules []Rule) heldChain {
+	var h maphash.Hash
+	h.SetSeed(idSeed)
+	for _, r := range rules {
+		h.WriteString(r.ID)
+		h.WriteByte(0)
+	}
+	return heldChain{len(rules), h.Sum64()}
+}
+
+// take adds a chain that the kernel has.
+func (h held) take(l *Layout, jumps []Jump, at Place, rules []Rule) {
+	leads := func(r Rule) bool { return l.Own(at.Table, r.Target) }
+	switch {
+	case l.Own(at.Table, at.Chain):
+		h.own[at] = hashRules(rules)
+	case slices.ContainsFunc(jumps, func(j Jump) bool { return j.place() == at }), slices.ContainsFunc(rules, leads):
+		h.others[at] = rules
+	}
+}
+
+// look reads all that the kernel holds. It is one process with the legacy backend, and
+// none with nf_tables.
+func (r *Ruleset) look(ctx context.Context) (held, error) {
+	now := held{make(map[Place]heldChain), make(map[Place][]Rule)}
+	if !r.program.NFT {
+		save, err := r.program.save(ctx)
+		if err != nil {
+			return held{}, err
+		}
+		for at, rules := range savedRules(string(save), r.layout.Prefix) {
+			now.take(&r.layout, r.jumps, at, rules)
+		}
+		return now, nil
+	}
+	family := Family(r.layout.IPv6)
+	for _, t := range r.layout.Tables {
+		chains, err := NFTChains(family, t.Name)
+		if err != nil {
+			return held{}, err
+		}
+		rules, err := NFTTable(family, t.Name, func(string) bool { return true })
+		if err != nil {
+			return held{}, err
+		}
+		for _, c := range chains {
+			now.take(&r.layout, r.jumps, Place{t.Name, c.Name}, rules[c.Name])
+		}
+	}
+	return now, nil
+}
+
+// savedRules returns the chains in the output of iptables-save. The id of a rule is its
+// text. Of targets it knows only those that begin with prefix.
+func savedRules(save, prefix string) map[Place][]Rule {
+	out := make(map[Place][]Rule)
+	var at Place
+	for line := range strings.Lines(save) {
+		line = strings.TrimSuffix(line, "\n")
+		kind, rest := line[:min(1, len(line))], line[min(1, len(line)):]
+		switch kind {
+		case "*":
+			at.Table = rest
+		case ":":
+			at.Chain, _, _ = strings.Cut(rest, " ")
+			out[at] = nil
+		case "-":
+			at.Chain, _, _ = strings.Cut(strings.TrimPrefix(line, "-A "), " ")
+			rule := Rule{ID: line}
+			if strings.Contains(line, " "+prefix) {
+				rule.Target = Target(Words(line))
+			}
+			out[at] = append(out[at], rule)
+		}
+	}
+	return out
+}
+
+// remember reads back the chains that were written, and reports what is not as it was
+// written. moved says that jumps may have been written too.
+func (r *Ruleset) remember(ctx context.Context, written []Place, moved bool) error {
+	const few = 200 // requests that cost less than to read whole tables
+	now := r.held
+	if moved || !r.program.NFT || len(written) > few {
+		var err error
+		if now, err = r.look(ctx); err != nil {
+			return err
+		}
+	} else {
+		for _, at := range written {
+			rules, err := NFTRules(Family(r.layout.IPv6), at)
+			if err != nil {
+				return fmt.Errorf("list rules of chain %s of table %s: %w", at.Chain, at.Table, err)
+			}
+			if now.own[at] = hashRules(rules); !r.Has(at) && len(rules) == 0 {
+				delete(now.own, at)
+			}
+		}
+	}
+	for _, at := range written {
+		if c := r.chains[at]; now.own[at].rules != len(c.rules) {
+			return fmt.Errorf("chain %s of table %s has %d rules right after %d were written: another program is changing it",
+				at.Chain, at.Table, now.own[at].rules, len(c.rules))
+		}
+	}
+	for _, j := range r.jumps {
+		if at := j.place(); moved && !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
+			return fmt.Errorf("the jumps that were just put into chain %s of table %s are not in place: another program is changing it",
+				at.Chain, at.Table)
+		}
+	}
+	r.held = now
+	return nil
+}
+
+// Verify reports whether our chains, the jumps to them and the sets hold what the last
+// Write wrote and nothing else, and whether each jump is in its place and no other rule
+// leads to our chains. If not, the next Write reads what there is and writes everything.
+// As long as nothing has changed the generation of nf_tables it only reads the sets.
+func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
+	if r.state != known {
+		return false, nil
+	}
+	intact, err := r.rulesIntact(ctx)
+	if err == nil && intact {
+		intact, err = r.setsIntact()
+	}
+	if err == nil && !intact {
+		r.state = unknown
+	}
+	return intact, err
+}
+
+func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
+	var generation uint32
+	if r.program.NFT {
+		if generation = NFTGeneration(); generation != 0 && generation == r.verified {
+			return true, nil
+		}
+	}
+	now, err := r.look(ctx)
+	if err != nil || !maps.Equal(now.own, r.held.own) {
+		return false, err
+	}
+	for at := range r.held.others {
+		if now.others[at] == nil {
+			return false, nil // it had a jump
+		}
+	}
+	for at, rules := range now.others {
+		jumps := jumpsAt(r.jumps, at)
+		if !r.layout.inPlace(at, rules, jumps) {
+			return false, nil
+		}
+		for _, x := range rules {
+			if r.layout.Own(at.Table, x.Target) && !slices.Contains(r.held.others[at], x) {
+				return false, nil // it was replaced
+			}
+		}
+	}
+	r.verified = generation
+	return true, nil
+}
+
+func (r *Ruleset) setsIntact() (bool, error) {
+	for set := range r.layout.sets() {
+		have, err := set.Read()
+		if errors.Is(err, syscall.ENOENT) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		if !r.members[set.Name].Match(have) {
+			return false, nil
+		}
+	}
+	return true, nil
+}

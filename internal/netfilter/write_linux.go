@@ -1,0 +1,349 @@
+package netfilter
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Learn reads what the kernel holds, if that is not known: chains, and the members of
+// sets, which it makes if they are not there. Write does it itself; it is for callers
+// that need Members before they edit.
+func (r *Ruleset) Learn(ctx context.Context) error {
+	if r.state != unknown {
+		return nil
+	}
+	for set := range r.layout.sets() {
+		if err := set.Create(); err != nil {
+			return err
+		}
+		list, err := set.Read()
+		if err != nil {
+			return err
+		}
+		r.members[set.Name].Found(list)
+	}
+	now, err := r.look(ctx)
+	if err != nil {
+		return err
+	}
+	r.found, r.state = now, learned
+	return nil
+}
+
+// Write makes the kernel hold the ruleset, and nothing else of ours. The first Write, and
+// each one after an error or after Verify returned false, reads what is there and writes
+// everything; others write what was edited, by one run of iptables-restore at the most,
+// and none if only members of sets changed.
+//
+// Members that are added come before rules, members that go, go after them, in the order
+// of Layout.Sets. What is in the ruleset before and after stays in the kernel throughout.
+// Jumps to chains that are there already come before anything else. between, if it is not
+// nil, is called when all that is added is there, before members go.
+func (r *Ruleset) Write(ctx context.Context, between func() error) error {
+	if err := r.Learn(ctx); err != nil {
+		return err
+	}
+	whole := r.state == learned
+	r.state = unknown
+	if err := r.lead(ctx, whole); err != nil {
+		return err
+	}
+	w := waiter{}
+	if err := r.grow(&w); err != nil {
+		return err
+	}
+	err := r.writeRules(ctx, whole, &w)
+	if err != nil && !whole && ctx.Err() == nil { // perhaps another program has changed our chains
+		if r.found, err = r.look(ctx); err == nil {
+			err = r.writeRules(ctx, true, &w)
+		}
+	}
+	if err == nil && between != nil {
+		err = between()
+	}
+	if err == nil {
+		err = r.shrink(&w)
+	}
+	if err != nil {
+		return err
+	}
+	r.settle()
+	return nil
+}
+
+// settle notes that the kernel is as it is to be.
+func (r *Ruleset) settle() {
+	for _, at := range r.touched {
+		if c := r.chains[at]; c.gone {
+			delete(r.chains, at)
+		} else {
+			c.touched, c.fresh, c.was = false, false, nil
+		}
+	}
+	for _, m := range r.members {
+		m.Settle()
+	}
+	r.touched, r.moved, r.found, r.state = nil, false, held{}, known
+}
+
+// lead puts the jumps in place that lead to chains which are there.
+func (r *Ruleset) lead(ctx context.Context, whole bool) error {
+	if !whole && !r.moved {
+		return nil
+	}
+	if !whole {
+		now, err := r.look(ctx)
+		if err != nil {
+			return err
+		}
+		r.found = now
+	}
+	moves, err := r.moves(r.found, slices.DeleteFunc(slices.Clone(r.jumps), func(j Jump) bool {
+		_, there := r.found.own[Place{j.Table, j.To}]
+		return !there
+	}))
+	if err != nil || len(moves) == 0 {
+		return err
+	}
+	if err := r.restore(ctx, moves); err != nil {
+		return err
+	}
+	r.found, err = r.look(ctx)
+	return err
+}
+
+// writeRules brings our chains and the jumps to them to what they are to be.
+func (r *Ruleset) writeRules(ctx context.Context, whole bool, w *waiter) error {
+	text, written := r.script(whole)
+	moved := whole || r.moved
+	if moved {
+		moves, err := r.moves(r.found, r.jumps)
+		if err != nil {
+			return err
+		}
+		text = append(text, moves...)
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := w.wait(); err != nil {
+		return err
+	}
+	if err := r.restore(ctx, text); err != nil {
+		return err
+	}
+	return r.remember(ctx, written, moved)
+}
+
+// script returns the input of iptables-restore --noflush that brings the chains to what
+// they are to be, and those that it changes: all of them if whole, which also removes
+// others of ours that were found.
+func (r *Ruleset) script(whole bool) ([]byte, []Place) {
+	places := slices.Clone(r.touched)
+	if whole {
+		places = nil
+		for at := range r.found.own {
+			if r.chains[at] == nil {
+				r.chains[at] = &chain{gone: true, touched: true}
+				r.touched = append(r.touched, at)
+			}
+		}
+		for at, c := range r.chains {
+			if _, there := r.found.own[at]; there || !c.gone {
+				places = append(places, at)
+			}
+		}
+	}
+	slices.SortFunc(places, Place.compare)
+	var outer, inner, last []byte
+	var written []Place
+	for _, t := range r.layout.Tables {
+		var first, second edits
+		for _, at := range places {
+			if at.Table != t.Name {
+				continue
+			}
+			if r.chains[at].edits(at.Chain, whole, t.Outer, &first, &second) {
+				written = append(written, at)
+			}
+		}
+		if t.Outer {
+			outer, last = append(outer, first.text(t.Name)...), append(last, second.text(t.Name)...)
+		} else {
+			inner = append(inner, first.and(second).text(t.Name)...)
+		}
+	}
+	return slices.Concat(outer, inner, last), written
+}
+
+// edits are operations of iptables-restore on one table, without the names of chains
+// that are made or emptied.
+type edits struct{ heads, rules, removed []string }
+
+// edits adds what changes a chain to first, or, if it makes less match, to second. It
+// reports false if nothing does.
+func (c *chain) edits(name string, whole, outer bool, first, second *edits) bool {
+	stood := !whole && !c.fresh
+	switch {
+	case c.gone && (whole || stood):
+		second.heads, second.removed = append(second.heads, name), append(second.removed, name)
+		return true
+	case c.gone, stood && slices.Equal(c.was, c.rules):
+		return false
+	case stood && c.unordered:
+		// To write a thousand rules anew takes 50 ms.
+		add, del := differingRules(c.was, c.rules)
+		if outer || len(add)+len(del) <= len(c.rules)/2 {
+			first.add("-A", name, add)
+			second.add("-D", name, del)
+			return len(add)+len(del) > 0
+		}
+	}
+	first.heads = append(first.heads, name)
+	first.add("-A", name, c.rules)
+	return true
+}
+
+func (e *edits) add(op, chain string, rules []string) {
+	for _, rule := range rules {
+		e.rules = append(e.rules, op+" "+chain+" "+rule)
+	}
+}
+
+func (e edits) and(o edits) edits {
+	return edits{slices.Concat(e.heads, o.heads), slices.Concat(e.rules, o.rules), slices.Concat(e.removed, o.removed)}
+}
+
+// text returns one transaction; nil if there is nothing to do.
+func (e edits) text(table string) []byte {
+	if len(e.heads)+len(e.rules) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "*%s\n", table)
+	for _, name := range e.heads {
+		fmt.Fprintf(&b, ":%s - [0:0]\n", name) // makes it, or empties it
+	}
+	for _, rule := range e.rules {
+		b.WriteString(rule)
+		b.WriteByte('\n')
+	}
+	for _, name := range e.removed {
+		fmt.Fprintf(&b, "-X %s\n", name)
+	}
+	b.WriteString("COMMIT\n")
+	return b.Bytes()
+}
+
+// differingRules returns the rules to add and to delete to make of the rules was the rules
+// now, in any order.
+func differingRules(was, now []string) (add, del []string) {
+	count := make(map[string]int, len(was))
+	for _, rule := range was {
+		count[rule]++
+	}
+	for _, rule := range now {
+		if count[rule]--; count[rule] < 0 {
+			add = append(add, rule)
+		}
+	}
+	for _, rule := range was {
+		if count[rule] > 0 {
+			count[rule]--
+			del = append(del, rule)
+		}
+	}
+	return add, del
+}
+
+// waiter waits for packets that have read sets as they were.
+type waiter struct{ needed bool }
+
+func (w *waiter) wait() error {
+	if !w.needed {
+		return nil
+	}
+	w.needed = false
+	return AwaitReaders()
+}
+
+// sets returns all sets in the order in which they grow.
+func (l *Layout) sets() iter.Seq[Set] {
+	return func(yield func(Set) bool) {
+		for _, g := range l.Sets {
+			for _, s := range g.Sets {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// grow adds the members that are missing.
+func (r *Ruleset) grow(w *waiter) error {
+	for i, g := range r.layout.Sets {
+		grown := false
+		for _, set := range g.Sets {
+			missing := r.members[set.Name].Missing()
+			if len(missing) == 0 {
+				continue
+			}
+			if err := w.wait(); err != nil {
+				return err
+			}
+			if err := r.changeSet(set, Set.Add, missing, true); err != nil {
+				return err
+			}
+			grown = true
+		}
+		w.needed = w.needed || grown && i+1 < len(r.layout.Sets)
+	}
+	return nil
+}
+
+// shrink deletes the members that are surplus.
+func (r *Ruleset) shrink(w *waiter) error {
+	shrunk := false // sets of later groups
+	for _, g := range slices.Backward(r.layout.Sets) {
+		w.needed = w.needed || g.Late && shrunk
+		for _, set := range slices.Backward(g.Sets) {
+			surplus := r.members[set.Name].Surplus()
+			if len(surplus) == 0 {
+				continue
+			}
+			if err := w.wait(); err != nil {
+				return err
+			}
+			if err := r.changeSet(set, Set.Delete, surplus, false); err != nil {
+				return err
+			}
+			shrunk = true
+		}
+	}
+	return nil
+}
+
+func (r *Ruleset) changeSet(set Set, change func(Set, []Member) (uint64, error), list []Member, present bool) error {
+	sent, err := change(set, list)
+	r.layout.Counters.SetOps.Add(sent)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		r.members[set.Name].SetPresent(m, present)
+	}
+	return nil
+}
+
+func (p Place) compare(o Place) int { return strings.Compare(p.Table+" "+p.Chain, o.Table+" "+o.Chain) }
+
+// sortedPlaces returns places in an order that is always the same.
+func sortedPlaces[V any](m map[Place]V) []Place {
+	return slices.SortedFunc(maps.Keys(m), Place.compare)
+}
