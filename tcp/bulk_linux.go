@@ -54,10 +54,16 @@ func (c *conn) endBulk(dst *side) {
 
 // fill moves bytes from src into the empty pipe of dst, and reports whether
 // relaying goes on. How much it got says nothing about what is left: a pipe is
-// full when its slots are, so only EAGAIN ends the reading.
+// full when its slots are, so only EAGAIN ends the reading. A splice stops before
+// urgent data with what it also says of an empty socket and of the end of the stream
+// (tcp_splice_read), so that a read has to tell them apart.
 func (c *conn) fill(src, dst *side) bool {
 	n, err := dst.pipe.Fill(int(src.fd))
-	if err != nil || n == 0 {
+	if n == 0 && err == nil || err == unix.EAGAIN && src.drain {
+		c.endBulk(dst)
+		return true
+	}
+	if err != nil {
 		return c.readEnded(src, err)
 	}
 	return true

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"net"
@@ -148,6 +150,19 @@ func TestBulkTakesAPipe(t *testing.T) {
 		_, _ = io.Copy(plain{c}, plain{c})
 	}))
 	c := p.dial()
+	intoBulk(t, p, c, goOn, size)
+	for range 2 * bulkIdle {
+		roundTrip(t, c)
+	}
+	if _, pipes := p.lent(); pipes != 0 {
+		t.Errorf("%d pipes are lent while only messages are exchanged", pipes)
+	}
+}
+
+// intoBulk sends size bytes of newPattern(7) so that their direction has a pipe, and then closes read, upon
+// which the backend starts to read.
+func intoBulk(t *testing.T, p *proxy, c *net.TCPConn, read chan struct{}, size int64) {
+	t.Helper()
 	if err := c.SetWriteBuffer(1 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +170,7 @@ func TestBulkTakesAPipe(t *testing.T) {
 	// The loops wait until much more has come than one read takes.
 	release := p.block()
 	sent := make(chan error, 1)
-	go func() {
-		_, err := c.Write(make([]byte, size))
-		sent <- err
-	}()
+	go func() { _, err := io.CopyN(c, newPattern(7), size); sent <- err }()
 	p.eventually("enough waits for several full reads", func(Stats) bool { return queued(t, c) >= 8*eventloop.ScratchSize })
 	release()
 	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
@@ -166,19 +178,59 @@ func TestBulkTakesAPipe(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			close(goOn)
+			close(read)
 			t.Fatalf("no pipe was taken; stats %+v", p.Stats())
 		}
 	}
-	close(goOn)
+	close(read)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	for range 2 * bulkIdle {
-		roundTrip(t, c)
-	}
-	if _, pipes := p.lent(); pipes != 0 {
-		t.Errorf("%d pipes are lent while only messages are exchanged", pipes)
+}
+
+// TestUrgentInBulk: a splice stops before an urgent byte as it does at the end of the stream. What is behind
+// the byte arrives, whether the stream goes on or ends.
+func TestUrgentInBulk(t *testing.T) {
+	for _, end := range []string{"goes on", "ends"} {
+		t.Run(end, func(t *testing.T) {
+			const size, want = 32 << 20, "abcdefgh"
+			read, got := make(chan struct{}), make(chan string, 1)
+			p := startProxy(t, nil, backend(t, func(c *net.TCPConn) {
+				<-read
+				h := sha256.New()
+				if n, err := io.CopyN(h, plain{c}, size); err != nil || !bytes.Equal(h.Sum(nil), sum(7, size)) {
+					t.Errorf("%d bytes arrive, %v; or others than were sent", n, err)
+				}
+				tail := make([]byte, len(want))
+				n, _ := io.ReadFull(c, tail)
+				got <- string(tail[:n])
+			}))
+			c := p.dial()
+			intoBulk(t, p, c, read, size)
+			p.eventually("all is acknowledged", func(Stats) bool { return queued(t, c) == 0 })
+			release := p.block() // so that a splice meets the byte and what follows together
+			raw, err := c.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sendErr error
+			if err := raw.Write(func(fd uintptr) bool {
+				sendErr = errors.Join(unix.Send(int(fd), []byte("ab!"), unix.MSG_OOB), unix.Send(int(fd), []byte("cdefgh"), 0))
+				return true
+			}); err != nil || sendErr != nil {
+				t.Fatal(err, sendErr)
+			}
+			if end == "ends" {
+				if err := c.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.eventually("it is there", func(Stats) bool { return queued(t, c) == 0 })
+			release()
+			if tail := <-got; tail != want {
+				t.Errorf("behind the urgent byte %q arrives, want %q", tail, want)
+			}
+		})
 	}
 }
 
