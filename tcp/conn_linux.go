@@ -69,6 +69,10 @@ func (s *side) HandleEvent(ev eventloop.Event) {
 	if !c.closed && s.writable && (s.waiting() || peer.readable || peer.eof && !s.shut) {
 		c.relay(peer, s)
 	}
+	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
+	if ev&eventloop.Failed != 0 && !c.closed && (s.eof || !peer.writable) && socket.Failed(int(s.fd)) {
+		c.fail(s)
+	}
 }
 
 func (c *conn) peer(s *side) *side {
@@ -83,13 +87,9 @@ func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
 		c.dialEvent()
 		return
 	}
-	if ev&eventloop.Failed == 0 {
-		return
-	}
-	// The client seems to have reset the connection; then there is nobody to dial for.
-	if code, err := unix.GetsockoptInt(int(s.fd), unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
-		c.sh.count.clientResets.Add(1)
-		c.abort()
+	// After a reset there is no client to dial for.
+	if ev&eventloop.Failed != 0 && socket.Failed(int(s.fd)) {
+		c.fail(s)
 	}
 }
 

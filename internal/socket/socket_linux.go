@@ -156,6 +156,12 @@ func Reset(fd int) {
 	_ = call(unix.SYS_CONNECT, fd, unsafe.Pointer(&unspec), unsafe.Sizeof(unspec)) // fails if there is nothing to reset
 }
 
+// Failed reports whether a connection has ended by an error, which it takes from the socket (SO_ERROR, socket(7)).
+func Failed(fd int) bool {
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	return err != nil || code != 0
+}
+
 // Recv reads from a connected socket into p, which must not be empty (recv(2)).
 // 0 means that the peer has ended its stream.
 func Recv(fd int, p []byte) (int, error) { return transfer(unix.SYS_RECVFROM, fd, p, 0) }

@@ -64,6 +64,10 @@ func (e *end) HandleEvent(ev eventloop.Event) {
 	if !p.closed && e.writable && (e.whole != nil || other.readable || other.eof && !e.shut) {
 		p.relay(other, e)
 	}
+	// An error that no read will meet: after the end of the association, or while the other side takes nothing.
+	if ev&eventloop.Failed != 0 && !p.closed && (e.eof || !other.writable) && socket.Failed(e.fd) {
+		p.fail(e)
+	}
 }
 
 func (p *pair) other(e *end) *end {
@@ -78,13 +82,9 @@ func (p *pair) eventWhileDialling(e *end, ev eventloop.Event) {
 		p.dialEvent()
 		return
 	}
-	if ev&eventloop.Failed == 0 {
-		return
-	}
-	// The client seems to have aborted; then there is nobody to dial for.
-	if code, err := unix.GetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
-		p.hub.count.ClientAborts.Add(1)
-		p.abort()
+	// After an ABORT there is no client to dial for.
+	if ev&eventloop.Failed != 0 && socket.Failed(e.fd) {
+		p.fail(e)
 	}
 }
 
