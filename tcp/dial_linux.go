@@ -123,7 +123,7 @@ func (c *conn) connect() error {
 // dialEvent looks what became of the connect.
 func (c *conn) dialEvent() {
 	err := socket.Connect(int(c.backend.fd), c.choice.Backend())
-	if (err == nil || err == unix.EISCONN) && c.toItself() {
+	if (err == nil || err == unix.EISCONN) && socket.SelfConnected(int(c.backend.fd), c.choice.Backend()) {
 		err = unix.ECONNREFUSED
 	}
 	switch err {
@@ -142,13 +142,6 @@ func (c *conn) dialEvent() {
 	c.sh.count.dialRefused.Add(1)
 	c.dialFailed(err)
 	c.dialNext()
-}
-
-// toItself reports whether the backend's socket is connected to itself: no process listens at a port of this host,
-// and the kernel has given the socket this very port (simultaneous open, RFC 9293 section 3.5).
-func (c *conn) toItself() bool {
-	local, err := socket.Local(int(c.backend.fd))
-	return err == nil && local == c.choice.Backend()
 }
 
 // Expire ends an attempt that nobody answered, or a wait for a local resource.

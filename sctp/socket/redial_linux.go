@@ -106,10 +106,8 @@ func (p *pair) connect() error {
 	if err := socket.Bind(fd, netip.AddrPortFrom(from, 0)); err != nil {
 		return err
 	}
-	if from == to.Addr() { // the port may be the backend's own: then the socket would be its own peer
-		if local, err := socket.Local(fd); err == nil && local == to {
-			return unix.ECONNREFUSED
-		}
+	if from == to.Addr() && socket.SelfConnected(fd, to) { // the port that it was given is the backend's own
+		return unix.ECONNREFUSED
 	}
 	if err := socket.Connect(fd, to); err != nil && err != unix.EINPROGRESS {
 		return err
