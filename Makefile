@@ -44,14 +44,14 @@ GOTEST   = mkdir -p $(RUNS) && go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --f
 	--packages '$(1)' -- -count=1 -p 2 -vet=off $(2)
 COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
 
-ALONE    = $(shell go list -e -f '{{if .GoFiles}}{{.ImportPath}}{{else if .TestGoFiles}}{{.ImportPath}}{{end}}' ./cmd/sluice ./cmd/sluice/internal/e2e)
-OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice$$ -e /internal/e2e$$)
+ALONE    = ./cmd/sluice/internal/e2e/...
+OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 
 # Where goroutines share anything. What kernelmodes and redirect share with those who ask for
-# their counts, the whole program does in the tests of cmd/sluice; bench is no part of it.
+# their counts, the whole program does in the end-to-end tests; bench is no part of it.
 RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
 
-# Those of cmd/sluice that ask only what the kernel holds and does. Sluice's goroutines do
+# Those of the end-to-end tests that ask only what the kernel holds and does. Sluice's goroutines do
 # nothing there but write rules, as in all the others.
 RACE_SKIP = ^TestMatrix$$/^iptables$$|^TestRulesAreRepaired$$/^iptables$$|^(TestCleanupLeavesNothing|TestNothingIsDisturbed|TestOldModeIsReplaced)$$
 
@@ -130,7 +130,7 @@ test: ## run every test
 test-all: deps build image bin/kube-apiserver bin/etcd
 	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
-	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-timeout 15m -parallel 4)
+	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
 	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
 	$(MAKE) test-wine
 
@@ -163,7 +163,7 @@ race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
 	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
 	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m)
-	$(call GOTEST,$(ALONE),-race -short -timeout 20m -parallel 4 -skip '$(RACE_SKIP)')
+	$(call GOTEST,$(ALONE),-p 1 -race -short -timeout 20m -parallel 4 -skip '$(RACE_SKIP)')
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \

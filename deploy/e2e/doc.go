@@ -17,7 +17,7 @@
 //
 // # Where the upstream cases are
 //
-// Here, but for those marked with *, which cmd/sluice has, from manifests:
+// Here, but for those marked with *, which cmd/sluice/internal/e2e has, from manifests:
 //
 //	service.go
 //	  basic endpoint, up and down, hairpin, pods and nodes       TestWatchLifeOfAService

@@ -9,7 +9,7 @@ import (
 )
 
 // TestDocNamesTests holds that the tests that doc.go names exist: those with an
-// asterisk in cmd/sluice, the others here.
+// asterisk in cmd/sluice/internal/e2e, the others here.
 func TestDocNamesTests(t *testing.T) {
 	sources := func(pattern string) string {
 		files, err := filepath.Glob(pattern)
@@ -31,7 +31,7 @@ func TestDocNamesTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, table, _ := strings.Cut(string(doc), "# Where the upstream cases are")
-	here, program := sources("*_test.go"), sources("../../cmd/sluice/*_test.go")
+	here, program := sources("*_test.go"), sources("../../cmd/sluice/internal/e2e/*_test.go")
 	names := regexp.MustCompile(`\b((?:Test|Benchmark)[A-Z]\w+)(\*?)`).FindAllStringSubmatch(table, -1)
 	if len(names) < 30 {
 		t.Fatalf("only %d names in doc.go", len(names))

@@ -117,7 +117,7 @@ func (r *relay) forward(from, to *Channel, who string) {
 // attempt has a new process take over through a relay, and returns how it went for each
 // side. The loops of a giver that gave stay halted, as those of a process that ends at
 // once do.
-func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, took error) {
+func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took error) {
 	w.t.Helper()
 	g, gFile, err := Pair()
 	if err != nil {
@@ -136,7 +136,7 @@ func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, too
 		w.t.Fatal(err)
 	}
 	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at, pass: w.pass}
-	heir = newEstate(w.t, 3)
+	heir = newState(w.t, 3)
 	var wg sync.WaitGroup
 	wg.Go(r.run)
 	wg.Go(func() {
@@ -145,7 +145,9 @@ func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, too
 		defer cancel()
 		var h Hello
 		if h, gave = g.Greet(ctx); gave == nil {
-			_, gave = Give(ctx, g, h, w.old)
+			var r Report
+			r, gave = Give(ctx, g, h, w.old, new(Listeners))
+			w.halted[w.old] = r.halted
 		}
 	})
 	wg.Go(func() {
@@ -157,7 +159,7 @@ func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, too
 		}
 		heir.LB.Seed = t.Seed()
 		var problems error
-		_, problems, took = t.Finish(ctx, heir)
+		_, problems, took = t.Finish(ctx, heir, new(Listeners))
 		if problems != nil {
 			w.t.Logf("problems: %v", problems)
 		}
@@ -169,7 +171,7 @@ func (w *world) attempt(f fault, at int) (heir *Estate, seen []string, gave, too
 // TestHandover: everything crosses, and a second time.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 30, 10)
-	chain := []*Estate{w.old}
+	chain := []*State{w.old}
 	for range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
 		if gave != nil || took != nil {
@@ -188,17 +190,15 @@ func TestHandover(t *testing.T) {
 	}
 	eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
 	for _, e := range chain {
-		e.end(t)
+		w.end(e)
 	}
 }
 
 // end closes the rooms, also if their loops are halted for good: then nobody is left who
 // could be waited for.
-func (e *Estate) end(t *testing.T) {
-	if e.halted != nil {
-		e.halted()
-	}
-	e.close(t, nil)
+func (w *world) end(e *State) {
+	w.t.Helper()
+	closeState(w.t, e, w.halted[e])
 }
 
 // TestFaults: whatever happens to whichever message, afterwards all connections are alive
@@ -213,8 +213,8 @@ func TestFaults(t *testing.T) {
 		_ = c.Close()
 	}
 	eventually(t, "all connections have ended", func() bool { return heir.TCP.Stats().Active == 0 })
-	w.old.end(t)
-	heir.end(t)
+	w.end(w.old)
+	w.end(heir)
 	faults := []fault{cut, cutAfter, garble, shorten, strip, duplicate, stall}
 	if testing.Short() {
 		faults = faults[:len(faults)-1]
@@ -223,7 +223,7 @@ func TestFaults(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			before := openDescriptors(t)
 			w := newWorld(t, 6, 3)
-			var past []*Estate
+			var past []*State
 			for at := range clean {
 				heir, seen, gave, took := w.attempt(f, at)
 				what := fmt.Sprintf("%s: message %d (%s)", f, at, clean[at])
@@ -239,8 +239,8 @@ func TestFaults(t *testing.T) {
 				if t.Failed() {
 					t.Fatalf("%s: gave: %v; took: %v; messages %v", what, gave, took, seen)
 				}
-				if heir.halted == nil { // else its connections are another's
-					heir.end(t)
+				if w.halted[heir] == nil { // else its connections are another's
+					w.end(heir)
 				} else {
 					past = append(past, heir)
 				}
@@ -250,7 +250,7 @@ func TestFaults(t *testing.T) {
 			}
 			eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
 			for _, e := range append(past, w.old) {
-				e.end(t)
+				w.end(e)
 			}
 			eventually(t, "nobody has descriptors left over", func() bool { return openDescriptors(t) <= before+len(w.conns)+len(w.flows)+8 })
 		})

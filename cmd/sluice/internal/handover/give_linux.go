@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,48 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
-
-// Estate is what a process has to give, or receives.
-type Estate struct {
-	Program   string // version of the program
-	Loops     *eventloop.Group
-	LB        *lb.Balancer
-	TCP       *tcp.Server
-	UDP       *udp.Server
-	SCTP      *sctp.Server
-	Agent     *agent.Agent
-	Listeners *Listeners
-
-	// Patience is how long the other side may take for any step while all connections
-	// go on. 0: 20 s.
-	Patience time.Duration
-	// Freeze is how long connections may stand still for the sake of a handover before
-	// it is given up. 0: 5 s.
-	Freeze time.Duration
-
-	halted func() // has the loops go on, if they have been halted for good
-}
-
-func (e *Estate) patience() time.Duration {
-	if e.Patience == 0 {
-		return 20 * time.Second
-	}
-	return e.Patience
-}
-
-func (e *Estate) freeze() time.Duration {
-	if e.Freeze == 0 {
-		return 5 * time.Second
-	}
-	return e.Freeze
-}
 
 // Report says what has crossed.
 type Report struct {
@@ -62,7 +26,9 @@ type Report struct {
 	Flows  int    // UDP flows
 	Assocs int    // SCTP associations, including those that have just ended
 	Took   time.Duration
-	Frozen time.Duration // that the last connection stood still
+	Frozen time.Duration // that the last connection was paused
+
+	halted func() // makes the loops of the process that gave go on; for tests
 }
 
 const (
@@ -71,30 +37,35 @@ const (
 	offerRounds     = 3          // each shows what came during the one before
 )
 
+func (s *State) patience() time.Duration { return cmp.Or(s.Patience, 20*time.Second) }
+
+func (s *State) freeze() time.Duration { return cmp.Or(s.Freeze, 5*time.Second) }
+
 // giver is one attempt to give.
 type giver struct {
-	*Estate
-	ch      *Channel
-	token   token
-	memory  map[lb.ID]string // as it was sent first
-	since   int64            // when affinity was sent first
-	report  Report
-	offered int
+	*State
+	listeners *Listeners
+	ch        *Channel
+	token     token
+	memory    map[lb.ID]string // as it was sent first
+	since     int64            // when affinity was sent first
+	report    Report
+	offered   int
 }
 
 // Give gives everything to the process at the other end, which has sent h. If the error
 // is nil that has it all, and this process must end at once without touching any of it.
 // Otherwise nothing has changed here: all connections go on.
-func Give(ctx context.Context, ch *Channel, h Hello, e *Estate) (Report, error) {
+func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Report, error) {
 	start := time.Now()
-	g := &giver{Estate: e, ch: ch, token: token{-1}, report: Report{Peer: h.hello.PID, From: e.Program}}
+	g := &giver{State: s, ch: ch, listeners: l, token: token{-1}, report: Report{Peer: h.hello.PID, From: s.Program}}
 	defer func() { g.token.close() }()
 	if err := g.check(&h); err != nil {
 		g.refuse(ctx, err)
 		return Report{}, err
 	}
-	wait, cancel := context.WithTimeout(ctx, e.patience())
-	unpause, err := e.Agent.Pause(wait)
+	wait, cancel := context.WithTimeout(ctx, g.patience())
+	unpause, err := g.Agent.Pause(wait)
 	cancel()
 	if err != nil {
 		err = fmt.Errorf("wait for a change that is being applied: %w", err)
@@ -106,12 +77,11 @@ func Give(ctx context.Context, ch *Channel, h Hello, e *Estate) (Report, error) 
 		return g.report, nil
 	}
 	g.refuse(ctx, err)
-	e.TCP.Thaw()
-	if e.halted != nil {
-		e.halted()
-		e.halted = nil
+	g.TCP.Thaw()
+	if g.report.halted != nil {
+		g.report.halted()
 	}
-	e.Listeners.resume()
+	g.listeners.resume()
 	unpause()
 	return Report{}, err
 }
@@ -142,12 +112,12 @@ func (g *giver) give(ctx context.Context, h Hello) error {
 	still, cancel := context.WithTimeout(ctx, g.freeze())
 	defer cancel()
 	since := monotonic()
-	g.Listeners.pause()
+	g.listeners.pause()
 	resume, err := g.Loops.Halt()
 	if err != nil {
 		return fmt.Errorf("halt the loops: %w", err)
 	}
-	g.halted = resume
+	g.report.halted = resume
 	if err := g.giveFrozen(still, since); err != nil {
 		return err
 	}
@@ -223,7 +193,7 @@ func (g *giver) setup() (s setup, fds []int) {
 	held.FDs(func(fd *int) { fds = append(fds, *fd) })
 	s.SCTP = &held
 	var http []int
-	s.HTTP, http = g.Listeners.list()
+	s.HTTP, http = g.listeners.list()
 	return s, append(fds, http...)
 }
 

@@ -210,7 +210,7 @@ func readMemory(r *reader) (m lb.Memory) {
 	return m
 }
 
-func decodeClients(b []byte, e *Estate) error {
+func decodeClients(b []byte, e *State) error {
 	now := eventloop.Now()
 	r := reader{b: b}
 	for r.more() {
@@ -221,7 +221,7 @@ func decodeClients(b []byte, e *Estate) error {
 	return r.err
 }
 
-func decodeMemory(b []byte, e *Estate) error {
+func decodeMemory(b []byte, e *State) error {
 	r := reader{b: b}
 	for r.more() {
 		if m := readMemory(&r); r.err == nil {

@@ -219,7 +219,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(byte(commitMsg), []byte(`{"Conns":1}`), byte(frozenMsg), []byte(`{"Since":1}`))
 	f.Fuzz(func(t *testing.T, k1 byte, b1 []byte, k2 byte, b2 []byte) {
 		taker := &Taker{token: token{-1}, parts: make(map[part][]byte), offers: make(map[uint32]conn)}
-		e := &Estate{LB: new(lb.Balancer)}
+		e := &State{LB: new(lb.Balancer)}
 		for _, m := range []message{{kind: kind(k1), payload: b1}, {kind: kind(k2), payload: b2}} {
 			// As many descriptors as there may be records; none of them is open.
 			for range min(len(m.payload)/8, maxFDs) {

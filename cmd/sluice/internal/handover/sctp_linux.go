@@ -130,7 +130,7 @@ func (t *Taker) closeAssocs() {
 }
 
 // adoptSCTP sets in motion what has come of SCTP, with descriptors that take gives.
-func (t *Taker) adoptSCTP(e *Estate, take func(int) []int, thawed func()) (err error) {
+func (t *Taker) adoptSCTP(e *State, take func(int) []int, thawed func()) (err error) {
 	if held := t.setup.SCTP; held != nil {
 		held.FDs(func(fd *int) { *fd = take(1)[0] })
 		closeAll(t.spare)

@@ -14,9 +14,9 @@ import (
 // TestWithoutSCTP: a program that would let go of SCTP gets nothing while there is any, and
 // one that gets none from an older one opens its sockets itself.
 func TestWithoutSCTP(t *testing.T) {
-	e := newEstate(t, 1)
-	defer e.close(t, nil)
-	g := &giver{Estate: e}
+	e := newState(t, 1)
+	defer closeState(t, e, nil)
+	g := &giver{State: e}
 	old, able := &hello{}, &hello{SCTP: true}
 	if err := errors.Join(g.checkSCTP(old), g.checkSCTP(able)); err != nil {
 		t.Errorf("without SCTP: %v", err)

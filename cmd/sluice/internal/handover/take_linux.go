@@ -149,9 +149,9 @@ func (t *Taker) Seed() uint64 { return t.setup.Seed }
 // Finish takes everything over. After nil it is e's, and in motion; what could not be
 // had of it is in problems. After an error the running process has it all still, or
 // has ended (ErrGone) before anything was given.
-func (t *Taker) Finish(ctx context.Context, e *Estate) (report Report, problems, err error) {
+func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Report, problems, err error) {
 	ended := false
-	err = t.take(ctx, e)
+	err = t.take(ctx, e, l)
 	if errors.Is(err, errEnded) {
 		ended = true
 		err = nil
@@ -172,7 +172,7 @@ func (t *Taker) Finish(ctx context.Context, e *Estate) (report Report, problems,
 		return Report{}, nil, fmt.Errorf("take over from the running process: %w", err)
 	}
 	_ = t.ch.try(committedMsg, nil) // the other side would find the token gone anyway
-	problems = t.adopt(e)
+	problems = t.adopt(e, l)
 	if ended {
 		problems = errors.Join(problems, fmt.Errorf("the running process ended before it had given everything: %d connections were reset", len(t.offers)))
 		for _, c := range t.offers {
@@ -211,7 +211,7 @@ func (t *Taker) giveUp(err error) {
 }
 
 // take receives until everything is here.
-func (t *Taker) take(ctx context.Context, e *Estate) error {
+func (t *Taker) take(ctx context.Context, e *State, l *Listeners) error {
 	if t.setup.SCTP == nil {
 		t.setup.Agent = withoutSCTP(t.setup.Agent)
 	} else if err := e.SCTP.CanAdopt(t.setup.SCTP); err != nil {
@@ -222,7 +222,7 @@ func (t *Taker) take(ctx context.Context, e *Estate) error {
 	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
 		return err
 	}
-	if err := e.Listeners.offer(t.setup.HTTP, t.sockets[len(t.sockets)-len(t.setup.HTTP):]); err != nil {
+	if err := l.offer(t.setup.HTTP, t.sockets[len(t.sockets)-len(t.setup.HTTP):]); err != nil {
 		return err
 	}
 	t.sockets = t.sockets[:len(t.sockets)-len(t.setup.HTTP)]
@@ -246,7 +246,7 @@ func (t *Taker) take(ctx context.Context, e *Estate) error {
 
 // message handles what comes between setup and commit, and reports whether it was the
 // latter. Descriptors that it does not keep are closed.
-func (t *Taker) message(m message, e *Estate) (done bool, err error) {
+func (t *Taker) message(m message, e *State) (done bool, err error) {
 	kept := false
 	defer func() {
 		if !kept {
@@ -287,7 +287,7 @@ func (t *Taker) message(m message, e *Estate) (done bool, err error) {
 }
 
 // part takes a piece of something long, and uses it when it is complete.
-func (t *Taker) part(payload []byte, e *Estate) error {
+func (t *Taker) part(payload []byte, e *State) error {
 	if len(payload) < 2 {
 		return errTruncated
 	}
@@ -446,7 +446,7 @@ func (t *Taker) flowsCome(m message) (kept bool, err error) {
 }
 
 // adopt sets in motion what has come. The token is ours.
-func (t *Taker) adopt(e *Estate) error {
+func (t *Taker) adopt(e *State, l *Listeners) error {
 	var errs []error
 	for len(t.fills) > 0 { // who gave was killed in the middle of it: these are lost
 		c := &t.conns[t.fills[0].conn]
@@ -472,25 +472,25 @@ func (t *Taker) adopt(e *Estate) error {
 		return out
 	}
 	var streams []tcp.Listening
-	for _, l := range t.setup.TCP {
-		l.Listening.FDs = take(l.Sockets)
-		streams = append(streams, l.Listening)
+	for _, s := range t.setup.TCP {
+		s.Listening.FDs = take(s.Sockets)
+		streams = append(streams, s.Listening)
 	}
 	var datagrams []udp.Listening
-	for _, l := range t.setup.UDP {
-		l.Listening.FDs = take(l.Sockets)
-		datagrams = append(datagrams, l.Listening)
+	for _, s := range t.setup.UDP {
+		s.Listening.FDs = take(s.Sockets)
+		datagrams = append(datagrams, s.Listening)
 	}
 	errs = append(errs, e.UDP.Adopt(datagrams, t.flows, thawed))
 	errs = append(errs, t.adoptSCTP(e, take, thawed))
 	if t.since > 0 {
 		t.report.Frozen = time.Duration(max(monotonic()-t.since, 0))
 	}
-	for _, l := range streams {
-		errs = append(errs, e.TCP.AdoptListener(l))
+	for _, s := range streams {
+		errs = append(errs, e.TCP.AdoptListener(s))
 	}
 	e.TCP.Restore(t.counts.TCP)
 	e.UDP.Restore(t.counts.UDP)
-	e.Listeners.Open()
+	l.Open()
 	return errors.Join(errs...)
 }

@@ -20,6 +20,8 @@ type Binding struct {
 	Addr    string // host:port
 	Handler http.Handler
 
+	// Open opens the socket. nil: net.Listen.
+	Open func(network, addr string) (net.Listener, error)
 	// Failed is told why the address cannot be had, once, and once more with nil
 	// when it is served after all. It may be called from any goroutine, and may be nil.
 	Failed func(error)
@@ -69,16 +71,16 @@ func (b Binding) Serve() *Server {
 	return s
 }
 
-// Open opens every socket that is listened on. The program may replace it, before the
-// first one is opened, by what can also take over open ones.
-var Open = net.Listen
-
 func (b Binding) listen() (net.Listener, error) {
 	network := b.Network
 	if network == "" {
 		network = "tcp"
 	}
-	l, err := Open(network, b.Addr)
+	open := b.Open
+	if open == nil {
+		open = net.Listen
+	}
+	l, err := open(network, b.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}

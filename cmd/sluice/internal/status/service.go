@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -24,6 +25,8 @@ type ServiceChecks struct {
 	// Healthy says whether the proxy itself is. It is asked with each request.
 	Healthy func() bool
 
+	// Open opens the sockets. nil: net.Listen.
+	Open func(network, addr string) (net.Listener, error)
 	// Failed is told which check cannot be served and why, and once more with nil when
 	// it is served after all. It may be called from any goroutine, and may be nil.
 	Failed func(of ServiceHealth, addr netip.AddrPort, err error)
@@ -74,7 +77,7 @@ func (c *ServiceChecks) serve(addr netip.AddrPort, health ServiceHealth) *servic
 	if addr.Addr().Is6() {
 		network = "tcp6"
 	}
-	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s), Retry: c.Retry, Failed: func(err error) {
+	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s), Open: c.Open, Retry: c.Retry, Failed: func(err error) {
 		if c.Failed != nil {
 			c.Failed(health, addr, err)
 		}

@@ -1,0 +1,162 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/explain"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// gcPercent makes the collector start sooner than by default, which saves a quarter of
+// the memory with 10,000 Services (bench/results/scale.md). It is overridden by GOGC.
+const gcPercent = 70
+
+// loadTimeout bounds the rules that --init-only tries.
+const loadTimeout = 3 * time.Minute
+
+// commands are the subcommands, by their first argument.
+var commands = map[string]struct {
+	prefix string // of errors
+	run    func(args []string, stdout io.Writer) error
+}{
+	"upgrade": {"sluice", upgrade.Request},
+	"explain": {"sluice explain", explain.Run},
+	"retired": {"sluice", retired},
+}
+
+// Main is the program; it returns the exit code. What a person must correct goes to
+// stderr as one sentence for each mistake.
+func Main(version string, args []string, stdout, stderr io.Writer) int {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if len(args) > 0 {
+		if c, ok := commands[args[0]]; ok {
+			return exitCode(c.run(args[1:], stdout), c.prefix, stderr)
+		}
+	}
+	up, err := upgrade.New()
+	if err == nil {
+		if err = run(version, args, stdout, stderr, up); err != nil {
+			up.Fail(err)
+		}
+	}
+	return exitCode(err, "sluice", stderr)
+}
+
+// exitCode reports an error to a person.
+func exitCode(err error, prefix string, stderr io.Writer) int {
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", prefix, err)
+		return 1
+	}
+	return 0
+}
+
+// retired waits to be stopped (see upgrade.Retire).
+func retired([]string, io.Writer) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
+	<-stop
+	return nil
+}
+
+// run does what the flags ask for: something else, or serve.
+func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Upgrader) error {
+	cfg, err := config.Parse(args)
+	if err != nil {
+		return err
+	}
+	switch a := cfg.Action; {
+	case a.Help:
+		fmt.Fprint(stdout, config.Usage())
+		return nil
+	case a.Version != "":
+		printVersion(stdout, version, a.Version)
+		return nil
+	case a.WriteConfigTo != "":
+		return cfg.Write()
+	case a.Cleanup:
+		if err := daemon.Cleanup(); err != nil {
+			return fmt.Errorf("clean up: %w", err)
+		}
+		return nil
+	}
+	node.SpareProcessor(cfg.DataPath.Loops)
+	w, done, err := openLog(stderr, cfg.Log)
+	if err != nil {
+		return err
+	}
+	level := zap.NewAtomicLevelAt(levelOf(cfg.Log.Verbosity))
+	log := newLogger(w, cfg.Log, level)
+	defer func() {
+		_ = log.Sync() // standard error may not support it
+		_ = done()     // there is nowhere left to report it
+	}()
+	for _, warning := range cfg.Warnings {
+		log.Warn("configuration", zap.String("warning", warning))
+	}
+	if cfg.Action.InitOnly {
+		return initHost(&cfg, log)
+	}
+	if err := node.SetOOMScoreAdj(cfg.Process.OOMScoreAdj); err != nil {
+		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
+	}
+	o := daemon.Options{Config: cfg, Version: version, Log: log, Upgrade: up,
+		SetVerbosity: func(v int) { level.SetLevel(levelOf(v)) }}
+	err = serve(args, o)
+	if errors.Is(err, upgrade.ErrHandedOver) {
+		if os.Getpid() != 1 {
+			return nil
+		}
+		log.Info("waiting for this container to be removed")
+		err = upgrade.Retire()
+	}
+	if err != nil && cfg.Log.File != "" { // its readers may see nothing of standard error
+		log.Error("stopped by an error", zap.Error(err))
+	}
+	return err
+}
+
+// initHost does what needs privileges, for --init-only. A node on which no process has
+// written rules yet has no settings of conntrack, so some are tried.
+func initHost(cfg *config.Config, log *zap.Logger) error {
+	if cfg.DataPath.Mode == config.ModeWinUserspace {
+		log.Info("--init-only: this mode needs nothing set up")
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
+	defer cancel()
+	if _, err := new(redirect.IPTables).Probe(ctx); err != nil {
+		log.Warn("rules cannot be written here", zap.Error(err))
+	}
+	if err := node.TuneConntrack(cfg.Kernel.Conntrack, log); err != nil {
+		return fmt.Errorf("--init-only: %w", err)
+	}
+	return nil
+}
+
+// printVersion prints the version, and how the program was built if raw is asked for.
+func printVersion(w io.Writer, version, form string) {
+	if form != "raw" {
+		fmt.Fprintf(w, "sluice %s\n", version)
+		return
+	}
+	fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
+		version, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
+}

@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// control turns objects into what is to be served. convert and checks belong to the
+// goroutine that calls desired; what other goroutines read is atomic.
+type control struct {
+	config    *config.Config
+	log       *zap.Logger
+	agent     *agent.Agent
+	addresses *node.Addresses
+	convert   kube.Converter
+	checks    status.ServiceChecks
+
+	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
+	eligible atomic.Bool                       // load balancers may send connections to this node
+	services atomic.Pointer[[]*corev1.Service] // of the last conversion
+}
+
+// desired converts objects, and serves the health checks that they ask for.
+func (c *control) desired(objects kube.Objects) agent.Desired {
+	c.services.Store(&objects.Services)
+	c.convert.Spare = c.agent.Spare()
+	n := &c.config.Node
+	r := c.convert.Convert(objects, kube.Options{
+		ServiceProxyName: c.config.Source.ServiceProxyName,
+		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods()}},
+	})
+	primary := r.Facts.Addresses
+	c.primary.Store(&primary)
+	// Without a Node manifest nothing speaks against it; a cluster has a Node.
+	c.eligible.Store(!r.Facts.Leaving && (r.Facts.Known || !c.config.FromAPI()))
+	wanted := c.healthChecks(r.HealthChecks)
+	if err := c.checks.Sync(wanted); err != nil {
+		c.log.Warn("closing the health check of a Service failed", zap.Error(err))
+	}
+	checks := slices.SortedFunc(maps.Keys(wanted), netip.AddrPort.Compare)
+	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Checks: checks, Changes: changes(r.Changes)}
+}
+
+// changes is what led to a conversion, in the agent's form.
+func changes(c kube.Changes) agent.Changes {
+	out := agent.Changes{Services: c.Services, Endpoints: c.Endpoints}
+	for _, t := range c.Triggers {
+		out.Triggers = append(out.Triggers, agent.Trigger(t))
+	}
+	return out
+}
+
+// healthChecks returns where the health checks that Services ask for are served, and
+// what is answered there.
+func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]status.ServiceHealth {
+	if len(checks) == 0 {
+		return nil
+	}
+	wanted := make(map[netip.AddrPort]status.ServiceHealth)
+	local, err := c.agent.NodeAddrs()
+	if err != nil {
+		c.log.Warn("no health check of a Service is served: the node's addresses cannot be read", zap.Error(err))
+		return nil
+	}
+	for _, ip := range c.nodePorts(local) {
+		for _, check := range checks {
+			if ip.Is6() != check.IPv6 {
+				continue
+			}
+			wanted[netip.AddrPortFrom(ip, check.Port)] = status.ServiceHealth{
+				Namespace: check.Namespace, Name: check.Name, LocalEndpoints: check.LocalEndpoints}
+		}
+	}
+	return wanted
+}
+
+// nodePorts returns where node ports listen, given the node's addresses.
+func (c *control) nodePorts(local []netip.Addr) []netip.Addr {
+	var primary []netip.Addr
+	if known := c.primary.Load(); known != nil {
+		primary = *known
+	}
+	return node.Listenable(c.config.DataPath.NodePorts.Resolve(local, primary), local)
+}
+
+// uidOf returns the UID of a Service, empty if it is not there.
+func (c *control) uidOf(namespace, name string) types.UID {
+	if services := c.services.Load(); services != nil {
+		for _, svc := range *services {
+			if svc.Name == name && svc.Namespace == namespace {
+				return svc.UID
+			}
+		}
+	}
+	return ""
+}

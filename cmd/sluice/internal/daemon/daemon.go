@@ -1,0 +1,296 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/sctp"
+)
+
+const (
+	// startTimeout bounds the first writing of rules, which may wait for the xtables lock
+	// and be that of ten thousand Services.
+	startTimeout = 3 * time.Minute
+
+	// lockPatience is how long a process that is ending may still hold the instance lock,
+	// and inheritPatience how long one may that has handed everything over.
+	lockPatience    = time.Second
+	inheritPatience = time.Minute
+)
+
+// Options is what a daemon is made of. All must be set.
+type Options struct {
+	Config       config.Config
+	Version      string
+	Log          *zap.Logger
+	SetVerbosity func(int) // changes how much is logged, as the flag -v does
+	Upgrade      *upgrade.Upgrader
+}
+
+// daemon is one running Sluice.
+type daemon struct {
+	Options
+	source   source
+	data     *dataPath
+	steering *steering
+	agent    *agent.Agent
+	control  *control
+	reports  *reports
+	web      *web
+
+	lock       node.Lock // held while rules may be written
+	addresses  node.Addresses
+	stopping   atomic.Bool
+	background sync.WaitGroup
+}
+
+// Run serves until ctx ends, or until another process has taken over, which is
+// upgrade.ErrHandedOver: the caller must end the process at once. Another error is one of
+// the start, after which nothing is left running, and no traffic is steered that was not
+// before; or one of the end.
+func Run(ctx context.Context, o Options) error {
+	d := &daemon{Options: o}
+	running, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if serving, err := d.start(running, ctx.Done()); !serving {
+		cancel()
+		d.background.Wait()
+		return errors.Join(err, d.close())
+	}
+	d.background.Go(func() { d.agent.Run(running) })
+	if d.lock == 0 { // everything was taken over
+		d.background.Go(func() { d.inheritLock(running) })
+	}
+	d.Log.Info("serving", zap.String("version", d.Version), zap.String("mode", d.Config.DataPath.Mode),
+		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
+		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
+	d.Upgrade.Serve(d.state())
+	select {
+	case <-ctx.Done():
+	case <-d.Upgrade.Done():
+	}
+	if err := d.Upgrade.Close(); err != nil {
+		return err
+	}
+	return d.stop(cancel)
+}
+
+// stop ends what start has started, and waits for connections to end.
+func (d *daemon) stop(cancel context.CancelFunc) error {
+	d.stopping.Store(true) // probes fail from now on, so that load balancers send no more
+	cancel()
+	d.background.Wait()
+	cleanup := d.Config.Process.CleanupOnExit
+	if !cleanup {
+		d.lock.Release() // the next may start while this one drains
+	}
+	d.data.drain(d.Config.Process.DrainTimeout, d.Log)
+	if err := d.close(); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	if cleanup {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := removeTraces(ctx); err != nil {
+			return fmt.Errorf("clean up: %w", err)
+		}
+		d.Log.Info("stopped; every rule and address is removed")
+		return nil
+	}
+	d.Log.Info("stopped; rules and addresses stay for the next start, sluice --cleanup removes them")
+	return nil
+}
+
+// start brings everything up, what can fail for a reason of the configuration first, and
+// waits for the first Services, be it for long. It returns false if there was an error, or
+// stop was closed meanwhile.
+func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
+	if d.source, err = newSource(&d.Config, d.Log); err != nil {
+		return false, err
+	}
+	process := d.Config.Process
+	prepared := upgrade.Config{Version: d.Version, Socket: process.HandoverSocket, PIDFile: process.PIDFile}
+	if err := d.Upgrade.Prepare(prepared, d.Log); err != nil {
+		return false, err
+	}
+	if err := d.open(ctx); err != nil {
+		return false, err
+	}
+	for _, c := range d.steering.stale {
+		d.background.Go(func() { c.Run(ctx) })
+	}
+	first := make(chan agent.Desired, 1)
+	d.background.Go(func() {
+		submit := func(desired agent.Desired) { first <- desired }
+		d.source.Run(ctx, func(o kube.Objects) {
+			submit(d.control.desired(o))
+			submit = d.agent.Submit
+		})
+	})
+	select {
+	case <-stop:
+		return false, nil
+	case desired := <-first:
+		ctx, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err := d.serve(ctx, desired); err != nil {
+			return false, err
+		}
+		return true, nil
+	}
+}
+
+// open opens all that is needed to serve.
+func (d *daemon) open(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	c := &d.Config
+	d.steering = newSteering(c, d.Log)
+	if err := d.steering.open(ctx, d.Upgrade.Found()); err != nil {
+		return err
+	}
+	if d.data, err = openDataPath(&c.DataPath, d.Log); err != nil {
+		return err
+	}
+	d.control = &control{config: c, log: d.Log, addresses: &d.addresses}
+	d.agent = &agent.Agent{LB: d.data.lb, TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp,
+		IPv4: d.steering.ipv4, IPv6: d.steering.ipv6,
+		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get, NodePorts: d.control.nodePorts,
+		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
+		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log}
+	d.control.agent = d.agent
+	if len(d.steering.stale) > 0 {
+		d.agent.Begun = d.steering.added
+	}
+	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
+	}
+	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
+		return err
+	}
+	if err := d.serveWeb(); err != nil {
+		return err
+	}
+	d.reports.starting()
+	if c.DataPath.Mode == config.ModeWinUserspace {
+		d.Log.Debug("conntrack is left as it is: nothing is steered")
+	} else if err := node.TuneConntrack(c.Kernel.Conntrack, d.Log); err != nil {
+		d.Log.Warn("conntrack settings not applied", zap.Error(err)) // a host that forbids it is served as it is
+	}
+	return nil
+}
+
+// serve starts to serve: with what a running process has, or afresh.
+func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
+	taken, err := d.Upgrade.Take(ctx, d.state())
+	if err != nil {
+		return err
+	}
+	if taken {
+		d.keepTCPPort()
+		d.agent.Submit(desired) // what was taken over is served until that is applied
+		return nil
+	}
+	if d.lock, err = node.LockWithin(ctx, lockPatience); err != nil {
+		return err
+	}
+	// Rules of a process that has crashed steer clients to the ports as soon as they are open.
+	d.agent.Prime(desired, d.steering.before.Ported)
+	d.agent.TCPPort, err = d.listenTCP()
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", d.Config.DataPath.BindAddress, err)
+	case err != nil:
+		return err
+	}
+	if err := d.steering.probeRest(ctx); err != nil {
+		return err
+	}
+	d.agent.IPv4, d.agent.IPv6 = d.steering.ipv4, d.steering.ipv6
+	if err := d.agent.Apply(ctx, desired); err != nil {
+		return fmt.Errorf("apply the first Services: %w", err)
+	}
+	return nil
+}
+
+// listenTCP opens the TCP proxy port of all families that are steered.
+func (d *daemon) listenTCP() (uint16, error) {
+	return d.data.listenTCP(d.Config.DataPath.ProxyPortRange, d.steering.before.TCPPort, d.steering.binds())
+}
+
+// keepTCPPort keeps the TCP proxy port that was taken over, unless this process is to
+// listen elsewhere: then there is another, and the old ones stay open for what is steered
+// there until the rules are written.
+func (d *daemon) keepTCPPort() {
+	at := func(port uint16) (addrs []netip.AddrPort) {
+		for _, addr := range d.steering.binds() {
+			addrs = append(addrs, netip.AddrPortFrom(addr, port))
+		}
+		return addrs
+	}
+	old := d.data.tcp.Steered()
+	missing := func(addr netip.AddrPort) bool { return !slices.Contains(old, addr) }
+	if !d.Config.DataPath.ProxyPortRange.Contains(d.agent.TCPPort) || slices.ContainsFunc(at(d.agent.TCPPort), missing) {
+		port, err := d.listenTCP()
+		if err != nil {
+			d.Log.Error("the TCP proxy port stays where it was", zap.Error(err))
+			return
+		}
+		d.agent.TCPPort = port
+	}
+	kept := at(d.agent.TCPPort)
+	d.agent.Retired = slices.DeleteFunc(old, func(addr netip.AddrPort) bool { return slices.Contains(kept, addr) })
+}
+
+// state is what is handed over, or taken.
+func (d *daemon) state() *handover.State {
+	return &handover.State{Program: d.Version, Loops: d.data.loops, LB: d.data.lb,
+		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent}
+}
+
+// inheritLock takes the instance lock of the process that everything was taken over from,
+// which ends at once.
+func (d *daemon) inheritLock(ctx context.Context) {
+	var err error
+	if d.lock, err = node.LockWithin(ctx, inheritPatience); err != nil && ctx.Err() == nil {
+		d.Log.Warn("a --cleanup would not notice that this process serves", zap.Error(err))
+	}
+}
+
+// close ends whatever start has started.
+func (d *daemon) close() error {
+	if !d.Config.Process.CleanupOnExit { // else the rules are still to be removed
+		d.lock.Release()
+	}
+	var errs []error
+	if d.data != nil {
+		d.data.stop()
+	}
+	if d.web != nil {
+		errs = append(errs, d.web.close())
+	}
+	errs = append(errs, d.addresses.Close())
+	if d.reports != nil {
+		d.reports.recorder.Close()
+	}
+	if d.data != nil {
+		errs = append(errs, d.data.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,141 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+// dataPath is the servers that relay, and what they share.
+type dataPath struct {
+	loops  *eventloop.Group // nil where connections are served by goroutines
+	budget eventloop.Budget
+	lb     *lb.Balancer
+	tcp    *tcp.Server
+	udp    *udp.Server
+	sctp   *sctp.Server
+}
+
+// openDataPath starts the loops and makes the servers, which listen nowhere yet. After an
+// error nothing is left running.
+func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
+	loops, err := node.NewLoops(c.Loops)
+	if err != nil {
+		return nil, err
+	}
+	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano())}}
+	if c.BusyPoll > 0 {
+		if err := loops.BusyPoll(c.BusyPoll); err != nil {
+			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before 6.9", zap.Error(err))
+		}
+	}
+	if d.budget.Limit, err = node.FileLimit(c.Loops); err != nil {
+		_ = d.close()
+		return nil, err
+	}
+	d.tcp = &tcp.Server{Loops: loops, LB: d.lb, OriginalDst: redirect.OriginalDst, Descriptors: &d.budget}
+	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout, DisableGSO: gsoDisabled(c, log)}
+	d.sctp = &sctp.Server{Config: sctp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}, Engine: c.SCTPEngine,
+		OnEngine: func(engine sctp.Engine, why string) {
+			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
+		}}
+	// An engine that is asked for is tried now; else the first SCTP Service decides, since
+	// asking the kernel for SCTP loads its module.
+	if c.SCTPEngine != sctp.Auto {
+		if err := d.sctp.Choose(); err != nil {
+			d.stop()
+			_ = d.close()
+			return nil, fmt.Errorf("--sctp-engine=%s: %w", c.SCTPEngine, err)
+		}
+	}
+	return d, nil
+}
+
+// gsoDisabled reports whether UDP datagrams are sent one by one, as requested or because this
+// kernel would corrupt them.
+func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
+	if !c.UDPGSO {
+		return true
+	}
+	release, corrupts := udp.CorruptsGSO()
+	if corrupts {
+		log.Warn("UDP GSO is disabled: this kernel corrupts GSO batches on some network cards", zap.String("kernel", release))
+	}
+	return corrupts
+}
+
+// listenTCP opens the proxy port of TCP, the same one at each of the addresses: that of a
+// process that crashed, whose rules still lead to it, or else any of the range.
+func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []netip.Addr) (uint16, error) {
+	var got netip.AddrPort
+	bind := func(port uint16) (err error) {
+		var open []netip.AddrPort
+		for _, addr := range binds {
+			if got, err = d.tcp.ListenSteered(netip.AddrPortFrom(addr, port)); err != nil {
+				for _, addr := range open {
+					d.tcp.Unlisten(addr)
+				}
+				return err
+			}
+			open = append(open, got)
+			port = got.Port()
+		}
+		return nil
+	}
+	if crashed != 0 && ports.Contains(crashed) && bind(crashed) == nil {
+		return got.Port(), nil
+	}
+	for range 10 { // the port that the kernel chose for one family may be taken in the other
+		_, err := ports.Claim(bind)
+		if err == nil || ports.Size() > 0 {
+			return got.Port(), err
+		}
+	}
+	_, err := ports.Claim(bind)
+	return got.Port(), err
+}
+
+// drain stops accepting and waits for what is open, up to the timeout.
+func (d *dataPath) drain(timeout time.Duration, log *zap.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	log.Info("draining", zap.Int64("tcp_connections", d.tcp.Stats().Active), zap.Int64("udp_flows", d.udp.Stats().Active),
+		zap.Int64("sctp_associations", d.sctp.Stats().Active), zap.Duration("timeout", timeout))
+	var all sync.WaitGroup
+	for _, shutdown := range []func(context.Context) error{d.tcp.Shutdown, d.udp.Shutdown, d.sctp.Shutdown} {
+		all.Go(func() {
+			if err := shutdown(ctx); err != nil {
+				log.Warn("drain timeout", zap.Error(err))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// stop closes the servers, which cuts what is open.
+func (d *dataPath) stop() {
+	d.tcp.Close()
+	d.udp.Close()
+	d.sctp.Close()
+}
+
+// close ends the loops, after stop.
+func (d *dataPath) close() error {
+	if d.loops == nil {
+		return nil
+	}
+	return d.loops.Close()
+}

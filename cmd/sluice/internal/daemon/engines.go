@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/kernelmodes/iptables"
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// engines gives a family what can forward its Services in the kernel. A host that cannot is
+// reported when a Service requests it, and at once if it is the default.
+func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
+	local, kernel := s.config.Node.DetectLocal, s.config.Kernel
+	e := &iptables.Engine{
+		IPv6: ipv6, Liberal: kernel.Conntrack.BeLiberal,
+		MasqueradeMark: 1 << kernel.IPTables.MasqueradeBit, MasqueradeAll: kernel.IPTables.MasqueradeAll,
+		NoLocalhost: !kernel.IPTables.LocalhostNodePorts,
+		LocalBridge: local.Bridge, LocalInterfaces: local.InterfacePrefix,
+	}
+	if local.Mode == config.DetectClusterCIDR {
+		e.LocalCIDRs = local.ClusterCIDRs
+	}
+	if facts, err := e.Probe(ctx); err != nil {
+		f.NoIPTables = err
+	} else {
+		f.IPTables = e
+		s.log.Debug("iptables can forward Services", zap.Bool("ipv6", ipv6), zap.Bool("random_ports", facts.RandomFully))
+	}
+	s.ipvs(ctx, f, e)
+	if s.mode == agent.IPTables && f.NoIPTables != nil {
+		s.fallback("iptables", ipv6, f.NoIPTables)
+	}
+}
+
+// ipvs gives a family the engine for ipvs, with what it has in common with that for
+// iptables. A host that has ip_vs need not have it loaded before a Service requests it.
+func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
+	c := s.config.Kernel.IPVS
+	e := &ipvsEngine{log: s.log, Engine: ipvs.Engine{
+		IPv6: like.IPv6, MasqueradeMark: like.MasqueradeMark, MasqueradeAll: like.MasqueradeAll,
+		LocalCIDRs: like.LocalCIDRs, LocalBridge: like.LocalBridge, LocalInterfaces: like.LocalInterfaces,
+		Scheduler: c.Scheduler, ExcludeCIDRs: c.ExcludeCIDRs, StrictARP: c.StrictARP,
+		TCPTimeout: c.TCPTimeout, TCPFinTimeout: c.TCPFinTimeout, UDPTimeout: c.UDPTimeout,
+	}}
+	f.NoIPVS = ipvs.Present(ctx)
+	if f.NoIPVS == nil && s.mode == agent.IPVS {
+		_, f.NoIPVS = e.Probe(ctx)
+	}
+	if f.NoIPVS == nil {
+		f.IPVS = e
+	} else if s.mode == agent.IPVS {
+		s.fallback("ipvs", like.IPv6, f.NoIPVS)
+	}
+}
+
+func (s *steering) fallback(mode string, ipv6 bool, err error) {
+	s.log.Error("default data path unavailable, falling back to userspace", zap.String("mode", mode), zap.Bool("ipv6", ipv6), zap.Error(err))
+}
+
+// ipvsEngine logs which Services do not get the scheduler that they request.
+type ipvsEngine struct {
+	ipvs.Engine
+	log    *zap.Logger
+	logged map[lb.ID]string // schedulers that were requested
+}
+
+// Sync is that of the engine.
+func (e *ipvsEngine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
+	if err := e.Engine.Sync(ctx, d, node); err != nil {
+		return err
+	}
+	logged := make(map[lb.ID]string)
+	for _, f := range e.Fallbacks() {
+		logged[f.Service] = f.Requested
+		if e.logged[f.Service] != f.Requested {
+			e.log.Warn("IPVS scheduler not available, using fallback", zap.Stringer("service", f.Service),
+				zap.String("requested", f.Requested), zap.String("used", f.Used), zap.String("reason", f.Reason))
+		}
+	}
+	e.logged = logged
+	return nil
+}

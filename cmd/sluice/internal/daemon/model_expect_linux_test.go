@@ -1,0 +1,305 @@
+package daemon
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// The model says what must come of a world, in the dumbest way there is: for one
+// client and one address at a time. It borrows the names of package lb, and nothing
+// that decides.
+
+// mBackend is an endpoint of a service port, as seen from our node.
+type mBackend struct {
+	addr                        netip.AddrPort
+	ready, serving, terminating bool
+	here                        bool
+	node, zone                  lb.Hint
+}
+
+// mOwner is an address of a service port.
+type mOwner struct {
+	id       lb.ID
+	addr     netip.AddrPort
+	kind     lb.Kind
+	local    bool // by the policy that holds for this kind of address
+	backends []mBackend
+	ranges   []netip.Prefix // who may ask; nil: everybody
+	vips     []netip.Addr   // from which the node may ask if it may from its own address
+}
+
+// model is what is expected of one world.
+type model struct {
+	nodeAddresses []netip.Addr   // those of the Node object
+	podCIDRs      []netip.Prefix // of our node
+	local         []netip.Addr   // what our node's interfaces have
+
+	owners    map[lb.Frontend]*mOwner // node ports have the unspecified address
+	services  map[lb.ID][]mBackend
+	frontends int               // how many addresses are in force
+	health    map[healthKey]int // the local endpoints that each health check tells
+}
+
+type healthKey struct {
+	ipv6 bool
+	port uint16
+	name string
+}
+
+// expect makes the model of what is in force.
+func (w *world) expect(local []netip.Addr) *model {
+	m := &model{local: local, owners: map[lb.Frontend]*mOwner{}, services: map[lb.ID][]mBackend{}, health: map[healthKey]int{}}
+	zone := ""
+	mSlices := map[int][]*mSlice{}
+	var served []content
+	for _, c := range w.inForce {
+		for _, s := range c.slices {
+			mSlices[c.n] = append(mSlices[c.n], s)
+		}
+		if c.node != nil {
+			zone, m.nodeAddresses, m.podCIDRs = c.node.zone, c.node.addresses, c.node.podCIDRs
+		}
+		if c.service != nil && c.service.proxy == "" {
+			served = append(served, c)
+		}
+	}
+	// Of two Services with the same address the first one has it.
+	slices.SortFunc(served, func(a, b content) int {
+		return cmp.Or(cmp.Compare(a.service.namespace, b.service.namespace), cmp.Compare(a.service.name, b.service.name))
+	})
+	for _, c := range served {
+		s := c.service.normal()
+		for _, ip := range s.clusterIPs {
+			localIPs := map[netip.Addr]bool{}
+			for _, p := range s.ports {
+				id := lb.ID{Namespace: s.namespace, Name: s.name, Port: p.name, Protocol: protocol(p.protocol), IPv6: ip.Is6()}
+				backends := backendsOf(mSlices[c.n], id, zone)
+				m.services[id] = backends
+				for _, b := range backends {
+					if b.here && b.ready {
+						localIPs[b.addr.Addr()] = true
+					}
+				}
+				m.add(s, p, ip, mOwner{id: id, backends: backends})
+			}
+			if s.healthPort != 0 {
+				m.health[healthKey{ip.Is6(), s.healthPort, s.name}] = len(localIPs)
+			}
+		}
+	}
+	return m
+}
+
+// add makes the addresses of one port of a Service in the family of a cluster IP
+// its own, those that have no owner yet.
+func (m *model) add(s mService, p mPort, clusterIP netip.Addr, o mOwner) {
+	own := func(ip netip.Addr, port uint16, kind lb.Kind, local bool) {
+		o := o
+		o.addr, o.kind, o.local = netip.AddrPortFrom(ip, port), kind, local
+		if kind != lb.LoadBalancerIP {
+			o.ranges = nil
+		}
+		f := lb.Frontend{Protocol: o.id.Protocol, Addr: o.addr}
+		if m.owners[f] == nil && ip.Is6() == o.id.IPv6 {
+			m.owners[f] = &o
+			m.frontends++
+		}
+	}
+	own(clusterIP, p.number, lb.ClusterIP, s.internalLocal)
+	for _, ip := range s.externalIPs {
+		own(ip, p.number, lb.ExternalIP, s.externalLocal)
+	}
+	for _, in := range s.ingress {
+		if in.ip.Is6() == o.id.IPv6 && in.mode != "Proxy" && in.ip.IsValid() {
+			o.vips = append(o.vips, in.ip)
+		}
+	}
+	for _, r := range s.ranges {
+		if r.Addr().Is6() == o.id.IPv6 {
+			o.ranges = append(o.ranges, r)
+		}
+	}
+	for _, ip := range o.vips {
+		own(ip, p.number, lb.LoadBalancerIP, s.externalLocal)
+	}
+	if p.nodePort != 0 {
+		own(unspecified(o.id.IPv6), p.nodePort, lb.NodePort, s.externalLocal)
+	}
+}
+
+// backendsOf returns the endpoints of a service port, in the order of addresses.
+func backendsOf(from []*mSlice, id lb.ID, zone string) []mBackend {
+	best := map[netip.AddrPort]mBackend{}
+	for _, slice := range from {
+		if slice.headless || slice.ipv6 != id.IPv6 {
+			continue
+		}
+		for _, p := range slice.ports {
+			if p.name != id.Port || protocol(p.protocol) != id.Protocol {
+				continue
+			}
+			for _, e := range slice.endpoints {
+				b := mBackend{addr: netip.AddrPortFrom(e.ip, p.number), ready: e.ready != "false", serving: e.serving != "false",
+					terminating: e.terminating == "true", here: e.node == "node", node: hint(e.forNodes, "node"), zone: hint(e.forZones, zone)}
+				if other, ok := best[b.addr]; !ok || b.before(other) {
+					best[b.addr] = b
+				}
+			}
+		}
+	}
+	out := make([]mBackend, 0, len(best))
+	for _, b := range best {
+		out = append(out, b)
+	}
+	slices.SortFunc(out, func(a, b mBackend) int { return a.addr.Compare(b.addr) })
+	return out
+}
+
+// before says which of two endpoints with one address counts: one that stays, is
+// ready, serves, or is here. The hints only have to make it the same one each time.
+func (b mBackend) before(c mBackend) bool {
+	switch {
+	case b.terminating != c.terminating:
+		return c.terminating
+	case b.ready != c.ready:
+		return b.ready
+	case b.serving != c.serving:
+		return b.serving
+	case b.here != c.here:
+		return b.here
+	case b.node != c.node:
+		return b.node < c.node
+	}
+	return b.zone < c.zone
+}
+
+func hint(names []string, ours string) lb.Hint {
+	switch {
+	case len(names) == 0 || ours == "":
+		return lb.NoHint
+	case slices.Contains(names, ours):
+		return lb.HintHere
+	}
+	return lb.HintElsewhere
+}
+
+// eligible returns where new connections go: to endpoints of any node, or of ours.
+func eligible(backends []mBackend, local bool) []netip.AddrPort {
+	where := func(is func(mBackend) bool) (out []netip.AddrPort) {
+		for _, b := range backends {
+			if is(b) && (b.here || !local) {
+				out = append(out, b.addr)
+			}
+		}
+		return out
+	}
+	all := func(is func(mBackend) bool) bool {
+		return !slices.ContainsFunc(backends, func(b mBackend) bool { return b.ready && !is(b) })
+	}
+	ready := where(func(b mBackend) bool { return b.ready })
+	if len(ready) == 0 {
+		return where(func(b mBackend) bool { return b.serving && b.terminating })
+	}
+	if local {
+		return ready
+	}
+	forNode := where(func(b mBackend) bool { return b.ready && b.node == lb.HintHere })
+	if len(forNode) > 0 && all(func(b mBackend) bool { return b.node != lb.NoHint }) {
+		return forNode
+	}
+	forZone := where(func(b mBackend) bool { return b.ready && b.zone == lb.HintHere })
+	if len(forZone) > 0 && all(func(b mBackend) bool { return b.zone != lb.NoHint }) {
+		return forZone
+	}
+	return ready
+}
+
+// live reports whether flows that are at an endpoint may stay there.
+func live(backends []mBackend, addr netip.AddrPort) bool {
+	return slices.ContainsFunc(backends, func(b mBackend) bool { return b.addr == addr && (b.ready || b.serving) })
+}
+
+// backendsFor returns the endpoints for a client that is on our node, or is not.
+func (o *mOwner) backendsFor(inside bool) []netip.AddrPort {
+	return eligible(o.backends, o.local && (o.kind == lb.ClusterIP || !inside))
+}
+
+// allows reports whether the ranges let a client ask.
+func (m *model) allows(o *mOwner, src netip.Addr) bool {
+	contains := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(o.ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
+	}
+	return len(o.ranges) == 0 || contains(src) || slices.Contains(o.vips, src) && slices.ContainsFunc(m.nodeAddresses, contains)
+}
+
+// inside reports whether a client that asks for dst is on our node.
+func (m *model) inside(src, dst netip.Addr) bool {
+	return src.IsLoopback() || src == dst || slices.Contains(m.local, src) || slices.Contains(m.nodeAddresses, src) ||
+		slices.ContainsFunc(m.podCIDRs, func(p netip.Prefix) bool { return p.Contains(src) })
+}
+
+// What becomes of a packet in the kernel.
+const (
+	untouched = "untouched"
+	steered   = "steered"
+	held      = "accepted for a listener"
+)
+
+// owner returns whose an address is, as far as packets on our node go: a node port
+// is at the addresses served.
+func (m *model) owner(f lb.Frontend, nodePorts []netip.Addr) *mOwner {
+	if o := m.owners[f]; o != nil {
+		return o
+	}
+	ip := f.Addr.Addr()
+	if !slices.Contains(nodePorts, ip) {
+		return nil
+	}
+	return m.owners[lb.Frontend{Protocol: f.Protocol, Addr: netip.AddrPortFrom(unspecified(ip.Is6()), f.Addr.Port())}]
+}
+
+// checks reports whether the health checks of a Service are asked at an address.
+func (m *model) checks(f lb.Frontend, nodePorts []netip.Addr) bool {
+	if f.Protocol != lb.TCP || !slices.Contains(nodePorts, f.Addr.Addr()) {
+		return false
+	}
+	for key := range m.health {
+		if key.ipv6 == f.Addr.Addr().Is6() && key.port == f.Addr.Port() {
+			return true
+		}
+	}
+	return false
+}
+
+// fate returns what the kernel does with a client's first packet to an address of
+// this owner.
+func (m *model) fate(o *mOwner, src, dst netip.Addr) string {
+	switch {
+	case o == nil:
+		return untouched
+	case len(eligible(o.backends, false)) == 0:
+		return refused // whoever asks: nobody is kept from anything
+	case !m.allows(o, src), len(o.backendsFor(m.inside(src, dst))) == 0:
+		return dropped
+	case o.kind == lb.NodePort:
+		return held
+	}
+	return steered
+}
+
+func protocol(name string) lb.Protocol {
+	if name == "UDP" {
+		return lb.UDP
+	}
+	return lb.TCP
+}
+
+func unspecified(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// reports turns what happens into events. Its methods may be called by any goroutine.
+type reports struct {
+	recorder events.Recorder
+	node     string // this node's name
+	log      *zap.Logger
+	stopping *atomic.Bool
+}
+
+// newReports returns reports to the API server where Services come from there, else to the
+// log. uidOf returns the UID of a Service.
+func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID, stopping *atomic.Bool) (*reports, error) {
+	r := &reports{recorder: &events.Log{Log: log}, node: c.Node.Name, log: log, stopping: stopping}
+	if !c.FromAPI() {
+		return r, nil
+	}
+	connection, err := kubeapi.RESTConfig(c.Source.API.Client, c.Source.API.Master)
+	if err != nil {
+		return nil, err
+	}
+	client, err := eventsv1client.NewForConfig(connection)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to write events: %w", err)
+	}
+	recorder, err := events.NewAPI(client, c.Node.Name, log)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to write events: %w", err)
+	}
+	recorder.UIDOf = uidOf
+	r.recorder = recorder
+	return r, nil
+}
+
+func (r *reports) starting() { r.recorder.Record(events.Starting()) }
+
+// observe returns the agent's Observe: each attempt goes to record, and when attempts start
+// and stop to fail is an event.
+func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
+	failing := false // of the agent's goroutine
+	return func(a agent.Attempt) {
+		record(a)
+		switch {
+		case r.stopping.Load(): // then it is no failure
+		case a.Err != nil && !failing:
+			failing = true
+			r.recorder.Record(events.SyncFailed(a.Err))
+		case a.Err == nil && failing:
+			failing = false
+			r.recorder.Record(events.Synced())
+		}
+	}
+}
+
+// conflict reports when a conflict over a node port starts and ends.
+func (r *reports) conflict(id lb.ID, f lb.Frontend, err error) {
+	if err != nil {
+		r.recorder.Record(events.PortClaimed(id, r.node, err))
+		return
+	}
+	r.recorder.Record(events.PortReleased(id, f, r.node))
+}
+
+// fallback reports when a Service is not on the data path that it requests, and when that
+// is over.
+func (r *reports) fallback(id lb.ID, requested string, path agent.Path, reason string) {
+	if reason != "" {
+		r.recorder.Record(events.PathUnmet(id, r.node, requested, path.String(), reason))
+		return
+	}
+	r.recorder.Record(events.PathMet(id, r.node, requested))
+}
+
+// check reports when a health check of a Service cannot be served, and when it is after all.
+func (r *reports) check(of status.ServiceHealth, _ netip.AddrPort, err error) {
+	if err != nil {
+		r.recorder.Record(events.CheckFailed(of.Namespace, of.Name, r.node, err))
+		return
+	}
+	r.recorder.Record(events.CheckServed(of.Namespace, of.Name, r.node))
+}
+
+// binding returns what reports that the address of a flag is not served, and logs that it
+// is after all.
+func (r *reports) binding(path, flag string, event func(error) events.Event) func(error) {
+	return func(err error) {
+		if err == nil {
+			r.log.Info("served after all", zap.String("path", path))
+			return
+		}
+		r.recorder.Record(event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address", flag, err)))
+	}
+}
+
+func (r *reports) count() metrics.Events {
+	recorded, dropped := r.recorder.Stats()
+	return metrics.Events{Reported: recorded, Dropped: dropped}
+}

@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// steering is how traffic of each address family gets to the data path, or to a kernel mode.
+type steering struct {
+	config *config.Config
+	log    *zap.Logger
+	mode   agent.Path // of Services that request none
+
+	ipv4, ipv6 agent.Family
+	served     []metrics.Family
+	steerers   []*redirect.IPTables  // of the families that are steered
+	stale      []*staleconns.Cleaner // of the same families, in the same order
+	before     redirect.Leftover     // where rules that were there at the start lead
+	unprobed   []*redirect.IPTables  // families whose rules were there at the start, until there is time to probe
+}
+
+func newSteering(c *config.Config, log *zap.Logger) *steering {
+	mode, _ := agent.ParsePath(c.DataPath.Mode)
+	return &steering{config: c, log: log, mode: mode, before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
+}
+
+// open finds out how each address family can be steered. IPv4 is required; IPv6 is left
+// alone, with a warning, where the host has none. taking: a running process steers them.
+func (s *steering) open(ctx context.Context, taking bool) (err error) {
+	if s.config.DataPath.Mode == config.ModeWinUserspace {
+		return s.openAddresses()
+	}
+	s.ipv4, err = s.family(ctx, "IPv4", &redirect.IPTables{}, taking)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return fmt.Errorf("--proxy-mode %s: %w: give winuserspace", s.config.DataPath.Mode, err)
+	case err != nil:
+		return err
+	}
+	if s.ipv6, err = s.family(ctx, "IPv6", &redirect.IPTables{IPv6: true}, taking); err != nil {
+		s.log.Warn("IPv6 Services are not served", zap.Error(err))
+	}
+	return nil
+}
+
+// family finds out how one family can be steered by t.
+func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables, taking bool) (agent.Family, error) {
+	t.BindAddr = s.bindAddress(t.IPv6)
+	f := agent.Family{Steer: t, Bind: t.BindAddr}
+	left := t.Leftover(ctx)
+	if s.before.TCPPort == 0 {
+		s.before.TCPPort = left.TCPPort
+	}
+	maps.Copy(s.before.Ported, left.Ported)
+	if left.TCPPort != 0 && !taking {
+		s.unprobed = append(s.unprobed, t) // clients that are steered already do not wait for that
+	} else if err := s.probe(ctx, t, &f); err != nil {
+		return agent.Family{}, err
+	}
+	stale := staleconns.New(t.IPv6, s.log)
+	s.steerers, s.stale = append(s.steerers, t), append(s.stale, stale)
+	s.served = append(s.served, metrics.Family{Name: name, Stats: func() redirect.Stats {
+		stats := t.Stats()
+		stats.FlowsDeleted += stale.Deleted()
+		return stats
+	}})
+	return f, nil
+}
+
+// bindAddress is where proxy ports of a family listen.
+func (s *steering) bindAddress(ipv6 bool) netip.Addr {
+	switch addr := s.config.DataPath.BindAddress; {
+	case addr.Is6() == ipv6:
+		return addr
+	case ipv6:
+		return netip.IPv6Unspecified()
+	default:
+		return netip.IPv4Unspecified()
+	}
+}
+
+// binds returns where the TCP proxy port listens: an address for each family that is steered.
+func (s *steering) binds() (out []netip.Addr) {
+	for _, f := range []agent.Family{s.ipv4, s.ipv6} {
+		if f.Steer != nil {
+			out = append(out, f.Bind)
+		}
+	}
+	return out
+}
+
+// probe finds out what rules the host takes, and what can forward in its kernel.
+func (s *steering) probe(ctx context.Context, t *redirect.IPTables, f *agent.Family) error {
+	facts, err := t.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	for _, warning := range facts.Warnings {
+		s.log.Warn("iptables", zap.String("warning", warning))
+	}
+	s.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
+	s.engines(ctx, f, t.IPv6)
+	return nil
+}
+
+// probeRest is probe of the families that are served by the rules of a process that has
+// crashed.
+func (s *steering) probeRest(ctx context.Context) error {
+	for _, t := range s.unprobed {
+		f := &s.ipv4
+		if t.IPv6 {
+			f = &s.ipv6
+		}
+		if err := s.probe(ctx, t, f); err != nil && !t.IPv6 {
+			return err
+		} else if err != nil {
+			s.log.Warn("IPv6 Services are not served", zap.Error(err))
+			*f = agent.Family{}
+		}
+	}
+	return nil
+}
+
+// added makes the stale conntrack entries of new frontends be deleted.
+func (s *steering) added(frontends []lb.Frontend) {
+	for _, c := range s.stale {
+		c.Add(frontends)
+	}
+}
+
+// openAddresses is open in mode winuserspace, in which the host holds the service addresses.
+func (s *steering) openAddresses() (err error) {
+	on := s.config.DataPath.ServiceInterface
+	family := func(name string, a *redirect.Addresses, bind netip.Addr) (agent.Family, error) {
+		if err := a.Probe(); err != nil {
+			return agent.Family{}, err
+		}
+		s.served = append(s.served, metrics.Family{Name: name})
+		return agent.Family{Addresses: a, Bind: bind}, nil
+	}
+	s.ipv4, err = family("IPv4", &redirect.Addresses{Interface: on}, netip.IPv4Unspecified())
+	switch {
+	case err != nil && on != "":
+		return fmt.Errorf("--service-interface %s: %w: give the name of an interface that this host has", on, err)
+	case err != nil:
+		return err
+	}
+	if s.ipv6, err = family("IPv6", &redirect.Addresses{Interface: on, IPv6: true}, netip.IPv6Unspecified()); err != nil {
+		s.log.Warn("IPv6 Services are not served", zap.Error(err))
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+)
+
+// web is what the program serves over HTTP.
+type web struct {
+	servers []*status.Server
+	checks  *status.ServiceChecks // health checks of Services
+}
+
+func (w *web) close() error {
+	var errs []error
+	for _, s := range w.servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, w.checks.Close())...)
+}
+
+// serveWeb serves what probes and scrapers ask, and connects the packages to the metrics.
+func (d *daemon) serveWeb() error {
+	d.web = &web{checks: &d.control.checks}
+	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, d.Upgrade.Listen
+	m := d.newMetrics()
+	d.agent.Observe = d.reports.observe(m.ObserveAttempt)
+	d.agent.Conflict, d.agent.Unmet = d.reports.conflict, d.reports.fallback
+	c := &d.Config.HTTP
+	health := status.Binding{Addr: c.HealthzAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe), Open: d.Upgrade.Listen,
+		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
+	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(), Config: func() any { return d.Config.Document },
+		Profiling: c.Profiling, SetVerbosity: d.SetVerbosity}
+	metrics := status.Binding{Addr: c.MetricsAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
+		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
+	for _, b := range []struct {
+		status.Binding
+		flag string
+	}{{health, "--healthz-bind-address"}, {metrics, "--metrics-bind-address"}} {
+		if b.Addr == "" {
+			continue
+		}
+		if !c.BindHardFail {
+			d.web.servers = append(d.web.servers, b.Serve())
+			continue
+		}
+		s, err := b.Listen()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w: stop the process that uses it, or give another address", b.flag, b.Addr, err)
+		}
+		d.web.servers = append(d.web.servers, s)
+	}
+	return nil
+}
+
+// newMetrics makes the metrics, which read the packages at each scrape.
+func (d *daemon) newMetrics() *metrics.Metrics {
+	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats, SCTPEngine: d.data.sctp.InUse,
+		Agent: d.agent.Status, Descriptors: &d.data.budget,
+		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.count}
+	if files, ok := d.source.(*manifests); ok {
+		sources.Manifests = func() manifest.Result { return *files.last.Load() }
+	}
+	m := metrics.New(d.Version, sources)
+	for i, t := range d.steering.steerers {
+		t.ObserveFlows = m.ObserveFlows(t.IPv6)
+		d.steering.stale[i].Observe = t.ObserveFlows
+	}
+	m.Register(d.Upgrade.Collector())
+	return m
+}
+
+// health answers probes.
+func (d *daemon) health() status.Health {
+	s := d.agent.Status()
+	h := status.Health{Healthy: s.Healthy(time.Now()), LastUpdated: s.LastApplied, NodeEligible: d.control.eligible.Load(),
+		Serving: s.Applied > 0 && !d.stopping.Load()}
+	for _, f := range d.steering.served {
+		h.Families = append(h.Families, f.Name)
+	}
+	return h
+}
+
+// healthy reports to the load balancers of Services whether the data path is up to date.
+func (d *daemon) healthy() bool {
+	h := d.health()
+	return h.Healthy && h.Serving
+}

@@ -1,0 +1,258 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// winuserspace has the program run in that mode, with no program in its PATH.
+func (l *lab) winuserspace() *lab {
+	l.mode, l.env = "winuserspace", []string{"PATH=" + l.t.TempDir()}
+	return l
+}
+
+// untouched wants the node to have no rule, no set and no table.
+func (l *lab) untouched() {
+	l.t.Helper()
+	for _, command := range [][]string{{"iptables-save"}, {"ip6tables-save"}, {"iptables-legacy-save"}, {"ip6tables-legacy-save"}, {"ipset", "save"}} {
+		if out := counters.ReplaceAllString(l.output(command[0], command[1:]...), ""); strings.TrimSpace(out) != "" {
+			l.t.Errorf("%s prints:\n%s", strings.Join(command, " "), out)
+		}
+	}
+}
+
+// holds returns which addresses of Services the node has on an interface.
+func (l *lab) holds() (out []string) {
+	l.t.Helper()
+	for _, line := range strings.Split(l.output("ip", "-o", "address", "show"), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		p, err := netip.ParsePrefix(fields[3])
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, services := range []string{"10.96.0.0/12", "198.51.100.0/24", "203.0.113.0/24", "2001:db8:96::/48"} {
+			if netip.MustParsePrefix(services).Contains(p.Addr()) {
+				out = append(out, p.Addr().String())
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestAddressesLiveChange: Services come, change and go; the address of one is there as
+// long as any port of it, and its clients are refused when it has no endpoint.
+func TestAddressesLiveChange(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 2}).winuserspace()
+	for _, pod := range l.Pods {
+		keep(t)(pod.WhoTCP(":8080"))
+		keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
+	}
+	answers := func(protocol, addr string, want ...string) {
+		t.Helper()
+		for from, host := range map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[1]} {
+			if got := askOnce(host, protocol, netip.MustParseAddrPort(addr)); !slices.Contains(want, got) {
+				t.Errorf("%s %s asked from %s: %q, want %v", protocol, addr, from, got, want)
+			}
+		}
+	}
+	two := func(ports ...string) string { // of the Service with two ports
+		s := "apiVersion: v1\nkind: Service\nmetadata:\n  name: two\nspec:\n  clusterIP: 10.96.0.22\n  ports:\n"
+		for i, p := range ports {
+			port, protocol, _ := strings.Cut(p, "/")
+			s += fmt.Sprintf("  - {name: p%d, port: %s, protocol: %s, targetPort: 8080}\n", i, port, protocol)
+		}
+		return s
+	}
+	twoSlice := "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: two-1\n  labels:\n    kubernetes.io/service-name: two\n" +
+		"addressType: IPv4\nports:\n- {name: p0, port: 8080, protocol: TCP}\n- {name: p1, port: 8080, protocol: UDP}\nendpoints:\n- addresses: [" + l.Pods[0].Addr4.String() + "]\n"
+	l.write("two.yaml", two("80/TCP", "53/UDP"), twoSlice)
+	l.start()
+	answers("TCP", "10.96.0.22:80", "pod-0")
+	answers("UDP", "10.96.0.22:53", "pod-0")
+	answers("TCP", "10.96.0.22:81", "refused")
+
+	change := func(name string, docs ...string) {
+		t.Helper()
+		applied := l.metric(`sluice_syncs_total{result="ok"}`)
+		l.write(name, docs...)
+		l.eventually("the change is in force", func() bool { return l.metric(`sluice_syncs_total{result="ok"}`) > applied })
+	}
+	change("two.yaml", two("80/TCP"), twoSlice) // one of two ports goes
+	answers("TCP", "10.96.0.22:80", "pod-0")
+	answers("UDP", "10.96.0.22:53", "refused")
+	change("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	answers("TCP", webAddr, "pod-0", "pod-1")
+	change("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP"))
+	answers("TCP", webAddr, "refused")
+	if got, want := l.holds(), []string{"10.96.0.22", "10.96.0.80"}; !slices.Equal(got, want) {
+		t.Errorf("the node holds %v, want %v", got, want)
+	}
+	change("two.yaml")
+	if got, want := l.holds(), []string{"10.96.0.80"}; !slices.Equal(got, want) {
+		t.Errorf("the node holds %v, want %v", got, want)
+	}
+	l.untouched()
+	for _, family := range []string{"IPv4", "IPv6"} { // of probes and dashboards
+		name := fmt.Sprintf("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=%q}", family)
+		if got, want := l.metric(name), l.metric(`sluice_syncs_total{result="ok"}`); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+		if _, body := l.get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, family) {
+			t.Errorf("/healthz does not tell of %s: %s", family, body)
+		}
+	}
+}
+
+// TestAddressesAfterCrash: SIGKILL and a start with other Services leave no address over
+// and lose none; --cleanup removes all.
+func TestAddressesAfterCrash(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
+	keep(t)(l.Pods[0].WhoTCP(":8080"))
+	publish := func(ips ...string) {
+		t.Helper()
+		docs := []string{}
+		for i, ip := range ips {
+			name := fmt.Sprint("web-", i)
+			docs = append(docs, service(name, ip+":80", "TCP", ""), slice(name, 1, 8080, "TCP", addrs(l.Pods...)...))
+		}
+		l.write("web.yaml", docs...)
+	}
+	l.output("ip", "address", "add", "10.96.0.99/32", "dev", "lo") // somebody else's
+	publish("10.96.0.1", "10.96.0.2")
+	for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		l.start()
+		if os.Getenv("SLUICE_REQUIRE_DUMMY") == "1" && !strings.Contains(l.output("ip", "-brief", "address"), "sluice0") {
+			t.Error("there is no device of the program's own")
+		}
+		if got, want := l.holds(), []string{"10.96.0.1", "10.96.0.2", "10.96.0.99"}; !slices.Equal(got, want) {
+			t.Errorf("the node holds %v, want %v", got, want)
+		}
+		l.signal(end)
+		l.wait()
+	}
+	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort("10.96.0.1:80")); got != string(refused) {
+		t.Errorf("while nothing runs: %s, want a refusal by the host that has the address", got)
+	}
+	publish("10.96.0.2", "10.96.0.3")
+	l.start()
+	if got, want := l.holds(), []string{"10.96.0.2", "10.96.0.3", "10.96.0.99"}; !slices.Equal(got, want) {
+		t.Errorf("after the crash and another start the node holds %v, want %v", got, want)
+	}
+	for _, addr := range []string{"10.96.0.2:80", "10.96.0.3:80"} {
+		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(addr)); got != "pod-0" {
+			t.Errorf("%s: %s", addr, got)
+		}
+	}
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	for range 2 {
+		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("--cleanup = %v, %s", err, out)
+		}
+	}
+	if got, want := l.holds(), []string{"10.96.0.99"}; !slices.Equal(got, want) {
+		t.Errorf("after --cleanup the node holds %v, want %v", got, want)
+	}
+	if out := l.output("ip", "-brief", "link"); strings.Contains(out, "sluice0") {
+		t.Errorf("after --cleanup there is still a device:\n%s", out)
+	}
+	l.untouched()
+}
+
+// TestAddressesAreRepaired: what somebody takes away is put back, and counted.
+func TestAddressesAreRepaired(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
+	keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start("--iptables-sync-period", "200ms")
+	device := strings.Fields(l.output("ip", "-o", "address", "show", "to", webIP))[1]
+	l.output("ip", "address", "delete", webIP+"/32", "dev", device)
+	l.eventually("the address is there again", func() bool { return l.metric("sluice_rules_repaired_total") == 1 })
+	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(webAddr)); got != "pod-0" {
+		t.Errorf("after the repair: %s", got)
+	}
+}
+
+// TestAddressOutlivesItsService: an open connection goes on when its Service goes, and
+// the address after it.
+func TestAddressOutlivesItsService(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
+	keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start("--iptables-sync-period", "200ms")
+	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	echo := func() {
+		t.Helper()
+		got := make([]byte, 4)
+		if _, err := io.WriteString(c, "ping"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
+			t.Fatalf("echo = %q, %v", got, err)
+		}
+	}
+	echo()
+	l.write("web.yaml")
+	l.eventually("the Service is gone", func() bool {
+		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(webAddr)) == string(refused)
+	})
+	for range 20 {
+		echo()
+	}
+	c.Close()
+	l.eventually("the address is gone", func() bool { return len(l.holds()) == 0 })
+}
+
+// TestAddressesSourceRanges: others are accepted and reset, or come to nothing; node port and
+// cluster IP are for everybody.
+func TestAddressesSourceRanges(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Clients: 2, Pods: 1}).winuserspace()
+	keep(t)(l.Pods[0].WhoTCP(":8080"))
+	keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
+	for i, protocol := range []string{"TCP", "UDP"} {
+		name := strings.ToLower(protocol)
+		l.write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
+			fmt.Sprintf("  loadBalancerSourceRanges: [%q]\n", l.Clients[1].Addr4.String()+"/32"), fmt.Sprintf("203.0.113.%d", 30+i)),
+			slice(name, 1, 8080, protocol, addrs(l.Pods...)...))
+	}
+	l.start()
+	for _, from := range []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0], l.Node} {
+		for i, protocol := range []string{"TCP", "UDP"} {
+			want := map[string]outcome{"TCP": refused, "UDP": dropped}[protocol]
+			if from == l.Clients[1] {
+				want = pod0
+			}
+			if got := askOnce(from, protocol, netip.MustParseAddrPort(fmt.Sprintf("203.0.113.%d:80", 30+i))); got != string(want) {
+				t.Errorf("%s from %s: %s, want %s", protocol, from, got, want)
+			}
+			for _, free := range []string{fmt.Sprintf("10.96.0.%d:80", 30+i), fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i)} {
+				if got := askOnce(from, protocol, netip.MustParseAddrPort(free)); got != "pod-0" {
+					t.Errorf("%s %s from %s: %s, want pod-0", protocol, free, from, got)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
+)
+
+// TestExplain asks about a Service in iptables, by the rules that a program wrote.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.write("the-node.yaml", nodeManifest)
+	l.start("--proxy-mode", "iptables", "--hostname-override", "node")
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte(l.output("iptables-save")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(code int, args ...string) string {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		argv := append([]string{"explain", "--manifests", l.dir, "--hostname-override", "node", "--proxy-mode", "iptables", "--rules", rules}, args...)
+		got := command.Main("test", argv, &stdout, &stderr)
+		if got != code {
+			t.Errorf("explain %q = %d, %s", args, got, stderr.String())
+		}
+		return stdout.String() + stderr.String()
+	}
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--client", "192.0.2.100", "tcp", webAddr}, []string{
+			"TCP 10.96.0.80:80 belongs to default/web: cluster IP", "3 of 3 backends eligible", "data path iptables: --proxy-mode",
+			"33.33% forwarded to 10.244.1.10:8080, masqueraded", "33.33% forwarded to 10.244.1.12:8080, masqueraded", "-j DNAT --to-destination 10.244.1.10:8080",
+		}},
+		{[]string{"--client", "10.244.1.12", "--interface", "cni0", "default/web"}, []string{
+			"33.33% forwarded to 10.244.1.10:8080\n", "33.33% forwarded to 10.244.1.12:8080, masqueraded",
+		}},
+		{[]string{"tcp", "10.96.0.99:80"}, []string{"TCP 10.96.0.99:80 belongs to no service"}},
+		{[]string{"--help"}, []string{"Usage:", "--client"}},
+	} {
+		got := ask(0, test.args...)
+		for _, want := range test.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("explain %q says\n%s\nwhich lacks %q", test.args, got, want)
+			}
+		}
+	}
+	for want, wrong := range map[string][]string{
+		"name a Service":                     {},
+		"no Service default/nobody":          {"default/nobody"},
+		`"http" "10.96.0.80:80"`:             {"http", webAddr},
+		`--proxy-mode "ebpf"`:                {"--proxy-mode", "ebpf", "tcp", webAddr},
+		`--client "me" is not an IP address`: {"--client", "me", "tcp", webAddr},
+	} {
+		if got := ask(1, wrong...); !strings.HasPrefix(got, "sluice explain: "+want) {
+			t.Errorf("explain %q says %q, want %q", wrong, got, want)
+		}
+	}
+	var stderr bytes.Buffer
+	if code := command.Main("test", []string{"explain", "default/web"}, io.Discard, &stderr); code != 1 || !strings.Contains(stderr.String(), "give --manifests") {
+		t.Errorf("explain without manifests = %d, %s", code, stderr.String())
+	}
+}

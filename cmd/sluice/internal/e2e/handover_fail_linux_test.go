@@ -1,0 +1,460 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// talker is a connection that was made before, and tells whether it still works.
+type talker struct {
+	t *testing.T
+	net.Conn
+}
+
+func (n *line) talker() *talker {
+	n.t.Helper()
+	c, err := n.Client.Dial(n.t.Context(), "tcp", webAddr)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	return &talker{n.t, c}
+}
+
+// works wants an echo of a size that does not fit anything at once.
+func (c *talker) works() {
+	c.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	want := make([]byte, 1<<20)
+	_, _ = io.ReadFull(stream(rand.Uint64()), want)
+	go func() { _, _ = c.Write(want) }()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+		c.t.Fatalf("a connection from before does not work: %v", err)
+	}
+}
+
+// echoes wants an echo of a few bytes, which needs no pipe.
+func (c *talker) echoes() {
+	c.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	got := make([]byte, 4)
+	if _, err := io.WriteString(c, "ping"); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
+		c.t.Fatalf("echo %q, %v", got, err)
+	}
+}
+
+// serveEcho has every pod echo, as Service web.
+func (n *line) serveEcho() {
+	n.t.Helper()
+	for _, pod := range n.Pods {
+		keep(n.t)(pod.EchoTCP(":8080"))
+	}
+	n.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(n.Pods...)...))
+}
+
+// TestRefusedUpgrades: whatever keeps a successor from taking over, the running process
+// serves on, and sluice upgrade says why.
+func TestRefusedUpgrades(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start()
+	c := n.talker()
+	pid := n.pid()
+	refused := func(what string, want ...string) {
+		t.Helper()
+		out, err := n.upgrade()
+		if code := exitCode(err); code != 1 {
+			t.Errorf("%s: sluice upgrade = %v, %s; want exit code 1", what, err, out)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s: sluice upgrade says %q, want %q in it", what, out, w)
+			}
+		}
+		if n.pid() != pid || !alive(pid) {
+			t.Fatalf("%s: process %d is to serve on: the PID file has %d", what, pid, n.pid())
+		}
+		c.works()
+		n.talker().works()
+	}
+
+	if err := os.WriteFile(filepath.Join(n.dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused("a broken manifest", "broken.yaml")
+	if err := os.Remove(filepath.Join(n.dir, "broken.yaml")); err != nil {
+		t.Fatal(err)
+	}
+
+	refusedPID := filepath.Dir(n.pidFile)
+	aside := refusedPID + ".aside"
+	if err := os.Rename(refusedPID, aside); err != nil { // as if the disk were full
+		t.Fatal(err)
+	}
+	n.socket = filepath.Join(aside, filepath.Base(n.socket))
+	n.pidFile = filepath.Join(aside, filepath.Base(n.pidFile))
+	refused("no place for the PID file", "--pid-file")
+	n.socket, n.pidFile = filepath.Join(refusedPID, filepath.Base(n.socket)), filepath.Join(refusedPID, filepath.Base(n.pidFile))
+	if err := os.Rename(aside, refusedPID); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.metric("sluice_handover_failures_total"); got != 2 {
+		t.Errorf("%v failures counted, want 2", got)
+	}
+	n.mustUpgrade()
+	c.works()
+}
+
+// TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken
+// over from, and goes on; with fewer it can.
+func TestUpgradeWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	n.limit = 64
+	n.start("--loops", "1")
+	var all []*talker
+	for range 16 {
+		c := n.talker()
+		c.echoes()
+		all = append(all, c)
+	}
+	out, err := n.upgrade()
+	if exitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
+		t.Errorf("without descriptors: sluice upgrade = %v, %s", err, out)
+	}
+	for _, c := range all {
+		c.echoes()
+	}
+	for _, c := range all[4:] {
+		_ = c.Close()
+	}
+	n.eventually("they have ended", func() bool { return n.metric("sluice_tcp_active_connections") == 4 })
+	n.mustUpgrade()
+	for _, c := range all[:4] {
+		c.echoes()
+	}
+}
+
+// TestKilledSuccessors: a successor is killed at any moment; either it never had anything,
+// or it has it all.
+func TestKilledSuccessors(t *testing.T) {
+	t.Parallel()
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	n := newLine(t, testbed.Config{})
+	n.serveEcho()
+	n.start()
+	c := n.talker()
+	failed := 0
+	for i := range rounds {
+		pid := n.pid()
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.upgrade()
+			done <- err
+		}()
+		var child int
+		n.eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !alive(pid) })
+		time.Sleep(time.Duration(i*25) * time.Millisecond) // so that all of its life is hit in the end
+		if child != 0 && alive(pid) && n.pid() == pid {
+			if err := syscall.Kill(child, syscall.SIGKILL); err == nil && alive(pid) {
+				failed++
+			}
+		}
+		if err := <-done; err == nil && !alive(n.pid()) {
+			// It was killed when it had everything already: that is the end of what it had.
+			t.Logf("round %d: killed after the handover", i)
+			n.lab.cmd = nil
+			n.start()
+			c = n.talker()
+			continue
+		}
+		c.works()
+		n.talker().works()
+	}
+	t.Logf("%d of %d successors were killed", failed, rounds)
+	n.mustUpgrade()
+	c.works()
+}
+
+// childOf returns a child of a process that runs the program, 0 if it has none.
+func childOf(pid int) int {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return 0
+	}
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return 0
+	}
+	for _, task := range tasks {
+		b, _ := os.ReadFile(task)
+		for _, f := range strings.Fields(string(b)) {
+			var child int
+			if _, err := fmt.Sscan(f, &child); err != nil {
+				continue
+			}
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", child)); err == nil && exe == own {
+				return child
+			}
+		}
+	}
+	return 0
+}
+
+// TestUpgradeGoesOn: turns and affinity go on exactly where they were.
+func TestUpgradeGoesOn(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{Clients: 2})
+	n.serveWeb()
+	n.write("sticky.yaml", service("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), slice("sticky", 1, 8080, "TCP", addrs(n.Pods...)...))
+	n.start()
+	ask := func(from *testbed.Host, addr string) string {
+		t.Helper()
+		name, err := who(from, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	stuck := map[*testbed.Host]string{}
+	for _, from := range n.Clients {
+		stuck[from] = ask(from, "10.96.0.81:80")
+	}
+	var order []string
+	for range 12 {
+		order = append(order, ask(n.Client, webAddr))
+		if len(order) > 3 && order[len(order)-1] != order[len(order)-4] {
+			t.Fatalf("turns %v do not go round", order)
+		}
+		for _, from := range n.Clients {
+			if got := ask(from, "10.96.0.81:80"); got != stuck[from] {
+				t.Errorf("%s was sent to %s, was at %s", from, got, stuck[from])
+			}
+		}
+		if len(order)%4 == 0 { // at another place of the round each time
+			n.mustUpgrade()
+		}
+	}
+}
+
+// TestCrash: the next start listens where the rules that are left lead to, and knows its
+// Services by then, so that a client is served as soon as anybody listens. A UDP client
+// whose flow conntrack still sends to the old port is, too.
+func TestCrash(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.serveDNS()
+	l.start()
+	steered := l.traces()
+	old := newClient(t, l.Client, dnsAddr)
+	if _, err := old.insist(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		l.signal(syscall.SIGKILL)
+		l.wait()
+		if c, err := l.Client.Dial(t.Context(), "tcp", webAddr); err == nil {
+			t.Fatalf("connected to %s with nobody there", c.RemoteAddr())
+		}
+		var all sync.WaitGroup
+		began := time.Now()
+		all.Go(func() {
+			for time.Since(began) < patience {
+				c, err := l.Client.Dial(context.Background(), "tcp", webAddr)
+				if err != nil {
+					continue // refused: nobody listens yet
+				}
+				_ = c.SetDeadline(time.Now().Add(patience))
+				if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
+					t.Errorf("the first client is told %q, %v", name, err)
+				}
+				_ = c.Close()
+				t.Logf("the first TCP client was served %v after the start", time.Since(began).Round(time.Millisecond))
+				return
+			}
+			t.Error("no TCP client was served")
+		})
+		for what, c := range map[string]client{"new": newClient(t, l.Client, dnsAddr), "old": old} {
+			all.Go(func() {
+				took, err := c.recovers()
+				if err != nil {
+					t.Errorf("the %s UDP flow: %v", what, err)
+				}
+				t.Logf("the %s UDP flow was answered %v after the start", what, took.Round(time.Millisecond))
+			})
+		}
+		l.start()
+		all.Wait()
+		if now := l.traces(); now != steered {
+			t.Errorf("the rules have changed:\n%s\nbefore:\n%s", now, steered)
+		}
+	}
+}
+
+// recovers asks until there is an answer, and returns how long that took.
+func (c client) recovers() (time.Duration, error) {
+	for began := time.Now(); ; {
+		name, _ := c.ask([]byte("?"), 20*time.Millisecond) // refused: nobody listens yet
+		if took := time.Since(began); name != "" {
+			return took, nil
+		} else if took > patience {
+			return took, fmt.Errorf("no answer within %v", patience)
+		}
+	}
+}
+
+// TestCrashWithPortTaken: somebody else has the UDP proxy port of before when the next
+// process starts. That takes another, and conntrack does not keep clients on the old.
+func TestCrashWithPortTaken(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveDNS()
+	l.start()
+	c := newClient(t, l.Client, dnsAddr)
+	if _, err := c.insist(); err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile(`-A SLUICE-UDP-\d+ .*--to-ports (\d+)`)
+	before := rule.FindStringSubmatch(l.traces())
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer thief.Close()
+	l.start()
+	if _, err := c.recovers(); err != nil {
+		t.Error(err)
+	}
+	if after := rule.FindStringSubmatch(l.traces()); after[1] == before[1] {
+		t.Errorf("the port %s of somebody else is steered to", after[1])
+	}
+}
+
+// onDisk has the program see a file system of its own at a new directory, which it returns.
+func (n *line) onDisk(options string) (dir string) {
+	n.t.Helper()
+	dir = n.t.TempDir()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.wrap = []string{"unshare", "--mount", shell, "-c", fmt.Sprintf("mount -t tmpfs -o %s none %s && exec \"$@\"", options, dir), "sh"}
+	return dir
+}
+
+// TestNoPlaceForSocket: where the handover socket cannot be made the program serves all the
+// same, and says which place it is and what is to be done.
+func TestNoPlaceForSocket(t *testing.T) {
+	for _, c := range []struct{ what, options, want string }{
+		{"read-only", "ro,mode=700", "is on a read-only file system: give --handover-socket"},
+		{"full", "nr_inodes=1,mode=700", "make room on the file system of directory"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := newLine(t, testbed.Config{Pods: 1})
+			n.serveEcho()
+			dir := n.onDisk(c.options)
+			n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+			n.saysOfPlace(dir, c.want)
+			n.talker().works()
+		})
+	}
+	t.Run("read-only when upgraded", func(t *testing.T) {
+		n := newLine(t, testbed.Config{Pods: 1})
+		n.serveEcho()
+		dir := n.onDisk("mode=700")
+		n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+		n.eventually("the PID file is written", func() bool { return n.pid() != 0 })
+		pid := n.pid()
+		if out, err := n.Node.Command(t.Context(), "nsenter", "--target", strconv.Itoa(pid), "--mount", "mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
+			t.Fatalf("remount: %v, %s", err, out)
+		}
+		c := n.talker()
+		c.works()
+		_ = syscall.Kill(pid, syscall.SIGHUP)
+		n.eventually("the next process serves", func() bool { return n.pid() != pid && !alive(pid) })
+		n.saysOfPlace(dir, "is on a read-only file system: give --handover-socket")
+		c.works()
+		n.talker().works()
+	})
+}
+
+// saysOfPlace wants an error in the log that names a directory and what is wrong with it.
+func (n *line) saysOfPlace(dir, want string) {
+	n.t.Helper()
+	n.eventually("the log says "+want, func() bool {
+		for line := range strings.Lines(n.logged()) {
+			if strings.Contains(line, "ERROR") && strings.Contains(line, dir) && strings.Contains(line, want) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestUpgradeWithFullDisk: a successor that cannot write its PID file does not take over.
+func TestUpgradeWithFullDisk(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	// The processes see a disk of two pages at the place of the PID file: for two files.
+	disk := n.onDisk("size=8k")
+	pidFile := n.pidFile
+	n.pidFile = disk + "/pid"
+	n.lab.start("--pid-file", n.pidFile, "--handover-socket", n.socket)
+	n.wrap = nil
+	pid := n.cmd.Process.Pid
+	other := fmt.Sprintf("/proc/%d/root%s/other", pid, disk)
+	n.eventually("the program can be upgraded", func() bool {
+		_, err := os.Stat(n.socket)
+		return err == nil
+	})
+	n.pidFile = pidFile
+	c := n.talker()
+	c.works()
+	if err := os.WriteFile(other, []byte("full"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := n.upgrade()
+	if exitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
+		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
+	}
+	c.works()
+	n.talker().works()
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.upgrade(); err != nil {
+		t.Errorf("with room again: %v, %s", err, out)
+	}
+	c.works()
+	for _, pid := range n.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // its PID file cannot be seen from here
+	}
+}

@@ -1,0 +1,314 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+)
+
+// line is a line of processes, each of which takes over from the one before.
+type line struct {
+	*lab
+	pidFile, socket string
+}
+
+// newLine makes a lab whose program can be upgraded.
+func newLine(t *testing.T, cfg testbed.Config) *line {
+	t.Helper()
+	l := newLab(t, cfg)
+	run := filepath.Join(t.TempDir(), "run")
+	if err := os.Mkdir(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := &line{l, filepath.Join(run, "pid"), filepath.Join(run, "handover.sock")}
+	var err error
+	if l.file, err = os.Create(filepath.Join(run, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // successors are nobody's child
+		if pid := n.pid(); pid > 1 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if t.Failed() {
+			t.Logf("the programs' log:\n%s", n.logged())
+		}
+		_ = l.file.Close()
+	})
+	return n
+}
+
+func (n *line) start(args ...string) {
+	n.t.Helper()
+	n.lab.start(append([]string{"--pid-file", n.pidFile, "--handover-socket", n.socket}, args...)...)
+	n.eventually("the program can be upgraded", func() bool {
+		_, err := os.Stat(n.socket)
+		return err == nil && (n.pid() != 0 || slices.Contains(args, "--pid-file="))
+	})
+}
+
+// logged returns what all processes of the line have logged.
+func (n *line) logged() string {
+	b, err := os.ReadFile(n.file.Name())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// pid returns the process that serves, 0 if none has.
+func (n *line) pid() int {
+	b, err := os.ReadFile(n.pidFile)
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(string(b))
+	return pid
+}
+
+// upgrade has the program upgraded, and returns what sluice upgrade says.
+func (n *line) upgrade() (string, error) {
+	n.t.Helper()
+	out, err := n.command("upgrade", "--handover-socket", n.socket).CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it has succeeded, and this process was slow to read its last word
+	}
+	return string(out), err
+}
+
+// mustUpgrade wants the process to be another one afterwards, and the only one.
+func (n *line) mustUpgrade() {
+	n.t.Helper()
+	before := n.pid()
+	out, err := n.upgrade()
+	if err != nil {
+		n.t.Fatalf("sluice upgrade: %v, %s", err, out)
+	}
+	n.eventually("the old process is gone", func() bool { return !alive(before) })
+	n.eventually("the PID file has the new process", func() bool { return n.pid() != before })
+	n.eventually("it is alone", func() bool { return slices.Equal(n.processes(), []int{n.pid()}) })
+	if !strings.Contains(out, strconv.Itoa(n.pid())) || !alive(n.pid()) {
+		n.t.Fatalf("process %d is to serve: alive %v; %s", n.pid(), alive(n.pid()), out)
+	}
+}
+
+// alive reports whether a process runs; one that has ended and was not waited for yet
+// does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{})
+	n.serveWeb()
+	n.serveDNS()
+	n.start()
+	for range 3 {
+		n.mustUpgrade()
+		if name, err := who(n.Client, webAddr); err != nil || name == "" {
+			t.Fatalf("after an upgrade TCP gives %q, %v", name, err)
+		}
+		n.eventually("the successor has the instance lock", func() bool {
+			return n.Node.Do(func() error {
+				c, err := node.NewLock()
+				c.Release()
+				return err
+			}) != nil
+		})
+	}
+}
+
+// TestWaysToUpgrade: signals and a changed file of --config do it too, with what they find
+// on the disk.
+func TestWaysToUpgrade(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{Pods: 1})
+	n.serveEcho()
+	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(configHeader+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("mode: userspace\n")
+	n.start("--config", file)
+	c := n.talker()
+	c.works()
+	for what, do := range map[string]func(){
+		"SIGHUP":   func() { _ = syscall.Kill(n.pid(), syscall.SIGHUP) },
+		"SIGUSR2":  func() { _ = syscall.Kill(n.pid(), syscall.SIGUSR2) },
+		"--config": func() { write("mode: userspace\nportRange: 31000-31009\n") },
+	} {
+		before := n.pid()
+		do()
+		n.eventually(what+" leads to another process", func() bool { return n.pid() != before && !alive(before) })
+		c.works()
+		n.talker().works()
+	}
+	n.eventually("the new port range is in force", func() bool {
+		return strings.Contains(n.traces(), "--to-ports 3100")
+	})
+	c.works()
+	n.talker().works()
+	write("mode: bridge\n")
+	n.eventually("the mistake is in the log", func() bool { return strings.Contains(n.logged(), "the last good one stays") })
+	c.works()
+}
+
+// TestCleanupOnExit: nothing is left if that is asked for.
+func TestCleanupOnExit(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{Pods: 1})
+	before := n.traces()
+	n.serveEcho()
+	n.start("--cleanup-on-exit", "--drain-timeout", "100ms")
+	n.mustUpgrade()
+	c := n.talker()
+	c.works()
+	pid := n.pid()
+	_ = syscall.Kill(pid, syscall.SIGTERM)
+	n.eventually("the process has ended", func() bool { return !alive(pid) })
+	if after := n.traces(); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+	if want := `"tcp_connections": 1`; !strings.Contains(n.logged(), "draining\t{"+want) {
+		t.Errorf("the log does not count what was open:\n%s", n.logged())
+	}
+	for _, file := range []string{n.pidFile, n.socket} {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is still there", file)
+		}
+	}
+}
+
+// TestOffloadedGoesOn: Services that the kernel forwards do not notice an upgrade either,
+// and are not touched by it.
+func TestOffloadedGoesOn(t *testing.T) {
+	for _, mode := range []string{"iptables", "ipvs"} {
+		t.Run(mode, func(t *testing.T) {
+			needMode(t, mode)
+			n := newLine(t, testbed.Config{})
+			g := emptyLoad(n.lab)
+			t.Cleanup(g.end)
+			n.serveWeb()
+			for _, pod := range n.Pods {
+				g.serveEcho(pod)
+			}
+			n.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5300, "UDP", addrs(n.Pods...)...))
+			n.mode = mode
+			n.start()
+			rate, flows := 100, 10
+			if runtime.NumCPU() == 1 { // as in the VM
+				rate, flows = 10, 1
+			}
+			for _, from := range []*testbed.Host{n.Client, n.Pods[0], n.Node} {
+				g.connect(from, webAddr, rate)
+			}
+			for range flows {
+				g.ask(dnsAddr)
+			}
+			wait(5 * time.Second)
+			_, idle, _ := g.asked()
+			t.Logf("before the first upgrade %d connections failed of %d, %d answers missing", g.failed.Load(), g.fresh.Load(), idle)
+			for range 3 {
+				n.mustUpgrade()
+				n.eventually("its own rules are in force", func() bool { return n.metric("sluice_handover_taken") == 1 })
+			}
+			g.end()
+			sent, lost, strange := g.settled()
+			t.Logf("%d connections and %d datagrams through the kernel, %d lost", g.fresh.Load(), sent, lost)
+			if g.failed.Load()+lost+strange > 0 {
+				t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", g.failed.Load(), lost, strange)
+			}
+			if got := n.metric("sluice_tcp_accepted_connections_total"); got != 0 {
+				t.Errorf("%v connections came to user space: the test tests nothing", got)
+			}
+		})
+	}
+}
+
+// TestBindAddressChanges: after an upgrade by which proxy ports listen elsewhere, every
+// Service is served as after a start, and nothing listens where it did before.
+func TestBindAddressChanges(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{})
+	n.serveWeb()
+	n.serveDNS()
+	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(configHeader+"mode: userspace\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alt := n.Node.Alt4
+	listens := func() (found bool) { // a socket is open at the second address of the node
+		b := alt.As4()
+		at := fmt.Sprintf("%02X%02X%02X%02X:", b[3], b[2], b[1], b[0])
+		for protocol, state := range map[string]string{"tcp": "0A", "udp": "07"} {
+			_ = n.Node.Do(func() error {
+				sockets, err := os.ReadFile("/proc/thread-self/net/" + protocol)
+				for line := range strings.Lines(string(sockets)) {
+					w := strings.Fields(line)
+					found = found || len(w) > 3 && strings.HasPrefix(w[1], at) && w[3] == state
+				}
+				return err
+			})
+		}
+		return found
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, from := range []*testbed.Host{n.Client, n.Node, n.Pods[0]} {
+			if name, err := newClient(t, from, dnsAddr).insist(); err != nil || name == "" {
+				t.Errorf("%s, UDP from %s: answer %q, %v", when, from, name, err)
+			}
+			if name, err := who(from, webAddr); err != nil || name == "" {
+				t.Errorf("%s, TCP from %s: answer %q, %v", when, from, name, err)
+			}
+		}
+	}
+	write("bindAddress: " + alt.String() + "\n")
+	n.start("--config", file)
+	check("at first")
+	if !listens() {
+		t.Fatal("nothing listens at the address that was given")
+	}
+	change := func(text, rule string) {
+		t.Helper()
+		before := n.pid()
+		write(text)
+		n.eventually("another process serves", func() bool { return n.pid() != before && !alive(before) })
+		n.eventually("its rules are written", func() bool {
+			for line := range strings.Lines(n.traces()) {
+				if strings.Contains(line, "-d 10.96.0.10/32 ") && strings.Contains(line, rule) {
+					return true
+				}
+			}
+			return false
+		})
+		check(text)
+	}
+	change("bindAddress: 0.0.0.0\n", "REDIRECT")
+	n.eventually("nothing listens at the old address", func() bool { return !listens() })
+	change("bindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
+	change("bindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
+}

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// TestMoveAffinity: a client of a Service with affinity stays where it is while its
+// Service moves, but for moves to ipvs, which takes no client from elsewhere.
+func TestMoveAffinity(t *testing.T) {
+	testMoveAffinity(t, "iptables", "userspace", "iptables", "userspace")
+}
+
+// TestMoveAffinityIPVS has it stay on the way from ipvs to the others.
+func TestMoveAffinityIPVS(t *testing.T) {
+	needMode(t, "ipvs")
+	testMoveAffinity(t, "iptables", "ipvs", "iptables", "ipvs", "userspace", "iptables")
+}
+
+func testMoveAffinity(t *testing.T, paths ...string) {
+	m := &moving{lab: newLab(t, testbed.Config{Pods: 5})}
+	s := &movable{name: "stay", addr: "10.96.0.80:80", protocol: "TCP", port: 8080, nodePort: 30080, more: "  sessionAffinity: ClientIP\n"}
+	for _, pod := range m.Pods {
+		keep(t)(pod.WhoTCP(":8080"))
+	}
+	m.write("node.yaml", nodeManifest)
+	m.put(s)
+	m.start("--hostname-override", "node")
+	clients := map[*testbed.Host]string{m.Client: "", m.Pods[0]: "", m.Node: ""}
+	ask := func(from *testbed.Host) string {
+		name, err := who(from, s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for from := range clients {
+		clients[from] = ask(from)
+	}
+	for n, path := range paths {
+		s.path = path
+		m.put(s)
+		m.eventually(fmt.Sprintf("move %d, to %s", n, path), func() bool {
+			return m.metric(fmt.Sprintf("sluice_service_data_path{path=%q}", path)) == 1
+		})
+		for from, was := range clients {
+			is := ask(from)
+			if is != was && path != "ipvs" {
+				t.Errorf("move %d, to %s: %s was at %s and is at %s", n, path, from.Name, was, is)
+			}
+			clients[from] = is
+		}
+	}
+	if warned := strings.Contains(m.log.String(), "may get other endpoints"); warned != strings.Contains(fmt.Sprint(paths), "ipvs") {
+		t.Errorf("that clients may get other endpoints is said: %v", warned)
+	}
+}

@@ -1,0 +1,322 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// movable is a Service that changes its data path.
+type movable struct {
+	name, addr, protocol string
+	nodePort             int
+	port                 int // of the endpoints
+	more                 string
+	path                 string
+}
+
+func (m movable) manifest() string {
+	ip, port, _ := strings.Cut(m.addr, ":")
+	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n", m.name)
+	if m.path != "" {
+		s += fmt.Sprintf("  annotations: {sluice.io/data-path: %s}\n", m.path)
+	}
+	s += fmt.Sprintf("spec:\n  clusterIP: %s\n  ports:\n  - port: %s\n    protocol: %s\n", ip, port, m.protocol)
+	if m.nodePort > 0 {
+		s += fmt.Sprintf("    nodePort: %d\n  type: NodePort\n", m.nodePort)
+	}
+	return s + m.more
+}
+
+// moving is a lab under load whose Services move.
+type moving struct {
+	*lab
+	services []*movable
+	stop     chan struct{}
+	load     sync.WaitGroup
+	stall    stall
+
+	connections, exchanges, blocks atomic.Int64
+	worst                          atomic.Int64 // ns, of UDP exchanges
+	retries                        atomic.Int64
+}
+
+// TestMove moves five Services at random between the data paths, under load: no
+// connection is refused, reset or corrupted, and no UDP exchange goes unanswered for
+// more than 100 ms.
+func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "iptables"}) }
+
+// TestMoveIPVS moves them among all three, in a VM.
+func TestMoveIPVS(t *testing.T) {
+	needMode(t, "ipvs")
+	testMoves(t, []string{"userspace", "iptables", "ipvs"})
+}
+
+func testMoves(t *testing.T, paths []string) {
+	moves := 200
+	if testing.Short() {
+		moves = 30
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	m := &moving{lab: newLab(t, testbed.Config{}), stop: make(chan struct{})}
+	m.services = []*movable{
+		{name: "web", addr: "10.96.0.80:80", protocol: "TCP", port: 8080},
+		{name: "both", addr: "10.96.0.81:80", protocol: "TCP", port: 8080, nodePort: 30081},
+		{name: "stream", addr: "10.96.0.82:7", protocol: "TCP", port: 7000, nodePort: 30082, more: "  sessionAffinity: ClientIP\n"},
+		{name: "dns", addr: "10.96.0.10:53", protocol: "UDP", port: 5353},
+		{name: "udp", addr: "10.96.0.11:53", protocol: "UDP", port: 5353, nodePort: 30011},
+	}
+	for _, pod := range m.Pods {
+		keep(t)(pod.WhoTCP(":8080"))
+		keep(t)(pod.EchoTCP(":7000"))
+		keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
+	}
+	for _, s := range m.services {
+		m.put(s)
+	}
+	m.write("node.yaml", nodeManifest)
+	m.start("--hostname-override", "node", "--iptables-min-sync-period", "0s") // one move after the other
+	m.begin()
+	end := sync.OnceFunc(func() {
+		close(m.stop)
+		m.load.Wait()
+	})
+	defer end() // before the lab is taken down, also if the test ends here
+	for n := range moves {
+		s := m.services[r.IntN(len(m.services))]
+		was := s.path
+		for s.path == was || was == "" && s.path == "userspace" {
+			s.path = paths[r.IntN(len(paths))]
+		}
+		m.put(s)
+		m.eventually(fmt.Sprintf("move %d, of %s from %q to %s", n, s.name, was, s.path), func() bool {
+			return strings.Count(m.log.String(), "a Service moves to another data path") > n
+		})
+		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // load between moves, and less of it
+		if t.Failed() {
+			break
+		}
+		if n%25 == 24 {
+			t.Logf("%d moves are done", n+1)
+		}
+	}
+	// In the end every UDP client is on the path of its Service, those by loopback left out.
+	for _, s := range m.services {
+		if s.path = paths[len(paths)-1]; s.protocol == "UDP" {
+			m.put(s)
+		}
+	}
+	m.eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.metric("sluice_udp_active_flows") <= 1 })
+	end()
+	for _, s := range m.services {
+		m.put(s)
+	}
+	want := map[string]float64{}
+	for _, s := range m.services {
+		want[s.path]++
+	}
+	for _, path := range paths {
+		series := fmt.Sprintf("sluice_service_data_path{path=%q}", path)
+		m.eventually(fmt.Sprintf("%s is %v", series, want[path]), func() bool { return m.metric(series) == want[path] })
+	}
+	t.Logf("%d moves, %d connections, %d exchanges (%d datagrams sent again, longest wait %v), %d blocks in streams; the longest wait for a CPU was %v",
+		moves, m.connections.Load(), m.exchanges.Load(), m.retries.Load(), time.Duration(m.worst.Load()), m.blocks.Load(), m.stall.longest())
+	if m.connections.Load() == 0 || m.exchanges.Load() == 0 || m.blocks.Load() == 0 {
+		t.Error("there was no load")
+	}
+}
+
+// put writes the manifest of a Service, with its endpoints.
+func (m *moving) put(s *movable) {
+	m.write(s.name+".yaml", s.manifest(), slice(s.name, 1, s.port, s.protocol, addrs(m.Pods...)...))
+}
+
+// begin starts the load.
+func (m *moving) begin() {
+	m.load.Go(func() { m.stall.watch(m.stop, os.Getpid(), m.cmd.Process.Pid) })
+	hosts := []*testbed.Host{m.Client, m.Node, m.Pods[2]}
+	nodePort := func(port int) string { return fmt.Sprintf("%s:%d", m.Node.Addr4, port) }
+	for _, from := range hosts {
+		for _, addr := range []string{"10.96.0.80:80", "10.96.0.81:80", nodePort(30081)} {
+			m.load.Go(func() { m.connect(from, addr) })
+		}
+		for _, addr := range []string{"10.96.0.82:7", nodePort(30082)} {
+			m.load.Go(func() { m.streams(from, addr) })
+		}
+		for _, addr := range []string{"10.96.0.10:53", "10.96.0.11:53", nodePort(30011)} {
+			m.load.Go(func() { m.exchange(from, addr, false) })
+			m.load.Go(func() { m.exchange(from, addr, true) })
+		}
+	}
+	m.load.Go(func() { m.connect(m.Node, "127.0.0.1:30081") })
+	m.load.Go(func() { m.exchange(m.Node, "127.0.0.1:30011", false) })
+}
+
+func (m *moving) over() bool {
+	select {
+	case <-m.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause is between two attempts of one client, so that there is time for the others: more
+// of it on one processor.
+func pause() {
+	d := 3 * time.Millisecond
+	if runtime.NumCPU() == 1 {
+		d *= 5
+	}
+	time.Sleep(d) // there is nothing to wait for: it is load
+}
+
+// connect opens one connection after the other.
+func (m *moving) connect(from *testbed.Host, addr string) {
+	for !m.over() {
+		if name, err := who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			m.t.Errorf("%s asks %s: %q, %v", from, addr, name, err)
+			return
+		}
+		m.connections.Add(1)
+		pause()
+	}
+}
+
+// streams keeps one connection open for all the time, and others for a while.
+func (m *moving) streams(from *testbed.Host, addr string) {
+	var both sync.WaitGroup
+	both.Go(func() { m.stream(from, addr, time.Hour) })
+	both.Go(func() {
+		for !m.over() {
+			m.stream(from, addr, 300*time.Millisecond)
+		}
+	})
+	both.Wait()
+}
+
+// stream sends blocks with checksums and wants them back.
+func (m *moving) stream(from *testbed.Host, addr string, length time.Duration) {
+	c, err := from.Dial(context.Background(), "tcp", addr)
+	if err != nil {
+		m.t.Errorf("%s opens a stream to %s: %v", from, addr, err)
+		return
+	}
+	defer c.Close()
+	block := make([]byte, 4096)
+	back := make([]byte, len(block))
+	for end := time.Now().Add(length); !m.over() && time.Now().Before(end); pause() {
+		for i := 4; i < len(block); i += 8 {
+			binary.NativeEndian.PutUint32(block[i:], rand.Uint32())
+		}
+		binary.NativeEndian.PutUint32(block, crc32.ChecksumIEEE(block[4:]))
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Write(block); err != nil {
+			m.t.Errorf("a stream of %s to %s: %v", from, addr, err)
+			return
+		}
+		if _, err := io.ReadFull(c, back); err != nil {
+			m.t.Errorf("a stream of %s to %s: %v", from, addr, err)
+			return
+		}
+		if binary.NativeEndian.Uint32(back) != crc32.ChecksumIEEE(back[4:]) || string(back) != string(block) {
+			m.t.Errorf("a stream of %s to %s is corrupted", from, addr)
+			return
+		}
+		m.blocks.Add(1)
+	}
+}
+
+// exchange asks by UDP, from one port all the time, or from a new one each time. What
+// is not answered is sent again, as resolvers do.
+func (m *moving) exchange(from *testbed.Host, addr string, anew bool) {
+	var c net.Conn
+	defer func() {
+		if c != nil {
+			c.Close()
+		}
+	}()
+	for n := uint64(0); !m.over(); n++ {
+		if c == nil {
+			var err error
+			if c, err = from.Dial(context.Background(), "udp", addr); err != nil {
+				m.t.Errorf("%s asks %s: %v", from, addr, err)
+				return
+			}
+		}
+		start := time.Now()
+		err := m.ask(c, n)
+		end := time.Now()
+		took := end.Sub(start)
+		if took > limit {
+			took -= m.stall.during(start, end)
+		}
+		if took > limit {
+			m.t.Errorf("%s asks %s: answered after %v, want at most %v", from, addr, took, limit)
+			return
+		}
+		if err != nil {
+			m.t.Errorf("%s asks %s: answered after %v, %v", from, addr, took, err)
+			return
+		}
+		most(&m.worst, took)
+		m.exchanges.Add(1)
+		if anew {
+			c.Close()
+			c = nil
+		}
+		pause()
+	}
+}
+
+// limit is how long an exchange may take.
+const limit = 100 * time.Millisecond
+
+// most has a hold the longest d of all.
+func most(a *atomic.Int64, d time.Duration) {
+	for was := a.Load(); int64(d) > was && !a.CompareAndSwap(was, int64(d)); was = a.Load() {
+	}
+}
+
+// ask sends a number until it comes back. What the node's own rules drop is told its
+// programs (EPERM), and is lost all the same.
+func (m *moving) ask(c net.Conn, n uint64) error {
+	msg := binary.NativeEndian.AppendUint64(nil, n)
+	buf := make([]byte, 64)
+	const again = 25 * time.Millisecond
+	for end := time.Now().Add(patience); time.Now().Before(end); m.retries.Add(1) {
+		if _, err := c.Write(msg); err != nil && !errors.Is(err, syscall.EPERM) {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(again))
+		for {
+			k, err := c.Read(buf)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			} else if err != nil {
+				return err
+			}
+			if string(buf[:k]) == string(msg) {
+				return nil
+			} // else it is the answer to what was sent twice
+		}
+	}
+	return errors.New("no answer")
+}

@@ -1,0 +1,428 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+)
+
+// counters are what iptables-save prints beside the rules themselves.
+var counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
+
+// traces is everything that rules and sets of the node say.
+func (l *lab) traces() string {
+	rules := counters.ReplaceAllString(l.output("iptables-save")+l.output("ip6tables-save"), "")
+	return rules + l.output("ipset", "save") + l.output("ip", "-brief", "addr") + l.virtualServers()
+}
+
+// TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
+// one that has rules of others.
+func TestCleanupLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
+		for _, foreign := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, foreign rules %v", mode, foreign), func(t *testing.T) { testCleanup(t, mode, foreign) })
+		}
+	}
+}
+
+func testCleanup(t *testing.T, mode string, foreign bool) {
+	t.Parallel()
+	needMode(t, mode)
+	l := newLab(t, testbed.Config{})
+	if foreign {
+		l.output("iptables", "-t", "nat", "-N", "KUBE-SERVICES")
+		l.output("iptables", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
+		l.output("iptables", "-A", "INPUT", "-s", "198.51.100.9", "-j", "DROP")
+		l.output("ipset", "create", "theirs", "hash:ip")
+	}
+	before := l.traces()
+	l.serveWeb()
+	l.serveDNS()
+	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		l.start("--proxy-mode", mode)
+		if _, err := who(l.Client, webAddr); err != nil {
+			t.Fatal(err)
+		}
+		l.signal(end)
+		if code := l.wait(); end == syscall.SIGTERM && code != 0 {
+			t.Errorf("exit code %d after SIGTERM, want 0", code)
+		}
+		if l.traces() == before {
+			t.Error("the program left no rule: the test tests nothing")
+		}
+		for range 2 { // the second finds nothing to do
+			if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("--cleanup = %v, %s", err, out)
+			}
+		}
+		if after := l.traces(); after != before {
+			t.Errorf("after %v and --cleanup:\n%s\nbefore the first start:\n%s", end, after, before)
+		}
+	}
+}
+
+// TestRestartAfterCrash: the next start takes over what the last one left.
+func TestRestartAfterCrash(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.serveDNS()
+	l.start()
+	steered := l.traces()
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	l.start()
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("after the restart TCP gives %q, %v", name, err)
+	}
+	if name, err := newClient(t, l.Client, dnsAddr).ask([]byte("?"), patience); err != nil || name == "" {
+		t.Errorf("after the restart UDP gives %q, %v", name, err)
+	}
+	lines := func(s string) int { return strings.Count(s, "\n") }
+	if now := l.traces(); lines(now) != lines(steered) {
+		t.Errorf("rules have piled up:\n%s\nafter the first start:\n%s", now, steered)
+	}
+}
+
+// TestStop: SIGTERM lets an open connection go on, and takes no new one.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1})
+	keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start()
+	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	echo := func() {
+		t.Helper()
+		got := make([]byte, 4)
+		if _, err := io.WriteString(c, "ping"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
+			t.Fatalf("echo = %q, %v", got, err)
+		}
+	}
+	echo()
+	l.signal(syscall.SIGTERM)
+	l.eventually("new connections are refused", func() bool {
+		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	if code, _ := l.get("http://127.0.0.1:10256/healthz"); code != 503 {
+		t.Errorf("/healthz while stopping = %d, want 503", code)
+	}
+	echo()
+	c.Close()
+	if code := l.wait(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestDrainTimeoutAndSecondSignal(t *testing.T) {
+	l := newLab(t, testbed.Config{Pods: 1})
+	keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	for _, test := range []struct {
+		drain  string
+		second bool
+		want   int
+	}{{"50ms", false, 0}, {"1h", true, 1}} {
+		l.start("--drain-timeout", test.drain)
+		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.eventually("the connection is there", func() bool { return l.metric("sluice_tcp_active_connections") == 1 })
+		l.signal(syscall.SIGTERM)
+		if test.second {
+			l.eventually("the first signal was taken", func() bool { return strings.Contains(l.log.String(), "stopping") })
+			l.signal(syscall.SIGTERM)
+		}
+		if code := l.wait(); code != test.want {
+			t.Errorf("drain timeout %s: exit code %d, want %d", test.drain, code, test.want)
+		}
+		c.Close()
+	}
+}
+
+// TestLiveManifests: changes come into force, broken files do not, and are named.
+func TestLiveManifests(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start()
+	ask := func(want ...string) {
+		t.Helper()
+		for range 6 {
+			if name, err := who(l.Client, webAddr); err != nil || !slices.Contains(want, name) {
+				t.Fatalf("answer %q, %v; want one of %v", name, err, want)
+			}
+		}
+	}
+	ask("pod-0", "pod-1", "pod-2")
+	var delays []time.Duration
+	for i := range 10 { // one endpoint and another in turn
+		pod := l.Pods[1+i%2]
+		l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(pod)...))
+		written := time.Now()
+		l.eventually("the change is in force", func() bool {
+			for range 2 { // turns never give a Service of three the same endpoint twice in a row
+				name, err := who(l.Client, webAddr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if name != pod.Name {
+					return false
+				}
+			}
+			return true
+		})
+		delays = append(delays, time.Since(written))
+		ask(pod.Name)
+	}
+	slices.Sort(delays)
+	t.Logf("from the write of a file to the first client that sees it: median %v, longest %v", delays[len(delays)/2], delays[len(delays)-1])
+
+	broken := strings.Replace(service("web", webAddr, "TCP", ""), "clusterIP", "clusterPI", 1)
+	l.write("web.yaml", broken)
+	l.eventually("the broken file is reported", func() bool {
+		_, page := l.get("http://127.0.0.1:10249/metrics")
+		return strings.Contains(page, `sluice_manifest_problem{file="`+filepath.Join(l.dir, "web.yaml")+`",line="6",reason="`)
+	})
+	if log := l.log.String(); !strings.Contains(log, "web.yaml:6: ") || !strings.Contains(log, "clusterPI") {
+		t.Error("the log does not name the file, the line and the field")
+	}
+	ask("pod-2")
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods[0])...))
+	l.eventually("the repaired file is in force", func() bool { name, err := who(l.Client, webAddr); return err == nil && name == "pod-0" })
+	if err := os.Remove(filepath.Join(l.dir, "web.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the removed Service is gone", func() bool { return l.metric("sluice_services") == 0 })
+}
+
+// TestBadInput: one clear sentence with the place and the fix, and exit code 1.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1})
+	good := service("web", webAddr, "TCP", "")
+	dir := func(name string, docs ...string) string {
+		l.write(name, docs...)
+		return filepath.Join(l.dir, name)
+	}
+	before := l.traces()
+	for _, test := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"no arguments", nil, []string{"--manifests"}},
+		{"wrong port range", []string{"--manifests", l.dir, "--proxy-port-range", "9-5"}, []string{"--proxy-port-range", "9-5"}},
+		{"unreadable folder", []string{"--manifests", "/no/such/folder"}, []string{"/no/such/folder", "no such file"}},
+		{"unknown field", []string{"--manifests", dir("a.yaml", strings.Replace(good, "protocol", "protocoll", 1))}, []string{"a.yaml:9", "protocoll"}},
+		{"duplicate Service", []string{"--manifests", dir("b.yaml", good, good)}, []string{"b.yaml:", "web", "b.yaml:1"}},
+		{"port 0", []string{"--manifests", dir("c.yaml", service("web", webIP+":0", "TCP", ""))}, []string{"c.yaml:8", "port"}},
+		{"bad IP", []string{"--manifests", dir("d.yaml", service("web", "10.96.0.300:80", "TCP", ""))}, []string{"d.yaml:6", "10.96.0.300"}},
+		{"wrong family", []string{"--manifests", dir("e.yaml", slice("web", 1, 80, "TCP", `"2001:db8::1"`))}, []string{"e.yaml:12", "2001:db8::1", "IPv4"}},
+		{"no interface", []string{"--manifests", dir("g.yaml", good), "--proxy-mode", "winuserspace", "--service-interface", "none0"}, []string{"--service-interface none0", "give the name of an interface"}},
+		{"no Node", []string{"--manifests", dir("h.yaml", good), "--hostname-override", "a_b"}, []string{"--hostname-override", "kubectl get nodes"}},
+		{"content type", []string{"--kube-api-content-type", "json", "--master", "https://192.0.2.1"}, []string{"--kube-api-content-type", "application/json"}},
+		{"not YAML", []string{"--manifests", dir("f.yaml", "kind: [")}, []string{"f.yaml:1"}},
+		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
+	} {
+		out, err := l.command(test.args...).CombinedOutput()
+		if exitCode(err) != 1 {
+			t.Errorf("%s: exit %v, want code 1", test.name, err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %q in %q", test.name, want, out)
+			}
+		}
+		if strings.Contains(string(out), "goroutine") {
+			t.Errorf("%s: a stack trace is no answer:\n%s", test.name, out)
+		}
+	}
+	if l.traces() != before {
+		t.Error("a start that failed left something in the kernel")
+	}
+}
+
+// TestCannotSteer: no iptables, no privileges and no descriptors are said in words, once.
+func TestCannotSteer(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1})
+	l.write("web.yaml", service("web", webAddr, "TCP", ""))
+	noIPTables := l.command("--manifests", l.dir)
+	noIPTables.Env = append(noIPTables.Env, "PATH=/nowhere")
+	if out, err := noIPTables.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
+		t.Errorf("without iptables: %v, %s", err, out)
+	}
+	name := noIPTables.Path
+	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
+		noRights := l.Node.Command(t.Context(), "setpriv", append([]string{"--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name}, args...)...)
+		noRights.Env = append(os.Environ(), programVar+"=1")
+		if out, err := noRights.CombinedOutput(); exitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
+			t.Errorf("%s without privileges: %v, %s", args, err, out)
+		}
+	}
+	addresses := l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", name,
+		"--proxy-mode=winuserspace", "--manifests", l.dir)
+	addresses.Env = append(os.Environ(), programVar+"=1")
+	if out, err := addresses.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
+		t.Errorf("in mode winuserspace without privileges: %v, %s", err, out)
+	}
+	l.wrap = []string{"timeout", "30"} // what serves after all ends with 124
+	for _, l.limit = range []int{12, 14, 16, 18, 20, 30} {
+		out, err := l.command("--manifests", l.dir, "--loops=4").CombinedOutput()
+		if exitCode(err) != 1 || !strings.Contains(string(out), "raise it (ulimit -n) to 64 or more") && !strings.Contains(string(out), "raise the file descriptor limit (ulimit -n) to 64 or more") {
+			t.Errorf("with %d descriptors: %v, %s", l.limit, err, out)
+		}
+	}
+	l.wrap, l.limit = nil, 64
+	l.start("--loops=4") // what the errors name is enough
+}
+
+// TestCleanupWithoutIPTables: --cleanup ends well where there is nothing of ours, whatever
+// is not installed, and tells which rules stay where there is.
+func TestCleanupWithoutIPTables(t *testing.T) {
+	l := newLab(t, testbed.Config{Pods: 1})
+	cleanup := func() (int, string) {
+		c := l.command("--cleanup")
+		c.Env = append(c.Env, "PATH=/nowhere")
+		out, err := c.CombinedOutput()
+		return exitCode(err), string(out)
+	}
+	for _, command := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
+		l.output(command, "-t", "nat", "-N", "OTHER")
+		if code, out := cleanup(); code != 0 || out != "" {
+			t.Errorf("with a chain of others by %s: %d, %s", command, code, out)
+		}
+		l.output(command, "-t", "nat", "-N", "SLUICE-TEST")
+		code, out := cleanup()
+		if want := "table nat stay, since " + command + " is not installed: install"; code != 1 || strings.Count(out, want) != 1 {
+			t.Errorf("with rules by %s: %d, %s\nwant %q once", command, code, out, want)
+		}
+		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("with all programs: %v, %s", err, out)
+		}
+	}
+}
+
+// TestTakenPorts: what others have is named, and the program ends.
+func TestTakenPorts(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 1})
+	l.write("web.yaml", service("web", webAddr, "TCP", ""))
+	for port, args := range map[string][]string{
+		"10256": {"--bind-address-hard-fail"},
+		"10249": {"--bind-address-hard-fail"},
+		"31000": {"--proxy-port-range", "31000-31000"},
+	} {
+		ln, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := l.command(append([]string{"--manifests", l.dir}, args...)...).CombinedOutput()
+		fix := "or give another address"
+		if port == "31000" {
+			fix = "widen --proxy-port-range"
+		}
+		if exitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
+			t.Errorf("with port %s taken: %v, %s", port, err, out)
+		}
+		ln.Close()
+	}
+}
+
+// TestOnlyOneSteers: a second Sluice on the host, and a --cleanup, end with one sentence
+// and disturb nothing; when the first has been told to end, there is room for the next.
+func TestOnlyOneSteers(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start()
+	rules := l.traces()
+	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
+		out, err := l.command(args...).CombinedOutput()
+		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first, "+
+			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.cmd.Process.Pid)
+		if exitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
+			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
+		}
+		if name, err := who(l.Client, webAddr); err != nil || name == "" {
+			t.Errorf("after %v beside it: %q, %v", args, name, err)
+		}
+	}
+	if l.traces() != rules {
+		t.Error("the rules are others than before")
+	}
+	l.signal(syscall.SIGKILL)
+	l.wait()
+	l.start()
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("after the first was killed: %q, %v", name, err)
+	}
+}
+
+// TestNameIsTaken: a user who may not steer cannot keep others from it.
+func TestNameIsTaken(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	const nobody = 65534
+	const same = ^uintptr(0)
+	become := func(uid uintptr) error { // by this thread alone, which Do has locked
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uid, same); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	var squatted node.Lock
+	if err := l.Node.Do(func() (err error) {
+		if err := become(nobody); err != nil {
+			return err
+		}
+		squatted, err = node.NewLock()
+		return errors.Join(err, become(uintptr(os.Getuid())))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer squatted.Release()
+	l.start()
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("beside a squatter: %q, %v", name, err)
+	}
+}
+
+// TestNotOurAddress: an address to listen on that the node does not have is named.
+func TestNotOurAddress(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	out, err := l.command("--manifests", l.dir, "--bind-address", "198.51.100.9").CombinedOutput()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if last := lines[len(lines)-1]; exitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
+		t.Errorf("%v: %q names no flag or no fix", err, last)
+	}
+}

@@ -1,0 +1,378 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// TestThreeHundredConnections: exact turns, from wherever a client is.
+func TestThreeHundredConnections(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start()
+	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} { // pod-0 is asked by itself, too
+		count := map[string]int{}
+		for range 300 {
+			name, err := who(from, webAddr)
+			if err != nil {
+				t.Fatalf("from %s: %v", from, err)
+			}
+			count[name]++
+		}
+		if count["pod-0"] != 100 || count["pod-1"] != 100 || count["pod-2"] != 100 {
+			t.Errorf("300 connections from %s were spread as %v, want 100 each", from, count)
+		}
+	}
+}
+
+// stream is an endless pseudo-random stream.
+func stream(seed uint64) io.Reader {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	return rand.NewChaCha8(key)
+}
+
+// pump sends size bytes of a stream and ends, while it returns the hash of what it gets.
+func pump(c net.Conn, seed uint64, size int64) (sum []byte, err error) {
+	var wg sync.WaitGroup
+	var sendErr error
+	wg.Go(func() {
+		if _, sendErr = io.CopyN(c, stream(seed), size); sendErr == nil {
+			sendErr = c.(*net.TCPConn).CloseWrite()
+		}
+	})
+	h := sha256.New()
+	_, err = io.Copy(h, c)
+	wg.Wait()
+	return h.Sum(nil), errors.Join(err, sendErr)
+}
+
+func sumOf(seed uint64, size int64) []byte {
+	h := sha256.New()
+	_, _ = io.CopyN(h, stream(seed), size)
+	return h.Sum(nil)
+}
+
+// TestBulkBothWays: 256 MiB each way at once, from host to host through the node.
+func TestBulkBothWays(t *testing.T) {
+	size := int64(256 << 20)
+	if testing.Short() {
+		size = 16 << 20
+	}
+	l := newLab(t, testbed.Config{Pods: 1})
+	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start()
+	type result struct {
+		sum []byte
+		err error
+	}
+	server := make(chan result, 1)
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			server <- result{nil, err}
+			return
+		}
+		defer c.Close()
+		sum, err := pump(c, 2, size)
+		server <- result{sum, err}
+	}()
+	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sum, err := pump(c, 1, size)
+	if err != nil || !bytes.Equal(sum, sumOf(2, size)) {
+		t.Errorf("the client did not get what the server sent: %v", err)
+	}
+	if got := <-server; got.err != nil || !bytes.Equal(got.sum, sumOf(1, size)) {
+		t.Errorf("the server did not get what the client sent: %v", got.err)
+	}
+}
+
+// TestStalledReader: a client pushes up to 1 GiB at a server that reads nothing
+// for 3 s, long after all buffers between them are full; the memory of the program does not grow.
+func TestStalledReader(t *testing.T) {
+	stall := 3 * time.Second
+	if testing.Short() {
+		stall = time.Second
+	}
+	l := newLab(t, testbed.Config{Pods: 1})
+	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start()
+	open := func() (client, server net.Conn) {
+		client, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if server, err = ln.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		return client, server
+	}
+	// Once through first, so that what any connection costs is there already.
+	c, s := open()
+	go func(c net.Conn) { _, _ = io.CopyN(c, stream(1), 32<<20); c.Close() }(c)
+	if n, err := io.Copy(io.Discard, s); n != 32<<20 || err != nil {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	s.Close()
+
+	c, s = open()
+	defer c.Close()
+	defer s.Close()
+	before, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetDeadline(time.Now().Add(stall)); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := io.CopyN(c, stream(2), 1<<30)
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Fatalf("the client could send %d bytes to a server that reads nothing: %v", sent, err)
+	}
+	after, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes sent; resident memory %d -> %d KiB", sent, before>>10, after>>10)
+	if !testing.Short() && after-before >= 1<<20 { // short is for the race detector, which takes memory of its own
+		t.Errorf("memory grew by %d KiB, want less than 1 MiB", (after-before)>>10)
+	}
+	c.Close()
+	if n, err := io.Copy(io.Discard, s); n != sent || err != nil {
+		t.Errorf("the server got %d of %d bytes, %v", n, sent, err)
+	}
+}
+
+// TestDeadEndpoint: one endpoint of three drops all packets, and later refuses.
+func TestDeadEndpoint(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	servers := l.serveWeb()
+	l.start()
+	if err := l.Pods[1].Blackhole(true); err != nil {
+		t.Fatal(err)
+	}
+	const n = 30
+	var longest time.Duration
+	for range n {
+		start := time.Now()
+		if name, err := who(l.Client, webAddr); err != nil || name == "pod-1" {
+			t.Fatalf("answer = %q, %v", name, err)
+		}
+		longest = max(longest, time.Since(start))
+	}
+	timeouts := l.metric(`sluice_tcp_dials_total{result="timeout"}`)
+	t.Logf("%v of %d connections met the dead endpoint; the longest took %v", timeouts, n, longest)
+	if timeouts != n/3 {
+		t.Errorf("%v dials timed out, want %d: one for each turn of the dead endpoint", timeouts, n/3)
+	}
+	if longest >= 700*time.Millisecond { // 250 ms is one dead pick, 250 + 500 would be two
+		t.Errorf("a connection took %v, more than one dead pick explains", longest)
+	}
+	if err := l.Pods[1].Blackhole(false); err != nil {
+		t.Fatal(err)
+	}
+	if err := servers[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		if name, err := who(l.Client, webAddr); err != nil || name == "pod-1" {
+			t.Fatalf("answer with a refusing endpoint = %q, %v", name, err)
+		}
+	}
+	if got := l.metric(`sluice_tcp_dials_total{result="refused"}`); got != n/3 {
+		t.Errorf("%v dials refused, want %d", got, n/3)
+	}
+}
+
+// TestNoEndpoints: a client is refused at once, not left waiting, wherever it is.
+func TestNoEndpoints(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.write("web.yaml", service("web", webAddr, "TCP", ""))
+	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""))
+	l.start()
+	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
+		if _, err := who(from, webAddr); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("TCP from %s = %v, want refused", from, err)
+		}
+		_, err := newClient(t, from, dnsAddr).ask([]byte("?"), patience)
+		// On the node itself the send fails already, with what the kernel says of a
+		// packet that OUTPUT does not let through.
+		if refused := errors.Is(err, syscall.ECONNREFUSED) || from == l.Node && errors.Is(err, syscall.EPERM); !refused {
+			t.Errorf("UDP from %s = %v, want refused", from, err)
+		}
+	}
+}
+
+// TestChurn: 1,000 endpoints come and go while clients connect; no connection fails.
+func TestChurn(t *testing.T) {
+	rounds, ports := 40, 334
+	if testing.Short() {
+		rounds, ports = 8, 50
+	}
+	l := newLab(t, testbed.Config{})
+	for _, pod := range l.Pods {
+		for p := range ports {
+			keep(t)(pod.WhoTCP(fmt.Sprintf("%s:%d", pod.Addr4, 10000+p)))
+		}
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	all := addrs(l.Pods...)
+	publish := func(keepOne func() bool) (n int) {
+		docs := []string{service("web", webAddr, "TCP", "")}
+		for p := range ports {
+			var some []string
+			for _, a := range all {
+				if p == 0 || keepOne() { // port 0's are always there
+					some = append(some, a)
+				}
+			}
+			n += len(some)
+			docs = append(docs, slice("web", p, 10000+p, "TCP", some...))
+		}
+		l.write("web.yaml", docs...)
+		return n
+	}
+	publish(func() bool { return true })
+	l.start()
+	resident := func() int64 {
+		n, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	connections := 0
+	for _, from := range []*testbed.Host{l.Client, l.Pods[0]} {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := who(from, webAddr); err != nil {
+					t.Errorf("a connection from %s failed: %v", from, err)
+				}
+				mu.Lock()
+				connections++
+				mu.Unlock()
+			}
+		})
+	}
+	var first int64
+	for i := range rounds {
+		n := publish(func() bool { return r.IntN(2) == 0 })
+		l.eventually("the change is in force", func() bool { return int(l.metric("sluice_backends")) == n })
+		if i == rounds/4 {
+			first = resident()
+		}
+	}
+	cancel()
+	wg.Wait()
+	last := resident()
+	t.Logf("%d connections, %d changes of %d endpoints; resident memory %d -> %d KiB", connections, rounds, 3*ports, first>>10, last>>10)
+	if connections < rounds {
+		t.Errorf("only %d connections were made: too few to show anything", connections)
+	}
+	if last > first+first/4+8<<20 {
+		t.Errorf("resident memory grew from %d to %d KiB", first>>10, last>>10)
+	}
+}
+
+// TestFewDescriptors: 500 clients of a program with 64 descriptors. Those that fit
+// are served, the others wait, and all are served in the end.
+func TestFewDescriptors(t *testing.T) {
+	l := newLab(t, testbed.Config{Pods: 1})
+	keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.limit = 64
+	l.start("--loops", "2")
+	const clients = 500
+	conns := make([]net.Conn, clients)
+	for i := range conns {
+		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		if err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+		defer c.Close()
+		conns[i] = c
+	}
+	l.eventually("accepting is paused", func() bool { return l.metric(`sluice_tcp_accept_pauses_total{short="descriptors"}`) > 0 })
+
+	// With all of them idle the program must not spin.
+	start, cpu := time.Now(), l.metric("process_cpu_seconds_total")
+	time.Sleep(time.Second) // the time over which it is measured
+	if used, wall := l.metric("process_cpu_seconds_total")-cpu, time.Since(start).Seconds(); used > wall/2 && !testing.Short() {
+		t.Errorf("%.2f s of CPU in %.2f s with nothing to do", used, wall)
+	}
+	var wg sync.WaitGroup
+	for i, c := range conns {
+		wg.Go(func() {
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(3 * patience))
+			want := fmt.Sprintf("client %d", i)
+			if _, err := io.WriteString(c, want); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+			if got, err := io.ReadAll(c); err != nil || string(got) != want {
+				t.Errorf("client %d got %q, %v", i, got, err)
+			}
+		})
+	}
+	wg.Wait()
+	l.eventually("all connections have ended", func() bool { return l.metric("sluice_tcp_active_connections") == 0 })
+	if got := l.metric("sluice_tcp_accepted_connections_total"); got != clients {
+		t.Errorf("%v connections accepted, want %d", got, clients)
+	}
+}
+
+// TestProxyPortIsNotOpen: what was not steered is refused.
+func TestProxyPortIsNotOpen(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.start("--proxy-port-range", "31000")
+	node := netip.AddrPortFrom(l.Node.Addr4, 31000).String()
+	for _, from := range []*testbed.Host{l.Client, l.Pods[0], l.Node} {
+		if _, err := who(from, node); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("the proxy port asked from %s = %v, want refused", from, err)
+		}
+	}
+	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		t.Errorf("the Service itself = %q, %v", name, err)
+	}
+}

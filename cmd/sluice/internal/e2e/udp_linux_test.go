@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// insist asks until there is an answer, as clients of UDP do: a thousand at once may
+// overrun the queue of a pod's socket, which nobody sizes for that.
+func (c client) insist() (string, error) {
+	for range 20 {
+		if name, err := c.ask([]byte("?"), time.Second); err != nil || name != "" {
+			return name, err
+		}
+	}
+	return "", errors.New("no answer to 20 datagrams")
+}
+
+// TestThousandClients: 1,000 clients at once, each answered by one endpoint while
+// it is active, all endpoints used alike, and free to move after the idle timeout.
+func TestThousandClients(t *testing.T) {
+	clients := 1000
+	if testing.Short() {
+		clients = 200
+	}
+	l := newLab(t, testbed.Config{})
+	l.serveDNS()
+	const idle = 2 * time.Second
+	l.start("--udp-timeout", idle.String())
+	socks := make([]client, clients)
+	for i := range socks {
+		socks[i] = newClient(t, l.Client, dnsAddr)
+	}
+	names := make([]string, clients)
+	var wg sync.WaitGroup
+	for i, c := range socks {
+		wg.Go(func() {
+			for range 3 {
+				name, err := c.insist()
+				if err != nil {
+					t.Errorf("client %d: %v", i, err)
+					return
+				}
+				if names[i] == "" {
+					names[i] = name
+				} else if names[i] != name {
+					t.Errorf("client %d was answered by %s and then by %s while it was active", i, names[i], name)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	count := map[string]int{}
+	for _, name := range names {
+		count[name]++
+	}
+	for _, pod := range l.Pods {
+		if got := count[pod.Name]; got < clients/3-1 || got > clients/3+1 {
+			t.Errorf("clients were spread as %v, want a third each", count)
+			break
+		}
+	}
+	if got := l.metric("sluice_udp_active_flows"); got != float64(clients) {
+		t.Errorf("%v flows are open, want %d", got, clients)
+	}
+	l.eventually("the idle flows have ended", func() bool { return l.metric("sluice_udp_active_flows") == 0 })
+	moved := 0
+	for i, c := range socks {
+		name, err := c.insist()
+		if err != nil {
+			t.Fatalf("client %d after its flow's end: %v", i, err)
+		}
+		if name != names[i] {
+			moved++
+		}
+	}
+	if moved == 0 {
+		t.Error("no client moved after its idle timeout")
+	}
+}
+
+// TestLargestDatagram: 65,507 bytes there and back, from everywhere.
+func TestLargestDatagram(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Pods: 2})
+	keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
+	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods[1])...))
+	l.start("--udp-timeout", "5s")
+	msg, err := io.ReadAll(io.LimitReader(stream(3), 65507))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0], l.Pods[1]} {
+		c := newClient(t, from, dnsAddr)
+		for _, size := range []int{65507, 0, 1, 4097} {
+			got, err := c.ask(msg[:size], patience)
+			if err != nil || !bytes.Equal([]byte(got), msg[:size]) {
+				t.Errorf("from %s: %d bytes came back as %d, %v", from, size, len(got), err)
+			}
+		}
+	}
+}
+
+// TestEndpointGoesUnderTraffic: the flows of an endpoint that is taken out of the
+// manifest go on elsewhere, without a pause that a client would call an outage.
+func TestEndpointGoesUnderTraffic(t *testing.T) {
+	l := newLab(t, testbed.Config{})
+	l.serveDNS()
+	l.start("--udp-timeout", "1h") // nothing but the removal moves a flow
+	const clients = 30
+	socks := make([]client, clients)
+	var there []client
+	for i := range socks {
+		socks[i] = newClient(t, l.Client, dnsAddr)
+		name, err := socks[i].ask([]byte("?"), patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "pod-1" {
+			there = append(there, socks[i])
+		}
+	}
+	if len(there) != clients/3 {
+		t.Fatalf("%d flows are at pod-1, want %d", len(there), clients/3)
+	}
+	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
+		t.Fatal(err)
+	}
+	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods[0], l.Pods[2])...))
+	written := time.Now()
+	for i, c := range there {
+		var name string
+		l.eventually(fmt.Sprintf("flow %d has moved", i), func() (ok bool) {
+			var err error
+			if name, err = c.ask([]byte("?"), 10*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			return name != ""
+		})
+		if name == "pod-1" {
+			t.Errorf("flow %d is still at the removed endpoint", i)
+		}
+	}
+	t.Logf("all %d flows had moved %v after the file was written", len(there), time.Since(written))
+	if moved := l.metric(`sluice_udp_backends_left_total{reason="gone"}`); moved != float64(len(there)) {
+		t.Errorf("%v flows moved, want %d", moved, len(there))
+	}
+}
+
+// TestRefusingUDPEndpoint: an endpoint that answers with ICMP is left at once.
+func TestRefusingUDPEndpoint(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	servers := l.serveDNS()
+	l.start("--udp-timeout", "1h")
+	if err := servers[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		c := newClient(t, l.Client, dnsAddr)
+		for range 3 {
+			name, err := c.ask([]byte("?"), patience)
+			if err != nil || name == "" || name == "pod-0" {
+				t.Errorf("client %d: answer %q, %v", i, name, err)
+			}
+		}
+	}
+	if n := l.metric(`sluice_udp_backends_left_total{reason="refused"}`); n == 0 {
+		t.Error("no refusal was met: the test tests nothing")
+	}
+}
+
+// TestOneAddressOfTwo: a node with two addresses, whichever it is told to bind to,
+// answers from the address that was asked, which a connected client checks.
+func TestOneAddressOfTwo(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{})
+	l.serveWeb()
+	l.serveDNS()
+	for _, bind := range []string{"0.0.0.0", l.Node.Addr4.String(), l.Node.Alt4.String()} {
+		l.start("--bind-address", bind)
+		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
+			if name, err := newClient(t, from, dnsAddr).ask([]byte("?"), patience); err != nil || name == "" {
+				t.Errorf("bound to %s, UDP from %s: answer %q, %v", bind, from, name, err)
+			}
+			if name, err := who(from, webAddr); err != nil || name == "" {
+				t.Errorf("bound to %s, TCP from %s: answer %q, %v", bind, from, name, err)
+			}
+		}
+		l.signal(syscall.SIGTERM)
+		if code := l.wait(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+	}
+}
+
+// TestAffinity: a client stays with its endpoint over connections and loops, and
+// moves when that goes.
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, testbed.Config{Clients: 3})
+	l.serveWeb()
+	sticky := "  sessionAffinity: ClientIP\n"
+	l.write("web.yaml", service("web", webAddr, "TCP", sticky), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l.start()
+	home := map[*testbed.Host]string{}
+	for range 20 {
+		for _, from := range l.Clients {
+			name, err := who(from, webAddr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if home[from] == "" {
+				home[from] = name
+			}
+			if home[from] != name {
+				t.Errorf("%s was sent to %s and then to %s", from, home[from], name)
+			}
+		}
+	}
+	var gone *testbed.Host
+	for _, pod := range l.Pods {
+		if pod.Name == home[l.Client] {
+			gone = pod
+		}
+	}
+	var left []string
+	for _, pod := range l.Pods {
+		if pod != gone {
+			left = append(left, pod.Addr4.String())
+		}
+	}
+	l.write("web.yaml", service("web", webAddr, "TCP", sticky), slice("web", 1, 8080, "TCP", left...))
+	l.eventually("the change is in force", func() bool { return l.metric("sluice_backends") == 2 })
+	first, err := who(l.Client, webAddr)
+	if err != nil || first == gone.Name {
+		t.Fatalf("after its endpoint has gone the client got %q, %v", first, err)
+	}
+	for range 10 {
+		if name, err := who(l.Client, webAddr); err != nil || name != first {
+			t.Errorf("the client got %q after %q, %v", name, first, err)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+package explain
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const usage = `Shows which endpoint a client of a Service is sent to, and why.
+
+Usage:
+  sluice explain --manifests PATH [flags] NAMESPACE/NAME
+  sluice explain --manifests PATH [flags] PROTOCOL ADDRESS:PORT
+
+`
+
+// query is what explain was asked.
+type query struct {
+	manifests []string
+	node      string
+	zone      string
+	mode      string
+	client    netip.Addr
+	arrives   string // the interface that the client's packet comes by
+	rules     string // file with the output of iptables-save
+	metrics   string // address where the running program serves its metrics
+	subject   []string
+}
+
+// Run writes to stdout what the arguments ask for. An error is one of the arguments, or of
+// what they name.
+func Run(args []string, stdout io.Writer) error {
+	q, help, err := parse(args)
+	switch {
+	case help != "":
+		fmt.Fprint(stdout, usage, help)
+		return nil
+	case err != nil:
+		return err
+	}
+	return q.answer(stdout)
+}
+
+// parse reads the command line. help is the text of the flags if that is asked for.
+func parse(args []string) (q query, help string, err error) {
+	var client string
+	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
+	f.SetOutput(io.Discard) // the caller prints the error, once
+	f.StringArrayVar(&q.manifests, "manifests", nil, "`PATH` of a file or folder of manifests; may be given several times")
+	f.StringVar(&q.node, "hostname-override", "", "`NAME` of this node; empty: the host's name")
+	f.StringVar(&q.zone, "node-zone", "", "`ZONE` of this node; empty: that of its Node manifest")
+	f.StringVar(&q.mode, "proxy-mode", "userspace", "`MODE` of the running program")
+	f.StringVar(&client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
+	f.StringVar(&q.arrives, "interface", "eth0",
+		"`INTERFACE` by which the client's packet arrives; empty: this node sends it")
+	f.StringVar(&q.rules, "rules", "",
+		"`FILE` with the output of iptables-save (or ip6tables-save) to walk through; empty: that of this host")
+	f.StringVar(&q.metrics, "metrics-bind-address", "127.0.0.1:10249",
+		"`ADDRESS` of the running program's metrics, which report its SCTP engine; empty: it is not asked")
+	wanted := f.BoolP("help", "h", false, "print this help and exit")
+	err = f.Parse(args)
+	if *wanted {
+		return q, f.FlagUsages(), nil
+	}
+	q.subject = f.Args()
+	if err == nil && client != "" {
+		if q.client, err = netip.ParseAddr(client); err != nil {
+			err = fmt.Errorf("--client %q is not an IP address: give one like 192.0.2.100", client)
+		}
+	}
+	if err == nil && q.node == "" {
+		q.node, err = os.Hostname()
+	}
+	return q, "", err
+}
+
+// answer writes what becomes of the client.
+func (q *query) answer(w io.Writer) error {
+	mode, ok := agent.ParsePath(q.mode)
+	if q.mode == config.ModeWinUserspace { // the same, by other sockets
+		mode, ok = agent.Userspace, true
+	}
+	if !ok {
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables, ipvs or winuserspace", q.mode)
+	}
+	objects, err := q.objects()
+	if err != nil {
+		return err
+	}
+	var convert kube.Converter
+	r := convert.Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
+	table, err := lb.NewTable(r.Services, r.Facts.Node)
+	if err != nil {
+		fmt.Fprintln(w, err) // the rest is served
+	}
+	var balancer lb.Balancer
+	balancer.Update(table)
+	frontends, err := q.frontends(table)
+	if err != nil {
+		return err
+	}
+	for i, f := range frontends {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprint(w, balancer.Explain(lb.Flow{Frontend: f, Client: q.client}))
+		s, _, ok := table.Lookup(f)
+		if !ok {
+			continue
+		}
+		if err := q.path(w, f, agent.Choose(s, mode), r.Facts.Node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// objects reads the manifests. Any problem in them is an error.
+func (q *query) objects() (kube.Objects, error) {
+	if len(q.manifests) == 0 {
+		return kube.Objects{}, errors.New("there are no Services to explain: give --manifests with a file or folder")
+	}
+	loader := &manifest.Loader{Paths: q.manifests}
+	result, _ := loader.Load()
+	var problems []error
+	for _, p := range result.Problems {
+		problems = append(problems, p)
+	}
+	return result.Objects, errors.Join(problems...)
+}
+
+// path writes by which data path the packets to a frontend go.
+func (q *query) path(w io.Writer, f lb.Frontend, c agent.Choice, facts lb.Node) error {
+	fmt.Fprintf(w, "data path %s: %s\n", c.Path, c.Why)
+	if c.Unmet != "" {
+		fmt.Fprintf(w, "  fallback: %s\n", c.Unmet)
+	}
+	if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
+		fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
+	}
+	if c.Path == agent.IPTables {
+		return q.walk(w, f, facts)
+	}
+	return nil
+}
+
+// frontends returns what is asked about: an address, or all addresses of a Service.
+func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
+	switch len(q.subject) {
+	case 1:
+		services := table.Services()
+		for i := range services {
+			s := &services[i]
+			if s.Namespace+"/"+s.Name != q.subject[0] {
+				continue
+			}
+			for _, a := range s.Addresses {
+				out = append(out, lb.Frontend{Protocol: s.Protocol, Addr: a.Addr})
+			}
+		}
+		if len(out) == 0 {
+			return nil, fmt.Errorf("no Service %s has an address in these manifests", q.subject[0])
+		}
+		return out, nil
+	case 2:
+		protocols := []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}
+		i := slices.IndexFunc(protocols, func(p lb.Protocol) bool { return strings.EqualFold(p.String(), q.subject[0]) })
+		addr, err := netip.ParseAddrPort(q.subject[1])
+		if i < 0 || err != nil {
+			return nil, fmt.Errorf("%q %q is not a protocol and an address: give tcp 10.96.0.80:80, for example", q.subject[0], q.subject[1])
+		}
+		return []lb.Frontend{{Protocol: protocols[i], Addr: addr}}, nil
+	}
+	return nil, errors.New("name a Service, or a protocol and an address")
+}
+
+// sctpEngine says which engine the running program forwards SCTP with, and why.
+func (q *query) sctpEngine() string {
+	const rule = "the kernel's sockets where it has SCTP, else packets, unless --sctp-engine forces one"
+	if q.metrics == "" {
+		return "not asked for: " + rule
+	}
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + q.metrics + "/metrics")
+	if err != nil {
+		return fmt.Sprintf("unknown, since the program does not answer (%v): %s", err, rule)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		var engine, why string
+		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,why=%q}", &engine, &why); n == 2 {
+			return fmt.Sprintf("%s: %s", engine, why)
+		}
+	}
+	if err := lines.Err(); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Sprintf("unknown, since the program's metrics cannot be read (%s, %v): %s", resp.Status, err, rule)
+	}
+	return "not chosen yet, since the running program has had no SCTP Service: " + rule
+}
+
+// walk writes where a packet to f gets by the rules of this host, or of a file.
+func (q *query) walk(w io.Writer, f lb.Frontend, facts lb.Node) error {
+	text, where, err := q.readRules(f.Addr.Addr().Is6())
+	if err != nil {
+		return err
+	}
+	if text == "" {
+		fmt.Fprintf(w, "  the rules of this host cannot be read (%s): run as root, or give --rules\n", where)
+		return nil
+	}
+	rules, err := trace.Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	addresses := slices.Clone(facts.Addresses)
+	if q.rules == "" {
+		if local, err := node.LocalAddrs(); err == nil {
+			addresses = append(addresses, local...)
+		}
+	}
+	p := q.packet(f, addresses)
+	fmt.Fprintf(w, "by the rules of %s, the first packet from %s to %s is\n", where, p.Src.Addr(), p.Dst)
+	for _, o := range rules.Trace(trace.Node{Addresses: addresses}, p) {
+		fmt.Fprintf(w, "  %s\n", o)
+		for _, step := range o.Steps {
+			fmt.Fprintf(w, "    %s\n", step)
+		}
+		for _, note := range o.Notes {
+			fmt.Fprintf(w, "    not sure: %s\n", note)
+		}
+	}
+	return nil
+}
+
+// readRules returns the output of iptables-save, and what it was read from. Empty: this
+// host's cannot be read, and where says why.
+func (q *query) readRules(ipv6 bool) (text, where string, err error) {
+	if q.rules != "" {
+		b, err := os.ReadFile(q.rules)
+		return string(b), q.rules, err
+	}
+	save := "iptables-save"
+	if ipv6 {
+		save = "ip6tables-save"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, save).Output()
+	if err != nil {
+		return "", fmt.Sprintf("%s: %v", save, err), nil
+	}
+	return string(b), save, nil
+}
+
+// packet is the client's first packet to f, on a node with these addresses.
+func (q *query) packet(f lb.Frontend, addresses []netip.Addr) trace.Packet {
+	client, dst := q.client, f.Addr.Addr()
+	if !client.IsValid() {
+		client = netip.MustParseAddr("192.0.2.1") // a documentation address (RFC 5737, RFC 3849)
+		if dst.Is6() {
+			client = netip.MustParseAddr("2001:db8::1")
+		}
+	}
+	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Dst: f.Addr, In: q.arrives, Src: netip.AddrPortFrom(client, 1024)}
+	external := func(a netip.Addr) bool { return a.Is6() == dst.Is6() && !a.IsLoopback() }
+	if i := slices.IndexFunc(addresses, external); dst.IsUnspecified() && i >= 0 {
+		p.Dst = netip.AddrPortFrom(addresses[i], f.Addr.Port()) // a node port
+	}
+	return p
+}

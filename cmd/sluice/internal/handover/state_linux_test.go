@@ -1,0 +1,252 @@
+package handover
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+const patience = 20 * time.Second // how long a test waits for what must happen
+
+var (
+	web = netip.MustParseAddrPort("10.96.0.1:80")
+	dns = lb.Frontend{Protocol: lb.UDP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}
+)
+
+// newState returns the rooms of a process, in this one, with nothing in them.
+func newState(t *testing.T, loops int) *State {
+	t.Helper()
+	group, err := eventloop.NewGroup(loops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	balancer := new(lb.Balancer)
+	e := &State{
+		Program: "test", Loops: group, LB: balancer,
+		TCP:      &tcp.Server{Loops: group, LB: balancer, OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }},
+		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
+		SCTP:     &sctp.Server{Config: sctp.Config{Loops: group, LB: balancer}},
+		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
+	}
+	e.Agent = &agent.Agent{LB: balancer, TCP: e.TCP, UDP: e.UDP, Now: eventloop.Now, Log: zap.NewNop()}
+	return e
+}
+
+// closeState ends all rooms. resume is that of halted loops, if they are.
+func closeState(t *testing.T, e *State, resume func()) {
+	if resume != nil {
+		resume()
+	}
+	e.TCP.Close()
+	e.UDP.Close()
+	e.SCTP.Close()
+	if err := e.Loops.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// world is clients and servers with the rooms of a process between them.
+type world struct {
+	t       *testing.T
+	old     *State
+	halted  map[*State]func() // makes the loops of a state that was given go on
+	tcpAddr netip.AddrPort
+	udpAddr netip.AddrPort
+	conns   []*net.TCPConn
+	flows   []*net.UDPConn
+	answers []string                         // of the flows: each its own
+	pass    func(who string, message []byte) // may change what crosses; nil: nothing
+}
+
+// newWorld opens connections and flows through the rooms of a process.
+func newWorld(t *testing.T, conns, flows int) *world {
+	t.Helper()
+	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}}
+	w.old.LB.Seed = 42
+	if err := w.old.Agent.Adopt(agent.State{Applied: 1, Services: []lb.Service{
+		{ID: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
+			Backends: []lb.Backend{{Addr: echoTCP(t), Ready: true, Serving: true}, {Addr: echoTCP(t), Ready: true, Serving: true}}},
+		{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}, Addresses: []lb.Address{{Addr: dns.Addr}},
+			Backends: []lb.Backend{{Addr: tellUDP(t), Ready: true, Serving: true}}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.tcpAddr, err = w.old.TCP.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	if w.udpAddr, err = w.old.UDP.Listen(dns, netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+		t.Fatal(err)
+	}
+	for range conns {
+		w.open()
+	}
+	for range flows {
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(w.udpAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		w.flows = append(w.flows, c)
+		w.answers = append(w.answers, ask(t, c))
+	}
+	if conns > 1 {
+		if err := w.conns[1].CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// open opens a connection and waits for an echo.
+func (w *world) open() {
+	w.t.Helper()
+	c, err := net.Dial("tcp", w.tcpAddr.String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	w.conns = append(w.conns, c.(*net.TCPConn))
+	if err := echo(c, "hello"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// works wants every connection and flow to go on where it was, and new ones to be made.
+func (w *world) works() {
+	w.t.Helper()
+	for i, c := range w.conns {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if i == 1 { // its client has ended its stream, and the server with it
+			if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+				w.t.Errorf("the half-closed connection: %q, %v", b, err)
+			}
+			continue
+		}
+		if err := echo(c, "ping"); err != nil {
+			w.t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	for i, c := range w.flows {
+		if got := ask(w.t, c); got != w.answers[i] {
+			w.t.Errorf("flow %d is answered through %q, was %q", i, got, w.answers[i])
+		}
+	}
+	w.open()
+}
+
+func echo(c net.Conn, what string) error {
+	_ = c.SetDeadline(time.Now().Add(patience))
+	got := make([]byte, len(what))
+	if _, err := io.WriteString(c, what); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
+	if string(got) != what {
+		return errors.New("the echo is " + string(got))
+	}
+	return nil
+}
+
+func ask(t *testing.T, c *net.UDPConn) string {
+	t.Helper()
+	buf := make([]byte, 100)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+// echoTCP is a server that echoes until the client's end.
+func echoTCP(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(time.Hour))
+				_, _ = io.Copy(c, struct{ io.Reader }{c})
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		wg.Wait()
+	})
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// tellUDP answers with where the question came from, which tells flows apart.
+func tellUDP(t *testing.T) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 100)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort([]byte(from.String()), from)
+		}
+	})
+	t.Cleanup(func() {
+		_ = c.Close()
+		wg.Wait()
+	})
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// eventually polls until ok: nobody is told of a descriptor that was closed.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}

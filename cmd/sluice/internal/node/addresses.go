@@ -1,0 +1,79 @@
+package node
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Addresses caches the node's addresses. They are read again when the system has reported
+// a change, where it does so, since reading may take long: on Linux it waits for a lock of
+// the whole host that is held while interfaces come and go (RTNL), as they do whenever a
+// pod starts or ends. The zero Addresses reads them each time. All methods may be called by
+// any goroutine.
+type Addresses struct {
+	mu     sync.Mutex
+	known  []netip.Addr // valid while notice reports no change
+	read   bool
+	notice *addressNotice // nil: the system does not report changes
+}
+
+// Watch subscribes to changes. Without it, or after an error, the addresses are read each
+// time. errors.ErrUnsupported: this system reports none. The caller closes a.
+func (a *Addresses) Watch() error {
+	notice, err := newAddressNotice()
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notice, a.read = notice, false
+	return nil
+}
+
+// Get returns the addresses, sorted. The caller owns the slice.
+func (a *Addresses) Get() ([]netip.Addr, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// A change after this is reported, and seen by the next call.
+	if a.notice != nil && !a.notice.changed() && a.read {
+		return slices.Clone(a.known), nil
+	}
+	a.read = false
+	known, err := LocalAddrs()
+	if err != nil {
+		return nil, err
+	}
+	a.known, a.read = known, true
+	return slices.Clone(known), nil
+}
+
+// Close ends the subscription.
+func (a *Addresses) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.notice == nil {
+		return nil
+	}
+	err := a.notice.close()
+	a.notice = nil
+	return err
+}
+
+// LocalAddrs reads the addresses of the node, sorted. Link-local ones are left out: they
+// mean nothing without an interface.
+func LocalAddrs() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
+}

@@ -1,0 +1,142 @@
+package staleconns
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// minPause is the least time between two walks through conntrack's table for a family, each
+// of which takes the kernel some 10 ms of one core where it has 262,144 buckets, however few
+// entries are in them. A client sends its first packet again after a second (RFC 6298), and
+// later. After an error, such as file descriptors being exhausted, the pause grows.
+const (
+	minPause = 250 * time.Millisecond
+	maxPause = 4 * time.Second
+)
+
+// retryFor is for how long a walk that fails is tried again: a client on Linux asks for
+// 127 s (tcp_syn_retries in tcp(7)), and conntrack keeps what is not answered for 120 s. A
+// kernel without nf_conntrack_netlink is not asked for ever.
+const retryFor = 2 * time.Minute
+
+// Cleaner deletes the entries of one address family.
+type Cleaner struct {
+	IPv6 bool
+	Log  *zap.Logger
+	// Observe is passed how long each walk took. May be nil.
+	Observe func(time.Duration)
+
+	deleted atomic.Uint64
+	wake    chan struct{} // one token: added holds something
+
+	mu    sync.Mutex
+	added []added
+}
+
+// added is a new frontend, and until when deleting its stale entries is of use.
+type added struct {
+	lb.Frontend
+	until time.Time
+}
+
+// New returns a Cleaner of one family.
+func New(ipv6 bool, log *zap.Logger) *Cleaner {
+	return &Cleaner{IPv6: ipv6, Log: log, wake: make(chan struct{}, 1)}
+}
+
+// Deleted returns how many entries were deleted. Any goroutine may call it.
+func (c *Cleaner) Deleted() uint64 { return c.deleted.Load() }
+
+// Add queues new frontends, of which those of the other family are ignored. It does not
+// block, and any goroutine may call it.
+func (c *Cleaner) Add(frontends []lb.Frontend) {
+	until := time.Now().Add(retryFor)
+	var list []added
+	for _, at := range frontends {
+		if at.Addr.Addr().Is6() == c.IPv6 {
+			list = append(list, added{at, until})
+		}
+	}
+	c.queue(list)
+}
+
+func (c *Cleaner) queue(list []added) {
+	if len(list) == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.added = append(c.added, list...)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default: // a token lies there already
+	}
+}
+
+func (c *Cleaner) take() []added {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.added
+	c.added = nil
+	return list
+}
+
+// Run deletes entries until ctx ends.
+func (c *Cleaner) Run(ctx context.Context) {
+	pause, logged := minPause, false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		}
+		list := c.take()
+		err := c.clean(list)
+		switch {
+		case err == nil:
+			pause, logged = minPause, false
+		case !logged:
+			logged = true
+			c.Log.Warn("deleting stale conntrack entries failed, retrying; clients that asked for a Service before it existed may time out",
+				zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if err != nil {
+			pause = min(2*pause, maxPause)
+			now := time.Now()
+			c.queue(slices.DeleteFunc(list, func(a added) bool { return !now.Before(a.until) }))
+		}
+	}
+}
+
+// clean deletes the stale entries of frontends.
+func (c *Cleaner) clean(list []added) error {
+	var tcp, sctp []netip.AddrPort
+	for _, at := range list {
+		if at.Protocol == lb.SCTP {
+			sctp = append(sctp, at.Addr)
+		} else {
+			tcp = append(tcp, at.Addr)
+		}
+	}
+	start := time.Now()
+	n, err := redirect.DeleteUnanswered(c.IPv6, tcp, sctp)
+	c.deleted.Add(n)
+	if c.Observe != nil {
+		c.Observe(time.Since(start))
+	}
+	return err
+}

@@ -1,0 +1,264 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cloudflare/tableflip"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+)
+
+const (
+	// startTimeout is how long a successor may take until it serves. It reads its
+	// Services before it takes over, from an API server that may be slow.
+	startTimeout = 2 * time.Minute
+
+	// takeTimeout bounds the hand-over itself on the side that takes; the other side has
+	// bounds of its own, which are shorter.
+	takeTimeout = time.Minute
+
+	// channelFile is the name under which a child inherits its end of the conversation.
+	channelFile = "handover"
+)
+
+// Upgrader is how this process comes to what it serves, and passes it on. The order of
+// calls is New, Prepare, Take, Serve, Close; Fail instead of what follows an error.
+type Upgrader struct {
+	config    Config
+	log       *zap.Logger
+	flip      *tableflip.Upgrader
+	from      *handover.Channel // to the parent process; nil: there is none
+	found     bool              // there is a process to take over from
+	listeners handover.Listeners
+	metrics   handover.Collector
+	pid       pidFile
+	state     *handover.State // what is served; set by Serve
+
+	giving     chan struct{} // holds a token while everything is being handed over; for good after that, or Close
+	done       chan struct{}
+	socket     *handover.Socket
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+}
+
+// New is called once, at the start of the process.
+func New() (*Upgrader, error) {
+	flip, err := tableflip.New(tableflip.Options{UpgradeTimeout: startTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("prepare for upgrades: %w", err)
+	}
+	u := &Upgrader{flip: flip, giving: make(chan struct{}, 1), done: make(chan struct{}), cancel: func() {}}
+	file, err := flip.File(channelFile)
+	if err != nil {
+		return nil, fmt.Errorf("find the channel of the parent process: %w", err)
+	}
+	if file != nil {
+		if u.from, err = handover.FromParent(file); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// Fail reports to the running process why this one does not take over.
+func (u *Upgrader) Fail(err error) {
+	if u.from != nil {
+		u.from.Fail(err)
+		u.from = nil
+	}
+	u.pid.discard()
+}
+
+// Prepare looks for a running process to take over from.
+func (u *Upgrader) Prepare(c Config, log *zap.Logger) error {
+	u.config, u.log = c, log
+	u.found = u.from != nil
+	if !u.found && c.Socket != "" {
+		// Only a look: until we know what to serve there may be long to wait.
+		ch, err := handover.Dial(c.Socket)
+		if err != nil {
+			return err
+		}
+		if u.found = ch != nil; u.found {
+			ch.Close()
+		}
+	}
+	if u.found {
+		log.Info("there is a running process to take over from")
+		u.listeners.Await()
+	}
+	return u.pid.prepare(c.PIDFile)
+}
+
+// Found reports whether there is a running process to take over from.
+func (u *Upgrader) Found() bool { return u.found }
+
+// Listen is net.Listen for the program's HTTP servers, whose sockets are handed over, too.
+func (u *Upgrader) Listen(network, addr string) (net.Listener, error) {
+	return u.listeners.Listen(network, addr)
+}
+
+// Collector is for the metrics.
+func (u *Upgrader) Collector() prometheus.Collector { return &u.metrics }
+
+// Take takes over from the running process, into s. False: there is none, or it has ended.
+func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err error) {
+	if !u.found {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	ch := u.from
+	u.from = nil // from here on what we call reports errors to the other side
+	if ch == nil {
+		if ch, err = handover.Dial(u.config.Socket); err != nil {
+			return false, err
+		}
+	}
+	err = u.takeBy(ctx, ch, s)
+	if errors.Is(err, handover.ErrGone) {
+		u.log.Warn("the running process has ended meanwhile; starting as if there had been none", zap.Error(err))
+		u.listeners.Open()
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// takeBy takes over by a conversation; nil is one with a process that has ended.
+func (u *Upgrader) takeBy(ctx context.Context, ch *handover.Channel, s *handover.State) error {
+	if ch == nil {
+		return handover.ErrGone
+	}
+	t, err := handover.Begin(ctx, ch, u.config.Version)
+	if err != nil {
+		return err
+	}
+	s.LB.Seed = t.Seed()
+	t.Frozen = u.metrics.Frozen.Observe
+	r, problems, err := t.Finish(ctx, s, &u.listeners)
+	if err != nil {
+		return err
+	}
+	u.metrics.Taken.Store(1)
+	u.log.Info("took over from the running process", append(report(r), zap.String("version", r.From),
+		zap.Duration("freeze_p99", u.metrics.Frozen.Quantile(0.99)), zap.Duration("freeze", r.Frozen))...)
+	if problems != nil {
+		u.log.Error("not everything could be taken over", zap.Error(problems))
+	}
+	return nil
+}
+
+// report is what both sides log of a hand-over.
+func report(r handover.Report) []zap.Field {
+	return []zap.Field{zap.Int("peer", r.Peer), zap.Int("tcp_connections", r.Conns), zap.Int("tcp_copied", r.Copied),
+		zap.Int("udp_flows", r.Flows), zap.Int("sctp_associations", r.Assocs), zap.Duration("took", r.Took)}
+}
+
+// Serve makes this process, which serves s, the one that is to be taken over from.
+func (u *Upgrader) Serve(s *handover.State) {
+	u.listeners.Open()
+	u.state = s
+	ctx, cancel := context.WithCancel(context.Background())
+	u.cancel = cancel
+	if u.config.Socket != "" {
+		var err error
+		if u.socket, err = handover.Listen(u.config.Socket); err != nil {
+			// What was taken over is served anyway.
+			u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it", zap.Error(err))
+		} else {
+			u.background.Go(func() { u.handleRequests(ctx) })
+		}
+	}
+	if err := u.pid.commit(); err != nil {
+		u.log.Error("the PID file is not written", zap.Error(err))
+	}
+	if err := u.flip.Ready(); err != nil {
+		u.log.Debug("the parent process has ended already", zap.Error(err)) // as it does once we have everything
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
+	u.background.Go(func() {
+		defer signal.Stop(signals)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case sig := <-signals:
+				_ = u.Upgrade(sig.String()) // it is logged
+			}
+		}
+	})
+}
+
+// Done is closed when another process has everything.
+func (u *Upgrader) Done() <-chan struct{} { return u.done }
+
+// Close ends what Serve has started, before everything is taken down. A hand-over that is
+// under way comes first: ErrHandedOver says that it has succeeded.
+func (u *Upgrader) Close() error {
+	select {
+	case u.giving <- struct{}{}:
+	case <-u.done:
+		return ErrHandedOver
+	}
+	u.cancel()
+	if u.socket != nil {
+		u.socket.Remove()
+	}
+	u.pid.remove()
+	u.background.Wait()
+	return nil
+}
+
+// pidFile is the file of --pid-file. The zero pidFile is none.
+type pidFile struct {
+	path string
+	tmp  string // until it is committed
+}
+
+// prepare writes the file aside, so that a full disk is noticed before anything is taken over.
+func (f *pidFile) prepare(path string) error {
+	if path == "" {
+		return nil
+	}
+	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.WriteFile(tmp, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("--pid-file: %w: give a file in a folder that Sluice may write to", err)
+	}
+	f.path, f.tmp = path, tmp
+	return nil
+}
+
+func (f *pidFile) commit() error {
+	if f.tmp == "" {
+		return nil
+	}
+	err := os.Rename(f.tmp, f.path)
+	f.tmp = ""
+	return err
+}
+
+func (f *pidFile) discard() {
+	if f.tmp != "" {
+		_ = os.Remove(f.tmp)
+	}
+}
+
+// remove removes the file, unless another process has put its own in its place.
+func (f *pidFile) remove() {
+	if b, err := os.ReadFile(f.path); err == nil && string(b) == strconv.Itoa(os.Getpid()) {
+		_ = os.Remove(f.path)
+	}
+}
