@@ -31,12 +31,12 @@ func BenchmarkFlowLookup(b *testing.B) {
 			ln.flows = make(map[flowKey]*flow)
 			keys := make([]flowKey, flows)
 			for i := range keys {
-				choice, err := ln.pick(netip.MustParseAddr("192.0.2.1"), 0, nil)
+				choice, err := balancer.Pick(lb.Flow{Frontend: ln.frontend, Client: netip.MustParseAddr("192.0.2.1")})
 				if err != nil {
 					b.Fatal(err)
 				}
 				keys[i] = flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1024), local: netip.MustParseAddr("192.0.2.10")}
-				f := &flow{ln: ln, key: keys[i], fd: -1, choice: choice}
+				f := &flow{ln: ln, key: keys[i], fd: -1, route: route{choice: choice}}
 				ln.flows[keys[i]] = f
 				ln.keep(f)
 			}

@@ -4,76 +4,73 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// counters are written by one loop and read by anyone. The padding keeps two
+// Stats is a snapshot of a Server's counters since it started, and of a gauge.
+// Counters of different loops are read one after the other, so sums of them may
+// be a few events apart.
+type Stats = stats[uint64, int64]
+
+// stats lists the counters (C) and the gauge (G).
+type stats[C, G any] struct {
+	Active G // flows now (gauge)
+
+	Created C // flows that got a backend
+	Expired C // flows closed after IdleTimeout
+	Evicted C // flows closed to make room for others
+	Moved   C // flows that left a backend which was gone from the table
+	Refused C // backends that refused, or could not be reached
+
+	DatagramsIn, BytesIn   C // sent to backends
+	DatagramsOut, BytesOut C // sent to clients
+	Resent                 C // of DatagramsIn, those a backend had refused before
+
+	NoService    C // dropped: no Service has the frontend
+	NoBackend    C // dropped: the Service has no backend
+	NoLocal      C // dropped: the Service has none on this node, and policy Local
+	NotAllowed   C // dropped: the client is not among the sources of the address
+	NoDescriptor C // dropped: no descriptor, port or memory, and nothing to evict
+	Unreachable  C // dropped: every backend that was tried refused, or no way back to the client
+	Draining     C // dropped: from a new client during Shutdown
+	Malformed    C // dropped: no source port, so that nobody can be answered
+	Busy         C // dropped: the socket to send through was full
+	TooLong      C // dropped: larger than the way allows
+
+	SendErrors    C // sends that the kernel refused, whatever became of the datagram
+	ReceiveErrors C // receives at a frontend's socket that failed
+}
+
+// loopCounters are written by one loop and read by any goroutine. The padding keeps two
 // loops' counters off one cache line.
-type counters struct {
-	_                                  [64]byte
-	active                             atomic.Int64
-	created, expired, evicted          atomic.Uint64
-	moved, refused, resent             atomic.Uint64
-	datagramsIn, bytesIn               atomic.Uint64
-	datagramsOut, bytesOut             atomic.Uint64
-	noService, noBackend, noDescriptor atomic.Uint64
-	noLocal, notAllowed                atomic.Uint64
-	unreachable, draining, malformed   atomic.Uint64
-	busy, tooLong                      atomic.Uint64
-	sendErrors, receiveErrors          atomic.Uint64
-	_                                  [64]byte
+type loopCounters struct {
+	_ [64]byte
+	stats[atomic.Uint64, atomic.Int64]
+	_ [64]byte
 }
 
-// each passes every counter, but not the gauge, to visit, with its place in s.
-func (c *counters) each(s *Stats, visit func(c *atomic.Uint64, in *uint64)) {
-	visit(&c.created, &s.Created)
-	visit(&c.expired, &s.Expired)
-	visit(&c.evicted, &s.Evicted)
-	visit(&c.moved, &s.Moved)
-	visit(&c.refused, &s.Refused)
-	visit(&c.datagramsIn, &s.DatagramsIn)
-	visit(&c.bytesIn, &s.BytesIn)
-	visit(&c.datagramsOut, &s.DatagramsOut)
-	visit(&c.bytesOut, &s.BytesOut)
-	visit(&c.resent, &s.Resent)
-	visit(&c.noService, &s.NoService)
-	visit(&c.noBackend, &s.NoBackend)
-	visit(&c.noLocal, &s.NoLocal)
-	visit(&c.notAllowed, &s.NotAllowed)
-	visit(&c.noDescriptor, &s.NoDescriptor)
-	visit(&c.unreachable, &s.Unreachable)
-	visit(&c.draining, &s.Draining)
-	visit(&c.malformed, &s.Malformed)
-	visit(&c.busy, &s.Busy)
-	visit(&c.tooLong, &s.TooLong)
-	visit(&c.sendErrors, &s.SendErrors)
-	visit(&c.receiveErrors, &s.ReceiveErrors)
-}
+// addTo adds the counters and the gauge to s.
+func (c *loopCounters) addTo(s *Stats) { counters.Add(s, &c.stats) }
 
-// addTo adds the counters and gauges to s.
-func (c *counters) addTo(s *Stats) {
-	s.Active += c.active.Load()
-	c.each(s, func(c *atomic.Uint64, in *uint64) { *in += c.Load() })
-}
-
-func (c *counters) snapshot() (s Stats) {
+func (c *loopCounters) snapshot() (s Stats) {
 	c.addTo(&s)
 	return s
 }
 
 // reason returns the counter for datagrams that err keeps from a backend.
-func (c *counters) reason(err error) *atomic.Uint64 {
+func (c *loopCounters) reason(err error) *atomic.Uint64 {
 	switch {
 	case errors.Is(err, lb.ErrNoService):
-		return &c.noService
+		return &c.NoService
 	case errors.Is(err, lb.ErrNoBackend):
-		return &c.noBackend
+		return &c.NoBackend
 	case errors.Is(err, lb.ErrNoLocalBackend):
-		return &c.noLocal
+		return &c.NoLocal
 	case errors.Is(err, lb.ErrNotAllowed):
-		return &c.notAllowed
+		return &c.NotAllowed
 	case errors.Is(err, errTried):
-		return &c.unreachable
+		return &c.Unreachable
 	}
-	return &c.noDescriptor
+	return &c.NoDescriptor
 }

@@ -38,3 +38,10 @@ func (s *Server) socketBuffer() int {
 	}
 	return s.SocketBuffer
 }
+
+// refund gives one descriptor back to the budget.
+func (s *Server) refund() {
+	if s.Descriptors != nil {
+		s.Descriptors.Give(1)
+	}
+}

@@ -43,19 +43,14 @@ type flow struct {
 	key    flowKey
 	client socket.Name // as the kernel gave it
 	fd     int         // connected to the backend; -1 once closed
-	choice lb.Choice   // not valid while leaving
-	meter  lb.Meter    // of what choice has moved
+	route
 
-	tried    *lb.Tried // backends that have refused since the last answer; nil at first
-	attempts int       // how many
-	plain    [2]bool   // datagrams to the backend, and to the client, must go one by one
-	trial    int64     // time until which they do so to the backend; 0 once it has answered
-	lastSize int       // of the datagram sent last, bytes
+	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
+	trial    int64   // time until which they do so to the backend; 0 once it has answered
+	lastSize int     // of the datagram sent last, bytes
 
-	active  int64 // time of the last datagram, ns
-	leaving int64 // time to be gone by, ns; 0 while the backend is in the table
-	timer   eventloop.Timer
-	links   [orders]link
+	timer eventloop.Timer
+	links [orders]link
 }
 
 // HandleEvent passes the backend's answers on, or leaves it if it refuses.
@@ -85,7 +80,8 @@ func (f *flow) receive(now int64) {
 			continue
 		}
 		f.touch(now)
-		f.attempts, f.tried, f.trial = 0, nil, 0
+		f.answered()
+		f.trial = 0
 		taken += f.reply(n)
 		if n < slots {
 			return
@@ -107,22 +103,22 @@ func (f *flow) reply(n int) (total int) {
 	total = out.left
 	for out.left > 0 {
 		sent, bytes, err := out.send(f.ln.fd)
-		sh.count.datagramsOut.Add(uint64(sent))
-		sh.count.bytesOut.Add(uint64(bytes))
+		sh.count.DatagramsOut.Add(uint64(sent))
+		sh.count.BytesOut.Add(uint64(bytes))
 		f.meter.Add(f.choice, 0, bytes)
 		if err == nil {
 			continue // if some are left, the next call says why
 		}
-		sh.count.sendErrors.Add(1)
+		sh.count.SendErrors.Add(1)
 		switch {
 		case err == unix.EMSGSIZE:
-			sh.count.tooLong.Add(1)
+			sh.count.TooLong.Add(1)
 			out.skip()
 		case shortage(err):
-			sh.count.busy.Add(uint64(out.left))
+			sh.count.Busy.Add(uint64(out.left))
 			return total
 		default: // no route to the client, or forbidden by a rule
-			sh.count.unreachable.Add(uint64(out.left))
+			sh.count.Unreachable.Add(uint64(out.left))
 			return total
 		}
 	}
@@ -142,28 +138,28 @@ func (f *flow) send(now int64) {
 	for out.left > 0 {
 		sent, bytes, err := out.send(f.fd)
 		if sent > 0 {
-			sh.count.datagramsIn.Add(uint64(sent))
-			sh.count.bytesIn.Add(uint64(bytes))
+			sh.count.DatagramsIn.Add(uint64(sent))
+			sh.count.BytesIn.Add(uint64(bytes))
 			f.meter.Add(f.choice, bytes, 0)
 			f.lastSize = out.last
 			if out.left == 0 {
 				return
 			}
 		}
-		sh.count.sendErrors.Add(1)
+		sh.count.SendErrors.Add(1)
 		switch failed := f.failure(err); {
 		case failed != nil:
 			if !f.fail(failed, now) {
-				sh.count.unreachable.Add(uint64(out.left))
+				sh.count.Unreachable.Add(uint64(out.left))
 				return
 			}
 			out.plain = true // a trial has begun
 		case err == nil: // stopped for something else, of which the next call tells
 		case err == unix.EMSGSIZE:
-			sh.count.tooLong.Add(1)
+			sh.count.TooLong.Add(1)
 			out.skip()
 		default:
-			sh.count.busy.Add(uint64(out.left))
+			sh.count.Busy.Add(uint64(out.left))
 			return
 		}
 	}
@@ -213,7 +209,7 @@ func (f *flow) fail(err error, now int64) bool {
 		f.close()
 		return false
 	}
-	c, err := f.next(f.choice, err, now)
+	c, err := f.another(f.choice, err, now)
 	f.choice = lb.Choice{}
 	if err != nil {
 		f.close()
@@ -228,19 +224,10 @@ func (f *flow) fail(err error, now int64) bool {
 	return true
 }
 
-// next gives c up because of err and returns another choice.
-func (f *flow) next(c lb.Choice, err error, now int64) (lb.Choice, error) {
-	f.ln.shard.count.refused.Add(1)
-	f.meter.Tell(c)
-	c.Done(err)
-	if f.attempts++; f.attempts >= maxAttempts {
-		return lb.Choice{}, errTried
-	}
-	if f.tried == nil {
-		f.tried = new(lb.Tried)
-	}
-	f.tried.Add(c)
-	return f.ln.pick(f.key.client.Addr(), now, f.tried)
+// another gives c up because of err and returns another choice.
+func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
+	f.ln.shard.count.Refused.Add(1)
+	return f.next(f.ln.shard.server, f.ln.frontend, f.key.client.Addr(), c, err, now)
 }
 
 // connect connects the socket to the backend of c, or to another if there is no
@@ -259,7 +246,7 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 			f.choice, f.trial = c, now+trial
 			return nil
 		case !shortage(err):
-			if c, err = f.next(c, err, now); err != nil {
+			if c, err = f.another(c, err, now); err != nil {
 				return err
 			}
 		case evicted || sh.recency.last == f || !sh.evict(&sh.recency):
@@ -288,11 +275,11 @@ func (f *flow) resend() {
 	}
 	sent, bytes, err := sh.again.send(f.fd)
 	if err != nil {
-		sh.count.sendErrors.Add(1)
+		sh.count.SendErrors.Add(1)
 	}
-	sh.count.resent.Add(uint64(sent))
-	sh.count.datagramsIn.Add(uint64(sent))
-	sh.count.bytesIn.Add(uint64(bytes))
+	sh.count.Resent.Add(uint64(sent))
+	sh.count.DatagramsIn.Add(uint64(sent))
+	sh.count.BytesIn.Add(uint64(bytes))
 	f.meter.Add(f.choice, bytes, 0)
 }
 
@@ -312,23 +299,12 @@ func (f *flow) leave(now int64) {
 		return
 	}
 	sh := f.ln.shard
-	f.meter.Tell(f.choice)
-	f.choice.Done(nil)
-	f.choice = lb.Choice{}
+	f.release()
 	f.leaving = now + linger
 	f.ln.recency.toBack(f)
 	sh.recency.toBack(f)
-	sh.loop.After(&f.timer, f, time.Duration(f.rest(now)))
-	sh.count.moved.Add(1)
-}
-
-// rest returns how long the flow has to live, in ns, if nothing more comes.
-func (f *flow) rest(now int64) int64 {
-	until := f.active + f.ln.shard.idle
-	if f.leaving != 0 {
-		until = min(until, f.leaving)
-	}
-	return until - now
+	sh.loop.After(&f.timer, f, time.Duration(f.rest(now, sh.server)))
+	sh.count.Moved.Add(1)
 }
 
 // Expire closes the flow if it is idle. The timer is not restarted with each
@@ -339,16 +315,16 @@ func (f *flow) Expire(*eventloop.Timer) {
 	sh := f.ln.shard
 	now := eventloop.Now()
 	late := false
-	if f.rest(now) <= 0 {
+	if f.rest(now, sh.server) <= 0 {
 		f.receive(now)
 	}
-	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 { // what is sent to one that leaves is another's
-		late = !f.ln.caughtUp(f.active+sh.idle, now)
+	if f.fd >= 0 && f.rest(now, sh.server) <= 0 && f.leaving == 0 { // what is sent to one that leaves is another's
+		late = !f.ln.caughtUp(f.active+int64(sh.server.idleTimeout()), now)
 	}
 	if f.fd < 0 {
 		return
 	}
-	rest := f.rest(now)
+	rest := f.rest(now, sh.server)
 	if late {
 		rest = max(rest, pause)
 	}
@@ -357,7 +333,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		return
 	}
 	if f.leaving == 0 {
-		sh.count.expired.Add(1)
+		sh.count.Expired.Add(1)
 	}
 	f.close()
 }
@@ -368,16 +344,14 @@ func (f *flow) close() {
 	sh.loop.StopTimer(&f.timer)
 	_ = sh.loop.Close(f.fd)
 	f.fd = -1
-	sh.refund()
-	f.meter.Tell(f.choice)
-	f.choice.Done(nil)
-	f.choice = lb.Choice{}
+	sh.server.refund()
+	f.release()
 	if ln.flows[f.key] == f {
 		delete(ln.flows, f.key)
 	}
 	ln.recency.remove(f)
 	sh.recency.remove(f)
 	sh.ages.remove(f)
-	sh.count.active.Add(-1)
-	sh.checkDrained()
+	sh.count.Active.Add(-1)
+	sh.drain.Check(sh.recency.len == 0)
 }

@@ -75,7 +75,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 	sh := p.shards[0]
 	if err := sh.loop.Do(func() {
 		f := sh.recency.first
-		f.active -= sh.idle // long ago
+		f.active -= int64(p.idleTimeout()) // long ago
 		if _, err := b.WriteToUDPAddrPort([]byte("just in time"), from); err != nil {
 			t.Error(err)
 		}
@@ -117,7 +117,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 				}
 				var all []*flow
 				for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
-					f.active -= sh.idle // long ago
+					f.active -= int64(p.idleTimeout()) // long ago
 					all = append(all, f)
 				}
 				for _, f := range all {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -185,8 +186,9 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if sh.server.Descriptors != nil {
 		sh.server.Descriptors.Adopt(1)
 	}
-	f := &flow{ln: ln, fd: from.FD, attempts: from.Attempts, lastSize: from.LastSize,
-		key: flowKey{client: from.Client, local: from.Local, scope: from.Scope}}
+	f := &flow{ln: ln, fd: from.FD, lastSize: from.LastSize,
+		key:   flowKey{client: from.Client, local: from.Local, scope: from.Scope},
+		route: route{attempts: from.Attempts, active: now - int64(from.Idle)}}
 	f.client.Set(from.Client)
 	f.client.SetScope(from.Scope)
 	if from.Addr.IsValid() {
@@ -196,7 +198,6 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		tried := sh.server.LB.ResumeTried(from.Service, from.Tried)
 		f.tried = &tried
 	}
-	f.active = now - int64(from.Idle)
 	f.plain = [2]bool{toBackend: from.PlainIn, toClient: from.PlainOut}
 	if from.Trial > 0 {
 		f.trial = now + int64(from.Trial)
@@ -208,15 +209,15 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		ln.flows[f.key] = f // not one that was replaced already
 	}
 	ln.keep(f)
-	sh.count.active.Add(1)
+	sh.count.Active.Add(1)
 	if from.Leaving > 0 {
 		f.leaving = now + int64(from.Leaving)
 		ln.recency.toBack(f)
 		sh.recency.toBack(f)
 	}
-	sh.loop.After(&f.timer, f, time.Duration(f.rest(now)))
+	sh.loop.After(&f.timer, f, time.Duration(f.rest(now, sh.server)))
 	if err := sh.loop.AddRead(f.fd, f); err != nil {
-		sh.count.noDescriptor.Add(1)
+		sh.count.NoDescriptor.Add(1)
 		f.close()
 	}
 }
@@ -227,5 +228,5 @@ func (s *Server) Restore(from Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start()
-	s.shards[0].count.restore(from)
+	counters.Restore(&s.shards[0].count.stats, &from)
 }

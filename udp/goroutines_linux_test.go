@@ -36,6 +36,7 @@ func TestGoroutines(t *testing.T) {
 		"RefusingBackendIsNotNoticed":     TestRefusingBackendIsNotNoticed,
 		"RemovedBackend":                  TestRemovedBackend,
 		"RemovedBackendOfListeningClient": TestRemovedBackendOfListeningClient,
+		"ServiceBytes":                    TestServiceBytes,
 		"ShutdownIsCutShort":              TestShutdownIsCutShort,
 		"ShutdownWaitsForFlows":           TestShutdownWaitsForFlows,
 		"Sizes":                           TestSizes,

@@ -46,34 +46,3 @@ type Server struct {
 
 	state // of the platform
 }
-
-// Stats is a snapshot of a Server's counters since it started, and of a gauge.
-// Counters of different loops are read one after the other, so sums of them may
-// be a few events apart.
-type Stats struct {
-	Active int64 // flows now (gauge)
-
-	Created uint64 // flows that got a backend
-	Expired uint64 // flows closed after IdleTimeout
-	Evicted uint64 // flows closed to make room for others
-	Moved   uint64 // flows that left a backend which was gone from the table
-	Refused uint64 // backends that refused, or could not be reached
-
-	DatagramsIn, BytesIn   uint64 // sent to backends
-	DatagramsOut, BytesOut uint64 // sent to clients
-	Resent                 uint64 // of DatagramsIn, those a backend had refused before
-
-	NoService    uint64 // dropped: no Service has the frontend
-	NoBackend    uint64 // dropped: the Service has no backend
-	NoLocal      uint64 // dropped: the Service has none on this node, and policy Local
-	NotAllowed   uint64 // dropped: the client is not among the sources of the address
-	NoDescriptor uint64 // dropped: no descriptor, port or memory, and nothing to evict
-	Unreachable  uint64 // dropped: every backend that was tried refused, or no way back to the client
-	Draining     uint64 // dropped: from a new client during Shutdown
-	Malformed    uint64 // dropped: no source port, so that nobody can be answered
-	Busy         uint64 // dropped: the socket to send through was full
-	TooLong      uint64 // dropped: larger than the way allows
-
-	SendErrors    uint64 // sends that the kernel refused, whatever became of the datagram
-	ReceiveErrors uint64 // receives at a frontend's socket that failed
-}

@@ -163,13 +163,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 	defer s.Close()
 	for _, sh := range shards {
-		if err := sh.loop.Do(sh.drain); err != nil {
+		if err := sh.loop.Do(sh.startDrain); err != nil {
 			return fmt.Errorf("drain flows: %w", err)
 		}
 	}
 	for _, sh := range shards {
 		select {
-		case <-sh.drained:
+		case <-sh.drain.Done():
 		case <-ctx.Done():
 			return fmt.Errorf("drain flows: %d cut off: %w", s.Stats().Active, ctx.Err())
 		}

@@ -30,6 +30,46 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// The bytes of each Service are counted: those of long flows now and then, all at the end.
+func TestServiceBytes(t *testing.T) {
+	needsRefusals(t)
+	b := echo(t, "127.0.0.1:0")
+	p := startProxy(t, 2, nil, b.addr)
+	second, err := p.Listen(frontend(2, false), netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.setServices(service(1, b.addr), service(2, refusing(t, "127.0.0.1:0"), b.addr))
+	bytes := func(name string) (in, out uint64) {
+		for _, s := range p.LB.Stats() {
+			if s.ID.Name == name {
+				return s.BytesIn, s.BytesOut
+			}
+		}
+		t.Fatalf("no Service %s", name)
+		return 0, 0
+	}
+	const large, times = 60_000, 10
+	c := dial(t, p.addr)
+	for range times {
+		c.ask(strings.Repeat("x", large))
+	}
+	eventually(t, "most bytes of a flow are counted while it lasts", func() bool {
+		in, out := bytes("s1")
+		return in >= large*times/2 && out >= large*times/2
+	})
+	for range 2 { // one of the two is refused first
+		dial(t, second).ask("12345")
+	}
+	p.Unlisten(p.front)
+	p.Unlisten(frontend(2, false))
+	for name, want := range map[string][2]uint64{"s1": {large * times, large * times}, "s2": {15, 10}} {
+		if in, out := bytes(name); in != want[0] || out != want[1] {
+			t.Errorf("%s: %d bytes in and %d out, want %d", name, in, out, want)
+		}
+	}
+}
+
 // Datagrams of every size pass whole, the empty and the largest ones included.
 func TestSizes(t *testing.T) {
 	for at, largest := range map[string]int{"127.0.0.1:0": 65507, "[::1]:0": 65527} {

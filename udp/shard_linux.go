@@ -25,13 +25,12 @@ const stretch = 1024
 type shard struct {
 	server  *Server
 	loop    *eventloop.Loop
-	idle    int64 // Server.IdleTimeout, ns
 	share   int   // flows of one frontend on this loop
 	recency order // all flows
 	ages    order // all flows
 	scan    func()
-	drained chan struct{} // closed when the last flow has ended while draining; nil before
-	count   counters
+	drain   eventloop.Drain
+	count   loopCounters
 
 	scanning atomic.Bool     // a scan is posted and has not begun
 	stale    bool            // the table has changed since the last walk over the flows began
@@ -48,7 +47,6 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	sh := &shard{
 		server:  s,
 		loop:    loop,
-		idle:    int64(s.idleTimeout()),
 		share:   max(1, (s.maxFlows()+loops-1)/loops),
 		recency: order{by: byLoop},
 		ages:    order{by: byAge},
@@ -93,8 +91,7 @@ func (sh *shard) walk() {
 	for n := 0; n < stretch && flows.ahead != nil; n++ {
 		f := flows.ahead
 		flows.ahead = f.links[byAge].next
-		owner, _, ok := table.Lookup(f.ln.frontend)
-		if !f.choice.Live() || !ok || owner.ID != f.choice.Service() {
+		if f.stale(table, f.ln.frontend) {
 			f.leave(now)
 		}
 	}
@@ -106,31 +103,15 @@ func (sh *shard) walk() {
 // Expire goes on with a walk.
 func (sh *shard) Expire(*eventloop.Timer) { sh.walk() }
 
-func (sh *shard) drain() {
-	if sh.drained == nil {
-		sh.drained = make(chan struct{})
-		sh.checkDrained()
-	}
-}
-
-// checkDrained tells Shutdown that the last flow has ended.
-func (sh *shard) checkDrained() {
-	if sh.drained == nil || sh.recency.len > 0 {
-		return
-	}
-	select {
-	case <-sh.drained:
-	default:
-		close(sh.drained)
-	}
-}
+// startDrain refuses new clients from now on.
+func (sh *shard) startDrain() { sh.drain.Start(sh.recency.len == 0) }
 
 // evict closes the least recently active flow of o. False: there is none.
 func (sh *shard) evict(o *order) bool {
 	if o.last == nil {
 		return false
 	}
-	sh.count.evicted.Add(1)
+	sh.count.Evicted.Add(1)
 	o.last.close()
 	return true
 }
@@ -159,15 +140,8 @@ func (sh *shard) open(addr netip.Addr) (int, error) {
 		}
 		_ = unix.Close(fd)
 	}
-	sh.refund()
+	sh.server.refund()
 	return -1, err
-}
-
-// refund gives one descriptor back to the budget.
-func (sh *shard) refund() {
-	if sh.server.Descriptors != nil {
-		sh.server.Descriptors.Give(1)
-	}
 }
 
 // listener is one frontend's socket on one loop, and the flows that came by it.
@@ -229,7 +203,7 @@ func (ln *listener) receive() bool {
 		case err == unix.EAGAIN:
 			return true
 		case err != nil:
-			sh.count.receiveErrors.Add(1)
+			sh.count.ReceiveErrors.Add(1)
 			taken += slots
 			continue
 		}
@@ -254,7 +228,7 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		if !ok {
 			handled[i] = true
 			dropped := datagrams(len(sh.in.Payload(i)), sh.in.Control(i).SegmentSize())
-			sh.count.malformed.Add(uint64(dropped))
+			sh.count.Malformed.Add(uint64(dropped))
 			total += dropped
 		}
 		keys[i] = key
@@ -303,8 +277,8 @@ func (ln *listener) flow(key *flowKey, client *socket.Name, now int64) (*flow, *
 		return f, nil
 	case f != nil:
 		f.leave(now) // a new one takes its place
-	case sh.drained != nil:
-		return nil, &sh.count.draining
+	case sh.drain.Started():
+		return nil, &sh.count.Draining
 	}
 	f, err := ln.open(key, client, now)
 	if err != nil {
@@ -316,7 +290,7 @@ func (ln *listener) flow(key *flowKey, client *socket.Name, now int64) (*flow, *
 // open makes a flow.
 func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, error) {
 	sh := ln.shard
-	c, err := ln.pick(key.client.Addr(), now, nil)
+	c, err := sh.server.pick(ln.frontend, key.client.Addr(), now, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -328,16 +302,16 @@ func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, e
 		c.Done(nil) // nothing is known about the backend
 		return nil, err
 	}
-	f := &flow{ln: ln, key: *key, client: *client, fd: fd}
+	f := &flow{ln: ln, key: *key, client: *client, fd: fd, route: route{active: now}}
 	if err := f.connect(c, now); err != nil {
 		_ = unix.Close(fd)
-		sh.refund()
+		sh.server.refund()
 		return nil, err
 	}
 	if err := sh.loop.AddRead(fd, f); err != nil {
-		f.choice.Done(nil)
+		f.release()
 		_ = unix.Close(fd)
-		sh.refund()
+		sh.server.refund()
 		return nil, err
 	}
 	if ln.flows == nil {
@@ -345,10 +319,9 @@ func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, e
 	}
 	ln.flows[*key] = f
 	ln.keep(f)
-	f.active = now
 	sh.loop.After(&f.timer, f, sh.server.idleTimeout())
-	sh.count.created.Add(1)
-	sh.count.active.Add(1)
+	sh.count.Created.Add(1)
+	sh.count.Active.Add(1)
 	return f, nil
 }
 
@@ -357,8 +330,4 @@ func (ln *listener) keep(f *flow) {
 	ln.recency.pushFront(f)
 	ln.shard.recency.pushFront(f)
 	ln.shard.ages.pushFront(f)
-}
-
-func (ln *listener) pick(client netip.Addr, now int64, tried *lb.Tried) (lb.Choice, error) {
-	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: client, Now: now, Tried: tried})
 }

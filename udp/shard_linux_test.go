@@ -21,15 +21,15 @@ func TestLeaveInStretches(t *testing.T) {
 	now := eventloop.Now()
 	made := 0
 	add := func() {
-		c, err := ln.pick(netip.MustParseAddr("192.0.2.1"), now, nil)
+		c, err := p.pick(p.front, netip.MustParseAddr("192.0.2.1"), now, nil)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		made++ // a descriptor that nobody has
-		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)}), 53)}, choice: c, active: now}
+		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)}), 53)}, route: route{choice: c, active: now}}
 		ln.keep(f)
-		sh.count.active.Add(1)
+		sh.count.Active.Add(1)
 	}
 	// update has the table have these backends, and returns how many flows left at once.
 	update := func(list ...netip.AddrPort) uint64 {
@@ -38,9 +38,9 @@ func TestLeaveInStretches(t *testing.T) {
 			t.Error(err)
 		}
 		p.LB.Update(table)
-		before := sh.count.moved.Load()
+		before := sh.count.Moved.Load()
 		sh.leaveGone()
-		return sh.count.moved.Load() - before
+		return sh.count.Moved.Load() - before
 	}
 	one := func() *flow {
 		f := sh.ages.first

@@ -1,0 +1,62 @@
+package udp
+
+import (
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// route is where the datagrams of one client go, and since when. It is the part of a flow that
+// does not depend on how datagrams are moved.
+type route struct {
+	choice   lb.Choice // not valid while leaving
+	meter    lb.Meter  // of what choice has moved
+	tried    *lb.Tried // backends that have refused since the last answer; nil at first
+	attempts int       // how many
+	active   int64     // time of the last datagram, ns
+	leaving  int64     // time to be gone by, ns; 0 while the backend is in the table
+}
+
+func (s *Server) pick(f lb.Frontend, client netip.Addr, now int64, tried *lb.Tried) (lb.Choice, error) {
+	return s.LB.Pick(lb.Flow{Frontend: f, Client: client, Now: now, Tried: tried})
+}
+
+// next gives c up because of err and returns another choice, or why there is none.
+func (r *route) next(s *Server, f lb.Frontend, client netip.Addr, c lb.Choice, err error, now int64) (lb.Choice, error) {
+	r.meter.Tell(c)
+	c.Done(err)
+	if r.attempts++; r.attempts >= maxAttempts {
+		return lb.Choice{}, errTried
+	}
+	if r.tried == nil {
+		r.tried = new(lb.Tried)
+	}
+	r.tried.Add(c)
+	return s.pick(f, client, now, r.tried)
+}
+
+// answered notes that the backend is there.
+func (r *route) answered() { r.attempts, r.tried = 0, nil }
+
+// stale reports whether the backend is neither ready nor serving any more, or the frontend
+// is another Service's.
+func (r *route) stale(t *lb.Table, f lb.Frontend) bool {
+	owner, _, ok := t.Lookup(f)
+	return !r.choice.Live() || !ok || owner.ID != r.choice.Service()
+}
+
+// release gives the choice back.
+func (r *route) release() {
+	r.meter.Tell(r.choice)
+	r.choice.Done(nil)
+	r.choice = lb.Choice{}
+}
+
+// rest returns how long the flow has to live, in ns, if nothing more comes.
+func (r *route) rest(now int64, s *Server) int64 {
+	until := r.active + int64(s.idleTimeout())
+	if r.leaving != 0 {
+		until = min(until, r.leaving)
+	}
+	return until - now
+}
