@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // countedCalls are the system calls that a proxy makes, and of which perf can hold
@@ -24,9 +25,9 @@ var countedCalls = strings.Fields(`accept accept4 epoll_wait epoll_pwait epoll_c
 const allCalls = "raw_syscalls:sys_enter"
 
 // counter counts a process's system calls by perf-stat(1), only between on and off:
-// perf is told by one pipe and answers by another.
+// perf reads orders from one pipe and answers by another.
 type counter struct {
-	perf    *process
+	perf    *testbed.Process
 	file    string
 	control *os.File
 	answers *bufio.Reader
@@ -53,14 +54,14 @@ func (l *lab) newCounter(ctx context.Context, pid int) (c *counter, err error) {
 	}
 	c.control, c.answers = controlOut, bufio.NewReader(answerIn)
 	c.close = func() { controlOut.Close(); answerIn.Close() }
-	c.perf = command(ctx, l.tb.Node, l.cores.loadList(), "perf", "stat", "-x,", "-o", c.file, "-D", "-1", "--control", "fd:3,4",
-		"-e", strings.Join(events, ","), "-p", strconv.Itoa(pid))
-	c.perf.cmd.ExtraFiles = []*os.File{controlIn, answerOut}
-	err = c.perf.start()
+	perf := command(ctx, l.tb.Node, l.cores.loadList(), "perf", "stat", "-x,", "-o", c.file, "-D", "-1",
+		"--control", "fd:3,4", "-e", strings.Join(events, ","), "-p", strconv.Itoa(pid))
+	perf.ExtraFiles = []*os.File{controlIn, answerOut}
+	c.perf, err = perf.Launch()
 	controlIn.Close()
 	answerOut.Close()
 	if err == nil {
-		err = c.tell("enable")
+		err = c.order("enable")
 	}
 	if err != nil {
 		c.close()
@@ -69,14 +70,14 @@ func (l *lab) newCounter(ctx context.Context, pid int) (c *counter, err error) {
 	return c, nil
 }
 
-// tell has perf do something and waits until it has.
-func (c *counter) tell(what string) error {
+// order sends perf an order and waits until it is done.
+func (c *counter) order(what string) error {
 	if _, err := c.control.WriteString(what + "\n"); err != nil {
 		return err
 	}
 	if answer, err := c.answers.ReadString('\n'); err != nil {
-		c.perf.stop(syscall.SIGKILL)
-		return fmt.Errorf("tell perf to %s: it said %q: %w: %s", what, answer, err, c.perf.log.String())
+		c.perf.Stop(syscall.SIGKILL)
+		return fmt.Errorf("order perf to %s: it answered %q: %w: %s", what, answer, err, c.perf.Log.String())
 	}
 	return nil
 }
@@ -87,8 +88,8 @@ func (c *counter) off() (counts map[string]float64, err error) {
 		return nil, nil
 	}
 	defer c.close()
-	err = c.tell("disable")
-	c.perf.stop(syscall.SIGINT)
+	err = c.order("disable")
+	c.perf.Stop(syscall.SIGINT)
 	text, readErr := os.ReadFile(c.file)
 	if err = errors.Join(err, readErr); err != nil {
 		return nil, fmt.Errorf("count system calls: %w", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 const (
@@ -119,7 +121,7 @@ func (s *scaled) forgetClients(ctx context.Context) error {
 // client was begun from which on all see the change. One is begun every askEvery,
 // whatever has become of those before. With errStoodStill it may have taken less.
 func (s *scaled) change(ctx context.Context, content string, seen func(string, error) bool) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, testbed.Patience)
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	defer cancel()

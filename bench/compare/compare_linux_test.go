@@ -294,11 +294,11 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// watched tells when a word has been written.
+// watched reports when a word has been written.
 type watched struct {
 	want  string
 	found chan struct{}
-	log   tail
+	log   testbed.Buffer
 	done  bool
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // udpTimeout is how long every proxy keeps an idle UDP client: kube-proxy's default.
@@ -57,15 +58,12 @@ func services(backends []string) []service {
 
 // manifests writes the services for Sluice.
 func manifests(list []service) string {
-	var b strings.Builder
+	var documents []string
 	for _, s := range list {
-		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: %d\n    protocol: %s\n", s.name, s.ip, s.port, s.protocol)
-		fmt.Fprintf(&b, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: %s-1\n  labels:\n    kubernetes.io/service-name: %s\naddressType: IPv4\nports:\n- port: %d\n  protocol: %s\nendpoints:\n", s.name, s.name, s.target, s.protocol)
-		for _, a := range s.backends {
-			fmt.Fprintf(&b, "- addresses: [%s]\n", a)
-		}
+		documents = append(documents, testbed.ServiceManifest(s.name, s.addr(), s.protocol, ""),
+			testbed.SliceManifest(s.name, 1, s.target, s.protocol, s.backends...))
 	}
-	return b.String()
+	return strings.Join(documents, "---\n")
 }
 
 // haproxyConfig writes the services for HAProxy, which has no UDP.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/sluice-lb/sluice/bench/load"
@@ -27,8 +28,8 @@ type lab struct {
 	counting    bool     // system calls, by perf
 	remarks     []string // of the present run, for the report
 	services    []service
-	servers     *process
-	dns         *process // nil until it is needed
+	servers     *testbed.Process
+	dns         *testbed.Process // nil until it is needed
 	who         []*testbed.Server
 }
 
@@ -142,12 +143,12 @@ func (l *lab) startServers(ctx context.Context) error {
 			}
 		}
 	}
-	p := command(ctx, l.tb.Pods[0], l.cores.loadList(), l.self, load.Args(load.RoleServe, c)...)
-	p.cmd.ExtraFiles = files
-	if err := p.start(); err != nil {
+	cmd := command(ctx, l.tb.Pods[0], l.cores.loadList(), l.self, load.Args(load.RoleServe, c)...)
+	cmd.ExtraFiles = files
+	var err error
+	if l.servers, err = cmd.Launch(); err != nil {
 		return fmt.Errorf("start servers: %w", err)
 	}
-	l.servers = p
 	return nil
 }
 
@@ -157,12 +158,13 @@ func (l *lab) startDNS(ctx context.Context) error {
 		return nil
 	}
 	pod := l.tb.Pods[0]
-	p := command(ctx, pod, l.cores.loadList(), "dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--user=root",
-		"--listen-address="+pod.Addr4.String(), "--bind-interfaces", "--address=/"+dnsDomain+"/192.0.2.77")
-	if err := p.start(); err != nil {
+	cmd := command(ctx, pod, l.cores.loadList(), "dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+		"--pid-file=", "--user=root", "--listen-address="+pod.Addr4.String(), "--bind-interfaces",
+		"--address=/"+dnsDomain+"/192.0.2.77")
+	var err error
+	if l.dns, err = cmd.Launch(); err != nil {
 		return fmt.Errorf("start dnsmasq: %w", err)
 	}
-	l.dns = p
 	return nil
 }
 
@@ -179,9 +181,9 @@ func (l *lab) remark(format string, args ...any) {
 
 // close ends all that runs and removes all that was made.
 func (l *lab) close() {
-	for _, p := range []*process{l.servers, l.dns} {
+	for _, p := range []*testbed.Process{l.servers, l.dns} {
 		if p != nil {
-			p.stop(syscall.SIGKILL)
+			p.Stop(syscall.SIGKILL)
 		}
 	}
 	for _, s := range l.who {
@@ -211,19 +213,9 @@ func (l *lab) service(name string) service {
 // onNode runs a program on the node to its end.
 func (l *lab) onNode(ctx context.Context, input, name string, args ...string) error {
 	cmd := l.tb.Node.Command(ctx, name, args...)
-	var log tail
-	cmd.Stdout, cmd.Stderr = &log, &log
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	_, _ = in.Write([]byte(input)) // a program that does not read it says why
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("run %s %v: %w: %s", name, args, err, log.String())
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("run %s %v: %w: %s", name, args, err, out)
 	}
 	return nil
 }

@@ -79,15 +79,6 @@ func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
 	return b.String()
 }
 
-// write replaces a file at once.
-func (s *scaled) write(name, content string) error {
-	replace, err := s.prepare(name, content)
-	if err != nil {
-		return err
-	}
-	return replace()
-}
-
 // prepare writes a file aside and returns what puts it in its place.
 func (s *scaled) prepare(name, content string) (replace func() error, err error) {
 	tmp := filepath.Join(s.dir, "."+name)
@@ -114,7 +105,8 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 	for i := 1; i < s.services; i++ {
 		bulk.WriteString("---\n" + s.manifest(i, target, s.tb.Pods...))
 	}
-	if err := errors.Join(s.write("bulk.yaml", bulk.String()), s.write("one.yaml", s.manifest(0, whoPort, s.tb.Pods[0]))); err != nil {
+	if err := errors.Join(testbed.WriteManifest(s.dir, "bulk.yaml", bulk.String()),
+		testbed.WriteManifest(s.dir, "one.yaml", s.manifest(0, whoPort, s.tb.Pods[0]))); err != nil {
 		return nil, err
 	}
 	started := time.Now()

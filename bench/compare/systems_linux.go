@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // system is one of those that are compared.
@@ -31,8 +32,8 @@ type system struct {
 // running is a system that forwards.
 type running struct {
 	name    string
-	process *process // nil for the kernel's own
-	direct  bool     // clients ask the servers themselves
+	process *testbed.Process // nil for the kernel's own
+	direct  bool             // clients ask the servers themselves
 	stop    func() error
 }
 
@@ -40,7 +41,7 @@ func (r *running) pid() int {
 	if r.process == nil {
 		return 0
 	}
-	return r.process.cmd.Process.Pid
+	return r.process.Pid()
 }
 
 // addrs returns what a client asks for a service.
@@ -103,7 +104,7 @@ func startSluice(ctx context.Context, l *lab, name, path string) (*running, erro
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "services.yaml"), []byte(manifests(l.services)), 0o644); err != nil {
+	if err := testbed.WriteManifest(dir, "services.yaml", manifests(l.services)); err != nil {
 		return nil, err
 	}
 	return l.sluiceWith(ctx, name, path, dir)
@@ -113,51 +114,36 @@ func startSluice(ctx context.Context, l *lab, name, path string) (*running, erro
 // until it serves. Its stop removes what it has written to the kernel.
 func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flags ...string) (*running, error) {
 	// What a change takes is measured, and not the rest that follows one.
-	p := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms", "--udp-timeout", udpTimeout.String(),
-		"--iptables-min-sync-period", "0s"}, flags...)...)
-	r := &running{name: name, process: p}
-	r.stop = func() error {
-		p.stop(syscall.SIGTERM)
-		return errors.Join(l.onNode(context.Background(), "", path, "--cleanup"), l.forget(nil))
-	}
-	if err := p.start(); err != nil {
+	p, err := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms",
+		"--udp-timeout", udpTimeout.String(), "--iptables-min-sync-period", "0s"}, flags...)...).Launch()
+	if err != nil {
 		return nil, err
 	}
-	if err := until(ctx, "sluice", func() bool { return p.over() || l.healthy(ctx) }); err != nil || p.over() {
-		return nil, errors.Join(err, fmt.Errorf("start sluice: %s", p.log.String()), r.stop())
+	r := &running{name: name, process: p}
+	r.stop = func() error {
+		p.Stop(syscall.SIGTERM)
+		return errors.Join(l.onNode(context.Background(), "", path, "--cleanup"), l.flush(nil))
+	}
+	if err := p.Healthy(ctx, testbed.HealthURL); err != nil {
+		return nil, errors.Join(err, fmt.Errorf("start sluice: %s", p.Log.String()), r.stop())
 	}
 	return r, nil
 }
 
 // proxy makes a process on the node, on the proxy's core.
-func (l *lab) proxy(ctx context.Context, name string, args ...string) *process {
+func (l *lab) proxy(ctx context.Context, name string, args ...string) *testbed.Cmd {
 	return command(ctx, l.tb.Node, strconv.Itoa(l.cores.proxy), name, args...)
-}
-
-// over reports whether the process has ended.
-func (p *process) over() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
 }
 
 // get asks an HTTP server on the node.
 func (l *lab) get(ctx context.Context, url string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, testbed.Patience)
 	defer cancel()
 	code, body, err := l.tb.Node.Get(ctx, url)
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("get %s: %s", url, http.StatusText(code))
 	}
 	return body, err
-}
-
-func (l *lab) healthy(ctx context.Context) bool {
-	_, err := l.get(ctx, "http://127.0.0.1:10256/healthz")
-	return err == nil
 }
 
 func startHAProxy(ctx context.Context, l *lab) (*running, error) {
@@ -181,30 +167,31 @@ func startRelay(ctx context.Context, l *lab) (*running, error) {
 }
 
 // peer starts a proxy that gets its packets by REDIRECT, and waits until it listens.
-func (l *lab) peer(ctx context.Context, name string, p *process) (*running, error) {
-	r := &running{name: name, process: p}
-	r.stop = func() error {
-		p.stop(syscall.SIGKILL)
-		return l.forget(nil)
-	}
+func (l *lab) peer(ctx context.Context, name string, cmd *testbed.Cmd) (*running, error) {
 	if err := l.onNode(ctx, redirectRules(l.services), "iptables-restore", "--noflush"); err != nil {
 		return nil, err
 	}
-	if err := p.start(); err != nil {
-		return nil, errors.Join(err, l.forget(nil))
+	p, err := cmd.Launch()
+	if err != nil {
+		return nil, errors.Join(err, l.flush(nil))
 	}
-	err := until(ctx, name, func() bool { return p.over() || l.listens(ctx, name, p) })
-	if err != nil || p.over() {
-		return nil, errors.Join(err, fmt.Errorf("start %s: %s", name, p.log.String()), r.stop())
+	r := &running{name: name, process: p}
+	r.stop = func() error {
+		p.Stop(syscall.SIGKILL)
+		return l.flush(nil)
+	}
+	err = until(ctx, name, func() bool { return p.Ended() || l.listens(ctx, name, p) })
+	if err != nil || p.Ended() {
+		return nil, errors.Join(err, fmt.Errorf("start %s: %s", name, p.Log.String()), r.stop())
 	}
 	return r, nil
 }
 
 // listens reports whether a peer has opened all of its sockets. The proxy of goroutines
 // says so; the others open all before they accept on the first.
-func (l *lab) listens(ctx context.Context, name string, p *process) bool {
+func (l *lab) listens(ctx context.Context, name string, p *testbed.Process) bool {
 	if name == relayName {
-		return strings.Contains(p.log.String(), load.Begin)
+		return strings.Contains(p.Log.String(), load.Begin)
 	}
 	c, err := l.tb.Node.Dial(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", l.service(sizedService).local))
 	if err != nil {
@@ -215,7 +202,7 @@ func (l *lab) listens(ctx context.Context, name string, p *process) bool {
 }
 
 func startDNAT(ctx context.Context, l *lab) (*running, error) {
-	r := &running{name: "dnat", stop: func() error { return l.forget(nil) }}
+	r := &running{name: "dnat", stop: func() error { return l.flush(nil) }}
 	return r, l.onNode(ctx, dnatRules(l.services), "iptables-restore", "--noflush")
 }
 
@@ -226,7 +213,7 @@ func startDirect(context.Context, *lab) (*running, error) {
 // startIPVS has the kernel take the addresses as its own, which ipvs wants.
 func startIPVS(ctx context.Context, l *lab) (*running, error) {
 	r := &running{name: "ipvs", stop: func() error {
-		return l.forget(func(ctx context.Context) error {
+		return l.flush(func(ctx context.Context) error {
 			return errors.Join(l.onNode(ctx, "", "ipvsadm", "--clear"), l.onNode(ctx, "", "ip", "link", "del", "ipvs0"))
 		})
 	}}
@@ -245,10 +232,10 @@ func startIPVS(ctx context.Context, l *lab) (*running, error) {
 	return r, nil
 }
 
-// forget removes the peers' rules and what else undo does, and has the node forget
-// all connections. It is done when a run was interrupted, too.
-func (l *lab) forget(undo func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// flush removes the peers' rules, calls undo, and deletes the node's conntrack entries,
+// after a run that was interrupted too.
+func (l *lab) flush(undo func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
 	var err error
 	if undo != nil {

@@ -142,13 +142,13 @@ func latencies(p50, p99, p999 float64) []figure {
 
 // measure runs a client and returns what it saw and what the proxy used meanwhile.
 func (l *lab) measure(ctx context.Context, r *running, c load.AskConfig) (res load.Result, u usage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Warm+c.Duration+patience)
+	ctx, cancel := context.WithTimeout(ctx, c.Warm+c.Duration+testbed.Patience)
 	defer cancel()
 	k, err := l.ask(ctx, c)
 	if err != nil {
 		return res, u, err
 	}
-	defer k.stop(syscall.SIGKILL)
+	defer k.Stop(syscall.SIGKILL)
 	before, err := measureUsage(r.pid(), l.cores.proxy)
 	if err != nil {
 		return res, u, err
@@ -178,19 +178,19 @@ func (l *lab) remarkErrors(res load.Result) {
 
 // alive returns an error if the proxy has ended meanwhile.
 func (r *running) alive() error {
-	if r.process != nil && r.process.over() {
-		return fmt.Errorf("%s has ended: %w: %s", r.name, r.process.err, r.process.log.String())
+	if r.process != nil && r.process.Ended() {
+		return fmt.Errorf("%s has ended: %s", r.name, r.process.Log.String())
 	}
 	return nil
 }
 
 // tool runs a load tool on the client host for the whole of its life.
 func (l *lab) tool(ctx context.Context, r *running, d time.Duration, name string, args ...string) (out string, u usage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d+patience)
+	ctx, cancel := context.WithTimeout(ctx, d+testbed.Patience)
 	defer cancel()
 	var b strings.Builder
-	p := command(ctx, l.tb.Client, l.cores.loadList(), name, args...)
-	p.cmd.Stdout = &b
+	cmd := command(ctx, l.tb.Client, l.cores.loadList(), name, args...)
+	cmd.Stdout = &b
 	before, err := measureUsage(r.pid(), l.cores.proxy)
 	if err != nil {
 		return "", u, err
@@ -199,8 +199,9 @@ func (l *lab) tool(ctx context.Context, r *running, d time.Duration, name string
 	if err != nil {
 		return "", u, err
 	}
-	if err = p.start(); err == nil {
-		err = p.wait(ctx) // iperf3 writes its error as JSON, too
+	p, err := cmd.Launch() // ctx kills it
+	if err == nil {
+		err = p.Wait(context.Background()) // iperf3 writes its error as JSON, too
 	}
 	counts, countErr := calls.off()
 	after, usageErr := measureUsage(r.pid(), l.cores.proxy)
@@ -247,12 +248,14 @@ func keepAlive(connections int) func(context.Context, *lab, *running, time.Durat
 func bulk(streams int, flags []string) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		s := l.service(bulkService)
-		server := command(ctx, l.tb.Pods[0], l.cores.loadList(), "iperf3", "-s", "-1", "--forceflush", "-p", strconv.Itoa(s.target))
-		if err := server.start(); err != nil {
+		server, err := command(ctx, l.tb.Pods[0], l.cores.loadList(), "iperf3", "-s", "-1", "--forceflush",
+			"-p", strconv.Itoa(s.target)).Launch()
+		if err != nil {
 			return nil, err
 		}
-		defer server.stop(syscall.SIGKILL)
-		if err := until(ctx, "iperf3", func() bool { return strings.Contains(server.log.String(), "listening") }); err != nil {
+		defer server.Stop(syscall.SIGKILL)
+		listening := func() bool { return strings.Contains(server.Log.String(), "listening") }
+		if err := until(ctx, "iperf3", listening); err != nil {
 			return nil, err
 		}
 		ip, port, _ := strings.Cut(r.addrs(s)[0], ":")
@@ -349,13 +352,13 @@ func idle(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, e
 	if r.name == relayName {
 		c.Number = min(c.Number, (l.descriptors-1000)/6) // io.Copy holds two pipes besides the sockets
 	}
-	ctx, cancel := context.WithTimeout(ctx, d+2*patience)
+	ctx, cancel := context.WithTimeout(ctx, d+2*testbed.Patience)
 	defer cancel()
 	k, err := l.ask(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer k.stop(syscall.SIGKILL)
+	defer k.Stop(syscall.SIGKILL)
 	from, err := measureUsage(r.pid(), l.cores.proxy)
 	if err != nil {
 		return nil, err

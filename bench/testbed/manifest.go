@@ -19,7 +19,7 @@ const (
 func ServiceManifest(name, address, protocol, more string) string {
 	i := strings.LastIndexByte(address, ':')
 	ip, port := strings.Trim(address[:i], "[]"), address[i+1:]
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %q\n"+
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n"+
 		"  ports:\n  - port: %s\n    protocol: %s\n%s", name, ip, port, protocol, more)
 }
 
@@ -36,7 +36,7 @@ func SliceManifest(service string, n, port int, protocol string, addrs ...string
 		return s + " []\n"
 	}
 	for _, a := range addrs {
-		s += fmt.Sprintf("\n- addresses: [%q]", a)
+		s += fmt.Sprintf("\n- addresses: [%s]", a)
 	}
 	return s + "\n"
 }

@@ -113,7 +113,7 @@ func TestManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`clusterIP: "fd00::1"`, "- port: 80\n", "  type: NodePort\n---\n", "addressType: IPv6", `- addresses: ["fd00::2"]`} {
+	for _, want := range []string{"clusterIP: fd00::1\n", "- port: 80\n", "  type: NodePort\n---\n", "addressType: IPv6", "- addresses: [fd00::2]"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %q in:\n%s", want, b)
 		}
