@@ -94,9 +94,14 @@ bench: bench-deps build ## measure Sluice beside its peers on an idle machine, f
 bench-quick: bench-deps build ## the same for the most telling workloads, under 5 minutes
 	go run ./bench/compare -sluice bin/sluice -quick $(BENCH)
 
-bench-sctp: deps build ## measure what a message over SCTP costs, beside ipvs and iptables
-	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
-	CGO_ENABLED=0 go run ./bench/sctp -sluice bin/sluice -vm bin/vm -out bench/results/sctp.md
+# The VM has SCTP and ipvs, which few kernels have, and one core, perhaps an interpreted one.
+IN_VM = go build -o bin/compare ./bench/compare && go build -o bin/vm ./bench/vm && \
+	mkdir -p bin/vm-bench/testdata && cp bin/sluice bin/vm-bench/testdata && \
+	cd bin/vm-bench && ../vm -grace 30m ../compare -sluice testdata/sluice -duration 200ms -force
+
+bench-sctp: deps build ## measure what a message over SCTP costs, beside the kernel's paths, here and in the VM
+	go run ./bench/compare -sluice bin/sluice -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 5 $(BENCH)
+	$(IN_VM) -workloads 'sctp-*' -systems 'ipvs,dnat,direct' -rounds 3
 
 bench-micro: ## measure single functions and compare them with the saved figures
 	@mkdir -p bin
@@ -107,16 +112,10 @@ bench-micro-save: ## save the figures of single functions to compare with later
 	@mkdir -p $(dir $(BASELINE))
 	$(MICRO) > $(BASELINE)
 
-# ipvs is measured in a VM, which has it for sure, and iptables beside it there, for the
-# ratio, with as many Services as there is time for: interpreted it takes minutes.
-bench-offload: deps ## measure what it costs to have the kernel forward Services, for some three minutes
-	CGO_ENABLED=0 go build -o bin/offload ./bench/offload
-	CGO_ENABLED=0 go build -o bin/vm ./bench/vm
-	mkdir -p bin/results
-	{ echo '# What it costs to have the kernel forward Services'; echo; echo '`make bench-offload`, on '"$$(date -u +%F)"'.'; echo; \
-	bin/offload -published=false; echo; bin/vm bin/offload -modes ipvs -rounds 3 -published=false; echo; \
-	bin/vm bin/offload -modes iptables -services 1000,5000 -rounds 3; } > bin/results/offload.md
-	mv bin/results/offload.md bench/results/offload.md
+# iptables is measured in the VM too, for the ratio to ipvs.
+bench-offload: deps build ## measure what it costs that the kernel forwards Services, here and in the VM
+	go run ./bench/compare -sluice bin/sluice -workloads 'offload-iptables-*' -rounds 1 $(BENCH)
+	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)

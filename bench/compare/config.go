@@ -12,6 +12,16 @@ import (
 // udpTimeout is how long every proxy keeps an idle UDP client: kube-proxy's default.
 const udpTimeout = 250 * time.Millisecond
 
+// Protocols.
+const (
+	tcp  = "TCP"
+	udp  = "UDP"
+	sctp = "SCTP"
+)
+
+// sctpPort is that of the server and of its service.
+const sctpPort = 3868
+
 // service is one address that clients ask and the servers behind it.
 type service struct {
 	name     string
@@ -42,17 +52,19 @@ const (
 	trainService = "train" // load.Trains
 	bulkService  = "bulk"  // iperf3, whose connections must all reach the same server
 	dnsService   = "dns"   // dnsmasq
+	sctpService  = "sctp"
 )
 
 // services are the same for everybody; the backends are server hosts.
 func services(backends []string) []service {
 	return []service{
-		{webService, "TCP", "10.96.0.10", 80, 30080, 8080, backends},
-		{sizedService, "TCP", "10.96.0.11", 81, 30081, 8081, backends},
-		{echoService, "UDP", "10.96.0.12", 82, 30082, 8082, backends},
-		{bulkService, "TCP", "10.96.0.13", 5201, 30083, 5201, backends[:1]},
-		{dnsService, "UDP", "10.96.0.14", 53, 30084, 53, backends[:1]},
-		{trainService, "UDP", "10.96.0.15", 83, 30085, 8085, backends},
+		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends},
+		{sizedService, tcp, "10.96.0.11", 81, 30081, 8081, backends},
+		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends},
+		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1]},
+		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1]},
+		{trainService, udp, "10.96.0.15", 83, 30085, 8085, backends},
+		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1]},
 	}
 }
 
@@ -162,10 +174,7 @@ func natRules(list []service, actions func(service) []string) string {
 func ipvsRules(list []service) string {
 	var b strings.Builder
 	for _, s := range list {
-		kind := "-t"
-		if s.protocol == "UDP" {
-			kind = "-u"
-		}
+		kind := map[string]string{tcp: "-t", udp: "-u", sctp: "--sctp-service"}[s.protocol]
 		fmt.Fprintf(&b, "-A %s %s -s rr\n", kind, s.addr())
 		for _, t := range s.targets() {
 			fmt.Fprintf(&b, "-a %s %s -r %s -m\n", kind, s.addr(), t)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -27,7 +28,8 @@ type lab struct {
 	descriptors int      // that a process may have
 	counting    bool     // system calls, by perf
 	remarks     []string // of the present run, for the report
-	services    []service
+	all         []service
+	services    []service // of all, those of the present workload
 	servers     *testbed.Process
 	dns         *testbed.Process // nil until it is needed
 	who         []*testbed.Server
@@ -71,7 +73,8 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 	for _, pod := range l.tb.Pods {
 		backends = append(backends, pod.Addr4.String())
 	}
-	l.services = services(backends)
+	l.all = services(backends)
+	l.choose(tcp)
 	if err = l.prepareHosts(); err != nil {
 		return l, err
 	}
@@ -198,6 +201,14 @@ func (l *lab) close() {
 	if len(l.cores.load) > 0 {
 		_ = l.cores.comeBack() // only tests go on after this
 	}
+}
+
+// choose takes the services that a system has for workloads of a protocol: SCTP is by
+// itself, since the sockets that it takes would cost the others.
+func (l *lab) choose(protocol string) {
+	l.services = slices.DeleteFunc(slices.Clone(l.all), func(s service) bool {
+		return (s.protocol == sctp) != (protocol == sctp)
+	})
 }
 
 // service returns one of the services.

@@ -37,6 +37,9 @@ func (c cores) loadList() string {
 	return strings.Join(parts, ",")
 }
 
+// inVM reports whether this is the machine of bench/vm.
+func inVM() bool { return os.Getenv("SLUICE_VM") != "" }
+
 // chooseCores takes the last core that we may use for the proxy, and all others for
 // the rest.
 func chooseCores() (c cores, err error) {
@@ -49,6 +52,10 @@ func chooseCores() (c cores, err error) {
 			list = append(list, i)
 		}
 	}
+	if len(list) == 1 && inVM() { // its figures are of all that runs there
+		c.proxy, c.load = list[0], list
+		return c, nil
+	}
 	if len(list) < 2 {
 		return c, errors.New("measure with one core: the proxy needs one for itself, and load and servers another")
 	}
@@ -59,6 +66,9 @@ func chooseCores() (c cores, err error) {
 // leave moves this program away from the proxy's core, and comeBack lets it use all
 // of its cores again.
 func (c cores) leave() error {
+	if c.load[0] == c.proxy {
+		return nil
+	}
 	set := c.all
 	set.Clear(c.proxy)
 	return moveTo(&set)
@@ -210,6 +220,9 @@ func describeMachine(c cores) report.Machine {
 	}
 	if m.CPU == "" {
 		m.CPU = "unknown processor"
+	}
+	if inVM() {
+		m.CPU += ", in the virtual machine of bench/vm"
 	}
 	if kb, _, ok := strings.Cut(field(read("/proc/meminfo"), "MemTotal"), " "); ok {
 		if n, err := strconv.Atoi(kb); err == nil {

@@ -176,7 +176,7 @@ func (o options) plan() (p plan, missing []string, err error) {
 		if err != nil {
 			return p, nil, err
 		}
-		if !chosen || o.quick && o.workloads == "" && !w.quick {
+		if !chosen || o.workloads == "" && (o.quick && !w.quick || w.asked) {
 			continue
 		}
 		if why := w.missing(); why != "" {
@@ -285,11 +285,14 @@ func write(rep *report.Report, dir string) error {
 }
 
 func listAll() {
-	fmt.Println("workloads (q: part of a quick run):")
+	fmt.Println("workloads (q: part of a quick run, -: only if -workloads names it):")
 	for _, w := range workloads() {
 		mark := " "
-		if w.quick {
+		switch {
+		case w.quick:
 			mark = "q"
+		case w.asked:
+			mark = "-"
 		}
 		fmt.Printf(" %s %-18s %s\n", mark, w.name, w.about)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/report"
@@ -47,10 +48,10 @@ func (p plan) order(w workload, round int) []system {
 	var able []system
 	rare := p.thin && round%thinRounds != 0
 	for _, s := range p.systems {
-		if rare && (s.ceiling || !report.Targeted(w.name)) {
+		if rare && (s.ceiling || !report.Targeted(w.name)) || w.alone && s.name != report.Ours {
 			continue
 		}
-		if (!w.udp || !s.noUDP) && (!w.alone || s.name == report.Ours) {
+		if strings.Contains(s.speaks, w.protocol) || s.speaks == "" {
 			able = append(able, s)
 		}
 	}
@@ -69,7 +70,7 @@ type outcome struct {
 }
 
 // measure runs the plan. A run that fails is a problem, and the others go on; only the
-// end of ctx ends them. progress is told of each run.
+// end of ctx ends them. progress gets a line for each run.
 func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Writer) (o outcome, err error) {
 	total, done := p.runs(), 0
 	fmt.Fprintf(progress, "%d runs, about %v on an idle machine\n", total, p.takes().Round(time.Minute))
@@ -125,6 +126,7 @@ func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures [
 	if w.alone {
 		return w.run(ctx, l, nil, p.duration)
 	}
+	l.choose(w.protocol)
 	r, err := s.start(ctx, l)
 	if err != nil {
 		return nil, err

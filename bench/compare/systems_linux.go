@@ -23,8 +23,8 @@ type system struct {
 	name    string
 	needs   string // the program it is; empty for what is always there
 	build   string // the path, if it is another build of Sluice
-	noUDP   bool
-	ceiling bool // no proxy, but what one could reach at best
+	speaks  string // protocols; empty for all
+	ceiling bool   // no proxy, but what one could reach at best
 	start   func(context.Context, *lab) (*running, error)
 	say     []string // a command that says its version
 }
@@ -58,9 +58,9 @@ const relayName = "goroutines"
 // systems are all that can be compared.
 var systems = []system{
 	{name: report.Ours, start: func(ctx context.Context, l *lab) (*running, error) { return startSluice(ctx, l, report.Ours, l.sluice) }},
-	{name: "haproxy", needs: "haproxy", noUDP: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
-	{name: "nginx", needs: "nginx", start: startNginx, say: []string{"nginx", "-v"}},
-	{name: relayName, start: startRelay},
+	{name: "haproxy", needs: "haproxy", speaks: tcp, start: startHAProxy, say: []string{"haproxy", "-v"}},
+	{name: "nginx", needs: "nginx", speaks: tcp + udp, start: startNginx, say: []string{"nginx", "-v"}},
+	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
 	{name: "dnat", ceiling: true, needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
 	{name: "direct", ceiling: true, start: startDirect},

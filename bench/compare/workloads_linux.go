@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,8 +28,9 @@ type figure struct {
 // workload is one thing to do with every system.
 type workload struct {
 	name, about string
-	udp         bool
+	protocol    string   // empty for TCP
 	alone       bool     // Sluice only, which the workload starts itself
+	asked       bool     // only if a pattern names it
 	quick       bool     // part of a quick run
 	needs       []string // programs
 	run         func(context.Context, *lab, *running, time.Duration) ([]figure, error)
@@ -64,27 +66,30 @@ func workloads() []workload {
 	}
 	all = append(all, workload{name: "idle", quick: true, about: "memory of the proxy's process for each of 5,000 idle TCP connections, or as many as its descriptors allow", run: idle})
 	for _, n := range []int{1, 64, 1000} {
-		all = append(all, workload{name: fmt.Sprintf("udp-%d", n), quick: n > 1, udp: true, about: fmt.Sprintf("UDP, 64 B there and back on %d flows", n), run: asking(echoService,
+		all = append(all, workload{name: fmt.Sprintf("udp-%d", n), quick: n > 1, protocol: udp, about: fmt.Sprintf("UDP, 64 B there and back on %d flows", n), run: asking(echoService,
 			load.AskConfig{Kind: load.Datagrams, Number: n, Request: 64}, "round trip")})
 	}
 	for _, c := range []struct{ window, flows int }{{8, 16}, {64, 4}} {
-		all = append(all, workload{name: fmt.Sprintf("udp-bulk-%d", c.window), quick: c.window == 8, udp: true,
+		all = append(all, workload{name: fmt.Sprintf("udp-bulk-%d", c.window), quick: c.window == 8, protocol: udp,
 			about: fmt.Sprintf("UDP, 1,200 B there and back on %d flows, %d datagrams at a time", c.flows, c.window),
 			run:   asking(echoService, load.AskConfig{Kind: load.Datagrams, Number: c.flows, Window: c.window, Request: 1200}, "round trip")})
 	}
 	train := load.AskConfig{Kind: load.Datagrams, Number: 16, Window: 32, Train: true, Request: 1200}
-	all = append(all, workload{name: "udp-gso", udp: true, about: "UDP, 1,200 B there and back on 16 flows, 32 datagrams by one send of the client (UDP_SEGMENT), as QUIC stacks do",
+	all = append(all, workload{name: "udp-gso", protocol: udp, about: "UDP, 1,200 B there and back on 16 flows, 32 datagrams by one send of the client (UDP_SEGMENT), as QUIC stacks do",
 		run: asking(echoService, train, "round trip")})
 	train.Merge = true
-	all = append(all, workload{name: "udp-gro", udp: true, about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
+	all = append(all, workload{name: "udp-gro", protocol: udp, about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
 		run: asking(trainService, train, "round trip")})
-	all = append(all, workload{name: "dns", udp: true, needs: []string{"dnsmasq"}, about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
+	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"}, about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."}, "question")})
-	return append(all, serviceWorkloads()...)
+	return slices.Concat(all, serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // missing names the programs that are not installed.
 func (w workload) missing() string {
+	if w.protocol == sctp && !kernelSCTP() {
+		w.needs = []string{tsctp}
+	}
 	for _, name := range w.needs {
 		if _, err := exec.LookPath(name); err != nil {
 			return name + " is not installed (make bench-deps)"

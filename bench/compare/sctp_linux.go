@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/report"
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+const (
+	sctpTimeout = 5 * time.Minute // of one run
+
+	// sctpTries is how often a run is started: a server that is a program does not report
+	// when it listens, and refuses until then.
+	sctpTries = 3
+
+	// sctpRate is how many messages are sent for each second that a run is to take.
+	sctpRate = 12000
+)
+
+// sctpWorkloads send messages of a size that shares a packet with others, of one that
+// nearly fills one, and of one of several packets.
+func sctpWorkloads() []workload {
+	var all []workload
+	for _, size := range []int{100, 1200, 8000} {
+		all = append(all, workload{
+			name: fmt.Sprintf("sctp-%d", size), protocol: sctp, asked: true,
+			about: fmt.Sprintf("SCTP, messages of %d B from client to server on one association", size), run: sending(size),
+		})
+	}
+	return all
+}
+
+// sending sends messages of a size, and measures the machine too, since the kernel's paths
+// have no process.
+func sending(size int) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
+	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
+		ctx, cancel := context.WithTimeout(ctx, sctpTimeout)
+		defer cancel()
+		e, s := newEnds(), l.services[0]
+		pod, to := l.tb.Pods[0], netip.MustParseAddrPort(r.addrs(s)[0])
+		done, err := e.serve(ctx, pod, netip.AddrPortFrom(pod.Addr4, sctpPort), size)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		messages := max(int(sctpRate*d.Seconds()), 100)
+		for range sctpTries {
+			var before, after usage
+			var machine, all ticks
+			if before, err = measureUsage(r.pid(), l.cores.proxy); err != nil {
+				return nil, err
+			}
+			if machine, err = allCores(); err != nil {
+				return nil, err
+			}
+			start := time.Now()
+			if err = e.send(ctx, l.tb.Client, to, size, messages); err != nil {
+				continue
+			}
+			took := time.Since(start)
+			if after, err = measureUsage(r.pid(), l.cores.proxy); err != nil {
+				return nil, err
+			}
+			if all, err = allCores(); err != nil {
+				return nil, err
+			}
+			n := float64(messages)
+			busy := time.Duration(all.minus(machine).busy) * tick
+			return append(costs(r, after.minus(before), n, micro, "us/message"),
+				figure{"machine", "us/message", busy.Seconds() * micro / n},
+				figure{report.Rate, "MB/s", n * float64(size) / took.Seconds() / 1e6}), r.alive()
+		}
+		return nil, fmt.Errorf("send by %s with %s: %w", r.name, e.name, err)
+	}
+}
+
+// ends is SCTP at both ends of an association.
+type ends struct {
+	name string
+	// serve takes messages of a size until done is called.
+	serve func(ctx context.Context, h *testbed.Host, at netip.AddrPort, size int) (done func(), err error)
+	// send sends messages and waits until all have arrived.
+	send func(ctx context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error
+}
+
+// kernelSCTP reports whether the kernel has SCTP.
+func kernelSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == nil
+}
+
+// newEnds chooses the kernel's SCTP if it has one: Sluice then uses its engine of sockets,
+// and otherwise that of packets.
+func newEnds() ends {
+	if kernelSCTP() {
+		return ends{"the kernel's SCTP", serveKernel, sendKernel}
+	}
+	return ends{"usrsctp", serveTsctp, sendTsctp}
+}
+
+const tsctp = "/usr/lib/usrsctp/tsctp"
+
+func serveTsctp(ctx context.Context, h *testbed.Host, at netip.AddrPort, size int) (func(), error) {
+	p, err := h.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(at.Port()), "-L", at.Addr().String(),
+		"-l", fmt.Sprint(size)).Launch()
+	if err != nil {
+		return nil, err
+	}
+	return func() { p.Stop(unix.SIGKILL) }, nil
+}
+
+func sendTsctp(ctx context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error {
+	out, err := h.Command(ctx, tsctp, "-E", "0", "-U", "0", "-p", fmt.Sprint(to.Port()), "-n", fmt.Sprint(n),
+		"-l", fmt.Sprint(size), "-L", h.Addr4.String(), to.Addr().String()).CombinedOutput()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("tsctp: %w: %s", err, lines[len(lines)-1])
+	}
+	return nil
+}
+
+// socketOn makes an SCTP socket on a host.
+func socketOn(h *testbed.Host) (fd int, err error) {
+	err = h.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+		return err
+	})
+	return fd, err
+}
+
+func sockaddr(a netip.AddrPort) *unix.SockaddrInet4 {
+	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+}
+
+func serveKernel(_ context.Context, h *testbed.Host, at netip.AddrPort, size int) (func(), error) {
+	fd, err := socketOn(h)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, sockaddr(at)),
+		unix.Listen(fd, 1))
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c, _, err := unix.Accept(fd)
+		if err != nil {
+			return
+		}
+		buf := make([]byte, size)
+		for {
+			if n, err := unix.Read(c, buf); err != nil || n == 0 {
+				break
+			}
+		}
+		_ = unix.Close(c)
+	}()
+	return func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes accept
+		<-ended
+		_ = unix.Close(fd)
+	}, nil
+}
+
+func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error {
+	fd, err := socketOn(h)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	limit := unix.NsecToTimeval(int64(sctpTimeout))
+	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.Bind(fd, sockaddr(netip.AddrPortFrom(h.Addr4, 0))), connect(fd, to)); err != nil {
+		return err
+	}
+	message := make([]byte, size)
+	for range n {
+		if err := uninterrupted(func() error { _, err := unix.Write(fd, message); return err }); err != nil {
+			return err
+		}
+	}
+	// Everything has arrived when the shutdown is through: then there is nothing to read.
+	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+		return err
+	}
+	err = uninterrupted(func() error { _, err := unix.Read(fd, message); return err })
+	if err == unix.ENOTCONN {
+		return nil
+	}
+	return err
+}
+
+// connect connects, also if a signal of Go's runtime ends the wait: with a timeout no
+// system call is restarted (signal(7)).
+func connect(fd int, to netip.AddrPort) error {
+	for {
+		switch err := unix.Connect(fd, sockaddr(to)); err {
+		case unix.EINTR, unix.EALREADY:
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(sctpTimeout.Milliseconds()))
+		case unix.EISCONN:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// uninterrupted calls again what a signal has ended.
+func uninterrupted(call func() error) (err error) {
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = call()
+	}
+	return err
+}
