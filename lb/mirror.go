@@ -7,15 +7,15 @@ import "maps"
 // empty. It is for one goroutine.
 type Mirror struct {
 	services map[ID]*Service
-	changed  map[ID]struct{}
-	order    []ID // of changed
+	changed  map[ID]*Service // as they were at the last call of Changed
+	order    []ID            // of changed
 }
 
 // Fold takes over what d says of the services of a family. A service that is given again
 // and says the same has not changed.
 func (m *Mirror) Fold(d *Delta, ipv6 bool) {
 	if m.services == nil {
-		m.services, m.changed = make(map[ID]*Service), make(map[ID]struct{})
+		m.services, m.changed = make(map[ID]*Service), make(map[ID]*Service)
 	}
 	if d.Whole {
 		gone := maps.Clone(m.services)
@@ -52,7 +52,7 @@ func (m *Mirror) put(id ID, s *Service) {
 		return
 	}
 	if _, known := m.changed[id]; !known {
-		m.changed[id] = struct{}{}
+		m.changed[id] = was
 		m.order = append(m.order, id)
 	}
 }
@@ -60,13 +60,28 @@ func (m *Mirror) put(id ID, s *Service) {
 // Services returns those that there are, by ID. It is the Mirror's own.
 func (m *Mirror) Services() map[ID]*Service { return m.services }
 
-// Changed returns which services have come, changed or gone since the last call, each once.
-func (m *Mirror) Changed() []ID {
-	out := m.order
+// Changed returns the services that differ from what they were at the last call, each once.
+// Old is nil for one that has come, and New for one that has gone.
+func (m *Mirror) Changed() (out []Change) {
+	for _, id := range m.order {
+		c := Change{Old: m.changed[id], New: m.services[id]}
+		if c.Old == c.New {
+			continue // it came and went
+		}
+		c.Addresses = c.Old == nil || c.New == nil || !sameAddresses(c.Old.Addresses, c.New.Addresses)
+		out = append(out, c)
+	}
 	m.order = nil
-	clear(m.changed)
-	if len(out) > 1000 {
-		m.changed = make(map[ID]struct{}) // the first delta has made it large
+	if len(m.changed) > 0 {
+		m.changed = make(map[ID]*Service) // the first delta has made it large
 	}
 	return out
+}
+
+// ID names the service.
+func (c Change) ID() ID {
+	if c.New == nil {
+		return c.Old.ID
+	}
+	return c.New.ID
 }

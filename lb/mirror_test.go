@@ -3,7 +3,6 @@ package lb
 import (
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"testing"
 )
 
@@ -41,14 +40,20 @@ func TestMirror(t *testing.T) {
 		if r.IntN(3) == 0 {
 			continue // the next one says this change too
 		}
-		changed := m.Changed()
+		changed := make(map[ID]bool)
+		for _, c := range m.Changed() {
+			if c.Old != was[c.ID()] && !(c.Old != nil && was[c.ID()] != nil && c.Old.Equal(was[c.ID()])) || c.New != now[c.ID()] {
+				t.Fatalf("step %d: %s changed from %v to %v, want from %v to %v", step, c.ID(), c.Old, c.New, was[c.ID()], now[c.ID()])
+			}
+			changed[c.ID()] = true
+		}
 		for id := range now {
-			if (was[id] == nil || !was[id].Equal(now[id])) && !slices.Contains(changed, id) {
+			if (was[id] == nil || !was[id].Equal(now[id])) && !changed[id] {
 				t.Fatalf("step %d: %s is not among the changed", step, id)
 			}
 		}
 		for id := range was {
-			if now[id] == nil && !slices.Contains(changed, id) {
+			if now[id] == nil && !changed[id] {
 				t.Fatalf("step %d: %s, which has gone, is not among the changed", step, id)
 			}
 		}

@@ -86,7 +86,7 @@ func writeList(name, sign string, client netip.Addr) error {
 }
 
 // clients reads the lists of a Service's backends.
-func (k *kernel) clients(e *Engine, s *lb.Service, now int64) ([]lb.Client, error) {
+func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 	type entry struct {
 		seen
 		backend netip.AddrPort
@@ -146,7 +146,7 @@ func jiffy() (time.Duration, error) {
 
 // remember writes clients to the lists of their backends, the longest ago first, so that
 // a full list forgets those. A client is in one list only: the rules ask them in turn.
-func (k *kernel) remember(e *Engine, s *lb.Service, clients []lb.Client) error {
+func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
 	has := make(map[netip.AddrPort]map[netip.Addr]bool)
 	for i := range s.Backends {
 		backend := s.Backends[i].Addr

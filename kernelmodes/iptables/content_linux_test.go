@@ -1,18 +1,17 @@
 package iptables
 
 import (
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestContentTakesOver: a content that is made from another is the one that is made from
-// nothing, and says which Services differ, whatever has changed: some of them, their
-// order, their number.
+// TestContentTakesOver: a content that is edited from change to change is the one that is
+// made from nothing, whatever has changed: some Services, their number, the shape.
 func TestContentTakesOver(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -24,61 +23,42 @@ func TestContentTakesOver(t *testing.T) {
 		}
 		return s
 	}
-	var services []lb.Service
-	was := (*content)(nil).next(w.shape(), nil)
+	there := map[int]lb.Service{}
+	now, m := newContent(netfilter.NewRuleset(nil, layout(false)), w.shape()), new(lb.Mirror)
 	for round := range 500 {
-		services = slices.Clone(services)
-		for range r.IntN(4) {
-			switch n := len(services); {
-			case n == 0 || r.IntN(3) == 0:
-				s := make(1 + r.IntN(400))
-				if !slices.ContainsFunc(services, func(x lb.Service) bool { return x.ID == s.ID }) {
-					services = slices.Insert(services, r.IntN(n+1), s)
-				}
-			case r.IntN(3) == 0:
-				i := r.IntN(n)
-				services = slices.Delete(services, i, i+1)
-			case r.IntN(3) == 0:
-				i, k := r.IntN(n), r.IntN(n)
-				services[i], services[k] = services[k], services[i]
+		var d lb.Delta
+		for _, i := range r.Perm(200)[:r.IntN(5)] {
+			old, is := there[i]
+			s := make(i)
+			switch {
+			case !is:
+				d.Added = append(d.Added, &s)
+			case r.IntN(2) == 0:
+				d.Removed = append(d.Removed, &old)
+				delete(there, i)
+				continue
 			default:
-				for i := range services {
-					if i == r.IntN(n) {
-						var number int
-						if _, err := fmt.Sscanf(services[i].ID.Name, "s%d", &number); err != nil {
-							t.Fatal(err)
-						}
-						services[i] = make(number)
-					}
-				}
+				d.Changed = append(d.Changed, lb.Change{Old: &old, New: &s})
 			}
+			there[i] = s
 		}
-		now, fresh := was.next(w.shape(), services), (*content)(nil).next(w.shape(), services)
-		if !maps.Equal(now.buckets, fresh.buckets) || !maps.Equal(now.index, fresh.index) {
-			t.Fatalf("seed %d, round %d: buckets %v and index %v, want %v and %v", seed, round, now.buckets, now.index, fresh.buckets, fresh.index)
+		s := w.shape()
+		s.bpf, s.liberal = round%100 < 50, round%40 < 20
+		m.Fold(&d, false)
+		now.edit(s, m.Services(), m.Changed())
+		var all []lb.Service
+		for _, s := range there {
+			all = append(all, s)
 		}
-		for i, u := range now.units {
-			if f := fresh.units[i]; !slices.Equal(u.entries, f.entries) || !slices.EqualFunc(u.chains, f.chains, func(a, b chain) bool { return a.name == b.name && slices.Equal(a.rules, b.rules) }) {
-				t.Fatalf("seed %d, round %d: %s is %+v, want %+v", seed, round, services[i].ID, u, f)
-			}
+		if got, want := lines(now), lines(rendered(s, all...)); got != want {
+			t.Fatalf("seed %d, round %d:\n%s\nwant\n%s", seed, round, got, want)
 		}
-		var want []lb.ID
-		for _, u := range now.units {
-			if was.unit(u.service.ID) != u {
-				want = append(want, u.service.ID)
-			}
-		}
-		for _, u := range was.units {
-			if now.unit(u.service.ID) == nil {
-				want = append(want, u.service.ID)
-			}
-		}
-		got := now.changed(was)
-		slices.SortFunc(want, compareID)
-		slices.SortFunc(got, compareID)
-		if !slices.Equal(got, want) {
-			t.Fatalf("seed %d, round %d: %v have changed, want %v", seed, round, got, want)
-		}
-		was = now
 	}
+}
+
+// lines returns what a content is written by, in an order that is always the same.
+func lines(c *content) string {
+	all := strings.Split(c.String(), "\n")
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }

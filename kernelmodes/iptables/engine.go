@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -50,10 +49,7 @@ type Engine struct {
 	// nf_conntrack_tcp_be_liberal is set.
 	Liberal bool
 
-	restores, flows    atomic.Uint64
-	natRules, allRules atomic.Int64
-
-	kernel kernel
+	kernel
 }
 
 // Facts is what Probe found.
@@ -78,7 +74,7 @@ type Facts struct {
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if we may
 // not use it, and errors.ErrUnsupported on other systems than Linux.
-func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.probe(ctx, e) }
+func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx) }
 
 // Sync makes the kernel forward the Services of the engine's family as d says from now on,
 // and deletes the conntrack entries of UDP flows that would stay with a backend they must
@@ -95,7 +91,7 @@ func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.kernel.pro
 //
 // On an error each table has the rules of before or those requested.
 func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
-	return e.kernel.sync(ctx, e, &d, node)
+	return e.sync(ctx, &d, node)
 }
 
 // Verify reports whether our chains and the jumps to them hold what the last Sync
@@ -103,14 +99,14 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 // Sync. False is no error. With the nf_tables backend it costs one netlink message if
 // nobody has changed any rule on the host since the last Verify, with the legacy
 // backend one process.
-func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.kernel.verify(ctx, e) }
+func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
 // Clients returns which backend each client of a Service with affinity was sent to last,
 // the longest ago first. now is the time on the clock of lb.Client.LastUsed. The Service is
 // one of the last Sync that had no error. The newest client counts as seen now, which is
 // how the kernel's clock is learnt.
 func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
-	return e.kernel.clients(e, s, now)
+	return e.clients(s, now)
 }
 
 // Remember has the kernel send clients of a Service with affinity to the backends that
@@ -119,7 +115,7 @@ func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Clie
 // time, and it keeps as many for each backend as its lists hold. Clients of backends that
 // the Service has not are left out.
 func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
-	return e.kernel.remember(e, s, clients)
+	return e.remember(s, clients)
 }
 
 // Stats is what an engine has done since it was made, and what is there.
@@ -131,10 +127,7 @@ type Stats struct {
 }
 
 // Stats may be called by any goroutine.
-func (e *Engine) Stats() Stats {
-	nat := int(e.natRules.Load())
-	return Stats{e.restores.Load(), e.flows.Load(), nat, int(e.allRules.Load()) - nat}
-}
+func (e *Engine) Stats() Stats { return e.stats() }
 
 // Cleanup removes every trace of any engine of this package from the network namespace
 // of the calling thread, of both address families and both backends of iptables.

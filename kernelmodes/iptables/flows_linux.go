@@ -12,172 +12,145 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// flows are the UDP frontends whose conntrack entries have to be looked at. A datagram
+// flows are the UDP frontends whose conntrack entries are to be checked. A datagram
 // belongs to no connection, but netfilter takes those between two ports for one flow,
 // and sends them all where it sent the first. TCP and SCTP end with their backend.
 //
 // They outlive a Sync that failed.
-type flows struct {
-	changed map[netip.AddrPort]before
+type flows map[netip.AddrPort]*frontend
+
+// frontend says where the flows of a frontend may be.
+type frontend struct {
+	had     []netip.AddrPort // backends before
+	unknown bool             // it is not known what was there
+	ours    bool             // now
+	allowed []netip.AddrPort // backends now
 }
 
-// before is where the flows of a frontend may be.
-type before struct {
-	backends []netip.AddrPort // that the frontend had
-	any      bool             // it is not known what was there
-}
-
-// changeAll has every frontend looked at.
-func (f *flows) changeAll(now *content) {
-	f.init()
-	for _, u := range now.units {
-		eachUDP(u, func(addr netip.AddrPort, _ lb.Address) { f.changed[addr] = before{any: true} })
-	}
-}
-
-func (f *flows) init() {
-	if f.changed == nil {
-		f.changed = make(map[netip.AddrPort]before)
+// changeAll has every frontend checked.
+func (f *flows) changeAll(services map[lb.ID]*lb.Service) {
+	for _, s := range services {
+		f.each(s, func(x *frontend, a lb.Address) { x.unknown, x.ours, x.allowed = true, true, allowed(s, a) })
 	}
 }
 
 // change adds the frontends that have lost backends, have come or have gone.
-func (f *flows) change(was, now *content) {
-	f.init()
-	for _, id := range now.changed(was) {
-		if old := was.unit(id); old != nil {
-			eachUDP(old, func(addr netip.AddrPort, _ lb.Address) {
-				x := f.changed[addr]
-				for _, b := range old.service.Backends {
-					if !slices.Contains(x.backends, b.Addr) {
-						x.backends = append(x.backends, b.Addr)
-					}
+func (f *flows) change(changes []lb.Change) {
+	for _, c := range changes {
+		f.each(c.Old, func(x *frontend, _ lb.Address) {
+			for _, b := range c.Old.Backends {
+				if !slices.Contains(x.had, b.Addr) {
+					x.had = append(x.had, b.Addr)
 				}
-				f.changed[addr] = x
-			})
-		}
-		if u := now.unit(id); u != nil {
-			eachUDP(u, func(addr netip.AddrPort, _ lb.Address) {
-				if _, ok := f.changed[addr]; !ok {
-					f.changed[addr] = before{}
-				}
-			})
-		}
-	}
-}
-
-func eachUDP(u *unit, do func(netip.AddrPort, lb.Address)) {
-	if u.service.Protocol != lb.UDP {
-		return
-	}
-	for _, a := range u.service.Addresses {
-		do(a.Addr, a)
-	}
-}
-
-// forget deletes the entries of flows that are not where they should be, and returns
-// their number.
-func (f *flows) forget(ipv6 bool, now *content) (uint64, error) {
-	if len(f.changed) == 0 {
-		return 0, nil
-	}
-	filter := f.filter(now)
-	var err error
-	if filter.local, err = netfilter.LocalAddrs(); err != nil {
-		return 0, err
-	}
-	ports := make([]uint16, 0, len(f.changed))
-	for frontend := range f.changed {
-		ports = append(ports, frontend.Port())
-	}
-	n, err := netfilter.DeleteFlows(ipv6, ports, ports, filter)
-	if err == nil {
-		clear(f.changed)
-	}
-	return n, err
-}
-
-// filter returns what chooses those entries, but for the node's own addresses.
-func (f *flows) filter(now *content) flowFilter {
-	filter := flowFilter{changed: f.changed, allowed: make(map[netip.AddrPort][]netip.AddrPort)}
-	for _, u := range now.units {
-		eachUDP(u, func(addr netip.AddrPort, a lb.Address) {
-			if _, ok := f.changed[addr]; !ok {
-				return
 			}
-			backends := u.service.Eligible()
-			if a.Local && a.Kind == lb.ClusterIP {
-				backends = u.service.EligibleLocal()
-			} else if a.Local {
-				backends = append(backends, u.service.EligibleLocal()...)
-			}
-			list := make([]netip.AddrPort, 0, len(backends))
-			for _, b := range backends {
-				list = append(list, b.Addr)
-			}
-			filter.allowed[addr] = list
+			x.ours, x.allowed = false, nil
 		})
 	}
-	return filter
+	for _, c := range changes { // after all of the old ones: an address may have another Service
+		f.each(c.New, func(x *frontend, a lb.Address) { x.ours, x.allowed = true, allowed(c.New, a) })
+	}
+}
+
+// each calls do for each frontend of a UDP Service, which may be nil.
+func (f *flows) each(s *lb.Service, do func(*frontend, lb.Address)) {
+	if s == nil || s.Protocol != lb.UDP {
+		return
+	}
+	if *f == nil {
+		*f = make(flows)
+	}
+	for _, a := range s.Addresses {
+		if (*f)[a.Addr] == nil {
+			(*f)[a.Addr] = new(frontend)
+		}
+		do((*f)[a.Addr], a)
+	}
+}
+
+// allowed returns the backends that flows to an address of a Service may be at.
+func allowed(s *lb.Service, a lb.Address) []netip.AddrPort {
+	backends := s.Eligible()
+	if a.Local && a.Kind == lb.ClusterIP {
+		backends = s.EligibleLocal()
+	} else if a.Local {
+		backends = append(backends, s.EligibleLocal()...)
+	}
+	list := make([]netip.AddrPort, 0, len(backends))
+	for _, b := range backends {
+		list = append(list, b.Addr)
+	}
+	return list
+}
+
+// delete deletes the entries of flows that are not where they should be, and returns
+// their number.
+func (f *flows) delete(ipv6 bool) (uint64, error) {
+	if len(*f) == 0 {
+		return 0, nil
+	}
+	local, err := netfilter.LocalAddrs()
+	if err != nil {
+		return 0, err
+	}
+	ports := make([]uint16, 0, len(*f))
+	for addr := range *f {
+		ports = append(ports, addr.Port())
+	}
+	n, err := netfilter.DeleteFlows(ipv6, ports, ports, flowFilter{*f, local})
+	if err == nil {
+		*f = nil
+	}
+	return n, err
 }
 
 // flowFilter chooses conntrack entries of UDP flows. It is a
 // netlink.CustomConntrackFilter.
 type flowFilter struct {
-	changed map[netip.AddrPort]before
-	allowed map[netip.AddrPort][]netip.AddrPort // backends that flows may be at; absent: not our frontend any more
-	local   map[netip.Addr]bool
+	flows
+	local map[netip.Addr]bool
 }
 
-// MatchConntrackFlow reports whether an entry is to be deleted. A flow to a port of
-// this node that is no backend of the frontend is that of a proxy, which has it while
-// the Service is moving, and says itself when it lets go.
+// MatchConntrackFlow reports whether an entry is to be deleted. A flow to a port of this
+// node that is no backend of the frontend is that of a proxy, which has it while the
+// Service is moving, and deletes it itself when it lets go.
 func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	// One that the socket of a node port began when it answered too late: the client is
-	// the one who answers.
-	if _, is, changed := f.frontend(flow.Forward.SrcIP, flow.Forward.SrcPort); changed && is.ours {
+	// A flow that the socket of a node port began by answering too late: its destination is
+	// the client.
+	if _, x := f.frontend(flow.Forward.SrcIP, flow.Forward.SrcPort); x != nil && x.ours {
 		return true
 	}
-	asked, is, changed := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
-	if !changed {
+	asked, x := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
+	if x == nil {
 		return false
 	}
 	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
 	backend := netip.AddrPortFrom(from, flow.Reverse.SrcPort)
 	switch {
-	case slices.Contains(is.allowed, backend):
+	case slices.Contains(x.allowed, backend):
 		return false
-	case slices.Contains(is.was.backends, backend), is.was.any:
+	case slices.Contains(x.had, backend), x.unknown:
 		return true
-	case !is.ours:
+	case !x.ours:
 		return false
 	}
 	return backend == asked || !f.local[from] && !from.IsLoopback()
 }
 
-// looked is what is known of a frontend that is looked at.
-type looked struct {
-	was     before
-	allowed []netip.AddrPort
-	ours    bool
-}
-
-// frontend returns the address of one end of a flow, and of which frontend it is, if
-// that has changed. What comes by loopback is not ours.
-func (f flowFilter) frontend(ip net.IP, port uint16) (end netip.AddrPort, is looked, changed bool) {
+// frontend returns the address of one end of a flow, and the frontend that it is of, nil if
+// that is not to be checked. What comes by loopback is not ours.
+func (f flowFilter) frontend(ip net.IP, port uint16) (netip.AddrPort, *frontend) {
 	addr, _ := netip.AddrFromSlice(ip)
-	end = netip.AddrPortFrom(addr, port)
-	at := end
-	if is.was, changed = f.changed[at]; !changed && f.local[addr] && !addr.IsLoopback() {
-		at = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+	end := netip.AddrPortFrom(addr, port)
+	x := f.flows[end]
+	if x == nil && f.local[addr] && !addr.IsLoopback() {
+		any := netip.IPv4Unspecified()
 		if addr.Is6() {
-			at = netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+			any = netip.IPv6Unspecified()
 		}
-		is.was, changed = f.changed[at]
+		x = f.flows[netip.AddrPortFrom(any, port)]
 	}
-	is.allowed, is.ours = f.allowed[at]
-	return end, is, changed
+	return end, x
 }

@@ -58,15 +58,16 @@ func TestFlows(t *testing.T) {
 		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
 	} {
 		var f flows
-		now := (*content)(nil).next(shape{}, test.now)
+		var m lb.Mirror
+		was, now := whole(test.was...), whole(test.now...)
+		m.Fold(&was, false)
+		m.Changed()
+		m.Fold(&now, false)
+		f.change(m.Changed())
 		if test.was == nil {
-			f.changeAll(now)
-		} else {
-			was := (*content)(nil).next(shape{}, test.was)
-			f.change(was, was.next(shape{}, test.now))
+			f.changeAll(m.Services())
 		}
-		filter := f.filter(now)
-		filter.local = map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
+		filter := flowFilter{f, map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}}
 		f0 := flow(test.proto, test.asked, test.answers)
 		if test.asked == client { // then the socket of the node port asks
 			f0.Forward.SrcIP, f0.Forward.SrcPort = nodePort.Addr().AsSlice(), nodePort.Port()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -43,6 +44,19 @@ func eachVariant(t *testing.T, f func(*testing.T, *testbed.Host, variant)) {
 			f(t, tb.Node, v)
 		})
 	}
+}
+
+// wrapped writes programs that run those of a variant after a piece of shell, and returns
+// the name of the first.
+func wrapped(t testing.TB, dir string, v variant, before string) string {
+	t.Helper()
+	for _, suffix := range []string{"", "-save", "-restore"} {
+		text := fmt.Sprintf("#!/bin/sh\n%s\nexec %s%s \"$@\"\n", before, v.command(), suffix)
+		if err := os.WriteFile(filepath.Join(dir, "ipt"+suffix), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "ipt")
 }
 
 // save returns what iptables-save says on a host.

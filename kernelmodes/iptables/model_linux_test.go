@@ -40,13 +40,14 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 	t.Logf("seed %d, %d changes", seed, changes)
 	m := &model{r: rand.New(rand.NewPCG(seed, 0)), v: v}
 	e := v.engine()
+	var before map[int]lb.Service
 	for n := range changes {
 		m.change()
 		switch m.r.IntN(40) {
 		case 0:
 			e = v.engine() // another process
 		case 1:
-			if e.kernel.last == nil {
+			if e.content == nil || !e.content.Known() {
 				break
 			}
 			m.damage(t, h)
@@ -55,7 +56,14 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 			}
 		}
 		services := m.services()
-		syncOn(t, h, e, m.node, services...)
+		d := whole(services...)
+		if m.r.IntN(4) > 0 && e.content != nil {
+			d = m.since(before)
+		}
+		before = maps.Clone(m.now)
+		if err := h.Do(func() error { return e.Sync(t.Context(), d, m.node) }); err != nil {
+			t.Fatal(err)
+		}
 		compare(t, save(t, h, v), e, m.node, services)
 		if t.Failed() {
 			t.Fatalf("change %d", n)
@@ -69,13 +77,13 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 // compare compares the output of iptables-save with what Services need.
 func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.Service) {
 	t.Helper()
-	s := shape{ipv6: e.IPv6, mark: e.mark(), randomFully: true, bpf: true, local: e.pods(node)}
+	s := e.shape(node)
 	want := make(map[netfilter.Place][]string)
-	if e.kernel.used { // else it leaves nothing
-		want = rulesIn(dump((*content)(nil).next(s, services)))
+	if e.content != nil { // else it leaves nothing
+		want = rulesIn(dump(rendered(s, services...)))
 	}
 	have := rulesIn(saved)
-	for _, at := range sortedPlaces(want) {
+	for at := range want {
 		if got := have[at]; !ours(at.Table, at.Chain) { // what others put behind our jumps is theirs
 			have[at] = got[:min(len(got), len(want[at]))]
 		}
@@ -151,6 +159,23 @@ type model struct {
 
 func (m *model) services() []lb.Service {
 	return slices.SortedFunc(maps.Values(m.now), func(a, b lb.Service) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// since returns how the Services differ from those of before.
+func (m *model) since(before map[int]lb.Service) (d lb.Delta) {
+	for n, s := range m.now {
+		if old, there := before[n]; !there {
+			d.Added = append(d.Added, &s)
+		} else if !old.Equal(&s) {
+			d.Changed = append(d.Changed, lb.Change{Old: &old, New: &s})
+		}
+	}
+	for n, old := range before {
+		if _, there := m.now[n]; !there {
+			d.Removed = append(d.Removed, &old)
+		}
+	}
+	return d
 }
 
 // change changes one Service, mostly.

@@ -7,24 +7,28 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
+
+// prefix is how the names of all chains of Sluice begin.
+const prefix = "SLUICE-"
 
 // Names of the chains that are always there. No other chain of Sluice begins with one
 // of the prefixes of ours.
 const (
-	chainServices  = "SLUICE-SERVICES"     // nat: whose Service is it?
+	chainServices  = "SLUICE-SERVICES"     // nat: all packets
 	chainAddresses = "SLUICE-ADDR"         // nat: exact addresses
 	chainNodePorts = "SLUICE-NODE"         // nat: node ports
 	chainMark      = "SLUICE-MARK-MASQ"    // nat: to be masqueraded
 	chainOutside   = "SLUICE-MARK-OUTSIDE" // nat: to be masqueraded unless of a pod
 	chainPost      = "SLUICE-POSTROUTING"  // nat: masquerades
-	chainHairpin   = "SLUICE-HAIRPIN"      // nat: masquerades who asks himself
+	chainHairpin   = "SLUICE-HAIRPIN"      // nat: masquerades endpoints that get themselves
 	chainUnserved  = "SLUICE-UNSERVED"     // filter: what nat has left
 	chainNoAddress = "SLUICE-NOADDR"       // filter: exact addresses
 	chainNoNode    = "SLUICE-NONODE"       // filter: node ports
 	chainForward   = "SLUICE-FORWARD"      // filter: lets our flows through
-	chainStale     = "SLUICE-STALE"        // filter: what sockets of node ports say too late
+	chainStale     = "SLUICE-STALE"        // filter: late answers of sockets on node ports
 )
 
 // Prefixes of the chains of one Service, and of buckets.
@@ -47,7 +51,7 @@ var tables = []struct {
 
 // ours reports whether a chain is one of this package.
 func ours(table, chain string) bool {
-	if !strings.HasPrefix(chain, "SLUICE-") {
+	if !strings.HasPrefix(chain, prefix) {
 		return false
 	}
 	for _, t := range tables {
@@ -75,59 +79,42 @@ func suffix(id lb.ID, backend string) string {
 	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// jump is a rule in a chain of the kernel that leads to a chain of ours.
-type jump struct {
-	table, from, to string
-	newOnly         bool // only the first packet of a flow; nat sees no other anyway
-	first           bool // no rule of others may be before it
-	comment         string
-}
-
 // jumps are put first where they are missing. In the chains of nat where packets come
-// in they stay before all rules of others, so that these cannot take away what is for
-// a Service. Those of package redirect, which begin with the same prefix, may be before
-// them: it is they that have a Service which is moving. Elsewhere those who came later
-// may be first, as network policies must be in FORWARD, where we accept.
-var jumps = []jump{
-	{table: "nat", from: "PREROUTING", to: chainServices, first: true, comment: "sluice: Services"},
-	{table: "nat", from: "OUTPUT", to: chainServices, first: true, comment: "sluice: Services"},
-	{table: "nat", from: "POSTROUTING", to: chainPost, comment: "sluice: masquerade"},
-	{table: "filter", from: "INPUT", to: chainUnserved, newOnly: true, comment: "sluice: Services without backends"},
-	{table: "filter", from: "FORWARD", to: chainUnserved, newOnly: true, comment: "sluice: Services without backends"},
-	{table: "filter", from: "FORWARD", to: chainForward, comment: "sluice: let Services through"},
-	{table: "filter", from: "OUTPUT", to: chainUnserved, newOnly: true, comment: "sluice: Services without backends"},
-	{table: "filter", from: "OUTPUT", to: chainStale, newOnly: true, comment: "sluice: node ports that have moved"},
+// in they stay before all rules of other programs, so that these cannot take away what is
+// for a Service. Those of package redirect, which begin with the same prefix, may be before
+// them, since Services that are moving are redirected. Elsewhere other programs may put rules
+// before them, as network policies must be in FORWARD, where we accept.
+var jumps = []netfilter.Jump{
+	{Table: "nat", From: "PREROUTING", To: chainServices, Position: netfilter.BeforeOthers, Comment: "sluice: Services"},
+	{Table: "nat", From: "OUTPUT", To: chainServices, Position: netfilter.BeforeOthers, Comment: "sluice: Services"},
+	{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice: masquerade"},
+	{Table: "filter", From: "INPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
+	{Table: "filter", From: "FORWARD", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
+	{Table: "filter", From: "FORWARD", To: chainForward, Comment: "sluice: let Services through"},
+	{Table: "filter", From: "OUTPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
+	{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice: node ports that have moved"},
 }
 
-// spec returns the jump without -A and its chain.
-func (j jump) spec() string {
-	s := ""
-	if j.newOnly {
-		s = "-m conntrack --ctstate NEW "
-	}
-	return s + fmt.Sprintf("-m comment --comment %q -j %s", j.comment, j.to)
-}
-
-// bucket is a chain that holds the rules of a part of all addresses. Rules are read one
-// after the other, so that a packet of a flow that is new reads some 1/64 of them.
-type bucket struct {
-	table, from string
-	match       string // leads there from the chain that it is of
-	name        string
+// layout is what of a family is ours. The filter table rejects only what nat leaves alone, so
+// that an address is answered by one of them at every moment if its answer is there before
+// nat's goes, and goes after nat's has come: it is the outer table.
+func layout(ipv6 bool) netfilter.Layout {
+	return netfilter.Layout{IPv6: ipv6, Prefix: prefix, Own: ours, Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter", Outer: true}}}
 }
 
 // buckets is into how many parts addresses are divided: by their last bits, which
 // differ most, as cluster IPs are given out of one range.
 const buckets = 64
 
-// bucketOf returns where a rule for f belongs.
-func bucketOf(table, addresses, nodePorts string, f lb.Frontend) bucket {
+// bucketOf returns where a rule for f belongs. Rules are read one after the other, so that
+// the first packet of a flow reads some 1/64 of them.
+func bucketOf(table, addresses, nodePorts string, f lb.Frontend) netfilter.Bucket {
 	addr, port := f.Addr.Addr(), f.Addr.Port()
 	if addr.IsUnspecified() {
 		first := port &^ (buckets - 1)
 		proto := protocol(f.Protocol)
-		return bucket{table, nodePorts, fmt.Sprintf("-p %s -m %s --dport %d:%d", proto, proto, first, first+buckets-1),
-			fmt.Sprintf("%s-%s-%d", nodePorts, f.Protocol, first)}
+		name := fmt.Sprintf("%s-%s-%d", nodePorts, f.Protocol, first)
+		return bucket(table, nodePorts, fmt.Sprintf("-p %s -m %s --dport %d:%d", proto, proto, first, first+buckets-1), name)
 	}
 	b := addr.AsSlice()
 	last := b[len(b)-1] % buckets
@@ -135,13 +122,19 @@ func bucketOf(table, addresses, nodePorts string, f lb.Frontend) bucket {
 	value[len(b)-1], mask[len(b)-1] = last, buckets-1
 	v, _ := netip.AddrFromSlice(value[:len(b)])
 	m, _ := netip.AddrFromSlice(mask[:len(b)])
-	return bucket{table, addresses, fmt.Sprintf("-d %s/%s", v, m), fmt.Sprintf("%s-%02d", addresses, last)}
+	return bucket(table, addresses, fmt.Sprintf("-d %s/%s", v, m), fmt.Sprintf("%s-%02d", addresses, last))
+}
+
+// bucket is a chain that packets which match get to from another one.
+func bucket(table, from, match, name string) netfilter.Bucket {
+	return netfilter.Bucket{Table: table, Chain: name, From: from, Lead: match + " -j " + name}
 }
 
 // staleBucket returns where the rule for what is sent from a UDP node port belongs.
-func staleBucket(port uint16) bucket {
+func staleBucket(port uint16) netfilter.Bucket {
 	first := port &^ (buckets - 1)
-	return bucket{"filter", chainStale, fmt.Sprintf("-p udp -m udp --sport %d:%d", first, first+buckets-1), fmt.Sprintf("%s-%d", chainStale, first)}
+	match := fmt.Sprintf("-p udp -m udp --sport %d:%d", first, first+buckets-1)
+	return bucket("filter", chainStale, match, fmt.Sprintf("%s-%d", chainStale, first))
 }
 
 // protocol is how iptables spells a protocol.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -35,15 +36,16 @@ type chain struct {
 	rules       []string
 }
 
+func (c chain) place() netfilter.Place { return netfilter.Place{Table: c.table, Chain: c.name} }
+
 // entry is a rule in a bucket.
 type entry struct {
-	bucket bucket
-	rule   string
+	netfilter.Bucket
+	rule string
 }
 
 // unit is all that is written for one Service. It is not changed once made.
 type unit struct {
-	service lb.Service
 	chains  []chain // all of them in nat
 	entries []entry
 }
@@ -56,12 +58,11 @@ func comment(format string, args ...any) string {
 
 // render returns what one Service needs.
 //
-// An address leads to the chain SVC or SVL, which choose a backend, or through EXT,
-// which asks where the client is, and FW, which asks who it is. Who gets out of them
-// without a backend keeps the address that was asked, and meets the entries of the
-// filter table.
-func (s shape) render(service lb.Service) *unit {
-	u := &unit{service: service}
+// An address leads to the chain SVC or SVL, which choose a backend, or through EXT, which
+// distinguishes where clients are, and FW, which checks their addresses. A packet that leaves
+// them without a backend keeps its destination, and meets the entries of the filter table.
+func (s shape) render(service *lb.Service) *unit {
+	u := new(unit)
 	cluster, local := service.Eligible(), service.EligibleLocal()
 	name := suffix(service.ID, "")
 	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
@@ -75,7 +76,7 @@ func (s shape) render(service lb.Service) *unit {
 		}
 		f := lb.Frontend{Protocol: service.Protocol, Addr: a.Addr}
 		inside, outside := service.Verdicts(a)
-		s.unserved(u, f, a, inside, outside)
+		s.unserved(u, service.ID, f, a, inside, outside)
 		if inside != lb.Serve && outside != lb.Serve {
 			continue
 		}
@@ -126,10 +127,10 @@ func (s shape) render(service lb.Service) *unit {
 }
 
 // unserved adds what becomes of clients at f that nat leaves alone.
-func (s shape) unserved(u *unit, f lb.Frontend, a lb.Address, inside, outside lb.Verdict) {
+func (s shape) unserved(u *unit, id lb.ID, f lb.Frontend, a lb.Address, inside, outside lb.Verdict) {
 	add := func(match, why, target string) {
 		u.entries = append(u.entries, entry{bucketOf("filter", chainNoAddress, chainNoNode, f),
-			match + to(f) + " " + comment("%s %s", u.service.ID, why) + "-j " + target})
+			match + to(f) + " " + comment("%s %s", id, why) + "-j " + target})
 	}
 	if s.noLocalhost && f.Addr.Addr().IsUnspecified() && inside == lb.Serve {
 		add("-d "+s.loopback()+" ", "is not for loopback", s.reject(f.Protocol))
@@ -193,7 +194,7 @@ func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []strin
 // begin anew with each change of the endpoints, on all nodes alike, and a client whose
 // connections follow a pattern, such as one to control and one for data, would find
 // the same part of the endpoints each time.
-func (s shape) spread(service lb.Service, rules []string, backends []lb.Backend) []string {
+func (s shape) spread(service *lb.Service, rules []string, backends []lb.Backend) []string {
 	proto := "-p " + protocol(service.Protocol) + " "
 	target := func(b lb.Backend) string { return "-j DNAT --to-destination " + b.Addr.String() }
 	set := func(lb.Backend) string { return "" }
@@ -258,17 +259,17 @@ func (s shape) static() []chain {
 	}
 }
 
-// hairpin returns the chain that masquerades who asks a Service and gets to himself: he
-// would not take an answer from himself for that of the Service. Without the match bpf
-// those are listed who can: the backends of this node.
-func (s shape) hairpin(units []*unit) chain {
+// hairpin returns the chain that masquerades an endpoint that asks its own Service and gets
+// to itself: it would not take an answer from itself for that of the Service. Without the
+// match bpf it lists the backends of this node.
+func (s shape) hairpin(services map[lb.ID]*lb.Service) chain {
 	masquerade := comment("sluice: asks itself") + "-j " + s.masquerade()
 	if s.bpf {
 		return chain{"nat", chainHairpin, []string{"-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " " + masquerade}}
 	}
 	var ips []netip.Addr
-	for _, u := range units {
-		for _, b := range u.service.Backends {
+	for _, service := range services {
+		for _, b := range service.Backends {
 			if b.Local {
 				ips = append(ips, b.Addr.Addr())
 			}
@@ -354,76 +355,53 @@ func (e *Engine) pods(node lb.Node) []string {
 	return out
 }
 
-// trial returns the input of iptables-restore that writes one of each kind of rule, in
-// chains of their own that nothing leads to, and the one that removes them.
-func (s shape) trial() (text, remove []byte) {
-	addr, other := netip.MustParseAddr("192.0.2.1"), "-i lo" // documentation addresses (RFC 5737, RFC 3849)
+// trial fills a ruleset with one of each kind of rule, in chains of names of their own.
+func (s shape) trial(r *netfilter.Ruleset) {
+	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
 	if s.ipv6 {
 		addr = netip.MustParseAddr("2001:db8::1")
 	}
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
 	if len(s.local) == 0 {
-		s.local = []string{other}
+		s.local = []string{"-i lo"}
 	}
-	u := s.render(lb.Service{
-		ID:              lb.ID{Name: "trial", Protocol: lb.TCP, IPv6: s.ipv6},
-		Addresses:       []lb.Address{{Addr: at(1)}, {Addr: at(2), Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.PrefixFrom(addr, 8)}}},
+	service := &lb.Service{
+		ID: lb.ID{Name: "trial", Protocol: lb.TCP, IPv6: s.ipv6},
+		Addresses: []lb.Address{{Addr: at(1)}, {
+			Addr: at(2), Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.PrefixFrom(addr, 8)},
+		}},
 		Backends:        []lb.Backend{{Addr: at(3), Ready: true, Local: true}, {Addr: at(4), Ready: true}},
 		AffinityTimeout: 1e9,
-	})
-	var make, gone strings.Builder
-	for _, table := range tables {
-		// Chains are numbered, and so are those that rules lead to.
-		names := []string{}
-		trial := func(name string) string {
-			i := slices.Index(names, name)
-			if i < 0 {
-				i = len(names)
-				names = append(names, name)
-			}
-			return fmt.Sprint(prefixProbe, i)
-		}
-		var rules []string
-		add := func(name, rule string) {
-			w := strings.Split(rule, " ")
-			for i := range w {
-				if strings.HasPrefix(w[i], "SLUICE-") && w[i-1] == "-j" {
-					w[i] = trial(w[i])
-				}
-			}
-			rules = append(rules, "-A "+trial(name)+" "+strings.Join(w, " "))
-		}
-		for _, c := range slices.Concat(s.static(), []chain{s.hairpin([]*unit{u})}, u.chains) {
-			for _, r := range c.rules {
-				if c.table == table.name {
-					add(c.name, r)
-				}
-			}
-		}
-		for _, e := range u.entries {
-			if e.bucket.table == table.name {
-				add(e.bucket.name, e.rule)
-				add(e.bucket.from, e.bucket.match+" -j "+e.bucket.name)
-			}
-		}
-		if table.name == "filter" {
-			add(chainNoAddress, "-p tcp -j "+s.reject(lb.TCP))
-			add(chainNoAddress, "-p udp -j "+s.reject(lb.UDP))
-		}
-		for _, b := range []*strings.Builder{&make, &gone} {
-			fmt.Fprintf(b, "*%s\n", table.name)
-			for i := range names {
-				fmt.Fprintf(b, ":%s%d - [0:0]\n", prefixProbe, i)
-			}
-		}
-		for _, r := range rules {
-			fmt.Fprintln(&make, r)
-		}
-		for i := range names {
-			fmt.Fprintf(&gone, "-X %s%d\n", prefixProbe, i)
-		}
-		make.WriteString("COMMIT\n")
-		gone.WriteString("COMMIT\n")
 	}
-	return []byte(make.String()), []byte(gone.String())
+	names := make(map[string]string)
+	name := func(table, chain string) netfilter.Place {
+		if names[chain] == "" {
+			names[chain] = fmt.Sprint(prefixProbe, len(names))
+		}
+		return netfilter.Place{Table: table, Chain: names[chain]}
+	}
+	add := func(table, chain, rule string) {
+		w := strings.Split(rule, " ")
+		for i := range w {
+			if strings.HasPrefix(w[i], prefix) && w[i-1] == "-j" {
+				to := name(table, w[i])
+				if w[i] = to.Chain; !r.Has(to) {
+					r.SetChain(to, nil)
+				}
+			}
+		}
+		r.AddRule(name(table, chain), strings.Join(w, " "))
+	}
+	u := s.render(service)
+	for _, c := range slices.Concat(s.static(), []chain{s.hairpin(map[lb.ID]*lb.Service{service.ID: service})}, u.chains) {
+		for _, rule := range c.rules {
+			add(c.table, c.name, rule)
+		}
+	}
+	for _, e := range u.entries {
+		add(e.Table, e.Chain, e.rule)
+		add(e.Table, e.From, e.Lead)
+	}
+	add("filter", chainNoAddress, "-p tcp -j "+s.reject(lb.TCP))
+	add("filter", chainNoAddress, "-p udp -j "+s.reject(lb.UDP))
 }

@@ -1,44 +1,60 @@
 package iptables
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// rendered is the content for some Services, not written anywhere.
+func rendered(s shape, services ...lb.Service) *content {
+	c := newContent(netfilter.NewRuleset(nil, layout(s.ipv6)), s)
+	fold(c, new(lb.Mirror), whole(services...))
+	return c
+}
+
+// fold edits a content.
+func fold(c *content, m *lb.Mirror, d lb.Delta) {
+	m.Fold(&d, c.shape.ipv6)
+	c.edit(c.shape, m.Services(), m.Changed())
+}
+
 // dump is what iptables-save would print of a content, as far as it matters.
 func dump(c *content) string {
 	var b strings.Builder
-	b.Write(script(c.difference(nil)))
+	b.WriteString(c.String())
 	for _, j := range jumps {
-		fmt.Fprintf(&b, "*%s\n:%s ACCEPT [0:0]\n-A %s %s\nCOMMIT\n", j.table, j.from, j.from, j.spec())
+		fmt.Fprintf(&b, "*%s\n:%s ACCEPT [0:0]\n-A %s %s\nCOMMIT\n", j.Table, j.From, j.From, j)
 	}
 	return b.String()
 }
 
 func parse(t *testing.T, c *content) *trace.Rules {
 	t.Helper()
-	text := dump(c)
-	// Several declarations of one chain are one.
+	// A chain that has two jumps is declared twice.
 	seen := make(map[string]bool)
 	var lines []string
 	table := ""
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(dump(c)) {
 		if strings.HasPrefix(line, "*") {
 			table = line
 		}
-		if strings.HasPrefix(line, ":") {
-			if key := table + line; seen[key] {
+		if key := table + line; strings.HasPrefix(line, ":") {
+			if seen[key] {
 				continue
-			} else {
-				seen[key] = true
 			}
+			seen[key] = true
 		}
 		lines = append(lines, line)
 	}
@@ -117,7 +133,7 @@ func (w world) service(protocol lb.Protocol, local bool, backends []lb.Backend) 
 }
 
 func (w world) check(t *testing.T, s lb.Service) {
-	rules := parse(t, (*content)(nil).next(w.shape(), []lb.Service{s}))
+	rules := parse(t, rendered(w.shape(), s))
 	for who, p := range w.clients() {
 		for _, a := range s.Addresses {
 			p.Protocol, p.Dst = protocol(s.Protocol), a.Addr
@@ -179,7 +195,7 @@ func TestAffinity(t *testing.T) {
 	w := world{}
 	s := w.service(lb.TCP, false, backendSets(false)["many"])
 	s.AffinityTimeout = 10800e9
-	c := (*content)(nil).next(w.shape(), []lb.Service{s})
+	c := rendered(w.shape(), s)
 	if !strings.Contains(dump(c), "--update --seconds 10800 --reap") {
 		t.Errorf("no timeout in:\n%s", dump(c))
 	}
@@ -202,7 +218,7 @@ func TestHairpin(t *testing.T) {
 			s := w.service(lb.TCP, true, backendSets(ipv6)["many"])
 			shape := w.shape()
 			shape.bpf = bpf
-			rules := parse(t, (*content)(nil).next(shape, []lb.Service{s}))
+			rules := parse(t, rendered(shape, s))
 			self := s.Backends[0].Addr
 			for _, a := range []lb.Address{s.Addresses[0], s.Addresses[2]} {
 				p := trace.Packet{In: "cni0", Protocol: "tcp", Src: at(self.Addr(), 40000), Dst: a.Addr}
@@ -240,7 +256,7 @@ func TestMasquerade(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			shape := shape{mark: test.engine.mark(), all: test.engine.MasqueradeAll, local: test.engine.pods(test.node)}
-			rules := parse(t, (*content)(nil).next(shape, []lb.Service{s}))
+			rules := parse(t, rendered(shape, s))
 			for who, p := range w.clients() {
 				p.Protocol, p.Dst = "tcp", s.Addresses[0].Addr
 				expect(t, who, rules.Trace(w.node(), p), s.Backends, test.want[who])
@@ -248,7 +264,7 @@ func TestMasquerade(t *testing.T) {
 		})
 	}
 	bit := Engine{MasqueradeMark: 1 << 3}
-	if text := dump((*content)(nil).next(shape{mark: bit.mark()}, []lb.Service{s})); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
+	if text := dump(rendered(shape{mark: bit.mark()}, s)); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
 		t.Errorf("mark 8 is not in:\n%s", text)
 	}
 }
@@ -261,13 +277,13 @@ func TestLoopback(t *testing.T) {
 		p := trace.Packet{Protocol: "tcp", Src: at(lo, 40000), Dst: at(lo, 30080)}
 		for name, want := range map[string]trace.Fate{"here": trace.Here, "there": trace.Here, "none": trace.Reject} {
 			s := w.service(lb.TCP, true, backendSets(ipv6)[name])
-			out := parse(t, (*content)(nil).next(w.shape(), []lb.Service{s})).Trace(w.node(), p)
+			out := parse(t, rendered(w.shape(), s)).Trace(w.node(), p)
 			if len(out) != 1 || out[0].Fate != want || want == trace.Here && out[0].Dst != p.Dst {
 				t.Errorf("endpoints %s: %v, want %s", name, out, want)
 			}
 			shape := w.shape()
 			shape.noLocalhost = true
-			out = parse(t, (*content)(nil).next(shape, []lb.Service{s})).Trace(w.node(), p)
+			out = parse(t, rendered(shape, s)).Trace(w.node(), p)
 			if len(out) != 1 || out[0].Fate != trace.Reject {
 				t.Errorf("endpoints %s, not on loopback: %v, want %s", name, out, trace.Reject)
 			}
@@ -278,41 +294,60 @@ func TestLoopback(t *testing.T) {
 // TestInvalid: a packet that belongs to no flow is dropped, unless that is not wanted.
 func TestInvalid(t *testing.T) {
 	for _, liberal := range []bool{false, true} {
-		text := dump((*content)(nil).next(shape{mark: 1, liberal: liberal}, nil))
+		text := dump(rendered(shape{mark: 1, liberal: liberal}))
 		if got := strings.Contains(text, "--ctstate INVALID -j DROP"); got == liberal {
 			t.Errorf("liberal %v: drops what is invalid: %v", liberal, got)
 		}
 	}
 }
 
-// TestOneChange: the change of one Service among 5,000 writes the rules of that Service
-// and of no other.
+// TestOneChange: a change of one Service among many writes the rules of that Service and of
+// no other, and nothing if nothing has changed.
 func TestOneChange(t *testing.T) {
-	const n = 5000
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	const n = 1000
 	services := make([]lb.Service, n)
 	for i := range services {
 		services[i] = plain(false, i+1, 2*i+1, 2*i+2)
 		if i%5 == 0 {
-			services[i].Addresses = append(services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i%2768)), Kind: lb.NodePort})
+			services[i].Addresses = append(services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i)), Kind: lb.NodePort})
 		}
 	}
-	w := world{}
-	last := (*content)(nil).next(w.shape(), services)
-	change := func(name string, do func(s *lb.Service) bool) {
+	e := variant{}.engine()
+	dir := t.TempDir()
+	e.Command = wrapped(t, dir, variant{}, `case "$0" in *-restore) cd `+dir+`; cat >text; cat text >>written; exec <text;; esac`)
+	syncOn(t, h, e, lb.Node{}, services...)
+	apply := func(d lb.Delta) string {
+		t.Helper()
+		_ = os.Remove(dir + "/written") // not there if nothing was written
+		if err := h.Do(func() error { return e.Sync(t.Context(), d, lb.Node{}) }); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(dir + "/written")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	old := services[500]
+	change := func(name string, do func(s *lb.Service)) {
 		t.Run(name, func(t *testing.T) {
-			next := slices.Clone(services)
-			s := next[2500]
-			s.Addresses, s.Backends = slices.Clone(s.Addresses), slices.Clone(s.Backends)
-			if do(&s) {
-				next[2500] = s
+			now := old
+			now.Addresses, now.Backends = slices.Clone(old.Addresses), slices.Clone(old.Backends)
+			there := lb.Delta{Changed: []lb.Change{{Old: &old, New: &now}}}
+			back := lb.Delta{Changed: []lb.Change{{Old: &now, New: &old}}}
+			if do != nil {
+				do(&now)
 			} else {
-				next = slices.Delete(next, 2500, 2501)
+				there, back = lb.Delta{Removed: []*lb.Service{&old}}, lb.Delta{Added: []*lb.Service{&old}}
 			}
-			now := last.next(w.shape(), next)
-			text := string(script(now.difference(last)))
-			mine := []string{suffix(services[2500].ID, ""), "default/s2501"}
-			for _, b := range slices.Concat(s.Backends, services[2500].Backends) {
-				mine = append(mine, suffix(s.ID, b.Addr.String()))
+			text := apply(there)
+			if text2 := apply(lb.Delta{}); text2 != "" {
+				t.Errorf("nothing has changed, and it writes:\n%s", text2)
+			}
+			mine := []string{suffix(old.ID, ""), "default/s501"}
+			for _, b := range slices.Concat(now.Backends, old.Backends) {
+				mine = append(mine, suffix(old.ID, b.Addr.String()))
 			}
 			lines := strings.Split(strings.TrimSpace(text), "\n")
 			for _, line := range lines {
@@ -324,20 +359,15 @@ func TestOneChange(t *testing.T) {
 			if len(lines) < 4 || len(lines) > 40 {
 				t.Errorf("%d lines:\n%s", len(lines), text)
 			}
-			if text := script(last.next(w.shape(), services).difference(last)); len(text) != 0 {
-				t.Errorf("nothing has changed, and it writes:\n%s", text)
-			}
+			apply(back)
 		})
 	}
-	change("endpoint gone", func(s *lb.Service) bool { s.Backends = s.Backends[:1]; return true })
-	change("endpoint come", func(s *lb.Service) bool {
-		s.Backends = append(s.Backends, plain(false, 1, 60000).Backends...)
-		return true
-	})
-	change("no endpoints", func(s *lb.Service) bool { s.Backends = nil; return true })
-	change("affinity", func(s *lb.Service) bool { s.AffinityTimeout = 1e9; return true })
-	change("address", func(s *lb.Service) bool { s.Addresses[0].Addr = at(ip(false, "cluster", 60000), 80); return true })
-	change("gone", func(s *lb.Service) bool { return false })
+	change("endpoint gone", func(s *lb.Service) { s.Backends = s.Backends[:1] })
+	change("endpoint come", func(s *lb.Service) { s.Backends = append(s.Backends, plain(false, 1, 60000).Backends...) })
+	change("no endpoints", func(s *lb.Service) { s.Backends = nil })
+	change("affinity", func(s *lb.Service) { s.AffinityTimeout = 1e9 })
+	change("address", func(s *lb.Service) { s.Addresses[0].Addr = at(ip(false, "cluster", 60000), 80) })
+	change("gone", nil)
 }
 
 // bucketLine reports whether a line makes or removes a bucket, which holds what this

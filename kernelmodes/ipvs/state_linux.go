@@ -63,7 +63,8 @@ func (w *state) update(h host) {
 	whole = whole || w.clashes // one Service depends on the others then
 	w.host = h
 	var units []*unit
-	for _, id := range changed {
+	for _, c := range changed {
+		id := c.ID()
 		u := w.units[id]
 		if u == nil {
 			u = new(unit)
@@ -75,10 +76,10 @@ func (w *state) update(h host) {
 			w.take(u, false, -1)
 		}
 		u.rendered = rendered{}
-		if s := w.services.Services()[id]; s == nil {
+		if c.New == nil {
 			delete(w.units, id)
 		} else if !whole {
-			u.rendered = h.render(s)
+			u.rendered = h.render(c.New)
 		}
 	}
 	for _, u := range units {
