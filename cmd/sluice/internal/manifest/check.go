@@ -1,168 +1,362 @@
 package manifest
 
-import (
-	"fmt"
-	"net/netip"
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
 
-	"go.yaml.in/yaml/v3"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
 
-// checker finds what an API server would refuse in one decoded object. Its
-// methods report to the decoder with the line of the field in question.
-type checker struct {
-	*decoder
-	root *yaml.Node
-}
-
-// bad reports a problem of the field at path, a list of names and indexes.
-func (c checker) bad(path []any, format string, args ...any) {
-	c.path = path
-	c.fail(lineOf(c.root, path...), format, args...)
-	c.path = nil
-}
-
-// at is short for the path of a field.
-func at(path ...any) []any { return path }
-
-// below returns the path of a field of the field at path.
-func below(path []any, more ...any) []any {
-	return append(append([]any(nil), path...), more...)
-}
-
-// metadata fills in the namespace, unless the kind has none, and checks both
-// names. A Service's name must be a DNS label, since it becomes one; other names
-// may have several.
-func (c checker) metadata(kind string, meta *metav1.ObjectMeta) {
+// meta defaults and checks what names an object, and claims the name. It reports
+// false if it cannot be used.
+func (p *parser) meta(o *object, kind string, meta *metav1.ObjectMeta) bool {
 	namespaced := kind != nodeType.Kind
 	if namespaced && meta.Namespace == "" {
 		meta.Namespace = metav1.NamespaceDefault
 	}
-	c.title = title(kind, meta.Namespace, meta.Name)
-	switch {
-	case !namespaced && meta.Namespace != "":
-		c.bad(at("metadata", "namespace"), "is %q, but a %s is in no namespace; remove it", shorten(meta.Namespace), kind)
-	case namespaced && len(validation.IsDNS1123Label(meta.Namespace)) > 0:
-		c.bad(at("metadata", "namespace"), "is %q, which is no DNS label; %s", shorten(meta.Namespace), labelForm)
+	p.title = title(kind, meta.Namespace, meta.Name)
+	name := apivalidation.NameIsDNSSubdomain
+	if kind == serviceType.Kind {
+		name = apivalidation.NameIsDNSLabel // it becomes a label of a DNS name
 	}
-	switch {
-	case meta.Name == "":
-		c.bad(at("metadata", "name"), "is missing; give the object a name")
-	case kind == serviceType.Kind && len(validation.IsDNS1123Label(meta.Name)) > 0:
-		c.bad(at("metadata", "name"), "is %q, which is no DNS label; %s", shorten(meta.Name), labelForm)
-	case len(validation.IsDNS1123Subdomain(meta.Name)) > 0:
-		c.bad(at("metadata", "name"), "is %q, which is no DNS name; %s", shorten(meta.Name), nameForm)
+	meta.GenerateName = "" // names are not generated here
+	for _, e := range apivalidation.ValidateObjectMeta(meta, namespaced, name, field.NewPath("metadata")) {
+		p.bad(e)
+	}
+	o.claims = []claim{{kind: kind, namespace: meta.Namespace, name: meta.Name}}
+	return !p.failed
+}
+
+// oneOf checks a field that has a list of words to choose from, and fills in the
+// default where it is empty.
+func oneOf[T ~string](p *parser, path *field.Path, value *T, byDefault T, others ...T) {
+	if *value == "" {
+		*value = byDefault
+	}
+	if words := append([]T{byDefault}, others...); !slices.Contains(words, *value) {
+		p.bad(field.NotSupported(path, *value, slices.DeleteFunc(words, func(w T) bool { return w == "" })))
 	}
 }
 
-const (
-	labelForm = "use lower-case letters, digits and '-', a letter or digit at each end, at most 63 characters"
-	nameForm  = "use DNS labels with dots between them, at most 253 characters"
-)
-
-// pair fills in the one from the other of two fields of the spec, a value and the
-// list that begins with it: the API has both where one value became too few. It
-// returns the path of an item of the list as it is written; ok is false if there
-// is none, or if the two disagree, which is reported.
-func (c checker) pair(single string, value *string, list string, values *[]string) (path func(i int) []any, ok bool) {
-	path = func(i int) []any { return at("spec", list, i) }
-	switch {
-	case len(*values) == 0 && *value == "":
-		return nil, false
-	case len(*values) == 0:
-		*values = []string{*value}
-		return func(int) []any { return at("spec", single) }, true
-	case *value == "":
-		*value = (*values)[0]
-	case *value != (*values)[0]:
-		c.bad(path(0), "is %q, but spec.%s is %q; write the same in both", shorten((*values)[0]), single, shorten(*value))
-		return nil, false
+func orNew[T any](value **T) *T {
+	if *value == nil {
+		*value = new(T)
 	}
-	return path, true
+	return *value
 }
 
-func validPort(port int32) bool { return port >= 1 && port <= 65535 }
-
-// port checks a port number.
-func (c checker) port(path []any, port int32) {
-	if !validPort(port) {
-		c.bad(path, "is %d; a port is a number from 1 to 65535", port)
+// number checks a number that must be between 1 and most.
+func (p *parser) number(path *field.Path, value, most int32) {
+	for _, reason := range validation.IsInRange(int(value), 1, int(most)) {
+		p.bad(field.Invalid(path, value, reason))
 	}
 }
 
-// protocol fills in TCP for an empty protocol and checks it otherwise.
-func (c checker) protocol(path []any, p *corev1.Protocol) {
-	switch *p {
-	case "":
-		*p = corev1.ProtocolTCP
-	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
-	default:
-		c.bad(path, "is %q; write TCP, UDP or SCTP", shorten(string(*p)))
-	}
-}
+const lastPort = 65535
 
-// portName checks the name of one of several ports: a DNS label, unlike the
-// names already seen.
-func (c checker) portName(path []any, name string, required bool, seen map[string]bool) {
+// portName checks the name of one of several ports; seen are those of others.
+func (p *parser) portName(path *field.Path, name string, required bool, seen map[string]bool) {
 	switch {
 	case name == "" && required:
-		c.bad(path, "is missing; a port needs a name where there are several")
-	case name != "" && len(validation.IsDNS1123Label(name)) > 0:
-		c.bad(path, "is %q, which is no DNS label; %s", shorten(name), labelForm)
+		p.bad(field.Required(path, "a port needs a name where there are several"))
 	case seen[name]:
-		c.bad(path, "is %q, as that of another port; give each port a name of its own", name)
+		p.bad(field.Duplicate(path, name))
 	}
 	seen[name] = true
 }
 
-// ip checks an IP address of either family.
-func (c checker) ip(path []any, text string) {
-	if _, why := parseIP(text, ""); why != "" {
-		c.bad(path, "%s", why)
+// ip checks an address of a single host, of either family.
+func (p *parser) ip(path *field.Path, text string) netip.Addr {
+	for _, e := range validation.IsValidIPForLegacyField(path, text, true, nil) {
+		p.bad(e)
+		return netip.Addr{}
 	}
+	ip, _ := netip.ParseAddr(text)
+	if ip.IsUnspecified() || ip.IsMulticast() {
+		p.bad(field.Invalid(path, text, "must be the unicast address of a host"))
+	}
+	return ip
 }
 
-func familyOf(ip netip.Addr) corev1.IPFamily {
-	if ip.Is6() {
-		return corev1.IPv6Protocol
+// endpointIP checks the address of an endpoint. Unlike an API server it allows
+// loopback addresses: without a cluster, a backend on the same host is ordinary.
+func (p *parser) endpointIP(path *field.Path, text string) netip.Addr {
+	ip := p.ip(path, text)
+	if ip.IsLinkLocalUnicast() {
+		p.bad(field.Invalid(path, text, "may not be link-local: it cannot be dialled without a zone"))
 	}
-	return corev1.IPv4Protocol
+	return ip
 }
 
-// parseIP reads an IP address of the family the API calls "IPv4" or "IPv6", or
-// of either when family is empty. why says what is wrong with it and what to do,
-// as the end of a sentence; it is empty for a good address.
-func parseIP(text, family string) (ip netip.Addr, why string) {
-	ip, err := netip.ParseAddr(text)
+// pair fills in one from the other of two fields, a value and the list that begins
+// with it: the API has both where one value became too few. It returns the path of
+// the items as they are written; ok is false if there are none.
+func (p *parser) pair(path *field.Path, name string, value *string, list *[]string) (at func(i int) *field.Path, ok bool) {
+	at = path.Child(name + "s").Index
 	switch {
-	case err != nil:
-		return ip, fmt.Sprintf("is %q, which is no IP address; write one like 10.0.0.1 (no leading zeros) or fd00::1", shorten(text))
-	case ip.Zone() != "":
-		return ip, fmt.Sprintf("is %q; remove the zone", shorten(text))
-	case ip.Is4In6():
-		return ip, fmt.Sprintf("is %q; write it as IPv4, %s", text, ip.Unmap())
-	case family == "IPv4" && !ip.Is4(), family == "IPv6" && !ip.Is6():
-		return ip, fmt.Sprintf("is %s, which is not %s; correct the address or its family", text, family)
-	case ip.IsUnspecified(), ip.IsMulticast():
-		return ip, fmt.Sprintf("is %s, which is no address of a single host; write a unicast address", text)
+	case len(*list) == 0 && *value == "":
+		return nil, false
+	case len(*list) == 0:
+		*list = []string{*value}
+		return func(int) *field.Path { return path.Child(name) }, true
+	case *value == "":
+		*value = (*list)[0]
+	case *value != (*list)[0]:
+		p.bad(field.Invalid(at(0), (*list)[0], "must be the same as "+name))
+		return nil, false
 	}
-	return ip, ""
+	if len(*list) > 2 {
+		p.bad(field.TooMany(path.Child(name+"s"), len(*list), 2))
+		return nil, false
+	}
+	return at, true
 }
 
-// parsePrefix reads a range of IP addresses in CIDR notation, as strictly as API
-// servers do since 1.36 (feature gate StrictIPCIDRValidation). why is as that of
-// parseIP.
-func parsePrefix(text string) (prefix netip.Prefix, why string) {
-	prefix, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil:
-		return prefix, fmt.Sprintf("is %q, which is no range of IP addresses; write one like 10.0.0.0/8 (no leading zeros) or fd00::/8", shorten(text))
-	case prefix.Addr().Is4In6():
-		return prefix, fmt.Sprintf("is %q; write it as an IPv4 range", text)
-	case prefix != prefix.Masked():
-		return prefix, fmt.Sprintf("is %q, which has bits set beyond its length; write %s", text, prefix.Masked())
+// families checks that a list has at most one of each family.
+func (p *parser) families(at func(i int) *field.Path, list []string, parse func(path *field.Path, text string) netip.Addr) {
+	var first netip.Addr
+	for i, text := range list {
+		ip := parse(at(i), text)
+		if i == 0 {
+			first = ip
+		} else if ip.IsValid() && first.IsValid() && ip.Is6() == first.Is6() {
+			p.bad(field.Invalid(at(i), text, "must be of the other IP family: only one of each is allowed"))
+		}
 	}
-	return prefix, ""
+}
+
+func (p *parser) cidr(path *field.Path, text string) netip.Addr {
+	for _, e := range validation.IsValidCIDRForLegacyField(path, text, true, nil) {
+		p.bad(e)
+		return netip.Addr{}
+	}
+	prefix, _ := netip.ParsePrefix(text)
+	return prefix.Addr()
+}
+
+// service fills in the defaults of a Service and checks the fields in use.
+func (p *parser) service(svc *corev1.Service) {
+	spec, path := &svc.Spec, field.NewPath("spec")
+	oneOf(p, path.Child("type"), &spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort,
+		corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName)
+	if p.failed {
+		return // what else is wrong depends on the type
+	}
+	if spec.Type == corev1.ServiceTypeExternalName {
+		p.set(path.Child("clusterIP"), spec.ClusterIP != "" || len(spec.ClusterIPs) > 0, spec, corev1.ServiceTypeClusterIP)
+	} else {
+		oneOf(p, path.Child("internalTrafficPolicy"), orNew(&spec.InternalTrafficPolicy),
+			corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
+		p.clusterIPs(path, spec)
+	}
+	p.servicePorts(path.Child("ports"), spec)
+	p.affinity(path, spec)
+	p.external(path, spec)
+	ingress := field.NewPath("status", "loadBalancer", "ingress")
+	p.set(ingress, len(svc.Status.LoadBalancer.Ingress) > 0, spec, corev1.ServiceTypeLoadBalancer)
+	for i := range svc.Status.LoadBalancer.Ingress {
+		if in := &svc.Status.LoadBalancer.Ingress[i]; in.IP != "" {
+			p.ip(ingress.Index(i).Child("ip"), in.IP)
+			oneOf(p, ingress.Index(i).Child("ipMode"), orNew(&in.IPMode), corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
+		}
+	}
+}
+
+// set reports a field that is set although a Service of this type cannot have it.
+func (p *parser) set(path *field.Path, is bool, spec *corev1.ServiceSpec, types ...corev1.ServiceType) {
+	if is && !slices.Contains(types, spec.Type) {
+		p.bad(field.Forbidden(path, "may not be set when the type is "+string(spec.Type)))
+	}
+}
+
+// clusterIPs checks spec.clusterIP and spec.clusterIPs. Nothing here allocates
+// addresses, so a Service that leaves that to the API server gets a warning.
+func (p *parser) clusterIPs(path *field.Path, spec *corev1.ServiceSpec) {
+	if spec.ClusterIP == "" && len(spec.ClusterIPs) == 0 {
+		p.warn("spec", "spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write an address, or None if that is meant")
+		return
+	}
+	at, ok := p.pair(path, "clusterIP", &spec.ClusterIP, &spec.ClusterIPs)
+	if !ok {
+		return
+	}
+	if !slices.Contains(spec.ClusterIPs, corev1.ClusterIPNone) {
+		p.families(at, spec.ClusterIPs, p.ip)
+	} else if len(spec.ClusterIPs) > 1 {
+		p.bad(field.Invalid(path.Child("clusterIPs"), spec.ClusterIPs, "None must be the only one"))
+	} else {
+		p.set(at(0), true, spec, corev1.ServiceTypeClusterIP)
+	}
+}
+
+func (p *parser) servicePorts(path *field.Path, spec *corev1.ServiceSpec) {
+	if len(spec.Ports) == 0 && spec.ClusterIP != corev1.ClusterIPNone && spec.Type != corev1.ServiceTypeExternalName {
+		p.bad(field.Required(path, "a Service needs a port"))
+	}
+	names := make(map[string]bool, len(spec.Ports))
+	for i := range spec.Ports {
+		port, at := &spec.Ports[i], path.Index(i)
+		p.portName(at.Child("name"), port.Name, len(spec.Ports) > 1, names)
+		p.number(at.Child("port"), port.Port, lastPort)
+		p.protocol(at, &port.Protocol)
+		if port.NodePort != 0 {
+			p.set(at.Child("nodePort"), true, spec, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer)
+			p.number(at.Child("nodePort"), port.NodePort, lastPort)
+		} else if spec.Type == corev1.ServiceTypeNodePort {
+			at := at.Child("nodePort").String()
+			p.warn(at, at+" is missing and is not allocated here, so nodes do not serve this port; write a number")
+		}
+	}
+}
+
+func (p *parser) protocol(port *field.Path, protocol *corev1.Protocol) {
+	oneOf(p, port.Child("protocol"), protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+}
+
+func (p *parser) affinity(path *field.Path, spec *corev1.ServiceSpec) {
+	const longest = 86_400 // the API's limit, a day
+	oneOf(p, path.Child("sessionAffinity"), &spec.SessionAffinity, corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP)
+	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return
+	}
+	client := orNew(&orNew(&spec.SessionAffinityConfig).ClientIP)
+	if client.TimeoutSeconds == nil {
+		*orNew(&client.TimeoutSeconds) = corev1.DefaultClientIPServiceAffinitySeconds
+	}
+	p.number(path.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), *client.TimeoutSeconds, longest)
+}
+
+// external checks what clients outside the cluster reach a Service by.
+func (p *parser) external(path *field.Path, spec *corev1.ServiceSpec) {
+	for i, text := range spec.ExternalIPs {
+		at := path.Child("externalIPs").Index(i)
+		if ip := p.ip(at, text); ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			p.bad(field.Invalid(at, text, "may not be loopback or link-local: other hosts cannot send to it"))
+		}
+	}
+	policy := path.Child("externalTrafficPolicy")
+	if spec.Type == corev1.ServiceTypeClusterIP && len(spec.ExternalIPs) == 0 || spec.Type == corev1.ServiceTypeExternalName {
+		p.set(policy, spec.ExternalTrafficPolicy != "", spec)
+	} else {
+		oneOf(p, policy, &spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+	}
+	if port := spec.HealthCheckNodePort; port != 0 {
+		p.set(path.Child("healthCheckNodePort"), true, spec, corev1.ServiceTypeLoadBalancer)
+		p.number(path.Child("healthCheckNodePort"), port, lastPort)
+	}
+	ranges := path.Child("loadBalancerSourceRanges")
+	p.set(ranges, len(spec.LoadBalancerSourceRanges) > 0, spec, corev1.ServiceTypeLoadBalancer)
+	for i, text := range spec.LoadBalancerSourceRanges {
+		p.cidr(ranges.Index(i), strings.TrimSpace(text)) // the API takes space around a range
+	}
+}
+
+// claimFrontends makes the claims of a Service but for that to its name.
+//
+// An API server that allocates a node port gives its number to one Service
+// whatever the protocol (kubernetes 1.36, portallocator). That is a limit of its
+// bookkeeping: here TCP and UDP of one number may belong to two Services.
+func (o *object) claimFrontends(svc *corev1.Service) {
+	add := func(protocol corev1.Protocol, ip netip.Addr, port int32) {
+		if port != 0 {
+			o.claims = append(o.claims, claim{protocol: protocol, frontend: netip.AddrPortFrom(ip, uint16(port))})
+		}
+	}
+	spec, ips := &svc.Spec, kube.ClusterIPs(svc)
+	for i := range spec.Ports {
+		port := &spec.Ports[i]
+		for _, ip := range ips {
+			add(port.Protocol, ip, port.Port)
+		}
+		add(port.Protocol, netip.Addr{}, port.NodePort)
+	}
+	add(corev1.ProtocolTCP, netip.Addr{}, spec.HealthCheckNodePort) // which speaks HTTP
+}
+
+// slice fills in the defaults of an EndpointSlice and checks the fields in use.
+func (p *parser) slice(slice *discoveryv1.EndpointSlice) {
+	label := field.NewPath("metadata", "labels").Key(discoveryv1.LabelServiceName)
+	if service := slice.Labels[discoveryv1.LabelServiceName]; service == "" {
+		p.bad(field.Required(label, "set this label to the name of the Service"))
+	} else if reasons := validation.IsDNS1123Label(service); len(reasons) > 0 {
+		p.bad(field.Invalid(label, service, reasons[0]))
+	}
+	names := make(map[string]bool, len(slice.Ports))
+	for i := range slice.Ports {
+		port, at := &slice.Ports[i], field.NewPath("ports").Index(i)
+		p.portName(at.Child("name"), *orNew(&port.Name), false, names)
+		p.protocol(at, orNew(&port.Protocol))
+		if port.Port != nil {
+			p.number(at.Child("port"), *port.Port, lastPort)
+		}
+	}
+	oneOf(p, field.NewPath("addressType"), &slice.AddressType, "", discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+	switch slice.AddressType {
+	case "":
+		p.bad(field.Required(field.NewPath("addressType"), "write IPv4 or IPv6"))
+	case discoveryv1.AddressTypeFQDN:
+		p.warn("addressType", "ignored: addressType is FQDN, and only IP addresses can be served")
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+		p.addresses(slice)
+	}
+}
+
+// addresses checks those of a slice.
+func (p *parser) addresses(slice *discoveryv1.EndpointSlice) {
+	for i := range slice.Endpoints {
+		list := field.NewPath("endpoints").Index(i).Child("addresses")
+		if len(slice.Endpoints[i].Addresses) == 0 {
+			p.bad(field.Required(list, "write the endpoint's address"))
+		}
+		for j, text := range slice.Endpoints[i].Addresses {
+			ip := p.endpointIP(list.Index(j), text)
+			if ip.IsValid() && ip.Is6() != (slice.AddressType == discoveryv1.AddressTypeIPv6) {
+				p.bad(field.Invalid(list.Index(j), text, "must be of the family "+string(slice.AddressType)))
+			}
+		}
+	}
+}
+
+// endpoints fills in the defaults of Endpoints and checks the fields in use.
+func (p *parser) endpoints(endpoints *corev1.Endpoints) {
+	for i := range endpoints.Subsets {
+		subset, path := &endpoints.Subsets[i], field.NewPath("subsets").Index(i)
+		for j, a := range subset.Addresses {
+			p.endpointIP(path.Child("addresses").Index(j).Child("ip"), a.IP)
+		}
+		for j, a := range subset.NotReadyAddresses {
+			p.endpointIP(path.Child("notReadyAddresses").Index(j).Child("ip"), a.IP)
+		}
+		names := make(map[string]bool, len(subset.Ports))
+		for j := range subset.Ports {
+			port, at := &subset.Ports[j], path.Child("ports").Index(j)
+			p.portName(at.Child("name"), port.Name, len(subset.Ports) > 1, names)
+			p.number(at.Child("port"), port.Port, lastPort)
+			p.protocol(at, &port.Protocol)
+		}
+	}
+}
+
+// node checks a Node. Addresses of other types, such as Hostname, may be anything.
+func (p *parser) node(node *corev1.Node) {
+	spec := &node.Spec
+	if at, ok := p.pair(field.NewPath("spec"), "podCIDR", &spec.PodCIDR, &spec.PodCIDRs); ok {
+		p.families(at, spec.PodCIDRs, p.cidr)
+	}
+	for i, address := range node.Status.Addresses {
+		switch address.Type {
+		case corev1.NodeInternalIP, corev1.NodeExternalIP:
+			p.ip(field.NewPath("status", "addresses").Index(i).Child("address"), address.Address)
+		}
+	}
 }

@@ -3,28 +3,26 @@
 //
 // A Loader reads files and folders of YAML or JSON: v1 Service, v1 Endpoints, v1
 // Node and discovery.k8s.io/v1 EndpointSlice, alone or in lists, any number in a
-// file. Objects are decoded strictly, get the defaults an API server would fill in
-// and are checked as it would check them, as far as the fields are in use here.
-// Nothing is allocated: cluster IPs and node ports are those that are written. The
-// status counts too, since nobody else writes it. Every problem names its file and
-// line.
+// file. Objects are decoded as the API server's strict decoder does, get the
+// defaults that it would fill in, and are checked as far as their fields are in use
+// here. Nothing is allocated: cluster IPs and node ports are those that are written.
+// Every problem names its file, its line and the field.
 //
 // Guarantees:
 //
-//   - A file counts as a whole. One that becomes broken or unreadable, or that
-//     begins to contradict another, keeps the objects it had until it is put
-//     right; the problem is part of every Result meanwhile. A file that
-//     disappears from its folder takes its objects with it. A path that itself
-//     becomes unreadable keeps everything.
-//   - The objects in force never contradict each other: no object twice, no
-//     cluster IP, port and protocol in two Services, no node port and protocol
-//     either. An external or load-balancer IP may be in several, as in the API.
-//   - The memory and time that one file can cost are bounded (see maxFileSize,
-//     maxNodes, maxDocuments, aliasBudget and quantityForm); YAML aliases cannot
-//     multiply.
-//   - A file is read again only when its size, time or identity changed, and of
-//     a file with several documents only the documents whose text changed are
-//     parsed again.
+//   - A file is applied as a whole. One that becomes broken or unreadable, or that
+//     begins to contradict another, keeps the objects it had until it is repaired;
+//     the problem is part of every Result meanwhile. A file that disappears from its
+//     folder takes its objects with it. A path that itself becomes unreadable keeps
+//     everything.
+//   - The objects applied never contradict each other: no object twice, no cluster
+//     IP, port and protocol in two Services, no node port and protocol either. An
+//     external or load-balancer IP may be in several, as in the API.
+//   - The memory and time that one file can cost are bounded (maxFileSize,
+//     maxDocuments, maxValues, maxExpanded).
+//   - A file is read again only when its size, time or identity changed. The objects
+//     of documents whose text did not change stay the same pointers, so that they are
+//     not converted again either.
 //   - Nothing is logged; the caller does that from the Result.
 //
 // Watch starts no goroutine of its own; fsnotify's ends before Watch returns.

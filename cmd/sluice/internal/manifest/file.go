@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,13 +20,6 @@ import (
 )
 
 const (
-	// maxFileSize bounds the bytes of one file, which is read whole.
-	maxFileSize = 64 << 20
-
-	// maxDocuments bounds the documents of one file, each of which is remembered
-	// by a hash of its text.
-	maxDocuments = 200_000
-
 	// coarseTime is the coarsest step of a file's modification time that is met
 	// in practice (FAT). A file that was read sooner than this after its last
 	// change may have changed again since without a sign of it, so it is read
@@ -90,7 +82,7 @@ type placed struct {
 	base int // lines before its document
 }
 
-func (p placed) lineOf(c claim) int { return p.base + p.object.lineOf(c) }
+func (p placed) line() int { return p.base + p.object.line }
 
 // refresh reads the file if it may have changed. dirty tells that something
 // about it is new. When quiet is not 0, a file that changed less than that long
@@ -168,7 +160,7 @@ func (v *version) owners(f *file) iter.Seq2[claim, owner] {
 
 // unreadable notes why the file cannot be read and tells whether that is new.
 func (f *file) unreadable(format string, args ...any) bool {
-	problem := Error{File: f.path, Reason: fmt.Sprintf(format, args...)}
+	problem := Error{File: f.path, Kind: Unreadable, Reason: fmt.Sprintf(format, args...)}
 	known := f.problem != nil && *f.problem == problem && f.next == nil
 	f.problem, f.next, f.stat, f.writing = &problem, nil, nil, time.Time{}
 	return !known
@@ -225,61 +217,49 @@ func readFile(path string) (data []byte, stat fs.FileInfo, whole bool, err error
 	return content.Bytes(), stat, sameContent(stat, after), nil
 }
 
-// parse reads the content of the file, with the help of what the documents that
-// did not change said the last time.
+// parse reads the content of the file, and reuses the documents of the last time
+// whose text did not change.
 func (f *file) parse(data []byte) *version {
-	data = bytes.TrimPrefix(data, []byte("\ufeff")) // which Windows editors write
 	known := f.documents
 	f.documents = make(map[[sha256.Size]byte]*document)
 	v := new(version)
-	add := func(c chunk, isJSON bool) {
+	report := func(e *Error, base int) *Error {
+		return &Error{File: f.path, Line: base + e.Line, Kind: e.Kind, Reason: e.Reason}
+	}
+	for c := range chunksOf(f.path, data) {
+		if c.err != nil {
+			v.problems.add(report(c.err, c.base))
+			break
+		}
+		if firstLine(c.text) == 0 {
+			continue
+		}
+		if len(f.documents) == maxDocuments {
+			v.problems.add(&Error{File: f.path, Line: c.base + 1, Kind: Limit,
+				Reason: fmt.Sprintf("the file has more than %d documents; split it", maxDocuments)})
+			break
+		}
 		key := sha256.Sum256(c.text)
 		doc := f.documents[key]
 		if doc == nil {
 			doc = known[key]
 		}
 		if doc == nil {
-			doc = parse(c.text, isJSON)
+			doc = parse(c.text)
 		}
 		f.documents[key] = doc
 		for _, o := range doc.objects {
 			v.add(placed{o, c.base})
 		}
 		for _, e := range doc.problems {
-			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Reason: e.Reason})
+			v.problems.add(report(e, c.base))
 		}
 		for _, e := range doc.warnings {
-			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Reason: e.Reason})
-		}
-	}
-	if isJSON(f.path, data) {
-		add(chunk{text: data}, true)
-	} else {
-		for c := range chunks(data) {
-			if len(bytes.TrimSpace(bytes.TrimPrefix(c.text, []byte("---")))) == 0 {
-				continue
-			}
-			if len(f.documents) == maxDocuments {
-				v.problems.add(&Error{File: f.path, Line: c.base + 1, Reason: fmt.Sprintf("the file has more than %d documents; split it", maxDocuments)})
-				break
-			}
-			add(c, false)
+			v.warnings.add(report(e, c.base))
 		}
 	}
 	f.findDuplicates(v)
 	return v
-}
-
-// isJSON tells the format by the name or, for a file given by another name, by
-// its first character. JSON in a file called .yaml is read as YAML, which it is.
-func isJSON(path string, data []byte) bool {
-	switch filepath.Ext(path) {
-	case ".json":
-		return true
-	case ".yaml", ".yml":
-		return false
-	}
-	return bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{"))
 }
 
 // findDuplicates reports what the file claims more than once.
@@ -304,17 +284,20 @@ type owner struct {
 
 // conflict words the problem that loser claims what winner has.
 func conflict(c claim, loser, winner owner) *Error {
-	where := place(winner.file.path, winner.object.lineOf(c))
-	e := &Error{File: loser.file.path, Line: loser.object.lineOf(c)}
+	where := place(winner.file.path, winner.object.line())
+	e := &Error{File: loser.file.path, Line: loser.object.line(), Kind: Conflict}
+	what := fmt.Sprintf("%s %s", c.protocol, c.frontend)
+	if !c.frontend.Addr().IsValid() {
+		what = fmt.Sprintf("%s node port %d", c.protocol, c.frontend.Port())
+	}
 	switch {
 	case c.kind != "":
-		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.object.title(), where)
-	case c.frontend.Addr().IsValid():
-		e.Reason = fmt.Sprintf("%s: %s %s already belongs to %s at %s; give one of the two another cluster IP or port",
-			loser.object.title(), c.protocol, c.frontend, winner.object.title(), where)
+		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.object.title, where)
+	case loser.object.object == winner.object.object && loser.object.base == winner.object.base:
+		e.Reason = fmt.Sprintf("%s: %s is in it twice; change one of the two", loser.object.title, what)
 	default:
-		e.Reason = fmt.Sprintf("%s: %s node port %d already belongs to %s at %s; give one of the two another",
-			loser.object.title(), c.protocol, c.frontend.Port(), winner.object.title(), where)
+		e.Reason = fmt.Sprintf("%s: %s already belongs to %s at %s; give one of the two another",
+			loser.object.title, what, winner.object.title, where)
 	}
 	return e
 }

@@ -99,7 +99,7 @@ func (l *Loader) list() {
 		if entries, err := listEntries(r.path); err == nil {
 			r.entries, r.problem = entries, nil
 		} else {
-			r.problem = &Error{File: r.path, Reason: fmt.Sprintf("cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
+			r.problem = &Error{File: r.path, Kind: Unreadable, Reason: fmt.Sprintf("cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
 		}
 		for _, e := range r.entries {
 			key := e.path

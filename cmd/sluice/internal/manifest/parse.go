@@ -1,0 +1,329 @@
+package manifest
+
+//lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
+)
+
+// document is what one chunk of a file holds. It contains no file name and counts
+// lines from its own beginning, so that it stays valid while the text around it
+// changes. It is never changed once parsed.
+type document struct {
+	objects  []*object
+	problems reports
+	warnings reports
+}
+
+// object is one API object: decoded, defaulted, checked and trimmed.
+type object struct {
+	line  int    // of its document
+	title string // "Service default/web", for messages
+	value any    // *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or *corev1.Node
+	// claims are what no other object may also have: the first is the object's
+	// own name, the others the frontends of a Service.
+	claims []claim
+}
+
+// claim is something that only one object can have: a name within its kind and
+// namespace, or, when those are empty, a frontend.
+type claim struct {
+	kind, namespace, name string
+	protocol              corev1.Protocol
+	frontend              netip.AddrPort // without an address it is a node port
+}
+
+var (
+	serviceType   = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	endpointsType = metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}
+	nodeType      = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	sliceType     = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+
+	// listTypes are the lists that are read, with the type of items that do not
+	// have one of their own, as in an answer of the API server.
+	listTypes = map[metav1.TypeMeta]metav1.TypeMeta{
+		{APIVersion: "v1", Kind: "List"}:                               {},
+		{APIVersion: "v1", Kind: "ServiceList"}:                        serviceType,
+		{APIVersion: "v1", Kind: "EndpointsList"}:                      endpointsType,
+		{APIVersion: "v1", Kind: "NodeList"}:                           nodeType,
+		{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}: sliceType,
+	}
+)
+
+// maxNesting bounds how deep lists may be in lists.
+const maxNesting = 3
+
+// parser parses one chunk.
+type parser struct {
+	text []byte
+	line int // where the object begins
+	doc  *document
+
+	title  string // of the object at hand
+	prefix string // path of the object at hand in its document: "items[3]."
+	root   *yamlv3.Node
+	failed bool // the object at hand has a problem
+}
+
+// parse reads one chunk of a file.
+func parse(text []byte) *document {
+	p := &parser{text: text, line: max(1, firstLine(text)), doc: new(document)}
+	data, err := p.toJSON()
+	if err != nil {
+		p.doc.problems.add(err)
+	} else if string(bytes.TrimSpace(data)) != "null" { // an empty document
+		p.object(data, metav1.TypeMeta{}, 0)
+	}
+	return p.doc
+}
+
+// yamlLine is how errors of the YAML library name a line.
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// toJSON returns the chunk as JSON.
+func (p *parser) toJSON() ([]byte, *Error) {
+	if tooManyValues(p.text) {
+		return nil, &Error{Line: p.line, Kind: Limit,
+			Reason: fmt.Sprintf("the document has more than %d values; split it into several documents", maxValues)}
+	}
+	if json.Valid(p.text) {
+		return p.text, nil
+	}
+	if bytes.IndexByte(p.text, '&') >= 0 && !p.aliasesBounded() {
+		return nil, &Error{Line: p.line, Kind: Limit,
+			Reason: fmt.Sprintf("YAML aliases expand the document to more than %d bytes; write the values out", maxExpanded)}
+	}
+	if end := bytes.Index(p.text, []byte("\n...\n")); end >= 0 && firstLine(p.text[end+1:]) > 0 {
+		return nil, &Error{Line: p.line, Kind: Syntax, Reason: `not valid YAML: begin what follows "..." with "---"`}
+	}
+	convert := yaml.YAMLToJSONStrict
+	if bytes.Contains(p.text, []byte("<<")) {
+		convert = yaml.YAMLToJSON // the strict one takes a field that overrides a merged one for a duplicate
+	}
+	data, err := convert(p.text)
+	if err == nil {
+		return data, nil
+	}
+	line, reason := p.line, strings.Join(strings.Fields(err.Error()), " ")
+	if m := yamlLine.FindStringSubmatch(reason); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		line = min(max(1, line), 1+bytes.Count(p.text, []byte("\n")))
+		reason = strings.Replace(reason, m[0], "", 1)
+	}
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors: "} {
+		reason = strings.TrimPrefix(reason, prefix)
+	}
+	return nil, &Error{Line: line, Kind: Syntax, Reason: shorten("not valid YAML: " + reason)}
+}
+
+// strict decodes JSON as the strict decoder of the API server does: names are
+// case-sensitive, and unknown and repeated fields are errors.
+var strict = func() *kjson.Serializer {
+	scheme := runtime.NewScheme() // empty: Decode is always given what to decode into
+	return kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, kjson.SerializerOptions{Strict: true})
+}()
+
+// object reads one object or list. implied is the type of an item of a list.
+func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
+	var head struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"metadata"`
+	}
+	p.title, p.failed = "", false
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		p.fail("", "a manifest is a mapping with apiVersion, kind and metadata; this is none")
+		return
+	}
+	if err := utiljson.Unmarshal(data, &head); err != nil {
+		p.decodeError(err)
+		return
+	}
+	t := head.TypeMeta
+	if t == (metav1.TypeMeta{}) {
+		t = implied
+	}
+	if t.Kind == "" || t.APIVersion == "" {
+		p.fail("", "the object has no apiVersion or no kind; write both")
+		return
+	}
+	p.title = title(t.Kind, head.Metadata.Namespace, head.Metadata.Name)
+	if items, isList := listTypes[t]; isList {
+		p.list(data, items, depth)
+		return
+	}
+	o := &object{line: p.line}
+	switch t {
+	case serviceType:
+		svc := new(corev1.Service)
+		if p.decode(data, svc) && p.meta(o, t.Kind, &svc.ObjectMeta) {
+			p.service(svc)
+			o.claimFrontends(svc)
+			o.value = kube.TrimService(svc)
+		}
+	case endpointsType:
+		endpoints := new(corev1.Endpoints)
+		if p.decode(data, endpoints) && p.meta(o, t.Kind, &endpoints.ObjectMeta) {
+			p.endpoints(endpoints)
+			o.value = endpoints
+		}
+	case sliceType:
+		slice := new(discoveryv1.EndpointSlice)
+		if p.decode(data, slice) && p.meta(o, t.Kind, &slice.ObjectMeta) {
+			p.slice(slice)
+			slice = kube.TrimSlice(slice)
+			compact(slice)
+			o.value = slice
+		}
+	case nodeType:
+		node := new(corev1.Node)
+		if p.decode(withoutQuantities(data), node) && p.meta(o, t.Kind, &node.ObjectMeta) {
+			p.node(node)
+			o.value = kube.TrimNode(node)
+		}
+	default:
+		p.unknownKind(t)
+		return
+	}
+	if o.title = p.title; !p.failed {
+		p.doc.objects = append(p.doc.objects, o)
+	}
+}
+
+// unknownKind reports an object that is not read: a problem if it is an old form
+// of one that is, which would be missed.
+func (p *parser) unknownKind(t metav1.TypeMeta) {
+	if strings.HasPrefix(t.APIVersion, "discovery.k8s.io/") && strings.HasPrefix(t.Kind, "EndpointSlice") {
+		p.fail("apiVersion", "apiVersion "+t.APIVersion+" is no longer served; write discovery.k8s.io/v1")
+		return
+	}
+	p.warn("", fmt.Sprintf("ignored: only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
+		t.APIVersion, t.Kind))
+}
+
+// withoutQuantities removes from a Node the fields that hold quantities, which
+// nothing here reads: apimachinery takes minutes to round "1e-99999999".
+func withoutQuantities(data []byte) []byte {
+	var node map[string]any
+	if err := utiljson.Unmarshal(data, &node); err != nil {
+		return data // the decoder reports it
+	}
+	if status, ok := node["status"].(map[string]any); ok {
+		delete(status, "capacity")
+		delete(status, "allocatable")
+	}
+	out, err := json.Marshal(node)
+	if err != nil {
+		return data
+	}
+	return out
+}
+
+// decode decodes data into an object and reports whether it had no problem.
+func (p *parser) decode(data []byte, into runtime.Object) bool {
+	_, _, err := strict.Decode(data, nil, into)
+	if errs, ok := runtime.AsStrictDecodingError(err); ok {
+		for _, e := range errs.Errors() {
+			p.decodeError(e)
+		}
+	} else if err != nil {
+		p.decodeError(err)
+	}
+	return err == nil
+}
+
+// list reads the items of a list as objects of their own, so that the problem
+// of one has its own line and name.
+func (p *parser) list(data []byte, implied metav1.TypeMeta, depth int) {
+	if depth > maxNesting {
+		p.fail("", "is nested in too many other lists; move its items out")
+		return
+	}
+	var list metav1.List
+	if !p.decode(data, &list) {
+		return
+	}
+	prefix := p.prefix
+	for i, item := range list.Items {
+		p.prefix = fmt.Sprintf("%sitems[%d].", prefix, i)
+		raw := item.Raw
+		if raw == nil {
+			raw = []byte("null")
+		}
+		p.object(raw, implied, depth+1)
+	}
+	p.prefix = prefix
+}
+
+// fieldOf is how errors of the decoder name a field.
+var fieldOf = regexp.MustCompile(`(?:field "|Go struct field \w*\.)([^"\s]+)`)
+
+// decodeError reports an error of the decoder.
+func (p *parser) decodeError(err error) {
+	var strictError *field.Error
+	if errors.As(err, &strictError) {
+		p.bad(strictError)
+		return
+	}
+	reason, path := strings.TrimPrefix(err.Error(), "json: "), ""
+	if m := fieldOf.FindStringSubmatch(reason); m != nil {
+		path = m[1]
+	}
+	p.fail(path, reason)
+}
+
+// bad reports a field with a value that cannot be used.
+func (p *parser) bad(e *field.Error) { p.fail(e.Field, e.Field+": "+e.ErrorBody()) }
+
+// fail reports a problem of the field at path, which may be empty for the object.
+func (p *parser) fail(path, reason string) {
+	p.failed = true
+	p.doc.problems.add(p.report(path, reason))
+}
+
+// warn reports what does not keep the file from being applied.
+func (p *parser) warn(path, reason string) { p.doc.warnings.add(p.report(path, reason)) }
+
+func (p *parser) report(path, reason string) *Error {
+	if p.title != "" {
+		reason = p.title + ": " + reason
+	}
+	return &Error{Line: p.lineOf(p.prefix + path), Kind: Invalid, Reason: shorten(reason)}
+}
+
+func title(kind, namespace, name string) string {
+	if namespace != "" && name != "" {
+		name = namespace + "/" + name
+	}
+	return strings.TrimSpace(kind + " " + name)
+}
+
+// shorten keeps messages readable when a file holds a novel where a name belongs.
+func shorten(text string) string {
+	const enough = 500
+	if len(text) <= enough {
+		return text
+	}
+	return strings.ToValidUTF8(text[:enough], "") + "..."
+}
