@@ -201,9 +201,6 @@ func TestGSOBatches(t *testing.T) {
 // TestGSOByEthernet has a wire between, on which datagrams go one by one or as batches.
 func TestGSOByEthernet(t *testing.T) {
 	needsGRO(t)
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	for _, loops := range []int{1, 2} {
 		var b *backend
@@ -219,9 +216,6 @@ func TestGSOByEthernet(t *testing.T) {
 // that batches have to be taken apart, and datagrams go in fragments.
 func TestGSOOnNarrowPath(t *testing.T) {
 	needsGRO(t)
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	narrow := func() {
 		for _, name := range []string{"host0", "other"} {

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
@@ -25,6 +26,16 @@ func currentNamespace() (*namespace, error) {
 		return nil, err
 	}
 	return &namespace{file: f}, nil
+}
+
+// ownNamespace returns that of the process, if Reexec has made it.
+func ownNamespace() (*namespace, error) {
+	if os.Getenv(stageVar) != stageReady {
+		return nil, fmt.Errorf("find own namespace: %w: Reexec was not called, or has failed", ErrUnsupported)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return currentNamespace()
 }
 
 // newNamespace makes an empty one; the calling thread stays where it was.

@@ -31,6 +31,8 @@ func (*Testbed) addPlain(string) error { return errors.ErrUnsupported }
 func cable(End, End) error                                 { return errors.ErrUnsupported }
 func (*Host) route(string, netip.Prefix, netip.Addr) error { return errors.ErrUnsupported }
 
+func ownNamespace() (*namespace, error) { return nil, ErrUnsupported }
+
 func notAllowed(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 
 func reexec() error { return errors.ErrUnsupported }

@@ -44,6 +44,21 @@ func NewHostsT(t testing.TB, names ...string) []*Host {
 	return tb.hosts
 }
 
+// HereT returns the host that the process of the test is: the namespace that [Main] has
+// given it. Where there is none it calls [Missing].
+func HereT(t testing.TB) *Host {
+	t.Helper()
+	ns, err := ownNamespace()
+	if errors.Is(err, ErrUnsupported) {
+		Missing(t, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ns.close)
+	return &Host{Name: "here", ns: ns, tb: &Testbed{}}
+}
+
 // Missing ends a test that cannot run for the given reason: it skips it, or fails
 // it if [RequireVar] is set to 1.
 func Missing(t testing.TB, reason string) {

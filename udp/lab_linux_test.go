@@ -7,142 +7,79 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// cable connects the host, which is this process's network namespace, with another
-// namespace.
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// cable connects this process's host with another one.
 type cable struct {
 	t     *testing.T
 	host  netlink.Link
-	other netns.NsHandle
+	other *testbed.Host
 }
 
-const namespaceVar = "SLUICE_UDP_TEST_NAMESPACE"
-
-// inNamespace runs the test once more in a process with a network namespace of its
-// own, where it returns true. In the parent it waits for that and returns false.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(namespaceVar) != "" {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return true
-	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1")
-	cmd.Env = append(os.Environ(), namespaceVar+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Skipf("this kernel gives no user and network namespaces: %v", err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("in its own namespace: %v\n%s", err, out.Bytes())
-	}
-	return false
-}
-
-// newCable makes a cable to a new namespace. It is called in a namespace of the test.
+// newCable makes a cable to a new host.
 //
 //	host: 10.0.n.1/24, 10.0.n.11/24, fe80::1    other: 10.0.n.2/24, fe80::2
 func newCable(t *testing.T, n int) *cable {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	up := func(name string, addrs ...string) netlink.Link {
-		link, err := netlink.LinkByName(name)
-		must(err)
-		must(netlink.LinkSetUp(link))
-		for _, s := range addrs {
-			a, err := netlink.ParseAddr(s)
-			must(err)
-			if a.IP.To4() == nil {
-				a.Flags = syscall.IFA_F_NODAD // usable at once
-			}
-			must(netlink.AddrAdd(link, a))
-		}
-		return link
-	}
+	here, other := testbed.HereT(t), testbed.NewHostsT(t, "other")[0]
 	name := fmt.Sprint("host", n)
-	must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "other"}))
-	c := &cable{t: t}
-	c.host = up(name, fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.11/24", n), "fe80::1/64")
-	peer, err := netlink.LinkByName("other")
-	must(err)
-
-	runtime.LockOSThread()
-	here, err := netns.Get()
-	must(err)
-	c.other, err = netns.New()
-	must(err)
-	must(netns.Set(here))
-	runtime.UnlockOSThread()
-	must(here.Close())
-	t.Cleanup(func() { _ = c.other.Close() })
-	must(netlink.LinkSetNsFd(peer, int(c.other)))
-	c.inOther(func() {
-		up("lo")
-		up("other", fmt.Sprintf("10.0.%d.2/24", n), "fe80::2/64")
-	})
-	return c
-}
-
-// inOther runs f, on one thread, in the other namespace. Sockets stay in the
-// namespace that they were made in.
-func (c *cable) inOther(f func()) {
-	c.t.Helper()
-	runtime.LockOSThread()
-	here, err := netns.Get()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := netns.Set(c.other); err != nil {
-		c.t.Fatal(err)
-	}
-	defer func() {
-		if err := netns.Set(here); err != nil {
-			c.t.Fatal(err) // the thread stays locked, and ends with the goroutine
+	addrs := func(list ...string) (all []netip.Prefix) {
+		for _, s := range list {
+			all = append(all, netip.MustParsePrefix(s))
 		}
-		_ = here.Close()
-		runtime.UnlockOSThread()
-	}()
-	f()
-}
-
-// sysctl sets an option of the host's namespace.
-func sysctl(t *testing.T, path, value string) {
-	t.Helper()
-	if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); err != nil {
+		return all
+	}
+	err := testbed.Cable(
+		testbed.End{Host: here, Name: name,
+			Addrs: addrs(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.11/24", n), "fe80::1/64")},
+		testbed.End{Host: other, Name: "other", Addrs: addrs(fmt.Sprintf("10.0.%d.2/24", n), "fe80::2/64")})
+	if err != nil {
 		t.Fatal(err)
 	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netlink.LinkDel(link); err != nil {
+			t.Error(err)
+		}
+	})
+	return &cable{t: t, host: link, other: other}
+}
+
+// inOther runs f on the other host. Sockets stay on the host that they were made on.
+func (c *cable) inOther(f func()) {
+	c.t.Helper()
+	c.other.DoT(c.t, func() error { f(); return nil })
+}
+
+// sysctl sets an option of this process's host until the test ends.
+func sysctl(t *testing.T, path, value string) {
+	t.Helper()
+	testbed.HereT(t)
+	path = "/proc/sys/net/" + path
+	before, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(value), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(path, before, 0) }) // fails if the interface is gone
 }
 
 // A host with several addresses answers from the one that was asked, and answers
 // link-local clients on their link.
 func TestAddressesOfAHost(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	for _, family := range []struct {
 		at, backend string
@@ -168,9 +105,6 @@ func TestAddressesOfAHost(t *testing.T) {
 // Two clients with the same link-local address and port, on two links, are two
 // clients.
 func TestLinkLocalClients(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	p := startProxyAt(t, 1, nil, "[::]:0", echo(t, "[::1]:0").addr)
 	var clients []*client
 	for n := range 2 {
@@ -204,9 +138,6 @@ func TestLinkLocalClients(t *testing.T) {
 // A flow that goes from one backend to another reaches it with the source address
 // of the new way, not of the old one.
 func TestNextBackendIsElsewhere(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	var there *backend
 	newCable(t, 0).inOther(func() { there = telling(t, "10.0.0.2:0") })
 	here := telling(t, "127.0.0.1:0")
@@ -227,9 +158,6 @@ func TestNextBackendIsElsewhere(t *testing.T) {
 
 // Datagrams larger than the link's MTU pass in fragments, whole in the end.
 func TestFragments(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	var b *backend
 	c.inOther(func() { b = echo(t, "10.0.0.2:0") })
@@ -247,9 +175,6 @@ func TestFragments(t *testing.T) {
 // A backend whose host is gone: the kernel finds out in time, by ARP, and the
 // question goes to another.
 func TestHostIsGone(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	newCable(t, 0)
 	sysctl(t, "ipv4/neigh/host0/mcast_solicit", "1")
 	sysctl(t, "ipv4/neigh/host0/retrans_time_ms", "50")
@@ -267,13 +192,12 @@ func TestHostIsGone(t *testing.T) {
 // A rule of the host forbids the way to a backend: the send itself says so (EPERM),
 // and the datagram goes to another.
 func TestForbiddenByRule(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	newCable(t, 0)
-	if out, err := exec.Command("iptables", "-A", "OUTPUT", "-d", "10.0.0.2", "-j", "DROP").CombinedOutput(); err != nil {
+	rule := []string{"OUTPUT", "-d", "10.0.0.2", "-j", "DROP"}
+	if out, err := exec.Command("iptables", append([]string{"-A"}, rule...)...).CombinedOutput(); err != nil {
 		t.Skipf("no iptables here: %v: %s", err, out)
 	}
+	t.Cleanup(func() { _ = exec.Command("iptables", append([]string{"-D"}, rule...)...).Run() })
 	p := startProxy(t, 1, nil, netip.MustParseAddrPort("10.0.0.2:53"), naming(t, "a").addr)
 	for range 2 {
 		if a := dial(t, p.addr).ask("q"); a != "a" {
@@ -292,9 +216,6 @@ func TestForbiddenByRule(t *testing.T) {
 // The way to the backend is slower than the client: what does not fit is dropped
 // and counted, and the flow goes on.
 func TestSlowWay(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	var b *backend
 	c.inOther(func() { b = echo(t, "10.0.0.2:0") })
@@ -327,9 +248,6 @@ func TestSlowWay(t *testing.T) {
 
 // No ephemeral port is left: the oldest flow gives its own up.
 func TestPortsRunOut(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	b := telling(t, "127.0.0.1:0")
 	p := startProxyAt(t, 1, nil, "10.0.0.1:0", b.addr)
@@ -354,9 +272,6 @@ func TestPortsRunOut(t *testing.T) {
 // A frontend's socket is on its own port of its own address only: the same port
 // serves another frontend at another address.
 func TestSamePortOfTwoAddresses(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	c := newCable(t, 0)
 	p := startProxyAt(t, 2, nil, "10.0.0.1:0", naming(t, "one").addr)
 	second, err := p.Listen(frontend(2, false), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.11"), p.addr.Port()))
