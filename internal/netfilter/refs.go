@@ -64,6 +64,15 @@ func (r *Refs[T]) Wanted(x T) bool { return r.all[x].count > 0 }
 // Present reports whether the kernel has an element.
 func (r *Refs[T]) Present(x T) bool { return r.all[x].present }
 
+// Each calls f for every element that is wanted or present.
+func (r *Refs[T]) Each(f func(x T, wanted, present bool)) {
+	for x, v := range r.all {
+		if v.count > 0 || v.present {
+			f(x, v.count > 0, v.present)
+		}
+	}
+}
+
 // Missing returns the elements that are wanted and not present.
 func (r *Refs[T]) Missing() []T {
 	return r.which(func(v ref) bool { return v.count > 0 && !v.present })

@@ -24,6 +24,10 @@ type Layout struct {
 	// rules are written, and shrink in the reverse order after.
 	Sets []SetGroup
 
+	// Inner are sets that the caller of Write changes itself, by Grow and Shrink, when all
+	// that is added is there.
+	Inner []Set
+
 	// Counters counts what is done, if it is not nil.
 	Counters *Counters
 }
@@ -105,10 +109,8 @@ func NewRuleset(program *IPTables, layout Layout) *Ruleset {
 		program: program, layout: layout,
 		chains: make(map[Place]*chain), counts: make(map[string]int), members: make(map[string]*Refs[Member]),
 	}
-	for _, g := range layout.Sets {
-		for _, s := range g.Sets {
-			r.members[s.Name] = new(Refs[Member])
-		}
+	for s := range layout.sets() {
+		r.members[s.Name] = new(Refs[Member])
 	}
 	return r
 }

@@ -240,3 +240,46 @@ func TestBetween(t *testing.T) {
 		}
 	})
 }
+
+// TestInner: sets that the caller changes itself within between, whose members carry marks: one
+// that gets another mark is overwritten, and not deleted with its old one.
+func TestInner(t *testing.T) {
+	eachVariant(t, func(l *lab) {
+		set := Set{Name: "test-marks-" + Program(l.ipv6), Type: HashIPPort, IPv6: l.ipv6, Marks: true}
+		layout := testLayout(l.ipv6, nil)
+		layout.Inner = []Set{set}
+		r := NewRuleset(l.program, layout)
+		write := func(want ...Member) {
+			l.Helper()
+			if err := r.Write(l.Context(), func() error { return errors.Join(r.Grow(set), r.Shrink(set)) }); err != nil {
+				l.Fatal(err)
+			}
+			have, err := set.Read()
+			if err != nil {
+				l.Fatal(err)
+			}
+			if !slices.Equal(have, want) {
+				l.Errorf("the set has %v, want %v", have, want)
+			}
+			var found []Member
+			r.Members(set.Name).Each(func(m Member, wanted, present bool) {
+				if !wanted || !present {
+					l.Errorf("%v is wanted %v, present %v", m, wanted, present)
+				}
+				found = append(found, m)
+			})
+			if len(found) != len(want) {
+				l.Errorf("there are %v, want %v", found, want)
+			}
+		}
+		one, other, two := l.member(1), l.member(1), l.member(2)
+		one.Mark, other.Mark, two.Mark = 0x10000, 0x20000, 0x30000
+		r.Member(set.Name, one, 1)
+		r.Member(set.Name, two, 1)
+		write(one, two)
+		r.Member(set.Name, one, -1)
+		r.Member(set.Name, two, -1)
+		r.Member(set.Name, other, 1)
+		write(other)
+	})
+}

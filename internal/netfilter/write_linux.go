@@ -275,7 +275,7 @@ func (w *waiter) wait() error {
 // sets returns all sets in the order in which they grow.
 func (l *Layout) sets() iter.Seq[Set] {
 	return func(yield func(Set) bool) {
-		for _, g := range l.Sets {
+		for _, g := range append(slices.Clip(l.Sets), SetGroup{Sets: l.Inner}) {
 			for _, s := range g.Sets {
 				if !yield(s) {
 					return
@@ -329,8 +329,23 @@ func (r *Ruleset) shrink(w *waiter) error {
 	return nil
 }
 
+// Grow adds the members that an inner set lacks, and Shrink deletes those that are surplus.
+// They are for within Write's between.
+func (r *Ruleset) Grow(set Set) error {
+	return r.changeSet(set, Set.Add, r.members[set.Name].Missing(), true)
+}
+
+// Shrink is described at Grow.
+func (r *Ruleset) Shrink(set Set) error {
+	return r.changeSet(set, Set.Delete, r.members[set.Name].Surplus(), false)
+}
+
 func (r *Ruleset) changeSet(set Set, change func(Set, []Member) (uint64, error), list []Member, present bool) error {
-	sent, err := change(set, list)
+	what := list
+	if set.Marks && !present {
+		what = obsolete(list, r.members[set.Name].Kept())
+	}
+	sent, err := change(set, what)
 	r.layout.Counters.SetOps.Add(sent)
 	if err != nil {
 		return err
@@ -339,6 +354,22 @@ func (r *Ruleset) changeSet(set Set, change func(Set, []Member) (uint64, error),
 		r.members[set.Name].SetPresent(m, present)
 	}
 	return nil
+}
+
+// obsolete returns which surplus members of a set with marks are to be deleted. Where one is
+// kept that differs in its mark only, adding that has overwritten it.
+func obsolete(surplus, kept []Member) (out []Member) {
+	there := make(map[Member]bool, len(kept))
+	for _, m := range kept {
+		m.Mark = 0
+		there[m] = true
+	}
+	for _, m := range surplus {
+		if m.Mark = 0; !there[m] {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 func (p Place) compare(o Place) int { return strings.Compare(p.Table+" "+p.Chain, o.Table+" "+o.Chain) }
