@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // relayTurn is how many bytes one direction may move before the other descriptors
@@ -14,16 +14,11 @@ const relayTurn = 1 << 20
 
 // conn is one proxied connection. It belongs to its shard's loop.
 type conn struct {
+	session.Conn
 	sh              *shard
-	next, prev      *conn
-	choice          lb.Choice
-	meter           lb.Meter // of what choice has moved
-	dial            *dial    // until the backend has answered
 	client, backend side
 	offer           uint32 // number under which another process has copies of its sockets; 0: none
-	shared          bool   // another process may have copies of its sockets
-	closed          bool
-	settled         bool // it is no short connection: see settle
+	settled         bool   // it is no short connection: see settle
 }
 
 // side is one of a conn's two sockets. What it knows of the socket's readiness is
@@ -58,7 +53,7 @@ func (s *side) HandleEvent(ev eventloop.Event) {
 	if ev&(eventloop.Hangup|unix.EPOLLPRI) != 0 {
 		s.drain = true
 	}
-	if c.dial != nil {
+	if c.Dialling() {
 		c.eventWhileDialling(s, ev)
 		return
 	}
@@ -66,11 +61,11 @@ func (s *side) HandleEvent(ev eventloop.Event) {
 	if s.readable {
 		c.relay(s, peer)
 	}
-	if !c.closed && s.writable && (s.waiting() || peer.readable || peer.eof && !s.shut) {
+	if !c.Closed && s.writable && (s.waiting() || peer.readable || peer.eof && !s.shut) {
 		c.relay(peer, s)
 	}
 	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
-	if ev&eventloop.Failed != 0 && !c.closed && (s.eof || !peer.writable) && socket.Failed(int(s.fd)) {
+	if ev&eventloop.Failed != 0 && !c.Closed && (s.eof || !peer.writable) && socket.Failed(int(s.fd)) {
 		c.fail(s)
 	}
 }
@@ -83,12 +78,10 @@ func (c *conn) peer(s *side) *side {
 }
 
 func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
-	if s == &c.backend {
+	switch {
+	case s == &c.backend:
 		c.dialEvent()
-		return
-	}
-	// After a reset there is no client to dial for.
-	if ev&eventloop.Failed != 0 && socket.Failed(int(s.fd)) {
+	case ev&eventloop.Failed != 0 && socket.Failed(int(s.fd)): // there is no client to dial for any more
 		c.fail(s)
 	}
 }
@@ -107,7 +100,7 @@ func (c *conn) relay(src, dst *side) {
 			return
 		}
 	}
-	if err := c.sh.loop.Rearm(int(src.fd)); err != nil {
+	if err := c.sh.Loop.Rearm(int(src.fd)); err != nil {
 		c.fail(src) // no event would tell us of the rest
 	}
 }
@@ -130,7 +123,7 @@ func (c *conn) step(src, dst *side) (moved int, more bool) {
 
 // copy reads once and writes what it got.
 func (c *conn) copy(src, dst *side) (moved int, more bool) {
-	buf := c.sh.loop.Scratch()
+	buf := c.sh.Loop.Scratch()
 	n, err := socket.Recv(int(src.fd), buf)
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
@@ -157,7 +150,7 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 		return sent, false
 	}
 	if ok && sent < n {
-		dst.out = c.sh.loop.Buffers().Copy(buf[sent:n])
+		dst.out = c.sh.Loop.Buffers().Copy(buf[sent:n])
 	}
 	return sent, ok
 }
@@ -183,11 +176,11 @@ func (c *conn) readEnded(src *side, err error) bool {
 // end the connection, and with it the choice that the bytes are counted for.
 func (c *conn) countBytes(dst *side, n int) {
 	if dst == &c.backend {
-		c.sh.count.bytesIn.Add(uint64(n))
-		c.meter.Add(c.choice, n, 0)
+		c.sh.count.BytesIn.Add(uint64(n))
+		c.Meter.Add(c.Choice, n, 0)
 	} else {
-		c.sh.count.bytesOut.Add(uint64(n))
-		c.meter.Add(c.choice, 0, n)
+		c.sh.count.BytesOut.Add(uint64(n))
+		c.Meter.Add(c.Choice, 0, n)
 	}
 }
 
@@ -209,7 +202,7 @@ func (c *conn) flush(dst *side) (moved int, more bool) {
 	if dst.out.Take(n); dst.out.Len() > 0 {
 		return n, false
 	}
-	c.sh.loop.Buffers().Return(dst.out)
+	c.sh.Loop.Buffers().Return(dst.out)
 	dst.out = nil
 	return n, true
 }
@@ -262,7 +255,7 @@ func (s *side) unpack() {
 func (c *conn) sendFailed(dst *side) {
 	other := c.peer(dst)
 	for !dst.eof && !other.waiting() && other.writable {
-		buf := c.sh.loop.Scratch()
+		buf := c.sh.Loop.Scratch()
 		n, err := socket.Recv(int(dst.fd), buf)
 		if err != nil || n == 0 {
 			break
@@ -291,41 +284,48 @@ func (c *conn) passEOF(src, dst *side) {
 // fail ends the connection after an error on s: its peer is reset.
 func (c *conn) fail(s *side) {
 	if s == &c.client {
-		c.sh.count.clientResets.Add(1)
+		c.sh.count.ClientResets.Add(1)
 	} else {
-		c.sh.count.backendResets.Add(1)
+		c.sh.count.BackendResets.Add(1)
 	}
-	c.abort()
+	c.Abort()
 }
 
-// abort resets both sides.
-func (c *conn) abort() {
-	c.reset(c.client.fd)
-	if c.backend.fd >= 0 {
-		c.reset(c.backend.fd)
+// Abort resets both sides (session.Owner).
+func (c *conn) Abort() {
+	for _, s := range [...]*side{&c.client, &c.backend} {
+		switch {
+		case s.fd < 0:
+		case c.Shared:
+			socket.Reset(int(s.fd))
+		default:
+			socket.ResetOnClose(int(s.fd))
+		}
 	}
 	c.close()
 }
 
 // close ends the connection and gives back all it holds.
 func (c *conn) close() {
-	sh := c.sh
-	c.closed = true
-	c.endDial()
-	if c.shared {
-		c.endShared()
-	}
-	c.dropBackend(nil)
-	_ = sh.loop.Close(int(c.client.fd))
 	for _, s := range [...]*side{&c.client, &c.backend} {
+		if c.Shared && s.fd >= 0 {
+			// For every process that has a copy of the descriptor. ENOTCONN: it is over already.
+			_ = unix.Shutdown(int(s.fd), unix.SHUT_RDWR)
+		}
+		c.closeSocket(s)
 		if s.out != nil {
-			sh.loop.Buffers().Return(s.out)
+			c.sh.Loop.Buffers().Return(s.out)
 			s.out = nil
 		}
 		c.endBulk(s)
 	}
-	sh.remove(c)
-	sh.giveDescriptors()
-	sh.count.active.Add(-1)
-	sh.checkDrained()
+	c.sh.leave(c)
+	c.sh.End(&c.Conn)
+}
+
+func (c *conn) closeSocket(s *side) {
+	if s.fd >= 0 {
+		c.sh.CloseSocket(&c.Conn, int(s.fd))
+		s.fd = -1
+	}
 }

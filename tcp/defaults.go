@@ -1,21 +1,15 @@
 package tcp
 
-import "time"
+import (
+	"time"
 
-var defaultDialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	"github.com/sluice-lb/sluice/internal/session"
+)
 
-func (s *Server) dialTimeouts() []time.Duration {
-	if len(s.DialTimeouts) == 0 {
-		return defaultDialTimeouts
-	}
-	return s.DialTimeouts
-}
-
-func (s *Server) maxDials() int64 {
-	if s.MaxDials == 0 {
-		return 4096
-	}
-	return int64(s.MaxDials)
+// session returns what connections are accepted and dialled by.
+func (s *Server) session() *session.Config {
+	c := &session.Config{LB: s.LB, Descriptors: s.Descriptors, DialTimeouts: s.DialTimeouts, MaxDials: int64(s.MaxDials), Backlog: s.Backlog}
+	return c.WithDefaults()
 }
 
 func (s *Server) keepAlive() time.Duration {

@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/internal/counters"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -44,14 +41,7 @@ type Way struct {
 }
 
 // Dialling is what a Frozen connection has besides until its backend has answered.
-type Dialling struct {
-	Frontend  lb.Frontend
-	Client    netip.Addr
-	Tried     []netip.AddrPort // backends that have failed
-	Attempt   int              // attempts that have ended
-	Shortages int              // waits for local resources so far
-	Left      time.Duration    // of the present attempt or wait
-}
+type Dialling = session.Dialling
 
 // Listening returns what the Server listens on, in a stable order. The descriptors
 // stay the Server's; they may be used until the next Unlisten, Shutdown or Close.
@@ -59,11 +49,10 @@ func (s *Server) Listening() []Listening {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Listening
-	for addr, group := range s.listeners {
-		l := Listening{Addr: addr}
-		for _, member := range group {
-			l.Steered = member.steered
-			l.FDs = append(l.FDs, member.fd)
+	for addr, have := range s.listeners {
+		l := Listening{Addr: addr, Steered: have.steered}
+		for _, member := range have.sockets {
+			l.FDs = append(l.FDs, member.FD)
 		}
 		out = append(out, l)
 	}
@@ -75,9 +64,9 @@ func (s *Server) Listening() []Listening {
 func (s *Server) Steered() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := s.plain.steered()
-	for addr, group := range s.listeners {
-		if group[0].steered {
+	out := s.fallback.steered()
+	for addr, l := range s.listeners {
+		if l.steered {
 			out = append(out, addr)
 		}
 	}
@@ -95,7 +84,7 @@ func (s *Server) Steered() []netip.AddrPort {
 // descriptors, since others may have copies of them.
 func (s *Server) Offer(loop, most int, send func([]Frozen) error) (offered int, err error) {
 	sh := s.shards[loop]
-	doErr := sh.loop.Do(func() { offered, err = sh.offer(most, send) })
+	doErr := sh.Loop.Do(func() { offered, err = sh.offer(most, send) })
 	if doErr != nil {
 		return 0, fmt.Errorf("offer connections: %w", doErr)
 	}
@@ -114,14 +103,18 @@ func (s *Server) Shards() int {
 func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	var batch []Frozen
 	var conns []*conn
-	for c := sh.conns.prev; c != &sh.conns && c.offer == 0 && len(batch) < most; c = c.prev {
-		if c.dial != nil {
+	for owner := range sh.Backward() {
+		c := owner.(*conn)
+		if c.offer != 0 || len(batch) >= most {
+			break
+		}
+		if c.Dialling() {
 			continue // its backend may change; it is left for the end
 		}
 		batch = append(batch, Frozen{
 			Offer:  sh.srv.offers + uint32(len(batch)) + 1,
 			Client: int(c.client.fd), Backend: int(c.backend.fd),
-			Service: c.choice.Service(), Addr: c.choice.Backend(),
+			Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		})
 		conns = append(conns, c)
 	}
@@ -129,7 +122,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 		return 0, nil
 	}
 	for _, c := range conns {
-		c.shared = true // also if send fails: nobody can say how far it came
+		c.Shared = true // also if send fails: nobody can say how far it came
 	}
 	if err := send(batch); err != nil {
 		return 0, err
@@ -137,9 +130,8 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	for i, c := range conns {
 		c.offer = batch[i].Offer
 		c.settle()
-		sh.remove(c)
-		c.prev, c.next = &sh.conns, sh.conns.next
-		c.prev.next, c.next.prev = c, c
+		sh.leave(c)
+		sh.MoveToFront(&c.Conn)
 	}
 	sh.srv.offers += uint32(len(batch))
 	return len(batch), nil
@@ -152,10 +144,11 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 // If the connections are to go on here after all, call Thaw and have the loops resume.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	for _, sh := range s.shards {
-		for c := sh.conns.next; c != &sh.conns; c = c.next {
+		for owner := range sh.All() {
+			c := owner.(*conn)
 			f, err := c.freeze()
 			if err != nil {
-				return fmt.Errorf("freeze connection to %s: %w", c.choice.Backend(), err)
+				return fmt.Errorf("freeze connection to %s: %w", c.Choice.Backend(), err)
 			}
 			if err := visit(&f); err != nil {
 				return err
@@ -170,22 +163,23 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 func (s *Server) Thaw() {
 	s.offers = 0
 	for _, sh := range s.shards {
-		_ = sh.loop.Post(func() { // ErrClosed: then there is nothing to offer any more
-			for c := sh.conns.next; c != &sh.conns; c = c.next {
-				c.offer = 0
+		_ = sh.Loop.Post(func() { // ErrClosed: then there is nothing to offer any more
+			for owner := range sh.All() {
+				owner.(*conn).offer = 0
 			}
 		})
 	}
 }
 
 func (c *conn) freeze() (Frozen, error) {
-	c.shared = true
+	c.Shared = true
 	c.settle()
-	c.meter.Tell(c.choice)
+	c.Meter.Tell(c.Choice)
 	f := Frozen{
 		Offer:  c.offer,
 		Client: int(c.client.fd), Backend: int(c.backend.fd),
-		Service: c.choice.Service(), Addr: c.choice.Backend(),
+		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
+		Dial:      c.sh.FreezeDial(&c.Conn),
 		ToBackend: Way{EOF: c.client.eof, Shut: c.backend.shut},
 		ToClient:  Way{EOF: c.backend.eof, Shut: c.client.shut},
 	}
@@ -195,10 +189,6 @@ func (c *conn) freeze() (Frozen, error) {
 	}
 	if c.client.out != nil {
 		f.ToClient.Waiting = c.client.out.Bytes()
-	}
-	if d := c.dial; d != nil {
-		f.Dial = &Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(),
-			Attempt: d.attempt, Shortages: d.shortages, Left: c.sh.loop.Left(&d.timer)}
 	}
 	return f, err
 }
@@ -218,28 +208,8 @@ func (c *conn) unpipe(dst *side) error {
 		return nil
 	}
 	b, err := dst.pipe.Empty()
-	dst.out = c.sh.loop.Buffers().Adopt(b)
+	dst.out = c.sh.Loop.Buffers().Adopt(b)
 	return err
-}
-
-// reset has the close of a socket of ours reset its connection.
-func (c *conn) reset(fd int32) {
-	if c.shared {
-		socket.Reset(int(fd))
-		return
-	}
-	socket.ResetOnClose(int(fd))
-}
-
-// endShared ends both streams for everybody who has a copy of the descriptors, and
-// takes the sockets out of the loop, since closing them here might not.
-func (c *conn) endShared() {
-	for _, s := range [...]*side{&c.client, &c.backend} {
-		if s.fd >= 0 {
-			_ = c.sh.loop.Detach(int(s.fd))
-			_ = unix.Shutdown(int(s.fd), unix.SHUT_RDWR) // ENOTCONN: it is over already
-		}
-	}
 }
 
 // AdoptListener starts accepting by sockets that another Server has listened with,
@@ -251,30 +221,34 @@ func (s *Server) AdoptListener(l Listening) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start()
-	var group []*listener
+	given := listening{steered: l.Steered}
 	for i, fd := range l.FDs {
-		group = append(group, &listener{sh: s.shards[i%len(s.shards)], fd: fd, steered: l.Steered})
+		given.add(s.shards[i%len(s.shards)], fd)
 	}
 	if s.closed {
-		s.unlisten(group)
+		given.close()
 		return ErrServerClosed
 	}
 	var errs []error
-	for i := len(group); i < len(s.shards); i++ {
+	for i := len(l.FDs); i < len(s.shards); i++ {
 		fd, err := s.bind(l.Addr, false)
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
-		group = append(group, &listener{sh: s.shards[i], fd: fd, steered: l.Steered})
+		given.add(s.shards[i], fd)
 	}
-	for i, member := range group {
-		if err := member.start(s.backlog()); err != nil {
+	served := listening{steered: l.Steered}
+	for _, member := range given.sockets {
+		if err := member.Start(); err != nil {
 			errs = append(errs, err)
-			s.unlisten(group[i : i+1])
+			member.Close()
 			continue
 		}
-		s.listeners[l.Addr] = append(s.listeners[l.Addr], member)
+		served.sockets = append(served.sockets, member)
+	}
+	if len(served.sockets) > 0 {
+		s.listeners[l.Addr] = served
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("take over listener %s: %w", l.Addr, err)
@@ -294,7 +268,7 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	done := make(chan struct{}, len(s.shards))
 	waits := 0
 	for i, sh := range s.shards {
-		if err := sh.loop.Post(func() {
+		if err := sh.Loop.Post(func() {
 			for j := i; j < len(conns); j += len(s.shards) {
 				sh.thaw(&conns[j])
 				thawed()
@@ -314,52 +288,35 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 
 // thaw makes a connection of f.
 func (sh *shard) thaw(f *Frozen) {
-	if sh.srv.Descriptors != nil {
-		sh.srv.Descriptors.Adopt(2)
+	if sh.Descriptors != nil {
+		sh.Descriptors.Adopt(2)
 	}
-	sh.count.active.Add(1)
-	c := &conn{sh: sh, settled: true, shared: true} // the process before has settled it, and may not have ended yet
+	// The process before has settled it, and may not have ended yet.
+	c := &conn{sh: sh, settled: true, Conn: session.Conn{Shared: true, Choice: session.Resume(sh.LB, f.Service, f.Addr)}}
 	c.client = side{c: c, fd: int32(f.Client), eof: f.ToBackend.EOF, shut: f.ToClient.Shut}
 	c.backend = side{c: c, fd: int32(f.Backend), eof: f.ToClient.EOF, shut: f.ToBackend.Shut,
 		packs: true, sent: f.Dial == nil}
 	sh.insert(c)
-	if f.Addr.IsValid() {
-		c.choice = sh.srv.LB.Resume(f.Service, f.Addr)
-	}
 	if len(f.ToClient.Waiting) > 0 {
-		c.client.out = sh.loop.Buffers().Adopt(f.ToClient.Waiting)
+		c.client.out = sh.Loop.Buffers().Adopt(f.ToClient.Waiting)
 	}
 	if len(f.ToBackend.Waiting) > 0 {
-		c.backend.out = sh.loop.Buffers().Adopt(f.ToBackend.Waiting)
+		c.backend.out = sh.Loop.Buffers().Adopt(f.ToBackend.Waiting)
 	}
 	if f.Dial != nil {
-		c.thawDial(f)
+		sh.ThawDial(&c.Conn, f.Dial, f.Service, f.Addr)
 	}
 	// What the sockets are ready for is reported as soon as they are watched.
 	for _, s := range [...]*side{&c.client, &c.backend} {
 		if s.fd < 0 {
 			continue
 		}
-		if err := sh.loop.Add(int(s.fd), s); err != nil {
-			sh.count.shortages.Add(1)
-			c.abort()
+		if err := sh.Loop.Add(int(s.fd), s); err != nil {
+			sh.count.Shortages.Add(1)
+			c.Abort()
 			return
 		}
 	}
-}
-
-// thawDial goes on with an attempt, or with the wait for one.
-func (c *conn) thawDial(f *Frozen) {
-	sh, from := c.sh, f.Dial
-	id := f.Service
-	if owner, _, ok := sh.srv.LB.Table().Lookup(from.Frontend); ok && !f.Addr.IsValid() {
-		id = owner.ID
-	}
-	d := &dial{c: c, attempt: from.Attempt, shortages: from.Shortages, tried: sh.srv.LB.ResumeTried(id, from.Tried)}
-	d.flow = lb.Flow{Frontend: from.Frontend, Client: from.Client, Now: eventloop.Now(), Tried: &d.tried}
-	c.dial = d
-	sh.count.dialling.Add(1)
-	sh.loop.After(&d.timer, d, from.Left)
 }
 
 // Restore adds the counters of another Server to this one's, so that they go on where
@@ -368,5 +325,5 @@ func (s *Server) Restore(from Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start()
-	s.shards[0].count.restore(from)
+	counters.Restore(&s.shards[0].count.stats, &from)
 }

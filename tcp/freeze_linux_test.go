@@ -102,19 +102,24 @@ func (p *proxy) freezeAll() (m moved, resume func()) {
 // are closed, and that is all.
 func (p *proxy) vanish(resume func()) {
 	for _, sh := range p.shards {
-		for sh.conns.next != &sh.conns {
-			c := sh.conns.next
-			c.shared = false
-			_ = sh.loop.Detach(int(c.client.fd))
+		for _, c := range sh.all() {
+			c.Shared = false
+			_ = sh.Loop.Detach(int(c.client.fd))
 			if c.backend.fd >= 0 {
-				_ = sh.loop.Detach(int(c.backend.fd))
+				_ = sh.Loop.Detach(int(c.backend.fd))
 			}
 			c.close()
 		}
-		for l := range sh.open {
-			_ = errors.Join(sh.loop.Detach(l.fd), unix.Close(l.fd))
+		for _, l := range p.listeners {
+			for _, member := range l.sockets {
+				_ = sh.Loop.Detach(member.FD) // fails on all loops but one
+			}
 		}
-		clear(sh.open)
+	}
+	for _, l := range p.listeners {
+		for _, member := range l.sockets {
+			_ = unix.Close(member.FD)
+		}
 	}
 	clear(p.listeners)
 	resume()
@@ -340,8 +345,8 @@ func TestMoveAtRest(t *testing.T) {
 	_, _ = io.WriteString(bulk, "b")
 	p.eventually("all are connected", func(s Stats) bool { return s.Established == 3 && s.BytesIn >= 11 })
 	for _, sh := range p.shards {
-		if err := sh.loop.Do(func() {
-			for c := sh.conns.next; c != &sh.conns; c = c.next {
+		if err := sh.Loop.Do(func() {
+			for _, c := range sh.all() {
 				c.client.full = bulkAfter - 1 // one full read more, and a pipe is borrowed
 			}
 		}); err != nil {
@@ -496,7 +501,7 @@ func TestSettledAfterFailedOffer(t *testing.T) {
 	p.Thaw()
 	p.eventually("those that are there are settled", func(Stats) bool { return !p.settling() })
 	p.eachShard(func(sh *shard) {
-		for c := sh.conns.next; c != &sh.conns; c = c.next {
+		for _, c := range sh.all() {
 			if on, err := unix.GetsockoptInt(int(c.backend.fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
 				t.Errorf("a backend is not probed: %v", err)
 			}
@@ -514,28 +519,28 @@ func TestSettleInTurns(t *testing.T) {
 	}
 	p.eventually("all are connected", func(s Stats) bool { return s.Established == uint64(len(clients)) })
 	p.eachShard(func(sh *shard) {
-		sh.loop.StopTimer(&sh.settle) // and begin anew, wherever it has got to
-		for c := sh.conns.next; c != &sh.conns; c = c.next {
+		sh.Loop.StopTimer(&sh.settle.timer) // and begin anew, wherever it has got to
+		for _, c := range sh.all() {
 			c.settled = false
 		}
-		sh.fresh = sh.conns.next
-		sh.settleSome()
+		sh.fresh = &sh.all()[0].Conn
+		sh.settle.Expire(nil)
 		n := 0
-		for c := sh.conns.next; c != &sh.conns; c = c.next {
+		for _, c := range sh.all() {
 			if n++; c.settled != (n <= settleTurn) {
 				t.Errorf("settled = %t of connection %d after one turn", c.settled, n)
 			}
 		}
-		if sh.fresh == &sh.conns {
+		if sh.fresh == nil {
 			t.Error("a loop has too few connections")
 			return
 		}
-		sh.fresh.abort()
-		sh.conns.next.abort()
+		sh.fresh.Owner().Abort()
+		sh.all()[0].Abort()
 	})
 	p.eventually("the rest is settled", func(Stats) bool { return !p.settling() })
 	p.eachShard(func(sh *shard) {
-		for c := sh.conns.next; c != &sh.conns; c = c.next {
+		for _, c := range sh.all() {
 			if !c.settled {
 				t.Error("a connection was passed over")
 			}
@@ -545,15 +550,23 @@ func TestSettleInTurns(t *testing.T) {
 
 // settling reports whether a shard is about to settle connections.
 func (p *proxy) settling() (is bool) {
-	p.eachShard(func(sh *shard) { is = is || sh.settle.Active() })
+	p.eachShard(func(sh *shard) { is = is || sh.settle.timer.Active() })
 	return is
+}
+
+// all returns the connections of a shard, oldest first.
+func (sh *shard) all() (conns []*conn) {
+	for owner := range sh.All() {
+		conns = append(conns, owner.(*conn))
+	}
+	return conns
 }
 
 // eachShard runs f for each shard, on its loop.
 func (p *proxy) eachShard(f func(*shard)) {
 	p.t.Helper()
 	for _, sh := range p.shards {
-		if err := sh.loop.Do(func() { f(sh) }); err != nil {
+		if err := sh.Loop.Do(func() { f(sh) }); err != nil {
 			p.t.Fatal(err)
 		}
 	}

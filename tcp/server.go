@@ -51,32 +51,3 @@ type Server struct {
 
 	state // of the platform
 }
-
-// Stats is a snapshot of a Server's counters since it started, and of two gauges.
-// Counters of different loops are read one after the other, so sums of them may
-// be a few events apart.
-type Stats struct {
-	Active   int64 // connections now, dialling ones included (gauge)
-	Dialling int64 // connections whose backend has not answered yet (gauge)
-
-	Accepted     uint64 // connections accepted
-	NoService    uint64 // reset: no Service has the address asked for
-	NoBackend    uint64 // reset: the Service has no backend
-	NoLocal      uint64 // reset: the Service has none on this node, and policy Local
-	NotAllowed   uint64 // reset: the client is not among the sources of the address
-	Dials        uint64 // attempts to connect to a backend
-	DialRefused  uint64 // attempts that failed with an answer
-	DialTimedOut uint64 // attempts that nobody answered in time
-	DialGaveUp   uint64 // connections reset because every attempt failed
-	Established  uint64 // connections whose backend answered
-
-	ClientResets  uint64 // relays ended by an error on the client's side
-	BackendResets uint64 // relays ended by an error on the backend's side
-	BytesIn       uint64 // bytes from clients to backends
-	BytesOut      uint64 // bytes from backends to clients
-
-	PausedDescriptors uint64 // accepting paused: no descriptor left
-	PausedDials       uint64 // accepting paused: MaxDials reached
-	AcceptErrors      uint64 // accept(2) failed otherwise
-	Shortages         uint64 // a dial waited for a local resource: descriptors, ports, memory
-}

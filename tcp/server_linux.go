@@ -6,22 +6,22 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/counters"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
 // state is what a Server has on this platform.
 type state struct {
-	plain goroutines // serve where there are no Loops
+	fallback goroutineServer // serves where there are no Loops
 
 	mu        sync.Mutex // guards the following
 	closed    bool
 	shards    []*shard
-	listeners map[netip.AddrPort][]*listener // one a loop, or more of another process
+	listeners map[netip.AddrPort]listening
 
 	offers uint32 // made since the last Thaw; of the goroutine that calls Offer
 }
@@ -41,7 +41,7 @@ func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
 
 func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	if s.Loops == nil {
-		return s.plain.listen(s, addr, steered)
+		return s.fallback.listen(s, addr, steered)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,28 +49,46 @@ func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, erro
 		return netip.AddrPort{}, ErrServerClosed
 	}
 	s.start()
-	group := make([]*listener, 0, len(s.shards))
+	l := listening{steered: steered}
 	for _, sh := range s.shards {
-		fd, err := s.bind(addr, len(group) == 0)
+		fd, err := s.bind(addr, len(l.sockets) == 0)
 		if err != nil {
-			s.unlisten(group)
+			l.close()
 			return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
 		}
-		group = append(group, &listener{sh: sh, fd: fd, steered: steered})
+		l.add(sh, fd)
 		if addr, err = socket.Local(fd); err != nil {
-			s.unlisten(group)
+			l.close()
 			return netip.AddrPort{}, fmt.Errorf("read address of listener %s: %w", addr, err)
 		}
 	}
 	// All are bound before the first one listens, so that either all do or none.
-	for _, l := range group {
-		if err := l.start(s.backlog()); err != nil {
-			s.unlisten(group)
+	for _, member := range l.sockets {
+		if err := member.Start(); err != nil {
+			l.close()
 			return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
 		}
 	}
-	s.listeners[addr] = group
+	s.listeners[addr] = l
 	return addr, nil
+}
+
+// listening is the sockets of an address: one for each loop, or more after a hand-over.
+type listening struct {
+	steered bool // the frontend is the original destination, not the local address
+	sockets []*session.Listener
+}
+
+// add adds a bound socket, which does not listen yet.
+func (l *listening) add(sh *shard, fd int) {
+	steered := l.steered
+	l.sockets = append(l.sockets, sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.serve(fd, peer, steered) }))
+}
+
+func (l *listening) close() {
+	for _, member := range l.sockets {
+		member.Close()
+	}
 }
 
 // start makes the shards at the first use. The caller holds s.mu.
@@ -78,7 +96,7 @@ func (s *Server) start() {
 	if s.shards != nil {
 		return
 	}
-	s.listeners = make(map[netip.AddrPort][]*listener)
+	s.listeners = make(map[netip.AddrPort]listening)
 	for _, loop := range s.Loops.Loops() {
 		s.shards = append(s.shards, newShard(s, loop))
 	}
@@ -138,37 +156,29 @@ func (s *Server) probe(fd int) error {
 // the kernel has completed are still taken; established ones go on. Unknown
 // addresses are ignored.
 func (s *Server) Unlisten(addr netip.AddrPort) {
-	s.plain.unlisten(addr)
+	s.fallback.unlisten(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unlisten(s.listeners[addr])
+	l := s.listeners[addr]
+	l.close()
 	delete(s.listeners, addr)
-}
-
-// unlisten closes a group, of which some may not have been started. The caller holds s.mu.
-func (s *Server) unlisten(group []*listener) {
-	for _, l := range group {
-		if err := l.sh.loop.Do(l.stop); err != nil {
-			_ = unix.Close(l.fd) // the loop is gone, so nobody else has it
-		}
-	}
 }
 
 // Shutdown stops accepting and waits until every connection has ended. When ctx
 // ends first, the rest is reset, and the error says how many they were.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if s.Loops == nil {
-		return s.plain.shutdown(ctx)
+		return s.fallback.shutdown(ctx)
 	}
 	s.stopListening()
 	for _, sh := range s.shards {
-		if err := sh.loop.Do(sh.drain); err != nil {
+		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
 			return fmt.Errorf("drain connections: %w", err)
 		}
 	}
 	for _, sh := range s.shards {
 		select {
-		case <-sh.drained:
+		case <-sh.Drain.Done():
 		case <-ctx.Done():
 			left := s.Stats().Active
 			s.Close()
@@ -181,12 +191,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Close stops accepting and resets every connection. It may be called more than
 // once, also while Shutdown waits.
 func (s *Server) Close() {
-	s.plain.close()
+	s.fallback.close()
 	s.stopListening()
 	for _, sh := range s.shards {
 		// A loop that has stopped has nobody left to race with, but its connections
 		// can no longer be reached: Loops must outlive the Server.
-		_ = sh.loop.Do(sh.abortAll)
+		_ = sh.Loop.Do(sh.AbortAll)
 	}
 }
 
@@ -194,8 +204,8 @@ func (s *Server) stopListening() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for _, group := range s.listeners {
-		s.unlisten(group)
+	for _, l := range s.listeners {
+		l.close()
 	}
 	clear(s.listeners)
 }
@@ -204,99 +214,9 @@ func (s *Server) stopListening() {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum := s.plain.count.snapshot() // zero if there are loops
+	sum := s.fallback.stats() // zero if there are loops
 	for _, sh := range s.shards {
-		sh.count.addTo(&sum)
+		counters.Add(&sum, &sh.count.stats)
 	}
 	return sum
-}
-
-// shard is the part of a Server that lives on one loop.
-type shard struct {
-	srv     *Server
-	loop    *eventloop.Loop
-	conns   conn                   // head of the list of connections
-	fresh   *conn                  // the oldest connection that is not settled: all before it are; the head: there is none
-	open    map[*listener]struct{} // listeners of this loop
-	retry   eventloop.Timer        // runs while accepting is paused
-	settle  eventloop.Timer        // runs while a connection is not settled
-	dials   []*dial                // free ones
-	drained chan struct{}          // closed when draining has come to its end; nil before
-	count   counters
-}
-
-func newShard(s *Server, loop *eventloop.Loop) *shard {
-	sh := &shard{srv: s, loop: loop, open: make(map[*listener]struct{})}
-	sh.conns.next, sh.conns.prev, sh.fresh = &sh.conns, &sh.conns, &sh.conns
-	if s.Descriptors != nil {
-		// Set before the loop sees its first connection: Listen's Do orders the two.
-		loop.Pipes().Budget = s.Descriptors
-	}
-	return sh
-}
-
-const (
-	// settleAfter is how long a connection has to live before its backend's socket is made
-	// ready for a long life. Short ones, which are over by then, save three system calls.
-	settleAfter = time.Second
-
-	// settleTurn is how many connections are settled before the descriptors of their loop
-	// have their turn.
-	settleTurn = 64
-)
-
-// settleSome has the kernel probe the backends of the oldest connections that it does
-// not probe yet, and comes back soon if there are more.
-func (sh *shard) settleSome() {
-	for range settleTurn {
-		if sh.fresh == &sh.conns {
-			return
-		}
-		sh.fresh.settle()
-		sh.fresh = sh.fresh.next
-	}
-	sh.loop.After(&sh.settle, sh, 0)
-}
-
-// insert puts c at the end of the list of connections.
-func (sh *shard) insert(c *conn) {
-	c.prev, c.next = sh.conns.prev, &sh.conns
-	c.prev.next, c.next.prev = c, c
-	if !c.settled && sh.fresh == &sh.conns {
-		sh.fresh = c
-	}
-}
-
-// remove takes c out of the list of connections.
-func (sh *shard) remove(c *conn) {
-	if sh.fresh == c {
-		sh.fresh = c.next
-	}
-	c.prev.next, c.next.prev = c.next, c.prev
-	c.next, c.prev = nil, nil
-}
-
-func (sh *shard) drain() {
-	if sh.drained == nil {
-		sh.drained = make(chan struct{})
-		sh.checkDrained()
-	}
-}
-
-// checkDrained tells Shutdown that the last connection has ended.
-func (sh *shard) checkDrained() {
-	if sh.drained == nil || sh.conns.next != &sh.conns {
-		return
-	}
-	select {
-	case <-sh.drained:
-	default:
-		close(sh.drained)
-	}
-}
-
-func (sh *shard) abortAll() {
-	for sh.conns.next != &sh.conns {
-		sh.conns.next.abort()
-	}
 }

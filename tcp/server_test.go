@@ -226,6 +226,36 @@ func roundTrip(t *testing.T, c net.Conn) {
 	}
 }
 
+// TestServiceStats: a Service counts the bytes, connections and failures that the Server does.
+func TestServiceStats(t *testing.T) {
+	const size = 300 << 10 // more than a Meter keeps
+	p := startProxy(t, nil, refusing(t), echoing(t))
+	for range 2 { // the first may meet the backend that refuses
+		c := p.dial()
+		roundTrip(t, c)
+		go func() {
+			_, _ = io.CopyN(c, newPattern(1), size)
+			_ = c.CloseWrite()
+		}()
+		if n, err := io.Copy(io.Discard, plain{c}); n != size || err != nil {
+			t.Fatalf("%d bytes come back, %v", n, err)
+		}
+	}
+	p.eventually("both have ended", func(s Stats) bool { return s.Active == 0 })
+	s, service := p.Stats(), p.LB.Stats()[0]
+	if want := uint64(2 * (size + 4)); service.BytesIn != want || service.BytesOut != want || s.BytesIn != want || s.BytesOut != want {
+		t.Errorf("the Service counts %d bytes in and %d out, the Server %d and %d; want %d", service.BytesIn, service.BytesOut, s.BytesIn, s.BytesOut, want)
+	}
+	if s.Established != 2 || s.DialRefused != service.Failures || s.Dials != 2+s.DialRefused {
+		t.Errorf("%d failures of the Service; stats %+v", service.Failures, s)
+	}
+	for _, b := range service.Backends {
+		if b.InFlight != 0 {
+			t.Errorf("%d choices of %v are not done", b.InFlight, b.Addr)
+		}
+	}
+}
+
 func TestShutdownDrains(t *testing.T) {
 	p := startProxy(t, nil, echoing(t))
 	c := p.dial()

@@ -6,10 +6,9 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -23,19 +22,15 @@ const (
 	// lastWords is how long what a peer has sent before it reset the connection may
 	// take to be passed on.
 	lastWords = time.Second
-
-	// hostRetry is how long a dial waits for descriptors, ports or memory of this
-	// host before it tries again, and maxHostRetries how often it does so.
-	hostRetry      = 50 * time.Millisecond
-	maxHostRetries = 40
 )
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
 
-// relay is one proxied connection without a loop. One goroutine dials and then copies
+// goroutineConn is one proxied connection without a loop. One goroutine dials and then copies
 // from the backend to the client, the other copies from the client to the backend.
-type relay struct {
+type goroutineConn struct {
 	srv    *Server
+	count  *counts
 	cancel context.CancelFunc // of the dial
 	client *net.TCPConn
 	choice lb.Choice
@@ -47,13 +42,12 @@ type relay struct {
 }
 
 // run serves the connection until both directions have ended, and closes its sockets.
-func (r *relay) run(ctx context.Context, a *acceptor) {
-	count := &r.srv.plain.count
+func (r *goroutineConn) run(ctx context.Context, a *acceptor) {
 	defer r.close()
 	flow, err := a.flow(r.client)
 	if err != nil { // the client was not steered here, or has gone already
-		count.dialling.Add(-1)
-		count.noService.Add(1)
+		r.count.Dialling.Add(-1)
+		r.count.NoService.Add(1)
 		r.abort()
 		return
 	}
@@ -61,20 +55,20 @@ func (r *relay) run(ctx context.Context, a *acceptor) {
 	var upstream sync.WaitGroup
 	upstream.Go(func() { r.fromClient(dialled) })
 	backend := r.dial(ctx, flow)
-	count.dialling.Add(-1)
+	r.count.Dialling.Add(-1)
 	if backend == nil {
 		r.abort()
 	}
 	dialled <- backend
 	if backend != nil {
-		r.copy(r.client, backend, &count.bytesOut)
+		r.copy(r.client, backend)
 	}
 	upstream.Wait()
 }
 
 // fromClient is the direction to the backend. It reads before there is one, so that
 // it is noticed when the client gives up.
-func (r *relay) fromClient(dialled <-chan *net.TCPConn) {
+func (r *goroutineConn) fromClient(dialled <-chan *net.TCPConn) {
 	early := make([]byte, smallRead)
 	n, err := r.client.Read(early)
 	if err != nil && err != io.EOF {
@@ -84,24 +78,28 @@ func (r *relay) fromClient(dialled <-chan *net.TCPConn) {
 	if backend == nil {
 		return
 	}
+	var meter lb.Meter
 	sent, sendErr := backend.Write(early[:n])
-	r.srv.plain.count.bytesIn.Add(uint64(sent))
+	r.countBytes(&meter, backend, sent)
+	meter.Tell(r.choice)
 	switch {
 	case sendErr != nil:
 		r.writeFailed(backend)
 	case err == io.EOF:
 		_ = backend.CloseWrite() // fails if it was reset meanwhile, which its reader is told
 	case err == nil:
-		r.copy(backend, r.client, &r.srv.plain.count.bytesIn)
+		r.copy(backend, r.client)
 	}
 }
 
 // copy passes on what src sends until its end, and the end too.
-func (r *relay) copy(dst, src *net.TCPConn, moved *atomic.Uint64) {
+func (r *goroutineConn) copy(dst, src *net.TCPConn) {
+	var meter lb.Meter // one for each direction, since it is for one goroutine
 	buf := make([]byte, smallRead)
 	small := buf
 	var large *[largeRead]byte
 	defer func() {
+		meter.Tell(r.choice)
 		if large != nil {
 			largeBuffers.Put(large)
 		}
@@ -110,7 +108,7 @@ func (r *relay) copy(dst, src *net.TCPConn, moved *atomic.Uint64) {
 		n, err := src.Read(buf)
 		if n > 0 {
 			sent, err := dst.Write(buf[:n])
-			moved.Add(uint64(sent))
+			r.countBytes(&meter, dst, sent)
 			if err != nil {
 				r.writeFailed(dst)
 				return
@@ -140,8 +138,19 @@ func (r *relay) copy(dst, src *net.TCPConn, moved *atomic.Uint64) {
 	}
 }
 
+// countBytes counts what one call has written to dst.
+func (r *goroutineConn) countBytes(meter *lb.Meter, dst *net.TCPConn, n int) {
+	if dst == r.client {
+		r.count.BytesOut.Add(uint64(n))
+		meter.Add(r.choice, 0, n)
+	} else {
+		r.count.BytesIn.Add(uint64(n))
+		meter.Add(r.choice, n, 0)
+	}
+}
+
 // readFailed ends the connection after an error of from's peer: the other is reset.
-func (r *relay) readFailed(from *net.TCPConn) {
+func (r *goroutineConn) readFailed(from *net.TCPConn) {
 	r.fail(from)
 	r.abort()
 }
@@ -149,7 +158,7 @@ func (r *relay) readFailed(from *net.TCPConn) {
 // writeFailed ends the connection after to's peer has reset it. What the peer had sent
 // before may still be queued: it is passed on by the other direction, which then ends
 // it all, since an answer followed by a reset is how some servers refuse a request.
-func (r *relay) writeFailed(to *net.TCPConn) {
+func (r *goroutineConn) writeFailed(to *net.TCPConn) {
 	r.fail(to)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +168,7 @@ func (r *relay) writeFailed(to *net.TCPConn) {
 }
 
 // fail notes an error on one side, the first one only.
-func (r *relay) fail(side *net.TCPConn) {
+func (r *goroutineConn) fail(side *net.TCPConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed || r.aborted {
@@ -167,15 +176,15 @@ func (r *relay) fail(side *net.TCPConn) {
 	}
 	r.failed = true
 	if side == r.client {
-		r.srv.plain.count.clientResets.Add(1)
+		r.count.ClientResets.Add(1)
 	} else {
-		r.srv.plain.count.backendResets.Add(1)
+		r.count.BackendResets.Add(1)
 	}
 }
 
-// abort has both directions end at once, and their sockets be reset by close. It may be
+// abort makes both directions end at once, and close reset their sockets. It may be
 // called by any goroutine, at any time.
-func (r *relay) abort() {
+func (r *goroutineConn) abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.aborted = true
@@ -187,11 +196,11 @@ func (r *relay) abort() {
 }
 
 // wake ends every call on a socket, now and later. (To close it would, too; but a
-// reset is sent for certain only by a close that interrupts nobody.)
+// reset is sent for certain only by a close that interrupts no call.)
 func wake(c *net.TCPConn) { _ = c.SetDeadline(time.Unix(1, 0)) }
 
-// close ends the connection when nobody copies any more.
-func (r *relay) close() {
+// close ends the connection when both directions have ended.
+func (r *goroutineConn) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range []*net.TCPConn{r.client, r.backend} {
@@ -199,7 +208,7 @@ func (r *relay) close() {
 			continue
 		}
 		if r.failed || r.aborted {
-			_ = c.SetLinger(0) // has the peer see that this was not the end of the stream
+			_ = c.SetLinger(0) // shows the peer that this was not the end of the stream
 		}
 		_ = c.Close()
 	}
@@ -210,55 +219,44 @@ func (r *relay) close() {
 
 // dial tries one backend after the other, and returns the first that answers. nil: there
 // is none, or the client has given up.
-func (r *relay) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
-	s, count := r.srv, &r.srv.plain.count
-	var tried lb.Tried
-	flow.Tried = &tried
-	timeouts := s.dialTimeouts()
-	for attempt, retries := 0, 0; attempt < len(timeouts); {
-		choice, err := s.LB.Pick(flow)
-		if err != nil {
-			count.reason(err).Add(1)
+func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
+	config, count := r.srv.session(), &r.count.Stats
+	var ladder session.Ladder
+	ladder.Start(flow)
+	for {
+		choice, timeout, ok := ladder.Next(config, count)
+		if !ok {
 			return nil
 		}
-		count.dials.Add(1)
-		dialer := net.Dialer{Timeout: timeouts[attempt], KeepAliveConfig: s.keepAliveConfig(), Control: dialControl}
+		dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: r.srv.keepAliveConfig(), Control: dialControl}
 		c, err := dialer.DialContext(ctx, "tcp", choice.Backend().String())
-		if err == nil {
-			count.established.Add(1)
+		var slow net.Error
+		switch {
+		case err == nil:
+			count.Established.Add(1)
 			r.choice = choice
 			return r.answered(c.(*net.TCPConn))
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			choice.Done(nil)
 			return nil
-		}
-		if shortage(err) && retries < maxHostRetries {
+		case shortage(err) && ladder.Short(count):
 			choice.Done(nil) // not the backend's fault
-			retries++
-			count.shortages.Add(1)
-			if !wait(ctx, hostRetry) {
+			if !wait(ctx, session.ShortageRetry) {
 				return nil
 			}
 			continue
+		case errors.As(err, &slow) && slow.Timeout():
+			count.DialTimedOut.Add(1)
+		default:
+			count.DialRefused.Add(1)
 		}
-		var slow net.Error
-		if errors.As(err, &slow) && slow.Timeout() {
-			count.dialTimedOut.Add(1)
-		} else {
-			count.dialRefused.Add(1)
-		}
-		tried.Add(choice)
+		ladder.Failed(choice)
 		choice.Done(err)
-		flow.Now = eventloop.Now()
-		attempt++
 	}
-	count.dialGaveUp.Add(1)
-	return nil
 }
 
 // answered makes c the backend, unless the relay has been aborted meanwhile.
-func (r *relay) answered(c *net.TCPConn) *net.TCPConn {
+func (r *goroutineConn) answered(c *net.TCPConn) *net.TCPConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.backend = c

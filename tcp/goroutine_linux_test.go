@@ -24,6 +24,7 @@ func TestGoroutines(t *testing.T) {
 		"DescriptorBudget":            TestDescriptorBudget,
 		"ListenIsExclusive":           TestListenIsExclusive,
 		"Unlisten":                    TestUnlisten,
+		"ServiceStats":                TestServiceStats,
 		"ShutdownDrains":              TestShutdownDrains,
 		"ShutdownDeadline":            TestShutdownDeadline,
 		"BothWaysAtOnce":              TestBothWaysAtOnce,

@@ -9,37 +9,37 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// pauseRetry is how often a paused listener looks whether it may go on.
-const pauseRetry = 10 * time.Millisecond
-
-// goroutines serves connections where there are no loops: one goroutine accepts for
+// goroutineServer serves connections where there are no loops: one goroutine accepts for
 // each address, and two relay each connection, one a direction.
-type goroutines struct {
-	count counters
+type goroutineServer struct {
+	count counts
 
 	mu        sync.Mutex // guards the following
-	closed    bool       // nobody listens any more
-	aborted   bool       // every relay has ended or been aborted
+	closed    bool       // there are no listeners any more
+	aborted   bool       // every connection has ended or been aborted
 	listeners map[netip.AddrPort]*acceptor
-	relays    map[*relay]struct{}
-	idle      chan struct{} // closed when the last relay has ended; nil unless Shutdown waits
+	conns     map[*goroutineConn]struct{}
+	idle      chan struct{} // closed when the last connection has ended; nil unless Shutdown waits
 	running   sync.WaitGroup
 }
 
 // acceptor accepts on one address.
 type acceptor struct {
-	srv     *Server
-	socket  *net.TCPListener
-	steered bool          // the frontend is the original destination, not the local address
-	closed  chan struct{} // by Unlisten
+	srv      *Server
+	socket   *net.TCPListener
+	maxDials int64
+	steered  bool          // the frontend is the original destination, not the local address
+	closed   chan struct{} // by Unlisten
 }
 
 // listen is Server.Listen and Server.ListenSteered.
-func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+func (g *goroutineServer) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -55,10 +55,10 @@ func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
 	}
-	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered, closed: make(chan struct{})}
+	a := &acceptor{srv: s, maxDials: s.session().MaxDials, socket: l.(*net.TCPListener), steered: steered, closed: make(chan struct{})}
 	addr = addrPort(l.Addr())
 	if g.listeners == nil {
-		g.listeners, g.relays = make(map[netip.AddrPort]*acceptor), make(map[*relay]struct{})
+		g.listeners, g.conns = make(map[netip.AddrPort]*acceptor), make(map[*goroutineConn]struct{})
 	}
 	g.listeners[addr] = a
 	g.running.Go(a.run)
@@ -78,7 +78,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 }
 
 // unlisten is Server.Unlisten.
-func (g *goroutines) unlisten(addr netip.AddrPort) {
+func (g *goroutineServer) unlisten(addr netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if a := g.listeners[addr]; a != nil {
@@ -88,7 +88,7 @@ func (g *goroutines) unlisten(addr netip.AddrPort) {
 }
 
 // steered is Server.Steered.
-func (g *goroutines) steered() (out []netip.AddrPort) {
+func (g *goroutineServer) steered() (out []netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for addr, a := range g.listeners {
@@ -107,7 +107,7 @@ func (a *acceptor) close() {
 
 // run accepts until the listener is closed.
 func (a *acceptor) run() {
-	g := &a.srv.plain
+	g := &a.srv.fallback
 	for {
 		c, err := a.socket.AcceptTCP()
 		switch {
@@ -124,9 +124,9 @@ func (a *acceptor) run() {
 		case gone(err):
 			continue
 		case shortage(err):
-			g.count.pausedDescriptors.Add(1)
+			g.count.PausedDescriptors.Add(1)
 		default:
-			g.count.acceptErrors.Add(1)
+			g.count.AcceptErrors.Add(1)
 		}
 		if !a.pause() {
 			return
@@ -138,18 +138,18 @@ func (a *acceptor) run() {
 // place among the dials. Only this one waits here; others do in the backlog. False: the
 // listener is closed.
 func (a *acceptor) admit() bool {
-	g, budget := &a.srv.plain, a.srv.Descriptors
-	for g.count.dialling.Add(1) > a.srv.maxDials() {
-		g.count.dialling.Add(-1)
-		g.count.pausedDials.Add(1)
+	g, budget := &a.srv.fallback, a.srv.Descriptors
+	for g.count.Dialling.Add(1) > a.maxDials {
+		g.count.Dialling.Add(-1)
+		g.count.PausedDials.Add(1)
 		if !a.pause() {
 			return false
 		}
 	}
 	for budget != nil && !budget.Take(2) {
-		g.count.pausedDescriptors.Add(1)
+		g.count.PausedDescriptors.Add(1)
 		if !a.pause() {
-			g.count.dialling.Add(-1)
+			g.count.Dialling.Add(-1)
 			return false
 		}
 	}
@@ -158,7 +158,7 @@ func (a *acceptor) admit() bool {
 
 // pause waits a moment. False: the listener is closed.
 func (a *acceptor) pause() bool {
-	t := time.NewTimer(pauseRetry)
+	t := time.NewTimer(session.AcceptRetry)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -169,50 +169,56 @@ func (a *acceptor) pause() bool {
 }
 
 // serve starts to relay for an accepted client.
-func (g *goroutines) serve(a *acceptor, c *net.TCPConn) {
-	g.count.accepted.Add(1)
-	g.count.active.Add(1)
+func (g *goroutineServer) serve(a *acceptor, c *net.TCPConn) {
+	g.count.Accepted.Add(1)
+	g.count.Active.Add(1)
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &relay{srv: a.srv, cancel: cancel, client: c}
+	r := &goroutineConn{srv: a.srv, count: &g.count, cancel: cancel, client: c}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.relays[r] = struct{}{}
-	if g.aborted { // close has not seen this one
+	g.conns[r] = struct{}{}
+	if g.aborted { // by close, which has not seen this one
 		r.abort()
 	}
-	g.running.Go(func() { // one more while the acceptor is one, so that nobody has stopped waiting
+	g.running.Go(func() { // one more while the acceptor is one, so that no caller has stopped waiting
 		defer cancel()
 		r.run(ctx, a)
 		g.ended(r)
 	})
 }
 
-// ended forgets a relay, which has closed its sockets.
-func (g *goroutines) ended(r *relay) {
+// ended deletes a connection, which has closed its sockets.
+func (g *goroutineServer) ended(r *goroutineConn) {
 	if r.srv.Descriptors != nil {
 		r.srv.Descriptors.Give(2)
 	}
-	g.count.active.Add(-1)
+	g.count.Active.Add(-1)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.relays, r)
+	delete(g.conns, r)
 	g.checkIdle()
 }
 
-// checkIdle tells Shutdown that the last relay has ended. The caller holds g.mu.
-func (g *goroutines) checkIdle() {
-	if g.idle != nil && len(g.relays) == 0 {
+// stats is Server.Stats.
+func (g *goroutineServer) stats() (s Stats) {
+	counters.Add(&s, &g.count.stats)
+	return s
+}
+
+// checkIdle reports to Shutdown that the last connection has ended. The caller holds g.mu.
+func (g *goroutineServer) checkIdle() {
+	if g.idle != nil && len(g.conns) == 0 {
 		select {
 		case <-g.idle:
 		default:
-			g.aborted = true // nobody comes after the last
+			g.aborted = true // none comes after the last
 			close(g.idle)
 		}
 	}
 }
 
 // stopListening closes every listener, for good. The caller holds g.mu.
-func (g *goroutines) stopListening() {
+func (g *goroutineServer) stopListening() {
 	g.closed = true
 	for _, a := range g.listeners {
 		a.close()
@@ -221,7 +227,7 @@ func (g *goroutines) stopListening() {
 }
 
 // shutdown is Server.Shutdown.
-func (g *goroutines) shutdown(ctx context.Context) error {
+func (g *goroutineServer) shutdown(ctx context.Context) error {
 	g.mu.Lock()
 	g.stopListening()
 	if g.idle == nil {
@@ -235,25 +241,25 @@ func (g *goroutines) shutdown(ctx context.Context) error {
 		g.running.Wait()
 		return nil
 	case <-ctx.Done():
-		left := g.count.active.Load()
+		left := g.count.Active.Load()
 		g.close()
 		return fmt.Errorf("drain connections: %d reset: %w", left, ctx.Err())
 	}
 }
 
 // close is Server.Close. It returns when every goroutine has ended.
-func (g *goroutines) close() {
+func (g *goroutineServer) close() {
 	g.mu.Lock()
 	g.stopListening()
 	g.aborted = true
-	for r := range g.relays {
+	for r := range g.conns {
 		r.abort()
 	}
 	g.mu.Unlock()
 	g.running.Wait()
 }
 
-// flow returns what the balancer is to know of a client.
+// flow returns what the balancer needs of a client.
 func (a *acceptor) flow(c *net.TCPConn) (lb.Flow, error) {
 	f := lb.Flow{Client: addrPort(c.RemoteAddr()).Addr(), Now: eventloop.Now()}
 	dst := addrPort(c.LocalAddr())

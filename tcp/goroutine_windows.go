@@ -25,7 +25,7 @@ func gone(err error) bool {
 	return errors.Is(err, windows.WSAENOTCONN) || errors.Is(err, windows.WSAECONNRESET) || errors.Is(err, windows.WSAECONNABORTED)
 }
 
-// dialControl has a connect that is refused fail at once. By default the system asks
+// dialControl makes a connect that is refused fail at once. By default the system asks
 // three times, 500 ms apart, which would make every refusing backend a silent one
 // (SIO_TCP_INITIAL_RTO, mstcpip.h). Without it, as under an older system, a refusal
 // takes as long as a silence.

@@ -1,13 +1,17 @@
 package tcp
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/sluice-lb/sluice/internal/session"
+)
 
 // dialControl has nothing to set here.
 var dialControl func(network, address string, c syscall.RawConn) error
 
 // shortage reports whether a call of the net package failed for want of something of
 // this host.
-func shortage(err error) bool { return local(err) }
+func shortage(err error) bool { return session.Shortage(err) }
 
 // gone reports false: the net package tries again by itself when a client has reset the
 // connection before it was accepted.

@@ -1,0 +1,126 @@
+package session
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	// ShortageRetry is how long a dial waits for descriptors, ports or memory of this host before it tries again,
+	// and maxShortages how often it does so.
+	ShortageRetry = 50 * time.Millisecond
+	maxShortages  = 40
+
+	// AcceptRetry is how often a paused listener looks whether it may accept again.
+	AcceptRetry = 10 * time.Millisecond
+)
+
+// Config is what holds for all connections of a server. It does not change.
+type Config struct {
+	LB           *lb.Balancer
+	Descriptors  *eventloop.Budget // two for each connection; nil: no bound
+	DialTimeouts []time.Duration   // of each attempt to reach a backend
+	MaxDials     int64             // in flight of a loop
+	Backlog      int               // of each listening socket
+}
+
+// WithDefaults sets every limit that is zero to its default, and returns c.
+func (c *Config) WithDefaults() *Config {
+	if len(c.DialTimeouts) == 0 {
+		c.DialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	}
+	if c.MaxDials == 0 {
+		c.MaxDials = 4096
+	}
+	if c.Backlog == 0 {
+		c.Backlog = 4096
+	}
+	return c
+}
+
+// Ladder is a client's way from one backend to the next until one answers. It must not be moved after Start.
+type Ladder struct {
+	flow      lb.Flow
+	tried     lb.Tried
+	attempt   int // attempts that have ended
+	shortages int // waits for resources of this host so far
+}
+
+// Start begins at the first attempt.
+func (l *Ladder) Start(flow lb.Flow) {
+	*l = Ladder{flow: flow}
+	l.flow.Tried = &l.tried
+}
+
+// Next returns the backend to try and how long it may take to answer. False: there is none, which is counted.
+func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout time.Duration, ok bool) {
+	if l.attempt >= len(s.DialTimeouts) {
+		count.DialGaveUp.Add(1)
+		return choice, 0, false
+	}
+	choice, err := s.LB.Pick(l.flow)
+	if err != nil {
+		Refuse(count, err)
+		return choice, 0, false
+	}
+	count.Dials.Add(1)
+	return choice, s.DialTimeouts[l.attempt], true
+}
+
+// Failed ends an attempt: the backend will not be tried again.
+func (l *Ladder) Failed(choice lb.Choice) {
+	l.tried.Add(choice)
+	l.attempt++
+	l.flow.Now = eventloop.Now()
+}
+
+// Short reports whether an attempt that failed for lack of something of this host, which is not the backend's fault, may
+// be made again after ShortageRetry. It counts the wait.
+func (l *Ladder) Short(count *Counters) bool {
+	if l.shortages >= maxShortages {
+		return false
+	}
+	l.shortages++
+	count.Shortages.Add(1)
+	return true
+}
+
+// Dialling is what a hand-over says of a connection whose backend has not answered.
+type Dialling struct {
+	Frontend  lb.Frontend
+	Client    netip.Addr
+	Tried     []netip.AddrPort // backends that have failed
+	Attempt   int              // attempts that have ended
+	Shortages int              // waits for local resources so far
+	Left      time.Duration    // of the present attempt or wait
+}
+
+func (l *Ladder) freeze() Dialling {
+	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Tried: l.tried.Backends(), Attempt: l.attempt, Shortages: l.shortages}
+}
+
+// thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.
+func (l *Ladder) thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) {
+	flow, tried := ResumeDial(b, d, service, backend)
+	l.Start(flow)
+	l.tried, l.attempt, l.shortages = tried, d.Attempt, d.Shortages
+}
+
+// Resume makes a choice that another process has made: none if backend is invalid.
+func Resume(b *lb.Balancer, service lb.ID, backend netip.AddrPort) (choice lb.Choice) {
+	if backend.IsValid() {
+		choice = b.Resume(service, backend)
+	}
+	return choice
+}
+
+// ResumeDial returns what a dial of another process continues with. backend is the one that was waited for, if any.
+func ResumeDial(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) (lb.Flow, lb.Tried) {
+	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
+		service = owner.ID
+	}
+	return lb.Flow{Frontend: d.Frontend, Client: d.Client, Now: eventloop.Now()}, b.ResumeTried(service, d.Tried)
+}

@@ -1,0 +1,47 @@
+package session
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Stats lists the gauges (G) and counters (C) of every protocol that accepts and dials (see package counters).
+type Stats[C, G any] struct {
+	Active   G // connections or associations now, dialling ones included
+	Dialling G // those whose backend has not answered yet
+
+	Accepted     C // connections or associations that clients opened
+	NoService    C // reset: no Service has the address asked for
+	NoBackend    C // reset: the Service has no backend
+	NoLocal      C // reset: the Service has none on this node, and policy Local
+	NotAllowed   C // reset: the client is not among the sources of the address
+	Dials        C // attempts to reach a backend
+	DialRefused  C // attempts that failed with an answer
+	DialTimedOut C // attempts that were not answered in time
+	DialGaveUp   C // reset: every attempt failed
+	Established  C // those whose backend answered
+
+	PausedDescriptors C // accepting paused: file descriptors exhausted
+	PausedDials       C // accepting paused: MaxDials reached
+	AcceptErrors      C // accept(2) failed otherwise
+	Shortages         C // a dial waited for, or failed by, lack of file descriptors, ports or memory
+}
+
+// Counters are written by one loop and read by any goroutine.
+type Counters = Stats[atomic.Uint64, atomic.Int64]
+
+// Refuse counts a client that err, of lb.Balancer.Pick, keeps from a backend.
+func Refuse(count *Counters, err error) {
+	switch {
+	case errors.Is(err, lb.ErrNoBackend):
+		count.NoBackend.Add(1)
+	case errors.Is(err, lb.ErrNoLocalBackend):
+		count.NoLocal.Add(1)
+	case errors.Is(err, lb.ErrNotAllowed):
+		count.NotAllowed.Add(1)
+	default:
+		count.NoService.Add(1)
+	}
+}

@@ -1,0 +1,104 @@
+package tcp
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// shard is the part of a Server that lives on one loop.
+type shard struct {
+	session.Shard
+	srv    *Server
+	fresh  *session.Conn // the oldest connection that is not settled: all before it are; nil: there is none
+	settle settleTimer
+	count  counts
+}
+
+func newShard(s *Server, loop *eventloop.Loop) *shard {
+	sh := &shard{srv: s}
+	sh.Init(s.session(), loop, &sh.count.Stats)
+	sh.settle.sh = sh
+	if s.Descriptors != nil {
+		// Set before the loop sees its first connection: Listener.Start orders the two.
+		loop.Pipes().Budget = s.Descriptors
+		sh.OnShort = loop.Pipes().Trim
+	}
+	return sh
+}
+
+// serve starts a connection for an accepted client. It owns fd from now on.
+func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
+	c := &conn{sh: sh}
+	c.client = side{c: c, fd: int32(fd), writable: true}
+	c.backend = side{c: c, fd: -1}
+	sh.insert(c)
+	if !sh.settle.timer.Active() {
+		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
+	}
+	ask := socket.Local
+	if steered { // the frontend is the original destination, not the local address
+		ask = sh.srv.OriginalDst
+	}
+	dst, err := ask(fd)
+	if err != nil { // the client was not steered here, or has gone already
+		sh.count.NoService.Add(1)
+		c.Abort()
+		return
+	}
+	if err := sh.Loop.Add(fd, &c.client); err != nil {
+		sh.count.Shortages.Add(1)
+		c.Abort()
+		return
+	}
+	sh.Dial(&c.Conn, lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: dst}, Client: peer.Addr(), Now: eventloop.Now()})
+}
+
+// insert puts c at the end of the list of connections.
+func (sh *shard) insert(c *conn) {
+	sh.Insert(&c.Conn, c)
+	if !c.settled && sh.fresh == nil {
+		sh.fresh = &c.Conn
+	}
+}
+
+// leave is called before c leaves its place in the list of connections.
+func (sh *shard) leave(c *conn) {
+	if sh.fresh == &c.Conn {
+		sh.fresh = sh.Next(sh.fresh)
+	}
+}
+
+const (
+	// settleAfter is how long a connection has to live before its backend's socket is made
+	// ready for a long life. Short ones, which are over by then, save three system calls.
+	settleAfter = time.Second
+
+	// settleTurn is how many connections are settled before the other descriptors of their loop
+	// are served.
+	settleTurn = 64
+)
+
+// settleTimer runs while a connection is not settled.
+type settleTimer struct {
+	timer eventloop.Timer
+	sh    *shard
+}
+
+// Expire makes the kernel probe the backends of the oldest connections that it does
+// not probe yet, and comes back soon if there are more.
+func (t *settleTimer) Expire(*eventloop.Timer) {
+	sh := t.sh
+	for range settleTurn {
+		if sh.fresh == nil {
+			return
+		}
+		sh.fresh.Owner().(*conn).settle()
+		sh.fresh = sh.Next(sh.fresh)
+	}
+	sh.Loop.After(&t.timer, t, 0)
+}

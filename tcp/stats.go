@@ -1,0 +1,29 @@
+package tcp
+
+import (
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/internal/session"
+)
+
+// Stats is a snapshot of a Server's counters since it started, and of two gauges.
+// Counters of different loops are read one after the other, so sums of them may
+// be a few events apart.
+type Stats = stats[uint64, int64]
+
+// counts are written by one loop and read by any goroutine. The padding keeps two
+// loops' counters off one cache line.
+type counts struct {
+	stats[atomic.Uint64, atomic.Int64]
+	_ [64]byte
+}
+
+// stats lists the counters (C) and the gauges (G).
+type stats[C, G any] struct {
+	session.Stats[C, G]
+
+	ClientResets  C // relays ended by an error on the client's side
+	BackendResets C // relays ended by an error on the backend's side
+	BytesIn       C // bytes from clients to backends
+	BytesOut      C // bytes from backends to clients
+}
