@@ -22,13 +22,22 @@ import (
 // connections of any workload.
 const descriptors = 65536
 
-// cores says who runs where.
+// cores says what runs where.
 type cores struct {
 	proxy int
-	load  []int
-	all   unix.CPUSet // that we may use
+	load  []int       // empty: there is only one core, for everything
+	all   unix.CPUSet // that this program may use
 }
 
+// proxyList returns the proxy's core as taskset(1) reads it, "" for any.
+func (c cores) proxyList() string {
+	if len(c.load) == 0 {
+		return ""
+	}
+	return strconv.Itoa(c.proxy)
+}
+
+// loadList returns the other cores.
 func (c cores) loadList() string {
 	var parts []string
 	for _, n := range c.load {
@@ -53,7 +62,7 @@ func chooseCores() (c cores, err error) {
 		}
 	}
 	if len(list) == 1 && inVM() { // its figures are of all that runs there
-		c.proxy, c.load = list[0], list
+		c.proxy = list[0]
 		return c, nil
 	}
 	if len(list) < 2 {
@@ -66,7 +75,7 @@ func chooseCores() (c cores, err error) {
 // leave moves this program away from the proxy's core, and comeBack lets it use all
 // of its cores again.
 func (c cores) leave() error {
-	if c.load[0] == c.proxy {
+	if len(c.load) == 0 {
 		return nil
 	}
 	set := c.all

@@ -15,9 +15,12 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// command returns a process that will run on some cores only. taskset(1) becomes the
-// program, so that the runtime of that sees the cores from its start.
+// command returns a process that will run on some cores only, or on all for "". taskset(1)
+// becomes the program, so that the runtime of that sees the cores from its start.
 func command(ctx context.Context, host *testbed.Host, cores, name string, args ...string) *testbed.Cmd {
+	if cores == "" {
+		return host.Command(ctx, name, args...)
+	}
 	return host.Command(ctx, "taskset", append([]string{"-c", cores, name}, args...)...)
 }
 

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -132,7 +131,7 @@ func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flag
 
 // proxy makes a process on the node, on the proxy's core.
 func (l *lab) proxy(ctx context.Context, name string, args ...string) *testbed.Cmd {
-	return command(ctx, l.tb.Node, strconv.Itoa(l.cores.proxy), name, args...)
+	return command(ctx, l.tb.Node, l.cores.proxyList(), name, args...)
 }
 
 // get asks an HTTP server on the node.

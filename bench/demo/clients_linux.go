@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -88,44 +88,46 @@ func dig(ctx context.Context, h *testbed.Host, vip, transport string, n int) *ta
 
 // load is a curl that asks again and again until it is stopped.
 type load struct {
-	cmd  *testbed.Cmd
-	done chan struct{} // closed when its output has ended
+	curl *testbed.Process
 
 	mu     sync.Mutex
+	rest   []byte // of a line that is not whole yet
 	phase  *tally
 	recent []string // answers of this phase, the last of them; "" for a failure
 	bad    error
 }
 
-// window is how many answers in a row show that a change has come into force.
+// window is how many answers in a row show that a change is in effect.
 const window = 60
 
 func startLoad(ctx context.Context, h *testbed.Host, vip string) (*load, error) {
-	l := &load{cmd: h.Command(ctx, "curl", curlArgs(vip, 10_000_000)...), done: make(chan struct{}), phase: newTally(h.Name)}
-	l.cmd.Args = slices.Insert(l.cmd.Args, 1, "-N") // a line at a time
-	out, err := l.cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start curl: %w", err)
-	}
-	if err := l.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go l.read(out)
-	return l, nil
+	l := &load{phase: newTally(h.Name)}
+	cmd := h.Command(ctx, "curl", curlArgs(vip, 10_000_000)...)
+	cmd.Args = slices.Insert(cmd.Args, 1, "-N") // a line at a time
+	cmd.Stdout = l
+	var err error
+	l.curl, err = cmd.Launch()
+	return l, err
 }
 
-func (l *load) read(out io.Reader) {
-	defer close(l.done)
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		pod, took, err := parseCurl(lines.Text())
-		l.mu.Lock()
+// Write reads what curl writes.
+func (l *load) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		l.rest = rest
+		pod, took, err := parseCurl(string(line))
 		if err != nil {
 			l.bad = err
-		} else {
-			l.phase.add(pod, took)
-			l.recent = append(l.recent[max(0, len(l.recent)-window+1):], pod)
+			continue
 		}
-		l.mu.Unlock()
+		l.phase.add(pod, took)
+		l.recent = append(l.recent[max(0, len(l.recent)-window+1):], pod)
 	}
 }
 
@@ -138,9 +140,9 @@ func (l *load) begin() *tally {
 	return old
 }
 
-// settle waits until the last answers come from exactly these pods, for 10 s.
-func (l *load) settle(ctx context.Context, pods []string) error {
-	return poll(ctx, 10*time.Second, fmt.Sprintf("answers from %v, and no others, on %s", pods, l.phase.label), func() (bool, error) {
+// await waits until the last answers come from exactly these pods, for 10 s.
+func (l *load) await(ctx context.Context, pods []string) error {
+	return testbed.Poll(ctx, 10*time.Second, fmt.Sprintf("answers from %v, and no others, on %s", pods, l.phase.label), func() (bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if len(l.recent) < window {
@@ -152,11 +154,7 @@ func (l *load) settle(ctx context.Context, pods []string) error {
 }
 
 // stop ends the curl, in the middle of a request or not.
-func (l *load) stop() {
-	l.cmd.Process.Kill()
-	<-l.done
-	l.cmd.Wait() // killed, as it should be
-}
+func (l *load) stop() { l.curl.Stop(syscall.SIGKILL) }
 
 // pause waits for some time, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) error {
@@ -165,23 +163,5 @@ func pause(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case <-time.After(d):
 		return nil
-	}
-}
-
-// poll calls ok until it returns true or fails, for no longer than limit.
-func poll(ctx context.Context, limit time.Duration, what string, ok func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		done, err := ok()
-		if err != nil {
-			return fmt.Errorf("wait for %s: %w", what, err)
-		}
-		if done {
-			return nil
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %s: %w", what, err)
-		}
 	}
 }

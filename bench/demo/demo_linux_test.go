@@ -45,7 +45,7 @@ func TestSetEndpoints(t *testing.T) {
 	}
 	set := func(addrs ...string) string {
 		t.Helper()
-		if err := setEndpoints(file, filepath.Join(dir, "next"), addrs); err != nil {
+		if err := setEndpoints(dir, "web-endpoints.yaml", addrs); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(file)
@@ -67,7 +67,7 @@ func TestSetEndpoints(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: EndpointSlice\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := setEndpoints(file, filepath.Join(dir, "next"), nil); err == nil {
+	if err := setEndpoints(dir, "web-endpoints.yaml", nil); err == nil {
 		t.Error("a file without endpoints was taken")
 	}
 }

@@ -1,4 +1,4 @@
-// Command demo shows Sluice at work to somebody who has never seen it. On hosts
+// Command demo shows Sluice at work. On hosts
 // made of network namespaces it starts web and DNS servers, runs Sluice with the
 // manifests of deploy/examples, has curl and dig ask, scales and breaks what they
 // ask for, and takes everything down again:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -29,13 +30,12 @@ type lab struct {
 	dns       []*testbed.Host // pods with dnsmasq, the others
 	servers   []*http.Server  // of web, by index; later ones replace any of them
 	serving   sync.WaitGroup  // the goroutines of servers
-	dnsmasqs  []*testbed.Cmd
+	dnsmasqs  []*testbed.Process
 	dir       string // of everything below
 	manifests string
-	log       *os.File // what Sluice says
 	program   string
-	sluice    *testbed.Cmd // nil when it does not run
-	before    string       // the node's kernel state before Sluice
+	sluice    *testbed.Process // nil before it is started
+	before    string           // the node's kernel state before Sluice
 }
 
 func newLab(ctx context.Context, program, examples string) (l *lab, err error) {
@@ -59,9 +59,6 @@ func newLab(ctx context.Context, program, examples string) (l *lab, err error) {
 	if err := os.CopyFS(l.manifests, os.DirFS(examples)); err != nil {
 		return nil, fmt.Errorf("copy manifests: %w", err)
 	}
-	if l.log, err = os.Create(filepath.Join(l.dir, "sluice.log")); err != nil {
-		return nil, fmt.Errorf("make a log file: %w", err)
-	}
 	for _, pod := range l.web {
 		if err := l.startWeb(ctx, pod); err != nil {
 			return nil, err
@@ -79,35 +76,28 @@ func newLab(ctx context.Context, program, examples string) (l *lab, err error) {
 func (l *lab) close() error {
 	var errs []error
 	if l.sluice != nil {
-		l.sluice.Process.Kill()
-		l.sluice.Wait() // killed: it has had its chance to end by itself
+		l.sluice.Stop(syscall.SIGKILL)
 	}
 	for _, s := range l.servers {
 		errs = append(errs, s.Close())
 	}
 	l.serving.Wait()
 	for _, c := range l.dnsmasqs {
-		c.Process.Kill()
-		c.Wait() // killed, as it should be
+		c.Stop(syscall.SIGKILL)
 	}
 	l.Close()
-	if l.log != nil {
-		errs = append(errs, l.log.Close())
-	}
 	if l.dir != "" {
 		errs = append(errs, os.RemoveAll(l.dir))
 	}
 	return errors.Join(errs...)
 }
 
-// printLog shows the end of what Sluice said.
+// printLog shows the end of Sluice's log.
 func (l *lab) printLog(w io.Writer) {
-	data, err := os.ReadFile(l.log.Name())
-	if err != nil {
-		fmt.Fprintln(w, "demo: read sluice's log:", err)
+	if l.sluice == nil {
 		return
 	}
-	lines := strings.SplitAfter(string(data), "\n")
+	lines := strings.SplitAfter(l.sluice.Log.String(), "\n")
 	fmt.Fprintf(w, "\nThe last lines that sluice wrote:\n%s", strings.Join(lines[max(0, len(lines)-20):], ""))
 }
 
@@ -126,16 +116,15 @@ func (l *lab) startWeb(ctx context.Context, pod *testbed.Host) error {
 }
 
 // startDNS starts dnsmasq in a pod, with a record that names the pod, and waits
-// until it serves. Without --no-daemon it would want to become another user, which
-// there may not be here.
+// until it serves. Without --no-daemon it would change to a user that there may not be here.
 func (l *lab) startDNS(ctx context.Context, pod *testbed.Host) error {
-	c := pod.Command(ctx, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
-		"--pid-file", "--txt-record=who.demo.example,"+pod.Name)
-	if err := c.Start(); err != nil {
+	p, err := pod.Command(ctx, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+		"--pid-file", "--txt-record=who.demo.example,"+pod.Name).Launch()
+	if err != nil {
 		return err
 	}
-	l.dnsmasqs = append(l.dnsmasqs, c)
-	return poll(ctx, 10*time.Second, "dnsmasq in "+pod.Name, func() (bool, error) {
+	l.dnsmasqs = append(l.dnsmasqs, p)
+	return testbed.Poll(ctx, 10*time.Second, "dnsmasq in "+pod.Name, func() (bool, error) {
 		conn, err := pod.Dial(ctx, "tcp", "127.0.0.1:53")
 		if err != nil {
 			return false, nil
@@ -150,14 +139,13 @@ func (l *lab) scaleWeb(pods []*testbed.Host) error {
 	for _, p := range pods {
 		addrs = append(addrs, p.Addr4.String())
 	}
-	return setEndpoints(filepath.Join(l.manifests, "web-endpoints.yaml"), filepath.Join(l.dir, "next.yaml"), addrs)
+	return setEndpoints(l.manifests, "web-endpoints.yaml", addrs)
 }
 
 // setEndpoints rewrites an EndpointSlice's list of endpoints, which must be the last
-// thing in the file. The new file is renamed into place, so that nobody reads half
-// of it.
-func setEndpoints(file, next string, addrs []string) error {
-	data, err := os.ReadFile(file)
+// thing in the file.
+func setEndpoints(dir, file string, addrs []string) error {
+	data, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
@@ -174,10 +162,7 @@ func setEndpoints(file, next string, addrs []string) error {
 		fmt.Fprintf(&b, "\n  - addresses: [%s]\n    conditions:\n      ready: true", a)
 	}
 	b.WriteString("\n")
-	if err := os.WriteFile(next, []byte(b.String()), 0o644); err != nil {
-		return fmt.Errorf("scale: %w", err)
-	}
-	if err := os.Rename(next, file); err != nil {
+	if err := testbed.WriteManifest(dir, file, b.String()); err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
 	return nil

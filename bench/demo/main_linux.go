@@ -21,25 +21,28 @@ func main() {
 	sluice := flag.String("sluice", "bin/sluice", "the program to show")
 	examples := flag.String("manifests", "deploy/examples", "the folder of manifests to show it with")
 	flag.Parse()
+	os.Exit(show(*sluice, *examples))
+}
+
+// show runs the demo and returns the exit status.
+func show(sluice, examples string) int {
+	r := &report{out: os.Stdout}
 	if err := testbed.Reexec(); err != nil {
-		fail(err)
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		return 2
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r := &report{out: os.Stdout}
-	if err := run(ctx, r, *sluice, *examples); err != nil {
-		fail(err)
+	if err := run(ctx, r, sluice, examples); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		return 2
 	}
 	if !r.summary() {
-		os.Exit(1)
+		return 1
 	}
-}
-
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "demo:", err)
-	os.Exit(2)
+	return 0
 }
 
 // run shows everything. Its error means that the demo cannot go on; promises that

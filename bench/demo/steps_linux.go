@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -13,12 +11,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
-)
-
-// Addresses that Sluice serves by default; the metrics are for the node alone.
-const (
-	healthURL  = "http://127.0.0.1:10256/healthz"
-	metricsURL = "http://127.0.0.1:10249/metrics"
 )
 
 // introduce says what there is before anything is shown.
@@ -54,23 +46,17 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 	}
 	flags := []string{"--manifests", l.manifests, "--proxy-mode", "userspace", "--drain-timeout", "2s"}
 	r.command("node", append([]string{"sluice"}, flags...)...)
-	c := l.Node.Command(ctx, l.program, flags...)
-	c.Stdout, c.Stderr = l.log, l.log
 	began := time.Now()
-	if err := c.Start(); err != nil {
+	if l.sluice, err = l.Node.Command(ctx, l.program, flags...).Launch(); err != nil {
 		return err
 	}
-	l.sluice = c
-	err = poll(ctx, 10*time.Second, "/healthz to be 200", func() (bool, error) {
-		status, _, err := l.Node.Get(ctx, healthURL)
-		return err == nil && status == http.StatusOK, nil
-	})
+	err = l.sluice.Healthy(ctx, testbed.HealthURL)
 	r.promise(err == nil, "/healthz answers 200 (after %d ms)", time.Since(began).Milliseconds())
 	return err
 }
 
 func balanceWeb(ctx context.Context, r *report, l *lab) error {
-	r.heading("HTTP", "Each connection goes to the next pod, whoever asks: a client outside, the node, a pod (even for itself).")
+	r.heading("HTTP", "Each connection goes to the next pod, from a client outside, from the node and from a pod (even its own).")
 	const n = 30
 	showCurl(r, "each", webVIP, n)
 	var tallies []*tally
@@ -144,7 +130,7 @@ func scale(ctx context.Context, r *report, l *lab) error {
 			return err
 		}
 		for _, ld := range loads {
-			if err := ld.settle(ctx, names(pods)); err != nil {
+			if err := ld.await(ctx, names(pods)); err != nil {
 				return err
 			}
 			failed += ld.begin().failed
@@ -161,7 +147,7 @@ func scale(ctx context.Context, r *report, l *lab) error {
 		}
 	}
 	r.table(names(l.web), tallies...)
-	r.promise(right, "once a change is in force, just the pods in the file answer")
+	r.promise(right, "once a change is in effect, just the pods in the file answer")
 	r.promise(failed == 0, "no request fails, not even at the moment of a change")
 	return nil
 }
@@ -169,13 +155,11 @@ func scale(ctx context.Context, r *report, l *lab) error {
 func killServers(ctx context.Context, r *report, l *lab) error {
 	r.heading("Servers die",
 		"The web server of pod-1 and the DNS server of pod-4 are ended. They are still in the lists, and refuse.",
-		"Sluice asks another pod instead; even a UDP query, which dig is told to send only once, is asked again.")
+		"Sluice dials another pod instead; even a UDP query, which dig sends only once, is sent again.")
 	if err := l.servers[1].Close(); err != nil {
 		return fmt.Errorf("stop the web server of pod-1: %w", err)
 	}
-	killed := l.dnsmasqs[1]
-	killed.Process.Kill()
-	killed.Wait() // killed, as it should be
+	l.dnsmasqs[1].Stop(syscall.SIGKILL)
 	if err := survive(ctx, r, l, "a refusing pod costs no request and no noticeable time", time.Second); err != nil {
 		return err
 	}
@@ -191,8 +175,8 @@ func killServers(ctx context.Context, r *report, l *lab) error {
 
 func darkenPod(ctx context.Context, r *report, l *lab) error {
 	r.heading("A pod vanishes",
-		"All packets to and from pod-1 are dropped, as when its machine loses power: there is nobody to refuse.",
-		"Sluice gives it a quarter of a second, and then asks another pod.")
+		"All packets to and from pod-1 are dropped, as when its machine loses power: no host refuses.",
+		"Sluice waits for a quarter of a second and then dials another pod.")
 	if err := l.web[1].Blackhole(true); err != nil {
 		return err
 	}
@@ -221,7 +205,7 @@ func survive(ctx context.Context, r *report, l *lab, promise string, limit time.
 // comeBack waits until all web pods answer.
 func comeBack(ctx context.Context, r *report, l *lab) error {
 	began := time.Now()
-	err := poll(ctx, 10*time.Second, "all pods to answer", func() (bool, error) {
+	err := testbed.Poll(ctx, 10*time.Second, "all pods to answer", func() (bool, error) {
 		t, err := curl(ctx, l.Client, webVIP, 30)
 		return err == nil && t.spread(names(l.web)), err
 	})
@@ -237,7 +221,7 @@ func empty(ctx context.Context, r *report, l *lab) error {
 	r.command(l.Client.Name, "curl", "http://"+webVIP+"/")
 	var out []byte
 	var took time.Duration
-	err := poll(ctx, 10*time.Second, "a refusal", func() (bool, error) {
+	err := testbed.Poll(ctx, 10*time.Second, "a refusal", func() (bool, error) {
 		c := l.Client.Command(ctx, "curl", "-sS", "-m", "5", "-H", "Connection: close", "http://"+webVIP+"/")
 		began := time.Now()
 		var runErr error
@@ -263,8 +247,8 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 	r.heading("Metrics and kernel rules",
 		"A few of Sluice's metrics, the rules that steer traffic to it, and the sets that these look into:",
 		"a TCP Service costs an entry in a set, a UDP Service a rule.")
-	r.command("node", "curl", metricsURL)
-	_, body, err := l.Node.Get(ctx, metricsURL)
+	r.command("node", "curl", testbed.MetricsURL)
+	_, body, err := l.Node.Get(ctx, testbed.MetricsURL)
 	if err != nil {
 		return fmt.Errorf("fetch metrics: %w", err)
 	}
@@ -297,15 +281,11 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 func leave(ctx context.Context, r *report, l *lab) error {
 	r.heading("Stop and clean up",
 		"On SIGTERM Sluice lets connections finish and ends. Its rules stay for the next start; --cleanup removes them.")
-	if err := l.sluice.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop sluice: %w", err)
-	}
-	err := l.sluice.Wait()
-	l.sluice = nil
-	r.promise(err == nil, "Sluice ends by itself, with %s", ending(err))
+	code := l.sluice.Stop(syscall.SIGTERM)
+	r.promise(code == 0, "Sluice ends by itself, with status %d", code)
 	r.command("node", "sluice", "--cleanup")
 	out, err := l.Node.Command(ctx, l.program, "--cleanup").CombinedOutput()
-	r.promise(err == nil, "sluice --cleanup ends with %s", ending(err))
+	r.promise(err == nil, "sluice --cleanup ends with status 0")
 	if len(out) > 0 {
 		r.line("%s", strings.TrimSpace(string(out)))
 	}
@@ -318,24 +298,12 @@ func leave(ctx context.Context, r *report, l *lab) error {
 	for _, line := range diff {
 		r.line("%s", line)
 	}
-	log, err := os.ReadFile(l.log.Name())
-	if err != nil {
-		return fmt.Errorf("read sluice's log: %w", err)
-	}
-	complaints := complaints(string(log))
+	complaints := complaints(l.sluice.Log.String())
 	r.promise(len(complaints) == 0, "Sluice has logged no error, and no warning about a manifest")
 	for _, line := range complaints {
 		r.line("%s", line)
 	}
 	return nil
-}
-
-// ending says how a process ended.
-func ending(err error) string {
-	if err == nil {
-		return "status 0"
-	}
-	return err.Error()
 }
 
 // complaints returns the lines of Sluice's log that should not be there.

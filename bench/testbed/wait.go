@@ -8,7 +8,7 @@ import (
 )
 
 // Patience is how long tests and programs wait for what must happen.
-const Patience = 20 * time.Second
+const Patience = 30 * time.Second
 
 // pollInterval is the pause between two looks at what no event reports.
 const pollInterval = 3 * time.Millisecond

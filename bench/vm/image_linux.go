@@ -64,12 +64,12 @@ var programs = []string{
 	"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft", "nft",
 	"iptables-legacy-save", "ip6tables-legacy-save", "iptables-legacy-restore", "ip6tables-legacy-restore",
 	"iptables-nft-save", "ip6tables-nft-save", "iptables-nft-restore", "ip6tables-nft-restore",
-	"ipset", "ipvsadm", "sctp_test", "conntrack", "ethtool", "nc", "ps", "taskset",
+	"ipset", "ipvsadm", "sctp_test", "conntrack", "ethtool", "nc", "ps",
 }
 
 // optional are those whose absence is no error: shells have them built in, or no
 // test needs them.
-var optional = []string{"kill", "nft", "ethtool", "nc", "ps", "prlimit", "tc", "taskset"}
+var optional = []string{"kill", "nft", "ethtool", "nc", "ps", "prlimit", "tc"}
 
 // modules are folders and files below a kernel's own folder of modules.
 var modules = []string{

@@ -28,7 +28,7 @@ const (
 	apiAddr    = "192.0.2.1:6443" // on the router, which every host reaches
 	adminToken = "the-admin-of-the-tests"
 
-	patience = 30 * time.Second // how long a test waits for what must happen
+	patience = testbed.Patience
 )
 
 // control is the control plane: etcd and kube-apiserver, on the router.
@@ -37,14 +37,8 @@ type control struct {
 	dir    string // data, certificates, logs
 	ca     []byte // PEM
 	admin  kubernetes.Interface
-	etcd   process
-	server process
-}
-
-// process is a program of the control plane that can be killed and started again.
-type process struct {
-	cmd    *testbed.Cmd
-	exited chan struct{}
+	etcd   *testbed.Process // nil when it does not run; killed and started again by tests
+	server *testbed.Process
 }
 
 // plane is made by the first test that needs it and closed by TestMain: to start it
@@ -142,14 +136,14 @@ func (c *control) writeFiles() error {
 func (c *control) startEtcd() error {
 	const url = "http://127.0.0.1:2379"
 	const peers = "http://127.0.0.1:2380"
-	return c.etcd.start(c, "etcd", *etcd, "--data-dir", c.path("etcd"), "--unsafe-no-fsync",
+	return c.start(&c.etcd, "etcd", *etcd, "--data-dir", c.path("etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", url, "--advertise-client-urls", url,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 }
 
 // startServer starts the API server and waits until it is ready.
 func (c *control) startServer() error {
-	err := c.server.start(c, "apiserver", *apiserver, "--etcd-servers", "http://127.0.0.1:2379",
+	err := c.start(&c.server, "apiserver", *apiserver, "--etcd-servers", "http://127.0.0.1:2379",
 		"--bind-address", "0.0.0.0", "--advertise-address", "192.0.2.1", "--secure-port", "6443",
 		"--tls-cert-file", c.path("tls.crt"), "--tls-private-key-file", c.path("tls.key"), "--cert-dir", c.path("certs"),
 		"--service-cluster-ip-range", "10.96.0.0/16,2001:db8:96::/112",
@@ -161,57 +155,42 @@ func (c *control) startServer() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for {
-		err := c.admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-		if err == nil {
-			return nil
+	err = testbed.Poll(context.Background(), time.Minute, "kube-apiserver to be ready", func() (bool, error) {
+		if c.server.Ended() {
+			return false, errors.New("it has ended")
 		}
-		select {
-		case <-c.server.exited:
-			return fmt.Errorf("kube-apiserver has ended: %s", c.tail("apiserver.log"))
-		case <-ctx.Done():
-			return fmt.Errorf("kube-apiserver does not get ready: %w: %s", err, c.tail("apiserver.log"))
-		case <-time.After(50 * time.Millisecond): // readiness has no event
-		}
+		err := c.admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error()
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, c.tail("apiserver.log"))
 	}
+	return nil
 }
 
 // start starts a program on the router; its output goes to a file.
-func (p *process) start(c *control, name, program string, args ...string) error {
+func (c *control) start(p **testbed.Process, name, program string, args ...string) error {
 	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close() // the process has its own
-	p.cmd = c.Router.Command(context.Background(), program, args...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	cmd, exited := p.cmd, make(chan struct{})
-	p.exited = exited
-	go func() {
-		_ = cmd.Wait() // killed, mostly
-		close(exited)
-	}()
-	return nil
+	cmd := c.Router.Command(context.Background(), program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	*p, err = cmd.Launch()
+	return err
 }
 
-// kill ends the program as a power failure does.
-func (p *process) kill() {
-	if p.cmd == nil {
-		return
+// kill ends a program as a power failure does.
+func kill(p *testbed.Process) {
+	if p != nil {
+		p.Stop(syscall.SIGKILL)
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
-	<-p.exited
-	p.cmd = nil
 }
 
 func (c *control) close() {
-	c.server.kill()
-	c.etcd.kill()
+	kill(c.server)
+	kill(c.etcd)
 	c.Testbed.Close()
 	_ = os.RemoveAll(c.dir) // in a temporary folder
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestDocNamesTests holds that the tests that doc.go names exist: those with an
-// asterisk in cmd/sluice/internal/e2e, the others here.
-func TestDocNamesTests(t *testing.T) {
+// TestCasesNameTests holds that the tests that CASES.md names exist: those with an
+// asterisk in packages of cmd/sluice, the others here.
+func TestCasesNameTests(t *testing.T) {
 	sources := func(pattern string) string {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
@@ -26,15 +26,14 @@ func TestDocNamesTests(t *testing.T) {
 		}
 		return all.String()
 	}
-	doc, err := os.ReadFile("doc.go")
+	cases, err := os.ReadFile("CASES.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(doc), "# Where the upstream cases are")
-	here, program := sources("*_test.go"), sources("../../cmd/sluice/internal/e2e/*_test.go")
-	names := regexp.MustCompile(`\b((?:Test|Benchmark)[A-Z]\w+)(\*?)`).FindAllStringSubmatch(table, -1)
+	here, program := sources("*_test.go"), sources("../../cmd/sluice/internal/*/*_test.go")
+	names := regexp.MustCompile(`\b((?:Test|Benchmark)[A-Z]\w+)(\*?)`).FindAllStringSubmatch(string(cases), -1)
 	if len(names) < 30 {
-		t.Fatalf("only %d names in doc.go", len(names))
+		t.Fatalf("only %d names in CASES.md", len(names))
 	}
 	for _, name := range names {
 		in := here
@@ -42,7 +41,7 @@ func TestDocNamesTests(t *testing.T) {
 			in = program
 		}
 		if !strings.Contains(in, "\nfunc "+name[1]+"(") {
-			t.Errorf("doc.go names %s, which does not exist", name[0])
+			t.Errorf("CASES.md names %s, which does not exist", name[0])
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,10 +35,9 @@ type lab struct {
 	t         testing.TB
 	ctx       context.Context
 	namespace string
-	dir       string // of the kubeconfig and the token
-	cmd       *testbed.Cmd
-	exited    chan struct{}
-	log       testbed.Buffer
+	dir       string           // of the kubeconfig and the token
+	sluice    *testbed.Process // nil when it does not run
+	log       testbed.Buffer   // of all that ran
 
 	audited        int64 // length of the API server's record when the test began
 	mayBeForbidden bool  // the test takes rights away
@@ -63,9 +61,8 @@ func newLab(t testing.TB) *lab {
 	l.rotateToken()
 	l.check(os.WriteFile(l.kubeconfigFile(), []byte(l.kubeconfig(l.tokenFile())), 0o600))
 	t.Cleanup(func() {
-		if l.cmd != nil {
-			_ = l.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
-			<-l.exited
+		if l.sluice != nil {
+			l.sluice.Stop(syscall.SIGKILL)
 		}
 		if t.Failed() {
 			t.Logf("Sluice's log:\n%s", l.log.String())
@@ -128,13 +125,9 @@ func (l *lab) launchProgram(name string, env []string, args ...string) {
 	cmd := l.Node.Command(context.Background(), name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &l.log, &l.log
-	l.check(cmd.Start())
-	exited := make(chan struct{})
-	l.cmd, l.exited = cmd, exited
-	go func() {
-		_ = cmd.Wait() // the exit code is read from the state
-		close(exited)
-	}()
+	p, err := cmd.Launch()
+	l.check(err)
+	l.sluice = p
 }
 
 // start runs Sluice until it says that it is healthy.
@@ -144,32 +137,13 @@ func (l *lab) start(args ...string) {
 	l.awaitHealthy()
 }
 
-func (l *lab) awaitHealthy() { l.t.Helper(); l.awaitHealthyAt("http://127.0.0.1:10256/healthz") }
+func (l *lab) awaitHealthy() { l.t.Helper(); l.check(l.sluice.Healthy(l.ctx, testbed.HealthURL)) }
 
-func (l *lab) awaitHealthyAt(url string) {
-	l.t.Helper()
-	l.eventually("Sluice is healthy", func() bool {
-		select {
-		case <-l.exited:
-			l.t.Fatalf("Sluice has ended: %v", l.cmd.ProcessState)
-		default:
-		}
-		code, _ := l.get(url)
-		return code == http.StatusOK
-	})
-}
-
-// stop ends Sluice by a signal and waits.
+// stop ends Sluice by a signal and returns its exit code.
 func (l *lab) stop(s syscall.Signal) (exitCode int) {
 	l.t.Helper()
-	_ = l.cmd.Process.Signal(s) // it may have ended
-	select {
-	case <-l.exited:
-	case <-time.After(patience):
-		l.t.Fatal("Sluice does not end")
-	}
-	exitCode = l.cmd.ProcessState.ExitCode()
-	l.cmd = nil
+	exitCode = l.sluice.Stop(s)
+	l.sluice = nil
 	return exitCode
 }
 
@@ -187,7 +161,7 @@ func (l *lab) get(url string) (int, string) {
 // metric returns the value of a series, named as /metrics writes it.
 func (l *lab) metric(series string) float64 {
 	l.t.Helper()
-	_, page := l.get("http://127.0.0.1:10249/metrics")
+	_, page := l.get(testbed.MetricsURL)
 	value, ok := testbed.Series(page, series)
 	if !ok {
 		l.t.Fatalf("no metric %s in:\n%s", series, page)
@@ -204,11 +178,9 @@ func (l *lab) eventually(what string, is func() bool) {
 // within is eventually for longer waits, and with words that are chosen at the end.
 func (l *lab) within(d time.Duration, what func() string, is func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(d); !is(); {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %v: %s", d, what())
-		}
-		time.Sleep(5 * time.Millisecond) // a pause between two looks
+	err := testbed.Poll(l.ctx, d, "it", func() (bool, error) { return is(), nil })
+	if err != nil {
+		l.t.Fatalf("not within %v: %s", d, what())
 	}
 }
 

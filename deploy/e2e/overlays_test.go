@@ -264,7 +264,7 @@ func (l *lab) runPod(d *appsv1.DaemonSet) {
 	}
 	l.launchProgram("setpriv", env, args...)
 	probe := c.ReadinessProbe.HTTPGet
-	l.awaitHealthyAt(fmt.Sprintf("http://127.0.0.1:%s%s", probe.Port.String(), probe.Path))
+	l.check(l.sluice.Healthy(l.ctx, fmt.Sprintf("http://127.0.0.1:%s%s", probe.Port.String(), probe.Path)))
 }
 
 // mountConfig writes the ConfigMaps that a container mounts to folders, and returns

@@ -15,8 +15,8 @@ func TestWatchRestoredBackup(t *testing.T) {
 	web := l.addr("web", 80)
 	l.expect(l.Client, "tcp", web, l.Pods[0])
 
-	l.server.kill()
-	l.etcd.kill()
+	kill(l.server)
+	kill(l.etcd)
 	l.check(os.CopyFS(l.path("backup"), os.DirFS(l.path("etcd"))))
 	l.check(l.startEtcd())
 	l.check(l.startServer())
@@ -26,8 +26,8 @@ func TestWatchRestoredBackup(t *testing.T) {
 	}
 	l.expect(l.Client, "tcp", web, l.Pods[1])
 
-	l.server.kill()
-	l.etcd.kill()
+	kill(l.server)
+	kill(l.etcd)
 	l.check(os.RemoveAll(l.path("etcd")))
 	l.check(os.Rename(l.path("backup"), l.path("etcd")))
 	l.check(l.startEtcd())

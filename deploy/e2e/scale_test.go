@@ -170,7 +170,7 @@ func (l *lab) timeChange(addr string, version int, pod *testbed.Host) time.Durat
 // status returns a line of the program's /proc/PID/status, in MiB.
 func (l *lab) status(name string) float64 {
 	l.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.sluice.Pid()))
 	l.check(err)
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

@@ -126,8 +126,8 @@ func TestWatchControlPlaneAway(t *testing.T) {
 	load := l.newLoad(50, l.addr("echo", 7), web)
 	applied := l.metric("sluice_syncs_total{result=\"ok\"}")
 
-	l.server.kill()
-	l.etcd.kill()
+	kill(l.server)
+	kill(l.etcd)
 	time.Sleep(*outage) // the length of the outage is what is tested
 	if code, body := l.get("http://127.0.0.1:10256/healthz"); code != 200 {
 		t.Errorf("unhealthy without an API server: %d %s", code, body)
@@ -157,7 +157,7 @@ func TestRestartsOfTheServer(t *testing.T) {
 	web := l.addr("web", 80)
 	load := l.newLoad(0, "", web)
 	for i := range 3 {
-		l.server.kill()
+		kill(l.server)
 		l.check(l.startServer())
 		l.apply(slice("web", 1, 8080, "TCP", l.Pods[(i+1)%len(l.Pods)]))
 		l.expect(l.Client, "tcp", web, l.Pods[(i+1)%len(l.Pods)])
@@ -180,7 +180,7 @@ func TestWatchTokenIsRevokedAndRotated(t *testing.T) {
 	a, err := l.account()
 	l.check(err)
 	l.check(l.admin.CoreV1().Secrets(a.namespace).Delete(l.ctx, first, metav1.DeleteOptions{}))
-	l.server.kill() // a stream that is open is not asked for its token again
+	kill(l.server) // a stream that is open is not asked for its token again
 	l.check(l.startServer())
 	l.eventually("Sluice says that its credentials are refused", func() bool { return strings.Contains(l.log.String(), "does not accept our credentials") })
 	l.apply(slice("web", 1, 8080, "TCP", l.Pods[1]))
@@ -279,8 +279,8 @@ func TestWatchServerHangs(t *testing.T) {
 	web := l.addr("web", 80)
 	l.expect(l.Client, "tcp", web, l.Pods[0])
 	load := l.newLoad(0, "", web)
-	l.check(l.server.cmd.Process.Signal(syscall.SIGSTOP))
-	resume := func() { _ = l.server.cmd.Process.Signal(syscall.SIGCONT) } // it has not ended
+	l.server.Signal(syscall.SIGSTOP)
+	resume := func() { l.server.Signal(syscall.SIGCONT) }
 	defer resume()
 
 	// One that starts meanwhile waits, and can be stopped.
