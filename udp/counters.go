@@ -32,11 +32,11 @@ type stats[C, G any] struct {
 	NoLocal      C // dropped: the Service has none on this node, and policy Local
 	NotAllowed   C // dropped: the client is not among the sources of the address
 	NoDescriptor C // dropped: no descriptor, port or memory, and nothing to evict
-	Unreachable  C // dropped: every backend that was tried refused, or no way back to the client
+	Unreachable  C // dropped: every backend that was tried refused, or no route to the client
 	Draining     C // dropped: from a new client during Shutdown
-	Malformed    C // dropped: no source port, so that nobody can be answered
+	Malformed    C // dropped: no source port, so that the client cannot be answered
 	Busy         C // dropped: the socket to send through was full
-	TooLong      C // dropped: larger than the way allows
+	TooLong      C // dropped: larger than the path allows
 
 	SendErrors    C // sends that the kernel refused, whatever became of the datagram
 	ReceiveErrors C // receives at a frontend's socket that failed
@@ -52,11 +52,6 @@ type loopCounters struct {
 
 // addTo adds the counters and the gauge to s.
 func (c *loopCounters) addTo(s *Stats) { counters.Add(s, &c.stats) }
-
-func (c *loopCounters) snapshot() (s Stats) {
-	c.addTo(&s)
-	return s
-}
 
 // reason returns the counter for datagrams that err keeps from a backend.
 func (c *loopCounters) reason(err error) *atomic.Uint64 {

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reportRefusals does nothing: a connected socket is told of refusals (udp(7)).
+// reportRefusals does nothing: the kernel reports refusals to a connected socket (udp(7)).
 func reportRefusals(*net.UDPConn) {}
 
-// tooLong reports whether a datagram was larger than the way allows.
+// tooLong reports whether a datagram was larger than the path allows.
 func tooLong(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 
 // ofHost reports whether err is about this host, not about a backend: no ephemeral

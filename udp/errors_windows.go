@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// reportRefusals has the socket say when a host refuses what it was sent, which the net
+// reportRefusals makes the socket report when a host refuses what it was sent, which the net
 // package switches off (SIO_UDP_CONNRESET, mswsock.h). Without it a backend that refuses
 // is one that does not answer.
 func reportRefusals(conn *net.UDPConn) {
@@ -23,7 +23,7 @@ func reportRefusals(conn *net.UDPConn) {
 	})
 }
 
-// tooLong reports whether a datagram was larger than the way allows.
+// tooLong reports whether a datagram was larger than the path allows.
 func tooLong(err error) bool { return errors.Is(err, windows.WSAEMSGSIZE) }
 
 // ofHost reports whether err is about this host, not about a backend.

@@ -26,7 +26,7 @@ const (
 	toClient
 )
 
-// flowKey tells the flows of a frontend apart.
+// flowKey identifies a flow of a frontend.
 type flowKey struct {
 	client netip.AddrPort
 	local  netip.Addr // the address that was asked
@@ -67,7 +67,7 @@ func (f *flow) HandleEvent(ev eventloop.Event) {
 // receive passes on what the backend has sent. The flow may be closed afterwards.
 func (f *flow) receive(now int64) {
 	sh := f.ln.shard
-	for taken := 0; taken < turn; {
+	for taken := 0; taken < perEvent; {
 		n, err := sh.in.Read(f.fd, 0)
 		if err == unix.EAGAIN {
 			return
@@ -154,7 +154,7 @@ func (f *flow) send(now int64) {
 				return
 			}
 			out.plain = true // a trial has begun
-		case err == nil: // stopped for something else, of which the next call tells
+		case err == nil: // stopped for another reason, which the next call reports
 		case err == unix.EMSGSIZE:
 			sh.count.TooLong.Add(1)
 			out.skip()
@@ -231,7 +231,7 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 }
 
 // connect connects the socket to the backend of c, or to another if there is no
-// way to it. If it fails there is no choice to be done with.
+// path to it. If it fails there is no choice to be done with.
 func (f *flow) connect(c lb.Choice, now int64) error {
 	sh := f.ln.shard
 	evicted := false
@@ -292,8 +292,8 @@ func (f *flow) touch(now int64) {
 	}
 }
 
-// leave has the flow send nothing any more, since its backend is gone, and makes
-// it the first to be evicted. Leaving twice is fine.
+// leave makes the flow send nothing any more, since its backend is gone, and
+// the first to be evicted. Leaving twice is fine.
 func (f *flow) leave(now int64) {
 	if f.leaving != 0 {
 		return

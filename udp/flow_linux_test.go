@@ -95,7 +95,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 // A question that waits in the frontend's socket when the timer fires keeps the flow, also
 // if it waits behind more than one event may take. Who asks nothing is idle all the same.
 func TestQuestionAtExpiry(t *testing.T) {
-	for _, before := range []int{0, 3 * turn} {
+	for _, before := range []int{0, 3 * perEvent} {
 		t.Run(fmt.Sprintf("behind %d others", before), func(t *testing.T) {
 			p := startProxy(t, 1, nil, telling(t, "127.0.0.1:0").addr, telling(t, "127.0.0.1:0").addr)
 			silent, other := dial(t, p.addr), dial(t, p.addr)
@@ -144,7 +144,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 // A queue much longer than one event may take is served to its end, in the order
 // of each flow, and the flows of one batch do not mix.
 func TestLongQueue(t *testing.T) {
-	const flows, each = 7, 3*turn/7 + 1
+	const flows, each = 7, 3*perEvent/7 + 1
 	b := listenUDP(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, b.addr)
 	clients := make([]*client, flows)
@@ -181,13 +181,13 @@ func TestLongQueue(t *testing.T) {
 	}
 	// And back: one flow's answers, more than an event may take.
 	release = p.block()
-	for j := range 2 * turn {
+	for j := range 2 * perEvent {
 		if _, err := b.WriteToUDPAddrPort(fmt.Append(nil, j), from[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	release()
-	for j := range 2 * turn {
+	for j := range 2 * perEvent {
 		if a := clients[0].receive(); a != fmt.Sprint(j) {
 			t.Fatalf("answer %d = %q", j, a)
 		}

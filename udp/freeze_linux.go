@@ -122,12 +122,12 @@ func (f *flow) freeze(now int64) Frozen {
 // one loop are in the order of Freeze. The descriptors are this Server's from now on.
 // The kernel shares clients out among the sockets of a frontend by their number, so
 // that neither more nor fewer are made. thawed is called on a loop for each flow that
-// moves again. A flow whose socket cannot be watched is given up; so is one whose
+// moves again. A flow whose socket cannot be watched is dropped; so is one whose
 // frontend is forwarded already, as is that.
 func (s *Server) Adopt(listening []Listening, flows []Frozen, thawed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.start()
+	s.start(s)
 	all := make([][]*listener, len(listening))
 	var errs []error
 	for i, l := range listening {
@@ -227,6 +227,6 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 func (s *Server) Restore(from Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.start()
+	s.start(s)
 	counters.Restore(&s.shards[0].count.stats, &from)
 }

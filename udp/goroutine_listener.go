@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -32,8 +31,8 @@ type goroutines struct {
 	closed    bool
 	listeners map[lb.Frontend]*goListener
 
-	drainMu sync.Mutex // guards drain
-	drain   eventloop.Drain
+	drainMu sync.Mutex // guards drained
+	drained eventloop.Drain
 }
 
 // goListener is one frontend's socket, and the flows that came by it.
@@ -58,7 +57,6 @@ func network(addr netip.Addr) string {
 	return "udp4"
 }
 
-// listen is Server.Listen.
 func (g *goroutines) listen(s *Server, f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,11 +64,11 @@ func (g *goroutines) listen(s *Server, f lb.Frontend, addr netip.AddrPort) (neti
 		return netip.AddrPort{}, ErrServerClosed
 	}
 	if _, ok := g.listeners[f]; ok {
-		return netip.AddrPort{}, fmt.Errorf("listen on UDP %s for %s: listening already", addr, f)
+		return netip.AddrPort{}, errListening
 	}
 	conn, err := net.ListenUDP(network(addr.Addr()), net.UDPAddrFromAddrPort(addr))
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("listen on UDP %s for %s: %w", addr, f, err)
+		return netip.AddrPort{}, err
 	}
 	_ = conn.SetReadBuffer(s.socketBuffer()) // a smaller one serves, too
 	_ = conn.SetWriteBuffer(s.socketBuffer())
@@ -85,7 +83,6 @@ func (g *goroutines) listen(s *Server, f lb.Frontend, addr netip.AddrPort) (neti
 	return netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), nil
 }
 
-// unlisten is Server.Unlisten.
 func (g *goroutines) unlisten(f lb.Frontend) {
 	g.mu.Lock()
 	ln := g.listeners[f]
@@ -96,7 +93,6 @@ func (g *goroutines) unlisten(f lb.Frontend) {
 	}
 }
 
-// tableChanged is Server.TableChanged.
 func (g *goroutines) tableChanged(s *Server) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,18 +110,16 @@ func (g *goroutines) tableChanged(s *Server) {
 	}
 }
 
-// shutdown is Server.Shutdown.
-func (g *goroutines) shutdown(ctx context.Context) error {
+func (g *goroutines) drain(ctx context.Context) error {
 	g.drainMu.Lock()
-	g.drain.Start(g.count.Active.Load() == 0)
-	drained := g.drain.Done()
+	g.drained.Start(g.count.Active.Load() == 0)
+	drained := g.drained.Done()
 	g.drainMu.Unlock()
-	defer g.close()
 	select {
 	case <-drained:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("drain flows: %d cut off: %w", g.count.Active.Load(), ctx.Err())
+		return ctx.Err()
 	}
 }
 
@@ -133,17 +127,17 @@ func (g *goroutines) shutdown(ctx context.Context) error {
 func (g *goroutines) draining() bool {
 	g.drainMu.Lock()
 	defer g.drainMu.Unlock()
-	return g.drain.Started()
+	return g.drained.Started()
 }
 
 // checkDrained ends Shutdown after the last flow.
 func (g *goroutines) checkDrained() {
 	g.drainMu.Lock()
 	defer g.drainMu.Unlock()
-	g.drain.Check(g.count.Active.Load() == 0)
+	g.drained.Check(g.count.Active.Load() == 0)
 }
 
-// close is Server.Close. It returns when every goroutine has ended.
+// close returns when every goroutine has ended.
 func (g *goroutines) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -155,6 +149,8 @@ func (g *goroutines) close() {
 	}
 	g.checkDrained()
 }
+
+func (g *goroutines) addTo(sum *Stats) { g.count.addTo(sum) }
 
 // evictOldest ends the least recently active flow of all, or one that is leaving, to make
 // room. False: there is none.

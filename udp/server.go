@@ -1,7 +1,10 @@
 package udp
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -10,6 +13,8 @@ import (
 
 // ErrServerClosed is returned by Listen after Shutdown or Close.
 var ErrServerClosed = errors.New("udp server is closed")
+
+var errListening = errors.New("listening already")
 
 // Server forwards the datagrams of any number of frontends. Its exported fields
 // are set before the first call and not changed afterwards. LB is needed; every other
@@ -45,4 +50,57 @@ type Server struct {
 	DisableGSO bool
 
 	state // of the platform
+}
+
+// mover moves the datagrams of a Server, by event loops or by goroutines.
+type mover interface {
+	listen(s *Server, f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
+	unlisten(f lb.Frontend)
+	tableChanged(s *Server)
+	drain(ctx context.Context) error
+	close()
+	addTo(sum *Stats)
+}
+
+// Listen starts forwarding for f what arrives at addr and returns the address in use: port 0
+// lets the system choose. The family of addr is that of f's clients and backends. On Linux an
+// error wraps unix.EADDRINUSE if another socket, of this Server too, has the port already; a
+// frontend is listened for once at a time.
+func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	got, err := s.mover().listen(s, f, addr)
+	if err != nil && err != ErrServerClosed {
+		err = fmt.Errorf("listen on UDP %s for %s: %w", addr, f, err)
+	}
+	return got, err
+}
+
+// Unlisten closes the sockets and flows of a frontend. One that is not listened
+// for is ignored.
+func (s *Server) Unlisten(f lb.Frontend) { s.mover().unlisten(f) }
+
+// TableChanged makes every flow leave a backend that is neither ready nor serving in
+// the balancer's current table, or is no longer that of the frontend's Service. Flows
+// whose clients send do so by themselves; this is for those that only receive. Call it
+// after lb.Balancer.Update. With Loops it does not wait.
+func (s *Server) TableChanged() { s.mover().tableChanged(s) }
+
+// Shutdown refuses new clients and waits until every flow is idle. When ctx ends
+// first, the rest is cut off and the error says how many they were. In any case
+// the Server is closed in the end.
+func (s *Server) Shutdown(ctx context.Context) error {
+	defer s.Close()
+	if err := s.mover().drain(ctx); err != nil {
+		return fmt.Errorf("drain flows: %d cut off: %w", s.Stats().Active, err)
+	}
+	return nil
+}
+
+// Close closes every socket and flow. It may be called more than once, also while
+// Shutdown waits, which then returns.
+func (s *Server) Close() { s.mover().close() }
+
+// Stats returns the sum over all loops.
+func (s *Server) Stats() (sum Stats) {
+	s.mover().addTo(&sum)
+	return sum
 }

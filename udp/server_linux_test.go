@@ -66,7 +66,7 @@ func TestClientsAreSpread(t *testing.T) {
 	}
 	for i, sh := range p.shards {
 		// 100 is the mean; 50 is more than five standard deviations below.
-		if n := sh.count.snapshot().Created; n < 50 {
+		if n := sh.count.Created.Load(); n < 50 {
 			t.Errorf("loop %d has %d of 400 clients", i, n)
 		}
 	}

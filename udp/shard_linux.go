@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// turn is how many datagrams one event may take, or a batch more, before the loop's
-// other sockets have their turn.
-const turn = 4 * slots
+// perEvent is how many datagrams one event may take, or a batch more, before the events of
+// the loop's other sockets.
+const perEvent = 4 * slots
 
-// stretch is how many flows are looked at after a change of the table before the loop's
-// sockets have their turn: some 0.3 ms.
-const stretch = 1024
+// perWalk is how many flows are looked at after a change of the table before the loop's
+// sockets are served: some 0.3 ms.
+const perWalk = 1024
 
 // shard is the part of a Server that lives on one loop. Its batches are used by
 // one event at a time, whichever socket that is for.
@@ -38,8 +38,8 @@ type shard struct {
 
 	in     *mmsg.Reader // what a client or a backend has sent
 	quotes *mmsg.Reader // what has come back as refused
-	out    outgoing     // datagrams of in, on their way
-	again  outgoing     // datagrams of quotes, on their way; out is in use meanwhile
+	out    outgoing     // datagrams of in, to be sent
+	again  outgoing     // datagrams of quotes, to be sent; out is in use meanwhile
 }
 
 func newShard(s *Server, loop *eventloop.Loop) *shard {
@@ -58,7 +58,7 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	return sh
 }
 
-// scheduleScan has the loop look for flows to leave their backends. It may be
+// scheduleScan makes the loop look for flows that have to leave their backends. It may be
 // called from anywhere. One scan serves all changes that were made before it.
 func (sh *shard) scheduleScan() {
 	if sh.scanning.CompareAndSwap(false, true) && sh.loop.Post(sh.scan) != nil {
@@ -66,9 +66,8 @@ func (sh *shard) scheduleScan() {
 	}
 }
 
-// leaveGone has each flow leave its backend if that is gone, or if the frontend has
-// become another Service's, whose backends are others. A walk that is under way is
-// followed by another.
+// leaveGone makes each flow leave its backend if that is gone, or if the frontend has
+// become another Service's. A walk that is under way is followed by another.
 func (sh *shard) leaveGone() {
 	sh.scanning.Store(false)
 	sh.stale = true
@@ -78,7 +77,7 @@ func (sh *shard) leaveGone() {
 }
 
 // walk looks at some flows. The others wait for a timer, since all that is posted runs
-// before any socket has its turn. It goes from the youngest to the oldest, an order that
+// before any socket is served. It goes from the youngest to the oldest, an order that
 // activity does not change. A flow that is made meanwhile is not looked at: it is chosen
 // by the new table.
 func (sh *shard) walk() {
@@ -88,7 +87,7 @@ func (sh *shard) walk() {
 		flows.ahead = flows.first
 	}
 	now, table := eventloop.Now(), sh.server.LB.Table()
-	for n := 0; n < stretch && flows.ahead != nil; n++ {
+	for n := 0; n < perWalk && flows.ahead != nil; n++ {
 		f := flows.ahead
 		flows.ahead = f.links[byAge].next
 		if f.stale(table, f.ln.frontend) {
@@ -197,7 +196,7 @@ func (ln *listener) catchUp(now int64) {
 // receive forwards what waits in the socket. False: there may be more.
 func (ln *listener) receive() bool {
 	sh := ln.shard
-	for taken := 0; taken < turn; {
+	for taken := 0; taken < perEvent; {
 		n, err := sh.in.Read(ln.fd, 0)
 		switch {
 		case err == unix.EAGAIN:

@@ -61,11 +61,11 @@ func TestLeaveInStretches(t *testing.T) {
 		}
 	}
 	if err := sh.loop.Do(func() {
-		for range 6 * stretch {
+		for range 6 * perWalk {
 			add()
 		}
-		if n := update(backends[1:]...); n == 0 || n > stretch || sh.ages.ahead == nil {
-			t.Errorf("%d flows have left at once, want %d at most", n, stretch)
+		if n := update(backends[1:]...); n == 0 || n > perWalk || sh.ages.ahead == nil {
+			t.Errorf("%d flows have left at once, want %d at most", n, perWalk)
 		}
 		walks := 1
 		for ; sh.rest.Active(); walks++ {
@@ -84,7 +84,7 @@ func TestLeaveInStretches(t *testing.T) {
 			sh.Expire(&sh.rest)
 		}
 		if walks < 12 || walks > 14 {
-			t.Errorf("%d stretches for two walks over %d flows", walks, 6*stretch)
+			t.Errorf("%d stretches for two walks over %d flows", walks, 6*perWalk)
 		}
 		stays("after two changes")
 	}); err != nil {

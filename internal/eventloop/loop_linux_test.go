@@ -152,8 +152,7 @@ func TestPostFromManyGoroutines(t *testing.T) {
 	wait(t, done, "end of all posted work")
 }
 
-// TestPostedMakeRoom has a function post itself again and again: events must have their turn
-// in between.
+// TestPostedMakeRoom: events are handled between functions that post themselves again and again.
 func TestPostedMakeRoom(t *testing.T) {
 	loop := newGroup(t, 1).Loops()[0]
 	fd, far := pair(t)
@@ -166,10 +165,10 @@ func TestPostedMakeRoom(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	turns, begun := 0, make(chan struct{})
+	runs, begun := 0, make(chan struct{})
 	var again func()
 	again = func() {
-		if turns++; turns == 2 {
+		if runs++; runs == 2 {
 			close(begun)
 		}
 		if !over {
@@ -179,7 +178,7 @@ func TestPostedMakeRoom(t *testing.T) {
 	if err := loop.Post(again); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, begun, "second turn of what is posted")
+	wait(t, begun, "second run of what is posted")
 	if _, err := unix.Write(far, []byte("x")); err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,7 @@ func call(trap uintptr, fd int, p unsafe.Pointer, arg uintptr) error {
 	return nil
 }
 
-// ResetOnClose has the close of a stream socket send a reset and drop what is
+// ResetOnClose makes the close of a stream socket send a reset and drop what is
 // still queued: SO_LINGER of zero seconds (socket(7), RFC 9293 section 3.10.5).
 // It fails only on a descriptor that is no socket, where there is nothing to reset.
 func ResetOnClose(fd int) {
