@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/sctp"
 )
 
 // web is what the program serves over HTTP.
@@ -62,7 +63,8 @@ func (d *daemon) serveWeb() error {
 // newMetrics makes the metrics, which read the packages at each scrape.
 func (d *daemon) newMetrics() *metrics.Metrics {
 	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats, SCTPEngine: d.data.sctp.InUse,
-		Agent: d.agent.Status, Descriptors: &d.data.budget,
+		SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
+		Agent:      d.agent.Status, Descriptors: &d.data.budget,
 		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.count}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }

@@ -390,7 +390,7 @@ func (g *load) kept(flows int) {
 	g.t.Helper()
 	reasons := map[string]string{
 		"expired": `sluice_udp_flows_ended_total{reason="expired"}`, "evicted": `sluice_udp_flows_ended_total{reason="evicted"}`,
-		"gone": `sluice_udp_backends_left_total{reason="gone"}`,
+		"gone": `sluice_udp_flows_rerouted_total{reason="gone"}`,
 	}
 	again, ended := g.metric("sluice_udp_flows_total")-float64(flows), 0.0
 	var why []string
@@ -399,7 +399,7 @@ func (g *load) kept(flows int) {
 		ended += n
 		why = append(why, fmt.Sprintf("%v %s", n, reason))
 	}
-	refused := g.metric(`sluice_udp_backends_left_total{reason="refused"}`)
+	refused := g.metric(`sluice_udp_flows_rerouted_total{reason="refused"}`)
 	moved, silent := 0, 0
 	for _, a := range g.flows {
 		if a.moved.Load() == 0 {

@@ -208,7 +208,7 @@ func TestLiveManifests(t *testing.T) {
 	l.write("web.yaml", broken)
 	l.eventually("the broken file is reported", func() bool {
 		_, page := l.get("http://127.0.0.1:10249/metrics")
-		return strings.Contains(page, `sluice_manifest_problem{file="`+filepath.Join(l.dir, "web.yaml")+`",line="6",reason="`)
+		return strings.Contains(page, `sluice_manifest_problems{file="`+filepath.Join(l.dir, "web.yaml")+`",reason="invalid"} 1`)
 	})
 	if log := l.log.String(); !strings.Contains(log, "web.yaml:6: ") || !strings.Contains(log, "clusterPI") {
 		t.Error("the log does not name the file, the line and the field")

@@ -45,7 +45,7 @@ func TestMinSyncPeriod(t *testing.T) {
 			}
 
 			publish("three", "10.96.0.83", l.Pods[0])
-			l.eventually("the third change waits", func() bool { return l.metric("sluice_rules_put_off_total") > 0 })
+			l.eventually("the third change waits", func() bool { return l.metric("sluice_rule_syncs_deferred_total") > 0 })
 			publish("web", webIP, l.Pods[1])
 			publish("four", "10.96.0.84", l.Pods[0])
 			if mode == "userspace" {

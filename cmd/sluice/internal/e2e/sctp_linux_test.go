@@ -80,7 +80,7 @@ func findSCTPEnds() (sctpEnds, error) {
 			return sctpEnds{}, err
 		}
 	}
-	return sctpEnds{"packet", "the kernel has no SCTP (" + err.Error() + ")", 7, usrsctpServe, openUsrsctp, false, 1}, nil
+	return sctpEnds{"packet", "the kernel has no SCTP", 7, usrsctpServe, openUsrsctp, false, 1}, nil
 }
 
 func usrsctpServe(t *testing.T, h *testbed.Host) {
@@ -361,7 +361,7 @@ func testSCTP(t *testing.T, mode string) {
 	if got := l.metric(`sluice_sctp_associations_total{result="established"}`); got != established {
 		t.Errorf("%v associations are counted, want %v", got, established)
 	}
-	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, ends.why))
+	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.engine, "detected"))
 	out, err := l.command("explain", "--manifests", l.dir, "default/sig").CombinedOutput()
 	if want := fmt.Sprintf("SCTP engine %s: %s\n", ends.engine, ends.why); err != nil || strings.Count(string(out), want) != 6 {
 		t.Errorf("explain does not say %q of each address: %v\n%s", want, err, out)
@@ -419,10 +419,10 @@ func TestSCTPEngineForced(t *testing.T) {
 		t.Errorf("without a program explain says:\n%s", out)
 	}
 	l.start("--sctp-engine=" + ends.engine)
-	if out := explain(); !strings.Contains(out, "SCTP engine "+ends.engine+": asked for\n") {
+	if out := explain(); !strings.Contains(out, "SCTP engine "+ends.engine+": requested by --sctp-engine\n") {
 		t.Errorf("explain says:\n%s", out)
 	}
-	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, "asked for"))
+	l.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.engine, "requested"))
 }
 
 // Upgrades lose no association, no message and no client that is about to come, and the
@@ -517,7 +517,7 @@ func TestSCTPUpgrade(t *testing.T) {
 	if got := n.metric(`sluice_sctp_associations_total{result="established"}`); got != float64(opened.Load()) {
 		t.Errorf("%v associations are counted, want %d", got, opened.Load())
 	}
-	n.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,why=%q}", ends.engine, ends.why))
+	n.metric(fmt.Sprintf("sluice_sctp_engine{engine=%q,reason=%q}", ends.engine, "detected"))
 	if got := strings.Count(n.logged(), fmt.Sprintf(`"engine": %q`, ends.engine)); got != upgrades+1 {
 		t.Errorf("%d processes tell of the engine, want %d", got, upgrades+1)
 	}

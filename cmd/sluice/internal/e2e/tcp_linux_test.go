@@ -328,7 +328,7 @@ func TestFewDescriptors(t *testing.T) {
 		defer c.Close()
 		conns[i] = c
 	}
-	l.eventually("accepting is paused", func() bool { return l.metric(`sluice_tcp_accept_pauses_total{short="descriptors"}`) > 0 })
+	l.eventually("accepting is paused", func() bool { return l.metric(`sluice_tcp_accept_pauses_total{resource="file_descriptors"}`) > 0 })
 
 	// With all of them idle the program must not spin.
 	start, cpu := time.Now(), l.metric("process_cpu_seconds_total")

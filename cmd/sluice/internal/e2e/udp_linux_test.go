@@ -150,7 +150,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 		}
 	}
 	t.Logf("all %d flows had moved %v after the file was written", len(there), time.Since(written))
-	if moved := l.metric(`sluice_udp_backends_left_total{reason="gone"}`); moved != float64(len(there)) {
+	if moved := l.metric(`sluice_udp_flows_rerouted_total{reason="gone"}`); moved != float64(len(there)) {
 		t.Errorf("%v flows moved, want %d", moved, len(there))
 	}
 }
@@ -173,7 +173,7 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 			}
 		}
 	}
-	if n := l.metric(`sluice_udp_backends_left_total{reason="refused"}`); n == 0 {
+	if n := l.metric(`sluice_udp_flows_rerouted_total{reason="refused"}`); n == 0 {
 		t.Error("no refusal was met: the test tests nothing")
 	}
 }

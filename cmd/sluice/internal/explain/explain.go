@@ -207,15 +207,26 @@ func (q *query) sctpEngine() string {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		var engine, why string
-		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,why=%q}", &engine, &why); n == 2 {
-			return fmt.Sprintf("%s: %s", engine, why)
+		var engine, reason string
+		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,reason=%q}", &engine, &reason); n == 2 {
+			return engine + ": " + engineReason(engine, reason)
 		}
 	}
 	if err := lines.Err(); err != nil || resp.StatusCode != http.StatusOK {
 		return fmt.Sprintf("unknown, since the program's metrics cannot be read (%s, %v): %s", resp.Status, err, rule)
 	}
 	return "not chosen yet, since the running program has had no SCTP Service: " + rule
+}
+
+// engineReason says why the running program uses an SCTP engine.
+func engineReason(engine, reason string) string {
+	switch {
+	case reason == "requested":
+		return "requested by --sctp-engine"
+	case engine == "socket":
+		return "the kernel has SCTP"
+	}
+	return "the kernel has no SCTP"
 }
 
 // walk writes where a packet to f gets by the rules of this host, or of a file.

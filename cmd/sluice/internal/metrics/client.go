@@ -10,7 +10,7 @@ import (
 )
 
 // client counts requests to the API server, under the names of all components of
-// Kubernetes. client-go has one place for it in a process, and so have we.
+// Kubernetes. client-go has one such place in a process.
 var client = newRestClient()
 
 // restClient is the series of client-go's REST client.
@@ -25,17 +25,18 @@ func newRestClient() *restClient {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"code", verb, "host"})
 	}
 	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"verb", "host"})
+		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+		return prometheus.NewHistogramVec(opts, []string{"verb", "host"})
 	}
 	return &restClient{
 		requests: counter("rest_client_requests_total", "Requests to the API server, by HTTP status.", "method"),
-		retries:  counter("rest_client_request_retries_total", "Requests to the API server that were sent again.", "verb"),
+		retries:  counter("rest_client_request_retries_total", "Requests to the API server that were retried.", "verb"),
 		duration: histogram("rest_client_request_duration_seconds", "Time that the API server took to answer."),
 		waited:   histogram("rest_client_rate_limiter_duration_seconds", "Time that requests waited for --kube-api-qps."),
 	}
 }
 
-// register has client-go count. Only the first call does anything.
+// register makes client-go count. Only the first call does anything.
 func (c *restClient) register() {
 	clientmetrics.Register(clientmetrics.RegisterOpts{
 		RequestLatency: latency{c.duration}, RateLimiterLatency: latency{c.waited}, RequestResult: c, RequestRetry: c,

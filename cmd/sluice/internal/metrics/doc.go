@@ -1,6 +1,6 @@
-// Package metrics turns the Stats of the rooms into Prometheus series. It is the
-// only place that knows Prometheus; the data path counts and knows no library.
+// Package metrics turns the Stats of the packages into Prometheus series; the data path
+// counts and imports no library.
 //
-// Series are read at each scrape, so that there is one truth for each number. No
+// Series are read at each scrape, so that each number is kept in one place. No
 // series has a label whose values grow with traffic.
 package metrics

@@ -42,13 +42,18 @@ type steering struct {
 
 // What is read, with ip_family as the last label.
 var (
-	lastApplied     = perFamily("sync_proxy_rules_last_timestamp_seconds", "When a change was last brought into force.")
-	lastQueued      = perFamily("sync_proxy_rules_last_queued_timestamp_seconds", "When a change was last seen.")
-	noLocal         = perFamily("sync_proxy_rules_no_local_endpoints_total", "Service ports with a policy Local and endpoints on other nodes only.", "traffic_policy")
-	restoreFailures = perFamily("sync_proxy_rules_iptables_restore_failures_total", "Runs of iptables-restore that failed.")
-	rules           = perFamily("sync_proxy_rules_iptables_total", "Rules of iptables that are ours.", "table")
-	rulesLast       = perFamily("sync_proxy_rules_iptables_last", "Rules of iptables written by the last attempt to bring a change into force.", "table")
-	flowsDeleted    = perFamily("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries deleted.")
+	lastApplied = perFamily("sync_proxy_rules_last_timestamp_seconds", "Time of the last applied change.")
+	lastQueued  = perFamily("sync_proxy_rules_last_queued_timestamp_seconds",
+		"Time of the last change seen.")
+	noLocal = perFamily("sync_proxy_rules_no_local_endpoints_total",
+		"Service ports with traffic policy Local and endpoints on other nodes only.", "traffic_policy")
+	restoreFailures = perFamily("sync_proxy_rules_iptables_restore_failures_total",
+		"Runs of iptables-restore that failed.")
+	rules     = perFamily("sync_proxy_rules_iptables_total", "iptables rules of Sluice.", "table")
+	rulesLast = perFamily("sync_proxy_rules_iptables_last",
+		"iptables rules written by the last sync.", "table")
+	flowsDeleted = perFamily("conntrack_reconciler_deleted_entries_total",
+		"Stale conntrack entries deleted.")
 )
 
 func perFamily(name, help string, labels ...string) *prometheus.Desc {
@@ -57,23 +62,30 @@ func perFamily(name, help string, labels ...string) *prometheus.Desc {
 
 func newKubeProxy(status func() agent.Status, families []Family) kubeProxy {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{"ip_family"})
+		opts := prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}
+		return prometheus.NewHistogramVec(opts, []string{"ip_family"})
 	}
 	answers := func(probe string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total", Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total",
+			Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
 		c.WithLabelValues("200")
 		c.WithLabelValues("503")
 		return c
 	}
 	k := kubeProxy{
-		agent:       status,
-		sync:        histogram("sync_proxy_rules_duration_seconds", "Time to bring a change into force.", syncBuckets),
-		full:        histogram("sync_full_proxy_rules_duration_seconds", "Time to bring a change into force that had rules written.", syncBuckets),
-		partial:     histogram("sync_partial_proxy_rules_duration_seconds", "Time to bring a change into force for which members of sets, or nothing, had to be written.", syncBuckets),
-		programming: histogram("network_programming_duration_seconds", "Time from the change of an endpoint, as its EndpointSlice tells it, until it was in force here.", programmingBuckets),
-		conntrack:   histogram("conntrack_reconciler_sync_duration_seconds", "Time to find and delete stale conntrack entries after a change.", syncBuckets),
-		healthz:     answers("healthz"),
-		livez:       answers("livez"),
+		agent: status,
+		sync:  histogram("sync_proxy_rules_duration_seconds", "Time to apply a change.", syncBuckets),
+		full: histogram("sync_full_proxy_rules_duration_seconds",
+			"Time to apply a change that needed rules to be written.", syncBuckets),
+		partial: histogram("sync_partial_proxy_rules_duration_seconds",
+			"Time to apply a change that needed at most set members to be written.", syncBuckets),
+		programming: histogram("network_programming_duration_seconds",
+			"Time from the change of an endpoint, by the annotation of its EndpointSlice, until it was "+
+				"applied here.", programmingBuckets),
+		conntrack: histogram("conntrack_reconciler_sync_duration_seconds",
+			"Time to find and delete stale conntrack entries after a change.", syncBuckets),
+		healthz: answers("healthz"),
+		livez:   answers("livez"),
 	}
 	for _, f := range families {
 		k.families = append(k.families, &steering{Family: f})
@@ -129,8 +141,8 @@ func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ObserveAttempt records an attempt to bring a change into force (agent.Agent.Observe). It is
-// called by one goroutine.
+// ObserveAttempt records an attempt to apply a change (agent.Agent.Observe). It is called
+// by one goroutine.
 func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 	for _, f := range m.families {
 		m.sync.WithLabelValues(f.Name).Observe(a.Took.Seconds())
@@ -148,7 +160,7 @@ func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 		}
 	}
 	for _, t := range a.Changes.Triggers {
-		// What was there before us would tell how old it is.
+		// Older triggers would measure the age of the object.
 		if t.At.After(m.started) {
 			m.programming.WithLabelValues(familyName(t.IPv6)).Observe(time.Since(t.At).Seconds())
 		}

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,11 +24,12 @@ type Sources struct {
 	UDP         func() udp.Stats
 	SCTP        func() sctp.Stats
 	SCTPEngine  func() (engine sctp.Engine, why string)
+	SCTPForced  bool // --sctp-engine requests an engine
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
 	Descriptors *eventloop.Budget
 	Families    []Family          // those that are served
-	Services    func() []lb.Stats // by service port; nil: none are told apart
+	Services    func() []lb.Stats // by service port; nil: they have no series
 	Events      func() Events     // nil: none are counted
 
 	// MaxServices is how many service ports have series of their own. 0: 1,000.
@@ -54,9 +54,11 @@ type Metrics struct {
 
 // New makes the registry. version is the value of sluice_build_info's label.
 func New(version string, sources Sources) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), started: time.Now(), kubeProxy: newKubeProxy(sources.Agent, sources.Families)}
+	m := &Metrics{registry: prometheus.NewRegistry(), started: time.Now(),
+		kubeProxy: newKubeProxy(sources.Agent, sources.Families)}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "sluice_build_info", Help: "1, with the version as a label.", ConstLabels: prometheus.Labels{"version": version},
+		Name: "sluice_build_info", Help: "1, with the version as a label.",
+		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
 	m.registry.MustRegister(build, collectors.NewGoCollector(),
@@ -84,20 +86,16 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 // Collect reads every source once.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	t, u, s, a := c.TCP(), c.UDP(), c.SCTP(), c.Agent()
-	for i := range tcpSeries {
-		tcpSeries[i].send(out, tcpSeries[i].get(&t))
-	}
-	for i := range udpSeries {
-		udpSeries[i].send(out, udpSeries[i].get(&u))
-	}
-	for i := range sctpSeries {
-		sctpSeries[i].send(out, sctpSeries[i].get(&s))
-	}
-	if engine, why := c.SCTPEngine(); engine != sctp.Auto {
-		out <- prometheus.MustNewConstMetric(sctpEngine, prometheus.GaugeValue, 1, engine.String(), why)
-	}
-	for i := range agentSeries {
-		agentSeries[i].send(out, agentSeries[i].get(&a))
+	sendAll(out, tcpMetrics, &t)
+	sendAll(out, udpMetrics, &u)
+	sendAll(out, sctpMetrics, &s)
+	sendAll(out, agentMetrics, &a)
+	if engine, _ := c.SCTPEngine(); engine != sctp.Auto {
+		reason := "detected"
+		if c.SCTPForced {
+			reason = "requested"
+		}
+		out <- prometheus.MustNewConstMetric(sctpEngine, prometheus.GaugeValue, 1, engine.String(), reason)
 	}
 	used.send(out, float64(c.Descriptors.Used()))
 	limit.send(out, float64(c.Descriptors.Limit))
@@ -114,40 +112,69 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	m := c.Manifests()
 	files.send(out, float64(m.Files))
 	objects.send(out, float64(m.Objects.Len()))
+	count := make(map[manifest.Error]int) // by file and kind
 	for _, p := range m.Problems {
-		out <- prometheus.MustNewConstMetric(problem, prometheus.GaugeValue, 1, p.File, strconv.Itoa(p.Line), p.Reason)
+		count[manifest.Error{File: p.File, Kind: p.Kind}]++
+	}
+	for p, n := range count {
+		out <- prometheus.MustNewConstMetric(problems, prometheus.GaugeValue, float64(n), p.File, string(p.Kind))
 	}
 }
 
-// series is one name, with fixed labels.
+// metric is a metric that is read from a T: with one label and a value of it for
+// each series, or one series without a label.
+type metric[T any] struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	values []value[T]
+}
+
+// value is a value of the label, and what is read of a T for it.
+type value[T any] struct {
+	label string
+	get   func(*T) float64
+}
+
+func newMetric[T any](kind prometheus.ValueType, name, help, label string, values []value[T]) metric[T] {
+	var labels []string
+	if label != "" {
+		labels = []string{label}
+	}
+	return metric[T]{prometheus.NewDesc(name, help, labels, nil), kind, values}
+}
+
+// counter and gauge declare a metric; label is empty if it has one series only.
+func counter[T any](name, help, label string, values []value[T]) metric[T] {
+	return newMetric(prometheus.CounterValue, name, help, label, values)
+}
+
+func gauge[T any](name, help, label string, values []value[T]) metric[T] {
+	return newMetric(prometheus.GaugeValue, name, help, label, values)
+}
+
+// sendAll sends the metrics with the values that from has.
+func sendAll[T any](out chan<- prometheus.Metric, metrics []metric[T], from *T) {
+	for _, m := range metrics {
+		for _, v := range m.values {
+			if v.label == "" {
+				out <- prometheus.MustNewConstMetric(m.desc, m.kind, v.get(from))
+			} else {
+				out <- prometheus.MustNewConstMetric(m.desc, m.kind, v.get(from), v.label)
+			}
+		}
+	}
+}
+
+// series is one series.
 type series struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 }
 
+func single(kind prometheus.ValueType, name, help string) series {
+	return series{prometheus.NewDesc(name, help, nil, nil), kind}
+}
+
 func (s *series) send(out chan<- prometheus.Metric, value float64) {
 	out <- prometheus.MustNewConstMetric(s.desc, s.kind, value)
-}
-
-// reading is a series that is read from a T.
-type reading[T any] struct {
-	series
-	get func(*T) float64
-}
-
-func describe(name, help string, labels []string) *prometheus.Desc {
-	l := prometheus.Labels{}
-	for i := 0; i+1 < len(labels); i += 2 {
-		l[labels[i]] = labels[i+1]
-	}
-	return prometheus.NewDesc(name, help, nil, l)
-}
-
-// gauge and counter make series; labels are names and values in turn.
-func gauge(name, help string, labels ...string) series {
-	return series{describe(name, help, labels), prometheus.GaugeValue}
-}
-
-func counter(name, help string, labels ...string) series {
-	return series{describe(name, help, labels), prometheus.CounterValue}
 }

@@ -65,7 +65,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	}
 	as.NoLocal = [2]agent.NoLocal{{Internal: 5001, External: 5002}, {Internal: 5003, External: 5004}}
 	as.LastApplied, as.LastQueued = time.Unix(1700000000, 0), time.Unix(1700000001, 0)
-	problem := &manifest.Error{File: "web.yaml", Line: 7, Reason: "no such field"}
+	problem := &manifest.Error{File: "web.yaml", Line: 7, Kind: manifest.Invalid, Reason: "no such field"}
 	budget := &eventloop.Budget{Limit: 4001}
 	budget.Take(4000)
 	budget.Take(2)
@@ -113,9 +113,9 @@ func TestEveryNumberIsServed(t *testing.T) {
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	page := w.Body.String()
 	for _, line := range []string{
-		`sluice_manifest_problem{file="web.yaml",line="7",reason="no such field"} 1`,
-		`sluice_sctp_engine{engine="packet",why="asked for"} 1`,
-		"sluice_manifest_files 5000", "sluice_descriptors_used 4000", "sluice_descriptors_limit 4001", "sluice_descriptors_denied_total 1",
+		`sluice_manifest_problems{file="web.yaml",reason="invalid"} 1`,
+		`sluice_sctp_engine{engine="packet",reason="detected"} 1`,
+		"sluice_manifest_files 5000", "sluice_file_descriptors_used 4000", "sluice_file_descriptors_limit 4001", "sluice_file_descriptors_exhausted_total 1",
 		`sluice_build_info{version="v1"} 1`, "process_open_fds", "go_goroutines",
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
 		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
@@ -193,9 +193,9 @@ What ` + "`/metrics`" + ` serves on ` + "`--metrics-bind-address`" + `, besides 
 every component of Kubernetes. There is no ` + "`kubernetes_build_info`" + `: alerts on mixed versions of
 Kubernetes would take Sluice's version for one.
 
-Those of ` + "`sluice_service_*`" + ` are told for each of the first 1,000 service ports, both address families
-together; the rest is summed under ` + "`service_name=\"others\"`" + ` with an empty namespace, and
-` + "`sluice_service_ports_unlabelled`" + ` says how many that are.
+Those of ` + "`sluice_service_*`" + ` are exposed for each of the first 1,000 service ports, both address families
+together; the rest is summed under ` + "`service_name=\"__other__\"`" + ` with an empty namespace, and
+` + "`sluice_service_ports_aggregated`" + ` says how many that are.
 
 A test keeps this table equal to what is served.
 
@@ -204,7 +204,7 @@ A test keeps this table equal to what is served.
 `
 )
 
-// TestPage: the names, types and labels are those that operators have been told.
+// TestPage: the names, types and labels are those that are documented.
 func TestPage(t *testing.T) {
 	m, _ := whole(t)
 	families, err := m.registry.Gather()
@@ -254,15 +254,15 @@ func TestManyServices(t *testing.T) {
 	s := newServices(func() []lb.Stats { return now }, 2)
 	for i, step := range []struct {
 		now  []lb.Stats
-		want string // picks by Service, and what is not told apart
+		want string // picks by Service, and what is aggregated
 	}{
 		{[]lb.Stats{port("a", 1), both, port("b", 1)}, "a=2 b=1 0"},
-		{[]lb.Stats{port("a", 1), both, port("aa", 5), port("b", 1), port("c", 5)}, "others=10 a=2 b=1 2"},
-		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1), port("c", 5)}, "others=12 a=1 b=1 2"},
-		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1)}, "others=12 a=1 b=1 1"},
-		{[]lb.Stats{port("aa", 8), port("b", 1), port("c", 1)}, "others=13 aa=8 b=1 1"},
-		{[]lb.Stats{port("aa", 8), port("b", 2), port("c", 1)}, "others=13 aa=8 b=2 1"},
-		{[]lb.Stats{port("b", 2)}, "others=13 b=2 0"},
+		{[]lb.Stats{port("a", 1), both, port("aa", 5), port("b", 1), port("c", 5)}, "__other__=10 a=2 b=1 2"},
+		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1), port("c", 5)}, "__other__=12 a=1 b=1 2"},
+		{[]lb.Stats{port("a", 1), port("aa", 7), port("b", 1)}, "__other__=12 a=1 b=1 1"},
+		{[]lb.Stats{port("aa", 8), port("b", 1), port("c", 1)}, "__other__=13 aa=8 b=1 1"},
+		{[]lb.Stats{port("aa", 8), port("b", 2), port("c", 1)}, "__other__=13 aa=8 b=2 1"},
+		{[]lb.Stats{port("b", 2)}, "__other__=13 b=2 0"},
 	} {
 		now = step.now
 		r := prometheus.NewPedanticRegistry()
@@ -281,7 +281,7 @@ func TestManyServices(t *testing.T) {
 							got = append(got, fmt.Sprintf("%s=%v", l.GetValue(), m.GetCounter().GetValue()))
 						}
 					}
-				case "sluice_service_ports_unlabelled":
+				case "sluice_service_ports_aggregated":
 					got = append(got, fmt.Sprint(m.GetGauge().GetValue()))
 				}
 			}

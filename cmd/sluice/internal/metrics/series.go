@@ -10,101 +10,186 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-const (
-	connections   = "sluice_tcp_connections_total"
-	connectionsIs = "TCP connections accepted, by what became of them: established, or reset for no_service, no_backend, no_local_backend (policy Local), not_allowed (source ranges) or dial_failed."
-	dials         = "sluice_tcp_dials_total"
-	dialsIs       = "Attempts to reach a TCP backend that have ended, by result: established, refused or timeout."
-	resets        = "sluice_tcp_resets_total"
-	resetsIs      = "TCP relays ended by an error, by the side that it came from."
-	bytes         = "sluice_tcp_bytes_total"
-	bytesIs       = "Bytes relayed over TCP: in from clients, out to clients."
-	pauses        = "sluice_tcp_accept_pauses_total"
-	pausesIs      = "How often accepting paused, by what was short: descriptors, dials (too many in flight) or other."
+type tcpValues = []value[tcp.Stats]
 
-	flowsEnded      = "sluice_udp_flows_ended_total"
-	flowsEndedIs    = "UDP flows closed, by reason: expired (idle) or evicted (to make room)."
-	flowsMoved      = "sluice_udp_backends_left_total"
-	flowsMovedIs    = "How often UDP flows left a backend, by reason: gone (from the table) or refused (also unreachable)."
-	datagrams       = "sluice_udp_datagrams_total"
-	datagramsIs     = "Datagrams relayed: in from clients, out to clients."
-	datagramBytes   = "sluice_udp_bytes_total"
-	datagramBytesIs = "Bytes relayed over UDP: in from clients, out to clients."
-	dropped         = "sluice_udp_dropped_datagrams_total"
-	droppedIs       = "Datagrams dropped, by reason."
-	dataPath        = "sluice_service_data_path"
-	dataPathIs      = "Service ports in force, by who forwards them: userspace, iptables or ipvs."
-	udpErrors       = "sluice_udp_errors_total"
-	udpErrorsIs     = "System calls on UDP sockets that failed, by call."
-)
-
-var tcpSeries = []reading[tcp.Stats]{
-	{gauge("sluice_tcp_active_connections", "TCP connections open now."), func(s *tcp.Stats) float64 { return float64(s.Active) }},
-	{gauge("sluice_tcp_dialling_connections", "TCP connections whose backend has not answered yet."), func(s *tcp.Stats) float64 { return float64(s.Dialling) }},
-	{counter("sluice_tcp_accepted_connections_total", "TCP connections accepted."), func(s *tcp.Stats) float64 { return float64(s.Accepted) }},
-	{counter(connections, connectionsIs, "result", "established"), func(s *tcp.Stats) float64 { return float64(s.Established) }},
-	{counter(connections, connectionsIs, "result", "no_service"), func(s *tcp.Stats) float64 { return float64(s.NoService) }},
-	{counter(connections, connectionsIs, "result", "no_backend"), func(s *tcp.Stats) float64 { return float64(s.NoBackend) }},
-	{counter(connections, connectionsIs, "result", "no_local_backend"), func(s *tcp.Stats) float64 { return float64(s.NoLocal) }},
-	{counter(connections, connectionsIs, "result", "not_allowed"), func(s *tcp.Stats) float64 { return float64(s.NotAllowed) }},
-	{counter(connections, connectionsIs, "result", "dial_failed"), func(s *tcp.Stats) float64 { return float64(s.DialGaveUp) }},
-	{counter("sluice_tcp_dial_attempts_total", "Attempts to reach a TCP backend."), func(s *tcp.Stats) float64 { return float64(s.Dials) }},
-	{counter(dials, dialsIs, "result", "established"), func(s *tcp.Stats) float64 { return float64(s.Established) }},
-	{counter(dials, dialsIs, "result", "refused"), func(s *tcp.Stats) float64 { return float64(s.DialRefused) }},
-	{counter(dials, dialsIs, "result", "timeout"), func(s *tcp.Stats) float64 { return float64(s.DialTimedOut) }},
-	{counter("sluice_tcp_dial_shortages_total", "How often a dial waited for descriptors, ports or memory of this host."), func(s *tcp.Stats) float64 { return float64(s.Shortages) }},
-	{counter(resets, resetsIs, "side", "client"), func(s *tcp.Stats) float64 { return float64(s.ClientResets) }},
-	{counter(resets, resetsIs, "side", "backend"), func(s *tcp.Stats) float64 { return float64(s.BackendResets) }},
-	{counter(bytes, bytesIs, "direction", "in"), func(s *tcp.Stats) float64 { return float64(s.BytesIn) }},
-	{counter(bytes, bytesIs, "direction", "out"), func(s *tcp.Stats) float64 { return float64(s.BytesOut) }},
-	{counter(pauses, pausesIs, "short", "descriptors"), func(s *tcp.Stats) float64 { return float64(s.PausedDescriptors) }},
-	{counter(pauses, pausesIs, "short", "dials"), func(s *tcp.Stats) float64 { return float64(s.PausedDials) }},
-	{counter(pauses, pausesIs, "short", "other"), func(s *tcp.Stats) float64 { return float64(s.AcceptErrors) }},
+var tcpMetrics = []metric[tcp.Stats]{
+	gauge("sluice_tcp_active_connections", "Open TCP connections.", "", tcpValues{
+		{"", func(s *tcp.Stats) float64 { return float64(s.Active) }},
+	}),
+	gauge("sluice_tcp_dialling_connections",
+		"TCP connections waiting for an endpoint to answer the dial.",
+		"", tcpValues{
+			{"", func(s *tcp.Stats) float64 { return float64(s.Dialling) }},
+		}),
+	counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", "", tcpValues{
+		{"", func(s *tcp.Stats) float64 { return float64(s.Accepted) }},
+	}),
+	counter("sluice_tcp_connections_total",
+		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
+			"no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.",
+		"result", tcpValues{
+			{"established", func(s *tcp.Stats) float64 { return float64(s.Established) }},
+			{"no_service", func(s *tcp.Stats) float64 { return float64(s.NoService) }},
+			{"no_backend", func(s *tcp.Stats) float64 { return float64(s.NoBackend) }},
+			{"no_local_backend", func(s *tcp.Stats) float64 { return float64(s.NoLocal) }},
+			{"not_allowed", func(s *tcp.Stats) float64 { return float64(s.NotAllowed) }},
+			{"dial_failed", func(s *tcp.Stats) float64 { return float64(s.DialGaveUp) }},
+		}),
+	counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", "", tcpValues{
+		{"", func(s *tcp.Stats) float64 { return float64(s.Dials) }},
+	}),
+	counter("sluice_tcp_dials_total",
+		"Finished dials to TCP endpoints, by result: established, refused or timeout.",
+		"result", tcpValues{
+			{"established", func(s *tcp.Stats) float64 { return float64(s.Established) }},
+			{"refused", func(s *tcp.Stats) float64 { return float64(s.DialRefused) }},
+			{"timeout", func(s *tcp.Stats) float64 { return float64(s.DialTimedOut) }},
+		}),
+	counter("sluice_tcp_dials_deferred_total",
+		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.",
+		"", tcpValues{
+			{"", func(s *tcp.Stats) float64 { return float64(s.Shortages) }},
+		}),
+	counter("sluice_tcp_resets_total",
+		"Relayed TCP connections reset, by the side that failed.",
+		"side", tcpValues{
+			{"client", func(s *tcp.Stats) float64 { return float64(s.ClientResets) }},
+			{"backend", func(s *tcp.Stats) float64 { return float64(s.BackendResets) }},
+		}),
+	counter("sluice_tcp_bytes_total",
+		"Bytes relayed over TCP: in from clients, out to clients.",
+		"direction", tcpValues{
+			{"in", func(s *tcp.Stats) float64 { return float64(s.BytesIn) }},
+			{"out", func(s *tcp.Stats) float64 { return float64(s.BytesOut) }},
+		}),
+	counter("sluice_tcp_accept_pauses_total",
+		"Pauses of accepting, by the exhausted resource: file_descriptors, dials (too many in flight) or "+
+			"other.",
+		"resource", tcpValues{
+			{"file_descriptors", func(s *tcp.Stats) float64 { return float64(s.PausedDescriptors) }},
+			{"dials", func(s *tcp.Stats) float64 { return float64(s.PausedDials) }},
+			{"other", func(s *tcp.Stats) float64 { return float64(s.AcceptErrors) }},
+		}),
 }
 
-var udpSeries = []reading[udp.Stats]{
-	{gauge("sluice_udp_active_flows", "UDP flows open now."), func(s *udp.Stats) float64 { return float64(s.Active) }},
-	{counter("sluice_udp_flows_total", "UDP flows that got a backend."), func(s *udp.Stats) float64 { return float64(s.Created) }},
-	{counter(flowsEnded, flowsEndedIs, "reason", "expired"), func(s *udp.Stats) float64 { return float64(s.Expired) }},
-	{counter(flowsEnded, flowsEndedIs, "reason", "evicted"), func(s *udp.Stats) float64 { return float64(s.Evicted) }},
-	{counter(flowsMoved, flowsMovedIs, "reason", "gone"), func(s *udp.Stats) float64 { return float64(s.Moved) }},
-	{counter(flowsMoved, flowsMovedIs, "reason", "refused"), func(s *udp.Stats) float64 { return float64(s.Refused) }},
-	{counter(datagrams, datagramsIs, "direction", "in"), func(s *udp.Stats) float64 { return float64(s.DatagramsIn) }},
-	{counter(datagrams, datagramsIs, "direction", "out"), func(s *udp.Stats) float64 { return float64(s.DatagramsOut) }},
-	{counter(datagramBytes, datagramBytesIs, "direction", "in"), func(s *udp.Stats) float64 { return float64(s.BytesIn) }},
-	{counter(datagramBytes, datagramBytesIs, "direction", "out"), func(s *udp.Stats) float64 { return float64(s.BytesOut) }},
-	{counter("sluice_udp_resent_datagrams_total", "Datagrams sent again after a backend had refused them."), func(s *udp.Stats) float64 { return float64(s.Resent) }},
-	{counter(dropped, droppedIs, "reason", "no_service"), func(s *udp.Stats) float64 { return float64(s.NoService) }},
-	{counter(dropped, droppedIs, "reason", "no_backend"), func(s *udp.Stats) float64 { return float64(s.NoBackend) }},
-	{counter(dropped, droppedIs, "reason", "no_local_backend"), func(s *udp.Stats) float64 { return float64(s.NoLocal) }},
-	{counter(dropped, droppedIs, "reason", "not_allowed"), func(s *udp.Stats) float64 { return float64(s.NotAllowed) }},
-	{counter(dropped, droppedIs, "reason", "no_descriptor"), func(s *udp.Stats) float64 { return float64(s.NoDescriptor) }},
-	{counter(dropped, droppedIs, "reason", "unreachable"), func(s *udp.Stats) float64 { return float64(s.Unreachable) }},
-	{counter(dropped, droppedIs, "reason", "draining"), func(s *udp.Stats) float64 { return float64(s.Draining) }},
-	{counter(dropped, droppedIs, "reason", "malformed"), func(s *udp.Stats) float64 { return float64(s.Malformed) }},
-	{counter(dropped, droppedIs, "reason", "busy"), func(s *udp.Stats) float64 { return float64(s.Busy) }},
-	{counter(dropped, droppedIs, "reason", "too_long"), func(s *udp.Stats) float64 { return float64(s.TooLong) }},
-	{counter(udpErrors, udpErrorsIs, "call", "send"), func(s *udp.Stats) float64 { return float64(s.SendErrors) }},
-	{counter(udpErrors, udpErrorsIs, "call", "receive"), func(s *udp.Stats) float64 { return float64(s.ReceiveErrors) }},
+type udpValues = []value[udp.Stats]
+
+var udpMetrics = []metric[udp.Stats]{
+	gauge("sluice_udp_active_flows", "Open UDP flows.", "", udpValues{
+		{"", func(s *udp.Stats) float64 { return float64(s.Active) }},
+	}),
+	counter("sluice_udp_flows_total", "UDP flows opened.", "", udpValues{
+		{"", func(s *udp.Stats) float64 { return float64(s.Created) }},
+	}),
+	counter("sluice_udp_flows_ended_total",
+		"UDP flows closed, by reason: expired (idle) or evicted (to make room).",
+		"reason", udpValues{
+			{"expired", func(s *udp.Stats) float64 { return float64(s.Expired) }},
+			{"evicted", func(s *udp.Stats) float64 { return float64(s.Evicted) }},
+		}),
+	counter("sluice_udp_flows_rerouted_total",
+		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
+			"(ICMP port or host unreachable).",
+		"reason", udpValues{
+			{"gone", func(s *udp.Stats) float64 { return float64(s.Moved) }},
+			{"refused", func(s *udp.Stats) float64 { return float64(s.Refused) }},
+		}),
+	counter("sluice_udp_datagrams_total",
+		"Datagrams relayed: in from clients, out to clients.",
+		"direction", udpValues{
+			{"in", func(s *udp.Stats) float64 { return float64(s.DatagramsIn) }},
+			{"out", func(s *udp.Stats) float64 { return float64(s.DatagramsOut) }},
+		}),
+	counter("sluice_udp_bytes_total",
+		"Bytes relayed over UDP: in from clients, out to clients.",
+		"direction", udpValues{
+			{"in", func(s *udp.Stats) float64 { return float64(s.BytesIn) }},
+			{"out", func(s *udp.Stats) float64 { return float64(s.BytesOut) }},
+		}),
+	counter("sluice_udp_retransmitted_datagrams_total",
+		"Datagrams sent again to another endpoint after one refused them.",
+		"", udpValues{
+			{"", func(s *udp.Stats) float64 { return float64(s.Resent) }},
+		}),
+	counter("sluice_udp_dropped_datagrams_total", "Datagrams dropped, by reason.", "reason", udpValues{
+		{"no_service", func(s *udp.Stats) float64 { return float64(s.NoService) }},
+		{"no_backend", func(s *udp.Stats) float64 { return float64(s.NoBackend) }},
+		{"no_local_backend", func(s *udp.Stats) float64 { return float64(s.NoLocal) }},
+		{"not_allowed", func(s *udp.Stats) float64 { return float64(s.NotAllowed) }},
+		{"no_file_descriptor", func(s *udp.Stats) float64 { return float64(s.NoDescriptor) }},
+		{"unreachable", func(s *udp.Stats) float64 { return float64(s.Unreachable) }},
+		{"draining", func(s *udp.Stats) float64 { return float64(s.Draining) }},
+		{"malformed", func(s *udp.Stats) float64 { return float64(s.Malformed) }},
+		{"busy", func(s *udp.Stats) float64 { return float64(s.Busy) }},
+		{"too_long", func(s *udp.Stats) float64 { return float64(s.TooLong) }},
+	}),
+	counter("sluice_udp_errors_total", "System calls on UDP sockets that failed, by call.", "call", udpValues{
+		{"send", func(s *udp.Stats) float64 { return float64(s.SendErrors) }},
+		{"receive", func(s *udp.Stats) float64 { return float64(s.ReceiveErrors) }},
+	}),
 }
 
-var agentSeries = []reading[agent.Status]{
-	{gauge("sluice_services", "Service ports in force."), func(s *agent.Status) float64 { return float64(s.Services) }},
-	{gauge("sluice_frontends", "Addresses of Services in force."), func(s *agent.Status) float64 { return float64(s.Frontends) }},
-	{gauge("sluice_node_port_conflicts", "Node ports that cannot be held because somebody else has them."), func(s *agent.Status) float64 { return float64(s.Conflicts) }},
-	{gauge("sluice_backends", "Endpoints in force, counted once for each Service port."), func(s *agent.Status) float64 { return float64(s.Backends) }},
-	{gauge(dataPath, dataPathIs, "path", "userspace"), func(s *agent.Status) float64 { return float64(s.Paths[agent.Userspace]) }},
-	{gauge(dataPath, dataPathIs, "path", "iptables"), func(s *agent.Status) float64 { return float64(s.Paths[agent.IPTables]) }},
-	{gauge(dataPath, dataPathIs, "path", "ipvs"), func(s *agent.Status) float64 { return float64(s.Paths[agent.IPVS]) }},
-	{gauge("sluice_service_data_path_unmet", "Service ports that are not on the data path that they, or the mode, wish."), func(s *agent.Status) float64 { return float64(s.Unmet) }},
-	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "ok"), func(s *agent.Status) float64 { return float64(s.Applied) }},
-	{counter("sluice_syncs_total", "Attempts to bring a change into force, by result.", "result", "error"), func(s *agent.Status) float64 { return float64(s.Failures) }},
-	{counter("sluice_rules_repaired_total", "How often rules were found missing and written again."), func(s *agent.Status) float64 { return float64(s.Repairs) }},
-	{counter("sluice_rules_put_off_total", "How often a change had to wait, since rules had just been written (--iptables-min-sync-period, --ipvs-min-sync-period)."), func(s *agent.Status) float64 { return float64(s.PutOff) }},
-	{gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Changes of Services that are not in force yet."), func(s *agent.Status) float64 { return float64(s.ServicesPending) }},
-	{counter("kubeproxy_sync_proxy_rules_service_changes_total", "Changes of Services seen."), func(s *agent.Status) float64 { return float64(s.ServiceChanges) }},
-	{gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Changes of EndpointSlices and Endpoints that are not in force yet."), func(s *agent.Status) float64 { return float64(s.EndpointsPending) }},
-	{counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "Changes of EndpointSlices and Endpoints seen."), func(s *agent.Status) float64 { return float64(s.EndpointChanges) }},
+type agentValues = []value[agent.Status]
+
+var agentMetrics = []metric[agent.Status]{
+	gauge("sluice_services", "Service ports applied.", "", agentValues{
+		{"", func(s *agent.Status) float64 { return float64(s.Services) }},
+	}),
+	gauge("sluice_frontends", "Service addresses and ports applied.", "", agentValues{
+		{"", func(s *agent.Status) float64 { return float64(s.Frontends) }},
+	}),
+	gauge("sluice_node_port_conflicts",
+		"Node ports that another process on this node has bound.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.Conflicts) }},
+		}),
+	gauge("sluice_backends", "Endpoints applied, counted once per Service port.", "", agentValues{
+		{"", func(s *agent.Status) float64 { return float64(s.Backends) }},
+	}),
+	gauge("sluice_service_data_path",
+		"Service ports, by the data path in effect: userspace, iptables or ipvs.",
+		"path", agentValues{
+			{"userspace", func(s *agent.Status) float64 { return float64(s.Paths[agent.Userspace]) }},
+			{"iptables", func(s *agent.Status) float64 { return float64(s.Paths[agent.IPTables]) }},
+			{"ipvs", func(s *agent.Status) float64 { return float64(s.Paths[agent.IPVS]) }},
+		}),
+	gauge("sluice_data_path_fallbacks",
+		"Service ports whose requested data path is unavailable, so that another one serves them.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.Unmet) }},
+		}),
+	counter("sluice_syncs_total", "Syncs of the data path with a change, by result.", "result", agentValues{
+		{"ok", func(s *agent.Status) float64 { return float64(s.Applied) }},
+		{"error", func(s *agent.Status) float64 { return float64(s.Failures) }},
+	}),
+	counter("sluice_rules_repaired_total",
+		"Repairs of rules that were missing or changed in the kernel.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.Repairs) }},
+		}),
+	counter("sluice_rule_syncs_deferred_total",
+		"Rule syncs deferred by --iptables-min-sync-period or --ipvs-min-sync-period.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.PutOff) }},
+		}),
+	gauge("kubeproxy_sync_proxy_rules_service_changes_pending",
+		"Service changes not applied yet.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.ServicesPending) }},
+		}),
+	counter("kubeproxy_sync_proxy_rules_service_changes_total", "Service changes seen.", "", agentValues{
+		{"", func(s *agent.Status) float64 { return float64(s.ServiceChanges) }},
+	}),
+	gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+		"EndpointSlice and Endpoints changes not applied yet.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.EndpointsPending) }},
+		}),
+	counter("kubeproxy_sync_proxy_rules_endpoint_changes_total",
+		"EndpointSlice and Endpoints changes seen.",
+		"", agentValues{
+			{"", func(s *agent.Status) float64 { return float64(s.EndpointChanges) }},
+		}),
 }
 
 func seconds(t time.Time) float64 {
@@ -115,16 +200,22 @@ func seconds(t time.Time) float64 {
 }
 
 var (
-	used          = gauge("sluice_descriptors_used", "Descriptors that connections and flows hold.")
-	limit         = gauge("sluice_descriptors_limit", "Descriptors that connections and flows may hold; 0 for no limit.")
-	denied        = counter("sluice_descriptors_denied_total", "How often a connection, flow or pipe found no descriptor left.")
-	reported      = counter("sluice_events_total", "Events of the node and of Services reported.")
-	eventsDropped = counter("sluice_events_dropped_total", "Events not reported because there were too many.")
+	used = single(prometheus.GaugeValue, "sluice_file_descriptors_used",
+		"File descriptors held by connections and flows.")
+	limit = single(prometheus.GaugeValue, "sluice_file_descriptors_limit",
+		"File descriptors that connections and flows may hold; 0 for no limit.")
+	denied = single(prometheus.CounterValue, "sluice_file_descriptors_exhausted_total",
+		"Connections, flows and pipes that found all file descriptors in use.")
+	reported = single(prometheus.CounterValue, "sluice_events_total",
+		"Events reported on the Node and on Services.")
+	eventsDropped = single(prometheus.CounterValue, "sluice_events_dropped_total",
+		"Events dropped because of the rate limit.")
 
-	files   = gauge("sluice_manifest_files", "Manifest files found.")
-	objects = gauge("sluice_manifest_objects", "Objects of manifests in force.")
+	files   = single(prometheus.GaugeValue, "sluice_manifest_files", "Manifest files found.")
+	objects = single(prometheus.GaugeValue, "sluice_manifest_objects", "Objects of manifests applied.")
 
-	// problem has a label value for each thing that is wrong now; the loader bounds them.
-	problem = prometheus.NewDesc("sluice_manifest_problem", "1 for each problem that keeps the content of a manifest from being in force.",
-		[]string{"file", "line", "reason"}, nil)
+	problems = prometheus.NewDesc("sluice_manifest_problems",
+		"Problems of manifest files whose last valid version is kept, by reason: "+
+			"unreadable, syntax, invalid, conflict or limit. The log has each with its line.",
+		[]string{"file", "reason"}, nil)
 )

@@ -14,16 +14,16 @@ const maxServices = 1000
 
 // services is the series of each service port. One that has its own keeps them for
 // as long as it exists; those that come when there are MaxServices already are summed
-// under service_name="others" with an empty namespace, which no Service has, until
-// others go. No counter of the sum goes down when one of them goes.
+// under service_name="__other__" with an empty namespace, which no Service has, until
+// some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
 	stats func() []lb.Stats
 	max   int
 
-	mu     sync.Mutex // guards the following; scrapes may overlap
-	own    map[serviceKey]struct{}
-	others numbers                // the counters of the sum
-	last   map[serviceKey]numbers // of those in the sum, at the last scrape
+	mu   sync.Mutex // guards the following; scrapes may overlap
+	own  map[serviceKey]struct{}
+	rest numbers                // the counters of the sum
+	last map[serviceKey]numbers // of those in the sum, at the last scrape
 }
 
 // serviceKey is the values of the labels, whose names are none that Prometheus gives
@@ -35,16 +35,18 @@ type numbers [13]uint64
 
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]series{
-	ofService(prometheus.CounterValue, "picks_total", "Endpoints chosen for connections and flows; a connection that tries three has chosen three."),
+	ofService(prometheus.CounterValue, "picks_total",
+		"Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
 	ofService(prometheus.CounterValue, "failures_total", "Endpoints chosen that refused, did not answer or failed."),
 	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_backend"),
 	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_local_backend"),
 	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "not_allowed"),
 	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "in"),
 	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "out"),
-	ofService(prometheus.CounterValue, "affinity_evicted_total", "Clients that sessionAffinity has forgotten to make room for others."),
-	ofService(prometheus.GaugeValue, "active", "Connections and flows that are open or being opened."),
-	ofService(prometheus.GaugeValue, "affinity_clients", "Clients that sessionAffinity remembers."),
+	ofService(prometheus.CounterValue, "affinity_evicted_total",
+		"Clients evicted from the sessionAffinity table because it was full."),
+	ofService(prometheus.GaugeValue, "active", "Open and dialling connections and flows."),
+	ofService(prometheus.GaugeValue, "affinity_clients", "Clients in the sessionAffinity table."),
 	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "live"),
 	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible"),
 	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible_local"),
@@ -54,12 +56,15 @@ var serviceSeries = [len(numbers{})]series{
 const counters = 8
 
 const (
-	rejectedIs     = "Connections and first datagrams that got no endpoint: there is none (no_backend), none on this node with policy Local (no_local_backend), or the client is not in the source ranges (not_allowed)."
-	serviceBytesIs = "Bytes relayed: in from clients, out to clients. Of a connection that is open the last 256 KiB may be missing."
-	endpointsIs    = "Endpoints: live, which keep their connections; eligible for new connections with policy Cluster; eligible_local with policy Local."
+	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
+		"policy Local (no_local_backend), or the client is not in the source ranges (not_allowed)."
+	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
+	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
+		"policy Cluster) and eligible_local (with policy Local)."
 )
 
-var unlabelled = gauge("sluice_service_ports_unlabelled", `Service ports that have no series of their own and are summed under service_name="others".`)
+var aggregatedPorts = single(prometheus.GaugeValue, "sluice_service_ports_aggregated",
+	`Service ports without series of their own, which are summed under service_name="__other__".`)
 
 // ofService describes a series of service ports, with one constant label or none.
 func ofService(kind prometheus.ValueType, name, help string, constant ...string) series {
@@ -67,7 +72,8 @@ func ofService(kind prometheus.ValueType, name, help string, constant ...string)
 	if len(constant) == 2 {
 		labels[constant[0]] = constant[1]
 	}
-	return series{prometheus.NewDesc("sluice_service_"+name, help, []string{"service_namespace", "service_name", "service_port", "protocol"}, labels), kind}
+	variable := []string{"service_namespace", "service_name", "service_port", "protocol"}
+	return series{prometheus.NewDesc("sluice_service_"+name, help, variable, labels), kind}
 }
 
 func newServices(stats func() []lb.Stats, max int) *services {
@@ -92,10 +98,10 @@ func (s *services) Collect(out chan<- prometheus.Metric) {
 	}
 	for key := range s.last {
 		if _, ok := now[key]; !ok {
-			delete(s.last, key) // what it had counted stays in others
+			delete(s.last, key) // what it had counted stays in the sum
 		}
 	}
-	rest := 0
+	aggregated := 0
 	var gauges numbers
 	for _, key := range order {
 		if _, ok := s.own[key]; ok || len(s.own) < s.max {
@@ -104,16 +110,16 @@ func (s *services) Collect(out chan<- prometheus.Metric) {
 			send(out, key, now[key])
 			continue
 		}
-		rest++
+		aggregated++
 		gauges.add(now[key])
 		s.grow(key, now[key])
 	}
-	if rest > 0 || s.others != (numbers{}) {
+	if aggregated > 0 || s.rest != (numbers{}) {
 		all := gauges
-		copy(all[:counters], s.others[:counters])
-		send(out, serviceKey{service: "others"}, all)
+		copy(all[:counters], s.rest[:counters])
+		send(out, serviceKey{service: "__other__"}, all)
 	}
-	unlabelled.send(out, float64(rest))
+	aggregatedPorts.send(out, float64(aggregated))
 }
 
 // grow adds to the sum what a service port has counted since the last scrape.
@@ -123,7 +129,7 @@ func (s *services) grow(key serviceKey, now numbers) {
 		if now[i] < last[i] { // gone and come again in between
 			last[i] = 0
 		}
-		s.others[i] += now[i] - last[i]
+		s.rest[i] += now[i] - last[i]
 	}
 	s.last[key] = now
 }
@@ -146,7 +152,8 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 }
 
 func numbersOf(s *lb.Stats) numbers {
-	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut, s.AffinityEvicted, s.InFlight, uint64(s.AffinityEntries)}
+	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut,
+		s.AffinityEvicted, s.InFlight, uint64(s.AffinityEntries)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
@@ -167,6 +174,7 @@ func (n *numbers) add(other numbers) {
 func send(out chan<- prometheus.Metric, key serviceKey, n numbers) {
 	for i := range serviceSeries {
 		s := &serviceSeries[i]
-		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(n[i]), key.namespace, key.service, key.port, key.protocol)
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(n[i]),
+			key.namespace, key.service, key.port, key.protocol)
 	}
 }
