@@ -134,7 +134,7 @@ func TestAnswerOfDeadBackend(t *testing.T) {
 	}
 	p.setBackends(dying.addr, heir.addr)
 	release := p.block()
-	c.send("to nobody") // first in the loop's events, so that the refusal meets the answer
+	c.send("to no socket") // first in the loop's events, so that the refusal meets the answer
 	if _, err := dying.WriteToUDPAddrPort([]byte("last words"), from); err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func TestAnswerAfterRemoval(t *testing.T) {
 	}
 }
 
-// A client that is gone is no trouble for the others, although the host tells us
+// A client that is gone is no trouble for the others, although the host reports it
 // by ICMP that it is.
 func TestClientIsGone(t *testing.T) {
 	b := listenUDP(t, "127.0.0.1:0")
@@ -187,7 +187,7 @@ func TestClientIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 20 {
-		if _, err := b.WriteToUDPAddrPort([]byte("to nobody"), toGone); err != nil {
+		if _, err := b.WriteToUDPAddrPort([]byte("to no socket"), toGone); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.WriteToUDPAddrPort([]byte{byte(i)}, toStays); err != nil {

@@ -93,11 +93,11 @@ func TestAnswerAtExpiry(t *testing.T) {
 }
 
 // A question that waits in the frontend's socket when the timer fires keeps the flow, also
-// if it waits behind more than one event may take. Who asks nothing is idle all the same.
+// if it waits behind more than one event may take. A client that sends nothing is idle all the same.
 func TestQuestionAtExpiry(t *testing.T) {
 	for _, before := range []int{0, 3 * perEvent} {
 		t.Run(fmt.Sprintf("behind %d others", before), func(t *testing.T) {
-			p := startProxy(t, 1, nil, telling(t, "127.0.0.1:0").addr, telling(t, "127.0.0.1:0").addr)
+			p := startProxy(t, 1, nil, reflecting(t, "127.0.0.1:0").addr, reflecting(t, "127.0.0.1:0").addr)
 			silent, other := dial(t, p.addr), dial(t, p.addr)
 			silent.ask("?")
 			other.ask("?")
@@ -133,7 +133,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 				}
 			}
 			// A flow ends whose client is silent, and the next is a new one.
-			eventually(t, "the flow of who is silent has expired", func() bool { return p.Stats().Expired > 0 })
+			eventually(t, "the flow of the silent client has expired", func() bool { return p.Stats().Expired > 0 })
 			if got := p.Stats().Created; got != uint64(len(clients))+2 {
 				t.Errorf("%d flows were made", got)
 			}

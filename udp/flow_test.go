@@ -14,7 +14,7 @@ import (
 
 // The least recently active flow makes room, and only that.
 func TestMaxFlows(t *testing.T) {
-	p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 3 }, telling(t, "127.0.0.1:0").addr)
+	p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 3 }, reflecting(t, "127.0.0.1:0").addr)
 	clients := make([]*client, 5)
 	flows := make([]string, 5)
 	ask := func(i int) (fresh bool) {
@@ -51,7 +51,7 @@ func TestMaxFlows(t *testing.T) {
 
 // A flow that only waits for late answers makes room before any other.
 func TestLeavingFlowsAreEvictedFirst(t *testing.T) {
-	gone, stays := telling(t, "127.0.0.1:0"), telling(t, "127.0.0.1:0")
+	gone, stays := reflecting(t, "127.0.0.1:0"), reflecting(t, "127.0.0.1:0")
 	p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 2 }, gone.addr)
 	a, b, c := dial(t, p.addr), dial(t, p.addr), dial(t, p.addr)
 	p.setBackends(stays.addr)

@@ -82,7 +82,7 @@ func TestMoveUnderLoad(t *testing.T) {
 			if ipv6 {
 				at = "[::1]:0"
 			}
-			p := startProxy(t, 2, nil, telling(t, at).addr, telling(t, at).addr, telling(t, at).addr)
+			p := startProxy(t, 2, nil, reflecting(t, at).addr, reflecting(t, at).addr, reflecting(t, at).addr)
 			stop := make(chan struct{})
 			var wg sync.WaitGroup
 			var asked atomic.Int64

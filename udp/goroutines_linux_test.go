@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestGoroutines has a Server without event loops pass the tests of one that has them, but
+// TestGoroutines runs the tests of a Server with event loops on one without, but
 // for those that look into loops and batches, or need a socket that may not broadcast.
 func TestGoroutines(t *testing.T) {
 	withoutLoops = true
@@ -29,7 +29,7 @@ func TestGoroutines(t *testing.T) {
 		"MaxFlows":                        TestMaxFlows,
 		"NoQuestionIsLostAtExpiry":        TestNoQuestionIsLostAtExpiry,
 		"NoSourcePort":                    TestNoSourcePort,
-		"NobodyToAsk":                     TestNobodyToAsk,
+		"NoEndpoint":                      TestNoEndpoint,
 		"NothingIsLeftOpen":               TestNothingIsLeftOpen,
 		"NothingIsLostUnderLoad":          TestNothingIsLostUnderLoad,
 		"PortIsNotShared":                 TestPortIsNotShared,

@@ -61,7 +61,7 @@ func (c *client) sendBatch(p []byte, segment int) {
 	}
 }
 
-// wants reads datagrams and compares them, and returns who has sent the last.
+// wants reads datagrams and compares them, and returns the sender of the last.
 func (b *backend) wants(t *testing.T, what string, parts [][]byte, stats func() Stats) (from netip.AddrPort) {
 	t.Helper()
 	buf := make([]byte, 1<<16)
@@ -79,7 +79,7 @@ func (b *backend) wants(t *testing.T, what string, parts [][]byte, stats func() 
 	return from
 }
 
-// option tells whether a socket takes batches.
+// option reports whether a socket takes batches.
 func option(t *testing.T, fd int) bool {
 	t.Helper()
 	on, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)

@@ -139,8 +139,8 @@ func TestLinkLocalClients(t *testing.T) {
 // of the new way, not of the old one.
 func TestNextBackendIsElsewhere(t *testing.T) {
 	var there *backend
-	newCable(t, 0).inOther(func() { there = telling(t, "10.0.0.2:0") })
-	here := telling(t, "127.0.0.1:0")
+	newCable(t, 0).inOther(func() { there = reflecting(t, "10.0.0.2:0") })
+	here := reflecting(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, here.addr)
 	c := dial(t, p.addr)
 	if a := c.ask("q"); !strings.HasPrefix(a, "127.0.0.1:") {
@@ -249,7 +249,7 @@ func TestSlowWay(t *testing.T) {
 // No ephemeral port is left: the oldest flow gives its own up.
 func TestPortsRunOut(t *testing.T) {
 	c := newCable(t, 0)
-	b := telling(t, "127.0.0.1:0")
+	b := reflecting(t, "127.0.0.1:0")
 	p := startProxyAt(t, 1, nil, "10.0.0.1:0", b.addr)
 	sysctl(t, "ipv4/ip_local_port_range", "40000 40003")
 	clients := make([]*client, 10)

@@ -37,7 +37,7 @@ func openDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// refusing returns an address where nobody listens: the socket that has the port
+// refusing returns an address where no process listens: the socket that has the port
 // takes datagrams of its peer only, which never sends.
 func refusing(t *testing.T, at string) netip.AddrPort {
 	t.Helper()

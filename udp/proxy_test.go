@@ -91,7 +91,7 @@ func newLoops(t *testing.T, n int) *eventloop.Group {
 }
 
 // startProxy serves one frontend of the first backend's family at a loopback
-// address, or at the address that edit's Server is told by at.
+// address, or at the address at.
 func startProxy(t *testing.T, loops int, edit func(*Server), backends ...netip.AddrPort) *proxy {
 	t.Helper()
 	at := "127.0.0.1:0"
@@ -130,7 +130,7 @@ func (p *proxy) setServices(services ...lb.Service) {
 	p.TableChanged()
 }
 
-// eventually polls until ok, since nobody is told when the Server has come so far.
+// eventually polls until ok, since the Server does not report how far it is.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -202,20 +202,20 @@ func naming(t *testing.T, name string) *backend {
 	return listenUDP(t, "127.0.0.1:0").serve(t, func([]byte, netip.AddrPort) []byte { return []byte(name) })
 }
 
-// telling answers with the address that the question came from, which tells one
+// reflecting answers with the address that the question came from, which distinguishes one
 // flow of the Server from another.
-func telling(t *testing.T, at string) *backend {
+func reflecting(t *testing.T, at string) *backend {
 	t.Helper()
 	return listenUDP(t, at).serve(t, func(_ []byte, from netip.AddrPort) []byte { return []byte(from.String()) })
 }
 
-// needsRefusals skips the test under wine, which forgets a refusal that arrives before
+// needsRefusals skips the test under wine, which loses a refusal that arrives before
 // a read waits for it: its server asks the socket for its error (sock_poll_event in
-// server/sock.c), and nobody can ask again.
+// server/sock.c), which cannot be asked again.
 func needsRefusals(t *testing.T) {
 	t.Helper()
 	if wine {
-		t.Skip("SKIPPED: wine does not tell a later read of an earlier refusal")
+		t.Skip("SKIPPED: wine does not report an earlier refusal to a later read")
 	}
 }
 

@@ -15,8 +15,8 @@ var wine = windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Fin
 // openDescriptors returns 0: a process has no list of its handles here.
 func openDescriptors(*testing.T) int { return 0 }
 
-// refusing returns an address where nobody listens. (Under wine a connected socket, which
-// Linux takes for nobody, does not refuse.)
+// refusing returns an address where no process listens. (Under wine a connected socket, which
+// refuses on Linux, does not.)
 func refusing(t *testing.T, at string) netip.AddrPort {
 	t.Helper()
 	b := listenUDP(t, at)

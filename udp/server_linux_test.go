@@ -52,7 +52,7 @@ func TestReplySource(t *testing.T) {
 // The kernel spreads clients over the sockets of all loops, and a client keeps
 // its loop.
 func TestClientsAreSpread(t *testing.T) {
-	p := startProxy(t, 4, nil, telling(t, "127.0.0.1:0").addr)
+	p := startProxy(t, 4, nil, reflecting(t, "127.0.0.1:0").addr)
 	clients := make([]*client, 400)
 	flows := make([]string, len(clients))
 	for i := range clients {

@@ -85,7 +85,7 @@ func TestSizes(t *testing.T) {
 }
 
 // A thousand clients at once: each has one backend while it is active, the
-// backends take exact turns, and after the idle timeout clients move.
+// backends get equally many, and after the idle timeout clients move.
 func TestThousandClients(t *testing.T) {
 	if wine {
 		t.Skip("SKIPPED: under wine a round of 1,000 datagrams may take longer than the idle timeout")
@@ -103,7 +103,7 @@ func TestThousandClients(t *testing.T) {
 	}
 	round := func() []string {
 		for _, c := range clients {
-			c.send("who are you?")
+			c.send("which backend?")
 		}
 		answers := make([]string, len(clients))
 		for i, c := range clients {
@@ -132,7 +132,7 @@ func TestThousandClients(t *testing.T) {
 	if s := p.Stats(); s.Created != 1000 || s.Expired != 1000 {
 		t.Errorf("stats = %+v, want 1,000 flows created and expired", s)
 	}
-	dial(t, p.addr).ask("shifts the turn by one")
+	dial(t, p.addr).ask("shifts round robin by one")
 	moved := 0
 	for i, name := range round() {
 		if name != first[i] {
@@ -200,7 +200,7 @@ func TestUnlisten(t *testing.T) {
 	}
 }
 
-func TestNobodyToAsk(t *testing.T) {
+func TestNoEndpoint(t *testing.T) {
 	p := startProxy(t, 1, nil)
 	if _, err := p.Listen(frontend(9, false), netip.AddrPortFrom(p.addr.Addr(), 0)); err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestNobodyToAsk(t *testing.T) {
 }
 
 func TestShutdownWaitsForFlows(t *testing.T) {
-	b := telling(t, "127.0.0.1:0")
+	b := reflecting(t, "127.0.0.1:0")
 	p := startProxy(t, 2, func(s *Server) { s.IdleTimeout = 500 * time.Millisecond }, b.addr)
 	old := dial(t, p.addr)
 	flow := old.ask("q")

@@ -26,12 +26,12 @@ func TestLeaveInStretches(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		made++ // a descriptor that nobody has
+		made++ // a descriptor that is not open
 		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)}), 53)}, route: route{choice: c, active: now}}
 		ln.keep(f)
 		sh.count.Active.Add(1)
 	}
-	// update has the table have these backends, and returns how many flows left at once.
+	// update puts these backends into the table and returns how many flows left at once.
 	update := func(list ...netip.AddrPort) uint64 {
 		table, err := lb.NewTable([]lb.Service{service(1, list...)}, lb.Node{})
 		if err != nil {
@@ -75,7 +75,7 @@ func TestLeaveInStretches(t *testing.T) {
 				add()
 			}
 			if walks == 3 && update(backends[2]) != 0 {
-				t.Error("a second walk has begun while one is under way")
+				t.Error("a second walk has started while one is under way")
 			}
 			if f := sh.ages.ahead; f != nil {
 				f.close()

@@ -165,11 +165,11 @@ func TestPostedMakeRoom(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	runs, begun := 0, make(chan struct{})
+	runs, started := 0, make(chan struct{})
 	var again func()
 	again = func() {
 		if runs++; runs == 2 {
-			close(begun)
+			close(started)
 		}
 		if !over {
 			_ = loop.Post(again) // refused when the test has given up
@@ -178,7 +178,7 @@ func TestPostedMakeRoom(t *testing.T) {
 	if err := loop.Post(again); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, begun, "second run of what is posted")
+	wait(t, started, "second run of what is posted")
 	if _, err := unix.Write(far, []byte("x")); err != nil {
 		t.Fatal(err)
 	}

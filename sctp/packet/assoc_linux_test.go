@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
-// A script is lines of who sends which chunk with which tag, and what is to become
+// A script is lines of which side sends which chunk with which tag, and what is to become
 // of it: "C INIT =7" is the client's INIT with initiate tag 7, "B ABORT 7T" an ABORT
 // of the backend with tag 7 and the T bit. After "->" come the verdict and the
 // phase.

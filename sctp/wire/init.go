@@ -86,7 +86,7 @@ func bare(chunk byte, tag uint32, reflected bool) []byte {
 const CauseUnrecognized = 6
 
 // Unrecognized returns a packet without ports that says that chunk, at most 1 KiB
-// of it, is of a type that nobody here knows. It is how one who does not speak
+// of it, is of a type that is not known here. It is how an endpoint without
 // ASCONF refuses it, and it ends all further attempts (RFC 5061 section 5.1).
 func Unrecognized(tag uint32, chunk []byte) []byte {
 	chunk = chunk[:min(len(chunk), 1<<10)]
