@@ -488,7 +488,7 @@ func median[T int64 | time.Duration](all []T) T {
 
 var stoodStill = regexp.MustCompile(`"freeze_p99": "([^"]+)"`)
 
-// freezes reports how long connections stood still.
+// freezes reports how long connections were paused.
 func (n *line) freezes() {
 	n.t.Helper()
 	var all []time.Duration
@@ -502,7 +502,7 @@ func (n *line) freezes() {
 			under++
 		}
 	}
-	n.t.Logf("99 of 100 connections stood still for at most %v in the median upgrade, %v in the worst; under 50 ms in %d of %d",
+	n.t.Logf("99 of 100 connections were paused for at most %v in the median upgrade, %v in the worst; under 50 ms in %d of %d",
 		median(all), slices.Max(all), under, len(all))
 }
 

@@ -296,7 +296,7 @@ func TestCannotSteer(t *testing.T) {
 	l.wrap = []string{"timeout", "30"} // what serves after all ends with 124
 	for _, l.limit = range []int{12, 14, 16, 18, 20, 30} {
 		out, err := l.command("--manifests", l.dir, "--loops=4").CombinedOutput()
-		if exitCode(err) != 1 || !strings.Contains(string(out), "raise it (ulimit -n) to 64 or more") && !strings.Contains(string(out), "raise the file descriptor limit (ulimit -n) to 64 or more") {
+		if exitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n) to 64 or more") {
 			t.Errorf("with %d descriptors: %v, %s", l.limit, err, out)
 		}
 	}
@@ -321,7 +321,7 @@ func TestCleanupWithoutIPTables(t *testing.T) {
 		}
 		l.output(command, "-t", "nat", "-N", "SLUICE-TEST")
 		code, out := cleanup()
-		if want := "table nat stay, since " + command + " is not installed: install"; code != 1 || strings.Count(out, want) != 1 {
+		if want := "stay in table nat, since " + command + " is not installed: install"; code != 1 || strings.Count(out, want) != 1 {
 			t.Errorf("with rules by %s: %d, %s\nwant %q once", command, code, out, want)
 		}
 		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {

@@ -2,21 +2,19 @@ package handover
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// poll is how long a wait goes before it looks whether it is still wanted.
+// poll is how long a wait goes before it looks whether its context has ended.
 const poll = 20 * time.Millisecond
 
-// errEnded means that the other side has closed the channel.
-var errEnded = errors.New("the other process has ended the conversation")
+// ErrEnded means that the other side has closed the channel.
+var ErrEnded = errors.New("the other process has ended the conversation")
 
 // errFull means that the channel takes nothing right now.
 var errFull = errors.New("channel is full")
@@ -48,10 +46,8 @@ func (c *Channel) try(k kind, payload []byte, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	b := make([]byte, headSize, headSize+len(payload))
+	b := append(make([]byte, 0, 1+len(payload)), byte(k))
 	b = append(b, payload...)
-	b[0] = byte(k)
-	binary.LittleEndian.PutUint32(b[1:], checksum(k, payload))
 	for {
 		err := unix.Sendmsg(c.fd, b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch err {
@@ -62,7 +58,7 @@ func (c *Channel) try(k kind, payload []byte, fds ...int) error {
 		case unix.EAGAIN, unix.ENOBUFS, unix.ETOOMANYREFS: // the last: many descriptors are on their way (unix(7))
 			return errFull
 		case unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN:
-			return errEnded
+			return ErrEnded
 		}
 		return fmt.Errorf("send message %d: %w", k, err)
 	}
@@ -104,8 +100,8 @@ func (c *Channel) sendPart(ctx context.Context, p part, b []byte) error {
 	}
 }
 
-// wait waits until the channel is ready for events. A full queue of the receiver is
-// told by no event for some kinds of shortage, so that no wait is longer than poll.
+// wait waits until the channel is ready for events. No event reports some of the reasons
+// why the receiver's queue is full, so that no wait is longer than poll.
 func (c *Channel) wait(ctx context.Context, events int16) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -125,8 +121,7 @@ type message struct {
 	fds     []int
 }
 
-// receive returns the next message. errEnded: there is none any more. Messages that
-// may be skipped are.
+// receive returns the next message. ErrEnded: there is none any more.
 func (c *Channel) receive(ctx context.Context) (message, error) {
 	for {
 		m, err := c.receiveOne()
@@ -138,9 +133,6 @@ func (c *Channel) receive(ctx context.Context) (message, error) {
 			continue
 		case err != nil:
 			return message{}, err
-		case m.kind >= optional:
-			closeAll(m.fds)
-			continue
 		case m.kind == failedMsg:
 			closeAll(m.fds)
 			return message{}, &Failure{Reason: string(m.payload)}
@@ -156,7 +148,7 @@ func (c *Channel) receiveOne() (message, error) {
 	case err == unix.EINTR:
 		return message{}, unix.EAGAIN
 	case err == unix.ECONNRESET:
-		return message{}, errEnded
+		return message{}, ErrEnded
 	case err != nil:
 		return message{}, err
 	}
@@ -164,34 +156,15 @@ func (c *Channel) receiveOne() (message, error) {
 	switch {
 	case flags&unix.MSG_CTRUNC != 0:
 		closeAll(fds)
-		return message{}, fmt.Errorf("a message's descriptors were cut off: the limit of descriptors is too low for what is taken over: %w", unix.EMFILE)
+		return message{}, fmt.Errorf("receive file descriptors: %w: raise the limit (ulimit -n)", unix.EMFILE)
 	case flags&unix.MSG_TRUNC != 0:
 		closeAll(fds)
 		return message{}, fmt.Errorf("a message is longer than %d bytes", maxMessage)
 	case n == 0:
 		closeAll(fds)
-		return message{}, errEnded
+		return message{}, ErrEnded
 	}
-	m := message{kind: kind(c.buf[0]), fds: fds}
-	if n >= headSize {
-		m.payload = c.buf[headSize:n]
-	}
-	if n < headSize || binary.LittleEndian.Uint32(c.buf[1:]) != checksum(m.kind, m.payload) {
-		closeAll(fds)
-		return message{}, errors.New("a message is damaged")
-	}
-	return m, nil
-}
-
-// headSize is the length of a message's head: its kind and its checksum.
-const headSize = 1 + 4
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checksum is for the case that the other program is broken, or is not Sluice: what
-// was meant otherwise must not be taken for the state of a connection.
-func checksum(k kind, payload []byte) uint32 {
-	return crc32.Update(crc32.Checksum([]byte{byte(k)}, castagnoli), castagnoli, payload)
+	return message{kind: kind(c.buf[0]), payload: c.buf[1:n], fds: fds}, nil
 }
 
 // expect returns the next message, which must be of a kind.
@@ -239,7 +212,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// token is the reading end of a pipe with one byte in it: who reads it has everything.
+// token is the reading end of a pipe with one byte in it: the process that reads it has everything.
 type token struct{ fd int }
 
 // newToken makes a token. The caller closes it.

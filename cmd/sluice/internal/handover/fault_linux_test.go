@@ -19,7 +19,6 @@ type relay struct {
 	giver, taker *Channel // the relay's ends
 	fault        fault
 	at           int // number of the message
-	pass         func(who string, message []byte)
 
 	mu    sync.Mutex
 	count int
@@ -30,14 +29,11 @@ type relay struct {
 type fault string
 
 const (
-	none      fault = "nothing"
-	cut       fault = "the channel is cut before it"
-	cutAfter  fault = "the channel is cut after it"
-	stall     fault = "it and all after it are late"
-	garble    fault = "a bit of it is flipped"
-	shorten   fault = "it is cut short"
-	strip     fault = "its descriptors are missing"
-	duplicate fault = "it comes twice"
+	none     fault = "nothing"
+	cut      fault = "the channel is cut before it"
+	cutAfter fault = "the channel is cut after it"
+	stall    fault = "it and all after it are late"
+	strip    fault = "its file descriptors are missing"
 )
 
 // run forwards until either side ends.
@@ -71,16 +67,13 @@ func (r *relay) forward(from, to *Channel, who string) {
 			return
 		}
 		fds := rights(oob[:oobn])
-		if r.pass != nil {
-			r.pass(who, buf[:n])
-		}
 		r.mu.Lock()
 		here := r.count == r.at
 		late := r.fault == stall && here
 		r.count++
 		r.seen = append(r.seen, fmt.Sprintf("%s%d", who, buf[0]))
 		r.mu.Unlock()
-		b, again := buf[:n], 1
+		b := buf[:n]
 		if late {
 			time.Sleep(500 * time.Millisecond) // longer than either side waits
 		}
@@ -89,22 +82,14 @@ func (r *relay) forward(from, to *Channel, who string) {
 			case cut:
 				closeAll(fds)
 				return
-			case garble:
-				b[n/2] ^= 4
-			case shorten:
-				b = b[:(n+1)/2]
 			case strip:
 				closeAll(fds)
 				fds = nil
-			case duplicate:
-				again = 2
 			}
 		}
-		for range again {
-			for unix.Sendmsg(to.fd, b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) == unix.EAGAIN {
-				if to.wait(ctx, unix.POLLOUT) != nil {
-					break
-				}
+		for unix.Sendmsg(to.fd, b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) == unix.EAGAIN {
+			if to.wait(ctx, unix.POLLOUT) != nil {
+				break
 			}
 		}
 		closeAll(fds)
@@ -135,7 +120,7 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at, pass: w.pass}
+	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at}
 	heir = newState(w.t, 3)
 	var wg sync.WaitGroup
 	wg.Go(r.run)
@@ -144,7 +129,7 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		var h Hello
-		if h, gave = g.Greet(ctx); gave == nil {
+		if h, gave = g.Hello(ctx); gave == nil {
 			var r Report
 			r, gave = Give(ctx, g, h, w.old, new(Listeners))
 			w.halted[w.old] = r.halted
@@ -215,7 +200,7 @@ func TestFaults(t *testing.T) {
 	eventually(t, "all connections have ended", func() bool { return heir.TCP.Stats().Active == 0 })
 	w.end(w.old)
 	w.end(heir)
-	faults := []fault{cut, cutAfter, garble, shorten, strip, duplicate, stall}
+	faults := []fault{cut, cutAfter, strip, stall}
 	if testing.Short() {
 		faults = faults[:len(faults)-1]
 	}
@@ -257,9 +242,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestStrangers: who knocks and leaves, or says nonsense, or nothing, keeps nobody else from
-// being heard; a folder that others can write to is refused; and what a process that has
-// ended left behind is nobody.
+// TestStrangers: a process that connects and leaves, or sends nonsense, does not block others;
+// a folder that other users can write to is refused; and the socket of a process that has
+// ended is as none.
 func TestStrangers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "handover.sock")
 	if ch, err := Dial(path); ch != nil || err != nil {
@@ -289,13 +274,27 @@ func TestStrangers(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, _, err := s.Accept(ctx); err == nil || errors.Is(err, ErrBroken) {
+	accept := func() (*Channel, Hello, error) {
+		t.Helper()
+		ch, err := s.Accept(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := ch.Hello(ctx)
+		return ch, h, err
+	}
+	if _, _, err := accept(); !errors.Is(err, ErrEnded) {
+		t.Errorf("a process that only looks: %v", err)
+	}
+	ch, _, err := accept()
+	if err == nil || !strings.Contains(err.Error(), "hello") {
 		t.Errorf("nonsense: %v", err)
 	}
-	if _, err := nonsense.receive(ctx); err == nil || !strings.Contains(err.Error(), "hello") {
-		t.Errorf("who talks nonsense is told %v", err)
+	ch.Fail(err)
+	if _, got := nonsense.receive(ctx); got == nil || got.Error() != err.Error() {
+		t.Errorf("the process that sent nonsense gets %v", got)
 	}
-	ch, h, err := s.Accept(ctx)
+	ch, h, err := accept()
 	if err != nil || !h.Upgrade {
 		t.Fatalf("the request is %+v, %v", h, err)
 	}
@@ -325,4 +324,38 @@ func TestStrangers(t *testing.T) {
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "others") {
 		t.Errorf("a folder that others can write to: %v", err)
 	}
+}
+
+// TestVersions: a process that speaks another version of the protocol is refused with a clear
+// error, and changes nothing.
+func TestVersions(t *testing.T) {
+	w := newWorld(t, 1, 0)
+	old, file, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir, err := FromParent(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	defer heir.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := heir.sendJSON(ctx, helloMsg, hello{Version: version + 1, PID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := old.Hello(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, gave := Give(ctx, old, h, w.old, new(Listeners))
+	_, took := heir.receive(ctx)
+	for _, err := range []error{gave, took} {
+		if want := fmt.Sprintf("version %d of the hand-over protocol", version+1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("another version: %v, want %q", err, want)
+		}
+	}
+	w.works()
+	closeState(t, w.old, nil)
 }

@@ -58,10 +58,10 @@ type giver struct {
 // Otherwise nothing has changed here: all connections go on.
 func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Report, error) {
 	start := time.Now()
-	g := &giver{State: s, ch: ch, listeners: l, token: token{-1}, report: Report{Peer: h.hello.PID, From: s.Program}}
+	g := &giver{State: s, ch: ch, listeners: l, token: token{-1}, report: Report{Peer: h.peer, From: s.Program}}
 	defer func() { g.token.close() }()
-	if err := g.check(&h); err != nil {
-		g.refuse(ctx, err)
+	if err := h.check(); err != nil {
+		ch.refuse(err)
 		return Report{}, err
 	}
 	wait, cancel := context.WithTimeout(ctx, g.patience())
@@ -69,14 +69,14 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 	cancel()
 	if err != nil {
 		err = fmt.Errorf("wait for a change that is being applied: %w", err)
-		g.refuse(ctx, err)
+		ch.refuse(err)
 		return Report{}, err
 	}
-	if err = g.give(ctx, h); err == nil || g.theirs() {
+	if err = g.give(ctx); err == nil || g.theirs() {
 		g.report.Took = time.Since(start)
 		return g.report, nil
 	}
-	g.refuse(ctx, err)
+	ch.refuse(err)
 	g.TCP.Thaw()
 	if g.report.halted != nil {
 		g.report.halted()
@@ -86,19 +86,12 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 	return Report{}, err
 }
 
-// refuse tells the other side why it does not go on; it may have gone already.
-func (g *giver) refuse(ctx context.Context, err error) {
-	if _, told := errors.AsType[*Failure](err); !told {
-		_ = g.ch.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
-	}
-}
-
 // theirs decides after an error who has everything, and reports whether it is the other
 // side.
 func (g *giver) theirs() bool { return g.token.fd >= 0 && !g.token.take() }
 
-func (g *giver) give(ctx context.Context, h Hello) error {
-	if err := g.prepare(ctx, h); err != nil {
+func (g *giver) give(ctx context.Context) error {
+	if err := g.prepare(ctx); err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, g.patience())
@@ -129,7 +122,7 @@ func (g *giver) give(ctx context.Context, h Hello) error {
 }
 
 // prepare sends all that can be sent while everything goes on.
-func (g *giver) prepare(ctx context.Context, h Hello) (err error) {
+func (g *giver) prepare(ctx context.Context) (err error) {
 	if g.token, err = newToken(); err != nil {
 		return err
 	}
@@ -137,8 +130,8 @@ func (g *giver) prepare(ctx context.Context, h Hello) (err error) {
 	defer cancel()
 	s, fds := g.setup()
 	all := g.counters()
-	if err := g.ch.sendJSON(wait, welcomeMsg, welcome{Version: h.version, Program: g.Program, PID: os.Getpid(),
-		Descriptors: len(fds) + 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active)}, g.token.fd); err != nil {
+	if err := g.ch.sendJSON(wait, welcomeMsg, welcome{Program: g.Program, PID: os.Getpid(),
+		Files: len(fds) + 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active)}, g.token.fd); err != nil {
 		return err
 	}
 	b, err := json.Marshal(s)
@@ -189,9 +182,8 @@ func (g *giver) setup() (s setup, fds []int) {
 		fds = append(fds, l.FDs...)
 		s.UDP = append(s.UDP, udpSockets{udp.Listening{Frontend: l.Frontend}, len(l.FDs)})
 	}
-	held := g.SCTP.Holding()
-	held.FDs(func(fd *int) { fds = append(fds, *fd) })
-	s.SCTP = &held
+	s.SCTP = g.SCTP.Holding()
+	s.SCTP.FDs(func(fd *int) { fds = append(fds, *fd) })
 	var http []int
 	s.HTTP, http = g.listeners.list()
 	return s, append(fds, http...)
@@ -279,7 +271,7 @@ func (g *giver) giveFrozen(ctx context.Context, since int64) error {
 	if err := g.ch.sendPart(ctx, countersPart, b); err != nil {
 		return err
 	}
-	return g.ch.sendJSON(ctx, commitMsg, totals{g.report.Conns, g.report.Flows, g.report.Assocs})
+	return g.ch.send(ctx, commitMsg, nil)
 }
 
 func (g *giver) counters() counters {

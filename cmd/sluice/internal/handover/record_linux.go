@@ -28,25 +28,23 @@ const (
 // appendConn writes a connection, but for its descriptors and the bytes that wait, of
 // which it has the number. One that was offered need not be named again.
 func appendConn(w *writer, f *tcp.Frozen, name bool) {
-	w.record(func(w *writer) {
-		w.uint(uint64(f.Offer))
-		w.byte(connFlags(f, name))
-		w.uint(uint64(len(f.ToBackend.Waiting)))
-		w.uint(uint64(len(f.ToClient.Waiting)))
-		if name {
-			w.id(f.Service)
-			w.addrPort(f.Addr)
-		}
-		if d := f.Dial; d != nil {
-			w.byte(byte(d.Frontend.Protocol))
-			w.addrPort(d.Frontend.Addr)
-			w.addr(d.Client)
-			w.addrPorts(d.Tried)
-			w.uint(uint64(d.Attempt))
-			w.uint(uint64(d.Shortages))
-			w.duration(d.Left)
-		}
-	})
+	w.uint(uint64(f.Offer))
+	w.byte(connFlags(f, name))
+	w.uint(uint64(len(f.ToBackend.Waiting)))
+	w.uint(uint64(len(f.ToClient.Waiting)))
+	if name {
+		w.id(f.Service)
+		w.addrPort(f.Addr)
+	}
+	if d := f.Dial; d != nil {
+		w.byte(byte(d.Frontend.Protocol))
+		w.addrPort(d.Frontend.Addr)
+		w.addr(d.Client)
+		w.addrPorts(d.Tried)
+		w.uint(uint64(d.Attempt))
+		w.uint(uint64(d.Shortages))
+		w.duration(d.Left)
+	}
 }
 
 func connFlags(f *tcp.Frozen, name bool) byte {
@@ -72,9 +70,8 @@ type conn struct {
 }
 
 func readConn(r *reader) (c conn) {
-	in := r.record()
-	c.Offer = uint32(in.below(1<<32, "offer"))
-	flags := in.byte()
+	c.Offer = uint32(r.below(1<<32, "offer"))
+	flags := r.byte()
 	c.named = flags&named != 0
 	c.Client, c.Backend = -1, -1
 	if flags&hasBackend != 0 {
@@ -82,131 +79,111 @@ func readConn(r *reader) (c conn) {
 	}
 	c.ToBackend.EOF, c.ToBackend.Shut = flags&backendEOF != 0, flags&backendShut != 0
 	c.ToClient.EOF, c.ToClient.Shut = flags&clientEOF != 0, flags&clientShut != 0
-	c.toBackend = int(in.below(maxWaiting+1, "number of bytes that wait"))
-	c.toClient = int(in.below(maxWaiting+1, "number of bytes that wait"))
+	c.toBackend = int(r.below(maxWaiting+1, "number of bytes that wait"))
+	c.toClient = int(r.below(maxWaiting+1, "number of bytes that wait"))
 	if c.named {
-		c.Service, c.Addr = in.id(), in.addrPort()
+		c.Service, c.Addr = r.id(), r.addrPort()
 	}
 	if flags&dialling != 0 {
-		c.Dial = &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.Protocol(in.byte()), Addr: in.addrPort()},
-			Client: in.addr(), Tried: in.addrPorts(),
-			Attempt: int(in.below(1<<16, "attempt")), Shortages: int(in.below(1<<16, "shortage")), Left: in.duration()}
+		c.Dial = &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.Protocol(r.byte()), Addr: r.addrPort()},
+			Client: r.addr(), Tried: r.addrPorts(),
+			Attempt: int(r.below(1<<16, "attempt")), Shortages: int(r.below(1<<16, "shortage")), Left: r.duration()}
 	}
-	if c.Dial == nil && in.err == nil && (c.Backend < 0 || c.Offer == 0 && !c.Addr.IsValid()) {
-		in.fail(fmt.Errorf("a connection that is not dialling has no backend"))
+	if c.Dial == nil && r.err == nil && (c.Backend < 0 || c.Offer == 0 && !c.Addr.IsValid()) {
+		r.fail(fmt.Errorf("a connection that is not dialling has no backend"))
 	}
-	r.inherit(&in)
 	return c
-}
-
-// inherit makes the error of a record that of the message.
-func (r *reader) inherit(in *reader) {
-	if in.err != nil {
-		r.fail(in.err)
-	}
 }
 
 // appendFlow writes a flow, but for its descriptor.
 func appendFlow(w *writer, f *udp.Frozen) {
-	w.record(func(w *writer) {
-		w.uint(uint64(f.Listening))
-		w.uint(uint64(f.Member))
-		w.addrPort(f.Client)
-		w.uint(uint64(f.Scope))
-		w.addr(f.Local)
-		w.id(f.Service)
-		w.addrPort(f.Addr)
-		w.addrPorts(f.Tried)
-		w.uint(uint64(f.Attempts))
-		w.uint(uint64(f.LastSize))
-		w.duration(f.Idle)
-		w.duration(f.Leaving)
-		w.duration(f.Trial)
-		w.bool(f.PlainIn)
-		w.bool(f.PlainOut)
-	})
+	w.uint(uint64(f.Listening))
+	w.uint(uint64(f.Member))
+	w.addrPort(f.Client)
+	w.uint(uint64(f.Scope))
+	w.addr(f.Local)
+	w.id(f.Service)
+	w.addrPort(f.Addr)
+	w.addrPorts(f.Tried)
+	w.uint(uint64(f.Attempts))
+	w.uint(uint64(f.LastSize))
+	w.duration(f.Idle)
+	w.duration(f.Leaving)
+	w.duration(f.Trial)
+	w.bool(f.PlainIn)
+	w.bool(f.PlainOut)
 }
 
 func readFlow(r *reader) udp.Frozen {
-	in := r.record()
 	f := udp.Frozen{
-		Listening: int(in.below(1<<24, "frontend")), Member: int(in.below(1<<16, "socket")), FD: -1,
-		Client: in.addrPort(), Scope: uint32(in.below(1<<32, "scope")), Local: in.addr(),
-		Service: in.id(), Addr: in.addrPort(), Tried: in.addrPorts(),
-		Attempts: int(in.below(1<<16, "attempt")), LastSize: int(in.below(1<<17, "size")),
-		Idle: in.duration(), Leaving: in.duration(), Trial: in.duration(), PlainIn: in.bool(), PlainOut: in.bool(),
+		Listening: int(r.below(1<<24, "frontend")), Member: int(r.below(1<<16, "socket")), FD: -1,
+		Client: r.addrPort(), Scope: uint32(r.below(1<<32, "scope")), Local: r.addr(),
+		Service: r.id(), Addr: r.addrPort(), Tried: r.addrPorts(),
+		Attempts: int(r.below(1<<16, "attempt")), LastSize: int(r.below(1<<17, "size")),
+		Idle: r.duration(), Leaving: r.duration(), Trial: r.duration(), PlainIn: r.bool(), PlainOut: r.bool(),
 	}
-	if in.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
-		in.fail(fmt.Errorf("a flow has no client or no local address"))
+	if r.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
+		r.fail(fmt.Errorf("a flow has no client or no local address"))
 	}
-	r.inherit(&in)
 	return f
 }
 
 // appendClients writes what is remembered of the clients of a service, their last use
 // as the time since.
 func appendClients(w *writer, id lb.ID, clients []lb.Client, now int64) {
-	w.record(func(w *writer) {
-		w.id(id)
-		w.uint(uint64(len(clients)))
-		for _, c := range clients {
-			w.addr(c.Addr)
-			w.addrPort(c.Backend)
-			w.duration(time.Duration(now - c.LastUsed))
-		}
-	})
+	w.id(id)
+	w.uint(uint64(len(clients)))
+	for _, c := range clients {
+		w.addr(c.Addr)
+		w.addrPort(c.Backend)
+		w.duration(time.Duration(now - c.LastUsed))
+	}
 }
 
 func readClients(r *reader, now int64) (lb.ID, []lb.Client) {
-	in := r.record()
-	id := in.id()
+	id := r.id()
 	var clients []lb.Client
-	for range in.count() {
-		if in.err != nil {
+	for range r.count() {
+		if r.err != nil {
 			break
 		}
-		c := lb.Client{Addr: in.addr(), Backend: in.addrPort(), LastUsed: now - int64(in.duration())}
-		if in.err == nil && !c.Addr.IsValid() {
-			in.fail(fmt.Errorf("a client with affinity has no address"))
+		c := lb.Client{Addr: r.addr(), Backend: r.addrPort(), LastUsed: now - int64(r.duration())}
+		if r.err == nil && !c.Addr.IsValid() {
+			r.fail(fmt.Errorf("a client with affinity has no address"))
 		}
 		clients = append(clients, c)
 	}
-	r.inherit(&in)
 	return id, clients
 }
 
 func appendMemory(w *writer, m *lb.Memory) {
-	w.record(func(w *writer) {
-		w.id(m.ID)
-		for _, v := range [...]uint64{m.First[0], m.Retry[0], m.First[1], m.Retry[1], m.Picks, m.Failures, m.BytesIn, m.BytesOut,
-			m.NoBackend, m.NoLocalBackend, m.NotAllowed} {
-			w.uint(v)
-		}
-		w.uint(uint64(len(m.Backends)))
-		for _, b := range m.Backends {
-			w.addrPort(b.Addr)
-			w.uint(b.Picks)
-			w.uint(b.Failures)
-			w.uint(b.BytesIn)
-			w.uint(b.BytesOut)
-		}
-	})
+	w.id(m.ID)
+	for _, v := range [...]uint64{m.First[0], m.Retry[0], m.First[1], m.Retry[1], m.Picks, m.Failures, m.BytesIn, m.BytesOut,
+		m.NoBackend, m.NoLocalBackend, m.NotAllowed} {
+		w.uint(v)
+	}
+	w.uint(uint64(len(m.Backends)))
+	for _, b := range m.Backends {
+		w.addrPort(b.Addr)
+		w.uint(b.Picks)
+		w.uint(b.Failures)
+		w.uint(b.BytesIn)
+		w.uint(b.BytesOut)
+	}
 }
 
 func readMemory(r *reader) (m lb.Memory) {
-	in := r.record()
-	m.ID = in.id()
+	m.ID = r.id()
 	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures, &m.BytesIn, &m.BytesOut,
 		&m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
-		*v = in.uint()
+		*v = r.uint()
 	}
-	for range in.count() {
-		if in.err != nil {
+	for range r.count() {
+		if r.err != nil {
 			break
 		}
-		m.Backends = append(m.Backends, lb.BackendMemory{Addr: in.addrPort(), Picks: in.uint(), Failures: in.uint(), BytesIn: in.uint(), BytesOut: in.uint()})
+		m.Backends = append(m.Backends, lb.BackendMemory{Addr: r.addrPort(), Picks: r.uint(), Failures: r.uint(), BytesIn: r.uint(), BytesOut: r.uint()})
 	}
-	r.inherit(&in)
 	return m
 }
 

@@ -14,31 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hello is the first word of a process that has an errand.
+// Hello is the first word of a process: it takes over, or requests an upgrade.
 type Hello struct {
 	hello
-	Upgrade bool // it asks the running process to upgrade itself; it takes over nothing
-	peer    int  // as the kernel says; 0 if it cannot be seen from here
-	version int
+	Upgrade bool // the running process is to upgrade itself
+	peer    int  // process id as the kernel reports it; 0 if it cannot be seen from here
 }
 
-// check refuses who cannot take over.
-func (g *giver) check(h *Hello) (err error) {
-	if g.report.Peer = h.peer; h.peer == 0 {
-		g.report.Peer = h.PID
-	}
+// check refuses a process that cannot take over.
+func (h *Hello) check() error {
 	ours, err := networkNamespace()
 	if err != nil {
+		return err
+	}
+	if err := h.checkVersion(); err != nil {
 		return err
 	}
 	if h.NetNS != ours {
 		return fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening sockets stay in theirs, "+
 			"so both must be in the same one (for a pod: hostNetwork: true)", h.NetNS, ours)
 	}
-	if h.version, err = chooseVersion(h.hello); err != nil {
-		return err
-	}
-	return g.checkSCTP(&h.hello)
+	return nil
 }
 
 // networkNamespace names the network namespace that we are in (namespaces(7)).
@@ -50,7 +46,7 @@ func networkNamespace() (string, error) {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
 }
 
-// Socket is where a running process is asked to hand over.
+// Socket is where a running process accepts requests to hand over.
 type Socket struct {
 	path string
 	fd   int
@@ -59,7 +55,7 @@ type Socket struct {
 
 // Listen makes the socket at path, in place of one that is there: of a process that has
 // ended, or that we have taken over from. Its directory is made if it does not exist;
-// nobody but us may be able to write to it.
+// no other user may be able to write to it.
 func Listen(path string) (*Socket, error) {
 	s, err := listen(path)
 	if err != nil {
@@ -119,7 +115,7 @@ func listen(path string) (*Socket, error) {
 	return &Socket{path: path, fd: fd, ino: st.Ino}, nil
 }
 
-// private refuses a directory in which others could put a socket of theirs.
+// private refuses a directory in which other users could put a socket of theirs.
 func private(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -147,66 +143,71 @@ func (s *Socket) Remove() {
 	}
 }
 
-// ErrBroken means that nobody can be accepted any more.
+// ErrBroken means that the socket accepts no connection any more.
 var ErrBroken = errors.New("the handover socket is broken")
 
-// Accept waits for a process with an errand. Those that may not have one, or do not
-// say which, are sent away and reported as an error, after which Accept goes on to be
-// called; ErrBroken and the end of ctx are final.
-func (s *Socket) Accept(ctx context.Context) (*Channel, Hello, error) {
+// Accept waits for a connection. Those of other users are closed and reported as an error,
+// after which Accept may be called again; ErrBroken and the end of ctx are final.
+func (s *Socket) Accept(ctx context.Context) (*Channel, error) {
 	for {
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
 			ch := newChannel(fd)
-			h, err := receiveHello(ctx, ch)
-			switch {
-			case err == nil:
-				return ch, h, nil
-			case errors.Is(err, errEnded): // it only wanted to know that we are here
-				ch.Close()
-				continue
+			pid, uid, trusted, err := ch.peer()
+			if err == nil && !trusted {
+				err = fmt.Errorf("process %d of user %d may not take over: only root and user %d may", pid, uid, os.Geteuid())
 			}
-			ch.Fail(err)
-			return nil, h, err
+			if err != nil {
+				ch.Fail(err)
+				return nil, err
+			}
+			return ch, nil
 		case unix.EAGAIN, unix.EINTR, unix.ECONNABORTED, unix.EMFILE, unix.ENFILE:
 			c := Channel{fd: s.fd}
 			if err := c.wait(ctx, unix.POLLIN); err != nil {
-				return nil, Hello{}, err
+				return nil, err
 			}
 		default:
-			return nil, Hello{}, fmt.Errorf("accept a successor: %w: %w", ErrBroken, err)
+			return nil, fmt.Errorf("accept a successor: %w: %w", ErrBroken, err)
 		}
 	}
 }
 
-// helloTimeout is how long somebody may take to say what for it is there.
-const helloTimeout = 5 * time.Second
-
-// receiveHello checks who is there, and what for.
-func receiveHello(ctx context.Context, ch *Channel) (h Hello, err error) {
-	cred, err := unix.GetsockoptUcred(ch.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+// peer returns the process at the other end, and whether its user is trusted.
+func (c *Channel) peer() (pid, uid int, trusted bool, err error) {
+	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return h, fmt.Errorf("ask who the other process is: %w", err)
+		return 0, 0, false, fmt.Errorf("read the credentials of the other process: %w", err)
 	}
-	if uid := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != uid {
-		return h, fmt.Errorf("process %d of user %d may not take over: only root and user %d may", cred.Pid, cred.Uid, uid)
-	}
-	h.peer = int(cred.Pid)
-	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
-	defer cancel()
-	m, err := ch.receive(ctx)
-	switch {
-	case err != nil:
+	return int(cred.Pid), int(cred.Uid), cred.Uid == 0 || int(cred.Uid) == os.Geteuid(), nil
+}
+
+// HelloTimeout is how long a process that has connected may take until it says hello.
+const HelloTimeout = 5 * time.Second
+
+// Hello receives the first word of the other process.
+func (c *Channel) Hello(ctx context.Context) (h Hello, err error) {
+	m, err := c.receive(ctx)
+	if err != nil {
 		return h, err
-	case m.kind == upgradeMsg:
-		h.Upgrade = true
-	case m.kind != helloMsg:
-		err = fmt.Errorf("message %d came where a hello was due", m.kind)
-	default:
-		err = json.Unmarshal(m.payload, &h.hello)
 	}
 	closeAll(m.fds)
+	switch m.kind {
+	case upgradeMsg:
+		h.Upgrade = true
+		return h, nil
+	case helloMsg:
+		if err := json.Unmarshal(m.payload, &h.hello); err != nil {
+			return h, fmt.Errorf("decode hello: %w", err)
+		}
+	default:
+		return h, fmt.Errorf("message %d instead of hello", m.kind)
+	}
+	// The end of a pair has our own credentials.
+	if h.peer, _, _, err = c.peer(); h.peer == 0 || h.peer == os.Getpid() {
+		h.peer = h.PID
+	}
 	return h, err
 }
 
@@ -232,14 +233,6 @@ func FromParent(f *os.File) (*Channel, error) {
 	return newChannel(fd), nil
 }
 
-// Greet receives the hello of a child.
-func (c *Channel) Greet(ctx context.Context) (Hello, error) {
-	var h Hello
-	_, err := c.expectJSON(ctx, helloMsg, &h.hello)
-	h.peer = h.PID
-	return h, err
-}
-
 // Dial connects to the running process whose socket is at path. If there is none, it is
 // nil without an error.
 func Dial(path string) (*Channel, error) {
@@ -261,9 +254,9 @@ func Dial(path string) (*Channel, error) {
 		return nil, fmt.Errorf("connect to the running process at %s: %w", path, err)
 	}
 	ch := newChannel(fd)
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if uid := os.Geteuid(); err == nil && cred.Uid != 0 && int(cred.Uid) != uid {
-		err = fmt.Errorf("process %d of user %d listens at %s: only root and user %d are trusted", cred.Pid, cred.Uid, path, uid)
+	pid, uid, trusted, err := ch.peer()
+	if err == nil && !trusted {
+		err = fmt.Errorf("process %d of user %d listens at %s: only root and user %d are trusted", pid, uid, path, os.Geteuid())
 	}
 	if err != nil {
 		ch.Close()
@@ -272,13 +265,25 @@ func Dial(path string) (*Channel, error) {
 	return ch, nil
 }
 
-// Fail tells the other side why it does not go on, and ends the conversation.
+// Fail reports to the other side why it does not go on, and ends the conversation.
 func (c *Channel) Fail(err error) {
-	_ = c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
+	c.report(err)
 	c.Close()
 }
 
-// RequestUpgrade has the running process upgrade itself, waits for the end of that and
+// refuse reports an error to the other side, unless it is the one that reported it. It may
+// have gone already.
+func (c *Channel) refuse(err error) {
+	if _, theirs := errors.AsType[*Failure](err); !theirs {
+		c.report(err)
+	}
+}
+
+func (c *Channel) report(err error) {
+	_ = c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
+}
+
+// RequestUpgrade makes the running process upgrade itself, waits for the end of that and
 // returns the process that serves then.
 func (c *Channel) RequestUpgrade(ctx context.Context) (pid int, err error) {
 	if err := c.send(ctx, upgradeMsg, nil); err != nil {

@@ -69,8 +69,7 @@ type world struct {
 	udpAddr netip.AddrPort
 	conns   []*net.TCPConn
 	flows   []*net.UDPConn
-	answers []string                         // of the flows: each its own
-	pass    func(who string, message []byte) // may change what crosses; nil: nothing
+	answers []string // of the flows: each its own
 }
 
 // newWorld opens connections and flows through the rooms of a process.

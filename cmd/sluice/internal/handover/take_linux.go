@@ -64,7 +64,7 @@ func Begin(ctx context.Context, ch *Channel, program string) (*Taker, error) {
 	err := t.begin(ctx, program)
 	if err != nil {
 		t.giveUp(err)
-		if errors.Is(err, errEnded) {
+		if errors.Is(err, ErrEnded) {
 			err = ErrGone
 		}
 		return nil, fmt.Errorf("take over from the running process: %w", err)
@@ -77,7 +77,7 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.ch.sendJSON(ctx, helloMsg, hello{Oldest: oldest, Newest: newest, Program: program, PID: os.Getpid(), NetNS: ns, SCTP: true}); err != nil {
+	if err := t.ch.sendJSON(ctx, helloMsg, hello{Version: version, Program: program, PID: os.Getpid(), NetNS: ns}); err != nil {
 		return err
 	}
 	var w welcome
@@ -85,13 +85,13 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if len(fds) != 1 || w.Version < oldest || w.Version > newest {
+	if len(fds) != 1 {
 		closeAll(fds)
-		return fmt.Errorf("a welcome with %d tokens in version %d of the protocol", len(fds), w.Version)
+		return fmt.Errorf("a welcome with %d tokens", len(fds))
 	}
 	t.token = token{fds[0]}
 	t.report.Peer, t.report.From = w.PID, w.Program
-	if err := roomFor(w.Descriptors); err != nil {
+	if err := roomFor(w.Files); err != nil {
 		return err
 	}
 	for !t.ready {
@@ -152,7 +152,7 @@ func (t *Taker) Seed() uint64 { return t.setup.Seed }
 func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Report, problems, err error) {
 	ended := false
 	err = t.take(ctx, e, l)
-	if errors.Is(err, errEnded) {
+	if errors.Is(err, ErrEnded) {
 		ended = true
 		err = nil
 		// It was killed, and what it was giving is nobody's now. Should it be alive after
@@ -191,9 +191,7 @@ func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Repo
 
 // giveUp tells the other side why, and lets go of all that has come.
 func (t *Taker) giveUp(err error) {
-	if _, theirs := errors.AsType[*Failure](err); !theirs {
-		_ = t.ch.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
-	}
+	t.ch.refuse(err)
 	closeAll(t.sockets)
 	for _, c := range t.offers {
 		closeAll([]int{c.Client, c.Backend})
@@ -212,11 +210,10 @@ func (t *Taker) giveUp(err error) {
 
 // take receives until everything is here.
 func (t *Taker) take(ctx context.Context, e *State, l *Listeners) error {
-	if t.setup.SCTP == nil {
-		t.setup.Agent = withoutSCTP(t.setup.Agent)
-	} else if err := e.SCTP.CanAdopt(t.setup.SCTP); err != nil {
+	if err := e.SCTP.CanAdopt(&t.setup.SCTP); err != nil {
 		return err
-	} else if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
+	}
+	if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
 		return err
 	}
 	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
@@ -257,28 +254,20 @@ func (t *Taker) message(m message, e *State) (done bool, err error) {
 	case partMsg:
 		return false, t.part(m.payload, e)
 	case offersMsg:
-		kept, err = t.offered(m)
+		kept, err = t.receiveOffers(m)
 	case connsMsg:
-		kept, err = t.connsCome(m)
+		kept, err = t.receiveConns(m)
 	case flowsMsg:
-		kept, err = t.flowsCome(m)
+		kept, err = t.receiveFlows(m)
 	case assocSocketsMsg:
 		kept, err = t.assocSockets(m)
 	case bytesMsg:
-		err = t.bytesCome(m.payload)
+		err = t.receiveBytes(m.payload)
 	case frozenMsg:
 		var f frozen
 		err = json.Unmarshal(m.payload, &f)
 		t.since = f.Since
 	case commitMsg:
-		var sum totals
-		if err = json.Unmarshal(m.payload, &sum); err != nil {
-			break
-		}
-		if sum != (totals{len(t.conns), len(t.flows), len(t.assocs)}) || len(t.fills) > 0 {
-			return false, fmt.Errorf("%d connections, %d flows and %d associations came of %d, %d and %d, %d with bytes missing",
-				len(t.conns), len(t.flows), len(t.assocs), sum.Conns, sum.Flows, sum.Assocs, len(t.fills))
-		}
 		return true, nil
 	default:
 		err = fmt.Errorf("a message of the unknown type %d", m.kind)
@@ -307,7 +296,6 @@ func (t *Taker) part(payload []byte, e *State) error {
 			return fmt.Errorf("decode setup: %w", err)
 		}
 		t.ready = true
-		return t.setup.check()
 	case e == nil:
 		return fmt.Errorf("part %d came before the setup", p)
 	case p == clientsPart:
@@ -315,26 +303,23 @@ func (t *Taker) part(payload []byte, e *State) error {
 	case p == memoryPart:
 		return decodeMemory(b, e)
 	case p == assocsPart:
-		return t.assocsCome(b)
+		return t.receiveAssocs(b)
 	case p == countersPart:
 		if err := json.Unmarshal(b, &t.counts); err != nil {
 			return fmt.Errorf("decode counters: %w", err)
 		}
-	case p < part(optional):
+	default:
 		return fmt.Errorf("the unknown part %d", p)
 	}
 	return nil
 }
 
-// offered keeps connections that still relay elsewhere.
-func (t *Taker) offered(m message) (kept bool, err error) {
+// receiveOffers keeps connections that still relay elsewhere.
+func (t *Taker) receiveOffers(m message) (kept bool, err error) {
 	r := reader{b: m.payload}
 	var batch []conn
 	for r.more() {
 		c := readConn(&r)
-		if r.err == nil && (c.Offer == 0 || c.Backend < 0 || t.offers[c.Offer].named || len(t.offers) > maxConns) {
-			r.fail(fmt.Errorf("connection %d is offered in a way that makes no sense", c.Offer))
-		}
 		batch = append(batch, c)
 	}
 	if r.err != nil {
@@ -345,16 +330,13 @@ func (t *Taker) offered(m message) (kept bool, err error) {
 	}
 	for i, c := range batch {
 		c.Client, c.Backend = m.fds[2*i], m.fds[2*i+1]
-		if t.offers[c.Offer].named { // twice in one message
-			return i > 0, fmt.Errorf("connection %d is offered twice", c.Offer)
-		}
 		t.offers[c.Offer] = c
 	}
 	return true, nil
 }
 
-// connsCome keeps connections that have stopped.
-func (t *Taker) connsCome(m message) (kept bool, err error) {
+// receiveConns keeps connections that have stopped.
+func (t *Taker) receiveConns(m message) (kept bool, err error) {
 	r := reader{b: m.payload}
 	var batch []conn
 	fds := m.fds
@@ -400,8 +382,8 @@ func (t *Taker) connsCome(m message) (kept bool, err error) {
 	return true, r.err // what is in conns is closed with them
 }
 
-// bytesCome adds bytes to the connections in which they wait.
-func (t *Taker) bytesCome(b []byte) error {
+// receiveBytes adds bytes to the connections in which they wait.
+func (t *Taker) receiveBytes(b []byte) error {
 	for len(b) > 0 {
 		if len(t.fills) == 0 {
 			return errors.New("bytes of no connection")
@@ -422,7 +404,7 @@ func (t *Taker) bytesCome(b []byte) error {
 	return nil
 }
 
-func (t *Taker) flowsCome(m message) (kept bool, err error) {
+func (t *Taker) receiveFlows(m message) (kept bool, err error) {
 	r := reader{b: m.payload}
 	var batch []udp.Frozen
 	for r.more() {

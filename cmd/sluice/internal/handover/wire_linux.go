@@ -73,18 +73,6 @@ func (w *writer) bool(v bool) {
 	w.byte(0)
 }
 
-// record writes what fill writes, after its length.
-func (w *writer) record(fill func(*writer)) {
-	start := len(w.b)
-	fill(w)
-	size := len(w.b) - start
-	var head [binary.MaxVarintLen64]byte
-	n := binary.PutUvarint(head[:], uint64(size))
-	w.b = append(w.b, head[:n]...)
-	copy(w.b[start+n:], w.b[start:start+size])
-	copy(w.b[start:], head[:n])
-}
-
 // reader takes values from a message. After the first error every value is zero.
 type reader struct {
 	b   []byte
@@ -98,8 +86,7 @@ func (r *reader) fail(err error) {
 	r.b = nil
 }
 
-// more reports whether anything is left: fields that a later version has added are
-// read only if it is.
+// more reports whether anything is left.
 func (r *reader) more() bool { return r.err == nil && len(r.b) > 0 }
 
 func (r *reader) byte() byte {
@@ -151,9 +138,6 @@ func (r *reader) bytes() []byte {
 	return out
 }
 
-// copied is bytes for what outlives the message; none are nil.
-func (r *reader) copied() []byte { return append([]byte(nil), r.bytes()...) }
-
 func (r *reader) string() string { return string(r.bytes()) }
 
 func (r *reader) addr() netip.Addr {
@@ -188,6 +172,3 @@ func (r *reader) addrPorts() []netip.AddrPort {
 func (r *reader) id() lb.ID {
 	return lb.ID{Namespace: r.string(), Name: r.string(), Port: r.string(), Protocol: lb.Protocol(r.byte()), IPv6: r.bool()}
 }
-
-// record returns the next record, which is read apart from what follows it.
-func (r *reader) record() reader { return reader{b: r.bytes(), err: r.err} }

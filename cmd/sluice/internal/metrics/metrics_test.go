@@ -81,7 +81,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		},
 		Events: func() Events { return Events{7002, 7003} },
 	})
-	m.Register(new(handover.Collector))
+	m.Register(handover.NewMetrics())
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Err: errors.New("counted all the same")})
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Changes: agent.Changes{Triggers: []agent.Trigger{
 		{At: time.Now()}, {IPv6: true, At: time.Now()}, {IPv6: true, At: time.Now().Add(-time.Hour)},

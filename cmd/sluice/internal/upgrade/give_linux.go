@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,13 +12,26 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 )
 
+const (
+	// parentPatience is how long an upgrade waits for the end of the process that this one
+	// took over from, which comes at once.
+	parentPatience = 5 * time.Second
+
+	// noticePause is how long tableflip v1.2.3 may take to notice the end that it has
+	// reported: it refuses to upgrade until then, and has no event for it.
+	noticePause = 20 * time.Millisecond
+)
+
 // errBusy refuses a second hand-over at a time, and one of a process that ends.
 var errBusy = errors.New("the running process is handing over already, or stopping")
 
-// handleRequests accepts requests to upgrade, and processes that take over.
+// handleRequests accepts processes that take over, and requests to upgrade.
 func (u *Upgrader) handleRequests(ctx context.Context) {
 	for {
-		ch, hello, err := u.socket.Accept(ctx)
+		ch, err := u.socket.Accept(ctx)
+		if err == nil {
+			err = u.handleRequest(ctx, ch)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -28,75 +40,67 @@ func (u *Upgrader) handleRequests(ctx context.Context) {
 			if errors.Is(err, handover.ErrBroken) {
 				return
 			}
-		case hello.Upgrade:
-			if err := u.upgrade("a request", ch.Upgraded); err != nil {
-				ch.Fail(err)
-			}
-		default:
-			u.give(ch, hello)
 		}
 	}
 }
 
-// give hands over to a process that is not our child.
-func (u *Upgrader) give(ch *handover.Channel, hello handover.Hello) {
-	defer ch.Close()
-	if !u.begin() {
-		ch.Fail(errBusy)
-		return
+// handleRequest does what the process at the other end of ch asks for. An error is one of
+// what it says; how a hand-over went is logged.
+func (u *Upgrader) handleRequest(ctx context.Context, ch *handover.Channel) error {
+	ctx, cancel := context.WithTimeout(ctx, handover.HelloTimeout)
+	defer cancel()
+	hello, err := ch.Hello(ctx)
+	switch {
+	case errors.Is(err, handover.ErrEnded): // it only looked whether this process is there
+		ch.Close()
+		return nil
+	case err != nil:
+		ch.Fail(err)
+		return err
+	case hello.Upgrade:
+		err = u.handOver("request", u.giveChild, ch.Upgraded)
+	default:
+		err = u.handOver("take-over", func() (handover.Report, error) {
+			return handover.Give(context.Background(), ch, hello, u.state, &u.listeners)
+		}, func(int) {})
 	}
-	r, err := handover.Give(context.Background(), ch, hello, u.state, &u.listeners)
 	if err != nil {
-		u.failed("not handed over; this process serves on, with every connection", err)
-		return
+		ch.Fail(err) // once more after Give, which the other side does not read
 	}
-	u.handedOver(r)
+	ch.Close()
+	return nil
 }
 
 // Upgrade starts the program anew and hands over to it, of which it logs the result. Without
 // an error Done is closed.
-func (u *Upgrader) Upgrade(reason string) error { return u.upgrade(reason, func(int) {}) }
+func (u *Upgrader) Upgrade(trigger string) error {
+	return u.handOver(trigger, u.giveChild, func(int) {})
+}
 
-// upgrade is Upgrade that calls done with the process that serves now, before the end of
-// this one.
-func (u *Upgrader) upgrade(reason string, done func(pid int)) error {
-	if u.state == nil {
+// handOver calls give, unless a hand-over is under way or has succeeded. On success done is
+// called with the process that serves now, and Done is closed; else this one serves on.
+func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error), done func(pid int)) error {
+	select {
+	case <-u.serving:
+	default:
 		return errors.New("the running process does not serve yet")
 	}
-	if !u.begin() {
+	select {
+	case u.giving <- struct{}{}:
+	default:
 		return errBusy
 	}
-	r, err := u.giveChild()
+	r, err := give()
 	if err != nil {
-		u.failed("not upgraded; this process serves on, with every connection", err, zap.String("trigger", reason))
+		<-u.giving
+		u.metrics.Failed()
+		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger), zap.Error(err))
 		return err
 	}
 	done(r.Peer)
-	u.handedOver(r)
-	return nil
-}
-
-// begin reports whether a hand-over may be tried: none is under way, or has succeeded.
-func (u *Upgrader) begin() bool {
-	select {
-	case u.giving <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// failed ends a hand-over that did not take place: it is counted and logged.
-func (u *Upgrader) failed(what string, err error, fields ...zap.Field) {
-	<-u.giving
-	u.metrics.Failed.Add(1)
-	u.log.Error(what, append(fields, zap.Error(err))...)
-}
-
-// handedOver ends what this process is for.
-func (u *Upgrader) handedOver(r handover.Report) {
 	u.log.Info("handed over; this process ends", report(r)...)
 	close(u.done)
+	return nil
 }
 
 // giveChild starts a successor and gives it everything.
@@ -104,6 +108,11 @@ func (u *Upgrader) giveChild() (handover.Report, error) {
 	if os.Getpid() == 1 {
 		return handover.Report{}, errors.New("process 1 cannot be replaced by its child, since a container ends with it: " +
 			"start another container with the same --handover-socket, which takes over")
+	}
+	select {
+	case <-u.alone:
+	case <-time.After(parentPatience):
+		return handover.Report{}, fmt.Errorf("the parent process has not ended within %v", parentPatience)
 	}
 	ch, file, err := handover.Pair()
 	if err != nil {
@@ -114,63 +123,43 @@ func (u *Upgrader) giveChild() (handover.Report, error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return handover.Report{}, fmt.Errorf("pass a channel to the successor: %w", err)
 	}
-	if err := u.parentGone(); err != nil {
-		return handover.Report{}, err
-	}
-	type result struct {
-		handover.Report
-		err error
-	}
-	child, ended := context.WithCancel(context.Background())
-	defer ended()
-	given := make(chan result, 1)
+	u.log.Info("starting a successor", zap.String("program", os.Args[0]))
+	child, cancel := context.WithCancelCause(context.Background())
 	started := make(chan error, 1)
 	go func() {
-		var r result
-		var hello handover.Hello
-		if hello, r.err = ch.Greet(child); r.err == nil {
-			r.Report, r.err = handover.Give(child, ch, hello, u.state, &u.listeners)
+		err := u.flip.Upgrade() // returns when the child is ready, or has ended
+		if err != nil {
+			cancel(fmt.Errorf("start a successor: %w", err))
 		}
-		given <- r
+		started <- err
 	}()
-	go func() { started <- u.startSuccessor() }()
-	u.log.Info("starting a successor", zap.String("program", os.Args[0]))
-	var r result
-	select {
-	case r = <-given:
-		if r.err != nil {
-			err = <-started // it ends by itself, since it has got nothing
+	var r handover.Report
+	hello, err := ch.Hello(child)
+	if err == nil {
+		r, err = handover.Give(child, ch, hello, u.state, &u.listeners)
+	}
+	if err == nil {
+		return r, nil
+	}
+	ended := <-started // by itself, since it has got nothing
+	if _, said := errors.AsType[*handover.Failure](err); said || ended == nil {
+		return r, err
+	}
+	if errors.Is(err, context.Canceled) {
+		return r, context.Cause(child)
+	}
+	return r, errors.Join(err, context.Cause(child))
+}
+
+// awaitParent closes alone when the process that this one took over from has ended, if it is
+// its child.
+func (u *Upgrader) awaitParent(ctx context.Context) {
+	if u.flip.HasParent() {
+		if err := u.flip.WaitForParent(ctx); err != nil {
+			u.log.Warn("this process cannot be upgraded, the end of its parent is unknown", zap.Error(err))
+			return
 		}
-	case err = <-started:
-		ended()
-		r = <-given
+		time.Sleep(noticePause) // see there: no event can be awaited
 	}
-	if _, said := errors.AsType[*handover.Failure](r.err); said || r.err == nil || err == nil {
-		return r.Report, r.err
-	}
-	return r.Report, fmt.Errorf("start a successor: %w", errors.Join(err, r.err))
-}
-
-// startSuccessor makes tableflip start a process and waits until that is ready, or has ended.
-func (u *Upgrader) startSuccessor() error {
-	// tableflip v1.2.3 reports the parent's end, which parentGone has waited for, a
-	// moment before it takes note of it, and has no name for the refusal.
-	const early = "parent hasn't exited"
-	err := u.flip.Upgrade()
-	for tries := 0; tries < 1000 && err != nil && err.Error() == early; tries++ {
-		runtime.Gosched()
-		err = u.flip.Upgrade()
-	}
-	return err
-}
-
-// parentGone waits for the end of the process that this one took over from, which comes
-// at once.
-func (u *Upgrader) parentGone() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := u.flip.WaitForParent(ctx); err != nil {
-		return fmt.Errorf("wait for the end of the parent process: %w", err)
-	}
-	return nil
+	close(u.alone)
 }

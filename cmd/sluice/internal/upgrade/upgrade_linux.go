@@ -41,12 +41,14 @@ type Upgrader struct {
 	from      *handover.Channel // to the parent process; nil: there is none
 	found     bool              // there is a process to take over from
 	listeners handover.Listeners
-	metrics   handover.Collector
+	metrics   *handover.Metrics
 	pid       pidFile
 	state     *handover.State // what is served; set by Serve
 
 	giving     chan struct{} // holds a token while everything is being handed over; for good after that, or Close
 	done       chan struct{}
+	serving    chan struct{} // closed by Serve
+	alone      chan struct{} // closed when the parent process has ended
 	socket     *handover.Socket
 	cancel     context.CancelFunc
 	background sync.WaitGroup
@@ -58,7 +60,7 @@ func New() (*Upgrader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare for upgrades: %w", err)
 	}
-	u := &Upgrader{flip: flip, giving: make(chan struct{}, 1), done: make(chan struct{}), cancel: func() {}}
+	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1), done: make(chan struct{}), alone: make(chan struct{}), serving: make(chan struct{}), cancel: func() {}}
 	file, err := flip.File(channelFile)
 	if err != nil {
 		return nil, fmt.Errorf("find the channel of the parent process: %w", err)
@@ -110,7 +112,7 @@ func (u *Upgrader) Listen(network, addr string) (net.Listener, error) {
 }
 
 // Collector is for the metrics.
-func (u *Upgrader) Collector() prometheus.Collector { return &u.metrics }
+func (u *Upgrader) Collector() prometheus.Collector { return u.metrics }
 
 // Take takes over from the running process, into s. False: there is none, or it has ended.
 func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err error) {
@@ -145,14 +147,15 @@ func (u *Upgrader) takeBy(ctx context.Context, ch *handover.Channel, s *handover
 		return err
 	}
 	s.LB.Seed = t.Seed()
-	t.Frozen = u.metrics.Frozen.Observe
+	t.Frozen = u.metrics.Frozen
 	r, problems, err := t.Finish(ctx, s, &u.listeners)
 	if err != nil {
 		return err
 	}
-	u.metrics.Taken.Store(1)
+	u.metrics.Taken()
 	u.log.Info("took over from the running process", append(report(r), zap.String("version", r.From),
-		zap.Duration("freeze_p99", u.metrics.Frozen.Quantile(0.99)), zap.Duration("freeze", r.Frozen))...)
+
+		zap.Duration("freeze_p99", u.metrics.FrozenQuantile(0.99, r.Frozen)), zap.Duration("freeze", r.Frozen))...)
 	if problems != nil {
 		u.log.Error("not everything could be taken over", zap.Error(problems))
 	}
@@ -169,6 +172,7 @@ func report(r handover.Report) []zap.Field {
 func (u *Upgrader) Serve(s *handover.State) {
 	u.listeners.Open()
 	u.state = s
+	close(u.serving)
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
 	if u.config.Socket != "" {
@@ -186,6 +190,7 @@ func (u *Upgrader) Serve(s *handover.State) {
 	if err := u.flip.Ready(); err != nil {
 		u.log.Debug("the parent process has ended already", zap.Error(err)) // as it does once we have everything
 	}
+	u.background.Go(func() { u.awaitParent(ctx) })
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
 	u.background.Go(func() {
