@@ -175,7 +175,7 @@ func TestDescriptorBudget(t *testing.T) {
 			done <- errors.Join(err, readErr)
 		}()
 	}
-	p.eventually("one is denied", func(Stats) bool { return budget.Denied() > 0 })
+	p.eventually("one connection is refused", func(Stats) bool { return budget.Exhausted() > 0 })
 	close(denied)
 	for range clients {
 		if err := <-done; err != nil {

@@ -13,9 +13,14 @@ func reportRefusals(*net.UDPConn) {}
 // tooLong reports whether a datagram was larger than the path allows.
 func tooLong(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 
-// ofHost reports whether err is about this host, not about a backend: no ephemeral
-// port (EAGAIN, connect(2)), no memory, no descriptor.
+// ofHost reports whether err is a shortage, or of file descriptors.
 func ofHost(err error) bool {
-	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) ||
-		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+	errno, ok := errors.AsType[unix.Errno](err)
+	return ok && (shortage(errno) || errno == unix.EMFILE || errno == unix.ENFILE)
+}
+
+// shortage reports whether err, a bare errno, is about this host, not about a backend: a full
+// socket, no ephemeral port (EAGAIN, connect(2)), no memory.
+func shortage(err error) bool {
+	return err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.ENOMEM
 }

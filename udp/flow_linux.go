@@ -165,12 +165,6 @@ func (f *flow) send(now int64) {
 	}
 }
 
-// shortage reports whether err is about this host, not about a backend: a full
-// socket, no ephemeral port (EAGAIN, connect(2)), no memory.
-func shortage(err error) bool {
-	return err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.ENOMEM
-}
-
 // failure returns why the backend is to be left, or nil. err is what a call on the
 // socket said, if anything; what the kernel knows is in the socket's error queue,
 // also if sendmmsg has swallowed it. The shard's quotes then hold the datagrams

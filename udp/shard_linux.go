@@ -122,7 +122,7 @@ func (sh *shard) open(addr netip.Addr) (int, error) {
 		return -1, unix.EMFILE
 	}
 	fd, err := socket.New(addr, unix.SOCK_DGRAM, 0)
-	if (err == unix.EMFILE || err == unix.ENFILE || shortage(err)) && sh.evict(&sh.recency) {
+	if ofHost(err) && sh.evict(&sh.recency) {
 		fd, err = socket.New(addr, unix.SOCK_DGRAM, 0)
 	}
 	if err == nil {

@@ -262,8 +262,8 @@ func TestBuffers(t *testing.T) {
 
 func TestBudget(t *testing.T) {
 	b := Budget{Limit: 3}
-	if !b.Take(2) || b.Take(2) || !b.Take(1) || b.Used() != 3 || b.Denied() != 1 {
-		t.Errorf("used %d, denied %d; want 3 and 1", b.Used(), b.Denied())
+	if !b.Take(2) || b.Take(2) || !b.Take(1) || b.Used() != 3 || b.Exhausted() != 1 {
+		t.Errorf("used %d, exhausted %d times; want 3 and 1", b.Used(), b.Exhausted())
 	}
 	b.Give(3)
 	if !b.Take(3) {

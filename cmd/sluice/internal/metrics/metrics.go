@@ -99,7 +99,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	used.send(out, float64(c.Descriptors.Used()))
 	limit.send(out, float64(c.Descriptors.Limit))
-	denied.send(out, float64(c.Descriptors.Denied()))
+	denied.send(out, float64(c.Descriptors.Exhausted()))
 
 	if c.Events != nil {
 		e := c.Events()
