@@ -18,8 +18,8 @@ import (
 // countedCalls are the system calls that a proxy makes, and of which perf can hold
 // open a counter for each thread.
 var countedCalls = strings.Fields(`accept accept4 epoll_wait epoll_pwait epoll_ctl socket connect bind close shutdown
-	getsockopt setsockopt getsockname getpeername recvfrom sendto recvmsg sendmsg recvmmsg sendmmsg read write readv writev
-	splice pipe2 fcntl ioctl futex timerfd_settime nanosleep sched_yield madvise`)
+	getsockopt setsockopt getsockname getpeername recvfrom sendto recvmsg sendmsg recvmmsg sendmmsg
+	read write readv writev splice pipe2 fcntl ioctl futex timerfd_settime nanosleep sched_yield madvise`)
 
 // allCalls counts every system call, those that are not listed included.
 const allCalls = "raw_syscalls:sys_enter"

@@ -67,7 +67,10 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 		}{
 			{s.manifest(0, whoPort, pod), func(name string, err error) bool { return err == nil && name == pod.Name }},
 			{"", func(_ string, err error) bool { return err != nil }},
-			{s.manifest(0, whoPort, s.tb.Pods[0]), func(name string, err error) bool { return err == nil && name == s.tb.Pods[0].Name }},
+			{s.manifest(0, whoPort, s.tb.Pods[0]), func(name string, err error) bool {
+				return err == nil &&
+					name == s.tb.Pods[0].Name
+			}},
 		} {
 			if err := s.forgetClients(ctx); err != nil {
 				return nil, 0, histogram{}, err

@@ -81,7 +81,8 @@ func manifests(list []service) string {
 // haproxyConfig writes the services for HAProxy, which has no UDP.
 func haproxyConfig(list []service, connections int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "global\n  nbthread 1\n  maxconn %d\ndefaults\n  mode tcp\n  option splice-auto\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n", connections)
+	fmt.Fprintf(&b, "global\n  nbthread 1\n  maxconn %d\ndefaults\n  mode tcp\n  option splice-auto\n  timeout "+
+		"connect 5s\n  timeout client 1h\n  timeout server 1h\n", connections)
 	for _, s := range list {
 		if s.protocol != "TCP" {
 			continue
@@ -102,7 +103,8 @@ func nginxConfig(list []service, dir, module string, connections int) string {
 	if module != "" {
 		fmt.Fprintf(&b, "load_module %s;\n", module)
 	}
-	fmt.Fprintf(&b, "daemon off;\nmaster_process off;\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents { worker_connections %d; multi_accept on; }\nstream {\n", dir, 2*connections)
+	fmt.Fprintf(&b, "daemon off;\nmaster_process off;\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents "+
+		"{ worker_connections %d; multi_accept on; }\nstream {\n", dir, 2*connections)
 	for _, s := range list {
 		fmt.Fprintf(&b, "  upstream %s {", s.name)
 		for _, t := range s.targets() {
@@ -110,7 +112,8 @@ func nginxConfig(list []service, dir, module string, connections int) string {
 		}
 		listen, more := fmt.Sprintf("%d backlog=4096", s.local), "proxy_timeout 1h;"
 		if s.protocol == "UDP" {
-			listen, more = fmt.Sprintf("%d udp rcvbuf=4m sndbuf=4m", s.local), fmt.Sprintf("proxy_timeout %dms;", udpTimeout.Milliseconds())
+			listen, more = fmt.Sprintf("%d udp rcvbuf=4m sndbuf=4m", s.local), fmt.Sprintf("proxy_timeout %dms;",
+				udpTimeout.Milliseconds())
 		}
 		if s.name == dnsService {
 			more += " proxy_responses 1;"
@@ -163,7 +166,8 @@ func natRules(list []service, actions func(service) []string) string {
 	b.WriteString("*nat\n")
 	for _, s := range list {
 		for _, action := range actions(s) {
-			fmt.Fprintf(&b, "-A PREROUTING -d %s/32 -p %s --dport %d %s\n", s.ip, strings.ToLower(s.protocol), s.port, action)
+			fmt.Fprintf(&b, "-A PREROUTING -d %s/32 -p %s --dport %d %s\n", s.ip, strings.ToLower(s.protocol), s.port,
+				action)
 		}
 	}
 	b.WriteString("COMMIT\n")

@@ -174,7 +174,8 @@ const (
 	maxStolen = 0.02
 )
 
-var errBusy = errors.New("the machine is not idle, and figures would be of everything on it; wait, or measure nevertheless by -force")
+var errBusy = errors.New("the machine is not idle, and figures would be of everything on it; wait, or measure " +
+	"nevertheless by -force")
 
 // idlePatience is how long a machine may take to become idle, before each round.
 const idlePatience = 2 * time.Minute

@@ -45,19 +45,24 @@ func main() {
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "`PATH` of the program to measure")
 	flag.Func("also", "`NAME=PATH` of another build of Sluice to measure beside it; may be repeated", o.addBuild)
-	flag.StringVar(&o.workloads, "workloads", "", "comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
-	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is always one of them")
-	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless -workloads or -systems chooses, what no target is for takes part in each third only")
-	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and iperf3 take whole seconds")
+	flag.StringVar(&o.workloads, "workloads", "",
+		"comma-separated `PATTERNS` of workloads, such as rr-*; all by default")
+	flag.StringVar(&o.systems, "systems", "", "comma-separated `PATTERNS` of systems; all by default. Sluice is "+
+		"always one of them")
+	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless "+
+		"-workloads or -systems chooses, what no target is for takes part in each third only")
+	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
+		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md, pictures and latest.json to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
-	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor time is then not that of a proxy that nobody watches")
+	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor "+
+		"time is then not that of a proxy without perf")
 	flag.BoolVar(&o.strict, "strict", false, fmt.Sprintf("exit with status %d if a target is missed", exitMissed))
 	flag.BoolVar(&o.list, "list", false, "list workloads and systems, and exit")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "compare: no argument is wanted, but there is %q\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "compare: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(exitUsage)
 	}
 	status, err := run(o)
@@ -91,7 +96,7 @@ func run(o options) (int, error) {
 	}
 	defer l.close()
 	l.counting = o.calls
-	rep := p.report(ctx, o, l)
+	rep := p.report(ctx, l)
 	got, err := p.measure(ctx, l, o.force, os.Stdout)
 	rep.Problems = append(missing, got.problems...)
 	m := &rep.Machine
@@ -167,7 +172,8 @@ func (o options) plan() (p plan, missing []string, err error) {
 	if o.duration > 0 {
 		p.duration = o.duration
 	}
-	if o.rounds < 0 || o.rounds > 1000 || o.duration < 0 || p.duration < 100*time.Millisecond || p.duration > time.Hour {
+	if o.rounds < 0 || o.rounds > 1000 || o.duration < 0 || p.duration < 100*time.Millisecond ||
+		p.duration > time.Hour {
 		return p, nil, fmt.Errorf("measure %d rounds of %v: want 1 to 1000 of 100 ms to 1 h", o.rounds, o.duration)
 	}
 	p.thin = o.workloads == "" && o.systems == ""
@@ -200,7 +206,8 @@ func (o options) plan() (p plan, missing []string, err error) {
 		p.systems = append(p.systems, s)
 	}
 	if len(p.workloads) == 0 {
-		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads, strings.Join(missing, "; "))
+		return p, missing, fmt.Errorf("measure workloads %q: there is none, or none can be: %s", o.workloads,
+			strings.Join(missing, "; "))
 	}
 	return p, missing, nil
 }
@@ -221,9 +228,10 @@ func (o *options) addBuild(value string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	o.also = append(o.also, system{name: name, build: path, say: []string{path, "--version"}, start: func(ctx context.Context, l *lab) (*running, error) {
-		return startSluice(ctx, l, name, path)
-	}})
+	o.also = append(o.also, system{name: name, build: path, say: []string{path, "--version"},
+		start: func(ctx context.Context, l *lab) (*running, error) {
+			return startSluice(ctx, l, name, path)
+		}})
 	return nil
 }
 
@@ -245,10 +253,11 @@ func matches(patterns, name string) (bool, error) {
 	return false, nil
 }
 
-// report begins a report.
-func (p plan) report(ctx context.Context, o options, l *lab) *report.Report {
+// report starts a report.
+func (p plan) report(ctx context.Context, l *lab) *report.Report {
 	rep := &report.Report{
-		Date: time.Now().UTC().Truncate(time.Second), Command: "go run ./bench/compare " + strings.Join(os.Args[1:], " "),
+		Date: time.Now().UTC().Truncate(time.Second), Command: "go run ./bench/compare " + strings.Join(os.Args[1:],
+			" "),
 		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: report.Value(p.duration.Seconds()),
 	}
 	for _, s := range p.systems {

@@ -22,7 +22,8 @@ func offloadWorkloads() []workload {
 		for _, n := range []int{1000, 5000, 10000} {
 			all = append(all, workload{
 				name: fmt.Sprintf("offload-%s-%d", mode, n), alone: true, asked: true,
-				about: fmt.Sprintf("changes of %d Services of %d endpoints in the kernel, by %s", n, offloadEndpoints, mode),
+				about: fmt.Sprintf("changes of %d Services of %d endpoints in the kernel, by %s", n, offloadEndpoints,
+					mode),
 				run: func(ctx context.Context, _ *lab, _ *running, _ time.Duration) ([]figure, error) {
 					return measureOffload(ctx, mode, n)
 				},

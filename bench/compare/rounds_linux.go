@@ -94,7 +94,8 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 				l.remarks = nil
 				figures, err := p.once(ctx, l, w, s)
 				for _, remark := range l.remarks {
-					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %s", round+1, w.name, s.name, remark))
+					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %s", round+1, w.name, s.name,
+						remark))
 				}
 				word := "-"
 				if len(figures) > 0 {
@@ -105,9 +106,11 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 					word = err.Error()
 					o.problems = append(o.problems, fmt.Sprintf("round %d, %s, %s: %v", round+1, w.name, s.name, err))
 				}
-				fmt.Fprintf(progress, "[%d/%d] round %d  %-16s %-10s %4.1f s  %s\n", done, total, round+1, w.name, s.name, time.Since(started).Seconds(), word)
+				fmt.Fprintf(progress, "[%d/%d] round %d  %-16s %-10s %4.1f s  %s\n", done, total, round+1, w.name,
+					s.name, time.Since(started).Seconds(), word)
 				for _, f := range figures {
-					o.samples = append(o.samples, report.Sample{Round: round, Workload: w.name, System: s.name, Metric: f.metric, Unit: f.unit, Value: f.value})
+					o.samples = append(o.samples, report.Sample{Round: round, Workload: w.name, System: s.name,
+						Metric: f.metric, Unit: f.unit, Value: f.value})
 				}
 			}
 		}

@@ -32,7 +32,8 @@ func sctpWorkloads() []workload {
 	for _, size := range []int{100, 1200, 8000} {
 		all = append(all, workload{
 			name: fmt.Sprintf("sctp-%d", size), protocol: sctp, asked: true,
-			about: fmt.Sprintf("SCTP, messages of %d B from client to server on one association", size), run: sending(size),
+			about: fmt.Sprintf("SCTP, messages of %d B from client to server on one association",
+				size), run: sending(size),
 		})
 	}
 	return all
@@ -40,7 +41,7 @@ func sctpWorkloads() []workload {
 
 // sending sends messages of a size, and measures the machine too, since the kernel's paths
 // have no process.
-func sending(size int) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
+func sending(size int) work {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		ctx, cancel := context.WithTimeout(ctx, sctpTimeout)
 		defer cancel()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
@@ -34,7 +33,8 @@ func serviceWorkloads() []workload {
 		{"win-", "TCP", "winuserspace", 10, false}, {"win-", "TCP", "winuserspace", 2000, false},
 		{"win-udp-", "UDP", "winuserspace", 2000, false},
 	} {
-		about := fmt.Sprintf("start, one change and new clients of Sluice with %d %s Services of 10 endpoints", c.services, c.protocol)
+		about := fmt.Sprintf("start, one change and new clients of Sluice with %d %s Services of 10 endpoints",
+			c.services, c.protocol)
 		s := scaled{protocol: c.protocol, services: c.services}
 		if c.mode != "" {
 			about += ", in mode " + c.mode
@@ -67,16 +67,17 @@ func clusterIP(i int) string { return fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250)
 // manifest describes Service i and its ten endpoints: some pods, and others that do
 // not exist, none of which is ready, so that every client is answered.
 func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata:\n  name: s%d\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n    protocol: %s\n---\n", i, clusterIP(i), s.protocol)
-	fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: s%d-1\n  labels:\n    kubernetes.io/service-name: s%d\naddressType: IPv4\nports:\n- port: %d\n  protocol: %s\nendpoints:\n", i, i, port, s.protocol)
+	var addrs []string
 	for _, pod := range pods {
-		fmt.Fprintf(&b, "- addresses: [%s]\n", pod.Addr4)
+		addrs = append(addrs, pod.Addr4.String())
 	}
+	name := fmt.Sprint("s", i)
+	b := testbed.ServiceManifest(name, clusterIP(i)+":80", s.protocol, "") + "---\n" +
+		testbed.SliceManifest(name, 1, port, s.protocol, addrs...)
 	for k := range 10 - len(pods) {
-		fmt.Fprintf(&b, "- addresses: [10.245.%d.%d]\n  conditions: {ready: false}\n", i%250, k+1)
+		b += fmt.Sprintf("- addresses: [10.245.%d.%d]\n  conditions: {ready: false}\n", i%250, k+1)
 	}
-	return b.String()
+	return b
 }
 
 // prepare writes a file aside and returns what puts it in its place.

@@ -56,7 +56,7 @@ const relayName = "goroutines"
 
 // systems are all that can be compared.
 var systems = []system{
-	{name: report.Ours, start: func(ctx context.Context, l *lab) (*running, error) { return startSluice(ctx, l, report.Ours, l.sluice) }},
+	{name: report.Ours, start: startOurs},
 	{name: "haproxy", needs: "haproxy", speaks: tcp, start: startHAProxy, say: []string{"haproxy", "-v"}},
 	{name: "nginx", needs: "nginx", speaks: tcp + udp, start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, speaks: tcp + udp, start: startRelay},
@@ -91,11 +91,18 @@ func (s system) missing() string {
 		}
 	}
 	if s.name == "ipvs" {
+		if inVM() {
+			_ = exec.Command("modprobe", "ip_vs").Run() // what is missing is seen below
+		}
 		if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
 			return "the kernel has no ip_vs, or it is not loaded"
 		}
 	}
 	return ""
+}
+
+func startOurs(ctx context.Context, l *lab) (*running, error) {
+	return startSluice(ctx, l, report.Ours, l.sluice)
 }
 
 func startSluice(ctx context.Context, l *lab, name, path string) (*running, error) {
@@ -155,7 +162,8 @@ func startHAProxy(ctx context.Context, l *lab) (*running, error) {
 
 func startNginx(ctx context.Context, l *lab) (*running, error) {
 	file := filepath.Join(l.dir, "nginx.conf")
-	if err := os.WriteFile(file, []byte(nginxConfig(l.services, l.dir, streamModule(), l.connections())), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(nginxConfig(l.services, l.dir, streamModule(), l.connections())),
+		0o644); err != nil {
 		return nil, err
 	}
 	return l.peer(ctx, "nginx", l.proxy(ctx, "nginx", "-p", l.dir, "-c", file, "-e", "stderr"))
@@ -240,5 +248,6 @@ func (l *lab) flush(undo func(context.Context) error) error {
 	if undo != nil {
 		err = undo(ctx)
 	}
-	return errors.Join(err, l.onNode(ctx, "", "iptables", "-w", "-t", "nat", "-F", "PREROUTING"), l.onNode(ctx, "", "conntrack", "-F"))
+	return errors.Join(err, l.onNode(ctx, "", "iptables", "-w", "-t", "nat", "-F", "PREROUTING"),
+		l.onNode(ctx, "", "conntrack", "-F"))
 }

@@ -33,8 +33,11 @@ type workload struct {
 	asked       bool     // only if a pattern names it
 	quick       bool     // part of a quick run
 	needs       []string // programs
-	run         func(context.Context, *lab, *running, time.Duration) ([]figure, error)
+	run         work
 }
+
+// work does a workload for about a time, with a system that runs.
+type work func(context.Context, *lab, *running, time.Duration) ([]figure, error)
 
 // warm is how long load is made before it is measured.
 const warm = 300 * time.Millisecond
@@ -43,45 +46,57 @@ func workloads() []workload {
 	var all []workload
 	for _, n := range []int{1, 64, 1000} {
 		all = append(all, workload{
-			name: fmt.Sprintf("rr-%d", n), about: fmt.Sprintf("TCP, requests and answers of about 200 B on %d connections that stay (wrk)", n),
+			name: fmt.Sprintf("rr-%d", n), about: fmt.Sprintf("TCP, requests and answers of about 200 B on %d "+
+				"connections that stay (wrk)", n),
 			quick: n > 1, needs: []string{"wrk"}, run: keepAlive(n),
 		})
 	}
 	all = append(all,
-		workload{name: "short", quick: true, about: "TCP, 32 clients with a connection for each request, which the server ends", run: asking(sizedService,
+		workload{name: "short", quick: true, about: "TCP, 32 clients with a connection for each request, which the " +
+			"server ends", run: asking(sizedService,
 			load.AskConfig{Kind: load.Short, Number: 32, Request: 64, Response: 200}, "connection")},
-		workload{name: "mixed", about: "TCP, requests and answers of 64 B to 1 MiB on 32 connections that stay", run: asking(sizedService,
-			load.AskConfig{Kind: load.KeepAlive, Number: 32, Response: 1, Mixed: true}, "request")},
+		workload{name: "mixed", about: "TCP, requests and answers of 64 B to 1 MiB on 32 connections that stay",
+			run: asking(sizedService,
+				load.AskConfig{Kind: load.KeepAlive, Number: 32, Response: 1, Mixed: true}, "request")},
 	)
 	for _, n := range []int{1, 8} {
 		for _, way := range []struct {
 			suffix, about string
 			flags         []string
-		}{{"", "from client to server", nil}, {"-down", "from server to client", []string{"-R"}}, {"-both", "both ways at once", []string{"--bidir"}}} {
+		}{{"", "from client to server", nil}, {"-down", "from server to client", []string{"-R"}}, {"-both",
+			"both ways at once", []string{"--bidir"}}} {
 			all = append(all, workload{
-				name: fmt.Sprintf("bulk-%d%s", n, way.suffix), about: fmt.Sprintf("TCP, %d streams %s (iperf3)", n, way.about),
+				name: fmt.Sprintf("bulk-%d%s", n, way.suffix), about: fmt.Sprintf("TCP, %d streams %s (iperf3)", n,
+					way.about),
 				quick: n == 1 && way.suffix == "", needs: []string{"iperf3"}, run: bulk(n, way.flags),
 			})
 		}
 	}
-	all = append(all, workload{name: "idle", quick: true, about: "memory of the proxy's process for each of 5,000 idle TCP connections, or as many as its descriptors allow", run: idle})
+	all = append(all, workload{name: "idle", quick: true, about: "memory of the proxy's process for each of 5,000 " +
+		"idle TCP connections, or as many as its descriptors allow", run: idle})
 	for _, n := range []int{1, 64, 1000} {
-		all = append(all, workload{name: fmt.Sprintf("udp-%d", n), quick: n > 1, protocol: udp, about: fmt.Sprintf("UDP, 64 B there and back on %d flows", n), run: asking(echoService,
-			load.AskConfig{Kind: load.Datagrams, Number: n, Request: 64}, "round trip")})
+		all = append(all, workload{name: fmt.Sprintf("udp-%d", n), quick: n > 1, protocol: udp,
+			about: fmt.Sprintf("UDP, 64 B there and back on %d flows", n), run: asking(echoService,
+				load.AskConfig{Kind: load.Datagrams, Number: n, Request: 64}, "round trip")})
 	}
 	for _, c := range []struct{ window, flows int }{{8, 16}, {64, 4}} {
 		all = append(all, workload{name: fmt.Sprintf("udp-bulk-%d", c.window), quick: c.window == 8, protocol: udp,
 			about: fmt.Sprintf("UDP, 1,200 B there and back on %d flows, %d datagrams at a time", c.flows, c.window),
-			run:   asking(echoService, load.AskConfig{Kind: load.Datagrams, Number: c.flows, Window: c.window, Request: 1200}, "round trip")})
+			run: asking(echoService, load.AskConfig{Kind: load.Datagrams, Number: c.flows, Window: c.window,
+				Request: 1200}, "round trip")})
 	}
 	train := load.AskConfig{Kind: load.Datagrams, Number: 16, Window: 32, Train: true, Request: 1200}
-	all = append(all, workload{name: "udp-gso", protocol: udp, about: "UDP, 1,200 B there and back on 16 flows, 32 datagrams by one send of the client (UDP_SEGMENT), as QUIC stacks do",
-		run: asking(echoService, train, "round trip")})
+	all = append(all, workload{name: "udp-gso", protocol: udp,
+		about: "UDP, 1,200 B there and back on 16 flows, 32 datagrams by one send of the client (UDP_SEGMENT)",
+		run:   asking(echoService, train, "round trip")})
 	train.Merge = true
-	all = append(all, workload{name: "udp-gro", protocol: udp, about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
-		run: asking(trainService, train, "round trip")})
-	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"}, about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
-		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."}, "question")})
+	all = append(all, workload{name: "udp-gro", protocol: udp,
+		about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
+		run:   asking(trainService, train, "round trip")})
+	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"},
+		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
+		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
+			"question")})
 	return slices.Concat(all, serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
@@ -111,7 +126,7 @@ func costs(r *running, u usage, operations, scale float64, unit string) []figure
 const micro = 1e6
 
 // asking measures a client of our own.
-func asking(name string, c load.AskConfig, unit string) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
+func asking(name string, c load.AskConfig, unit string) work {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		if name == dnsService {
 			if err := l.startDNS(ctx); err != nil {
@@ -124,7 +139,8 @@ func asking(name string, c load.AskConfig, unit string) func(context.Context, *l
 			return nil, err
 		}
 		if res.Operations == 0 {
-			return nil, fmt.Errorf("no %s succeeded: %d errors (%s), %d lost", unit, res.Errors, res.FirstError, res.Lost)
+			return nil, fmt.Errorf("no %s succeeded: %d errors (%s), %d lost", unit, res.Errors, res.FirstError,
+				res.Lost)
 		}
 		ops := float64(res.Operations)
 		out := costs(r, u, ops, micro, "us/"+unit)
@@ -135,7 +151,8 @@ func asking(name string, c load.AskConfig, unit string) func(context.Context, *l
 		out = append(out, latencies(res.P50, res.P99, res.P999)...)
 		out = append(out, figure{report.Errors, "", float64(res.Errors)})
 		if c.Kind == load.Datagrams || c.Kind == load.DNS {
-			out = append(out, figure{report.Lost, "", float64(res.Lost)}, figure{"loss", "ppm", float64(res.Lost) / (ops + float64(res.Lost)) * 1e6})
+			out = append(out, figure{report.Lost, "", float64(res.Lost)}, figure{"loss", "ppm",
+				float64(res.Lost) / (ops + float64(res.Lost)) * 1e6})
 		}
 		return append(out, callFigures(u.calls, ops)...), nil
 	}
@@ -190,7 +207,8 @@ func (r *running) alive() error {
 }
 
 // tool runs a load tool on the client host for the whole of its life.
-func (l *lab) tool(ctx context.Context, r *running, d time.Duration, name string, args ...string) (out string, u usage, err error) {
+func (l *lab) tool(ctx context.Context, r *running, d time.Duration, name string, args ...string) (out string,
+	u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+testbed.Patience)
 	defer cancel()
 	var b strings.Builder
@@ -224,7 +242,7 @@ const wrkScript = `done = function(s, l, r)
 end
 `
 
-func keepAlive(connections int) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
+func keepAlive(connections int) work {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		script := filepath.Join(l.dir, "result.lua")
 		if err := os.WriteFile(script, []byte(wrkScript), 0o644); err != nil {
@@ -232,7 +250,8 @@ func keepAlive(connections int) func(context.Context, *lab, *running, time.Durat
 		}
 		threads := min(connections, max(1, len(l.cores.load)/2), 4)
 		out, u, err := l.tool(ctx, r, d, "wrk", "-t", strconv.Itoa(threads), "-c", strconv.Itoa(connections),
-			"-d", strconv.Itoa(int(math.Ceil(d.Seconds())))+"s", "-s", script, "http://"+r.addrs(l.service(webService))[0]+"/")
+			"-d", strconv.Itoa(int(math.Ceil(d.Seconds())))+"s", "-s", script,
+			"http://"+r.addrs(l.service(webService))[0]+"/")
 		if err != nil {
 			return nil, err
 		}
@@ -243,14 +262,15 @@ func keepAlive(connections int) func(context.Context, *lab, *running, time.Durat
 		if w.requests == 0 {
 			return nil, fmt.Errorf("no request succeeded: %.0f errors", w.errors)
 		}
-		fs := append(costs(r, u, w.requests, micro, "us/request"), figure{report.Rate, "requests/s", w.requests / w.seconds})
+		fs := append(costs(r, u, w.requests, micro, "us/request"), figure{report.Rate, "requests/s",
+			w.requests / w.seconds})
 		fs = append(fs, latencies(w.p50, w.p99, w.p999)...)
 		fs = append(fs, figure{report.Errors, "", w.errors})
 		return append(fs, callFigures(u.calls, w.requests)...), nil
 	}
 }
 
-func bulk(streams int, flags []string) func(context.Context, *lab, *running, time.Duration) ([]figure, error) {
+func bulk(streams int, flags []string) work {
 	return func(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, error) {
 		s := l.service(bulkService)
 		server, err := command(ctx, l.tb.Pods[0], l.cores.loadList(), "iperf3", "-s", "-1", "--forceflush",
@@ -265,7 +285,8 @@ func bulk(streams int, flags []string) func(context.Context, *lab, *running, tim
 		}
 		ip, port, _ := strings.Cut(r.addrs(s)[0], ":")
 		seconds := int(math.Ceil((d + 2*bulkMargin).Seconds()))
-		args := append([]string{"-c", ip, "-p", port, "-P", strconv.Itoa(streams), "-t", strconv.Itoa(seconds), "-J"}, flags...)
+		args := append([]string{"-c", ip, "-p", port, "-P", strconv.Itoa(streams), "-t", strconv.Itoa(seconds), "-J"},
+			flags...)
 		type window struct {
 			figures []figure
 			err     error
@@ -345,7 +366,8 @@ func idle(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, e
 		return nil, nil
 	}
 	// What is allocated once, by the first connections, is not for each of them.
-	c := load.AskConfig{Kind: load.Short, Addrs: r.addrs(l.service(sizedService)), Number: 32, Request: 64, Response: 200, Duration: 200 * time.Millisecond}
+	c := load.AskConfig{Kind: load.Short, Addrs: r.addrs(l.service(sizedService)), Number: 32, Request: 64,
+		Response: 200, Duration: 200 * time.Millisecond}
 	if _, _, err := l.measure(ctx, r, c); err != nil {
 		return nil, err
 	}

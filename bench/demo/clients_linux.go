@@ -142,15 +142,16 @@ func (l *load) begin() *tally {
 
 // await waits until the last answers come from exactly these pods, for 10 s.
 func (l *load) await(ctx context.Context, pods []string) error {
-	return testbed.Poll(ctx, 10*time.Second, fmt.Sprintf("answers from %v, and no others, on %s", pods, l.phase.label), func() (bool, error) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.recent) < window {
-			return false, l.bad
-		}
-		seen := slices.Compact(slices.Sorted(slices.Values(l.recent)))
-		return slices.Equal(seen, pods), l.bad
-	})
+	return testbed.Poll(ctx, 10*time.Second, fmt.Sprintf("answers from %v, and no others, on %s", pods, l.phase.label),
+		func() (bool, error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if len(l.recent) < window {
+				return false, l.bad
+			}
+			seen := slices.Compact(slices.Sorted(slices.Values(l.recent)))
+			return slices.Equal(seen, pods), l.bad
+		})
 }
 
 // stop ends the curl, in the middle of a request or not.

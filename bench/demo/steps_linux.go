@@ -30,7 +30,8 @@ func introduce(r *report, l *lab) {
 		}
 		r.line("%-9s %-13s %s", p.Name, p.Addr4, what)
 	}
-	fmt.Fprintln(r.out, "And these are the Services, as the manifests in deploy/examples have them. No host has such an address.")
+	fmt.Fprintln(r.out, "And these are the Services, as the manifests in deploy/examples have them. No host has such "+
+		"an address.")
 	r.line("%-9s %-13s %s", "web", webVIP, "TCP port 80, to the web pods")
 	r.line("%-9s %-13s %s", "sticky", stickyVIP, "the same, but a client stays with its pod")
 	r.line("%-9s %-13s %s", "dns", dnsVIP, "UDP and TCP port 53, to the DNS pods")
@@ -56,7 +57,8 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 }
 
 func balanceWeb(ctx context.Context, r *report, l *lab) error {
-	r.heading("HTTP", "Each connection goes to the next pod, from a client outside, from the node and from a pod (even its own).")
+	r.heading("HTTP", "Each connection goes to the next pod, from a client outside, from the node and from a pod "+
+		"(even its own).")
 	const n = 30
 	showCurl(r, "each", webVIP, n)
 	var tallies []*tally
@@ -209,12 +211,14 @@ func comeBack(ctx context.Context, r *report, l *lab) error {
 		t, err := curl(ctx, l.Client, webVIP, 30)
 		return err == nil && t.spread(names(l.web)), err
 	})
-	r.promise(err == nil, "back in order, the web Service has all its pods again (after %d ms)", time.Since(began).Milliseconds())
+	r.promise(err == nil, "back in order, the web Service has all its pods again (after %d ms)",
+		time.Since(began).Milliseconds())
 	return err
 }
 
 func empty(ctx context.Context, r *report, l *lab) error {
-	r.heading("No pods at all", "The list of endpoints is empty: clients are refused at once, and need not wait for a timeout.")
+	r.heading("No pods at all", "The list of endpoints is empty: clients are refused at once, and need not wait for "+
+		"a timeout.")
 	if err := l.scaleWeb(nil); err != nil {
 		return err
 	}
@@ -240,7 +244,8 @@ func empty(ctx context.Context, r *report, l *lab) error {
 
 // shown are the metrics that the demo prints, by the start of their names.
 var shown = []string{
-	"sluice_services", "sluice_backends", "sluice_tcp_connections_total", "sluice_tcp_dials_total", "sluice_udp_flows_total",
+	"sluice_services", "sluice_backends", "sluice_tcp_connections_total", "sluice_tcp_dials_total",
+	"sluice_udp_flows_total",
 }
 
 func inspect(ctx context.Context, r *report, l *lab) error {
@@ -280,7 +285,8 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 
 func leave(ctx context.Context, r *report, l *lab) error {
 	r.heading("Stop and clean up",
-		"On SIGTERM Sluice lets connections finish and ends. Its rules stay for the next start; --cleanup removes them.")
+		"On SIGTERM Sluice lets connections finish and ends.",
+		"Its rules stay for the next start; --cleanup removes them.")
 	code := l.sluice.Stop(syscall.SIGTERM)
 	r.promise(code == 0, "Sluice ends by itself, with status %d", code)
 	r.command("node", "sluice", "--cleanup")

@@ -41,7 +41,8 @@ func newDatagrams(c AskConfig, m *meter) (*datagrams, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &datagrams{m: m, config: c, addrs: addrs, window: max(c.Window, 1), flows: make([]udpFlow, c.Number), in: newBatch(), out: newBatch()}
+	s := &datagrams{m: m, config: c, addrs: addrs, window: max(c.Window, 1), flows: make([]udpFlow, c.Number),
+		in: newBatch(), out: newBatch()}
 	if s.config.Patience == 0 {
 		s.config.Patience = 500 * time.Millisecond
 	}
@@ -52,10 +53,12 @@ func newDatagrams(c AskConfig, m *meter) (*datagrams, error) {
 		s.window, s.config.Request = 1, len(s.question)
 	}
 	if s.window > batchSize || s.config.Request < 4 || s.config.Request > maxDatagram {
-		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes: at most %d of 4 to %d", s.window, s.config.Request, batchSize, maxDatagram)
+		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes: at most %d of 4 to %d", s.window,
+			s.config.Request, batchSize, maxDatagram)
 	}
 	if c.Train && s.window*s.config.Request > maxTrain {
-		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes as one: at most %d bytes", s.window, s.config.Request, maxTrain)
+		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes as one: at most %d bytes", s.window,
+			s.config.Request, maxTrain)
 	}
 	if s.poller, err = newPoller(); err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)

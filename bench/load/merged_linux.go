@@ -49,7 +49,8 @@ func (m *merged) receive(fd int, named bool) (p []byte, segment int, errno unix.
 		return nil, 0, errno
 	}
 	segment = int(n)
-	if c := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[0])); m.header.Controllen >= unix.SizeofCmsghdr && c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO {
+	if c := (*unix.Cmsghdr)(unsafe.Pointer(&m.control[0])); m.header.Controllen >= unix.SizeofCmsghdr &&
+		c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO {
 		segment = int(binary.NativeEndian.Uint32(m.control[unix.CmsgLen(0):]))
 	}
 	return m.data[:n], segment, 0

@@ -49,13 +49,15 @@ func (m *meter) run(r runner) error {
 		if !measuring && r.warm(began) {
 			measuring, began = true, t
 			warming := m.result
-			m.result, m.whole, m.first = Result{FirstError: warming.FirstError, Errors: warming.Errors}, stats.Histogram{}, stats.Histogram{}
+			m.result = Result{FirstError: warming.FirstError, Errors: warming.Errors}
+			m.whole, m.first = stats.Histogram{}, stats.Histogram{}
 			fmt.Fprintln(m.out, Begin)
 		}
 	}
 	m.result.Seconds = time.Duration(now() - began).Seconds()
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	m.result.P50, m.result.P99, m.result.P999 = us(m.whole.Quantile(0.5)), us(m.whole.Quantile(0.99)), us(m.whole.Quantile(0.999))
+	m.result.P50, m.result.P99 = us(m.whole.Quantile(0.5)), us(m.whole.Quantile(0.99))
+	m.result.P999 = us(m.whole.Quantile(0.999))
 	m.result.Max = us(m.whole.Max())
 	m.result.First50, m.result.First99 = us(m.first.Quantile(0.5)), us(m.first.Quantile(0.99))
 	r.finish(&m.result)
@@ -100,7 +102,8 @@ func addresses(c AskConfig) ([]netip.AddrPort, error) {
 		addrs = append(addrs, a)
 	}
 	if len(addrs) == 0 || c.Number < 1 {
-		return nil, fmt.Errorf("use %d addresses and %d connections: at least one is needed of each", len(addrs), c.Number)
+		return nil, fmt.Errorf("use %d addresses and %d connections: at least one is needed of each", len(addrs),
+			c.Number)
 	}
 	return addrs, nil
 }

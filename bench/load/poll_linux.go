@@ -71,12 +71,14 @@ func now() int64 {
 // recv, send and connect are raw: the descriptors never block, so that the
 // scheduler need not know of the call.
 func recv(fd int, p []byte) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+		uintptr(len(p)), 0, 0, 0)
 	return int(n), errno
 }
 
 func send(fd int, p []byte) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+		uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
 	return int(n), errno
 }
 
@@ -138,7 +140,8 @@ func (b *batch) receive(fd int, named bool) (int, unix.Errno) {
 		b.vectors[i].SetLen(maxDatagram)
 		b.name(i, named)
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[0])), batchSize,
+		unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
 
@@ -163,7 +166,8 @@ func (b *batch) join(n, size int) {
 // send sends the first n datagrams, of the lengths in their vectors, and returns how
 // many went.
 func (b *batch) send(fd, n int) (int, unix.Errno) {
-	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[0])), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.headers[0])),
+		uintptr(n), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}

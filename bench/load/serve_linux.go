@@ -11,7 +11,8 @@ import (
 const readable = unix.EPOLLIN | unix.EPOLLRDHUP
 
 // answer is what each HTTP request gets, about 200 bytes in all.
-var answer = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 128\r\n\r\n" + strings.Repeat("sluice. ", 16))
+var answer = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 128\r\n\r\n" +
+	strings.Repeat("sluice. ", 16))
 
 // server answers on all its sockets, in one loop.
 type server struct {
@@ -28,7 +29,8 @@ func serve(c ServeConfig) error {
 	if err != nil {
 		return fmt.Errorf("make epoll: %w", err)
 	}
-	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest), batch: newBatch(), merged: newMerged()}
+	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest), batch: newBatch(),
+		merged: newMerged()}
 	for i, kind := range c.Kinds {
 		fd := 3 + i
 		var h handler = &acceptor{s: s, fd: fd, kind: kind}

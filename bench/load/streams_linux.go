@@ -66,7 +66,8 @@ func newStreams(c AskConfig, m *meter) (*streams, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
 	}
-	s := &streams{poller: p, m: m, config: c, addrs: addrs, slots: make([]stream, c.Number), buf: make([]byte, largest), rng: rand.New(rand.NewPCG(1, 2))}
+	s := &streams{poller: p, m: m, config: c, addrs: addrs, slots: make([]stream, c.Number), buf: make([]byte, largest),
+		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range s.slots {
 		s.slots[i] = stream{s: s, fd: -1}
 	}

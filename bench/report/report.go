@@ -70,7 +70,7 @@ type Machine struct {
 	Proxy    string `json:"proxy_core"`
 	Load     string `json:"load_cores"`
 	Busy     Value  `json:"busy_before"`   // share of all cores' time before a round, the median
-	Stolen   Value  `json:"stolen"`        // share of all cores' time that the hypervisor gave to others in a round, the median
+	Stolen   Value  `json:"stolen"`        // share that the hypervisor gave to other machines in a round, the median
 	Forced   bool   `json:"measured_busy"` // measured although the machine was not idle
 
 	BusyByRound   []Value `json:"busy_by_round"`
@@ -138,7 +138,8 @@ func (r *Report) Compute(samples []Sample, targets []Target) {
 		if !ok {
 			i = len(r.Results)
 			index[k] = i
-			r.Results = append(r.Results, Result{Workload: s.Workload, System: s.System, Metric: s.Metric, Unit: s.Unit, Values: none(r.Rounds)})
+			r.Results = append(r.Results, Result{Workload: s.Workload, System: s.System, Metric: s.Metric, Unit: s.Unit,
+				Values: none(r.Rounds)})
 		}
 		if s.Round < r.Rounds {
 			r.Results[i].Values[s.Round] = Value(s.Value)

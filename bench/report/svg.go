@@ -59,10 +59,14 @@ func (r *Report) Pictures() []Picture {
 		prefixes            []string
 		absolute            bool
 	}{
-		{"cpu-tcp.svg", "TCP: processor time of the proxy per unit of work (Sluice = 1, shorter is better)", CPU, []string{"rr-", "short", "mixed"}, false},
-		{"cpu-bulk.svg", "TCP bulk: processor time of the proxy per GB (Sluice = 1, shorter is better)", CPU, []string{"bulk-"}, false},
-		{"cpu-udp.svg", "UDP: processor time of the proxy per datagram (Sluice = 1, shorter is better)", CPU, []string{"udp-", "dns"}, false},
-		{"memory.svg", "Memory of the proxy per idle connection, bytes (shorter is better)", Memory, []string{"idle"}, true},
+		{"cpu-tcp.svg", "TCP: processor time of the proxy per unit of work (Sluice = 1, shorter is better)", CPU,
+			[]string{"rr-", "short", "mixed"}, false},
+		{"cpu-bulk.svg", "TCP bulk: processor time of the proxy per GB (Sluice = 1, shorter is better)", CPU,
+			[]string{"bulk-"}, false},
+		{"cpu-udp.svg", "UDP: processor time of the proxy per datagram (Sluice = 1, shorter is better)", CPU,
+			[]string{"udp-", "dns"}, false},
+		{"memory.svg", "Memory of the proxy per idle connection, bytes (shorter is better)", Memory, []string{"idle"},
+			true},
 	} {
 		if groups := r.groups(p.metric, p.prefixes, p.absolute); len(groups) > 0 {
 			out = append(out, Picture{p.file, draw(p.title, groups, !p.absolute)})
@@ -117,26 +121,33 @@ func draw(title string, groups []group, ratios bool) string {
 	height := topSpace + bars*barHeight + len(groups)*groupGap
 	x := func(v float64) float64 { return labelWidth + plotWidth*min(max(v, 0), longest)/longest }
 	var s strings.Builder
-	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11" role="img">`+"\n", pageWidth, height, pageWidth, height)
-	fmt.Fprintf(&s, "<title>%s</title>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n", html.EscapeString(title))
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="%[2]d" viewBox="0 0 %[1]d %[2]d" `+
+		`font-family="sans-serif" font-size="11" role="img">`+"\n", pageWidth, height)
+	fmt.Fprintf(&s, "<title>%s</title>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+		html.EscapeString(title))
 	fmt.Fprintf(&s, `<text x="10" y="20" font-size="13" fill="#222222">%s</text>`+"\n", html.EscapeString(title))
 	legend(&s, groups)
 	if ratios {
-		fmt.Fprintf(&s, `<path d="M%.1f %d V%d" stroke="#222222" stroke-dasharray="3 3"/>`+"\n", x(1), topSpace-6, height-groupGap/2)
+		fmt.Fprintf(&s, `<path d="M%.1f %d V%d" stroke="#222222" stroke-dasharray="3 3"/>`+"\n", x(1), topSpace-6,
+			height-groupGap/2)
 	}
 	y := topSpace
 	for _, g := range groups {
-		fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end" fill="#222222">%s</text>`+"\n", labelWidth-8, y+len(g.bars)*barHeight/2+4, html.EscapeString(g.name))
+		fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end" fill="#222222">%s</text>`+"\n", labelWidth-8,
+			y+len(g.bars)*barHeight/2+4, html.EscapeString(g.name))
 		for _, b := range g.bars {
-			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, labelWidth, y, x(b.v)-labelWidth, barHeight-3, colour(b.name))
+			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, labelWidth, y,
+				x(b.v)-labelWidth, barHeight-3, colour(b.name))
 			if !math.IsNaN(b.low) && !math.IsNaN(b.high) {
-				fmt.Fprintf(&s, `<path d="M%.1f %d H%.1f" stroke="#222222" stroke-width="1"/>`, x(b.low), y+(barHeight-3)/2, x(b.high))
+				fmt.Fprintf(&s, `<path d="M%.1f %d H%.1f" stroke="#222222" stroke-width="1"/>`, x(b.low),
+					y+(barHeight-3)/2, x(b.high))
 			}
 			label := figure(Value(b.v))
 			if ratios {
 				label = times(Value(b.v))
 			}
-			fmt.Fprintf(&s, `<text x="%.1f" y="%d" fill="#222222" stroke="#ffffff" stroke-width="3" paint-order="stroke">%s</text>`+"\n", max(x(b.v), x(b.high))+5, y+barHeight-4, label)
+			fmt.Fprintf(&s, `<text x="%.1f" y="%d" fill="#222222" stroke="#ffffff" stroke-width="3" `+
+				`paint-order="stroke">%s</text>`+"\n", max(x(b.v), x(b.high))+5, y+barHeight-4, label)
 			y += barHeight
 		}
 		y += groupGap
@@ -156,6 +167,8 @@ func legend(s *strings.Builder, groups []group) {
 		}
 	}
 	for i, name := range names {
-		fmt.Fprintf(s, `<rect x="%d" y="32" width="10" height="10" fill="%s"/><text x="%d" y="41" fill="#222222">%s</text>`+"\n", labelWidth+i*90, colour(name), labelWidth+i*90+14, html.EscapeString(name))
+		at := labelWidth + i*90
+		fmt.Fprintf(s, `<rect x="%d" y="32" width="10" height="10" fill="%s"/>`, at, colour(name))
+		fmt.Fprintf(s, `<text x="%d" y="41" fill="#222222">%s</text>`+"\n", at+14, html.EscapeString(name))
 	}
 }

@@ -132,10 +132,12 @@ func (r *Report) caution() string {
 	m := r.Machine
 	var words []string
 	if m.Forced {
-		words = append(words, fmt.Sprintf("The machine was NOT idle before the run (%s %% busy): ratios are rough, and latencies and rates mean little.", figure(m.Busy*100)))
+		words = append(words, fmt.Sprintf("The machine was NOT idle before the run (%s %% busy): ratios are rough, "+
+			"and latencies and rates mean little.", figure(m.Busy*100)))
 	}
 	if m.Stolen > 0.01 {
-		words = append(words, fmt.Sprintf("The hypervisor gave %s %% of the time to others during the run.", figure(m.Stolen*100)))
+		words = append(words, fmt.Sprintf("The hypervisor gave %s %% of the time to others during the run.",
+			figure(m.Stolen*100)))
 	}
 	if r.Rounds < 7 {
 		words = append(words, fmt.Sprintf("Targets are for at least 7 rounds; these are %d.", r.Rounds))
@@ -163,9 +165,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintf(tw, "\nTargets (x is Sluice's figure divided by the other's of the same round, the median over %d rounds):\n", r.Rounds)
+	fmt.Fprintf(tw, "\nTargets (x is Sluice's figure divided by the other's of the same round, the median over %d "+
+		"rounds):\n", r.Rounds)
 	for _, v := range r.Verdicts {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t<= %s\tis %s\t%s\t\n", v.Workload, v.Metric, v.Against, figure(v.Limit), figure(v.Got), v.State)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t<= %s\tis %s\t%s\t\n", v.Workload, v.Metric, v.Against, figure(v.Limit),
+			figure(v.Got), v.State)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -184,16 +188,23 @@ func (r *Report) WriteTable(w io.Writer) error {
 func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit. The run also writes latest.json, with each\nround's figures, which is not kept in git; the package comment of [bench/report](../report/doc.go) explains its form.\n\n", r.Command)
+	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit.\n", r.Command)
+	b.WriteString("The run also writes latest.json, with each round's figures, which is not kept in git;\n" +
+		"the package comment of [bench/report](../report/doc.go) explains its form.\n\n")
 	if c := r.caution(); c != "" {
 		fmt.Fprintf(&b, "**%s**\n\n", c)
 	}
-	fmt.Fprintf(&b, "- date: %s\n- machine: %s, %d cores, %d MB, Linux %s\n- proxy on core %s, load and servers on %s\n- %d interleaved rounds of %s s; of some workloads fewer\n- busy before the run: %s %%; stolen by others during it: %s %%\n",
-		r.Date.UTC().Format("2006-01-02 15:04 MST"), m.CPU, m.CPUs, m.MemoryMB, m.Kernel, m.Proxy, m.Load, r.Rounds, figure(r.Seconds), figure(m.Busy*100), figure(m.Stolen*100))
+	fmt.Fprintf(&b, "- date: %s\n", r.Date.UTC().Format("2006-01-02 15:04 MST"))
+	fmt.Fprintf(&b, "- machine: %s, %d cores, %d MB, Linux %s\n", m.CPU, m.CPUs, m.MemoryMB, m.Kernel)
+	fmt.Fprintf(&b, "- proxy on core %s, load and servers on %s\n", m.Proxy, m.Load)
+	fmt.Fprintf(&b, "- %d interleaved rounds of %s s; of some workloads fewer\n", r.Rounds, figure(r.Seconds))
+	fmt.Fprintf(&b, "- busy before the run: %s %%; stolen by the hypervisor during it: %s %%\n", figure(m.Busy*100),
+		figure(m.Stolen*100))
 	for _, s := range r.Systems {
 		fmt.Fprintf(&b, "- %s: %s\n", s.Name, s.Version)
 	}
-	b.WriteString("\n`x` is the system's figure divided by Sluice's of the same round, the median over the rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle.\n\n")
+	b.WriteString("\n`x` is the system's figure divided by Sluice's of the same round, the median over the " +
+		"rounds.\n`cpu` is the processor time of the proxy's process, `core` the time its core was not idle.\n\n")
 	for _, p := range pictures {
 		fmt.Fprintf(&b, "![%s](%s)\n\n", strings.TrimSuffix(p, ".svg"), p)
 	}
@@ -203,17 +214,19 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 		if state == Misses {
 			state = "**misses**"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", v.Workload, v.Metric, v.Against, figure(v.Limit), figure(v.Got), state)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", v.Workload, v.Metric, v.Against, figure(v.Limit),
+			figure(v.Got), state)
 	}
 	if r.Missed() > 0 {
-		b.WriteString("\nWhat stands between us and a target that is missed: [profiles.md](profiles.md).\n")
+		b.WriteString("\nWhy targets are missed: [profiles.md](profiles.md).\n")
 	}
 	for _, wl := range r.Workloads {
 		g := r.grid(wl.Name)
 		if len(g.rows) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "), strings.Repeat("---|", len(g.head)))
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "),
+			strings.Repeat("---|", len(g.head)))
 		for _, row := range g.rows {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 		}

@@ -150,5 +150,6 @@ func (r *Report) Missed() int {
 
 // String words a verdict.
 func (v Verdict) String() string {
-	return fmt.Sprintf("%s: %s of %s is %s, at most %s (%s)", v.State, v.Metric, v.Workload, figure(v.Got), figure(v.Limit), v.Against)
+	return fmt.Sprintf("%s: %s of %s is %s, at most %s (%s)", v.State, v.Metric, v.Workload, figure(v.Got),
+		figure(v.Limit), v.Against)
 }

@@ -198,7 +198,8 @@ func buildRoot(to, kernel string) error {
 	}
 	defer f.Close()
 	a := newArchive(f)
-	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "etc", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "t"} {
+	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "etc", "usr/bin", "usr/sbin", "usr/lib",
+		"usr/lib64", "t"} {
 		a.folder(d)
 	}
 	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
@@ -320,7 +321,8 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 	cmd.Dir = dir
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err, strings.Join(strings.Fields(string(out)), " "))
+		return fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err,
+			strings.Join(strings.Fields(string(out)), " "))
 	}
 	return nil
 }
