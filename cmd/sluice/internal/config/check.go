@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-lb/sluice/redirect"
 )
 
-// checker collects mistakes. It names what is wrong as the user wrote it: by the
-// flag, or by the field of the file.
+// checker collects mistakes. It names them as the user wrote them: by the flag, or
+// by the field of the file.
 type checker struct {
 	file string // "" if flags say all
 	errs []error
@@ -57,8 +57,7 @@ func (s *settings) check() error {
 	return errors.Join(c.errs...)
 }
 
-// checkMode checks what is forwarded how. What this release can run is for the
-// caller to say.
+// checkMode checks what is forwarded how.
 func (s *settings) checkMode(c *checker) {
 	d := &s.doc
 	switch d.Mode {
@@ -66,9 +65,11 @@ func (s *settings) checkMode(c *checker) {
 		d.Mode = ModeUserspace // what an empty mode meant until kube-proxy 1.1, and what Sluice is for
 	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
 	case "nftables", "kernelspace":
-		c.reject("proxy-mode", "mode", "%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
+		c.reject("proxy-mode", "mode",
+			"%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
-		c.reject("proxy-mode", "mode", "%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
+		c.reject("proxy-mode", "mode",
+			"%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
 	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {
@@ -77,16 +78,21 @@ func (s *settings) checkMode(c *checker) {
 	s.DataPath.ServiceInterface = strings.TrimSpace(s.DataPath.ServiceInterface)
 	s.Process.WindowsService = d.WindowsRunAsService && goruntime.GOOS == "windows"
 	if d.WindowsRunAsService && !s.Process.WindowsService {
-		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" has no meaning here: this is not Windows")
+		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" is ignored: this is not Windows")
 	}
 	var err error
 	switch s.DataPath.BindAddress, err = netip.ParseAddr(d.BindAddress); {
 	case err != nil:
-		c.reject("bind-address", "bindAddress", "%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
+		c.reject("bind-address", "bindAddress",
+			"%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
 	case s.DataPath.BindAddress.IsLoopback() && s.DataPath.Mode == ModeUserspace:
-		c.reject("bind-address", "bindAddress", "%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this node", s.DataPath.BindAddress)
+		c.reject("bind-address", "bindAddress",
+			"%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this "+
+				"node", s.DataPath.BindAddress)
 	case s.DataPath.BindAddress.Zone() != "":
-		c.reject("bind-address", "bindAddress", "%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this node", s.DataPath.BindAddress)
+		c.reject("bind-address", "bindAddress",
+			"%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this "+
+				"node", s.DataPath.BindAddress)
 	}
 	if s.DataPath.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
 		c.reject("nodeport-addresses", "nodePortAddresses", "%w", err)
@@ -99,7 +105,7 @@ func (s *settings) checkMode(c *checker) {
 	}
 }
 
-// checkNode checks who this node is and how its pods are known.
+// checkNode checks the name of this node and how traffic of its pods is detected.
 func (s *settings) checkNode(c *checker) {
 	d := &s.doc
 	name := d.HostnameOverride
@@ -115,7 +121,9 @@ func (s *settings) checkNode(c *checker) {
 		if s.hostname != "" {
 			field = ""
 		}
-		c.reject(flag, field, "%q cannot be the name of a Node: give one that kubectl get nodes shows, of letters, digits, dots and dashes", name)
+		c.reject(flag, field,
+			"%q cannot be the name of a Node: give one that kubectl get nodes shows, of letters, digits, dots and "+
+				"dashes", name)
 	}
 	if name == "" {
 		host, err := os.Hostname()
@@ -127,7 +135,9 @@ func (s *settings) checkNode(c *checker) {
 	s.Node.Name = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
 
 	if wrong := validation.IsValidLabelValue(s.Node.Zone); len(wrong) > 0 {
-		c.reject("node-zone", "", "%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in between", s.Node.Zone)
+		c.reject("node-zone", "",
+			"%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in "+
+				"between", s.Node.Zone)
 	}
 	s.Node.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
 	var ranges []string
@@ -137,32 +147,38 @@ func (s *settings) checkNode(c *checker) {
 	if d.DetectLocalMode == "" {
 		d.DetectLocalMode = DetectClusterCIDR
 	}
-	l := DetectLocal{Mode: string(d.DetectLocalMode), Bridge: d.DetectLocal.BridgeInterface, InterfacePrefix: d.DetectLocal.InterfaceNamePrefix,
-		ClusterCIDRs: c.prefixes("cluster-cidr", "clusterCIDR", ranges)}
+	l := DetectLocal{Mode: string(d.DetectLocalMode), Bridge: d.DetectLocal.BridgeInterface,
+		InterfacePrefix: d.DetectLocal.InterfaceNamePrefix,
+		ClusterCIDRs:    c.prefixes("cluster-cidr", "clusterCIDR", ranges)}
 	if len(ranges) > 2 || len(l.ClusterCIDRs) == 2 && l.ClusterCIDRs[0].Addr().Is6() == l.ClusterCIDRs[1].Addr().Is6() {
-		c.reject("cluster-cidr", "clusterCIDR", "%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
+		c.reject("cluster-cidr", "clusterCIDR",
+			"%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
 	}
 	c.interfaceName("pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge)
 	c.interfaceName("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", l.InterfacePrefix)
 	s.unused(c, "pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge, DetectBridgeInterface)
-	s.unused(c, "pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", l.InterfacePrefix, DetectInterfaceNamePrefix)
+	s.unused(c, "pod-interface-name-prefix",
+		"detectLocal.interfaceNamePrefix", l.InterfacePrefix, DetectInterfaceNamePrefix)
 	switch l.Mode {
 	case DetectClusterCIDR, DetectNodeCIDR:
 	case DetectBridgeInterface:
 		if l.Bridge == "" {
-			c.reject("pod-bridge-interface", "detectLocal.bridgeInterface", "is empty: give the name of the bridge, or another way to detect local traffic than BridgeInterface")
+			c.reject("pod-bridge-interface", "detectLocal.bridgeInterface",
+				"is empty: give the name of the bridge, or another way to detect local traffic than BridgeInterface")
 		}
 	case DetectInterfaceNamePrefix:
 		if l.InterfacePrefix == "" {
-			c.reject("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", "is empty: give the prefix, or another way to detect local traffic than InterfaceNamePrefix")
+			c.reject("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix",
+				"is empty: give the prefix, or another way to detect local traffic than InterfaceNamePrefix")
 		}
 	default:
-		c.reject("detect-local-mode", "detectLocalMode", "%q is unknown: give ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", l.Mode)
+		c.reject("detect-local-mode", "detectLocalMode",
+			"%q is unknown: give ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", l.Mode)
 	}
 	s.Node.DetectLocal = l
 }
 
-// checkAddresses checks where the program itself is asked how it is.
+// checkAddresses checks the addresses of the HTTP servers.
 func (s *settings) checkAddresses(c *checker) {
 	d := &s.doc
 	s.HTTP.HealthzAddress, s.HTTP.MetricsAddress = d.HealthzBindAddress, d.MetricsBindAddress
@@ -179,24 +195,30 @@ func (s *settings) checkAddresses(c *checker) {
 	if err := checkHostPort(s.HTTP.MetricsAddress); err != nil {
 		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.HTTP.MetricsAddress, err)
 	}
-	if s.HTTP.HealthzAddress == s.HTTP.MetricsAddress && s.HTTP.HealthzAddress != "" && !strings.HasSuffix(s.HTTP.HealthzAddress, ":0") {
-		c.reject("metrics-bind-address", "metricsBindAddress", "%q is that of %s too: give another port", s.HTTP.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
+	addr := s.HTTP.HealthzAddress
+	if addr == s.HTTP.MetricsAddress && addr != "" && !strings.HasSuffix(addr, ":0") {
+		c.reject("metrics-bind-address", "metricsBindAddress",
+			"%q is that of %s too: give another "+
+				"port", s.HTTP.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
 	}
 }
 
 // checkAPI checks where Services come from.
 func (s *settings) checkAPI(c *checker) {
 	k := s.doc.ClientConnection
-	s.Source.API.Client = componentconfig.ClientConnectionConfiguration{Kubeconfig: k.Kubeconfig, AcceptContentTypes: k.AcceptContentTypes,
-		ContentType: k.ContentType, QPS: k.QPS, Burst: k.Burst}
+	s.Source.API.Client = componentconfig.ClientConnectionConfiguration{Kubeconfig: k.Kubeconfig,
+		AcceptContentTypes: k.AcceptContentTypes, ContentType: k.ContentType, QPS: k.QPS, Burst: k.Burst}
 	s.Source.API.SyncPeriod = s.doc.ConfigSyncPeriod.Duration
 	switch {
 	case s.Action.Cleanup || s.Action.WriteConfigTo != "" || s.Action.InitOnly: // nothing is served
 	case !s.FromAPI() && (k.Kubeconfig != "" || s.Source.API.Master != ""):
-		c.errs = append(c.errs, fmt.Errorf("take Services from --manifests or from the API server, not from both: leave out --manifests, or %s and --master", c.name("kubeconfig", "clientConnection.kubeconfig")))
+		c.errs = append(c.errs, fmt.Errorf(
+			"take Services from --manifests or from the API server, not from both: leave out --manifests, or %s and "+
+				"--master", c.name("kubeconfig", "clientConnection.kubeconfig")))
 	case k.Kubeconfig != "":
 		if err := readable(k.Kubeconfig); err != nil {
-			c.errs = append(c.errs, fmt.Errorf("%s: %w: give a file that Sluice may read", c.name("kubeconfig", "clientConnection.kubeconfig"), err))
+			c.errs = append(c.errs, fmt.Errorf(
+				"%s: %w: give a file that Sluice may read", c.name("kubeconfig", "clientConnection.kubeconfig"), err))
 		}
 	}
 	s.checkContentTypes(c)
@@ -218,7 +240,8 @@ var contentTypes = []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON
 func (s *settings) checkContentTypes(c *checker) {
 	k := s.doc.ClientConnection
 	if !slices.Contains(contentTypes, k.ContentType) {
-		c.reject("kube-api-content-type", "clientConnection.contentType", "%q is unknown: give %s", k.ContentType, strings.Join(contentTypes, " or "))
+		c.reject("kube-api-content-type",
+			"clientConnection.contentType", "%q is unknown: give %s", k.ContentType, strings.Join(contentTypes, " or "))
 	}
 	if k.AcceptContentTypes == "" {
 		return
@@ -226,12 +249,13 @@ func (s *settings) checkContentTypes(c *checker) {
 	for one := range strings.SplitSeq(k.AcceptContentTypes, ",") {
 		kind, _, err := mime.ParseMediaType(one)
 		if err != nil || !slices.Contains(contentTypes, kind) && kind != "*/*" && kind != "application/*" {
-			c.reject("", "clientConnection.acceptContentTypes", "%q is unknown: give a list of %s, or nothing", one, strings.Join(contentTypes, " and "))
+			c.reject("", "clientConnection.acceptContentTypes",
+				"%q is unknown: give a list of %s, or nothing", one, strings.Join(contentTypes, " and "))
 		}
 	}
 }
 
-// checkKernelModes checks what the kernel is told when it forwards by itself.
+// checkKernelModes checks the settings of forwarding by the kernel.
 func (s *settings) checkKernelModes(c *checker) {
 	t, v, k := s.doc.IPTables, s.doc.IPVS, &s.Kernel
 	k.IPTables = IPTables{MasqueradeAll: t.MasqueradeAll, MasqueradeBit: int(*t.MasqueradeBit),
@@ -267,12 +291,17 @@ func (s *settings) checkKernel(c *checker) {
 	for _, n := range []struct {
 		flag, field string
 		value       int32
-	}{{"conntrack-max-per-core", "conntrack.maxPerCore", *k.MaxPerCore}, {"conntrack-min", "conntrack.min", *k.Min}, {"conntrack-max", "", s.conntrackMax}} {
+	}{
+		{"conntrack-max-per-core", "conntrack.maxPerCore", *k.MaxPerCore},
+		{"conntrack-min", "conntrack.min", *k.Min},
+		{"conntrack-max", "", s.conntrackMax},
+	} {
 		if n.value < 0 {
 			c.reject(n.flag, n.field, "%d: give 0 or more", n.value)
 		}
 	}
-	c.notNegative("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Kernel.Conntrack.TCPEstablished)
+	c.notNegative(
+		"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Kernel.Conntrack.TCPEstablished)
 	c.notNegative("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", s.Kernel.Conntrack.TCPCloseWait)
 	c.notNegative("conntrack-udp-timeout", "conntrack.udpTimeout", s.Kernel.Conntrack.UDP)
 	c.notNegative("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", s.Kernel.Conntrack.UDPStream)
@@ -299,7 +328,8 @@ func (s *settings) checkOwn(c *checker) {
 		c.reject("manifests", "", "is empty: give a file or folder")
 	}
 	if wrong := validation.IsValidLabelValue(s.Source.ServiceProxyName); len(wrong) > 0 {
-		c.reject("service-proxy-name", "", "%q: give a value that a label may have, of letters, digits and -_. in between", s.Source.ServiceProxyName)
+		c.reject("service-proxy-name", "",
+			"%q: give a value that a label may have, of letters, digits and -_. in between", s.Source.ServiceProxyName)
 	}
 	if s.Process.DrainTimeout < 0 {
 		c.reject("drain-timeout", "", "%v: give 0 or more, like 30s", s.Process.DrainTimeout)
@@ -308,16 +338,18 @@ func (s *settings) checkOwn(c *checker) {
 		s.Process.HandoverSocket = s.Process.PIDFile + ".sock"
 	}
 	if s.Process.HandoverSocket != "" && goruntime.GOOS != "linux" {
-		s.Warnings = append(s.Warnings, "--handover-socket and --pid-file have no meaning here: connections are handed over on Linux only")
+		s.Warnings = append(s.Warnings, "--handover-socket and --pid-file are ignored: hand-over needs Linux")
 	}
-	if len(s.Process.HandoverSocket) > 90 { // sun_path has 108 bytes (unix(7)), and a process number is appended for a moment
+	// sun_path has 108 bytes (unix(7)), and a process id is appended for a moment.
+	if len(s.Process.HandoverSocket) > 90 {
 		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.Process.HandoverSocket)
 	}
 	if s.DataPath.Loops < 1 || s.DataPath.Loops > 1024 {
 		c.reject("loops", "", "%d: give 1 to 1024", s.DataPath.Loops)
 	}
-	if s.DataPath.BusyPoll < 0 || s.DataPath.BusyPoll > eventloop.MaxBusyPoll || s.DataPath.BusyPoll%time.Microsecond != 0 {
-		c.reject("busy-poll", "", "%v: give 0 to %v in whole microseconds, like 50us", s.DataPath.BusyPoll, eventloop.MaxBusyPoll)
+	if d := s.DataPath.BusyPoll; d < 0 || d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
+		c.reject("busy-poll", "",
+			"%v: give 0 to %v in whole microseconds, like 50us", s.DataPath.BusyPoll, eventloop.MaxBusyPoll)
 	}
 }
 
@@ -342,21 +374,25 @@ func (c *checker) periods(mode string, period, shortest time.Duration) {
 	if period < shortestSync {
 		c.reject(mode+"-sync-period", mode+".syncPeriod", "%v: give 100ms or more, like 30s", period)
 	} else if shortest < 0 || shortest > period {
-		c.reject(mode+"-min-sync-period", mode+".minSyncPeriod", "%v: give 0 or more, and no more than the sync period of %v", shortest, period)
+		c.reject(mode+"-min-sync-period", mode+".minSyncPeriod",
+			"%v: give 0 or more, and no more than the sync period of %v", shortest, period)
 	}
 }
 
 // interfaceName checks a name, or the beginning of one, of a network interface.
 func (c *checker) interfaceName(flag, field, name string) {
 	if len(name) > 15 || strings.ContainsAny(name, "/: \t\n") { // IFNAMSIZ, dev_valid_name in Linux
-		c.reject(flag, field, "%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash among them", name)
+		c.reject(flag, field,
+			"%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash among them", name)
 	}
 }
 
 // unused warns of what is given for another way to detect local traffic.
 func (s *settings) unused(c *checker, flag, field, value, mode string) {
 	if value != "" && string(s.doc.DetectLocalMode) != mode {
-		s.Warnings = append(s.Warnings, fmt.Sprintf("%s has no meaning with %s %s", c.name(flag, field), c.name("detect-local-mode", "detectLocalMode"), s.doc.DetectLocalMode))
+		s.Warnings = append(s.Warnings, fmt.Sprintf(
+			"%s is ignored with %s "+
+				"%s", c.name(flag, field), c.name("detect-local-mode", "detectLocalMode"), s.doc.DetectLocalMode))
 	}
 }
 

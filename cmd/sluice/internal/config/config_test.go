@@ -224,10 +224,11 @@ func wantMistake(t *testing.T, line, want string) {
 // TestIgnored: what means nothing is accepted and named once, with the reason.
 func TestIgnored(t *testing.T) {
 	given := map[string]string{"log-flush-frequency": "7s", "vmodule": "a=1", "feature-gates": "A=true", "log-text-info-buffer-size": "1Ki", "log-json-info-buffer-size": "1Ki"}
-	for _, i := range ignoredFlags {
+	all, _ := declare()
+	for _, i := range all.ignored {
 		s, _ := declare()
-		f := s.flags.Lookup(i.flag)
-		value := given[i.flag]
+		f := s.flags.Lookup(i.name)
+		value := given[i.name]
 		switch {
 		case value != "":
 		case f.Value.Type() == "bool" && f.DefValue == "false":
@@ -237,18 +238,18 @@ func TestIgnored(t *testing.T) {
 		default:
 			value = "x"
 		}
-		c := parse(t, "--manifests=x", "--"+i.flag+"="+value)
-		if want := "--" + i.flag + " has no meaning here: " + i.why; len(c.Warnings) != 1 || c.Warnings[0] != want {
+		c := parse(t, "--manifests=x", "--"+i.name+"="+value)
+		if want := "--" + i.name + " is ignored: " + i.usage; len(c.Warnings) != 1 || c.Warnings[0] != want {
 			t.Errorf("warnings = %q, want %q", c.Warnings, want)
 		}
-		if f.DefValue != "" && i.flag != "feature-gates" {
-			if c := parse(t, "--manifests=x", "--"+i.flag+"="+f.DefValue); len(c.Warnings) > 0 {
+		if f.DefValue != "" && i.name != "feature-gates" {
+			if c := parse(t, "--manifests=x", "--"+i.name+"="+f.DefValue); len(c.Warnings) > 0 {
 				t.Errorf("the default given: %q", c.Warnings)
 			}
 		}
 	}
 	for _, flag := range []string{"--logtostderr=false", "--pod-bridge-interface=cni0", "--pod-interface-name-prefix=veth"} {
-		if c := parse(t, "--manifests=x", flag); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "has no meaning") {
+		if c := parse(t, "--manifests=x", flag); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "is ignored") {
 			t.Errorf("%s: warnings = %q", flag, c.Warnings)
 		}
 	}

@@ -1,11 +1,10 @@
 // Package config turns the command line, and the configuration file that it may
 // name, into a checked Config. Both are kube-proxy's, from 1.8 to 1.36, with flags
-// of Sluice's own added. Every default is written once, here.
+// of Sluice's own added. Names, defaults, fields and help of all flags are one table
+// (options.go), from which docs/flags.md is written.
 //
-// Flags and the fields of the file fill the same Document. Where there is a file it
-// counts, as in kube-proxy; beside it count --hostname-override, --master, the flags
-// of the log, those that have the program do something else and exit, and those
-// that stand for no field. What is asked for in vain ends up in Config.Warnings: a
-// flag or field that has no meaning here, a flag that the file overrules, a field
-// that nobody knows.
+// Flags and the fields of the file fill the same Document. A file takes precedence,
+// as in kube-proxy; in effect beside it are --hostname-override, the flags of the log,
+// and those that stand for no field. Config.Warnings names what is ignored: a flag or
+// field without a meaning here, a flag that the file overrules, an unknown field.
 package config

@@ -22,8 +22,8 @@ import (
 )
 
 // Document is kube-proxy's configuration file (KubeProxyConfiguration, v1alpha1):
-// the fields that it has today, and those of releases up to 1.25 that still say
-// something here.
+// the fields that it has today, and those of releases up to 1.25 that still have a
+// meaning here.
 type Document struct {
 	v1alpha1.KubeProxyConfiguration `json:",inline"`
 
@@ -42,7 +42,7 @@ const (
 )
 
 // readDocument reads the file of --config and fills in what it leaves out. A
-// warning is a sentence about what the file says in vain.
+// warning is a sentence about what is ignored.
 func readDocument(name string) (Document, []string, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -64,17 +64,18 @@ func readDocument(name string) (Document, []string, error) {
 func decodeDocument(data []byte) (d Document, warnings []string, err error) {
 	isYAML := !json.Valid(data)
 	scheme := runtime.NewScheme() // empty: the document is the only type there is
-	decoder := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, kjson.SerializerOptions{Yaml: isYAML, Strict: true})
+	options := kjson.SerializerOptions{Yaml: isYAML, Strict: true}
+	decoder := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, options)
 	_, _, err = decoder.Decode(data, nil, &d)
 	if strict, ok := runtime.AsStrictDecodingError(err); ok {
 		for _, e := range strict.Errors() {
-			warnings = append(warnings, oneLine(e)+": it is left out of account")
+			warnings = append(warnings, oneLine(e)+": it is ignored")
 		}
 	} else if err != nil {
-		return d, nil, blame(data, err)
+		return d, nil, locate(data, err)
 	}
 	if isYAML && documents(data) > 1 {
-		warnings = append(warnings, "only the first document of the file counts")
+		warnings = append(warnings, "only the first document of the file is read")
 	}
 	switch {
 	case d.Kind != documentKind:
@@ -85,13 +86,13 @@ func decodeDocument(data []byte) (d Document, warnings []string, err error) {
 	return d, warnings, nil
 }
 
-// separator begins another YAML document; comment is a line that says nothing.
+// separator begins another YAML document; comment is a line without content.
 var (
 	separator = regexp.MustCompile(`(?m)^---(?:[ \t].*)?$`)
 	comment   = regexp.MustCompile(`(?m)^\s*#.*$`)
 )
 
-// documents counts the YAML documents that say something.
+// documents counts the YAML documents with content.
 func documents(data []byte) int {
 	n := 0
 	for _, part := range separator.Split(string(data), -1) {
@@ -104,9 +105,9 @@ func documents(data []byte) int {
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// blame names the field that a decoding error is about, which the decoder often
-// leaves unsaid, by decoding each field alone.
-func blame(data []byte, err error) error {
+// locate names the field that a decoding error is about, which the decoder often
+// omits, by decoding each field alone.
+func locate(data []byte, err error) error {
 	var whole any
 	if e := yaml.Unmarshal(data, &whole); e != nil {
 		return errors.New(strings.TrimPrefix(oneLine(e), "error converting YAML to JSON: "))
@@ -128,7 +129,7 @@ func blame(data []byte, err error) error {
 	return fmt.Errorf("%s %s", path, mistake(oneLine(cause)))
 }
 
-// mistyped is how the decoder tells of a value of another type.
+// mistyped is how the decoder reports a value of another type.
 var mistyped = regexp.MustCompile(`cannot unmarshal (\w+).* into Go .* of type (\S+)$`)
 
 // mistake says in words of YAML what the decoder says in those of Go.

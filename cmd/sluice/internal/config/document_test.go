@@ -85,8 +85,8 @@ func TestPrecedence(t *testing.T) {
 		c.Process.DrainTimeout != time.Second || c.Node.Zone != "z" || len(c.Document.Logging.VModule) != 2 || c.Document.Logging.VModule[0].FilePattern != "b" {
 		t.Errorf("Parse = %+v", c)
 	}
-	want := "--config is given, so that these flags do not count: --bind-address, --cluster-cidr, --healthz-port, --udp-timeout; write them into " + file
-	if len(c.Warnings) != 2 || c.Warnings[0] != want || !strings.Contains(c.Warnings[1], "logging.vmodule has no meaning") {
+	want := "--config takes precedence, these flags are ignored: --bind-address, --cluster-cidr, --healthz-port, --udp-timeout; write them into " + file
+	if len(c.Warnings) != 2 || c.Warnings[0] != want || !strings.Contains(c.Warnings[1], "logging.vmodule is ignored") {
 		t.Errorf("warnings = %q, want %q first", c.Warnings, want)
 	}
 	if c := parse(t, "--config", file); c.Node.Name != "by-file" || c.Log.Verbosity != 1 {
@@ -101,7 +101,7 @@ func TestLenient(t *testing.T) {
 		header + "iptables: {masqueradeBits: 3}\n":    `unknown field "iptables.masqueradeBits"`,
 		header + "mode: userspace\nmode: userspace\n": `"mode" already set`,
 		header + "---\nkind: KubeletConfiguration\n":  "only the first document",
-		header + "winkernel: {enableDSR: true}\n":     "winkernel.enableDSR has no meaning here",
+		header + "winkernel: {enableDSR: true}\n":     "winkernel.enableDSR is ignored",
 		header + "Mode: ipvs\n":                       `unknown field "Mode"`,
 		header + "conntrack: {max: 5}\n":              `unknown field "conntrack.max"`,
 		`{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","mode":"","mode":""}`: `duplicate field "mode"`,

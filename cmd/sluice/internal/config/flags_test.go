@@ -1,87 +1,109 @@
 package config
 
 import (
+	"errors"
+	"flag"
+	"fmt"
 	"os"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 )
 
-// ownTypes are kube-proxy's types of values that are strings here, checked later
-// so that the error can say what to give, or have another name.
-var ownTypes = map[string]string{"ip": "string", "ipport": "string", "port-range": "string", "ProxyMode": "string", "LocalMode": "string",
-	"cidrs": "string", "severity": "string", "traceLocation": "string", "strings": "stringSlice", "uint": "uint64"}
+var update = flag.Bool("update", false, "write docs/flags.md")
 
-// TestFlagTable holds every flag against the table of kube-proxy's: name, type,
-// default and the beginning of the help.
-func TestFlagTable(t *testing.T) {
-	text, err := os.ReadFile("testdata/flags.txt")
+const (
+	flagsPage  = "../../../../docs/flags.md"
+	flagsIntro = `# Flags
+
+All flags of ` + "`sluice`" + `, as ` + "`sluice --help`" + ` prints them. Sluice takes every flag of kube-proxy 1.8 to 1.36, with its
+type and default. A flag with a field stands for that field of the file of ` + "`--config`" + ` (KubeProxyConfiguration,
+v1alpha1); with a file such flags are ignored, but for ` + "`--hostname-override`" + ` and those of the log. The log names
+flags and fields that are ignored.
+
+Written by ` + "`go test ./cmd/sluice/internal/config -run TestFlagsPage -update`" + `; a test keeps it true.
+`
+)
+
+// TestFlagsPage keeps docs/flags.md equal to the options: names, types, defaults,
+// fields and help.
+func TestFlagsPage(t *testing.T) {
+	s, groups := declare()
+	var b strings.Builder
+	b.WriteString(flagsIntro)
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n## %s\n\n| flag | type | default | field | meaning |\n|---|---|---|---|---|\n", g.title)
+		g.flags.VisitAll(func(f *pflag.Flag) {
+			_, usage := pflag.UnquoteUsage(f)
+			value, field := f.DefValue, s.options[f.Name].field
+			switch {
+			case f.Name == "loops":
+				value = "one per core"
+			case value == "[]":
+				value = ""
+			case value != "":
+				value = "`" + value + "`"
+			}
+			if field != "" {
+				field = "`" + field + "`"
+			}
+			fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n", f.Name, f.Value.Type(), value, field, strings.ReplaceAll(usage, "|", "\\|"))
+		})
+	}
+	if *update {
+		if err := os.WriteFile(flagsPage, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(flagsPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, groups := declare()
-	group := map[string]string{}
-	for _, g := range groups {
-		g.flags.VisitAll(func(f *pflag.Flag) { group[f.Name] = g.title })
+	if diff := cmp.Diff(string(have), b.String()); diff != "" {
+		t.Errorf("docs/flags.md is stale (-page +flags); run this test with -update:\n%s", diff)
 	}
-	title, seen := "", map[string]bool{}
-	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		if heading, ok := strings.CutPrefix(line, "# "); ok || line == "" {
-			title = heading
-			continue
-		}
-		row := strings.Split(line, "|")
-		if len(row) != 5 {
-			t.Fatalf("line %d has %d columns: %s", i+1, len(row), line)
-		}
-		for j := range row {
-			row[j] = strings.TrimSpace(row[j])
-		}
-		name, kind, value, release, help := row[0], row[1], row[2], row[3], row[4]
-		seen[name] = true
-		f := s.flags.Lookup(name)
-		if f == nil {
-			t.Errorf("--%s is missing", name)
-			continue
-		}
-		if own, ok := ownTypes[kind]; ok {
-			kind = own
-		}
-		if f.Value.Type() != kind {
-			t.Errorf("--%s is a %s, want %s", name, f.Value.Type(), kind)
-		}
-		switch {
-		case value == "(cores)":
-			value = strconv.Itoa(runtime.GOMAXPROCS(0))
-		case value == "" && kind == "bool":
-			value = "false"
-		case value == "" && strings.HasPrefix(kind, "string") && kind != "string":
-			value = "[]"
-		}
-		if f.DefValue != value {
-			t.Errorf("--%s has the default %q, want %q", name, f.DefValue, value)
-		}
-		if _, usage := pflag.UnquoteUsage(f); help == "" || !strings.HasPrefix(usage, help) {
-			t.Errorf("the help of --%s is %q, want it to begin with %q", name, usage, help)
-		}
-		if group[name] != title {
-			t.Errorf("--%s is in the group %q of the help, want %q", name, group[name], title)
-		}
-		switch release {
-		case "now", "1.25", "older", "windows", "sluice":
-		default:
-			t.Errorf("--%s: %q is no column", name, release)
-		}
-		if _, err := Parse([]string{"--" + strings.ReplaceAll(name, "-", "_") + "=", "--help"}); kind == "string" && err != nil {
-			t.Errorf("--%s with underscores: %v", name, err)
-		}
-	}
+}
+
+// TestUnderscores: flags of klog have been written both ways.
+func TestUnderscores(t *testing.T) {
+	s, _ := declare()
 	s.flags.VisitAll(func(f *pflag.Flag) {
-		if !seen[f.Name] {
-			t.Errorf("--%s is not in the table", f.Name)
+		if f.Value.Type() != "string" {
+			return
+		}
+		if _, err := Parse([]string{"--" + strings.ReplaceAll(f.Name, "-", "_") + "=", "--help"}); err != nil {
+			t.Errorf("--%s with underscores: %v", f.Name, err)
 		}
 	})
+}
+
+// TestFields: the field that a flag names is one of the document.
+func TestFields(t *testing.T) {
+	s, _ := declare()
+	for name, o := range s.options {
+		if o.field == "" {
+			continue
+		}
+		var warnings []string
+		err := errors.New("")
+		for _, value := range []string{"null", "0s"} { // a duration cannot be null
+			if err != nil {
+				_, warnings, err = decodeDocument([]byte(header + nest(o.field) + value + "\n"))
+			}
+		}
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("--%s: %s is not a field: %v %q", name, o.field, err, warnings)
+		}
+	}
+}
+
+// nest writes a path of fields as YAML, without the value.
+func nest(path string) string {
+	var b strings.Builder
+	for i, name := range strings.Split(path, ".") {
+		fmt.Fprintf(&b, "\n%s%s:", strings.Repeat("  ", i), name)
+	}
+	return b.String() + " "
 }

@@ -27,7 +27,8 @@ func parseNodePorts(list []string) (n NodePortAddresses, err error) {
 		default:
 			p, err := netip.ParsePrefix(s)
 			if err != nil {
-				return n, fmt.Errorf("%q is not an address range, nor one of primary, localhost and all: give a list like 192.0.2.0/24,localhost", s)
+				return n, fmt.Errorf("%q is not an address range, nor one of primary, localhost and all: "+
+					"give a list like 192.0.2.0/24,localhost", s)
 			}
 			n.ranges = append(n.ranges, p.Masked())
 		}
@@ -38,10 +39,9 @@ func parseNodePorts(list []string) (n NodePortAddresses, err error) {
 	return n, nil
 }
 
-// Resolve returns the addresses to listen on. local are those that the node has;
-// primary those by which others know it, of which the first of each family counts, or if there
-// is none the first global one that the node has. The unspecified addresses stand
-// for all.
+// Resolve returns the addresses to listen on. local are the addresses of the node and
+// primary those of its Node object, of which the first of each family is used, or the
+// first global one in local. The unspecified addresses stand for all.
 func (n NodePortAddresses) Resolve(local, primary []netip.Addr) []netip.Addr {
 	if !n.primary && !n.localhost && len(n.ranges) == 0 {
 		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}

@@ -22,21 +22,21 @@ const (
 	// maxDelay bounds the wait while other files of its folder keep changing.
 	maxDelay = 500 * time.Millisecond
 
-	// defaultRescan finds what no event has told, such as a link far up the path
+	// defaultRescan finds changes without an event, such as a link far up the path
 	// that now leads elsewhere.
 	defaultRescan = 10 * time.Second
 )
 
-// Watcher tells when the file of --config comes to mean something else.
+// Watcher notices when the meaning of the file of --config changes.
 type Watcher struct {
 	Args []string // of the program
 	Last Config   // what Parse made of them
 
-	// Changed is called with what they mean now. It is called once: what is in
-	// force afterwards is the caller's to say, by a new Watcher.
+	// Changed is called with what they mean now. It is called once; the
+	// caller starts a new Watcher with what is in effect then.
 	Changed func(Config)
-	// Invalid is called with what is wrong with the file. What was last in force
-	// stays. It is called once for each content of the file.
+	// Invalid is called with what is wrong with the file. The last valid
+	// configuration stays in effect. It is called once for each content of the file.
 	Invalid func(error)
 
 	// Blind is called once if the operating system will not watch (on Linux:
@@ -75,15 +75,15 @@ func (w *Watcher) Run(ctx context.Context) {
 	defer look.Stop()
 	var since time.Time // of the first event after the last look
 	for {
-		told := true
+		event := true
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
 		case <-look.C:
-			told = false
+			event = false
 		}
-		if told {
+		if event {
 			now := time.Now()
 			if since.IsZero() {
 				since = now
@@ -92,7 +92,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			continue
 		}
 		since = time.Time{}
-		if watcher != nil { // watch first, read then: what changes after the reading is told
+		if watcher != nil { // watch first, read then: a change after the reading has an event
 			err = watchAround(watcher, w.Last.File)
 		}
 		if err != nil && !blind {
@@ -109,8 +109,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// pump puts a token into changed for whatever a watcher tells, until it is closed. It never
-// waits for whoever takes the token: on Windows fsnotify answers no call until its last
+// pump puts a token into changed for each event of a watcher, until it is closed. It never
+// waits for the receiver: on Windows fsnotify answers no call until its last
 // event is taken, and such a call may be what that one is at.
 func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
 	for events, errs := watcher.Events, watcher.Errors; events != nil || errs != nil; {
@@ -133,7 +133,7 @@ func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
 	}
 }
 
-// content tells one state of a file from another.
+// content distinguishes states of a file.
 type content struct{ text, err string }
 
 func contentOf(name string) content {

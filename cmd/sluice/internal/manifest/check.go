@@ -98,10 +98,13 @@ func (p *parser) endpointIP(path *field.Path, text string) netip.Addr {
 	return ip
 }
 
+// indexed returns the path of an item of a list.
+type indexed func(i int) *field.Path
+
 // pair fills in one from the other of two fields, a value and the list that begins
 // with it: the API has both where one value became too few. It returns the path of
 // the items as they are written; ok is false if there are none.
-func (p *parser) pair(path *field.Path, name string, value *string, list *[]string) (at func(i int) *field.Path, ok bool) {
+func (p *parser) pair(path *field.Path, name string, value *string, list *[]string) (at indexed, ok bool) {
 	at = path.Child(name + "s").Index
 	switch {
 	case len(*list) == 0 && *value == "":
@@ -123,7 +126,7 @@ func (p *parser) pair(path *field.Path, name string, value *string, list *[]stri
 }
 
 // families checks that a list has at most one of each family.
-func (p *parser) families(at func(i int) *field.Path, list []string, parse func(path *field.Path, text string) netip.Addr) {
+func (p *parser) families(at indexed, list []string, parse func(path *field.Path, text string) netip.Addr) {
 	var first netip.Addr
 	for i, text := range list {
 		ip := parse(at(i), text)
@@ -167,7 +170,8 @@ func (p *parser) service(svc *corev1.Service) {
 	for i := range svc.Status.LoadBalancer.Ingress {
 		if in := &svc.Status.LoadBalancer.Ingress[i]; in.IP != "" {
 			p.ip(ingress.Index(i).Child("ip"), in.IP)
-			oneOf(p, ingress.Index(i).Child("ipMode"), orNew(&in.IPMode), corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
+			oneOf(p, ingress.Index(i).Child("ipMode"), orNew(&in.IPMode),
+				corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
 		}
 	}
 }
@@ -183,7 +187,9 @@ func (p *parser) set(path *field.Path, is bool, spec *corev1.ServiceSpec, types 
 // addresses, so a Service that leaves that to the API server gets a warning.
 func (p *parser) clusterIPs(path *field.Path, spec *corev1.ServiceSpec) {
 	if spec.ClusterIP == "" && len(spec.ClusterIPs) == 0 {
-		p.warn("spec", "spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write an address, or None if that is meant")
+		p.warn("spec",
+			"spec.clusterIP is missing and is not allocated here, so the Service cannot be reached; write an "+
+				"address, or None if that is meant")
 		return
 	}
 	at, ok := p.pair(path, "clusterIP", &spec.ClusterIP, &spec.ClusterIPs)
@@ -225,7 +231,8 @@ func (p *parser) protocol(port *field.Path, protocol *corev1.Protocol) {
 
 func (p *parser) affinity(path *field.Path, spec *corev1.ServiceSpec) {
 	const longest = 86_400 // the API's limit, a day
-	oneOf(p, path.Child("sessionAffinity"), &spec.SessionAffinity, corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP)
+	oneOf(p, path.Child("sessionAffinity"), &spec.SessionAffinity,
+		corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP)
 	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return
 	}
@@ -245,10 +252,12 @@ func (p *parser) external(path *field.Path, spec *corev1.ServiceSpec) {
 		}
 	}
 	policy := path.Child("externalTrafficPolicy")
-	if spec.Type == corev1.ServiceTypeClusterIP && len(spec.ExternalIPs) == 0 || spec.Type == corev1.ServiceTypeExternalName {
+	internal := spec.Type == corev1.ServiceTypeClusterIP && len(spec.ExternalIPs) == 0
+	if internal || spec.Type == corev1.ServiceTypeExternalName {
 		p.set(policy, spec.ExternalTrafficPolicy != "", spec)
 	} else {
-		oneOf(p, policy, &spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+		oneOf(p, policy, &spec.ExternalTrafficPolicy,
+			corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
 	}
 	if port := spec.HealthCheckNodePort; port != 0 {
 		p.set(path.Child("healthCheckNodePort"), true, spec, corev1.ServiceTypeLoadBalancer)
@@ -300,7 +309,8 @@ func (p *parser) slice(slice *discoveryv1.EndpointSlice) {
 			p.number(at.Child("port"), *port.Port, lastPort)
 		}
 	}
-	oneOf(p, field.NewPath("addressType"), &slice.AddressType, "", discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+	oneOf(p, field.NewPath("addressType"), &slice.AddressType, "",
+		discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
 	switch slice.AddressType {
 	case "":
 		p.bad(field.Required(field.NewPath("addressType"), "write IPv4 or IPv6"))

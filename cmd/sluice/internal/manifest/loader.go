@@ -99,7 +99,8 @@ func (l *Loader) list() {
 		if entries, err := listEntries(r.path); err == nil {
 			r.entries, r.problem = entries, nil
 		} else {
-			r.problem = &Error{File: r.path, Kind: Unreadable, Reason: fmt.Sprintf("cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
+			r.problem = &Error{File: r.path, Kind: Unreadable, Reason: fmt.Sprintf(
+				"cannot be read: %v; restore it, let Sluice read it, or correct the path", cause(err))}
 		}
 		for _, e := range r.entries {
 			key := e.path
@@ -159,7 +160,7 @@ func isManifest(name string) bool {
 	return false
 }
 
-// settle decides which version of each file is in force, now that the dirty ones have
+// settle decides which version of each file is applied, now that the dirty ones have
 // been read.
 func (l *Loader) settle(dirty []*file) {
 	if !l.settleAlone(dirty) {
@@ -168,13 +169,14 @@ func (l *Loader) settle(dirty []*file) {
 	l.removed = nil
 }
 
-// settleAlone is settleAll for when nobody disputes anything, which is nearly always:
-// then only what is new has to be looked at. Otherwise it does nothing and reports false.
+// settleAlone is settleAll for when no two files conflict, which is nearly always:
+// then only what is new has to be compared. Otherwise it does nothing and reports false.
 func (l *Loader) settleAlone(dirty []*file) bool {
 	if l.disputed || l.held == nil {
 		return false
 	}
-	dirty = slices.DeleteFunc(slices.Clone(dirty), func(f *file) bool { return f.good != nil && f.trial() == f.good }) // those that have nothing new to say
+	unchanged := func(f *file) bool { return f.good != nil && f.trial() == f.good }
+	dirty = slices.DeleteFunc(slices.Clone(dirty), unchanged)
 	changing := make(map[*file]bool, len(dirty)+len(l.removed))
 	for _, f := range slices.Concat(dirty, l.removed) {
 		changing[f] = true

@@ -218,7 +218,8 @@ func (p *parser) unknownKind(t metav1.TypeMeta) {
 		p.fail("apiVersion", "apiVersion "+t.APIVersion+" is no longer served; write discovery.k8s.io/v1")
 		return
 	}
-	p.warn("", fmt.Sprintf("ignored: only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
+	p.warn("", fmt.Sprintf(
+		"ignored: only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
 		t.APIVersion, t.Kind))
 }
 

@@ -94,6 +94,7 @@ func (r *reports) add(e *Error) {
 	case n < maxReports:
 		*r = append(*r, e)
 	case n == maxReports:
-		*r = append(*r, &Error{File: e.File, Line: e.Line, Kind: e.Kind, Reason: fmt.Sprintf("there is more to report from here on; only the first %d are shown", maxReports)})
+		*r = append(*r, &Error{File: e.File, Line: e.Line, Kind: e.Kind, Reason: fmt.Sprintf(
+			"there is more to report from here on; only the first %d are shown", maxReports)})
 	}
 }

@@ -142,7 +142,9 @@ func (w *watcher) reload(ctx context.Context, rest time.Duration) (busy bool) {
 		before := l.interest()
 		l.watchErr = nil
 		if dir, err := w.watch(before); err != nil {
-			l.watchErr = &Error{File: cmp.Or(dir, strings.Join(l.Paths, ", ")), Kind: Unwatched, Reason: fmt.Sprintf("cannot be watched: %v; raise the system's limit of watches (meanwhile changes are looked for once a second)", err)}
+			l.watchErr = &Error{File: cmp.Or(dir, strings.Join(l.Paths, ", ")), Kind: Unwatched, Reason: fmt.Sprintf(
+				"cannot be watched: %v; raise the system's limit of watches (meanwhile changes are looked for once a "+
+					"second)", err)}
 		}
 		l.list()
 		busy = w.reread(rest)

@@ -8,7 +8,7 @@ import (
 
 // Health is what a health probe is answered from.
 type Health struct {
-	// Healthy says that nothing has been waiting for too long to be in force.
+	// Healthy says that no change has been pending for too long.
 	Healthy bool
 	// LastUpdated is when the data path was last brought up to date; zero if it never was.
 	LastUpdated time.Time
@@ -16,7 +16,7 @@ type Health struct {
 	Families []string
 	// NodeEligible says that load balancers may send new connections to this node.
 	NodeEligible bool
-	// Serving says that the first Services are in force and the program is not
+	// Serving says that the first Services are applied and the program is not
 	// stopping. kube-proxy has no such state.
 	Serving bool
 }
@@ -38,9 +38,9 @@ type familyHealth struct {
 
 // HealthHandler answers health probes: /livez with 200 while what get returns is
 // healthy, so that a kubelet restarts only what hangs; /healthz with 200 while,
-// besides, the node is eligible and the program serving, so that load balancers turn
-// away from a node before it goes. Otherwise they answer 503. answered, which may be
-// nil, is told of each answer.
+// besides, the node is eligible and the program serving, so that load balancers
+// drain a node before it is deleted. Otherwise they answer 503. answered, which may be
+// nil, is called with each answer.
 func HealthHandler(get func() Health, answered func(path string, code int)) http.Handler {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		h, now := get(), time.Now()
@@ -84,5 +84,5 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // an error means that the client has gone; there is nobody to tell
+	_, _ = w.Write(body) // an error means that the client has gone
 }

@@ -11,13 +11,13 @@ import (
 // configName is the key of kube-proxy's configuration at /configz.
 const configName = "kubeproxy.config.k8s.io"
 
-// Info is what the metrics address tells.
+// Info is what the metrics address serves.
 type Info struct {
 	// Mode is the proxy mode.
 	Mode string
 	// Metrics answers /metrics.
 	Metrics http.Handler
-	// Config returns the configuration in force, to be told as JSON. nil: there is no /configz.
+	// Config returns the configuration in effect, served as JSON. nil: there is no /configz.
 	Config func() any
 	// Profiling adds /debug/pprof and, unless SetVerbosity is nil, /debug/flags/v.
 	Profiling bool

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// retryEvery is how often an address that cannot be had is tried again; kube-proxy's
+// retryEvery is how often an address that cannot be bound is retried; kube-proxy's
 // period.
 const retryEvery = 5 * time.Second
 
@@ -22,10 +22,10 @@ type Binding struct {
 
 	// Open opens the socket. nil: net.Listen.
 	Open func(network, addr string) (net.Listener, error)
-	// Failed is told why the address cannot be had, once, and once more with nil
+	// Failed is called when the address cannot be bound, once, and once more with nil
 	// when it is served after all. It may be called from any goroutine, and may be nil.
 	Failed func(error)
-	// Retry is how often it is tried again. 0: every 5 s.
+	// Retry is the time between two attempts. 0: every 5 s.
 	Retry time.Duration
 }
 
@@ -48,7 +48,7 @@ func (b Binding) Listen() (*Server, error) {
 	return s, nil
 }
 
-// Serve serves as soon as the address can be had, which it tries once before it
+// Serve serves as soon as the address can be bound, which it tries once before it
 // returns. The caller ends the server by Close.
 func (b Binding) Serve() *Server {
 	s := b.server()
@@ -56,7 +56,7 @@ func (b Binding) Serve() *Server {
 	s.stop = cancel
 	l, err := b.listen()
 	if err != nil {
-		b.tell(err)
+		b.report(err)
 	}
 	s.done.Go(func() {
 		if err != nil {
@@ -64,7 +64,7 @@ func (b Binding) Serve() *Server {
 				s.err = http.ErrServerClosed
 				return
 			}
-			b.tell(nil)
+			b.report(nil)
 		}
 		s.err = s.http.Serve(l)
 	})
@@ -87,7 +87,7 @@ func (b Binding) listen() (net.Listener, error) {
 	return l, nil
 }
 
-func (b Binding) tell(err error) {
+func (b Binding) report(err error) {
 	if b.Failed != nil {
 		b.Failed(err)
 	}

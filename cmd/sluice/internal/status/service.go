@@ -27,8 +27,8 @@ type ServiceChecks struct {
 
 	// Open opens the sockets. nil: net.Listen.
 	Open func(network, addr string) (net.Listener, error)
-	// Failed is told which check cannot be served and why, and once more with nil when
-	// it is served after all. It may be called from any goroutine, and may be nil.
+	// Failed is called when a check cannot be served, and once more with nil when it
+	// is served after all. It may be called from any goroutine, and may be nil.
 	Failed func(of ServiceHealth, addr netip.AddrPort, err error)
 	// Retry is how often a check that cannot be served is tried again. 0: every 5 s.
 	Retry time.Duration
@@ -47,7 +47,7 @@ type serviceCheck struct {
 }
 
 // Sync serves exactly the checks wanted, by address and port. An address that cannot
-// be had is tried again until it is no longer wanted.
+// be bound is retried until it is no longer wanted.
 func (c *ServiceChecks) Sync(wanted map[netip.AddrPort]ServiceHealth) error {
 	var errs []error
 	for addr, s := range c.servers {
@@ -77,11 +77,13 @@ func (c *ServiceChecks) serve(addr netip.AddrPort, health ServiceHealth) *servic
 	if addr.Addr().Is6() {
 		network = "tcp6"
 	}
-	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s), Open: c.Open, Retry: c.Retry, Failed: func(err error) {
+	failed := func(err error) {
 		if c.Failed != nil {
 			c.Failed(health, addr, err)
 		}
-	}}.Serve()
+	}
+	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s),
+		Open: c.Open, Retry: c.Retry, Failed: failed}.Serve()
 	return s
 }
 
