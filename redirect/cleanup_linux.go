@@ -3,12 +3,48 @@ package redirect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
+
+// oldChains are the chains of kube-proxy's removed userspace mode, by table.
+// KUBE-* chains of other modes belong to whoever runs them.
+var oldChains = map[string][]string{
+	"nat":    {"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"},
+	"filter": {"KUBE-NODEPORT-NON-LOCAL"},
+}
+
+// isOld reports whether a chain is one of them.
+func isOld(table, chain string) bool { return slices.Contains(oldChains[table], chain) }
+
+// removable reports whether Cleanup removes a chain: one of ours, of any version, or an
+// old one.
+func removable(table, chain string) bool {
+	return strings.HasPrefix(chain, chainPrefix) && chain != netfilter.MarkChain(chainPrefix) || isOld(table, chain)
+}
+
+// removeOldMode removes, once, the chains that kube-proxy's userspace mode has left in
+// either backend, since the kernel obeys both. Those for node ports would take
+// packets from the sockets that they are for.
+func (k *kernel) removeOldMode(ctx context.Context) error {
+	if k.oldGone {
+		return nil
+	}
+	l := k.shape.layout(nil)
+	l.Own = isOld
+	n, err := netfilter.RemoveChains(ctx, l)
+	k.count.oldChains.Add(uint64(n))
+	if err != nil {
+		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)
+	}
+	k.oldGone = true
+	return nil
+}
 
 func cleanup(ctx context.Context) error {
 	if err := netfilter.Privileged(); err != nil {
@@ -18,36 +54,18 @@ func cleanup(ctx context.Context) error {
 }
 
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
-	unseen := netfilter.Unseen(ipv6)
-	errs := []error{unseen}
+	l := shape{ipv6: ipv6, prefix: chainPrefix, sets: true}.layout(nil)
+	l.Sets = append(l.Sets, shape{ipv6: ipv6, prefix: probePrefix, sets: true}.layout(nil).Sets...)
+	l.Own = removable
 	changed := make(map[netip.AddrPort]bool)
-	for _, command := range netfilter.Backends(ipv6) {
-		save, err := netfilter.SavedBy(ctx, command+"-save")
-		if err != nil {
-			errs = append(errs, err)
-			continue
+	err := netfilter.Remove(ctx, l, func(save string) {
+		for f := range steeredBy(strings.Split(save, "\n"), ipv6) {
+			changed[f.Addr] = changed[f.Addr] || f.Protocol == lb.UDP
 		}
-		for _, p := range portedBy(strings.Split(string(save), "\n"), ipv6) {
-			if p.Frontend.Protocol == lb.UDP {
-				changed[p.Frontend.Addr] = true
-			}
-		}
-		if script := netfilter.Undo(save, removable); script != nil {
-			k := kernel{path: command}
-			errs = append(errs, k.restore(ctx, shape{}, script))
-		}
-	}
-	for _, t := range tables {
-		errs = append(errs, netfilter.RemoveMarkedTable(netfilter.Family(ipv6), t.name))
-	}
-	if unseen == nil { // else rules may hold the sets
-		for _, prefix := range []string{chainPrefix, probePrefix} {
-			errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))
-		}
-	}
+	})
 	if len(changed) > 0 {
-		_, err := deleteFlows(flowFilter{changed: changed}, ipv6)
-		errs = append(errs, err)
+		_, err2 := deleteFlows(flowFilter{changed: changed}, ipv6)
+		err = errors.Join(err, err2)
 	}
-	return errors.Join(errs...)
+	return err
 }

@@ -3,7 +3,6 @@ package redirect
 import (
 	"context"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -38,10 +37,24 @@ type IPTables struct {
 	// be nil.
 	ObserveFlows func(time.Duration)
 
-	restores, failures, setOps, flows, oldChains atomic.Uint64
-	rules                                        atomic.Pointer[[]TableRules]
+	counters counters
+	kernel   kernel
+}
 
-	kernel kernel
+// options are the fields of an IPTables that its user sets.
+type options struct {
+	IPv6         bool
+	Command      string
+	BindAddr     netip.Addr
+	NoIPSet      bool
+	ObserveFlows func(time.Duration)
+}
+
+// open returns the kernel side, with the options as they are set.
+func (t *IPTables) open() *kernel {
+	t.kernel.options = options{t.IPv6, t.Command, t.BindAddr, t.NoIPSet, t.ObserveFlows}
+	t.kernel.count = &t.counters
+	return &t.kernel
 }
 
 // Facts is what Probe found.
@@ -64,7 +77,7 @@ type Facts struct {
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if
 // we may not use it, and errors.ErrUnsupported on other systems than Linux.
-func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.kernel.probe(ctx, t) }
+func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.open().probe(ctx) }
 
 // Leftover is where rules of an earlier steerer, of a process that has ended, lead.
 type Leftover struct {
@@ -74,30 +87,31 @@ type Leftover struct {
 
 // Leftover reads where the rules that are there lead, in some milliseconds, which is less
 // than Probe takes. What cannot be read is left out.
-func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.kernel.leftover(ctx, t) }
+func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.open().leftover(ctx) }
 
-// Sync makes the kernel do what the plan says and nothing else, and deletes the
-// conntrack entries of UDP flows that would otherwise stay on a path that has
-// changed. The first Sync, and each one after an error or after Verify returned
-// false, reads what is there and writes the whole; others write the difference,
-// and nothing if there is none.
+// Sync folds an update into the entries that it keeps, makes the kernel do what these
+// say and nothing else, and deletes the conntrack entries of UDP flows that would
+// otherwise stay on a path that has changed. It costs what the update changes. The first
+// Sync, and each one after an error or after Verify returned false, an empty one
+// included, reads what is there and writes everything.
 //
 // The first one that succeeds also removes what kube-proxy's removed userspace mode
 // has left: the chains KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST,
 // KUBE-NODEPORT-CONTAINER, KUBE-NODEPORT-HOST and KUBE-NODEPORT-NON-LOCAL of this
-// address family, in both backends of iptables. Stats tells how many there were.
+// address family, in both backends of iptables. Stats counts them.
 //
-// On an error the rules are those of before or those of the plan, frontends that
-// are in both are steered, and Sync is to be called again. A plan that
-// contradicts itself is an error that changes nothing.
-func (t *IPTables) Sync(ctx context.Context, plan Plan) error { return t.kernel.sync(ctx, t, plan) }
+// On an error the rules are those of before or those after the update, and frontends
+// that are redirected before and after it are redirected. An update that contradicts
+// itself, or adds a frontend that is there and is to stay, is an error that changes
+// nothing and is not folded.
+func (t *IPTables) Sync(ctx context.Context, u Update) error { return t.open().sync(ctx, u) }
 
 // Verify reports whether our chains, the jumps to them and our sets hold what the
 // last Sync wrote and nothing else, and each jump is the first rule of its chain;
 // if not, call Sync. False is no error. It runs no process with the nf_tables
 // backend and one with the legacy backend, and is meant for a period of seconds:
 // with 10,000 frontends it takes 11 ms and 15 ms (AMD EPYC, 2 cores, kernel 6.18).
-func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.kernel.verify(ctx, t) }
+func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.open().verify(ctx) }
 
 // Stats is what a steerer has done since it was made.
 type Stats struct {
@@ -118,16 +132,7 @@ type TableRules struct {
 }
 
 // Stats may be called by any goroutine.
-func (t *IPTables) Stats() Stats {
-	s := Stats{
-		Restores: t.restores.Load(), Failures: t.failures.Load(), SetOps: t.setOps.Load(),
-		FlowsDeleted: t.flows.Load(), OldChains: t.oldChains.Load(),
-	}
-	if rules := t.rules.Load(); rules != nil {
-		s.Rules = *rules
-	}
-	return s
-}
+func (t *IPTables) Stats() Stats { return t.counters.stats() }
 
 // Cleanup removes every trace of any steerer of this package from the network
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of

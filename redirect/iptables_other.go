@@ -8,15 +8,22 @@ import (
 	"net/netip"
 )
 
-type kernel struct{}
+type counters struct{}
 
-func (kernel) probe(context.Context, *IPTables) (Facts, error) { return Facts{}, errors.ErrUnsupported }
+func (*counters) stats() Stats { return Stats{} }
 
-func (kernel) sync(context.Context, *IPTables, Plan) error { return errors.ErrUnsupported }
+type kernel struct {
+	options
+	count *counters
+}
 
-func (kernel) verify(context.Context, *IPTables) (bool, error) { return false, errors.ErrUnsupported }
+func (*kernel) probe(context.Context) (Facts, error) { return Facts{}, errors.ErrUnsupported }
 
-func (kernel) leftover(context.Context, *IPTables) Leftover { return Leftover{} }
+func (*kernel) sync(context.Context, Update) error { return errors.ErrUnsupported }
+
+func (*kernel) verify(context.Context) (bool, error) { return false, errors.ErrUnsupported }
+
+func (*kernel) leftover(context.Context) Leftover { return Leftover{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }
 

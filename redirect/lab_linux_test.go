@@ -450,7 +450,7 @@ func syncPlan(t *testing.T, s *IPTables, p Plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := s.Sync(ctx, p); err != nil {
+	if err := s.Sync(ctx, p.Update()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -11,28 +12,25 @@ import (
 )
 
 // leftover reads the targets of the rules in our chains.
-func (k *kernel) leftover(ctx context.Context, t *IPTables) Leftover {
+func (k *kernel) leftover(ctx context.Context) Leftover {
 	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
-	if k.find(ctx, t) != nil {
-		return left // it is for Probe to say why
+	if k.find(ctx) != nil {
+		return left // Probe returns the reason
 	}
-	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
-	chains, err := k.chains("nat")
+	chains, err := k.program.Chains("nat")
 	if err != nil {
 		return left
 	}
 	for _, chain := range chains {
-		if !strings.HasPrefix(chain, s.prefix) {
+		if !strings.HasPrefix(chain, chainPrefix) {
 			continue
 		}
-		rules, err := k.list("nat", chain)
+		rules, err := k.program.Rules(netfilter.Place{Table: "nat", Chain: chain})
 		if err != nil {
 			continue
 		}
-		for _, p := range portedBy(rules, k.shape.ipv6) {
-			left.Ported[p.Frontend] = p.Port
-		}
-		if chain != s.chain(chainTCP) {
+		maps.Copy(left.Ported, steeredBy(rules, k.IPv6))
+		if chain != chainPrefix+chainTCP {
 			continue
 		}
 		for _, rule := range rules { // all have the same target
@@ -44,20 +42,19 @@ func (k *kernel) leftover(ctx context.Context, t *IPTables) Leftover {
 	return left
 }
 
-// portedBy returns the UDP and SCTP frontends that are steered by rules of ours, as
-// printed by iptables -S or iptables-save, with the ports that they are steered to. A
-// frontend of several rules comes several times.
-func portedBy(rules []string, ipv6 bool) []Ported {
-	var out []Ported
+// steeredBy returns the UDP and SCTP frontends that rules of ours redirect, as printed by
+// iptables -S or iptables-save, with the ports that they are redirected to.
+func steeredBy(rules []string, ipv6 bool) map[lb.Frontend]uint16 {
+	out := make(map[lb.Frontend]uint16)
 	for _, rule := range rules {
 		w := netfilter.Words(rule)
 		if len(w) < 2 || w[0] != "-A" {
 			continue
 		}
 		f := lb.Frontend{Protocol: lb.UDP}
-		switch s := (shape{prefix: chainPrefix}); {
-		case w[1] == s.chain(chainUDP), s.isBucket(w[1]):
-		case w[1] == s.chain(chainSCTP):
+		switch chain, _ := strings.CutPrefix(w[1], chainPrefix); {
+		case chain == chainUDP, strings.HasPrefix(chain, chainUDP+"-"):
+		case chain == chainSCTP:
 			f.Protocol = lb.SCTP
 		default:
 			continue
@@ -78,7 +75,7 @@ func portedBy(rules []string, ipv6 bool) []Ported {
 			continue
 		}
 		f.Addr = netip.AddrPortFrom(addr, uint16(port))
-		out = append(out, Ported{f, targetPort(rule)})
+		out[f] = targetPort(rule)
 	}
 	return out
 }

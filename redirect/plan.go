@@ -1,8 +1,7 @@
 package redirect
 
 import (
-	"cmp"
-	"fmt"
+	"context"
 	"net/netip"
 	"slices"
 
@@ -93,194 +92,50 @@ type Restricted struct {
 	Sources  []netip.Prefix
 }
 
-// planner gathers the part of a plan in one address family, and notices
-// contradictions within it.
-type planner struct {
-	ipv6 bool
-	fate map[lb.Frontend]fate
-}
-
-// fate is what becomes of those who ask at a frontend.
-type fate struct {
-	what string
-	port uint16 // if steered
-}
-
-// take returns a frontend as packets carry it, and whether it is of this family
-// and has not been taken before.
-func (r *planner) take(f lb.Frontend, now fate) (lb.Frontend, bool, error) {
-	f, ours, err := r.frontend(f)
-	if err != nil || !ours {
-		return f, false, err
-	}
-	was, again := r.fate[f]
-	switch {
-	case !again:
-		r.fate[f] = now
-	case was.what != now.what:
-		return f, false, fmt.Errorf("plan frontend %s: both %s and %s", f, was.what, now.what)
-	case was.port != now.port:
-		return f, false, fmt.Errorf("plan frontend %s: two proxy ports, %d and %d", f, was.port, now.port)
-	}
-	return f, !again, nil
-}
-
-// steer takes a frontend that is steered to a port.
-func (r *planner) steer(f lb.Frontend, port uint16) (lb.Frontend, bool, error) {
-	f, first, err := r.take(f, fate{"steered", port})
-	switch {
-	case err != nil || !first:
-		return f, false, err
-	case nodePort(f.Addr):
-		return f, false, fmt.Errorf("plan frontend %s: a node port is listened on, not steered", f)
-	case port == 0:
-		return f, false, fmt.Errorf("plan frontend %s: no proxy port", f)
-	}
-	return f, true, nil
-}
-
-// list takes frontends that share a fate and returns them sorted.
-func (r *planner) list(in []lb.Frontend, what string) ([]lb.Frontend, error) {
-	var out []lb.Frontend
-	for _, f := range in {
-		if f, first, err := r.take(f, fate{what: what}); err != nil {
-			return nil, err
-		} else if first {
-			out = append(out, f)
+// Update returns the plan as an update.
+func (p Plan) Update() Update {
+	u := Update{Host: Host{TCPPort: p.TCPPort, Local: p.Local, Inside: p.Inside}, Whole: true}
+	at := make(map[lb.Frontend]int)
+	entry := func(f lb.Frontend) *Entry {
+		f.Addr = netip.AddrPortFrom(f.Addr.Addr().Unmap(), f.Addr.Port())
+		if i, ok := at[f]; ok {
+			return &u.Add[i]
 		}
+		at[f] = len(u.Add)
+		u.Add = append(u.Add, Entry{Frontend: f})
+		return &u.Add[len(u.Add)-1]
 	}
-	slices.SortFunc(out, compareFrontend)
-	return out, nil
-}
-
-// frontend returns a frontend as packets carry it, and whether it is of this
-// family.
-func (r *planner) frontend(f lb.Frontend) (lb.Frontend, bool, error) {
-	if f.Protocol < lb.TCP || f.Protocol > lb.SCTP || !f.Addr.IsValid() || f.Addr.Port() == 0 {
-		return f, false, fmt.Errorf("plan frontend %s: no protocol, address or port", f)
-	}
-	f.Addr = netip.AddrPortFrom(f.Addr.Addr().Unmap(), f.Addr.Port())
-	return f, f.Addr.Addr().Is6() == r.ipv6, nil
-}
-
-// family returns the part of the plan in one address family: checked, sorted,
-// without duplicates, node ports last. The plan is not changed.
-func (p Plan) family(ipv6 bool) (out Plan, err error) {
-	r := planner{ipv6, make(map[lb.Frontend]fate, len(p.TCP)+len(p.Ported))}
-	out.TCPPort = p.TCPPort
-	for _, addr := range p.Local {
-		if addr.Is6() == ipv6 && len(out.Local) == 0 {
-			out.Local = []netip.Addr{addr}
+	act := func(f lb.Frontend, a Action, port uint16) {
+		if e := entry(f); e.Action == Pass || e.Action == a && e.Port == port {
+			e.Action, e.Port = a, port
+		} else {
+			u.Add = append(u.Add, Entry{Frontend: f, Action: a, Port: port})
 		}
 	}
 	for _, addr := range p.TCP {
-		if f, first, err := r.steer(lb.Frontend{Protocol: lb.TCP, Addr: addr}, p.TCPPort); err != nil {
-			return Plan{}, err
-		} else if first {
-			out.TCP = append(out.TCP, f.Addr)
+		act(lb.Frontend{Protocol: lb.TCP, Addr: addr}, Redirect, 0)
+	}
+	for _, x := range p.Ported {
+		act(x.Frontend, Redirect, x.Port)
+	}
+	for i, list := range [][]lb.Frontend{p.Accept, p.Refuse, p.Drop} {
+		for _, f := range list {
+			act(f, Accept+Action(i), 0)
 		}
 	}
-	for _, s := range p.Ported {
-		if f, first, err := r.steer(s.Frontend, s.Port); err != nil {
-			return Plan{}, err
-		} else if s.Frontend.Protocol == lb.TCP {
-			return Plan{}, fmt.Errorf("plan frontend %s: only UDP and SCTP have ports of their own", f)
-		} else if first {
-			out.Ported = append(out.Ported, Ported{f, s.Port})
-		}
+	for _, f := range p.DropOutside {
+		entry(f).DropOutside = true
 	}
-	for _, l := range []struct {
-		in   []lb.Frontend
-		out  *[]lb.Frontend
-		what string
-	}{{p.Accept, &out.Accept, "accepted"}, {p.Refuse, &out.Refuse, "refused"}, {p.Drop, &out.Drop, "dropped"}} {
-		if *l.out, err = r.list(l.in, l.what); err != nil {
-			return Plan{}, err
-		}
+	for _, r := range p.Restricted {
+		entry(r.Frontend).Sources = append([]netip.Prefix{}, r.Sources...)
 	}
-	outside := planner{ipv6, make(map[lb.Frontend]fate)}
-	if out.DropOutside, err = outside.list(p.DropOutside, "dropped outside"); err != nil {
-		return Plan{}, err
-	}
-	if out.Restricted, err = r.restricted(p.Restricted); err != nil {
-		return Plan{}, err
-	}
-	if out.Inside, err = r.prefixes(p.Inside); err != nil {
-		return Plan{}, err
-	}
-	slices.SortFunc(out.TCP, compareAddr)
-	slices.SortFunc(out.Ported, func(a, b Ported) int { return compareFrontend(a.Frontend, b.Frontend) })
-	return out, nil
+	return u
 }
 
-// restricted returns the frontends of this family that not everybody may ask.
-func (r *planner) restricted(in []Restricted) ([]Restricted, error) {
-	var out []Restricted
-	seen := make(map[lb.Frontend]bool, len(in))
-	for _, x := range in {
-		f, ours, err := r.frontend(x.Frontend)
-		switch {
-		case err != nil:
-			return nil, err
-		case !ours:
-			continue
-		case nodePort(f.Addr):
-			return nil, fmt.Errorf("plan frontend %s: a node port cannot be restricted to sources", f)
-		case seen[f]:
-			return nil, fmt.Errorf("plan frontend %s: restricted twice", f)
-		}
-		seen[f] = true
-		sources, err := r.prefixes(x.Sources)
-		if err != nil {
-			return nil, fmt.Errorf("plan frontend %s: %w", f, err)
-		}
-		if len(sources) == 0 || sources[0].Bits() != 0 {
-			out = append(out, Restricted{f, sources})
-		}
-	}
-	slices.SortFunc(out, func(a, b Restricted) int { return compareFrontend(a.Frontend, b.Frontend) })
-	return out, nil
-}
+// Planned is a steerer that takes whole plans.
+type Planned struct{ *IPTables }
 
-// prefixes returns the prefixes of this family as packets are matched, sorted; only
-// the one of length 0 if that is among them.
-func (r *planner) prefixes(in []netip.Prefix) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, x := range in {
-		if !x.IsValid() {
-			return nil, fmt.Errorf("plan prefix %s: not valid", x)
-		}
-		if x.Addr().Is4In6() && x.Bits() >= 96 {
-			x = netip.PrefixFrom(x.Addr().Unmap(), x.Bits()-96)
-		}
-		if x.Addr().Is6() != r.ipv6 {
-			continue
-		}
-		if x.Bits() == 0 {
-			return []netip.Prefix{x.Masked()}, nil
-		}
-		out = append(out, x.Masked())
-	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	return slices.Compact(out), nil
-}
-
-// nodePort reports whether the frontend is a port of every address of the node.
-func nodePort(addr netip.AddrPort) bool { return addr.Addr().IsUnspecified() }
-
-// compareAddr orders node ports last, since the first rule that matches wins.
-func compareAddr(a, b netip.AddrPort) int {
-	if na, nb := nodePort(a), nodePort(b); na != nb {
-		if na {
-			return 1
-		}
-		return -1
-	}
-	return a.Compare(b)
-}
-
-func compareFrontend(a, b lb.Frontend) int {
-	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), compareAddr(a.Addr, b.Addr))
+// Sync is [IPTables.Sync] with a whole plan.
+func (p Planned) Sync(ctx context.Context, plan Plan) error {
+	return p.IPTables.Sync(ctx, plan.Update())
 }

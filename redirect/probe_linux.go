@@ -2,56 +2,63 @@ package redirect
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-
-	"github.com/coreos/go-iptables/iptables"
+	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// counters is what a steerer has done.
+type counters struct {
+	netfilter        netfilter.Counters
+	flows, oldChains atomic.Uint64
+	rules            atomic.Pointer[[]TableRules]
+}
+
+func (c *counters) stats() Stats {
+	s := Stats{
+		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), SetOps: c.netfilter.SetOps.Load(),
+		FlowsDeleted: c.flows.Load(), OldChains: c.oldChains.Load(),
+	}
+	if rules := c.rules.Load(); rules != nil {
+		s.Rules = *rules
+	}
+	return s
+}
+
 // find looks for iptables and asks for its version, which takes some milliseconds.
-func (k *kernel) find(ctx context.Context, t *IPTables) error {
-	if k.ipt != nil {
+func (k *kernel) find(ctx context.Context) error {
+	if k.program != nil {
 		return nil
 	}
-	family := iptables.ProtocolIPv4
-	if t.IPv6 {
-		family = iptables.ProtocolIPv6
-	}
-	s, err := t.shape()
+	s, err := k.options.shape()
 	if err != nil {
 		return err
 	}
-	path, version, nft, err := netfilter.Find(ctx, cmp.Or(t.Command, netfilter.Program(t.IPv6)))
+	program, err := netfilter.Open(ctx, k.Command, k.IPv6)
 	if err != nil {
 		return err
 	}
-	ipt, err := iptables.New(iptables.IPFamily(family), iptables.Path(path), iptables.Timeout(netfilter.LockWait))
-	if err != nil {
-		return fmt.Errorf("use %s: %w", path, err)
-	}
-	k.path, k.nft, k.facts = path, nft, Facts{Version: version}
-	k.shape, k.ipt = s, ipt
+	k.program, k.shape, k.facts = program, s, Facts{Version: program.Version}
 	return nil
 }
 
 // probe finds iptables and tries what the kernel takes, which takes some tenths of a
 // second with nf_tables.
-func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
+func (k *kernel) probe(ctx context.Context) (Facts, error) {
 	if k.probed {
 		return k.facts, nil
 	}
-	if err := k.find(ctx, t); err != nil {
+	if err := k.find(ctx); err != nil {
 		return Facts{}, err
 	}
 	s, facts := k.shape, k.facts
-	if s.sets = !t.NoIPSet; s.sets {
+	if s.sets = !k.NoIPSet; s.sets {
 		err := k.try(ctx, s)
 		if errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
 			return Facts{}, err
@@ -66,81 +73,63 @@ func (k *kernel) probe(ctx context.Context, t *IPTables) (Facts, error) {
 		}
 	}
 	facts.IPSet = s.sets
-	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx, netfilter.Program(t.IPv6))...)
+	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx)...)
 	k.shape, k.facts, k.probed = s, facts, true
 	return facts, nil
 }
 
 // shape returns how rules are written, as far as it was configured.
-func (t *IPTables) shape() (shape, error) {
-	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
-	if !t.BindAddr.IsValid() || t.BindAddr.IsUnspecified() {
+func (o options) shape() (shape, error) {
+	s := shape{ipv6: o.IPv6, prefix: chainPrefix}
+	if !o.BindAddr.IsValid() || o.BindAddr.IsUnspecified() {
 		return s, nil
 	}
-	s.bind = t.BindAddr.Unmap()
+	s.bind = o.BindAddr.Unmap()
 	switch {
 	case s.bind.IsLoopback():
-		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: use an address of the node, or none", t.BindAddr)
-	case s.bind.Is6() != t.IPv6:
-		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", t.BindAddr)
+		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: use an address of the node, or none", o.BindAddr)
+	case s.bind.Is6() != o.IPv6:
+		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", o.BindAddr)
 	}
 	return s, nil
 }
 
-// try has the kernel take one of each kind of rule, in chains that nothing leads
-// to, and removes them.
-func (k *kernel) try(ctx context.Context, s shape) (reterr error) {
+// try makes the kernel take one of each kind of rule, in chains that nothing leads to,
+// and removes them.
+func (k *kernel) try(ctx context.Context, s shape) error {
 	s.prefix = probePrefix
 	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
 	if s.ipv6 {
 		addr = netip.MustParseAddr("2001:db8::1")
 	}
-	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
-	some := func(port uint16) []lb.Frontend {
-		return []lb.Frontend{{Protocol: lb.TCP, Addr: at(port)}, {Protocol: lb.UDP, Addr: netip.AddrPortFrom(unspecified(s.ipv6), port)}}
-	}
 	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
-	plan := Plan{
-		TCPPort:     1,
-		TCP:         []netip.AddrPort{at(1)},
-		Ported:      []Ported{{lb.Frontend{Protocol: lb.UDP, Addr: at(1)}, 1}},
-		Accept:      some(2),
-		Refuse:      append(some(3), lb.Frontend{Protocol: lb.UDP, Addr: at(3)}),
-		Drop:        some(4),
-		DropOutside: some(5),
-		Inside:      host,
-		Restricted:  []Restricted{{lb.Frontend{Protocol: lb.TCP, Addr: at(1)}, host}},
+	u := Update{Host: Host{TCPPort: 1, Inside: host}}
+	add := func(p lb.Protocol, ip netip.Addr, port uint16, e Entry) {
+		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, port)}
+		u.Add = append(u.Add, e)
 	}
-	if s.sets {
-		defer func() { reterr = errors.Join(reterr, s.destroySets(ctx)) }()
-		if err := s.createSets(); err != nil {
-			return err
-		}
+	add(lb.TCP, addr, 1, Entry{Action: Redirect, Sources: host})
+	add(lb.UDP, addr, 1, Entry{Action: Redirect, Port: 1})
+	for port, e := range map[uint16]Entry{2: {Action: Accept}, 3: {Action: Refuse}, 4: {Action: Drop}, 5: {DropOutside: true}} {
+		add(lb.TCP, addr, port, e)
+		add(lb.UDP, unspecified(s.ipv6), port, e)
 	}
-	err := k.restore(ctx, s, s.render(plan))
-	// One table may have been written and the other not.
-	if err2 := k.restore(ctx, s, s.unrender(plan)); err == nil {
-		err = err2
+	add(lb.UDP, addr, 3, Entry{Action: Refuse})
+	p, err := u.family(s.ipv6)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// unrender returns the input of iptables-restore that removes the chains of a plan, to
-// which no jump may lead.
-func (s shape) unrender(p Plan) []byte {
-	rules := parseRules(s.render(p))
-	var out []byte
-	for _, t := range tables {
-		out = append(out, removal(t.name, rules.chains(t.name, nil))...)
-	}
-	return out
+	r := newRuleset(s, netfilter.NewRuleset(k.program, s.layout(nil)), p.host, p.come)
+	r.render()
+	return r.Try(ctx)
 }
 
 // otherBackend warns of rules in the backend that we do not write to: the kernel
-// asks both, and rules that nobody sees are hard to find.
-func (k *kernel) otherBackend(ctx context.Context, family string) []string {
+// reads both, and rules that iptables does not show are hard to find.
+func (k *kernel) otherBackend(ctx context.Context) []string {
+	family := netfilter.Program(k.IPv6)
 	other := family + "-nft"
-	if k.nft {
+	if k.program.NFT {
 		other = family + "-legacy"
 	}
 	out, err := netfilter.SavedBy(ctx, other+"-save")
@@ -151,5 +140,5 @@ func (k *kernel) otherBackend(ctx context.Context, family string) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n, k.path, other)}
+	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n, k.program.Path, other)}
 }

@@ -129,11 +129,11 @@ func TestLockHolder(t *testing.T) {
 	change := Plan{TCPPort: 1}
 	ctx, cancel := context.WithTimeout(t.Context(), patience/20)
 	defer cancel()
-	if err := s.Sync(ctx, change); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), blamed) {
+	if err := s.Sync(ctx, change.Update()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), blamed) {
 		t.Errorf("Sync with a short deadline: %v, want %q", err, blamed)
 	}
 	start := time.Now()
-	if err := s.Sync(t.Context(), change); err == nil || !strings.Contains(err.Error(), blamed) {
+	if err := s.Sync(t.Context(), change.Update()); err == nil || !strings.Contains(err.Error(), blamed) {
 		t.Errorf("Sync: %v, want %q", err, blamed)
 	}
 	if took := time.Since(start); took > netfilter.LockWait*time.Second+patience {

@@ -1,12 +1,13 @@
 package redirect
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -30,53 +31,48 @@ const (
 )
 
 // tables are those that we write to, and the chains of ours that are always in them, in
-// the order in which they are written: nothing is steered before it is known who may
-// ask. The nat table has buckets, too.
+// the order in which they are written: packets are screened before any is redirected. The
+// nat table has buckets, too.
 var tables = []struct {
 	name   string
 	chains []string
-	rules  func(shape, *script, Plan)
 }{
-	{"mangle", []string{chainPrerouting, chainOutside, chainDrop}, shape.screen},
-	{"nat", []string{chainSteer, chainTCP, chainUDP, chainSCTP}, shape.steer},
-	{"filter", []string{chainInput, chainRefuse}, shape.guard},
-}
-
-// jump is a rule in a chain of the kernel that leads to a chain of ours.
-type jump struct {
-	table, from, to string
-	newOnly         bool // only the first packet of a flow; nat sees no other anyway
-	comment         string
-	needed          func(Plan) bool // nil: always
+	{"mangle", []string{chainPrerouting, chainOutside, chainDrop}},
+	{"nat", []string{chainSteer, chainTCP, chainUDP, chainSCTP}},
+	{"filter", []string{chainInput, chainRefuse}},
 }
 
 // jumps are at most one in each chain of the kernel, so that each can be its first
 // rule.
 //
-// Also a jump that looks at new flows only is asked for each packet of every flow: those of
+// Also a jump that looks at new flows only is read for each packet of every flow: those of
 // mangle are 1 to 2 % of what a request and its answer cost. So they are put in place when
-// a plan needs them for the first time, and then stay. The others are not worth it: nearly
-// every cluster has a Service without endpoints.
-var jumps = []jump{
-	{table: "mangle", from: "PREROUTING", to: chainPrerouting, newOnly: true, comment: "sluice: who may ask", needed: Plan.screens},
-	{table: "mangle", from: "OUTPUT", to: chainDrop, newOnly: true, comment: "sluice: who may ask", needed: Plan.screens},
-	{table: "nat", from: "PREROUTING", to: chainSteer, comment: "sluice: steer what comes in"},
-	{table: "nat", from: "OUTPUT", to: chainSteer, comment: "sluice: steer what starts here"},
-	{table: "filter", from: "INPUT", to: chainInput, newOnly: true, comment: "sluice: guard proxy ports"},
-	{table: "filter", from: "FORWARD", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
-	{table: "filter", from: "OUTPUT", to: chainRefuse, newOnly: true, comment: "sluice: refuse without endpoints"},
+// an entry needs them for the first time, and then stay. The others are not worth it:
+// nearly every cluster has a Service without endpoints.
+var jumps = []netfilter.Jump{
+	{Table: "mangle", From: "PREROUTING", To: chainPrefix + chainPrerouting, NewOnly: true, Comment: "sluice: who may ask"},
+	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop, NewOnly: true, Comment: "sluice: who may ask"},
+	{Table: "nat", From: "PREROUTING", To: chainPrefix + chainSteer, Comment: "sluice: steer what comes in"},
+	{Table: "nat", From: "OUTPUT", To: chainPrefix + chainSteer, Comment: "sluice: steer what starts here"},
+	{Table: "filter", From: "INPUT", To: chainPrefix + chainInput, NewOnly: true, Comment: "sluice: guard proxy ports"},
+	{Table: "filter", From: "FORWARD", To: chainPrefix + chainRefuse, NewOnly: true, Comment: "sluice: refuse without endpoints"},
+	{Table: "filter", From: "OUTPUT", To: chainPrefix + chainRefuse, NewOnly: true, Comment: "sluice: refuse without endpoints"},
 }
 
-// same reports whether both are the same jump.
-func (j jump) same(o jump) bool { return j.table == o.table && j.from == o.from }
-
-// spec returns the jump as arguments of iptables -I or -C.
-func (j jump) spec() []string {
-	var s []string
-	if j.newOnly {
-		s = append(s, "-m", "conntrack", "--ctstate", "NEW")
+// own reports whether a chain is one of ours in use, or one that was tried.
+func own(table, chain string) bool {
+	for _, prefix := range []string{chainPrefix, probePrefix} {
+		name, ok := strings.CutPrefix(chain, prefix)
+		if !ok {
+			continue
+		}
+		for _, t := range tables {
+			if t.name == table && (slices.Contains(t.chains, name) || table == "nat" && strings.HasPrefix(name, chainUDP+"-")) {
+				return true
+			}
+		}
 	}
-	return append(s, "-m", "comment", "--comment", j.comment, "-j", chainPrefix+j.to)
+	return false
 }
 
 // shape is how rules are written on this host.
@@ -98,119 +94,112 @@ func (s shape) set(name string) string {
 	return strings.Replace(s.prefix, "-", family+"-", 1) + name
 }
 
-// script is the input of iptables-restore being written.
-type script struct{ bytes.Buffer }
+// view is what chains are rendered from: the entries on which they depend, sorted. With
+// sets these are hardly any.
+type view struct {
+	shape
+	host     Host
+	entries  []Entry
+	nodePort func(lb.Frontend) Entry // that has the number of a frontend; the zero Entry if none has
+	chains   map[netfilter.Place][]string
+}
 
-func (b *script) table(name string) { fmt.Fprintf(b, "*%s\n", name) }
+// rule appends a rule to a chain; match may be empty.
+func (v *view) rule(table, chain, match, comment, target string) {
+	at := netfilter.Place{Table: table, Chain: v.chain(chain)}
+	v.chains[at] = append(v.chains[at], rule(match, comment, target))
+}
 
-func (b *script) chain(name string) { fmt.Fprintf(b, ":%s - [0:0]\n", name) }
-
-func (b *script) commit() { b.WriteString("COMMIT\n") }
-
-// rule appends a rule; match may be empty.
-func (b *script) rule(chain, match, comment, target string) {
+func rule(match, comment, target string) string {
 	if match != "" {
 		match += " "
 	}
-	fmt.Fprintf(b, "-A %s %s-m comment --comment %q -j %s\n", chain, match, "sluice: "+comment, target)
+	return fmt.Sprintf("%s-m comment --comment %q -j %s", match, "sluice: "+comment, target)
 }
 
-// line appends an operation on a rule of another's chain.
-func (b *script) line(op, chain string, spec []string) {
-	fmt.Fprintf(b, "%s %s", op, chain)
-	for _, w := range spec {
-		if strings.Contains(w, " ") {
-			w = strconv.Quote(w)
+// frontends returns those of the entries for which a function is true.
+func (v *view) frontends(is func(Entry) bool) (out []lb.Frontend) {
+	for _, e := range v.entries {
+		if is(e) {
+			out = append(out, e.Frontend)
 		}
-		fmt.Fprintf(b, " %s", w)
 	}
-	b.WriteByte('\n')
+	return out
 }
 
-// render returns the input of iptables-restore --noflush that makes our chains
-// say what the plan says. It depends on its arguments only, and with sets hardly
-// on anything but UDP and SCTP frontends, so that equal text means that there is
-// nothing to write. The plan is one of Plan.family.
-func (s shape) render(p Plan) []byte {
-	var b script
+func does(a Action) func(Entry) bool { return func(e Entry) bool { return e.Action == a } }
+
+// render makes the rules of all chains but buckets and the one that leads to them. It
+// depends on nothing else than the view, so that what is equal need not be written.
+func (v *view) render() {
 	for _, t := range tables {
-		b.table(t.name)
 		for _, c := range t.chains {
-			b.chain(s.chain(c))
-		}
-		if t.name == "nat" {
-			for _, i := range bucketsOf(p) {
-				b.chain(s.bucket(i))
+			if c != chainUDP {
+				v.chains[netfilter.Place{Table: t.name, Chain: v.chain(c)}] = nil
 			}
 		}
-		t.rules(s, &b, p)
-		b.commit()
 	}
-	return b.Bytes()
+	v.screen()
+	v.steer()
+	v.guard()
+	v.refuse()
 }
 
-// steer writes the rules of the nat table.
-func (s shape) steer(b *script, p Plan) {
-	b.rule(s.chain(chainSteer), "-p tcp", "TCP frontends", s.chain(chainTCP))
-	b.rule(s.chain(chainSteer), "-p udp", "UDP frontends", s.chain(chainUDP))
-	b.rule(s.chain(chainSteer), "-p sctp", "SCTP frontends", s.chain(chainSCTP))
-	switch {
-	case p.TCPPort == 0:
-	case s.sets:
-		b.rule(s.chain(chainTCP), "-p tcp "+s.member(setTCP, "dst,dst"), "to the TCP proxy", s.target(p.TCPPort))
-	default:
-		for _, addr := range p.TCP {
-			b.rule(s.chain(chainTCP), to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "to the TCP proxy", s.target(p.TCPPort))
-		}
+// steer makes the rules of the nat table.
+func (v *view) steer() {
+	for _, c := range []string{chainTCP, chainUDP, chainSCTP} {
+		v.rule("nat", chainSteer, "-p "+strings.ToLower(c), c+" frontends", v.chain(c))
 	}
-	for _, i := range bucketsOf(p) {
-		b.rule(s.chain(chainUDP), s.lastBits(i), "by the last bits", s.bucket(i))
+	if v.sets && v.host.TCPPort != 0 {
+		v.rule("nat", chainTCP, "-p tcp "+v.member(setTCP, "dst,dst"), "to the TCP proxy", v.target(v.host.TCPPort))
 	}
-	for _, f := range p.Ported {
-		chain := s.chain(chainSCTP)
-		if f.Frontend.Protocol == lb.UDP {
-			chain = s.bucket(bucketOf(f.Frontend.Addr.Addr()))
-		} else if len(p.Local) > 0 && !s.bind.IsValid() {
-			target := "DNAT --to-destination " + netip.AddrPortFrom(p.Local[0], f.Port).String()
-			b.rule(chain, to(f.Frontend)+" -m addrtype --src-type LOCAL", "to its own port", target)
+	for _, e := range v.entries {
+		switch {
+		case e.Action != Redirect:
+		case e.Frontend.Protocol == lb.TCP && !v.sets:
+			v.rule("nat", chainTCP, to(e.Frontend), "to the TCP proxy", v.target(v.host.TCPPort))
+		case e.Frontend.Protocol == lb.SCTP:
+			if len(v.host.Local) > 0 && !v.bind.IsValid() {
+				target := "DNAT --to-destination " + netip.AddrPortFrom(v.host.Local[0], e.Port).String()
+				v.rule("nat", chainSCTP, to(e.Frontend)+" -m addrtype --src-type LOCAL", "to its own port", target)
+			}
+			v.rule("nat", chainSCTP, to(e.Frontend), "to its own port", v.target(e.Port))
 		}
-		b.rule(chain, to(f.Frontend), "to its own port", s.target(f.Port))
 	}
 }
 
-// guard writes the rules of the filter table: they accept what comes to the proxy
-// as it should, refuse what has no endpoints, and reject the rest that comes to the
-// proxy.
-func (s shape) guard(b *script, p Plan) {
-	chain := s.chain(chainInput)
-	ports := s.proxyPorts(p)
+// toPort returns the rule of a UDP frontend in its bucket.
+func (s shape) toPort(e Entry) string {
+	return rule(to(e.Frontend), "to its own port", s.target(e.Port))
+}
+
+// guard makes the rules of the filter table that accept what comes to the proxy as it
+// should, refuse what has no endpoints, and reject the rest that comes to the proxy.
+func (v *view) guard() {
+	input := func(match, comment, target string) { v.rule("filter", chainInput, match, comment, target) }
+	ports := v.proxyPorts()
 	for _, m := range ports {
-		b.rule(chain, m.match+" -m conntrack --ctstate DNAT", "steered to the proxy", "ACCEPT")
+		input(m.match+" -m conntrack --ctstate DNAT", "steered to the proxy", "ACCEPT")
 	}
 	// The address of a packet does not change, and so conntrack does not call it
 	// DNAT, if a frontend is on an address of the node and has the proxy port's
 	// own number. Asking for the proxy port is asking for the frontend then.
-	for _, addr := range p.TCP {
-		if addr.Port() == p.TCPPort {
-			b.rule(chain, to(lb.Frontend{Protocol: lb.TCP, Addr: addr}), "numbered as its proxy port", "ACCEPT")
+	for _, e := range v.entries {
+		if e.numberedAsProxy(v.host) {
+			input(to(e.Frontend), "numbered as its proxy port", "ACCEPT")
 		}
 	}
-	for _, f := range p.Ported {
-		if f.Frontend.Addr.Port() == f.Port {
-			b.rule(chain, to(f.Frontend), "numbered as its proxy port", "ACCEPT")
-		}
+	input("", "refuse without endpoints", v.chain(chainRefuse))
+	accepted := v.frontends(does(Accept))
+	for _, match := range v.exactly(setAccept, accepted) {
+		input(match, "the proxy listens", "ACCEPT")
 	}
-	b.rule(chain, "", "refuse without endpoints", s.chain(chainRefuse))
-	for _, match := range s.exactly(setAccept, p.Accept) {
-		b.rule(chain, match, "the proxy listens", "ACCEPT")
-	}
-	for _, m := range s.nodePorts(setAcceptNode, p.Accept) {
-		b.rule(chain, m.match, "the proxy listens", "ACCEPT")
+	for _, m := range v.nodePorts(setAcceptNode, accepted) {
+		input(m.match, "the proxy listens", "ACCEPT")
 	}
 	for _, m := range ports {
-		b.rule(chain, m.match, "straight to a proxy port", s.reject(m.protocol))
+		input(m.match, "straight to a proxy port", v.reject(m.protocol))
 	}
-	s.refuse(b, p)
 }
 
 // portMatch matches packets of one protocol.
@@ -224,55 +213,62 @@ type portMatch struct {
 const multiportMax = 15
 
 // proxyPorts returns matches that together cover all proxy ports.
-func (s shape) proxyPorts(p Plan) []portMatch {
+func (v *view) proxyPorts() []portMatch {
 	var out []portMatch
-	if p.TCPPort != 0 {
-		out = append(out, portMatch{lb.TCP, fmt.Sprintf("-p tcp -m tcp --dport %d", p.TCPPort)})
+	if v.host.TCPPort != 0 {
+		out = append(out, portMatch{lb.TCP, fmt.Sprintf("-p tcp -m tcp --dport %d", v.host.TCPPort)})
 	}
 	protocols := []lb.Protocol{lb.UDP, lb.SCTP}
-	if s.sets {
-		out = append(out, portMatch{lb.UDP, "-p udp " + s.member(setUDPPorts, "dst")})
+	if v.sets {
+		out = append(out, portMatch{lb.UDP, "-p udp " + v.member(setUDPPorts, "dst")})
 		protocols = protocols[1:]
 	}
 	for _, proto := range protocols {
 		var ports []string
 		seen := make(map[uint16]bool)
-		for _, f := range p.Ported {
-			if f.Frontend.Protocol == proto && !seen[f.Port] {
-				seen[f.Port] = true
-				ports = append(ports, strconv.Itoa(int(f.Port)))
+		for _, e := range v.entries {
+			if e.Action == Redirect && e.Frontend.Protocol == proto && !seen[e.Port] {
+				seen[e.Port] = true
+				ports = append(ports, strconv.Itoa(int(e.Port)))
 			}
 		}
-		for len(ports) > 0 {
-			n := min(len(ports), multiportMax)
-			out = append(out, portMatch{proto, fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(ports[:n], ","))})
-			ports = ports[n:]
+		for some := range slices.Chunk(ports, multiportMax) {
+			out = append(out, portMatch{proto, fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(some, ","))})
 		}
 	}
 	return out
 }
 
-// refuse writes the rules that reject what is asked of services without
-// endpoints. A frontend with the exact address goes before a node port.
-func (s shape) refuse(b *script, p Plan) {
-	chain := s.chain(chainRefuse)
+// refuse makes the rules that reject what is asked of services without endpoints. A
+// frontend with the exact address takes precedence over a node port.
+func (v *view) refuse() {
 	const comment = "no endpoints"
-	if s.sets {
+	rule := func(match, target string) { v.rule("filter", chainRefuse, match, comment, target) }
+	refused := v.frontends(does(Refuse))
+	if v.sets {
 		// Members hold a protocol, so that the second rule is for UDP and SCTP.
-		b.rule(chain, "-p tcp "+s.member(setRefuse, "dst,dst"), comment, s.reject(lb.TCP))
-		b.rule(chain, s.member(setRefuse, "dst,dst"), comment, s.reject(lb.UDP))
+		rule("-p tcp "+v.member(setRefuse, "dst,dst"), v.reject(lb.TCP))
+		rule(v.member(setRefuse, "dst,dst"), v.reject(lb.UDP))
 	} else {
-		for _, f := range p.Refuse {
+		for _, f := range refused {
 			if !nodePort(f.Addr) {
-				b.rule(chain, to(f), comment, s.reject(f.Protocol))
+				rule(to(f), v.reject(f.Protocol))
 			}
 		}
 	}
-	for _, f := range hidden(p, p.Refuse) {
-		b.rule(chain, to(f), "hides a node port", "RETURN")
+	v.hidden("filter", chainRefuse, does(Refuse))
+	for _, m := range v.nodePorts(setRefuseNode, refused) {
+		rule(m.match, v.reject(m.protocol))
 	}
-	for _, m := range s.nodePorts(setRefuseNode, p.Refuse) {
-		b.rule(chain, m.match, comment, s.reject(m.protocol))
+}
+
+// hidden makes packets to exact frontends return from a chain if they have the number of
+// a node port whose entry the chain is about. Hardly any has.
+func (v *view) hidden(table, chain string, about func(Entry) bool) {
+	for _, e := range v.entries {
+		if !nodePort(e.Frontend.Addr) && about(v.nodePort(e.Frontend)) {
+			v.rule(table, chain, to(e.Frontend), "hides a node port", "RETURN")
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,6 +56,18 @@ var fullPlan = Plan{
 	},
 }
 
+// rendered returns the rules of a plan.
+func rendered(t testing.TB, s shape, plan Plan) string {
+	t.Helper()
+	p, err := plan.Update().family(s.ipv6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRuleset(s, netfilter.NewRuleset(nil, s.layout(nil)), p.host, p.come)
+	r.render()
+	return r.String()
+}
+
 func TestRender(t *testing.T) {
 	for name, c := range map[string]struct {
 		shape shape
@@ -69,12 +82,8 @@ func TestRender(t *testing.T) {
 		"empty":   {shape{sets: true}, Plan{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := c.plan.family(c.shape.ipv6)
-			if err != nil {
-				t.Fatal(err)
-			}
 			c.shape.prefix = chainPrefix
-			got := c.shape.render(p)
+			got := []byte(rendered(t, c.shape, c.plan))
 			file := filepath.Join("testdata", name+".rules")
 			if *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
@@ -95,8 +104,8 @@ func TestRender(t *testing.T) {
 // TestRenderDoesNotDependOnMembers holds what makes most changes free of processes.
 func TestRenderDoesNotDependOnMembers(t *testing.T) {
 	s := shape{sets: true, prefix: chainPrefix}
-	a, _ := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}}.family(false)
-	b, _ := Plan{
+	a := Plan{TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}}
+	b := Plan{
 		TCPPort:     1,
 		TCP:         []netip.AddrPort{addr("10.96.0.2:80")},
 		Accept:      []lb.Frontend{frontend(lb.TCP, "0.0.0.0:2"), frontend(lb.TCP, "10.1.0.1:3")},
@@ -105,8 +114,8 @@ func TestRenderDoesNotDependOnMembers(t *testing.T) {
 		DropOutside: []lb.Frontend{frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "0.0.0.0:2")},
 		Inside:      fullPlan.Inside,
 		Restricted:  []Restricted{{frontend(lb.TCP, "10.96.0.2:80"), fullPlan.Inside}},
-	}.family(false)
-	if diff := cmp.Diff(string(s.render(a)), string(s.render(b))); diff != "" {
+	}
+	if diff := cmp.Diff(rendered(t, s, a), rendered(t, s, b)); diff != "" {
 		t.Errorf("rules differ (-a +b):\n%s", diff)
 	}
 }
@@ -119,9 +128,9 @@ func TestMultiport(t *testing.T) {
 		p.Ported = append(p.Ported, Ported{frontend(lb.UDP, "10.96.0.10:53"), uint16(40000 + i)})
 		p.Ported[i].Frontend.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 53)
 	}
-	rules := shape{prefix: chainPrefix}.render(p)
+	rules := rendered(t, shape{prefix: chainPrefix}, p)
 	n := 0
-	for line := range strings.Lines(string(rules)) {
+	for line := range strings.Lines(rules) {
 		if _, ports, ok := strings.Cut(line, "--dports "); ok {
 			n++
 			ports, _, _ = strings.Cut(ports, " ")
@@ -139,14 +148,14 @@ func TestMultiport(t *testing.T) {
 func TestNames(t *testing.T) {
 	for _, prefix := range []string{chainPrefix, probePrefix} {
 		s := shape{prefix: prefix}
-		for _, set := range setOrder {
+		for _, set := range slices.Concat(setGroups...) {
 			if name := s.set(set); len(name) > 31 || !strings.HasPrefix(name, "SLUICE4-") {
 				t.Errorf("set name %q of %d characters", name, len(name))
 			}
 		}
 		for _, table := range tables {
 			for _, c := range table.chains {
-				if name := s.chain(c); len(name) > 28 || !removable(table.name, name) {
+				if name := s.chain(c); len(name) > 28 || !removable(table.name, name) || !own(table.name, name) {
 					t.Errorf("chain name %q of %d characters", name, len(name))
 				}
 			}
@@ -180,24 +189,17 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestPortedBy: what was written can be read again, whatever the shape.
-func TestPortedBy(t *testing.T) {
+// TestSteeredBy: what was written can be read again, whatever the shape.
+func TestSteeredBy(t *testing.T) {
 	for _, s := range []shape{{}, {sets: true}, {ipv6: true}, {bind: netip.MustParseAddr("192.0.2.1")}} {
 		s.prefix = chainPrefix
-		p, err := fullPlan.family(s.ipv6)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, got := make(map[lb.Frontend]uint16), make(map[lb.Frontend]uint16)
-		for _, f := range p.Ported {
-			want[f.Frontend] = f.Port
-		}
-		for _, f := range portedBy(strings.Split(string(s.render(p)), "\n"), s.ipv6) {
-			if was, again := got[f.Frontend]; again && was != f.Port {
-				t.Errorf("%+v: %s leads to %d and %d", s, f.Frontend, was, f.Port)
+		want := make(map[lb.Frontend]uint16)
+		for _, f := range fullPlan.Ported {
+			if f.Frontend.Addr.Addr().Is6() == s.ipv6 {
+				want[f.Frontend] = f.Port
 			}
-			got[f.Frontend] = f.Port
 		}
+		got := steeredBy(strings.Split(rendered(t, s, fullPlan), "\n"), s.ipv6)
 		if !maps.Equal(want, got) {
 			t.Errorf("%+v: read %v, want %v", s, got, want)
 		}
@@ -215,6 +217,6 @@ func FuzzUndo(f *testing.F) {
 				t.Errorf("undo removes %q", line)
 			}
 		}
-		portedBy(strings.Split(s, "\n"), false)
+		steeredBy(strings.Split(s, "\n"), false)
 	})
 }

@@ -1,8 +1,6 @@
 package redirect
 
 import (
-	"slices"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -29,27 +27,25 @@ const (
 	setTCP         = "TCP"           // TCP frontends
 )
 
-// setOrder has all sets in the order in which members are added: those of each of the
-// three kinds after those of the one before. Members are deleted the other way round. It
-// is such that nobody is served at any moment between who is
-// not served before or after, nor the other way round: whoever may ask is known
-// before others are dropped, and they are before anything is steered.
-var (
-	setOrder = slices.Concat(setsOfWho, setsThatScreen, setsThatServe)
-
-	setsOfWho      = []string{setInside, setAllowed}
-	setsThatScreen = []string{
+// setGroups has all sets in the order in which they grow: the sets of each of the three
+// groups after those of the one before. They shrink the other way round. So no client that
+// is served neither before nor after a change is served in between, nor the other way
+// round: those that may ask are known before others are dropped, and these before anything
+// is redirected.
+var setGroups = [][]string{
+	{setInside, setAllowed},
+	{
 		setRestricted,
 		setDrop, setDropNode + "TCP", setDropNode + "UDP",
 		setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP",
-	}
-	setsThatServe = []string{
+	},
+	{
 		setUDPPorts,
 		setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP",
 		setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP",
 		setTCP,
-	}
-)
+	},
+}
 
 // setType returns the type of a set.
 func setType(name string) string {
@@ -67,74 +63,67 @@ func setType(name string) string {
 // ipProtocols are the numbers of protocols in packets.
 var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
 
-type member = netfilter.Member
-
-// sets maps a set's name, without its prefix, to its members, sorted.
-type sets map[string][]member
-
-// without returns what each set has and its namesake of other has not.
-func (s sets) without(other sets) sets {
-	out := make(sets)
-	for name, list := range s {
-		if rest := netfilter.Minus(list, other[name]); len(rest) > 0 {
-			out[name] = rest
-		}
-	}
-	return out
+// kernelSet returns the set of a name without its prefix.
+func (s shape) kernelSet(name string) netfilter.Set {
+	return netfilter.Set{Name: s.set(name), Type: setType(name), IPv6: s.ipv6}
 }
 
-// any reports whether any of the sets has members.
-func (s sets) any(names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool { return len(s[name]) > 0 })
+// layout says what in netfilter is ours.
+func (s shape) layout(counters *netfilter.Counters) netfilter.Layout {
+	l := netfilter.Layout{IPv6: s.ipv6, Prefix: chainPrefix, Own: own, Counters: counters}
+	for _, t := range tables {
+		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
+	}
+	for i, names := range setGroups {
+		g := netfilter.SetGroup{Late: i == 0} // SLUICE-DROP matches ALLOWED last
+		for _, name := range names {
+			g.Sets = append(g.Sets, s.kernelSet(name))
+		}
+		if s.sets {
+			l.Sets = append(l.Sets, g)
+		}
+	}
+	return l
 }
 
-// members returns what is in each set for the plan, which is one of Plan.family.
-func members(p Plan) sets {
-	all := sets{setTCP: make([]member, 0, len(p.TCP))} // the long one
-	add := func(name string, m member) { all[name] = append(all[name], m) }
-	for _, addr := range p.TCP {
-		add(setTCP, memberOf(lb.Frontend{Protocol: lb.TCP, Addr: addr}))
-	}
-	for _, f := range p.Ported {
-		if f.Frontend.Protocol == lb.UDP {
-			add(setUDPPorts, member{Port: f.Port})
+// members calls f with each member of a set that an entry needs, and the set's name
+// without its prefix.
+func (e Entry) members(f func(set string, m netfilter.Member)) {
+	exact := memberOf(e.Frontend)
+	either := func(set, node string) {
+		if !nodePort(e.Frontend.Addr) {
+			f(set, exact)
+		} else if e.Frontend.Protocol != lb.SCTP {
+			f(node+e.Frontend.Protocol.String(), netfilter.Member{Port: e.Frontend.Addr.Port()})
 		}
 	}
-	for _, l := range []struct {
-		exact, node string
-		list        []lb.Frontend
-	}{
-		{setAccept, setAcceptNode, p.Accept}, {setRefuse, setRefuseNode, p.Refuse},
-		{setDrop, setDropNode, p.Drop}, {setOutside, setOutsideNode, p.DropOutside},
-	} {
-		for _, f := range l.list {
-			switch {
-			case !nodePort(f.Addr):
-				add(l.exact, memberOf(f))
-			case f.Protocol != lb.SCTP:
-				add(l.node+f.Protocol.String(), member{Port: f.Addr.Port()})
-			}
+	switch e.Action {
+	case Redirect:
+		if e.Frontend.Protocol == lb.TCP {
+			f(setTCP, exact)
+		} else if e.Frontend.Protocol == lb.UDP {
+			f(setUDPPorts, netfilter.Member{Port: e.Port})
 		}
+	case Accept:
+		either(setAccept, setAcceptNode)
+	case Refuse:
+		either(setRefuse, setRefuseNode)
+	case Drop:
+		either(setDrop, setDropNode)
 	}
-	for _, r := range p.Restricted {
-		m := memberOf(r.Frontend)
-		add(setRestricted, m)
-		for _, m.Net = range r.Sources {
-			add(setAllowed, m)
-		}
+	if e.DropOutside {
+		either(setOutside, setOutsideNode)
 	}
-	for _, net := range p.Inside {
-		for _, half := range netfilter.Halves(net) {
-			add(setInside, member{Net: half})
-		}
+	if e.Sources != nil {
+		f(setRestricted, exact)
 	}
-	for name, list := range all {
-		slices.SortFunc(list, member.Compare)
-		all[name] = slices.Compact(list) // frontends may share a port
+	for _, source := range e.Sources {
+		m := exact
+		m.Net = source
+		f(setAllowed, m)
 	}
-	return all
 }
 
-func memberOf(f lb.Frontend) member {
-	return member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
+func memberOf(f lb.Frontend) netfilter.Member {
+	return netfilter.Member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
 }

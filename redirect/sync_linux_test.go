@@ -93,7 +93,7 @@ func TestOneRestoreAChange(t *testing.T) {
 		}
 		syncPlan(t, s, plans[0])
 		want := 1
-		if !s.kernel.nft {
+		if !s.kernel.program.NFT {
 			want = 2 // iptables-legacy-save, to remember what was written
 		}
 		for i, p := range plans[1:] {
@@ -176,14 +176,14 @@ func TestRestart(t *testing.T) {
 func TestJumpsOnlyWhereNeeded(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
-		has := func(j jump) bool {
-			return strings.Contains(output(t, v.command+"-save", "-t", j.table), "-A "+j.from+" ")
+		has := func(j netfilter.Jump) bool {
+			return strings.Contains(output(t, v.command+"-save", "-t", j.Table), "-A "+j.From+" ")
 		}
 		check := func(when string, needed Plan) {
 			t.Helper()
 			for _, j := range jumps {
-				if want := j.needed == nil || j.needed(needed); has(j) != want {
-					t.Errorf("%s: a jump in %s of table %s = %v, want %v", when, j.from, j.table, !want, want)
+				if want := j.Table != "mangle" || len(needed.Drop) > 0; has(j) != want {
+					t.Errorf("%s: a jump in %s of table %s = %v, want %v", when, j.From, j.Table, !want, want)
 				}
 			}
 		}
@@ -217,13 +217,13 @@ func TestJumpsArePrepended(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
 		for _, j := range jumps {
-			output(t, v.command, "-t", j.table, "-A", j.from, "-j", "ACCEPT")
+			output(t, v.command, "-t", j.Table, "-A", j.From, "-j", "ACCEPT")
 		}
 		syncPlan(t, v.steerer(), verifyPlan(v.ipv6))
 		for _, j := range jumps {
-			rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
-			if len(rules) < 3 || netfilter.Target(netfilter.Words(rules[1])) != chainPrefix+j.to {
-				t.Errorf("chain %s of table %s does not begin with our jump: %q", j.from, j.table, rules)
+			rules := strings.Split(output(t, v.command, "-t", j.Table, "-S", j.From), "\n")
+			if len(rules) < 3 || netfilter.Target(netfilter.Words(rules[1])) != j.To {
+				t.Errorf("chain %s of table %s does not begin with our jump: %q", j.From, j.Table, rules)
 			}
 		}
 	})
@@ -233,7 +233,7 @@ func TestJumpsArePrepended(t *testing.T) {
 // members of a set, and of which one may be missing: the mark, which cannot be
 // mended, since we did not make a table that is there.
 func sorted(s string) string {
-	lines := strings.Split(strings.ReplaceAll(s, ":"+netfilter.MarkChain+" - [0:0]\n", ""), "\n")
+	lines := strings.Split(strings.ReplaceAll(s, ":"+netfilter.MarkChain(chainPrefix)+" - [0:0]\n", ""), "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
@@ -254,10 +254,10 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 		check(t, err)
 		check(t, os.WriteFile(restore, []byte("#!/bin/sh\necho 'line 3 failed' >&2\nexit 1\n"), 0o755))
 		plan := Plan{TCPPort: port, TCP: []netip.AddrPort{at}, Ported: []Ported{{dns, 40001}}}
-		if err := s.Sync(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "line 3 failed") {
+		if err := s.Sync(t.Context(), plan.Update()); err == nil || !strings.Contains(err.Error(), "line 3 failed") {
 			t.Errorf("Sync with a broken iptables-restore: %v", err)
 		}
-		if err := s.Sync(t.Context(), Plan{TCP: []netip.AddrPort{at}}); err == nil {
+		if err := s.Sync(t.Context(), Plan{TCP: []netip.AddrPort{at}}.Update()); err == nil {
 			t.Error("Sync of a plan without a port is no error")
 		}
 		if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
@@ -270,7 +270,7 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.Sync(ctx, Plan{TCPPort: port}); !errors.Is(err, context.Canceled) {
+		if err := s.Sync(ctx, Plan{TCPPort: port}.Update()); !errors.Is(err, context.Canceled) {
 			t.Errorf("Sync with a context that is over: %v", err)
 		}
 	})
@@ -355,59 +355,6 @@ func TestSCTPRules(t *testing.T) {
 	})
 }
 
-// TestSetMembers writes members of every kind of set and reads them back, more than
-// fit into one message.
-func TestSetMembers(t *testing.T) {
-	for _, ipv6 := range []bool{false, true} {
-		newNode(t)
-		s := shape{ipv6: ipv6, prefix: chainPrefix}
-		check(t, s.createSets())
-		check(t, s.createSets()) // those that are there stay
-		want := make(map[string][]member)
-		for i := range 2*netfilter.MembersPerMessage + 1 {
-			proto, a := ipProtocols[i%3+int(lb.TCP)], vip(ipv6, i)
-			want[setRefuse] = append(want[setRefuse], member{Addr: a, Protocol: proto, Port: uint16(i + 1)})
-			want[setAcceptNode+"TCP"] = append(want[setAcceptNode+"TCP"], member{Port: uint16(i)})
-			want[setInside] = append(want[setInside], member{Net: netip.PrefixFrom(a, a.BitLen()-i%2).Masked()})
-			want[setAllowed] = append(want[setAllowed], member{Addr: a, Protocol: proto, Port: 80, Net: netip.PrefixFrom(a, 1+i%a.BitLen()).Masked()})
-		}
-		for name, list := range want {
-			slices.SortFunc(list, member.Compare)
-			list = slices.Compact(list)
-			sent, err := s.kernelSet(name).Add(list)
-			if messages := uint64(len(list)+netfilter.MembersPerMessage-1) / netfilter.MembersPerMessage; err != nil || sent != messages {
-				t.Fatalf("add to %s: %d messages, %v; want %d", name, sent, err, messages)
-			}
-			if _, err := s.kernelSet(name).Add(list[:2]); err != nil {
-				t.Errorf("add to %s what is there: %v", name, err)
-			}
-			if _, err := s.kernelSet(name).Delete(list[:1]); err != nil {
-				t.Errorf("delete from %s: %v", name, err)
-			}
-			if _, err := s.kernelSet(name).Delete(list[:1]); err != nil {
-				t.Errorf("delete from %s what is not there: %v", name, err)
-			}
-			have, err := s.kernelSet(name).Read()
-			check(t, err)
-			if len(have) != len(list)-1 {
-				t.Errorf("%s has %d members, want %d", name, len(have), len(list)-1)
-			}
-			if lacks := netfilter.Minus(list[1:], have); len(lacks) > 0 {
-				t.Errorf("%s lacks %+v", name, lacks)
-			}
-		}
-		check(t, s.destroySets(t.Context()))
-		check(t, s.destroySets(t.Context()))
-		output(t, "ipset", "create", s.set(setTCP), "hash:ip")
-		if err := s.createSets(); err != nil {
-			t.Errorf("create over a foreign set: %v", err)
-		}
-		if _, err := s.readSets(); err == nil || !strings.Contains(err.Error(), "is a hash:ip,") {
-			t.Errorf("a set of another type: %v", err)
-		}
-	}
-}
-
 // TestWithoutSets hides the set match from iptables.
 func TestWithoutSets(t *testing.T) {
 	newNode(t)
@@ -446,7 +393,7 @@ func TestCounts(t *testing.T) {
 		tables[r.Table] = r.Rules
 	}
 	for table, rules := range tables {
-		have, err := s.kernel.ipt.ListChains(table)
+		have, err := s.kernel.program.Chains(table)
 		if err != nil || len(have) == 0 || rules == 0 {
 			t.Errorf("%d rules in table %s, which has chains %v, %v", rules, table, have, err)
 		}
@@ -456,7 +403,7 @@ func TestCounts(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Sync(ctx, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40002}}}); err == nil || s.Stats().Failures != 1 {
+	if err := s.Sync(ctx, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40002}}}.Update()); err == nil || s.Stats().Failures != 1 {
 		t.Errorf("a Sync that fails: %v, %+v", err, s.Stats())
 	}
 }

@@ -60,7 +60,7 @@ func damages(t *testing.T, v variant, s shape) []damage {
 			add("a rule put first in "+chain, func() { ipt(table.name, "-I", chain, "-j", "RETURN") }, nil)
 		}
 	}
-	for _, chain := range []string{s.chain(chainUDP), s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr()))} {
+	for _, chain := range []string{s.chain(chainUDP), s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr())).Chain} {
 		add("a rule deleted from "+chain, func() { ipt("nat", "-D", chain, "1") }, nil)
 		add("a rule replaced in "+chain, func() { ipt("nat", "-R", chain, "1", "-j", "ACCEPT") }, nil)
 		add("a rule appended to "+chain, func() { ipt("nat", "-A", chain, "-j", "ACCEPT") }, nil)
@@ -71,18 +71,17 @@ func damages(t *testing.T, v variant, s shape) []damage {
 		ipt("nat", append([]string{"-A", s.chain(chainSteer)}, rule[:2]...)...)
 	}, nil)
 	for _, j := range jumps {
-		where := j.table + " " + j.from
-		add(where+": jump deleted", func() { ipt(j.table, "-D", j.from, "1") }, nil)
-		add(where+": jump of another kind", func() { ipt(j.table, "-R", j.from, "1", "-p", "tcp", "-j", s.chain(j.to)) },
-			func() { ipt(j.table, "-D", j.from, "-p", "tcp", "-j", s.chain(j.to)) })
+		where := j.Table + " " + j.From
+		add(where+": jump deleted", func() { ipt(j.Table, "-D", j.From, "1") }, nil)
+		add(where+": jump of another kind", func() { ipt(j.Table, "-R", j.From, "1", "-p", "tcp", "-j", j.To) }, nil)
 		add(where+": a foreign chain before ours",
 			func() {
-				ipt(j.table, "-N", "KUBE-SERVICES")
-				ipt(j.table, "-I", j.from, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
+				ipt(j.Table, "-N", "KUBE-SERVICES")
+				ipt(j.Table, "-I", j.From, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
 			},
 			func() {
-				ipt(j.table, "-D", j.from, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
-				ipt(j.table, "-X", "KUBE-SERVICES")
+				ipt(j.Table, "-D", j.From, "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES")
+				ipt(j.Table, "-X", "KUBE-SERVICES")
 			})
 	}
 	add("a chain deleted", func() {
@@ -150,7 +149,7 @@ func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
 	}
 	add("rules and sets destroyed", func() {
 		clear()
-		for _, name := range setOrder {
+		for _, name := range slices.Concat(setGroups...) {
 			destroy(s.set(name))
 		}
 	})
@@ -182,9 +181,9 @@ func TestVerify(t *testing.T) {
 			verify("after mending "+d.name, true)
 			if d.undo != nil {
 				for _, j := range jumps {
-					rules := strings.Split(output(t, v.command, "-t", j.table, "-S", j.from), "\n")
-					if netfilter.Target(netfilter.Words(rules[1])) != s.kernel.shape.chain(j.to) {
-						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.from, j.table, rules[1])
+					rules := strings.Split(output(t, v.command, "-t", j.Table, "-S", j.From), "\n")
+					if netfilter.Target(netfilter.Words(rules[1])) != j.To {
+						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.From, j.Table, rules[1])
 					}
 				}
 				d.undo()
@@ -207,8 +206,8 @@ func TestForeignRulesElsewhere(t *testing.T) {
 		s := v.steerer()
 		syncPlan(t, s, verifyPlan(v.ipv6))
 		for _, j := range jumps {
-			output(t, v.command, "-t", j.table, "-A", j.from, "-j", "ACCEPT")
-			output(t, v.command, "-t", j.table, "-I", j.from, "2", "-j", "RETURN")
+			output(t, v.command, "-t", j.Table, "-A", j.From, "-j", "ACCEPT")
+			output(t, v.command, "-t", j.Table, "-I", j.From, "2", "-j", "RETURN")
 		}
 		output(t, v.command, "-N", "OTHER")
 		output(t, "ipset", "create", "other", "hash:ip")
@@ -248,7 +247,7 @@ func BenchmarkVerify(b *testing.B) {
 				newNode(b)
 				s := &IPTables{Command: command, IPv6: command == "ip6tables-nft"}
 				plan := Plan{TCPPort: 40000, TCP: manyTCP(s.IPv6, n)}
-				if err := s.Sync(b.Context(), plan); err != nil {
+				if err := s.Sync(b.Context(), plan.Update()); err != nil {
 					b.Fatal(err)
 				}
 				for b.Loop() {
@@ -265,11 +264,11 @@ func BenchmarkVerify(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	newNode(b)
 	s := &IPTables{}
-	all := manyTCP(false, 10001)
+	check(b, s.Sync(b.Context(), Plan{TCPPort: 40000, TCP: manyTCP(false, 10000)}.Update()))
+	one := []Entry{{Frontend: tcp(netip.AddrPortFrom(vip(false, 10000), 80)), Action: Redirect}}
+	changes := []Update{{Host: Host{TCPPort: 40000}, Add: one}, {Host: Host{TCPPort: 40000}, Remove: one}}
 	for i := 0; b.Loop(); i++ {
-		if err := s.Sync(b.Context(), Plan{TCPPort: 40000, TCP: slices.Clip(all[:10000+i%2])}); err != nil {
-			b.Fatal(err)
-		}
+		check(b, s.Sync(b.Context(), changes[i%2]))
 	}
 }
 
@@ -281,17 +280,15 @@ func BenchmarkChangeUDP(b *testing.B) {
 			newNode(b)
 			s := &IPTables{Command: command}
 			var all []Ported
-			for i := range 1001 {
+			for i := range 1000 {
 				all = append(all, Ported{udp(netip.AddrPortFrom(vip(false, i), 53)), uint16(20000 + i)})
 			}
-			if err := s.Sync(b.Context(), Plan{TCPPort: 40000, Ported: all}); err != nil {
-				b.Fatal(err)
-			}
+			check(b, s.Sync(b.Context(), Plan{TCPPort: 40000, Ported: all}.Update()))
+			one := []Entry{{Frontend: udp(netip.AddrPortFrom(vip(false, 1000), 53)), Action: Redirect, Port: 21000}}
+			changes := []Update{{Host: Host{TCPPort: 40000}, Add: one}, {Host: Host{TCPPort: 40000}, Remove: one}}
 			before := processorTime(b)
 			for i := 0; b.Loop(); i++ {
-				if err := s.Sync(b.Context(), Plan{TCPPort: 40000, Ported: slices.Clip(all[:1000+i%2])}); err != nil {
-					b.Fatal(err)
-				}
+				check(b, s.Sync(b.Context(), changes[i%2]))
 			}
 			b.ReportMetric((processorTime(b)-before).Seconds()*1000/float64(b.N), "cpu-ms/op")
 		})

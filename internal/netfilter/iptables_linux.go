@@ -73,15 +73,15 @@ func marks(have []string, prefix string, text []byte) []byte {
 	for line := range bytes.Lines(text) {
 		table := string(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("*"))))
 		if line[0] == '*' && !slices.Contains(have, table) {
-			fmt.Fprintf(&b, "*%s\n:%s - [0:0]\nCOMMIT\n", table, markChain(prefix))
+			fmt.Fprintf(&b, "*%s\n:%s - [0:0]\nCOMMIT\n", table, MarkChain(prefix))
 			have = append(have, table)
 		}
 	}
 	return b.Bytes()
 }
 
-// markChain is the name of the mark.
-func markChain(prefix string) string { return prefix + "CREATED-TABLE" }
+// MarkChain is the name of the mark.
+func MarkChain(prefix string) string { return prefix + "CREATED-TABLE" }
 
 // save returns the output of iptables-save.
 func (p *IPTables) save(ctx context.Context) ([]byte, error) { return Run(ctx, nil, p.Path+"-save") }

@@ -73,7 +73,7 @@ func RemoveMarkedTable(family uint8, table string) error {
 // the mark alone if other programs have something in it. While there are other chains of
 // the prefix the mark stays, for the last of them. iptables cannot remove a table.
 func removeMarkedTable(family uint8, table, prefix string) error {
-	mark := markChain(prefix)
+	mark := MarkChain(prefix)
 	chains, err := NFTChains(family, table)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ func nftTablesWith(l Layout) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != markChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
+		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
 			names = append(names, table)
 		}
 	}

@@ -10,10 +10,6 @@ import (
 // chainPrefix is how the names of all chains of Sluice begin.
 const chainPrefix = "SLUICE-"
 
-// MarkChain marks an nft table that did not exist before we wrote to it. It is how
-// another process, run with --cleanup after a crash, can know.
-const MarkChain = chainPrefix + "CREATED-TABLE"
-
 // allTables are the tables of iptables that rulesets may be in.
 var allTables = []string{"mangle", "nat", "filter"}
 

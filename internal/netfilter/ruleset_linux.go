@@ -70,6 +70,7 @@ type Ruleset struct {
 	chains  map[Place]*chain
 	touched []Place // chains edited since the last Write, each once
 	counts  map[string]int
+	spine   []Place // chains that lead to buckets
 	jumps   []Jump
 	moved   bool // a jump was added since the last Write
 	members map[string]*Refs[Member]
@@ -165,9 +166,12 @@ type Bucket struct {
 
 // AddToBucket adds a rule to a bucket.
 func (r *Ruleset) AddToBucket(b Bucket, rule string) {
-	at := Place{b.Table, b.Chain}
+	at, from := Place{b.Table, b.Chain}, Place{b.Table, b.From}
 	if !r.Has(at) {
-		r.AddRule(Place{b.Table, b.From}, b.Lead)
+		r.AddRule(from, b.Lead)
+	}
+	if !slices.Contains(r.spine, from) {
+		r.spine = append(r.spine, from)
 	}
 	r.AddRule(at, rule)
 }

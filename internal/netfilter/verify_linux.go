@@ -104,26 +104,27 @@ func savedRules(save, prefix string) map[Place][]Rule {
 	return out
 }
 
-// remember reads back the chains that were written, and reports what is not as it was
-// written. moved says that jumps may have been written too.
-func (r *Ruleset) remember(ctx context.Context, written []Place, moved bool) error {
+// remember reads back the chains that were written, and those by which packets get there,
+// and reports what is not as it was written.
+func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) error {
 	const few = 200 // requests that cost less than to read whole tables
-	now := r.held
-	if moved || !r.program.NFT || len(written) > few {
-		var err error
+	ours := make(map[Place]bool, len(written))
+	for _, at := range written {
+		ours[at] = true
+	}
+	var now held
+	var err error
+	if whole || r.moved || !r.program.NFT || len(written) > few {
 		if now, err = r.look(ctx); err != nil {
 			return err
 		}
-	} else {
-		for _, at := range written {
-			rules, err := NFTRules(Family(r.layout.IPv6), at)
-			if err != nil {
-				return fmt.Errorf("list rules of chain %s of table %s: %w", at.Chain, at.Table, err)
-			}
-			if now.own[at] = hashRules(rules); !r.Has(at) && len(rules) == 0 {
-				delete(now.own, at)
+		for at, was := range r.held.own {
+			if !whole && !ours[at] && now.own[at] != was {
+				return changedBy(at)
 			}
 		}
+	} else if now, err = r.readAgain(ours); err != nil {
+		return err
 	}
 	for _, at := range written {
 		if c := r.chains[at]; now.own[at].rules != len(c.rules) {
@@ -132,13 +133,43 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, moved bool) err
 		}
 	}
 	for _, j := range r.jumps {
-		if at := j.place(); moved && !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
-			return fmt.Errorf("the jumps that were just put into chain %s of table %s are not in place: another program is changing it",
-				at.Chain, at.Table)
+		if at := j.place(); !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
+			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them", at.Chain, at.Table)
 		}
 	}
 	r.held = now
 	return nil
+}
+
+func changedBy(at Place) error {
+	return fmt.Errorf("chain %s of table %s is not as it was written: another program has changed it", at.Chain, at.Table)
+}
+
+// readAgain reads the chains that were written, the chains with jumps, those that these
+// lead to, and those that lead to buckets. The others it takes for unchanged.
+func (r *Ruleset) readAgain(written map[Place]bool) (held, error) {
+	places := maps.Clone(written)
+	for _, at := range r.spine {
+		places[at] = true
+	}
+	for _, j := range r.jumps {
+		places[j.place()], places[Place{j.Table, j.To}] = true, true
+	}
+	now := held{r.held.own, make(map[Place][]Rule)}
+	for at := range places {
+		rules, err := NFTRules(Family(r.layout.IPv6), at)
+		if err != nil {
+			return held{}, fmt.Errorf("list rules of chain %s of table %s: %w", at.Chain, at.Table, err)
+		}
+		was := now.own[at]
+		if now.take(&r.layout, r.jumps, at, rules); now.own[at] != was && !written[at] {
+			return held{}, changedBy(at)
+		}
+		if len(rules) == 0 && !r.Has(at) {
+			delete(now.own, at)
+		}
+	}
+	return now, nil
 }
 
 // Verify reports whether our chains, the jumps to them and the sets hold what the last

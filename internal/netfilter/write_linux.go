@@ -128,16 +128,17 @@ func (r *Ruleset) writeRules(ctx context.Context, whole bool, w *waiter) error {
 		}
 		text = append(text, moves...)
 	}
-	if len(text) == 0 {
+	if len(text) > 0 {
+		if err := w.wait(); err != nil {
+			return err
+		}
+		if err := r.restore(ctx, text); err != nil {
+			return err
+		}
+	} else if !moved {
 		return nil
 	}
-	if err := w.wait(); err != nil {
-		return err
-	}
-	if err := r.restore(ctx, text); err != nil {
-		return err
-	}
-	return r.remember(ctx, written, moved)
+	return r.remember(ctx, written, whole)
 }
 
 // script returns the input of iptables-restore --noflush that brings the chains to what

@@ -301,7 +301,7 @@ func (r *modelRun) start() {
 	check(r.t, r.d.open(r.t.Context()))
 	check(r.t, r.d.serve(r.t.Context(), r.d.control.desired(r.source.last.Load().Objects)))
 	if r.noSets {
-		r.d.agent.IPv4.Steer, r.d.agent.IPv6.Steer = &redirect.IPTables{NoIPSet: true}, &redirect.IPTables{IPv6: true, NoIPSet: true}
+		r.d.agent.IPv4.Steer, r.d.agent.IPv6.Steer = redirect.Planned{IPTables: &redirect.IPTables{NoIPSet: true}}, redirect.Planned{IPTables: &redirect.IPTables{IPv6: true, NoIPSet: true}}
 	}
 	r.flows, r.ports = map[lb.Frontend]answer{}, map[lb.Frontend]uint16{}
 	clear(r.sticky)

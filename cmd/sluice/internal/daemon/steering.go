@@ -58,7 +58,7 @@ func (s *steering) open(ctx context.Context, taking bool) (err error) {
 // family finds out how one family can be steered by t.
 func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables, taking bool) (agent.Family, error) {
 	t.BindAddr = s.bindAddress(t.IPv6)
-	f := agent.Family{Steer: t, Bind: t.BindAddr}
+	f := agent.Family{Steer: redirect.Planned{IPTables: t}, Bind: t.BindAddr}
 	left := t.Leftover(ctx)
 	if s.before.TCPPort == 0 {
 		s.before.TCPPort = left.TCPPort

@@ -3,6 +3,7 @@ package redirect
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,59 +12,31 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// path is what becomes of the first datagram that a client sends to a frontend.
-// The zero path is that of a frontend we have nothing to do with, or listen on: it
-// goes where it was sent.
-type path struct {
-	port       uint16         // where it is steered to, if not 0
-	closed     bool           // it is refused or dropped
-	outside    bool           // it is dropped unless from this node or from inside
-	inside     []netip.Prefix // nil unless outside
-	restricted bool           // it is dropped unless from sources
-	sources    []netip.Prefix
-}
-
-func (p path) equal(q path) bool {
-	return p.port == q.port && p.closed == q.closed && p.outside == q.outside && p.restricted == q.restricted &&
-		slices.Equal(p.inside, q.inside) && slices.Equal(p.sources, q.sources)
-}
-
-// udp returns what becomes of those who ask UDP frontends. The plan is one of
-// Plan.family.
-func (p Plan) udp() map[netip.AddrPort]path {
-	m := make(map[netip.AddrPort]path)
-	set := func(f lb.Frontend, change func(*path)) {
-		if f.Protocol == lb.UDP {
-			x := m[f.Addr]
-			change(&x)
-			m[f.Addr] = x
-		}
-	}
-	for _, s := range p.Ported {
-		set(s.Frontend, func(x *path) { x.port = s.Port })
-	}
-	for _, f := range p.Accept {
-		set(f, func(*path) {})
-	}
-	for _, f := range slices.Concat(p.Refuse, p.Drop) {
-		set(f, func(x *path) { x.closed = true })
-	}
-	for _, f := range p.DropOutside {
-		set(f, func(x *path) { x.outside, x.inside = true, p.Inside })
-	}
-	for _, r := range p.Restricted {
-		set(r.Frontend, func(x *path) { x.restricted, x.sources = true, r.Sources })
-	}
-	return m
-}
-
 // flowFilter chooses conntrack entries of UDP flows that are stale: netfilter looks
 // at rules only for the first packet of a flow, and if that packet came now it would
 // take another path. It is a netlink.CustomConntrackFilter.
 type flowFilter struct {
 	changed map[netip.AddrPort]bool // frontends whose flows are looked at
-	paths   map[netip.AddrPort]path // of all UDP frontends
+	entries map[lb.Frontend]Entry   // of all frontends
+	inside  []netip.Prefix          // where pods of this node are
 	local   map[netip.Addr]bool     // addresses of this node
+}
+
+// deleteStaleFlows deletes conntrack entries of changed frontends that are stale.
+func (k *kernel) deleteStaleFlows() error {
+	if len(k.changed) == 0 {
+		return nil
+	}
+	start := time.Now()
+	n, err := deleteFlows(flowFilter{changed: k.changed, entries: k.entries, inside: k.host.Inside}, k.IPv6)
+	k.count.flows.Add(n)
+	if k.ObserveFlows != nil {
+		k.ObserveFlows(time.Since(start))
+	}
+	if err == nil {
+		clear(k.changed)
+	}
+	return err
 }
 
 // MatchConntrackFlow reports whether an entry is to be deleted.
@@ -77,21 +50,22 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	}
 	frontend := netip.AddrPortFrom(dst, flow.Forward.DstPort)
 	changed := f.changed[frontend]
-	p, exact := f.paths[frontend]
+	e, exact := f.entries[lb.Frontend{Protocol: lb.UDP, Addr: frontend}]
 	if !exact && f.isLocal(dst) {
 		node := netip.AddrPortFrom(unspecified(dst.Is6()), flow.Forward.DstPort)
-		p, changed = f.paths[node], changed || f.changed[node]
+		e, changed = f.entries[lb.Frontend{Protocol: lb.UDP, Addr: node}], changed || f.changed[node]
 	}
 	if !changed {
 		return false
 	}
 	src, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
-	if p.closed || p.outside && !f.isLocal(src) && !contains(p.inside, src) || p.restricted && !contains(p.sources, src) {
+	if e.Action == Refuse || e.Action == Drop || e.Sources != nil && !contains(e.Sources, src) ||
+		e.DropOutside && !f.isLocal(src) && !contains(f.inside, src) {
 		return true
 	}
 	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
-	if p.port != 0 {
-		return flow.Reverse.SrcPort != p.port || !f.isLocal(from)
+	if e.Action == Redirect {
+		return flow.Reverse.SrcPort != e.Port || !f.isLocal(from)
 	}
 	return netip.AddrPortFrom(from, flow.Reverse.SrcPort) != frontend
 }

@@ -300,7 +300,7 @@ func TestStaleFlowsAfterCrash(t *testing.T) {
 }
 
 // TestFlowFilter tells an address of the node that is a frontend from a node port
-// with the same number, and a path to the proxy from one to somebody else.
+// with the same number, and a path to the proxy from one to another program.
 func TestFlowFilter(t *testing.T) {
 	node, pod, service := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.244.0.9"), netip.MustParseAddr("10.96.0.10")
 	external, dns, anywhere := netip.AddrPortFrom(node, 53), netip.AddrPortFrom(service, 53), addr("0.0.0.0:53")
@@ -310,9 +310,10 @@ func TestFlowFilter(t *testing.T) {
 			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: reply.Addr().AsSlice(), SrcPort: reply.Port()},
 		}
 	}
-	type paths map[netip.AddrPort]path
+	type paths map[netip.AddrPort]Entry
+	redirect := func(port uint16) Entry { return Entry{Action: Redirect, Port: port} }
 	at := netip.AddrPortFrom
-	closed, outside := path{closed: true}, path{outside: true}
+	closed, outside := Entry{Action: Refuse}, Entry{DropOutside: true}
 	for _, c := range []struct {
 		name    string
 		changed netip.AddrPort
@@ -320,10 +321,10 @@ func TestFlowFilter(t *testing.T) {
 		flow    *netlink.ConntrackFlow
 		want    bool
 	}{
-		{"on the old port", dns, paths{dns: {port: 2}}, entry(dns, at(node, 1)), true},
-		{"on the new port", dns, paths{dns: {port: 2}}, entry(dns, at(node, 2)), false},
-		{"on the new port's number elsewhere", dns, paths{dns: {port: 2}}, entry(dns, at(pod, 2)), true},
-		{"not steered, same number", dns, paths{dns: {port: 53}}, entry(dns, dns), true},
+		{"on the old port", dns, paths{dns: redirect(2)}, entry(dns, at(node, 1)), true},
+		{"on the new port", dns, paths{dns: redirect(2)}, entry(dns, at(node, 2)), false},
+		{"on the new port's number elsewhere", dns, paths{dns: redirect(2)}, entry(dns, at(pod, 2)), true},
+		{"not steered, same number", dns, paths{dns: redirect(53)}, entry(dns, dns), true},
 		{"no more steered", dns, nil, entry(dns, at(node, 2)), true},
 		{"no more dropped, never steered", dns, nil, entry(dns, dns), false},
 		{"another port", dns, nil, entry(at(service, 54), at(node, 2)), false},
@@ -334,12 +335,15 @@ func TestFlowFilter(t *testing.T) {
 		{"node port on loopback, closed", anywhere, paths{anywhere: closed}, entry(addr("127.0.0.1:53"), addr("127.0.0.1:53")), true},
 		{"node port, for inside", anywhere, paths{anywhere: outside}, entry(external, external), true},
 		{"node port, no address of the node", anywhere, paths{anywhere: closed}, entry(dns, at(node, 1)), false},
-		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: {port: 1}}, entry(external, at(node, 1)), false},
-		{"frontend that hides a node port", external, paths{anywhere: {}, external: {port: 1}}, entry(external, external), true},
+		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: redirect(1)}, entry(external, at(node, 1)), false},
+		{"frontend that hides a node port", external, paths{anywhere: {}, external: redirect(1)}, entry(external, external), true},
 		{"frontend that hid a node port", external, paths{anywhere: {}}, entry(external, at(node, 1)), true},
 		{"frontend that hid a closed node port", external, paths{anywhere: closed}, entry(external, external), true},
 	} {
-		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, paths: c.paths, local: map[netip.Addr]bool{node: true}}
+		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, entries: make(map[lb.Frontend]Entry), local: map[netip.Addr]bool{node: true}}
+		for at, e := range c.paths {
+			f.entries[udp(at)] = e
+		}
 		if got := f.MatchConntrackFlow(c.flow); got != c.want {
 			t.Errorf("%s: deleted = %v", c.name, got)
 		}

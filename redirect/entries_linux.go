@@ -1,0 +1,326 @@
+package redirect
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// ruleset is what the entries of one family come to in netfilter. An entry that comes or
+// goes changes members of sets and rules in buckets. The other chains do not depend on
+// most entries; listed are those on which they do, and the chains are rendered whole.
+type ruleset struct {
+	shape
+	*netfilter.Ruleset
+	host    Host
+	entries map[lb.Frontend]Entry
+	listed  map[lb.Frontend]bool
+	screens int  // entries that some clients may not ask
+	stale   bool // chains are to be rendered
+}
+
+// newRuleset returns the ruleset of some entries, which it keeps.
+func newRuleset(s shape, r *netfilter.Ruleset, host Host, entries map[lb.Frontend]Entry) *ruleset {
+	x := &ruleset{shape: s, Ruleset: r, host: host, entries: entries, listed: make(map[lb.Frontend]bool), stale: true}
+	x.SetChain(netfilter.Place{Table: "nat", Chain: s.chain(chainUDP)}, nil) // for buckets
+	x.hostMembers(1)
+	x.change(nil, slices.SortedFunc(maps.Values(entries), func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) }))
+	return x
+}
+
+// setHost changes what all entries share.
+func (r *ruleset) setHost(host Host) {
+	if host.equal(r.host) {
+		return
+	}
+	r.hostMembers(-1)
+	r.host, r.stale = host, true
+	r.hostMembers(1)
+	for f, e := range r.entries {
+		r.list(f, r.depends(e) || r.hides(f))
+	}
+}
+
+func (r *ruleset) hostMembers(n int32) {
+	if !r.sets {
+		return
+	}
+	for _, net := range r.host.Inside {
+		for _, half := range netfilter.Halves(net) {
+			r.Member(r.set(setInside), netfilter.Member{Net: half}, n)
+		}
+	}
+}
+
+// change brings members, buckets and chains from the entries that go to those that come,
+// which are in r.entries already.
+func (r *ruleset) change(gone, come []Entry) {
+	for _, e := range gone {
+		r.count(e, -1)
+		r.list(e.Frontend, false)
+	}
+	numbers := make(map[number]bool) // of node ports that exact frontends may hide
+	for _, e := range slices.Concat(gone, come) {
+		if nodePort(e.Frontend.Addr) && e.screened() {
+			numbers[numberOf(e.Frontend)] = true
+		}
+	}
+	for _, e := range come {
+		r.count(e, 1)
+		r.list(e.Frontend, r.depends(e) || r.hides(e.Frontend))
+	}
+	if len(numbers) == 0 {
+		return
+	}
+	for f, e := range r.entries {
+		if numbers[numberOf(f)] {
+			r.list(f, r.depends(e) || r.hides(f))
+		}
+	}
+}
+
+// list notes whether chains depend on a frontend.
+func (r *ruleset) list(f lb.Frontend, listed bool) {
+	if listed {
+		r.listed[f], r.stale = true, true
+	} else if r.listed[f] {
+		delete(r.listed, f)
+		r.stale = true
+	}
+}
+
+// count adds n references to what an entry needs beside chains.
+func (r *ruleset) count(e Entry, n int32) {
+	if e.Action == Drop || e.DropOutside || e.Sources != nil {
+		r.screens += int(n)
+	}
+	if e.Action == Redirect && e.Frontend.Protocol == lb.UDP {
+		rule := r.toPort(e)
+		if b := r.bucket(bucketOf(e.Frontend.Addr.Addr())); n > 0 {
+			r.AddToBucket(b, rule)
+		} else {
+			r.DeleteFromBucket(b, rule)
+		}
+	}
+	if r.sets {
+		e.members(func(set string, m netfilter.Member) { r.Member(r.set(set), m, n) })
+	}
+}
+
+// depends reports whether chains depend on an entry, whatever the others are.
+func (r *ruleset) depends(e Entry) bool {
+	return !r.sets || e.Frontend.Protocol == lb.SCTP || e.numberedAsProxy(r.host)
+}
+
+// hides reports whether an exact frontend has the number of a node port that is refused
+// or dropped.
+func (r *ruleset) hides(f lb.Frontend) bool {
+	return !nodePort(f.Addr) && r.entries[r.nodePortOf(f)].screened()
+}
+
+// nodePortOf returns the node port with the number of a frontend.
+func (r *ruleset) nodePortOf(f lb.Frontend) lb.Frontend {
+	f.Addr = netip.AddrPortFrom(unspecified(r.ipv6), f.Addr.Port())
+	return f
+}
+
+// render brings the chains that are rendered whole up to date.
+func (r *ruleset) render() {
+	if !r.stale {
+		return
+	}
+	v := view{shape: r.shape, host: r.host, chains: make(map[netfilter.Place][]string)}
+	for f := range r.listed {
+		v.entries = append(v.entries, r.entries[f])
+	}
+	slices.SortFunc(v.entries, func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) })
+	v.nodePort = func(f lb.Frontend) Entry { return r.entries[r.nodePortOf(f)] }
+	v.render()
+	for at, rules := range v.chains {
+		r.SetChain(at, rules)
+	}
+	r.stale = false
+}
+
+// number is a port of a protocol.
+type number struct {
+	protocol lb.Protocol
+	port     uint16
+}
+
+func numberOf(f lb.Frontend) number { return number{f.Protocol, f.Addr.Port()} }
+
+// screened reports whether an entry makes some clients get no service.
+func (e Entry) screened() bool { return e.Action == Refuse || e.Action == Drop || e.DropOutside }
+
+// numberedAsProxy reports whether a frontend has its proxy port's own number.
+func (e Entry) numberedAsProxy(host Host) bool {
+	return e.Action == Redirect && e.Frontend.Addr.Port() == e.proxyPort(host)
+}
+
+// proxyPort returns where an entry is redirected to.
+func (e Entry) proxyPort(host Host) uint16 {
+	if e.Frontend.Protocol == lb.TCP {
+		return host.TCPPort
+	}
+	return e.Port
+}
+
+func (e Entry) equal(o Entry) bool {
+	return e.Frontend == o.Frontend && e.Action == o.Action && e.Port == o.Port && e.DropOutside == o.DropOutside &&
+		(e.Sources == nil) == (o.Sources == nil) && slices.Equal(e.Sources, o.Sources)
+}
+
+func (h Host) equal(o Host) bool {
+	return h.TCPPort == o.TCPPort && slices.Equal(h.Local, o.Local) && slices.Equal(h.Inside, o.Inside)
+}
+
+// part is the part of an update in one family, checked, with addresses as packets carry
+// them.
+type part struct {
+	host Host
+	gone []lb.Frontend
+	come map[lb.Frontend]Entry
+}
+
+// family returns the part of an update in one address family.
+func (u Update) family(ipv6 bool) (p part, err error) {
+	p.host.TCPPort, p.come = u.Host.TCPPort, make(map[lb.Frontend]Entry, len(u.Add))
+	for _, addr := range u.Host.Local {
+		if addr.Is6() == ipv6 && len(p.host.Local) == 0 {
+			p.host.Local = []netip.Addr{addr}
+		}
+	}
+	if p.host.Inside, err = prefixesOf(u.Host.Inside, ipv6); err != nil {
+		return part{}, fmt.Errorf("update prefixes of pods: %w", err)
+	}
+	for _, e := range u.Remove {
+		if f, ours := ofFamily(e.Frontend, ipv6); ours {
+			p.gone = append(p.gone, f)
+		}
+	}
+	for _, e := range u.Add {
+		e, ours, err := e.family(ipv6, p.host)
+		if err != nil {
+			return part{}, contradiction(e.Frontend, err)
+		}
+		if was, twice := p.come[e.Frontend]; twice && ours && !was.equal(e) {
+			return part{}, contradiction(e.Frontend, was.conflict(e))
+		}
+		if ours {
+			p.come[e.Frontend] = e
+		}
+	}
+	return p, nil
+}
+
+func contradiction(f lb.Frontend, err error) error {
+	return fmt.Errorf("update frontend %s: %w", f, err)
+}
+
+// conflict says how two entries for one frontend differ.
+func (e Entry) conflict(o Entry) error {
+	switch {
+	case e.Action != o.Action:
+		return fmt.Errorf("both %s and %s", e.Action, o.Action)
+	case e.Port != o.Port:
+		return fmt.Errorf("two proxy ports, %d and %d", e.Port, o.Port)
+	}
+	return fmt.Errorf("added twice for different clients")
+}
+
+// ofFamily returns a frontend as packets carry it, and whether it is of a family.
+func ofFamily(f lb.Frontend, ipv6 bool) (lb.Frontend, bool) {
+	f.Addr = netip.AddrPortFrom(f.Addr.Addr().Unmap(), f.Addr.Port())
+	return f, f.Addr.Addr().Is6() == ipv6
+}
+
+// family returns an entry as packets are matched, and whether it is of a family.
+func (e Entry) family(ipv6 bool, host Host) (Entry, bool, error) {
+	f := e.Frontend
+	if f.Protocol < lb.TCP || f.Protocol > lb.SCTP || !f.Addr.IsValid() || f.Addr.Port() == 0 {
+		return e, false, fmt.Errorf("no protocol, address or port")
+	}
+	f, ours := ofFamily(f, ipv6)
+	if e.Frontend = f; !ours {
+		return e, false, nil
+	}
+	switch redirected := e.Action == Redirect; {
+	case e.Action > Drop:
+		return e, false, fmt.Errorf("no action")
+	case redirected && nodePort(f.Addr):
+		return e, false, fmt.Errorf("a node port is listened on, not redirected")
+	case redirected && f.Protocol == lb.TCP && e.Port != 0 && e.Port != host.TCPPort:
+		return e, false, fmt.Errorf("only UDP and SCTP have ports of their own")
+	case redirected && e.proxyPort(host) == 0:
+		return e, false, fmt.Errorf("no proxy port")
+	case !redirected || f.Protocol == lb.TCP:
+		e.Port = 0
+	}
+	if e.Sources == nil {
+		return e, true, nil
+	}
+	if nodePort(f.Addr) {
+		return e, false, fmt.Errorf("a node port cannot be restricted to sources")
+	}
+	sources, err := prefixesOf(e.Sources, ipv6)
+	if err != nil {
+		return e, false, err
+	}
+	if e.Sources = append([]netip.Prefix{}, sources...); len(sources) > 0 && sources[0].Bits() == 0 {
+		e.Sources = nil
+	}
+	return e, true, nil
+}
+
+// prefixesOf returns the prefixes of a family as packets are matched, sorted; only the one
+// of length 0 if that is among them.
+func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, x := range in {
+		if !x.IsValid() {
+			return nil, fmt.Errorf("prefix %s is not valid", x)
+		}
+		if x.Addr().Is4In6() && x.Bits() >= 96 {
+			x = netip.PrefixFrom(x.Addr().Unmap(), x.Bits()-96)
+		}
+		if x.Addr().Is6() != ipv6 {
+			continue
+		}
+		if x.Bits() == 0 {
+			return []netip.Prefix{x.Masked()}, nil
+		}
+		out = append(out, x.Masked())
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Compact(out), nil
+}
+
+// nodePort reports whether a frontend is a port of every address of the node.
+func nodePort(addr netip.AddrPort) bool { return addr.Addr().IsUnspecified() }
+
+// unspecified is the address of node ports.
+func unspecified(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// compareFrontend orders node ports last, since the first rule that matches wins.
+func compareFrontend(a, b lb.Frontend) int {
+	last := func(f lb.Frontend) int {
+		if nodePort(f.Addr) {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(last(a), last(b)), a.Addr.Compare(b.Addr))
+}
