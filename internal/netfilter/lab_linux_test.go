@@ -35,7 +35,7 @@ type lab struct {
 }
 
 // eachVariant runs a test with each backend and family, on a host of its own.
-func eachVariant(t *testing.T, f func(l *lab)) {
+func eachVariant(t *testing.T, f func(t *testing.T, l *lab)) {
 	for _, v := range []variant{{false, false}, {true, false}, {false, true}, {true, true}} {
 		t.Run(v.command(), func(t *testing.T) {
 			h := testbed.NewHostsT(t, "host")[0]
@@ -45,7 +45,7 @@ func eachVariant(t *testing.T, f func(l *lab)) {
 			h.Enter(t)
 			l := &lab{T: t, variant: v}
 			l.restart()
-			f(l)
+			f(t, l)
 		})
 	}
 }

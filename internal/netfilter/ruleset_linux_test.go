@@ -11,7 +11,7 @@ import (
 // TestWriteWhole: all that a ruleset has is in the kernel after one iptables-restore, and
 // nothing is written when nothing changed.
 func TestWriteWhole(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		if l.fill(); l.Known() || l.verify() {
 			t.Error("known before the first Write")
 		}
@@ -44,7 +44,7 @@ func TestWriteWhole(t *testing.T) {
 
 // TestWriteEdits: an edit writes what it changes and leaves the rest alone.
 func TestWriteEdits(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fill()
 		for i := range 8 {
 			l.AddRule(parted, fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1))
@@ -104,7 +104,7 @@ func TestWriteEdits(t *testing.T) {
 // TestBuckets: a bucket and the rule that leads there come with its first rule, and go
 // with its last.
 func TestBuckets(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		b := Bucket{Table: "nat", Chain: "TEST-OUR-PART-1", From: parted.Chain, Lead: "-p udp -j TEST-OUR-PART-1"}
 		at := Place{b.Table, b.Chain}
 		l.fill()
@@ -135,7 +135,7 @@ func TestBuckets(t *testing.T) {
 // TestRestart: another process takes over what it finds, writes what it wants, and
 // removes what it does not know.
 func TestRestart(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fill()
 		l.AddRule(parted, "-p tcp -j RETURN")
 		l.write()
@@ -186,7 +186,7 @@ func TestOuter(t *testing.T) {
 // TestFailure: an error leaves the ruleset unknown, and the next Write writes everything.
 // What another program does to a chain between two writes is repaired by the second one.
 func TestFailure(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fill()
 		for i := range 8 {
 			l.AddRule(parted, fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1))
@@ -218,7 +218,7 @@ func TestFailure(t *testing.T) {
 // TestBetween: members that are added are there before between is called, and those that
 // go still are.
 func TestBetween(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fill()
 		l.write()
 		l.Member(serves.Name, l.member(0), -1)
@@ -244,7 +244,7 @@ func TestBetween(t *testing.T) {
 // TestInner: sets that the caller changes itself within between, whose members carry marks: one
 // that gets another mark is overwritten, and not deleted with its old one.
 func TestInner(t *testing.T) {
-	eachVariant(t, func(l *lab) {
+	eachVariant(t, func(t *testing.T, l *lab) {
 		set := Set{Name: "test-marks-" + Program(l.ipv6), Type: HashIPPort, IPv6: l.ipv6, Marks: true}
 		layout := testLayout(l.ipv6, nil)
 		layout.Inner = []Set{set}
