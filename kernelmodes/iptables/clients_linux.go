@@ -21,11 +21,11 @@ import (
 )
 
 // recentDir has a file for each list of the match recent that a rule names, for the
-// calling thread's network namespace (iptables-extensions(8)). Reading it lists who is
-// remembered; "+" and an address adds one, "-" and an address removes it.
+// calling thread's network namespace (iptables-extensions(8)). Reading it lists its
+// clients; "+" and an address adds one, "-" and an address removes it.
 const recentDir = "/proc/thread-self/net/xt_recent"
 
-// list returns the name of the list of those who were sent to a backend.
+// list returns the name of the list of a backend's clients.
 func list(id lb.ID, backend netip.AddrPort) string { return "SLUICE-" + suffix(id, backend.String()) }
 
 // seen is one line of a list.
@@ -40,11 +40,11 @@ func readList(name string, ipv6 bool) ([]seen, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("read who is remembered: %w", err)
+		return nil, fmt.Errorf("read list of clients: %w", err)
 	}
 	all, err := parseList(text)
 	if err != nil {
-		return nil, fmt.Errorf("read who is remembered in %s: %w", name, err)
+		return nil, fmt.Errorf("read list of clients %s: %w", name, err)
 	}
 	return slices.DeleteFunc(all, func(s seen) bool { return s.client.Is6() != ipv6 }), nil
 }
@@ -76,11 +76,11 @@ func parseList(text []byte) ([]seen, error) {
 func writeList(name, sign string, client netip.Addr) error {
 	f, err := os.OpenFile(filepath.Join(recentDir, name), os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("write who is remembered: %w", err)
+		return fmt.Errorf("open list of clients: %w", err)
 	}
 	_, err = f.WriteString(sign + client.String())
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write that %s is remembered: %w", client, err)
+		return fmt.Errorf("write client %s to list %s: %w", client, name, err)
 	}
 	return nil
 }
@@ -105,8 +105,8 @@ func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	// What the time is in jiffies nothing tells but a list: it sees the client again
-	// that it has seen last.
+	// The time in jiffies is in nothing but a list: the client that it has seen last is
+	// added once more.
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.last, b.last) })
 	newest := all[len(all)-1]
 	name := list(s.ID, newest.backend)
@@ -145,7 +145,7 @@ func jiffy() (time.Duration, error) {
 }
 
 // remember writes clients to the lists of their backends, the longest ago first, so that
-// a full list forgets those. A client is in one list only: the rules ask them in turn.
+// a full list drops those. A client is in one list only: rules match them one after the other.
 func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
 	has := make(map[netip.AddrPort]map[netip.Addr]bool)
 	for i := range s.Backends {

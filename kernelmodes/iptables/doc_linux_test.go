@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestDocumentedRules: the rules that the package comment shows are those that a kernel
+// TestDocumentedRules: the rules that the package comment refers to are those that a kernel
 // holds for that Service.
 func TestDocumentedRules(t *testing.T) {
 	tb := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1})
@@ -24,25 +24,19 @@ func TestDocumentedRules(t *testing.T) {
 	}
 	v := variant{}
 	syncOn(t, tb.Node, v.engine(), lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}, s)
-	var want []string
+	var have []string
 	for _, table := range []string{"nat", "filter"} {
 		for line := range strings.Lines(shell(t, tb.Node, v.command()+"-save -t "+table)) {
 			if strings.HasPrefix(line, "-A ") {
-				want = append(want, "//\t"+line)
+				have = append(have, line)
 			}
 		}
 	}
-	doc, err := os.ReadFile("doc.go")
+	want, err := os.ReadFile("testdata/rules.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var have []string
-	for line := range strings.Lines(string(doc)) {
-		if strings.HasPrefix(line, "//\t-A ") {
-			have = append(have, line)
-		}
-	}
-	if strings.Join(have, "") != strings.Join(want, "") {
-		t.Errorf("doc.go shows:\n%s\nthe kernel holds:\n%s", strings.Join(have, ""), strings.Join(want, ""))
+	if got := strings.Join(have, ""); got != string(want) {
+		t.Errorf("testdata/rules.txt has:\n%s\nthe kernel holds:\n%s", want, got)
 	}
 }

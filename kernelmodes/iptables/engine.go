@@ -20,15 +20,15 @@ type Engine struct {
 	// ip6tables for IPv6.
 	Command string
 
-	// MasqueradeMark is the bit of packet marks that says that a connection's source
-	// is to become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14.
+	// MasqueradeMark is the bit of packet marks for connections whose source is to
+	// become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14.
 	MasqueradeMark uint32
 
-	// MasqueradeAll has every connection to a cluster IP masqueraded
+	// MasqueradeAll masquerades every connection to a cluster IP
 	// (--masquerade-all).
 	MasqueradeAll bool
 
-	// LocalCIDRs, LocalBridge and LocalInterfaces say which traffic is that of pods,
+	// LocalCIDRs, LocalBridge and LocalInterfaces define which traffic is that of pods,
 	// which is not masqueraded on its way to a cluster IP, and which policy Local of
 	// external addresses is not for: by its source, by the bridge it comes from, or by
 	// how the name of its interface begins (--detect-local-mode). If all are empty it
@@ -38,14 +38,14 @@ type Engine struct {
 	LocalBridge     string
 	LocalInterfaces string
 
-	// NoLocalhost refuses node ports that are asked by loopback, where rules would
+	// NoLocalhost refuses connections to node ports by loopback, where rules would
 	// otherwise leave them to a socket that may be there
 	// (--iptables-localhost-nodeports=false).
 	NoLocalhost bool
 
 	// Liberal leaves packets alone that conntrack calls invalid. False drops them
 	// when they are forwarded, since they would reach a client from an address it has
-	// not asked, and be answered with a reset. It is for hosts where
+	// not sent to, and be answered with a reset. It is for hosts where
 	// nf_conntrack_tcp_be_liberal is set.
 	Liberal bool
 
@@ -54,14 +54,14 @@ type Engine struct {
 
 // Facts is what Probe found.
 type Facts struct {
-	// Version is what iptables says of itself, as in "v1.8.9 (nf_tables)".
+	// Version is iptables' own, as in "v1.8.9 (nf_tables)".
 	Version string
 
-	// RandomFully says that masquerading chooses source ports at random, so that two
+	// RandomFully reports whether masquerading chooses source ports at random, so that two
 	// CPUs hardly choose the same at once (MASQUERADE --random-fully).
 	RandomFully bool
 
-	// BPF says that the match bpf is there, which finds an endpoint that asks itself.
+	// BPF reports whether the match bpf is there, which finds an endpoint that gets itself.
 	// Without it those of this node (lb.Backend.Local) are listed.
 	BPF bool
 }
@@ -69,7 +69,7 @@ type Facts struct {
 // Probe checks that this host can forward Services: that there is an iptables, that
 // we may use it, and that the kernel takes each kind of rule, in chains that nothing
 // leads to and that are removed at once. The first call does the work and later ones
-// return its result; Sync calls it if nobody has. After an error the next call probes
+// return its result; Sync calls it if it has not been called. After an error the next call probes
 // again.
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if we may
@@ -97,7 +97,7 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 // Verify reports whether our chains and the jumps to them hold what the last Sync
 // wrote and nothing else, and no rule of others is before such a jump; if not, call
 // Sync. False is no error. With the nf_tables backend it costs one netlink message if
-// nobody has changed any rule on the host since the last Verify, with the legacy
+// no rule on the host has changed since the last Verify, with the legacy
 // backend one process.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
@@ -109,8 +109,8 @@ func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Clie
 	return e.clients(s, now)
 }
 
-// Remember has the kernel send clients of a Service with affinity to the backends that
-// they had elsewhere. The Service is one of the last Sync that had no error, and clients
+// Remember makes the kernel send clients of a Service with affinity to the backends that
+// they had on another path. The Service is one of the last Sync that had no error, and clients
 // are in the order of Clients. To the kernel they have come now, since it takes no other
 // time, and it keeps as many for each backend as its lists hold. Clients of backends that
 // the Service has not are left out.

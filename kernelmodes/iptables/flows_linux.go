@@ -19,7 +19,7 @@ import (
 // They outlive a Sync that failed.
 type flows map[netip.AddrPort]*frontend
 
-// frontend says where the flows of a frontend may be.
+// frontend has where the flows of a frontend may be.
 type frontend struct {
 	had     []netip.AddrPort // backends before
 	unknown bool             // it is not known what was there
@@ -27,7 +27,7 @@ type frontend struct {
 	allowed []netip.AddrPort // backends now
 }
 
-// changeAll has every frontend checked.
+// changeAll adds every frontend.
 func (f *flows) changeAll(services map[lb.ID]*lb.Service) {
 	for _, s := range services {
 		f.each(s, func(x *frontend, a lb.Address) { x.unknown, x.ours, x.allowed = true, true, allowed(s, a) })
@@ -122,11 +122,11 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if _, x := f.frontend(flow.Forward.SrcIP, flow.Forward.SrcPort); x != nil && x.ours {
 		return true
 	}
-	asked, x := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
+	destination, x := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
 	if x == nil {
 		return false
 	}
-	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
+	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // of the answers
 	backend := netip.AddrPortFrom(from, flow.Reverse.SrcPort)
 	switch {
 	case slices.Contains(x.allowed, backend):
@@ -136,7 +136,7 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	case !x.ours:
 		return false
 	}
-	return backend == asked || !f.local[from] && !from.IsLoopback()
+	return backend == destination || !f.local[from] && !from.IsLoopback()
 }
 
 // frontend returns the address of one end of a flow, and the frontend that it is of, nil if

@@ -16,10 +16,10 @@ import (
 type shape struct {
 	ipv6        bool
 	mark        uint32
-	all         bool // masquerade all that asks cluster IPs
+	all         bool // masquerade all connections to cluster IPs
 	liberal     bool
 	randomFully bool
-	bpf         bool     // who asks himself is found by comparing addresses
+	bpf         bool     // endpoints that get themselves are found by comparing addresses
 	noLocalhost bool     // node ports are refused on loopback
 	local       []string // matches for the traffic of pods; none: not known
 }
@@ -50,7 +50,7 @@ type unit struct {
 	entries []entry
 }
 
-// comment is a match that says what a rule is for. A rule's comment has at most 255
+// comment is a match that names what a rule is for. A rule's comment has at most 255
 // characters (xt_comment), and a Service's names at most 141.
 func comment(format string, args ...any) string {
 	return fmt.Sprintf("-m comment --comment %q ", fmt.Sprintf(format, args...))
@@ -163,8 +163,8 @@ func (s shape) stale(id lb.ID, addr netip.AddrPort) entry {
 }
 
 // external returns the rules of a chain EXT. With policy Local, pods of this node and
-// the node itself ask as if it were the cluster IP, and get any endpoint; clients
-// elsewhere get those here, which see who they are. All addresses of a Service but its
+// the node itself get any endpoint, as at the cluster IP; clients elsewhere get those
+// here, which see their addresses. All addresses of a Service but its
 // cluster IP have the same policy.
 func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []string {
 	if !local {
@@ -179,7 +179,7 @@ func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []strin
 	}
 	const node = "-m addrtype --src-type LOCAL "
 	rules = append(rules,
-		node+comment("%s masquerade what this node asks", id)+"-j "+chainMark,
+		node+comment("%s masquerade what this node sends", id)+"-j "+chainMark,
 		node+comment("%s from this node", id)+"-j "+svc)
 	if hasLocal {
 		rules = append(rules, "-j "+svl)
@@ -190,8 +190,8 @@ func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []strin
 // spread returns the rules of a chain that chooses among backends: each is as likely as
 // any other. A client with affinity goes to where it was last.
 //
-// Random choice, and not turns (--mode nth), although turns are more even: they would
-// begin anew with each change of the endpoints, on all nodes alike, and a client whose
+// Random choice, and not round robin (--mode nth), although that is more even: it would
+// start anew with each change of the endpoints, on all nodes alike, and a client whose
 // connections follow a pattern, such as one to control and one for data, would find
 // the same part of the endpoints each time.
 func (s shape) spread(service *lb.Service, rules []string, backends []lb.Backend) []string {
@@ -263,7 +263,7 @@ func (s shape) static() []chain {
 // to itself: it would not take an answer from itself for that of the Service. Without the
 // match bpf it lists the backends of this node.
 func (s shape) hairpin(services map[lb.ID]*lb.Service) chain {
-	masquerade := comment("sluice: asks itself") + "-j " + s.masquerade()
+	masquerade := comment("sluice: to itself") + "-j " + s.masquerade()
 	if s.bpf {
 		return chain{"nat", chainHairpin, []string{"-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " " + masquerade}}
 	}
@@ -321,7 +321,7 @@ func (s shape) reject(p lb.Protocol) string {
 	return "REJECT --reject-with icmp-port-unreachable"
 }
 
-// to matches packets that ask for a frontend; of a node port, in a chain that only
+// to matches packets to a frontend; of a node port, in a chain that only
 // packets to this node reach.
 func to(f lb.Frontend) string {
 	proto := protocol(f.Protocol)

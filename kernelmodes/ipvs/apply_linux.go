@@ -207,15 +207,15 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 	return removed, errors.Join(errs...)
 }
 
-// ourKeys returns the virtual servers that sets name.
-func ourKeys(s map[string][]netfilter.Member) map[key]bool {
-	out := make(map[key]bool, len(s[setServers])+len(s[setNumbers]))
-	for _, m := range s[setServers] {
+// ourKeys returns the virtual servers that the members of SERVERS and NUMBERS name.
+func ourKeys(servers, numbers []netfilter.Member) map[key]bool {
+	out := make(map[key]bool, len(servers)+len(numbers))
+	for _, m := range servers {
 		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {
 			out[key{protocol: lb.Protocol(p), addr: netip.AddrPortFrom(m.Addr, m.Port)}] = true
 		}
 	}
-	for _, m := range s[setNumbers] {
+	for _, m := range numbers {
 		out[key{mark: uint32(m.Port) << numberShift}] = true
 	}
 	return out

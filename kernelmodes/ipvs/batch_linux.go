@@ -29,16 +29,16 @@ const (
 // answers are less than what a socket holds.
 const messagesInBatch = 64
 
-// batch makes virtual and real servers, many with two system calls: the kernel does what
-// one buffer says in its order, and answers what it refuses, and the last. What it refuses
-// is not an error here, but not done either: to do it again alone finds out why.
+// batch makes virtual and real servers, many with two system calls: the kernel handles the
+// messages of one buffer in order, and answers those it refuses, and the last. What it
+// refuses is no error here: to do it again alone finds out why.
 type batch struct {
 	table
 	fd      int // -1 until used
 	ipvs    uint16
 	buffer  []byte
 	last    int      // where the last message begins in the buffer
-	waiting []func() // that note that a message has been heeded
+	waiting []func() // to call when a message has succeeded
 	err     error    // the first
 }
 
@@ -112,7 +112,7 @@ func (b *batch) backend(k key, a netip.AddrPort, done func()) {
 	b.end(done)
 }
 
-// name says which virtual server it is about.
+// name adds which virtual server a message is for.
 func (b *batch) name(k key) {
 	b.attr(serviceFamily, binary.NativeEndian.AppendUint16(nil, b.family()))
 	if k.mark != 0 {
@@ -157,7 +157,7 @@ func (b *batch) end(done func()) {
 	b.waiting = append(b.waiting, done)
 }
 
-// flush has the kernel heed what waits.
+// flush sends the messages that wait.
 func (b *batch) flush() {
 	if len(b.waiting) == 0 {
 		return
@@ -193,7 +193,7 @@ func (b *batch) send() error {
 		for _, m := range msgs {
 			at := int(m.Header.Seq)
 			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 || at < next || at >= len(b.waiting) {
-				return errors.New("ipvs answers what it was not asked")
+				return errors.New("ipvs sent an unexpected answer")
 			}
 			for ; next < at; next++ {
 				b.waiting[next]()

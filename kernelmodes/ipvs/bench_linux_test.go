@@ -40,14 +40,18 @@ func BenchmarkUpdate(b *testing.B) {
 		}{{"one endpoint", fewer}, {"one Service", without}, {"nothing", services}} {
 			b.Run(fmt.Sprintf("%s/%d", change.what, size), func(b *testing.B) {
 				b.ReportAllocs()
-				w := render(h, services)
+				var m lb.Mirror
+				all := whole(services)
+				m.Fold(&all, false)
+				w := fresh(false)
+				w.update(h, m.Services(), m.Changed())
 				servers := make(map[key]server)
 				w.write(servers)
 				changes := [2]lb.Delta{between(services, change.other), between(change.other, services)}
 				b.ResetTimer()
 				for i := range b.N {
-					w.services.Fold(&changes[i%2], false)
-					w.update(h)
+					m.Fold(&changes[i%2], false)
+					w.update(h, m.Services(), m.Changed())
 					w.write(servers)
 				}
 			})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -23,23 +22,6 @@ func (s shape) anything() (bool, error) {
 		return false, nil
 	}
 	return false, err
-}
-
-// sets returns all sets, each once.
-func (s shape) sets() map[netfilter.Set]bool {
-	out := make(map[netfilter.Set]bool, len(setOrder))
-	for _, name := range setOrder {
-		out[s.set(name)] = true
-	}
-	return out
-}
-
-func (s shape) destroySets(ctx context.Context) error {
-	var errs []error
-	for set := range s.sets() {
-		errs = append(errs, set.Destroy(ctx))
-	}
-	return errors.Join(errs...)
 }
 
 func cleanup(ctx context.Context) error {
@@ -61,31 +43,15 @@ func cleanup(ctx context.Context) error {
 
 // cleanupFamily removes virtual servers first: the sets name them.
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
-	errs := []error{removeServers(ipv6), netfilter.Unseen(ipv6)}
-	for _, command := range netfilter.Backends(ipv6) {
-		save, err := netfilter.SavedBy(ctx, command+"-save")
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if script := netfilter.Undo(save, removable); len(script) > 0 {
-			errs = append(errs, netfilter.Restore(ctx, command+"-restore", false, ipv6, script))
-		}
-	}
-	for _, t := range tables {
-		errs = append(errs, netfilter.RemoveMarkedTable(netfilter.Family(ipv6), t.name))
-	}
-	if errors.Join(errs...) != nil {
-		return errors.Join(errs...) // the sets are needed to try again
-	}
+	err := removeServers(ipv6)
 	for _, prefix := range []string{chainPrefix, probePrefix} {
-		errs = append(errs, shape{ipv6: ipv6, prefix: prefix}.destroySets(ctx))
+		l := shape{ipv6: ipv6, prefix: prefix}.layout()
+		if err != nil {
+			l.Sets, l.Inner = nil, nil // they are needed to try again
+		}
+		err = errors.Join(err, netfilter.Remove(ctx, l, nil))
 	}
-	return errors.Join(errs...)
-}
-
-func removable(_, chain string) bool {
-	return strings.HasPrefix(chain, chainPrefix) || strings.HasPrefix(chain, probePrefix)
+	return err
 }
 
 // removeServers removes the virtual servers that our sets name.
@@ -102,7 +68,8 @@ func removeServers(ipv6 bool) error {
 		}
 		have[name] = list
 	}
-	if len(have[setServers])+len(have[setNumbers]) == 0 {
+	keys := ourKeys(have[setServers], have[setNumbers])
+	if len(keys) == 0 {
 		return nil
 	}
 	t, err := open(ipv6, new(uint64))
@@ -113,7 +80,7 @@ func removeServers(ipv6 bool) error {
 	var errs []error
 	var f flows
 	near := leadTo(have[setNear])
-	for k := range ourKeys(have) {
+	for k := range keys {
 		backends, err := t.backends(k)
 		errs = append(errs, err, t.remove(k))
 		for a := range backends {

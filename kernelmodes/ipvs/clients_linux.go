@@ -67,11 +67,11 @@ func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		asked, err := hexadecimal(w[3:5])
+		frontend, err := hexadecimal(w[3:5])
 		if err != nil {
 			return nil, err
 		}
-		if client.Addr().Is6() != s.IPv6 || !ours[asked] && !anywhere[asked.Port()] {
+		if client.Addr().Is6() != s.IPv6 || !ours[frontend] && !anywhere[frontend.Port()] {
 			continue
 		}
 		backend, err := hexadecimal(w[5:7])

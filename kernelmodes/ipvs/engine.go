@@ -28,8 +28,8 @@ type Engine struct {
 	// lb.Service.Scheduler is. Empty means rr.
 	Scheduler string
 
-	// MasqueradeMark is the bit of packet marks that says that a connection's source
-	// is to become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14. It
+	// MasqueradeMark is the bit of packet marks for connections whose source is to
+	// become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14. It
 	// is to be one of the lower 16: the upper ones number Services.
 	MasqueradeMark uint32
 
@@ -72,13 +72,13 @@ type Engine struct {
 
 // Facts is what Probe found.
 type Facts struct {
-	// Version is what iptables says of itself, as in "v1.8.9 (nf_tables)".
+	// Version is iptables' own, as in "v1.8.9 (nf_tables)".
 	Version string
 
 	// Schedulers are those that the kernel has, sorted.
 	Schedulers []string
 
-	// SCTP says that the kernel forwards SCTP as well.
+	// SCTP reports whether the kernel forwards SCTP as well.
 	SCTP bool
 
 	// Device is the type of our interface.
@@ -90,7 +90,7 @@ type Facts struct {
 
 // Present reports whether this kernel has ip_vs, or a module of it, without loading or
 // changing anything. Nil is no promise: a module may be missing all the same, as only
-// Probe finds out. Otherwise the error says why not and wraps errors.ErrUnsupported.
+// Probe finds out. Otherwise the error has the reason and wraps errors.ErrUnsupported.
 func Present(ctx context.Context) error { return present(ctx) }
 
 // Probe checks that this host can forward Services: that the kernel has ip_vs, which
@@ -100,7 +100,7 @@ func Present(ctx context.Context) error { return present(ctx) }
 // The first call does the work and later ones return its result; Sync calls it if it has
 // not been called. After an error the next call probes again.
 //
-// The error says what is missing. It wraps errors.ErrUnsupported if that is ip_vs, and
+// The error names what is missing. It wraps errors.ErrUnsupported if that is ip_vs, and
 // on other systems than Linux; exec.ErrNotFound if it is iptables; fs.ErrPermission
 // if we may not.
 func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx) }

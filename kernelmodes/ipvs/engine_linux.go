@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -19,21 +17,18 @@ import (
 
 // kernel is what an engine knows of its host, and what it wrote there last.
 type kernel struct {
-	path   string // of the iptables program; empty until probed
-	nft    bool   // its backend is nf_tables
-	random bool   // it can masquerade to random ports
-	facts  Facts
+	program *netfilter.IPTables // nil until probed
+	random  bool                // it can masquerade to random ports
+	facts   Facts
 
-	used    bool   // there has been something to write
-	want    *state // nil before the first Sync
-	known   bool   // the kernel has what follows, and what want says it has
-	servers map[key]*held
-	text    []byte                               // of our rules
-	rules   map[netfilter.Place][]netfilter.Rule // as the kernel holds them
+	services lb.Mirror
+	want     *state // nil until there has been something to write
+	servers  map[key]*held
+	missing  map[string]string // schedulers that were refused, and why
+	flows    flows             // that have not been looked at since a change
 
-	missing map[string]string // schedulers that were refused, and why
-	writes  uint64
-	flows   flows // that have not been looked at since a change
+	writes   uint64 // of virtual servers and addresses
+	counters netfilter.Counters
 }
 
 func (e *Engine) fallbacks() []Fallback {
@@ -44,7 +39,7 @@ func (e *Engine) fallbacks() []Fallback {
 }
 
 func (e *Engine) stats() Stats {
-	s := Stats{Writes: e.writes}
+	s := Stats{Writes: e.writes + e.counters.SetOps.Load() + e.counters.Restores.Load()}
 	for _, h := range e.servers {
 		s.VirtualServers++
 		for _, w := range h.weights {
@@ -58,11 +53,8 @@ func (e *Engine) stats() Stats {
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error) {
-	if e.want == nil {
-		e.want = newState()
-	}
-	e.want.services.Fold(d, e.IPv6)
-	if !e.used && len(e.want.services.Services()) == 0 {
+	e.services.Fold(d, e.IPv6)
+	if e.want == nil && len(e.services.Services()) == 0 {
 		if there, err := e.shape().anything(); err != nil || !there {
 			return err // a kernel without ip_vs is no error then
 		}
@@ -70,20 +62,23 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error
 	if _, err := e.probe(ctx); err != nil {
 		return err
 	}
-	e.used = true
+	if e.want == nil {
+		l := e.shape().layout()
+		l.Counters = &e.counters
+		e.want = newState(netfilter.NewRuleset(e.program, l), e.shape())
+	}
 	t, err := open(e.IPv6, &e.writes)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	defer func() { e.known = e.known && err == nil }()
-	if !e.known {
-		if err := e.learn(t); err != nil {
-			return err
-		}
-	}
 	for {
-		e.want.update(e.host(node))
+		if !e.want.rules.Known() {
+			if err := e.learn(ctx, t); err != nil {
+				return err
+			}
+		}
+		e.want.update(e.host(node), e.services.Services(), e.services.Changed())
 		err := e.write(ctx, t)
 		var lacks noScheduler
 		if !errors.As(err, &lacks) || e.missing[lacks.name] != "" || lacks.name == defaultScheduler {
@@ -113,7 +108,7 @@ func (e *Engine) host(node lb.Node) host {
 	}
 	for _, a := range node.Addresses {
 		a = a.Unmap()
-		onOurs := e.want != nil && e.want.addresses.inKernel(a)
+		onOurs := e.want != nil && e.want.addresses.Present(a)
 		if a.Is6() == e.IPv6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !onOurs && !h.own[a] {
 			h.own[a] = true
 			h.node = append(h.node, a)
@@ -143,26 +138,18 @@ func (e *Engine) family(list []netip.Prefix) (out []netip.Prefix) {
 }
 
 // learn reads what an earlier process has left, or other programs have changed.
-func (e *Engine) learn(t table) error {
+func (e *Engine) learn(ctx context.Context, t table) error {
 	if err := e.applySettings(t); err != nil {
 		return err
 	}
 	if _, _, err := makeInterface(interfaceName); err != nil {
 		return err
 	}
-	have := make(map[string][]netfilter.Member, len(setOrder))
-	for _, name := range setOrder {
-		set := e.shape().set(name)
-		if err := set.Create(); err != nil {
-			return err
-		}
-		list, err := set.Read()
-		if err != nil {
-			return err
-		}
-		have[name] = list
+	e.want.rules.Forget()
+	if err := e.want.rules.Learn(ctx); err != nil {
+		return err
 	}
-	ours := ourKeys(have)
+	ours := ourKeys(inKernel(e.want.set(setServers)), inKernel(e.want.set(setNumbers)))
 	for x := range e.servers {
 		ours[x] = true // the sets may have been emptied
 	}
@@ -174,9 +161,8 @@ func (e *Engine) learn(t table) error {
 	if err != nil {
 		return err
 	}
-	e.want.found(have, onOurs, servers)
-	e.servers, e.text = servers, nil
-	e.known = true
+	e.want.found(onOurs, servers)
+	e.servers = servers
 	return nil
 }
 
@@ -184,29 +170,25 @@ func (e *Engine) learn(t table) error {
 // differ. What serves comes before what leads to it; what is not requested goes in the
 // reverse order.
 func (e *Engine) write(ctx context.Context, t table) error {
-	w := e.want
-	if w.committed() && bytes.Equal(e.text, w.rules) {
-		return nil
-	}
-	w.linger(e.servers)
-	for _, name := range setOrder {
-		if name == setNear {
-			continue // before there are virtual servers a mark would lead to nothing
-		}
-		if err := e.addMembers(name); err != nil {
-			return err
+	e.want.linger(e.servers)
+	err := e.want.rules.Write(ctx, func() error { return e.writeServers(t) })
+	if err == nil {
+		e.want.commit(e.servers, e.keep)
+		if err = e.flows.delete(e.IPv6); err != nil {
+			e.want.rules.Forget()
 		}
 	}
-	if !bytes.Equal(e.text, w.rules) {
-		if err := e.replace(ctx, w.rules); err != nil {
-			return err
-		}
-	}
+	return err
+}
+
+// writeServers writes virtual servers and addresses, and which marks lead to them.
+func (e *Engine) writeServers(t table) error {
+	w, marks := e.want, e.shape().set(setNear)
 	near := w.near()
 	if err := e.serve(t, near); err != nil {
 		return err
 	}
-	if err := e.addMembers(setNear); err != nil {
+	if err := w.rules.Grow(marks); err != nil {
 		return err
 	}
 	if err := e.addAddresses(); err != nil {
@@ -224,11 +206,22 @@ func (e *Engine) write(ctx context.Context, t table) error {
 	if err := e.flows.delete(e.IPv6); err != nil {
 		return err
 	}
-	if err := e.removeOld(t); err != nil {
+	near = w.near()
+	// Marks lead to virtual servers that refuse without backends.
+	if err := w.rules.Shrink(marks); err != nil {
 		return err
 	}
-	return e.flows.delete(e.IPv6)
+	gone, err := t.retire(w.pending, w.servers, e.servers, e.keep)
+	e.flows.note(gone, near)
+	if err != nil {
+		return err
+	}
+	w.linger(e.servers)
+	return e.deleteAddresses()
 }
+
+// keep reports whether a virtual server is never removed.
+func (e *Engine) keep(x key) bool { return x.mark == 0 && contains(e.ExcludeCIDRs, x.addr.Addr()) }
 
 // serve makes and changes virtual servers.
 func (e *Engine) serve(t table, near map[key][]netip.AddrPort) error {
@@ -246,7 +239,7 @@ func (e *Engine) serve(t table, near map[key][]netip.AddrPort) error {
 	return errors.Join(errs...)
 }
 
-// takeOver makes virtual servers where a program of this node may have been asked until now.
+// takeOver makes virtual servers where a program of this node may have served until now.
 // No new flow begins meanwhile, and the flows of UDP that sockets of this node have are deleted
 // before: of those ipvs would get datagrams that it cannot masquerade any more, and the answers
 // would leave by other ports.
@@ -274,7 +267,7 @@ func (e *Engine) takeOver(t table, servers []key) (err error) {
 func (e *Engine) blockNewFlows(servers []key) (release func() error, err error) {
 	var block []netfilter.Member
 	for _, x := range servers {
-		if m := memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}); !e.want.sets[setDrop].inKernel(m) {
+		if m := memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}); !e.want.set(setDrop).Present(m) {
 			block = append(block, m)
 		}
 	}
@@ -292,63 +285,9 @@ func (e *Engine) blockNewFlows(servers []key) (release func() error, err error) 
 	return release, nil
 }
 
-// removeOld removes what is no longer requested, as soon as it has no connections.
-func (e *Engine) removeOld(t table) error {
-	w := e.want
-	keep := func(x key) bool { return x.mark == 0 && contains(e.ExcludeCIDRs, x.addr.Addr()) }
-	near := w.near()
-	// Marks lead to virtual servers that refuse without backends.
-	if err := e.deleteMembers(setNear); err != nil {
-		return err
-	}
-	gone, err := t.retire(w.pending, w.servers, e.servers, keep)
-	e.flows.note(gone, near)
-	if err != nil {
-		return err
-	}
-	w.linger(e.servers)
-	if err := e.deleteAddresses(); err != nil {
-		return err
-	}
-	for _, name := range slices.Backward(setOrder) {
-		if err := e.deleteMembers(name); err != nil {
-			return err
-		}
-	}
-	w.commit(e.servers, keep)
-	return nil
-}
-
-// addMembers adds what a set lacks.
-func (e *Engine) addMembers(name string) error {
-	set := e.want.sets[name]
-	missing := set.missing()
-	sent, err := e.shape().set(name).Add(missing)
-	e.writes += sent
-	if err == nil {
-		set.wrote(missing, true)
-	}
-	return err
-}
-
-// deleteMembers deletes from a set, which lacks nothing, what is not to be there.
-func (e *Engine) deleteMembers(name string) error {
-	set := e.want.sets[name]
-	list := set.surplus()
-	if name == setNear {
-		list = obsolete(list, set.kept())
-	}
-	sent, err := e.shape().set(name).Delete(list)
-	e.writes += sent
-	if err == nil {
-		set.commit()
-	}
-	return err
-}
-
 // addAddresses gives our interface the addresses that it lacks.
 func (e *Engine) addAddresses() error {
-	missing := e.want.addresses.missing()
+	missing := e.want.addresses.Missing()
 	if len(missing) == 0 {
 		return nil
 	}
@@ -361,7 +300,7 @@ func (e *Engine) addAddresses() error {
 
 // deleteAddresses takes from our interface, which lacks none, those that it is not to have.
 func (e *Engine) deleteAddresses() error {
-	return e.eachAddress(e.want.addresses.surplus(), false, deleteAddress)
+	return e.eachAddress(e.want.addresses.Surplus(), false, deleteAddress)
 }
 
 // eachAddress adds or deletes addresses.
@@ -378,42 +317,7 @@ func (e *Engine) eachAddress(list []netip.Addr, there bool, do func(netlink.Link
 		if err := do(link, ip); err != nil {
 			return err
 		}
+		e.want.addresses.SetPresent(ip, there)
 	}
-	e.want.addresses.wrote(list, there)
 	return nil
 }
-
-// replace writes rules in the place of those in our chains, puts the jumps to them
-// where they belong, and keeps how the kernel holds it all.
-func (e *Engine) replace(ctx context.Context, rules []byte) error {
-	s := e.shape()
-	e.writes++
-	if err := netfilter.Restore(ctx, e.path+"-restore", e.nft, s.ipv6, rules); err != nil {
-		return err
-	}
-	now, err := e.look(ctx)
-	if err != nil {
-		return err
-	}
-	if moves := s.misplaced(now); len(moves) > 0 {
-		if err := netfilter.Restore(ctx, e.path+"-restore", e.nft, s.ipv6, moves); err != nil {
-			return err
-		}
-		if now, err = e.look(ctx); err != nil {
-			return err
-		}
-	}
-	if err := s.check(now, rules); err != nil {
-		return err
-	}
-	e.text, e.rules = rules, now
-	return nil
-}
-
-func (e *Engine) look(ctx context.Context) (map[netfilter.Place][]netfilter.Rule, error) {
-	now := e.shape().places()
-	return now, netfilter.Look(ctx, e.path, e.nft, e.IPv6, now)
-}
-
-// sibling reports whether a chain is Sluice's, ours or another's.
-func sibling(chain string) bool { return strings.HasPrefix(chain, "SLUICE-") }

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestListing compares what ipvsadm says of a Service with two endpoints with what the
-// package documents.
+// TestListing compares what ipvsadm, ip and ipset print of a Service with two endpoints with
+// what the package documents.
 func TestListing(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	s := simple("http", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 8080), backend(n.Pods[1], false, 8080))
@@ -35,7 +35,7 @@ func TestListing(t *testing.T) {
 		}
 		said = append(said, strings.Join(lines, ""))
 	}
-	want, err := os.ReadFile("testdata/listing.txt") // which TestDocs finds in the package comment
+	want, err := os.ReadFile("testdata/listing.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// flows are UDP frontends whose conntrack entries are to be looked at since a change,
+// flows are UDP frontends whose conntrack entries are to be checked since a change,
 // with the backends that have left them. UDP clients have no connections, but an entry
 // keeps their datagrams on the path of the first one, and ipvs drops one that comes to a
 // backend which is gone. They outlive a failed Sync.
@@ -62,13 +62,13 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		return false
 	}
 	// A flow that a socket of ours began by answering too late: its destination is the client.
-	asks, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
-	if _, changed := f[netip.AddrPortFrom(asks.Unmap(), flow.Forward.SrcPort)]; changed {
+	source, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
+	if _, changed := f[netip.AddrPortFrom(source.Unmap(), flow.Forward.SrcPort)]; changed {
 		return true
 	}
-	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
+	destination, _ := netip.AddrFromSlice(flow.Forward.DstIP)
 	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	frontend := netip.AddrPortFrom(asked.Unmap(), flow.Forward.DstPort)
+	frontend := netip.AddrPortFrom(destination.Unmap(), flow.Forward.DstPort)
 	gone, changed := f[frontend]
 	backend := netip.AddrPortFrom(answers.Unmap(), flow.Reverse.SrcPort)
 	return changed && (backend == frontend || gone[backend])

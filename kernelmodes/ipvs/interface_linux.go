@@ -75,7 +75,7 @@ func makeInterface(name string) (netlink.Link, string, error) {
 }
 
 // silence brings an interface up that is to have no addresses but those we give it,
-// and to answer nobody.
+// and to send nothing.
 func silence(name string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -135,8 +135,8 @@ func onInterface(ipv6 bool) (map[netip.Addr]bool, bool, error) {
 }
 
 // address returns what makes an address this node's: a local route, and not an address
-// of the interface. The node would ask from that one, and its sockets would be cut off
-// when it goes; this way they ask from source, if that is valid.
+// of the interface. The node would send from that one, and its sockets would be cut off
+// when it goes; this way they send from source, if that is valid.
 func address(link netlink.Link, ip, source netip.Addr) *netlink.Route {
 	r := &netlink.Route{
 		LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
@@ -169,7 +169,7 @@ func deleteAddress(link netlink.Link, ip netip.Addr) error {
 }
 
 // sourceOf returns the first of some addresses that is on an interface of the node, for
-// the node to ask from.
+// the node to send from.
 func sourceOf(list []netip.Addr) (netip.Addr, error) {
 	local, err := netfilter.LocalAddrs()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 func (e *Engine) probe(ctx context.Context) (Facts, error) {
-	if e.path != "" {
+	if e.program != nil {
 		return e.facts, nil
 	}
 	if mark := e.MasqueradeMark; mark >= 1<<numberShift || mark&(mark-1) != 0 {
@@ -30,11 +30,11 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 	if _, _, err := parseScheduler(cmp.Or(e.Scheduler, defaultScheduler)); err != nil {
 		return Facts{}, err
 	}
-	path, version, nft, err := netfilter.Find(ctx, cmp.Or(e.Command, netfilter.Program(e.IPv6)))
+	program, err := netfilter.Open(ctx, e.Command, e.IPv6)
 	if err != nil {
 		return Facts{}, err
 	}
-	facts := Facts{Version: version}
+	facts := Facts{Version: program.Version}
 
 	if err := loadIPVS(ctx); err != nil {
 		return Facts{}, err
@@ -47,16 +47,16 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 	}
 	m := e.host(lb.Node{}).masquerade
 	m.randomFully = true
-	if err = tryRules(ctx, path, nft, e.IPv6, m); err != nil && ctx.Err() == nil {
+	if err = tryRules(ctx, program, m); err != nil && ctx.Err() == nil {
 		m.randomFully = false
-		err = tryRules(ctx, path, nft, e.IPv6, m)
+		err = tryRules(ctx, program, m)
 	}
 	if err != nil {
 		return Facts{}, err
 	}
 	facts.SCTP = hasSCTP()
 	facts.Warnings = warnings(e.IPv6)
-	e.path, e.nft, e.random, e.facts = path, nft, m.randomFully, facts
+	e.program, e.random, e.facts = program, m.randomFully, facts
 	return facts, nil
 }
 
@@ -68,7 +68,7 @@ func present(ctx context.Context) error {
 }
 
 // loadIPVS loads ip_vs if it is not there. It must come before the first use of the
-// library, which asks once for the number that the kernel has given ipvs.
+// library, which looks up once the number that the kernel has given ipvs.
 func loadIPVS(ctx context.Context) error {
 	if _, err := netlink.GenlFamilyGet("IPVS"); err == nil {
 		return nil
@@ -101,7 +101,7 @@ func modprobe(ctx context.Context, flags ...string) error {
 // half is not empty.
 const tryMark = 0x51c0ffee
 
-// trySchedulers returns those that the kernel has, which is asked by making a virtual
+// trySchedulers returns those that the kernel has, found out by making a virtual
 // server with each; it loads their modules. The requested one and rr must be among them.
 func trySchedulers(ipv6 bool, requested string) ([]string, error) {
 	t, err := open(ipv6, new(uint64))
@@ -163,20 +163,11 @@ func tryInterface() (string, error) {
 }
 
 // tryRules writes our sets and rules, in chains that nothing leads to, and removes them.
-func tryRules(ctx context.Context, path string, nft, ipv6 bool, m masquerade) (reterr error) {
-	s := shape{ipv6: ipv6, prefix: probePrefix}
-	defer func() { reterr = errors.Join(reterr, s.destroySets(ctx)) }()
-	for set := range s.sets() {
-		if err := set.Create(); err != nil {
-			return err
-		}
-	}
-	err := netfilter.Restore(ctx, path+"-restore", nft, ipv6, s.render(m))
-	// One table may have been written and the other not.
-	if err2 := netfilter.Restore(ctx, path+"-restore", nft, ipv6, s.unrender()); err == nil {
-		err = err2
-	}
-	return err
+func tryRules(ctx context.Context, program *netfilter.IPTables, m masquerade) error {
+	s := shape{ipv6: program.IPv6, prefix: probePrefix}
+	r := netfilter.NewRuleset(program, s.layout())
+	s.render(r, m)
+	return r.Try(ctx)
 }
 
 // hasSCTP reports whether ip_vs forwards SCTP, which is chosen when the kernel is

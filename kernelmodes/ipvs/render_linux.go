@@ -162,8 +162,8 @@ func (s server) with(backends []netip.AddrPort) *server {
 	return &s
 }
 
-// restrict admits only some clients. A client on the node itself has the address that it
-// asks as its own, if the node has that, and is admitted if any address of the node is.
+// restrict admits only some clients. A client on the node itself has the destination
+// as its source, if the node has that address, and is admitted if any address of the node is.
 func (h *host) restrict(f *frontend, sources []netip.Prefix) {
 	if len(sources) == 0 {
 		return

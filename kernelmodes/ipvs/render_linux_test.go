@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"maps"
@@ -80,9 +79,15 @@ func (k key) compare(l key) int {
 	return int(k.protocol) - int(l.protocol)
 }
 
-// sorted returns what is used.
-func sorted[T comparable](r *refs[T], compare func(a, b T) int) []T {
-	return slices.SortedFunc(maps.Keys(r.users), compare)
+// wanted returns what is wanted, sorted.
+func wanted[T comparable](r *netfilter.Refs[T], compare func(a, b T) int) (out []T) {
+	r.Each(func(x T, wanted, _ bool) {
+		if wanted {
+			out = append(out, x)
+		}
+	})
+	slices.SortFunc(out, compare)
+	return out
 }
 
 // text says what is requested, a line for each object.
@@ -95,11 +100,11 @@ func (w *state) text() string {
 			fmt.Fprintf(&b, "  %s\n", a)
 		}
 	}
-	for _, a := range sorted(w.addresses, netip.Addr.Compare) {
+	for _, a := range wanted(&w.addresses, netip.Addr.Compare) {
 		fmt.Fprintf(&b, "address %s\n", a)
 	}
-	for _, name := range setOrder {
-		for _, m := range sorted(w.sets[name], netfilter.Member.Compare) {
+	for _, name := range append(slices.Clip(setOrder), setNear) {
+		for _, m := range wanted(w.set(name), netfilter.Member.Compare) {
 			fmt.Fprintf(&b, "member of %s:", name)
 			if m.Addr.IsValid() {
 				fmt.Fprintf(&b, " %s", m.Addr)
@@ -122,13 +127,19 @@ func (w *state) text() string {
 	for _, f := range w.fallbacks() {
 		fmt.Fprintf(&b, "fallback %+v\n", f)
 	}
-	return b.String() + string(w.rules)
+	return b.String() + w.rules.String()
+}
+
+// fresh returns a state without Services, which is written nowhere.
+func fresh(v6 bool) *state {
+	s := shape{ipv6: v6, prefix: chainPrefix}
+	return newState(netfilter.NewRuleset(nil, s.layout()), s)
 }
 
 // render returns the state of services, made at once.
 func render(h host, services []lb.Service) *state {
-	w := newState()
-	w.sync(h, services)
+	w := fresh(h.ipv6)
+	w.sync(h, nil, services)
 	return w
 }
 
@@ -141,11 +152,14 @@ func whole(services []lb.Service) lb.Delta {
 	return d
 }
 
-// sync is fold and update.
-func (w *state) sync(h host, services []lb.Service) {
-	d := whole(services)
-	w.services.Fold(&d, h.ipv6)
-	w.update(h)
+// sync updates a state from some Services to others.
+func (w *state) sync(h host, was, now []lb.Service) {
+	var m lb.Mirror
+	before, after := whole(was), whole(now)
+	m.Fold(&before, h.ipv6)
+	m.Changed()
+	m.Fold(&after, h.ipv6)
+	w.update(h, m.Services(), m.Changed())
 }
 
 func TestRender(t *testing.T) {
@@ -185,7 +199,7 @@ func TestRenderOrder(t *testing.T) {
 	if diff := cmp.Diff(want.text(), render(testHost(false), services).text()); diff != "" {
 		t.Errorf("backends in another order: -want +got:\n%s", diff)
 	}
-	if !bytes.Equal(want.rules, render(testHost(false), nil).rules) {
+	if want.rules.String() != render(testHost(false), nil).rules.String() {
 		t.Error("rules depend on Services")
 	}
 }
@@ -207,8 +221,8 @@ func TestNumbers(t *testing.T) {
 	w := render(testHost(false), []lb.Service{gone, all[0]})
 	clashing := numbers(w)
 	w = render(testHost(false), []lb.Service{gone})
-	w.sync(testHost(false), all[:1])
-	w.sync(testHost(false), all)
+	w.sync(testHost(false), []lb.Service{gone}, all[:1])
+	w.sync(testHost(false), all[:1], all)
 	want := map[lb.ID]uint16{id("http", lb.TCP, false): 2, id("diameter", lb.SCTP, false): 3}
 	if diff := cmp.Diff(want, numbers(w)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -216,10 +230,11 @@ func TestNumbers(t *testing.T) {
 	if diff := cmp.Diff(map[lb.ID]uint16{gone.ID: 1}, clashing); diff != "" {
 		t.Errorf("where addresses clash: -want +got:\n%s", diff)
 	}
+	was := slices.Clone(all)
 	for i := range all {
 		all[i].Addresses = all[i].Addresses[:1] // cluster IPs need none
 	}
-	if w.sync(testHost(false), all); len(w.numbers) > 0 {
+	if w.sync(testHost(false), was, all); len(w.numbers) > 0 {
 		t.Errorf("%d numbers are kept that nobody needs", len(w.numbers))
 	}
 }
@@ -235,11 +250,11 @@ func TestNumbersAfterRestart(t *testing.T) {
 		b.Addresses = append(b.Addresses, at)
 	}
 	before := render(testHost(false), []lb.Service{b}) // a came, and was the second
-	before.sync(testHost(false), []lb.Service{a, b})
+	before.sync(testHost(false), []lb.Service{b}, []lb.Service{a, b})
 	there := func(w *state) (members map[string][]netfilter.Member, servers map[key]*held) {
 		members, servers = make(map[string][]netfilter.Member), make(map[key]*held)
-		for name, set := range w.sets {
-			members[name] = slices.Collect(maps.Keys(set.users))
+		for name := range w.names {
+			members[name] = wanted(w.set(name), netfilter.Member.Compare)
 		}
 		for x := range w.servers {
 			servers[x] = new(held)
@@ -248,7 +263,7 @@ func TestNumbersAfterRestart(t *testing.T) {
 	}
 	members, servers := there(before)
 	for name, want := range map[string][2]uint16{"as it was": {2, 1}, "b has gone": {2, 0}, "NEAR was flushed": {3, 4}} {
-		w, list := newState(), []lb.Service{a, b}
+		w, list := fresh(false), []lb.Service{a, b}
 		kept := maps.Clone(members)
 		switch {
 		case want[1] == 0:
@@ -256,8 +271,11 @@ func TestNumbersAfterRestart(t *testing.T) {
 		case want[1] == 4:
 			delete(kept, setNear)
 		}
-		w.found(kept, nil, servers)
-		w.sync(testHost(false), list)
+		for name := range w.names {
+			w.set(name).Found(kept[name])
+		}
+		w.found(nil, servers)
+		w.sync(testHost(false), nil, list)
 		got := [2]uint16{w.units[a.ID].number}
 		if u := w.units[b.ID]; u != nil {
 			got[1] = u.number
@@ -280,26 +298,6 @@ func TestParseScheduler(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s, want %s", wish, got, want)
-		}
-	}
-}
-
-// TestDocs finds the listing that TestListing compares with a real one in the package
-// comment.
-func TestDocs(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if os.Getenv("SLUICE_VM") != "" {
-		t.Skip("SKIPPED: in a VM there are no sources")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	listing, err := os.ReadFile(filepath.Join("testdata", "listing.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(listing)) {
-		if line = strings.TrimSuffix(line, "\n"); line != "" && !strings.Contains(string(doc), "//\t"+line+"\n") {
-			t.Errorf("the package comment lacks %q", line)
 		}
 	}
 }

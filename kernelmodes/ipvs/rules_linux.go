@@ -1,9 +1,9 @@
 package ipvs
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
@@ -18,8 +18,8 @@ const (
 const (
 	chainIn      = "IN"      // mangle: new flows from elsewhere
 	chainOut     = "OUT"     // mangle: new flows of the node itself
-	chainAsk     = "ASK"     // mangle: who may ask
-	chainMark    = "MARK"    // mangle: who is to be masqueraded
+	chainAdmit   = "ADMIT"   // mangle: drops clients that are not admitted
+	chainMark    = "MARK"    // mangle: marks what is masqueraded
 	chainNear    = "NEAR"    // mangle: clients on this node
 	chainInput   = "INPUT"   // filter
 	chainRefuse  = "REFUSE"  // filter
@@ -32,33 +32,35 @@ const (
 var tables = []struct {
 	name   string
 	chains []string
-	rules  func(shape, *script, masquerade)
+	rules  func(shape, script, masquerade)
 }{
-	{"mangle", []string{chainIn, chainOut, chainAsk, chainMark, chainNear}, shape.mangle},
+	{"mangle", []string{chainIn, chainOut, chainAdmit, chainMark, chainNear}, shape.mangle},
 	{"nat", []string{chainPost}, shape.nat},
 	{"filter", []string{chainInput, chainRefuse, chainStale, chainForward}, shape.filter},
 }
 
-// jumps are the rules in chains of the kernel that lead to ours. They stand before all
-// rules that are not of Sluice.
-var jumps = []struct {
-	table, from, to string
-	newOnly         bool // only the first packet of a flow; nat sees no other anyway
-	comment         string
-}{
-	{"mangle", "PREROUTING", chainIn, true, "sluice ipvs: who asks"},
-	{"mangle", "OUTPUT", chainOut, true, "sluice ipvs: who asks"},
-	{"nat", "POSTROUTING", chainPost, false, "sluice ipvs: masquerade"},
-	{"filter", "INPUT", chainInput, true, "sluice ipvs: let in"},
-	{"filter", "OUTPUT", chainRefuse, true, "sluice ipvs: refuse without endpoints"},
-	{"filter", "OUTPUT", chainStale, true, "sluice ipvs: what has moved"},
-	{"filter", "FORWARD", chainForward, false, "sluice ipvs: let answers through"},
+// jumps lead from chains of the kernel to ours. They stand before all rules that are not of
+// Sluice.
+func (s shape) jumps() []netfilter.Jump {
+	list := []netfilter.Jump{
+		{Table: "mangle", From: "PREROUTING", To: chainIn, NewOnly: true, Comment: "sluice ipvs: new flows"},
+		{Table: "mangle", From: "OUTPUT", To: chainOut, NewOnly: true, Comment: "sluice ipvs: new flows"},
+		{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice ipvs: masquerade"},
+		{Table: "filter", From: "INPUT", To: chainInput, NewOnly: true, Comment: "sluice ipvs: let in"},
+		{Table: "filter", From: "OUTPUT", To: chainRefuse, NewOnly: true, Comment: "sluice ipvs: refuse without endpoints"},
+		{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice ipvs: what has moved"},
+		{Table: "filter", From: "FORWARD", To: chainForward, Comment: "sluice ipvs: let answers through"},
+	}
+	for i := range list {
+		list[i].To, list[i].Position = s.chain(list[i].To), netfilter.BeforeOthers
+	}
+	return list
 }
 
 // numberShift is where a Service's number is in marks.
 const numberShift = 16
 
-// masquerade says whose source is to become this node.
+// masquerade defines whose source is to become this node.
 type masquerade struct {
 	mark        uint32 // bit
 	all         bool
@@ -68,34 +70,42 @@ type masquerade struct {
 	randomFully bool
 }
 
-// script is the input of iptables-restore being written.
-type script struct{ bytes.Buffer }
+// script has the rules of chains.
+type script map[string][]string
 
-func (b *script) rule(chain, match, target string) {
+func (b script) rule(chain, match, target string) {
 	if match != "" {
 		match += " "
 	}
-	fmt.Fprintf(b, "-A %s %s-j %s\n", chain, match, target)
+	b[chain] = append(b[chain], match+"-j "+target)
 }
 
-// enter writes a rule that leads to a chain and not back.
-func (b *script) enter(chain, match, to string) {
-	fmt.Fprintf(b, "-A %s %s -g %s\n", chain, match, to)
-}
+// enter adds a rule that leads to a chain and not back.
+func (b script) enter(chain, match, to string) { b[chain] = append(b[chain], match+" -g "+to) }
 
-// render returns the input of iptables-restore --noflush that makes our chains say
-// what they are to say. It does not depend on Services.
-func (s shape) render(m masquerade) []byte {
-	var b script
+// render fills our chains. They do not depend on Services.
+func (s shape) render(r *netfilter.Ruleset, m masquerade) {
+	b := make(script)
 	for _, t := range tables {
-		fmt.Fprintf(&b, "*%s\n", t.name)
+		t.rules(s, b, m)
 		for _, c := range t.chains {
-			fmt.Fprintf(&b, ":%s - [0:0]\n", s.chain(c))
+			r.SetChain(netfilter.Place{Table: t.name, Chain: s.chain(c)}, b[s.chain(c)])
 		}
-		t.rules(s, &b, m)
-		b.WriteString("COMMIT\n")
 	}
-	return b.Bytes()
+}
+
+// layout is what of a family is ours.
+func (s shape) layout() netfilter.Layout {
+	l := netfilter.Layout{IPv6: s.ipv6, Prefix: "SLUICE-", Own: func(_, chain string) bool { return strings.HasPrefix(chain, s.prefix) }}
+	for _, t := range tables {
+		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
+	}
+	var group netfilter.SetGroup
+	for _, name := range setOrder {
+		group.Sets = append(group.Sets, s.set(name))
+	}
+	l.Sets, l.Inner = []netfilter.SetGroup{group}, []netfilter.Set{s.set(setNear)}
+	return l
 }
 
 // match matches packets in a set; dirs is ipset's list of "src" and "dst".
@@ -107,11 +117,11 @@ func (s shape) matchNot(set, dirs string) string {
 	return "-m set ! --match-set " + s.set(set).Name + " " + dirs
 }
 
-func (s shape) mangle(b *script, m masquerade) {
-	in, out, ask, mark, near := s.chain(chainIn), s.chain(chainOut), s.chain(chainAsk), s.chain(chainMark), s.chain(chainNear)
+func (s shape) mangle(b script, m masquerade) {
+	in, out, admit, mark, near := s.chain(chainIn), s.chain(chainOut), s.chain(chainAdmit), s.chain(chainMark), s.chain(chainNear)
 	for _, c := range []string{in, out} {
 		b.rule(c, s.matchNot(setFrontends, "dst,dst"), "RETURN")
-		b.rule(c, "", ask)
+		b.rule(c, "", admit)
 		b.rule(c, "", mark)
 	}
 	b.enter(in, s.match(setInside, "src"), near)
@@ -126,8 +136,8 @@ func (s shape) mangle(b *script, m masquerade) {
 	// A mark is looked up as a whole, so that what others have put there must go.
 	b.rule(near, "", "SET --map-set "+s.set(setNear).Name+" dst,dst --map-mark")
 
-	b.rule(ask, s.match(setRestricted, "dst,dst")+" "+s.matchNot(setAllowed, "dst,dst,src"), "DROP")
-	b.rule(ask, s.match(setDrop, "dst,dst"), "DROP")
+	b.rule(admit, s.match(setRestricted, "dst,dst")+" "+s.matchNot(setAllowed, "dst,dst,src"), "DROP")
+	b.rule(admit, s.match(setDrop, "dst,dst"), "DROP")
 
 	set := fmt.Sprintf("MARK --or-mark %#x", m.mark)
 	b.rule(mark, s.match(setExternal, "dst,dst"), set)
@@ -148,7 +158,7 @@ func (s shape) mangle(b *script, m masquerade) {
 	}
 }
 
-func (s shape) nat(b *script, m masquerade) {
+func (s shape) nat(b script, m masquerade) {
 	post := s.chain(chainPost)
 	target := "MASQUERADE"
 	if m.randomFully {
@@ -163,7 +173,7 @@ func (s shape) nat(b *script, m masquerade) {
 	b.rule(post, "", target)
 }
 
-func (s shape) filter(b *script, _ masquerade) {
+func (s shape) filter(b script, _ masquerade) {
 	input, refuse := s.chain(chainInput), s.chain(chainRefuse)
 	b.rule(input, "", refuse)
 	b.rule(input, s.match(setFrontends, "dst,dst"), "ACCEPT")
@@ -183,38 +193,7 @@ func (s shape) filter(b *script, _ masquerade) {
 	}
 	// A socket that has a node port as well, and had its datagrams before, may answer when
 	// conntrack knows of the client no more. That would begin a flow in which the client is
-	// the one who answers, and ipvs would not masquerade what he sends.
+	// the destination, and ipvs would not masquerade what it sends.
 	b.rule(s.chain(chainStale), "-p udp "+s.match(setFrontends, "src,src"), "DROP")
 	b.rule(s.chain(chainForward), "-m conntrack --ctstate RELATED,ESTABLISHED", "ACCEPT")
-}
-
-// unrender returns the input of iptables-restore that removes our chains, to which no
-// jump may lead.
-func (s shape) unrender() []byte {
-	var b script
-	for _, t := range tables {
-		fmt.Fprintf(&b, "*%s\n", t.name)
-		for _, c := range t.chains {
-			fmt.Fprintf(&b, ":%s - [0:0]\n", s.chain(c)) // empties it
-		}
-		for _, c := range t.chains {
-			fmt.Fprintf(&b, "-X %s\n", s.chain(c))
-		}
-		b.WriteString("COMMIT\n")
-	}
-	return b.Bytes()
-}
-
-// places are the chains that Verify looks at.
-func (s shape) places() map[netfilter.Place][]netfilter.Rule {
-	at := make(map[netfilter.Place][]netfilter.Rule)
-	for _, j := range jumps {
-		at[netfilter.Place{Table: j.table, Chain: j.from}] = nil
-	}
-	for _, t := range tables {
-		for _, c := range t.chains {
-			at[netfilter.Place{Table: t.name, Chain: s.chain(c)}] = nil
-		}
-	}
-	return at
 }

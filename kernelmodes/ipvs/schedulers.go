@@ -9,13 +9,13 @@ import (
 // schedulers are those of Linux 6.18, of which a kernel may lack some.
 var schedulers = []string{"dh", "fo", "lblc", "lblcr", "lc", "mh", "nq", "ovf", "rr", "sed", "sh", "twos", "wlc", "wrr"}
 
-// Flags of virtual servers that mean what the scheduler says (include/uapi/linux/ip_vs.h).
+// Flags of virtual servers that the scheduler interprets (include/uapi/linux/ip_vs.h).
 const (
 	flagSched1 = 0x0008
 	flagSched2 = 0x0010
 )
 
-// CheckScheduler says what is wrong with a scheduler, spelled as lb.Service.Scheduler
+// CheckScheduler reports what is wrong with a scheduler, spelled as lb.Service.Scheduler
 // is, that no kernel has: nil for one that some kernel has.
 func CheckScheduler(requested string) error {
 	name, _, err := parseScheduler(requested)
@@ -28,9 +28,9 @@ func CheckScheduler(requested string) error {
 // parseScheduler reads a scheduler as ipvsadm has it, the name and its flags separated
 // by commas: "wlc", or "mh,mh-port".
 //
-// sh and mh choose a backend of weight 0 unless told to choose another (sh-fallback,
+// sh and mh choose a backend of weight 0 without the flag for another (sh-fallback,
 // mh-fallback). As ours have that weight when they are to have no new connections,
-// they are told so always.
+// they always have it.
 func parseScheduler(requested string) (name string, flags uint32, err error) {
 	name, more, _ := strings.Cut(strings.ToLower(strings.TrimSpace(requested)), ",")
 	if name == "" || len(name) > 15 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {

@@ -124,8 +124,7 @@ func (t table) backends(k key) (map[netip.AddrPort]real, error) {
 	out := make(map[netip.AddrPort]real, len(list))
 	for _, d := range list {
 		if ip, ok := netip.AddrFromSlice(d.Address); ok {
-			// Inactive are those that have begun to end, which may take as long as one side
-			// still has something to say.
+			// Inactive connections are closing, which may take as long as one side still sends.
 			out[netip.AddrPortFrom(ip.Unmap(), d.Port)] = real{d.Weight, d.ActiveConnections+d.InactiveConnections > 0}
 		}
 	}
@@ -156,7 +155,7 @@ func (t table) read(ours func(key) bool) (map[key]*held, error) {
 	return out, nil
 }
 
-// noScheduler is the error of a virtual server whose scheduler the kernel has not.
+// noScheduler is the error of a virtual server whose scheduler the kernel lacks.
 type noScheduler struct{ name string }
 
 func (e noScheduler) Error() string { return fmt.Sprintf("the kernel has no scheduler %s", e.name) }
@@ -171,7 +170,7 @@ func (t table) put(k key, s server, have *held) error {
 	err := call(t.service(k, s))
 	switch {
 	case have == nil && errors.Is(err, syscall.EEXIST):
-		err = t.UpdateService(t.service(k, s)) // somebody else's until now
+		err = t.UpdateService(t.service(k, s)) // another program's until now
 	case errors.Is(err, syscall.ENOENT):
 		return noScheduler{s.scheduler}
 	}

@@ -15,7 +15,7 @@ const (
 	setServers    = "SERVERS"    // our virtual servers at addresses, those that drain too
 	setNumbers    = "NUMBERS"    // our virtual servers for marks, by the upper half of the mark
 	setInside     = "INSIDE"     // where this node's pods are
-	setAllowed    = "ALLOWED"    // restricted frontends and who may ask
+	setAllowed    = "ALLOWED"    // restricted frontends with their clients
 	setRestricted = "RESTRICTED" // restricted frontends
 	setDrop       = "DROP"       // frontends that never answer, or where new flows are blocked at this moment
 	setOutside    = "OUTSIDE"    // frontends that do not answer other hosts
@@ -28,13 +28,13 @@ const (
 	setAddresses  = "ADDRESSES"  // of our interface
 )
 
-// setOrder has all sets in the order in which members are added; they are deleted in
-// the reverse. Whoever may ask is known before anything is a frontend. What has a
-// virtual server is known before it has one, so that after a crash none is left that
-// nobody knows the owner of.
+// setOrder has all sets but NEAR in the order in which members are added; they are deleted
+// in the reverse. The clients that are admitted are known before anything is a frontend. What
+// has a virtual server is known before it has one, so that a crash leaves none without an
+// owner. Members of NEAR are there while there is a virtual server for their mark.
 var setOrder = []string{
 	setServers, setNumbers, setInside, setAllowed, setRestricted, setDrop, setOutside, setRefuse,
-	setSelf, setExternal, setCluster, setFrontends, setAddresses, setNear,
+	setSelf, setExternal, setCluster, setFrontends, setAddresses,
 }
 
 // ipProtocols are the numbers of protocols in packets.
@@ -42,22 +42,6 @@ var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP,
 
 func memberOf(f lb.Frontend) netfilter.Member {
 	return netfilter.Member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
-}
-
-// obsolete returns which members of a surplus are to be deleted: adding one that is kept has
-// overwritten the same one with another mark.
-func obsolete(surplus, kept []netfilter.Member) (out []netfilter.Member) {
-	there := make(map[netfilter.Member]bool, len(kept))
-	for _, m := range kept {
-		m.Mark = 0
-		there[m] = true
-	}
-	for _, m := range surplus {
-		if m.Mark = 0; !there[m] {
-			out = append(out, m)
-		}
-	}
-	return out
 }
 
 // leadTo returns the UDP frontends of marks, from members of the set that gives them.

@@ -15,16 +15,14 @@ import (
 // makes no system call: what Services need is a pure function of them and the host.
 type state struct {
 	host
-	rules []byte
+	units   map[lb.ID]*unit // as they were rendered
+	clashes bool            // several units want one address
 
-	services lb.Mirror
-	units    map[lb.ID]*unit // as they were rendered
-	clashes  bool            // several units want one address
-
+	rules     *netfilter.Ruleset
+	names     map[string]string          // of sets, with their prefix
+	addresses netfilter.Refs[netip.Addr] // of our interface
 	servers   map[key]server
 	pending   map[key]struct{} // virtual servers that the kernel may not have as they are to be
-	sets      map[string]*refs[netfilter.Member]
-	addresses *refs[netip.Addr] // of our interface
 
 	// What is no longer requested, and stays as long as it has connections, is named by
 	// our sets, and so is its address if it is on our interface; invalid if not.
@@ -41,22 +39,30 @@ type unit struct {
 	number uint16 // in marks; 0 if it needs none
 }
 
-func newState() *state {
+// newState returns a state without Services; r is of our layout, and empty.
+func newState(r *netfilter.Ruleset, s shape) *state {
 	w := &state{
-		units: make(map[lb.ID]*unit), servers: make(map[key]server), pending: make(map[key]struct{}),
-		sets: make(map[string]*refs[netfilter.Member], len(setOrder)), addresses: newRefs[netip.Addr](),
-		lingering: make(map[key]netip.Addr), numbers: make(map[uint16]struct{}),
+		rules: r, units: make(map[lb.ID]*unit), servers: make(map[key]server), pending: make(map[key]struct{}),
+		lingering: make(map[key]netip.Addr), numbers: make(map[uint16]struct{}), names: make(map[string]string),
 	}
-	for _, name := range setOrder {
-		w.sets[name] = newRefs[netfilter.Member]()
+	for _, name := range append(slices.Clip(setOrder), setNear) {
+		w.names[name] = s.set(name).Name
+	}
+	for _, j := range s.jumps() {
+		r.AddJump(j)
 	}
 	return w
 }
 
+// set returns the members of a set.
+func (w *state) set(name string) *netfilter.Refs[netfilter.Member] {
+	return w.rules.Members(w.names[name])
+}
+
 // update renders the Services that have changed, or all if the host has.
-func (w *state) update(h host) {
+func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Change) {
 	defer func() { w.marks = nil }()
-	whole, changed := w.rules == nil || !reflect.DeepEqual(w.host, h), w.services.Changed()
+	whole := !reflect.DeepEqual(w.host, h)
 	if !whole && len(changed) == 0 {
 		return
 	}
@@ -87,7 +93,7 @@ func (w *state) update(h host) {
 		w.take(u, false, 1)
 	}
 	if whole || w.clashes {
-		units = append(units, w.rebuild()...)
+		units = append(units, w.rebuild(services)...)
 	}
 	for _, u := range units {
 		// A number goes with the last virtual server that needs it.
@@ -99,13 +105,11 @@ func (w *state) update(h host) {
 }
 
 // rebuild renders all units anew, and returns them.
-func (w *state) rebuild() []*unit {
+func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
 	w.clashes = false
-	w.rules = shape{ipv6: w.ipv6, prefix: chainPrefix}.render(w.masquerade)
-	for _, set := range w.sets {
-		set.reset()
-	}
-	w.addresses.reset()
+	w.rules.Clear()
+	shape{ipv6: w.ipv6, prefix: chainPrefix}.render(w.rules, w.masquerade)
+	w.addresses.ReleaseAll()
 	for x, ip := range w.lingering {
 		w.stay(x, ip, 1)
 	}
@@ -117,9 +121,9 @@ func (w *state) rebuild() []*unit {
 		w.addNet(setInside, p, 1)
 	}
 	var all []*unit
-	for _, id := range slices.SortedFunc(maps.Keys(w.units), compareID) {
+	for _, id := range slices.SortedFunc(maps.Keys(services), compareID) {
 		u := w.units[id]
-		u.rendered = w.render(w.services.Services()[id])
+		u.rendered = w.render(services[id])
 		w.take(u, true, 1) // an exact address takes precedence over a node port
 		all = append(all, u)
 	}
@@ -139,7 +143,7 @@ func compareID(a, b lb.ID) int {
 func (w *state) take(u *unit, exact bool, n int32) {
 	if exact {
 		for _, m := range u.self {
-			w.sets[setSelf].add(m, n)
+			w.set(setSelf).Add(m, n)
 		}
 	}
 	for i := range u.frontends {
@@ -148,23 +152,23 @@ func (w *state) take(u *unit, exact bool, n int32) {
 		switch {
 		case f.exact != exact:
 			continue
-		case n > 0 && w.sets[setFrontends].users[m] > 0:
+		case n > 0 && w.set(setFrontends).Wanted(m):
 			w.clashes = true // the first has it
 			continue
 		}
-		w.sets[setFrontends].add(m, n)
+		w.set(setFrontends).Add(m, n)
 		if f.address {
 			w.addAddress(f.Addr.Addr(), n)
 		}
 		for _, x := range f.members {
-			w.sets[x.set].add(x.Member, n)
+			w.set(x.set).Add(x.Member, n)
 		}
 		if f.server != nil {
 			w.addServer(key{protocol: f.Protocol, addr: f.Addr}, *f.server, n)
 		}
 		if f.near != nil && (u.number != 0 || n > 0 && w.giveNumber(u, m)) {
 			m.Mark = markOf(u.number).mark
-			w.sets[setNear].add(m, n)
+			w.set(setNear).Add(m, n)
 			w.addServer(markOf(u.number), *f.near, n)
 		}
 	}
@@ -183,25 +187,25 @@ func (w *state) addServer(x key, s server, n int32) {
 // addName counts a virtual server among those that our sets name as ours.
 func (w *state) addName(x key, n int32) {
 	if x.mark != 0 {
-		w.sets[setNumbers].add(netfilter.Member{Port: uint16(x.mark >> numberShift)}, n)
+		w.set(setNumbers).Add(netfilter.Member{Port: uint16(x.mark >> numberShift)}, n)
 		return
 	}
-	w.sets[setServers].add(memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}), n)
+	w.set(setServers).Add(memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}), n)
 }
 
 // addAddress counts an address of our interface.
 func (w *state) addAddress(ip netip.Addr, n int32) {
-	w.addresses.add(ip, n)
+	w.addresses.Add(ip, n)
 	w.addNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()), n)
 }
 
 func (w *state) addNet(set string, p netip.Prefix, n int32) {
 	for _, half := range netfilter.Halves(p.Masked()) {
-		w.sets[set].add(netfilter.Member{Net: half}, n)
+		w.set(set).Add(netfilter.Member{Net: half}, n)
 	}
 }
 
-// giveNumber gives a Service what tells it from others in marks: the number that its
+// giveNumber gives a Service what distinguishes it in marks: the number that its
 // frontend has in the kernel, from a process before, or one that no Service has, nor any
 // virtual server that is there still. There are 65,535, far more than the addresses with
 // policy Local that a cluster has. It reports whether there was one.
@@ -222,7 +226,7 @@ func (w *state) freeNumber() uint16 {
 	for range 1 << 16 {
 		w.last++
 		_, taken := w.numbers[w.last]
-		if w.last != 0 && !taken && !w.sets[setNumbers].inKernel(netfilter.Member{Port: w.last}) {
+		if w.last != 0 && !taken && !w.set(setNumbers).Present(netfilter.Member{Port: w.last}) {
 			return w.last
 		}
 	}
@@ -239,7 +243,7 @@ func (w *state) linger(there map[key]*held) {
 		ip, lingers := w.lingering[x]
 		switch leaves := !requested && there[x] != nil; {
 		case leaves && !lingers:
-			if ip = x.addr.Addr(); !w.addresses.inKernel(ip) {
+			if ip = x.addr.Addr(); !w.addresses.Present(ip) {
 				ip = netip.Addr{}
 			}
 			w.lingering[x] = ip
@@ -258,22 +262,20 @@ func (w *state) stay(x key, ip netip.Addr, n int32) {
 	}
 }
 
-// found notes what the kernel has, so that whatever may differ is written.
-func (w *state) found(members map[string][]netfilter.Member, addresses map[netip.Addr]bool, servers map[key]*held) {
+// found notes what the kernel has beside chains and sets, so that whatever may differ is
+// written.
+func (w *state) found(addresses map[netip.Addr]bool, servers map[key]*held) {
 	for x, ip := range w.lingering {
 		w.stay(x, ip, -1)
 	}
 	clear(w.lingering)
-	for name, set := range w.sets {
-		set.found(members[name])
-	}
 	w.marks = make(map[netfilter.Member]uint16)
-	for _, m := range members[setNear] {
+	for _, m := range inKernel(w.set(setNear)) {
 		number := uint16(m.Mark >> numberShift)
 		m.Mark = 0
 		w.marks[m] = number
 	}
-	w.addresses.found(slices.Collect(maps.Keys(addresses)))
+	w.addresses.Found(slices.Collect(maps.Keys(addresses)))
 	for x := range servers {
 		w.pending[x] = struct{}{}
 	}
@@ -285,7 +287,7 @@ func (w *state) found(members map[string][]netfilter.Member, addresses map[netip
 // commit is called when the kernel has all that is requested, and of the rest only what
 // waits for its last connection, or is to be kept.
 func (w *state) commit(there map[key]*held, keep func(key) bool) {
-	w.addresses.commit()
+	w.addresses.Settle()
 	for x := range w.pending {
 		s, requested := w.servers[x]
 		h := there[x]
@@ -299,14 +301,14 @@ func (w *state) commit(there map[key]*held, keep func(key) bool) {
 	}
 }
 
-// committed reports whether there is nothing to write.
-func (w *state) committed() bool {
-	for _, set := range w.sets {
-		if len(set.pending) > 0 {
-			return false
+// inKernel returns the members that the kernel has.
+func inKernel(r *netfilter.Refs[netfilter.Member]) (out []netfilter.Member) {
+	r.Each(func(m netfilter.Member, _, present bool) {
+		if present {
+			out = append(out, m)
 		}
-	}
-	return len(w.addresses.pending)+len(w.pending) == 0
+	})
+	return out
 }
 
 // fresh returns the virtual servers that are to be made. Those of hosted are at an address of
@@ -318,7 +320,7 @@ func (w *state) fresh(there map[key]*held) (hosted [][]key, others []key) {
 		s, requested := w.servers[x]
 		switch {
 		case !requested || there[x] != nil:
-		case x.mark != 0 || w.addresses.users[x.addr.Addr()] > 0:
+		case x.mark != 0 || w.addresses.Wanted(x.addr.Addr()):
 			others = append(others, x)
 		case s.udp:
 			udp = append(udp, x)
@@ -337,10 +339,12 @@ func (w *state) fresh(there map[key]*held) (hosted [][]key, others []key) {
 // those that are about to go; nothing if no such server is pending.
 func (w *state) near() map[key][]netip.AddrPort {
 	for x := range w.pending {
-		if x.mark != 0 {
-			set := w.sets[setNear]
-			return leadTo(append(set.surplus(), slices.Collect(maps.Keys(set.users))...))
+		if x.mark == 0 {
+			continue
 		}
+		var all []netfilter.Member
+		w.set(setNear).Each(func(m netfilter.Member, _, _ bool) { all = append(all, m) })
+		return leadTo(all)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,10 +26,31 @@ func (w *state) write(servers map[key]server) {
 			delete(servers, x)
 		}
 	}
-	for _, set := range w.sets {
-		set.commit()
+	write(&w.addresses)
+	for name := range w.names {
+		write(w.set(name))
 	}
 	w.commit(nil, func(key) bool { return false })
+}
+
+func write[T comparable](r *netfilter.Refs[T]) {
+	for _, x := range r.Missing() {
+		r.SetPresent(x, true)
+	}
+	for _, x := range r.Surplus() {
+		r.SetPresent(x, false)
+	}
+	r.Settle()
+}
+
+// committed reports whether there is nothing to write.
+func (w *state) committed() bool {
+	for name := range w.names {
+		if !w.set(name).Settled() {
+			return false
+		}
+	}
+	return w.addresses.Settled() && len(w.pending) == 0
 }
 
 // TestUpdate makes random changes, of which some have addresses clash or are of the node,
@@ -37,9 +59,10 @@ func (w *state) write(servers map[key]server) {
 func TestUpdate(t *testing.T) {
 	const seed, steps = 8, 1000
 	w := &world{rand: rand.New(rand.NewPCG(seed, 0)), services: make(map[lb.ID]lb.Service)}
-	got, h := newState(), testHost(false)
+	got, h := fresh(false), testHost(false)
 	servers := make(map[key]server)
 	var before []lb.Service
+	var m lb.Mirror
 	clashes := 0
 	for step := range steps {
 		_, what := w.change()
@@ -61,19 +84,18 @@ func TestUpdate(t *testing.T) {
 		if w.rand.IntN(10) == 0 {
 			w.rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
 		}
+		d := between(before, services)
 		if w.rand.IntN(4) == 0 {
-			got.sync(h, services)
-		} else {
-			d := between(before, services)
-			got.services.Fold(&d, false)
-			got.update(h)
+			d = whole(services)
 		}
+		m.Fold(&d, false)
+		got.update(h, m.Services(), m.Changed())
 		before = services
-		want := newState()
+		want := fresh(false)
 		for id, u := range got.units { // which depend on what was
 			want.units[id] = &unit{number: u.number}
 		}
-		want.sync(h, services)
+		want.sync(h, nil, services)
 		if diff := cmp.Diff(want.text(), got.text()); diff != "" {
 			t.Fatalf("step %d, %s of seed %d: -want +got:\n%s", step, what, seed, diff)
 		}
@@ -84,15 +106,7 @@ func TestUpdate(t *testing.T) {
 		if !reflect.DeepEqual(servers, got.servers) {
 			t.Fatalf("step %d, %s of seed %d: a virtual server has changed and is not pending", step, what, seed)
 		}
-		for name, set := range got.sets {
-			if want := want.sets[name]; !maps.Equal(want.users, set.users) {
-				t.Fatalf("step %d, %s of seed %d: users of %s are %v, want %v", step, what, seed, name, set.users, want.users)
-			}
-		}
-		if !maps.Equal(got.addresses.users, want.addresses.users) {
-			t.Fatalf("step %d, %s of seed %d: addresses are %v, want %v", step, what, seed, got.addresses.users, want.addresses.users)
-		}
-		if got.sync(h, services); !got.committed() {
+		if got.sync(h, services, services); !got.committed() {
 			t.Fatalf("step %d, %s of seed %d: the same again is not the same", step, what, seed)
 		}
 	}
@@ -128,15 +142,19 @@ func TestUpdateOfOne(t *testing.T) {
 	fewer := slices.Clone(services)
 	fewer[7].Backends = fewer[7].Backends[1:]
 	without := slices.Delete(slices.Clone(services), 7, 8)
-	w := render(h, services)
+	var m lb.Mirror
+	all := whole(services)
+	m.Fold(&all, h.ipv6)
+	w := fresh(h.ipv6)
+	w.update(h, m.Services(), m.Changed())
 	servers := make(map[key]server)
 	w.write(servers)
 	update := func(d lb.Delta) (pending int) {
-		w.services.Fold(&d, h.ipv6)
-		w.update(h)
-		pending = len(w.pending) + len(w.addresses.pending)
-		for _, set := range w.sets {
-			pending += len(set.pending)
+		m.Fold(&d, h.ipv6)
+		w.update(h, m.Services(), m.Changed())
+		pending = len(w.pending) + len(w.addresses.Missing()) + len(w.addresses.Surplus())
+		for name := range w.names {
+			pending += len(w.set(name).Missing()) + len(w.set(name).Surplus())
 		}
 		w.write(servers)
 		return pending
@@ -147,7 +165,7 @@ func TestUpdateOfOne(t *testing.T) {
 		most  int // objects
 	}{
 		{"nothing", services, 0},
-		{"an endpoint", fewer, 6}, // what the Service needs is taken back, and needed again
+		{"an endpoint", fewer, 1}, // of the virtual server
 		{"a Service", without, 6}, // virtual server, address, and members of four sets
 	} {
 		there, back := between(services, test.other), between(test.other, services)

@@ -16,7 +16,7 @@ type Packet struct {
 	Mark     uint32
 }
 
-// Node is what rules ask that they do not say.
+// Node is what rules match that they do not contain.
 type Node struct {
 	// Addresses are its own, loopback not needed.
 	Addresses []netip.Addr
@@ -36,8 +36,8 @@ type Fate string
 const (
 	Here    Fate = "delivered here"   // to a socket of this node
 	Forward Fate = "forwarded"        // to another host, a pod included
-	Reject  Fate = "rejected"         // its sender is told
-	Drop    Fate = "dropped"          // its sender is not told
+	Reject  Fate = "rejected"         // its sender gets an error
+	Drop    Fate = "dropped"          // its sender gets nothing
 	Endless Fate = "walks in circles" // through chains that lead to each other
 )
 
@@ -46,7 +46,7 @@ type Outcome struct {
 	Probability float64 // of this one among all, 0 to 1
 	Fate        Fate
 	Dst         netip.AddrPort // where it goes to in the end
-	Masqueraded bool           // whoever gets it sees this node as the source
+	Masqueraded bool           // its receiver sees this node as the source
 	Steps       []string       // the rules that it matched, each "table: rule"
 	Notes       []string       // what had to be guessed
 }
@@ -240,7 +240,7 @@ func (w *walk) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || slices.Contains(w.node.Addresses, a)
 }
 
-// target does what a rule says. done is told whether the chain of the rule is over.
+// target applies a rule. done is called with whether the chain of the rule has ended.
 func (w walk) target(at place, r *rule, depth int, done func(w walk, res result, over bool)) {
 	switch r.target {
 	case "":
