@@ -109,6 +109,44 @@ func parseRule(text string, words []string) rule {
 	return r
 }
 
+// Destination is what rules match of where packets go to. What they do not match is zero.
+type Destination struct {
+	Protocol string
+	Addr     netip.AddrPort
+}
+
+// Destinations returns those of all rules: one for each port that a rule lists.
+func (r *Rules) Destinations() (out []Destination) {
+	for _, c := range r.chains {
+		for i := range c.rules {
+			var d Destination
+			var addr netip.Addr
+			ports := []string{"0"}
+			for _, o := range c.rules[i].conditions {
+				switch {
+				case o.not:
+				case o.name == "-p":
+					d.Protocol = o.value()
+				case o.name == "-d":
+					if p, err := netip.ParsePrefix(o.value()); err == nil && p.IsSingleIP() {
+						addr = p.Addr()
+					}
+				case o.name == "--dport" || o.name == "--dports":
+					ports = strings.Split(o.value(), ",")
+				}
+			}
+			for _, text := range ports {
+				port, _ := strconv.ParseUint(text, 10, 16) // a range is none
+				d.Addr = netip.AddrPortFrom(addr, uint16(port))
+				if d.Addr != (netip.AddrPort{}) {
+					out = append(out, d)
+				}
+			}
+		}
+	}
+	return out
+}
+
 // argument returns the first value of an option of the target.
 func (r *rule) argument(name string) string {
 	for _, o := range r.arguments {

@@ -45,6 +45,7 @@ const (
 type Outcome struct {
 	Probability float64 // of this one among all, 0 to 1
 	Fate        Fate
+	With        string         // how it is rejected, as "tcp-reset"
 	Dst         netip.AddrPort // where it goes to in the end
 	Masqueraded bool           // its receiver sees this node as the source
 	Steps       []string       // the rules that it matched, each "table: rule"
@@ -134,7 +135,8 @@ func (w walk) route(end func(walk)) {
 	switch {
 	case w.In == "" && local:
 		w.out.Fate = Here
-		hooks = []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}, {"filter", "INPUT"}}
+		// It comes in again by loopback.
+		hooks = []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}, {"mangle", "PREROUTING"}, {"filter", "INPUT"}}
 	case w.In == "":
 		hooks = []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}}
 	case local:
@@ -157,7 +159,7 @@ func (w walk) last(hooks []place, end func(walk)) {
 // table takes the walk through one chain of the kernel.
 func (w walk) table(at place, next, end func(walk)) {
 	w.hook = at.chain
-	if at.chain == "INPUT" && w.In == "" {
+	if (at.chain == "PREROUTING" || at.chain == "INPUT") && w.In == "" {
 		w.In = "lo"
 	}
 	c := w.rules.chains[at]
@@ -253,7 +255,7 @@ func (w walk) target(at place, r *rule, depth int, done func(w walk, res result,
 		w.out.Fate = Drop
 		done(w, stop, true)
 	case "REJECT":
-		w.out.Fate = Reject
+		w.out.Fate, w.out.With = Reject, r.argument("--reject-with")
 		done(w, stop, true)
 	case "DNAT":
 		if to, ok := parseTarget(r.argument("--to-destination"), w.Dst); ok {

@@ -5,35 +5,17 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// The kernel's side of the comparison: what iptables-save and ipset save print, read
-// into something that can be asked what becomes of a packet. It knows the matches
-// and targets that are in use, and fails at any other.
-
-// packet is the first packet of a connection or flow, on its way.
-type packet struct {
-	protocol lb.Protocol
-	src      netip.Addr
-	dst      netip.AddrPort
-	lo       bool // it comes by the loopback interface
-	changed  bool // nat has changed where it goes
-}
-
-// kRule is a rule: what a packet must be, and what comes of it then.
-type kRule struct {
-	matches []func(packet) bool
-	target  string
-	port    uint16 // of REDIRECT
-	with    string // of REJECT
-}
+// The kernel's side of the comparison: what iptables-save and ipset save print, walked
+// through by package trace, which must know every match and target.
 
 // kSet is an ipset; what its type does not have is zero.
 type kSet struct {
@@ -48,18 +30,20 @@ type kMember struct {
 
 // kernel is what was read at one moment.
 type kernel struct {
-	local  func(netip.Addr) bool
-	sets   map[string]kSet
-	chains [2]map[string][]kRule // of IPv4 and IPv6, by "table chain"
+	node  trace.Node
+	sets  map[string]kSet
+	rules [2]*trace.Rules // of IPv4 and IPv6
+	nat   [2]*trace.Rules // nothing but the nat table
 
 	mentioned map[lb.Frontend]bool // that are in a rule or a set
 	ports     map[uint16]bool      // that are in a set of ports, or in a rule
 	sockets   map[lb.Frontend]bool // of this namespace, but for connected ones
 }
 
-// readKernel reads the network namespace that the test is in.
-func readKernel(local func(netip.Addr) bool) (*kernel, error) {
-	k := &kernel{local: local, sets: map[string]kSet{}, mentioned: map[lb.Frontend]bool{}, ports: map[uint16]bool{}}
+// readKernel reads the network namespace that the test is in, which has some addresses.
+func readKernel(local []netip.Addr) (*kernel, error) {
+	k := &kernel{sets: map[string]kSet{}, mentioned: map[lb.Frontend]bool{}, ports: map[uint16]bool{}}
+	k.node = trace.Node{Addresses: local, InSet: k.has}
 	programs := []string{"iptables-save", "ip6tables-save", "ipset save", "ss -Hltun"}
 	outputs, errs := make([][]byte, len(programs)), make([]error, len(programs))
 	var all sync.WaitGroup
@@ -70,11 +54,31 @@ func readKernel(local func(netip.Addr) bool) (*kernel, error) {
 		})
 	}
 	all.Wait()
-	for family := range k.chains {
-		k.chains[family] = map[string][]kRule{}
-		errs = append(errs, k.readRules(outputs[family], family))
+	for family := range k.rules {
+		errs = append(errs, k.readRules(string(outputs[family]), family))
 	}
 	return k, errors.Join(append(errs, k.readSets(outputs[2]), k.readSockets(outputs[3]))...)
+}
+
+// readRules reads the output of iptables-save. A policy is added to INPUT, by which a packet
+// that no rule accepts is known.
+func (k *kernel) readRules(save string, family int) (err error) {
+	const policy = "*filter\n:INPUT DROP [0:0]\n"
+	if k.rules[family], err = trace.Parse(policy + strings.ReplaceAll(save, ":INPUT ACCEPT", ":INPUT DROP")); err != nil {
+		return err
+	}
+	_, nat, _ := strings.Cut(save, "*nat\n")
+	nat, _, _ = strings.Cut(nat, "COMMIT\n")
+	if k.nat[family], err = trace.Parse("*nat\n" + nat); err != nil {
+		return err
+	}
+	for _, d := range k.rules[family].Destinations() {
+		if k.ports[d.Addr.Port()] = true; d.Addr.Addr().IsValid() {
+			k.mentioned[lb.Frontend{Protocol: protocolNames[d.Protocol], Addr: d.Addr}] = true
+		}
+	}
+	delete(k.ports, 0)
+	return nil
 }
 
 var loopback = [2]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
@@ -133,222 +137,69 @@ func parseNet(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text)
 }
 
-// parseMask reads bits of an address that need not be its first, such as 0.0.0.5/0.0.0.31,
-// which divides frontends by their last.
-func parseMask(text string) (value, mask netip.Addr, ok bool) {
-	first, second, _ := strings.Cut(text, "/")
-	value, err := netip.ParseAddr(first)
-	mask, err2 := netip.ParseAddr(second)
-	return value, mask, err == nil && err2 == nil
-}
-
-// masked returns the bits of an address that a mask has; none of another family.
-func masked(a, mask netip.Addr) netip.Addr {
-	bits, m := a.AsSlice(), mask.AsSlice()
-	for i := range min(len(bits), len(m)) {
-		bits[i] &= m[i]
-	}
-	out, _ := netip.AddrFromSlice(bits)
-	return out
-}
-
-var ruleWords = regexp.MustCompile(`"[^"]*"|\S+`)
-
-func (k *kernel) readRules(save []byte, family int) error {
-	table := ""
-	for line := range strings.Lines(string(save)) {
-		if strings.HasPrefix(line, "*") {
-			table = strings.TrimSpace(line[1:])
-		}
-		if !strings.HasPrefix(line, "-A ") {
-			continue
-		}
-		w := ruleWords.FindAllString(line, -1)
-		rule, err := k.readRule(w[2:])
-		if err != nil {
-			return fmt.Errorf("read rule %q: %w", strings.TrimSpace(line), err)
-		}
-		at := table + " " + w[1]
-		k.chains[family][at] = append(k.chains[family][at], rule)
-	}
-	return nil
-}
-
-// readRule reads the words of a rule after its chain.
-func (k *kernel) readRule(w []string) (r kRule, err error) {
-	var exact lb.Frontend // that the rule is about, if it is
-	for i := 0; i < len(w); i++ {
-		not := w[i] == "!"
-		if not {
-			i++
-		}
-		option, value := w[i], ""
-		if i+1 < len(w) {
-			value = w[i+1]
-		}
-		match := func(is func(packet) bool) {
-			r.matches = append(r.matches, func(p packet) bool { return is(p) != not })
-		}
-		switch option {
-		case "-m": // what follows says it all, but for the set that may be negated
-			if value == "set" && w[i+2] == "!" {
-				i, not = i+1, true
-			}
-			if value == "set" {
-				set, dirs := w[i+3], w[i+4]
-				match(func(p packet) bool { return k.has(set, dirs, p) })
-				i += 3
-			}
-		case "-p":
-			protocol, ok := protocolNames[value]
-			exact.Protocol = protocol
-			match(func(p packet) bool { return ok && p.protocol == protocol })
-		case "-i":
-			match(func(p packet) bool { return value == "lo" && p.lo })
-		case "-s", "-d":
-			if value, mask, ok := parseMask(value); ok && option == "-d" {
-				match(func(p packet) bool { return masked(p.dst.Addr(), mask) == value })
-				break
-			}
-			prefix, err := parseNet(value)
-			if err != nil {
-				return r, err
-			}
-			if option == "-s" {
-				match(func(p packet) bool { return prefix.Contains(p.src) })
-				break
-			}
-			exact.Addr = netip.AddrPortFrom(prefix.Addr(), exact.Addr.Port())
-			match(func(p packet) bool { return prefix.Contains(p.dst.Addr()) })
-		case "--dport", "--dports":
-			var ports []uint16
-			for _, s := range strings.Split(value, ",") {
-				port, err := strconv.ParseUint(s, 10, 16)
-				if err != nil {
-					return r, err
-				}
-				ports = append(ports, uint16(port))
-				k.ports[uint16(port)] = true
-			}
-			exact.Addr = netip.AddrPortFrom(exact.Addr.Addr(), ports[0])
-			match(func(p packet) bool { return slices.Contains(ports, p.dst.Port()) })
-		case "--dst-type":
-			match(func(p packet) bool { return value == "LOCAL" && k.local(p.dst.Addr()) })
-		case "--ctstate":
-			match(func(p packet) bool { return value == "NEW" || value == "DNAT" && p.changed })
-		case "-j":
-			r.target = value
-		case "--to-ports":
-			port, err := strconv.ParseUint(value, 10, 16)
-			if err != nil {
-				return r, err
-			}
-			r.port = uint16(port)
-		case "--reject-with":
-			r.with = value
-		case "--comment":
-		default:
-			return r, fmt.Errorf("%s is not known to the test", option)
-		}
-		i++
-	}
-	if exact.Addr.Addr().IsValid() {
-		k.mentioned[exact] = true
-	}
-	return r, nil
-}
-
 // has reports whether a packet is in a set. A bitmap has no protocol.
-func (k *kernel) has(name, dirs string, p packet) bool {
+func (k *kernel) has(name, dirs string, p trace.Packet) bool {
 	set := k.sets[name]
-	contains := func(of kMember, ip netip.Addr) bool {
-		return slices.ContainsFunc(set.nets[of], func(n netip.Prefix) bool { return n.Contains(ip) })
+	contains := func(of kMember) bool {
+		return slices.ContainsFunc(set.nets[of], func(n netip.Prefix) bool { return n.Contains(p.Src.Addr()) })
 	}
+	to := kMember{protocolNames[p.Protocol], p.Dst}
 	switch dirs {
 	case "dst":
-		return set.members[kMember{addr: netip.AddrPortFrom(netip.Addr{}, p.dst.Port())}]
+		return set.members[kMember{addr: netip.AddrPortFrom(netip.Addr{}, p.Dst.Port())}]
 	case "src":
-		return contains(kMember{}, p.src)
+		return contains(kMember{})
 	case "dst,dst":
-		return set.members[kMember{p.protocol, p.dst}]
+		return set.members[to]
 	case "dst,dst,src":
-		return contains(kMember{p.protocol, p.dst}, p.src)
+		return contains(to)
 	}
 	panic("a set is matched with " + dirs)
 }
 
-// walk sends a packet through a chain. It returns the rule that decides, or one
-// without a target if none does.
-func (k *kernel) walk(table, chain string, p packet) kRule {
-rules:
-	for _, r := range k.chains[index(p.src.Is6())][table+" "+chain] {
-		for _, matches := range r.matches {
-			if !matches(p) {
-				continue rules
-			}
-		}
-		switch r.target {
-		case "RETURN":
-			return kRule{}
-		case "ACCEPT", "DROP", "REJECT", "REDIRECT":
-			return r
-		}
-		if inner := k.walk(table, r.target, p); inner.target != "" {
-			return inner
-		}
-	}
-	return kRule{}
-}
-
-// steeredTo returns the port that the nat table sends those to who ask at a
-// frontend, 0 if it does not.
-func (k *kernel) steeredTo(f lb.Frontend) uint16 {
-	return k.walk("nat", "PREROUTING", packet{protocol: f.Protocol, src: aStranger.ips[index(f.Addr.Addr().Is6())], dst: f.Addr}).port
-}
-
-// fate returns what becomes of the first packet of a client. The order of the
-// tables is that of netfilter; what the node sends to itself comes in again on
-// loopback.
-func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, fromNode bool) string {
-	p := packet{protocol: protocol, src: src, dst: dst}
-	hooks := []string{"mangle PREROUTING", "nat PREROUTING", "filter FORWARD"}
+// outcome returns what becomes of the first packet of a client.
+func (k *kernel) outcome(rules [2]*trace.Rules, f lb.Frontend, src netip.Addr, fromNode bool) trace.Outcome {
+	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Src: netip.AddrPortFrom(src, 40000), Dst: f.Addr, In: "eth0"}
 	if fromNode {
-		hooks = []string{"mangle OUTPUT", "nat OUTPUT", "filter OUTPUT"}
+		p.In = ""
 	}
-	accepted := false
-	for i := 0; i < len(hooks); i++ {
-		if hooks[i] == "filter FORWARD" && k.local(p.dst.Addr()) {
-			hooks[i] = "filter INPUT"
-		}
-		table, chain, _ := strings.Cut(hooks[i], " ")
-		switch r := k.walk(table, chain, p); r.target {
-		case "DROP":
-			return dropped
-		case "REJECT":
-			if r.with != "tcp-reset" && protocol == lb.TCP || !strings.HasSuffix(r.with, "-port-unreachable") && protocol == lb.UDP {
-				return "refused with " + r.with
-			}
-			return refused
-		case "REDIRECT":
-			p.changed = true
-			p.dst = netip.AddrPortFrom(loopback[index(src.Is6())], r.port) // or another address of the node
-		case "ACCEPT":
-			accepted = accepted || hooks[i] == "filter INPUT"
-		}
-		if hooks[i] == "filter OUTPUT" && k.local(p.dst.Addr()) {
-			p.lo = true
-			hooks = append(hooks, "mangle PREROUTING", "filter INPUT")
-		}
+	all := rules[index(src.Is6())].Trace(k.node, p)
+	if len(all) != 1 || len(all[0].Notes) > 0 {
+		panic(fmt.Sprintf("%s, asked by %s: %v", f, src, all))
 	}
-	switch {
-	case p.changed && accepted:
-		return steered
-	case p.changed:
+	return all[0]
+}
+
+// steeredTo returns the port that the nat table sends clients of a frontend to, 0 if it
+// does not.
+func (k *kernel) steeredTo(f lb.Frontend) uint16 {
+	o := k.outcome(k.nat, f, aStranger.ips[index(f.Addr.Addr().Is6())], false)
+	if o.Dst == f.Addr {
+		return 0
+	}
+	return o.Dst.Port()
+}
+
+// fate returns what becomes of the first packet of a client.
+func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, fromNode bool) string {
+	o := k.outcome(k.rules, lb.Frontend{Protocol: protocol, Addr: dst}, src, fromNode)
+	changed := o.Dst != dst
+	switch unaccepted := o.Fate == trace.Drop && o.Steps[len(o.Steps)-1] == "filter: policy of INPUT"; {
+	case o.Fate == trace.Reject:
+		if o.With != "tcp-reset" && protocol == lb.TCP || !strings.HasSuffix(o.With, "-port-unreachable") && protocol == lb.UDP {
+			return "refused with " + o.With
+		}
+		return refused
+	case unaccepted && changed, o.Fate == trace.Forward && changed:
 		return "steered, but not accepted"
-	case accepted:
-		return held
+	case unaccepted, o.Fate == trace.Forward:
+		return untouched
+	case o.Fate == trace.Drop:
+		return dropped
+	case changed:
+		return steered
 	}
-	return untouched
+	return held
 }
 
 // readSockets reads what ss prints of sockets that listen, or would take datagrams
