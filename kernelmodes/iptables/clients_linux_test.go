@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -43,34 +42,15 @@ func TestClients(t *testing.T) {
 				return h.Addr4
 			}
 			for _, pod := range tb.Pods {
-				server, err := pod.WhoTCP(":8080")
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = server.Close() })
+				testbed.Keep(t)(pod.WhoTCP(":8080"))
 				s.Backends = append(s.Backends, lb.Backend{Addr: at(addr(pod), 8080), Ready: true, Serving: true, Local: true})
 			}
 			e := v.engine()
 			syncOn(t, tb.Node, e, lb.Node{}, s)
-			who := func() string {
-				c, err := tb.Client.Dial(t.Context(), "tcp", s.Addresses[0].Addr.String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-				buf := make([]byte, 64)
-				n, err := c.Read(buf)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return string(buf[:n])
-			}
+			who := func() string { return tb.Client.Ask("tcp", s.Addresses[0].Addr.String(), testbed.Patience) }
 			const now = int64(time.Hour)
 			clients := func() (out []lb.Client) {
-				if err := tb.Node.Do(func() (err error) { out, err = e.Clients(t.Context(), &s, now); return err }); err != nil {
-					t.Fatal(err)
-				}
+				tb.Node.DoT(t, func() (err error) { out, err = e.Clients(t.Context(), &s, now); return err })
 				return out
 			}
 			if have := clients(); len(have) != 0 {
@@ -87,7 +67,7 @@ func TestClients(t *testing.T) {
 					t.Fatal(err)
 				}
 				for range 4 {
-					if got := strings.TrimSpace(who()); got != tb.Pods[i].Name {
+					if got := who(); got != tb.Pods[i].Name {
 						t.Errorf("a client that is remembered at %s gets to %q", tb.Pods[i].Name, got)
 					}
 				}

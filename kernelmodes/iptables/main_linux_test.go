@@ -68,11 +68,7 @@ func save(t testing.TB, h *testbed.Host, v variant) string {
 // shell runs a command on a host and returns what it prints.
 func shell(t testing.TB, h *testbed.Host, command string) string {
 	t.Helper()
-	out, err := h.Command(t.Context(), "sh", "-c", command).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v: %s", command, err, out)
-	}
-	return string(out)
+	return h.Run(t, "sh", "-c", command)
 }
 
 // ip returns the n-th address of one of the ranges of tests.

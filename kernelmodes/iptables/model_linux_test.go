@@ -61,9 +61,7 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 			d = m.since(before)
 		}
 		before = maps.Clone(m.now)
-		if err := h.Do(func() error { return e.Sync(t.Context(), d, m.node) }); err != nil {
-			t.Fatal(err)
-		}
+		h.DoT(t, func() error { return e.Sync(t.Context(), d, m.node) })
 		compare(t, save(t, h, v), e, m.node, services)
 		if t.Failed() {
 			t.Fatalf("change %d", n)

@@ -320,9 +320,7 @@ func TestOneChange(t *testing.T) {
 	apply := func(d lb.Delta) string {
 		t.Helper()
 		_ = os.Remove(dir + "/written") // not there if nothing was written
-		if err := h.Do(func() error { return e.Sync(t.Context(), d, lb.Node{}) }); err != nil {
-			t.Fatal(err)
-		}
+		h.DoT(t, func() error { return e.Sync(t.Context(), d, lb.Node{}) })
 		text, err := os.ReadFile(dir + "/written")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)

@@ -11,9 +11,7 @@ import (
 // syncOn runs Sync on a host.
 func syncOn(t testing.TB, h *testbed.Host, e *Engine, node lb.Node, services ...lb.Service) {
 	t.Helper()
-	if err := h.Do(func() error { return e.Sync(t.Context(), whole(services...), node) }); err != nil {
-		t.Fatal(err)
-	}
+	h.DoT(t, func() error { return e.Sync(t.Context(), whole(services...), node) })
 }
 
 // whole is a delta to these Services.
@@ -27,9 +25,7 @@ func whole(services ...lb.Service) lb.Delta {
 
 func verifyOn(t testing.TB, h *testbed.Host, e *Engine) (ok bool) {
 	t.Helper()
-	if err := h.Do(func() (err error) { ok, err = e.Verify(t.Context()); return err }); err != nil {
-		t.Fatal(err)
-	}
+	h.DoT(t, func() (err error) { ok, err = e.Verify(t.Context()); return err })
 	return ok
 }
 

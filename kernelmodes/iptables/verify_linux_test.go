@@ -77,9 +77,7 @@ func TestCleanup(t *testing.T) {
 		e := v.engine()
 		syncOn(t, h, e, lb.Node{}, plain(v.ipv6, 1, 1, 2))
 		for range 2 {
-			if err := h.Do(func() error { return Cleanup(t.Context()) }); err != nil {
-				t.Fatal(err)
-			}
+			h.DoT(t, func() error { return Cleanup(t.Context()) })
 		}
 		after := save(t, h, v)
 		if strip(after) != strip(before) {
@@ -119,9 +117,7 @@ func TestFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		shell(t, h, v.command()+" -t nat -F SLUICE-SERVICES") // which the change does not name
-		if err := h.Do(func() error { return e.Sync(t.Context(), lb.Delta{}, lb.Node{}) }); err != nil {
-			t.Fatal(err)
-		}
+		h.DoT(t, func() error { return e.Sync(t.Context(), lb.Delta{}, lb.Node{}) })
 		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})
 	})
 }

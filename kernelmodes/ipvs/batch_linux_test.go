@@ -30,12 +30,12 @@ func TestBatches(t *testing.T) {
 			s := simple(fmt.Sprintf("s%05d", i), vip(v6, i+1).String(), 80, lb.TCP, backends[:i%6]...)
 			services = append(services, s)
 			if at := s.Addresses[0].Addr.String(); i%11 == 5 && len(s.Backends) > 0 {
-				n.output("ipvsadm", "-A", "-t", at, "-s", "wlc")
-				n.output("ipvsadm", "-a", "-t", at, "-r", s.Backends[0].Addr.String(), "-m", "-w", "7")
+				n.Node.Run(n.t, "ipvsadm", "-A", "-t", at, "-s", "wlc")
+				n.Node.Run(n.t, "ipvsadm", "-a", "-t", at, "-r", s.Backends[0].Addr.String(), "-m", "-w", "7")
 			}
 		}
 		writes := e.Stats().Writes
-		n.inside(func() error {
+		n.Node.DoT(n.t, func() error {
 			if err := e.Sync(t.Context(), whole(services), n.about); err != nil {
 				return err
 			}

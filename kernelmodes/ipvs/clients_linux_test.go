@@ -57,13 +57,13 @@ func TestClients(t *testing.T) {
 		s.AffinityTimeout = int64(3 * time.Hour)
 		for _, pod := range n.Pods {
 			b := backend(pod, v6, 8080)
-			tell(t, pod, lb.TCP, b.Addr)
+			serve(t, pod, lb.TCP, b.Addr)
 			s.Backends = append(s.Backends, b)
 		}
 		n.sync(s)
 		pod, _, _ := strings.Cut(ask(n.Client, lb.TCP, s.Addresses[0].Addr), " ")
 		const now = int64(4 * time.Hour)
-		n.inside(func() error {
+		n.Node.DoT(n.t, func() error {
 			clients, err := n.engines[i].Clients(t.Context(), &s, now)
 			if err != nil {
 				return err

@@ -18,7 +18,7 @@ import (
 // dial connects over TCP and closes when the test ends.
 func dial(t *testing.T, from *testbed.Host, addr netip.AddrPort) net.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patience)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", addr.String())
 	if err != nil {
@@ -31,7 +31,7 @@ func dial(t *testing.T, from *testbed.Host, addr netip.AddrPort) net.Conn {
 // echo sends something over a connection and waits for it to come back.
 func echo(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(testbed.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(c, "echo"); err != nil {
@@ -99,13 +99,13 @@ func TestDrain(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	n.eventually("nothing is left of the Service that has gone", func() bool {
+	testbed.Eventually(n.t, "nothing is left of the Service that has gone", func() bool {
 		if !n.verify() {
 			t.Fatal("Verify finds something out of place")
 		}
 		return n.engines[0].Stats().VirtualServers == 1
 	})
-	if got := n.output("ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, at.Addr().String()+" ") {
+	if got := n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, at.Addr().String()+" ") {
 		t.Errorf("its address is left:\n%s", got)
 	}
 }
@@ -117,7 +117,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 		var backends []lb.Backend
 		for _, pod := range n.Pods[:2] {
 			b := backend(pod, v6, 53)
-			tell(t, pod, lb.UDP, b.Addr)
+			serve(t, pod, lb.UDP, b.Addr)
 			backends = append(backends, b)
 		}
 		at := netip.AddrPortFrom(vip(v6, 53), 53)
@@ -129,7 +129,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 		}
 		defer c.Close()
 		who := func() string {
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 			buf := make([]byte, 128)
 			if _, err := c.Write([]byte("?")); err != nil {
 				t.Fatal(err)
@@ -167,7 +167,7 @@ func TestInterference(t *testing.T) {
 	var services []lb.Service
 	for _, v6 := range []bool{false, true} {
 		for _, pod := range n.Pods[:2] {
-			tell(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
+			serve(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
 		}
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
 		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.LoadBalancerIP, Local: true})
@@ -203,7 +203,7 @@ func TestInterference(t *testing.T) {
 		"iptables -D SLUICE-IPVS-REFUSE 1",
 		"iptables -t nat -F; iptables -t nat -X; iptables -t mangle -F; iptables -t mangle -X; iptables -F; iptables -X; for i in 1 2 3 4 5 6 7 8 9; do ipset destroy 2>/dev/null && break; sleep 1; done",
 	} {
-		n.output("sh", "-c", command)
+		n.Node.Run(n.t, "sh", "-c", command)
 		if n.verify() {
 			t.Errorf("%s: Verify does not notice", command)
 		}
@@ -221,7 +221,7 @@ func TestInterference(t *testing.T) {
 			}
 		}
 		if t.Failed() {
-			t.Log(n.output("sh", "-c", "ipvsadm -ln; ip addr show sluice-ipvs; iptables-save"))
+			t.Log(n.Node.Run(n.t, "sh", "-c", "ipvsadm -ln; ip addr show sluice-ipvs; iptables-save"))
 			return
 		}
 	}
@@ -232,13 +232,13 @@ func TestInterference(t *testing.T) {
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	n.output("sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
+	n.Node.Run(n.t, "sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
 		ipvsadm -A -f 77 -s lc && ipvsadm -A -u [2001:db8:1::10]:99 -s rr &&
 		ip link add kube-ipvs0 type dummy && ip addr add 10.96.77.77/32 dev kube-ipvs0 &&
 		ipset create KUBE-CLUSTER-IP hash:ip,port && iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES`)
 	look := func() string {
 		// The tables may be there already, as Probe made some, with a mark in them.
-		return n.output("sh", "-c", "(ipvsadm -Sn; ip -o addr show dev kube-ipvs0; ipset list -n; iptables -S; iptables -t nat -S; iptables -t mangle -S; ip6tables -t mangle -S) | grep -v SLUICE-CREATED-TABLE")
+		return n.Node.Run(n.t, "sh", "-c", "(ipvsadm -Sn; ip -o addr show dev kube-ipvs0; ipset list -n; iptables -S; iptables -t nat -S; iptables -t mangle -S; ip6tables -t mangle -S) | grep -v SLUICE-CREATED-TABLE")
 	}
 	before := look()
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
@@ -247,15 +247,15 @@ func TestForeign(t *testing.T) {
 	n.engines = [2]*Engine{{}, {IPv6: true}}
 	n.sync(s)
 	for _, line := range []string{"-a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3", "-A -f 77 -s lc", "-A -u [2001:db8:1::10]:99 -s rr"} {
-		if got := n.output("ipvsadm", "-Sn"); !strings.Contains(got, line) {
+		if got := n.Node.Run(n.t, "ipvsadm", "-Sn"); !strings.Contains(got, line) {
 			t.Errorf("lost: %s; there are\n%s", line, got)
 		}
 	}
-	n.inside(func() error { return Cleanup(t.Context()) })
+	n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
 	if after := look(); after != before {
 		t.Errorf("Cleanup leaves\n%s\nthere was\n%s", after, before)
 	}
-	n.inside(func() error { return Cleanup(t.Context()) })
+	n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
 	if out, err := n.Node.Command(t.Context(), "ip", "link", "show", interfaceName).CombinedOutput(); err == nil {
 		t.Errorf("Cleanup leaves an interface: %s", out)
 	}
@@ -270,23 +270,23 @@ func TestCrash(t *testing.T) {
 	s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true})
 	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort, Local: true})
 	n.sync(s)
-	list := n.output("ipvsadm", "-ln")
+	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {
 		t.Fatalf("there is no node port or no mark:\n%s", list)
 	}
 	n.engines[0] = &Engine{}
 	n.sync(simple("other", "10.96.0.81", 80, lb.TCP, backend(n.Pods[0], false, 80)))
 	want := "TCP  10.96.0.81:80 rr"
-	if list := n.output("ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
+	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
 		t.Errorf("want nothing but %s:\n%s", want, list)
 	}
-	if got := strings.Fields(n.output("ip", "route", "show", "table", "local", "dev", interfaceName)); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
+	if got := strings.Fields(n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName)); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
 		t.Errorf("addresses: %v", got)
 	}
 	// Nothing to forward any more, and nobody who knows that there was: it is removed.
 	n.engines[0] = &Engine{}
 	n.sync()
-	if list := n.output("ipvsadm", "-ln"); strings.Contains(list, "rr") {
+	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(list, "rr") {
 		t.Errorf("left over:\n%s", list)
 	}
 }
@@ -308,7 +308,7 @@ func TestOneChange(t *testing.T) {
 		d := between(was, services)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n.inside(func() error { return n.engines[0].Sync(t.Context(), d, n.about) })
+		n.Node.DoT(n.t, func() error { return n.engines[0].Sync(t.Context(), d, n.about) })
 		runtime.ReadMemStats(&after)
 		if got := n.engines[0].Stats().Writes - writes; got > most {
 			t.Errorf("%s: %d writes, want at most %d", what, got, most)
@@ -344,7 +344,7 @@ func TestStepAside(t *testing.T) {
 		n.sync(s)
 		c := dial(t, n.Client, at)
 		echo(t, c)
-		tell(t, n.Node, lb.TCP, at)
+		serve(t, n.Node, lb.TCP, at)
 		n.sync()
 		for range 3 {
 			if got := ask(n.Client, lb.TCP, at); !strings.HasPrefix(got, "node ") {

@@ -26,7 +26,7 @@ func TestListing(t *testing.T) {
 	n.sync(s)
 	var said []string
 	for _, command := range []string{"ipvsadm -ln", "ip route show table local dev " + interfaceName, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
-		lines := strings.Split(strings.TrimSpace(n.output("sh", "-c", command)), "\n")
+		lines := strings.Split(strings.TrimSpace(n.Node.Run(n.t, "sh", "-c", command)), "\n")
 		for i := range lines {
 			lines[i] = strings.TrimRight(lines[i], " ") + "\n"
 		}
@@ -50,11 +50,11 @@ func TestSchedulers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	facts, err := Facts{}, error(nil)
-	n.inside(func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
+	n.Node.DoT(n.t, func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
 	if slices.ContainsFunc(schedulers, func(s string) bool { return s != "twos" && !slices.Contains(facts.Schedulers, s) }) {
 		t.Errorf("schedulers %v, want %v; not all builds have twos", facts.Schedulers, schedulers)
 	}
-	tell(t, n.Pods[0], lb.TCP, backend(n.Pods[0], false, 80).Addr)
+	serve(t, n.Pods[0], lb.TCP, backend(n.Pods[0], false, 80).Addr)
 	var services []lb.Service
 	for i, wish := range append(slices.Clone(facts.Schedulers), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
 		s := simple(fmt.Sprintf("s%02d", i), vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80))
@@ -63,7 +63,7 @@ func TestSchedulers(t *testing.T) {
 	}
 	n.engines[0].Scheduler = "lc"
 	n.sync(services...)
-	list := n.output("ipvsadm", "-ln")
+	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	for i, s := range services {
 		name, _, _ := strings.Cut(s.Scheduler, ",")
 		if i >= len(facts.Schedulers) && name != "sh" {
@@ -101,7 +101,7 @@ func TestAffinity(t *testing.T) {
 		for i, pod := range n.Pods {
 			b := backend(pod, v6, 8080)
 			b.Local = i == 0
-			tell(t, pod, lb.TCP, b.Addr)
+			serve(t, pod, lb.TCP, b.Addr)
 			backends = append(backends, b)
 		}
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backends...)
@@ -122,7 +122,7 @@ func TestAffinity(t *testing.T) {
 			}
 		}
 		want := fmt.Sprintf("%s rr persistent 10800", s.Addresses[0].Addr)
-		if list := n.output("ipvsadm", "-ln"); !strings.Contains(list, want) {
+		if list := n.Node.Run(n.t, "ipvsadm", "-ln"); !strings.Contains(list, want) {
 			t.Errorf("no %q in\n%s", want, list)
 		}
 	}
@@ -133,13 +133,13 @@ func TestAffinity(t *testing.T) {
 func TestWhoMayAsk(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Clients: 2})
-	tell(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
+	serve(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
 		b, mine := backend(n.Pods[0], v6, 8080), n.Clients[0].Addr4
 		if v6 {
 			mine = n.Clients[0].Addr6
 		}
-		tell(t, n.Pods[0], lb.TCP, b.Addr)
+		serve(t, n.Pods[0], lb.TCP, b.Addr)
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
 		at := netip.AddrPortFrom(vip(v6, 81), 80)
 		only := []netip.Prefix{netip.PrefixFrom(mine, mine.BitLen())}
@@ -188,7 +188,7 @@ func TestMasquerade(t *testing.T) {
 			n.engines[0] = &Engine{}
 			c.set(n.engines[0])
 			b := backend(n.Pods[0], false, 80)
-			tell(t, n.Pods[0], lb.TCP, b.Addr)
+			serve(t, n.Pods[0], lb.TCP, b.Addr)
 			n.sync(simple("web", "10.96.0.80", 80, lb.TCP, b))
 			for host, preserved := range map[*testbed.Host]bool{n.Pods[1]: c.pod, n.Client: c.host} {
 				got := ask(host, lb.TCP, netip.MustParseAddrPort("10.96.0.80:80"))
@@ -200,7 +200,7 @@ func TestMasquerade(t *testing.T) {
 	}
 	n := newNode(t, testbed.Config{})
 	for _, mark := range []uint32{3, 1 << 16} {
-		n.inside(func() error {
+		n.Node.DoT(n.t, func() error {
 			if _, err := (&Engine{MasqueradeMark: mark}).Probe(t.Context()); err == nil {
 				t.Errorf("mark %#x is taken", mark)
 			}
@@ -213,7 +213,7 @@ func TestMasquerade(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	get := func(key string) string { return strings.TrimSpace(n.output("sysctl", "-n", key)) }
+	get := func(key string) string { return strings.TrimSpace(n.Node.Run(n.t, "sysctl", "-n", key)) }
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
 	arp := get("net.ipv4.conf.all.arp_ignore")
 	n.sync(s)
@@ -230,7 +230,7 @@ func TestSettings(t *testing.T) {
 	if a, b := get("net.ipv4.conf.all.arp_ignore"), get("net.ipv4.conf.all.arp_announce"); a != "1" || b != "2" {
 		t.Errorf("arp_ignore %s, arp_announce %s, want 1, 2", a, b)
 	}
-	if got := n.output("ipvsadm", "-l", "--timeout"); !strings.Contains(got, "100 20 30") {
+	if got := n.Node.Run(n.t, "ipvsadm", "-l", "--timeout"); !strings.Contains(got, "100 20 30") {
 		t.Errorf("timeouts: %s", got)
 	}
 	for release, want := range map[string]bool{"3.10.0": false, "4.1.0": true, "5.8.18-el8": true, "5.9.0": false, "6.18.1": false, "odd": false} {
@@ -247,7 +247,7 @@ func TestNodePorts(t *testing.T) {
 	n.engines[0].NodePortAddresses = []netip.Addr{n.Node.Alt4, netip.MustParseAddr("127.0.0.1"), n.Node.Alt6}
 	n.engines[0].ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.80/32")}
 	b := backend(n.Pods[0], false, 80)
-	tell(t, n.Pods[0], lb.TCP, b.Addr)
+	serve(t, n.Pods[0], lb.TCP, b.Addr)
 	s := simple("web", "10.96.0.80", 80, lb.TCP, b)
 	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort},
 		// The node's own address is another Service's.
@@ -260,12 +260,12 @@ func TestNodePorts(t *testing.T) {
 			t.Errorf("asking %s: %s, want %s", addr, got, want)
 		}
 	}
-	if got := n.output("ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, n.Node.Alt4.String()) {
+	if got := n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, n.Node.Alt4.String()) {
 		t.Errorf("the node's address is on our interface:\n%s", got)
 	}
 	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, b))
 	n.sync()
-	if got := n.output("ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
+	if got := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
 		t.Errorf("want the excluded one left, and not the other:\n%s", got)
 	}
 }
@@ -278,13 +278,13 @@ func TestDevices(t *testing.T) {
 		devices = []string{"nosuch", kind}
 		n := newNode(t, testbed.Config{})
 		facts, err := Facts{}, error(nil)
-		n.inside(func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
+		n.Node.DoT(n.t, func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
 		if facts.Device != kind {
 			t.Errorf("interface of type %s, want %s", facts.Device, kind)
 		}
 		for _, v6 := range []bool{false, true} {
 			b := backend(n.Pods[0], v6, 80)
-			tell(t, n.Pods[0], lb.TCP, b.Addr)
+			serve(t, n.Pods[0], lb.TCP, b.Addr)
 			s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
 			n.sync(s)
 			for _, host := range []*testbed.Host{n.Client, n.Node, n.Pods[1]} {
@@ -296,8 +296,8 @@ func TestDevices(t *testing.T) {
 		if !n.verify() {
 			t.Errorf("%s: Verify finds something out of place", kind)
 		}
-		n.inside(func() error { return Cleanup(t.Context()) })
-		if got := n.output("ip", "-brief", "link"); strings.Contains(got, interfaceName) {
+		n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
+		if got := n.Node.Run(n.t, "ip", "-brief", "link"); strings.Contains(got, interfaceName) {
 			t.Errorf("%s: left over:\n%s", kind, got)
 		}
 	}
@@ -364,7 +364,7 @@ func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd 
 		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
 			return fmt.Errorf("make an SCTP socket: %w", err)
 		}
-		limit := unix.Timeval{Sec: int64(patience / time.Second)}
+		limit := unix.Timeval{Sec: int64(testbed.Patience / time.Second)}
 		for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
 				return err
@@ -378,7 +378,7 @@ func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd 
 			// It goes on connecting (connect(2)).
 			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 			for err == unix.EINTR {
-				_, err = unix.Poll(ready, int(patience/time.Millisecond))
+				_, err = unix.Poll(ready, int(testbed.Patience/time.Millisecond))
 			}
 			if status, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || status != 0 {
 				return fmt.Errorf("connect: %d, %w", status, err)

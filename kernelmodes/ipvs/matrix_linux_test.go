@@ -112,8 +112,8 @@ func TestMatrix(t *testing.T) {
 	n := newNode(t, testbed.Config{RemotePods: 1})
 	for _, pod := range append(slices.Clone(n.Pods), n.RemotePods...) {
 		for _, ip := range []netip.Addr{pod.Addr4, pod.Addr6} {
-			tell(t, pod, lb.TCP, netip.AddrPortFrom(ip, 8080))
-			tell(t, pod, lb.UDP, netip.AddrPortFrom(ip, 8080))
+			serve(t, pod, lb.TCP, netip.AddrPortFrom(ip, 8080))
+			serve(t, pod, lb.UDP, netip.AddrPortFrom(ip, 8080))
 		}
 	}
 	var cells []cell
@@ -147,9 +147,9 @@ func TestMatrix(t *testing.T) {
 	}
 	wg.Wait()
 	if t.Failed() {
-		t.Log(n.output("ipvsadm", "-ln"))
-		t.Log(n.output("ip", "addr"))
-		t.Log(n.output("iptables-save"))
+		t.Log(n.Node.Run(n.t, "ipvsadm", "-ln"))
+		t.Log(n.Node.Run(n.t, "ip", "addr"))
+		t.Log(n.Node.Run(n.t, "iptables-save"))
 	}
 }
 

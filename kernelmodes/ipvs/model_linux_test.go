@@ -43,7 +43,7 @@ func TestModel(t *testing.T) {
 		if w.rand.IntN(4) == 0 {
 			d = whole(services)
 		}
-		n.inside(func() error {
+		n.Node.DoT(n.t, func() error {
 			if err := e.Sync(t.Context(), d, n.about); err != nil {
 				return err
 			}

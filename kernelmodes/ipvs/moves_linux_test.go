@@ -21,7 +21,7 @@ func TestNodePortMoves(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, pod := range n.Pods[:2] {
 		for _, v6 := range []bool{false, true} {
-			tell(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
+			serve(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
 		}
 	}
 	for port := uint16(30001); port <= 30012 && !t.Failed(); port++ {
@@ -45,11 +45,11 @@ func (n *node) moveNodePort(port uint16) {
 		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
 		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, port), Kind: lb.NodePort})
 		services = append(services, s)
-		tell(n.t, n.Node, lb.TCP, at)
+		serve(n.t, n.Node, lb.TCP, at)
 		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {
 			load.Go(func() {
 				for ctx.Err() == nil {
-					switch got, err := answer(from, at); {
+					switch got, err := from.TryAsk("tcp", at.String(), testbed.Patience); {
 					case err != nil:
 						n.t.Errorf("%s asks %s: %v", from, at, err)
 						return
@@ -68,21 +68,6 @@ func (n *node) moveNodePort(port uint16) {
 	}{{&byNode, nil}, {&byPod, services}, {&byNode, nil}} {
 		n.sync(move.services...)
 		before := move.to.Load()
-		n.eventually("clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 })
+		testbed.Eventually(n.t, "clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 })
 	}
-}
-
-// answer asks at an address and returns what is answered. It waits for a SYN that is sent
-// again.
-func answer(from *testbed.Host, at netip.AddrPort) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c, err := from.Dial(ctx, "tcp", at.String())
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	buf := make([]byte, 128)
-	n, err := c.Read(buf)
-	return string(buf[:n]), err
 }
