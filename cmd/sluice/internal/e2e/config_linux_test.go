@@ -35,7 +35,7 @@ func TestConfigFile(t *testing.T) {
 	if err != nil || strings.TrimSpace(string(score)) != "700" {
 		t.Errorf("oom_score_adj = %q, %v", score, err)
 	}
-	for _, want := range []string{`unknown field \"udpIdelTimeout\"`, "these flags do not count: --udp-timeout"} {
+	for _, want := range []string{`unknown field \"udpIdelTimeout\"`, "these flags are ignored: --udp-timeout"} {
 		if n := strings.Count(l.log.String(), want); n != 1 {
 			t.Errorf("the log has %q %d times", want, n)
 		}
