@@ -12,17 +12,17 @@ import (
 
 // What one Server passes to another.
 type (
-	Holding   = engine.Holding
-	Raw       = engine.Raw
-	Listening = engine.Listening
-	Door      = engine.Door
-	Frozen    = engine.Frozen
-	Dialling  = engine.Dialling
-	Packets   = engine.Packets
-	Side      = engine.Side
-	Tags      = engine.Tags
-	Sockets   = engine.Sockets
-	Way       = engine.Way
+	Holding         = engine.Holding
+	Raw             = engine.Raw
+	Listening       = engine.Listening
+	ListeningSocket = engine.ListeningSocket
+	Frozen          = engine.Frozen
+	Dialling        = engine.Dialling
+	Packets         = engine.Packets
+	Side            = engine.Side
+	Tags            = engine.Tags
+	Sockets         = engine.Sockets
+	Way             = engine.Way
 )
 
 // Holding returns what the Server has, in a stable order. The descriptors stay the

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -32,12 +33,8 @@ func (c *Config) WithDefaults() *Config {
 	if len(c.DialTimeouts) == 0 {
 		c.DialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 	}
-	if c.MaxDials == 0 {
-		c.MaxDials = 4096
-	}
-	if c.Backlog == 0 {
-		c.Backlog = 4096
-	}
+	c.MaxDials = cmp.Or(c.MaxDials, 4096)
+	c.Backlog = cmp.Or(c.Backlog, 4096)
 	return c
 }
 

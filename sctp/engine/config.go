@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -60,24 +62,17 @@ type Config struct {
 // WithDefaults returns c with a value for each field that is zero, but IdleTimeout, of
 // which each engine has its own.
 func (c Config) WithDefaults() *Config {
-	if len(c.DialTimeouts) == 0 {
-		c.DialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
-	}
-	if c.MaxAssociations == 0 {
-		c.MaxAssociations = 65536
-	}
-	if c.SocketBuffer == 0 {
-		c.SocketBuffer = 4 << 20
-	}
-	if c.MaxDials == 0 {
-		c.MaxDials = 4096
-	}
-	if c.MaxStreams == 0 {
-		c.MaxStreams = 1024
-	}
-	c.MaxStreams = min(c.MaxStreams, 65535)
-	if c.MaxMessage == 0 {
-		c.MaxMessage = 1 << 20
-	}
+	s := c.Session()
+	c.DialTimeouts, c.MaxDials = s.DialTimeouts, int(s.MaxDials)
+	c.MaxAssociations = cmp.Or(c.MaxAssociations, 65536)
+	c.SocketBuffer = cmp.Or(c.SocketBuffer, 4<<20)
+	c.MaxStreams = min(cmp.Or(c.MaxStreams, 1024), 65535)
+	c.MaxMessage = cmp.Or(c.MaxMessage, 1<<20)
 	return &c
+}
+
+// Session returns what associations are accepted and dialled by.
+func (c *Config) Session() *session.Config {
+	s := &session.Config{LB: c.LB, Descriptors: c.Descriptors, DialTimeouts: c.DialTimeouts, MaxDials: int64(c.MaxDials)}
+	return s.WithDefaults()
 }

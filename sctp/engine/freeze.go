@@ -4,13 +4,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // Holding is what a Server has besides its associations.
 type Holding struct {
 	Engine Kind   // Auto: none was chosen yet, and there is nothing
-	Why    string // as InUse tells
+	Why    string // as Server.InUse says
 
 	// Shares is into how many parts the packet engine has divided all packets, by
 	// filters of its sockets; 0 for the socket engine.
@@ -30,12 +31,12 @@ type Raw struct {
 // Listening is a frontend that a Server forwards.
 type Listening struct {
 	Frontend lb.Frontend
-	Addr     netip.AddrPort // as asked for, with the port in use
-	Doors    []Door         // none with the packet engine
+	Addr     netip.AddrPort    // as asked for, with the port in use
+	Sockets  []ListeningSocket // one for each address; none with the packet engine
 }
 
-// Door is a listening socket of the socket engine.
-type Door struct {
+// ListeningSocket is a listening socket of the socket engine.
+type ListeningSocket struct {
 	Addr netip.Addr
 	FD   int `json:"-"`
 }
@@ -47,8 +48,8 @@ func (h *Holding) FDs(visit func(fd *int)) {
 		visit(&h.Raw[i].FD)
 	}
 	for i := range h.Listening {
-		for j := range h.Listening[i].Doors {
-			visit(&h.Listening[i].Doors[j].FD)
+		for j := range h.Listening[i].Sockets {
+			visit(&h.Listening[i].Sockets[j].FD)
 		}
 	}
 }
@@ -66,17 +67,12 @@ type Frozen struct {
 	Sockets *Sockets
 }
 
-// Dialling is what a Frozen association has besides until its backend has answered.
+// Dialling is what a Frozen association has besides until its backend has answered. Left is Frozen's.
 type Dialling struct {
-	Frontend lb.Frontend
-	Client   netip.Addr
-	Tried    []netip.AddrPort // backends that have failed
-	Attempt  int              // attempts that have ended
+	session.Dialling
 
-	Init []byte // packet engine: the client's last INIT, without ports
-
-	Shortages int    // socket engine: waits for local resources so far
-	In, Out   uint16 // socket engine: streams of the client's association
+	Init    []byte // packet engine: the client's last INIT, without ports
+	In, Out uint16 // socket engine: streams of the client's association
 }
 
 // Packets is an association of the packet engine.
@@ -124,21 +120,3 @@ type Tags struct{ Client, Backend uint32 }
 // Opens returns how many descriptors Adopt opens at most, besides those that are given: a
 // socket for each family of a share, to ask for routes.
 func (h *Holding) Opens() int { return 2 * h.Shares }
-
-// Resume makes a choice that another balancer has made, if it had made one.
-func (c *Config) Resume(f *Frozen) (choice lb.Choice) {
-	if f.Addr.IsValid() {
-		choice = c.LB.Resume(f.Service, f.Addr)
-	}
-	return choice
-}
-
-// ResumeFlow returns what a dial goes on with.
-func (c *Config) ResumeFlow(f *Frozen, now int64) (lb.Flow, lb.Tried) {
-	from := f.Dial
-	id := f.Service
-	if owner, _, ok := c.LB.Table().Lookup(from.Frontend); ok && !f.Addr.IsValid() {
-		id = owner.ID
-	}
-	return lb.Flow{Frontend: from.Frontend, Client: from.Client, Now: now}, c.LB.ResumeTried(id, from.Tried)
-}

@@ -1,11 +1,10 @@
 package engine
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/counters"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/internal/session"
 )
 
 // Stats is a snapshot of an engine's counters since it started, and of two gauges.
@@ -27,35 +26,9 @@ func (c *Counters) AddTo(s *Stats) { counters.Add(s, &c.stats) }
 // Restore adds what was counted elsewhere, without the gauges.
 func (c *Counters) Restore(from Stats) { counters.Restore(&c.stats, &from) }
 
-// Refused counts an association that err, of lb.Balancer.Pick, keeps from a backend.
-func (c *Counters) Refused(err error) {
-	switch {
-	case errors.Is(err, lb.ErrNoBackend):
-		c.NoBackend.Add(1)
-	case errors.Is(err, lb.ErrNoLocalBackend):
-		c.NoLocal.Add(1)
-	case errors.Is(err, lb.ErrNotAllowed):
-		c.NotAllowed.Add(1)
-	default:
-		c.NoService.Add(1)
-	}
-}
-
 // stats lists the counters (C) and the gauges (G) of both engines.
 type stats[C, G any] struct {
-	Active   G // associations now, from the client's first packet to the last (gauge)
-	Dialling G // those whose backend has not answered yet (gauge)
-
-	Accepted     C // associations that clients asked for
-	NoService    C // aborted: no Service has the frontend
-	NoBackend    C // aborted: the Service has no backend
-	NoLocal      C // aborted: the Service has none on this node, and policy Local
-	NotAllowed   C // aborted: the client is not among the sources of the address
-	Dials        C // attempts to reach a backend
-	DialRefused  C // attempts that failed with an answer
-	DialTimedOut C // attempts that nobody answered in time
-	DialGaveUp   C // associations aborted because every attempt failed
-	Established  C // associations that both sides agreed on
+	session.Stats[C, G]
 
 	Completed     C // associations that ended by SHUTDOWN
 	ClientAborts  C // those that the client, or the way to it, ended otherwise
@@ -79,10 +52,6 @@ type stats[C, G any] struct {
 	Busy        C // packets dropped: the queue to send through was full
 	TooLong     C // messages that ended their association: longer than MaxMessage
 
-	PausedDescriptors C // socket engine: accepting paused, no descriptor left
-	PausedDials       C // socket engine: accepting paused, MaxDials reached
-	AcceptErrors      C // socket engine: accept(2) failed otherwise
-	Shortages         C // a dial waited for, or failed by, want of descriptors, ports or memory
-	SendErrors        C // sends that the kernel refused
-	ReceiveErrors     C // receives that failed
+	SendErrors    C // sends that the kernel refused
+	ReceiveErrors C // receives that failed
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/wire"
@@ -79,7 +80,7 @@ func (a *assoc) dialNext() {
 	for timeouts := sh.cfg.DialTimeouts; d.attempt < len(timeouts); {
 		choice, err := sh.cfg.LB.Pick(d.flow)
 		if err != nil {
-			sh.count.Refused(err)
+			session.Refuse(&sh.count.Stats, err)
 			a.abort()
 			return
 		}

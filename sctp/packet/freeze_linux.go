@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
@@ -69,7 +70,9 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
 		Left: a.sh.loop.Left(&a.timer), Packets: p}
 	if d := a.dial; d != nil {
-		f.Dial = &engine.Dialling{Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt, Init: d.init}
+		f.Dial = &engine.Dialling{Init: d.init, Dialling: session.Dialling{
+			Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt,
+		}}
 	}
 	return f
 }
@@ -125,7 +128,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return // not a state that Freeze returns
 	}
-	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: sh.cfg.Resume(f)}
+	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: session.Resume(sh.cfg.LB, f.Service, f.Addr)}
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
 	if p.Waiting > 0 {
 		a.handshake.since = now - int64(p.Waiting)
@@ -151,7 +154,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 	}
 	if f.Dial != nil {
 		d := &dial{attempt: f.Dial.Attempt, init: f.Dial.Init}
-		d.flow, d.tried = sh.cfg.ResumeFlow(f, now)
+		d.flow, d.tried = session.ResumeDial(sh.cfg.LB, &f.Dial.Dialling, f.Service, f.Addr)
 		d.flow.Tried = &d.tried
 		a.dial = d
 		sh.count.Dialling.Add(1)

@@ -35,17 +35,19 @@ func samples() map[string]any {
 			Backends: []lb.BackendMemory{{Addr: addr4, Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}, {Addr: addr6, Picks: 12, Failures: 13}}},
 		"clients": []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}},
 		"sctp setup": setup{SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []sctp.Raw{{Share: 1, IPv6: true}}, Listening: []sctp.Listening{
-			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Doors: []sctp.Door{{Addr: addr4.Addr()}}}}}},
+			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []sctp.ListeningSocket{{Addr: addr4.Addr()}}}}}},
 		"packets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{
 			Client:  sctp.Side{Peer: addr6, Local: addr6, Scope: 3},
 			Backend: sctp.Side{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
 			Offered: []sctp.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: sctp.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}},
 		"packets dialling": sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Side{Peer: addr4, Local: addr4}},
-			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2, Init: []byte("init")}},
+			Dial: &sctp.Dialling{Init: []byte("init"), Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+				Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2}}},
 		"sockets": sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &sctp.Sockets{
 			ToBackend: sctp.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: sctp.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}},
 		"sockets dialling": sctp.Frozen{Sockets: &sctp.Sockets{Backend: -1}, Left: time.Second,
-			Dial: &sctp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Client: addr4.Addr(), Attempt: 1, Shortages: 2, In: 10, Out: 65535}},
+			Dial: &sctp.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+				Client: addr4.Addr(), Attempt: 1, Shortages: 2}}},
 		"setup": setup{Seed: 1 << 63, TCP: []tcpSockets{{tcp.Listening{Addr: addr4, Steered: true}, 2}}, UDP: []udpSockets{{udp.Listening{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}}, 1}},
 			HTTP: []Address{{"tcp", "0.0.0.0:10256"}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6}},
 				Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},

@@ -1,0 +1,131 @@
+package socket
+
+import (
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
+	"github.com/sluice-lb/sluice/sctp/kernel"
+)
+
+// shard is the part of the engine that lives on one loop.
+type shard struct {
+	session.Shard
+	cfg     *engine.Config
+	engine  *Engine
+	next    int    // shard of the next association that a listener of this one accepts
+	router  [2]int // sockets to ask for routes, one a family; -1: not opened
+	stopped bool
+	count   engine.Counters
+
+	mu       sync.Mutex // guards the following
+	accepted []accepted // by other loops, and not served yet
+}
+
+func newShard(e *Engine, loop *eventloop.Loop) *shard {
+	sh := &shard{cfg: e.cfg, engine: e, router: [2]int{-1, -1}}
+	sh.Init(e.cfg.Session(), loop, &sh.count.Stats)
+	return sh
+}
+
+// accepted is an association that is not served yet.
+type accepted struct {
+	fd       int
+	peer     netip.AddrPort
+	frontend lb.Frontend
+}
+
+// handOut passes an accepted association to one loop after the other.
+func (sh *shard) handOut(a accepted) {
+	sh.next++
+	to := sh.engine.shards[sh.next%len(sh.engine.shards)]
+	if to == sh || to.post(a) != nil {
+		sh.serve(a)
+	}
+}
+
+// post makes the shard's loop serve an association. It is called on another loop.
+func (sh *shard) post(a accepted) error {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	err := sh.Loop.Post(sh.servePosted)
+	if err == nil {
+		sh.accepted = append(sh.accepted, a)
+	}
+	return err
+}
+
+// servePosted serves what other loops have accepted.
+func (sh *shard) servePosted() {
+	sh.mu.Lock()
+	all := sh.accepted
+	sh.accepted = nil
+	sh.mu.Unlock()
+	for _, a := range all {
+		sh.serve(a)
+	}
+}
+
+// serve starts to relay an accepted association, whose socket it owns from now on.
+func (sh *shard) serve(from accepted) {
+	if sh.stopped {
+		socket.ResetOnClose(from.fd)
+		_ = unix.Close(from.fd)
+		sh.GiveDescriptors()
+		return
+	}
+	a := sh.newAssoc(from.fd, -1)
+	a.client.writable = true
+	_ = kernel.SetHeartbeats(from.fd, from.peer) // fails if the client has gone, which is seen soon
+	var err error
+	if a.streams, err = kernel.GetStatus(from.fd); err == nil {
+		err = sh.Loop.Add(from.fd, &a.client)
+	}
+	if err != nil {
+		a.fail(&a.client)
+		return
+	}
+	sh.Dial(&a.Conn, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), Now: eventloop.Now()})
+}
+
+// newAssoc makes an association of a client's socket and of a backend's, or -1. It owns them from now on.
+func (sh *shard) newAssoc(client, backend int) *assoc {
+	a := &assoc{sh: sh}
+	a.client = side{a: a, fd: client}
+	a.backend = side{a: a, fd: backend}
+	sh.Insert(&a.Conn, a)
+	return a
+}
+
+func (sh *shard) stop() {
+	sh.stopped = true
+	sh.AbortAll()
+	for i, fd := range sh.router {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+			sh.router[i] = -1
+		}
+	}
+}
+
+// source returns the address of ours from which a backend is reached.
+func (sh *shard) source(peer netip.AddrPort) (netip.Addr, error) {
+	at := &sh.router[0]
+	if peer.Addr().Is6() {
+		at = &sh.router[1]
+	}
+	if *at < 0 {
+		fd, err := socket.New(peer.Addr(), unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		*at = fd
+	}
+	return socket.Source(*at, peer)
+}
