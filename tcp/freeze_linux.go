@@ -60,19 +60,6 @@ func (s *Server) Listening() []Listening {
 	return out
 }
 
-// Steered returns the addresses of ListenSteered, in no order.
-func (s *Server) Steered() []netip.AddrPort {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.fallback.steered()
-	for addr, l := range s.listeners {
-		if l.steered {
-			out = append(out, addr)
-		}
-	}
-	return out
-}
-
 // Offer passes to send, on a loop, up to most relaying connections that were not
 // offered yet, while all of them go on. Only their Offer, descriptors, Service and
 // Addr are set. It numbers them from the present offers of all loops on, which is

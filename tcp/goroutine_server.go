@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// goroutineServer serves connections where there are no loops: one goroutine accepts for
+// goroutines serve connections where there are no loops: one goroutine accepts for
 // each address, and two relay each connection, one a direction.
-type goroutineServer struct {
+type goroutines struct {
 	count counts
 
 	mu        sync.Mutex // guards the following
@@ -38,8 +38,7 @@ type acceptor struct {
 	closed   chan struct{} // by Unlisten
 }
 
-// listen is Server.Listen and Server.ListenSteered.
-func (g *goroutineServer) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -53,7 +52,7 @@ func (g *goroutineServer) listen(s *Server, addr netip.AddrPort, steered bool) (
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), network, addr.String())
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
+		return netip.AddrPort{}, err
 	}
 	a := &acceptor{srv: s, maxDials: s.session().MaxDials, socket: l.(*net.TCPListener), steered: steered, closed: make(chan struct{})}
 	addr = addrPort(l.Addr())
@@ -77,8 +76,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// unlisten is Server.Unlisten.
-func (g *goroutineServer) unlisten(addr netip.AddrPort) {
+func (g *goroutines) unlisten(addr netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if a := g.listeners[addr]; a != nil {
@@ -87,8 +85,7 @@ func (g *goroutineServer) unlisten(addr netip.AddrPort) {
 	}
 }
 
-// steered is Server.Steered.
-func (g *goroutineServer) steered() (out []netip.AddrPort) {
+func (g *goroutines) steered() (out []netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for addr, a := range g.listeners {
@@ -169,7 +166,7 @@ func (a *acceptor) pause() bool {
 }
 
 // serve starts to relay for an accepted client.
-func (g *goroutineServer) serve(a *acceptor, c *net.TCPConn) {
+func (g *goroutines) serve(a *acceptor, c *net.TCPConn) {
 	g.count.Accepted.Add(1)
 	g.count.Active.Add(1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -188,7 +185,7 @@ func (g *goroutineServer) serve(a *acceptor, c *net.TCPConn) {
 }
 
 // ended deletes a connection, which has closed its sockets.
-func (g *goroutineServer) ended(r *goroutineConn) {
+func (g *goroutines) ended(r *goroutineConn) {
 	if r.srv.Descriptors != nil {
 		r.srv.Descriptors.Give(2)
 	}
@@ -199,14 +196,10 @@ func (g *goroutineServer) ended(r *goroutineConn) {
 	g.checkIdle()
 }
 
-// stats is Server.Stats.
-func (g *goroutineServer) stats() (s Stats) {
-	counters.Add(&s, &g.count.stats)
-	return s
-}
+func (g *goroutines) addTo(sum *Stats) { counters.Add(sum, &g.count.stats) }
 
 // checkIdle reports to Shutdown that the last connection has ended. The caller holds g.mu.
-func (g *goroutineServer) checkIdle() {
+func (g *goroutines) checkIdle() {
 	if g.idle != nil && len(g.conns) == 0 {
 		select {
 		case <-g.idle:
@@ -218,7 +211,7 @@ func (g *goroutineServer) checkIdle() {
 }
 
 // stopListening closes every listener, for good. The caller holds g.mu.
-func (g *goroutineServer) stopListening() {
+func (g *goroutines) stopListening() {
 	g.closed = true
 	for _, a := range g.listeners {
 		a.close()
@@ -226,8 +219,7 @@ func (g *goroutineServer) stopListening() {
 	clear(g.listeners)
 }
 
-// shutdown is Server.Shutdown.
-func (g *goroutineServer) shutdown(ctx context.Context) error {
+func (g *goroutines) drain(ctx context.Context) error {
 	g.mu.Lock()
 	g.stopListening()
 	if g.idle == nil {
@@ -238,17 +230,14 @@ func (g *goroutineServer) shutdown(ctx context.Context) error {
 	g.mu.Unlock()
 	select {
 	case <-idle:
-		g.running.Wait()
 		return nil
 	case <-ctx.Done():
-		left := g.count.Active.Load()
-		g.close()
-		return fmt.Errorf("drain connections: %d reset: %w", left, ctx.Err())
+		return ctx.Err()
 	}
 }
 
-// close is Server.Close. It returns when every goroutine has ended.
-func (g *goroutineServer) close() {
+// close returns when every goroutine has ended.
+func (g *goroutines) close() {
 	g.mu.Lock()
 	g.stopListening()
 	g.aborted = true

@@ -1,7 +1,9 @@
 package tcp
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -50,4 +52,63 @@ type Server struct {
 	Backlog int
 
 	state // of the platform
+}
+
+// engine moves the connections of a Server: by event loops, or by goroutines.
+type engine interface {
+	listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error)
+	unlisten(addr netip.AddrPort)
+	steered() []netip.AddrPort
+	drain(ctx context.Context) error
+	close()
+	addTo(sum *Stats)
+}
+
+// Listen starts accepting on addr, which is what clients ask for: the frontend of
+// a connection is the local address of its socket. With Loops there is one listening socket
+// for each of them on the same port. It returns the address in use: port 0 lets the
+// system choose. On Linux an error wraps unix.EADDRINUSE if another process, or this Server,
+// listens there already.
+func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, false) }
+
+// ListenSteered is Listen for an address that traffic for any frontends is steered
+// to: Server.OriginalDst says what the client of a connection asked for.
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
+	return s.listen(addr, true)
+}
+
+func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+	got, err := s.engine().listen(s, addr, steered)
+	if err != nil && err != ErrServerClosed {
+		err = fmt.Errorf("listen on TCP %s: %w", addr, err)
+	}
+	return got, err
+}
+
+// Steered returns the addresses of ListenSteered, in no order.
+func (s *Server) Steered() []netip.AddrPort { return s.engine().steered() }
+
+// Unlisten stops accepting on an address that Listen returned. With Loops, connections that
+// the kernel has completed are still accepted; established ones go on. Unknown
+// addresses are ignored.
+func (s *Server) Unlisten(addr netip.AddrPort) { s.engine().unlisten(addr) }
+
+// Shutdown stops accepting and waits until every connection has ended. When ctx
+// ends first, the rest is reset, and the error says how many they were.
+func (s *Server) Shutdown(ctx context.Context) error {
+	defer s.Close()
+	if err := s.engine().drain(ctx); err != nil {
+		return fmt.Errorf("drain connections: %d reset: %w", s.Stats().Active, err)
+	}
+	return nil
+}
+
+// Close stops accepting and resets every connection. It may be called more than
+// once, also while Shutdown waits.
+func (s *Server) Close() { s.engine().close() }
+
+// Stats returns the sum over all loops.
+func (s *Server) Stats() (sum Stats) {
+	s.engine().addTo(&sum)
+	return sum
 }

@@ -3,7 +3,6 @@ package tcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 
@@ -16,60 +15,54 @@ import (
 
 // state is what a Server has on this platform.
 type state struct {
-	fallback goroutineServer // serves where there are no Loops
+	fallback goroutines // serve where there are no Loops
+	loops
+}
 
+func (s *Server) engine() engine {
+	if s.Loops == nil {
+		return &s.fallback
+	}
+	return &s.loops
+}
+
+// loops move the connections of a Server by event loops.
+type loops struct {
 	mu        sync.Mutex // guards the following
 	closed    bool
-	shards    []*shard
+	shards    []*shard // one a loop; none before the first use
 	listeners map[netip.AddrPort]listening
 
 	offers uint32 // made since the last Thaw; of the goroutine that calls Offer
 }
 
-// Listen starts accepting on addr, which is what clients ask for: the frontend of
-// a connection is the local address of its socket. There is one listening socket
-// for each loop on the same port. It returns the address in use: port 0 lets the
-// kernel choose. An error wraps unix.EADDRINUSE if anyone, this Server included,
-// listens there already.
-func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, false) }
-
-// ListenSteered is Listen for an address that traffic for any frontends is steered
-// to: Server.OriginalDst says what the client of a connection asked for.
-func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
-	return s.listen(addr, true)
-}
-
-func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
-	if s.Loops == nil {
-		return s.fallback.listen(s, addr, steered)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+func (e *loops) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
 		return netip.AddrPort{}, ErrServerClosed
 	}
 	s.start()
 	l := listening{steered: steered}
-	for _, sh := range s.shards {
+	for _, sh := range e.shards {
 		fd, err := s.bind(addr, len(l.sockets) == 0)
+		if err == nil {
+			l.add(sh, fd)
+			addr, err = socket.Local(fd)
+		}
 		if err != nil {
 			l.close()
-			return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
-		}
-		l.add(sh, fd)
-		if addr, err = socket.Local(fd); err != nil {
-			l.close()
-			return netip.AddrPort{}, fmt.Errorf("read address of listener %s: %w", addr, err)
+			return netip.AddrPort{}, err
 		}
 	}
 	// All are bound before the first one listens, so that either all do or none.
 	for _, member := range l.sockets {
 		if err := member.Start(); err != nil {
 			l.close()
-			return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
+			return netip.AddrPort{}, err
 		}
 	}
-	s.listeners[addr] = l
+	e.listeners[addr] = l
 	return addr, nil
 }
 
@@ -152,71 +145,64 @@ func (s *Server) probe(fd int) error {
 	)
 }
 
-// Unlisten stops accepting on an address that Listen returned. Connections that
-// the kernel has completed are still taken; established ones go on. Unknown
-// addresses are ignored.
-func (s *Server) Unlisten(addr netip.AddrPort) {
-	s.fallback.unlisten(addr)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.listeners[addr]
+func (e *loops) unlisten(addr netip.AddrPort) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.listeners[addr]
 	l.close()
-	delete(s.listeners, addr)
+	delete(e.listeners, addr)
 }
 
-// Shutdown stops accepting and waits until every connection has ended. When ctx
-// ends first, the rest is reset, and the error says how many they were.
-func (s *Server) Shutdown(ctx context.Context) error {
-	if s.Loops == nil {
-		return s.fallback.shutdown(ctx)
-	}
-	s.stopListening()
-	for _, sh := range s.shards {
-		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
-			return fmt.Errorf("drain connections: %w", err)
+func (e *loops) steered() (out []netip.AddrPort) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for addr, l := range e.listeners {
+		if l.steered {
+			out = append(out, addr)
 		}
 	}
-	for _, sh := range s.shards {
+	return out
+}
+
+func (e *loops) drain(ctx context.Context) error {
+	e.stopListening()
+	for _, sh := range e.shards {
+		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
+			return err
+		}
+	}
+	for _, sh := range e.shards {
 		select {
 		case <-sh.Drain.Done():
 		case <-ctx.Done():
-			left := s.Stats().Active
-			s.Close()
-			return fmt.Errorf("drain connections: %d reset: %w", left, ctx.Err())
+			return ctx.Err()
 		}
 	}
 	return nil
 }
 
-// Close stops accepting and resets every connection. It may be called more than
-// once, also while Shutdown waits.
-func (s *Server) Close() {
-	s.fallback.close()
-	s.stopListening()
-	for _, sh := range s.shards {
-		// A loop that has stopped has nobody left to race with, but its connections
-		// can no longer be reached: Loops must outlive the Server.
+func (e *loops) close() {
+	e.stopListening()
+	for _, sh := range e.shards {
+		// Connections of a loop that has ended can no longer be reached: Loops must outlive the Server.
 		_ = sh.Loop.Do(sh.AbortAll)
 	}
 }
 
-func (s *Server) stopListening() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for _, l := range s.listeners {
+func (e *loops) stopListening() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	for _, l := range e.listeners {
 		l.close()
 	}
-	clear(s.listeners)
+	clear(e.listeners)
 }
 
-// Stats returns the sum over all loops.
-func (s *Server) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sum := s.fallback.stats() // zero if there are loops
-	for _, sh := range s.shards {
-		counters.Add(&sum, &sh.count.stats)
+func (e *loops) addTo(sum *Stats) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, sh := range e.shards {
+		counters.Add(sum, &sh.count.stats)
 	}
-	return sum
 }
