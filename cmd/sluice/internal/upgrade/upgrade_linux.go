@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,8 +112,8 @@ func (u *Upgrader) Listen(network, addr string) (net.Listener, error) {
 	return u.listeners.Listen(network, addr)
 }
 
-// Collector is for the metrics.
-func (u *Upgrader) Collector() prometheus.Collector { return u.metrics }
+// Collector is for the metrics. The zero Upgrader has some as well.
+func (u *Upgrader) Collector() prometheus.Collector { return cmp.Or(u.metrics, handover.NewMetrics()) }
 
 // Take takes over from the running process, into s. False: there is none, or it has ended.
 func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err error) {
