@@ -20,7 +20,7 @@ export GOFLAGS := $(sort $(GOFLAGS) -trimpath)
 # The benchmarks of single functions, and the figures that they are compared with.
 # Figures of another machine say nothing: save your own first.
 MICRO    := go test -run '^$$' -bench . -benchmem -count 6 -timeout 20m ./lb ./internal/eventloop ./udp
-BASELINE ?= bench/results/micro-baseline.txt
+BASELINE ?= bin/micro-baseline.txt
 
 KUBE_VERSION := $(shell awk '$$1 == "k8s.io/kubernetes" { print $$2 }' deploy/e2e/apiserver/go.mod)
 KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k8s.io/component-base/version.gitMajor=1 \

@@ -53,10 +53,10 @@ var errStoodStill = errors.New("the clients stood still")
 // that is not known are made once more, again of them.
 // Nothing is scraped in between: a scrape of ten thousand Services is more work than a
 // change, and would be measured in its place.
-func (s *scaled) changes(ctx context.Context) (whole []float64, again int, inside histogram, err error) {
+func (s *scaled) changes(ctx context.Context) (whole []float64, again int, inside syncs, err error) {
 	before, err := s.synced(ctx)
 	if err != nil {
-		return nil, 0, histogram{}, err
+		return nil, 0, syncs{}, err
 	}
 	var unknown []float64 // at the most
 	for round := 0; len(whole) < 3*changesOf && round < changesAtMost; round++ {
@@ -73,18 +73,18 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 			}},
 		} {
 			if err := s.forgetClients(ctx); err != nil {
-				return nil, 0, histogram{}, err
+				return nil, 0, syncs{}, err
 			}
 			select {
 			case <-time.After(restFor):
 			case <-ctx.Done():
-				return nil, 0, histogram{}, ctx.Err()
+				return nil, 0, syncs{}, ctx.Err()
 			}
 			switch took, err := s.change(ctx, step.content, step.seen); {
 			case errors.Is(err, errStoodStill):
 				unknown = append(unknown, ms(took))
 			case err != nil:
-				return nil, 0, histogram{}, fmt.Errorf("change %d: %w", round, err)
+				return nil, 0, syncs{}, fmt.Errorf("change %d: %w", round, err)
 			default:
 				whole = append(whole, ms(took))
 			}
@@ -97,14 +97,14 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 	// that clients are not answered for askLimit two may have been read as one.
 	var failed error
 	err = until(ctx, "the metric of the last change", func() bool {
-		var after histogram
+		var after syncs
 		after, failed = s.synced(ctx)
 		if failed != nil {
 			return true
 		}
-		last := inside.count()
-		inside = after.since(before)
-		return inside.count() > 0 && inside.count() == last
+		last := inside.count
+		inside = syncs{after.count - before.count, after.seconds - before.seconds}
+		return inside.count > 0 && inside.count == last
 	})
 	return whole, len(unknown), inside, errors.Join(err, failed)
 }
@@ -244,11 +244,20 @@ func (s *scaled) who(ctx context.Context, limit time.Duration) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), err
 }
 
-// synced returns how long changes took to be brought into force.
-func (s *scaled) synced(ctx context.Context) (histogram, error) {
-	text, err := s.get(ctx, "http://127.0.0.1:10249/metrics")
+// syncs are how many changes the program has applied, and how long that took in all.
+type syncs struct{ count, seconds float64 }
+
+// synced reads them from the program's metrics.
+func (s *scaled) synced(ctx context.Context) (all syncs, err error) {
+	text, err := s.get(ctx, testbed.MetricsURL)
 	if err != nil {
-		return histogram{}, err
+		return syncs{}, err
 	}
-	return parseHistogram(text, "kubeproxy_sync_proxy_rules_duration_seconds", `ip_family="IPv4"`, 1000)
+	const name, labels = "kubeproxy_sync_proxy_rules_duration_seconds", `{ip_family="IPv4"}`
+	count, counted := testbed.Series(text, name+"_count"+labels)
+	seconds, summed := testbed.Series(text, name+"_sum"+labels)
+	if !counted || !summed {
+		return syncs{}, fmt.Errorf("read metrics: no histogram %s", name)
+	}
+	return syncs{count, seconds}, nil
 }

@@ -54,7 +54,7 @@ func with[C any](text string, f func(C) error) error {
 
 // ask runs a client.
 func ask(c AskConfig, in io.Reader, out io.Writer) error {
-	m := &meter{config: c, out: out, in: in}
+	m := newMeter(c, in, out)
 	var r runner
 	var err error
 	if c.Kind == Datagrams || c.Kind == DNS {

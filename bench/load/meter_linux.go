@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-lb/sluice/bench/stats"
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // runner is a client of one kind.
@@ -25,8 +25,16 @@ type meter struct {
 	in     io.Reader
 	out    io.Writer
 	result Result
-	whole  stats.Histogram
-	first  stats.Histogram
+	whole  *hdrhistogram.Histogram // ns from a question to its answer
+	first  *hdrhistogram.Histogram // ns from there to the first byte of it
+}
+
+// newHistogram returns one for times of up to an hour, to two digits: 36 kB.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Hour), 2) }
+
+// newMeter returns the meter of a client.
+func newMeter(c AskConfig, in io.Reader, out io.Writer) *meter {
+	return &meter{config: c, in: in, out: out, whole: newHistogram(), first: newHistogram()}
 }
 
 // run measures.
@@ -50,16 +58,17 @@ func (m *meter) run(r runner) error {
 			measuring, began = true, t
 			warming := m.result
 			m.result = Result{FirstError: warming.FirstError, Errors: warming.Errors}
-			m.whole, m.first = stats.Histogram{}, stats.Histogram{}
+			m.whole.Reset()
+			m.first.Reset()
 			fmt.Fprintln(m.out, Begin)
 		}
 	}
 	m.result.Seconds = time.Duration(now() - began).Seconds()
-	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	m.result.P50, m.result.P99 = us(m.whole.Quantile(0.5)), us(m.whole.Quantile(0.99))
-	m.result.P999 = us(m.whole.Quantile(0.999))
+	us := func(ns int64) float64 { return float64(ns) / 1000 }
+	m.result.P50, m.result.P99 = us(m.whole.ValueAtQuantile(50)), us(m.whole.ValueAtQuantile(99))
+	m.result.P999 = us(m.whole.ValueAtQuantile(99.9))
 	m.result.Max = us(m.whole.Max())
-	m.result.First50, m.result.First99 = us(m.first.Quantile(0.5)), us(m.first.Quantile(0.99))
+	m.result.First50, m.result.First99 = us(m.first.ValueAtQuantile(50)), us(m.first.ValueAtQuantile(99))
 	r.finish(&m.result)
 	return nil
 }

@@ -199,7 +199,7 @@ func (c *stream) read() {
 	t := now()
 	if !c.first {
 		c.first = true
-		s.m.first.Record(time.Duration(t - c.asked))
+		_ = s.m.first.RecordValue(t - c.asked) // below an hour
 	}
 	if c.missing -= n; c.missing < 0 {
 		c.fail(errMore)
@@ -213,7 +213,7 @@ func (c *stream) read() {
 // answered counts a whole answer.
 func (c *stream) answered(t int64) {
 	s := c.s
-	s.m.whole.Record(time.Duration(t - c.asked))
+	_ = s.m.whole.RecordValue(t - c.asked) // below an hour
 	s.m.result.Operations++
 	s.m.result.Bytes += uint64(c.head.request) + uint64(c.head.response)
 	if !c.old {

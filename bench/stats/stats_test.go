@@ -2,10 +2,8 @@ package stats
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 )
 
 var nan = math.NaN()
@@ -71,52 +69,5 @@ func TestRatiosArePaired(t *testing.T) {
 	}
 	if n := len(Ratios(make([]float64, 3), make([]float64, 2))); n != 2 {
 		t.Errorf("%d pairs of 3 and 2 values", n)
-	}
-}
-
-func TestBucketsAreWholeAndNarrow(t *testing.T) {
-	prev := -1
-	for i := range buckets {
-		v := last(i)
-		if bucket(v) != i {
-			t.Fatalf("the last value of bucket %d, %d, is in bucket %d", i, v, bucket(v))
-		}
-		if i+1 < buckets && bucket(v+1) != i+1 {
-			t.Fatalf("%d is in bucket %d, want %d", v+1, bucket(v+1), i+1)
-		}
-		if width := int(v) - prev; width > 1 && width > int(v)/perPower {
-			t.Fatalf("bucket %d is %d wide at %d", i, width, v)
-		}
-		prev = int(v)
-	}
-	if last(buckets-1) != math.MaxInt64 {
-		t.Errorf("the last bucket ends at %d", last(buckets-1))
-	}
-}
-
-func TestQuantiles(t *testing.T) {
-	var h Histogram
-	if h.Quantile(0.5) != 0 || h.Max() != 0 || h.Count() != 0 {
-		t.Error("an empty histogram has something in it")
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	var all []float64
-	for range 20000 {
-		d := time.Duration(math.Exp(rng.Float64() * 20))
-		h.Record(d)
-		all = append(all, float64(d))
-	}
-	for _, q := range []float64{0, 0.01, 0.5, 0.9, 0.99, 0.999, 1} {
-		want, got := Percentile(all, q*100), float64(h.Quantile(q))
-		if got < want || got > want*(1+1.0/perPower)+1 {
-			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-	}
-	if float64(h.Max()) != slices.Max(all) || h.Count() != uint64(len(all)) {
-		t.Errorf("the greatest of %d is %v, want %v of %d", h.Count(), h.Max(), slices.Max(all), len(all))
-	}
-	h.Record(-time.Second)
-	if h.Quantile(0) != 0 {
-		t.Error("a negative duration is not 0")
 	}
 }

@@ -19,66 +19,65 @@ var folders = strings.Fields(
 	"affinity bench bin cmd deploy docs internal kernelmodes lb redirect sctp tcp udp .ci .git")
 
 func codeRules() []rule {
-	sleep := "package x\n\nimport \"time\"\n\nfunc f() {\n\ttime.Sleep(1)\n}\n"
+	sleep := "package x\n\nfunc f() {\n\ttime.Sleep(1)\n}\n"
 	explained := strings.Replace(sleep, "\ttime.", "\t// No event reports the end of a neighbour entry.\n\ttime.", 1)
 	return []rule{
 		{
 			name: "package comments are in doc.go, on one screen", check: checkPackageComments, pending: true,
 			why: "a reader looks for what a package promises in one place, and reads it whole",
-			broken: []example{
-				breaks(tree{"lb/lb.go": "// Package lb chooses.\npackage lb\n"}, "lb/lb.go:1: the package comment belongs into doc.go"),
-				breaks(tree{"lb/doc.go": strings.Repeat("// x\n", maxDoc+1) + "package lb\n"}, "47 lines"),
+			broken: tree{
+				"lb/doc.go": strings.Repeat("// x\n", maxDoc+1) + "package lb\n",
+				"lb/lb.go":  "// Package lb chooses.\npackage lb\n",
 			},
-			fine: []example{{files: tree{"cmd/x/main.go": "// Command x runs.\npackage main\n", "lb/doc.go": "// Package lb.\npackage lb\n"}}},
+			want: "lb/doc.go:1: the package comment has 47 lines\nlb/lb.go:1: the package comment belongs into doc.go",
+			fine: tree{"cmd/x/main.go": "// Command x runs.\npackage main\n", "lb/doc.go": "// Package lb.\npackage lb\n"},
 		},
 		{
 			name: "pure packages start no goroutine", check: checkGoroutines,
 			why:    "lb and affinity must give the same answers to the same calls",
-			broken: []example{breaks(tree{"lb/a.go": "package lb\n\nfunc f() {\n\tgo f()\n}\n"}, "lb/a.go:4")},
-			fine:   []example{{files: tree{"tcp/a.go": "package tcp\n\nfunc f() {\n\tgo f()\n}\n"}}},
+			broken: tree{"lb/a.go": "package lb\n\nfunc f() {\n\tgo f()\n}\n"}, want: "lb/a.go:4",
+			fine: tree{"tcp/a.go": "package tcp\n\nfunc f() {\n\tgo f()\n}\n"},
 		},
 		{
 			name: "platform code has a platform's file name", check: checkPlatforms,
 			why: "the list of files then says what runs where, and no build tag selects code that tests never see",
-			broken: []example{
-				breaks(tree{"tcp/a.go": "package tcp\n\nimport _ \"golang.org/x/sys/unix\"\n"}, "a _linux.go file"),
-				breaks(tree{"tcp/a_linux.go": "package tcp\n\nimport _ \"golang.org/x/sys/windows\"\n"}, "a _windows.go file"),
-				breaks(tree{"tcp/a.go": "//go:build linux\n\npackage tcp\n"}, "only _other.go files"),
-				breaks(tree{"tcp/a_other.go": "//go:build !race\n\npackage tcp\n"}, "names race"),
-				breaks(tree{"tcp/a_other.go": "package tcp\n"}, "built everywhere"),
-				breaks(tree{"tcp/a_darwin.go": "package tcp\n"}, "_darwin"),
-				breaks(tree{"tcp/a_amd64_test.go": "package tcp\n"}, "_amd64"),
+			broken: tree{
+				"tcp/a.go":            "package tcp\n\nimport _ \"golang.org/x/sys/unix\"\n",
+				"tcp/a_amd64_test.go": "package tcp\n",
+				"tcp/a_linux.go":      "package tcp\n\nimport _ \"golang.org/x/sys/windows\"\n",
+				"tcp/a_other.go":      "//go:build !race\n\npackage tcp\n",
+				"tcp/b.go":            "//go:build linux\n\npackage tcp\n",
+				"tcp/b_other.go":      "package tcp\n",
 			},
-			fine: []example{{files: tree{
+			want: "a _linux.go file\n_amd64\na _windows.go file\nnames race\nonly _other.go files\nbuilt everywhere",
+			fine: tree{
 				"tcp/a_linux_test.go": "package tcp\n\nimport _ \"golang.org/x/sys/unix\"\n",
 				"tcp/a_other.go":      "//go:build !linux && !windows\n\npackage tcp\n",
 				"tcp/dial_once.go":    "package tcp\n\n// Say //go:build in a comment.\n",
-			}}},
+			},
 		},
 		{
 			name: "nothing sleeps", check: checkSleeps,
-			why: "a sleep is too long on one machine and too short on another; wait for an event, or say why there is none",
-			broken: []example{
-				breaks(tree{"tcp/a.go": explained}, "tcp/a.go:7: Sleep outside tests"),
-				breaks(tree{"tcp/a_test.go": sleep}, "tcp/a_test.go:6: Sleep without"),
-			},
-			fine: []example{{files: tree{"tcp/a_test.go": explained, "bench/testbed/a.go": explained}}},
+			why:    "a sleep is too long on one machine and too short on another; wait for an event, or say why there is none",
+			broken: tree{"tcp/a.go": explained, "tcp/a_test.go": sleep},
+			want:   "tcp/a.go:5: Sleep outside tests\ntcp/a_test.go:4: Sleep without",
+			fine:   tree{"tcp/a_test.go": explained, "bench/testbed/a.go": explained},
 		},
 		{
 			name: "top-level folders are fixed", check: checkFolders,
 			why:    "a folder for what fits nowhere (util, common, types, pkg) hides a missing package",
-			broken: []example{breaks(tree{"util/a.txt": ""}, "util: "), breaks(tree{"main.go": "package main\n"}, "main.go: ")},
-			fine:   []example{{files: tree{"lb/a.txt": "", "README.md": ""}}},
+			broken: tree{"util/a.txt": "", "main.go": "package main\n"}, want: "main.go: \nutil: ",
+			fine: tree{"lb/a.txt": "", "README.md": ""},
 		},
 		{
 			name: "go.mod and tools are plain", check: checkPins,
 			why: "a replace, a commit instead of a release or @latest hides from users what they build",
-			broken: []example{
-				breaks(tree{"go.mod": "module x\n\nreplace a.com/b => ../b\n"}, "go.mod:3"),
-				breaks(tree{"go.mod": "require a.com/b v0.0.0-20200101000000-abcdef012345\n"}, "not a release"),
-				breaks(tree{"Makefile": "TOOL := a.com/b@master\n"}, "@master"),
+			broken: tree{
+				"go.mod":   "module x\nreplace a.com/b => ../b\nrequire a.com/b v0.0.0-20200101000000-abcdef012345\n",
+				"Makefile": "TOOL := a.com/b@master\n",
 			},
-			fine: []example{{files: tree{"Makefile": "TOOL := a.com/b@v1.2.3\n", "go.mod": "require (\n\ta.com/b v1.2.3\n\ta.com/c v0.0.0-20200101000000-abcdef012345 // indirect\n)\n"}}},
+			want: "go.mod:2\nnot a release\n@master",
+			fine: tree{"Makefile": "TOOL := a.com/b@v1.2.3\n", "go.mod": "require (\n\ta.com/b v1.2.3\n\ta.com/c v0.0.0-20200101000000-abcdef012345 // indirect\n)\n"},
 		},
 	}
 }

@@ -55,41 +55,27 @@ func (r *repo) blocks(doc string) []block {
 }
 
 func documentRules() []rule {
-	readme := func(text string, wants ...string) example {
-		return example{
-			files: tree{"README.md": text, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n"},
-			help:  "  -v, --verbosity int   0 to 9\n      --manifests PATH   folder, as --bind-address\n",
-			want:  wants,
-		}
-	}
-	sh := func(command string, wants ...string) example {
-		return readme("```sh\n"+command+"\n```\n", wants...)
-	}
+	help := "  -v, --verbosity int   0 to 9\n      --manifests PATH   folder, as --bind-address\n"
 	return []rule{
 		{
 			name: "commands in documents exist", check: checkCommands,
 			why: "the first command that a reader copies must work",
-			broken: []example{
-				sh("make", "README.md:2: make without a target"),
-				sh("make biuld", "no target biuld"),
-				sh("# first\nX=1 make build && sudo bin/sluice --manifest deploy", "README.md:3: sluice has no flag --manifest"),
-				sh("cat deploy/y.yaml", "no file deploy/y.yaml"),
-				readme("Set `--no-such-flag` to 1.\n", "README.md:1: sluice has no flag --no-such-flag"),
-			},
-			fine: []example{
-				sh("make build # now\nsudo bin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test -race ./lb/..."),
-				readme("Set `--manifests` or `-v`.\n\n```go\njq\n```\n"),
-			},
+			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "README.md": "```sh\nmake\n# first\n" +
+				"X=1 make biuld && sudo bin/sluice --manifest deploy\ncat deploy/y.yaml\n```\nSet `--no-such-flag`.\n"},
+			want: "README.md:2: make without a target\nREADME.md:4: the Makefile has no target biuld\n" +
+				"README.md:4: sluice has no flag --manifest\nREADME.md:5: there is no file deploy/y.yaml\n" +
+				"README.md:7: sluice has no flag --no-such-flag",
+			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "README.md": "```sh\n" +
+				"make build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
 		},
 		{
 			name: "links in documents lead somewhere", check: checkLinks,
 			why: "a dead link shows that a document is not kept",
-			broken: []example{
-				readme("See [that](docs/that.md).\n", "README.md:1: no file docs/that.md"),
-				readme("See [that](#that-one).\n\n# This one\n", "no heading"),
-				breaks(tree{"deploy/README.md": "[this](README.md), [that](deploy/README.md)\n"}, "deploy/README.md:1: no file deploy/README.md"),
-			},
-			fine: []example{readme("See [lb](lb/lb.go#L1), [us](https://example.com) and [this](#this-one-too).\n\n# This one, too\n")},
+			broken: tree{"README.md": "See [that](docs/that.md).\nSee [that](#that-one).\n\n# This one\n",
+				"deploy/README.md": "[this](README.md), [that](deploy/README.md)\n"},
+			want: "README.md:1: no file docs/that.md\nno heading\ndeploy/README.md:1: no file deploy/README.md",
+			fine: tree{"lb/lb.go": "package lb\n", "README.md": "See [lb](lb/lb.go#L1), [us](https://example.com) and " +
+				"[this](#this-one-too).\n\n# This one, too\n"},
 		},
 	}
 }

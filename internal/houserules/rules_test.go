@@ -1,54 +1,39 @@
 package houserules
 
 import (
-	"io/fs"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 )
 
-// rule is one house rule.
+// rule is one house rule. The places of the broken tree that it finds, one a line, hold
+// the lines of want; the fine tree looks like a breach and is none.
 type rule struct {
-	name   string
-	why    string
-	check  func(*repo) []string // the places that break it, each with its file
-	broken []example            // trees that break it; at least one
-	fine   []example            // trees that look like a breach and are none
+	name, why    string
+	check        func(*repo) []string // the places that break it, each with its file
+	broken, fine tree
+	want         string
 
 	pending bool // what breaks it is listed, and no failure yet
 }
 
-// example is a small tree for trying a rule.
-type example struct {
-	files    tree
-	packages []pkg
-	help     string
-	want     []string // words that the findings hold, one entry per finding, in order
-}
-
-// tree is files by path.
+// tree is files by path. What "sluice --help" writes has the name "help".
 type tree map[string]string
 
-// breaks is an example that breaks a rule, and wants is what is found.
-func breaks(files tree, wants ...string) example { return example{files: files, want: wants} }
-
 // rules is every rule, grouped by what it looks at.
-func rules() []rule {
-	return slices.Concat(importRules(), codeRules(), wordRules(), documentRules(), wayRules())
-}
+func rules() []rule { return slices.Concat(codeRules(), wordRules(), documentRules(), wayRules()) }
 
 func TestRules(t *testing.T) {
 	r := load(t)
-	for _, rule := range rules() {
+	for _, rule := range append(rules(), rule{name: "imports go one way", check: checkImports, why: importsWhy}) {
 		t.Run(rule.name, func(t *testing.T) {
 			found := rule.check(r)
+			if len(found) > 0 && rule.pending {
+				t.Skipf("PENDING: %d places:\n%s", len(found), strings.Join(found, "\n"))
+			}
 			for _, f := range found {
-				if rule.pending {
-					t.Log(f)
-				} else {
-					t.Error(f)
-				}
+				t.Error(f)
 			}
 			if len(found) > 0 {
 				t.Logf("the rule is there because %s", rule.why)
@@ -59,37 +44,29 @@ func TestRules(t *testing.T) {
 
 // TestRulesCanFail shows that every rule sees what it is there to see.
 func TestRulesCanFail(t *testing.T) {
+	find := func(rule rule, files tree) []string {
+		fsys := fstest.MapFS{}
+		for name, content := range files {
+			fsys[name] = &fstest.MapFile{Data: []byte(content)}
+		}
+		r, err := newRepo(fsys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.help = files["help"]
+		return rule.check(r)
+	}
 	for _, rule := range rules() {
-		t.Run(rule.name, func(t *testing.T) {
-			if len(rule.broken) == 0 || rule.why == "" {
-				t.Fatal("a rule needs a reason and a tree that breaks it")
-			}
-			for _, ex := range slices.Concat(rule.broken, rule.fine) {
-				tryExample(t, rule, ex)
-			}
-		})
-	}
-}
-
-func tryExample(t *testing.T, rule rule, ex example) {
-	t.Helper()
-	fsys := fstest.MapFS{}
-	for name, content := range ex.files {
-		fsys[name] = &fstest.MapFile{Data: []byte(content), Mode: fs.FileMode(0o644)}
-	}
-	r, err := newRepo(fsys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.packages, r.help = ex.packages, ex.help
-	found := rule.check(r)
-	if len(found) != len(ex.want) {
-		t.Errorf("found %q, want %d findings like %q", found, len(ex.want), ex.want)
-		return
-	}
-	for i, want := range ex.want {
-		if !strings.Contains(found[i], want) {
-			t.Errorf("found %q, want it to say %q", found[i], want)
+		found, want := find(rule, rule.broken), strings.Split(rule.want, "\n")
+		matches := len(found) == len(want)
+		for i := range found {
+			matches = matches && strings.Contains(found[i], want[i])
+		}
+		if !matches {
+			t.Errorf("%s: found %q, want %q", rule.name, found, want)
+		}
+		if found := find(rule, rule.fine); len(found) > 0 {
+			t.Errorf("%s: found %q in a tree that is fine", rule.name, found)
 		}
 	}
 }
