@@ -35,7 +35,8 @@ func BenchmarkFlowLookup(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				keys[i] = flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1024), local: netip.MustParseAddr("192.0.2.10")}
+				client := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+				keys[i] = flowKey{client: netip.AddrPortFrom(client, 1024), local: netip.MustParseAddr("192.0.2.10")}
 				f := &flow{ln: ln, key: keys[i], fd: -1, route: route{choice: choice}}
 				ln.flows[keys[i]] = f
 				ln.keep(f)

@@ -10,7 +10,7 @@
 //
 //   - In: listener.HandleEvent, receive, mmsg.Reader.Read (up to 32 messages), forward (sorts
 //     them by flow), flow; flow.send, outgoing.send, pack, run, mmsg.Send.
-//   - A new flow: listener.open, Server.pick, Balancer.Pick, shard.open, flow.connect.
+//   - A new flow: listener.open, Balancer.Pick, shard.open, flow.connect.
 //   - Out: flow.HandleEvent, receive, mmsg.Reader.Read, reply, outgoing.send.
 //   - A refusal: flow.failure (reads the error queue), fail, another, connect, resend.
 //

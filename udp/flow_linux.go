@@ -221,7 +221,8 @@ func (f *flow) fail(err error, now int64) bool {
 // another gives c up because of err and returns another choice.
 func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.shard.count.Refused.Add(1)
-	return f.next(f.ln.shard.server, f.ln.frontend, f.key.client.Addr(), c, err, now)
+	asked := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+	return f.next(f.ln.shard.server.LB, asked, c, err)
 }
 
 // connect connects the socket to the backend of c, or to another if there is no

@@ -58,7 +58,8 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	resume()
 	p.Close()
 
-	next := &proxy{t: p.t, front: p.front, addr: p.addr, Server: newServer(p.t, loops, func(s *Server) { s.IdleTimeout = p.IdleTimeout })}
+	next := &proxy{t: p.t, front: p.front, addr: p.addr}
+	next.Server = newServer(p.t, loops, func(s *Server) { s.IdleTimeout = p.IdleTimeout })
 	next.LB.Update(p.LB.Table())
 	next.LB.Remember(memories)
 	var thawed atomic.Int64

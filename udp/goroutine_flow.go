@@ -149,7 +149,7 @@ func (f *goFlow) fail(err error) bool {
 // another gives c up because of err and returns another choice.
 func (f *goFlow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.srv.plain.count.Refused.Add(1)
-	return f.next(f.ln.srv, f.ln.frontend, f.client.Addr(), c, err, now)
+	return f.next(f.ln.srv.LB, lb.Flow{Frontend: f.ln.frontend, Client: f.client.Addr(), Now: now}, c, err)
 }
 
 // connect makes a socket that is connected to the backend of c, or to another if

@@ -256,7 +256,7 @@ func (ln *goListener) find(client netip.AddrPort, now int64) (live *goFlow, know
 // open makes a flow. Only the listener's own goroutine calls it.
 func (ln *goListener) open(client netip.AddrPort, now int64) (*goFlow, error) {
 	g, budget := &ln.srv.plain, ln.srv.Descriptors
-	choice, err := ln.srv.pick(ln.frontend, client.Addr(), now, nil)
+	choice, err := ln.srv.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: client.Addr(), Now: now})
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,9 @@ func needsGRO(t *testing.T) {
 	s := listenUDP(t, "127.0.0.1:0")
 	raw, err := s.SyscallConn()
 	if err == nil {
-		err = errors.Join(err, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) }))
+		err = errors.Join(err, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1)
+		}))
 	}
 	if err != nil {
 		t.Skipf("this kernel has no UDP_GRO: %v", err)
@@ -193,7 +195,8 @@ func TestGSOBatches(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			b := listenUDP(t, at)
 			p := startProxyAt(t, 1, nil, at, b.addr)
-			exchangeBatches(t, p, b, dial(t, p.addr), append([]gsoBatch{{32000, 65507}, {30000, 60000}, {65000, 65507}}, ethernet...), true)
+			large := []gsoBatch{{32000, 65507}, {30000, 60000}, {65000, 65507}}
+			exchangeBatches(t, p, b, dial(t, p.addr), append(large, ethernet...), true)
 		})
 	}
 }
@@ -237,7 +240,8 @@ func TestGSOOnNarrowPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	cl.receive()
-	for i, sent := range []gsoBatch{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}} {
+	around := []gsoBatch{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}}
+	for i, sent := range around {
 		what := fmt.Sprintf("%d bytes as datagrams of %d", sent.size, sent.segment)
 		whole, parts := sent.payload(i * 1000)
 		cl.sendBatch(whole, sent.segment)

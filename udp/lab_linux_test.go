@@ -223,8 +223,9 @@ func TestSlowWay(t *testing.T) {
 	// A rate at which what is sent stays in the socket's send buffer.
 	const rate = 100_000 // bytes a second
 	slow := &netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: c.host.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       rate, Buffer: uint32(netlink.Xmittime(rate, 4000)), Limit: 100 << 20,
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: c.host.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+			Parent: netlink.HANDLE_ROOT},
+		Rate: rate, Buffer: uint32(netlink.Xmittime(rate, 4000)), Limit: 100 << 20,
 	}
 	if err := netlink.QdiscAdd(slow); err != nil {
 		t.Skipf("this kernel has no tbf qdisc: %v", err)

@@ -1,10 +1,6 @@
 package udp
 
-import (
-	"net/netip"
-
-	"github.com/sluice-lb/sluice/lb"
-)
+import "github.com/sluice-lb/sluice/lb"
 
 // route is where the datagrams of one client go, and since when. It is the part of a flow that
 // does not depend on how datagrams are moved.
@@ -17,12 +13,8 @@ type route struct {
 	leaving  int64     // time to be gone by, ns; 0 while the backend is in the table
 }
 
-func (s *Server) pick(f lb.Frontend, client netip.Addr, now int64, tried *lb.Tried) (lb.Choice, error) {
-	return s.LB.Pick(lb.Flow{Frontend: f, Client: client, Now: now, Tried: tried})
-}
-
-// next gives c up because of err and returns another choice, or why there is none.
-func (r *route) next(s *Server, f lb.Frontend, client netip.Addr, c lb.Choice, err error, now int64) (lb.Choice, error) {
+// next gives c, a choice for flow, up because of err and returns another, or why there is none.
+func (r *route) next(b *lb.Balancer, flow lb.Flow, c lb.Choice, err error) (lb.Choice, error) {
 	r.meter.Tell(c)
 	c.Done(err)
 	if r.attempts++; r.attempts >= maxAttempts {
@@ -32,7 +24,8 @@ func (r *route) next(s *Server, f lb.Frontend, client netip.Addr, c lb.Choice, e
 		r.tried = new(lb.Tried)
 	}
 	r.tried.Add(c)
-	return s.pick(f, client, now, r.tried)
+	flow.Tried = r.tried
+	return b.Pick(flow)
 }
 
 // answered notes that the backend is there.

@@ -289,7 +289,7 @@ func (ln *listener) flow(key *flowKey, client *socket.Name, now int64) (*flow, *
 // open makes a flow.
 func (ln *listener) open(key *flowKey, client *socket.Name, now int64) (*flow, error) {
 	sh := ln.shard
-	c, err := sh.server.pick(ln.frontend, key.client.Addr(), now, nil)
+	c, err := sh.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now})
 	if err != nil {
 		return nil, err
 	}

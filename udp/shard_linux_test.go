@@ -14,20 +14,25 @@ import (
 // after another change.
 func TestLeaveInStretches(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	backends := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.2:9"), netip.MustParseAddrPort("127.0.0.3:9")}
+	var backends []netip.AddrPort
+	for i := range byte(3) {
+		backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1 + i}), 9))
+	}
 	p := startProxy(t, 1, nil, backends...)
 	sh := p.shards[0]
 	ln := sh.newListener(p.front, -1)
 	now := eventloop.Now()
 	made := 0
 	add := func() {
-		c, err := p.pick(p.front, netip.MustParseAddr("192.0.2.1"), now, nil)
+		c, err := p.LB.Pick(lb.Flow{Frontend: p.front, Client: netip.MustParseAddr("192.0.2.1"), Now: now})
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		made++ // a descriptor that is not open
-		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)}), 53)}, route: route{choice: c, active: now}}
+		client := netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)})
+		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(client, 53)},
+			route: route{choice: c, active: now}}
 		ln.keep(f)
 		sh.count.Active.Add(1)
 	}

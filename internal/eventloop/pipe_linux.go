@@ -44,7 +44,8 @@ func (p *Pipe) Drain(to int) (int, error) {
 // splice never waits, and so is called without telling the Go scheduler, which would
 // take the loop's processor away after 20 us and have to give it back.
 func splice(from, to, size int) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(size), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0,
+		uintptr(size), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 	if errno != 0 {
 		return 0, errno
 	}

@@ -91,7 +91,8 @@ func TestSegmentSize(t *testing.T) {
 	if got := Control(control[:n]).SegmentSize(); got != 0 {
 		t.Errorf("SegmentSize of a datagram = %d, want 0", got)
 	}
-	if addr, ok := Control(append(slices.Clone(control[n:n+more]), control[:n]...)).LocalAddr(); !ok || addr != netip.MustParseAddr("2001:db8::7") {
+	swapped := Control(append(slices.Clone(control[n:n+more]), control[:n]...))
+	if addr, ok := swapped.LocalAddr(); !ok || addr != netip.MustParseAddr("2001:db8::7") {
 		t.Errorf("LocalAddr after it = %s, %v", addr, ok)
 	}
 }

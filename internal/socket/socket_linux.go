@@ -127,7 +127,8 @@ func Bind(fd int, addr netip.AddrPort) error {
 func Local(fd int) (netip.AddrPort, error) {
 	var n Name
 	size := n.Size()
-	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd),
+		uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}, errno
 	}
@@ -184,7 +185,8 @@ func EndStream(fd int) error {
 }
 
 func transfer(trap uintptr, fd int, p []byte, flags uintptr) (int, error) {
-	n, _, errno := unix.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+	n, _, errno := unix.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)),
+		flags, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
