@@ -83,7 +83,7 @@
 //
 // # What it needs
 //
-// [TellApart] on Linux before 6.6, since TCP frontends share a port, and
+// early demux switched off (conntrack.DisableEarlyDemux) on Linux before 6.6, since TCP frontends share a port, and
 // Linux with iptables 1.8 or later of either backend, the tables mangle, nat
 // and filter, xt_conntrack, xt_comment, xt_addrtype, xt_set or xt_multiport,
 // REDIRECT or DNAT, REJECT, and nf_conntrack_netlink; CAP_NET_ADMIN and CAP_NET_RAW in the network

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -79,16 +79,12 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 // deleteFlows deletes the entries that a filter chooses and returns their number.
 func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	var err error
-	if f.local, err = netfilter.LocalAddrs(); err != nil {
+	if f.local, err = conntrack.LocalAddrs(); err != nil {
 		return 0, err
 	}
 	asked := make([]uint16, 0, len(f.changed))
 	for frontend := range f.changed {
 		asked = append(asked, frontend.Port())
 	}
-	return netfilter.DeleteFlows(ipv6, asked, nil, f)
-}
-
-func deleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
-	return netfilter.DeleteUnanswered(ipv6, tcp, sctp)
+	return conntrack.DeleteFlows(ipv6, asked, nil, f)
 }

@@ -5,7 +5,6 @@ package redirect
 import (
 	"context"
 	"errors"
-	"net/netip"
 )
 
 type counters struct{}
@@ -26,7 +25,3 @@ func (*kernel) verify(context.Context) (bool, error) { return false, errors.ErrU
 func (*kernel) leftover(context.Context) Leftover { return Leftover{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }
-
-func deleteUnanswered(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
-	return 0, errors.ErrUnsupported
-}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os/exec"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,10 +61,4 @@ func Backends(ipv6 bool) []string {
 		return []string{family} // from before 1.8 there is one backend and one name
 	}
 	return out
-}
-
-// NoSubsystem reports whether nfnetlink does not know what was spoken to: its
-// module is not there (nfnetlink_rcv_msg in the kernel's nfnetlink.c).
-func NoSubsystem(err error) bool {
-	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT)
 }

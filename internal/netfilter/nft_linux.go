@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // ackWait bounds the wait for the kernel to acknowledge a transaction.
@@ -28,8 +30,8 @@ type NFTChain struct {
 // nftTables returns the names of nft tables of a family, none if the kernel has no
 // nf_tables.
 func nftTables(family uint8) ([]string, error) {
-	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
-	if NoSubsystem(err) {
+	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
+	if nfnl.NoSubsystem(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("list nft tables: %w", err)
@@ -43,8 +45,8 @@ func nftTables(family uint8) ([]string, error) {
 
 // NFTChains returns the chains of an nft table, none if there is no such table.
 func NFTChains(family uint8, table string) ([]NFTChain, error) {
-	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
-	if NoSubsystem(err) {
+	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
+	if nfnl.NoSubsystem(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("list nft chains: %w", err)
@@ -123,10 +125,10 @@ func nftDelete(family uint8, table string, chains []string, andTable bool) error
 	var last uint32
 	for _, c := range chains {
 		last = add(nft|unix.NFT_MSG_DELCHAIN, flags, family, 0,
-			attrString(attrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
+			nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
 	}
 	if andTable {
-		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, attrString(nil, unix.NFTA_TABLE_NAME, table))
+		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table))
 	}
 	add(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, subsystem, nil)
 	if err := sendBatch(batch, last); err != nil {

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // CheckOrphans returns an error if a family has chains whose names begin with the prefix
@@ -121,7 +123,7 @@ func legacyEntries(fd, level int, table string) ([]byte, error) {
 		err := getsockopt(fd, level, getEntries, entries)
 		if err == nil {
 			return entries, nil
-		} else if !errors.Is(err, unix.EAGAIN) || try == dumpTries { // it was changed meanwhile
+		} else if !errors.Is(err, unix.EAGAIN) || try == nfnl.DumpTries { // it was changed meanwhile
 			return nil, err
 		}
 	}

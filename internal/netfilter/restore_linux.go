@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // chainPrefix is how the names of all chains of Sluice begin.
@@ -14,12 +14,10 @@ const chainPrefix = "SLUICE-"
 var allTables = []string{"mangle", "nat", "filter"}
 
 // Family returns the netfilter family of an address family.
-func Family(ipv6 bool) uint8 {
-	if ipv6 {
-		return unix.NFPROTO_IPV6
-	}
-	return unix.NFPROTO_IPV4
-}
+func Family(ipv6 bool) uint8 { return nfnl.Family(ipv6) }
+
+// NoSubsystem is nfnl.NoSubsystem.
+func NoSubsystem(err error) bool { return nfnl.NoSubsystem(err) }
 
 // Restore runs an iptables-restore program once, on top of what is there. Each
 // table is one transaction. nft says that its backend is nf_tables, where a table

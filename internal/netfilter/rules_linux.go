@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // Place is a chain in a table.
@@ -25,8 +27,8 @@ type Rule struct {
 
 // NFTRules returns the rules of a chain, none if it does not exist.
 func NFTRules(family uint8, at Place) ([]Rule, error) {
-	filter := attrString(attrString(nil, unix.NFTA_RULE_TABLE, at.Table), unix.NFTA_RULE_CHAIN, at.Chain)
-	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, filter)
+	filter := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, at.Table), unix.NFTA_RULE_CHAIN, at.Chain)
+	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +53,15 @@ func nftRule(handle, expressions []byte) Rule {
 	h.SetSeed(idSeed)
 	h.Write(handle)
 	var rule Rule
-	eachAttr(expressions, func(_ uint16, expression []byte) {
-		name := unix.ByteSliceToString(nested(expression, unix.NFTA_EXPR_NAME))
+	nfnl.EachAttr(expressions, func(_ uint16, expression []byte) {
+		name := unix.ByteSliceToString(nfnl.Nested(expression, unix.NFTA_EXPR_NAME))
 		if name == "counter" {
 			return
 		}
 		h.Write(expression)
 		if name == "immediate" {
-			data := nested(nested(expression, unix.NFTA_EXPR_DATA), unix.NFTA_IMMEDIATE_DATA)
-			chain := nested(nested(data, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN)
+			data := nfnl.Nested(nfnl.Nested(expression, unix.NFTA_EXPR_DATA), unix.NFTA_IMMEDIATE_DATA)
+			chain := nfnl.Nested(nfnl.Nested(data, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN)
 			rule.Target = unix.ByteSliceToString(chain)
 		}
 	})
@@ -70,8 +72,8 @@ func nftRule(handle, expressions []byte) Rule {
 // NFTTable returns the rules of every chain of an nft table for which wanted is true,
 // in one request.
 func NFTTable(family uint8, table string, wanted func(chain string) bool) (map[string][]Rule, error) {
-	msgs, err := exchange(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, attrString(nil, unix.NFTA_RULE_TABLE, table))
-	if NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
+	msgs, err := nfnl.Exchange(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, table))
+	if nfnl.NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("list rules of nft table %s: %w", table, err)
@@ -80,7 +82,7 @@ func NFTTable(family uint8, table string, wanted func(chain string) bool) (map[s
 	for _, m := range msgs {
 		var in, chain string
 		var handle, expressions []byte
-		if err := eachAttr(m, func(kind uint16, value []byte) {
+		if err := nfnl.EachAttr(m, func(kind uint16, value []byte) {
 			switch kind {
 			case unix.NFTA_RULE_TABLE:
 				in = unix.ByteSliceToString(value)
@@ -104,7 +106,7 @@ func NFTTable(family uint8, table string, wanted func(chain string) bool) (map[s
 // NFTGeneration returns a number that changes with every transaction of nf_tables in
 // this network namespace, whoever makes it; 0 if it cannot be had.
 func NFTGeneration() uint32 {
-	msgs, err := request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil)
+	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil)
 	if err != nil || len(msgs) == 0 || len(msgs[0][unix.NFTA_GEN_ID]) != 4 {
 		return 0
 	}

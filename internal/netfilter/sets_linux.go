@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // maxMembers bounds a hash. It costs no memory until used; the kernel's default
@@ -33,9 +35,9 @@ const busyWait = 5 * time.Second
 // functions it takes many members in one message, and does not panic on an error
 // that is not an errno.
 func setRequest(command int, set string, attrs []byte) ([]map[uint16][]byte, error) {
-	b := attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
-	b = attrString(b, nl.IPSET_ATTR_SETNAME, set)
-	out, err := request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC, append(b, attrs...))
+	b := nfnl.Attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
+	b = nfnl.AttrString(b, nl.IPSET_ATTR_SETNAME, set)
+	out, err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC, append(b, attrs...))
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
 		err = nl.IPSetError(errno)
@@ -66,22 +68,22 @@ func (s Set) Create() error {
 	switch s.Type {
 	case BitmapPort:
 		family = unix.NFPROTO_UNSPEC
-		data = attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
-		data = attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
+		data = nfnl.Attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
+		data = nfnl.Attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
 	case HashIPPort, HashIPPortNet:
 		revision = 1 // the first that knows SCTP (kernel 2.6.39)
 		fallthrough
 	default:
-		data = attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
+		data = nfnl.Attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
 	}
 	if s.Marks {
 		revision = 5 // the first that knows marks (kernel 3.19)
-		data = attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, withMarks))
+		data = nfnl.Attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, withMarks))
 	}
-	b := attrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
-	b = attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
-	b = attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
-	_, err := setRequest(nl.IPSET_CMD_CREATE, s.Name, attrNested(b, nl.IPSET_ATTR_DATA, data))
+	b := nfnl.AttrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
+	b = nfnl.Attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
+	b = nfnl.Attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
+	_, err := setRequest(nl.IPSET_CMD_CREATE, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_DATA, data))
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("create set %s: %w", s.Name, err)
 	}
@@ -100,7 +102,7 @@ func (s Set) Read() ([]Member, error) {
 		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && unix.ByteSliceToString(kind) != s.Type {
 			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name, unix.ByteSliceToString(kind), s.Type)
 		}
-		err := eachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
+		err := nfnl.EachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
 			e, err := parseMember(v)
 			broken = errors.Join(broken, err)
 			out = append(out, e)
@@ -119,7 +121,7 @@ func parseMember(b []byte) (Member, error) {
 	var e Member
 	var ip, ip2 netip.Addr
 	bits := -1
-	err := eachAttr(b, func(kind uint16, v []byte) {
+	err := nfnl.EachAttr(b, func(kind uint16, v []byte) {
 		switch {
 		case kind == nl.IPSET_ATTR_IP:
 			ip = parseIP(v)
@@ -148,7 +150,7 @@ func parseMember(b []byte) (Member, error) {
 
 // parseIP reads an address, which is nested once more.
 func parseIP(b []byte) (ip netip.Addr) {
-	eachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
+	nfnl.EachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
 	return ip
 }
 
@@ -166,11 +168,11 @@ func (s Set) change(command int, list []Member) (uint64, error) {
 		n := min(len(list), MembersPerMessage)
 		var adt []byte
 		for i, e := range list[:n] {
-			adt = attrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
+			adt = nfnl.AttrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
 		}
 		list = list[n:]
-		b := attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, []byte{0, 0, 0, 0})
-		_, err := setRequest(command, s.Name, attrNested(b, nl.IPSET_ATTR_ADT, adt))
+		b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, []byte{0, 0, 0, 0})
+		_, err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt))
 		sent++
 		if err != nil {
 			verb := map[int]string{nl.IPSET_CMD_ADD: "add to", nl.IPSET_CMD_DEL: "delete from"}[command]
@@ -185,24 +187,24 @@ func (s Set) change(command int, list []Member) (uint64, error) {
 func (e Member) data(line int) []byte {
 	var b []byte
 	if e.Addr.IsValid() {
-		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.Addr))
-		b = attr(b, nl.IPSET_ATTR_PROTO, []byte{e.Protocol})
+		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Addr))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_PROTO, []byte{e.Protocol})
 	}
 	switch {
 	case e.Net.IsValid() && e.Addr.IsValid():
-		b = attrNested(b, nl.IPSET_ATTR_IP2, ipData(e.Net.Addr()))
-		b = attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.Net.Bits())})
+		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP2, ipData(e.Net.Addr()))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.Net.Bits())})
 	case e.Net.IsValid():
-		b = attrNested(b, nl.IPSET_ATTR_IP, ipData(e.Net.Addr()))
-		b = attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.Net.Bits())})
+		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Net.Addr()))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.Net.Bits())})
 	}
 	if e.Addr.IsValid() || !e.Net.IsValid() { // all types but hash:net
-		b = attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
 	}
 	if e.Mark != 0 {
-		b = attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
 	}
-	return attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
+	return nfnl.Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
 }
 
 func ipData(ip netip.Addr) []byte {
@@ -210,7 +212,7 @@ func ipData(ip netip.Addr) []byte {
 	if ip.Is6() {
 		kind = nl.IPSET_ATTR_IPADDR_IPV6
 	}
-	return attr(nil, kind|unix.NLA_F_NET_BYTEORDER, ip.AsSlice())
+	return nfnl.Attr(nil, kind|unix.NLA_F_NET_BYTEORDER, ip.AsSlice())
 }
 
 // Destroy removes the set. One that is not there, and a kernel without sets, are no
@@ -225,7 +227,7 @@ func (s Set) Destroy(ctx context.Context) error {
 	for {
 		_, err := setRequest(nl.IPSET_CMD_DESTROY, s.Name, nil)
 		switch {
-		case err == nil, errors.Is(err, syscall.ENOENT), NoSubsystem(err):
+		case err == nil, errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
 			return nil
 		case !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)):
 			return fmt.Errorf("destroy set %s: %w", s.Name, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -88,7 +88,7 @@ func (f *flows) delete(ipv6 bool) (uint64, error) {
 	if len(*f) == 0 {
 		return 0, nil
 	}
-	local, err := netfilter.LocalAddrs()
+	local, err := conntrack.LocalAddrs()
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +96,7 @@ func (f *flows) delete(ipv6 bool) (uint64, error) {
 	for addr := range *f {
 		ports = append(ports, addr.Port())
 	}
-	n, err := netfilter.DeleteFlows(ipv6, ports, ports, flowFilter{*f, local})
+	n, err := conntrack.DeleteFlows(ipv6, ports, ports, flowFilter{*f, local})
 	if err == nil {
 		*f = nil
 	}

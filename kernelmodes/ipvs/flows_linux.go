@@ -6,7 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -49,7 +49,7 @@ func (f *flows) delete(ipv6 bool) error {
 	for frontend := range *f {
 		ports = append(ports, frontend.Port())
 	}
-	_, err := netfilter.DeleteFlows(ipv6, ports, ports, *f)
+	_, err := conntrack.DeleteFlows(ipv6, ports, ports, *f)
 	if err == nil {
 		*f = nil
 	}

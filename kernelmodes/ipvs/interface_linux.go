@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 )
 
 const (
@@ -171,7 +171,7 @@ func deleteAddress(link netlink.Link, ip netip.Addr) error {
 // sourceOf returns the first of some addresses that is on an interface of the node, for
 // the node to send from.
 func sourceOf(list []netip.Addr) (netip.Addr, error) {
-	local, err := netfilter.LocalAddrs()
+	local, err := conntrack.LocalAddrs()
 	if err != nil {
 		return netip.Addr{}, err
 	}

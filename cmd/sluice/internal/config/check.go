@@ -19,6 +19,7 @@ import (
 	componentconfig "k8s.io/component-base/config"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -285,7 +286,7 @@ func (s *settings) checkKernelModes(c *checker) {
 // checkKernel checks settings of the kernel that every mode has.
 func (s *settings) checkKernel(c *checker) {
 	k := s.doc.Conntrack
-	s.Kernel.Conntrack = redirect.Conntrack{MaxPerCore: *k.MaxPerCore, Min: *k.Min, BeLiberal: k.TCPBeLiberal,
+	s.Kernel.Conntrack = conntrack.Settings{MaxPerCore: *k.MaxPerCore, Min: *k.Min, BeLiberal: k.TCPBeLiberal,
 		TCPEstablished: k.TCPEstablishedTimeout.Duration, TCPCloseWait: k.TCPCloseWaitTimeout.Duration,
 		UDP: k.UDPTimeout.Duration, UDPStream: k.UDPStreamTimeout.Duration}
 	for _, n := range []struct {

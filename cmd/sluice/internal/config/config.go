@@ -6,6 +6,7 @@ import (
 
 	componentconfig "k8s.io/component-base/config"
 
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 )
@@ -84,7 +85,7 @@ type Kernel struct {
 	MinSyncPeriod time.Duration // shortest time between two writes of rules, at most SyncPeriod: that of the mode
 	IPTables      IPTables
 	IPVS          IPVS
-	Conntrack     redirect.Conntrack // settings of the connection tracking table
+	Conntrack     conntrack.Settings // settings of the connection tracking table
 }
 
 // HTTP says what is served over HTTP, and where.

@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/redirect"
 )
 
 // minPause is the least time between two walks through conntrack's table for a family, each
@@ -133,7 +133,7 @@ func (c *Cleaner) clean(list []added) error {
 		}
 	}
 	start := time.Now()
-	n, err := redirect.DeleteUnanswered(c.IPv6, tcp, sctp)
+	n, err := conntrack.DeleteUnreplied(c.IPv6, tcp, sctp)
 	c.deleted.Add(n)
 	if c.Observe != nil {
 		c.Observe(time.Since(start))

@@ -1,4 +1,4 @@
-package netfilter
+package conntrack
 
 import (
 	"encoding/binary"
@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // LocalAddrs returns the addresses of this node.
@@ -80,15 +82,7 @@ func conntrackSize(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// DeleteUnanswered deletes the conntrack entries of connections, of a family, to frontends
-// of TCP and SCTP that nobody had when they were begun: no rule has translated where they
-// go, and nobody has answered. It returns their number. An entry would have the client send
-// its first packet again and again to where nobody is, for no rule sees it; without the
-// entry the next one finds the frontend. A frontend with an unspecified address is a port of
-// every address of this node but loopback. However many frontends a protocol has it takes the kernel
-// one walk through all entries, of which it names few if it is 5.15 or later, and none if
-// there are no frontends.
-func DeleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
+func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 	var local map[netip.Addr]bool
 	if slices.ContainsFunc(slices.Concat(tcp, sctp), func(f netip.AddrPort) bool { return f.Addr().IsUnspecified() }) {
 		var err error
@@ -96,16 +90,16 @@ func DeleteUnanswered(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 			return 0, err
 		}
 	}
-	ofTCP, err := deleteUnanswered(ipv6, unix.IPPROTO_TCP, tcp, local)
-	ofSCTP, err2 := deleteUnanswered(ipv6, unix.IPPROTO_SCTP, sctp, local)
+	ofTCP, err := deleteUnrepliedOf(ipv6, unix.IPPROTO_TCP, tcp, local)
+	ofSCTP, err2 := deleteUnrepliedOf(ipv6, unix.IPPROTO_SCTP, sctp, local)
 	if err = errors.Join(err, err2); err != nil {
-		err = fmt.Errorf("delete conntrack entries of connections that nobody has answered: %w", err)
+		err = fmt.Errorf("delete unreplied conntrack entries: %w", err)
 	}
 	return ofTCP + ofSCTP, err
 }
 
-// deleteUnanswered is DeleteUnanswered for one protocol.
-func deleteUnanswered(ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool) (uint64, error) {
+// deleteUnrepliedOf is DeleteUnreplied for one protocol.
+func deleteUnrepliedOf(ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool) (uint64, error) {
 	if len(frontends) == 0 {
 		return 0, nil
 	}
@@ -120,7 +114,7 @@ func deleteUnanswered(ipv6 bool, protocol uint8, frontends []netip.AddrPort, loc
 	return l.delete(ipv6, func(e *entry) bool {
 		to, _ := netip.AddrFromSlice(e.Forward.DstIP)
 		answers, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
-		if !e.unanswered() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
+		if !e.unreplied() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
 			return false
 		}
 		return asked[netip.AddrPortFrom(to, e.Forward.DstPort)] ||
@@ -143,7 +137,7 @@ func sortedSet(list []uint16) []uint16 {
 
 // lookup says which entries the kernel is to name: those of a protocol, all or those whose
 // first packet had a port, of the kind source or destination. Of TCP and SCTP it is to name
-// only those that nobody has answered and whose destination is not translated.
+// only those that are unreplied and whose destination is not translated.
 type lookup struct {
 	protocol uint8
 	kind     int // nl.CTA_PROTO_*_PORT; 0 means any port
@@ -171,7 +165,7 @@ const (
 
 func (l lookup) attributes() []byte {
 	flags := uint32(filterProtocol)
-	proto := attr(nil, nl.CTA_PROTO_NUM, []byte{l.protocol})
+	proto := nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{l.protocol})
 	switch l.kind {
 	case nl.CTA_PROTO_SRC_PORT:
 		flags |= filterSourcePort
@@ -179,14 +173,14 @@ func (l lookup) attributes() []byte {
 		flags |= filterPort
 	}
 	if l.kind != 0 {
-		proto = attr(proto, l.kind, binary.BigEndian.AppendUint16(nil, l.port))
+		proto = nfnl.Attr(proto, l.kind, binary.BigEndian.AppendUint16(nil, l.port))
 	}
-	b := attrNested(nil, nl.CTA_TUPLE_ORIG, attrNested(nil, nl.CTA_TUPLE_PROTO, proto))
+	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(nil, nl.CTA_TUPLE_PROTO, proto))
 	if l.protocol != unix.IPPROTO_UDP {
-		b = attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, 0))
-		b = attr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusSeenReply|statusDstTranslated))
+		b = nfnl.Attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, 0))
+		b = nfnl.Attr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusSeenReply|statusDstTranslated))
 	}
-	return attrNested(b, ctaFilter, attr(nil, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags)))
+	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags)))
 }
 
 // delete deletes those entries that are chosen, and returns their number. An entry is not
@@ -194,7 +188,7 @@ func (l lookup) attributes() []byte {
 // before 5.15 every connection of TCP. One that cannot be deleted does not keep the others.
 func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
 	var chosen [][]byte
-	err = each(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), l.attributes(), func() { chosen = nil }, func(b []byte) error {
+	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), func() { chosen = nil }, func(b []byte) error {
 		e, err := parseEntry(b)
 		if err == nil && e.Forward.Protocol == l.protocol && choose(&e) {
 			chosen = append(chosen, slices.Clone(b))
@@ -205,9 +199,9 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 		return 0, err
 	}
 	for _, b := range chosen {
-		_, failed := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, Family(ipv6), b)
+		_, failed := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, nfnl.Family(ipv6), b)
 		switch {
-		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or goes by two ports of ours
+		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or has two of the ports
 			n++
 		case err == nil:
 			err = failed // the first will do, of as many as there may be entries
@@ -223,8 +217,8 @@ type entry struct {
 	state                 uint8  // of a TCP or SCTP connection
 }
 
-// unanswered reports whether all that has been seen of a connection is its first packet.
-func (e *entry) unanswered() bool {
+// unreplied reports whether all that has been seen of a connection is its first packet.
+func (e *entry) unreplied() bool {
 	if e.status&(statusSeenReply|statusDstTranslated) != 0 {
 		return false
 	}
@@ -236,7 +230,7 @@ func (e *entry) unanswered() bool {
 
 // parseEntry returns an entry, in b's memory.
 func parseEntry(b []byte) (e entry, err error) {
-	err = eachAttr(b, func(kind uint16, v []byte) {
+	err = nfnl.EachAttr(b, func(kind uint16, v []byte) {
 		switch {
 		case kind == nl.CTA_TUPLE_ORIG:
 			parseTuple(v, &e.Forward)
@@ -245,8 +239,8 @@ func parseEntry(b []byte) (e entry, err error) {
 		case kind == nl.CTA_STATUS && len(v) == 4:
 			e.status = binary.BigEndian.Uint32(v)
 		case kind == nl.CTA_PROTOINFO:
-			eachAttr(v, func(_ uint16, protocol []byte) {
-				if state := nested(protocol, ctaProtoInfoState); len(state) == 1 {
+			nfnl.EachAttr(v, func(_ uint16, protocol []byte) {
+				if state := nfnl.Nested(protocol, ctaProtoInfoState); len(state) == 1 {
 					e.state = state[0]
 				}
 			})
@@ -257,7 +251,7 @@ func parseEntry(b []byte) (e entry, err error) {
 
 // parseTuple reads one direction of a flow.
 func parseTuple(b []byte, t *netlink.IPTuple) {
-	eachAttr(nested(b, nl.CTA_TUPLE_IP), func(kind uint16, v []byte) {
+	nfnl.EachAttr(nfnl.Nested(b, nl.CTA_TUPLE_IP), func(kind uint16, v []byte) {
 		switch kind {
 		case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
 			t.SrcIP = v
@@ -265,7 +259,7 @@ func parseTuple(b []byte, t *netlink.IPTuple) {
 			t.DstIP = v
 		}
 	})
-	eachAttr(nested(b, nl.CTA_TUPLE_PROTO), func(kind uint16, v []byte) {
+	nfnl.EachAttr(nfnl.Nested(b, nl.CTA_TUPLE_PROTO), func(kind uint16, v []byte) {
 		switch {
 		case kind == nl.CTA_PROTO_NUM && len(v) == 1:
 			t.Protocol = v[0]

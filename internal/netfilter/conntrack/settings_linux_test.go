@@ -1,4 +1,4 @@
-package redirect
+package conntrack
 
 import (
 	"errors"
@@ -8,7 +8,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // readSysctl reads a setting of conntrack in the namespace of the calling thread.
 func readSysctl(t *testing.T, name string) string {
@@ -20,8 +29,9 @@ func readSysctl(t *testing.T, name string) string {
 
 // TestConntrackTimeouts sets, in a namespace of its own, all that a namespace has.
 func TestConntrackTimeouts(t *testing.T) {
-	newNode(t)
-	syncPlan(t, &IPTables{}, Plan{}) // loads what tracks connections
+	h := testbed.NewHostsT(t, "host")[0]
+	h.Run(t, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT") // loads nf_conntrack
+	h.Enter(t)
 	names := []string{"nf_conntrack_tcp_timeout_established", "nf_conntrack_tcp_timeout_close_wait",
 		"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream", "nf_conntrack_tcp_be_liberal"}
 	values := func() string {
@@ -32,10 +42,10 @@ func TestConntrackTimeouts(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	before := values()
-	if warnings, err := (Conntrack{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
+	if warnings, err := (Settings{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
 		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())
 	}
-	c := Conntrack{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond, UDPStream: 200 * time.Second, BeLiberal: true}
+	c := Settings{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond, UDPStream: 200 * time.Second, BeLiberal: true}
 	for range 2 {
 		if warnings, err := c.Apply(); len(warnings) != 0 || err != nil {
 			t.Errorf("Apply: %q, %v", warnings, err)
@@ -46,7 +56,7 @@ func TestConntrackTimeouts(t *testing.T) {
 	}
 	// Only the first namespace may change the size, and others need not if it is
 	// what they want.
-	c = Conntrack{MaxPerCore: 1, Min: 12345}
+	c = Settings{MaxPerCore: 1, Min: 12345}
 	warnings, err := c.Apply()
 	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max to 12345") || !strings.Contains(err.Error(), "set it on the host") {
 		t.Errorf("Apply of a size: %q, %v", warnings, err)
@@ -59,18 +69,18 @@ func TestConntrackSize(t *testing.T) {
 	const size = sysctlDir + "/nf_conntrack_max"
 	for _, c := range []struct {
 		name             string
-		conntrack        Conntrack
+		conntrack        Settings
 		online           string
 		size, hash       string // before
 		wantSize, wantHs string // after
 	}{
-		{"unset", Conntrack{Min: 1000}, "0-3", "10", "10", "10", "10"},
-		{"per core", Conntrack{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
-		{"the least", Conntrack{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
-		{"the most", Conntrack{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
-		{"the least goes before the most", Conntrack{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10", "2000000", "500000"},
-		{"smaller", Conntrack{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
-		{"some CPUs are off", Conntrack{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
+		{"unset", Settings{Min: 1000}, "0-3", "10", "10", "10", "10"},
+		{"per core", Settings{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
+		{"the least", Settings{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
+		{"the most", Settings{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
+		{"the least takes precedence over the most", Settings{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10", "2000000", "500000"},
+		{"smaller", Settings{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
+		{"some CPUs are off", Settings{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
 	} {
 		root := t.TempDir()
 		for path, text := range map[string]string{size: c.size, hashSizeFile: c.hash, onlineFile: c.online} {
@@ -100,7 +110,7 @@ func TestConntrackOfKernel(t *testing.T) {
 	}
 	have, err := readInt("/" + sysctlDir + "/nf_conntrack_max")
 	check(t, err)
-	warnings, err := Conntrack{MaxPerCore: 1, Min: int32(have)}.Apply()
+	warnings, err := Settings{MaxPerCore: 1, Min: int32(have)}.Apply()
 	if err != nil {
 		t.Errorf("Apply of the size that is: %q, %v", warnings, err)
 	}
@@ -112,7 +122,7 @@ func TestConntrackOfKernel(t *testing.T) {
 func TestConntrackReadOnly(t *testing.T) {
 	root := t.TempDir()
 	check(t, os.MkdirAll(filepath.Join(root, hashSizeFile), 0o755))
-	c := Conntrack{MaxPerCore: 1000, UDP: time.Second}
+	c := Settings{MaxPerCore: 1000, UDP: time.Second}
 	warnings, err := c.applyBelow(root)
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "the hash of conntrack stays smaller") {
 		t.Errorf("warnings %q", warnings)
@@ -122,8 +132,8 @@ func TestConntrackReadOnly(t *testing.T) {
 	}
 }
 
-// TestTellApart changes what older kernels do, and what is not so already.
-func TestTellApart(t *testing.T) {
+// TestDisableEarlyDemux changes what older kernels do, and what is not so already.
+func TestDisableEarlyDemux(t *testing.T) {
 	for _, c := range []struct{ release, before, after string }{
 		{"6.1.0-48-cloud-amd64", "1\n", "0"}, {"5.14.0-503.el9.x86_64", "1\n", "0"}, {"4.19.0", "0\n", "0\n"},
 		{"6.6.0", "1\n", "1\n"}, {"6.18.44", "1\n", "1\n"},
@@ -133,12 +143,12 @@ func TestTellApart(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.before), 0o644)); err != nil {
 			t.Fatal(err)
 		}
-		err := tellApartBelow(root, c.release)
+		err := disableEarlyDemuxBelow(root, c.release)
 		if after, _ := os.ReadFile(path); err != nil || string(after) != c.after {
 			t.Errorf("Linux %s, %q before: %q after it, want %q; %v", c.release, c.before, after, c.after, err)
 		}
 	}
-	if err := tellApartBelow(t.TempDir(), "5.15.0"); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux") {
+	if err := disableEarlyDemuxBelow(t.TempDir(), "5.15.0"); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux") {
 		t.Errorf("without the setting: %v, want an error that names it", err)
 	}
 }

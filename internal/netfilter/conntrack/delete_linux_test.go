@@ -1,4 +1,4 @@
-package netfilter
+package conntrack
 
 import (
 	"encoding/binary"
@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,7 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // chosen chooses flows, and notes which it was asked about.
 type chosen struct {
@@ -47,7 +51,7 @@ func TestDeleteFlows(t *testing.T) {
 		if ipv6 {
 			client, server = net.ParseIP("2001:db8::1"), net.ParseIP("2001:db8::2")
 		}
-		family := netlink.InetFamily(Family(ipv6))
+		family := netlink.InetFamily(nfnl.Family(ipv6))
 		flow := func(protocol uint8, src, dst uint16) *netlink.ConntrackFlow {
 			f := &netlink.ConntrackFlow{FamilyType: uint8(family), TimeOut: 600}
 			f.Forward = netlink.IPTuple{Protocol: protocol, SrcIP: client, SrcPort: src, DstIP: server, DstPort: dst}
@@ -201,7 +205,7 @@ func TestDeleteGoesOn(t *testing.T) {
 			return err
 		}
 		frontends := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:80")}
-		_, err = DeleteUnanswered(false, frontends, frontends)
+		_, err = DeleteUnreplied(false, frontends, frontends)
 		if n := strings.Count(fmt.Sprint(err), unix.EMFILE.Error()); n != 2 {
 			t.Errorf("without descriptors: %v; want an error of each protocol", err)
 		}
@@ -241,28 +245,28 @@ func (m made) create(port uint16) error {
 	}
 	big := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 	side := func(source, destination netip.AddrPort) []byte {
-		ip := attr(attr(nil, sourceKind, source.Addr().AsSlice()), destinationKind, destination.Addr().AsSlice())
-		proto := attr(attr(attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT, big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
-		return attrNested(attrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
+		ip := nfnl.Attr(nfnl.Attr(nil, sourceKind, source.Addr().AsSlice()), destinationKind, destination.Addr().AsSlice())
+		proto := nfnl.Attr(nfnl.Attr(nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT, big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
+		return nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
 	}
-	b := attrNested(attrNested(nil, nl.CTA_TUPLE_ORIG, side(from, to)), nl.CTA_TUPLE_REPLY, side(answers, from))
-	b = attr(b, nl.CTA_TIMEOUT, binary.BigEndian.AppendUint32(nil, 600))
-	b = attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, m.status|1<<3)) // IPS_CONFIRMED, which it must be
-	state := attr(nil, ctaProtoInfoState, []byte{m.state})
+	b := nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(from, to)), nl.CTA_TUPLE_REPLY, side(answers, from))
+	b = nfnl.Attr(b, nl.CTA_TIMEOUT, binary.BigEndian.AppendUint32(nil, 600))
+	b = nfnl.Attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, m.status|1<<3)) // IPS_CONFIRMED, which it must be
+	state := nfnl.Attr(nil, ctaProtoInfoState, []byte{m.state})
 	switch m.protocol {
 	case unix.IPPROTO_TCP:
-		b = attrNested(b, nl.CTA_PROTOINFO, attrNested(nil, nl.CTA_PROTOINFO_TCP, state))
+		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_TCP, state))
 	case unix.IPPROTO_SCTP: // which needs its tags as well
-		state = attr(attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
-		b = attrNested(b, nl.CTA_PROTOINFO, attrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
+		state = nfnl.Attr(nfnl.Attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
+		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
-	_, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, Family(to.Addr().Is6()), b)
+	_, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(to.Addr().Is6()), b)
 	return err
 }
 
-// TestDeleteUnanswered: what goes is what nobody has answered nor translated, of the
+// TestDeleteUnreplied: what goes is what nobody has answered nor translated, of the
 // protocol, to a frontend, and nothing else, whoever it belongs to.
-func TestDeleteUnanswered(t *testing.T) {
+func TestDeleteUnreplied(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
 	const tcp, udp, sctp, replied = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, statusSeenReply
 	addr := func(host netip.Addr, port uint16) string { return netip.AddrPortFrom(host, port).String() }
@@ -305,11 +309,11 @@ func TestDeleteUnanswered(t *testing.T) {
 							}
 						}
 						of := map[byte][]netip.AddrPort{protocol: frontends}
-						n, err := DeleteUnanswered(ipv6, of[tcp], of[sctp])
+						n, err := DeleteUnreplied(ipv6, of[tcp], of[sctp])
 						if err != nil {
 							return err
 						}
-						left, err := exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, Family(ipv6), nil)
+						left, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil)
 						if err != nil {
 							return err
 						}

@@ -1,4 +1,4 @@
-package redirect
+package conntrack
 
 import (
 	"errors"
@@ -27,9 +27,9 @@ const (
 	demuxFile    = "proc/sys/net/ipv4/tcp_early_demux"
 )
 
-func (c Conntrack) apply() ([]string, error) { return c.applyBelow("/") }
+func (c Settings) apply() ([]string, error) { return c.applyBelow("/") }
 
-func (c Conntrack) applyBelow(root string) (warnings []string, err error) {
+func (c Settings) applyBelow(root string) (warnings []string, err error) {
 	var errs []error
 	set := func(name string, value int) {
 		if err := setInt(filepath.Join(root, sysctlDir, name), value); err != nil {
@@ -62,11 +62,11 @@ func (c Conntrack) applyBelow(root string) (warnings []string, err error) {
 	return warnings, errors.Join(errs...)
 }
 
-func tellApart() error { return tellApartBelow("/", netfilter.Release()) }
+func disableEarlyDemux() error { return disableEarlyDemuxBelow("/", netfilter.Release()) }
 
-// tellApartBelow leaves kernels alone that look again, which are those with the commit
+// disableEarlyDemuxBelow leaves kernels alone that look again, which are those with the commit
 // "netfilter: nf_nat: undo erroneous tcp edemux lookup after port clash".
-func tellApartBelow(root, release string) error {
+func disableEarlyDemuxBelow(root, release string) error {
 	if netfilter.AtLeast(release, 6, 6) {
 		return nil
 	}
@@ -89,7 +89,7 @@ func sysctlHint(err error) string {
 }
 
 // limit returns the most entries for a number of CPUs.
-func (c Conntrack) limit(cpus int) int {
+func (c Settings) limit(cpus int) int {
 	return max(int(c.Min), min(int(c.MaxPerCore)*cpus, maxScaled))
 }
 

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package conntrack
+
+import (
+	"errors"
+	"net/netip"
+)
+
+func (Settings) apply() ([]string, error) { return nil, errors.ErrUnsupported }
+
+func disableEarlyDemux() error { return errors.ErrUnsupported }
+
+func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
+	return 0, errors.ErrUnsupported
+}

@@ -1,0 +1,19 @@
+package conntrack
+
+import "net/netip"
+
+// DeleteUnreplied deletes the conntrack entries of connections, of a family, to frontends
+// of TCP and SCTP that were added after the client sent its first packet, whichever data
+// path forwards them now, so that the next packet that the client sends passes the rules.
+// An entry would keep them from it: rules see the first packet of a connection only. Entries
+// that have seen a reply, or whose destination is translated, are left alone. It returns
+// the number of deleted entries. A frontend with an unspecified address is a port of every
+// address of this node but loopback ones.
+//
+// However many frontends a protocol has, it takes the kernel one walk through all entries,
+// of which it returns few if it is Linux 5.15 or later, and none if there are no frontends.
+// It works in the network namespace of the calling thread. On other systems than Linux the
+// error is errors.ErrUnsupported.
+func DeleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
+	return deleteUnreplied(ipv6, tcp, sctp)
+}
