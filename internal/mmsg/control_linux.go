@@ -24,9 +24,9 @@ func (c Control) next() (m *unix.Cmsghdr, data, rest Control) {
 	return m, data, c[min(len(c), unix.CmsgSpace(len(data))):]
 }
 
-// find returns the data of the first control message of a kind, nil if there is none with
+// Find returns the data of the first control message of a kind, nil if there is none with
 // size bytes.
-func (c Control) find(level, kind int32, size int) []byte {
+func (c Control) Find(level, kind int32, size int) []byte {
 	for m, data, rest := c.next(); m != nil; m, data, rest = rest.next() {
 		if m.Level == level && m.Type == kind && len(data) >= size {
 			return data
@@ -40,10 +40,10 @@ func (c Control) find(level, kind int32, size int) []byte {
 // Of in_pktinfo it is ipi_spec_dst, which replies can be sent from; it differs
 // from the destination in the header for broadcasts only.
 func (c Control) LocalAddr() (addr netip.Addr, ok bool) {
-	if info := c.find(unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo); info != nil {
+	if info := c.Find(unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo); info != nil {
 		return netip.AddrFrom4([4]byte(info[4:8])), true
 	}
-	if info := c.find(unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo); info != nil {
+	if info := c.Find(unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo); info != nil {
 		return netip.AddrFrom16([16]byte(info[:16])), true
 	}
 	return netip.Addr{}, false
@@ -52,7 +52,7 @@ func (c Control) LocalAddr() (addr netip.Addr, ok bool) {
 // SegmentSize returns the length of the datagrams of a GRO batch but for the last, in bytes; 0
 // if the message is one datagram (UDP_GRO, udp(7)).
 func (c Control) SegmentSize() int {
-	if size := c.find(unix.SOL_UDP, unix.UDP_GRO, 4); size != nil {
+	if size := c.Find(unix.SOL_UDP, unix.UDP_GRO, 4); size != nil {
 		return int(int32(binary.NativeEndian.Uint32(size)))
 	}
 	return 0
@@ -61,7 +61,7 @@ func (c Control) SegmentSize() int {
 // TrafficClass returns the traffic class of an IPv6 packet (IPV6_RECVTCLASS, ipv6(7)); 0 if
 // none was reported.
 func (c Control) TrafficClass() byte {
-	if class := c.find(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4); class != nil {
+	if class := c.Find(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4); class != nil {
 		return byte(binary.NativeEndian.Uint32(class))
 	}
 	return 0
@@ -71,9 +71,9 @@ func (c Control) TrafficClass() byte {
 // none, and whether ICMP has reported it (struct sock_extended_err, ip(7)).
 func (c Control) QueuedError() (errno unix.Errno, icmp bool) {
 	const size = int(unsafe.Sizeof(unix.SockExtendedErr{}))
-	data := c.find(unix.IPPROTO_IP, unix.IP_RECVERR, size)
+	data := c.Find(unix.IPPROTO_IP, unix.IP_RECVERR, size)
 	if data == nil {
-		data = c.find(unix.IPPROTO_IPV6, unix.IPV6_RECVERR, size)
+		data = c.Find(unix.IPPROTO_IPV6, unix.IPV6_RECVERR, size)
 	}
 	if data == nil {
 		return 0, false
@@ -86,12 +86,12 @@ func (c Control) QueuedError() (errno unix.Errno, icmp bool) {
 // returns its length. scope is the interface of a link-local peer; 0 leaves it to the routes.
 func PutLocalAddr(c []byte, addr netip.Addr, scope uint32) int {
 	if addr.Is4() {
-		data, length := put(c, unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
+		data, length := Put(c, unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
 		ip := addr.As4()
 		copy(data[4:], ip[:])
 		return length
 	}
-	data, length := put(c, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
+	data, length := Put(c, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
 	ip := addr.As16()
 	copy(data, ip[:])
 	binary.NativeEndian.PutUint32(data[16:], scope)
@@ -105,7 +105,7 @@ func PutTrafficClass(c []byte, class byte, ipv6 bool) int {
 	if ipv6 {
 		level, kind = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
 	}
-	data, length := put(c, level, kind, 4)
+	data, length := Put(c, level, kind, 4)
 	binary.NativeEndian.PutUint32(data, uint32(class))
 	return length
 }
@@ -113,14 +113,14 @@ func PutTrafficClass(c []byte, class byte, ipv6 bool) int {
 // PutSegmentSize writes the control message that makes a message leave as datagrams of
 // size bytes (UDP_SEGMENT, udp(7)), and returns its length.
 func PutSegmentSize(c []byte, size int) int {
-	data, length := put(c, unix.SOL_UDP, unix.UDP_SEGMENT, 2)
+	data, length := Put(c, unix.SOL_UDP, unix.UDP_SEGMENT, 2)
 	binary.NativeEndian.PutUint16(data, uint16(size))
 	return length
 }
 
-// put writes the header of a control message with size bytes of data, which are zero, and
+// Put writes the header of a control message with size bytes of data, which are zero, and
 // returns where these are and the length of the whole.
-func put(c []byte, level, kind int32, size int) (data []byte, length int) {
+func Put(c []byte, level, kind int32, size int) (data []byte, length int) {
 	c = c[:unix.CmsgSpace(size)]
 	clear(c)
 	m := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))

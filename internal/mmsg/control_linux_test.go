@@ -77,7 +77,7 @@ func FuzzControl(f *testing.F) {
 func TestSegmentSize(t *testing.T) {
 	control := make([]byte, 2*ControlSize)
 	n := PutLocalAddr(control, netip.MustParseAddr("2001:db8::7"), 0)
-	data, more := put(control[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
+	data, more := Put(control[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
 	binary.NativeEndian.PutUint32(data, 1200)
 	if n+more > ControlSize {
 		t.Errorf("%d bytes of control messages, there is room for %d", n+more, ControlSize)

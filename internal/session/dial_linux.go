@@ -130,7 +130,7 @@ func (sh *Shard) FreezeDial(c *Conn) *Dialling {
 	if c.dial == nil {
 		return nil
 	}
-	d := c.dial.ladder.freeze()
+	d := c.dial.ladder.Freeze()
 	d.Left = sh.Loop.Left(&c.dial.timer)
 	return &d
 }
@@ -138,6 +138,6 @@ func (sh *Shard) FreezeDial(c *Conn) *Dialling {
 // ThawDial continues a dial that another process has frozen. service and backend are those of its choice, if there was one.
 func (sh *Shard) ThawDial(c *Conn, from *Dialling, service lb.ID, backend netip.AddrPort) {
 	d := sh.newDial(c)
-	d.ladder.thaw(sh.LB, from, service, backend)
+	d.ladder.Thaw(sh.LB, from, service, backend)
 	sh.Loop.After(&d.timer, d, from.Left)
 }

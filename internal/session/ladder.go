@@ -74,6 +74,12 @@ func (l *Ladder) Failed(choice lb.Choice) {
 	l.flow.Now = eventloop.Now()
 }
 
+// Gone ends an attempt whose backend was removed meanwhile; it does not count.
+func (l *Ladder) Gone(choice lb.Choice) {
+	l.Failed(choice)
+	l.attempt--
+}
+
 // Short reports whether an attempt that failed for lack of something of this host, which is not the backend's fault, may
 // be made again after ShortageRetry. It counts the wait.
 func (l *Ladder) Short(count *Counters) bool {
@@ -95,15 +101,18 @@ type Dialling struct {
 	Left      time.Duration    // of the present attempt or wait
 }
 
-func (l *Ladder) freeze() Dialling {
+// Freeze returns what another process needs to continue, but for Left.
+func (l *Ladder) Freeze() Dialling {
 	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Tried: l.tried.Backends(), Attempt: l.attempt, Shortages: l.shortages}
 }
 
-// thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.
-func (l *Ladder) thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) {
-	flow, tried := ResumeDial(b, d, service, backend)
-	l.Start(flow)
-	l.tried, l.attempt, l.shortages = tried, d.Attempt, d.Shortages
+// Thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.
+func (l *Ladder) Thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) {
+	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
+		service = owner.ID
+	}
+	l.Start(lb.Flow{Frontend: d.Frontend, Client: d.Client, Now: eventloop.Now()})
+	l.tried, l.attempt, l.shortages = b.ResumeTried(service, d.Tried), d.Attempt, d.Shortages
 }
 
 // Resume makes a choice that another process has made: none if backend is invalid.
@@ -112,12 +121,4 @@ func Resume(b *lb.Balancer, service lb.ID, backend netip.AddrPort) (choice lb.Ch
 		choice = b.Resume(service, backend)
 	}
 	return choice
-}
-
-// ResumeDial returns what a dial of another process continues with. backend is the one that was waited for, if any.
-func ResumeDial(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) (lb.Flow, lb.Tried) {
-	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
-		service = owner.ID
-	}
-	return lb.Flow{Frontend: d.Frontend, Client: d.Client, Now: eventloop.Now()}, b.ResumeTried(service, d.Tried)
 }

@@ -94,8 +94,8 @@ func TestLadderHandover(t *testing.T) {
 	first, _, _ := l.Next(config, &count)
 	l.Failed(first)
 	l.Short(&count)
-	frozen := l.freeze()
-	next.thaw(b, &frozen, first.Service(), netip.AddrPort{})
+	frozen := l.Freeze()
+	next.Thaw(b, &frozen, first.Service(), netip.AddrPort{})
 	second, timeout, ok := next.Next(config, &count)
 	if !ok || second.Backend() == first.Backend() || timeout != config.DialTimeouts[1] || next.shortages != 1 {
 		t.Errorf("%v after %v within %v, %t, %d waits", second.Backend(), first.Backend(), timeout, ok, next.shortages)

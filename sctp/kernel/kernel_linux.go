@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
@@ -158,12 +159,11 @@ func Receive(fd int, p []byte) (got Part, err error) {
 	}
 	got.End = h.Flags&unix.MSG_EOR != 0
 	got.Notification = h.Flags&flagNotification != 0
-	for m, v, rest := nextControl(control[:min(len(control), int(h.Controllen))]); m != nil; m, v, rest = nextControl(rest) {
-		if m.Level == unix.IPPROTO_SCTP && m.Type == cmsgRcvInfo && len(v) >= 12 {
-			got.Info.Stream = binary.NativeEndian.Uint16(v)
-			got.Info.Flags = binary.NativeEndian.Uint16(v[4:]) & FlagUnordered
-			got.Info.PPID = binary.NativeEndian.Uint32(v[8:])
-		}
+	received := mmsg.Control(control[:min(len(control), int(h.Controllen))])
+	if v := received.Find(unix.IPPROTO_SCTP, cmsgRcvInfo, 12); v != nil {
+		got.Info.Stream = binary.NativeEndian.Uint16(v)
+		got.Info.Flags = binary.NativeEndian.Uint16(v[4:]) & FlagUnordered
+		got.Info.PPID = binary.NativeEndian.Uint32(v[8:])
 	}
 	return got, nil
 }
@@ -171,7 +171,7 @@ func Receive(fd int, p []byte) (got Part, err error) {
 // Send writes a whole message, or nothing. With FlagAbort it aborts instead.
 func Send(fd int, p []byte, i Info) error {
 	var control [48]byte
-	v := (*[16]byte)(putControl(control[:], unix.IPPROTO_SCTP, cmsgSndInfo, 16))
+	v, length := mmsg.Put(control[:], unix.IPPROTO_SCTP, cmsgSndInfo, 16)
 	binary.NativeEndian.PutUint16(v[0:], i.Stream)
 	binary.NativeEndian.PutUint16(v[2:], i.Flags)
 	binary.NativeEndian.PutUint32(v[4:], i.PPID)
@@ -179,7 +179,7 @@ func Send(fd int, p []byte, i Info) error {
 	vector.SetLen(len(p))
 	h := unix.Msghdr{Iov: &vector, Control: &control[0]}
 	h.SetIovlen(1)
-	h.SetControllen(unix.CmsgSpace(16))
+	h.SetControllen(length)
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch errno {
@@ -195,29 +195,6 @@ func Send(fd int, p []byte, i Info) error {
 // PartialDeliveryEnded reports whether a notification says that the rest of a message will not come.
 func PartialDeliveryEnded(b []byte) bool {
 	return len(b) >= 2 && binary.NativeEndian.Uint16(b) == notePartialDelivery
-}
-
-// nextControl splits the first control message from the rest (cmsg(3)); nil: there
-// is none.
-func nextControl(c []byte) (m *unix.Cmsghdr, value, rest []byte) {
-	if len(c) < unix.SizeofCmsghdr {
-		return nil, nil, nil
-	}
-	m = (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
-	if m.Len < unix.SizeofCmsghdr || uint64(m.Len) > uint64(len(c)) {
-		return nil, nil, nil
-	}
-	value = c[unix.CmsgLen(0):m.Len]
-	return m, value, c[min(len(c), unix.CmsgSpace(len(value))):]
-}
-
-// putControl writes the header of a control message and returns where its size
-// bytes of value go.
-func putControl(c []byte, level, kind int32, size int) unsafe.Pointer {
-	m := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
-	m.Level, m.Type = level, kind
-	m.SetLen(unix.CmsgLen(size))
-	return unsafe.Pointer(&c[unix.CmsgLen(0)])
 }
 
 // Missing returns why the kernel has no SCTP, or nil. The call loads the module if there is one

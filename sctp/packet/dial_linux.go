@@ -20,10 +20,8 @@ const (
 
 // dial is what an association needs only until its backend has answered.
 type dial struct {
-	flow    lb.Flow
-	tried   lb.Tried
-	attempt int
-	init    []byte // the client's last INIT
+	session.Ladder
+	init []byte // the client's last INIT
 }
 
 // accept starts an association for a client's INIT.
@@ -45,8 +43,8 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	a := &assoc{sh: sh, active: now}
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
-	a.dial = &dial{init: append([]byte(nil), b...), flow: lb.Flow{Frontend: f, Client: d.peer, Now: now}}
-	a.dial.flow.Tried = &a.dial.tried
+	a.dial = &dial{init: append([]byte(nil), b...)}
+	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, Now: now})
 	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
 	sh.count.Accepted.Add(1)
@@ -77,19 +75,18 @@ func (sh *shard) room() bool {
 // dialNext asks one backend after the other until one is asked or none is left.
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
-	for timeouts := sh.cfg.DialTimeouts; d.attempt < len(timeouts); {
-		choice, err := sh.cfg.LB.Pick(d.flow)
-		if err != nil {
-			session.Refuse(&sh.count.Stats, err)
+	for {
+		choice, timeout, ok := d.Next(sh.dials, &sh.count.Stats)
+		if !ok {
 			a.abort()
 			return
 		}
-		sh.count.Dials.Add(1)
 		a.choice = choice
-		switch err = a.connect(); err {
+		err := a.connect()
+		switch err {
 		case nil:
 			sh.send(d.init, &a.backend)
-			sh.loop.After(&a.timer, a, timeouts[d.attempt])
+			sh.loop.After(&a.timer, a, timeout)
 			return
 		case errNoPort:
 			sh.count.Shortages.Add(1)
@@ -99,16 +96,16 @@ func (a *assoc) dialNext() {
 		}
 		a.dialFailed(err)
 	}
-	sh.count.DialGaveUp.Add(1)
-	a.abort()
 }
 
 // dialFailed ends an attempt and remembers the backend as tried.
 func (a *assoc) dialFailed(err error) {
-	d := a.dial
-	d.tried.Add(a.choice)
-	d.attempt++
-	d.flow.Now = eventloop.Now()
+	a.dial.Failed(a.choice)
+	a.leave(err)
+}
+
+// leave gives the backend of an attempt up.
+func (a *assoc) leave(err error) {
 	a.sh.loop.StopTimer(&a.timer)
 	a.choice.Done(err)
 	a.choice = lb.Choice{}

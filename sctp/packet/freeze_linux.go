@@ -70,9 +70,7 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 	f := engine.Frozen{Service: a.choice.Service(), Addr: a.choice.Backend(), Idle: time.Duration(now - a.active),
 		Left: a.sh.loop.Left(&a.timer), Packets: p}
 	if d := a.dial; d != nil {
-		f.Dial = &engine.Dialling{Init: d.init, Dialling: session.Dialling{
-			Frontend: d.flow.Frontend, Client: d.flow.Client, Tried: d.tried.Backends(), Attempt: d.attempt,
-		}}
+		f.Dial = &engine.Dialling{Init: d.init, Dialling: d.Freeze()}
 	}
 	return f
 }
@@ -153,9 +151,8 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		sh.count.Active.Add(1)
 	}
 	if f.Dial != nil {
-		d := &dial{attempt: f.Dial.Attempt, init: f.Dial.Init}
-		d.flow, d.tried = session.ResumeDial(sh.cfg.LB, &f.Dial.Dialling, f.Service, f.Addr)
-		d.flow.Tried = &d.tried
+		d := &dial{init: f.Dial.Init}
+		d.Thaw(sh.cfg.LB, &f.Dial.Dialling, f.Service, f.Addr)
 		a.dial = d
 		sh.count.Dialling.Add(1)
 	}
