@@ -52,7 +52,7 @@ OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
 
 # Those of the end-to-end tests that ask only what the kernel holds and does. Sluice's goroutines do
-# nothing there but write rules, as in all the others.
+# nothing there but write rules, as in all other tests.
 RACE_SKIP = ^TestMatrix$$/^iptables$$|^TestRulesAreRepaired$$/^iptables$$|^(TestCleanupLeavesNothing|TestNothingIsDisturbed|TestOldModeIsReplaced)$$
 
 # The distribution's etcd is too old for an API server to stream lists from, as

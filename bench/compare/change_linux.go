@@ -33,20 +33,20 @@ const (
 	askAtOnce = 256
 
 	// askSlack is how long after the one before a client may begin. Where none did for longer,
-	// this program stood still, and nobody knows when the change came into force.
+	// this program was paused, and it is unknown when the change took effect.
 	askSlack = 5 * time.Millisecond
 
 	// changesAtMost is how many rounds of changes are made at the most for that changesOf
 	// times each is known.
 	changesAtMost = 2 * changesOf
 
-	// agreeing is how many clients in a row must see a change for it to be in force.
+	// agreeing is how many clients in a row must see a change for it to be in effect.
 	agreeing = 20
 )
 
-// errStoodStill says that a change has been in force for up to askSlack, or longer, before a
+// errPaused says that a change has been in effect for up to askSlack, or longer, before a
 // client asked.
-var errStoodStill = errors.New("the clients stood still")
+var errPaused = errors.New("the clients were paused")
 
 // changes changes, removes and adds one Service, many times. It returns how long each
 // took in ms until clients see it, and what the program itself has measured of all. Those of which
@@ -72,7 +72,7 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 					name == s.tb.Pods[0].Name
 			}},
 		} {
-			if err := s.forgetClients(ctx); err != nil {
+			if err := s.flushClients(ctx); err != nil {
 				return nil, 0, syncs{}, err
 			}
 			select {
@@ -81,7 +81,7 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 				return nil, 0, syncs{}, ctx.Err()
 			}
 			switch took, err := s.change(ctx, step.content, step.seen); {
-			case errors.Is(err, errStoodStill):
+			case errors.Is(err, errPaused):
 				unknown = append(unknown, ms(took))
 			case err != nil:
 				return nil, 0, syncs{}, fmt.Errorf("change %d: %w", round, err)
@@ -93,7 +93,7 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 	if missing := 3*changesOf - len(whole); missing > 0 {
 		whole = append(whole, unknown[:min(missing, len(unknown))]...)
 	}
-	// The last change is in force before the program has counted it. On a machine so busy
+	// The last change is in effect before the program has counted it. On a machine so busy
 	// that clients are not answered for askLimit two may have been read as one.
 	var failed error
 	err = until(ctx, "the metric of the last change", func() bool {
@@ -109,11 +109,11 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 	return whole, len(unknown), inside, errors.Join(err, failed)
 }
 
-// forgetClients has the node forget those who asked while there was no Service: the kernel
-// has let their packets through as they were, and for two minutes does the same to whoever
-// comes from a port of theirs (nf_conntrack_tcp_timeout_syn_sent). A client's ports repeat
+// flushClients deletes the conntrack entries of clients that asked while there was no Service: the kernel
+// has let their packets through as they were, and for two minutes does the same to any client that
+// uses a port of theirs (nf_conntrack_tcp_timeout_syn_sent). A client's ports repeat
 // sooner here, where thousands ask.
-func (s *scaled) forgetClients(ctx context.Context) error {
+func (s *scaled) flushClients(ctx context.Context) error {
 	if s.protocol != "TCP" {
 		return nil
 	}
@@ -121,8 +121,8 @@ func (s *scaled) forgetClients(ctx context.Context) error {
 }
 
 // change replaces the file of Service 0 and returns the time from then until the first
-// client was begun from which on all see the change. One is begun every askEvery,
-// whatever has become of those before. With errStoodStill it may have taken less.
+// client started from which on all see the change. One starts every askEvery,
+// whatever has become of those before. With errPaused it may have taken less.
 func (s *scaled) change(ctx context.Context, content string, seen func(string, error) bool) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, testbed.Patience)
 	var clients sync.WaitGroup
@@ -151,11 +151,11 @@ func (s *scaled) change(ctx context.Context, content string, seen func(string, e
 			return 0, fmt.Errorf("wait for clients that see it: %w", ctx.Err())
 		case a := <-answers:
 			open--
-			if begun, ok := all.note(a.client, a.sees); ok {
+			if started, ok := all.note(a.client, a.sees); ok {
 				if all.gap() > askSlack {
-					return begun.Sub(start), errStoodStill
+					return started.Sub(start), errPaused
 				}
-				return begun.Sub(start), nil
+				return started.Sub(start), nil
 			}
 		case <-next.C:
 			if open == askAtOnce {
@@ -171,12 +171,12 @@ func (s *scaled) change(ctx context.Context, content string, seen func(string, e
 	}
 }
 
-// row is the clients of one change, in the order in which they were begun.
+// row is the clients of one change, in the order in which they started.
 type row struct {
-	start time.Time // of the change
-	begun []time.Time
-	sees  []sight
-	from  int // after the last that is known not to see the change
+	start   time.Time // of the change
+	started []time.Time
+	sees    []sight
+	from    int // after the last that is known not to see the change
 }
 
 // sight is what one client sees. Its zero value is that it is not known yet.
@@ -189,20 +189,20 @@ const (
 
 // begin adds a client.
 func (r *row) begin(now time.Time) int {
-	r.begun, r.sees = append(r.begun, now), append(r.sees, 0)
-	return len(r.begun) - 1
+	r.started, r.sees = append(r.started, now), append(r.sees, 0)
+	return len(r.started) - 1
 }
 
-// gap returns how long no client had begun before the first from which on all see the change:
-// that is as finely as it is known when it came into force.
+// gap returns how long no client had started before the first from which on all see the change:
+// that is as finely as it is known when it took effect.
 func (r *row) gap() time.Duration {
 	if r.from == 0 {
-		return r.begun[0].Sub(r.start)
+		return r.started[0].Sub(r.start)
 	}
-	return r.begun[r.from].Sub(r.begun[r.from-1])
+	return r.started[r.from].Sub(r.started[r.from-1])
 }
 
-// note notes what a client sees, and returns when the first was begun from which on
+// note notes what a client sees, and returns when the first was started from which on
 // agreeing clients see the change, if it is known that they do.
 func (r *row) note(client int, sees bool) (time.Time, bool) {
 	if sees {
@@ -219,7 +219,7 @@ func (r *row) note(client int, sees bool) (time.Time, bool) {
 			return time.Time{}, false
 		}
 	}
-	return r.begun[r.from], true
+	return r.started[r.from], true
 }
 
 // who asks Service 0 who answers. What takes longer than limit is taken for silence.
@@ -231,7 +231,7 @@ func (s *scaled) who(ctx context.Context, limit time.Duration) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	// Whoever ends the change early ends the wait for an answer, too.
+	// The end of the change ends the wait for an answer, too.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if s.protocol == "UDP" {

@@ -16,20 +16,20 @@ func TestRow(t *testing.T) {
 	}
 	for i := last + 1; i < last+agreeing; i++ {
 		if at, ok := r.note(i, true); ok {
-			t.Fatalf("in force from %v on with %d of %d clients", at.Sub(start), i-last, agreeing)
+			t.Fatalf("in effect from %v on with %d of %d clients", at.Sub(start), i-last, agreeing)
 		}
 	}
 	for _, early := range []int{0, 2, 4} { // a proxy that stalls may look like this
 		if at, ok := r.note(early, true); ok {
-			t.Fatalf("in force from %v on, before it is known what those from there on see", at.Sub(start))
+			t.Fatalf("in effect from %v on, before it is known what those from there on see", at.Sub(start))
 		}
 	}
 	if at, ok := r.note(last, false); ok {
-		t.Fatalf("in force from %v on with one client too few", at.Sub(start))
+		t.Fatalf("in effect from %v on with one client too few", at.Sub(start))
 	}
 	at, ok := r.note(last+agreeing, true)
 	if want := (last + 1) * time.Millisecond; !ok || at.Sub(start) != want {
-		t.Fatalf("in force from %v on (%v), want %v", at.Sub(start), ok, want)
+		t.Fatalf("in effect from %v on (%v), want %v", at.Sub(start), ok, want)
 	}
 }
 
@@ -42,11 +42,11 @@ func TestRowWaits(t *testing.T) {
 	}
 	for i := 1; i < 2*agreeing; i++ {
 		if _, ok := r.note(i, true); ok {
-			t.Fatal("in force although the first client has no answer yet")
+			t.Fatal("in effect although the first client has no answer yet")
 		}
 	}
 	if _, ok := r.note(0, true); !ok {
-		t.Fatal("not in force although all see it")
+		t.Fatal("not in effect although all see it")
 	}
 }
 

@@ -231,7 +231,7 @@ func TestPeersStart(t *testing.T) {
 				t.Skipf("NOT TESTED: %s", why)
 			}
 			figures, err := plan{duration: 200 * time.Millisecond}.once(t.Context(), l, w, s)
-			if err != nil { // others may have had both cores meanwhile
+			if err != nil { // other programs may have had both cores meanwhile
 				t.Log(err)
 				figures, err = plan{duration: 5 * time.Second}.once(t.Context(), l, w, s)
 			}

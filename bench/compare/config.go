@@ -55,7 +55,7 @@ const (
 	sctpService  = "sctp"
 )
 
-// services are the same for everybody; the backends are server hosts.
+// services are the same for all systems; the backends are server hosts.
 func services(backends []string) []service {
 	return []service{
 		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends},

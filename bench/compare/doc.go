@@ -11,11 +11,11 @@
 //
 // What makes the figures comparable:
 //
-//   - Everybody stands in the same place: a client host, the node, and three server
+//   - All systems run in the same place: a client host, the node, and three server
 //     hosts, which are network namespaces joined by virtual Ethernet (bench/testbed).
 //     Clients ask the same addresses, and every proxy gets its packets by REDIRECT.
 //   - Each proxy has one worker, which alone is pinned to one core; load, servers and
-//     this program are on the others.
+//     this program are on the other cores.
 //   - Runs are interleaved: in each round every system runs once for a workload, and
 //     the order rotates. Ratios are taken within a round, because the processor's
 //     frequency and neighbours drift; figures of different rounds or runs are not
@@ -23,7 +23,7 @@
 //   - What a target is for has all rounds. In a run of everything the ceilings, and
 //     workloads without a target, have each third.
 //   - Each run starts the proxy anew, with empty tables of connections.
-//   - The machine must be idle before; -force measures nevertheless, and says so.
+//   - The machine must be idle before; -force measures nevertheless, and the report says so.
 //   - Errors and lost datagrams are always shown. A system that loses what it was given
 //     has less work to do per answer.
 //
@@ -33,7 +33,7 @@
 // time that the whole core was not idle stands beside it, at the kernel's tick.
 //
 // The tools: wrk for requests and answers on connections that stay, and iperf3 for bulk,
-// since others know them. Short connections, UDP flows, idle connections and mixed
+// since they are well known. Short connections, UDP flows, idle connections and mixed
 // sizes come from bench/load: wrk gives no latency of a connection as a whole, sockperf
 // has no window and counts no loss for each of many flows, and dnsperf 2.10 gives
 // no percentiles.

@@ -204,7 +204,7 @@ func (l *lab) close() {
 }
 
 // choose takes the services that a system has for workloads of a protocol: SCTP is by
-// itself, since the sockets that it takes would cost the others.
+// itself, since its sockets would cost the other protocols.
 func (l *lab) choose(protocol string) {
 	l.services = slices.DeleteFunc(slices.Clone(l.all), func(s service) bool {
 		return (s.protocol == sctp) != (protocol == sctp)

@@ -49,7 +49,7 @@ func (c cores) loadList() string {
 // inVM reports whether this is the machine of bench/vm.
 func inVM() bool { return os.Getenv("SLUICE_VM") != "" }
 
-// chooseCores takes the last core that we may use for the proxy, and all others for
+// chooseCores takes the last core that we may use for the proxy, and all other cores for
 // the rest.
 func chooseCores() (c cores, err error) {
 	if err := unix.SchedGetaffinity(0, &c.all); err != nil {
@@ -184,7 +184,7 @@ const idlePatience = 2 * time.Minute
 // returns the share of time that its cores were busy. Load averages are of no use:
 // they remember what has ended.
 func checkIdle(ctx context.Context, force bool, progress io.Writer) (busy float64, err error) {
-	told := false
+	reported := false
 	for deadline := time.Now().Add(idlePatience); ; {
 		before, err := allCores()
 		if err != nil {
@@ -204,8 +204,8 @@ func checkIdle(ctx context.Context, force bool, progress io.Writer) (busy float6
 		if force || busy <= maxBusy && stolen <= maxStolen {
 			return busy, nil
 		}
-		if !told {
-			told = true
+		if !reported {
+			reported = true
 			fmt.Fprintf(progress, "waiting for up to %v: the machine is %.0f %% busy\n", idlePatience, busy*100)
 		}
 		if time.Now().After(deadline) {

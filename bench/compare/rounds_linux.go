@@ -69,7 +69,7 @@ type outcome struct {
 	busy, stolen []report.Value // by round
 }
 
-// measure runs the plan. A run that fails is a problem, and the others go on; only the
+// measure runs the plan. A run that fails is a problem, and the run goes on; only the
 // end of ctx ends them. progress gets a line for each run.
 func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Writer) (o outcome, err error) {
 	total, done := p.runs(), 0

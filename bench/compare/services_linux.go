@@ -64,7 +64,7 @@ type scaled struct {
 // clusterIP returns the address of Service i, of which there are at most 16,000.
 func clusterIP(i int) string { return fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250) }
 
-// manifest describes Service i and its ten endpoints: some pods, and others that do
+// manifest describes Service i and its ten endpoints: some pods, and addresses that do
 // not exist, none of which is ready, so that every client is answered.
 func (s *scaled) manifest(i, port int, pods ...*testbed.Host) string {
 	var addrs []string

@@ -195,7 +195,7 @@ func (l *lab) peer(ctx context.Context, name string, cmd *testbed.Cmd) (*running
 }
 
 // listens reports whether a peer has opened all of its sockets. The proxy of goroutines
-// says so; the others open all before they accept on the first.
+// reports it; the other ones open all before they accept on the first.
 func (l *lab) listens(ctx context.Context, name string, p *testbed.Process) bool {
 	if name == relayName {
 		return strings.Contains(p.Log.String(), load.Begin)

@@ -112,7 +112,7 @@ func TestParseOthers(t *testing.T) {
 	}
 }
 
-// TestConfigurations compares what each system is told with what it should be: the
+// TestConfigurations compares the configuration of each system with what it should be: the
 // same addresses, the same servers, no limit that only one has.
 func TestConfigurations(t *testing.T) {
 	list := services([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3"})

@@ -129,7 +129,7 @@ func (r *report) table(pods []string, tallies ...*tally) {
 	}
 }
 
-// spread reports whether every one of the pods answered, nobody else did, and
+// spread reports whether every one of the pods answered, no other did, and
 // nothing failed.
 func (t *tally) spread(pods []string) bool {
 	n := 0

@@ -23,7 +23,7 @@ type datagrams struct {
 	flows    []udpFlow
 	in, out  *batch
 	merged   *merged // instead of in; nil without Merge
-	question []byte  // of DNS; nil for others
+	question []byte  // of DNS; nil for other kinds
 }
 
 // udpFlow is one client's socket. Its datagrams are numbered, and their numbers are
@@ -96,7 +96,7 @@ func (s *datagrams) start() error {
 	return nil
 }
 
-func (s *datagrams) turn() error { return s.wait() }
+func (s *datagrams) poll() error { return s.wait() }
 
 func (s *datagrams) warm(since int64) bool { return s.m.warmedUp(since) }
 

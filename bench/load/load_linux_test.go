@@ -136,7 +136,7 @@ func TestClientsAreAnswered(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s-%d-%d-%v-%v", way.name, c.Kind, c.Number, c.Window, c.Train, c.Merge), func(t *testing.T) {
 				r := asked(t, c)
 				for r.Operations == 0 && c.Kind != Idle && c.Duration < 10*time.Second {
-					c.Duration *= 3 // others may have had both cores
+					c.Duration *= 3 // other programs may have had both cores
 					r = asked(t, c)
 				}
 				if r.Errors > 0 || r.Lost > 0 {
@@ -156,7 +156,7 @@ func TestClientsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestErrorsAreSeen asks where nobody listens, and one who hangs up.
+// TestErrorsAreSeen asks where no process listens, and a server that closes at once.
 func TestErrorsAreSeen(t *testing.T) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -179,9 +179,9 @@ func TestErrorsAreSeen(t *testing.T) {
 		<-done
 	}()
 	for name, c := range map[string]AskConfig{
-		"refused":           {Kind: Short, Addrs: []string{"127.0.0.1:9"}, Response: 1},
-		"hangs up":          {Kind: KeepAlive, Addrs: []string{rude}, Response: 1},
-		"nobody there, UDP": {Kind: Datagrams, Addrs: []string{"127.0.0.1:9"}, Request: 64},
+		"refused":               {Kind: Short, Addrs: []string{"127.0.0.1:9"}, Response: 1},
+		"hangs up":              {Kind: KeepAlive, Addrs: []string{rude}, Response: 1},
+		"no process there, UDP": {Kind: Datagrams, Addrs: []string{"127.0.0.1:9"}, Request: 64},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Number, c.Duration = 1, 50*time.Millisecond
@@ -239,7 +239,7 @@ func TestDNSIsAsked(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	deadline := time.Now().Add(10 * time.Second)
-	for { // dnsmasq tells nobody that it listens
+	for { // dnsmasq does not report that it listens
 		r := asked(t, AskConfig{Kind: DNS, Addrs: []string{"127.0.0.1:5300"}, Number: 2, Name: "a.svc.test.", Duration: 50 * time.Millisecond})
 		if r.Operations > 0 {
 			break

@@ -13,7 +13,7 @@ import (
 // runner is a client of one kind.
 type runner interface {
 	start() error          // opens what is to be open
-	turn() error           // handles events, for up to a sweep's time
+	poll() error           // handles events, for up to a sweep's time
 	sweep(now int64)       // looks for what has taken too long
 	warm(since int64) bool // whether the time to measure may begin
 	finish(result *Result) // adds what only it knows
@@ -46,7 +46,7 @@ func (m *meter) run(r runner) error {
 	measuring := false
 	ended := m.end()
 	for !ended(measuring, began) {
-		if err := r.turn(); err != nil {
+		if err := r.poll(); err != nil {
 			return fmt.Errorf("wait for events: %w", err)
 		}
 		t := now()
@@ -73,7 +73,7 @@ func (m *meter) run(r runner) error {
 	return nil
 }
 
-// end returns what tells when to stop: after the duration, or, for idle connections,
+// end returns a function that reports when to stop: after the duration, or, for idle connections,
 // when standard input ends. The goroutine ends with it, or with the process.
 func (m *meter) end() func(measuring bool, began int64) bool {
 	if m.config.Kind != Idle {

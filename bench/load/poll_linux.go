@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepEvery is how often a loop looks for what no event tells: time that is up.
+// sweepEvery is how often a loop looks for timeouts, which are no events.
 const sweepEvery = 10 * time.Millisecond
 
-// handler is told what epoll(7) says about its descriptor.
+// handler handles what epoll(7) reports about its file descriptor.
 type handler interface {
 	ready(events uint32)
 }

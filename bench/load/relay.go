@@ -75,17 +75,17 @@ func (r *Relay) drop(c io.Closer) {
 }
 
 func (r *Relay) accept(ln net.Listener, backends []string) {
-	for turn := 0; ; turn++ {
+	for next := 0; ; next++ {
 		client, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: no event tells of free ones
+			time.Sleep(10 * time.Millisecond) // out of file descriptors: no event reports free ones
 			continue
 		}
 		r.keep(client)
-		r.wg.Go(func() { r.connection(client, backends[turn%len(backends)]) })
+		r.wg.Go(func() { r.connection(client, backends[next%len(backends)]) })
 	}
 }
 
@@ -118,7 +118,7 @@ func (r *Relay) receive(pc *net.UDPConn, backends []string) {
 	var mu sync.Mutex
 	flows := make(map[netip.AddrPort]net.Conn) // guarded by mu
 	buf := make([]byte, 64<<10)
-	for turn := 0; ; {
+	for next := 0; ; {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -130,10 +130,10 @@ func (r *Relay) receive(pc *net.UDPConn, backends []string) {
 		c := flows[from]
 		mu.Unlock()
 		if c == nil {
-			if c, err = net.Dial("udp4", backends[turn%len(backends)]); err != nil {
+			if c, err = net.Dial("udp4", backends[next%len(backends)]); err != nil {
 				continue
 			}
-			turn++
+			next++
 			r.keep(c)
 			mu.Lock()
 			flows[from] = c

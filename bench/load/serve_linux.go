@@ -163,7 +163,7 @@ func (c *sizedConn) ready(events uint32) {
 	}
 }
 
-// write sends what is owed, and has epoll tell when there is room for more.
+// write sends what is owed, and registers for room to write if there is more.
 func (c *sizedConn) write() {
 	for c.owed > 0 {
 		n, errno := send(c.fd, c.s.zeros[:c.owed])
@@ -207,7 +207,7 @@ func (e *echo) ready(uint32) {
 	for range 4 {
 		n, errno := b.receive(e.fd, true)
 		if errno != 0 {
-			return // EAGAIN, or an ICMP error about an answer that nobody waits for
+			return // EAGAIN, or an ICMP error about an answer to a client that has gone
 		}
 		for i := range n {
 			b.vectors[i].SetLen(int(b.headers[i].Len))
@@ -230,7 +230,7 @@ func (e *trains) ready(uint32) {
 	for range 64 {
 		p, segment, errno := m.receive(e.fd, true)
 		if errno != 0 {
-			return // EAGAIN, or an ICMP error about an answer that nobody waits for
+			return // EAGAIN, or an ICMP error about an answer to a client that has gone
 		}
 		m.reply(e.fd, p, segment) // what does not go is counted as lost by the client
 	}

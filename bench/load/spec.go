@@ -38,7 +38,7 @@ const (
 	DNS       = "dns"       // the same, with questions; a flow has one at a time
 )
 
-// AskConfig says what a client does. Its addresses are taken in turns.
+// AskConfig says what a client does. It uses its addresses in rotation.
 type AskConfig struct {
 	Kind     string
 	Addrs    []string // IPv4 "address:port"
@@ -77,7 +77,7 @@ type RelayConfig struct {
 	Timeout  time.Duration // of an idle UDP client
 }
 
-// Forward is one port and where it leads to, in turns.
+// Forward is one port and its backends, which are used in rotation.
 type Forward struct {
 	Listen   string
 	Backends []string

@@ -79,7 +79,7 @@ func (s *streams) start() error {
 	return nil
 }
 
-func (s *streams) turn() error { return s.wait() }
+func (s *streams) poll() error { return s.wait() }
 
 func (s *streams) warm(since int64) bool {
 	if s.config.Kind == Idle {

@@ -9,9 +9,9 @@
 //	date        when the run began, RFC 3339
 //	command     the command line
 //	machine     processor, kernel, cores used; how busy it was before, and the share
-//	            of time stolen by others meanwhile
+//	            of time that the hypervisor gave to other machines
 //	systems     name and version of each system
-//	rounds      how often each system was measured for each workload, in turns
+//	rounds      how often each system was measured for each workload, interleaved
 //	seconds     for how long each time
 //	results     one for each workload, system and metric:
 //	  workload, system, metric, unit
@@ -24,7 +24,7 @@
 //
 // Metrics: cpu is the processor time of the proxy's process per unit of work, and core
 // the time that its core was not idle, which adds what the kernel does in interrupts
-// for nobody in particular, and is all there is to say of the kernel's own paths. rate
+// for no process in particular, and is the only figure for the kernel's own paths. rate
 // is work per second; p50, p99 and p99.9 are latencies; errors and lost are counts.
 // calls is the number of system calls per unit of work (per MB of bulk), and "calls
 // NAME" that of one of them, where they were counted.

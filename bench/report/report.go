@@ -13,10 +13,10 @@ import (
 // Schema is the version of the JSON.
 const Schema = 1
 
-// Ours is the system that the others are compared with.
+// Ours is the system that all are compared with.
 const Ours = "sluice"
 
-// Metrics that have a meaning of their own here. Others may be measured, too.
+// Metrics that have a meaning of their own here. Further ones may be measured.
 const (
 	CPU    = "cpu"
 	Core   = "core"

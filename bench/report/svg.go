@@ -30,7 +30,7 @@ const (
 	topSpace   = 62
 )
 
-// colours by system; they can be told apart by those who see no red or no green
+// colours by system; they differ also for people who see no red or no green
 // (Okabe and Ito, 2008).
 var colours = map[string]string{
 	Ours: "#0072b2", "haproxy": "#e69f00", "nginx": "#009e73", "goroutines": "#cc79a7",

@@ -136,7 +136,7 @@ func (r *Report) caution() string {
 			"and latencies and rates mean little.", figure(m.Busy*100)))
 	}
 	if m.Stolen > 0.01 {
-		words = append(words, fmt.Sprintf("The hypervisor gave %s %% of the time to others during the run.",
+		words = append(words, fmt.Sprintf("The hypervisor gave %s %% of the time to other machines during the run.",
 			figure(m.Stolen*100)))
 	}
 	if r.Rounds < 7 {

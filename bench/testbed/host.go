@@ -149,11 +149,11 @@ func (h *Host) Sysctl(key, value string) error {
 }
 
 // Blackhole makes all packets to and from the host vanish, or lets them pass
-// again. Neither side is told: the host's link stays up, and nobody gets a reset
+// again. Neither side gets an error: the host's link stays up, and there is no reset
 // or an ICMP error. It is done at the far end of the host's link, so it holds for
 // the pods of a node that is black-holed but not between those pods.
 //
-// One case is told: a pod that asks for a black-holed pod on the same bridge
+// There is one exception: a pod that asks for a black-holed pod on the same bridge
 // resolves its link-layer address itself, and fails with EHOSTUNREACH after 3 s.
 func (h *Host) Blackhole(on bool) error {
 	if h.port == nil {

@@ -31,7 +31,7 @@ func here(t *testing.T) string {
 // eventually waits until ok returns true, for what has no event to wait for.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(soon); !ok(); time.Sleep(5 * time.Millisecond) { // no event tells
+	for deadline := time.Now().Add(soon); !ok(); time.Sleep(5 * time.Millisecond) { // no event reports it
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", soon, what)
 		}
@@ -264,8 +264,8 @@ func TestCommandDiesWithProgram(t *testing.T) {
 	eventually(t, "the process has died too", func() bool { return ended(pid) })
 }
 
-// ended reports whether a process is gone, or a zombie that waits for whoever
-// adopted it.
+// ended reports whether a process is gone, or a zombie that waits for the
+// process that adopted it.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")

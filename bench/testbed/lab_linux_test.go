@@ -160,7 +160,7 @@ func TestUnownedAddressesReachNode(t *testing.T) {
 	}
 }
 
-// TestUntakenIsSilence asks for an address that nobody takes: it must be as if the
+// TestUntakenIsSilence asks for an address that no host has: it must be as if the
 // packets were lost, not refused.
 func TestUntakenIsSilence(t *testing.T) {
 	tb := NewT(t, Config{Pods: 1})
@@ -183,7 +183,7 @@ func isTimeout(err error) bool {
 }
 
 // TestHairpin has a pod ask for itself through an address that the node's kernel
-// turns into the pod's own.
+// becomes the pod's own.
 func TestHairpin(t *testing.T) {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		Missing(t, "iptables is not installed")

@@ -23,7 +23,7 @@ func ResidentBytes(pid int) (int64, error) { return residentBytes(pid) }
 // NoLeaks fails the test if, when it and its later clean-ups are done, the program
 // has more goroutines or open descriptors than at this call. It allows 5 s for
 // them to go, since some end after the call that ends them has returned. Tests
-// that call it must not run in parallel with others. Descriptors are checked on
+// that call it must not run in parallel with other tests. Descriptors are checked on
 // Linux only; one that only the garbage collector would close is a leak, except
 // for pipes: package net keeps those it splices with until then.
 func NoLeaks(t testing.TB) {

@@ -14,7 +14,7 @@ import (
 const readyTimeout = 10 * time.Second
 
 // waitReady waits until all links and addresses are of use. The kernel answers
-// before that when it is told to set them up. It sees to the carrier, the transmit
+// before that when they are set up. It updates the carrier, the transmit
 // queue, the state of a bridge's port, and the local route of an IPv6 address
 // (addrconf_dad_start in net/ipv6/addrconf.c) later, on threads of its own, and
 // drops packets until then.
@@ -32,7 +32,7 @@ func (tb *Testbed) waitReady() error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("wait for host %s: not ready in %v", h.Name, readyTimeout)
 			}
-			time.Sleep(time.Millisecond) // no event tells of an IPv6 local route, or of a transmit queue
+			time.Sleep(time.Millisecond) // no event reports an IPv6 local route, or of a transmit queue
 		}
 	}
 	return nil

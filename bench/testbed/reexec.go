@@ -17,11 +17,11 @@ import (
 //
 //   - the network has nothing but a loopback interface, which is up;
 //   - /run is empty and writable, so that the lock of iptables (/run/xtables.lock)
-//     and sockets are shared with nobody;
+//     and sockets are shared with no other process;
 //   - PATH includes /usr/sbin and /sbin, which have iptables and the like, and which
 //     some distributions keep from users;
 //   - files have their usual owners and permissions: the user is root for the
-//     network, and still himself for the file system.
+//     network, and unchanged for the file system.
 //
 // The first process passes on SIGINT, SIGQUIT, and SIGTERM, and the second dies
 // with it. Programs started by the second that call Reexec go on as they are.

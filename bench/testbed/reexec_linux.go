@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar tells a process where it stands. It stays set, so that a descendant
+// stageVar has the stage of a process. It stays set, so that a descendant
 // that runs the same program (a fuzzing worker, which would lose its inherited
 // descriptors by another exec) does not enter once more.
 const (

@@ -57,7 +57,7 @@ func fresh(ctx context.Context, program string, args ...string) *exec.Cmd {
 }
 
 // asNobody makes a command run without privileges, or skips the test if this
-// process cannot change users or the kernel gives nobody no namespaces.
+// process cannot change users or the kernel gives user nobody no namespaces.
 func asNobody(t *testing.T, c *exec.Cmd) *exec.Cmd {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -70,7 +70,7 @@ func asNobody(t *testing.T, c *exec.Cmd) *exec.Cmd {
 	probe := exec.Command("unshare", "-rn", "true")
 	probe.SysProcAttr = c.SysProcAttr
 	if out, err := probe.CombinedOutput(); err != nil {
-		t.Skipf("NOT TESTED: the kernel gives nobody no namespaces: %v: %s", err, out)
+		t.Skipf("NOT TESTED: the kernel gives user nobody no namespaces: %v: %s", err, out)
 	}
 	c.Dir = "/"
 	return c

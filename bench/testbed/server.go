@@ -55,7 +55,7 @@ func (h *Host) WhoUDP(address string) (*Server, error) {
 	return h.serveUDP(address, func([]byte, netip.AddrPort) []byte { return name })
 }
 
-// PeerTCP is [Host.WhoTCP] that also tells the client which address it is seen from:
+// PeerTCP is [Host.WhoTCP] that also sends the client's address as the server sees it:
 // "name address\n".
 func (h *Host) PeerTCP(address string) (*Server, error) {
 	return h.serveTCP(address, func(c net.Conn) {
@@ -107,7 +107,7 @@ func (s *Server) accept(ln net.Listener, handle func(net.Conn)) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: others must close theirs first
+			time.Sleep(10 * time.Millisecond) // out of file descriptors: connections must close first
 			continue
 		}
 		s.mu.Lock()

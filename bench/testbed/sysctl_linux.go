@@ -40,7 +40,7 @@ var settings = []setting{
 	{"net.ipv4.conf.default.accept_redirects", "0", "0"},
 	{"net.ipv6.conf.all.accept_redirects", "0", "0"},
 	{"net.ipv6.conf.default.accept_redirects", "0", "0"},
-	// Addresses work at once and no others appear.
+	// Addresses work at once and no other addresses appear.
 	{"net.ipv6.conf.all.disable_ipv6", "0", "0"},
 	{"net.ipv6.conf.default.disable_ipv6", "0", "0"},
 	{"net.ipv6.conf.all.accept_dad", "0", "0"},
@@ -51,7 +51,7 @@ var settings = []setting{
 	// "refused" a matter of luck: the masks say which types are limited.
 	{"net.ipv4.icmp_ratemask", "0", "0"},
 	{"net.ipv6.icmp.ratemask", "\n", "\n"},
-	// Whoever closes first must not run out of ports: reuse those in TIME-WAIT
+	// A host that closes first must not run out of ports: reuse those in TIME-WAIT
 	// after 1 s (the default, 2, does so on loopback only).
 	{"net.ipv4.tcp_tw_reuse", "1", "1"},
 }

@@ -149,7 +149,7 @@ func (tb *Testbed) addPods(node *Host, prefix string, net, n int) ([]*Host, erro
 
 // introduce writes the link-layer addresses of the hosts that the switch joins
 // into each other's tables. Otherwise a black-holed host would stop answering ARP
-// too, and its peers would be told EHOSTUNREACH where a firewall tells nothing.
+// too, and its peers would get EHOSTUNREACH where a firewall gives no answer.
 func (tb *Testbed) introduce() error {
 	nodes := []*Host{tb.Node}
 	if tb.RemoteNode != nil {

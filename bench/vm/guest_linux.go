@@ -14,7 +14,7 @@ import (
 )
 
 // guest is the first process of the machine: it runs the job, says how it ended and
-// turns the machine off.
+// powers the machine off.
 func guest() {
 	status, err := work()
 	if err != nil {
@@ -22,7 +22,7 @@ func guest() {
 		status = hostFailed
 	}
 	fmt.Printf("\n%s%d\n", statusLine, status)
-	_ = drain(1) // there is nobody to tell of a failure
+	_ = drain(1) // a failure cannot be reported
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // if this fails we return, and the kernel panics
 }

@@ -300,7 +300,7 @@ func inUsr(path string) string {
 
 func findProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
-	for _, d := range []string{"/usr/sbin/", "/sbin/"} { // not in everybody's PATH
+	for _, d := range []string{"/usr/sbin/", "/sbin/"} { // not in every user's PATH
 		if err != nil {
 			path, err = exec.LookPath(d + name)
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// insideVar is the environment variable that tells a program that it runs in the
+// insideVar is the environment variable by which a program knows that it runs in the
 // machine.
 const insideVar = "SLUICE_VM"
 

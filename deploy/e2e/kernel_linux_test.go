@@ -86,7 +86,7 @@ func (l *lab) bridge() netip.Addr {
 	return netip.MustParseAddr(string(m[1]))
 }
 
-// TestInvalidConntrackState: a packet of a server that fits no window is nobody's. Sent
+// TestInvalidConntrackState: a packet of a server that fits no window belongs to no connection. Sent
 // on without translation it would have the client, who does not know the server, reset
 // what is the server's connection (kubernetes/kubernetes issue 74839).
 func TestInvalidConntrackState(t *testing.T) {

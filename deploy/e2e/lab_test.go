@@ -169,7 +169,7 @@ func (l *lab) metric(series string) float64 {
 	return value
 }
 
-// eventually waits until what is true, for what no event tells.
+// eventually waits until what is true, for what no event reports.
 func (l *lab) eventually(what string, is func() bool) {
 	l.t.Helper()
 	l.within(patience, func() string { return what }, is)

@@ -139,7 +139,7 @@ func (l *lab) inParallel(n int, do func(int) error) {
 }
 
 // timeChange has Service many-0 be answered by a pod, and returns the time from when a
-// watch tells so until a client's connection is answered by it.
+// watch reports it until a client's connection is answered by it.
 func (l *lab) timeChange(addr string, version int, pod *testbed.Host) time.Duration {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.ctx, patience)
@@ -150,10 +150,10 @@ func (l *lab) timeChange(addr string, version int, pod *testbed.Host) time.Durat
 	watch, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=many-0-x7k2p", ResourceVersion: now.ResourceVersion})
 	l.check(err)
 	defer watch.Stop()
-	told := make(chan time.Time, 1)
+	reported := make(chan time.Time, 1)
 	go func() {
 		if _, ok := <-watch.ResultChan(); ok {
-			told <- time.Now()
+			reported <- time.Now()
 		}
 	}()
 	_, err = client.Update(ctx, manySlice(0, version, pod), metav1.UpdateOptions{})
@@ -161,7 +161,7 @@ func (l *lab) timeChange(addr string, version int, pod *testbed.Host) time.Durat
 	for {
 		name, err := whoWithin(soon, l.Client, "tcp", addr)
 		if noticed := time.Now(); err == nil && name == pod.Name {
-			return noticed.Sub(<-told)
+			return noticed.Sub(<-reported)
 		}
 		l.check(ctx.Err())
 	}

@@ -79,7 +79,7 @@ func TestComeAndGo(t *testing.T) {
 	l.expect(l.Client, "tcp", l.addr("up-2", 80), l.Pods...)
 }
 
-// TestHeadlessLabel holds that slices labelled as headless are nobody's endpoints.
+// TestHeadlessLabel holds that slices labelled as headless are no endpoints.
 func TestHeadlessLabel(t *testing.T) {
 	l := newLab(t)
 	l.serve(8080, l.Pods...)
@@ -174,7 +174,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestHealthCheckNodePort holds what a load balancer is told under policy Local, and
+// TestHealthCheckNodePort holds what a load balancer learns under policy Local, and
 // that the port goes with the policy.
 func TestHealthCheckNodePort(t *testing.T) {
 	l := newLab(t)

@@ -66,7 +66,7 @@ func service(name, spec string) string {
 }
 
 // soon is how long one question may take while a change is awaited. A connection that
-// was begun before its Service was in force will never be answered: the kernel's
+// started before its Service was served will never be answered: the kernel's
 // connection tracking has seen its first packet go elsewhere.
 const soon = time.Second
 
@@ -112,7 +112,7 @@ func (l *lab) expect(from *testbed.Host, network, addr string, want ...*testbed.
 		return fmt.Sprintf("%s from %s to %s is answered by %v; last: %v, %v", network, from, addr, names, got, err)
 	}, func() bool {
 		got = nil
-		for range 3 * len(want) { // more than a whole turn
+		for range 3 * len(want) { // more than a whole rotation
 			var name string
 			if name, err = whoWithin(soon, from, network, addr); err != nil {
 				return false

@@ -143,8 +143,8 @@ func TestWatchControlPlaneAway(t *testing.T) {
 	l.expect(l.Client, "tcp", web, l.Pods[2])
 	load.stop()
 	load.expectNoLoss()
-	if told := strings.Count(l.log.String(), "cannot be reached"); told != 1 {
-		t.Errorf("told %d times that the API server is away, want once", told)
+	if times := strings.Count(l.log.String(), "cannot be reached"); times != 1 {
+		t.Errorf("logged %d times that the API server is away, want once", times)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestRestartsOfTheServer(t *testing.T) {
 	load.expectNoLoss()
 }
 
-// TestWatchTokenIsRevokedAndRotated takes Sluice's credentials away, and gives it others.
+// TestWatchTokenIsRevokedAndRotated takes Sluice's credentials away, and gives it new ones.
 func TestWatchTokenIsRevokedAndRotated(t *testing.T) {
 	l := newLab(t)
 	l.serve(8080, l.Pods...)
@@ -270,7 +270,7 @@ func TestStopWithoutServer(t *testing.T) {
 }
 
 // TestWatchServerHangs stops the API server without ending it, as an overloaded machine
-// does: connections stay open and nobody answers.
+// does: connections stay open without an answer.
 func TestWatchServerHangs(t *testing.T) {
 	l := newLab(t)
 	l.serve(8080, l.Pods...)
@@ -286,7 +286,7 @@ func TestWatchServerHangs(t *testing.T) {
 	// One that starts meanwhile waits, and can be stopped.
 	late := &lab{control: l.control, t: t, ctx: l.ctx}
 	late.launch(nil, "--kubeconfig", l.kubeconfigFile(), "--hostname-override", "node", "--healthz-bind-address", "", "--metrics-bind-address", "")
-	late.eventually("the late one has begun to read", func() bool { return strings.Contains(late.log.String(), "reading Services from the API server") })
+	late.eventually("the late one has started to read", func() bool { return strings.Contains(late.log.String(), "reading Services from the API server") })
 	if code := late.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("stopped while it waited, Sluice ends with %d, want 0: %s", code, late.log.String())
 	}
@@ -320,7 +320,7 @@ func TestRestartOfSluice(t *testing.T) {
 			l.eventually("connections are opened again", func() bool { return load.opened.Load() > before+100 })
 			load.stop()
 			for _, failed := range load.refused {
-				if failed.Before(gone) || failed.After(back.Add(time.Second)) { // a dial may have begun before
+				if failed.Before(gone) || failed.After(back.Add(time.Second)) { // a dial may have started before
 					t.Errorf("a connection failed %v after Sluice was healthy again", failed.Sub(back))
 				}
 			}
