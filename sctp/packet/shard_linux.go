@@ -156,7 +156,7 @@ func (sock *rawSocket) handle(d *received, now int64) {
 		a.dialFailed(errRefused)
 		a.dialNext()
 	case fresh:
-		a.finish(nil)
+		a.finish()
 		a.remove()
 		sock.handleUnknown(d, &c, now)
 	case pass:
