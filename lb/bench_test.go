@@ -3,6 +3,7 @@ package lb
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -28,9 +29,18 @@ func cluster(n, m int) []Service {
 	return services
 }
 
+// refs returns pointers to copies of the services.
+func refs(services []Service) []*Service {
+	out := make([]*Service, len(services))
+	for i, s := range services {
+		out[i] = &s
+	}
+	return out
+}
+
 func mustTable(tb testing.TB, services []Service) *Table {
 	tb.Helper()
-	t, err := NewTable(services, here)
+	t, err := NewTable(refs(services), here)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -135,17 +145,18 @@ func BenchmarkPickParallel(b *testing.B) {
 
 // BenchmarkNext is one change among 10,000 services.
 func BenchmarkNext(b *testing.B) {
-	all := cluster(10000, 10)
-	endpoint := append([]Service(nil), all...)
-	endpoint[5000].Backends = endpoint[5000].Backends[1:]
-	fewer := append(append([]Service(nil), all[:5000]...), all[5001:]...)
-	for name, other := range map[string][]Service{"endpoint": endpoint, "service": fewer} {
+	all := refs(cluster(10000, 10))
+	endpoint, fewer := slices.Clone(all), slices.Delete(slices.Clone(all), 5000, 5001)
+	changed := *all[5000]
+	changed.Backends = changed.Backends[1:]
+	endpoint[5000] = &changed
+	for name, other := range map[string][]*Service{"endpoint": endpoint, "service": fewer} {
 		b.Run(name, func(b *testing.B) {
-			t := mustTable(b, all)
+			t, _ := NewTable(all, here)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				var err error
-				if t, _, err = t.Next([][]Service{other, all}[i%2], here); err != nil {
+				if t, _, err = t.Next([][]*Service{other, all}[i%2], here); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -14,65 +14,56 @@ type builder struct {
 
 // newBuilder begins an empty table, for about n services.
 func newBuilder(n int, node Node) *builder {
-	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n),
-		nonEmpty: make([]found, 0, n)}}
+	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n)}}
 }
 
 // copyFor begins a table with the index of t, for n services that are to be filled in.
-func (t *Table) copyFor(n int, node Node) *builder {
+func (t *Table) copyFor(n int) *builder {
 	return &builder{Table: Table{
-		node:  newNode(node),
 		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
-		services: slices.Clone(t.services), nonEmpty: slices.Clone(t.nonEmpty),
-		index: t.index, clean: true,
+		records: slices.Clone(t.records), index: t.index, clean: true,
 	}}
 }
 
-// append adds s after all others, without the parts that must be refused. checked
-// says that its backends are known to be good.
-func (b *builder) append(s Service, checked bool) []error {
-	var known Service
-	if checked {
-		known.Backends = s.Backends
-	}
+// append adds s after all others, without the parts that must be refused. Backends that it
+// shares with known, which may be nil, are good.
+func (b *builder) append(s, known *Service) []error {
 	i := len(b.slots)
 	b.slots = append(b.slots, -1)
-	refused := b.put(i, s, &known)
+	refused := b.put(i, s, nil, known)
 	if b.slots[i] < 0 { // the whole of it was
 		b.slots = b.slots[:i]
 	}
 	return refused
 }
 
-// Beside returns t with the addresses of leaving, as Leaving has returned them, beside its
+// Beside returns t with the addresses of leaving, as [Table.Lost] has returned them, beside its
 // own: a table for the time in which clients may still come there. A service that t does not
 // have is after all others. What it costs depends on leaving, but for a copy of lists of
 // numbers.
-func (t *Table) Beside(leaving []Service) *Table {
-	b := t.copyFor(t.Len(), Node{})
-	b.node, b.clean = t.node, t.clean
+func (t *Table) Beside(leaving []*Service) *Table {
+	b := t.copyFor(t.Len())
+	b.node, b.clean = t.node, false
 	copy(b.slots, t.slots)
-	for i := range leaving {
-		s := leaving[i]
-		var refused []error // has another owner since
-		if slot, ok := t.index.slot(s.ID); ok {
-			known := t.at(slot)
-			s.Backends, s.AffinityTimeout, s.DataPath, s.Scheduler = known.Backends, known.AffinityTimeout, known.DataPath, known.Scheduler
-			s.Addresses = slices.Concat(known.Addresses, s.Addresses)
-			b.release(known)
-			refused = b.put(int(t.places[slot]), s, known)
-		} else {
-			refused = b.append(s, false)
+	for _, left := range leaving {
+		slot, ok := b.index.slot(left.ID)
+		if !ok {
+			b.append(left, nil) // what it refuses has another owner since
+			continue
 		}
-		b.clean = b.clean && len(refused) == 0
+		known := b.at(slot)
+		s := *known
+		s.Addresses = slices.Concat(known.Addresses, left.Addresses)
+		b.release(known)
+		b.put(int(b.places[slot]), &s, nil, known)
 	}
 	return &b.Table
 }
 
 // put makes s the service at position i, without the parts it must refuse, one error
-// each. The slices that it shares with known, what the table has in its slot, are good and in
-// the index.
-func (b *builder) put(i int, s Service, known *Service) []error {
+// each. Addresses that it shares with indexed are in the index, and backends that it
+// shares with known are good; both may be nil.
+func (b *builder) put(i int, s, indexed, known *Service) []error {
 	if s.Protocol < TCP || s.Protocol > SCTP {
 		return []error{fmt.Errorf("refuse service %s: invalid protocol %d", s.ID, s.Protocol)}
 	}
@@ -87,9 +78,11 @@ func (b *builder) put(i int, s Service, known *Service) []error {
 	refuse := func(part any, err error) {
 		refused = append(refused, fmt.Errorf("refuse %v of service %s %s: %w", part, s.Protocol, s.ID, err))
 	}
-
-	if len(known.Addresses) == 0 || !sameSlice(known.Addresses, s.Addresses) {
-		s.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
+	is := *s
+	if indexed != nil && sameAddresses(indexed.Addresses, s.Addresses) {
+		is.Addresses = indexed.Addresses
+	} else {
+		is.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
 			a.Addr, a.Sources = unmap(a.Addr), normaliseSources(a.Sources, s.IPv6)
 			err := checkAddress(&a, s.IPv6)
 			if err == nil {
@@ -101,27 +94,45 @@ func (b *builder) put(i int, s Service, known *Service) []error {
 			return a, err
 		})
 	}
-	if !sameSlice(known.Backends, s.Backends) {
-		repeated := newRepeats(len(s.Backends))
-		s.Backends = filter(s.Backends, same, func(kept []Backend, k Backend) (Backend, error) {
-			k.Addr = unmap(k.Addr)
-			err := checkBackend(k.Addr, s.IPv6)
-			if err == nil && repeated.has(kept, k.Addr) {
-				err = errors.New("listed twice")
-			}
-			if err != nil {
-				refuse("backend "+k.Addr.String(), err)
-			}
-			return k, err
-		})
+	if known != nil && sameBackends(known.Backends, s.Backends) {
+		is.Backends = known.Backends
+	} else {
+		is.Backends = checkBackends(s, refuse)
 	}
 	if s.AffinityTimeout < 0 {
 		refuse("affinity", fmt.Errorf("negative timeout %d", s.AffinityTimeout))
-		s.AffinityTimeout = 0
+		is.AffinityTimeout = 0
 	}
-	*b.own.service(&b.services, slot) = &s
-	b.nonEmpty[slot] = nonEmpty(s.Backends)
+	b.store(slot, s, &is, known)
 	return refused
+}
+
+// checkBackends returns the backends of s that are good.
+func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
+	repeated := newRepeats(len(s.Backends))
+	return filter(s.Backends, same, func(kept []Backend, k Backend) (Backend, error) {
+		k.Addr = unmap(k.Addr)
+		err := checkBackend(k.Addr, s.IPv6)
+		if err == nil && repeated.has(kept, k.Addr) {
+			err = errors.New("listed twice")
+		}
+		if err != nil {
+			refuse("backend "+k.Addr.String(), err)
+		}
+		return k, err
+	})
+}
+
+// store puts a service into its slot: as known if nothing differs from that, as it was
+// given if nothing had to be changed.
+func (b *builder) store(slot int32, given, is, known *Service) {
+	switch {
+	case known != nil && known.Equal(is):
+		is = known
+	case sameSlice(is.Addresses, given.Addresses) && sameSlice(is.Backends, given.Backends) && is.AffinityTimeout == given.AffinityTimeout:
+		is = given
+	}
+	*b.own.record(&b.records, slot) = record{given, is, nonEmpty(is.Backends)}
 }
 
 // takeSlot gives the service at position i a slot.
@@ -131,7 +142,7 @@ func (b *builder) takeSlot(id ID, i int) int32 {
 		slot, b.free = b.free[n-1], b.free[:n-1]
 		b.places[slot] = int32(i)
 	} else {
-		b.places, b.nonEmpty = append(b.places, int32(i)), append(b.nonEmpty, 0)
+		b.places = append(b.places, int32(i))
 	}
 	b.slots[i] = slot
 	b.idsLike(&id)[id] = slot
@@ -163,7 +174,7 @@ func (b *builder) remove(s *Service, slot int32) {
 	b.release(s)
 	delete(b.idsLike(&s.ID), s.ID)
 	b.places[slot] = -1
-	*b.own.service(&b.services, slot) = nil
+	*b.own.record(&b.records, slot) = record{}
 	b.free = append(b.free, slot)
 }
 

@@ -29,7 +29,14 @@ func (d *Delta) note(was, is *Service) {
 	switch {
 	case d.Whole || was == nil:
 		d.Added = append(d.Added, is)
-	case !was.Equal(is):
+	case was != is:
 		d.Changed = append(d.Changed, Change{was, is, !sameAddresses(was.Addresses, is.Addresses)})
+	}
+}
+
+// remove adds a service that is gone.
+func (d *Delta) remove(was *Service) {
+	if !d.Whole {
+		d.Removed = append(d.Removed, was)
 	}
 }

@@ -14,7 +14,7 @@ func TestMeter(t *testing.T) {
 	var b Balancer
 	update := func() {
 		t.Helper()
-		table, err := NewTable([]Service{s}, Node{})
+		table, err := NewTable(refs([]Service{s}), Node{})
 		if err != nil {
 			t.Fatal(err)
 		}

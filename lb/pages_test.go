@@ -24,16 +24,17 @@ func numbered(i, backends int) Service {
 func TestTablesStay(t *testing.T) {
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, seed))
-	services := make([]Service, 3*servicesInPage)
-	for i := range services {
-		services[i] = numbered(i, 2)
+	var services []*Service
+	for i := range 3 * recordsInPage {
+		s := numbered(i, 2)
+		services = append(services, &s)
 	}
 	var b Balancer
 	table, _ := NewTable(services, here)
 	type moment struct {
 		table *Table
 		snap  *snapshot
-		want  []Service
+		want  []*Service
 	}
 	var before []moment
 	for step := range 300 {
@@ -46,11 +47,16 @@ func TestTablesStay(t *testing.T) {
 			case 0:
 				services = slices.Delete(services, at, at+1)
 			case 1:
-				services = slices.Insert(services, at, numbered(1000+step*10+rng.IntN(10)*5000, 1))
+				s := numbered(1000+step*10+rng.IntN(10)*5000, 1)
+				services = slices.Insert(services, at, &s)
 			case 2:
-				services[at].Backends = numbered(rng.IntN(500), 1+rng.IntN(3)).Backends
+				s := *services[at]
+				s.Backends = numbered(rng.IntN(500), 1+rng.IntN(3)).Backends
+				services[at] = &s
 			case 3:
-				services[at].AffinityTimeout = rng.Int64N(3)
+				s := *services[at]
+				s.AffinityTimeout = rng.Int64N(3)
+				services[at] = &s
 			}
 		}
 		next, _, err := table.Next(services, here)
@@ -63,7 +69,7 @@ func TestTablesStay(t *testing.T) {
 	for step, was := range before {
 		for i, s := range was.want {
 			at := was.table.At(i)
-			if at.ID != s.ID || !sameSlice(at.Backends, s.Backends) || at.AffinityTimeout != s.AffinityTimeout {
+			if at != s || at.ID != s.ID || !sameSlice(at.Backends, s.Backends) || at.AffinityTimeout != s.AffinityTimeout {
 				t.Fatalf("step %d: service %d is %v, and was %v", step, i, *at, s)
 			}
 			made := was.snap.services[was.table.slots[i]]
@@ -87,15 +93,15 @@ func TestTablesStay(t *testing.T) {
 func TestBeside(t *testing.T) {
 	const seed = 5
 	rng := rand.New(rand.NewPCG(seed, seed))
-	with := func(i int, hosts ...int) Service {
+	with := func(i int, hosts ...int) *Service {
 		s := numbered(i, 1)
 		for _, h := range hosts {
 			s.Addresses = append(s.Addresses, Address{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 99, byte(i), byte(h)}), 80), Kind: ExternalIP})
 		}
-		return s
+		return &s
 	}
 	for range 300 {
-		var old, services []Service
+		var old, services []*Service
 		for i := range 6 {
 			if rng.IntN(4) > 0 {
 				old = append(old, with(i, rng.Perm(3)[:rng.IntN(3)]...))
@@ -109,11 +115,18 @@ func TestBeside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaving := table.Leaving(was)
+		var leaving []*Service
+		for _, s := range was.Services() {
+			if left := table.Lost(s); left != nil {
+				leaving = append(leaving, left)
+			}
+		}
 		got := table.Beside(leaving)
 		for _, s := range leaving {
-			if i := slices.IndexFunc(services, func(o Service) bool { return o.ID == s.ID }); i >= 0 {
-				services[i].Addresses = slices.Concat(services[i].Addresses, s.Addresses)
+			if i := slices.IndexFunc(services, func(o *Service) bool { return o.ID == s.ID }); i >= 0 {
+				both := *services[i]
+				both.Addresses = slices.Concat(both.Addresses, s.Addresses)
+				services[i] = &both
 			} else {
 				services = append(services, s)
 			}
@@ -125,7 +138,7 @@ func TestBeside(t *testing.T) {
 		if fmt.Sprint(got.Services()) != fmt.Sprint(want.Services()) {
 			t.Fatalf("beside %v:\n%v\nwant\n%v", leaving, got.Services(), want.Services())
 		}
-		for _, list := range [][]Service{old, services} {
+		for _, list := range [][]*Service{old, services} {
 			for _, s := range list {
 				for _, a := range s.Addresses {
 					f := Frontend{TCP, a.Addr}
@@ -146,24 +159,27 @@ func TestBeside(t *testing.T) {
 // TestBytesOfChange holds down what one change among 10,000 services allocates: each byte
 // brings the next garbage collection nearer, and who comes then waits.
 func TestBytesOfChange(t *testing.T) {
-	services := make([]Service, 10_000)
+	services := make([]*Service, 10_000)
 	for i := range services {
-		services[i] = numbered(i, 10)
+		s := numbered(i, 10)
+		services[i] = &s
 	}
 	fewer := slices.Clone(services)
-	fewer[7].Backends = fewer[7].Backends[1:]
+	changed := *fewer[7]
+	changed.Backends = changed.Backends[1:]
+	fewer[7] = &changed
 	var b Balancer
 	table, _ := NewTable(services, here)
 	b.Update(table)
 	for _, c := range []struct {
 		what  string
-		other []Service
+		other []*Service
 	}{{"endpoint", fewer}, {"service", services[1:]}} {
 		const changes = 20
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range changes / 2 {
-			for _, list := range [][]Service{c.other, services} {
+			for _, list := range [][]*Service{c.other, services} {
 				table, _, _ = table.Next(list, here)
 				b.Update(table)
 			}

@@ -33,7 +33,7 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 // Verdicts is [Service.Verdicts] for the service at position i, below Len, and one of its
 // addresses. It does not look at backends, which with many services are far apart.
 func (t *Table) Verdicts(i int, a *Address) (inside, outside Verdict) {
-	return t.nonEmpty[t.slots[i]].verdicts(a)
+	return t.records.at(t.slots[i]).nonEmpty.verdicts(a)
 }
 
 // found says which sets of a service have backends, by bits.

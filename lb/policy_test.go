@@ -66,7 +66,7 @@ func TestWhoIsOnThisNodeIPv6(t *testing.T) {
 		{Addr: netip.MustParseAddrPort("[fd00::1]:80"), Ready: true, Local: true},
 		{Addr: netip.MustParseAddrPort("[fd00::2]:80"), Ready: true},
 	}}
-	table, err := NewTable([]Service{s}, Node{
+	table, err := NewTable(refs([]Service{s}), Node{
 		PodCIDRs:  append(prefixes("fd00:7::/64", "::ffff:10.1.7.0/120"), netip.Prefix{}),
 		Addresses: []netip.Addr{netip.MustParseAddr("fe80::7%eth0"), netip.MustParseAddr("::ffff:198.51.100.7"), {}},
 	})

@@ -130,7 +130,8 @@ func (r *runner) run(block []string) string {
 		r.balancer, r.choices = &Balancer{Seed: seed}, map[string]Choice{}
 		return "ok"
 	case "table":
-		table, err := NewTable(r.services(block[1:]))
+		services, node := r.services(block[1:])
+		table, err := NewTable(refs(services), node)
 		r.balancer.Update(table)
 		if err != nil {
 			return err.Error()

@@ -167,6 +167,9 @@ func (s *Service) Equal(t *Service) bool {
 		sameAddresses(s.Addresses, t.Addresses)
 }
 
+// SameAddresses reports whether s and t are served at the same addresses by the same rules.
+func (s *Service) SameAddresses(t *Service) bool { return sameAddresses(s.Addresses, t.Addresses) }
+
 // sameAddresses compares without looking if the slices are one.
 func sameAddresses(a, b []Address) bool {
 	return sameSlice(a, b) || slices.EqualFunc(a, b, equalAddress)

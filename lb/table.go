@@ -15,11 +15,10 @@ type Table struct {
 
 	// A service has a slot, the same in every table that is made by Next from one
 	// that had it, so that the index need not change when others come and go.
-	slots    []int32 // by position, as given to NewTable
-	places   []int32 // positions by slot; free ones are -1
-	free     []int32 // slots
-	services pages   // by slot
-	nonEmpty []found // by slot
+	slots   []int32 // by position, as given to NewTable
+	places  []int32 // positions by slot; free ones are -1
+	free    []int32 // slots
+	records pages   // by slot
 
 	index index
 	clean bool // nothing was refused in making it
@@ -48,33 +47,32 @@ type Table struct {
 // both families of a Service; a /0 of the right family stands for everybody. What
 // is left is what counts, as with kube-proxy: if nothing is, everybody may ask.
 //
-// The slices inside the services belong to the Table from now on; the one that they are
-// in does not. They are not written to, so several tables may share them, and
-// [Balancer.Update] recognises shared ones at no cost.
-func NewTable(services []Service, node Node) (*Table, error) {
+// The services belong to the Table from now on and must not be written to; the slice of
+// them does not. Several tables may share a service, and [Balancer.Update] recognises one
+// that it knows at no cost.
+func NewTable(services []*Service, node Node) (*Table, error) {
 	t, _, err := new(Table).Next(services, node)
 	return t, err
 }
 
-// Next is NewTable for services of which most are in t with the very same slices, and
-// returns how they differ from those of t. Those that stay were checked then and are in the
-// index, so that they cost a comparison each and nothing more, unless t or the new table
+// Next is NewTable for services of which most are in t already, and returns how they
+// differ from those. A service that t was made from, by its pointer, has been checked and
+// is in the index, so that it costs a comparison and nothing more, unless t or the new table
 // refuses something: then the order of all services matters, and each is looked at.
-func (t *Table) Next(services []Service, node Node) (*Table, Delta, error) {
+func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	if next, delta, ok := t.patched(services, node); ok {
 		return next, delta, nil
 	}
 	b := newBuilder(len(services), node)
 	var refused []error
 	guess := 0
-	for i := range services {
-		s := &services[i]
-		checked := false
+	for _, s := range services {
+		var known *Service
 		if from := t.position(guess, &s.ID); from >= 0 {
-			checked = sameSlice(t.At(from).Backends, s.Backends)
+			known = t.At(from)
 			guess = from + 1 // tables are made in the same order again and again
 		}
-		refused = append(refused, b.append(*s, checked)...)
+		refused = append(refused, b.append(s, known)...)
 	}
 	b.clean = len(refused) == 0
 	return &b.Table, b.since(t), errors.Join(refused...)
@@ -83,16 +81,15 @@ func (t *Table) Next(services []Service, node Node) (*Table, Delta, error) {
 // since returns how the table, which was made without it, differs from an earlier one.
 func (b *builder) since(t *Table) Delta {
 	d := Delta{Whole: b.anew(t)}
-	for _, slot := range b.slots {
-		is := b.at(slot)
+	for i := range b.Len() {
+		is := b.At(i)
 		was, _ := t.Service(is.ID)
 		d.note(was, is)
 	}
-	for _, slot := range t.slots {
-		if s := t.at(slot); !d.Whole {
-			if _, stays := b.index.slot(s.ID); !stays {
-				d.Removed = append(d.Removed, s)
-			}
+	for i := range t.Len() {
+		was := t.At(i)
+		if _, stays := b.index.slot(was.ID); !stays {
+			d.remove(was)
 		}
 	}
 	return d
@@ -103,34 +100,33 @@ func (t *Table) anew(was *Table) bool { return was.node.addresses == nil || !t.n
 
 // patched returns Next made from a copy of t in which only what differs is done
 // anew, or false if that cannot be: something is refused, now or in t.
-func (t *Table) patched(services []Service, node Node) (*Table, Delta, bool) {
+func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 	if !t.clean {
 		return nil, Delta{}, false
 	}
-	b := t.copyFor(len(services), node)
+	b := t.copyFor(len(services))
+	b.node = newNode(node)
 	d := Delta{Whole: b.anew(t)}
 	seen := newBits(len(t.places)) // by slot
 	var changed []int              // positions in services
 	guess, stay := 0, 0
-	for i := range services {
-		s := &services[i]
+	for i, s := range services {
 		b.slots[i] = -1
-		from := t.position(guess, &s.ID)
+		from := guess // nearly always
+		if guess >= len(t.slots) || t.records.at(t.slots[guess]).given != s {
+			from = t.position(guess, &s.ID)
+		}
 		if from >= 0 && !seen.has(t.slots[from]) {
 			guess = from + 1
 			slot := t.slots[from]
 			seen.set(slot)
 			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
-			old := t.at(slot)
-			if unchanged(old, s) {
-				if d.Whole {
-					d.note(nil, old)
-				}
+			if old := t.records.at(slot); old.given == s {
+				d.note(old.is, old.is)
 				continue
-			}
-			if !sameSlice(old.Addresses, s.Addresses) {
-				b.release(old)
+			} else if !sameAddresses(old.is.Addresses, s.Addresses) {
+				b.release(old.is)
 			}
 		}
 		changed = append(changed, i)
@@ -138,34 +134,22 @@ func (t *Table) patched(services []Service, node Node) (*Table, Delta, bool) {
 	if stay < len(t.slots) {
 		for _, slot := range t.slots {
 			if !seen.has(slot) {
-				gone := t.at(slot)
-				b.remove(gone, slot)
-				if !d.Whole {
-					d.Removed = append(d.Removed, gone)
-				}
+				d.remove(t.at(slot))
+				b.remove(t.at(slot), slot)
 			}
 		}
 	}
 	for _, i := range changed { // now that what they may claim is free
 		var was *Service
-		var known Service
 		if slot := b.slots[i]; slot >= 0 {
 			was = t.at(slot)
-			known = *was
 		}
-		if b.put(i, services[i], &known) != nil {
+		if b.put(i, services[i], was, was) != nil {
 			return nil, Delta{}, false
 		}
-		d.note(was, b.at(b.slots[i]))
+		d.note(was, b.At(i))
 	}
 	return &b.Table, d, true
-}
-
-// unchanged reports whether s is what old, of a table that refused nothing, was
-// made from.
-func unchanged(old, s *Service) bool {
-	return sameSlice(old.Addresses, s.Addresses) && sameSlice(old.Backends, s.Backends) &&
-		old.AffinityTimeout == s.AffinityTimeout && old.DataPath == s.DataPath && old.Scheduler == s.Scheduler
 }
 
 // position returns where the service with this ID is, or -1. It looks at guess first.
@@ -192,12 +176,12 @@ func (t *Table) Len() int { return len(t.slots) }
 // that has stayed the same.
 func (t *Table) At(i int) *Service { return t.at(t.slots[i]) }
 
-// Services returns a copy of all services, in the order given to NewTable. What is
-// inside them is shared with the table and must not be changed.
-func (t *Table) Services() []Service {
-	all := make([]Service, t.Len())
+// Services returns all services, in the order given to NewTable, in a slice of the
+// caller's. They are the table's and must not be changed.
+func (t *Table) Services() []*Service {
+	all := make([]*Service, t.Len())
 	for i := range all {
-		all[i] = *t.At(i)
+		all[i] = t.At(i)
 	}
 	return all
 }
@@ -211,50 +195,21 @@ func (t *Table) Service(id ID) (*Service, bool) {
 	return t.at(slot), true
 }
 
-// Common returns how many services at the beginning, and how many at the end, are the
-// same in both tables, by pointers. Those are not counted twice, and tables are equal if it
-// is all of both.
-func (t *Table) Common(o *Table) (first, last int) {
-	n := min(t.Len(), o.Len())
-	for first < n && t.At(first) == o.At(first) {
-		first++
-	}
-	for last < n-first && t.At(t.Len()-1-last) == o.At(o.Len()-1-last) {
-		last++
-	}
-	return first, last
-}
-
-// Leaving returns those of was, an earlier table, that have addresses which no service
-// of t has, with just these. Services that are the same in both are passed over at no cost.
-func (t *Table) Leaving(was *Table) (leaving []Service) {
-	guess := 0
-	for i := range was.Len() {
-		s := was.At(i)
-		if guess < t.Len() && t.At(guess) == s {
-			guess++
-			continue
-		}
-		if at := t.position(guess, &s.ID); at >= 0 {
-			guess = at + 1
-			if sameSlice(t.At(at).Addresses, s.Addresses) {
-				continue
-			}
-		}
-		var gone []Address
-		for _, a := range s.Addresses {
-			f := Frontend{s.Protocol, unmap(a.Addr)}
-			if owner, ok := t.index.find(&f); !ok || t.at(owner.slot).Addresses[owner.address].Addr != f.Addr {
-				gone = append(gone, a)
-			}
-		}
-		if len(gone) > 0 {
-			left := *s
-			left.Addresses = gone
-			leaving = append(leaving, left)
+// Lost returns a service of an earlier table with those of its addresses that no service of
+// t has, or nil if there are none.
+func (t *Table) Lost(s *Service) *Service {
+	var gone []Address
+	for _, a := range s.Addresses {
+		if _, owned, ok := t.Lookup(Frontend{s.Protocol, a.Addr}); !ok || owned.Addr != a.Addr {
+			gone = append(gone, a)
 		}
 	}
-	return leaving
+	if gone == nil {
+		return nil
+	}
+	left := *s
+	left.Addresses = gone
+	return &left
 }
 
 // Lookup returns the service that owns f, and the address by which it does: the one
@@ -270,7 +225,7 @@ func (t *Table) Lookup(f Frontend) (*Service, *Address, bool) {
 }
 
 // at returns the service of a slot.
-func (t *Table) at(slot int32) *Service { return t.services.at(slot) }
+func (t *Table) at(slot int32) *Service { return t.records.at(slot).is }
 
 // admit returns the set of backends for f at an address with rules, or false if the
 // client may not ask there.

@@ -219,9 +219,9 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 }
 
 func (p *proxied) update() error {
-	var services []lb.Service
+	var services []*lb.Service
 	for _, ipv6 := range []bool{false, true} {
-		s := lb.Service{ID: lb.ID{Name: "s", Protocol: lb.SCTP, IPv6: ipv6}, AffinityTimeout: int64(p.last.Affinity)}
+		s := &lb.Service{ID: lb.ID{Name: "s", Protocol: lb.SCTP, IPv6: ipv6}, AffinityTimeout: int64(p.last.Affinity)}
 		for _, f := range p.frontends {
 			if f.Addr().Is6() == ipv6 {
 				s.Addresses = append(s.Addresses, lb.Address{Addr: f, Kind: lb.NodePort})

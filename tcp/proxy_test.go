@@ -75,7 +75,7 @@ func (p *proxy) serve(backends ...netip.AddrPort) {
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: b, Ready: true, Serving: true})
 	}
-	table, err := lb.NewTable([]lb.Service{s}, lb.Node{})
+	table, err := lb.NewTable([]*lb.Service{&s}, lb.Node{})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestListenOnTheFrontendItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := lb.NewTable([]lb.Service{{
+	table, err := lb.NewTable([]*lb.Service{{
 		ID:        lb.ID{Namespace: "default", Name: "direct", Protocol: lb.TCP},
 		Addresses: []lb.Address{{Addr: addr}},
 		Backends:  []lb.Backend{{Addr: naming(t, "direct"), Ready: true}},

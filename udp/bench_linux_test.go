@@ -15,7 +15,7 @@ import (
 func BenchmarkFlowLookup(b *testing.B) {
 	for _, flows := range []int{1, 1_000, 100_000} {
 		b.Run(fmt.Sprintf("%d flows", flows), func(b *testing.B) {
-			table, err := lb.NewTable([]lb.Service{service(1, netip.MustParseAddrPort("127.0.0.1:9"))}, lb.Node{})
+			table, err := lb.NewTable([]*lb.Service{service(1, netip.MustParseAddrPort("127.0.0.1:9"))}, lb.Node{})
 			if err != nil {
 				b.Fatal(err)
 			}

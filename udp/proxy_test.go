@@ -34,9 +34,9 @@ func frontend(n int, ipv6 bool) lb.Frontend {
 	return lb.Frontend{Protocol: lb.UDP, Addr: netip.AddrPortFrom(addr, 53)}
 }
 
-func service(n int, backends ...netip.AddrPort) lb.Service {
+func service(n int, backends ...netip.AddrPort) *lb.Service {
 	ipv6 := len(backends) > 0 && backends[0].Addr().Is6()
-	s := lb.Service{
+	s := &lb.Service{
 		ID:        lb.ID{Namespace: "default", Name: fmt.Sprint("s", n), Protocol: lb.UDP, IPv6: ipv6},
 		Addresses: []lb.Address{{Addr: frontend(n, ipv6).Addr}},
 	}
@@ -120,7 +120,7 @@ func (p *proxy) setBackends(backends ...netip.AddrPort) {
 	p.setServices(service(1, backends...))
 }
 
-func (p *proxy) setServices(services ...lb.Service) {
+func (p *proxy) setServices(services ...*lb.Service) {
 	p.t.Helper()
 	table, err := lb.NewTable(services, lb.Node{})
 	if err != nil {

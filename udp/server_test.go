@@ -147,7 +147,7 @@ func TestThousandClients(t *testing.T) {
 func TestManyServices(t *testing.T) {
 	const n = 200
 	p := startProxy(t, 2, nil, naming(t, "s1").addr)
-	services := []lb.Service{p.LB.Table().Services()[0]}
+	services := []*lb.Service{p.LB.Table().Services()[0]}
 	addrs := make([]netip.AddrPort, n)
 	for i := 2; i < n; i++ {
 		services = append(services, service(i, naming(t, fmt.Sprint("s", i)).addr))
@@ -282,7 +282,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 		// Opened beforehand, so that only the Server's descriptors change.
 		clients[i] = &client{UDPConn: listenUDP(t, "127.0.0.1:0").UDPConn, t: t, buf: make([]byte, 100)}
 	}
-	table, err := lb.NewTable([]lb.Service{service(1, b.addr, refusing(t, "127.0.0.1:0"))}, lb.Node{})
+	table, err := lb.NewTable([]*lb.Service{service(1, b.addr, refusing(t, "127.0.0.1:0"))}, lb.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestLeaveInStretches(t *testing.T) {
 	}
 	// update puts these backends into the table and returns how many flows left at once.
 	update := func(list ...netip.AddrPort) uint64 {
-		table, err := lb.NewTable([]lb.Service{service(1, list...)}, lb.Node{})
+		table, err := lb.NewTable([]*lb.Service{service(1, list...)}, lb.Node{})
 		if err != nil {
 			t.Error(err)
 		}

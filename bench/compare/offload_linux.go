@@ -50,7 +50,7 @@ type offload struct {
 	engine
 	size     func() int // rules, or virtual and real servers, in the kernel
 	table    *lb.Table
-	services []lb.Service
+	services []*lb.Service
 	node     lb.Node
 }
 
@@ -160,8 +160,8 @@ func (l *offload) verify(ctx context.Context) error {
 }
 
 // offloaded returns Service number i, whose endpoints do not exist.
-func offloaded(i, endpoints int) lb.Service {
-	s := lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("service-", i), Protocol: lb.TCP}}
+func offloaded(i, endpoints int) *lb.Service {
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("service-", i), Protocol: lb.TCP}}
 	addr := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
 	s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(addr, 80)}}
 	for k := range endpoints {

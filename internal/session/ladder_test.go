@@ -17,7 +17,7 @@ func balancer(t *testing.T, backends ...string) *lb.Balancer {
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort(b), Ready: true, Serving: true})
 	}
-	table, err := lb.NewTable([]lb.Service{s}, lb.Node{})
+	table, err := lb.NewTable([]*lb.Service{&s}, lb.Node{})
 	if err != nil {
 		t.Fatal(err)
 	}

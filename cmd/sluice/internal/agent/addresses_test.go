@@ -60,13 +60,13 @@ func (h *holder) open() (out []lb.Frontend) {
 func direct(t *testing.T) (*Agent, *kernel, *holder) {
 	a, k := newAgent(t)
 	h := &holder{k: k}
-	a.IPv4, a.TCPPort, k.direct = Family{Addresses: h}, 0, h
+	a.IPv4, a.TCPPort, k.direct = Family{Addresses: &Holding{h.Sync, h.Verify, h.Held}}, 0, h
 	return a, k, h
 }
 
 func TestAddressOrder(t *testing.T) {
 	a, k, h := direct(t)
-	apply := func(want string, services ...lb.Service) {
+	apply := func(want string, services ...*lb.Service) {
 		t.Helper()
 		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestAddressOrder(t *testing.T) {
 func TestAddressFails(t *testing.T) {
 	a, k, h := direct(t)
 	h.fail = errors.New("the interface is gone")
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{service(lb.TCP, "web", 1, 1)}}); !errors.Is(err, h.fail) {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1)}}); !errors.Is(err, h.fail) {
 		t.Errorf("Apply = %v", err)
 	}
 	if len(k.streams) != 1 {
@@ -125,7 +125,7 @@ func TestHeldIsNotLocal(t *testing.T) {
 	var seen []netip.Addr
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { seen = local; return local }
 	for range 2 {
-		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{service(lb.TCP, "web", 1, 1)}}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1)}}); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(seen, []netip.Addr{node}) || !a.intact(t.Context()) {
@@ -141,7 +141,7 @@ func TestRandomAddresses(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	a, k, h := direct(t)
 	for range 3000 {
-		var services []lb.Service
+		var services []*lb.Service
 		for i := range 6 {
 			if r.IntN(2) == 0 {
 				continue
@@ -161,8 +161,7 @@ func TestRandomAddresses(t *testing.T) {
 		k.calls = nil
 		table, _ := lb.NewTable(services, lb.Node{})
 		listening := 0
-		for i := range table.Services() {
-			s := &table.Services()[i]
+		for _, s := range table.Services() {
 			for _, addr := range s.Addresses {
 				if !slices.Contains(h.held, addr.Addr.Addr()) {
 					t.Fatalf("%s of %s is not held", addr.Addr, s.ID)
@@ -187,7 +186,7 @@ func TestIdleSCTP(t *testing.T) {
 	idle.Addresses = append(idle.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30868"), Kind: lb.NodePort})
 	for _, want := range []int{0, 2, 0} {
 		sockets = want > 0
-		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{idle, service(lb.TCP, "web", 2)}}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{idle, service(lb.TCP, "web", 2)}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := len(h.open()); got != want {

@@ -28,7 +28,8 @@ type kernel struct {
 	open    map[lb.Frontend]uint16
 	streams map[netip.AddrPort]bool // TCP node ports
 	steered map[lb.Frontend]uint16
-	plan    redirect.Plan
+	entries map[lb.Frontend]redirect.Entry
+	host    redirect.Host
 	calls   []string
 	taken   map[uint16]bool // ports that others have
 	port    uint16
@@ -51,9 +52,10 @@ var errTaken = func() error {
 
 func newAgent(t *testing.T) (*Agent, *kernel) {
 	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
-		steered: map[lb.Frontend]uint16{}, taken: map[uint16]bool{}, port: 20000}
-	return &Agent{LB: k.lb, TCP: streams{k}, UDP: k, SCTP: associations{k}, IPv4: Family{Steer: k, Bind: netip.IPv4Unspecified()}, TCPPort: 1,
-		Now: func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}, k
+		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
+	return &Agent{Config: Config{LB: k.lb, TCP: streams{k}, UDP: k, SCTP: associations{k}, TCPPort: 1,
+		IPv4: Family{Steer: &Steering{k.Sync, k.Verify}, Bind: netip.IPv4Unspecified()},
+		Now:  func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}}, k
 }
 
 // associations is the SCTP side of a kernel, which is as UDP's but told of tables
@@ -69,7 +71,9 @@ func (a associations) TableChanged() {
 // streams is the TCP side of a kernel.
 type streams struct{ k *kernel }
 
-func (s streams) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
+func (s streams) TableChanged() {}
+
+func (s streams) Listen(_ lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	if s.k.taken[addr.Port()] {
 		return netip.AddrPort{}, errTaken
 	}
@@ -81,7 +85,8 @@ func (s streams) Listen(addr netip.AddrPort) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-func (s streams) Unlisten(addr netip.AddrPort) {
+func (s streams) Unlisten(f lb.Frontend) {
+	addr := f.Addr
 	if !s.k.streams[addr] {
 		s.k.t.Fatalf("%s is closed, which is not open", addr)
 	}
@@ -139,14 +144,30 @@ func (k *kernel) Unlisten(f lb.Frontend) {
 
 func (k *kernel) TableChanged() { k.check("table") }
 
-func (k *kernel) Sync(_ context.Context, plan redirect.Plan) error {
-	clear(k.steered)
-	k.plan = plan
-	for _, addr := range plan.TCP {
-		k.steered[lb.Frontend{Protocol: lb.TCP, Addr: addr}] = plan.TCPPort
+func (k *kernel) Sync(_ context.Context, u redirect.Update) error {
+	if k.host = u.Host; u.Whole {
+		clear(k.entries)
 	}
-	for _, p := range plan.Ported {
-		k.steered[p.Frontend] = p.Port
+	for _, e := range u.Remove {
+		if _, ok := k.entries[e.Frontend]; !ok {
+			k.t.Fatalf("%s is removed, which is not there", e.Frontend)
+		}
+		delete(k.entries, e.Frontend)
+	}
+	clear(k.steered)
+	for _, e := range u.Add {
+		if was, ok := k.entries[e.Frontend]; ok {
+			k.t.Fatalf("%s is added as %+v and is there as %+v", e.Frontend, e, was)
+		}
+		k.entries[e.Frontend] = e
+	}
+	for f, e := range k.entries {
+		if e.Action == redirect.Redirect && f.Protocol == lb.TCP {
+			e.Port = u.Host.TCPPort
+		}
+		if e.Action == redirect.Redirect {
+			k.steered[f] = e.Port
+		}
 	}
 	k.check("steer")
 	if k.moved != nil {
@@ -157,8 +178,8 @@ func (k *kernel) Sync(_ context.Context, plan redirect.Plan) error {
 
 func (k *kernel) Verify(context.Context) (bool, error) { return k.intact, k.fail }
 
-func service(protocol lb.Protocol, name string, ip byte, backends ...byte) lb.Service {
-	s := lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: protocol}}
+func service(protocol lb.Protocol, name string, ip byte, backends ...byte) *lb.Service {
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: protocol}}
 	s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 53)}}
 	for _, b := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, b}), 53), Ready: true, Serving: true})
@@ -170,7 +191,7 @@ func (k *kernel) order() string { s := strings.Join(k.calls, " "); k.calls = nil
 
 func TestOrder(t *testing.T) {
 	a, k := newAgent(t)
-	apply := func(want string, services ...lb.Service) {
+	apply := func(want string, services ...*lb.Service) {
 		t.Helper()
 		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
 			t.Fatal(err)
@@ -181,7 +202,8 @@ func TestOrder(t *testing.T) {
 	}
 	one, two := service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2)
 	apply("table listen steer", one)
-	apply("table steer", one)                                // nothing opened twice
+	apply("table", one)                                      // nothing opened twice
+	apply("table", service(lb.UDP, "one", 1, 2))             // another endpoint
 	apply("table listen steer unlisten table", two)          // add and remove at once, steering changed once
 	apply("table steer unlisten", service(lb.UDP, "two", 2)) // no endpoints: refused, no socket
 	apply("table steer table")
@@ -198,7 +220,7 @@ func TestRandomChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	a, k := newAgent(t)
 	for range 3000 {
-		var services []lb.Service
+		var services []*lb.Service
 		for i := range 6 {
 			if r.IntN(2) == 0 {
 				continue
@@ -219,17 +241,14 @@ func TestRandomChanges(t *testing.T) {
 		if r.IntN(5) == 0 {
 			k.fail = errors.New("xtables lock held by somebody")
 		}
-		if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, k.fail) || (err == nil) != (k.fail == nil) {
+		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil && (k.fail == nil || !errors.Is(err, k.fail)) {
 			t.Fatalf("Apply = %v, want %v", err, k.fail)
-		}
-		k.calls = nil
-		if k.fail != nil {
+		} else if k.calls = nil; err != nil {
 			continue
 		}
 		table, _ := lb.NewTable(services, lb.Node{})
 		nodePorts := 0
-		for i := range table.Services() {
-			s := &table.Services()[i]
+		for _, s := range table.Services() {
 			for _, addr := range s.Addresses {
 				f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
 				if addr.Kind == lb.NodePort {
@@ -244,8 +263,14 @@ func TestRandomChanges(t *testing.T) {
 				}
 			}
 		}
-		if open := len(k.open) + len(k.streams); open > len(k.plan.Ported)+nodePorts {
-			t.Fatalf("%d sockets open for %d proxy ports and %d node ports", open, len(k.plan.Ported), nodePorts)
+		ported := 0
+		for f := range k.steered {
+			if f.Protocol != lb.TCP {
+				ported++
+			}
+		}
+		if open := len(k.open) + len(k.streams); open > ported+nodePorts {
+			t.Fatalf("%d sockets open for %d proxy ports and %d node ports", open, ported, nodePorts)
 		}
 	}
 }
@@ -254,11 +279,11 @@ func TestPortsInUse(t *testing.T) {
 	a, k := newAgent(t)
 	a.Ports = redirect.PortRange{First: 30000, Last: 30001}
 	k.taken[30000] = true
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{service(lb.UDP, "one", 1, 1)}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}}); err != nil {
 		t.Fatal(err)
 	}
 	// The range is full now: the second has no port, the first goes on, TCP too.
-	services := []lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
+	services := []*lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
 	if err := a.Apply(t.Context(), Desired{Services: services}); err == nil || !strings.Contains(err.Error(), "default/two") {
 		t.Errorf("Apply with a full range = %v, want an error that names the Service", err)
 	}
@@ -305,27 +330,29 @@ func TestNodePortConflict(t *testing.T) {
 		lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30081")})
 	k.taken[30080] = true
 	var told []string
-	a.Conflict = func(id lb.ID, f lb.Frontend, err error) {
-		told = append(told, fmt.Sprint(id.Name, " ", f, " ", err != nil))
+	a.Observe = func(at Attempt) {
+		for _, c := range at.Conflicts {
+			told = append(told, fmt.Sprint(c.Service.Name, " ", c.Frontend, " ", c.Err != nil))
+		}
 	}
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := a.Status().Conflicts; n != 1 {
 		t.Errorf("%d conflicts, want 1", n)
 	}
-	if !k.streams[netip.AddrPortFrom(node, 30081)] || len(k.steered) != 1 || len(k.plan.Accept) != 1 {
-		t.Errorf("the rest of the Service is not served: %v, %v", k.streams, k.plan)
+	if !k.streams[netip.AddrPortFrom(node, 30081)] || len(k.steered) != 1 || len(k.entries) != 2 {
+		t.Errorf("the rest of the Service is not served: %v, %v", k.streams, k.entries)
 	}
-	heir := s // the port goes to another Service while somebody else still has it
+	heir := *s // the port goes to another Service while another program still has it
 	heir.Name = "heir"
-	for _, services := range [][]lb.Service{{s}, {heir}, {heir}} {
+	for _, services := range [][]*lb.Service{{s}, {&heir}, {&heir}} {
 		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	k.taken[30080] = false
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{heir}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{&heir}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
 		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.streams)
 	}
 	const f = " TCP 192.0.2.10:30080 "
@@ -349,23 +376,26 @@ func TestVerdicts(t *testing.T) {
 		{Kind: lb.LoadBalancerIP, Addr: netip.MustParseAddrPort("198.51.100.2:80"), Sources: sources}}
 	none := service(lb.UDP, "none", 2)
 	inside := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s, none}, Node: lb.Node{PodCIDRs: inside}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s, none}, Node: lb.Node{PodCIDRs: inside}}); err != nil {
 		t.Fatal(err)
 	}
 	tcp := func(addr string) lb.Frontend {
 		return lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort(addr)}
 	}
-	want := redirect.Plan{
-		TCPPort:     1,
-		TCP:         []netip.AddrPort{tcp("198.51.100.1:80").Addr, tcp("198.51.100.2:80").Addr},
-		Drop:        []lb.Frontend{tcp("10.96.0.1:80")},
-		DropOutside: []lb.Frontend{tcp("198.51.100.1:80")},
-		Restricted:  []redirect.Restricted{{Frontend: tcp("198.51.100.2:80"), Sources: sources}},
-		Refuse:      []lb.Frontend{{Protocol: lb.UDP, Addr: none.Addresses[0].Addr}},
-		Inside:      inside,
+	want := make(map[lb.Frontend]redirect.Entry)
+	for _, e := range []redirect.Entry{
+		{Frontend: tcp("198.51.100.1:80"), Action: redirect.Redirect, DropOutside: true},
+		{Frontend: tcp("198.51.100.2:80"), Action: redirect.Redirect, Sources: sources},
+		{Frontend: tcp("10.96.0.1:80"), Action: redirect.Drop},
+		{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: none.Addresses[0].Addr}, Action: redirect.Refuse},
+	} {
+		want[e.Frontend] = e
 	}
-	if diff := cmp.Diff(want, k.plan, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-		t.Errorf("plan (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, k.entries, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	if k.host.TCPPort != 1 || !slices.Equal(k.host.Inside, inside) {
+		t.Errorf("host %+v", k.host)
 	}
 	if n := a.Status().NoLocal; n != [2]NoLocal{{Internal: 1, External: 1}, {}} {
 		t.Errorf("without a local endpoint: %+v", n)
@@ -393,7 +423,8 @@ func TestStaleRepair(t *testing.T) {
 	a.VerifyEvery = time.Second
 	for _, fail := range []error{nil, errors.New("no")} {
 		k.fail = fail
-		if _, err := a.apply(t.Context(), a.applied); (err != nil) != (fail != nil) {
+		a.rewrite()
+		if _, err := a.apply(t.Context(), a.want); (err != nil) != (fail != nil) {
 			t.Fatal(err)
 		}
 		later := time.Now().Add(2 * time.Second)
@@ -421,7 +452,7 @@ func TestRun(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { a.Run(ctx); close(ended) }()
 
-	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "one", 1, 1)}, Changes: change()})
+	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "one", 1, 1)}, Changes: change()})
 	if err := <-done; err == nil {
 		t.Fatal("a failing change was applied")
 	}
@@ -430,7 +461,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("status while a change waits = %+v", s)
 	}
 	k.fail = nil // read by Run only after its retry timer or the next token
-	a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "two", 2, 2)}, Changes: change()})
+	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "two", 2, 2)}, Changes: change()})
 	for err := range done {
 		if err == nil {
 			break
@@ -454,8 +485,8 @@ func TestRun(t *testing.T) {
 // address, or are outside of the range, are replaced by such as this one would open.
 func TestAdoptedPortsAreReplaced(t *testing.T) {
 	one, two, three := service(lb.UDP, "one", 1, 1), service(lb.SCTP, "two", 2, 1), service(lb.UDP, "three", 3, 1)
-	services := []lb.Service{one, two, three}
-	frontend := func(s lb.Service) lb.Frontend { return lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr} }
+	services := []*lb.Service{one, two, three}
+	frontend := func(s *lb.Service) lb.Frontend { return lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr} }
 	at := netip.MustParseAddrPort
 	a, k := newAgent(t)
 	a.IPv4.Bind, a.Ports = netip.MustParseAddr("192.0.2.10"), redirect.PortRange{First: 31000, Last: 31009}

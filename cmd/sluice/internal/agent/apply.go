@@ -11,466 +11,333 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/redirect"
 )
 
-// Apply brings what is desired into force. It is for the start, before Run, and
-// for Run itself. After an error the data path serves both what was and what is
-// to be, as far as it got.
-//
-// Adding goes table, sockets, steering; removing goes steering, sockets, table.
-// Both at once need a table in between that holds the old addresses beside the
-// new, so that steering, the slow part, is changed only once. A Service that moves
-// from one path to another is on both in between, and a new flow of it takes the one
-// that comes first: steering before iptables before ipvs.
-//
-//  1. table: the new Services, and the addresses that are about to go
-//  2. sockets: those of new UDP and SCTP frontends and node ports are opened
-//  3. engines: they get the Services that are new on their paths, or changed
-//  4. steering: from the old frontends to the new
-//  5. engines: they lose the Services that are on other paths now
-//  6. sockets: those of old UDP and SCTP frontends and node ports are closed
-//  7. table: the new Services alone
-//
-// Where the host holds the service addresses there is no steering. It gets the new
-// ones before all this, and loses the old ones after it: a table and a socket on
-// every address, and an address below every socket.
-//
-// The table has the Services of all paths, so that a flow in user space goes on there
-// when its Service has moved, and node ports are held on all paths. A UDP flow has no
-// end and moves with its Service; conntrack entries are deleted by whoever steers or
-// forwards from now on, and by whoever has done so.
+// Apply applies what is desired, at once. It is for the start, before Run. After an error the
+// data path serves both what was and what is to be, as far as it got.
 func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.init()
-	a.mu.Lock()
-	a.note(&want.Changes)
-	a.applying.add(&a.pending)
-	a.mu.Unlock()
-	_, err := a.apply(ctx, want) // at once: only Run keeps a pace
+	a.progress.mu.Lock()
+	a.progress.note(&want.Changes)
+	a.progress.mu.Unlock()
+	a.progress.take(&a.applying)
+	_, err := a.apply(ctx, want) // only Run keeps a pace
 	return err
 }
 
-// apply is Apply of what has been noted. If rules have to be written and it is too soon
-// for that, it does step 1 and returns how long to wait before it is called again.
+// apply is Apply of what has been noted, in the order that the package comment gives. If rules
+// have to be written and it is too soon for that, it does step 1 and returns how long to wait
+// before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
 	resume, err := a.Pause(ctx) // wait while everything is being handed over
 	if err != nil {
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
+	a.configure()
 	start := time.Now()
+	attempt := new(Attempt)
 	defer func() {
 		if wait == 0 {
-			a.settle(start, err)
+			a.end(attempt, start, err)
 		}
 	}()
-
-	local, err := a.NodeAddrs()
-	if err != nil {
+	if a.local, err = a.NodeAddrs(); err != nil {
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
-	a.local = local
-	node := want.Node
-	node.Addresses = slices.Concat(node.Addresses, local)
-	a.paths.failed = nil // those that did not work are tried again
-	services := a.served(want.Services)
-	table, _, refused := a.LB.Table().Next(services, node)
-	leaving := table.Leaving(a.LB.Table())
-	holdErr := a.holdAddresses(ctx, services, leaving)
-	if len(leaving) > 0 {
-		a.LB.Update(table.Beside(leaving))
-	} else {
-		a.LB.Update(table)
+	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks}
+	for _, e := range a.forwarders {
+		e.failed = nil // those that did not work are tried again
 	}
-	a.tableChanged()
-
-	move := &move{table: table, node: node, nodePorts: a.nodePorts()}
-	a.choose(move)
-	if wait = a.pace.wait(start); wait > 0 && a.writes(move, want) {
-		a.inForce(Desired{Services: merge(services, leaving), Node: want.Node, Checks: want.Checks})
-		a.putOff()
+	env := a.environment()
+	node := want.Node
+	node.Addresses = slices.Concat(node.Addresses, a.local)
+	holdErr := a.setTable(ctx, env, node)
+	plan := a.planner.plan(env)
+	plan.node = node
+	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
+	writes := a.unwritten() || plan.writes() || !sameHost(host, a.steering.host) || !slices.EqualFunc(checks, a.steering.checks, sameEntry)
+	if wait = a.pace.wait(start); wait > 0 && writes {
+		a.progress.deferred()
 		return wait, nil
 	}
 	wait = 0
-	wanted, plan, socketErr := a.arrange(move, want)
-	if a.differ(move, plan) {
+	if writes {
 		a.pace.note(start)
 	}
-	moveErr := a.join(ctx, move)
-	if moveErr != nil { // what an engine should have had is for steering
-		a.spareTCP = plan.TCP[:0]
-		wanted, plan, socketErr = a.arrange(move, want)
+	plan, lacking, planErr := a.prepare(ctx, plan)
+	a.carry(ctx, plan)
+	a.reportFallbacks(plan, attempt)
+	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
+		a.planner.whole = true // what is about to go may still be steered: it stays
+		return 0, errors.Join(holdErr, planErr, err)
 	}
-	if a.Conflict != nil { // who tells of them
-		a.complain(refused)
-	} else {
-		a.complain(errors.Join(refused, a.sockets.conflict()))
-	}
-	if err := a.steer(ctx, plan); err != nil {
-		// Addresses that are about to go may still be steered: they stay.
-		a.inForce(Desired{Services: merge(services, leaving), Node: want.Node, Checks: want.Checks})
-		return 0, errors.Join(holdErr, socketErr, moveErr, err)
-	}
-	moveErr = errors.Join(moveErr, a.leave(ctx, move))
-	a.closeUnwanted(wanted)
-	for _, addr := range a.Retired {
-		a.TCP.Unlisten(addr)
-	}
-	a.Retired = nil
-	if len(leaving) > 0 {
-		a.LB.Update(table)
+	leaveErr := a.leave(ctx, plan)
+	a.sockets.closeUnwanted(plan)
+	a.closeRetired()
+	if len(a.leaving) > 0 {
+		a.leaving = nil
+		a.LB.Update(plan.table)
 		a.tableChanged()
-		holdErr = errors.Join(holdErr, a.holdAddresses(ctx, services, nil))
+		holdErr = errors.Join(holdErr, a.hold(ctx))
 	}
-	a.inForce(Desired{Services: services, Node: want.Node, Checks: want.Checks})
-	a.describe(table)
-	a.tellBegun(table, move.unopened)
-	return 0, errors.Join(holdErr, socketErr, moveErr)
+	attempt.Added = added(plan, &a.sockets, a.damaged)
+	a.progress.applied(plan)
+	a.planner.applied(plan, lacking)
+	a.planner.whole = a.unsynced()
+	return 0, errors.Join(holdErr, planErr, leaveErr)
 }
 
-// steer has the families steer as planned. The memory of the plan before is for the next.
-func (a *Agent) steer(ctx context.Context, plan *redirect.Plan) error {
-	if was := a.written.plan; was != nil && was != plan {
-		a.spareTCP = was.TCP[:0]
+// environment returns what decides about Services now.
+func (a *Agent) environment() *environment {
+	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP()}
+	e.nodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	if a.NodePorts != nil {
+		e.nodePorts = a.NodePorts(a.local)
 	}
-	a.written.plan = nil
-	for _, f := range a.families() {
-		if f.Steer == nil {
-			continue
-		}
-		if err := f.Steer.Sync(ctx, *plan); err != nil {
-			return fmt.Errorf("steer traffic: %w", err)
-		}
-	}
-	a.written.plan = plan
-	return nil
-}
-
-// holdAddresses has the host hold the addresses of the services, each one while any
-// port of it is in use, whether it has endpoints or not: a client is refused by the host
-// that has the address and no socket, and by nobody if no host has it.
-func (a *Agent) holdAddresses(ctx context.Context, services, leaving []lb.Service) error {
-	var errs []error
-	for _, ipv6 := range []bool{false, true} {
-		f := a.family(ipv6)
-		if f.Addresses == nil {
-			continue
-		}
-		var hold []netip.Addr
-		for _, list := range [][]lb.Service{services, leaving} {
-			for i := range list {
-				if list[i].IPv6 != ipv6 {
-					continue
-				}
-				for _, addr := range list[i].Addresses {
-					if addr.Kind != lb.NodePort {
-						hold = append(hold, addr.Addr.Addr())
-					}
-				}
+	for i, f := range []*Family{&a.IPv4, &a.IPv6} {
+		e.direct[i] = f.Addresses != nil
+		e.can[i] = f.abilities(a.SCTP != nil, func(p Path) error {
+			if e := a.forwarders[familyPath{i == 1, p}]; e != nil {
+				return e.failed
 			}
-		}
-		errs = append(errs, f.Addresses.Sync(ctx, hold))
+			return nil
+		})
 	}
-	return errors.Join(errs...)
+	return e
 }
 
-// notLoopback returns the addresses by which SCTP clients on the node can be served.
-func notLoopback(local []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(local), netip.Addr.IsLoopback)
-}
-
-// served leaves out the Services that nobody can forward.
-func (a *Agent) served(services []lb.Service) []lb.Service {
-	can := [2]abilities{a.abilities(false), a.abilities(true)}
-	if can[0].all() && can[1].all() {
+// served leaves out the Services that no path can forward.
+func (e *environment) served(services []*lb.Service) []*lb.Service {
+	all := [2]bool{e.can[0].all(), e.can[1].all()}
+	if all[0] && all[1] {
 		return services
 	}
-	left := func(s lb.Service) bool { return choose(&s, a.usual(), &can[family(s.IPv6)]).Path == Nobody }
+	left := func(s *lb.Service) bool {
+		return !all[family(s.IPv6)] && choose(s, e.mode, &e.can[family(s.IPv6)]).Path == None
+	}
 	if !slices.ContainsFunc(services, left) {
 		return services
 	}
 	return slices.DeleteFunc(slices.Clone(services), left)
 }
 
-// tableChanged tells those of the data path who hold on to backends.
-func (a *Agent) tableChanged() {
-	a.UDP.TableChanged()
-	if a.SCTP != nil {
-		a.SCTP.TableChanged()
-	}
-}
-
-func (a *Agent) family(ipv6 bool) *Family {
-	if ipv6 {
-		return &a.IPv6
-	}
-	return &a.IPv4
-}
-
-// NodeAddrs returns the node's own addresses (LocalAddrs), which those that it holds
-// for Services are not. It may be called by any goroutine.
-func (a *Agent) NodeAddrs() ([]netip.Addr, error) {
-	if a.LocalAddrs == nil {
-		return nil, nil
-	}
-	local, err := a.LocalAddrs()
-	for _, f := range a.families() {
-		if f.Addresses != nil {
-			held := f.Addresses.Held() // sorted
-			local = slices.DeleteFunc(local, func(ip netip.Addr) bool {
-				_, ours := slices.BinarySearchFunc(held, ip, netip.Addr.Compare)
-				return ours
-			})
+// setTable makes the table of what is desired the current one, with the addresses beside it
+// that are about to go.
+func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) error {
+	delta, refused := a.planner.next(env.served(a.want.Services), node, env)
+	was := a.leaving
+	if delta.Whole {
+		was = a.LB.Table().Services()
+		for _, e := range a.forwarders {
+			e.synced = e.synced && len(e.has) == 0 // what they forward depends on the node
 		}
 	}
-	return local, err
-}
-
-// nodePorts returns the addresses on which node ports are served.
-func (a *Agent) nodePorts() []netip.Addr {
-	if a.NodePorts == nil {
-		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	was = append(was, delta.Removed...)
+	for _, c := range delta.Changed {
+		if c.Addresses {
+			was = append(was, c.Old)
+		}
 	}
-	return a.NodePorts(a.local)
+	table := a.planner.table
+	a.leaving = nil
+	for _, s := range was {
+		if left := table.Lost(s); left != nil {
+			a.leaving = append(a.leaving, left)
+		}
+	}
+	err := a.hold(ctx)
+	if len(a.leaving) > 0 {
+		table = table.Beside(a.leaving)
+	}
+	a.LB.Update(table)
+	a.tableChanged()
+	a.log.refusals(a.Log, refused)
+	return err
 }
 
-// arrange plans what becomes of every address and opens the sockets that are needed. It
-// returns the sockets that are wanted. The error names the frontends that got no
-// proxy port; the plan is good for the others.
-func (a *Agent) arrange(move *move, want Desired) (map[lb.Frontend]struct{}, *redirect.Plan, error) {
-	wanted := make(map[lb.Frontend]struct{})
-	plan := &redirect.Plan{TCPPort: a.TCPPort, TCP: a.spareTCP, Inside: want.Node.PodCIDRs, Local: notLoopback(a.local)}
-	a.spareTCP = nil
-	move.unopened = make(map[lb.Frontend]bool)
+// hold makes the host hold the addresses of the Services, each one while any port of it is
+// in use, whether it has endpoints or not: a client is refused by the host that has the
+// address and no socket, and not at all if no host has it.
+func (a *Agent) hold(ctx context.Context) error {
 	var errs []error
-	table := move.table
-	var idle []owned // that nobody serves, in a family whose addresses the host holds
-	for i := range table.Len() {
-		s := table.At(i)
-		steered := move.path(i) == Userspace
-		direct := a.family(s.IPv6).Addresses != nil
-		for _, addr := range s.Addresses {
-			inside, outside := table.Verdicts(i, &addr)
-			if direct && inside != lb.Serve && outside != lb.Serve {
-				idle = append(idle, idleSCTP(table, s, addr, move.nodePorts)...)
-				continue // nobody listens, so that the host refuses
-			}
-			if addr.Kind == lb.NodePort {
-				for _, f := range nodePortFrontends(table, s, addr, move.nodePorts) {
-					if s.Protocol == lb.SCTP && !steered {
-						continue // a listener of ours may answer every packet that comes to its port
-					}
-					wanted[f] = struct{}{}
-					held := a.sockets.hold(a, f, s.ID)
-					if !steered {
-						continue // the kernel does not leave it to the socket but by loopback
-					}
-					if held && inside == lb.Serve {
-						plan.Accept = append(plan.Accept, f)
-					}
-					exclude(plan, f, inside, outside)
-				}
-				continue
-			}
-			if !steered {
-				continue
-			}
-			f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
-			if direct {
-				wanted[f] = struct{}{}
-				a.sockets.hold(a, f, s.ID)
-				continue
-			}
-			exclude(plan, f, inside, outside)
-			if inside != lb.Serve && outside != lb.Serve {
-				continue
-			}
-			if len(addr.Sources) > 0 {
-				plan.Restricted = append(plan.Restricted, redirect.Restricted{Frontend: f, Sources: addr.Sources})
-			}
-			if s.Protocol == lb.TCP {
-				plan.TCP = append(plan.TCP, addr.Addr)
-				continue
-			}
-			port, err := a.sockets.steered(a, f)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", f, s.ID, err))
-				move.unopened[f] = true
-				continue
-			}
-			wanted[f] = struct{}{}
-			plan.Ported = append(plan.Ported, redirect.Ported{Frontend: f, Port: port})
-		}
-	}
-	// By now it is known who forwards SCTP.
-	if a.RefuseSCTP != nil && a.RefuseSCTP() {
-		for _, o := range idle {
-			wanted[o.frontend] = struct{}{}
-			a.sockets.hold(a, o.frontend, o.id)
-		}
-	}
-	admit(plan, want.Checks)
-	return wanted, plan, errors.Join(errs...)
-}
-
-// admit has the plan let in what asks for health checks, whoever forwards the Services.
-// Where a frontend has such a port what is planned for it holds.
-func admit(plan *redirect.Plan, checks []netip.AddrPort) {
-	if len(checks) == 0 {
-		return
-	}
-	planned := make(map[lb.Frontend]bool, len(plan.TCP))
-	for _, addr := range plan.TCP {
-		planned[lb.Frontend{Protocol: lb.TCP, Addr: addr}] = true
-	}
-	for _, f := range slices.Concat(plan.Accept, plan.Refuse, plan.Drop) {
-		planned[f] = true
-	}
-	for _, addr := range checks {
-		if f := (lb.Frontend{Protocol: lb.TCP, Addr: addr}); !planned[f] {
-			plan.Accept = append(plan.Accept, f)
-		}
-	}
-}
-
-// owned is a frontend of a Service.
-type owned struct {
-	frontend lb.Frontend
-	id       lb.ID
-}
-
-// idleSCTP returns the frontends of an address of an SCTP Service that nobody serves.
-func idleSCTP(table *lb.Table, s *lb.Service, addr lb.Address, nodePorts []netip.Addr) (out []owned) {
-	if s.Protocol != lb.SCTP {
-		return nil
-	}
-	frontends := []lb.Frontend{{Protocol: lb.SCTP, Addr: addr.Addr}}
-	if addr.Kind == lb.NodePort {
-		frontends = nodePortFrontends(table, s, addr, nodePorts)
-	}
-	for _, f := range frontends {
-		out = append(out, owned{f, s.ID})
-	}
-	return out
-}
-
-// nodePortFrontends returns the frontends that a node port is: one for each address of
-// its family. An exact address goes before it.
-func nodePortFrontends(table *lb.Table, s *lb.Service, addr lb.Address, nodePorts []netip.Addr) (out []lb.Frontend) {
-	for _, ip := range nodePorts {
-		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, addr.Addr.Port())}
-		if ip.Is6() != s.IPv6 {
+	for _, f := range a.families() {
+		if f.Addresses == nil {
 			continue
 		}
-		if _, owner, _ := table.Lookup(f); owner.Kind == lb.NodePort {
-			out = append(out, f)
+		var addrs []netip.Addr
+		for _, list := range [][]*lb.Service{a.planner.table.Services(), a.leaving} {
+			for _, s := range list {
+				if a.family(s.IPv6) != f {
+					continue
+				}
+				for _, addr := range s.Addresses {
+					if addr.Kind != lb.NodePort {
+						addrs = append(addrs, addr.Addr.Addr())
+					}
+				}
+			}
 		}
+		errs = append(errs, f.Addresses.Sync(ctx, addrs))
+	}
+	return errors.Join(errs...)
+}
+
+// tableChanged notifies those of the data path that hold on to backends.
+func (a *Agent) tableChanged() {
+	for _, s := range []Sockets{a.TCP, a.UDP, a.SCTP} {
+		if s != nil {
+			s.TableChanged()
+		}
+	}
+}
+
+// unwritten reports whether steering or an engine may not have what it was passed.
+func (a *Agent) unwritten() bool {
+	for _, f := range a.families() {
+		if f.Steer != nil && !a.steering.synced {
+			return true
+		}
+	}
+	return a.unsynced()
+}
+
+// unsynced reports whether an engine may not have what it was passed.
+func (a *Agent) unsynced() bool {
+	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return !e.synced })
+}
+
+// prepare opens the sockets of a plan and passes its Services to the engines. Where that
+// decides about Services, as when an engine fails, it returns another plan, with its
+// sockets open. The error says what is not as it should be; the plan is good for the rest.
+func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
+	node := plan.node
+	lacking, socketErr := a.open(plan)
+	if env := a.environment(); !env.equal(&plan.env) { // by now it is known what forwards SCTP
+		plan = a.planner.plan(env)
+		plan.node = node
+		lacking, socketErr = a.open(plan)
+	}
+	joinErr := a.join(ctx, plan)
+	if joinErr != nil { // what an engine should have had is for steering
+		plan = a.planner.plan(a.environment())
+		plan.node = node
+		lacking, socketErr = a.open(plan)
+	}
+	return plan, lacking, errors.Join(socketErr, joinErr)
+}
+
+// open opens the sockets of a plan. It returns the service ports that lack any; the error
+// names the frontends that got no proxy port.
+func (a *Agent) open(plan *Plan) (lacking []lb.ID, err error) {
+	var errs []error
+	for i := range plan.changes {
+		if p := plan.changes[i].now; p != nil {
+			n, why := a.sockets.open(p)
+			if errs = append(errs, why...); n > 0 {
+				lacking = append(lacking, p.service.ID)
+			}
+		}
+	}
+	return lacking, errors.Join(errs...)
+}
+
+// closeRetired closes TCP proxy ports that nothing is steered to any more.
+func (a *Agent) closeRetired() {
+	for _, addr := range a.Retired {
+		a.TCP.Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
+	}
+	a.Retired = nil
+}
+
+// added returns the frontends of TCP and SCTP that a plan adds to what is served; of all
+// that are served if nothing was.
+func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
+	had := make(map[lb.Frontend]bool)
+	for i := range plan.changes {
+		if old := plan.changes[i].old; old != nil && !all {
+			old.connected(func(f lb.Frontend) { had[f] = !old.unopened[f] })
+		}
+	}
+	for i := range plan.changes {
+		now := plan.changes[i].now
+		if now == nil {
+			continue
+		}
+		for _, so := range now.sockets {
+			if _, ok := open.proxy[so.frontend]; so.proxy && !ok {
+				if now.unopened == nil {
+					now.unopened = make(map[lb.Frontend]bool)
+				}
+				now.unopened[so.frontend] = true
+			}
+		}
+		now.connected(func(f lb.Frontend) {
+			if !had[f] && !now.unopened[f] {
+				out = append(out, f)
+			}
+		})
 	}
 	return out
 }
 
-// exclude adds to the plan who is refused or dropped at f.
-func exclude(plan *redirect.Plan, f lb.Frontend, inside, outside lb.Verdict) {
-	switch {
-	case inside == lb.Refuse && outside == lb.Refuse:
-		plan.Refuse = append(plan.Refuse, f)
-	case inside == lb.Drop && outside == lb.Drop:
-		plan.Drop = append(plan.Drop, f)
-	case outside == lb.Drop:
-		plan.DropOutside = append(plan.DropOutside, f)
+// connected calls do for the frontends of TCP and SCTP.
+func (p *piece) connected(do func(lb.Frontend)) {
+	if p.service.Protocol == lb.UDP {
+		return
+	}
+	for i := range p.service.Addresses {
+		do(lb.Frontend{Protocol: p.service.Protocol, Addr: p.service.Addresses[i].Addr})
 	}
 }
 
-// merge returns services with the addresses of leaving added, so that what is still
-// steered is still served.
-func merge(services, leaving []lb.Service) []lb.Service {
-	between := slices.Clone(services)
-	byID := make(map[lb.ID]lb.Service, len(leaving))
-	for _, s := range leaving {
-		byID[s.ID] = s
-	}
-	for i := range between {
-		if s, ok := byID[between[i].ID]; ok {
-			between[i].Addresses = slices.Concat(between[i].Addresses, s.Addresses)
-			delete(byID, s.ID)
+// reportFallbacks adds to the attempt which Services are not on the path that was requested
+// for them, and are again, as far as that has not been reported.
+func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		was, reported := a.log.fallbacks[c.id]
+		now, is := c.now.fallback(a.Mode)
+		switch {
+		case is && now != was:
+			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id), zap.Stringer("protocol", c.id.Protocol),
+				zap.Bool("ipv6", c.id.IPv6), zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
+			a.log.fallbacks[c.id] = now
+			attempt.Fallbacks = append(attempt.Fallbacks, now)
+		case !is && reported:
+			delete(a.log.fallbacks, c.id)
+			was.Reason = ""
+			if c.now != nil {
+				was.Path = c.now.choice.Path
+			}
+			attempt.Fallbacks = append(attempt.Fallbacks, was)
 		}
 	}
-	for _, s := range leaving {
-		if _, alone := byID[s.ID]; alone {
-			between = append(between, s)
-		}
-	}
-	return between
 }
 
-// complain logs what cannot be served, once for each new reason.
-func (a *Agent) complain(err error) {
+// refusals logs what cannot be served, once for each new reason.
+func (c *complaints) refusals(log *zap.Logger, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != a.complaint {
-		a.Log.Warn("a part of the Services cannot be served", zap.Error(err))
+	if text != "" && text != c.refused {
+		log.Warn("a part of the Services cannot be served", zap.Error(err))
 	}
-	a.complaint = text
+	c.refused = text
 }
 
-// described is counts of what is in force.
-type described struct {
-	table               *lb.Table // nil before the first
-	frontends, backends int
-	noLocal             [2]NoLocal
-}
-
-// count adds, or takes away, what services of a table count from one position to another.
-func (d *described) count(table *lb.Table, from, to, sign int) {
-	for i := from; i < to; i++ {
-		s := table.At(i)
-		d.frontends += sign * len(s.Addresses)
-		d.backends += sign * len(s.Backends)
-		d.noLocal[family(s.IPv6)].count(table, i, sign)
+// end records how an attempt went, and reports it.
+func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
+	attempt.Took, attempt.Err = time.Since(start), err
+	repaired := err == nil && a.damaged
+	if err == nil {
+		attempt.Changes.add(&a.applying)
+		a.damaged = false
 	}
-}
-
-// describe puts the counts of what is in force into the status. It counts what was not in
-// force when it did so last.
-func (a *Agent) describe(table *lb.Table) {
-	d := &a.described
-	was := d.table
-	if was == nil {
-		was = new(lb.Table)
+	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
+	if a.Observe != nil {
+		a.Observe(*attempt)
 	}
-	first, last := table.Common(was)
-	d.count(was, first, was.Len()-last, -1)
-	d.count(table, first, table.Len()-last, 1)
-	d.table = table
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status.Services, a.status.Frontends, a.status.Backends, a.status.NoLocal = table.Len(), d.frontends, d.backends, d.noLocal
-	a.status.Paths, a.status.Unmet = a.paths.count, 0
-	for _, s := range a.paths.special {
-		if s.Unmet != "" {
-			a.status.Unmet++
-		}
-	}
-}
-
-// count adds the service port at a position, or takes it away.
-func (n *NoLocal) count(table *lb.Table, i, sign int) {
-	internal, external := 0, 0
-	addresses := table.At(i).Addresses
-	for j := range addresses {
-		addr := &addresses[j]
-		if !addr.Local {
-			continue
-		}
-		switch inside, outside := table.Verdicts(i, addr); {
-		case addr.Kind == lb.ClusterIP && inside == lb.Drop:
-			internal = 1
-		case addr.Kind != lb.ClusterIP && outside == lb.Drop:
-			external = 1
-		}
-	}
-	n.Internal += sign * internal
-	n.External += sign * external
+	a.progress.ended(attempt, start, len(a.sockets.conflicts), repaired)
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -12,21 +13,21 @@ import (
 // idle takes plans and sockets without looking.
 type idle struct{}
 
-func (idle) Sync(context.Context, redirect.Plan) error       { return nil }
-func (idle) Verify(context.Context) (bool, error)            { return true, nil }
-func (idle) Listen(a netip.AddrPort) (netip.AddrPort, error) { return a, nil }
-func (idle) Unlisten(netip.AddrPort)                         {}
-func (idle) TableChanged()                                   {}
+func (idle) Sync(context.Context, redirect.Update) error                    { return nil }
+func (idle) Verify(context.Context) (bool, error)                           { return true, nil }
+func (idle) Listen(_ lb.Frontend, a netip.AddrPort) (netip.AddrPort, error) { return a, nil }
+func (idle) Unlisten(lb.Frontend)                                           {}
+func (idle) TableChanged()                                                  {}
 
 // BenchmarkApply is one change among 10,000 Services of 10 endpoints: an endpoint
 // less, and the whole Service less.
 func BenchmarkApply(b *testing.B) {
 	services := numbered(10_000, 10)
-	fewer := append([]lb.Service(nil), services...)
-	fewer[7].Backends = fewer[7].Backends[1:]
-	for name, other := range map[string][]lb.Service{"endpoint": fewer, "service": services[:9_999]} {
+	fewer := slices.Clone(services)
+	fewer[7] = withFewer(fewer[7])
+	for name, other := range map[string][]*lb.Service{"endpoint": fewer, "service": services[:9_999]} {
 		b.Run(name, func(b *testing.B) {
-			a := steering(idle{})
+			a := idleAgent()
 			b.ReportAllocs()
 			for i := range b.N {
 				want := services
@@ -40,8 +41,3 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 }
-
-type kernelLess struct{ idle }
-
-func (kernelLess) Listen(_ lb.Frontend, a netip.AddrPort) (netip.AddrPort, error) { return a, nil }
-func (kernelLess) Unlisten(lb.Frontend)                                           {}

@@ -18,11 +18,12 @@ import (
 
 // inKernel stands in for an engine.
 type inKernel struct {
-	k      *kernel
-	name   string
-	has    map[lb.Frontend]lb.ID
-	intact bool
-	fail   error
+	k        *kernel
+	name     string
+	services map[lb.ID]*lb.Service // as passed
+	has      map[lb.Frontend]lb.ID // as made
+	intact   bool
+	fail     error
 
 	clients map[lb.ID][]lb.Client
 	forgets error // what Remember returns
@@ -40,16 +41,37 @@ func (e *inKernel) Remember(_ context.Context, s *lb.Service, clients []lb.Clien
 }
 
 func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
+	if d.Whole {
+		e.services = make(map[lb.ID]*lb.Service)
+	}
+	for _, s := range d.Removed {
+		if e.services[s.ID] == nil {
+			e.k.t.Fatalf("%s: %s is removed, which is not there", e.name, s.ID)
+		}
+		delete(e.services, s.ID)
+	}
+	for _, s := range d.Added {
+		if e.services[s.ID] != nil {
+			e.k.t.Fatalf("%s: %s is added twice", e.name, s.ID)
+		}
+		e.services[s.ID] = s
+	}
+	for _, c := range d.Changed {
+		if e.services[c.New.ID] != c.Old {
+			e.k.t.Fatalf("%s: %s changes from what it was not", e.name, c.New.ID)
+		}
+		e.services[c.New.ID] = c.New
+	}
 	if e.fail != nil {
 		return e.fail
 	}
 	e.has = make(map[lb.Frontend]lb.ID)
-	for _, s := range d.Added {
+	for _, s := range e.services {
 		for _, a := range s.Addresses {
 			e.has[lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}] = s.ID
 		}
 	}
-	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(d.Added)))
+	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(e.services)))
 	if e.k.moved != nil {
 		e.k.moved()
 	}
@@ -68,7 +90,11 @@ func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
 	return a, k, ipt, ipvs
 }
 
-func wish(s lb.Service, path string) lb.Service { s.DataPath = path; return s }
+func wish(s *lb.Service, path string) *lb.Service {
+	other := *s
+	other.DataPath = path
+	return &other
+}
 
 // TestChoose: who forwards a Service, and what is said if it is not who should.
 func TestChoose(t *testing.T) {
@@ -91,18 +117,18 @@ func TestChoose(t *testing.T) {
 		{"nonsense", lb.TCP, "ebpf", IPTables, all, IPTables, `no data path "ebpf"`},
 		{"nonsense and a mode that is not there", lb.TCP, "none", IPVS, none, Userspace, `no data path "none"`},
 		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
-		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs cannot be had"},
+		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs is not available"},
 		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
 		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, IPTables, "SCTP"},
 		{"SCTP that wishes what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
 		{"SCTP by a wish", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
-		{"SCTP and nobody for it", lb.SCTP, "", Userspace, none, Nobody, "SCTP"},
-		{"no such family", lb.TCP, "iptables", Userspace, family, Nobody, "family"},
+		{"SCTP and nobody for it", lb.SCTP, "", Userspace, none, None, "SCTP"},
+		{"no such family", lb.TCP, "iptables", Userspace, family, None, "family"},
 	} {
 		s := wish(service(test.protocol, "s", 1, 1), test.wish)
-		c := choose(&s, test.mode, &test.can)
-		if c.Path != test.want || (c.Unmet == "") != (test.unmet == "") || !strings.Contains(c.Unmet, test.unmet) {
-			t.Errorf("%s: %s because %q, unmet %q; want %s, %q", test.name, c.Path, c.Why, c.Unmet, test.want, test.unmet)
+		c := choose(s, test.mode, &test.can)
+		if c.Path != test.want || (c.Fallback == "") != (test.unmet == "") || !strings.Contains(c.Fallback, test.unmet) {
+			t.Errorf("%s: %s because %q, fallback %q; want %s, %q", test.name, c.Path, c.Why, c.Fallback, test.want, test.unmet)
 		}
 	}
 }
@@ -110,7 +136,7 @@ func TestChoose(t *testing.T) {
 // TestMoveOrder: a Service that moves is on its new path before it leaves the old.
 func TestMoveOrder(t *testing.T) {
 	a, k, _, _ := withEngines(t)
-	apply := func(want string, services ...lb.Service) {
+	apply := func(want string, services ...*lb.Service) {
 		t.Helper()
 		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
 			t.Fatal(err)
@@ -122,10 +148,10 @@ func TestMoveOrder(t *testing.T) {
 	s := service(lb.UDP, "dns", 1, 1)
 	apply("table listen steer iptables0 ipvs0", s) // what an earlier process has left goes last
 	apply("table iptables1 steer unlisten", wish(s, "iptables"))
-	apply("table iptables1 ipvs1 steer iptables0", wish(s, "ipvs"))
-	apply("table listen ipvs1 steer ipvs0", s)
+	apply("table ipvs1 iptables0", wish(s, "ipvs"))
+	apply("table listen steer ipvs0", s)
 	apply("table iptables1 steer unlisten", wish(s, "iptables"))
-	apply("table steer iptables0 table")
+	apply("table iptables0 table")
 }
 
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
@@ -146,9 +172,9 @@ func TestMovesLeaveNoGap(t *testing.T) {
 			}
 		}
 	}
-	var before []lb.Service
+	var before []*lb.Service
 	for range 2000 {
-		var services []lb.Service
+		var services []*lb.Service
 		for i := range 5 {
 			if r.IntN(5) > 0 {
 				s := service([]lb.Protocol{lb.TCP, lb.UDP}[i%2], fmt.Sprint("s", i), byte(i+1), byte(1+r.IntN(3)))
@@ -157,7 +183,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		}
 		clear(steady)
 		for _, s := range services {
-			if slices.ContainsFunc(before, func(b lb.Service) bool { return b.ID == s.ID }) {
+			if slices.ContainsFunc(before, func(b *lb.Service) bool { return b.ID == s.ID }) {
 				steady[lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}] = true
 			}
 		}
@@ -169,14 +195,14 @@ func TestMovesLeaveNoGap(t *testing.T) {
 			k.fail = errors.New("xtables lock held by somebody")
 		}
 		err := a.Apply(t.Context(), Desired{Services: services})
-		if (err != nil) != (ipvs.fail != nil && slices.ContainsFunc(services, func(s lb.Service) bool { return s.DataPath == "ipvs" }) || k.fail != nil) && ipvs.fail == nil {
+		if err != nil && ipvs.fail == nil && k.fail == nil {
 			t.Fatal(err)
 		}
 		k.moved()
 		k.calls = nil
 		before = services
-		if ipvs.fail != nil || k.fail != nil {
-			continue // it has what it had; userspace has the rest
+		if err != nil {
+			continue // the engine has what it had; user space has the rest
 		}
 		for _, s := range services {
 			f := lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}
@@ -206,7 +232,7 @@ func TestMoveClients(t *testing.T) {
 	s.AffinityTimeout = 10
 	apply := func(path string) {
 		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{wish(s, path)}}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{wish(s, path)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,22 +270,24 @@ func TestEngineFails(t *testing.T) {
 	a, k, ipt, _ := withEngines(t)
 	a.Mode = IPTables
 	var told []string
-	a.Unmet = func(id lb.ID, wish string, instead Path, reason string) {
-		told = append(told, fmt.Sprintf("%s %s %s %v", id, wish, instead, reason == ""))
+	a.Observe = func(at Attempt) {
+		for _, f := range at.Fallbacks {
+			told = append(told, fmt.Sprintf("%s %s %s %v", f.Service, f.Requested, f.Path, f.Reason == ""))
+		}
 	}
-	services := []lb.Service{service(lb.TCP, "web", 1, 1), wish(service(lb.TCP, "own", 2, 1), "iptables")}
+	services := []*lb.Service{service(lb.TCP, "web", 1, 1), wish(service(lb.TCP, "own", 2, 1), "iptables")}
 	ipt.fail = errors.New("xtables lock held by somebody")
 	if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, ipt.fail) {
 		t.Errorf("Apply = %v", err)
 	}
-	if s := a.Status(); len(k.steered) != 2 || s.Paths[Userspace] != 2 || s.Unmet != 2 {
+	if s := a.Status(); len(k.steered) != 2 || s.Paths[Userspace] != 2 || s.Fallbacks != 2 {
 		t.Errorf("steered %v, status %+v", k.steered, s)
 	}
 	ipt.fail = nil
 	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil || len(k.steered) != 0 || len(ipt.has) != 2 {
 		t.Errorf("Apply = %v, steered %v, in iptables %v", err, k.steered, ipt.has)
 	}
-	if s := a.Status(); s.Paths[IPTables] != 2 || s.Unmet != 0 {
+	if s := a.Status(); s.Paths[IPTables] != 2 || s.Fallbacks != 0 {
 		t.Errorf("status %+v", s)
 	}
 	want := []string{"default/own iptables userspace false", "default/own iptables iptables true"}
@@ -280,16 +308,16 @@ func TestKernelNodePorts(t *testing.T) {
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
 	s := wish(service(lb.TCP, "web", 1, 1), "iptables")
 	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")})
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s}}); err != nil {
 		t.Fatal(err)
 	}
 	f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(node, 30080)}
-	if !k.streams[f.Addr] || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.plan.Accept) != 0 {
-		t.Errorf("held %v, in iptables %v, plan %+v", k.streams, ipt.has, k.plan)
+	if !k.streams[f.Addr] || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 0 {
+		t.Errorf("held %v, in iptables %v, steered %+v", k.streams, ipt.has, k.entries)
 	}
 	exact := service(lb.TCP, "exact", 9, 1)
 	exact.Addresses = append(exact.Addresses, lb.Address{Kind: lb.ExternalIP, Addr: f.Addr})
-	if err := a.Apply(t.Context(), Desired{Services: []lb.Service{s, exact}}); err != nil {
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s, exact}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, there := ipt.has[f]; there || k.streams[f.Addr] {

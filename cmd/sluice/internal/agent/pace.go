@@ -1,13 +1,6 @@
 package agent
 
-import (
-	"reflect"
-	"slices"
-	"time"
-
-	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/redirect"
-)
+import "time"
 
 // paceBurst is how many writings may follow each other at once after quiet: to create
 // a Service and then its endpoints are two changes, and neither should wait. kube-proxy
@@ -36,46 +29,4 @@ func (p *pace) note(now time.Time) {
 		p.next = now
 	}
 	p.next = p.next.Add(p.period)
-}
-
-// written is what the kernel's rules were made from, nil where they are not known to
-// be as they should.
-type written struct {
-	plan    *redirect.Plan
-	engines map[familyPath]*forwarded
-}
-
-// forwarded is what an engine has been told to forward.
-type forwarded struct {
-	services []lb.Service
-	node     lb.Node
-}
-
-// writes reports whether applying this means to write rules, and touches nothing. That a
-// socket has to be opened or closed means it, since rules lead to sockets.
-func (a *Agent) writes(m *move, want Desired) bool {
-	a.sockets.fixed, a.sockets.lacking = true, false
-	wanted, plan, _ := a.arrange(m, want)
-	a.sockets.fixed = false
-	a.spareTCP = plan.TCP[:0]
-	return a.sockets.lacking || a.sockets.unwanted(wanted) || a.differ(m, plan)
-}
-
-// differ reports whether rules are to be others than they are. If they are not, an
-// engine and steering that are told to make them find that they have nothing to do.
-func (a *Agent) differ(m *move, plan *redirect.Plan) bool {
-	for _, f := range a.families() {
-		if f.Steer != nil && (a.written.plan == nil || !a.written.plan.Equal(*plan)) {
-			return true
-		}
-	}
-	for _, e := range a.engines() {
-		was := a.written.engines[e.familyPath]
-		services, _ := a.on(e.familyPath, m, false)
-		if was == nil || !slices.EqualFunc(was.services, services, func(a, b lb.Service) bool { return a.Equal(&b) }) ||
-			len(services) > 0 && !reflect.DeepEqual(was.node, m.node) {
-			return true
-		}
-	}
-	return false
 }

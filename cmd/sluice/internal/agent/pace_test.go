@@ -45,22 +45,22 @@ func TestWriteEvery(t *testing.T) {
 		a, k, ipt, _ := withEngines(t)
 		a.WriteEvery, a.VerifyEvery = 10*time.Second, time.Hour
 		web := service(lb.TCP, "web", 1, 1)
-		if err := a.Apply(t.Context(), Desired{Services: []lb.Service{web}}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{web}}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { a.Run(ctx); close(ended) }()
 		written := func() int { return len(k.steered) + len(ipt.has) }
-		submit := func(services ...lb.Service) {
+		submit := func(services ...*lb.Service) {
 			a.Submit(Desired{Services: services, Changes: Changes{Services: 1}})
 			synctest.Wait()
 		}
 		expect := func(what string, frontends int, putOff uint64) {
 			t.Helper()
 			got := written() // first: Status is what orders this before the next writing
-			if s := a.Status(); got != frontends || s.PutOff != putOff || s.Healthy(time.Now()) != true {
-				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, got, s.PutOff, frontends, putOff, s)
+			if s := a.Status(); got != frontends || s.Deferred != putOff || s.Healthy(time.Now()) != true {
+				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, got, s.Deferred, frontends, putOff, s)
 			}
 		}
 		two, three := service(lb.TCP, "two", 2, 2), wish(service(lb.TCP, "three", 3, 3), "iptables")
@@ -124,8 +124,8 @@ func TestHealthyWhileBusy(t *testing.T) {
 			ended := make(chan struct{})
 			go func() { a.Run(ctx); close(ended) }()
 			for begin, i := time.Now(), byte(0); time.Since(begin) < 3*time.Minute; i++ {
-				a.Submit(Desired{Services: []lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)}})
-				time.Sleep(50 * time.Millisecond)
+				a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)}})
+				time.Sleep(50 * time.Millisecond) // of synctest
 				if s := a.Status(); !s.Healthy(time.Now()) || s.Failures > 0 {
 					t.Fatalf("%s: unhealthy after %v: %+v", mode, time.Since(begin), s)
 				}

@@ -1,198 +1,191 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
 )
 
-// sockets are those that the agent has had opened: proxy ports of UDP and
-// SCTP frontends, and node ports and service addresses that the host
-// holds, which are taken by the very sockets that serve them.
+// sockets are those that the agent has opened: proxy ports of UDP and SCTP frontends, and
+// node ports and service addresses that the host holds, which are taken by the very
+// sockets that serve them.
 type sockets struct {
+	server map[lb.Protocol]Sockets
+	bind   [2]netip.Addr // where proxy ports listen, by family
+	ports  redirect.PortRange
+
 	proxy     map[lb.Frontend]netip.AddrPort // where steered UDP and SCTP frontends are served
 	held      map[lb.Frontend]struct{}       // their address is where they listen
-	conflicts map[lb.Frontend]conflict       // those that could not be had
+	conflicts map[lb.Frontend]lb.ID          // those that could not be held, and whose they should be
 
-	// fixed has nothing be opened or closed, to see what would be: lacking says that
-	// something is not open that should be.
-	fixed, lacking bool
+	news []Conflict // that have begun or ended since they were last taken
 }
 
-// conflict is a port that somebody else has.
-type conflict struct {
-	id  lb.ID // whose it should be
-	err error
+// Conflict is a port of a Service that another program has.
+type Conflict struct {
+	Service  lb.ID
+	Frontend lb.Frontend
+	Err      error // nil: it is over, the port is ours or no longer wanted
 }
 
-func (s *sockets) init() {
-	s.proxy = make(map[lb.Frontend]netip.AddrPort)
-	s.held = make(map[lb.Frontend]struct{})
-	s.conflicts = make(map[lb.Frontend]conflict)
+func newSockets() sockets {
+	return sockets{proxy: make(map[lb.Frontend]netip.AddrPort), held: make(map[lb.Frontend]struct{}),
+		conflicts: make(map[lb.Frontend]lb.ID)}
 }
 
-// steered returns the proxy port of a UDP or SCTP frontend, opening it if need be. One
-// that was taken over and is not where this process listens is replaced: a frontend has one
-// socket, so that its flows end.
-func (s *sockets) steered(a *Agent, f lb.Frontend) (uint16, error) {
-	bind := a.family(f.Addr.Addr().Is6()).Bind
+// open opens what a service port needs and is not open yet. It returns how many are lacking,
+// and why proxy ports are. That another program has a node port or an address is a
+// conflict, which touches nothing else.
+func (s *sockets) open(p *piece) (lacking int, errs []error) {
+	for _, so := range p.sockets {
+		if !so.proxy {
+			if !s.hold(so.frontend, p.service.ID) {
+				lacking++
+			}
+		} else if err := s.listen(so.frontend); err != nil {
+			lacking++
+			errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, p.service.ID, err))
+		}
+	}
+	return lacking, errs
+}
+
+// listen opens the proxy port of a UDP or SCTP frontend. One that was taken over and is not
+// where this process listens is replaced: a frontend has one socket, so that its flows end.
+func (s *sockets) listen(f lb.Frontend) error {
+	bind := s.bind[family(f.Addr.Addr().Is6())]
 	was, ok := s.proxy[f]
-	fits := ok && was.Addr() == bind && a.Ports.Contains(was.Port())
-	if fits || s.fixed {
-		s.lacking = s.lacking || !fits
-		return was.Port(), nil
+	if ok && was.Addr() == bind && s.ports.Contains(was.Port()) {
+		return nil
 	}
-	if _, held := s.held[f]; held || ok { // a node port until now, or bound elsewhere
-		a.datagrams(f).Unlisten(f)
-		delete(s.held, f)
-		delete(s.proxy, f)
-	}
+	s.close(f) // bound elsewhere, or a node port until now
 	var got netip.AddrPort
-	_, err := a.Ports.Claim(func(port uint16) (err error) {
-		got, err = a.datagrams(f).Listen(f, netip.AddrPortFrom(bind, port))
+	_, err := s.ports.Claim(func(port uint16) (err error) {
+		got, err = s.server[f.Protocol].Listen(f, netip.AddrPortFrom(bind, port))
 		return err
 	})
-	if err != nil {
-		return 0, err
+	if err == nil {
+		s.proxy[f] = netip.AddrPortFrom(bind, got.Port())
 	}
-	s.proxy[f] = netip.AddrPortFrom(bind, got.Port())
-	return got.Port(), nil
+	return err
 }
 
-// reopen opens the proxy ports of before of frontends that are served, those that can be
-// had. What is not to be steered after all is closed by the first Apply.
-func (s *sockets) reopen(a *Agent, ports map[lb.Frontend]uint16) {
-	table := a.LB.Table()
+// reopen opens the proxy ports of before of frontends that the table steers, as far as they
+// can be had. What is not to be steered after all is closed by the first plan.
+func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 	for f, port := range ports {
-		if _, addr, ok := table.Lookup(f); !ok || addr.Kind == lb.NodePort || !a.Ports.Contains(port) || f.Protocol == lb.SCTP && a.SCTP == nil {
+		server := s.server[f.Protocol]
+		if _, addr, ok := table.Lookup(f); !ok || addr.Kind == lb.NodePort || !s.ports.Contains(port) || server == nil {
 			continue
 		}
-		at := netip.AddrPortFrom(a.family(f.Addr.Addr().Is6()).Bind, port)
-		if _, err := a.datagrams(f).Listen(f, at); err == nil {
+		at := netip.AddrPortFrom(s.bind[family(f.Addr.Addr().Is6())], port)
+		if _, err := server.Listen(f, at); err == nil {
 			s.proxy[f] = at
 		}
 	}
 }
 
 // hold listens on a node port or a service address unless it does, and reports whether
-// it does. That somebody else has the port is remembered as a conflict and touches
-// nothing else; it is tried again with every Apply.
-func (s *sockets) hold(a *Agent, f lb.Frontend, id lb.ID) bool {
+// it does.
+func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 	if _, ok := s.held[f]; ok {
 		return true
 	}
-	if s.fixed {
-		s.lacking = s.lacking || s.conflicts[f].id != id // else it is not to be had, probably
-		return false
-	}
-	if _, ok := s.proxy[f]; ok { // steered until now
-		a.datagrams(f).Unlisten(f)
-		delete(s.proxy, f)
-	}
-	var err error
-	if f.Protocol == lb.TCP {
-		_, err = a.TCP.Listen(f.Addr)
-	} else {
-		_, err = a.datagrams(f).Listen(f, f.Addr)
-	}
-	if err != nil {
-		s.begin(a, f, conflict{id, fmt.Errorf("hold port %d of %s: %w", f.Addr.Port(), id, err)})
+	s.close(f) // steered until now
+	if _, err := s.server[f.Protocol].Listen(f, f.Addr); err != nil {
+		if s.conflicts[f] != id {
+			s.settled(f)
+			s.conflicts[f] = id
+			s.news = append(s.news, Conflict{id, f, fmt.Errorf("hold port %d of %s: %w", f.Addr.Port(), id, err)})
+		}
 		return false
 	}
 	s.held[f] = struct{}{}
-	s.end(a, f)
+	s.settled(f)
 	return true
 }
 
-// begin remembers a conflict, and tells of it if it is new.
-func (s *sockets) begin(a *Agent, f lb.Frontend, c conflict) {
-	if s.conflicts[f].id != c.id {
-		s.end(a, f)
-		if a.Conflict != nil {
-			a.Conflict(c.id, f, c.err)
+// settled ends a conflict, if there is one.
+func (s *sockets) settled(f lb.Frontend) {
+	if id, ok := s.conflicts[f]; ok {
+		delete(s.conflicts, f)
+		s.news = append(s.news, Conflict{Service: id, Frontend: f})
+	}
+}
+
+// close closes the socket of a frontend, if there is one.
+func (s *sockets) close(f lb.Frontend) {
+	_, proxy := s.proxy[f]
+	if _, held := s.held[f]; proxy || held {
+		s.server[f.Protocol].Unlisten(f)
+		delete(s.proxy, f)
+		delete(s.held, f)
+	}
+}
+
+// closeUnwanted closes the sockets that a plan leaves without a service port.
+func (s *sockets) closeUnwanted(plan *Plan) {
+	unwanted := make(map[lb.Frontend]struct{})
+	note := func(f lb.Frontend) { unwanted[f] = struct{}{} }
+	if plan.whole {
+		for f := range maps.Keys(s.proxy) {
+			note(f)
+		}
+		for f := range maps.Keys(s.held) {
+			note(f)
+		}
+		for f := range maps.Keys(s.conflicts) {
+			note(f)
 		}
 	}
-	s.conflicts[f] = c
-}
-
-// end forgets a conflict, if there was one, and tells so.
-func (s *sockets) end(a *Agent, f lb.Frontend) {
-	c, ok := s.conflicts[f]
-	if !ok {
-		return
-	}
-	delete(s.conflicts, f)
-	if a.Conflict != nil {
-		a.Conflict(c.id, f, nil)
-	}
-}
-
-// datagrams returns who serves a frontend that is not TCP's.
-func (a *Agent) datagrams(f lb.Frontend) Datagrams {
-	if f.Protocol == lb.SCTP {
-		return a.SCTP
-	}
-	return a.UDP
-}
-
-// conflict returns the conflicts as one error, in a stable order.
-func (s *sockets) conflict() error {
-	all := make([]error, 0, len(s.conflicts))
-	for _, c := range s.conflicts {
-		all = append(all, c.err)
-	}
-	slices.SortFunc(all, func(a, b error) int {
-		switch {
-		case a.Error() < b.Error():
-			return -1
-		case a.Error() > b.Error():
-			return 1
-		}
-		return 0
-	})
-	return errors.Join(all...)
-}
-
-// unwanted reports whether there are sockets that nothing is to be served on any more.
-func (s *sockets) unwanted(wanted map[lb.Frontend]struct{}) bool {
-	for _, open := range []iter.Seq[lb.Frontend]{maps.Keys(s.proxy), maps.Keys(s.held)} {
-		for f := range open {
-			if _, ok := wanted[f]; !ok {
-				return true
+	for _, c := range plan.changes {
+		if c.old != nil {
+			for _, so := range c.old.sockets {
+				note(so.frontend)
 			}
 		}
 	}
-	return false
+	for _, c := range plan.changes {
+		if c.now != nil {
+			for _, so := range c.now.sockets {
+				delete(unwanted, so.frontend)
+			}
+		}
+	}
+	for f := range unwanted {
+		s.close(f)
+		s.settled(f)
+	}
 }
 
-// closeUnwanted closes the sockets that nothing is to be served on any more.
-func (a *Agent) closeUnwanted(wanted map[lb.Frontend]struct{}) {
-	unwanted := func(f lb.Frontend) bool { _, ok := wanted[f]; return !ok }
-	for f := range a.sockets.proxy {
-		if unwanted(f) {
-			a.datagrams(f).Unlisten(f)
-			delete(a.sockets.proxy, f)
+// steer returns the entries of a piece as far as there are sockets for them.
+func (s *sockets) steer(p *piece) []redirect.Entry {
+	out := p.entries
+	shared := true
+	for i, e := range p.entries {
+		now := e
+		switch {
+		case e.Action == redirect.Redirect && e.Frontend.Protocol != lb.TCP:
+			if now.Port = s.proxy[e.Frontend].Port(); now.Port == 0 {
+				now.Action = redirect.Pass
+			}
+		case e.Action == redirect.Accept:
+			if _, held := s.held[e.Frontend]; !held {
+				now.Action = redirect.Pass
+			}
 		}
-	}
-	for f := range a.sockets.held {
-		if !unwanted(f) {
+		if shared && sameEntry(now, e) {
 			continue
 		}
-		if f.Protocol == lb.TCP {
-			a.TCP.Unlisten(f.Addr)
-		} else {
-			a.datagrams(f).Unlisten(f)
+		if shared {
+			out, shared = append([]redirect.Entry(nil), p.entries[:i]...), false
 		}
-		delete(a.sockets.held, f)
-	}
-	for f := range a.sockets.conflicts {
-		if unwanted(f) {
-			a.sockets.end(a, f)
+		if now.Action != redirect.Pass || now.DropOutside || len(now.Sources) > 0 {
+			out = append(out, now)
 		}
 	}
+	return out
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// State is what an agent has in force, for that of the process that takes over.
+// State is what an agent has applied, for that of the process that takes over.
 type State struct {
-	Services []lb.Service
+	Services []*lb.Service
 	Node     lb.Node
 	TCPPort  uint16
 	Proxy    []Proxy       // proxy ports of UDP and SCTP frontends
@@ -31,7 +31,7 @@ type Proxy struct {
 	Addr     netip.AddrPort
 }
 
-// Pause waits for the change that is being applied and has none begin until resume is
+// Pause waits for the change that is being applied and lets none begin until resume is
 // called. What is submitted meanwhile is applied afterwards.
 func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 	a.init()
@@ -43,10 +43,10 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 	}
 }
 
-// State returns what is in force. The agent is to be paused.
+// State returns what is applied. The agent is to be paused.
 func (a *Agent) State() State {
 	a.init()
-	s := State{Services: slices.Clone(a.applied.Services), Node: a.applied.Node, TCPPort: a.TCPPort}
+	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort}
 	for f, addr := range a.sockets.proxy {
 		s.Proxy = append(s.Proxy, Proxy{f, addr})
 	}
@@ -56,12 +56,12 @@ func (a *Agent) State() State {
 	return s
 }
 
-// Adopt begins with what another agent has in force: its table is that of LB from now
+// Adopt begins with what another agent has applied: its table is that of LB from now
 // on, and its sockets, which TCP, UDP and SCTP are to be given, are this agent's. It is for
 // the start, before the first Apply, which makes of it what is desired then; so it replaces
 // proxy ports that are bound to another address than Family.Bind, or not among Ports.
 func (a *Agent) Adopt(s State) error {
-	a.init()
+	a.configure()
 	local, err := a.NodeAddrs()
 	if err != nil {
 		return fmt.Errorf("read the node's addresses: %w", err)
@@ -72,31 +72,35 @@ func (a *Agent) Adopt(s State) error {
 	table, _ := lb.NewTable(s.Services, node) // its refusals have been reported before
 	a.LB.Update(table)
 	a.TCPPort = s.TCPPort
-	a.applied = Desired{Services: s.Services, Node: s.Node}
+	a.want = Desired{Services: s.Services, Node: s.Node}
 	for _, p := range s.Proxy {
 		a.sockets.proxy[p.Frontend] = p.Addr
 	}
 	for _, f := range s.Held {
 		a.sockets.held[f] = struct{}{}
 	}
-	a.describe(table)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status.Applied, a.status.Failures, a.status.Repairs, a.status.LastApplied = s.Applied, s.Failures, s.Repairs, s.LastApplied
+	a.progress.mu.Lock()
+	defer a.progress.mu.Unlock()
+	status := &a.progress.status
+	for i := range table.Len() {
+		status.count(table.At(i), 1)
+	}
+	status.Applied, status.Failures, status.Repairs, status.LastApplied = s.Applied, s.Failures, s.Repairs, s.LastApplied
 	return nil
 }
 
 // Prime makes the table of what is desired that of LB, and opens the proxy ports of UDP
 // and SCTP frontends, those that can be had, to which rules of a process that has crashed
 // lead: for clients that come before the first Apply. What is wrong with what is desired
-// is for Apply to say.
+// is for Apply to report.
 func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
-	a.init()
+	a.configure()
 	node := want.Node
 	if local, err := a.NodeAddrs(); err == nil {
 		node.Addresses = slices.Concat(node.Addresses, local)
 	}
-	table, _ := lb.NewTable(a.served(want.Services), node)
+	env := a.environment()
+	table, _ := lb.NewTable(env.served(want.Services), node)
 	a.LB.Update(table)
-	a.sockets.reopen(a, ports)
+	a.sockets.reopen(table, ports)
 }

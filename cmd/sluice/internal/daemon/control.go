@@ -36,7 +36,6 @@ type control struct {
 // desired converts objects, and serves the health checks that they ask for.
 func (c *control) desired(objects kube.Objects) agent.Desired {
 	c.services.Store(&objects.Services)
-	c.convert.Spare = c.agent.Spare()
 	n := &c.config.Node
 	r := c.convert.Convert(objects, kube.Options{
 		ServiceProxyName: c.config.Source.ServiceProxyName,

@@ -169,15 +169,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.control = &control{config: c, log: d.Log, addresses: &d.addresses}
-	d.agent = &agent.Agent{LB: d.data.lb, TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp,
+	d.agent = &agent.Agent{Config: agent.Config{LB: d.data.lb, TCP: agent.TCP(d.data.tcp), UDP: d.data.udp, SCTP: d.data.sctp,
 		IPv4: d.steering.ipv4, IPv6: d.steering.ipv6,
 		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get, NodePorts: d.control.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
-		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log}
+		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log}}
 	d.control.agent = d.agent
-	if len(d.steering.stale) > 0 {
-		d.agent.Begun = d.steering.added
-	}
 	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
 	}

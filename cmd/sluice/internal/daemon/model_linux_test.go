@@ -299,10 +299,10 @@ func (r *modelRun) start() {
 	check(r.t, err)
 	r.d.source = r.source
 	check(r.t, r.d.open(r.t.Context()))
-	check(r.t, r.d.serve(r.t.Context(), r.d.control.desired(r.source.last.Load().Objects)))
 	if r.noSets {
-		r.d.agent.IPv4.Steer, r.d.agent.IPv6.Steer = redirect.Planned{IPTables: &redirect.IPTables{NoIPSet: true}}, redirect.Planned{IPTables: &redirect.IPTables{IPv6: true, NoIPSet: true}}
+		r.d.steering.ipv4.Steer, r.d.steering.ipv6.Steer = steeringBy(&redirect.IPTables{NoIPSet: true}), steeringBy(&redirect.IPTables{IPv6: true, NoIPSet: true})
 	}
+	check(r.t, r.d.serve(r.t.Context(), r.d.control.desired(r.source.last.Load().Objects)))
 	r.flows, r.ports = map[lb.Frontend]answer{}, map[lb.Frontend]uint16{}
 	clear(r.sticky)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // reports turns what happens into events. Its methods may be called by any goroutine.
@@ -58,6 +57,12 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 	failing := false // of the agent's goroutine
 	return func(a agent.Attempt) {
 		record(a)
+		for _, c := range a.Conflicts {
+			r.conflict(c)
+		}
+		for _, f := range a.Fallbacks {
+			r.fallback(f)
+		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
 		case a.Err != nil && !failing:
@@ -71,22 +76,22 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 }
 
 // conflict reports when a conflict over a node port starts and ends.
-func (r *reports) conflict(id lb.ID, f lb.Frontend, err error) {
-	if err != nil {
-		r.recorder.Record(events.PortClaimed(id, r.node, err))
+func (r *reports) conflict(c agent.Conflict) {
+	if c.Err != nil {
+		r.recorder.Record(events.PortClaimed(c.Service, r.node, c.Err))
 		return
 	}
-	r.recorder.Record(events.PortReleased(id, f, r.node))
+	r.recorder.Record(events.PortReleased(c.Service, c.Frontend, r.node))
 }
 
 // fallback reports when a Service is not on the data path that it requests, and when that
 // is over.
-func (r *reports) fallback(id lb.ID, requested string, path agent.Path, reason string) {
-	if reason != "" {
-		r.recorder.Record(events.PathUnmet(id, r.node, requested, path.String(), reason))
+func (r *reports) fallback(f agent.Fallback) {
+	if f.Reason != "" {
+		r.recorder.Record(events.PathUnmet(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
 		return
 	}
-	r.recorder.Record(events.PathMet(id, r.node, requested))
+	r.recorder.Record(events.PathMet(f.Service, r.node, f.Requested))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

@@ -58,7 +58,7 @@ func (s *steering) open(ctx context.Context, taking bool) (err error) {
 // family finds out how one family can be steered by t.
 func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables, taking bool) (agent.Family, error) {
 	t.BindAddr = s.bindAddress(t.IPv6)
-	f := agent.Family{Steer: redirect.Planned{IPTables: t}, Bind: t.BindAddr}
+	f := agent.Family{Steer: steeringBy(t), Bind: t.BindAddr}
 	left := t.Leftover(ctx)
 	if s.before.TCPPort == 0 {
 		s.before.TCPPort = left.TCPPort
@@ -77,6 +77,10 @@ func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables
 		return stats
 	}})
 	return f, nil
+}
+
+func steeringBy(t *redirect.IPTables) *agent.Steering {
+	return &agent.Steering{Sync: t.Sync, Verify: t.Verify}
 }
 
 // bindAddress is where proxy ports of a family listen.
@@ -148,7 +152,7 @@ func (s *steering) openAddresses() (err error) {
 			return agent.Family{}, err
 		}
 		s.served = append(s.served, metrics.Family{Name: name})
-		return agent.Family{Addresses: a, Bind: bind}, nil
+		return agent.Family{Addresses: &agent.Holding{Sync: a.Sync, Verify: a.Verify, Held: a.Held}, Bind: bind}, nil
 	}
 	s.ipv4, err = family("IPv4", &redirect.Addresses{Interface: on}, netip.IPv4Unspecified())
 	switch {

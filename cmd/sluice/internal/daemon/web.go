@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
@@ -31,8 +32,10 @@ func (d *daemon) serveWeb() error {
 	d.web = &web{checks: &d.control.checks}
 	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, d.Upgrade.Listen
 	m := d.newMetrics()
-	d.agent.Observe = d.reports.observe(m.ObserveAttempt)
-	d.agent.Conflict, d.agent.Unmet = d.reports.conflict, d.reports.fallback
+	d.agent.Observe = d.reports.observe(func(a agent.Attempt) {
+		m.ObserveAttempt(a)
+		d.steering.added(a.Added)
+	})
 	c := &d.Config.HTTP
 	health := status.Binding{Addr: c.HealthzAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe), Open: d.Upgrade.Listen,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}

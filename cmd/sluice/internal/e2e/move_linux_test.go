@@ -107,7 +107,7 @@ func testMoves(t *testing.T, paths []string) {
 		}
 		m.put(s)
 		m.eventually(fmt.Sprintf("move %d, of %s from %q to %s", n, s.name, was, s.path), func() bool {
-			return strings.Count(m.log.String(), "a Service moves to another data path") > n
+			return strings.Count(m.log.String(), "moving a Service to another data path") > n
 		})
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // load between moves, and less of it
 		if t.Failed() {

@@ -151,8 +151,8 @@ func (q *query) objects() (kube.Objects, error) {
 // path writes by which data path the packets to a frontend go.
 func (q *query) path(w io.Writer, f lb.Frontend, c agent.Choice, facts lb.Node) error {
 	fmt.Fprintf(w, "data path %s: %s\n", c.Path, c.Why)
-	if c.Unmet != "" {
-		fmt.Fprintf(w, "  fallback: %s\n", c.Unmet)
+	if c.Fallback != "" {
+		fmt.Fprintf(w, "  fallback: %s\n", c.Fallback)
 	}
 	if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
 		fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
@@ -167,9 +167,7 @@ func (q *query) path(w io.Writer, f lb.Frontend, c agent.Choice, facts lb.Node) 
 func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 	switch len(q.subject) {
 	case 1:
-		services := table.Services()
-		for i := range services {
-			s := &services[i]
+		for _, s := range table.Services() {
 			if s.Namespace+"/"+s.Name != q.subject[0] {
 				continue
 			}

@@ -49,8 +49,10 @@ type Options struct {
 // can change.
 type Result struct {
 	// Services hold one lb.Service for each port of each Service in each address
-	// family the Service has a cluster IP of, ordered by ID, each ID once.
-	Services []lb.Service
+	// family the Service has a cluster IP of, ordered by ID, each ID once. What has not
+	// changed since the last call is the same *lb.Service as then. The slice is the
+	// caller's; the services are not to be written to.
+	Services []*lb.Service
 
 	// HealthChecks are ordered by namespace and name, IPv4 before IPv6.
 	HealthChecks []HealthCheck
@@ -71,7 +73,7 @@ type converter struct {
 	facts  Facts
 	source endpoints // of the Service
 
-	services     []lb.Service
+	services     []*lb.Service
 	healthChecks []HealthCheck
 
 	// Memory that is used again for each Service.
@@ -82,7 +84,7 @@ type converter struct {
 }
 
 // convert returns what svc comes to with the endpoints that it has.
-func (c *converter) convert(svc *corev1.Service, source endpoints) ([]lb.Service, []HealthCheck) {
+func (c *converter) convert(svc *corev1.Service, source endpoints) ([]*lb.Service, []HealthCheck) {
 	c.source, c.services, c.healthChecks = source, nil, nil
 	var both [2]netip.Addr
 	clusterIPs := appendClusterIPs(both[:0], svc)
@@ -90,8 +92,8 @@ func (c *converter) convert(svc *corev1.Service, source endpoints) ([]lb.Service
 	for _, ip := range clusterIPs {
 		c.convertFamily(svc, ip)
 	}
-	slices.SortStableFunc(c.services, func(a, b lb.Service) int { return compareIDs(a.ID, b.ID) })
-	c.services = slices.CompactFunc(c.services, func(a, b lb.Service) bool { return a.ID == b.ID })
+	slices.SortStableFunc(c.services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) })
+	c.services = slices.CompactFunc(c.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
 	return c.services, c.healthChecks
 }
 
@@ -112,7 +114,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			Protocol:  protocol,
 			IPv6:      clusterIP.Is6(),
 		}
-		c.services = append(c.services, lb.Service{
+		c.services = append(c.services, &lb.Service{
 			ID:              id,
 			Addresses:       atPort(c.addresses, svc, port),
 			Backends:        c.backendsOf(id),

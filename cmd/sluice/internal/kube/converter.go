@@ -14,13 +14,10 @@ import (
 // Converter makes services of objects that mostly stay the same. It looks for
 // objects that were not there the last time, or are not there any more, and converts
 // only the Services that those belong to, so that a change costs no more than
-// comparing pointers and copying the result. The zero Converter is ready; it is for one
+// comparing and copying pointers. The zero Converter is ready; it is for one
 // goroutine. Objects that it has seen, and the lists they were in, must not be
-// written to, nor may the last Result.Services until the next call has returned.
+// written to.
 type Converter struct {
-	// Spare is memory for Result.Services of the next call, which takes it. May be nil.
-	Spare []lb.Service
-
 	last      Objects
 	proxyName string
 	facts     Facts
@@ -31,8 +28,7 @@ type Converter struct {
 	gone   bool // some in own have no Service of ours any more
 	twice  bool // two objects had one name
 
-	list    []lb.Service // the last result, nil if there is none
-	checked int          // groups with health checks
+	checked int // groups with health checks
 }
 
 type objectKey struct{ namespace, name string }
@@ -49,7 +45,7 @@ type group struct {
 	dirty  bool // to be converted again
 	listed bool // in Converter.own
 
-	services     []lb.Service
+	services     []*lb.Service
 	healthChecks []HealthCheck
 }
 
@@ -72,7 +68,7 @@ type group struct {
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
-		*k = Converter{Spare: k.Spare, groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
+		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
 	}
 	changes := k.compare(o)
 	if !facts.equal(k.facts) {
@@ -84,7 +80,6 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	k.sort()
 	k.convert()
 	r := Result{Services: k.services(), HealthChecks: k.healthChecks(), Facts: k.facts, Changes: changes}
-	k.list = r.Services
 	clear(k.dirty)
 	k.dirty = k.dirty[:0]
 	return r
@@ -232,57 +227,13 @@ func (k *Converter) convert() {
 	}
 }
 
-// services puts together what all groups have come to, in spare memory: of the last result
-// as far as that is still so, if few groups are other than they were.
-func (k *Converter) services() []lb.Service {
-	spare := k.Spare
-	k.Spare = nil
-	patch := k.list != nil && len(k.dirty) <= few && (cap(spare) == 0 || cap(k.list) == 0 || &spare[:1][0] != &k.list[:1][0])
-	length := 0
-	if patch {
-		length = len(k.list)
-		slices.SortFunc(k.dirty, func(a, b *group) int { return a.compare(b.objectKey) })
-		for _, g := range k.dirty {
-			from, to := k.listedOf(g)
-			length += len(g.services) - (to - from)
-		}
-	} else {
-		for _, g := range k.own {
-			length += len(g.services)
-		}
+// services returns those of all groups.
+func (k *Converter) services() []*lb.Service {
+	list := make([]*lb.Service, 0, len(k.own)+len(k.own)/8) // some have several ports
+	for _, g := range k.own {
+		list = append(list, g.services...)
 	}
-	if cap(spare) < length {
-		spare = make([]lb.Service, 0, length+length/64) // some more, for that it fits again
-	}
-	list := spare[:0]
-	if patch {
-		done := 0
-		for _, g := range k.dirty {
-			from, to := k.listedOf(g)
-			list = append(append(list, k.list[done:from]...), g.services...)
-			done = to
-		}
-		list = append(list, k.list[done:]...)
-	} else {
-		for _, g := range k.own {
-			list = append(list, g.services...)
-		}
-	}
-	clear(spare[min(length, len(spare)):]) // what is there no more is not kept alive
 	return list
-}
-
-// listedOf returns from where to where the services of a group are in the last result, or
-// where they would be.
-func (k *Converter) listedOf(g *group) (from, to int) {
-	from, _ = slices.BinarySearchFunc(k.list, g.objectKey, func(s lb.Service, key objectKey) int {
-		return objectKey{s.Namespace, s.Name}.compare(key)
-	})
-	to = from
-	for to < len(k.list) && k.list[to].Namespace == g.namespace && k.list[to].Name == g.name {
-		to++
-	}
-	return from, to
 }
 
 // healthChecks returns those of all groups.

@@ -41,6 +41,24 @@ func TestConverterIsConvert(t *testing.T) {
 	}
 }
 
+// TestUnchangedStay: services of objects that stay are the very same as before.
+func TestUnchangedStay(t *testing.T) {
+	o := many(40, 20)
+	var c Converter
+	before := c.Convert(o, Options{}).Services
+	o.Slices = slices.Delete(slices.Clone(o.Slices), 0, 1)
+	after := c.Convert(o, Options{}).Services
+	other := 0
+	for i := range after {
+		if after[i] != before[i] {
+			other++
+		}
+	}
+	if len(after) != len(before) || other != 1 {
+		t.Errorf("%d of %d services are not those of before, want 1", other, len(after))
+	}
+}
+
 // toggle takes one of the pool out of the list, or puts it in somewhere.
 func toggle[T any](rng *rand.Rand, list, pool []*T) []*T {
 	v := pool[rng.IntN(len(pool))]

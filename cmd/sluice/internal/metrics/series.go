@@ -156,7 +156,7 @@ var agentMetrics = []metric[agent.Status]{
 	gauge("sluice_data_path_fallbacks",
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.Unmet) }},
+			{"", func(s *agent.Status) float64 { return float64(s.Fallbacks) }},
 		}),
 	counter("sluice_syncs_total", "Syncs of the data path with a change, by result.", "result", agentValues{
 		{"ok", func(s *agent.Status) float64 { return float64(s.Applied) }},
@@ -170,7 +170,7 @@ var agentMetrics = []metric[agent.Status]{
 	counter("sluice_rule_syncs_deferred_total",
 		"Rule syncs deferred by --iptables-min-sync-period or --ipvs-min-sync-period.",
 		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.PutOff) }},
+			{"", func(s *agent.Status) float64 { return float64(s.Deferred) }},
 		}),
 	gauge("kubeproxy_sync_proxy_rules_service_changes_pending",
 		"Service changes not applied yet.",

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/tcp"
+)
+
+// Engine forwards Services of one address family in the kernel
+// (kernelmodes/iptables.Engine, kernelmodes/ipvs.Engine).
+type Engine interface {
+	// Sync changes what is forwarded. Node ports have the addresses on which they are
+	// served. After an error the change still counts, and the next Sync writes everything.
+	Sync(context.Context, lb.Delta, lb.Node) error
+	// Verify reports whether what the last Sync made is still there.
+	Verify(context.Context) (bool, error)
+	// Clients returns which backends the clients of a Service with affinity are at, the
+	// longest ago first, given the time on the clock of lb.Client.LastUsed.
+	Clients(context.Context, *lb.Service, int64) ([]lb.Client, error)
+	// Remember sends clients where they were. An error that wraps errors.ErrUnsupported
+	// says that it never can.
+	Remember(context.Context, *lb.Service, []lb.Client) error
+}
+
+// Sockets opens and closes the sockets of one protocol: on proxy ports, on node ports, and
+// on service addresses that the host holds (udp.Server, sctp.Server, and [TCP]).
+type Sockets interface {
+	// Listen opens the socket of a frontend; port 0 lets the kernel choose.
+	Listen(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
+	// Unlisten closes it. Flows that cannot go on without it end.
+	Unlisten(lb.Frontend)
+	// TableChanged makes flows leave endpoints that are no longer in the table.
+	TableChanged()
+}
+
+// TCP returns the sockets of s on node ports and service addresses.
+func TCP(s *tcp.Server) Sockets { return tcpSockets{s} }
+
+type tcpSockets struct{ server *tcp.Server }
+
+func (s tcpSockets) Listen(_ lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	return s.server.Listen(addr)
+}
+
+func (s tcpSockets) Unlisten(f lb.Frontend) { s.server.Unlisten(f.Addr) }
+
+func (s tcpSockets) TableChanged() {} // connections stay where they are
+
+// Steering makes packets for frontends of one address family arrive at proxy ports
+// (redirect.IPTables).
+type Steering struct {
+	// Sync changes what is steered. After an error the change still counts, and the next
+	// Sync writes everything.
+	Sync func(context.Context, redirect.Update) error
+	// Verify reports whether what the last Sync made is still there.
+	Verify func(context.Context) (bool, error)
+}
+
+// Holding makes this host hold service addresses of one family, so that sockets can be on
+// them (redirect.Addresses).
+type Holding struct {
+	// Sync makes the host hold exactly these, of its family. After an error some may be
+	// missing.
+	Sync func(context.Context, []netip.Addr) error
+	// Verify reports whether the host still has what the last Sync asked for.
+	Verify func(context.Context) (bool, error)
+	// Held returns, sorted, the addresses that the host has because of Sync.
+	Held func() []netip.Addr
+}
+
+// Family is how one address family is served: packets are steered to proxy ports, or
+// the host holds the service addresses and sockets listen there. With neither the
+// family is not served.
+type Family struct {
+	Steer     *Steering
+	Bind      netip.Addr // where UDP and SCTP proxy ports listen
+	Addresses *Holding
+
+	// IPTables and IPVS forward in the kernel. nil: this host cannot, and No says why.
+	IPTables, IPVS     Engine
+	NoIPTables, NoIPVS error
+}
+
+func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
+
+// engine returns what forwards on a path; nil in user space and on no path.
+func (f *Family) engine(p Path) Engine {
+	switch p {
+	case IPTables:
+		return f.IPTables
+	case IPVS:
+		return f.IPVS
+	}
+	return nil
+}
+
+// verify reports whether all of a family is still as it was made. All are asked, since
+// only one that has looked knows that there is something to repair.
+func (f *Family) verify(ctx context.Context) (bool, error) {
+	var verify []func(context.Context) (bool, error)
+	if f.Steer != nil {
+		verify = append(verify, f.Steer.Verify)
+	}
+	if f.Addresses != nil {
+		verify = append(verify, f.Addresses.Verify)
+	}
+	for _, p := range []Path{IPTables, IPVS} {
+		if e := f.engine(p); e != nil {
+			verify = append(verify, e.Verify)
+		}
+	}
+	var errs []error
+	all := true
+	for _, v := range verify {
+		ok, err := v(ctx)
+		all = all && (ok || err != nil) // else nothing is known to be missing
+		errs = append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}

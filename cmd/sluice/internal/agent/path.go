@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Path is what forwards a Service.
+type Path uint8
+
+// The paths. None is the zero Path, and that of a Service that no other can forward.
+const (
+	None Path = iota
+	Userspace
+	IPTables
+	IPVS
+	pathCount
+)
+
+// String returns the name that --proxy-mode and the annotation sluice.io/data-path
+// have for the path, or "none".
+func (p Path) String() string {
+	switch p {
+	case Userspace:
+		return "userspace"
+	case IPTables:
+		return "iptables"
+	case IPVS:
+		return "ipvs"
+	}
+	return "none"
+}
+
+// ParsePath reads what String writes but "none".
+func ParsePath(s string) (Path, bool) {
+	for p := Userspace; p < pathCount; p++ {
+		if p.String() == s {
+			return p, true
+		}
+	}
+	return None, false
+}
+
+// Choice is the path of one Service, and why it is that.
+type Choice struct {
+	Path     Path
+	Why      string // what asked for the path
+	Fallback string // why it is not the path that was requested; empty if it is
+}
+
+// abilities says which paths there are for the Services of one family: why not, or nil.
+type abilities [pathCount + 1]error
+
+// userspaceSCTP is the place in abilities of why user space does not forward SCTP.
+const userspaceSCTP = pathCount
+
+// equal reports whether both are the same for the same reasons.
+func (can *abilities) equal(other *abilities) bool {
+	for path, why := range can {
+		is := other[path]
+		if (why == nil) != (is == nil) || why != nil && why.Error() != is.Error() {
+			return false
+		}
+	}
+	return true
+}
+
+// all reports whether there is a path for every Service.
+func (can *abilities) all() bool {
+	kernel := can[IPTables] == nil || can[IPVS] == nil
+	return kernel || can[Userspace] == nil && can[userspaceSCTP] == nil
+}
+
+var (
+	errNoFamily = errors.New("its address family is not served on this node")
+	errNoEngine = errors.New("this program has no such engine")
+	errSCTP     = errors.New("SCTP is not forwarded in user space")
+)
+
+// abilities returns what this host can. sctp says that user space forwards SCTP, and failed
+// which engines have just failed.
+func (f *Family) abilities(sctp bool, failed func(Path) error) abilities {
+	if !f.served() {
+		return abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
+	}
+	var can abilities
+	if !sctp {
+		can[userspaceSCTP] = errSCTP
+	}
+	no := [pathCount]error{IPTables: f.NoIPTables, IPVS: f.NoIPVS}
+	for _, path := range []Path{IPTables, IPVS} {
+		can[path] = failed(path)
+		if f.engine(path) == nil {
+			if can[path] = no[path]; no[path] == nil {
+				can[path] = errNoEngine
+			}
+		}
+	}
+	return can
+}
+
+// choose decides the path of a Service: this is the only place. What its annotation
+// requests takes precedence over the mode, if it is a path and this host has it; a mode that
+// this host does not have is userspace. What user space cannot forward, the kernel may.
+func choose(s *lb.Service, mode Path, of *abilities) Choice {
+	can := *of
+	if s.Protocol == lb.SCTP && can[Userspace] == nil {
+		can[Userspace] = can[userspaceSCTP]
+	}
+	c := Choice{Path: mode, Why: "--proxy-mode"}
+	if s.DataPath != "" {
+		requested, ok := ParsePath(s.DataPath)
+		switch {
+		case !ok:
+			c.Fallback = fmt.Sprintf("there is no data path %q: use userspace, iptables or ipvs", s.DataPath)
+		case can[requested] != nil:
+			c.Fallback = fmt.Sprintf("data path %s is not available: %v", requested, can[requested])
+			c.Path = Userspace
+		default:
+			return Choice{Path: requested, Why: "annotation sluice.io/data-path"}
+		}
+	}
+	if can[c.Path] == nil {
+		return c
+	}
+	if c.Fallback == "" {
+		c.Fallback = fmt.Sprintf("data path %s is not available: %v", c.Path, can[c.Path])
+	}
+	for _, path := range []Path{Userspace, IPTables, IPVS} {
+		if can[path] == nil {
+			c.Path, c.Why = path, "the first that is available"
+			return c
+		}
+	}
+	c.Path, c.Why = None, "no data path is available"
+	return c
+}
+
+// Choose decides the path of a Service in a mode, on a host that has every path.
+func Choose(s *lb.Service, mode Path) Choice { return choose(s, mode, new(abilities)) }
+
+// family is the position of a family in arrays.
+func family(ipv6 bool) int {
+	if ipv6 {
+		return 1
+	}
+	return 0
+}
+
+// Fallback is a Service that is not on the data path that was requested for it.
+type Fallback struct {
+	Service   lb.ID
+	Requested string // by its annotation, or the mode
+	Path      Path   // that it is on instead
+	Reason    string // empty: it is over, the Service is on the requested path or gone
+}
+
+// fallback returns what is to be reported of a piece, if anything is: not what all Services
+// have in common, which is reported where it happens.
+func (p *piece) fallback(mode Path) (Fallback, bool) {
+	if p == nil || p.choice.Fallback == "" || p.service.DataPath == "" && p.service.Protocol != lb.SCTP {
+		return Fallback{}, false
+	}
+	f := Fallback{p.service.ID, p.service.DataPath, p.choice.Path, p.choice.Fallback}
+	if f.Requested == "" {
+		f.Requested = mode.String()
+	}
+	return f, true
+}

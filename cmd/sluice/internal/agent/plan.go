@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// environment is what decides about Services besides themselves.
+type environment struct {
+	mode      Path
+	can       [2]abilities // by family
+	direct    [2]bool      // the host holds the service addresses
+	nodePorts []netip.Addr // on which node ports are served; an unspecified one stands for all
+	refusing  bool         // a socket refuses SCTP where no endpoint is (Agent.RefuseSCTP)
+}
+
+func (e *environment) equal(o *environment) bool {
+	return e.mode == o.mode && e.direct == o.direct && e.refusing == o.refusing &&
+		slices.Equal(e.nodePorts, o.nodePorts) && e.can[0].equal(&o.can[0]) && e.can[1].equal(&o.can[1])
+}
+
+// piece is what one service port comes to.
+type piece struct {
+	service *lb.Service
+	choice  Choice
+	sockets []socket
+	entries []redirect.Entry // as if every socket could be opened, and without proxy ports
+	kernel  *lb.Service      // for the engine of the path, with the addresses of node ports; nil: none
+
+	// Once the piece is applied:
+
+	steered  []redirect.Entry     // what has been passed to steering
+	unopened map[lb.Frontend]bool // those without the proxy port that they need
+}
+
+// socket is one that a service port needs.
+type socket struct {
+	frontend lb.Frontend
+	proxy    bool // on a proxy port; false: on the address of the frontend itself
+}
+
+// piece says what a service of the table comes to. It is pure.
+func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
+	p := &piece{service: s, choice: choose(s, e.mode, &e.can[family(s.IPv6)])}
+	if p.choice.Path == IPTables || p.choice.Path == IPVS {
+		p.kernel = e.concrete(table, s)
+	}
+	for i := range s.Addresses {
+		addr := &s.Addresses[i]
+		inside, outside := s.Verdicts(*addr)
+		for _, f := range e.frontends(table, s, addr) {
+			e.serve(p, f, addr, inside, outside)
+		}
+	}
+	return p
+}
+
+// serve adds what one frontend needs.
+func (e *environment) serve(p *piece, f lb.Frontend, addr *lb.Address, inside, outside lb.Verdict) {
+	direct := e.direct[family(p.service.IPv6)]
+	userspace := p.choice.Path == Userspace
+	nodePort := addr.Kind == lb.NodePort
+	idle := inside != lb.Serve && outside != lb.Serve
+	sctp := f.Protocol == lb.SCTP
+	switch {
+	case direct && idle: // the host refuses where nothing listens
+		if sctp && e.refusing {
+			p.sockets = append(p.sockets, socket{f, false})
+		}
+		return
+	case nodePort && sctp && !userspace: // a listener of ours may answer every packet that comes to its port
+		return
+	case nodePort || direct && userspace:
+		p.sockets = append(p.sockets, socket{f, false})
+	}
+	if !userspace || direct {
+		return // the kernel does not leave a node port to the socket but by loopback
+	}
+	entry := redirect.Entry{Frontend: f, DropOutside: !idle && outside == lb.Drop}
+	switch {
+	case idle && inside == lb.Refuse:
+		entry.Action = redirect.Refuse
+	case idle:
+		entry.Action = redirect.Drop
+	case nodePort:
+		entry.Action = redirect.Accept
+	default:
+		entry.Action = redirect.Redirect
+		if len(addr.Sources) > 0 {
+			entry.Sources = addr.Sources
+		}
+		if f.Protocol != lb.TCP {
+			p.sockets = append(p.sockets, socket{f, true})
+		}
+	}
+	p.entries = append(p.entries, entry)
+}
+
+// frontends returns what clients ask for at an address: for a node port one for each
+// address on which node ports are served. An exact address takes precedence over it.
+func (e *environment) frontends(table *lb.Table, s *lb.Service, addr *lb.Address) []lb.Frontend {
+	if addr.Kind != lb.NodePort {
+		return []lb.Frontend{{Protocol: s.Protocol, Addr: addr.Addr}}
+	}
+	var out []lb.Frontend
+	for _, ip := range e.nodePorts {
+		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, addr.Addr.Port())}
+		if ip.Is6() != s.IPv6 {
+			continue
+		}
+		if _, owner, ok := table.Lookup(f); ok && owner.Kind == lb.NodePort {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// concrete returns a service with its node port as the addresses on which it is served.
+func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
+	nodePort := func(a lb.Address) bool { return a.Kind == lb.NodePort }
+	if !slices.ContainsFunc(s.Addresses, nodePort) {
+		return s
+	}
+	out := *s
+	out.Addresses = make([]lb.Address, 0, len(s.Addresses)+len(e.nodePorts))
+	for _, addr := range s.Addresses {
+		for _, f := range e.frontends(table, s, &addr) {
+			served := addr
+			served.Addr = f.Addr
+			out.Addresses = append(out.Addresses, served)
+		}
+	}
+	return &out
+}
+
+// change is a service port whose piece may be another one. nil: there is none.
+type change struct {
+	id       lb.ID
+	old, now *piece
+}
+
+// differs reports whether sockets, steering or engines have to change.
+func (c *change) differs() bool {
+	if c.old == nil || c.now == nil {
+		return c.old != c.now
+	}
+	return !slices.Equal(c.old.sockets, c.now.sockets) || !slices.EqualFunc(c.old.entries, c.now.entries, sameEntry) ||
+		c.old.kernel != c.now.kernel && (c.old.kernel == nil || c.now.kernel == nil || !c.old.kernel.Equal(c.now.kernel)) ||
+		c.old.choice.Path != c.now.choice.Path
+}
+
+func sameEntry(a, b redirect.Entry) bool {
+	return a.Frontend == b.Frontend && a.Action == b.Action && a.Port == b.Port && a.DropOutside == b.DropOutside &&
+		slices.Equal(a.Sources, b.Sources)
+}
+
+// Plan says what is to change.
+type Plan struct {
+	whole   bool // every service port is in changes
+	changes []change
+	table   *lb.Table
+	node    lb.Node
+	env     environment
+}
+
+// writes reports whether executing the plan means to write rules.
+func (p *Plan) writes() bool {
+	return slices.ContainsFunc(p.changes, func(c change) bool { return c.differs() })
+}
+
+// moves calls do for each service port that goes to another path.
+func (p *Plan) moves(do func(c *change)) {
+	for i := range p.changes {
+		if c := &p.changes[i]; c.old != nil && c.now != nil && c.old.choice.Path != c.now.choice.Path {
+			do(c)
+		}
+	}
+}
+
+// planner remembers what is applied, and which service ports are to be looked at.
+type planner struct {
+	table  *lb.Table // what is requested
+	env    environment
+	pieces map[lb.ID]*piece // that are applied
+	dirty  []lb.ID          // whose pieces may not be those of the table; some of them twice
+	whole  bool             // all may be
+}
+
+// next makes the table of services, and notes what differs from the one before.
+func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (lb.Delta, error) {
+	if p.table == nil {
+		p.table, p.pieces = new(lb.Table), make(map[lb.ID]*piece)
+	}
+	table, delta, err := p.table.Next(services, node)
+	p.table = table
+	p.whole = p.whole || delta.Whole
+	if p.whole {
+		return delta, err
+	}
+	for _, s := range delta.Added {
+		p.note(s, env.nodePorts)
+	}
+	for _, s := range delta.Removed {
+		p.note(s, env.nodePorts)
+	}
+	for _, c := range delta.Changed {
+		p.note(c.New, env.nodePorts)
+		if c.Addresses {
+			p.note(c.Old, env.nodePorts)
+		}
+	}
+	return delta, err
+}
+
+// note marks a service, and those whose node ports are at an exact address of it.
+func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
+	p.dirty = append(p.dirty, s.ID)
+	for i := range s.Addresses {
+		addr := s.Addresses[i].Addr
+		if s.Addresses[i].Kind == lb.NodePort || !slices.Contains(nodePorts, addr.Addr()) {
+			continue
+		}
+		everywhere := netip.IPv4Unspecified()
+		if s.IPv6 {
+			everywhere = netip.IPv6Unspecified()
+		}
+		if owner, _, ok := p.table.Lookup(lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(everywhere, addr.Port())}); ok {
+			p.dirty = append(p.dirty, owner.ID)
+		}
+	}
+}
+
+// plan compares what is applied with what the table comes to. It changes nothing.
+func (p *planner) plan(env *environment) *Plan {
+	plan := &Plan{whole: p.whole || !env.equal(&p.env), table: p.table, env: *env}
+	if !plan.whole {
+		seen := make(map[lb.ID]struct{}, len(p.dirty))
+		for _, id := range p.dirty {
+			if _, again := seen[id]; again {
+				continue
+			}
+			seen[id] = struct{}{}
+			c := change{id: id, old: p.pieces[id]}
+			if s, ok := p.table.Service(id); ok {
+				c.now = env.piece(p.table, s)
+			}
+			plan.changes = append(plan.changes, c)
+		}
+		return plan
+	}
+	plan.changes = make([]change, 0, p.table.Len())
+	for i := range p.table.Len() {
+		s := p.table.At(i)
+		plan.changes = append(plan.changes, change{s.ID, p.pieces[s.ID], env.piece(p.table, s)})
+	}
+	for id, old := range p.pieces {
+		if _, stays := p.table.Service(id); !stays {
+			plan.changes = append(plan.changes, change{id: id, old: old})
+		}
+	}
+	return plan
+}
+
+// applied notes that a plan is executed. The service ports of lacking are looked at again.
+func (p *planner) applied(plan *Plan, lacking []lb.ID) {
+	for i := range plan.changes {
+		if c := &plan.changes[i]; c.now != nil {
+			p.pieces[c.id] = c.now
+		} else {
+			delete(p.pieces, c.id)
+		}
+	}
+	p.env, p.whole, p.dirty = plan.env, false, append(p.dirty[:0], lacking...)
+}

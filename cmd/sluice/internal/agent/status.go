@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// maxTriggers bounds Changes.Triggers of changes that cannot be applied for long.
+const maxTriggers = 10_000
+
+// Changes is what has led from one Desired to the next, for kube-proxy's metrics.
+type Changes struct {
+	Services, Endpoints int       // objects of the API that are new, others or gone
+	Triggers            []Trigger // when endpoints have changed, where their objects say so
+}
+
+// Trigger is when an endpoint changed, by the annotation of its EndpointSlice.
+type Trigger struct {
+	IPv6 bool
+	At   time.Time
+}
+
+// add moves what is in other to c.
+func (c *Changes) add(other *Changes) {
+	c.Services += other.Services
+	c.Endpoints += other.Endpoints
+	room := max(0, maxTriggers-len(c.Triggers))
+	c.Triggers = append(c.Triggers, other.Triggers[:min(room, len(other.Triggers))]...)
+	*other = Changes{}
+}
+
+// Attempt is how applying something went, and what is different since the attempt before.
+type Attempt struct {
+	Took    time.Duration
+	Err     error   // nil if it is applied
+	Changes Changes // what has been applied with it; none after an error
+
+	// Added are the frontends of TCP and SCTP that are served from now on and were not
+	// before: all of them when the first Services are applied, and when rules that another
+	// program has changed are repaired. A node port has an unspecified address.
+	Added []lb.Frontend
+
+	Conflicts []Conflict // that have begun or ended
+	Fallbacks []Fallback // that have begun, changed or ended
+}
+
+// Status is what the agent can say about itself.
+type Status struct {
+	Services  int        // service ports applied
+	Frontends int        // their addresses
+	Backends  int        // their endpoints, counted once a service port
+	Conflicts int        // node ports, and ports of service addresses, that another program has
+	NoLocal   [2]NoLocal // of IPv4 and of IPv6
+
+	Paths     [pathCount]int // service ports on each Path
+	Fallbacks int            // service ports that are not on the path that was requested
+
+	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
+	LastQueued  time.Time     // when a change was last submitted
+	LastApplied time.Time     // when a change was last applied without error
+	StaleAfter  time.Duration // how long something may wait in good health
+	LastError   error         // why the waiting change could not be applied yet, or nil
+	Applied     uint64        // changes applied
+	Failures    uint64        // attempts that failed
+	Repairs     uint64        // times that rules were found changed by another program and repaired
+	Deferred    uint64        // times that it was too soon to write rules
+
+	ServiceChanges, EndpointChanges   uint64 // submitted so far (Desired.Changes)
+	ServicesPending, EndpointsPending int    // of those, not applied yet
+}
+
+// Healthy reports whether nothing has been waiting for StaleAfter.
+func (s Status) Healthy(now time.Time) bool {
+	return s.QueuedSince.IsZero() || now.Sub(s.QueuedSince) < s.StaleAfter
+}
+
+// NoLocal counts service ports that have endpoints, and none on this node, where a
+// policy Local asks for one.
+type NoLocal struct {
+	Internal, External int // by internalTrafficPolicy, by externalTrafficPolicy
+}
+
+// add adds a service port, or takes it away.
+func (n *NoLocal) add(s *lb.Service, sign int) {
+	internal, external := 0, 0
+	for i := range s.Addresses {
+		addr := &s.Addresses[i]
+		if !addr.Local {
+			continue
+		}
+		switch inside, outside := s.Verdicts(*addr); {
+		case addr.Kind == lb.ClusterIP && inside == lb.Drop:
+			internal = 1
+		case addr.Kind != lb.ClusterIP && outside == lb.Drop:
+			external = 1
+		}
+	}
+	n.Internal += sign * internal
+	n.External += sign * external
+}
+
+// add adds what a piece counts, or takes it away.
+func (s *Status) add(p *piece, sign int) {
+	if p == nil {
+		return
+	}
+	s.count(p.service, sign)
+	s.Paths[p.choice.Path] += sign
+	if p.choice.Fallback != "" {
+		s.Fallbacks += sign
+	}
+}
+
+func (s *Status) count(service *lb.Service, sign int) {
+	s.Services += sign
+	s.Frontends += sign * len(service.Addresses)
+	s.Backends += sign * len(service.Backends)
+	s.NoLocal[family(service.IPv6)].add(service, sign)
+}
+
+// progress is what is submitted, and what has become of it.
+type progress struct {
+	token chan struct{} // one: there is something in next
+
+	mu      sync.Mutex // guards the following
+	next    *Desired
+	pending Changes // of next
+	status  Status
+}
+
+// submit replaces what waits.
+func (p *progress) submit(d Desired) {
+	p.mu.Lock()
+	p.note(&d.Changes)
+	p.next = &d
+	p.mu.Unlock()
+	select {
+	case p.token <- struct{}{}:
+	default: // a token lies there already, and next is read after it is taken
+	}
+}
+
+// note records that changes have been submitted. mu is held.
+func (p *progress) note(c *Changes) {
+	now := time.Now()
+	p.status.LastQueued = now
+	if p.status.QueuedSince.IsZero() {
+		p.status.QueuedSince = now
+	}
+	p.status.ServiceChanges += uint64(c.Services)
+	p.status.EndpointChanges += uint64(c.Endpoints)
+	p.status.ServicesPending += c.Services
+	p.status.EndpointsPending += c.Endpoints
+	p.pending.add(c)
+}
+
+// take returns what was submitted last, or nil if nothing was, and moves its changes to c.
+func (p *progress) take(c *Changes) *Desired {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.add(&p.pending)
+	return p.next
+}
+
+// deferred records that a change waits until rules may be written.
+func (p *progress) deferred() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.Deferred++
+	if p.status.QueuedSince.IsZero() { // a repair
+		p.status.QueuedSince = time.Now()
+	}
+}
+
+// ended records an attempt.
+func (p *progress) ended(attempt *Attempt, start time.Time, conflicts int, repaired bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.status
+	s.LastError = attempt.Err
+	s.Conflicts = conflicts
+	if attempt.Err != nil {
+		s.Failures++
+		if s.QueuedSince.IsZero() { // a repair
+			s.QueuedSince = start
+		}
+		return
+	}
+	s.Applied++
+	s.ServicesPending -= attempt.Changes.Services
+	s.EndpointsPending -= attempt.Changes.Endpoints
+	if repaired {
+		s.Repairs++
+	}
+	s.LastApplied = time.Now()
+	s.QueuedSince = time.Time{}
+	if len(p.token) > 0 { // a newer one waits, and no other
+		s.QueuedSince = s.LastQueued
+	}
+}
+
+// applied counts what a plan changes.
+func (p *progress) applied(plan *Plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.status
+	if plan.whole {
+		s.Services, s.Frontends, s.Backends, s.Fallbacks = 0, 0, 0, 0
+		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
+	}
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		if !plan.whole {
+			s.add(c.old, -1)
+		}
+		s.add(c.now, 1)
+	}
+}

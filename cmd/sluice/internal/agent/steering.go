@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// steering is what has been passed to the steering of the families.
+type steering struct {
+	synced bool // it is what they make; else the next update is whole
+	host   redirect.Host
+	checks []redirect.Entry // for health checks
+}
+
+// hostOf returns what all entries share.
+func (a *Agent) hostOf(want *Desired) redirect.Host {
+	return redirect.Host{TCPPort: a.TCPPort, Inside: want.Node.PodCIDRs,
+		// SCTP clients on the node are not served at a loopback address.
+		Local: slices.DeleteFunc(slices.Clone(a.local), netip.Addr.IsLoopback)}
+}
+
+func sameHost(a, b redirect.Host) bool {
+	return a.TCPPort == b.TCPPort && slices.Equal(a.Local, b.Local) && slices.Equal(a.Inside, b.Inside)
+}
+
+// checksOf returns the entries that let health checks in, whichever path forwards the
+// Services. What a Service needs at such a frontend takes precedence.
+func checksOf(plan *Plan, checks []netip.AddrPort) (out []redirect.Entry) {
+	for _, addr := range checks {
+		f := lb.Frontend{Protocol: lb.TCP, Addr: addr}
+		if s, owned, ok := plan.table.Lookup(f); ok && (owned.Addr == addr || owned.Kind == lb.NodePort && slices.Contains(plan.env.nodePorts, addr.Addr())) {
+			if choose(s, plan.env.mode, &plan.env.can[family(s.IPv6)]).Path == Userspace {
+				continue
+			}
+		}
+		out = append(out, redirect.Entry{Frontend: f, Action: redirect.Accept})
+	}
+	return out
+}
+
+// update returns what steering has to change for a plan whose sockets are open. It notes in
+// the pieces what they are steered by then.
+func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks []redirect.Entry) redirect.Update {
+	u := redirect.Update{Host: host, Whole: !s.synced}
+	diff := func(old, now []redirect.Entry) {
+		if u.Whole {
+			u.Add = append(u.Add, now...)
+			return
+		}
+		u.Remove = append(u.Remove, without(old, now)...)
+		u.Add = append(u.Add, without(now, old)...)
+	}
+	diff(s.checks, checks)
+	for i := range plan.changes {
+		var old, now []redirect.Entry
+		c := &plan.changes[i]
+		if c.old != nil {
+			old = c.old.steered
+		}
+		if c.now != nil {
+			c.now.steered = open.steer(c.now)
+			now = c.now.steered
+		}
+		diff(old, now)
+	}
+	return u
+}
+
+// without returns the entries that are not in other.
+func without(entries, other []redirect.Entry) (out []redirect.Entry) {
+	for _, e := range entries {
+		if !slices.ContainsFunc(other, func(o redirect.Entry) bool { return sameEntry(e, o) }) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// steer passes an update to the families, if there is anything to change.
+func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.Entry) error {
+	if !u.Whole && len(u.Add)+len(u.Remove) == 0 && sameHost(u.Host, a.steering.host) {
+		return nil
+	}
+	var errs []error
+	for _, f := range a.families() {
+		if f.Steer != nil {
+			errs = append(errs, f.Steer.Sync(ctx, u))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		a.steering.synced = false
+		return fmt.Errorf("steer traffic: %w", err)
+	}
+	a.steering = steering{true, u.Host, checks}
+	return nil
+}
