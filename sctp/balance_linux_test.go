@@ -61,7 +61,7 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		s := l.stats()
 		for _, pod := range l.Pods {
-			// A retry, after an attempt of 250 ms on a busy machine, takes a turn of its own.
+			// A retry, after an attempt of 250 ms on a busy machine, takes a pick of its own.
 			if got := share[pod.Name]; got < n/4-int(s.DialTimedOut) || got > n/4+int(s.DialTimedOut) {
 				t.Errorf("%s has %d of %d associations, %d attempts timed out", pod, got, n, s.DialTimedOut)
 			}
@@ -169,8 +169,8 @@ func TestEndpointRemoval(t *testing.T) {
 	})
 }
 
-// The end of an association reaches the other side, gracefully or not, whoever
-// begins.
+// The end of an association reaches the other side, gracefully or not, whichever
+// side begins.
 func TestEnds(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{})
@@ -215,8 +215,8 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// forget takes SCTP from a host.
-func (l *lab) forget(h *testbed.Host) {
+// removeStack takes SCTP from a host.
+func (l *lab) removeStack(h *testbed.Host) {
 	l.stacks[h].close()
 	delete(l.stacks, h)
 }
@@ -232,7 +232,7 @@ func TestDialLadder(t *testing.T) {
 			after             time.Duration
 		}{
 			{name: "refusing", spoil: func(l *lab, h *testbed.Host) { l.on(h).unlisten(port) }, refused: true},
-			{name: "without SCTP", spoil: func(l *lab, h *testbed.Host) { l.forget(h) }, refused: true},
+			{name: "without SCTP", spoil: func(l *lab, h *testbed.Host) { l.removeStack(h) }, refused: true},
 			{name: "silent", spoil: func(l *lab, h *testbed.Host) { l.blackhole() }, timedOut: true, after: moment() * 4 / 5},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -267,7 +267,7 @@ func (l *lab) blackhole() {
 	}
 }
 
-// A client is told at once if nobody serves it.
+// A client is aborted at once if no backend serves it.
 func TestNobodyServes(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
@@ -328,7 +328,7 @@ func TestListen(t *testing.T) {
 		l.order(order{Do: "unlisten", Addr: own})
 		l.frontend = own
 		if p, err := l.tryDial(l.Client, 7778, time.Second); err == nil {
-			expectEnd(t, p, "nobody listens")
+			expectEnd(t, p, "no listener")
 		}
 		if got := l.order(order{Do: "listen", Addr: netip.AddrPortFrom(l.Node.Addr4, 0)}).Addr; got.Port() == 0 {
 			t.Errorf("port 0 became %v", got)

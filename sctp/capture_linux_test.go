@@ -29,7 +29,7 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 		if time.Now().After(deadline) {
 			t.Fatalf("dumpcap does not begin: %s", said.String())
 		}
-		time.Sleep(10 * time.Millisecond) // it tells nobody when it has begun, but writes it
+		time.Sleep(10 * time.Millisecond) // it reports the start only in its output
 	}
 	return func() string {
 		// The kernel hands packets over in blocks, the last of them by a timer, and

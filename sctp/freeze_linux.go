@@ -73,7 +73,7 @@ func (s *Server) CanAdopt(h *Holding) error {
 // those of the packet engine are in the order of Freeze. It is for the start: the Server
 // must not have listened yet. The descriptors are this Server's from now on. thawed is
 // called on a loop for each association that moves again. Those that cannot be
-// watched are aborted, and counted in Stats.Shortages; the error tells of frontends
+// watched are aborted, and counted in Stats.Shortages; the error names frontends
 // that are not served.
 func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 	s.mu.Lock()

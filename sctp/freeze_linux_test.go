@@ -133,7 +133,7 @@ func TestUpgrades(t *testing.T) {
 	})
 }
 
-// exchange asks over one association until stop, each time for what nobody else asks for, and
+// exchange asks over one association until stop, each time for something different, and
 // over a short one between any two.
 func (l *lab) exchange(from *testbed.Host, accepted []<-chan peer, stop <-chan struct{}) {
 	answer := func(p peer) {

@@ -109,7 +109,7 @@ func TestHostilePackets(t *testing.T) {
 		{"reflected abort with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkAbort, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
 		{"shutdown with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkShutdown, 0, 0, 0, 0, 0)), false, count(func(s Stats) uint64 { return s.BadTag })},
 		{"shutdown complete with a wrong tag", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkShutdownComplete, 1)), false, count(func(s Stats) uint64 { return s.BadTag })},
-		{"cookie that nobody gave", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkCookieEcho, 0, 1, 2, 3)), false, count(func(s Stats) uint64 { return s.BadTag })},
+		{"cookie that was never issued", testbed.SCTPPacket(1, testbed.SCTPChunk(wire.ChunkCookieEcho, 0, 1, 2, 3)), false, count(func(s Stats) uint64 { return s.BadTag })},
 		{"init and data", testbed.SCTPPacket(0, init, testbed.SCTPData(1)), false, count(func(s Stats) uint64 { return s.Bundled })},
 		{"two inits", testbed.SCTPPacket(0, init, init), false, count(func(s Stats) uint64 { return s.Bundled })},
 		{"init with a tag", testbed.SCTPPacket(1, init), false, count(func(s Stats) uint64 { return s.Malformed })},
@@ -143,7 +143,7 @@ func TestHostilePackets(t *testing.T) {
 }
 
 // What comes to a frontend without an association is answered as RFC 9260, section
-// 8.4 wants it; what comes to other ports may be for others, and is not.
+// 8.4 wants it; what comes to other ports may be another program's, and is not.
 func TestOutOfTheBlue(t *testing.T) {
 	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
 	l.serve(l.Pods...)
@@ -184,17 +184,17 @@ func TestOutOfTheBlue(t *testing.T) {
 	}
 }
 
-// The kernel does not tell peers that it knows no SCTP while we do.
+// The kernel does not report the protocol as unreachable while we forward it.
 func TestKernelKeepsQuiet(t *testing.T) {
 	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
 	l.serve(l.Pods...)
 	for _, c := range []struct {
 		to   netip.Addr
-		want bool // to be told
+		want bool // ICMP
 	}{{l.Node.Addr4, false}, {l.Pods[0].Addr4, false}, {l.Router.Addr4, true}} {
 		var conn *net.IPConn
 		if err := l.Client.Do(func() (err error) {
-			conn, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: c.to.AsSlice()}) // connected, it is told of ICMP
+			conn, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: c.to.AsSlice()}) // connected, it gets ICMP errors
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestKernelKeepsQuiet(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := conn.Read(make([]byte, 1500))
-		if told := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); told != c.want {
+		if reported := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); reported != c.want {
 			t.Errorf("%v: %v", c.to, err)
 		}
 		_ = conn.Close()
@@ -270,7 +270,7 @@ func TestAddressesStay(t *testing.T) {
 	}
 }
 
-// An association that passes nothing for too long is over, and both sides are told.
+// An association that passes nothing for too long is over, and both sides are aborted.
 func TestIdleTimeout(t *testing.T) {
 	l := packetOnly(t, testbed.Config{Pods: 1}, settings{IdleTimeout: 2 * time.Second})
 	l.backends(0, l.Pods...)
@@ -289,7 +289,7 @@ func TestIdleTimeout(t *testing.T) {
 		tag uint32
 	}{{c, clientTag}, {b, backendTag}} {
 		if _, got, ok := side.at.read(patience); !ok || got.Kinds != wire.KindAbort || got.Tag != side.tag || got.Reflected {
-			t.Errorf("told %+v, %v", got, ok)
+			t.Errorf("got %+v, %v", got, ok)
 		}
 	}
 	if took := time.Since(start); took < 4300*time.Millisecond {
@@ -326,7 +326,7 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// A client that has forgotten its association starts again at the same backend.
+// A client that has lost its association starts again at the same backend.
 func TestRestart(t *testing.T) {
 	l := packetOnly(t, testbed.Config{Pods: 2}, settings{})
 	accepted := l.serve(l.Pods...)

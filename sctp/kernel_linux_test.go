@@ -23,19 +23,19 @@ type kernelStack struct {
 	host *testbed.Host
 	ip   netip.Addr
 
-	mu    sync.Mutex
-	doors map[uint16]*os.File
-	peers []*kernelPeer
+	mu        sync.Mutex
+	listeners map[uint16]*os.File
+	peers     []*kernelPeer
 }
 
 func newKernel(h *testbed.Host, ip netip.Addr) (stack, error) {
-	return &kernelStack{host: h, ip: ip, doors: make(map[uint16]*os.File)}, nil
+	return &kernelStack{host: h, ip: ip, listeners: make(map[uint16]*os.File)}, nil
 }
 
 func (s *kernelStack) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.doors {
+	for _, f := range s.listeners {
 		_ = f.Close()
 	}
 	for _, p := range s.peers {
@@ -68,9 +68,9 @@ func (s *kernelStack) listen(port uint16) (<-chan peer, error) {
 	if err := unix.Listen(fd, 4096); err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "door")
+	f := os.NewFile(uintptr(fd), "listener")
 	s.mu.Lock()
-	s.doors[port] = f
+	s.listeners[port] = f
 	s.mu.Unlock()
 	rc, err := f.SyscallConn()
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *kernelStack) listen(port uint16) (<-chan peer, error) {
 func (s *kernelStack) unlisten(port uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.doors[port].Close()
+	_ = s.listeners[port].Close()
 }
 
 func (s *kernelStack) dial(ctx context.Context, to netip.AddrPort, from uint16) (peer, error) {

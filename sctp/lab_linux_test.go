@@ -160,7 +160,7 @@ func (p *proxied) close() error {
 			}
 		}
 	}
-	// What is sent again after an end is nobody's any more.
+	// What is sent again after an end belongs to no Service any more.
 	if in > s.BytesIn || out > s.BytesOut || in == 0 && s.BytesIn > 0 || out == 0 && s.BytesOut > 0 {
 		err = errors.Join(err, fmt.Errorf("the Service counts %d bytes in and %d out, the Server %d and %d", in, out, s.BytesIn, s.BytesOut))
 	}
@@ -425,7 +425,7 @@ func (l *lab) accept(c <-chan peer) peer {
 	}
 }
 
-// eventually waits until what is true, for what no event tells.
+// eventually waits until what is true, where no event reports it.
 func (l *lab) eventually(what string, is func(Stats) bool) {
 	l.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -448,7 +448,7 @@ func (l *lab) gateway() netip.Addr {
 	return netip.MustParseAddr("10.244.1.1")
 }
 
-// pause is between two looks at what no event tells.
+// pause is between two looks at what no event reports.
 func pause() {
 	// There is none to wait for, as its callers say.
 	time.Sleep(5 * time.Millisecond)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// Both ends are told of the end of an association that is idle for too long.
+// An association that is idle for too long is ended at both sides.
 func TestIdle(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: moment()})

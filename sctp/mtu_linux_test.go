@@ -17,7 +17,7 @@ func (l *lab) run(h *testbed.Host, name string, args ...string) {
 }
 
 // Packets that fit the client's path and not the backend's arrive all the same,
-// whether the node knows of it or a router has to tell it.
+// whether the node knows of it or a router reports it.
 func TestSmallerPath(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -18,8 +18,8 @@ import (
 )
 
 // pionStack is SCTP in user space on a host: pion's associations, which expect a
-// net.Conn each, over the packets of one raw socket. An INIT to a port where nobody
-// listens is answered with ABORT.
+// net.Conn each, over the packets of one raw socket. An INIT to a port without a
+// listener is answered with ABORT.
 type pionStack struct {
 	ip   netip.Addr
 	conn *net.IPConn
@@ -79,7 +79,7 @@ func (s *pionStack) receive() {
 			return
 		}
 		if err != nil {
-			continue // of a packet that ICMP told of
+			continue // of a packet that ICMP reported
 		}
 		b := append([]byte(nil), buf[:n]...)
 		c, fault := wire.Parse(b)

@@ -53,7 +53,7 @@ func TestRelay(t *testing.T) {
 					t.Errorf("shutdown: %v", err)
 				}
 				if _, err := server.receive(); !errors.Is(err, io.EOF) {
-					t.Errorf("the backend is told %v, want the end", err)
+					t.Errorf("the backend reads %v, want the end", err)
 				}
 				l.eventually("the association is over", func(s Stats) bool { return s.Active == 0 && s.Completed == 1 })
 				s := l.stats()

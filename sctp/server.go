@@ -36,7 +36,7 @@ type Server struct {
 	// Engine forces one. It is read by the first Listen or Choose.
 	Engine Engine
 
-	// OnEngine is told once which engine is in use, and why. nil: nobody is.
+	// OnEngine is called once with the engine in use, and why. nil: no call.
 	OnEngine func(engine Engine, why string)
 
 	state // of the platform

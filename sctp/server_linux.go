@@ -27,7 +27,7 @@ type state struct {
 // Listen starts forwarding for f what arrives at addr, and returns the address in
 // use: port 0 has one chosen. The family of addr is that of f's clients and
 // backends; the unspecified address stands for all of the host. An error wraps
-// unix.EADDRINUSE if anyone whom the engine can see has the port already, and
+// unix.EADDRINUSE if the port is in use already, as far as the engine can see, and
 // unix.EPERM if raw sockets are needed and not allowed (CAP_NET_RAW); a frontend
 // is listened for once at a time.
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
@@ -46,7 +46,7 @@ func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	return got, nil
 }
 
-// Choose decides for an engine, if that has not been done. The error says why the
+// Choose selects an engine, if that has not been done. The error says why the
 // one that is forced cannot be used.
 func (s *Server) Choose() error {
 	s.mu.Lock()
@@ -82,20 +82,20 @@ func (s *Server) start() error {
 	return nil
 }
 
-// choose decides for an engine and says why.
+// choose selects an engine and says why.
 func choose(want Engine) (Engine, string, error) {
 	if want == Packet {
-		// Not by asking for a socket, which would have the kernel load its module.
+		// Not by opening a socket, for which the kernel would load its module.
 		if _, err := os.Stat("/proc/net/sctp"); err == nil {
-			return Packet, "", errors.New("use raw sockets for SCTP: the kernel has SCTP itself and aborts what it does not know: use sockets, or unload the module sctp")
+			return Packet, "", errors.New("use raw sockets for SCTP: the kernel has SCTP itself and aborts associations that are not its own: use sockets, or unload the module sctp")
 		}
-		return Packet, "asked for", nil
+		return Packet, "forced", nil
 	}
 	switch missing := kernel.Missing(); {
 	case missing == nil && want == Auto:
 		return Socket, "the kernel has SCTP", nil
 	case missing == nil:
-		return Socket, "asked for", nil
+		return Socket, "forced", nil
 	case want == Auto:
 		return Packet, fmt.Sprintf("the kernel has no SCTP (%v)", missing), nil
 	default:
@@ -113,7 +113,7 @@ func (s *Server) Unlisten(f lb.Frontend) {
 	}
 }
 
-// TableChanged has every association whose backend has not answered yet leave it
+// TableChanged makes every association whose backend has not answered yet leave it
 // if it is neither ready nor serving in the balancer's current table. Call it after
 // lb.Balancer.Update; it does not wait.
 func (s *Server) TableChanged() {

@@ -56,7 +56,7 @@ func (c *conn) endBulk(dst *side) {
 // relaying goes on. How much it got says nothing about what is left: a pipe is
 // full when its slots are, so only EAGAIN ends the reading. A splice stops before
 // urgent data with what it also says of an empty socket and of the end of the stream
-// (tcp_splice_read), so that a read has to tell them apart.
+// (tcp_splice_read), so that only a read distinguishes the two.
 func (c *conn) fill(src, dst *side) bool {
 	n, err := dst.pipe.Fill(int(src.fd))
 	if n == 0 && err == nil || err == unix.EAGAIN && src.drain {

@@ -9,7 +9,7 @@ import (
 )
 
 // relayTurn is how many bytes one direction may move before the other descriptors
-// of its loop have their turn.
+// of its loop are served.
 const relayTurn = 1 << 20
 
 // conn is one proxied connection. It belongs to its shard's loop.
@@ -87,7 +87,7 @@ func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
 }
 
 // relay moves bytes from src to dst until src has no more, dst takes no more, or
-// the turn is over.
+// relayTurn is over.
 func (c *conn) relay(src, dst *side) {
 	moved, asked := 0, src.readable
 	for moved < relayTurn {
@@ -101,7 +101,7 @@ func (c *conn) relay(src, dst *side) {
 		}
 	}
 	if err := c.sh.Loop.Rearm(int(src.fd)); err != nil {
-		c.fail(src) // no event would tell us of the rest
+		c.fail(src) // no event would report the rest
 	}
 }
 
@@ -223,7 +223,7 @@ func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 		case nil:
 			c.countBytes(dst, n)
 			if n < len(p) {
-				dst.writable = false // the kernel tells us when there is room again
+				dst.writable = false // an event reports when there is room again
 			}
 			return n, true
 		case unix.EAGAIN:
@@ -238,7 +238,7 @@ func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 }
 
 // unpack turns off Nagle's algorithm before the second time that something is sent:
-// we pass on what others have already packed. The first time nothing is under way for
+// what is passed on has been packed by its sender. The first time nothing is under way for
 // it to wait for, and many connections have no second.
 func (s *side) unpack() {
 	if s.sent {
@@ -276,7 +276,7 @@ func (c *conn) passEOF(src, dst *side) {
 	}
 	if !dst.shut {
 		dst.shut = true
-		// ENOTCONN: dst was reset meanwhile, which its own event will tell.
+		// ENOTCONN: dst was reset meanwhile, which its own event reports.
 		_ = socket.EndStream(int(dst.fd))
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // TestUrgentData sends bytes after a TCP urgent byte: a read stops short at the
-// urgent mark, and what is behind it must not be forgotten.
+// urgent mark, and what is behind it must not be lost.
 func TestUrgentData(t *testing.T) {
 	p := startProxy(t, nil, echoing(t))
 	c := p.dial()
@@ -39,7 +39,7 @@ func TestUrgentData(t *testing.T) {
 }
 
 // TestStalledReader has a server read nothing while the client sends as much as
-// anyone takes: what waits in between is one read or one pipe.
+// the proxy takes: what waits in between is one read or one pipe.
 func TestStalledReader(t *testing.T) {
 	goOn := make(chan struct{})
 	got := make(chan int64, 1)
@@ -51,7 +51,7 @@ func TestStalledReader(t *testing.T) {
 	c := p.dial()
 	chunk := make([]byte, 1<<20)
 	sent := int64(0)
-	for { // until nobody takes any more for a while
+	for { // until no more is taken for a while
 		if err := c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
@@ -76,9 +76,9 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
-// TestBytesOfTheLastTurn: what is moved in the very turn that ends a connection is
+// TestBytesOfTheLastEvent: what is moved by the very event that ends a connection is
 // counted for the backend like everything before.
-func TestBytesOfTheLastTurn(t *testing.T) {
+func TestBytesOfTheLastEvent(t *testing.T) {
 	const size = 40 << 10 // is there as a whole before the first read
 	for _, end := range []string{"end", "reset"} {
 		t.Run(end, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestBytesOfTheLastTurn(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-asked
-			release := p.block() // so that the answer and its end come in one turn
+			release := p.block() // so that the answer and its end come in one event
 			close(answer)
 			<-answered
 			release()
@@ -115,10 +115,10 @@ func TestBytesOfTheLastTurn(t *testing.T) {
 				t.Errorf("the client got %d bytes, %v", n, err)
 			}
 			p.eventually("the connection has ended", func(s Stats) bool { return s.Active == 0 })
-			moved, told := p.Stats(), p.LB.Stats()[0]
-			if moved.BytesOut != size || told.BytesOut != size || told.BytesIn != uint64(len("question")) {
+			moved, counted := p.Stats(), p.LB.Stats()[0]
+			if moved.BytesOut != size || counted.BytesOut != size || counted.BytesIn != uint64(len("question")) {
 				t.Errorf("%d bytes were moved to the client; %d, and %d to the backend, are counted for the backend; want %d and %d",
-					moved.BytesOut, told.BytesOut, told.BytesIn, size, len("question"))
+					moved.BytesOut, counted.BytesOut, counted.BytesIn, size, len("question"))
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func (c *conn) Connect() error {
 // HangUp closes the backend's socket (session.Owner).
 func (c *conn) HangUp() { c.closeSocket(&c.backend) }
 
-// dialEvent looks what became of the connect.
+// dialEvent checks the result of the connect.
 func (c *conn) dialEvent() {
 	err := socket.Connect(int(c.backend.fd), c.Choice.Backend())
 	if (err == nil || err == unix.EISCONN) && socket.SelfConnected(int(c.backend.fd), c.Choice.Backend()) {

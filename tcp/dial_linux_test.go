@@ -26,7 +26,7 @@ func TestNoMoreWatches(t *testing.T) {
 	if !inOwnProcess(t) {
 		return
 	}
-	backend, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, nobody takes them
+	backend, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, no process accepts them
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type Listening struct {
 	FDs     []int // of its sockets, one for each loop
 }
 
-// Frozen is all there is to know of one connection while nothing moves it.
+// Frozen is the whole state of one connection while nothing moves it.
 type Frozen struct {
 	// Offer is the number under which Server.Offer has shown it, 0 if it has not.
 	Offer uint32
@@ -68,7 +68,7 @@ func (s *Server) Listening() []Listening {
 // mean that the loop has no more.
 //
 // From its offer on a connection ends explicitly, not with the close of its
-// descriptors, since others may have copies of them.
+// descriptors, since another process may have copies of them.
 func (s *Server) Offer(loop, most int, send func([]Frozen) error) (offered int, err error) {
 	sh := s.shards[loop]
 	doErr := sh.Loop.Do(func() { offered, err = sh.offer(most, send) })
@@ -109,7 +109,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 		return 0, nil
 	}
 	for _, c := range conns {
-		c.Shared = true // also if send fails: nobody can say how far it came
+		c.Shared = true // also if send fails, which may have been half way
 	}
 	if err := send(batch); err != nil {
 		return 0, err
@@ -145,8 +145,8 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 	return nil
 }
 
-// Thaw forgets all offers, of halted loops as soon as they resume: the next Offer
-// begins anew.
+// Thaw drops all offers, of halted loops as soon as they resume: the next Offer
+// starts again.
 func (s *Server) Thaw() {
 	s.offers = 0
 	for _, sh := range s.shards {
@@ -189,7 +189,7 @@ func (c *conn) settle() {
 	c.settled = true
 }
 
-// unpipe has what waits in dst's pipe wait in a buffer instead. Nothing waits in both.
+// unpipe moves what waits in dst's pipe to a buffer. Never does anything wait in both.
 func (c *conn) unpipe(dst *side) error {
 	if dst.pipe == nil || dst.pipe.Len() == 0 {
 		return nil

@@ -47,13 +47,13 @@ type moved struct {
 // while all goes on, then the rest from halted loops.
 func (p *proxy) freezeAll() (m moved, resume func()) {
 	p.t.Helper()
-	type pair [2]int
-	offers := make(map[uint32]pair)
+	type sockets [2]int
+	offers := make(map[uint32]sockets)
 	for i := range p.Shards() {
 		for {
 			n, err := p.Offer(i, 5, func(batch []Frozen) error {
 				for _, f := range batch {
-					offers[f.Offer] = pair{dup(p.t, f.Client), dup(p.t, f.Backend)}
+					offers[f.Offer] = sockets{dup(p.t, f.Client), dup(p.t, f.Backend)}
 				}
 				return nil
 			})
@@ -308,7 +308,7 @@ func TestMoveUnderLoad(t *testing.T) {
 }
 
 // TestMoveAtRest: everything that can wait in a connection crosses: half-closes of
-// either side, bytes that nobody takes, more than a buffer holds of them.
+// either side, bytes that are not read, more than a buffer holds of them.
 func TestMoveAtRest(t *testing.T) {
 	const stalled = 8 << 20
 	release := make(chan struct{})
@@ -398,7 +398,7 @@ func TestMoveWhileDialling(t *testing.T) {
 		return slices.ContainsFunc(p.LB.Stats()[0].Backends, func(b lb.BackendStats) bool { return b.Addr == mute && b.InFlight > 0 })
 	}
 	var c *net.TCPConn
-	for p.LB.Stats()[0].Failures == 0 { // until the refusing one was asked first: turns begin anywhere
+	for p.LB.Stats()[0].Failures == 0 { // until the refusing one was tried first: round robin starts anywhere
 		c = p.dial()
 		p.eventually("the silent one is asked", asked)
 		if p.LB.Stats()[0].Failures == 0 {
@@ -424,8 +424,8 @@ func TestMoveWhileDialling(t *testing.T) {
 	next.eventually("the attempt has timed out and another succeeded", func(s Stats) bool { return s.DialTimedOut == 1 && s.Active == 0 })
 }
 
-// TestFreezeAndGoOn: a move that is given up leaves no mark, also not if somebody keeps
-// copies of the descriptors: ends and resets are told at once.
+// TestFreezeAndGoOn: a move that is given up leaves no mark, also not if another process keeps
+// copies of the descriptors: ends and resets are passed on at once.
 func TestFreezeAndGoOn(t *testing.T) {
 	p := startProxy(t, nil, echoing(t), backend(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 1))
@@ -528,7 +528,7 @@ func TestSettleInTurns(t *testing.T) {
 		n := 0
 		for _, c := range sh.all() {
 			if n++; c.settled != (n <= settleTurn) {
-				t.Errorf("settled = %t of connection %d after one turn", c.settled, n)
+				t.Errorf("settled = %t of connection %d after one call", c.settled, n)
 			}
 		}
 		if sh.fresh == nil {

@@ -86,7 +86,7 @@ func (r *goroutineConn) fromClient(dialled <-chan *net.TCPConn) {
 	case sendErr != nil:
 		r.writeFailed(backend)
 	case err == io.EOF:
-		_ = backend.CloseWrite() // fails if it was reset meanwhile, which its reader is told
+		_ = backend.CloseWrite() // fails if it was reset meanwhile, which its reader notices
 	case err == nil:
 		r.copy(backend, r.client)
 	}
@@ -116,7 +116,7 @@ func (r *goroutineConn) copy(dst, src *net.TCPConn) {
 		}
 		switch {
 		case err == io.EOF:
-			_ = dst.CloseWrite() // fails if it was reset meanwhile, which its reader is told
+			_ = dst.CloseWrite() // fails if it was reset meanwhile, which its reader notices
 			return
 		case err != nil:
 			r.readFailed(src)

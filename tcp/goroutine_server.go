@@ -96,7 +96,7 @@ func (g *goroutines) steered() (out []netip.AddrPort) {
 	return out
 }
 
-// close ends accepting. What the system has completed and nobody has accepted is reset by it.
+// close ends accepting. It resets what the system has completed and the Server has not accepted.
 func (a *acceptor) close() {
 	close(a.closed)
 	_ = a.socket.Close() // nothing can be done about a listener that does not close
@@ -132,7 +132,7 @@ func (a *acceptor) run() {
 }
 
 // admit waits until the limits allow one more connection, and takes its descriptors and its
-// place among the dials. Only this one waits here; others do in the backlog. False: the
+// place among the dials. Only this one waits here, all later ones in the backlog. False: the
 // listener is closed.
 func (a *acceptor) admit() bool {
 	g, budget := &a.srv.fallback, a.srv.Descriptors

@@ -162,7 +162,7 @@ func echoing(t *testing.T) netip.AddrPort {
 	})
 }
 
-// refusing returns an address on which nobody listens.
+// refusing returns an address without a listener.
 func refusing(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

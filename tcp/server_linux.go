@@ -97,7 +97,7 @@ func (s *Server) start() {
 
 // bind makes one listening socket's socket. The first of a port is bound alone and
 // only then opened for sharing (SO_REUSEPORT, socket(7)): otherwise a second
-// process of the same user would share our port without anyone noticing. Options
+// process of the same user would share our port unnoticed. Options
 // that accepted sockets inherit are set here, once.
 func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 	if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, 0); err != nil {
@@ -123,7 +123,7 @@ func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
 }
 
 // streamOptions sets what accepted sockets have from the start, since it costs
-// nothing there: no Nagle delay, as we pass on what others have already packed, and
+// nothing there: no Nagle delay, since what is passed on has been packed by its sender, and
 // keep-alive probes. Sockets to backends get both when they have lived for a while.
 func (s *Server) streamOptions(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestRoundRobinIsExact(t *testing.T) {
-	patient := func(s *Server) { s.DialTimeouts = []time.Duration{patience} } // a dial that is tried again takes two turns
+	patient := func(s *Server) { s.DialTimeouts = []time.Duration{patience} } // a dial that is tried again takes two picks
 	p := startProxy(t, patient, naming(t, "a"), naming(t, "b"), naming(t, "c"))
 	count := map[string]int{}
 	for range 300 {
@@ -123,7 +123,7 @@ func TestClientLeavesWhileDialling(t *testing.T) {
 	}
 	p := startProxy(t, func(s *Server) { s.DialTimeouts = []time.Duration{time.Hour} }, silent(t))
 	c := p.dial()
-	p.eventually("the dial has begun", func(s Stats) bool { return s.Dialling == 1 })
+	p.eventually("the dial has started", func(s Stats) bool { return s.Dialling == 1 })
 	if err := c.SetLinger(0); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestDescriptorBudget(t *testing.T) {
 	p := startProxy(t, func(s *Server) { s.Descriptors = budget }, echoing(t))
 	const clients = 40
 	done := make(chan error, clients)
-	denied := make(chan struct{}) // until then nobody ends, so that there are too many
+	denied := make(chan struct{}) // until then no connection ends, so that there are too many
 	for i := range clients {
 		c := p.dial()
 		go func() {

@@ -38,14 +38,14 @@ type Config struct {
 	MaxDials int
 
 	// IdleTimeout is how long an association may pass nothing before both sides are
-	// told that it is over. For the packet engine heartbeats pass (RFC 9260 section
-	// 8.3; every 30 s by default), so that it forgets endpoints that have vanished;
+	// aborted. For the packet engine heartbeats pass (RFC 9260 section
+	// 8.3; every 30 s by default), so that it drops endpoints that have vanished;
 	// 0: 15 min. For the socket engine the kernel sends and answers them, and ends an
 	// association whose peer is silent; 0: no limit. Negative: no limit.
 	IdleTimeout time.Duration
 
 	// MaxStreams bounds the streams of an association in the socket engine, each way;
-	// within it the client's wish is the backend's. The kernel reserves memory for each
+	// within it the backend is asked for what the client asked for. The kernel reserves memory for each
 	// at once. At most 65,535; 0: 1,024.
 	MaxStreams int
 

@@ -58,11 +58,11 @@ const (
 type Engine interface {
 	// Listen starts forwarding for f what arrives at addr.
 	Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
-	// Unlisten takes no more associations for f.
+	// Unlisten accepts no more associations for f.
 	Unlisten(f lb.Frontend)
-	// TableChanged has what is not established leave backends that are gone.
+	// TableChanged moves what is not established away from backends that are gone.
 	TableChanged()
-	// Drain takes no more associations at all.
+	// Drain refuses new associations.
 	Drain() error
 	// Drained waits until the last has ended, or ctx has.
 	Drained(ctx context.Context) error

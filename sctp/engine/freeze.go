@@ -54,7 +54,7 @@ func (h *Holding) FDs(visit func(fd *int)) {
 	}
 }
 
-// Frozen is all there is to know of one association while nothing moves it: one of
+// Frozen is the whole state of one association while nothing moves it: one of
 // Packets and Sockets is set, by the engine.
 type Frozen struct {
 	Service lb.ID
@@ -79,11 +79,11 @@ type Dialling struct {
 type Packets struct {
 	Client, Backend Side // Backend is zero while there is none
 
-	Tags    Tags   // in force
+	Tags    Tags   // applied
 	Asked   uint32 // initiate tag of the client's last INIT
 	Waiting time.Duration
 	Offered []Tags // of INIT ACKs
-	Next    int    // where the next one goes
+	Next    int    // index of the next one
 	Echoed  Tags
 
 	Phase   int
@@ -118,5 +118,5 @@ type Way struct {
 type Tags struct{ Client, Backend uint32 }
 
 // Opens returns how many descriptors Adopt opens at most, besides those that are given: a
-// socket for each family of a share, to ask for routes.
+// socket for each family of a share, to look up routes.
 func (h *Holding) Opens() int { return 2 * h.Shares }

@@ -44,7 +44,7 @@ const (
 type Info struct {
 	Stream uint16
 	Flags  uint16 // FlagUnordered or none
-	PPID   uint32 // in the sender's byte order, which nobody between need know
+	PPID   uint32 // in the sender's byte order, which does not matter here
 }
 
 // Status is the part of sctp_status that is of use.
@@ -77,7 +77,7 @@ func setOption(fd, option int, value []byte) error {
 	return nil
 }
 
-// SetStreams says how many streams a socket's association wants: out to send on
+// SetStreams sets how many streams a socket's association asks for: out to send on
 // and at most in to receive on. It is for before it is made.
 func SetStreams(fd int, out, in uint16) error {
 	var m [8]byte // sctp_initmsg; zeros leave the number and time of attempts alone
@@ -86,7 +86,7 @@ func SetStreams(fd int, out, in uint16) error {
 	return setOption(fd, optInitMsg, m[:])
 }
 
-// SetHeartbeats has heartbeats sent to one address of the peer, or to none of a
+// SetHeartbeats enables heartbeats to one address of the peer, or to none of a
 // socket's future associations.
 func SetHeartbeats(fd int, peer netip.AddrPort) error {
 	var p [156]byte // sctp_paddrparams, packed
@@ -101,8 +101,8 @@ func SetHeartbeats(fd int, peer netip.AddrPort) error {
 	return setOption(fd, optPeerAddrParams, p[:])
 }
 
-// SetOptions sets what every relayed socket has: no Nagle delay, since we pass
-// on what others have already packed; what comes with a message; being told of
+// SetOptions sets what every relayed socket has: no Nagle delay, since what is
+// passed on has been packed by its sender; what comes with a message; notifications of
 // restarts and of messages that end in the middle; and room for a whole message,
 // which the kernel takes at once or not at all.
 func SetOptions(fd, message int) error {

@@ -12,7 +12,7 @@ import (
 )
 
 // relayTurn is how many messages, or parts of them, one direction may move before the
-// other descriptors of its loop have their turn.
+// other descriptors of its loop are served.
 const relayTurn = 128
 
 // assoc is one association with a client and one with its backend. It belongs to its
@@ -83,7 +83,7 @@ func (a *assoc) eventWhileDialling(s *side, ev eventloop.Event) {
 }
 
 // relay moves messages from src to dst until src has no more, dst takes no more, or
-// the turn is over.
+// relayTurn is over.
 func (a *assoc) relay(src, dst *side) {
 	for range relayTurn {
 		if !a.step(src, dst) {
@@ -91,7 +91,7 @@ func (a *assoc) relay(src, dst *side) {
 		}
 	}
 	if err := a.sh.Loop.Rearm(src.fd); err != nil {
-		a.fail(src) // no event would tell us of the rest
+		a.fail(src) // no event would report the rest
 	}
 }
 
@@ -173,7 +173,7 @@ func (a *assoc) count(dst *side, n int) {
 	}
 }
 
-// send sends a message to dst. False: it waits until dst takes more, or the pair
+// send sends a message to dst. False: it waits until dst takes more, or the association
 // is closed.
 func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
 	if dst.shut {
@@ -186,8 +186,8 @@ func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
 		dst.writable = false
 		return false
 	case unix.EPIPE, unix.ESHUTDOWN:
-		// The peer has shut down, and SCTP has no half-open associations: nobody
-		// takes what is left (RFC 9260 section 9.2).
+		// The peer has shut down, and SCTP has no half-open associations: what
+		// is left is lost (RFC 9260 section 9.2).
 		dst.shut = true
 		a.sh.count.SendErrors.Add(1)
 		return true
@@ -200,14 +200,14 @@ func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
 	return false
 }
 
-// notice sees to a notification, and reports whether relaying goes on.
+// notice handles a notification, and reports whether relaying goes on.
 func (a *assoc) notice(src *side, b []byte) bool {
 	state, changed := kernel.Change(b)
 	switch {
 	case changed && state == kernel.ChangeShutdown:
-		src.eof = true // for the side that began, the only word of it
+		src.eof = true // the only report to the side that began
 	case changed && (state == kernel.ChangeLost || state == kernel.ChangeRestart):
-		// Who has started again has forgotten all, and the other end would not know.
+		// A peer that has restarted has lost its state, and the other side would not notice.
 		a.fail(src)
 		return false
 	case !changed && kernel.PartialDeliveryEnded(b):
@@ -225,12 +225,12 @@ func (a *assoc) passEnd(src, dst *side) {
 	}
 	if !dst.shut {
 		dst.shut = true
-		// It may fail if dst has gone meanwhile, which its own event will tell.
+		// It may fail if dst has gone meanwhile, which its own event reports.
 		_ = unix.Shutdown(dst.fd, unix.SHUT_WR)
 	}
 }
 
-// fail ends the pair after an error at e: the other end is aborted.
+// fail ends the association after an error at s: the other side is aborted.
 func (a *assoc) fail(s *side) {
 	if s == &a.client {
 		a.sh.count.ClientAborts.Add(1)
@@ -281,7 +281,7 @@ func (a *assoc) watch() {
 	}
 }
 
-// Expire ends a pair that is idle.
+// Expire ends an association that is idle.
 func (a *assoc) Expire(*eventloop.Timer) {
 	if rest := a.active + int64(a.sh.cfg.IdleTimeout) - eventloop.Now(); rest > 0 {
 		a.sh.Loop.After(&a.idle, a, time.Duration(rest))

@@ -14,7 +14,7 @@ import (
 // client asked for and that can be passed on (session.Owner).
 func (a *assoc) Connect() error {
 	sh, to := a.sh, a.Choice.Backend()
-	// From one address: an unbound socket would tell the backend all of the host's.
+	// From one address: an unbound socket would announce all of the host's to the backend.
 	from, err := sh.source(to)
 	if err != nil {
 		return err
@@ -48,8 +48,8 @@ func (a *assoc) HangUp() {
 	a.backend.release()
 }
 
-// dialEvent looks what became of the connect. To connect again, as one does with
-// TCP, would begin another one after a failure.
+// dialEvent checks the result of the connect. To connect again, as one does with
+// TCP, would start another one after a failure.
 func (a *assoc) dialEvent() {
 	code, err := unix.GetsockoptInt(a.backend.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && code != 0 {

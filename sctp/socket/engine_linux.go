@@ -25,7 +25,7 @@ type Engine struct {
 }
 
 // frontend is the listening sockets of a frontend. There is one for each address of the
-// host, since a socket on all of them would tell its clients all of them
+// host, since a socket on all of them would announce all of them to its clients
 // (RFC 9260 section 3.3.3), and they would send past what steers them here.
 type frontend struct {
 	lb.Frontend

@@ -66,8 +66,8 @@ func filter(param []byte) []byte {
 // is one that the receiver has sent, not its own (RFC 9260 section 3.3.7).
 func Abort(tag uint32, reflected bool) []byte { return bare(ChunkAbort, tag, reflected) }
 
-// ShutdownComplete is for one who asks for it although nothing is known of an
-// association any more (RFC 9260 section 8.4, rule 5).
+// ShutdownComplete is the answer to a SHUTDOWN ACK of an association that does not exist
+// any more (RFC 9260 section 8.4, rule 5).
 func ShutdownComplete(tag uint32) []byte { return bare(ChunkShutdownComplete, tag, true) }
 
 func bare(chunk byte, tag uint32, reflected bool) []byte {
