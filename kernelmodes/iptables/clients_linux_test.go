@@ -59,7 +59,9 @@ func TestClients(t *testing.T) {
 			who()
 			for i, b := range s.Backends {
 				other, gone := ip(ipv6, "node", 100+i), at(ip(ipv6, "pod", 999), 1)
-				tell := []lb.Client{{Addr: other, Backend: b.Addr}, {Addr: addr(tb.Client), Backend: b.Addr}, {Addr: other, Backend: gone}}
+				tell := []lb.Client{
+					{Addr: other, Backend: b.Addr}, {Addr: addr(tb.Client), Backend: b.Addr}, {Addr: other, Backend: gone},
+				}
 				if err := tb.Node.Do(func() error { return e.Remember(t.Context(), &s, tell) }); err != nil {
 					if os.IsPermission(err) {
 						testbed.Missing(t, err.Error())

@@ -92,7 +92,8 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 	}
 	var facts Facts
 	for _, facts = range []Facts{{RandomFully: true, BPF: true}, {RandomFully: true}, {BPF: true}, {}} {
-		s := shape{ipv6: e.IPv6, mark: e.mark(), randomFully: facts.RandomFully, bpf: facts.BPF, local: e.pods(lb.Node{})}
+		s := e.shape(lb.Node{})
+		s.randomFully, s.bpf = facts.RandomFully, facts.BPF
 		trial := netfilter.NewRuleset(program, layout(e.IPv6))
 		s.trial(trial)
 		if err = trial.Try(ctx); err == nil || ctx.Err() != nil {

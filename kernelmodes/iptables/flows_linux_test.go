@@ -42,18 +42,42 @@ func TestFlows(t *testing.T) {
 	}{
 		{"endpoint stays", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
 		{"endpoint gone", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(2), true},
-		{"endpoint gone, asked by node port", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, nodePort, pod(2), true},
-		{"node port by loopback", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, netip.MustParseAddrPort("127.0.0.1:30053"), netip.MustParseAddrPort("127.0.0.1:30053"), false},
+		{
+			"endpoint gone, asked by node port", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, nodePort,
+			pod(2), true,
+		},
+		{
+			"node port by loopback", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP,
+			netip.MustParseAddrPort("127.0.0.1:30053"), netip.MustParseAddrPort("127.0.0.1:30053"), false,
+		},
 		{"TCP", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_TCP, clusterIP, pod(2), false},
-		{"another Service", []lb.Service{dns(1), other}, []lb.Service{dns(2), other}, unix.IPPROTO_UDP, other.Addresses[0].Addr, pod(1), false},
+		{
+			"another Service", []lb.Service{dns(1), other}, []lb.Service{dns(2), other}, unix.IPPROTO_UDP,
+			other.Addresses[0].Addr, pod(1), false,
+		},
 		{"no endpoints left", []lb.Service{dns(1)}, []lb.Service{dns()}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
 		{"Service gone", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
 		{"Service gone to a proxy", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, proxy, false},
-		{"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, clusterIP, true},
-		{"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, false},
-		{"Service comes from the socket of its node port", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, nodePort, nodePort, true},
-		{"Service comes, the socket of its node port answered too late", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, client, client, true},
-		{"Service gone, the socket of its node port answered too late", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, client, client, false},
+		{
+			"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP,
+			clusterIP, true,
+		},
+		{
+			"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy,
+			false,
+		},
+		{
+			"Service comes from the socket of its node port", []lb.Service{other}, []lb.Service{other, dns(1)},
+			unix.IPPROTO_UDP, nodePort, nodePort, true,
+		},
+		{
+			"Service comes, the socket of its node port answered too late", []lb.Service{other}, []lb.Service{other, dns(1)},
+			unix.IPPROTO_UDP, client, client, true,
+		},
+		{
+			"Service gone, the socket of its node port answered too late", []lb.Service{dns(1)}, []lb.Service{other},
+			unix.IPPROTO_UDP, client, client, false,
+		},
 		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, true},
 		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
 	} {

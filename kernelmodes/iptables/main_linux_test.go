@@ -73,8 +73,14 @@ func shell(t testing.TB, h *testbed.Host, command string) string {
 
 // ip returns the n-th address of one of the ranges of tests.
 func ip(ipv6 bool, network string, n int) netip.Addr {
-	four := map[string]string{"cluster": "10.96.%d.%d", "external": "198.51.%d.%d", "lb": "203.0.%d.%d", "pod": "10.244.%d.%d", "node": "192.0.%d.%d"}
-	six := map[string]string{"cluster": "2001:db8:96::%x:%x", "external": "2001:db8:51::%x:%x", "lb": "2001:db8:113::%x:%x", "pod": "2001:db8:244::%x:%x", "node": "2001:db8:2::%x:%x"}
+	four := map[string]string{
+		"cluster": "10.96.%d.%d", "external": "198.51.%d.%d", "lb": "203.0.%d.%d", "pod": "10.244.%d.%d",
+		"node": "192.0.%d.%d",
+	}
+	six := map[string]string{
+		"cluster": "2001:db8:96::%x:%x", "external": "2001:db8:51::%x:%x", "lb": "2001:db8:113::%x:%x",
+		"pod": "2001:db8:244::%x:%x", "node": "2001:db8:2::%x:%x",
+	}
 	format := four[network]
 	if ipv6 {
 		format = six[network]
@@ -96,7 +102,9 @@ func plain(ipv6 bool, n int, backends ...int) lb.Service {
 	s := lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", n), Protocol: lb.TCP, IPv6: ipv6}}
 	s.Addresses = []lb.Address{{Addr: at(ip(ipv6, "cluster", n), 80)}}
 	for _, b := range backends {
-		s.Backends = append(s.Backends, lb.Backend{Addr: at(ip(ipv6, "pod", b), 8080), Ready: true, Serving: true, Local: true})
+		s.Backends = append(
+			s.Backends, lb.Backend{Addr: at(ip(ipv6, "pod", b), 8080), Ready: true, Serving: true, Local: true},
+		)
 	}
 	return s
 }

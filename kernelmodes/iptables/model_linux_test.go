@@ -86,7 +86,10 @@ func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.
 			have[at] = got[:min(len(got), len(want[at]))]
 		}
 		if !slices.Equal(have[at], want[at]) {
-			t.Errorf("table %s chain %s:\n  %s\nwant\n  %s", at.Table, at.Chain, strings.Join(have[at], "\n  "), strings.Join(want[at], "\n  "))
+			t.Errorf(
+				"table %s chain %s:\n  %s\nwant\n  %s", at.Table, at.Chain, strings.Join(have[at], "\n  "),
+				strings.Join(want[at], "\n  "),
+			)
 		}
 	}
 	for at := range have {
@@ -182,7 +185,9 @@ func (m *model) change() {
 		m.now = make(map[int]lb.Service)
 	}
 	if m.r.IntN(50) == 0 {
-		m.node.PodCIDRs = [][]netip.Prefix{nil, {podNet(m.v.ipv6)}, {podNet(true), podNet(false), netip.MustParsePrefix("100.64.0.0/10")}}[m.r.IntN(3)]
+		m.node.PodCIDRs = [][]netip.Prefix{
+			nil, {podNet(m.v.ipv6)}, {podNet(true), podNet(false), netip.MustParsePrefix("100.64.0.0/10")},
+		}[m.r.IntN(3)]
 	}
 	for range 1 + m.r.IntN(2)*m.r.IntN(2)*m.r.IntN(8) {
 		n := m.r.IntN(12)

@@ -85,8 +85,8 @@ func suffix(id lb.ID, backend string) string {
 // them, since Services that are moving are redirected. Elsewhere other programs may put rules
 // before them, as network policies must be in FORWARD, where we accept.
 var jumps = []netfilter.Jump{
-	{Table: "nat", From: "PREROUTING", To: chainServices, Position: netfilter.BeforeOthers, Comment: "sluice: Services"},
-	{Table: "nat", From: "OUTPUT", To: chainServices, Position: netfilter.BeforeOthers, Comment: "sluice: Services"},
+	{Table: "nat", From: "PREROUTING", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
+	{Table: "nat", From: "OUTPUT", To: chainServices, Position: beforeOthers, Comment: "sluice: Services"},
 	{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice: masquerade"},
 	{Table: "filter", From: "INPUT", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
 	{Table: "filter", From: "FORWARD", To: chainUnserved, NewOnly: true, Comment: "sluice: Services without backends"},
@@ -95,11 +95,15 @@ var jumps = []netfilter.Jump{
 	{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice: node ports that have moved"},
 }
 
+const beforeOthers = netfilter.BeforeOthers
+
 // layout is what of a family is ours. The filter table rejects only what nat leaves alone, so
 // that an address is answered by one of them at every moment if its answer is there before
 // nat's goes, and goes after nat's has come: it is the outer table.
 func layout(ipv6 bool) netfilter.Layout {
-	return netfilter.Layout{IPv6: ipv6, Prefix: prefix, Own: ours, Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter", Outer: true}}}
+	return netfilter.Layout{
+		IPv6: ipv6, Prefix: prefix, Own: ours, Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter", Outer: true}},
+	}
 }
 
 // buckets is into how many parts addresses are divided: by their last bits, which
@@ -114,7 +118,8 @@ func bucketOf(table, addresses, nodePorts string, f lb.Frontend) netfilter.Bucke
 		first := port &^ (buckets - 1)
 		proto := protocol(f.Protocol)
 		name := fmt.Sprintf("%s-%s-%d", nodePorts, f.Protocol, first)
-		return bucket(table, nodePorts, fmt.Sprintf("-p %s -m %s --dport %d:%d", proto, proto, first, first+buckets-1), name)
+		match := fmt.Sprintf("-p %s -m %s --dport %d:%d", proto, proto, first, first+buckets-1)
+		return bucket(table, nodePorts, match, name)
 	}
 	b := addr.AsSlice()
 	last := b[len(b)-1] % buckets

@@ -26,8 +26,8 @@ type shape struct {
 
 // equal reports whether rules are written alike.
 func (s shape) equal(t shape) bool {
-	return s.ipv6 == t.ipv6 && s.mark == t.mark && s.all == t.all && s.liberal == t.liberal &&
-		s.randomFully == t.randomFully && s.bpf == t.bpf && s.noLocalhost == t.noLocalhost && slices.Equal(s.local, t.local)
+	return s.ipv6 == t.ipv6 && s.mark == t.mark && s.all == t.all && s.liberal == t.liberal && s.bpf == t.bpf &&
+		s.randomFully == t.randomFully && s.noLocalhost == t.noLocalhost && slices.Equal(s.local, t.local)
 }
 
 // chain is one chain with its rules, each without -A and the chain's name.
@@ -90,7 +90,8 @@ func (s shape) render(service *lb.Service) *unit {
 			if a.Local {
 				target, policy, useSVL = svl, 1, true
 			}
-			marks[policy] = append(marks[policy], to(f)+" "+comment("%s cluster IP from elsewhere", service.ID)+"-j "+chainOutside)
+			mark := to(f) + " " + comment("%s cluster IP from elsewhere", service.ID) + "-j " + chainOutside
+			marks[policy] = append(marks[policy], mark)
 		} else {
 			useEXT, useSVC, extLocal = true, true, extLocal || a.Local
 		}
@@ -100,7 +101,7 @@ func (s shape) render(service *lb.Service) *unit {
 				c.name = fmt.Sprint(fw, len(sources)) // addresses may differ in their ranges
 			}
 			for _, p := range s.family(a.Sources) {
-				c.rules = append(c.rules, fmt.Sprintf("-s %s %s-j %s", p, comment("%s source range", service.ID), target))
+				c.rules = append(c.rules, "-s "+p.String()+" "+comment("%s source range", service.ID)+"-j "+target)
 			}
 			if i := slices.IndexFunc(sources, func(x chain) bool { return slices.Equal(x.rules, c.rules) }); i >= 0 {
 				c.name = sources[i].name
@@ -159,7 +160,10 @@ func (s shape) stale(id lb.ID, addr netip.AddrPort) entry {
 	if ip := addr.Addr(); !ip.IsUnspecified() {
 		match = fmt.Sprintf("-s %s/%d", ip, ip.BitLen())
 	}
-	return entry{staleBucket(addr.Port()), fmt.Sprintf("%s -p udp -m udp --sport %d %s-j DROP", match, addr.Port(), comment("%s has moved", id))}
+	return entry{
+		staleBucket(addr.Port()),
+		fmt.Sprintf("%s -p udp -m udp --sport %d %s-j DROP", match, addr.Port(), comment("%s has moved", id)),
+	}
 }
 
 // external returns the rules of a chain EXT. With policy Local, pods of this node and
@@ -235,7 +239,8 @@ func (s shape) static() []chain {
 		comment("sluice: the rest of a flow") + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
 	}
 	if !s.liberal {
-		forward = slices.Insert(forward, 0, comment("sluice: belongs to no flow")+"-m conntrack --ctstate INVALID -j DROP")
+		invalid := comment("sluice: belongs to no flow") + "-m conntrack --ctstate INVALID -j DROP"
+		forward = slices.Insert(forward, 0, invalid)
 	}
 	return []chain{
 		{"nat", chainServices, []string{
@@ -265,7 +270,8 @@ func (s shape) static() []chain {
 func (s shape) hairpin(services map[lb.ID]*lb.Service) chain {
 	masquerade := comment("sluice: to itself") + "-j " + s.masquerade()
 	if s.bpf {
-		return chain{"nat", chainHairpin, []string{"-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " " + masquerade}}
+		match := "-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " "
+		return chain{"nat", chainHairpin, []string{match + masquerade}}
 	}
 	var ips []netip.Addr
 	for _, service := range services {
@@ -393,7 +399,8 @@ func (s shape) trial(r *netfilter.Ruleset) {
 		r.AddRule(name(table, chain), strings.Join(w, " "))
 	}
 	u := s.render(service)
-	for _, c := range slices.Concat(s.static(), []chain{s.hairpin(map[lb.ID]*lb.Service{service.ID: service})}, u.chains) {
+	hairpin := s.hairpin(map[lb.ID]*lb.Service{service.ID: service})
+	for _, c := range slices.Concat(s.static(), []chain{hairpin}, u.chains) {
 		for _, rule := range c.rules {
 			add(c.table, c.name, rule)
 		}

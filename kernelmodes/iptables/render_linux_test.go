@@ -69,7 +69,9 @@ func parse(t *testing.T, c *content) *trace.Rules {
 type world struct{ ipv6 bool }
 
 func (w world) shape() shape {
-	return shape{ipv6: w.ipv6, mark: 0x4000, randomFully: true, bpf: true, local: []string{"-s " + podNet(w.ipv6).String()}}
+	return shape{
+		ipv6: w.ipv6, mark: 0x4000, randomFully: true, bpf: true, local: []string{"-s " + podNet(w.ipv6).String()},
+	}
 }
 
 func (w world) node() trace.Node { return trace.Node{Addresses: []netip.Addr{ip(w.ipv6, "node", 10)}} }
@@ -95,7 +97,10 @@ func TestSemantics(t *testing.T) {
 					for _, affinity := range []int64{0, 3e9} {
 						s := w.service(protocol, local, backends)
 						s.AffinityTimeout = affinity
-						t.Run(fmt.Sprintf("%v %v local=%v %s %d", ipv6, protocol, local, name, affinity), func(t *testing.T) { w.check(t, s) })
+						t.Run(
+							fmt.Sprintf("%v %v local=%v %s %d", ipv6, protocol, local, name, affinity),
+							func(t *testing.T) { w.check(t, s) },
+						)
 					}
 				}
 			}
@@ -108,10 +113,12 @@ func backendSets(ipv6 bool) map[string][]lb.Backend {
 		return lb.Backend{Addr: at(ip(ipv6, "pod", n), 8080), Local: local, Ready: ready, Serving: true, Terminating: !ready}
 	}
 	return map[string][]lb.Backend{
-		"none":        nil,
-		"here":        {one(1, true, true)},
-		"there":       {one(256, false, true)},
-		"many":        {one(1, true, true), one(2, true, true), one(256, false, true), one(257, false, true), one(258, false, true)},
+		"none":  nil,
+		"here":  {one(1, true, true)},
+		"there": {one(256, false, true)},
+		"many": {one(1, true, true), one(2, true, true), one(
+			256, false, true,
+		), one(257, false, true), one(258, false, true)},
 		"terminating": {one(1, true, false), one(256, false, false)},
 		"mixed":       {one(1, true, false), one(256, false, true)},
 	}
@@ -176,7 +183,10 @@ func expect(t *testing.T, what string, outcomes []trace.Outcome, set []lb.Backen
 	chance := make(map[netip.AddrPort]float64)
 	for _, o := range outcomes {
 		if len(o.Notes) > 0 || o.Fate != trace.Forward || o.Masqueraded != masqueraded {
-			t.Errorf("%s: %v, masqueraded %v, notes %q; want it forwarded, masqueraded %v\n%s", what, o, o.Masqueraded, o.Notes, masqueraded, strings.Join(o.Steps, "\n"))
+			t.Errorf(
+				"%s: %v, masqueraded %v, notes %q; want it forwarded, masqueraded %v\n%s", what, o, o.Masqueraded, o.Notes,
+				masqueraded, strings.Join(o.Steps, "\n"),
+			)
 		}
 		chance[o.Dst] += o.Probability
 	}
@@ -201,7 +211,7 @@ func TestAffinity(t *testing.T) {
 	}
 	want := s.Backends[3]
 	node := w.node()
-	node.Recent = func(list string, client netip.Addr) bool {
+	node.Recent = func(list string, _ netip.Addr) bool {
 		return list == "SLUICE-"+suffix(s.ID, want.Addr.String())
 	}
 	p := w.clients()["outside"]
@@ -248,11 +258,20 @@ func TestMasquerade(t *testing.T) {
 		want   map[string]bool // who is masqueraded on the way to a cluster IP
 	}{
 		{"not known", &Engine{}, lb.Node{}, map[string]bool{}},
-		{"node's pods", &Engine{}, lb.Node{PodCIDRs: []netip.Prefix{podNet(true), podNet(false)}}, map[string]bool{"outside": true, "node": true}},
-		{"cluster", &Engine{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true}},
+		{
+			"node's pods", &Engine{}, lb.Node{PodCIDRs: []netip.Prefix{podNet(true), podNet(false)}},
+			map[string]bool{"outside": true, "node": true},
+		},
+		{
+			"cluster", &Engine{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
+			lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true},
+		},
 		{"bridge", &Engine{LocalBridge: "cni0"}, lb.Node{}, map[string]bool{"outside": true, "node": true}},
 		{"interfaces", &Engine{LocalInterfaces: "eth"}, lb.Node{}, map[string]bool{"pod": true, "node": true}},
-		{"all", &Engine{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true, "outside": true, "node": true}},
+		{
+			"all", &Engine{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}},
+			map[string]bool{"pod": true, "outside": true, "node": true},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			shape := shape{mark: test.engine.mark(), all: test.engine.MasqueradeAll, local: test.engine.pods(test.node)}
@@ -310,12 +329,16 @@ func TestOneChange(t *testing.T) {
 	for i := range services {
 		services[i] = plain(false, i+1, 2*i+1, 2*i+2)
 		if i%5 == 0 {
-			services[i].Addresses = append(services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i)), Kind: lb.NodePort})
+			services[i].Addresses = append(
+				services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i)), Kind: lb.NodePort},
+			)
 		}
 	}
 	e := variant{}.engine()
 	dir := t.TempDir()
-	e.Command = wrapped(t, dir, variant{}, `case "$0" in *-restore) cd `+dir+`; cat >text; cat text >>written; exec <text;; esac`)
+	e.Command = wrapped(
+		t, dir, variant{}, `case "$0" in *-restore) cd `+dir+`; cat >text; cat text >>written; exec <text;; esac`,
+	)
 	syncOn(t, h, e, lb.Node{}, services...)
 	apply := func(d lb.Delta) string {
 		t.Helper()

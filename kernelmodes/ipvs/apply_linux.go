@@ -36,7 +36,7 @@ func (t table) start(fresh []key, want map[key]server, have map[key]*held) error
 			}
 			have[k] = newHeld(s)
 		}
-		errs = append(errs, t.equip(k, s.backends[:min(1, len(s.backends))], have[k]))
+		errs = append(errs, t.addBackends(k, s.backends[:min(1, len(s.backends))], have[k]))
 	}
 	return errors.Join(errs...)
 }
@@ -66,7 +66,7 @@ func (t table) adjust(some map[key]struct{}, want map[key]server, have map[key]*
 	errs = append(errs, b.close())
 	for k := range some {
 		if s, requested := want[k]; requested && have[k] != nil && have[k].same(s) {
-			errs = append(errs, t.equip(k, s.backends, have[k]))
+			errs = append(errs, t.addBackends(k, s.backends, have[k]))
 		}
 	}
 	return errors.Join(errs...)
@@ -78,15 +78,15 @@ func newHeld(s server) *held {
 	return h
 }
 
-// equip gives a virtual server backends.
-func (t table) equip(k key, backends []netip.AddrPort, h *held) error {
+// addBackends gives a virtual server backends.
+func (t table) addBackends(k key, backends []netip.AddrPort, h *held) error {
 	var errs []error
 	for _, a := range backends {
 		weight, isThere := h.weights[a]
 		if weight == 1 {
 			continue
 		}
-		if err := t.weigh(k, a, 1, isThere); err != nil {
+		if err := t.setWeight(k, a, 1, isThere); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -99,8 +99,9 @@ func (t table) equip(k key, backends []netip.AddrPort, h *held) error {
 // at once where they have no connections, and otherwise as soon as they have none, which a
 // later call sees. have is changed as the kernel is. Virtual servers for which keep is true
 // stay, and get no more connections.
-func (t table) retire(some map[key]struct{}, want map[key]server, have map[key]*held, keep func(key) bool) ([]change, error) {
-	var changes []change
+func (t table) retire(
+	some map[key]struct{}, want map[key]server, have map[key]*held, keep func(key) bool,
+) (changes []change, err error) {
 	var errs []error
 	for k := range some {
 		h := have[k]
@@ -163,7 +164,7 @@ func (t table) stepAside(k key, h *held) error {
 		return nil
 	}
 	_, isThere := h.weights[k.addr]
-	err := t.weigh(k, k.addr, 1, isThere)
+	err := t.setWeight(k, k.addr, 1, isThere)
 	if err == nil {
 		h.weights[k.addr] = 1
 	}
@@ -179,7 +180,7 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 		// First no new ones, then see whether there are any.
 		for _, a := range gone {
 			if h.weights[a] != 0 {
-				if err := t.weigh(k, a, 0, true); err != nil {
+				if err := t.setWeight(k, a, 0, true); err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -187,7 +188,7 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 			}
 		}
 	}
-	now := map[netip.AddrPort]real{}
+	now := map[netip.AddrPort]realServer{}
 	if !h.udp {
 		if now, err = t.backends(k); err != nil {
 			return nil, errors.Join(append(errs, err)...)
@@ -197,7 +198,7 @@ func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.A
 		if now[a].busy {
 			continue
 		}
-		if err := t.leave(k, a); err != nil {
+		if err := t.removeBackend(k, a); err != nil {
 			errs = append(errs, err)
 			continue
 		}

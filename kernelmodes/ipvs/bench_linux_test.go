@@ -65,7 +65,10 @@ func BenchmarkUpdate(b *testing.B) {
 func BenchmarkSync(b *testing.B) {
 	for _, size := range []int{1000, 5000, 10000} {
 		services := many(size)
-		node := lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/24")}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
+		node := lb.Node{
+			PodCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.240.0.0/24")},
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")},
+		}
 		run := func(name string, setup func(*testing.B, *Engine), f func(*testing.B, *Engine, int)) {
 			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
 				tb := testbed.NewT(b, testbed.Config{Clients: -1, Pods: -1})

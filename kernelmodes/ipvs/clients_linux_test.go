@@ -28,13 +28,20 @@ func TestTemplates(t *testing.T) {
 	six := simple("six", "2001:db8:96::1", 80, lb.TCP)
 	six.AffinityTimeout = 10800e9
 	client := func(addr, backend string, age time.Duration) lb.Client {
-		return lb.Client{Addr: netip.MustParseAddr(addr), Backend: netip.MustParseAddrPort(backend), LastUsed: 1e15 - int64(age)}
+		return lb.Client{
+			Addr: netip.MustParseAddr(addr), Backend: netip.MustParseAddrPort(backend), LastUsed: 1e15 - int64(age),
+		}
 	}
 	for _, test := range []struct {
 		of   lb.Service
 		want []lb.Client
 	}{
-		{s, []lb.Client{client("192.0.2.100", "10.244.1.10:8080", 10*time.Second), client("192.0.2.101", "10.244.1.11:8080", 0)}},
+		{
+			s,
+			[]lb.Client{
+				client("192.0.2.100", "10.244.1.10:8080", 10*time.Second), client("192.0.2.101", "10.244.1.11:8080", 0),
+			},
+		},
 		{six, []lb.Client{client("2001:db8::1", "[2001:db8:244::1]:8080", time.Second)}},
 	} {
 		have, err := templates(strings.NewReader(list), &test.of, 1e15)

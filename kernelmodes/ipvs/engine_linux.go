@@ -295,7 +295,8 @@ func (e *Engine) addAddresses() error {
 	if err != nil {
 		return err
 	}
-	return e.eachAddress(missing, true, func(link netlink.Link, ip netip.Addr) error { return addAddress(link, ip, source) })
+	add := func(link netlink.Link, ip netip.Addr) error { return addAddress(link, ip, source) }
+	return e.eachAddress(missing, true, add)
 }
 
 // deleteAddresses takes from our interface, which lacks none, those that it is not to have.

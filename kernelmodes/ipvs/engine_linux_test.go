@@ -170,7 +170,9 @@ func TestInterference(t *testing.T) {
 			serve(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
 		}
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
-		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.LoadBalancerIP, Local: true})
+		s.Addresses = append(
+			s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.LoadBalancerIP, Local: true},
+		)
 		s.Backends[1].Local = false
 		services = append(services, s)
 	}
@@ -267,8 +269,12 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
-	s.Backends = append(s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true})
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort, Local: true})
+	s.Backends = append(
+		s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true},
+	)
+	s.Addresses = append(
+		s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort, Local: true},
+	)
 	n.sync(s)
 	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {

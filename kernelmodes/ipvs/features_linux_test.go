@@ -105,7 +105,9 @@ func TestAffinity(t *testing.T) {
 			backends = append(backends, b)
 		}
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backends...)
-		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.ExternalIP, Local: true})
+		s.Addresses = append(
+			s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.ExternalIP, Local: true},
+		)
 		s.AffinityTimeout = int64(3*time.Hour) - 1
 		n.sync(s)
 		for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
@@ -225,7 +227,9 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}
 	}
-	n.engines[0] = &Engine{StrictARP: true, TCPTimeout: 100*time.Second - 1, TCPFinTimeout: 20 * time.Second, UDPTimeout: 30 * time.Second}
+	n.engines[0] = &Engine{
+		StrictARP: true, TCPTimeout: 100*time.Second - 1, TCPFinTimeout: 20 * time.Second, UDPTimeout: 30 * time.Second,
+	}
 	n.sync(s)
 	if a, b := get("net.ipv4.conf.all.arp_ignore"), get("net.ipv4.conf.all.arp_announce"); a != "1" || b != "2" {
 		t.Errorf("arp_ignore %s, arp_announce %s, want 1, 2", a, b)
@@ -254,7 +258,9 @@ func TestNodePorts(t *testing.T) {
 		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 80), Kind: lb.ExternalIP})
 	n.sync(s)
 	for addr, want := range map[netip.AddrPort]string{
-		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(n.Node.Addr4, 30080): "refused", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
+		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(
+			n.Node.Addr4, 30080,
+		): "refused", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
 	} {
 		if got := askFor(want, n.Client, lb.TCP, addr); !strings.HasPrefix(got, want) {
 			t.Errorf("asking %s: %s, want %s", addr, got, want)

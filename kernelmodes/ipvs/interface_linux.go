@@ -118,7 +118,9 @@ func onInterface(ipv6 bool) (map[netip.Addr]bool, bool, error) {
 		family = netlink.FAMILY_V6
 	}
 	filter := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-	list, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	list, err := netlink.RouteListFiltered(
+		family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE,
+	)
 	if err != nil {
 		return nil, false, fmt.Errorf("list addresses of interface %s: %w", interfaceName, err)
 	}

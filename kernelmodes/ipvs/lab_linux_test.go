@@ -98,7 +98,9 @@ func id(name string, p lb.Protocol, v6 bool) lb.ID {
 
 // backend is a ready one.
 func backend(h *testbed.Host, v6 bool, port uint16) lb.Backend {
-	b := lb.Backend{Addr: netip.AddrPortFrom(h.Addr4, port), Ready: true, Serving: true, Local: strings.HasPrefix(h.Name, "pod-")}
+	b := lb.Backend{
+		Addr: netip.AddrPortFrom(h.Addr4, port), Ready: true, Serving: true, Local: strings.HasPrefix(h.Name, "pod-"),
+	}
 	if v6 {
 		b.Addr = netip.AddrPortFrom(h.Addr6, port)
 	}

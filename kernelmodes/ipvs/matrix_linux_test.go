@@ -72,9 +72,13 @@ func (c cell) address(n *node, k lb.Kind) netip.AddrPort {
 		}
 		return netip.AddrPortFrom(a, uint16(30000+c.n))
 	}
-	prefix := map[lb.Kind]string{lb.ClusterIP: "10.96.1.", lb.ExternalIP: "198.51.100.", lb.LoadBalancerIP: "203.0.113."}[k]
+	prefix := map[lb.Kind]string{
+		lb.ClusterIP: "10.96.1.", lb.ExternalIP: "198.51.100.", lb.LoadBalancerIP: "203.0.113.",
+	}[k]
 	if c.v6 {
-		prefix = map[lb.Kind]string{lb.ClusterIP: "2001:db8:96::1:", lb.ExternalIP: "2001:db8:51::", lb.LoadBalancerIP: "2001:db8:113::"}[k]
+		prefix = map[lb.Kind]string{
+			lb.ClusterIP: "2001:db8:96::1:", lb.ExternalIP: "2001:db8:51::", lb.LoadBalancerIP: "2001:db8:113::",
+		}[k]
 	}
 	return netip.AddrPortFrom(netip.MustParseAddr(prefix+fmt.Sprint(c.n)), 80)
 }
@@ -172,7 +176,9 @@ func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 		}
 		same := seen == client.String()
 		if want := preserved(k, from, c.policy) && who != host.Name; same != want && host != n.Node {
-			n.t.Errorf("%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v", k, c, from, who, seen, client, want)
+			n.t.Errorf(
+				"%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v", k, c, from, who, seen, client, want,
+			)
 			return
 		}
 		if a := netip.MustParseAddr(seen); !same && !slices.Contains(n.about.Addresses, a) {

@@ -147,7 +147,9 @@ func expect(services []lb.Service, about lb.Node, v6 bool) contents {
 		if s.IPv6 != v6 {
 			continue
 		}
-		scheduler := map[string]string{"": "rr", "rr": "rr", "wlc": "wlc", "sh": "sh+8", "mh,mh-port": "mh+24", "nonsense": "rr"}[s.Scheduler]
+		scheduler := map[string]string{
+			"": "rr", "rr": "rr", "wlc": "wlc", "sh": "sh+8", "mh,mh-port": "mh+24", "nonsense": "rr",
+		}[s.Scheduler]
 		if s.AffinityTimeout > 0 {
 			scheduler += fmt.Sprintf(" for %d", (s.AffinityTimeout+999_999_999)/1e9)
 		}

@@ -42,7 +42,10 @@ func (n *node) moveNodePort(port uint16) {
 		if v6 {
 			any, at = netip.IPv6Unspecified(), netip.AddrPortFrom(n.Node.Addr6, port)
 		}
-		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
+		s := simple(
+			fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80),
+			backend(n.Pods[1], v6, 80),
+		)
 		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, port), Kind: lb.NodePort})
 		services = append(services, s)
 		serve(n.t, n.Node, lb.TCP, at)
@@ -68,6 +71,8 @@ func (n *node) moveNodePort(port uint16) {
 	}{{&byNode, nil}, {&byPod, services}, {&byNode, nil}} {
 		n.sync(move.services...)
 		before := move.to.Load()
-		testbed.Eventually(n.t, "clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 })
+		testbed.Eventually(
+			n.t, "clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 },
+		)
 	}
 }

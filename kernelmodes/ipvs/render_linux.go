@@ -79,8 +79,8 @@ func (h *host) render(s *lb.Service) (out rendered) {
 			if ip.Is6() != h.ipv6 || ip.IsLoopback() {
 				continue
 			}
-			f := frontend{Frontend: lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}, exact: exact}
-			f.address = exact && a.Kind != lb.NodePort && !h.own[ip]
+			f := frontend{exact: exact, address: exact && a.Kind != lb.NodePort && !h.own[ip]}
+			f.Protocol, f.Addr = s.Protocol, netip.AddrPortFrom(ip, a.Addr.Port())
 			h.restrict(&f, a.Sources)
 			h.serve(&f, s, a, balance, cluster, local)
 			out.frontends = append(out.frontends, f)

@@ -47,7 +47,7 @@ func (s shape) jumps() []netfilter.Jump {
 		{Table: "mangle", From: "OUTPUT", To: chainOut, NewOnly: true, Comment: "sluice ipvs: new flows"},
 		{Table: "nat", From: "POSTROUTING", To: chainPost, Comment: "sluice ipvs: masquerade"},
 		{Table: "filter", From: "INPUT", To: chainInput, NewOnly: true, Comment: "sluice ipvs: let in"},
-		{Table: "filter", From: "OUTPUT", To: chainRefuse, NewOnly: true, Comment: "sluice ipvs: refuse without endpoints"},
+		{Table: "filter", From: "OUTPUT", To: chainRefuse, NewOnly: true, Comment: "sluice ipvs: without endpoints"},
 		{Table: "filter", From: "OUTPUT", To: chainStale, NewOnly: true, Comment: "sluice ipvs: what has moved"},
 		{Table: "filter", From: "FORWARD", To: chainForward, Comment: "sluice ipvs: let answers through"},
 	}
@@ -96,7 +96,9 @@ func (s shape) render(r *netfilter.Ruleset, m masquerade) {
 
 // layout is what of a family is ours.
 func (s shape) layout() netfilter.Layout {
-	l := netfilter.Layout{IPv6: s.ipv6, Prefix: "SLUICE-", Own: func(_, chain string) bool { return strings.HasPrefix(chain, s.prefix) }}
+	l := netfilter.Layout{
+		IPv6: s.ipv6, Prefix: "SLUICE-", Own: func(_, chain string) bool { return strings.HasPrefix(chain, s.prefix) },
+	}
 	for _, t := range tables {
 		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
 	}
@@ -118,7 +120,8 @@ func (s shape) matchNot(set, dirs string) string {
 }
 
 func (s shape) mangle(b script, m masquerade) {
-	in, out, admit, mark, near := s.chain(chainIn), s.chain(chainOut), s.chain(chainAdmit), s.chain(chainMark), s.chain(chainNear)
+	in, out, admit := s.chain(chainIn), s.chain(chainOut), s.chain(chainAdmit)
+	mark, near := s.chain(chainMark), s.chain(chainNear)
 	for _, c := range []string{in, out} {
 		b.rule(c, s.matchNot(setFrontends, "dst,dst"), "RETURN")
 		b.rule(c, "", admit)

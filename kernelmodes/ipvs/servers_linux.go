@@ -102,30 +102,32 @@ func (t table) list() (map[key]server, error) {
 			}
 			k.protocol, k.addr = lb.Protocol(p), netip.AddrPortFrom(ip, s.Port)
 		}
-		out[k] = server{scheduler: s.SchedName, flags: s.Flags &^ flagHashed, timeout: s.Timeout, udp: k.protocol == lb.UDP}
+		flags := s.Flags &^ flagHashed
+		out[k] = server{scheduler: s.SchedName, flags: flags, timeout: s.Timeout, udp: k.protocol == lb.UDP}
 	}
 	return out, nil
 }
 
-// real is a real server as the kernel has it.
-type real struct {
+// realServer is one as the kernel has it.
+type realServer struct {
 	weight int
 	busy   bool // it has connections
 }
 
 // backends returns the real servers of a virtual one, none if that is not there.
-func (t table) backends(k key) (map[netip.AddrPort]real, error) {
+func (t table) backends(k key) (map[netip.AddrPort]realServer, error) {
 	list, err := t.GetDestinations(t.service(k, server{}))
 	if errors.Is(err, syscall.ESRCH) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("list real servers of %s: %w", k, err)
 	}
-	out := make(map[netip.AddrPort]real, len(list))
+	out := make(map[netip.AddrPort]realServer, len(list))
 	for _, d := range list {
 		if ip, ok := netip.AddrFromSlice(d.Address); ok {
 			// Inactive connections are closing, which may take as long as one side still sends.
-			out[netip.AddrPortFrom(ip.Unmap(), d.Port)] = real{d.Weight, d.ActiveConnections+d.InactiveConnections > 0}
+			busy := d.ActiveConnections+d.InactiveConnections > 0
+			out[netip.AddrPortFrom(ip.Unmap(), d.Port)] = realServer{d.Weight, busy}
 		}
 	}
 	return out, nil
@@ -180,8 +182,8 @@ func (t table) put(k key, s server, have *held) error {
 	return nil
 }
 
-// weigh gives a real server a weight, and makes it if it is not there.
-func (t table) weigh(k key, a netip.AddrPort, weight int, isThere bool) error {
+// setWeight gives a real server a weight, and makes it if it is not there.
+func (t table) setWeight(k key, a netip.AddrPort, weight int, isThere bool) error {
 	*t.writes++
 	call, other, unless := t.NewDestination, t.UpdateDestination, error(syscall.EEXIST)
 	if isThere {
@@ -197,8 +199,8 @@ func (t table) weigh(k key, a netip.AddrPort, weight int, isThere bool) error {
 	return nil
 }
 
-// leave removes a real server; one that is not there is no error.
-func (t table) leave(k key, a netip.AddrPort) error {
+// removeBackend removes a real server; one that is not there is no error.
+func (t table) removeBackend(k key, a netip.AddrPort) error {
 	*t.writes++
 	err := t.DelDestination(t.service(k, server{}), destination(a, 0))
 	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESRCH) {

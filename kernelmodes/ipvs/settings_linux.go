@@ -43,10 +43,13 @@ func (e *Engine) applySettings(t table) error {
 	var errs []error
 	for name, value := range e.settings(netfilter.Release()) {
 		if err := set(filepath.Join("/proc/sys/net", name), value); err != nil {
-			errs = append(errs, fmt.Errorf("set sysctl net.%s to %d: %w", strings.ReplaceAll(name, "/", "."), value, err))
+			name = strings.ReplaceAll(name, "/", ".")
+			errs = append(errs, fmt.Errorf("set sysctl net.%s to %d: %w", name, value, err))
 		}
 	}
-	c := ipvs.Config{TimeoutTCP: roundUp(e.TCPTimeout), TimeoutTCPFin: roundUp(e.TCPFinTimeout), TimeoutUDP: roundUp(e.UDPTimeout)}
+	c := ipvs.Config{
+		TimeoutTCP: roundUp(e.TCPTimeout), TimeoutTCPFin: roundUp(e.TCPFinTimeout), TimeoutUDP: roundUp(e.UDPTimeout),
+	}
 	if c != (ipvs.Config{}) {
 		if err := t.SetConfig(&c); err != nil {
 			errs = append(errs, fmt.Errorf("set timeouts of ipvs: %w", err))

@@ -91,7 +91,10 @@ func parseRule(text string, words []string) rule {
 		}
 		o := option{name: word, not: not, match: match}
 		not = false
-		for i < len(words) && words[i] != "!" && (!strings.HasPrefix(words[i], "-") || word == "--comment" && len(o.values) == 0) {
+		isValue := func(w string) bool {
+			return w != "!" && (!strings.HasPrefix(w, "-") || word == "--comment" && len(o.values) == 0)
+		}
+		for i < len(words) && isValue(words[i]) {
 			o.values = append(o.values, words[i])
 			i++
 		}

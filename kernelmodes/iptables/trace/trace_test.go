@@ -26,7 +26,10 @@ func TestTrace(t *testing.T) {
 		{"nothing", "", outside, []string{"100% forwarded to 10.96.0.80:80"}, ""},
 		{"policy", "*filter\n:FORWARD DROP [0:0]", outside, []string{"100% dropped"}, ""},
 		{"policy of another hook", "*filter\n:INPUT DROP [0:0]", outside, []string{"100% forwarded to 10.96.0.80:80"}, ""},
-		{"to the node", "*filter\n:INPUT DROP [0:0]\n-A INPUT -p udp --dport 53 -j ACCEPT", here, []string{"100% delivered here to 192.0.2.10:53"}, ""},
+		{
+			"to the node", "*filter\n:INPUT DROP [0:0]\n-A INPUT -p udp --dport 53 -j ACCEPT", here,
+			[]string{"100% delivered here to 192.0.2.10:53"}, "",
+		},
 		{"loopback", "*filter\n-A INPUT -i lo -j REJECT", here, []string{"100% rejected"}, ""},
 		{"sent here", "*nat\n-A PREROUTING -j DNAT --to-destination 10.1.1.1:1\n-A OUTPUT -p udp -j DNAT --to-destination 10.2.2.2", here,
 			[]string{"100% forwarded to 10.2.2.2:53"}, ""},
@@ -36,20 +39,45 @@ func TestTrace(t *testing.T) {
 			[]string{"100% forwarded to 10.1.1.3:1"}, ""},
 		{"goto", "*nat\n:A - [0:0]\n:B - [0:0]\n-A PREROUTING -j A\n-A A -g B\n-A A -j DNAT --to-destination 10.1.1.1:1\n-A B -j RETURN", outside,
 			[]string{"100% forwarded to 10.96.0.80:80"}, ""},
-		{"mask", "*nat\n-A PREROUTING -d 0.0.0.16/0.0.0.63 -j DNAT --to-destination 10.1.1.1:1", outside, []string{"100% forwarded to 10.1.1.1:1"}, ""},
-		{"another mask", "*nat\n-A PREROUTING -d 0.0.0.17/0.0.0.63 -j DNAT --to-destination 10.1.1.1:1", outside, []string{"100% forwarded to 10.96.0.80:80"}, ""},
-		{"IPv6", "*nat\n-A PREROUTING -d ::1/::3f -p tcp -m tcp --dport 80:81 -j DNAT --to-destination [2001:db8:244::1]:8080", six, []string{"100% forwarded to [2001:db8:244::1]:8080"}, ""},
+		{
+			"mask", "*nat\n-A PREROUTING -d 0.0.0.16/0.0.0.63 -j DNAT --to-destination 10.1.1.1:1", outside,
+			[]string{"100% forwarded to 10.1.1.1:1"}, "",
+		},
+		{
+			"another mask", "*nat\n-A PREROUTING -d 0.0.0.17/0.0.0.63 -j DNAT --to-destination 10.1.1.1:1", outside,
+			[]string{"100% forwarded to 10.96.0.80:80"}, "",
+		},
+		{
+			"IPv6",
+			"*nat\n-A PREROUTING -d ::1/::3f -p tcp -m tcp --dport 80:81 -j DNAT --to-destination [2001:db8:244::1]:8080", six,
+			[]string{"100% forwarded to [2001:db8:244::1]:8080"}, "",
+		},
 		{"not", "*filter\n-A FORWARD ! -s 203.0.113.9/32 -j DROP\n-A FORWARD -m comment --comment \"-j DROP\" ! -d 10.96.0.0/16 -j DROP", outside, []string{"100% forwarded to 10.96.0.80:80"}, ""},
 		{"state", "*nat\n-A PREROUTING -p tcp -j DNAT --to-destination 10.1.1.1:1\n*filter\n-A FORWARD -m conntrack ! --ctstate DNAT -j DROP\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j DROP\n-A FORWARD -m conntrack --ctstate NEW -j REJECT", outside,
 			[]string{"100% rejected"}, ""},
 		{"mark", "*nat\n-A PREROUTING -j MARK --set-xmark 0x4000/0x4000\n-A POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n-A POSTROUTING -j MARK --set-xmark 0x4000/0x0\n-A POSTROUTING -m mark --mark 0x0/0x4000 -j MASQUERADE", outside,
 			[]string{"100% forwarded to 10.96.0.80:80, masqueraded"}, ""},
 		{"interfaces", "*filter\n-A FORWARD -i eth+ -j DROP", outside, []string{"100% dropped"}, ""},
-		{"address types", "*filter\n-A OUTPUT -m addrtype --src-type LOCAL -m addrtype --dst-type LOCAL -j DROP", here, []string{"100% dropped"}, ""},
-		{"redirect", "*nat\n-A PREROUTING -j REDIRECT --to-ports 9\n", outside, []string{"100% delivered here to 192.0.2.10:9"}, ""},
-		{"unknown match", "*filter\n-A FORWARD -m quux --quux 1 -j DROP", outside, []string{"100% forwarded to 10.96.0.80:80"}, "unknown match quux --quux"},
-		{"unknown target", "*filter\n-A FORWARD -j QUUX", outside, []string{"100% forwarded to 10.96.0.80:80"}, "unknown target QUUX"},
-		{"sets", "*filter\n-A FORWARD -m set --match-set S dst,dst -j DROP", outside, []string{"100% forwarded to 10.96.0.80:80"}, "unknown match set --match-set"},
+		{
+			"address types", "*filter\n-A OUTPUT -m addrtype --src-type LOCAL -m addrtype --dst-type LOCAL -j DROP", here,
+			[]string{"100% dropped"}, "",
+		},
+		{
+			"redirect", "*nat\n-A PREROUTING -j REDIRECT --to-ports 9\n", outside,
+			[]string{"100% delivered here to 192.0.2.10:9"}, "",
+		},
+		{
+			"unknown match", "*filter\n-A FORWARD -m quux --quux 1 -j DROP", outside,
+			[]string{"100% forwarded to 10.96.0.80:80"}, "unknown match quux --quux",
+		},
+		{
+			"unknown target", "*filter\n-A FORWARD -j QUUX", outside, []string{"100% forwarded to 10.96.0.80:80"},
+			"unknown target QUUX",
+		},
+		{
+			"sets", "*filter\n-A FORWARD -m set --match-set S dst,dst -j DROP", outside,
+			[]string{"100% forwarded to 10.96.0.80:80"}, "unknown match set --match-set",
+		},
 		{"circle", "*filter\n:A - [0:0]\n-A FORWARD -j A\n-A A -j A", outside, []string{"100% walks in circles"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
