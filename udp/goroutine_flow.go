@@ -240,11 +240,11 @@ func (f *goFlow) reply(p []byte) {
 		}
 		return
 	}
-	count.DatagramsOut.Add(1)
-	count.BytesOut.Add(uint64(len(p)))
 	ln.mu.Lock()
 	f.meter.Add(f.choice, 0, len(p))
 	ln.mu.Unlock()
+	count.DatagramsOut.Add(1)
+	count.BytesOut.Add(uint64(len(p)))
 }
 
 // refused handles an error that the backend's host has sent.

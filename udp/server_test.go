@@ -61,6 +61,8 @@ func TestServiceBytes(t *testing.T) {
 	for range 2 { // one of the two is refused first
 		dial(t, second).ask("12345")
 	}
+	const out = large*times + 10
+	eventually(t, "all answers are counted", func() bool { return p.Stats().BytesOut == out }) // after they were sent
 	p.Unlisten(p.front)
 	p.Unlisten(frontend(2, false))
 	for name, want := range map[string][2]uint64{"s1": {large * times, large * times}, "s2": {15, 10}} {
