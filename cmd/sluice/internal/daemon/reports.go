@@ -88,10 +88,10 @@ func (r *reports) conflict(c agent.Conflict) {
 // is over.
 func (r *reports) fallback(f agent.Fallback) {
 	if f.Reason != "" {
-		r.recorder.Record(events.PathUnmet(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
+		r.recorder.Record(events.PathFallback(f.Service, r.node, f.Requested, f.Path.String(), f.Reason))
 		return
 	}
-	r.recorder.Record(events.PathMet(f.Service, r.node, f.Requested))
+	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// burst events may be told at once, and then one every 1/rate seconds. client-go
+	// burst events may be reported at once, and then one every 1/rate seconds. client-go
 	// holds on to each for two minutes at most if the API server does not answer.
 	burst = 50
 	rate  = 1.0 / 6

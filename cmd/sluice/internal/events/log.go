@@ -6,8 +6,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Log writes events to a log, for want of an API server. Its rate is not bounded
-// here: what is told begins or ends, and does not repeat.
+// Log writes events to the log alone, where there is no API server. Its rate is not
+// limited here: events begin or end something, and do not repeat.
 type Log struct {
 	Log *zap.Logger
 
@@ -26,7 +26,7 @@ func (l *Log) Stats() (recorded, dropped uint64) { return l.recorded.Load(), 0 }
 // Close does nothing: all has been written.
 func (l *Log) Close() {}
 
-// write writes an event that somebody should look at as a warning.
+// write writes an event, as a warning if an operator should look.
 func write(log *zap.Logger, e Event) {
 	fields := []zap.Field{zap.String("reason", e.Reason)}
 	if e.Service != "" {

@@ -54,8 +54,8 @@ type Result struct {
 	// Problems are what keeps the present content of files from being in force,
 	// in the order of the paths, the file names and the lines.
 	Problems []*Error
-	// Warnings are what does not: objects of other kinds, Services that nobody
-	// can reach or that lack the node port they are for. Same order.
+	// Warnings are what does not: objects of other kinds, Services that
+	// cannot be reached or that lack the node port they are for. Same order.
 	Warnings []*Error
 	// Files is the number of files that were found.
 	Files int

@@ -35,7 +35,7 @@ const (
 )
 
 // Watch calls apply with each Result that differs from the last one, which
-// Load or an earlier call to apply has told, until ctx ends. It blocks, and it
+// Load returned or an earlier call to apply got, until ctx ends. It blocks, and it
 // calls apply from the same goroutine. Where the operating system will not
 // watch a directory (on Linux: fs.inotify.max_user_watches, max_user_instances),
 // changes are found by looking once a second, and the Result has a warning.
@@ -120,22 +120,22 @@ func (w *watcher) notice(path string) bool {
 	return true
 }
 
-// isEntry reports whether path is in one of the folders in Paths, which nobody gets to
-// through a link, and so has at most the file of that path to do with.
+// isEntry reports whether path is in one of the folders in Paths, which no link leads
+// to, so that it concerns at most the file of that path.
 func (w *watcher) isEntry(path string) bool {
 	dir, in := filepath.Dir(path), w.notifier.interest
 	return in.folders[dir] && !in.names[path] && !in.folders[path] &&
 		slices.ContainsFunc(w.Paths, func(p string) bool { abs, err := filepath.Abs(p); return err == nil && abs == dir })
 }
 
-// reload reads what was touched and has rested, and has it applied. busy asks to be
-// called again.
+// reload reads what was touched and has rested, and applies it. busy asks to be called
+// again.
 func (w *watcher) reload(ctx context.Context, rest time.Duration) (busy bool) {
 	l := w.Loader
 	if w.known() {
 		return w.reread(rest)
 	}
-	// Watch first, read then: what changes after the reading is told. If what
+	// Watch first, read then: a change after the reading has an event. If what
 	// is to be watched changed in between, once more; a link that is swapped
 	// faster than this is left to the events it causes.
 	for range 3 {
@@ -226,9 +226,9 @@ func (n *notifier) open() {
 	}
 }
 
-// pump takes what fsnotify tells, without ever waiting for whoever looks at it: on Windows
-// fsnotify answers no call until its last event is taken, and such a call may be what
-// we are at.
+// pump takes the events of fsnotify, without ever waiting for their reader: on Windows
+// fsnotify answers no call until its last event is taken, and the reader may be in such
+// a call.
 func (n *notifier) pump() {
 	lose := func() {
 		select {
