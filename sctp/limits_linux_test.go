@@ -2,8 +2,10 @@ package sctp
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/sctp/kernel"
@@ -89,5 +91,36 @@ func TestHeartbeats(t *testing.T) {
 	}
 	if active[l.Client.Addr4.String()] != "1" || active[l.Pods[0].Addr4.String()] != "1" {
 		t.Errorf("heartbeats:\n%s", out)
+	}
+}
+
+// An ABORT reaches the backend also while the client is not read, since the backend takes nothing.
+func TestAbortBehindStalledReader(t *testing.T) {
+	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
+	accepted := l.serve(l.Pods...)
+	client := l.dial(l.Client)
+	server := l.accept(accepted[0])
+	go func() {
+		for client.send(message{data: make([]byte, 10000)}) == nil {
+		}
+	}()
+	for last := uint64(0); ; {
+		// Nothing reports that no more is taken.
+		time.Sleep(moment())
+		n := l.stats().MessagesIn
+		if n == last && n > 0 {
+			break
+		}
+		last = n
+	}
+	client.abort()
+	l.eventually("it is passed on", func(s Stats) bool { return s.Active == 0 && s.ClientAborts == 1 })
+	for {
+		if _, err := server.receive(); err != nil {
+			if errors.Is(err, errPatience) {
+				t.Error("the backend does not notice the end")
+			}
+			return
+		}
 	}
 }
