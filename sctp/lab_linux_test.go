@@ -20,13 +20,7 @@ import (
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-const (
-	// proxyVar has the test binary be a Server that takes orders, so that all of it
-	// runs in the namespace of the node.
-	proxyVar = "SLUICE_SCTP_TEST_PROXY"
-
-	port = 3868 // of the backends
-)
+const port = 3868 // of the backends
 
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
@@ -36,15 +30,16 @@ func moment() time.Duration { return patience / 20 }
 
 var errPatience = errors.New("nothing happens")
 
+// TestMain can run the test binary as a Server that takes orders, so that all of it
+// is in the namespace of the node.
 func TestMain(m *testing.M) {
-	if os.Getenv(proxyVar) != "" {
+	os.Exit(testbed.Main(m, testbed.Programs{"proxy": func([]string) int {
 		if err := obey(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return 1
 		}
-		os.Exit(0)
-	}
-	os.Exit(testbed.Main(m))
+		return 0
+	}}))
 }
 
 // message is a user message and what has to stay with it.
@@ -292,8 +287,7 @@ func newLab(t *testing.T, with setup, cfg testbed.Config, ipv6 bool, o settings)
 		o.DialTimeouts = slices.Repeat([]time.Duration{patience}, 4)
 	}
 	l := &lab{t: t, with: with, Testbed: testbed.NewT(t, cfg), ipv6: ipv6, stacks: make(map[*testbed.Host]stack)}
-	cmd := l.Node.Command(context.Background(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), proxyVar+"=1")
+	cmd := l.Node.Self(context.Background(), "proxy")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -428,16 +422,13 @@ func (l *lab) accept(c <-chan peer) peer {
 // eventually waits until what is true, where no event reports it.
 func (l *lab) eventually(what string, is func(Stats) bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		s := l.stats()
-		if is(s) {
-			return
+	var s Stats
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("%+v", s)
 		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %v: %s; %+v", patience, what, s)
-		}
-		time.Sleep(5 * time.Millisecond) // a pause between two looks
-	}
+	}()
+	testbed.Within(l.t, patience, what, func() bool { s = l.stats(); return is(s) })
 }
 
 // gateway is the node's address towards its pods.

@@ -8,14 +8,6 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// run runs a command on a host.
-func (l *lab) run(h *testbed.Host, name string, args ...string) {
-	l.t.Helper()
-	if out, err := h.Command(context.Background(), name, args...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%s on %s: %v: %s", name, h, err, out)
-	}
-}
-
 // Packets that fit the client's path and not the backend's arrive all the same,
 // whether the node knows of it or a router reports it.
 func TestSmallerPath(t *testing.T) {
@@ -24,11 +16,11 @@ func TestSmallerPath(t *testing.T) {
 		setup func(l *lab) *testbed.Host
 	}{
 		{"of the node itself", func(l *lab) *testbed.Host {
-			l.run(l.Node, "ip", "route", "change", "10.244.1.0/24", "dev", "cni0", "src", "10.244.1.1", "mtu", "700")
+			l.Node.Run(l.t, "ip", "route", "change", "10.244.1.0/24", "dev", "cni0", "src", "10.244.1.1", "mtu", "700")
 			return l.Pods[0]
 		}},
 		{"behind a router", func(l *lab) *testbed.Host {
-			l.run(l.RemoteNode, "ip", "route", "change", "10.244.2.0/24", "dev", "cni0", "src", "10.244.2.1", "mtu", "700")
+			l.RemoteNode.Run(l.t, "ip", "route", "change", "10.244.2.0/24", "dev", "cni0", "src", "10.244.2.1", "mtu", "700")
 			return l.RemotePods[0]
 		}},
 	} {
