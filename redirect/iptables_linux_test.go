@@ -110,7 +110,10 @@ func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 func TestUnnumberedInterface(t *testing.T) {
 	l := newLab(t)
 	node, client := nodeAddr[false], clientAddr[false]
-	inside, outside := up(t, "node0"), up(t, "uplink0")
+	inside, err := netlink.LinkByName("node0")
+	check(t, err)
+	outside, err := netlink.LinkByName("uplink0")
+	check(t, err)
 	check(t, netlink.AddrDel(inside, &netlink.Addr{IPNet: &net.IPNet{IP: node.AsSlice(), Mask: net.CIDRMask(24, 32)}}))
 	check(t, netlink.AddrAdd(outside, &netlink.Addr{IPNet: &net.IPNet{IP: node.AsSlice(), Mask: net.CIDRMask(32, 32)}}))
 	check(t, netlink.RouteAdd(&netlink.Route{

@@ -11,15 +11,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // patience bounds every wait for something that happens at once if it happens.
@@ -54,157 +53,58 @@ func vip(ipv6 bool, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
 }
 
-// lab is two hosts, each a network namespace: the node, in which the test runs,
-// and a client, which reaches everything through the node.
+// lab is two hosts: the node, in which the test runs, and a client, which reaches
+// everything through the node.
 type lab struct {
 	t            *testing.T
-	node, client netns.NsHandle
+	node, client *testbed.Host
 }
 
-// newNode moves the test to a network namespace of its own until it ends. Child
-// processes inherit it, as the goroutine keeps its thread.
-func newNode(t testing.TB) {
+// newNode moves the test to a host of its own until it ends.
+func newNode(t testing.TB) *testbed.Host {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: needs root, or a user namespace: run under unshare -rn")
-	}
-	runtime.LockOSThread()
-	before, err := netns.Get()
-	check(t, err)
-	node, err := netns.New()
-	check(t, err)
-	t.Cleanup(func() {
-		node.Close()
-		defer before.Close()
-		if err := netns.Set(before); err != nil {
-			t.Errorf("go back to the first namespace: %v", err)
-			return // the thread stays locked and ends with the test
-		}
-		runtime.UnlockOSThread()
-	})
-	up(t, "lo")
+	h := testbed.NewHostsT(t, "node")[0]
+	h.Enter(t)
+	return h
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	newNode(t)
-	l := &lab{t: t}
-	noDAD(t)
-	var err error
-	l.node, err = netns.Get()
-	check(t, err)
-	t.Cleanup(func() { l.node.Close() })
-	l.client, err = netns.New()
-	check(t, err)
-	t.Cleanup(func() { l.client.Close() })
-	up(t, "lo")
-	noDAD(t)
-	check(t, netns.Set(l.node))
-
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "node0"
-	check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "client0", PeerNamespace: netlink.NsFd(l.client)}))
-	sysctl(t, "ipv4/ip_forward", "1")
-	sysctl(t, "ipv6/conf/all/forwarding", "1")
-	// The node's way to the rest of the world, where service addresses would go
-	// if they were not steered.
-	uplink := netlink.NewLinkAttrs()
-	uplink.Name = "uplink0"
-	check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: uplink, PeerName: "world0"}))
-	up(t, "world0")
-	configure(t, "node0", nodeAddr)
-	out := up(t, "uplink0")
-	for ipv6 := range nodeAddr {
-		check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Dst: everywhere(ipv6), Scope: netlink.SCOPE_LINK}))
+	hosts := testbed.NewHostsT(t, "node", "client")
+	node, client := hosts[0], hosts[1]
+	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+		check(t, node.Sysctl(key, "1"))
 	}
-	inside := up(t, "node0").Attrs().Index
-	for _, pod := range podAddr {
-		check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: inside, Dst: network(alone(pod)), Scope: netlink.SCOPE_LINK}))
+	on := func(h *testbed.Host, name string, addrs ...netip.Prefix) testbed.End {
+		return testbed.End{Host: h, Name: name, Addrs: addrs}
 	}
-	check(t, l.onClient(func() error {
-		configure(t, "client0", clientAddr)
-		for _, pod := range podAddr {
-			if err := netlink.AddrAdd(up(t, "client0"), &netlink.Addr{IPNet: network(alone(pod)), Flags: unix.IFA_F_NODAD}); err != nil {
-				return err
-			}
-		}
-		for ipv6, gateway := range nodeAddr {
-			if err := netlink.RouteAdd(&netlink.Route{Dst: everywhere(ipv6), Gw: gateway.AsSlice()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	return l
-}
-
-// noDAD switches duplicate address detection off for links to come. It keeps their
-// link-local addresses, which ask for neighbours, unused for two seconds.
-func noDAD(t *testing.T) {
-	t.Helper()
-	sysctl(t, "ipv6/conf/all/accept_dad", "0")
-	sysctl(t, "ipv6/conf/default/accept_dad", "0")
-}
-
-// sysctl sets a variable of the network namespace of the calling thread.
-func sysctl(t *testing.T, name, value string) {
-	t.Helper()
-	check(t, os.WriteFile("/proc/sys/net/"+name, []byte(value), 0))
-}
-
-func everywhere(ipv6 bool) *net.IPNet {
-	if ipv6 {
-		return &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	link := func(ipv6 bool, a netip.Addr) netip.Prefix {
+		return netip.PrefixFrom(a, map[bool]int{false: 24, true: 64}[ipv6])
 	}
-	return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-}
-
-func network(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// configure gives an interface its addresses.
-func configure(t *testing.T, name string, own map[bool]netip.Addr) {
-	t.Helper()
-	link := up(t, name)
-	for ipv6, addr := range own {
-		bits := map[bool]int{false: 24, true: 64}[ipv6]
-		check(t, netlink.AddrAdd(link, &netlink.Addr{
-			IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(bits, addr.BitLen())},
-			Flags: unix.IFA_F_NODAD,
-		}))
+	check(t, testbed.Cable(
+		on(node, "node0", link(false, nodeAddr[false]), link(true, nodeAddr[true])),
+		on(client, "client0", link(false, clientAddr[false]), link(true, clientAddr[true]), alone(podAddr[false]), alone(podAddr[true])),
+	))
+	// The node's way to the rest of the world, where service addresses would go if they
+	// were not steered.
+	check(t, testbed.Cable(on(node, "uplink0"), on(node, "world0")))
+	for ipv6, gateway := range nodeAddr {
+		everywhere := netip.PrefixFrom(unspecified(ipv6), 0)
+		check(t, node.Route("uplink0", everywhere, netip.Addr{}))
+		check(t, node.Route("node0", alone(podAddr[ipv6]), netip.Addr{}))
+		check(t, client.Route("client0", everywhere, gateway))
 	}
+	node.Enter(t)
+	return &lab{t, node, client}
 }
 
-func up(t testing.TB, name string) netlink.Link {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	check(t, err)
-	check(t, netlink.LinkSetUp(link))
-	return link
-}
-
-// onClient runs f in the client's namespace.
-func (l *lab) onClient(f func() error) error { return within(l.client, f) }
-
-// within runs f in a namespace, on a thread that ends with it.
-func within(ns netns.NsHandle, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := netns.Set(ns)
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
+// onClient runs f on the client.
+func (l *lab) onClient(f func() error) error { return l.client.Do(f) }
 
 // from runs f on the client or on the node.
 func (l *lab) from(host string, f func() error) error {
 	if host == "node" {
-		return f()
+		return l.node.Do(f)
 	}
 	return l.onClient(f)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
@@ -24,7 +25,7 @@ const probeCommand = "REDIRECT_TEST_PROBE"
 func TestMain(m *testing.M) {
 	command, ok := os.LookupEnv(probeCommand)
 	if !ok {
-		os.Exit(m.Run())
+		os.Exit(testbed.Main(m))
 	}
 	_, err := (&IPTables{Command: command, NoIPSet: os.Getenv("NOIPSET") != ""}).Probe(context.Background())
 	if cleanup := Cleanup(context.Background()); !errors.Is(cleanup, fs.ErrPermission) {

@@ -19,20 +19,20 @@ import (
 // ask asks for a frontend from another host, a pod or the node, and returns what
 // came of it, waiting no longer than need be for what is expected.
 func (l *lab) ask(who string, f lb.Frontend, want string) string {
-	ns, local := l.client, netip.Addr{}
+	on, local := l.onClient, netip.Addr{}
 	switch ipv6 := f.Addr.Addr().Is6(); who {
 	case "host":
 		local = clientAddr[ipv6]
 	case "pod":
 		local = podAddr[ipv6]
 	case "node":
-		ns = l.node
+		on = l.node.Do
 	}
 	wait := patience
 	if want == "silent" {
 		wait = quiet
 	}
-	err := within(ns, func() error {
+	err := on(func() error {
 		if f.Protocol == lb.TCP {
 			_, err := askTCPFrom(local, f.Addr, wait)
 			return err

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/redirect/addresses"
 )
 
 // cleanupTimeout bounds --cleanup, which may have to wait for the xtables lock.
@@ -32,7 +33,7 @@ func Cleanup() error {
 // error, and returns each one once.
 func removeTraces(ctx context.Context) error {
 	var said []string
-	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup, redirect.CleanupAddresses} {
+	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup, addresses.Cleanup} {
 		err := remove(ctx)
 		if err == nil || errors.Is(err, errors.ErrUnsupported) { // this system has nothing of the kind
 			continue

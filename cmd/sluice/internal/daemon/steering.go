@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/redirect/addresses"
 )
 
 // steering is how traffic of each address family gets to the data path, or to a kernel mode.
@@ -147,21 +148,21 @@ func (s *steering) added(frontends []lb.Frontend) {
 // openAddresses is open in mode winuserspace, in which the host holds the service addresses.
 func (s *steering) openAddresses() (err error) {
 	on := s.config.DataPath.ServiceInterface
-	family := func(name string, a *redirect.Addresses, bind netip.Addr) (agent.Family, error) {
+	family := func(name string, a *addresses.Set, bind netip.Addr) (agent.Family, error) {
 		if err := a.Probe(); err != nil {
 			return agent.Family{}, err
 		}
 		s.served = append(s.served, metrics.Family{Name: name})
 		return agent.Family{Addresses: &agent.Holding{Sync: a.Sync, Verify: a.Verify, Held: a.Held}, Bind: bind}, nil
 	}
-	s.ipv4, err = family("IPv4", &redirect.Addresses{Interface: on}, netip.IPv4Unspecified())
+	s.ipv4, err = family("IPv4", &addresses.Set{Interface: on}, netip.IPv4Unspecified())
 	switch {
 	case err != nil && on != "":
 		return fmt.Errorf("--service-interface %s: %w: give the name of an interface that this host has", on, err)
 	case err != nil:
 		return err
 	}
-	if s.ipv6, err = family("IPv6", &redirect.Addresses{Interface: on, IPv6: true}, netip.IPv6Unspecified()); err != nil {
+	if s.ipv6, err = family("IPv6", &addresses.Set{Interface: on, IPv6: true}, netip.IPv6Unspecified()); err != nil {
 		s.log.Warn("IPv6 Services are not served", zap.Error(err))
 	}
 	return nil

@@ -1,4 +1,4 @@
-package redirect
+package addresses
 
 import (
 	"bytes"
@@ -241,8 +241,8 @@ func changeAddress(command, flags int, index uint32, ip netip.Addr) error {
 	return err
 }
 
-// cleanupAddresses removes what is ours, on whatever device.
-func cleanupAddresses(ipv6 bool) error {
+// cleanup removes what is ours, on whatever device.
+func cleanup(ipv6 bool) error {
 	all, err := listAddresses(ipv6)
 	if err != nil {
 		return err

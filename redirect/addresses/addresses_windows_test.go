@@ -1,4 +1,4 @@
-package redirect
+package addresses
 
 import (
 	"errors"
@@ -58,7 +58,7 @@ func TestAddressRecord(t *testing.T) {
 	if err := recordAddress(v4, 7); err != nil {
 		t.Fatal(err)
 	}
-	if err := CleanupAddresses(t.Context()); err != nil {
+	if err := Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := recordedAddresses(false); err != nil || len(got) != 0 {
@@ -194,7 +194,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 			if ipv6 {
 				addrs = parse("2001:db8:96::1 2001:db8:96::2 2001:db8:96::3 2001:db8:96::4")
 			}
-			sync := func(a *Addresses, want ...netip.Addr) {
+			sync := func(a *Set, want ...netip.Addr) {
 				t.Helper()
 				if err := a.Sync(t.Context(), want); err != nil {
 					t.Fatal(err)
@@ -212,7 +212,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 					}
 				}
 			}
-			a := &Addresses{IPv6: ipv6}
+			a := &Set{IPv6: ipv6}
 			sync(a, addrs[0], addrs[1])
 			for _, ip := range addrs[:2] { // ready at once
 				l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
@@ -222,7 +222,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 				l.Close()
 			}
 			// A process that was killed leaves two behind; the next wants one of them, and another.
-			a = &Addresses{IPv6: ipv6}
+			a = &Set{IPv6: ipv6}
 			sync(a, addrs[1], addrs[2])
 			if exists, err := a.sys.add(addrs[1]); !exists || err != nil {
 				t.Errorf("what is there added again: %v, %v; want that it exists", exists, err)
@@ -230,7 +230,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 			if err := a.sys.remove(addrs[3]); err != nil {
 				t.Errorf("what is not there removed: %v", err)
 			}
-			a = &Addresses{IPv6: ipv6} // the record of addrs[1] went with the attempt to add it
+			a = &Set{IPv6: ipv6} // the record of addrs[1] went with the attempt to add it
 			if err := a.Sync(t.Context(), addrs[1:2]); err != nil || len(a.Held()) != 0 {
 				t.Errorf("an address of others: %v, held %v", err, a.Held())
 			}
@@ -238,11 +238,11 @@ func TestAddressesOnTheHost(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if err := CleanupAddresses(t.Context()); err != nil {
+				if err := Cleanup(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			sync(&Addresses{IPv6: ipv6})
+			sync(&Set{IPv6: ipv6})
 		})
 	}
 }

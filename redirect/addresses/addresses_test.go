@@ -1,4 +1,4 @@
-package redirect
+package addresses
 
 import (
 	"context"
@@ -84,7 +84,7 @@ func parse(text string) (out []netip.Addr) {
 
 func TestAddresses(t *testing.T) {
 	h := newFakeHost(t)
-	a := &Addresses{sys: h}
+	a := &Set{sys: h}
 	broken := errors.New("access is denied")
 	step := func(want, calls, held string) {
 		t.Helper()
@@ -133,7 +133,7 @@ func TestAddresses(t *testing.T) {
 
 func TestAddressesIPv6(t *testing.T) {
 	h := newFakeHost(t)
-	a := &Addresses{IPv6: true, sys: h}
+	a := &Set{IPv6: true, sys: h}
 	if err := a.Sync(t.Context(), parse("10.96.0.1 ::1 :: 2001:db8::1 ::ffff:10.96.0.3")); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 //go:build !linux && !windows
 
-package redirect
+package addresses
 
 import (
 	"errors"
@@ -11,4 +11,4 @@ func newAddressHost(bool, string) (addressHost, error) {
 	return nil, fmt.Errorf("put addresses on an interface: %w on this platform", errors.ErrUnsupported)
 }
 
-func cleanupAddresses(bool) error { return errors.ErrUnsupported }
+func cleanup(bool) error { return errors.ErrUnsupported }

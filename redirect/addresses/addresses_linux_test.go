@@ -1,4 +1,4 @@
-package redirect
+package addresses
 
 import (
 	"errors"
@@ -12,7 +12,46 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// newNode moves the test to a host of its own until it ends.
+func newNode(t *testing.T) {
+	t.Helper()
+	testbed.NewHostsT(t, "node")[0].Enter(t)
+}
+
+// newPair moves the test to a host whose interface node0 leads to another host.
+func newPair(t *testing.T) (node, peer map[bool]netip.Addr) {
+	t.Helper()
+	node = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.1"), true: netip.MustParseAddr("fd01::1")}
+	peer = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.2"), true: netip.MustParseAddr("fd01::2")}
+	hosts := testbed.NewHostsT(t, "node", "peer")
+	end := func(h *testbed.Host, name string, a map[bool]netip.Addr) testbed.End {
+		return testbed.End{Host: h, Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(a[false], 24), netip.PrefixFrom(a[true], 64)}}
+	}
+	check(t, testbed.Cable(end(hosts[0], "node0", node), end(hosts[1], "peer0", peer)))
+	hosts[0].Enter(t)
+	return node, peer
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// vip returns a service address.
+func vip(ipv6 bool, n int) netip.Addr {
+	if ipv6 {
+		return netip.MustParseAddr(fmt.Sprintf("fd96::%x", n))
+	}
+	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
+}
 
 // onHost returns the addresses of one family that the host has and that are marked as ours.
 func onHost(t *testing.T, ipv6 bool) (out []netip.Addr) {
@@ -32,10 +71,9 @@ func TestAddressesOnTheHost(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6=%v", ipv6), func(t *testing.T) {
 			newNode(t)
-			noDAD(t)
 			one, two, three := vip(ipv6, 1), vip(ipv6, 2), vip(ipv6, 3)
-			a := &Addresses{IPv6: ipv6}
-			sync := func(a *Addresses, want ...netip.Addr) {
+			a := &Set{IPv6: ipv6}
+			sync := func(a *Set, want ...netip.Addr) {
 				t.Helper()
 				check(t, a.Sync(t.Context(), want))
 				if got := onHost(t, ipv6); !slices.Equal(got, want) || !slices.Equal(a.Held(), want) {
@@ -48,13 +86,13 @@ func TestAddressesOnTheHost(t *testing.T) {
 			}
 			sync(a, two, three)
 			// A process that was killed leaves two and three behind; the next wants others.
-			a = &Addresses{IPv6: ipv6}
+			a = &Set{IPv6: ipv6}
 			sync(a, one, three)
-			check(t, CleanupAddresses(t.Context()))
+			check(t, Cleanup(t.Context()))
 			if got := onHost(t, ipv6); len(got) > 0 {
 				t.Errorf("after the cleanup the host has %v", got)
 			}
-			check(t, CleanupAddresses(t.Context()))
+			check(t, Cleanup(t.Context()))
 		})
 	}
 }
@@ -84,7 +122,7 @@ func TestAddressesOfOthers(t *testing.T) {
 		check(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(theirs.AsSlice())}))
 	}
 	add()
-	a := &Addresses{}
+	a := &Set{}
 	check(t, a.Sync(t.Context(), []netip.Addr{theirs, vip(false, 2), netip.MustParseAddr("127.0.0.9")}))
 	if want := []netip.Addr{vip(false, 2)}; !slices.Equal(a.Held(), want) || !slices.Equal(onHost(t, false), want) {
 		t.Errorf("held are %v, the host has %v of ours; want %v", a.Held(), onHost(t, false), want)
@@ -113,7 +151,7 @@ func TestAddressesOfOthers(t *testing.T) {
 // TestAddressIsInUse: an address stays until the last connection to it has ended.
 func TestAddressIsInUse(t *testing.T) {
 	newNode(t)
-	a := &Addresses{}
+	a := &Set{}
 	ip := vip(false, 1)
 	check(t, a.Sync(t.Context(), []netip.Addr{ip}))
 	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 80).String())
@@ -142,23 +180,22 @@ func TestAddressIsInUse(t *testing.T) {
 
 // TestAddressesAreNoSource: what the node asks others does not come from one of them.
 func TestAddressesAreNoSource(t *testing.T) {
-	l := newLab(t)
+	node, peer := newPair(t)
 	for _, ipv6 := range []bool{false, true} {
-		a := &Addresses{IPv6: ipv6}
+		a := &Set{IPv6: ipv6}
 		check(t, a.Sync(t.Context(), []netip.Addr{vip(ipv6, 1)}))
-		route, err := netlink.RouteGet(clientAddr[ipv6].AsSlice())
+		route, err := netlink.RouteGet(peer[ipv6].AsSlice())
 		check(t, err)
-		if got, _ := netip.AddrFromSlice(route[0].Src); got.Unmap() != nodeAddr[ipv6] {
-			t.Errorf("the node asks %s from %s, want %s", clientAddr[ipv6], got, nodeAddr[ipv6])
+		if got, _ := netip.AddrFromSlice(route[0].Src); got.Unmap() != node[ipv6] {
+			t.Errorf("the node asks %s from %s, want %s", peer[ipv6], got, node[ipv6])
 		}
 	}
-	_ = l
 }
 
 // TestAddressDevice: asked for by name, and what is on another device goes.
 func TestAddressDevice(t *testing.T) {
-	newLab(t)
-	a := &Addresses{Interface: "node0"}
+	newPair(t)
+	a := &Set{Interface: "node0"}
 	check(t, a.Sync(t.Context(), []netip.Addr{vip(false, 1)}))
 	link, err := netlink.LinkByName("node0")
 	check(t, err)
@@ -170,11 +207,11 @@ func TestAddressDevice(t *testing.T) {
 	if !on() {
 		t.Error("the address is not on node0")
 	}
-	check(t, (&Addresses{}).Sync(t.Context(), []netip.Addr{vip(false, 1)}))
+	check(t, (&Set{}).Sync(t.Context(), []netip.Addr{vip(false, 1)}))
 	if on() || len(onHost(t, false)) != 1 {
 		t.Errorf("after a start without a name: on node0 %v, ours are %v", on(), onHost(t, false))
 	}
-	err = (&Addresses{Interface: "nosuch0"}).Sync(t.Context(), nil)
+	err = (&Set{Interface: "nosuch0"}).Sync(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "nosuch0") {
 		t.Errorf("an interface that is not there: %v", err)
 	}
@@ -195,7 +232,6 @@ func TestAddressDummy(t *testing.T) {
 	} else {
 		check(t, err)
 	}
-	noDAD(t)
 	ip := vip(false, 1)
 	on := func() string { // where our address is
 		t.Helper()
@@ -211,12 +247,12 @@ func TestAddressDummy(t *testing.T) {
 		return ""
 	}
 	for _, ours := range []bool{false, true} {
-		check(t, (&Addresses{}).Sync(t.Context(), []netip.Addr{ip}))
+		check(t, (&Set{}).Sync(t.Context(), []netip.Addr{ip}))
 		if got := on(); got != addressDevice {
 			t.Errorf("the address is on %q, want %s", got, addressDevice)
 		}
 		listen(t, "tcp", netip.AddrPortFrom(ip, 80))
-		check(t, CleanupAddresses(t.Context()))
+		check(t, Cleanup(t.Context()))
 		if got := on(); got != "" {
 			t.Errorf("after a cleanup the address is on %s", got)
 		}

@@ -1,4 +1,10 @@
-package redirect
+// Package addresses puts service addresses on an interface of this host, on Linux and on
+// Windows, for a proxy to listen on: packets for them arrive without a packet filter. It
+// is what the mode winuserspace uses in place of redirected packets.
+//
+// A [Set] holds the addresses of one family and marks them as ours, so that the next
+// process knows what a killed one has left; [Cleanup] removes them.
+package addresses
 
 import (
 	"context"
@@ -10,7 +16,7 @@ import (
 	"sync"
 )
 
-// Addresses puts service addresses of one address family on an interface of this
+// Set puts service addresses of one address family on an interface of this
 // host, for a proxy to listen on them: packets for them then arrive without any rule
 // of a packet filter. The zero value is usable: IPv4, on the platform's interface.
 // Its methods are called by one goroutine, except Held, and work in the network
@@ -26,7 +32,7 @@ import (
 // On Windows they are unicast addresses of an interface, put there by the IP helper
 // API, of which the system forgets at its next start. Which are ours is in the
 // registry, which forgets as well. Needs an administrator.
-type Addresses struct {
+type Set struct {
 	// IPv6 chooses the address family.
 	IPv6 bool
 
@@ -46,7 +52,7 @@ type Addresses struct {
 	held []netip.Addr
 }
 
-// addressHost is what the operating system does for one Addresses.
+// addressHost is what the operating system does for one Set.
 type addressHost interface {
 	// list returns the addresses that are ours, and those that the host has besides.
 	list() (ours, others map[netip.Addr]struct{}, err error)
@@ -63,9 +69,9 @@ type addressHost interface {
 // Probe reports whether this host can be given addresses of the family, as far as that
 // can be told without changing any: there is an interface for them, and IPv6 if it
 // is asked for. The error wraps errors.ErrUnsupported on systems other than Linux and Windows.
-func (a *Addresses) Probe() error {
+func (a *Set) Probe() error {
 	if a.IPv6 {
-		// Without IPv6, or with it disabled, nobody has this address.
+		// Without IPv6, or with it disabled, no socket gets this address.
 		l, err := net.Listen("tcp", "[::1]:0")
 		if err != nil {
 			return fmt.Errorf("find out whether the host has IPv6: %w", err)
@@ -77,15 +83,15 @@ func (a *Addresses) Probe() error {
 	return a.open()
 }
 
-// open has sys be there.
-func (a *Addresses) open() (err error) {
+// open makes sys.
+func (a *Set) open() (err error) {
 	if a.sys == nil {
 		a.sys, err = newAddressHost(a.IPv6, a.Interface)
 	}
 	return err
 }
 
-// Sync has the host hold those of want that are of the family, and none of ours
+// Sync makes the host hold those of want that are of the family, and none of ours
 // besides. Addresses that the host has anyway, loopback ones among them, are neither
 // added nor ever removed. One that is not wanted any more, but that TCP connections
 // still use, stays until Verify finds that they have ended.
@@ -94,7 +100,7 @@ func (a *Addresses) open() (err error) {
 // at what the host has: what a process that was killed left behind is taken over or
 // removed. After an error some of want may not be there; what was held and is
 // wanted still is.
-func (a *Addresses) Sync(ctx context.Context, want []netip.Addr) error {
+func (a *Set) Sync(ctx context.Context, want []netip.Addr) error {
 	a.want = make(map[netip.Addr]struct{}, len(want))
 	for _, ip := range want {
 		if ip = ip.Unmap(); ip.IsValid() && ip.Is6() == a.IPv6 && !ip.IsLoopback() && !ip.IsUnspecified() {
@@ -110,7 +116,7 @@ func (a *Addresses) Sync(ctx context.Context, want []netip.Addr) error {
 	return nil
 }
 
-func (a *Addresses) sync(ctx context.Context) error {
+func (a *Set) sync(ctx context.Context) error {
 	if err := a.look(); err != nil {
 		return err
 	}
@@ -144,7 +150,7 @@ func (a *Addresses) sync(ctx context.Context) error {
 }
 
 // look finds out what the host has, unless that is known.
-func (a *Addresses) look() (err error) {
+func (a *Set) look() (err error) {
 	if a.known {
 		return nil
 	}
@@ -156,7 +162,7 @@ func (a *Addresses) look() (err error) {
 }
 
 // release removes those of ours that are neither wanted nor in use.
-func (a *Addresses) release() error {
+func (a *Set) release() error {
 	leaving := make(map[netip.Addr]struct{})
 	for ip := range a.ours {
 		if _, wanted := a.want[ip]; !wanted {
@@ -186,7 +192,7 @@ func (a *Addresses) release() error {
 
 // Verify reports whether the host still has every address that Sync was asked for; if
 // not, call Sync. It is also when addresses go whose last connection has ended since.
-func (a *Addresses) Verify(context.Context) (bool, error) {
+func (a *Set) Verify(context.Context) (bool, error) {
 	if !a.known {
 		return false, nil
 	}
@@ -209,13 +215,13 @@ func (a *Addresses) Verify(context.Context) (bool, error) {
 
 // Held returns the addresses that the host has because of us, sorted. It may be
 // called by any goroutine; the slice is not to be changed.
-func (a *Addresses) Held() []netip.Addr {
+func (a *Set) Held() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.held
 }
 
-func (a *Addresses) publish() {
+func (a *Set) publish() {
 	held := inOrder(a.ours)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,13 +238,13 @@ func inOrder(set map[netip.Addr]struct{}) []netip.Addr {
 	return out
 }
 
-// CleanupAddresses removes every service address that any Addresses has put on this
+// Cleanup removes every service address that any Set has put on this
 // host, and the device that was made for them, of both address families. If nothing
-// is there it does nothing. It is not to run while an Addresses is in use.
-func CleanupAddresses(context.Context) error {
+// is there it does nothing. It is not to run while a Set is in use.
+func Cleanup(context.Context) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
-		errs = append(errs, cleanupAddresses(ipv6))
+		errs = append(errs, cleanup(ipv6))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove service addresses: %w", err)

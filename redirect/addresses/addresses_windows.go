@@ -1,4 +1,4 @@
-package redirect
+package addresses
 
 import (
 	"context"
@@ -88,7 +88,7 @@ func newAddressHost(ipv6 bool, name string) (addressHost, error) {
 }
 
 // findAddressInterface returns the index of the interface with the name, or of that for which
-// Addresses.Interface says it stands when empty.
+// Set.Interface says it stands when empty.
 func findAddressInterface(name string) (uint32, error) {
 	if name == "" {
 		name = os.Getenv(interfaceVar)
@@ -384,8 +384,8 @@ func forgetAddress(ip netip.Addr) error {
 	return nil
 }
 
-// cleanupAddresses removes what is ours, on whatever interface, and forgets it.
-func cleanupAddresses(ipv6 bool) error {
+// cleanup removes what is ours, on whatever interface, and forgets it.
+func cleanup(ipv6 bool) error {
 	recorded, err := recordedAddresses(ipv6)
 	if err != nil {
 		return err
