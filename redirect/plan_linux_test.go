@@ -1,120 +1,107 @@
 package redirect
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
-	"strings"
-	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+// Plan is a whole update as tests write it: what becomes of packets to which frontends, of
+// both families.
+type Plan struct {
+	// TCPPort is the proxy port that all TCP frontends are steered to. It may be
+	// 0 if there are none. A port that is given is protected from direct
+	// connections even then.
+	TCPPort uint16
+	TCP     []netip.AddrPort
 
-func frontend(p lb.Protocol, s string) lb.Frontend { return lb.Frontend{Protocol: p, Addr: addr(s)} }
+	// Ported are the UDP and SCTP frontends. Frontends of one service may share
+	// a port.
+	Ported []Ported
 
-func prefixes(list ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range list {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
+	// Local are addresses of the node, none of them loopback ones, to the first of
+	// which in a family SCTP clients on the node itself are steered: the kernel's SCTP
+	// does not answer others at a loopback address (sctp_bind_addr_copy). Without one
+	// they are steered to loopback as others are.
+	Local []netip.Addr
+
+	// Accept are frontends that the proxy listens on itself: node ports, or single
+	// addresses of the node. A new flow to one passes INPUT whatever the node's
+	// firewall says, as one that is steered does.
+	Accept []lb.Frontend
+
+	// Refuse are frontends of services with no endpoints: TCP clients get a
+	// reset, others an ICMP port unreachable, at once. A UDP client on the node
+	// itself gets EPERM from send(2) too, as from any REJECT in OUTPUT.
+	Refuse []lb.Frontend
+
+	// Drop are frontends at which no client gets an answer. A UDP client on the
+	// node itself gets EPERM from send(2).
+	Drop []lb.Frontend
+
+	// DropOutside are frontends at which only clients on this node get an answer:
+	// the node itself, and those whose address is in Inside.
+	DropOutside []lb.Frontend
+
+	// Inside are where the addresses of this node's pods are from.
+	Inside []netip.Prefix
+
+	// Restricted are frontends, not node ports, at which only clients from some
+	// sources get an answer. A frontend is in it once at the most.
+	Restricted []Restricted
 }
 
-// addrsByValue has cmp compare addresses with ==.
-var addrsByValue = cmp.Options{
-	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
-	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+// Ported is a frontend with a proxy port of its own.
+type Ported struct {
+	Frontend lb.Frontend
+	Port     uint16
 }
 
-func TestUpdateFamily(t *testing.T) {
-	plan := Plan{
-		TCPPort: 40000,
-		TCP:     []netip.AddrPort{addr("10.96.0.2:80"), addr("[fd96::1]:80"), addr("10.96.0.1:80"), addr("[::ffff:10.96.0.1]:80")},
-		Ported: []Ported{
-			{frontend(lb.UDP, "[fd96::a]:53"), 40002},
-			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
-			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
-		},
-		Accept:      []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.1.0.1:30080"), frontend(lb.TCP, "[::]:30080")},
-		Refuse:      []lb.Frontend{frontend(lb.UDP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1")},
-		Drop:        []lb.Frontend{frontend(lb.UDP, "[::]:30081"), frontend(lb.TCP, "[fd96::9]:1")},
-		DropOutside: []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "10.96.0.2:80")},
-		Inside:      prefixes("10.244.1.7/24", "fd44::7/64", "::ffff:10.244.0.0/120", "10.244.1.0/24"),
-		Restricted: []Restricted{
-			{frontend(lb.TCP, "10.96.0.2:80"), prefixes("10.0.0.1/8", "fd00::/8", "10.0.0.0/8")},
-			{frontend(lb.TCP, "10.96.0.1:80"), prefixes("fd00::/8")},
-			{frontend(lb.UDP, "10.96.0.10:53"), prefixes("10.0.0.0/8", "0.0.0.0/0")},
-			{frontend(lb.TCP, "[fd96::1]:80"), prefixes("0.0.0.0/0", "fd00::/8")},
-		},
-	}
-	inside := map[bool][]netip.Prefix{false: prefixes("10.244.0.0/24", "10.244.1.0/24"), true: prefixes("fd44::/64")}
-	want := map[bool][]Entry{
-		false: {
-			{Frontend: frontend(lb.TCP, "10.1.0.1:30080"), Action: Accept},
-			{Frontend: frontend(lb.TCP, "10.96.0.1:80"), Action: Redirect, Sources: []netip.Prefix{}},
-			{Frontend: frontend(lb.TCP, "10.96.0.2:80"), Action: Redirect, DropOutside: true, Sources: prefixes("10.0.0.0/8")},
-			{Frontend: frontend(lb.TCP, "10.96.0.9:1"), Action: Refuse},
-			{Frontend: frontend(lb.TCP, "0.0.0.0:30080"), Action: Accept, DropOutside: true},
-			{Frontend: frontend(lb.UDP, "10.96.0.9:1"), Action: Refuse},
-			{Frontend: frontend(lb.UDP, "10.96.0.10:53"), Action: Redirect, Port: 40001},
-		},
-		true: {
-			{Frontend: frontend(lb.TCP, "[fd96::1]:80"), Action: Redirect, Sources: prefixes("fd00::/8")},
-			{Frontend: frontend(lb.TCP, "[fd96::9]:1"), Action: Drop},
-			{Frontend: frontend(lb.TCP, "[::]:30080"), Action: Accept},
-			{Frontend: frontend(lb.UDP, "[fd96::a]:53"), Action: Redirect, Port: 40002},
-			{Frontend: frontend(lb.UDP, "[::]:30081"), Action: Drop},
-		},
-	}
-	for ipv6, want := range want {
-		got, err := plan.Update().family(ipv6)
-		if err != nil {
-			t.Fatal(err)
-		}
-		entries := slices.Collect(maps.Values(got.come))
-		slices.SortFunc(entries, func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) })
-		if diff := cmp.Diff(want, entries, addrsByValue); diff != "" {
-			t.Errorf("family(%v) (-want +got):\n%s", ipv6, diff)
-		}
-		if diff := cmp.Diff(Host{TCPPort: 40000, Inside: inside[ipv6]}, got.host, addrsByValue); diff != "" {
-			t.Errorf("host of family(%v) (-want +got):\n%s", ipv6, diff)
-		}
-	}
+// Restricted is a frontend and who may ask there: other hosts, pods and the node
+// itself alike. A source of the other address family is nobody, and so are no
+// sources; one with a prefix length of 0 is everybody. A node that has the frontend's
+// address on an interface asks from that address.
+type Restricted struct {
+	Frontend lb.Frontend
+	Sources  []netip.Prefix
 }
 
-func TestUpdateContradictions(t *testing.T) {
-	dns := frontend(lb.UDP, "10.96.0.10:53")
-	web := frontend(lb.TCP, "10.96.0.1:80")
-	node := frontend(lb.UDP, "0.0.0.0:30053")
-	list := func(f ...lb.Frontend) []lb.Frontend { return f }
-	for want, p := range map[string]Plan{
-		"no proxy port":               {TCP: []netip.AddrPort{addr("10.96.0.1:80")}},
-		"UDP 10.96.0.10:53: no":       {Ported: []Ported{{dns, 0}}},
-		"two proxy ports":             {Ported: []Ported{{dns, 1}, {dns, 2}}},
-		"redirected and refused":      {Ported: []Ported{{dns, 1}}, Refuse: list(dns)},
-		"TCP 10.96.0.1:80: both":      {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:80")}, Refuse: list(web)},
-		"redirected and dropped":      {TCPPort: 1, TCP: []netip.AddrPort{addr("[::ffff:10.96.0.1]:80")}, Drop: list(web)},
-		"redirected and accepted":     {Ported: []Ported{{dns, 1}}, Accept: list(dns)},
-		"accepted and refused":        {Accept: list(node), Refuse: list(node)},
-		"accepted and dropped":        {Accept: list(node), Drop: list(node)},
-		"refused and dropped":         {Refuse: list(node), Drop: list(node)},
-		"only UDP and SCTP":           {Ported: []Ported{{web, 1}}},
-		"no protocol, address or":     {Refuse: list(lb.Frontend{Protocol: lb.TCP})},
-		"TCP invalid AddrPort: no":    {TCPPort: 1, TCP: []netip.AddrPort{{}}},
-		"TCP 10.96.0.1:0: no":         {TCPPort: 1, TCP: []netip.AddrPort{addr("10.96.0.1:0")}},
-		"invalid 10.96.0.1:1: no":     {DropOutside: list(lb.Frontend{Addr: addr("10.96.0.1:1")})},
-		"listened on, not redirected": {TCPPort: 1, TCP: []netip.AddrPort{addr("0.0.0.0:30080")}},
-		"UDP 0.0.0.0:30053: a":        {Ported: []Ported{{node, 1}}},
-		"cannot be restricted":        {Restricted: []Restricted{{Frontend: node}}},
-		"not valid":                   {Inside: []netip.Prefix{{}}},
-		"80: prefix":                  {Restricted: []Restricted{{web, []netip.Prefix{{}}}}},
-	} {
-		if _, err := p.Update().family(false); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("family: %v, want %q", err, want)
+// Update returns the plan as an update.
+func (p Plan) Update() Update {
+	u := Update{Host: Host{TCPPort: p.TCPPort, Local: p.Local, Inside: p.Inside}, Whole: true}
+	at := make(map[lb.Frontend]int)
+	entry := func(f lb.Frontend) *Entry {
+		f.Addr = netip.AddrPortFrom(f.Addr.Addr().Unmap(), f.Addr.Port())
+		if i, ok := at[f]; ok {
+			return &u.Add[i]
+		}
+		at[f] = len(u.Add)
+		u.Add = append(u.Add, Entry{Frontend: f})
+		return &u.Add[len(u.Add)-1]
+	}
+	act := func(f lb.Frontend, a Action, port uint16) {
+		if e := entry(f); e.Action == Pass || e.Action == a && e.Port == port {
+			e.Action, e.Port = a, port
+		} else {
+			u.Add = append(u.Add, Entry{Frontend: f, Action: a, Port: port})
 		}
 	}
+	for _, addr := range p.TCP {
+		act(lb.Frontend{Protocol: lb.TCP, Addr: addr}, Redirect, 0)
+	}
+	for _, x := range p.Ported {
+		act(x.Frontend, Redirect, x.Port)
+	}
+	for i, list := range [][]lb.Frontend{p.Accept, p.Refuse, p.Drop} {
+		for _, f := range list {
+			act(f, Accept+Action(i), 0)
+		}
+	}
+	for _, f := range p.DropOutside {
+		entry(f).DropOutside = true
+	}
+	for _, r := range p.Restricted {
+		entry(r.Frontend).Sources = append([]netip.Prefix{}, r.Sources...)
+	}
+	return u
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// holder stands in for redirect.Addresses, and checks that an address is there before
+// holder stands in for addresses.Set, and checks that an address is there before
 // its sockets are and goes after them.
 type holder struct {
 	k    *kernel

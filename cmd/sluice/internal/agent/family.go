@@ -61,7 +61,7 @@ type Steering struct {
 }
 
 // Holding makes this host hold service addresses of one family, so that sockets can be on
-// them (redirect.Addresses).
+// them (addresses.Set).
 type Holding struct {
 	// Sync makes the host hold exactly these, of its family. After an error some may be
 	// missing.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-lb/sluice/redirect"
+	"github.com/sluice-lb/sluice/redirect/addresses"
 )
 
 // programVar has the test binary be the program.
@@ -74,7 +74,7 @@ func has(ip string) bool {
 // and the other stays reachable; a process that is killed leaves no address over, and the
 // next loses none; --cleanup removes all.
 func TestAddressesAndCrash(t *testing.T) {
-	probe := &redirect.Addresses{}
+	probe := &addresses.Set{}
 	err := probe.Sync(t.Context(), []netip.Addr{netip.MustParseAddr("10.96.255.250")})
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skipf("SKIPPED: %v", err)
@@ -83,7 +83,7 @@ func TestAddressesAndCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := redirect.CleanupAddresses(t.Context()); err != nil {
+		if err := addresses.Cleanup(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
