@@ -27,7 +27,7 @@ func TestParseList(t *testing.T) {
 	}
 }
 
-// TestClients: what the kernel is told of clients it tells again, and it sends them there.
+// TestClients: clients that are written are listed, and the kernel sends them to their backends.
 func TestClients(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		v := variant{ipv6: ipv6}
@@ -54,15 +54,15 @@ func TestClients(t *testing.T) {
 				return out
 			}
 			if have := clients(); len(have) != 0 {
-				t.Errorf("nobody has asked, and %v are remembered", have)
+				t.Errorf("there was no client, and %v are remembered", have)
 			}
 			who()
 			for i, b := range s.Backends {
 				other, gone := ip(ipv6, "node", 100+i), at(ip(ipv6, "pod", 999), 1)
-				tell := []lb.Client{
+				known := []lb.Client{
 					{Addr: other, Backend: b.Addr}, {Addr: addr(tb.Client), Backend: b.Addr}, {Addr: other, Backend: gone},
 				}
-				if err := tb.Node.Do(func() error { return e.Remember(t.Context(), &s, tell) }); err != nil {
+				if err := tb.Node.Do(func() error { return e.Remember(t.Context(), &s, known) }); err != nil {
 					if os.IsPermission(err) {
 						testbed.Missing(t, err.Error())
 					}

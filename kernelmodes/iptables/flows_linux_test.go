@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestFlows: whose entries in conntrack are deleted by a change, and whose are not.
+// TestFlows: which entries of conntrack a change deletes.
 func TestFlows(t *testing.T) {
 	client, self := netip.MustParseAddrPort("192.0.2.99:4000"), netip.MustParseAddr("192.0.2.10")
 	flow := func(proto uint8, asked, answers netip.AddrPort) *netlink.ConntrackFlow {

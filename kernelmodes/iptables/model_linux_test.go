@@ -82,7 +82,7 @@ func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.
 	}
 	have := rulesIn(saved)
 	for at := range want {
-		if got := have[at]; !ours(at.Table, at.Chain) { // what others put behind our jumps is theirs
+		if got := have[at]; !ours(at.Table, at.Chain) { // what other programs put behind our jumps is theirs
 			have[at] = got[:min(len(got), len(want[at]))]
 		}
 		if !slices.Equal(have[at], want[at]) {
@@ -99,7 +99,7 @@ func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.
 	}
 }
 
-// rulesIn returns the rules of chains in a form that is the same whoever writes them;
+// rulesIn returns the rules of chains in a form that is the same for every writer;
 // those of chains where the order does not matter are sorted. Empty chains of the
 // kernel are left out.
 func rulesIn(save string) map[netfilter.Place][]string {
@@ -199,7 +199,7 @@ func (m *model) change() {
 	}
 }
 
-// service makes a Service whose addresses nobody else has.
+// service makes a Service whose addresses no other has.
 func (m *model) service(n int) lb.Service {
 	s := plain(m.v.ipv6, n*7)
 	s.Protocol = []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}[n%3]
@@ -230,7 +230,7 @@ func (m *model) service(n int) lb.Service {
 	return s
 }
 
-// damage does what others do to rules.
+// damage does what other programs do to rules.
 func (m *model) damage(t *testing.T, h *testbed.Host) {
 	c := m.v.command()
 	shell(t, h, []string{

@@ -76,7 +76,7 @@ func (w world) shape() shape {
 
 func (w world) node() trace.Node { return trace.Node{Addresses: []netip.Addr{ip(w.ipv6, "node", 10)}} }
 
-// clients are those who ask: from elsewhere, from a pod of this node, and the node.
+// clients are from elsewhere, from a pod of this node, and the node.
 func (w world) clients() map[string]trace.Packet {
 	return map[string]trace.Packet{
 		"outside": {In: "eth0", Src: at(ip(w.ipv6, "node", 99), 40000)},
@@ -86,7 +86,7 @@ func (w world) clients() map[string]trace.Packet {
 }
 
 // TestSemantics compares where every kind of client gets by the rules with what lb
-// says: who gets which backends, who is refused, who is dropped, and whose address is
+// computes: which backends each gets, which is refused or dropped, and which address is
 // kept, as kube-proxy keeps it.
 func TestSemantics(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
@@ -200,7 +200,7 @@ func expect(t *testing.T, what string, outcomes []trace.Outcome, set []lb.Backen
 	}
 }
 
-// TestAffinity: who is remembered goes where he was.
+// TestAffinity: a client that is remembered goes where it was.
 func TestAffinity(t *testing.T) {
 	w := world{}
 	s := w.service(lb.TCP, false, backendSets(false)["many"])
@@ -220,7 +220,7 @@ func TestAffinity(t *testing.T) {
 
 }
 
-// TestHairpin: who asks a Service and gets to himself is masqueraded, and only then.
+// TestHairpin: an endpoint that gets to itself by a Service is masqueraded, and no other.
 func TestHairpin(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, bpf := range []bool{false, true} {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestVerify: what others do to our rules is noticed and mended; what they do elsewhere
-// is not touched.
+// TestVerify: what other programs do to our rules is noticed and repaired; what they do
+// elsewhere is not touched.
 func TestVerify(t *testing.T) {
 	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
 		c := v.command()
@@ -44,11 +44,11 @@ func TestVerify(t *testing.T) {
 		mine := c + " -t nat -A PREROUTING -p tcp --dport 7 -j ACCEPT; " + c + " -I FORWARD -p tcp --dport 7 -j ACCEPT; " + c + " -N OTHER; " + c + " -A OTHER -j DROP"
 		shell(t, h, mine)
 		if !verifyOn(t, h, e) {
-			t.Error("rules of others that are not in our way count as damage")
+			t.Error("rules of other programs that are not before ours count as damage")
 		}
 		syncOn(t, h, e, node, services[0])
 		if now := save(t, h, v); !strings.Contains(now, "-A OTHER -j DROP") || !strings.Contains(now, "--dport 7") {
-			t.Errorf("rules of others are gone:\n%s", now)
+			t.Errorf("rules of other programs are gone:\n%s", now)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestCleanup: nothing is left but what others have.
+// TestCleanup: nothing is left but what other programs have.
 func TestCleanup(t *testing.T) {
 	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
 		c := v.command()

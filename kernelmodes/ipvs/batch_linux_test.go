@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestBatches has the kernel refuse some of what comes in batches, since others have made
-// it before: all Services are there as they are to be, the refused ones too.
+// TestBatches: the kernel refuses some of what comes in batches, which other programs have made
+// before: all Services are there as they are to be, the refused ones too.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{Pods: -1})

@@ -56,7 +56,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestClients: who has asked a Service with affinity is known to be where it is.
+// TestClients: a client of a Service with affinity is listed with its backend.
 func TestClients(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for i, v6 := range []bool{false, true} {

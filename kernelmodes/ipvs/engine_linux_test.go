@@ -110,7 +110,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestUDPLeavesAtOnce has a client whose backend goes: its next datagram is answered.
+// TestUDPLeavesAtOnce: the next datagram of a client whose backend goes is answered.
 func TestUDPLeavesAtOnce(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
@@ -159,7 +159,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 	}
 }
 
-// TestInterference has others break what we wrote, in every way we look for; Verify
+// TestInterference breaks what we wrote as other programs might, in every way we look for; Verify
 // sees it and Sync mends it.
 func TestInterference(t *testing.T) {
 	t.Parallel()
@@ -229,7 +229,7 @@ func TestInterference(t *testing.T) {
 	}
 }
 
-// TestForeign has virtual servers, sets, rules and addresses of others outlive
+// TestForeign: virtual servers, sets, rules and addresses of other programs outlive
 // everything that we do.
 func TestForeign(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestCrash has an engine that knows nothing find what one before it has left: what it
+// TestCrash: an engine that knows nothing finds what one before it has left: what it
 // is not to forward is removed, also where the address is the node's own.
 func TestCrash(t *testing.T) {
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestCrash(t *testing.T) {
 	if got := strings.Fields(n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName)); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
 		t.Errorf("addresses: %v", got)
 	}
-	// Nothing to forward any more, and nobody who knows that there was: it is removed.
+	// Nothing to forward any more, in a process that knows of nothing before: it is removed.
 	n.engines[0] = &Engine{}
 	n.sync()
 	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(list, "rr") {
@@ -297,7 +297,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestOneChange has one of 5,000 Services change, and counts what is written, which is
+// TestOneChange changes one of 5,000 Services, and counts what is written, which is
 // about that Service, and bytes that are allocated.
 func TestOneChange(t *testing.T) {
 	n := newNode(t, testbed.Config{})
@@ -333,7 +333,7 @@ func TestOneChange(t *testing.T) {
 	count("one Service less", 9, func() { services = services[1:] })
 }
 
-// TestStepAside has a node port go to somebody who listens there himself, while a
+// TestStepAside: a node port goes to a program that listens there, while a
 // connection that ipvs forwards goes on.
 func TestStepAside(t *testing.T) {
 	n := newNode(t, testbed.Config{})

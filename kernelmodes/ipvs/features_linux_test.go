@@ -44,8 +44,8 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestSchedulers has a Service use each that the kernel has, by its own wish, and
-// finds who wishes for what there is not.
+// TestSchedulers: a Service gets each scheduler that the kernel has if it requests it, and
+// Fallbacks has those that request what there is not.
 func TestSchedulers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
@@ -56,9 +56,9 @@ func TestSchedulers(t *testing.T) {
 	}
 	serve(t, n.Pods[0], lb.TCP, backend(n.Pods[0], false, 80).Addr)
 	var services []lb.Service
-	for i, wish := range append(slices.Clone(facts.Schedulers), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
+	for i, requested := range append(slices.Clone(facts.Schedulers), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
 		s := simple(fmt.Sprintf("s%02d", i), vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80))
-		s.Scheduler = wish
+		s.Scheduler = requested
 		services = append(services, s)
 	}
 	n.engines[0].Scheduler = "lc"
@@ -91,7 +91,7 @@ func TestSchedulers(t *testing.T) {
 	}
 }
 
-// TestAffinity has clients stay where they are, also those on the node of an address
+// TestAffinity: clients stay where they are, also those on the node of an address
 // with policy Local, where the port must be translated all the same.
 func TestAffinity(t *testing.T) {
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// TestMasquerade compares whose address an endpoint sees by the options.
+// TestMasquerade: which client's address an endpoint sees, for each option.
 func TestMasquerade(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFlows: whose entries in conntrack are deleted by a change, and whose are not.
+// TestFlows: which entries of conntrack a change deletes.
 func TestFlows(t *testing.T) {
 	at := netip.MustParseAddrPort
 	frontend, other, client := at("192.0.2.10:30053"), at("192.0.2.10:30054"), at("192.0.2.99:4000")

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// TestNodePortMoves has TCP node ports go to ipvs and back while a program of the node
+// TestNodePortMoves: TCP node ports go to ipvs and back while a program of the node
 // listens there and clients ask all the time: each of them is answered, by one or the
 // other. A SYN may be lost, and is sent again. Every round takes another port, since what
 // drains has a virtual server already.
@@ -29,7 +29,7 @@ func TestNodePortMoves(t *testing.T) {
 	}
 }
 
-// moveNodePort has one port of both families go to ipvs and back, under load.
+// moveNodePort moves one port of both families to ipvs and back, under load.
 func (n *node) moveNodePort(port uint16) {
 	var services []lb.Service
 	var load sync.WaitGroup

@@ -214,8 +214,8 @@ func TestRenderOrder(t *testing.T) {
 	}
 }
 
-// TestNumbers has Services keep the number that they have in marks, and get one that
-// nobody had.
+// TestNumbers: Services keep the number that they have in marks, and get one that no
+// Service had.
 func TestNumbers(t *testing.T) {
 	gone, all := everyKind()[0], everyKind()
 	gone.Name = "gone"
@@ -245,11 +245,11 @@ func TestNumbers(t *testing.T) {
 		all[i].Addresses = all[i].Addresses[:1] // cluster IPs need none
 	}
 	if w.sync(testHost(false), was, all); len(w.numbers) > 0 {
-		t.Errorf("%d numbers are kept that nobody needs", len(w.numbers))
+		t.Errorf("%d numbers are kept that no Service needs", len(w.numbers))
 	}
 }
 
-// TestNumbersAfterRestart has Services keep the numbers that another process has given them,
+// TestNumbersAfterRestart: Services keep the numbers that another process has given them,
 // and gives none that is the mark of a virtual server in the kernel.
 func TestNumbersAfterRestart(t *testing.T) {
 	a, b := everyKind()[0], everyKind()[0]
@@ -297,17 +297,17 @@ func TestNumbersAfterRestart(t *testing.T) {
 }
 
 func TestParseScheduler(t *testing.T) {
-	for wish, want := range map[string]string{
+	for requested, want := range map[string]string{
 		"rr": "rr 0x0", "WLC ": "wlc 0x0", "mh": "mh 0x8", "mh,mh-port": "mh 0x18", "sh,sh-fallback, sh-port": "sh 0x18", "future7": "future7 0x0",
 		"": "error", ",": "error", "r r": "error", "rr,rr-port": "error", "mh,sh-port": "error", "muchtoolongaword": "error", "../x": "error",
 	} {
-		name, flags, err := parseScheduler(wish)
+		name, flags, err := parseScheduler(requested)
 		got := fmt.Sprintf("%s %#x", name, flags)
 		if err != nil {
 			got = "error"
 		}
 		if got != want {
-			t.Errorf("%q: %s, want %s", wish, got, want)
+			t.Errorf("%q: %s, want %s", requested, got, want)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func (w *state) committed() bool {
 	return w.addresses.Settled() && len(w.pending) == 0
 }
 
-// TestUpdate makes random changes, of which some have addresses clash or are of the node,
+// TestUpdate makes random changes, some of which make addresses clash or are of the node,
 // and compares the state with one that is made at once, and what would have been written
 // with both.
 func TestUpdate(t *testing.T) {
