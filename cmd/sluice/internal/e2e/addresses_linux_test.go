@@ -12,54 +12,27 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// winuserspace has the program run in that mode, with no program in its PATH.
-func (l *lab) winuserspace() *lab {
-	l.mode, l.env = "winuserspace", []string{"PATH=" + l.t.TempDir()}
-	return l
-}
-
 // untouched wants the node to have no rule, no set and no table.
-func (l *lab) untouched() {
-	l.t.Helper()
+func untouched(l *lab.Lab) {
+	l.T.Helper()
 	for _, command := range [][]string{{"iptables-save"}, {"ip6tables-save"}, {"iptables-legacy-save"}, {"ip6tables-legacy-save"}, {"ipset", "save"}} {
-		if out := counters.ReplaceAllString(l.output(command[0], command[1:]...), ""); strings.TrimSpace(out) != "" {
-			l.t.Errorf("%s prints:\n%s", strings.Join(command, " "), out)
+		if out := lab.Counters.ReplaceAllString(l.Output(command[0], command[1:]...), ""); strings.TrimSpace(out) != "" {
+			l.T.Errorf("%s prints:\n%s", strings.Join(command, " "), out)
 		}
 	}
-}
-
-// holds returns which addresses of Services the node has on an interface.
-func (l *lab) holds() (out []string) {
-	l.t.Helper()
-	for _, line := range strings.Split(l.output("ip", "-o", "address", "show"), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 4 {
-			continue
-		}
-		p, err := netip.ParsePrefix(fields[3])
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		for _, services := range []string{"10.96.0.0/12", "198.51.100.0/24", "203.0.113.0/24", "2001:db8:96::/48"} {
-			if netip.MustParsePrefix(services).Contains(p.Addr()) {
-				out = append(out, p.Addr().String())
-			}
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // TestAddressesLiveChange: Services come, change and go; the address of one is there as
 // long as any port of it, and its clients are refused when it has no endpoint.
 func TestAddressesLiveChange(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 2}).winuserspace()
+	l := lab.New(t, testbed.Config{Pods: 2}).WinUserspace()
 	for _, pod := range l.Pods {
-		keep(t)(pod.WhoTCP(":8080"))
-		keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
+		testbed.Keep(t)(pod.WhoTCP(":8080"))
+		testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
 	}
 	answers := func(protocol, addr string, want ...string) {
 		t.Helper()
@@ -79,39 +52,39 @@ func TestAddressesLiveChange(t *testing.T) {
 	}
 	twoSlice := "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: two-1\n  labels:\n    kubernetes.io/service-name: two\n" +
 		"addressType: IPv4\nports:\n- {name: p0, port: 8080, protocol: TCP}\n- {name: p1, port: 8080, protocol: UDP}\nendpoints:\n- addresses: [" + l.Pods[0].Addr4.String() + "]\n"
-	l.write("two.yaml", two("80/TCP", "53/UDP"), twoSlice)
-	l.start()
+	l.Write("two.yaml", two("80/TCP", "53/UDP"), twoSlice)
+	l.Start()
 	answers("TCP", "10.96.0.22:80", "pod-0")
 	answers("UDP", "10.96.0.22:53", "pod-0")
 	answers("TCP", "10.96.0.22:81", "refused")
 
 	change := func(name string, docs ...string) {
 		t.Helper()
-		applied := l.metric(`sluice_syncs_total{result="ok"}`)
-		l.write(name, docs...)
-		l.eventually("the change is in force", func() bool { return l.metric(`sluice_syncs_total{result="ok"}`) > applied })
+		applied := l.Metric(`sluice_syncs_total{result="ok"}`)
+		l.Write(name, docs...)
+		l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > applied })
 	}
 	change("two.yaml", two("80/TCP"), twoSlice) // one of two ports goes
 	answers("TCP", "10.96.0.22:80", "pod-0")
 	answers("UDP", "10.96.0.22:53", "refused")
-	change("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	answers("TCP", webAddr, "pod-0", "pod-1")
-	change("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP"))
-	answers("TCP", webAddr, "refused")
-	if got, want := l.holds(), []string{"10.96.0.22", "10.96.0.80"}; !slices.Equal(got, want) {
+	change("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	answers("TCP", lab.WebAddr, "pod-0", "pod-1")
+	change("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP"))
+	answers("TCP", lab.WebAddr, "refused")
+	if got, want := l.Holds(), []string{"10.96.0.22", "10.96.0.80"}; !slices.Equal(got, want) {
 		t.Errorf("the node holds %v, want %v", got, want)
 	}
 	change("two.yaml")
-	if got, want := l.holds(), []string{"10.96.0.80"}; !slices.Equal(got, want) {
+	if got, want := l.Holds(), []string{"10.96.0.80"}; !slices.Equal(got, want) {
 		t.Errorf("the node holds %v, want %v", got, want)
 	}
-	l.untouched()
+	untouched(l)
 	for _, family := range []string{"IPv4", "IPv6"} { // of probes and dashboards
 		name := fmt.Sprintf("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=%q}", family)
-		if got, want := l.metric(name), l.metric(`sluice_syncs_total{result="ok"}`); got != want {
+		if got, want := l.Metric(name), l.Metric(`sluice_syncs_total{result="ok"}`); got != want {
 			t.Errorf("%s = %v, want %v", name, got, want)
 		}
-		if _, body := l.get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, family) {
+		if _, body := l.Get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, family) {
 			t.Errorf("/healthz does not tell of %s: %s", family, body)
 		}
 	}
@@ -121,36 +94,36 @@ func TestAddressesLiveChange(t *testing.T) {
 // and lose none; --cleanup removes all.
 func TestAddressesAfterCrash(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	publish := func(ips ...string) {
 		t.Helper()
 		docs := []string{}
 		for i, ip := range ips {
 			name := fmt.Sprint("web-", i)
-			docs = append(docs, service(name, ip+":80", "TCP", ""), slice(name, 1, 8080, "TCP", addrs(l.Pods...)...))
+			docs = append(docs, testbed.ServiceManifest(name, ip+":80", "TCP", ""), testbed.SliceManifest(name, 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
 		}
-		l.write("web.yaml", docs...)
+		l.Write("web.yaml", docs...)
 	}
-	l.output("ip", "address", "add", "10.96.0.99/32", "dev", "lo") // somebody else's
+	l.Output("ip", "address", "add", "10.96.0.99/32", "dev", "lo") // somebody else's
 	publish("10.96.0.1", "10.96.0.2")
 	for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-		l.start()
-		if os.Getenv("SLUICE_REQUIRE_DUMMY") == "1" && !strings.Contains(l.output("ip", "-brief", "address"), "sluice0") {
+		l.Start()
+		if os.Getenv("SLUICE_REQUIRE_DUMMY") == "1" && !strings.Contains(l.Output("ip", "-brief", "address"), "sluice0") {
 			t.Error("there is no device of the program's own")
 		}
-		if got, want := l.holds(), []string{"10.96.0.1", "10.96.0.2", "10.96.0.99"}; !slices.Equal(got, want) {
+		if got, want := l.Holds(), []string{"10.96.0.1", "10.96.0.2", "10.96.0.99"}; !slices.Equal(got, want) {
 			t.Errorf("the node holds %v, want %v", got, want)
 		}
-		l.signal(end)
-		l.wait()
+		l.Signal(end)
+		l.Wait()
 	}
 	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort("10.96.0.1:80")); got != string(refused) {
 		t.Errorf("while nothing runs: %s, want a refusal by the host that has the address", got)
 	}
 	publish("10.96.0.2", "10.96.0.3")
-	l.start()
-	if got, want := l.holds(), []string{"10.96.0.2", "10.96.0.3", "10.96.0.99"}; !slices.Equal(got, want) {
+	l.Start()
+	if got, want := l.Holds(), []string{"10.96.0.2", "10.96.0.3", "10.96.0.99"}; !slices.Equal(got, want) {
 		t.Errorf("after the crash and another start the node holds %v, want %v", got, want)
 	}
 	for _, addr := range []string{"10.96.0.2:80", "10.96.0.3:80"} {
@@ -158,33 +131,33 @@ func TestAddressesAfterCrash(t *testing.T) {
 			t.Errorf("%s: %s", addr, got)
 		}
 	}
-	l.signal(syscall.SIGKILL)
-	l.wait()
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
 	for range 2 {
-		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := l.Command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("--cleanup = %v, %s", err, out)
 		}
 	}
-	if got, want := l.holds(), []string{"10.96.0.99"}; !slices.Equal(got, want) {
+	if got, want := l.Holds(), []string{"10.96.0.99"}; !slices.Equal(got, want) {
 		t.Errorf("after --cleanup the node holds %v, want %v", got, want)
 	}
-	if out := l.output("ip", "-brief", "link"); strings.Contains(out, "sluice0") {
+	if out := l.Output("ip", "-brief", "link"); strings.Contains(out, "sluice0") {
 		t.Errorf("after --cleanup there is still a device:\n%s", out)
 	}
-	l.untouched()
+	untouched(l)
 }
 
 // TestAddressesAreRepaired: what somebody takes away is put back, and counted.
 func TestAddressesAreRepaired(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start("--iptables-sync-period", "200ms")
-	device := strings.Fields(l.output("ip", "-o", "address", "show", "to", webIP))[1]
-	l.output("ip", "address", "delete", webIP+"/32", "dev", device)
-	l.eventually("the address is there again", func() bool { return l.metric("sluice_rules_repaired_total") == 1 })
-	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(webAddr)); got != "pod-0" {
+	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start("--iptables-sync-period", "200ms")
+	device := strings.Fields(l.Output("ip", "-o", "address", "show", "to", lab.WebIP))[1]
+	l.Output("ip", "address", "delete", lab.WebIP+"/32", "dev", device)
+	l.Eventually("the address is there again", func() bool { return l.Metric("sluice_rules_repaired_total") == 1 })
+	if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(lab.WebAddr)); got != "pod-0" {
 		t.Errorf("after the repair: %s", got)
 	}
 }
@@ -193,16 +166,16 @@ func TestAddressesAreRepaired(t *testing.T) {
 // the address after it.
 func TestAddressOutlivesItsService(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1}).winuserspace()
-	keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start("--iptables-sync-period", "200ms")
-	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start("--iptables-sync-period", "200ms")
+	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	echo := func() {
 		t.Helper()
 		got := make([]byte, 4)
@@ -214,31 +187,31 @@ func TestAddressOutlivesItsService(t *testing.T) {
 		}
 	}
 	echo()
-	l.write("web.yaml")
-	l.eventually("the Service is gone", func() bool {
-		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(webAddr)) == string(refused)
+	l.Write("web.yaml")
+	l.Eventually("the Service is gone", func() bool {
+		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(lab.WebAddr)) == string(refused)
 	})
 	for range 20 {
 		echo()
 	}
 	c.Close()
-	l.eventually("the address is gone", func() bool { return len(l.holds()) == 0 })
+	l.Eventually("the address is gone", func() bool { return len(l.Holds()) == 0 })
 }
 
 // TestAddressesSourceRanges: others are accepted and reset, or come to nothing; node port and
 // cluster IP are for everybody.
 func TestAddressesSourceRanges(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Clients: 2, Pods: 1}).winuserspace()
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
+	l := lab.New(t, testbed.Config{Clients: 2, Pods: 1}).WinUserspace()
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
 		name := strings.ToLower(protocol)
-		l.write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
+		l.Write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
 			fmt.Sprintf("  loadBalancerSourceRanges: [%q]\n", l.Clients[1].Addr4.String()+"/32"), fmt.Sprintf("203.0.113.%d", 30+i)),
-			slice(name, 1, 8080, protocol, addrs(l.Pods...)...))
+			testbed.SliceManifest(name, 1, 8080, protocol, lab.Addrs(l.Pods...)...))
 	}
-	l.start()
+	l.Start()
 	for _, from := range []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0], l.Node} {
 		for i, protocol := range []string{"TCP", "UDP"} {
 			want := map[string]outcome{"TCP": refused, "UDP": dropped}[protocol]

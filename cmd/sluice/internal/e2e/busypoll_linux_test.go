@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestBusyPoll asks the kernel how the program's event loops wait.
 func TestBusyPoll(t *testing.T) {
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start("--loops", "2", "--busy-poll", "50us")
-	if got := polling(t, l.cmd.Process.Pid); got[50] != 2 {
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start("--loops", "2", "--busy-poll", "50us")
+	if got := polling(t, l.Process.Pid()); got[50] != 2 {
 		t.Errorf("how many epoll instances poll, by microseconds: %v; want 2 that do for 50", got)
 	}
 }

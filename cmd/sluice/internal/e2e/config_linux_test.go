@@ -9,47 +9,46 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
-
-const configHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
 // TestConfigFile: the program does what the file says, survives a mistake in it,
 // and ends when it comes to say something else, so that it is started again.
 func TestConfigFile(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.serveWeb()
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.ServeWeb()
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(configHeader+text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(lab.ConfigHeader+text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	write("mode: userspace\noomScoreAdj: 700\nmetricsBindAddress: 127.0.0.1:10299\nudpIdelTimeout: 1s\n")
-	l.start("--config", file, "--udp-timeout=1h", "--drain-timeout=1s")
-	if code, _ := l.get("http://127.0.0.1:10299/metrics"); code != 200 {
+	l.Start("--config", file, "--udp-timeout=1h", "--drain-timeout=1s")
+	if code, _ := l.Get("http://127.0.0.1:10299/metrics"); code != 200 {
 		t.Errorf("/metrics at the file's address = %d", code)
 	}
-	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", l.cmd.Process.Pid))
+	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", l.Process.Pid()))
 	if err != nil || strings.TrimSpace(string(score)) != "700" {
 		t.Errorf("oom_score_adj = %q, %v", score, err)
 	}
 	for _, want := range []string{`unknown field \"udpIdelTimeout\"`, "these flags are ignored: --udp-timeout"} {
-		if n := strings.Count(l.log.String(), want); n != 1 {
+		if n := strings.Count(l.Log.String(), want); n != 1 {
 			t.Errorf("the log has %q %d times", want, n)
 		}
 	}
 	write("mode: bridge\n")
-	l.eventually("the mistake is in the log", func() bool { return strings.Contains(l.log.String(), "the last good one stays") })
-	if _, err := who(l.Client, webAddr); err != nil {
+	l.Eventually("the mistake is in the log", func() bool { return strings.Contains(l.Log.String(), "the last good one stays") })
+	if _, err := lab.Who(l.Client, lab.WebAddr); err != nil {
 		t.Errorf("after the mistake: %v", err)
 	}
 	write("oomScoreAdj: 701\n")
-	if code := l.wait(); code != 1 {
+	if code := l.Wait(); code != 1 {
 		t.Errorf("exit code %d after the change, want 1", code)
 	}
-	if log := l.log.String(); !strings.HasSuffix(strings.TrimSpace(log), "start again for it to take effect") {
+	if log := l.Log.String(); !strings.HasSuffix(strings.TrimSpace(log), "start again for it to take effect") {
 		t.Errorf("the last line is not the reason:\n%s", log)
 	}
 }
@@ -57,7 +56,7 @@ func TestConfigFile(t *testing.T) {
 // TestFlagsThatExit: what is done and then over, with its exit code.
 func TestFlagsThatExit(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out.yaml")
 	for _, test := range []struct {
@@ -75,10 +74,10 @@ func TestFlagsThatExit(t *testing.T) {
 		{"--cluster-cidr=10.0.0.0", 1, "is not an address range"},
 		{"--logtostderr=false --log-file=" + dir + "/none/log --manifests " + dir, 1, "--log-file"},
 	} {
-		text, err := l.command(strings.Fields(test.args)...).CombinedOutput()
+		text, err := l.Command(strings.Fields(test.args)...).CombinedOutput()
 		code := 0
 		if err != nil {
-			code = exitCode(err)
+			code = lab.ExitCode(err)
 		}
 		if code != test.code || !strings.Contains(string(text), test.want) || test.want == "" && strings.Contains(string(text), "WARN") {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s", test.args, code, test.code, test.want, text)
@@ -87,7 +86,7 @@ func TestFlagsThatExit(t *testing.T) {
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "mode: ipvs") {
 		t.Errorf("--write-config-to wrote %q, %v", text, err)
 	}
-	if got := strings.TrimSpace(l.output("cat", "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait")); got != "77" {
+	if got := strings.TrimSpace(l.Output("cat", "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait")); got != "77" {
 		t.Errorf("--init-only left the timeout at %s", got)
 	}
 }
@@ -95,17 +94,17 @@ func TestFlagsThatExit(t *testing.T) {
 // TestLogFile: klog's flags have the log in a file, which begins anew when it is full.
 func TestLogFile(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.serveWeb()
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.ServeWeb()
 	dir := t.TempDir()
-	l.start("--logtostderr=false", "--log_dir", dir, "--logging-format=json")
-	l.signal(syscall.SIGTERM)
-	l.wait()
+	l.Start("--logtostderr=false", "--log_dir", dir, "--logging-format=json")
+	l.Signal(syscall.SIGTERM)
+	l.Wait()
 	text, err := os.ReadFile(filepath.Join(dir, "sluice.log"))
 	if err != nil || !strings.HasPrefix(string(text), `{"level":"INFO"`) || !strings.Contains(string(text), "serving") {
 		t.Errorf("the file has %q, %v", text, err)
 	}
-	if l.log.String() != "" {
-		t.Errorf("standard error has %q", l.log.String())
+	if l.Log.String() != "" {
+		t.Errorf("standard error has %q", l.Log.String())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 const (
@@ -24,12 +25,12 @@ const (
 )
 
 // earlyService is the manifest of a Service that is asked before it is there.
-var earlyService = service("early", earlyAddr, "TCP", "  externalIPs: [198.51.100.90]\n")
+var earlyService = testbed.ServiceManifest("early", earlyAddr, "TCP", "  externalIPs: [198.51.100.90]\n")
 
 // tracked returns how many entries the node's conntrack has for what was sent to addr and
 // is not translated. The reader of entries knows no ports of SCTP: they are 0.
-func (l *lab) tracked(protocol uint8, addr string) (n int) {
-	l.t.Helper()
+func tracked(l *lab.Lab, protocol uint8, addr string) (n int) {
+	l.T.Helper()
 	err := l.Node.Do(func() error {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		for _, f := range list {
@@ -41,20 +42,20 @@ func (l *lab) tracked(protocol uint8, addr string) (n int) {
 		return err
 	})
 	if err != nil {
-		l.t.Fatal(err)
+		l.T.Fatal(err)
 	}
 	return n
 }
 
 // askEarly has hosts connect to addresses that nobody serves yet, and returns when the
 // kernel tracks it all. What it returns waits until each has been answered.
-func (l *lab) askEarly(from []*testbed.Host, addresses ...string) (answered func()) {
-	l.t.Helper()
+func askEarly(l *lab.Lab, from []*testbed.Host, addresses ...string) (answered func()) {
+	l.T.Helper()
 	failed := make(chan error)
 	for _, h := range from {
 		for _, addr := range addresses {
 			go func() {
-				name, err := who(h, addr)
+				name, err := lab.Who(h, addr)
 				if err != nil {
 					err = fmt.Errorf("%s asks %s: %q, %w", h, addr, name, err)
 				}
@@ -63,13 +64,13 @@ func (l *lab) askEarly(from []*testbed.Host, addresses ...string) (answered func
 		}
 	}
 	for _, addr := range addresses {
-		l.eventually("every SYN is in conntrack", func() bool { return l.tracked(unix.IPPROTO_TCP, addr) == len(from) })
+		l.Eventually("every SYN is in conntrack", func() bool { return tracked(l, unix.IPPROTO_TCP, addr) == len(from) })
 	}
 	return func() {
-		l.t.Helper()
+		l.T.Helper()
 		for range len(from) * len(addresses) {
 			if err := <-failed; err != nil {
-				l.t.Error(err)
+				l.T.Error(err)
 			}
 		}
 	}
@@ -82,14 +83,14 @@ func TestAskedTooEarly(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			needMode(t, mode)
-			l := newLab(t, testbed.Config{RemotePods: 1})
-			l.mode = mode
-			l.serveWeb()
-			keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
-			l.start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
-			answered := l.askEarly([]*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
-			l.write("early.yaml", earlyService, slice("early", 1, 8080, "TCP", addrs(l.RemotePods...)...))
+			lab.NeedMode(t, mode)
+			l := lab.New(t, testbed.Config{RemotePods: 1})
+			l.Mode = mode
+			l.ServeWeb()
+			testbed.Keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
+			l.Start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
+			answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
+			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", lab.Addrs(l.RemotePods...)...))
 			answered()
 		})
 	}
@@ -102,10 +103,10 @@ func TestEstablishedElsewhere(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, testbed.Config{})
-			l.mode = mode
-			l.serveWeb()
-			l.start()
+			l := lab.New(t, testbed.Config{})
+			l.Mode = mode
+			l.ServeWeb()
+			l.Start()
 			// pod-1 has the address, and answers by the node.
 			host := l.Pods[1]
 			for _, c := range []*testbed.Cmd{
@@ -116,13 +117,13 @@ func TestEstablishedElsewhere(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 			}
-			keep(t)(host.EchoTCP("198.51.100.90:80"))
+			testbed.Keep(t)(host.EchoTCP("198.51.100.90:80"))
 			c, err := l.Client.Dial(t.Context(), "tcp", earlyExternal)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if err := c.SetDeadline(time.Now().Add(4 * patience)); err != nil {
+			if err := c.SetDeadline(time.Now().Add(4 * testbed.Patience)); err != nil {
 				t.Fatal(err)
 			}
 			in := bufio.NewReader(c)
@@ -137,14 +138,14 @@ func TestEstablishedElsewhere(t *testing.T) {
 			}
 			ask("before")
 			// When this is answered the kernel has forgotten what it is to forget.
-			answered := l.askEarly([]*testbed.Host{l.Client}, earlyAddr)
-			l.write("early.yaml", earlyService, slice("early", 1, 8080, "TCP", addrs(l.Pods...)...))
+			answered := askEarly(l, []*testbed.Host{l.Client}, earlyAddr)
+			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
 			answered()
-			if name, err := who(l.Client, earlyExternal); err != nil {
+			if name, err := lab.Who(l.Client, earlyExternal); err != nil {
 				t.Errorf("the Service: %q, %v", name, err)
 			}
 			ask("after")
-			if n := l.tracked(unix.IPPROTO_TCP, earlyExternal); n != 1 {
+			if n := tracked(l, unix.IPPROTO_TCP, earlyExternal); n != 1 {
 				t.Errorf("%d entries that are not translated, want that of the connection", n)
 			}
 		})
@@ -178,12 +179,12 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			ends := newSCTPEnds(t)
-			l := newLab(t, testbed.Config{Pods: 1})
-			l.mode = mode
-			l.serveWeb()
-			ends.echo(t, l.Pods[0])
-			l.start()
+			ends := lab.NewSCTPEnds(t)
+			l := lab.New(t, testbed.Config{Pods: 1})
+			l.Mode = mode
+			l.ServeWeb()
+			ends.Echo(t, l.Pods[0])
+			l.Start()
 			// By now the kernel has loaded conntrack. Which of the states it is depends on the kernel.
 			for _, state := range []string{"closed", "cookie_wait"} {
 				if err := l.Node.Sysctl("net.netfilter.nf_conntrack_sctp_timeout_"+state, "600"); err != nil {
@@ -203,11 +204,11 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 			if answered, err := sendINIT(c, addr); answered || err != nil {
 				t.Fatalf("nobody answers: %v, %v", answered, err)
 			}
-			if n := l.tracked(unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
+			if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
 				t.Fatalf("%d entries of the INIT, want 1", n)
 			}
-			l.write("sig.yaml", sctpService, slice("sig", 1, ends.echoPort, "SCTP", addrs(l.Pods...)...))
-			l.eventually("the INIT is answered", func() bool {
+			l.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", lab.Addrs(l.Pods...)...))
+			l.Eventually("the INIT is answered", func() bool {
 				answered, err := sendINIT(c, addr)
 				if err != nil {
 					t.Fatal(err)

@@ -10,23 +10,24 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestExplain asks about a Service in iptables, by the rules that a program wrote.
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.write("the-node.yaml", nodeManifest)
-	l.start("--proxy-mode", "iptables", "--hostname-override", "node")
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Write("the-node.yaml", nodeManifest)
+	l.Start("--proxy-mode", "iptables", "--hostname-override", "node")
 	rules := filepath.Join(t.TempDir(), "rules")
-	if err := os.WriteFile(rules, []byte(l.output("iptables-save")), 0o644); err != nil {
+	if err := os.WriteFile(rules, []byte(l.Output("iptables-save")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(code int, args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		argv := append([]string{"explain", "--manifests", l.dir, "--hostname-override", "node", "--proxy-mode", "iptables", "--rules", rules}, args...)
+		argv := append([]string{"explain", "--manifests", l.Dir, "--hostname-override", "node", "--proxy-mode", "iptables", "--rules", rules}, args...)
 		got := command.Main("test", argv, &stdout, &stderr)
 		if got != code {
 			t.Errorf("explain %q = %d, %s", args, got, stderr.String())
@@ -37,7 +38,7 @@ func TestExplain(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"--client", "192.0.2.100", "tcp", webAddr}, []string{
+		{[]string{"--client", "192.0.2.100", "tcp", lab.WebAddr}, []string{
 			"TCP 10.96.0.80:80 belongs to default/web: cluster IP", "3 of 3 backends eligible", "data path iptables: --proxy-mode",
 			"33.33% forwarded to 10.244.1.10:8080, masqueraded", "33.33% forwarded to 10.244.1.12:8080, masqueraded", "-j DNAT --to-destination 10.244.1.10:8080",
 		}},
@@ -57,9 +58,9 @@ func TestExplain(t *testing.T) {
 	for want, wrong := range map[string][]string{
 		"name a Service":                     {},
 		"no Service default/nobody":          {"default/nobody"},
-		`"http" "10.96.0.80:80"`:             {"http", webAddr},
-		`--proxy-mode "ebpf"`:                {"--proxy-mode", "ebpf", "tcp", webAddr},
-		`--client "me" is not an IP address`: {"--client", "me", "tcp", webAddr},
+		`"http" "10.96.0.80:80"`:             {"http", lab.WebAddr},
+		`--proxy-mode "ebpf"`:                {"--proxy-mode", "ebpf", "tcp", lab.WebAddr},
+		`--client "me" is not an IP address`: {"--client", "me", "tcp", lab.WebAddr},
 	} {
 		if got := ask(1, wrong...); !strings.HasPrefix(got, "sluice explain: "+want) {
 			t.Errorf("explain %q says %q, want %q", wrong, got, want)

@@ -8,16 +8,17 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // send sends a request to the program, on the node.
-func (l *lab) send(method, url, body string) (int, string) {
-	l.t.Helper()
-	out := strings.TrimSpace(l.output("curl", "--silent", "--max-time", "30", "--request", method, "--data", body, "--write-out", "\n%{http_code}", url))
+func send(l *lab.Lab, method, url, body string) (int, string) {
+	l.T.Helper()
+	out := strings.TrimSpace(l.Output("curl", "--silent", "--max-time", "30", "--request", method, "--data", body, "--write-out", "\n%{http_code}", url))
 	at := strings.LastIndex(out, "\n")
 	var code int
 	if err := json.Unmarshal([]byte(out[at+1:]), &code); err != nil {
-		l.t.Fatalf("%s %s: %s", method, url, out)
+		l.T.Fatalf("%s %s: %s", method, url, out)
 	}
 	return code, out[:max(at, 0)]
 }
@@ -26,31 +27,31 @@ func (l *lab) send(method, url, body string) (int, string) {
 // go, and the kubelet is not told to restart anything.
 func TestNodeLeaves(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
 	node := func(more string) string { return "apiVersion: v1\nkind: Node\nmetadata:\n  name: node\n" + more }
-	probe := func(path string) int { code, _ := l.get("http://127.0.0.1:10256" + path); return code }
-	l.write("node.yaml", node(""))
-	l.start("--hostname-override", "node")
+	probe := func(path string) int { code, _ := l.Get("http://127.0.0.1:10256" + path); return code }
+	l.Write("node.yaml", node(""))
+	l.Start("--hostname-override", "node")
 	for what, more := range map[string]string{
 		"marked by the autoscaler": "spec:\n  taints:\n  - key: ToBeDeletedByClusterAutoscaler\n    effect: NoSchedule\n",
 		"being deleted":            "  deletionTimestamp: \"2026-01-02T03:04:05Z\"\n",
 	} {
-		l.write("node.yaml", node(more))
-		l.eventually("/healthz fails on a node "+what, func() bool { return probe("/healthz") == http.StatusServiceUnavailable })
-		if code, body := l.get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, `"nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"`) {
+		l.Write("node.yaml", node(more))
+		l.Eventually("/healthz fails on a node "+what, func() bool { return probe("/healthz") == http.StatusServiceUnavailable })
+		if code, body := l.Get("http://127.0.0.1:10256/healthz"); !strings.Contains(body, `"nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"`) {
 			t.Errorf("/healthz on a node %s = %d, %s", what, code, body)
 		}
 		if code := probe("/livez"); code != http.StatusOK {
 			t.Errorf("/livez on a node %s = %d, want 200", what, code)
 		}
-		if name, err := who(l.Client, webAddr); err != nil {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil {
 			t.Errorf("a node %s serves no more: %q, %v", what, name, err)
 		}
-		l.write("node.yaml", node(""))
-		l.eventually("/healthz succeeds again", func() bool { return probe("/healthz") == http.StatusOK })
+		l.Write("node.yaml", node(""))
+		l.Eventually("/healthz succeeds again", func() bool { return probe("/healthz") == http.StatusOK })
 	}
-	if n := l.metric(`kubeproxy_proxy_healthz_total{code="503"}`); n < 2 {
+	if n := l.Metric(`kubeproxy_proxy_healthz_total{code="503"}`); n < 2 {
 		t.Errorf("%v answers 503 counted", n)
 	}
 }
@@ -58,11 +59,11 @@ func TestNodeLeaves(t *testing.T) {
 // TestInspect: what people ask the running program.
 func TestInspect(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.start("--profiling", "--udp-timeout", "7s")
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start("--profiling", "--udp-timeout", "7s")
 	const at = "http://127.0.0.1:10249"
-	if _, mode := l.get(at + "/proxyMode"); mode != "userspace" {
+	if _, mode := l.Get(at + "/proxyMode"); mode != "userspace" {
 		t.Errorf("/proxyMode = %q", mode)
 	}
 	var config struct {
@@ -70,14 +71,14 @@ func TestInspect(t *testing.T) {
 			Kind, UDPIdleTimeout string
 		} `json:"kubeproxy.config.k8s.io"`
 	}
-	_, page := l.get(at + "/configz")
+	_, page := l.Get(at + "/configz")
 	if err := json.Unmarshal([]byte(page), &config); err != nil || config.Proxy.Kind != "KubeProxyConfiguration" || config.Proxy.UDPIdleTimeout != "7s" {
 		t.Errorf("/configz = %s, %v", page, err)
 	}
-	if code, page := l.get(at + "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(page, "goroutine profile") {
+	if code, page := l.Get(at + "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(page, "goroutine profile") {
 		t.Errorf("pprof = %d, %s", code, page)
 	}
-	if name, err := who(l.Client, webAddr); err != nil {
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil {
 		t.Errorf("%q, %v", name, err)
 	}
 	for series, want := range map[string]float64{
@@ -87,30 +88,32 @@ func TestInspect(t *testing.T) {
 		`sluice_service_picks_total{protocol="TCP",service_name="web",service_namespace="default",service_port=""}`:                1,
 		`sluice_service_endpoints{protocol="TCP",service_name="web",service_namespace="default",service_port="",state="eligible"}`: 3,
 	} {
-		if got := l.metric(series); got != want {
+		if got := l.Metric(series); got != want {
 			t.Errorf("%s = %v, want %v", series, got, want)
 		}
 	}
 	out := `sluice_service_bytes_total{direction="out",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`
-	l.eventually("the bytes of the answer are counted", func() bool { return l.metric(out) >= float64(len("pod-0")) })
-	if n := l.metric(`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}`); n == 0 {
+	l.Eventually("the bytes of the answer are counted", func() bool { return l.Metric(out) >= float64(len("pod-0")) })
+	if n := l.Metric(`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}`); n == 0 {
 		t.Error("no rules counted")
 	}
 
 	// Debug lines come when asked for, and stop.
-	change := func(port string) { l.write("more.yaml", service("more", "10.96.0.99:"+port, "TCP", "")) }
-	if code, answer := l.send("PUT", at+"/debug/flags/v", "4"); code != http.StatusOK || !strings.Contains(answer, "verbosity to 4") {
+	change := func(port string) {
+		l.Write("more.yaml", testbed.ServiceManifest("more", "10.96.0.99:"+port, "TCP", ""))
+	}
+	if code, answer := send(l, "PUT", at+"/debug/flags/v", "4"); code != http.StatusOK || !strings.Contains(answer, "verbosity to 4") {
 		t.Fatalf("PUT = %d, %s", code, answer)
 	}
 	change("80")
-	l.eventually("debug lines are logged", func() bool { return strings.Contains(l.log.String(), "DEBUG") })
-	if code, answer := l.send("PUT", at+"/debug/flags/v", "0"); code != http.StatusOK {
+	l.Eventually("debug lines are logged", func() bool { return strings.Contains(l.Log.String(), "DEBUG") })
+	if code, answer := send(l, "PUT", at+"/debug/flags/v", "0"); code != http.StatusOK {
 		t.Fatalf("PUT = %d, %s", code, answer)
 	}
-	before := strings.Count(l.log.String(), "DEBUG")
+	before := strings.Count(l.Log.String(), "DEBUG")
 	change("81")
-	l.eventually("the change is in force", func() bool { return l.metric("sluice_syncs_total{result=\"ok\"}") >= 3 })
-	if n := strings.Count(l.log.String(), "DEBUG"); n != before {
+	l.Eventually("the change is in force", func() bool { return l.Metric("sluice_syncs_total{result=\"ok\"}") >= 3 })
+	if n := strings.Count(l.Log.String(), "DEBUG"); n != before {
 		t.Errorf("%d debug lines after they were switched off", n-before)
 	}
 }
@@ -118,21 +121,21 @@ func TestInspect(t *testing.T) {
 // TestLateAddresses: what others have is told, and served as soon as it is free.
 func TestLateAddresses(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.write("web.yaml", service("web", webAddr, "TCP", ""))
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "127.0.0.1:10249")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.start()
+	l.Start()
 	for _, reason := range []string{"FailedToStartMetricServer", "Starting"} {
-		if !strings.Contains(l.log.String(), reason) {
+		if !strings.Contains(l.Log.String(), reason) {
 			t.Errorf("the log has no event %s", reason)
 		}
 	}
 	squatter.Close()
-	l.eventually("metrics are served", func() bool { code, _ := l.get("http://127.0.0.1:10249/metrics"); return code == http.StatusOK })
-	if n := l.metric("sluice_events_total"); n != 2 {
+	l.Eventually("metrics are served", func() bool { code, _ := l.Get("http://127.0.0.1:10249/metrics"); return code == http.StatusOK })
+	if n := l.Metric("sluice_events_total"); n != 2 {
 		t.Errorf("%v events counted, want 2", n)
 	}
 }
@@ -143,11 +146,11 @@ func TestHealthCheckPort(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
-			needMode(t, mode)
-			l := newLab(t, testbed.Config{})
-			l.mode = mode
-			l.write("node.yaml", nodeManifest)
-			l.write("web.yaml", `apiVersion: v1
+			lab.NeedMode(t, mode)
+			l := lab.New(t, testbed.Config{})
+			l.Mode = mode
+			l.Write("node.yaml", nodeManifest)
+			l.Write("web.yaml", `apiVersion: v1
 kind: Service
 metadata:
   name: web
@@ -159,12 +162,12 @@ spec:
   ports:
   - port: 80
     nodePort: 30080
-`, slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-			l.output("iptables", "-P", "INPUT", "DROP")
-			l.output("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
-			l.output("iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
-			l.start("--hostname-override", "node")
-			client := http.Client{Transport: &http.Transport{DialContext: l.Client.Dial}, Timeout: patience}
+`, testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+			l.Output("iptables", "-P", "INPUT", "DROP")
+			l.Output("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
+			l.Output("iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+			l.Start("--hostname-override", "node")
+			client := http.Client{Transport: &http.Transport{DialContext: l.Client.Dial}, Timeout: testbed.Patience}
 			defer client.CloseIdleConnections()
 			r, err := client.Get(fmt.Sprintf("http://%s:32080/", l.Node.Addr4))
 			if err != nil {

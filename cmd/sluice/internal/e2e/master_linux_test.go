@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestUnresolvableMaster: an API server whose name nobody knows is named in the log,
@@ -15,7 +16,7 @@ import (
 // the node is not ready and yet not restarted; and the program ends when it is told.
 func TestUnresolvableMaster(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	servers, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -23,25 +24,17 @@ func TestUnresolvableMaster(t *testing.T) {
 	for line := range strings.Lines(string(servers)) {
 		// A name server that refuses at once, where that of this machine would be silent.
 		if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" && !strings.HasPrefix(f[1], "127.") {
-			l.output("ip", "address", "add", f[1], "dev", "lo")
+			l.Output("ip", "address", "add", f[1], "dev", "lo")
 		}
 	}
-	cmd := l.command("--master", "no-such-host.invalid", "--hostname-override", "node")
-	cmd.Stdout, cmd.Stderr = &l.log, &l.log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	l.cmd, l.exited = cmd, make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // the exit code is read from the state
-		close(l.exited)
-	}()
+	cmd := l.Command("--master", "no-such-host.invalid", "--hostname-override", "node")
+	l.Launch(cmd)
 	said := func() int {
-		return strings.Count(l.log.String(), `the name "no-such-host.invalid" of the API server cannot be resolved`)
+		return strings.Count(l.Log.String(), `the name "no-such-host.invalid" of the API server cannot be resolved`)
 	}
-	l.eventually("the log says what is wrong", func() bool { return said() > 0 })
-	l.eventually("the API server is asked again", func() bool {
-		_, page := l.get("http://127.0.0.1:10249/metrics")
+	l.Eventually("the log says what is wrong", func() bool { return said() > 0 })
+	l.Eventually("the API server is asked again", func() bool {
+		_, page := l.Get("http://127.0.0.1:10249/metrics")
 		for line := range strings.Lines(page) {
 			if rest, ok := strings.CutPrefix(line, `rest_client_requests_total{code="<error>",`); ok && !strings.HasSuffix(rest, " 1\n") {
 				return true
@@ -50,15 +43,15 @@ func TestUnresolvableMaster(t *testing.T) {
 		return false
 	})
 	for path, want := range map[string]int{"/healthz": http.StatusServiceUnavailable, "/livez": http.StatusOK} {
-		if code, body := l.get("http://127.0.0.1:10256" + path); code != want {
+		if code, body := l.Get("http://127.0.0.1:10256" + path); code != want {
 			t.Errorf("%s = %d, want %d: %s", path, code, want, body)
 		}
 	}
 	if n := said(); n != 1 {
 		t.Errorf("said %d times, want once in ten minutes", n)
 	}
-	l.signal(syscall.SIGTERM)
-	if code := l.wait(); code != 0 {
+	l.Signal(syscall.SIGTERM)
+	if code := l.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // The matrix: every kind of address x protocol x family x origin x policy x set of
@@ -134,7 +135,7 @@ func (c cell) name() string {
 }
 
 // address returns where a client asks for the cell's Service.
-func (c cell) address(l *lab, k kind) netip.AddrPort {
+func (c cell) address(l *lab.Lab, k kind) netip.AddrPort {
 	prefix := map[kind]string{clusterIP: "10.96.1.", externalIP: "198.51.100.", lbIP: "203.0.113."}[k]
 	if c.v6 {
 		prefix = map[kind]string{clusterIP: "2001:db8:96::1:", externalIP: "2001:db8:51::", lbIP: "2001:db8:113::"}[k]
@@ -149,7 +150,7 @@ func (c cell) address(l *lab, k kind) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(prefix+fmt.Sprint(c.n)), 80)
 }
 
-func (c cell) manifests(l *lab) []string {
+func (c cell) manifests(l *lab.Lab) []string {
 	ip := func(k kind) string { return c.address(l, k).Addr().String() }
 	family := "IPv4"
 	if c.v6 {
@@ -181,7 +182,7 @@ status:
 	return docs
 }
 
-func (c cell) endpointList(l *lab) string {
+func (c cell) endpointList(l *lab.Lab) string {
 	hosts := map[endpoints][]*testbed.Host{
 		many: {l.Pods[0], l.Pods[1], l.RemotePods[0]}, oneHere: {l.Pods[0]}, oneThere: {l.RemotePods[0]},
 		terminating: {l.Pods[0], l.Pods[1], l.RemotePods[0]}, leavingThere: {l.RemotePods[0]}, leavingHere: {l.Pods[0], l.RemotePods[0]},
@@ -273,16 +274,16 @@ func TestMatrix(t *testing.T) {
 
 func testMatrix(t *testing.T, mode string) {
 	t.Parallel()
-	needMode(t, mode)
-	l := newLab(t, testbed.Config{RemotePods: 1})
+	lab.NeedMode(t, mode)
+	l := lab.New(t, testbed.Config{RemotePods: 1})
 	if mode == "winuserspace" {
-		l.winuserspace()
-		defer l.untouched()
+		l.WinUserspace()
+		defer untouched(l)
 	}
 	for _, pod := range append(slices.Clone(l.Pods), l.RemotePods...) {
-		keep(t)(pod.PeerTCP(":8080"))
-		keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 8080).String()))
-		keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr6, 8080).String()))
+		testbed.Keep(t)(pod.PeerTCP(":8080"))
+		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr4, 8080).String()))
+		testbed.Keep(t)(pod.PeerUDP(netip.AddrPortFrom(pod.Addr6, 8080).String()))
 	}
 	var cells []cell
 	for _, protocol := range []string{"TCP", "UDP"} {
@@ -291,13 +292,13 @@ func testMatrix(t *testing.T, mode string) {
 				for _, e := range []endpoints{many, oneHere, oneThere, none, terminating, leavingThere, leavingHere} {
 					c := cell{len(cells) + 1, protocol, v6, policy, e}
 					cells = append(cells, c)
-					l.write(c.name()+".yaml", c.manifests(l)...)
+					l.Write(c.name()+".yaml", c.manifests(l)...)
 				}
 			}
 		}
 	}
-	l.write("node.yaml", nodeManifest)
-	l.start("--hostname-override", "node", "--proxy-mode", mode)
+	l.Write("node.yaml", nodeManifest)
+	l.Start("--hostname-override", "node", "--proxy-mode", mode)
 
 	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0], farAway: l.RemotePods[0]}
 	const rounds = 2 // of all endpoints that may answer
@@ -317,7 +318,7 @@ func testMatrix(t *testing.T, mode string) {
 					if mode == "winuserspace" {
 						want = expectedDirect(k, from, c.policy, c.endpoints, c.protocol)
 					}
-					silence := patience
+					silence := testbed.Patience
 					if want == dropped {
 						silence = dropSilence
 					}

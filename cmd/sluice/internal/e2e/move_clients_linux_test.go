@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestMoveAffinity: a client of a Service with affinity stays where it is while its
@@ -16,22 +17,22 @@ func TestMoveAffinity(t *testing.T) {
 
 // TestMoveAffinityIPVS has it stay on the way from ipvs to the others.
 func TestMoveAffinityIPVS(t *testing.T) {
-	needMode(t, "ipvs")
+	lab.NeedMode(t, "ipvs")
 	testMoveAffinity(t, "iptables", "ipvs", "iptables", "ipvs", "userspace", "iptables")
 }
 
 func testMoveAffinity(t *testing.T, paths ...string) {
-	m := &moving{lab: newLab(t, testbed.Config{Pods: 5})}
-	s := &movable{name: "stay", addr: "10.96.0.80:80", protocol: "TCP", port: 8080, nodePort: 30080, more: "  sessionAffinity: ClientIP\n"}
+	m := &moving{Lab: lab.New(t, testbed.Config{Pods: 5})}
+	s := &lab.Movable{Name: "stay", Addr: "10.96.0.80:80", Protocol: "TCP", Port: 8080, NodePort: 30080, More: "  sessionAffinity: ClientIP\n"}
 	for _, pod := range m.Pods {
-		keep(t)(pod.WhoTCP(":8080"))
+		testbed.Keep(t)(pod.WhoTCP(":8080"))
 	}
-	m.write("node.yaml", nodeManifest)
+	m.Write("node.yaml", nodeManifest)
 	m.put(s)
-	m.start("--hostname-override", "node")
+	m.Start("--hostname-override", "node")
 	clients := map[*testbed.Host]string{m.Client: "", m.Pods[0]: "", m.Node: ""}
 	ask := func(from *testbed.Host) string {
-		name, err := who(from, s.addr)
+		name, err := lab.Who(from, s.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,10 +42,10 @@ func testMoveAffinity(t *testing.T, paths ...string) {
 		clients[from] = ask(from)
 	}
 	for n, path := range paths {
-		s.path = path
+		s.Path = path
 		m.put(s)
-		m.eventually(fmt.Sprintf("move %d, to %s", n, path), func() bool {
-			return m.metric(fmt.Sprintf("sluice_service_data_path{path=%q}", path)) == 1
+		m.Eventually(fmt.Sprintf("move %d, to %s", n, path), func() bool {
+			return m.Metric(fmt.Sprintf("sluice_service_data_path{path=%q}", path)) == 1
 		})
 		for from, was := range clients {
 			is := ask(from)
@@ -54,7 +55,7 @@ func testMoveAffinity(t *testing.T, paths ...string) {
 			clients[from] = is
 		}
 	}
-	if warned := strings.Contains(m.log.String(), "may get other endpoints"); warned != strings.Contains(fmt.Sprint(paths), "ipvs") {
+	if warned := strings.Contains(m.Log.String(), "may get other endpoints"); warned != strings.Contains(fmt.Sprint(paths), "ipvs") {
 		t.Errorf("that clients may get other endpoints is said: %v", warned)
 	}
 }

@@ -19,34 +19,13 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
-
-// movable is a Service that changes its data path.
-type movable struct {
-	name, addr, protocol string
-	nodePort             int
-	port                 int // of the endpoints
-	more                 string
-	path                 string
-}
-
-func (m movable) manifest() string {
-	ip, port, _ := strings.Cut(m.addr, ":")
-	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n", m.name)
-	if m.path != "" {
-		s += fmt.Sprintf("  annotations: {sluice.io/data-path: %s}\n", m.path)
-	}
-	s += fmt.Sprintf("spec:\n  clusterIP: %s\n  ports:\n  - port: %s\n    protocol: %s\n", ip, port, m.protocol)
-	if m.nodePort > 0 {
-		s += fmt.Sprintf("    nodePort: %d\n  type: NodePort\n", m.nodePort)
-	}
-	return s + m.more
-}
 
 // moving is a lab under load whose Services move.
 type moving struct {
-	*lab
-	services []*movable
+	*lab.Lab
+	services []*lab.Movable
 	stop     chan struct{}
 	load     sync.WaitGroup
 	stall    stall
@@ -63,7 +42,7 @@ func TestMove(t *testing.T) { testMoves(t, []string{"userspace", "iptables"}) }
 
 // TestMoveIPVS moves them among all three, in a VM.
 func TestMoveIPVS(t *testing.T) {
-	needMode(t, "ipvs")
+	lab.NeedMode(t, "ipvs")
 	testMoves(t, []string{"userspace", "iptables", "ipvs"})
 }
 
@@ -75,24 +54,24 @@ func testMoves(t *testing.T, paths []string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	m := &moving{lab: newLab(t, testbed.Config{}), stop: make(chan struct{})}
-	m.services = []*movable{
-		{name: "web", addr: "10.96.0.80:80", protocol: "TCP", port: 8080},
-		{name: "both", addr: "10.96.0.81:80", protocol: "TCP", port: 8080, nodePort: 30081},
-		{name: "stream", addr: "10.96.0.82:7", protocol: "TCP", port: 7000, nodePort: 30082, more: "  sessionAffinity: ClientIP\n"},
-		{name: "dns", addr: "10.96.0.10:53", protocol: "UDP", port: 5353},
-		{name: "udp", addr: "10.96.0.11:53", protocol: "UDP", port: 5353, nodePort: 30011},
+	m := &moving{Lab: lab.New(t, testbed.Config{}), stop: make(chan struct{})}
+	m.services = []*lab.Movable{
+		{Name: "web", Addr: "10.96.0.80:80", Protocol: "TCP", Port: 8080},
+		{Name: "both", Addr: "10.96.0.81:80", Protocol: "TCP", Port: 8080, NodePort: 30081},
+		{Name: "stream", Addr: "10.96.0.82:7", Protocol: "TCP", Port: 7000, NodePort: 30082, More: "  sessionAffinity: ClientIP\n"},
+		{Name: "dns", Addr: "10.96.0.10:53", Protocol: "UDP", Port: 5353},
+		{Name: "udp", Addr: "10.96.0.11:53", Protocol: "UDP", Port: 5353, NodePort: 30011},
 	}
 	for _, pod := range m.Pods {
-		keep(t)(pod.WhoTCP(":8080"))
-		keep(t)(pod.EchoTCP(":7000"))
-		keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
+		testbed.Keep(t)(pod.WhoTCP(":8080"))
+		testbed.Keep(t)(pod.EchoTCP(":7000"))
+		testbed.Keep(t)(pod.EchoUDP(pod.Addr4.String() + ":5353"))
 	}
 	for _, s := range m.services {
 		m.put(s)
 	}
-	m.write("node.yaml", nodeManifest)
-	m.start("--hostname-override", "node", "--iptables-min-sync-period", "0s") // one move after the other
+	m.Write("node.yaml", nodeManifest)
+	m.Start("--hostname-override", "node", "--iptables-min-sync-period", "0s") // one move after the other
 	m.begin()
 	end := sync.OnceFunc(func() {
 		close(m.stop)
@@ -101,13 +80,13 @@ func testMoves(t *testing.T, paths []string) {
 	defer end() // before the lab is taken down, also if the test ends here
 	for n := range moves {
 		s := m.services[r.IntN(len(m.services))]
-		was := s.path
-		for s.path == was || was == "" && s.path == "userspace" {
-			s.path = paths[r.IntN(len(paths))]
+		was := s.Path
+		for s.Path == was || was == "" && s.Path == "userspace" {
+			s.Path = paths[r.IntN(len(paths))]
 		}
 		m.put(s)
-		m.eventually(fmt.Sprintf("move %d, of %s from %q to %s", n, s.name, was, s.path), func() bool {
-			return strings.Count(m.log.String(), "moving a Service to another data path") > n
+		m.Eventually(fmt.Sprintf("move %d, of %s from %q to %s", n, s.Name, was, s.Path), func() bool {
+			return strings.Count(m.Log.String(), "moving a Service to another data path") > n
 		})
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // load between moves, and less of it
 		if t.Failed() {
@@ -119,22 +98,22 @@ func testMoves(t *testing.T, paths []string) {
 	}
 	// In the end every UDP client is on the path of its Service, those by loopback left out.
 	for _, s := range m.services {
-		if s.path = paths[len(paths)-1]; s.protocol == "UDP" {
+		if s.Path = paths[len(paths)-1]; s.Protocol == "UDP" {
 			m.put(s)
 		}
 	}
-	m.eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.metric("sluice_udp_active_flows") <= 1 })
+	m.Eventually("all UDP clients but the one by loopback have left user space", func() bool { return m.Metric("sluice_udp_active_flows") <= 1 })
 	end()
 	for _, s := range m.services {
 		m.put(s)
 	}
 	want := map[string]float64{}
 	for _, s := range m.services {
-		want[s.path]++
+		want[s.Path]++
 	}
 	for _, path := range paths {
 		series := fmt.Sprintf("sluice_service_data_path{path=%q}", path)
-		m.eventually(fmt.Sprintf("%s is %v", series, want[path]), func() bool { return m.metric(series) == want[path] })
+		m.Eventually(fmt.Sprintf("%s is %v", series, want[path]), func() bool { return m.Metric(series) == want[path] })
 	}
 	t.Logf("%d moves, %d connections, %d exchanges (%d datagrams sent again, longest wait %v), %d blocks in streams; the longest wait for a CPU was %v",
 		moves, m.connections.Load(), m.exchanges.Load(), m.retries.Load(), time.Duration(m.worst.Load()), m.blocks.Load(), m.stall.longest())
@@ -144,13 +123,13 @@ func testMoves(t *testing.T, paths []string) {
 }
 
 // put writes the manifest of a Service, with its endpoints.
-func (m *moving) put(s *movable) {
-	m.write(s.name+".yaml", s.manifest(), slice(s.name, 1, s.port, s.protocol, addrs(m.Pods...)...))
+func (m *moving) put(s *lab.Movable) {
+	m.Write(s.Name+".yaml", s.Manifest(), testbed.SliceManifest(s.Name, 1, s.Port, s.Protocol, lab.Addrs(m.Pods...)...))
 }
 
 // begin starts the load.
 func (m *moving) begin() {
-	m.load.Go(func() { m.stall.watch(m.stop, os.Getpid(), m.cmd.Process.Pid) })
+	m.load.Go(func() { m.stall.watch(m.stop, os.Getpid(), m.Process.Pid()) })
 	hosts := []*testbed.Host{m.Client, m.Node, m.Pods[2]}
 	nodePort := func(port int) string { return fmt.Sprintf("%s:%d", m.Node.Addr4, port) }
 	for _, from := range hosts {
@@ -191,8 +170,8 @@ func pause() {
 // connect opens one connection after the other.
 func (m *moving) connect(from *testbed.Host, addr string) {
 	for !m.over() {
-		if name, err := who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
-			m.t.Errorf("%s asks %s: %q, %v", from, addr, name, err)
+		if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			m.T.Errorf("%s asks %s: %q, %v", from, addr, name, err)
 			return
 		}
 		m.connections.Add(1)
@@ -216,7 +195,7 @@ func (m *moving) streams(from *testbed.Host, addr string) {
 func (m *moving) stream(from *testbed.Host, addr string, length time.Duration) {
 	c, err := from.Dial(context.Background(), "tcp", addr)
 	if err != nil {
-		m.t.Errorf("%s opens a stream to %s: %v", from, addr, err)
+		m.T.Errorf("%s opens a stream to %s: %v", from, addr, err)
 		return
 	}
 	defer c.Close()
@@ -227,17 +206,17 @@ func (m *moving) stream(from *testbed.Host, addr string, length time.Duration) {
 			binary.NativeEndian.PutUint32(block[i:], rand.Uint32())
 		}
 		binary.NativeEndian.PutUint32(block, crc32.ChecksumIEEE(block[4:]))
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 		if _, err := c.Write(block); err != nil {
-			m.t.Errorf("a stream of %s to %s: %v", from, addr, err)
+			m.T.Errorf("a stream of %s to %s: %v", from, addr, err)
 			return
 		}
 		if _, err := io.ReadFull(c, back); err != nil {
-			m.t.Errorf("a stream of %s to %s: %v", from, addr, err)
+			m.T.Errorf("a stream of %s to %s: %v", from, addr, err)
 			return
 		}
 		if binary.NativeEndian.Uint32(back) != crc32.ChecksumIEEE(back[4:]) || string(back) != string(block) {
-			m.t.Errorf("a stream of %s to %s is corrupted", from, addr)
+			m.T.Errorf("a stream of %s to %s is corrupted", from, addr)
 			return
 		}
 		m.blocks.Add(1)
@@ -257,7 +236,7 @@ func (m *moving) exchange(from *testbed.Host, addr string, anew bool) {
 		if c == nil {
 			var err error
 			if c, err = from.Dial(context.Background(), "udp", addr); err != nil {
-				m.t.Errorf("%s asks %s: %v", from, addr, err)
+				m.T.Errorf("%s asks %s: %v", from, addr, err)
 				return
 			}
 		}
@@ -269,11 +248,11 @@ func (m *moving) exchange(from *testbed.Host, addr string, anew bool) {
 			took -= m.stall.during(start, end)
 		}
 		if took > limit {
-			m.t.Errorf("%s asks %s: answered after %v, want at most %v", from, addr, took, limit)
+			m.T.Errorf("%s asks %s: answered after %v, want at most %v", from, addr, took, limit)
 			return
 		}
 		if err != nil {
-			m.t.Errorf("%s asks %s: answered after %v, %v", from, addr, took, err)
+			m.T.Errorf("%s asks %s: answered after %v, %v", from, addr, took, err)
 			return
 		}
 		most(&m.worst, took)
@@ -301,7 +280,7 @@ func (m *moving) ask(c net.Conn, n uint64) error {
 	msg := binary.NativeEndian.AppendUint64(nil, n)
 	buf := make([]byte, 64)
 	const again = 25 * time.Millisecond
-	for end := time.Now().Add(patience); time.Now().Before(end); m.retries.Add(1) {
+	for end := time.Now().Add(testbed.Patience); time.Now().Before(end); m.retries.Add(1) {
 		if _, err := c.Write(msg); err != nil && !errors.Is(err, syscall.EPERM) {
 			return err
 		}

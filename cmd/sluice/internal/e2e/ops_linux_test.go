@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,17 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 )
-
-// counters are what iptables-save prints beside the rules themselves.
-var counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
-
-// traces is everything that rules and sets of the node say.
-func (l *lab) traces() string {
-	rules := counters.ReplaceAllString(l.output("iptables-save")+l.output("ip6tables-save"), "")
-	return rules + l.output("ipset", "save") + l.output("ip", "-brief", "addr") + l.virtualServers()
-}
 
 // TestCleanupLeavesNothing: after a stop and after a crash, in a fresh node and in
 // one that has rules of others.
@@ -41,35 +32,35 @@ func TestCleanupLeavesNothing(t *testing.T) {
 
 func testCleanup(t *testing.T, mode string, foreign bool) {
 	t.Parallel()
-	needMode(t, mode)
-	l := newLab(t, testbed.Config{})
+	lab.NeedMode(t, mode)
+	l := lab.New(t, testbed.Config{})
 	if foreign {
-		l.output("iptables", "-t", "nat", "-N", "KUBE-SERVICES")
-		l.output("iptables", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
-		l.output("iptables", "-A", "INPUT", "-s", "198.51.100.9", "-j", "DROP")
-		l.output("ipset", "create", "theirs", "hash:ip")
+		l.Output("iptables", "-t", "nat", "-N", "KUBE-SERVICES")
+		l.Output("iptables", "-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES")
+		l.Output("iptables", "-A", "INPUT", "-s", "198.51.100.9", "-j", "DROP")
+		l.Output("ipset", "create", "theirs", "hash:ip")
 	}
-	before := l.traces()
-	l.serveWeb()
-	l.serveDNS()
+	before := l.Traces()
+	l.ServeWeb()
+	l.ServeDNS()
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		l.start("--proxy-mode", mode)
-		if _, err := who(l.Client, webAddr); err != nil {
+		l.Start("--proxy-mode", mode)
+		if _, err := lab.Who(l.Client, lab.WebAddr); err != nil {
 			t.Fatal(err)
 		}
-		l.signal(end)
-		if code := l.wait(); end == syscall.SIGTERM && code != 0 {
+		l.Signal(end)
+		if code := l.Wait(); end == syscall.SIGTERM && code != 0 {
 			t.Errorf("exit code %d after SIGTERM, want 0", code)
 		}
-		if l.traces() == before {
+		if l.Traces() == before {
 			t.Error("the program left no rule: the test tests nothing")
 		}
 		for range 2 { // the second finds nothing to do
-			if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+			if out, err := l.Command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
 				t.Errorf("--cleanup = %v, %s", err, out)
 			}
 		}
-		if after := l.traces(); after != before {
+		if after := l.Traces(); after != before {
 			t.Errorf("after %v and --cleanup:\n%s\nbefore the first start:\n%s", end, after, before)
 		}
 	}
@@ -78,22 +69,22 @@ func testCleanup(t *testing.T, mode string, foreign bool) {
 // TestRestartAfterCrash: the next start takes over what the last one left.
 func TestRestartAfterCrash(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.serveDNS()
-	l.start()
-	steered := l.traces()
-	l.signal(syscall.SIGKILL)
-	l.wait()
-	l.start()
-	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.ServeDNS()
+	l.Start()
+	steered := l.Traces()
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
+	l.Start()
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the restart TCP gives %q, %v", name, err)
 	}
-	if name, err := newClient(t, l.Client, dnsAddr).ask([]byte("?"), patience); err != nil || name == "" {
+	if name, err := lab.NewClient(t, l.Client, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 		t.Errorf("after the restart UDP gives %q, %v", name, err)
 	}
 	lines := func(s string) int { return strings.Count(s, "\n") }
-	if now := l.traces(); lines(now) != lines(steered) {
+	if now := l.Traces(); lines(now) != lines(steered) {
 		t.Errorf("rules have piled up:\n%s\nafter the first start:\n%s", now, steered)
 	}
 }
@@ -101,16 +92,16 @@ func TestRestartAfterCrash(t *testing.T) {
 // TestStop: SIGTERM lets an open connection go on, and takes no new one.
 func TestStop(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
-	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
+	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	echo := func() {
 		t.Helper()
 		got := make([]byte, 4)
@@ -122,45 +113,45 @@ func TestStop(t *testing.T) {
 		}
 	}
 	echo()
-	l.signal(syscall.SIGTERM)
-	l.eventually("new connections are refused", func() bool {
-		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	l.Signal(syscall.SIGTERM)
+	l.Eventually("new connections are refused", func() bool {
+		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 		if err == nil {
 			c.Close()
 		}
 		return err != nil
 	})
-	if code, _ := l.get("http://127.0.0.1:10256/healthz"); code != 503 {
+	if code, _ := l.Get("http://127.0.0.1:10256/healthz"); code != 503 {
 		t.Errorf("/healthz while stopping = %d, want 503", code)
 	}
 	echo()
 	c.Close()
-	if code := l.wait(); code != 0 {
+	if code := l.Wait(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
 
 func TestDrainTimeoutAndSecondSignal(t *testing.T) {
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
 	for _, test := range []struct {
 		drain  string
 		second bool
 		want   int
 	}{{"50ms", false, 0}, {"1h", true, 1}} {
-		l.start("--drain-timeout", test.drain)
-		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		l.Start("--drain-timeout", test.drain)
+		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.eventually("the connection is there", func() bool { return l.metric("sluice_tcp_active_connections") == 1 })
-		l.signal(syscall.SIGTERM)
+		l.Eventually("the connection is there", func() bool { return l.Metric("sluice_tcp_active_connections") == 1 })
+		l.Signal(syscall.SIGTERM)
 		if test.second {
-			l.eventually("the first signal was taken", func() bool { return strings.Contains(l.log.String(), "stopping") })
-			l.signal(syscall.SIGTERM)
+			l.Eventually("the first signal was taken", func() bool { return strings.Contains(l.Log.String(), "stopping") })
+			l.Signal(syscall.SIGTERM)
 		}
-		if code := l.wait(); code != test.want {
+		if code := l.Wait(); code != test.want {
 			t.Errorf("drain timeout %s: exit code %d, want %d", test.drain, code, test.want)
 		}
 		c.Close()
@@ -169,13 +160,13 @@ func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 
 // TestLiveManifests: changes come into force, broken files do not, and are named.
 func TestLiveManifests(t *testing.T) {
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.start()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start()
 	ask := func(want ...string) {
 		t.Helper()
 		for range 6 {
-			if name, err := who(l.Client, webAddr); err != nil || !slices.Contains(want, name) {
+			if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !slices.Contains(want, name) {
 				t.Fatalf("answer %q, %v; want one of %v", name, err, want)
 			}
 		}
@@ -184,11 +175,11 @@ func TestLiveManifests(t *testing.T) {
 	var delays []time.Duration
 	for i := range 10 { // one endpoint and another in turn
 		pod := l.Pods[1+i%2]
-		l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(pod)...))
+		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(pod)...))
 		written := time.Now()
-		l.eventually("the change is in force", func() bool {
+		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
-				name, err := who(l.Client, webAddr)
+				name, err := lab.Who(l.Client, lab.WebAddr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -204,55 +195,56 @@ func TestLiveManifests(t *testing.T) {
 	slices.Sort(delays)
 	t.Logf("from the write of a file to the first client that sees it: median %v, longest %v", delays[len(delays)/2], delays[len(delays)-1])
 
-	broken := strings.Replace(service("web", webAddr, "TCP", ""), "clusterIP", "clusterPI", 1)
-	l.write("web.yaml", broken)
-	l.eventually("the broken file is reported", func() bool {
-		_, page := l.get("http://127.0.0.1:10249/metrics")
-		return strings.Contains(page, `sluice_manifest_problems{file="`+filepath.Join(l.dir, "web.yaml")+`",reason="invalid"} 1`)
+	broken := strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "clusterIP", "clusterPI", 1)
+	l.Write("web.yaml", broken)
+	l.Eventually("the broken file is reported", func() bool {
+		_, page := l.Get("http://127.0.0.1:10249/metrics")
+		return strings.Contains(page, `sluice_manifest_problems{file="`+filepath.Join(l.Dir, "web.yaml")+`",reason="invalid"} 1`)
 	})
-	if log := l.log.String(); !strings.Contains(log, "web.yaml:6: ") || !strings.Contains(log, "clusterPI") {
+	if log := l.Log.String(); !strings.Contains(log, "web.yaml:6: ") || !strings.Contains(log, "clusterPI") {
 		t.Error("the log does not name the file, the line and the field")
 	}
 	ask("pod-2")
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods[0])...))
-	l.eventually("the repaired file is in force", func() bool { name, err := who(l.Client, webAddr); return err == nil && name == "pod-0" })
-	if err := os.Remove(filepath.Join(l.dir, "web.yaml")); err != nil {
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods[0])...))
+	l.Eventually("the repaired file is in force", func() bool { name, err := lab.Who(l.Client, lab.WebAddr); return err == nil && name == "pod-0" })
+	if err := os.Remove(filepath.Join(l.Dir, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	l.eventually("the removed Service is gone", func() bool { return l.metric("sluice_services") == 0 })
+	l.Eventually("the removed Service is gone", func() bool { return l.Metric("sluice_services") == 0 })
 }
 
 // TestBadInput: one clear sentence with the place and the fix, and exit code 1.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	good := service("web", webAddr, "TCP", "")
+	l := lab.New(t, testbed.Config{Pods: 1})
+	good := testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")
 	dir := func(name string, docs ...string) string {
-		l.write(name, docs...)
-		return filepath.Join(l.dir, name)
+		l.Write(name, docs...)
+		return filepath.Join(l.Dir, name)
 	}
-	before := l.traces()
+	before := l.Traces()
+	wrongFamily := strings.Replace(testbed.SliceManifest("web", 1, 80, "TCP", `"2001:db8::1"`), "IPv6", "IPv4", 1)
 	for _, test := range []struct {
 		name string
 		args []string
 		want []string
 	}{
 		{"no arguments", nil, []string{"--manifests"}},
-		{"wrong port range", []string{"--manifests", l.dir, "--proxy-port-range", "9-5"}, []string{"--proxy-port-range", "9-5"}},
+		{"wrong port range", []string{"--manifests", l.Dir, "--proxy-port-range", "9-5"}, []string{"--proxy-port-range", "9-5"}},
 		{"unreadable folder", []string{"--manifests", "/no/such/folder"}, []string{"/no/such/folder", "no such file"}},
 		{"unknown field", []string{"--manifests", dir("a.yaml", strings.Replace(good, "protocol", "protocoll", 1))}, []string{"a.yaml:9", "protocoll"}},
 		{"duplicate Service", []string{"--manifests", dir("b.yaml", good, good)}, []string{"b.yaml:", "web", "b.yaml:1"}},
-		{"port 0", []string{"--manifests", dir("c.yaml", service("web", webIP+":0", "TCP", ""))}, []string{"c.yaml:8", "port"}},
-		{"bad IP", []string{"--manifests", dir("d.yaml", service("web", "10.96.0.300:80", "TCP", ""))}, []string{"d.yaml:6", "10.96.0.300"}},
-		{"wrong family", []string{"--manifests", dir("e.yaml", slice("web", 1, 80, "TCP", `"2001:db8::1"`))}, []string{"e.yaml:12", "2001:db8::1", "IPv4"}},
+		{"port 0", []string{"--manifests", dir("c.yaml", testbed.ServiceManifest("web", lab.WebIP+":0", "TCP", ""))}, []string{"c.yaml:8", "port"}},
+		{"bad IP", []string{"--manifests", dir("d.yaml", testbed.ServiceManifest("web", "10.96.0.300:80", "TCP", ""))}, []string{"d.yaml:6", "10.96.0.300"}},
+		{"wrong family", []string{"--manifests", dir("e.yaml", wrongFamily)}, []string{"e.yaml:12", "2001:db8::1", "IPv4"}},
 		{"no interface", []string{"--manifests", dir("g.yaml", good), "--proxy-mode", "winuserspace", "--service-interface", "none0"}, []string{"--service-interface none0", "give the name of an interface"}},
 		{"no Node", []string{"--manifests", dir("h.yaml", good), "--hostname-override", "a_b"}, []string{"--hostname-override", "kubectl get nodes"}},
 		{"content type", []string{"--kube-api-content-type", "json", "--master", "https://192.0.2.1"}, []string{"--kube-api-content-type", "application/json"}},
 		{"not YAML", []string{"--manifests", dir("f.yaml", "kind: [")}, []string{"f.yaml:1"}},
-		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
+		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.Dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
 	} {
-		out, err := l.command(test.args...).CombinedOutput()
-		if exitCode(err) != 1 {
+		out, err := l.Command(test.args...).CombinedOutput()
+		if lab.ExitCode(err) != 1 {
 			t.Errorf("%s: exit %v, want code 1", test.name, err)
 		}
 		for _, want := range test.want {
@@ -264,7 +256,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: a stack trace is no answer:\n%s", test.name, out)
 		}
 	}
-	if l.traces() != before {
+	if l.Traces() != before {
 		t.Error("a start that failed left something in the kernel")
 	}
 }
@@ -272,59 +264,59 @@ func TestBadInput(t *testing.T) {
 // TestCannotSteer: no iptables, no privileges and no descriptors are said in words, once.
 func TestCannotSteer(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.write("web.yaml", service("web", webAddr, "TCP", ""))
-	noIPTables := l.command("--manifests", l.dir)
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
+	noIPTables := l.Command("--manifests", l.Dir)
 	noIPTables.Env = append(noIPTables.Env, "PATH=/nowhere")
-	if out, err := noIPTables.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
+	if out, err := noIPTables.CombinedOutput(); lab.ExitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
 		t.Errorf("without iptables: %v, %s", err, out)
 	}
 	name := noIPTables.Path
-	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
+	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
 		noRights := l.Node.Command(t.Context(), "setpriv", append([]string{"--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name}, args...)...)
-		noRights.Env = append(os.Environ(), programVar+"=1")
-		if out, err := noRights.CombinedOutput(); exitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
+		noRights.Env = append(os.Environ(), lab.ProgramVar+"=1")
+		if out, err := noRights.CombinedOutput(); lab.ExitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
 			t.Errorf("%s without privileges: %v, %s", args, err, out)
 		}
 	}
 	addresses := l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", name,
-		"--proxy-mode=winuserspace", "--manifests", l.dir)
-	addresses.Env = append(os.Environ(), programVar+"=1")
-	if out, err := addresses.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
+		"--proxy-mode=winuserspace", "--manifests", l.Dir)
+	addresses.Env = append(os.Environ(), lab.ProgramVar+"=1")
+	if out, err := addresses.CombinedOutput(); lab.ExitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
 		t.Errorf("in mode winuserspace without privileges: %v, %s", err, out)
 	}
-	l.wrap = []string{"timeout", "30"} // what serves after all ends with 124
-	for _, l.limit = range []int{12, 14, 16, 18, 20, 30} {
-		out, err := l.command("--manifests", l.dir, "--loops=4").CombinedOutput()
-		if exitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n) to 64 or more") {
-			t.Errorf("with %d descriptors: %v, %s", l.limit, err, out)
+	l.Wrap = []string{"timeout", "30"} // what serves after all ends with 124
+	for _, l.Limit = range []int{12, 14, 16, 18, 20, 30} {
+		out, err := l.Command("--manifests", l.Dir, "--loops=4").CombinedOutput()
+		if lab.ExitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n) to 64 or more") {
+			t.Errorf("with %d descriptors: %v, %s", l.Limit, err, out)
 		}
 	}
-	l.wrap, l.limit = nil, 64
-	l.start("--loops=4") // what the errors name is enough
+	l.Wrap, l.Limit = nil, 64
+	l.Start("--loops=4") // what the errors name is enough
 }
 
 // TestCleanupWithoutIPTables: --cleanup ends well where there is nothing of ours, whatever
 // is not installed, and tells which rules stay where there is.
 func TestCleanupWithoutIPTables(t *testing.T) {
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	cleanup := func() (int, string) {
-		c := l.command("--cleanup")
+		c := l.Command("--cleanup")
 		c.Env = append(c.Env, "PATH=/nowhere")
 		out, err := c.CombinedOutput()
-		return exitCode(err), string(out)
+		return lab.ExitCode(err), string(out)
 	}
 	for _, command := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
-		l.output(command, "-t", "nat", "-N", "OTHER")
+		l.Output(command, "-t", "nat", "-N", "OTHER")
 		if code, out := cleanup(); code != 0 || out != "" {
 			t.Errorf("with a chain of others by %s: %d, %s", command, code, out)
 		}
-		l.output(command, "-t", "nat", "-N", "SLUICE-TEST")
+		l.Output(command, "-t", "nat", "-N", "SLUICE-TEST")
 		code, out := cleanup()
 		if want := "stay in table nat, since " + command + " is not installed: install"; code != 1 || strings.Count(out, want) != 1 {
 			t.Errorf("with rules by %s: %d, %s\nwant %q once", command, code, out, want)
 		}
-		if out, err := l.command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := l.Command("--cleanup").CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("with all programs: %v, %s", err, out)
 		}
 	}
@@ -333,8 +325,8 @@ func TestCleanupWithoutIPTables(t *testing.T) {
 // TestTakenPorts: what others have is named, and the program ends.
 func TestTakenPorts(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	l.write("web.yaml", service("web", webAddr, "TCP", ""))
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
 	for port, args := range map[string][]string{
 		"10256": {"--bind-address-hard-fail"},
 		"10249": {"--bind-address-hard-fail"},
@@ -344,12 +336,12 @@ func TestTakenPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := l.command(append([]string{"--manifests", l.dir}, args...)...).CombinedOutput()
+		out, err := l.Command(append([]string{"--manifests", l.Dir}, args...)...).CombinedOutput()
 		fix := "or give another address"
 		if port == "31000" {
 			fix = "widen --proxy-port-range"
 		}
-		if exitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
+		if lab.ExitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
 			t.Errorf("with port %s taken: %v, %s", port, err, out)
 		}
 		ln.Close()
@@ -360,28 +352,28 @@ func TestTakenPorts(t *testing.T) {
 // and disturb nothing; when the first has been told to end, there is room for the next.
 func TestOnlyOneSteers(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.start()
-	rules := l.traces()
-	for _, args := range [][]string{{"--manifests", l.dir}, {"--cleanup"}} {
-		out, err := l.command(args...).CombinedOutput()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start()
+	rules := l.Traces()
+	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
+		out, err := l.Command(args...).CombinedOutput()
 		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first, "+
-			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.cmd.Process.Pid)
-		if exitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
+			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.Process.Pid())
+		if lab.ExitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
 			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
 		}
-		if name, err := who(l.Client, webAddr); err != nil || name == "" {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 			t.Errorf("after %v beside it: %q, %v", args, name, err)
 		}
 	}
-	if l.traces() != rules {
+	if l.Traces() != rules {
 		t.Error("the rules are others than before")
 	}
-	l.signal(syscall.SIGKILL)
-	l.wait()
-	l.start()
-	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
+	l.Start()
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the first was killed: %q, %v", name, err)
 	}
 }
@@ -389,8 +381,8 @@ func TestOnlyOneSteers(t *testing.T) {
 // TestNameIsTaken: a user who may not steer cannot keep others from it.
 func TestNameIsTaken(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
 	const nobody = 65534
 	const same = ^uintptr(0)
 	become := func(uid uintptr) error { // by this thread alone, which Do has locked
@@ -410,8 +402,8 @@ func TestNameIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer squatted.Release()
-	l.start()
-	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+	l.Start()
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("beside a squatter: %q, %v", name, err)
 	}
 }
@@ -419,10 +411,10 @@ func TestNameIsTaken(t *testing.T) {
 // TestNotOurAddress: an address to listen on that the node does not have is named.
 func TestNotOurAddress(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	out, err := l.command("--manifests", l.dir, "--bind-address", "198.51.100.9").CombinedOutput()
+	l := lab.New(t, testbed.Config{})
+	out, err := l.Command("--manifests", l.Dir, "--bind-address", "198.51.100.9").CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if last := lines[len(lines)-1]; exitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
+	if last := lines[len(lines)-1]; lab.ExitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
 		t.Errorf("%v: %q names no flag or no fix", err, last)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // loadBalancer is the manifest of a Service of type LoadBalancer; more is the rest
@@ -31,14 +32,14 @@ func loadBalancer(name, addr, protocol string, nodePort int, more, ingress strin
 // TestLocalhostNodePorts: of both families and protocols, and really held.
 func TestLocalhostNodePorts(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	pod := l.Pods[0]
-	keep(t)(pod.WhoTCP(":8080"))
-	keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
-	keep(t)(pod.WhoUDP("[" + pod.Addr6.String() + "]:8080"))
+	testbed.Keep(t)(pod.WhoTCP(":8080"))
+	testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
+	testbed.Keep(t)(pod.WhoUDP("[" + pod.Addr6.String() + "]:8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
 		name := strings.ToLower(protocol)
-		l.write(name+".yaml", fmt.Sprintf(`apiVersion: v1
+		l.Write(name+".yaml", fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata:
   name: %s
@@ -49,26 +50,26 @@ spec:
   - port: 80
     protocol: %s
     nodePort: 3008%d
-`, name, 20+i, 20+i, protocol, i), slice(name, 1, 8080, protocol, pod.Addr4.String()),
-			strings.Replace(slice(name, 6, 8080, protocol, `"`+pod.Addr6.String()+`"`), "addressType: IPv4", "addressType: IPv6", 1))
+`, name, 20+i, 20+i, protocol, i), testbed.SliceManifest(name, 1, 8080, protocol, pod.Addr4.String()),
+			strings.Replace(testbed.SliceManifest(name, 6, 8080, protocol, `"`+pod.Addr6.String()+`"`), "addressType: IPv4", "addressType: IPv6", 1))
 	}
-	l.start()
+	l.Start()
 	for _, host := range []string{"127.0.0.1", "::1", l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Alt6.String()} {
-		if name, err := who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
+		if name, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
 			t.Errorf("TCP on %s: %q, %v", host, name, err)
 		}
-		if name, err := newClient(t, l.Node, net.JoinHostPort(host, "30081")).ask([]byte("?"), patience); err != nil || name != "pod-0" {
+		if name, err := lab.NewClient(t, l.Node, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s: %q, %v", host, name, err)
 		}
 	}
 	for _, want := range []string{"0.0.0.0:30080", "[::]:30080", "0.0.0.0:30081", "[::]:30081"} {
-		if out := l.output("ss", "-lntuH"); !strings.Contains(out, want) {
+		if out := l.Output("ss", "-lntuH"); !strings.Contains(out, want) {
 			t.Errorf("ss does not show %s:\n%s", want, out)
 		}
 	}
 	// Both addresses of the node answer a client elsewhere, each by itself.
 	for _, host := range []string{l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Addr6.String(), l.Node.Alt6.String()} {
-		if name, err := newClient(t, l.Client, net.JoinHostPort(host, "30081")).ask([]byte("?"), patience); err != nil || name != "pod-0" {
+		if name, err := lab.NewClient(t, l.Client, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s from another host: %q, %v", host, name, err)
 		}
 	}
@@ -77,12 +78,12 @@ spec:
 // TestNodePortAddresses: only the addresses asked for listen.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.write("web.yaml", loadBalancer("web", webAddr, "TCP", 30080, "", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
 	for host, open := range map[string]bool{"127.0.0.1": true, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
-		_, err := who(l.Node, net.JoinHostPort(host, "30080"))
+		_, err := lab.Who(l.Node, net.JoinHostPort(host, "30080"))
 		if (err == nil) != open {
 			t.Errorf("node port on %s: %v, want open %v", host, err, open)
 		}
@@ -92,29 +93,29 @@ func TestNodePortAddresses(t *testing.T) {
 // TestNodePortConflict: it harms nothing else, is counted, and is over by itself.
 func TestNodePortConflict(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:30080")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer squatter.Close()
-	l.write("web.yaml", loadBalancer("web", webAddr, "TCP", 30080, "", "203.0.113.80"), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
-	for _, addr := range []string{webAddr, "203.0.113.80:80"} {
-		if name, err := who(l.Client, addr); err != nil || name != "pod-0" {
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
+	for _, addr := range []string{lab.WebAddr, "203.0.113.80:80"} {
+		if name, err := lab.Who(l.Client, addr); err != nil || name != "pod-0" {
 			t.Errorf("%s: %q, %v", addr, name, err)
 		}
 	}
-	if n := l.metric("sluice_node_port_conflicts"); n != 1 {
+	if n := l.Metric("sluice_node_port_conflicts"); n != 1 {
 		t.Errorf("%v conflicts counted, want 1", n)
 	}
-	if !strings.Contains(l.log.String(), "hold port 30080 of default/web") {
+	if !strings.Contains(l.Log.String(), "hold port 30080 of default/web") {
 		t.Error("the log does not name the port and the Service")
 	}
 	squatter.Close()
-	l.eventually("the node port is held", func() bool { return l.metric("sluice_node_port_conflicts") == 0 })
-	if name, err := who(l.Client, l.Node.Addr4.String()+":30080"); err != nil || name != "pod-0" {
+	l.Eventually("the node port is held", func() bool { return l.Metric("sluice_node_port_conflicts") == 0 })
+	if name, err := lab.Who(l.Client, l.Node.Addr4.String()+":30080"); err != nil || name != "pod-0" {
 		t.Errorf("the node port after the conflict: %q, %v", name, err)
 	}
 }
@@ -122,16 +123,16 @@ func TestNodePortConflict(t *testing.T) {
 // TestSourceRanges: others are dropped before they could send a byte.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Clients: 2, Pods: 1})
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
+	l := lab.New(t, testbed.Config{Clients: 2, Pods: 1})
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
 		name := strings.ToLower(protocol)
-		l.write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
+		l.Write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
 			fmt.Sprintf("  loadBalancerSourceRanges: [%q]\n", l.Clients[1].Addr4.String()+"/32"), fmt.Sprintf("203.0.113.%d", 30+i)),
-			slice(name, 1, 8080, protocol, addrs(l.Pods...)...))
+			testbed.SliceManifest(name, 1, 8080, protocol, lab.Addrs(l.Pods...)...))
 	}
-	l.start()
+	l.Start()
 	for _, from := range []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0]} {
 		want := dropped
 		if from == l.Clients[1] {
@@ -155,45 +156,45 @@ func TestSourceRanges(t *testing.T) {
 // TestHealthCheckNodePort: the load balancer is told of local endpoints.
 func TestHealthCheckNodePort(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 2, RemotePods: 1})
-	web := loadBalancer("web", webAddr, "TCP", 30080, "  externalTrafficPolicy: Local\n  healthCheckNodePort: 32000\n", "203.0.113.80")
+	l := lab.New(t, testbed.Config{Pods: 2, RemotePods: 1})
+	web := loadBalancer("web", lab.WebAddr, "TCP", 30080, "  externalTrafficPolicy: Local\n  healthCheckNodePort: 32000\n", "203.0.113.80")
 	endpoints := func(nodes ...string) string {
-		s := strings.Replace(slice("web", 1, 8080, "TCP"), "[]", "", 1)
+		s := strings.Replace(testbed.SliceManifest("web", 1, 8080, "TCP"), "[]", "", 1)
 		for i, node := range nodes {
 			s += fmt.Sprintf("- addresses: [10.244.1.%d]\n  nodeName: %s\n", 10+i, node)
 		}
 		return s
 	}
-	l.write("web.yaml", web, endpoints("node", "node", "remote-node"))
-	l.start("--hostname-override", "node")
-	check := func() (int, string) { return l.get("http://" + l.Node.Addr4.String() + ":32000/healthz") }
+	l.Write("web.yaml", web, endpoints("node", "node", "remote-node"))
+	l.Start("--hostname-override", "node")
+	check := func() (int, string) { return l.Get("http://" + l.Node.Addr4.String() + ":32000/healthz") }
 	if code, body := check(); code != http.StatusOK || !strings.Contains(body, `"localEndpoints":2`) || !strings.Contains(body, `"name":"web"`) {
 		t.Errorf("with two endpoints here: %d, %s", code, body)
 	}
-	l.write("web.yaml", web, endpoints("remote-node"))
-	l.eventually("the health check fails", func() bool { code, _ := check(); return code == http.StatusServiceUnavailable })
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), endpoints("node"))
-	l.eventually("the health check is gone", func() bool { code, _ := check(); return code == 0 })
+	l.Write("web.yaml", web, endpoints("remote-node"))
+	l.Eventually("the health check fails", func() bool { code, _ := check(); return code == http.StatusServiceUnavailable })
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), endpoints("node"))
+	l.Eventually("the health check is gone", func() bool { code, _ := check(); return code == 0 })
 }
 
 // TestServiceProxyName: ours are the Services that say so, and no others.
 func TestServiceProxyName(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	labelled := strings.Replace(service("ours", "10.96.0.40:80", "TCP", ""), "metadata:\n", "metadata:\n  labels:\n    service.kubernetes.io/service-proxy-name: sluice\n", 1)
-	l.write("a.yaml", labelled, slice("ours", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.write("b.yaml", service("theirs", "10.96.0.41:80", "TCP", ""), slice("theirs", 1, 8080, "TCP", addrs(l.Pods...)...))
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	labelled := strings.Replace(testbed.ServiceManifest("ours", "10.96.0.40:80", "TCP", ""), "metadata:\n", "metadata:\n  labels:\n    service.kubernetes.io/service-proxy-name: sluice\n", 1)
+	l.Write("a.yaml", labelled, testbed.SliceManifest("ours", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Write("b.yaml", testbed.ServiceManifest("theirs", "10.96.0.41:80", "TCP", ""), testbed.SliceManifest("theirs", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
 	for _, test := range []struct{ flag, served, not string }{{"sluice", "10.96.0.40:80", "10.96.0.41:80"}, {"", "10.96.0.41:80", "10.96.0.40:80"}} {
-		l.start("--service-proxy-name", test.flag)
+		l.Start("--service-proxy-name", test.flag)
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.served)); got != "pod-0" {
 			t.Errorf("with name %q, %s: %s, want pod-0", test.flag, test.served, got)
 		}
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.not)); got != string(dropped) {
 			t.Errorf("with name %q, %s: %s, want silence", test.flag, test.not, got)
 		}
-		l.signal(syscall.SIGTERM)
-		l.wait()
+		l.Signal(syscall.SIGTERM)
+		l.Wait()
 	}
 }
 
@@ -201,25 +202,25 @@ func TestServiceProxyName(t *testing.T) {
 // go again; its open connection and its flow do not notice.
 func TestNothingIsDisturbed(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 3})
+	l := lab.New(t, testbed.Config{Pods: 3})
 	for _, pod := range l.Pods {
-		keep(t)(pod.EchoTCP(":8080"))
+		testbed.Keep(t)(pod.EchoTCP(":8080"))
 	}
-	l.serveDNS()
+	l.ServeDNS()
 	publish := func(more, ingress string) {
-		l.write("web.yaml", loadBalancer("web", webAddr, "TCP", 30080, more, ingress), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-		l.write("dns.yaml", loadBalancer("dns", dnsAddr, "UDP", 30053, more, ingress), slice("dns", 1, 5353, "UDP", addrs(l.Pods...)...))
+		l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, more, ingress), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+		l.Write("dns.yaml", loadBalancer("dns", lab.DNSAddr, "UDP", 30053, more, ingress), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods...)...))
 	}
 	publish("", "")
-	l.start("--udp-timeout", "1h")
-	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	l.Start("--udp-timeout", "1h")
+	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	flow := newClient(t, l.Client, dnsAddr)
-	home, err := flow.ask([]byte("?"), patience)
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+	flow := lab.NewClient(t, l.Client, lab.DNSAddr)
+	home, err := flow.Ask([]byte("?"), testbed.Patience)
 	if err != nil || home == "" {
 		t.Fatal(home, err)
 	}
@@ -230,9 +231,9 @@ func TestNothingIsDisturbed(t *testing.T) {
 		{"  externalTrafficPolicy: Local\n", ""},
 		{"", ""},
 	} {
-		applied := l.metric(`sluice_syncs_total{result="ok"}`)
+		applied := l.Metric(`sluice_syncs_total{result="ok"}`)
 		publish(change.more, change.ingress)
-		l.eventually("the change is in force", func() bool { return l.metric(`sluice_syncs_total{result="ok"}`) > applied })
+		l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > applied })
 		for range 20 {
 			got := make([]byte, 4)
 			if _, err := io.WriteString(c, "ping"); err != nil {
@@ -241,12 +242,12 @@ func TestNothingIsDisturbed(t *testing.T) {
 			if _, err := io.ReadFull(c, got); err != nil {
 				t.Fatalf("change %d: %v", i, err)
 			}
-			if name, err := flow.ask([]byte("?"), patience); err != nil || name != home {
+			if name, err := flow.Ask([]byte("?"), testbed.Patience); err != nil || name != home {
 				t.Fatalf("change %d: the flow was answered by %q, %v; want %s", i, name, err, home)
 			}
 		}
 	}
-	if n := l.metric("sluice_udp_flows_total"); n != 1 {
+	if n := l.Metric("sluice_udp_flows_total"); n != 1 {
 		t.Errorf("%v flows were made, want the one", n)
 	}
 }
@@ -279,19 +280,19 @@ func TestRulesAreRepaired(t *testing.T) {
 
 func testRepairs(t *testing.T, mode string, more []string) {
 	t.Parallel()
-	needMode(t, mode)
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.serveDNS()
-	l.start("--iptables-sync-period", "200ms", "--ipvs-sync-period", "200ms", "--proxy-mode", mode)
-	want := l.traces()
+	lab.NeedMode(t, mode)
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.ServeDNS()
+	l.Start("--iptables-sync-period", "200ms", "--ipvs-sync-period", "200ms", "--proxy-mode", mode)
+	want := l.Traces()
 	sh := func(script string) {
 		t.Helper()
 		if out, err := l.Node.Command(t.Context(), "sh", "-ec", script).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v, %s", script, err, out)
 		}
 	}
-	repairs := l.metric("sluice_rules_repaired_total")
+	repairs := l.Metric("sluice_rules_repaired_total")
 	for _, damage := range append(more,
 		"iptables -t nat -F",
 		"iptables -F; iptables -t mangle -F",
@@ -299,20 +300,20 @@ func testRepairs(t *testing.T, mode string, more []string) {
 	) {
 		sh(damage)
 		repairs++
-		l.eventually("after "+damage+" the rules are repaired", func() bool { return l.metric("sluice_rules_repaired_total") >= repairs })
+		l.Eventually("after "+damage+" the rules are repaired", func() bool { return l.Metric("sluice_rules_repaired_total") >= repairs })
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := who(from, webAddr); err != nil || name == "" {
+			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
 			}
-			if name, err := newClient(t, from, dnsAddr).ask([]byte("?"), patience); err != nil || name == "" {
+			if name, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 				t.Errorf("after %s: UDP from %s: %q, %v", damage, from, name, err)
 			}
 		}
-		repairs = l.metric("sluice_rules_repaired_total")
+		repairs = l.Metric("sluice_rules_repaired_total")
 	}
 	sh("iptables -t nat -D PREROUTING -j THEIRS; iptables -t nat -D OUTPUT -j THEIRS; iptables -t nat -X THEIRS")
 	sorted := func(s string) []string { return slices.Sorted(strings.Lines(s)) } // jumps of two owners may have changed places
-	if got := l.traces(); !slices.Equal(sorted(got), sorted(want)) {
+	if got := l.Traces(); !slices.Equal(sorted(got), sorted(want)) {
 		t.Errorf("after all repairs:\n%s\nat the start:\n%s", got, want)
 	}
 }
@@ -321,22 +322,22 @@ func testRepairs(t *testing.T, mode string, more []string) {
 // start, everybody else's stay.
 func TestOldModeIsReplaced(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	for _, args := range [][]string{
 		{"-t", "nat", "-N", "KUBE-PORTALS-CONTAINER"}, {"-t", "nat", "-I", "PREROUTING", "-j", "KUBE-PORTALS-CONTAINER"},
 		{"-t", "nat", "-A", "KUBE-PORTALS-CONTAINER", "-d", "10.96.0.80", "-p", "tcp", "--dport", "80", "-j", "REDIRECT", "--to-ports", "9"},
 		{"-t", "nat", "-N", "KUBE-SERVICES"}, {"-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES"},
 	} {
-		l.output("iptables", args...)
+		l.Output("iptables", args...)
 	}
-	keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
-	rules := l.output("iptables-save")
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
+	rules := l.Output("iptables-save")
 	if strings.Contains(rules, "KUBE-PORTALS") || !strings.Contains(rules, "-A PREROUTING -j KUBE-SERVICES") {
 		t.Errorf("rules after the start:\n%s", rules)
 	}
-	if name, err := who(l.Client, webAddr); err != nil || name != "pod-0" {
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != "pod-0" {
 		t.Errorf("answer %q, %v", name, err)
 	}
 }
@@ -345,23 +346,23 @@ func TestOldModeIsReplaced(t *testing.T) {
 // Service goes and comes back, are not kept on the path they had.
 func TestStaleUDPEntries(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.start()
-	c := newClient(t, l.Client, dnsAddr)
-	if name, err := c.ask([]byte("?"), 200*time.Millisecond); name != "" || err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+	l := lab.New(t, testbed.Config{})
+	l.Start()
+	c := lab.NewClient(t, l.Client, lab.DNSAddr)
+	if name, err := c.Ask([]byte("?"), 200*time.Millisecond); name != "" || err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("before there is a Service: %q, %v", name, err)
 	}
-	l.serveDNS()
+	l.ServeDNS()
 	works := func(want bool) {
 		t.Helper()
-		l.eventually(fmt.Sprintf("the old client is answered: %v", want), func() bool {
-			name, _ := c.ask([]byte("?"), 100*time.Millisecond)
+		l.Eventually(fmt.Sprintf("the old client is answered: %v", want), func() bool {
+			name, _ := c.Ask([]byte("?"), 100*time.Millisecond)
 			return (name != "") == want
 		})
 	}
 	works(true)
-	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP"))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP"))
 	works(false)
-	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods...)...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods...)...))
 	works(true)
 }

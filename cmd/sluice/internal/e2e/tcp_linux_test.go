@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,18 +16,19 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestThreeHundredConnections: exact turns, from wherever a client is.
 func TestThreeHundredConnections(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.start()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start()
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} { // pod-0 is asked by itself, too
 		count := map[string]int{}
 		for range 300 {
-			name, err := who(from, webAddr)
+			name, err := lab.Who(from, lab.WebAddr)
 			if err != nil {
 				t.Fatalf("from %s: %v", from, err)
 			}
@@ -40,19 +40,12 @@ func TestThreeHundredConnections(t *testing.T) {
 	}
 }
 
-// stream is an endless pseudo-random stream.
-func stream(seed uint64) io.Reader {
-	var key [32]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
-	return rand.NewChaCha8(key)
-}
-
 // pump sends size bytes of a stream and ends, while it returns the hash of what it gets.
 func pump(c net.Conn, seed uint64, size int64) (sum []byte, err error) {
 	var wg sync.WaitGroup
 	var sendErr error
 	wg.Go(func() {
-		if _, sendErr = io.CopyN(c, stream(seed), size); sendErr == nil {
+		if _, sendErr = io.CopyN(c, lab.Stream(seed), size); sendErr == nil {
 			sendErr = c.(*net.TCPConn).CloseWrite()
 		}
 	})
@@ -64,7 +57,7 @@ func pump(c net.Conn, seed uint64, size int64) (sum []byte, err error) {
 
 func sumOf(seed uint64, size int64) []byte {
 	h := sha256.New()
-	_, _ = io.CopyN(h, stream(seed), size)
+	_, _ = io.CopyN(h, lab.Stream(seed), size)
 	return h.Sum(nil)
 }
 
@@ -74,14 +67,14 @@ func TestBulkBothWays(t *testing.T) {
 	if testing.Short() {
 		size = 16 << 20
 	}
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
 	type result struct {
 		sum []byte
 		err error
@@ -97,7 +90,7 @@ func TestBulkBothWays(t *testing.T) {
 		sum, err := pump(c, 2, size)
 		server <- result{sum, err}
 	}()
-	c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,16 +111,16 @@ func TestStalledReader(t *testing.T) {
 	if testing.Short() {
 		stall = time.Second
 	}
-	l := newLab(t, testbed.Config{Pods: 1})
+	l := lab.New(t, testbed.Config{Pods: 1})
 	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
 	open := func() (client, server net.Conn) {
-		client, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		client, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +131,7 @@ func TestStalledReader(t *testing.T) {
 	}
 	// Once through first, so that what any connection costs is there already.
 	c, s := open()
-	go func(c net.Conn) { _, _ = io.CopyN(c, stream(1), 32<<20); c.Close() }(c)
+	go func(c net.Conn) { _, _ = io.CopyN(c, lab.Stream(1), 32<<20); c.Close() }(c)
 	if n, err := io.Copy(io.Discard, s); n != 32<<20 || err != nil {
 		t.Fatalf("%d bytes, %v", n, err)
 	}
@@ -147,19 +140,19 @@ func TestStalledReader(t *testing.T) {
 	c, s = open()
 	defer c.Close()
 	defer s.Close()
-	before, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+	before, err := testbed.ResidentBytes(l.Process.Pid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := c.SetDeadline(time.Now().Add(stall)); err != nil {
 		t.Fatal(err)
 	}
-	sent, err := io.CopyN(c, stream(2), 1<<30)
+	sent, err := io.CopyN(c, lab.Stream(2), 1<<30)
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Fatalf("the client could send %d bytes to a server that reads nothing: %v", sent, err)
 	}
-	after, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+	after, err := testbed.ResidentBytes(l.Process.Pid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +168,9 @@ func TestStalledReader(t *testing.T) {
 
 // TestDeadEndpoint: one endpoint of three drops all packets, and later refuses.
 func TestDeadEndpoint(t *testing.T) {
-	l := newLab(t, testbed.Config{})
-	servers := l.serveWeb()
-	l.start()
+	l := lab.New(t, testbed.Config{})
+	servers := l.ServeWeb()
+	l.Start()
 	if err := l.Pods[1].Blackhole(true); err != nil {
 		t.Fatal(err)
 	}
@@ -185,12 +178,12 @@ func TestDeadEndpoint(t *testing.T) {
 	var longest time.Duration
 	for range n {
 		start := time.Now()
-		if name, err := who(l.Client, webAddr); err != nil || name == "pod-1" {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "pod-1" {
 			t.Fatalf("answer = %q, %v", name, err)
 		}
 		longest = max(longest, time.Since(start))
 	}
-	timeouts := l.metric(`sluice_tcp_dials_total{result="timeout"}`)
+	timeouts := l.Metric(`sluice_tcp_dials_total{result="timeout"}`)
 	t.Logf("%v of %d connections met the dead endpoint; the longest took %v", timeouts, n, longest)
 	if timeouts != n/3 {
 		t.Errorf("%v dials timed out, want %d: one for each turn of the dead endpoint", timeouts, n/3)
@@ -205,11 +198,11 @@ func TestDeadEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range n {
-		if name, err := who(l.Client, webAddr); err != nil || name == "pod-1" {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "pod-1" {
 			t.Fatalf("answer with a refusing endpoint = %q, %v", name, err)
 		}
 	}
-	if got := l.metric(`sluice_tcp_dials_total{result="refused"}`); got != n/3 {
+	if got := l.Metric(`sluice_tcp_dials_total{result="refused"}`); got != n/3 {
 		t.Errorf("%v dials refused, want %d", got, n/3)
 	}
 }
@@ -217,15 +210,15 @@ func TestDeadEndpoint(t *testing.T) {
 // TestNoEndpoints: a client is refused at once, not left waiting, wherever it is.
 func TestNoEndpoints(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.write("web.yaml", service("web", webAddr, "TCP", ""))
-	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""))
-	l.start()
+	l := lab.New(t, testbed.Config{})
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""))
+	l.Start()
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-		if _, err := who(from, webAddr); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := lab.Who(from, lab.WebAddr); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("TCP from %s = %v, want refused", from, err)
 		}
-		_, err := newClient(t, from, dnsAddr).ask([]byte("?"), patience)
+		_, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience)
 		// On the node itself the send fails already, with what the kernel says of a
 		// packet that OUTPUT does not let through.
 		if refused := errors.Is(err, syscall.ECONNREFUSED) || from == l.Node && errors.Is(err, syscall.EPERM); !refused {
@@ -240,18 +233,18 @@ func TestChurn(t *testing.T) {
 	if testing.Short() {
 		rounds, ports = 8, 50
 	}
-	l := newLab(t, testbed.Config{})
+	l := lab.New(t, testbed.Config{})
 	for _, pod := range l.Pods {
 		for p := range ports {
-			keep(t)(pod.WhoTCP(fmt.Sprintf("%s:%d", pod.Addr4, 10000+p)))
+			testbed.Keep(t)(pod.WhoTCP(fmt.Sprintf("%s:%d", pod.Addr4, 10000+p)))
 		}
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	all := addrs(l.Pods...)
+	all := lab.Addrs(l.Pods...)
 	publish := func(keepOne func() bool) (n int) {
-		docs := []string{service("web", webAddr, "TCP", "")}
+		docs := []string{testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")}
 		for p := range ports {
 			var some []string
 			for _, a := range all {
@@ -260,15 +253,15 @@ func TestChurn(t *testing.T) {
 				}
 			}
 			n += len(some)
-			docs = append(docs, slice("web", p, 10000+p, "TCP", some...))
+			docs = append(docs, testbed.SliceManifest("web", p, 10000+p, "TCP", some...))
 		}
-		l.write("web.yaml", docs...)
+		l.Write("web.yaml", docs...)
 		return n
 	}
 	publish(func() bool { return true })
-	l.start()
+	l.Start()
 	resident := func() int64 {
-		n, err := testbed.ResidentBytes(l.cmd.Process.Pid)
+		n, err := testbed.ResidentBytes(l.Process.Pid())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +274,7 @@ func TestChurn(t *testing.T) {
 	for _, from := range []*testbed.Host{l.Client, l.Pods[0]} {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := who(from, webAddr); err != nil {
+				if _, err := lab.Who(from, lab.WebAddr); err != nil {
 					t.Errorf("a connection from %s failed: %v", from, err)
 				}
 				mu.Lock()
@@ -293,7 +286,7 @@ func TestChurn(t *testing.T) {
 	var first int64
 	for i := range rounds {
 		n := publish(func() bool { return r.IntN(2) == 0 })
-		l.eventually("the change is in force", func() bool { return int(l.metric("sluice_backends")) == n })
+		l.Eventually("the change is in force", func() bool { return int(l.Metric("sluice_backends")) == n })
 		if i == rounds/4 {
 			first = resident()
 		}
@@ -313,34 +306,34 @@ func TestChurn(t *testing.T) {
 // TestFewDescriptors: 500 clients of a program with 64 descriptors. Those that fit
 // are served, the others wait, and all are served in the end.
 func TestFewDescriptors(t *testing.T) {
-	l := newLab(t, testbed.Config{Pods: 1})
-	keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.limit = 64
-	l.start("--loops", "2")
+	l := lab.New(t, testbed.Config{Pods: 1})
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Limit = 64
+	l.Start("--loops", "2")
 	const clients = 500
 	conns := make([]net.Conn, clients)
 	for i := range conns {
-		c, err := l.Client.Dial(t.Context(), "tcp", webAddr)
+		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
 		if err != nil {
 			t.Fatalf("client %d: %v", i, err)
 		}
 		defer c.Close()
 		conns[i] = c
 	}
-	l.eventually("accepting is paused", func() bool { return l.metric(`sluice_tcp_accept_pauses_total{resource="file_descriptors"}`) > 0 })
+	l.Eventually("accepting is paused", func() bool { return l.Metric(`sluice_tcp_accept_pauses_total{resource="file_descriptors"}`) > 0 })
 
 	// With all of them idle the program must not spin.
-	start, cpu := time.Now(), l.metric("process_cpu_seconds_total")
+	start, cpu := time.Now(), l.Metric("process_cpu_seconds_total")
 	time.Sleep(time.Second) // the time over which it is measured
-	if used, wall := l.metric("process_cpu_seconds_total")-cpu, time.Since(start).Seconds(); used > wall/2 && !testing.Short() {
+	if used, wall := l.Metric("process_cpu_seconds_total")-cpu, time.Since(start).Seconds(); used > wall/2 && !testing.Short() {
 		t.Errorf("%.2f s of CPU in %.2f s with nothing to do", used, wall)
 	}
 	var wg sync.WaitGroup
 	for i, c := range conns {
 		wg.Go(func() {
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(3 * patience))
+			_ = c.SetDeadline(time.Now().Add(3 * testbed.Patience))
 			want := fmt.Sprintf("client %d", i)
 			if _, err := io.WriteString(c, want); err != nil {
 				t.Errorf("client %d: %v", i, err)
@@ -354,8 +347,8 @@ func TestFewDescriptors(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.eventually("all connections have ended", func() bool { return l.metric("sluice_tcp_active_connections") == 0 })
-	if got := l.metric("sluice_tcp_accepted_connections_total"); got != clients {
+	l.Eventually("all connections have ended", func() bool { return l.Metric("sluice_tcp_active_connections") == 0 })
+	if got := l.Metric("sluice_tcp_accepted_connections_total"); got != clients {
 		t.Errorf("%v connections accepted, want %d", got, clients)
 	}
 }
@@ -363,16 +356,16 @@ func TestFewDescriptors(t *testing.T) {
 // TestProxyPortIsNotOpen: what was not steered is refused.
 func TestProxyPortIsNotOpen(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.start("--proxy-port-range", "31000")
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start("--proxy-port-range", "31000")
 	node := netip.AddrPortFrom(l.Node.Addr4, 31000).String()
 	for _, from := range []*testbed.Host{l.Client, l.Pods[0], l.Node} {
-		if _, err := who(from, node); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := lab.Who(from, node); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("the proxy port asked from %s = %v, want refused", from, err)
 		}
 	}
-	if name, err := who(l.Client, webAddr); err != nil || name == "" {
+	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("the Service itself = %q, %v", name, err)
 	}
 }

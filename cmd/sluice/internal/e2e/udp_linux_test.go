@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -11,18 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
-
-// insist asks until there is an answer, as clients of UDP do: a thousand at once may
-// overrun the queue of a pod's socket, which nobody sizes for that.
-func (c client) insist() (string, error) {
-	for range 20 {
-		if name, err := c.ask([]byte("?"), time.Second); err != nil || name != "" {
-			return name, err
-		}
-	}
-	return "", errors.New("no answer to 20 datagrams")
-}
 
 // TestThousandClients: 1,000 clients at once, each answered by one endpoint while
 // it is active, all endpoints used alike, and free to move after the idle timeout.
@@ -31,20 +20,20 @@ func TestThousandClients(t *testing.T) {
 	if testing.Short() {
 		clients = 200
 	}
-	l := newLab(t, testbed.Config{})
-	l.serveDNS()
+	l := lab.New(t, testbed.Config{})
+	l.ServeDNS()
 	const idle = 2 * time.Second
-	l.start("--udp-timeout", idle.String())
-	socks := make([]client, clients)
+	l.Start("--udp-timeout", idle.String())
+	socks := make([]lab.Client, clients)
 	for i := range socks {
-		socks[i] = newClient(t, l.Client, dnsAddr)
+		socks[i] = lab.NewClient(t, l.Client, lab.DNSAddr)
 	}
 	names := make([]string, clients)
 	var wg sync.WaitGroup
 	for i, c := range socks {
 		wg.Go(func() {
 			for range 3 {
-				name, err := c.insist()
+				name, err := c.Insist()
 				if err != nil {
 					t.Errorf("client %d: %v", i, err)
 					return
@@ -68,13 +57,13 @@ func TestThousandClients(t *testing.T) {
 			break
 		}
 	}
-	if got := l.metric("sluice_udp_active_flows"); got != float64(clients) {
+	if got := l.Metric("sluice_udp_active_flows"); got != float64(clients) {
 		t.Errorf("%v flows are open, want %d", got, clients)
 	}
-	l.eventually("the idle flows have ended", func() bool { return l.metric("sluice_udp_active_flows") == 0 })
+	l.Eventually("the idle flows have ended", func() bool { return l.Metric("sluice_udp_active_flows") == 0 })
 	moved := 0
 	for i, c := range socks {
-		name, err := c.insist()
+		name, err := c.Insist()
 		if err != nil {
 			t.Fatalf("client %d after its flow's end: %v", i, err)
 		}
@@ -90,18 +79,18 @@ func TestThousandClients(t *testing.T) {
 // TestLargestDatagram: 65,507 bytes there and back, from everywhere.
 func TestLargestDatagram(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Pods: 2})
-	keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
-	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods[1])...))
-	l.start("--udp-timeout", "5s")
-	msg, err := io.ReadAll(io.LimitReader(stream(3), 65507))
+	l := lab.New(t, testbed.Config{Pods: 2})
+	testbed.Keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods[1])...))
+	l.Start("--udp-timeout", "5s")
+	msg, err := io.ReadAll(io.LimitReader(lab.Stream(3), 65507))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0], l.Pods[1]} {
-		c := newClient(t, from, dnsAddr)
+		c := lab.NewClient(t, from, lab.DNSAddr)
 		for _, size := range []int{65507, 0, 1, 4097} {
-			got, err := c.ask(msg[:size], patience)
+			got, err := c.Ask(msg[:size], testbed.Patience)
 			if err != nil || !bytes.Equal([]byte(got), msg[:size]) {
 				t.Errorf("from %s: %d bytes came back as %d, %v", from, size, len(got), err)
 			}
@@ -112,15 +101,15 @@ func TestLargestDatagram(t *testing.T) {
 // TestEndpointGoesUnderTraffic: the flows of an endpoint that is taken out of the
 // manifest go on elsewhere, without a pause that a client would call an outage.
 func TestEndpointGoesUnderTraffic(t *testing.T) {
-	l := newLab(t, testbed.Config{})
-	l.serveDNS()
-	l.start("--udp-timeout", "1h") // nothing but the removal moves a flow
+	l := lab.New(t, testbed.Config{})
+	l.ServeDNS()
+	l.Start("--udp-timeout", "1h") // nothing but the removal moves a flow
 	const clients = 30
-	socks := make([]client, clients)
-	var there []client
+	socks := make([]lab.Client, clients)
+	var there []lab.Client
 	for i := range socks {
-		socks[i] = newClient(t, l.Client, dnsAddr)
-		name, err := socks[i].ask([]byte("?"), patience)
+		socks[i] = lab.NewClient(t, l.Client, lab.DNSAddr)
+		name, err := socks[i].Ask([]byte("?"), testbed.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,13 +123,13 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
 		t.Fatal(err)
 	}
-	l.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5353, "UDP", addrs(l.Pods[0], l.Pods[2])...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods[0], l.Pods[2])...))
 	written := time.Now()
 	for i, c := range there {
 		var name string
-		l.eventually(fmt.Sprintf("flow %d has moved", i), func() (ok bool) {
+		l.Eventually(fmt.Sprintf("flow %d has moved", i), func() (ok bool) {
 			var err error
-			if name, err = c.ask([]byte("?"), 10*time.Millisecond); err != nil {
+			if name, err = c.Ask([]byte("?"), 10*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
 			return name != ""
@@ -150,7 +139,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 		}
 	}
 	t.Logf("all %d flows had moved %v after the file was written", len(there), time.Since(written))
-	if moved := l.metric(`sluice_udp_flows_rerouted_total{reason="gone"}`); moved != float64(len(there)) {
+	if moved := l.Metric(`sluice_udp_flows_rerouted_total{reason="gone"}`); moved != float64(len(there)) {
 		t.Errorf("%v flows moved, want %d", moved, len(there))
 	}
 }
@@ -158,22 +147,22 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 // TestRefusingUDPEndpoint: an endpoint that answers with ICMP is left at once.
 func TestRefusingUDPEndpoint(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	servers := l.serveDNS()
-	l.start("--udp-timeout", "1h")
+	l := lab.New(t, testbed.Config{})
+	servers := l.ServeDNS()
+	l.Start("--udp-timeout", "1h")
 	if err := servers[0].Close(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 9 {
-		c := newClient(t, l.Client, dnsAddr)
+		c := lab.NewClient(t, l.Client, lab.DNSAddr)
 		for range 3 {
-			name, err := c.ask([]byte("?"), patience)
+			name, err := c.Ask([]byte("?"), testbed.Patience)
 			if err != nil || name == "" || name == "pod-0" {
 				t.Errorf("client %d: answer %q, %v", i, name, err)
 			}
 		}
 	}
-	if n := l.metric(`sluice_udp_flows_rerouted_total{reason="refused"}`); n == 0 {
+	if n := l.Metric(`sluice_udp_flows_rerouted_total{reason="refused"}`); n == 0 {
 		t.Error("no refusal was met: the test tests nothing")
 	}
 }
@@ -182,21 +171,21 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 // answers from the address that was asked, which a connected client checks.
 func TestOneAddressOfTwo(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.serveDNS()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.ServeDNS()
 	for _, bind := range []string{"0.0.0.0", l.Node.Addr4.String(), l.Node.Alt4.String()} {
-		l.start("--bind-address", bind)
+		l.Start("--bind-address", bind)
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := newClient(t, from, dnsAddr).ask([]byte("?"), patience); err != nil || name == "" {
+			if name, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 				t.Errorf("bound to %s, UDP from %s: answer %q, %v", bind, from, name, err)
 			}
-			if name, err := who(from, webAddr); err != nil || name == "" {
+			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("bound to %s, TCP from %s: answer %q, %v", bind, from, name, err)
 			}
 		}
-		l.signal(syscall.SIGTERM)
-		if code := l.wait(); code != 0 {
+		l.Signal(syscall.SIGTERM)
+		if code := l.Wait(); code != 0 {
 			t.Fatalf("exit code %d", code)
 		}
 	}
@@ -206,15 +195,15 @@ func TestOneAddressOfTwo(t *testing.T) {
 // moves when that goes.
 func TestAffinity(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{Clients: 3})
-	l.serveWeb()
+	l := lab.New(t, testbed.Config{Clients: 3})
+	l.ServeWeb()
 	sticky := "  sessionAffinity: ClientIP\n"
-	l.write("web.yaml", service("web", webAddr, "TCP", sticky), slice("web", 1, 8080, "TCP", addrs(l.Pods...)...))
-	l.start()
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Start()
 	home := map[*testbed.Host]string{}
 	for range 20 {
 		for _, from := range l.Clients {
-			name, err := who(from, webAddr)
+			name, err := lab.Who(from, lab.WebAddr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,14 +227,14 @@ func TestAffinity(t *testing.T) {
 			left = append(left, pod.Addr4.String())
 		}
 	}
-	l.write("web.yaml", service("web", webAddr, "TCP", sticky), slice("web", 1, 8080, "TCP", left...))
-	l.eventually("the change is in force", func() bool { return l.metric("sluice_backends") == 2 })
-	first, err := who(l.Client, webAddr)
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", left...))
+	l.Eventually("the change is in force", func() bool { return l.Metric("sluice_backends") == 2 })
+	first, err := lab.Who(l.Client, lab.WebAddr)
 	if err != nil || first == gone.Name {
 		t.Fatalf("after its endpoint has gone the client got %q, %v", first, err)
 	}
 	for range 10 {
-		if name, err := who(l.Client, webAddr); err != nil || name != first {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name != first {
 			t.Errorf("the client got %q after %q, %v", name, first, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package e2e
+package handover
 
 import (
 	"os"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // TestUpgradeHoldsAddresses: in mode winuserspace the node holds the service addresses
@@ -14,27 +15,27 @@ import (
 func TestUpgradeHoldsAddresses(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
-	n.serveWeb()
-	n.serveDNS()
-	n.mode = "winuserspace"
+	n.ServeWeb()
+	n.ServeDNS()
+	n.Mode = "winuserspace"
 	n.start("--udp-timeout", "10s")
-	held := func() string { return n.output("ip", "-o", "addr", "show", "to", "10.96.0.0/16") }
+	held := func() string { return n.Output("ip", "-o", "addr", "show", "to", "10.96.0.0/16") }
 	before := held()
 	if strings.Count(before, "10.96.0.") != 2 {
 		t.Fatalf("the node holds %q", before)
 	}
-	g := emptyLoad(n.lab)
+	g := emptyLoad(n.Lab)
 	t.Cleanup(g.end)
-	g.connect(n.Client, webAddr, 100)
-	g.connect(n.Node, webAddr, 100)
-	u := newClient(t, n.Client, dnsAddr)
-	pod, err := u.insist()
+	g.connect(n.Client, lab.WebAddr, 100)
+	g.connect(n.Node, lab.WebAddr, 100)
+	u := lab.NewClient(t, n.Client, lab.DNSAddr)
+	pod, err := u.Insist()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
 		n.mustUpgrade()
-		if got, err := u.ask([]byte("?"), patience); err != nil || got != pod {
+		if got, err := u.Ask([]byte("?"), testbed.Patience); err != nil || got != pod {
 			t.Errorf("the UDP flow is answered by %q, %v; was %q", got, err, pod)
 		}
 		if now := held(); now != before {
@@ -46,8 +47,8 @@ func TestUpgradeHoldsAddresses(t *testing.T) {
 	if failed := g.failed.Load(); failed > 0 {
 		t.Errorf("%d connections failed", failed)
 	}
-	if err := os.Remove(n.dir + "/dns.yaml"); err != nil {
+	if err := os.Remove(n.Dir + "/dns.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	n.eventually("the address of a Service that is gone has left", func() bool { return !strings.Contains(held(), "10.96.0.10/") })
+	n.Eventually("the address of a Service that is gone has left", func() bool { return !strings.Contains(held(), "10.96.0.10/") })
 }

@@ -1,4 +1,4 @@
-package e2e
+package handover
 
 import (
 	"errors"
@@ -15,26 +15,27 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 )
 
 // line is a line of processes, each of which takes over from the one before.
 type line struct {
-	*lab
+	*lab.Lab
 	pidFile, socket string
 }
 
 // newLine makes a lab whose program can be upgraded.
 func newLine(t *testing.T, cfg testbed.Config) *line {
 	t.Helper()
-	l := newLab(t, cfg)
+	l := lab.New(t, cfg)
 	run := filepath.Join(t.TempDir(), "run")
 	if err := os.Mkdir(run, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	n := &line{l, filepath.Join(run, "pid"), filepath.Join(run, "handover.sock")}
 	var err error
-	if l.file, err = os.Create(filepath.Join(run, "log")); err != nil {
+	if l.File, err = os.Create(filepath.Join(run, "log")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // successors are nobody's child
@@ -44,15 +45,15 @@ func newLine(t *testing.T, cfg testbed.Config) *line {
 		if t.Failed() {
 			t.Logf("the programs' log:\n%s", n.logged())
 		}
-		_ = l.file.Close()
+		_ = l.File.Close()
 	})
 	return n
 }
 
 func (n *line) start(args ...string) {
-	n.t.Helper()
-	n.lab.start(append([]string{"--pid-file", n.pidFile, "--handover-socket", n.socket}, args...)...)
-	n.eventually("the program can be upgraded", func() bool {
+	n.T.Helper()
+	n.Lab.Start(append([]string{"--pid-file", n.pidFile, "--handover-socket", n.socket}, args...)...)
+	n.Eventually("the program can be upgraded", func() bool {
 		_, err := os.Stat(n.socket)
 		return err == nil && (n.pid() != 0 || slices.Contains(args, "--pid-file="))
 	})
@@ -60,9 +61,9 @@ func (n *line) start(args ...string) {
 
 // logged returns what all processes of the line have logged.
 func (n *line) logged() string {
-	b, err := os.ReadFile(n.file.Name())
+	b, err := os.ReadFile(n.File.Name())
 	if err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
 	return string(b)
 }
@@ -79,8 +80,8 @@ func (n *line) pid() int {
 
 // upgrade has the program upgraded, and returns what sluice upgrade says.
 func (n *line) upgrade() (string, error) {
-	n.t.Helper()
-	out, err := n.command("upgrade", "--handover-socket", n.socket).CombinedOutput()
+	n.T.Helper()
+	out, err := n.Command("upgrade", "--handover-socket", n.socket).CombinedOutput()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it has succeeded, and this process was slow to read its last word
 	}
@@ -89,43 +90,32 @@ func (n *line) upgrade() (string, error) {
 
 // mustUpgrade wants the process to be another one afterwards, and the only one.
 func (n *line) mustUpgrade() {
-	n.t.Helper()
+	n.T.Helper()
 	before := n.pid()
 	out, err := n.upgrade()
 	if err != nil {
-		n.t.Fatalf("sluice upgrade: %v, %s", err, out)
+		n.T.Fatalf("sluice upgrade: %v, %s", err, out)
 	}
-	n.eventually("the old process is gone", func() bool { return !alive(before) })
-	n.eventually("the PID file has the new process", func() bool { return n.pid() != before })
-	n.eventually("it is alone", func() bool { return slices.Equal(n.processes(), []int{n.pid()}) })
-	if !strings.Contains(out, strconv.Itoa(n.pid())) || !alive(n.pid()) {
-		n.t.Fatalf("process %d is to serve: alive %v; %s", n.pid(), alive(n.pid()), out)
+	n.Eventually("the old process is gone", func() bool { return !lab.Alive(before) })
+	n.Eventually("the PID file has the new process", func() bool { return n.pid() != before })
+	n.Eventually("it is alone", func() bool { return slices.Equal(n.Processes(), []int{n.pid()}) })
+	if !strings.Contains(out, strconv.Itoa(n.pid())) || !lab.Alive(n.pid()) {
+		n.T.Fatalf("process %d is to serve: alive %v; %s", n.pid(), lab.Alive(n.pid()), out)
 	}
-}
-
-// alive reports whether a process runs; one that has ended and was not waited for yet
-// does not.
-func alive(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, after, _ := strings.Cut(string(b), ") ")
-	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
 
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
-	n.serveWeb()
-	n.serveDNS()
+	n.ServeWeb()
+	n.ServeDNS()
 	n.start()
 	for range 3 {
 		n.mustUpgrade()
-		if name, err := who(n.Client, webAddr); err != nil || name == "" {
+		if name, err := lab.Who(n.Client, lab.WebAddr); err != nil || name == "" {
 			t.Fatalf("after an upgrade TCP gives %q, %v", name, err)
 		}
-		n.eventually("the successor has the instance lock", func() bool {
+		n.Eventually("the successor has the instance lock", func() bool {
 			return n.Node.Do(func() error {
 				c, err := node.NewLock()
 				c.Release()
@@ -144,14 +134,14 @@ func TestWaysToUpgrade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(configHeader+text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(lab.ConfigHeader+text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	write("mode: userspace\n")
 	n.start("--config", file)
 	c := n.talker()
-	c.works()
+	c.Works()
 	for what, do := range map[string]func(){
 		"SIGHUP":   func() { _ = syscall.Kill(n.pid(), syscall.SIGHUP) },
 		"SIGUSR2":  func() { _ = syscall.Kill(n.pid(), syscall.SIGUSR2) },
@@ -159,34 +149,34 @@ func TestWaysToUpgrade(t *testing.T) {
 	} {
 		before := n.pid()
 		do()
-		n.eventually(what+" leads to another process", func() bool { return n.pid() != before && !alive(before) })
-		c.works()
-		n.talker().works()
+		n.Eventually(what+" leads to another process", func() bool { return n.pid() != before && !lab.Alive(before) })
+		c.Works()
+		n.talker().Works()
 	}
-	n.eventually("the new port range is in force", func() bool {
-		return strings.Contains(n.traces(), "--to-ports 3100")
+	n.Eventually("the new port range is in force", func() bool {
+		return strings.Contains(n.Traces(), "--to-ports 3100")
 	})
-	c.works()
-	n.talker().works()
+	c.Works()
+	n.talker().Works()
 	write("mode: bridge\n")
-	n.eventually("the mistake is in the log", func() bool { return strings.Contains(n.logged(), "the last good one stays") })
-	c.works()
+	n.Eventually("the mistake is in the log", func() bool { return strings.Contains(n.logged(), "the last good one stays") })
+	c.Works()
 }
 
 // TestCleanupOnExit: nothing is left if that is asked for.
 func TestCleanupOnExit(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
-	before := n.traces()
+	before := n.Traces()
 	n.serveEcho()
 	n.start("--cleanup-on-exit", "--drain-timeout", "100ms")
 	n.mustUpgrade()
 	c := n.talker()
-	c.works()
+	c.Works()
 	pid := n.pid()
 	_ = syscall.Kill(pid, syscall.SIGTERM)
-	n.eventually("the process has ended", func() bool { return !alive(pid) })
-	if after := n.traces(); after != before {
+	n.Eventually("the process has ended", func() bool { return !lab.Alive(pid) })
+	if after := n.Traces(); after != before {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
 	}
 	if want := `"tcp_connections": 1`; !strings.Contains(n.logged(), "draining\t{"+want) {
@@ -204,33 +194,33 @@ func TestCleanupOnExit(t *testing.T) {
 func TestOffloadedGoesOn(t *testing.T) {
 	for _, mode := range []string{"iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
-			needMode(t, mode)
+			lab.NeedMode(t, mode)
 			n := newLine(t, testbed.Config{})
-			g := emptyLoad(n.lab)
+			g := emptyLoad(n.Lab)
 			t.Cleanup(g.end)
-			n.serveWeb()
+			n.ServeWeb()
 			for _, pod := range n.Pods {
 				g.serveEcho(pod)
 			}
-			n.write("dns.yaml", service("dns", dnsAddr, "UDP", ""), slice("dns", 1, 5300, "UDP", addrs(n.Pods...)...))
-			n.mode = mode
+			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5300, "UDP", lab.Addrs(n.Pods...)...))
+			n.Mode = mode
 			n.start()
 			rate, flows := 100, 10
 			if runtime.NumCPU() == 1 { // as in the VM
 				rate, flows = 10, 1
 			}
 			for _, from := range []*testbed.Host{n.Client, n.Pods[0], n.Node} {
-				g.connect(from, webAddr, rate)
+				g.connect(from, lab.WebAddr, rate)
 			}
 			for range flows {
-				g.ask(dnsAddr)
+				g.ask(lab.DNSAddr)
 			}
 			wait(5 * time.Second)
 			_, idle, _ := g.asked()
 			t.Logf("before the first upgrade %d connections failed of %d, %d answers missing", g.failed.Load(), g.fresh.Load(), idle)
 			for range 3 {
 				n.mustUpgrade()
-				n.eventually("its own rules are in force", func() bool { return n.metric("sluice_handover_taken") == 1 })
+				n.Eventually("its own rules are in force", func() bool { return n.Metric("sluice_handover_taken") == 1 })
 			}
 			g.end()
 			sent, lost, strange := g.settled()
@@ -238,7 +228,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			if g.failed.Load()+lost+strange > 0 {
 				t.Errorf("%d connections failed, %d UDP answers were lost, %d were not what they should be", g.failed.Load(), lost, strange)
 			}
-			if got := n.metric("sluice_tcp_accepted_connections_total"); got != 0 {
+			if got := n.Metric("sluice_tcp_accepted_connections_total"); got != 0 {
 				t.Errorf("%v connections came to user space: the test tests nothing", got)
 			}
 		})
@@ -250,12 +240,12 @@ func TestOffloadedGoesOn(t *testing.T) {
 func TestBindAddressChanges(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
-	n.serveWeb()
-	n.serveDNS()
+	n.ServeWeb()
+	n.ServeDNS()
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(configHeader+"mode: userspace\n"+text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(lab.ConfigHeader+"mode: userspace\n"+text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -278,10 +268,10 @@ func TestBindAddressChanges(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		for _, from := range []*testbed.Host{n.Client, n.Node, n.Pods[0]} {
-			if name, err := newClient(t, from, dnsAddr).insist(); err != nil || name == "" {
+			if name, err := lab.NewClient(t, from, lab.DNSAddr).Insist(); err != nil || name == "" {
 				t.Errorf("%s, UDP from %s: answer %q, %v", when, from, name, err)
 			}
-			if name, err := who(from, webAddr); err != nil || name == "" {
+			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("%s, TCP from %s: answer %q, %v", when, from, name, err)
 			}
 		}
@@ -296,9 +286,9 @@ func TestBindAddressChanges(t *testing.T) {
 		t.Helper()
 		before := n.pid()
 		write(text)
-		n.eventually("another process serves", func() bool { return n.pid() != before && !alive(before) })
-		n.eventually("its rules are written", func() bool {
-			for line := range strings.Lines(n.traces()) {
+		n.Eventually("another process serves", func() bool { return n.pid() != before && !lab.Alive(before) })
+		n.Eventually("its rules are written", func() bool {
+			for line := range strings.Lines(n.Traces()) {
 				if strings.Contains(line, "-d 10.96.0.10/32 ") && strings.Contains(line, rule) {
 					return true
 				}
@@ -308,7 +298,7 @@ func TestBindAddressChanges(t *testing.T) {
 		check(text)
 	}
 	change("bindAddress: 0.0.0.0\n", "REDIRECT")
-	n.eventually("nothing listens at the old address", func() bool { return !listens() })
+	n.Eventually("nothing listens at the old address", func() bool { return !listens() })
 	change("bindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
 	change("bindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
 }

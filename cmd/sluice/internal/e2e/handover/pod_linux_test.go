@@ -1,4 +1,4 @@
-package e2e
+package handover
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // containerScript makes of $1 the root file system of a container that has its own mounts
@@ -33,16 +34,16 @@ exec chroot "$root" /sluice --manifests /manifests --handover-socket /run/sluice
 
 // container starts a program in a root of its own, on the node.
 func (n *line) container(program string, args ...string) {
-	n.t.Helper()
+	n.T.Helper()
 	cmd := n.Node.Command(context.Background(), "unshare", append([]string{"--mount", "--pid", "--fork", "sh", "-c", containerScript, "sh",
-		n.t.TempDir(), filepath.Dir(n.socket), n.dir, program}, args...)...)
-	cmd.Env = append(os.Environ(), programVar+"="+n.dir)
-	cmd.Stdout, cmd.Stderr = n.file, n.file
+		n.T.TempDir(), filepath.Dir(n.socket), n.Dir, program}, args...)...)
+	cmd.Env = append(os.Environ(), lab.ProgramVar+"="+n.Dir)
+	cmd.Stdout, cmd.Stderr = n.File, n.File
 	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
-	n.t.Cleanup(func() { // the container ends with its first process, and unshare with that
-		for _, pid := range n.processes() {
+	n.T.Cleanup(func() { // the container ends with its first process, and unshare with that
+		for _, pid := range n.Processes() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		_ = cmd.Wait()
@@ -65,15 +66,15 @@ func buildProgram(t *testing.T, dir, version string) string {
 // another program, and other processes, through the socket in a folder that both see.
 func TestTakeOverBySocket(t *testing.T) {
 	n := newLine(t, testbed.Config{})
-	l := newLoad(n.lab)
+	l := newLoad(n.Lab)
 	sig := n.newAssoc()
 	programs := []string{os.Args[0], os.Args[0]}
 	if !testing.Short() {
-		programs[1] = buildProgram(t, filepath.Join("..", "..", "..", ".."), "another")
+		programs[1] = buildProgram(t, filepath.Join("..", "..", "..", "..", ".."), "another")
 	}
 	serving := func(count int) {
 		t.Helper()
-		n.eventually("it serves", func() bool { return strings.Count(n.logged(), "\tserving\t") == count })
+		n.Eventually("it serves", func() bool { return strings.Count(n.logged(), "\tserving\t") == count })
 	}
 	n.container(programs[0], "--udp-timeout", flowTimeout.String())
 	serving(1)
@@ -93,9 +94,9 @@ func TestTakeOverBySocket(t *testing.T) {
 		serving(i + 2)
 		sig.works()
 		// The container before stays, so that nobody starts it again, and has nothing.
-		n.eventually("the one before has retired", func() bool { return strings.Count(n.logged(), "waiting for this container to be removed") == i+1 })
+		n.Eventually("the one before has retired", func() bool { return strings.Count(n.logged(), "waiting for this container to be removed") == i+1 })
 	}
-	if out, err := n.upgrade(); exitCode(err) != 1 || !strings.Contains(out, "process 1 cannot be replaced by its child") {
+	if out, err := n.upgrade(); lab.ExitCode(err) != 1 || !strings.Contains(out, "process 1 cannot be replaced by its child") {
 		t.Errorf("sluice upgrade in a container = %v, %s", err, out)
 	}
 	if got := strings.Count(n.logged(), `"version": "another"`); got < times/2 && !testing.Short() {
@@ -121,15 +122,15 @@ func TestRefusedContainers(t *testing.T) {
 	refused := func(what, want string, on *testbed.Host, argv ...string) {
 		t.Helper()
 		cmd := on.Command(t.Context(), argv[0], argv[1:]...)
-		cmd.Env = append(os.Environ(), programVar+"="+n.dir)
+		cmd.Env = append(os.Environ(), lab.ProgramVar+"="+n.Dir)
 		out, err := cmd.CombinedOutput()
-		if exitCode(err) != 1 || !strings.Contains(string(out), want) {
+		if lab.ExitCode(err) != 1 || !strings.Contains(string(out), want) {
 			t.Errorf("%s: start = %v, %s; want %q", what, err, out, want)
 		}
-		c.works()
-		n.talker().works()
+		c.Works()
+		n.talker().Works()
 	}
-	program := []string{os.Args[0], "--manifests", n.dir, "--handover-socket", n.socket}
+	program := []string{os.Args[0], "--manifests", n.Dir, "--handover-socket", n.socket}
 	refused("another network namespace", "hostNetwork: true", n.Pods[0], program...)
 	refused("no right to write rules", "CAP_NET_ADMIN", n.Node, append([]string{"setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"}, program...)...)
 	program[4] = filepath.Join(t.TempDir(), "handover.sock")
@@ -138,7 +139,7 @@ func TestRefusedContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.mustUpgrade() // what is served goes on; only the next one cannot ask
-	c.works()
+	c.Works()
 	if !strings.Contains(n.logged(), "can be written by others") {
 		t.Error("the folder that others can write to is not reported")
 	}

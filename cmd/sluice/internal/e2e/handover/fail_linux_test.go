@@ -1,12 +1,9 @@
-package e2e
+package handover
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,57 +16,26 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// talker is a connection that was made before, and tells whether it still works.
-type talker struct {
-	t *testing.T
-	net.Conn
-}
-
-func (n *line) talker() *talker {
-	n.t.Helper()
-	c, err := n.Client.Dial(n.t.Context(), "tcp", webAddr)
+func (n *line) talker() *lab.Talker {
+	n.T.Helper()
+	c, err := n.Client.Dial(n.T.Context(), "tcp", lab.WebAddr)
 	if err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
-	n.t.Cleanup(func() { _ = c.Close() })
-	return &talker{n.t, c}
-}
-
-// works wants an echo of a size that does not fit anything at once.
-func (c *talker) works() {
-	c.t.Helper()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	want := make([]byte, 1<<20)
-	_, _ = io.ReadFull(stream(rand.Uint64()), want)
-	go func() { _, _ = c.Write(want) }()
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
-		c.t.Fatalf("a connection from before does not work: %v", err)
-	}
-}
-
-// echoes wants an echo of a few bytes, which needs no pipe.
-func (c *talker) echoes() {
-	c.t.Helper()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	got := make([]byte, 4)
-	if _, err := io.WriteString(c, "ping"); err != nil {
-		c.t.Fatal(err)
-	}
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
-		c.t.Fatalf("echo %q, %v", got, err)
-	}
+	n.T.Cleanup(func() { _ = c.Close() })
+	return &lab.Talker{T: n.T, Conn: c}
 }
 
 // serveEcho has every pod echo, as Service web.
 func (n *line) serveEcho() {
-	n.t.Helper()
+	n.T.Helper()
 	for _, pod := range n.Pods {
-		keep(n.t)(pod.EchoTCP(":8080"))
+		testbed.Keep(n.T)(pod.EchoTCP(":8080"))
 	}
-	n.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(n.Pods...)...))
+	n.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
 }
 
 // TestRefusedUpgrades: whatever keeps a successor from taking over, the running process
@@ -84,7 +50,7 @@ func TestRefusedUpgrades(t *testing.T) {
 	refused := func(what string, want ...string) {
 		t.Helper()
 		out, err := n.upgrade()
-		if code := exitCode(err); code != 1 {
+		if code := lab.ExitCode(err); code != 1 {
 			t.Errorf("%s: sluice upgrade = %v, %s; want exit code 1", what, err, out)
 		}
 		for _, w := range want {
@@ -92,18 +58,18 @@ func TestRefusedUpgrades(t *testing.T) {
 				t.Errorf("%s: sluice upgrade says %q, want %q in it", what, out, w)
 			}
 		}
-		if n.pid() != pid || !alive(pid) {
+		if n.pid() != pid || !lab.Alive(pid) {
 			t.Fatalf("%s: process %d is to serve on: the PID file has %d", what, pid, n.pid())
 		}
-		c.works()
-		n.talker().works()
+		c.Works()
+		n.talker().Works()
 	}
 
-	if err := os.WriteFile(filepath.Join(n.dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	refused("a broken manifest", "broken.yaml")
-	if err := os.Remove(filepath.Join(n.dir, "broken.yaml")); err != nil {
+	if err := os.Remove(filepath.Join(n.Dir, "broken.yaml")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -119,11 +85,11 @@ func TestRefusedUpgrades(t *testing.T) {
 	if err := os.Rename(aside, refusedPID); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.metric("sluice_handover_failures_total"); got != 2 {
+	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
 	}
 	n.mustUpgrade()
-	c.works()
+	c.Works()
 }
 
 // TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken
@@ -132,28 +98,28 @@ func TestUpgradeWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.serveEcho()
-	n.limit = 64
+	n.Limit = 64
 	n.start("--loops", "1")
-	var all []*talker
+	var all []*lab.Talker
 	for range 16 {
 		c := n.talker()
-		c.echoes()
+		c.Echoes()
 		all = append(all, c)
 	}
 	out, err := n.upgrade()
-	if exitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
+	if lab.ExitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
 		t.Errorf("without descriptors: sluice upgrade = %v, %s", err, out)
 	}
 	for _, c := range all {
-		c.echoes()
+		c.Echoes()
 	}
 	for _, c := range all[4:] {
 		_ = c.Close()
 	}
-	n.eventually("they have ended", func() bool { return n.metric("sluice_tcp_active_connections") == 4 })
+	n.Eventually("they have ended", func() bool { return n.Metric("sluice_tcp_active_connections") == 4 })
 	n.mustUpgrade()
 	for _, c := range all[:4] {
-		c.echoes()
+		c.Echoes()
 	}
 }
 
@@ -178,27 +144,27 @@ func TestKilledSuccessors(t *testing.T) {
 			done <- err
 		}()
 		var child int
-		n.eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !alive(pid) })
+		n.Eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !lab.Alive(pid) })
 		time.Sleep(time.Duration(i*25) * time.Millisecond) // so that all of its life is hit in the end
-		if child != 0 && alive(pid) && n.pid() == pid {
-			if err := syscall.Kill(child, syscall.SIGKILL); err == nil && alive(pid) {
+		if child != 0 && lab.Alive(pid) && n.pid() == pid {
+			if err := syscall.Kill(child, syscall.SIGKILL); err == nil && lab.Alive(pid) {
 				failed++
 			}
 		}
-		if err := <-done; err == nil && !alive(n.pid()) {
+		if err := <-done; err == nil && !lab.Alive(n.pid()) {
 			// It was killed when it had everything already: that is the end of what it had.
 			t.Logf("round %d: killed after the handover", i)
-			n.lab.cmd = nil
+			n.Process = nil
 			n.start()
 			c = n.talker()
 			continue
 		}
-		c.works()
-		n.talker().works()
+		c.Works()
+		n.talker().Works()
 	}
 	t.Logf("%d of %d successors were killed", failed, rounds)
 	n.mustUpgrade()
-	c.works()
+	c.Works()
 }
 
 // childOf returns a child of a process that runs the program, 0 if it has none.
@@ -230,12 +196,12 @@ func childOf(pid int) int {
 func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Clients: 2})
-	n.serveWeb()
-	n.write("sticky.yaml", service("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), slice("sticky", 1, 8080, "TCP", addrs(n.Pods...)...))
+	n.ServeWeb()
+	n.Write("sticky.yaml", testbed.ServiceManifest("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), testbed.SliceManifest("sticky", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
 	n.start()
 	ask := func(from *testbed.Host, addr string) string {
 		t.Helper()
-		name, err := who(from, addr)
+		name, err := lab.Who(from, addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +213,7 @@ func TestUpgradeGoesOn(t *testing.T) {
 	}
 	var order []string
 	for range 12 {
-		order = append(order, ask(n.Client, webAddr))
+		order = append(order, ask(n.Client, lab.WebAddr))
 		if len(order) > 3 && order[len(order)-1] != order[len(order)-4] {
 			t.Fatalf("turns %v do not go round", order)
 		}
@@ -266,30 +232,30 @@ func TestUpgradeGoesOn(t *testing.T) {
 // Services by then, so that a client is served as soon as anybody listens. A UDP client
 // whose flow conntrack still sends to the old port is, too.
 func TestCrash(t *testing.T) {
-	l := newLab(t, testbed.Config{})
-	l.serveWeb()
-	l.serveDNS()
-	l.start()
-	steered := l.traces()
-	old := newClient(t, l.Client, dnsAddr)
-	if _, err := old.insist(); err != nil {
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.ServeDNS()
+	l.Start()
+	steered := l.Traces()
+	old := lab.NewClient(t, l.Client, lab.DNSAddr)
+	if _, err := old.Insist(); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		l.signal(syscall.SIGKILL)
-		l.wait()
-		if c, err := l.Client.Dial(t.Context(), "tcp", webAddr); err == nil {
+		l.Signal(syscall.SIGKILL)
+		l.Wait()
+		if c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr); err == nil {
 			t.Fatalf("connected to %s with nobody there", c.RemoteAddr())
 		}
 		var all sync.WaitGroup
 		began := time.Now()
 		all.Go(func() {
-			for time.Since(began) < patience {
-				c, err := l.Client.Dial(context.Background(), "tcp", webAddr)
+			for time.Since(began) < testbed.Patience {
+				c, err := l.Client.Dial(context.Background(), "tcp", lab.WebAddr)
 				if err != nil {
 					continue // refused: nobody listens yet
 				}
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 				if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
 					t.Errorf("the first client is told %q, %v", name, err)
 				}
@@ -299,31 +265,31 @@ func TestCrash(t *testing.T) {
 			}
 			t.Error("no TCP client was served")
 		})
-		for what, c := range map[string]client{"new": newClient(t, l.Client, dnsAddr), "old": old} {
+		for what, c := range map[string]lab.Client{"new": lab.NewClient(t, l.Client, lab.DNSAddr), "old": old} {
 			all.Go(func() {
-				took, err := c.recovers()
+				took, err := recovers(c)
 				if err != nil {
 					t.Errorf("the %s UDP flow: %v", what, err)
 				}
 				t.Logf("the %s UDP flow was answered %v after the start", what, took.Round(time.Millisecond))
 			})
 		}
-		l.start()
+		l.Start()
 		all.Wait()
-		if now := l.traces(); now != steered {
+		if now := l.Traces(); now != steered {
 			t.Errorf("the rules have changed:\n%s\nbefore:\n%s", now, steered)
 		}
 	}
 }
 
 // recovers asks until there is an answer, and returns how long that took.
-func (c client) recovers() (time.Duration, error) {
+func recovers(c lab.Client) (time.Duration, error) {
 	for began := time.Now(); ; {
-		name, _ := c.ask([]byte("?"), 20*time.Millisecond) // refused: nobody listens yet
+		name, _ := c.Ask([]byte("?"), 20*time.Millisecond) // refused: nobody listens yet
 		if took := time.Since(began); name != "" {
 			return took, nil
-		} else if took > patience {
-			return took, fmt.Errorf("no answer within %v", patience)
+		} else if took > testbed.Patience {
+			return took, fmt.Errorf("no answer within %v", testbed.Patience)
 		}
 	}
 }
@@ -332,40 +298,40 @@ func (c client) recovers() (time.Duration, error) {
 // process starts. That takes another, and conntrack does not keep clients on the old.
 func TestCrashWithPortTaken(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, testbed.Config{})
-	l.serveDNS()
-	l.start()
-	c := newClient(t, l.Client, dnsAddr)
-	if _, err := c.insist(); err != nil {
+	l := lab.New(t, testbed.Config{})
+	l.ServeDNS()
+	l.Start()
+	c := lab.NewClient(t, l.Client, lab.DNSAddr)
+	if _, err := c.Insist(); err != nil {
 		t.Fatal(err)
 	}
 	rule := regexp.MustCompile(`-A SLUICE-UDP-\d+ .*--to-ports (\d+)`)
-	before := rule.FindStringSubmatch(l.traces())
-	l.signal(syscall.SIGKILL)
-	l.wait()
+	before := rule.FindStringSubmatch(l.Traces())
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
 	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before[1])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer thief.Close()
-	l.start()
-	if _, err := c.recovers(); err != nil {
+	l.Start()
+	if _, err := recovers(c); err != nil {
 		t.Error(err)
 	}
-	if after := rule.FindStringSubmatch(l.traces()); after[1] == before[1] {
+	if after := rule.FindStringSubmatch(l.Traces()); after[1] == before[1] {
 		t.Errorf("the port %s of somebody else is steered to", after[1])
 	}
 }
 
 // onDisk has the program see a file system of its own at a new directory, which it returns.
 func (n *line) onDisk(options string) (dir string) {
-	n.t.Helper()
-	dir = n.t.TempDir()
+	n.T.Helper()
+	dir = n.T.TempDir()
 	shell, err := exec.LookPath("sh")
 	if err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
-	n.wrap = []string{"unshare", "--mount", shell, "-c", fmt.Sprintf("mount -t tmpfs -o %s none %s && exec \"$@\"", options, dir), "sh"}
+	n.Wrap = []string{"unshare", "--mount", shell, "-c", fmt.Sprintf("mount -t tmpfs -o %s none %s && exec \"$@\"", options, dir), "sh"}
 	return dir
 }
 
@@ -380,35 +346,35 @@ func TestNoPlaceForSocket(t *testing.T) {
 			n := newLine(t, testbed.Config{Pods: 1})
 			n.serveEcho()
 			dir := n.onDisk(c.options)
-			n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+			n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
 			n.saysOfPlace(dir, c.want)
-			n.talker().works()
+			n.talker().Works()
 		})
 	}
 	t.Run("read-only when upgraded", func(t *testing.T) {
 		n := newLine(t, testbed.Config{Pods: 1})
 		n.serveEcho()
 		dir := n.onDisk("mode=700")
-		n.lab.start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
-		n.eventually("the PID file is written", func() bool { return n.pid() != 0 })
+		n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
+		n.Eventually("the PID file is written", func() bool { return n.pid() != 0 })
 		pid := n.pid()
 		if out, err := n.Node.Command(t.Context(), "nsenter", "--target", strconv.Itoa(pid), "--mount", "mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
 			t.Fatalf("remount: %v, %s", err, out)
 		}
 		c := n.talker()
-		c.works()
+		c.Works()
 		_ = syscall.Kill(pid, syscall.SIGHUP)
-		n.eventually("the next process serves", func() bool { return n.pid() != pid && !alive(pid) })
+		n.Eventually("the next process serves", func() bool { return n.pid() != pid && !lab.Alive(pid) })
 		n.saysOfPlace(dir, "is on a read-only file system: give --handover-socket")
-		c.works()
-		n.talker().works()
+		c.Works()
+		n.talker().Works()
 	})
 }
 
 // saysOfPlace wants an error in the log that names a directory and what is wrong with it.
 func (n *line) saysOfPlace(dir, want string) {
-	n.t.Helper()
-	n.eventually("the log says "+want, func() bool {
+	n.T.Helper()
+	n.Eventually("the log says "+want, func() bool {
 		for line := range strings.Lines(n.logged()) {
 			if strings.Contains(line, "ERROR") && strings.Contains(line, dir) && strings.Contains(line, want) {
 				return true
@@ -427,34 +393,34 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 	disk := n.onDisk("size=8k")
 	pidFile := n.pidFile
 	n.pidFile = disk + "/pid"
-	n.lab.start("--pid-file", n.pidFile, "--handover-socket", n.socket)
-	n.wrap = nil
-	pid := n.cmd.Process.Pid
+	n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", n.socket)
+	n.Wrap = nil
+	pid := n.Process.Pid()
 	other := fmt.Sprintf("/proc/%d/root%s/other", pid, disk)
-	n.eventually("the program can be upgraded", func() bool {
+	n.Eventually("the program can be upgraded", func() bool {
 		_, err := os.Stat(n.socket)
 		return err == nil
 	})
 	n.pidFile = pidFile
 	c := n.talker()
-	c.works()
+	c.Works()
 	if err := os.WriteFile(other, []byte("full"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := n.upgrade()
-	if exitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
+	if lab.ExitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
 		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
 	}
-	c.works()
-	n.talker().works()
+	c.Works()
+	n.talker().Works()
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := n.upgrade(); err != nil {
 		t.Errorf("with room again: %v, %s", err, out)
 	}
-	c.works()
-	for _, pid := range n.processes() {
+	c.Works()
+	for _, pid := range n.Processes() {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // its PID file cannot be seen from here
 	}
 }

@@ -1,4 +1,4 @@
-package e2e
+package handover
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // spy stands between a process that serves and one that takes over from it, and does
@@ -73,7 +74,7 @@ func (s *spy) relay(giver, taker int) {
 	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(4*253))
 	for {
 		ready := []unix.PollFd{{Fd: int32(giver), Events: unix.POLLIN}, {Fd: int32(taker), Events: unix.POLLIN}}
-		if _, err := unix.Poll(ready, int(patience.Milliseconds())); err != nil && err != unix.EINTR {
+		if _, err := unix.Poll(ready, int(testbed.Patience.Milliseconds())); err != nil && err != unix.EINTR {
 			return
 		}
 		for i, pair := range [][2]int{{giver, taker}, {taker, giver}} {
@@ -133,35 +134,35 @@ func (h *process) kill() {
 // and the other, if it is not to stay, has ended. kind is that of the message at which
 // act was called, 0 if there are not so many.
 func (n *line) succeed(cur *process, round, at int, act func(giver, taker *process)) (next *process, kind byte) {
-	n.t.Helper()
+	n.T.Helper()
 	next = &process{socket: filepath.Join(filepath.Dir(n.socket), fmt.Sprintf("s%d", round)), ended: make(chan struct{})}
 	lead := len(n.logged())
 	serving := func() bool { return strings.Contains(n.logged()[lead:], "\tserving\t") }
 	started := make(chan struct{})
 	var s *spy
 	if cur != nil {
-		s = newSpy(n.t, next.socket, cur.socket, at, func() {
+		s = newSpy(n.T, next.socket, cur.socket, at, func() {
 			<-started
 			act(cur, next)
 		})
 	}
 	// Mode winuserspace, since that has no rules to probe, which takes long.
-	next.Cmd = n.command("--manifests", n.dir, "--proxy-mode", "winuserspace", "--handover-socket", next.socket)
-	next.Stdout, next.Stderr = n.file, n.file
+	next.Cmd = n.Command("--manifests", n.Dir, "--proxy-mode", "winuserspace", "--handover-socket", next.socket)
+	next.Stdout, next.Stderr = n.File, n.File
 	if err := next.Start(); err != nil {
-		n.t.Fatal(err)
+		n.T.Fatal(err)
 	}
 	close(started)
 	go func() {
 		_ = next.Wait()
 		close(next.ended)
 	}()
-	n.t.Cleanup(next.kill)
+	n.T.Cleanup(next.kill)
 	if cur == nil {
-		n.eventually("the first process serves", serving)
+		n.Eventually("the first process serves", serving)
 		return next, 0
 	}
-	n.eventually("one of both is left, or none", func() bool {
+	n.Eventually("one of both is left, or none", func() bool {
 		return !next.alive() || !cur.alive() && serving()
 	})
 	s.close()
@@ -184,36 +185,36 @@ func limitDescriptors(t *testing.T, pid int, limit uint64) {
 // assoc is an SCTP association that is to go on, of the kernel or of a program.
 type assoc struct {
 	n    *line
-	ends sctpEnds
-	held sctpClient // nil where nothing speaks SCTP
+	ends lab.SCTPEnds
+	held lab.SCTPClient // nil where nothing speaks SCTP
 	asks int
 }
 
 // newAssoc has a pod serve SCTP. It is for the time before the start.
 func (n *line) newAssoc() *assoc {
-	n.t.Helper()
-	ends, err := findSCTPEnds()
+	n.T.Helper()
+	ends, err := lab.FindSCTPEnds()
 	if err != nil {
-		n.t.Logf("without SCTP: %v", err)
+		n.T.Logf("without SCTP: %v", err)
 		return &assoc{n: n}
 	}
-	ends.echo(n.t, n.Pods[0])
-	n.write("sig.yaml", sctpService, slice("sig", 1, ends.echoPort, "SCTP", n.Pods[0].Addr4.String()))
+	ends.Echo(n.T, n.Pods[0])
+	n.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", n.Pods[0].Addr4.String()))
 	return &assoc{n: n, ends: ends}
 }
 
 // renew opens it, instead of one from before.
 func (a *assoc) renew() {
-	a.n.t.Helper()
-	if a.ends.open == nil {
+	a.n.T.Helper()
+	if a.ends.Open == nil {
 		return
 	}
 	if a.held != nil {
-		a.held.abandon()
+		a.held.Abandon()
 	}
-	held, err := a.ends.open(a.n.Client, netip.MustParseAddrPort("10.96.0.38:3868"))
+	held, err := a.ends.Open(a.n.Client, netip.MustParseAddrPort("10.96.0.38:3868"))
 	if err != nil {
-		a.n.t.Fatal(err)
+		a.n.T.Fatal(err)
 	}
 	a.held = held
 	a.works()
@@ -221,19 +222,19 @@ func (a *assoc) renew() {
 
 // works wants an echo.
 func (a *assoc) works() {
-	a.n.t.Helper()
+	a.n.T.Helper()
 	if a.held == nil {
 		return
 	}
 	a.asks++
-	if err := a.held.ask(fmt.Sprintf("line %d.", a.asks)); err != nil {
-		a.n.t.Fatalf("an association from before: %v", err)
+	if err := a.held.Ask(fmt.Sprintf("line %d.", a.asks)); err != nil {
+		a.n.T.Fatalf("an association from before: %v", err)
 	}
 }
 
 func (a *assoc) close() {
 	if a.held != nil {
-		a.held.abandon()
+		a.held.Abandon()
 	}
 }
 
@@ -253,14 +254,14 @@ func TestEveryStep(t *testing.T) {
 	}
 	cur, _ := next(nil, 0, nil)
 	c := n.talker()
-	c.works()
+	c.Works()
 	sig.renew()
 	defer sig.close()
 	heir, _ := next(cur, -1, nil)
 	if cur.alive() || !heir.alive() {
 		t.Fatal("a handover that nothing disturbs does not work")
 	}
-	c.works()
+	c.Works()
 	sig.works()
 	cur = heir
 	every := 1
@@ -276,8 +277,8 @@ func TestEveryStep(t *testing.T) {
 	}{
 		{"the successor is killed", func(_, taker *process) { taker.kill() }, last},
 		{"the running process is killed", func(giver, _ *process) { giver.kill() }, always},
-		{"the successor runs out of descriptors", func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(descriptors(t, taker.pid()))) }, never},
-		{"the running process runs out of descriptors", func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(descriptors(t, giver.pid()))) }, never},
+		{"the successor runs out of descriptors", func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(lab.Descriptors(t, taker.pid()))) }, never},
+		{"the running process runs out of descriptors", func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(lab.Descriptors(t, giver.pid()))) }, never},
 	} {
 		kept, at := 0, 0
 		for more := true; more; at += every {
@@ -294,16 +295,16 @@ func TestEveryStep(t *testing.T) {
 			}
 			cur = left[0]
 			limitDescriptors(t, cur.pid(), 1024)
-			switch ok, err := c.goesOn(); {
+			switch ok, err := goesOn(c); {
 			case err != nil || !ok && !f.ends(kind):
 				t.Fatalf("%s: a connection from before works %v, %v", what, ok, err)
 			case ok:
-				c.works()
+				c.Works()
 				kept++
 			default:
 				c = n.talker()
 			}
-			n.talker().works()
+			n.talker().Works()
 			if f.ends(kind) { // with its connection, or not
 				sig.renew()
 			} else {
@@ -318,8 +319,8 @@ func TestEveryStep(t *testing.T) {
 }
 
 // goesOn reports whether a connection still works, or has ended, which must be one of both.
-func (c *talker) goesOn() (bool, error) {
-	_ = c.SetDeadline(time.Now().Add(patience))
+func goesOn(c *lab.Talker) (bool, error) {
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	_, _ = io.WriteString(c, "ping")
 	_, err := io.ReadFull(c, make([]byte, 4))
 	if errors.Is(err, os.ErrDeadlineExceeded) {

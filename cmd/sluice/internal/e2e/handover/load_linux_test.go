@@ -1,4 +1,4 @@
-package e2e
+package handover
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"regexp"
 	"runtime"
 	"slices"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 )
 
@@ -76,7 +76,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, st
 	var wg sync.WaitGroup
 	var sendErr error
 	wg.Go(func() {
-		from, start, buf := stream(sends), time.Now(), make([]byte, 256<<10)
+		from, start, buf := lab.Stream(sends), time.Now(), make([]byte, 256<<10)
 		for running := true; running; {
 			n := 1 + r.IntN(2048)
 			if r.IntN(50) == 0 {
@@ -96,7 +96,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, st
 		}
 		sendErr = c.CloseWrite()
 	})
-	want, buf, expect := stream(gets), make([]byte, 16<<10), make([]byte, 16<<10)
+	want, buf, expect := lab.Stream(gets), make([]byte, 16<<10), make([]byte, 16<<10)
 	for {
 		n, readErr := c.Read(buf)
 		_, _ = io.ReadFull(want, expect[:n])
@@ -121,7 +121,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, st
 
 // load is what goes through the program while it is upgraded.
 type load struct {
-	*lab
+	*lab.Lab
 	stop  chan struct{}
 	once  sync.Once
 	wg    sync.WaitGroup
@@ -134,33 +134,33 @@ type load struct {
 	flows        []*asker
 }
 
-func emptyLoad(l *lab) *load { return &load{lab: l, stop: make(chan struct{}), speed: 1} }
+func emptyLoad(l *lab.Lab) *load { return &load{Lab: l, stop: make(chan struct{}), speed: 1} }
 
 // slowly returns how long something takes that takes d at speed 1.
 func (g *load) slowly(d time.Duration) time.Duration { return time.Duration(float64(d) / g.speed) }
 
 // newLoad has every pod serve every kind of Service on every path. It is for the time
 // before the start.
-func newLoad(l *lab) *load {
+func newLoad(l *lab.Lab) *load {
 	g := emptyLoad(l)
 	g.paths = []agent.Path{agent.Userspace, agent.IPTables}
-	l.t.Cleanup(g.end)
-	if ipvs.Present(l.t.Context()) == nil {
+	l.T.Cleanup(g.end)
+	if ipvs.Present(l.T.Context()) == nil {
 		g.paths = append(g.paths, agent.IPVS)
 	}
 	for _, pod := range l.Pods {
 		g.serveTalk(pod)
 		g.serveEcho(pod)
-		keep(l.t)(pod.WhoTCP(":8080"))
+		testbed.Keep(l.T)(pod.WhoTCP(":8080"))
 	}
 	for i, path := range g.paths {
-		for _, m := range []movable{
-			{name: "web", addr: g.addr(i, 80), protocol: "TCP", port: 8080},
-			{name: "talk", addr: g.addr(i, 9000), protocol: "TCP", port: 9000},
-			{name: "echo", addr: g.addr(i, 53), protocol: "UDP", port: 5300},
+		for _, m := range []lab.Movable{
+			{Name: "web", Addr: g.addr(i, 80), Protocol: "TCP", Port: 8080},
+			{Name: "talk", Addr: g.addr(i, 9000), Protocol: "TCP", Port: 9000},
+			{Name: "echo", Addr: g.addr(i, 53), Protocol: "UDP", Port: 5300},
 		} {
-			m.name, m.path = fmt.Sprintf("%s-%s", m.name, path), path.String()
-			l.write(m.name+".yaml", m.manifest(), slice(m.name, 1, m.port, m.protocol, addrs(l.Pods...)...))
+			m.Name, m.Path = fmt.Sprintf("%s-%s", m.Name, path), path.String()
+			l.Write(m.Name+".yaml", m.Manifest(), testbed.SliceManifest(m.Name, 1, m.Port, m.Protocol, lab.Addrs(l.Pods...)...))
 		}
 	}
 	return g
@@ -176,7 +176,7 @@ func (g *load) end() {
 
 func (g *load) fail(format string, args ...any) {
 	if g.failed.Add(1) <= 10 {
-		g.t.Errorf(format, args...)
+		g.T.Errorf(format, args...)
 	}
 }
 
@@ -187,11 +187,11 @@ func half(number uint64) (client, server bool) { return number%10 == 0, number%1
 // serveTalk has a pod talk: the client says first which connection it is, so that no two
 // have the same bytes.
 func (g *load) serveTalk(pod *testbed.Host) {
-	ln, err := pod.Listen(g.t.Context(), "tcp", ":9000")
+	ln, err := pod.Listen(g.T.Context(), "tcp", ":9000")
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
-	g.t.Cleanup(func() { _ = ln.Close() })
+	g.T.Cleanup(func() { _ = ln.Close() })
 	go func() { // until ln is closed
 		for {
 			c, err := ln.Accept()
@@ -217,12 +217,12 @@ func (g *load) serveTalk(pod *testbed.Host) {
 
 // serveEcho has a pod answer datagrams with its name after what was asked.
 func (g *load) serveEcho(pod *testbed.Host) {
-	pc, err := pod.ListenPacket(g.t.Context(), "udp", netip.AddrPortFrom(pod.Addr4, 5300).String())
+	pc, err := pod.ListenPacket(g.T.Context(), "udp", netip.AddrPortFrom(pod.Addr4, 5300).String())
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	roomFor(pc.(*net.UDPConn))
-	g.t.Cleanup(func() { _ = pc.Close() })
+	g.T.Cleanup(func() { _ = pc.Close() })
 	go func() { // until pc is closed
 		buf := make([]byte, 100)
 		for {
@@ -247,9 +247,9 @@ func roomFor(c syscall.Conn) {
 // hold opens connections that talk until the end.
 func (g *load) hold(addr string, count int) {
 	for range count {
-		c, err := g.Client.Dial(g.t.Context(), "tcp", addr)
+		c, err := g.Client.Dial(g.T.Context(), "tcp", addr)
 		if err != nil {
-			g.t.Fatal(err)
+			g.T.Fatal(err)
 		}
 		g.held++
 		n := g.held
@@ -278,7 +278,7 @@ func (g *load) connect(from *testbed.Host, addr string, rate int) {
 				return
 			case <-time.After(time.Until(due)):
 			}
-			if name, err := who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
+			if name, err := lab.Who(from, addr); err != nil || !strings.HasPrefix(name, "pod-") {
 				g.fail("a new connection from %s to %s: %q, %v", from, addr, name, err)
 			}
 			g.fresh.Add(1)
@@ -296,15 +296,15 @@ type asker struct {
 
 // ask begins a flow, once it has an answer.
 func (g *load) ask(addr string) {
-	conn, err := g.Client.Dial(g.t.Context(), "udp", addr)
+	conn, err := g.Client.Dial(g.T.Context(), "udp", addr)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	a := &asker{Conn: conn}
 	var first string
 	for begun := time.Now(); first == ""; {
-		if first, err = (client{conn}).ask(make([]byte, 8), time.Second); err != nil || first == "" && time.Since(begun) > patience {
-			g.t.Fatalf("UDP %s: %q, %v", addr, first, err)
+		if first, err = (lab.Client{Conn: conn}).Ask(make([]byte, 8), time.Second); err != nil || first == "" && time.Since(begun) > testbed.Patience {
+			g.T.Fatalf("UDP %s: %q, %v", addr, first, err)
 		}
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -334,7 +334,7 @@ func (g *load) ask(addr string) {
 	})
 	var readers sync.WaitGroup
 	readers.Go(func() { a.count(first[8:]) })
-	g.t.Cleanup(func() {
+	g.T.Cleanup(func() {
 		_ = conn.Close()
 		readers.Wait()
 	})
@@ -387,19 +387,19 @@ func (g *load) asked() (sent, lost, strange int64) {
 // none was lost between two processes, and tells of those whose pod has changed why that
 // may be. On a machine that carries the load there are none. flows is how many crossed.
 func (g *load) kept(flows int) {
-	g.t.Helper()
+	g.T.Helper()
 	reasons := map[string]string{
 		"expired": `sluice_udp_flows_ended_total{reason="expired"}`, "evicted": `sluice_udp_flows_ended_total{reason="evicted"}`,
 		"gone": `sluice_udp_flows_rerouted_total{reason="gone"}`,
 	}
-	again, ended := g.metric("sluice_udp_flows_total")-float64(flows), 0.0
+	again, ended := g.Metric("sluice_udp_flows_total")-float64(flows), 0.0
 	var why []string
 	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
-		n := g.metric(reasons[reason])
+		n := g.Metric(reasons[reason])
 		ended += n
 		why = append(why, fmt.Sprintf("%v %s", n, reason))
 	}
-	refused := g.metric(`sluice_udp_flows_rerouted_total{reason="refused"}`)
+	refused := g.Metric(`sluice_udp_flows_rerouted_total{reason="refused"}`)
 	moved, silent := 0, 0
 	for _, a := range g.flows {
 		if a.moved.Load() == 0 {
@@ -410,11 +410,11 @@ func (g *load) kept(flows int) {
 		}
 	}
 	if again != 0 || moved > 0 || refused > 0 {
-		g.t.Logf("%v flows were made again and %d have another pod, of which the clients of %d said nothing for %v; the program counts %s; %v pods could not be reached",
+		g.T.Logf("%v flows were made again and %d have another pod, of which the clients of %d said nothing for %v; the program counts %s; %v pods could not be reached",
 			again, moved, silent, flowTimeout, strings.Join(why, ", "), refused)
 	}
 	if again < 0 || again > ended {
-		g.t.Errorf("%v flows were made again, but only %v had ended: flows were lost between two processes", again, ended)
+		g.T.Errorf("%v flows were made again, but only %v had ended: flows were lost between two processes", again, ended)
 	}
 }
 
@@ -439,16 +439,6 @@ func (g *load) during(do func()) window {
 	return window{sent2 - sent, max(0, lost2-lost)}
 }
 
-// descriptors returns how many a process has open.
-func descriptors(t *testing.T, pid int) int {
-	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
-}
-
 // usage is what one process after the other takes.
 type usage struct{ fds, resident []int64 }
 
@@ -458,7 +448,7 @@ func (u *usage) note(t *testing.T, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.fds = append(u.fds, int64(descriptors(t, pid)))
+	u.fds = append(u.fds, int64(lab.Descriptors(t, pid)))
 	u.resident = append(u.resident, resident)
 }
 
@@ -490,19 +480,19 @@ var stoodStill = regexp.MustCompile(`"freeze_p99": "([^"]+)"`)
 
 // freezes reports how long connections were paused.
 func (n *line) freezes() {
-	n.t.Helper()
+	n.T.Helper()
 	var all []time.Duration
 	under := 0
 	for _, m := range stoodStill.FindAllStringSubmatch(n.logged(), -1) {
 		d, err := time.ParseDuration(m[1])
 		if err != nil {
-			n.t.Fatal(err)
+			n.T.Fatal(err)
 		}
 		if all = append(all, d); d < 50*time.Millisecond {
 			under++
 		}
 	}
-	n.t.Logf("99 of 100 connections were paused for at most %v in the median upgrade, %v in the worst; under 50 ms in %d of %d",
+	n.T.Logf("99 of 100 connections were paused for at most %v in the median upgrade, %v in the worst; under 50 ms in %d of %d",
 		median(all), slices.Max(all), under, len(all))
 }
 
@@ -511,7 +501,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	times, part, speed := amount()
 	here, elsewhere := burdens(part, speed)
 	n := newLine(t, testbed.Config{})
-	l := newLoad(n.lab)
+	l := newLoad(n.Lab)
 	l.speed = speed
 	n.start("--udp-timeout", flowTimeout.String(), "--loops", "2")
 	for i := range l.paths {
@@ -527,7 +517,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 			l.connect(from, l.addr(i, 80), b.often)
 		}
 	}
-	n.eventually("all connections are open", func() bool { return n.metric("sluice_tcp_active_connections") >= float64(here.held) })
+	n.Eventually("all connections are open", func() bool { return n.Metric("sluice_tcp_active_connections") >= float64(here.held) })
 
 	fresh, start := l.fresh.Load(), time.Now()
 	var u usage
@@ -562,7 +552,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	case lost > 0 && upgrading.lost > allowed:
 		t.Errorf("%d of %d UDP answers were lost while upgrading, %d of %d in the worst time without", upgrading.lost, upgrading.sent, worst.lost, worst.sent)
 	}
-	n.eventually("all connections have ended", func() bool { return n.metric("sluice_tcp_active_connections") == 0 })
+	n.Eventually("all connections have ended", func() bool { return n.Metric("sluice_tcp_active_connections") == 0 })
 }
 
 // wait lets the load go on for a while.
@@ -597,14 +587,14 @@ func TestIdleConnectionsCross(t *testing.T) {
 			}()
 		}
 	}()
-	n.write("web.yaml", service("web", webAddr, "TCP", ""), slice("web", 1, 8080, "TCP", addrs(n.Pods...)...))
+	n.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
 	n.start()
-	conns := make([]*talker, count)
+	conns := make([]*lab.Talker, count)
 	for i := range conns {
 		conns[i] = n.talker()
 	}
-	n.eventually("all connections are open", func() bool { return n.metric("sluice_tcp_active_connections") == float64(count) })
-	n.eventually("all backends have answered", func() bool { return n.metric("sluice_tcp_dialling_connections") == 0 })
+	n.Eventually("all connections are open", func() bool { return n.Metric("sluice_tcp_active_connections") == float64(count) })
+	n.Eventually("all backends have answered", func() bool { return n.Metric("sluice_tcp_dialling_connections") == 0 })
 	for range 3 {
 		n.mustUpgrade()
 	}
@@ -615,9 +605,9 @@ func TestIdleConnectionsCross(t *testing.T) {
 	}
 	n.freezes()
 	for _, c := range conns {
-		c.echoes()
+		c.Echoes()
 	}
-	if got := n.metric("sluice_handover_frozen_seconds_count"); got != float64(count) {
+	if got := n.Metric("sluice_handover_frozen_seconds_count"); got != float64(count) {
 		t.Errorf("%v connections were counted as frozen, want %d", got, count)
 	}
 }

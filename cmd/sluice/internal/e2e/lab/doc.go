@@ -1,0 +1,5 @@
+// Package lab is the cluster of the end-to-end tests: the hosts of bench/testbed, with Sluice,
+// re-executed from the test binary, on their node.
+//
+// Goroutines: testbed's.
+package lab

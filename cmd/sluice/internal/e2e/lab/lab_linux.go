@@ -1,0 +1,310 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+)
+
+const (
+	// ProgramVar makes the test binary the program itself, so that the whole of it runs as it
+	// is compiled here, under the race detector too. Its value is the lab's folder, by which
+	// all its processes are known.
+	ProgramVar = "SLUICE_TEST_PROGRAM"
+
+	// Addresses of the Services of ServeWeb and ServeDNS.
+	WebIP   = "10.96.0.80"
+	WebAddr = WebIP + ":80"
+	DNSAddr = "10.96.0.10:53"
+)
+
+// Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
+func Main(m *testing.M) int {
+	if root := os.Getenv(rootVar); root != "" {
+		err := enter(root) // does not return if it succeeds
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if os.Getenv(ProgramVar) != "" {
+		return command.Main("test", os.Args[1:], os.Stdout, os.Stderr)
+	}
+	return testbed.Main(m)
+}
+
+// Lab is a small cluster with Sluice on its node, fed from a folder. The fields between T and
+// Log may be set before Start.
+type Lab struct {
+	*testbed.Testbed
+	T   *testing.T
+	Dir string // of manifests
+
+	Wrap  []string // command that runs the program
+	Limit int      // RLIMIT_NOFILE of the program; 0 for the test's own
+	Root  string   // of the image that the program runs in; empty for none
+	Path  string   // where the program looks for programs there
+	Mode  string   // --proxy-mode; empty for the default
+	File  *os.File // where the log goes in place of Log, if successors write it too
+	env   []string // of the program, besides the test's own
+
+	Log     testbed.Buffer
+	Process *testbed.Process // nil while none runs
+}
+
+// New makes a cluster in which the program does not run yet. It ends with the test, which
+// fails if any process of the program is left running.
+func New(t *testing.T, cfg testbed.Config) *Lab {
+	t.Helper()
+	l := &Lab{T: t, Testbed: testbed.NewT(t, cfg), Dir: t.TempDir()}
+	t.Cleanup(func() {
+		if l.Process != nil {
+			l.Process.Stop(syscall.SIGKILL)
+		}
+		l.endProcesses()
+		if t.Failed() {
+			t.Logf("the program's log:\n%s", l.Log.String())
+		}
+	})
+	return l
+}
+
+// endProcesses waits for every process of the lab to end, and kills those that have not.
+func (l *Lab) endProcesses() {
+	left := l.Processes()
+	for deadline := time.Now().Add(testbed.Patience); len(left) > 0 && time.Now().Before(deadline); left = l.Processes() {
+		time.Sleep(2 * time.Millisecond) // no event reports the end of a process that is not our child
+	}
+	for _, pid := range left {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		l.T.Errorf("process %d is left running: %q", pid, line)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// Processes returns the processes of the program in this lab, whosever children they are.
+func (l *Lab) Processes() (pids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	mark := []byte(ProgramVar + "=" + l.Dir + "\x00")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if env, err := os.ReadFile("/proc/" + e.Name() + "/environ"); err == nil && bytes.Contains(env, mark) && Alive(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// NeedMode skips a test that needs ip_vs where the kernel has none, or fails it if
+// SLUICE_REQUIRE_IPVS is 1, as with make test-vm.
+func NeedMode(t *testing.T, mode string) {
+	t.Helper()
+	if mode == "ipvs" {
+		if err := ipvs.Present(t.Context()); err != nil {
+			testbed.MissingUnless(t, "SLUICE_REQUIRE_IPVS", err.Error())
+		}
+	}
+}
+
+// Command is the program on the node, not started.
+func (l *Lab) Command(args ...string) *testbed.Cmd {
+	name, argv := os.Args[0], args
+	if l.Limit > 0 {
+		argv = append([]string{fmt.Sprintf("--nofile=%d", l.Limit), name}, args...)
+		name = "prlimit"
+	}
+	if l.Wrap != nil {
+		argv = append(append(l.Wrap[1:len(l.Wrap):len(l.Wrap)], name), argv...)
+		name = l.Wrap[0]
+	}
+	cmd := l.Node.Command(context.Background(), name, argv...)
+	cmd.Env = append(os.Environ(), ProgramVar+"="+l.Dir)
+	if l.Root != "" {
+		cmd.Env = append(cmd.Env, rootVar+"="+l.Root, manifestsVar+"="+l.Dir, "PATH="+l.Path)
+	}
+	cmd.Env = append(cmd.Env, l.env...)
+	return cmd
+}
+
+// Start runs the program with the lab's folder until it reports that it is healthy. Its log
+// starts anew.
+func (l *Lab) Start(args ...string) {
+	l.T.Helper()
+	if l.Mode != "" {
+		args = append([]string{"--proxy-mode", l.Mode}, args...)
+	}
+	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
+	if err := l.Process.Healthy(context.Background(), testbed.HealthURL); err != nil {
+		l.T.Fatal(err)
+	}
+}
+
+// Launch runs a Command as the program of this lab, and does not wait.
+func (l *Lab) Launch(cmd *testbed.Cmd) {
+	l.T.Helper()
+	l.Log.Reset()
+	cmd.Stdout, cmd.Stderr = &l.Log, &l.Log
+	if l.File != nil {
+		cmd.Stdout, cmd.Stderr = l.File, l.File
+	}
+	var err error
+	if l.Process, err = cmd.Launch(); err != nil {
+		l.T.Fatal(err)
+	}
+}
+
+// Signal sends a signal to the program.
+func (l *Lab) Signal(s syscall.Signal) { l.Process.Signal(s) }
+
+// Wait waits for the end of the program and returns its exit code, -1 if a signal ended it.
+func (l *Lab) Wait() int {
+	l.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
+	defer cancel()
+	err := l.Process.Wait(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		l.T.Fatal(err)
+	}
+	l.Process = nil
+	return ExitCode(err)
+}
+
+// Get asks the program over HTTP, on the node. Code 0: it cannot be asked.
+func (l *Lab) Get(url string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
+	defer cancel()
+	code, body, err := l.Node.Get(ctx, url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return code, body
+}
+
+// Metric returns the value of a series, named as /metrics writes it.
+func (l *Lab) Metric(series string) float64 {
+	l.T.Helper()
+	_, page := l.Get(testbed.MetricsURL)
+	value, ok := testbed.Series(page, series)
+	if !ok {
+		l.T.Fatalf("no metric %s in:\n%s", series, page)
+	}
+	return value
+}
+
+// Eventually waits for a state that no event reports.
+func (l *Lab) Eventually(what string, is func() bool) {
+	l.T.Helper()
+	testbed.Eventually(l.T, what, is)
+}
+
+// Write replaces a manifest at once.
+func (l *Lab) Write(name string, documents ...string) {
+	l.T.Helper()
+	if err := testbed.WriteManifest(l.Dir, name, documents...); err != nil {
+		l.T.Fatal(err)
+	}
+}
+
+// Output runs a command on the node and returns what it prints.
+func (l *Lab) Output(name string, args ...string) string {
+	l.T.Helper()
+	out, err := l.Node.Command(l.T.Context(), name, args...).Output()
+	if err != nil {
+		l.T.Fatalf("%s: %v", name, err)
+	}
+	return string(out)
+}
+
+// ExitCode returns the code that a command ended with, 0 if err is not of that.
+func ExitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return 0
+}
+
+// Addrs returns the IPv4 addresses of hosts.
+func Addrs(hosts ...*testbed.Host) (out []string) {
+	for _, h := range hosts {
+		out = append(out, h.Addr4.String())
+	}
+	return out
+}
+
+// ServeWeb makes every pod answer TCP connections with its name, as Service web.
+func (l *Lab) ServeWeb() (servers []*testbed.Server) {
+	l.T.Helper()
+	for _, pod := range l.Pods {
+		servers = append(servers, testbed.Keep(l.T)(pod.WhoTCP(":8080")))
+	}
+	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", Addrs(l.Pods...)...))
+	return servers
+}
+
+// ServeDNS makes every pod answer datagrams with its name, as Service dns.
+func (l *Lab) ServeDNS() (servers []*testbed.Server) {
+	l.T.Helper()
+	for _, pod := range l.Pods {
+		servers = append(servers, testbed.Keep(l.T)(pod.WhoUDP(pod.Addr4.String()+":5353")))
+	}
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", Addrs(l.Pods...)...))
+	return servers
+}
+
+// Who connects and returns the name of the pod that answers.
+func Who(from *testbed.Host, addr string) (string, error) {
+	return WhoWithin(testbed.Patience, from, addr)
+}
+
+// WhoWithin is Who for addresses that may not be served yet: a connection that is started
+// before the rules are there comes about a second later at best, when its SYN is sent again.
+func WhoWithin(d time.Duration, from *testbed.Host, addr string) (string, error) {
+	return from.TryAsk("tcp", addr, d)
+}
+
+// Client is a UDP socket that is connected to a Service, so that only answers
+// from the address it asked reach it.
+type Client struct{ net.Conn }
+
+// NewClient opens such a socket, until the test ends.
+func NewClient(t *testing.T, from *testbed.Host, addr string) Client {
+	t.Helper()
+	c, err := from.Dial(t.Context(), "udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return Client{c}
+}
+
+// Ask sends a datagram and returns the answer, or "" if there is none within d.
+func (c Client) Ask(msg []byte, d time.Duration) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
+		return "", err
+	}
+	if _, err := c.Write(msg); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 65535)
+	n, err := c.Read(buf)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "", nil
+	}
+	return string(buf[:n]), err
+}

@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// WinUserspace makes the program run in that mode, with no program in its PATH.
+func (l *Lab) WinUserspace() *Lab {
+	l.Mode, l.env = "winuserspace", []string{"PATH=" + l.T.TempDir()}
+	return l
+}
+
+// Holds returns which addresses of Services the node has on an interface.
+func (l *Lab) Holds() (out []string) {
+	l.T.Helper()
+	for _, line := range strings.Split(l.Output("ip", "-o", "address", "show"), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) < 4 {
+			continue
+		}
+		p, err := netip.ParsePrefix(fields[3])
+		if err != nil {
+			l.T.Fatal(err)
+		}
+		for _, services := range []string{"10.96.0.0/12", "198.51.100.0/24", "203.0.113.0/24", "2001:db8:96::/48"} {
+			if netip.MustParsePrefix(services).Contains(p.Addr()) {
+				out = append(out, p.Addr().String())
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Counters are what iptables-save prints beside the rules themselves.
+var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
+
+// Traces is everything that rules and sets of the node say.
+func (l *Lab) Traces() string {
+	rules := Counters.ReplaceAllString(l.Output("iptables-save")+l.Output("ip6tables-save"), "")
+	return rules + l.Output("ipset", "save") + l.Output("ip", "-brief", "addr") + l.virtualServers()
+}
+
+// virtualServers is what ipvsadm says of the node, without counts; nothing where the
+// kernel has no ip_vs.
+func (l *Lab) virtualServers() string {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		return ""
+	}
+	return l.Output("ipvsadm", "-Sn")
+}
+
+// Alive reports whether a process runs; one that has ended and was not waited for yet
+// does not.
+func Alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+// Descriptors returns how many a process has open.
+func Descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+const ConfigHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
