@@ -27,25 +27,30 @@ import (
 // checker collects mistakes. It names them as the user wrote them: by the flag, or
 // by the field of the file.
 type checker struct {
-	file string // "" if flags say all
-	errs []error
+	file    string // "" if flags say all
+	options map[string]option
+	errs    []error
 }
 
-func (c *checker) name(flag, field string) string {
-	if c.file == "" || field == "" {
-		return "--" + flag
+func (c *checker) name(flag string) string {
+	if field := c.options[flag].field; c.file != "" && field != "" {
+		return c.file + ": " + field
 	}
-	return c.file + ": " + field
+	return "--" + flag
 }
 
 // reject notes that a flag, or the field that it stands for, has a wrong value.
-func (c *checker) reject(flag, field, format string, args ...any) {
-	c.errs = append(c.errs, fmt.Errorf("%s "+format, append([]any{c.name(flag, field)}, args...)...))
+func (c *checker) reject(flag, format string, args ...any) {
+	c.rejectNamed(c.name(flag), format, args...)
+}
+
+func (c *checker) rejectNamed(name, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("%s "+format, append([]any{name}, args...)...))
 }
 
 // check turns settings into the rest of the Config.
 func (s *settings) check() error {
-	c := &checker{file: s.File}
+	c := &checker{file: s.File, options: s.options}
 	s.checkMode(c)
 	s.checkNode(c)
 	s.checkAddresses(c)
@@ -66,10 +71,10 @@ func (s *settings) checkMode(c *checker) {
 		d.Mode = ModeUserspace // what an empty mode meant until kube-proxy 1.1, and what Sluice is for
 	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
 	case "nftables", "kernelspace":
-		c.reject("proxy-mode", "mode",
+		c.reject("proxy-mode",
 			"%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
-		c.reject("proxy-mode", "mode",
+		c.reject("proxy-mode",
 			"%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
@@ -79,30 +84,29 @@ func (s *settings) checkMode(c *checker) {
 	s.DataPath.ServiceInterface = strings.TrimSpace(s.DataPath.ServiceInterface)
 	s.Process.WindowsService = d.WindowsRunAsService && goruntime.GOOS == "windows"
 	if d.WindowsRunAsService && !s.Process.WindowsService {
-		s.Warnings = append(s.Warnings, c.name("windows-service", "windowsRunAsService")+" is ignored: this is not Windows")
+		s.Warnings = append(s.Warnings, c.name("windows-service")+" is ignored: this is not Windows")
 	}
 	var err error
 	switch s.DataPath.BindAddress, err = netip.ParseAddr(d.BindAddress); {
 	case err != nil:
-		c.reject("bind-address", "bindAddress",
-			"%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
+		c.reject("bind-address", "%q is not an IP address: give one like 0.0.0.0 or 192.0.2.1", d.BindAddress)
 	case s.DataPath.BindAddress.IsLoopback() && s.DataPath.Mode == ModeUserspace:
-		c.reject("bind-address", "bindAddress",
-			"%s: cannot proxy on localhost, where steered packets do not arrive: give 0.0.0.0 or an address of this "+
-				"node", s.DataPath.BindAddress)
+		c.reject("bind-address",
+			"%s: redirected packets do not arrive on localhost: give 0.0.0.0 or an address of this node",
+			s.DataPath.BindAddress)
 	case s.DataPath.BindAddress.Zone() != "":
-		c.reject("bind-address", "bindAddress",
-			"%s: a link-local address cannot be steered to: give 0.0.0.0, :: or another address of this "+
-				"node", s.DataPath.BindAddress)
+		c.reject("bind-address",
+			"%s: packets cannot be redirected to a link-local address: give 0.0.0.0, :: or another address",
+			s.DataPath.BindAddress)
 	}
 	if s.DataPath.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
-		c.reject("nodeport-addresses", "nodePortAddresses", "%w", err)
+		c.reject("nodeport-addresses", "%w", err)
 	}
 	if s.DataPath.ProxyPortRange, err = redirect.ParsePortRange(d.PortRange); err != nil {
-		c.reject("proxy-port-range", "portRange", "is wrong: %w", err)
+		c.reject("proxy-port-range", "is wrong: %w", err)
 	}
 	if s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration; s.DataPath.UDPTimeout <= 0 {
-		c.reject("udp-timeout", "udpIdleTimeout", "%v: give a duration above 0, like 250ms", s.DataPath.UDPTimeout)
+		c.reject("udp-timeout", "%v: give a duration above 0, like 250ms", s.DataPath.UDPTimeout)
 	}
 }
 
@@ -114,15 +118,15 @@ func (s *settings) checkNode(c *checker) {
 		name = strings.ToLower(strings.TrimSpace(s.hostname))
 		d.HostnameOverride = name
 		if name == "" {
-			c.reject("hostname-override", "", "%q is blank: give the name of this node's Node object", s.hostname)
+			c.rejectNamed("--hostname-override", "%q is blank: give the name of this node's Node object", s.hostname)
 		}
 	}
 	if wrong := validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSpace(name))); name != "" && len(wrong) > 0 {
-		flag, field := "hostname-override", "hostnameOverride"
+		named := c.name("hostname-override")
 		if s.hostname != "" {
-			field = ""
+			named = "--hostname-override"
 		}
-		c.reject(flag, field,
+		c.rejectNamed(named,
 			"%q cannot be the name of a Node: give one that kubectl get nodes shows, of letters, digits, dots and "+
 				"dashes", name)
 	}
@@ -136,11 +140,11 @@ func (s *settings) checkNode(c *checker) {
 	s.Node.Name = strings.ToLower(strings.TrimSpace(name)) // as kubelet names its Node
 
 	if wrong := validation.IsValidLabelValue(s.Node.Zone); len(wrong) > 0 {
-		c.reject("node-zone", "",
+		c.reject("node-zone",
 			"%q: give a value that the label topology.kubernetes.io/zone may have, of letters, digits and -_. in "+
 				"between", s.Node.Zone)
 	}
-	s.Node.PodCIDRs = c.prefixes("node-pod-cidrs", "", s.podCIDRs)
+	s.Node.PodCIDRs = c.prefixes("node-pod-cidrs", s.podCIDRs)
 	var ranges []string
 	if d.ClusterCIDR != "" {
 		ranges = strings.Split(d.ClusterCIDR, ",")
@@ -150,30 +154,29 @@ func (s *settings) checkNode(c *checker) {
 	}
 	l := DetectLocal{Mode: string(d.DetectLocalMode), Bridge: d.DetectLocal.BridgeInterface,
 		InterfacePrefix: d.DetectLocal.InterfaceNamePrefix,
-		ClusterCIDRs:    c.prefixes("cluster-cidr", "clusterCIDR", ranges)}
+		ClusterCIDRs:    c.prefixes("cluster-cidr", ranges)}
 	if len(ranges) > 2 || len(l.ClusterCIDRs) == 2 && l.ClusterCIDRs[0].Addr().Is6() == l.ClusterCIDRs[1].Addr().Is6() {
-		c.reject("cluster-cidr", "clusterCIDR",
+		c.reject("cluster-cidr",
 			"%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
 	}
-	c.interfaceName("pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge)
-	c.interfaceName("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", l.InterfacePrefix)
-	s.unused(c, "pod-bridge-interface", "detectLocal.bridgeInterface", l.Bridge, DetectBridgeInterface)
-	s.unused(c, "pod-interface-name-prefix",
-		"detectLocal.interfaceNamePrefix", l.InterfacePrefix, DetectInterfaceNamePrefix)
+	c.interfaceName("pod-bridge-interface", l.Bridge)
+	c.interfaceName("pod-interface-name-prefix", l.InterfacePrefix)
+	s.unused(c, "pod-bridge-interface", l.Bridge, DetectBridgeInterface)
+	s.unused(c, "pod-interface-name-prefix", l.InterfacePrefix, DetectInterfaceNamePrefix)
 	switch l.Mode {
 	case DetectClusterCIDR, DetectNodeCIDR:
 	case DetectBridgeInterface:
 		if l.Bridge == "" {
-			c.reject("pod-bridge-interface", "detectLocal.bridgeInterface",
+			c.reject("pod-bridge-interface",
 				"is empty: give the name of the bridge, or another way to detect local traffic than BridgeInterface")
 		}
 	case DetectInterfaceNamePrefix:
 		if l.InterfacePrefix == "" {
-			c.reject("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix",
+			c.reject("pod-interface-name-prefix",
 				"is empty: give the prefix, or another way to detect local traffic than InterfaceNamePrefix")
 		}
 	default:
-		c.reject("detect-local-mode", "detectLocalMode",
+		c.reject("detect-local-mode",
 			"%q is unknown: give ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", l.Mode)
 	}
 	s.Node.DetectLocal = l
@@ -186,21 +189,21 @@ func (s *settings) checkAddresses(c *checker) {
 	s.HTTP.BindHardFail, s.HTTP.Profiling = d.BindAddressHardFail, d.EnableProfiling
 	for name, port := range map[string]int32{"healthz-port": s.healthzPort, "metrics-port": s.metricsPort} {
 		if port < 0 || port > 65535 {
-			c.reject(name, "", "%d: give a port from 1 to 65535, or 0 for no server", port)
+			c.reject(name, "%d: give a port from 1 to 65535, or 0 for no server", port)
 			return
 		}
 	}
 	if err := checkHostPort(s.HTTP.HealthzAddress); err != nil {
-		c.reject("healthz-bind-address", "healthzBindAddress", "%q: %w", s.HTTP.HealthzAddress, err)
+		c.reject("healthz-bind-address", "%q: %w", s.HTTP.HealthzAddress, err)
 	}
 	if err := checkHostPort(s.HTTP.MetricsAddress); err != nil {
-		c.reject("metrics-bind-address", "metricsBindAddress", "%q: %w", s.HTTP.MetricsAddress, err)
+		c.reject("metrics-bind-address", "%q: %w", s.HTTP.MetricsAddress, err)
 	}
 	addr := s.HTTP.HealthzAddress
 	if addr == s.HTTP.MetricsAddress && addr != "" && !strings.HasSuffix(addr, ":0") {
-		c.reject("metrics-bind-address", "metricsBindAddress",
+		c.reject("metrics-bind-address",
 			"%q is that of %s too: give another "+
-				"port", s.HTTP.MetricsAddress, c.name("healthz-bind-address", "healthzBindAddress"))
+				"port", s.HTTP.MetricsAddress, c.name("healthz-bind-address"))
 	}
 }
 
@@ -215,22 +218,22 @@ func (s *settings) checkAPI(c *checker) {
 	case !s.FromAPI() && (k.Kubeconfig != "" || s.Source.API.Master != ""):
 		c.errs = append(c.errs, fmt.Errorf(
 			"take Services from --manifests or from the API server, not from both: leave out --manifests, or %s and "+
-				"--master", c.name("kubeconfig", "clientConnection.kubeconfig")))
+				"--master", c.name("kubeconfig")))
 	case k.Kubeconfig != "":
 		if err := readable(k.Kubeconfig); err != nil {
 			c.errs = append(c.errs, fmt.Errorf(
-				"%s: %w: give a file that Sluice may read", c.name("kubeconfig", "clientConnection.kubeconfig"), err))
+				"%s: %w: give a file that Sluice may read", c.name("kubeconfig"), err))
 		}
 	}
 	s.checkContentTypes(c)
 	if q := float64(k.QPS); math.IsNaN(q) || math.IsInf(q, 0) {
-		c.reject("kube-api-qps", "clientConnection.qps", "%v: give a number like 5, or one below 0 for no limit", q)
+		c.reject("kube-api-qps", "%v: give a number like 5, or one below 0 for no limit", q)
 	}
 	if k.Burst < 0 {
-		c.reject("kube-api-burst", "clientConnection.burst", "%d: give 0 or more, like 10", k.Burst)
+		c.reject("kube-api-burst", "%d: give 0 or more, like 10", k.Burst)
 	}
 	if s.Source.API.SyncPeriod <= 0 {
-		c.reject("config-sync-period", "configSyncPeriod", "%v: give a duration above 0, like 15m", s.Source.API.SyncPeriod)
+		c.reject("config-sync-period", "%v: give a duration above 0, like 15m", s.Source.API.SyncPeriod)
 	}
 }
 
@@ -241,8 +244,7 @@ var contentTypes = []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON
 func (s *settings) checkContentTypes(c *checker) {
 	k := s.doc.ClientConnection
 	if !slices.Contains(contentTypes, k.ContentType) {
-		c.reject("kube-api-content-type",
-			"clientConnection.contentType", "%q is unknown: give %s", k.ContentType, strings.Join(contentTypes, " or "))
+		c.reject("kube-api-content-type", "%q is unknown: give %s", k.ContentType, strings.Join(contentTypes, " or "))
 	}
 	if k.AcceptContentTypes == "" {
 		return
@@ -250,7 +252,7 @@ func (s *settings) checkContentTypes(c *checker) {
 	for one := range strings.SplitSeq(k.AcceptContentTypes, ",") {
 		kind, _, err := mime.ParseMediaType(one)
 		if err != nil || !slices.Contains(contentTypes, kind) && kind != "*/*" && kind != "application/*" {
-			c.reject("", "clientConnection.acceptContentTypes",
+			c.rejectNamed(c.file+": clientConnection.acceptContentTypes",
 				"%q is unknown: give a list of %s, or nothing", one, strings.Join(contentTypes, " and "))
 		}
 	}
@@ -262,21 +264,21 @@ func (s *settings) checkKernelModes(c *checker) {
 	k.IPTables = IPTables{MasqueradeAll: t.MasqueradeAll, MasqueradeBit: int(*t.MasqueradeBit),
 		LocalhostNodePorts: *t.LocalhostNodePorts}
 	k.IPVS = IPVS{Scheduler: v.Scheduler, StrictARP: v.StrictARP,
-		ExcludeCIDRs: c.prefixes("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", v.ExcludeCIDRs),
+		ExcludeCIDRs: c.prefixes("ipvs-exclude-cidrs", v.ExcludeCIDRs),
 		TCPTimeout:   v.TCPTimeout.Duration, TCPFinTimeout: v.TCPFinTimeout.Duration, UDPTimeout: v.UDPTimeout.Duration}
 	if bit := k.IPTables.MasqueradeBit; bit < 0 || bit > 31 {
-		c.reject("iptables-masquerade-bit", "iptables.masqueradeBit", "%d: give 0 to 31", bit)
+		c.reject("iptables-masquerade-bit", "%d: give 0 to 31", bit)
 	}
 	if v.Scheduler != "" {
 		if err := ipvs.CheckScheduler(v.Scheduler); err != nil {
-			c.reject("ipvs-scheduler", "ipvs.scheduler", "%w", err)
+			c.reject("ipvs-scheduler", "%w", err)
 		}
 	}
 	c.periods("iptables", t.SyncPeriod.Duration, t.MinSyncPeriod.Duration)
 	c.periods("ipvs", v.SyncPeriod.Duration, v.MinSyncPeriod.Duration)
-	c.notNegative("ipvs-tcp-timeout", "ipvs.tcpTimeout", k.IPVS.TCPTimeout)
-	c.notNegative("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", k.IPVS.TCPFinTimeout)
-	c.notNegative("ipvs-udp-timeout", "ipvs.udpTimeout", k.IPVS.UDPTimeout)
+	c.notNegative("ipvs-tcp-timeout", k.IPVS.TCPTimeout)
+	c.notNegative("ipvs-tcpfin-timeout", k.IPVS.TCPFinTimeout)
+	c.notNegative("ipvs-udp-timeout", k.IPVS.UDPTimeout)
 	k.SyncPeriod, k.MinSyncPeriod = t.SyncPeriod.Duration, t.MinSyncPeriod.Duration
 	if s.DataPath.Mode == ModeIPVS {
 		k.SyncPeriod, k.MinSyncPeriod = v.SyncPeriod.Duration, v.MinSyncPeriod.Duration
@@ -290,24 +292,23 @@ func (s *settings) checkKernel(c *checker) {
 		TCPEstablished: k.TCPEstablishedTimeout.Duration, TCPCloseWait: k.TCPCloseWaitTimeout.Duration,
 		UDP: k.UDPTimeout.Duration, UDPStream: k.UDPStreamTimeout.Duration}
 	for _, n := range []struct {
-		flag, field string
-		value       int32
+		flag  string
+		value int32
 	}{
-		{"conntrack-max-per-core", "conntrack.maxPerCore", *k.MaxPerCore},
-		{"conntrack-min", "conntrack.min", *k.Min},
-		{"conntrack-max", "", s.conntrackMax},
+		{"conntrack-max-per-core", *k.MaxPerCore},
+		{"conntrack-min", *k.Min},
+		{"conntrack-max", s.conntrackMax},
 	} {
 		if n.value < 0 {
-			c.reject(n.flag, n.field, "%d: give 0 or more", n.value)
+			c.reject(n.flag, "%d: give 0 or more", n.value)
 		}
 	}
-	c.notNegative(
-		"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", s.Kernel.Conntrack.TCPEstablished)
-	c.notNegative("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", s.Kernel.Conntrack.TCPCloseWait)
-	c.notNegative("conntrack-udp-timeout", "conntrack.udpTimeout", s.Kernel.Conntrack.UDP)
-	c.notNegative("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", s.Kernel.Conntrack.UDPStream)
+	c.notNegative("conntrack-tcp-timeout-established", s.Kernel.Conntrack.TCPEstablished)
+	c.notNegative("conntrack-tcp-timeout-close-wait", s.Kernel.Conntrack.TCPCloseWait)
+	c.notNegative("conntrack-udp-timeout", s.Kernel.Conntrack.UDP)
+	c.notNegative("conntrack-udp-timeout-stream", s.Kernel.Conntrack.UDPStream)
 	if s.Process.OOMScoreAdj = int(*s.doc.OOMScoreAdj); s.Process.OOMScoreAdj < -1000 || s.Process.OOMScoreAdj > 1000 {
-		c.reject("oom-score-adj", "oomScoreAdj", "%d: give -1000 to 1000", s.Process.OOMScoreAdj)
+		c.reject("oom-score-adj", "%d: give -1000 to 1000", s.Process.OOMScoreAdj)
 	}
 }
 
@@ -317,7 +318,7 @@ func (s *settings) checkLog(c *checker) {
 	case "json":
 		s.Log.JSON = true
 	default:
-		c.reject("logging-format", "logging.format", "%q is unknown: give text or json", s.doc.Logging.Format)
+		c.reject("logging-format", "%q is unknown: give text or json", s.doc.Logging.Format)
 	}
 	s.Log.Verbosity = int(s.doc.Logging.Verbosity)
 	s.Log.File = s.logFileName()
@@ -326,14 +327,14 @@ func (s *settings) checkLog(c *checker) {
 // checkOwn checks what kube-proxy does not have.
 func (s *settings) checkOwn(c *checker) {
 	if slices.Contains(s.Source.Manifests, "") {
-		c.reject("manifests", "", "is empty: give a file or folder")
+		c.reject("manifests", "is empty: give a file or folder")
 	}
 	if wrong := validation.IsValidLabelValue(s.Source.ServiceProxyName); len(wrong) > 0 {
-		c.reject("service-proxy-name", "",
+		c.reject("service-proxy-name",
 			"%q: give a value that a label may have, of letters, digits and -_. in between", s.Source.ServiceProxyName)
 	}
 	if s.Process.DrainTimeout < 0 {
-		c.reject("drain-timeout", "", "%v: give 0 or more, like 30s", s.Process.DrainTimeout)
+		c.reject("drain-timeout", "%v: give 0 or more, like 30s", s.Process.DrainTimeout)
 	}
 	if s.Process.HandoverSocket == "" && s.Process.PIDFile != "" {
 		s.Process.HandoverSocket = s.Process.PIDFile + ".sock"
@@ -343,23 +344,23 @@ func (s *settings) checkOwn(c *checker) {
 	}
 	// sun_path has 108 bytes (unix(7)), and a process id is appended for a moment.
 	if len(s.Process.HandoverSocket) > 90 {
-		c.reject("handover-socket", "", "%s: give a path of at most 90 bytes", s.Process.HandoverSocket)
+		c.reject("handover-socket", "%s: give a path of at most 90 bytes", s.Process.HandoverSocket)
 	}
 	if s.DataPath.Loops < 1 || s.DataPath.Loops > 1024 {
-		c.reject("loops", "", "%d: give 1 to 1024", s.DataPath.Loops)
+		c.reject("loops", "%d: give 1 to 1024", s.DataPath.Loops)
 	}
 	if d := s.DataPath.BusyPoll; d < 0 || d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
-		c.reject("busy-poll", "",
+		c.reject("busy-poll",
 			"%v: give 0 to %v in whole microseconds, like 50us", s.DataPath.BusyPoll, eventloop.MaxBusyPoll)
 	}
 }
 
 // prefixes parses address ranges; one that is wrong is left out.
-func (c *checker) prefixes(flag, field string, list []string) (out []netip.Prefix) {
+func (c *checker) prefixes(flag string, list []string) (out []netip.Prefix) {
 	for _, s := range list {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			c.reject(flag, field, "%q is not an address range: give one like 10.244.0.0/16", s)
+			c.reject(flag, "%q is not an address range: give one like 10.244.0.0/16", s)
 			continue
 		}
 		out = append(out, p.Masked())
@@ -373,33 +374,33 @@ const shortestSync = 100 * time.Millisecond
 // periods checks the two periods of a mode that the kernel forwards by.
 func (c *checker) periods(mode string, period, shortest time.Duration) {
 	if period < shortestSync {
-		c.reject(mode+"-sync-period", mode+".syncPeriod", "%v: give 100ms or more, like 30s", period)
+		c.reject(mode+"-sync-period", "%v: give 100ms or more, like 30s", period)
 	} else if shortest < 0 || shortest > period {
-		c.reject(mode+"-min-sync-period", mode+".minSyncPeriod",
+		c.reject(mode+"-min-sync-period",
 			"%v: give 0 or more, and no more than the sync period of %v", shortest, period)
 	}
 }
 
 // interfaceName checks a name, or the beginning of one, of a network interface.
-func (c *checker) interfaceName(flag, field, name string) {
+func (c *checker) interfaceName(flag, name string) {
 	if len(name) > 15 || strings.ContainsAny(name, "/: \t\n") { // IFNAMSIZ, dev_valid_name in Linux
-		c.reject(flag, field,
+		c.reject(flag,
 			"%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash among them", name)
 	}
 }
 
 // unused warns of what is given for another way to detect local traffic.
-func (s *settings) unused(c *checker, flag, field, value, mode string) {
+func (s *settings) unused(c *checker, flag, value, mode string) {
 	if value != "" && string(s.doc.DetectLocalMode) != mode {
 		s.Warnings = append(s.Warnings, fmt.Sprintf(
 			"%s is ignored with %s "+
-				"%s", c.name(flag, field), c.name("detect-local-mode", "detectLocalMode"), s.doc.DetectLocalMode))
+				"%s", c.name(flag), c.name("detect-local-mode"), s.doc.DetectLocalMode))
 	}
 }
 
-func (c *checker) notNegative(flag, field string, d time.Duration) {
+func (c *checker) notNegative(flag string, d time.Duration) {
 	if d < 0 {
-		c.reject(flag, field, "%v: give 0 or more", d)
+		c.reject(flag, "%v: give 0 or more", d)
 	}
 }
 

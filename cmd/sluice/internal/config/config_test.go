@@ -201,8 +201,8 @@ func TestMistakes(t *testing.T) {
 		wantMistake(t, test.args, test.want)
 	}
 	if usual() == ModeUserspace { // nothing is steered to that address otherwise
-		wantMistake(t, "--bind-address 127.0.0.1", "cannot proxy on localhost")
-		wantMistake(t, "--bind-address ::1", "cannot proxy on localhost")
+		wantMistake(t, "--bind-address 127.0.0.1", "do not arrive on localhost")
+		wantMistake(t, "--bind-address ::1", "do not arrive on localhost")
 	}
 }
 
