@@ -25,7 +25,7 @@ type goroutines struct {
 	aborted   bool       // every connection has ended or been aborted
 	listeners map[netip.AddrPort]*acceptor
 	conns     map[*goroutineConn]struct{}
-	idle      chan struct{} // closed when the last connection has ended; nil unless Shutdown waits
+	drained   eventloop.Drain
 	running   sync.WaitGroup
 }
 
@@ -193,20 +193,16 @@ func (g *goroutines) ended(r *goroutineConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, r)
-	g.checkIdle()
+	g.checkDrained()
 }
 
 func (g *goroutines) addTo(sum *Stats) { counters.Add(sum, &g.count.stats) }
 
-// checkIdle reports to Shutdown that the last connection has ended. The caller holds g.mu.
-func (g *goroutines) checkIdle() {
-	if g.idle != nil && len(g.conns) == 0 {
-		select {
-		case <-g.idle:
-		default:
-			g.aborted = true // none comes after the last
-			close(g.idle)
-		}
+// checkDrained ends Shutdown after the last connection. The caller holds g.mu.
+func (g *goroutines) checkDrained() {
+	if g.drained.Started() && len(g.conns) == 0 {
+		g.aborted = true // none comes after the last
+		g.drained.Check(true)
 	}
 }
 
@@ -222,18 +218,10 @@ func (g *goroutines) stopListening() {
 func (g *goroutines) drain(ctx context.Context) error {
 	g.mu.Lock()
 	g.stopListening()
-	if g.idle == nil {
-		g.idle = make(chan struct{})
-	}
-	idle := g.idle
-	g.checkIdle()
+	g.drained.Start(false)
+	g.checkDrained()
 	g.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return g.drained.Wait(ctx)
 }
 
 // close returns when every goroutine has ended.

@@ -172,10 +172,8 @@ func (e *loops) drain(ctx context.Context) error {
 		}
 	}
 	for _, sh := range e.shards {
-		select {
-		case <-sh.Drain.Done():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sh.Drain.Wait(ctx); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -156,10 +156,8 @@ func (l *loops) drain(ctx context.Context) error {
 		}
 	}
 	for _, sh := range shards {
-		select {
-		case <-sh.drain.Done():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sh.drain.Wait(ctx); err != nil {
+			return err
 		}
 	}
 	return nil

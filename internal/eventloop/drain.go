@@ -1,5 +1,7 @@
 package eventloop
 
+import "context"
+
 // Drain reports when the last of what a loop serves has ended. The zero Drain has not
 // started. It belongs to its loop, but for Done once Start has returned.
 type Drain struct {
@@ -28,3 +30,13 @@ func (d *Drain) Check(empty bool) {
 
 // Done returns a channel that is closed when nothing is left; nil before Start.
 func (d *Drain) Done() <-chan struct{} { return d.done }
+
+// Wait waits until nothing is left, or ctx ends. Call it after Start, on any goroutine.
+func (d *Drain) Wait(ctx context.Context) error {
+	select {
+	case <-d.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -145,10 +145,8 @@ func (e *Engine) Drain() error {
 // Drained waits until the last association has ended, or ctx has.
 func (e *Engine) Drained(ctx context.Context) error {
 	for _, sh := range e.shards {
-		select {
-		case <-sh.drain.Done():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sh.drain.Wait(ctx); err != nil {
+			return err
 		}
 	}
 	return nil

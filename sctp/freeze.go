@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/sluice-lb/sluice/sctp/engine"
-	"github.com/sluice-lb/sluice/sctp/packet"
-	"github.com/sluice-lb/sluice/sctp/socket"
 )
 
 // What one Server passes to another.
@@ -60,7 +58,7 @@ func (s *Server) CanAdopt(h *Holding) error {
 	switch {
 	case h.Engine == Auto:
 		return nil
-	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket), h.Shares < 0, h.Shares > packet.MaxShards:
+	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket), h.Shares < 0, h.Shares > maxShares:
 		return fmt.Errorf("SCTP is forwarded by engine %d in %d shares, of which nothing is known here", h.Engine, h.Shares)
 	case s.Engine == Auto || s.Engine == h.Engine:
 		return nil
@@ -88,11 +86,7 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 	if s.Engine == Auto || s.why == "" {
 		s.why = h.Why
 	}
-	if h.Engine == Socket {
-		s.engine = socket.New(s.Config)
-	} else {
-		s.engine = packet.New(s.Config, h.Shares)
-	}
+	s.engine = newEngine(h.Engine, s.Config, h.Shares)
 	if s.OnEngine != nil {
 		s.OnEngine(s.chosen, s.why)
 	}
