@@ -13,7 +13,7 @@
 //
 // The memory is bounded. kube-proxy's userspace mode kept an entry for every
 // client address for three hours, which anyone with an IPv6 prefix can turn into
-// an outage. Here the least recently used client is forgotten when the table is
+// an outage. Here the least recently used client is evicted when the table is
 // full; that client merely gets a new backend, and the eviction is counted.
 //
 // The package is pure: it starts no goroutine and reads no clock. Each call says

@@ -53,7 +53,7 @@ const none = 0
 // unused is the prev of a free slot.
 const unused = -1
 
-// piece is how many entries Forget and Sweep deal with while others wait, which is
+// piece is how many entries DeleteFunc and Sweep look at while other calls wait, which is
 // about 0.1 ms.
 const piece = 1024
 
@@ -68,7 +68,7 @@ type slot[B comparable] struct {
 
 // Get returns the backend that client was last sent to, and makes now its time
 // of last use. It reports false if the client is not known, or was last used
-// timeout or longer ago, in which case it is forgotten. now and timeout are in
+// timeout or longer ago, in which case it is deleted. now and timeout are in
 // nanoseconds. The timeout comes with each call so that a changed one counts at
 // once for clients already known.
 //
@@ -130,24 +130,24 @@ func (t *Table[B]) Put(client netip.Addr, backend B, now int64) {
 	t.index[key] = i
 }
 
-// Forget removes all clients whose backend matches, and returns their number. Those
-// that others put while it looks may stay or not. Others wait while match is called,
-// which must not call the table.
-func (t *Table[B]) Forget(match func(B) bool) int {
-	removed, next := t.forgetPiece(1, match)
+// DeleteFunc removes all clients whose backend matches, and returns their number. Those
+// that are put meanwhile may stay or not. Other calls wait while match is called, which must
+// not call the table.
+func (t *Table[B]) DeleteFunc(match func(B) bool) int {
+	removed, next := t.deletePiece(1, match)
 	for next != none {
-		runtime.Gosched() // to who has waited, who else would find the lock taken again
+		runtime.Gosched() // to calls that wait: else they would find the lock taken again
 		var n int
-		n, next = t.forgetPiece(next, match)
+		n, next = t.deletePiece(next, match)
 		removed += n
 	}
 	return removed
 }
 
-// forgetPiece does it for some slots, and returns how many it removed and the slot to go on
-// from. A client stays in its slot whatever others do meanwhile, unlike its place in the
+// deletePiece does it for some slots, and returns how many it removed and the slot to go on
+// from. A client stays in its slot whatever is called meanwhile, unlike its place in the
 // order of use, so that none is missed.
-func (t *Table[B]) forgetPiece(from int32, match func(B) bool) (removed int, next int32) {
+func (t *Table[B]) deletePiece(from int32, match func(B) bool) (removed int, next int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last := int32(min(int(from)+piece-1, len(t.slots)))
@@ -234,7 +234,7 @@ func (t *Table[B]) Len() int {
 	return len(t.index)
 }
 
-// Evicted returns how many clients were forgotten since the table was made
+// Evicted returns how many clients were deleted for lack of room since the table was made
 // because it was full.
 func (t *Table[B]) Evicted() uint64 {
 	t.mu.Lock()
@@ -272,7 +272,7 @@ func (t *Table[B]) touch(i int32, now int64) {
 	}
 }
 
-// remove forgets the client in slot i and frees the slot. The backend is cleared
+// remove deletes the client in slot i and frees the slot. The backend is cleared
 // since it may be a pointer that keeps much else alive.
 func (t *Table[B]) remove(i int32) {
 	t.unlink(i)

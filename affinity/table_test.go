@@ -86,7 +86,7 @@ func TestTableAgainstModel(t *testing.T) {
 				table.Put(client, backend, now)
 				m.put(client, backend, now)
 			case op < 94:
-				got := table.Forget(func(b int) bool { return b == backend })
+				got := table.DeleteFunc(func(b int) bool { return b == backend })
 				if want := m.remove(func(e memory) bool { return e.backend == backend }); got != want {
 					t.Fatalf("step %d: Forget: got %d, want %d", step, got, want)
 				}
@@ -114,9 +114,9 @@ func TestTableAgainstModel(t *testing.T) {
 	}
 }
 
-// TestForgetInPieces: whatever others do between the pieces of one Forget, no client is
+// TestDeleteInPieces: whatever others do between the pieces of one Forget, no client is
 // missed that matched all the time, and none is lost that did not.
-func TestForgetInPieces(t *testing.T) {
+func TestDeleteInPieces(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -134,7 +134,7 @@ func TestForgetInPieces(t *testing.T) {
 		pieces := 0
 		for from := int32(1); from != none; pieces++ {
 			calls := 0
-			if _, from = table.forgetPiece(from, func(b int) bool { calls++; return match(b) }); calls > piece {
+			if _, from = table.deletePiece(from, func(b int) bool { calls++; return match(b) }); calls > piece {
 				t.Fatalf("looked at %d at once", calls)
 			}
 			for range rng.IntN(100) {
@@ -170,7 +170,7 @@ func TestForgetInPieces(t *testing.T) {
 // Nobody says when somebody waits for a lock, so that it is tried until one gets in.
 func TestOthersGetIn(t *testing.T) {
 	for name, remove := range map[string]func(*Table[int]) int{
-		"Forget": func(table *Table[int]) int { return table.Forget(func(int) bool { return true }) },
+		"Forget": func(table *Table[int]) int { return table.DeleteFunc(func(int) bool { return true }) },
 		"Sweep":  func(table *Table[int]) int { return table.Sweep(10, 10) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestConcurrentUse(t *testing.T) {
 				case 0:
 					table.Sweep(int64(i), 40)
 				case 50:
-					table.Forget(func(b int) bool { return b%10 == g })
+					table.DeleteFunc(func(b int) bool { return b%10 == g })
 				}
 			}
 		})

@@ -28,7 +28,7 @@ type Flow struct {
 // It must not be copied after first use. All methods may be called by any number
 // of goroutines.
 type Balancer struct {
-	// Seed shuffles the order in which backends take turns. Nodes with different
+	// Seed shuffles the round robin order of backends. Nodes with different
 	// seeds do not all begin with the same backends, and one that restarts with
 	// its old seed goes on in its old order. Zero is as good as any other, once.
 	// Set it before the first Update; later changes affect new services only.
@@ -66,12 +66,12 @@ func (b *Balancer) load() *snapshot {
 func (b *Balancer) Table() *Table { return b.load().table }
 
 // Pick chooses a backend for f, of those that are eligible by the traffic policy of
-// the address. They take exact turns, those for policy Cluster and those for Local
+// the address, in exact round robin, for policy Cluster and for policy Local
 // apart from each other, except that a client of a service with affinity stays where
 // it was sent last, by whichever address of the service, until that has expired, is
 // not eligible for the address asked for or is in f.Tried. Backends in f.Tried are
-// passed over, the others taking turns in retries; if all were tried Pick gives the
-// next in turn nevertheless, and it is for the caller to limit the attempts.
+// passed over, in a round robin of retries; if all were tried Pick gives the
+// next one nevertheless, and the caller limits the attempts.
 //
 // The error is ErrNoService, ErrNotAllowed, ErrNoBackend or ErrNoLocalBackend. If it
 // is nil the caller must call Done of the choice, once. Pick neither allocates nor
@@ -97,7 +97,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	if s.affinityTimeout > 0 && f.Client.IsValid() {
 		chosen = s.pickSticky(from, &f)
 	} else {
-		chosen = s.rings[from].next(&s.state.turns[from], f.Tried)
+		chosen = s.rings[from].next(&s.state.positions[from], f.Tried)
 	}
 	chosen.picks.Add(1)
 	return Choice{chosen}, nil
@@ -124,7 +124,7 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 	if b := s.remembered(from, f); b != nil {
 		return b // another connection of this client was first
 	}
-	b := s.rings[from].next(&s.state.turns[from], f.Tried)
+	b := s.rings[from].next(&s.state.positions[from], f.Tried)
 	s.state.affinity.Put(f.Client, b, f.Now)
 	return b
 }
@@ -139,7 +139,7 @@ func (s *service) remembered(from set, f *Flow) *backend {
 	return b
 }
 
-// Sweep forgets the clients whose affinity has expired at time now, which is on
+// Sweep deletes the clients whose affinity has expired at time now, which is on
 // the clock of Flow.Now. They have no effect on Pick, only a cost in memory, so
 // that once a minute is often enough.
 func (b *Balancer) Sweep(now int64) {
@@ -154,8 +154,8 @@ func (b *Balancer) Sweep(now int64) {
 }
 
 // Update makes t the current table; nil means an empty one. What outlives tables
-// is kept for each service whose ID is in t, and dropped for all others. Clients
-// forget backends that are no longer eligible.
+// is kept for each service whose ID is in t, and dropped for all others. Affinity to
+// backends that are no longer eligible ends.
 //
 // Pick uses either the old or the new table, whole. Update prepares only the
 // services whose backends differ from those in the old table; for all others it
@@ -213,7 +213,7 @@ func (b *Balancer) Update(t *Table) {
 		next.finish(c, b.updates)
 	}
 	for _, s := range unstuck {
-		s.state.forgetAll()
+		s.state.deleteAll()
 	}
 	for _, slot := range old.table.slots {
 		if !kept.has(slot) {
@@ -283,9 +283,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	}
 	for in, r := range to.rings {
 		r.sort()
-		// Turns that are taken between the two are taken again: a Pick at the moment
-		// of a change may repeat one.
-		first := &to.state.turns[in].first
+		// A Pick between the two is not counted: one at the moment of a change may
+		// repeat a backend.
+		first := &to.state.positions[in].first
 		first.Store(from.rings[in].resume(first.Load(), r))
 	}
 	return to
@@ -295,7 +295,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 // that has the change is current.
 func (s *snapshot) finish(c change, update uint64) {
 	to := s.services[c.to]
-	to.state.settle(update)
+	to.state.dropDrained(update)
 	lost := false
 	for _, k := range c.from.backends {
 		if k.update != update {
@@ -313,7 +313,7 @@ func (s *snapshot) finish(c change, update uint64) {
 		}
 	}
 	if lost {
-		to.state.unstick()
+		to.state.dropIneligible()
 	}
 }
 
@@ -323,5 +323,5 @@ func (s *service) drop() {
 	for _, k := range s.backends {
 		k.condition.Store(0)
 	}
-	s.state.forgetAll()
+	s.state.deleteAll()
 }

@@ -129,7 +129,8 @@ func (b *builder) store(slot int32, given, is, known *Service) {
 	switch {
 	case known != nil && known.Equal(is):
 		is = known
-	case sameSlice(is.Addresses, given.Addresses) && sameSlice(is.Backends, given.Backends) && is.AffinityTimeout == given.AffinityTimeout:
+	case sameSlice(is.Addresses, given.Addresses) && sameSlice(is.Backends, given.Backends) &&
+		is.AffinityTimeout == given.AffinityTimeout:
 		is = given
 	}
 	*b.own.record(&b.records, slot) = record{given, is, nonEmpty(is.Backends)}

@@ -1,7 +1,7 @@
 package lb
 
 // Delta says how a Table differs from the one that it was made from. It is computed once,
-// in [Table.Next]; whoever acts on a change takes it from there. The services are those of
+// in [Table.Next]; all that act on a change take it from there. The services are those of
 // the tables and must not be changed.
 type Delta struct {
 	// Whole says that nothing before counts and Added is everything: the table is the

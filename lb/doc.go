@@ -3,15 +3,10 @@
 // goroutine, clock, socket, log or Kubernetes type. Time comes in as an argument,
 // in nanoseconds of a monotonic clock.
 //
-// # Tables
-//
 // A [Table] is everything that is to be balanced at one moment, immutable and
-// indexed by the addresses clients ask for. Every change makes a whole new one;
-// there are no deltas, so no order of events can lead to a wrong state. What is
-// wrong in the input is refused in its smallest part and reported, and the rest
-// works.
-//
-// # Choosing
+// indexed by the addresses that clients ask for. [Table.Next] makes a new one, and the
+// [Delta] that all who act on the change use. What is wrong in the input is refused in its
+// smallest part and reported, and the rest works.
 //
 // A [Balancer] answers for the current table. The data path does, for each
 // connection:
@@ -32,35 +27,18 @@
 //		break
 //	}
 //
-// Pick promises:
+// Round robin is exact: in any n picks in a row without affinity, each of the n eligible
+// backends of a service is chosen once, no matter how many goroutines pick. After a
+// change of backends the round goes on where it was. Retries have a round of their own, so
+// that all share the load of a backend that fails. A client of a service with affinity keeps
+// its backend across tables and addresses, as long as that is eligible and the client comes
+// back within the timeout.
 //
-//   - Turns are exact. In any n picks in a row without affinity, each of the n
-//     eligible backends of a service is chosen once, no matter how many
-//     goroutines pick.
-//   - A change of backends disturbs nobody else: the others keep their order,
-//     and the round goes on where it was.
-//   - A failed attempt goes elsewhere, and takes no turn from others: retries go
-//     round on their own, so that all others share the load of one that fails.
-//   - A client of a service with affinity keeps its backend across tables and
-//     addresses, for as long as that is eligible and the client comes back within
-//     the timeout. A change of the timeout counts at once.
-//   - It is atomic with respect to tables, waits for nothing but other clients of
-//     the same service with affinity, and does not allocate.
+// A service port has two sets of eligible backends: one for policy Cluster, narrowed by
+// topology hints, and one for policy Local. Which one it is depends on the [Address] asked
+// for, and on whether the client is on this [Node]. Source ranges come first. What Pick
+// would answer is known before a client asks ([Service.Verdicts]).
 //
-// # Policies
-//
-// A service port has two sets of eligible backends, with turns of their own: one for
-// policy Cluster, narrowed by topology hints, and one for policy Local. Which one it
-// is depends on the [Address] asked for, and on whether the client is on this
-// [Node]: what policy Local keeps on the node is traffic that came to it from
-// outside. Source ranges belong to an address too, and come first. What Pick would
-// say to those inside and outside can be known before they ask ([Service.Verdicts]),
-// so that those who get nothing need not be accepted.
-//
-// # What outlives a table
-//
-// Round-robin position, affinity and counters belong to the [ID] of a service
-// port and are kept from table to table until a table comes without it. They
-// survive changes of addresses, of backends (even to none) and of affinity. A
-// [Choice] may be used after its backend and its service have gone.
+// Position, affinity and counters belong to the [ID] of a service port and are kept until a
+// table comes without it. A [Choice] may be used after its backend and its service have gone.
 package lb

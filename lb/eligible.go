@@ -83,9 +83,9 @@ func selectFrom(backends []Backend) selection {
 // has reports whether b, one of the backends that s was made from, is in a set.
 func (s selection) has(in set, b *Backend) bool {
 	if in == localSet {
-		return b.Local && (b.Ready || !s.localReady && b.waning())
+		return b.Local && (b.Ready || !s.localReady && b.servingTerminating())
 	}
-	return b.Ready && s.hintsAllow(b) || !s.ready && b.waning()
+	return b.Ready && s.hintsAllow(b) || !s.ready && b.servingTerminating()
 }
 
 // hintsAllow reports whether hints let b take connections from here.
@@ -113,8 +113,8 @@ func (s selection) condition(b *Backend) uint32 {
 	return c
 }
 
-// waning reports whether b takes connections as long as there is none better.
-func (b *Backend) waning() bool { return b.Serving && b.Terminating }
+// servingTerminating reports whether b takes connections as long as there is none better.
+func (b *Backend) servingTerminating() bool { return b.Serving && b.Terminating }
 
 // live reports whether flows that are at b already may stay there.
 func (b *Backend) live() bool { return b.Ready || b.Serving }
@@ -133,9 +133,9 @@ func (s selection) why(in set, b *Backend) string {
 		return s.whyHinted(b)
 	case b.Ready:
 		return "ready"
-	case b.waning() && better:
+	case b.servingTerminating() && better:
 		return "terminating, and others" + of + " are ready"
-	case b.waning():
+	case b.servingTerminating():
 		return "terminating, but still serving and no other" + of + " is ready"
 	case b.Terminating:
 		return "terminating, and no longer serving"

@@ -8,7 +8,7 @@ import (
 // Explain says in words what Pick would do for f and why: which service and address
 // it is, whether the client may ask there, which set of backends the traffic policy
 // gives it, which of them are eligible and why the others are not, what affinity
-// remembers, and whose turn it is. It changes nothing. The text is for people and
+// remembers, and which is next in the round robin. It changes nothing. The text is for people and
 // has several lines; programs should not parse it.
 func (b *Balancer) Explain(f Flow) string {
 	snap := b.load()
@@ -40,11 +40,11 @@ func (b *Balancer) Explain(f Flow) string {
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
-		reason := "its turn"
+		reason := "next in the round robin"
 		if f.Tried.hasAll(r) {
-			reason = "its turn, though all were tried"
+			reason = "next in the round robin, though all were tried"
 		}
-		fmt.Fprintf(&w, "goes to %s: %s\n", r.peek(&s.state.turns[from], f.Tried).addr, reason)
+		fmt.Fprintf(&w, "goes to %s: %s\n", r.peek(&s.state.positions[from], f.Tried).addr, reason)
 	}
 	return w.String()
 }

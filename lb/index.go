@@ -30,11 +30,11 @@ const (
 // page holds who owns which of neighbouring ports.
 type page [pageSize]owner
 
-// owner says whose an address is. Its zero value is nobody.
+// owner says which service owns an address. Its zero value is no service.
 type owner struct {
 	slot    int32 // of the service
 	address int32 // position in the Addresses of that
-	owned   bool  // it is somebody's
+	owned   bool  // false: by no service
 	ruled   bool  // it matters who asks; if not, Pick need not look at the Address
 }
 

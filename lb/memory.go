@@ -11,7 +11,7 @@ import (
 type Memory struct {
 	ID ID
 
-	// First and Retry count the turns that first attempts and retries have taken, of
+	// First and Retry are the round robin positions of first attempts and of retries, of
 	// policy Cluster and of policy Local.
 	First, Retry [2]uint64
 
@@ -26,7 +26,7 @@ type Memory struct {
 }
 
 // BackendMemory is what a service port keeps of one backend. Picks in flight are
-// not in it: whoever takes over a connection resumes its Choice.
+// not in it: the process that takes over a connection resumes its Choice.
 type BackendMemory struct {
 	Addr              netip.AddrPort
 	Picks, Failures   uint64
@@ -41,7 +41,7 @@ type Client struct {
 }
 
 // Memories returns what outlives tables, of all services in the order of the current
-// table. It reads counters while they change; a Balancer that nobody picks from
+// table. It reads counters while they change; a Balancer without Picks meanwhile
 // gives an exact answer.
 func (b *Balancer) Memories() []Memory {
 	b.mu.Lock()
@@ -61,12 +61,13 @@ func (s *state) memory(current []*backend) Memory {
 		NoBackend: s.noBackend.Load(), NoLocalBackend: s.noLocalBackend.Load(), NotAllowed: s.notAllowed.Load(),
 		Backends: make([]BackendMemory, 0, len(current)+len(s.leaving)),
 	}
-	for in := range s.turns {
-		m.First[in], m.Retry[in] = s.turns[in].first.Load(), s.turns[in].retry.Load()
+	for in := range s.positions {
+		m.First[in], m.Retry[in] = s.positions[in].first.Load(), s.positions[in].retry.Load()
 	}
 	for _, backends := range [][]*backend{current, s.leaving} {
 		for _, k := range backends {
-			m.Backends = append(m.Backends, BackendMemory{k.addr, k.picks.Load(), k.failures.Load(), k.bytesIn.Load(), k.bytesOut.Load()})
+			m.Backends = append(m.Backends, BackendMemory{
+				k.addr, k.picks.Load(), k.failures.Load(), k.bytesIn.Load(), k.bytesOut.Load()})
 		}
 	}
 	return m
@@ -88,9 +89,9 @@ func (b *Balancer) Remember(all []Memory) {
 			continue
 		}
 		s := snap.services[at].state
-		for in := range s.turns {
-			s.turns[in].first.Store(m.First[in])
-			s.turns[in].retry.Store(m.Retry[in])
+		for in := range s.positions {
+			s.positions[in].first.Store(m.First[in])
+			s.positions[in].retry.Store(m.Retry[in])
 		}
 		s.picks, s.failures, s.bytesIn, s.bytesOut = m.Picks, m.Failures, m.BytesIn, m.BytesOut
 		s.noBackend.Store(m.NoBackend)

@@ -1,11 +1,11 @@
 package lb
 
-// tellEvery is how many bytes a Meter keeps to itself. A connection of bulk data tells
+// flushEvery is how many bytes a Meter keeps to itself. A connection of bulk data flushes
 // some thousand times a second, one of small messages once, at its end.
-const tellEvery = 256 << 10
+const flushEvery = 256 << 10
 
-// Meter counts the bytes that one connection or flow moves, and tells the backend's
-// counters of them now and then, so that loops which share a backend do not write to
+// Meter counts the bytes that one connection or flow moves, and adds them to the backend's
+// counters now and then, so that loops which share a backend do not write to
 // the same cache line for each datagram. The zero Meter is ready; it is for one
 // goroutine.
 type Meter struct{ in, out uint32 }
@@ -14,14 +14,14 @@ type Meter struct{ in, out uint32 }
 func (m *Meter) Add(c Choice, in, out int) {
 	m.in += uint32(in)
 	m.out += uint32(out)
-	if m.in >= tellEvery || m.out >= tellEvery {
-		m.Tell(c)
+	if m.in >= flushEvery || m.out >= flushEvery {
+		m.Flush(c)
 	}
 }
 
-// Tell tells what has not been told yet. Call it before c is done. If c is not valid
-// it is forgotten.
-func (m *Meter) Tell(c Choice) {
+// Flush adds what the Meter has kept. Call it before c is done. If c is not valid it is
+// dropped.
+func (m *Meter) Flush(c Choice) {
 	if c.backend != nil {
 		if m.in > 0 {
 			c.backend.bytesIn.Add(uint64(m.in))

@@ -33,26 +33,26 @@ func TestMeter(t *testing.T) {
 	}
 	var m Meter
 	m.Add(c, 100, 0)
-	m.Add(c, 0, tellEvery-1)
+	m.Add(c, 0, flushEvery-1)
 	expect("little", 0, 0)
 	m.Add(c, 0, 1)
-	expect("much", 100, tellEvery)
+	expect("much", 100, flushEvery)
 	m.Add(c, 1, 2)
 	if n := testing.AllocsPerRun(100, func() { m.Add(c, 1, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	m.Tell(c)
-	m.Tell(c)
-	expect("the end", 100+1+101, tellEvery+2+101)
+	m.Flush(c)
+	m.Flush(c)
+	expect("the end", 100+1+101, flushEvery+2+101)
 	m.Add(c, 5, 0)
-	m.Tell(Choice{}) // forgotten
-	m.Tell(c)
-	expect("without a choice", 202, tellEvery+103)
+	m.Flush(Choice{}) // forgotten
+	m.Flush(c)
+	expect("without a choice", 202, flushEvery+103)
 	c.Done(nil)
 	s.Backends = nil
 	update()
 	update()
-	expect("after the backend has gone", 202, tellEvery+103)
+	expect("after the backend has gone", 202, flushEvery+103)
 	if n := len(b.Stats()[0].Backends); n != 0 {
 		t.Errorf("%d backends are left", n)
 	}

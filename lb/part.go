@@ -7,7 +7,7 @@ type part struct {
 	used    int
 }
 
-// entry is free if its owner is nobody.
+// entry is free if it is not owned.
 type entry struct {
 	f Frontend
 	owner

@@ -22,7 +22,7 @@ func (v Verdict) String() string {
 }
 
 // Verdicts says what becomes of clients on this node, and of all others, that ask
-// at a, one of the addresses of s. It tells before a connection is accepted what
+// at a, one of the addresses of s. It says before a connection is accepted what
 // Pick would find: Serve that there is a backend, Refuse that Pick would return
 // ErrNoBackend, Drop that it would return ErrNoLocalBackend. Whether a client is
 // among the sources of a is another matter.
@@ -44,7 +44,7 @@ func nonEmpty(backends []Backend) (f found) {
 	for i := range backends {
 		// Neither hints nor better backends make a set empty, so that each backend
 		// can be looked at by itself.
-		if b := &backends[i]; b.Ready || b.waning() {
+		if b := &backends[i]; b.Ready || b.servingTerminating() {
 			f |= 1 << clusterSet
 			if b.Local {
 				return f | 1<<localSet
@@ -114,8 +114,8 @@ func (n *node) equal(o *node) bool {
 // has reports whether a client that asked for the address asked is on this node:
 // whether it is a pod of the node, or the node itself. The latter is so too if the
 // client comes from the very address it asks for. The node gets that as its source
-// if the address is configured on it, as load-balancer IPs often are, and nobody
-// else can be reached there.
+// if the address is configured on it, as load-balancer IPs often are, and no
+// other host can be reached there.
 func (n *node) has(client, asked netip.Addr) bool {
 	if client.IsLoopback() || client == asked {
 		return true

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// ring is the order in which eligible backends take turns. It is sorted by a
+// ring is the round robin order of eligible backends. It is sorted by a
 // hash of seed, service and address, which shuffles it differently for each
 // service and each seed and yet needs no memory: backends that survive a change
 // keep their order among each other.
@@ -20,35 +20,35 @@ func (r ring) sort() {
 	})
 }
 
-// at returns the backend whose turn it is.
-func (r ring) at(turn uint64) *backend { return r[turn%uint64(len(r))] }
+// at returns the backend at a position.
+func (r ring) at(position uint64) *backend { return r[position%uint64(len(r))] }
 
-// turns counts the turns taken in a ring: those of first attempts, and apart from
-// them those of retries. A retry that took the next first turn would leave two
+// positions are those in a ring: of first attempts, and apart from them of retries. A
+// retry that took the next position of first attempts would leave two
 // backends of which one is dead in step: every first attempt would find the dead
 // one and every retry the other. A retry that went to the neighbour would give it
 // all the load of the dead one.
-type turns struct{ first, retry atomic.Uint64 }
+type positions struct{ first, retry atomic.Uint64 }
 
-// next takes a turn and returns its backend, one that is not in tried unless all are.
-func (r ring) next(t *turns, tried *Tried) *backend {
+// next advances and returns a backend, one that is not in tried unless all are.
+func (r ring) next(at *positions, tried *Tried) *backend {
 	if tried.none() {
-		return r.at(t.first.Add(1) - 1)
+		return r.at(at.first.Add(1) - 1)
 	}
-	return r.another(t.retry.Add(1)-1, tried)
+	return r.another(at.retry.Add(1)-1, tried)
 }
 
 // peek returns what next would return.
-func (r ring) peek(t *turns, tried *Tried) *backend {
+func (r ring) peek(at *positions, tried *Tried) *backend {
 	if tried.none() {
-		return r.at(t.first.Load())
+		return r.at(at.first.Load())
 	}
-	return r.another(t.retry.Load(), tried)
+	return r.another(at.retry.Load(), tried)
 }
 
-// another returns the untried backend whose turn it is among the untried, or among
-// all if all were tried. It takes time linear in the ring, after a failed attempt only.
-func (r ring) another(turn uint64, tried *Tried) *backend {
+// another returns the backend at a position among the untried, or among all if all
+// were tried. It takes time linear in the ring, after a failed attempt only.
+func (r ring) another(position uint64, tried *Tried) *backend {
 	left := uint64(0)
 	for _, b := range r {
 		if !tried.has(b) {
@@ -56,9 +56,9 @@ func (r ring) another(turn uint64, tried *Tried) *backend {
 		}
 	}
 	if left == 0 {
-		return r.at(turn)
+		return r.at(position)
 	}
-	nth := turn % left
+	nth := position % left
 	for _, b := range r {
 		if tried.has(b) {
 			continue
@@ -68,18 +68,18 @@ func (r ring) another(turn uint64, tried *Tried) *backend {
 		}
 		nth--
 	}
-	return r.at(turn) // not reached: left of them are untried
+	return r.at(position) // not reached: left of them are untried
 }
 
-// resume returns the turn at which ring next goes on with the round that r is in
-// at turn: at the same backend, or the one after it in order if that one has
-// left. So a change in the middle of a round takes no turn from a survivor, and
-// gives it none twice.
-func (r ring) resume(turn uint64, next ring) uint64 {
+// resume returns the position at which ring next goes on with the round that r is in
+// at position: at the same backend, or the one after it in order if that one has
+// left. So a change in the middle of a round neither passes over a survivor nor
+// repeats one.
+func (r ring) resume(position uint64, next ring) uint64 {
 	if len(r) == 0 || len(next) == 0 {
-		return turn
+		return position
 	}
-	due := r.at(turn)
+	due := r.at(position)
 	i, _ := slices.BinarySearchFunc(next, due, func(b, due *backend) int {
 		return cmp.Or(cmp.Compare(b.order, due.order), b.addr.Compare(due.addr))
 	})

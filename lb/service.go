@@ -103,7 +103,7 @@ type Address struct {
 	Local bool
 
 	// Sources are the only clients that may ask (loadBalancerSourceRanges); empty
-	// means everybody. An invalid prefix contains nobody. Mind that kube-proxy
+	// means every client. An invalid prefix contains none. Mind that kube-proxy
 	// applies the ranges to load-balancer IPs only.
 	Sources []netip.Prefix
 }
@@ -149,20 +149,21 @@ type Service struct {
 	// affinity. Kubernetes allows 1 s to 86,400 s and defaults to 10,800 s.
 	AffinityTimeout int64
 
-	// DataPath is the wish for who forwards this Service, as its annotation
+	// DataPath is the requested data path, as its annotation
 	// sluice.io/data-path has it, unchecked; empty leaves it to the program's mode.
 	// Pick takes no notice of it.
 	DataPath string
 
-	// Scheduler is the wish for an ipvs scheduler, as the annotation
+	// Scheduler is the requested ipvs scheduler, as the annotation
 	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
 	Scheduler string
 }
 
-// Equal reports whether s and t say the same. Slices are seldom others if they are not the
-// same memory, which costs no look at what is in them.
+// Equal reports whether s and t say the same. Slices that are the same memory are not
+// looked into.
 func (s *Service) Equal(t *Service) bool {
-	return s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath && s.Scheduler == t.Scheduler &&
+	return s == t || s != nil && t != nil &&
+		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath && s.Scheduler == t.Scheduler &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }
@@ -185,6 +186,6 @@ type Verdict uint8
 // The verdicts.
 const (
 	Serve  Verdict = iota // there is a backend
-	Refuse                // tell them at once that there is none
+	Refuse                // refused at once: there is no backend
 	Drop                  // do not answer: another node may (policy Local)
 )

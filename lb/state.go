@@ -10,9 +10,9 @@ import (
 
 // state is what one service port keeps from table to table.
 type state struct {
-	id    ID
-	hash  uint64 // of id, with the seed
-	turns [sets]turns
+	id        ID
+	hash      uint64 // of id, with the seed
+	positions [sets]positions
 
 	// Picks that ended with ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
@@ -73,9 +73,9 @@ func newState(id ID, seed uint64) *state {
 	s := &state{id: id, hash: id.hash(seed)}
 	// Half the range, so that the counter does not overflow in the middle of a
 	// round.
-	for i := range s.turns {
-		s.turns[i].first.Store(s.hash >> 1)
-		s.turns[i].retry.Store(s.hash >> 1)
+	for i := range s.positions {
+		s.positions[i].first.Store(s.hash >> 1)
+		s.positions[i].retry.Store(s.hash >> 1)
 	}
 	return s
 }
@@ -91,11 +91,11 @@ func (b *backend) init(s *state, addr netip.AddrPort) {
 	b.addr, b.order, b.service = addr, hashAddr(s.hash, addr), s
 }
 
-// settle drops the leaving backends that have no connection left, and those that
+// dropDrained drops the leaving backends that have no connection left, and those that
 // came back in this update. A Pick that was still busy with the table before may
 // reach a backend after that, and is then missing from the counters; no more is
 // lost.
-func (s *state) settle(update uint64) {
+func (s *state) dropDrained(update uint64) {
 	still := s.leaving[:0]
 	for _, b := range s.leaving {
 		switch {
@@ -113,13 +113,13 @@ func (s *state) settle(update uint64) {
 	s.leaving = still
 }
 
-// unstick forgets the clients whose backends take no new connections any more, at
+// dropIneligible deletes the clients whose backends take no new connections any more, at
 // no address.
-func (s *state) unstick() {
-	s.affinity.Forget(func(b *backend) bool { return !b.is(eligible) })
+func (s *state) dropIneligible() {
+	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible) })
 }
 
-// forgetAll empties the affinity memory.
-func (s *state) forgetAll() {
-	s.affinity.Forget(func(*backend) bool { return true })
+// deleteAll empties the affinity memory.
+func (s *state) deleteAll() {
+	s.affinity.DeleteFunc(func(*backend) bool { return true })
 }

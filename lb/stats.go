@@ -19,7 +19,7 @@ type Stats struct {
 	// backends that have left the table.
 	InFlight uint64
 	// AffinityEntries is the number of clients remembered, and AffinityEvicted
-	// how many were forgotten because there were too many.
+	// how many were evicted because there were too many.
 	AffinityEntries int
 	AffinityEvicted uint64
 	// Backends holds those of the table, in its order, and then those that have
@@ -54,7 +54,7 @@ func (b *Balancer) Stats() []Stats {
 }
 
 func (s *service) stats(update uint64) Stats {
-	s.state.settle(update)
+	s.state.dropDrained(update)
 	total := Stats{
 		ID:              s.state.id,
 		Picks:           s.state.picks,

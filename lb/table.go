@@ -276,7 +276,7 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 var errOtherFamily = errors.New("prefix of the other family")
 
 // normaliseSources returns what counts of the sources of an address. An invalid
-// prefix stays, and contains nobody: it must not open the address to everybody.
+// prefix stays, and contains no client: it must not open the address to all.
 func normaliseSources(sources []netip.Prefix, ipv6 bool) []netip.Prefix {
 	if len(sources) == 0 {
 		return sources
@@ -334,8 +334,8 @@ func newRepeats(n int) repeats {
 	return make(repeats, n)
 }
 
-// has reports whether a is the address of a kept backend, and expects to be told
-// of every address before it is kept.
+// has reports whether a is the address of a kept backend, and expects every
+// address before it is kept.
 func (r repeats) has(kept []Backend, a netip.AddrPort) bool {
 	if r == nil {
 		return slices.ContainsFunc(kept, func(b Backend) bool { return b.Addr == a })

@@ -161,7 +161,7 @@ func (s *Server) Thaw() {
 func (c *conn) freeze() (Frozen, error) {
 	c.Shared = true
 	c.settle()
-	c.Meter.Tell(c.Choice)
+	c.Meter.Flush(c.Choice)
 	f := Frozen{
 		Offer:  c.offer,
 		Client: int(c.client.fd), Backend: int(c.backend.fd),

@@ -81,7 +81,7 @@ func (r *goroutineConn) fromClient(dialled <-chan *net.TCPConn) {
 	var meter lb.Meter
 	sent, sendErr := backend.Write(early[:n])
 	r.countBytes(&meter, backend, sent)
-	meter.Tell(r.choice)
+	meter.Flush(r.choice)
 	switch {
 	case sendErr != nil:
 		r.writeFailed(backend)
@@ -99,7 +99,7 @@ func (r *goroutineConn) copy(dst, src *net.TCPConn) {
 	small := buf
 	var large *[largeRead]byte
 	defer func() {
-		meter.Tell(r.choice)
+		meter.Flush(r.choice)
 		if large != nil {
 			largeBuffers.Put(large)
 		}

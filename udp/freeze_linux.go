@@ -97,7 +97,7 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 }
 
 func (f *flow) freeze(now int64) Frozen {
-	f.meter.Tell(f.choice)
+	f.meter.Flush(f.choice)
 	out := Frozen{
 		FD:     f.fd,
 		Client: f.key.client, Scope: f.key.scope, Local: f.key.local,

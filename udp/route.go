@@ -15,7 +15,7 @@ type route struct {
 
 // next gives c, a choice for flow, up because of err and returns another, or why there is none.
 func (r *route) next(b *lb.Balancer, flow lb.Flow, c lb.Choice, err error) (lb.Choice, error) {
-	r.meter.Tell(c)
+	r.meter.Flush(c)
 	c.Done(err)
 	if r.attempts++; r.attempts >= maxAttempts {
 		return lb.Choice{}, errTried
@@ -40,7 +40,7 @@ func (r *route) stale(t *lb.Table, f lb.Frontend) bool {
 
 // release gives the choice back.
 func (r *route) release() {
-	r.meter.Tell(r.choice)
+	r.meter.Flush(r.choice)
 	r.choice.Done(nil)
 	r.choice = lb.Choice{}
 }

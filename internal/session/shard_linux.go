@@ -123,7 +123,7 @@ func (sh *Shard) CloseSocket(c *Conn, fd int) {
 // Done returns the choice, with how its backend has done.
 func (c *Conn) Done(err error) {
 	if c.Choice.Valid() {
-		c.Meter.Tell(c.Choice)
+		c.Meter.Flush(c.Choice)
 		c.Choice.Done(err)
 		c.Choice = lb.Choice{}
 	}

@@ -54,7 +54,7 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 
 func (a *assoc) freeze(now int64) engine.Frozen {
 	if a.choice.Valid() {
-		a.meter.Tell(a.choice)
+		a.meter.Flush(a.choice)
 	}
 	h := &a.handshake
 	p := &engine.Packets{

@@ -69,7 +69,7 @@ func (a *assoc) finish() {
 	a.endDial()
 	a.phase = ended
 	if a.choice.Valid() {
-		a.meter.Tell(a.choice)
+		a.meter.Flush(a.choice)
 		a.choice.Done(nil)
 		a.choice = lb.Choice{}
 	}

@@ -40,7 +40,7 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 
 func (a *assoc) freeze() engine.Frozen {
 	a.Shared = true
-	a.Meter.Tell(a.Choice)
+	a.Meter.Flush(a.Choice)
 	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Sockets: &engine.Sockets{
 		Client: a.client.fd, Backend: a.backend.fd,
 		ToBackend: frozenWay(&a.client, &a.backend), ToClient: frozenWay(&a.backend, &a.client),

@@ -30,8 +30,11 @@ const (
 type Desired struct {
 	Services []*lb.Service
 	Node     lb.Node
-	Checks   []netip.AddrPort // where health checks of Services are answered, by TCP: the firewall of the node lets them in
-	Changes  Changes          // since what was submitted before
+	Changes  Changes // since what was submitted before
+
+	// Checks are where health checks of Services are answered, by TCP: the firewall of the
+	// node lets them in.
+	Checks []netip.AddrPort
 }
 
 // Config is what an Agent works with. It is set before Adopt, Prime, Apply or Run is called.

@@ -56,7 +56,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan := a.planner.plan(env)
 	plan.node = node
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
-	writes := a.unwritten() || plan.writes() || !sameHost(host, a.steering.host) || !slices.EqualFunc(checks, a.steering.checks, sameEntry)
+	writes := a.unwritten() || plan.writes() || !a.steering.has(host, checks)
 	if wait = a.pace.wait(start); wait > 0 && writes {
 		a.progress.deferred()
 		return wait, nil
@@ -300,8 +300,9 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 		now, is := c.now.fallback(a.Mode)
 		switch {
 		case is && now != was:
-			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id), zap.Stringer("protocol", c.id.Protocol),
-				zap.Bool("ipv6", c.id.IPv6), zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
+			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id),
+				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6),
+				zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
 			a.log.fallbacks[c.id] = now
 			attempt.Fallbacks = append(attempt.Fallbacks, now)
 		case !is && reported:

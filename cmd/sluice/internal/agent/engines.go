@@ -157,7 +157,8 @@ func (a *Agent) join(ctx context.Context, plan *Plan) error {
 	for _, e := range a.engines() {
 		if err := e.join(ctx, plan); err != nil {
 			e.failed = err
-			a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path), zap.Bool("ipv6", e.ipv6), zap.Error(err))
+			a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path),
+				zap.Bool("ipv6", e.ipv6), zap.Error(err))
 			errs = append(errs, err)
 		}
 	}
@@ -181,15 +182,15 @@ func (a *Agent) leave(ctx context.Context, plan *Plan) error {
 func (a *Agent) carry(ctx context.Context, plan *Plan) {
 	plan.moves(func(c *change) {
 		s, from, to := c.now.service, c.old.choice.Path, c.now.choice.Path
-		fields := []zap.Field{zap.Stringer("service", s.ID), zap.Stringer("protocol", s.Protocol), zap.Bool("ipv6", s.IPv6),
-			zap.Stringer("from", from), zap.Stringer("data_path", to)}
-		a.Log.Info("moving a Service to another data path", append(fields, zap.String("reason", c.now.choice.Why))...)
+		log := a.Log.With(zap.Stringer("service", s.ID), zap.Stringer("protocol", s.Protocol), zap.Bool("ipv6", s.IPv6),
+			zap.Stringer("from", from), zap.Stringer("data_path", to))
+		log.Info("moving a Service to another data path", zap.String("reason", c.now.choice.Why))
 		if s.AffinityTimeout == 0 {
 			return
 		}
 		f := a.family(s.IPv6)
 		if err := a.hand(ctx, plan.env.concrete(plan.table, s), f.engine(from), f.engine(to)); err != nil {
-			a.Log.Warn("clients of a Service that moves to another data path may get other endpoints", append(fields, zap.Error(err))...)
+			log.Warn("clients of a Service that moves to another data path may get other endpoints", zap.Error(err))
 		}
 	})
 }
@@ -207,7 +208,8 @@ func (a *Agent) hand(ctx context.Context, s *lb.Service, from, to Engine) error 
 	if to == nil {
 		return nil
 	}
-	clients := slices.DeleteFunc(a.LB.ServiceClients(s.ID), func(c lb.Client) bool { return now-c.LastUsed >= s.AffinityTimeout })
+	expired := func(c lb.Client) bool { return now-c.LastUsed >= s.AffinityTimeout }
+	clients := slices.DeleteFunc(a.LB.ServiceClients(s.ID), expired)
 	if len(clients) == 0 {
 		return nil
 	}

@@ -147,9 +147,9 @@ func (c *change) differs() bool {
 	if c.old == nil || c.now == nil {
 		return c.old != c.now
 	}
-	return !slices.Equal(c.old.sockets, c.now.sockets) || !slices.EqualFunc(c.old.entries, c.now.entries, sameEntry) ||
-		c.old.kernel != c.now.kernel && (c.old.kernel == nil || c.now.kernel == nil || !c.old.kernel.Equal(c.now.kernel)) ||
-		c.old.choice.Path != c.now.choice.Path
+	old, now := c.old, c.now
+	return old.choice.Path != now.choice.Path || !slices.Equal(old.sockets, now.sockets) ||
+		!slices.EqualFunc(old.entries, now.entries, sameEntry) || now.kernel != nil && !now.kernel.Equal(old.kernel)
 }
 
 func sameEntry(a, b redirect.Entry) bool {
@@ -227,7 +227,8 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 		if s.IPv6 {
 			everywhere = netip.IPv6Unspecified()
 		}
-		if owner, _, ok := p.table.Lookup(lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(everywhere, addr.Port())}); ok {
+		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(everywhere, addr.Port())}
+		if owner, _, ok := p.table.Lookup(f); ok {
 			p.dirty = append(p.dirty, owner.ID)
 		}
 	}

@@ -12,7 +12,7 @@ const maxTriggers = 10_000
 
 // Changes is what has led from one Desired to the next, for kube-proxy's metrics.
 type Changes struct {
-	Services, Endpoints int       // objects of the API that are new, others or gone
+	Services, Endpoints int       // objects of the API that are new, different or gone
 	Triggers            []Trigger // when endpoints have changed, where their objects say so
 }
 

@@ -25,8 +25,10 @@ func (a *Agent) hostOf(want *Desired) redirect.Host {
 		Local: slices.DeleteFunc(slices.Clone(a.local), netip.Addr.IsLoopback)}
 }
 
-func sameHost(a, b redirect.Host) bool {
-	return a.TCPPort == b.TCPPort && slices.Equal(a.Local, b.Local) && slices.Equal(a.Inside, b.Inside)
+// has reports whether it has been passed this, besides the Services.
+func (s *steering) has(host redirect.Host, checks []redirect.Entry) bool {
+	return s.host.TCPPort == host.TCPPort && slices.Equal(s.host.Local, host.Local) &&
+		slices.Equal(s.host.Inside, host.Inside) && slices.EqualFunc(checks, s.checks, sameEntry)
 }
 
 // checksOf returns the entries that let health checks in, whichever path forwards the
@@ -34,10 +36,12 @@ func sameHost(a, b redirect.Host) bool {
 func checksOf(plan *Plan, checks []netip.AddrPort) (out []redirect.Entry) {
 	for _, addr := range checks {
 		f := lb.Frontend{Protocol: lb.TCP, Addr: addr}
-		if s, owned, ok := plan.table.Lookup(f); ok && (owned.Addr == addr || owned.Kind == lb.NodePort && slices.Contains(plan.env.nodePorts, addr.Addr())) {
-			if choose(s, plan.env.mode, &plan.env.can[family(s.IPv6)]).Path == Userspace {
-				continue
-			}
+		s, owned, ok := plan.table.Lookup(f)
+		if ok && owned.Addr != addr { // a node port
+			ok = slices.Contains(plan.env.nodePorts, addr.Addr())
+		}
+		if ok && choose(s, plan.env.mode, &plan.env.can[family(s.IPv6)]).Path == Userspace {
+			continue
 		}
 		out = append(out, redirect.Entry{Frontend: f, Action: redirect.Accept})
 	}
@@ -84,7 +88,7 @@ func without(entries, other []redirect.Entry) (out []redirect.Entry) {
 
 // steer passes an update to the families, if there is anything to change.
 func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.Entry) error {
-	if !u.Whole && len(u.Add)+len(u.Remove) == 0 && sameHost(u.Host, a.steering.host) {
+	if !u.Whole && len(u.Add)+len(u.Remove) == 0 && a.steering.has(u.Host, checks) {
 		return nil
 	}
 	var errs []error

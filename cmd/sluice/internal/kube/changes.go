@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Changes counts the objects that are new, others or gone.
+// Changes counts the objects that are new, different or gone.
 type Changes struct {
 	Services  int // that are ours
 	Endpoints int // EndpointSlices and Endpoints of any Services

@@ -51,7 +51,7 @@ type group struct {
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
 //
-// A service port that nobody can answer is still in the result, with no
+// A service port without an endpoint is still in the result, with no
 // backends, so that its clients can be refused rather than left without an
 // answer. Its addresses stand in the order in which kube-proxy matches them:
 // cluster IP, external IPs, load-balancer IPs, node port; an IP that comes to a
@@ -132,7 +132,7 @@ func (k *Converter) compare(o Objects) (c Changes) {
 
 // ours reports whether a Service is one that we serve.
 func (k *Converter) ours(svc *corev1.Service) bool {
-	// An empty value is a name too, though nobody's.
+	// An empty value is a name too, of no proxy.
 	name, labelled := svc.Labels[labelServiceProxyName]
 	return name == k.proxyName && labelled == (k.proxyName != "")
 }
@@ -185,29 +185,16 @@ func (k *Converter) sort() {
 		})
 		k.gone = false
 	}
-	var fresh []*group
-	for _, g := range k.dirty {
+	for _, g := range k.dirty { // the first time in the order that they come in: it is cheap to append
 		if g.service != nil && !g.listed {
 			g.listed = true
-			fresh = append(fresh, g)
+			at, _ := slices.BinarySearchFunc(k.own, g.objectKey, func(a *group, key objectKey) int { return a.compare(key) })
+			k.own = slices.Insert(k.own, at, g)
 		}
-	}
-	if len(fresh) > few {
-		k.own = append(k.own, fresh...)
-		slices.SortFunc(k.own, func(a, b *group) int { return a.compare(b.objectKey) })
-		return
-	}
-	for _, g := range fresh {
-		at, _ := slices.BinarySearchFunc(k.own, g.objectKey, func(a *group, key objectKey) int { return a.compare(key) })
-		k.own = slices.Insert(k.own, at, g)
 	}
 }
 
-// few is how many groups at most are put in their places one by one: for so many, moving
-// the others is cheaper than comparing them, or looking at each.
-const few = 16
-
-// convert converts what is dirty, and forgets groups that nothing is left of.
+// convert converts what is dirty, and drops groups that nothing is left of.
 func (k *Converter) convert() {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {

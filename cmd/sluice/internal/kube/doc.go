@@ -7,10 +7,10 @@
 // headless Service, an endpoint that is no IP address) is left out, as kube-proxy
 // does, since an API server may hold objects that its present validation would refuse.
 //
-// All that the API says of Services ends here. Package lb is told what it means
+// All that the API says of Services ends here. Package lb is given what it means
 // for our node: which endpoints are local, whether a hint names us, which addresses
 // a traffic policy concerns. What needs the addresses of interfaces, such as which
-// of them have node ports, is decided by those who hold the sockets.
+// of them have node ports, is decided by the agent, which opens the sockets.
 //
 // The package starts no goroutine and logs nothing.
 package kube

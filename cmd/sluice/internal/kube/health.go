@@ -21,7 +21,7 @@ type HealthCheck struct {
 
 	// LocalEndpoints is the number of IPs of this node that are ready. Those that
 	// terminate do not count, although they still serve what comes: the load
-	// balancer shall turn to other nodes.
+	// balancer is to use other nodes.
 	LocalEndpoints int
 }
 

@@ -20,7 +20,7 @@ type Facts struct {
 	// Zone is the value of the label topology.kubernetes.io/zone.
 	Zone string
 	// Known says that there is a Node object, and Leaving that it is being deleted or
-	// that the cluster autoscaler is about to do so: load balancers shall turn to
+	// that the cluster autoscaler is about to do so: load balancers are to use
 	// other nodes, while pods here are still served.
 	Known, Leaving bool
 

@@ -63,7 +63,7 @@ func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return out
 }
 
-// TrimNode is TrimService for a Node. What tells that the node is being removed is
+// TrimNode is TrimService for a Node. What says that the node is being removed is
 // kept too.
 func TrimNode(node *corev1.Node) *corev1.Node {
 	out := &corev1.Node{

@@ -20,7 +20,7 @@ type object interface {
 
 // collection is what a reflector puts the objects of one kind into: all of them, in
 // the order of namespace and name. An object that arrives and says what the present
-// one says is dropped, so that whoever compares pointers sees no change.
+// one says is dropped, so that comparing pointers finds no change.
 //
 // With tens of thousands of objects an insertion moves some 100 KB, in a few
 // microseconds.
@@ -118,7 +118,7 @@ func (c *collection[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync has nothing to do: nobody has been told of single objects.
+// Resync has nothing to do: single objects are not passed on.
 func (c *collection[T]) Resync() error { return nil }
 
 // Transformer trims what the reflector itself gathers before it calls Replace, so

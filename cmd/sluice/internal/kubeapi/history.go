@@ -15,7 +15,7 @@ import (
 // history has a reflector begin anew when the API server has gone back to an older
 // state, as it does when etcd is restored from a backup. A watch that goes on from a
 // version that is yet to come is not refused: it is silent about all that happens
-// until that version (kube-apiserver 1.36), and what was undone is never told. A list
+// until that version (kube-apiserver 1.36), and what was undone is never reported. A list
 // from such a version is refused only after three seconds, and client-go asks ten times.
 type history struct {
 	resource string

@@ -8,7 +8,7 @@ import (
 )
 
 // LogTo has client-go, which writes to klog, write to log instead, and everything
-// else in the process that uses klog. What it tells of its own work becomes
+// else in the process that uses klog. What it logs of its own work becomes
 // debugging, since a Watcher says what an operator needs. It is for the start of the
 // program.
 func LogTo(log *zap.Logger) {

@@ -24,7 +24,7 @@ import (
 // remindEvery is how often a trouble that lasts is logged again.
 const remindEvery = 10 * time.Minute
 
-// troubles tells an operator what keeps the API server from being read: once, again
+// troubles reports what keeps the API server from being read: once, again
 // while it lasts, and when it is over. The reflectors try again by themselves.
 type troubles struct {
 	log *zap.Logger
@@ -47,7 +47,7 @@ func (t *troubles) watch(resource string, lw *cache.ListWatch) *cache.ListWatch 
 			got, err := open(ctx, options)
 			if err != nil && options.SendInitialEvents != nil {
 				// A server before Kubernetes 1.32 does not know how to stream a list;
-				// the reflector lists instead, and that call tells of other troubles
+				// the reflector lists instead, and that call reports other troubles
 				// but those of a server that does not answer, for which it may take long.
 				if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 					t.note(ctx, "watch", resource, err)
@@ -100,19 +100,24 @@ func describe(verb, resource string, err error) string {
 	var name *net.DNSError
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the API server does not let us %s %s: bind the ClusterRole of deploy/base/rbac.yaml to our account", verb, resource)
+		return fmt.Sprintf("the API server does not let us %s %s: bind the ClusterRole of deploy/base/rbac.yaml to our account",
+			verb, resource)
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server does not know %s: Kubernetes 1.21 or later is needed", resource)
 	case apierrors.IsUnauthorized(err):
-		return "the API server does not accept our credentials: renew the token or the certificate that the kubeconfig or the service account gives us"
+		return "the API server does not accept our credentials: " +
+			"renew the token or the certificate that the kubeconfig or the service account gives us"
 	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)), errors.As(err, &invalid):
-		return "the certificate of the API server cannot be trusted: give the kubeconfig the cluster's certificate authority and an address that the certificate names"
+		return "the certificate of the API server cannot be trusted: " +
+			"give the kubeconfig the cluster's certificate authority and an address that the certificate names"
 	case errors.As(err, &name):
-		return fmt.Sprintf("the name %q of the API server cannot be resolved: Services stay as they were last; give --master, or the server in the kubeconfig, an address or a name that this node can resolve", name.Name)
+		return fmt.Sprintf("the name %q of the API server cannot be resolved: Services stay as they were last; "+
+			"give --master, or the server in the kubeconfig, an address or a name that this node can resolve", name.Name)
 	case wantsTLS(err):
 		return "the API server wants HTTPS: give --master, or the server in the kubeconfig, a URL that begins with https://"
 	case unreachable(err):
-		return "the API server cannot be reached or is not ready: Services stay as they were last; check --master or the server in the kubeconfig if that persists"
+		return "the API server cannot be reached or is not ready: Services stay as they were last; " +
+			"check --master or the server in the kubeconfig if that persists"
 	}
 	return fmt.Sprintf("the API server cannot %s %s", verb, resource)
 }
@@ -135,5 +140,6 @@ func unreachable(err error) bool {
 	var network net.Error
 	var request *url.Error
 	return !errors.As(err, &status) && (errors.As(err, &request) || errors.As(err, &network)) ||
-		slices.ContainsFunc([]func(error) bool{apierrors.IsTimeout, apierrors.IsServerTimeout, apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests}, func(is func(error) bool) bool { return is(err) })
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }

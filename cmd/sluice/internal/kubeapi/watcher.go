@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// settle is how long the first change waits for those that come with it: a
+	// debounce is how long the first change waits for those that come with it: a
 	// controller moves endpoints by writing one slice and then another.
-	settle = 5 * time.Millisecond
+	debounce = 5 * time.Millisecond
 
 	// Between two sets of objects there is a rest of restShare times what the first
 	// took to be worked on, from restMin to restMax. So a storm of events costs a part
@@ -152,7 +152,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 		again = ticker.C
 	}
 	for {
-		if !pause(ctx, settle) {
+		if !pause(ctx, debounce) {
 			return
 		}
 		select { // what has come meanwhile is read now
@@ -216,7 +216,8 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 			return false
 		case <-w.dirty:
 		case <-giveUp:
-			w.log.Warn("serving without the Node object: until it exists, no endpoint counts as local and topology hints are not followed", zap.String("node", w.nodeName))
+			w.log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints are ignored",
+				zap.String("node", w.nodeName))
 			return true
 		}
 		o, complete := w.objects()

@@ -85,7 +85,7 @@ func TestFirstWaitsForAll(t *testing.T) {
 		select {
 		case o := <-sets:
 			t.Fatalf("%s: got %d objects", why, o.Len())
-		case <-time.After(4 * settle): // that nothing comes has no event
+		case <-time.After(4 * debounce): // that nothing comes has no event
 		}
 	}
 	check(t, w.services.Replace([]any{service("a", "10.0.0.1", "1")}, "1"))
