@@ -69,7 +69,7 @@ func explain(err error, stderr string, stdin []byte) error {
 			return fmt.Errorf("%w: %s: %q", err, said, lines[n-1])
 		}
 	}
-	return LockError(fmt.Errorf("%w: %s", err, said))
+	return lockError(fmt.Errorf("%w: %s", err, said))
 }
 
 // denied recognises the messages of both backends for want of privileges.

@@ -1,10 +1,36 @@
-// Package netfilter is what everything that writes rules has in common: running
-// iptables with a bounded wait for its lock and an error that says what to do,
-// reading back what the kernel really holds, removing chains with all that leads to
-// them, and deleting entries of conntrack.
+// Package netfilter writes rules and sets for parts of this program, each of which has a
+// [Ruleset]: chains, the jumps to them from the kernel's chains, and sets with members. It
+// knows no rule, chain or set by name: a [Layout] says which are whose.
 //
-// It knows no chain, set or service by name, but how the names of our chains begin
-// and which of them marks a table that did not exist before. It keeps no state. All of
-// it works in the network namespace of the calling thread, needs CAP_NET_ADMIN, and is
-// for Linux alone.
+// A ruleset is edited, which touches no kernel, and then written:
+//
+//	edit: SetChain, AddRule, AddToBucket, AddJump, Member
+//	Write   learn what the kernel holds, once > jumps > sets grow > rules > sets shrink
+//	Verify  what the kernel holds is what was written
+//	Remove  every trace, in both backends of iptables
+//
+// Write costs what was edited. It runs iptables-restore once at the most, and none if only
+// members changed; chains that differ little are edited rule by rule. Sets that packets
+// read one after the other change with an RCU grace period in between ([SetGroup]). What
+// was written is read back, by netlink where iptables has nf_tables below it, and by
+// iptables-save where it has not. After an error, or when Verify has found a difference,
+// the next Write reads everything and writes everything.
+//
+// # A second backend
+//
+// What a backend by nftables would replace is in files of its own:
+//
+//	iptables, command, lock, undo   running the programs; texts of rules are iptables'
+//	write (edits), verify (look)    transactions, and how a chain is read back
+//	jump                            nftables has base chains with priorities
+//	sets, grace                     ipset; with nftables rules and elements are one transaction
+//
+// What it would share is the model in ruleset.go: edits of chains by name, buckets, members
+// counted by [Refs], and what is unknown, learned or known. It has no interface until there
+// are two of them. Texts of rules belong to a backend; names of chains and members of sets
+// do not.
+//
+// Packages below: conntrack changes the kernel's table of connections, nfnl speaks with the
+// subsystems of nfnetlink. All of it is for Linux, needs CAP_NET_ADMIN and works in the
+// network namespace of the calling thread.
 package netfilter

@@ -1,12 +1,10 @@
 package netfilter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,24 +26,6 @@ func Program(ipv6 bool) string {
 		return "ip6tables"
 	}
 	return "iptables"
-}
-
-// Find looks for a program of iptables, says what to do if it is not there or may not
-// write rules, and returns its path and version, like "v1.8.9 (nf_tables)". nft says
-// that its backend is nf_tables.
-func Find(ctx context.Context, command string) (path, version string, nft bool, err error) {
-	if err := Privileged(); err != nil {
-		return "", "", false, err
-	}
-	if path, err = exec.LookPath(command); err != nil {
-		return "", "", false, fmt.Errorf("find %s: %w: install iptables 1.8 or later", command, err)
-	}
-	out, err := Run(ctx, nil, path, "-V")
-	if err != nil {
-		return "", "", false, err
-	}
-	_, version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
-	return path, version, strings.Contains(version, "nf_tables"), nil
 }
 
 // Backends returns the iptables programs that are installed, one per backend.

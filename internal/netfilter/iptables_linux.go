@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // IPTables is an iptables program of one address family. With nf_tables as its backend
@@ -56,7 +58,7 @@ func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
 // name that begins with prefix, by which Remove knows that the table was not there before.
 func (p *IPTables) Restore(ctx context.Context, prefix string, text []byte) error {
 	if p.NFT {
-		have, err := nftTables(Family(p.IPv6))
+		have, err := nftTables(nfnl.Family(p.IPv6))
 		if err != nil {
 			return err
 		}
@@ -91,11 +93,11 @@ func (p *IPTables) Chains(table string) ([]string, error) {
 	if !p.NFT {
 		out, err := p.client.ListChains(table)
 		if err != nil {
-			return nil, fmt.Errorf("list chains of table %s: %w", table, LockError(err))
+			return nil, fmt.Errorf("list chains of table %s: %w", table, lockError(err))
 		}
 		return out, nil
 	}
-	chains, err := NFTChains(Family(p.IPv6), table)
+	chains, err := nftChains(nfnl.Family(p.IPv6), table)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func (p *IPTables) Chains(table string) ([]string, error) {
 func (p *IPTables) Rules(at Place) ([]string, error) {
 	out, err := p.client.List(at.Table, at.Chain)
 	if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s: %w", at.Chain, at.Table, LockError(err))
+		return nil, fmt.Errorf("list chain %s of table %s: %w", at.Chain, at.Table, lockError(err))
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }
@@ -119,7 +121,7 @@ func (p *IPTables) Rules(at Place) ([]string, error) {
 func (p *IPTables) exists(j Jump) (bool, error) {
 	there, err := p.client.Exists(j.Table, j.From, j.spec()...)
 	if err != nil {
-		return false, fmt.Errorf("look for jump in chain %s of table %s: %w", j.From, j.Table, LockError(err))
+		return false, fmt.Errorf("look for jump in chain %s of table %s: %w", j.From, j.Table, lockError(err))
 	}
 	return there, nil
 }

@@ -14,9 +14,9 @@ import (
 // lockFile returns where the xtables lock is, as iptables finds it (iptables(8)).
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 
-// LockError adds to the error of an iptables that could not take the xtables lock which
+// lockError adds to the error of an iptables that could not take the xtables lock which
 // process holds it. Other errors stay as they are.
-func LockError(err error) error {
+func lockError(err error) error {
 	if strings.Contains(err.Error(), "Can't lock") {
 		return withLockHolder(err)
 	}

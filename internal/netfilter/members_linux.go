@@ -21,20 +21,6 @@ func (e Member) Compare(n Member) int {
 		e.Net.Addr().Compare(n.Net.Addr()), cmp.Compare(e.Net.Bits(), n.Net.Bits()), cmp.Compare(e.Mark, n.Mark))
 }
 
-// Minus returns the members that are in a and not in b, both of which are sorted.
-func Minus(a, b []Member) []Member {
-	var out []Member
-	for _, m := range a {
-		for len(b) > 0 && b[0].Compare(m) < 0 {
-			b = b[1:]
-		}
-		if len(b) == 0 || b[0] != m {
-			out = append(out, m)
-		}
-	}
-	return out
-}
-
 // Halves splits a prefix of length 0, which a hash cannot hold (ipset(8)), in two.
 func Halves(p netip.Prefix) []netip.Prefix {
 	if p.Bits() != 0 {

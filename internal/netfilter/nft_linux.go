@@ -20,8 +20,8 @@ const ackWait = 5 * time.Second
 // nfAccept is NF_ACCEPT of linux/netfilter.h, which x/sys lacks.
 const nfAccept = 1
 
-// NFTChain is a chain of an nft table.
-type NFTChain struct {
+// nftChain is a chain of an nft table.
+type nftChain struct {
 	Name   string
 	Base   bool // hooked, so that iptables made it and not a user
 	Accept bool // its policy
@@ -43,20 +43,20 @@ func nftTables(family uint8) ([]string, error) {
 	return names, nil
 }
 
-// NFTChains returns the chains of an nft table, none if there is no such table.
-func NFTChains(family uint8, table string) ([]NFTChain, error) {
+// nftChains returns the chains of an nft table, none if there is no such table.
+func nftChains(family uint8, table string) ([]nftChain, error) {
 	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
 	if nfnl.NoSubsystem(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("list nft chains: %w", err)
 	}
-	var chains []NFTChain
+	var chains []nftChain
 	for _, m := range msgs {
 		if unix.ByteSliceToString(m[unix.NFTA_CHAIN_TABLE]) != table {
 			continue
 		}
-		c := NFTChain{Name: unix.ByteSliceToString(m[unix.NFTA_CHAIN_NAME])}
+		c := nftChain{Name: unix.ByteSliceToString(m[unix.NFTA_CHAIN_NAME])}
 		_, c.Base = m[unix.NFTA_CHAIN_HOOK]
 		if v := m[unix.NFTA_CHAIN_POLICY]; len(v) == 4 {
 			c.Accept = binary.BigEndian.Uint32(v) == nfAccept
@@ -66,17 +66,12 @@ func NFTChains(family uint8, table string) ([]NFTChain, error) {
 	return chains, nil
 }
 
-// RemoveMarkedTable is removeMarkedTable for the mark of Sluice.
-func RemoveMarkedTable(family uint8, table string) error {
-	return removeMarkedTable(family, table, chainPrefix)
-}
-
 // removeMarkedTable removes a table that carries the mark of a prefix if it is empty, and
 // the mark alone if other programs have something in it. While there are other chains of
 // the prefix the mark stays, for the last of them. iptables cannot remove a table.
 func removeMarkedTable(family uint8, table, prefix string) error {
 	mark := MarkChain(prefix)
-	chains, err := NFTChains(family, table)
+	chains, err := nftChains(family, table)
 	if err != nil {
 		return err
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// CheckOrphans returns an error if a family has chains whose names begin with the prefix
+// checkOrphans returns an error if a family has chains whose names begin with the prefix
 // of a layout and that no installed program can show or remove, so that they would stay
 // unnoticed. It asks the kernel itself.
-func CheckOrphans(l Layout) error {
+func checkOrphans(l Layout) error {
 	family := Program(l.IPv6)
 	var errs []error
 	for _, b := range []struct {
@@ -53,13 +53,13 @@ func canRun(program string, ipv6 bool) bool {
 // nftTablesWith returns the tables of nf_tables with chains of a prefix. A mark is none.
 func nftTablesWith(l Layout) ([]string, error) {
 	var names []string
-	for _, table := range allTables {
-		chains, err := NFTChains(Family(l.IPv6), table)
+	for _, t := range l.Tables {
+		chains, err := nftChains(nfnl.Family(l.IPv6), t.Name)
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(chains, func(c NFTChain) bool { return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
-			names = append(names, table)
+		if slices.ContainsFunc(chains, func(c nftChain) bool { return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
+			names = append(names, t.Name)
 		}
 	}
 	return names, nil
@@ -84,16 +84,16 @@ func legacyTablesWith(l Layout) ([]string, error) {
 	}
 	defer unix.Close(fd)
 	var names []string
-	for _, table := range allTables {
-		if !slices.Contains(strings.Fields(string(there)), table) {
+	for _, t := range l.Tables {
+		if !slices.Contains(strings.Fields(string(there)), t.Name) {
 			continue
 		}
-		entries, err := legacyEntries(fd, level, table)
+		entries, err := legacyEntries(fd, level, t.Name)
 		if err != nil {
-			return nil, fmt.Errorf("look at legacy table %s: %w", table, err)
+			return nil, fmt.Errorf("look at legacy table %s: %w", t.Name, err)
 		}
 		if bytes.Contains(entries, []byte(l.Prefix)) { // the name of a chain stands where it begins
-			names = append(names, table)
+			names = append(names, t.Name)
 		}
 	}
 	return names, nil
@@ -139,6 +139,3 @@ func getsockopt(fd, level, option int, b []byte) error {
 	}
 	return nil
 }
-
-// Unseen is CheckOrphans for the chains of Sluice.
-func Unseen(ipv6 bool) error { return CheckOrphans(Layout{IPv6: ipv6, Prefix: chainPrefix}) }

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // Try makes the kernel take the ruleset, which has no jumps, and removes all of it at
 // once. It is for finding out what rules a host takes; a ruleset for that has a prefix
 // of its own.
 func (r *Ruleset) Try(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, DestroySets(ctx, r.layout)) }()
+	defer func() { err = errors.Join(err, destroySets(ctx, r.layout)) }()
 	for set := range r.layout.sets() {
 		if err := set.Create(); err != nil {
 			return err
@@ -36,9 +38,9 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 	return err
 }
 
-// DestroySets removes the sets of a layout, which no rule may match. Sets that are not
+// destroySets removes the sets of a layout, which no rule may match. Sets that are not
 // there, and a kernel without sets, are no error.
-func DestroySets(ctx context.Context, l Layout) error {
+func destroySets(ctx context.Context, l Layout) error {
 	var errs []error
 	for set := range l.sets() {
 		errs = append(errs, set.Destroy(ctx))
@@ -53,18 +55,18 @@ func DestroySets(ctx context.Context, l Layout) error {
 // goes on after an error, but leaves the sets, which rules may hold, and without which
 // some callers would not find again what is theirs.
 func Remove(ctx context.Context, l Layout, saved func(text string)) error {
-	errs := []error{CheckOrphans(l)}
+	errs := []error{checkOrphans(l)}
 	for _, command := range Backends(l.IPv6) {
 		_, err := removeChains(ctx, command, l, saved)
 		errs = append(errs, err)
 	}
 	for _, t := range l.Tables {
-		errs = append(errs, removeMarkedTable(Family(l.IPv6), t.Name, l.Prefix))
+		errs = append(errs, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return DestroySets(ctx, l)
+	return destroySets(ctx, l)
 }
 
 // RemoveChains removes the chains of a layout, and the rules that lead to them, from both
@@ -107,11 +109,11 @@ func removeChains(ctx context.Context, command string, l Layout, saved func(stri
 // inNFT reports whether nf_tables has any chain of a layout.
 func (l *Layout) inNFT() (bool, error) {
 	for _, t := range l.Tables {
-		chains, err := NFTChains(Family(l.IPv6), t.Name)
+		chains, err := nftChains(nfnl.Family(l.IPv6), t.Name)
 		if err != nil {
 			return false, err
 		}
-		if slices.ContainsFunc(chains, func(c NFTChain) bool { return l.Own(t.Name, c.Name) }) {
+		if slices.ContainsFunc(chains, func(c nftChain) bool { return l.Own(t.Name, c.Name) }) {
 			return true, nil
 		}
 	}

@@ -3,6 +3,8 @@ package netfilter
 import (
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // tables returns what iptables saves in both backends, without counters, and sets.
@@ -70,7 +72,7 @@ func TestRemoveKeepsTheMark(t *testing.T) {
 			t.Fatal(err)
 		}
 		for table, want := range map[string]string{"nat": "TEST-CREATED-TABLE TEST-SIBLING", "mangle": "THEIRS", "filter": ""} {
-			chains, err := NFTChains(Family(l.ipv6), table)
+			chains, err := nftChains(nfnl.Family(l.ipv6), table)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,16 +139,16 @@ func TestCheckOrphans(t *testing.T) {
 		l.fill()
 		l.write()
 		layout := testLayout(l.ipv6, nil)
-		if err := CheckOrphans(layout); err != nil {
+		if err := checkOrphans(layout); err != nil {
 			t.Errorf("with all programs: %v", err)
 		}
 		t.Setenv("PATH", t.TempDir())
-		err := CheckOrphans(layout)
+		err := checkOrphans(layout)
 		if err == nil || !strings.Contains(err.Error(), "mangle, nat, filter") || !strings.Contains(err.Error(), l.command()) {
 			t.Errorf("without programs: %v", err)
 		}
 		layout.Prefix = "OTHER-"
-		if err := CheckOrphans(layout); err != nil {
+		if err := checkOrphans(layout); err != nil {
 			t.Errorf("for a prefix that is not there: %v", err)
 		}
 	})

@@ -25,8 +25,8 @@ type Rule struct {
 	Target string // the chain it leads to, if any
 }
 
-// NFTRules returns the rules of a chain, none if it does not exist.
-func NFTRules(family uint8, at Place) ([]Rule, error) {
+// nftRules returns the rules of a chain, none if it does not exist.
+func nftRules(family uint8, at Place) ([]Rule, error) {
 	filter := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, at.Table), unix.NFTA_RULE_CHAIN, at.Chain)
 	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, filter)
 	if err != nil {
@@ -69,9 +69,9 @@ func nftRule(handle, expressions []byte) Rule {
 	return rule
 }
 
-// NFTTable returns the rules of every chain of an nft table for which wanted is true,
+// nftTable returns the rules of every chain of an nft table for which wanted is true,
 // in one request.
-func NFTTable(family uint8, table string, wanted func(chain string) bool) (map[string][]Rule, error) {
+func nftTable(family uint8, table string, wanted func(chain string) bool) (map[string][]Rule, error) {
 	msgs, err := nfnl.Exchange(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, table))
 	if nfnl.NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
 		return nil, nil
@@ -103,9 +103,9 @@ func NFTTable(family uint8, table string, wanted func(chain string) bool) (map[s
 	return out, nil
 }
 
-// NFTGeneration returns a number that changes with every transaction of nf_tables in
+// nftGeneration returns a number that changes with every transaction of nf_tables in
 // this network namespace, whoever makes it; 0 if it cannot be had.
-func NFTGeneration() uint32 {
+func nftGeneration() uint32 {
 	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil)
 	if err != nil || len(msgs) == 0 || len(msgs[0][unix.NFTA_GEN_ID]) != 4 {
 		return 0

@@ -63,7 +63,7 @@ type Set struct {
 
 // Create makes the set, or leaves one of the same name as it is.
 func (s Set) Create() error {
-	family, revision := Family(s.IPv6), uint8(0)
+	family, revision := nfnl.Family(s.IPv6), uint8(0)
 	var data []byte
 	switch s.Type {
 	case BitmapPort:

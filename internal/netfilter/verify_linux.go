@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // held is what the kernel holds: the chains of a ruleset, and of the chains of others
@@ -61,13 +63,13 @@ func (r *Ruleset) look(ctx context.Context) (held, error) {
 		}
 		return now, nil
 	}
-	family := Family(r.layout.IPv6)
+	family := nfnl.Family(r.layout.IPv6)
 	for _, t := range r.layout.Tables {
-		chains, err := NFTChains(family, t.Name)
+		chains, err := nftChains(family, t.Name)
 		if err != nil {
 			return held{}, err
 		}
-		rules, err := NFTTable(family, t.Name, func(string) bool { return true })
+		rules, err := nftTable(family, t.Name, func(string) bool { return true })
 		if err != nil {
 			return held{}, err
 		}
@@ -157,7 +159,7 @@ func (r *Ruleset) readAgain(written map[Place]bool) (held, error) {
 	}
 	now := held{r.held.own, make(map[Place][]Rule)}
 	for at := range places {
-		rules, err := NFTRules(Family(r.layout.IPv6), at)
+		rules, err := nftRules(nfnl.Family(r.layout.IPv6), at)
 		if err != nil {
 			return held{}, fmt.Errorf("list rules of chain %s of table %s: %w", at.Chain, at.Table, err)
 		}
@@ -193,7 +195,7 @@ func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
 	var generation uint32
 	if r.program.NFT {
-		if generation = NFTGeneration(); generation != 0 && generation == r.verified {
+		if generation = nftGeneration(); generation != 0 && generation == r.verified {
 			return true, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // anything reports whether there is something of an earlier process of this family:
@@ -18,7 +19,7 @@ func (s shape) anything() (bool, error) {
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, syscall.ENOENT), netfilter.NoSubsystem(err):
+	case errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
 		return false, nil
 	}
 	return false, err
