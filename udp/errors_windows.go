@@ -28,5 +28,6 @@ func tooLong(err error) bool { return errors.Is(err, windows.WSAEMSGSIZE) }
 
 // ofHost reports whether err is about this host, not about a backend.
 func ofHost(err error) bool {
-	return errors.Is(err, windows.WSAENOBUFS) || errors.Is(err, windows.WSAEMFILE) || errors.Is(err, windows.WSAEADDRINUSE)
+	return errors.Is(err, windows.WSAENOBUFS) || errors.Is(err, windows.WSAEMFILE) ||
+		errors.Is(err, windows.WSAEADDRINUSE)
 }

@@ -3,7 +3,6 @@ package packet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
@@ -78,33 +77,36 @@ func keyOf(addr netip.AddrPort) frontendKey {
 	return k
 }
 
-// claim returns addr with a port that no other frontend has at it. Raw sockets have no
-// ports that the kernel could refuse.
+// claim returns addr with a port that no other frontend has at it, for port 0 a random one. Raw
+// sockets have no ports that the kernel could refuse.
 func (e *Engine) claim(addr netip.AddrPort) (netip.AddrPort, error) {
-	free := func(addr netip.AddrPort) bool {
-		mine := keyOf(addr)
-		for _, taken := range e.listeners {
-			k := keyOf(taken)
-			if k.port == mine.port && k.ipv6 == mine.ipv6 && (k.addr == mine.addr || !k.addr.IsValid() || !mine.addr.IsValid()) {
-				return false
-			}
-		}
-		return true
+	ports, first := 1, 0
+	if addr.Port() == 0 {
+		ports = engine.LastChosen - engine.FirstChosen + 1
+		first = rand.IntN(ports)
 	}
-	if addr.Port() != 0 {
-		if !free(addr) {
-			return addr, unix.EADDRINUSE
+	for i := range ports {
+		at := addr
+		if ports > 1 {
+			at = netip.AddrPortFrom(addr.Addr(), uint16(engine.FirstChosen+(first+i)%ports))
 		}
-		return addr, nil
-	}
-	first := rand.IntN(engine.LastChosen - engine.FirstChosen + 1)
-	for i := range engine.LastChosen - engine.FirstChosen + 1 {
-		port := engine.FirstChosen + (first+i)%(engine.LastChosen-engine.FirstChosen+1)
-		if at := netip.AddrPortFrom(addr.Addr(), uint16(port)); free(at) {
+		if e.free(keyOf(at)) {
 			return at, nil
 		}
 	}
-	return addr, fmt.Errorf("choose a port: %w", unix.EADDRINUSE)
+	return addr, unix.EADDRINUSE
+}
+
+// free reports whether no frontend has a key, or one that overlaps.
+func (e *Engine) free(mine frontendKey) bool {
+	for _, addr := range e.listeners {
+		k := keyOf(addr)
+		overlap := k.addr == mine.addr || !k.addr.IsValid() || !mine.addr.IsValid()
+		if k.port == mine.port && k.ipv6 == mine.ipv6 && overlap {
+			return false
+		}
+	}
+	return true
 }
 
 // Unlisten accepts no more associations for f; those that exist go on.

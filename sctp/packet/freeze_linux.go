@@ -58,7 +58,8 @@ func (a *assoc) freeze(now int64) engine.Frozen {
 	}
 	h := &a.handshake
 	p := &engine.Packets{
-		Client: a.client.freeze(), Tags: a.tags, Asked: h.asked, Offered: h.offered[:], Next: int(h.next), Echoed: h.echoed,
+		Client: a.client.freeze(), Tags: a.tags,
+		Asked: h.asked, Offered: h.offered[:], Next: int(h.next), Echoed: h.echoed,
 		Phase: int(a.phase), Counted: a.counted,
 	}
 	if a.backend.a != nil {
@@ -109,7 +110,8 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	// be answered with an ABORT.
 	for _, raw := range h.Raw {
 		if raw.Share >= len(e.shards) {
-			errs = append(errs, fmt.Errorf("a raw socket of share %d of %d", raw.Share, len(e.shards)), unix.Close(raw.FD))
+			err := fmt.Errorf("a raw socket of share %d of %d", raw.Share, len(e.shards))
+			errs = append(errs, err, unix.Close(raw.FD))
 			continue
 		}
 		sh := e.shards[raw.Share]
@@ -126,7 +128,8 @@ func (sh *shard) thaw(f *engine.Frozen) {
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return // not a state that Freeze returns
 	}
-	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted, choice: session.Resume(sh.cfg.LB, f.Service, f.Addr)}
+	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted}
+	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
 	a.handshake = handshake{asked: p.Asked, next: uint8(p.Next), echoed: p.Echoed}
 	if p.Waiting > 0 {
 		a.handshake.since = now - int64(p.Waiting)

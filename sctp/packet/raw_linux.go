@@ -147,7 +147,8 @@ func openRaw(ipv6 bool, index, n, buffer int) (fd int, err error) {
 	if ipv6 {
 		family = unix.AF_INET6 // never takes IPv4 packets, and refuses IPV6_V6ONLY
 	}
-	if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
+	fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
 		return -1, fmt.Errorf("open raw socket for SCTP: %w", err)
 	}
 	if err = rawOptions(fd, ipv6, index, n, buffer); err != nil {
@@ -159,7 +160,8 @@ func openRaw(ipv6 bool, index, n, buffer int) (fd int, err error) {
 
 func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
 	if n > 1 {
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, share(ipv6, index, n)); err != nil {
+		filter := share(ipv6, index, n)
+		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter); err != nil {
 			return err
 		}
 	}
