@@ -159,6 +159,7 @@ func (c *control) startServer() error {
 		if c.server.Ended() {
 			return false, errors.New("it has ended")
 		}
+		time.Sleep(50 * time.Millisecond) // readiness has no event, and to ask costs the server work
 		err := c.admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error()
 		return err == nil, nil
 	})
