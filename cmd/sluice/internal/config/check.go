@@ -385,7 +385,8 @@ func (c *checker) periods(mode string, period, shortest time.Duration) {
 func (c *checker) interfaceName(flag, name string) {
 	if len(name) > 15 || strings.ContainsAny(name, "/: \t\n") { // IFNAMSIZ, dev_valid_name in Linux
 		c.reject(flag,
-			"%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash among them", name)
+			"%q cannot be the name of an interface: give at most 15 characters, no space, colon or slash "+
+				"among them", name)
 	}
 }
 

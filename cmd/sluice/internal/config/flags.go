@@ -41,7 +41,8 @@ func Parse(args []string) (Config, error) {
 	}
 	for _, rest := range s.flags.Args() {
 		if rest != "" { // as "$EXTRA_ARGS" leaves it
-			return s.Config, fmt.Errorf("read flags: %q is not a flag: Sluice takes no other arguments (see --help)", rest)
+			return s.Config, fmt.Errorf(
+				"read flags: %q is not a flag: Sluice takes no other arguments (see --help)", rest)
 		}
 	}
 	if err := s.complete(); err != nil {
@@ -108,7 +109,8 @@ func (s *settings) complete() error {
 	s.doc = doc
 	if ignored := s.overruledByFile(); len(ignored) > 0 {
 		s.Warnings = append(s.Warnings, fmt.Sprintf(
-			"--config takes precedence, these flags are ignored: %s; write them into %s", strings.Join(ignored, ", "), s.File))
+			"--config takes precedence, these flags are ignored: %s; write them into "+
+				"%s", strings.Join(ignored, ", "), s.File))
 	}
 	s.warnOfIgnored()
 	return nil

@@ -54,9 +54,11 @@ func (s *settings) groups() []group {
 func (s *settings) sourceOptions() []option {
 	return []option{
 		{"config", "", &s.File, "configuration `FILE` of kube-proxy (KubeProxyConfiguration, v1alpha1); " +
-			"takes precedence over flags that stand for one of its fields; when its meaning changes, Sluice upgrades or ends"},
+			"takes precedence over flags that stand for one of its fields; when its meaning changes, " +
+			"Sluice upgrades or ends"},
 		{"manifests", "", (*stringArray)(&s.Source.Manifests), "`PATH` of a file or folder of Service, EndpointSlice " +
-			"and Endpoints manifests, YAML or JSON, in place of the Kubernetes API; watched for changes; may be repeated"},
+			"and Endpoints manifests, YAML or JSON, in place of the Kubernetes API; watched for changes; " +
+			"may be repeated"},
 		{"service-proxy-name", "", &s.Source.ServiceProxyName, "serve only Services with the label " +
 			"service.kubernetes.io/service-proxy-name=`NAME`; empty: only those without the label"},
 	}
@@ -73,24 +75,29 @@ func (s *settings) apiOptions() []option {
 		{"kube-api-qps", "clientConnection.qps", &c.QPS,
 			"`NUMBER` of requests per second to the API server; below 0: no limit"},
 		{"kube-api-burst", "clientConnection.burst", &c.Burst, "`NUMBER` of requests to the API server in a burst"},
-		{"config-sync-period", "configSyncPeriod", &s.doc.ConfigSyncPeriod.Duration, "`PERIOD` of full resyncs of the " +
-			"objects from the API server, above 0"},
+		{"config-sync-period", "configSyncPeriod", &s.doc.ConfigSyncPeriod.Duration,
+			"`PERIOD` of full resyncs of the " +
+				"objects from the API server, above 0"},
 	}
 }
 
 func (s *settings) nodeOptions() []option {
 	d := &s.doc
 	return []option{
-		{"hostname-override", "hostnameOverride", &s.hostname, "`NAME` of this node in Node objects and EndpointSlices; " +
-			"empty: the host name"},
+		{"hostname-override", "hostnameOverride", &s.hostname,
+			"`NAME` of this node in Node objects and EndpointSlices; " +
+				"empty: the host name"},
 		{"node-zone", "", &s.Node.Zone, "`ZONE` of this node, for topology hints; empty: the label " +
 			"topology.kubernetes.io/zone of its Node"},
 		{"node-pod-cidrs", "", &s.podCIDRs, "address `RANGES` of the pods on this node, for traffic policies; " +
 			"empty: by --detect-local-mode"},
-		{"detect-local-mode", "detectLocalMode", (*string)(&d.DetectLocalMode), "`MODE` of detecting traffic from pods: " +
-			"ClusterCIDR (--cluster-cidr, else the Node), NodeCIDR (the Node), BridgeInterface or InterfaceNamePrefix; " +
-			"empty: ClusterCIDR"},
-		{"cluster-cidr", "clusterCIDR", &d.ClusterCIDR, "address `RANGES` of the pods in the cluster, one for each family"},
+		{"detect-local-mode", "detectLocalMode", (*string)(&d.DetectLocalMode),
+			"`MODE` of detecting traffic from pods: " +
+				"ClusterCIDR (--cluster-cidr, else the Node), NodeCIDR (the Node), BridgeInterface or " +
+				"InterfaceNamePrefix; " +
+				"empty: ClusterCIDR"},
+		{"cluster-cidr", "clusterCIDR", &d.ClusterCIDR,
+			"address `RANGES` of the pods in the cluster, one for each family"},
 		{"pod-bridge-interface", "detectLocal.bridgeInterface", &d.DetectLocal.BridgeInterface,
 			"`NAME` of the bridge of the pods, for BridgeInterface"},
 		{"pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", &d.DetectLocal.InterfaceNamePrefix,
@@ -126,8 +133,9 @@ func (s *settings) dataPathOptions() []option {
 			"`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel " +
 				"has none), or auto"},
 		{"loops", "", &p.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
-		{"busy-poll", "", &p.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` in whole " +
-			"microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
+		{"busy-poll", "", &p.BusyPoll,
+			"busy polling of network cards before an idle loop sleeps, a `DURATION` in whole " +
+				"microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
 	}
 }
 
@@ -137,10 +145,12 @@ func (s *settings) processOptions() []option {
 		{"drain-timeout", "", &p.DrainTimeout,
 			"longest `DURATION` of connection draining on SIGTERM; open connections are " +
 				"reset at the end"},
-		{"cleanup-on-exit", "", &p.CleanupOnExit, "remove all rules, sets and addresses on SIGTERM, as --cleanup does; " +
-			"by default they stay for the next start"},
-		{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes over all " +
-			"connections from the one that listens there; only root may be able to write to its folder"},
+		{"cleanup-on-exit", "", &p.CleanupOnExit,
+			"remove all rules, sets and addresses on SIGTERM, as --cleanup does; " +
+				"by default they stay for the next start"},
+		{"handover-socket", "", &p.HandoverSocket,
+			"`PATH` of a unix socket for upgrades: a new process takes over all " +
+				"connections from the one that listens there; only root may be able to write to its folder"},
 		{"pid-file", "", &p.PIDFile,
 			"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
 		{"oom-score-adj", "oomScoreAdj", s.doc.OOMScoreAdj,
@@ -158,12 +168,14 @@ func (s *settings) kernelModeOptions() []option {
 				"every mode but ipvs, at least 100ms"},
 		{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
 			"shortest `PERIOD` between two rule " +
-				"syncs in every mode but ipvs, at most --iptables-sync-period; two changes after a quiet time are synced " +
+				"syncs in every mode but ipvs, at most --iptables-sync-period; two changes after a quiet " +
+				"time are synced " +
 				"at once, " +
 				"later ones are deferred and batched; endpoint changes in user space need no sync"},
 		{"masquerade-all", "iptables.masqueradeAll", &t.MasqueradeAll, "masquerade all traffic to cluster IPs"},
-		{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit, "`BIT` of the packet mark that requests " +
-			"masquerading, 0 to 31"},
+		{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
+			"`BIT` of the packet mark that requests " +
+				"masquerading, 0 to 31"},
 		{"iptables-localhost-nodeports", "iptables.localhostNodePorts", t.LocalhostNodePorts,
 			"serve node ports on 127.0.0.1 in the kernel too"},
 		{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
@@ -237,7 +249,8 @@ func (s *settings) logOptions() []option {
 		{"logtostderr", "", &s.logToStderr, "log to standard error, whatever --log-file and --log-dir say"},
 		{"alsologtostderr", "", &s.Log.AlsoStderr, "log to standard error as well as to a file"},
 		{"log-file", "", &s.logFile, "log `FILE`, with --logtostderr=false"},
-		{"log-dir", "", &s.logDir, "`FOLDER` of the log file sluice.log, with --logtostderr=false and without --log-file"},
+		{"log-dir", "", &s.logDir,
+			"`FOLDER` of the log file sluice.log, with --logtostderr=false and without --log-file"},
 		{"log-file-max-size", "", &s.Log.MaxSize, "size in `MB` at which the log file is truncated; 0: no limit"},
 	}
 }

@@ -74,7 +74,8 @@ func PortReleased(id lb.ID, f lb.Frontend, node string) Event {
 func PathFallback(id lb.ID, node, requested, path, reason string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
 		Reason: "DataPathUnavailable", Action: "ChooseDataPath",
-		Note: fmt.Sprintf("node %s serves %s by %s, data path %s is unavailable: %s", node, id, path, requested, reason)}
+		Note: fmt.Sprintf("node %s serves %s by %s, data path %s is unavailable: %s",
+			node, id, path, requested, reason)}
 }
 
 // PathRestored says that this is over: the requested data path is available, or another

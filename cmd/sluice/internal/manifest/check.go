@@ -156,7 +156,8 @@ func (p *parser) service(svc *corev1.Service) {
 		return // what else is wrong depends on the type
 	}
 	if spec.Type == corev1.ServiceTypeExternalName {
-		p.set(path.Child("clusterIP"), spec.ClusterIP != "" || len(spec.ClusterIPs) > 0, spec, corev1.ServiceTypeClusterIP)
+		given := spec.ClusterIP != "" || len(spec.ClusterIPs) > 0
+		p.set(path.Child("clusterIP"), given, spec, corev1.ServiceTypeClusterIP)
 	} else {
 		oneOf(p, path.Child("internalTrafficPolicy"), orNew(&spec.InternalTrafficPolicy),
 			corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)

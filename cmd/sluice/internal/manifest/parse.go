@@ -110,7 +110,8 @@ func (p *parser) toJSON() ([]byte, *Error) {
 	}
 	if bytes.IndexByte(p.text, '&') >= 0 && !p.aliasesBounded() {
 		return nil, &Error{Line: p.line, Kind: Limit,
-			Reason: fmt.Sprintf("YAML aliases expand the document to more than %d bytes; write the values out", maxExpanded)}
+			Reason: fmt.Sprintf(
+				"YAML aliases expand the document to more than %d bytes; write the values out", maxExpanded)}
 	}
 	if end := bytes.Index(p.text, []byte("\n...\n")); end >= 0 && firstLine(p.text[end+1:]) > 0 {
 		return nil, &Error{Line: p.line, Kind: Syntax, Reason: `not valid YAML: begin what follows "..." with "---"`}
@@ -139,7 +140,8 @@ func (p *parser) toJSON() ([]byte, *Error) {
 // case-sensitive, and unknown and repeated fields are errors.
 var strict = func() *kjson.Serializer {
 	scheme := runtime.NewScheme() // empty: Decode is always given what to decode into
-	return kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, kjson.SerializerOptions{Strict: true})
+	options := kjson.SerializerOptions{Strict: true}
+	return kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, options)
 }()
 
 // object reads one object or list. implied is the type of an item of a list.

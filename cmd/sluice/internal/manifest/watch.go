@@ -124,8 +124,10 @@ func (w *watcher) notice(path string) bool {
 // to, so that it concerns at most the file of that path.
 func (w *watcher) isEntry(path string) bool {
 	dir, in := filepath.Dir(path), w.notifier.interest
-	return in.folders[dir] && !in.names[path] && !in.folders[path] &&
-		slices.ContainsFunc(w.Paths, func(p string) bool { abs, err := filepath.Abs(p); return err == nil && abs == dir })
+	return in.folders[dir] && !in.names[path] && !in.folders[path] && slices.ContainsFunc(w.Paths, func(p string) bool {
+		abs, err := filepath.Abs(p)
+		return err == nil && abs == dir
+	})
 }
 
 // reload reads what was touched and has rested, and applies it. busy asks to be called

@@ -32,7 +32,8 @@ func newRestClient() *restClient {
 		requests: counter("rest_client_requests_total", "Requests to the API server, by HTTP status.", "method"),
 		retries:  counter("rest_client_request_retries_total", "Requests to the API server that were retried.", "verb"),
 		duration: histogram("rest_client_request_duration_seconds", "Time that the API server took to answer."),
-		waited:   histogram("rest_client_rate_limiter_duration_seconds", "Time that requests waited for --kube-api-qps."),
+		waited: histogram("rest_client_rate_limiter_duration_seconds",
+			"Time that requests waited for --kube-api-qps."),
 	}
 }
 
