@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
+
+// cores returns how many processors the program may use, as it was at the first call: the
+// program raises GOMAXPROCS afterwards, which must not look like a changed default.
+var cores = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
 
 // option is a flag. Parsing, --help and docs/flags.md come from the options alone.
 type option struct {
@@ -348,7 +353,7 @@ func declare() (*settings, []group) {
 	s := new(settings)
 	s.doc.setDefaults()
 	s.doc.FeatureGates = make(map[string]bool)
-	s.DataPath.Loops, s.DataPath.UDPGSO = runtime.GOMAXPROCS(0), true
+	s.DataPath.Loops, s.DataPath.UDPGSO = cores(), true
 	s.Process.DrainTimeout = 30 * time.Second
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort = healthzPort, metricsPort
