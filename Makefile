@@ -157,7 +157,7 @@ test-vm: deps ## run the tests that need ip_vs, sctp or dummy devices, on a Debi
 	.ci/beside $(MAKE) test-vm-program -- $(MAKE) test-vm-packages
 
 test-vm-packages: ## those of them that are about single packages (bin/vm must be there)
-	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
+	SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./redirect/addresses,-exec '$(CURDIR)/bin/vm' -timeout 9m -run '^TestAddress')
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)

@@ -170,7 +170,7 @@ func needsChanges(t *testing.T) {
 	}
 }
 
-// TestWineLacksCalls is why .ci/wine/redirect has some of its own.
+// TestWineLacksCalls is why .ci/wine/addresses has some of its own.
 func TestWineLacksCalls(t *testing.T) {
 	wine := windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() == nil
 	for _, proc := range []*windows.LazyProc{procInitAddress, procAddAddress, procDropAddress} {

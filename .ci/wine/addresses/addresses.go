@@ -1,9 +1,9 @@
-// Package redirect is one file more for that of the repository, which .ci/test-wine gives it
+// Package addresses is one file more for that of the repository, which .ci/test-wine gives it
 // by -overlay. It has the calls of the IP helper API that wine lacks: they check and read
 // the rows at the offsets that Microsoft documents (netioapi.h, MIB_UNICASTIPADDRESS_ROW), and not by
-// the type that the caller fills, and have ip(8) change what the host has. All else
+// the type that the caller fills, and ip(8) changes what the host has. All else
 // about addresses, reading them among it, is wine's own.
-package redirect
+package addresses
 
 import (
 	"encoding/binary"
