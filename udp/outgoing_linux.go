@@ -32,7 +32,7 @@ type outgoing struct {
 	next    place              // of the first datagram that has not gone
 	left    int                // datagrams that have not gone
 	last    int                // length of the datagram that went last, bytes
-	gso     bool               // several datagrams may go as one, if the kernel knows UDP_SEGMENT
+	gso     bool               // several datagrams may go as one (UDP_SEGMENT)
 	plain   bool               // datagrams go one by one: the kernel, or the path, does not take GSO batches
 	to      *socket.Name       // nil: the peer of a connected socket
 	from    mmsg.ControlBuffer // control message for our address
@@ -69,7 +69,7 @@ func (r *run) last() int { return r.bytes - (r.datagrams-1)*r.size }
 
 // reset empties the batch, for a connected socket.
 func (out *outgoing) reset(plain bool) {
-	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !out.gso || !segmentation()
+	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !out.gso
 	out.to, out.fromLen = nil, 0
 }
 

@@ -54,7 +54,7 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 		quotes:  mmsg.NewReader(quoteSize),
 	}
 	sh.scan = sh.leaveGone
-	sh.out.gso = !s.DisableGSO
+	sh.out.gso = !s.DisableGSO && segmentation()
 	return sh
 }
 

@@ -10,48 +10,31 @@ import (
 	"unsafe"
 )
 
-// TestPack looks at what goes through the kernel as one.
-func TestPack(t *testing.T) {
-	big := 1400
-	for _, test := range []struct {
-		name  string
-		sizes []int
-		plain bool
-		want  []int
-	}{
-		{"one", []int{5}, false, []int{1}},
-		{"equal ones", []int{5, 5, 5}, false, []int{3}},
-		{"the last is shorter", []int{5, 5, 3, 5, 5}, false, []int{3, 2}},
-		{"the next is longer", []int{5, 6, 6, 7}, false, []int{1, 2, 1}},
-		{"empty ones", []int{0, 0, 5, 0, 5}, false, []int{1, 1, 1, 1, 1}},
-		{"as many as a packet holds", slices.Repeat([]int{30000}, 5), false, []int{2, 2, 1}},
-		{"a whole batch", slices.Repeat([]int{big}, slots), false, []int{slots}},
-		{"one by one", []int{5, 5, 5}, true, []int{1, 1, 1}},
-	} {
-		out := outgoing{gso: true}
-		out.reset(test.plain)
-		for _, size := range test.sizes {
-			out.add(make([]byte, size), 0)
-		}
-		var got []int
-		for i := range out.pack() {
-			got = append(got, out.runs[i].datagrams)
-		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s: runs of %v, want %v", test.name, got, test.want)
-		}
+// single returns a batch of one datagram for each size.
+func single(sizes ...int) (batches []gsoBatch) {
+	for _, size := range sizes {
+		batches = append(batches, gsoBatch{size, size})
 	}
+	return batches
 }
 
-// TestPackGSOBatches looks at what goes through the kernel as one, over as many system calls as
+// TestPack looks at what goes through the kernel as one, over as many system calls as
 // it takes, and that every byte goes once and in order.
-func TestPackGSOBatches(t *testing.T) {
+func TestPack(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		batches []gsoBatch
 		plain   bool
 		want    []int
 	}{
+		{"one datagram", single(5), false, []int{1}},
+		{"equal datagrams", single(5, 5, 5), false, []int{3}},
+		{"the last datagram is shorter", single(5, 5, 3, 5, 5), false, []int{3, 2}},
+		{"the next datagram is longer", single(5, 6, 6, 7), false, []int{1, 2, 1}},
+		{"empty datagrams", single(0, 0, 5, 0, 5), false, []int{1, 1, 1, 1, 1}},
+		{"as many as a packet holds", single(slices.Repeat([]int{30000}, 5)...), false, []int{2, 2, 1}},
+		{"as many as one read returns", single(slices.Repeat([]int{1400}, slots)...), false, []int{slots}},
+		{"datagrams one by one", single(5, 5, 5), true, []int{1, 1, 1}},
 		{"one", []gsoBatch{{1200, 32 * 1200}}, false, []int{32}},
 		{"the last is shorter", []gsoBatch{{1200, 5*1200 + 7}, {1200, 2400}}, false, []int{6, 2}},
 		{"equal ones", []gsoBatch{{100, 2000}, {100, 1000}, {100, 100}, {100, 50}, {100, 100}}, false, []int{32, 1}},
