@@ -49,8 +49,8 @@ type file struct {
 
 	problem   *Error   // why it cannot be read
 	next      *version // what it says now; nil while it cannot be read
-	good      *version // what is in force; nil if nothing of it ever was
-	conflicts reports  // why next is not in force though it has no problems
+	good      *version // what is applied; nil if nothing of it ever was
+	conflicts reports  // why next is not applied though it has no problems
 }
 
 // version is what a file says at one time. It is never changed once made.
@@ -84,7 +84,7 @@ type placed struct {
 
 func (p placed) line() int { return p.base + p.object.line }
 
-// refresh reads the file if it may have changed. dirty tells that something
+// refresh reads the file if it may have changed. dirty reports that something
 // about it is new. When quiet is not 0, a file that changed less than that long
 // ago is taken for one that is still being written: it is left alone, and busy
 // asks to be called again.
@@ -93,7 +93,7 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 	stat, err := os.Stat(f.path)
 	if err != nil {
 		if _, gone := os.Lstat(f.path); errors.Is(gone, fs.ErrNotExist) {
-			return false, true // since it was listed; the next listing will tell
+			return false, true // since it was listed; the next listing shows it
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return f.unreadable("is a symbolic link to nothing; restore what it points to, or remove it"), false
@@ -133,8 +133,8 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 	return false, true
 }
 
-// trial returns the version that is in force unless another file has something against
-// it; nil for none.
+// trial returns the version that is applied unless it conflicts with
+// another file; nil for none.
 func (f *file) trial() *version {
 	if f.next != nil && len(f.next.problems) == 0 {
 		return f.next
@@ -158,7 +158,7 @@ func (v *version) owners(f *file) iter.Seq2[claim, owner] {
 	}
 }
 
-// unreadable notes why the file cannot be read and tells whether that is new.
+// unreadable notes why the file cannot be read and reports whether that is new.
 func (f *file) unreadable(format string, args ...any) bool {
 	problem := Error{File: f.path, Kind: Unreadable, Reason: fmt.Sprintf(format, args...)}
 	known := f.problem != nil && *f.problem == problem && f.next == nil

@@ -92,7 +92,7 @@ func (in interest) directories() map[string]bool {
 	return out
 }
 
-// matters tells whether a change of the named path may change a manifest.
+// matters reports whether a change of the named path may change a manifest.
 func (in interest) matters(name string) bool {
 	return in.names[name] || in.folders[name] || in.folders[filepath.Dir(name)] && isManifest(filepath.Base(name))
 }

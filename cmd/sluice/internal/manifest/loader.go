@@ -27,9 +27,9 @@ type Loader struct {
 	roots    []root
 	files    map[string]*file // by absolute path
 	order    []*file          // of the files: by path, then by name
-	removed  []*file          // of the files: those that have gone since settle
-	held     map[claim]owner  // what is in force
-	disputed bool             // a file is not in force because of what another has
+	removed  []*file          // of the files: those that have gone since resolve
+	held     map[claim]owner  // what is applied
+	disputed bool             // a file is not applied because it conflicts with another
 	result   Result
 	loaded   bool
 	watchErr *Error // why Watch may notice changes late
@@ -48,8 +48,8 @@ type entry struct {
 	link bool
 }
 
-// Load reads what changed since the last call and returns what is in force now.
-// changed tells whether that differs from the last Result; it is true the first
+// Load reads what changed since the last call and returns what is applied now.
+// changed reports whether that differs from the last Result; it is true the first
 // time. Problems are in the Result: they never prevent the rest from loading.
 func (l *Loader) Load() (result Result, changed bool) {
 	result, changed, _ = l.load(0)
@@ -76,7 +76,7 @@ func (l *Loader) read(quiet time.Duration, may func(*file) bool) (result Result,
 		busy = busy || b
 	}
 	if len(dirty) > 0 || len(l.removed) > 0 {
-		l.settle(dirty)
+		l.resolve(dirty)
 	}
 	result = l.collect()
 	changed = !l.loaded || !equal(result, l.result)
@@ -160,18 +160,18 @@ func isManifest(name string) bool {
 	return false
 }
 
-// settle decides which version of each file is applied, now that the dirty ones have
+// resolve decides which version of each file is applied, now that the dirty ones have
 // been read.
-func (l *Loader) settle(dirty []*file) {
-	if !l.settleAlone(dirty) {
-		l.settleAll()
+func (l *Loader) resolve(dirty []*file) {
+	if !l.resolveChanged(dirty) {
+		l.resolveAll()
 	}
 	l.removed = nil
 }
 
-// settleAlone is settleAll for when no two files conflict, which is nearly always:
+// resolveChanged is resolveAll for when no two files conflict, which is nearly always:
 // then only what is new has to be compared. Otherwise it does nothing and reports false.
-func (l *Loader) settleAlone(dirty []*file) bool {
+func (l *Loader) resolveChanged(dirty []*file) bool {
 	if l.disputed || l.held == nil {
 		return false
 	}
@@ -206,12 +206,12 @@ func (l *Loader) settleAlone(dirty []*file) bool {
 	return true
 }
 
-// settleAll decides it for all files: the present version is in force if it
+// resolveAll decides it for all files: the present version is applied if it
 // has no problem and contradicts no other file, the last good one otherwise. Of
-// two files that claim the same, the one that had it in force keeps it, or else
+// two files that claim the same, the one that had it applied keeps it, or else
 // the first in order. All files are judged together, so objects can move from
 // one file to another, even cross over, in one step.
-func (l *Loader) settleAll() {
+func (l *Loader) resolveAll() {
 	trial := make(map[*file]*version, len(l.order))
 	for _, f := range l.order {
 		f.conflicts = nil
@@ -227,7 +227,7 @@ func (l *Loader) settleAll() {
 					if l.held[c].file != f {
 						winner, loser = loser, winner
 					}
-					// The versions that were in force agreed with each other, so
+					// The versions that were applied agreed with each other, so
 					// the loser is a new one, and to lose it is progress.
 					lost[loser.file], l.disputed = true, true
 					loser.file.conflicts.add(conflict(c, loser, winner))

@@ -416,7 +416,7 @@ func TestConflictsAtRandom(t *testing.T) {
 			for _, f := range l.order {
 				before[f] = f.good
 			}
-			l.settle(dirty)
+			l.resolve(dirty)
 			owners := make(map[claim]*file)
 			clean := true
 			for _, f := range l.order {

@@ -49,9 +49,9 @@ func place(file string, line int) string {
 // Result is what the manifests say at one moment. Its contents are shared with
 // the Loader and with later Results and must not be changed.
 type Result struct {
-	// Objects are those in force: of each file the last content that was good.
+	// Objects are those applied: of each file the last content that was good.
 	Objects kube.Objects
-	// Problems are what keeps the present content of files from being in force,
+	// Problems are what keeps the present content of files from being applied,
 	// in the order of the paths, the file names and the lines.
 	Problems []*Error
 	// Warnings are what does not: objects of other kinds, Services that

@@ -19,7 +19,7 @@ import (
 
 const (
 	// quiet is how long files must rest before they are read: most writers need
-	// several calls for a file. Together with maxDelay it keeps a change in force
+	// several calls for a file. Together with maxDelay a change is applied
 	// within 200 ms of its last byte. A file that another is renamed to is whole, and
 	// read at once if nothing was read for as long.
 	quiet = 10 * time.Millisecond
@@ -30,7 +30,7 @@ const (
 	defaultRescan = 10 * time.Second
 
 	// blindRescan is the longest interval between looks at the files where the
-	// operating system does not tell of changes.
+	// operating system does not report changes.
 	blindRescan = time.Second
 )
 
@@ -48,8 +48,8 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 	if rescan <= 0 {
 		rescan = defaultRescan
 	}
-	settled := time.NewTimer(0) // when to read what changed
-	defer settled.Stop()
+	rested := time.NewTimer(0) // when to read what changed
+	defer rested.Stop()
 	next := time.NewTimer(rescan)
 	defer next.Stop()
 	var since, last time.Time // of the first change not read yet, and of the last reading
@@ -59,18 +59,18 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 		case <-ctx.Done():
 			return
 		case event := <-w.events:
-			rested := since.IsZero() && w.touched.none() && time.Since(last) >= quiet
+			wasQuiet := since.IsZero() && w.touched.none() && time.Since(last) >= quiet
 			if noticed = w.notice(event.Name); !noticed {
 				continue
 			}
 			// A known file cannot be created, but what was prepared elsewhere can get its name.
-			atOnce = rested && event.Has(fsnotify.Create) && w.known()
+			atOnce = wasQuiet && event.Has(fsnotify.Create) && w.known()
 		case <-w.lost:
 			w.touched.any, noticed = true, true
-		case <-settled.C:
+		case <-rested.C:
 		case <-next.C:
 			w.touched.any = true
-			settled.Reset(0)
+			rested.Reset(0)
 			continue
 		}
 		if noticed && !atOnce {
@@ -78,7 +78,7 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 			if since.IsZero() {
 				since = now
 			}
-			settled.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
+			rested.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
 			continue
 		}
 		rest := quiet
@@ -86,7 +86,7 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 			rest = 0
 		}
 		if w.reload(ctx, rest) {
-			settled.Reset(quiet)
+			rested.Reset(quiet)
 		} else {
 			w.touched = touched{}
 		}
@@ -289,7 +289,7 @@ func (n *notifier) watch(in interest) (dir string, err error) {
 		switch {
 		case e == nil:
 			n.watched[d] = true
-		case errors.Is(e, fs.ErrNotExist): // its parent tells when it comes
+		case errors.Is(e, fs.ErrNotExist): // its parent reports when it comes
 		case err == nil:
 			dir, err = d, e
 		}
