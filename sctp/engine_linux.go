@@ -27,8 +27,8 @@ func choose(want Engine) (Engine, string, error) {
 	if want == Packet {
 		// Not by opening a socket, for which the kernel would load its module.
 		if _, err := os.Stat("/proc/net/sctp"); err == nil {
-			return Packet, "", errors.New("use raw sockets for SCTP: the kernel has SCTP itself and aborts associations that are not its own: " +
-				"use sockets, or unload the module sctp")
+			return Packet, "", errors.New("use raw sockets for SCTP: the kernel has SCTP itself and aborts " +
+				"associations that are not its own: use sockets, or unload the module sctp")
 		}
 		return Packet, "forced", nil
 	}

@@ -58,7 +58,8 @@ func (s *Server) CanAdopt(h *Holding) error {
 	switch {
 	case h.Engine == Auto:
 		return nil
-	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket), h.Shares < 0, h.Shares > maxShares:
+	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket),
+		h.Shares < 0, h.Shares > maxShares:
 		return fmt.Errorf("SCTP is forwarded by engine %d in %d shares, of which nothing is known here", h.Engine, h.Shares)
 	case s.Engine == Auto || s.Engine == h.Engine:
 		return nil

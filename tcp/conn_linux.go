@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// relayTurn is how many bytes one direction may move before the other descriptors
+// relayLimit is how many bytes one direction may move before the other descriptors
 // of its loop are served.
-const relayTurn = 1 << 20
+const relayLimit = 1 << 20
 
 // conn is one proxied connection. It belongs to its shard's loop.
 type conn struct {
@@ -87,10 +87,10 @@ func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
 }
 
 // relay moves bytes from src to dst until src has no more, dst takes no more, or
-// relayTurn is over.
+// relayLimit is reached.
 func (c *conn) relay(src, dst *side) {
 	moved, asked := 0, src.readable
-	for moved < relayTurn {
+	for moved < relayLimit {
 		n, more := c.step(src, dst)
 		moved += n
 		if !more {

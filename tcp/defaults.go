@@ -8,7 +8,8 @@ import (
 
 // session returns what connections are accepted and dialled by.
 func (s *Server) session() *session.Config {
-	c := &session.Config{LB: s.LB, Descriptors: s.Descriptors, DialTimeouts: s.DialTimeouts, MaxDials: int64(s.MaxDials), Backlog: s.Backlog}
+	c := &session.Config{LB: s.LB, Descriptors: s.Descriptors, DialTimeouts: s.DialTimeouts,
+		MaxDials: int64(s.MaxDials), Backlog: s.Backlog}
 	return c.WithDefaults()
 }
 

@@ -509,11 +509,11 @@ func TestSettledAfterFailedOffer(t *testing.T) {
 	})
 }
 
-// TestSettleInTurns: many connections that came at once are settled in small parts, the
+// TestSettleInBatches: many connections that came at once are settled in small parts, the
 // oldest first, also if some end between two of them.
-func TestSettleInTurns(t *testing.T) {
+func TestSettleInBatches(t *testing.T) {
 	p := startProxy(t, nil, echoing(t))
-	clients := make([]*net.TCPConn, 5*settleTurn)
+	clients := make([]*net.TCPConn, 5*settleBatch)
 	for i := range clients {
 		clients[i] = p.dial()
 	}
@@ -527,7 +527,7 @@ func TestSettleInTurns(t *testing.T) {
 		sh.settle.Expire(nil)
 		n := 0
 		for _, c := range sh.all() {
-			if n++; c.settled != (n <= settleTurn) {
+			if n++; c.settled != (n <= settleBatch) {
 				t.Errorf("settled = %t of connection %d after one call", c.settled, n)
 			}
 		}

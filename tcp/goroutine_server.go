@@ -54,7 +54,8 @@ func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	a := &acceptor{srv: s, maxDials: s.session().MaxDials, socket: l.(*net.TCPListener), steered: steered, closed: make(chan struct{})}
+	a := &acceptor{srv: s, maxDials: s.session().MaxDials, socket: l.(*net.TCPListener), steered: steered,
+		closed: make(chan struct{})}
 	addr = addrPort(l.Addr())
 	if g.listeners == nil {
 		g.listeners, g.conns = make(map[netip.AddrPort]*acceptor), make(map[*goroutineConn]struct{})

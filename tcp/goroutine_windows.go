@@ -11,7 +11,8 @@ import (
 // shortage reports whether a call of the net package failed for want of something of
 // this host.
 func shortage(err error) bool {
-	for _, errno := range []error{windows.WSAEMFILE, windows.WSAENOBUFS, windows.WSAEADDRNOTAVAIL, windows.WSAEADDRINUSE, windows.ERROR_NOT_ENOUGH_MEMORY} {
+	for _, errno := range []error{windows.WSAEMFILE, windows.WSAENOBUFS, windows.WSAEADDRNOTAVAIL, windows.WSAEADDRINUSE,
+		windows.ERROR_NOT_ENOUGH_MEMORY} {
 		if errors.Is(err, errno) {
 			return true
 		}
@@ -22,7 +23,8 @@ func shortage(err error) bool {
 // gone reports whether accepting failed because the client has reset the connection
 // meanwhile.
 func gone(err error) bool {
-	return errors.Is(err, windows.WSAENOTCONN) || errors.Is(err, windows.WSAECONNRESET) || errors.Is(err, windows.WSAECONNABORTED)
+	return errors.Is(err, windows.WSAENOTCONN) || errors.Is(err, windows.WSAECONNRESET) ||
+		errors.Is(err, windows.WSAECONNABORTED)
 }
 
 // dialControl makes a connect that is refused fail at once. By default the system asks
@@ -41,6 +43,7 @@ func dialControl(_, _ string, c syscall.RawConn) error {
 	}{unspecifiedRTT, noSYNRetransmission}
 	return c.Control(func(fd uintptr) {
 		var n uint32
-		_ = windows.WSAIoctl(windows.Handle(fd), sioTCPInitialRTO, (*byte)(unsafe.Pointer(&params)), uint32(unsafe.Sizeof(params)), nil, 0, &n, nil, 0)
+		_ = windows.WSAIoctl(windows.Handle(fd), sioTCPInitialRTO, (*byte)(unsafe.Pointer(&params)),
+			uint32(unsafe.Sizeof(params)), nil, 0, &n, nil, 0)
 	})
 }

@@ -55,7 +55,8 @@ func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 		c.Abort()
 		return
 	}
-	sh.Dial(&c.Conn, lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: dst}, Client: peer.Addr(), Now: eventloop.Now()})
+	frontend := lb.Frontend{Protocol: lb.TCP, Addr: dst}
+	sh.Dial(&c.Conn, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
 }
 
 // insert puts c at the end of the list of connections.
@@ -78,9 +79,9 @@ const (
 	// ready for a long life. Short ones, which are over by then, save three system calls.
 	settleAfter = time.Second
 
-	// settleTurn is how many connections are settled before the other descriptors of their loop
+	// settleBatch is how many connections are settled before the other descriptors of their loop
 	// are served.
-	settleTurn = 64
+	settleBatch = 64
 )
 
 // settleTimer runs while a connection is not settled.
@@ -93,7 +94,7 @@ type settleTimer struct {
 // not probe yet, and comes back soon if there are more.
 func (t *settleTimer) Expire(*eventloop.Timer) {
 	sh := t.sh
-	for range settleTurn {
+	for range settleBatch {
 		if sh.fresh == nil {
 			return
 		}

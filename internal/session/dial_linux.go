@@ -119,7 +119,8 @@ func (sh *Shard) DialFailed(c *Conn, err error) {
 func Shortage(err error) bool {
 	errno, _ := errors.AsType[unix.Errno](err)
 	switch errno {
-	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAGAIN, unix.ENOSPC:
+	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAGAIN,
+		unix.ENOSPC:
 		return true
 	}
 	return false
@@ -135,7 +136,8 @@ func (sh *Shard) FreezeDial(c *Conn) *Dialling {
 	return &d
 }
 
-// ThawDial continues a dial that another process has frozen. service and backend are those of its choice, if there was one.
+// ThawDial continues a dial that another process has frozen. service and backend are those of its choice, if
+// there was one.
 func (sh *Shard) ThawDial(c *Conn, from *Dialling, service lb.ID, backend netip.AddrPort) {
 	d := sh.newDial(c)
 	d.ladder.Thaw(sh.LB, from, service, backend)

@@ -80,8 +80,8 @@ func (l *Ladder) Gone(choice lb.Choice) {
 	l.attempt--
 }
 
-// Short reports whether an attempt that failed for lack of something of this host, which is not the backend's fault, may
-// be made again after ShortageRetry. It counts the wait.
+// Short reports whether an attempt that failed for lack of something of this host, which is not the backend's
+// fault, may be made again after ShortageRetry. It counts the wait.
 func (l *Ladder) Short(count *Counters) bool {
 	if l.shortages >= maxShortages {
 		return false
@@ -103,7 +103,8 @@ type Dialling struct {
 
 // Freeze returns what another process needs to continue, but for Left.
 func (l *Ladder) Freeze() Dialling {
-	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Tried: l.tried.Backends(), Attempt: l.attempt, Shortages: l.shortages}
+	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Tried: l.tried.Backends(),
+		Attempt: l.attempt, Shortages: l.shortages}
 }
 
 // Thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.

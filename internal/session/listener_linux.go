@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// acceptTurn is how many connections one listener may accept before the other descriptors of its loop are served: some
+// acceptBatch is how many connections one listener may accept before the other descriptors of its loop are served: some
 // 15 ms of work. Of 1,000 that come at once the last are answered after twice the time if it is 64.
-const acceptTurn = 256
+const acceptBatch = 256
 
 // Listener is one loop's socket of a listening address.
 type Listener struct {
@@ -62,7 +62,7 @@ func (l *Listener) Close() {
 
 // HandleEvent accepts what is there.
 func (l *Listener) HandleEvent(eventloop.Event) {
-	for range acceptTurn {
+	for range acceptBatch {
 		if !l.accept() {
 			return
 		}

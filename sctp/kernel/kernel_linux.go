@@ -181,7 +181,8 @@ func Send(fd int, p []byte, i Info) error {
 	h.SetIovlen(1)
 	h.SetControllen(length)
 	for {
-		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)),
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch errno {
 		case 0:
 			return nil

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// relayTurn is how many messages, or parts of them, one direction may move before the
+// relayLimit is how many messages, or parts of them, one direction may move before the
 // other descriptors of its loop are served.
-const relayTurn = 128
+const relayLimit = 128
 
 // assoc is one association with a client and one with its backend. It belongs to its
 // shard's loop.
@@ -83,9 +83,9 @@ func (a *assoc) eventWhileDialling(s *side, ev eventloop.Event) {
 }
 
 // relay moves messages from src to dst until src has no more, dst takes no more, or
-// relayTurn is over.
+// relayLimit is reached.
 func (a *assoc) relay(src, dst *side) {
-	for range relayTurn {
+	for range relayLimit {
 		if !a.step(src, dst) {
 			return
 		}

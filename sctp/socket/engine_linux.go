@@ -53,7 +53,8 @@ func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	err := front.update(hosts)
 	for try := 0; addr.Port() == 0 && errors.Is(err, unix.EADDRINUSE) && try < 100; try++ {
 		front.close()
-		front.addr = netip.AddrPortFrom(addr.Addr(), uint16(engine.FirstChosen+rand.IntN(engine.LastChosen-engine.FirstChosen+1)))
+		port := engine.FirstChosen + rand.IntN(engine.LastChosen-engine.FirstChosen+1)
+		front.addr = netip.AddrPortFrom(addr.Addr(), uint16(port))
 		err = front.update(hosts)
 	}
 	if err != nil {
@@ -67,7 +68,8 @@ func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 // newFrontend makes a frontend without listeners, of one loop after the other.
 func (e *Engine) newFrontend(f lb.Frontend, addr netip.AddrPort) *frontend {
 	e.next++
-	return &frontend{Frontend: f, addr: addr, sh: e.shards[e.next%len(e.shards)], listeners: make(map[netip.Addr]*session.Listener)}
+	sh := e.shards[e.next%len(e.shards)]
+	return &frontend{Frontend: f, addr: addr, sh: sh, listeners: make(map[netip.Addr]*session.Listener)}
 }
 
 // update listens on those of the frontend's addresses, hosts if it is on all, that it does not listen on, and no longer
