@@ -218,13 +218,17 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 		plan.node = node
 		lacking, socketErr = a.open(plan)
 	}
-	joinErr := a.join(ctx, plan)
-	if joinErr != nil { // what an engine should have had is for steering
-		plan = a.planner.plan(a.environment())
+	var failed error
+	for {
+		err := a.join(ctx, plan)
+		if err == nil {
+			return plan, lacking, errors.Join(socketErr, failed)
+		}
+		failed = errors.Join(failed, err)
+		plan = a.planner.plan(a.environment()) // what the engine should have had is for another path
 		plan.node = node
 		lacking, socketErr = a.open(plan)
 	}
-	return plan, lacking, errors.Join(socketErr, joinErr)
 }
 
 // open opens the sockets of a plan. It returns the service ports that lack any; the error

@@ -149,12 +149,15 @@ func (a *Agent) forwarder(at familyPath, engine Engine) *forwarder {
 	return e
 }
 
-// join makes the engines forward what is on their paths from now on. Services whose engine
-// fails go to where they would be without it; it is tried again with the next attempt, and
+// join makes the engines that have not failed forward what is on their paths from now on. Services
+// whose engine fails go to where they would be without it; it is tried again with the next attempt, and
 // the error says so. Their rules may be half there. That does no harm: steering comes first.
 func (a *Agent) join(ctx context.Context, plan *Plan) error {
 	var errs []error
 	for _, e := range a.engines() {
+		if e.failed != nil {
+			continue
+		}
 		if err := e.join(ctx, plan); err != nil {
 			e.failed = err
 			a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path),

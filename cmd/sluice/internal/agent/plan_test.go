@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// String names what a piece comes to.
+func (p *piece) String() string {
+	out := []string{p.choice.Path.String()}
+	for _, s := range p.sockets {
+		text := fmt.Sprint("socket ", s.frontend)
+		if s.proxy {
+			text = fmt.Sprint("proxy ", s.frontend)
+		}
+		out = append(out, text)
+	}
+	for _, e := range p.entries {
+		text := fmt.Sprint(e.Action, " ", e.Frontend)
+		if e.DropOutside {
+			text += " inside"
+		}
+		if len(e.Sources) > 0 {
+			text += fmt.Sprint(" from ", e.Sources)
+		}
+		out = append(out, text)
+	}
+	if p.kernel != nil {
+		out = append(out, fmt.Sprint("kernel ", len(p.kernel.Addresses)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestPiece: what a Service comes to, by its kind, its endpoints and the environment.
+func TestPiece(t *testing.T) {
+	const ip, port = "10.96.0.1:53", "0.0.0.0:30053"
+	everywhere := []netip.Addr{netip.IPv4Unspecified()}
+	some := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+	in := func(mode Path, nodePorts ...netip.Addr) environment {
+		return environment{mode: mode, nodePorts: nodePorts}
+	}
+	host := in(Userspace, everywhere...)
+	host.direct = [2]bool{true, true}
+	refusing := host
+	refusing.refusing = true
+	sources := []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	for _, test := range []struct {
+		env       environment
+		protocol  lb.Protocol
+		endpoints []byte
+		edit      func(*lb.Service)
+		want      string
+	}{
+		{in(Userspace, everywhere...), lb.TCP, []byte{1}, nil, "userspace, socket TCP " + port + ", redirected TCP " + ip + ", accepted TCP " + port},
+		{in(Userspace, everywhere...), lb.UDP, []byte{1}, nil, "userspace, proxy UDP " + ip + ", socket UDP " + port + ", redirected UDP " + ip + ", accepted UDP " + port},
+		{in(Userspace, everywhere...), lb.UDP, nil, nil, "userspace, socket UDP " + port + ", refused UDP " + ip + ", refused UDP " + port},
+		{in(Userspace, some...), lb.TCP, []byte{1}, func(s *lb.Service) { s.Addresses = s.Addresses[1:] },
+			"userspace, socket TCP 192.0.2.1:30053, socket TCP 192.0.2.2:30053, accepted TCP 192.0.2.1:30053, accepted TCP 192.0.2.2:30053"},
+		{in(Userspace), lb.TCP, []byte{1}, func(s *lb.Service) { s.Addresses[0].Local = true }, "userspace, dropped TCP " + ip},
+		{in(Userspace), lb.TCP, []byte{1}, func(s *lb.Service) { s.Addresses[0].Kind, s.Addresses[0].Local = lb.ExternalIP, true },
+			"userspace, redirected TCP " + ip + " inside"},
+		{in(Userspace), lb.TCP, []byte{1}, func(s *lb.Service) { s.Addresses[0].Sources = sources }, "userspace, redirected TCP " + ip + " from [203.0.113.0/24]"},
+		{in(IPTables, some...), lb.TCP, []byte{1}, nil, "iptables, socket TCP 192.0.2.1:30053, socket TCP 192.0.2.2:30053, kernel 3"},
+		{in(IPVS, everywhere...), lb.SCTP, nil, nil, "ipvs, kernel 2"},
+		{host, lb.TCP, []byte{1}, nil, "userspace, socket TCP " + ip + ", socket TCP " + port},
+		{host, lb.SCTP, nil, nil, "userspace"},
+		{refusing, lb.SCTP, nil, nil, "userspace, socket SCTP " + ip + ", socket SCTP " + port},
+	} {
+		s := service(test.protocol, "s", 1, test.endpoints...)
+		s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort(port)})
+		if test.edit != nil {
+			test.edit(s)
+		}
+		table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := test.env.piece(table, table.At(0)).String(); got != test.want {
+			t.Errorf("%s in mode %s: %s\nwant %s", s.Protocol, test.env.mode, got, test.want)
+		}
+	}
+}
+
+// TestHealthChecksAreLetIn: unless a Service in user space has the port.
+func TestHealthChecksAreLetIn(t *testing.T) {
+	a, k := newAgent(t)
+	check := netip.MustParseAddrPort("0.0.0.0:30053")
+	s := service(lb.TCP, "web", 1)
+	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: check})
+	f := lb.Frontend{Protocol: lb.TCP, Addr: check}
+	for _, step := range []struct {
+		services []*lb.Service
+		checks   []netip.AddrPort
+		want     redirect.Action
+	}{
+		{nil, []netip.AddrPort{check}, redirect.Accept}, {[]*lb.Service{s}, []netip.AddrPort{check}, redirect.Refuse},
+		{nil, []netip.AddrPort{check}, redirect.Accept}, {nil, nil, redirect.Pass},
+	} {
+		if err := a.Apply(t.Context(), Desired{Services: step.services, Checks: slices.Clone(step.checks)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.entries[f].Action; got != step.want {
+			t.Errorf("with %d Services and %d checks the port is %s, want %s", len(step.services), len(step.checks), got, step.want)
+		}
+	}
+}
