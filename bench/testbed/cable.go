@@ -5,10 +5,8 @@ import (
 	"net/netip"
 )
 
-// NewHosts builds hosts without links instead of a cluster; [Cable] joins them. They
-// have a loopback interface and the settings of an end system (forwarding is off), and
-// [Testbed.Hosts] returns them in this order.
-func NewHosts(names ...string) (*Testbed, error) {
+// newHosts builds hosts without links, in this order.
+func newHosts(names ...string) (*Testbed, error) {
 	tb := &Testbed{starter: newStarter()}
 	for _, name := range names {
 		if err := tb.addPlain(name); err != nil {
@@ -36,6 +34,3 @@ func Cable(a, b End) error { return cable(a, b) }
 // Route adds a route out of an interface of the host, through a gateway or, if via is
 // the zero Addr, to whatever answers on the link.
 func (h *Host) Route(dev string, to netip.Prefix, via netip.Addr) error { return h.route(dev, to, via) }
-
-// Hosts returns all hosts, in the order in which they were made.
-func (tb *Testbed) Hosts() []*Host { return tb.hosts }

@@ -2,7 +2,7 @@
 // namespaces, programs in them, and what tests ask and wait for. Labs of other packages
 // are layers on it.
 //
-// [New] builds a small cluster, [NewHosts] hosts without links, which [Cable] joins:
+// [New] builds a small cluster, [NewHostsT] hosts without links, which [Cable] joins:
 //
 //	                192.0.2.0/24  2001:db8:1::/64
 //	client-0 .100 ----.

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"syscall"
-	"testing"
 	"time"
 )
 
@@ -37,23 +36,6 @@ func (c *Cmd) Launch() (*Process, error) {
 		close(p.done)
 	}()
 	return p, nil
-}
-
-// LaunchT is [Cmd.Launch] for tests: the process is killed when the test is over, and
-// its log is shown if the test has failed.
-func (c *Cmd) LaunchT(t testing.TB) *Process {
-	t.Helper()
-	p, err := c.Launch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.Stop(syscall.SIGKILL)
-		if t.Failed() {
-			t.Logf("the log of %s:\n%s", c.Path, p.Log.String())
-		}
-	})
-	return p
 }
 
 // Pid returns the process's number.

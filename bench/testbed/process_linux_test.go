@@ -20,7 +20,7 @@ func init() {
 
 func TestSelf(t *testing.T) {
 	node := NewHostsT(t, "node")[0]
-	p := node.Self(t.Context(), "echo-arguments", "a", "b").LaunchT(t)
+	p := must[*Process](t)(node.Self(t.Context(), "echo-arguments", "a", "b").Launch())
 	if err := p.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "[a b]") {
 		t.Errorf("the error of an exit with status 2 is %v", err)
 	}
@@ -31,7 +31,8 @@ func TestSelf(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	node := NewHostsT(t, "node")[0]
-	p := node.Command(t.Context(), "sh", "-c", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.01; done").LaunchT(t)
+	p := must[*Process](t)(node.Command(t.Context(), "sh", "-c",
+		"trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.01; done").Launch())
 	Eventually(t, "the process writes", func() bool { return p.Log.String() == "hello\n" })
 	if p.Ended() || p.Pid() == os.Getpid() {
 		t.Error("the process has ended, or is this one")

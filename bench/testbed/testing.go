@@ -10,9 +10,8 @@ import (
 // Environment variables that, set to 1 as in CI, make a test fail that would otherwise
 // skip because the machine lacks something.
 const (
-	RequireVar      = "SLUICE_REQUIRE_NETNS" // network namespaces and the programs of the tests
-	RequireIPVSVar  = "SLUICE_REQUIRE_IPVS"
-	RequireDummyVar = "SLUICE_REQUIRE_DUMMY" // dummy devices
+	RequireVar     = "SLUICE_REQUIRE_NETNS" // network namespaces and the programs of the tests
+	RequireIPVSVar = "SLUICE_REQUIRE_IPVS"
 )
 
 // NewT is [New] for tests: it closes the testbed when the test is over, and calls
@@ -30,10 +29,11 @@ func NewT(t testing.TB, cfg Config) *Testbed {
 	return tb
 }
 
-// NewHostsT is [NewHosts] for tests, as [NewT] is New.
+// NewHostsT builds hosts without links instead of a cluster; [Cable] joins them. They have a
+// loopback interface and the settings of an end system: forwarding is off.
 func NewHostsT(t testing.TB, names ...string) []*Host {
 	t.Helper()
-	tb, err := NewHosts(names...)
+	tb, err := newHosts(names...)
 	if errors.Is(err, ErrUnsupported) {
 		Missing(t, err.Error())
 	}
@@ -102,15 +102,7 @@ func (h *Host) DoT(t testing.TB, f func() error) {
 // output and error; the test fails if the command does.
 func (h *Host) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	return h.RunInput(t, "", name, args...)
-}
-
-// RunInput is [Host.Run] with something to read for the command.
-func (h *Host) RunInput(t testing.TB, input, name string, args ...string) string {
-	t.Helper()
-	cmd := h.Command(t.Context(), name, args...)
-	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
+	out, err := h.Command(t.Context(), name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
