@@ -64,7 +64,8 @@ func emptyTables(saved string) string {
 			continue
 		}
 		for _, table := range strings.SplitAfter(backend, "COMMIT\n") {
-			if i := strings.Index(table, "*"); i >= 0 && !strings.Contains(table, "\n-A") && !strings.Contains(table, " - [") && !strings.Contains(table, " DROP ") {
+			if i := strings.Index(table, "*"); i >= 0 && !strings.Contains(table, "\n-A") &&
+				!strings.Contains(table, " - [") && !strings.Contains(table, " DROP ") {
 				table = table[:i]
 			}
 			out.WriteString(table)
@@ -111,11 +112,12 @@ func testCleanup(t *testing.T, v variant, old bool, before string) {
 	s := v.steerer()
 	for range 2 {
 		syncPlan(t, s, Plan{
-			TCPPort:     40000,
-			TCP:         manyTCP(v.ipv6, 20),
-			Ported:      []Ported{{udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53)), 40001}},
-			Accept:      []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), 30080))},
-			Refuse:      []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 99), 80)), udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053))},
+			TCPPort: 40000,
+			TCP:     manyTCP(v.ipv6, 20),
+			Ported:  []Ported{{udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53)), 40001}},
+			Accept:  []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), 30080))},
+			Refuse: []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 99), 80)),
+				udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053))},
 			Drop:        []lb.Frontend{tcp(netip.AddrPortFrom(vip(v.ipv6, 98), 80))},
 			DropOutside: []lb.Frontend{tcp(netip.AddrPortFrom(unspecified(v.ipv6), 30080))},
 			Inside:      []netip.Prefix{podNet(v.ipv6)},

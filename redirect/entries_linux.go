@@ -29,7 +29,7 @@ func newRuleset(s shape, r *netfilter.Ruleset, host Host, entries map[lb.Fronten
 	x := &ruleset{shape: s, Ruleset: r, host: host, entries: entries, listed: make(map[lb.Frontend]bool), stale: true}
 	x.SetChain(netfilter.Place{Table: "nat", Chain: s.chain(chainUDP)}, nil) // for buckets
 	x.hostMembers(1)
-	x.change(nil, slices.SortedFunc(maps.Values(entries), func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) }))
+	x.change(nil, slices.SortedFunc(maps.Values(entries), compareEntry))
 	return x
 }
 
@@ -138,7 +138,7 @@ func (r *ruleset) render() {
 	for f := range r.listed {
 		v.entries = append(v.entries, r.entries[f])
 	}
-	slices.SortFunc(v.entries, func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) })
+	slices.SortFunc(v.entries, compareEntry)
 	v.nodePort = func(f lb.Frontend) Entry { return r.entries[r.nodePortOf(f)] }
 	v.render()
 	for at, rules := range v.chains {
@@ -313,6 +313,8 @@ func unspecified(ipv6 bool) netip.Addr {
 	}
 	return netip.IPv4Unspecified()
 }
+
+func compareEntry(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) }
 
 // compareFrontend orders node ports last, since the first rule that matches wins.
 func compareFrontend(a, b lb.Frontend) int {

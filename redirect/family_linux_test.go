@@ -33,17 +33,21 @@ var addrsByValue = cmp.Options{
 func TestUpdateFamily(t *testing.T) {
 	plan := Plan{
 		TCPPort: 40000,
-		TCP:     []netip.AddrPort{addr("10.96.0.2:80"), addr("[fd96::1]:80"), addr("10.96.0.1:80"), addr("[::ffff:10.96.0.1]:80")},
+		TCP: []netip.AddrPort{addr("10.96.0.2:80"), addr("[fd96::1]:80"), addr("10.96.0.1:80"),
+			addr("[::ffff:10.96.0.1]:80")},
 		Ported: []Ported{
 			{frontend(lb.UDP, "[fd96::a]:53"), 40002},
 			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
 			{frontend(lb.UDP, "10.96.0.10:53"), 40001},
 		},
-		Accept:      []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.1.0.1:30080"), frontend(lb.TCP, "[::]:30080")},
-		Refuse:      []lb.Frontend{frontend(lb.UDP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1")},
-		Drop:        []lb.Frontend{frontend(lb.UDP, "[::]:30081"), frontend(lb.TCP, "[fd96::9]:1")},
-		DropOutside: []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP, "10.96.0.2:80")},
-		Inside:      prefixes("10.244.1.7/24", "fd44::7/64", "::ffff:10.244.0.0/120", "10.244.1.0/24"),
+		Accept: []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.1.0.1:30080"), frontend(lb.TCP,
+			"[::]:30080")},
+		Refuse: []lb.Frontend{frontend(lb.UDP, "10.96.0.9:1"), frontend(lb.TCP, "10.96.0.9:1"), frontend(lb.TCP,
+			"10.96.0.9:1")},
+		Drop: []lb.Frontend{frontend(lb.UDP, "[::]:30081"), frontend(lb.TCP, "[fd96::9]:1")},
+		DropOutside: []lb.Frontend{frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.TCP, "10.96.0.2:80"), frontend(lb.TCP,
+			"10.96.0.2:80")},
+		Inside: prefixes("10.244.1.7/24", "fd44::7/64", "::ffff:10.244.0.0/120", "10.244.1.0/24"),
 		Restricted: []Restricted{
 			{frontend(lb.TCP, "10.96.0.2:80"), prefixes("10.0.0.1/8", "fd00::/8", "10.0.0.0/8")},
 			{frontend(lb.TCP, "10.96.0.1:80"), prefixes("fd00::/8")},

@@ -58,7 +58,8 @@ func (x served) plan(f lb.Frontend, rest Plan, inside netip.Prefix) Plan {
 		}
 		return list
 	}
-	p.Accept, p.Refuse, p.Drop, p.DropOutside = add(p.Accept, x.accept), add(p.Refuse, x.refuse), add(p.Drop, x.drop), add(p.DropOutside, x.outside)
+	p.Accept, p.Refuse, p.Drop, p.DropOutside = add(p.Accept, x.accept), add(p.Refuse, x.refuse), add(p.Drop, x.drop),
+		add(p.DropOutside, x.outside)
 	if x.only != nil {
 		p.Restricted = append(slices.Clone(p.Restricted), Restricted{f, x.only})
 	}
@@ -101,8 +102,10 @@ func TestStaleFlows(t *testing.T) {
 			{"is for inside and moves, pod", here, served{port: b, outside: true}, false, true, true},
 			{"is for pods, host", here, served{port: a, only: []netip.Prefix{pods}}, false, false, true},
 			{"is for pods, pod", here, served{port: a, only: []netip.Prefix{pods}}, false, true, false},
-			{"is for pods no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a, only: []netip.Prefix{hosts}}, false, true, true},
-			{"is for hosts no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a, only: []netip.Prefix{pods}}, false, true, false},
+			{"is for pods no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a,
+				only: []netip.Prefix{hosts}}, false, true, true},
+			{"is for hosts no more, pod", served{port: a, only: []netip.Prefix{pods, hosts}}, served{port: a,
+				only: []netip.Prefix{pods}}, false, true, false},
 			// Nobody changes where a datagram to a node port goes, so that an entry
 			// is stale only if its client would not be served now.
 			{"node port begins", gone, bound, true, false, false},
@@ -302,11 +305,13 @@ func TestStaleFlowsAfterCrash(t *testing.T) {
 // TestFlowFilter tells an address of the node that is a frontend from a node port
 // with the same number, and a path to the proxy from one to another program.
 func TestFlowFilter(t *testing.T) {
-	node, pod, service := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.244.0.9"), netip.MustParseAddr("10.96.0.10")
+	node, pod, service := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.244.0.9"),
+		netip.MustParseAddr("10.96.0.10")
 	external, dns, anywhere := netip.AddrPortFrom(node, 53), netip.AddrPortFrom(service, 53), addr("0.0.0.0:53")
 	entry := func(to, reply netip.AddrPort) *netlink.ConntrackFlow {
 		return &netlink.ConntrackFlow{
-			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: pod.AsSlice(), DstIP: to.Addr().AsSlice(), DstPort: to.Port()},
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: pod.AsSlice(), DstIP: to.Addr().AsSlice(),
+				DstPort: to.Port()},
 			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: reply.Addr().AsSlice(), SrcPort: reply.Port()},
 		}
 	}
@@ -332,15 +337,19 @@ func TestFlowFilter(t *testing.T) {
 		{"node port", anywhere, paths{anywhere: {}}, entry(external, external), false},
 		{"node port, sent elsewhere", anywhere, paths{anywhere: {}}, entry(external, at(pod, 53)), true},
 		{"node port, closed", anywhere, paths{anywhere: closed}, entry(external, external), true},
-		{"node port on loopback, closed", anywhere, paths{anywhere: closed}, entry(addr("127.0.0.1:53"), addr("127.0.0.1:53")), true},
+		{"node port on loopback, closed", anywhere, paths{anywhere: closed}, entry(addr("127.0.0.1:53"),
+			addr("127.0.0.1:53")), true},
 		{"node port, for inside", anywhere, paths{anywhere: outside}, entry(external, external), true},
 		{"node port, no address of the node", anywhere, paths{anywhere: closed}, entry(dns, at(node, 1)), false},
-		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: redirect(1)}, entry(external, at(node, 1)), false},
-		{"frontend that hides a node port", external, paths{anywhere: {}, external: redirect(1)}, entry(external, external), true},
+		{"node port hidden by a frontend", anywhere, paths{anywhere: closed, external: redirect(1)}, entry(external,
+			at(node, 1)), false},
+		{"frontend that hides a node port", external, paths{anywhere: {}, external: redirect(1)}, entry(external, external),
+			true},
 		{"frontend that hid a node port", external, paths{anywhere: {}}, entry(external, at(node, 1)), true},
 		{"frontend that hid a closed node port", external, paths{anywhere: closed}, entry(external, external), true},
 	} {
-		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, entries: make(map[lb.Frontend]Entry), local: map[netip.Addr]bool{node: true}}
+		f := flowFilter{changed: map[netip.AddrPort]bool{c.changed: true}, entries: make(map[lb.Frontend]Entry),
+			local: map[netip.Addr]bool{node: true}}
 		for at, e := range c.paths {
 			f.entries[udp(at)] = e
 		}

@@ -83,7 +83,8 @@ func newLab(t *testing.T) *lab {
 	}
 	check(t, testbed.Cable(
 		on(node, "node0", link(false, nodeAddr[false]), link(true, nodeAddr[true])),
-		on(client, "client0", link(false, clientAddr[false]), link(true, clientAddr[true]), alone(podAddr[false]), alone(podAddr[true])),
+		on(client, "client0", link(false, clientAddr[false]), link(true, clientAddr[true]), alone(podAddr[false]),
+			alone(podAddr[true])),
 	))
 	// The node's way to the rest of the world, where service addresses would go if they
 	// were not steered.
@@ -218,6 +219,10 @@ func askUDP(local uint16, addr netip.AddrPort) (string, error) {
 func askUDPFrom(local, addr netip.AddrPort, wait time.Duration) (string, error) {
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(local)}
 	c, err := d.Dial("udp", addr.String())
+	for end := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); { // as in serveUDP
+		time.Sleep(time.Millisecond) // a pause between two attempts
+		c, err = d.Dial("udp", addr.String())
+	}
 	if err != nil {
 		return "", err
 	}

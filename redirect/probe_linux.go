@@ -87,7 +87,8 @@ func (o options) shape() (shape, error) {
 	s.bind = o.BindAddr.Unmap()
 	switch {
 	case s.bind.IsLoopback():
-		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: use an address of the node, or none", o.BindAddr)
+		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: "+
+			"use an address of the node, or none", o.BindAddr)
 	case s.bind.Is6() != o.IPv6:
 		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", o.BindAddr)
 	}
@@ -110,7 +111,8 @@ func (k *kernel) try(ctx context.Context, s shape) error {
 	}
 	add(lb.TCP, addr, 1, Entry{Action: Redirect, Sources: host})
 	add(lb.UDP, addr, 1, Entry{Action: Redirect, Port: 1})
-	for port, e := range map[uint16]Entry{2: {Action: Accept}, 3: {Action: Refuse}, 4: {Action: Drop}, 5: {DropOutside: true}} {
+	for port, e := range map[uint16]Entry{2: {Action: Accept}, 3: {Action: Refuse}, 4: {Action: Drop},
+		5: {DropOutside: true}} {
 		add(lb.TCP, addr, port, e)
 		add(lb.UDP, unspecified(s.ipv6), port, e)
 	}
@@ -140,5 +142,6 @@ func (k *kernel) otherBackend(ctx context.Context) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n, k.program.Path, other)}
+	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n,
+		k.program.Path, other)}
 }

@@ -54,7 +54,8 @@ func TestProbe(t *testing.T) {
 		if !strings.Contains(facts.Version, backend) || facts.IPSet == v.noSets || len(facts.Warnings) != 0 {
 			t.Errorf("Probe = %+v", facts)
 		}
-		if save := output(t, v.command+"-save"); strings.Contains(save, "PROBE") || strings.Contains(output(t, "ipset", "save"), "PROBE") {
+		if save := output(t, v.command+"-save"); strings.Contains(save, "PROBE") ||
+			strings.Contains(output(t, "ipset", "save"), "PROBE") {
 			t.Errorf("Probe left something:\n%s", save)
 		}
 		check(t, Cleanup(t.Context()))
@@ -67,7 +68,8 @@ func TestProbe(t *testing.T) {
 func TestProbeWithoutIPTables(t *testing.T) {
 	for _, command := range []string{"iptables-nowhere", filepath.Join(t.TempDir(), "iptables")} {
 		_, err := (&IPTables{Command: command}).Probe(t.Context())
-		if err == nil || !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "install iptables") {
+		if err == nil || !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, fs.ErrNotExist) ||
+			!strings.Contains(err.Error(), "install iptables") {
 			t.Errorf("Probe with %s: %v", command, err)
 		}
 	}
@@ -86,7 +88,8 @@ func TestProbeWithoutPrivileges(t *testing.T) {
 			if cmd.ProcessState == nil {
 				t.Skipf("SKIPPED: no user namespaces here: %v", err)
 			}
-			if cmd.ProcessState.ExitCode() != 13 || !strings.Contains(string(out), "run as root") || strings.Contains(string(out), "\n") {
+			if cmd.ProcessState.ExitCode() != 13 || !strings.Contains(string(out), "run as root") ||
+				strings.Contains(string(out), "\n") {
 				t.Errorf("%s, without sets %q: exit %d: %s", command, noSets, cmd.ProcessState.ExitCode(), out)
 			}
 		}
@@ -130,7 +133,8 @@ func TestLockHolder(t *testing.T) {
 	change := Plan{TCPPort: 1}
 	ctx, cancel := context.WithTimeout(t.Context(), patience/20)
 	defer cancel()
-	if err := s.Sync(ctx, change.Update()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), blamed) {
+	if err := s.Sync(ctx, change.Update()); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), blamed) {
 		t.Errorf("Sync with a short deadline: %v, want %q", err, blamed)
 	}
 	start := time.Now()
@@ -157,7 +161,8 @@ func TestProbeWarnsOfOtherBackend(t *testing.T) {
 }
 
 func TestProbeBindAddr(t *testing.T) {
-	for addr, ipv6 := range map[string]bool{"127.0.0.1": false, "::1": true, "::ffff:127.0.0.1": false, "10.1.0.1": true, "fd01::1": false} {
+	for addr, ipv6 := range map[string]bool{"127.0.0.1": false, "::1": true, "::ffff:127.0.0.1": false, "10.1.0.1": true,
+		"fd01::1": false} {
 		_, err := (&IPTables{BindAddr: netip.MustParseAddr(addr), IPv6: ipv6}).Probe(t.Context())
 		if err == nil || !strings.Contains(err.Error(), addr) {
 			t.Errorf("Probe with bind address %s, IPv6 %v: %v", addr, ipv6, err)

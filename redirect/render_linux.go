@@ -50,13 +50,16 @@ var tables = []struct {
 // an entry needs them for the first time, and then stay. The others are not worth it:
 // nearly every cluster has a Service without endpoints.
 var jumps = []netfilter.Jump{
-	{Table: "mangle", From: "PREROUTING", To: chainPrefix + chainPrerouting, NewOnly: true, Comment: "sluice: who may ask"},
+	{Table: "mangle", From: "PREROUTING", To: chainPrefix + chainPrerouting,
+		NewOnly: true, Comment: "sluice: who may ask"},
 	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop, NewOnly: true, Comment: "sluice: who may ask"},
 	{Table: "nat", From: "PREROUTING", To: chainPrefix + chainSteer, Comment: "sluice: steer what comes in"},
 	{Table: "nat", From: "OUTPUT", To: chainPrefix + chainSteer, Comment: "sluice: steer what starts here"},
 	{Table: "filter", From: "INPUT", To: chainPrefix + chainInput, NewOnly: true, Comment: "sluice: guard proxy ports"},
-	{Table: "filter", From: "FORWARD", To: chainPrefix + chainRefuse, NewOnly: true, Comment: "sluice: refuse without endpoints"},
-	{Table: "filter", From: "OUTPUT", To: chainPrefix + chainRefuse, NewOnly: true, Comment: "sluice: refuse without endpoints"},
+	{Table: "filter", From: "FORWARD", To: chainPrefix + chainRefuse,
+		NewOnly: true, Comment: "sluice: refuse without endpoints"},
+	{Table: "filter", From: "OUTPUT", To: chainPrefix + chainRefuse,
+		NewOnly: true, Comment: "sluice: refuse without endpoints"},
 }
 
 // own reports whether a chain is one of ours in use, or one that was tried.
@@ -233,7 +236,8 @@ func (v *view) proxyPorts() []portMatch {
 			}
 		}
 		for some := range slices.Chunk(ports, multiportMax) {
-			out = append(out, portMatch{proto, fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(some, ","))})
+			match := fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(some, ","))
+			out = append(out, portMatch{proto, match})
 		}
 	}
 	return out

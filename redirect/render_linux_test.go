@@ -30,7 +30,8 @@ var fullPlan = Plan{
 		{frontend(lb.UDP, "[fd96::a]:53"), 40001},
 		{frontend(lb.SCTP, "[fd96::b]:3868"), 40004},
 	},
-	Local: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.2")},
+	Local: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
+		netip.MustParseAddr("192.0.2.2")},
 	Accept: []lb.Frontend{
 		frontend(lb.TCP, "0.0.0.0:30080"), frontend(lb.UDP, "0.0.0.0:30053"), frontend(lb.TCP, "192.0.2.1:30082"),
 		frontend(lb.SCTP, "0.0.0.0:30868"), frontend(lb.TCP, "[::]:30080"),
@@ -50,7 +51,8 @@ var fullPlan = Plan{
 	},
 	Inside: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("fd44::/64")},
 	Restricted: []Restricted{
-		{frontend(lb.TCP, "10.96.0.1:443"), []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.1/32")}},
+		{frontend(lb.TCP, "10.96.0.1:443"), []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
+			netip.MustParsePrefix("203.0.113.1/32")}},
 		{frontend(lb.UDP, "10.96.0.10:53"), nil},
 		{frontend(lb.TCP, "[fd96::1]:443"), []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}},
 	},
@@ -181,10 +183,12 @@ func TestUndo(t *testing.T) {
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("undo (-want +got), see -update:\n%s", diff)
 	}
-	if again := netfilter.Undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")), removable); bytes.Contains(again, []byte("OTHER")) {
+	if again := netfilter.Undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")),
+		removable); bytes.Contains(again, []byte("OTHER")) {
 		t.Errorf("undo touches what is not ours:\n%s", again)
 	}
-	if nothing := netfilter.Undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"), removable); nothing != nil {
+	if nothing := netfilter.Undo([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"),
+		removable); nothing != nil {
 		t.Errorf("undo of nothing:\n%s", nothing)
 	}
 }
@@ -213,7 +217,8 @@ func FuzzUndo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		for line := range strings.Lines(string(netfilter.Undo([]byte(s), removable))) {
 			w := netfilter.Words(strings.TrimSuffix(line, "\n"))
-			if len(w) > 0 && (w[0] == "-F" || w[0] == "-X") && !strings.HasPrefix(w[1], "SLUICE-") && !strings.HasPrefix(w[1], "KUBE-") {
+			if len(w) > 0 && (w[0] == "-F" || w[0] == "-X") && !strings.HasPrefix(w[1], "SLUICE-") &&
+				!strings.HasPrefix(w[1], "KUBE-") {
 				t.Errorf("undo removes %q", line)
 			}
 		}

@@ -39,7 +39,8 @@ func (v *view) drop() {
 	}
 	const comment = "not from this source"
 	if v.sets {
-		v.rule("mangle", chainDrop, v.member(setRestricted, "dst,dst")+" "+v.nonMember(setAllowed, "dst,dst,src"), comment, "DROP")
+		match := v.member(setRestricted, "dst,dst") + " " + v.nonMember(setAllowed, "dst,dst,src")
+		v.rule("mangle", chainDrop, match, comment, "DROP")
 	} else {
 		for _, e := range v.entries {
 			for _, source := range e.Sources {

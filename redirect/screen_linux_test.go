@@ -159,7 +159,8 @@ func TestScreen(t *testing.T) {
 		x.expect("steered at a dropped node port", true, yes, yes, yes, x.drop, x.exactly(x.steer))
 		x.expect("steered at an outside node port", true, yes, yes, yes, x.outside, x.exactly(x.steer))
 		x.expect("steered at a refused node port", true, yes, yes, yes, x.refuse, x.exactly(x.steer))
-		x.expect("restricted at a dropped node port", true, yes, never, never, x.drop, x.exactly(x.steer), x.exactly(x.only(host)))
+		x.expect("restricted at a dropped node port", true, yes, never, never, x.drop, x.exactly(x.steer),
+			x.exactly(x.only(host)))
 		x.expect("refused at a dropped node port", true, no, no, no, x.drop, x.exactly(x.refuse))
 		x.expect("refused at a node port", true, no, no, no, x.listen, x.accept, x.exactly(x.refuse))
 		x.expect("dropped at a node port", true, never, never, never, x.listen, x.accept, x.exactly(x.drop))
@@ -307,7 +308,8 @@ func TestAlwaysOpen(t *testing.T) {
 		inside := podNet(v.ipv6)
 		// Another frontend is restricted throughout, see halves.
 		other := Restricted{tcp(netip.AddrPortFrom(vip(v.ipv6, 2), 80)), []netip.Prefix{pod, inside}}
-		open := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Inside: []netip.Prefix{inside}, Restricted: []Restricted{other}}
+		open := Plan{TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Inside: []netip.Prefix{inside},
+			Restricted: []Restricted{other}}
 		only, anyPod, outside, both := open, open, open, open
 		only.Restricted = []Restricted{other, {tcp(at), []netip.Prefix{pod}}}
 		anyPod.Restricted = []Restricted{other, {tcp(at), []netip.Prefix{inside}}}
@@ -362,7 +364,10 @@ func openAtOnce(local netip.Addr, addr netip.AddrPort) error {
 		return err
 	}
 	var info *unix.TCPInfo
-	if cerr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO) }); cerr != nil {
+	if cerr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP,
+			unix.TCP_INFO)
+	}); cerr != nil {
 		return cerr
 	}
 	if err == nil && info.Total_retrans > 0 {

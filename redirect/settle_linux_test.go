@@ -69,7 +69,8 @@ func (v variant) slowly() string {
 	if v.name == "nft IPv6" {
 		rules = 45 // nf_tables compares long addresses slowly
 	}
-	return "*mangle\n:SLOW - [0:0]\n:SLOWER - [0:0]\n:SLOWEST - [0:0]\n-I " + chainPrefix + chainPrerouting + " 2 -j SLOW\n" +
+	return "*mangle\n:SLOW - [0:0]\n:SLOWER - [0:0]\n:SLOWEST - [0:0]\n-I " + chainPrefix + chainPrerouting +
+		" 2 -j SLOW\n" +
 		strings.Repeat("-A SLOW -j SLOWER\n-A SLOWER -j SLOWEST\n-A SLOWEST -s "+source+" -j DROP\n", rules) + "COMMIT\n"
 }
 

@@ -31,7 +31,8 @@ func ruleCount(t *testing.T, v variant) int {
 	t.Helper()
 	n := 0
 	for line := range strings.Lines(output(t, v.command+"-save")) {
-		if w := netfilter.Words(line); len(w) > 1 && w[0] == "-A" && (strings.HasPrefix(w[1], chainPrefix) || strings.HasPrefix(netfilter.Target(w), chainPrefix)) {
+		if w := netfilter.Words(line); len(w) > 1 && w[0] == "-A" && (strings.HasPrefix(w[1], chainPrefix) ||
+			strings.HasPrefix(netfilter.Target(w), chainPrefix)) {
 			n++
 		}
 	}
@@ -149,7 +150,8 @@ func TestRestart(t *testing.T) {
 		for range 5 {
 			second = v.steerer()
 			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Refuse: []lb.Frontend{tcp(goes)}})
-			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Ported: []Ported{{dns, 40001}}, Refuse: []lb.Frontend{tcp(goes)}})
+			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Ported: []Ported{{dns, 40001}},
+				Refuse: []lb.Frontend{tcp(goes)}})
 		}
 		close(stop)
 		if err := <-done; err != nil {
@@ -341,14 +343,17 @@ func TestSCTPRules(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
 		output(t, v.command, "-N", "TRY")
-		if out, err := exec.Command(v.command, "-A", "TRY", "-p", "sctp", "-m", "sctp", "--dport", "1", "-j", "ACCEPT").CombinedOutput(); err != nil {
+		if out, err := exec.Command(v.command, "-A", "TRY", "-p", "sctp", "-m", "sctp", "--dport", "1", "-j",
+			"ACCEPT").CombinedOutput(); err != nil {
 			t.Skipf("SKIPPED: the kernel cannot match SCTP ports: %s", out)
 		}
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 3868)
 		s := v.steerer()
-		syncPlan(t, s, Plan{Ported: []Ported{{lb.Frontend{Protocol: lb.SCTP, Addr: at}, 40001}}, Local: []netip.Addr{nodeAddr[v.ipv6]},
+		syncPlan(t, s, Plan{Ported: []Ported{{lb.Frontend{Protocol: lb.SCTP, Addr: at}, 40001}},
+			Local:  []netip.Addr{nodeAddr[v.ipv6]},
 			Accept: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 3)}},
-			Refuse: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(at.Addr(), 1)}, {Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 2)}}})
+			Refuse: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(at.Addr(), 1)}, {Protocol: lb.SCTP,
+				Addr: netip.AddrPortFrom(unspecified(v.ipv6), 2)}}})
 		if ok, err := s.Verify(t.Context()); !ok || err != nil {
 			t.Errorf("Verify = %v, %v", ok, err)
 		}
@@ -367,11 +372,13 @@ func TestWithoutSets(t *testing.T) {
 	check(t, os.WriteFile(path, []byte(script), 0o755))
 	before := saved(t)
 	facts, err := s.Probe(t.Context())
-	if err != nil || facts.IPSet || len(facts.Warnings) != 1 || !strings.Contains(facts.Warnings[0], "Couldn't load match set") {
+	if err != nil || facts.IPSet || len(facts.Warnings) != 1 ||
+		!strings.Contains(facts.Warnings[0], "Couldn't load match set") {
 		t.Fatalf("Probe = %+v, %v", facts, err)
 	}
 	syncPlan(t, s, Plan{TCPPort: 40000, TCP: manyTCP(false, 3)})
-	if save := output(t, "iptables-nft-save"); !strings.Contains(save, "-d 10.96.0.2/32") || strings.Contains(save, "match-set") {
+	if save := output(t, "iptables-nft-save"); !strings.Contains(save, "-d 10.96.0.2/32") ||
+		strings.Contains(save, "match-set") {
 		t.Errorf("rules:\n%s", save)
 	}
 	check(t, Cleanup(t.Context()))
@@ -403,7 +410,8 @@ func TestCounts(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Sync(ctx, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40002}}}.Update()); err == nil || s.Stats().Failures != 1 {
+	if err := s.Sync(ctx, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40002}}}.Update()); err == nil ||
+		s.Stats().Failures != 1 {
 		t.Errorf("a Sync that fails: %v, %+v", err, s.Stats())
 	}
 }

@@ -59,7 +59,8 @@ func randomUpdate(rng *rand.Rand, entries map[lb.Frontend]Entry, ipv6 bool) Upda
 		if rng.IntN(4) == 0 {
 			ip = unspecified(ipv6)
 		}
-		f := lb.Frontend{Protocol: lb.TCP + lb.Protocol(rng.IntN(3)), Addr: netip.AddrPortFrom(ip, []uint16{53, 80, 40000, 40001}[rng.IntN(4)])}
+		f := lb.Frontend{Protocol: lb.TCP + lb.Protocol(rng.IntN(3)), Addr: netip.AddrPortFrom(ip, []uint16{53, 80, 40000,
+			40001}[rng.IntN(4)])}
 		if seen[f] {
 			continue
 		}
@@ -161,11 +162,13 @@ func TestOneRuleAChange(t *testing.T) {
 		script := filepath.Join(t.TempDir(), "script")
 		program, err := exec.LookPath(v.command + "-restore")
 		check(t, err)
-		check(t, os.WriteFile(s.Command+"-restore", fmt.Appendf(nil, "#!/bin/sh\ntee %s | %s \"$@\"\n", script, program), 0o755))
+		check(t, os.WriteFile(s.Command+"-restore", fmt.Appendf(nil, "#!/bin/sh\ntee %s | %s \"$@\"\n", script, program),
+			0o755))
 		plan := func(n int) Plan { // 20 buckets and then more frontends in them
 			p := Plan{TCPPort: 40000}
 			for i := range n {
-				p.Ported = append(p.Ported, Ported{udp(netip.AddrPortFrom(vip(v.ipv6, i%20+buckets*(i/20)), 53)), uint16(41000 + i)})
+				p.Ported = append(p.Ported, Ported{udp(netip.AddrPortFrom(vip(v.ipv6, i%20+buckets*(i/20)), 53)), uint16(41000 +
+					i)})
 			}
 			return p
 		}

@@ -60,7 +60,8 @@ func damages(t *testing.T, v variant, s shape) []damage {
 			add("a rule put first in "+chain, func() { ipt(table.name, "-I", chain, "-j", "RETURN") }, nil)
 		}
 	}
-	for _, chain := range []string{s.chain(chainUDP), s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr())).Chain} {
+	for _, chain := range []string{s.chain(chainUDP),
+		s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr())).Chain} {
 		add("a rule deleted from "+chain, func() { ipt("nat", "-D", chain, "1") }, nil)
 		add("a rule replaced in "+chain, func() { ipt("nat", "-R", chain, "1", "-j", "ACCEPT") }, nil)
 		add("a rule appended to "+chain, func() { ipt("nat", "-A", chain, "-j", "ACCEPT") }, nil)
@@ -99,7 +100,8 @@ func damages(t *testing.T, v variant, s shape) []damage {
 	add("a firewall reloaded", func() {
 		clear()
 		for _, table := range tables {
-			feed(t, "*"+table.name+"\n:FIREWALL - [0:0]\n-A FIREWALL -p tcp -j RETURN\n-A OUTPUT -j FIREWALL\nCOMMIT\n", v.command+"-restore")
+			feed(t, "*"+table.name+"\n:FIREWALL - [0:0]\n-A FIREWALL -p tcp -j RETURN\n-A OUTPUT -j FIREWALL\nCOMMIT\n",
+				v.command+"-restore")
 		}
 	}, clear)
 	if !strings.Contains(v.command, "legacy") {
@@ -127,7 +129,8 @@ func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
 		setUDPPorts:           {"40001", "40009"},
 		setInside:             {podNet(v.ipv6).String(), clientAddr[v.ipv6].String()},
 		setRestricted:         {vip(v.ipv6, 2).String() + ",tcp:80", other},
-		setAllowed:            {vip(v.ipv6, 2).String() + ",tcp:80," + podNet(v.ipv6).String(), one + "," + podNet(v.ipv6).String()},
+		setAllowed: {vip(v.ipv6, 2).String() + ",tcp:80," + podNet(v.ipv6).String(), one + "," +
+			podNet(v.ipv6).String()},
 	} {
 		set := s.set(name)
 		add(name+" flushed", func() { ipset("flush", set) })

@@ -92,10 +92,12 @@ func (l *lab) restart() {
 
 // fill gives the ruleset chains, jumps and members.
 func (l *lab) fill() {
-	l.SetChain(inMangle, []string{"-m set --match-set TEST4-INSIDE src -j RETURN", "-m set --match-set TEST4-SCREEN dst,dst -j DROP"})
+	l.SetChain(inMangle, []string{"-m set --match-set TEST4-INSIDE src -j RETURN",
+		"-m set --match-set TEST4-SCREEN dst,dst -j DROP"})
 	l.SetChain(inNat, []string{"-p tcp -m set --match-set TEST4-SERVE dst,dst -j REDIRECT --to-ports 40000"})
 	l.SetChain(inFilter, []string{"-p tcp -j RETURN", "-p udp -j RETURN"})
-	l.AddJump(Jump{Table: "mangle", From: "PREROUTING", To: inMangle.Chain, NewOnly: true, Comment: "test: screen", Position: First})
+	l.AddJump(Jump{Table: "mangle", From: "PREROUTING", To: inMangle.Chain, NewOnly: true, Comment: "test: screen",
+		Position: First})
 	l.AddJump(Jump{Table: "nat", From: "PREROUTING", To: inNat.Chain, Comment: "test: steer", Position: BeforeOthers})
 	l.AddJump(Jump{Table: "filter", From: "OUTPUT", To: inFilter.Chain, NewOnly: true, Comment: "test: refuse"})
 	for i := range 5 {

@@ -34,8 +34,8 @@ func checkOrphans(l Layout) error {
 		if err != nil {
 			errs = append(errs, err)
 		} else if len(names) > 0 {
-			errs = append(errs, fmt.Errorf("chains %s* stay in table %s, since %s is not installed: install iptables 1.8 or later with it, and clean up again",
-				l.Prefix, strings.Join(names, ", "), b.program))
+			errs = append(errs, fmt.Errorf("chains %s* stay in table %s, since %s is not installed: "+
+				"install iptables 1.8 or later with it, and clean up again", l.Prefix, strings.Join(names, ", "), b.program))
 		}
 	}
 	return errors.Join(errs...)
@@ -58,7 +58,9 @@ func nftTablesWith(l Layout) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(chains, func(c nftChain) bool { return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix) }) {
+		if slices.ContainsFunc(chains, func(c nftChain) bool {
+			return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix)
+		}) {
 			names = append(names, t.Name)
 		}
 	}

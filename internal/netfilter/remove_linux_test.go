@@ -51,7 +51,8 @@ func TestRemove(t *testing.T) {
 func rulesOf(save string) string {
 	var out []string
 	for line := range strings.Lines(save) {
-		if strings.HasPrefix(line, "-A") || strings.HasPrefix(line, ":") && strings.HasSuffix(strings.TrimSpace(line), " -") || strings.HasPrefix(line, "create") {
+		if strings.HasPrefix(line, "-A") || strings.HasPrefix(line, ":") &&
+			strings.HasSuffix(strings.TrimSpace(line), " -") || strings.HasPrefix(line, "create") {
 			out = append(out, line)
 		}
 	}
@@ -71,7 +72,8 @@ func TestRemoveKeepsTheMark(t *testing.T) {
 		if err := Remove(t.Context(), testLayout(l.ipv6, nil), nil); err != nil {
 			t.Fatal(err)
 		}
-		for table, want := range map[string]string{"nat": "TEST-CREATED-TABLE TEST-SIBLING", "mangle": "THEIRS", "filter": ""} {
+		for table, want := range map[string]string{"nat": "TEST-CREATED-TABLE TEST-SIBLING", "mangle": "THEIRS",
+			"filter": ""} {
 			chains, err := nftChains(nfnl.Family(l.ipv6), table)
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +98,8 @@ func TestRemoveChains(t *testing.T) {
 		layout.Own = func(_, chain string) bool { return chain == "OLD" || chain == "OLDER" }
 		for _, backend := range []string{"-nft", "-legacy"} {
 			p := Program(l.ipv6) + backend
-			l.run(p + " -N OLD; " + p + " -N OLDER; " + p + " -A OLD -j OLDER; " + p + " -A INPUT -j OLD; " + p + " -A INPUT -j ACCEPT")
+			l.run(p + " -N OLD; " + p + " -N OLDER; " + p + " -A OLD -j OLDER; " + p + " -A INPUT -j OLD; " + p +
+				" -A INPUT -j ACCEPT")
 		}
 		for _, want := range []int{4, 0} {
 			if n, err := RemoveChains(t.Context(), layout); n != want || err != nil {
@@ -144,7 +147,8 @@ func TestCheckOrphans(t *testing.T) {
 		}
 		t.Setenv("PATH", t.TempDir())
 		err := checkOrphans(layout)
-		if err == nil || !strings.Contains(err.Error(), "mangle, nat, filter") || !strings.Contains(err.Error(), l.command()) {
+		if err == nil || !strings.Contains(err.Error(), "mangle, nat, filter") ||
+			!strings.Contains(err.Error(), l.command()) {
 			t.Errorf("without programs: %v", err)
 		}
 		layout.Prefix = "OTHER-"

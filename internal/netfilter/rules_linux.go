@@ -35,7 +35,8 @@ func nftRules(family uint8, at Place) ([]Rule, error) {
 	var out []Rule
 	for _, m := range msgs {
 		// Kernels before 4.15 do not filter.
-		if unix.ByteSliceToString(m[unix.NFTA_RULE_TABLE]) == at.Table && unix.ByteSliceToString(m[unix.NFTA_RULE_CHAIN]) == at.Chain {
+		if unix.ByteSliceToString(m[unix.NFTA_RULE_TABLE]) == at.Table &&
+			unix.ByteSliceToString(m[unix.NFTA_RULE_CHAIN]) == at.Chain {
 			out = append(out, nftRule(m[unix.NFTA_RULE_HANDLE], m[unix.NFTA_RULE_EXPRESSIONS]))
 		}
 	}
@@ -72,7 +73,8 @@ func nftRule(handle, expressions []byte) Rule {
 // nftTable returns the rules of every chain of an nft table for which wanted is true,
 // in one request.
 func nftTable(family uint8, table string, wanted func(chain string) bool) (map[string][]Rule, error) {
-	msgs, err := nfnl.Exchange(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, table))
+	msgs, err := nfnl.Exchange(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family,
+		nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, table))
 	if nfnl.NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
 		return nil, nil
 	} else if err != nil {

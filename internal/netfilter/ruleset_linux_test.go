@@ -60,9 +60,11 @@ func TestWriteEdits(t *testing.T) {
 			not      string // and what not
 		}{
 			{"a rule more", func() { l.AddRule(parted, port(9)) },
-				[]string{port(1), port(2), port(3), port(4), port(5), port(6), port(7), port(8), port(9)}, 1, "-A TEST-OUR-PART", "-D "},
+				[]string{port(1), port(2), port(3), port(4), port(5), port(6), port(7), port(8), port(9)}, 1, "-A TEST-OUR-PART",
+				"-D "},
 			{"a rule exchanged", func() { l.DeleteRule(parted, port(2)); l.AddRule(parted, port(10)) },
-				[]string{port(1), port(3), port(4), port(5), port(6), port(7), port(8), port(9), port(10)}, 1, "-D TEST-OUR-PART", ":TEST"},
+				[]string{port(1), port(3), port(4), port(5), port(6), port(7), port(8), port(9), port(10)}, 1, "-D TEST-OUR-PART",
+				":TEST"},
 			{"a rule deleted and added", func() { l.DeleteRule(parted, port(10)); l.AddRule(parted, port(10)) },
 				[]string{port(1), port(3), port(4), port(5), port(6), port(7), port(8), port(9), port(10)}, 0, "", "TEST"},
 			{"most rules deleted", func() {
@@ -70,7 +72,8 @@ func TestWriteEdits(t *testing.T) {
 					l.DeleteRule(parted, port(i+1))
 				}
 			}, []string{port(9), port(10)}, 1, ":TEST-OUR-PART", "-D "},
-			{"the order changed", func() { l.SetChain(parted, []string{port(10), port(9)}) }, []string{port(10), port(9)}, 1, ":TEST-OUR-PART", "-D "},
+			{"the order changed", func() { l.SetChain(parted, []string{port(10), port(9)}) }, []string{port(10), port(9)}, 1,
+				":TEST-OUR-PART", "-D "},
 			{"all made anew", func() { l.Clear(); l.fill(); l.SetChain(parted, []string{port(10), port(9)}) },
 				[]string{port(10), port(9)}, 0, "", "TEST"},
 		} {
@@ -79,7 +82,8 @@ func TestWriteEdits(t *testing.T) {
 			if n := l.write(); n != step.restores {
 				t.Errorf("%s: %d runs of iptables-restore, want %d", step.name, n, step.restores)
 			}
-			if !strings.Contains(string(text), step.script) || strings.Contains(string(text), step.not) || strings.Contains(string(text), "*mangle") {
+			if !strings.Contains(string(text), step.script) || strings.Contains(string(text), step.not) ||
+				strings.Contains(string(text), "*mangle") {
 				t.Errorf("%s: writes\n%s", step.name, text)
 			}
 			got := l.rules(parted)
@@ -177,7 +181,8 @@ func TestOuter(t *testing.T) {
 			order = append(order, strings.TrimSpace(line))
 		}
 	}
-	want := []string{"*filter", "-A TEST-OUR-REFUSE " + two, "*nat", "-A TEST-OUR-STEER -d 192.0.2.1/32 -j ACCEPT", "*filter", "-D TEST-OUR-REFUSE " + one}
+	want := []string{"*filter", "-A TEST-OUR-REFUSE " + two, "*nat", "-A TEST-OUR-STEER -d 192.0.2.1/32 -j ACCEPT",
+		"*filter", "-D TEST-OUR-REFUSE " + one}
 	if !slices.Equal(order, want) {
 		t.Errorf("order of writing %q, want %q", order, want)
 	}

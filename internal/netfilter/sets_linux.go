@@ -37,7 +37,8 @@ const busyWait = 5 * time.Second
 func setRequest(command int, set string, attrs []byte) ([]map[uint16][]byte, error) {
 	b := nfnl.Attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
 	b = nfnl.AttrString(b, nl.IPSET_ATTR_SETNAME, set)
-	out, err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC, append(b, attrs...))
+	out, err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC,
+		append(b, attrs...))
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
 		err = nl.IPSetError(errno)
@@ -78,7 +79,8 @@ func (s Set) Create() error {
 	}
 	if s.Marks {
 		revision = 5 // the first that knows marks (kernel 3.19)
-		data = nfnl.Attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, withMarks))
+		data = nfnl.Attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil,
+			withMarks))
 	}
 	b := nfnl.AttrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
 	b = nfnl.Attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
@@ -100,7 +102,8 @@ func (s Set) Read() ([]Member, error) {
 	var broken error
 	for _, m := range msgs {
 		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && unix.ByteSliceToString(kind) != s.Type {
-			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name, unix.ByteSliceToString(kind), s.Type)
+			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name,
+				unix.ByteSliceToString(kind), s.Type)
 		}
 		err := nfnl.EachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
 			e, err := parseMember(v)
@@ -202,9 +205,11 @@ func (e Member) data(line int) []byte {
 		b = nfnl.Attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
 	}
 	if e.Mark != 0 {
-		b = nfnl.Attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
+		b = nfnl.Attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER,
+			binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
 	}
-	return nfnl.Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, uint32(line)))
+	return nfnl.Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil,
+		uint32(line)))
 }
 
 func ipData(ip netip.Addr) []byte {

@@ -30,7 +30,10 @@ func TestSetMembers(t *testing.T) {
 			},
 		}
 		for kind, make := range kinds {
-			set := Set{Name: "TEST-" + strings.Map(func(r rune) rune { return map[bool]rune{true: '-', false: r}[r == ':' || r == ','] }, kind), Type: kind, IPv6: ipv6}
+			set := Set{Name: "TEST-" + strings.Map(func(r rune) rune {
+				return map[bool]rune{true: '-', false: r}[r == ':' ||
+					r == ',']
+			}, kind), Type: kind, IPv6: ipv6}
 			testMembers(t, set, 2*MembersPerMessage+1, make)
 		}
 	}

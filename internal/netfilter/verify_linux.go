@@ -136,7 +136,8 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) err
 	}
 	for _, j := range r.jumps {
 		if at := j.place(); !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
-			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them", at.Chain, at.Table)
+			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them", at.Chain,
+				at.Table)
 		}
 	}
 	r.held = now

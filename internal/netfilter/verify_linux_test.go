@@ -58,7 +58,8 @@ func TestVerify(t *testing.T) {
 		}
 		l.SetChain(parted, nil)
 		l.write()
-		if save := l.run("IPT-save"); !strings.Contains(save, "-A PREROUTING -j THEIRS") || !strings.Contains(save, "-A OUTPUT -j ACCEPT") {
+		if save := l.run("IPT-save"); !strings.Contains(save, "-A PREROUTING -j THEIRS") ||
+			!strings.Contains(save, "-A OUTPUT -j ACCEPT") {
 			t.Errorf("rules of another program are gone:\n%s", save)
 		}
 	})
@@ -70,7 +71,8 @@ func (l *lab) state() string {
 	l.Helper()
 	var out []string
 	for line := range strings.Lines(l.run("IPT-save; ipset save")) {
-		if line, _, _ = strings.Cut(line, " ["); strings.Contains(line, "TEST") && !strings.Contains(line, MarkChain("TEST-")) {
+		if line, _, _ = strings.Cut(line, " ["); strings.Contains(line, "TEST") &&
+			!strings.Contains(line, MarkChain("TEST-")) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}

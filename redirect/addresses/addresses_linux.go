@@ -234,7 +234,8 @@ func changeAddress(command, flags int, index uint32, ip netip.Addr) error {
 			req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, number(unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)))
 			// struct ifa_cacheinfo: preferred, valid, created, changed. Preferred for no
 			// time at all is deprecated.
-			req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, bytes.Join([][]byte{number(0), number(forever), number(0), number(0)}, nil)))
+			req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, bytes.Join([][]byte{number(0), number(forever), number(0), number(0)},
+				nil)))
 		}
 	}
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)

@@ -31,7 +31,8 @@ func newPair(t *testing.T) (node, peer map[bool]netip.Addr) {
 	peer = map[bool]netip.Addr{false: netip.MustParseAddr("10.1.0.2"), true: netip.MustParseAddr("fd01::2")}
 	hosts := testbed.NewHostsT(t, "node", "peer")
 	end := func(h *testbed.Host, name string, a map[bool]netip.Addr) testbed.End {
-		return testbed.End{Host: h, Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(a[false], 24), netip.PrefixFrom(a[true], 64)}}
+		return testbed.End{Host: h, Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(a[false], 24),
+			netip.PrefixFrom(a[true], 64)}}
 	}
 	check(t, testbed.Cable(end(hosts[0], "node0", node), end(hosts[1], "peer0", peer)))
 	hosts[0].Enter(t)
@@ -287,7 +288,8 @@ func TestMarkOfAnOlderKernel(t *testing.T) {
 	for _, x := range []struct {
 		m    []byte
 		ours bool
-	}{{entry(addressMetric), true}, {entry(addressMetric, addressProto), true}, {entry(addressMetric, 4), false}, {entry(1, addressProto), false}, {entry(1), false}} {
+	}{{entry(addressMetric), true}, {entry(addressMetric, addressProto), true}, {entry(addressMetric, 4), false},
+		{entry(1, addressProto), false}, {entry(1), false}} {
 		e, err := parseAddress(x.m)
 		check(t, err)
 		if e.ours != x.ours || e.ip != vip(false, 1) {

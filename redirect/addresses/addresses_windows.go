@@ -199,7 +199,8 @@ func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error
 		case <-ctx.Done():
 			return errors.Join(append(errs, ctx.Err())...)
 		case <-deadline:
-			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v", len(added), added[0], addressReady))...)
+			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v", len(added),
+				added[0], addressReady))...)
 		}
 	}
 }

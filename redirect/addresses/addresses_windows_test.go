@@ -20,7 +20,8 @@ func newRecord(t *testing.T) {
 	before := addressRecordKey
 	addressRecordKey = `SOFTWARE\Sluice\Test` + strings.ReplaceAll(t.Name(), "/", "-")
 	t.Cleanup(func() {
-		if err := registry.DeleteKey(registry.LOCAL_MACHINE, addressRecordKey); err != nil && !errors.Is(err, registry.ErrNotExist) {
+		if err := registry.DeleteKey(registry.LOCAL_MACHINE, addressRecordKey); err != nil &&
+			!errors.Is(err, registry.ErrNotExist) {
 			t.Error(err)
 		}
 		addressRecordKey = before
@@ -103,7 +104,8 @@ func TestAddressTable(t *testing.T) {
 func TestAddressRow(t *testing.T) {
 	for _, ip := range parse("10.96.0.1 2001:db8::1") {
 		row := addressRow(ip, 7)
-		if got := rowAddr(row); got != ip || row.InterfaceIndex != 7 || int(row.OnLinkPrefixLength) != ip.BitLen() || row.SkipAsSource != 1 {
+		if got := rowAddr(row); got != ip || row.InterfaceIndex != 7 || int(row.OnLinkPrefixLength) != ip.BitLen() ||
+			row.SkipAsSource != 1 {
 			t.Errorf("row of %s = %+v", ip, row)
 		}
 	}

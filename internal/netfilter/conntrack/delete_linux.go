@@ -99,7 +99,9 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
 }
 
 // deleteUnrepliedOf is DeleteUnreplied for one protocol.
-func deleteUnrepliedOf(ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool) (uint64, error) {
+func deleteUnrepliedOf(
+	ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool,
+) (uint64, error) {
 	if len(frontends) == 0 {
 		return 0, nil
 	}
@@ -108,7 +110,8 @@ func deleteUnrepliedOf(ipv6 bool, protocol uint8, frontends []netip.AddrPort, lo
 		asked[f] = true
 	}
 	l := lookup{protocol: protocol}
-	if port := frontends[0].Port(); !slices.ContainsFunc(frontends, func(f netip.AddrPort) bool { return f.Port() != port }) {
+	port := frontends[0].Port()
+	if !slices.ContainsFunc(frontends, func(f netip.AddrPort) bool { return f.Port() != port }) {
 		l.kind, l.port = nl.CTA_PROTO_DST_PORT, port
 	}
 	return l.delete(ipv6, func(e *entry) bool {
@@ -188,13 +191,16 @@ func (l lookup) attributes() []byte {
 // before 5.15 every connection of TCP. One that cannot be deleted does not keep the others.
 func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
 	var chosen [][]byte
-	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), func() { chosen = nil }, func(b []byte) error {
-		e, err := parseEntry(b)
-		if err == nil && e.Forward.Protocol == l.protocol && choose(&e) {
-			chosen = append(chosen, slices.Clone(b))
-		}
-		return err
-	})
+	begin := func() { chosen = nil }
+	const get = nl.IPCTNL_MSG_CT_GET
+	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
+		func(b []byte) error {
+			e, err := parseEntry(b)
+			if err == nil && e.Forward.Protocol == l.protocol && choose(&e) {
+				chosen = append(chosen, slices.Clone(b))
+			}
+			return err
+		})
 	if err != nil {
 		return 0, err
 	}

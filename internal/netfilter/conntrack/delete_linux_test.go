@@ -38,7 +38,8 @@ func text(f *netlink.ConntrackFlow) string {
 		a, _ := netip.AddrFromSlice(ip)
 		return netip.AddrPortFrom(a.Unmap(), port)
 	}
-	return fmt.Sprintf("%d %s %s, %s %s", f.Forward.Protocol, end(f.Forward.SrcIP, f.Forward.SrcPort), end(f.Forward.DstIP, f.Forward.DstPort),
+	return fmt.Sprintf("%d %s %s, %s %s", f.Forward.Protocol, end(f.Forward.SrcIP, f.Forward.SrcPort),
+		end(f.Forward.DstIP, f.Forward.DstPort),
 		end(f.Reverse.SrcIP, f.Reverse.SrcPort), end(f.Reverse.DstIP, f.Reverse.DstPort))
 }
 
@@ -58,7 +59,8 @@ func TestDeleteFlows(t *testing.T) {
 			f.Reverse = netlink.IPTuple{Protocol: protocol, SrcIP: server, SrcPort: dst + 1, DstIP: client, DstPort: src}
 			return f
 		}
-		to53, also53, from53, other, tcp := flow(unix.IPPROTO_UDP, 1001, 53), flow(unix.IPPROTO_UDP, 1002, 53), flow(unix.IPPROTO_UDP, 53, 1003),
+		to53, also53, from53, other, tcp := flow(unix.IPPROTO_UDP, 1001, 53), flow(unix.IPPROTO_UDP, 1002, 53),
+			flow(unix.IPPROTO_UDP, 53, 1003),
 			flow(unix.IPPROTO_UDP, 1004, 80), flow(unix.IPPROTO_TCP, 1005, 53)
 		tcp.ProtoInfo = &netlink.ProtoInfoTCP{State: 3}
 		many := []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}
@@ -183,7 +185,8 @@ func TestDeleteGoesOn(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
 	err := h.Do(func() error {
 		for i := range 3 {
-			if err := (made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}).create(uint16(1000 + i)); err != nil {
+			if err := (made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}).create(uint16(1000 +
+				i)); err != nil {
 				return err
 			}
 		}
@@ -227,7 +230,8 @@ type made struct {
 }
 
 func (m made) String() string {
-	return fmt.Sprintf("protocol %d to %s, answered by %q, state %d, status %#x", m.protocol, m.to, m.answers, m.state, m.status)
+	return fmt.Sprintf("protocol %d to %s, answered by %q, state %d, status %#x", m.protocol, m.to, m.answers, m.state,
+		m.status)
 }
 
 // create has the kernel track a connection from a port.
@@ -246,7 +250,8 @@ func (m made) create(port uint16) error {
 	big := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 	side := func(source, destination netip.AddrPort) []byte {
 		ip := nfnl.Attr(nfnl.Attr(nil, sourceKind, source.Addr().AsSlice()), destinationKind, destination.Addr().AsSlice())
-		proto := nfnl.Attr(nfnl.Attr(nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT, big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
+		proto := nfnl.Attr(nfnl.Attr(nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT,
+			big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
 		return nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
 	}
 	b := nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(from, to)), nl.CTA_TUPLE_REPLY, side(answers, from))
@@ -260,7 +265,8 @@ func (m made) create(port uint16) error {
 		state = nfnl.Attr(nfnl.Attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
 		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
-	_, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(to.Addr().Is6()), b)
+	_, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(to.Addr().Is6()), b)
 	return err
 }
 
@@ -272,10 +278,12 @@ func TestDeleteUnreplied(t *testing.T) {
 	addr := func(host netip.Addr, port uint16) string { return netip.AddrPortFrom(host, port).String() }
 	for _, ipv6 := range []bool{false, true} {
 		node, alt := h.Addr4, h.Alt4
-		service, other, loopback, anywhere := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2"), netip.MustParseAddr("127.0.0.1"), netip.IPv4Unspecified()
+		service, other, loopback, anywhere := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2"),
+			netip.MustParseAddr("127.0.0.1"), netip.IPv4Unspecified()
 		if ipv6 {
 			node, alt = h.Addr6, h.Alt6
-			service, other, loopback, anywhere = netip.MustParseAddr("2001:db8:96::1"), netip.MustParseAddr("2001:db8:96::2"), netip.IPv6Loopback(), netip.IPv6Unspecified()
+			service, other, loopback, anywhere = netip.MustParseAddr("2001:db8:96::1"), netip.MustParseAddr("2001:db8:96::2"),
+				netip.IPv6Loopback(), netip.IPv6Unspecified()
 		}
 		entries := func(protocol, otherProtocol, begun byte) []made {
 			return []made{
@@ -297,8 +305,10 @@ func TestDeleteUnreplied(t *testing.T) {
 				{protocol, addr(other, 30080), "", begun, 0, false},
 			}
 		}
-		for protocol, list := range map[uint8][]made{tcp: entries(tcp, sctp, tcpSynSent), sctp: append(entries(sctp, tcp, sctpCookieWait), made{sctp, addr(service, 80), "", sctpClosed, 0, true})} {
-			all := []netip.AddrPort{netip.AddrPortFrom(service, 80), netip.AddrPortFrom(service, 443), netip.AddrPortFrom(anywhere, 30080)}
+		for protocol, list := range map[uint8][]made{tcp: entries(tcp, sctp, tcpSynSent), sctp: append(entries(sctp, tcp,
+			sctpCookieWait), made{sctp, addr(service, 80), "", sctpClosed, 0, true})} {
+			all := []netip.AddrPort{netip.AddrPortFrom(service, 80), netip.AddrPortFrom(service, 443),
+				netip.AddrPortFrom(anywhere, 30080)}
 			for _, frontends := range [][]netip.AddrPort{all, all[:1], all[2:], nil} {
 				t.Run(fmt.Sprintf("protocol %d, %v", protocol, frontends), func(t *testing.T) {
 					err := h.Do(func() error {
@@ -313,7 +323,8 @@ func TestDeleteUnreplied(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						left, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil)
+						left, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6),
+							nil)
 						if err != nil {
 							return err
 						}

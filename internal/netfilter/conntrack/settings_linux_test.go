@@ -45,7 +45,8 @@ func TestConntrackTimeouts(t *testing.T) {
 	if warnings, err := (Settings{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
 		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())
 	}
-	c := Settings{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond, UDPStream: 200 * time.Second, BeLiberal: true}
+	c := Settings{TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 1500 * time.Millisecond,
+		UDPStream: 200 * time.Second, BeLiberal: true}
 	for range 2 {
 		if warnings, err := c.Apply(); len(warnings) != 0 || err != nil {
 			t.Errorf("Apply: %q, %v", warnings, err)
@@ -58,7 +59,8 @@ func TestConntrackTimeouts(t *testing.T) {
 	// what they want.
 	c = Settings{MaxPerCore: 1, Min: 12345}
 	warnings, err := c.Apply()
-	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max to 12345") || !strings.Contains(err.Error(), "set it on the host") {
+	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max to 12345") ||
+		!strings.Contains(err.Error(), "set it on the host") {
 		t.Errorf("Apply of a size: %q, %v", warnings, err)
 	}
 }
@@ -78,7 +80,8 @@ func TestConntrackSize(t *testing.T) {
 		{"per core", Settings{MaxPerCore: 32768, Min: 1000}, "0-3", "10", "10", "131072", "32768"},
 		{"the least", Settings{MaxPerCore: 32768, Min: 131072}, "0", "10", "10", "131072", "32768"},
 		{"the most", Settings{MaxPerCore: 32768}, "0-255", "10", "10", "1048576", "262144"},
-		{"the least takes precedence over the most", Settings{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10", "2000000", "500000"},
+		{"the least takes precedence over the most", Settings{MaxPerCore: 32768, Min: 2000000}, "0-255", "10", "10",
+			"2000000", "500000"},
 		{"smaller", Settings{MaxPerCore: 1000}, "0-3", "262144", "65536", "4000", "65536"},
 		{"some CPUs are off", Settings{MaxPerCore: 1000}, "0-1,4,6-7", "10", "10", "5000", "1250"},
 	} {
@@ -140,7 +143,8 @@ func TestDisableEarlyDemux(t *testing.T) {
 	} {
 		root := t.TempDir()
 		path := filepath.Join(root, demuxFile)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.before), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.before),
+			0o644)); err != nil {
 			t.Fatal(err)
 		}
 		err := disableEarlyDemuxBelow(root, c.release)
@@ -148,7 +152,8 @@ func TestDisableEarlyDemux(t *testing.T) {
 			t.Errorf("Linux %s, %q before: %q after it, want %q; %v", c.release, c.before, after, c.after, err)
 		}
 	}
-	if err := disableEarlyDemuxBelow(t.TempDir(), "5.15.0"); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux") {
+	if err := disableEarlyDemuxBelow(t.TempDir(), "5.15.0"); err == nil ||
+		!strings.Contains(err.Error(), "net.ipv4.tcp_early_demux") {
 		t.Errorf("without the setting: %v, want an error that names it", err)
 	}
 }
