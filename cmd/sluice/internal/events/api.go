@@ -42,7 +42,7 @@ type API struct {
 	recorded, dropped atomic.Uint64
 }
 
-// NewAPI begins to write events about the node of this name. The caller ends it by
+// NewAPI starts to write events about the node of this name. The caller ends it by
 // Close.
 func NewAPI(client eventsv1client.EventsV1Interface, node string, log *zap.Logger) (*API, error) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -7,7 +7,7 @@ import (
 )
 
 // Log writes events to the log alone, where there is no API server. Its rate is not
-// limited here: events begin or end something, and do not repeat.
+// limited here: events start or end something, and do not repeat.
 type Log struct {
 	Log *zap.Logger
 

@@ -55,7 +55,7 @@ func (c *Channel) try(k kind, payload []byte, fds ...int) error {
 			return nil
 		case unix.EINTR:
 			continue
-		case unix.EAGAIN, unix.ENOBUFS, unix.ETOOMANYREFS: // the last: many descriptors are on their way (unix(7))
+		case unix.EAGAIN, unix.ENOBUFS, unix.ETOOMANYREFS: // the last: many file descriptors are in flight (unix(7))
 			return errFull
 		case unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN:
 			return ErrEnded
@@ -114,7 +114,7 @@ func (c *Channel) wait(ctx context.Context, events int16) error {
 }
 
 // message is what was received. Its payload lasts until the next receive; its
-// descriptors are the receiver's.
+// file descriptors are the receiver's.
 type message struct {
 	kind    kind
 	payload []byte
@@ -190,7 +190,7 @@ func (c *Channel) expectJSON(ctx context.Context, k kind, v any) ([]int, error) 
 	return m.fds, nil
 }
 
-// rights returns the descriptors of control messages.
+// rights returns the file descriptors of control messages.
 func rights(oob []byte) (fds []int) {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -321,7 +321,7 @@ func TestStrangers(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "others") {
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "other users") {
 		t.Errorf("a folder that others can write to: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ type Report struct {
 	Peer   int    // process on the other side; 0 if it cannot be seen from here
 	From   string // version of the program that gave
 	Conns  int    // TCP connections
-	Copied int    // of them, those whose descriptors crossed before anything stood still
+	Copied int    // of them, those whose file descriptors crossed before the pause
 	Flows  int    // UDP flows
 	Assocs int    // SCTP associations, including those that have just ended
 	Took   time.Duration
@@ -86,8 +86,8 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 	return Report{}, err
 }
 
-// theirs decides after an error who has everything, and reports whether it is the other
-// side.
+// theirs decides after an error which side has everything, and reports whether it is the
+// other one.
 func (g *giver) theirs() bool { return g.token.fd >= 0 && !g.token.take() }
 
 func (g *giver) give(ctx context.Context) error {
@@ -171,7 +171,7 @@ func (g *giver) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// setup returns what is listened on, and its descriptors.
+// setup returns what is listened on, and its file descriptors.
 func (g *giver) setup() (s setup, fds []int) {
 	s.Seed, s.Agent = g.LB.Seed, g.Agent.State()
 	for _, l := range g.TCP.Listening() {
@@ -228,7 +228,7 @@ func (g *giver) sendClients(ctx context.Context, from int64) error {
 	return g.ch.sendPart(ctx, clientsPart, w.b)
 }
 
-// sendMemory sends the turns and counts that differ from what was sent before.
+// sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
 	if g.memory == nil {
 		g.memory = make(map[lb.ID]string)

@@ -14,7 +14,7 @@ import (
 type Address struct{ Network, Addr string }
 
 // Listeners are the sockets on which the program serves HTTP, so that they can be
-// handed over. Those that nobody wants any more are closed with the handover. The zero
+// handed over. Those that the successor does not use are closed with the hand-over. The zero
 // value is ready to use. All methods may be called by any goroutine.
 type Listeners struct {
 	mu      sync.Mutex
@@ -40,8 +40,8 @@ func (l *Listeners) Await() {
 	l.open = make(chan struct{})
 }
 
-// Open ends Await. Listeners whose sockets have not come, since they are some
-// stranger's, try every 5 s to get them.
+// Open ends Await. Listeners whose sockets have not come, since they are
+// another program's, try every 5 s to get them.
 func (l *Listeners) Open() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +189,7 @@ func (ln *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// retryEvery is how often a socket that is a stranger's is tried again.
+// retryEvery is how often a socket that is another program's is tried again.
 const retryEvery = 5 * time.Second
 
 // have reports whether the listener has its socket, which it tries to get.
@@ -212,7 +212,7 @@ func (l *Listeners) gate() chan struct{} {
 	return l.open
 }
 
-// Addr returns the address listened on, or that was asked for while it is another's.
+// Addr returns the address listened on, or that was asked for while it is another process's.
 func (ln *listener) Addr() net.Addr {
 	ln.set.mu.Lock()
 	defer ln.set.mu.Unlock()

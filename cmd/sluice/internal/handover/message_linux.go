@@ -21,14 +21,14 @@ const (
 	welcomeMsg                      // welcome, JSON, and the token
 	failedMsg                       // why it does not go on, text; from either side
 	partMsg                         // a piece of something long: part, whether it is the last, bytes
-	socketsMsg                      // descriptors of what setup lists, in its order
-	offersMsg                       // connections, with two descriptors each
+	socketsMsg                      // file descriptors of what setup lists, in its order
+	offersMsg                       // connections, with two file descriptors each
 	preparedMsg                     // nothing
 	readyMsg                        // nothing
 	frozenMsg                       // frozen, JSON
-	connsMsg                        // connections, with the descriptors of those that were not offered
+	connsMsg                        // connections, with the file descriptors of those that were not offered
 	bytesMsg                        // what waits in the connections of connsMsg so far, in their order
-	flowsMsg                        // flows, with a descriptor each
+	flowsMsg                        // flows, with a file descriptor each
 	commitMsg                       // nothing
 	committedMsg                    // nothing
 	upgradeMsg                      // asks the running process to upgrade itself; nothing
@@ -42,7 +42,7 @@ type part byte
 const (
 	setupPart    part = iota + 1 // setup, JSON
 	clientsPart                  // affinity
-	memoryPart                   // turns and counts
+	memoryPart                   // round robin positions and counts
 	countersPart                 // counters, JSON
 	assocsPart                   // SCTP associations; may come several times
 )
@@ -116,7 +116,7 @@ func (h *hello) checkVersion() error {
 		"stop the running one first, which ends its connections", h.Version, version)
 }
 
-// sockets returns how many descriptors follow the setup.
+// sockets returns how many file descriptors follow the setup.
 func (s *setup) sockets() int {
 	n := len(s.HTTP)
 	for _, l := range s.TCP {

@@ -25,7 +25,7 @@ const (
 	dialling                // Dial follows
 )
 
-// appendConn writes a connection, but for its descriptors and the bytes that wait, of
+// appendConn writes a connection, but for its file descriptors and the bytes that wait, of
 // which it has the number. One that was offered need not be named again.
 func appendConn(w *writer, f *tcp.Frozen, name bool) {
 	w.uint(uint64(f.Offer))
@@ -61,7 +61,7 @@ func bit(is bool, b byte) byte {
 	return 0
 }
 
-// conn is a connection as it arrives: its descriptors come apart, and the bytes that
+// conn is a connection as it arrives: its file descriptors come apart, and the bytes that
 // wait later.
 type conn struct {
 	tcp.Frozen
@@ -95,7 +95,7 @@ func readConn(r *reader) (c conn) {
 	return c
 }
 
-// appendFlow writes a flow, but for its descriptor.
+// appendFlow writes a flow, but for its file descriptor.
 func appendFlow(w *writer, f *udp.Frozen) {
 	w.uint(uint64(f.Listening))
 	w.uint(uint64(f.Member))

@@ -125,7 +125,8 @@ func private(dir string) error {
 		return fmt.Errorf("directory %s is that of user %d, and we are %d: others could take over", dir, st.Uid, uid)
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("directory %s can be written by others (mode %#o), who could take over: give one of mode 0700", dir, st.Mode&0o7777)
+		return fmt.Errorf("directory %s can be written by other users (mode %#o), who could take over: give one of mode 0700",
+			dir, st.Mode&0o7777)
 	}
 	return nil
 }
@@ -211,7 +212,7 @@ func (c *Channel) Hello(ctx context.Context) (h Hello, err error) {
 	return h, err
 }
 
-// Pair returns the two ends of a channel: ours, and a descriptor for a child.
+// Pair returns the two ends of a channel: ours, and a file for a child.
 func Pair() (*Channel, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

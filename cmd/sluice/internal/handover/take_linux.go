@@ -17,7 +17,7 @@ import (
 )
 
 // ErrGone means that the process that was to give has ended before it gave anything,
-// so that there is nobody to take over from.
+// so that there is none to take over from.
 var ErrGone = errors.New("the running process has ended")
 
 // endedGrace is how long we wait for a sign of life of a process that seems to have
@@ -26,7 +26,7 @@ const endedGrace = 200 * time.Millisecond
 
 // Taker is one attempt to take over.
 type Taker struct {
-	// Frozen is told for how long each connection and flow has stood still. It is called
+	// Frozen is passed the pause of each connection and flow. It is called
 	// by many goroutines at once. May be nil.
 	Frozen func(time.Duration)
 
@@ -34,7 +34,7 @@ type Taker struct {
 	token   token
 	setup   setup
 	ready   bool  // the setup is complete
-	sockets []int // descriptors of the setup, in its order
+	sockets []int // file descriptors of the setup, in its order
 	parts   map[part][]byte
 	offers  map[uint32]conn
 	conns   []tcp.Frozen
@@ -42,12 +42,12 @@ type Taker struct {
 	flows   []udp.Frozen
 	assocs  []sctp.Frozen
 	counts  counters
-	since   int64 // when everything stood still; 0 before
+	since   int64 // when the pause started; 0 before
 	start   time.Time
 	report  Report
 
 	assocFDs []int // of associations that are still to come
-	spare    []int // descriptors that keep room for those that SCTP opens
+	spare    []int // file descriptors that keep room for those that SCTP opens
 }
 
 // fill is room for bytes that wait in a connection.
@@ -115,28 +115,29 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	return nil
 }
 
-// roomFor reports whether so many descriptors more can be open.
+// roomFor reports whether so many more file descriptors can be open.
 func roomFor(n int) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("read descriptor limit: %w", err)
+		return fmt.Errorf("read file descriptor limit: %w", err)
 	}
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return fmt.Errorf("count open descriptors: %w", err)
+		return fmt.Errorf("count open file descriptors: %w", err)
 	}
 	if need := uint64(len(open) + n + 16); need > limit.Cur {
-		return fmt.Errorf("taking over needs about %d descriptors, and the limit is %d: raise it (ulimit -n)", need, limit.Cur)
+		return fmt.Errorf("taking over needs about %d file descriptors, and the limit is %d: raise it (ulimit -n)",
+			need, limit.Cur)
 	}
 	return nil
 }
 
-// reserve keeps room for so many descriptors, which are opened when there is no way back.
+// reserve keeps room for so many file descriptors, which are opened when there is no way back.
 func (t *Taker) reserve(n int) error {
 	for range n {
 		fd, err := unix.FcntlInt(uintptr(t.ch.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return fmt.Errorf("keep %d descriptors for SCTP: %w: raise the limit (ulimit -n)", n, err)
+			return fmt.Errorf("reserve %d file descriptors for SCTP: %w: raise the limit (ulimit -n)", n, err)
 		}
 		t.spare = append(t.spare, fd)
 	}
@@ -155,7 +156,7 @@ func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Repo
 	if errors.Is(err, ErrEnded) {
 		ended = true
 		err = nil
-		// It was killed, and what it was giving is nobody's now. Should it be alive after
+		// It was killed, and what it was giving no process has now. Should it be alive after
 		// all, it is the one that goes on.
 		grace, cancel := context.WithTimeout(ctx, endedGrace)
 		<-grace.Done()
@@ -189,7 +190,7 @@ func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Repo
 	return t.report, problems, nil
 }
 
-// giveUp tells the other side why, and lets go of all that has come.
+// giveUp reports to the other side why, and closes all that has come.
 func (t *Taker) giveUp(err error) {
 	t.ch.refuse(err)
 	closeAll(t.sockets)
@@ -326,7 +327,7 @@ func (t *Taker) receiveOffers(m message) (kept bool, err error) {
 		return false, r.err
 	}
 	if len(m.fds) != 2*len(batch) {
-		return false, fmt.Errorf("%d descriptors for %d connections", len(m.fds), len(batch))
+		return false, fmt.Errorf("%d file descriptors for %d connections", len(m.fds), len(batch))
 	}
 	for i, c := range batch {
 		c.Client, c.Backend = m.fds[2*i], m.fds[2*i+1]
@@ -355,7 +356,7 @@ func (t *Taker) receiveConns(m message) (kept bool, err error) {
 				n = 2
 			}
 			if len(fds) < n {
-				r.fail(fmt.Errorf("descriptors are missing"))
+				r.fail(fmt.Errorf("file descriptors are missing"))
 				break
 			}
 			if c.Client = fds[0]; n == 2 {
@@ -368,7 +369,7 @@ func (t *Taker) receiveConns(m message) (kept bool, err error) {
 		}
 	}
 	if r.err == nil && len(fds) > 0 || len(t.conns)+len(batch) > maxConns {
-		r.fail(fmt.Errorf("%d descriptors, or connections, too many", len(fds)))
+		r.fail(fmt.Errorf("%d file descriptors, or connections, too many", len(fds)))
 	}
 	for _, c := range batch {
 		for _, f := range [...]fill{{len(t.conns), false, c.toBackend}, {len(t.conns), true, c.toClient}} {
@@ -418,7 +419,7 @@ func (t *Taker) receiveFlows(m message) (kept bool, err error) {
 		return false, r.err
 	}
 	if len(m.fds) != len(batch) || len(t.flows)+len(batch) > maxConns {
-		return false, fmt.Errorf("%d descriptors for %d flows", len(m.fds), len(batch))
+		return false, fmt.Errorf("%d file descriptors for %d flows", len(m.fds), len(batch))
 	}
 	for i, f := range batch {
 		f.FD = m.fds[i]
@@ -430,7 +431,7 @@ func (t *Taker) receiveFlows(m message) (kept bool, err error) {
 // adopt sets in motion what has come. The token is ours.
 func (t *Taker) adopt(e *State, l *Listeners) error {
 	var errs []error
-	for len(t.fills) > 0 { // who gave was killed in the middle of it: these are lost
+	for len(t.fills) > 0 { // the giver was killed in the middle of it: these are lost
 		c := &t.conns[t.fills[0].conn]
 		socket.Reset(c.Client)
 		t.fills = t.fills[1:]

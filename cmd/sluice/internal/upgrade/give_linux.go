@@ -159,7 +159,11 @@ func (u *Upgrader) awaitParent(ctx context.Context) {
 			u.log.Warn("this process cannot be upgraded, the end of its parent is unknown", zap.Error(err))
 			return
 		}
-		time.Sleep(noticePause) // see there: no event can be awaited
+		select {
+		case <-time.After(noticePause): // see there: no event can be awaited
+		case <-ctx.Done():
+			return
+		}
 	}
 	close(u.alone)
 }

@@ -140,7 +140,7 @@ func TestRefusedContainers(t *testing.T) {
 	}
 	n.mustUpgrade() // what is served goes on; only the next one cannot ask
 	c.Works()
-	if !strings.Contains(n.logged(), "can be written by others") {
+	if !strings.Contains(n.logged(), "can be written by other users") {
 		t.Error("the folder that others can write to is not reported")
 	}
 }

@@ -81,10 +81,11 @@ func New(t *testing.T, cfg testbed.Config) *Lab {
 
 // endProcesses waits for every process of the lab to end, and kills those that have not.
 func (l *Lab) endProcesses() {
-	left := l.Processes()
-	for deadline := time.Now().Add(testbed.Patience); len(left) > 0 && time.Now().Before(deadline); left = l.Processes() {
-		time.Sleep(2 * time.Millisecond) // no event reports the end of a process that is not our child
-	}
+	var left []int
+	_ = testbed.Poll(context.Background(), testbed.Patience, "all processes to end", func() (bool, error) {
+		left = l.Processes()
+		return len(left) == 0, nil
+	})
 	for _, pid := range left {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		l.T.Errorf("process %d is left running: %q", pid, line)
