@@ -135,21 +135,32 @@ type value[T any] struct {
 	get   func(*T) float64
 }
 
-func newMetric[T any](kind prometheus.ValueType, name, help, label string, values []value[T]) metric[T] {
-	var labels []string
-	if label != "" {
-		labels = []string{label}
+// values are the series of a metric, by the name of the label; empty: one series.
+type values[T any] struct {
+	label string
+	all   []value[T]
+}
+
+// one is a metric without a label.
+func one[T any](get func(*T) float64) values[T] { return values[T]{all: []value[T]{{get: get}}} }
+
+// by is a metric with a series for each value of a label.
+func by[T any](label string, all []value[T]) values[T] { return values[T]{label, all} }
+
+// counter and gauge declare a metric.
+func counter[T any](name, help string, v values[T]) metric[T] {
+	return metric[T]{describe(name, help, v.label), prometheus.CounterValue, v.all}
+}
+
+func gauge[T any](name, help string, v values[T]) metric[T] {
+	return metric[T]{describe(name, help, v.label), prometheus.GaugeValue, v.all}
+}
+
+func describe(name, help, label string) *prometheus.Desc {
+	if label == "" {
+		return prometheus.NewDesc(name, help, nil, nil)
 	}
-	return metric[T]{prometheus.NewDesc(name, help, labels, nil), kind, values}
-}
-
-// counter and gauge declare a metric; label is empty if it has one series only.
-func counter[T any](name, help, label string, values []value[T]) metric[T] {
-	return newMetric(prometheus.CounterValue, name, help, label, values)
-}
-
-func gauge[T any](name, help, label string, values []value[T]) metric[T] {
-	return newMetric(prometheus.GaugeValue, name, help, label, values)
+	return prometheus.NewDesc(name, help, []string{label}, nil)
 }
 
 // sendAll sends the metrics with the values that from has.

@@ -13,105 +13,93 @@ import (
 type tcpValues = []value[tcp.Stats]
 
 var tcpMetrics = []metric[tcp.Stats]{
-	gauge("sluice_tcp_active_connections", "Open TCP connections.", "", tcpValues{
-		{"", func(s *tcp.Stats) float64 { return float64(s.Active) }},
-	}),
-	gauge("sluice_tcp_dialling_connections",
-		"TCP connections waiting for an endpoint to answer the dial.",
-		"", tcpValues{
-			{"", func(s *tcp.Stats) float64 { return float64(s.Dialling) }},
-		}),
-	counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", "", tcpValues{
-		{"", func(s *tcp.Stats) float64 { return float64(s.Accepted) }},
-	}),
+	gauge("sluice_tcp_active_connections", "Open TCP connections.",
+		one(func(s *tcp.Stats) float64 { return float64(s.Active) })),
+	gauge("sluice_tcp_dialling_connections", "TCP connections waiting for an endpoint to answer the dial.",
+		one(func(s *tcp.Stats) float64 { return float64(s.Dialling) })),
+	counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.",
+		one(func(s *tcp.Stats) float64 { return float64(s.Accepted) })),
 	counter("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.",
-		"result", tcpValues{
+		by("result", tcpValues{
 			{"established", func(s *tcp.Stats) float64 { return float64(s.Established) }},
 			{"no_service", func(s *tcp.Stats) float64 { return float64(s.NoService) }},
 			{"no_backend", func(s *tcp.Stats) float64 { return float64(s.NoBackend) }},
 			{"no_local_backend", func(s *tcp.Stats) float64 { return float64(s.NoLocal) }},
 			{"not_allowed", func(s *tcp.Stats) float64 { return float64(s.NotAllowed) }},
 			{"dial_failed", func(s *tcp.Stats) float64 { return float64(s.DialGaveUp) }},
-		}),
-	counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", "", tcpValues{
-		{"", func(s *tcp.Stats) float64 { return float64(s.Dials) }},
-	}),
+		})),
+	counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.",
+		one(func(s *tcp.Stats) float64 { return float64(s.Dials) })),
 	counter("sluice_tcp_dials_total",
 		"Finished dials to TCP endpoints, by result: established, refused or timeout.",
-		"result", tcpValues{
+		by("result", tcpValues{
 			{"established", func(s *tcp.Stats) float64 { return float64(s.Established) }},
 			{"refused", func(s *tcp.Stats) float64 { return float64(s.DialRefused) }},
 			{"timeout", func(s *tcp.Stats) float64 { return float64(s.DialTimedOut) }},
-		}),
+		})),
 	counter("sluice_tcp_dials_deferred_total",
 		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.",
-		"", tcpValues{
-			{"", func(s *tcp.Stats) float64 { return float64(s.Shortages) }},
-		}),
+		one(func(s *tcp.Stats) float64 { return float64(s.Shortages) })),
 	counter("sluice_tcp_resets_total",
 		"Relayed TCP connections reset, by the side that failed.",
-		"side", tcpValues{
+		by("side", tcpValues{
 			{"client", func(s *tcp.Stats) float64 { return float64(s.ClientResets) }},
 			{"backend", func(s *tcp.Stats) float64 { return float64(s.BackendResets) }},
-		}),
+		})),
 	counter("sluice_tcp_bytes_total",
 		"Bytes relayed over TCP: in from clients, out to clients.",
-		"direction", tcpValues{
+		by("direction", tcpValues{
 			{"in", func(s *tcp.Stats) float64 { return float64(s.BytesIn) }},
 			{"out", func(s *tcp.Stats) float64 { return float64(s.BytesOut) }},
-		}),
+		})),
 	counter("sluice_tcp_accept_pauses_total",
 		"Pauses of accepting, by the exhausted resource: file_descriptors, dials (too many in flight) or "+
 			"other.",
-		"resource", tcpValues{
+		by("resource", tcpValues{
 			{"file_descriptors", func(s *tcp.Stats) float64 { return float64(s.PausedDescriptors) }},
 			{"dials", func(s *tcp.Stats) float64 { return float64(s.PausedDials) }},
 			{"other", func(s *tcp.Stats) float64 { return float64(s.AcceptErrors) }},
-		}),
+		})),
 }
 
 type udpValues = []value[udp.Stats]
 
 var udpMetrics = []metric[udp.Stats]{
-	gauge("sluice_udp_active_flows", "Open UDP flows.", "", udpValues{
-		{"", func(s *udp.Stats) float64 { return float64(s.Active) }},
-	}),
-	counter("sluice_udp_flows_total", "UDP flows opened.", "", udpValues{
-		{"", func(s *udp.Stats) float64 { return float64(s.Created) }},
-	}),
+	gauge("sluice_udp_active_flows", "Open UDP flows.",
+		one(func(s *udp.Stats) float64 { return float64(s.Active) })),
+	counter("sluice_udp_flows_total", "UDP flows opened.",
+		one(func(s *udp.Stats) float64 { return float64(s.Created) })),
 	counter("sluice_udp_flows_ended_total",
 		"UDP flows closed, by reason: expired (idle) or evicted (to make room).",
-		"reason", udpValues{
+		by("reason", udpValues{
 			{"expired", func(s *udp.Stats) float64 { return float64(s.Expired) }},
 			{"evicted", func(s *udp.Stats) float64 { return float64(s.Evicted) }},
-		}),
+		})),
 	counter("sluice_udp_flows_rerouted_total",
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
-		"reason", udpValues{
+		by("reason", udpValues{
 			{"gone", func(s *udp.Stats) float64 { return float64(s.Moved) }},
 			{"refused", func(s *udp.Stats) float64 { return float64(s.Refused) }},
-		}),
+		})),
 	counter("sluice_udp_datagrams_total",
 		"Datagrams relayed: in from clients, out to clients.",
-		"direction", udpValues{
+		by("direction", udpValues{
 			{"in", func(s *udp.Stats) float64 { return float64(s.DatagramsIn) }},
 			{"out", func(s *udp.Stats) float64 { return float64(s.DatagramsOut) }},
-		}),
+		})),
 	counter("sluice_udp_bytes_total",
 		"Bytes relayed over UDP: in from clients, out to clients.",
-		"direction", udpValues{
+		by("direction", udpValues{
 			{"in", func(s *udp.Stats) float64 { return float64(s.BytesIn) }},
 			{"out", func(s *udp.Stats) float64 { return float64(s.BytesOut) }},
-		}),
+		})),
 	counter("sluice_udp_retransmitted_datagrams_total",
 		"Datagrams sent again to another endpoint after one refused them.",
-		"", udpValues{
-			{"", func(s *udp.Stats) float64 { return float64(s.Resent) }},
-		}),
-	counter("sluice_udp_dropped_datagrams_total", "Datagrams dropped, by reason.", "reason", udpValues{
+		one(func(s *udp.Stats) float64 { return float64(s.Resent) })),
+	counter("sluice_udp_dropped_datagrams_total", "Datagrams dropped, by reason.", by("reason", udpValues{
 		{"no_service", func(s *udp.Stats) float64 { return float64(s.NoService) }},
 		{"no_backend", func(s *udp.Stats) float64 { return float64(s.NoBackend) }},
 		{"no_local_backend", func(s *udp.Stats) float64 { return float64(s.NoLocal) }},
@@ -122,74 +110,52 @@ var udpMetrics = []metric[udp.Stats]{
 		{"malformed", func(s *udp.Stats) float64 { return float64(s.Malformed) }},
 		{"busy", func(s *udp.Stats) float64 { return float64(s.Busy) }},
 		{"too_long", func(s *udp.Stats) float64 { return float64(s.TooLong) }},
-	}),
-	counter("sluice_udp_errors_total", "System calls on UDP sockets that failed, by call.", "call", udpValues{
+	})),
+	counter("sluice_udp_errors_total", "System calls on UDP sockets that failed, by call.", by("call", udpValues{
 		{"send", func(s *udp.Stats) float64 { return float64(s.SendErrors) }},
 		{"receive", func(s *udp.Stats) float64 { return float64(s.ReceiveErrors) }},
-	}),
+	})),
 }
 
 type agentValues = []value[agent.Status]
 
 var agentMetrics = []metric[agent.Status]{
-	gauge("sluice_services", "Service ports applied.", "", agentValues{
-		{"", func(s *agent.Status) float64 { return float64(s.Services) }},
-	}),
-	gauge("sluice_frontends", "Service addresses and ports applied.", "", agentValues{
-		{"", func(s *agent.Status) float64 { return float64(s.Frontends) }},
-	}),
-	gauge("sluice_node_port_conflicts",
-		"Node ports that another process on this node has bound.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.Conflicts) }},
-		}),
-	gauge("sluice_backends", "Endpoints applied, counted once per Service port.", "", agentValues{
-		{"", func(s *agent.Status) float64 { return float64(s.Backends) }},
-	}),
+	gauge("sluice_services", "Service ports applied.",
+		one(func(s *agent.Status) float64 { return float64(s.Services) })),
+	gauge("sluice_frontends", "Service addresses and ports applied.",
+		one(func(s *agent.Status) float64 { return float64(s.Frontends) })),
+	gauge("sluice_node_port_conflicts", "Node ports that another process on this node has bound.",
+		one(func(s *agent.Status) float64 { return float64(s.Conflicts) })),
+	gauge("sluice_backends", "Endpoints applied, counted once per Service port.",
+		one(func(s *agent.Status) float64 { return float64(s.Backends) })),
 	gauge("sluice_service_data_path",
 		"Service ports, by the data path in effect: userspace, iptables or ipvs.",
-		"path", agentValues{
+		by("path", agentValues{
 			{"userspace", func(s *agent.Status) float64 { return float64(s.Paths[agent.Userspace]) }},
 			{"iptables", func(s *agent.Status) float64 { return float64(s.Paths[agent.IPTables]) }},
 			{"ipvs", func(s *agent.Status) float64 { return float64(s.Paths[agent.IPVS]) }},
-		}),
+		})),
 	gauge("sluice_data_path_fallbacks",
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.Fallbacks) }},
-		}),
-	counter("sluice_syncs_total", "Syncs of the data path with a change, by result.", "result", agentValues{
+		one(func(s *agent.Status) float64 { return float64(s.Fallbacks) })),
+	counter("sluice_syncs_total", "Syncs of the data path with a change, by result.", by("result", agentValues{
 		{"ok", func(s *agent.Status) float64 { return float64(s.Applied) }},
 		{"error", func(s *agent.Status) float64 { return float64(s.Failures) }},
-	}),
-	counter("sluice_rules_repaired_total",
-		"Repairs of rules that were missing or changed in the kernel.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.Repairs) }},
-		}),
+	})),
+	counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the kernel.",
+		one(func(s *agent.Status) float64 { return float64(s.Repairs) })),
 	counter("sluice_rule_syncs_deferred_total",
 		"Rule syncs deferred by --iptables-min-sync-period or --ipvs-min-sync-period.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.Deferred) }},
-		}),
-	gauge("kubeproxy_sync_proxy_rules_service_changes_pending",
-		"Service changes not applied yet.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.ServicesPending) }},
-		}),
-	counter("kubeproxy_sync_proxy_rules_service_changes_total", "Service changes seen.", "", agentValues{
-		{"", func(s *agent.Status) float64 { return float64(s.ServiceChanges) }},
-	}),
+		one(func(s *agent.Status) float64 { return float64(s.Deferred) })),
+	gauge("kubeproxy_sync_proxy_rules_service_changes_pending", "Service changes not applied yet.",
+		one(func(s *agent.Status) float64 { return float64(s.ServicesPending) })),
+	counter("kubeproxy_sync_proxy_rules_service_changes_total", "Service changes seen.",
+		one(func(s *agent.Status) float64 { return float64(s.ServiceChanges) })),
 	gauge("kubeproxy_sync_proxy_rules_endpoint_changes_pending",
 		"EndpointSlice and Endpoints changes not applied yet.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.EndpointsPending) }},
-		}),
-	counter("kubeproxy_sync_proxy_rules_endpoint_changes_total",
-		"EndpointSlice and Endpoints changes seen.",
-		"", agentValues{
-			{"", func(s *agent.Status) float64 { return float64(s.EndpointChanges) }},
-		}),
+		one(func(s *agent.Status) float64 { return float64(s.EndpointsPending) })),
+	counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice and Endpoints changes seen.",
+		one(func(s *agent.Status) float64 { return float64(s.EndpointChanges) })),
 }
 
 func seconds(t time.Time) float64 {
