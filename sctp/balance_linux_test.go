@@ -233,7 +233,7 @@ func TestDialLadder(t *testing.T) {
 		}{
 			{name: "refusing", spoil: func(l *lab, h *testbed.Host) { l.on(h).unlisten(port) }, refused: true},
 			{name: "without SCTP", spoil: func(l *lab, h *testbed.Host) { l.removeStack(h) }, refused: true},
-			{name: "silent", spoil: func(l *lab, h *testbed.Host) { l.blackhole() }, timedOut: true, after: moment() * 4 / 5},
+			{name: "silent", spoil: func(l *lab, _ *testbed.Host) { l.blackhole() }, timedOut: true, after: moment() * 4 / 5},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				l := newLab(t, with, testbed.Config{Pods: 2, RemotePods: 1}, false,

@@ -8,19 +8,30 @@ import (
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
-// What one Server passes to another.
+// What one Server passes to another one in a hand-over: see package engine.
 type (
-	Holding         = engine.Holding
-	Raw             = engine.Raw
-	Listening       = engine.Listening
+	// Holding is what a Server has besides its associations.
+	Holding = engine.Holding
+	// Frozen is the whole state of one association while nothing moves it.
+	Frozen = engine.Frozen
+	// Listening is a frontend that a Server forwards.
+	Listening = engine.Listening
+	// ListeningSocket is a listening socket of the socket engine.
 	ListeningSocket = engine.ListeningSocket
-	Frozen          = engine.Frozen
-	Dialling        = engine.Dialling
-	Packets         = engine.Packets
-	Side            = engine.Side
-	Tags            = engine.Tags
-	Sockets         = engine.Sockets
-	Way             = engine.Way
+	// Raw is a raw socket of the packet engine.
+	Raw = engine.Raw
+	// Dialling is what a Frozen has until its backend has answered.
+	Dialling = engine.Dialling
+	// Packets is a Frozen of the packet engine.
+	Packets = engine.Packets
+	// Side is one side of Packets.
+	Side = engine.Side
+	// Tags are the verification tags of both sides.
+	Tags = engine.Tags
+	// Sockets is a Frozen of the socket engine.
+	Sockets = engine.Sockets
+	// Way is one direction of Sockets.
+	Way = engine.Way
 )
 
 // Holding returns what the Server has, in a stable order. The descriptors stay the
@@ -60,7 +71,7 @@ func (s *Server) CanAdopt(h *Holding) error {
 		return nil
 	case h.Engine != Socket && h.Engine != Packet, (h.Shares == 0) != (h.Engine == Socket),
 		h.Shares < 0, h.Shares > maxShares:
-		return fmt.Errorf("SCTP is forwarded by engine %d in %d shares, of which nothing is known here", h.Engine, h.Shares)
+		return fmt.Errorf("SCTP is forwarded by engine %d in %d shares, which is not supported", h.Engine, h.Shares)
 	case s.Engine == Auto || s.Engine == h.Engine:
 		return nil
 	}

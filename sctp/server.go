@@ -25,11 +25,11 @@ const (
 	Packet = engine.Packet
 )
 
-// What both engines share.
-type (
-	Config = engine.Config
-	Stats  = engine.Stats
-)
+// Config is what holds for both engines.
+type Config = engine.Config
+
+// Stats is a snapshot of the counters of both engines.
+type Stats = engine.Stats
 
 // Server forwards the associations of any number of frontends. Its exported fields
 // are set before the first call and not changed afterwards. Loops and LB are

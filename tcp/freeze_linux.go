@@ -279,7 +279,8 @@ func (sh *shard) thaw(f *Frozen) {
 		sh.Descriptors.Adopt(2)
 	}
 	// The process before has settled it, and may not have ended yet.
-	c := &conn{sh: sh, settled: true, Conn: session.Conn{Shared: true, Choice: session.Resume(sh.LB, f.Service, f.Addr)}}
+	c := &conn{sh: sh, settled: true}
+	c.Shared, c.Choice = true, session.Resume(sh.LB, f.Service, f.Addr)
 	c.client = side{c: c, fd: int32(f.Client), eof: f.ToBackend.EOF, shut: f.ToClient.Shut}
 	c.backend = side{c: c, fd: int32(f.Backend), eof: f.ToClient.EOF, shut: f.ToBackend.Shut,
 		packs: true, sent: f.Dial == nil}

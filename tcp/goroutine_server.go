@@ -247,7 +247,8 @@ func (a *acceptor) flow(c *net.TCPConn) (lb.Flow, error) {
 			return f, fmt.Errorf("use accepted socket: %w", err)
 		}
 		var asked error
-		if err := raw.Control(func(fd uintptr) { dst, asked = a.srv.OriginalDst(int(fd)) }); err != nil || asked != nil {
+		err = raw.Control(func(fd uintptr) { dst, asked = a.srv.OriginalDst(int(fd)) })
+		if err != nil || asked != nil {
 			return f, errors.Join(err, asked)
 		}
 	}

@@ -73,6 +73,7 @@ func (c Config) WithDefaults() *Config {
 
 // Session returns what associations are accepted and dialled by.
 func (c *Config) Session() *session.Config {
-	s := &session.Config{LB: c.LB, Descriptors: c.Descriptors, DialTimeouts: c.DialTimeouts, MaxDials: int64(c.MaxDials)}
+	s := &session.Config{LB: c.LB, Descriptors: c.Descriptors, DialTimeouts: c.DialTimeouts,
+		MaxDials: int64(c.MaxDials)}
 	return s.WithDefaults()
 }

@@ -25,6 +25,7 @@ const (
 // Kinds is a set of the chunk types that decide what becomes of a packet.
 type Kinds uint16
 
+// The kinds of chunks.
 const (
 	KindInit             Kinds = 1 << iota // INIT
 	KindInitAck                            // INIT ACK
@@ -80,6 +81,7 @@ const (
 // Fault is why a packet cannot be passed on, whomever it is for.
 type Fault uint8
 
+// The faults.
 const (
 	Sound       Fault = iota // nothing is wrong
 	Malformed                // lengths, ports or tags that no packet has
