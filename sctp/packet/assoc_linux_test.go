@@ -130,10 +130,18 @@ var scripts = map[string]string{
 }
 
 func TestAssoc(t *testing.T) {
-	names := map[string]wire.Kinds{"INIT": wire.KindInit, "INITACK": wire.KindInitAck, "COOKIEECHO": wire.KindCookieEcho, "COOKIEACK": wire.KindCookieAck,
-		"DATA": 0, "SHUTDOWN": wire.KindShutdown, "SHUTDOWNACK": wire.KindShutdownAck, "COMPLETE": wire.KindShutdownComplete, "ABORT": wire.KindAbort, "ERROR": wire.KindError}
-	verdicts := map[verdict]string{pass: "pass", badTag: "badTag", unexpected: "unexpected", refused: "refused", fresh: "fresh"}
-	phases := map[phase]string{opening: "opening", answered: "answered", established: "established", ending: "ending", ended: "ended"}
+	names := map[string]wire.Kinds{
+		"INIT": wire.KindInit, "INITACK": wire.KindInitAck,
+		"COOKIEECHO": wire.KindCookieEcho, "COOKIEACK": wire.KindCookieAck, "DATA": 0,
+		"SHUTDOWN": wire.KindShutdown, "SHUTDOWNACK": wire.KindShutdownAck, "COMPLETE": wire.KindShutdownComplete,
+		"ABORT": wire.KindAbort, "ERROR": wire.KindError,
+	}
+	verdicts := map[verdict]string{
+		pass: "pass", badTag: "badTag", unexpected: "unexpected", refused: "refused", fresh: "fresh",
+	}
+	phases := map[phase]string{
+		opening: "opening", answered: "answered", established: "established", ending: "ending", ended: "ended",
+	}
 	for name, script := range scripts {
 		var a assoc
 		now := int64(1)
