@@ -94,7 +94,8 @@ type node struct {
 }
 
 func newNode(n Node) node {
-	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{}, len(n.Addresses))}
+	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{},
+		len(n.Addresses))}
 	for i, p := range n.PodCIDRs {
 		of.podCIDRs[i] = unmapPrefix(p)
 	}

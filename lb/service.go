@@ -163,7 +163,8 @@ type Service struct {
 // looked into.
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
-		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath && s.Scheduler == t.Scheduler &&
+		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
+		s.Scheduler == t.Scheduler &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -44,7 +44,8 @@ func (k *kernel) sync(ctx context.Context, u Update) error {
 		return err
 	}
 	if k.rules == nil {
-		k.rules = newRuleset(k.shape, netfilter.NewRuleset(k.program, k.shape.layout(&k.count.netfilter)), k.host, k.entries)
+		k.rules = newRuleset(k.shape, netfilter.NewRuleset(k.program, k.shape.layout(&k.count.netfilter)), k.host,
+			k.entries)
 	}
 	if !k.rules.Known() {
 		k.changeAll() // rules may have been lost

@@ -34,7 +34,8 @@ func ParsePortRange(s string) (PortRange, error) {
 	}
 	b, err := strconv.ParseUint(last, 10, 16)
 	if err != nil {
-		return PortRange{}, fmt.Errorf("parse port range %q: %q is not a number from 0 to 65535: %s", s, last, portForms)
+		return PortRange{}, fmt.Errorf("parse port range %q: %q is not a number from 0 to 65535: %s", s, last,
+			portForms)
 	}
 	if offset {
 		b += a

@@ -65,7 +65,8 @@ func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
 			continue
 		}
 		sibling := strings.HasPrefix(r.Target, l.Prefix)
-		if l.Own(at.Table, r.Target) || len(missing) > 0 && (strictest == First || strictest == BeforeOthers && !sibling) {
+		if l.Own(at.Table, r.Target) || len(missing) > 0 && (strictest == First || strictest == BeforeOthers &&
+			!sibling) {
 			return false
 		}
 	}

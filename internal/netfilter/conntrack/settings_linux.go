@@ -33,14 +33,16 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 	var errs []error
 	set := func(name string, value int) {
 		if err := setInt(filepath.Join(root, sysctlDir, name), value); err != nil {
-			errs = append(errs, fmt.Errorf("set sysctl net.netfilter.%s to %d: %w%s", name, value, err, sysctlHint(err)))
+			errs = append(errs, fmt.Errorf("set sysctl net.netfilter.%s to %d: %w%s", name, value, err,
+				sysctlHint(err)))
 		}
 	}
 	if c.MaxPerCore > 0 {
 		limit := c.limit(cpus(root))
 		set("nf_conntrack_max", limit)
 		if err := raiseInt(filepath.Join(root, hashSizeFile), limit/4); err != nil {
-			warnings = append(warnings, fmt.Sprintf("the hash of conntrack stays smaller than %d buckets: %v", limit/4, err))
+			warnings = append(warnings, fmt.Sprintf("the hash of conntrack stays smaller than %d buckets: %v", limit/4,
+				err))
 		}
 	}
 	for _, t := range []struct {

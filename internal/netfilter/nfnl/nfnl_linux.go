@@ -140,5 +140,6 @@ func Family(ipv6 bool) uint8 {
 // NoSubsystem reports whether nfnetlink does not know the subsystem: its
 // module is not there (nfnetlink_rcv_msg in the kernel's nfnetlink.c).
 func NoSubsystem(err error) bool {
-	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT)
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) ||
+		errors.Is(err, syscall.EPROTONOSUPPORT)
 }

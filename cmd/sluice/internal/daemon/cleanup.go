@@ -33,7 +33,8 @@ func Cleanup() error {
 // error, and returns each one once.
 func removeTraces(ctx context.Context) error {
 	var said []string
-	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup, addresses.Cleanup} {
+	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup,
+		addresses.Cleanup} {
 		err := remove(ctx)
 		if err == nil || errors.Is(err, errors.ErrUnsupported) { // this system has nothing of the kind
 			continue

@@ -169,7 +169,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.control = &control{config: c, log: d.Log, addresses: &d.addresses}
-	d.agent = &agent.Agent{Config: agent.Config{LB: d.data.lb, TCP: agent.TCP(d.data.tcp), UDP: d.data.udp, SCTP: d.data.sctp,
+	d.agent = &agent.Agent{Config: agent.Config{LB: d.data.lb, TCP: agent.TCP(d.data.tcp), UDP: d.data.udp,
+		SCTP: d.data.sctp,
 		IPv4: d.steering.ipv4, IPv6: d.steering.ipv6,
 		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get, NodePorts: d.control.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
@@ -212,7 +213,8 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	d.agent.TCPPort, err = d.listenTCP()
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all", d.Config.DataPath.BindAddress, err)
+		return fmt.Errorf("--bind-address %s: %w: give an address of this node, or 0.0.0.0 for all",
+			d.Config.DataPath.BindAddress, err)
 	case err != nil:
 		return err
 	}
@@ -243,7 +245,8 @@ func (d *daemon) keepTCPPort() {
 	}
 	old := d.data.tcp.Steered()
 	missing := func(addr netip.AddrPort) bool { return !slices.Contains(old, addr) }
-	if !d.Config.DataPath.ProxyPortRange.Contains(d.agent.TCPPort) || slices.ContainsFunc(at(d.agent.TCPPort), missing) {
+	if !d.Config.DataPath.ProxyPortRange.Contains(d.agent.TCPPort) || slices.ContainsFunc(at(d.agent.TCPPort),
+		missing) {
 		port, err := d.listenTCP()
 		if err != nil {
 			d.Log.Error("the TCP proxy port stays where it was", zap.Error(err))

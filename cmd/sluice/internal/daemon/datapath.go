@@ -47,7 +47,8 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 		return nil, err
 	}
 	d.tcp = &tcp.Server{Loops: loops, LB: d.lb, OriginalDst: redirect.OriginalDst, Descriptors: &d.budget}
-	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout, DisableGSO: gsoDisabled(c, log)}
+	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
+		DisableGSO: gsoDisabled(c, log)}
 	d.sctp = &sctp.Server{Config: sctp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}, Engine: c.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
@@ -72,7 +73,8 @@ func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
 	}
 	release, corrupts := udp.CorruptsGSO()
 	if corrupts {
-		log.Warn("UDP GSO is disabled: this kernel corrupts GSO batches on some network cards", zap.String("kernel", release))
+		log.Warn("UDP GSO is disabled: this kernel corrupts GSO batches on some network cards",
+			zap.String("kernel", release))
 	}
 	return corrupts
 }
@@ -112,7 +114,8 @@ func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []n
 func (d *dataPath) drain(timeout time.Duration, log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	log.Info("draining", zap.Int64("tcp_connections", d.tcp.Stats().Active), zap.Int64("udp_flows", d.udp.Stats().Active),
+	log.Info("draining", zap.Int64("tcp_connections", d.tcp.Stats().Active),
+		zap.Int64("udp_flows", d.udp.Stats().Active),
 		zap.Int64("sctp_associations", d.sctp.Stats().Active), zap.Duration("timeout", timeout))
 	var all sync.WaitGroup
 	for _, shutdown := range []func(context.Context) error{d.tcp.Shutdown, d.udp.Shutdown, d.sctp.Shutdown} {

@@ -29,7 +29,8 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 		f.NoIPTables = err
 	} else {
 		f.IPTables = e
-		s.log.Debug("iptables can forward Services", zap.Bool("ipv6", ipv6), zap.Bool("random_ports", facts.RandomFully))
+		s.log.Debug("iptables can forward Services", zap.Bool("ipv6", ipv6),
+			zap.Bool("random_ports", facts.RandomFully))
 	}
 	s.ipvs(ctx, f, e)
 	if s.mode == agent.IPTables && f.NoIPTables != nil {
@@ -59,7 +60,8 @@ func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Eng
 }
 
 func (s *steering) fallback(mode string, ipv6 bool, err error) {
-	s.log.Error("default data path unavailable, falling back to userspace", zap.String("mode", mode), zap.Bool("ipv6", ipv6), zap.Error(err))
+	s.log.Error("default data path unavailable, falling back to userspace", zap.String("mode", mode),
+		zap.Bool("ipv6", ipv6), zap.Error(err))
 }
 
 // ipvsEngine logs which Services do not get the scheduler that they request.

@@ -27,7 +27,8 @@ type reports struct {
 
 // newReports returns reports to the API server where Services come from there, else to the
 // log. uidOf returns the UID of a Service.
-func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID, stopping *atomic.Bool) (*reports, error) {
+func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID,
+	stopping *atomic.Bool) (*reports, error) {
 	r := &reports{recorder: &events.Log{Log: log}, node: c.Node.Name, log: log, stopping: stopping}
 	if !c.FromAPI() {
 		return r, nil
@@ -111,7 +112,8 @@ func (r *reports) binding(path, flag string, event func(error) events.Event) fun
 			r.log.Info("served after all", zap.String("path", path))
 			return
 		}
-		r.recorder.Record(event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address", flag, err)))
+		r.recorder.Record(event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address",
+			flag, err)))
 	}
 }
 

@@ -32,8 +32,9 @@ func newSource(cfg *config.Config, log *zap.Logger) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.Node.Name, ServiceProxyName: cfg.Source.ServiceProxyName,
-		SyncPeriod: cfg.Source.API.SyncPeriod, Log: log})
+	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.Node.Name,
+		ServiceProxyName: cfg.Source.ServiceProxyName,
+		SyncPeriod:       cfg.Source.API.SyncPeriod, Log: log})
 }
 
 // manifests is the source that reads files.

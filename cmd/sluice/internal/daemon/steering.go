@@ -115,7 +115,8 @@ func (s *steering) probe(ctx context.Context, t *redirect.IPTables, f *agent.Fam
 	for _, warning := range facts.Warnings {
 		s.log.Warn("iptables", zap.String("warning", warning))
 	}
-	s.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
+	s.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version),
+		zap.Bool("ipset", facts.IPSet))
 	s.engines(ctx, f, t.IPv6)
 	return nil
 }

@@ -37,9 +37,11 @@ func (d *daemon) serveWeb() error {
 		d.steering.added(a.Added)
 	})
 	c := &d.Config.HTTP
-	health := status.Binding{Addr: c.HealthzAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe), Open: d.Upgrade.Listen,
+	health := status.Binding{Addr: c.HealthzAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
+		Open:   d.Upgrade.Listen,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
-	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(), Config: func() any { return d.Config.Document },
+	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
+		Config:    func() any { return d.Config.Document },
 		Profiling: c.Profiling, SetVerbosity: d.SetVerbosity}
 	metrics := status.Binding{Addr: c.MetricsAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
@@ -65,7 +67,8 @@ func (d *daemon) serveWeb() error {
 
 // newMetrics makes the metrics, which read the packages at each scrape.
 func (d *daemon) newMetrics() *metrics.Metrics {
-	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats, SCTPEngine: d.data.sctp.InUse,
+	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
+		SCTPEngine: d.data.sctp.InUse,
 		SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		Agent:      d.agent.Status, Descriptors: &d.data.budget,
 		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.count}
@@ -84,8 +87,9 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 // health answers probes.
 func (d *daemon) health() status.Health {
 	s := d.agent.Status()
-	h := status.Health{Healthy: s.Healthy(time.Now()), LastUpdated: s.LastApplied, NodeEligible: d.control.eligible.Load(),
-		Serving: s.Applied > 0 && !d.stopping.Load()}
+	h := status.Health{Healthy: s.Healthy(time.Now()), LastUpdated: s.LastApplied,
+		NodeEligible: d.control.eligible.Load(),
+		Serving:      s.Applied > 0 && !d.stopping.Load()}
 	for _, f := range d.steering.served {
 		h.Families = append(h.Families, f.Name)
 	}

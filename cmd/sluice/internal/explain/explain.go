@@ -65,7 +65,8 @@ func parse(args []string) (q query, help string, err error) {
 	var client string
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error, once
-	f.StringArrayVar(&q.manifests, "manifests", nil, "`PATH` of a file or folder of manifests; may be given several times")
+	f.StringArrayVar(&q.manifests, "manifests", nil, "`PATH` of a file or folder of manifests; may be given several "+
+		"times")
 	f.StringVar(&q.node, "hostname-override", "", "`NAME` of this node; empty: the host's name")
 	f.StringVar(&q.zone, "node-zone", "", "`ZONE` of this node; empty: that of its Node manifest")
 	f.StringVar(&q.mode, "proxy-mode", "userspace", "`MODE` of the running program")
@@ -181,10 +182,13 @@ func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 		return out, nil
 	case 2:
 		protocols := []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}
-		i := slices.IndexFunc(protocols, func(p lb.Protocol) bool { return strings.EqualFold(p.String(), q.subject[0]) })
+		i := slices.IndexFunc(protocols, func(p lb.Protocol) bool {
+			return strings.EqualFold(p.String(), q.subject[0])
+		})
 		addr, err := netip.ParseAddrPort(q.subject[1])
 		if i < 0 || err != nil {
-			return nil, fmt.Errorf("%q %q is not a protocol and an address: give tcp 10.96.0.80:80, for example", q.subject[0], q.subject[1])
+			return nil, fmt.Errorf("%q %q is not a protocol and an address: give tcp 10.96.0.80:80, for example",
+				q.subject[0], q.subject[1])
 		}
 		return []lb.Frontend{{Protocol: protocols[i], Addr: addr}}, nil
 	}
@@ -290,7 +294,8 @@ func (q *query) packet(f lb.Frontend, addresses []netip.Addr) trace.Packet {
 			client = netip.MustParseAddr("2001:db8::1")
 		}
 	}
-	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Dst: f.Addr, In: q.arrives, Src: netip.AddrPortFrom(client, 1024)}
+	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Dst: f.Addr, In: q.arrives,
+		Src: netip.AddrPortFrom(client, 1024)}
 	external := func(a netip.Addr) bool { return a.Is6() == dst.Is6() && !a.IsLoopback() }
 	if i := slices.IndexFunc(addresses, external); dst.IsUnspecified() && i >= 0 {
 		p.Dst = netip.AddrPortFrom(addresses[i], f.Addr.Port()) // a node port

@@ -170,5 +170,6 @@ func (r *reader) addrPorts() []netip.AddrPort {
 }
 
 func (r *reader) id() lb.ID {
-	return lb.ID{Namespace: r.string(), Name: r.string(), Port: r.string(), Protocol: lb.Protocol(r.byte()), IPv6: r.bool()}
+	return lb.ID{Namespace: r.string(), Name: r.string(), Port: r.string(), Protocol: lb.Protocol(r.byte()),
+		IPv6: r.bool()}
 }

@@ -68,7 +68,8 @@ type group struct {
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
-		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName, facts: facts}
+		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName,
+			facts: facts}
 	}
 	changes := k.compare(o)
 	if !facts.equal(k.facts) {
@@ -188,7 +189,9 @@ func (k *Converter) sort() {
 	for _, g := range k.dirty { // the first time in the order that they come in: it is cheap to append
 		if g.service != nil && !g.listed {
 			g.listed = true
-			at, _ := slices.BinarySearchFunc(k.own, g.objectKey, func(a *group, key objectKey) int { return a.compare(key) })
+			at, _ := slices.BinarySearchFunc(k.own, g.objectKey, func(a *group, key objectKey) int {
+				return a.compare(key)
+			})
 			k.own = slices.Insert(k.own, at, g)
 		}
 	}

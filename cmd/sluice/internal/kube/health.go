@@ -28,7 +28,8 @@ type HealthCheck struct {
 // checkHealth appends the HealthCheck of svc, if it has one, in a family whose
 // ports are services.
 func (c *converter) checkHealth(svc *corev1.Service, ipv6 bool, services []*lb.Service) {
-	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || !externalLocal(svc) || !validPort(svc.Spec.HealthCheckNodePort) {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || !externalLocal(svc) ||
+		!validPort(svc.Spec.HealthCheckNodePort) {
 		return
 	}
 	ips := c.ips[:0]

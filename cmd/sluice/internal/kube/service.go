@@ -27,7 +27,8 @@ func appendClusterIPs(ips []netip.Addr, svc *corev1.Service) []netip.Addr {
 	}
 	for _, text := range texts {
 		ip, ok := parseAddr(text)
-		if !ok || ip.IsUnspecified() || slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
+		if !ok || ip.IsUnspecified() ||
+			slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
 			continue
 		}
 		ips = append(ips, ip)
@@ -153,7 +154,8 @@ func affinityTimeout(svc *corev1.Service) int64 {
 	}
 	seconds := int64(corev1.DefaultClientIPServiceAffinitySeconds)
 	// The API server refuses a timeout below 1.
-	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil && *c.ClientIP.TimeoutSeconds > 0 {
+	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil &&
+		*c.ClientIP.TimeoutSeconds > 0 {
 		seconds = int64(*c.ClientIP.TimeoutSeconds)
 	}
 	return seconds * int64(time.Second)

@@ -34,11 +34,13 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 	}
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
-		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
+		out.Spec.Ports = append(out.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port,
+			NodePort: p.NodePort})
 	}
 	for i := range svc.Status.LoadBalancer.Ingress {
 		in := &svc.Status.LoadBalancer.Ingress[i]
-		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: in.IP, IPMode: in.IPMode})
+		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: in.IP, IPMode: in.IPMode})
 	}
 	return out
 }
@@ -58,7 +60,8 @@ func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	}
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]
-		out.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
+		out.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName,
+			Hints: e.Hints}
 	}
 	return out
 }

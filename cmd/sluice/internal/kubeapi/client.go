@@ -47,10 +47,12 @@ func connection(kubeconfig, master string) (*rest.Config, error) {
 	if kubeconfig == "" && master == "" {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("nothing says where Services come from: give --kubeconfig, or --manifests with a file or folder, or run in a pod with a service account")
+			return nil, errors.New("nothing says where Services come from: give --kubeconfig, or --manifests with a " +
+				"file or folder, or run in a pod with a service account")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the service account of the pod: %w: mount its token, or give --kubeconfig", err)
+			return nil, fmt.Errorf("read the service account of the pod: %w: mount its token, or give --kubeconfig",
+				err)
 		}
 		return config, nil
 	}
@@ -65,7 +67,8 @@ func connection(kubeconfig, master string) (*rest.Config, error) {
 		err = fmt.Errorf("%s is not a scheme of HTTP", server.Scheme)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("use the API server %q: %w: give --master, or the server in the kubeconfig, as a URL like https://192.0.2.1:6443", config.Host, err)
+		return nil, fmt.Errorf("use the API server %q: %w: give --master, or the server in the kubeconfig, as a URL "+
+			"like https://192.0.2.1:6443", config.Host, err)
 	}
 	return config, nil
 }

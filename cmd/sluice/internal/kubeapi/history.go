@@ -47,7 +47,8 @@ func (h *history) watch() *cache.ListWatch {
 			case err != nil:
 				return nil, err
 			case back && options.SendInitialEvents == nil:
-				return nil, apierrors.NewResourceExpired(h.resource + ": the API server has gone back to an older state") // list
+				return nil, apierrors.NewResourceExpired(h.resource +
+					": the API server has gone back to an older state") // list
 			case back:
 				options.ResourceVersion = ""
 			}

@@ -54,7 +54,8 @@ func (t *troubles) watch(resource string, lw *cache.ListWatch) *cache.ListWatch 
 				}
 				// Those after which it would stream again it waits out in a way that
 				// the end of the program does not interrupt: it is not shown them.
-				if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) {
+				if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
+					apierrors.IsInternalError(err) {
 					err = errors.New(err.Error())
 				}
 				return got, err
@@ -100,14 +101,16 @@ func describe(verb, resource string, err error) string {
 	var name *net.DNSError
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the API server does not let us %s %s: bind the ClusterRole of deploy/base/rbac.yaml to our account",
+		return fmt.Sprintf("the API server does not let us %s %s: bind the ClusterRole of deploy/base/rbac.yaml to "+
+			"our account",
 			verb, resource)
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server does not know %s: Kubernetes 1.21 or later is needed", resource)
 	case apierrors.IsUnauthorized(err):
 		return "the API server does not accept our credentials: " +
 			"renew the token or the certificate that the kubeconfig or the service account gives us"
-	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)), errors.As(err, &invalid):
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)),
+		errors.As(err, &invalid):
 		return "the certificate of the API server cannot be trusted: " +
 			"give the kubeconfig the cluster's certificate authority and an address that the certificate names"
 	case errors.As(err, &name):

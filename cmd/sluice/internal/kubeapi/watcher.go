@@ -102,7 +102,8 @@ func New(c Config) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{nodeName: c.NodeName, log: c.Log, dirty: make(chan struct{}, 1), every: c.SyncPeriod, nodeWait: nodeWait, host: c.Connection.Host}
+	w := &Watcher{nodeName: c.NodeName, log: c.Log, dirty: make(chan struct{}, 1), every: c.SyncPeriod,
+		nodeWait: nodeWait, host: c.Connection.Host}
 	w.troubles.log = c.Log
 	w.services = collection[*corev1.Service]{trim: kube.TrimService, changed: w.touch}
 	w.slices = collection[*discoveryv1.EndpointSlice]{trim: kube.TrimSlice, changed: w.touch}
@@ -176,11 +177,12 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 
 func (w *Watcher) reflector(k kind) *cache.Reflector {
 	lw := cache.NewFilteredListWatchFromClient(k.client.(cache.Getter), k.resource, metav1.NamespaceAll, k.limit)
-	return cache.NewReflectorWithOptions(w.troubles.watch(k.resource, (&history{resource: k.resource, lw: lw}).watch()), k.example, k.store, cache.ReflectorOptions{
-		Name: k.resource,
-		Backoff: &wait.Backoff{Duration: retryMin, Cap: retryMax, Factor: 2, Jitter: 1,
-			Steps: int(math.Ceil(float64(retryMax) / float64(retryMin)))},
-	})
+	return cache.NewReflectorWithOptions(w.troubles.watch(k.resource, (&history{resource: k.resource, lw: lw}).watch()),
+		k.example, k.store, cache.ReflectorOptions{
+			Name: k.resource,
+			Backoff: &wait.Backoff{Duration: retryMin, Cap: retryMax, Factor: 2, Jitter: 1,
+				Steps: int(math.Ceil(float64(retryMax) / float64(retryMin)))},
+		})
 }
 
 // touch notes that there is something new. It never blocks.
@@ -216,7 +218,8 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 			return false
 		case <-w.dirty:
 		case <-giveUp:
-			w.log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints are ignored",
+			w.log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints "+
+				"are ignored",
 				zap.String("node", w.nodeName))
 			return true
 		}
@@ -226,7 +229,8 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 		}
 		if complete && giveUp == nil {
 			giveUp = time.After(w.nodeWait)
-			w.log.Warn("there is no Node of our name: give --hostname-override a name that kubectl get nodes shows; waiting for it to exist",
+			w.log.Warn("there is no Node of our name: give --hostname-override a name that kubectl get nodes shows; "+
+				"waiting for it to exist",
 				zap.String("node", w.nodeName), zap.Duration("for", w.nodeWait))
 		}
 	}

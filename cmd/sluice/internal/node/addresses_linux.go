@@ -22,7 +22,8 @@ func newAddressNotice() (*addressNotice, error) {
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, noticeBuffer),
-		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR}),
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+			Groups: unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR}),
 	)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watch addresses by netlink: %w", err), unix.Close(fd))

@@ -35,7 +35,8 @@ func FileLimit(loops int) (int64, error) {
 	most := int64(min(limit.Cur, 1<<30))
 	free := most - int64(len(open)) - max(int64(8+filesPerLoop/2*loops), most/8)
 	if free < 4 {
-		return 0, fmt.Errorf("the file descriptor limit of %d leaves none for connections: raise it (ulimit -n) to %d or more",
+		return 0, fmt.Errorf("the file descriptor limit of %d leaves none for connections: raise it (ulimit -n) to "+
+			"%d or more",
 			most, enoughFiles(loops))
 	}
 	return free, nil

@@ -106,7 +106,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 			pause, logged = minPause, false
 		case !logged:
 			logged = true
-			c.Log.Warn("deleting stale conntrack entries failed, retrying; clients that asked for a Service before it existed may time out",
+			c.Log.Warn("deleting stale conntrack entries failed, retrying; clients that asked for a Service before "+
+				"it existed may time out",
 				zap.Error(err))
 		}
 		select {

@@ -22,7 +22,8 @@ func Request(args []string, stdout io.Writer) error {
 	flags := pflag.NewFlagSet("sluice upgrade", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller prints the error, once
 	flags.StringVar(&path, "handover-socket", "", "`PATH` that the running process was given")
-	flags.StringVar(&pidFile, "pid-file", "", "`PATH` that the running process was given, if it has no --handover-socket")
+	flags.StringVar(&pidFile, "pid-file", "",
+		"`PATH` that the running process was given, if it has no --handover-socket")
 	flags.DurationVar(&timeout, "timeout", startTimeout+takeTimeout, "longest `DURATION` to wait for the result")
 	err := flags.Parse(args)
 	switch {
@@ -33,7 +34,8 @@ func Request(args []string, stdout io.Writer) error {
 	case err != nil:
 		return fmt.Errorf("read flags: %w (see sluice upgrade --help)", err)
 	case path == "" && pidFile == "":
-		return errors.New("which process is to be upgraded: give --handover-socket or --pid-file as the running process has it")
+		return errors.New("which process is to be upgraded: give --handover-socket or --pid-file as the running " +
+			"process has it")
 	case path == "":
 		path = pidFile + ".sock"
 	}
@@ -42,7 +44,8 @@ func Request(args []string, stdout io.Writer) error {
 		return err
 	}
 	if ch == nil {
-		return fmt.Errorf("upgrade: no process listens at %s: is Sluice running, with this --handover-socket or --pid-file?", path)
+		return fmt.Errorf("upgrade: no process listens at %s: is Sluice running, with this --handover-socket or "+
+			"--pid-file?", path)
 	}
 	defer ch.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

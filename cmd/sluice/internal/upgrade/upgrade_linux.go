@@ -61,7 +61,8 @@ func New() (*Upgrader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare for upgrades: %w", err)
 	}
-	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1), done: make(chan struct{}), alone: make(chan struct{}), serving: make(chan struct{}), cancel: func() {}}
+	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1),
+		done: make(chan struct{}), alone: make(chan struct{}), serving: make(chan struct{}), cancel: func() {}}
 	file, err := flip.File(channelFile)
 	if err != nil {
 		return nil, fmt.Errorf("find the channel of the parent process: %w", err)
@@ -180,7 +181,8 @@ func (u *Upgrader) Serve(s *handover.State) {
 		var err error
 		if u.socket, err = handover.Listen(u.config.Socket); err != nil {
 			// What was taken over is served anyway.
-			u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it", zap.Error(err))
+			u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
+				zap.Error(err))
 		} else {
 			u.background.Go(func() { u.handleRequests(ctx) })
 		}

@@ -71,7 +71,8 @@ func enter(root string) error {
 		return fmt.Errorf("allow no escalation: %w", err)
 	}
 	const program = "/usr/local/bin/sluice"
-	return fmt.Errorf("start %s: %w", program, unix.Exec(program, append([]string{program}, os.Args[1:]...), []string{"PATH=" + os.Getenv("PATH")}))
+	return fmt.Errorf("start %s: %w", program, unix.Exec(program, append([]string{program}, os.Args[1:]...),
+		[]string{"PATH=" + os.Getenv("PATH")}))
 }
 
 // Capabilities are those of deploy/base/daemonset.yaml.
