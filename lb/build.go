@@ -133,7 +133,7 @@ func (b *builder) store(slot int32, given, is, known *Service) {
 		is.AffinityTimeout == given.AffinityTimeout:
 		is = given
 	}
-	*b.own.record(&b.records, slot) = record{given, is, nonEmpty(is.Backends)}
+	*b.own.record(&b.records, slot) = record{given, is}
 }
 
 // takeSlot gives the service at position i a slot.

@@ -2,9 +2,8 @@ package lb
 
 // record is what a table has in a slot.
 type record struct {
-	given    *Service // what Next was given, by which it recognises a service that stays
-	is       *Service // what it made of that: nearly always the same
-	nonEmpty found
+	given *Service // what Next was given, by which it recognises a service that stays
+	is    *Service // what it made of that: nearly always the same
 }
 
 // pages holds the records of a table by their slots. Tables share its parts, as they do

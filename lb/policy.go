@@ -30,12 +30,6 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 	return nonEmpty(s.Backends).verdicts(&a)
 }
 
-// Verdicts is [Service.Verdicts] for the service at position i, below Len, and one of its
-// addresses. It does not look at backends, which with many services are far apart.
-func (t *Table) Verdicts(i int, a *Address) (inside, outside Verdict) {
-	return t.records.at(t.slots[i]).nonEmpty.verdicts(a)
-}
-
 // found says which sets of a service have backends, by bits.
 type found uint8
 

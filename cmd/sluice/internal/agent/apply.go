@@ -54,7 +54,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	node.Addresses = slices.Concat(node.Addresses, a.local)
 	holdErr := a.setTable(ctx, env, node)
 	plan := a.planner.plan(env)
-	plan.node = node
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := a.unwritten() || plan.writes() || !a.steering.has(host, checks)
 	if wait = a.pace.wait(start); wait > 0 && writes {
@@ -211,11 +210,9 @@ func (a *Agent) unsynced() bool {
 // decides about Services, as when an engine fails, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
-	node := plan.node
 	lacking, socketErr := a.open(plan)
 	if env := a.environment(); !env.equal(&plan.env) { // by now it is known what forwards SCTP
 		plan = a.planner.plan(env)
-		plan.node = node
 		lacking, socketErr = a.open(plan)
 	}
 	var failed error
@@ -226,7 +223,6 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 		}
 		failed = errors.Join(failed, err)
 		plan = a.planner.plan(a.environment()) // what the engine should have had is for another path
-		plan.node = node
 		lacking, socketErr = a.open(plan)
 	}
 }

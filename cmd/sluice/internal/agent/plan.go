@@ -183,6 +183,7 @@ func (p *Plan) moves(do func(c *change)) {
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
 	table  *lb.Table // what is requested
+	node   lb.Node
 	env    environment
 	pieces map[lb.ID]*piece // that are applied
 	dirty  []lb.ID          // whose pieces may not be those of the table; some of them twice
@@ -195,7 +196,7 @@ func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (
 		p.table, p.pieces = new(lb.Table), make(map[lb.ID]*piece)
 	}
 	table, delta, err := p.table.Next(services, node)
-	p.table = table
+	p.table, p.node = table, node
 	p.whole = p.whole || delta.Whole
 	if p.whole {
 		return delta, err
@@ -236,7 +237,7 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 
 // plan compares what is applied with what the table comes to. It changes nothing.
 func (p *planner) plan(env *environment) *Plan {
-	plan := &Plan{whole: p.whole || !env.equal(&p.env), table: p.table, env: *env}
+	plan := &Plan{whole: p.whole || !env.equal(&p.env), table: p.table, node: p.node, env: *env}
 	if !plan.whole {
 		seen := make(map[lb.ID]struct{}, len(p.dirty))
 		for _, id := range p.dirty {
