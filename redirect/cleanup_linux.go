@@ -13,7 +13,7 @@ import (
 )
 
 // oldChains are the chains of kube-proxy's removed userspace mode, by table.
-// KUBE-* chains of other modes belong to whoever runs them.
+// KUBE-* chains of other modes belong to the program that runs them.
 var oldChains = map[string][]string{
 	"nat":    {"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"},
 	"filter": {"KUBE-NODEPORT-NON-LOCAL"},

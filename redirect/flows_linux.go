@@ -63,7 +63,7 @@ func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		e.DropOutside && !f.isLocal(src) && !contains(f.inside, src) {
 		return true
 	}
-	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // who answers
+	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // the side that answers
 	if e.Action == Redirect {
 		return flow.Reverse.SrcPort != e.Port || !f.isLocal(from)
 	}

@@ -33,7 +33,7 @@ type IPTables struct {
 	// NoIPSet makes one rule per frontend even if the kernel has sets.
 	NoIPSet bool
 
-	// ObserveFlows is told how long each search for stale conntrack entries took. May
+	// ObserveFlows is called with the time of each search for stale conntrack entries. May
 	// be nil.
 	ObserveFlows func(time.Duration)
 
@@ -72,7 +72,7 @@ type Facts struct {
 // Probe checks that this host can be steered: that there is an iptables, that we
 // may use it, and that the kernel takes each kind of rule, in chains and sets that
 // nothing leads to and that are removed at once. The first call does the work and
-// later ones return its result; Sync calls it if nobody has. After an error the
+// later ones return its result; Sync calls it if it was not called. After an error the
 // next call probes again.
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if
@@ -138,7 +138,7 @@ func (t *IPTables) Stats() Stats { return t.counters.stats() }
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of
 // UDP flows, of both address families and both backends of iptables, and the
 // chains of kube-proxy's removed userspace mode that Sync removes too. An nft table that did not exist before is
-// removed if nobody else has put anything in it. A table of the legacy backend
+// removed if no other program has put anything in it. A table of the legacy backend
 // cannot be removed, and stays empty.
 //
 // It goes on after an error and returns all of them. If nothing is there it does

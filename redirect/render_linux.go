@@ -51,8 +51,8 @@ var tables = []struct {
 // nearly every cluster has a Service without endpoints.
 var jumps = []netfilter.Jump{
 	{Table: "mangle", From: "PREROUTING", To: chainPrefix + chainPrerouting,
-		NewOnly: true, Comment: "sluice: who may ask"},
-	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop, NewOnly: true, Comment: "sluice: who may ask"},
+		NewOnly: true, Comment: "sluice: drop clients that are not allowed"},
+	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop, NewOnly: true, Comment: "sluice: drop clients that are not allowed"},
 	{Table: "nat", From: "PREROUTING", To: chainPrefix + chainSteer, Comment: "sluice: steer what comes in"},
 	{Table: "nat", From: "OUTPUT", To: chainPrefix + chainSteer, Comment: "sluice: steer what starts here"},
 	{Table: "filter", From: "INPUT", To: chainPrefix + chainInput, NewOnly: true, Comment: "sluice: guard proxy ports"},

@@ -9,7 +9,7 @@ import "net/netip"
 // if it is for an address of the node.
 func (v *view) screen() {
 	v.rule("mangle", chainPrerouting, "! -i lo", "other hosts and pods", v.chain(chainOutside))
-	v.rule("mangle", chainPrerouting, "", "everybody", v.chain(chainDrop))
+	v.rule("mangle", chainPrerouting, "", "all clients", v.chain(chainDrop))
 	v.outside()
 	v.drop()
 }

@@ -13,7 +13,7 @@ import (
 // (ip_set_get_ip_port), so that SCTP's node ports and proxy ports have rules.
 const (
 	setInside      = "INSIDE"        // where this node's pods are
-	setAllowed     = "ALLOWED"       // restricted frontends and who may ask
+	setAllowed     = "ALLOWED"       // restricted frontends and their clients
 	setRestricted  = "RESTRICTED"    // restricted frontends
 	setDrop        = "DROP"          // frontends that never answer
 	setDropNode    = "DROP-NODE-"    // node ports that never answer

@@ -50,7 +50,7 @@ func destroySets(ctx context.Context, l Layout) error {
 
 // Remove removes every trace of a ruleset from both backends of iptables: chains, rules
 // in others' chains that lead to them, sets, and tables of nf_tables that writing made,
-// if nobody else has put anything in them. A table of the legacy backend cannot be
+// if no other program has put anything in them. A table of the legacy backend cannot be
 // removed, and stays empty. saved, if not nil, is given what each backend held before. It
 // goes on after an error, but leaves the sets, which rules may hold, and without which
 // some callers would not find again what is theirs.

@@ -106,7 +106,7 @@ func nftTable(family uint8, table string, wanted func(chain string) bool) (map[s
 }
 
 // nftGeneration returns a number that changes with every transaction of nf_tables in
-// this network namespace, whoever makes it; 0 if it cannot be had.
+// this network namespace, of any program; 0 if it cannot be read.
 func nftGeneration() uint32 {
 	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil)
 	if err != nil || len(msgs) == 0 || len(msgs[0][unix.NFTA_GEN_ID]) != 4 {

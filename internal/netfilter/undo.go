@@ -9,7 +9,7 @@ import (
 // Undo reads the output of iptables-save and returns the input of
 // iptables-restore --noflush that removes the chains for which removable is true,
 // and every rule that leads to one; nil if there is none. A rule is deleted by its
-// own text as saved, so it does not matter who wrote it how.
+// own text as saved, so it does not matter how it was written.
 func Undo(save []byte, removable func(table, chain string) bool) []byte {
 	var out bytes.Buffer
 	var table string

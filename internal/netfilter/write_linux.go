@@ -76,7 +76,7 @@ func (r *Ruleset) Write(ctx context.Context, between func() error) error {
 	return nil
 }
 
-// settle notes that the kernel is as it is to be.
+// settle is called when the kernel is as it is to be: nothing edited is left to write.
 func (r *Ruleset) settle() {
 	for _, at := range r.touched {
 		if c := r.chains[at]; c.gone {

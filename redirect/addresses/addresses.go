@@ -67,7 +67,7 @@ type addressHost interface {
 }
 
 // Probe reports whether this host can be given addresses of the family, as far as that
-// can be told without changing any: there is an interface for them, and IPv6 if it
+// can be found without changing any: there is an interface for them, and IPv6 if it
 // is asked for. The error wraps errors.ErrUnsupported on systems other than Linux and Windows.
 func (a *Set) Probe() error {
 	if a.IPv6 {

@@ -163,7 +163,7 @@ func listAddresses(ipv6 bool) ([]addressEntry, error) {
 		var err error
 		if msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR); err == nil {
 			break
-		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == 10 { // somebody changed them meanwhile
+		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == 10 { // they were changed meanwhile
 			return nil, fmt.Errorf("list addresses: %w", err)
 		}
 	}

@@ -39,7 +39,7 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 // DeleteFlows deletes the conntrack entries of UDP flows of a family that a filter
 // chooses, and returns their number. It is asked about those whose first packet went to a
 // port of asked or came from one of asking, and about others where that costs less or the
-// kernel is older than 5.8. The addresses that it is told are not to be kept. It takes
+// kernel is older than 5.8. The addresses that it gets are not to be kept. It takes
 // the kernel a walk through the whole table for each port, or one for all UDP flows.
 func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFilter) (uint64, error) {
 	var lookups []lookup
@@ -218,7 +218,7 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 
 // entry is one of conntrack's.
 type entry struct {
-	netlink.ConntrackFlow        // who speaks with whom
+	netlink.ConntrackFlow        // both directions
 	status                uint32 // IPS_* bits
 	state                 uint8  // of a TCP or SCTP connection
 }
