@@ -31,7 +31,8 @@ type service struct {
 }
 
 // Execute runs the program until it ends or is asked to.
-func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest,
+	status chan<- svc.Status) (specific bool, code uint32) {
 	status <- svc.Status{State: svc.StartPending}
 	ended := make(chan error, 1)
 	go func() { ended <- s.run() }()

@@ -39,7 +39,8 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano())}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {
-			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before 6.9", zap.Error(err))
+			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before "+
+				"6.9", zap.Error(err))
 		}
 	}
 	if d.budget.Limit, err = node.FileLimit(c.Loops); err != nil {

@@ -158,7 +158,8 @@ func readClients(r *reader, now int64) (lb.ID, []lb.Client) {
 
 func appendMemory(w *writer, m *lb.Memory) {
 	w.id(m.ID)
-	for _, v := range [...]uint64{m.First[0], m.Retry[0], m.First[1], m.Retry[1], m.Picks, m.Failures, m.BytesIn, m.BytesOut,
+	for _, v := range [...]uint64{m.First[0], m.Retry[0], m.First[1], m.Retry[1], m.Picks, m.Failures, m.BytesIn,
+		m.BytesOut,
 		m.NoBackend, m.NoLocalBackend, m.NotAllowed} {
 		w.uint(v)
 	}
@@ -174,7 +175,8 @@ func appendMemory(w *writer, m *lb.Memory) {
 
 func readMemory(r *reader) (m lb.Memory) {
 	m.ID = r.id()
-	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures, &m.BytesIn, &m.BytesOut,
+	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures,
+		&m.BytesIn, &m.BytesOut,
 		&m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
 		*v = r.uint()
 	}
@@ -182,7 +184,8 @@ func readMemory(r *reader) (m lb.Memory) {
 		if r.err != nil {
 			break
 		}
-		m.Backends = append(m.Backends, lb.BackendMemory{Addr: r.addrPort(), Picks: r.uint(), Failures: r.uint(), BytesIn: r.uint(), BytesOut: r.uint()})
+		m.Backends = append(m.Backends, lb.BackendMemory{Addr: r.addrPort(), Picks: r.uint(), Failures: r.uint(),
+			BytesIn: r.uint(), BytesOut: r.uint()})
 	}
 	return m
 }

@@ -31,7 +31,8 @@ func (h *Hello) check() error {
 		return err
 	}
 	if h.NetNS != ours {
-		return fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening sockets stay in theirs, "+
+		return fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening "+
+			"sockets stay in theirs, "+
 			"so both must be in the same one (for a pod: hostNetwork: true)", h.NetNS, ours)
 	}
 	return nil
@@ -72,15 +73,18 @@ func socketRemedy(err error, path string) string {
 	dir := filepath.Dir(path)
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return fmt.Sprintf(": directory %s is on a read-only file system: give --handover-socket a file on one that can be written (for a pod: on a hostPath volume without readOnly)", dir)
+		return fmt.Sprintf(": directory %s is on a read-only file system: give --handover-socket a file on one "+
+			"that can be written (for a pod: on a hostPath volume without readOnly)", dir)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fmt.Sprintf(": Sluice, as user %d, may not write to directory %s: give --handover-socket a file in one of its own, of mode 0700", os.Geteuid(), dir)
+		return fmt.Sprintf(": Sluice, as user %d, may not write to directory %s: give --handover-socket a file in "+
+			"one of its own, of mode 0700", os.Geteuid(), dir)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return fmt.Sprintf(": make room on the file system of directory %s, or give --handover-socket a file on another", dir)
 	case errors.Is(err, unix.ENOTDIR):
 		return fmt.Sprintf(": %s is to be a directory: give --handover-socket a file in one", dir)
 	case errors.Is(err, unix.EINVAL) && len(path)+len(".4194304") > maxSocketPath:
-		return fmt.Sprintf(": a socket's name has at most %d bytes, that of the process included: give --handover-socket a shorter one", maxSocketPath)
+		return fmt.Sprintf(": a socket's name has at most %d bytes, that of the process included: give "+
+			"--handover-socket a shorter one", maxSocketPath)
 	}
 	return ""
 }
@@ -257,7 +261,8 @@ func Dial(path string) (*Channel, error) {
 	ch := newChannel(fd)
 	pid, uid, trusted, err := ch.peer()
 	if err == nil && !trusted {
-		err = fmt.Errorf("process %d of user %d listens at %s: only root and user %d are trusted", pid, uid, path, os.Geteuid())
+		err = fmt.Errorf("process %d of user %d listens at %s: only root and user %d are trusted", pid, uid, path,
+			os.Geteuid())
 	}
 	if err != nil {
 		ch.Close()

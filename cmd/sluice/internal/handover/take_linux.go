@@ -77,7 +77,8 @@ func (t *Taker) begin(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.ch.sendJSON(ctx, helloMsg, hello{Version: version, Program: program, PID: os.Getpid(), NetNS: ns}); err != nil {
+	if err := t.ch.sendJSON(ctx, helloMsg, hello{Version: version, Program: program, PID: os.Getpid(),
+		NetNS: ns}); err != nil {
 		return err
 	}
 	var w welcome
@@ -175,7 +176,8 @@ func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Repo
 	_ = t.ch.try(committedMsg, nil) // the other side would find the token gone anyway
 	problems = t.adopt(e, l)
 	if ended {
-		problems = errors.Join(problems, fmt.Errorf("the running process ended before it had given everything: %d connections were reset", len(t.offers)))
+		problems = errors.Join(problems, fmt.Errorf("the running process ended before it had given everything: %d "+
+			"connections were reset", len(t.offers)))
 		for _, c := range t.offers {
 			socket.Reset(c.Client)
 			socket.Reset(c.Backend)

@@ -38,7 +38,8 @@ func NewLock() (Lock, error) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("another Sluice%s steers the traffic of this network namespace: end it first, "+
-		"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it", holder)
+		"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over "+
+		"from it", holder)
 }
 
 // lockHolder returns the process that holds the lock, if this PID namespace knows it, and

@@ -94,7 +94,8 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 	if err != nil {
 		<-u.giving
 		u.metrics.Failed()
-		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger), zap.Error(err))
+		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger),
+			zap.Error(err))
 		return err
 	}
 	done(r.Peer)

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 )
 
-var errUnsupported = errors.New("connections are handed over on Linux only: stop the running Sluice, and start the new one")
+var errUnsupported = errors.New("connections are handed over on Linux only: stop the running Sluice, and " +
+	"start the new one")
 
 // Upgrader does nothing here: everything ends with the process.
 type Upgrader struct{}
