@@ -305,7 +305,7 @@ func (f *flow) leave(now int64) {
 // Expire closes the flow if it is idle. The timer is not restarted with each
 // datagram, so this is when it is looked how long ago the last one was. What has
 // arrived and was not read yet is read first, be it an answer or from the client: the
-// loop may have stood still for longer than the flow may be idle.
+// loop may have been paused for longer than the flow may be idle.
 func (f *flow) Expire(*eventloop.Timer) {
 	sh := f.ln.shard
 	now := eventloop.Now()

@@ -20,7 +20,7 @@ var logKey = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 func wordRules() []rule {
 	return []rule{
 		{
-			name: "log keys are snake_case", check: checkLogKeys, pending: true,
+			name: "log keys are snake_case", check: checkLogKeys,
 			why:    "queries of logs name keys, and a key with blanks cannot be named in most of them",
 			broken: tree{"tcp/a.go": "package x\n\nvar _ = zap.Int(\"udp flows\", 1)\n"}, want: `tcp/a.go:3: the log key "udp flows"`,
 			fine: tree{"tcp/a.go": "package x\n\nvar _ = zap.Int(\"udp_flows\", 1)\nvar _ = zap.Error(err)\n"},

@@ -168,7 +168,7 @@ func (s shape) nat(b script, m masquerade) {
 		target += " --random-fully"
 	}
 	b.rule(post, s.match(setSelf, "dst,dst,src"), target)
-	// Nobody answers such a packet to where it comes from; a program that binds to an
+	// No host answers such a packet to where it comes from; a program that binds to an
 	// address of a Service sends it.
 	b.rule(post, s.match(setAddresses, "src"), target)
 	b.rule(post, fmt.Sprintf("-m mark ! --mark %#x/%#x", m.mark, m.mark), "RETURN")

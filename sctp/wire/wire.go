@@ -78,7 +78,7 @@ const (
 	iDataSize       = chunkHeaderSize + 16
 )
 
-// Fault is why a packet cannot be passed on, whomever it is for.
+// Fault is why a packet cannot be passed on, whatever its destination.
 type Fault uint8
 
 // The faults.

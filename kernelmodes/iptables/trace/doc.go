@@ -9,6 +9,6 @@
 //
 // It knows the matches and targets that Sluice and kube-proxy write, and the common
 // ones besides. An unknown match counts as not matched and an unknown target as one
-// that lets the packet go on; both are noted in the outcome, so that nobody takes it
-// for the whole truth.
+// that lets the packet go on; both are noted in the outcome, which is then
+// not the whole truth.
 package trace

@@ -46,7 +46,7 @@ func (c *Talker) Echoes() {
 }
 
 // Insist asks until there is an answer, as clients of UDP do: a thousand at once may
-// overrun the queue of a pod's socket, which nobody sizes for that.
+// overrun the queue of a pod's socket, which is not sized for that.
 func (c Client) Insist() (string, error) {
 	for range 20 {
 		if name, err := c.Ask([]byte("?"), time.Second); err != nil || name != "" {
