@@ -23,7 +23,7 @@ func codeRules() []rule {
 	explained := strings.Replace(sleep, "\ttime.", "\t// No event reports the end of a neighbour entry.\n\ttime.", 1)
 	return []rule{
 		{
-			name: "package comments are in doc.go, on one screen", check: checkPackageComments, pending: true,
+			name: "package comments are in doc.go, on one screen", check: checkPackageComments,
 			why: "a reader looks for what a package promises in one place, and reads it whole",
 			broken: tree{
 				"lb/doc.go": strings.Repeat("// x\n", maxDoc+1) + "package lb\n",

@@ -15,7 +15,7 @@ import (
 )
 
 // LockWait is how many seconds each run of iptables waits for the xtables lock,
-// which only the legacy backend has. The first run that waits in vain ends the call,
+// which only the legacy backend has. The first run that does not get it ends the call,
 // so that this bounds a call too.
 const LockWait = 5
 

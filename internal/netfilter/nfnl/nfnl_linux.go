@@ -1,4 +1,3 @@
-// Package nfnl speaks with the subsystems of nfnetlink: nf_tables, ipset and conntrack.
 package nfnl
 
 import (
