@@ -52,7 +52,8 @@ var tables = []struct {
 var jumps = []netfilter.Jump{
 	{Table: "mangle", From: "PREROUTING", To: chainPrefix + chainPrerouting,
 		NewOnly: true, Comment: "sluice: drop clients that are not allowed"},
-	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop, NewOnly: true, Comment: "sluice: drop clients that are not allowed"},
+	{Table: "mangle", From: "OUTPUT", To: chainPrefix + chainDrop,
+		NewOnly: true, Comment: "sluice: drop clients that are not allowed"},
 	{Table: "nat", From: "PREROUTING", To: chainPrefix + chainSteer, Comment: "sluice: steer what comes in"},
 	{Table: "nat", From: "OUTPUT", To: chainPrefix + chainSteer, Comment: "sluice: steer what starts here"},
 	{Table: "filter", From: "INPUT", To: chainPrefix + chainInput, NewOnly: true, Comment: "sluice: guard proxy ports"},
