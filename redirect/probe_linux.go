@@ -64,7 +64,8 @@ func (k *kernel) probe(ctx context.Context) (Facts, error) {
 			return Facts{}, err
 		} else if err != nil {
 			s.sets = false
-			facts.Warnings = append(facts.Warnings, fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err))
+			facts.Warnings = append(facts.Warnings, fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v",
+				err))
 		}
 	}
 	if !s.sets {

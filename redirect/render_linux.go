@@ -71,7 +71,8 @@ func own(table, chain string) bool {
 			continue
 		}
 		for _, t := range tables {
-			if t.name == table && (slices.Contains(t.chains, name) || table == "nat" && strings.HasPrefix(name, chainUDP+"-")) {
+			if t.name == table && (slices.Contains(t.chains, name) || table == "nat" &&
+				strings.HasPrefix(name, chainUDP+"-")) {
 				return true
 			}
 		}

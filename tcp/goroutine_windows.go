@@ -11,7 +11,8 @@ import (
 // shortage reports whether a call of the net package failed for want of something of
 // this host.
 func shortage(err error) bool {
-	for _, errno := range []error{windows.WSAEMFILE, windows.WSAENOBUFS, windows.WSAEADDRNOTAVAIL, windows.WSAEADDRINUSE,
+	for _, errno := range []error{windows.WSAEMFILE, windows.WSAENOBUFS, windows.WSAEADDRNOTAVAIL,
+		windows.WSAEADDRINUSE,
 		windows.ERROR_NOT_ENOUGH_MEMORY} {
 		if errors.Is(err, errno) {
 			return true

@@ -35,7 +35,8 @@ func checkOrphans(l Layout) error {
 			errs = append(errs, err)
 		} else if len(names) > 0 {
 			errs = append(errs, fmt.Errorf("chains %s* stay in table %s, since %s is not installed: "+
-				"install iptables 1.8 or later with it, and clean up again", l.Prefix, strings.Join(names, ", "), b.program))
+				"install iptables 1.8 or later with it, and clean up again", l.Prefix, strings.Join(names,
+				", "), b.program))
 		}
 	}
 	return errors.Join(errs...)

@@ -249,7 +249,7 @@ func TestBetween(t *testing.T) {
 // TestInner: sets that the caller changes itself within between, whose members carry marks: one
 // that gets another mark is overwritten, and not deleted with its old one.
 func TestInner(t *testing.T) {
-	eachVariant(t, func(t *testing.T, l *lab) {
+	eachVariant(t, func(_ *testing.T, l *lab) {
 		set := Set{Name: "test-marks-" + Program(l.ipv6), Type: HashIPPort, IPv6: l.ipv6, Marks: true}
 		layout := testLayout(l.ipv6, nil)
 		layout.Inner = []Set{set}

@@ -75,7 +75,8 @@ func (s Set) Create() error {
 		revision = 1 // the first that knows SCTP (kernel 2.6.39)
 		fallthrough
 	default:
-		data = nfnl.Attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil, maxMembers))
+		data = nfnl.Attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER,
+			binary.BigEndian.AppendUint32(nil, maxMembers))
 	}
 	if s.Marks {
 		revision = 5 // the first that knows marks (kernel 3.19)

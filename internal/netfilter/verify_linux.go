@@ -130,13 +130,15 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) err
 	}
 	for _, at := range written {
 		if c := r.chains[at]; now.own[at].rules != len(c.rules) {
-			return fmt.Errorf("chain %s of table %s has %d rules right after %d were written: another program is changing it",
+			return fmt.Errorf("chain %s of table %s has %d rules right after %d were written: another program is "+
+				"changing it",
 				at.Chain, at.Table, now.own[at].rules, len(c.rules))
 		}
 	}
 	for _, j := range r.jumps {
 		if at := j.place(); !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
-			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them", at.Chain,
+			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them",
+				at.Chain,
 				at.Table)
 		}
 	}
@@ -145,7 +147,8 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) err
 }
 
 func changedBy(at Place) error {
-	return fmt.Errorf("chain %s of table %s is not as it was written: another program has changed it", at.Chain, at.Table)
+	return fmt.Errorf("chain %s of table %s is not as it was written: another program has changed it", at.Chain,
+		at.Table)
 }
 
 // readAgain reads the chains that were written, the chains with jumps, those that these

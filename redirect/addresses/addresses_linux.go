@@ -97,7 +97,8 @@ func (h *netlinkAddresses) list() (ours, others map[netip.Addr]struct{}, err err
 	// be left over for good.
 	for _, e := range all {
 		if e.ours && e.index != h.index {
-			if err := changeAddress(unix.RTM_DELADDR, 0, e.index, e.ip); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			if err := changeAddress(unix.RTM_DELADDR, 0, e.index, e.ip); err != nil &&
+				!errors.Is(err, unix.EADDRNOTAVAIL) {
 				return nil, nil, fmt.Errorf("remove %s: %w", e.ip, err)
 			}
 		}
@@ -137,7 +138,8 @@ func (h *netlinkAddresses) busy() (map[netip.Addr]struct{}, error) {
 		return nil, err
 	}
 	for _, s := range sockets {
-		if ip, ok := netip.AddrFromSlice(s.ID.Source); ok && s.State != listen && s.State != closed && s.State != timeWait {
+		if ip, ok := netip.AddrFromSlice(s.ID.Source); ok && s.State != listen && s.State != closed &&
+			s.State != timeWait {
 			out[ip.Unmap()] = struct{}{}
 		}
 	}
@@ -234,7 +236,8 @@ func changeAddress(command, flags int, index uint32, ip netip.Addr) error {
 			req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, number(unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)))
 			// struct ifa_cacheinfo: preferred, valid, created, changed. Preferred for no
 			// time at all is deprecated.
-			req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, bytes.Join([][]byte{number(0), number(forever), number(0), number(0)},
+			req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, bytes.Join([][]byte{number(0), number(forever), number(0),
+				number(0)},
 				nil)))
 		}
 	}

@@ -188,7 +188,8 @@ func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error
 			case windows.IpDadStateTentative:
 				waiting = append(waiting, ip)
 			default:
-				errs = append(errs, fmt.Errorf("%s cannot be used: duplicate detection ended in state %d", ip, row.DadState))
+				errs = append(errs, fmt.Errorf("%s cannot be used: duplicate detection ended in state %d", ip,
+					row.DadState))
 			}
 		}
 		if added = waiting; len(added) == 0 {
@@ -199,7 +200,8 @@ func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error
 		case <-ctx.Done():
 			return errors.Join(append(errs, ctx.Err())...)
 		case <-deadline:
-			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v", len(added),
+			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v",
+				len(added),
 				added[0], addressReady))...)
 		}
 	}
@@ -226,7 +228,8 @@ func dropAddress(ip netip.Addr, index uint32) error {
 	if err := changeable(); err != nil {
 		return err
 	}
-	if errno := addressCalls.remove(addressRow(ip, index)); errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
+	if errno := addressCalls.remove(addressRow(ip, index)); errno != windows.NO_ERROR &&
+		errno != windows.ERROR_NOT_FOUND {
 		return errno
 	}
 	return nil

@@ -183,7 +183,8 @@ func (l lookup) attributes() []byte {
 		b = nfnl.Attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, 0))
 		b = nfnl.Attr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusSeenReply|statusDstTranslated))
 	}
-	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags)))
+	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags,
+		binary.NativeEndian.AppendUint32(nil, flags)))
 }
 
 // delete deletes those entries that are chosen, and returns their number. An entry is not
@@ -205,7 +206,8 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 		return 0, err
 	}
 	for _, b := range chosen {
-		_, failed := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, nfnl.Family(ipv6), b)
+		_, failed := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
+			nfnl.Family(ipv6), b)
 		switch {
 		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or has two of the ports
 			n++

@@ -129,7 +129,8 @@ func private(dir string) error {
 		return fmt.Errorf("directory %s is that of user %d, and we are %d: others could take over", dir, st.Uid, uid)
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("directory %s can be written by other users (mode %#o), who could take over: give one of mode 0700",
+		return fmt.Errorf("directory %s can be written by other users (mode %#o), who could take over: give one of "+
+			"mode 0700",
 			dir, st.Mode&0o7777)
 	}
 	return nil
@@ -161,7 +162,8 @@ func (s *Socket) Accept(ctx context.Context) (*Channel, error) {
 			ch := newChannel(fd)
 			pid, uid, trusted, err := ch.peer()
 			if err == nil && !trusted {
-				err = fmt.Errorf("process %d of user %d may not take over: only root and user %d may", pid, uid, os.Geteuid())
+				err = fmt.Errorf("process %d of user %d may not take over: only root and user %d may", pid, uid,
+					os.Geteuid())
 			}
 			if err != nil {
 				ch.Fail(err)

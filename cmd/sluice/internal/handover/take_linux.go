@@ -60,7 +60,8 @@ type fill struct {
 // Begin asks the process at the other end for everything, up to what is known before
 // the first connection crosses. ErrGone: it has ended.
 func Begin(ctx context.Context, ch *Channel, program string) (*Taker, error) {
-	t := &Taker{ch: ch, token: token{-1}, parts: make(map[part][]byte), offers: make(map[uint32]conn), start: time.Now()}
+	t := &Taker{ch: ch, token: token{-1}, parts: make(map[part][]byte), offers: make(map[uint32]conn),
+		start: time.Now()}
 	err := t.begin(ctx, program)
 	if err != nil {
 		t.giveUp(err)

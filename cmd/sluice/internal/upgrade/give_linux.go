@@ -107,7 +107,8 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 // giveChild starts a successor and gives it everything.
 func (u *Upgrader) giveChild() (handover.Report, error) {
 	if os.Getpid() == 1 {
-		return handover.Report{}, errors.New("process 1 cannot be replaced by its child, since a container ends with it: " +
+		return handover.Report{}, errors.New("process 1 cannot be replaced by its child, since a container ends with " +
+			"it: " +
 			"start another container with the same --handover-socket, which takes over")
 	}
 	select {

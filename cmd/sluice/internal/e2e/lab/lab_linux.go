@@ -24,10 +24,9 @@ const (
 	// all its processes are known.
 	ProgramVar = "SLUICE_TEST_PROGRAM"
 
-	// Addresses of the Services of ServeWeb and ServeDNS.
-	WebIP   = "10.96.0.80"
-	WebAddr = WebIP + ":80"
-	DNSAddr = "10.96.0.10:53"
+	WebIP   = "10.96.0.80"    // of the Service of ServeWeb
+	WebAddr = WebIP + ":80"   // of its port
+	DNSAddr = "10.96.0.10:53" // of the Service of ServeDNS
 )
 
 // Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
@@ -105,7 +104,8 @@ func (l *Lab) Processes() (pids []int) {
 		if err != nil {
 			continue
 		}
-		if env, err := os.ReadFile("/proc/" + e.Name() + "/environ"); err == nil && bytes.Contains(env, mark) && Alive(pid) {
+		if env, err := os.ReadFile("/proc/" + e.Name() + "/environ"); err == nil && bytes.Contains(env, mark) &&
+			Alive(pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -254,7 +254,8 @@ func (l *Lab) ServeWeb() (servers []*testbed.Server) {
 	for _, pod := range l.Pods {
 		servers = append(servers, testbed.Keep(l.T)(pod.WhoTCP(":8080")))
 	}
-	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", Addrs(l.Pods...)...))
+	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""),
+		testbed.SliceManifest("web", 1, 8080, "TCP", Addrs(l.Pods...)...))
 	return servers
 }
 
@@ -264,7 +265,8 @@ func (l *Lab) ServeDNS() (servers []*testbed.Server) {
 	for _, pod := range l.Pods {
 		servers = append(servers, testbed.Keep(l.T)(pod.WhoUDP(pod.Addr4.String()+":5353")))
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", Addrs(l.Pods...)...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""),
+		testbed.SliceManifest("dns", 1, 5353, "UDP", Addrs(l.Pods...)...))
 	return servers
 }
 

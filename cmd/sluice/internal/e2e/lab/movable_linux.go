@@ -14,6 +14,7 @@ type Movable struct {
 	Path                 string
 }
 
+// Manifest returns the Service and its EndpointSlice.
 func (m Movable) Manifest() string {
 	ip, port, _ := strings.Cut(m.Addr, ":")
 	s := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\n", m.Name)

@@ -78,4 +78,5 @@ func Descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
+// ConfigHeader begins a file of --config.
 const ConfigHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"

@@ -52,6 +52,7 @@ const (
 	usrsctpClient = "/usr/lib/usrsctp/client"
 )
 
+// NewSCTPEnds returns the SCTP that this kernel allows at both ends of an association.
 func NewSCTPEnds(t *testing.T) SCTPEnds {
 	t.Helper()
 	ends, err := FindSCTPEnds()
@@ -252,6 +253,7 @@ func (c *kernelClient) Abandon() { c.Close() }
 
 func (c *kernelClient) Close() { _ = unix.Close(c.fd) }
 
+// SCTPService is the manifest of a Service with SCTP.
 const SCTPService = `apiVersion: v1
 kind: Service
 metadata:
