@@ -52,7 +52,8 @@ func (a *Agent) State() State {
 	}
 	s.Held = slices.Collect(maps.Keys(a.sockets.held))
 	status := a.Status()
-	s.Applied, s.Failures, s.Repairs, s.LastApplied = status.Applied, status.Failures, status.Repairs, status.LastApplied
+	s.Applied, s.Failures = status.Applied, status.Failures
+	s.Repairs, s.LastApplied = status.Repairs, status.LastApplied
 	return s
 }
 
@@ -85,7 +86,8 @@ func (a *Agent) Adopt(s State) error {
 	for i := range table.Len() {
 		status.count(table.At(i), 1)
 	}
-	status.Applied, status.Failures, status.Repairs, status.LastApplied = s.Applied, s.Failures, s.Repairs, s.LastApplied
+	status.Applied, status.Failures = s.Applied, s.Failures
+	status.Repairs, status.LastApplied = s.Repairs, s.LastApplied
 	return nil
 }
 

@@ -172,7 +172,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.agent = &agent.Agent{Config: agent.Config{LB: d.data.lb, TCP: agent.TCP(d.data.tcp), UDP: d.data.udp,
 		SCTP: d.data.sctp,
 		IPv4: d.steering.ipv4, IPv6: d.steering.ipv6,
-		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get, NodePorts: d.control.nodePorts,
+		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
+		NodePorts:  d.control.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log}}
 	d.control.agent = d.agent

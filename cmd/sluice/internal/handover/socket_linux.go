@@ -79,7 +79,8 @@ func socketRemedy(err error, path string) string {
 		return fmt.Sprintf(": Sluice, as user %d, may not write to directory %s: give --handover-socket a file in "+
 			"one of its own, of mode 0700", os.Geteuid(), dir)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Sprintf(": make room on the file system of directory %s, or give --handover-socket a file on another", dir)
+		return fmt.Sprintf(": make room on the file system of directory %s, or give --handover-socket a file on "+
+			"another", dir)
 	case errors.Is(err, unix.ENOTDIR):
 		return fmt.Sprintf(": %s is to be a directory: give --handover-socket a file in one", dir)
 	case errors.Is(err, unix.EINVAL) && len(path)+len(".4194304") > maxSocketPath:

@@ -115,9 +115,11 @@ func describe(verb, resource string, err error) string {
 			"give the kubeconfig the cluster's certificate authority and an address that the certificate names"
 	case errors.As(err, &name):
 		return fmt.Sprintf("the name %q of the API server cannot be resolved: Services stay as they were last; "+
-			"give --master, or the server in the kubeconfig, an address or a name that this node can resolve", name.Name)
+			"give --master, or the server in the kubeconfig, an address or a name that this node can resolve",
+			name.Name)
 	case wantsTLS(err):
-		return "the API server wants HTTPS: give --master, or the server in the kubeconfig, a URL that begins with https://"
+		return "the API server wants HTTPS: give --master, or the server in the kubeconfig, a URL that begins with " +
+			"https://"
 	case unreachable(err):
 		return "the API server cannot be reached or is not ready: Services stay as they were last; " +
 			"check --master or the server in the kubeconfig if that persists"

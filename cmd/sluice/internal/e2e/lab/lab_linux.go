@@ -24,9 +24,12 @@ const (
 	// all its processes are known.
 	ProgramVar = "SLUICE_TEST_PROGRAM"
 
-	WebIP   = "10.96.0.80"    // of the Service of ServeWeb
-	WebAddr = WebIP + ":80"   // of its port
-	DNSAddr = "10.96.0.10:53" // of the Service of ServeDNS
+	// WebIP is the cluster IP of the Service of ServeWeb.
+	WebIP = "10.96.0.80"
+	// WebAddr is its address with its port.
+	WebAddr = WebIP + ":80"
+	// DNSAddr is that of the Service of ServeDNS.
+	DNSAddr = "10.96.0.10:53"
 )
 
 // Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
