@@ -14,17 +14,17 @@ var errOther = fmt.Errorf("ipvs: %w: it is part of Linux", errors.ErrUnsupported
 
 type kernel struct{}
 
-func (*Engine) probe(context.Context) (Facts, error) { return Facts{}, errOther }
+func (*kernel) probe(context.Context) (Facts, error) { return Facts{}, errOther }
 
-func (*Engine) sync(context.Context, *lb.Delta, lb.Node) error { return errOther }
+func (*kernel) sync(context.Context, *lb.Delta, lb.Node) error { return errOther }
 
-func (*Engine) verify(context.Context) (bool, error) { return false, errOther }
+func (*kernel) verify(context.Context) (bool, error) { return false, errOther }
 
-func (*Engine) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
+func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
 
-func (*Engine) fallbacks() []Fallback { return nil }
+func (*kernel) fallbacks() []Fallback { return nil }
 
-func (*Engine) stats() Stats { return Stats{} }
+func (*kernel) stats() Stats { return Stats{} }
 
 func present(context.Context) error { return errOther }
 
