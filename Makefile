@@ -38,9 +38,9 @@ VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAd
 # A test that fails is run once more, since machines of many tenants stop at times; .ci/summary names
 # it at the end. More than three failures, or a data race, are final. $(1) are the packages.
 RUNS     = $(CURDIR)/bin/runs
-GOTEST   = mkdir -p $(RUNS) && go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails \
+GOTEST   = go run -exec 'env $(GOTEST_ENV)' $(GOTESTSUM) --format pkgname-and-test-fails \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race \
-	--rerun-fails-report=$$(mktemp $(RUNS)/again-XXXXXX) --post-run-command='$(CURDIR)/.ci/count $(RUNS)' \
+	--rerun-fails-report=$$(mkdir -p $(RUNS) && mktemp $(RUNS)/again-XXXXXX) --post-run-command='$(CURDIR)/.ci/count $(RUNS)' \
 	--packages '$(1)' -- -count=1 -p 2 -vet=off $(2)
 COMPILE  = env $(GOTEST_ENV) go list -export -deps -test
 
