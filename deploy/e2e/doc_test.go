@@ -30,7 +30,8 @@ func TestCasesNameTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	here, program := sources("*_test.go"), sources("../../cmd/sluice/internal/*/*_test.go")
+	here := sources("*_test.go")
+	program := sources("../../cmd/sluice/internal/*/*_test.go") + sources("../../cmd/sluice/internal/*/*/*_test.go")
 	names := regexp.MustCompile(`\b((?:Test|Benchmark)[A-Z]\w+)(\*?)`).FindAllStringSubmatch(string(cases), -1)
 	if len(names) < 30 {
 		t.Fatalf("only %d names in CASES.md", len(names))
