@@ -142,7 +142,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{from, "--proxy-mode=ipvs"}, 1, "--proxy-mode ipvs: unsupported operation: give winuserspace"},
 		{[]string{from, "--service-interface=nosuch"}, 1, `find interface "nosuch"`},
 		{[]string{from, "--sctp-engine=packet"}, 1, "--sctp-engine=packet"},
-		{[]string{from, "--pid-file=x", "--init-only"}, 0, "--pid-file have no meaning here"},
+		{[]string{from, "--pid-file=x", "--init-only"}, 0, "--pid-file are ignored"},
 		{[]string{from, "--init-only"}, 0, "needs nothing set up"},
 		{[]string{"explain", from, "default/web"}, 0, "TCP 10.96.0.7:8080 belongs to default/web"},
 		{[]string{"explain", from, "--proxy-mode=winuserspace", "default/web"}, 0, "data path userspace"},
