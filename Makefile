@@ -128,7 +128,7 @@ test: ## run every test
 # The API server is compiled in the time that the tests of packages leave idle (SCHED_IDLE): without
 # anything in Go's build cache that takes six minutes of a core. Tests against it take a third of two
 # cores, and those in the VM two thirds.
-test-all: deps build image
+test-all: bench-deps build image
 	$(COMPILE) ./... >/dev/null
 	.ci/beside chrt --idle 0 $(MAKE) bin/kube-apiserver bin/etcd -- $(MAKE) test-packages
 	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
