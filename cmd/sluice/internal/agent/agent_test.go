@@ -36,10 +36,10 @@ type kernel struct {
 	intact  bool    // what Verify finds
 	fail    error   // what Sync returns, after it has done its work
 	direct  *holder // nil if packets are steered
-	moved   func()  // called when somebody has begun or ceased to forward
+	moved   func()  // called when a path has started or stopped forwarding
 }
 
-// errTaken is what this system says of a port that somebody has.
+// errTaken is what this system says of a port that another program has.
 var errTaken = func() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -239,7 +239,7 @@ func TestRandomChanges(t *testing.T) {
 		}
 		k.fail = nil
 		if r.IntN(5) == 0 {
-			k.fail = errors.New("xtables lock held by somebody")
+			k.fail = errors.New("xtables lock held by another program")
 		}
 		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil && (k.fail == nil || !errors.Is(err, k.fail)) {
 			t.Fatalf("Apply = %v, want %v", err, k.fail)
@@ -318,7 +318,7 @@ func TestIntact(t *testing.T) {
 	}
 }
 
-// TestNodePortConflict: what somebody else has is a conflict, which touches nothing
+// TestNodePortConflict: what another program has is a conflict, which touches nothing
 // else and is over when it can be had.
 func TestNodePortConflict(t *testing.T) {
 	a, k := newAgent(t)

@@ -90,7 +90,7 @@ func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
 	return a, k, ipt, ipvs
 }
 
-func wish(s *lb.Service, path string) *lb.Service {
+func requesting(s *lb.Service, path string) *lb.Service {
 	other := *s
 	other.DataPath = path
 	return &other
@@ -102,33 +102,33 @@ func TestChoose(t *testing.T) {
 	kernelSCTP := abilities{userspaceSCTP: errSCTP}
 	family := abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
 	for _, test := range []struct {
-		name     string
-		protocol lb.Protocol
-		wish     string
-		mode     Path
-		can      abilities
-		want     Path
-		unmet    string // part of it; empty: met
+		name      string
+		protocol  lb.Protocol
+		requested string
+		mode      Path
+		can       abilities
+		want      Path
+		fallback  string // a part of the reason; empty: none
 	}{
 		{"the mode", lb.TCP, "", Userspace, all, Userspace, ""},
 		{"another mode", lb.UDP, "", IPVS, all, IPVS, ""},
-		{"a wish", lb.TCP, "iptables", Userspace, all, IPTables, ""},
-		{"a wish against the mode", lb.TCP, "userspace", IPTables, all, Userspace, ""},
+		{"a request", lb.TCP, "iptables", Userspace, all, IPTables, ""},
+		{"a request against the mode", lb.TCP, "userspace", IPTables, all, Userspace, ""},
 		{"nonsense", lb.TCP, "ebpf", IPTables, all, IPTables, `no data path "ebpf"`},
 		{"nonsense and a mode that is not there", lb.TCP, "none", IPVS, none, Userspace, `no data path "none"`},
 		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
 		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs is not available"},
 		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
 		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, IPTables, "SCTP"},
-		{"SCTP that wishes what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
-		{"SCTP by a wish", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
-		{"SCTP and nobody for it", lb.SCTP, "", Userspace, none, None, "SCTP"},
+		{"SCTP that requests what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
+		{"SCTP by a request", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
+		{"SCTP and no path for it", lb.SCTP, "", Userspace, none, None, "SCTP"},
 		{"no such family", lb.TCP, "iptables", Userspace, family, None, "family"},
 	} {
-		s := wish(service(test.protocol, "s", 1, 1), test.wish)
+		s := requesting(service(test.protocol, "s", 1, 1), test.requested)
 		c := choose(s, test.mode, &test.can)
-		if c.Path != test.want || (c.Fallback == "") != (test.unmet == "") || !strings.Contains(c.Fallback, test.unmet) {
-			t.Errorf("%s: %s because %q, fallback %q; want %s, %q", test.name, c.Path, c.Why, c.Fallback, test.want, test.unmet)
+		if c.Path != test.want || (c.Fallback == "") != (test.fallback == "") || !strings.Contains(c.Fallback, test.fallback) {
+			t.Errorf("%s: %s because %q, fallback %q; want %s, %q", test.name, c.Path, c.Why, c.Fallback, test.want, test.fallback)
 		}
 	}
 }
@@ -147,15 +147,15 @@ func TestMoveOrder(t *testing.T) {
 	}
 	s := service(lb.UDP, "dns", 1, 1)
 	apply("table listen steer iptables0 ipvs0", s) // what an earlier process has left goes last
-	apply("table iptables1 steer unlisten", wish(s, "iptables"))
-	apply("table ipvs1 iptables0", wish(s, "ipvs"))
+	apply("table iptables1 steer unlisten", requesting(s, "iptables"))
+	apply("table ipvs1 iptables0", requesting(s, "ipvs"))
 	apply("table listen steer ipvs0", s)
-	apply("table iptables1 steer unlisten", wish(s, "iptables"))
+	apply("table iptables1 steer unlisten", requesting(s, "iptables"))
 	apply("table iptables0 table")
 }
 
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
-// each address that was served, and will be, is served by somebody.
+// each address that was served, and will be, is served on some path.
 func TestMovesLeaveNoGap(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -178,7 +178,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		for i := range 5 {
 			if r.IntN(5) > 0 {
 				s := service([]lb.Protocol{lb.TCP, lb.UDP}[i%2], fmt.Sprint("s", i), byte(i+1), byte(1+r.IntN(3)))
-				services = append(services, wish(s, []string{"", "userspace", "iptables", "ipvs", "junk"}[r.IntN(5)]))
+				services = append(services, requesting(s, []string{"", "userspace", "iptables", "ipvs", "junk"}[r.IntN(5)]))
 			}
 		}
 		clear(steady)
@@ -192,7 +192,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 			ipvs.fail = errors.New("no memory")
 		}
 		if r.IntN(10) == 0 {
-			k.fail = errors.New("xtables lock held by somebody")
+			k.fail = errors.New("xtables lock held by another program")
 		}
 		err := a.Apply(t.Context(), Desired{Services: services})
 		if err != nil && ipvs.fail == nil && k.fail == nil {
@@ -210,7 +210,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 			_, one := ipt.has[f]
 			_, two := ipvs.has[f]
 			if steered != (s.DataPath == "" || s.DataPath == "userspace" || s.DataPath == "junk") || one != (s.DataPath == "iptables") || two != (s.DataPath == "ipvs") {
-				t.Fatalf("%s wishes %q: steered %v, iptables %v, ipvs %v", s.ID, s.DataPath, steered, one, two)
+				t.Fatalf("%s requests %q: steered %v, iptables %v, ipvs %v", s.ID, s.DataPath, steered, one, two)
 			}
 		}
 		if n := len(ipt.has) + len(ipvs.has) + len(k.steered); n != len(services) {
@@ -219,7 +219,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 	}
 }
 
-// TestMoveClients: whoever forwards a Service with affinity from now on knows where its
+// TestMoveClients: the new path of a Service with affinity knows where its
 // clients were, if it can.
 func TestMoveClients(t *testing.T) {
 	a, _, ipt, ipvs := withEngines(t)
@@ -232,7 +232,7 @@ func TestMoveClients(t *testing.T) {
 	s.AffinityTimeout = 10
 	apply := func(path string) {
 		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{wish(s, path)}}); err != nil {
+		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{requesting(s, path)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,8 +275,8 @@ func TestEngineFails(t *testing.T) {
 			told = append(told, fmt.Sprintf("%s %s %s %v", f.Service, f.Requested, f.Path, f.Reason == ""))
 		}
 	}
-	services := []*lb.Service{service(lb.TCP, "web", 1, 1), wish(service(lb.TCP, "own", 2, 1), "iptables")}
-	ipt.fail = errors.New("xtables lock held by somebody")
+	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
+	ipt.fail = errors.New("xtables lock held by another program")
 	if err := a.Apply(t.Context(), Desired{Services: services}); !errors.Is(err, ipt.fail) {
 		t.Errorf("Apply = %v", err)
 	}
@@ -299,14 +299,14 @@ func TestEngineFails(t *testing.T) {
 	}
 }
 
-// TestKernelNodePorts: node ports are held whoever forwards them, at the addresses where
+// TestKernelNodePorts: node ports are held on every path, at the addresses where
 // they are served, and exact addresses go before them.
 func TestKernelNodePorts(t *testing.T) {
 	a, k, ipt, _ := withEngines(t)
 	node := netip.MustParseAddr("192.0.2.10")
 	a.LocalAddrs = func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
-	s := wish(service(lb.TCP, "web", 1, 1), "iptables")
+	s := requesting(service(lb.TCP, "web", 1, 1), "iptables")
 	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")})
 	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s}}); err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func TestWriteEvery(t *testing.T) {
 				t.Errorf("%s: %d frontends are written and %d changes were put off, want %d and %d: %+v", what, got, s.Deferred, frontends, putOff, s)
 			}
 		}
-		two, three := service(lb.TCP, "two", 2, 2), wish(service(lb.TCP, "three", 3, 3), "iptables")
+		two, three := service(lb.TCP, "two", 2, 2), requesting(service(lb.TCP, "three", 3, 3), "iptables")
 		submit(web, two)
 		expect("the first change after quiet", 2, 0)
 		submit(web, two, three)
@@ -101,7 +101,7 @@ func TestWriteEvery(t *testing.T) {
 		if s := a.Status(); !s.QueuedSince.IsZero() {
 			t.Errorf("other endpoints wait: %+v", s)
 		}
-		submit(web, two, wish(service(lb.TCP, "three", 3, 9), "iptables"), dns)
+		submit(web, two, requesting(service(lb.TCP, "three", 3, 9), "iptables"), dns)
 		expect("other endpoints of a Service in the kernel", 4, 5)
 		submit(web, two, three, dns)
 		if s := a.Status(); !s.QueuedSince.IsZero() {
