@@ -58,7 +58,7 @@ func TestAdded(t *testing.T) {
 		{"no socket for one of two", func() { k.taken[k.port+1] = true }, []*lb.Service{moved, gate, sig, dns, late}, at(late)},
 		{"nor another time", func() { k.taken[k.port+1] = true }, []*lb.Service{moved, gate, sig, dns, late}, nil},
 		{"and then one", nil, []*lb.Service{moved, gate, sig, dns, late}, at(gate)},
-		{"which is told once", nil, []*lb.Service{moved, gate, sig, dns, late}, nil},
+		{"which is reported once", nil, []*lb.Service{moved, gate, sig, dns, late}, nil},
 		{"not in force", func() { k.fail = errors.New("no") }, []*lb.Service{moved, sig, dns}, nil},
 		{"nor later", nil, []*lb.Service{web, moved, sig, dns}, nil},
 	} {

@@ -281,7 +281,7 @@ func (m *model) fate(o *mOwner, src, dst netip.Addr) string {
 	case o == nil:
 		return untouched
 	case len(eligible(o.backends, false)) == 0:
-		return refused // whoever asks: nobody is kept from anything
+		return refused // every client: none is dropped
 	case !m.allows(o, src), len(o.backendsFor(m.inside(src, dst))) == 0:
 		return dropped
 	case o.kind == lb.NodePort:

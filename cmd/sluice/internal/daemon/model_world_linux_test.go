@@ -152,7 +152,7 @@ var fields = []func(w *world, n int, s *mService){
 	},
 	func(w *world, n int, s *mService) {
 		if w.oneIn(20) {
-			n = w.rng.IntN(len(w.units)) // somebody else's
+			n = w.rng.IntN(len(w.units)) // another unit's
 		}
 		v4, v6 := clusterPool[0][n], clusterPool[1][n]
 		s.clusterIPs = oneOf(w, []netip.Addr{v4}, []netip.Addr{v6}, []netip.Addr{v4, v6}, []netip.Addr{v6, v4})

@@ -105,7 +105,7 @@ func TestAddressesAfterCrash(t *testing.T) {
 		}
 		l.Write("web.yaml", docs...)
 	}
-	l.Output("ip", "address", "add", "10.96.0.99/32", "dev", "lo") // somebody else's
+	l.Output("ip", "address", "add", "10.96.0.99/32", "dev", "lo") // another program's
 	publish("10.96.0.1", "10.96.0.2")
 	for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		l.Start()

@@ -253,7 +253,7 @@ func TestCrash(t *testing.T) {
 			for time.Since(began) < testbed.Patience {
 				c, err := l.Client.Dial(context.Background(), "tcp", lab.WebAddr)
 				if err != nil {
-					continue // refused: nobody listens yet
+					continue // refused: no process listens yet
 				}
 				_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 				if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
@@ -285,7 +285,7 @@ func TestCrash(t *testing.T) {
 // recovers asks until there is an answer, and returns how long that took.
 func recovers(c lab.Client) (time.Duration, error) {
 	for began := time.Now(); ; {
-		name, _ := c.Ask([]byte("?"), 20*time.Millisecond) // refused: nobody listens yet
+		name, _ := c.Ask([]byte("?"), 20*time.Millisecond) // refused: no process listens yet
 		if took := time.Since(began); name != "" {
 			return took, nil
 		} else if took > testbed.Patience {

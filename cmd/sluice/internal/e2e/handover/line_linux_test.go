@@ -38,7 +38,7 @@ func newLine(t *testing.T, cfg testbed.Config) *line {
 	if l.File, err = os.Create(filepath.Join(run, "log")); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // successors are nobody's child
+	t.Cleanup(func() { // successors are not children of this process
 		if pid := n.pid(); pid > 1 {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
