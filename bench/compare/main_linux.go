@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path"
@@ -53,7 +53,7 @@ func main() {
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
-	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md, pictures and latest.json to; none by default")
+	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
 	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor "+
@@ -65,24 +65,25 @@ func main() {
 		fmt.Fprintf(os.Stderr, "compare: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(exitUsage)
 	}
-	status, err := run(o)
+	_, status, err := run(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "compare:", err)
 	}
 	os.Exit(status)
 }
 
-func run(o options) (int, error) {
+// run measures, publishes, and returns what was found with the exit status.
+func run(o options) (*report.Report, int, error) {
 	if o.list {
 		listAll()
-		return 0, nil
+		return nil, 0, nil
 	}
 	p, missing, err := o.plan()
 	if err != nil {
-		return exitUsage, err
+		return nil, exitUsage, err
 	}
 	if err := testbed.Reexec(); err != nil {
-		return exitFailed, err
+		return nil, exitFailed, err
 	}
 	// Everything that is started ends with ctx, and hosts with this process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -92,7 +93,7 @@ func run(o options) (int, error) {
 	}
 	l, err := newLab(ctx, o.sluice)
 	if err != nil {
-		return exitFailed, err
+		return nil, exitFailed, err
 	}
 	defer l.close()
 	l.counting = o.calls
@@ -100,9 +101,8 @@ func run(o options) (int, error) {
 	got, err := p.measure(ctx, l, o.force, os.Stdout)
 	rep.Problems = append(missing, got.problems...)
 	m := &rep.Machine
-	m.BusyByRound, m.StolenByRound = got.busy, got.stolen
-	m.Busy, m.Stolen = report.Value(stats.Median(values(got.busy))), report.Value(stats.Median(values(got.stolen)))
-	_, busiest := stats.Spread(values(got.busy))
+	m.Busy, m.Stolen = stats.Median(got.busy), stats.Median(got.stolen)
+	_, busiest := stats.Spread(got.busy)
 	m.Forced = o.force && busiest > maxBusy
 	rep.Compute(got.samples, wanted(p.workloads))
 	if len(got.samples) > 0 {
@@ -111,14 +111,14 @@ func run(o options) (int, error) {
 		}
 	}
 	if err != nil {
-		return exitFailed, fmt.Errorf("measure: %w; nothing was written", err)
+		return nil, exitFailed, fmt.Errorf("measure: %w; nothing was written", err)
 	}
 	if o.out != "" {
 		if err := write(rep, o.out); err != nil {
-			return exitFailed, err
+			return nil, exitFailed, err
 		}
 	}
-	return verdict(rep, o.strict), nil
+	return rep, verdict(rep, o.strict), nil
 }
 
 // verdict says at the end what is missed, and returns the exit status.
@@ -139,14 +139,6 @@ func verdict(rep *report.Report, strict bool) int {
 		return exitMissed
 	}
 	return 0
-}
-
-func values(v []report.Value) []float64 {
-	var out []float64
-	for _, x := range v {
-		out = append(out, float64(x))
-	}
-	return out
 }
 
 // wanted returns the targets of the workloads that were to be measured.
@@ -258,7 +250,7 @@ func (p plan) report(ctx context.Context, l *lab) *report.Report {
 	rep := &report.Report{
 		Date: time.Now().UTC().Truncate(time.Second), Command: "go run ./bench/compare " + strings.Join(os.Args[1:],
 			" "),
-		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: report.Value(p.duration.Seconds()),
+		Machine: describeMachine(l.cores), Rounds: p.rounds, Seconds: p.duration.Seconds(),
 	}
 	for _, s := range p.systems {
 		rep.Systems = append(rep.Systems, report.System{Name: s.name, Version: s.version(ctx, l.sluice)})
@@ -274,19 +266,17 @@ func write(rep *report.Report, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	files := make(map[string][]byte)
-	var names []string
+	files := make(map[string]string)
 	for _, p := range rep.Pictures() {
-		files[p.Name] = []byte(p.SVG)
-		names = append(names, p.Name)
+		files[p.Name] = p.SVG
 	}
-	var json, page bytes.Buffer
-	if err := errors.Join(rep.Write(&json), rep.WriteMarkdown(&page, names)); err != nil {
+	var page strings.Builder
+	if err := rep.WriteMarkdown(&page, slices.Sorted(maps.Keys(files))); err != nil {
 		return err
 	}
-	files["latest.json"], files["README.md"] = json.Bytes(), page.Bytes()
+	files["README.md"] = page.String()
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}

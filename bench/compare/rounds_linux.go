@@ -66,7 +66,7 @@ func (p plan) order(w workload, round int) []system {
 type outcome struct {
 	samples      []report.Sample
 	problems     []string
-	busy, stolen []report.Value // by round
+	busy, stolen []float64 // by round
 }
 
 // measure runs the plan. A run that fails is a problem, and the run goes on; only the
@@ -79,7 +79,7 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 		if err != nil {
 			return o, err
 		}
-		o.busy = append(o.busy, report.Value(busy))
+		o.busy = append(o.busy, busy)
 		before, err := allCores()
 		if err != nil {
 			return o, err
@@ -119,7 +119,7 @@ func (p plan) measure(ctx context.Context, l *lab, force bool, progress io.Write
 			return o, err
 		}
 		d := after.minus(before)
-		o.stolen = append(o.stolen, report.Value(d.share(d.stolen)))
+		o.stolen = append(o.stolen, d.share(d.stolen))
 	}
 	return o, nil
 }

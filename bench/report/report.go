@@ -1,17 +1,12 @@
 package report
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
 )
-
-// Schema is the version of the JSON.
-const Schema = 1
 
 // Ours is the system that all are compared with.
 const Ours = "sluice"
@@ -32,61 +27,29 @@ const (
 	CallPrefix = "calls " // and of those one, by name
 )
 
-// Value is a figure; NaN, which JSON cannot say, means that there is none and is null.
-type Value float64
-
-// MarshalJSON writes four significant digits: more would be noise.
-func (v Value) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(significant(float64(v)))
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (v *Value) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		*v = Value(math.NaN())
-		return nil
-	}
-	return json.Unmarshal(b, (*float64)(v))
-}
-
-// significant rounds to four digits, and whole numbers not at all.
-func significant(v float64) float64 {
-	if v == 0 || v == math.Trunc(v) {
-		return v
-	}
-	scale := math.Pow(10, 3-math.Floor(math.Log10(math.Abs(v))))
-	return math.Round(v*scale) / scale
-}
-
 // Machine is what the figures depend on.
 type Machine struct {
-	CPU      string `json:"cpu"`
-	CPUs     int    `json:"cpus"`
-	MemoryMB int    `json:"memory_mb"`
-	Kernel   string `json:"kernel"`
-	Proxy    string `json:"proxy_core"`
-	Load     string `json:"load_cores"`
-	Busy     Value  `json:"busy_before"`   // share of all cores' time before a round, the median
-	Stolen   Value  `json:"stolen"`        // share that the hypervisor gave to other machines in a round, the median
-	Forced   bool   `json:"measured_busy"` // measured although the machine was not idle
-
-	BusyByRound   []Value `json:"busy_by_round"`
-	StolenByRound []Value `json:"stolen_by_round"`
+	CPU      string
+	CPUs     int
+	MemoryMB int
+	Kernel   string
+	Proxy    string
+	Load     string
+	Busy     float64 // share of all cores' time before a round, the median
+	Stolen   float64 // share that the hypervisor gave to other machines in a round, the median
+	Forced   bool    // measured although the machine was not idle
 }
 
 // System is one of those that were measured.
 type System struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
+	Name    string
+	Version string
 }
 
 // Workload is what was measured.
 type Workload struct {
-	Name  string `json:"name"`
-	About string `json:"about"`
+	Name  string
+	About string
 }
 
 // Sample is one figure of one run.
@@ -98,32 +61,31 @@ type Sample struct {
 
 // Result is what all rounds say about one metric.
 type Result struct {
-	Workload string  `json:"workload"`
-	System   string  `json:"system"`
-	Metric   string  `json:"metric"`
-	Unit     string  `json:"unit"`
-	Values   []Value `json:"values"`
-	Median   Value   `json:"median"`
-	Min      Value   `json:"min"`
-	Max      Value   `json:"max"`
-	Ratio    Value   `json:"ratio"`
-	RatioMin Value   `json:"ratio_min"`
-	RatioMax Value   `json:"ratio_max"`
+	Workload string
+	System   string
+	Metric   string
+	Unit     string
+	Values   []float64
+	Median   float64
+	Min      float64
+	Max      float64
+	Ratio    float64
+	RatioMin float64
+	RatioMax float64
 }
 
 // Report is one whole run of the measurements. See the package comment.
 type Report struct {
-	Schema    int        `json:"schema"`
-	Date      time.Time  `json:"date"`
-	Command   string     `json:"command"`
-	Machine   Machine    `json:"machine"`
-	Systems   []System   `json:"systems"`
-	Workloads []Workload `json:"workloads"`
-	Rounds    int        `json:"rounds"`
-	Seconds   Value      `json:"seconds"`
-	Results   []Result   `json:"results"`
-	Verdicts  []Verdict  `json:"verdicts"`
-	Problems  []string   `json:"problems"`
+	Date      time.Time
+	Command   string
+	Machine   Machine
+	Systems   []System
+	Workloads []Workload
+	Rounds    int
+	Seconds   float64
+	Results   []Result
+	Verdicts  []Verdict
+	Problems  []string
 }
 
 // Compute fills in the results, in the order in which they first appear among the
@@ -142,44 +104,25 @@ func (r *Report) Compute(samples []Sample, targets []Target) {
 				Values: none(r.Rounds)})
 		}
 		if s.Round < r.Rounds {
-			r.Results[i].Values[s.Round] = Value(s.Value)
+			r.Results[i].Values[s.Round] = s.Value
 		}
 	}
 	for i := range r.Results {
 		res := &r.Results[i]
-		values := floats(res.Values)
-		res.Median = Value(stats.Median(values))
-		res.Min, res.Max = spread(values)
-		res.Ratio, res.RatioMin, res.RatioMax = Value(math.NaN()), Value(math.NaN()), Value(math.NaN())
+		res.Median = stats.Median(res.Values)
+		res.Min, res.Max = stats.Spread(res.Values)
+		ratios := none(1)
 		if j, ok := index[key{res.Workload, Ours, res.Metric}]; ok {
-			ratios := stats.Ratios(values, floats(r.Results[j].Values))
-			res.Ratio = Value(stats.Median(ratios))
-			res.RatioMin, res.RatioMax = spread(ratios)
+			ratios = stats.Ratios(res.Values, r.Results[j].Values)
 		}
+		res.Ratio = stats.Median(ratios)
+		res.RatioMin, res.RatioMax = stats.Spread(ratios)
 	}
 	r.Verdicts = judge(r, targets)
 }
 
-func spread(values []float64) (Value, Value) {
-	least, greatest := stats.Spread(values)
-	return Value(least), Value(greatest)
-}
-
-func none(n int) []Value {
-	v := make([]Value, n)
-	for i := range v {
-		v[i] = Value(math.NaN())
-	}
-	return v
-}
-
-func floats(values []Value) []float64 {
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = float64(v)
-	}
-	return out
-}
+// none returns n figures that are not known yet.
+func none(n int) []float64 { return slices.Repeat([]float64{math.NaN()}, n) }
 
 // find returns a result, or nil.
 func (r *Report) find(workload, system, metric string) *Result {
@@ -189,28 +132,4 @@ func (r *Report) find(workload, system, metric string) *Result {
 		}
 	}
 	return nil
-}
-
-// Write writes the report as JSON.
-func (r *Report) Write(w io.Writer) error {
-	r.Schema = Schema
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", " ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
-}
-
-// Read reads what Write has written. It refuses another schema and fields that it
-// does not know.
-func Read(from io.Reader) (*Report, error) {
-	dec := json.NewDecoder(from)
-	dec.DisallowUnknownFields()
-	r := new(Report)
-	if err := dec.Decode(r); err != nil {
-		return nil, fmt.Errorf("read report: %w", err)
-	}
-	if r.Schema != Schema {
-		return nil, fmt.Errorf("read report: schema %d, want %d", r.Schema, Schema)
-	}
-	return r, nil
 }

@@ -87,9 +87,9 @@ func (r *Report) groups(metric string, prefixes []string, absolute bool) []group
 			if res.Workload != w.Name || res.Metric != metric {
 				continue
 			}
-			b := bar{res.System, float64(res.Ratio), float64(res.RatioMin), float64(res.RatioMax)}
+			b := bar{res.System, res.Ratio, res.RatioMin, res.RatioMax}
 			if absolute {
-				b = bar{res.System, float64(res.Median), float64(res.Min), float64(res.Max)}
+				b = bar{res.System, res.Median, res.Min, res.Max}
 			}
 			if !math.IsNaN(b.v) {
 				g.bars = append(g.bars, b)
@@ -142,9 +142,9 @@ func draw(title string, groups []group, ratios bool) string {
 				fmt.Fprintf(&s, `<path d="M%.1f %d H%.1f" stroke="#222222" stroke-width="1"/>`, x(b.low),
 					y+(barHeight-3)/2, x(b.high))
 			}
-			label := figure(Value(b.v))
+			label := figure(b.v)
 			if ratios {
-				label = times(Value(b.v))
+				label = times(b.v)
 			}
 			fmt.Fprintf(&s, `<text x="%.1f" y="%d" fill="#222222" stroke="#ffffff" stroke-width="3" `+
 				`paint-order="stroke">%s</text>`+"\n", max(x(b.v), x(b.high))+5, y+barHeight-4, label)

@@ -11,23 +11,15 @@ import (
 )
 
 // figure writes a value with as many digits as say something.
-func figure(v Value) string {
-	f := float64(v)
+func figure(v float64) string {
 	switch {
-	case math.IsNaN(f):
+	case math.IsNaN(v):
 		return "-"
-	case f == math.Trunc(f) || math.Abs(f) >= 1000:
-		return strconv.FormatFloat(math.Round(f), 'f', -1, 64)
+	case v == math.Trunc(v) || math.Abs(v) >= 1000:
+		return strconv.FormatFloat(math.Round(v), 'f', -1, 64)
 	}
-	return strconv.FormatFloat(significantTo(f, 3), 'f', -1, 64)
-}
-
-func significantTo(f float64, digits int) float64 {
-	s, err := strconv.ParseFloat(strconv.FormatFloat(f, 'e', digits-1, 64), 64)
-	if err != nil {
-		return f // cannot happen: it was just written
-	}
-	return s
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'e', 2, 64), 64) // it was just written
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
 // grid is the table of one workload: a row for each system, a column for each metric.
@@ -66,7 +58,7 @@ func (r *Report) grid(workload string) grid {
 		for i, m := range metrics {
 			res := r.find(workload, s, m)
 			if res == nil {
-				nan := Value(math.NaN())
+				nan := math.NaN()
 				res = &Result{Median: nan, Min: nan, Max: nan, Ratio: nan}
 			}
 			row = append(row, figure(res.Median))
@@ -111,11 +103,11 @@ func ratioed(metric string) bool {
 	return metric == CPU || metric == Memory || metric == P99 || metric == Rate
 }
 
-func times(v Value) string {
-	if math.IsNaN(float64(v)) {
+func times(v float64) string {
+	if math.IsNaN(v) {
 		return "-"
 	}
-	return strconv.FormatFloat(float64(v), 'f', 2, 64)
+	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
 func (r *Report) unit(workload, metric string) string {
@@ -189,8 +181,7 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 	var b strings.Builder
 	m := r.Machine
 	fmt.Fprintf(&b, "# Measurements\n\nWritten by `%s`; do not edit.\n", r.Command)
-	b.WriteString("The run also writes latest.json, with each round's figures, which is not kept in git;\n" +
-		"the package comment of [bench/report](../report/doc.go) explains its form.\n\n")
+	b.WriteString("The package comment of [bench/report](../report/doc.go) explains the metrics.\n\n")
 	if c := r.caution(); c != "" {
 		fmt.Fprintf(&b, "**%s**\n\n", c)
 	}

@@ -77,25 +77,23 @@ const (
 
 // Verdict says whether a target holds.
 type Verdict struct {
-	Workload string `json:"workload"`
-	Metric   string `json:"metric"`
-	Against  string `json:"against"` // systems, another workload, or the unit of an absolute limit
-	Limit    Value  `json:"limit"`
-	Got      Value  `json:"got"` // the ratio, or the figure; of several systems the worst
-	State    string `json:"state"`
+	Workload string
+	Metric   string
+	Against  string // systems, another workload, or the unit of an absolute limit
+	Limit    float64
+	Got      float64 // the ratio, or the figure; of several systems the worst
+	State    string
 }
 
 func judge(r *Report, targets []Target) []Verdict {
 	var out []Verdict
 	for _, t := range targets {
-		v := Verdict{Workload: t.Workload, Metric: t.Metric, Limit: Value(t.Limit), State: NotMeasured}
-		got, against := t.measure(r)
-		v.Got, v.Against = Value(got), against
+		v := Verdict{Workload: t.Workload, Metric: t.Metric, Limit: t.Limit, State: NotMeasured}
+		v.Got, v.Against = t.measure(r)
 		switch {
-		case math.IsNaN(got):
-		case got <= t.Limit:
+		case v.Got <= t.Limit:
 			v.State = Holds
-		default:
+		case v.Got > t.Limit: // NaN is neither
 			v.State = Misses
 		}
 		out = append(out, v)
@@ -111,7 +109,7 @@ func (t Target) measure(r *Report) (got float64, against string) {
 	case t.Base != "":
 		against = "Sluice in " + t.Base
 		if base := r.find(t.Base, Ours, t.Metric); ours != nil && base != nil {
-			got = stats.Median(stats.Ratios(floats(ours.Values), floats(base.Values)))
+			got = stats.Median(stats.Ratios(ours.Values, base.Values))
 		}
 	case len(t.Against) > 0:
 		against = strings.Join(t.Against, ", ")
@@ -120,7 +118,7 @@ func (t Target) measure(r *Report) (got float64, against string) {
 			if ours == nil || theirs == nil {
 				return math.NaN(), against // all of them, or no verdict
 			}
-			ratio := stats.Median(stats.Ratios(floats(ours.Values), floats(theirs.Values)))
+			ratio := stats.Median(stats.Ratios(ours.Values, theirs.Values))
 			if math.IsNaN(ratio) {
 				return ratio, against
 			}
@@ -129,10 +127,10 @@ func (t Target) measure(r *Report) (got float64, against string) {
 			}
 		}
 	case ours != nil && t.Metric == Lost:
-		_, got = stats.Spread(floats(ours.Values)) // none in any round
+		_, got = stats.Spread(ours.Values) // none in any round
 		against = "the worst round"
 	case ours != nil:
-		got, against = float64(ours.Median), ours.Unit
+		got, against = ours.Median, ours.Unit
 	}
 	return got, against
 }
