@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 )
@@ -23,14 +24,13 @@ var (
 )
 
 // kubeProxy is the series of kube-proxy 1.36, by its names, labels and buckets, so that
-// dashboards and alerts go on working; those that count are here, those that are
-// read are in series.go.
+// dashboards and alerts go on working. Some count by themselves, others are read.
 type kubeProxy struct {
 	agent    func() agent.Status
 	families []*steering
 
 	sync, full, partial, programming, conntrack *prometheus.HistogramVec
-	healthz, livez                              *prometheus.CounterVec
+	probes                                      map[string]*prometheus.CounterVec // by path
 }
 
 // steering is a family with what its last attempt did.
@@ -40,39 +40,13 @@ type steering struct {
 	wrote    atomic.Bool // rules
 }
 
-// What is read, with ip_family as the last label.
-var (
-	lastApplied = perFamily("sync_proxy_rules_last_timestamp_seconds", "Time of the last applied change.")
-	lastQueued  = perFamily("sync_proxy_rules_last_queued_timestamp_seconds",
-		"Time of the last change seen.")
-	noLocal = perFamily("sync_proxy_rules_no_local_endpoints_total",
-		"Service ports with traffic policy Local and endpoints on other nodes only.", "traffic_policy")
-	restoreFailures = perFamily("sync_proxy_rules_iptables_restore_failures_total",
-		"Runs of iptables-restore that failed.")
-	rules     = perFamily("sync_proxy_rules_iptables_total", "iptables rules of Sluice.", "table")
-	rulesLast = perFamily("sync_proxy_rules_iptables_last",
-		"iptables rules written by the last sync.", "table")
-	flowsDeleted = perFamily("conntrack_reconciler_deleted_entries_total",
-		"Stale conntrack entries deleted.")
-)
-
-func perFamily(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("kubeproxy_"+name, help, append(labels, "ip_family"), nil)
-}
-
-func newKubeProxy(status func() agent.Status, families []Family) kubeProxy {
+// newKubeProxy returns the series, which are in the registry.
+func newKubeProxy(r *prometheus.Registry, status func() agent.Status, families []Family) *kubeProxy {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		opts := prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}
-		return prometheus.NewHistogramVec(opts, []string{"ip_family"})
+		return promauto.With(r).NewHistogramVec(opts, []string{"ip_family"})
 	}
-	answers := func(probe string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total",
-			Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
-		c.WithLabelValues("200")
-		c.WithLabelValues("503")
-		return c
-	}
-	k := kubeProxy{
+	k := &kubeProxy{
 		agent: status,
 		sync:  histogram("sync_proxy_rules_duration_seconds", "Time to apply a change.", syncBuckets),
 		full: histogram("sync_full_proxy_rules_duration_seconds",
@@ -84,26 +58,27 @@ func newKubeProxy(status func() agent.Status, families []Family) kubeProxy {
 				"applied here.", programmingBuckets),
 		conntrack: histogram("conntrack_reconciler_sync_duration_seconds",
 			"Time to find and delete stale conntrack entries after a change.", syncBuckets),
-		healthz: answers("healthz"),
-		livez:   answers("livez"),
+		probes: make(map[string]*prometheus.CounterVec),
+	}
+	for _, probe := range []string{"healthz", "livez"} {
+		c := promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_proxy_" + probe + "_total",
+			Help: "Answers to /" + probe + ", by HTTP status."}, []string{"code"})
+		c.WithLabelValues("200")
+		c.WithLabelValues("503")
+		k.probes["/"+probe] = c
 	}
 	for _, f := range families {
 		k.families = append(k.families, &steering{Family: f})
-		for _, h := range []*prometheus.HistogramVec{k.sync, k.programming} {
+		has := []*prometheus.HistogramVec{k.sync, k.programming}
+		if f.Stats != nil {
+			has = append(has, k.full, k.partial, k.conntrack)
+		}
+		for _, h := range has {
 			h.WithLabelValues(f.Name)
 		}
-		if f.Stats != nil {
-			for _, h := range []*prometheus.HistogramVec{k.full, k.partial, k.conntrack} {
-				h.WithLabelValues(f.Name)
-			}
-		}
 	}
+	r.MustRegister(k)
 	return k
-}
-
-// counted are the series that count by themselves.
-func (k *kubeProxy) counted() []prometheus.Collector {
-	return []prometheus.Collector{k.sync, k.full, k.partial, k.programming, k.conntrack, k.healthz, k.livez}
 }
 
 // Describe sends nothing, as collector's.
@@ -111,32 +86,39 @@ func (k *kubeProxy) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads what is read.
 func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
-	}
-	status := k.agent()
+	s, status := scrape(out), k.agent()
 	for _, f := range k.families {
+		family := []string{"ip_family", f.Name}
 		local := status.NoLocal[0]
 		if f.Name == familyName(true) {
 			local = status.NoLocal[1]
 		}
-		send(noLocal, prometheus.GaugeValue, float64(local.Internal), "internal", f.Name)
-		send(noLocal, prometheus.GaugeValue, float64(local.External), "external", f.Name)
-		send(lastApplied, prometheus.GaugeValue, seconds(status.LastApplied), f.Name)
-		send(lastQueued, prometheus.GaugeValue, seconds(status.LastQueued), f.Name)
+		for policy, n := range map[string]int{"internal": local.Internal, "external": local.External} {
+			s.gauge("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+				"Service ports with traffic policy Local and endpoints on other nodes only.",
+				float64(n), "traffic_policy", policy, "ip_family", f.Name)
+		}
+		s.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", "Time of the last applied change.",
+			seconds(status.LastApplied), family...)
+		s.gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "Time of the last change seen.",
+			seconds(status.LastQueued), family...)
 		if f.Stats == nil {
 			continue
 		}
 		stats := f.Stats()
-		send(restoreFailures, prometheus.CounterValue, float64(stats.Failures), f.Name)
-		send(flowsDeleted, prometheus.CounterValue, float64(stats.FlowsDeleted), f.Name)
+		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"Runs of iptables-restore that failed.", stats.Failures, family...)
+		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
+			"Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
 		for _, t := range stats.Rules {
 			last := 0
 			if f.wrote.Load() {
 				last = t.Rules
 			}
-			send(rules, prometheus.GaugeValue, float64(t.Rules), t.Table, f.Name)
-			send(rulesLast, prometheus.GaugeValue, float64(last), t.Table, f.Name)
+			s.gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules of Sluice.",
+				float64(t.Rules), "table", t.Table, "ip_family", f.Name)
+			s.gauge("kubeproxy_sync_proxy_rules_iptables_last", "iptables rules written by the last sync.",
+				float64(last), "table", t.Table, "ip_family", f.Name)
 		}
 	}
 }
@@ -150,14 +132,13 @@ func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 			continue
 		}
 		restores := f.Stats().Restores
-		wrote := restores != f.restores
-		f.restores = restores
-		f.wrote.Store(wrote)
-		if wrote {
-			m.full.WithLabelValues(f.Name).Observe(a.Took.Seconds())
-		} else {
-			m.partial.WithLabelValues(f.Name).Observe(a.Took.Seconds())
+		h := m.partial
+		if restores != f.restores {
+			h = m.full
 		}
+		f.wrote.Store(restores != f.restores)
+		f.restores = restores
+		h.WithLabelValues(f.Name).Observe(a.Took.Seconds())
 	}
 	for _, t := range a.Changes.Triggers {
 		// Older triggers would measure the age of the object.
@@ -176,11 +157,7 @@ func (m *Metrics) ObserveFlows(ipv6 bool) func(time.Duration) {
 
 // ObserveProbe records the answer to a health probe (status.HealthHandler).
 func (m *Metrics) ObserveProbe(path string, code int) {
-	c := m.livez
-	if path == "/healthz" {
-		c = m.healthz
-	}
-	c.WithLabelValues(strconv.Itoa(code)).Inc()
+	m.probes[path].WithLabelValues(strconv.Itoa(code)).Inc()
 }
 
 func familyName(ipv6 bool) string {

@@ -100,8 +100,8 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	if _, err := kube.Discovery().ServerVersion(); err == nil {
 		t.Error("there is an API server")
 	}
-	latency{client.waited}.Observe(t.Context(), "GET", url.URL{Host: "192.0.2.1"}, time.Second)
-	client.IncrementRetry(t.Context(), "429", "GET", "192.0.2.1")
+	waited.Observe(t.Context(), "GET", url.URL{Host: "192.0.2.1"}, time.Second)
+	retries.IncrementRetry(t.Context(), "429", "GET", "192.0.2.1")
 	return m, want
 }
 
@@ -157,10 +157,9 @@ func TestEveryNumberIsServed(t *testing.T) {
 
 // TestFamilyWithoutRules: it has the series of changes, and none of rules.
 func TestFamilyWithoutRules(t *testing.T) {
-	k := newKubeProxy(func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4"}})
-	m := &Metrics{registry: prometheus.NewRegistry(), kubeProxy: k}
-	m.registry.MustRegister(&m.kubeProxy)
-	m.registry.MustRegister(m.counted()...)
+	r := prometheus.NewRegistry()
+	k := newKubeProxy(r, func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4"}})
+	m := &Metrics{registry: r, kubeProxy: k}
 	m.ObserveAttempt(agent.Attempt{Took: time.Second})
 	got, err := m.registry.Gather()
 	if err != nil {
@@ -251,7 +250,8 @@ func TestManyServices(t *testing.T) {
 	both := port("a", 1)
 	both.ID.IPv6 = true
 	var now []lb.Stats
-	s := newServices(func() []lb.Stats { return now }, 2)
+	s := newServices(func() []lb.Stats { return now })
+	s.max = 2
 	for i, step := range []struct {
 		now  []lb.Stats
 		want string // picks by Service, and what is aggregated

@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// maxServices is Sources.MaxServices unless it is set: with thirteen series each, a
+// maxServices is how many service ports have series of their own: with thirteen each, a
 // page of some 2 MB.
 const maxServices = 1000
 
 // services is the series of each service port. One that has its own keeps them for
-// as long as it exists; those that come when there are MaxServices already are summed
+// as long as it exists; those that come when there are max already are summed
 // under service_name="__other__" with an empty namespace, which no Service has, until
 // some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
@@ -34,22 +34,21 @@ type serviceKey struct{ namespace, service, port, protocol string }
 type numbers [13]uint64
 
 // serviceSeries are the series of a service port, counters first.
-var serviceSeries = [len(numbers{})]series{
-	ofService(prometheus.CounterValue, "picks_total",
+var serviceSeries = [len(numbers{})]*prometheus.Desc{
+	ofService("picks_total",
 		"Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
-	ofService(prometheus.CounterValue, "failures_total", "Endpoints chosen that refused, did not answer or failed."),
-	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_backend"),
-	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "no_local_backend"),
-	ofService(prometheus.CounterValue, "rejected_total", rejectedIs, "reason", "not_allowed"),
-	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "in"),
-	ofService(prometheus.CounterValue, "bytes_total", serviceBytesIs, "direction", "out"),
-	ofService(prometheus.CounterValue, "affinity_evicted_total",
-		"Clients evicted from the sessionAffinity table because it was full."),
-	ofService(prometheus.GaugeValue, "active", "Open and dialling connections and flows."),
-	ofService(prometheus.GaugeValue, "affinity_clients", "Clients in the sessionAffinity table."),
-	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "live"),
-	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible"),
-	ofService(prometheus.GaugeValue, "endpoints", endpointsIs, "state", "eligible_local"),
+	ofService("failures_total", "Endpoints chosen that refused, did not answer or failed."),
+	ofService("rejected_total", rejectedIs, "reason", "no_backend"),
+	ofService("rejected_total", rejectedIs, "reason", "no_local_backend"),
+	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
+	ofService("bytes_total", serviceBytesIs, "direction", "in"),
+	ofService("bytes_total", serviceBytesIs, "direction", "out"),
+	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
+	ofService("active", "Open and dialling connections and flows."),
+	ofService("affinity_clients", "Clients in the sessionAffinity table."),
+	ofService("endpoints", endpointsIs, "state", "live"),
+	ofService("endpoints", endpointsIs, "state", "eligible"),
+	ofService("endpoints", endpointsIs, "state", "eligible_local"),
 }
 
 // counters is how many of serviceSeries are.
@@ -63,24 +62,15 @@ const (
 		"policy Cluster) and eligible_local (with policy Local)."
 )
 
-var aggregatedPorts = single(prometheus.GaugeValue, "sluice_service_ports_aggregated",
-	`Service ports without series of their own, which are summed under service_name="__other__".`)
-
 // ofService describes a series of service ports, with one constant label or none.
-func ofService(kind prometheus.ValueType, name, help string, constant ...string) series {
-	labels := prometheus.Labels{}
-	if len(constant) == 2 {
-		labels[constant[0]] = constant[1]
-	}
+func ofService(name, help string, label ...string) *prometheus.Desc {
 	variable := []string{"service_namespace", "service_name", "service_port", "protocol"}
-	return series{prometheus.NewDesc("sluice_service_"+name, help, variable, labels), kind}
+	return prometheus.NewDesc("sluice_service_"+name, help, variable, constant(label))
 }
 
-func newServices(stats func() []lb.Stats, max int) *services {
-	if max <= 0 {
-		max = maxServices
-	}
-	return &services{stats: stats, max: max, own: make(map[serviceKey]struct{}), last: make(map[serviceKey]numbers)}
+func newServices(stats func() []lb.Stats) *services {
+	return &services{stats: stats, max: maxServices,
+		own: make(map[serviceKey]struct{}), last: make(map[serviceKey]numbers)}
 }
 
 // Describe sends nothing, as collector's.
@@ -119,7 +109,9 @@ func (s *services) Collect(out chan<- prometheus.Metric) {
 		copy(all[:counters], s.rest[:counters])
 		send(out, serviceKey{service: "__other__"}, all)
 	}
-	aggregatedPorts.send(out, float64(aggregated))
+	scrape(out).gauge("sluice_service_ports_aggregated",
+		`Service ports without series of their own, which are summed under service_name="__other__".`,
+		float64(aggregated))
 }
 
 // grow adds to the sum what a service port has counted since the last scrape.
@@ -172,9 +164,12 @@ func (n *numbers) add(other numbers) {
 }
 
 func send(out chan<- prometheus.Metric, key serviceKey, n numbers) {
-	for i := range serviceSeries {
-		s := &serviceSeries[i]
-		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(n[i]),
+	for i, desc := range serviceSeries {
+		kind := prometheus.GaugeValue
+		if i < counters {
+			kind = prometheus.CounterValue
+		}
+		out <- prometheus.MustNewConstMetric(desc, kind, float64(n[i]),
 			key.namespace, key.service, key.port, key.protocol)
 	}
 }
