@@ -114,7 +114,7 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 	if cfg.Action.InitOnly {
 		return initHost(&cfg, log)
 	}
-	if err := node.SetOOMScoreAdj(cfg.Process.OOMScoreAdj); err != nil {
+	if err := node.SetOOMScoreAdj(int(*cfg.Document.OOMScoreAdj)); err != nil {
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
 	o := daemon.Options{Config: cfg, Version: version, Log: log, Upgrade: up,

@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	componentconfig "k8s.io/component-base/config"
-
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -28,15 +26,14 @@ type Config struct {
 	Warnings []string
 	// File is the file of --config; empty without one.
 	File string
-	// Document is all that kube-proxy has a field for, the defaults filled in, as
-	// /configz shows it.
+	// Document is all that kube-proxy has a field for, the defaults filled in and checked, as
+	// /configz shows it. The other fields have what is not in it, or not in this form.
 	Document Document
 
 	Source   Source
 	Node     Node
 	DataPath DataPath
 	Kernel   Kernel
-	HTTP     HTTP
 	Log      Log
 	Process  Process
 }
@@ -53,16 +50,16 @@ type Action struct {
 // Source says where Services come from, and which are served.
 type Source struct {
 	Manifests        []string // files and folders of Services and EndpointSlices; none: they come from the API server
-	API              API      // how to reach the API server
+	Master           string   // URL of the API server, in place of the one in the kubeconfig
 	ServiceProxyName string   // the Services to serve, by their label
 }
 
 // Node is this node as the cluster knows it.
 type Node struct {
-	Name        string         // of the Node object and in EndpointSlices
-	Zone        string         // empty: that of the Node object
-	PodCIDRs    []netip.Prefix // of this node's pods; empty: those of the Node object
-	DetectLocal DetectLocal    // what else marks traffic as sent by a pod
+	Name         string         // of the Node object and in EndpointSlices
+	Zone         string         // empty: that of the Node object
+	PodCIDRs     []netip.Prefix // of this node's pods; empty: those of the Node object
+	ClusterCIDRs []netip.Prefix // of the cluster's pods, at most one a family; empty: unknown, or not what marks them
 }
 
 // DataPath is for forwarding in user space, and says which path is the default.
@@ -81,19 +78,10 @@ type DataPath struct {
 
 // Kernel is what the kernel is asked to do and to hold.
 type Kernel struct {
-	SyncPeriod    time.Duration // how often rules are verified, at least 100 ms: that of the mode
-	MinSyncPeriod time.Duration // shortest time between two writes of rules, at most SyncPeriod: that of the mode
-	IPTables      IPTables
-	IPVS          IPVS
-	Conntrack     conntrack.Settings // settings of the connection tracking table
-}
-
-// HTTP says what is served over HTTP, and where.
-type HTTP struct {
-	HealthzAddress string // IP:port, or empty for none
-	MetricsAddress string // IP:port, or empty for none
-	BindHardFail   bool   // end if one of the two cannot be listened on
-	Profiling      bool   // serve /debug/pprof at MetricsAddress
+	SyncPeriod    time.Duration  // how often rules are verified, at least 100 ms: that of the mode
+	MinSyncPeriod time.Duration  // shortest time between two writes of rules, at most SyncPeriod: that of the mode
+	ExcludeCIDRs  []netip.Prefix // IPVS virtual servers in these belong to another program
+	Conntrack     conntrack.Settings
 }
 
 // Process is about the life of the process itself.
@@ -103,43 +91,13 @@ type Process struct {
 	CleanupOnExit  bool          // remove every trace from the kernel at the end
 	HandoverSocket string        // unix socket for upgrades and take-over; empty for none
 	PIDFile        string        // holds the id of the serving process; empty for none
-	OOMScoreAdj    int           // of this process, -1000 to 1000 (proc_pid_oom_score_adj(5))
-}
-
-// API says how the API server of Kubernetes is reached.
-type API struct {
-	// Client is the client of kube-proxy's clientConnection. An empty Kubeconfig and
-	// an empty Master together mean the service account of the pod that we run in.
-	// QPS below 0 means no limit.
-	Client componentconfig.ClientConnectionConfiguration
-	// Master is the URL of the API server, in place of the one in the kubeconfig.
-	Master string
-	// SyncPeriod is how often informers hand out everything again, above 0.
-	SyncPeriod time.Duration
 }
 
 // FromAPI reports whether Services come from the API server, and not from manifests.
 func (c *Config) FromAPI() bool { return len(c.Source.Manifests) == 0 }
 
-// IPTables is for forwarding by iptables rules of the kernel, and for what
-// forwarding by IPVS does with such rules.
-type IPTables struct {
-	MasqueradeAll      bool // translate the source of all that is sent to cluster IPs
-	MasqueradeBit      int  // of a packet's mark that asks for that, 0 to 31
-	LocalhostNodePorts bool // node ports are reached on 127.0.0.1 too (route_localnet)
-}
-
-// IPVS is for forwarding by the kernel's IPVS.
-type IPVS struct {
-	Scheduler    string         // of Services that request none; empty: rr
-	ExcludeCIDRs []netip.Prefix // virtual servers in these belong to another program
-	StrictARP    bool           // arp_ignore 1 and arp_announce 2
-
-	// Idle times of connections; 0 leaves the kernel's as they are.
-	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
-}
-
-// The ways to detect traffic of pods, as DetectLocal.Mode has them.
+// The ways to detect traffic of pods, as Document.DetectLocalMode has them: by its source, or by
+// the interface that it comes in by.
 const (
 	DetectClusterCIDR         = "ClusterCIDR"
 	DetectNodeCIDR            = "NodeCIDR"
@@ -147,19 +105,11 @@ const (
 	DetectInterfaceNamePrefix = "InterfaceNamePrefix"
 )
 
-// DetectLocal says which traffic is from pods, rather than from outside.
-type DetectLocal struct {
-	Mode            string         // one of the Detect constants
-	ClusterCIDRs    []netip.Prefix // ClusterCIDR: its source is in one of these, at most one a family; none: unknown
-	Bridge          string         // BridgeInterface: it comes in by this interface
-	InterfacePrefix string         // InterfaceNamePrefix: by one whose name begins so
-}
-
 // Pods returns the addresses that traffic of pods is from, as far as the command
 // line and the file say so; none means those of the Node object.
 func (n *Node) Pods() []netip.Prefix {
-	if len(n.PodCIDRs) == 0 && n.DetectLocal.Mode == DetectClusterCIDR {
-		return n.DetectLocal.ClusterCIDRs
+	if len(n.PodCIDRs) == 0 {
+		return n.ClusterCIDRs
 	}
 	return n.PodCIDRs
 }

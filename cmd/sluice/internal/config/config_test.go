@@ -49,8 +49,8 @@ func absent() string {
 func TestDefaults(t *testing.T) {
 	c := parse(t, "--manifests", "a", "--manifests=b,c", "--proxy-mode=", "")
 	if len(c.Source.Manifests) != 2 || c.Source.Manifests[1] != "b,c" || c.DataPath.Mode != usual() || c.DataPath.UDPTimeout != 250*time.Millisecond ||
-		c.DataPath.BindAddress != netip.IPv4Unspecified() || c.DataPath.Loops < 1 || c.HTTP.HealthzAddress != "0.0.0.0:10256" || c.HTTP.MetricsAddress != "127.0.0.1:10249" ||
-		c.Kernel.SyncPeriod != 30*time.Second || c.Kernel.MinSyncPeriod != time.Second || c.Process.OOMScoreAdj != -999 || c.Kernel.IPTables.MasqueradeBit != 14 {
+		c.DataPath.BindAddress != netip.IPv4Unspecified() || c.DataPath.Loops < 1 || c.Document.HealthzBindAddress != "0.0.0.0:10256" || c.Document.MetricsBindAddress != "127.0.0.1:10249" ||
+		c.Kernel.SyncPeriod != 30*time.Second || c.Kernel.MinSyncPeriod != time.Second || *c.Document.OOMScoreAdj != -999 || *c.Document.IPTables.MasqueradeBit != 14 {
 		t.Errorf("Parse = %+v", c)
 	}
 	if host, _ := os.Hostname(); c.Node.Name != strings.ToLower(host) {
@@ -73,8 +73,8 @@ func TestSources(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	for args, fromAPI := range map[string]bool{"": true, "--kubeconfig " + kubeconfig: true, "--master https://192.0.2.1 ": true, "--manifests x": false} {
 		c := parse(t, strings.Fields(args)...)
-		if c.FromAPI() != fromAPI || c.Source.API.Client.QPS != 5 || c.Source.API.Client.Burst != 10 || c.Source.API.SyncPeriod != 15*time.Minute ||
-			c.Source.API.Client.ContentType != "application/vnd.kubernetes.protobuf" {
+		if c.FromAPI() != fromAPI || c.Document.ClientConnection.QPS != 5 || c.Document.ClientConnection.Burst != 10 || c.Document.ConfigSyncPeriod.Duration != 15*time.Minute ||
+			c.Document.ClientConnection.ContentType != "application/vnd.kubernetes.protobuf" {
 			t.Errorf("Parse(%s) = %+v", args, c)
 		}
 	}
@@ -85,9 +85,9 @@ func TestClassicFlags(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	c := parse(t, "--logtostderr=true", "--v=0", "--master=https://192.0.2.1:6443", "--bind-address=192.0.2.10",
 		"--cluster-cidr=10.244.0.0/16", "--hostname-override=  Node-1", "--kubeconfig="+kubeconfig)
-	if c.Log.Verbosity != 0 || c.Log.File != "" || c.Source.API.Master != "https://192.0.2.1:6443" || c.DataPath.BindAddress.String() != "192.0.2.10" ||
+	if c.Log.Verbosity != 0 || c.Log.File != "" || c.Source.Master != "https://192.0.2.1:6443" || c.DataPath.BindAddress.String() != "192.0.2.10" ||
 		len(c.Node.Pods()) != 1 || c.Node.Pods()[0].String() != "10.244.0.0/16" || c.Node.Name != "node-1" ||
-		c.Source.API.Client.Kubeconfig != kubeconfig || !c.FromAPI() || c.DataPath.Mode != usual() || len(c.Warnings) != 0 {
+		c.Document.ClientConnection.Kubeconfig != kubeconfig || !c.FromAPI() || c.DataPath.Mode != usual() || len(c.Warnings) != 0 {
 		t.Errorf("Parse = %+v", c)
 	}
 }
@@ -100,14 +100,14 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--logging-format=json", func(c Config) bool { return c.Log.JSON }},
 		{"-v=3", func(c Config) bool { return c.Log.Verbosity == 3 }},
 		{"--conntrack-max=1000 --conntrack-min=5", func(c Config) bool { return c.Kernel.Conntrack.MaxPerCore == 1 && c.Kernel.Conntrack.Min == 1000 }},
-		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.HTTP.HealthzAddress == "" && c.HTTP.MetricsAddress == "" }},
+		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.Document.HealthzBindAddress == "" && c.Document.MetricsBindAddress == "" }},
 		{"--healthz-port=1 --metrics-port=2", func(c Config) bool {
-			return c.HTTP.HealthzAddress == "0.0.0.0:1" && c.HTTP.MetricsAddress == "127.0.0.1:2"
+			return c.Document.HealthzBindAddress == "0.0.0.0:1" && c.Document.MetricsBindAddress == "127.0.0.1:2"
 		}},
-		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.HTTP.HealthzAddress == "[::1]:7" }},
-		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.HTTP.HealthzAddress == "1.2.3.4:5" }},
-		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.HTTP.MetricsAddress == "0.0.0.0:10249" }},
-		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.HTTP.HealthzAddress == "" && c.HTTP.MetricsAddress == "" }},
+		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.Document.HealthzBindAddress == "[::1]:7" }},
+		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.Document.HealthzBindAddress == "1.2.3.4:5" }},
+		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.Document.MetricsBindAddress == "0.0.0.0:10249" }},
+		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.Document.HealthzBindAddress == "" && c.Document.MetricsBindAddress == "" }},
 		{"--log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == filepath.Join("/x", "sluice.log") }},
 		{"--log_file=/y --log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == "/y" }},
 		{"--log_file=/y", func(c Config) bool { return c.Log.File == "" }},
@@ -117,8 +117,8 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Node.Pods() == nil }},
 		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.DataPath.BindAddress.IsLoopback() }},
 		{"--version=false --version", func(c Config) bool { return c.Action.Version == "true" }},
-		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Source.API.Client.ContentType == "application/json" }},
-		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Kernel.IPVS.Scheduler == "mh,mh-port" }},
+		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Document.ClientConnection.ContentType == "application/json" }},
+		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
 		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
 	} {
@@ -264,7 +264,7 @@ func TestUsage(t *testing.T) {
 		if !strings.Contains(usage, "\n"+g.title+":\n") {
 			t.Errorf("the help has no group %q", g.title)
 		}
-		g.flags.VisitAll(func(f *pflag.Flag) {
+		g.flagSet().VisitAll(func(f *pflag.Flag) {
 			count++
 			if !strings.Contains(usage, "--"+f.Name+" ") && !strings.Contains(usage, "--"+f.Name+"\n") {
 				t.Errorf("the help has no --%s", f.Name)

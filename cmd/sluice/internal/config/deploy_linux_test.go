@@ -202,7 +202,7 @@ func TestOverlays(t *testing.T) {
 			checkPod(t, &pod.Spec)
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 				cfg := parseContainer(t, r, &c)
-				if cfg.DataPath.Mode != ModeUserspace || cfg.Node.Name != "node-1" || cfg.HTTP.HealthzAddress != want.healthz || cfg.HTTP.BindHardFail {
+				if cfg.DataPath.Mode != ModeUserspace || cfg.Node.Name != "node-1" || cfg.Document.HealthzBindAddress != want.healthz || cfg.Document.BindAddressHardFail {
 					t.Errorf("%s: %+v", c.Name, cfg)
 				}
 				if cfg.Action.InitOnly {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,7 +17,7 @@ type settings struct {
 	flags   *pflag.FlagSet
 	options map[string]option // of the flags
 	ignored []option
-	doc     Document // flags that stand for a field of the file; then the file
+	errs    []error // mistakes, by the flag or by the field of the file
 
 	hostname                 string // --hostname-override, which is in effect beside a file
 	podCIDRs                 []string
@@ -97,37 +96,56 @@ func distance(a, b string) int {
 func (s *settings) complete() error {
 	if s.File == "" {
 		s.completeFlags()
-		s.warnOfIgnored()
-		return nil
-	}
-	doc, warnings, err := readDocument(s.File)
-	if err != nil {
+	} else if err := s.readFile(); err != nil {
 		return err
-	}
-	s.Warnings = append(s.Warnings, warnings...)
-	s.keepLogging(&doc)
-	s.doc = doc
-	if ignored := s.overruledByFile(); len(ignored) > 0 {
-		s.Warnings = append(s.Warnings, fmt.Sprintf(
-			"--config takes precedence, these flags are ignored: %s; write them into "+
-				"%s", strings.Join(ignored, ", "), s.File))
 	}
 	s.warnOfIgnored()
 	return nil
 }
 
+// readFile replaces what flags say by the file, but keeps what those of the log say.
+func (s *settings) readFile() error {
+	doc, warnings, err := readDocument(s.File)
+	if err != nil {
+		return err
+	}
+	s.Warnings = append(s.Warnings, warnings...)
+	var overruled []string
+	log := make(map[string]string)
+	s.flags.Visit(func(f *pflag.Flag) {
+		switch o := s.options[f.Name]; {
+		case strings.HasPrefix(o.field, "logging."):
+			log[f.Name] = f.Value.String()
+		case !s.effectiveBesideFile(o):
+			overruled = append(overruled, "--"+f.Name)
+		}
+	})
+	if slices.Sort(overruled); len(overruled) > 0 {
+		s.warn("--config takes precedence, these flags are ignored: %s; write them into %s",
+			strings.Join(overruled, ", "), s.File)
+	}
+	l := &s.Document.Logging
+	s.Document, l.VModule = doc, nil
+	for name, value := range log {
+		err = errors.Join(err, s.flags.Set(name, value))
+	}
+	l.VModule = append(l.VModule, doc.Logging.VModule...)
+	return err
+}
+
 // completeFlags works out flags that are more than one field.
 func (s *settings) completeFlags() {
-	s.doc.HealthzBindAddress = s.address("healthz", s.doc.HealthzBindAddress, s.healthzPort)
-	s.doc.MetricsBindAddress = s.address("metrics", s.doc.MetricsBindAddress, s.metricsPort)
-	if t := &s.doc.IPTables; !s.flags.Changed("iptables-min-sync-period") {
+	d := &s.Document
+	d.HealthzBindAddress = s.address("healthz", d.HealthzBindAddress, s.healthzPort)
+	d.MetricsBindAddress = s.address("metrics", d.MetricsBindAddress, s.metricsPort)
+	if t := &d.IPTables; !s.flags.Changed("iptables-min-sync-period") {
 		t.MinSyncPeriod.Duration = min(t.MinSyncPeriod.Duration, t.SyncPeriod.Duration)
 	}
-	s.doc.NFTables.SyncPeriod, s.doc.NFTables.MinSyncPeriod = s.doc.IPTables.SyncPeriod, s.doc.IPTables.MinSyncPeriod
-	s.doc.NFTables.MasqueradeAll = s.doc.IPTables.MasqueradeAll
+	d.NFTables.SyncPeriod, d.NFTables.MinSyncPeriod = d.IPTables.SyncPeriod, d.IPTables.MinSyncPeriod
+	d.NFTables.MasqueradeAll = d.IPTables.MasqueradeAll
 	if s.conntrackMax > 0 { // the least number is the only one, whatever there is per core
 		one := int32(1)
-		s.doc.Conntrack.MaxPerCore, s.doc.Conntrack.Min = &one, &s.conntrackMax
+		d.Conntrack.MaxPerCore, d.Conntrack.Min = &one, &s.conntrackMax
 	}
 }
 
@@ -145,25 +163,6 @@ func (s *settings) address(name, addr string, port int32) string {
 	return withPort(addr, port)
 }
 
-// keepLogging keeps flags of the log in effect beside the file, as in kube-proxy.
-func (s *settings) keepLogging(doc *Document) {
-	from, to := &s.doc.Logging, &doc.Logging
-	for flag, keep := range map[string]func(){
-		"v":                         func() { to.Verbosity = from.Verbosity },
-		"logging-format":            func() { to.Format = from.Format },
-		"log-flush-frequency":       func() { to.FlushFrequency = from.FlushFrequency },
-		"vmodule":                   func() { to.VModule = append(from.VModule, to.VModule...) },
-		"log-text-split-stream":     func() { to.Options.Text.SplitStream = from.Options.Text.SplitStream },
-		"log-text-info-buffer-size": func() { to.Options.Text.InfoBufferSize = from.Options.Text.InfoBufferSize },
-		"log-json-split-stream":     func() { to.Options.JSON.SplitStream = from.Options.JSON.SplitStream },
-		"log-json-info-buffer-size": func() { to.Options.JSON.InfoBufferSize = from.Options.JSON.InfoBufferSize },
-	} {
-		if s.flags.Changed(flag) {
-			keep()
-		}
-	}
-}
-
 // effectiveBesideFile reports whether a flag is in effect although there is a file:
 // it stands for no field, or is one of the few that kube-proxy treats so.
 func (s *settings) effectiveBesideFile(o option) bool {
@@ -171,21 +170,10 @@ func (s *settings) effectiveBesideFile(o option) bool {
 		slices.ContainsFunc(s.ignored, func(i option) bool { return i.name == o.name })
 }
 
-// overruledByFile returns the flags that were given and that the file overrules.
-func (s *settings) overruledByFile() (names []string) {
-	s.flags.Visit(func(f *pflag.Flag) {
-		if !s.effectiveBesideFile(s.options[f.Name]) {
-			names = append(names, "--"+f.Name)
-		}
-	})
-	slices.Sort(names)
-	return names
-}
-
 // warnOfIgnored adds a warning for everything that is given and ignored.
 func (s *settings) warnOfIgnored() {
 	unbound := map[string]string{ // fields whose flags have a default of their own
-		"resource-container": s.doc.ResourceContainer, "root-hnsendpoint-name": s.doc.Winkernel.RootHnsEndpointName,
+		"resource-container": s.Document.ResourceContainer, "root-hnsendpoint-name": s.Document.Winkernel.RootHnsEndpointName,
 	}
 	for _, o := range s.ignored {
 		f := s.flags.Lookup(o.name)
@@ -197,13 +185,13 @@ func (s *settings) warnOfIgnored() {
 			}
 		}
 		if given {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("%s is ignored: %s", name, o.usage))
+			s.warn("%s is ignored: %s", name, o.usage)
 		}
 	}
-	if !s.logToStderr && s.logFile == "" && s.logDir == "" {
-		s.Warnings = append(s.Warnings,
-			"--logtostderr=false is ignored without --log-file or --log-dir: the log goes to standard error")
-	}
+}
+
+func (s *settings) warn(format string, args ...any) {
+	s.Warnings = append(s.Warnings, fmt.Sprintf(format, args...))
 }
 
 func newFlagSet() *pflag.FlagSet {
@@ -229,18 +217,7 @@ func Usage() string {
 		"  sluice explain --help             show which endpoint a client gets, and by which rules\n")
 	_, groups := declare()
 	for _, g := range groups {
-		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flags.FlagUsagesWrapped(helpWidth))
+		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flagSet().FlagUsagesWrapped(helpWidth))
 	}
 	return b.String()
-}
-
-// logFileName works out the flags of klog that say where the log goes.
-func (s *settings) logFileName() string {
-	switch {
-	case s.logToStderr:
-		return ""
-	case s.logFile == "" && s.logDir != "":
-		return filepath.Join(s.logDir, "sluice.log")
-	}
-	return s.logFile
 }

@@ -35,7 +35,7 @@ func TestFlagsPage(t *testing.T) {
 	b.WriteString(flagsIntro)
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n## %s\n\n| flag | type | default | field | meaning |\n|---|---|---|---|---|\n", g.title)
-		g.flags.VisitAll(func(f *pflag.Flag) {
+		g.flagSet().VisitAll(func(f *pflag.Flag) {
 			_, usage := pflag.UnquoteUsage(f)
 			value, field := f.DefValue, s.options[f.Name].field
 			switch {

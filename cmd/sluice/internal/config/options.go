@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,249 +31,201 @@ type option struct {
 type group struct {
 	title   string
 	options []option
-	flags   *pflag.FlagSet
 }
 
-// Titles of the groups with a meaning of their own.
-const (
-	logTitle     = "Log"
-	ignoredTitle = "Ignored, accepted for compatibility with kube-proxy"
-)
+// flagSet returns the flags of a group.
+func (g *group) flagSet() *pflag.FlagSet {
+	f := newFlagSet()
+	for _, o := range g.options {
+		o.addTo(f)
+	}
+	return f
+}
 
-// groups returns all flags, bound to s, which has the defaults.
+// groups returns all flags, bound to s, which has the defaults. Those that are ignored come last.
 func (s *settings) groups() []group {
+	return slices.Concat(s.sourceGroups(), s.dataPathGroups(), s.kernelGroups(), s.otherGroups(), []group{
+		{"Ignored, accepted for compatibility with kube-proxy", s.ignoredOptions()}})
+}
+
+func (s *settings) sourceGroups() []group {
+	d := &s.Document
+	c := &d.ClientConnection
 	return []group{
-		{title: "Services", options: s.sourceOptions()},
-		{title: "Kubernetes API", options: s.apiOptions()},
-		{title: "This node", options: s.nodeOptions()},
-		{title: "Data path", options: s.dataPathOptions()},
-		{title: "Upgrades and shutdown", options: s.processOptions()},
-		{title: "Forwarding by the kernel", options: s.kernelModeOptions()},
-		{title: "Kernel settings", options: s.kernelOptions()},
-		{title: "Health and metrics", options: s.httpOptions()},
-		{title: logTitle, options: s.logOptions()},
-		{title: "Other", options: s.otherOptions()},
-		{title: ignoredTitle, options: s.ignoredOptions()},
+		{"Services", []option{
+			{"config", "", &s.File,
+				"configuration `FILE` of kube-proxy (KubeProxyConfiguration, v1alpha1); takes precedence over flags " +
+					"that stand for one of its fields; when its meaning changes, Sluice upgrades or ends"},
+			{"manifests", "", (*stringArray)(&s.Source.Manifests),
+				"`PATH` of a file or folder of Service, EndpointSlice and Endpoints manifests, YAML or JSON, in " +
+					"place of the Kubernetes API; watched for changes; may be repeated"},
+			{"service-proxy-name", "", &s.Source.ServiceProxyName, "serve only Services with the label " +
+				"service.kubernetes.io/service-proxy-name=`NAME`; empty: only those without the label"},
+		}},
+		{"Kubernetes API", []option{
+			{"kubeconfig", "clientConnection.kubeconfig", &c.Kubeconfig,
+				"kubeconfig `FILE`; empty, without --master: the service account of the pod"},
+			{"master", "", &s.Source.Master, "`URL` of the API server; overrides the one in the kubeconfig"},
+			{"kube-api-content-type", "clientConnection.contentType", &c.ContentType, "content `TYPE` of requests to " +
+				"the API server: application/vnd.kubernetes.protobuf or application/json"},
+			{"kube-api-qps", "clientConnection.qps", &c.QPS,
+				"`NUMBER` of requests per second to the API server; below 0: no limit"},
+			{"kube-api-burst", "clientConnection.burst", &c.Burst, "`NUMBER` of requests to the API server in a burst"},
+			{"config-sync-period", "configSyncPeriod", &d.ConfigSyncPeriod.Duration,
+				"`PERIOD` of full resyncs of the objects from the API server, above 0"},
+		}},
+		{"This node", []option{
+			{"hostname-override", "hostnameOverride", &s.hostname,
+				"`NAME` of this node in Node objects and EndpointSlices; empty: the host name"},
+			{"node-zone", "", &s.Node.Zone,
+				"`ZONE` of this node, for topology hints; empty: the label topology.kubernetes.io/zone of its Node"},
+			{"node-pod-cidrs", "", &s.podCIDRs,
+				"address `RANGES` of the pods on this node, for traffic policies; empty: by --detect-local-mode"},
+			{"detect-local-mode", "detectLocalMode", (*string)(&d.DetectLocalMode),
+				"`MODE` of detecting traffic from pods: ClusterCIDR (--cluster-cidr, else the Node), NodeCIDR (the " +
+					"Node), BridgeInterface or InterfaceNamePrefix; empty: ClusterCIDR"},
+			{"cluster-cidr", "clusterCIDR", &d.ClusterCIDR,
+				"address `RANGES` of the pods in the cluster, one for each family"},
+			{"pod-bridge-interface", "detectLocal.bridgeInterface", &d.DetectLocal.BridgeInterface,
+				"`NAME` of the bridge of the pods, for BridgeInterface"},
+			{"pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", &d.DetectLocal.InterfaceNamePrefix,
+				"`PREFIX` of the names of the pods' interfaces, for InterfaceNamePrefix"},
+		}},
 	}
 }
 
-func (s *settings) sourceOptions() []option {
-	return []option{
-		{"config", "", &s.File, "configuration `FILE` of kube-proxy (KubeProxyConfiguration, v1alpha1); " +
-			"takes precedence over flags that stand for one of its fields; when its meaning changes, " +
-			"Sluice upgrades or ends"},
-		{"manifests", "", (*stringArray)(&s.Source.Manifests), "`PATH` of a file or folder of Service, EndpointSlice " +
-			"and Endpoints manifests, YAML or JSON, in place of the Kubernetes API; watched for changes; " +
-			"may be repeated"},
-		{"service-proxy-name", "", &s.Source.ServiceProxyName, "serve only Services with the label " +
-			"service.kubernetes.io/service-proxy-name=`NAME`; empty: only those without the label"},
+func (s *settings) dataPathGroups() []group {
+	d, u, p := &s.Document, &s.DataPath, &s.Process
+	return []group{
+		{"Data path", []option{
+			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
+				"iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace means on " +
+				"Windows); the annotation sluice.io/data-path of a Service takes precedence"},
+			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
+				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
+				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
+				"loopback interface"},
+			{"bind-address", "bindAddress", &d.BindAddress, "`ADDRESS` of the proxy ports of its family; 0.0.0.0 and " +
+				":: stand for all addresses of both families; not a loopback address"},
+			{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
+				"addresses of node ports: a list of `RANGES`, primary, localhost and all; empty: all"},
+			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
+			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
+				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint"},
+			{"udp-gso", "", &u.UDPGSO, "send UDP datagrams of equal length in GSO batches where the kernel can " +
+				"(UDP_SEGMENT); always off on Linux 7.0 to 7.1.4, which corrupt them on some network cards"},
+			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
+				"where the kernel has none), or auto"},
+			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
+			{"busy-poll", "", &u.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` " +
+				"in whole microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
+		}},
+		{"Upgrades and shutdown", []option{
+			{"drain-timeout", "", &p.DrainTimeout,
+				"longest `DURATION` of connection draining on SIGTERM; open connections are reset at the end"},
+			{"cleanup-on-exit", "", &p.CleanupOnExit, "remove all rules, sets and addresses on SIGTERM, as --cleanup " +
+				"does; by default they stay for the next start"},
+			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
+				"over all connections from the one that listens there; only root may be able to write to its folder"},
+			{"pid-file", "", &p.PIDFile,
+				"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
+			{"oom-score-adj", "oomScoreAdj", d.OOMScoreAdj,
+				"OOM score adjustment of the process, a `NUMBER` from -1000 (never killed) to 1000 (killed first)"},
+			{"windows-service", "windowsRunAsService", &d.WindowsRunAsService, "run as a Windows service"},
+		}},
 	}
 }
 
-func (s *settings) apiOptions() []option {
-	c := &s.doc.ClientConnection
-	return []option{
-		{"kubeconfig", "clientConnection.kubeconfig", &c.Kubeconfig, "kubeconfig `FILE`; " +
-			"empty, without --master: the service account of the pod"},
-		{"master", "", &s.Source.API.Master, "`URL` of the API server; overrides the one in the kubeconfig"},
-		{"kube-api-content-type", "clientConnection.contentType", &c.ContentType, "content `TYPE` of requests to the " +
-			"API server: application/vnd.kubernetes.protobuf or application/json"},
-		{"kube-api-qps", "clientConnection.qps", &c.QPS,
-			"`NUMBER` of requests per second to the API server; below 0: no limit"},
-		{"kube-api-burst", "clientConnection.burst", &c.Burst, "`NUMBER` of requests to the API server in a burst"},
-		{"config-sync-period", "configSyncPeriod", &s.doc.ConfigSyncPeriod.Duration,
-			"`PERIOD` of full resyncs of the " +
-				"objects from the API server, above 0"},
+func (s *settings) kernelGroups() []group {
+	t, v, k := &s.Document.IPTables, &s.Document.IPVS, &s.Document.Conntrack
+	return []group{
+		{"Forwarding by the kernel", []option{
+			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
+				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
+			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
+				"shortest `PERIOD` between two rule syncs in every mode but ipvs, at most --iptables-sync-period; " +
+					"two changes after a quiet time are synced at once, later ones are deferred and batched; " +
+					"endpoint changes in user space need no sync"},
+			{"masquerade-all", "iptables.masqueradeAll", &t.MasqueradeAll, "masquerade all traffic to cluster IPs"},
+			{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
+				"`BIT` of the packet mark that requests masquerading, 0 to 31"},
+			{"iptables-localhost-nodeports", "iptables.localhostNodePorts", t.LocalhostNodePorts,
+				"serve node ports on 127.0.0.1 in the kernel too"},
+			{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
+				"`PERIOD` of verifying rules and virtual servers in mode ipvs, at least 100ms"},
+			{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &v.MinSyncPeriod.Duration,
+				"shortest `PERIOD` between two syncs in mode ipvs, at most --ipvs-sync-period"},
+			{"ipvs-scheduler", "ipvs.scheduler", &v.Scheduler, "default IPVS scheduler, a `NAME`; empty: rr"},
+			{"ipvs-exclude-cidrs", "ipvs.excludeCIDRs", &v.ExcludeCIDRs,
+				"address `RANGES` of virtual servers of other programs, which are left alone"},
+			{"ipvs-strict-arp", "ipvs.strictARP", &v.StrictARP, "set arp_ignore to 1 and arp_announce to 2"},
+			{"ipvs-tcp-timeout", "ipvs.tcpTimeout", &v.TCPTimeout.Duration,
+				"IPVS timeout of idle TCP connections, a `DURATION`; 0: unchanged"},
+			{"ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", &v.TCPFinTimeout.Duration,
+				"IPVS timeout of TCP connections after a FIN, a `DURATION`; 0: unchanged"},
+			{"ipvs-udp-timeout", "ipvs.udpTimeout", &v.UDPTimeout.Duration,
+				"IPVS timeout of UDP flows, a `DURATION`; 0: unchanged"},
+		}},
+		{"Kernel settings", []option{
+			{"conntrack-max-per-core", "conntrack.maxPerCore", k.MaxPerCore,
+				"`NUMBER` of conntrack entries per core; 0: unchanged"},
+			{"conntrack-min", "conntrack.min", k.Min,
+				"least `NUMBER` of conntrack entries, whatever the number of cores"},
+			{"conntrack-max", "conntrack.min", &s.conntrackMax,
+				"`NUMBER` of conntrack entries, in place of both (kube-proxy until 1.10)"},
+			{"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", &k.TCPEstablishedTimeout.Duration,
+				"conntrack timeout of idle TCP connections, a `DURATION`; 0: unchanged"},
+			{"conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", &k.TCPCloseWaitTimeout.Duration,
+				"conntrack timeout in state CLOSE_WAIT, a `DURATION`; 0: unchanged"},
+			{"conntrack-udp-timeout", "conntrack.udpTimeout", &k.UDPTimeout.Duration,
+				"conntrack timeout of UDP flows without a reply, a `DURATION`; 0: unchanged"},
+			{"conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", &k.UDPStreamTimeout.Duration,
+				"conntrack timeout of UDP flows with a reply, a `DURATION`; 0: unchanged"},
+			{"conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", &k.TCPBeLiberal,
+				"set nf_conntrack_tcp_be_liberal: TCP packets outside the window are not invalid"},
+		}},
 	}
 }
 
-func (s *settings) nodeOptions() []option {
-	d := &s.doc
-	return []option{
-		{"hostname-override", "hostnameOverride", &s.hostname,
-			"`NAME` of this node in Node objects and EndpointSlices; " +
-				"empty: the host name"},
-		{"node-zone", "", &s.Node.Zone, "`ZONE` of this node, for topology hints; empty: the label " +
-			"topology.kubernetes.io/zone of its Node"},
-		{"node-pod-cidrs", "", &s.podCIDRs, "address `RANGES` of the pods on this node, for traffic policies; " +
-			"empty: by --detect-local-mode"},
-		{"detect-local-mode", "detectLocalMode", (*string)(&d.DetectLocalMode),
-			"`MODE` of detecting traffic from pods: " +
-				"ClusterCIDR (--cluster-cidr, else the Node), NodeCIDR (the Node), BridgeInterface or " +
-				"InterfaceNamePrefix; " +
-				"empty: ClusterCIDR"},
-		{"cluster-cidr", "clusterCIDR", &d.ClusterCIDR,
-			"address `RANGES` of the pods in the cluster, one for each family"},
-		{"pod-bridge-interface", "detectLocal.bridgeInterface", &d.DetectLocal.BridgeInterface,
-			"`NAME` of the bridge of the pods, for BridgeInterface"},
-		{"pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", &d.DetectLocal.InterfaceNamePrefix,
-			"`PREFIX` of the names of the pods' interfaces, for InterfaceNamePrefix"},
-	}
-}
-
-func (s *settings) dataPathOptions() []option {
-	d, p := &s.doc, &s.DataPath
-	return []option{
-		{"proxy-mode", "mode", (*string)(&d.Mode),
-			"default data path: `MODE` userspace (also when empty), iptables, ipvs, " +
-				"or winuserspace, which needs no packet filter (and is what userspace means on Windows); " +
-				"the annotation sluice.io/data-path of a Service takes precedence"},
-		{"service-interface", "", &p.ServiceInterface,
-			"`NAME` of the interface that gets service addresses in mode winuserspace; " +
-				"empty: on Linux the dummy device sluice0, or lo where there are none; on Windows the value of " +
-				"INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the loopback interface"},
-		{"bind-address", "bindAddress", &d.BindAddress,
-			"`ADDRESS` of the proxy ports of its family; 0.0.0.0 and :: stand for " +
-				"all addresses of both families; not a loopback address"},
-		{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
-			"addresses of node ports: a list of `RANGES`, primary, " +
-				"localhost and all; empty: all"},
-		{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
-		{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
-			"idle `DURATION` after which a UDP flow expires and its " +
-				"client may get another endpoint"},
-		{"udp-gso", "", &p.UDPGSO,
-			"send UDP datagrams of equal length in GSO batches where the kernel can (UDP_SEGMENT); " +
-				"always off on Linux 7.0 to 7.1.4, which corrupt them on some network cards"},
-		{"sctp-engine", "", &p.SCTPEngine,
-			"`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, where the kernel " +
-				"has none), or auto"},
-		{"loops", "", &p.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
-		{"busy-poll", "", &p.BusyPoll,
-			"busy polling of network cards before an idle loop sleeps, a `DURATION` in whole " +
-				"microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
-	}
-}
-
-func (s *settings) processOptions() []option {
-	p := &s.Process
-	return []option{
-		{"drain-timeout", "", &p.DrainTimeout,
-			"longest `DURATION` of connection draining on SIGTERM; open connections are " +
-				"reset at the end"},
-		{"cleanup-on-exit", "", &p.CleanupOnExit,
-			"remove all rules, sets and addresses on SIGTERM, as --cleanup does; " +
-				"by default they stay for the next start"},
-		{"handover-socket", "", &p.HandoverSocket,
-			"`PATH` of a unix socket for upgrades: a new process takes over all " +
-				"connections from the one that listens there; only root may be able to write to its folder"},
-		{"pid-file", "", &p.PIDFile,
-			"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
-		{"oom-score-adj", "oomScoreAdj", s.doc.OOMScoreAdj,
-			"OOM score adjustment of the process, a `NUMBER` from -1000 (never " +
-				"killed) to 1000 (killed first)"},
-		{"windows-service", "windowsRunAsService", &s.doc.WindowsRunAsService, "run as a Windows service"},
-	}
-}
-
-func (s *settings) kernelModeOptions() []option {
-	t, v := &s.doc.IPTables, &s.doc.IPVS
-	return []option{
-		{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
-			"`PERIOD` of verifying and repairing rules in " +
-				"every mode but ipvs, at least 100ms"},
-		{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
-			"shortest `PERIOD` between two rule " +
-				"syncs in every mode but ipvs, at most --iptables-sync-period; two changes after a quiet " +
-				"time are synced " +
-				"at once, " +
-				"later ones are deferred and batched; endpoint changes in user space need no sync"},
-		{"masquerade-all", "iptables.masqueradeAll", &t.MasqueradeAll, "masquerade all traffic to cluster IPs"},
-		{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
-			"`BIT` of the packet mark that requests " +
-				"masquerading, 0 to 31"},
-		{"iptables-localhost-nodeports", "iptables.localhostNodePorts", t.LocalhostNodePorts,
-			"serve node ports on 127.0.0.1 in the kernel too"},
-		{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
-			"`PERIOD` of verifying rules and virtual servers in " +
-				"mode ipvs, at least 100ms"},
-		{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &v.MinSyncPeriod.Duration,
-			"shortest `PERIOD` between two syncs in mode " +
-				"ipvs, at most --ipvs-sync-period"},
-		{"ipvs-scheduler", "ipvs.scheduler", &v.Scheduler, "default IPVS scheduler, a `NAME`; empty: rr"},
-		{"ipvs-exclude-cidrs", "ipvs.excludeCIDRs", &v.ExcludeCIDRs,
-			"address `RANGES` of virtual servers of other programs, " +
-				"which are left alone"},
-		{"ipvs-strict-arp", "ipvs.strictARP", &v.StrictARP, "set arp_ignore to 1 and arp_announce to 2"},
-		{"ipvs-tcp-timeout", "ipvs.tcpTimeout", &v.TCPTimeout.Duration,
-			"IPVS timeout of idle TCP connections, a `DURATION`; " +
-				"0: unchanged"},
-		{"ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", &v.TCPFinTimeout.Duration,
-			"IPVS timeout of TCP connections after a FIN, " +
-				"a `DURATION`; 0: unchanged"},
-		{"ipvs-udp-timeout", "ipvs.udpTimeout", &v.UDPTimeout.Duration,
-			"IPVS timeout of UDP flows, a `DURATION`; 0: unchanged"},
-	}
-}
-
-func (s *settings) kernelOptions() []option {
-	k := &s.doc.Conntrack
-	return []option{
-		{"conntrack-max-per-core", "conntrack.maxPerCore", k.MaxPerCore,
-			"`NUMBER` of conntrack entries per core; 0: unchanged"},
-		{"conntrack-min", "conntrack.min", k.Min, "least `NUMBER` of conntrack entries, whatever the number of cores"},
-		{"conntrack-max", "conntrack.min", &s.conntrackMax, "`NUMBER` of conntrack entries, in place of both " +
-			"(kube-proxy until 1.10)"},
-		{"conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", &k.TCPEstablishedTimeout.Duration,
-			"conntrack timeout of idle TCP connections, a `DURATION`; 0: unchanged"},
-		{"conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", &k.TCPCloseWaitTimeout.Duration,
-			"conntrack timeout in state CLOSE_WAIT, a `DURATION`; 0: unchanged"},
-		{"conntrack-udp-timeout", "conntrack.udpTimeout", &k.UDPTimeout.Duration,
-			"conntrack timeout of UDP flows without a reply, a `DURATION`; 0: unchanged"},
-		{"conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", &k.UDPStreamTimeout.Duration,
-			"conntrack timeout of UDP flows with a reply, a `DURATION`; 0: unchanged"},
-		{"conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", &k.TCPBeLiberal,
-			"set nf_conntrack_tcp_be_liberal: TCP packets " +
-				"outside the window are not invalid"},
-	}
-}
-
-func (s *settings) httpOptions() []option {
-	d := &s.doc
-	return []option{
-		{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
-			"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
-		{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
-			"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz and /healthz; empty: none"},
-		{"healthz-port", "healthzBindAddress", &s.healthzPort,
-			"`PORT` of --healthz-bind-address, if that has none; 0: no server"},
-		{"metrics-port", "metricsBindAddress", &s.metricsPort,
-			"`PORT` of --metrics-bind-address, if that has none; 0: no server"},
-		{"bind-address-hard-fail", "bindAddressHardFail", &d.BindAddressHardFail,
-			"end if one of these addresses cannot be bound"},
-		{"profiling", "enableProfiling", &d.EnableProfiling,
-			"serve /debug/pprof and /debug/flags/v on the metrics address"},
-	}
-}
-
-func (s *settings) logOptions() []option {
-	l := &s.doc.Logging
-	return []option{
-		{"v", "logging.verbosity", logsapi.VerbosityLevelPflag(&l.Verbosity),
-			"log `LEVEL`: 0 for operators, 1 and more for debugging"},
-		{"logging-format", "logging.format", &l.Format, "`FORMAT` of the log: text or json"},
-		{"logtostderr", "", &s.logToStderr, "log to standard error, whatever --log-file and --log-dir say"},
-		{"alsologtostderr", "", &s.Log.AlsoStderr, "log to standard error as well as to a file"},
-		{"log-file", "", &s.logFile, "log `FILE`, with --logtostderr=false"},
-		{"log-dir", "", &s.logDir,
-			"`FOLDER` of the log file sluice.log, with --logtostderr=false and without --log-file"},
-		{"log-file-max-size", "", &s.Log.MaxSize, "size in `MB` at which the log file is truncated; 0: no limit"},
-	}
-}
-
-func (s *settings) otherOptions() []option {
-	a := &s.Action
-	return []option{
-		{"write-config-to", "", &a.WriteConfigTo,
-			"write the configuration in effect, with all defaults, to `FILE` and exit"},
-		{"init-only", "", &a.InitOnly,
-			"change settings that need full privileges (conntrack) and exit; the program may then run " +
-				"with CAP_NET_ADMIN and CAP_NET_RAW"},
-		{"cleanup", "", &a.Cleanup,
-			"remove all rules, sets and addresses of Sluice, and of kube-proxy's old userspace mode, and exit"},
-		{"cleanup-iptables", "", &a.Cleanup, "old name of --cleanup"},
-		{"version", "", (*versionForm)(&a.Version), "print the version and exit; raw prints build details too"},
-		{"help", "", &a.Help, "print this help and exit"},
+func (s *settings) otherGroups() []group {
+	d, l, a := &s.Document, &s.Document.Logging, &s.Action
+	return []group{
+		{"Health and metrics", []option{
+			{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
+				"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
+			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
+				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz and /healthz; empty: none"},
+			{"healthz-port", "healthzBindAddress", &s.healthzPort,
+				"`PORT` of --healthz-bind-address, if that has none; 0: no server"},
+			{"metrics-port", "metricsBindAddress", &s.metricsPort,
+				"`PORT` of --metrics-bind-address, if that has none; 0: no server"},
+			{"bind-address-hard-fail", "bindAddressHardFail", &d.BindAddressHardFail,
+				"end if one of these addresses cannot be bound"},
+			{"profiling", "enableProfiling", &d.EnableProfiling,
+				"serve /debug/pprof and /debug/flags/v on the metrics address"},
+		}},
+		{"Log", []option{
+			{"v", "logging.verbosity", logsapi.VerbosityLevelPflag(&l.Verbosity),
+				"log `LEVEL`: 0 for operators, 1 and more for debugging"},
+			{"logging-format", "logging.format", &l.Format, "`FORMAT` of the log: text or json"},
+			{"logtostderr", "", &s.logToStderr, "log to standard error, whatever --log-file and --log-dir say"},
+			{"alsologtostderr", "", &s.Log.AlsoStderr, "log to standard error as well as to a file"},
+			{"log-file", "", &s.logFile, "log `FILE`, with --logtostderr=false"},
+			{"log-dir", "", &s.logDir,
+				"`FOLDER` of the log file sluice.log, with --logtostderr=false and without --log-file"},
+			{"log-file-max-size", "", &s.Log.MaxSize, "size in `MB` at which the log file is truncated; 0: no limit"},
+		}},
+		{"Other", []option{
+			{"write-config-to", "", &a.WriteConfigTo,
+				"write the configuration in effect, with all defaults, to `FILE` and exit"},
+			{"init-only", "", &a.InitOnly, "change settings that need full privileges (conntrack) and exit; the " +
+				"program may then run with CAP_NET_ADMIN and CAP_NET_RAW"},
+			{"cleanup", "", &a.Cleanup,
+				"remove all rules, sets and addresses of Sluice, and of kube-proxy's old userspace mode, and exit"},
+			{"cleanup-iptables", "", &a.Cleanup, "old name of --cleanup"},
+			{"version", "", (*versionForm)(&a.Version), "print the version and exit; raw prints build details too"},
+			{"help", "", &a.Help, "print this help and exit"},
+		}},
 	}
 }
 
@@ -289,13 +242,13 @@ const (
 // ignoredOptions are the flags of kube-proxy 1.8 to 1.36 without a meaning here; the
 // usage says why.
 func (s *settings) ignoredOptions() []option {
-	w, l := &s.doc.Winkernel, &s.doc.Logging.Options
+	d, w, l := &s.Document, &s.Document.Winkernel, &s.Document.Logging.Options
 	word := func(byDefault string) *string { return &byDefault }
 	flag := func(byDefault bool) *bool { return &byDefault }
 	return []option{
-		{"feature-gates", "featureGates", cliflag.NewMapStringBool(&s.doc.FeatureGates), "Sluice has no feature gates"},
+		{"feature-gates", "featureGates", cliflag.NewMapStringBool(&d.FeatureGates), "Sluice has no feature gates"},
 		{"show-hidden-metrics-for-version", "showHiddenMetricsForVersion",
-			&s.doc.ShowHiddenMetricsForVersion, "no metric is hidden"},
+			&d.ShowHiddenMetricsForVersion, "no metric is hidden"},
 		{"boot-id-file", "", word("/proc/sys/kernel/random/boot_id"), noMachines},
 		{"machine-id-file", "", word("/etc/machine-id,/var/lib/dbus/machine-id"), noMachines},
 		{"cleanup-ipvs", "", flag(true), "--cleanup removes everything of Sluice"},
@@ -310,9 +263,9 @@ func (s *settings) ignoredOptions() []option {
 		{"enable-dsr", "winkernel.enableDSR", &w.EnableDSR, noHNS},
 		{"root-hnsendpoint-name", "winkernel.rootHnsEndpointName", word("cbr0"), noHNS},
 		{"forward-healthcheck-vip", "winkernel.forwardHealthCheckVip", &w.ForwardHealthCheckVip, noHNS},
-		{"vmodule", "logging.vmodule", logsapi.VModuleConfigurationPflag(&s.doc.Logging.VModule),
+		{"vmodule", "logging.vmodule", logsapi.VModuleConfigurationPflag(&d.Logging.VModule),
 			"all files have one log level"},
-		{"log-flush-frequency", "", &s.doc.Logging.FlushFrequency.Duration.Duration, noBuffer},
+		{"log-flush-frequency", "logging.flushFrequency", &d.Logging.FlushFrequency.Duration.Duration, noBuffer},
 		{"log-text-split-stream", "logging.options.text.splitStream", &l.Text.SplitStream, noSplit},
 		{"log-text-info-buffer-size", "logging.options.text.infoBufferSize", &l.Text.InfoBufferSize, noBuffer},
 		{"log-json-split-stream", "logging.options.json.splitStream", &l.JSON.SplitStream, noSplit},
@@ -350,25 +303,20 @@ func (v *versionForm) Set(s string) error {
 
 // declare makes settings with the defaults, and the flags bound to them.
 func declare() (*settings, []group) {
-	s := new(settings)
-	s.doc.setDefaults()
-	s.doc.FeatureGates = make(map[string]bool)
+	s := &settings{options: make(map[string]option), flags: newFlagSet()}
+	s.Document.setDefaults()
+	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops, s.DataPath.UDPGSO = cores(), true
 	s.Process.DrainTimeout = 30 * time.Second
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort = healthzPort, metricsPort
 	groups := s.groups()
-	s.flags = newFlagSet()
-	s.options = make(map[string]option)
 	s.ignored = groups[len(groups)-1].options
-	for i := range groups {
-		g := &groups[i]
-		g.flags = newFlagSet()
+	for _, g := range groups {
+		s.flags.AddFlagSet(g.flagSet())
 		for _, o := range g.options {
-			o.addTo(g.flags)
 			s.options[o.name] = o
 		}
-		s.flags.AddFlagSet(g.flags)
 	}
 	// Flags of klog have been written both ways.
 	s.flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {

@@ -6,7 +6,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/lb"
@@ -15,15 +14,13 @@ import (
 // engines gives a family what can forward its Services in the kernel. A host that cannot is
 // reported when a Service requests it, and at once if it is the default.
 func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
-	local, kernel := s.config.Node.DetectLocal, s.config.Kernel
+	local, rules := &s.config.Document.DetectLocal, &s.config.Document.IPTables
 	e := &iptables.Engine{
-		IPv6: ipv6, Liberal: kernel.Conntrack.BeLiberal,
-		MasqueradeMark: 1 << kernel.IPTables.MasqueradeBit, MasqueradeAll: kernel.IPTables.MasqueradeAll,
-		NoLocalhost: !kernel.IPTables.LocalhostNodePorts,
-		LocalBridge: local.Bridge, LocalInterfaces: local.InterfacePrefix,
-	}
-	if local.Mode == config.DetectClusterCIDR {
-		e.LocalCIDRs = local.ClusterCIDRs
+		IPv6: ipv6, Liberal: s.config.Kernel.Conntrack.BeLiberal,
+		MasqueradeMark: 1 << *rules.MasqueradeBit, MasqueradeAll: rules.MasqueradeAll,
+		NoLocalhost: !*rules.LocalhostNodePorts,
+		LocalBridge: local.BridgeInterface, LocalInterfaces: local.InterfaceNamePrefix,
+		LocalCIDRs: s.config.Node.ClusterCIDRs,
 	}
 	if facts, err := e.Probe(ctx); err != nil {
 		f.NoIPTables = err
@@ -41,12 +38,12 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 // ipvs gives a family the engine for ipvs, with what it has in common with that for
 // iptables. A host that has ip_vs need not have it loaded before a Service requests it.
 func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
-	c := s.config.Kernel.IPVS
+	c := &s.config.Document.IPVS
 	e := &ipvsEngine{log: s.log, Engine: ipvs.Engine{
 		IPv6: like.IPv6, MasqueradeMark: like.MasqueradeMark, MasqueradeAll: like.MasqueradeAll,
 		LocalCIDRs: like.LocalCIDRs, LocalBridge: like.LocalBridge, LocalInterfaces: like.LocalInterfaces,
-		Scheduler: c.Scheduler, ExcludeCIDRs: c.ExcludeCIDRs, StrictARP: c.StrictARP,
-		TCPTimeout: c.TCPTimeout, TCPFinTimeout: c.TCPFinTimeout, UDPTimeout: c.UDPTimeout,
+		Scheduler: c.Scheduler, ExcludeCIDRs: s.config.Kernel.ExcludeCIDRs, StrictARP: c.StrictARP,
+		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}}
 	f.NoIPVS = ipvs.Present(ctx)
 	if f.NoIPVS == nil && s.mode == agent.IPVS {

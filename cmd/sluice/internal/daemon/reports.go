@@ -33,7 +33,7 @@ func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name st
 	if !c.FromAPI() {
 		return r, nil
 	}
-	connection, err := kubeapi.RESTConfig(c.Source.API.Client, c.Source.API.Master)
+	connection, err := kubeapi.RESTConfig(c.Document.ClientConnection, c.Source.Master)
 	if err != nil {
 		return nil, err
 	}

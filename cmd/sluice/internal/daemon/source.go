@@ -28,13 +28,13 @@ func newSource(cfg *config.Config, log *zap.Logger) (source, error) {
 		return newManifests(cfg.Source.Manifests, log)
 	}
 	kubeapi.LogTo(log)
-	connection, err := kubeapi.RESTConfig(cfg.Source.API.Client, cfg.Source.API.Master)
+	connection, err := kubeapi.RESTConfig(cfg.Document.ClientConnection, cfg.Source.Master)
 	if err != nil {
 		return nil, err
 	}
 	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.Node.Name,
 		ServiceProxyName: cfg.Source.ServiceProxyName,
-		SyncPeriod:       cfg.Source.API.SyncPeriod, Log: log})
+		SyncPeriod:       cfg.Document.ConfigSyncPeriod.Duration, Log: log})
 }
 
 // manifests is the source that reads files.

@@ -36,14 +36,14 @@ func (d *daemon) serveWeb() error {
 		m.ObserveAttempt(a)
 		d.steering.added(a.Added)
 	})
-	c := &d.Config.HTTP
-	health := status.Binding{Addr: c.HealthzAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
+	c := &d.Config.Document
+	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
 		Open:   d.Upgrade.Listen,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config:    func() any { return d.Config.Document },
-		Profiling: c.Profiling, SetVerbosity: d.SetVerbosity}
-	metrics := status.Binding{Addr: c.MetricsAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
+		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
+	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
 	for _, b := range []struct {
 		status.Binding
@@ -52,7 +52,7 @@ func (d *daemon) serveWeb() error {
 		if b.Addr == "" {
 			continue
 		}
-		if !c.BindHardFail {
+		if !c.BindAddressHardFail {
 			d.web.servers = append(d.web.servers, b.Serve())
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
-	componentconfig "k8s.io/component-base/config"
+	componentconfig "k8s.io/component-base/config/v1alpha1"
 )
 
 // RESTConfig returns how to reach the API server, as kube-proxy reads the same

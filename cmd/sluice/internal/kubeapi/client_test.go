@@ -22,7 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	componentconfig "k8s.io/component-base/config"
+	componentconfig "k8s.io/component-base/config/v1alpha1"
 	"k8s.io/klog/v2"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
-	componentconfig "k8s.io/component-base/config"
+	componentconfig "k8s.io/component-base/config/v1alpha1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
