@@ -1,8 +1,8 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,19 +13,15 @@ func (w *walk) matches(r *rule) float64 {
 	chance := 1.0
 	for i := range r.conditions {
 		o := &r.conditions[i]
-		is, known := w.condition(r, o)
-		if o.name == "--probability" {
-			if p, err := strconv.ParseFloat(o.value(), 64); err == nil {
-				chance *= min(max(p, 0), 1)
-			}
-			continue
-		}
-		if !known {
+		switch is, known := w.condition(r, o); {
+		case !known:
 			w.note("unknown match " + strings.TrimSpace(o.match+" "+o.name))
 			return 0
-		}
-		if is == o.not {
+		case is == o.not:
 			return 0
+		}
+		if p, err := strconv.ParseFloat(o.value(), 64); err == nil && o.name == "--probability" {
+			chance *= min(max(p, 0), 1)
 		}
 	}
 	return chance
@@ -49,9 +45,9 @@ func (w *walk) condition(r *rule, o *option) (is, known bool) {
 	case "--sport", "--sports":
 		return inPorts(w.Src.Port(), o.value()), true
 	case "--src-type":
-		return w.addressType(w.Src.Addr(), o)
+		return w.isLocal(w.Src.Addr()), o.value() == "LOCAL"
 	case "--dst-type":
-		return w.addressType(w.Dst.Addr(), o)
+		return w.isLocal(w.Dst.Addr()), o.value() == "LOCAL"
 	case "--ctstate":
 		return w.state(o.value()), true
 	case "--mark":
@@ -63,7 +59,8 @@ func (w *walk) condition(r *rule, o *option) (is, known bool) {
 		}
 		return w.node.InSet(o.values[0], o.values[1], w.Packet), true
 	case "--rcheck", "--update":
-		return w.node.Recent != nil && w.node.Recent(listOf(r), w.Src.Addr()), true
+		list := cmp.Or(valueOf(r.conditions, "--name"), "DEFAULT")
+		return w.node.Recent != nil && w.node.Recent(list, w.Src.Addr()), true
 	case "--bytecode":
 		return w.Src.Addr() == w.Dst.Addr(), o.value() == SameAddress(w.Dst.Addr().Is6())
 	case "--physdev-is-in", "--physdev-is-bridged", "--physdev-is-out":
@@ -83,24 +80,10 @@ func named(name, text string) bool {
 	return name == text
 }
 
-func (w *walk) addressType(a netip.Addr, o *option) (is, known bool) {
-	return w.isLocal(a), o.value() == "LOCAL"
-}
-
 // state reports whether the first packet of a flow has one of the states.
 func (w *walk) state(list string) bool {
 	states := strings.Split(list, ",")
 	return slices.Contains(states, "NEW") || w.dnat && slices.Contains(states, "DNAT")
-}
-
-// listOf returns the name of the list that the match recent of a rule is about.
-func listOf(r *rule) string {
-	for _, o := range r.conditions {
-		if o.name == "--name" {
-			return o.value()
-		}
-	}
-	return "DEFAULT"
 }
 
 // SameAddress returns the program for the match bpf that is true of packets whose source

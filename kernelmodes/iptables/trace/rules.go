@@ -1,8 +1,10 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +19,7 @@ type Rules struct {
 type place struct{ table, chain string }
 
 type chain struct {
-	policy string // ACCEPT or DROP; empty for chains that are jumped to
+	policy string // ACCEPT or DROP; "-" or empty for chains that are jumped to
 	rules  []rule
 }
 
@@ -61,11 +63,7 @@ func Parse(save string) (*Rules, error) {
 		case line[0] == '*':
 			table = line[1:]
 		case line[0] == ':' && len(words) > 1:
-			c := &chain{}
-			if words[1] != "-" {
-				c.policy = words[1]
-			}
-			r.chains[place{table, words[0][1:]}] = c
+			r.chains[place{table, words[0][1:]}] = &chain{policy: words[1]}
 		case words[0] == "-A" && len(words) > 2:
 			at := place{table, words[1]}
 			if r.chains[at] == nil {
@@ -112,77 +110,32 @@ func parseRule(text string, words []string) rule {
 	return r
 }
 
-// Destination is what rules match of where packets go to. What they do not match is zero.
-type Destination struct {
-	Protocol string
-	Addr     netip.AddrPort
-}
-
-// Destinations returns those of all rules: one for each port that a rule lists.
-func (r *Rules) Destinations() (out []Destination) {
-	for _, c := range r.chains {
-		for i := range c.rules {
-			var d Destination
-			var addr netip.Addr
-			ports := []string{"0"}
-			for _, o := range c.rules[i].conditions {
-				switch {
-				case o.not:
-				case o.name == "-p":
-					d.Protocol = o.value()
-				case o.name == "-d":
-					if p, err := netip.ParsePrefix(o.value()); err == nil && p.IsSingleIP() {
-						addr = p.Addr()
-					}
-				case o.name == "--dport" || o.name == "--dports":
-					ports = strings.Split(o.value(), ",")
-				}
-			}
-			for _, text := range ports {
-				port, _ := strconv.ParseUint(text, 10, 16) // a range is none
-				d.Addr = netip.AddrPortFrom(addr, uint16(port))
-				if d.Addr != (netip.AddrPort{}) {
-					out = append(out, d)
-				}
-			}
-		}
+// valueOf returns the first value of an option, empty if it is not among them.
+func valueOf(options []option, name string) string {
+	i := slices.IndexFunc(options, func(o option) bool { return o.name == name })
+	if i < 0 {
+		return ""
 	}
-	return out
-}
-
-// argument returns the first value of an option of the target.
-func (r *rule) argument(name string) string {
-	for _, o := range r.arguments {
-		if o.name == name {
-			return o.value()
-		}
-	}
-	return ""
+	return options[i].value()
 }
 
 // inNet reports whether a is in an address, a prefix, or an address with a mask of any
 // bits.
 func inNet(a netip.Addr, text string) bool {
-	addr, mask, _ := strings.Cut(text, "/")
-	base, err := netip.ParseAddr(addr)
-	if err != nil || base.Is4() != a.Is4() {
-		return false
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Contains(a)
 	}
-	bits := make([]byte, base.BitLen()/8)
-	if n, err := strconv.Atoi(mask); err == nil || mask == "" {
-		if mask == "" {
-			n = base.BitLen()
-		}
-		for i := range bits {
-			bits[i] = ^byte(0xff >> min(8, max(0, n-8*i)))
-		}
-	} else if m, err := netip.ParseAddr(mask); err == nil && m.BitLen() == base.BitLen() {
-		copy(bits, m.AsSlice())
-	} else {
+	addr, mask, masked := strings.Cut(text, "/")
+	base, _ := netip.ParseAddr(addr)
+	if !masked {
+		return a == base
+	}
+	bits, _ := netip.ParseAddr(mask)
+	if a.BitLen() != base.BitLen() || a.BitLen() != bits.BitLen() {
 		return false
 	}
 	x, y := a.AsSlice(), base.AsSlice()
-	for i, b := range bits {
+	for i, b := range bits.AsSlice() {
 		if x[i]&b != y[i]&b {
 			return false
 		}
@@ -193,12 +146,9 @@ func inNet(a netip.Addr, text string) bool {
 // inPorts reports whether a port is in a list of ports and ranges.
 func inPorts(port uint16, text string) bool {
 	for part := range strings.SplitSeq(text, ",") {
-		first, last, ok := strings.Cut(part, ":")
-		if !ok {
-			last = first
-		}
+		first, last, _ := strings.Cut(part, ":")
 		a, err1 := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
+		b, err2 := strconv.ParseUint(cmp.Or(last, first), 10, 16)
 		if err1 == nil && err2 == nil && uint64(port) >= a && uint64(port) <= b {
 			return true
 		}

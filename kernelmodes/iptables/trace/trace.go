@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -67,7 +68,7 @@ func (o Outcome) String() string {
 // maxDepth bounds how deep chains lead to chains; the kernel refuses loops.
 const maxDepth = 64
 
-// walk is the state of one way of a packet.
+// walk is one way of a packet, as far as it has been walked.
 type walk struct {
 	rules *Rules
 	node  *Node
@@ -75,152 +76,131 @@ type walk struct {
 	out  Outcome
 	hook string
 	dnat bool
+	verdict
 }
 
-// result is how a chain is left.
-type result int
+// verdict is where a walk goes on.
+type verdict int
 
 const (
-	goOn result = iota // at its end, or by RETURN
-	accept
-	stop // the walk is over: out.Fate
+	next   verdict = iota // at the next rule
+	back                  // behind the rule that led to the chain
+	accept                // at the next chain of the kernel
+	stop                  // nowhere: out.Fate
 )
 
 // Trace returns every way that a packet may go, the likeliest first. Their
 // probabilities add up to 1.
 func (r *Rules) Trace(node Node, p Packet) []Outcome {
-	var all []Outcome
 	w := walk{rules: r, node: &node, Packet: p}
 	w.out.Probability = 1
-	end := func(w walk) {
-		w.out.Dst = w.Dst
-		all = append(all, w.out)
-	}
-	w.pass(w.hooks(), end)
-	slices.SortStableFunc(all, func(a, b Outcome) int {
-		switch {
-		case a.Probability > b.Probability:
-			return -1
-		case a.Probability < b.Probability:
-			return 1
-		}
-		return 0
-	})
-	return all
-}
-
-// hooks returns where a packet meets rules before it is routed.
-func (w *walk) hooks() []place {
 	hook := "PREROUTING"
 	if w.In == "" {
 		hook = "OUTPUT"
 	}
-	return []place{{"mangle", hook}, {"nat", hook}}
-}
-
-// pass takes the walk through hooks, and then through those that routing leads to.
-func (w walk) pass(hooks []place, end func(walk)) {
-	if len(hooks) == 0 {
-		w.route(end)
-		return
+	var all []Outcome
+	for _, w := range w.pass(place{"mangle", hook}, place{"nat", hook}) {
+		for _, w := range w.pass(w.route()...) {
+			w.out.Dst = w.Dst
+			all = append(all, w.out)
+		}
 	}
-	w.table(hooks[0], func(w walk) { w.pass(hooks[1:], end) }, end)
+	slices.SortStableFunc(all, func(a, b Outcome) int { return cmp.Compare(b.Probability, a.Probability) })
+	return all
 }
 
-// route takes the walk from the first hooks to its end.
-func (w walk) route(end func(walk)) {
+// pass takes the walk through chains of the kernel, and returns each way out of them.
+func (w walk) pass(hooks ...place) []walk {
+	if len(hooks) == 0 || w.verdict == stop {
+		return []walk{w}
+	}
+	var out []walk
+	for _, w := range w.table(hooks[0]) {
+		out = append(out, w.pass(hooks[1:]...)...)
+	}
+	return out
+}
+
+// route decides where the packet goes to, and returns where it meets rules on its way.
+func (w *walk) route() []place {
+	if w.verdict == stop {
+		return nil
+	}
 	local := w.isLocal(w.Dst.Addr())
-	w.out.Fate = Forward
-	var hooks []place
+	if w.out.Fate = Forward; local {
+		w.out.Fate = Here
+	}
 	switch {
-	case w.In == "" && local:
-		w.out.Fate = Here
-		// It comes in again by loopback.
-		hooks = []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}, {"mangle", "PREROUTING"}, {"filter", "INPUT"}}
+	case w.In == "" && local: // it comes in again by loopback
+		return []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}, {"mangle", "PREROUTING"}, {"filter", "INPUT"}}
 	case w.In == "":
-		hooks = []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}}
+		return []place{{"filter", "OUTPUT"}, {"nat", "POSTROUTING"}}
 	case local:
-		w.out.Fate = Here
-		hooks = []place{{"filter", "INPUT"}}
-	default:
-		hooks = []place{{"filter", "FORWARD"}, {"nat", "POSTROUTING"}}
+		return []place{{"filter", "INPUT"}}
 	}
-	w.last(hooks, end)
-}
-
-func (w walk) last(hooks []place, end func(walk)) {
-	if len(hooks) == 0 {
-		end(w)
-		return
-	}
-	w.table(hooks[0], func(w walk) { w.last(hooks[1:], end) }, end)
+	return []place{{"filter", "FORWARD"}, {"nat", "POSTROUTING"}}
 }
 
 // table takes the walk through one chain of the kernel.
-func (w walk) table(at place, next, end func(walk)) {
+func (w walk) table(at place) []walk {
 	w.hook = at.chain
 	if (at.chain == "PREROUTING" || at.chain == "INPUT") && w.In == "" {
 		w.In = "lo"
 	}
 	c := w.rules.chains[at]
 	if c == nil {
-		next(w)
-		return
+		return []walk{w}
 	}
-	w.chain(at, 0, func(w walk, r result) {
-		switch {
-		case r == stop:
-			end(w)
-		case r == goOn && c.policy == "DROP":
-			w.out.Fate = Drop
+	out := w.chain(at, 0)
+	for i := range out {
+		switch w := &out[i]; {
+		case w.verdict == accept:
+			w.verdict = next
+		case w.verdict == next && c.policy == "DROP":
+			w.end(Drop)
 			w.step(at.table, "policy of "+at.chain)
-			end(w)
-		default:
-			next(w)
 		}
-	})
+	}
+	return out
 }
 
-// chain takes the walk through a chain, and calls done for each way out of it.
-func (w walk) chain(at place, depth int, done func(walk, result)) {
+// chain takes the walk through a chain, and returns each way out of it.
+func (w walk) chain(at place, depth int) (out []walk) {
 	if depth > maxDepth {
-		w.out.Fate = Endless
-		done(w, stop)
-		return
+		w.end(Endless)
+		return []walk{w}
 	}
-	c := w.rules.chains[at]
-	if c == nil {
-		w.note("there is no chain " + at.chain)
-		done(w, goOn)
-		return
-	}
-	w.from(at, c.rules, depth, done)
-}
-
-// from takes the walk through the rules that are left of a chain.
-func (w walk) from(at place, rules []rule, depth int, done func(walk, result)) {
-	for i := range rules {
-		r := &rules[i]
-		chance := w.matches(r)
-		if chance == 0 {
-			continue
-		}
-		rest := rules[i+1:]
-		hit := w.fork(chance)
-		hit.step(at.table, r.text)
-		hit.target(at, r, depth, func(w walk, res result, over bool) {
-			if over {
-				done(w, res)
-			} else {
-				w.from(at, rest, depth, done)
+	inside := []walk{w}
+	for i := range w.rules.chains[at].rules {
+		r := &w.rules.chains[at].rules[i]
+		var rest []walk
+		for _, w := range inside {
+			chance := w.matches(r)
+			if chance < 1 {
+				rest = append(rest, w.fork(1-chance))
 			}
-		})
-		if chance == 1 {
-			return
+			if chance == 0 {
+				continue
+			}
+			w = w.fork(chance)
+			w.step(at.table, r.text)
+			for _, w := range w.target(at, r, depth) {
+				if w.verdict == next {
+					rest = append(rest, w)
+				} else {
+					out = append(out, w)
+				}
+			}
 		}
-		w = w.fork(1 - chance)
+		inside = rest
 	}
-	done(w, goOn)
+	out = append(out, inside...)
+	for i := range out {
+		if out[i].verdict == back {
+			out[i].verdict = next
+		}
+	}
+	return out
 }
 
 // fork returns a copy of the walk that is as likely as that and the chance.
@@ -242,49 +222,50 @@ func (w *walk) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || slices.Contains(w.node.Addresses, a)
 }
 
-// target applies a rule. done is called with whether the chain of the rule has ended.
-func (w walk) target(at place, r *rule, depth int, done func(w walk, res result, over bool)) {
+func (w *walk) end(f Fate) { w.out.Fate, w.verdict = f, stop }
+
+// target applies a rule that has matched.
+func (w walk) target(at place, r *rule, depth int) []walk {
 	switch r.target {
-	case "":
-		done(w, goOn, false)
+	case "", "LOG", "NFLOG", "CONNMARK", "TRACE", "SET", "CLASSIFY", "CHECKSUM", "TCPMSS", "CT":
 	case "ACCEPT":
-		done(w, accept, true)
+		w.verdict = accept
 	case "RETURN":
-		done(w, goOn, true)
+		w.verdict = back
 	case "DROP":
-		w.out.Fate = Drop
-		done(w, stop, true)
+		w.end(Drop)
 	case "REJECT":
-		w.out.Fate, w.out.With = Reject, r.argument("--reject-with")
-		done(w, stop, true)
+		w.end(Reject)
+		w.out.With = valueOf(r.arguments, "--reject-with")
 	case "DNAT":
-		if to, ok := parseTarget(r.argument("--to-destination"), w.Dst); ok {
+		w.verdict = accept
+		if to, ok := parseTarget(valueOf(r.arguments, "--to-destination"), w.Dst); ok {
 			w.Dst, w.dnat = to, true
 		} else {
 			w.note("cannot read the target of: " + r.text)
 		}
-		done(w, accept, true)
 	case "REDIRECT":
+		w.verdict = accept
 		w.redirect(r)
-		done(w, accept, true)
 	case "MASQUERADE", "SNAT":
-		w.out.Masqueraded = true
-		done(w, accept, true)
+		w.verdict, w.out.Masqueraded = accept, true
 	case "MARK":
 		w.mark(r)
-		done(w, goOn, false)
-	case "LOG", "NFLOG", "CONNMARK", "TRACE", "SET", "CLASSIFY", "CHECKSUM", "TCPMSS", "CT":
-		done(w, goOn, false)
 	default:
-		if w.rules.chains[place{at.table, r.target}] == nil {
+		to := place{at.table, r.target}
+		if w.rules.chains[to] == nil {
 			w.note("unknown target " + r.target)
-			done(w, goOn, false)
-			return
+			break
 		}
-		w.chain(place{at.table, r.target}, depth+1, func(w walk, res result) {
-			done(w, res, res != goOn || r.goTo)
-		})
+		out := w.chain(to, depth+1)
+		for i := range out {
+			if r.goTo && out[i].verdict == next {
+				out[i].verdict = back
+			}
+		}
+		return out
 	}
+	return []walk{w}
 }
 
 // redirect sends the packet to a port of this node.
@@ -294,15 +275,13 @@ func (w *walk) redirect(r *rule) {
 		to = netip.IPv6Loopback()
 	}
 	if w.In != "" { // to the address of the interface, whichever that is
-		for _, a := range w.node.Addresses {
-			if a.Is6() == w.Dst.Addr().Is6() {
-				to = a
-				break
-			}
+		same := func(a netip.Addr) bool { return a.Is6() == to.Is6() }
+		if i := slices.IndexFunc(w.node.Addresses, same); i >= 0 {
+			to = w.node.Addresses[i]
 		}
 	}
 	port := w.Dst.Port()
-	if n, err := strconv.ParseUint(r.argument("--to-ports"), 10, 16); err == nil {
+	if n, err := strconv.ParseUint(valueOf(r.arguments, "--to-ports"), 10, 16); err == nil {
 		port = uint16(n)
 	}
 	w.Dst, w.dnat = netip.AddrPortFrom(to, port), true
