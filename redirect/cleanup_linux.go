@@ -37,7 +37,7 @@ func (k *kernel) removeOldMode(ctx context.Context) error {
 	}
 	l := k.shape.layout(nil)
 	l.Own = isOld
-	n, err := netfilter.RemoveChains(ctx, l)
+	n, err := netfilter.RemoveChains(ctx, l, nil)
 	k.count.oldChains.Add(uint64(n))
 	if err != nil {
 		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)

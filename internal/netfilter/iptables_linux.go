@@ -85,9 +85,6 @@ func marks(have []string, prefix string, text []byte) []byte {
 // MarkChain is the name of the mark.
 func MarkChain(prefix string) string { return prefix + "CREATED-TABLE" }
 
-// save returns the output of iptables-save.
-func (p *IPTables) save(ctx context.Context) ([]byte, error) { return Run(ctx, nil, p.Path+"-save") }
-
 // Chains returns the names of all chains of a table, none if it does not exist.
 func (p *IPTables) Chains(table string) ([]string, error) {
 	if !p.NFT {
@@ -112,16 +109,16 @@ func (p *IPTables) Chains(table string) ([]string, error) {
 func (p *IPTables) Rules(at Place) ([]string, error) {
 	out, err := p.client.List(at.Table, at.Chain)
 	if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s: %w", at.Chain, at.Table, lockError(err))
+		return nil, fmt.Errorf("list %s: %w", at, lockError(err))
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }
 
 // exists reports whether a jump is in its chain.
 func (p *IPTables) exists(j Jump) (bool, error) {
-	there, err := p.client.Exists(j.Table, j.From, j.spec()...)
+	there, err := p.client.Exists(j.Table, j.From, Words(j.String())...)
 	if err != nil {
-		return false, fmt.Errorf("look for jump in chain %s of table %s: %w", j.From, j.Table, lockError(err))
+		return false, fmt.Errorf("look for jump in %s: %w", j.place(), lockError(err))
 	}
 	return there, nil
 }

@@ -25,15 +25,6 @@ const (
 	First                 // the first rule
 )
 
-// spec returns the jump as arguments of iptables -I or -C.
-func (j Jump) spec() []string {
-	var s []string
-	if j.NewOnly {
-		s = append(s, "-m", "conntrack", "--ctstate", "NEW")
-	}
-	return append(s, "-m", "comment", "--comment", j.Comment, "-j", j.To)
-}
-
 // String returns the jump as input of iptables-restore, without "-I" and the chain.
 func (j Jump) String() string {
 	match := ""

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,43 +28,53 @@ type nftChain struct {
 	Accept bool // its policy
 }
 
-// nftTables returns the names of nft tables of a family, none if the kernel has no
-// nf_tables.
-func nftTables(family uint8) ([]string, error) {
-	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family, nil)
-	if nfnl.NoSubsystem(err) {
+// nftList asks nf_tables for a list, which is empty if the kernel has none.
+func nftList(what string, command int, family uint8, filter []byte) ([][]byte, error) {
+	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, command, unix.NLM_F_DUMP, family, filter)
+	if nfnl.NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("list nft tables: %w", err)
+		return nil, fmt.Errorf("list nft %s: %w", what, err)
 	}
-	var names []string
+	return msgs, nil
+}
+
+// nftTables returns the names of nft tables of a family.
+func nftTables(family uint8) (names []string, err error) {
+	msgs, err := nftList("tables", unix.NFT_MSG_GETTABLE, family, nil)
 	for _, m := range msgs {
-		names = append(names, unix.ByteSliceToString(m[unix.NFTA_TABLE_NAME]))
+		names = append(names, nfnl.String(m, unix.NFTA_TABLE_NAME))
 	}
-	return names, nil
+	return names, err
 }
 
 // nftChains returns the chains of an nft table, none if there is no such table.
-func nftChains(family uint8, table string) ([]nftChain, error) {
-	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil)
-	if nfnl.NoSubsystem(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("list nft chains: %w", err)
-	}
-	var chains []nftChain
+func nftChains(family uint8, table string) (chains []nftChain, err error) {
+	msgs, err := nftList("chains", unix.NFT_MSG_GETCHAIN, family, nil)
 	for _, m := range msgs {
-		if unix.ByteSliceToString(m[unix.NFTA_CHAIN_TABLE]) != table {
-			continue
+		if nfnl.String(m, unix.NFTA_CHAIN_TABLE) == table {
+			chains = append(chains, nftChain{
+				Name:   nfnl.String(m, unix.NFTA_CHAIN_NAME),
+				Base:   nfnl.Find(m, unix.NFTA_CHAIN_HOOK) != nil,
+				Accept: nfnl.Uint(nfnl.Find(m, unix.NFTA_CHAIN_POLICY)) == nfAccept,
+			})
 		}
-		c := nftChain{Name: unix.ByteSliceToString(m[unix.NFTA_CHAIN_NAME])}
-		_, c.Base = m[unix.NFTA_CHAIN_HOOK]
-		if v := m[unix.NFTA_CHAIN_POLICY]; len(v) == 4 {
-			c.Accept = binary.BigEndian.Uint32(v) == nfAccept
-		}
-		chains = append(chains, c)
 	}
-	return chains, nil
+	return chains, err
+}
+
+// nftHas returns the tables of a layout in which nf_tables has a chain for which is is true.
+func (l *Layout) nftHas(is func(table, chain string) bool) (names []string, err error) {
+	for _, t := range l.Tables {
+		chains, err := nftChains(nfnl.Family(l.IPv6), t.Name)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(chains, func(c nftChain) bool { return is(t.Name, c.Name) }) {
+			names = append(names, t.Name)
+		}
+	}
+	return names, nil
 }
 
 // removeMarkedTable removes a table that carries the mark of a prefix if it is empty, and

@@ -23,21 +23,18 @@ import (
 func checkOrphans(l Layout) error {
 	family := Program(l.IPv6)
 	var errs []error
-	for _, b := range []struct {
-		program string
-		tables  func(Layout) ([]string, error)
-	}{{family + "-nft", nftTablesWith}, {family + "-legacy", legacyTablesWith}} {
-		if canRun(b.program, l.IPv6) {
+	for program, tables := range map[string]func(*Layout) ([]string, error){
+		family + "-nft": (*Layout).nftOrphans, family + "-legacy": (*Layout).legacyOrphans,
+	} {
+		if canRun(program, l.IPv6) {
 			continue
 		}
-		names, err := b.tables(l)
-		if err != nil {
-			errs = append(errs, err)
-		} else if len(names) > 0 {
-			errs = append(errs, fmt.Errorf("chains %s* stay in table %s, since %s is not installed: "+
-				"install iptables 1.8 or later with it, and clean up again", l.Prefix, strings.Join(names,
-				", "), b.program))
+		names, err := tables(&l)
+		if err == nil && len(names) > 0 {
+			err = fmt.Errorf("chains %s* stay in table %s, since %s is not installed: install iptables 1.8 or later "+
+				"with it, and clean up again", l.Prefix, strings.Join(names, ", "), program)
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -51,26 +48,16 @@ func canRun(program string, ipv6 bool) bool {
 	})
 }
 
-// nftTablesWith returns the tables of nf_tables with chains of a prefix. A mark is none.
-func nftTablesWith(l Layout) ([]string, error) {
-	var names []string
-	for _, t := range l.Tables {
-		chains, err := nftChains(nfnl.Family(l.IPv6), t.Name)
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(chains, func(c nftChain) bool {
-			return c.Name != MarkChain(l.Prefix) && strings.HasPrefix(c.Name, l.Prefix)
-		}) {
-			names = append(names, t.Name)
-		}
-	}
-	return names, nil
+// nftOrphans returns the tables of nf_tables with chains of the prefix. A mark is none.
+func (l *Layout) nftOrphans() ([]string, error) {
+	return l.nftHas(func(_, chain string) bool {
+		return chain != MarkChain(l.Prefix) && strings.HasPrefix(chain, l.Prefix)
+	})
 }
 
-// legacyTablesWith returns the tables of the legacy backend with chains of a prefix. It
+// legacyOrphans returns the tables of the legacy backend with chains of the prefix. It
 // looks only at tables that are there, since asking for one makes it.
-func legacyTablesWith(l Layout) ([]string, error) {
+func (l *Layout) legacyOrphans() ([]string, error) {
 	list, domain, level := "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP
 	if l.IPv6 {
 		list, domain, level = "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6
@@ -112,24 +99,22 @@ const (
 )
 
 // legacyEntries returns all rules of a legacy table as the kernel has them.
-func legacyEntries(fd, level int, table string) ([]byte, error) {
-	for try := 0; ; try++ {
+func legacyEntries(fd, level int, table string) (entries []byte, err error) {
+	for range nfnl.DumpTries {
 		info := make([]byte, infoLen)
 		copy(info[:nameLen-1], table)
 		if err := getsockopt(fd, level, getInfo, info); err != nil {
 			return nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[infoLen-4:])
-		entries := make([]byte, entriesFrom+size)
+		entries = make([]byte, entriesFrom+size)
 		copy(entries[:nameLen-1], table)
 		binary.NativeEndian.PutUint32(entries[nameLen:], size)
-		err := getsockopt(fd, level, getEntries, entries)
-		if err == nil {
-			return entries, nil
-		} else if !errors.Is(err, unix.EAGAIN) || try == nfnl.DumpTries { // it was changed meanwhile
-			return nil, err
+		if err = getsockopt(fd, level, getEntries, entries); !errors.Is(err, unix.EAGAIN) { // changed meanwhile
+			break
 		}
 	}
+	return entries, err
 }
 
 // getsockopt reads an option that is as long as b.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -16,7 +15,7 @@ import (
 // of its own.
 func (r *Ruleset) Try(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, destroySets(ctx, r.layout)) }()
-	for set := range r.layout.sets() {
+	for _, set := range r.layout.sets() {
 		if err := set.Create(); err != nil {
 			return err
 		}
@@ -28,7 +27,7 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 		var e edits
 		for _, at := range places {
 			if at.Table == t.Name {
-				e.heads, e.removed = append(e.heads, at.Chain), append(e.removed, at.Chain)
+				e.remove(at.Chain)
 			}
 		}
 		if err2 := r.restore(ctx, e.text(t.Name)); err == nil {
@@ -42,7 +41,7 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 // there, and a kernel without sets, are no error.
 func destroySets(ctx context.Context, l Layout) error {
 	var errs []error
-	for set := range l.sets() {
+	for _, set := range l.sets() {
 		errs = append(errs, set.Destroy(ctx))
 	}
 	return errors.Join(errs...)
@@ -55,67 +54,38 @@ func destroySets(ctx context.Context, l Layout) error {
 // goes on after an error, but leaves the sets, which rules may hold, and without which
 // some callers would not find again what is theirs.
 func Remove(ctx context.Context, l Layout, saved func(text string)) error {
-	errs := []error{checkOrphans(l)}
-	for _, command := range Backends(l.IPv6) {
-		_, err := removeChains(ctx, command, l, saved)
-		errs = append(errs, err)
-	}
+	_, err := RemoveChains(ctx, l, saved)
+	err = errors.Join(checkOrphans(l), err)
 	for _, t := range l.Tables {
-		errs = append(errs, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
+		err = errors.Join(err, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return err
 	}
 	return destroySets(ctx, l)
 }
 
 // RemoveChains removes the chains of a layout, and the rules that lead to them, from both
-// backends of iptables, and returns how many chains there were.
-func RemoveChains(ctx context.Context, l Layout) (n int, err error) {
+// backends of iptables, and returns how many chains there were. saved is as in Remove.
+func RemoveChains(ctx context.Context, l Layout, saved func(text string)) (n int, err error) {
 	for _, command := range Backends(l.IPv6) {
-		removed, err2 := removeChains(ctx, command, l, nil)
-		n, err = n+removed, errors.Join(err, err2)
+		if strings.HasSuffix(command, "-nft") {
+			// iptables-nft-save fails if it does not understand what another program has put
+			// in a table, so it is asked only if there is something to remove.
+			if there, err2 := l.nftHas(l.Own); len(there) == 0 {
+				err = errors.Join(err, err2)
+				continue
+			}
+		}
+		save, err2 := SavedBy(ctx, command+"-save")
+		if err2 == nil && saved != nil {
+			saved(string(save))
+		}
+		if text := Undo(save, l.Own); text != nil {
+			_, err2 = Run(ctx, text, command+"-restore", "--noflush", fmt.Sprintf("--wait=%d", LockWait))
+			n += bytes.Count(text, []byte("\n-X "))
+		}
+		err = errors.Join(err, err2)
 	}
 	return n, err
-}
-
-// removeChains is RemoveChains for one backend.
-func removeChains(ctx context.Context, command string, l Layout, saved func(string)) (int, error) {
-	nft := strings.HasSuffix(command, "-nft")
-	if nft {
-		// iptables-nft-save fails if it does not understand what another program has put
-		// in a table, so it is asked only if there is something to remove.
-		if there, err := l.inNFT(); err != nil || !there {
-			return 0, err
-		}
-	}
-	save, err := SavedBy(ctx, command+"-save")
-	if err != nil {
-		return 0, err
-	}
-	if saved != nil {
-		saved(string(save))
-	}
-	text := Undo(save, l.Own)
-	if text == nil {
-		return 0, nil
-	}
-	if _, err := Run(ctx, text, command+"-restore", "--noflush", fmt.Sprintf("--wait=%d", LockWait)); err != nil {
-		return 0, err
-	}
-	return bytes.Count(text, []byte("\n-X ")), nil
-}
-
-// inNFT reports whether nf_tables has any chain of a layout.
-func (l *Layout) inNFT() (bool, error) {
-	for _, t := range l.Tables {
-		chains, err := nftChains(nfnl.Family(l.IPv6), t.Name)
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(chains, func(c nftChain) bool { return l.Own(t.Name, c.Name) }) {
-			return true, nil
-		}
-	}
-	return false, nil
 }

@@ -102,7 +102,7 @@ func TestRemoveChains(t *testing.T) {
 				" -A INPUT -j ACCEPT")
 		}
 		for _, want := range []int{4, 0} {
-			if n, err := RemoveChains(t.Context(), layout); n != want || err != nil {
+			if n, err := RemoveChains(t.Context(), layout, nil); n != want || err != nil {
 				t.Errorf("RemoveChains = %d, %v, want %d", n, err, want)
 			}
 		}

@@ -73,6 +73,7 @@ type Ruleset struct {
 	spine   []Place // chains that lead to buckets
 	jumps   []Jump
 	moved   bool // a jump was added since the last Write
+	waiting bool // packets may have read sets as they were before they changed
 	members map[string]*Refs[Member]
 
 	state    state
@@ -110,7 +111,7 @@ func NewRuleset(program *IPTables, layout Layout) *Ruleset {
 		program: program, layout: layout,
 		chains: make(map[Place]*chain), counts: make(map[string]int), members: make(map[string]*Refs[Member]),
 	}
-	for s := range layout.sets() {
+	for _, s := range layout.sets() {
 		r.members[s.Name] = new(Refs[Member])
 	}
 	return r

@@ -2,14 +2,15 @@ package netfilter
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -24,18 +25,14 @@ const maxMembers = 1 << 20
 // 64 KiB that an attribute can hold.
 const MembersPerMessage = 700
 
-// withMarks is IPSET_FLAG_WITH_SKBINFO of linux/netfilter/ipset/ip_set.h.
-const withMarks = 1 << 6
-
 // busyWait is how long destroying a set waits for rules that still hold it: nft
 // frees deleted rules after a grace period, in the background.
 const busyWait = 5 * time.Second
 
-// setRequest sends a request about one set. Unlike the netlink library's own
-// functions it takes many members in one message, and does not panic on an error
-// that is not an errno.
-func setRequest(command int, set string, attrs []byte) ([]map[uint16][]byte, error) {
-	b := nfnl.Attr(nil, nl.IPSET_ATTR_PROTOCOL, []byte{nl.IPSET_PROTOCOL})
+// setRequest sends a request about one set. Unlike the netlink library's own functions it
+// takes many members in one message, and reads marks.
+func setRequest(command int, set string, attrs []byte) ([][]byte, error) {
+	b := nfnl.Attr(nil, nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL))
 	b = nfnl.AttrString(b, nl.IPSET_ATTR_SETNAME, set)
 	out, err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC,
 		append(b, attrs...))
@@ -64,30 +61,13 @@ type Set struct {
 
 // Create makes the set, or leaves one of the same name as it is.
 func (s Set) Create() error {
-	family, revision := nfnl.Family(s.IPv6), uint8(0)
-	var data []byte
-	switch s.Type {
-	case BitmapPort:
-		family = unix.NFPROTO_UNSPEC
-		data = nfnl.Attr(data, nl.IPSET_ATTR_PORT_FROM|unix.NLA_F_NET_BYTEORDER, []byte{0, 0})
-		data = nfnl.Attr(data, nl.IPSET_ATTR_PORT_TO|unix.NLA_F_NET_BYTEORDER, []byte{0xff, 0xff})
-	case HashIPPort, HashIPPortNet:
-		revision = 1 // the first that knows SCTP (kernel 2.6.39)
-		fallthrough
-	default:
-		data = nfnl.Attr(data, nl.IPSET_ATTR_MAXELEM|unix.NLA_F_NET_BYTEORDER,
-			binary.BigEndian.AppendUint32(nil, maxMembers))
+	o := netlink.IpsetCreateOptions{Replace: true, Skbinfo: s.Marks, Family: nfnl.Family(s.IPv6)}
+	if s.Type == BitmapPort {
+		o.PortTo = math.MaxUint16
+	} else {
+		o.MaxElements = maxMembers
 	}
-	if s.Marks {
-		revision = 5 // the first that knows marks (kernel 3.19)
-		data = nfnl.Attr(data, nl.IPSET_ATTR_CADT_FLAGS|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil,
-			withMarks))
-	}
-	b := nfnl.AttrString(nil, nl.IPSET_ATTR_TYPENAME, s.Type)
-	b = nfnl.Attr(b, nl.IPSET_ATTR_REVISION, []byte{revision})
-	b = nfnl.Attr(b, nl.IPSET_ATTR_FAMILY, []byte{family})
-	_, err := setRequest(nl.IPSET_CMD_CREATE, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_DATA, data))
-	if err != nil && !errors.Is(err, syscall.EEXIST) {
+	if err := netlink.IpsetCreate(s.Name, s.Type, o); err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("create set %s: %w", s.Name, err)
 	}
 	return nil
@@ -100,19 +80,12 @@ func (s Set) Read() ([]Member, error) {
 		return nil, fmt.Errorf("list set %s: %w", s.Name, err)
 	}
 	var out []Member
-	var broken error
 	for _, m := range msgs {
-		if kind, ok := m[nl.IPSET_ATTR_TYPENAME]; ok && unix.ByteSliceToString(kind) != s.Type {
-			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name,
-				unix.ByteSliceToString(kind), s.Type)
+		if kind := nfnl.String(m, nl.IPSET_ATTR_TYPENAME); kind != "" && kind != s.Type {
+			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name, kind, s.Type)
 		}
-		err := nfnl.EachAttr(m[nl.IPSET_ATTR_ADT], func(_ uint16, v []byte) {
-			e, err := parseMember(v)
-			broken = errors.Join(broken, err)
-			out = append(out, e)
-		})
-		if err := errors.Join(err, broken); err != nil {
-			return nil, fmt.Errorf("list set %s: %w", s.Name, err)
+		for _, b := range nfnl.Attrs(nfnl.Find(m, nl.IPSET_ATTR_ADT)) {
+			out = append(out, parseMember(b))
 		}
 	}
 	slices.SortFunc(out, Member.Compare)
@@ -121,26 +94,25 @@ func (s Set) Read() ([]Member, error) {
 
 // parseMember reads an element of any type of set, also one that no plan has, such
 // that it can be deleted.
-func parseMember(b []byte) (Member, error) {
-	var e Member
+func parseMember(b []byte) (e Member) {
 	var ip, ip2 netip.Addr
 	bits := -1
-	err := nfnl.EachAttr(b, func(kind uint16, v []byte) {
-		switch {
-		case kind == nl.IPSET_ATTR_IP:
+	for kind, v := range nfnl.Attrs(b) {
+		switch kind {
+		case nl.IPSET_ATTR_IP:
 			ip = parseIP(v)
-		case kind == nl.IPSET_ATTR_IP2:
+		case nl.IPSET_ATTR_IP2:
 			ip2 = parseIP(v)
-		case (kind == nl.IPSET_ATTR_CIDR || kind == nl.IPSET_ATTR_CIDR2) && len(v) == 1:
-			bits = int(v[0])
-		case kind == nl.IPSET_ATTR_PORT && len(v) == 2:
-			e.Port = binary.BigEndian.Uint16(v)
-		case kind == nl.IPSET_ATTR_PROTO && len(v) == 1:
-			e.Protocol = v[0]
-		case kind == nl.IPSET_ATTR_SKBMARK && len(v) == 8:
-			e.Mark = binary.BigEndian.Uint32(v)
+		case nl.IPSET_ATTR_CIDR, nl.IPSET_ATTR_CIDR2:
+			bits = int(nfnl.Uint(v))
+		case nl.IPSET_ATTR_PORT:
+			e.Port = uint16(nfnl.Uint(v))
+		case nl.IPSET_ATTR_PROTO:
+			e.Protocol = uint8(nfnl.Uint(v))
+		case nl.IPSET_ATTR_SKBMARK: // and its mask
+			e.Mark = uint32(nfnl.Uint(v) >> 32)
 		}
-	})
+	}
 	switch {
 	case ip2.IsValid():
 		e.Addr, e.Net = ip, netip.PrefixFrom(ip2, bits)
@@ -149,37 +121,36 @@ func parseMember(b []byte) (Member, error) {
 	default:
 		e.Addr = ip
 	}
-	return e, err
+	return e
 }
 
 // parseIP reads an address, which is nested once more.
 func parseIP(b []byte) (ip netip.Addr) {
-	nfnl.EachAttr(b, func(_ uint16, v []byte) { ip, _ = netip.AddrFromSlice(v) })
+	for _, v := range nfnl.Attrs(b) {
+		ip, _ = netip.AddrFromSlice(v)
+	}
 	return ip
 }
 
 // Add adds members and returns the number of messages sent. A member that is there
 // already is no error.
-func (s Set) Add(list []Member) (uint64, error) { return s.change(nl.IPSET_CMD_ADD, list) }
+func (s Set) Add(list []Member) (uint64, error) { return s.change("add to", nl.IPSET_CMD_ADD, list) }
 
 // Delete deletes members and returns the number of messages sent. A member that is
 // not there is no error.
-func (s Set) Delete(list []Member) (uint64, error) { return s.change(nl.IPSET_CMD_DEL, list) }
+func (s Set) Delete(list []Member) (uint64, error) {
+	return s.change("delete from", nl.IPSET_CMD_DEL, list)
+}
 
-func (s Set) change(command int, list []Member) (uint64, error) {
-	var sent uint64
-	for len(list) > 0 {
-		n := min(len(list), MembersPerMessage)
+func (s Set) change(verb string, command int, list []Member) (sent uint64, err error) {
+	for part := range slices.Chunk(list, MembersPerMessage) {
 		var adt []byte
-		for i, e := range list[:n] {
+		for i, e := range part {
 			adt = nfnl.AttrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
 		}
-		list = list[n:]
-		b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, []byte{0, 0, 0, 0})
-		_, err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt))
+		b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, nl.BEUint32Attr(0))
 		sent++
-		if err != nil {
-			verb := map[int]string{nl.IPSET_CMD_ADD: "add to", nl.IPSET_CMD_DEL: "delete from"}[command]
+		if _, err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt)); err != nil {
 			return sent, fmt.Errorf("%s set %s: %w", verb, s.Name, err)
 		}
 	}
@@ -189,28 +160,25 @@ func (s Set) change(command int, list []Member) (uint64, error) {
 // data returns the attributes of one member. The line number is what the kernel
 // puts in its error.
 func (e Member) data(line int) []byte {
+	ip, cidr, net := nl.IPSET_ATTR_IP, nl.IPSET_ATTR_CIDR, e.Net.IsValid()
 	var b []byte
 	if e.Addr.IsValid() {
-		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Addr))
+		b = nfnl.AttrNested(b, ip, ipData(e.Addr))
 		b = nfnl.Attr(b, nl.IPSET_ATTR_PROTO, []byte{e.Protocol})
+		ip, cidr = nl.IPSET_ATTR_IP2, nl.IPSET_ATTR_CIDR2
 	}
-	switch {
-	case e.Net.IsValid() && e.Addr.IsValid():
-		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP2, ipData(e.Net.Addr()))
-		b = nfnl.Attr(b, nl.IPSET_ATTR_CIDR2, []byte{uint8(e.Net.Bits())})
-	case e.Net.IsValid():
-		b = nfnl.AttrNested(b, nl.IPSET_ATTR_IP, ipData(e.Net.Addr()))
-		b = nfnl.Attr(b, nl.IPSET_ATTR_CIDR, []byte{uint8(e.Net.Bits())})
+	if net {
+		b = nfnl.AttrNested(b, ip, ipData(e.Net.Addr()))
+		b = nfnl.Attr(b, cidr, []byte{uint8(e.Net.Bits())})
 	}
-	if e.Addr.IsValid() || !e.Net.IsValid() { // all types but hash:net
-		b = nfnl.Attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port))
+	if e.Addr.IsValid() || !net { // all types but hash:net
+		b = nfnl.Attr(b, nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, nl.BEUint16Attr(e.Port))
 	}
 	if e.Mark != 0 {
 		b = nfnl.Attr(b, nl.IPSET_ATTR_SKBMARK|unix.NLA_F_NET_BYTEORDER,
-			binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, e.Mark), ^uint32(0)))
+			append(nl.BEUint32Attr(e.Mark), nl.BEUint32Attr(math.MaxUint32)...))
 	}
-	return nfnl.Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint32(nil,
-		uint32(line)))
+	return nfnl.Attr(b, nl.IPSET_ATTR_CADT_LINENO|unix.NLA_F_NET_BYTEORDER, nl.BEUint32Attr(uint32(line)))
 }
 
 func ipData(ip netip.Addr) []byte {

@@ -1,8 +1,8 @@
 package netfilter
 
 import (
-	"bytes"
-	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -10,38 +10,53 @@ import (
 // iptables-restore --noflush that removes the chains for which removable is true,
 // and every rule that leads to one; nil if there is none. A rule is deleted by its
 // own text as saved, so it does not matter how it was written.
-func Undo(save []byte, removable func(table, chain string) bool) []byte {
-	var out bytes.Buffer
-	var table string
-	var jumps, chains []string
-	for line := range strings.Lines(string(save)) {
-		line = strings.TrimSuffix(line, "\n")
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table, jumps, chains = line[1:], nil, nil
-		case strings.HasPrefix(line, ":"):
-			if chain, _, _ := strings.Cut(line[1:], " "); removable(table, chain) {
-				chains = append(chains, chain)
+func Undo(save []byte, removable func(table, chain string) bool) (text []byte) {
+	saved := savedRules(string(save), "")
+	tables := make(map[string]*edits)
+	for _, at := range sortedPlaces(saved) {
+		e := tables[at.Table]
+		if e == nil {
+			e = new(edits)
+			tables[at.Table] = e
+		}
+		if removable(at.Table, at.Chain) {
+			e.remove(at.Chain)
+			continue
+		}
+		for _, r := range saved[at] {
+			if removable(at.Table, r.Target) {
+				e.rules = append(e.rules, "-D "+r.ID)
 			}
-		case strings.HasPrefix(line, "-A "):
-			w := Words(line)
-			if len(w) > 1 && !removable(table, w[1]) && removable(table, Target(w)) {
-				jumps = append(jumps, line[len("-A "):])
-			}
-		case line == "COMMIT" && len(jumps)+len(chains) > 0:
-			fmt.Fprintf(&out, "*%s\n", table)
-			for _, op := range []struct {
-				verb  string
-				specs []string
-			}{{"-D", jumps}, {"-F", chains}, {"-X", chains}} {
-				for _, spec := range op.specs {
-					fmt.Fprintf(&out, "%s %s\n", op.verb, spec)
-				}
-			}
-			out.WriteString("COMMIT\n")
 		}
 	}
-	return out.Bytes()
+	for _, table := range slices.Sorted(maps.Keys(tables)) {
+		text = append(text, tables[table].text(table)...)
+	}
+	return text
+}
+
+// savedRules returns the chains in the output of iptables-save. The id of a rule is its
+// text without "-A". Of targets it knows only those that begin with prefix.
+func savedRules(save, prefix string) map[Place][]Rule {
+	out := make(map[Place][]Rule)
+	var at Place
+	for line := range strings.Lines(save) {
+		line = strings.TrimSuffix(line, "\n")
+		if table, ok := strings.CutPrefix(line, "*"); ok {
+			at.Table = table
+		} else if chain, ok := strings.CutPrefix(line, ":"); ok {
+			at.Chain, _, _ = strings.Cut(chain, " ")
+			out[at] = nil
+		} else if text, ok := strings.CutPrefix(line, "-A "); ok {
+			at.Chain, _, _ = strings.Cut(text, " ")
+			rule := Rule{ID: text}
+			if strings.Contains(text, " "+prefix) {
+				rule.Target = Target(Words(text))
+			}
+			out[at] = append(out[at], rule)
+		}
+	}
+	return out
 }
 
 // Target returns where a rule, split into words, jumps or goes to.

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -54,7 +53,7 @@ func (h held) take(l *Layout, jumps []Jump, at Place, rules []Rule) {
 func (r *Ruleset) look(ctx context.Context) (held, error) {
 	now := held{make(map[Place]heldChain), make(map[Place][]Rule)}
 	if !r.program.NFT {
-		save, err := r.program.save(ctx)
+		save, err := Run(ctx, nil, r.program.Path+"-save")
 		if err != nil {
 			return held{}, err
 		}
@@ -69,7 +68,7 @@ func (r *Ruleset) look(ctx context.Context) (held, error) {
 		if err != nil {
 			return held{}, err
 		}
-		rules, err := nftTable(family, t.Name, func(string) bool { return true })
+		rules, err := nftRules(family, Place{Table: t.Name})
 		if err != nil {
 			return held{}, err
 		}
@@ -78,32 +77,6 @@ func (r *Ruleset) look(ctx context.Context) (held, error) {
 		}
 	}
 	return now, nil
-}
-
-// savedRules returns the chains in the output of iptables-save. The id of a rule is its
-// text. Of targets it knows only those that begin with prefix.
-func savedRules(save, prefix string) map[Place][]Rule {
-	out := make(map[Place][]Rule)
-	var at Place
-	for line := range strings.Lines(save) {
-		line = strings.TrimSuffix(line, "\n")
-		kind, rest := line[:min(1, len(line))], line[min(1, len(line)):]
-		switch kind {
-		case "*":
-			at.Table = rest
-		case ":":
-			at.Chain, _, _ = strings.Cut(rest, " ")
-			out[at] = nil
-		case "-":
-			at.Chain, _, _ = strings.Cut(strings.TrimPrefix(line, "-A "), " ")
-			rule := Rule{ID: line}
-			if strings.Contains(line, " "+prefix) {
-				rule.Target = Target(Words(line))
-			}
-			out[at] = append(out[at], rule)
-		}
-	}
-	return out
 }
 
 // remember reads back the chains that were written, and those by which packets get there,
@@ -130,16 +103,13 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) err
 	}
 	for _, at := range written {
 		if c := r.chains[at]; now.own[at].rules != len(c.rules) {
-			return fmt.Errorf("chain %s of table %s has %d rules right after %d were written: another program is "+
-				"changing it",
-				at.Chain, at.Table, now.own[at].rules, len(c.rules))
+			return fmt.Errorf("%s has %d rules right after %d were written: another program is changing it", at,
+				now.own[at].rules, len(c.rules))
 		}
 	}
 	for _, j := range r.jumps {
 		if at := j.place(); !r.layout.inPlace(at, now.others[at], jumpsAt(r.jumps, at)) {
-			return fmt.Errorf("the jumps in chain %s of table %s are not in place: another program is changing them",
-				at.Chain,
-				at.Table)
+			return fmt.Errorf("the jumps in %s are not in place: another program is changing them", at)
 		}
 	}
 	r.held = now
@@ -147,8 +117,7 @@ func (r *Ruleset) remember(ctx context.Context, written []Place, whole bool) err
 }
 
 func changedBy(at Place) error {
-	return fmt.Errorf("chain %s of table %s is not as it was written: another program has changed it", at.Chain,
-		at.Table)
+	return fmt.Errorf("%s is not as it was written: another program has changed it", at)
 }
 
 // readAgain reads the chains that were written, the chains with jumps, those that these
@@ -165,10 +134,10 @@ func (r *Ruleset) readAgain(written map[Place]bool) (held, error) {
 	for at := range places {
 		rules, err := nftRules(nfnl.Family(r.layout.IPv6), at)
 		if err != nil {
-			return held{}, fmt.Errorf("list rules of chain %s of table %s: %w", at.Chain, at.Table, err)
+			return held{}, err
 		}
 		was := now.own[at]
-		if now.take(&r.layout, r.jumps, at, rules); now.own[at] != was && !written[at] {
+		if now.take(&r.layout, r.jumps, at, rules[at.Chain]); now.own[at] != was && !written[at] {
 			return held{}, changedBy(at)
 		}
 		if len(rules) == 0 && !r.Has(at) {
@@ -213,14 +182,11 @@ func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
 		}
 	}
 	for at, rules := range now.others {
-		jumps := jumpsAt(r.jumps, at)
-		if !r.layout.inPlace(at, rules, jumps) {
-			return false, nil
+		replaced := func(x Rule) bool {
+			return r.layout.Own(at.Table, x.Target) && !slices.Contains(r.held.others[at], x)
 		}
-		for _, x := range rules {
-			if r.layout.Own(at.Table, x.Target) && !slices.Contains(r.held.others[at], x) {
-				return false, nil // it was replaced
-			}
+		if !r.layout.inPlace(at, rules, jumpsAt(r.jumps, at)) || slices.ContainsFunc(rules, replaced) {
+			return false, nil
 		}
 	}
 	r.verified = generation
@@ -228,15 +194,12 @@ func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
 }
 
 func (r *Ruleset) setsIntact() (bool, error) {
-	for set := range r.layout.sets() {
+	for _, set := range r.layout.sets() {
 		have, err := set.Read()
-		if errors.Is(err, syscall.ENOENT) {
+		if errors.Is(err, syscall.ENOENT) || err == nil && !r.members[set.Name].Match(have) {
 			return false, nil
 		} else if err != nil {
 			return false, err
-		}
-		if !r.members[set.Name].Match(have) {
-			return false, nil
 		}
 	}
 	return true, nil

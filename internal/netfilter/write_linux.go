@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
-	"strings"
 )
 
 // Learn reads what the kernel holds, if that is not known: chains, and the members of
@@ -17,7 +14,7 @@ func (r *Ruleset) Learn(ctx context.Context) error {
 	if r.state != unknown {
 		return nil
 	}
-	for set := range r.layout.sets() {
+	for _, set := range r.layout.sets() {
 		if err := set.Create(); err != nil {
 			return err
 		}
@@ -49,31 +46,29 @@ func (r *Ruleset) Write(ctx context.Context, between func() error) error {
 		return err
 	}
 	whole := r.state == learned
-	r.state = unknown
+	r.state, r.waiting = unknown, false
 	if err := r.lead(ctx, whole); err != nil {
 		return err
 	}
-	w := waiter{}
-	if err := r.grow(&w); err != nil {
+	if err := r.grow(); err != nil {
 		return err
 	}
-	err := r.writeRules(ctx, whole, &w)
+	err := r.writeRules(ctx, whole)
 	if err != nil && !whole && ctx.Err() == nil { // perhaps another program has changed our chains
 		if r.found, err = r.look(ctx); err == nil {
-			err = r.writeRules(ctx, true, &w)
+			err = r.writeRules(ctx, true)
 		}
 	}
 	if err == nil && between != nil {
 		err = between()
 	}
 	if err == nil {
-		err = r.shrink(&w)
+		err = r.shrink()
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		r.settle()
 	}
-	r.settle()
-	return nil
+	return err
 }
 
 // settle is called when the kernel is as it is to be: nothing edited is left to write.
@@ -97,11 +92,10 @@ func (r *Ruleset) lead(ctx context.Context, whole bool) error {
 		return nil
 	}
 	if !whole {
-		now, err := r.look(ctx)
-		if err != nil {
+		var err error
+		if r.found, err = r.look(ctx); err != nil {
 			return err
 		}
-		r.found = now
 	}
 	moves, err := r.moves(r.found, slices.DeleteFunc(slices.Clone(r.jumps), func(j Jump) bool {
 		_, there := r.found.own[Place{j.Table, j.To}]
@@ -118,7 +112,7 @@ func (r *Ruleset) lead(ctx context.Context, whole bool) error {
 }
 
 // writeRules brings our chains and the jumps to them to what they are to be.
-func (r *Ruleset) writeRules(ctx context.Context, whole bool, w *waiter) error {
+func (r *Ruleset) writeRules(ctx context.Context, whole bool) error {
 	text, written := r.script(whole)
 	moved := whole || r.moved
 	if moved {
@@ -129,7 +123,7 @@ func (r *Ruleset) writeRules(ctx context.Context, whole bool, w *waiter) error {
 		text = append(text, moves...)
 	}
 	if len(text) > 0 {
-		if err := w.wait(); err != nil {
+		if err := r.await(); err != nil {
 			return err
 		}
 		if err := r.restore(ctx, text); err != nil {
@@ -192,7 +186,7 @@ func (c *chain) edits(name string, whole, outer bool, first, second *edits) bool
 	stood := !whole && !c.fresh
 	switch {
 	case c.gone && (whole || stood):
-		second.heads, second.removed = append(second.heads, name), append(second.removed, name)
+		second.remove(name)
 		return true
 	case c.gone, stood && slices.Equal(c.was, c.rules):
 		return false
@@ -214,6 +208,10 @@ func (e *edits) add(op, chain string, rules []string) {
 	for _, rule := range rules {
 		e.rules = append(e.rules, op+" "+chain+" "+rule)
 	}
+}
+
+func (e *edits) remove(chain string) {
+	e.heads, e.removed = append(e.heads, chain), append(e.removed, chain)
 }
 
 func (e edits) and(o edits) edits {
@@ -262,69 +260,50 @@ func differingRules(was, now []string) (add, del []string) {
 	return add, del
 }
 
-// waiter waits for packets that have read sets as they were.
-type waiter struct{ needed bool }
-
-func (w *waiter) wait() error {
-	if !w.needed {
+// await waits for packets that have read sets as they were, if there may be any.
+func (r *Ruleset) await() error {
+	if !r.waiting {
 		return nil
 	}
-	w.needed = false
+	r.waiting = false
 	return AwaitReaders()
 }
 
 // sets returns all sets in the order in which they grow.
-func (l *Layout) sets() iter.Seq[Set] {
-	return func(yield func(Set) bool) {
-		for _, g := range append(slices.Clip(l.Sets), SetGroup{Sets: l.Inner}) {
-			for _, s := range g.Sets {
-				if !yield(s) {
-					return
-				}
-			}
-		}
+func (l *Layout) sets() (out []Set) {
+	for _, g := range l.Sets {
+		out = append(out, g.Sets...)
 	}
+	return append(out, l.Inner...)
 }
 
 // grow adds the members that are missing.
-func (r *Ruleset) grow(w *waiter) error {
+func (r *Ruleset) grow() error {
 	for i, g := range r.layout.Sets {
 		grown := false
 		for _, set := range g.Sets {
-			missing := r.members[set.Name].Missing()
-			if len(missing) == 0 {
-				continue
-			}
-			if err := w.wait(); err != nil {
+			changed, err := r.changeSet(set, true)
+			if err != nil {
 				return err
 			}
-			if err := r.changeSet(set, Set.Add, missing, true); err != nil {
-				return err
-			}
-			grown = true
+			grown = grown || changed
 		}
-		w.needed = w.needed || grown && i+1 < len(r.layout.Sets)
+		r.waiting = r.waiting || grown && i+1 < len(r.layout.Sets)
 	}
 	return nil
 }
 
 // shrink deletes the members that are surplus.
-func (r *Ruleset) shrink(w *waiter) error {
+func (r *Ruleset) shrink() error {
 	shrunk := false // sets of later groups
 	for _, g := range slices.Backward(r.layout.Sets) {
-		w.needed = w.needed || g.Late && shrunk
+		r.waiting = r.waiting || g.Late && shrunk
 		for _, set := range slices.Backward(g.Sets) {
-			surplus := r.members[set.Name].Surplus()
-			if len(surplus) == 0 {
-				continue
-			}
-			if err := w.wait(); err != nil {
+			changed, err := r.changeSet(set, false)
+			if err != nil {
 				return err
 			}
-			if err := r.changeSet(set, Set.Delete, surplus, false); err != nil {
-				return err
-			}
-			shrunk = true
+			shrunk = shrunk || changed
 		}
 	}
 	return nil
@@ -333,28 +312,43 @@ func (r *Ruleset) shrink(w *waiter) error {
 // Grow adds the members that an inner set lacks, and Shrink deletes those that are surplus.
 // They are for within Write's between.
 func (r *Ruleset) Grow(set Set) error {
-	return r.changeSet(set, Set.Add, r.members[set.Name].Missing(), true)
+	_, err := r.changeSet(set, true)
+	return err
 }
 
 // Shrink is described at Grow.
 func (r *Ruleset) Shrink(set Set) error {
-	return r.changeSet(set, Set.Delete, r.members[set.Name].Surplus(), false)
+	_, err := r.changeSet(set, false)
+	return err
 }
 
-func (r *Ruleset) changeSet(set Set, change func(Set, []Member) (uint64, error), list []Member, present bool) error {
-	what := list
-	if set.Marks && !present {
-		what = obsolete(list, r.members[set.Name].Kept())
+// changeSet adds the members that a set lacks, or deletes those that are surplus. It reports
+// whether there were any.
+func (r *Ruleset) changeSet(set Set, add bool) (changed bool, err error) {
+	refs := r.members[set.Name]
+	list, change := refs.Missing(), set.Add
+	if !add {
+		list, change = refs.Surplus(), set.Delete
 	}
-	sent, err := change(set, what)
+	if len(list) == 0 {
+		return false, nil
+	}
+	if err := r.await(); err != nil {
+		return false, err
+	}
+	what := list
+	if set.Marks && !add {
+		what = obsolete(list, refs.Kept())
+	}
+	sent, err := change(what)
 	r.layout.Counters.SetOps.Add(sent)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, m := range list {
-		r.members[set.Name].SetPresent(m, present)
+		refs.SetPresent(m, add)
 	}
-	return nil
+	return true, nil
 }
 
 // obsolete returns which surplus members of a set with marks are to be deleted. Where one is
@@ -371,11 +365,4 @@ func obsolete(surplus, kept []Member) (out []Member) {
 		}
 	}
 	return out
-}
-
-func (p Place) compare(o Place) int { return strings.Compare(p.Table+" "+p.Chain, o.Table+" "+o.Chain) }
-
-// sortedPlaces returns places in an order that is always the same.
-func sortedPlaces[V any](m map[Place]V) []Place {
-	return slices.SortedFunc(maps.Keys(m), Place.compare)
 }

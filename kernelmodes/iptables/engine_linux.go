@@ -77,7 +77,7 @@ func (e *Engine) removeOld(ctx context.Context) error {
 	if e.clean {
 		return nil
 	}
-	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6))
+	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6), nil)
 	e.clean = err == nil
 	return err
 }

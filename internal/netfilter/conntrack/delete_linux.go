@@ -1,15 +1,11 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -44,7 +40,7 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFilter) (uint64, error) {
 	var lookups []lookup
 	for kind, list := range map[int][]uint16{nl.CTA_PROTO_DST_PORT: asked, nl.CTA_PROTO_SRC_PORT: asking} {
-		for _, port := range sortedSet(list) {
+		for _, port := range slices.Compact(slices.Sorted(slices.Values(list))) {
 			lookups = append(lookups, lookup{unix.IPPROTO_UDP, kind, port})
 		}
 	}
@@ -65,21 +61,12 @@ func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFil
 // costs less than several that name few. Measured on Linux 6.18: a bucket of the table takes
 // 37 ns, an entry that is passed by 5 times as much, and one that is named 65 times.
 func oneWalk(walks int) bool {
-	entries, err := conntrackSize("nf_conntrack_count")
-	buckets, err2 := conntrackSize("nf_conntrack_buckets")
+	entries, err := readInt("/" + sysctlDir + "/nf_conntrack_count")
+	buckets, err2 := readInt("/" + sysctlDir + "/nf_conntrack_buckets")
 	if err != nil || err2 != nil {
 		return walks > 8 // as many as cost less with a small table that is full
 	}
 	return (walks-1)*(buckets+5*entries) > 65*entries
-}
-
-// conntrackSize reads a number of this network namespace.
-func conntrackSize(name string) (int, error) {
-	b, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
 func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
@@ -132,12 +119,6 @@ func unspecified(ipv6 bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-func sortedSet(list []uint16) []uint16 {
-	list = slices.Clone(list)
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
 // lookup says which entries the kernel is to name: those of a protocol, all or those whose
 // first packet had a port, of the kind source or destination. Of TCP and SCTP it is to name
 // only those that are unreplied and whose destination is not translated.
@@ -176,15 +157,14 @@ func (l lookup) attributes() []byte {
 		flags |= filterPort
 	}
 	if l.kind != 0 {
-		proto = nfnl.Attr(proto, l.kind, binary.BigEndian.AppendUint16(nil, l.port))
+		proto = nfnl.Attr(proto, l.kind, nl.BEUint16Attr(l.port))
 	}
 	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(nil, nl.CTA_TUPLE_PROTO, proto))
 	if l.protocol != unix.IPPROTO_UDP {
-		b = nfnl.Attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, 0))
-		b = nfnl.Attr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusSeenReply|statusDstTranslated))
+		b = nfnl.Attr(b, nl.CTA_STATUS, nl.BEUint32Attr(0))
+		b = nfnl.Attr(b, ctaStatusMask, nl.BEUint32Attr(statusSeenReply|statusDstTranslated))
 	}
-	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags,
-		binary.NativeEndian.AppendUint32(nil, flags)))
+	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, nl.Uint32Attr(flags)))
 }
 
 // delete deletes those entries that are chosen, and returns their number. An entry is not
@@ -195,18 +175,16 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 	begin := func() { chosen = nil }
 	const get = nl.IPCTNL_MSG_CT_GET
 	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
-		func(b []byte) error {
-			e, err := parseEntry(b)
-			if err == nil && e.Forward.Protocol == l.protocol && choose(&e) {
+		func(b []byte) {
+			if e := parseEntry(b); e.Forward.Protocol == l.protocol && choose(&e) {
 				chosen = append(chosen, slices.Clone(b))
 			}
-			return err
 		})
 	if err != nil {
 		return 0, err
 	}
 	for _, b := range chosen {
-		_, failed := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
+		_, failed := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
 			nfnl.Family(ipv6), b)
 		switch {
 		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or has two of the ports
@@ -237,44 +215,42 @@ func (e *entry) unreplied() bool {
 }
 
 // parseEntry returns an entry, in b's memory.
-func parseEntry(b []byte) (e entry, err error) {
-	err = nfnl.EachAttr(b, func(kind uint16, v []byte) {
-		switch {
-		case kind == nl.CTA_TUPLE_ORIG:
+func parseEntry(b []byte) (e entry) {
+	for kind, v := range nfnl.Attrs(b) {
+		switch kind {
+		case nl.CTA_TUPLE_ORIG:
 			parseTuple(v, &e.Forward)
-		case kind == nl.CTA_TUPLE_REPLY:
+		case nl.CTA_TUPLE_REPLY:
 			parseTuple(v, &e.Reverse)
-		case kind == nl.CTA_STATUS && len(v) == 4:
-			e.status = binary.BigEndian.Uint32(v)
-		case kind == nl.CTA_PROTOINFO:
-			nfnl.EachAttr(v, func(_ uint16, protocol []byte) {
-				if state := nfnl.Nested(protocol, ctaProtoInfoState); len(state) == 1 {
-					e.state = state[0]
-				}
-			})
+		case nl.CTA_STATUS:
+			e.status = uint32(nfnl.Uint(v))
+		case nl.CTA_PROTOINFO:
+			for _, protocol := range nfnl.Attrs(v) {
+				e.state = uint8(nfnl.Uint(nfnl.Find(protocol, ctaProtoInfoState)))
+			}
 		}
-	})
-	return e, err
+	}
+	return e
 }
 
 // parseTuple reads one direction of a flow.
 func parseTuple(b []byte, t *netlink.IPTuple) {
-	nfnl.EachAttr(nfnl.Nested(b, nl.CTA_TUPLE_IP), func(kind uint16, v []byte) {
+	for kind, v := range nfnl.Attrs(nfnl.Find(b, nl.CTA_TUPLE_IP)) {
 		switch kind {
 		case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
 			t.SrcIP = v
 		case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
 			t.DstIP = v
 		}
-	})
-	nfnl.EachAttr(nfnl.Nested(b, nl.CTA_TUPLE_PROTO), func(kind uint16, v []byte) {
-		switch {
-		case kind == nl.CTA_PROTO_NUM && len(v) == 1:
-			t.Protocol = v[0]
-		case kind == nl.CTA_PROTO_SRC_PORT && len(v) == 2:
-			t.SrcPort = binary.BigEndian.Uint16(v)
-		case kind == nl.CTA_PROTO_DST_PORT && len(v) == 2:
-			t.DstPort = binary.BigEndian.Uint16(v)
+	}
+	for kind, v := range nfnl.Attrs(nfnl.Find(b, nl.CTA_TUPLE_PROTO)) {
+		switch kind {
+		case nl.CTA_PROTO_NUM:
+			t.Protocol = uint8(nfnl.Uint(v))
+		case nl.CTA_PROTO_SRC_PORT:
+			t.SrcPort = uint16(nfnl.Uint(v))
+		case nl.CTA_PROTO_DST_PORT:
+			t.DstPort = uint16(nfnl.Uint(v))
 		}
-	})
+	}
 }

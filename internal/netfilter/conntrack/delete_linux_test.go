@@ -265,7 +265,7 @@ func (m made) create(port uint16) error {
 		state = nfnl.Attr(nfnl.Attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
 		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
-	_, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
+	_, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
 		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(to.Addr().Is6()), b)
 	return err
 }
@@ -323,18 +323,14 @@ func TestDeleteUnreplied(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						left, err := nfnl.Exchange(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6),
+						left, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6),
 							nil)
 						if err != nil {
 							return err
 						}
 						there := make(map[uint16]bool)
 						for _, b := range left {
-							e, err := parseEntry(b)
-							if err != nil {
-								return err
-							}
-							there[e.Forward.SrcPort] = true
+							there[parseEntry(b).Forward.SrcPort] = true
 						}
 						for i, m := range list {
 							to := netip.MustParseAddrPort(m.to)

@@ -3,7 +3,7 @@ package nfnl
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
+	"iter"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -14,98 +14,70 @@ import (
 // kernel returns it.
 const DumpTries = 10
 
-// Request sends one request to a subsystem of nfnetlink, on a socket in
-// the network namespace of the calling thread, and returns the attributes of
-// Each answer. attrs is serialised. The error is an errno, or one of the socket.
-func Request(subsystem, command, flags int, family uint8, attrs []byte) ([]map[uint16][]byte, error) {
-	msgs, err := Exchange(subsystem, command, flags, family, attrs)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]map[uint16][]byte, 0, len(msgs))
-	for _, m := range msgs {
-		a, err := Attributes(m)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, a)
-	}
-	return out, nil
-}
-
-// Exchange returns the attributes of each answer as they came.
-func Exchange(subsystem, command, flags int, family uint8, attrs []byte) (msgs [][]byte, err error) {
-	err = Each(subsystem, command, flags, family, attrs, func() { msgs = nil }, func(msg []byte) error {
+// Request sends one request to a subsystem of nfnetlink, on a socket in the network
+// namespace of the calling thread, and returns the attributes of each answer. attrs is
+// serialised. The error is an errno, or one of the socket.
+func Request(subsystem, command, flags int, family uint8, attrs []byte) (msgs [][]byte, err error) {
+	err = Each(subsystem, command, flags, family, attrs, func() { msgs = nil }, func(msg []byte) {
 		msgs = append(msgs, msg)
-		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return msgs, nil
+	return msgs, err
 }
 
 // Each calls f with the attributes of each answer while the kernel gives them, and begin
 // before the first, also when it starts anew since the list was changed meanwhile.
-// f must not send requests; after an error of it, it is called no more. A part of what f is
-// given keeps all of it in memory.
-func Each(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func([]byte) error) error {
+// f must not send requests. A part of what f is given keeps all of it in memory.
+func Each(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func([]byte)) error {
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		req.AddRawData(attrs)
-		var failed error
 		begin()
 		err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(m []byte) bool {
-			if len(m) < nl.SizeofNfgenmsg {
-				failed = fmt.Errorf("short netlink message of %d bytes", len(m))
-			} else {
-				failed = f(m[nl.SizeofNfgenmsg:])
-			}
-			return failed == nil
+			f(m[min(len(m), nl.SizeofNfgenmsg):])
+			return true
 		})
-		if failed != nil {
-			return failed
-		}
 		if !errors.Is(err, nl.ErrDumpInterrupted) || try == DumpTries {
 			return err
 		}
 	}
 }
 
-// Attributes parses netlink attributes. Of equal ones the last stays.
-func Attributes(b []byte) (map[uint16][]byte, error) {
-	out := make(map[uint16][]byte)
-	err := EachAttr(b, func(kind uint16, value []byte) { out[kind] = value })
-	return out, err
+// Attrs returns netlink attributes, without their flags, up to the first that is broken.
+func Attrs(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < unix.SizeofNlAttr || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofNlAttr:n]) {
+				return
+			}
+			b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+		}
+	}
 }
 
-// EachAttr calls f with each netlink attribute, without its flags. It allocates
-// nothing, since sets have many.
-func EachAttr(b []byte, f func(kind uint16, value []byte)) error {
-	for len(b) > 0 {
-		if len(b) < unix.SizeofNlAttr {
-			return fmt.Errorf("parse netlink attributes: %d bytes left over", len(b))
+// Find returns the attribute of a kind among others, nil if it is not there.
+func Find(b []byte, kind uint16) []byte {
+	for k, value := range Attrs(b) {
+		if k == kind {
+			return value
 		}
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < unix.SizeofNlAttr || n > len(b) {
-			return fmt.Errorf("parse netlink attributes: length %d in %d bytes", n, len(b))
-		}
-		f(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofNlAttr:n])
-		b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
 	}
 	return nil
 }
 
-// Nested returns the attribute of a kind among others, nil if it is not there.
-func Nested(b []byte, kind uint16) []byte {
-	var out []byte
-	EachAttr(b, func(k uint16, value []byte) {
-		if k == kind {
-			out = value
-		}
-	})
-	return out
+// String returns the string that an attribute among others holds.
+func String(b []byte, kind uint16) string { return unix.ByteSliceToString(Find(b, kind)) }
+
+// Uint returns the number that an attribute holds, of any length, in network order.
+func Uint(value []byte) (n uint64) {
+	for _, b := range value {
+		n = n<<8 | uint64(b)
+	}
+	return n
 }
 
 // Attr appends one attribute. Netlink aligns to four bytes and is in host order
