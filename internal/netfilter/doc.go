@@ -20,7 +20,7 @@
 //
 // What a backend by nftables would replace is in files of its own:
 //
-//	iptables, command, lock, undo   running the programs; texts of rules are iptables'
+//	iptables, command, lock, save   running the programs; texts of rules are iptables'
 //	write (edits), verify (look)    transactions, and how a chain is read back
 //	jump                            nftables has base chains with priorities
 //	sets, grace                     ipset; with nftables rules and elements are one transaction

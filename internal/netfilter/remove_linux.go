@@ -37,6 +37,19 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 	return err
 }
 
+// Rename changes the names of all chains, in rules too, so that Try can have its own.
+func (r *Ruleset) Rename(names *strings.Replacer) {
+	chains := r.chains
+	r.chains = make(map[Place]*chain, len(chains))
+	for at, c := range chains {
+		at.Chain = names.Replace(at.Chain)
+		r.chains[at] = &chain{gone: c.gone}
+		for _, rule := range c.rules {
+			r.chains[at].rules = append(r.chains[at].rules, names.Replace(rule))
+		}
+	}
+}
+
 // destroySets removes the sets of a layout, which no rule may match. Sets that are not
 // there, and a kernel without sets, are no error.
 func destroySets(ctx context.Context, l Layout) error {

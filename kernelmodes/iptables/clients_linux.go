@@ -1,8 +1,6 @@
 package iptables
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,149 +24,126 @@ const recentDir = "/proc/thread-self/net/xt_recent"
 // list returns the name of the list of a backend's clients.
 func list(id lb.ID, backend netip.AddrPort) string { return "SLUICE-" + suffix(id, backend.String()) }
 
-// seen is one line of a list.
-type seen struct {
-	client netip.Addr
-	last   uint64 // jiffies
-}
-
-// readList returns a family's clients in a list; none if no rule names it.
-func readList(name string, ipv6 bool) ([]seen, error) {
-	text, err := os.ReadFile(filepath.Join(recentDir, name))
+// readList returns the clients of a backend; none if no rule names its list. LastUsed is in
+// jiffies.
+func readList(id lb.ID, backend netip.AddrPort) ([]lb.Client, error) {
+	text, err := os.ReadFile(filepath.Join(recentDir, list(id, backend)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read list of clients: %w", err)
 	}
-	all, err := parseList(text)
+	var clients []lb.Client
+	if err == nil {
+		clients, err = parseList(text, backend)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read list of clients %s: %w", name, err)
+		return nil, fmt.Errorf("read list of clients of %s: %w", backend, err)
 	}
-	return slices.DeleteFunc(all, func(s seen) bool { return s.client.Is6() != ipv6 }), nil
+	return clients, nil
 }
 
 // parseList reads lines such as "src=192.0.2.1 ttl: 64 last_seen: 4295011534
 // oldest_pkt: 2 4295011230, 4295011534" (recent_seq_show in the kernel).
-func parseList(text []byte) ([]seen, error) {
-	var out []seen
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		w := strings.Fields(lines.Text())
-		if len(w) < 5 || !strings.HasPrefix(w[0], "src=") || w[3] != "last_seen:" {
-			return nil, fmt.Errorf("unknown line %q", lines.Text())
+func parseList(text []byte, backend netip.AddrPort) (out []lb.Client, err error) {
+	for line := range strings.Lines(string(text)) {
+		var addr string
+		var ttl int
+		c := lb.Client{Backend: backend}
+		if _, err := fmt.Sscanf(line, "src=%s ttl: %d last_seen: %d", &addr, &ttl, &c.LastUsed); err != nil {
+			return nil, fmt.Errorf("unknown line %q: %w", line, err)
 		}
-		client, err := netip.ParseAddr(w[0][len("src="):])
-		if err != nil {
+		if c.Addr, err = netip.ParseAddr(addr); err != nil {
 			return nil, err
 		}
-		last, err := strconv.ParseUint(w[4], 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, seen{client, last})
+		out = append(out, c)
 	}
-	return out, lines.Err()
+	return out, nil
 }
 
-// writeList adds a client to a list or removes it. The kernel takes one with each write.
-func writeList(name, sign string, client netip.Addr) error {
-	f, err := os.OpenFile(filepath.Join(recentDir, name), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("open list of clients: %w", err)
+// readLists returns the clients of all backends of a Service.
+func readLists(s *lb.Service) (all []lb.Client, err error) {
+	for i := range s.Backends {
+		clients, err := readList(s.ID, s.Backends[i].Addr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, clients...)
 	}
-	_, err = f.WriteString(sign + client.String())
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write client %s to list %s: %w", client, name, err)
+	return all, nil
+}
+
+// writeList adds a client to the list of its backend or removes it. The kernel takes one with
+// each write.
+func writeList(id lb.ID, sign string, c lb.Client) error {
+	file := filepath.Join(recentDir, list(id, c.Backend))
+	if err := os.WriteFile(file, []byte(sign+c.Addr.String()), 0o644); err != nil {
+		return fmt.Errorf("write client %s to the list of %s: %w", c.Addr, c.Backend, err)
 	}
 	return nil
 }
 
 // clients reads the lists of a Service's backends.
-func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
-	type entry struct {
-		seen
-		backend netip.AddrPort
-	}
-	var all []entry
-	for i := range s.Backends {
-		backend := s.Backends[i].Addr
-		has, err := readList(list(s.ID, backend), e.IPv6)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range has {
-			all = append(all, entry{c, backend})
-		}
-	}
-	if len(all) == 0 {
-		return nil, nil
+func clients(s *lb.Service, now int64) ([]lb.Client, error) {
+	all, err := readLists(s)
+	if err != nil || len(all) == 0 {
+		return nil, err
 	}
 	// The time in jiffies is in nothing but a list: the client that it has seen last is
 	// added once more.
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.last, b.last) })
+	slices.SortFunc(all, func(a, b lb.Client) int { return cmp.Compare(a.LastUsed, b.LastUsed) })
 	newest := all[len(all)-1]
-	name := list(s.ID, newest.backend)
-	if err := writeList(name, "+", newest.client); err != nil {
+	if err := writeList(s.ID, "+", newest); err != nil {
 		return nil, err
 	}
-	again, err := readList(name, e.IPv6)
+	again, err := readList(s.ID, newest.Backend)
 	if err != nil {
 		return nil, err
 	}
-	present := newest.last
+	present := newest.LastUsed
 	for _, c := range again {
-		present = max(present, c.last)
+		present = max(present, c.LastUsed)
 	}
-	tick, err := jiffy()
-	if err != nil {
-		return nil, err
+	// A jiffy is the resolution of the clocks that are counted in them (clock_getres(2)).
+	var jiffy unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &jiffy); err != nil {
+		return nil, fmt.Errorf("read the kernel's tick: %w", err)
 	}
 	var out []lb.Client
 	for _, c := range all {
-		if age := int64(present-c.last) * int64(tick); age < s.AffinityTimeout {
-			out = append(out, lb.Client{Addr: c.client, Backend: c.backend, LastUsed: now - age})
+		if age := (present - c.LastUsed) * jiffy.Nano(); age < s.AffinityTimeout {
+			c.LastUsed = now - age
+			out = append(out, c)
 		}
 	}
 	return out, nil
 }
 
-// jiffy returns how long one is: the resolution of the clocks that are counted in them
-// (clock_getres(2)).
-func jiffy() (time.Duration, error) {
-	var res unix.Timespec
-	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
-		return 0, fmt.Errorf("read the kernel's tick: %w", err)
-	}
-	return time.Duration(res.Nano()), nil
-}
-
 // remember writes clients to the lists of their backends, the longest ago first, so that
 // a full list drops those. A client is in one list only: rules match them one after the other.
-func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
-	has := make(map[netip.AddrPort]map[netip.Addr]bool)
+func remember(s *lb.Service, clients []lb.Client) error {
+	all, err := readLists(s)
+	if err != nil {
+		return err
+	}
+	known := make(map[netip.Addr][]lb.Client)
+	for _, c := range all {
+		known[c.Addr] = append(known[c.Addr], c)
+	}
+	backends := make(map[netip.AddrPort]bool, len(s.Backends))
 	for i := range s.Backends {
-		backend := s.Backends[i].Addr
-		now, err := readList(list(s.ID, backend), e.IPv6)
-		if err != nil {
-			return err
-		}
-		has[backend] = make(map[netip.Addr]bool, len(now))
-		for _, c := range now {
-			has[backend][c.client] = true
-		}
+		backends[s.Backends[i].Addr] = true
 	}
 	for _, c := range clients {
-		if has[c.Backend] == nil || c.Addr.Is6() != e.IPv6 {
+		if !backends[c.Backend] || c.Addr.Is6() != s.IPv6 {
 			continue
 		}
-		for backend, clients := range has {
-			if backend != c.Backend && clients[c.Addr] {
-				if err := writeList(list(s.ID, backend), "-", c.Addr); err != nil {
+		for _, was := range known[c.Addr] {
+			if was.Backend != c.Backend {
+				if err := writeList(s.ID, "-", was); err != nil {
 					return err
 				}
 			}
 		}
-		if err := writeList(list(s.ID, c.Backend), "+", c.Addr); err != nil {
+		if err := writeList(s.ID, "+", c); err != nil {
 			return err
 		}
 	}

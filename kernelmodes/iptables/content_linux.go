@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -17,9 +18,9 @@ type content struct {
 
 // newContent fills a ruleset with what does not depend on Services.
 func newContent(r *netfilter.Ruleset, s shape) *content {
-	for _, t := range tables {
-		for _, name := range t.chains {
-			r.SetChain(netfilter.Place{Table: t.name, Chain: name}, nil)
+	for table, names := range always {
+		for _, name := range names {
+			r.SetChain(netfilter.Place{Table: table, Chain: name}, nil)
 		}
 	}
 	for _, j := range jumps {
@@ -36,7 +37,7 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 	for _, x := range changes {
 		changed = append(changed, x.ID())
 	}
-	if !c.shape.equal(s) {
+	if !reflect.DeepEqual(c.shape, s) {
 		c.shape = s
 		c.set(s.static())
 		changed = slices.AppendSeq(changed, maps.Keys(services))

@@ -106,7 +106,7 @@ func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx
 // one of the last Sync that had no error. The newest client counts as seen now, which is
 // how the kernel's clock is learnt.
 func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
-	return e.clients(s, now)
+	return clients(s, now)
 }
 
 // Remember makes the kernel send clients of a Service with affinity to the backends that
@@ -115,7 +115,7 @@ func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Clie
 // time, and it keeps as many for each backend as its lists hold. Clients of backends that
 // the Service has not are left out.
 func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
-	return e.remember(s, clients)
+	return remember(s, clients)
 }
 
 // Stats is what an engine has done since it was made, and what is there.

@@ -94,9 +94,7 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 	for _, facts = range []Facts{{RandomFully: true, BPF: true}, {RandomFully: true}, {BPF: true}, {}} {
 		s := e.shape(lb.Node{})
 		s.randomFully, s.bpf = facts.RandomFully, facts.BPF
-		trial := netfilter.NewRuleset(program, layout(e.IPv6))
-		s.trial(trial)
-		if err = trial.Try(ctx); err == nil || ctx.Err() != nil {
+		if err = s.trial(program).Try(ctx); err == nil || ctx.Err() != nil {
 			break
 		}
 	}

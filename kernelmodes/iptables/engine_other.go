@@ -17,9 +17,9 @@ func (*kernel) sync(context.Context, *lb.Delta, lb.Node) error { return errors.E
 
 func (*kernel) verify(context.Context) (bool, error) { return false, errors.ErrUnsupported }
 
-func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errors.ErrUnsupported }
+func clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errors.ErrUnsupported }
 
-func (*kernel) remember(*lb.Service, []lb.Client) error { return errors.ErrUnsupported }
+func remember(*lb.Service, []lb.Client) error { return errors.ErrUnsupported }
 
 func (*kernel) stats() Stats { return Stats{} }
 

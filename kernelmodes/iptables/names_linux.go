@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -40,36 +41,19 @@ const (
 	prefixProbe    = "SLUICE-TRY-" // tried at start and removed at once
 )
 
-// tables are those that we write to, with the chains that are always there.
-var tables = []struct {
-	name   string
-	chains []string
-}{
-	{"nat", []string{chainServices, chainAddresses, chainNodePorts, chainMark, chainOutside, chainPost, chainHairpin}},
-	{"filter", []string{chainUnserved, chainNoAddress, chainNoNode, chainForward, chainStale}},
+// always has the chains that are always there, of each table that we write to.
+var always = map[string][]string{
+	"nat":    {chainServices, chainAddresses, chainNodePorts, chainMark, chainOutside, chainPost, chainHairpin},
+	"filter": {chainUnserved, chainNoAddress, chainNoNode, chainForward, chainStale},
 }
 
 // ours reports whether a chain is one of this package.
 func ours(table, chain string) bool {
-	if !strings.HasPrefix(chain, prefix) {
-		return false
-	}
-	for _, t := range tables {
-		if t.name != table {
-			continue
-		}
-		for _, c := range t.chains {
-			if chain == c || strings.HasPrefix(chain, c+"-") {
-				return true
-			}
-		}
-	}
-	for _, p := range []string{prefixCluster, prefixLocal, prefixExternal, prefixSources, prefixProbe} {
-		if strings.HasPrefix(chain, p) {
-			return true
-		}
-	}
-	return false
+	isOrPart := func(c string) bool { return chain == c || strings.HasPrefix(chain, c+"-") }
+	begins := func(p string) bool { return strings.HasPrefix(chain, p) }
+	return slices.ContainsFunc(always[table], isOrPart) || slices.ContainsFunc([]string{
+		prefixCluster, prefixLocal, prefixExternal, prefixSources, prefixProbe,
+	}, begins)
 }
 
 // suffix names a Service port, or a backend of it, within the 28 characters of a

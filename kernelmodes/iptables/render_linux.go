@@ -24,12 +24,6 @@ type shape struct {
 	local       []string // matches for the traffic of pods; none: not known
 }
 
-// equal reports whether rules are written alike.
-func (s shape) equal(t shape) bool {
-	return s.ipv6 == t.ipv6 && s.mark == t.mark && s.all == t.all && s.liberal == t.liberal && s.bpf == t.bpf &&
-		s.randomFully == t.randomFully && s.noLocalhost == t.noLocalhost && slices.Equal(s.local, t.local)
-}
-
 // chain is one chain with its rules, each without -A and the chain's name.
 type chain struct {
 	table, name string
@@ -66,8 +60,9 @@ func (s shape) render(service *lb.Service) *unit {
 	cluster, local := service.Eligible(), service.EligibleLocal()
 	name := suffix(service.ID, "")
 	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
-	var useSVC, useSVL, useEXT, extLocal bool
-	var marks [2][]string // by policy
+	used := make(map[string]bool)      // chains
+	marks := make(map[string][]string) // rules before the choice, by chain
+	var extLocal bool
 	var sources []chain
 
 	for _, a := range service.Addresses {
@@ -85,16 +80,15 @@ func (s shape) render(service *lb.Service) *unit {
 		}
 		target := ext
 		if a.Kind == lb.ClusterIP {
-			policy := 0
-			target, useSVC = svc, useSVC || !a.Local
-			if a.Local {
-				target, policy, useSVL = svl, 1, true
+			if target = svc; a.Local {
+				target = svl
 			}
 			mark := to(f) + " " + comment("%s cluster IP from elsewhere", service.ID) + "-j " + chainOutside
-			marks[policy] = append(marks[policy], mark)
+			marks[target] = append(marks[target], mark)
 		} else {
-			useEXT, useSVC, extLocal = true, true, extLocal || a.Local
+			extLocal = extLocal || a.Local
 		}
+		used[target] = true
 		if len(a.Sources) > 0 {
 			c := chain{"nat", fw, nil}
 			if len(sources) > 0 {
@@ -113,16 +107,15 @@ func (s shape) render(service *lb.Service) *unit {
 		u.entries = append(u.entries, entry{bucketOf("nat", chainAddresses, chainNodePorts, f),
 			to(f) + " " + comment("%s %s", service.ID, a.Kind) + "-j " + target})
 	}
-	useSVL = useSVL || extLocal && len(local) > 0
-	if useEXT {
-		u.chains = append(u.chains, chain{"nat", ext, s.external(service.ID, extLocal, useSVL, svc, svl)})
+	u.chains = sources
+	if used[ext] {
+		used[svc], used[svl] = true, used[svl] || extLocal && len(local) > 0
+		u.chains = append(u.chains, chain{"nat", ext, s.external(service.ID, extLocal, used[svl], svc, svl)})
 	}
-	u.chains = append(u.chains, sources...)
-	if useSVC {
-		u.chains = append(u.chains, chain{"nat", svc, s.spread(service, marks[0], cluster)})
-	}
-	if useSVL {
-		u.chains = append(u.chains, chain{"nat", svl, s.spread(service, marks[1], local)})
+	for name, backends := range map[string][]lb.Backend{svc: cluster, svl: local} {
+		if used[name] {
+			u.chains = append(u.chains, chain{"nat", name, s.spread(service, marks[name], backends)})
+		}
 	}
 	return u
 }
@@ -361,8 +354,8 @@ func (e *Engine) pods(node lb.Node) []string {
 	return out
 }
 
-// trial fills a ruleset with one of each kind of rule, in chains of names of their own.
-func (s shape) trial(r *netfilter.Ruleset) {
+// trial is a ruleset with one of each kind of rule, in chains of names of their own.
+func (s shape) trial(program *netfilter.IPTables) *netfilter.Ruleset {
 	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
 	if s.ipv6 {
 		addr = netip.MustParseAddr("2001:db8::1")
@@ -379,36 +372,15 @@ func (s shape) trial(r *netfilter.Ruleset) {
 		Backends:        []lb.Backend{{Addr: at(3), Ready: true, Local: true}, {Addr: at(4), Ready: true}},
 		AffinityTimeout: 1e9,
 	}
-	names := make(map[string]string)
-	name := func(table, chain string) netfilter.Place {
-		if names[chain] == "" {
-			names[chain] = fmt.Sprint(prefixProbe, len(names))
-		}
-		return netfilter.Place{Table: table, Chain: names[chain]}
+	d := lb.Delta{Added: []*lb.Service{service}}
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+		id := lb.ID{Name: "refused", Protocol: p, IPv6: s.ipv6}
+		d.Added = append(d.Added, &lb.Service{ID: id, Addresses: []lb.Address{{Addr: at(5)}}})
 	}
-	add := func(table, chain, rule string) {
-		w := strings.Split(rule, " ")
-		for i := range w {
-			if strings.HasPrefix(w[i], prefix) && w[i-1] == "-j" {
-				to := name(table, w[i])
-				if w[i] = to.Chain; !r.Has(to) {
-					r.SetChain(to, nil)
-				}
-			}
-		}
-		r.AddRule(name(table, chain), strings.Join(w, " "))
-	}
-	u := s.render(service)
-	hairpin := s.hairpin(map[lb.ID]*lb.Service{service.ID: service})
-	for _, c := range slices.Concat(s.static(), []chain{hairpin}, u.chains) {
-		for _, rule := range c.rules {
-			add(c.table, c.name, rule)
-		}
-	}
-	for _, e := range u.entries {
-		add(e.Table, e.Chain, e.rule)
-		add(e.Table, e.From, e.Lead)
-	}
-	add("filter", chainNoAddress, "-p tcp -j "+s.reject(lb.TCP))
-	add("filter", chainNoAddress, "-p udp -j "+s.reject(lb.UDP))
+	var m lb.Mirror
+	m.Fold(&d, s.ipv6)
+	c := newContent(netfilter.NewRuleset(program, layout(s.ipv6)), s)
+	c.edit(s, m.Services(), m.Changed())
+	c.Rename(strings.NewReplacer(prefix, prefixProbe, suffix(service.ID, ""), ""))
+	return c.Ruleset
 }
