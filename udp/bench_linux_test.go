@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -26,9 +25,7 @@ func BenchmarkFlowLookup(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer group.Close()
-			sh := newShard(&Server{Loops: group, LB: balancer}, group.Loops()[0])
-			ln := sh.newListener(frontend(1, false), -1)
-			ln.flows = make(map[flowKey]*flow)
+			ln := newShards(&Server{Loops: group, LB: balancer})[0].newListener(frontend(1, false))
 			keys := make([]flowKey, flows)
 			for i := range keys {
 				choice, err := balancer.Pick(lb.Flow{Frontend: ln.frontend, Client: netip.MustParseAddr("192.0.2.1")})
@@ -37,14 +34,11 @@ func BenchmarkFlowLookup(b *testing.B) {
 				}
 				client := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 				keys[i] = flowKey{client: netip.AddrPortFrom(client, 1024), local: netip.MustParseAddr("192.0.2.10")}
-				f := &flow{ln: ln, key: keys[i], fd: -1, route: route{choice: choice}}
-				ln.flows[keys[i]] = f
-				ln.keep(f)
+				ln.keep(&flow{ln: ln, key: keys[i], route: route{choice: choice}})
 			}
-			var name socket.Name
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if f, _ := ln.flow(&keys[i%flows], &name, int64(i)); f == nil {
+				if f, _ := ln.flow(&keys[i%flows], int64(i)); f == nil {
 					b.Fatal("the flow is not found")
 				}
 			}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -49,9 +48,6 @@ type loopCounters struct {
 	stats[atomic.Uint64, atomic.Int64]
 	_ [64]byte
 }
-
-// addTo adds the counters and the gauge to s.
-func (c *loopCounters) addTo(s *Stats) { counters.Add(s, &c.stats) }
 
 // reason returns the counter for datagrams that err keeps from a backend.
 func (c *loopCounters) reason(err error) *atomic.Uint64 {

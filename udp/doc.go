@@ -6,13 +6,8 @@
 // frontend. It has a connected socket of its own towards its backend, so that the
 // kernel separates the replies, and the refusals, of different flows.
 //
-// # The way of a datagram
-//
-//   - In: listener.HandleEvent, receive, mmsg.Reader.Read (up to 32 messages), forward (sorts
-//     them by flow), flow; flow.send, outgoing.send, pack, run, mmsg.Send.
-//   - A new flow: listener.open, Balancer.Pick, shard.open, flow.connect.
-//   - Out: flow.HandleEvent, receive, mmsg.Reader.Read, reply, outgoing.send.
-//   - A refusal: flow.failure (reads the error queue), fail, another, connect, resend.
+// A Server has shards, each with frontends and flows of its own, and a transport that moves their
+// datagrams: an event loop, or goroutines under one lock.
 //
 // A frontend has one socket for each loop, and the kernel assigns a client to one of them by
 // a hash (SO_REUSEPORT, socket(7)), so that a flow stays on its loop. Replies leave from
@@ -37,6 +32,6 @@
 // flow makes room. Each flow takes an ephemeral port of the host.
 //
 // Freeze and Adopt move all flows to another process, on halted loops. Without Loops, as on
-// Windows, goroutines serve: one for each frontend and flow, datagram by datagram, answering from
-// the address that the socket is bound to; no flow can be moved. With Loops there is no goroutine.
+// Windows, one goroutine serves each frontend and one each flow, datagram by datagram, answering
+// from the address that the socket is bound to; no flow can be moved.
 package udp

@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -9,7 +8,6 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // trial is how long a backend that has not answered is sent datagrams one by one:
@@ -26,31 +24,16 @@ const (
 	toClient
 )
 
-// flowKey identifies a flow of a frontend.
-type flowKey struct {
-	client netip.AddrPort
-	local  netip.Addr // the address that was asked
-	scope  uint32     // interface of a link-local client, which is known there only (RFC 4007)
-}
-
-// flow is what one client sends to one frontend, and the answers.
-//
-// A flow whose backend is gone stays for a while to pass answers on: it is leaving.
-// It stays in the map, for the client to be known, until the client's next flow
-// takes its place.
-type flow struct {
-	ln     *listener
-	key    flowKey
-	client socket.Name // as the kernel gave it
+// loopFlow is the socket of a flow on a loop.
+type loopFlow struct {
+	client socket.Name // as the kernel knows it
 	fd     int         // connected to the backend; -1 once closed
-	route
 
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered
 	lastSize int     // of the datagram sent last, bytes
 
 	timer eventloop.Timer
-	links [orders]link
 }
 
 // HandleEvent passes the backend's answers on, or leaves it if it refuses.
@@ -114,7 +97,7 @@ func (f *flow) reply(n int) (total int) {
 		case err == unix.EMSGSIZE:
 			sh.count.TooLong.Add(1)
 			out.skip()
-		case shortage(err):
+		case ofHost(err):
 			sh.count.Busy.Add(uint64(out.left))
 			return total
 		default: // no route to the client, or forbidden by a rule
@@ -177,7 +160,7 @@ func (f *flow) failure(err error) error {
 			return queued
 		}
 	}
-	if err == nil || err == unix.EMSGSIZE || shortage(err) {
+	if err == nil || err == unix.EMSGSIZE || ofHost(err) {
 		return nil
 	}
 	return err
@@ -194,70 +177,11 @@ func refusal(quotes *mmsg.Reader, i int) unix.Errno {
 	return errno
 }
 
-// fail leaves the backend because of err, connects to another and sends it what
-// has come back. False: there is no other, and the flow is closed.
-//
-// The descriptor stays, and with it the answers that wait in it.
-func (f *flow) fail(err error, now int64) bool {
-	if f.leaving != 0 {
-		f.close()
-		return false
-	}
-	c, err := f.another(f.choice, err, now)
-	f.choice = lb.Choice{}
-	if err != nil {
-		f.close()
-		return false
-	}
-	socket.Disconnect(f.fd)
-	if f.connect(c, now) != nil {
-		f.close()
-		return false
-	}
-	f.resend()
-	return true
-}
-
-// another gives c up because of err and returns another choice.
-func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
-	f.ln.shard.count.Refused.Add(1)
-	asked := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
-	return f.next(f.ln.shard.server.LB, asked, c, err)
-}
-
-// connect connects the socket to the backend of c, or to another if there is no
-// path to it. If it fails there is no choice to be done with.
-func (f *flow) connect(c lb.Choice, now int64) error {
-	sh := f.ln.shard
-	evicted := false
-	for {
-		err := socket.Connect(f.fd, c.Backend())
-		if err == nil && socket.SelfConnected(f.fd, c.Backend()) {
-			socket.Disconnect(f.fd)
-			err = unix.ECONNREFUSED
-		}
-		switch {
-		case err == nil:
-			f.choice, f.trial = c, now+trial
-			return nil
-		case !shortage(err):
-			if c, err = f.another(c, err, now); err != nil {
-				return err
-			}
-		case evicted || sh.recency.last == f || !sh.evict(&sh.recency):
-			c.Done(nil) // nothing is known about the backend
-			return err
-		default:
-			evicted = true // its port is free now
-		}
-	}
-}
-
 // resend sends what the last backend refused to the present one, if it came back
 // whole. ICMP does not say whether it did, so only datagrams as long as the one
 // sent last are taken: all, in the usual case of one question at a time.
-func (f *flow) resend() {
-	sh := f.ln.shard
+func (l *loopTransport) resend(f *flow) {
+	sh := l.shard
 	sh.again.reset(true)
 	for i := range sh.quotes.Len() {
 		p := sh.quotes.Payload(i)
@@ -278,75 +202,20 @@ func (f *flow) resend() {
 	f.meter.Add(f.choice, bytes, 0)
 }
 
-// touch notes a datagram, in either direction.
-func (f *flow) touch(now int64) {
-	f.active = now
-	if f.leaving == 0 {
-		f.ln.recency.toFront(f)
-		f.ln.shard.recency.toFront(f)
-	}
-}
-
-// leave makes the flow send nothing any more, since its backend is gone, and
-// the first to be evicted. Leaving twice is fine.
-func (f *flow) leave(now int64) {
-	if f.leaving != 0 {
-		return
-	}
-	sh := f.ln.shard
-	f.release()
-	f.leaving = now + linger
-	f.ln.recency.toBack(f)
-	sh.recency.toBack(f)
-	sh.loop.After(&f.timer, f, time.Duration(f.rest(now, sh.server)))
-	sh.count.Moved.Add(1)
-}
-
-// Expire closes the flow if it is idle. The timer is not restarted with each
-// datagram, so this is when it is looked how long ago the last one was. What has
-// arrived and was not read yet is read first, be it an answer or from the client: the
-// loop may have been paused for longer than the flow may be idle.
+// Expire closes the flow if it is idle. What has arrived and was not read yet is read first,
+// be it an answer or from the client: the loop may have been paused for longer than the flow
+// may be idle.
 func (f *flow) Expire(*eventloop.Timer) {
-	sh := f.ln.shard
-	now := eventloop.Now()
-	late := false
-	if f.rest(now, sh.server) <= 0 {
+	server := f.ln.shard.server
+	now, least := eventloop.Now(), int64(0)
+	if f.rest(now, server) <= 0 {
 		f.receive(now)
 	}
-	if f.fd >= 0 && f.rest(now, sh.server) <= 0 && f.leaving == 0 { // what is sent to one that leaves is another's
-		late = !f.ln.caughtUp(f.active+int64(sh.server.idleTimeout()), now)
+	if f.fd >= 0 && f.rest(now, server) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's
+		!f.ln.caughtUp(f.active+int64(server.idleTimeout()), now) {
+		least = pause
 	}
-	if f.fd < 0 {
-		return
+	if f.fd >= 0 {
+		f.expire(now, least)
 	}
-	rest := f.rest(now, sh.server)
-	if late {
-		rest = max(rest, pause)
-	}
-	if rest > 0 {
-		sh.loop.After(&f.timer, f, time.Duration(rest))
-		return
-	}
-	if f.leaving == 0 {
-		sh.count.Expired.Add(1)
-	}
-	f.close()
-}
-
-// close ends the flow.
-func (f *flow) close() {
-	ln, sh := f.ln, f.ln.shard
-	sh.loop.StopTimer(&f.timer)
-	_ = sh.loop.Close(f.fd)
-	f.fd = -1
-	sh.server.refund()
-	f.release()
-	if ln.flows[f.key] == f {
-		delete(ln.flows, f.key)
-	}
-	ln.recency.remove(f)
-	sh.recency.remove(f)
-	sh.ages.remove(f)
-	sh.count.Active.Add(-1)
-	sh.drain.Check(sh.recency.len == 0)
 }

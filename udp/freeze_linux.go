@@ -127,7 +127,7 @@ func (f *flow) freeze(now int64) Frozen {
 func (s *Server) Adopt(listening []Listening, flows []Frozen, thawed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.start(s)
+	s.start()
 	all := make([][]*listener, len(listening))
 	var errs []error
 	for i, l := range listening {
@@ -156,8 +156,7 @@ func (s *Server) Adopt(listening []Listening, flows []Frozen, thawed func()) err
 	}
 	for _, group := range all {
 		for _, ln := range group {
-			var started error
-			errs = append(errs, ln.shard.loop.Do(func() { started = ln.start() }), started)
+			errs = append(errs, ln.start())
 		}
 	}
 	return errors.Join(errs...)
@@ -174,7 +173,9 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 	}
 	var group []*listener
 	for i, fd := range l.FDs {
-		group = append(group, s.shards[i%len(s.shards)].newListener(l.Frontend, fd))
+		ln := s.shards[i%len(s.shards)].newListener(l.Frontend)
+		ln.fd = fd
+		group = append(group, ln)
 	}
 	s.listeners[l.Frontend] = group
 	return group, nil
@@ -186,11 +187,12 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if sh.server.Descriptors != nil {
 		sh.server.Descriptors.Adopt(1)
 	}
-	f := &flow{ln: ln, fd: from.FD, lastSize: from.LastSize,
-		key:   flowKey{client: from.Client, local: from.Local, scope: from.Scope},
-		route: route{attempts: from.Attempts, active: now - int64(from.Idle)}}
-	f.client.Set(from.Client)
-	f.client.SetScope(from.Scope)
+	f := &flow{
+		ln:       ln,
+		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
+		route:    route{attempts: from.Attempts, active: now - int64(from.Idle)},
+		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
+	}
 	if from.Addr.IsValid() {
 		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
 	}
@@ -202,21 +204,12 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Trial > 0 {
 		f.trial = now + int64(from.Trial)
 	}
-	if ln.flows == nil {
-		ln.flows = make(map[flowKey]*flow)
-	}
-	if there := ln.flows[f.key]; there == nil || there.leaving != 0 {
-		ln.flows[f.key] = f // not one that was replaced already
-	}
 	ln.keep(f)
-	sh.count.Active.Add(1)
 	if from.Leaving > 0 {
-		f.leaving = now + int64(from.Leaving)
-		ln.recency.toBack(f)
-		sh.recency.toBack(f)
+		f.leaveBy(now + int64(from.Leaving))
 	}
-	sh.loop.After(&f.timer, f, time.Duration(f.rest(now, sh.server)))
-	if err := sh.loop.AddRead(f.fd, f); err != nil {
+	sh.io.after(f, f.rest(now, sh.server))
+	if err := sh.io.watch(f); err != nil {
 		sh.count.NoDescriptor.Add(1)
 		f.close()
 	}
@@ -227,6 +220,6 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 func (s *Server) Restore(from Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.start(s)
+	s.start()
 	counters.Restore(&s.shards[0].count.stats, &from)
 }

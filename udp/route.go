@@ -1,6 +1,17 @@
 package udp
 
-import "github.com/sluice-lb/sluice/lb"
+import (
+	"errors"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// maxAttempts is how many backends in a row may refuse a flow before it is
+// given up; as many as a TCP connection is dialled.
+const maxAttempts = 4
+
+// errTried means that maxAttempts backends have refused.
+var errTried = errors.New("every backend that was tried refused")
 
 // route is where the datagrams of one client go, and since when. It is the part of a flow that
 // does not depend on how datagrams are moved.

@@ -1,12 +1,15 @@
 package udp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -49,17 +52,21 @@ type Server struct {
 	// send (UDP_SEGMENT, udp(7)). See CorruptsGSO.
 	DisableGSO bool
 
-	state // of the platform
+	mu        sync.Mutex // guards the following
+	closed    bool
+	shards    []*shard                    // one a loop; none before the first use
+	listeners map[lb.Frontend][]*listener // one a shard
 }
 
-// mover moves the datagrams of a Server, by event loops or by goroutines.
-type mover interface {
-	listen(s *Server, f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
-	unlisten(f lb.Frontend)
-	tableChanged(s *Server)
-	drain(ctx context.Context) error
-	close()
-	addTo(sum *Stats)
+func (s *Server) idleTimeout() time.Duration { return cmp.Or(s.IdleTimeout, 250*time.Millisecond) }
+func (s *Server) maxFlows() int              { return cmp.Or(s.MaxFlows, 16384) }
+func (s *Server) socketBuffer() int          { return cmp.Or(s.SocketBuffer, 4<<20) }
+
+// start makes the shards at the first use. The caller holds s.mu.
+func (s *Server) start() {
+	if s.shards == nil {
+		s.shards, s.listeners = newShards(s), make(map[lb.Frontend][]*listener)
+	}
 }
 
 // Listen starts forwarding for f what arrives at addr and returns the address in use: port 0
@@ -67,40 +74,121 @@ type mover interface {
 // error wraps unix.EADDRINUSE if another socket, of this Server too, has the port already; a
 // frontend is listened for once at a time.
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
-	got, err := s.mover().listen(s, f, addr)
-	if err != nil && err != ErrServerClosed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return netip.AddrPort{}, ErrServerClosed
+	}
+	s.start()
+	got, err := s.listen(f, addr)
+	if err != nil {
 		err = fmt.Errorf("listen on UDP %s for %s: %w", addr, f, err)
 	}
 	return got, err
 }
 
+// listen opens a socket for each shard, on the same port. The caller holds s.mu.
+func (s *Server) listen(f lb.Frontend, addr netip.AddrPort) (_ netip.AddrPort, err error) {
+	if _, ok := s.listeners[f]; ok {
+		return netip.AddrPort{}, errListening
+	}
+	var group []*listener
+	defer func() {
+		if err != nil {
+			stopAll(group)
+		}
+	}()
+	for _, sh := range s.shards {
+		ln := sh.newListener(f)
+		if addr, err = sh.io.bind(ln, addr, len(group) == 0); err != nil {
+			return netip.AddrPort{}, err
+		}
+		group = append(group, ln)
+	}
+	for _, ln := range group {
+		if err = ln.start(); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	s.listeners[f] = group
+	return addr, nil
+}
+
+// stopAll closes listeners, of which some may not have been started, and their flows.
+func stopAll(group []*listener) {
+	for _, ln := range group {
+		ln.shard.io.stop(ln)
+	}
+}
+
 // Unlisten closes the sockets and flows of a frontend. One that is not listened
 // for is ignored.
-func (s *Server) Unlisten(f lb.Frontend) { s.mover().unlisten(f) }
+func (s *Server) Unlisten(f lb.Frontend) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stopAll(s.listeners[f])
+	delete(s.listeners, f)
+}
 
 // TableChanged makes every flow leave a backend that is neither ready nor serving in
 // the balancer's current table, or is no longer that of the frontend's Service. Flows
 // whose clients send do so by themselves; this is for those that only receive. Call it
 // after lb.Balancer.Update. With Loops it does not wait.
-func (s *Server) TableChanged() { s.mover().tableChanged(s) }
+func (s *Server) TableChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sh := range s.shards {
+		sh.scheduleScan()
+	}
+}
 
 // Shutdown refuses new clients and waits until every flow is idle. When ctx ends
 // first, the rest is cut off and the error says how many they were. In any case
 // the Server is closed in the end.
 func (s *Server) Shutdown(ctx context.Context) error {
 	defer s.Close()
-	if err := s.mover().drain(ctx); err != nil {
+	if err := s.drain(ctx); err != nil {
 		return fmt.Errorf("drain flows: %d cut off: %w", s.Stats().Active, err)
+	}
+	return nil
+}
+
+func (s *Server) drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	shards := s.shards
+	s.mu.Unlock()
+	for _, sh := range shards {
+		if err := sh.io.do(sh.startDrain); err != nil {
+			return err
+		}
+	}
+	for _, sh := range shards {
+		if err := sh.drain.Wait(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // Close closes every socket and flow. It may be called more than once, also while
 // Shutdown waits, which then returns.
-func (s *Server) Close() { s.mover().close() }
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, group := range s.listeners {
+		stopAll(group)
+	}
+	clear(s.listeners)
+}
 
 // Stats returns the sum over all loops.
 func (s *Server) Stats() (sum Stats) {
-	s.mover().addTo(&sum)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sh := range s.shards {
+		counters.Add(&sum, &sh.count.stats)
+	}
 	return sum
 }

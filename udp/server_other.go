@@ -2,7 +2,14 @@
 
 package udp
 
-// state is what a Server has on this platform.
-type state struct{ plain goroutines }
+// There are no loops, and nothing of what they need.
+type (
+	loopShard    struct{}
+	loopListener struct{}
+	loopFlow     struct{}
+)
 
-func (s *Server) mover() mover { return &s.plain }
+func newShards(s *Server) []*shard { return []*shard{newGoroutines(s)} }
+
+// CorruptsGSO reports false: GSO is used on Linux only.
+func CorruptsGSO() (release string, corrupts bool) { return "", false }

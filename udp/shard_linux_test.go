@@ -20,7 +20,7 @@ func TestLeaveInStretches(t *testing.T) {
 	}
 	p := startProxy(t, 1, nil, backends...)
 	sh := p.shards[0]
-	ln := sh.newListener(p.front, -1)
+	ln := sh.newListener(p.front)
 	now := eventloop.Now()
 	made := 0
 	add := func() {
@@ -31,10 +31,8 @@ func TestLeaveInStretches(t *testing.T) {
 		}
 		made++ // a descriptor that is not open
 		client := netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)})
-		f := &flow{ln: ln, fd: 1<<20 + made, key: flowKey{client: netip.AddrPortFrom(client, 53)},
-			route: route{choice: c, active: now}}
-		ln.keep(f)
-		sh.count.Active.Add(1)
+		ln.keep(&flow{ln: ln, key: flowKey{client: netip.AddrPortFrom(client, 53)},
+			route: route{choice: c, active: now}, loopFlow: loopFlow{fd: 1<<20 + made}})
 	}
 	// update puts these backends into the table and returns how many flows left at once.
 	update := func(list ...netip.AddrPort) uint64 {
@@ -105,9 +103,7 @@ func TestLeaveInStretches(t *testing.T) {
 	})
 	if err := sh.loop.Do(func() {
 		stays("after the third change")
-		for ln.recency.first != nil {
-			ln.recency.first.close()
-		}
+		ln.closeFlows()
 		if sh.ages.first != nil || sh.ages.last != nil || sh.ages.len != 0 {
 			t.Error("the order of age is not empty")
 		}

@@ -1,0 +1,124 @@
+package udp
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+)
+
+// perWalk is how many flows are looked at after a change of the table before the loop's
+// sockets are served: some 0.3 ms.
+const perWalk = 1024
+
+// shard is the part of a Server that lives on one loop, or the whole of one without loops.
+type shard struct {
+	server  *Server
+	io      transport
+	share   int   // flows of one frontend in this shard
+	recency order // all flows
+	ages    order // all flows
+	scan    func()
+	drain   eventloop.Drain
+	count   loopCounters
+
+	scanning atomic.Bool // a scan is posted and has not begun
+	stale    bool        // the table has changed since the last walk over the flows began
+
+	loopShard // of the platform
+}
+
+// transport moves the datagrams of a shard. Only do, post, bind and stop may be called from
+// anywhere; the others are for functions that do and post run.
+type transport interface {
+	do(fn func()) error   // runs fn where the shard may be used, and waits for it
+	post(fn func()) error // does not wait if there are loops
+	walk()                // calls shard.walk, now or later, until there is no more
+
+	// bind makes the socket of a listener, the first of its frontend or one beside that, and
+	// returns its address. start begins to forward; stop closes the socket and the flows.
+	bind(ln *listener, addr netip.AddrPort, first bool) (netip.AddrPort, error)
+	start(ln *listener) error
+	stop(ln *listener)
+
+	open(f *flow, family netip.Addr) error               // makes the flow's socket
+	connect(f *flow, to netip.AddrPort, now int64) error // again after a refusal
+	watch(f *flow) error                                 // begins to pass answers on
+	after(f *flow, ns int64)                             // looks then whether f has expired
+	resend(f *flow)                                      // sends what was refused
+	close(f *flow)
+}
+
+// newShard makes one of several shards of a Server, without a transport.
+func newShard(s *Server, shards int) *shard {
+	sh := &shard{
+		server:  s,
+		share:   max(1, (s.maxFlows()+shards-1)/shards),
+		recency: order{by: byLoop},
+		ages:    order{by: byAge},
+	}
+	sh.scan = sh.leaveGone
+	return sh
+}
+
+// scheduleScan looks for flows that have to leave their backends. It may be called from
+// anywhere. One scan serves all changes that were made before it.
+func (sh *shard) scheduleScan() {
+	if sh.scanning.CompareAndSwap(false, true) && sh.io.post(sh.scan) != nil {
+		sh.scanning.Store(false)
+	}
+}
+
+// leaveGone makes each flow leave its backend if that is gone, or if the frontend has
+// become another Service's. A walk that is under way is followed by another.
+func (sh *shard) leaveGone() {
+	sh.scanning.Store(false)
+	sh.stale = true
+	sh.io.walk()
+}
+
+// walk looks at some flows, and reports whether more are left. It goes from the youngest to
+// the oldest, an order that activity does not change. A flow that is made meanwhile is not
+// looked at: it is chosen by the new table.
+func (sh *shard) walk() bool {
+	flows := &sh.ages
+	if flows.ahead == nil && sh.stale {
+		sh.stale = false
+		flows.ahead = flows.first
+	}
+	now, table := eventloop.Now(), sh.server.LB.Table()
+	for n := 0; n < perWalk && flows.ahead != nil; n++ {
+		f := flows.ahead
+		flows.ahead = f.links[byAge].next
+		if f.stale(table, f.ln.frontend) {
+			f.leave(now)
+		}
+	}
+	return flows.ahead != nil || sh.stale
+}
+
+// startDrain refuses new clients from now on.
+func (sh *shard) startDrain() { sh.drain.Start(sh.recency.len == 0) }
+
+// evict closes the least recently active flow of o. False: there is none.
+func (sh *shard) evict(o *order) bool {
+	if o.last == nil {
+		return false
+	}
+	sh.count.Evicted.Add(1)
+	o.last.close()
+	return true
+}
+
+// takeDescriptor takes one from the budget. False: there is none, and none to be had.
+func (sh *shard) takeDescriptor() bool {
+	budget := sh.server.Descriptors
+	return budget == nil || budget.Take(1) || sh.evict(&sh.recency) && budget.Take(1)
+}
+
+// giveDescriptor gives one back.
+func (sh *shard) giveDescriptor() {
+	if budget := sh.server.Descriptors; budget != nil {
+		budget.Give(1)
+	}
+}
