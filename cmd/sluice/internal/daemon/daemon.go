@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
@@ -125,7 +126,7 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 		return false, err
 	}
 	process := d.Config.Process
-	prepared := upgrade.Config{Version: d.Version, Socket: process.HandoverSocket, PIDFile: process.PIDFile}
+	prepared := upgrade.Config{Socket: process.HandoverSocket, PIDFile: process.PIDFile}
 	if err := d.Upgrade.Prepare(prepared, d.Log); err != nil {
 		return false, err
 	}
@@ -186,7 +187,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.serveWeb(); err != nil {
 		return err
 	}
-	d.reports.starting()
+	d.reports.recorder.Record(events.Starting())
 	if c.DataPath.Mode == config.ModeWinUserspace {
 		d.Log.Debug("conntrack is left as it is: nothing is steered")
 	} else if err := node.TuneConntrack(c.Kernel.Conntrack, d.Log); err != nil {
@@ -281,7 +282,7 @@ func (d *daemon) close() error {
 	}
 	var errs []error
 	if d.data != nil {
-		d.data.stop()
+		errs = append(errs, d.data.close())
 	}
 	if d.web != nil {
 		errs = append(errs, d.web.close())
@@ -289,9 +290,6 @@ func (d *daemon) close() error {
 	errs = append(errs, d.addresses.Close())
 	if d.reports != nil {
 		d.reports.recorder.Close()
-	}
-	if d.data != nil {
-		errs = append(errs, d.data.close())
 	}
 	return errors.Join(errs...)
 }

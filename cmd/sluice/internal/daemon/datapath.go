@@ -43,10 +43,6 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 				"6.9", zap.Error(err))
 		}
 	}
-	if d.budget.Limit, err = node.FileLimit(c.Loops); err != nil {
-		_ = d.close()
-		return nil, err
-	}
 	d.tcp = &tcp.Server{Loops: loops, LB: d.lb, OriginalDst: redirect.OriginalDst, Descriptors: &d.budget}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
 		DisableGSO: gsoDisabled(c, log)}
@@ -54,14 +50,17 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 		OnEngine: func(engine sctp.Engine, why string) {
 			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
 		}}
+	d.budget.Limit, err = node.FileLimit(c.Loops)
 	// An engine that is asked for is tried now; else the first SCTP Service decides, since
 	// asking the kernel for SCTP loads its module.
-	if c.SCTPEngine != sctp.Auto {
-		if err := d.sctp.Choose(); err != nil {
-			d.stop()
-			_ = d.close()
-			return nil, fmt.Errorf("--sctp-engine=%s: %w", c.SCTPEngine, err)
+	if err == nil && c.SCTPEngine != sctp.Auto {
+		if err = d.sctp.Choose(); err != nil {
+			err = fmt.Errorf("--sctp-engine=%s: %w", c.SCTPEngine, err)
 		}
+	}
+	if err != nil {
+		_ = d.close()
+		return nil, err
 	}
 	return d, nil
 }
@@ -101,13 +100,12 @@ func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []n
 	if crashed != 0 && ports.Contains(crashed) && bind(crashed) == nil {
 		return got.Port(), nil
 	}
+	var err error
 	for range 10 { // the port that the kernel chose for one family may be taken in the other
-		_, err := ports.Claim(bind)
-		if err == nil || ports.Size() > 0 {
-			return got.Port(), err
+		if _, err = ports.Claim(bind); err == nil || ports.Size() > 0 {
+			break
 		}
 	}
-	_, err := ports.Claim(bind)
 	return got.Port(), err
 }
 
@@ -129,15 +127,11 @@ func (d *dataPath) drain(timeout time.Duration, log *zap.Logger) {
 	all.Wait()
 }
 
-// stop closes the servers, which cuts what is open.
-func (d *dataPath) stop() {
+// close closes the servers, which cuts what is open, and ends the loops.
+func (d *dataPath) close() error {
 	d.tcp.Close()
 	d.udp.Close()
 	d.sctp.Close()
-}
-
-// close ends the loops, after stop.
-func (d *dataPath) close() error {
 	if d.loops == nil {
 		return nil
 	}

@@ -50,8 +50,6 @@ func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name st
 	return r, nil
 }
 
-func (r *reports) starting() { r.recorder.Record(events.Starting()) }
-
 // observe returns the agent's Observe: each attempt goes to record, and when attempts start
 // and stop to fail is an event.
 func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {

@@ -23,33 +23,34 @@ var errFull = errors.New("channel is full")
 type Channel struct {
 	fd  int
 	buf []byte
+	cut []int // file descriptors of a message of which not all pieces have come
 }
 
 // newChannel owns fd, a non-blocking socket of type SOCK_SEQPACKET.
 func newChannel(fd int) *Channel {
 	// Room for some messages; the default is enough if we may not (socket(7)).
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
-	return &Channel{fd: fd, buf: make([]byte, maxMessage+4096)}
+	return &Channel{fd: fd, buf: make([]byte, maxPiece+4096)}
 }
 
 // Close ends the conversation.
 func (c *Channel) Close() {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)
-		c.fd = -1
+		closeAll(c.cut)
+		c.fd, c.cut = -1, nil
 	}
 }
 
-// try sends a message if there is room for it: errFull if not.
+// try sends a piece of a message if there is room for it: errFull if not.
 func (c *Channel) try(k kind, payload []byte, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	b := append(make([]byte, 0, 1+len(payload)), byte(k))
-	b = append(b, payload...)
 	for {
-		err := unix.Sendmsg(c.fd, b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		_, err := unix.SendmsgBuffers(c.fd, [][]byte{{byte(k)}, payload}, rights, nil,
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch err {
 		case nil:
 			return nil
@@ -64,40 +65,34 @@ func (c *Channel) try(k kind, payload []byte, fds ...int) error {
 	}
 }
 
-// send sends a message, waiting for room.
+// send sends a message, in as many pieces as it takes, waiting for room.
 func (c *Channel) send(ctx context.Context, k kind, payload []byte, fds ...int) error {
 	for {
-		if err := c.try(k, payload, fds...); err != errFull {
+		n, m, piece := min(len(payload), maxPiece), min(len(fds), maxFDs), k
+		if n < len(payload) || m < len(fds) {
+			piece |= goesOn
+		}
+		err := c.try(piece, payload[:n], fds[:m]...)
+		switch {
+		case err == errFull:
+			if err := c.wait(ctx, unix.POLLOUT); err != nil {
+				return err
+			}
+			continue
+		case err != nil, piece == k:
 			return err
 		}
-		if err := c.wait(ctx, unix.POLLOUT); err != nil {
-			return err
-		}
+		payload, fds = payload[n:], fds[m:]
 	}
 }
 
-// sendJSON is send for a small value.
+// sendJSON is send for a JSON message.
 func (c *Channel) sendJSON(ctx context.Context, k kind, v any, fds ...int) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode message %d: %w", k, err)
 	}
 	return c.send(ctx, k, b, fds...)
-}
-
-// sendPart sends something long in pieces.
-func (c *Channel) sendPart(ctx context.Context, p part, b []byte) error {
-	for {
-		piece := b[:min(len(b), maxMessage-2)]
-		b = b[len(piece):]
-		last := byte(0)
-		if len(b) == 0 {
-			last = 1
-		}
-		if err := c.send(ctx, partMsg, append([]byte{byte(p), last}, piece...)); err != nil || last == 1 {
-			return err
-		}
-	}
 }
 
 // wait waits until the channel is ready for events. No event reports some of the reasons
@@ -121,50 +116,67 @@ type message struct {
 	fds     []int
 }
 
-// receive returns the next message. ErrEnded: there is none any more.
+// receive returns the next message, put together of its pieces. ErrEnded: there is none
+// any more.
 func (c *Channel) receive(ctx context.Context) (message, error) {
+	var m message
 	for {
-		m, err := c.receiveOne()
+		p, err := c.receivePiece(ctx)
+		if err != nil {
+			return message{}, err
+		}
+		last := p.kind&goesOn == 0
+		p.kind &^= goesOn
 		switch {
-		case err == unix.EAGAIN:
+		case p.kind == failedMsg:
+			closeAll(p.fds)
+			return message{}, &Failure{Reason: string(p.payload)}
+		case m.kind == 0 && last:
+			return p, nil
+		case m.kind == 0:
+			m.kind = p.kind
+		case p.kind != m.kind, len(m.payload)+len(p.payload) > maxMessage:
+			closeAll(p.fds)
+			return message{}, fmt.Errorf("message %d does not end, or is longer than %d bytes", m.kind, maxMessage)
+		}
+		m.payload, c.cut = append(m.payload, p.payload...), append(c.cut, p.fds...)
+		if last {
+			m.fds, c.cut = c.cut, nil
+			return m, nil
+		}
+	}
+}
+
+func (c *Channel) receivePiece(ctx context.Context) (message, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
+	for {
+		n, oobn, flags, _, err := unix.Recvmsg(c.fd, c.buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		switch err {
+		case nil:
+		case unix.EAGAIN, unix.EINTR:
 			if err := c.wait(ctx, unix.POLLIN); err != nil {
 				return message{}, err
 			}
 			continue
-		case err != nil:
-			return message{}, err
-		case m.kind == failedMsg:
-			closeAll(m.fds)
-			return message{}, &Failure{Reason: string(m.payload)}
+		case unix.ECONNRESET:
+			return message{}, ErrEnded
+		default:
+			return message{}, fmt.Errorf("receive a message: %w", err)
 		}
-		return m, nil
-	}
-}
-
-func (c *Channel) receiveOne() (message, error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
-	n, oobn, flags, _, err := unix.Recvmsg(c.fd, c.buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-	switch {
-	case err == unix.EINTR:
-		return message{}, unix.EAGAIN
-	case err == unix.ECONNRESET:
-		return message{}, ErrEnded
-	case err != nil:
+		fds := rights(oob[:oobn])
+		switch {
+		case flags&unix.MSG_CTRUNC != 0:
+			err = fmt.Errorf("receive file descriptors: %w: raise the limit (ulimit -n)", unix.EMFILE)
+		case flags&unix.MSG_TRUNC != 0:
+			err = fmt.Errorf("a piece of a message is longer than %d bytes", maxPiece)
+		case n == 0:
+			err = ErrEnded
+		default:
+			return message{kind: kind(c.buf[0]), payload: c.buf[1:n], fds: fds}, nil
+		}
+		closeAll(fds)
 		return message{}, err
 	}
-	fds := rights(oob[:oobn])
-	switch {
-	case flags&unix.MSG_CTRUNC != 0:
-		closeAll(fds)
-		return message{}, fmt.Errorf("receive file descriptors: %w: raise the limit (ulimit -n)", unix.EMFILE)
-	case flags&unix.MSG_TRUNC != 0:
-		closeAll(fds)
-		return message{}, fmt.Errorf("a message is longer than %d bytes", maxMessage)
-	case n == 0:
-		closeAll(fds)
-		return message{}, ErrEnded
-	}
-	return message{kind: kind(c.buf[0]), payload: c.buf[1:n], fds: fds}, nil
 }
 
 // expect returns the next message, which must be of a kind.
@@ -178,7 +190,7 @@ func (c *Channel) expect(ctx context.Context, k kind) (message, error) {
 }
 
 // expectJSON is expect for a JSON message.
-func (c *Channel) expectJSON(ctx context.Context, k kind, v any) ([]int, error) {
+func (c *Channel) expectJSON(ctx context.Context, k kind, v any) (fds []int, err error) {
 	m, err := c.expect(ctx, k)
 	if err != nil {
 		return nil, err

@@ -4,15 +4,16 @@
 // not notice. Package upgrade starts it.
 //
 // The two processes talk over a unix socket of type SOCK_SEQPACKET, whose messages carry file
-// descriptors (SCM_RIGHTS, unix(7)), at most 253 each. G gives, T takes:
+// descriptors (SCM_RIGHTS, unix(7)). One that is long, or has more than 253 descriptors, crosses in
+// pieces. G gives, T takes:
 //
 //	T  hello       version of the protocol, the network namespace
-//	G  welcome     the token
-//	G  setup       the table, what is listened on, affinity, positions; then the sockets
+//	G  setup       the token, the table, what is listened on with the sockets
+//	G  clients     affinity, and round robin positions (memory)
 //	G  offers      file descriptors of connections that relay; all of them go on meanwhile
 //	G  prepared    and T answers: ready
 //	G  frozen      from here on nothing moves
-//	G  state       what became of each connection; new ones; flows; what has changed
+//	G  conns       what became of each connection; new ones; flows, assocs; what has changed
 //	G  commit      and T takes the token, answers committed, and sets all in motion
 //
 // Connections are copied first and frozen afterwards, as a virtual machine's memory is when it

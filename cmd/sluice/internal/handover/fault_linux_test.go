@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // relay stands between the two sides, and does something to one of their messages.
@@ -53,7 +56,7 @@ func (r *relay) forward(from, to *Channel, who string) {
 	}
 	defer end()
 	ctx := context.Background()
-	buf := make([]byte, maxMessage+4096)
+	buf := make([]byte, maxPiece+4096)
 	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(from.fd, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
@@ -138,13 +141,8 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		var t *Taker
-		if t, took = Begin(ctx, x, "test"); took != nil {
-			return
-		}
-		heir.LB.Seed = t.Seed()
 		var problems error
-		_, problems, took = t.Finish(ctx, heir, new(Listeners))
+		_, problems, took = Take(ctx, x, heir, new(Listeners), func(time.Duration) {})
 		if problems != nil {
 			w.t.Logf("problems: %v", problems)
 		}
@@ -156,6 +154,9 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 // TestHandover: everything crosses, and a second time.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 30, 10)
+	// A client from before the process started, on whose clock that is below zero.
+	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
+	w.old.LB.RememberClients(webID, []lb.Client{early})
 	chain := []*State{w.old}
 	for range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
@@ -165,6 +166,9 @@ func TestHandover(t *testing.T) {
 		w.old = heir
 		chain = append(chain, heir)
 		w.works()
+		if all := heir.LB.ServiceClients(webID); len(all) != 2 || all[0].Addr != early.Addr {
+			t.Errorf("affinity is that of %+v, want that of %+v first", all, early)
+		}
 		t.Logf("messages: %v", seen)
 	}
 	if s := w.old.TCP.Stats(); s.Accepted != 33 || s.ClientResets+s.BackendResets > 0 {
@@ -246,6 +250,8 @@ func TestFaults(t *testing.T) {
 // a folder that other users can write to is refused; and the socket of a process that has
 // ended is as none.
 func TestStrangers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	path := filepath.Join(t.TempDir(), "run", "handover.sock")
 	if ch, err := Dial(path); ch != nil || err != nil {
 		t.Errorf("with nothing there: %v, %v", ch, err)
@@ -269,11 +275,9 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	asking := dial()
-	if err := asking.try(upgradeMsg, nil); err != nil {
+	if err := asking.sendJSON(ctx, helloMsg, Hello{Upgrade: true}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	accept := func() (*Channel, Hello, error) {
 		t.Helper()
 		ch, err := s.Accept(ctx)
@@ -299,9 +303,9 @@ func TestStrangers(t *testing.T) {
 		t.Fatalf("the request is %+v, %v", h, err)
 	}
 	ch.Upgraded(42)
-	m, err := asking.expect(ctx, upgradedMsg)
-	if err != nil || string(m.payload) != "42" {
-		t.Errorf("the answer is %q, %v", m.payload, err)
+	var pid int
+	if _, err := asking.expectJSON(ctx, upgradedMsg, &pid); err != nil || pid != 42 {
+		t.Errorf("the answer is %d, %v", pid, err)
 	}
 	next, err := Listen(path) // of the next process
 	if err != nil {
@@ -342,7 +346,7 @@ func TestVersions(t *testing.T) {
 	defer heir.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := heir.sendJSON(ctx, helloMsg, hello{Version: version + 1, PID: 1}); err != nil {
+	if err := heir.sendJSON(ctx, helloMsg, Hello{Version: version + 1, PID: 1}); err != nil {
 		t.Fatal(err)
 	}
 	h, err := old.Hello(ctx)

@@ -3,9 +3,8 @@ package handover
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -33,13 +33,8 @@ type Report struct {
 
 const (
 	connsPerMessage = maxFDs / 2
-	flowsPerMessage = maxFDs / 2 // about 200 bytes each
-	offerRounds     = 3          // each shows what came during the one before
+	offerRounds     = 3 // each shows what came during the one before
 )
-
-func (s *State) patience() time.Duration { return cmp.Or(s.Patience, 20*time.Second) }
-
-func (s *State) freeze() time.Duration { return cmp.Or(s.Freeze, 5*time.Second) }
 
 // giver is one attempt to give.
 type giver struct {
@@ -48,9 +43,8 @@ type giver struct {
 	ch        *Channel
 	token     token
 	memory    map[lb.ID]string // as it was sent first
-	since     int64            // when affinity was sent first
+	since     int64            // clients that came before have been sent
 	report    Report
-	offered   int
 }
 
 // Give gives everything to the process at the other end, which has sent h. If the error
@@ -58,13 +52,15 @@ type giver struct {
 // Otherwise nothing has changed here: all connections go on.
 func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Report, error) {
 	start := time.Now()
-	g := &giver{State: s, ch: ch, listeners: l, token: token{-1}, report: Report{Peer: h.peer, From: s.Program}}
+	g := &giver{State: s, ch: ch, listeners: l, token: token{-1}, memory: make(map[lb.ID]string),
+		since: math.MinInt64, report: Report{Peer: h.PID, From: s.Program}}
 	defer func() { g.token.close() }()
 	if err := h.check(); err != nil {
 		ch.refuse(err)
 		return Report{}, err
 	}
-	wait, cancel := context.WithTimeout(ctx, g.patience())
+	patience := cmp.Or(s.Patience, 20*time.Second)
+	wait, cancel := context.WithTimeout(ctx, patience)
 	unpause, err := g.Agent.Pause(wait)
 	cancel()
 	if err != nil {
@@ -72,7 +68,8 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 		ch.refuse(err)
 		return Report{}, err
 	}
-	if err = g.give(ctx); err == nil || g.theirs() {
+	// After an error the token decides which side has everything.
+	if err = g.give(ctx, patience); err == nil || g.token.fd >= 0 && !g.token.take() {
 		g.report.Took = time.Since(start)
 		return g.report, nil
 	}
@@ -81,20 +78,29 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 	if g.report.halted != nil {
 		g.report.halted()
 	}
-	g.listeners.resume()
+	g.listeners.Resume()
 	unpause()
 	return Report{}, err
 }
 
-// theirs decides after an error which side has everything, and reports whether it is the
-// other one.
-func (g *giver) theirs() bool { return g.token.fd >= 0 && !g.token.take() }
+// inTurn runs steps until one fails.
+func inTurn(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-func (g *giver) give(ctx context.Context) error {
-	if err := g.prepare(ctx); err != nil {
+func (g *giver) give(ctx context.Context, patience time.Duration) error {
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	// What can be sent while everything goes on.
+	if err := inTurn(wait, g.sendSetup, g.sendClients, g.sendMemory, g.sendOffers); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, g.patience())
+	wait, cancel = context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := g.ch.send(wait, preparedMsg, nil); err != nil {
 		return err
@@ -102,16 +108,25 @@ func (g *giver) give(ctx context.Context) error {
 	if _, err := g.ch.expect(wait, readyMsg); err != nil {
 		return fmt.Errorf("wait until the successor is ready: %w", err)
 	}
-	still, cancel := context.WithTimeout(ctx, g.freeze())
+	still, cancel := context.WithTimeout(ctx, cmp.Or(g.Freeze, 5*time.Second))
 	defer cancel()
 	since := monotonic()
-	g.listeners.pause()
+	g.listeners.Pause()
 	resume, err := g.Loops.Halt()
 	if err != nil {
 		return fmt.Errorf("halt the loops: %w", err)
 	}
 	g.report.halted = resume
-	if err := g.giveFrozen(still, since); err != nil {
+	if err := g.ch.sendJSON(still, frozenMsg, since); err != nil {
+		return err
+	}
+	if err := inTurn(still, g.sendConns, g.sendFlows, g.sendAssocs, g.sendClients, g.sendMemory); err != nil {
+		return err
+	}
+	if err := g.ch.sendJSON(still, countersMsg, g.counters()); err != nil {
+		return err
+	}
+	if err := g.ch.send(still, commitMsg, nil); err != nil {
 		return err
 	}
 	if _, err := g.ch.expect(still, committedMsg); err != nil {
@@ -121,88 +136,54 @@ func (g *giver) give(ctx context.Context) error {
 	return nil
 }
 
-// prepare sends all that can be sent while everything goes on.
-func (g *giver) prepare(ctx context.Context) (err error) {
+func (g *giver) counters() counters {
+	return counters{TCP: g.TCP.Stats(), UDP: g.UDP.Stats(), SCTP: g.SCTP.Stats()}
+}
+
+// sendSetup sends the token, and what is listened on.
+func (g *giver) sendSetup(ctx context.Context) (err error) {
 	if g.token, err = newToken(); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, g.patience())
-	defer cancel()
-	s, fds := g.setup()
 	all := g.counters()
-	if err := g.ch.sendJSON(wait, welcomeMsg, welcome{Program: g.Program, PID: os.Getpid(),
-		Files: len(fds) + 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active)}, g.token.fd); err != nil {
-		return err
-	}
-	b, err := json.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("encode the table: %w", err)
-	}
-	if err := g.ch.sendPart(wait, setupPart, b); err != nil {
-		return err
-	}
-	for len(fds) > 0 {
-		n := min(len(fds), maxFDs)
-		if err := g.ch.send(wait, socketsMsg, nil, fds[:n]...); err != nil {
-			return err
-		}
-		fds = fds[n:]
-	}
-	g.since = eventloop.Now() - int64(time.Second) // loops look at the clock at different moments
-	if err := g.sendClients(wait, 0); err != nil {
-		return err
-	}
-	if err := g.sendMemory(wait); err != nil {
-		return err
-	}
+	s := setup{Program: g.Program, PID: os.Getpid(),
+		Files: 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active),
+		Seed:  g.LB.Seed, Agent: g.Agent.State(),
+		TCP: g.TCP.Listening(), UDP: g.UDP.Listening(), SCTP: g.SCTP.Holding(), HTTP: g.listeners.list()}
+	fds := []int{g.token.fd}
+	s.eachFD(func(fd *int) { fds = append(fds, *fd) })
+	return g.ch.sendJSON(ctx, setupMsg, s, fds...)
+}
+
+// sendOffers shows the connections of all loops, and those that have come meanwhile.
+func (g *giver) sendOffers(ctx context.Context) error {
 	for range offerRounds {
-		n := 0
+		total := 0
 		for i := range g.TCP.Shards() {
-			offered, err := g.offer(wait, i)
+			n, err := g.offer(ctx, i)
 			if err != nil {
 				return err
 			}
-			n += offered
+			total += n
 		}
-		if n < connsPerMessage {
+		if total < connsPerMessage {
 			break
 		}
 	}
 	return nil
 }
 
-// setup returns what is listened on, and its file descriptors.
-func (g *giver) setup() (s setup, fds []int) {
-	s.Seed, s.Agent = g.LB.Seed, g.Agent.State()
-	for _, l := range g.TCP.Listening() {
-		fds = append(fds, l.FDs...)
-		s.TCP = append(s.TCP, tcpSockets{tcp.Listening{Addr: l.Addr, Steered: l.Steered}, len(l.FDs)})
-	}
-	for _, l := range g.UDP.Listening() {
-		fds = append(fds, l.FDs...)
-		s.UDP = append(s.UDP, udpSockets{udp.Listening{Frontend: l.Frontend}, len(l.FDs)})
-	}
-	s.SCTP = g.SCTP.Holding()
-	s.SCTP.FDs(func(fd *int) { fds = append(fds, *fd) })
-	var http []int
-	s.HTTP, http = g.listeners.list()
-	return s, append(fds, http...)
-}
-
 // offer shows the connections of a loop that were not shown yet.
 func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
-	var w writer
 	for {
 		n, err := g.TCP.Offer(loop, connsPerMessage, func(batch []tcp.Frozen) error {
-			w.b = w.b[:0]
-			fds := make([]int, 0, maxFDs)
+			var c codec
 			for i := range batch {
-				if appendConn(&w, &batch[i], true); len(w.b) > maxMessage {
+				if c.offer(&batch[i]); len(c.b) > maxPiece {
 					return fmt.Errorf("offer %d connections: names too long", len(batch))
 				}
-				fds = append(fds, batch[i].Client, batch[i].Backend)
 			}
-			return g.ch.try(offersMsg, w.b, fds...)
+			return g.ch.try(offersMsg, c.b, c.fds...)
 		})
 		if err == errFull {
 			if err := g.ch.wait(ctx, unix.POLLOUT); err != nil {
@@ -210,129 +191,79 @@ func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
 			}
 			continue
 		}
-		if err != nil {
+		if total += n; err != nil || n < connsPerMessage {
 			return total, err
-		}
-		g.offered += n
-		if total += n; n < connsPerMessage {
-			return total, nil
 		}
 	}
 }
 
-// sendClients sends the affinity of clients that came since a time.
-func (g *giver) sendClients(ctx context.Context, from int64) error {
-	var w writer
-	now := eventloop.Now()
-	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { appendClients(&w, id, clients, now) })
-	return g.ch.sendPart(ctx, clientsPart, w.b)
+// sendClients sends the affinity of clients that came since it was sent before.
+func (g *giver) sendClients(ctx context.Context) error {
+	var c codec
+	from, now := g.since, eventloop.Now()
+	g.since = now - int64(time.Second) // loops look at the clock at different moments
+	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { c.affinity(&affinity{id, clients}, now) })
+	return g.ch.send(ctx, clientsMsg, c.b)
 }
 
 // sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
-	if g.memory == nil {
-		g.memory = make(map[lb.ID]string)
-	}
-	var all, one writer
+	var all codec
 	for _, m := range g.LB.Memories() {
-		one.b = one.b[:0]
-		if appendMemory(&one, &m); g.memory[m.ID] != string(one.b) {
-			g.memory[m.ID] = string(one.b)
-			all.b = append(all.b, one.b...)
+		before := len(all.b)
+		all.memory(&m)
+		if one := all.b[before:]; g.memory[m.ID] == string(one) {
+			all.b = all.b[:before]
+		} else {
+			g.memory[m.ID] = string(one)
 		}
 	}
-	return g.ch.sendPart(ctx, memoryPart, all.b)
-}
-
-// giveFrozen sends the state of everything, while the loops are halted.
-func (g *giver) giveFrozen(ctx context.Context, since int64) error {
-	if err := g.ch.sendJSON(ctx, frozenMsg, frozen{Since: since}); err != nil {
-		return err
-	}
-	if err := g.sendConns(ctx); err != nil {
-		return err
-	}
-	if err := g.sendFlows(ctx); err != nil {
-		return err
-	}
-	if err := g.sendAssocs(ctx); err != nil {
-		return err
-	}
-	if err := g.sendClients(ctx, g.since); err != nil {
-		return err
-	}
-	if err := g.sendMemory(ctx); err != nil {
-		return err
-	}
-	b, err := json.Marshal(g.counters())
-	if err != nil {
-		return fmt.Errorf("encode counters: %w", err)
-	}
-	if err := g.ch.sendPart(ctx, countersPart, b); err != nil {
-		return err
-	}
-	return g.ch.send(ctx, commitMsg, nil)
-}
-
-func (g *giver) counters() counters {
-	return counters{TCP: g.TCP.Stats(), UDP: g.UDP.Stats(), SCTP: g.SCTP.Stats()}
+	return g.ch.send(ctx, memoryMsg, all.b)
 }
 
 func (g *giver) sendConns(ctx context.Context) error {
-	var w, waiting writer
-	fds := make([]int, 0, maxFDs)
-	flush := func() error {
-		if len(w.b) == 0 {
-			return nil
-		}
-		err := g.ch.send(ctx, connsMsg, w.b, fds...)
-		for b := waiting.b; err == nil && len(b) > 0; {
-			n := min(len(b), maxMessage)
-			err = g.ch.send(ctx, bytesMsg, b[:n])
-			b = b[n:]
-		}
-		w.b, waiting.b, fds = w.b[:0], waiting.b[:0], fds[:0]
-		return err
-	}
-	err := g.TCP.Freeze(func(f *tcp.Frozen) error {
+	return sendFrozen(ctx, g.ch, connsMsg, g.TCP.Freeze, func(c *codec, f *tcp.Frozen) {
 		g.report.Conns++
-		before := len(w.b)
-		appendConn(&w, f, f.Offer == 0)
-		if f.Offer == 0 {
-			fds = append(fds, f.Client)
-			if f.Backend >= 0 {
-				fds = append(fds, f.Backend)
-			}
-		} else {
+		if f.Offer != 0 {
 			g.report.Copied++
 		}
-		waiting.b = append(append(waiting.b, f.ToBackend.Waiting...), f.ToClient.Waiting...)
-		if size := len(w.b) - before; len(w.b)+2*size > maxMessage*3/4 || len(fds) > maxFDs-2 || len(waiting.b) > 0 {
-			return flush()
-		}
-		return nil
+		c.conn(f)
 	})
-	return errors.Join(err, flush())
 }
 
 func (g *giver) sendFlows(ctx context.Context) error {
-	var w writer
-	var fds []int
+	return sendFrozen(ctx, g.ch, flowsMsg, g.UDP.Freeze, func(c *codec, f *udp.Frozen) {
+		g.report.Flows++
+		c.flow(f)
+	})
+}
+
+func (g *giver) sendAssocs(ctx context.Context) error {
+	return sendFrozen(ctx, g.ch, assocsMsg, g.SCTP.Freeze, func(c *codec, f *sctp.Frozen) {
+		g.report.Assocs++
+		c.assoc(f)
+	})
+}
+
+// sendFrozen sends all that freeze passes on, as encode writes it, in batches.
+func sendFrozen[T any](ctx context.Context, ch *Channel, k kind, freeze func(func(*T) error) error,
+	encode func(*codec, *T)) error {
+	var c codec
 	flush := func() error {
-		if len(fds) == 0 {
+		if len(c.b) == 0 {
 			return nil
 		}
-		err := g.ch.send(ctx, flowsMsg, w.b, fds...)
-		w.b, fds = w.b[:0], fds[:0]
+		err := cmp.Or(c.err, ch.send(ctx, k, c.b, c.fds...))
+		c.b, c.fds = c.b[:0], c.fds[:0]
 		return err
 	}
-	err := g.UDP.Freeze(func(f *udp.Frozen) error {
-		g.report.Flows++
-		appendFlow(&w, f)
-		if fds = append(fds, f.FD); len(fds) == flowsPerMessage || len(w.b) > maxMessage*3/4 {
+	if err := freeze(func(f *T) error {
+		if encode(&c, f); len(c.b) > maxPiece*3/4 || len(c.fds) > maxFDs-2 {
 			return flush()
 		}
 		return nil
-	})
-	return errors.Join(err, flush())
+	}); err != nil {
+		return err
+	}
+	return flush()
 }

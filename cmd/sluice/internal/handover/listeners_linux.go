@@ -17,10 +17,9 @@ type Address struct{ Network, Addr string }
 // handed over. Those that the successor does not use are closed with the hand-over. The zero
 // value is ready to use. All methods may be called by any goroutine.
 type Listeners struct {
-	mu      sync.Mutex
-	all     map[Address]*listener
-	open    chan struct{} // closed when what is listened on may be accepted; nil: always
-	resumed chan struct{} // closed when a pause ends; nil without one
+	mu     sync.Mutex
+	all    map[Address]*listener
+	paused chan struct{} // closed when the pause ends; nil without one
 }
 
 // listener is a socket that may still be another process's.
@@ -32,22 +31,37 @@ type listener struct {
 	inner  *net.TCPListener // guarded by set.mu until it is there, then it stays
 }
 
-// Await has Listen wait for sockets that are in use: the process that has them is
-// to hand them over. Nothing is accepted until Open.
-func (l *Listeners) Await() {
+// retryEvery is how often a socket that is another program's is tried again.
+const retryEvery = 5 * time.Second
+
+// Pause has nothing accepted until Resume, so that no request is lost between two processes.
+// Meanwhile Listen takes sockets that are in use: the process that has them is to hand them
+// over.
+func (l *Listeners) Pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open = make(chan struct{})
+	l.paused = make(chan struct{})
+	l.setDeadline(time.Now())
 }
 
-// Open ends Await. Listeners whose sockets have not come, since they are
+// Resume ends a pause, if there is one. Listeners whose sockets have not come, since they are
 // another program's, try every 5 s to get them.
-func (l *Listeners) Open() {
+func (l *Listeners) Resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open != nil {
-		close(l.open)
-		l.open = nil
+	if l.paused != nil {
+		l.setDeadline(time.Time{})
+		close(l.paused)
+		l.paused = nil
+	}
+}
+
+// setDeadline ends what accepts at present, or lets it go on. The caller holds l.mu.
+func (l *Listeners) setDeadline(at time.Time) {
+	for _, ln := range l.all {
+		if ln.inner != nil {
+			_ = ln.inner.SetDeadline(at)
+		}
 	}
 }
 
@@ -60,11 +74,7 @@ func (l *Listeners) Listen(network, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, syscall.EADDRINUSE)
 	}
 	out := &listener{set: l, at: at, closed: make(chan struct{})}
-	inner, err := net.Listen(network, addr)
-	switch {
-	case err == nil:
-		out.set.got(out, inner.(*net.TCPListener))
-	case l.open == nil || !errors.Is(err, syscall.EADDRINUSE):
+	if err := out.listen(); err != nil && (l.paused == nil || !errors.Is(err, syscall.EADDRINUSE)) {
 		return nil, err
 	}
 	if l.all == nil {
@@ -74,16 +84,8 @@ func (l *Listeners) Listen(network, addr string) (net.Listener, error) {
 	return out, nil
 }
 
-// got gives a listener its socket. The caller holds l.mu.
-func (l *Listeners) got(to *listener, inner *net.TCPListener) {
-	to.inner = inner
-	if l.resumed != nil {
-		_ = inner.SetDeadline(time.Now())
-	}
-}
-
 // list returns what is listened on, with descriptors that stay the listeners'.
-func (l *Listeners) list() (addrs []Address, fds []int) {
+func (l *Listeners) list() (out []httpSocket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for at, ln := range l.all {
@@ -94,28 +96,24 @@ func (l *Listeners) list() (addrs []Address, fds []int) {
 		if err != nil {
 			continue // closed
 		}
-		if raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) }) == nil {
-			addrs = append(addrs, at)
-		}
+		_ = raw.Control(func(fd uintptr) { out = append(out, httpSocket{at, int(fd)}) })
 	}
-	return addrs, fds
+	return out
 }
 
 // offer gives sockets of another process to the listeners that wait for them, and
 // closes the others.
-func (l *Listeners) offer(addrs []Address, fds []int) error {
+func (l *Listeners) offer(sockets []httpSocket) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
-	for i, at := range addrs {
-		f := os.NewFile(uintptr(fds[i]), at.Addr)
-		if ln := l.all[at]; ln != nil && ln.inner == nil {
+	for _, s := range sockets {
+		f := os.NewFile(uintptr(s.FD), s.Addr)
+		if ln := l.all[s.Address]; ln != nil && ln.inner == nil {
 			inner, err := net.FileListener(f)
-			stream, ok := inner.(*net.TCPListener)
-			if ok {
-				l.got(ln, stream)
-			} else {
-				errs = append(errs, fmt.Errorf("take over the HTTP listener %s: not a TCP listener: %w", at.Addr, err))
+			var ok bool
+			if ln.inner, ok = inner.(*net.TCPListener); !ok {
+				errs = append(errs, fmt.Errorf("take over the HTTP listener %s: not a TCP listener: %w", s.Addr, err))
 			}
 		}
 		_ = f.Close()
@@ -123,96 +121,49 @@ func (l *Listeners) offer(addrs []Address, fds []int) error {
 	return errors.Join(errs...)
 }
 
-// pause has nothing accepted any more, so that no request is lost between two
-// processes.
-func (l *Listeners) pause() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.resumed = make(chan struct{})
-	for _, ln := range l.all {
-		if ln.inner != nil {
-			_ = ln.inner.SetDeadline(time.Now())
-		}
+// listen opens the listener's socket. The caller holds set.mu.
+func (ln *listener) listen() error {
+	inner, err := net.Listen(ln.at.Network, ln.at.Addr)
+	if err == nil {
+		ln.inner = inner.(*net.TCPListener)
 	}
+	return err
 }
 
-// resume ends a pause, if there is one.
-func (l *Listeners) resume() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.resumed == nil {
-		return
+// ready returns the socket, or what is to be awaited before it is asked for again.
+func (ln *listener) ready() (inner *net.TCPListener, resumed <-chan struct{}, retry <-chan time.Time) {
+	ln.set.mu.Lock()
+	defer ln.set.mu.Unlock()
+	switch {
+	case ln.set.paused != nil:
+		return nil, ln.set.paused, nil
+	case ln.inner == nil && ln.listen() != nil:
+		return nil, nil, time.After(retryEvery)
 	}
-	for _, ln := range l.all {
-		if ln.inner != nil {
-			_ = ln.inner.SetDeadline(time.Time{})
-		}
-	}
-	close(l.resumed)
-	l.resumed = nil
+	return ln.inner, nil, nil
 }
 
 // Accept waits until it may, and for a client.
 func (ln *listener) Accept() (net.Conn, error) {
-	if gate := ln.set.gate(); gate != nil {
-		select {
-		case <-gate:
-		case <-ln.closed:
-			return nil, net.ErrClosed
-		}
-	}
-	for !ln.have() {
-		retry := time.NewTimer(retryEvery)
-		select {
-		case <-retry.C:
-		case <-ln.closed:
-			retry.Stop()
-			return nil, net.ErrClosed
-		}
-	}
 	for {
-		c, err := ln.inner.Accept()
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		inner, resumed, retry := ln.ready()
+		if inner != nil {
+			c, err := inner.Accept()
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				continue
+			}
 			return c, err
-		}
-		ln.set.mu.Lock()
-		resumed := ln.set.resumed
-		ln.set.mu.Unlock()
-		if resumed == nil {
-			continue
 		}
 		select {
 		case <-resumed:
+		case <-retry:
 		case <-ln.closed:
 			return nil, net.ErrClosed
 		}
 	}
 }
 
-// retryEvery is how often a socket that is another program's is tried again.
-const retryEvery = 5 * time.Second
-
-// have reports whether the listener has its socket, which it tries to get.
-func (ln *listener) have() bool {
-	ln.set.mu.Lock()
-	defer ln.set.mu.Unlock()
-	if ln.inner == nil {
-		inner, err := net.Listen(ln.at.Network, ln.at.Addr)
-		if err != nil {
-			return false
-		}
-		ln.set.got(ln, inner.(*net.TCPListener))
-	}
-	return true
-}
-
-func (l *Listeners) gate() chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open
-}
-
-// Addr returns the address listened on, or that was asked for while it is another process's.
+// Addr returns the address listened on, or none while it is another process's.
 func (ln *listener) Addr() net.Addr {
 	ln.set.mu.Lock()
 	defer ln.set.mu.Unlock()

@@ -10,88 +10,85 @@ import (
 )
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
-// byte of a message, hello's Version and failedMsg, by which other versions are refused.
-const version = 2
+// byte of a message, Hello and failedMsg, by which other versions are refused.
+const version = 3
 
-// kind is the type of a message, its first byte.
+// kind is the type of a message, the first byte of each of its pieces.
 type kind byte
 
 const (
-	helloMsg        kind = iota + 1 // hello, JSON
-	welcomeMsg                      // welcome, JSON, and the token
-	failedMsg                       // why it does not go on, text; from either side
-	partMsg                         // a piece of something long: part, whether it is the last, bytes
-	socketsMsg                      // file descriptors of what setup lists, in its order
-	offersMsg                       // connections, with two file descriptors each
-	preparedMsg                     // nothing
-	readyMsg                        // nothing
-	frozenMsg                       // frozen, JSON
-	connsMsg                        // connections, with the file descriptors of those that were not offered
-	bytesMsg                        // what waits in the connections of connsMsg so far, in their order
-	flowsMsg                        // flows, with a file descriptor each
-	commitMsg                       // nothing
-	committedMsg                    // nothing
-	upgradeMsg                      // asks the running process to upgrade itself; nothing
-	upgradedMsg                     // it has; the new process, JSON
-	assocSocketsMsg                 // file descriptors of the associations of the next assocsPart
-)
+	helloMsg     kind = iota + 1 // Hello, JSON
+	setupMsg                     // setup, JSON, with the token and the descriptors that eachFD lists
+	failedMsg                    // why it does not go on, text; from either side
+	clientsMsg                   // affinity
+	memoryMsg                    // round robin positions and counts
+	offersMsg                    // connections that relay meanwhile
+	preparedMsg                  // nothing
+	readyMsg                     // nothing
+	frozenMsg                    // when the pause started, CLOCK_MONOTONIC, ns, JSON
+	connsMsg                     // connections that have stopped
+	flowsMsg                     // UDP flows
+	assocsMsg                    // SCTP associations
+	countersMsg                  // counters, JSON
+	commitMsg                    // nothing
+	committedMsg                 // nothing
+	upgradedMsg                  // answers a Hello that requests an upgrade: the new process, JSON
 
-// part is what a long thing is, which crosses in pieces.
-type part byte
-
-const (
-	setupPart    part = iota + 1 // setup, JSON
-	clientsPart                  // affinity
-	memoryPart                   // round robin positions and counts
-	countersPart                 // counters, JSON
-	assocsPart                   // SCTP associations; may come several times
+	goesOn kind = 0x80 // is added to the type in all pieces of a message but the last
 )
 
 const (
-	maxMessage = 48 << 10  // bytes of a message
-	maxPart    = 256 << 20 // bytes of a long thing: 65,536 clients take 3 MiB, and 10,000 Services 30 MiB
-	maxFDs     = 253       // SCM_MAX_FD of the kernel
-	maxConns   = 1 << 22   // connections, and flows
+	maxPiece   = 48 << 10  // bytes of a piece
+	maxMessage = 256 << 20 // bytes of a message: 65,536 clients take 3 MiB, and 10,000 Services 30 MiB
+	maxFDs     = 253       // of a piece: SCM_MAX_FD of the kernel
 )
 
-// hello is the first word of a process that takes over.
-type hello struct {
+// Hello is the first word of a process: it takes over, or requests an upgrade.
+type Hello struct {
 	Version int    // of the protocol
 	Program string // version of the program
-	PID     int
+	PID     int    // as the kernel reports it, if it can be seen from here, once it was received
 	NetNS   string // the network namespace, as device and inode number
-}
-
-// welcome is the answer to hello.
-type welcome struct {
-	Program string // version of the program
-	PID     int
-	Files   int // file descriptors that will be passed, about
+	Upgrade bool   // the running process is to upgrade itself
 }
 
 // setup is what is known before the first connection crosses.
 type setup struct {
-	Seed  uint64 // of the balancer
-	Agent agent.State
-	TCP   []tcpSockets
-	UDP   []udpSockets
-	SCTP  sctp.Holding // its file descriptors are in the order of FDs
-	HTTP  []Address
+	Program string // version of the program
+	PID     int
+	Files   int    // file descriptors that will follow, about
+	Seed    uint64 // of the balancer
+	Agent   agent.State
+	TCP     []tcp.Listening
+	UDP     []udp.Listening
+	SCTP    sctp.Holding
+	HTTP    []httpSocket
 }
 
-type tcpSockets struct {
-	tcp.Listening
-	Sockets int
+// httpSocket is a socket of Listeners.
+type httpSocket struct {
+	Address
+	FD int
 }
 
-type udpSockets struct {
-	udp.Listening
-	Sockets int
-}
-
-// frozen is said when nothing moves any more.
-type frozen struct {
-	Since int64 // CLOCK_MONOTONIC, ns
+// eachFD passes every descriptor to visit, which may change it, in an order that depends on
+// nothing else.
+func (s *setup) eachFD(visit func(fd *int)) {
+	all := func(fds []int) {
+		for i := range fds {
+			visit(&fds[i])
+		}
+	}
+	for _, l := range s.TCP {
+		all(l.FDs)
+	}
+	for _, l := range s.UDP {
+		all(l.FDs)
+	}
+	s.SCTP.FDs(visit)
+	for i := range s.HTTP {
+		visit(&s.HTTP[i].FD)
+	}
 }
 
 // counters are those of the data path.
@@ -107,24 +104,16 @@ type Failure struct{ Reason string }
 // Error returns the reason.
 func (f *Failure) Error() string { return f.Reason }
 
-// checkVersion refuses a process that speaks another version of the protocol.
-func (h *hello) checkVersion() error {
-	if h.Version == version {
-		return nil
+// check refuses a process that cannot take over.
+func (h *Hello) check() error {
+	if h.Version != version {
+		return fmt.Errorf("the new process speaks version %d of the hand-over protocol and the running one "+
+			"version %d: stop the running one first, which ends its connections", h.Version, version)
 	}
-	return fmt.Errorf("the new process speaks version %d of the hand-over protocol and the running one version %d: "+
-		"stop the running one first, which ends its connections", h.Version, version)
-}
-
-// sockets returns how many file descriptors follow the setup.
-func (s *setup) sockets() int {
-	n := len(s.HTTP)
-	for _, l := range s.TCP {
-		n += l.Sockets
+	ours, err := networkNamespace()
+	if err == nil && h.NetNS != ours {
+		err = fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening sockets "+
+			"stay in theirs, so both must be in the same one (for a pod: hostNetwork: true)", h.NetNS, ours)
 	}
-	for _, l := range s.UDP {
-		n += l.Sockets
-	}
-	s.SCTP.FDs(func(*int) { n++ })
-	return n
+	return err
 }

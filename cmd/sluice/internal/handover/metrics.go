@@ -4,38 +4,37 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	dto "github.com/prometheus/client_model/go"
 )
 
 // Metrics are the series of hand-overs, as a prometheus.Collector. All methods may be called
 // by any goroutine.
 type Metrics struct {
+	prometheus.Collector
+	Failed prometheus.Counter // counts hand-overs that did not take place
+	Taken  prometheus.Gauge   // 1 once this process has taken over
 	frozen prometheus.Histogram
-	failed prometheus.Counter
-	taken  prometheus.Gauge
 }
 
 // NewMetrics returns the series of one process.
 func NewMetrics() *Metrics {
+	registry := prometheus.NewRegistry()
+	series := promauto.With(registry)
 	return &Metrics{
-		frozen: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_handover_frozen_seconds",
+		Collector: registry,
+		frozen: series.NewHistogram(prometheus.HistogramOpts{Name: "sluice_handover_frozen_seconds",
 			Help:    "Pause of each connection and flow that this process has taken over from the one before.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
-		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
+		Failed: series.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
 			Help: "Attempts to hand over to another process after which this one served on, with every connection."}),
-		taken: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_handover_taken",
+		Taken: series.NewGauge(prometheus.GaugeOpts{Name: "sluice_handover_taken",
 			Help: "1 if this process has taken over from another, 0 if it has started afresh."}),
 	}
 }
 
 // Frozen counts the pause of one connection or flow that was taken over.
 func (m *Metrics) Frozen(pause time.Duration) { m.frozen.Observe(pause.Seconds()) }
-
-// Failed counts a hand-over that did not take place.
-func (m *Metrics) Failed() { m.failed.Inc() }
-
-// Taken notes that this process has taken over.
-func (m *Metrics) Taken() { m.taken.Set(1) }
 
 // FrozenQuantile returns the upper bound of the bucket that a quantile of the pauses falls
 // into, or the longest if that is shorter or in none.
@@ -50,18 +49,4 @@ func (m *Metrics) FrozenQuantile(q float64, longest time.Duration) time.Duration
 		}
 	}
 	return longest
-}
-
-// Describe is that of a Collector.
-func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, c := range [...]prometheus.Collector{m.frozen, m.failed, m.taken} {
-		c.Describe(out)
-	}
-}
-
-// Collect is that of a Collector.
-func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	for _, c := range [...]prometheus.Collector{m.frozen, m.failed, m.taken} {
-		c.Collect(out)
-	}
 }

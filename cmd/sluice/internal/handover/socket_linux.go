@@ -2,41 +2,15 @@ package handover
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Hello is the first word of a process: it takes over, or requests an upgrade.
-type Hello struct {
-	hello
-	Upgrade bool // the running process is to upgrade itself
-	peer    int  // process id as the kernel reports it; 0 if it cannot be seen from here
-}
-
-// check refuses a process that cannot take over.
-func (h *Hello) check() error {
-	ours, err := networkNamespace()
-	if err != nil {
-		return err
-	}
-	if err := h.checkVersion(); err != nil {
-		return err
-	}
-	if h.NetNS != ours {
-		return fmt.Errorf("the new process is in network namespace %s and the running one in %s: listening "+
-			"sockets stay in theirs, "+
-			"so both must be in the same one (for a pod: hostNetwork: true)", h.NetNS, ours)
-	}
-	return nil
-}
 
 // networkNamespace names the network namespace that we are in (namespaces(7)).
 func networkNamespace() (string, error) {
@@ -131,8 +105,7 @@ func private(dir string) error {
 	}
 	if st.Mode&0o022 != 0 {
 		return fmt.Errorf("directory %s can be written by other users (mode %#o), who could take over: give one of "+
-			"mode 0700",
-			dir, st.Mode&0o7777)
+			"mode 0700", dir, st.Mode&0o7777)
 	}
 	return nil
 }
@@ -161,12 +134,7 @@ func (s *Socket) Accept(ctx context.Context) (*Channel, error) {
 		switch err {
 		case nil:
 			ch := newChannel(fd)
-			pid, uid, trusted, err := ch.peer()
-			if err == nil && !trusted {
-				err = fmt.Errorf("process %d of user %d may not take over: only root and user %d may", pid, uid,
-					os.Geteuid())
-			}
-			if err != nil {
+			if _, err := ch.peer(); err != nil {
 				ch.Fail(err)
 				return nil, err
 			}
@@ -182,13 +150,18 @@ func (s *Socket) Accept(ctx context.Context) (*Channel, error) {
 	}
 }
 
-// peer returns the process at the other end, and whether its user is trusted.
-func (c *Channel) peer() (pid, uid int, trusted bool, err error) {
+// peer returns the process at the other end, whose user must be trusted. It is 0 if it
+// cannot be seen from here.
+func (c *Channel) peer() (pid int, err error) {
 	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return 0, 0, false, fmt.Errorf("read the credentials of the other process: %w", err)
+		return 0, fmt.Errorf("read the credentials of the other process: %w", err)
 	}
-	return int(cred.Pid), int(cred.Uid), cred.Uid == 0 || int(cred.Uid) == os.Geteuid(), nil
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return 0, fmt.Errorf("process %d of user %d is not trusted with a hand-over: only root and user %d are",
+			cred.Pid, cred.Uid, os.Geteuid())
+	}
+	return int(cred.Pid), nil
 }
 
 // HelloTimeout is how long a process that has connected may take until it says hello.
@@ -196,25 +169,15 @@ const HelloTimeout = 5 * time.Second
 
 // Hello receives the first word of the other process.
 func (c *Channel) Hello(ctx context.Context) (h Hello, err error) {
-	m, err := c.receive(ctx)
+	fds, err := c.expectJSON(ctx, helloMsg, &h)
 	if err != nil {
-		return h, err
+		return h, fmt.Errorf("receive hello: %w", err)
 	}
-	closeAll(m.fds)
-	switch m.kind {
-	case upgradeMsg:
-		h.Upgrade = true
-		return h, nil
-	case helloMsg:
-		if err := json.Unmarshal(m.payload, &h.hello); err != nil {
-			return h, fmt.Errorf("decode hello: %w", err)
-		}
-	default:
-		return h, fmt.Errorf("message %d instead of hello", m.kind)
-	}
+	closeAll(fds)
 	// The end of a pair has our own credentials.
-	if h.peer, _, _, err = c.peer(); h.peer == 0 || h.peer == os.Getpid() {
-		h.peer = h.PID
+	pid, err := c.peer()
+	if pid != 0 && pid != os.Getpid() {
+		h.PID = pid
 	}
 	return h, err
 }
@@ -248,30 +211,21 @@ func Dial(path string) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-	switch {
-	case err == nil:
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
-		_ = unix.Close(fd)
-		return nil, nil
-	default:
-		_ = unix.Close(fd)
-		if errors.Is(err, syscall.EACCES) {
-			err = fmt.Errorf("%w: run as the user of the running process, or as root", err)
-		}
-		return nil, fmt.Errorf("connect to the running process at %s: %w", path, err)
-	}
 	ch := newChannel(fd)
-	pid, uid, trusted, err := ch.peer()
-	if err == nil && !trusted {
-		err = fmt.Errorf("process %d of user %d listens at %s: only root and user %d are trusted", pid, uid, path,
-			os.Geteuid())
+	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil {
+		_, err = ch.peer()
 	}
-	if err != nil {
-		ch.Close()
-		return nil, err
+	if err == nil {
+		return ch, nil
 	}
-	return ch, nil
+	ch.Close()
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
+		return nil, nil
+	case errors.Is(err, unix.EACCES):
+		err = fmt.Errorf("%w: run as the user of the running process, or as root", err)
+	}
+	return nil, fmt.Errorf("connect to the running process at %s: %w", path, err)
 }
 
 // Fail reports to the other side why it does not go on, and ends the conversation.
@@ -289,20 +243,17 @@ func (c *Channel) refuse(err error) {
 }
 
 func (c *Channel) report(err error) {
-	_ = c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxMessage)])
+	_ = c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxPiece)])
 }
 
 // RequestUpgrade makes the running process upgrade itself, waits for the end of that and
 // returns the process that serves then.
 func (c *Channel) RequestUpgrade(ctx context.Context) (pid int, err error) {
-	if err := c.send(ctx, upgradeMsg, nil); err != nil {
+	if err := c.sendJSON(ctx, helloMsg, Hello{Version: version, PID: os.Getpid(), Upgrade: true}); err != nil {
 		return 0, err
 	}
-	m, err := c.expect(ctx, upgradedMsg)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(string(m.payload))
+	_, err = c.expectJSON(ctx, upgradedMsg, &pid)
+	return pid, err
 }
 
 // Upgraded answers RequestUpgrade.

@@ -24,8 +24,9 @@ import (
 const patience = 20 * time.Second // how long a test waits for what must happen
 
 var (
-	web = netip.MustParseAddrPort("10.96.0.1:80")
-	dns = lb.Frontend{Protocol: lb.UDP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}
+	web   = netip.MustParseAddrPort("10.96.0.1:80")
+	webID = lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}
+	dns   = lb.Frontend{Protocol: lb.UDP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}
 )
 
 // newState returns the rooms of a process, in this one, with nothing in them.
@@ -67,6 +68,7 @@ type world struct {
 	halted  map[*State]func() // makes the loops of a state that was given go on
 	tcpAddr netip.AddrPort
 	udpAddr netip.AddrPort
+	backend netip.AddrPort // of web
 	conns   []*net.TCPConn
 	flows   []*net.UDPConn
 	answers []string // of the flows: each its own
@@ -75,11 +77,11 @@ type world struct {
 // newWorld opens connections and flows through the rooms of a process.
 func newWorld(t *testing.T, conns, flows int) *world {
 	t.Helper()
-	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}}
+	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}, backend: echoTCP(t)}
 	w.old.LB.Seed = 42
 	if err := w.old.Agent.Adopt(agent.State{Applied: 1, Services: []*lb.Service{
-		{ID: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
-			Backends: []lb.Backend{{Addr: echoTCP(t), Ready: true, Serving: true}, {Addr: echoTCP(t), Ready: true, Serving: true}}},
+		{ID: webID, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
+			Backends: []lb.Backend{{Addr: w.backend, Ready: true, Serving: true}, {Addr: echoTCP(t), Ready: true, Serving: true}}},
 		{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}, Addresses: []lb.Address{{Addr: dns.Addr}},
 			Backends: []lb.Backend{{Addr: tellUDP(t), Ready: true, Serving: true}}},
 	}}); err != nil {

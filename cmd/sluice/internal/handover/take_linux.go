@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -24,97 +26,139 @@ var ErrGone = errors.New("the running process has ended")
 // been killed.
 const endedGrace = 200 * time.Millisecond
 
-// Taker is one attempt to take over.
-type Taker struct {
-	// Frozen is passed the pause of each connection and flow. It is called
-	// by many goroutines at once. May be nil.
-	Frozen func(time.Duration)
-
-	ch      *Channel
-	token   token
-	setup   setup
-	ready   bool  // the setup is complete
-	sockets []int // file descriptors of the setup, in its order
-	parts   map[part][]byte
-	offers  map[uint32]conn
-	conns   []tcp.Frozen
-	fills   []fill // of conns, in the order in which their bytes come
-	flows   []udp.Frozen
-	assocs  []sctp.Frozen
-	counts  counters
-	since   int64 // when the pause started; 0 before
-	start   time.Time
-	report  Report
-
-	assocFDs []int // of associations that are still to come
-	spare    []int // file descriptors that keep room for those that SCTP opens
+// taker is one attempt to take over.
+type taker struct {
+	ch     *Channel
+	token  token
+	setup  setup
+	offers map[uint32]tcp.Frozen // connections that have not stopped yet
+	conns  []tcp.Frozen
+	flows  []udp.Frozen
+	assocs []sctp.Frozen
+	counts counters
+	since  int64 // when the pause started; 0 before
+	fds    []int // that have come, but for the token and those of Listeners
+	spare  []int // file descriptors that keep room for those that SCTP opens
 }
 
-// fill is room for bytes that wait in a connection.
-type fill struct {
-	conn     int
-	toClient bool
-	left     int
-}
-
-// Begin asks the process at the other end for everything, up to what is known before
-// the first connection crosses. ErrGone: it has ended.
-func Begin(ctx context.Context, ch *Channel, program string) (*Taker, error) {
-	t := &Taker{ch: ch, token: token{-1}, parts: make(map[part][]byte), offers: make(map[uint32]conn),
-		start: time.Now()}
-	err := t.begin(ctx, program)
-	if err != nil {
-		t.giveUp(err)
-		if errors.Is(err, ErrEnded) {
+// Take takes everything over from the process at the other end. After nil it is e's, and in
+// motion; what could not be had of it is in problems. After an error the running process has
+// it all still, or has ended (ErrGone) before anything was given. frozen is passed the pause
+// of each connection and flow. It is called by many goroutines at once.
+func Take(ctx context.Context, ch *Channel, e *State, l *Listeners,
+	frozen func(time.Duration)) (report Report, problems, err error) {
+	start := time.Now()
+	t := &taker{ch: ch, token: token{-1}, offers: make(map[uint32]tcp.Frozen)}
+	err = t.take(ctx, e, l)
+	ended := errors.Is(err, ErrEnded)
+	if ended {
+		err = nil
+		// It was killed, and what it was giving no process has now. Should it be alive after
+		// all, it is the one that goes on.
+		grace, cancel := context.WithTimeout(ctx, endedGrace)
+		<-grace.Done()
+		cancel()
+	}
+	if err == nil && !t.token.take() {
+		err = errors.New("the running process has taken everything back")
+		if ended {
 			err = ErrGone
 		}
-		return nil, fmt.Errorf("take over from the running process: %w", err)
 	}
-	return t, nil
+	if err != nil {
+		t.giveUp(err)
+		return Report{}, nil, fmt.Errorf("take over from the running process: %w", err)
+	}
+	_ = ch.try(committedMsg, nil) // the other side would find the token gone anyway
+	report, problems = t.adopt(e, l, frozen)
+	if ended {
+		problems = errors.Join(problems, fmt.Errorf("the running process ended before it had given everything: %d "+
+			"connections were reset", len(t.offers)))
+		for _, fd := range ch.cut {
+			socket.Reset(fd)
+		}
+	}
+	for _, c := range t.offers { // they have ended since, unless it was killed
+		if ended {
+			socket.Reset(c.Client)
+			socket.Reset(c.Backend)
+		}
+		closeAll([]int{c.Client, c.Backend})
+	}
+	t.token.close()
+	ch.Close()
+	report.Took = time.Since(start)
+	return report, problems, nil
 }
 
-func (t *Taker) begin(ctx context.Context, program string) error {
+// giveUp reports to the other side why, and closes all that has come.
+func (t *taker) giveUp(err error) {
+	t.ch.refuse(err)
+	closeAll(t.fds)
+	closeAll(t.spare)
+	t.token.close()
+	t.ch.Close()
+}
+
+// take receives until everything is here.
+func (t *taker) take(ctx context.Context, e *State, l *Listeners) error {
+	if err := t.begin(ctx, e.Program); err != nil {
+		return err
+	}
+	e.LB.Seed = t.setup.Seed
+	if err := e.SCTP.CanAdopt(&t.setup.SCTP); err != nil {
+		return err
+	}
+	if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
+		return err
+	}
+	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
+		return err
+	}
+	t.fds = t.fds[:len(t.fds)-len(t.setup.HTTP)] // the last of setup's
+	if err := l.offer(t.setup.HTTP); err != nil {
+		return err
+	}
+	for {
+		m, err := t.ch.receive(ctx)
+		switch {
+		case err != nil:
+			return err
+		case m.kind == commitMsg:
+			return nil
+		case m.kind == preparedMsg:
+			err = t.ch.send(ctx, readyMsg, nil)
+		default:
+			err = t.message(m, e.LB)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin asks for everything, up to what is known before the first connection crosses.
+func (t *taker) begin(ctx context.Context, program string) error {
 	ns, err := networkNamespace()
 	if err != nil {
 		return err
 	}
-	if err := t.ch.sendJSON(ctx, helloMsg, hello{Version: version, Program: program, PID: os.Getpid(),
-		NetNS: ns}); err != nil {
+	hello := Hello{Version: version, Program: program, PID: os.Getpid(), NetNS: ns}
+	if err := t.ch.sendJSON(ctx, helloMsg, hello); err != nil {
 		return err
 	}
-	var w welcome
-	fds, err := t.ch.expectJSON(ctx, welcomeMsg, &w)
+	fds, err := t.ch.expectJSON(ctx, setupMsg, &t.setup)
 	if err != nil {
 		return err
 	}
-	if len(fds) != 1 {
-		closeAll(fds)
-		return fmt.Errorf("a welcome with %d tokens", len(fds))
+	c := codec{fds: fds, reading: true}
+	c.fd(&t.token.fd)
+	t.fds = c.fds
+	t.setup.eachFD(c.fd)
+	if c.err != nil || len(c.fds) > 0 {
+		return fmt.Errorf("%d file descriptors do not belong to what is listened on", len(fds))
 	}
-	t.token = token{fds[0]}
-	t.report.Peer, t.report.From = w.PID, w.Program
-	if err := roomFor(w.Files); err != nil {
-		return err
-	}
-	for !t.ready {
-		m, err := t.ch.expect(ctx, partMsg)
-		if err != nil {
-			return err
-		}
-		if err := t.part(m.payload, nil); err != nil {
-			return err
-		}
-	}
-	for len(t.sockets) < t.setup.sockets() {
-		m, err := t.ch.expect(ctx, socketsMsg)
-		if err != nil {
-			return err
-		}
-		if t.sockets = append(t.sockets, m.fds...); len(m.fds) == 0 || len(t.sockets) > t.setup.sockets() {
-			return fmt.Errorf("%d listening sockets instead of %d", len(t.sockets), t.setup.sockets())
-		}
-	}
-	return nil
+	return roomFor(t.setup.Files)
 }
 
 // roomFor reports whether so many more file descriptors can be open.
@@ -135,7 +179,7 @@ func roomFor(n int) error {
 }
 
 // reserve keeps room for so many file descriptors, which are opened when there is no way back.
-func (t *Taker) reserve(n int) error {
+func (t *taker) reserve(n int) error {
 	for range n {
 		fd, err := unix.FcntlInt(uintptr(t.ch.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -146,337 +190,96 @@ func (t *Taker) reserve(n int) error {
 	return nil
 }
 
-// Seed returns the seed for the balancer, to be set before its first table.
-func (t *Taker) Seed() uint64 { return t.setup.Seed }
-
-// Finish takes everything over. After nil it is e's, and in motion; what could not be
-// had of it is in problems. After an error the running process has it all still, or
-// has ended (ErrGone) before anything was given.
-func (t *Taker) Finish(ctx context.Context, e *State, l *Listeners) (report Report, problems, err error) {
-	ended := false
-	err = t.take(ctx, e, l)
-	if errors.Is(err, ErrEnded) {
-		ended = true
-		err = nil
-		// It was killed, and what it was giving no process has now. Should it be alive after
-		// all, it is the one that goes on.
-		grace, cancel := context.WithTimeout(ctx, endedGrace)
-		<-grace.Done()
-		cancel()
-	}
-	if err == nil && !t.token.take() {
-		err = errors.New("the running process has taken everything back")
-		if ended {
-			err = ErrGone
-		}
-	}
-	if err != nil {
-		t.giveUp(err)
-		return Report{}, nil, fmt.Errorf("take over from the running process: %w", err)
-	}
-	_ = t.ch.try(committedMsg, nil) // the other side would find the token gone anyway
-	problems = t.adopt(e, l)
-	if ended {
-		problems = errors.Join(problems, fmt.Errorf("the running process ended before it had given everything: %d "+
-			"connections were reset", len(t.offers)))
-		for _, c := range t.offers {
-			socket.Reset(c.Client)
-			socket.Reset(c.Backend)
-		}
-	}
-	for _, c := range t.offers { // they have ended since, or just were
-		closeAll([]int{c.Client, c.Backend})
-	}
-	t.token.close()
-	t.ch.Close()
-	t.report.Took = time.Since(t.start)
-	return t.report, problems, nil
-}
-
-// giveUp reports to the other side why, and closes all that has come.
-func (t *Taker) giveUp(err error) {
-	t.ch.refuse(err)
-	closeAll(t.sockets)
-	for _, c := range t.offers {
-		closeAll([]int{c.Client, c.Backend})
-	}
-	for _, c := range t.conns {
-		closeAll([]int{c.Client, c.Backend})
-	}
-	for _, f := range t.flows {
-		closeAll([]int{f.FD})
-	}
-	t.closeAssocs()
-	closeAll(t.spare)
-	t.token.close()
-	t.ch.Close()
-}
-
-// take receives until everything is here.
-func (t *Taker) take(ctx context.Context, e *State, l *Listeners) error {
-	if err := e.SCTP.CanAdopt(&t.setup.SCTP); err != nil {
-		return err
-	}
-	if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
-		return err
-	}
-	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
-		return err
-	}
-	if err := l.offer(t.setup.HTTP, t.sockets[len(t.sockets)-len(t.setup.HTTP):]); err != nil {
-		return err
-	}
-	t.sockets = t.sockets[:len(t.sockets)-len(t.setup.HTTP)]
-	for {
-		m, err := t.ch.receive(ctx)
-		if err != nil {
-			return err
-		}
-		if m.kind == preparedMsg {
-			if err := t.ch.send(ctx, readyMsg, nil); err != nil {
-				return err
-			}
-			continue
-		}
-		done, err := t.message(m, e)
-		if done || err != nil {
-			return err
-		}
-	}
-}
-
-// message handles what comes between setup and commit, and reports whether it was the
-// latter. Descriptors that it does not keep are closed.
-func (t *Taker) message(m message, e *State) (done bool, err error) {
-	kept := false
-	defer func() {
-		if !kept {
-			closeAll(m.fds)
-		}
-	}()
+// message handles what comes between setup and commit. It owns the file descriptors.
+func (t *taker) message(m message, balancer *lb.Balancer) error {
+	t.fds = append(t.fds, m.fds...)
 	switch m.kind {
-	case partMsg:
-		return false, t.part(m.payload, e)
-	case offersMsg:
-		kept, err = t.receiveOffers(m)
-	case connsMsg:
-		kept, err = t.receiveConns(m)
-	case flowsMsg:
-		kept, err = t.receiveFlows(m)
-	case assocSocketsMsg:
-		kept, err = t.assocSockets(m)
-	case bytesMsg:
-		err = t.receiveBytes(m.payload)
 	case frozenMsg:
-		var f frozen
-		err = json.Unmarshal(m.payload, &f)
-		t.since = f.Since
-	case commitMsg:
-		return true, nil
-	default:
-		err = fmt.Errorf("a message of the unknown type %d", m.kind)
+		return json.Unmarshal(m.payload, &t.since)
+	case countersMsg:
+		return json.Unmarshal(m.payload, &t.counts)
 	}
-	return false, err
-}
-
-// part takes a piece of something long, and uses it when it is complete.
-func (t *Taker) part(payload []byte, e *State) error {
-	if len(payload) < 2 {
-		return errTruncated
-	}
-	p := part(payload[0])
-	b := append(t.parts[p], payload[2:]...)
-	if len(b) > maxPart {
-		return fmt.Errorf("part %d is longer than %d bytes", p, maxPart)
-	}
-	if payload[1] == 0 {
-		t.parts[p] = b
-		return nil
-	}
-	t.parts[p] = nil
-	switch {
-	case p == setupPart:
-		if err := json.Unmarshal(b, &t.setup); err != nil {
-			return fmt.Errorf("decode setup: %w", err)
-		}
-		t.ready = true
-	case e == nil:
-		return fmt.Errorf("part %d came before the setup", p)
-	case p == clientsPart:
-		return decodeClients(b, e)
-	case p == memoryPart:
-		return decodeMemory(b, e)
-	case p == assocsPart:
-		return t.receiveAssocs(b)
-	case p == countersPart:
-		if err := json.Unmarshal(b, &t.counts); err != nil {
-			return fmt.Errorf("decode counters: %w", err)
-		}
-	default:
-		return fmt.Errorf("the unknown part %d", p)
-	}
-	return nil
-}
-
-// receiveOffers keeps connections that still relay elsewhere.
-func (t *Taker) receiveOffers(m message) (kept bool, err error) {
-	r := reader{b: m.payload}
-	var batch []conn
-	for r.more() {
-		c := readConn(&r)
-		batch = append(batch, c)
-	}
-	if r.err != nil {
-		return false, r.err
-	}
-	if len(m.fds) != 2*len(batch) {
-		return false, fmt.Errorf("%d file descriptors for %d connections", len(m.fds), len(batch))
-	}
-	for i, c := range batch {
-		c.Client, c.Backend = m.fds[2*i], m.fds[2*i+1]
-		t.offers[c.Offer] = c
-	}
-	return true, nil
-}
-
-// receiveConns keeps connections that have stopped.
-func (t *Taker) receiveConns(m message) (kept bool, err error) {
-	r := reader{b: m.payload}
-	var batch []conn
-	fds := m.fds
-	for r.more() {
-		c := readConn(&r)
-		switch known, ok := t.offers[c.Offer]; {
-		case r.err != nil:
-		case ok:
-			c.Client, c.Backend, c.Service, c.Addr = known.Client, known.Backend, known.Service, known.Addr
-			delete(t.offers, c.Offer)
-		case c.Offer != 0:
-			r.fail(fmt.Errorf("connection %d was not offered", c.Offer))
+	now := eventloop.Now()
+	c := codec{b: m.payload, fds: m.fds, reading: true}
+	for c.more() {
+		switch m.kind {
+		case offersMsg:
+			var f tcp.Frozen
+			c.offer(&f)
+			t.offers[f.Offer] = f
+		case connsMsg:
+			t.receiveConn(&c)
+		case flowsMsg:
+			t.flows = append(t.flows, udp.Frozen{})
+			f := &t.flows[len(t.flows)-1]
+			if c.flow(f); f.Listening >= len(t.setup.UDP) || f.Member >= len(t.setup.UDP[f.Listening].FDs) {
+				c.fail(errors.New("a flow of a frontend that is not listened for"))
+			}
+		case assocsMsg:
+			var f sctp.Frozen
+			c.assoc(&f)
+			t.assocs = append(t.assocs, f)
+		case clientsMsg:
+			var a affinity
+			if c.affinity(&a, now); c.err == nil {
+				balancer.RememberClients(a.id, a.clients)
+			}
+		case memoryMsg:
+			var one lb.Memory
+			if c.memory(&one); c.err == nil {
+				balancer.Remember([]lb.Memory{one})
+			}
 		default:
-			n := 1
-			if c.Backend >= 0 {
-				n = 2
-			}
-			if len(fds) < n {
-				r.fail(fmt.Errorf("file descriptors are missing"))
-				break
-			}
-			if c.Client = fds[0]; n == 2 {
-				c.Backend = fds[1]
-			}
-			fds = fds[n:]
-		}
-		if r.err == nil {
-			batch = append(batch, c)
+			return fmt.Errorf("a message of the unknown type %d", m.kind)
 		}
 	}
-	if r.err == nil && len(fds) > 0 || len(t.conns)+len(batch) > maxConns {
-		r.fail(fmt.Errorf("%d file descriptors, or connections, too many", len(fds)))
+	if c.err == nil && len(c.fds) > 0 {
+		return fmt.Errorf("message %d has %d file descriptors too many", m.kind, len(c.fds))
 	}
-	for _, c := range batch {
-		for _, f := range [...]fill{{len(t.conns), false, c.toBackend}, {len(t.conns), true, c.toClient}} {
-			if f.left > 0 {
-				t.fills = append(t.fills, f)
-			}
-		}
-		t.conns = append(t.conns, c.Frozen)
-	}
-	closeAll(fds)
-	return true, r.err // what is in conns is closed with them
+	return c.err
 }
 
-// receiveBytes adds bytes to the connections in which they wait.
-func (t *Taker) receiveBytes(b []byte) error {
-	for len(b) > 0 {
-		if len(t.fills) == 0 {
-			return errors.New("bytes of no connection")
+// receiveConn keeps a connection that has stopped.
+func (t *taker) receiveConn(c *codec) {
+	t.conns = append(t.conns, tcp.Frozen{})
+	f := &t.conns[len(t.conns)-1]
+	if c.conn(f); f.Offer != 0 {
+		known, ok := t.offers[f.Offer]
+		if !ok {
+			c.fail(fmt.Errorf("connection %d was not offered", f.Offer))
 		}
-		f := &t.fills[0]
-		n := min(f.left, len(b))
-		c := &t.conns[f.conn]
-		if f.toClient {
-			c.ToClient.Waiting = append(c.ToClient.Waiting, b[:n]...)
-		} else {
-			c.ToBackend.Waiting = append(c.ToBackend.Waiting, b[:n]...)
-		}
-		b = b[n:]
-		if f.left -= n; f.left == 0 {
-			t.fills = t.fills[1:]
-		}
+		delete(t.offers, f.Offer)
+		f.Client, f.Backend, f.Service, f.Addr = known.Client, known.Backend, known.Service, known.Addr
 	}
-	return nil
-}
-
-func (t *Taker) receiveFlows(m message) (kept bool, err error) {
-	r := reader{b: m.payload}
-	var batch []udp.Frozen
-	for r.more() {
-		f := readFlow(&r)
-		if r.err == nil && (f.Listening >= len(t.setup.UDP) || f.Member >= t.setup.UDP[f.Listening].Sockets) {
-			r.fail(fmt.Errorf("a flow of a frontend that is not listened for"))
-		}
-		batch = append(batch, f)
-	}
-	if r.err != nil {
-		return false, r.err
-	}
-	if len(m.fds) != len(batch) || len(t.flows)+len(batch) > maxConns {
-		return false, fmt.Errorf("%d file descriptors for %d flows", len(m.fds), len(batch))
-	}
-	for i, f := range batch {
-		f.FD = m.fds[i]
-		t.flows = append(t.flows, f)
-	}
-	return true, nil
 }
 
 // adopt sets in motion what has come. The token is ours.
-func (t *Taker) adopt(e *State, l *Listeners) error {
-	var errs []error
-	for len(t.fills) > 0 { // the giver was killed in the middle of it: these are lost
-		c := &t.conns[t.fills[0].conn]
-		socket.Reset(c.Client)
-		t.fills = t.fills[1:]
-	}
+func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Report, error) {
+	pause := func() time.Duration { return time.Duration(max(monotonic()-t.since, 0)) }
 	thawed := func() {
-		if t.Frozen != nil && t.since > 0 {
-			t.Frozen(time.Duration(max(monotonic()-t.since, 0)))
+		if t.since > 0 {
+			frozen(pause())
 		}
 	}
+	r := Report{Peer: t.setup.PID, From: t.setup.Program, Conns: len(t.conns), Flows: len(t.flows),
+		Assocs: len(t.assocs)}
 	for _, c := range t.conns {
 		if c.Offer != 0 {
-			t.report.Copied++
+			r.Copied++
 		}
 	}
-	t.report.Conns, t.report.Flows, t.report.Assocs = len(t.conns), len(t.flows), len(t.assocs)
-	errs = append(errs, e.TCP.Adopt(t.conns, thawed))
-	fds := t.sockets
-	take := func(n int) []int {
-		out := fds[:n:n]
-		fds = fds[n:]
-		return out
-	}
-	var streams []tcp.Listening
-	for _, s := range t.setup.TCP {
-		s.Listening.FDs = take(s.Sockets)
-		streams = append(streams, s.Listening)
-	}
-	var datagrams []udp.Listening
-	for _, s := range t.setup.UDP {
-		s.Listening.FDs = take(s.Sockets)
-		datagrams = append(datagrams, s.Listening)
-	}
-	errs = append(errs, e.UDP.Adopt(datagrams, t.flows, thawed))
-	errs = append(errs, t.adoptSCTP(e, take, thawed))
+	errs := []error{e.TCP.Adopt(t.conns, thawed), e.UDP.Adopt(t.setup.UDP, t.flows, thawed)}
+	closeAll(t.spare)
+	errs = append(errs, e.SCTP.Adopt(t.setup.SCTP, t.assocs, thawed))
 	if t.since > 0 {
-		t.report.Frozen = time.Duration(max(monotonic()-t.since, 0))
+		r.Frozen = pause()
 	}
-	for _, s := range streams {
-		errs = append(errs, e.TCP.AdoptListener(s))
+	for _, listening := range t.setup.TCP {
+		errs = append(errs, e.TCP.AdoptListener(listening))
 	}
 	e.TCP.Restore(t.counts.TCP)
 	e.UDP.Restore(t.counts.UDP)
-	l.Open()
-	return errors.Join(errs...)
+	e.SCTP.Restore(t.counts.SCTP)
+	l.Resume()
+	return r, errors.Join(errs...)
 }

@@ -22,9 +22,6 @@ const (
 	noticePause = 20 * time.Millisecond
 )
 
-// errBusy refuses a second hand-over at a time, and one of a process that ends.
-var errBusy = errors.New("the running process is handing over already, or stopping")
-
 // handleRequests accepts processes that take over, and requests to upgrade.
 func (u *Upgrader) handleRequests(ctx context.Context) {
 	for {
@@ -88,12 +85,12 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 	select {
 	case u.giving <- struct{}{}:
 	default:
-		return errBusy
+		return errors.New("the running process is handing over already, or stopping")
 	}
 	r, err := give()
 	if err != nil {
 		<-u.giving
-		u.metrics.Failed()
+		u.metrics.Failed.Inc()
 		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger),
 			zap.Error(err))
 		return err
@@ -108,8 +105,7 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 func (u *Upgrader) giveChild() (handover.Report, error) {
 	if os.Getpid() == 1 {
 		return handover.Report{}, errors.New("process 1 cannot be replaced by its child, since a container ends with " +
-			"it: " +
-			"start another container with the same --handover-socket, which takes over")
+			"it: start another container with the same --handover-socket, which takes over")
 	}
 	select {
 	case <-u.alone:

@@ -8,7 +8,6 @@ var ErrHandedOver = errors.New("everything was handed over to another process")
 
 // Config says where an Upgrader is found.
 type Config struct {
-	Version string // of the program
 	Socket  string // path of the handover socket; empty for none
 	PIDFile string // path of the PID file; empty for none
 }

@@ -100,7 +100,7 @@ func (u *Upgrader) Prepare(c Config, log *zap.Logger) error {
 	}
 	if u.found {
 		log.Info("there is a running process to take over from")
-		u.listeners.Await()
+		u.listeners.Pause()
 	}
 	return u.pid.prepare(c.PIDFile)
 }
@@ -130,38 +130,25 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 			return false, err
 		}
 	}
-	err = u.takeBy(ctx, ch, s)
-	if errors.Is(err, handover.ErrGone) {
+	r, problems, err := handover.Report{}, error(nil), handover.ErrGone
+	if ch != nil {
+		r, problems, err = handover.Take(ctx, ch, s, &u.listeners, u.metrics.Frozen)
+	}
+	switch {
+	case errors.Is(err, handover.ErrGone):
 		u.log.Warn("the running process has ended meanwhile; starting as if there had been none", zap.Error(err))
-		u.listeners.Open()
+		u.listeners.Resume()
 		return false, nil
+	case err != nil:
+		return false, err
 	}
-	return err == nil, err
-}
-
-// takeBy takes over by a conversation; nil is one with a process that has ended.
-func (u *Upgrader) takeBy(ctx context.Context, ch *handover.Channel, s *handover.State) error {
-	if ch == nil {
-		return handover.ErrGone
-	}
-	t, err := handover.Begin(ctx, ch, u.config.Version)
-	if err != nil {
-		return err
-	}
-	s.LB.Seed = t.Seed()
-	t.Frozen = u.metrics.Frozen
-	r, problems, err := t.Finish(ctx, s, &u.listeners)
-	if err != nil {
-		return err
-	}
-	u.metrics.Taken()
+	u.metrics.Taken.Set(1)
 	u.log.Info("took over from the running process", append(report(r), zap.String("version", r.From),
-
 		zap.Duration("freeze_p99", u.metrics.FrozenQuantile(0.99, r.Frozen)), zap.Duration("freeze", r.Frozen))...)
 	if problems != nil {
 		u.log.Error("not everything could be taken over", zap.Error(problems))
 	}
-	return nil
+	return true, nil
 }
 
 // report is what both sides log of a hand-over.
@@ -172,7 +159,7 @@ func report(r handover.Report) []zap.Field {
 
 // Serve makes this process, which serves s, the one that is to be taken over from.
 func (u *Upgrader) Serve(s *handover.State) {
-	u.listeners.Open()
+	u.listeners.Resume()
 	u.state = s
 	close(u.serving)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -146,14 +146,17 @@ func TestKilledSuccessors(t *testing.T) {
 		var child int
 		n.Eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !lab.Alive(pid) })
 		time.Sleep(time.Duration(i*25) * time.Millisecond) // so that all of its life is hit in the end
+		killed := false
 		if child != 0 && lab.Alive(pid) && n.pid() == pid {
-			if err := syscall.Kill(child, syscall.SIGKILL); err == nil && lab.Alive(pid) {
-				failed++
-			}
+			killed = syscall.Kill(child, syscall.SIGKILL) == nil
 		}
-		if err := <-done; err == nil && !lab.Alive(n.pid()) {
+		if killed && lab.Alive(pid) {
+			failed++
+		}
+		if err := <-done; err == nil && killed {
 			// It was killed when it had everything already: that is the end of what it had.
 			t.Logf("round %d: killed after the handover", i)
+			n.Eventually("the process before has ended", func() bool { return !lab.Alive(pid) })
 			n.Process = nil
 			n.start()
 			c = n.talker()

@@ -268,7 +268,7 @@ func TestEveryStep(t *testing.T) {
 	if testing.Short() {
 		every = 4
 	}
-	const committed = 14 // the message by which the successor says that it has everything
+	const committed = 15 // the message by which the successor says that it has everything
 	always, never, last := func(byte) bool { return true }, func(byte) bool { return false }, func(kind byte) bool { return kind == committed }
 	for _, f := range []struct {
 		what string

@@ -1,0 +1,288 @@
+package handover
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+// errTruncated means that a message ends in the middle of something.
+var errTruncated = errors.New("message is cut off")
+
+// codec appends the fields of records to b and fds or, if it is reading, sets them from
+// there, so that one function says what a record is in both directions. After the first
+// error what is read is zero.
+type codec struct {
+	b       []byte
+	fds     []int
+	reading bool
+	err     error
+}
+
+func (c *codec) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+	c.b = nil
+}
+
+// more reports whether anything is left to read.
+func (c *codec) more() bool { return c.err == nil && len(c.b) > 0 }
+
+// number is a number; a negative one is written as 0.
+func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64](c *codec, v *T) {
+	if !c.reading {
+		c.b = binary.AppendUvarint(c.b, uint64(max(*v, 0)))
+		return
+	}
+	u, n := binary.Uvarint(c.b)
+	*v = T(u)
+	switch {
+	case n <= 0:
+		c.fail(errTruncated)
+		*v = 0
+	case *v < 0 || uint64(*v) != u:
+		c.fail(fmt.Errorf("number %d is out of range", u))
+		*v = 0
+	default:
+		c.b = c.b[n:]
+	}
+}
+
+// bools are up to eight, in one byte.
+func (c *codec) bools(all ...*bool) {
+	var b byte
+	for i, v := range all {
+		if *v {
+			b |= 1 << i
+		}
+	}
+	number(c, &b)
+	for i, v := range all {
+		*v = b&(1<<i) != 0
+	}
+}
+
+// length is the length of what follows, of which each element takes a byte at least.
+func (c *codec) length(n int) int {
+	if number(c, &n); c.reading && n > len(c.b) {
+		c.fail(errTruncated)
+		return 0
+	}
+	return n
+}
+
+// take returns the next n bytes, which are there.
+func (c *codec) take(n int) []byte {
+	out := c.b[:n]
+	c.b = c.b[n:]
+	return out
+}
+
+func (c *codec) bytes(v *[]byte) {
+	if n := c.length(len(*v)); c.reading {
+		*v = append([]byte(nil), c.take(n)...)
+	} else {
+		c.b = append(c.b, *v...)
+	}
+}
+
+func (c *codec) string(v *string) {
+	if n := c.length(len(*v)); c.reading {
+		*v = string(c.take(n))
+	} else {
+		c.b = append(c.b, *v...)
+	}
+}
+
+// addr is an address without its zone; an invalid one is of no bytes.
+func (c *codec) addr(v *netip.Addr) {
+	if !c.reading {
+		c.b = append(c.b, byte(v.BitLen()/8))
+		c.b, _ = v.WithZone("").AppendBinary(c.b) // never fails
+	} else if n := c.length(0); n <= net.IPv6len {
+		if err := v.UnmarshalBinary(c.take(n)); err != nil {
+			c.fail(fmt.Errorf("decode address: %w", err))
+		}
+	} else {
+		c.fail(fmt.Errorf("an address of %d bytes", n))
+	}
+}
+
+func (c *codec) addrPort(v *netip.AddrPort) {
+	ip, port := v.Addr(), v.Port()
+	c.addr(&ip)
+	number(c, &port)
+	*v = netip.AddrPortFrom(ip, port)
+}
+
+// list is a list, each element of which one passes.
+func list[T any](c *codec, v *[]T, one func(*T)) {
+	n := c.length(len(*v))
+	if c.reading {
+		*v = nil
+	}
+	for i := 0; i < n && c.err == nil; i++ {
+		if c.reading {
+			*v = append(*v, *new(T))
+		}
+		one(&(*v)[i])
+	}
+}
+
+func (c *codec) id(v *lb.ID) {
+	c.string(&v.Namespace)
+	c.string(&v.Name)
+	c.string(&v.Port)
+	number(c, &v.Protocol)
+	c.bools(&v.IPv6)
+}
+
+// fd is a file descriptor.
+func (c *codec) fd(v *int) {
+	switch {
+	case !c.reading:
+		c.fds = append(c.fds, *v)
+	case len(c.fds) == 0:
+		*v = -1
+		c.fail(errors.New("file descriptors are missing"))
+	default:
+		*v, c.fds = c.fds[0], c.fds[1:]
+	}
+}
+
+// fdOrNone is a file descriptor that may be -1.
+func (c *codec) fdOrNone(v *int) {
+	has := *v >= 0
+	if c.bools(&has); has {
+		c.fd(v)
+	} else {
+		*v = -1
+	}
+}
+
+// offer is a connection that relays meanwhile.
+func (c *codec) offer(f *tcp.Frozen) {
+	number(c, &f.Offer)
+	c.connEnds(f)
+}
+
+func (c *codec) connEnds(f *tcp.Frozen) {
+	c.fd(&f.Client)
+	c.fdOrNone(&f.Backend)
+	c.id(&f.Service)
+	c.addrPort(&f.Addr)
+}
+
+// conn is a connection that has stopped. Of one that was offered the ends are known.
+func (c *codec) conn(f *tcp.Frozen) {
+	if number(c, &f.Offer); f.Offer == 0 {
+		c.connEnds(f)
+	}
+	dialling := f.Dial != nil
+	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling)
+	c.bytes(&f.ToBackend.Waiting)
+	c.bytes(&f.ToClient.Waiting)
+	if dialling {
+		if c.reading {
+			f.Dial = new(tcp.Dialling)
+		}
+		c.dialling(f.Dial)
+	}
+	if c.reading && c.err == nil && f.Offer == 0 && f.Dial == nil && (f.Backend < 0 || !f.Addr.IsValid()) {
+		c.fail(errors.New("a connection that is not dialling has no backend"))
+	}
+}
+
+func (c *codec) dialling(d *tcp.Dialling) {
+	number(c, &d.Frontend.Protocol)
+	c.addrPort(&d.Frontend.Addr)
+	c.addr(&d.Client)
+	list(c, &d.Tried, c.addrPort)
+	number(c, &d.Attempt)
+	number(c, &d.Shortages)
+	number(c, &d.Left)
+}
+
+func (c *codec) flow(f *udp.Frozen) {
+	number(c, &f.Listening)
+	number(c, &f.Member)
+	c.fd(&f.FD)
+	c.addrPort(&f.Client)
+	number(c, &f.Scope)
+	c.addr(&f.Local)
+	c.id(&f.Service)
+	c.addrPort(&f.Addr)
+	list(c, &f.Tried, c.addrPort)
+	number(c, &f.Attempts)
+	number(c, &f.LastSize)
+	number(c, &f.Idle)
+	number(c, &f.Leaving)
+	number(c, &f.Trial)
+	c.bools(&f.PlainIn, &f.PlainOut)
+	if c.reading && c.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
+		c.fail(errors.New("a flow has no client or no local address"))
+	}
+}
+
+// assoc is an SCTP association: JSON, since they are few and live for long.
+func (c *codec) assoc(f *sctp.Frozen) {
+	var b []byte
+	if !c.reading {
+		b, c.err = json.Marshal(f)
+	}
+	if c.bytes(&b); c.reading && c.err == nil {
+		if err := json.Unmarshal(b, f); err != nil {
+			c.fail(fmt.Errorf("decode SCTP association: %w", err))
+		} else if (f.Sockets == nil) == (f.Packets == nil) {
+			c.fail(errors.New("an SCTP association of no engine"))
+		}
+	}
+	if f.Sockets != nil {
+		c.fd(&f.Sockets.Client)
+		c.fdOrNone(&f.Sockets.Backend)
+	}
+}
+
+// affinity is what is remembered of the clients of a service.
+type affinity struct {
+	id      lb.ID
+	clients []lb.Client
+}
+
+// affinity passes the last use of each client as the time since, as the clocks of processes differ.
+func (c *codec) affinity(a *affinity, now int64) {
+	c.id(&a.id)
+	list(c, &a.clients, func(v *lb.Client) {
+		c.addr(&v.Addr)
+		c.addrPort(&v.Backend)
+		age := now - v.LastUsed
+		number(c, &age)
+		v.LastUsed = now - age
+		if c.reading && !v.Addr.IsValid() {
+			c.fail(errors.New("a client with affinity has no address"))
+		}
+	})
+}
+
+func (c *codec) memory(m *lb.Memory) {
+	c.id(&m.ID)
+	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures,
+		&m.BytesIn, &m.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
+		number(c, v)
+	}
+	list(c, &m.Backends, func(b *lb.BackendMemory) {
+		c.addrPort(&b.Addr)
+		for _, v := range [...]*uint64{&b.Picks, &b.Failures, &b.BytesIn, &b.BytesOut} {
+			number(c, v)
+		}
+	})
+}

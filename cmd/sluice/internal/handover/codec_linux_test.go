@@ -1,0 +1,175 @@
+package handover
+
+import (
+	"encoding/json"
+	"math"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/tcp"
+	"github.com/sluice-lb/sluice/udp"
+)
+
+var (
+	sampleID = lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP, IPv6: true}
+	addr4    = netip.MustParseAddrPort("192.0.2.1:8080")
+	addr6    = netip.MustParseAddrPort("[2001:db8::1]:53")
+)
+
+// sample is one record, and the message that it crosses in.
+type sample struct {
+	kind kind
+	v    any                          // points to it
+	pass func(c *codec, into any) any // passes into, or a new record if that is nil, which it returns
+}
+
+func of[T any](k kind, v T, pass func(*codec, *T)) sample {
+	return sample{k, &v, func(c *codec, into any) any {
+		v, ok := into.(*T)
+		if !ok {
+			v = new(T)
+		}
+		pass(c, v)
+		return v
+	}}
+}
+
+// samples are one of each record, with every field set.
+func samples() map[string]sample {
+	conn, flow, assoc := (*codec).conn, (*codec).flow, (*codec).assoc
+	return map[string]sample{
+		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
+		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
+			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}}, conn),
+		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
+		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
+			Client: addr6.Addr(), Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, conn),
+		"flow": of(flowsMsg, udp.Frozen{Listening: 3, Member: 1, FD: 5, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
+			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
+			Trial: time.Minute, PlainIn: true, PlainOut: true}, flow),
+		"memory": of(memoryMsg, lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15, NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9,
+			Backends: []lb.BackendMemory{{Addr: addr4, Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}, {Addr: addr6, Picks: 12, Failures: 13}}}, (*codec).memory),
+		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
+			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
+		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{
+			Client:  sctp.Side{Peer: addr6, Local: addr6, Scope: 3},
+			Backend: sctp.Side{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
+			Offered: []sctp.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: sctp.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}}, assoc),
+		"packets dialling": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Side{Peer: addr4, Local: addr4}},
+			Dial: &sctp.Dialling{Init: []byte("init"), Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+				Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2}}}, assoc),
+		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &sctp.Sockets{Client: 5, Backend: 6,
+			ToBackend: sctp.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: sctp.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}}, assoc),
+		"sockets dialling": of(assocsMsg, sctp.Frozen{Sockets: &sctp.Sockets{Client: 5, Backend: -1}, Left: time.Second,
+			Dial: &sctp.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+				Client: addr4.Addr(), Attempt: 1, Shortages: 2}}}, assoc),
+	}
+}
+
+// TestRecords: what is written is what is read, and what is cut off anywhere is refused.
+func TestRecords(t *testing.T) {
+	for name, s := range samples() {
+		var w codec
+		s.pass(&w, s.v)
+		r := codec{b: w.b, fds: w.fds, reading: true}
+		if got := s.pass(&r, nil); !reflect.DeepEqual(got, s.v) || r.err != nil || r.more() || len(r.fds) > 0 {
+			t.Errorf("%s: read\n%+v\nof what was written as\n%+v\n%v, %d bytes and %d descriptors left", name, got, s.v, r.err, len(r.b), len(r.fds))
+		}
+		for n := 0; n < len(w.b); n += max(1, len(w.b)/1000) {
+			if r := (codec{b: w.b[:n], fds: w.fds, reading: true}); s.pass(&r, nil) == nil || r.err == nil {
+				t.Errorf("%s: %d of %d bytes are taken for the whole", name, n, len(w.b))
+			}
+		}
+		if len(w.fds) > 0 {
+			if r := (codec{b: w.b, fds: w.fds[1:], reading: true}); s.pass(&r, nil) == nil || r.err == nil {
+				t.Errorf("%s: a descriptor is missing, and it is taken for the whole", name)
+			}
+		}
+	}
+}
+
+// TestNumbers: a number that does not fit its type is refused.
+func TestNumbers(t *testing.T) {
+	big, negative := uint64(math.MaxUint64), -1
+	var w codec
+	number(&w, &big)
+	number(&w, &negative)
+	r := codec{b: w.b, reading: true}
+	var port uint16
+	if number(&r, &port); r.err == nil || port != 0 {
+		t.Errorf("%d is read as the 16 bits %d", big, port)
+	}
+	r = codec{b: w.b, reading: true}
+	if number(&r, &negative); r.err == nil || negative != 0 {
+		t.Errorf("%d is read as the signed %d", big, negative)
+	}
+	r = codec{b: w.b, reading: true}
+	number(&r, &big)
+	if number(&r, &negative); r.err != nil || negative != 0 {
+		t.Errorf("-1 is read as %d, %v", negative, r.err)
+	}
+}
+
+// sampleSetup has every field set.
+func sampleSetup() setup {
+	return setup{Seed: 1 << 63, TCP: []tcp.Listening{{Addr: addr4, Steered: true, FDs: []int{3, 4}}},
+		UDP: []udp.Listening{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, FDs: []int{5}}},
+		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []sctp.Raw{{Share: 1, IPv6: true}}, Listening: []sctp.Listening{
+			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []sctp.ListeningSocket{{Addr: addr4.Addr()}}}}},
+		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000, Applied: 3, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6}},
+			Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
+			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
+			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, DataPath: "userspace", Scheduler: "rr",
+				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
+				Backends:  []lb.Backend{{Addr: addr6, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}
+}
+
+// TestSetup: all of it crosses, and each descriptor has its place in the order.
+func TestSetup(t *testing.T) {
+	want := sampleSetup()
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got setup
+	if err := json.Unmarshal(b, &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read\n%+v, %v\nof what was written as\n%+v", got, err, want)
+	}
+	var fds []int
+	got.eachFD(func(fd *int) { fds = append(fds, *fd) })
+	if want := []int{3, 4, 5, 0, 0, 6}; !reflect.DeepEqual(fds, want) {
+		t.Errorf("the descriptors are %v, want %v", fds, want)
+	}
+}
+
+// FuzzMessages: whatever comes in whatever order, there is no crash, and no memory that
+// the sender has not paid for.
+func FuzzMessages(f *testing.F) {
+	for _, s := range samples() {
+		var w codec
+		s.pass(&w, s.v)
+		f.Add(byte(s.kind), w.b, byte(s.kind), []byte("waiting"))
+		f.Add(byte(offersMsg), w.b, byte(connsMsg), w.b)
+	}
+	f.Add(byte(countersMsg), []byte(`{"Conns":1}`), byte(frozenMsg), []byte(`1`))
+	f.Fuzz(func(t *testing.T, k1 byte, b1 []byte, k2 byte, b2 []byte) {
+		taker := &taker{setup: sampleSetup(), offers: make(map[uint32]tcp.Frozen)}
+		for _, m := range []message{{kind: kind(k1), payload: b1}, {kind: kind(k2), payload: b2}} {
+			// As many descriptors as there may be records; none of them is open.
+			for range min(len(m.payload)/8, maxFDs) {
+				m.fds = append(m.fds, math.MaxInt32)
+			}
+			if taker.message(m, new(lb.Balancer)) != nil {
+				return
+			}
+		}
+		if n := len(taker.conns) + len(taker.flows) + len(taker.offers) + len(taker.assocs); n > len(b1)+len(b2) {
+			t.Errorf("%d connections and flows of %d bytes", n, len(b1)+len(b2))
+		}
+	})
+}
