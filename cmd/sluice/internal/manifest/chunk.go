@@ -27,8 +27,8 @@ const (
 // one JSON value.
 type chunk struct {
 	text []byte
-	base int    // lines of the file before text
-	err  *Error // in place of text: why the rest of the file cannot be split
+	base int       // lines of the file before text
+	doc  *document // what text says; preset in place of text: why the rest cannot be split
 }
 
 // chunksOf splits the content of a file. JSON in a file called .yaml is read as
@@ -109,7 +109,7 @@ func jsonChunks(data []byte) iter.Seq[chunk] {
 				return
 			}
 			if err != nil {
-				yield(chunk{err: jsonError(data, end, err)})
+				yield(chunk{doc: jsonError(data, end, err)})
 				return
 			}
 			start := end - int64(len(text))
@@ -121,7 +121,7 @@ func jsonChunks(data []byte) iter.Seq[chunk] {
 }
 
 // jsonError returns what is wrong with the JSON value that begins at offset.
-func jsonError(data []byte, offset int64, err error) *Error {
+func jsonError(data []byte, offset int64, err error) *document {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
 		offset = syntax.Offset
@@ -129,22 +129,15 @@ func jsonError(data []byte, offset int64, err error) *Error {
 		offset = int64(len(bytes.TrimRight(data, " \t\r\n")))
 	}
 	line := 1 + bytes.Count(data[:max(0, min(offset, int64(len(data)))-1)], []byte("\n"))
-	return &Error{Line: line, Kind: Syntax, Reason: fmt.Sprintf("not valid JSON: %v", err)}
+	return failed(line, Syntax, fmt.Sprintf("not valid JSON: %v", err))
 }
 
-// tooManyValues reports whether text has more than maxValues, each of which needs
+// tooManyValues reports whether text may have more than maxValues, each of which needs
 // a character of its own to separate it from the one before.
 func tooManyValues(text []byte) bool {
 	marks := 0
-	for i, c := range text {
-		switch c {
-		case '\n', '\r', ',', ':', '[', '{', '?':
-			marks++
-		case '-':
-			if i+1 < len(text) && text[i+1] == ' ' {
-				marks++
-			}
-		}
+	for _, mark := range []string{"\n", "\r", ",", ":", "[", "{", "?", "- "} {
+		marks += bytes.Count(text, []byte(mark))
 	}
 	return marks > maxValues
 }

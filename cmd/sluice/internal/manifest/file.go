@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -220,42 +221,38 @@ func readFile(path string) (data []byte, stat fs.FileInfo, whole bool, err error
 // parse reads the content of the file, and reuses the documents of the last time
 // whose text did not change.
 func (f *file) parse(data []byte) *version {
-	known := f.documents
+	known, v := f.documents, new(version)
 	f.documents = make(map[[sha256.Size]byte]*document)
-	v := new(version)
-	report := func(e *Error, base int) *Error {
-		return &Error{File: f.path, Line: base + e.Line, Kind: e.Kind, Reason: e.Reason}
-	}
+	var all, fresh []chunk
 	for c := range chunksOf(f.path, data) {
-		if c.err != nil {
-			v.problems.add(report(c.err, c.base))
-			break
-		}
-		if firstLine(c.text) == 0 {
+		switch {
+		case c.doc != nil:
+		case firstLine(c.text) == 0:
 			continue
+		case len(all) == maxDocuments:
+			c.doc = failed(1, Limit, fmt.Sprintf("the file has more than %d documents; split it", maxDocuments))
+		default:
+			key := sha256.Sum256(c.text)
+			if c.doc = cmp.Or(f.documents[key], known[key]); c.doc == nil {
+				c.doc = new(document)
+				fresh = append(fresh, c)
+			}
+			f.documents[key] = c.doc
 		}
-		if len(f.documents) == maxDocuments {
-			v.problems.add(&Error{File: f.path, Line: c.base + 1, Kind: Limit,
-				Reason: fmt.Sprintf("the file has more than %d documents; split it", maxDocuments)})
+		if all = append(all, c); len(all) > maxDocuments {
 			break
 		}
-		key := sha256.Sum256(c.text)
-		doc := f.documents[key]
-		if doc == nil {
-			doc = known[key]
-		}
-		if doc == nil {
-			doc = parse(c.text)
-		}
-		f.documents[key] = doc
-		for _, o := range doc.objects {
+	}
+	inParallel(len(fresh), func(i int) { parse(fresh[i].text, fresh[i].doc) })
+	for _, c := range all {
+		for _, o := range c.doc.objects {
 			v.add(placed{o, c.base})
 		}
-		for _, e := range doc.problems {
-			v.problems.add(report(e, c.base))
+		for _, e := range c.doc.problems {
+			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
 		}
-		for _, e := range doc.warnings {
-			v.warnings.add(report(e, c.base))
+		for _, e := range c.doc.warnings {
+			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
 		}
 	}
 	f.findDuplicates(v)

@@ -6,8 +6,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -64,16 +67,15 @@ func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
 
 // read reads those files again that may have changed.
 func (l *Loader) read(quiet time.Duration, may func(*file) bool) (result Result, changed, busy bool) {
+	files := slices.DeleteFunc(slices.Clone(l.order), func(f *file) bool { return f.frozen || !may(f) })
+	states := make([]struct{ dirty, busy bool }, len(files))
+	inParallel(len(files), func(i int) { states[i].dirty, states[i].busy = files[i].refresh(quiet) })
 	var dirty []*file
-	for _, f := range l.order {
-		if f.frozen || !may(f) {
-			continue
-		}
-		d, b := f.refresh(quiet)
-		if d {
+	for i, f := range files {
+		if states[i].dirty {
 			dirty = append(dirty, f)
 		}
-		busy = busy || b
+		busy = busy || states[i].busy
 	}
 	if len(dirty) > 0 || len(l.removed) > 0 {
 		l.resolve(dirty)
@@ -82,6 +84,24 @@ func (l *Loader) read(quiet time.Duration, may func(*file) bool) (result Result,
 	changed = !l.loaded || !equal(result, l.result)
 	l.result, l.loaded = result, true
 	return result, changed, busy
+}
+
+// inParallel calls do with each number below n, on all cores.
+func inParallel(n int, do func(i int)) {
+	if n == 1 {
+		do(0) // the usual change needs no goroutine
+		return
+	}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				do(i - 1)
+			}
+		})
+	}
+	workers.Wait()
 }
 
 // list looks up the files of all paths.

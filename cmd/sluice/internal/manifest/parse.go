@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,15 +13,15 @@ import (
 	"strconv"
 	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
@@ -32,6 +33,11 @@ type document struct {
 	objects  []*object
 	problems reports
 	warnings reports
+}
+
+// failed returns a document that cannot be read.
+func failed(line int, kind Kind, reason string) *document {
+	return &document{problems: reports{{Line: line, Kind: kind, Reason: reason}}}
 }
 
 // object is one API object: decoded, defaulted, checked and trimmed.
@@ -80,26 +86,25 @@ type parser struct {
 
 	title  string // of the object at hand
 	prefix string // path of the object at hand in its document: "items[3]."
-	root   *yamlv3.Node
+	root   *yaml.Node
 	failed bool // the object at hand has a problem
 }
 
-// parse reads one chunk of a file.
-func parse(text []byte) *document {
-	p := &parser{text: text, line: max(1, firstLine(text)), doc: new(document)}
+// parse reads one chunk of a file into doc.
+func parse(text []byte, doc *document) {
+	p := &parser{text: text, line: max(1, firstLine(text)), doc: doc}
 	data, err := p.toJSON()
 	if err != nil {
-		p.doc.problems.add(err)
-	} else if string(bytes.TrimSpace(data)) != "null" { // an empty document
+		doc.problems.add(err)
+	} else if data != nil {
 		p.object(data, metav1.TypeMeta{}, 0)
 	}
-	return p.doc
 }
 
 // yamlLine is how errors of the YAML library name a line.
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// toJSON returns the chunk as JSON.
+// toJSON returns the chunk as JSON; nil if it is empty.
 func (p *parser) toJSON() ([]byte, *Error) {
 	if tooManyValues(p.text) {
 		return nil, &Error{Line: p.line, Kind: Limit,
@@ -108,41 +113,24 @@ func (p *parser) toJSON() ([]byte, *Error) {
 	if json.Valid(p.text) {
 		return p.text, nil
 	}
-	if bytes.IndexByte(p.text, '&') >= 0 && !p.aliasesBounded() {
-		return nil, &Error{Line: p.line, Kind: Limit,
-			Reason: fmt.Sprintf(
-				"YAML aliases expand the document to more than %d bytes; write the values out", maxExpanded)}
+	root, err := readTree(p.text)
+	if p.root = root; err == nil && root != nil {
+		return toJSON(root, p.text)
 	}
-	if end := bytes.Index(p.text, []byte("\n...\n")); end >= 0 && firstLine(p.text[end+1:]) > 0 {
-		return nil, &Error{Line: p.line, Kind: Syntax, Reason: `not valid YAML: begin what follows "..." with "---"`}
-	}
-	convert := yaml.YAMLToJSONStrict
-	if bytes.Contains(p.text, []byte("<<")) {
-		convert = yaml.YAMLToJSON // the strict one takes a field that overrides a merged one for a duplicate
-	}
-	data, err := convert(p.text)
 	if err == nil {
-		return data, nil
+		return nil, nil
 	}
-	line, reason := p.line, strings.Join(strings.Fields(err.Error()), " ")
+	line, reason := p.line, strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: ")
 	if m := yamlLine.FindStringSubmatch(reason); m != nil {
 		line, _ = strconv.Atoi(m[1])
+		if strings.Contains(reason, "did not find expected") {
+			line++ // the library counts from 0 where it is not its scanner that complains
+		}
 		line = min(max(1, line), 1+bytes.Count(p.text, []byte("\n")))
 		reason = strings.Replace(reason, m[0], "", 1)
 	}
-	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors: "} {
-		reason = strings.TrimPrefix(reason, prefix)
-	}
 	return nil, &Error{Line: line, Kind: Syntax, Reason: shorten("not valid YAML: " + reason)}
 }
-
-// strict decodes JSON as the strict decoder of the API server does: names are
-// case-sensitive, and unknown and repeated fields are errors.
-var strict = func() *kjson.Serializer {
-	scheme := runtime.NewScheme() // empty: Decode is always given what to decode into
-	options := kjson.SerializerOptions{Strict: true}
-	return kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, options)
-}()
 
 // object reads one object or list. implied is the type of an item of a list.
 func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
@@ -199,8 +187,10 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 			o.value = slice
 		}
 	case nodeType:
-		node := new(corev1.Node)
-		if p.decode(withoutQuantities(data), node) && p.meta(o, t.Kind, &node.ObjectMeta) {
+		var read unmeasuredNode
+		node := &read.Node
+		if p.decode(data, &read) && p.meta(o, t.Kind, &node.ObjectMeta) {
+			node.Status = read.Status.NodeStatus
 			p.node(node)
 			o.value = kube.TrimNode(node)
 		}
@@ -225,29 +215,36 @@ func (p *parser) unknownKind(t metav1.TypeMeta) {
 		t.APIVersion, t.Kind))
 }
 
-// withoutQuantities removes from a Node the fields that hold quantities, which
-// nothing here reads: apimachinery takes minutes to round "1e-99999999".
-func withoutQuantities(data []byte) []byte {
-	var node map[string]any
-	if err := utiljson.Unmarshal(data, &node); err != nil {
-		return data // the decoder reports it
-	}
-	if status, ok := node["status"].(map[string]any); ok {
-		delete(status, "capacity")
-		delete(status, "allocatable")
-	}
-	out, err := json.Marshal(node)
-	if err != nil {
-		return data
-	}
-	return out
+// unmeasuredNode is a Node but for the fields that hold quantities, which nothing here
+// reads: apimachinery takes minutes to round "1e-99999999".
+type unmeasuredNode struct {
+	corev1.Node `json:",inline"`
+	Status      struct {
+		corev1.NodeStatus `json:",inline"`
+		Capacity          json.RawMessage `json:"capacity"`
+		Allocatable       json.RawMessage `json:"allocatable"`
+	} `json:"status"`
+}
+
+// strict decodes JSON as the strict decoder of the API server does: names are
+// case-sensitive, and unknown and repeated fields are errors.
+var strict = func() *kjson.Serializer {
+	scheme := runtime.NewScheme() // empty: Decode is always given what to decode into
+	return kjson.NewSerializerWithOptions(knownKind{}, scheme, scheme, kjson.SerializerOptions{Strict: true})
+}()
+
+// knownKind saves the serializer to look for the kind.
+type knownKind struct{}
+
+func (knownKind) Interpret([]byte) (*schema.GroupVersionKind, error) {
+	return new(schema.GroupVersionKind), nil
 }
 
 // decode decodes data into an object and reports whether it had no problem.
 func (p *parser) decode(data []byte, into runtime.Object) bool {
 	_, _, err := strict.Decode(data, nil, into)
-	if errs, ok := runtime.AsStrictDecodingError(err); ok {
-		for _, e := range errs.Errors() {
+	if several, ok := runtime.AsStrictDecodingError(err); ok {
+		for _, e := range several.Errors() {
 			p.decodeError(e)
 		}
 	} else if err != nil {
@@ -279,21 +276,15 @@ func (p *parser) list(data []byte, implied metav1.TypeMeta, depth int) {
 	p.prefix = prefix
 }
 
-// fieldOf is how errors of the decoder name a field.
-var fieldOf = regexp.MustCompile(`(?:field "|Go struct field \w*\.)([^"\s]+)`)
-
 // decodeError reports an error of the decoder.
 func (p *parser) decodeError(err error) {
-	var strictError *field.Error
-	if errors.As(err, &strictError) {
-		p.bad(strictError)
-		return
+	path := ""
+	if field := (interface{ FieldPath() string })(nil); errors.As(err, &field) {
+		path = field.FieldPath()
+	} else if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		path = wrong.Field
 	}
-	reason, path := strings.TrimPrefix(err.Error(), "json: "), ""
-	if m := fieldOf.FindStringSubmatch(reason); m != nil {
-		path = m[1]
-	}
-	p.fail(path, reason)
+	p.fail(path, strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // bad reports a field with a value that cannot be used.
@@ -312,7 +303,16 @@ func (p *parser) report(path, reason string) *Error {
 	if p.title != "" {
 		reason = p.title + ": " + reason
 	}
-	return &Error{Line: p.lineOf(p.prefix + path), Kind: Invalid, Reason: shorten(reason)}
+	line := p.line
+	if path = p.prefix + path; path != "" {
+		if p.root == nil { // it was JSON
+			p.root, _ = readTree(p.text)
+		}
+		if p.root != nil {
+			line = cmp.Or(lineOf(p.root, path), line)
+		}
+	}
+	return &Error{Line: line, Kind: Invalid, Reason: shorten(reason)}
 }
 
 func title(kind, namespace, name string) string {

@@ -48,8 +48,13 @@ func TestFormats(t *testing.T) {
 		file, text string
 		want       []string
 	}{
-		"one document":          {"a.yaml", service("web", "10.96.0.1"), []string{"1 Service default/web"}},
-		"empty":                 {"a.yaml", "", nil},
+		"one document":                {"a.yaml", service("web", "10.96.0.1"), []string{"1 Service default/web"}},
+		"empty":                       {"a.yaml", "", nil},
+		"nothing, and then something": {"a.yaml", "---\n# nothing\n---\n" + service("a", "10.96.0.1"), []string{"4 Service default/a"}},
+		"words of YAML 1.1": {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: \"yes\", resourceVersion: 'off'}\nspec: {clusterIP: None, publishNotReadyAddresses: Yes}\n",
+			[]string{"1 Service default/yes"}},
+		"numbers": {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: \"1\", creationTimestamp: 2026-01-02T03:04:05Z}\nspec: {clusterIP: None, ports: [{port: 0x50, targetPort: 0o120}]}\n",
+			[]string{"1 Service default/1"}},
 		"comments and nothing":  {"a.yaml", "# nothing\n---\n---\n# here\n---\nnull\n", nil},
 		"empty JSON":            {"a.json", " \n", nil},
 		"several documents":     {"a.yaml", service("a", "10.96.0.1") + "---\n" + slice("a", "10.0.0.1") + "--- # more\n" + service("b", "10.96.0.2"), []string{"1 Service default/a", "11 EndpointSlice default/a-1", "23 Service default/b"}},
@@ -337,7 +342,7 @@ func TestHostileFiles(t *testing.T) {
 		want       string
 	}{
 		"alias bomb":      {"a.yaml", bomb.String(), "aliases expand"},
-		"list of aliases": {"a.yaml", "apiVersion: v1\nkind: List\nitems:\n- &a {apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: None, selector: {a: b, c: d}}}\n" + strings.Repeat("- *a\n", 50_000), "excessive aliasing"},
+		"list of aliases": {"a.yaml", "apiVersion: v1\nkind: List\nitems:\n- &a {apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: None, selector: {a: b, c: d}}}\n" + strings.Repeat("- *a\n", 50_000), "already defined"},
 		"merge bomb":      {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, annotations: &m {a: " + strings.Repeat("x", 1<<12) + "}}\nspec: {ports: [" + strings.Repeat("{<<: *m},", 60_000) + "]}\n", "aliases expand"},
 		"cycle":           {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: &a {b: *a}}]}\n", "aliases expand"},
 		"cyclic merge":    {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: &a {<<: *a, name: x}\n", "aliases expand"},

@@ -130,7 +130,7 @@ func TestWatchFolder(t *testing.T) {
 	w.until("a=10.96.0.3 b=10.96.0.4")
 
 	write(t, path, "a: [\n")
-	w.until("a=10.96.0.3 b=10.96.0.4", "a.yaml:1: not valid YAML")
+	w.until("a=10.96.0.3 b=10.96.0.4", "a.yaml:2: not valid YAML")
 	write(t, path, service("a", "10.96.0.5"))
 	w.until("a=10.96.0.5 b=10.96.0.4")
 

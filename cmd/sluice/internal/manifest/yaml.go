@@ -1,0 +1,250 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// maxExpanded bounds the text that the aliases of one document stand for: plenty
+	// for labels that are written once, too little to multiply a document into
+	// gigabytes.
+	maxExpanded = 16 << 20
+
+	// maxDepth is that of both libraries; only a cycle of aliases is deeper.
+	maxDepth = 10_000
+)
+
+// surrogate is half of a character beyond 16 bits, as JSON writers escape it.
+var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F][0-9a-fA-F]{2}`)
+
+// readTree returns the syntax tree of a document, in which lines are known; nil if it
+// is empty.
+func readTree(text []byte) (root *yaml.Node, err error) {
+	if bytes.Contains(text, []byte(`\u`)) {
+		text = surrogate.ReplaceAll(text, nil) // which the library refuses
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		switch {
+		case errors.Is(err, io.EOF):
+			return root, nil
+		case err != nil:
+			return nil, err
+		case document.Content[0].Tag == "!!null":
+		case root != nil:
+			return nil, errors.New("more than one document without a mark between them")
+		default:
+			root = document.Content[0]
+		}
+	}
+}
+
+// words are what kubectl, as YAML 1.1, takes for true and false beside these two.
+var words = map[string]string{
+	"y": "true", "Y": "true", "yes": "true", "Yes": "true", "YES": "true", "on": "true", "On": "true", "ON": "true",
+	"n": "false", "N": "false", "no": "false", "No": "false", "NO": "false", "off": "false", "Off": "false",
+	"OFF": "false",
+}
+
+// jsonWriter writes a syntax tree as JSON.
+type jsonWriter struct {
+	out   []byte
+	limit int // of out
+	depth int
+	err   *Error // the first one
+}
+
+// toJSON returns a tree as JSON. What is repeated in it is left for the decoder to refuse.
+func toJSON(root *yaml.Node, text []byte) ([]byte, *Error) {
+	w := jsonWriter{out: make([]byte, 0, len(text)+len(text)/4), limit: math.MaxInt}
+	if bytes.IndexByte(text, '&') >= 0 {
+		w.limit = len(text) + maxExpanded
+	}
+	w.value(root)
+	return w.out, w.err
+}
+
+func (w *jsonWriter) value(n *yaml.Node) {
+	n = target(n)
+	w.depth++
+	if w.depth > maxDepth || len(w.out) > w.limit {
+		w.fail(n, Limit, fmt.Sprintf(
+			"YAML aliases expand the document to more than %d bytes; write the values out", maxExpanded))
+	}
+	switch {
+	case w.err != nil:
+	case n.Kind == yaml.ScalarNode:
+		w.scalar(n)
+	case n.Kind == yaml.SequenceNode:
+		w.out = append(w.out, '[')
+		for i, item := range n.Content {
+			if i > 0 {
+				w.out = append(w.out, ',')
+			}
+			w.value(item)
+		}
+		w.out = append(w.out, ']')
+	default:
+		w.out = append(w.out, '{')
+		for i, pairs := 0, w.pairs(n); i < len(pairs); i += 2 {
+			if i > 0 {
+				w.out = append(w.out, ',')
+			}
+			w.text(target(pairs[i]).Value)
+			w.out = append(w.out, ':')
+			w.value(pairs[i+1])
+		}
+		w.out = append(w.out, '}')
+	}
+	w.depth--
+}
+
+// pairs returns the keys and values of a mapping, with those that are merged into it and
+// that it does not have itself.
+func (w *jsonWriter) pairs(n *yaml.Node) []*yaml.Node {
+	merges := false
+	for i := 0; i < len(n.Content); i += 2 {
+		key := target(n.Content[i])
+		merges = merges || key.Tag == "!!merge"
+		if key.Kind != yaml.ScalarNode {
+			w.fail(key, Syntax, "not valid YAML: a mapping or a list cannot be a key")
+		}
+	}
+	if !merges || w.err != nil {
+		return n.Content
+	}
+	var own, merged []*yaml.Node
+	w.depth++
+	for i := 0; i < len(n.Content); i += 2 {
+		key, value := n.Content[i], target(n.Content[i+1])
+		switch {
+		case key.Tag != "!!merge":
+			own = append(own, key, value)
+		case w.depth > maxDepth:
+			w.value(value)
+		case value.Kind == yaml.MappingNode:
+			merged = append(merged, w.pairs(value)...)
+		case value.Kind == yaml.SequenceNode:
+			for _, from := range value.Content {
+				merged = append(merged, w.pairs(target(from))...)
+			}
+		default:
+			w.fail(key, Syntax, "not valid YAML: only mappings can be merged")
+		}
+	}
+	w.depth--
+	known := make(map[string]bool)
+	for i := 0; i < len(own); i += 2 {
+		known[target(own[i]).Value] = true
+	}
+	for i := 0; i < len(merged); i += 2 {
+		if key := target(merged[i]).Value; !known[key] {
+			known[key] = true
+			own = append(own, merged[i], merged[i+1])
+		}
+	}
+	return own
+}
+
+func (w *jsonWriter) scalar(n *yaml.Node) {
+	switch n.Tag {
+	case "!!str", "!!timestamp":
+		if word := words[n.Value]; word != "" && n.Style == 0 {
+			w.out = append(w.out, word...)
+		} else {
+			w.text(n.Value)
+		}
+	default: // a number, say, which may be written as JSON does not allow
+		data := []byte(n.Value)
+		if !json.Valid(data) {
+			var value any
+			err := n.Decode(&value)
+			if err == nil {
+				data, err = json.Marshal(value)
+			}
+			if err != nil {
+				w.fail(n, Syntax, "not valid YAML: "+err.Error())
+			}
+		}
+		w.out = append(w.out, data...)
+	}
+}
+
+// text writes a string.
+func (w *jsonWriter) text(s string) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, _ := json.Marshal(s)
+			w.out = append(w.out, quoted...)
+			return
+		}
+	}
+	w.out = append(w.out, '"')
+	w.out = append(w.out, s...)
+	w.out = append(w.out, '"')
+}
+
+func (w *jsonWriter) fail(n *yaml.Node, kind Kind, reason string) {
+	if w.err == nil {
+		w.err = &Error{Line: n.Line, Kind: kind, Reason: reason}
+	}
+}
+
+// pathStep is a part of a path: a name, or an index or key in brackets.
+var pathStep = regexp.MustCompile(`\[[^\]]*\]|[^.\[]+`)
+
+// lineOf returns the line of the field at a path such as "spec.ports[0].port", or
+// of the nearest field around it that is written down; 0 if there is none.
+func lineOf(n *yaml.Node, path string) (line int) {
+	for _, name := range pathStep.FindAllString(path, -1) {
+		name = strings.Trim(name, "[]")
+		index, err := strconv.Atoi(name)
+		if n = target(n); n.Kind == yaml.SequenceNode && err != nil && len(n.Content) == 1 {
+			n = target(n.Content[0]) // the decoder leaves out the index
+		}
+		switch {
+		case n.Kind == yaml.SequenceNode && err == nil && index >= 0 && index < len(n.Content):
+			n = n.Content[index]
+			line = n.Line
+			continue
+		case n.Kind != yaml.MappingNode:
+			return line
+		}
+		key := keyOf(n, name)
+		if key < 0 {
+			return line
+		}
+		line, n = n.Content[key].Line, n.Content[key+1]
+	}
+	return line
+}
+
+// keyOf returns the index of the last key of that name in a mapping, or -1.
+func keyOf(n *yaml.Node, name string) int {
+	for i := len(n.Content) - 2; i >= 0; i -= 2 {
+		if n.Content[i].Value == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// target follows an alias.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
