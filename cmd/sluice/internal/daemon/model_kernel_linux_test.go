@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -72,13 +73,37 @@ func (k *kernel) readRules(save string, family int) (err error) {
 	if k.nat[family], err = trace.Parse("*nat\n" + nat); err != nil {
 		return err
 	}
-	for _, d := range k.rules[family].Destinations() {
-		if k.ports[d.Addr.Port()] = true; d.Addr.Addr().IsValid() {
-			k.mentioned[lb.Frontend{Protocol: protocolNames[d.Protocol], Addr: d.Addr}] = true
-		}
+	for line := range strings.Lines(save) {
+		k.mention(netfilter.Words(strings.TrimSpace(line)))
 	}
 	delete(k.ports, 0)
 	return nil
+}
+
+// mention notes what a rule matches of where packets go to.
+func (k *kernel) mention(words []string) {
+	var protocol lb.Protocol
+	var addr netip.Addr
+	ports := "0"
+	for i := 1; i+1 < len(words); i++ {
+		switch value := words[i+1]; {
+		case words[i-1] == "!":
+		case words[i] == "-p":
+			protocol = protocolNames[value]
+		case words[i] == "-d":
+			if p, err := netip.ParsePrefix(value); err == nil && p.IsSingleIP() {
+				addr = p.Addr()
+			}
+		case words[i] == "--dport", words[i] == "--dports":
+			ports = value
+		}
+	}
+	for text := range strings.SplitSeq(ports, ",") {
+		port, _ := strconv.ParseUint(text, 10, 16) // a range is none
+		if k.ports[uint16(port)] = true; addr.IsValid() {
+			k.mentioned[lb.Frontend{Protocol: protocol, Addr: netip.AddrPortFrom(addr, uint16(port))}] = true
+		}
+	}
 }
 
 var loopback = [2]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
