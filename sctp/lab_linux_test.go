@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
@@ -182,8 +183,9 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 		if p.loops, err = eventloop.NewGroup(o.Loops); err != nil {
 			return err
 		}
-		p.server = &Server{Engine: o.Engine, Config: Config{Loops: p.loops, LB: p.balancer, MaxAssociations: o.Server.MaxAssociations,
-			IdleTimeout: o.Server.IdleTimeout, DialTimeouts: o.Server.DialTimeouts}}
+		p.server = &Server{Engine: o.Engine, Config: Config{
+			Config:          session.Config{Loops: p.loops, LB: p.balancer, DialTimeouts: o.Server.DialTimeouts},
+			MaxAssociations: o.Server.MaxAssociations, IdleTimeout: o.Server.IdleTimeout}}
 		err = p.server.Choose()
 		_, a.Why = p.server.InUse()
 		return err

@@ -39,7 +39,7 @@ func (c *conn) judge(src, dst *side, moved int) {
 		src.idle = 0
 		return
 	}
-	if src.idle++; src.idle >= bulkIdle || src.eof {
+	if src.idle++; src.idle >= bulkIdle || src.EOF {
 		c.endBulk(dst)
 	}
 }
@@ -58,7 +58,7 @@ func (c *conn) endBulk(dst *side) {
 // urgent data with what it also says of an empty socket and of the end of the stream
 // (tcp_splice_read), so that only a read distinguishes the two.
 func (c *conn) fill(src, dst *side) bool {
-	n, err := dst.pipe.Fill(int(src.fd))
+	n, err := dst.pipe.Fill(src.FD())
 	if n == 0 && err == nil || err == unix.EAGAIN && src.drain {
 		c.endBulk(dst)
 		return true
@@ -74,13 +74,13 @@ func (c *conn) drain(dst *side) (moved int, more bool) {
 	if dst.packs {
 		dst.unpack()
 	}
-	n, err := dst.pipe.Drain(int(dst.fd))
+	n, err := dst.pipe.Drain(dst.FD())
 	switch err {
 	case nil, unix.EINTR:
 		c.countBytes(dst, n)
 		return n, true // also with a rest: the next call finds out whether dst takes it
 	case unix.EAGAIN:
-		dst.writable = false
+		dst.Writable = false
 		return 0, false
 	}
 	c.sendFailed(dst)

@@ -12,84 +12,58 @@ import (
 // of its loop are served.
 const relayLimit = 1 << 20
 
-// conn is one proxied connection. It belongs to its shard's loop.
+// conn is one proxied connection. It belongs to its shard's loop. Its size, with 10,000 idle ones, is what matters.
 type conn struct {
-	session.Conn
+	session.Conn[*conn]
 	sh              *shard
 	client, backend side
 	offer           uint32 // number under which another process has copies of its sockets; 0: none
 	settled         bool   // it is no short connection: see settle
 }
 
-// side is one of a conn's two sockets. What it knows of the socket's readiness is
-// a hint, corrected by the next EAGAIN.
+// side is one of a conn's two sockets.
 type side struct {
-	c        *conn
-	out      *eventloop.Buffer // bytes that wait to be written to this socket, or nil
-	pipe     *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
-	fd       int32             // -1 while there is none
-	full     uint8             // consecutive reads from this socket that filled the buffer
-	idle     uint8             // consecutive wake-ups that brought too little for bulk
-	readable bool
-	writable bool
-	drain    bool // a short read does not mean that there is no more: read until EAGAIN
-	eof      bool // the peer has ended its stream and we have read all of it
-	shut     bool // we have ended our stream to the peer
-	packs    bool // the kernel may still hold back small segments (Nagle), which does no harm
-	sent     bool // before something was sent
+	session.Side[*conn]
+	out   *eventloop.Buffer // bytes that wait to be written to this socket, or nil
+	pipe  *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
+	full  uint8             // consecutive reads from this socket that filled the buffer
+	idle  uint8             // consecutive wake-ups that brought too little for bulk
+	drain bool              // a short read does not mean that there is no more: read until EAGAIN
+	packs bool              // the kernel may still hold back small segments (Nagle), which does no harm
+	sent  bool              // before something was sent
 }
+
+// Parts returns the shard and the sockets (session.Owner).
+func (c *conn) Parts() (*session.Shard[*conn], *session.Side[*conn], *session.Side[*conn]) {
+	return &c.sh.Shard, &c.client.Side, &c.backend.Side
+}
+
+// sides returns both, for what is done to each.
+func (c *conn) sides() [2]*side { return [...]*side{&c.client, &c.backend} }
 
 // HandleEvent moves what can be moved in both directions.
 func (s *side) HandleEvent(ev eventloop.Event) {
-	c := s.c
-	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {
-		s.readable = true
-	}
-	if ev&(eventloop.Writable|eventloop.Failed) != 0 {
-		s.writable = true
-	}
 	// After the end of the stream no further event comes for what is still queued,
 	// and a read stops short at urgent data (tcp(7)).
 	if ev&(eventloop.Hangup|unix.EPOLLPRI) != 0 {
 		s.drain = true
 	}
-	if c.Dialling() {
-		c.eventWhileDialling(s, ev)
-		return
-	}
-	peer := c.peer(s)
-	if s.readable {
-		c.relay(s, peer)
-	}
-	if !c.Closed && s.writable && (s.waiting() || peer.readable || peer.eof && !s.shut) {
-		c.relay(peer, s)
-	}
-	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
-	if ev&eventloop.Failed != 0 && !c.Closed && (s.eof || !peer.writable) && socket.Failed(int(s.fd)) {
-		c.fail(s)
-	}
+	s.Side.HandleEvent(ev)
 }
 
-func (c *conn) peer(s *side) *side {
-	if s == &c.client {
-		return &c.backend
-	}
-	return &c.client
-}
-
-func (c *conn) eventWhileDialling(s *side, ev eventloop.Event) {
-	switch {
-	case s == &c.backend:
-		c.dialEvent()
-	case ev&eventloop.Failed != 0 && socket.Failed(int(s.fd)): // there is no client to dial for any more
-		c.fail(s)
+// Relay moves what can be moved, to the backend or to the client (session.Owner).
+func (c *conn) Relay(toBackend bool) {
+	if toBackend {
+		c.relay(&c.client, &c.backend)
+	} else {
+		c.relay(&c.backend, &c.client)
 	}
 }
 
 // relay moves bytes from src to dst until src has no more, dst takes no more, or
 // relayLimit is reached.
 func (c *conn) relay(src, dst *side) {
-	moved, asked := 0, src.readable
+	moved, asked := 0, src.Readable
 	for moved < relayLimit {
 		n, more := c.step(src, dst)
 		moved += n
@@ -100,8 +74,8 @@ func (c *conn) relay(src, dst *side) {
 			return
 		}
 	}
-	if err := c.sh.Loop.Rearm(int(src.fd)); err != nil {
-		c.fail(src) // no event would report the rest
+	if err := c.sh.Loop.Rearm(src.FD()); err != nil {
+		src.Fail() // no event would report the rest
 	}
 }
 
@@ -110,10 +84,12 @@ func (c *conn) step(src, dst *side) (moved int, more bool) {
 	switch {
 	case dst.waiting():
 		return c.flush(dst)
-	case src.eof:
-		c.passEOF(src, dst)
+	case src.EOF:
+		if src.PassEOF(&dst.Side, src.waiting()) {
+			c.sh.End(c)
+		}
 		return 0, false
-	case !src.readable || !dst.writable:
+	case !src.Readable || !dst.Writable:
 		return 0, false
 	case dst.pipe != nil:
 		return 0, c.fill(src, dst)
@@ -124,7 +100,7 @@ func (c *conn) step(src, dst *side) (moved int, more bool) {
 // copy reads once and writes what it got.
 func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	buf := c.sh.Loop.Scratch()
-	n, err := socket.Recv(int(src.fd), buf)
+	n, err := socket.Recv(src.FD(), buf)
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
 	}
@@ -135,18 +111,18 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	case src.drain:
 		src.full = 0
 		// The end of the stream may be next, and can go out with the last bytes.
-		m, err := socket.Recv(int(src.fd), buf[n:])
+		m, err := socket.Recv(src.FD(), buf[n:])
 		n += m
-		src.eof = m == 0 && err == nil
-		src.readable = err != unix.EAGAIN
+		src.EOF = m == 0 && err == nil
+		src.Readable = err != unix.EAGAIN
 		reset = err != nil && err != unix.EAGAIN && err != unix.EINTR
 	default:
 		src.full = 0
-		src.readable = false // epoll(7): a short read has emptied the socket
+		src.Readable = false // epoll(7): a short read has emptied the socket
 	}
-	sent, ok := c.send(dst, buf[:n], src.eof)
+	sent, ok := c.send(dst, buf[:n], src.EOF)
 	if ok && reset {
-		c.fail(src)
+		src.Fail()
 		return sent, false
 	}
 	if ok && sent < n {
@@ -160,15 +136,15 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 func (c *conn) readEnded(src *side, err error) bool {
 	switch err {
 	case nil:
-		src.eof = true
+		src.EOF = true
 		return true
 	case unix.EINTR:
 		return true
 	case unix.EAGAIN:
-		src.readable = false
+		src.Readable = false
 		return false
 	}
-	c.fail(src)
+	src.Fail()
 	return false
 }
 
@@ -189,7 +165,7 @@ func (s *side) waiting() bool { return s.out != nil || s.pipe != nil && s.pipe.L
 
 // flush writes what waits for dst, and reports whether all of it is written.
 func (c *conn) flush(dst *side) (moved int, more bool) {
-	if !dst.writable {
+	if !dst.Writable {
 		return 0, false
 	}
 	if dst.out == nil {
@@ -218,16 +194,16 @@ func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 		dst.unpack()
 	}
 	for {
-		n, err := write(int(dst.fd), p)
+		n, err := write(dst.FD(), p)
 		switch err {
 		case nil:
 			c.countBytes(dst, n)
 			if n < len(p) {
-				dst.writable = false // an event reports when there is room again
+				dst.Writable = false // an event reports when there is room again
 			}
 			return n, true
 		case unix.EAGAIN:
-			dst.writable = false
+			dst.Writable = false
 			return 0, true
 		case unix.EINTR:
 			continue
@@ -244,7 +220,7 @@ func (s *side) unpack() {
 	if s.sent {
 		s.packs = false
 		// It can fail only on what is no TCP socket.
-		_ = unix.SetsockoptInt(int(s.fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		_ = unix.SetsockoptInt(s.FD(), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 	s.sent = true
 }
@@ -253,66 +229,40 @@ func (s *side) unpack() {
 // sent before may still be queued: it is passed on as far as that goes at once,
 // since an answer followed by a reset is how some servers refuse a request.
 func (c *conn) sendFailed(dst *side) {
-	other := c.peer(dst)
-	for !dst.eof && !other.waiting() && other.writable {
+	other := &c.client
+	if dst == other {
+		other = &c.backend
+	}
+	for !dst.EOF && !other.waiting() && other.Writable {
 		buf := c.sh.Loop.Scratch()
-		n, err := socket.Recv(int(dst.fd), buf)
+		n, err := socket.Recv(dst.FD(), buf)
 		if err != nil || n == 0 {
 			break
 		}
-		sent, err := socket.Send(int(other.fd), buf[:n])
+		sent, err := socket.Send(other.FD(), buf[:n])
 		if c.countBytes(other, sent); err != nil || sent < n {
 			break
 		}
 	}
-	c.fail(dst)
+	dst.Fail()
 }
 
-// passEOF ends dst's stream after the last byte of src's.
-func (c *conn) passEOF(src, dst *side) {
-	if dst.eof && !src.waiting() {
-		c.close()
-		return
-	}
-	if !dst.shut {
-		dst.shut = true
-		// ENOTCONN: dst was reset meanwhile, which its own event reports.
-		_ = socket.EndStream(int(dst.fd))
-	}
-}
-
-// fail ends the connection after an error on s: its peer is reset.
-func (c *conn) fail(s *side) {
-	if s == &c.client {
-		c.sh.count.ClientResets.Add(1)
+// Reset makes sure that the peer of a socket is reset (session.Owner).
+func (c *conn) Reset(fd int) {
+	if c.Shared {
+		socket.Reset(fd)
 	} else {
-		c.sh.count.BackendResets.Add(1)
+		socket.ResetOnClose(fd)
 	}
-	c.Abort()
 }
 
-// Abort resets both sides (session.Owner).
-func (c *conn) Abort() {
-	for _, s := range [...]*side{&c.client, &c.backend} {
-		switch {
-		case s.fd < 0:
-		case c.Shared:
-			socket.Reset(int(s.fd))
-		default:
-			socket.ResetOnClose(int(s.fd))
-		}
-	}
-	c.close()
-}
-
-// close ends the connection and gives back all it holds.
-func (c *conn) close() {
-	for _, s := range [...]*side{&c.client, &c.backend} {
-		if c.Shared && s.fd >= 0 {
+// Release gives back what the connection holds besides its sockets (session.Owner).
+func (c *conn) Release() {
+	for _, s := range c.sides() {
+		if c.Shared && s.FD() >= 0 {
 			// For every process that has a copy of the descriptor. ENOTCONN: it is over already.
-			_ = unix.Shutdown(int(s.fd), unix.SHUT_RDWR)
+			_ = unix.Shutdown(s.FD(), unix.SHUT_RDWR)
 		}
-		c.closeSocket(s)
 		if s.out != nil {
 			c.sh.Loop.Buffers().Return(s.out)
 			s.out = nil
@@ -320,12 +270,4 @@ func (c *conn) close() {
 		c.endBulk(s)
 	}
 	c.sh.leave(c)
-	c.sh.End(&c.Conn)
-}
-
-func (c *conn) closeSocket(s *side) {
-	if s.fd >= 0 {
-		c.sh.CloseSocket(&c.Conn, int(s.fd))
-		s.fd = -1
-	}
 }

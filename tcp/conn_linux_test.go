@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -258,5 +259,13 @@ func TestRelayAllocatesNothing(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if n := after.Mallocs - before.Mallocs; n > trips/10 {
 		t.Errorf("%d allocations in %d round trips, want none but the runtime's own few", n, trips)
+	}
+}
+
+// TestConnSize: an idle connection is a conn and what the loop and the kernel have of it. 144 is a size class of Go's
+// allocator; the next is 160.
+func TestConnSize(t *testing.T) {
+	if size := unsafe.Sizeof(conn{}); size > 144 {
+		t.Errorf("a conn takes %d bytes, want at most 144", size)
 	}
 }

@@ -3,6 +3,7 @@ package tcp
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
@@ -13,7 +14,7 @@ func (c *conn) Connect() error {
 	if err != nil {
 		return err
 	}
-	c.backend = side{c: c, fd: int32(fd), packs: true}
+	c.backend = side{Side: session.NewSide(c, fd), packs: true}
 	if c.settled {
 		_ = c.sh.srv.probe(fd) // it can fail only on what is no TCP socket
 	}
@@ -24,27 +25,18 @@ func (c *conn) Connect() error {
 	return c.sh.Loop.Add(fd, &c.backend)
 }
 
-// HangUp closes the backend's socket (session.Owner).
-func (c *conn) HangUp() { c.closeSocket(&c.backend) }
-
-// dialEvent checks the result of the connect.
-func (c *conn) dialEvent() {
-	err := socket.Connect(int(c.backend.fd), c.Choice.Backend())
-	if (err == nil || err == unix.EISCONN) && socket.SelfConnected(int(c.backend.fd), c.Choice.Backend()) {
-		err = unix.ECONNREFUSED
-	}
-	switch err {
+// Connected reports whether the backend has accepted (session.Owner).
+func (c *conn) Connected() (bool, error) {
+	fd, addr := c.backend.FD(), c.Choice.Backend()
+	switch err := socket.Connect(fd, addr); err {
 	case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
-		return // an event meant for an earlier owner of this descriptor
+		return false, nil // an event meant for an earlier owner of this descriptor
 	case nil, unix.EISCONN:
+		if socket.SelfConnected(fd, addr) {
+			return false, unix.ECONNREFUSED
+		}
+		return true, nil
 	default:
-		c.sh.DialFailed(&c.Conn, err)
-		return
-	}
-	c.sh.Answered(&c.Conn)
-	c.backend.writable = true
-	c.relay(&c.client, &c.backend)
-	if !c.Closed {
-		c.relay(&c.backend, &c.client)
+		return false, err
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/counters"
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -49,12 +50,12 @@ func (s *Server) Listening() []Listening {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Listening
-	for addr, have := range s.listeners {
-		l := Listening{Addr: addr, Steered: have.steered}
-		for _, member := range have.sockets {
-			l.FDs = append(l.FDs, member.FD)
+	for addr, l := range s.listeners {
+		have := Listening{Addr: addr, Steered: l.steered}
+		for _, socket := range l.sockets {
+			have.FDs = append(have.FDs, socket.(*session.Listener[*conn]).FD)
 		}
-		out = append(out, l)
+		out = append(out, have)
 	}
 	slices.SortFunc(out, func(a, b Listening) int { return a.Addr.Compare(b.Addr) })
 	return out
@@ -90,8 +91,7 @@ func (s *Server) Shards() int {
 func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	var batch []Frozen
 	var conns []*conn
-	for owner := range sh.Backward() {
-		c := owner.(*conn)
+	for c := range sh.Backward() {
 		if c.offer != 0 || len(batch) >= most {
 			break
 		}
@@ -100,7 +100,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 		}
 		batch = append(batch, Frozen{
 			Offer:  sh.srv.offers + uint32(len(batch)) + 1,
-			Client: int(c.client.fd), Backend: int(c.backend.fd),
+			Client: c.client.FD(), Backend: c.backend.FD(),
 			Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		})
 		conns = append(conns, c)
@@ -118,7 +118,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 		c.offer = batch[i].Offer
 		c.settle()
 		sh.leave(c)
-		sh.MoveToFront(&c.Conn)
+		sh.MoveToFront(c)
 	}
 	sh.srv.offers += uint32(len(batch))
 	return len(batch), nil
@@ -131,8 +131,7 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 // If the connections are to go on here after all, call Thaw and have the loops resume.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	for _, sh := range s.shards {
-		for owner := range sh.All() {
-			c := owner.(*conn)
+		for c := range sh.All() {
 			f, err := c.freeze()
 			if err != nil {
 				return fmt.Errorf("freeze connection to %s: %w", c.Choice.Backend(), err)
@@ -151,8 +150,8 @@ func (s *Server) Thaw() {
 	s.offers = 0
 	for _, sh := range s.shards {
 		_ = sh.Loop.Post(func() { // ErrClosed: then there is nothing to offer any more
-			for owner := range sh.All() {
-				owner.(*conn).offer = 0
+			for c := range sh.All() {
+				c.offer = 0
 			}
 		})
 	}
@@ -162,29 +161,29 @@ func (c *conn) freeze() (Frozen, error) {
 	c.Shared = true
 	c.settle()
 	c.Meter.Flush(c.Choice)
-	f := Frozen{
-		Offer:  c.offer,
-		Client: int(c.client.fd), Backend: int(c.backend.fd),
-		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
-		Dial:      c.sh.FreezeDial(&c.Conn),
-		ToBackend: Way{EOF: c.client.eof, Shut: c.backend.shut},
-		ToClient:  Way{EOF: c.backend.eof, Shut: c.client.shut},
-	}
 	err := errors.Join(c.unpipe(&c.backend), c.unpipe(&c.client))
-	if c.backend.out != nil {
-		f.ToBackend.Waiting = c.backend.out.Bytes()
+	return Frozen{
+		Offer:  c.offer,
+		Client: c.client.FD(), Backend: c.backend.FD(),
+		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
+		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
+		Dial: c.sh.FreezeDial(c),
+	}, err
+}
+
+func freezeWay(from, to *side) Way {
+	w := Way{EOF: from.EOF, Shut: to.Shut}
+	if to.out != nil {
+		w.Waiting = to.out.Bytes()
 	}
-	if c.client.out != nil {
-		f.ToClient.Waiting = c.client.out.Bytes()
-	}
-	return f, err
+	return w
 }
 
 // settle makes the backend's socket ready for a long life, which it has shown to be worth
 // by its age, or by being here when everything is handed over: all that cross are alike.
 func (c *conn) settle() {
-	if !c.settled && c.backend.fd >= 0 {
-		_ = c.sh.srv.probe(int(c.backend.fd)) // it can fail only on what is no TCP socket
+	if !c.settled && c.backend.FD() >= 0 {
+		_ = c.sh.srv.probe(c.backend.FD()) // it can fail only on what is no TCP socket
 	}
 	c.settled = true
 }
@@ -218,7 +217,7 @@ func (s *Server) AdoptListener(l Listening) error {
 	}
 	var errs []error
 	for i := len(l.FDs); i < len(s.shards); i++ {
-		fd, err := s.bind(l.Addr, false)
+		fd, err := s.bindOne(l.Addr, false)
 		if err != nil {
 			errs = append(errs, err)
 			break
@@ -226,16 +225,16 @@ func (s *Server) AdoptListener(l Listening) error {
 		given.add(s.shards[i], fd)
 	}
 	served := listening{steered: l.Steered}
-	for _, member := range given.sockets {
-		if err := member.Start(); err != nil {
+	for _, socket := range given.sockets {
+		if err := socket.Start(); err != nil {
 			errs = append(errs, err)
-			member.Close()
+			socket.Close()
 			continue
 		}
-		served.sockets = append(served.sockets, member)
+		served.sockets = append(served.sockets, socket)
 	}
 	if len(served.sockets) > 0 {
-		s.listeners[l.Addr] = served
+		s.add(l.Addr, served)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("take over listener %s: %w", l.Addr, err)
@@ -251,59 +250,28 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Lock()
 	s.start()
 	s.mu.Unlock()
-	var errs []error
-	done := make(chan struct{}, len(s.shards))
-	waits := 0
-	for i, sh := range s.shards {
-		if err := sh.Loop.Post(func() {
-			for j := i; j < len(conns); j += len(s.shards) {
-				sh.thaw(&conns[j])
-				thawed()
-			}
-			done <- struct{}{}
-		}); err != nil {
-			errs = append(errs, err)
-			continue
+	return s.Loops.Each(func(i int) {
+		for j := i; j < len(conns); j += len(s.shards) {
+			s.shards[i].thaw(&conns[j])
+			thawed()
 		}
-		waits++
-	}
-	for range waits {
-		<-done
-	}
-	return errors.Join(errs...)
+	})
 }
 
 // thaw makes a connection of f.
 func (sh *shard) thaw(f *Frozen) {
-	if sh.Descriptors != nil {
-		sh.Descriptors.Adopt(2)
-	}
-	// The process before has settled it, and may not have ended yet.
-	c := &conn{sh: sh, settled: true}
-	c.Shared, c.Choice = true, session.Resume(sh.LB, f.Service, f.Addr)
-	c.client = side{c: c, fd: int32(f.Client), eof: f.ToBackend.EOF, shut: f.ToClient.Shut}
-	c.backend = side{c: c, fd: int32(f.Backend), eof: f.ToClient.EOF, shut: f.ToBackend.Shut,
-		packs: true, sent: f.Dial == nil}
-	sh.insert(c)
-	if len(f.ToClient.Waiting) > 0 {
-		c.client.out = sh.Loop.Buffers().Adopt(f.ToClient.Waiting)
-	}
-	if len(f.ToBackend.Waiting) > 0 {
-		c.backend.out = sh.Loop.Buffers().Adopt(f.ToBackend.Waiting)
-	}
-	if f.Dial != nil {
-		sh.ThawDial(&c.Conn, f.Dial, f.Service, f.Addr)
-	}
-	// What the sockets are ready for is reported as soon as they are watched.
-	for _, s := range [...]*side{&c.client, &c.backend} {
-		if s.fd < 0 {
-			continue
-		}
-		if err := sh.Loop.Add(int(s.fd), s); err != nil {
-			sh.count.Shortages.Add(1)
-			c.Abort()
-			return
-		}
+	c := &conn{sh: sh, settled: true} // by the process before
+	c.client.Side, c.backend.Side = session.NewSide(c, f.Client), session.NewSide(c, f.Backend)
+	c.backend.packs, c.backend.sent = true, f.Dial == nil
+	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
+	sh.thawWay(&f.ToClient, &c.backend, &c.client)
+	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend})
+}
+
+func (sh *shard) thawWay(w *Way, from, to *side) {
+	from.EOF, to.Shut = w.EOF, w.Shut
+	if len(w.Waiting) > 0 {
+		to.out = sh.Loop.Buffers().Adopt(w.Waiting)
 	}
 }
 

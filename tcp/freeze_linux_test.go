@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -104,21 +105,21 @@ func (p *proxy) vanish(resume func()) {
 	for _, sh := range p.shards {
 		for _, c := range sh.all() {
 			c.Shared = false
-			_ = sh.Loop.Detach(int(c.client.fd))
-			if c.backend.fd >= 0 {
-				_ = sh.Loop.Detach(int(c.backend.fd))
+			_ = sh.Loop.Detach(c.client.FD())
+			if c.backend.FD() >= 0 {
+				_ = sh.Loop.Detach(c.backend.FD())
 			}
-			c.close()
+			sh.End(c)
 		}
 		for _, l := range p.listeners {
 			for _, member := range l.sockets {
-				_ = sh.Loop.Detach(member.FD) // fails on all loops but one
+				_ = sh.Loop.Detach(member.(*session.Listener[*conn]).FD) // fails on all loops but one
 			}
 		}
 	}
 	for _, l := range p.listeners {
 		for _, member := range l.sockets {
-			_ = unix.Close(member.FD)
+			_ = unix.Close(member.(*session.Listener[*conn]).FD)
 		}
 	}
 	clear(p.listeners)
@@ -132,8 +133,8 @@ func (p *proxy) successor(loops int) *proxy {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	next := &proxy{t: p.t, loops: group, addr: p.addr, Server: &Server{Loops: group, LB: new(lb.Balancer), OriginalDst: p.OriginalDst,
-		DialTimeouts: p.DialTimeouts}}
+	next := &proxy{t: p.t, loops: group, addr: p.addr, Server: &Server{
+		Config: Config{Loops: group, LB: new(lb.Balancer), DialTimeouts: p.DialTimeouts}, OriginalDst: p.OriginalDst}}
 	next.LB.Update(p.LB.Table())
 	p.t.Cleanup(func() {
 		next.Close()
@@ -502,7 +503,7 @@ func TestSettledAfterFailedOffer(t *testing.T) {
 	p.eventually("those that are there are settled", func(Stats) bool { return !p.settling() })
 	p.eachShard(func(sh *shard) {
 		for _, c := range sh.all() {
-			if on, err := unix.GetsockoptInt(int(c.backend.fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
+			if on, err := unix.GetsockoptInt(c.backend.FD(), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 || err != nil {
 				t.Errorf("a backend is not probed: %v", err)
 			}
 		}
@@ -523,7 +524,7 @@ func TestSettleInBatches(t *testing.T) {
 		for _, c := range sh.all() {
 			c.settled = false
 		}
-		sh.fresh = &sh.all()[0].Conn
+		sh.fresh = sh.all()[0]
 		sh.settle.Expire(nil)
 		n := 0
 		for _, c := range sh.all() {
@@ -535,8 +536,8 @@ func TestSettleInBatches(t *testing.T) {
 			t.Error("a loop has too few connections")
 			return
 		}
-		sh.fresh.Owner().Abort()
-		sh.all()[0].Abort()
+		sh.Abort(sh.fresh)
+		sh.Abort(sh.all()[0])
 	})
 	p.eventually("the rest is settled", func(Stats) bool { return !p.settling() })
 	p.eachShard(func(sh *shard) {
@@ -555,11 +556,8 @@ func (p *proxy) settling() (is bool) {
 }
 
 // all returns the connections of a shard, oldest first.
-func (sh *shard) all() (conns []*conn) {
-	for owner := range sh.All() {
-		conns = append(conns, owner.(*conn))
-	}
-	return conns
+func (sh *shard) all() []*conn {
+	return slices.Collect(sh.All())
 }
 
 // eachShard runs f for each shard, on its loop.

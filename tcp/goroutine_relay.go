@@ -220,11 +220,11 @@ func (r *goroutineConn) close() {
 // dial tries one backend after the other, and returns the first that answers. nil: there
 // is none, or the client has given up.
 func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
-	config, count := r.srv.session(), &r.count.Stats
+	config, count := r.srv.WithDefaults(), &r.count.Stats
 	var ladder session.Ladder
 	ladder.Start(flow)
 	for {
-		choice, timeout, ok := ladder.Next(config, count)
+		choice, timeout, ok := ladder.Next(&config, count)
 		if !ok {
 			return nil
 		}

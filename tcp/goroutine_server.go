@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -20,30 +19,23 @@ import (
 type goroutines struct {
 	count counts
 
-	mu        sync.Mutex // guards the following
-	closed    bool       // there are no listeners any more
-	aborted   bool       // every connection has ended or been aborted
-	listeners map[netip.AddrPort]*acceptor
-	conns     map[*goroutineConn]struct{}
-	drained   eventloop.Drain
-	running   sync.WaitGroup
+	mu      sync.Mutex // guards the following
+	aborted bool       // every connection has ended or been aborted
+	conns   map[*goroutineConn]struct{}
+	drained eventloop.Drain
+	running sync.WaitGroup
 }
 
 // acceptor accepts on one address.
 type acceptor struct {
-	srv      *Server
-	socket   *net.TCPListener
-	maxDials int64
-	steered  bool          // the frontend is the original destination, not the local address
-	closed   chan struct{} // by Unlisten
+	srv     *Server
+	socket  *net.TCPListener
+	steered bool
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
 }
 
-func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return netip.AddrPort{}, ErrServerClosed
-	}
+func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error) {
 	network := "tcp4" // in this family only
 	if addr.Addr().Is6() {
 		network = "tcp6"
@@ -52,17 +44,11 @@ func (g *goroutines) listen(s *Server, addr netip.AddrPort, steered bool) (netip
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), network, addr.String())
 	if err != nil {
-		return netip.AddrPort{}, err
+		return listening{}, addr, err
 	}
-	a := &acceptor{srv: s, maxDials: s.session().MaxDials, socket: l.(*net.TCPListener), steered: steered,
-		closed: make(chan struct{})}
-	addr = addrPort(l.Addr())
-	if g.listeners == nil {
-		g.listeners, g.conns = make(map[netip.AddrPort]*acceptor), make(map[*goroutineConn]struct{})
-	}
-	g.listeners[addr] = a
-	g.running.Go(a.run)
-	return addr, nil
+	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	return listening{steered, []listener{a}}, addrPort(l.Addr()), nil
 }
 
 // keepAliveConfig is for both sides of a connection. A system that cannot have the
@@ -77,35 +63,21 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-func (g *goroutines) unlisten(addr netip.AddrPort) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if a := g.listeners[addr]; a != nil {
-		a.close()
-		delete(g.listeners, addr)
-	}
+// Start starts accepting.
+func (a *acceptor) Start() error {
+	a.srv.goroutines.running.Go(a.run)
+	return nil
 }
 
-func (g *goroutines) steered() (out []netip.AddrPort) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for addr, a := range g.listeners {
-		if a.steered {
-			out = append(out, addr)
-		}
-	}
-	return out
-}
-
-// close ends accepting. It resets what the system has completed and the Server has not accepted.
-func (a *acceptor) close() {
-	close(a.closed)
+// Close ends accepting. It resets what the system has completed and the Server has not accepted.
+func (a *acceptor) Close() {
+	a.cancel()
 	_ = a.socket.Close() // nothing can be done about a listener that does not close
 }
 
 // run accepts until the listener is closed.
 func (a *acceptor) run() {
-	g := &a.srv.fallback
+	g := &a.srv.goroutines
 	for {
 		c, err := a.socket.AcceptTCP()
 		switch {
@@ -126,7 +98,7 @@ func (a *acceptor) run() {
 		default:
 			g.count.AcceptErrors.Add(1)
 		}
-		if !a.pause() {
+		if !wait(a.ctx, session.AcceptRetry) {
 			return
 		}
 	}
@@ -136,34 +108,22 @@ func (a *acceptor) run() {
 // place among the dials. Only this one waits here, all later ones in the backlog. False: the
 // listener is closed.
 func (a *acceptor) admit() bool {
-	g, budget := &a.srv.fallback, a.srv.Descriptors
-	for g.count.Dialling.Add(1) > a.maxDials {
+	g, budget := &a.srv.goroutines, a.srv.Descriptors
+	for g.count.Dialling.Add(1) > int64(a.srv.WithDefaults().MaxDials) {
 		g.count.Dialling.Add(-1)
 		g.count.PausedDials.Add(1)
-		if !a.pause() {
+		if !wait(a.ctx, session.AcceptRetry) {
 			return false
 		}
 	}
 	for budget != nil && !budget.Take(2) {
 		g.count.PausedDescriptors.Add(1)
-		if !a.pause() {
+		if !wait(a.ctx, session.AcceptRetry) {
 			g.count.Dialling.Add(-1)
 			return false
 		}
 	}
 	return true
-}
-
-// pause waits a moment. False: the listener is closed.
-func (a *acceptor) pause() bool {
-	t := time.NewTimer(session.AcceptRetry)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-a.closed:
-		return false
-	}
 }
 
 // serve starts to relay for an accepted client.
@@ -174,6 +134,9 @@ func (g *goroutines) serve(a *acceptor, c *net.TCPConn) {
 	r := &goroutineConn{srv: a.srv, count: &g.count, cancel: cancel, client: c}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.conns == nil {
+		g.conns = make(map[*goroutineConn]struct{})
+	}
 	g.conns[r] = struct{}{}
 	if g.aborted { // by close, which has not seen this one
 		r.abort()
@@ -207,28 +170,17 @@ func (g *goroutines) checkDrained() {
 	}
 }
 
-// stopListening closes every listener, for good. The caller holds g.mu.
-func (g *goroutines) stopListening() {
-	g.closed = true
-	for _, a := range g.listeners {
-		a.close()
-	}
-	clear(g.listeners)
-}
-
 func (g *goroutines) drain(ctx context.Context) error {
 	g.mu.Lock()
-	g.stopListening()
 	g.drained.Start(false)
 	g.checkDrained()
 	g.mu.Unlock()
 	return g.drained.Wait(ctx)
 }
 
-// close returns when every goroutine has ended.
-func (g *goroutines) close() {
+// abort returns when every goroutine has ended.
+func (g *goroutines) abort() {
 	g.mu.Lock()
-	g.stopListening()
 	g.aborted = true
 	for r := range g.conns {
 		r.abort()

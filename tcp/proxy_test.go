@@ -39,8 +39,7 @@ func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPor
 		}
 	}
 	p := &proxy{t: t, loops: loops, Server: &Server{
-		Loops:       loops,
-		LB:          new(lb.Balancer),
+		Config:      Config{Loops: loops, LB: new(lb.Balancer)},
 		OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil },
 	}}
 	p.serve(backends...)

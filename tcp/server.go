@@ -1,68 +1,77 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/internal/session"
 )
 
 // ErrServerClosed is returned by Listen after Shutdown or Close.
 var ErrServerClosed = errors.New("tcp server is closed")
 
+// Config is what holds for all connections. nil Loops, as it has to be on systems other than Linux: goroutines serve,
+// with the same effect and at more cost (see the package comment).
+type Config = session.Config
+
 // Server accepts and relays TCP connections. Its exported fields are set before
-// the first call and not changed afterwards. LB is needed; every other zero value has
-// a default. All methods may be called from any goroutine except
+// the first call and not changed afterwards. All methods may be called from any goroutine except
 // those of Loops.
 type Server struct {
-	// Loops run the Server's connections. They must outlive it: Close the Server
-	// first. nil, as it has to be on systems other than Linux: goroutines do, with the
-	// same effect and at more cost (see the package comment).
-	Loops *eventloop.Group
-
-	// LB chooses backends.
-	LB *lb.Balancer
+	Config
 
 	// OriginalDst returns the address that the client of an accepted socket asked
 	// for. It runs on a loop and must not block. Only ListenSteered needs it.
 	OriginalDst func(fd int) (netip.AddrPort, error)
-
-	// Descriptors bounds the sockets of all connections, two for each. nil: no bound.
-	Descriptors *eventloop.Budget
-
-	// DialTimeouts is how long each attempt to reach a backend may take; its length
-	// is the number of attempts. Empty: 250 ms, 500 ms, 1 s, 2 s, as kube-proxy's
-	// userspace mode had it.
-	DialTimeouts []time.Duration
-
-	// MaxDials bounds the connects in flight of each loop; without Loops, of all. 0: 4,096.
-	MaxDials int
 
 	// KeepAlive is the idle time before, and the interval between, keep-alive
 	// probes on both sides (tcp(7), TCP_KEEPIDLE and TCP_KEEPINTVL, whole seconds).
 	// 0: 15 s. Negative: no probes.
 	KeepAlive time.Duration
 
-	// Backlog is the length of each loop's listen queue. 0: 4,096. The kernel caps it at
-	// net.core.somaxconn (listen(2)). Without Loops it is the system's own.
-	Backlog int
+	mu        sync.Mutex // guards the following
+	closed    bool
+	listeners map[netip.AddrPort]listening
 
-	state // of the platform
+	loops      // serve, or where there are none
+	goroutines goroutines
+}
+
+// listening is the sockets of an address: one for each loop, or more after a hand-over.
+type listening struct {
+	steered bool // the frontend is the original destination, not the local address
+	sockets []listener
+}
+
+// listener is a bound socket. Close is to be called also if Start has failed.
+type listener interface {
+	Start() error
+	Close()
+}
+
+func (l listening) close() {
+	for _, socket := range l.sockets {
+		socket.Close()
+	}
 }
 
 // engine moves the connections of a Server: by event loops, or by goroutines.
 type engine interface {
-	listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error)
-	unlisten(addr netip.AddrPort)
-	steered() []netip.AddrPort
+	// bind opens the sockets of an address, and returns the one in use. It is called with Server.mu held.
+	bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error)
+	// drain waits until every connection has ended.
 	drain(ctx context.Context) error
-	close()
+	// abort resets every connection.
+	abort()
 	addTo(sum *Stats)
 }
+
+func (s *Server) keepAlive() time.Duration { return cmp.Or(s.KeepAlive, 15*time.Second) }
 
 // Listen starts accepting on addr, which is what clients ask for: the frontend of
 // a connection is the local address of its socket. With Loops there is one listening socket
@@ -78,25 +87,61 @@ func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
 }
 
 func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
-	got, err := s.engine().listen(s, addr, steered)
-	if err != nil && err != ErrServerClosed {
-		err = fmt.Errorf("listen on TCP %s: %w", addr, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return netip.AddrPort{}, ErrServerClosed
 	}
-	return got, err
+	// All are bound before the first one listens, so that either all do or none.
+	l, got, err := s.engine().bind(s, addr, steered)
+	for _, socket := range l.sockets {
+		if err == nil {
+			err = socket.Start()
+		}
+	}
+	if err != nil {
+		l.close()
+		return netip.AddrPort{}, fmt.Errorf("listen on TCP %s: %w", addr, err)
+	}
+	s.add(got, l)
+	return got, nil
+}
+
+// add adds what listens on an address. The caller holds s.mu.
+func (s *Server) add(addr netip.AddrPort, l listening) {
+	if s.listeners == nil {
+		s.listeners = make(map[netip.AddrPort]listening)
+	}
+	s.listeners[addr] = l
 }
 
 // Steered returns the addresses of ListenSteered, in no order.
-func (s *Server) Steered() []netip.AddrPort { return s.engine().steered() }
+func (s *Server) Steered() (out []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr, l := range s.listeners {
+		if l.steered {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
 
 // Unlisten stops accepting on an address that Listen returned. With Loops, connections that
 // the kernel has completed are still accepted; established ones go on. Unknown
 // addresses are ignored.
-func (s *Server) Unlisten(addr netip.AddrPort) { s.engine().unlisten(addr) }
+func (s *Server) Unlisten(addr netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners[addr].close()
+	delete(s.listeners, addr)
+}
 
 // Shutdown stops accepting and waits until every connection has ended. When ctx
 // ends first, the rest is reset, and the error says how many they were.
 func (s *Server) Shutdown(ctx context.Context) error {
 	defer s.Close()
+	s.stopListening()
 	if err := s.engine().drain(ctx); err != nil {
 		return fmt.Errorf("drain connections: %d reset: %w", s.Stats().Active, err)
 	}
@@ -105,10 +150,25 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close stops accepting and resets every connection. It may be called more than
 // once, also while Shutdown waits.
-func (s *Server) Close() { s.engine().close() }
+func (s *Server) Close() {
+	s.stopListening()
+	s.engine().abort()
+}
+
+func (s *Server) stopListening() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, l := range s.listeners {
+		l.close()
+	}
+	clear(s.listeners)
+}
 
 // Stats returns the sum over all loops.
 func (s *Server) Stats() (sum Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.engine().addTo(&sum)
 	return sum
 }

@@ -4,72 +4,40 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/counters"
-	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// state is what a Server has on this platform.
-type state struct {
-	fallback goroutines // serve where there are no Loops
-	loops
-}
-
 func (s *Server) engine() engine {
 	if s.Loops == nil {
-		return &s.fallback
+		return &s.goroutines
 	}
 	return &s.loops
 }
 
 // loops move the connections of a Server by event loops.
 type loops struct {
-	mu        sync.Mutex // guards the following
-	closed    bool
-	shards    []*shard // one a loop; none before the first use
-	listeners map[netip.AddrPort]listening
-
-	offers uint32 // made since the last Thaw; of the goroutine that calls Offer
+	shards []*shard // one a loop; none before the first use
+	offers uint32   // made since the last Thaw; of the goroutine that calls Offer
 }
 
-func (e *loops) listen(s *Server, addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return netip.AddrPort{}, ErrServerClosed
-	}
+func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error) {
 	s.start()
 	l := listening{steered: steered}
-	for _, sh := range e.shards {
-		fd, err := s.bind(addr, len(l.sockets) == 0)
+	for i, sh := range e.shards {
+		fd, err := s.bindOne(addr, i == 0)
 		if err == nil {
 			l.add(sh, fd)
 			addr, err = socket.Local(fd)
 		}
 		if err != nil {
-			l.close()
-			return netip.AddrPort{}, err
+			return l, addr, err
 		}
 	}
-	// All are bound before the first one listens, so that either all do or none.
-	for _, member := range l.sockets {
-		if err := member.Start(); err != nil {
-			l.close()
-			return netip.AddrPort{}, err
-		}
-	}
-	e.listeners[addr] = l
-	return addr, nil
-}
-
-// listening is the sockets of an address: one for each loop, or more after a hand-over.
-type listening struct {
-	steered bool // the frontend is the original destination, not the local address
-	sockets []*session.Listener
+	return l, addr, nil
 }
 
 // add adds a bound socket, which does not listen yet.
@@ -78,28 +46,21 @@ func (l *listening) add(sh *shard, fd int) {
 	l.sockets = append(l.sockets, sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.serve(fd, peer, steered) }))
 }
 
-func (l *listening) close() {
-	for _, member := range l.sockets {
-		member.Close()
-	}
-}
-
 // start makes the shards at the first use. The caller holds s.mu.
 func (s *Server) start() {
 	if s.shards != nil {
 		return
 	}
-	s.listeners = make(map[netip.AddrPort]listening)
 	for _, loop := range s.Loops.Loops() {
 		s.shards = append(s.shards, newShard(s, loop))
 	}
 }
 
-// bind makes one listening socket's socket. The first of a port is bound alone and
+// bindOne makes one listening socket's socket. The first of a port is bound alone and
 // only then opened for sharing (SO_REUSEPORT, socket(7)): otherwise a second
 // process of the same user would share our port unnoticed. Options
 // that accepted sockets inherit are set here, once.
-func (s *Server) bind(addr netip.AddrPort, first bool) (fd int, err error) {
+func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 	if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, 0); err != nil {
 		return -1, err
 	}
@@ -145,27 +106,7 @@ func (s *Server) probe(fd int) error {
 	)
 }
 
-func (e *loops) unlisten(addr netip.AddrPort) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	l := e.listeners[addr]
-	l.close()
-	delete(e.listeners, addr)
-}
-
-func (e *loops) steered() (out []netip.AddrPort) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for addr, l := range e.listeners {
-		if l.steered {
-			out = append(out, addr)
-		}
-	}
-	return out
-}
-
 func (e *loops) drain(ctx context.Context) error {
-	e.stopListening()
 	for _, sh := range e.shards {
 		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
 			return err
@@ -179,27 +120,14 @@ func (e *loops) drain(ctx context.Context) error {
 	return nil
 }
 
-func (e *loops) close() {
-	e.stopListening()
+func (e *loops) abort() {
 	for _, sh := range e.shards {
 		// Connections of a loop that has ended can no longer be reached: Loops must outlive the Server.
 		_ = sh.Loop.Do(sh.AbortAll)
 	}
 }
 
-func (e *loops) stopListening() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.closed = true
-	for _, l := range e.listeners {
-		l.close()
-	}
-	clear(e.listeners)
-}
-
 func (e *loops) addTo(sum *Stats) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, sh := range e.shards {
 		counters.Add(sum, &sh.count.stats)
 	}

@@ -2,7 +2,7 @@
 
 package tcp
 
-// state is what a Server has on this platform.
-type state struct{ fallback goroutines }
+// loops exist on Linux only.
+type loops struct{}
 
-func (s *Server) engine() engine { return &s.fallback }
+func (s *Server) engine() engine { return &s.goroutines }

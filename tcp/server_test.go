@@ -193,7 +193,7 @@ func TestListenIsExclusive(t *testing.T) {
 	if _, err := p.Listen(p.addr); !isInUse(err) {
 		t.Errorf("second Listen = %v, want EADDRINUSE", err)
 	}
-	other := &Server{Loops: p.loops, LB: p.LB}
+	other := &Server{Config: Config{Loops: p.loops, LB: p.LB}}
 	defer other.Close()
 	if _, err := other.Listen(p.addr); !isInUse(err) {
 		t.Errorf("another server's Listen = %v, want EADDRINUSE", err)

@@ -12,16 +12,18 @@ import (
 
 // shard is the part of a Server that lives on one loop.
 type shard struct {
-	session.Shard
+	session.Shard[*conn]
 	srv    *Server
-	fresh  *session.Conn // the oldest connection that is not settled: all before it are; nil: there is none
+	fresh  *conn // the oldest connection that is not settled: all before it are; nil: there is none
 	settle settleTimer
 	count  counts
 }
 
 func newShard(s *Server, loop *eventloop.Loop) *shard {
 	sh := &shard{srv: s}
-	sh.Init(s.session(), loop, &sh.count.Stats)
+	config := s.WithDefaults()
+	sh.Init(&config, loop, &sh.count.Stats)
+	sh.ClientResets, sh.BackendResets = &sh.count.ClientResets, &sh.count.BackendResets
 	sh.settle.sh = sh
 	if s.Descriptors != nil {
 		// Set before the loop sees its first connection: Listener.Start orders the two.
@@ -34,9 +36,12 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 // serve starts a connection for an accepted client. It owns fd from now on.
 func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 	c := &conn{sh: sh}
-	c.client = side{c: c, fd: int32(fd), writable: true}
-	c.backend = side{c: c, fd: -1}
-	sh.insert(c)
+	c.client.Side, c.backend.Side = session.NewSide(c, fd), session.NewSide(c, -1)
+	c.client.Writable = true
+	sh.Insert(c)
+	if sh.fresh == nil {
+		sh.fresh = c
+	}
 	if !sh.settle.timer.Active() {
 		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
 	}
@@ -47,30 +52,22 @@ func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 	dst, err := ask(fd)
 	if err != nil { // the client was not steered here, or has gone already
 		sh.count.NoService.Add(1)
-		c.Abort()
+		sh.Abort(c)
 		return
 	}
 	if err := sh.Loop.Add(fd, &c.client); err != nil {
 		sh.count.Shortages.Add(1)
-		c.Abort()
+		sh.Abort(c)
 		return
 	}
 	frontend := lb.Frontend{Protocol: lb.TCP, Addr: dst}
-	sh.Dial(&c.Conn, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
-}
-
-// insert puts c at the end of the list of connections.
-func (sh *shard) insert(c *conn) {
-	sh.Insert(&c.Conn, c)
-	if !c.settled && sh.fresh == nil {
-		sh.fresh = &c.Conn
-	}
+	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
 }
 
 // leave is called before c leaves its place in the list of connections.
 func (sh *shard) leave(c *conn) {
-	if sh.fresh == &c.Conn {
-		sh.fresh = sh.Next(sh.fresh)
+	if sh.fresh == c {
+		sh.fresh = c.Next()
 	}
 }
 
@@ -98,8 +95,8 @@ func (t *settleTimer) Expire(*eventloop.Timer) {
 		if sh.fresh == nil {
 			return
 		}
-		sh.fresh.Owner().(*conn).settle()
-		sh.fresh = sh.Next(sh.fresh)
+		sh.fresh.settle()
+		sh.fresh = sh.fresh.Next()
 	}
 	sh.Loop.After(&t.timer, t, 0)
 }

@@ -270,6 +270,17 @@ func NewGroup(n int) (*Group, error) {
 // Loops returns the loops, in order of their index. The slice is not to be changed.
 func (g *Group) Loops() []*Loop { return g.loops }
 
+// Each runs fn on every loop at once, with the loop's index, and waits.
+func (g *Group) Each(fn func(i int)) error {
+	errs := make([]error, len(g.loops))
+	var all sync.WaitGroup
+	for i, l := range g.loops {
+		all.Go(func() { errs[i] = l.Do(func() { fn(i) }) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
 // Close stops every loop and waits until they have ended. Descriptors that are
 // still registered stay open; their owners close them before. Close may be
 // called more than once and from any goroutine but a loop's.

@@ -2,7 +2,6 @@ package session
 
 import (
 	"errors"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -14,42 +13,40 @@ import (
 const freeDials = 256
 
 // dial is what a connection needs only until its backend has answered.
-type dial struct {
-	sh     *Shard
-	conn   *Conn
+type dial[C Owner[C]] struct {
+	sh     *Shard[C]
+	owner  C
 	timer  eventloop.Timer
 	ladder Ladder
 }
 
-// Dial reaches for a backend: it calls Owner.Connect, also later on, and Owner.Abort if none is left to try.
-func (sh *Shard) Dial(c *Conn, flow lb.Flow) {
+// Dial connects to one backend after the other until one accepts, and aborts c if none is left to try.
+func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
 	d := sh.newDial(c)
 	d.ladder.Start(flow)
 	d.next()
 }
 
-func (sh *Shard) newDial(c *Conn) *dial {
-	var d *dial
+func (sh *Shard[C]) newDial(c C) *dial[C] {
+	var d *dial[C]
 	if n := len(sh.free); n > 0 {
 		d, sh.free = sh.free[n-1], sh.free[:n-1]
 	} else {
-		d = &dial{sh: sh}
+		d = &dial[C]{sh: sh}
 	}
-	d.conn, c.dial = c, d
+	d.owner, c.conn().dial = c, d
 	sh.Count.Dialling.Add(1)
 	return d
 }
 
-// Dialling reports whether the backend has not answered yet.
-func (c *Conn) Dialling() bool { return c.dial != nil }
-
 // endDial returns the dial state, if there is any.
-func (sh *Shard) endDial(c *Conn) {
+func (sh *Shard[C]) endDial(c *Conn[C]) {
 	d := c.dial
 	if d == nil {
 		return
 	}
-	c.dial, d.conn = nil, nil
+	var none C
+	c.dial, d.owner = nil, none
 	sh.Loop.StopTimer(&d.timer)
 	sh.Count.Dialling.Add(-1)
 	if len(sh.free) < freeDials {
@@ -58,22 +55,21 @@ func (sh *Shard) endDial(c *Conn) {
 }
 
 // next tries one backend after the other until a connect is under way or none is left to try.
-func (d *dial) next() {
-	sh, c := d.sh, d.conn
+func (d *dial[C]) next() {
+	sh, conn := d.sh, d.owner.conn()
 	for {
 		choice, timeout, ok := d.ladder.Next(sh.Config, sh.Count)
 		if !ok {
-			c.owner.Abort()
+			sh.Abort(d.owner)
 			return
 		}
-		c.Choice = choice
-		switch err := c.owner.Connect(); {
+		conn.Choice = choice
+		switch err := d.owner.Connect(); {
 		case err == nil:
 			sh.Loop.After(&d.timer, d, timeout)
 			return
 		case Shortage(err) && d.ladder.Short(sh.Count):
-			c.owner.HangUp()
-			c.Done(nil) // not the backend's fault
+			d.hangUp(nil) // not the backend's fault
 			sh.Loop.After(&d.timer, d, ShortageRetry)
 			return
 		default:
@@ -84,33 +80,49 @@ func (d *dial) next() {
 }
 
 // failed ends an attempt.
-func (d *dial) failed(err error) {
-	d.ladder.Failed(d.conn.Choice)
+func (d *dial[C]) failed(err error) {
+	d.ladder.Failed(d.owner.conn().Choice)
 	d.sh.Loop.StopTimer(&d.timer)
-	d.conn.owner.HangUp()
-	d.conn.Done(err)
+	d.hangUp(err)
+}
+
+// hangUp closes the socket to the backend, if there is one, and returns the choice.
+func (d *dial[C]) hangUp(err error) {
+	_, _, backend := d.owner.Parts()
+	if backend.fd >= 0 {
+		d.owner.Reset(backend.FD())
+	}
+	d.sh.closeSocket(backend)
+	d.owner.conn().Done(err)
 }
 
 // Expire ends an attempt that was not answered, or a wait for a local resource.
-func (d *dial) Expire(*eventloop.Timer) {
-	if d.conn.Choice.Valid() {
+func (d *dial[C]) Expire(*eventloop.Timer) {
+	if d.owner.conn().Choice.Valid() {
 		d.sh.Count.DialTimedOut.Add(1)
 		d.failed(unix.ETIMEDOUT)
 	}
 	d.next()
 }
 
-// Answered ends the dial: the backend has accepted.
-func (sh *Shard) Answered(c *Conn) {
-	sh.endDial(c)
-	sh.Count.Established.Add(1)
-}
-
-// DialFailed is called when the connect has failed, and tries the next backend.
-func (sh *Shard) DialFailed(c *Conn, err error) {
-	sh.Count.DialRefused.Add(1)
-	c.dial.failed(err)
-	c.dial.next()
+// dialEvent looks what has come of the connect.
+func (sh *Shard[C]) dialEvent(c C) {
+	conn := c.conn()
+	switch accepted, err := c.Connected(); {
+	case err != nil:
+		sh.Count.DialRefused.Add(1)
+		conn.dial.failed(err)
+		conn.dial.next()
+	case accepted:
+		sh.endDial(conn)
+		sh.Count.Established.Add(1)
+		_, _, backend := c.Parts()
+		backend.Writable = true
+		c.Relay(true)
+		if !conn.Closed {
+			c.Relay(false)
+		}
+	}
 }
 
 // Shortage reports whether a connect failed for lack of something of this host: ENOSPC means that its user watches too
@@ -127,19 +139,12 @@ func Shortage(err error) bool {
 }
 
 // FreezeDial returns what another process needs to continue the dial of c. nil: the backend has answered.
-func (sh *Shard) FreezeDial(c *Conn) *Dialling {
-	if c.dial == nil {
+func (sh *Shard[C]) FreezeDial(c C) *Dialling {
+	dial := c.conn().dial
+	if dial == nil {
 		return nil
 	}
-	d := c.dial.ladder.Freeze()
-	d.Left = sh.Loop.Left(&c.dial.timer)
+	d := dial.ladder.Freeze()
+	d.Left = sh.Loop.Left(&dial.timer)
 	return &d
-}
-
-// ThawDial continues a dial that another process has frozen. service and backend are those of its choice, if
-// there was one.
-func (sh *Shard) ThawDial(c *Conn, from *Dialling, service lb.ID, backend netip.AddrPort) {
-	d := sh.newDial(c)
-	d.ladder.Thaw(sh.LB, from, service, backend)
-	sh.Loop.After(&d.timer, d, from.Left)
 }

@@ -3,11 +3,10 @@
 //
 // A [Shard] is the part of a server that lives on one loop. Its [Listener]s accept, and stop for a while at the
 // limits of descriptors and of dials in flight: clients wait in the backlog meanwhile. Each accepted client
-// becomes an [Owner], which embeds a [Conn] and is in the Shard's list until it ends.
+// becomes an [Owner], which embeds a [Conn] and two [Side]s, and is in the Shard's list until it ends.
 //
 // [Shard.Dial] tries one backend after the other ([Ladder]): at once if one refuses, after its timeout if it is
-// silent, and after a short wait if this host lacks descriptors, ports or memory. The Owner opens and watches
-// the socket.
+// silent, and after a short wait if this host lacks descriptors, ports or memory.
 //
 // The Ladder and the counters are also for servers without loops, on every platform. All else runs on the loop,
 // allocates nothing per byte or message, and locks nothing.

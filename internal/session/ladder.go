@@ -19,17 +19,31 @@ const (
 	AcceptRetry = 10 * time.Millisecond
 )
 
-// Config is what holds for all connections of a server. It does not change.
+// Config is what holds for all connections of a server. Loops and LB are needed; every other zero value has a default.
 type Config struct {
-	LB           *lb.Balancer
-	Descriptors  *eventloop.Budget // two for each connection; nil: no bound
-	DialTimeouts []time.Duration   // of each attempt to reach a backend
-	MaxDials     int64             // in flight of a loop
-	Backlog      int               // of each listening socket
+	// Loops run the connections. They must outlive the server: close that first.
+	Loops *eventloop.Group
+
+	// LB chooses backends.
+	LB *lb.Balancer
+
+	// Descriptors bounds the sockets of all connections, two for each. nil: no bound.
+	Descriptors *eventloop.Budget
+
+	// DialTimeouts is how long each attempt to reach a backend may take; its length is the number of attempts.
+	// Empty: 250 ms, 500 ms, 1 s, 2 s, as kube-proxy's userspace mode had it.
+	DialTimeouts []time.Duration
+
+	// MaxDials bounds the connects in flight of each loop; more clients wait in the backlog. 0: 4,096.
+	MaxDials int
+
+	// Backlog is the length of each loop's listen queue. 0: 4,096. The kernel caps it at net.core.somaxconn
+	// (listen(2)).
+	Backlog int
 }
 
-// WithDefaults sets every limit that is zero to its default, and returns c.
-func (c *Config) WithDefaults() *Config {
+// WithDefaults returns c with a value for each limit that is zero.
+func (c Config) WithDefaults() Config {
 	if len(c.DialTimeouts) == 0 {
 		c.DialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 	}

@@ -30,13 +30,13 @@ var client = lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: frontend}, Cl
 
 // Every attempt has its timeout and, as long as there is one, another backend.
 func TestLadder(t *testing.T) {
-	config := (&Config{LB: balancer(t, "10.0.0.1:1", "10.0.0.2:1")}).WithDefaults()
+	config := Config{LB: balancer(t, "10.0.0.1:1", "10.0.0.2:1")}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
 	seen := make(map[netip.AddrPort]int)
 	for i, want := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second} {
-		choice, timeout, ok := l.Next(config, &count)
+		choice, timeout, ok := l.Next(&config, &count)
 		if !ok || timeout != want {
 			t.Fatalf("attempt %d: %v, %t; want %v", i, timeout, ok, want)
 		}
@@ -46,19 +46,19 @@ func TestLadder(t *testing.T) {
 		l.Failed(choice)
 		choice.Done(nil)
 	}
-	if _, _, ok := l.Next(config, &count); ok || count.Dials.Load() != 4 || count.DialGaveUp.Load() != 1 {
+	if _, _, ok := l.Next(&config, &count); ok || count.Dials.Load() != 4 || count.DialGaveUp.Load() != 1 {
 		t.Errorf("after the last attempt: %t, %d dials, %d given up", ok, count.Dials.Load(), count.DialGaveUp.Load())
 	}
 }
 
 // Waits for resources of this host take no attempt, and are bounded.
 func TestLadderShortage(t *testing.T) {
-	config := (&Config{LB: balancer(t, "10.0.0.1:1")}).WithDefaults()
+	config := Config{LB: balancer(t, "10.0.0.1:1")}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
 	for range maxShortages {
-		choice, timeout, ok := l.Next(config, &count)
+		choice, timeout, ok := l.Next(&config, &count)
 		if choice.Done(nil); !ok || timeout != config.DialTimeouts[0] || !l.Short(&count) {
 			t.Fatalf("after %d waits: %v, %t", count.Shortages.Load(), timeout, ok)
 		}
@@ -69,17 +69,17 @@ func TestLadderShortage(t *testing.T) {
 }
 
 func TestLadderWithoutBackend(t *testing.T) {
-	config := (&Config{LB: balancer(t)}).WithDefaults()
+	config := Config{LB: balancer(t)}.WithDefaults()
 	var count Counters
 	var l Ladder
 	l.Start(client)
-	if _, _, ok := l.Next(config, &count); ok || count.NoBackend.Load() != 1 || count.Dials.Load() != 0 {
+	if _, _, ok := l.Next(&config, &count); ok || count.NoBackend.Load() != 1 || count.Dials.Load() != 0 {
 		t.Errorf("%t, stats %+v", ok, &count)
 	}
 	unknown := client
 	unknown.Frontend.Addr = netip.MustParseAddrPort("10.96.0.9:80")
 	l.Start(unknown)
-	if _, _, ok := l.Next(config, &count); ok || count.NoService.Load() != 1 {
+	if _, _, ok := l.Next(&config, &count); ok || count.NoService.Load() != 1 {
 		t.Errorf("%t, %d without a Service", ok, count.NoService.Load())
 	}
 }
@@ -87,16 +87,16 @@ func TestLadderWithoutBackend(t *testing.T) {
 // A dial crosses to another process with what it has tried.
 func TestLadderHandover(t *testing.T) {
 	b := balancer(t, "10.0.0.1:1", "10.0.0.2:1")
-	config := (&Config{LB: b}).WithDefaults()
+	config := Config{LB: b}.WithDefaults()
 	var count Counters
 	var l, next Ladder
 	l.Start(client)
-	first, _, _ := l.Next(config, &count)
+	first, _, _ := l.Next(&config, &count)
 	l.Failed(first)
 	l.Short(&count)
 	frozen := l.Freeze()
 	next.Thaw(b, &frozen, first.Service(), netip.AddrPort{})
-	second, timeout, ok := next.Next(config, &count)
+	second, timeout, ok := next.Next(&config, &count)
 	if !ok || second.Backend() == first.Backend() || timeout != config.DialTimeouts[1] || next.shortages != 1 {
 		t.Errorf("%v after %v within %v, %t, %d waits", second.Backend(), first.Backend(), timeout, ok, next.shortages)
 	}

@@ -14,21 +14,21 @@ import (
 const acceptBatch = 256
 
 // Listener is one loop's socket of a listening address.
-type Listener struct {
+type Listener[C Owner[C]] struct {
 	FD     int
-	sh     *Shard
+	sh     *Shard[C]
 	serve  func(fd int, peer netip.AddrPort)
 	paused bool // has, or may have, connections that could not be accepted yet
 }
 
 // NewListener makes a Listener of a bound socket, which it owns. serve is called on the loop for each accepted
 // client, and owns the socket and two descriptors of the budget from then on.
-func (sh *Shard) NewListener(fd int, serve func(fd int, peer netip.AddrPort)) *Listener {
-	return &Listener{FD: fd, sh: sh, serve: serve}
+func (sh *Shard[C]) NewListener(fd int, serve func(fd int, peer netip.AddrPort)) *Listener[C] {
+	return &Listener[C]{FD: fd, sh: sh, serve: serve}
 }
 
 // Start starts accepting. It waits for the loop. After an error Close is still to be called.
-func (l *Listener) Start() error {
+func (l *Listener[C]) Start() error {
 	if err := unix.Listen(l.FD, l.sh.Backlog); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (l *Listener) Start() error {
 }
 
 // Close accepts what the kernel has completed and closes the socket. It waits for the loop.
-func (l *Listener) Close() {
+func (l *Listener[C]) Close() {
 	if err := l.sh.Loop.Do(func() {
 		if _, started := l.sh.listeners[l]; started {
 			for range l.sh.Backlog { // bounded: new ones may keep coming
@@ -61,7 +61,7 @@ func (l *Listener) Close() {
 }
 
 // HandleEvent accepts what is there.
-func (l *Listener) HandleEvent(eventloop.Event) {
+func (l *Listener[C]) HandleEvent(eventloop.Event) {
 	for range acceptBatch {
 		if !l.accept() {
 			return
@@ -73,9 +73,9 @@ func (l *Listener) HandleEvent(eventloop.Event) {
 }
 
 // accept accepts one connection and reports whether there may be more right now.
-func (l *Listener) accept() bool {
+func (l *Listener[C]) accept() bool {
 	sh := l.sh
-	if sh.Count.Dialling.Load() >= sh.MaxDials {
+	if sh.Count.Dialling.Load() >= int64(sh.MaxDials) {
 		sh.Count.PausedDials.Add(1)
 		l.pause()
 		return false
@@ -111,7 +111,7 @@ func (l *Listener) accept() bool {
 
 // pause leaves the clients in the backlog until the loop looks again. A timer and not the end of a connection wakes
 // it: what frees descriptors may belong to another loop or another protocol.
-func (l *Listener) pause() {
+func (l *Listener[C]) pause() {
 	l.paused = true
 	if !l.sh.retry.Active() {
 		l.sh.Loop.After(&l.sh.retry, l.sh, AcceptRetry)
@@ -119,7 +119,7 @@ func (l *Listener) pause() {
 }
 
 // Expire accepts again on the paused listeners.
-func (sh *Shard) Expire(*eventloop.Timer) {
+func (sh *Shard[C]) Expire(*eventloop.Timer) {
 	for l := range sh.listeners {
 		if l.paused {
 			l.paused = false

@@ -2,91 +2,81 @@ package session
 
 import (
 	"iter"
+	"net/netip"
+	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Shard is the part of a server that lives on one loop. Its methods run on the loop.
-type Shard struct {
+// Shard is the part of a server that lives on one loop, with connections C. Its methods run on the loop.
+type Shard[C Owner[C]] struct {
 	*Config
 	Loop  *eventloop.Loop
 	Count *Counters
 	Drain eventloop.Drain
 
+	ClientResets, BackendResets *atomic.Uint64 // connections that ended by an error on that side
+
 	// OnShort releases descriptors that are kept for later, when none is left. nil: there are none.
 	OnShort func()
 
-	conns     Conn // head of the list of connections, oldest first
-	listeners map[*Listener]struct{}
-	retry     eventloop.Timer // runs while accepting is paused
-	free      []*dial
+	first, last C // of the list of connections
+	listeners   map[*Listener[C]]struct{}
+	retry       eventloop.Timer // runs while accepting is paused
+	free        []*dial[C]
 }
 
-// Init makes the Shard ready.
-func (sh *Shard) Init(config *Config, loop *eventloop.Loop, count *Counters) {
+// Init makes the Shard ready. The counters for resets are the caller's to set.
+func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) {
 	sh.Config, sh.Loop, sh.Count = config, loop, count
-	sh.listeners = make(map[*Listener]struct{})
-	sh.conns.next, sh.conns.prev = &sh.conns, &sh.conns
-}
-
-// Owner is a protocol's connection, which embeds a Conn.
-type Owner interface {
-	// Connect starts to connect to the backend of Conn.Choice, and to watch the socket. nil: it is under way.
-	Connect() error
-	// HangUp closes the backend's socket, if there is one, after an attempt that failed.
-	HangUp()
-	// Abort resets both sides, closes their sockets and calls Shard.End.
-	Abort()
-}
-
-// Conn is what every proxied connection has. It belongs to its Shard's loop.
-type Conn struct {
-	owner      Owner
-	next, prev *Conn
-	dial       *dial // until the backend has answered
-	Choice     lb.Choice
-	Meter      lb.Meter // of what Choice has moved
-	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
-	Closed     bool
+	sh.listeners = make(map[*Listener[C]]struct{})
 }
 
 // Insert puts a new connection at the end of the list. Two descriptors are its own from now on.
-func (sh *Shard) Insert(c *Conn, owner Owner) {
-	c.owner = owner
+func (sh *Shard[C]) Insert(c C) {
 	sh.Count.Active.Add(1)
-	sh.link(c, sh.conns.prev)
+	sh.join(sh.last, c)
+	sh.last = c
 }
 
-// link puts c behind another one.
-func (sh *Shard) link(c, behind *Conn) {
-	c.prev, c.next = behind, behind.next
-	c.prev.next, c.next.prev = c, c
+// join makes b follow a in the list. Either may be none.
+func (sh *Shard[C]) join(a, b C) {
+	var none C
+	if a != none {
+		a.conn().next = b
+	} else {
+		sh.first = b
+	}
+	if b != none {
+		b.conn().prev = a
+	} else {
+		sh.last = a
+	}
+}
+
+func (sh *Shard[C]) remove(c C) {
+	sh.join(c.conn().prev, c.conn().next)
 }
 
 // MoveToFront makes c the oldest of the list.
-func (sh *Shard) MoveToFront(c *Conn) {
-	c.prev.next, c.next.prev = c.next, c.prev
-	sh.link(c, &sh.conns)
+func (sh *Shard[C]) MoveToFront(c C) {
+	var none C
+	sh.remove(c)
+	sh.join(c, sh.first)
+	sh.join(none, c)
 }
 
-// Next returns the one behind c, nil if c is the last.
-func (sh *Shard) Next(c *Conn) *Conn {
-	if c.next == &sh.conns {
-		return nil
-	}
-	return c.next
-}
-
-// Owner returns what embeds c.
-func (c *Conn) Owner() Owner { return c.owner }
+// Next returns the connection behind this one in the list, or none.
+func (c *Conn[C]) Next() C { return c.next }
 
 // All returns the connections, oldest first. One may end while it is visited.
-func (sh *Shard) All() iter.Seq[Owner] {
-	return func(yield func(Owner) bool) {
-		for c := sh.conns.next; c != &sh.conns; {
-			next := c.next
-			if !yield(c.owner) {
+func (sh *Shard[C]) All() iter.Seq[C] {
+	return func(yield func(C) bool) {
+		var none C
+		for c := sh.first; c != none; {
+			next := c.conn().next
+			if !yield(c) {
 				return
 			}
 			c = next
@@ -95,55 +85,58 @@ func (sh *Shard) All() iter.Seq[Owner] {
 }
 
 // Backward returns the connections, newest first. None may end meanwhile.
-func (sh *Shard) Backward() iter.Seq[Owner] {
-	return func(yield func(Owner) bool) {
-		for c := sh.conns.prev; c != &sh.conns && yield(c.owner); c = c.prev {
+func (sh *Shard[C]) Backward() iter.Seq[C] {
+	return func(yield func(C) bool) {
+		var none C
+		for c := sh.last; c != none && yield(c); c = c.conn().prev {
 		}
 	}
 }
 
 // Empty reports whether there are no connections.
-func (sh *Shard) Empty() bool { return sh.conns.next == &sh.conns }
+func (sh *Shard[C]) Empty() bool {
+	var none C
+	return sh.first == none
+}
 
 // AbortAll aborts every connection.
-func (sh *Shard) AbortAll() {
+func (sh *Shard[C]) AbortAll() {
 	for !sh.Empty() {
-		sh.conns.next.owner.Abort()
+		sh.Abort(sh.first)
 	}
-}
-
-// CloseSocket closes a socket of c.
-func (sh *Shard) CloseSocket(c *Conn, fd int) {
-	if c.Shared {
-		_ = sh.Loop.Detach(fd) // a copy of it may keep the socket open
-	}
-	_ = sh.Loop.Close(fd)
-}
-
-// Done returns the choice, with how its backend has done.
-func (c *Conn) Done(err error) {
-	if c.Choice.Valid() {
-		c.Meter.Flush(c.Choice)
-		c.Choice.Done(err)
-		c.Choice = lb.Choice{}
-	}
-}
-
-// End is the last of a connection, whose sockets are closed.
-func (sh *Shard) End(c *Conn) {
-	c.Closed = true
-	sh.endDial(c)
-	c.Done(nil)
-	c.prev.next, c.next.prev = c.next, c.prev
-	c.next, c.prev = nil, nil
-	sh.GiveDescriptors()
-	sh.Count.Active.Add(-1)
-	sh.Drain.Check(sh.Empty())
 }
 
 // GiveDescriptors returns those of one connection.
-func (sh *Shard) GiveDescriptors() {
+func (sh *Shard[C]) GiveDescriptors() {
 	if sh.Descriptors != nil {
 		sh.Descriptors.Give(2)
+	}
+}
+
+// Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
+// backend is valid, and in a dial, unless it is nil. handlers are those of both sides.
+func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler) {
+	if sh.Descriptors != nil {
+		sh.Descriptors.Adopt(2)
+	}
+	conn := c.conn()
+	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
+	sh.Insert(c)
+	if from != nil {
+		d := sh.newDial(c)
+		d.ladder.Thaw(sh.LB, from, service, backend)
+		sh.Loop.After(&d.timer, d, from.Left)
+	}
+	// What the sockets are ready for is reported as soon as they are watched.
+	_, client, to := c.Parts()
+	for i, s := range [...]*Side[C]{client, to} {
+		if s.fd < 0 {
+			continue
+		}
+		if err := sh.Loop.Add(s.FD(), handlers[i]); err != nil {
+			sh.Count.Shortages.Add(1)
+			sh.Abort(c)
+			return
+		}
 	}
 }

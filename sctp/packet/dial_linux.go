@@ -74,7 +74,7 @@ func (sh *shard) room() bool {
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
 	for {
-		choice, timeout, ok := d.Next(sh.dials, &sh.count.Stats)
+		choice, timeout, ok := d.Next(&sh.cfg.Config, &sh.count.Stats)
 		if !ok {
 			a.abort()
 			return

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/wire"
@@ -32,7 +31,6 @@ const (
 // associations, of which no other loop sees a packet.
 type shard struct {
 	cfg       *engine.Config
-	dials     *session.Config
 	loop      *eventloop.Loop
 	index, n  int
 	limit     int // of associations
@@ -91,7 +89,7 @@ func (g *assocList) remove(a *assoc) {
 
 func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
-		cfg: cfg, dials: cfg.Session(), loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
+		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
 		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side),
 	}
 }

@@ -18,7 +18,7 @@ const relayLimit = 128
 // assoc is one association with a client and one with its backend. It belongs to its
 // shard's loop.
 type assoc struct {
-	session.Conn
+	session.Conn[*assoc]
 	sh              *shard
 	client, backend side
 	streams         kernel.Status // of the client's association
@@ -26,59 +26,25 @@ type assoc struct {
 	active          int64 // when it last passed a message
 }
 
-// side is one of an assoc's two sockets. What it knows of the socket's readiness is a
-// hint, corrected by the next EAGAIN.
+// side is one of an assoc's two sockets. It also counts as Shut when the peer takes nothing any more.
 type side struct {
-	a        *assoc
-	fd       int         // -1 while there is none
-	partial  []byte      // what has come of a message so far
-	whole    []byte      // a message that waits to be sent to this side, or nil
-	with     kernel.Info // of whole
-	readable bool
-	writable bool
-	eof      bool // the peer has shut down and we have read all it sent
-	shut     bool // we have shut down, or the peer takes nothing any more
+	session.Side[*assoc]
+	partial []byte      // what has come of a message so far
+	whole   []byte      // a message that waits to be sent to this side, or nil
+	with    kernel.Info // of whole
 }
 
-// HandleEvent moves what can be moved in both directions.
-func (s *side) HandleEvent(ev eventloop.Event) {
-	a := s.a
-	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {
-		s.readable = true
-	}
-	if ev&(eventloop.Writable|eventloop.Failed) != 0 {
-		s.writable = true
-	}
-	if a.Dialling() {
-		a.eventWhileDialling(s, ev)
-		return
-	}
-	other := a.other(s)
-	if s.readable {
-		a.relay(s, other)
-	}
-	if !a.Closed && s.writable && (s.whole != nil || other.readable || other.eof && !s.shut) {
-		a.relay(other, s)
-	}
-	// An error that no read will meet: after the end of the association, or while the other side takes nothing.
-	if ev&eventloop.Failed != 0 && !a.Closed && (s.eof || !other.writable) && socket.Failed(s.fd) {
-		a.fail(s)
-	}
+// Parts returns the shard and the sockets (session.Owner).
+func (a *assoc) Parts() (*session.Shard[*assoc], *session.Side[*assoc], *session.Side[*assoc]) {
+	return &a.sh.Shard, &a.client.Side, &a.backend.Side
 }
 
-func (a *assoc) other(s *side) *side {
-	if s == &a.client {
-		return &a.backend
-	}
-	return &a.client
-}
-
-func (a *assoc) eventWhileDialling(s *side, ev eventloop.Event) {
-	switch {
-	case s == &a.backend:
-		a.dialEvent()
-	case ev&eventloop.Failed != 0 && socket.Failed(s.fd): // there is no client to dial for any more
-		a.fail(s)
+// Relay moves messages to the backend or to the client (session.Owner).
+func (a *assoc) Relay(toBackend bool) {
+	if toBackend {
+		a.relay(&a.client, &a.backend)
+	} else {
+		a.relay(&a.backend, &a.client)
 	}
 }
 
@@ -90,8 +56,8 @@ func (a *assoc) relay(src, dst *side) {
 			return
 		}
 	}
-	if err := a.sh.Loop.Rearm(src.fd); err != nil {
-		a.fail(src) // no event would report the rest
+	if err := a.sh.Loop.Rearm(src.FD()); err != nil {
+		src.Fail() // no event would report the rest
 	}
 }
 
@@ -99,30 +65,33 @@ func (a *assoc) relay(src, dst *side) {
 func (a *assoc) step(src, dst *side) bool {
 	switch {
 	case dst.whole != nil:
-		if !dst.writable || !a.send(dst, dst.whole, dst.with) {
+		if !dst.Writable || !a.send(dst, dst.whole, dst.with) {
 			return false
 		}
 		dst.whole = nil
 		return true
-	case src.eof:
-		a.passEnd(src, dst)
+	case src.EOF:
+		if src.PassEOF(&dst.Side, src.whole != nil) {
+			a.sh.count.Completed.Add(1)
+			a.sh.End(a)
+		}
 		return false
-	case !src.readable || !dst.writable:
+	case !src.Readable || !dst.Writable:
 		return false
 	}
 	buf := a.sh.Loop.Scratch()
-	got, err := kernel.Receive(src.fd, buf)
+	got, err := kernel.Receive(src.FD(), buf)
 	switch {
 	case err == unix.EAGAIN:
-		src.readable = false
+		src.Readable = false
 		return false
 	case err != nil:
-		a.fail(src)
+		src.Fail()
 		return false
 	case got.Notification:
 		return a.notice(src, buf[:got.N])
 	case got.N == 0:
-		src.eof = true
+		src.EOF = true
 		return true
 	}
 	return a.pass(src, dst, buf[:got.N], &got)
@@ -133,7 +102,7 @@ func (a *assoc) step(src, dst *side) bool {
 func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 	if len(src.partial)+len(b) > a.sh.cfg.MaxMessage {
 		a.sh.count.TooLong.Add(1)
-		a.fail(src)
+		src.Fail()
 		return false
 	}
 	if !got.End {
@@ -176,26 +145,26 @@ func (a *assoc) count(dst *side, n int) {
 // send sends a message to dst. False: it waits until dst takes more, or the association
 // is closed.
 func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
-	if dst.shut {
+	if dst.Shut {
 		return true
 	}
-	switch err := kernel.Send(dst.fd, b, with); err {
+	switch err := kernel.Send(dst.FD(), b, with); err {
 	case nil:
 		return true
 	case unix.EAGAIN:
-		dst.writable = false
+		dst.Writable = false
 		return false
 	case unix.EPIPE, unix.ESHUTDOWN:
 		// The peer has shut down, and SCTP has no half-open associations: what
 		// is left is lost (RFC 9260 section 9.2).
-		dst.shut = true
+		dst.Shut = true
 		a.sh.count.SendErrors.Add(1)
 		return true
 	case unix.ECONNRESET, unix.ETIMEDOUT, unix.ENOTCONN:
-		a.fail(dst)
+		dst.Fail()
 	default: // such as a stream that dst has not
 		a.sh.count.SendErrors.Add(1)
-		a.fail(dst)
+		dst.Fail()
 	}
 	return false
 }
@@ -205,10 +174,10 @@ func (a *assoc) notice(src *side, b []byte) bool {
 	state, changed := kernel.Change(b)
 	switch {
 	case changed && state == kernel.ChangeShutdown:
-		src.eof = true // the only report to the side that began
+		src.EOF = true // the only report to the side that began
 	case changed && (state == kernel.ChangeLost || state == kernel.ChangeRestart):
 		// A peer that has restarted has lost its state, and the other side would not notice.
-		a.fail(src)
+		src.Fail()
 		return false
 	case !changed && kernel.PartialDeliveryEnded(b):
 		src.partial = nil // the rest of the message will not come
@@ -216,63 +185,16 @@ func (a *assoc) notice(src *side, b []byte) bool {
 	return true
 }
 
-// passEnd shuts dst down after the last message of src.
-func (a *assoc) passEnd(src, dst *side) {
-	if dst.eof && src.whole == nil {
-		a.sh.count.Completed.Add(1)
-		a.close()
-		return
-	}
-	if !dst.shut {
-		dst.shut = true
-		// It may fail if dst has gone meanwhile, which its own event reports.
-		_ = unix.Shutdown(dst.fd, unix.SHUT_WR)
+// Reset aborts the association of a socket (session.Owner).
+func (a *assoc) Reset(fd int) {
+	socket.ResetOnClose(fd)
+	if a.Shared {
+		_ = kernel.Send(fd, nil, kernel.Info{Flags: kernel.FlagAbort}) // fails if it is over
 	}
 }
 
-// fail ends the association after an error at s: the other side is aborted.
-func (a *assoc) fail(s *side) {
-	if s == &a.client {
-		a.sh.count.ClientAborts.Add(1)
-	} else {
-		a.sh.count.BackendAborts.Add(1)
-	}
-	a.Abort()
-}
-
-// Abort aborts both associations (session.Owner).
-func (a *assoc) Abort() {
-	a.client.abort()
-	a.backend.abort()
-	a.close()
-}
-
-// abort makes the close of the side's socket, if there is one, abort its association.
-func (s *side) abort() {
-	if s.fd < 0 {
-		return
-	}
-	socket.ResetOnClose(s.fd)
-	if s.a.Shared {
-		_ = kernel.Send(s.fd, nil, kernel.Info{Flags: kernel.FlagAbort}) // fails if it is over
-	}
-}
-
-// release closes the side's socket and gives back all it holds.
-func (s *side) release() {
-	if s.fd >= 0 {
-		s.a.sh.CloseSocket(&s.a.Conn, s.fd)
-	}
-	s.fd, s.partial, s.whole = -1, nil, nil
-}
-
-// close ends the association and gives back all it holds.
-func (a *assoc) close() {
-	a.sh.Loop.StopTimer(&a.idle)
-	a.client.release()
-	a.backend.release()
-	a.sh.End(&a.Conn)
-}
+// Release gives back what the association holds besides its sockets (session.Owner).
+func (a *assoc) Release() { a.sh.Loop.StopTimer(&a.idle) }
 
 // watch starts the idle timer, if there is a limit.
 func (a *assoc) watch() {
@@ -288,5 +210,5 @@ func (a *assoc) Expire(*eventloop.Timer) {
 		return
 	}
 	a.sh.count.Expired.Add(1)
-	a.Abort()
+	a.sh.Abort(a)
 }

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
@@ -23,7 +24,7 @@ func (a *assoc) Connect() error {
 	if err != nil {
 		return err
 	}
-	a.backend = side{a: a, fd: fd}
+	a.backend = side{Side: session.NewSide(a, fd)}
 	if err := kernel.SetStreams(fd, a.streams.In, a.streams.Out); err != nil {
 		return err
 	}
@@ -42,33 +43,22 @@ func (a *assoc) Connect() error {
 	return sh.Loop.Add(fd, &a.backend)
 }
 
-// HangUp aborts the association with the backend (session.Owner).
-func (a *assoc) HangUp() {
-	a.backend.abort()
-	a.backend.release()
-}
-
-// dialEvent checks the result of the connect. To connect again, as one does with
-// TCP, would start another one after a failure.
-func (a *assoc) dialEvent() {
-	code, err := unix.GetsockoptInt(a.backend.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+// Connected reports whether the backend has accepted (session.Owner). To connect again, as one does with
+// TCP, would start another association after a failure.
+func (a *assoc) Connected() (bool, error) {
+	code, err := unix.GetsockoptInt(a.backend.FD(), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && code != 0 {
 		err = unix.Errno(code)
 	}
 	if err != nil {
-		a.sh.DialFailed(&a.Conn, err)
-		return
+		return false, err
 	}
 	// Before it is established an association cannot be asked for (sctp_id2assoc).
-	if s, err := kernel.GetStatus(a.backend.fd); err != nil || s.State < kernel.StatusEstablished {
-		return // an event meant for an earlier owner of this descriptor
+	if s, err := kernel.GetStatus(a.backend.FD()); err != nil || s.State < kernel.StatusEstablished {
+		return false, nil // an event meant for an earlier owner of this descriptor
 	}
-	a.sh.Answered(&a.Conn)
 	a.active = eventloop.Now()
 	a.watch()
-	a.backend.readable, a.backend.writable = true, true
-	a.relay(&a.client, &a.backend)
-	if !a.Closed {
-		a.relay(&a.backend, &a.client)
-	}
+	a.backend.Readable = true
+	return true, nil
 }

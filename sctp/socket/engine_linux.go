@@ -31,7 +31,7 @@ type frontend struct {
 	lb.Frontend
 	addr      netip.AddrPort // as asked for
 	sh        *shard
-	listeners map[netip.Addr]*session.Listener
+	listeners map[netip.Addr]*session.Listener[*assoc]
 }
 
 // New makes an engine on the loops of config.
@@ -69,7 +69,7 @@ func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 func (e *Engine) newFrontend(f lb.Frontend, addr netip.AddrPort) *frontend {
 	e.next++
 	sh := e.shards[e.next%len(e.shards)]
-	return &frontend{Frontend: f, addr: addr, sh: sh, listeners: make(map[netip.Addr]*session.Listener)}
+	return &frontend{Frontend: f, addr: addr, sh: sh, listeners: make(map[netip.Addr]*session.Listener[*assoc])}
 }
 
 // update listens on those of the frontend's addresses, hosts if it is on all, that it does not listen on, and no longer
@@ -121,7 +121,7 @@ func hostAddrs() (out []netip.Addr) {
 }
 
 // listen listens on an address, and returns the port that it has.
-func (front *frontend) listen(addr netip.AddrPort) (*session.Listener, uint16, error) {
+func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], uint16, error) {
 	cfg := front.sh.cfg
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err != nil {
@@ -150,7 +150,7 @@ func (front *frontend) listen(addr netip.AddrPort) (*session.Listener, uint16, e
 }
 
 // listener returns the Listener of a bound socket of the frontend.
-func (front *frontend) listener(fd int) *session.Listener {
+func (front *frontend) listener(fd int) *session.Listener[*assoc] {
 	sh := front.sh
 	return sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.handOut(accepted{fd, peer, front.Frontend}) })
 }

@@ -28,8 +28,8 @@ func (e *Engine) Hold(h *engine.Holding) {
 func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 	for _, sh := range e.shards {
 		sh.servePosted() // what is on its way from one loop to another is served, to be frozen like the rest
-		for owner := range sh.All() {
-			f := owner.(*assoc).freeze()
+		for a := range sh.All() {
+			f := a.freeze()
 			if err := visit(&f); err != nil {
 				return err
 			}
@@ -42,10 +42,10 @@ func (a *assoc) freeze() engine.Frozen {
 	a.Shared = true
 	a.Meter.Flush(a.Choice)
 	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Sockets: &engine.Sockets{
-		Client: a.client.fd, Backend: a.backend.fd,
+		Client: a.client.FD(), Backend: a.backend.FD(),
 		ToBackend: frozenWay(&a.client, &a.backend), ToClient: frozenWay(&a.backend, &a.client),
 	}}
-	if d := a.sh.FreezeDial(&a.Conn); d != nil {
+	if d := a.sh.FreezeDial(a); d != nil {
 		f.Left = d.Left
 		f.Dial = &engine.Dialling{Dialling: *d, In: a.streams.In, Out: a.streams.Out}
 	} else {
@@ -56,23 +56,20 @@ func (a *assoc) freeze() engine.Frozen {
 
 // frozenWay returns what there is to know of the direction from one side to the other.
 func frozenWay(from, to *side) engine.Way {
-	return engine.Way{EOF: from.eof, Shut: to.shut, Partial: from.partial,
+	return engine.Way{EOF: from.EOF, Shut: to.Shut, Partial: from.partial,
 		Whole: to.whole, Stream: to.with.Stream, Flags: to.with.Flags, PPID: to.with.PPID}
 }
 
 // Adopt goes on with what another engine has held and frozen.
 func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func()) error {
-	var errs []error
-	for i, sh := range e.shards {
-		errs = append(errs, sh.Loop.Do(func() {
-			for j := i; j < len(assocs); j += len(e.shards) {
-				if assocs[j].Sockets != nil {
-					sh.thaw(&assocs[j])
-					thawed()
-				}
+	errs := []error{e.cfg.Loops.Each(func(i int) {
+		for j := i; j < len(assocs); j += len(e.shards) {
+			if assocs[j].Sockets != nil {
+				e.shards[i].thaw(&assocs[j])
+				thawed()
 			}
-		}))
-	}
+		}
+	})}
 	for _, l := range h.Listening {
 		front := e.newFrontend(l.Frontend, l.Addr)
 		e.frontends[l.Frontend] = front
@@ -87,38 +84,24 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 
 // thaw makes an association of f.
 func (sh *shard) thaw(f *engine.Frozen) {
-	if sh.Descriptors != nil {
-		sh.Descriptors.Adopt(2)
-	}
 	s := f.Sockets
 	a := sh.newAssoc(s.Client, s.Backend)
-	a.Shared = true // the process before may not have ended yet
-	a.Choice = session.Resume(sh.LB, f.Service, f.Addr)
 	thawWay(&s.ToBackend, &a.client, &a.backend)
 	thawWay(&s.ToClient, &a.backend, &a.client)
+	var dial *session.Dialling
 	if d := f.Dial; d != nil {
 		a.streams = kernel.Status{In: d.In, Out: d.Out}
-		d.Left = f.Left
-		sh.ThawDial(&a.Conn, &d.Dialling, f.Service, f.Addr)
+		dial = &d.Dialling
+		dial.Left = f.Left
 	} else {
 		a.active = eventloop.Now() - int64(f.Idle)
 		a.watch()
 	}
-	// What the sockets are ready for is reported as soon as they are watched.
-	for _, side := range [...]*side{&a.client, &a.backend} {
-		if side.fd < 0 {
-			continue
-		}
-		if err := sh.Loop.Add(side.fd, side); err != nil {
-			sh.count.Shortages.Add(1)
-			a.Abort()
-			return
-		}
-	}
+	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend})
 }
 
 func thawWay(w *engine.Way, from, to *side) {
-	from.eof, to.shut, from.partial = w.EOF, w.Shut, w.Partial
+	from.EOF, to.Shut, from.partial = w.EOF, w.Shut, w.Partial
 	if len(w.Whole) > 0 {
 		to.whole, to.with = w.Whole, kernel.Info{Stream: w.Stream, Flags: w.Flags, PPID: w.PPID}
 	}

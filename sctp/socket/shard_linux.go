@@ -16,7 +16,7 @@ import (
 
 // shard is the part of the engine that lives on one loop.
 type shard struct {
-	session.Shard
+	session.Shard[*assoc]
 	cfg     *engine.Config
 	engine  *Engine
 	next    int    // shard of the next association that a listener of this one accepts
@@ -30,7 +30,8 @@ type shard struct {
 
 func newShard(e *Engine, loop *eventloop.Loop) *shard {
 	sh := &shard{cfg: e.cfg, engine: e, router: [2]int{-1, -1}}
-	sh.Init(e.cfg.Session(), loop, &sh.count.Stats)
+	sh.Init(&e.cfg.Config, loop, &sh.count.Stats)
+	sh.ClientResets, sh.BackendResets = &sh.count.ClientAborts, &sh.count.BackendAborts
 	return sh
 }
 
@@ -81,25 +82,24 @@ func (sh *shard) serve(from accepted) {
 		return
 	}
 	a := sh.newAssoc(from.fd, -1)
-	a.client.writable = true
+	sh.Insert(a)
+	a.client.Writable = true
 	_ = kernel.SetHeartbeats(from.fd, from.peer) // fails if the client has gone, which is seen soon
 	var err error
 	if a.streams, err = kernel.GetStatus(from.fd); err == nil {
 		err = sh.Loop.Add(from.fd, &a.client)
 	}
 	if err != nil {
-		a.fail(&a.client)
+		a.client.Fail()
 		return
 	}
-	sh.Dial(&a.Conn, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), Now: eventloop.Now()})
+	sh.Dial(a, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), Now: eventloop.Now()})
 }
 
 // newAssoc makes an association of a client's socket and of a backend's, or -1. It owns them from now on.
 func (sh *shard) newAssoc(client, backend int) *assoc {
 	a := &assoc{sh: sh}
-	a.client = side{a: a, fd: client}
-	a.backend = side{a: a, fd: backend}
-	sh.Insert(&a.Conn, a)
+	a.client.Side, a.backend.Side = session.NewSide(a, client), session.NewSide(a, backend)
 	return a
 }
 

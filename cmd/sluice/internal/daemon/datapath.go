@@ -43,10 +43,11 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 				"6.9", zap.Error(err))
 		}
 	}
-	d.tcp = &tcp.Server{Loops: loops, LB: d.lb, OriginalDst: redirect.OriginalDst, Descriptors: &d.budget}
+	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}
+	d.tcp = &tcp.Server{Config: dials, OriginalDst: redirect.OriginalDst}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
 		DisableGSO: gsoDisabled(c, log)}
-	d.sctp = &sctp.Server{Config: sctp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}, Engine: c.SCTPEngine,
+	d.sctp = &sctp.Server{Config: sctp.Config{Config: dials}, Engine: c.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
 		}}

@@ -1,0 +1,164 @@
+package session
+
+import (
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Owner is a protocol's connection: a pointer to a struct that embeds a Conn of it.
+type Owner[C Owner[C]] interface {
+	comparable
+	conn() *Conn[C]
+
+	// Parts returns the shard of the connection and its sockets.
+	Parts() (sh *Shard[C], client, backend *Side[C])
+	// Connect starts to connect to the backend of Conn.Choice, and to watch the socket. nil: it is under way.
+	Connect() error
+	// Connected reports whether the backend has accepted. An error says why it will not.
+	Connected() (bool, error)
+	// Relay moves what can be moved, to the backend or to the client.
+	Relay(toBackend bool)
+	// Reset makes sure that the peer of a socket, which is closed next, is reset.
+	Reset(fd int)
+	// Release gives back what the connection holds besides its sockets, which are closed next.
+	Release()
+}
+
+// Conn is what every proxied connection has. It belongs to its Shard's loop.
+type Conn[C Owner[C]] struct {
+	next, prev C
+	dial       *dial[C] // until the backend has answered
+	Choice     lb.Choice
+	Meter      lb.Meter // of what Choice has moved
+	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
+	Closed     bool
+}
+
+func (c *Conn[C]) conn() *Conn[C] { return c }
+
+// Dialling reports whether the backend has not answered yet.
+func (c *Conn[C]) Dialling() bool { return c.dial != nil }
+
+// Done returns the choice, with how its backend has done.
+func (c *Conn[C]) Done(err error) {
+	if c.Choice.Valid() {
+		c.Meter.Flush(c.Choice)
+		c.Choice.Done(err)
+		c.Choice = lb.Choice{}
+	}
+}
+
+// Side is one of a connection's two sockets. What it knows of the socket's readiness is a hint, corrected by the next
+// EAGAIN.
+type Side[C Owner[C]] struct {
+	owner    C
+	fd       int32 // -1 while there is none
+	Readable bool
+	Writable bool
+	EOF      bool // the peer has ended its stream and we have read all of it
+	Shut     bool // we have ended our stream to the peer
+}
+
+// NewSide returns a side of c with a socket, which is c's from now on; -1: with none yet.
+func NewSide[C Owner[C]](c C, fd int) Side[C] { return Side[C]{owner: c, fd: int32(fd)} }
+
+// FD returns the socket, -1 while there is none.
+func (s *Side[C]) FD() int { return int(s.fd) }
+
+// HandleEvent moves what can be moved in both directions.
+func (s *Side[C]) HandleEvent(ev eventloop.Event) {
+	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {
+		s.Readable = true
+	}
+	if ev&(eventloop.Writable|eventloop.Failed) != 0 {
+		s.Writable = true
+	}
+	c := s.owner
+	sh, client, peer := c.Parts()
+	isClient := s == client
+	conn := c.conn()
+	if conn.dial != nil {
+		if !isClient {
+			sh.dialEvent(c)
+		} else if ev&eventloop.Failed != 0 && socket.Failed(s.FD()) { // there is no client to dial for any more
+			s.Fail()
+		}
+		return
+	}
+	if !isClient {
+		peer = client
+	}
+	if s.Readable {
+		c.Relay(isClient)
+	}
+	if s.Writable && !conn.Closed {
+		c.Relay(!isClient)
+	}
+	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
+	if ev&eventloop.Failed != 0 && !conn.Closed && (s.EOF || !peer.Writable) && socket.Failed(s.FD()) {
+		s.Fail()
+	}
+}
+
+// PassEOF ends dst's stream after the last byte of s's. True: both streams have ended, and no byte waits for s.
+func (s *Side[C]) PassEOF(dst *Side[C], waiting bool) (over bool) {
+	if dst.EOF && !waiting {
+		return true
+	}
+	if !dst.Shut {
+		dst.Shut = true
+		// ENOTCONN: dst was reset meanwhile, which its own event reports.
+		_ = socket.EndStream(dst.FD())
+	}
+	return false
+}
+
+// Fail ends the connection after an error on s: the other side is reset.
+func (s *Side[C]) Fail() {
+	sh, client, _ := s.owner.Parts()
+	if s == client {
+		sh.ClientResets.Add(1)
+	} else {
+		sh.BackendResets.Add(1)
+	}
+	sh.Abort(s.owner)
+}
+
+// Abort resets both sides and ends the connection.
+func (sh *Shard[C]) Abort(c C) {
+	_, client, backend := c.Parts()
+	for _, s := range [...]*Side[C]{client, backend} {
+		if s.fd >= 0 {
+			c.Reset(s.FD())
+		}
+	}
+	sh.End(c)
+}
+
+// End closes what a connection has, and takes it out of the list.
+func (sh *Shard[C]) End(c C) {
+	c.Release()
+	_, client, backend := c.Parts()
+	sh.closeSocket(client)
+	sh.closeSocket(backend)
+	conn := c.conn()
+	conn.Closed = true
+	sh.endDial(conn)
+	conn.Done(nil)
+	sh.remove(c)
+	sh.GiveDescriptors()
+	sh.Count.Active.Add(-1)
+	sh.Drain.Check(sh.Empty())
+}
+
+func (sh *Shard[C]) closeSocket(s *Side[C]) {
+	if s.fd < 0 {
+		return
+	}
+	if s.owner.conn().Shared {
+		_ = sh.Loop.Detach(s.FD()) // a copy of it may keep the socket open
+	}
+	_ = sh.Loop.Close(s.FD())
+	s.fd = -1
+}
