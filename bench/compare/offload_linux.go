@@ -72,7 +72,7 @@ func newOffload(ctx context.Context, mode string) (*offload, error) {
 	} else {
 		e := new(ipvs.Engine)
 		l.engine, l.size = e, func() int { s := e.Stats(); return int(s.VirtualServers + s.RealServers) }
-		probe = func() error { _, err := e.Probe(ctx); return err }
+		probe = func() error { return e.Probe(ctx) }
 	}
 	if err := tb.Node.Do(probe); err != nil {
 		tb.Close()

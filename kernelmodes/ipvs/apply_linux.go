@@ -1,223 +1,236 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// change is a backend that datagrams may still be sent to, or a virtual server.
-type change struct {
-	key  key
-	gone netip.AddrPort // invalid: the virtual server is new
-}
-
-// start makes virtual servers that are not there, each with its first backend: while it has
-// none the kernel refuses clients. have is changed as the kernel is. What the kernel refuses
-// in a batch, such as a virtual server of another program, is done once more alone.
-func (t table) start(fresh []key, want map[key]server, have map[key]*held) error {
-	b := t.newBatch()
-	for _, k := range fresh {
-		s := want[k]
-		h := newHeld(s)
-		b.service(k, s, func() { have[k] = h })
-		b.backends(k, s.backends[:min(1, len(s.backends))], h)
-	}
-	errs := []error{b.close()}
-	for _, k := range fresh {
-		s := want[k]
-		if have[k] == nil {
-			if err := t.put(k, s, nil); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			have[k] = newHeld(s)
-		}
-		errs = append(errs, t.addBackends(k, s.backends[:min(1, len(s.backends))], have[k]))
-	}
-	return errors.Join(errs...)
-}
-
-// adjust gives those of some virtual servers that are requested and there the scheduler and
-// the backends that are requested. have is changed as the kernel is. The first Sync may have to make
-// 100,000 backends, so that new ones are made in batches first.
-func (t table) adjust(some map[key]struct{}, want map[key]server, have map[key]*held) error {
-	var errs []error
-	b := t.newBatch()
-	for k := range some {
-		s, requested := want[k]
-		h := have[k]
-		if !requested || h == nil {
-			continue
-		}
-		if !h.same(s) {
-			if err := t.put(k, s, h); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout
-		}
-		h.udp = s.udp // which the kernel does not know of marks
-		b.backends(k, s.backends, h)
-	}
-	errs = append(errs, b.close())
-	for k := range some {
-		if s, requested := want[k]; requested && have[k] != nil && have[k].same(s) {
-			errs = append(errs, t.addBackends(k, s.backends, have[k]))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func newHeld(s server) *held {
-	h := &held{server: s, weights: make(map[netip.AddrPort]int, len(s.backends))}
-	h.backends = nil
-	return h
-}
-
-// addBackends gives a virtual server backends.
-func (t table) addBackends(k key, backends []netip.AddrPort, h *held) error {
-	var errs []error
-	for _, a := range backends {
-		weight, isThere := h.weights[a]
-		if weight == 1 {
-			continue
-		}
-		if err := t.setWeight(k, a, 1, isThere); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		h.weights[a] = 1
-	}
-	return errors.Join(errs...)
-}
-
-// retire removes those of some virtual servers, and of their backends, that are not requested:
-// at once where they have no connections, and otherwise as soon as they have none, which a
-// later call sees. have is changed as the kernel is. Virtual servers for which keep is true
-// stay, and get no more connections.
-func (t table) retire(
-	some map[key]struct{}, want map[key]server, have map[key]*held, keep func(key) bool,
-) (changes []change, err error) {
-	var errs []error
-	for k := range some {
-		h := have[k]
-		if h == nil {
-			continue
-		}
-		s, requested := want[k]
-		var gone []netip.AddrPort
-		for a := range h.weights {
-			_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
-			if !found && (requested || a != k.addr) {
-				gone = append(gone, a)
-			}
-		}
-		if h.udp && !requested && !keep(k) {
-			// At once: without its backends it would refuse.
-			if err := t.remove(k); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			delete(have, k)
-			for _, a := range gone {
-				changes = append(changes, change{k, a})
-			}
-			continue
-		}
-		leaves := !requested && !keep(k)
-		if len(gone) > 0 {
-			if leaves {
-				// First of all: with no backend that takes new connections it would refuse.
-				if err := t.stepAside(k, h); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-			}
-			removed, err := t.quiesce(k, h, gone)
-			errs = append(errs, err)
-			for _, a := range removed {
-				changes = append(changes, change{k, a})
-			}
-		}
-		_, aside := h.weights[k.addr]
-		if leaves && (len(h.weights) == 0 || len(h.weights) == 1 && aside) {
-			err := t.remove(k)
-			if err == nil {
-				delete(have, k)
-			}
-			errs = append(errs, err)
-		}
-	}
-	return changes, errors.Join(errs...)
-}
-
-// stepAside sends new connections to a virtual server that drains to this node itself, as
-// without it: its address as its own backend is what the kernel lets pass untouched
-// (LOCALNODE). Else they would be refused while a socket on this node, at a node port, would
-// take them.
-func (t table) stepAside(k key, h *held) error {
-	if k.mark != 0 || h.weights[k.addr] == 1 {
-		return nil
-	}
-	_, isThere := h.weights[k.addr]
-	err := t.setWeight(k, k.addr, 1, isThere)
+// write brings the kernel from what is known of it to what is requested, where that may
+// differ. What serves comes before what leads to it; what is not requested goes in the
+// reverse order.
+func (e *Engine) write(ctx context.Context, t *table) error {
+	err := e.want.rules.Write(ctx, func() error { return e.writeServers(t) })
 	if err == nil {
-		h.weights[k.addr] = 1
+		e.want.commit()
+		if err = e.flows.delete(e.IPv6); err != nil {
+			e.want.rules.Forget()
+		}
 	}
 	return err
 }
 
-// quiesce removes those of some backends of a virtual server that have no connections,
-// and returns them. The others get weight 0. UDP has no end of a connection to wait
-// for: all are removed.
-func (t table) quiesce(k key, h *held, gone []netip.AddrPort) (removed []netip.AddrPort, err error) {
-	var errs []error
-	if !h.udp {
-		// First no new ones, then see whether there are any.
-		for _, a := range gone {
-			if h.weights[a] != 0 {
-				if err := t.setWeight(k, a, 0, true); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				h.weights[a] = 0
+// writeServers writes virtual servers and addresses, and which marks lead to them.
+func (e *Engine) writeServers(t *table) error {
+	w, marks := e.want, e.shape().set(setNear)
+	e.flows.leads = w.near()
+	if err := e.serve(t); err != nil {
+		return err
+	}
+	if err := w.rules.Grow(marks); err != nil {
+		return err
+	}
+	if err := e.addAddresses(); err != nil {
+		return err
+	}
+	// Clients of virtual servers of UDP that are about to go begin anew with what serves
+	// them now: without a virtual server their entries would lead nowhere.
+	for x := range w.pending {
+		if _, requested := w.servers[x]; !requested && w.have[x] != nil && w.have[x].udp {
+			for a := range w.have[x].weights {
+				e.flows.note(x, a)
 			}
 		}
 	}
-	now := map[netip.AddrPort]realServer{}
-	if !h.udp {
-		if now, err = t.backends(k); err != nil {
-			return nil, errors.Join(append(errs, err)...)
-		}
+	if err := e.flows.delete(e.IPv6); err != nil {
+		return err
 	}
-	for _, a := range gone {
-		if now[a].busy {
-			continue
-		}
-		if err := t.removeBackend(k, a); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		delete(h.weights, a)
-		removed = append(removed, a)
+	// Marks lead to virtual servers that refuse without backends.
+	if err := w.rules.Shrink(marks); err != nil {
+		return err
 	}
-	return removed, errors.Join(errs...)
+	if err := e.retire(t); err != nil {
+		return err
+	}
+	return e.deleteAddresses()
 }
 
-// ourKeys returns the virtual servers that the members of SERVERS and NUMBERS name.
-func ourKeys(servers, numbers []netfilter.Member) map[key]bool {
-	out := make(map[key]bool, len(servers)+len(numbers))
-	for _, m := range servers {
-		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {
-			out[key{protocol: lb.Protocol(p), addr: netip.AddrPortFrom(m.Addr, m.Port)}] = true
+// serve makes and changes virtual servers, and gives them their backends.
+func (e *Engine) serve(t *table) error {
+	w := e.want
+	hosted, others := w.fresh()
+	var errs []error
+	for _, group := range hosted {
+		errs = append(errs, e.takeOver(t, group))
+	}
+	errs = append(errs, e.start(t, others))
+	for x := range w.pending {
+		s, requested := w.servers[x]
+		h := w.have[x]
+		if !requested || h == nil {
+			continue
+		}
+		if !h.same(s) {
+			t.put(x, s, true, func() { h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout })
+		}
+		h.udp = s.udp // which the kernel does not know of marks
+		for _, a := range s.backends {
+			t.weigh(x, h, a, 1)
 		}
 	}
-	for _, m := range numbers {
-		out[key{mark: uint32(m.Port) << numberShift}] = true
+	return errors.Join(append(errs, t.flush())...)
+}
+
+// start makes virtual servers that are not there, each with its first backend: while it has
+// none the kernel refuses clients.
+func (e *Engine) start(t *table, fresh []key) error {
+	for _, x := range fresh {
+		s := e.want.servers[x]
+		h := &held{server: s, weights: make(map[netip.AddrPort]int, len(s.backends))}
+		h.backends = nil
+		t.put(x, s, false, func() {
+			e.want.made(x, h)
+			e.flows.note(x, netip.AddrPort{})
+		})
+		if len(s.backends) > 0 {
+			t.weigh(x, h, s.backends[0], 1)
+		}
 	}
-	return out
+	return t.flush()
+}
+
+// takeOver makes virtual servers where a program of this node may have served until now.
+// No new flow begins meanwhile, and the flows of UDP that sockets of this node have are deleted
+// before: of those ipvs would get datagrams that it cannot masquerade any more, and the answers
+// would leave by other ports.
+func (e *Engine) takeOver(t *table, servers []key) (err error) {
+	var block []netfilter.Member // where first packets of flows are dropped meanwhile
+	for _, x := range servers {
+		if m := x.member(); !e.want.set(setDrop).Present(m) {
+			block = append(block, m)
+		}
+		if x.protocol == lb.UDP {
+			e.flows.add(x.addr, netip.AddrPort{})
+		}
+	}
+	set := e.shape().set(setDrop)
+	defer func() {
+		sent, err2 := set.Delete(block)
+		e.writes += sent
+		err = errors.Join(err, err2)
+	}()
+	sent, err := set.Add(block)
+	e.writes += sent
+	if err == nil {
+		err = e.flows.delete(e.IPv6)
+	}
+	if err == nil {
+		err = e.start(t, servers)
+	}
+	return err
+}
+
+// retire removes virtual servers, and backends of them, that are not requested: at once where
+// they have no connections, and otherwise as soon as they have none, which a later call sees.
+// UDP has no end of a connection to wait for.
+func (e *Engine) retire(t *table) error {
+	w := e.want
+	remove := func(x key, h *held, gone []netip.AddrPort) {
+		t.remove(x, func() {
+			w.gone(x, h)
+			for _, a := range gone {
+				e.flows.note(x, a)
+			}
+		})
+	}
+	removeBackend := func(x key, h *held, a netip.AddrPort) {
+		t.removeBackend(x, h, a, func() { e.flows.note(x, a) })
+	}
+	var drain []key
+	for x := range w.pending {
+		h := w.have[x]
+		if h == nil {
+			continue
+		}
+		surplus := w.surplus(x, h)
+		switch {
+		case h.udp && w.leaves(x):
+			remove(x, h, surplus) // at once: without its backends it would refuse
+		case h.udp:
+			for _, a := range surplus {
+				removeBackend(x, h, a)
+			}
+		default:
+			drain = append(drain, x)
+			if len(surplus) > 0 && w.leaves(x) && x.mark == 0 {
+				// First of all new connections go to this node itself, as without the virtual
+				// server: its address as its own backend is what the kernel lets pass untouched
+				// (LOCALNODE). Else they would be refused while a socket on this node, at a
+				// node port, would take them.
+				t.weigh(x, h, x.addr, 1)
+			}
+			for _, a := range surplus {
+				t.weigh(x, h, a, 0)
+			}
+		}
+	}
+	errs := []error{t.flush()}
+	for _, x := range drain {
+		h := w.have[x]
+		surplus := w.surplus(x, h)
+		if len(surplus) == 0 {
+			continue
+		}
+		now, err := t.backends(x) // they get no more connections, so that none is missed
+		errs = append(errs, err)
+		for _, a := range surplus {
+			if err == nil && !now[a].busy {
+				removeBackend(x, h, a)
+			}
+		}
+	}
+	errs = append(errs, t.flush())
+	for _, x := range drain {
+		h := w.have[x]
+		_, aside := h.weights[x.addr]
+		if w.leaves(x) && (len(h.weights) == 0 || len(h.weights) == 1 && aside) {
+			remove(x, h, nil)
+		}
+	}
+	return errors.Join(append(errs, t.flush())...)
+}
+
+// addAddresses makes the addresses this node's that are not.
+func (e *Engine) addAddresses() error {
+	missing := e.want.addresses.Missing()
+	if len(missing) == 0 {
+		return nil
+	}
+	source, err := sourceOf(e.want.node)
+	if err != nil {
+		return err
+	}
+	for _, ip := range missing {
+		e.writes++
+		if err := addAddress(ip, source); err != nil {
+			return err
+		}
+		e.want.addresses.SetPresent(ip, true)
+	}
+	return nil
+}
+
+// deleteAddresses undoes that for those that are not to be this node's.
+func (e *Engine) deleteAddresses() error {
+	for _, ip := range e.want.addresses.Surplus() {
+		e.writes++
+		if err := deleteAddress(ip); err != nil {
+			return err
+		}
+		e.want.addresses.SetPresent(ip, false)
+	}
+	return nil
 }

@@ -8,14 +8,16 @@ import (
 	"syscall"
 
 	"github.com/moby/ipvs"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // Commands and attributes of ipvs (include/uapi/linux/ip_vs.h), as far as we send them
 // ourselves.
 const (
-	newService, newDest = 1, 5
+	newService, setService, deleteService = 1, 2, 3
+	newDest, setDest, deleteDest          = 5, 6, 7
 
 	attrService, attrDest = 1, 2
 
@@ -29,160 +31,167 @@ const (
 // answers are less than what a socket holds.
 const messagesInBatch = 64
 
-// batch makes virtual and real servers, many with two system calls: the kernel handles the
-// messages of one buffer in order, and answers those it refuses, and the last. What it
-// refuses is no error here: to do it again alone finds out why.
+// batch is changes of virtual and real servers, many of which take two system calls: the
+// kernel handles the messages of one buffer in order, and answers those it refuses, and the last.
 type batch struct {
-	table
-	fd      int // -1 until used
-	ipvs    uint16
+	fd      int
+	number  uint16 // that the kernel has given ipvs
 	buffer  []byte
-	last    int      // where the last message begins in the buffer
-	waiting []func() // to call when a message has succeeded
-	err     error    // the first
+	last    int                   // where the last message begins in the buffer
+	waiting []func(syscall.Errno) // to call with the answers to the messages
+	errs    []error
 }
 
-func (t table) newBatch() *batch { return &batch{table: t, fd: -1} }
-
-// open makes the socket.
-func (b *batch) open() error {
-	f, err := netlink.GenlFamilyGet("IPVS")
-	if err != nil {
-		return fmt.Errorf("find ipvs: %w", err)
+// put makes a virtual server, or changes one that is there, and calls done when it is so.
+func (t *table) put(k key, s server, isThere bool, done func()) {
+	command, verb := uint8(newService), "make"
+	if isThere {
+		command, verb = setService, "change"
 	}
-	b.ipvs = f.ID
-	b.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC)
-	if err != nil {
-		b.fd = -1
-		return fmt.Errorf("open socket to ipvs: %w", err)
+	flags := binary.NativeEndian.AppendUint32(u32(s.flags), ^uint32(0)) // and which of them count
+	netmask := ^uint32(0)                                               // each client for itself
+	if t.ipv6 {
+		netmask = 128 // as a length
 	}
-	return nil
-}
-
-// close sends what waits, and returns the first error.
-func (b *batch) close() error {
-	b.flush()
-	if b.fd >= 0 {
-		_ = unix.Close(b.fd)
-	}
-	return b.err
-}
-
-// service makes a virtual server; done is called when it is made.
-func (b *batch) service(k key, s server, done func()) {
-	if len(b.waiting) >= messagesInBatch {
-		b.flush() // now, so that its first backend comes with it
-	}
-	b.begin(newService)
-	b.nest(attrService, func() {
-		b.name(k)
-		x := b.table.service(k, s)
-		b.attr(serviceScheduler, append([]byte(x.SchedName), 0))
-		b.attr(serviceFlags, binary.NativeEndian.AppendUint32(number(x.Flags), ^uint32(0))) // and which of them count
-		b.attr(serviceTimeout, number(x.Timeout))
-		b.attr(serviceNetmask, number(x.Netmask))
-	})
-	b.end(done)
-}
-
-// backends makes real servers that a virtual one has not.
-func (b *batch) backends(k key, list []netip.AddrPort, h *held) {
-	for _, a := range list {
-		if _, isThere := h.weights[a]; !isThere {
-			if len(b.waiting) > messagesInBatch {
-				b.flush()
-			}
-			b.backend(k, a, func() { h.weights[a] = 1 })
+	b := nfnl.AttrString(t.name(k), serviceScheduler, s.scheduler)
+	b = nfnl.Attr(b, serviceFlags, flags)
+	b = nfnl.Attr(b, serviceTimeout, u32(s.timeout))
+	b = nfnl.Attr(b, serviceNetmask, u32(netmask))
+	t.queue(command, b, nil, func(errno syscall.Errno) {
+		switch {
+		case errno == 0:
+			done()
+		case errno == syscall.EEXIST && !isThere:
+			t.put(k, s, true, done) // another program's until now
+		case errno == syscall.ENOENT:
+			t.errs = append(t.errs, noScheduler{s.scheduler})
+		default:
+			t.errs = append(t.errs, fmt.Errorf("%s virtual server %s: %w", verb, k, errno))
 		}
-	}
-}
-
-// backend makes a real server of weight 1; done is called when it is made.
-func (b *batch) backend(k key, a netip.AddrPort, done func()) {
-	b.begin(newDest)
-	b.nest(attrService, func() { b.name(k) })
-	b.nest(attrDest, func() {
-		b.attr(destAddr, a.Addr().AsSlice())
-		b.attr(destPort, binary.BigEndian.AppendUint16(nil, a.Port()))
-		b.attr(destMethod, number(ipvs.ConnectionFlagMasq))
-		b.attr(destWeight, number(1))
-		b.attr(destUpper, number(0))
-		b.attr(destLower, number(0))
 	})
-	b.end(done)
 }
 
-// name adds which virtual server a message is for.
-func (b *batch) name(k key) {
-	b.attr(serviceFamily, binary.NativeEndian.AppendUint16(nil, b.family()))
+// remove removes a virtual server with its real ones, and calls done when it is gone.
+func (t *table) remove(k key, done func()) {
+	t.queue(deleteService, t.name(k), nil, func(errno syscall.Errno) {
+		if errno != 0 && errno != syscall.ESRCH {
+			t.errs = append(t.errs, fmt.Errorf("remove virtual server %s: %w", k, errno))
+			return
+		}
+		done()
+	})
+}
+
+// weigh gives a real server a weight, and makes it if it is not there.
+func (t *table) weigh(k key, h *held, a netip.AddrPort, weight int) {
+	was, isThere := h.weights[a]
+	if isThere && was == weight {
+		return
+	}
+	command, unless := uint8(newDest), syscall.EEXIST
+	if isThere {
+		command, unless = setDest, syscall.ENOENT
+	}
+	t.queue(command, t.name(k), destination(a, weight), func(errno syscall.Errno) {
+		switch errno {
+		case 0:
+			h.weights[a] = weight
+		case unless: // another program has made or removed it
+			if delete(h.weights, a); !isThere {
+				h.weights[a] = -1
+			}
+			t.weigh(k, h, a, weight)
+		default:
+			t.errs = append(t.errs, fmt.Errorf("set weight of %s at virtual server %s to %d: %w", a, k, weight, errno))
+		}
+	})
+}
+
+// removeBackend removes a real server, and calls done when it is gone.
+func (t *table) removeBackend(k key, h *held, a netip.AddrPort, done func()) {
+	t.queue(deleteDest, t.name(k), destination(a, 0), func(errno syscall.Errno) {
+		if errno != 0 && errno != syscall.ENOENT && errno != syscall.ESRCH {
+			t.errs = append(t.errs, fmt.Errorf("remove %s from virtual server %s: %w", a, k, errno))
+			return
+		}
+		delete(h.weights, a)
+		done()
+	})
+}
+
+// name returns the attributes that say which virtual server a message is for.
+func (t *table) name(k key) []byte {
+	b := nfnl.Attr(make([]byte, 0, 96), serviceFamily, binary.NativeEndian.AppendUint16(nil, t.family()))
 	if k.mark != 0 {
-		b.attr(serviceMark, number(k.mark))
-		return
+		return nfnl.Attr(b, serviceMark, u32(k.mark))
 	}
-	b.attr(serviceProtocol, binary.NativeEndian.AppendUint16(nil, uint16(ipProtocols[k.protocol])))
-	b.attr(serviceAddr, k.addr.Addr().AsSlice())
-	b.attr(servicePort, binary.BigEndian.AppendUint16(nil, k.addr.Port()))
+	b = nfnl.Attr(b, serviceProtocol, binary.NativeEndian.AppendUint16(nil, uint16(ipProtocols[k.protocol])))
+	b = nfnl.Attr(b, serviceAddr, k.addr.Addr().AsSlice())
+	return nfnl.Attr(b, servicePort, binary.BigEndian.AppendUint16(nil, k.addr.Port()))
 }
 
-func number(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
-
-func (b *batch) attr(kind uint16, value []byte) {
-	b.nest(kind, func() { b.buffer = append(b.buffer, value...) })
+func destination(a netip.AddrPort, weight int) []byte {
+	b := nfnl.Attr(make([]byte, 0, 64), destAddr, a.Addr().AsSlice())
+	b = nfnl.Attr(b, destPort, binary.BigEndian.AppendUint16(nil, a.Port()))
+	b = nfnl.Attr(b, destMethod, u32(ipvs.ConnectionFlagMasq))
+	b = nfnl.Attr(b, destWeight, u32(uint32(weight)))
+	b = nfnl.Attr(b, destUpper, u32(0))
+	return nfnl.Attr(b, destLower, u32(0))
 }
 
-// nest writes an attribute of what inner writes, aligned to four bytes (netlink(7)).
-func (b *batch) nest(kind uint16, inner func()) {
-	at := len(b.buffer)
-	b.buffer = append(b.buffer, make([]byte, unix.SizeofNlAttr)...)
-	inner()
-	binary.NativeEndian.PutUint16(b.buffer[at:], uint16(len(b.buffer)-at))
-	binary.NativeEndian.PutUint16(b.buffer[at+2:], kind)
-	for len(b.buffer)%unix.NLA_ALIGNTO != 0 {
-		b.buffer = append(b.buffer, 0)
+func u32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// queue appends a message, about a virtual server and perhaps a real one.
+func (t *table) queue(command uint8, service, dest []byte, answered func(syscall.Errno)) {
+	// A new virtual server and its first backend come together.
+	if n := len(t.waiting); n > messagesInBatch || n == messagesInBatch && command != newDest {
+		t.send()
 	}
-}
-
-// begin writes the headers of a message.
-func (b *batch) begin(command uint8) {
-	b.last = len(b.buffer)
-	b.buffer = append(b.buffer, make([]byte, unix.SizeofNlMsghdr)...)
-	b.buffer = append(b.buffer, command, 1, 0, 0) // struct genlmsghdr, with the version
-}
-
-func (b *batch) end(done func()) {
-	h := b.buffer[b.last:]
+	*t.writes++
+	t.last = len(t.buffer)
+	b := append(t.buffer, make([]byte, unix.SizeofNlMsghdr)...)
+	b = append(b, command, 1, 0, 0) // struct genlmsghdr, with the version
+	b = nfnl.Attr(b, attrService, service)
+	if dest != nil {
+		b = nfnl.Attr(b, attrDest, dest)
+	}
+	h := b[t.last:]
 	binary.NativeEndian.PutUint32(h, uint32(len(h)))
+	binary.NativeEndian.PutUint16(h[4:], t.number)
 	binary.NativeEndian.PutUint16(h[6:], unix.NLM_F_REQUEST)
-	binary.NativeEndian.PutUint32(h[8:], uint32(len(b.waiting))) // its number
-	b.waiting = append(b.waiting, done)
+	binary.NativeEndian.PutUint32(h[8:], uint32(len(t.waiting))) // its number
+	t.buffer, t.waiting = b, append(t.waiting, answered)
 }
 
-// flush sends the messages that wait.
-func (b *batch) flush() {
-	if len(b.waiting) == 0 {
-		return
+// flush sends what waits, and what follows from the answers. It returns the errors since the
+// last flush.
+func (t *table) flush() error {
+	for len(t.waiting) > 0 {
+		t.send()
 	}
-	if b.err == nil && b.fd < 0 {
-		b.err = b.open()
-	}
-	if b.err == nil {
-		b.err = b.send()
-	}
-	b.buffer, b.waiting = b.buffer[:0], b.waiting[:0]
+	err := errors.Join(t.errs...)
+	t.errs = nil
+	return err
 }
 
-func (b *batch) send() error {
-	*b.writes += uint64(len(b.waiting))
-	for at := 0; at < len(b.buffer); at += int(binary.NativeEndian.Uint32(b.buffer[at:])) {
-		binary.NativeEndian.PutUint16(b.buffer[at+4:], b.ipvs)
+// send sends the messages that wait, and reads the answers. Those queue further messages.
+func (t *table) send() {
+	waiting, b := t.waiting, t.buffer
+	t.waiting, t.buffer = nil, make([]byte, 0, cap(b))
+	if err := t.exchange(b, waiting); err != nil {
+		t.errs = append(t.errs, err)
 	}
-	binary.NativeEndian.PutUint16(b.buffer[b.last+6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-	if err := unix.Sendto(b.fd, b.buffer, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+}
+
+func (t *table) exchange(b []byte, waiting []func(syscall.Errno)) error {
+	binary.NativeEndian.PutUint16(b[t.last+6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	if err := unix.Sendto(t.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("write to ipvs: %w", err)
 	}
+	errnos := make([]syscall.Errno, len(waiting))
 	var answers [4096]byte // one in each
-	for next := 0; next < len(b.waiting); {
-		n, _, err := unix.Recvfrom(b.fd, answers[:], unix.MSG_DONTWAIT) // they came before Sendto returned
+	for last := false; !last; {
+		n, _, err := unix.Recvfrom(t.fd, answers[:], unix.MSG_DONTWAIT) // they came before Sendto returned
 		if err != nil {
 			return fmt.Errorf("read the answer of ipvs: %w", err)
 		}
@@ -192,16 +201,15 @@ func (b *batch) send() error {
 		}
 		for _, m := range msgs {
 			at := int(m.Header.Seq)
-			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 || at < next || at >= len(b.waiting) {
+			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 || at >= len(waiting) {
 				return errors.New("ipvs sent an unexpected answer")
 			}
-			for ; next < at; next++ {
-				b.waiting[next]()
-			}
-			if next++; binary.NativeEndian.Uint32(m.Data) == 0 {
-				b.waiting[at]()
-			}
+			errnos[at] = syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+			last = at == len(waiting)-1
 		}
+	}
+	for i, answered := range waiting {
+		answered(errnos[i])
 	}
 	return nil
 }

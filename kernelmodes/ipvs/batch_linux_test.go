@@ -39,7 +39,7 @@ func TestBatches(t *testing.T) {
 			if err := e.Sync(t.Context(), whole(services), n.about); err != nil {
 				return err
 			}
-			if diff := cmp.Diff(expect(services, n.about, v6), found(t, e)); diff != "" {
+			if diff := cmp.Diff(expect(services, v6), found(t, e)); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", family(v6), diff)
 			}
 			return nil

@@ -45,14 +45,13 @@ func BenchmarkUpdate(b *testing.B) {
 				m.Fold(&all, false)
 				w := fresh(false)
 				w.update(h, m.Services(), m.Changed())
-				servers := make(map[key]server)
-				w.write(servers)
+				w.write()
 				changes := [2]lb.Delta{between(services, change.other), between(change.other, services)}
 				b.ResetTimer()
 				for i := range b.N {
 					m.Fold(&changes[i%2], false)
 					w.update(h, m.Services(), m.Changed())
-					w.write(servers)
+					w.write()
 				}
 			})
 		}
@@ -74,7 +73,7 @@ func BenchmarkSync(b *testing.B) {
 				tb := testbed.NewT(b, testbed.Config{Clients: -1, Pods: -1})
 				e := &Engine{}
 				err := tb.Node.Do(func() error {
-					if _, err := e.Probe(b.Context()); errors.Is(err, errors.ErrUnsupported) {
+					if err := e.Probe(b.Context()); errors.Is(err, errors.ErrUnsupported) {
 						b.Skipf("NOT MEASURED: %v", err)
 					} else if err != nil {
 						return err
@@ -106,7 +105,7 @@ func BenchmarkSync(b *testing.B) {
 					b.Fatal(err)
 				}
 				*e = Engine{}
-				if _, err := e.Probe(b.Context()); err != nil {
+				if err := e.Probe(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()

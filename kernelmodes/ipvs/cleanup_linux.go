@@ -3,10 +3,7 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"syscall"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -29,17 +26,7 @@ func cleanup(ctx context.Context) error {
 	if err := netfilter.Privileged(); err != nil {
 		return err
 	}
-	errs := []error{cleanupFamily(ctx, false), cleanupFamily(ctx, true)}
-	for _, name := range []string{interfaceName, probeName} {
-		link, err := netlink.LinkByName(name)
-		if err == nil {
-			err = netlink.LinkDel(link)
-		}
-		if err != nil && !missing(err) {
-			errs = append(errs, fmt.Errorf("remove interface %s: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(cleanupFamily(ctx, false), cleanupFamily(ctx, true))
 }
 
 // cleanupFamily removes virtual servers first: the sets name them.
@@ -52,7 +39,12 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 		}
 		err = errors.Join(err, netfilter.Remove(ctx, l, nil))
 	}
-	return err
+	here, err2 := routed(ipv6)
+	errs := []error{err, err2}
+	for _, ip := range here {
+		errs = append(errs, deleteAddress(ip))
+	}
+	return errors.Join(errs...)
 }
 
 // removeServers removes the virtual servers that our sets name.
@@ -78,15 +70,14 @@ func removeServers(ipv6 bool) error {
 		return err
 	}
 	defer t.Close()
-	var errs []error
-	var f flows
-	near := leadTo(have[setNear])
-	for k := range keys {
-		backends, err := t.backends(k)
-		errs = append(errs, err, t.remove(k))
-		for a := range backends {
-			f.note([]change{{k, a}}, near)
-		}
+	f := flows{leads: leadTo(have[setNear])}
+	servers, err := t.read(func(x key) bool { return keys[x] })
+	for x, h := range servers {
+		t.remove(x, func() {
+			for a := range h.weights {
+				f.note(x, a)
+			}
+		})
 	}
-	return errors.Join(append(errs, f.delete(ipv6))...)
+	return errors.Join(err, t.flush(), f.delete(ipv6))
 }

@@ -3,7 +3,6 @@ package ipvs
 import (
 	"bufio"
 	"cmp"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -45,11 +44,7 @@ func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 // client.
 func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 	ours := make(map[netip.AddrPort]bool, len(s.Addresses))
-	anywhere := make(map[uint16]bool) // node ports
 	for _, a := range s.Addresses {
-		if a.Addr.Addr().IsUnspecified() {
-			anywhere[a.Addr.Port()] = true
-		}
 		ours[a.Addr] = true
 	}
 	var out []lb.Client
@@ -63,48 +58,36 @@ func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 		if w[0] != s.Protocol.String() || w[2] != "0000" {
 			continue
 		}
-		client, err := hexadecimal(w[1:3])
-		if err != nil {
-			return nil, err
+		var at [3]netip.AddrPort // client, virtual server, real server
+		for i := range at {
+			var err error
+			if at[i], err = hexadecimal(w[1+2*i], w[2+2*i]); err != nil {
+				return nil, err
+			}
 		}
-		frontend, err := hexadecimal(w[3:5])
-		if err != nil {
-			return nil, err
-		}
-		if client.Addr().Is6() != s.IPv6 || !ours[frontend] && !anywhere[frontend.Port()] {
+		if at[0].Addr().Is6() != s.IPv6 || !ours[at[1]] {
 			continue
-		}
-		backend, err := hexadecimal(w[5:7])
-		if err != nil {
-			return nil, err
 		}
 		left, err := strconv.ParseInt(w[8], 10, 64)
 		if err != nil {
 			return nil, err
 		}
 		age := max(0, s.AffinityTimeout-left*int64(time.Second))
-		out = append(out, lb.Client{Addr: client.Addr(), Backend: backend, LastUsed: now - age})
+		out = append(out, lb.Client{Addr: at[0].Addr(), Backend: at[2], LastUsed: now - age})
 	}
 	slices.SortStableFunc(out, func(a, b lb.Client) int { return cmp.Compare(a.LastUsed, b.LastUsed) })
 	return out, lines.Err()
 }
 
 // hexadecimal reads an address and a port. IPv4 is one number, IPv6 has its colons.
-func hexadecimal(w []string) (netip.AddrPort, error) {
-	port, err := strconv.ParseUint(w[1], 16, 16)
-	if err != nil {
+func hexadecimal(ip, port string) (netip.AddrPort, error) {
+	if p, err := strconv.ParseUint(port, 16, 16); err != nil {
 		return netip.AddrPort{}, err
+	} else if strings.Contains(ip, ":") {
+		addr, err := netip.ParseAddr(ip)
+		return netip.AddrPortFrom(addr, uint16(p)), err
+	} else if b, err := hex.DecodeString(ip); err == nil && len(b) == 4 {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b)), uint16(p)), nil
 	}
-	var addr netip.Addr
-	if strings.Contains(w[0], ":") {
-		addr, err = netip.ParseAddr(w[0])
-	} else {
-		var b []byte
-		if b, err = hex.DecodeString(w[0]); err == nil && len(b) == 4 {
-			addr = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b))))
-		} else if err == nil {
-			err = fmt.Errorf("unknown address %q", w[0])
-		}
-	}
-	return netip.AddrPortFrom(addr, uint16(port)), err
+	return netip.AddrPort{}, fmt.Errorf("unknown address %q", ip)
 }

@@ -24,7 +24,7 @@ func TestTemplates(t *testing.T) {
 		"TCP 2001:0db8:0000:0000:0000:0000:0000:0001 0000 2001:0db8:0096:0000:0000:0000:0000:0001 0050 2001:0db8:0244:0000:0000:0000:0000:0001 1F90 NONE          10799\n"
 	s := simple("web", "10.96.0.80", 80, lb.TCP)
 	s.AffinityTimeout = 10800e9
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort})
+	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("192.0.2.10:30080"), Kind: lb.NodePort})
 	six := simple("six", "2001:db8:96::1", 80, lb.TCP)
 	six.AffinityTimeout = 10800e9
 	client := func(addr, backend string, age time.Duration) lb.Client {
@@ -80,10 +80,7 @@ func TestClients(t *testing.T) {
 			}
 			c := clients[0]
 			at := slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return backend(h, v6, 8080).Addr == c.Backend })
-			addr := n.Client.Addr4
-			if v6 {
-				addr = n.Client.Addr6
-			}
+			addr := address(n.Client, v6)
 			if at < 0 || n.Pods[at].Name != pod || c.Addr != addr || c.LastUsed > now || c.LastUsed < now-int64(time.Minute) {
 				t.Errorf("a client that was at %s is remembered as %+v", pod, c)
 			}

@@ -1,11 +1,10 @@
 // Package ipvs forwards Services by ipvs, the load balancer of the Linux kernel, with the
 // semantics of kube-proxy's mode of that name, and more of those of its iptables mode than
-// that has. An [Engine] serves one address family; [Engine.Probe] reports what the kernel
-// lacks. testdata/listing.txt has what ipvsadm, ip and ipset print of one Service.
+// that has. An [Engine] serves one address family. testdata/listing.txt has what ipvsadm, ip and ipset print of one Service.
 //
 // Each address of a Service has a virtual server, and a node port one for each address of the
-// node. Routes of the table local at the interface sluice-ipvs make the kernel take packets to
-// addresses of Services as for this node, which is where ipvs sees them. The rest is done by
+// node. Local routes make the kernel take packets to addresses of Services as for this node,
+// which is where ipvs sees them ("ip route show table local proto 83"). The rest is done by
 // rules that never change and by sets that name the addresses they are for: chains begin with
 // SLUICE-IPVS-, sets with SLUICE-IPVS4- or SLUICE-IPVS6-.
 //

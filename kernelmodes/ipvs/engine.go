@@ -11,18 +11,12 @@ import (
 )
 
 // Engine forwards Services by ipvs in one address family; a dual-stack node uses two
-// of them with the same Services. The zero value is usable: IPv4, by the iptables in
-// PATH, round robin. Its methods are called by one goroutine, and work in the network
+// of them with the same Services. The zero value is usable: IPv4, round robin. Its methods are called by one goroutine, and work in the network
 // namespace of the calling thread. Set the fields before the first call. There is
 // nothing to close.
 type Engine struct {
 	// IPv6 chooses the address family.
 	IPv6 bool
-
-	// Command is the iptables program, a name in PATH or a path; "-restore" and
-	// "-save" are appended for those that write and read. Empty means iptables, or
-	// ip6tables for IPv6.
-	Command string
 
 	// Scheduler is for Services that request none (--ipvs-scheduler), spelled as
 	// lb.Service.Scheduler is. Empty means rr.
@@ -48,11 +42,6 @@ type Engine struct {
 	LocalBridge     string
 	LocalInterfaces string
 
-	// NodePortAddresses are the addresses of the node that have node ports. None means
-	// those of lb.Node.Addresses. Loopback addresses never have any: the kernel does
-	// not let what starts there leave the node.
-	NodePortAddresses []netip.Addr
-
 	// ExcludeCIDRs are where virtual servers are never removed
 	// (--ipvs-exclude-cidrs).
 	ExcludeCIDRs []netip.Prefix
@@ -70,24 +59,6 @@ type Engine struct {
 	kernel
 }
 
-// Facts is what Probe found.
-type Facts struct {
-	// Version is iptables' own, as in "v1.8.9 (nf_tables)".
-	Version string
-
-	// Schedulers are those that the kernel has, sorted.
-	Schedulers []string
-
-	// SCTP reports whether the kernel forwards SCTP as well.
-	SCTP bool
-
-	// Device is the type of our interface.
-	Device string
-
-	// Warnings are sentences for the administrator.
-	Warnings []string
-}
-
 // Present reports whether this kernel has ip_vs, or a module of it, without loading or
 // changing anything. Nil is no promise: a module may be missing all the same, as only
 // Probe finds out. Otherwise the error has the reason and wraps errors.ErrUnsupported.
@@ -95,15 +66,14 @@ func Present(ctx context.Context) error { return present(ctx) }
 
 // Probe checks that this host can forward Services: that the kernel has ip_vs, which
 // it loads if it can, with the default scheduler, that there is an iptables, that we
-// may use both, and that the kernel takes each kind of rule, set, interface and
-// virtual server, which are removed at once. It loads all schedulers that there are.
-// The first call does the work and later ones return its result; Sync calls it if it has
-// not been called. After an error the next call probes again.
+// may use both, and that the kernel takes each kind of rule, set and virtual server, which
+// are removed at once. The first call does the work; Sync calls it if it has not been called.
+// After an error the next call probes again.
 //
 // The error names what is missing. It wraps errors.ErrUnsupported if that is ip_vs, and
 // on other systems than Linux; exec.ErrNotFound if it is iptables; fs.ErrPermission
 // if we may not.
-func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx) }
+func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
 
 // Sync makes the kernel forward the Services of the engine's family as d says from now on.
 // A change costs what it changes, and an empty d next to nothing. The first Sync, and each
@@ -116,9 +86,9 @@ func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx)
 // conntrack entries. A Service that is removed goes in the same way. Connections are
 // counted at each Sync and Verify.
 //
-// An address with the unspecified IP is a node port, on every address of
-// NodePortAddresses; one with an exact IP takes precedence over it. No address may be in two
-// Services.
+// An address of kind lb.NodePort has the IP of the node at which it is served. Loopback ones
+// have no virtual servers: the kernel does not let what starts there leave the node. No address
+// may be in two Services but for the time of one d.
 //
 // On an error each part of what is in effect may be of before or after.
 func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
@@ -126,7 +96,7 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 }
 
 // Verify reports whether the kernel holds what the last Sync wrote: our virtual and
-// real servers, our interface and its addresses, our sets, chains and the jumps to
+// real servers, our routes of addresses, our sets, chains and the jumps to
 // them, before which no rule is that is not of Sluice. If not, call Sync. False is no
 // error. It also removes backends whose last connection has ended.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }

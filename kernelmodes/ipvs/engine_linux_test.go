@@ -105,7 +105,7 @@ func TestDrain(t *testing.T) {
 		}
 		return n.engines[0].Stats().VirtualServers == 1
 	})
-	if got := n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, at.Addr().String()+" ") {
+	if got := n.routes(); strings.Contains(got, at.Addr().String()+" ") {
 		t.Errorf("its address is left:\n%s", got)
 	}
 }
@@ -187,11 +187,10 @@ func TestInterference(t *testing.T) {
 		"ipvsadm -E -t 10.96.0.80:80 -s wlc",
 		"ipvsadm -E -t 10.96.0.80:80 -s rr -p 60",
 		"ipvsadm -a -t 10.96.0.80:80 -r 10.244.1.99:80 -m",
-		"ip route del local 10.96.0.80 dev sluice-ipvs table local",
-		"ip -6 route del local 2001:db8:96::50 dev sluice-ipvs table local",
-		"ip addr add 10.96.99.99/32 dev sluice-ipvs",
-		"ip link set sluice-ipvs down",
-		"ip link del sluice-ipvs",
+		"ip route del local 10.96.0.80 table local",
+		"ip -6 route del local 2001:db8:96::50 table local",
+		"ip route add local 10.96.99.99 dev lo table local proto 83",
+		"ip route flush table local proto 83",
 		"ipset flush SLUICE-IPVS4-FRONTENDS",
 		"ipset flush",
 		"ipset del SLUICE-IPVS4-NEAR 10.96.0.81,tcp:80",
@@ -223,7 +222,7 @@ func TestInterference(t *testing.T) {
 			}
 		}
 		if t.Failed() {
-			t.Log(n.Node.Run(n.t, "sh", "-c", "ipvsadm -ln; ip addr show sluice-ipvs; iptables-save"))
+			t.Log(n.Node.Run(n.t, "sh", "-c", "ipvsadm -ln; ip route show table local; iptables-save"))
 			return
 		}
 	}
@@ -258,8 +257,8 @@ func TestForeign(t *testing.T) {
 		t.Errorf("Cleanup leaves\n%s\nthere was\n%s", after, before)
 	}
 	n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
-	if out, err := n.Node.Command(t.Context(), "ip", "link", "show", interfaceName).CombinedOutput(); err == nil {
-		t.Errorf("Cleanup leaves an interface: %s", out)
+	if got := n.routes(); got != "" {
+		t.Errorf("Cleanup leaves routes:\n%s", got)
 	}
 }
 
@@ -273,7 +272,7 @@ func TestCrash(t *testing.T) {
 		s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true},
 	)
 	s.Addresses = append(
-		s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort, Local: true},
+		s.Addresses, lb.Address{Addr: netip.AddrPortFrom(n.Node.Addr4, 30080), Kind: lb.NodePort, Local: true},
 	)
 	n.sync(s)
 	list := n.Node.Run(n.t, "ipvsadm", "-ln")
@@ -286,7 +285,7 @@ func TestCrash(t *testing.T) {
 	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
 		t.Errorf("want nothing but %s:\n%s", want, list)
 	}
-	if got := strings.Fields(n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName)); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
+	if got := strings.Fields(n.routes()); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
 		t.Errorf("addresses: %v", got)
 	}
 	// Nothing to forward any more, in a process that knows of nothing before: it is removed.
@@ -338,15 +337,12 @@ func TestOneChange(t *testing.T) {
 func TestStepAside(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		any, at := netip.IPv4Unspecified(), netip.AddrPortFrom(n.Node.Addr4, 30007)
-		if v6 {
-			any, at = netip.IPv6Unspecified(), netip.AddrPortFrom(n.Node.Addr6, 30007)
-		}
+		at := netip.AddrPortFrom(address(n.Node, v6), 30007)
 		if !v6 {
 			n.echoes(1)
 		}
 		s := simple("echo", vip(v6, 7).String(), 7, lb.TCP, backend(n.Pods[0], v6, 7))
-		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, 30007), Kind: lb.NodePort})
+		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.NodePort})
 		n.sync(s)
 		c := dial(t, n.Client, at)
 		echo(t, c)

@@ -14,7 +14,7 @@ var errOther = fmt.Errorf("ipvs: %w: it is part of Linux", errors.ErrUnsupported
 
 type kernel struct{}
 
-func (*kernel) probe(context.Context) (Facts, error) { return Facts{}, errOther }
+func (*kernel) probe(context.Context) error { return errOther }
 
 func (*kernel) sync(context.Context, *lb.Delta, lb.Node) error { return errOther }
 

@@ -21,11 +21,10 @@ import (
 func TestListing(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	s := simple("http", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 8080), backend(n.Pods[1], false, 8080))
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort})
-	n.about.Addresses = []netip.Addr{n.Node.Addr4}
+	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(n.Node.Addr4, 30080), Kind: lb.NodePort})
 	n.sync(s)
 	var said []string
-	for _, command := range []string{"ipvsadm -ln", "ip route show table local dev " + interfaceName, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
+	for _, command := range []string{"ipvsadm -ln", listRoutes, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
 		lines := strings.Split(strings.TrimSpace(n.Node.Run(n.t, "sh", "-c", command)), "\n")
 		for i := range lines {
 			lines[i] = strings.TrimRight(lines[i], " ") + "\n"
@@ -49,14 +48,10 @@ func TestListing(t *testing.T) {
 func TestSchedulers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	facts, err := Facts{}, error(nil)
-	n.Node.DoT(n.t, func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
-	if slices.ContainsFunc(schedulers, func(s string) bool { return s != "twos" && !slices.Contains(facts.Schedulers, s) }) {
-		t.Errorf("schedulers %v, want %v; not all builds have twos", facts.Schedulers, schedulers)
-	}
+	all := slices.DeleteFunc(slices.Clone(schedulers), func(s string) bool { return s == "twos" }) // not in all builds
 	serve(t, n.Pods[0], lb.TCP, backend(n.Pods[0], false, 80).Addr)
 	var services []lb.Service
-	for i, requested := range append(slices.Clone(facts.Schedulers), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
+	for i, requested := range append(slices.Clip(all), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
 		s := simple(fmt.Sprintf("s%02d", i), vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80))
 		s.Scheduler = requested
 		services = append(services, s)
@@ -66,7 +61,7 @@ func TestSchedulers(t *testing.T) {
 	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	for i, s := range services {
 		name, _, _ := strings.Cut(s.Scheduler, ",")
-		if i >= len(facts.Schedulers) && name != "sh" {
+		if i >= len(all) && name != "sh" {
 			name = "lc"
 		}
 		if want := fmt.Sprintf("TCP  %s %s", s.Addresses[0].Addr, name); !strings.Contains(list, want) {
@@ -137,10 +132,7 @@ func TestWhoMayAsk(t *testing.T) {
 	n := newNode(t, testbed.Config{Clients: 2})
 	serve(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
-		b, mine := backend(n.Pods[0], v6, 8080), n.Clients[0].Addr4
-		if v6 {
-			mine = n.Clients[0].Addr6
-		}
+		b, mine := backend(n.Pods[0], v6, 8080), address(n.Clients[0], v6)
 		serve(t, n.Pods[0], lb.TCP, b.Addr)
 		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
 		at := netip.AddrPortFrom(vip(v6, 81), 80)
@@ -203,7 +195,7 @@ func TestMasquerade(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, mark := range []uint32{3, 1 << 16} {
 		n.Node.DoT(n.t, func() error {
-			if _, err := (&Engine{MasqueradeMark: mark}).Probe(t.Context()); err == nil {
+			if err := (&Engine{MasqueradeMark: mark}).Probe(t.Context()); err == nil {
 				t.Errorf("mark %#x is taken", mark)
 			}
 			return nil
@@ -248,12 +240,13 @@ func TestSettings(t *testing.T) {
 // excluded ranges.
 func TestNodePorts(t *testing.T) {
 	n := newNode(t, testbed.Config{})
-	n.engines[0].NodePortAddresses = []netip.Addr{n.Node.Alt4, netip.MustParseAddr("127.0.0.1"), n.Node.Alt6}
 	n.engines[0].ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.80/32")}
 	b := backend(n.Pods[0], false, 80)
 	serve(t, n.Pods[0], lb.TCP, b.Addr)
 	s := simple("web", "10.96.0.80", 80, lb.TCP, b)
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30080"), Kind: lb.NodePort},
+	s.Addresses = append(s.Addresses,
+		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 30080), Kind: lb.NodePort},
+		lb.Address{Addr: netip.MustParseAddrPort("127.0.0.1:30080"), Kind: lb.NodePort},
 		// The node's own address is another Service's.
 		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 80), Kind: lb.ExternalIP})
 	n.sync(s)
@@ -266,46 +259,13 @@ func TestNodePorts(t *testing.T) {
 			t.Errorf("asking %s: %s, want %s", addr, got, want)
 		}
 	}
-	if got := n.Node.Run(n.t, "ip", "route", "show", "table", "local", "dev", interfaceName); strings.Contains(got, n.Node.Alt4.String()) {
-		t.Errorf("the node's address is on our interface:\n%s", got)
+	if got := n.routes(); strings.Contains(got, n.Node.Alt4.String()) {
+		t.Errorf("the node's address has a route of ours:\n%s", got)
 	}
 	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, b))
 	n.sync()
 	if got := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
 		t.Errorf("want the excluded one left, and not the other:\n%s", got)
-	}
-}
-
-// TestDevices forwards by each type of interface.
-func TestDevices(t *testing.T) {
-	was := devices
-	t.Cleanup(func() { devices = was })
-	for _, kind := range was {
-		devices = []string{"nosuch", kind}
-		n := newNode(t, testbed.Config{})
-		facts, err := Facts{}, error(nil)
-		n.Node.DoT(n.t, func() error { facts, err = n.engines[0].Probe(t.Context()); return err })
-		if facts.Device != kind {
-			t.Errorf("interface of type %s, want %s", facts.Device, kind)
-		}
-		for _, v6 := range []bool{false, true} {
-			b := backend(n.Pods[0], v6, 80)
-			serve(t, n.Pods[0], lb.TCP, b.Addr)
-			s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
-			n.sync(s)
-			for _, host := range []*testbed.Host{n.Client, n.Node, n.Pods[1]} {
-				if got := ask(host, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
-					t.Errorf("%s: %s asks over %s: %s", kind, host, family(v6), got)
-				}
-			}
-		}
-		if !n.verify() {
-			t.Errorf("%s: Verify finds something out of place", kind)
-		}
-		n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
-		if got := n.Node.Run(n.t, "ip", "-brief", "link"); strings.Contains(got, interfaceName) {
-			t.Errorf("%s: left over:\n%s", kind, got)
-		}
 	}
 }
 
@@ -317,11 +277,8 @@ func TestSCTP(t *testing.T) {
 		ln := sctp(t, n.Pods[0], b.Addr, false)
 		at := netip.AddrPortFrom(vip(v6, 38), 38)
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
-		port, any := netip.AddrPortFrom(n.Node.Addr4, 30038), netip.IPv4Unspecified()
-		if v6 {
-			port, any = netip.AddrPortFrom(n.Node.Addr6, 30038), netip.IPv6Unspecified()
-		}
-		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, 30038), Kind: lb.NodePort})
+		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
+		s.Addresses = append(s.Addresses, lb.Address{Addr: port, Kind: lb.NodePort})
 		n.sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {

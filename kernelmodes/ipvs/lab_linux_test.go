@@ -35,7 +35,7 @@ func newNode(t *testing.T, cfg testbed.Config) *node {
 		},
 	}
 	n.Node.DoT(n.t, func() error {
-		_, err := n.engines[0].Probe(t.Context())
+		err := n.engines[0].Probe(t.Context())
 		if errors.Is(err, errors.ErrUnsupported) {
 			testbed.MissingUnless(t, testbed.RequireIPVSVar, err.Error()+"; make test-vm tests it")
 		}
@@ -63,6 +63,13 @@ func (n *node) verify() (good bool) {
 		return errors.Join(err, err2)
 	})
 	return good
+}
+
+const listRoutes = "ip route show table local proto 83"
+
+// routes lists those of addresses of Services.
+func (n *node) routes() string {
+	return n.Node.Run(n.t, "sh", "-c", listRoutes+"; ip -6"+listRoutes[2:])
 }
 
 // serve makes a host answer connections, or datagrams, with its name and the address it
@@ -98,13 +105,15 @@ func id(name string, p lb.Protocol, v6 bool) lb.ID {
 
 // backend is a ready one.
 func backend(h *testbed.Host, v6 bool, port uint16) lb.Backend {
-	b := lb.Backend{
-		Addr: netip.AddrPortFrom(h.Addr4, port), Ready: true, Serving: true, Local: strings.HasPrefix(h.Name, "pod-"),
-	}
+	at := netip.AddrPortFrom(address(h, v6), port)
+	return lb.Backend{Addr: at, Ready: true, Serving: true, Local: strings.HasPrefix(h.Name, "pod-")}
+}
+
+func address(h *testbed.Host, v6 bool) netip.Addr {
 	if v6 {
-		b.Addr = netip.AddrPortFrom(h.Addr6, port)
+		return h.Addr6
 	}
-	return b
+	return h.Addr4
 }
 
 // simple is a Service with a cluster IP.

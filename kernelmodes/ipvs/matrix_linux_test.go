@@ -66,11 +66,7 @@ func (c cell) String() string {
 
 func (c cell) address(n *node, k lb.Kind) netip.AddrPort {
 	if k == lb.NodePort {
-		a := n.Node.Addr4
-		if c.v6 {
-			a = n.Node.Addr6
-		}
-		return netip.AddrPortFrom(a, uint16(30000+c.n))
+		return netip.AddrPortFrom(address(n.Node, c.v6), uint16(30000+c.n))
 	}
 	prefix := map[lb.Kind]string{
 		lb.ClusterIP: "10.96.1.", lb.ExternalIP: "198.51.100.", lb.LoadBalancerIP: "203.0.113.",
@@ -88,14 +84,7 @@ var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerI
 func (c cell) service(n *node) lb.Service {
 	s := lb.Service{ID: id(c.String(), c.protocol, c.v6)}
 	for _, k := range kinds {
-		a := c.address(n, k)
-		if k == lb.NodePort {
-			a = netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port())
-			if c.v6 {
-				a = netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
-			}
-		}
-		s.Addresses = append(s.Addresses, lb.Address{Addr: a, Kind: k, Local: c.policy == "Local"})
+		s.Addresses = append(s.Addresses, lb.Address{Addr: c.address(n, k), Kind: k, Local: c.policy == "Local"})
 	}
 	hosts := map[string][]*testbed.Host{
 		"many": {n.Pods[0], n.Pods[1], n.RemotePods[0]}, "one-here": {n.Pods[0]}, "one-there": {n.RemotePods[0]},
@@ -160,10 +149,7 @@ func TestMatrix(t *testing.T) {
 // tryCell asks until every endpoint that may answer can have done so.
 func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 	want := strings.Fields(expected(k, from, c.policy, c.endpoints))
-	client := host.Addr4
-	if c.v6 {
-		client = host.Addr6
-	}
+	client := address(host, c.v6)
 	for range max(1, 2*len(want)) {
 		got := askFor(want[0], host, c.protocol, c.address(n, k))
 		who, seen, _ := strings.Cut(got, " ")

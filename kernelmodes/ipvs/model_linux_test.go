@@ -28,7 +28,7 @@ func TestModel(t *testing.T) {
 		steps = 200
 	}
 	n := newNode(t, testbed.Config{Pods: -1})
-	w := &world{rand: rand.New(rand.NewPCG(seed, 0)), services: make(map[lb.ID]lb.Service)}
+	w := newWorld(seed, n.about.Addresses)
 	var before [2][]lb.Service
 	for step := range steps {
 		v6, what := w.change()
@@ -47,7 +47,7 @@ func TestModel(t *testing.T) {
 			if err := e.Sync(t.Context(), d, n.about); err != nil {
 				return err
 			}
-			if diff := cmp.Diff(expect(services, n.about, v6), found(t, e)); diff != "" {
+			if diff := cmp.Diff(expect(services, v6), found(t, e)); diff != "" {
 				t.Fatalf("step %d, %s of seed %d: -want +got:\n%s", step, what, seed, diff)
 			}
 			return nil
@@ -61,7 +61,12 @@ func TestModel(t *testing.T) {
 // world is the Services that there are.
 type world struct {
 	rand     *rand.Rand
+	node     []netip.Addr // that have node ports
 	services map[lb.ID]lb.Service
+}
+
+func newWorld(seed uint64, node []netip.Addr) *world {
+	return &world{rand.New(rand.NewPCG(seed, 0)), node, make(map[lb.ID]lb.Service)}
 }
 
 // change changes one Service and says in which family, and what it did.
@@ -100,11 +105,11 @@ func (w *world) addresses(i int, v6 bool) []lb.Address {
 	out := []lb.Address{{Addr: netip.AddrPortFrom(vip(v6, i+1), 80), Local: w.rand.IntN(4) == 0}}
 	local := w.rand.IntN(2) == 0
 	if w.rand.IntN(2) == 0 {
-		any := netip.IPv4Unspecified()
-		if v6 {
-			any = netip.IPv6Unspecified()
+		for _, ip := range w.node {
+			if at := netip.AddrPortFrom(ip, uint16(30000+i)); ip.Is6() == v6 {
+				out = append(out, lb.Address{Addr: at, Kind: lb.NodePort, Local: local})
+			}
 		}
-		out = append(out, lb.Address{Addr: netip.AddrPortFrom(any, uint16(30000+i)), Kind: lb.NodePort, Local: local})
 	}
 	if w.rand.IntN(2) == 0 {
 		a := lb.Address{Addr: netip.AddrPortFrom(vip(v6, 100+i), 80), Kind: lb.LoadBalancerIP, Local: local}
@@ -139,7 +144,7 @@ type contents struct {
 }
 
 // expect is the model.
-func expect(services []lb.Service, about lb.Node, v6 bool) contents {
+func expect(services []lb.Service, v6 bool) contents {
 	c := contents{Servers: map[string]string{}, Sets: map[string][]string{}}
 	vips := map[string]bool{}
 	set := func(name string, f lb.Frontend) { c.Sets[name] = append(c.Sets[name], f.String()) }
@@ -158,42 +163,32 @@ func expect(services []lb.Service, about lb.Node, v6 bool) contents {
 			inside = "mh+8"
 		}
 		for _, a := range s.Addresses {
-			at := []netip.AddrPort{a.Addr}
-			if a.Kind == lb.NodePort {
-				at = nil
-				for _, ip := range about.Addresses {
-					if ip.Is6() == v6 {
-						at = append(at, netip.AddrPortFrom(ip, a.Addr.Port()))
-					}
-				}
-			} else {
+			if a.Kind != lb.NodePort {
 				vips[a.Addr.Addr().String()] = true
 			}
 			cluster, local := texts(s.Eligible()), texts(s.EligibleLocal())
-			for _, addr := range at {
-				f := lb.Frontend{Protocol: s.Protocol, Addr: addr}
-				external := a.Kind != lb.ClusterIP
-				switch {
-				case cluster == "":
-					set(setRefuse, f)
-				case !a.Local:
-					c.Servers[f.String()] = scheduler + cluster
-				case local != "":
-					c.Servers[f.String()] = scheduler + local
-				case external:
-					set(setOutside, f)
-				default:
-					set(setDrop, f)
-				}
-				if external && a.Local && cluster != local {
-					c.Servers["inside "+f.String()] = inside + cluster
-				}
-				if external && !a.Local {
-					set(setExternal, f)
-				}
-				if len(a.Sources) > 0 {
-					set(setRestricted, f)
-				}
+			f := lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}
+			external := a.Kind != lb.ClusterIP
+			switch {
+			case cluster == "":
+				set(setRefuse, f)
+			case !a.Local:
+				c.Servers[f.String()] = scheduler + cluster
+			case local != "":
+				c.Servers[f.String()] = scheduler + local
+			case external:
+				set(setOutside, f)
+			default:
+				set(setDrop, f)
+			}
+			if external && a.Local && cluster != local {
+				c.Servers["inside "+f.String()] = inside + cluster
+			}
+			if external && !a.Local {
+				set(setExternal, f)
+			}
+			if len(a.Sources) > 0 {
+				set(setRestricted, f)
 			}
 		}
 	}
@@ -266,9 +261,9 @@ func found(t *testing.T, e *Engine) contents {
 			t.Errorf("no frontend leads to %s", k)
 		}
 	}
-	onOurs, _, err := onInterface(e.IPv6)
+	here, err := routed(e.IPv6)
 	must(err)
-	for a := range onOurs {
+	for _, a := range here {
 		c.Addresses = append(c.Addresses, a.String())
 	}
 	slices.Sort(c.Addresses)

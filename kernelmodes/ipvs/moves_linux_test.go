@@ -38,15 +38,12 @@ func (n *node) moveNodePort(port uint16) {
 	defer load.Wait()
 	defer stop()
 	for _, v6 := range []bool{false, true} {
-		any, at := netip.IPv4Unspecified(), netip.AddrPortFrom(n.Node.Addr4, port)
-		if v6 {
-			any, at = netip.IPv6Unspecified(), netip.AddrPortFrom(n.Node.Addr6, port)
-		}
+		at := netip.AddrPortFrom(address(n.Node, v6), port)
 		s := simple(
 			fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80),
 			backend(n.Pods[1], v6, 80),
 		)
-		s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(any, port), Kind: lb.NodePort})
+		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.NodePort})
 		services = append(services, s)
 		serve(n.t, n.Node, lb.TCP, at)
 		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {

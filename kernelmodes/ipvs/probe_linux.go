@@ -1,17 +1,11 @@
 package ipvs
 
 import (
-	"bufio"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -20,30 +14,26 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-func (e *Engine) probe(ctx context.Context) (Facts, error) {
+func (e *Engine) probe(ctx context.Context) error {
 	if e.program != nil {
-		return e.facts, nil
+		return nil
 	}
 	if mark := e.MasqueradeMark; mark >= 1<<numberShift || mark&(mark-1) != 0 {
-		return Facts{}, fmt.Errorf("masquerade mark %#x: use one of the bits 0 to %d", mark, numberShift-1)
+		return fmt.Errorf("masquerade mark %#x: use one of the bits 0 to %d", mark, numberShift-1)
 	}
-	if _, _, err := parseScheduler(cmp.Or(e.Scheduler, defaultScheduler)); err != nil {
-		return Facts{}, err
-	}
-	program, err := netfilter.Open(ctx, e.Command, e.IPv6)
+	name, _, err := parseScheduler(cmp.Or(e.Scheduler, defaultScheduler))
 	if err != nil {
-		return Facts{}, err
+		return err
 	}
-	facts := Facts{Version: program.Version}
-
-	if err := loadIPVS(ctx); err != nil {
-		return Facts{}, err
+	program, err := netfilter.Open(ctx, "", e.IPv6)
+	if err != nil {
+		return err
 	}
-	if facts.Schedulers, err = trySchedulers(e.IPv6, cmp.Or(e.Scheduler, defaultScheduler)); err != nil {
-		return Facts{}, err
+	if err := load(ctx); err != nil {
+		return err
 	}
-	if facts.Device, err = tryInterface(); err != nil {
-		return Facts{}, err
+	if err := trySchedulers(e.IPv6, name, defaultScheduler); err != nil {
+		return err
 	}
 	m := e.host(lb.Node{}).masquerade
 	m.randomFully = true
@@ -51,39 +41,20 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 		m.randomFully = false
 		err = tryRules(ctx, program, m)
 	}
-	if err != nil {
-		return Facts{}, err
-	}
-	facts.SCTP = hasSCTP()
-	facts.Warnings = warnings(e.IPv6)
-	e.program, e.random, e.facts = program, m.randomFully, facts
-	return facts, nil
-}
-
-func present(ctx context.Context) error {
-	if _, err := netlink.GenlFamilyGet("IPVS"); err == nil {
-		return nil
-	}
-	return modprobe(ctx, "--dry-run")
-}
-
-// loadIPVS loads ip_vs if it is not there. It must come before the first use of the
-// library, which looks up once the number that the kernel has given ipvs.
-func loadIPVS(ctx context.Context) error {
-	if _, err := netlink.GenlFamilyGet("IPVS"); err == nil {
-		return nil
-	}
-	err := modprobe(ctx)
-	if _, err2 := netlink.GenlFamilyGet("IPVS"); err2 == nil {
-		return nil
-	} else if err == nil {
-		err = fmt.Errorf("%w: the kernel has no ip_vs: %w", errors.ErrUnsupported, err2)
+	if err == nil {
+		e.program, e.random = program, m.randomFully
 	}
 	return err
 }
 
-// modprobe loads the module.
-func modprobe(ctx context.Context, flags ...string) error {
+func present(ctx context.Context) error { return load(ctx, "--dry-run") }
+
+// load loads ip_vs if it is not there. It must come before the first use of the
+// library, which looks up once the number that the kernel has given ipvs.
+func load(ctx context.Context, flags ...string) error {
+	if _, err := netlink.GenlFamilyGet("IPVS"); err == nil {
+		return nil
+	}
 	path, err := exec.LookPath("modprobe")
 	if err != nil {
 		path, err = exec.LookPath("/sbin/modprobe") // not in every PATH
@@ -101,65 +72,25 @@ func modprobe(ctx context.Context, flags ...string) error {
 // half is not empty.
 const tryMark = 0x51c0ffee
 
-// trySchedulers returns those that the kernel has, found out by making a virtual
-// server with each; it loads their modules. The requested one and rr must be among them.
-func trySchedulers(ipv6 bool, requested string) ([]string, error) {
+// trySchedulers makes a virtual server with each scheduler and removes it, which loads their
+// modules.
+func trySchedulers(ipv6 bool, names ...string) error {
 	t, err := open(ipv6, new(uint64))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer t.Close()
-	name, _, _ := strings.Cut(requested, ",")
-	k := key{mark: tryMark}
-	var have []string
-	for _, s := range append([]string{name}, schedulers...) {
-		err := t.NewService(t.service(k, server{scheduler: s}))
-		switch {
-		case errors.Is(err, syscall.ENOENT):
-		case errors.Is(err, syscall.EAFNOSUPPORT):
-			return nil, fmt.Errorf("%w: the ip_vs of this kernel has no %s", errors.ErrUnsupported, t)
+	for _, name := range names {
+		k := key{mark: tryMark}
+		t.put(k, server{scheduler: name}, false, func() { t.remove(k, func() {}) })
+		switch err := t.flush(); {
+		case errors.As(err, new(noScheduler)), errors.Is(err, syscall.EAFNOSUPPORT):
+			return fmt.Errorf("%w: try scheduler %s: %w", errors.ErrUnsupported, name, err)
 		case err != nil:
-			return nil, fmt.Errorf("try scheduler %s: %w", s, err)
-		default:
-			if err := t.remove(k); err != nil {
-				return nil, err
-			}
-			have = append(have, s)
+			return fmt.Errorf("try scheduler %s: %w", name, err)
 		}
 	}
-	return tidy(have, requested)
-}
-
-// tidy returns the schedulers sorted and once each, or an error if the requested one or rr
-// is not among them.
-func tidy(have []string, requested string) ([]string, error) {
-	name, _, err := parseScheduler(requested)
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(have)
-	have = slices.Compact(have)
-	for _, s := range []string{name, defaultScheduler} {
-		if !slices.Contains(have, s) {
-			return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, noScheduler{s})
-		}
-	}
-	return have, nil
-}
-
-// tryInterface makes an interface as ours and removes it.
-func tryInterface() (string, error) {
-	if link, err := netlink.LinkByName(interfaceName); err == nil {
-		return link.Type(), nil
-	}
-	link, kind, err := makeInterface(probeName)
-	if err != nil {
-		return "", err
-	}
-	if err := netlink.LinkDel(link); err != nil {
-		return "", fmt.Errorf("remove interface %s: %w", probeName, err)
-	}
-	return kind, nil
+	return nil
 }
 
 // tryRules writes our sets and rules, in chains that nothing leads to, and removes them.
@@ -168,52 +99,4 @@ func tryRules(ctx context.Context, program *netfilter.IPTables, m masquerade) er
 	r := netfilter.NewRuleset(program, s.layout())
 	s.render(r, m)
 	return r.Try(ctx)
-}
-
-// hasSCTP reports whether ip_vs forwards SCTP, which is chosen when the kernel is
-// built. Where its configuration cannot be read it is taken for granted, as every
-// distribution has it.
-func hasSCTP() bool {
-	f, err := os.Open("/boot/config-" + netfilter.Release())
-	var r io.Reader = f
-	if err != nil {
-		if f, err = os.Open("/proc/config.gz"); err != nil {
-			return true
-		}
-		if r, err = gzip.NewReader(f); err != nil {
-			f.Close()
-			return true
-		}
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		switch lines.Text() {
-		case "CONFIG_IP_VS_PROTO_SCTP=y":
-			return true
-		case "# CONFIG_IP_VS_PROTO_SCTP is not set":
-			return false
-		}
-	}
-	return true
-}
-
-// warnings checks settings that are not ours to change and without which answers do not
-// come back through this node.
-func warnings(ipv6 bool) (out []string) {
-	value := func(path string) string {
-		b, _ := os.ReadFile(path) // absent is as good as any other value
-		return strings.TrimSpace(string(b))
-	}
-	bridge := "/proc/sys/net/bridge/bridge-nf-call-iptables"
-	if ipv6 {
-		bridge = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
-		if value("/proc/sys/net/ipv6/conf/all/forwarding") == "0" {
-			out = append(out, "net.ipv6.conf.all.forwarding is 0: answers of pods will not be forwarded")
-		}
-	}
-	if value(bridge) == "0" {
-		out = append(out, bridge+" is 0: the answers of pods on one bridge bypass ipvs")
-	}
-	return out
 }

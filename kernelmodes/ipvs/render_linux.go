@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,13 +13,12 @@ import (
 // host is all that rendering depends on besides the Services.
 type host struct {
 	ipv6       bool
-	scheduler  string            // default
-	missing    map[string]string // schedulers that the kernel lacks, and why
+	scheduler  string   // default
+	missing    []string // schedulers that the kernel lacks
 	masquerade masquerade
-	pods       []netip.Prefix      // of this node
-	node       []netip.Addr        // its addresses
-	nodePorts  []netip.Addr        // those of them that have node ports
-	own        map[netip.Addr]bool // on other interfaces than ours
+	pods       []netip.Prefix // of this node
+	node       []netip.Addr   // its addresses
+	exclude    []netip.Prefix // where virtual servers are never removed
 }
 
 // key names a virtual server: by protocol and address, or by the mark of packets.
@@ -26,6 +26,11 @@ type key struct {
 	protocol lb.Protocol // not with a mark
 	addr     netip.AddrPort
 	mark     uint32
+}
+
+// member returns what stands for an address in sets.
+func (k key) member() netfilter.Member {
+	return netfilter.Member{Addr: k.addr.Addr(), Protocol: ipProtocols[k.protocol], Port: k.addr.Port()}
 }
 
 // server is a virtual server.
@@ -50,9 +55,8 @@ type rendered struct {
 
 // frontend is what one address of a Service needs.
 type frontend struct {
-	lb.Frontend
-	exact   bool     // not a node port
-	address bool     // of our interface
+	key
+	address bool     // this node's by our routes
 	members []member // of sets, beside FRONTENDS
 	server  *server  // nil: none
 	near    *server  // for clients on this node, by a mark; nil: they use server
@@ -70,21 +74,17 @@ func (h *host) render(s *lb.Service) (out rendered) {
 	var balance server
 	balance, out.fallback = h.balance(s)
 	for _, a := range s.Addresses {
-		exact := !a.Addr.Addr().IsUnspecified()
-		at := h.nodePorts
-		if exact {
-			at = []netip.Addr{a.Addr.Addr()}
+		ip := a.Addr.Addr()
+		if ip.IsLoopback() {
+			continue
 		}
-		for _, ip := range at {
-			if ip.Is6() != h.ipv6 || ip.IsLoopback() {
-				continue
-			}
-			f := frontend{exact: exact, address: exact && a.Kind != lb.NodePort && !h.own[ip]}
-			f.Protocol, f.Addr = s.Protocol, netip.AddrPortFrom(ip, a.Addr.Port())
-			h.restrict(&f, a.Sources)
-			h.serve(&f, s, a, balance, cluster, local)
-			out.frontends = append(out.frontends, f)
+		f := frontend{
+			key:     key{protocol: s.Protocol, addr: a.Addr},
+			address: a.Kind != lb.NodePort && !slices.Contains(h.node, ip),
 		}
+		h.restrict(&f, a.Sources)
+		h.serve(&f, s, a, balance, cluster, local)
+		out.frontends = append(out.frontends, f)
 	}
 	if len(out.frontends) == 0 {
 		return rendered{}
@@ -93,7 +93,7 @@ func (h *host) render(s *lb.Service) (out rendered) {
 		// A pod that gets itself would see a packet from its own address.
 		ip := s.Backends[i].Addr.Addr()
 		if s.Backends[i].Local || len(h.pods) == 0 || contains(h.pods, ip) {
-			m := memberOf(lb.Frontend{Protocol: s.Protocol, Addr: s.Backends[i].Addr})
+			m := key{protocol: s.Protocol, addr: s.Backends[i].Addr}.member()
 			m.Net = netip.PrefixFrom(ip, ip.BitLen())
 			out.self = append(out.self, m)
 		}
@@ -115,7 +115,7 @@ func addresses(list []lb.Backend) []netip.AddrPort {
 }
 
 // in makes a frontend a member of a set.
-func (f *frontend) in(set string) { f.members = append(f.members, member{set, memberOf(f.Frontend)}) }
+func (f *frontend) in(set string) { f.members = append(f.members, member{set, f.member()}) }
 
 // serve adds the virtual servers of a frontend at an address of a Service, or what
 // becomes of its clients without one.
@@ -150,9 +150,13 @@ func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, c
 	if balance.flags&flagPersistent != 0 {
 		// The kernel does not translate the port of persistent connections to virtual
 		// servers that are marks (ip_vs_sched_persist). A choice by the client's address
-		// stays the same as long as the backends do.
-		balance.timeout = 0
-		balance.scheduler, balance.flags = h.sticky()
+		// stays the same as long as the backends do: mh moves few clients when they change.
+		sticky, missing := h.usable("mh") // Linux 4.18
+		if missing != nil {
+			sticky, _ = h.usable("sh")
+		}
+		sticky.udp = balance.udp
+		balance = sticky
 	}
 	f.near = balance.with(cluster)
 }
@@ -179,24 +183,41 @@ func (h *host) restrict(f *frontend, sources []netip.Prefix) {
 		admitted = append(admitted, p.Masked())
 	}
 	if slices.ContainsFunc(h.node, func(a netip.Addr) bool { return contains(admitted, a) }) {
-		admitted = append(admitted, netip.PrefixFrom(f.Addr.Addr(), f.Addr.Addr().BitLen()))
+		admitted = append(admitted, netip.PrefixFrom(f.addr.Addr(), f.addr.Addr().BitLen()))
 	}
 	f.in(setRestricted)
 	for _, p := range admitted {
-		m := memberOf(f.Frontend)
+		m := f.member()
 		m.Net = p
 		f.members = append(f.members, member{setAllowed, m})
 	}
 }
 
-// balance returns how the virtual servers of a Service choose backends.
-func (h *host) balance(s *lb.Service) (server, *Fallback) {
-	srv := server{udp: s.Protocol == lb.UDP}
-	var fallback *Fallback
-	srv.scheduler, srv.flags, fallback = h.choose(s)
+// balance returns how the virtual servers of a Service choose backends: by the scheduler that
+// it requests; by the default one if the kernel lacks that or there is none of that name; or by rr.
+func (h *host) balance(s *lb.Service) (srv server, fallback *Fallback) {
+	standard := cmp.Or(h.scheduler, defaultScheduler)
+	srv, reason := h.usable(cmp.Or(s.Scheduler, standard))
+	if reason != nil && s.Scheduler != "" {
+		srv, _ = h.usable(standard)
+		fallback = &Fallback{Service: s.ID, Requested: s.Scheduler, Used: srv.scheduler, Reason: reason.Error()}
+	}
+	srv.udp = s.Protocol == lb.UDP
 	if s.AffinityTimeout > 0 {
 		srv.flags |= flagPersistent
 		srv.timeout = uint32((s.AffinityTimeout + int64(time.Second) - 1) / int64(time.Second))
 	}
 	return srv, fallback
+}
+
+// usable returns a virtual server with the scheduler that is requested, or with rr and why.
+func (h *host) usable(requested string) (server, error) {
+	name, flags, err := parseScheduler(requested)
+	if err == nil && slices.Contains(h.missing, name) {
+		err = noScheduler{name}
+	}
+	if err != nil {
+		return server{scheduler: defaultScheduler}, err
+	}
+	return server{scheduler: name, flags: flags}, nil
 }

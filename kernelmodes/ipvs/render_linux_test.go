@@ -17,6 +17,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// allSets are the names of all sets.
+var allSets = append(slices.Clip(setOrder), setNear)
+
 var update = flag.Bool("update", false, "write testdata anew")
 
 // everyKind has Services of every kind, in both families.
@@ -37,7 +40,7 @@ func everyKind() []lb.Service {
 				b("10.244.1.10:8080", true), b("10.244.2.10:8080", false),
 			},
 			Addresses: []lb.Address{
-				at("10.96.0.80:80", lb.ClusterIP, false), at("0.0.0.0:30080", lb.NodePort, true),
+				at("10.96.0.80:80", lb.ClusterIP, false), at("192.0.2.10:30080", lb.NodePort, true),
 				at("203.0.113.80:80", lb.LoadBalancerIP, true, "198.51.100.0/24", "192.0.2.0/28", "2001:db8::/32"),
 			},
 		},
@@ -47,11 +50,11 @@ func everyKind() []lb.Service {
 		},
 		{
 			ID: id("diameter", lb.SCTP, false), Scheduler: "mh,mh-port", Backends: []lb.Backend{b("10.244.2.11:3868", false)},
-			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("0.0.0.0:30038", lb.NodePort, true)},
+			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("192.0.2.10:30038", lb.NodePort, true)},
 		},
 		{
 			ID: id("none", lb.TCP, false), Scheduler: "nosuch",
-			Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("0.0.0.0:30030", lb.NodePort, false)},
+			Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("192.0.2.10:30030", lb.NodePort, false)},
 		},
 		{
 			ID: id("exact", lb.TCP, false), Backends: []lb.Backend{b("10.244.1.12:80", false)},
@@ -61,21 +64,21 @@ func everyKind() []lb.Service {
 			ID: id("http", lb.TCP, true), Backends: []lb.Backend{
 				b("[2001:db8:244:1::10]:8080", true), b("[2001:db8:244:2::10]:8080", false),
 			},
-			Addresses: []lb.Address{at("[2001:db8:96::80]:80", lb.ClusterIP, false), at("[::]:30080", lb.NodePort, true)},
+			Addresses: []lb.Address{at("[2001:db8:96::80]:80", lb.ClusterIP, false), at("[2001:db8:1::10]:30080", lb.NodePort, true)},
 		},
 	}
 }
 
 func testHost(v6 bool) host {
 	h := host{
-		ipv6: v6, missing: map[string]string{"nosuch": "the kernel has no scheduler nosuch"},
+		ipv6: v6, missing: []string{"nosuch"},
 		masquerade: masquerade{mark: 0x4000, randomFully: true},
 	}
 	h.pods, h.node = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, []netip.Addr{netip.MustParseAddr("192.0.2.10")}
 	if v6 {
 		h.pods, h.node = []netip.Prefix{netip.MustParsePrefix("2001:db8:244:1::/64")}, []netip.Addr{netip.MustParseAddr("2001:db8:1::10")}
 	}
-	h.masquerade.cidrs, h.nodePorts, h.own = h.pods, h.node, map[netip.Addr]bool{h.node[0]: true}
+	h.masquerade.cidrs = h.pods
 	return h
 }
 
@@ -113,7 +116,7 @@ func (w *state) text() string {
 	for _, a := range wanted(&w.addresses, netip.Addr.Compare) {
 		fmt.Fprintf(&b, "address %s\n", a)
 	}
-	for _, name := range append(slices.Clip(setOrder), setNear) {
+	for _, name := range allSets {
 		for _, m := range wanted(w.set(name), netfilter.Member.Compare) {
 			fmt.Fprintf(&b, "member of %s:", name)
 			if m.Addr.IsValid() {
@@ -142,8 +145,7 @@ func (w *state) text() string {
 
 // fresh returns a state without Services, which is written nowhere.
 func fresh(v6 bool) *state {
-	s := shape{ipv6: v6, prefix: chainPrefix}
-	return newState(netfilter.NewRuleset(nil, s.layout()), s)
+	return newState(nil, shape{ipv6: v6, prefix: chainPrefix}, nil)
 }
 
 // render returns the state of services, made at once.
@@ -261,17 +263,13 @@ func TestNumbersAfterRestart(t *testing.T) {
 	}
 	before := render(testHost(false), []lb.Service{b}) // a came, and was the second
 	before.sync(testHost(false), []lb.Service{b}, []lb.Service{a, b})
-	there := func(w *state) (members map[string][]netfilter.Member, servers map[key]*held) {
-		members, servers = make(map[string][]netfilter.Member), make(map[key]*held)
-		for name := range w.names {
-			members[name] = wanted(w.set(name), netfilter.Member.Compare)
-		}
-		for x := range w.servers {
-			servers[x] = new(held)
-		}
-		return members, servers
+	members, servers := make(map[string][]netfilter.Member), make(map[key]*held)
+	for _, name := range allSets {
+		members[name] = wanted(before.set(name), netfilter.Member.Compare)
 	}
-	members, servers := there(before)
+	for x := range before.servers {
+		servers[x] = new(held)
+	}
 	for name, want := range map[string][2]uint16{"as it was": {2, 1}, "b has gone": {2, 0}, "NEAR was flushed": {3, 4}} {
 		w, list := fresh(false), []lb.Service{a, b}
 		kept := maps.Clone(members)
@@ -281,7 +279,7 @@ func TestNumbersAfterRestart(t *testing.T) {
 		case want[1] == 4:
 			delete(kept, setNear)
 		}
-		for name := range w.names {
+		for _, name := range allSets {
 			w.set(name).Found(kept[name])
 		}
 		w.found(nil, servers)

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -27,17 +28,6 @@ const (
 	chainForward = "FORWARD" // filter
 	chainPost    = "POST"    // nat: masquerades
 )
-
-// tables are those that we write to, and all chains of ours in them.
-var tables = []struct {
-	name   string
-	chains []string
-	rules  func(shape, script, masquerade)
-}{
-	{"mangle", []string{chainIn, chainOut, chainAdmit, chainMark, chainNear}, shape.mangle},
-	{"nat", []string{chainPost}, shape.nat},
-	{"filter", []string{chainInput, chainRefuse, chainStale, chainForward}, shape.filter},
-}
 
 // jumps lead from chains of the kernel to ours. They stand before all rules that are not of
 // Sluice.
@@ -70,133 +60,121 @@ type masquerade struct {
 	randomFully bool
 }
 
-// script has the rules of chains.
-type script map[string][]string
-
-func (b script) rule(chain, match, target string) {
-	if match != "" {
-		match += " "
-	}
-	b[chain] = append(b[chain], match+"-j "+target)
-}
-
-// enter adds a rule that leads to a chain and not back.
-func (b script) enter(chain, match, to string) { b[chain] = append(b[chain], match+" -g "+to) }
-
-// render fills our chains. They do not depend on Services.
-func (s shape) render(r *netfilter.Ruleset, m masquerade) {
-	b := make(script)
-	for _, t := range tables {
-		t.rules(s, b, m)
-		for _, c := range t.chains {
-			r.SetChain(netfilter.Place{Table: t.name, Chain: s.chain(c)}, b[s.chain(c)])
-		}
-	}
-}
-
 // layout is what of a family is ours.
 func (s shape) layout() netfilter.Layout {
-	l := netfilter.Layout{
-		IPv6: s.ipv6, Prefix: "SLUICE-", Own: func(_, chain string) bool { return strings.HasPrefix(chain, s.prefix) },
-	}
-	for _, t := range tables {
-		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
-	}
 	var group netfilter.SetGroup
 	for _, name := range setOrder {
 		group.Sets = append(group.Sets, s.set(name))
 	}
-	l.Sets, l.Inner = []netfilter.SetGroup{group}, []netfilter.Set{s.set(setNear)}
-	return l
-}
-
-// match matches packets in a set; dirs is ipset's list of "src" and "dst".
-func (s shape) match(set, dirs string) string {
-	return "-m set --match-set " + s.set(set).Name + " " + dirs
-}
-
-func (s shape) matchNot(set, dirs string) string {
-	return "-m set ! --match-set " + s.set(set).Name + " " + dirs
-}
-
-func (s shape) mangle(b script, m masquerade) {
-	in, out, admit := s.chain(chainIn), s.chain(chainOut), s.chain(chainAdmit)
-	mark, near := s.chain(chainMark), s.chain(chainNear)
-	for _, c := range []string{in, out} {
-		b.rule(c, s.matchNot(setFrontends, "dst,dst"), "RETURN")
-		b.rule(c, "", admit)
-		b.rule(c, "", mark)
+	return netfilter.Layout{
+		IPv6: s.ipv6, Prefix: "SLUICE-", Own: func(_, chain string) bool { return strings.HasPrefix(chain, s.prefix) },
+		Tables: []netfilter.Table{{Name: "mangle"}, {Name: "nat"}, {Name: "filter"}},
+		Sets:   []netfilter.SetGroup{group}, Inner: []netfilter.Set{s.set(setNear)},
 	}
-	b.enter(in, s.match(setInside, "src"), near)
+}
+
+// render fills our chains. They do not depend on Services.
+func (s shape) render(r *netfilter.Ruleset, m masquerade) {
+	for table, chains := range map[string]map[string][]string{
+		"mangle": s.mangle(m), "nat": s.nat(m), "filter": s.filter(),
+	} {
+		for chain, rules := range chains {
+			r.SetChain(netfilter.Place{Table: table, Chain: s.chain(chain)}, rules)
+		}
+	}
+}
+
+// in matches packets in a set, and not others; dirs is ipset's list of "src" and "dst".
+func (s shape) in(set, dirs string) string {
+	return "-m set --match-set " + s.set(set).Name + " " + dirs + " "
+}
+
+func (s shape) not(set, dirs string) string {
+	return strings.Replace(s.in(set, dirs), "set --", "set ! --", 1)
+}
+
+func (s shape) mangle(m masquerade) map[string][]string {
+	near := "-g " + s.chain(chainNear) // leads there and not back
+	first := []string{
+		s.not(setFrontends, "dst,dst") + "-j RETURN", "-j " + s.chain(chainAdmit), "-j " + s.chain(chainMark),
+	}
+	var ours []string // by which pods come
 	if m.bridge != "" {
-		b.enter(in, "-i "+m.bridge, near)
+		ours = append(ours, "-i "+m.bridge)
 	}
 	if m.interfaces != "" {
-		b.enter(in, "-i "+m.interfaces+"+", near)
+		ours = append(ours, "-i "+m.interfaces+"+")
 	}
-	b.rule(in, s.match(setOutside, "dst,dst"), "DROP")
-	b.rule(out, "", near)
-	// A mark is looked up as a whole, so that what others have put there must go.
-	b.rule(near, "", "SET --map-set "+s.set(setNear).Name+" dst,dst --map-mark")
+	in := append(slices.Clip(first), s.in(setInside, "src")+near)
+	for _, match := range ours {
+		in = append(in, match+" "+near)
+	}
+	in = append(in, s.in(setOutside, "dst,dst")+"-j DROP")
 
-	b.rule(admit, s.match(setRestricted, "dst,dst")+" "+s.matchNot(setAllowed, "dst,dst,src"), "DROP")
-	b.rule(admit, s.match(setDrop, "dst,dst"), "DROP")
-
-	set := fmt.Sprintf("MARK --or-mark %#x", m.mark)
-	b.rule(mark, s.match(setExternal, "dst,dst"), set)
-	if cluster := s.match(setCluster, "dst,dst"); m.all {
-		b.rule(mark, cluster, set)
-	} else if m.bridge != "" || m.interfaces != "" || len(m.cidrs) > 0 {
-		b.rule(mark, s.matchNot(setCluster, "dst,dst"), "RETURN")
-		for _, p := range m.cidrs {
-			b.rule(mark, "-s "+p.String(), "RETURN")
+	set := fmt.Sprintf("-j MARK --or-mark %#x", m.mark)
+	mark := []string{s.in(setExternal, "dst,dst") + set}
+	for _, p := range m.cidrs {
+		ours = append(ours, "-s "+p.String())
+	}
+	if m.all {
+		mark = append(mark, s.in(setCluster, "dst,dst")+set)
+	} else if len(ours) > 0 {
+		mark = append(mark, s.not(setCluster, "dst,dst")+"-j RETURN")
+		for _, match := range ours {
+			mark = append(mark, match+" -j RETURN")
 		}
-		if m.bridge != "" {
-			b.rule(mark, "-i "+m.bridge, "RETURN")
-		}
-		if m.interfaces != "" {
-			b.rule(mark, "-i "+m.interfaces+"+", "RETURN")
-		}
-		b.rule(mark, "", set)
+		mark = append(mark, set)
+	}
+	return map[string][]string{
+		chainIn:  in,
+		chainOut: append(slices.Clip(first), "-j "+s.chain(chainNear)),
+		chainAdmit: {
+			s.in(setRestricted, "dst,dst") + s.not(setAllowed, "dst,dst,src") + "-j DROP",
+			s.in(setDrop, "dst,dst") + "-j DROP",
+		},
+		chainMark: mark,
+		// A mark is looked up as a whole, so that what others have put there must go.
+		chainNear: {"-j SET --map-set " + s.set(setNear).Name + " dst,dst --map-mark"},
 	}
 }
 
-func (s shape) nat(b script, m masquerade) {
-	post := s.chain(chainPost)
-	target := "MASQUERADE"
+func (s shape) nat(m masquerade) map[string][]string {
+	target := "-j MASQUERADE"
 	if m.randomFully {
 		target += " --random-fully"
 	}
-	b.rule(post, s.match(setSelf, "dst,dst,src"), target)
-	// No host answers such a packet to where it comes from; a program that binds to an
-	// address of a Service sends it.
-	b.rule(post, s.match(setAddresses, "src"), target)
-	b.rule(post, fmt.Sprintf("-m mark ! --mark %#x/%#x", m.mark, m.mark), "RETURN")
-	b.rule(post, "", fmt.Sprintf("MARK --xor-mark %#x", m.mark)) // or a tunnel would masquerade again
-	b.rule(post, "", target)
+	return map[string][]string{chainPost: {
+		s.in(setSelf, "dst,dst,src") + target,
+		// No host answers such a packet to where it comes from; a program that binds to an
+		// address of a Service sends it.
+		s.in(setAddresses, "src") + target,
+		fmt.Sprintf("-m mark ! --mark %#x/%#x -j RETURN", m.mark, m.mark),
+		fmt.Sprintf("-j MARK --xor-mark %#x", m.mark), // or a tunnel would masquerade again
+		target,
+	}}
 }
 
-func (s shape) filter(b script, _ masquerade) {
-	input, refuse := s.chain(chainInput), s.chain(chainRefuse)
-	b.rule(input, "", refuse)
-	b.rule(input, s.match(setFrontends, "dst,dst"), "ACCEPT")
-
-	reset, unreachable := "REJECT --reject-with tcp-reset", "REJECT --reject-with icmp-port-unreachable"
+func (s shape) filter() map[string][]string {
+	reset, unreachable := "-j REJECT --reject-with tcp-reset", "-j REJECT --reject-with icmp-port-unreachable"
 	if s.ipv6 {
-		unreachable = "REJECT --reject-with icmp6-port-unreachable"
+		unreachable = "-j REJECT --reject-with icmp6-port-unreachable"
 	}
-	b.rule(refuse, "-p tcp "+s.match(setRefuse, "dst,dst"), reset)
-	b.rule(refuse, s.match(setRefuse, "dst,dst"), unreachable)
-	b.rule(refuse, s.match(setFrontends, "dst,dst"), "RETURN")
-	// What else listens on this node is not meant to be reached at addresses of
-	// Services.
-	b.rule(refuse, "-p tcp "+s.match(setAddresses, "dst"), reset)
-	for _, p := range []string{"udp", "sctp"} {
-		b.rule(refuse, "-p "+p+" "+s.match(setAddresses, "dst"), unreachable)
+	return map[string][]string{
+		chainInput: {"-j " + s.chain(chainRefuse), s.in(setFrontends, "dst,dst") + "-j ACCEPT"},
+		chainRefuse: {
+			"-p tcp " + s.in(setRefuse, "dst,dst") + reset,
+			s.in(setRefuse, "dst,dst") + unreachable,
+			s.in(setFrontends, "dst,dst") + "-j RETURN",
+			// What else listens on this node is not meant to be reached at addresses of
+			// Services.
+			"-p tcp " + s.in(setAddresses, "dst") + reset,
+			"-p udp " + s.in(setAddresses, "dst") + unreachable,
+			"-p sctp " + s.in(setAddresses, "dst") + unreachable,
+		},
+		// A socket that has a node port as well, and had its datagrams before, may answer when
+		// conntrack knows of the client no more. That would begin a flow in which the client is
+		// the destination, and ipvs would not masquerade what it sends.
+		chainStale:   {"-p udp " + s.in(setFrontends, "src,src") + "-j DROP"},
+		chainForward: {"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
 	}
-	// A socket that has a node port as well, and had its datagrams before, may answer when
-	// conntrack knows of the client no more. That would begin a flow in which the client is
-	// the destination, and ipvs would not masquerade what it sends.
-	b.rule(s.chain(chainStale), "-p udp "+s.match(setFrontends, "src,src"), "DROP")
-	b.rule(s.chain(chainForward), "-m conntrack --ctstate RELATED,ESTABLISHED", "ACCEPT")
 }

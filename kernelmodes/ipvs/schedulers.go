@@ -9,10 +9,15 @@ import (
 // schedulers are those of Linux 6.18, of which a kernel may lack some.
 var schedulers = []string{"dh", "fo", "lblc", "lblcr", "lc", "mh", "nq", "ovf", "rr", "sed", "sh", "twos", "wlc", "wrr"}
 
-// Flags of virtual servers that the scheduler interprets (include/uapi/linux/ip_vs.h).
+// defaultScheduler is kube-proxy's.
+const defaultScheduler = "rr"
+
+// Flags of virtual servers (include/uapi/linux/ip_vs.h).
 const (
-	flagSched1 = 0x0008
-	flagSched2 = 0x0010
+	flagPersistent = 0x0001
+	flagHashed     = 0x0002 // the kernel's own
+	flagSched1     = 0x0008 // the scheduler interprets it
+	flagSched2     = 0x0010 // the same
 )
 
 // CheckScheduler reports what is wrong with a scheduler, spelled as lb.Service.Scheduler

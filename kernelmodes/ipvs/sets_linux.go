@@ -1,7 +1,9 @@
 package ipvs
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,10 +42,6 @@ var setOrder = []string{
 // ipProtocols are the numbers of protocols in packets.
 var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
 
-func memberOf(f lb.Frontend) netfilter.Member {
-	return netfilter.Member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
-}
-
 // leadTo returns the UDP frontends of marks, from members of the set that gives them.
 func leadTo(near []netfilter.Member) map[key][]netip.AddrPort {
 	out := make(map[key][]netip.AddrPort)
@@ -64,28 +62,37 @@ type shape struct {
 
 func (s shape) chain(name string) string { return s.prefix + name }
 
+// setTypes are those of sets that do not hold frontends only.
+var setTypes = map[string]string{
+	setNumbers: netfilter.BitmapPort, setInside: netfilter.HashNet, setAddresses: netfilter.HashNet,
+	setAllowed: netfilter.HashIPPortNet, setSelf: netfilter.HashIPPortNet,
+}
+
 // set returns a set by its name without prefix. When trying, one set of each kind
 // stands for all: to destroy one costs the kernel a wait for all its CPUs.
 func (s shape) set(name string) netfilter.Set {
-	out := netfilter.Set{Type: netfilter.HashIPPort, IPv6: s.ipv6, Marks: name == setNear}
-	first := setServers
-	switch name {
-	case setNumbers:
-		out.Type, first = netfilter.BitmapPort, name
-	case setInside, setAddresses:
-		out.Type, first = netfilter.HashNet, setInside
-	case setAllowed, setSelf:
-		out.Type, first = netfilter.HashIPPortNet, setAllowed
-	case setNear:
-		first = name
-	}
-	if s.prefix == probePrefix {
-		name = first
+	set := netfilter.Set{Type: cmp.Or(setTypes[name], netfilter.HashIPPort), IPv6: s.ipv6, Marks: name == setNear}
+	if s.prefix == probePrefix && !set.Marks {
+		name = set.Type
 	}
 	family := "4-"
 	if s.ipv6 {
 		family = "6-"
 	}
-	out.Name = strings.TrimSuffix(s.prefix, "-") + family + name
+	set.Name = strings.TrimSuffix(s.prefix, "-") + family + name
+	return set
+}
+
+// ourKeys returns the virtual servers that the members of SERVERS and NUMBERS name.
+func ourKeys(servers, numbers []netfilter.Member) map[key]bool {
+	out := make(map[key]bool, len(servers)+len(numbers))
+	for _, m := range servers {
+		if p := slices.Index(ipProtocols[:], m.Protocol); p > 0 {
+			out[key{protocol: lb.Protocol(p), addr: netip.AddrPortFrom(m.Addr, m.Port)}] = true
+		}
+	}
+	for _, m := range numbers {
+		out[markOf(m.Port)] = true
+	}
 	return out
 }

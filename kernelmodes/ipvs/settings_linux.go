@@ -39,7 +39,7 @@ func (e *Engine) settings(release string) map[string]int {
 }
 
 // applySettings writes what differs from what the kernel has.
-func (e *Engine) applySettings(t table) error {
+func (e *Engine) applySettings(t *table) error {
 	var errs []error
 	for name, value := range e.settings(netfilter.Release()) {
 		if err := set(filepath.Join("/proc/sys/net", name), value); err != nil {

@@ -18,15 +18,12 @@ type state struct {
 	units   map[lb.ID]*unit // as they were rendered
 	clashes bool            // several units want one address
 
+	shape     shape
 	rules     *netfilter.Ruleset
-	names     map[string]string          // of sets, with their prefix
-	addresses netfilter.Refs[netip.Addr] // of our interface
+	addresses netfilter.Refs[netip.Addr] // that are this node's by our routes
 	servers   map[key]server
+	have      map[key]*held    // named by our sets as long as they are there
 	pending   map[key]struct{} // virtual servers that the kernel may not have as they are to be
-
-	// What is no longer requested, and stays as long as it has connections, is named by
-	// our sets, and so is its address if it is on our interface; invalid if not.
-	lingering map[key]netip.Addr
 
 	numbers map[uint16]struct{}         // that Services have in marks
 	marks   map[netfilter.Member]uint16 // that frontends were found to have in the kernel, until the next update
@@ -39,24 +36,23 @@ type unit struct {
 	number uint16 // in marks; 0 if it needs none
 }
 
-// newState returns a state without Services; r is of our layout, and empty.
-func newState(r *netfilter.Ruleset, s shape) *state {
+// newState returns a state without Services, whose rules are written by program.
+func newState(program *netfilter.IPTables, s shape, c *netfilter.Counters) *state {
+	l := s.layout()
+	l.Counters = c
 	w := &state{
-		rules: r, units: make(map[lb.ID]*unit), servers: make(map[key]server), pending: make(map[key]struct{}),
-		lingering: make(map[key]netip.Addr), numbers: make(map[uint16]struct{}), names: make(map[string]string),
-	}
-	for _, name := range append(slices.Clip(setOrder), setNear) {
-		w.names[name] = s.set(name).Name
+		shape: s, rules: netfilter.NewRuleset(program, l), units: make(map[lb.ID]*unit), servers: make(map[key]server),
+		have: make(map[key]*held), pending: make(map[key]struct{}), numbers: make(map[uint16]struct{}),
 	}
 	for _, j := range s.jumps() {
-		r.AddJump(j)
+		w.rules.AddJump(j)
 	}
 	return w
 }
 
 // set returns the members of a set.
 func (w *state) set(name string) *netfilter.Refs[netfilter.Member] {
-	return w.rules.Members(w.names[name])
+	return w.rules.Members(w.shape.set(name).Name)
 }
 
 // update renders the Services that have changed, or all if the host has.
@@ -69,28 +65,8 @@ func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Chan
 	whole = whole || w.clashes // one Service depends on the others then
 	w.host = h
 	var units []*unit
-	for _, c := range changed {
-		id := c.ID()
-		u := w.units[id]
-		if u == nil {
-			u = new(unit)
-			w.units[id] = u
-		}
-		units = append(units, u)
-		if !whole {
-			w.take(u, true, -1)
-			w.take(u, false, -1)
-		}
-		u.rendered = rendered{}
-		if c.New == nil {
-			delete(w.units, id)
-		} else if !whole {
-			u.rendered = h.render(c.New)
-		}
-	}
-	for _, u := range units {
-		w.take(u, true, 1)
-		w.take(u, false, 1)
+	if !whole {
+		units = w.replace(changed)
 	}
 	if whole || w.clashes {
 		units = append(units, w.rebuild(services)...)
@@ -104,14 +80,35 @@ func (w *state) update(h host, services map[lb.ID]*lb.Service, changed []lb.Chan
 	}
 }
 
-// rebuild renders all units anew, and returns them.
+// replace renders units anew, and returns them.
+func (w *state) replace(changed []lb.Change) (units []*unit) {
+	for _, c := range changed {
+		id := c.ID()
+		u := cmp.Or(w.units[id], new(unit))
+		w.take(u, -1)
+		if c.New == nil {
+			u.rendered = rendered{}
+			delete(w.units, id)
+		} else {
+			u.rendered = w.render(c.New)
+			w.units[id] = u
+		}
+		units = append(units, u)
+	}
+	for _, u := range units {
+		w.take(u, 1)
+	}
+	return units
+}
+
+// rebuild renders all units anew, and returns them and those that there were.
 func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
 	w.clashes = false
 	w.rules.Clear()
-	shape{ipv6: w.ipv6, prefix: chainPrefix}.render(w.rules, w.masquerade)
+	w.shape.render(w.rules, w.masquerade)
 	w.addresses.ReleaseAll()
-	for x, ip := range w.lingering {
-		w.stay(x, ip, 1)
+	for x, h := range w.have {
+		w.hold(x, h, 1)
 	}
 	for x := range w.servers {
 		w.pending[x] = struct{}{}
@@ -120,17 +117,16 @@ func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
 	for _, p := range w.pods {
 		w.addNet(setInside, p, 1)
 	}
-	var all []*unit
+	units := slices.Collect(maps.Values(w.units))
+	maps.DeleteFunc(w.units, func(id lb.ID, _ *unit) bool { return services[id] == nil })
 	for _, id := range slices.SortedFunc(maps.Keys(services), compareID) {
-		u := w.units[id]
+		u := cmp.Or(w.units[id], new(unit))
+		w.units[id] = u
 		u.rendered = w.render(services[id])
-		w.take(u, true, 1) // an exact address takes precedence over a node port
-		all = append(all, u)
+		w.take(u, 1)
+		units = append(units, u)
 	}
-	for _, u := range all {
-		w.take(u, false, 1)
-	}
-	return all
+	return units
 }
 
 func compareID(a, b lb.ID) int {
@@ -138,33 +134,27 @@ func compareID(a, b lb.ID) int {
 		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// take counts what a unit needs at its exact addresses, or its node ports: n is 1, or -1
-// to take it back.
-func (w *state) take(u *unit, exact bool, n int32) {
-	if exact {
-		for _, m := range u.self {
-			w.set(setSelf).Add(m, n)
-		}
+// take counts what a unit needs: n is 1, or -1 to take it back.
+func (w *state) take(u *unit, n int32) {
+	for _, m := range u.self {
+		w.set(setSelf).Add(m, n)
 	}
 	for i := range u.frontends {
 		f := &u.frontends[i]
-		m := memberOf(f.Frontend)
-		switch {
-		case f.exact != exact:
-			continue
-		case n > 0 && w.set(setFrontends).Wanted(m):
+		m := f.member()
+		if n > 0 && w.set(setFrontends).Wanted(m) {
 			w.clashes = true // the first has it
 			continue
 		}
 		w.set(setFrontends).Add(m, n)
 		if f.address {
-			w.addAddress(f.Addr.Addr(), n)
+			w.addAddress(f.addr.Addr(), n)
 		}
 		for _, x := range f.members {
 			w.set(x.set).Add(x.Member, n)
 		}
 		if f.server != nil {
-			w.addServer(key{protocol: f.Protocol, addr: f.Addr}, *f.server, n)
+			w.addServer(f.key, *f.server, n)
 		}
 		if f.near != nil && (u.number != 0 || n > 0 && w.giveNumber(u, m)) {
 			m.Mark = markOf(u.number).mark
@@ -190,7 +180,7 @@ func (w *state) addName(x key, n int32) {
 		w.set(setNumbers).Add(netfilter.Member{Port: uint16(x.mark >> numberShift)}, n)
 		return
 	}
-	w.set(setServers).Add(memberOf(lb.Frontend{Protocol: x.protocol, Addr: x.addr}), n)
+	w.set(setServers).Add(x.member(), n)
 }
 
 // addAddress counts an address of our interface.
@@ -236,65 +226,83 @@ func (w *state) freeNumber() uint16 {
 // markOf returns the virtual server for the mark of the Service with a number.
 func markOf(number uint16) key { return key{mark: uint32(number) << numberShift} }
 
-// linger keeps what is no longer requested as long as there is a virtual server for it.
-func (w *state) linger(there map[key]*held) {
-	for x := range w.pending {
-		_, requested := w.servers[x]
-		ip, lingers := w.lingering[x]
-		switch leaves := !requested && there[x] != nil; {
-		case leaves && !lingers:
-			if ip = x.addr.Addr(); !w.addresses.Present(ip) {
-				ip = netip.Addr{}
-			}
-			w.lingering[x] = ip
-			w.stay(x, ip, 1)
-		case !leaves && lingers:
-			delete(w.lingering, x)
-			w.stay(x, ip, -1)
-		}
+// hold counts what our sets name, and the address, of a virtual server that is in the kernel:
+// they outlive the request for it.
+func (w *state) hold(x key, h *held, n int32) {
+	w.addName(x, n)
+	if h.address.IsValid() {
+		w.addAddress(h.address, n)
 	}
 }
 
-func (w *state) stay(x key, ip netip.Addr, n int32) {
-	w.addName(x, n)
-	if ip.IsValid() {
-		w.addAddress(ip, n)
+// made notes that the kernel has a virtual server, and gone that it has it no more.
+func (w *state) made(x key, h *held) {
+	if ip := x.addr.Addr(); w.addresses.Wanted(ip) {
+		h.address = ip
 	}
+	w.have[x] = h
+	w.hold(x, h, 1)
+}
+
+func (w *state) gone(x key, h *held) {
+	w.hold(x, h, -1)
+	delete(w.have, x)
+}
+
+// leaves reports whether a virtual server is to be removed.
+func (w *state) leaves(x key) bool {
+	_, requested := w.servers[x]
+	return !requested && (x.mark != 0 || !contains(w.exclude, x.addr.Addr()))
+}
+
+// surplus returns the backends that a virtual server is not to have. What is not requested may
+// have its own address as a backend (Engine.retire).
+func (w *state) surplus(x key, h *held) (out []netip.AddrPort) {
+	s, requested := w.servers[x]
+	for a := range h.weights {
+		_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
+		if !found && (requested || a != x.addr) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // found notes what the kernel has beside chains and sets, so that whatever may differ is
 // written.
-func (w *state) found(addresses map[netip.Addr]bool, servers map[key]*held) {
-	for x, ip := range w.lingering {
-		w.stay(x, ip, -1)
+func (w *state) found(addresses []netip.Addr, servers map[key]*held) {
+	w.addresses.Found(addresses)
+	for x, h := range w.have {
+		w.gone(x, h)
 	}
-	clear(w.lingering)
+	for x, h := range servers {
+		if ip := x.addr.Addr(); w.addresses.Present(ip) {
+			h.address = ip
+		}
+		w.have[x] = h
+		w.hold(x, h, 1)
+		w.pending[x] = struct{}{}
+	}
+	for x := range w.servers {
+		w.pending[x] = struct{}{}
+	}
 	w.marks = make(map[netfilter.Member]uint16)
 	for _, m := range inKernel(w.set(setNear)) {
 		number := uint16(m.Mark >> numberShift)
 		m.Mark = 0
 		w.marks[m] = number
 	}
-	w.addresses.Found(slices.Collect(maps.Keys(addresses)))
-	for x := range servers {
-		w.pending[x] = struct{}{}
-	}
-	for x := range w.servers {
-		w.pending[x] = struct{}{}
-	}
 }
 
 // commit is called when the kernel has all that is requested, and of the rest only what
 // waits for its last connection, or is to be kept.
-func (w *state) commit(there map[key]*held, keep func(key) bool) {
+func (w *state) commit() {
 	w.addresses.Settle()
 	for x := range w.pending {
-		s, requested := w.servers[x]
-		h := there[x]
-		if !requested && h != nil && !keep(x) || h != nil && len(h.weights) > len(s.backends) {
-			continue
+		h := w.have[x]
+		if h == nil || !w.leaves(x) && len(h.weights) <= len(w.servers[x].backends) {
+			delete(w.pending, x)
 		}
-		delete(w.pending, x)
 	}
 	if len(w.pending) == 0 {
 		w.pending = make(map[key]struct{}) // the first Sync has made it large
@@ -314,12 +322,12 @@ func inKernel(r *netfilter.Refs[netfilter.Member]) (out []netfilter.Member) {
 // fresh returns the virtual servers that are to be made. Those of hosted are at an address of
 // this node, where a program may listen, divided into groups that are made one after the other:
 // first UDP. A mark is for some clients of an address that has a server too.
-func (w *state) fresh(there map[key]*held) (hosted [][]key, others []key) {
+func (w *state) fresh() (hosted [][]key, others []key) {
 	var udp, rest []key
 	for x := range w.pending {
 		s, requested := w.servers[x]
 		switch {
-		case !requested || there[x] != nil:
+		case !requested || w.have[x] != nil:
 		case x.mark != 0 || w.addresses.Wanted(x.addr.Addr()):
 			others = append(others, x)
 		case s.udp:

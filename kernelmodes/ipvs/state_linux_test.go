@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -18,19 +17,22 @@ import (
 
 // write does what a Sync without connections does: what is pending comes to be as it is
 // requested, and nothing else.
-func (w *state) write(servers map[key]server) {
+func (w *state) write() {
 	for x := range w.pending {
-		if s, requested := w.servers[x]; requested {
-			servers[x] = s
-		} else {
-			delete(servers, x)
+		s, requested := w.servers[x]
+		if h := w.have[x]; h != nil && !requested {
+			w.gone(x, h)
+		} else if h != nil {
+			h.server = s
+		} else if requested {
+			w.made(x, &held{server: s})
 		}
 	}
 	write(&w.addresses)
-	for name := range w.names {
+	for _, name := range allSets {
 		write(w.set(name))
 	}
-	w.commit(nil, func(key) bool { return false })
+	w.commit()
 }
 
 func write[T comparable](r *netfilter.Refs[T]) {
@@ -45,7 +47,7 @@ func write[T comparable](r *netfilter.Refs[T]) {
 
 // committed reports whether there is nothing to write.
 func (w *state) committed() bool {
-	for name := range w.names {
+	for _, name := range allSets {
 		if !w.set(name).Settled() {
 			return false
 		}
@@ -58,9 +60,8 @@ func (w *state) committed() bool {
 // with both.
 func TestUpdate(t *testing.T) {
 	const seed, steps = 8, 1000
-	w := &world{rand: rand.New(rand.NewPCG(seed, 0)), services: make(map[lb.ID]lb.Service)}
 	got, h := fresh(false), testHost(false)
-	servers := make(map[key]server)
+	w := newWorld(seed, h.node)
 	var before []lb.Service
 	var m lb.Mirror
 	clashes := 0
@@ -96,14 +97,14 @@ func TestUpdate(t *testing.T) {
 			want.units[id] = &unit{number: u.number}
 		}
 		want.sync(h, nil, services)
+		got.write()
 		if diff := cmp.Diff(want.text(), got.text()); diff != "" {
 			t.Fatalf("step %d, %s of seed %d: -want +got:\n%s", step, what, seed, diff)
 		}
 		if got.clashes {
 			clashes++
 		}
-		got.write(servers)
-		if !reflect.DeepEqual(servers, got.servers) {
+		if !maps.EqualFunc(got.have, got.servers, func(h *held, s server) bool { return reflect.DeepEqual(h.server, s) }) {
 			t.Fatalf("step %d, %s of seed %d: a virtual server has changed and is not pending", step, what, seed)
 		}
 		if got.sync(h, services, services); !got.committed() {
@@ -147,16 +148,15 @@ func TestUpdateOfOne(t *testing.T) {
 	m.Fold(&all, h.ipv6)
 	w := fresh(h.ipv6)
 	w.update(h, m.Services(), m.Changed())
-	servers := make(map[key]server)
-	w.write(servers)
+	w.write()
 	update := func(d lb.Delta) (pending int) {
 		m.Fold(&d, h.ipv6)
 		w.update(h, m.Services(), m.Changed())
 		pending = len(w.pending) + len(w.addresses.Missing()) + len(w.addresses.Surplus())
-		for name := range w.names {
+		for _, name := range allSets {
 			pending += len(w.set(name).Missing()) + len(w.set(name).Surplus())
 		}
-		w.write(servers)
+		w.write()
 		return pending
 	}
 	for _, test := range []struct {

@@ -47,7 +47,7 @@ func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Eng
 	}}
 	f.NoIPVS = ipvs.Present(ctx)
 	if f.NoIPVS == nil && s.mode == agent.IPVS {
-		_, f.NoIPVS = e.Probe(ctx)
+		f.NoIPVS = e.Probe(ctx)
 	}
 	if f.NoIPVS == nil {
 		f.IPVS = e

@@ -268,8 +268,7 @@ func TestRulesAreRepaired(t *testing.T) {
 		},
 		"ipvs": {
 			"ipvsadm -C",
-			"ip route flush table local dev sluice-ipvs",
-			"ip link del sluice-ipvs",
+			"ip route flush table local proto 83",
 			"ipset flush SLUICE-IPVS4-FRONTENDS",
 			"ipvsadm -E -t 10.96.0.80:80 -s sh",
 		},
