@@ -31,18 +31,18 @@ func removable(table, chain string) bool {
 // removeOldMode removes, once, the chains that kube-proxy's userspace mode has left in
 // either backend, since the kernel obeys both. Those for node ports would take
 // packets from the sockets that they are for.
-func (k *kernel) removeOldMode(ctx context.Context) error {
-	if k.oldGone {
+func (t *IPTables) removeOldMode(ctx context.Context) error {
+	if t.oldGone {
 		return nil
 	}
-	l := k.shape.layout(nil)
+	l := t.shape.layout(nil)
 	l.Own = isOld
 	n, err := netfilter.RemoveChains(ctx, l, nil)
-	k.count.oldChains.Add(uint64(n))
+	t.counters.oldChains.Add(uint64(n))
 	if err != nil {
 		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)
 	}
-	k.oldGone = true
+	t.oldGone = true
 	return nil
 }
 

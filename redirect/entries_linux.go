@@ -41,9 +41,7 @@ func (r *ruleset) setHost(host Host) {
 	r.hostMembers(-1)
 	r.host, r.stale = host, true
 	r.hostMembers(1)
-	for f, e := range r.entries {
-		r.list(f, r.depends(e) || r.hides(f))
-	}
+	r.listAll()
 }
 
 func (r *ruleset) hostMembers(n int32) {
@@ -64,33 +62,32 @@ func (r *ruleset) change(gone, come []Entry) {
 		r.count(e, -1)
 		r.list(e.Frontend, false)
 	}
-	numbers := make(map[number]bool) // of node ports that exact frontends may hide
-	for _, e := range slices.Concat(gone, come) {
-		if nodePort(e.Frontend.Addr) && e.screened() {
-			numbers[numberOf(e.Frontend)] = true
-		}
-	}
 	for _, e := range come {
 		r.count(e, 1)
-		r.list(e.Frontend, r.depends(e) || r.hides(e.Frontend))
+		r.list(e.Frontend, r.depends(e))
 	}
-	if len(numbers) == 0 {
-		return
-	}
-	for f, e := range r.entries {
-		if numbers[numberOf(f)] {
-			r.list(f, r.depends(e) || r.hides(f))
-		}
+	hidden := func(e Entry) bool { return nodePort(e.Frontend.Addr) && e.screened() }
+	if slices.ContainsFunc(gone, hidden) || slices.ContainsFunc(come, hidden) {
+		r.listAll() // exact frontends hide other node ports now
 	}
 }
 
 // list notes whether chains depend on a frontend.
 func (r *ruleset) list(f lb.Frontend, listed bool) {
+	if !listed && !r.listed[f] {
+		return
+	}
+	r.stale = true
 	if listed {
-		r.listed[f], r.stale = true, true
-	} else if r.listed[f] {
+		r.listed[f] = true
+	} else {
 		delete(r.listed, f)
-		r.stale = true
+	}
+}
+
+func (r *ruleset) listAll() {
+	for f, e := range r.entries {
+		r.list(f, r.depends(e))
 	}
 }
 
@@ -112,21 +109,16 @@ func (r *ruleset) count(e Entry, n int32) {
 	}
 }
 
-// depends reports whether chains depend on an entry, whatever the others are.
+// depends reports whether chains depend on an entry.
 func (r *ruleset) depends(e Entry) bool {
-	return !r.sets || e.Frontend.Protocol == lb.SCTP || e.numberedAsProxy(r.host)
+	return !r.sets || e.Frontend.Protocol == lb.SCTP || e.numberedAsProxy(r.host) ||
+		!nodePort(e.Frontend.Addr) && r.nodePortOf(e.Frontend).screened()
 }
 
-// hides reports whether an exact frontend has the number of a node port that is refused
-// or dropped.
-func (r *ruleset) hides(f lb.Frontend) bool {
-	return !nodePort(f.Addr) && r.entries[r.nodePortOf(f)].screened()
-}
-
-// nodePortOf returns the node port with the number of a frontend.
-func (r *ruleset) nodePortOf(f lb.Frontend) lb.Frontend {
+// nodePortOf returns the node port with the number of a frontend; the zero Entry if none has.
+func (r *ruleset) nodePortOf(f lb.Frontend) Entry {
 	f.Addr = netip.AddrPortFrom(unspecified(r.ipv6), f.Addr.Port())
-	return f
+	return r.entries[f]
 }
 
 // render brings the chains that are rendered whole up to date.
@@ -134,26 +126,17 @@ func (r *ruleset) render() {
 	if !r.stale {
 		return
 	}
-	v := view{shape: r.shape, host: r.host, chains: make(map[netfilter.Place][]string)}
+	v := view{ruleset: r, chains: make(map[netfilter.Place][]string)}
 	for f := range r.listed {
 		v.entries = append(v.entries, r.entries[f])
 	}
 	slices.SortFunc(v.entries, compareEntry)
-	v.nodePort = func(f lb.Frontend) Entry { return r.entries[r.nodePortOf(f)] }
 	v.render()
 	for at, rules := range v.chains {
 		r.SetChain(at, rules)
 	}
 	r.stale = false
 }
-
-// number is a port of a protocol.
-type number struct {
-	protocol lb.Protocol
-	port     uint16
-}
-
-func numberOf(f lb.Frontend) number { return number{f.Protocol, f.Addr.Port()} }
 
 // screened reports whether an entry makes some clients get no service.
 func (e Entry) screened() bool { return e.Action == Refuse || e.Action == Drop || e.DropOutside }
@@ -297,9 +280,7 @@ func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 		}
 		out = append(out, x.Masked())
 	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out), nil
 }
 
@@ -314,15 +295,14 @@ func unspecified(ipv6 bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-func compareEntry(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) }
-
-// compareFrontend orders node ports last, since the first rule that matches wins.
-func compareFrontend(a, b lb.Frontend) int {
-	last := func(f lb.Frontend) int {
-		if nodePort(f.Addr) {
+// compareEntry orders node ports last, since the first rule that matches wins.
+func compareEntry(a, b Entry) int {
+	last := func(e Entry) int {
+		if nodePort(e.Frontend.Addr) {
 			return 1
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(last(a), last(b)), a.Addr.Compare(b.Addr))
+	return cmp.Or(cmp.Compare(a.Frontend.Protocol, b.Frontend.Protocol), cmp.Compare(last(a), last(b)),
+		a.Frontend.Addr.Compare(b.Frontend.Addr))
 }

@@ -80,7 +80,7 @@ func TestUpdateFamily(t *testing.T) {
 			t.Fatal(err)
 		}
 		entries := slices.Collect(maps.Values(got.come))
-		slices.SortFunc(entries, func(a, b Entry) int { return compareFrontend(a.Frontend, b.Frontend) })
+		slices.SortFunc(entries, compareEntry)
 		if diff := cmp.Diff(want, entries, addrsByValue); diff != "" {
 			t.Errorf("family(%v) (-want +got):\n%s", ipv6, diff)
 		}

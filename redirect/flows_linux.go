@@ -23,18 +23,18 @@ type flowFilter struct {
 }
 
 // deleteStaleFlows deletes conntrack entries of changed frontends that are stale.
-func (k *kernel) deleteStaleFlows() error {
-	if len(k.changed) == 0 {
+func (t *IPTables) deleteStaleFlows() error {
+	if len(t.changed) == 0 {
 		return nil
 	}
 	start := time.Now()
-	n, err := deleteFlows(flowFilter{changed: k.changed, entries: k.entries, inside: k.host.Inside}, k.IPv6)
-	k.count.flows.Add(n)
-	if k.ObserveFlows != nil {
-		k.ObserveFlows(time.Since(start))
+	n, err := deleteFlows(flowFilter{changed: t.changed, entries: t.entries, inside: t.host.Inside}, t.IPv6)
+	t.flows.Add(n)
+	if t.ObserveFlows != nil {
+		t.ObserveFlows(time.Since(start))
 	}
 	if err == nil {
-		clear(k.changed)
+		clear(t.changed)
 	}
 	return err
 }

@@ -37,24 +37,8 @@ type IPTables struct {
 	// be nil.
 	ObserveFlows func(time.Duration)
 
-	counters counters
-	kernel   kernel
-}
-
-// options are the fields of an IPTables that its user sets.
-type options struct {
-	IPv6         bool
-	Command      string
-	BindAddr     netip.Addr
-	NoIPSet      bool
-	ObserveFlows func(time.Duration)
-}
-
-// open returns the kernel side, with the options as they are set.
-func (t *IPTables) open() *kernel {
-	t.kernel.options = options{t.IPv6, t.Command, t.BindAddr, t.NoIPSet, t.ObserveFlows}
-	t.kernel.count = &t.counters
-	return &t.kernel
+	counters
+	kernel
 }
 
 // Facts is what Probe found.
@@ -77,7 +61,7 @@ type Facts struct {
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if
 // we may not use it, and errors.ErrUnsupported on other systems than Linux.
-func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.open().probe(ctx) }
+func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.probe(ctx) }
 
 // Leftover is where rules of an earlier steerer, of a process that has ended, lead.
 type Leftover struct {
@@ -87,7 +71,7 @@ type Leftover struct {
 
 // Leftover reads where the rules that are there lead, in some milliseconds, which is less
 // than Probe takes. What cannot be read is left out.
-func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.open().leftover(ctx) }
+func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.leftover(ctx) }
 
 // Sync folds an update into the entries that it keeps, makes the kernel do what these
 // say and nothing else, and deletes the conntrack entries of UDP flows that would
@@ -104,14 +88,14 @@ func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.open().left
 // that are redirected before and after it are redirected. An update that contradicts
 // itself, or adds a frontend that is there and is to stay, is an error that changes
 // nothing and is not folded.
-func (t *IPTables) Sync(ctx context.Context, u Update) error { return t.open().sync(ctx, u) }
+func (t *IPTables) Sync(ctx context.Context, u Update) error { return t.sync(ctx, u) }
 
 // Verify reports whether our chains, the jumps to them and our sets hold what the
 // last Sync wrote and nothing else, and each jump is the first rule of its chain;
 // if not, call Sync. False is no error. It runs no process with the nf_tables
 // backend and one with the legacy backend, and is meant for a period of seconds:
 // with 10,000 frontends it takes 11 ms and 15 ms (AMD EPYC, 2 cores, kernel 6.18).
-func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.open().verify(ctx) }
+func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.verify(ctx) }
 
 // Stats is what a steerer has done since it was made.
 type Stats struct {
@@ -136,10 +120,10 @@ func (t *IPTables) Stats() Stats { return t.counters.stats() }
 
 // Cleanup removes every trace of any steerer of this package from the network
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of
-// UDP flows, of both address families and both backends of iptables, and the
-// chains of kube-proxy's removed userspace mode that Sync removes too. An nft table that did not exist before is
-// removed if no other program has put anything in it. A table of the legacy backend
-// cannot be removed, and stays empty.
+// UDP flows, of both address families and both backends of iptables, and the chains
+// of kube-proxy's removed userspace mode that Sync removes too. An nft table that did
+// not exist before is removed if no other program has put anything in it. A table of
+// the legacy backend cannot be removed, and stays empty.
 //
 // It goes on after an error and returns all of them. If nothing is there it does
 // nothing. It is not to run while a steerer is in use.

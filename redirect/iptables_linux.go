@@ -12,9 +12,6 @@ import (
 
 // kernel is what a steerer knows of its host, what is to be there, and what it wrote.
 type kernel struct {
-	options
-	count *counters
-
 	program *netfilter.IPTables // nil until found
 	probed  bool                // the following are complete
 	shape   shape
@@ -32,51 +29,51 @@ type kernel struct {
 	changed map[netip.AddrPort]bool
 }
 
-func (k *kernel) sync(ctx context.Context, u Update) error {
-	p, err := u.family(k.IPv6)
+func (t *IPTables) sync(ctx context.Context, u Update) error {
+	p, err := u.family(t.IPv6)
 	if err != nil {
 		return err
 	}
-	if err := k.fold(u.Whole, p); err != nil {
+	if err := t.fold(u.Whole, p); err != nil {
 		return err
 	}
-	if _, err := k.probe(ctx); err != nil {
+	if _, err := t.probe(ctx); err != nil {
 		return err
 	}
-	if k.rules == nil {
-		k.rules = newRuleset(k.shape, netfilter.NewRuleset(k.program, k.shape.layout(&k.count.netfilter)), k.host,
-			k.entries)
+	if t.rules == nil {
+		r := netfilter.NewRuleset(t.program, t.shape.layout(&t.netfilter))
+		t.rules = newRuleset(t.shape, r, t.host, t.entries)
 	}
-	if !k.rules.Known() {
-		k.changeAll() // rules may have been lost
-		if err := k.readSteered(); err != nil {
+	if !t.rules.Known() {
+		t.changeAll() // rules may have been lost
+		if err := t.readSteered(); err != nil {
 			return err
 		}
 	}
-	if err := k.write(ctx); err != nil {
+	if err := t.write(ctx); err != nil {
 		return err
 	}
-	if err := k.removeOldMode(ctx); err != nil {
+	if err := t.removeOldMode(ctx); err != nil {
 		return err
 	}
-	return k.deleteStaleFlows()
+	return t.deleteStaleFlows()
 }
 
 // fold brings the entries, and the ruleset if there is one, to what they are after an
 // update, which changes nothing if it contradicts them.
-func (k *kernel) fold(whole bool, p part) error {
+func (t *IPTables) fold(whole bool, p part) error {
 	goes := make(map[lb.Frontend]bool, len(p.gone))
 	for _, f := range p.gone {
 		goes[f] = true
 	}
 	if whole {
-		for f := range k.entries {
+		for f := range t.entries {
 			goes[f] = true
 		}
 	}
 	var gone, come []Entry
 	for f, e := range p.come {
-		was, there := k.entries[f]
+		was, there := t.entries[f]
 		switch {
 		case there && was.equal(e):
 			delete(goes, f)
@@ -87,96 +84,84 @@ func (k *kernel) fold(whole bool, p part) error {
 		}
 	}
 	for f := range goes {
-		if e, there := k.entries[f]; there {
+		if e, there := t.entries[f]; there {
 			gone = append(gone, e)
-			delete(k.entries, f)
+			delete(t.entries, f)
 		}
 	}
-	if k.entries == nil {
-		k.entries = make(map[lb.Frontend]Entry, len(come))
+	if t.entries == nil {
+		t.entries = make(map[lb.Frontend]Entry, len(come))
 	}
 	for _, e := range come {
-		k.entries[e.Frontend] = e
+		t.entries[e.Frontend] = e
 	}
-	if !p.host.equal(k.host) {
-		k.changeAll()
+	if !p.host.equal(t.host) {
+		t.changeAll()
 	}
 	for _, e := range slices.Concat(gone, come) {
-		k.change(e.Frontend)
+		t.change(e.Frontend)
 	}
-	k.host = p.host
-	if k.rules != nil {
-		k.rules.change(gone, come)
-		k.rules.setHost(p.host)
+	t.host = p.host
+	if t.rules != nil {
+		t.rules.change(gone, come)
+		t.rules.setHost(p.host)
 	}
 	return nil
 }
 
 // write makes the kernel hold the ruleset.
-func (k *kernel) write(ctx context.Context) error {
-	k.rules.render()
+func (t *IPTables) write(ctx context.Context) error {
+	t.rules.render()
 	for _, j := range jumps {
-		if j.Position = netfilter.First; j.Table != "mangle" || k.rules.screens > 0 {
-			k.rules.AddJump(j)
+		if j.Position = netfilter.First; j.Table != "mangle" || t.rules.screens > 0 {
+			t.rules.AddJump(j)
 		}
 	}
-	if err := k.rules.Write(ctx, nil); err != nil {
+	if err := t.rules.Write(ctx, nil); err != nil {
 		return err
 	}
 	var counts []TableRules
-	for _, t := range tables {
-		counts = append(counts, TableRules{t.name, k.rules.Rules(t.name)})
+	for _, table := range tables {
+		counts = append(counts, TableRules{table.name, t.rules.Rules(table.name)})
 	}
-	k.count.rules.Store(&counts)
+	t.written.Store(&counts)
 	return nil
 }
 
-func (k *kernel) verify(ctx context.Context) (bool, error) {
-	if _, err := k.probe(ctx); err != nil || k.rules == nil {
+func (t *IPTables) verify(ctx context.Context) (bool, error) {
+	if _, err := t.probe(ctx); err != nil || t.rules == nil {
 		return false, err
 	}
-	return k.rules.Verify(ctx)
+	return t.rules.Verify(ctx)
 }
 
 // readSteered adds, the first time, the UDP frontends to changed that an earlier process
 // has redirected.
-func (k *kernel) readSteered() error {
-	if k.started {
+func (t *IPTables) readSteered() error {
+	if t.started {
 		return nil
 	}
-	chains, err := k.program.Chains("nat")
-	if err != nil {
-		return err
+	left, err := t.read()
+	for f := range left.Ported {
+		t.change(f)
 	}
-	for _, c := range chains {
-		if !own("nat", c) {
-			continue
-		}
-		rules, err := k.program.Rules(netfilter.Place{Table: "nat", Chain: c})
-		if err != nil {
-			return err
-		}
-		for f := range steeredBy(rules, k.IPv6) {
-			k.change(f)
-		}
-	}
-	k.started = true
-	return nil
+	t.started = err == nil
+	return err
 }
 
 // change adds to changed, if the frontend is one of UDP.
-func (k *kernel) change(f lb.Frontend) {
+func (t *IPTables) change(f lb.Frontend) {
 	if f.Protocol != lb.UDP {
 		return
 	}
-	if k.changed == nil {
-		k.changed = make(map[netip.AddrPort]bool)
+	if t.changed == nil {
+		t.changed = make(map[netip.AddrPort]bool)
 	}
-	k.changed[f.Addr] = true
+	t.changed[f.Addr] = true
 }
 
-func (k *kernel) changeAll() {
-	for f := range maps.Keys(k.entries) {
-		k.change(f)
+func (t *IPTables) changeAll() {
+	for f := range maps.Keys(t.entries) {
+		t.change(f)
 	}
 }

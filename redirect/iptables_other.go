@@ -5,16 +5,14 @@ package redirect
 import (
 	"context"
 	"errors"
+	"net/netip"
 )
 
 type counters struct{}
 
 func (*counters) stats() Stats { return Stats{} }
 
-type kernel struct {
-	options
-	count *counters
-}
+type kernel struct{}
 
 func (*kernel) probe(context.Context) (Facts, error) { return Facts{}, errors.ErrUnsupported }
 
@@ -25,3 +23,5 @@ func (*kernel) verify(context.Context) (bool, error) { return false, errors.ErrU
 func (*kernel) leftover(context.Context) Leftover { return Leftover{} }
 
 func cleanup(context.Context) error { return errors.ErrUnsupported }
+
+func originalDst(int) (netip.AddrPort, error) { return netip.AddrPort{}, errors.ErrUnsupported }

@@ -11,35 +11,37 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// leftover reads the targets of the rules in our chains.
-func (k *kernel) leftover(ctx context.Context) Leftover {
-	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
-	if k.find(ctx) != nil {
-		return left // Probe returns the reason
+func (t *IPTables) leftover(ctx context.Context) Leftover {
+	if t.find(ctx) != nil {
+		return Leftover{} // Probe returns the reason
 	}
-	chains, err := k.program.Chains("nat")
+	left, _ := t.read()
+	return left
+}
+
+// read reads where the rules in our chains lead, up to the first error.
+func (t *IPTables) read() (Leftover, error) {
+	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
+	chains, err := t.program.Chains("nat")
 	if err != nil {
-		return left
+		return left, err
 	}
 	for _, chain := range chains {
-		if !strings.HasPrefix(chain, chainPrefix) {
+		if !own("nat", chain) {
 			continue
 		}
-		rules, err := k.program.Rules(netfilter.Place{Table: "nat", Chain: chain})
+		rules, err := t.program.Rules(netfilter.Place{Table: "nat", Chain: chain})
 		if err != nil {
-			continue
+			return left, err
 		}
-		maps.Copy(left.Ported, steeredBy(rules, k.IPv6))
-		if chain != chainPrefix+chainTCP {
-			continue
-		}
-		for _, rule := range rules { // all have the same target
-			if left.TCPPort = targetPort(rule); left.TCPPort != 0 {
-				break
+		maps.Copy(left.Ported, steeredBy(rules, t.IPv6))
+		for _, rule := range rules { // those of TCP have the same target
+			if _, target := destination(netfilter.Words(rule)); target != 0 && chain == chainPrefix+chainTCP {
+				left.TCPPort = target
 			}
 		}
 	}
-	return left
+	return left, nil
 }
 
 // steeredBy returns the UDP and SCTP frontends that rules of ours redirect, as printed by
@@ -59,39 +61,38 @@ func steeredBy(rules []string, ipv6 bool) map[lb.Frontend]uint16 {
 		default:
 			continue
 		}
-		addr := unspecified(ipv6)
-		var port uint64
-		for i := 2; i+1 < len(w); i++ {
-			switch w[i] {
-			case "-d":
-				if p, err := netip.ParsePrefix(w[i+1]); err == nil {
-					addr = p.Addr()
-				}
-			case "--dport":
-				port, _ = strconv.ParseUint(w[i+1], 10, 16)
-			}
-		}
-		if port == 0 {
+		var target uint16
+		if f.Addr, target = destination(w); f.Addr.Port() == 0 {
 			continue
 		}
-		f.Addr = netip.AddrPortFrom(addr, uint16(port))
-		out[f] = targetPort(rule)
+		if !f.Addr.Addr().IsValid() {
+			f.Addr = netip.AddrPortFrom(unspecified(ipv6), f.Addr.Port())
+		}
+		out[f] = target
 	}
 	return out
 }
 
-// targetPort returns the port that a rule, as printed by iptables -S, sends packets to.
-func targetPort(rule string) uint16 {
-	w := netfilter.Words(rule)
-	for i := 0; i+1 < len(w); i++ {
-		switch w[i] {
+// destination returns what packets ask for that the words of a rule match, and the port that
+// it sends them to.
+func destination(words []string) (from netip.AddrPort, target uint16) {
+	port := func(s string) uint16 {
+		n, _ := strconv.ParseUint(s, 10, 16)
+		return uint16(n)
+	}
+	for i, value := range words[min(1, len(words)):] {
+		switch words[i] {
+		case "-d":
+			prefix, _ := netip.ParsePrefix(value)
+			from = netip.AddrPortFrom(prefix.Addr(), from.Port())
+		case "--dport":
+			from = netip.AddrPortFrom(from.Addr(), port(value))
 		case "--to-ports":
-			port, _ := strconv.ParseUint(w[i+1], 10, 16)
-			return uint16(port)
+			target = port(value)
 		case "--to-destination":
-			addr, _ := netip.ParseAddrPort(w[i+1])
-			return addr.Port()
+			to, _ := netip.ParseAddrPort(value)
+			target = to.Port()
 		}
 	}
-	return 0
+	return from, target
 }

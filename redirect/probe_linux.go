@@ -17,7 +17,7 @@ import (
 type counters struct {
 	netfilter        netfilter.Counters
 	flows, oldChains atomic.Uint64
-	rules            atomic.Pointer[[]TableRules]
+	written          atomic.Pointer[[]TableRules]
 }
 
 func (c *counters) stats() Stats {
@@ -25,80 +25,79 @@ func (c *counters) stats() Stats {
 		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), SetOps: c.netfilter.SetOps.Load(),
 		FlowsDeleted: c.flows.Load(), OldChains: c.oldChains.Load(),
 	}
-	if rules := c.rules.Load(); rules != nil {
+	if rules := c.written.Load(); rules != nil {
 		s.Rules = *rules
 	}
 	return s
 }
 
 // find looks for iptables and asks for its version, which takes some milliseconds.
-func (k *kernel) find(ctx context.Context) error {
-	if k.program != nil {
+func (t *IPTables) find(ctx context.Context) error {
+	if t.program != nil {
 		return nil
 	}
-	s, err := k.options.shape()
+	s, err := t.newShape()
 	if err != nil {
 		return err
 	}
-	program, err := netfilter.Open(ctx, k.Command, k.IPv6)
+	program, err := netfilter.Open(ctx, t.Command, t.IPv6)
 	if err != nil {
 		return err
 	}
-	k.program, k.shape, k.facts = program, s, Facts{Version: program.Version}
+	t.program, t.shape, t.facts = program, s, Facts{Version: program.Version}
 	return nil
 }
 
 // probe finds iptables and tries what the kernel takes, which takes some tenths of a
 // second with nf_tables.
-func (k *kernel) probe(ctx context.Context) (Facts, error) {
-	if k.probed {
-		return k.facts, nil
+func (t *IPTables) probe(ctx context.Context) (Facts, error) {
+	if t.probed {
+		return t.facts, nil
 	}
-	if err := k.find(ctx); err != nil {
+	if err := t.find(ctx); err != nil {
 		return Facts{}, err
 	}
-	s, facts := k.shape, k.facts
-	if s.sets = !k.NoIPSet; s.sets {
-		err := k.try(ctx, s)
+	s, facts := t.shape, t.facts
+	if s.sets = !t.NoIPSet; s.sets {
+		err := t.try(ctx, s)
 		if errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
 			return Facts{}, err
 		} else if err != nil {
 			s.sets = false
-			facts.Warnings = append(facts.Warnings, fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v",
-				err))
+			facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
 		}
 	}
 	if !s.sets {
-		if err := k.try(ctx, s); err != nil {
+		if err := t.try(ctx, s); err != nil {
 			return Facts{}, err
 		}
 	}
 	facts.IPSet = s.sets
-	facts.Warnings = append(facts.Warnings, k.otherBackend(ctx)...)
-	k.shape, k.facts, k.probed = s, facts, true
+	facts.Warnings = append(facts.Warnings, t.otherBackend(ctx)...)
+	t.shape, t.facts, t.probed = s, facts, true
 	return facts, nil
 }
 
-// shape returns how rules are written, as far as it was configured.
-func (o options) shape() (shape, error) {
-	s := shape{ipv6: o.IPv6, prefix: chainPrefix}
-	if !o.BindAddr.IsValid() || o.BindAddr.IsUnspecified() {
+// newShape returns how rules are written, as far as it was configured.
+func (t *IPTables) newShape() (shape, error) {
+	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
+	if !t.BindAddr.IsValid() || t.BindAddr.IsUnspecified() {
 		return s, nil
 	}
-	s.bind = o.BindAddr.Unmap()
+	s.bind = t.BindAddr.Unmap()
 	switch {
 	case s.bind.IsLoopback():
 		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: "+
-			"use an address of the node, or none", o.BindAddr)
-	case s.bind.Is6() != o.IPv6:
-		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", o.BindAddr)
+			"use an address of the node, or none", t.BindAddr)
+	case s.bind.Is6() != t.IPv6:
+		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", t.BindAddr)
 	}
 	return s, nil
 }
 
 // try makes the kernel take one of each kind of rule, in chains that nothing leads to,
 // and removes them.
-func (k *kernel) try(ctx context.Context, s shape) error {
+func (t *IPTables) try(ctx context.Context, s shape) error {
 	s.prefix = probePrefix
 	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
 	if s.ipv6 {
@@ -122,17 +121,17 @@ func (k *kernel) try(ctx context.Context, s shape) error {
 	if err != nil {
 		return err
 	}
-	r := newRuleset(s, netfilter.NewRuleset(k.program, s.layout(nil)), p.host, p.come)
+	r := newRuleset(s, netfilter.NewRuleset(t.program, s.layout(nil)), p.host, p.come)
 	r.render()
 	return r.Try(ctx)
 }
 
 // otherBackend warns of rules in the backend that we do not write to: the kernel
 // reads both, and rules that iptables does not show are hard to find.
-func (k *kernel) otherBackend(ctx context.Context) []string {
-	family := netfilter.Program(k.IPv6)
+func (t *IPTables) otherBackend(ctx context.Context) []string {
+	family := netfilter.Program(t.IPv6)
 	other := family + "-nft"
-	if k.program.NFT {
+	if t.program.NFT {
 		other = family + "-legacy"
 	}
 	out, err := netfilter.SavedBy(ctx, other+"-save")
@@ -144,5 +143,5 @@ func (k *kernel) otherBackend(ctx context.Context) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s has %d rules too, which the kernel obeys beside those of %s: see %s-save", other, n,
-		k.program.Path, other)}
+		t.program.Path, other)}
 }

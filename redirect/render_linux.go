@@ -65,16 +65,11 @@ var jumps = []netfilter.Jump{
 
 // own reports whether a chain is one of ours in use, or one that was tried.
 func own(table, chain string) bool {
-	for _, prefix := range []string{chainPrefix, probePrefix} {
-		name, ok := strings.CutPrefix(chain, prefix)
-		if !ok {
-			continue
-		}
-		for _, t := range tables {
-			if t.name == table && (slices.Contains(t.chains, name) || table == "nat" &&
-				strings.HasPrefix(name, chainUDP+"-")) {
-				return true
-			}
+	name, ok := strings.CutPrefix(chain, chainPrefix)
+	name = strings.TrimPrefix(name, probePrefix[len(chainPrefix):])
+	for _, t := range tables {
+		if ok && t.name == table {
+			return slices.Contains(t.chains, name) || table == "nat" && strings.HasPrefix(name, chainUDP+"-")
 		}
 	}
 	return false
@@ -99,14 +94,11 @@ func (s shape) set(name string) string {
 	return strings.Replace(s.prefix, "-", family+"-", 1) + name
 }
 
-// view is what chains are rendered from: the entries on which they depend, sorted. With
-// sets these are hardly any.
+// view renders the chains that are rendered whole.
 type view struct {
-	shape
-	host     Host
-	entries  []Entry
-	nodePort func(lb.Frontend) Entry // that has the number of a frontend; the zero Entry if none has
-	chains   map[netfilter.Place][]string
+	*ruleset
+	entries []Entry // on which they depend, sorted; with sets these are hardly any
+	chains  map[netfilter.Place][]string
 }
 
 // rule appends a rule to a chain; match may be empty.
@@ -122,18 +114,6 @@ func rule(match, comment, target string) string {
 	return fmt.Sprintf("%s-m comment --comment %q -j %s", match, "sluice: "+comment, target)
 }
 
-// frontends returns those of the entries for which a function is true.
-func (v *view) frontends(is func(Entry) bool) (out []lb.Frontend) {
-	for _, e := range v.entries {
-		if is(e) {
-			out = append(out, e.Frontend)
-		}
-	}
-	return out
-}
-
-func does(a Action) func(Entry) bool { return func(e Entry) bool { return e.Action == a } }
-
 // render makes the rules of all chains but buckets and the one that leads to them. It
 // depends on nothing else than the view, so that what is equal need not be written.
 func (v *view) render() {
@@ -147,7 +127,8 @@ func (v *view) render() {
 	v.screen()
 	v.steer()
 	v.guard()
-	v.refuse()
+	v.exact(verdictRefuse)
+	v.nodePorts(verdictRefuse)
 }
 
 // steer makes the rules of the nat table.
@@ -195,13 +176,8 @@ func (v *view) guard() {
 		}
 	}
 	input("", "refuse without endpoints", v.chain(chainRefuse))
-	accepted := v.frontends(does(Accept))
-	for _, match := range v.exactly(setAccept, accepted) {
-		input(match, "the proxy listens", "ACCEPT")
-	}
-	for _, m := range v.nodePorts(setAcceptNode, accepted) {
-		input(m.match, "the proxy listens", "ACCEPT")
-	}
+	v.exact(verdictAccept)
+	v.nodePorts(verdictAccept)
 	for _, m := range ports {
 		input(m.match, "straight to a proxy port", v.reject(m.protocol))
 	}
@@ -245,69 +221,80 @@ func (v *view) proxyPorts() []portMatch {
 	return out
 }
 
-// refuse makes the rules that reject what is asked of services without endpoints. A
-// frontend with the exact address takes precedence over a node port.
-func (v *view) refuse() {
-	const comment = "no endpoints"
-	rule := func(match, target string) { v.rule("filter", chainRefuse, match, comment, target) }
-	refused := v.frontends(does(Refuse))
+// verdict is what becomes of packets to some frontends. Those with an exact address are
+// members of a set, and node ports of one for each protocol but SCTP. Without sets there
+// is a rule for each.
+type verdict struct {
+	table, chain string
+	set          string
+	has          func(Entry) bool
+	comment      string
+	target       string // empty: what its protocol's clients understand (shape.reject)
+	passes       bool   // also what asks for a frontend that hides a node port
+}
+
+var (
+	verdictAccept  = verdict{"filter", chainInput, setAccept, does(Accept), "the proxy listens", "ACCEPT", true}
+	verdictRefuse  = verdict{"filter", chainRefuse, setRefuse, does(Refuse), "no endpoints", "", false}
+	verdictDrop    = verdict{"mangle", chainDrop, setDrop, does(Drop), "no answer", "DROP", false}
+	verdictOutside = verdict{"mangle", chainOutside, setOutside, func(e Entry) bool { return e.DropOutside },
+		"not for other hosts", "DROP", false}
+
+	verdicts = []verdict{verdictAccept, verdictRefuse, verdictDrop, verdictOutside}
+)
+
+func does(a Action) func(Entry) bool { return func(e Entry) bool { return e.Action == a } }
+
+// sets returns all sets of a verdict.
+func (x verdict) sets() []string { return []string{x.set, x.nodeSet(lb.TCP), x.nodeSet(lb.UDP)} }
+
+// nodeSet returns the set of node ports of a protocol.
+func (x verdict) nodeSet(p lb.Protocol) string { return x.set + "-NODE-" + p.String() }
+
+// verdict makes a rule for what matches.
+func (v *view) verdict(x verdict, p lb.Protocol, match string) {
+	target := x.target
+	if target == "" {
+		target = v.reject(p)
+	}
+	v.rule(x.table, x.chain, match, x.comment, target)
+}
+
+// exact makes the rules of a verdict for frontends with an exact address.
+func (v *view) exact(x verdict) {
 	if v.sets {
-		// Members hold a protocol, so that the second rule is for UDP and SCTP.
-		rule("-p tcp "+v.member(setRefuse, "dst,dst"), v.reject(lb.TCP))
-		rule(v.member(setRefuse, "dst,dst"), v.reject(lb.UDP))
-	} else {
-		for _, f := range refused {
-			if !nodePort(f.Addr) {
-				rule(to(f), v.reject(f.Protocol))
-			}
+		match := v.member(x.set, "dst,dst")
+		if x.target == "" { // members hold a protocol, so that the second rule is for UDP and SCTP
+			v.verdict(x, lb.TCP, "-p tcp "+match)
 		}
+		v.verdict(x, lb.UDP, match)
+		return
 	}
-	v.hidden("filter", chainRefuse, does(Refuse))
-	for _, m := range v.nodePorts(setRefuseNode, refused) {
-		rule(m.match, v.reject(m.protocol))
-	}
-}
-
-// hidden makes packets to exact frontends return from a chain if they have the number of
-// a node port whose entry the chain is about. Hardly any has.
-func (v *view) hidden(table, chain string, about func(Entry) bool) {
 	for _, e := range v.entries {
-		if !nodePort(e.Frontend.Addr) && about(v.nodePort(e.Frontend)) {
-			v.rule(table, chain, to(e.Frontend), "hides a node port", "RETURN")
+		if x.has(e) && !nodePort(e.Frontend.Addr) {
+			v.verdict(x, e.Frontend.Protocol, to(e.Frontend))
 		}
 	}
 }
 
-// exactly returns matches for those of a list of frontends that have an exact
-// address, which are the members of a set.
-func (s shape) exactly(set string, list []lb.Frontend) []string {
-	if s.sets {
-		return []string{s.member(set, "dst,dst")}
-	}
-	var out []string
-	for _, f := range list {
-		if !nodePort(f.Addr) {
-			out = append(out, to(f))
+// nodePorts makes the rules of a verdict for node ports. A frontend with the exact address
+// takes precedence: packets to it return if it has the number of a node port. Hardly any has.
+func (v *view) nodePorts(x verdict) {
+	for _, e := range v.entries {
+		if !x.passes && !nodePort(e.Frontend.Addr) && x.has(v.nodePortOf(e.Frontend)) {
+			v.rule(x.table, x.chain, to(e.Frontend), "hides a node port", "RETURN")
 		}
 	}
-	return out
-}
-
-// nodePorts returns matches for the node ports in a list of frontends, which are
-// the members of one set for each protocol but SCTP.
-func (s shape) nodePorts(set string, list []lb.Frontend) []portMatch {
-	var out []portMatch
-	if s.sets {
-		for _, proto := range []lb.Protocol{lb.TCP, lb.UDP} {
-			out = append(out, portMatch{proto, "-p " + name(proto) + " " + s.member(set+proto.String(), "dst") + local})
+	if v.sets {
+		for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
+			v.verdict(x, p, "-p "+name(p)+" "+v.member(x.nodeSet(p), "dst")+local)
 		}
 	}
-	for _, f := range list {
-		if nodePort(f.Addr) && (!s.sets || f.Protocol == lb.SCTP) {
-			out = append(out, portMatch{f.Protocol, to(f)})
+	for _, e := range v.entries {
+		if f := e.Frontend; x.has(e) && nodePort(f.Addr) && (!v.sets || f.Protocol == lb.SCTP) {
+			v.verdict(x, f.Protocol, to(f))
 		}
 	}
-	return out
 }
 
 // local matches packets to any address of this node.

@@ -16,7 +16,6 @@ func (v *view) screen() {
 
 // outside makes the rules that drop what other hosts ask.
 func (v *view) outside() {
-	const comment = "not for other hosts"
 	if v.sets {
 		v.rule("mangle", chainOutside, v.member(setInside, "src"), "pods of this node", "RETURN")
 	} else {
@@ -24,19 +23,14 @@ func (v *view) outside() {
 			v.rule("mangle", chainOutside, from(inside), "pods of this node", "RETURN")
 		}
 	}
-	dropped := func(e Entry) bool { return e.DropOutside }
-	for _, match := range v.exactly(setOutside, v.frontends(dropped)) {
-		v.rule("mangle", chainOutside, match, comment, "DROP")
-	}
-	v.dropNodePorts(chainOutside, dropped, setOutsideNode, comment)
+	v.exact(verdictOutside)
+	v.nodePorts(verdictOutside)
 }
 
 // drop makes the rules that drop what no client, or not this one, may ask. A client that
 // may ask one restricted frontend is not asking another.
 func (v *view) drop() {
-	for _, match := range v.exactly(setDrop, v.frontends(does(Drop))) {
-		v.rule("mangle", chainDrop, match, "no answer", "DROP")
-	}
+	v.exact(verdictDrop)
 	const comment = "not from this source"
 	if v.sets {
 		match := v.member(setRestricted, "dst,dst") + " " + v.nonMember(setAllowed, "dst,dst,src")
@@ -51,16 +45,7 @@ func (v *view) drop() {
 			}
 		}
 	}
-	v.dropNodePorts(chainDrop, does(Drop), setDropNode, "no answer")
-}
-
-// dropNodePorts makes the last rules of a chain, which drop what is asked of some node
-// ports. A frontend with the exact address takes precedence over one.
-func (v *view) dropNodePorts(chain string, dropped func(Entry) bool, set, comment string) {
-	v.hidden("mangle", chain, dropped)
-	for _, m := range v.nodePorts(set, v.frontends(dropped)) {
-		v.rule("mangle", chain, m.match, comment, "DROP")
-	}
+	v.nodePorts(verdictDrop)
 }
 
 // nonMember matches packets that are not in a set.

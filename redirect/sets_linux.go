@@ -1,30 +1,28 @@
 package redirect
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Names of sets, without their prefix. Node ports are apart, since a member of
-// hash:ip,port has one address; a protocol, TCP or UDP, follows the names of their
-// sets, as a bitmap holds none. It matches no packet of another protocol
+// Names of sets, without their prefix. Node ports are apart (verdict.nodeSet), since a
+// member of hash:ip,port has one address. A bitmap holds no protocol, so that theirs have
+// it in the name, TCP or UDP. A bitmap matches no packet of another protocol
 // (ip_set_get_ip_port), so that SCTP's node ports and proxy ports have rules.
 const (
-	setInside      = "INSIDE"        // where this node's pods are
-	setAllowed     = "ALLOWED"       // restricted frontends and their clients
-	setRestricted  = "RESTRICTED"    // restricted frontends
-	setDrop        = "DROP"          // frontends that never answer
-	setDropNode    = "DROP-NODE-"    // node ports that never answer
-	setOutside     = "OUTSIDE"       // frontends that do not answer other hosts
-	setOutsideNode = "OUTSIDE-NODE-" // node ports that do not answer other hosts
-	setUDPPorts    = "UDP-PORTS"     // UDP proxy ports
-	setAccept      = "ACCEPT"        // frontends that the proxy listens on itself
-	setAcceptNode  = "ACCEPT-NODE-"  // node ports that the proxy listens on itself
-	setRefuse      = "REFUSE"        // frontends without endpoints
-	setRefuseNode  = "REFUSE-NODE-"  // node ports without endpoints
-	setTCP         = "TCP"           // TCP frontends
+	setInside     = "INSIDE"     // where this node's pods are
+	setAllowed    = "ALLOWED"    // restricted frontends and their clients
+	setRestricted = "RESTRICTED" // restricted frontends
+	setDrop       = "DROP"       // frontends that never answer
+	setOutside    = "OUTSIDE"    // frontends that do not answer other hosts
+	setUDPPorts   = "UDP-PORTS"  // UDP proxy ports
+	setAccept     = "ACCEPT"     // frontends that the proxy listens on itself
+	setRefuse     = "REFUSE"     // frontends without endpoints
+	setTCP        = "TCP"        // TCP frontends
 )
 
 // setGroups has all sets in the order in which they grow: the sets of each of the three
@@ -34,17 +32,8 @@ const (
 // is redirected.
 var setGroups = [][]string{
 	{setInside, setAllowed},
-	{
-		setRestricted,
-		setDrop, setDropNode + "TCP", setDropNode + "UDP",
-		setOutside, setOutsideNode + "TCP", setOutsideNode + "UDP",
-	},
-	{
-		setUDPPorts,
-		setAccept, setAcceptNode + "TCP", setAcceptNode + "UDP",
-		setRefuse, setRefuseNode + "TCP", setRefuseNode + "UDP",
-		setTCP,
-	},
+	slices.Concat([]string{setRestricted}, verdictDrop.sets(), verdictOutside.sets()),
+	slices.Concat([]string{setUDPPorts}, verdictAccept.sets(), verdictRefuse.sets(), []string{setTCP}),
 }
 
 // setType returns the type of a set.
@@ -90,29 +79,21 @@ func (s shape) layout(counters *netfilter.Counters) netfilter.Layout {
 // without its prefix.
 func (e Entry) members(f func(set string, m netfilter.Member)) {
 	exact := memberOf(e.Frontend)
-	either := func(set, node string) {
-		if !nodePort(e.Frontend.Addr) {
-			f(set, exact)
-		} else if e.Frontend.Protocol != lb.SCTP {
-			f(node+e.Frontend.Protocol.String(), netfilter.Member{Port: e.Frontend.Addr.Port()})
+	for _, x := range verdicts {
+		switch {
+		case !x.has(e):
+		case !nodePort(e.Frontend.Addr):
+			f(x.set, exact)
+		case e.Frontend.Protocol != lb.SCTP:
+			f(x.nodeSet(e.Frontend.Protocol), netfilter.Member{Port: e.Frontend.Addr.Port()})
 		}
 	}
-	switch e.Action {
-	case Redirect:
-		if e.Frontend.Protocol == lb.TCP {
-			f(setTCP, exact)
-		} else if e.Frontend.Protocol == lb.UDP {
-			f(setUDPPorts, netfilter.Member{Port: e.Port})
-		}
-	case Accept:
-		either(setAccept, setAcceptNode)
-	case Refuse:
-		either(setRefuse, setRefuseNode)
-	case Drop:
-		either(setDrop, setDropNode)
-	}
-	if e.DropOutside {
-		either(setOutside, setOutsideNode)
+	switch {
+	case e.Action != Redirect:
+	case e.Frontend.Protocol == lb.TCP:
+		f(setTCP, exact)
+	case e.Frontend.Protocol == lb.UDP:
+		f(setUDPPorts, netfilter.Member{Port: e.Port})
 	}
 	if e.Sources != nil {
 		f(setRestricted, exact)

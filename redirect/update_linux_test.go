@@ -24,7 +24,7 @@ func TestUpdatesAreTheWhole(t *testing.T) {
 	for _, c := range []struct{ sets, ipv6 bool }{{true, false}, {false, false}, {true, true}} {
 		rng := rand.New(rand.NewPCG(8, 9))
 		s := shape{sets: c.sets, ipv6: c.ipv6, prefix: chainPrefix}
-		k := kernel{options: options{IPv6: c.ipv6}, count: new(counters)}
+		k := IPTables{IPv6: c.ipv6}
 		k.rules = newRuleset(s, netfilter.NewRuleset(nil, s.layout(nil)), Host{}, nil)
 		k.entries = make(map[lb.Frontend]Entry)
 		k.rules.entries = k.entries

@@ -122,13 +122,13 @@ func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
 	}
 	one, other := vip(v.ipv6, 1).String()+",tcp:80", vip(v.ipv6, 9).String()+",tcp:80"
 	for name, m := range map[string]struct{ ours, foreign string }{
-		setTCP:                {one, other},
-		setRefuse:             {vip(v.ipv6, 4).String() + ",tcp:80", other},
-		setDrop:               {vip(v.ipv6, 5).String() + ",tcp:80", vip(v.ipv6, 9).String() + ",udplite:80"},
-		setAcceptNode + "TCP": {"30080", "30090"},
-		setUDPPorts:           {"40001", "40009"},
-		setInside:             {podNet(v.ipv6).String(), clientAddr[v.ipv6].String()},
-		setRestricted:         {vip(v.ipv6, 2).String() + ",tcp:80", other},
+		setTCP:                        {one, other},
+		setRefuse:                     {vip(v.ipv6, 4).String() + ",tcp:80", other},
+		setDrop:                       {vip(v.ipv6, 5).String() + ",tcp:80", vip(v.ipv6, 9).String() + ",udplite:80"},
+		verdictAccept.nodeSet(lb.TCP): {"30080", "30090"},
+		setUDPPorts:                   {"40001", "40009"},
+		setInside:                     {podNet(v.ipv6).String(), clientAddr[v.ipv6].String()},
+		setRestricted:                 {vip(v.ipv6, 2).String() + ",tcp:80", other},
 		setAllowed: {vip(v.ipv6, 2).String() + ",tcp:80," + podNet(v.ipv6).String(), one + "," +
 			podNet(v.ipv6).String()},
 	} {
