@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
+	"sync/atomic"
 )
 
 // Set puts service addresses of one address family on an interface of this
@@ -36,28 +37,37 @@ type Set struct {
 	// interface.
 	Interface string
 
-	sys   addressHost // nil: this host, at the first call
-	known bool        // ours and others are what the host has, as far as we know
-	ours  map[netip.Addr]struct{}
-	other map[netip.Addr]struct{}
-	want  map[netip.Addr]struct{} // by the last Sync
+	sys   addressHost // nil: this host
+	index uint32      // of the interface; 0 until it is found
+	known bool        // ours and other are what the host has, as far as we know
+	ours  map[netip.Addr]bool
+	other map[netip.Addr]bool
+	want  map[netip.Addr]bool // by the last Sync
 
-	mu   sync.Mutex // guards held
-	held []netip.Addr
+	held atomic.Pointer[[]netip.Addr]
 }
 
-// addressHost is what the operating system does for one Set.
+// address is an address of an interface.
+type address struct {
+	ip    netip.Addr
+	index uint32 // of the interface
+	ours  bool
+}
+
+// addressHost is what the operating system does. host is that of this one.
 type addressHost interface {
-	// list returns the addresses that are ours, and those that the host has besides.
-	list() (ours, others map[netip.Addr]struct{}, err error)
-	// add puts an address on the interface. exists: it is there, and not ours.
-	add(netip.Addr) (exists bool, err error)
+	// find returns the index of the interface that Set.Interface names.
+	find(name string) (uint32, error)
+	// list returns the addresses of one family that the host has.
+	list(ipv6 bool) ([]address, error)
+	// add puts an address on its interface. exists: it is there, and not ours.
+	add(address) (exists bool, err error)
 	// ready waits, for a bounded time, until sockets can be on addresses that were added.
-	ready(context.Context, []netip.Addr) error
+	ready(context.Context, []address) error
 	// remove takes one of ours away. That it is not there is no error.
-	remove(netip.Addr) error
-	// busy returns the addresses of this host that open TCP connections have.
-	busy() (map[netip.Addr]struct{}, error)
+	remove(address) error
+	// busy returns the addresses of one family that open TCP connections have.
+	busy(ipv6 bool) (map[netip.Addr]bool, error)
 }
 
 // Probe reports whether this host can be given addresses of the family, as far as that
@@ -70,17 +80,18 @@ func (a *Set) Probe() error {
 		if err != nil {
 			return fmt.Errorf("find out whether the host has IPv6: %w", err)
 		}
-		if err := l.Close(); err != nil {
-			return fmt.Errorf("find out whether the host has IPv6: %w", err)
-		}
+		_ = l.Close()
 	}
 	return a.open()
 }
 
-// open makes sys.
+// open finds the interface.
 func (a *Set) open() (err error) {
 	if a.sys == nil {
-		a.sys, err = newAddressHost(a.IPv6, a.Interface)
+		a.sys = host{}
+	}
+	if a.index == 0 {
+		a.index, err = a.sys.find(a.Interface)
 	}
 	return err
 }
@@ -95,10 +106,10 @@ func (a *Set) open() (err error) {
 // removed. After an error some of want may not be there; what was held and is
 // wanted still is.
 func (a *Set) Sync(ctx context.Context, want []netip.Addr) error {
-	a.want = make(map[netip.Addr]struct{}, len(want))
+	a.want = make(map[netip.Addr]bool, len(want))
 	for _, ip := range want {
 		if ip = ip.Unmap(); ip.IsValid() && ip.Is6() == a.IPv6 && !ip.IsLoopback() && !ip.IsUnspecified() {
-			a.want[ip] = struct{}{}
+			a.want[ip] = true
 		}
 	}
 	err := a.sync(ctx)
@@ -111,30 +122,29 @@ func (a *Set) Sync(ctx context.Context, want []netip.Addr) error {
 }
 
 func (a *Set) sync(ctx context.Context) error {
-	if err := a.look(); err != nil {
-		return err
-	}
-	missing := make(map[netip.Addr]struct{})
-	for ip := range a.want {
-		_, ours := a.ours[ip]
-		if _, other := a.other[ip]; !ours && !other {
-			missing[ip] = struct{}{}
+	if !a.known {
+		if err := a.look(); err != nil {
+			return err
 		}
 	}
 	var errs []error
-	var added []netip.Addr
-	for _, ip := range inOrder(missing) {
+	var added []address
+	for _, ip := range inOrder(a.want) {
+		if a.ours[ip] || a.other[ip] {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		switch exists, err := a.sys.add(ip); {
+		at := address{ip, a.index, true}
+		switch exists, err := a.sys.add(at); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("add %s: %w", ip, err))
 		case exists:
-			a.other[ip] = struct{}{}
+			a.other[ip] = true
 		default:
-			a.ours[ip] = struct{}{}
-			added = append(added, ip)
+			a.ours[ip] = true
+			added = append(added, at)
 		}
 	}
 	if len(added) > 0 {
@@ -143,39 +153,49 @@ func (a *Set) sync(ctx context.Context) error {
 	return errors.Join(append(errs, a.release())...)
 }
 
-// look finds out what the host has, unless that is known.
-func (a *Set) look() (err error) {
-	if a.known {
-		return nil
-	}
+// look finds out what the host has. Ours on another interface, from a start with another
+// --service-interface, are removed: they would be left over for good.
+func (a *Set) look() error {
 	if err := a.open(); err != nil {
 		return err
 	}
-	a.ours, a.other, err = a.sys.list()
-	return err
+	all, err := a.sys.list(a.IPv6)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	ours, other := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
+	for _, at := range all {
+		switch {
+		case !at.ours:
+			other[at.ip] = true
+		case at.index == a.index:
+			ours[at.ip] = true
+		default:
+			if err := a.sys.remove(at); err != nil {
+				return fmt.Errorf("remove %s: %w", at.ip, err)
+			}
+		}
+	}
+	a.ours, a.other = ours, other
+	return nil
 }
 
 // release removes those of ours that are neither wanted nor in use.
 func (a *Set) release() error {
-	leaving := make(map[netip.Addr]struct{})
-	for ip := range a.ours {
-		if _, wanted := a.want[ip]; !wanted {
-			leaving[ip] = struct{}{}
-		}
-	}
+	leaving := slices.DeleteFunc(inOrder(a.ours), func(ip netip.Addr) bool { return a.want[ip] })
 	if len(leaving) == 0 {
 		return nil
 	}
-	busy, err := a.sys.busy()
+	busy, err := a.sys.busy(a.IPv6)
 	if err != nil {
 		return fmt.Errorf("list open connections: %w", err)
 	}
 	var errs []error
-	for _, ip := range inOrder(leaving) {
-		if _, used := busy[ip]; used {
+	for _, ip := range leaving {
+		if busy[ip] {
 			continue
 		}
-		if err := a.sys.remove(ip); err != nil {
+		if err := a.sys.remove(address{ip, a.index, true}); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", ip, err))
 			continue
 		}
@@ -190,19 +210,16 @@ func (a *Set) Verify(context.Context) (bool, error) {
 	if !a.known {
 		return false, nil
 	}
-	ours, other, err := a.sys.list()
-	if err != nil {
-		return true, fmt.Errorf("list addresses: %w", err)
+	if err := a.look(); err != nil {
+		return true, err
 	}
 	for ip := range a.want {
-		_, have := ours[ip]
-		if _, had := other[ip]; !have && !had {
+		if !a.ours[ip] && !a.other[ip] {
 			a.known = false
 			return false, nil
 		}
 	}
-	a.ours, a.other = ours, other
-	err = a.release()
+	err := a.release()
 	a.publish()
 	return true, err
 }
@@ -210,26 +227,20 @@ func (a *Set) Verify(context.Context) (bool, error) {
 // Held returns the addresses that the host has because of us, sorted. It may be
 // called by any goroutine; the slice is not to be changed.
 func (a *Set) Held() []netip.Addr {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.held
+	if held := a.held.Load(); held != nil {
+		return *held
+	}
+	return nil
 }
 
 func (a *Set) publish() {
 	held := inOrder(a.ours)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.held = held
+	a.held.Store(&held)
 }
 
 // inOrder returns a set sorted.
-func inOrder(set map[netip.Addr]struct{}) []netip.Addr {
-	out := make([]netip.Addr, 0, len(set))
-	for ip := range set {
-		out = append(out, ip)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+func inOrder(set map[netip.Addr]bool) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
 }
 
 // Cleanup removes every service address that any Set has put on this
@@ -238,8 +249,20 @@ func inOrder(set map[netip.Addr]struct{}) []netip.Addr {
 func Cleanup(context.Context) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
-		errs = append(errs, cleanup(ipv6))
+		all, err := host{}.list(ipv6)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list addresses: %w", err))
+		}
+		for _, at := range all {
+			if !at.ours {
+				continue
+			}
+			if err := (host{}).remove(at); err != nil {
+				errs = append(errs, fmt.Errorf("remove %s: %w", at.ip, err))
+			}
+		}
 	}
+	errs = append(errs, removeDevice())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove service addresses: %w", err)
 	}

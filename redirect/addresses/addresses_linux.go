@@ -26,32 +26,27 @@ const (
 
 	ifaRTPriority = 9  // IFA_RT_PRIORITY, linux/if_addr.h
 	ifaProto      = 11 // IFA_PROTO
-
-	forever = ^uint32(0) // lifetime in IFA_CACHEINFO
 )
 
-// netlinkAddresses is the addressHost of Linux.
-type netlinkAddresses struct {
-	ipv6  bool
-	index uint32 // of the device; what it has of ours on others is found too
-}
+// host changes addresses by rtnetlink(7).
+type host struct{}
 
-func newAddressHost(ipv6 bool, name string) (addressHost, error) {
-	device, err := findAddressDevice(name)
+func (host) find(name string) (uint32, error) {
+	device, err := findDevice(name)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if device.Attrs().Flags&unix.IFF_UP == 0 {
 		if err := netlink.LinkSetUp(device); err != nil {
-			return nil, fmt.Errorf("set %s up: %w", device.Attrs().Name, err)
+			return 0, fmt.Errorf("set %s up: %w", device.Attrs().Name, err)
 		}
 	}
-	return &netlinkAddresses{ipv6: ipv6, index: uint32(device.Attrs().Index)}, nil
+	return uint32(device.Attrs().Index), nil
 }
 
-// findAddressDevice returns the device with the name, or our dummy device, which is
+// findDevice returns the device with the name, or our dummy device, which is
 // made if need be, or the loopback device if this kernel has no dummy.
-func findAddressDevice(name string) (netlink.Link, error) {
+func findDevice(name string) (netlink.Link, error) {
 	if name != "" {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
@@ -80,34 +75,78 @@ func findAddressDevice(name string) (netlink.Link, error) {
 	return nil, fmt.Errorf("make device %s: %w", addressDevice, err)
 }
 
-func (h *netlinkAddresses) list() (ours, others map[netip.Addr]struct{}, err error) {
-	ours, others = make(map[netip.Addr]struct{}), make(map[netip.Addr]struct{})
-	all, err := listAddresses(h.ipv6)
-	if err != nil {
-		return nil, nil, err
+func family(ipv6 bool) int {
+	if ipv6 {
+		return unix.AF_INET6
 	}
-	for _, e := range all {
-		if e.ours && e.index == h.index {
-			ours[e.ip] = struct{}{}
-		} else if !e.ours {
-			others[e.ip] = struct{}{}
-		}
-	}
-	// Ours on another device, from a start with another --service-interface, would
-	// be left over for good.
-	for _, e := range all {
-		if e.ours && e.index != h.index {
-			if err := changeAddress(unix.RTM_DELADDR, 0, e.index, e.ip); err != nil &&
-				!errors.Is(err, unix.EADDRNOTAVAIL) {
-				return nil, nil, fmt.Errorf("remove %s: %w", e.ip, err)
-			}
-		}
-	}
-	return ours, others, nil
+	return unix.AF_INET
 }
 
-func (h *netlinkAddresses) add(ip netip.Addr) (exists bool, err error) {
-	err = changeAddress(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, h.index, ip)
+func (host) list(ipv6 bool) ([]address, error) {
+	var msgs [][]byte
+	for try := 0; ; try++ {
+		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfAddrmsg(family(ipv6)))
+		var err error
+		if msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR); err == nil {
+			break
+		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == 10 { // they were changed meanwhile
+			return nil, err
+		}
+	}
+	out := make([]address, 0, len(msgs))
+	for _, m := range msgs {
+		at, err := parseAddress(m)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, at)
+	}
+	return out, nil
+}
+
+func parseAddress(m []byte) (at address, err error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return at, fmt.Errorf("short netlink message of %d bytes", len(m))
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(m[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return at, err
+	}
+	ip, ok := attrs[unix.IFA_LOCAL]
+	if !ok {
+		ip = attrs[unix.IFA_ADDRESS] // of a point-to-point link this is the other end
+	}
+	at.ip, _ = netip.AddrFromSlice(ip.Value)
+	at.index = nl.DeserializeIfAddrmsg(m).Index
+	proto, marked := attrs[ifaProto] // a kernel that keeps none cannot contradict
+	at.ours = bytes.Equal(attrs[ifaRTPriority].Value, binary.NativeEndian.AppendUint32(nil, addressMetric)) &&
+		(!marked || bytes.Equal(proto.Value, []byte{addressProto}))
+	return at, nil
+}
+
+// add asks for an address with our marks.
+func (host) add(at address) (exists bool, err error) {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	msg := nl.NewIfAddrmsg(family(at.ip.Is6()))
+	msg.Index, msg.Prefixlen = at.index, uint8(at.ip.BitLen())
+	req.AddData(msg)
+	attr := func(kind int, value []byte) { req.AddData(nl.NewRtAttr(kind, value)) }
+	number := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+	attr(unix.IFA_LOCAL, at.ip.AsSlice())
+	attr(unix.IFA_ADDRESS, at.ip.AsSlice())
+	attr(ifaRTPriority, number(addressMetric))
+	attr(ifaProto, []byte{addressProto})
+	if at.ip.Is4() {
+		msg.Scope = unix.RT_SCOPE_HOST
+	} else {
+		// No duplicate detection: every node has the address. No route but the local one.
+		attr(unix.IFA_FLAGS, number(unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE))
+		// Preferred for no time at all is deprecated.
+		forever := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: ^uint32(0)}}
+		attr(unix.IFA_CACHEINFO, forever.Serialize())
+	}
+	_, err = req.Execute(unix.NETLINK_ROUTE, 0)
 	if errors.Is(err, unix.EEXIST) {
 		return true, nil
 	}
@@ -115,10 +154,10 @@ func (h *netlinkAddresses) add(ip netip.Addr) (exists bool, err error) {
 }
 
 // ready has nothing to wait for: there is no duplicate detection.
-func (h *netlinkAddresses) ready(context.Context, []netip.Addr) error { return nil }
+func (host) ready(context.Context, []address) error { return nil }
 
-func (h *netlinkAddresses) remove(ip netip.Addr) error {
-	err := changeAddress(unix.RTM_DELADDR, 0, h.index, ip)
+func (host) remove(at address) error {
+	err := netlink.AddrDel(nil, &netlink.Addr{IPNet: netlink.NewIPNet(at.ip.AsSlice()), LinkIndex: int(at.index)})
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return nil
 	}
@@ -126,145 +165,30 @@ func (h *netlinkAddresses) remove(ip netip.Addr) error {
 }
 
 // busy asks sock_diag(7).
-func (h *netlinkAddresses) busy() (map[netip.Addr]struct{}, error) {
+func (host) busy(ipv6 bool) (map[netip.Addr]bool, error) {
 	const listen, closed, timeWait = 10, 7, 6 // tcp_states.h; none of them has anything to lose
-	out := make(map[netip.Addr]struct{})
-	family := uint8(unix.AF_INET)
-	if h.ipv6 {
-		family = unix.AF_INET6
-	}
-	sockets, err := netlink.SocketDiagTCP(family)
+	sockets, err := netlink.SocketDiagTCP(uint8(family(ipv6)))
 	if err != nil {
 		return nil, err
 	}
+	out := make(map[netip.Addr]bool)
 	for _, s := range sockets {
 		if ip, ok := netip.AddrFromSlice(s.ID.Source); ok && s.State != listen && s.State != closed &&
 			s.State != timeWait {
-			out[ip.Unmap()] = struct{}{}
+			out[ip.Unmap()] = true
 		}
 	}
 	return out, nil
 }
 
-// addressEntry is one address of the host.
-type addressEntry struct {
-	index uint32
-	ip    netip.Addr
-	ours  bool
-}
-
-func listAddresses(ipv6 bool) ([]addressEntry, error) {
-	family := unix.AF_INET
-	if ipv6 {
-		family = unix.AF_INET6
-	}
-	var msgs [][]byte
-	for try := 0; ; try++ {
-		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfAddrmsg(family))
-		var err error
-		if msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR); err == nil {
-			break
-		} else if !errors.Is(err, nl.ErrDumpInterrupted) || try == 10 { // they were changed meanwhile
-			return nil, fmt.Errorf("list addresses: %w", err)
-		}
-	}
-	out := make([]addressEntry, 0, len(msgs))
-	for _, m := range msgs {
-		e, err := parseAddress(m)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-func parseAddress(m []byte) (e addressEntry, err error) {
-	if len(m) < unix.SizeofIfAddrmsg {
-		return e, fmt.Errorf("list addresses: short netlink message of %d bytes", len(m))
-	}
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfAddrmsg:])
-	if err != nil {
-		return e, fmt.Errorf("list addresses: %w", err)
-	}
-	e.index = nl.DeserializeIfAddrmsg(m).Index
-	var metric uint32
-	proto := addressProto // a kernel that keeps none cannot contradict
-	for _, a := range attrs {
-		switch a.Attr.Type {
-		case unix.IFA_ADDRESS:
-			if !e.ip.IsValid() { // of a point-to-point link this is the other end
-				e.ip, _ = netip.AddrFromSlice(a.Value)
-			}
-		case unix.IFA_LOCAL:
-			e.ip, _ = netip.AddrFromSlice(a.Value)
-		case ifaRTPriority:
-			if len(a.Value) >= 4 {
-				metric = binary.NativeEndian.Uint32(a.Value)
-			}
-		case ifaProto:
-			if len(a.Value) > 0 {
-				proto = int(a.Value[0])
-			}
-		}
-	}
-	e.ours = metric == addressMetric && proto == addressProto
-	return e, nil
-}
-
-// changeAddress adds or removes one address of a device, with our marks.
-func changeAddress(command, flags int, index uint32, ip netip.Addr) error {
-	req := nl.NewNetlinkRequest(command, flags|unix.NLM_F_ACK)
-	family := unix.AF_INET
-	if ip.Is6() {
-		family = unix.AF_INET6
-	}
-	msg := nl.NewIfAddrmsg(family)
-	msg.Index, msg.Prefixlen = index, uint8(ip.BitLen())
-	number := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip.AsSlice()))
-	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip.AsSlice()))
-	if command == unix.RTM_NEWADDR {
-		req.AddData(nl.NewRtAttr(ifaRTPriority, number(addressMetric)))
-		req.AddData(nl.NewRtAttr(ifaProto, []byte{addressProto}))
-		if ip.Is4() {
-			msg.Scope = unix.RT_SCOPE_HOST
-		} else {
-			// No duplicate detection: every node has the address. No route but the local one.
-			req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, number(unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)))
-			// struct ifa_cacheinfo: preferred, valid, created, changed. Preferred for no
-			// time at all is deprecated.
-			req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, bytes.Join([][]byte{number(0), number(forever), number(0),
-				number(0)},
-				nil)))
-		}
-	}
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
-}
-
-// cleanup removes what is ours, on whatever device.
-func cleanup(ipv6 bool) error {
-	all, err := listAddresses(ipv6)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range all {
-		if !e.ours {
-			continue
-		}
-		if err := changeAddress(unix.RTM_DELADDR, 0, e.index, e.ip); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", e.ip, err))
-		}
-	}
+// removeDevice removes the device that was made for service addresses.
+func removeDevice() error {
 	link, err := netlink.LinkByName(addressDevice)
-	if err == nil && link.Type() == "dummy" && link.Attrs().Alias == addressDeviceAlias {
-		if err := netlink.LinkDel(link); err != nil {
-			errs = append(errs, fmt.Errorf("remove device %s: %w", addressDevice, err))
-		}
+	if err != nil || link.Type() != "dummy" || link.Attrs().Alias != addressDeviceAlias {
+		return nil
 	}
-	return errors.Join(errs...)
+	if err := netlink.LinkDel(link); err != nil {
+		return fmt.Errorf("remove device %s: %w", addressDevice, err)
+	}
+	return nil
 }

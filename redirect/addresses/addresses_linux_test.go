@@ -57,7 +57,7 @@ func vip(ipv6 bool, n int) netip.Addr {
 // onHost returns the addresses of one family that the host has and that are marked as ours.
 func onHost(t *testing.T, ipv6 bool) (out []netip.Addr) {
 	t.Helper()
-	all, err := listAddresses(ipv6)
+	all, err := host{}.list(ipv6)
 	check(t, err)
 	for _, e := range all {
 		if e.ours {
@@ -236,7 +236,7 @@ func TestAddressDummy(t *testing.T) {
 	ip := vip(false, 1)
 	on := func() string { // where our address is
 		t.Helper()
-		all, err := listAddresses(false)
+		all, err := host{}.list(false)
 		check(t, err)
 		for _, e := range all {
 			if e.ours && e.ip == ip {

@@ -12,68 +12,69 @@ import (
 // fakeHost is an addressHost in memory.
 type fakeHost struct {
 	t            *testing.T
-	ours, theirs map[netip.Addr]struct{}
-	used         map[netip.Addr]struct{}
+	ours, theirs map[netip.Addr]bool
+	used         map[netip.Addr]bool
 	broken       map[netip.Addr]error // what adding and removing an address fails with
 	calls        []string
 	lists        int
 }
 
 func newFakeHost(t *testing.T) *fakeHost {
-	set := func() map[netip.Addr]struct{} { return make(map[netip.Addr]struct{}) }
+	set := func() map[netip.Addr]bool { return make(map[netip.Addr]bool) }
 	return &fakeHost{t: t, ours: set(), theirs: set(), used: set(), broken: make(map[netip.Addr]error)}
 }
 
-func (h *fakeHost) list() (ours, others map[netip.Addr]struct{}, err error) {
+func (h *fakeHost) find(string) (uint32, error) { return 7, nil }
+
+func (h *fakeHost) list(bool) (out []address, err error) {
 	h.lists++
-	copied := func(in map[netip.Addr]struct{}) map[netip.Addr]struct{} {
-		out := make(map[netip.Addr]struct{}, len(in))
-		for ip := range in {
-			out[ip] = struct{}{}
-		}
-		return out
+	for ip := range h.ours {
+		out = append(out, address{ip, 7, true})
 	}
-	return copied(h.ours), copied(h.theirs), nil
+	for ip := range h.theirs {
+		out = append(out, address{ip, 7, false})
+	}
+	return out, nil
 }
 
-func (h *fakeHost) add(ip netip.Addr) (bool, error) {
-	h.calls = append(h.calls, "+"+ip.String())
-	if err := h.broken[ip]; err != nil {
+func (h *fakeHost) add(at address) (bool, error) {
+	h.calls = append(h.calls, "+"+at.ip.String())
+	if err := h.broken[at.ip]; err != nil {
 		return false, err
 	}
-	if _, exists := h.theirs[ip]; exists {
+	if h.theirs[at.ip] {
 		return true, nil
 	}
-	if _, again := h.ours[ip]; again {
-		h.t.Errorf("%s is added twice", ip)
+	if h.ours[at.ip] {
+		h.t.Errorf("%s is added twice", at.ip)
 	}
-	h.ours[ip] = struct{}{}
+	h.ours[at.ip] = true
 	return false, nil
 }
 
-func (h *fakeHost) ready(_ context.Context, added []netip.Addr) error {
-	for _, ip := range added {
-		if _, ours := h.ours[ip]; !ours {
-			h.t.Errorf("%s is waited for, which was not added", ip)
+func (h *fakeHost) ready(_ context.Context, added []address) error {
+	for _, at := range added {
+		if !h.ours[at.ip] {
+			h.t.Errorf("%s is waited for, which was not added", at.ip)
 		}
-		h.calls = append(h.calls, "?"+ip.String())
+		h.calls = append(h.calls, "?"+at.ip.String())
 	}
 	return nil
 }
 
-func (h *fakeHost) remove(ip netip.Addr) error {
-	h.calls = append(h.calls, "-"+ip.String())
-	if err := h.broken[ip]; err != nil {
+func (h *fakeHost) remove(at address) error {
+	h.calls = append(h.calls, "-"+at.ip.String())
+	if err := h.broken[at.ip]; err != nil {
 		return err
 	}
-	if _, ours := h.ours[ip]; !ours {
-		h.t.Errorf("%s is removed, which is not ours", ip)
+	if !h.ours[at.ip] {
+		h.t.Errorf("%s is removed, which is not ours", at.ip)
 	}
-	delete(h.ours, ip)
+	delete(h.ours, at.ip)
 	return nil
 }
 
-func (h *fakeHost) busy() (map[netip.Addr]struct{}, error) { return h.used, nil }
+func (h *fakeHost) busy(bool) (map[netip.Addr]bool, error) { return h.used, nil }
 
 func parse(text string) (out []netip.Addr) {
 	for _, s := range strings.Fields(text) {
@@ -100,8 +101,8 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("after %s held are %v, want %s", want, a.Held(), held)
 		}
 	}
-	h.ours[netip.MustParseAddr("10.96.0.9")] = struct{}{}   // of a process that was killed
-	h.theirs[netip.MustParseAddr("192.0.2.1")] = struct{}{} // the node's own
+	h.ours[netip.MustParseAddr("10.96.0.9")] = true   // of a process that was killed
+	h.theirs[netip.MustParseAddr("192.0.2.1")] = true // the node's own
 	step("10.96.0.2 10.96.0.1 10.96.0.1 127.0.0.5 192.0.2.1 2001:db8::1 ::ffff:10.96.0.3",
 		"+10.96.0.1 +10.96.0.2 +10.96.0.3 ?10.96.0.1 ?10.96.0.2 ?10.96.0.3 -10.96.0.9", "10.96.0.1 10.96.0.2 10.96.0.3")
 	step("10.96.0.1 10.96.0.2", "-10.96.0.3", "10.96.0.1 10.96.0.2")
@@ -115,7 +116,7 @@ func TestAddresses(t *testing.T) {
 	clear(h.broken)
 	step("10.96.0.1 10.96.0.4 10.96.0.5", "+10.96.0.4 ?10.96.0.4", "10.96.0.1 10.96.0.4 10.96.0.5")
 	// What is in use stays until it is not.
-	h.used[netip.MustParseAddr("10.96.0.5")] = struct{}{}
+	h.used[netip.MustParseAddr("10.96.0.5")] = true
 	step("10.96.0.1", "-10.96.0.4", "10.96.0.1 10.96.0.5")
 	step("10.96.0.1 10.96.0.5", "", "10.96.0.1 10.96.0.5") // wanted again meanwhile
 	step("10.96.0.1", "", "10.96.0.1 10.96.0.5")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -70,26 +71,14 @@ var addressCalls = struct {
 	},
 }
 
-// ipHelperAddresses is the addressHost of Windows. An address has no room for a mark, so
+// host changes addresses by the IP helper API. An address has no room for a mark, so
 // the registry remembers which are ours, in a volatile key: it goes when the system
 // ends, as do addresses that the IP helper API has added. An address is recorded before it
 // is added and until it is removed.
-type ipHelperAddresses struct {
-	ipv6  bool
-	index uint32 // of the interface
-}
+type host struct{}
 
-func newAddressHost(ipv6 bool, name string) (addressHost, error) {
-	index, err := findAddressInterface(name)
-	if err != nil {
-		return nil, err
-	}
-	return &ipHelperAddresses{ipv6, index}, nil
-}
-
-// findAddressInterface returns the index of the interface with the name, or of that for which
-// Set.Interface says it stands when empty.
-func findAddressInterface(name string) (uint32, error) {
+// find finds the interface with the name, or that for which Set.Interface says it stands when empty.
+func (host) find(name string) (uint32, error) {
 	if name == "" {
 		name = os.Getenv(interfaceVar)
 	}
@@ -117,78 +106,70 @@ func findAddressInterface(name string) (uint32, error) {
 	return uint32(index), nil
 }
 
-func (h *ipHelperAddresses) list() (ours, others map[netip.Addr]struct{}, err error) {
-	recorded, err := recordedAddresses(h.ipv6)
+// list forgets what is recorded and not there.
+func (host) list(ipv6 bool) ([]address, error) {
+	recorded, err := recordedAddresses(ipv6)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	rows, err := addressRows(h.ipv6)
+	rows, err := addressRows(ipv6)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	ours, others = make(map[netip.Addr]struct{}), make(map[netip.Addr]struct{})
+	out := make([]address, 0, len(rows))
 	for i := range rows {
-		ip := rowAddr(&rows[i])
-		_, mine := recorded[ip]
-		switch {
-		case !mine:
-			others[ip] = struct{}{}
-		case rows[i].InterfaceIndex == h.index:
-			ours[ip] = struct{}{}
-		default: // of a start with another --service-interface
-			if err := dropAddress(ip, rows[i].InterfaceIndex); err != nil {
-				return nil, nil, fmt.Errorf("remove %s: %w", ip, err)
-			}
+		at := address{ip: rowAddr(&rows[i]), index: rows[i].InterfaceIndex}
+		at.ours = recorded[at.ip] == at.index
+		if out = append(out, at); at.ours {
+			delete(recorded, at.ip)
 		}
 	}
 	for ip := range recorded {
-		if _, there := ours[ip]; !there {
-			if err := forgetAddress(ip); err != nil {
-				return nil, nil, err
-			}
+		if err := forgetAddress(ip); err != nil {
+			return nil, err
 		}
 	}
-	return ours, others, nil
+	return out, nil
 }
 
-func (h *ipHelperAddresses) add(ip netip.Addr) (exists bool, err error) {
+func (host) add(at address) (exists bool, err error) {
 	if err := changeable(); err != nil {
 		return false, err
 	}
-	if err := recordAddress(ip, h.index); err != nil {
+	if err := recordAddress(at); err != nil {
 		return false, err
 	}
-	switch errno := addressCalls.create(addressRow(ip, h.index)); errno {
+	switch errno := addressCalls.create(addressRow(at)); errno {
 	case windows.NO_ERROR:
 		return false, nil
 	case windows.ERROR_OBJECT_ALREADY_EXISTS:
-		return true, forgetAddress(ip)
+		return true, forgetAddress(at.ip)
 	default:
-		return false, errors.Join(errno, forgetAddress(ip))
+		return false, errors.Join(errno, forgetAddress(at.ip))
 	}
 }
 
 // ready waits for duplicate detection, of all of them together. It is not asked for (see
 // addressRow), which Windows before 10 did not heed.
-func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error {
+func (host) ready(ctx context.Context, added []address) error {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	deadline := time.After(addressReady)
 	var errs []error
 	for {
-		var waiting []netip.Addr
-		for _, ip := range added {
-			row := addressRow(ip, h.index)
+		var waiting []address
+		for _, at := range added {
+			row := addressRow(at)
 			if err := windows.GetUnicastIpAddressEntry(row); err != nil {
-				errs = append(errs, fmt.Errorf("see whether %s is ready: %w", ip, err))
+				errs = append(errs, fmt.Errorf("see whether %s is ready: %w", at.ip, err))
 				continue
 			}
 			switch row.DadState {
 			case windows.IpDadStatePreferred:
 			case windows.IpDadStateTentative:
-				waiting = append(waiting, ip)
+				waiting = append(waiting, at)
 			default:
-				errs = append(errs, fmt.Errorf("%s cannot be used: duplicate detection ended in state %d", ip,
+				errs = append(errs, fmt.Errorf("%s cannot be used: duplicate detection ended in state %d", at.ip,
 					row.DadState))
 			}
 		}
@@ -201,17 +182,19 @@ func (h *ipHelperAddresses) ready(ctx context.Context, added []netip.Addr) error
 			return errors.Join(append(errs, ctx.Err())...)
 		case <-deadline:
 			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v",
-				len(added),
-				added[0], addressReady))...)
+				len(added), added[0].ip, addressReady))...)
 		}
 	}
 }
 
-func (h *ipHelperAddresses) remove(ip netip.Addr) error {
-	if err := dropAddress(ip, h.index); err != nil {
+func (host) remove(at address) error {
+	if err := changeable(); err != nil {
 		return err
 	}
-	return forgetAddress(ip)
+	if errno := addressCalls.remove(addressRow(at)); errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
+		return errno
+	}
+	return forgetAddress(at.ip)
 }
 
 // changeable reports whether this system has the calls that change addresses. Windows
@@ -223,32 +206,20 @@ func changeable() error {
 	return nil
 }
 
-// dropAddress takes an address from an interface. That it is not there is no error.
-func dropAddress(ip netip.Addr, index uint32) error {
-	if err := changeable(); err != nil {
-		return err
-	}
-	if errno := addressCalls.remove(addressRow(ip, index)); errno != windows.NO_ERROR &&
-		errno != windows.ERROR_NOT_FOUND {
-		return errno
-	}
-	return nil
-}
-
 // addressRow returns an address as the IP helper API takes it.
-func addressRow(ip netip.Addr, index uint32) *windows.MibUnicastIpAddressRow {
+func addressRow(at address) *windows.MibUnicastIpAddressRow {
 	row := new(windows.MibUnicastIpAddressRow)
 	if addressCalls.find() == nil { // else it is not going to be used (see changeable)
 		addressCalls.initialize(row)
 	}
-	if ip.Is4() {
+	if at.ip.Is4() {
 		a := (*windows.RawSockaddrInet4)(unsafe.Pointer(&row.Address))
-		a.Family, a.Addr = windows.AF_INET, ip.As4()
+		a.Family, a.Addr = windows.AF_INET, at.ip.As4()
 	} else {
-		row.Address.Family, row.Address.Addr = windows.AF_INET6, ip.As16()
+		row.Address.Family, row.Address.Addr = windows.AF_INET6, at.ip.As16()
 	}
-	row.InterfaceIndex = index
-	row.OnLinkPrefixLength = uint8(ip.BitLen())
+	row.InterfaceIndex = at.index
+	row.OnLinkPrefixLength = uint8(at.ip.BitLen())
 	row.ValidLifetime, row.PreferredLifetime = ^uint32(0), ^uint32(0)
 	row.SkipAsSource = 1                       // what the node asks others is not from here
 	row.DadState = windows.IpDadStatePreferred // no waiting for duplicate detection: every node has the address
@@ -269,11 +240,11 @@ func addressRows(ipv6 bool) ([]windows.MibUnicastIpAddressRow, error) {
 		if errors.Is(err, windows.ERROR_NOT_FOUND) { // none of this family
 			return nil, nil
 		}
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, err
 	}
 	defer windows.FreeMibTable(unsafe.Pointer(table))
 	rows := unsafe.Slice(&table.Table[0], table.NumEntries)
-	return append([]windows.MibUnicastIpAddressRow(nil), rows...), nil
+	return slices.Clone(rows), nil
 }
 
 func addressFamily(ipv6 bool) uint16 {
@@ -284,7 +255,7 @@ func addressFamily(ipv6 bool) uint16 {
 }
 
 // busy asks for the table of TCP connections (iprtrmib.h, tcpmib.h).
-func (h *ipHelperAddresses) busy() (map[netip.Addr]struct{}, error) {
+func (host) busy(ipv6 bool) (map[netip.Addr]bool, error) {
 	const (
 		ownerPIDConnections      = 4 // TCP_TABLE_OWNER_PID_CONNECTIONS
 		closed, listen, timeWait = 1, 2, 11
@@ -294,7 +265,7 @@ func (h *ipHelperAddresses) busy() (map[netip.Addr]struct{}, error) {
 	for try := 0; ; try++ {
 		table = make([]byte, size)
 		code, _, _ := procConnections.Call(uintptr(unsafe.Pointer(&table[0])), uintptr(unsafe.Pointer(&size)), 0,
-			uintptr(addressFamily(h.ipv6)), ownerPIDConnections, 0)
+			uintptr(addressFamily(ipv6)), ownerPIDConnections, 0)
 		if code == 0 {
 			break
 		}
@@ -305,112 +276,79 @@ func (h *ipHelperAddresses) busy() (map[netip.Addr]struct{}, error) {
 	}
 	// MIB_TCPROW_OWNER_PID: state, local address and port, remote ones, process.
 	// MIB_TCP6ROW_OWNER_PID: local address, scope and port, remote ones, state, process.
-	row, addr, state := 24, 4, 0
-	if h.ipv6 {
-		row, addr, state = 56, 0, 48
+	row, addr, end, state := 24, 4, 8, 0
+	if ipv6 {
+		row, addr, end, state = 56, 0, 16, 48
 	}
-	out := make(map[netip.Addr]struct{})
+	out := make(map[netip.Addr]bool)
 	for n, rest := binary.LittleEndian.Uint32(table), table[4:]; n > 0 && len(rest) >= row; n, rest = n-1, rest[row:] {
-		ip, _ := netip.AddrFromSlice(rest[addr : addr+map[bool]int{false: 4, true: 16}[h.ipv6]])
+		ip, _ := netip.AddrFromSlice(rest[addr:end])
 		switch binary.LittleEndian.Uint32(rest[state:]) {
 		case closed, listen, timeWait: // nothing to lose
 		default:
-			out[ip] = struct{}{}
+			out[ip] = true
 		}
 	}
 	return out, nil
 }
 
-// openRecord opens the key that says which addresses are ours, which is made if need be.
-func openRecord() (registry.Key, error) {
+// inRecord calls f with the key that says which addresses are ours, which is made if need be.
+func inRecord(f func(registry.Key) error) error {
 	const volatile = 1 // REG_OPTION_VOLATILE
 	path, err := windows.UTF16PtrFromString(addressRecordKey)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var key registry.Key
 	code, _, _ := procCreateKey.Call(uintptr(registry.LOCAL_MACHINE), uintptr(unsafe.Pointer(path)), 0, 0, volatile,
 		registry.QUERY_VALUE|registry.SET_VALUE, 0, uintptr(unsafe.Pointer(&key)), 0)
 	if code != 0 {
-		return 0, fmt.Errorf("open registry key %s: %w", addressRecordKey, windows.Errno(code))
+		return fmt.Errorf("open registry key %s: %w", addressRecordKey, windows.Errno(code))
 	}
-	return key, nil
+	defer key.Close()
+	if err := f(key); err != nil {
+		return fmt.Errorf("use registry key %s: %w", addressRecordKey, err)
+	}
+	return nil
 }
 
 // recordedAddresses returns the addresses of one family that are ours, and the interface
 // that each was put on.
 func recordedAddresses(ipv6 bool) (map[netip.Addr]uint32, error) {
-	key, err := openRecord()
-	if err != nil {
-		return nil, err
-	}
-	defer key.Close()
-	names, err := key.ReadValueNames(0)
-	if err != nil {
-		return nil, fmt.Errorf("read registry key %s: %w", addressRecordKey, err)
-	}
 	out := make(map[netip.Addr]uint32)
-	for _, name := range names {
-		ip, err := netip.ParseAddr(name)
-		if err != nil || ip.Is6() != ipv6 {
-			continue
-		}
-		index, _, err := key.GetIntegerValue(name)
+	err := inRecord(func(key registry.Key) error {
+		names, err := key.ReadValueNames(0)
 		if err != nil {
-			return nil, fmt.Errorf("read registry key %s: %w", addressRecordKey, err)
+			return err
 		}
-		out[ip] = uint32(index)
-	}
-	return out, nil
+		for _, name := range names {
+			ip, err := netip.ParseAddr(name)
+			if err != nil || ip.Is6() != ipv6 {
+				continue
+			}
+			index, _, err := key.GetIntegerValue(name)
+			if err != nil {
+				return err
+			}
+			out[ip] = uint32(index)
+		}
+		return nil
+	})
+	return out, err
 }
 
-func recordAddress(ip netip.Addr, index uint32) error {
-	key, err := openRecord()
-	if err != nil {
-		return err
-	}
-	defer key.Close()
-	if err := key.SetDWordValue(ip.String(), index); err != nil {
-		return fmt.Errorf("write registry key %s: %w", addressRecordKey, err)
-	}
-	return nil
+func recordAddress(at address) error {
+	return inRecord(func(key registry.Key) error { return key.SetDWordValue(at.ip.String(), at.index) })
 }
 
 func forgetAddress(ip netip.Addr) error {
-	key, err := openRecord()
-	if err != nil {
-		return err
-	}
-	defer key.Close()
-	if err := key.DeleteValue(ip.String()); err != nil && !errors.Is(err, registry.ErrNotExist) {
-		return fmt.Errorf("write registry key %s: %w", addressRecordKey, err)
-	}
-	return nil
+	return inRecord(func(key registry.Key) error {
+		if err := key.DeleteValue(ip.String()); !errors.Is(err, registry.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
 }
 
-// cleanup removes what is ours, on whatever interface, and forgets it.
-func cleanup(ipv6 bool) error {
-	recorded, err := recordedAddresses(ipv6)
-	if err != nil {
-		return err
-	}
-	rows, err := addressRows(ipv6)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for i := range rows {
-		ip := rowAddr(&rows[i])
-		if _, mine := recorded[ip]; !mine {
-			continue
-		}
-		if err := dropAddress(ip, rows[i].InterfaceIndex); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s: %w", ip, err))
-			delete(recorded, ip) // and is known for the next time
-		}
-	}
-	for ip := range recorded {
-		errs = append(errs, forgetAddress(ip))
-	}
-	return errors.Join(errs...)
-}
+// removeDevice has nothing to do: none was made.
+func removeDevice() error { return nil }

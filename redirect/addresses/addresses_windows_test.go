@@ -32,7 +32,7 @@ func TestAddressRecord(t *testing.T) {
 	newRecord(t)
 	v4, v6 := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("2001:db8::1")
 	for _, ip := range []netip.Addr{v4, v6, v4} {
-		if err := recordAddress(ip, 7); err != nil {
+		if err := recordAddress(address{ip, 7, true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,13 +50,13 @@ func TestAddressRecord(t *testing.T) {
 		t.Errorf("recorded are %v, %v", got, err)
 	}
 	// What the host has not is forgotten by the next look, and by a cleanup.
-	if ours, _, err := mustHost(t, true).list(); err != nil || len(ours) != 0 {
-		t.Errorf("ours are %v, %v", ours, err)
+	if all, err := (host{}).list(true); err != nil || slices.ContainsFunc(all, isOurs) {
+		t.Errorf("the host has %v, %v", all, err)
 	}
 	if got, err := recordedAddresses(true); err != nil || len(got) != 0 {
 		t.Errorf("recorded after a look are %v, %v", got, err)
 	}
-	if err := recordAddress(v4, 7); err != nil {
+	if err := recordAddress(address{v4, 7, true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := Cleanup(t.Context()); err != nil {
@@ -67,19 +67,12 @@ func TestAddressRecord(t *testing.T) {
 	}
 }
 
-func mustHost(t *testing.T, ipv6 bool) addressHost {
-	t.Helper()
-	h, err := newAddressHost(ipv6, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
+func isOurs(at address) bool { return at.ours }
 
 // TestAddressTable: what the host has besides ours is what the net package sees.
 func TestAddressTable(t *testing.T) {
 	newRecord(t)
-	_, others, err := mustHost(t, false).list()
+	have, err := host{}.list(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +86,8 @@ func TestAddressTable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ip := p.Addr().Unmap(); ip.Is4() {
-			if _, ok := others[ip]; !ok {
-				t.Errorf("%s is not among %v", ip, others)
+			if !slices.ContainsFunc(have, func(at address) bool { return at.ip == ip && !at.ours }) {
+				t.Errorf("%s is not among %v", ip, have)
 			}
 		}
 	}
@@ -103,7 +96,7 @@ func TestAddressTable(t *testing.T) {
 // TestAddressRow: the union of socket addresses is filled for both families.
 func TestAddressRow(t *testing.T) {
 	for _, ip := range parse("10.96.0.1 2001:db8::1") {
-		row := addressRow(ip, 7)
+		row := addressRow(address{ip, 7, true})
 		if got := rowAddr(row); got != ip || row.InterfaceIndex != 7 || int(row.OnLinkPrefixLength) != ip.BitLen() ||
 			row.SkipAsSource != 1 {
 			t.Errorf("row of %s = %+v", ip, row)
@@ -127,21 +120,21 @@ func TestBusyAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		busy, err := mustHost(t, x.ipv6).busy()
+		busy, err := host{}.busy(x.ipv6)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := busy[ip]; !ok {
+		if !busy[ip] {
 			t.Errorf("%s has an open connection and is not among %v", ip, busy)
 		}
-		if _, ok := busy[netip.MustParseAddr("10.96.0.1")]; ok {
+		if busy[netip.MustParseAddr("10.96.0.1")] {
 			t.Errorf("10.96.0.1 has none and is among %v", busy)
 		}
 	}
 }
 
 func TestAddressInterface(t *testing.T) {
-	loopback, err := findAddressInterface("")
+	loopback, err := host{}.find("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,16 +143,16 @@ func TestAddressInterface(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv(interfaceVar, "no such interface")
-	if _, err := findAddressInterface(""); err == nil || !strings.Contains(err.Error(), "no such interface") {
+	if _, err := (host{}).find(""); err == nil || !strings.Contains(err.Error(), "no such interface") {
 		t.Errorf("an interface that is not there: %v", err)
 	}
-	if got, err := findAddressInterface(i.Name); err != nil || got != loopback {
+	if got, err := (host{}).find(i.Name); err != nil || got != loopback {
 		t.Errorf("%s = %d, %v; want %d", i.Name, got, err, loopback)
 	}
 	if err := os.Setenv(interfaceVar, i.Name); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := findAddressInterface(""); err != nil || got != loopback {
+	if got, err := (host{}).find(""); err != nil || got != loopback {
 		t.Errorf("from the environment: %d, %v; want %d", got, err, loopback)
 	}
 }
@@ -201,17 +194,20 @@ func TestAddressesOnTheHost(t *testing.T) {
 				if err := a.Sync(t.Context(), want); err != nil {
 					t.Fatal(err)
 				}
-				ours, others, err := mustHost(t, ipv6).list()
+				all, err := host{}.list(ipv6)
 				if err != nil {
 					t.Fatal(err)
 				}
+				ours := make(map[netip.Addr]bool)
+				for _, at := range all {
+					if at.ours {
+						ours[at.ip] = true
+					} else if slices.Contains(addrs, at.ip) {
+						t.Errorf("%s is there and not known as ours", at.ip)
+					}
+				}
 				if !slices.Equal(inOrder(ours), want) || !slices.Equal(a.Held(), want) {
 					t.Errorf("of ours the host has %v, held are %v; want %v", inOrder(ours), a.Held(), want)
-				}
-				for _, ip := range addrs {
-					if _, left := others[ip]; left {
-						t.Errorf("%s is there and not known as ours", ip)
-					}
 				}
 			}
 			a := &Set{IPv6: ipv6}
@@ -226,17 +222,17 @@ func TestAddressesOnTheHost(t *testing.T) {
 			// A process that was killed leaves two behind; the next wants one of them, and another.
 			a = &Set{IPv6: ipv6}
 			sync(a, addrs[1], addrs[2])
-			if exists, err := a.sys.add(addrs[1]); !exists || err != nil {
+			if exists, err := a.sys.add(address{addrs[1], a.index, true}); !exists || err != nil {
 				t.Errorf("what is there added again: %v, %v; want that it exists", exists, err)
 			}
-			if err := a.sys.remove(addrs[3]); err != nil {
+			if err := a.sys.remove(address{addrs[3], a.index, true}); err != nil {
 				t.Errorf("what is not there removed: %v", err)
 			}
 			a = &Set{IPv6: ipv6} // the record of addrs[1] went with the attempt to add it
 			if err := a.Sync(t.Context(), addrs[1:2]); err != nil || len(a.Held()) != 0 {
 				t.Errorf("an address of others: %v, held %v", err, a.Held())
 			}
-			if err := recordAddress(addrs[1], 1); err != nil {
+			if err := recordAddress(address{addrs[1], a.index, true}); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
