@@ -1,15 +1,15 @@
 package affinity
 
 import (
-	"math"
+	"cmp"
 	"net/netip"
 	"runtime"
 	"sync"
 )
 
-// DefaultMax is the number of clients a Table with Max 0 remembers. It bounds
-// the memory of a table to about 6 MB.
-const DefaultMax = 65536
+// most is the number of clients that a Table remembers. It bounds the memory of a table
+// to about 6 MB.
+const most = 65536
 
 // Table maps clients to backends of type B. The zero Table is empty and ready to
 // use. It must not be copied after first use.
@@ -19,15 +19,11 @@ const DefaultMax = 65536
 // list and so writes anyway. It is held for tens of nanoseconds, once per new
 // connection of one service port, while setting up that connection costs tens of
 // microseconds of system calls; shards would buy nothing and would each need a
-// recency list and a limit of their own. Forget and Sweep give it away after each
+// recency list and a limit of their own. DeleteFunc and Sweep give it away after each
 // piece of what they have to do.
 type Table[B comparable] struct {
-	// Max is the largest number of clients remembered; 0 means DefaultMax. Set
-	// it before first use. A negative Max remembers one client, and no table
-	// remembers more than 2^31 - 1.
-	Max int
-
-	mu sync.Mutex // guards all below
+	mu  sync.Mutex // guards all below
+	max int        // clients; 0 means most
 
 	// index finds the slot of a client. Neither key nor value holds a pointer,
 	// so the garbage collector never walks it.
@@ -37,17 +33,16 @@ type Table[B comparable] struct {
 	// through prev and next, and the list of free slots through next. Links are
 	// slot numbers rather than pointers for the sake of the collector, and since
 	// slots may move when the slab grows.
+	//
+	// The first one is no entry but the ends of the recency list: its next is the most recently
+	// used slot and its prev the least recently used one, itself if there is none.
 	slots []slot[B]
-	// ends.next is the most recently used slot and ends.prev the least recently
-	// used one; both are none when the table is empty.
-	ends links
-	free int32 // first free slot, or none
+	free  int32 // first free slot, or none
 
 	evicted uint64
 }
 
-// none is the end of a list. Slot numbers start at 1, so that zero links need no
-// initialisation.
+// none is the end of a list.
 const none = 0
 
 // unused is the prev of a free slot.
@@ -82,7 +77,7 @@ func (t *Table[B]) Get(client netip.Addr, now, timeout int64) (B, bool) {
 	if !ok {
 		return unknown, false
 	}
-	s := t.at(i)
+	s := &t.slots[i]
 	if now-s.lastUsed >= timeout {
 		t.remove(i)
 		return unknown, false
@@ -100,7 +95,7 @@ func (t *Table[B]) Peek(client netip.Addr) (backend B, lastUsed int64, ok bool) 
 	if !ok {
 		return backend, 0, false
 	}
-	s := t.at(i)
+	s := &t.slots[i]
 	return s.backend, s.lastUsed, true
 }
 
@@ -112,117 +107,99 @@ func (t *Table[B]) Put(client netip.Addr, backend B, now int64) {
 	defer t.mu.Unlock()
 	key := client.As16()
 	if i, ok := t.index[key]; ok {
-		t.at(i).backend = backend
+		t.slots[i].backend = backend
 		t.touch(i, now)
 		return
 	}
-	if len(t.index) >= t.max() {
-		t.remove(t.ends.prev)
+	if t.index == nil {
+		t.index, t.slots = make(map[[16]byte]int32), make([]slot[B], 1)
+	}
+	if len(t.index) >= cmp.Or(t.max, most) {
+		t.remove(t.slots[none].prev)
 		t.evicted++
 	}
-	if t.index == nil {
-		t.index = make(map[[16]byte]int32)
-	}
 	i := t.take()
-	s := t.at(i)
+	s := &t.slots[i]
 	s.client, s.backend, s.lastUsed = key, backend, now
 	t.pushFront(i)
 	t.index[key] = i
 }
 
-// DeleteFunc removes all clients whose backend matches, and returns their number. Those
-// that are put meanwhile may stay or not. Other calls wait while match is called, which must
-// not call the table.
-func (t *Table[B]) DeleteFunc(match func(B) bool) int {
-	removed, next := t.deletePiece(1, match)
-	for next != none {
+// DeleteFunc removes all clients whose backend matches. Those that are put meanwhile may stay
+// or not. Other calls wait while match is called, which must not call the table.
+func (t *Table[B]) DeleteFunc(match func(B) bool) {
+	for next := t.deletePiece(none+1, match); next != none; next = t.deletePiece(next, match) {
 		runtime.Gosched() // to calls that wait: else they would find the lock taken again
-		var n int
-		n, next = t.deletePiece(next, match)
-		removed += n
 	}
-	return removed
 }
 
-// deletePiece does it for some slots, and returns how many it removed and the slot to go on
-// from. A client stays in its slot whatever is called meanwhile, unlike its place in the
-// order of use, so that none is missed.
-func (t *Table[B]) deletePiece(from int32, match func(B) bool) (removed int, next int32) {
+// deletePiece does it for some slots, and returns the slot to go on from. A client stays in
+// its slot whatever is called meanwhile, unlike its place in the order of use, so that none is
+// missed.
+func (t *Table[B]) deletePiece(from int32, match func(B) bool) (next int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last := int32(min(int(from)+piece-1, len(t.slots)))
-	next = none
-	if int(last) < len(t.slots) {
-		next = last + 1
+	end := min(int(from)+piece, len(t.slots))
+	if end < len(t.slots) {
+		next = int32(end)
 	}
-	for i := from; i <= last; i++ {
-		if s := t.at(i); s.prev != unused && match(s.backend) {
+	for i := from; int(i) < end; i++ {
+		if s := &t.slots[i]; s.prev != unused && match(s.backend) {
 			t.remove(i)
-			removed++
 		}
 	}
 	t.releaseIfEmpty()
-	return removed, next
+	return next
 }
 
-// Sweep removes the clients that were last used timeout or longer ago, and
-// returns their number. It takes time in proportion to that number.
+// Sweep removes the clients that were last used timeout or longer ago. It takes time in
+// proportion to their number.
 //
 // Callers whose clocks differ slightly may enter clients slightly out of order;
 // an expired client behind an unexpired one then waits for the next Sweep, and
 // Get does not return it meanwhile.
-func (t *Table[B]) Sweep(now, timeout int64) int {
-	n := t.sweepPiece(now, timeout)
-	removed := n
-	for n == piece {
-		runtime.Gosched() // as in Forget
-		n = t.sweepPiece(now, timeout)
-		removed += n
+func (t *Table[B]) Sweep(now, timeout int64) {
+	for t.sweepPiece(now, timeout) {
+		runtime.Gosched() // as in DeleteFunc
 	}
-	return removed
 }
 
-// sweepPiece does it for those that expired first, and returns how many it removed.
-func (t *Table[B]) sweepPiece(now, timeout int64) int {
+// sweepPiece does it for those that expired first, and reports whether there may be more.
+func (t *Table[B]) sweepPiece(now, timeout int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	removed := 0
-	for i := t.ends.prev; i != none && removed < piece && now-t.at(i).lastUsed >= timeout; i = t.ends.prev {
-		t.remove(i)
-		removed++
+	for ; removed < piece && len(t.index) > 0; removed++ {
+		oldest := t.slots[none].prev
+		if now-t.slots[oldest].lastUsed < timeout {
+			break
+		}
+		t.remove(oldest)
 	}
 	t.releaseIfEmpty()
-	return removed
+	return removed == piece
 }
 
-// Each calls visit for every client, least recently used first, so that putting
-// them into another table in this order rebuilds this one. Others wait
-// meanwhile; visit must not call the table. An IPv4 client is given as an IPv4
-// address.
-func (t *Table[B]) Each(visit func(client netip.Addr, backend B, lastUsed int64)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := t.ends.prev; i != none; {
-		s := t.at(i)
-		visit(netip.AddrFrom16(s.client).Unmap(), s.backend, s.lastUsed)
-		i = s.prev
-	}
-}
-
-// Since is Each for the clients that were last used at time from or later. Of those
+// Since calls visit for the clients that were last used at time from or later, least recently
+// used first, so that putting them into another table in this order rebuilds this one. Of those
 // that callers with slightly different clocks entered out of order it may leave
 // some out, so that from should be earlier than needed by as much as clocks differ.
+//
+// Others wait meanwhile; visit must not call the table. An IPv4 client is given as an IPv4
+// address.
 func (t *Table[B]) Since(from int64, visit func(client netip.Addr, backend B, lastUsed int64)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	first := int32(none)
-	for i := t.ends.next; i != none && t.at(i).lastUsed >= from; i = t.at(i).next {
-		first = i
+	if len(t.index) == 0 {
+		return
 	}
-	for i := first; i != none; {
-		s := t.at(i)
+	i := t.slots[none].next
+	for i != none && t.slots[i].lastUsed >= from {
+		i = t.slots[i].next
+	}
+	for i = t.slots[i].prev; i != none; i = t.slots[i].prev {
+		s := &t.slots[i]
 		visit(netip.AddrFrom16(s.client).Unmap(), s.backend, s.lastUsed)
-		i = s.prev
 	}
 }
 
@@ -242,31 +219,22 @@ func (t *Table[B]) Evicted() uint64 {
 	return t.evicted
 }
 
-func (t *Table[B]) max() int {
-	if t.Max == 0 {
-		return DefaultMax
-	}
-	return min(max(t.Max, 1), math.MaxInt32)
-}
-
-func (t *Table[B]) at(i int32) *slot[B] { return &t.slots[i-1] }
-
 // take returns a free slot, of the slab if possible. Its links are stale.
 func (t *Table[B]) take() int32 {
 	if i := t.free; i != none {
-		t.free = t.at(i).next
+		t.free = t.slots[i].next
 		return i
 	}
 	t.slots = append(t.slots, slot[B]{})
-	return int32(len(t.slots))
+	return int32(len(t.slots) - 1)
 }
 
 // touch makes i the most recently used slot. A clock that lags behind another
 // caller's does not make the entry older.
 func (t *Table[B]) touch(i int32, now int64) {
-	s := t.at(i)
+	s := &t.slots[i]
 	s.lastUsed = max(s.lastUsed, now)
-	if t.ends.next != i {
+	if t.slots[none].next != i {
 		t.unlink(i)
 		t.pushFront(i)
 	}
@@ -276,7 +244,7 @@ func (t *Table[B]) touch(i int32, now int64) {
 // since it may be a pointer that keeps much else alive.
 func (t *Table[B]) remove(i int32) {
 	t.unlink(i)
-	s := t.at(i)
+	s := &t.slots[i]
 	delete(t.index, s.client)
 	*s = slot[B]{links: links{prev: unused, next: t.free}}
 	t.free = i
@@ -291,23 +259,14 @@ func (t *Table[B]) releaseIfEmpty() {
 }
 
 func (t *Table[B]) pushFront(i int32) {
-	s := t.at(i)
-	s.links = links{prev: none, next: t.ends.next}
-	t.linksOf(s.next).prev = i
-	t.ends.next = i
+	ends := &t.slots[none]
+	t.slots[i].links = links{prev: none, next: ends.next}
+	t.slots[ends.next].prev = i
+	ends.next = i
 }
 
 func (t *Table[B]) unlink(i int32) {
-	s := t.at(i)
-	t.linksOf(s.prev).next = s.next
-	t.linksOf(s.next).prev = s.prev
-}
-
-// linksOf returns the links of slot i, or the ends of the list where there is
-// no such slot.
-func (t *Table[B]) linksOf(i int32) *links {
-	if i == none {
-		return &t.ends
-	}
-	return &t.at(i).links
+	s := &t.slots[i]
+	t.slots[s.prev].next = s.next
+	t.slots[s.next].prev = s.prev
 }
