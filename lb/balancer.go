@@ -169,7 +169,7 @@ func (b *Balancer) Update(t *Table) {
 	b.updates++
 	old := b.load()
 	next := &snapshot{table: t, services: make([]*service, len(t.places))}
-	kept := newBits(len(old.services))
+	kept := make([]bool, len(old.services))
 	var changed []change
 	var unstuck []*service
 	guess := 0
@@ -177,7 +177,7 @@ func (b *Balancer) Update(t *Table) {
 		s := t.at(slot)
 		if guess < old.table.Len() && old.table.At(guess) == s { // nearly always
 			at := old.table.slots[guess]
-			kept.set(at)
+			kept[at] = true
 			next.services[slot] = old.services[at]
 			guess++
 			continue
@@ -188,7 +188,7 @@ func (b *Balancer) Update(t *Table) {
 		if from >= 0 {
 			guess = from + 1 // tables are made in the same order again and again
 			at := old.table.slots[from]
-			kept.set(at)
+			kept[at] = true
 			known, was = old.table.at(at), old.services[at]
 			if known == s {
 				next.services[slot] = was
@@ -216,11 +216,15 @@ func (b *Balancer) Update(t *Table) {
 		s.state.deleteAll()
 	}
 	for _, slot := range old.table.slots {
-		if !kept.has(slot) {
+		if !kept[slot] {
 			old.services[slot].drop()
 		}
 	}
 }
+
+// all returns the backends of the table and those that are leaving it, in a fresh slice. The
+// caller holds Balancer.mu.
+func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving) }
 
 // fresh is what a service was that is new.
 var fresh service

@@ -94,7 +94,7 @@ func portsOf(p Protocol, ipv6 bool) int {
 type private struct {
 	exact, ids [shards]bool
 	ports      [protocols * families][ports / pageSize]bool
-	records    bits // pages of them
+	records    map[int32]bool // pages of them
 }
 
 // frontends returns the part that f is in, to be changed.

@@ -15,10 +15,8 @@ type Memory struct {
 	// policy Cluster and of policy Local.
 	First, Retry [2]uint64
 
-	// What backends that have left for good had counted.
-	Picks, Failures, BytesIn, BytesOut uint64
-
-	NoBackend, NoLocalBackend, NotAllowed uint64 // as in Stats
+	Counts // what backends that have left for good had counted
+	Refusals
 
 	// Backends are those of the table, in its order, and then those that have left it
 	// and still have picks in flight.
@@ -28,9 +26,8 @@ type Memory struct {
 // BackendMemory is what a service port keeps of one backend. Picks in flight are
 // not in it: the process that takes over a connection resumes its Choice.
 type BackendMemory struct {
-	Addr              netip.AddrPort
-	Picks, Failures   uint64
-	BytesIn, BytesOut uint64
+	Addr netip.AddrPort
+	Counts
 }
 
 // Client is what is remembered of one client of a service with affinity.
@@ -49,26 +46,19 @@ func (b *Balancer) Memories() []Memory {
 	snap := b.load()
 	all := make([]Memory, snap.table.Len())
 	for i, slot := range snap.table.slots {
-		all[i] = snap.services[slot].state.memory(snap.services[slot].backends)
+		all[i] = snap.services[slot].memory()
 	}
 	return all
 }
 
-func (s *state) memory(current []*backend) Memory {
-	m := Memory{
-		ID:    s.id,
-		Picks: s.picks, Failures: s.failures, BytesIn: s.bytesIn, BytesOut: s.bytesOut,
-		NoBackend: s.noBackend.Load(), NoLocalBackend: s.noLocalBackend.Load(), NotAllowed: s.notAllowed.Load(),
-		Backends: make([]BackendMemory, 0, len(current)+len(s.leaving)),
+func (s *service) memory() Memory {
+	m := Memory{ID: s.state.id, Counts: s.state.gone, Refusals: s.state.refusals()}
+	for in := range s.state.positions {
+		at := &s.state.positions[in]
+		m.First[in], m.Retry[in] = at.first.Load(), at.retry.Load()
 	}
-	for in := range s.positions {
-		m.First[in], m.Retry[in] = s.positions[in].first.Load(), s.positions[in].retry.Load()
-	}
-	for _, backends := range [][]*backend{current, s.leaving} {
-		for _, k := range backends {
-			m.Backends = append(m.Backends, BackendMemory{
-				k.addr, k.picks.Load(), k.failures.Load(), k.bytesIn.Load(), k.bytesOut.Load()})
-		}
+	for _, k := range s.all() {
+		m.Backends = append(m.Backends, BackendMemory{k.addr, k.counts()})
 	}
 	return m
 }
@@ -81,28 +71,27 @@ func (s *state) memory(current []*backend) Memory {
 func (b *Balancer) Remember(all []Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	snap := b.load()
 	for i := range all {
 		m := &all[i]
-		at, ok := snap.table.index.slot(m.ID)
-		if !ok {
+		service := b.service(m.ID)
+		if service == nil {
 			continue
 		}
-		s := snap.services[at].state
+		s := service.state
 		for in := range s.positions {
 			s.positions[in].first.Store(m.First[in])
 			s.positions[in].retry.Store(m.Retry[in])
 		}
-		s.picks, s.failures, s.bytesIn, s.bytesOut = m.Picks, m.Failures, m.BytesIn, m.BytesOut
+		s.gone = m.Counts
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
 		for j, known := range m.Backends {
 			var k *backend
-			if current := snap.services[at].backends; j < len(current) && current[j].addr == known.Addr {
+			if current := service.backends; j < len(current) && current[j].addr == known.Addr {
 				k = current[j] // as always, if the tables are alike
 			} else {
-				k = s.known(snap.services[at].backends, known.Addr)
+				k = service.known(known.Addr)
 			}
 			inFlight := k.inFlight()
 			k.picks.Store(known.Picks)
@@ -114,18 +103,25 @@ func (b *Balancer) Remember(all []Memory) {
 	}
 }
 
+// service returns a service of the current table, or nil. The caller holds b.mu.
+func (b *Balancer) service(id ID) *service {
+	snap := b.load()
+	if slot, ok := snap.table.index.slot(id); ok {
+		return snap.services[slot]
+	}
+	return nil
+}
+
 // known returns the backend at addr, which is leaving if it is not a current one. The
 // caller holds Balancer.mu.
-func (s *state) known(current []*backend, addr netip.AddrPort) *backend {
-	for _, backends := range [][]*backend{current, s.leaving} {
-		for _, k := range backends {
-			if k.addr == addr {
-				return k
-			}
+func (s *service) known(addr netip.AddrPort) *backend {
+	for _, k := range s.all() {
+		if k.addr == addr {
+			return k
 		}
 	}
-	k := s.newBackend(addr)
-	s.leaving = append(s.leaving, k)
+	k := new(backend).init(s.state, addr)
+	s.state.leaving = append(s.state.leaving, k)
 	return k
 }
 
@@ -140,10 +136,7 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	var clients []Client
 	for _, slot := range snap.table.slots {
 		s := snap.services[slot]
-		if s.affinityTimeout == 0 {
-			continue
-		}
-		if clients = s.state.clients(clients[:0], from); len(clients) > 0 {
+		if clients = s.clients(clients[:0], from); len(clients) > 0 {
 			visit(s.state.id, clients)
 		}
 	}
@@ -154,19 +147,19 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 func (b *Balancer) ServiceClients(id ID) []Client {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	snap := b.load()
-	at, ok := snap.table.index.slot(id)
-	if !ok || snap.services[at].affinityTimeout == 0 {
-		return nil
+	if s := b.service(id); s != nil {
+		return s.clients(nil, math.MinInt64)
 	}
-	return snap.services[at].state.clients(nil, math.MinInt64)
+	return nil
 }
 
-// clients appends those that came at time from or later.
-func (s *state) clients(to []Client, from int64) []Client {
-	s.affinity.Since(from, func(addr netip.Addr, k *backend, lastUsed int64) {
-		to = append(to, Client{addr, k.addr, lastUsed})
-	})
+// clients appends those that came at time from or later: none without affinity.
+func (s *service) clients(to []Client, from int64) []Client {
+	if s.affinityTimeout > 0 {
+		s.state.affinity.Since(from, func(addr netip.Addr, k *backend, lastUsed int64) {
+			to = append(to, Client{addr, k.addr, lastUsed})
+		})
+	}
 	return to
 }
 
@@ -176,19 +169,17 @@ func (s *state) clients(to []Client, from int64) []Client {
 func (b *Balancer) RememberClients(id ID, clients []Client) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	snap := b.load()
-	at, ok := snap.table.index.slot(id)
-	if !ok || snap.services[at].affinityTimeout == 0 {
+	s := b.service(id)
+	if s == nil || s.affinityTimeout == 0 {
 		return
 	}
-	s := snap.services[at].state
-	backends := make(map[netip.AddrPort]*backend, len(snap.services[at].backends))
-	for _, k := range snap.services[at].backends {
+	backends := make(map[netip.AddrPort]*backend, len(s.backends))
+	for _, k := range s.backends {
 		backends[k.addr] = k
 	}
 	for _, c := range clients {
 		if k := backends[c.Backend]; k != nil && k.is(eligible) {
-			s.affinity.Put(c.Addr, k, c.LastUsed)
+			s.state.affinity.Put(c.Addr, k, c.LastUsed)
 		}
 	}
 }
@@ -219,11 +210,10 @@ func (b *Balancer) ResumeTried(id ID, addrs []netip.AddrPort) Tried {
 // find returns a backend by its name, a new one without a place in any table if need
 // be. The caller holds b.mu.
 func (b *Balancer) find(id ID, addr netip.AddrPort) *backend {
-	snap := b.load()
-	if at, ok := snap.table.index.slot(id); ok {
-		return snap.services[at].state.known(snap.services[at].backends, addr)
+	if s := b.service(id); s != nil {
+		return s.known(addr)
 	}
-	return newState(id, b.Seed).newBackend(addr)
+	return new(backend).init(newState(id, b.Seed), addr)
 }
 
 // Backends returns the addresses of the backends that were tried, the longest ago

@@ -26,9 +26,11 @@ func (own *private) record(p *pages, slot int32) *record {
 	if int(n) == len(*p) {
 		*p = append(*p, nil)
 	}
-	if !own.records.has(n) {
-		own.records.grow(int(n) + 1)
-		own.records.set(n)
+	if !own.records[n] {
+		if own.records == nil {
+			own.records = make(map[int32]bool)
+		}
+		own.records[n] = true
 		copied := new([recordsInPage]record)
 		if was := (*p)[n]; was != nil {
 			*copied = *was
@@ -36,24 +38,4 @@ func (own *private) record(p *pages, slot int32) *record {
 		(*p)[n] = copied
 	}
 	return &(*p)[n][slot%recordsInPage]
-}
-
-// bits is a set of small numbers.
-type bits []uint64
-
-// newBits returns an empty set of numbers below n.
-func newBits(n int) bits { return make(bits, (n+63)/64) }
-
-// grow makes room for numbers below n.
-func (b *bits) grow(n int) {
-	for len(*b)*64 < n {
-		*b = append(*b, 0)
-	}
-}
-
-func (b bits) set(i int32) { b[uint32(i)/64] |= 1 << (uint32(i) % 64) }
-
-// has reports whether i is in the set, also if there is no room for it.
-func (b bits) has(i int32) bool {
-	return int(uint32(i)/64) < len(b) && b[uint32(i)/64]&(1<<(uint32(i)%64)) != 0
 }

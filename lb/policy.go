@@ -9,17 +9,7 @@ import (
 // Who may ask at an address, and which backends they get.
 
 // String returns "serve", "refuse" or "drop".
-func (v Verdict) String() string {
-	switch v {
-	case Serve:
-		return "serve"
-	case Refuse:
-		return "refuse"
-	case Drop:
-		return "drop"
-	}
-	return "invalid"
-}
+func (v Verdict) String() string { return name(v, "serve", "refuse", "drop") }
 
 // Verdicts says what becomes of clients on this node, and of all others, that ask
 // at a, one of the addresses of s. It says before a connection is accepted what
@@ -27,39 +17,20 @@ func (v Verdict) String() string {
 // ErrNoBackend, Drop that it would return ErrNoLocalBackend. Whether a client is
 // among the sources of a is another matter.
 func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
-	return nonEmpty(s.Backends).verdicts(&a)
-}
-
-// found says which sets of a service have backends, by bits.
-type found uint8
-
-// nonEmpty returns which sets of backends are not empty.
-func nonEmpty(backends []Backend) (f found) {
-	for i := range backends {
+	of := [sets]Verdict{Refuse, Refuse}
+	for i := range s.Backends {
 		// Neither hints nor better backends make a set empty, so that each backend
 		// can be looked at by itself.
-		if b := &backends[i]; b.Ready || b.servingTerminating() {
-			f |= 1 << clusterSet
-			if b.Local {
-				return f | 1<<localSet
-			}
+		b := &s.Backends[i]
+		switch {
+		case !b.Ready && !b.servingTerminating():
+		case b.Local:
+			return Serve, Serve
+		default:
+			of = [sets]Verdict{clusterSet: Serve, localSet: Drop}
 		}
 	}
-	return f
-}
-
-func (f found) verdicts(a *Address) (inside, outside Verdict) {
-	return f.verdict(a.set(true)), f.verdict(a.set(false))
-}
-
-func (f found) verdict(in set) Verdict {
-	switch {
-	case f&(1<<in) != 0:
-		return Serve
-	case f&(1<<clusterSet) != 0:
-		return Drop
-	}
-	return Refuse
+	return of[a.set(true)], of[a.set(false)]
 }
 
 // set returns the set that clients inside or outside of this node get at a. Those

@@ -16,14 +16,12 @@ const (
 )
 
 // String returns the name Kubernetes uses: "TCP", "UDP" or "SCTP".
-func (p Protocol) String() string {
-	switch p {
-	case TCP:
-		return "TCP"
-	case UDP:
-		return "UDP"
-	case SCTP:
-		return "SCTP"
+func (p Protocol) String() string { return name(p, "invalid", "TCP", "UDP", "SCTP") }
+
+// name returns the name of a value of an enumeration.
+func name[V ~uint8](v V, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
 	}
 	return "invalid"
 }
@@ -74,17 +72,7 @@ const (
 
 // String returns "cluster IP", "node port", "external IP" or "load-balancer IP".
 func (k Kind) String() string {
-	switch k {
-	case ClusterIP:
-		return "cluster IP"
-	case NodePort:
-		return "node port"
-	case ExternalIP:
-		return "external IP"
-	case LoadBalancerIP:
-		return "load-balancer IP"
-	}
-	return "invalid"
+	return name(k, "cluster IP", "node port", "external IP", "load-balancer IP")
 }
 
 // Address is one address at which a Service port is served, and the rules for

@@ -28,9 +28,9 @@ type state struct {
 	// leaving holds the backends that are no longer in the table, until the last
 	// connection there is done. One that comes back meanwhile goes on counting.
 	leaving []*backend
-	// What backends that have left for good had counted, so that the totals of the
+	// gone is what backends that have left for good had counted, so that the totals of the
 	// service never go down.
-	picks, failures, bytesIn, bytesOut uint64
+	gone Counts
 }
 
 // backend is what a service port keeps of one endpoint, from table to table.
@@ -69,6 +69,14 @@ func (b *backend) inFlight() uint64 {
 	return b.picks.Load() - done
 }
 
+func (b *backend) counts() Counts {
+	return Counts{b.picks.Load(), b.failures.Load(), b.bytesIn.Load(), b.bytesOut.Load()}
+}
+
+func (s *state) refusals() Refusals {
+	return Refusals{s.noBackend.Load(), s.noLocalBackend.Load(), s.notAllowed.Load()}
+}
+
 func newState(id ID, seed uint64) *state {
 	s := &state{id: id, hash: id.hash(seed)}
 	// Half the range, so that the counter does not overflow in the middle of a
@@ -80,15 +88,10 @@ func newState(id ID, seed uint64) *state {
 	return s
 }
 
-func (s *state) newBackend(addr netip.AddrPort) *backend {
-	b := new(backend)
-	b.init(s, addr)
-	return b
-}
-
 // init makes a zero backend one of s.
-func (b *backend) init(s *state, addr netip.AddrPort) {
+func (b *backend) init(s *state, addr netip.AddrPort) *backend {
 	b.addr, b.order, b.service = addr, hashAddr(s.hash, addr), s
+	return b
 }
 
 // dropDrained drops the leaving backends that have no connection left, and those that
@@ -101,10 +104,7 @@ func (s *state) dropDrained(update uint64) {
 		switch {
 		case b.update == update:
 		case b.inFlight() == 0:
-			s.picks += b.picks.Load()
-			s.failures += b.failures.Load()
-			s.bytesIn += b.bytesIn.Load()
-			s.bytesOut += b.bytesOut.Load()
+			s.gone.add(b.counts())
 		default:
 			still = append(still, b)
 		}

@@ -107,8 +107,8 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 	b := t.copyFor(len(services))
 	b.node = newNode(node)
 	d := Delta{Whole: b.anew(t)}
-	seen := newBits(len(t.places)) // by slot
-	var changed []int              // positions in services
+	seen := make([]bool, len(t.places)) // by slot
+	var changed []int                   // positions in services
 	guess, stay := 0, 0
 	for i, s := range services {
 		b.slots[i] = -1
@@ -116,10 +116,10 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 		if guess >= len(t.slots) || t.records.at(t.slots[guess]).given != s {
 			from = t.position(guess, &s.ID)
 		}
-		if from >= 0 && !seen.has(t.slots[from]) {
+		if from >= 0 && !seen[t.slots[from]] {
 			guess = from + 1
 			slot := t.slots[from]
-			seen.set(slot)
+			seen[slot] = true
 			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
 			if old := t.records.at(slot); old.given == s {
@@ -133,7 +133,7 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 	}
 	if stay < len(t.slots) {
 		for _, slot := range t.slots {
-			if !seen.has(slot) {
+			if !seen[slot] {
 				d.remove(t.at(slot))
 				b.remove(t.at(slot), slot)
 			}

@@ -52,8 +52,11 @@ func samples() map[string]sample {
 		"flow": of(flowsMsg, udp.Frozen{Listening: 3, Member: 1, FD: 5, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
 			Trial: time.Minute, PlainIn: true, PlainOut: true}, flow),
-		"memory": of(memoryMsg, lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15, NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9,
-			Backends: []lb.BackendMemory{{Addr: addr4, Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}, {Addr: addr6, Picks: 12, Failures: 13}}}, (*codec).memory),
+		"memory": of(memoryMsg, lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, 
+			Counts:   lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
+			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
+			Backends: []lb.BackendMemory{{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
+				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}}}}, (*codec).memory),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
 		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{

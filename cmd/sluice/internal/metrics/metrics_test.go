@@ -77,7 +77,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Descriptors: budget,
 		Families:    []Family{{"IPv4", func() redirect.Stats { return steered }}, {"IPv6", func() redirect.Stats { return steered }}},
 		Services: func() []lb.Stats {
-			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Picks: 7001}}
+			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
 		},
 		Events: func() Events { return Events{7002, 7003} },
 	})
@@ -244,7 +244,7 @@ func TestPage(t *testing.T) {
 // goes down, when Services come and go.
 func TestManyServices(t *testing.T) {
 	port := func(name string, picks uint64) lb.Stats {
-		return lb.Stats{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.UDP}, Picks: picks, InFlight: 1,
+		return lb.Stats{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.UDP}, Counts: lb.Counts{Picks: picks}, InFlight: 1,
 			Backends: []lb.BackendStats{{Live: true, Eligible: true}, {Live: true}, {}}}
 	}
 	both := port("a", 1)
