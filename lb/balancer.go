@@ -175,29 +175,25 @@ func (b *Balancer) Update(t *Table) {
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
-		if guess < old.table.Len() && old.table.At(guess) == s { // nearly always
-			at := old.table.slots[guess]
-			kept[at] = true
-			next.services[slot] = old.services[at]
-			guess++
-			continue
+		from := guess // nearly always, since tables are made in the same order again and again
+		if from >= old.table.Len() || old.table.At(from) != s {
+			from = old.table.position(guess, &s.ID)
 		}
-		from := old.table.position(guess, &s.ID)
 		var known *Service
 		was := &fresh
 		if from >= 0 {
-			guess = from + 1 // tables are made in the same order again and again
+			guess = from + 1
 			at := old.table.slots[from]
 			kept[at] = true
 			known, was = old.table.at(at), old.services[at]
-			if known == s {
-				next.services[slot] = was
-				continue
-			}
 		}
-		if from >= 0 && sameBackends(known.Backends, s.Backends) {
+		switch {
+		case known == s:
+			next.services[slot] = was
+			continue
+		case known != nil && sameBackends(known.Backends, s.Backends):
 			next.services[slot] = was.withTimeout(s.AffinityTimeout)
-		} else {
+		default:
 			next.services[slot] = b.prepare(s, was)
 			changed = append(changed, change{was, slot})
 		}

@@ -3,6 +3,7 @@ package lb
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
@@ -109,12 +110,19 @@ func (b *builder) put(i int, s, indexed, known *Service) []error {
 
 // checkBackends returns the backends of s that are good.
 func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
-	repeated := newRepeats(len(s.Backends))
+	var seen map[netip.AddrPort]bool // in a short list looking at each is faster
+	if len(s.Backends) > 32 {
+		seen = make(map[netip.AddrPort]bool, len(s.Backends))
+	}
 	return filter(s.Backends, same, func(kept []Backend, k Backend) (Backend, error) {
 		k.Addr = unmap(k.Addr)
 		err := checkBackend(k.Addr, s.IPv6)
-		if err == nil && repeated.has(kept, k.Addr) {
+		again := func(b Backend) bool { return b.Addr == k.Addr }
+		if err == nil && (seen[k.Addr] || seen == nil && slices.ContainsFunc(kept, again)) {
 			err = errors.New("listed twice")
+		}
+		if seen != nil {
+			seen[k.Addr] = true
 		}
 		if err != nil {
 			refuse("backend "+k.Addr.String(), err)

@@ -1,6 +1,9 @@
 package lb
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Choice is the answer to one Pick: a backend for one connection or UDP flow,
 // which counts as in flight there until Done. It is one pointer, comparable, and
@@ -76,26 +79,5 @@ func (t *Tried) none() bool { return t == nil || t.next == 0 }
 
 // has reports whether b was tried. t may be nil, b may not.
 func (t *Tried) has(b *backend) bool {
-	if t == nil {
-		return false
-	}
-	for _, tried := range t.backends {
-		if tried == b {
-			return true
-		}
-	}
-	return false
-}
-
-// hasAll reports whether every backend of r was tried.
-func (t *Tried) hasAll(r ring) bool {
-	if len(r) > maxTried {
-		return false
-	}
-	for _, b := range r {
-		if !t.has(b) {
-			return false
-		}
-	}
-	return true
+	return t != nil && slices.Contains(t.backends[:], b)
 }

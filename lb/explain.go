@@ -40,11 +40,11 @@ func (b *Balancer) Explain(f Flow) string {
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
-		reason := "next in the round robin"
-		if f.Tried.hasAll(r) {
-			reason = "next in the round robin, though all were tried"
+		next, reason := r.peek(&s.state.positions[from], f.Tried), "next in the round robin"
+		if f.Tried.has(next) {
+			reason += ", though all were tried"
 		}
-		fmt.Fprintf(&w, "goes to %s: %s\n", r.peek(&s.state.positions[from], f.Tried).addr, reason)
+		fmt.Fprintf(&w, "goes to %s: %s\n", next.addr, reason)
 	}
 	return w.String()
 }

@@ -110,17 +110,15 @@ func (b *builder) frontends(f *Frontend) *part {
 
 // idsLike returns the part that id is in, to be changed.
 func (b *builder) idsLike(id *ID) map[ID]int32 {
-	return ownMap(&b.index.ids, &b.own.ids, id.shard())
-}
-
-func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard uint8) map[K]V {
-	if !own[shard] {
-		own[shard] = true
-		if all[shard] = maps.Clone(all[shard]); all[shard] == nil {
-			all[shard] = make(map[K]V)
+	shard := id.shard()
+	ids := &b.index.ids[shard]
+	if !b.own.ids[shard] {
+		b.own.ids[shard] = true
+		if *ids = maps.Clone(*ids); *ids == nil {
+			*ids = make(map[ID]int32)
 		}
 	}
-	return all[shard]
+	return *ids
 }
 
 // port returns the place of a frontend with the unspecified address, to be changed.

@@ -15,9 +15,12 @@ import (
 type ring []*backend
 
 func (r ring) sort() {
-	slices.SortFunc(r, func(a, b *backend) int {
-		return cmp.Or(cmp.Compare(a.order, b.order), a.addr.Compare(b.addr))
-	})
+	slices.SortFunc(r, (*backend).compare)
+}
+
+// compare orders backends in a ring.
+func (b *backend) compare(o *backend) int {
+	return cmp.Or(cmp.Compare(b.order, o.order), b.addr.Compare(o.addr))
 }
 
 // at returns the backend at a position.
@@ -80,9 +83,7 @@ func (r ring) resume(position uint64, next ring) uint64 {
 		return position
 	}
 	due := r.at(position)
-	i, _ := slices.BinarySearchFunc(next, due, func(b, due *backend) int {
-		return cmp.Or(cmp.Compare(b.order, due.order), b.addr.Compare(due.addr))
-	})
+	i, _ := slices.BinarySearchFunc(next, due, (*backend).compare)
 	return uint64(i % len(next))
 }
 

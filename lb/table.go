@@ -322,25 +322,3 @@ func sameAddress(a, b Address) bool {
 	return a.Addr == b.Addr && a.Kind == b.Kind && a.Local == b.Local &&
 		len(a.Sources) == len(b.Sources) && (len(a.Sources) == 0 || &a.Sources[0] == &b.Sources[0])
 }
-
-// repeats finds addresses that were seen before: in short lists by looking, in
-// long ones by a map.
-type repeats map[netip.AddrPort]struct{}
-
-func newRepeats(n int) repeats {
-	if n <= 32 {
-		return nil
-	}
-	return make(repeats, n)
-}
-
-// has reports whether a is the address of a kept backend, and expects every
-// address before it is kept.
-func (r repeats) has(kept []Backend, a netip.AddrPort) bool {
-	if r == nil {
-		return slices.ContainsFunc(kept, func(b Backend) bool { return b.Addr == a })
-	}
-	_, ok := r[a]
-	r[a] = struct{}{}
-	return ok
-}

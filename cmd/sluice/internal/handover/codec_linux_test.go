@@ -52,7 +52,7 @@ func samples() map[string]sample {
 		"flow": of(flowsMsg, udp.Frozen{Listening: 3, Member: 1, FD: 5, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
 			Trial: time.Minute, PlainIn: true, PlainOut: true}, flow),
-		"memory": of(memoryMsg, lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63}, 
+		"memory": of(memoryMsg, lb.Memory{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Counts:   lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
 			Backends: []lb.BackendMemory{{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
