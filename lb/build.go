@@ -173,7 +173,7 @@ func (b *builder) claim(f Frontend, by owner) error {
 	case everywhere:
 		*b.port(&f) = by
 	default:
-		b.frontends(&f).put(&f, by)
+		b.frontends(&f)[f] = by
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (b *builder) release(s *Service) {
 		if f.Addr.Addr().IsUnspecified() {
 			*b.port(&f) = owner{}
 		} else {
-			b.frontends(&f).remove(&f)
+			delete(b.frontends(&f), f)
 		}
 	}
 }

@@ -2,14 +2,13 @@ package lb
 
 import (
 	"maps"
-	"slices"
 )
 
 // index finds services by the addresses that clients ask for, and by ID. It is a
 // value whose parts are shared by tables: who changes one changes a copy of that
 // part (see builder), so that a change costs as much as what it changes.
 type index struct {
-	exact [shards]part
+	exact [shards]map[Frontend]owner
 	ids   [shards]map[ID]int32 // slots
 
 	// ports are the frontends with the unspecified address, in pages.
@@ -17,10 +16,9 @@ type index struct {
 }
 
 const (
-	// shards is how many parts of their own maps have. With 256 of them a change
+	// shards is how many parts the maps have. With 256 of them a change
 	// among 10,000 services copies some 40 entries.
-	shards     = 1 << (64 - shardShift)
-	shardShift = 56 // of a hash, to have the shard
+	shards = 256
 
 	protocols, families = 3, 2
 	ports               = 1 << 16
@@ -61,8 +59,8 @@ func (x *index) find(f *Frontend) (owner, bool) {
 
 // own returns the owner of exactly f, which has an exact address.
 func (x *index) own(f *Frontend) (owner, bool) {
-	h := f.hash()
-	return x.exact[h>>shardShift].find(f, h)
+	at, ok := x.exact[f.shard()][*f]
+	return at, ok
 }
 
 // slot returns the slot of the service with this ID.
@@ -78,6 +76,17 @@ func (id *ID) shard() uint8 {
 		h = h*31 + id.Name[i]
 	}
 	return h
+}
+
+// shard spreads addresses, which mostly differ at their end.
+func (f *Frontend) shard() uint8 {
+	h := uint8(f.Protocol) ^ uint8(f.Addr.Port())
+	if a := f.Addr.Addr(); a.Is4() {
+		b := a.As4()
+		return h ^ b[2] ^ b[3]
+	}
+	b := f.Addr.Addr().As16()
+	return h ^ b[14] ^ b[15]
 }
 
 // portsOf returns the position of a protocol's ports in index.ports.
@@ -98,27 +107,23 @@ type private struct {
 }
 
 // frontends returns the part that f is in, to be changed.
-func (b *builder) frontends(f *Frontend) *part {
-	shard := f.hash() >> shardShift
-	p := &b.index.exact[shard]
-	if !b.own.exact[shard] {
-		b.own.exact[shard] = true
-		p.entries = slices.Clone(p.entries)
-	}
-	return p
+func (b *builder) frontends(f *Frontend) map[Frontend]owner {
+	return ownMap(&b.index.exact, &b.own.exact, f.shard())
 }
 
 // idsLike returns the part that id is in, to be changed.
 func (b *builder) idsLike(id *ID) map[ID]int32 {
-	shard := id.shard()
-	ids := &b.index.ids[shard]
-	if !b.own.ids[shard] {
-		b.own.ids[shard] = true
-		if *ids = maps.Clone(*ids); *ids == nil {
-			*ids = make(map[ID]int32)
+	return ownMap(&b.index.ids, &b.own.ids, id.shard())
+}
+
+func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard uint8) map[K]V {
+	if !own[shard] {
+		own[shard] = true
+		if all[shard] = maps.Clone(all[shard]); all[shard] == nil {
+			all[shard] = make(map[K]V)
 		}
 	}
-	return *ids
+	return all[shard]
 }
 
 // port returns the place of a frontend with the unspecified address, to be changed.
