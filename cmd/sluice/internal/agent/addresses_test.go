@@ -60,7 +60,7 @@ func (h *holder) open() (out []lb.Frontend) {
 func direct(t *testing.T) (*Agent, *kernel, *holder) {
 	a, k := newAgent(t)
 	h := &holder{k: k}
-	a.IPv4, a.TCPPort, k.direct = Family{Addresses: &Holding{h.Sync, h.Verify, h.Held}}, 0, h
+	a.Families[0], a.TCPPort, k.direct = Family{Addresses: &Holding{h.Sync, h.Verify, h.Held}}, 0, h
 	return a, k, h
 }
 

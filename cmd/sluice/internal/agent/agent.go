@@ -1,10 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -37,17 +37,17 @@ type Desired struct {
 	Checks []netip.AddrPort
 }
 
-// Config is what an Agent works with. It is set before Adopt, Prime, Apply or Run is called.
+// Config is what an Agent works with. What New was not given is set before Adopt, Prime, Apply
+// or Run is called.
 type Config struct {
-	LB         *lb.Balancer
-	TCP, UDP   Sockets
-	SCTP       Sockets // nil: SCTP is not served
-	IPv4, IPv6 Family
-	TCPPort    uint16             // proxy port of all TCP frontends, in both families
-	Ports      redirect.PortRange // where the proxy ports of UDP and SCTP frontends are taken from
-	Retired    []netip.AddrPort   // TCP proxy ports of before, closed when nothing is steered there any more
-	Now        func() int64       // the clock of lb.Flow
-	Log        *zap.Logger
+	LB       *lb.Balancer
+	Servers  map[lb.Protocol]Sockets // without one for SCTP that is not served
+	Families [2]Family               // IPv4 and IPv6
+	TCPPort  uint16                  // proxy port of all TCP frontends, in both families
+	Ports    redirect.PortRange      // where the proxy ports of UDP and SCTP frontends are taken from
+	Retired  []netip.AddrPort        // TCP proxy ports of before, closed when nothing is steered there any more
+	Now      func() int64            // the clock of lb.Flow
+	Log      *zap.Logger
 
 	// RefuseSCTP reports whether SCTP, where the host holds the service addresses, is
 	// refused by a socket of SCTP and by nothing else: packets go to raw sockets, and the
@@ -86,7 +86,6 @@ type Config struct {
 type Agent struct {
 	Config
 
-	once     sync.Once
 	busy     chan struct{} // one token: a change is being applied, or none may be
 	progress progress
 
@@ -97,45 +96,31 @@ type Agent struct {
 	leaving    []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner    planner
 	steering   steering
-	forwarders map[familyPath]*forwarder
+	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	log        complaints
-	applying   Changes // those that Apply is bringing to the data path
-	damaged    bool    // another program has changed our rules, and they are not repaired yet
+	refused    string             // what could not be served of the last table: logged once
+	fallbacks  map[lb.ID]Fallback // those that are reported: once
+	applying   Changes            // those that Apply is bringing to the data path
+	damaged    bool               // another program has changed our rules, and they are not repaired yet
 }
 
-// complaints is what has been logged and reported, so that it is so once.
-type complaints struct {
-	refused   string // what could not be served of the last table
-	fallbacks map[lb.ID]Fallback
+// New returns an agent that has applied nothing.
+func New(c Config) *Agent {
+	c.Mode = cmp.Or(c.Mode, Userspace)
+	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback)}
+	a.progress.token = make(chan struct{}, 1)
+	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]opened), conflicts: make(map[lb.Frontend]lb.ID)}
+	return a
 }
 
-func (a *Agent) init() {
-	a.once.Do(func() {
-		a.progress.token = make(chan struct{}, 1)
-		a.busy = make(chan struct{}, 1)
-		a.sockets = newSockets()
-		a.forwarders = make(map[familyPath]*forwarder)
-		a.log.fallbacks = make(map[lb.ID]Fallback)
-	})
-}
-
-// configure reads what has been set in Config since.
-func (a *Agent) configure() {
-	a.init()
-	if a.Mode == None {
-		a.Mode = Userspace
-	}
-	a.sockets.server = map[lb.Protocol]Sockets{lb.TCP: a.TCP, lb.UDP: a.UDP, lb.SCTP: a.SCTP}
-	a.sockets.bind, a.sockets.ports = [2]netip.Addr{a.IPv4.Bind, a.IPv6.Bind}, a.Ports
-}
+// bind returns where the proxy port of a frontend listens.
+func (c *Config) bind(f lb.Frontend) netip.Addr { return c.Families[family(f.Addr.Addr().Is6())].Bind }
 
 // Submit hands over what is desired from now on, for Run to apply; what has been
 // submitted before and not been applied yet is dropped. It never blocks and may
 // be called from anywhere.
 func (a *Agent) Submit(d Desired) {
-	a.init()
 	a.progress.submit(d)
 }
 
@@ -148,18 +133,12 @@ func (a *Agent) Status() Status {
 	return s
 }
 
-func (a *Agent) verifyEvery() time.Duration {
-	if a.VerifyEvery <= 0 {
-		return verifyEvery
-	}
-	return a.VerifyEvery
-}
+func (a *Agent) verifyEvery() time.Duration { return cmp.Or(a.VerifyEvery, verifyEvery) }
 
 // Run applies what is submitted until ctx ends. A change that fails is tried
 // again until it succeeds or a newer one replaces it; a node port that another
 // program has is tried again for as long as it is wanted.
 func (a *Agent) Run(ctx context.Context) {
-	a.init()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	verify := time.NewTicker(a.verifyEvery())
@@ -211,8 +190,8 @@ func (a *Agent) intact(ctx context.Context) bool {
 		return false
 	}
 	intact := true
-	for _, f := range a.families() {
-		ok, err := f.verify(ctx)
+	for i := range a.Families {
+		ok, err := a.Families[i].verify(ctx)
 		if ctx.Err() != nil {
 			return true
 		}
@@ -231,26 +210,9 @@ func (a *Agent) intact(ctx context.Context) bool {
 // rewrite makes the next attempt write everything.
 func (a *Agent) rewrite() {
 	a.planner.whole, a.steering.synced = true, false
-	for _, e := range a.forwarders {
+	for _, e := range a.engines() {
 		e.synced = false
 	}
-}
-
-// families returns those that are served.
-func (a *Agent) families() (out []*Family) {
-	for _, f := range []*Family{&a.IPv4, &a.IPv6} {
-		if f.served() {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-func (a *Agent) family(ipv6 bool) *Family {
-	if ipv6 {
-		return &a.IPv6
-	}
-	return &a.IPv4
 }
 
 // NodeAddrs returns the node's own addresses (LocalAddrs), which those that it holds
@@ -260,8 +222,8 @@ func (a *Agent) NodeAddrs() ([]netip.Addr, error) {
 		return nil, nil
 	}
 	local, err := a.LocalAddrs()
-	for _, f := range a.families() {
-		if f.Addresses != nil {
+	for i := range a.Families {
+		if f := &a.Families[i]; f.Addresses != nil {
 			held := f.Addresses.Held() // sorted
 			local = slices.DeleteFunc(local, func(ip netip.Addr) bool {
 				_, ours := slices.BinarySearchFunc(held, ip, netip.Addr.Compare)

@@ -53,9 +53,10 @@ var errTaken = func() error {
 func newAgent(t *testing.T) (*Agent, *kernel) {
 	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
 		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
-	return &Agent{Config: Config{LB: k.lb, TCP: streams{k}, UDP: k, SCTP: associations{k}, TCPPort: 1,
-		IPv4: Family{Steer: &Steering{k.Sync, k.Verify}, Bind: netip.IPv4Unspecified()},
-		Now:  func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}}, k
+	servers := map[lb.Protocol]Sockets{lb.TCP: streams{k}, lb.UDP: k, lb.SCTP: associations{k}}
+	return New(Config{LB: k.lb, Servers: servers, TCPPort: 1,
+		Families: [2]Family{{Steer: &Steering{k.Sync, k.Verify}, Bind: netip.IPv4Unspecified()}},
+		Now:      func() int64 { return 0 }, Log: zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))}), k
 }
 
 // associations is the SCTP side of a kernel, which is as UDP's but told of tables
@@ -489,7 +490,7 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 	frontend := func(s *lb.Service) lb.Frontend { return lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr} }
 	at := netip.MustParseAddrPort
 	a, k := newAgent(t)
-	a.IPv4.Bind, a.Ports = netip.MustParseAddr("192.0.2.10"), redirect.PortRange{First: 31000, Last: 31009}
+	a.Families[0].Bind, a.Ports = netip.MustParseAddr("192.0.2.10"), redirect.PortRange{First: 31000, Last: 31009}
 	state := State{Services: services, Proxy: []Proxy{{frontend(one), at("0.0.0.0:31001")}, {frontend(two), at("192.0.2.10:40000")}, {frontend(three), at("192.0.2.10:31003")}}}
 	for _, p := range state.Proxy {
 		k.open[p.Frontend] = p.Addr.Port()
@@ -504,7 +505,7 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 		t.Errorf("%d sockets were replaced, want 2", got)
 	}
 	for _, p := range a.State().Proxy {
-		if p.Addr.Addr() != a.IPv4.Bind || !a.Ports.Contains(p.Addr.Port()) || k.steered[p.Frontend] != p.Addr.Port() {
+		if p.Addr.Addr() != a.Families[0].Bind || !a.Ports.Contains(p.Addr.Port()) || k.steered[p.Frontend] != p.Addr.Port() {
 			t.Errorf("%s is served at %s and steered to %d", p.Frontend, p.Addr, k.steered[p.Frontend])
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 // Apply applies what is desired, at once. It is for the start, before Run. After an error the
 // data path serves both what was and what is to be, as far as it got.
 func (a *Agent) Apply(ctx context.Context, want Desired) error {
-	a.init()
 	a.progress.mu.Lock()
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
@@ -34,7 +34,6 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
-	a.configure()
 	start := time.Now()
 	attempt := new(Attempt)
 	defer func() {
@@ -46,7 +45,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks}
-	for _, e := range a.forwarders {
+	for _, e := range a.engines() {
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
@@ -55,20 +54,19 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	holdErr := a.setTable(ctx, env, node)
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
-	writes := a.unwritten() || plan.writes() || !a.steering.has(host, checks)
-	if wait = a.pace.wait(start); wait > 0 && writes {
-		a.progress.deferred()
-		return wait, nil
-	}
-	wait = 0
+	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
 	if writes {
+		if wait := a.pace.wait(start); wait > 0 {
+			a.progress.deferred()
+			return wait, nil
+		}
 		a.pace.note(start)
 	}
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
-		a.planner.whole = true // what is about to go may still be steered: it stays
+		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
 	}
 	leaveErr := a.leave(ctx, plan)
@@ -82,7 +80,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	attempt.Added = added(plan, &a.sockets, a.damaged)
 	a.progress.applied(plan)
-	a.planner.applied(plan, lacking)
+	a.planner.executed(plan, lacking)
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)
 }
@@ -94,14 +92,9 @@ func (a *Agent) environment() *environment {
 	if a.NodePorts != nil {
 		e.nodePorts = a.NodePorts(a.local)
 	}
-	for i, f := range []*Family{&a.IPv4, &a.IPv6} {
-		e.direct[i] = f.Addresses != nil
-		e.can[i] = f.abilities(a.SCTP != nil, func(p Path) error {
-			if e := a.forwarders[familyPath{i == 1, p}]; e != nil {
-				return e.failed
-			}
-			return nil
-		})
+	for i := range a.Families {
+		e.direct[i] = a.Families[i].Addresses != nil
+		e.can[i] = a.Families[i].abilities(a.Servers[lb.SCTP] != nil, &a.forwarders[i])
 	}
 	return e
 }
@@ -128,7 +121,7 @@ func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) er
 	was := a.leaving
 	if delta.Whole {
 		was = a.LB.Table().Services()
-		for _, e := range a.forwarders {
+		for _, e := range a.engines() {
 			e.synced = e.synced && len(e.has) == 0 // what they forward depends on the node
 		}
 	}
@@ -151,7 +144,11 @@ func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) er
 	}
 	a.LB.Update(table)
 	a.tableChanged()
-	a.log.refusals(a.Log, refused)
+	text := fmt.Sprint(refused)
+	if refused != nil && text != a.refused {
+		a.Log.Warn("a part of the Services cannot be served", zap.Error(refused))
+	}
+	a.refused = text
 	return err
 }
 
@@ -160,14 +157,14 @@ func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) er
 // address and no socket, and not at all if no host has it.
 func (a *Agent) hold(ctx context.Context) error {
 	var errs []error
-	for _, f := range a.families() {
+	for i, f := range a.Families {
 		if f.Addresses == nil {
 			continue
 		}
 		var addrs []netip.Addr
 		for _, list := range [][]*lb.Service{a.planner.table.Services(), a.leaving} {
 			for _, s := range list {
-				if a.family(s.IPv6) != f {
+				if family(s.IPv6) != i {
 					continue
 				}
 				for _, addr := range s.Addresses {
@@ -184,21 +181,11 @@ func (a *Agent) hold(ctx context.Context) error {
 
 // tableChanged notifies those of the data path that hold on to backends.
 func (a *Agent) tableChanged() {
-	for _, s := range []Sockets{a.TCP, a.UDP, a.SCTP} {
-		if s != nil {
+	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+		if s := a.Servers[protocol]; s != nil {
 			s.TableChanged()
 		}
 	}
-}
-
-// unwritten reports whether steering or an engine may not have what it was passed.
-func (a *Agent) unwritten() bool {
-	for _, f := range a.families() {
-		if f.Steer != nil && !a.steering.synced {
-			return true
-		}
-	}
-	return a.unsynced()
 }
 
 // unsynced reports whether an engine may not have what it was passed.
@@ -211,7 +198,7 @@ func (a *Agent) unsynced() bool {
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
 	lacking, socketErr := a.open(plan)
-	if env := a.environment(); !env.equal(&plan.env) { // by now it is known what forwards SCTP
+	if env := a.environment(); !reflect.DeepEqual(env, &plan.env) { // by now it is known what forwards SCTP
 		plan = a.planner.plan(env)
 		lacking, socketErr = a.open(plan)
 	}
@@ -232,11 +219,10 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 func (a *Agent) open(plan *Plan) (lacking []lb.ID, err error) {
 	var errs []error
 	for i := range plan.changes {
-		if p := plan.changes[i].now; p != nil {
-			n, why := a.sockets.open(p)
-			if errs = append(errs, why...); n > 0 {
-				lacking = append(lacking, p.service.ID)
-			}
+		c := &plan.changes[i]
+		n, why := a.sockets.provide(c.now)
+		if errs = append(errs, why...); n > 0 {
+			lacking = append(lacking, c.id)
 		}
 	}
 	return lacking, errors.Join(errs...)
@@ -245,7 +231,7 @@ func (a *Agent) open(plan *Plan) (lacking []lb.ID, err error) {
 // closeRetired closes TCP proxy ports that nothing is steered to any more.
 func (a *Agent) closeRetired() {
 	for _, addr := range a.Retired {
-		a.TCP.Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
+		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
 	}
 	a.Retired = nil
 }
@@ -255,25 +241,19 @@ func (a *Agent) closeRetired() {
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
 	had := make(map[lb.Frontend]bool)
 	for i := range plan.changes {
-		if old := plan.changes[i].old; old != nil && !all {
-			old.connected(func(f lb.Frontend) { had[f] = !old.unopened[f] })
+		if !all {
+			plan.changes[i].old.connected(func(f lb.Frontend) { had[f] = true })
 		}
 	}
 	for i := range plan.changes {
 		now := plan.changes[i].now
-		if now == nil {
-			continue
-		}
 		for _, so := range now.sockets {
-			if _, ok := open.proxy[so.frontend]; so.proxy && !ok {
-				if now.unopened == nil {
-					now.unopened = make(map[lb.Frontend]bool)
-				}
-				now.unopened[so.frontend] = true
+			if so.proxy && open.proxyPort(so.frontend) == 0 {
+				now.unopened = append(now.unopened, so.frontend)
 			}
 		}
 		now.connected(func(f lb.Frontend) {
-			if !had[f] && !now.unopened[f] {
+			if !had[f] {
 				out = append(out, f)
 			}
 		})
@@ -281,13 +261,16 @@ func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
 	return out
 }
 
-// connected calls do for the frontends of TCP and SCTP.
+// connected calls do for the frontends of TCP and SCTP that are served.
 func (p *piece) connected(do func(lb.Frontend)) {
-	if p.service.Protocol == lb.UDP {
+	if p == nothing || p.service.Protocol == lb.UDP {
 		return
 	}
-	for i := range p.service.Addresses {
-		do(lb.Frontend{Protocol: p.service.Protocol, Addr: p.service.Addresses[i].Addr})
+	for _, addr := range p.service.Addresses {
+		f := lb.Frontend{Protocol: p.service.Protocol, Addr: addr.Addr}
+		if !slices.Contains(p.unopened, f) {
+			do(f)
+		}
 	}
 }
 
@@ -296,36 +279,24 @@ func (p *piece) connected(do func(lb.Frontend)) {
 func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, reported := a.log.fallbacks[c.id]
+		was, reported := a.fallbacks[c.id]
 		now, is := c.now.fallback(a.Mode)
 		switch {
 		case is && now != was:
 			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id),
 				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6),
 				zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
-			a.log.fallbacks[c.id] = now
+			a.fallbacks[c.id] = now
 			attempt.Fallbacks = append(attempt.Fallbacks, now)
 		case !is && reported:
-			delete(a.log.fallbacks, c.id)
+			delete(a.fallbacks, c.id)
 			was.Reason = ""
-			if c.now != nil {
+			if c.now != nothing {
 				was.Path = c.now.choice.Path
 			}
 			attempt.Fallbacks = append(attempt.Fallbacks, was)
 		}
 	}
-}
-
-// refusals logs what cannot be served, once for each new reason.
-func (c *complaints) refusals(log *zap.Logger, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != c.refused {
-		log.Warn("a part of the Services cannot be served", zap.Error(err))
-	}
-	c.refused = text
 }
 
 // end records how an attempt went, and reports it.

@@ -11,15 +11,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// familyPath names an engine.
-type familyPath struct {
-	ipv6 bool
-	path Path
-}
-
 // forwarder is an engine with what it forwards.
 type forwarder struct {
-	familyPath
+	ipv6   bool
+	path   Path
 	engine Engine
 	has    map[lb.ID]*lb.Service
 	synced bool  // it makes what has says; else the next Sync is whole
@@ -28,66 +23,46 @@ type forwarder struct {
 
 // wants returns what a piece has for this engine, or nil.
 func (e *forwarder) wants(p *piece) *lb.Service {
-	if p != nil && p.service.IPv6 == e.ipv6 && p.choice.Path == e.path {
+	if p.choice.Path == e.path && p.service.IPv6 == e.ipv6 {
 		return p.kernel
 	}
 	return nil
 }
 
-// join passes to the engine what is on its path from now on, while it keeps what has left it
-// and is not yet elsewhere.
-func (e *forwarder) join(ctx context.Context, plan *Plan) error {
-	var d lb.Delta
+// delta returns what a plan changes for the engine. What is on another path now, and may
+// not be there yet, is not removed before it is to leave.
+func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, had := e.has[c.id]
-		switch now := e.wants(c.now); {
-		case now != nil && !had:
-			d.Added = append(d.Added, now)
-		case now != nil && was != now && !was.Equal(now):
-			d.Changed = append(d.Changed, lb.Change{Old: was, New: now, Addresses: !was.SameAddresses(now)})
-		case now == nil && had && c.now == nil:
+		was, now := e.has[c.id], e.wants(c.now)
+		switch {
+		case was != nil && now == nil && (leave || c.now == nothing):
 			d.Removed = append(d.Removed, was)
+		case now == nil || was.Equal(now):
+		case was == nil:
+			d.Added = append(d.Added, now)
+		default:
+			d.Changed = append(d.Changed, lb.Change{Old: was, New: now, Addresses: !was.SameAddresses(now)})
 		}
 	}
-	if len(d.Added)+len(d.Changed) == 0 && (e.synced || !e.forwards(plan)) {
+	return d
+}
+
+// join passes to the engine what is on its path from now on.
+func (e *forwarder) join(ctx context.Context, plan *Plan) error {
+	d := e.delta(plan, false)
+	if len(d.Added)+len(d.Changed) == 0 && (e.synced || len(e.has) == 0) {
 		return nil // to remove what it had is for later
 	}
 	return e.sync(ctx, d, plan)
-}
-
-// forwards reports whether the engine has anything to forward.
-func (e *forwarder) forwards(plan *Plan) bool {
-	for id := range e.has {
-		if _, ok := plan.table.Service(id); ok {
-			return true
-		}
-	}
-	return slices.ContainsFunc(plan.changes, func(c change) bool { return e.wants(c.now) != nil })
 }
 
 // leave makes the engine drop what is on another path now, once that path has it. One that
 // has nothing to do is called once, since there may be something left of an earlier process.
 // After a failure it keeps what it has.
 func (e *forwarder) leave(ctx context.Context, plan *Plan) error {
-	if e.failed != nil {
-		return nil
-	}
-	var d lb.Delta
-	for i := range plan.changes {
-		c := &plan.changes[i]
-		if was, had := e.has[c.id]; had && e.wants(c.now) == nil && (c.now != nil || !plan.whole) {
-			d.Removed = append(d.Removed, was)
-		}
-	}
-	if plan.whole {
-		for id, was := range e.has {
-			if _, there := plan.table.Service(id); !there {
-				d.Removed = append(d.Removed, was)
-			}
-		}
-	}
-	if len(d.Removed) == 0 && e.synced {
+	d := e.delta(plan, true)
+	if e.failed != nil || len(d.Removed) == 0 && e.synced {
 		return nil
 	}
 	return e.sync(ctx, d, plan)
@@ -95,9 +70,6 @@ func (e *forwarder) leave(ctx context.Context, plan *Plan) error {
 
 // sync passes a change to the engine, or all that it is to have if it may have something else.
 func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
-	if e.has == nil {
-		e.has = make(map[lb.ID]*lb.Service)
-	}
 	for _, s := range d.Removed {
 		delete(e.has, s.ID)
 	}
@@ -125,28 +97,24 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 	return nil
 }
 
-// engines returns those of the families that are served, in the order in which a packet
+// engines returns those of the families that are steered, in the order in which a packet
 // meets them.
 func (a *Agent) engines() (out []*forwarder) {
-	for _, ipv6 := range []bool{false, true} {
-		f := a.family(ipv6)
+	for i := range a.Families {
+		f := &a.Families[i]
 		for _, path := range []Path{IPTables, IPVS} {
-			if engine := f.engine(path); engine != nil && f.Steer != nil {
-				out = append(out, a.forwarder(familyPath{ipv6, path}, engine))
+			if f.Engines[path] == nil || f.Steer == nil {
+				continue
 			}
+			e := &a.forwarders[i][path]
+			if e.has == nil {
+				e.ipv6, e.path, e.has = i == 1, path, make(map[lb.ID]*lb.Service)
+			}
+			e.engine = f.Engines[path] // the start may have found another one
+			out = append(out, e)
 		}
 	}
 	return out
-}
-
-func (a *Agent) forwarder(at familyPath, engine Engine) *forwarder {
-	e := a.forwarders[at]
-	if e == nil {
-		e = &forwarder{familyPath: at, engine: engine}
-		a.forwarders[at] = e
-	}
-	e.engine = engine // the start may have found another one
-	return e
 }
 
 // join makes the engines that have not failed forward what is on their paths from now on. Services
@@ -183,19 +151,23 @@ func (a *Agent) leave(ctx context.Context, plan *Plan) error {
 // to another. What cannot be handed over keeps no Service from moving: its clients may get
 // other backends, once.
 func (a *Agent) carry(ctx context.Context, plan *Plan) {
-	plan.moves(func(c *change) {
+	for i := range plan.changes {
+		c := &plan.changes[i]
 		s, from, to := c.now.service, c.old.choice.Path, c.now.choice.Path
+		if from == to || c.old == nothing || c.now == nothing {
+			continue
+		}
 		log := a.Log.With(zap.Stringer("service", s.ID), zap.Stringer("protocol", s.Protocol), zap.Bool("ipv6", s.IPv6),
 			zap.Stringer("from", from), zap.Stringer("data_path", to))
 		log.Info("moving a Service to another data path", zap.String("reason", c.now.choice.Why))
 		if s.AffinityTimeout == 0 {
-			return
+			continue
 		}
-		f := a.family(s.IPv6)
-		if err := a.hand(ctx, plan.env.concrete(plan.table, s), f.engine(from), f.engine(to)); err != nil {
+		engines := &a.Families[family(s.IPv6)].Engines
+		if err := a.hand(ctx, plan.env.concrete(plan.table, s), engines[from], engines[to]); err != nil {
 			log.Warn("clients of a Service that moves to another data path may get other endpoints", zap.Error(err))
 		}
-	})
+	}
 }
 
 // hand hands over the clients of one Service; a nil Engine is user space.

@@ -85,7 +85,7 @@ func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
 	a, k := newAgent(t)
 	a.Log = zap.NewNop()
 	ipt, ipvs := &inKernel{k: k, name: "iptables", intact: true}, &inKernel{k: k, name: "ipvs", intact: true}
-	a.IPv4.IPTables, a.IPv4.IPVS = ipt, ipvs
+	a.Families[0].Engines = [pathCount]Engine{IPTables: ipt, IPVS: ipvs}
 	k.intact = true
 	return a, k, ipt, ipvs
 }

@@ -80,23 +80,12 @@ type Family struct {
 	Bind      netip.Addr // where UDP and SCTP proxy ports listen
 	Addresses *Holding
 
-	// IPTables and IPVS forward in the kernel. nil: this host cannot, and No says why.
-	IPTables, IPVS     Engine
-	NoIPTables, NoIPVS error
+	// Engines forward in the kernel, IPTables and IPVS. nil: this host cannot, and No says why.
+	Engines [pathCount]Engine
+	No      [pathCount]error
 }
 
 func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
-
-// engine returns what forwards on a path; nil in user space and on no path.
-func (f *Family) engine(p Path) Engine {
-	switch p {
-	case IPTables:
-		return f.IPTables
-	case IPVS:
-		return f.IPVS
-	}
-	return nil
-}
 
 // verify reports whether all of a family is still as it was made. All are asked, since
 // only one that has looked knows that there is something to repair.
@@ -108,8 +97,8 @@ func (f *Family) verify(ctx context.Context) (bool, error) {
 	if f.Addresses != nil {
 		verify = append(verify, f.Addresses.Verify)
 	}
-	for _, p := range []Path{IPTables, IPVS} {
-		if e := f.engine(p); e != nil {
+	for _, e := range f.Engines {
+		if e != nil {
 			verify = append(verify, e.Verify)
 		}
 	}

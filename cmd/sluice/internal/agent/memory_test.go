@@ -27,8 +27,9 @@ func numbered(services, endpoints int) []*lb.Service {
 }
 
 func idleAgent() *Agent {
-	return &Agent{Config: Config{LB: new(lb.Balancer), TCP: idle{}, UDP: idle{}, IPv4: Family{Steer: &Steering{idle{}.Sync, idle{}.Verify}},
-		Now: func() int64 { return 0 }, Log: zap.NewNop()}}
+	return New(Config{LB: new(lb.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
+		Families: [2]Family{{Steer: &Steering{idle{}.Sync, idle{}.Verify}}},
+		Now:      func() int64 { return 0 }, Log: zap.NewNop()})
 }
 
 // withFewer returns a Service with an endpoint less.

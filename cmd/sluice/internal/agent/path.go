@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -19,28 +21,16 @@ const (
 	pathCount
 )
 
+var pathNames = [pathCount]string{"none", "userspace", "iptables", "ipvs"}
+
 // String returns the name that --proxy-mode and the annotation sluice.io/data-path
 // have for the path, or "none".
-func (p Path) String() string {
-	switch p {
-	case Userspace:
-		return "userspace"
-	case IPTables:
-		return "iptables"
-	case IPVS:
-		return "ipvs"
-	}
-	return "none"
-}
+func (p Path) String() string { return pathNames[p] }
 
 // ParsePath reads what String writes but "none".
 func ParsePath(s string) (Path, bool) {
-	for p := Userspace; p < pathCount; p++ {
-		if p.String() == s {
-			return p, true
-		}
-	}
-	return None, false
+	p := slices.Index(pathNames[:], s)
+	return Path(max(p, 0)), p > 0
 }
 
 // Choice is the path of one Service, and why it is that.
@@ -56,17 +46,6 @@ type abilities [pathCount + 1]error
 // userspaceSCTP is the place in abilities of why user space does not forward SCTP.
 const userspaceSCTP = pathCount
 
-// equal reports whether both are the same for the same reasons.
-func (can *abilities) equal(other *abilities) bool {
-	for path, why := range can {
-		is := other[path]
-		if (why == nil) != (is == nil) || why != nil && why.Error() != is.Error() {
-			return false
-		}
-	}
-	return true
-}
-
 // all reports whether there is a path for every Service.
 func (can *abilities) all() bool {
 	kernel := can[IPTables] == nil || can[IPVS] == nil
@@ -79,9 +58,8 @@ var (
 	errSCTP     = errors.New("SCTP is not forwarded in user space")
 )
 
-// abilities returns what this host can. sctp says that user space forwards SCTP, and failed
-// which engines have just failed.
-func (f *Family) abilities(sctp bool, failed func(Path) error) abilities {
+// abilities returns what this host can. sctp says that user space forwards SCTP.
+func (f *Family) abilities(sctp bool, engines *[pathCount]forwarder) abilities {
 	if !f.served() {
 		return abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
 	}
@@ -89,13 +67,10 @@ func (f *Family) abilities(sctp bool, failed func(Path) error) abilities {
 	if !sctp {
 		can[userspaceSCTP] = errSCTP
 	}
-	no := [pathCount]error{IPTables: f.NoIPTables, IPVS: f.NoIPVS}
 	for _, path := range []Path{IPTables, IPVS} {
-		can[path] = failed(path)
-		if f.engine(path) == nil {
-			if can[path] = no[path]; no[path] == nil {
-				can[path] = errNoEngine
-			}
+		can[path] = engines[path].failed
+		if f.Engines[path] == nil {
+			can[path] = cmp.Or(f.No[path], errNoEngine)
 		}
 	}
 	return can
@@ -160,7 +135,7 @@ type Fallback struct {
 // fallback returns what is to be reported of a piece, if anything is: not what all Services
 // have in common, which is reported where it happens.
 func (p *piece) fallback(mode Path) (Fallback, bool) {
-	if p == nil || p.choice.Fallback == "" || p.service.DataPath == "" && p.service.Protocol != lb.SCTP {
+	if p.choice.Fallback == "" || p.service.DataPath == "" && p.service.Protocol != lb.SCTP {
 		return Fallback{}, false
 	}
 	f := Fallback{p.service.ID, p.service.DataPath, p.choice.Path, p.choice.Fallback}

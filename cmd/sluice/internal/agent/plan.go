@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -17,10 +18,8 @@ type environment struct {
 	refusing  bool         // a socket refuses SCTP where no endpoint is (Agent.RefuseSCTP)
 }
 
-func (e *environment) equal(o *environment) bool {
-	return e.mode == o.mode && e.direct == o.direct && e.refusing == o.refusing &&
-		slices.Equal(e.nodePorts, o.nodePorts) && e.can[0].equal(&o.can[0]) && e.can[1].equal(&o.can[1])
-}
+// nothing is the piece of a service port that there is not.
+var nothing = new(piece)
 
 // piece is what one service port comes to.
 type piece struct {
@@ -32,8 +31,8 @@ type piece struct {
 
 	// Once the piece is applied:
 
-	steered  []redirect.Entry     // what has been passed to steering
-	unopened map[lb.Frontend]bool // those without the proxy port that they need
+	steered  []redirect.Entry // what has been passed to steering
+	unopened []lb.Frontend    // those without the proxy port that they need
 }
 
 // socket is one that a service port needs.
@@ -136,7 +135,7 @@ func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
 	return &out
 }
 
-// change is a service port whose piece may be another one. nil: there is none.
+// change is a service port whose piece may be another one.
 type change struct {
 	id       lb.ID
 	old, now *piece
@@ -144,9 +143,6 @@ type change struct {
 
 // differs reports whether sockets, steering or engines have to change.
 func (c *change) differs() bool {
-	if c.old == nil || c.now == nil {
-		return c.old != c.now
-	}
 	old, now := c.old, c.now
 	return old.choice.Path != now.choice.Path || !slices.Equal(old.sockets, now.sockets) ||
 		!slices.EqualFunc(old.entries, now.entries, sameEntry) || now.kernel != nil && !now.kernel.Equal(old.kernel)
@@ -169,15 +165,6 @@ type Plan struct {
 // writes reports whether executing the plan means to write rules.
 func (p *Plan) writes() bool {
 	return slices.ContainsFunc(p.changes, func(c change) bool { return c.differs() })
-}
-
-// moves calls do for each service port that goes to another path.
-func (p *Plan) moves(do func(c *change)) {
-	for i := range p.changes {
-		if c := &p.changes[i]; c.old != nil && c.now != nil && c.old.choice.Path != c.now.choice.Path {
-			do(c)
-		}
-	}
 }
 
 // planner remembers what is applied, and which service ports are to be looked at.
@@ -237,7 +224,7 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 
 // plan compares what is applied with what the table comes to. It changes nothing.
 func (p *planner) plan(env *environment) *Plan {
-	plan := &Plan{whole: p.whole || !env.equal(&p.env), table: p.table, node: p.node, env: *env}
+	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
 	if !plan.whole {
 		seen := make(map[lb.ID]struct{}, len(p.dirty))
 		for _, id := range p.dirty {
@@ -245,31 +232,39 @@ func (p *planner) plan(env *environment) *Plan {
 				continue
 			}
 			seen[id] = struct{}{}
-			c := change{id: id, old: p.pieces[id]}
+			now := nothing
 			if s, ok := p.table.Service(id); ok {
-				c.now = env.piece(p.table, s)
+				now = env.piece(p.table, s)
 			}
-			plan.changes = append(plan.changes, c)
+			plan.changes = append(plan.changes, change{id, p.applied(id), now})
 		}
 		return plan
 	}
 	plan.changes = make([]change, 0, p.table.Len())
 	for i := range p.table.Len() {
 		s := p.table.At(i)
-		plan.changes = append(plan.changes, change{s.ID, p.pieces[s.ID], env.piece(p.table, s)})
+		plan.changes = append(plan.changes, change{s.ID, p.applied(s.ID), env.piece(p.table, s)})
 	}
 	for id, old := range p.pieces {
 		if _, stays := p.table.Service(id); !stays {
-			plan.changes = append(plan.changes, change{id: id, old: old})
+			plan.changes = append(plan.changes, change{id, old, nothing})
 		}
 	}
 	return plan
 }
 
-// applied notes that a plan is executed. The service ports of lacking are looked at again.
-func (p *planner) applied(plan *Plan, lacking []lb.ID) {
+// applied returns what a service port came to in the last plan that was executed.
+func (p *planner) applied(id lb.ID) *piece {
+	if old, ok := p.pieces[id]; ok {
+		return old
+	}
+	return nothing
+}
+
+// executed notes that a plan is executed. The service ports of lacking are looked at again.
+func (p *planner) executed(plan *Plan, lacking []lb.ID) {
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.now != nil {
+		if c := &plan.changes[i]; c.now != nothing {
 			p.pieces[c.id] = c.now
 		} else {
 			delete(p.pieces, c.id)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -13,15 +12,31 @@ import (
 // node ports and service addresses that the host holds, which are taken by the very
 // sockets that serve them.
 type sockets struct {
-	server map[lb.Protocol]Sockets
-	bind   [2]netip.Addr // where proxy ports listen, by family
-	ports  redirect.PortRange
-
-	proxy     map[lb.Frontend]netip.AddrPort // where steered UDP and SCTP frontends are served
-	held      map[lb.Frontend]struct{}       // their address is where they listen
-	conflicts map[lb.Frontend]lb.ID          // those that could not be held, and whose they should be
+	config    *Config
+	open      map[lb.Frontend]opened
+	conflicts map[lb.Frontend]lb.ID // those that could not be held, and whose they should be
 
 	news []Conflict // that have begun or ended since they were last taken
+}
+
+// opened is the socket of a frontend.
+type opened struct {
+	addr  netip.AddrPort
+	proxy bool // on a proxy port; false: on the address of the frontend itself
+}
+
+// proxyPort returns the port at which a steered frontend is served; 0: there is none.
+func (s *sockets) proxyPort(f lb.Frontend) uint16 {
+	if o := s.open[f]; o.proxy {
+		return o.addr.Port()
+	}
+	return 0
+}
+
+// holds reports whether a socket listens on the address of the frontend.
+func (s *sockets) holds(f lb.Frontend) bool {
+	o, ok := s.open[f]
+	return ok && !o.proxy
 }
 
 // Conflict is a port of a Service that another program has.
@@ -31,15 +46,10 @@ type Conflict struct {
 	Err      error // nil: it is over, the port is ours or no longer wanted
 }
 
-func newSockets() sockets {
-	return sockets{proxy: make(map[lb.Frontend]netip.AddrPort), held: make(map[lb.Frontend]struct{}),
-		conflicts: make(map[lb.Frontend]lb.ID)}
-}
-
-// open opens what a service port needs and is not open yet. It returns how many are lacking,
+// provide opens what a service port needs and is not open yet. It returns how many are lacking,
 // and why proxy ports are. That another program has a node port or an address is a
 // conflict, which touches nothing else.
-func (s *sockets) open(p *piece) (lacking int, errs []error) {
+func (s *sockets) provide(p *piece) (lacking int, errs []error) {
 	for _, so := range p.sockets {
 		if !so.proxy {
 			if !s.hold(so.frontend, p.service.ID) {
@@ -56,19 +66,18 @@ func (s *sockets) open(p *piece) (lacking int, errs []error) {
 // listen opens the proxy port of a UDP or SCTP frontend. One that was taken over and is not
 // where this process listens is replaced: a frontend has one socket, so that its flows end.
 func (s *sockets) listen(f lb.Frontend) error {
-	bind := s.bind[family(f.Addr.Addr().Is6())]
-	was, ok := s.proxy[f]
-	if ok && was.Addr() == bind && s.ports.Contains(was.Port()) {
+	bind := s.config.bind(f)
+	if was := s.open[f]; was.proxy && was.addr.Addr() == bind && s.config.Ports.Contains(was.addr.Port()) {
 		return nil
 	}
 	s.close(f) // bound elsewhere, or a node port until now
 	var got netip.AddrPort
-	_, err := s.ports.Claim(func(port uint16) (err error) {
-		got, err = s.server[f.Protocol].Listen(f, netip.AddrPortFrom(bind, port))
+	_, err := s.config.Ports.Claim(func(port uint16) (err error) {
+		got, err = s.config.Servers[f.Protocol].Listen(f, netip.AddrPortFrom(bind, port))
 		return err
 	})
 	if err == nil {
-		s.proxy[f] = netip.AddrPortFrom(bind, got.Port())
+		s.open[f] = opened{netip.AddrPortFrom(bind, got.Port()), true}
 	}
 	return err
 }
@@ -77,13 +86,14 @@ func (s *sockets) listen(f lb.Frontend) error {
 // can be had. What is not to be steered after all is closed by the first plan.
 func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 	for f, port := range ports {
-		server := s.server[f.Protocol]
-		if _, addr, ok := table.Lookup(f); !ok || addr.Kind == lb.NodePort || !s.ports.Contains(port) || server == nil {
+		server := s.config.Servers[f.Protocol]
+		_, addr, ok := table.Lookup(f)
+		if !ok || addr.Kind == lb.NodePort || !s.config.Ports.Contains(port) || server == nil {
 			continue
 		}
-		at := netip.AddrPortFrom(s.bind[family(f.Addr.Addr().Is6())], port)
+		at := netip.AddrPortFrom(s.config.bind(f), port)
 		if _, err := server.Listen(f, at); err == nil {
-			s.proxy[f] = at
+			s.open[f] = opened{at, true}
 		}
 	}
 }
@@ -91,11 +101,11 @@ func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 // hold listens on a node port or a service address unless it does, and reports whether
 // it does.
 func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
-	if _, ok := s.held[f]; ok {
+	if s.holds(f) {
 		return true
 	}
 	s.close(f) // steered until now
-	if _, err := s.server[f.Protocol].Listen(f, f.Addr); err != nil {
+	if _, err := s.config.Servers[f.Protocol].Listen(f, f.Addr); err != nil {
 		if s.conflicts[f] != id {
 			s.settled(f)
 			s.conflicts[f] = id
@@ -103,7 +113,7 @@ func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 		}
 		return false
 	}
-	s.held[f] = struct{}{}
+	s.open[f] = opened{addr: f.Addr}
 	s.settled(f)
 	return true
 }
@@ -118,41 +128,31 @@ func (s *sockets) settled(f lb.Frontend) {
 
 // close closes the socket of a frontend, if there is one.
 func (s *sockets) close(f lb.Frontend) {
-	_, proxy := s.proxy[f]
-	if _, held := s.held[f]; proxy || held {
-		s.server[f.Protocol].Unlisten(f)
-		delete(s.proxy, f)
-		delete(s.held, f)
+	if _, ok := s.open[f]; ok {
+		s.config.Servers[f.Protocol].Unlisten(f)
+		delete(s.open, f)
 	}
 }
 
 // closeUnwanted closes the sockets that a plan leaves without a service port.
 func (s *sockets) closeUnwanted(plan *Plan) {
-	unwanted := make(map[lb.Frontend]struct{})
-	note := func(f lb.Frontend) { unwanted[f] = struct{}{} }
+	unwanted := make(map[lb.Frontend]bool)
 	if plan.whole {
-		for f := range maps.Keys(s.proxy) {
-			note(f)
+		for f := range s.open {
+			unwanted[f] = true
 		}
-		for f := range maps.Keys(s.held) {
-			note(f)
-		}
-		for f := range maps.Keys(s.conflicts) {
-			note(f)
+		for f := range s.conflicts {
+			unwanted[f] = true
 		}
 	}
 	for _, c := range plan.changes {
-		if c.old != nil {
-			for _, so := range c.old.sockets {
-				note(so.frontend)
-			}
+		for _, so := range c.old.sockets {
+			unwanted[so.frontend] = true
 		}
 	}
 	for _, c := range plan.changes {
-		if c.now != nil {
-			for _, so := range c.now.sockets {
-				delete(unwanted, so.frontend)
-			}
+		for _, so := range c.now.sockets {
+			delete(unwanted, so.frontend)
 		}
 	}
 	for f := range unwanted {
@@ -169,13 +169,11 @@ func (s *sockets) steer(p *piece) []redirect.Entry {
 		now := e
 		switch {
 		case e.Action == redirect.Redirect && e.Frontend.Protocol != lb.TCP:
-			if now.Port = s.proxy[e.Frontend].Port(); now.Port == 0 {
+			if now.Port = s.proxyPort(e.Frontend); now.Port == 0 {
 				now.Action = redirect.Pass
 			}
-		case e.Action == redirect.Accept:
-			if _, held := s.held[e.Frontend]; !held {
-				now.Action = redirect.Pass
-			}
+		case e.Action == redirect.Accept && !s.holds(e.Frontend):
+			now.Action = redirect.Pass
 		}
 		if shared && sameEntry(now, e) {
 			continue

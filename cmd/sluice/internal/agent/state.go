@@ -3,10 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -19,9 +17,7 @@ type State struct {
 	Proxy    []Proxy       // proxy ports of UDP and SCTP frontends
 	Held     []lb.Frontend // node ports that are listened on
 
-	// What Status counts goes on counting.
-	Applied, Failures, Repairs uint64
-	LastApplied                time.Time
+	History
 }
 
 // Proxy is a UDP or SCTP frontend with the address that its socket is bound to, at the
@@ -34,7 +30,6 @@ type Proxy struct {
 // Pause waits for the change that is being applied and lets none begin until resume is
 // called. What is submitted meanwhile is applied afterwards.
 func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
-	a.init()
 	select {
 	case a.busy <- struct{}{}:
 		return func() { <-a.busy }, nil
@@ -45,15 +40,14 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 
 // State returns what is applied. The agent is to be paused.
 func (a *Agent) State() State {
-	a.init()
-	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort}
-	for f, addr := range a.sockets.proxy {
-		s.Proxy = append(s.Proxy, Proxy{f, addr})
+	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort, History: a.Status().History}
+	for f, o := range a.sockets.open {
+		if o.proxy {
+			s.Proxy = append(s.Proxy, Proxy{f, o.addr})
+		} else {
+			s.Held = append(s.Held, f)
+		}
 	}
-	s.Held = slices.Collect(maps.Keys(a.sockets.held))
-	status := a.Status()
-	s.Applied, s.Failures = status.Applied, status.Failures
-	s.Repairs, s.LastApplied = status.Repairs, status.LastApplied
 	return s
 }
 
@@ -62,7 +56,6 @@ func (a *Agent) State() State {
 // the start, before the first Apply, which makes of it what is desired then; so it replaces
 // proxy ports that are bound to another address than Family.Bind, or not among Ports.
 func (a *Agent) Adopt(s State) error {
-	a.configure()
 	local, err := a.NodeAddrs()
 	if err != nil {
 		return fmt.Errorf("read the node's addresses: %w", err)
@@ -75,10 +68,10 @@ func (a *Agent) Adopt(s State) error {
 	a.TCPPort = s.TCPPort
 	a.want = Desired{Services: s.Services, Node: s.Node}
 	for _, p := range s.Proxy {
-		a.sockets.proxy[p.Frontend] = p.Addr
+		a.sockets.open[p.Frontend] = opened{p.Addr, true}
 	}
 	for _, f := range s.Held {
-		a.sockets.held[f] = struct{}{}
+		a.sockets.open[f] = opened{addr: f.Addr}
 	}
 	a.progress.mu.Lock()
 	defer a.progress.mu.Unlock()
@@ -86,8 +79,7 @@ func (a *Agent) Adopt(s State) error {
 	for i := range table.Len() {
 		status.count(table.At(i), 1)
 	}
-	status.Applied, status.Failures = s.Applied, s.Failures
-	status.Repairs, status.LastApplied = s.Repairs, s.LastApplied
+	status.History = s.History
 	return nil
 }
 
@@ -96,7 +88,6 @@ func (a *Agent) Adopt(s State) error {
 // lead: for clients that come before the first Apply. What is wrong with what is desired
 // is for Apply to report.
 func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
-	a.configure()
 	node := want.Node
 	if local, err := a.NodeAddrs(); err == nil {
 		node.Addresses = slices.Concat(node.Addresses, local)

@@ -46,6 +46,13 @@ type Attempt struct {
 	Fallbacks []Fallback // that have begun, changed or ended
 }
 
+// History is what goes on in the process that takes over.
+type History struct {
+	Applied, Failures uint64    // changes applied, attempts that failed
+	Repairs           uint64    // times that rules were found changed by another program and repaired
+	LastApplied       time.Time // when a change was last applied without error
+}
+
 // Status is what the agent can say about itself.
 type Status struct {
 	Services  int        // service ports applied
@@ -59,13 +66,10 @@ type Status struct {
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
-	LastApplied time.Time     // when a change was last applied without error
 	StaleAfter  time.Duration // how long something may wait in good health
 	LastError   error         // why the waiting change could not be applied yet, or nil
-	Applied     uint64        // changes applied
-	Failures    uint64        // attempts that failed
-	Repairs     uint64        // times that rules were found changed by another program and repaired
 	Deferred    uint64        // times that it was too soon to write rules
+	History
 
 	ServiceChanges, EndpointChanges   uint64 // submitted so far (Desired.Changes)
 	ServicesPending, EndpointsPending int    // of those, not applied yet
@@ -103,7 +107,7 @@ func (n *NoLocal) add(s *lb.Service, sign int) {
 
 // add adds what a piece counts, or takes it away.
 func (s *Status) add(p *piece, sign int) {
-	if p == nil {
+	if p == nothing {
 		return
 	}
 	s.count(p.service, sign)

@@ -62,16 +62,11 @@ func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks 
 	}
 	diff(s.checks, checks)
 	for i := range plan.changes {
-		var old, now []redirect.Entry
 		c := &plan.changes[i]
-		if c.old != nil {
-			old = c.old.steered
-		}
-		if c.now != nil {
+		if c.now != nothing {
 			c.now.steered = open.steer(c.now)
-			now = c.now.steered
 		}
-		diff(old, now)
+		diff(c.old.steered, c.now.steered)
 	}
 	return u
 }
@@ -92,7 +87,7 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 		return nil
 	}
 	var errs []error
-	for _, f := range a.families() {
+	for _, f := range a.Families {
 		if f.Steer != nil {
 			errs = append(errs, f.Steer.Sync(ctx, u))
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 )
 
@@ -170,13 +171,13 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.control = &control{config: c, log: d.Log, addresses: &d.addresses}
-	d.agent = &agent.Agent{Config: agent.Config{LB: d.data.lb, TCP: agent.TCP(d.data.tcp), UDP: d.data.udp,
-		SCTP: d.data.sctp,
-		IPv4: d.steering.ipv4, IPv6: d.steering.ipv6,
-		Ports: c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
+	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
+		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
+		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
+		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts:  d.control.nodePorts,
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
-		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log}}
+		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
 	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
@@ -223,7 +224,7 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	if err := d.steering.probeRest(ctx); err != nil {
 		return err
 	}
-	d.agent.IPv4, d.agent.IPv6 = d.steering.ipv4, d.steering.ipv6
+	d.agent.Families = [2]agent.Family{d.steering.ipv4, d.steering.ipv6}
 	if err := d.agent.Apply(ctx, desired); err != nil {
 		return fmt.Errorf("apply the first Services: %w", err)
 	}

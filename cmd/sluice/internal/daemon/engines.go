@@ -23,15 +23,15 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 		LocalCIDRs: s.config.Node.ClusterCIDRs,
 	}
 	if facts, err := e.Probe(ctx); err != nil {
-		f.NoIPTables = err
+		f.No[agent.IPTables] = err
 	} else {
-		f.IPTables = e
+		f.Engines[agent.IPTables] = e
 		s.log.Debug("iptables can forward Services", zap.Bool("ipv6", ipv6),
 			zap.Bool("random_ports", facts.RandomFully))
 	}
 	s.ipvs(ctx, f, e)
-	if s.mode == agent.IPTables && f.NoIPTables != nil {
-		s.fallback("iptables", ipv6, f.NoIPTables)
+	if s.mode == agent.IPTables && f.No[agent.IPTables] != nil {
+		s.fallback("iptables", ipv6, f.No[agent.IPTables])
 	}
 }
 
@@ -45,14 +45,14 @@ func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Eng
 		Scheduler: c.Scheduler, ExcludeCIDRs: s.config.Kernel.ExcludeCIDRs, StrictARP: c.StrictARP,
 		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}}
-	f.NoIPVS = ipvs.Present(ctx)
-	if f.NoIPVS == nil && s.mode == agent.IPVS {
-		f.NoIPVS = e.Probe(ctx)
+	f.No[agent.IPVS] = ipvs.Present(ctx)
+	if f.No[agent.IPVS] == nil && s.mode == agent.IPVS {
+		f.No[agent.IPVS] = e.Probe(ctx)
 	}
-	if f.NoIPVS == nil {
-		f.IPVS = e
+	if f.No[agent.IPVS] == nil {
+		f.Engines[agent.IPVS] = e
 	} else if s.mode == agent.IPVS {
-		s.fallback("ipvs", like.IPv6, f.NoIPVS)
+		s.fallback("ipvs", like.IPv6, f.No[agent.IPVS])
 	}
 }
 

@@ -41,7 +41,7 @@ func (d *daemon) serveWeb() error {
 		Open:   d.Upgrade.Listen,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
-		Config:    func() any { return d.Config.Document },
+		Config:    c,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
 	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
@@ -52,11 +52,10 @@ func (d *daemon) serveWeb() error {
 		if b.Addr == "" {
 			continue
 		}
-		if !c.BindAddressHardFail {
-			d.web.servers = append(d.web.servers, b.Serve())
-			continue
+		if c.BindAddressHardFail {
+			b.Failed = nil
 		}
-		s, err := b.Listen()
+		s, err := b.Serve()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w: stop the process that uses it, or give another address", b.flag, b.Addr, err)
 		}

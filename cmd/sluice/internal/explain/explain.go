@@ -39,7 +39,7 @@ type query struct {
 	node      string
 	zone      string
 	mode      string
-	client    netip.Addr
+	client    string
 	arrives   string // the interface that the client's packet comes by
 	rules     string // file with the output of iptables-save
 	metrics   string // address where the running program serves its metrics
@@ -49,53 +49,36 @@ type query struct {
 // Run writes to stdout what the arguments ask for. An error is one of the arguments, or of
 // what they name.
 func Run(args []string, stdout io.Writer) error {
-	q, help, err := parse(args)
-	switch {
-	case help != "":
-		fmt.Fprint(stdout, usage, help)
-		return nil
-	case err != nil:
-		return err
-	}
-	return q.answer(stdout)
-}
-
-// parse reads the command line. help is the text of the flags if that is asked for.
-func parse(args []string) (q query, help string, err error) {
-	var client string
+	var q query
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error, once
-	f.StringArrayVar(&q.manifests, "manifests", nil, "`PATH` of a file or folder of manifests; may be given several "+
-		"times")
+	f.StringArrayVar(&q.manifests, "manifests", nil,
+		"`PATH` of a file or folder of manifests; may be given several times")
 	f.StringVar(&q.node, "hostname-override", "", "`NAME` of this node; empty: the host's name")
 	f.StringVar(&q.zone, "node-zone", "", "`ZONE` of this node; empty: that of its Node manifest")
 	f.StringVar(&q.mode, "proxy-mode", "userspace", "`MODE` of the running program")
-	f.StringVar(&client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
+	f.StringVar(&q.client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
 	f.StringVar(&q.arrives, "interface", "eth0",
 		"`INTERFACE` by which the client's packet arrives; empty: this node sends it")
 	f.StringVar(&q.rules, "rules", "",
 		"`FILE` with the output of iptables-save (or ip6tables-save) to walk through; empty: that of this host")
 	f.StringVar(&q.metrics, "metrics-bind-address", "127.0.0.1:10249",
 		"`ADDRESS` of the running program's metrics, which report its SCTP engine; empty: it is not asked")
-	wanted := f.BoolP("help", "h", false, "print this help and exit")
-	err = f.Parse(args)
-	if *wanted {
-		return q, f.FlagUsages(), nil
+	help := f.BoolP("help", "h", false, "print this help and exit")
+	err := f.Parse(args)
+	if *help {
+		fmt.Fprint(stdout, usage, f.FlagUsages())
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	q.subject = f.Args()
-	if err == nil && client != "" {
-		if q.client, err = netip.ParseAddr(client); err != nil {
-			err = fmt.Errorf("--client %q is not an IP address: give one like 192.0.2.100", client)
-		}
-	}
-	if err == nil && q.node == "" {
-		q.node, err = os.Hostname()
-	}
-	return q, "", err
+	return q.answer(stdout)
 }
 
 // answer writes what becomes of the client.
-func (q *query) answer(w io.Writer) error {
+func (q *query) answer(w io.Writer) (err error) {
 	mode, ok := agent.ParsePath(q.mode)
 	if q.mode == config.ModeWinUserspace { // the same, by other sockets
 		mode, ok = agent.Userspace, true
@@ -103,12 +86,22 @@ func (q *query) answer(w io.Writer) error {
 	if !ok {
 		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables, ipvs or winuserspace", q.mode)
 	}
+	var client netip.Addr
+	if q.client != "" {
+		if client, err = netip.ParseAddr(q.client); err != nil {
+			return fmt.Errorf("--client %q is not an IP address: give one like 192.0.2.100", q.client)
+		}
+	}
+	if q.node == "" {
+		if q.node, err = os.Hostname(); err != nil {
+			return err
+		}
+	}
 	objects, err := q.objects()
 	if err != nil {
 		return err
 	}
-	var convert kube.Converter
-	r := convert.Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
+	r := new(kube.Converter).Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
 	table, err := lb.NewTable(r.Services, r.Facts.Node)
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
@@ -123,12 +116,23 @@ func (q *query) answer(w io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprint(w, balancer.Explain(lb.Flow{Frontend: f, Client: q.client}))
+		fmt.Fprint(w, balancer.Explain(lb.Flow{Frontend: f, Client: client}))
 		s, _, ok := table.Lookup(f)
 		if !ok {
 			continue
 		}
-		if err := q.path(w, f, agent.Choose(s, mode), r.Facts.Node); err != nil {
+		c := agent.Choose(s, mode)
+		fmt.Fprintf(w, "data path %s: %s\n", c.Path, c.Why)
+		if c.Fallback != "" {
+			fmt.Fprintf(w, "  fallback: %s\n", c.Fallback)
+		}
+		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
+			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
+		}
+		if c.Path == agent.IPTables {
+			err = q.walk(w, f, client, r.Facts.Node.Addresses)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -147,21 +151,6 @@ func (q *query) objects() (kube.Objects, error) {
 		problems = append(problems, p)
 	}
 	return result.Objects, errors.Join(problems...)
-}
-
-// path writes by which data path the packets to a frontend go.
-func (q *query) path(w io.Writer, f lb.Frontend, c agent.Choice, facts lb.Node) error {
-	fmt.Fprintf(w, "data path %s: %s\n", c.Path, c.Why)
-	if c.Fallback != "" {
-		fmt.Fprintf(w, "  fallback: %s\n", c.Fallback)
-	}
-	if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
-		fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
-	}
-	if c.Path == agent.IPTables {
-		return q.walk(w, f, facts)
-	}
-	return nil
 }
 
 // frontends returns what is asked about: an address, or all addresses of a Service.
@@ -231,8 +220,8 @@ func engineReason(engine, reason string) string {
 	return "the kernel has no SCTP"
 }
 
-// walk writes where a packet to f gets by the rules of this host, or of a file.
-func (q *query) walk(w io.Writer, f lb.Frontend, facts lb.Node) error {
+// walk writes where the client's first packet to f gets by the rules of this host, or of a file.
+func (q *query) walk(w io.Writer, f lb.Frontend, client netip.Addr, addresses []netip.Addr) error {
 	text, where, err := q.readRules(f.Addr.Addr().Is6())
 	if err != nil {
 		return err
@@ -245,14 +234,25 @@ func (q *query) walk(w io.Writer, f lb.Frontend, facts lb.Node) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
-	addresses := slices.Clone(facts.Addresses)
 	if q.rules == "" {
 		if local, err := node.LocalAddrs(); err == nil {
-			addresses = append(addresses, local...)
+			addresses = slices.Concat(addresses, local)
 		}
 	}
-	p := q.packet(f, addresses)
-	fmt.Fprintf(w, "by the rules of %s, the first packet from %s to %s is\n", where, p.Src.Addr(), p.Dst)
+	dst := f.Addr
+	if !client.IsValid() {
+		client = netip.MustParseAddr("192.0.2.1") // a documentation address (RFC 5737, RFC 3849)
+		if dst.Addr().Is6() {
+			client = netip.MustParseAddr("2001:db8::1")
+		}
+	}
+	external := func(a netip.Addr) bool { return a.Is6() == dst.Addr().Is6() && !a.IsLoopback() }
+	if i := slices.IndexFunc(addresses, external); dst.Addr().IsUnspecified() && i >= 0 {
+		dst = netip.AddrPortFrom(addresses[i], dst.Port()) // a node port
+	}
+	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Src: netip.AddrPortFrom(client, 1024), Dst: dst,
+		In: q.arrives}
+	fmt.Fprintf(w, "by the rules of %s, the first packet from %s to %s is\n", where, client, dst)
 	for _, o := range rules.Trace(trace.Node{Addresses: addresses}, p) {
 		fmt.Fprintf(w, "  %s\n", o)
 		for _, step := range o.Steps {
@@ -283,22 +283,4 @@ func (q *query) readRules(ipv6 bool) (text, where string, err error) {
 		return "", fmt.Sprintf("%s: %v", save, err), nil
 	}
 	return string(b), save, nil
-}
-
-// packet is the client's first packet to f, on a node with these addresses.
-func (q *query) packet(f lb.Frontend, addresses []netip.Addr) trace.Packet {
-	client, dst := q.client, f.Addr.Addr()
-	if !client.IsValid() {
-		client = netip.MustParseAddr("192.0.2.1") // a documentation address (RFC 5737, RFC 3849)
-		if dst.Is6() {
-			client = netip.MustParseAddr("2001:db8::1")
-		}
-	}
-	p := trace.Packet{Protocol: strings.ToLower(f.Protocol.String()), Dst: f.Addr, In: q.arrives,
-		Src: netip.AddrPortFrom(client, 1024)}
-	external := func(a netip.Addr) bool { return a.Is6() == dst.Is6() && !a.IsLoopback() }
-	if i := slices.IndexFunc(addresses, external); dst.IsUnspecified() && i >= 0 {
-		p.Dst = netip.AddrPortFrom(addresses[i], f.Addr.Port()) // a node port
-	}
-	return p
 }

@@ -44,7 +44,8 @@ func newState(t *testing.T, loops int) *State {
 		SCTP:     &sctp.Server{Config: sctp.Config{Config: tcp.Config{Loops: group, LB: balancer}}},
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,
 	}
-	e.Agent = &agent.Agent{Config: agent.Config{LB: balancer, TCP: agent.TCP(e.TCP), UDP: e.UDP, Now: eventloop.Now, Log: zap.NewNop()}}
+	e.Agent = agent.New(agent.Config{LB: balancer, Now: eventloop.Now, Log: zap.NewNop(),
+		Servers: map[lb.Protocol]agent.Sockets{lb.TCP: agent.TCP(e.TCP), lb.UDP: e.UDP}})
 	return e
 }
 
@@ -79,7 +80,7 @@ func newWorld(t *testing.T, conns, flows int) *world {
 	t.Helper()
 	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}, backend: echoTCP(t)}
 	w.old.LB.Seed = 42
-	if err := w.old.Agent.Adopt(agent.State{Applied: 1, Services: []*lb.Service{
+	if err := w.old.Agent.Adopt(agent.State{History: agent.History{Applied: 1}, Services: []*lb.Service{
 		{ID: webID, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
 			Backends: []lb.Backend{{Addr: w.backend, Ready: true, Serving: true}, {Addr: echoTCP(t), Ready: true, Serving: true}}},
 		{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}, Addresses: []lb.Address{{Addr: dns.Addr}},

@@ -2,6 +2,7 @@ package status
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"time"
 )
@@ -39,8 +40,8 @@ type familyHealth struct {
 // HealthHandler answers health probes: /livez with 200 while what get returns is
 // healthy, so that a kubelet restarts only what hangs; /healthz with 200 while,
 // besides, the node is eligible and the program serving, so that load balancers
-// drain a node before it is deleted. Otherwise they answer 503. answered, which may be
-// nil, is called with each answer.
+// drain a node before it is deleted. Otherwise they answer 503. answered is called with
+// each answer.
 func HealthHandler(get func() Health, answered func(path string, code int)) http.Handler {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		h, now := get(), time.Now()
@@ -63,9 +64,7 @@ func HealthHandler(get func() Health, answered func(path string, code int)) http
 			// a loop, and probes were written that look at its age.
 			code, body.LastUpdated = http.StatusOK, now
 		}
-		if answered != nil {
-			answered(r.URL.Path, code)
-		}
+		answered(r.URL.Path, code)
 		writeJSON(w, code, body)
 	}
 	mux := http.NewServeMux()
@@ -81,8 +80,13 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	write(w, code, "application/json", string(body))
+}
+
+// write answers with text of a type that the client is not to guess.
+func write(w http.ResponseWriter, code int, contentType, text string) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // an error means that the client has gone
+	_, _ = io.WriteString(w, text) // an error means that the client has gone
 }

@@ -17,9 +17,9 @@ type Info struct {
 	Mode string
 	// Metrics answers /metrics.
 	Metrics http.Handler
-	// Config returns the configuration in effect, served as JSON. nil: there is no /configz.
-	Config func() any
-	// Profiling adds /debug/pprof and, unless SetVerbosity is nil, /debug/flags/v.
+	// Config is the configuration in effect, served as JSON.
+	Config any
+	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
 	// SetVerbosity changes how much is logged, as the flag -v does.
 	SetVerbosity func(level int)
@@ -32,11 +32,9 @@ func (i Info) Handler() http.Handler {
 	mux.Handle("GET /metrics", i.Metrics)
 	mux.HandleFunc("GET /proxyMode", text(i.Mode))
 	mux.HandleFunc("GET /healthz", text("ok"))
-	if i.Config != nil {
-		mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
-			writeJSON(w, http.StatusOK, map[string]any{configName: i.Config()})
-		})
-	}
+	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{configName: i.Config})
+	})
 	if !i.Profiling {
 		return mux
 	}
@@ -44,28 +42,19 @@ func (i Info) Handler() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	if i.SetVerbosity != nil {
-		mux.HandleFunc("/debug/flags/v", i.putVerbosity)
-	}
+	mux.HandleFunc("/debug/flags/v", i.putVerbosity)
 	return mux
 }
 
 func text(s string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_, _ = io.WriteString(w, s)
+		write(w, http.StatusOK, "text/plain; charset=utf-8", s)
 	}
 }
 
 // putVerbosity takes the new level as the body of a PUT.
 func (i Info) putVerbosity(w http.ResponseWriter, r *http.Request) {
-	answer := func(code int, text string) {
-		w.Header().Set("Content-Type", "text/plain")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.WriteHeader(code)
-		_, _ = fmt.Fprintln(w, text)
-	}
+	answer := func(code int, text string) { write(w, code, "text/plain", text+"\n") }
 	if r.Method != http.MethodPut {
 		answer(http.StatusNotAcceptable, "unsupported http method")
 		return

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,10 @@ type Binding struct {
 	Addr    string // host:port
 	Handler http.Handler
 
-	// Open opens the socket. nil: net.Listen.
+	// Open opens the socket, as net.Listen does.
 	Open func(network, addr string) (net.Listener, error)
 	// Failed is called when the address cannot be bound, once, and once more with nil
-	// when it is served after all. It may be called from any goroutine, and may be nil.
+	// when it is served after all. It may be called from any goroutine. nil: Serve fails.
 	Failed func(error)
 	// Retry is the time between two attempts. 0: every 5 s.
 	Retry time.Duration
@@ -37,26 +38,24 @@ type Server struct {
 	err  error // why it ended, read after done
 }
 
-// Listen serves, or fails. The caller ends the server by Close.
-func (b Binding) Listen() (*Server, error) {
-	l, err := b.listen()
-	if err != nil {
-		return nil, err
-	}
-	s := b.server()
-	s.done.Go(func() { s.err = s.http.Serve(l) })
-	return s, nil
-}
-
 // Serve serves as soon as the address can be bound, which it tries once before it
 // returns. The caller ends the server by Close.
-func (b Binding) Serve() *Server {
-	s := b.server()
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
+func (b Binding) Serve() (*Server, error) {
 	l, err := b.listen()
+	if err != nil && b.Failed == nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Server{stop: cancel, http: http.Server{
+		Handler:           b.Handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}}
 	if err != nil {
-		b.report(err)
+		b.Failed(err)
 	}
 	s.done.Go(func() {
 		if err != nil {
@@ -64,42 +63,24 @@ func (b Binding) Serve() *Server {
 				s.err = http.ErrServerClosed
 				return
 			}
-			b.report(nil)
+			b.Failed(nil)
 		}
 		s.err = s.http.Serve(l)
 	})
-	return s
+	return s, nil
 }
 
 func (b Binding) listen() (net.Listener, error) {
-	network := b.Network
-	if network == "" {
-		network = "tcp"
-	}
-	open := b.Open
-	if open == nil {
-		open = net.Listen
-	}
-	l, err := open(network, b.Addr)
+	l, err := b.Open(cmp.Or(b.Network, "tcp"), b.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
 	return l, nil
 }
 
-func (b Binding) report(err error) {
-	if b.Failed != nil {
-		b.Failed(err)
-	}
-}
-
 // wait tries until it has the address or ctx ends; then it returns nil.
 func (b Binding) wait(ctx context.Context) net.Listener {
-	every := b.Retry
-	if every <= 0 {
-		every = retryEvery
-	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(cmp.Or(b.Retry, retryEvery))
 	defer tick.Stop()
 	for {
 		select {
@@ -113,22 +94,9 @@ func (b Binding) wait(ctx context.Context) net.Listener {
 	}
 }
 
-func (b Binding) server() *Server {
-	return &Server{http: http.Server{
-		Handler:           b.Handler,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10,
-	}}
-}
-
 // Close ends the server, giving requests in progress one second, and waits for it.
 func (s *Server) Close() error {
-	if s.stop != nil {
-		s.stop()
-	}
+	s.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := s.http.Shutdown(ctx)

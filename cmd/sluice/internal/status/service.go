@@ -25,20 +25,15 @@ type ServiceChecks struct {
 	// Healthy says whether the proxy itself is. It is asked with each request.
 	Healthy func() bool
 
-	// Open opens the sockets. nil: net.Listen.
+	// Open opens the sockets, as net.Listen does.
 	Open func(network, addr string) (net.Listener, error)
 	// Failed is called when a check cannot be served, and once more with nil when it
-	// is served after all. It may be called from any goroutine, and may be nil.
+	// is served after all. It may be called from any goroutine.
 	Failed func(of ServiceHealth, addr netip.AddrPort, err error)
 	// Retry is how often a check that cannot be served is tried again. 0: every 5 s.
 	Retry time.Duration
 
 	servers map[netip.AddrPort]*serviceCheck
-}
-
-// sameService reports whether both are of the same Service.
-func (h ServiceHealth) sameService(other ServiceHealth) bool {
-	return h.Namespace == other.Namespace && h.Name == other.Name
 }
 
 type serviceCheck struct {
@@ -51,7 +46,8 @@ type serviceCheck struct {
 func (c *ServiceChecks) Sync(wanted map[netip.AddrPort]ServiceHealth) error {
 	var errs []error
 	for addr, s := range c.servers {
-		if health, ok := wanted[addr]; !ok || !s.health.Load().sameService(health) {
+		was, now := s.health.Load(), wanted[addr] // the zero value if it is no longer wanted
+		if was.Namespace != now.Namespace || was.Name != now.Name {
 			errs = append(errs, s.Close())
 			delete(c.servers, addr)
 		}
@@ -77,13 +73,8 @@ func (c *ServiceChecks) serve(addr netip.AddrPort, health ServiceHealth) *servic
 	if addr.Addr().Is6() {
 		network = "tcp6"
 	}
-	failed := func(err error) {
-		if c.Failed != nil {
-			c.Failed(health, addr, err)
-		}
-	}
-	s.Server = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s),
-		Open: c.Open, Retry: c.Retry, Failed: failed}.Serve()
+	s.Server, _ = Binding{Network: network, Addr: addr.String(), Handler: c.handler(s), Open: c.Open, Retry: c.Retry,
+		Failed: func(err error) { c.Failed(health, addr, err) }}.Serve() // it does not fail, but calls Failed
 	return s
 }
 

@@ -83,7 +83,8 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s: told of %v, want %v", test.name, told, want)
 		}
 	}
-	if code, _, _ := get(t, HealthHandler(func() Health { return good }, nil), "GET", "/metrics"); code != http.StatusNotFound {
+	quiet := func(string, int) {}
+	if code, _, _ := get(t, HealthHandler(func() Health { return good }, quiet), "GET", "/metrics"); code != http.StatusNotFound {
 		t.Errorf("/metrics on the health address = %d, want 404", code)
 	}
 }
@@ -98,12 +99,12 @@ func TestInfo(t *testing.T) {
 	if code, _, _ := get(t, i.Handler(), "POST", "/proxyMode"); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST = %d, want 405", code)
 	}
-	for _, path := range []string{"/configz", "/debug/pprof/", "/debug/flags/v"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/flags/v"} {
 		if code, _, _ := get(t, i.Handler(), "GET", path); code != http.StatusNotFound {
 			t.Errorf("%s = %d although nobody asked for it", path, code)
 		}
 	}
-	i.Config = func() any { return map[string]string{"kind": "KubeProxyConfiguration"} }
+	i.Config = map[string]string{"kind": "KubeProxyConfiguration"}
 	if _, header, body := get(t, i.Handler(), "GET", "/configz"); body != `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}` || header.Get("Content-Type") != "application/json" {
 		t.Errorf("/configz = %s, %v", body, header)
 	}
@@ -138,18 +139,21 @@ func TestProfiling(t *testing.T) {
 }
 
 func TestListenConflictAndClose(t *testing.T) {
-	s, err := Binding{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()}.Listen()
+	s, err := Binding{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler(), Open: net.Listen}.Serve()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close = %v", err)
 	}
-	if _, err := (Binding{Addr: "192.0.2.1:1"}).Listen(); err == nil {
+	if _, err := (Binding{Addr: "192.0.2.1:1", Open: net.Listen}).Serve(); err == nil {
 		t.Error("Listen on an address of nobody succeeded")
 	}
 	told := 0
-	s = Binding{Addr: "192.0.2.1:1", Failed: func(error) { told++ }}.Serve()
+	s, err = Binding{Addr: "192.0.2.1:1", Open: net.Listen, Failed: func(error) { told++ }}.Serve()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Close(); err != nil || told != 1 {
 		t.Errorf("Close of what never served = %v, told %d times", err, told)
 	}
@@ -157,7 +161,7 @@ func TestListenConflictAndClose(t *testing.T) {
 
 func TestServiceChecks(t *testing.T) {
 	healthy := true
-	c := ServiceChecks{Healthy: func() bool { return healthy }}
+	c := ServiceChecks{Healthy: func() bool { return healthy }, Open: net.Listen}
 	defer func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
