@@ -7,16 +7,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
-
-// ackWait bounds the wait for the kernel to acknowledge a transaction.
-const ackWait = 5 * time.Second
 
 // nfAccept is NF_ACCEPT of linux/netfilter.h, which x/sys lacks.
 const nfAccept = 1
@@ -116,63 +112,59 @@ func removeMarkedTable(family uint8, table, prefix string) error {
 // program loses a rule that it adds between our looking and our deleting.
 func nftDelete(family uint8, table string, chains []string, andTable bool) error {
 	var batch []byte
-	add := func(kind, flags int, family uint8, subsystem uint16, attrs []byte) uint32 {
+	add := func(kind, flags int, header *nl.Nfgenmsg, attrs []byte) {
 		req := nl.NewNetlinkRequest(kind, flags)
-		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0, ResId: subsystem})
+		req.AddData(header)
 		req.AddRawData(attrs)
 		batch = append(batch, req.Serialize()...)
-		return req.Seq
 	}
 	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
 	const flags = unix.NLM_F_ACK | unix.NLM_F_NONREC
 	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
-	subsystem := binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})
-	add(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, subsystem, nil)
-	var last uint32
+	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
+	add(unix.NFNL_MSG_BATCH_BEGIN, 0, all, nil)
+	acks := len(chains)
 	for _, c := range chains {
-		last = add(nft|unix.NFT_MSG_DELCHAIN, flags, family, 0,
-			nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c))
+		attrs := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c)
+		add(nft|unix.NFT_MSG_DELCHAIN, flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
 	}
 	if andTable {
-		last = add(nft|unix.NFT_MSG_DELTABLE, flags, family, 0, nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table))
+		attrs := nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table)
+		add(nft|unix.NFT_MSG_DELTABLE, flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
+		acks++
 	}
-	add(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, subsystem, nil)
-	if err := sendBatch(batch, last); err != nil {
+	add(unix.NFNL_MSG_BATCH_END, 0, all, nil)
+	if err := sendBatch(batch, acks); err != nil {
 		return fmt.Errorf("delete nft %s of table %s: %w", strings.Join(chains, ", "), table, err)
 	}
 	return nil
 }
 
-// sendBatch sends netlink messages as one and waits until the one with sequence
-// number last is acknowledged, or any is refused.
-func sendBatch(batch []byte, last uint32) error {
+// sendBatch sends netlink messages as one and waits until as many as want it are
+// acknowledged, or any is refused.
+func sendBatch(batch []byte, acks int) error {
 	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
 	}
 	defer sock.Close()
-	timeout := unix.NsecToTimeval(int64(ackWait / time.Nanosecond))
-	if err := sock.SetReceiveTimeout(&timeout); err != nil {
+	if err := sock.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
 		return err
 	}
 	if err := unix.Sendto(sock.GetFd(), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	for {
+	for acks > 0 {
 		msgs, _, err := sock.Receive()
 		if err != nil {
 			return err
 		}
-		for _, m := range msgs {
-			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
-				continue
-			}
+		for _, m := range msgs { // NLMSG_ERROR, all of them
 			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
 				return syscall.Errno(errno)
 			}
-			if m.Header.Seq == last {
-				return nil
-			}
+			acks--
 		}
 	}
+	return nil
 }

@@ -69,47 +69,41 @@ func oneWalk(walks int) bool {
 	return (walks-1)*(buckets+5*entries) > 65*entries
 }
 
-func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (uint64, error) {
+func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error) {
 	var local map[netip.Addr]bool
 	if slices.ContainsFunc(slices.Concat(tcp, sctp), func(f netip.AddrPort) bool { return f.Addr().IsUnspecified() }) {
-		var err error
 		if local, err = LocalAddrs(); err != nil {
 			return 0, err
 		}
 	}
-	ofTCP, err := deleteUnrepliedOf(ipv6, unix.IPPROTO_TCP, tcp, local)
-	ofSCTP, err2 := deleteUnrepliedOf(ipv6, unix.IPPROTO_SCTP, sctp, local)
-	if err = errors.Join(err, err2); err != nil {
+	for protocol, frontends := range map[uint8][]netip.AddrPort{unix.IPPROTO_TCP: tcp, unix.IPPROTO_SCTP: sctp} {
+		asked, ports := make(map[netip.AddrPort]bool), make(map[uint16]bool)
+		l := lookup{protocol: protocol}
+		for _, f := range frontends {
+			l.port = f.Port()
+			asked[f], ports[l.port] = true, true
+		}
+		switch len(ports) {
+		case 0:
+			continue
+		case 1:
+			l.kind = nl.CTA_PROTO_DST_PORT
+		}
+		deleted, err2 := l.delete(ipv6, func(e *entry) bool {
+			to, _ := netip.AddrFromSlice(e.Forward.DstIP)
+			answers, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
+			if !e.unreplied() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
+				return false
+			}
+			return asked[netip.AddrPortFrom(to, e.Forward.DstPort)] ||
+				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Forward.DstPort)]
+		})
+		n, err = n+deleted, errors.Join(err, err2)
+	}
+	if err != nil {
 		err = fmt.Errorf("delete unreplied conntrack entries: %w", err)
 	}
-	return ofTCP + ofSCTP, err
-}
-
-// deleteUnrepliedOf is DeleteUnreplied for one protocol.
-func deleteUnrepliedOf(
-	ipv6 bool, protocol uint8, frontends []netip.AddrPort, local map[netip.Addr]bool,
-) (uint64, error) {
-	if len(frontends) == 0 {
-		return 0, nil
-	}
-	asked := make(map[netip.AddrPort]bool, len(frontends))
-	for _, f := range frontends {
-		asked[f] = true
-	}
-	l := lookup{protocol: protocol}
-	port := frontends[0].Port()
-	if !slices.ContainsFunc(frontends, func(f netip.AddrPort) bool { return f.Port() != port }) {
-		l.kind, l.port = nl.CTA_PROTO_DST_PORT, port
-	}
-	return l.delete(ipv6, func(e *entry) bool {
-		to, _ := netip.AddrFromSlice(e.Forward.DstIP)
-		answers, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
-		if !e.unreplied() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
-			return false
-		}
-		return asked[netip.AddrPortFrom(to, e.Forward.DstPort)] ||
-			local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Forward.DstPort)]
-	})
+	return n, err
 }
 
 func unspecified(ipv6 bool) netip.Addr {

@@ -1,7 +1,7 @@
 package conntrack
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -22,114 +22,92 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
-// chosen chooses flows, and notes which it was asked about.
-type chosen struct {
-	delete map[string]bool
-	asked  map[string]bool
-}
-
-func (c chosen) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	c.asked[text(f)] = true
-	return c.delete[text(f)]
-}
-
-func text(f *netlink.ConntrackFlow) string {
-	end := func(ip net.IP, port uint16) netip.AddrPort {
-		a, _ := netip.AddrFromSlice(ip)
-		return netip.AddrPortFrom(a.Unmap(), port)
-	}
-	return fmt.Sprintf("%d %s %s, %s %s", f.Forward.Protocol, end(f.Forward.SrcIP, f.Forward.SrcPort),
-		end(f.Forward.DstIP, f.Forward.DstPort),
-		end(f.Reverse.SrcIP, f.Reverse.SrcPort), end(f.Reverse.DstIP, f.Reverse.DstPort))
-}
-
 // TestDeleteFlows: what a filter is asked about are the UDP flows with one of the ports,
 // and what it chooses is deleted.
 func TestDeleteFlows(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	const udp = unix.IPPROTO_UDP
 	for _, ipv6 := range []bool{false, true} {
-		client, server := net.IP{192, 0, 2, 1}, net.IP{192, 0, 2, 2}
-		if ipv6 {
-			client, server = net.ParseIP("2001:db8::1"), net.ParseIP("2001:db8::2")
+		server := netip.MustParseAddr(map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}[ipv6])
+		to := func(port uint16) string { return netip.AddrPortFrom(server, port).String() }
+		entries := map[uint16]made{ // by source port
+			1001: {protocol: udp, to: to(53), answers: to(54), goes: true}, 1002: {protocol: udp, to: to(53)},
+			53: {protocol: udp, to: to(1003), goes: true}, 1004: {protocol: udp, to: to(80)},
+			1005: {protocol: unix.IPPROTO_TCP, to: to(53), state: 3, goes: true},
 		}
-		family := netlink.InetFamily(nfnl.Family(ipv6))
-		flow := func(protocol uint8, src, dst uint16) *netlink.ConntrackFlow {
-			f := &netlink.ConntrackFlow{FamilyType: uint8(family), TimeOut: 600}
-			f.Forward = netlink.IPTuple{Protocol: protocol, SrcIP: client, SrcPort: src, DstIP: server, DstPort: dst}
-			f.Reverse = netlink.IPTuple{Protocol: protocol, SrcIP: server, SrcPort: dst + 1, DstIP: client, DstPort: src}
-			return f
-		}
-		to53, also53, from53, other, tcp := flow(unix.IPPROTO_UDP, 1001, 53), flow(unix.IPPROTO_UDP, 1002, 53),
-			flow(unix.IPPROTO_UDP, 53, 1003),
-			flow(unix.IPPROTO_UDP, 1004, 80), flow(unix.IPPROTO_TCP, 1005, 53)
-		tcp.ProtoInfo = &netlink.ProtoInfoTCP{State: 3}
 		many := []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}
 		for _, test := range []struct {
 			name          string
 			asked, asking []uint16
-			about         []*netlink.ConntrackFlow
+			about         []uint16 // source ports
 		}{
-			{"asked", []uint16{53, 53}, nil, []*netlink.ConntrackFlow{to53, also53}},
-			{"asking", nil, []uint16{53}, []*netlink.ConntrackFlow{from53}},
-			{"both", []uint16{80, 53}, []uint16{53}, []*netlink.ConntrackFlow{to53, also53, from53, other}},
-			{"many", many, many, []*netlink.ConntrackFlow{to53, also53, from53, other}},
+			{"asked", []uint16{53, 53}, nil, []uint16{1001, 1002}},
+			{"asking", nil, []uint16{53}, []uint16{53}},
+			{"both", []uint16{80, 53}, []uint16{53}, []uint16{53, 1001, 1002, 1004}},
+			{"many", many, many, []uint16{53, 1001, 1002, 1004}},
 			{"none", nil, nil, nil},
 		} {
-			t.Run(fmt.Sprintf("%v ipv6=%v", test.name, ipv6), func(t *testing.T) {
-				err := h.Do(func() error {
-					for _, f := range []*netlink.ConntrackFlow{to53, also53, from53, other, tcp} {
-						if err := netlink.ConntrackCreate(netlink.ConntrackTable, family, f); err != nil {
-							return fmt.Errorf("create %s: %w", text(f), err)
-						}
+			h.DoT(t, func() error {
+				for port, m := range entries {
+					if err := m.create(port); err != nil {
+						return fmt.Errorf("create %s: %w", m, err)
 					}
-					want := make(map[string]bool)
-					for _, f := range test.about {
-						want[text(f)] = true
-					}
-					c := chosen{map[string]bool{text(to53): true, text(from53): true, text(tcp): true}, make(map[string]bool)}
-					n, err := DeleteFlows(ipv6, test.asked, test.asking, c)
-					if err != nil {
-						return err
-					}
-					if !maps.Equal(c.asked, want) {
-						t.Errorf("asked about %v, want %v", slices.Sorted(maps.Keys(c.asked)), slices.Sorted(maps.Keys(want)))
-					}
-					left, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-					if err != nil {
-						return err
-					}
-					there := make(map[string]bool)
-					for _, f := range left {
-						there[text(f)] = true
-					}
-					deleted := uint64(0)
-					for _, f := range []*netlink.ConntrackFlow{to53, also53, from53, other, tcp} {
-						gone := want[text(f)] && c.delete[text(f)]
-						if gone {
-							deleted++
-						}
-						if there[text(f)] == gone {
-							t.Errorf("%s is there: %v", text(f), there[text(f)])
-						}
-					}
-					if n != deleted {
-						t.Errorf("%d deleted, want %d", n, deleted)
-					}
-					return netlink.ConntrackTableFlush(netlink.ConntrackTable)
-				})
-				if err != nil {
-					t.Fatal(err)
 				}
+				asked := make(map[uint16]bool)
+				n, err := DeleteFlows(ipv6, test.asked, test.asking, chosen(func(f *netlink.ConntrackFlow) bool {
+					m := entries[f.Forward.SrcPort]
+					ends := m.ends(f.Forward.SrcPort)
+					have := [...]netip.AddrPort{
+						end(f.Forward.SrcIP, f.Forward.SrcPort), end(f.Forward.DstIP, f.Forward.DstPort),
+						end(f.Reverse.SrcIP, f.Reverse.SrcPort), end(f.Reverse.DstIP, f.Reverse.DstPort),
+					}
+					if have != ends || f.Forward.Protocol != m.protocol {
+						t.Errorf("%s: read as %v, want %v", m, have, ends)
+					}
+					asked[f.Forward.SrcPort] = true
+					return m.goes
+				}))
+				if got := slices.Sorted(maps.Keys(asked)); !slices.Equal(got, test.about) {
+					t.Errorf("%s, ipv6 %v: asked about %v, want %v", test.name, ipv6, got, test.about)
+				}
+				left := sourcesLeft(t, ipv6)
+				for port, m := range entries {
+					if gone := asked[port] && m.goes; left[port] == gone {
+						t.Errorf("%s, ipv6 %v: %s is there: %v", test.name, ipv6, m, left[port])
+					}
+				}
+				if n != uint64(len(entries)-len(left)) {
+					t.Errorf("%s, ipv6 %v: %d deleted, want %d", test.name, ipv6, n, len(entries)-len(left))
+				}
+				return errors.Join(err, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 			})
 		}
 	}
 }
 
-// growth chooses every 100th flow, and notes by how much memory grows until it is asked.
-type growth struct {
-	before uint64
-	asked  *int
-	most   *uint64
+// chosen is a filter.
+type chosen func(*netlink.ConntrackFlow) bool
+
+func (c chosen) MatchConntrackFlow(f *netlink.ConntrackFlow) bool { return c(f) }
+
+func end(ip net.IP, port uint16) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(a, port)
+}
+
+// sourcesLeft returns the source ports of all entries of a family.
+func sourcesLeft(t *testing.T, ipv6 bool) map[uint16]bool {
+	t.Helper()
+	const get = nl.IPCTNL_MSG_CT_GET
+	left, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil)
+	if err != nil {
+		t.Error(err)
+	}
+	ports := make(map[uint16]bool)
+	for _, b := range left {
+		ports[parseEntry(b).Forward.SrcPort] = true
+	}
+	return ports
 }
 
 // heap returns how many bytes are in use.
@@ -140,53 +118,44 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func (g growth) MatchConntrackFlow(*netlink.ConntrackFlow) bool {
-	if *g.asked++; *g.asked%500 == 1 {
-		*g.most = max(*g.most, heap()-min(heap(), g.before))
-	}
-	return *g.asked%100 == 0
-}
-
 // TestDeleteFlowsOfMany: of many entries those that are not chosen are not held in memory.
 func TestDeleteFlowsOfMany(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
 	const many = 5000
-	err := h.Do(func() error {
+	h.DoT(t, func() error {
 		for i := range many {
 			if err := (made{protocol: unix.IPPROTO_UDP, to: "10.96.0.10:53"}).create(uint16(1024 + i)); err != nil {
 				return fmt.Errorf("create entry %d: %w", i, err)
 			}
 		}
-		g := growth{heap(), new(int), new(uint64)}
-		n, err := DeleteFlows(false, []uint16{53}, nil, g)
-		if err != nil {
-			return err
-		}
-		if *g.asked != many || n != many/100 {
-			t.Errorf("asked about %d, deleted %d; want %d and %d", *g.asked, n, many, many/100)
+		asked, before, most := 0, heap(), uint64(0)
+		n, err := DeleteFlows(false, []uint16{53}, nil, chosen(func(*netlink.ConntrackFlow) bool {
+			if asked++; asked%500 == 1 {
+				most = max(most, heap()-min(heap(), before))
+			}
+			return asked%100 == 0
+		}))
+		if asked != many || n != many/100 {
+			t.Errorf("asked about %d, deleted %d; want %d and %d", asked, n, many, many/100)
 		}
 		// An entry is 200 bytes or more, so that all are 1,000,000. A message to read is 64 KB.
-		if *g.most > 500_000 {
-			t.Errorf("%d bytes are held for %d entries", *g.most, many)
+		if most > 500_000 {
+			t.Errorf("%d bytes are held for %d entries", most, many)
 		}
-		left, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-		if len(left) != many-many/100 {
+		if left := sourcesLeft(t, false); len(left) != many-many/100 {
 			t.Errorf("%d entries are left, want %d", len(left), many-many/100)
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestDeleteGoesOn: an error of one entry, or of one protocol, does not keep the others.
 func TestDeleteGoesOn(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
-	err := h.Do(func() error {
-		for i := range 3 {
-			if err := (made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}).create(uint16(1000 +
-				i)); err != nil {
+	h.DoT(t, func() error {
+		begun := made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}
+		for i := range uint16(3) {
+			if err := begun.create(1000 + i); err != nil {
 				return err
 			}
 		}
@@ -214,9 +183,6 @@ func TestDeleteGoesOn(t *testing.T) {
 		}
 		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // made is an entry that a test makes.
@@ -234,29 +200,38 @@ func (m made) String() string {
 		m.status)
 }
 
-// create has the kernel track a connection from a port.
-func (m made) create(port uint16) error {
+// ends are the source and the destination of what is sent from a port, and of what answers.
+func (m made) ends(port uint16) [4]netip.AddrPort {
 	to := netip.MustParseAddrPort(m.to)
 	answers := to
 	if m.answers != "" {
 		answers = netip.MustParseAddrPort(m.answers)
 	}
 	from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)
-	sourceKind, destinationKind := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
 	if to.Addr().Is6() {
 		from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), port)
+	}
+	return [...]netip.AddrPort{from, to, answers, from}
+}
+
+// create has the kernel track a connection from a port.
+func (m made) create(port uint16) error {
+	ends := m.ends(port)
+	ipv6 := ends[0].Addr().Is6()
+	sourceKind, destinationKind := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
+	if ipv6 {
 		sourceKind, destinationKind = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
 	}
-	big := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 	side := func(source, destination netip.AddrPort) []byte {
 		ip := nfnl.Attr(nfnl.Attr(nil, sourceKind, source.Addr().AsSlice()), destinationKind, destination.Addr().AsSlice())
 		proto := nfnl.Attr(nfnl.Attr(nfnl.Attr(nil, nl.CTA_PROTO_NUM, []byte{m.protocol}), nl.CTA_PROTO_SRC_PORT,
-			big(source.Port())), nl.CTA_PROTO_DST_PORT, big(destination.Port()))
+			nl.BEUint16Attr(source.Port())), nl.CTA_PROTO_DST_PORT, nl.BEUint16Attr(destination.Port()))
 		return nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
 	}
-	b := nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(from, to)), nl.CTA_TUPLE_REPLY, side(answers, from))
-	b = nfnl.Attr(b, nl.CTA_TIMEOUT, binary.BigEndian.AppendUint32(nil, 600))
-	b = nfnl.Attr(b, nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, m.status|1<<3)) // IPS_CONFIRMED, which it must be
+	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(ends[0], ends[1]))
+	b = nfnl.AttrNested(b, nl.CTA_TUPLE_REPLY, side(ends[2], ends[3]))
+	b = nfnl.Attr(b, nl.CTA_TIMEOUT, nl.BEUint32Attr(600))
+	b = nfnl.Attr(b, nl.CTA_STATUS, nl.BEUint32Attr(m.status|1<<3)) // IPS_CONFIRMED, which it must be
 	state := nfnl.Attr(nil, ctaProtoInfoState, []byte{m.state})
 	switch m.protocol {
 	case unix.IPPROTO_TCP:
@@ -266,7 +241,7 @@ func (m made) create(port uint16) error {
 		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
 	_, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
-		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(to.Addr().Is6()), b)
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(ipv6), b)
 	return err
 }
 
@@ -310,48 +285,32 @@ func TestDeleteUnreplied(t *testing.T) {
 			all := []netip.AddrPort{netip.AddrPortFrom(service, 80), netip.AddrPortFrom(service, 443),
 				netip.AddrPortFrom(anywhere, 30080)}
 			for _, frontends := range [][]netip.AddrPort{all, all[:1], all[2:], nil} {
-				t.Run(fmt.Sprintf("protocol %d, %v", protocol, frontends), func(t *testing.T) {
-					err := h.Do(func() error {
-						want := uint64(0)
-						for i, m := range list {
-							if err := m.create(uint16(1000 + i)); err != nil {
-								return fmt.Errorf("create entry: %s: %w", m, err)
-							}
+				what := fmt.Sprintf("protocol %d, %v", protocol, frontends)
+				h.DoT(t, func() error {
+					for i, m := range list {
+						if err := m.create(uint16(1000 + i)); err != nil {
+							return fmt.Errorf("create entry: %s: %w", m, err)
 						}
-						of := map[byte][]netip.AddrPort{protocol: frontends}
-						n, err := DeleteUnreplied(ipv6, of[tcp], of[sctp])
-						if err != nil {
-							return err
-						}
-						left, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, nfnl.Family(ipv6),
-							nil)
-						if err != nil {
-							return err
-						}
-						there := make(map[uint16]bool)
-						for _, b := range left {
-							there[parseEntry(b).Forward.SrcPort] = true
-						}
-						for i, m := range list {
-							to := netip.MustParseAddrPort(m.to)
-							goes := m.goes && slices.ContainsFunc(frontends, func(f netip.AddrPort) bool {
-								return f == to || f.Addr().IsUnspecified() && f.Port() == to.Port()
-							})
-							if goes {
-								want++
-							}
-							if there[uint16(1000+i)] == goes {
-								t.Errorf("%s: deleted %v, want %v", m, !goes, goes)
-							}
-						}
-						if n != want {
-							t.Errorf("%d deleted, want %d", n, want)
-						}
-						return netlink.ConntrackTableFlush(netlink.ConntrackTable)
-					})
-					if err != nil {
-						t.Fatal(err)
 					}
+					of := map[uint8][]netip.AddrPort{protocol: frontends}
+					n, err := DeleteUnreplied(ipv6, of[tcp], of[sctp])
+					if err != nil {
+						return err
+					}
+					left := sourcesLeft(t, ipv6)
+					for i, m := range list {
+						to := netip.MustParseAddrPort(m.to)
+						goes := m.goes && slices.ContainsFunc(frontends, func(f netip.AddrPort) bool {
+							return f == to || f.Addr().IsUnspecified() && f.Port() == to.Port()
+						})
+						if left[uint16(1000+i)] == goes {
+							t.Errorf("%s: %s: deleted %v, want %v", what, m, !goes, goes)
+						}
+					}
+					if want := len(list) - len(left); n != uint64(want) {
+						t.Errorf("%s: %d deleted, want %d", what, n, want)
+					}
+					return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 				})
 			}
 		}

@@ -30,38 +30,39 @@ const (
 func (c Settings) apply() ([]string, error) { return c.applyBelow("/") }
 
 func (c Settings) applyBelow(root string) (warnings []string, err error) {
-	var errs []error
-	set := func(name string, value int) {
-		if err := setInt(filepath.Join(root, sysctlDir, name), value); err != nil {
-			errs = append(errs, fmt.Errorf("set sysctl net.netfilter.%s to %d: %w%s", name, value, err,
-				sysctlHint(err)))
-		}
-	}
+	limit, liberal := 0, 0
 	if c.MaxPerCore > 0 {
-		limit := c.limit(cpus(root))
-		set("nf_conntrack_max", limit)
-		if err := raiseInt(filepath.Join(root, hashSizeFile), limit/4); err != nil {
+		limit = max(int(c.Min), min(int(c.MaxPerCore)*cpus(root), maxScaled))
+		if err := setInt(filepath.Join(root, hashSizeFile), limit/4, true); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the hash of conntrack stays smaller than %d buckets: %v", limit/4,
 				err))
 		}
 	}
-	for _, t := range []struct {
-		name string
-		time time.Duration
+	if c.BeLiberal {
+		liberal = 1
+	}
+	seconds := func(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
+	for _, x := range []struct {
+		name  string
+		value int // 0 leaves it as it is
 	}{
-		{"nf_conntrack_tcp_timeout_established", c.TCPEstablished},
-		{"nf_conntrack_tcp_timeout_close_wait", c.TCPCloseWait},
-		{"nf_conntrack_udp_timeout", c.UDP},
-		{"nf_conntrack_udp_timeout_stream", c.UDPStream},
+		{"nf_conntrack_max", limit},
+		{"nf_conntrack_tcp_timeout_established", seconds(c.TCPEstablished)},
+		{"nf_conntrack_tcp_timeout_close_wait", seconds(c.TCPCloseWait)},
+		{"nf_conntrack_udp_timeout", seconds(c.UDP)},
+		{"nf_conntrack_udp_timeout_stream", seconds(c.UDPStream)},
+		{"nf_conntrack_tcp_be_liberal", liberal},
 	} {
-		if t.time > 0 {
-			set(t.name, int((t.time+time.Second-1)/time.Second))
+		if x.value == 0 {
+			continue
+		}
+		path := filepath.Join(root, sysctlDir, x.name)
+		if failed := setInt(path, x.value, false); failed != nil {
+			err = errors.Join(err, fmt.Errorf("set sysctl net.netfilter.%s to %d: %w%s", x.name, x.value, failed,
+				sysctlHint(failed)))
 		}
 	}
-	if c.BeLiberal {
-		set("nf_conntrack_tcp_be_liberal", 1)
-	}
-	return warnings, errors.Join(errs...)
+	return warnings, err
 }
 
 func disableEarlyDemux() error { return disableEarlyDemuxBelow("/", netfilter.Release()) }
@@ -90,11 +91,6 @@ func sysctlHint(err error) string {
 	return ""
 }
 
-// limit returns the most entries for a number of CPUs.
-func (c Settings) limit(cpus int) int {
-	return max(int(c.Min), min(int(c.MaxPerCore)*cpus, maxScaled))
-}
-
 // cpus returns the number of CPUs that are online. What the runtime says is how
 // many this process may use, which in a container is often fewer.
 func cpus(root string) int {
@@ -104,33 +100,23 @@ func cpus(root string) int {
 	}
 	n := 0 // "0-3,8", see cputopology.rst of the kernel
 	for part := range strings.SplitSeq(strings.TrimSpace(string(b)), ",") {
-		first, last, ok := strings.Cut(part, "-")
-		if !ok {
+		var first, last int
+		switch found, _ := fmt.Sscanf(part, "%d-%d", &first, &last); found {
+		case 0:
+			return runtime.NumCPU()
+		case 1:
 			last = first
 		}
-		a, err1 := strconv.Atoi(first)
-		z, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || z < a {
-			return runtime.NumCPU()
-		}
-		n += z - a + 1
+		n += last - first + 1
 	}
 	return n
 }
 
-// setInt writes a number to a file that holds another.
-func setInt(path string, value int) error {
+// setInt writes a number to a file that holds another; one that is only to be raised stays
+// if it is larger.
+func setInt(path string, value int, raise bool) error {
 	have, err := readInt(path)
-	if err != nil || have == value {
-		return err
-	}
-	return writeInt(path, value)
-}
-
-// raiseInt writes a number to a file that holds a smaller one.
-func raiseInt(path string, value int) error {
-	have, err := readInt(path)
-	if err != nil || have >= value {
+	if err != nil || have == value || raise && have > value {
 		return err
 	}
 	return writeInt(path, value)

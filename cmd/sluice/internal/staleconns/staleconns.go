@@ -2,8 +2,8 @@ package staleconns
 
 import (
 	"context"
+	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,13 +39,7 @@ type Cleaner struct {
 	wake    chan struct{} // one token: added holds something
 
 	mu    sync.Mutex
-	added []added
-}
-
-// added is a new frontend, and until when deleting its stale entries is of use.
-type added struct {
-	lb.Frontend
-	until time.Time
+	added map[lb.Frontend]time.Time // until when deleting its stale entries is of use
 }
 
 // New returns a Cleaner of one family.
@@ -60,21 +54,22 @@ func (c *Cleaner) Deleted() uint64 { return c.deleted.Load() }
 // block, and any goroutine may call it.
 func (c *Cleaner) Add(frontends []lb.Frontend) {
 	until := time.Now().Add(retryFor)
-	var list []added
+	list := make(map[lb.Frontend]time.Time)
 	for _, at := range frontends {
 		if at.Addr.Addr().Is6() == c.IPv6 {
-			list = append(list, added{at, until})
+			list[at] = until
 		}
 	}
 	c.queue(list)
 }
 
-func (c *Cleaner) queue(list []added) {
+func (c *Cleaner) queue(list map[lb.Frontend]time.Time) {
 	if len(list) == 0 {
 		return
 	}
 	c.mu.Lock()
-	c.added = append(c.added, list...)
+	maps.Copy(list, c.added)
+	c.added = list
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
@@ -82,7 +77,7 @@ func (c *Cleaner) queue(list []added) {
 	}
 }
 
-func (c *Cleaner) take() []added {
+func (c *Cleaner) take() map[lb.Frontend]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := c.added
@@ -100,15 +95,23 @@ func (c *Cleaner) Run(ctx context.Context) {
 		case <-c.wake:
 		}
 		list := c.take()
-		err := c.clean(list)
+		start := time.Now()
+		of := make(map[lb.Protocol][]netip.AddrPort)
+		for at := range list {
+			of[at.Protocol] = append(of[at.Protocol], at.Addr)
+		}
+		n, err := conntrack.DeleteUnreplied(c.IPv6, of[lb.TCP], of[lb.SCTP])
+		c.deleted.Add(n)
+		if c.Observe != nil {
+			c.Observe(time.Since(start))
+		}
 		switch {
 		case err == nil:
 			pause, logged = minPause, false
 		case !logged:
 			logged = true
 			c.Log.Warn("deleting stale conntrack entries failed, retrying; clients that asked for a Service before "+
-				"it existed may time out",
-				zap.Error(err))
+				"it existed may time out", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -118,26 +121,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 		if err != nil {
 			pause = min(2*pause, maxPause)
 			now := time.Now()
-			c.queue(slices.DeleteFunc(list, func(a added) bool { return !now.Before(a.until) }))
+			maps.DeleteFunc(list, func(_ lb.Frontend, until time.Time) bool { return !now.Before(until) })
+			c.queue(list)
 		}
 	}
-}
-
-// clean deletes the stale entries of frontends.
-func (c *Cleaner) clean(list []added) error {
-	var tcp, sctp []netip.AddrPort
-	for _, at := range list {
-		if at.Protocol == lb.SCTP {
-			sctp = append(sctp, at.Addr)
-		} else {
-			tcp = append(tcp, at.Addr)
-		}
-	}
-	start := time.Now()
-	n, err := conntrack.DeleteUnreplied(c.IPv6, tcp, sctp)
-	c.deleted.Add(n)
-	if c.Observe != nil {
-		c.Observe(time.Since(start))
-	}
-	return err
 }
