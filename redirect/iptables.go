@@ -79,10 +79,8 @@ func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.leftover(ct
 // Sync, and each one after an error or after Verify returned false, an empty one
 // included, reads what is there and writes everything.
 //
-// The first one that succeeds also removes what kube-proxy's removed userspace mode
-// has left: the chains KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST,
-// KUBE-NODEPORT-CONTAINER, KUBE-NODEPORT-HOST and KUBE-NODEPORT-NON-LOCAL of this
-// address family, in both backends of iptables. Stats counts them.
+// The first one that succeeds also removes the chains of this family that kube-proxy's
+// removed userspace mode has left, in both backends of iptables. Stats counts them.
 //
 // On an error the rules are those of before or those after the update, and frontends
 // that are redirected before and after it are redirected. An update that contradicts

@@ -62,14 +62,13 @@ func (t *IPTables) sync(ctx context.Context, u Update) error {
 // fold brings the entries, and the ruleset if there is one, to what they are after an
 // update, which changes nothing if it contradicts them.
 func (t *IPTables) fold(whole bool, p part) error {
-	goes := make(map[lb.Frontend]bool, len(p.gone))
-	for _, f := range p.gone {
-		goes[f] = true
-	}
+	going := slices.Values(p.gone)
 	if whole {
-		for f := range t.entries {
-			goes[f] = true
-		}
+		going = maps.Keys(t.entries)
+	}
+	goes := make(map[lb.Frontend]bool)
+	for f := range going {
+		goes[f] = true
 	}
 	var gone, come []Entry
 	for f, e := range p.come {

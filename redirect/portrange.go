@@ -28,25 +28,27 @@ func ParsePortRange(s string) (PortRange, error) {
 	if i := strings.IndexAny(v, "-+"); i >= 0 {
 		first, last, offset = v[:i], v[i+1:], v[i] == '+'
 	}
+	fail := func(problem string, args ...any) (PortRange, error) {
+		return PortRange{}, fmt.Errorf("parse port range %q: %s: %s", s, fmt.Sprintf(problem, args...), portForms)
+	}
 	a, err := strconv.ParseUint(first, 10, 16)
 	if err != nil {
-		return PortRange{}, fmt.Errorf("parse port range %q: %q is not a port (1 to 65535): %s", s, first, portForms)
+		return fail("%q is not a port (1 to 65535)", first)
 	}
 	b, err := strconv.ParseUint(last, 10, 16)
 	if err != nil {
-		return PortRange{}, fmt.Errorf("parse port range %q: %q is not a number from 0 to 65535: %s", s, last,
-			portForms)
+		return fail("%q is not a number from 0 to 65535", last)
 	}
 	if offset {
 		b += a
 	}
 	switch {
 	case a == 0:
-		return PortRange{}, fmt.Errorf("parse port range %q: port 0 cannot begin a range: %s", s, portForms)
+		return fail("port 0 cannot begin a range")
 	case b > 65535:
-		return PortRange{}, fmt.Errorf("parse port range %q: it ends at %d, after port 65535: %s", s, b, portForms)
+		return fail("it ends at %d, after port 65535", b)
 	case b < a:
-		return PortRange{}, fmt.Errorf("parse port range %q: it ends before it begins: %s", s, portForms)
+		return fail("it ends before it begins")
 	}
 	return PortRange{First: uint16(a), Last: uint16(b)}, nil
 }

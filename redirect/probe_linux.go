@@ -58,19 +58,15 @@ func (t *IPTables) probe(ctx context.Context) (Facts, error) {
 		return Facts{}, err
 	}
 	s, facts := t.shape, t.facts
-	if s.sets = !t.NoIPSet; s.sets {
+	for s.sets = !t.NoIPSet; ; s.sets = false {
 		err := t.try(ctx, s)
-		if errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
-			return Facts{}, err
-		} else if err != nil {
-			s.sets = false
-			facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
+		if err == nil {
+			break
 		}
-	}
-	if !s.sets {
-		if err := t.try(ctx, s); err != nil {
+		if !s.sets || errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
 			return Facts{}, err
 		}
+		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
 	}
 	facts.IPSet = s.sets
 	facts.Warnings = append(facts.Warnings, t.otherBackend(ctx)...)
@@ -105,18 +101,17 @@ func (t *IPTables) try(ctx context.Context, s shape) error {
 	}
 	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
 	u := Update{Host: Host{TCPPort: 1, Inside: host}}
-	add := func(p lb.Protocol, ip netip.Addr, port uint16, e Entry) {
-		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, port)}
+	add := func(p lb.Protocol, ip netip.Addr, e Entry) {
+		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, uint16(len(u.Add)+1))}
 		u.Add = append(u.Add, e)
 	}
-	add(lb.TCP, addr, 1, Entry{Action: Redirect, Sources: host})
-	add(lb.UDP, addr, 1, Entry{Action: Redirect, Port: 1})
-	for port, e := range map[uint16]Entry{2: {Action: Accept}, 3: {Action: Refuse}, 4: {Action: Drop},
-		5: {DropOutside: true}} {
-		add(lb.TCP, addr, port, e)
-		add(lb.UDP, unspecified(s.ipv6), port, e)
+	add(lb.TCP, addr, Entry{Action: Redirect, Sources: host})
+	add(lb.UDP, addr, Entry{Action: Redirect, Port: 1})
+	add(lb.UDP, addr, Entry{Action: Refuse})
+	for _, e := range []Entry{{Action: Accept}, {Action: Refuse}, {Action: Drop}, {DropOutside: true}} {
+		add(lb.TCP, addr, e)
+		add(lb.UDP, unspecified(s.ipv6), e)
 	}
-	add(lb.UDP, addr, 3, Entry{Action: Refuse})
 	p, err := u.family(s.ipv6)
 	if err != nil {
 		return err

@@ -14,8 +14,7 @@ import (
 // any goroutine.
 type Addresses struct {
 	mu     sync.Mutex
-	known  []netip.Addr // valid while notice reports no change
-	read   bool
+	known  []netip.Addr   // valid while notice reports no change; nil: not read yet
 	notice *addressNotice // nil: the system does not report changes
 }
 
@@ -28,7 +27,7 @@ func (a *Addresses) Watch() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.notice, a.read = notice, false
+	a.notice, a.known = notice, nil
 	return nil
 }
 
@@ -37,16 +36,11 @@ func (a *Addresses) Get() ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// A change after this is reported, and seen by the next call.
-	if a.notice != nil && !a.notice.changed() && a.read {
-		return slices.Clone(a.known), nil
+	var err error
+	if a.notice == nil || a.notice.changed() || a.known == nil {
+		a.known, err = LocalAddrs()
 	}
-	a.read = false
-	known, err := LocalAddrs()
-	if err != nil {
-		return nil, err
-	}
-	a.known, a.read = known, true
-	return slices.Clone(known), nil
+	return slices.Clone(a.known), err
 }
 
 // Close ends the subscription.

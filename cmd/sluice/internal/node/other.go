@@ -3,11 +3,37 @@
 package node
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 )
+
+// addressNotice is not built for this system.
+type addressNotice struct{}
+
+func newAddressNotice() (*addressNotice, error) { return nil, errors.ErrUnsupported }
+
+func (*addressNotice) changed() bool { return true }
+
+func (*addressNotice) close() error { return nil }
+
+// FileLimit returns 0: no limit is known on this platform.
+func FileLimit(int) (int64, error) { return 0, nil }
+
+// Lock is held by the one instance that steers a host's traffic, which nothing checks on
+// this system.
+type Lock int
+
+// NewLock returns the zero Lock.
+func NewLock() (Lock, error) { return 0, nil }
+
+// Release does nothing.
+func (*Lock) Release() {}
+
+// SetOOMScoreAdj does nothing: there is no such score here.
+func SetOOMScoreAdj(int) error { return nil }
 
 // SpareProcessor has nothing to do without event loops.
 func SpareProcessor(int) {}
