@@ -26,7 +26,6 @@ type lab struct {
 	dir         string
 	cores       cores
 	descriptors int      // that a process may have
-	counting    bool     // system calls, by perf
 	remarks     []string // of the present run, for the report
 	all         []service
 	services    []service // of all, those of the present workload

@@ -126,7 +126,6 @@ func raiseDescriptors() (int, error) {
 type usage struct {
 	process time.Duration
 	core    ticks
-	calls   map[string]float64 // system calls by event, where they are counted
 }
 
 // measureUsage returns the time of a process, 0 if there is none, and of a core.
@@ -149,7 +148,6 @@ func measureUsage(pid, core int) (u usage, err error) {
 	return u, err
 }
 
-// minus leaves out the calls, which are counted in between.
 func (u usage) minus(v usage) usage {
 	return usage{process: u.process - v.process, core: u.core.minus(v.core)}
 }

@@ -35,7 +35,6 @@ type options struct {
 	rounds                          int
 	duration                        time.Duration
 	quick, force, strict, list      bool
-	calls                           bool
 }
 
 func main() {
@@ -56,8 +55,6 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
-	flag.BoolVar(&o.calls, "calls", false, "count system calls per operation, and per MB of bulk, by perf; processor "+
-		"time is then not that of a proxy without perf")
 	flag.BoolVar(&o.strict, "strict", false, fmt.Sprintf("exit with status %d if a target is missed", exitMissed))
 	flag.BoolVar(&o.list, "list", false, "list workloads and systems, and exit")
 	flag.Parse()
@@ -96,7 +93,6 @@ func run(o options) (*report.Report, int, error) {
 		return nil, exitFailed, err
 	}
 	defer l.close()
-	l.counting = o.calls
 	rep := p.report(ctx, l)
 	got, err := p.measure(ctx, l, o.force, os.Stdout)
 	rep.Problems = append(missing, got.problems...)

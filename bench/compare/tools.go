@@ -129,27 +129,6 @@ func firstLine(out string) string {
 	return "unknown"
 }
 
-// parsePerf reads the counts by event from perf stat -x, where the first field is
-// the count and the third the event. What the kernel cannot count is left out.
-func parsePerf(text string) (map[string]float64, error) {
-	counts := make(map[string]float64)
-	for line := range strings.Lines(text) {
-		fields := strings.Split(strings.TrimSpace(line), ",")
-		if len(fields) < 3 || strings.HasPrefix(line, "#") || strings.HasPrefix(fields[0], "<not") {
-			continue
-		}
-		n, err := strconv.ParseFloat(fields[0], 64)
-		if err != nil {
-			return nil, fmt.Errorf("read perf: %q: %w", line, err)
-		}
-		counts[fields[2]] = n
-	}
-	if len(counts) == 0 {
-		return nil, errors.New("read perf: no count")
-	}
-	return counts, nil
-}
-
 // parseReceived returns how many bytes an interface has received, from the text of
 // /proc/net/dev: headers included, once for each of the large packets that hosts on the
 // same machine pass to each other.

@@ -81,18 +81,6 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-func TestParsePerf(t *testing.T) {
-	got, err := parsePerf("# started on Sat\n\n123,,raw_syscalls:sys_enter,647746,100.00,,\n0,,syscalls:sys_enter_read,647746,100.00,,\n<not counted>,,x,0,0.00,,\n")
-	if err != nil || len(got) != 2 || got["raw_syscalls:sys_enter"] != 123 || got["syscalls:sys_enter_read"] != 0 {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, wrong := range []string{"", "many,,x,1\n"} {
-		if got, err := parsePerf(wrong); err == nil {
-			t.Errorf("%q gave %v", wrong, got)
-		}
-	}
-}
-
 func TestParseOthers(t *testing.T) {
 	const dev = "Inter-|   Receive\n face |bytes    packets\n    lo:     0       0\n  eth0: 1234567 12 0\n"
 	if n, err := parseReceived(dev, "eth0"); n != 1234567 || err != nil {

@@ -154,7 +154,7 @@ func asking(name string, c load.AskConfig, unit string) work {
 			out = append(out, figure{report.Lost, "", float64(res.Lost)}, figure{"loss", "ppm",
 				float64(res.Lost) / (ops + float64(res.Lost)) * 1e6})
 		}
-		return append(out, callFigures(u.calls, ops)...), nil
+		return out, nil
 	}
 }
 
@@ -175,20 +175,12 @@ func (l *lab) measure(ctx context.Context, r *running, c load.AskConfig) (res lo
 	if err != nil {
 		return res, u, err
 	}
-	calls, err := l.newCounter(ctx, r.pid())
-	if err != nil {
-		return res, u, err
-	}
-	res, err = k.result()
-	counts, countErr := calls.off()
-	if err = errors.Join(err, countErr); err != nil {
+	if res, err = k.result(); err != nil {
 		return res, u, err
 	}
 	l.remarkErrors(res)
 	after, err := measureUsage(r.pid(), l.cores.proxy)
-	u = after.minus(before)
-	u.calls = counts
-	return res, u, errors.Join(err, r.alive())
+	return res, after.minus(before), errors.Join(err, r.alive())
 }
 
 // remarkErrors says what the first error of a client was.
@@ -218,19 +210,12 @@ func (l *lab) tool(ctx context.Context, r *running, d time.Duration, name string
 	if err != nil {
 		return "", u, err
 	}
-	calls, err := l.newCounter(ctx, r.pid())
-	if err != nil {
-		return "", u, err
-	}
 	p, err := cmd.Launch() // ctx kills it
 	if err == nil {
 		err = p.Wait(context.Background()) // iperf3 writes its error as JSON, too
 	}
-	counts, countErr := calls.off()
 	after, usageErr := measureUsage(r.pid(), l.cores.proxy)
-	u = after.minus(before)
-	u.calls = counts
-	return b.String(), u, errors.Join(err, countErr, usageErr, r.alive())
+	return b.String(), after.minus(before), errors.Join(err, usageErr, r.alive())
 }
 
 // wrkScript has wrk print what its summary leaves out, on one line.
@@ -265,8 +250,7 @@ func keepAlive(connections int) work {
 		fs := append(costs(r, u, w.requests, micro, "us/request"), figure{report.Rate, "requests/s",
 			w.requests / w.seconds})
 		fs = append(fs, latencies(w.p50, w.p99, w.p999)...)
-		fs = append(fs, figure{report.Errors, "", w.errors})
-		return append(fs, callFigures(u.calls, w.requests)...), nil
+		return append(fs, figure{report.Errors, "", w.errors}), nil
 	}
 }
 
@@ -297,7 +281,7 @@ func bulk(streams int, flags []string) work {
 			fs, err := l.moved(ctx, r, d)
 			middle <- window{fs, err}
 		}()
-		out, u, err := l.tool(ctx, r, d+2*bulkMargin, "iperf3", args...)
+		out, _, err := l.tool(ctx, r, d+2*bulkMargin, "iperf3", args...)
 		res, parseErr := parseIperf([]byte(out))
 		if err = errors.Join(parseErr, err); err != nil {
 			cancel()
@@ -307,8 +291,7 @@ func bulk(streams int, flags []string) work {
 		if err = errors.Join(err, w.err); err != nil {
 			return nil, err
 		}
-		fs := append(w.figures, figure{"retransmits", "", res.retransmits})
-		return append(fs, callFigures(u.calls, res.bytes/1e6)...), nil
+		return append(w.figures, figure{"retransmits", "", res.retransmits}), nil
 	}
 }
 

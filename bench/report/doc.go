@@ -6,6 +6,4 @@
 // the time that its core was not idle, which adds what the kernel does in interrupts
 // for no process in particular, and is the only figure for the kernel's own paths. rate
 // is work per second; p50, p99 and p99.9 are latencies; errors and lost are counts.
-// calls is the number of system calls per unit of work (per MB of bulk), and "calls
-// NAME" that of one of them, where they were counted.
 package report

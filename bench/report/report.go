@@ -22,9 +22,6 @@ const (
 	Errors = "errors"
 	Lost   = "lost"
 	Memory = "memory"
-
-	Calls      = "calls"  // system calls per operation
-	CallPrefix = "calls " // and of those one, by name
 )
 
 // Machine is what the figures depend on.

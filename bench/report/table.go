@@ -33,7 +33,7 @@ type grid struct {
 func (r *Report) grid(workload string) grid {
 	var metrics, systems []string
 	for _, res := range r.Results {
-		if res.Workload != workload || strings.HasPrefix(res.Metric, CallPrefix) {
+		if res.Workload != workload {
 			continue
 		}
 		if !slices.Contains(metrics, res.Metric) {
@@ -72,30 +72,6 @@ func (r *Report) grid(workload string) grid {
 		g.rows = append(g.rows, row)
 	}
 	return g
-}
-
-// calls words the system calls of a workload, a line for each system that was watched.
-func (r *Report) calls(workload string) string {
-	var b strings.Builder
-	system := ""
-	for _, res := range r.Results {
-		name, ok := strings.CutPrefix(res.Metric, CallPrefix)
-		if res.Workload != workload || !ok {
-			continue
-		}
-		if res.System != system {
-			if system != "" {
-				b.WriteByte('\n')
-			}
-			system = res.System
-			fmt.Fprintf(&b, "%12s:", system)
-		}
-		fmt.Fprintf(&b, " %s %s", name, figure(res.Median))
-	}
-	if system != "" {
-		b.WriteByte('\n')
-	}
-	return b.String()
 }
 
 // ratioed reports whether a ratio says anything about a metric, and deserves a column.
@@ -151,9 +127,6 @@ func (r *Report) WriteTable(w io.Writer) error {
 			fmt.Fprintf(tw, "%s\t\n", strings.Join(row, "\t"))
 		}
 		if err := tw.Flush(); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(w, r.calls(wl.Name)); err != nil {
 			return err
 		}
 	}
