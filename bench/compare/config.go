@@ -46,12 +46,12 @@ func (s service) targets() []string {
 
 // Names of the services.
 const (
-	webService   = "web"   // load.HTTP
-	sizedService = "sized" // load.Sized
-	echoService  = "echo"  // load.Echo
-	trainService = "train" // load.Trains
-	bulkService  = "bulk"  // iperf3, whose connections must all reach the same server
-	dnsService   = "dns"   // dnsmasq
+	webService   = "web"      // load.HTTP
+	sizedService = "sized"    // load.Sized
+	echoService  = "echo"     // load.Echo
+	groService   = "echo-gro" // load.EchoGRO
+	bulkService  = "bulk"     // iperf3, whose connections must all reach the same server
+	dnsService   = "dns"      // dnsmasq
 	sctpService  = "sctp"
 )
 
@@ -63,7 +63,7 @@ func services(backends []string) []service {
 		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends},
 		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1]},
 		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1]},
-		{trainService, udp, "10.96.0.15", 83, 30085, 8085, backends},
+		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends},
 		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1]},
 	}
 }

@@ -135,7 +135,7 @@ func (l *lab) startServers(ctx context.Context) error {
 				return err
 			}
 		}
-		for kind, name := range map[string]string{load.Echo: echoService, load.Trains: trainService} {
+		for kind, name := range map[string]string{load.Echo: echoService, load.EchoGRO: groService} {
 			pc, err := pod.ListenPacket(ctx, "udp4", fmt.Sprintf("%s:%d", pod.Addr4, l.service(name).target))
 			if err != nil {
 				return err

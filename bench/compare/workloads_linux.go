@@ -85,14 +85,14 @@ func workloads() []workload {
 			run: asking(echoService, load.AskConfig{Kind: load.Datagrams, Number: c.flows, Window: c.window,
 				Request: 1200}, "round trip")})
 	}
-	train := load.AskConfig{Kind: load.Datagrams, Number: 16, Window: 32, Train: true, Request: 1200}
+	gso := load.AskConfig{Kind: load.Datagrams, Number: 16, Window: 32, GSO: true, Request: 1200}
 	all = append(all, workload{name: "udp-gso", protocol: udp,
 		about: "UDP, 1,200 B there and back on 16 flows, 32 datagrams by one send of the client (UDP_SEGMENT)",
-		run:   asking(echoService, train, "round trip")})
-	train.Merge = true
+		run:   asking(echoService, gso, "round trip")})
+	gso.GRO = true
 	all = append(all, workload{name: "udp-gro", protocol: udp,
 		about: "the same, and servers and clients receive and answer as many at once (UDP_GRO)",
-		run:   asking(trainService, train, "round trip")})
+		run:   asking(groService, gso, "round trip")})
 	all = append(all, workload{name: "dns", protocol: udp, needs: []string{"dnsmasq"},
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},

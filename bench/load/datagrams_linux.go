@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -9,6 +10,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/mmsg"
 )
 
 // datagrams is a client with UDP flows. Each flow sends its window at once, waits
@@ -21,9 +24,9 @@ type datagrams struct {
 	next     int // of addrs
 	window   int
 	flows    []udpFlow
-	in, out  *batch
-	merged   *merged // instead of in; nil without Merge
-	question []byte  // of DNS; nil for other kinds
+	in       *mmsg.Reader
+	out      *burst
+	question []byte // of DNS; nil for other kinds
 }
 
 // udpFlow is one client's socket. Its datagrams are numbered, and their numbers are
@@ -42,7 +45,7 @@ func newDatagrams(c AskConfig, m *meter) (*datagrams, error) {
 		return nil, err
 	}
 	s := &datagrams{m: m, config: c, addrs: addrs, window: max(c.Window, 1), flows: make([]udpFlow, c.Number),
-		in: newBatch(), out: newBatch()}
+		in: mmsg.NewReader(readSize(c.GRO))}
 	if s.config.Patience == 0 {
 		s.config.Patience = 500 * time.Millisecond
 	}
@@ -52,28 +55,23 @@ func newDatagrams(c AskConfig, m *meter) (*datagrams, error) {
 		}
 		s.window, s.config.Request = 1, len(s.question)
 	}
-	if s.window > batchSize || s.config.Request < 4 || s.config.Request > maxDatagram {
+	if s.window > maxWindow || s.config.Request < 4 || s.config.Request > maxDatagram {
 		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes: at most %d of 4 to %d", s.window,
-			s.config.Request, batchSize, maxDatagram)
+			s.config.Request, maxWindow, maxDatagram)
 	}
-	if c.Train && s.window*s.config.Request > maxTrain {
+	if c.GSO && s.window*s.config.Request > maxBatch {
 		return nil, fmt.Errorf("send windows of %d datagrams of %d bytes as one: at most %d bytes", s.window,
-			s.config.Request, maxTrain)
+			s.config.Request, maxBatch)
 	}
 	if s.poller, err = newPoller(); err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
 	}
-	if c.Merge {
-		s.merged = newMerged()
-	}
-	if c.Train {
-		s.out.join(s.window, s.config.Request)
-	}
+	s.out = newBurst(s.window, s.config.Request, c.GSO)
 	for i := range s.flows {
 		s.flows[i] = udpFlow{s: s, fd: -1}
 	}
-	for i := range batchSize {
-		copy(s.out.data[i], s.question)
+	for _, p := range s.out.data {
+		copy(p, s.question)
 	}
 	return s, nil
 }
@@ -128,8 +126,8 @@ func (f *udpFlow) open() {
 		return
 	}
 	room(fd)
-	if s.merged != nil {
-		if err := merge(fd); err != nil {
+	if s.config.GRO {
+		if err := receiveBatches(fd); err != nil {
 			s.m.failed(err)
 		}
 	}
@@ -157,22 +155,13 @@ func (f *udpFlow) advance() {
 // burst sends a window.
 func (f *udpFlow) burst() {
 	s := f.s
-	for i := range s.window {
-		s.stamp(s.out.data[i], f.number+uint32(i))
-		s.out.vectors[i].SetLen(s.config.Request)
-		s.out.name(i, false)
+	for i, p := range s.out.data {
+		s.stamp(p, f.number+uint32(i))
 	}
 	f.sent = now()
 	f.waiting = ^uint64(0) >> (64 - s.window)
-	messages := s.window
-	if s.config.Train {
-		messages = 1
-	}
-	sent, errno := s.out.send(f.fd, messages)
-	if errno != 0 {
-		s.m.failed(fmt.Errorf("send: %w", errno)) // what did not go counts as lost, too
-	} else if sent < messages {
-		s.m.failed(fmt.Errorf("send: %d of %d messages went", sent, messages))
+	if err := s.out.send(f.fd); err != nil {
+		s.m.failed(err) // what did not go counts as lost, too
 	}
 }
 
@@ -202,20 +191,19 @@ func (f *udpFlow) slot(p []byte) (int, bool) {
 
 func (f *udpFlow) ready(uint32) {
 	s := f.s
-	if s.merged != nil {
-		f.readyMerged()
-		return
-	}
-	n, errno := s.in.receive(f.fd, false)
-	if errno != 0 {
-		if errno != unix.EAGAIN {
-			s.m.failed(fmt.Errorf("receive: %w", errno))
+	n, err := s.in.Read(f.fd, 0)
+	if err != nil {
+		if err != unix.EAGAIN {
+			s.m.failed(fmt.Errorf("receive: %w", err))
 		}
 		return
 	}
 	t := now()
 	for i := range n {
-		f.answered(s.in.data[i][:s.in.headers[i].Len], t)
+		p := s.in.Payload(i)
+		for size := cmp.Or(s.in.Control(i).SegmentSize(), len(p)); len(p) > 0; p = p[min(size, len(p)):] {
+			f.answered(p[:min(size, len(p))], t)
+		}
 	}
 	f.done()
 }
@@ -238,25 +226,4 @@ func (f *udpFlow) done() {
 		f.number += uint32(f.s.window)
 		f.advance()
 	}
-}
-
-// readyMerged is ready for answers of which several are received as one.
-func (f *udpFlow) readyMerged() {
-	s := f.s
-	for range 4 {
-		p, segment, errno := s.merged.receive(f.fd, false)
-		if errno != 0 {
-			if errno != unix.EAGAIN {
-				s.m.failed(fmt.Errorf("receive: %w", errno))
-			}
-			break
-		}
-		t := now()
-		for len(p) > 0 {
-			n := min(segment, len(p))
-			f.answered(p[:n], t)
-			p = p[n:]
-		}
-	}
-	f.done()
 }

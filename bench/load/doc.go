@@ -1,6 +1,6 @@
 // Package load makes load and answers it, for what the well-known tools cannot do:
 // short connections with the latency of each, many UDP flows with a window each, sent
-// one by one or as a train, and every loss counted, thousands of idle connections, and answers of mixed sizes. It
+// one by one or as a GSO batch, and every loss counted, thousands of idle connections, and answers of mixed sizes. It
 // also has the proxy that most Go programs would be, as a peer to measure against.
 //
 // A role runs in a process of its own, so that the work of one is never counted as

@@ -53,10 +53,10 @@ func serving(t *testing.T) map[string]string {
 	t.Helper()
 	addrs := make(map[string]string)
 	var files []*os.File
-	kinds := []string{HTTP, Sized, Echo, Trains}
+	kinds := []string{HTTP, Sized, Echo, EchoGRO}
 	for _, kind := range kinds {
 		var f *os.File
-		if kind == Echo || kind == Trains {
+		if kind == Echo || kind == EchoGRO {
 			pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -105,14 +105,14 @@ func TestClientsAreAnswered(t *testing.T) {
 	addrs := serving(t)
 	relay, err := NewRelay(RelayConfig{
 		TCP:     []Forward{{"127.0.0.1:30081", []string{addrs[Sized]}}},
-		UDP:     []Forward{{"127.0.0.1:30082", []string{addrs[Echo]}}, {"127.0.0.1:30083", []string{addrs[Trains]}}},
+		UDP:     []Forward{{"127.0.0.1:30082", []string{addrs[Echo]}}, {"127.0.0.1:30083", []string{addrs[EchoGRO]}}},
 		Timeout: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer relay.Close()
-	for _, way := range []struct{ name, tcp, udp, trains string }{{"direct", addrs[Sized], addrs[Echo], addrs[Trains]}, {"relayed", "127.0.0.1:30081", "127.0.0.1:30082", "127.0.0.1:30083"}} {
+	for _, way := range []struct{ name, tcp, udp, batches string }{{"direct", addrs[Sized], addrs[Echo], addrs[EchoGRO]}, {"relayed", "127.0.0.1:30081", "127.0.0.1:30082", "127.0.0.1:30083"}} {
 		for _, c := range []AskConfig{
 			{Kind: KeepAlive, Number: 1, Request: 64, Response: 200},
 			{Kind: KeepAlive, Number: 300, Request: 64, Response: 200},
@@ -122,18 +122,18 @@ func TestClientsAreAnswered(t *testing.T) {
 			{Kind: Datagrams, Number: 1, Request: 64},
 			{Kind: Datagrams, Number: 64, Request: 64},
 			{Kind: Datagrams, Number: 2, Request: 1200, Window: 64},
-			{Kind: Datagrams, Number: 2, Request: 1200, Window: 32, Train: true},
-			{Kind: Datagrams, Number: 2, Request: 1200, Window: 32, Train: true, Merge: true},
+			{Kind: Datagrams, Number: 2, Request: 1200, Window: 32, GSO: true},
+			{Kind: Datagrams, Number: 2, Request: 1200, Window: 32, GSO: true, GRO: true},
 			{Kind: Datagrams, Number: 4, Request: 64, Fresh: true},
 		} {
 			if c.Addrs = []string{way.tcp}; c.Kind == Datagrams {
 				c.Addrs = []string{way.udp}
-				if c.Merge {
-					c.Addrs = []string{way.trains}
+				if c.GRO {
+					c.Addrs = []string{way.batches}
 				}
 			}
 			c.Warm, c.Duration, c.Patience = 20*time.Millisecond, 100*time.Millisecond, time.Minute
-			t.Run(fmt.Sprintf("%s/%s-%d-%d-%v-%v", way.name, c.Kind, c.Number, c.Window, c.Train, c.Merge), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s-%d-%d-%v-%v", way.name, c.Kind, c.Number, c.Window, c.GSO, c.GRO), func(t *testing.T) {
 				r := asked(t, c)
 				for r.Operations == 0 && c.Kind != Idle && c.Duration < 10*time.Second {
 					c.Duration *= 3 // other programs may have had both cores
@@ -259,7 +259,7 @@ func TestWrongConfigurationIsRefused(t *testing.T) {
 		"no number":        {Kind: Short, Addrs: []string{"127.0.0.1:1"}, Response: 1},
 		"not numeric":      {Kind: Short, Addrs: []string{"localhost:1"}, Number: 1, Response: 1},
 		"too long":         {Kind: KeepAlive, Addrs: []string{"127.0.0.1:1"}, Number: 1, Response: largest + 1},
-		"train too large":  {Kind: Datagrams, Addrs: []string{"127.0.0.1:1"}, Number: 1, Request: 2000, Window: 33, Train: true},
+		"batch too large":  {Kind: Datagrams, Addrs: []string{"127.0.0.1:1"}, Number: 1, Request: 2000, Window: 33, GSO: true},
 		"window too large": {Kind: Datagrams, Addrs: []string{"127.0.0.1:1"}, Number: 1, Request: 64, Window: 65},
 		"bad name":         {Kind: DNS, Addrs: []string{"127.0.0.1:1"}, Number: 1, Name: "no dot"},
 	} {

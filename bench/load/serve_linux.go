@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/mmsg"
 )
 
 const readable = unix.EPOLLIN | unix.EPOLLRDHUP
@@ -17,10 +20,8 @@ var answer = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Leng
 // server answers on all its sockets, in one loop.
 type server struct {
 	*poller
-	buf    []byte // what is read, by one handler at a time
-	zeros  []byte
-	batch  *batch
-	merged *merged
+	buf   []byte // what is read, by one handler at a time
+	zeros []byte
 }
 
 // serve answers until the process is killed.
@@ -29,21 +30,18 @@ func serve(c ServeConfig) error {
 	if err != nil {
 		return fmt.Errorf("make epoll: %w", err)
 	}
-	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest), batch: newBatch(),
-		merged: newMerged()}
+	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest)}
 	for i, kind := range c.Kinds {
 		fd := 3 + i
 		var h handler = &acceptor{s: s, fd: fd, kind: kind}
-		if kind == Echo {
+		if kind == Echo || kind == EchoGRO {
 			room(fd)
-			h = &echo{s: s, fd: fd}
+			h = newEcho(fd, kind == EchoGRO)
 		}
-		if kind == Trains {
-			room(fd)
-			if err := merge(fd); err != nil {
+		if kind == EchoGRO {
+			if err := receiveBatches(fd); err != nil {
 				return err
 			}
-			h = &trains{s: s, fd: fd}
 		}
 		// Passing a file on has made it blocking (os.File.Fd).
 		if err := errors.Join(unix.SetNonblock(fd, true), s.add(fd, unix.EPOLLIN, h)); err != nil {
@@ -196,42 +194,43 @@ func (c *sizedConn) await(writing bool) {
 	}
 }
 
-// echo sends datagrams back.
+// echo sends datagrams back, those that came together as one.
 type echo struct {
-	s  *server
-	fd int
+	fd      int
+	in      *mmsg.Reader
+	headers [mmsg.Slots]unix.Mmsghdr
+	vectors [mmsg.Slots]unix.Iovec
+	control [mmsg.Slots]mmsg.ControlBuffer
+}
+
+func newEcho(fd int, gro bool) *echo {
+	e := &echo{fd: fd, in: mmsg.NewReader(readSize(gro))}
+	for i := range e.headers {
+		e.headers[i].Hdr.Iov = &e.vectors[i]
+		e.headers[i].Hdr.SetIovlen(1)
+	}
+	return e
 }
 
 func (e *echo) ready(uint32) {
-	b := e.s.batch
-	for range 4 {
-		n, errno := b.receive(e.fd, true)
-		if errno != 0 {
+	for range 8 {
+		n, err := e.in.Read(e.fd, 0)
+		if err != nil {
 			return // EAGAIN, or an ICMP error about an answer to a client that has gone
 		}
 		for i := range n {
-			b.vectors[i].SetLen(int(b.headers[i].Len))
+			p := e.in.Payload(i)
+			e.vectors[i].Base = unsafe.SliceData(p)
+			e.vectors[i].SetLen(len(p))
+			length := 0
+			if size := e.in.Control(i).SegmentSize(); 0 < size && size < len(p) {
+				length = mmsg.PutSegmentSize(e.control[i][:], size)
+			}
+			mmsg.Address(&e.headers[i].Hdr, e.in.Name(i), &e.control[i], length)
 		}
-		_, _ = b.send(e.fd, n) // what does not go is counted as lost by the client
-		if n < batchSize {
+		_, _ = mmsg.Send(e.fd, e.headers[:n]) // what does not go is counted as lost by the client
+		if n < mmsg.Slots {
 			return
 		}
-	}
-}
-
-// trains sends datagrams back, those that came together as one.
-type trains struct {
-	s  *server
-	fd int
-}
-
-func (e *trains) ready(uint32) {
-	m := e.s.merged
-	for range 64 {
-		p, segment, errno := m.receive(e.fd, true)
-		if errno != 0 {
-			return // EAGAIN, or an ICMP error about an answer to a client that has gone
-		}
-		m.reply(e.fd, p, segment) // what does not go is counted as lost by the client
 	}
 }

@@ -17,10 +17,11 @@ const Begin = "begin"
 
 // Kinds of sockets that a server is given.
 const (
-	HTTP   = "http"   // listens; a fixed answer of about 200 bytes to each request
-	Sized  = "sized"  // listens; answers as long as each request asks for
-	Echo   = "echo"   // datagrams go back as they came, one by one
-	Trains = "trains" // the same, those that came together as one (UDP_GRO, UDP_SEGMENT)
+	HTTP  = "http"  // listens; a fixed answer of about 200 bytes to each request
+	Sized = "sized" // listens; answers as long as each request asks for
+	Echo  = "echo"  // datagrams go back as they came, one by one
+
+	EchoGRO = "echo-gro" // the same, those that came together as one (UDP_GRO, UDP_SEGMENT)
 )
 
 // ServeConfig says what a server does. Socket i of the kinds is descriptor 3+i. The
@@ -47,8 +48,8 @@ type AskConfig struct {
 	Response int      // bytes of an answer
 	Mixed    bool     // requests and answers of 64 B to 1 MiB instead
 	Window   int      // datagrams of a flow that go out together; 0 means 1; at most 64
-	Train    bool     // they go by one send (UDP_SEGMENT, udp(7)), as QUIC stacks do; at most 65,507 bytes
-	Merge    bool     // answers that come together are received as one (UDP_GRO)
+	GSO      bool     // they go by one send (UDP_SEGMENT, udp(7)), as QUIC stacks do; at most 65,507 bytes
+	GRO      bool     // answers that come together are received as one (UDP_GRO)
 	Fresh    bool     // a new flow for each answer, as resolvers do
 	Name     string   // that DNS asks for
 	Warm     time.Duration

@@ -106,7 +106,7 @@ var layers = []layer{
 		why: "tests of every package use it, so it can use none of them",
 	},
 	{
-		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes"}, never: outside,
+		dir: "bench", ours: []string{"bench/testbed", "lb", "kernelmodes", "internal/mmsg"}, never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/HdrHistogram/hdrhistogram-go"}),
 		why:    "load and demonstrations use the program as an operator does, from outside",
 	},
