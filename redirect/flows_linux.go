@@ -5,16 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // flowFilter chooses conntrack entries of UDP flows that are stale: netfilter looks
 // at rules only for the first packet of a flow, and if that packet came now it would
-// take another path. It is a netlink.CustomConntrackFilter.
+// take another path.
 type flowFilter struct {
 	changed map[netip.AddrPort]bool // frontends whose flows are looked at
 	entries map[lb.Frontend]Entry   // of all frontends
@@ -39,35 +36,26 @@ func (t *IPTables) deleteStaleFlows() error {
 	return err
 }
 
-// MatchConntrackFlow reports whether an entry is to be deleted.
-func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	dst, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	if !ok {
-		return false
-	}
-	frontend := netip.AddrPortFrom(dst, flow.Forward.DstPort)
-	changed := f.changed[frontend]
-	e, exact := f.entries[lb.Frontend{Protocol: lb.UDP, Addr: frontend}]
+// stale reports whether an entry is to be deleted.
+func (f flowFilter) stale(flow conntrack.Flow) bool {
+	src, dst := flow.Src.Addr(), flow.Dst.Addr()
+	changed := f.changed[flow.Dst]
+	e, exact := f.entries[lb.Frontend{Protocol: lb.UDP, Addr: flow.Dst}]
 	if !exact && f.isLocal(dst) {
-		node := netip.AddrPortFrom(unspecified(dst.Is6()), flow.Forward.DstPort)
+		node := netip.AddrPortFrom(unspecified(dst.Is6()), flow.Dst.Port())
 		e, changed = f.entries[lb.Frontend{Protocol: lb.UDP, Addr: node}], changed || f.changed[node]
 	}
 	if !changed {
 		return false
 	}
-	src, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
 	if e.Action == Refuse || e.Action == Drop || e.Sources != nil && !contains(e.Sources, src) ||
 		e.DropOutside && !f.isLocal(src) && !contains(f.inside, src) {
 		return true
 	}
-	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // the side that answers
 	if e.Action == Redirect {
-		return flow.Reverse.SrcPort != e.Port || !f.isLocal(from)
+		return flow.Replies.Port() != e.Port || !f.isLocal(flow.Replies.Addr())
 	}
-	return netip.AddrPortFrom(from, flow.Reverse.SrcPort) != frontend
+	return flow.Replies != flow.Dst
 }
 
 func (f flowFilter) isLocal(a netip.Addr) bool { return a.IsLoopback() || f.local[a] }
@@ -86,5 +74,5 @@ func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	for frontend := range f.changed {
 		asked = append(asked, frontend.Port())
 	}
-	return conntrack.DeleteFlows(ipv6, asked, nil, f)
+	return conntrack.DeleteFlows(ipv6, asked, nil, f.stale)
 }

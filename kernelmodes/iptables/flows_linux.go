@@ -1,12 +1,8 @@
 package iptables
 
 import (
-	"net"
 	"net/netip"
 	"slices"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
@@ -23,14 +19,13 @@ type flows map[netip.AddrPort]*frontend
 type frontend struct {
 	had     []netip.AddrPort // backends before
 	unknown bool             // it is not known what was there
-	ours    bool             // now
-	allowed []netip.AddrPort // backends now
+	allowed []netip.AddrPort // backends now; nil: it is not ours
 }
 
 // changeAll adds every frontend.
 func (f *flows) changeAll(services map[lb.ID]*lb.Service) {
 	for _, s := range services {
-		f.each(s, func(x *frontend, a lb.Address) { x.unknown, x.ours, x.allowed = true, true, allowed(s, a) })
+		f.each(s, func(x *frontend, a lb.Address) { x.unknown, x.allowed = true, allowed(s, a) })
 	}
 }
 
@@ -43,11 +38,11 @@ func (f *flows) change(changes []lb.Change) {
 					x.had = append(x.had, b.Addr)
 				}
 			}
-			x.ours, x.allowed = false, nil
+			x.allowed = nil
 		})
 	}
 	for _, c := range changes { // after all of the old ones: an address may have another Service
-		f.each(c.New, func(x *frontend, a lb.Address) { x.ours, x.allowed = true, allowed(c.New, a) })
+		f.each(c.New, func(x *frontend, a lb.Address) { x.allowed = allowed(c.New, a) })
 	}
 }
 
@@ -96,61 +91,44 @@ func (f *flows) delete(ipv6 bool) (uint64, error) {
 	for addr := range *f {
 		ports = append(ports, addr.Port())
 	}
-	n, err := conntrack.DeleteFlows(ipv6, ports, ports, flowFilter{*f, local})
+	n, err := conntrack.DeleteFlows(ipv6, ports, ports, func(flow conntrack.Flow) bool { return f.stale(flow, local) })
 	if err == nil {
 		*f = nil
 	}
 	return n, err
 }
 
-// flowFilter chooses conntrack entries of UDP flows. It is a
-// netlink.CustomConntrackFilter.
-type flowFilter struct {
-	flows
-	local map[netip.Addr]bool
-}
-
-// MatchConntrackFlow reports whether an entry is to be deleted. A flow to a port of this
+// stale reports whether an entry is to be deleted. A flow to a port of this
 // node that is no backend of the frontend is that of a proxy, which has it while the
 // Service is moving, and deletes it itself when it lets go.
-func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
+func (f flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
 	// A flow that the socket of a node port began by answering too late: its destination is
 	// the client.
-	if _, x := f.frontend(flow.Forward.SrcIP, flow.Forward.SrcPort); x != nil && x.ours {
+	if x := f.frontend(flow.Src, local); x != nil && x.allowed != nil {
 		return true
 	}
-	destination, x := f.frontend(flow.Forward.DstIP, flow.Forward.DstPort)
-	if x == nil {
-		return false
-	}
-	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP) // of the answers
-	backend := netip.AddrPortFrom(from, flow.Reverse.SrcPort)
+	x, from := f.frontend(flow.Dst, local), flow.Replies.Addr()
 	switch {
-	case slices.Contains(x.allowed, backend):
+	case x == nil, slices.Contains(x.allowed, flow.Replies):
 		return false
-	case slices.Contains(x.had, backend), x.unknown:
+	case slices.Contains(x.had, flow.Replies), x.unknown:
 		return true
-	case !x.ours:
+	case x.allowed == nil:
 		return false
 	}
-	return backend == destination || !f.local[from] && !from.IsLoopback()
+	return flow.Replies == flow.Dst || !local[from] && !from.IsLoopback()
 }
 
-// frontend returns the address of one end of a flow, and the frontend that it is of, nil if
-// that is not to be checked. What comes by loopback is not ours.
-func (f flowFilter) frontend(ip net.IP, port uint16) (netip.AddrPort, *frontend) {
-	addr, _ := netip.AddrFromSlice(ip)
-	end := netip.AddrPortFrom(addr, port)
-	x := f.flows[end]
-	if x == nil && f.local[addr] && !addr.IsLoopback() {
-		any := netip.IPv4Unspecified()
-		if addr.Is6() {
-			any = netip.IPv6Unspecified()
-		}
-		x = f.flows[netip.AddrPortFrom(any, port)]
+// frontend returns the frontend that one end of a flow is of, nil if that is not to be
+// checked. What comes by loopback is not ours.
+func (f flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend {
+	addr := end.Addr()
+	if x := f[end]; x != nil || !local[addr] || addr.IsLoopback() {
+		return x
 	}
-	return end, x
+	any := netip.IPv4Unspecified()
+	if addr.Is6() {
+		any = netip.IPv6Unspecified()
+	}
+	return f[netip.AddrPortFrom(any, end.Port())]
 }

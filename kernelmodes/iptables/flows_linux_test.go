@@ -4,23 +4,13 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // TestFlows: which entries of conntrack a change deletes.
 func TestFlows(t *testing.T) {
 	client, self := netip.MustParseAddrPort("192.0.2.99:4000"), netip.MustParseAddr("192.0.2.10")
-	flow := func(proto uint8, asked, answers netip.AddrPort) *netlink.ConntrackFlow {
-		f := &netlink.ConntrackFlow{}
-		f.Forward.Protocol = proto
-		f.Forward.SrcIP, f.Forward.SrcPort = client.Addr().AsSlice(), client.Port()
-		f.Forward.DstIP, f.Forward.DstPort = asked.Addr().AsSlice(), asked.Port()
-		f.Reverse.SrcIP, f.Reverse.SrcPort = answers.Addr().AsSlice(), answers.Port()
-		return f
-	}
 	dns := func(backends ...int) lb.Service {
 		s := plain(false, 1, backends...)
 		s.Protocol = lb.UDP
@@ -35,51 +25,43 @@ func TestFlows(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		was, now []lb.Service // no was: the first Sync
-		proto    uint8
 		asked    netip.AddrPort
 		answers  netip.AddrPort
 		want     bool
 	}{
-		{"endpoint stays", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
-		{"endpoint gone", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(2), true},
+		{"endpoint stays", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, clusterIP, pod(1), false},
+		{"endpoint gone", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, clusterIP, pod(2), true},
+		{"endpoint gone, asked by node port", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, nodePort, pod(2), true},
 		{
-			"endpoint gone, asked by node port", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP, nodePort,
-			pod(2), true,
-		},
-		{
-			"node port by loopback", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_UDP,
+			"node port by loopback", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)},
 			netip.MustParseAddrPort("127.0.0.1:30053"), netip.MustParseAddrPort("127.0.0.1:30053"), false,
 		},
-		{"TCP", []lb.Service{dns(1, 2)}, []lb.Service{dns(1)}, unix.IPPROTO_TCP, clusterIP, pod(2), false},
 		{
-			"another Service", []lb.Service{dns(1), other}, []lb.Service{dns(2), other}, unix.IPPROTO_UDP,
+			"another Service", []lb.Service{dns(1), other}, []lb.Service{dns(2), other},
 			other.Addresses[0].Addr, pod(1), false,
 		},
-		{"no endpoints left", []lb.Service{dns(1)}, []lb.Service{dns()}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
-		{"Service gone", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, pod(1), true},
-		{"Service gone to a proxy", []lb.Service{dns(1)}, []lb.Service{other}, unix.IPPROTO_UDP, clusterIP, proxy, false},
+		{"no endpoints left", []lb.Service{dns(1)}, []lb.Service{dns()}, clusterIP, pod(1), true},
+		{"Service gone", []lb.Service{dns(1)}, []lb.Service{other}, clusterIP, pod(1), true},
+		{"Service gone to a proxy", []lb.Service{dns(1)}, []lb.Service{other}, clusterIP, proxy, false},
 		{
-			"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP,
+			"Service comes, was asked before", []lb.Service{other}, []lb.Service{other, dns(1)}, clusterIP,
 			clusterIP, true,
 		},
-		{
-			"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy,
-			false,
-		},
+		{"Service comes from a proxy", []lb.Service{other}, []lb.Service{other, dns(1)}, clusterIP, proxy, false},
 		{
 			"Service comes from the socket of its node port", []lb.Service{other}, []lb.Service{other, dns(1)},
-			unix.IPPROTO_UDP, nodePort, nodePort, true,
+			nodePort, nodePort, true,
 		},
 		{
 			"Service comes, the socket of its node port answered too late", []lb.Service{other}, []lb.Service{other, dns(1)},
-			unix.IPPROTO_UDP, client, client, true,
+			client, client, true,
 		},
 		{
 			"Service gone, the socket of its node port answered too late", []lb.Service{dns(1)}, []lb.Service{other},
-			unix.IPPROTO_UDP, client, client, false,
+			client, client, false,
 		},
-		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, proxy, true},
-		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, unix.IPPROTO_UDP, clusterIP, pod(1), false},
+		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, clusterIP, proxy, true},
+		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, clusterIP, pod(1), false},
 	} {
 		var f flows
 		var m lb.Mirror
@@ -91,12 +73,12 @@ func TestFlows(t *testing.T) {
 		if test.was == nil {
 			f.changeAll(m.Services())
 		}
-		filter := flowFilter{f, map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}}
-		f0 := flow(test.proto, test.asked, test.answers)
+		local := map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
+		flow := conntrack.Flow{Src: client, Dst: test.asked, Replies: test.answers}
 		if test.asked == client { // then the socket of the node port asks
-			f0.Forward.SrcIP, f0.Forward.SrcPort = nodePort.Addr().AsSlice(), nodePort.Port()
+			flow.Src = nodePort
 		}
-		if got := filter.MatchConntrackFlow(f0); got != test.want {
+		if got := f.stale(flow, local); got != test.want {
 			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
 		}
 	}

@@ -3,9 +3,6 @@ package ipvs
 import (
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -49,27 +46,19 @@ func (f *flows) delete(ipv6 bool) error {
 	for frontend := range f.changed {
 		ports = append(ports, frontend.Port())
 	}
-	_, err := conntrack.DeleteFlows(ipv6, ports, ports, f)
+	_, err := conntrack.DeleteFlows(ipv6, ports, ports, f.stale)
 	if err == nil {
 		f.changed = nil
 	}
 	return err
 }
 
-// MatchConntrackFlow reports whether an entry is to be deleted.
-func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
+// stale reports whether an entry is to be deleted.
+func (f *flows) stale(flow conntrack.Flow) bool {
 	// A flow that a socket of ours began by answering too late: its destination is the client.
-	source, _ := netip.AddrFromSlice(flow.Forward.SrcIP)
-	if _, changed := f.changed[netip.AddrPortFrom(source.Unmap(), flow.Forward.SrcPort)]; changed {
+	if _, changed := f.changed[flow.Src]; changed {
 		return true
 	}
-	destination, _ := netip.AddrFromSlice(flow.Forward.DstIP)
-	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	frontend := netip.AddrPortFrom(destination.Unmap(), flow.Forward.DstPort)
-	gone, changed := f.changed[frontend]
-	backend := netip.AddrPortFrom(answers.Unmap(), flow.Reverse.SrcPort)
-	return changed && (backend == frontend || gone[backend])
+	gone, changed := f.changed[flow.Dst]
+	return changed && (flow.Replies == flow.Dst || gone[flow.Replies])
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -32,12 +31,18 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 	return local, nil
 }
 
-// DeleteFlows deletes the conntrack entries of UDP flows of a family that a filter
-// chooses, and returns their number. It is asked about those whose first packet went to a
-// port of asked or came from one of asking, and about others where that costs less or the
-// kernel is older than 5.8. The addresses that it gets are not to be kept. It takes
-// the kernel a walk through the whole table for each port, or one for all UDP flows.
-func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFilter) (uint64, error) {
+// Flow is an entry of conntrack's, with ends as packets had them.
+type Flow struct {
+	Src, Dst netip.AddrPort // of the first packet
+	Replies  netip.AddrPort // where replies come from
+}
+
+// DeleteFlows deletes the conntrack entries of UDP flows of a family that are stale, and
+// returns their number. It asks about those whose first packet went to a port of asked or
+// came from one of asking, and about others where that costs less or the kernel is older than
+// 5.8. It takes the kernel a walk through the whole table for each port, or one for all UDP
+// flows.
+func DeleteFlows(ipv6 bool, asked, asking []uint16, stale func(Flow) bool) (uint64, error) {
 	var lookups []lookup
 	for kind, list := range map[int][]uint16{nl.CTA_PROTO_DST_PORT: asked, nl.CTA_PROTO_SRC_PORT: asking} {
 		for _, port := range slices.Compact(slices.Sorted(slices.Values(list))) {
@@ -49,7 +54,7 @@ func DeleteFlows(ipv6 bool, asked, asking []uint16, f netlink.CustomConntrackFil
 	}
 	var n uint64
 	for _, l := range lookups {
-		deleted, err := l.delete(ipv6, func(e *entry) bool { return f.MatchConntrackFlow(&e.ConntrackFlow) })
+		deleted, err := l.delete(ipv6, func(e entry) bool { return stale(e.Flow) })
 		if n += deleted; err != nil {
 			return n, fmt.Errorf("delete conntrack entries of UDP frontends: %w", err)
 		}
@@ -89,14 +94,10 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 		case 1:
 			l.kind = nl.CTA_PROTO_DST_PORT
 		}
-		deleted, err2 := l.delete(ipv6, func(e *entry) bool {
-			to, _ := netip.AddrFromSlice(e.Forward.DstIP)
-			answers, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
-			if !e.unreplied() || answers != to || e.Reverse.SrcPort != e.Forward.DstPort {
-				return false
-			}
-			return asked[netip.AddrPortFrom(to, e.Forward.DstPort)] ||
-				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Forward.DstPort)]
+		deleted, err2 := l.delete(ipv6, func(e entry) bool {
+			to := e.Dst.Addr()
+			return e.unreplied() && e.Replies == e.Dst && (asked[e.Dst] ||
+				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Dst.Port())])
 		})
 		n, err = n+deleted, errors.Join(err, err2)
 	}
@@ -161,23 +162,32 @@ func (l lookup) attributes() []byte {
 	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, nl.Uint32Attr(flags)))
 }
 
-// delete deletes those entries that are chosen, and returns their number. An entry is not
-// to be kept. Only those that are chosen are held in memory: the kernel may name many more,
-// before 5.15 every connection of TCP. One that cannot be deleted does not keep the others.
-func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error) {
-	var chosen [][]byte
-	begin := func() { chosen = nil }
-	const get = nl.IPCTNL_MSG_CT_GET
-	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
-		func(b []byte) {
-			if e := parseEntry(b); e.Forward.Protocol == l.protocol && choose(&e) {
-				chosen = append(chosen, slices.Clone(b))
-			}
-		})
+// delete deletes those entries that are chosen, and returns their number.
+func (l lookup) delete(ipv6 bool, choose func(entry) bool) (uint64, error) {
+	chosen, err := l.list(ipv6, choose)
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range chosen {
+	return deleteEntries(ipv6, chosen)
+}
+
+// list returns those entries that are chosen. Only they are held in memory: the kernel may
+// name many more, before 5.15 every connection of TCP.
+func (l lookup) list(ipv6 bool, choose func(entry) bool) (chosen [][]byte, err error) {
+	const get = nl.IPCTNL_MSG_CT_GET
+	begin := func() { chosen = nil }
+	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
+		func(b []byte) {
+			if e := parseEntry(b); e.protocol == l.protocol && choose(e) {
+				chosen = append(chosen, slices.Clone(b))
+			}
+		})
+	return chosen, err
+}
+
+// deleteEntries returns how many it has deleted. One that cannot be does not keep the others.
+func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
+	for _, b := range list {
 		_, failed := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
 			nfnl.Family(ipv6), b)
 		switch {
@@ -192,9 +202,10 @@ func (l lookup) delete(ipv6 bool, choose func(*entry) bool) (n uint64, err error
 
 // entry is one of conntrack's.
 type entry struct {
-	netlink.ConntrackFlow        // both directions
-	status                uint32 // IPS_* bits
-	state                 uint8  // of a TCP or SCTP connection
+	Flow
+	protocol uint8
+	status   uint32 // IPS_* bits
+	state    uint8  // of a TCP or SCTP connection
 }
 
 // unreplied reports whether all that has been seen of a connection is its first packet.
@@ -202,20 +213,19 @@ func (e *entry) unreplied() bool {
 	if e.status&(statusSeenReply|statusDstTranslated) != 0 {
 		return false
 	}
-	if e.Forward.Protocol == unix.IPPROTO_SCTP { // after an INIT: newer kernels, older ones
+	if e.protocol == unix.IPPROTO_SCTP { // after an INIT: newer kernels, older ones
 		return e.state == sctpClosed || e.state == sctpCookieWait
 	}
-	return e.Forward.Protocol == unix.IPPROTO_TCP && e.state == tcpSynSent
+	return e.protocol == unix.IPPROTO_TCP && e.state == tcpSynSent
 }
 
-// parseEntry returns an entry, in b's memory.
 func parseEntry(b []byte) (e entry) {
 	for kind, v := range nfnl.Attrs(b) {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
-			parseTuple(v, &e.Forward)
+			e.Src, e.Dst, e.protocol = parseTuple(v)
 		case nl.CTA_TUPLE_REPLY:
-			parseTuple(v, &e.Reverse)
+			e.Replies, _, _ = parseTuple(v)
 		case nl.CTA_STATUS:
 			e.status = uint32(nfnl.Uint(v))
 		case nl.CTA_PROTOINFO:
@@ -228,23 +238,16 @@ func parseEntry(b []byte) (e entry) {
 }
 
 // parseTuple reads one direction of a flow.
-func parseTuple(b []byte, t *netlink.IPTuple) {
-	for kind, v := range nfnl.Attrs(nfnl.Find(b, nl.CTA_TUPLE_IP)) {
-		switch kind {
-		case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-			t.SrcIP = v
-		case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
-			t.DstIP = v
+func parseTuple(b []byte) (src, dst netip.AddrPort, protocol uint8) {
+	ip, proto := nfnl.Find(b, nl.CTA_TUPLE_IP), nfnl.Find(b, nl.CTA_TUPLE_PROTO)
+	end := func(ipv4, ipv6, port uint16) netip.AddrPort {
+		addr, ok := netip.AddrFromSlice(nfnl.Find(ip, ipv4))
+		if !ok {
+			addr, _ = netip.AddrFromSlice(nfnl.Find(ip, ipv6))
 		}
+		return netip.AddrPortFrom(addr, uint16(nfnl.Uint(nfnl.Find(proto, port))))
 	}
-	for kind, v := range nfnl.Attrs(nfnl.Find(b, nl.CTA_TUPLE_PROTO)) {
-		switch kind {
-		case nl.CTA_PROTO_NUM:
-			t.Protocol = uint8(nfnl.Uint(v))
-		case nl.CTA_PROTO_SRC_PORT:
-			t.SrcPort = uint16(nfnl.Uint(v))
-		case nl.CTA_PROTO_DST_PORT:
-			t.DstPort = uint16(nfnl.Uint(v))
-		}
-	}
+	return end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
+		end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT),
+		uint8(nfnl.Uint(nfnl.Find(proto, nl.CTA_PROTO_NUM)))
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -54,19 +53,14 @@ func TestDeleteFlows(t *testing.T) {
 					}
 				}
 				asked := make(map[uint16]bool)
-				n, err := DeleteFlows(ipv6, test.asked, test.asking, chosen(func(f *netlink.ConntrackFlow) bool {
-					m := entries[f.Forward.SrcPort]
-					ends := m.ends(f.Forward.SrcPort)
-					have := [...]netip.AddrPort{
-						end(f.Forward.SrcIP, f.Forward.SrcPort), end(f.Forward.DstIP, f.Forward.DstPort),
-						end(f.Reverse.SrcIP, f.Reverse.SrcPort), end(f.Reverse.DstIP, f.Reverse.DstPort),
+				n, err := DeleteFlows(ipv6, test.asked, test.asking, func(f Flow) bool {
+					m := entries[f.Src.Port()]
+					if want := m.flow(f.Src.Port()); f != want {
+						t.Errorf("%s: read as %v, want %v", m, f, want)
 					}
-					if have != ends || f.Forward.Protocol != m.protocol {
-						t.Errorf("%s: read as %v, want %v", m, have, ends)
-					}
-					asked[f.Forward.SrcPort] = true
+					asked[f.Src.Port()] = true
 					return m.goes
-				}))
+				})
 				if got := slices.Sorted(maps.Keys(asked)); !slices.Equal(got, test.about) {
 					t.Errorf("%s, ipv6 %v: asked about %v, want %v", test.name, ipv6, got, test.about)
 				}
@@ -85,16 +79,6 @@ func TestDeleteFlows(t *testing.T) {
 	}
 }
 
-// chosen is a filter.
-type chosen func(*netlink.ConntrackFlow) bool
-
-func (c chosen) MatchConntrackFlow(f *netlink.ConntrackFlow) bool { return c(f) }
-
-func end(ip net.IP, port uint16) netip.AddrPort {
-	a, _ := netip.AddrFromSlice(ip)
-	return netip.AddrPortFrom(a, port)
-}
-
 // sourcesLeft returns the source ports of all entries of a family.
 func sourcesLeft(t *testing.T, ipv6 bool) map[uint16]bool {
 	t.Helper()
@@ -105,7 +89,7 @@ func sourcesLeft(t *testing.T, ipv6 bool) map[uint16]bool {
 	}
 	ports := make(map[uint16]bool)
 	for _, b := range left {
-		ports[parseEntry(b).Forward.SrcPort] = true
+		ports[parseEntry(b).Src.Port()] = true
 	}
 	return ports
 }
@@ -129,12 +113,12 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			}
 		}
 		asked, before, most := 0, heap(), uint64(0)
-		n, err := DeleteFlows(false, []uint16{53}, nil, chosen(func(*netlink.ConntrackFlow) bool {
+		n, err := DeleteFlows(false, []uint16{53}, nil, func(Flow) bool {
 			if asked++; asked%500 == 1 {
 				most = max(most, heap()-min(heap(), before))
 			}
 			return asked%100 == 0
-		}))
+		})
 		if asked != many || n != many/100 {
 			t.Errorf("asked about %d, deleted %d; want %d and %d", asked, n, many, many/100)
 		}
@@ -159,15 +143,13 @@ func TestDeleteGoesOn(t *testing.T) {
 				return err
 			}
 		}
-		asked := 0
-		n, err := lookup{protocol: unix.IPPROTO_TCP}.delete(false, func(e *entry) bool {
-			if asked++; asked == 1 {
-				copy(e.Forward.DstIP[:6][4:], "\xff\xff") // the length of the next attribute, which the kernel refuses
-			}
-			return true
-		})
-		if n != 2 || asked != 3 || err == nil {
-			t.Errorf("%d of %d deleted, %v; want 2 of 3, and an error", n, asked, err)
+		list, err := lookup{protocol: unix.IPPROTO_TCP}.list(false, func(entry) bool { return true })
+		if len(list) != 3 || err != nil {
+			t.Fatalf("%d entries, %v; want 3", len(list), err)
+		}
+		list[0] = nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nil) // which the kernel refuses
+		if n, err := deleteEntries(false, list); n != 2 || err == nil {
+			t.Errorf("%d deleted, %v; want 2 of 3, and an error", n, err)
 		}
 		var limit unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -200,24 +182,23 @@ func (m made) String() string {
 		m.status)
 }
 
-// ends are the source and the destination of what is sent from a port, and of what answers.
-func (m made) ends(port uint16) [4]netip.AddrPort {
+// flow is what becomes of what is sent from a port.
+func (m made) flow(port uint16) Flow {
 	to := netip.MustParseAddrPort(m.to)
-	answers := to
+	f := Flow{Src: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port), Dst: to, Replies: to}
 	if m.answers != "" {
-		answers = netip.MustParseAddrPort(m.answers)
+		f.Replies = netip.MustParseAddrPort(m.answers)
 	}
-	from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), port)
 	if to.Addr().Is6() {
-		from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), port)
+		f.Src = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::1"), port)
 	}
-	return [...]netip.AddrPort{from, to, answers, from}
+	return f
 }
 
 // create has the kernel track a connection from a port.
 func (m made) create(port uint16) error {
-	ends := m.ends(port)
-	ipv6 := ends[0].Addr().Is6()
+	f := m.flow(port)
+	ipv6 := f.Src.Addr().Is6()
 	sourceKind, destinationKind := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
 	if ipv6 {
 		sourceKind, destinationKind = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
@@ -228,8 +209,8 @@ func (m made) create(port uint16) error {
 			nl.BEUint16Attr(source.Port())), nl.CTA_PROTO_DST_PORT, nl.BEUint16Attr(destination.Port()))
 		return nfnl.AttrNested(nfnl.AttrNested(nil, nl.CTA_TUPLE_IP, ip), nl.CTA_TUPLE_PROTO, proto)
 	}
-	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(ends[0], ends[1]))
-	b = nfnl.AttrNested(b, nl.CTA_TUPLE_REPLY, side(ends[2], ends[3]))
+	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, side(f.Src, f.Dst))
+	b = nfnl.AttrNested(b, nl.CTA_TUPLE_REPLY, side(f.Replies, f.Src))
 	b = nfnl.Attr(b, nl.CTA_TIMEOUT, nl.BEUint32Attr(600))
 	b = nfnl.Attr(b, nl.CTA_STATUS, nl.BEUint32Attr(m.status|1<<3)) // IPS_CONFIRMED, which it must be
 	state := nfnl.Attr(nil, ctaProtoInfoState, []byte{m.state})
