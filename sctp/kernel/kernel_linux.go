@@ -69,12 +69,7 @@ func GetStatus(fd int) (s Status, err error) {
 }
 
 func setOption(fd, option int, value []byte) error {
-	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.IPPROTO_SCTP, uintptr(option),
-		uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	return unix.SetsockoptString(fd, unix.IPPROTO_SCTP, option, string(value)) // which adds no NUL
 }
 
 // SetStreams sets how many streams a socket's association asks for: out to send on

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"container/list"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -77,8 +78,8 @@ const giveUp = int64(time.Second)
 // assoc is one association. It belongs to its shard's loop.
 type assoc struct {
 	sh              *shard
-	next, prev      *assoc // in group
 	list            *assocList
+	place           *list.Element // in list
 	timer           eventloop.Timer
 	choice          lb.Choice
 	meter           lb.Meter // of what choice has moved

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/mmsg"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
 const (
@@ -49,14 +50,6 @@ func parse(in *mmsg.Reader, i int, ipv6 bool) (d received, ok bool) {
 	return d, ok
 }
 
-// unreachable reports whether the i-th error is about a packet that did not arrive because of
-// its destination. One that was too long for the path is no such: the kernel sends the next
-// one in fragments.
-func unreachable(errors *mmsg.Reader, i int) bool {
-	errno, icmp := errors.Control(i).QueuedError()
-	return icmp && errno != unix.EMSGSIZE
-}
-
 // outgoing is a batch for sendmmsg(2).
 type outgoing struct {
 	n       int // packets in it
@@ -66,11 +59,11 @@ type outgoing struct {
 	control [mmsg.Slots]mmsg.ControlBuffer
 }
 
-func (out *outgoing) full() bool { return out.n == mmsg.Slots }
-
-// add appends a packet, which must stay as it is until it is sent, from one of
-// our addresses to a side's peer.
-func (out *outgoing) add(p []byte, to *side, tos byte) {
+// add gives a packet its ports and puts it into the batch, from one of our addresses to a side's
+// peer. It must stay as it is until it is sent.
+func (sock *rawSocket) add(p []byte, to *side, tos byte) {
+	wire.SetPorts(p, to.key.localPort, to.key.peerPort)
+	out := &sock.out
 	i := out.n
 	out.n++
 	out.vector[i].Base = unsafe.SliceData(p)
@@ -83,14 +76,16 @@ func (out *outgoing) add(p []byte, to *side, tos byte) {
 	h.Iov = &out.vector[i]
 	h.SetIovlen(1)
 	mmsg.Address(h, &out.name[i], control, length)
+	if out.n == mmsg.Slots {
+		sock.flush()
+	}
 }
 
-// flush sends the batch and empties it. It returns how many packets the kernel
-// refused: because a queue was full, and for other reasons.
-func (out *outgoing) flush(fd int) (busy, failed uint64) {
-	again := false
+// flush sends the batch and empties it. It counts the packets that the kernel refuses.
+func (sock *rawSocket) flush() {
+	out, again := &sock.out, false
 	for first := 0; first < out.n; {
-		n, err := mmsg.Send(fd, out.header[first:out.n])
+		n, err := mmsg.Send(sock.fd, out.header[first:out.n])
 		switch {
 		case n > 0: // if some are left, the next call says why
 			first, again = first+n, false
@@ -99,12 +94,11 @@ func (out *outgoing) flush(fd int) (busy, failed uint64) {
 			again = true
 			continue
 		case err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.ENOMEM:
-			busy++
+			sock.sh.count.Busy.Add(1)
 		default:
-			failed++
+			sock.sh.count.SendErrors.Add(1)
 		}
 		first, again = first+1, false
 	}
 	out.n = 0
-	return busy, failed
 }

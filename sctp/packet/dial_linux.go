@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/sluice-lb/sluice/internal/session"
@@ -53,19 +54,18 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 
 // room makes room for one association more, and reports whether there is.
 func (sh *shard) room() bool {
-	if sh.dialling.len+sh.open.len+sh.over.len < sh.limit {
+	if sh.dialling.Len()+sh.open.Len()+sh.over.Len() < sh.limit {
 		return true
 	}
-	if a := sh.over.first; a != nil {
-		a.remove()
-		return true
-	}
-	a := sh.dialling.first
-	if a == nil {
+	oldest := cmp.Or(sh.over.Front(), sh.dialling.Front())
+	if oldest == nil {
 		return false
 	}
-	sh.count.Evicted.Add(1)
-	a.finish()
+	a := oldest.Value.(*assoc)
+	if a.phase != ended {
+		sh.count.Evicted.Add(1)
+		a.finish()
+	}
 	a.remove()
 	return true
 }

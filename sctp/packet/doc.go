@@ -24,6 +24,6 @@
 // # The way of a packet
 //
 // rawSocket.HandleEvent, mmsg.Reader.Read, parse, rawSocket.handle, wire.Parse, assoc.fromClient or
-// fromBackend, rawSocket.forward, outgoing.add, outgoing.flush, mmsg.Send. An INIT of no association:
+// fromBackend, rawSocket.forward, rawSocket.add, rawSocket.flush, mmsg.Send. An INIT of no association:
 // rawSocket.handleUnknown, accept, assoc.dialNext, Balancer.Pick, assoc.connect, shard.send.
 package packet

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +22,6 @@ const (
 // Engine is the packet engine.
 type Engine struct {
 	shards    []*shard
-	scanning  []atomic.Bool // a scan of the shard is posted and has not begun
 	listeners map[lb.Frontend]netip.AddrPort
 }
 
@@ -38,7 +36,6 @@ func New(config engine.Config, n int) *Engine {
 	if n == 0 {
 		n = min(len(loops), MaxShards)
 	}
-	e.scanning = make([]atomic.Bool, n)
 	for i := range n {
 		sh := newShard(cfg, loops[i%len(loops)], i, n)
 		sh.ports = uint16(firstPort + rand.IntN(lastPort-firstPort))
@@ -125,12 +122,8 @@ func (e *Engine) stopListening(key frontendKey, shards []*shard) {
 
 // TableChanged moves what is not established away from backends that are gone.
 func (e *Engine) TableChanged() {
-	for i, sh := range e.shards {
-		posted := &e.scanning[i]
-		scan := func() { posted.Store(false); sh.leaveGone() }
-		if posted.CompareAndSwap(false, true) && sh.loop.Post(scan) != nil {
-			posted.Store(false)
-		}
+	for _, sh := range e.shards {
+		_ = sh.loop.Post(sh.leaveGone) // fails for a loop that has stopped
 	}
 }
 

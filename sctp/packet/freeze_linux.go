@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
-	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
@@ -28,9 +27,7 @@ func (e *Engine) Hold(h *engine.Holding) {
 		// none: backends have that of their frontend.
 		_ = sh.loop.Do(func() {
 			for _, sock := range sh.sockets {
-				if sock != nil {
-					h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: sock.ipv6, FD: sock.fd})
-				}
+				h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: sock.ipv6, FD: sock.fd})
 			}
 		})
 	}
@@ -41,7 +38,7 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 	now := eventloop.Now()
 	for _, sh := range e.shards {
 		for _, g := range []*assocList{&sh.dialling, &sh.open, &sh.over} {
-			for a := g.first; a != nil; a = a.next {
+			for a := range g.all() {
 				f := a.freeze(now)
 				if err := visit(&f); err != nil {
 					return err
@@ -82,10 +79,8 @@ func (l *side) freeze() engine.Side {
 
 // Adopt goes on with what another engine has held and frozen.
 func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func()) error {
-	listening := make(map[frontendKey]lb.Frontend)
 	for _, l := range h.Listening {
 		e.listeners[l.Frontend] = l.Addr
-		listening[keyOf(l.Addr)] = l.Frontend
 	}
 	shares := make([][]*engine.Frozen, len(e.shards))
 	for i := range assocs {
@@ -101,8 +96,8 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 				sh.thaw(f)
 				thawed()
 			}
-			for key, f := range listening {
-				sh.listeners[key] = f
+			for f, addr := range e.listeners {
+				sh.listeners[keyOf(addr)] = f
 			}
 		}))
 	}
@@ -166,7 +161,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 
 // adopt receives by a raw socket of another shard.
 func (sh *shard) adopt(raw engine.Raw) error {
-	if sh.sockets[index(raw.IPv6)] != nil {
+	if sh.sockets[raw.IPv6] != nil {
 		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
 	}
 	_, err := sh.newRawSocket(raw.IPv6, raw.FD)

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -14,19 +15,16 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	if was == opening {
 		a.endDial()
 	}
+	a.startTimer()
 	switch a.phase {
-	case answered:
-		sh.loop.After(&a.timer, a, handshakeTime)
 	case established:
 		if !a.counted {
 			a.counted = true
 			sh.count.Established.Add(1)
 		}
 		sh.open.add(a)
-		a.startIdleTimer()
 	case ending:
 		sh.open.add(a)
-		sh.loop.After(&a.timer, a, endingTime)
 	case ended:
 		switch {
 		case c.Kinds&wire.KindAbort == 0:
@@ -50,10 +48,23 @@ func (a *assoc) endDial() {
 	a.sh.count.Dialling.Add(-1)
 }
 
-// startIdleTimer starts the idle timer of an established association.
-func (a *assoc) startIdleTimer() {
-	if idle := a.sh.cfg.IdleTimeout; idle > 0 {
-		a.sh.loop.After(&a.timer, a, idle)
+// limit returns how long the phase may last, or how long nothing may pass; not positive: for ever.
+func (a *assoc) limit() time.Duration {
+	switch a.phase {
+	case answered:
+		return handshakeTime
+	case established:
+		return a.sh.cfg.IdleTimeout
+	case ending:
+		return endingTime
+	}
+	return lingerTime
+}
+
+// startTimer starts the timer of the phase anew.
+func (a *assoc) startTimer() {
+	if limit := a.limit(); limit > 0 {
+		a.sh.loop.After(&a.timer, a, limit)
 	} else {
 		a.sh.loop.StopTimer(&a.timer)
 	}
@@ -75,18 +86,14 @@ func (a *assoc) finish() {
 	}
 	sh.count.Active.Add(-1)
 	sh.over.add(a)
-	sh.loop.After(&a.timer, a, lingerTime)
+	a.startTimer()
 	sh.drain.Check(sh.idle())
 }
 
 // abort tells both sides that the association is over.
 func (a *assoc) abort() {
 	if a.phase != ended {
-		if tag := a.tags.Client; tag != 0 {
-			a.sh.send(wire.Abort(tag, false), &a.client)
-		} else {
-			a.sh.send(wire.Abort(a.handshake.asked, false), &a.client)
-		}
+		a.sh.send(wire.Abort(cmp.Or(a.tags.Client, a.handshake.asked), false), &a.client)
 		if tag := a.tags.Backend; tag != 0 {
 			a.sh.send(wire.Abort(tag, false), &a.backend)
 		}
@@ -102,7 +109,7 @@ func (a *assoc) remove() {
 	if a.backend.a != nil {
 		delete(sh.sides, a.backend.key)
 	}
-	a.list.remove(a)
+	a.list.Remove(a.place)
 }
 
 // Expire ends what its phase has lasted too long for. The timer is not restarted
@@ -115,17 +122,11 @@ func (a *assoc) Expire(*eventloop.Timer) {
 		a.dialNext()
 		return
 	}
-	limit := handshakeTime
-	switch a.phase {
-	case established:
-		limit = sh.cfg.IdleTimeout
-	case ending:
-		limit = endingTime
-	case ended:
+	if a.phase == ended {
 		a.remove()
 		return
 	}
-	if rest := a.active + int64(limit) - eventloop.Now(); rest > 0 && a.phase != answered {
+	if rest := a.active + int64(a.limit()) - eventloop.Now(); rest > 0 && a.phase != answered {
 		sh.loop.After(&a.timer, a, time.Duration(rest))
 		return
 	}

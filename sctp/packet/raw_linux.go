@@ -26,14 +26,6 @@ type rawSocket struct {
 	errors *mmsg.Reader // what ICMP has reported
 }
 
-// index returns the place of an address family in shard.sockets.
-func index(ipv6 bool) int {
-	if ipv6 {
-		return 1
-	}
-	return 0
-}
-
 // newRawSocket starts receiving by a raw socket, which it closes if it fails.
 func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
 	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: -1}
@@ -50,7 +42,7 @@ func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
 		sock.close()
 		return nil, err
 	}
-	sh.sockets[index(ipv6)] = sock
+	sh.sockets[ipv6] = sock
 	return sock, nil
 }
 
@@ -91,20 +83,6 @@ func (sock *rawSocket) HandleEvent(ev eventloop.Event) {
 	_ = sock.sh.loop.RearmRead(sock.fd) // fails for a descriptor that is not watched only
 }
 
-// add puts a packet into the batch that is being made.
-func (sock *rawSocket) add(b []byte, to *side, tos byte) {
-	sock.out.add(b, to, tos)
-	if sock.out.full() {
-		sock.flush()
-	}
-}
-
-func (sock *rawSocket) flush() {
-	busy, failed := sock.out.flush(sock.fd)
-	sock.sh.count.Busy.Add(busy)
-	sock.sh.count.SendErrors.Add(failed)
-}
-
 // readErrors looks for backends that ICMP reports as unreachable. For an association that is
 // established it means nothing (RFC 9260 appendix B): a path may come back.
 func (sock *rawSocket) readErrors() {
@@ -114,7 +92,10 @@ func (sock *rawSocket) readErrors() {
 			return
 		}
 		for i := range n {
-			if quote := sock.errors.Payload(i); len(quote) >= 4 && unreachable(sock.errors, i) {
+			// A packet that was too long for the path says nothing of its destination: the kernel
+			// sends the next one in fragments.
+			errno, icmp := sock.errors.Control(i).QueuedError()
+			if quote := sock.errors.Payload(i); len(quote) >= 4 && icmp && errno != unix.EMSGSIZE {
 				sock.failed(sock.errors.Name(i).AddrPort().Addr(), quote)
 			}
 		}

@@ -1,7 +1,9 @@
 package packet
 
 import (
+	"container/list"
 	"errors"
+	"iter"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -33,8 +35,8 @@ type shard struct {
 	cfg       *engine.Config
 	loop      *eventloop.Loop
 	index, n  int
-	limit     int // of associations
-	sockets   [2]*rawSocket
+	limit     int                 // of associations
+	sockets   map[bool]*rawSocket // by whether it is of IPv6
 	listeners map[frontendKey]lb.Frontend
 	sides     map[sideKey]*side
 	dialling  assocList // those that are opening or answered, oldest first
@@ -54,43 +56,32 @@ type frontendKey struct {
 }
 
 // assocList is a list of associations, oldest first.
-type assocList struct {
-	first, last *assoc
-	len         int
-}
+type assocList struct{ list.List }
 
+// add appends an association, and removes it from the list that it is in.
 func (g *assocList) add(a *assoc) {
 	if a.list != nil {
-		a.list.remove(a)
+		a.list.Remove(a.place)
 	}
-	if a.list, a.prev = g, g.last; g.last != nil {
-		g.last.next = a
-	} else {
-		g.first = a
-	}
-	g.last = a
-	g.len++
+	a.list, a.place = g, g.PushBack(a)
 }
 
-func (g *assocList) remove(a *assoc) {
-	if a.prev != nil {
-		a.prev.next = a.next
-	} else {
-		g.first = a.next
+// all iterates over the associations. Each may be removed meanwhile.
+func (g *assocList) all() iter.Seq[*assoc] {
+	return func(yield func(*assoc) bool) {
+		for e := g.Front(); e != nil; {
+			a := e.Value.(*assoc)
+			if e = e.Next(); !yield(a) {
+				return
+			}
+		}
 	}
-	if a.next != nil {
-		a.next.prev = a.prev
-	} else {
-		g.last = a.prev
-	}
-	a.next, a.prev, a.list = nil, nil, nil
-	g.len--
 }
 
 func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
 		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
-		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side),
+		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side), sockets: make(map[bool]*rawSocket),
 	}
 }
 
@@ -105,7 +96,7 @@ func (sh *shard) listen(key frontendKey, f lb.Frontend) error {
 
 // rawSocket returns the raw socket of an address family, opened at the first use.
 func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
-	if sock := sh.sockets[index(ipv6)]; sock != nil {
+	if sock := sh.sockets[ipv6]; sock != nil {
 		return sock, nil
 	}
 	fd, err := openRaw(ipv6, sh.index, sh.n, sh.cfg.SocketBuffer)
@@ -191,7 +182,6 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 		sh.count.BytesOut.Add(c.Bytes)
 		a.meter.Add(a.choice, 0, int(c.Bytes))
 	}
-	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
 	sock.add(b, to, d.tos)
 }
 
@@ -201,7 +191,6 @@ func (sh *shard) send(b []byte, to *side) {
 	if err != nil {
 		return // the Server is closed
 	}
-	wire.SetPorts(b, to.key.localPort, to.key.peerPort)
 	sock.add(b, to, 0)
 	sock.flush() // b may be gone soon
 }
@@ -257,38 +246,34 @@ var (
 )
 
 // idle reports whether no association is left that has not ended.
-func (sh *shard) idle() bool { return sh.dialling.len+sh.open.len == 0 }
+func (sh *shard) idle() bool { return sh.dialling.Len()+sh.open.Len() == 0 }
 
 // leaveGone moves associations that have not been answered away from backends that are
 // gone. One that is established stays with its backend.
 func (sh *shard) leaveGone() {
-	for a := sh.dialling.first; a != nil; {
-		next := a.next
+	for a := range sh.dialling.all() {
 		if a.phase == opening && !a.choice.Live() {
 			a.dial.Gone(a.choice)
 			a.leave(nil)
 			a.dialNext()
 		}
-		a = next
 	}
 }
 
 // stop ends everything.
 func (sh *shard) stop() {
 	for _, g := range []*assocList{&sh.dialling, &sh.open} {
-		for g.first != nil {
-			g.first.abort()
+		for a := range g.all() {
+			a.abort()
 		}
 	}
-	for sh.over.first != nil {
-		sh.over.first.remove()
+	for a := range sh.over.all() {
+		a.remove()
 	}
-	for i, sock := range sh.sockets {
-		if sock != nil {
-			sock.close()
-			sh.sockets[i] = nil
-		}
+	for _, sock := range sh.sockets {
+		sock.close()
 	}
+	clear(sh.sockets)
 }
 
 // fault returns the counter for packets with this fault.

@@ -34,17 +34,9 @@ func newSide(a *assoc, peer, local netip.AddrPort, scope uint32) side {
 }
 
 // local returns our address on the side.
-func (l *side) local() netip.Addr {
-	if !l.ipv6 {
-		return netip.AddrFrom4([4]byte(l.key.local[12:]))
-	}
-	return netip.AddrFrom16(l.key.local)
-}
+func (l *side) local() netip.Addr { return netip.AddrFrom16(l.key.local).Unmap() }
 
 // peer returns the endpoint.
 func (l *side) peer() netip.AddrPort {
-	if !l.ipv6 {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(l.key.peer[12:])), l.key.peerPort)
-	}
-	return netip.AddrPortFrom(netip.AddrFrom16(l.key.peer), l.key.peerPort)
+	return netip.AddrPortFrom(netip.AddrFrom16(l.key.peer).Unmap(), l.key.peerPort)
 }

@@ -64,22 +64,16 @@ func filter(param []byte) []byte {
 
 // Abort returns an ABORT chunk in a packet without ports. reflected says that tag
 // is one that the receiver has sent, not its own (RFC 9260 section 3.3.7).
-func Abort(tag uint32, reflected bool) []byte { return bare(ChunkAbort, tag, reflected) }
+func Abort(tag uint32, reflected bool) []byte {
+	if reflected {
+		return packet(tag, ChunkAbort, 1, nil)
+	}
+	return packet(tag, ChunkAbort, 0, nil)
+}
 
 // ShutdownComplete is the answer to a SHUTDOWN ACK of an association that does not exist
 // any more (RFC 9260 section 8.4, rule 5).
-func ShutdownComplete(tag uint32) []byte { return bare(ChunkShutdownComplete, tag, true) }
-
-func bare(chunk byte, tag uint32, reflected bool) []byte {
-	b := make([]byte, HeaderSize+chunkHeaderSize)
-	binary.BigEndian.PutUint32(b[4:], tag)
-	b[HeaderSize] = chunk
-	if reflected {
-		b[HeaderSize+1] = 1
-	}
-	binary.BigEndian.PutUint16(b[HeaderSize+2:], chunkHeaderSize)
-	return b
-}
+func ShutdownComplete(tag uint32) []byte { return packet(tag, ChunkShutdownComplete, 1, nil) }
 
 // CauseUnrecognized is the error cause "unrecognized chunk type" (RFC 9260
 // section 3.3.10.6).
@@ -90,15 +84,19 @@ const CauseUnrecognized = 6
 // ASCONF refuses it, and it ends all further attempts (RFC 5061 section 5.1).
 func Unrecognized(tag uint32, chunk []byte) []byte {
 	chunk = chunk[:min(len(chunk), 1<<10)]
-	cause := chunkHeaderSize + len(chunk)
-	b := make([]byte, HeaderSize+chunkHeaderSize+padded(cause))
+	cause := binary.BigEndian.AppendUint16(nil, CauseUnrecognized)
+	cause = binary.BigEndian.AppendUint16(cause, uint16(chunkHeaderSize+len(chunk)))
+	return packet(tag, ChunkError, 0, append(cause, chunk...))
+}
+
+// packet returns a packet of one chunk, without ports.
+func packet(tag uint32, kind, flags byte, value []byte) []byte {
+	length := chunkHeaderSize + len(value)
+	b := make([]byte, HeaderSize+padded(length))
 	binary.BigEndian.PutUint32(b[4:], tag)
-	b[HeaderSize] = ChunkError
-	binary.BigEndian.PutUint16(b[HeaderSize+2:], uint16(chunkHeaderSize+cause))
-	at := HeaderSize + chunkHeaderSize
-	binary.BigEndian.PutUint16(b[at:], CauseUnrecognized)
-	binary.BigEndian.PutUint16(b[at+2:], uint16(cause))
-	copy(b[at+chunkHeaderSize:], chunk)
+	b[HeaderSize], b[HeaderSize+1] = kind, flags
+	binary.BigEndian.PutUint16(b[HeaderSize+2:], uint16(length))
+	copy(b[HeaderSize+chunkHeaderSize:], value)
 	return b
 }
 
@@ -106,7 +104,7 @@ func Unrecognized(tag uint32, chunk []byte) []byte {
 func Find(b []byte, kind Kinds) []byte {
 	for rest := b[HeaderSize:]; len(rest) > 0; {
 		chunk, next := cut(rest)
-		if kindOf(chunk[0])&kind != 0 {
+		if kinds[chunk[0]]&kind != 0 {
 			return chunk
 		}
 		rest = next

@@ -27,46 +27,26 @@ type Kinds uint16
 
 // The kinds of chunks.
 const (
-	KindInit             Kinds = 1 << iota // INIT
-	KindInitAck                            // INIT ACK
-	KindAbort                              // ABORT
-	KindShutdown                           // SHUTDOWN
-	KindShutdownAck                        // SHUTDOWN ACK
-	KindShutdownComplete                   // SHUTDOWN COMPLETE
-	KindError                              // ERROR
-	KindCookieEcho                         // COOKIE ECHO
-	KindCookieAck                          // COOKIE ACK
-	KindASCONF                             // or ASCONF ACK
+	KindInit Kinds = 1 << iota
+	KindInitAck
+	KindAbort
+	KindShutdown
+	KindShutdownAck
+	KindShutdownComplete
+	KindError
+	KindCookieEcho
+	KindCookieAck
+	KindASCONF // or ASCONF ACK
 )
 
 // alone are the chunks that share a packet with no other (RFC 9260 section 3).
 const alone = KindInit | KindInitAck | KindShutdownComplete
 
-// kindOf returns the set of one chunk type, empty for those that only pass.
-func kindOf(chunk byte) Kinds {
-	switch chunk {
-	case ChunkInit:
-		return KindInit
-	case ChunkInitAck:
-		return KindInitAck
-	case ChunkAbort:
-		return KindAbort
-	case ChunkShutdown:
-		return KindShutdown
-	case ChunkShutdownAck:
-		return KindShutdownAck
-	case ChunkShutdownComplete:
-		return KindShutdownComplete
-	case ChunkError:
-		return KindError
-	case ChunkCookieEcho:
-		return KindCookieEcho
-	case ChunkCookieAck:
-		return KindCookieAck
-	case ChunkASCONF, ChunkASCONFAck:
-		return KindASCONF
-	}
-	return 0
+// kinds has the set of one chunk type, empty for those that only pass.
+var kinds = [256]Kinds{
+	ChunkInit: KindInit, ChunkInitAck: KindInitAck, ChunkAbort: KindAbort, ChunkError: KindError,
+	ChunkShutdown: KindShutdown, ChunkShutdownAck: KindShutdownAck, ChunkShutdownComplete: KindShutdownComplete,
+	ChunkCookieEcho: KindCookieEcho, ChunkCookieAck: KindCookieAck, ChunkASCONF: KindASCONF, ChunkASCONFAck: KindASCONF,
 }
 
 // Lengths in bytes.
@@ -135,7 +115,7 @@ func Parse(b []byte) (Content, Fault) {
 // add notes a chunk and reports whether it is long enough for what it is.
 func (c *Content) add(chunk []byte) bool {
 	kind, flags := chunk[0], chunk[1]
-	c.Kinds |= kindOf(kind)
+	c.Kinds |= kinds[kind]
 	switch kind {
 	case ChunkInit, ChunkInitAck:
 		if len(chunk) < initSize {
