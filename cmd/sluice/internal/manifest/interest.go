@@ -11,17 +11,17 @@ import (
 // files (and links to them) by renaming; all paths are absolute and free of
 // links, but for the links that are themselves of interest.
 type interest struct {
-	folders map[string]bool // any manifest in these matters
-	names   map[string]bool // these paths matter: files, links, folders themselves
+	directories map[string]bool // to watch; in those that are true any manifest matters
+	names       map[string]bool // these paths matter: files, links, folders themselves
 }
 
 // interest returns what the present files depend on.
 func (l *Loader) interest() interest {
-	in := interest{folders: make(map[string]bool), names: make(map[string]bool)}
+	in := interest{make(map[string]bool), make(map[string]bool)}
 	for _, r := range l.roots {
 		target := in.follow(r.path)
 		if stat, err := os.Stat(target); err == nil && stat.IsDir() {
-			in.folders[target] = true
+			in.directories[target] = true
 		}
 	}
 	for _, f := range l.order {
@@ -68,35 +68,26 @@ func firstLink(path string) (link, target, rest string) {
 	return "", "", ""
 }
 
-// name notes a path and, as far as the directories to it do not exist, those.
+// name notes a path and, as far as the directories to it do not exist, those. What exists
+// of them is to be watched.
 func (in interest) name(path string) {
 	for {
 		in.names[path] = true
 		parent := filepath.Dir(path)
 		if _, err := os.Lstat(parent); err == nil || parent == path {
+			in.directories[parent] = in.directories[parent]
 			return
 		}
 		path = parent
 	}
 }
 
-// directories returns those to watch, all of which were there a moment ago.
-func (in interest) directories() map[string]bool {
-	out := maps.Clone(in.folders)
-	for name := range in.names {
-		parent := filepath.Dir(name)
-		if _, err := os.Lstat(parent); err == nil {
-			out[parent] = true
-		}
-	}
-	return out
-}
-
 // matters reports whether a change of the named path may change a manifest.
 func (in interest) matters(name string) bool {
-	return in.names[name] || in.folders[name] || in.folders[filepath.Dir(name)] && isManifest(filepath.Base(name))
+	return in.names[name] || in.directories[name] ||
+		in.directories[filepath.Dir(name)] && isManifest(filepath.Base(name))
 }
 
 func (in interest) equal(other interest) bool {
-	return maps.Equal(in.folders, other.folders) && maps.Equal(in.names, other.names)
+	return maps.Equal(in.directories, other.directories) && maps.Equal(in.names, other.names)
 }

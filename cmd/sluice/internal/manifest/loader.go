@@ -62,14 +62,17 @@ func (l *Loader) Load() (result Result, changed bool) {
 // load is Load, for the quiet and busy of file.refresh.
 func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
 	l.list()
-	return l.read(quiet, func(*file) bool { return true })
+	return l.read(quiet, l.order)
 }
 
-// read reads those files again that may have changed.
-func (l *Loader) read(quiet time.Duration, may func(*file) bool) (result Result, changed, busy bool) {
-	files := slices.DeleteFunc(slices.Clone(l.order), func(f *file) bool { return f.frozen || !may(f) })
+// read reads those of the files again that changed.
+func (l *Loader) read(quiet time.Duration, files []*file) (result Result, changed, busy bool) {
 	states := make([]struct{ dirty, busy bool }, len(files))
-	inParallel(len(files), func(i int) { states[i].dirty, states[i].busy = files[i].refresh(quiet) })
+	inParallel(len(files), func(i int) {
+		if !files[i].frozen {
+			states[i].dirty, states[i].busy = files[i].refresh(quiet)
+		}
+	})
 	var dirty []*file
 	for i, f := range files {
 		if states[i].dirty {
