@@ -184,91 +184,65 @@ func isManifest(name string) bool {
 }
 
 // resolve decides which version of each file is applied, now that the dirty ones have
-// been read.
-func (l *Loader) resolve(dirty []*file) {
-	if !l.resolveChanged(dirty) {
-		l.resolveAll()
-	}
-	l.removed = nil
-}
-
-// resolveChanged is resolveAll for when no two files conflict, which is nearly always:
-// then only what is new has to be compared. Otherwise it does nothing and reports false.
-func (l *Loader) resolveChanged(dirty []*file) bool {
-	if l.disputed || l.held == nil {
-		return false
-	}
-	unchanged := func(f *file) bool { return f.good != nil && f.trial() == f.good }
-	dirty = slices.DeleteFunc(slices.Clone(dirty), unchanged)
-	changing := make(map[*file]bool, len(dirty)+len(l.removed))
-	for _, f := range slices.Concat(dirty, l.removed) {
-		changing[f] = true
-	}
-	fresh := make(map[claim]owner)
-	for _, f := range dirty {
-		for c, o := range f.trial().owners(f) {
-			if _, taken := fresh[c]; taken {
-				return false
-			}
-			if holder, taken := l.held[c]; taken && !changing[holder.file] {
-				return false
-			}
-			fresh[c] = o
-		}
-	}
-	for f := range changing {
-		f.conflicts = nil
-		for c := range f.good.owners(f) {
-			delete(l.held, c)
-		}
-	}
-	for _, f := range dirty {
-		f.good = f.trial()
-	}
-	maps.Copy(l.held, fresh)
-	return true
-}
-
-// resolveAll decides it for all files: the present version is applied if it
-// has no problem and contradicts no other file, the last good one otherwise. Of
-// two files that claim the same, the one that had it applied keeps it, or else
-// the first in order. All files are judged together, so objects can move from
+// been read: the present one if it has no problem and contradicts no other file, the last
+// good one otherwise. Of two files that claim the same, the one that had it applied keeps
+// it, or else the first in order. They are judged together, so objects can move from
 // one file to another, even cross over, in one step.
-func (l *Loader) resolveAll() {
-	trial := make(map[*file]*version, len(l.order))
-	for _, f := range l.order {
+func (l *Loader) resolve(dirty []*file) {
+	judged := l.order
+	if !l.disputed { // nearly always: then the others stay as they are
+		judged = slices.DeleteFunc(dirty, func(f *file) bool { return f.good != nil && f.trial() == f.good })
+	}
+	trial := make(map[*file]*version, len(judged))
+	for _, f := range l.removed {
+		trial[f] = nil
+	}
+	for _, f := range judged {
 		f.conflicts = nil
 		trial[f] = f.trial()
 	}
 	l.disputed = false
+	var owners map[claim]owner // as judged
 	for {
-		lost := make(map[*file]bool)
-		owners := make(map[claim]owner, len(l.held))
-		for _, f := range l.order {
+		owners = make(map[claim]owner)
+		losers := make(map[*file]bool)
+		for _, f := range judged {
 			for c, winner := range trial[f].owners(f) {
-				if loser, taken := owners[c]; taken && loser.file != f {
-					if l.held[c].file != f {
+				loser, taken := owners[c]
+				held, isHeld := l.held[c]
+				if _, open := trial[held.file]; isHeld && !taken && !open {
+					loser, taken = held, true
+				}
+				if taken && loser.file != f {
+					if held.file != f {
 						winner, loser = loser, winner
 					}
 					// The versions that were applied agreed with each other, so
 					// the loser is a new one, and to lose it is progress.
-					lost[loser.file], l.disputed = true, true
+					losers[loser.file], l.disputed = true, true
 					loser.file.conflicts.add(conflict(c, loser, winner))
 				}
 				owners[c] = winner
 			}
 		}
-		if len(lost) == 0 {
-			l.held = owners
+		if len(losers) == 0 {
 			break
 		}
-		for f := range lost {
+		for f := range losers {
 			trial[f] = f.good
 		}
 	}
 	for f, v := range trial {
+		for c := range f.good.owners(f) {
+			delete(l.held, c)
+		}
 		f.good = v
 	}
+	if l.held == nil {
+		l.held = owners
+	}
+	maps.Copy(l.held, owners)
+	l.removed = nil
 }
 
 // collect makes a Result of the present state.
@@ -283,13 +257,6 @@ func (l *Loader) collect() Result {
 		}
 	}
 	in := &result.Objects
-	services, endpointSlices := 0, 0
-	for _, f := range l.order {
-		if f.good != nil {
-			services, endpointSlices = services+len(f.good.values.Services), endpointSlices+len(f.good.values.Slices)
-		}
-	}
-	in.Services, in.Slices = slices.Grow(in.Services, services), slices.Grow(in.Slices, endpointSlices)
 	for _, f := range l.order {
 		if f.problem != nil {
 			result.Problems = append(result.Problems, f.problem)

@@ -333,6 +333,12 @@ func TestHostileFiles(t *testing.T) {
 		fmt.Fprintf(&bomb, ", b%d: &a%d [*a%d, *a%d, *a%d]", i, i, i-1, i-1, i-1)
 	}
 	bomb.WriteString("}}]}\n")
+	var merges strings.Builder
+	merges.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: x, annotations: {a: &a0 {x: y}")
+	for i := 1; i < 40; i++ {
+		fmt.Fprintf(&merges, ", b%d: &a%d {<<: [*a%d, *a%d, *a%d]}", i, i, i-1, i-1, i-1)
+	}
+	merges.WriteString("}}\n")
 	var documents strings.Builder
 	for i := range maxDocuments + 1 {
 		fmt.Fprintf(&documents, "---\n{apiVersion: v1, kind: K%d}\n", i)
@@ -341,11 +347,12 @@ func TestHostileFiles(t *testing.T) {
 		file, text string
 		want       string
 	}{
+		"nested merges":   {"a.yaml", merges.String(), "excessive aliasing"},
 		"alias bomb":      {"a.yaml", bomb.String(), "aliases expand"},
 		"list of aliases": {"a.yaml", "apiVersion: v1\nkind: List\nitems:\n- &a {apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: None, selector: {a: b, c: d}}}\n" + strings.Repeat("- *a\n", 50_000), "already defined"},
 		"merge bomb":      {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, annotations: &m {a: " + strings.Repeat("x", 1<<12) + "}}\nspec: {ports: [" + strings.Repeat("{<<: *m},", 60_000) + "]}\n", "aliases expand"},
 		"cycle":           {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x, managedFields: [{fieldsV1: &a {b: *a}}]}\n", "aliases expand"},
-		"cyclic merge":    {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: &a {<<: *a, name: x}\n", "aliases expand"},
+		"cyclic merge":    {"a.yaml", "apiVersion: v1\nkind: Service\nmetadata: &a {<<: *a, name: x}\n", "contains itself"},
 		"deep YAML":       {"a.yaml", strings.Repeat("[", 1<<20), "depth"},
 		"deep JSON":       {"a.json", strings.Repeat("[", 1<<20), "depth"},
 		"values":          {"a.yaml", "a: [" + strings.Repeat("1,", maxValues+1) + "]", "more than 4000000 values"},

@@ -111,8 +111,7 @@ func (w *jsonWriter) value(n *yaml.Node) {
 	w.depth--
 }
 
-// pairs returns the keys and values of a mapping, with those that are merged into it and
-// that it does not have itself.
+// pairs returns the keys and values of a mapping, those that are merged into it included.
 func (w *jsonWriter) pairs(n *yaml.Node) []*yaml.Node {
 	merges := false
 	for i := 0; i < len(n.Content); i += 2 {
@@ -125,37 +124,15 @@ func (w *jsonWriter) pairs(n *yaml.Node) []*yaml.Node {
 	if !merges || w.err != nil {
 		return n.Content
 	}
-	var own, merged []*yaml.Node
-	w.depth++
-	for i := 0; i < len(n.Content); i += 2 {
-		key, value := n.Content[i], target(n.Content[i+1])
-		switch {
-		case key.Tag != "!!merge":
-			own = append(own, key, value)
-		case w.depth > maxDepth:
-			w.value(value)
-		case value.Kind == yaml.MappingNode:
-			merged = append(merged, w.pairs(value)...)
-		case value.Kind == yaml.SequenceNode:
-			for _, from := range value.Content {
-				merged = append(merged, w.pairs(target(from))...)
-			}
-		default:
-			w.fail(key, Syntax, "not valid YAML: only mappings can be merged")
-		}
+	var fields map[string]yaml.Node
+	if err := n.Decode(&fields); err != nil {
+		w.fail(n, Syntax, "not valid YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	w.depth--
-	known := make(map[string]bool)
-	for i := 0; i < len(own); i += 2 {
-		known[target(own[i]).Value] = true
+	var all []*yaml.Node
+	for name, value := range fields {
+		all = append(all, &yaml.Node{Kind: yaml.ScalarNode, Value: name}, &value)
 	}
-	for i := 0; i < len(merged); i += 2 {
-		if key := target(merged[i]).Value; !known[key] {
-			known[key] = true
-			own = append(own, merged[i], merged[i+1])
-		}
-	}
-	return own
+	return all
 }
 
 func (w *jsonWriter) scalar(n *yaml.Node) {
