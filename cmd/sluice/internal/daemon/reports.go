@@ -19,7 +19,7 @@ import (
 
 // reports turns what happens into events. Its methods may be called by any goroutine.
 type reports struct {
-	recorder events.Recorder
+	recorder *events.Recorder
 	node     string // this node's name
 	log      *zap.Logger
 	stopping *atomic.Bool
@@ -29,7 +29,7 @@ type reports struct {
 // log. uidOf returns the UID of a Service.
 func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID,
 	stopping *atomic.Bool) (*reports, error) {
-	r := &reports{recorder: &events.Log{Log: log}, node: c.Node.Name, log: log, stopping: stopping}
+	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping}
 	if !c.FromAPI() {
 		return r, nil
 	}

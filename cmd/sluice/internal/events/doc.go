@@ -3,6 +3,6 @@
 //
 // Nothing here blocks: events over the rate limit are dropped and counted.
 //
-// Goroutines: those of client-go's broadcaster, ended by API.Close, and one for each
+// Goroutines: those of client-go's broadcaster, ended by Recorder.Close, and one for each
 // Event on its way, of which there are some 70 at most, each for two minutes at most.
 package events

@@ -17,16 +17,6 @@ type Event struct {
 	Note    string // a sentence for people, or nothing
 }
 
-// Recorder reports events: API and Log.
-type Recorder interface {
-	// Record reports e. It does not block, and may be called from anywhere.
-	Record(e Event)
-	// Stats counts what was reported, and what was dropped because of the rate limit.
-	Stats() (recorded, dropped uint64)
-	// Close drops what has not been reported yet.
-	Close()
-}
-
 // Starting is kube-proxy's first event.
 func Starting() Event { return Event{Reason: "Starting", Action: "StartKubeProxy"} }
 

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -29,9 +29,9 @@ type request struct {
 
 // newAPI returns an API that talks to a server, which passes on what it is asked and answers as
 // the API server does.
-func newAPI(t *testing.T) (*API, <-chan request) {
+func newAPI(t *testing.T) (*Recorder, <-chan request) {
 	got := make(chan request, 1000)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return connect(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return // the client has gone
@@ -46,18 +46,24 @@ func newAPI(t *testing.T) (*API, <-chan request) {
 		}
 		_, _ = w.Write(body)
 		got <- q
-	}))
+	}), got
+}
+
+// connect returns a Recorder that talks to a server.
+func connect(t *testing.T, serve http.HandlerFunc) *Recorder {
+	server := httptest.NewServer(serve)
 	t.Cleanup(server.Close)
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := eventsv1client.NewForConfig(&rest.Config{Host: server.URL,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewAPI(kube.EventsV1(), "node-1", zap.NewNop())
+	r, err := NewAPI(client, "node-1", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(a.Close)
-	return a, got
+	t.Cleanup(r.Close)
+	return r
 }
 
 func next(t *testing.T, got <-chan request) request {
@@ -112,18 +118,8 @@ func TestAPI(t *testing.T) {
 // much is counted.
 func TestBounded(t *testing.T) {
 	hang := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
-	defer server.Close()
+	a := connect(t, func(http.ResponseWriter, *http.Request) { <-hang })
 	defer close(hang)
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := NewAPI(kube.EventsV1(), "node-1", zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
 	const many = 10_000
 	for range many {
 		a.Record(Synced())
@@ -136,7 +132,7 @@ func TestBounded(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
-	l := &Log{Log: zap.New(core)}
+	l := NewLog(zap.New(core))
 	l.Record(CheckFailed("default", "web", "node-1", errors.New("taken")))
 	l.Record(PortReleased(web, taken, "node-1"))
 	if recorded, dropped := l.Stats(); recorded != 2 || dropped != 0 {

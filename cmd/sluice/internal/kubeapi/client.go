@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoveryv1client "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -76,29 +73,18 @@ func connection(kubeconfig, master string) (*rest.Config, error) {
 // clients are those of the API groups that are read. They share connections.
 type clients struct{ core, discovery rest.Interface }
 
-// newClients makes clients that know the kinds read here and no others: the client
-// sets of client-go bring every kind of every group with them.
-func newClients(config *rest.Config) (c clients, err error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
-		return c, err
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+func newClients(config *rest.Config) (clients, error) {
+	var core *corev1client.CoreV1Client
+	var discovery *discoveryv1client.DiscoveryV1Client
 	http, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return c, fmt.Errorf("prepare to reach the API server: %w", err)
+	if err == nil {
+		core, err = corev1client.NewForConfigAndClient(config, http)
 	}
-	client := func(path string, gv schema.GroupVersion) (rest.Interface, error) {
-		config := rest.CopyConfig(config)
-		config.APIPath, config.GroupVersion = path, &gv
-		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		return rest.RESTClientForConfigAndClient(config, http)
-	}
-	if c.core, err = client("/api", corev1.SchemeGroupVersion); err == nil {
-		c.discovery, err = client("/apis", discoveryv1.SchemeGroupVersion)
+	if err == nil {
+		discovery, err = discoveryv1client.NewForConfigAndClient(config, http)
 	}
 	if err != nil {
-		return c, fmt.Errorf("prepare to reach the API server: %w", err)
+		return clients{}, fmt.Errorf("prepare to reach the API server: %w", err)
 	}
-	return c, nil
+	return clients{core.RESTClient(), discovery.RESTClient()}, nil
 }
