@@ -80,14 +80,12 @@ type converter struct {
 
 	addresses []lb.Address
 	backends  []lb.Backend
-	ips       []netip.Addr
 }
 
 // convert returns what svc comes to with the endpoints that it has.
 func (c *converter) convert(svc *corev1.Service, source endpoints) ([]*lb.Service, []HealthCheck) {
 	c.source, c.services, c.healthChecks = source, nil, nil
-	var both [2]netip.Addr
-	clusterIPs := appendClusterIPs(both[:0], svc)
+	clusterIPs := ClusterIPs(svc)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
 	for _, ip := range clusterIPs {
 		c.convertFamily(svc, ip)

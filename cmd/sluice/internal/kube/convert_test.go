@@ -180,12 +180,6 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-func TestNodeFactsNil(t *testing.T) {
-	if got := NodeFacts(nil); got.NodeName != "" || describe(Result{Facts: got}) != "nothing" {
-		t.Errorf("NodeFacts(nil) = %+v", got)
-	}
-}
-
 func TestObjectsLen(t *testing.T) {
 	o := many(3, 20)
 	o.Nodes = []*corev1.Node{{}}

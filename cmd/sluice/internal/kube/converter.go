@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -27,8 +28,6 @@ type Converter struct {
 	dirty  []*group
 	gone   bool // some in own have no Service of ours any more
 	twice  bool // two objects had one name
-
-	checked int // groups with health checks
 }
 
 type objectKey struct{ namespace, name string }
@@ -80,7 +79,12 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	k.facts = facts
 	k.sort()
 	k.convert()
-	r := Result{Services: k.services(), HealthChecks: k.healthChecks(), Facts: k.facts, Changes: changes}
+	r := Result{Facts: facts, Changes: changes,
+		Services: make([]*lb.Service, 0, len(k.own)+len(k.own)/8)} // some have several ports
+	for _, g := range k.own {
+		r.Services = append(r.Services, g.services...)
+		r.HealthChecks = append(r.HealthChecks, g.healthChecks...)
+	}
 	clear(k.dirty)
 	k.dirty = k.dirty[:0]
 	return r
@@ -99,36 +103,37 @@ func (k *Converter) compare(o Objects) (c Changes) {
 	goneSlices, comeSlices := difference(k.last.Slices, o.Slices)
 	c.Endpoints = changed(goneSlices, comeSlices, func(*discoveryv1.EndpointSlice) bool { return true })
 	c.Triggers = triggersOf(comeSlices)
-	for _, slice := range goneSlices {
-		if g := k.groupOf(slice.Namespace, slice.Labels, slice.Labels[discoveryv1.LabelServiceName]); g != nil {
-			g.slices = slices.DeleteFunc(g.slices, func(s *discoveryv1.EndpointSlice) bool { return s == slice })
-			k.touch(g)
-		}
-	}
-	for _, slice := range comeSlices {
-		if g := k.groupOf(slice.Namespace, slice.Labels, slice.Labels[discoveryv1.LabelServiceName]); g != nil {
-			g.slices = append(g.slices, slice)
-			k.touch(g)
-		}
-	}
+	serviceOf := func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] }
+	changeGroups(k, goneSlices, serviceOf, func(g *group, gone *discoveryv1.EndpointSlice) {
+		g.slices = slices.DeleteFunc(g.slices, func(s *discoveryv1.EndpointSlice) bool { return s == gone })
+	})
+	changeGroups(k, comeSlices, serviceOf, func(g *group, come *discoveryv1.EndpointSlice) {
+		g.slices = append(g.slices, come)
+	})
 	goneOld, comeOld := difference(k.last.Endpoints, o.Endpoints)
 	//lint:ignore SA1019 see Objects.Endpoints
 	c.Endpoints += changed(goneOld, comeOld, func(*corev1.Endpoints) bool { return true })
-	for _, old := range goneOld {
-		if g := k.groupOf(old.Namespace, old.Labels, old.Name); g != nil {
-			g.old = nil
-			k.touch(g)
-		}
-	}
-	for _, old := range comeOld {
-		if g := k.groupOf(old.Namespace, old.Labels, old.Name); g != nil {
-			k.twice = k.twice || g.old != nil
-			g.old = old
-			k.touch(g)
-		}
-	}
+	changeGroups(k, goneOld, (*corev1.Endpoints).GetName, func(g *group, _ *corev1.Endpoints) { g.old = nil })
+	changeGroups(k, comeOld, (*corev1.Endpoints).GetName, func(g *group, old *corev1.Endpoints) {
+		k.twice = k.twice || g.old != nil
+		g.old = old
+	})
 	k.last = o
 	return c
+}
+
+// changeGroups changes the groups of objects with endpoints, but for those labelled as
+// headless, which are for DNS: kube-proxy does not watch them either, whatever their
+// Service is.
+func changeGroups[T metav1.Object](k *Converter, list []T, service func(T) string, change func(*group, T)) {
+	for _, o := range list {
+		name := service(o)
+		if _, headless := o.GetLabels()[corev1.IsHeadlessService]; !headless && name != "" {
+			g := k.group(objectKey{o.GetNamespace(), name})
+			change(g, o)
+			k.touch(g)
+		}
+	}
 }
 
 // ours reports whether a Service is one that we serve.
@@ -149,16 +154,6 @@ func (k *Converter) setService(svc, to *corev1.Service) {
 	g.service = to
 	k.gone = k.gone || to == nil
 	k.touch(g)
-}
-
-// groupOf returns the group of an object with endpoints, or nil if it counts for
-// none. Those labelled as headless are for DNS; kube-proxy does not watch them
-// either, whatever their Service is.
-func (k *Converter) groupOf(namespace string, labels map[string]string, service string) *group {
-	if _, headless := labels[corev1.IsHeadlessService]; headless || service == "" {
-		return nil
-	}
-	return k.group(objectKey{namespace, service})
 }
 
 func (k *Converter) group(key objectKey) *group {
@@ -201,40 +196,14 @@ func (k *Converter) sort() {
 func (k *Converter) convert() {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {
-		if len(g.healthChecks) > 0 {
-			k.checked--
-		}
 		g.dirty, g.services, g.healthChecks = false, nil, nil
 		switch {
 		case g.service != nil:
 			g.services, g.healthChecks = c.convert(g.service, g.endpoints)
-			if len(g.healthChecks) > 0 {
-				k.checked++
-			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}
 	}
-}
-
-// services returns those of all groups.
-func (k *Converter) services() []*lb.Service {
-	list := make([]*lb.Service, 0, len(k.own)+len(k.own)/8) // some have several ports
-	for _, g := range k.own {
-		list = append(list, g.services...)
-	}
-	return list
-}
-
-// healthChecks returns those of all groups.
-func (k *Converter) healthChecks() (all []HealthCheck) {
-	if k.checked == 0 {
-		return nil
-	}
-	for _, g := range k.own {
-		all = append(all, g.healthChecks...)
-	}
-	return all
 }
 
 // difference returns what is in only one of two lists. Lists that are the same at

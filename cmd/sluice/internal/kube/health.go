@@ -32,7 +32,7 @@ func (c *converter) checkHealth(svc *corev1.Service, ipv6 bool, services []*lb.S
 		!validPort(svc.Spec.HealthCheckNodePort) {
 		return
 	}
-	ips := c.ips[:0]
+	var ips []netip.Addr
 	for i := range services {
 		for _, b := range services[i].Backends {
 			if b.Local && b.Ready {
@@ -41,7 +41,6 @@ func (c *converter) checkHealth(svc *corev1.Service, ipv6 bool, services []*lb.S
 		}
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)
-	c.ips = ips
 	c.healthChecks = append(c.healthChecks, HealthCheck{
 		Namespace:      svc.Namespace,
 		Name:           svc.Name,

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,12 +32,9 @@ type Facts struct {
 // module has no constant for it.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// NodeFacts returns what a Node object says: of its addresses those of type
-// InternalIP and then those of type ExternalIP, each once. node may be nil.
-func NodeFacts(node *corev1.Node) Facts {
-	if node == nil {
-		return Facts{}
-	}
+// nodeFacts returns what a Node object says: of its addresses those of type
+// InternalIP and then those of type ExternalIP, each once.
+func nodeFacts(node *corev1.Node) Facts {
 	facts := Facts{
 		NodeName: node.Name,
 		Hostname: node.Labels[corev1.LabelHostname],
@@ -80,14 +78,9 @@ func (f Facts) completedBy(nodes []*corev1.Node) Facts {
 	if i < 0 || f.NodeName == "" {
 		return f
 	}
-	node := NodeFacts(nodes[i])
+	node := nodeFacts(nodes[i])
 	f.Known, f.Leaving = node.Known, node.Leaving
-	if f.Hostname == "" {
-		f.Hostname = node.Hostname
-	}
-	if f.Zone == "" {
-		f.Zone = node.Zone
-	}
+	f.Hostname, f.Zone = cmp.Or(f.Hostname, node.Hostname), cmp.Or(f.Zone, node.Zone)
 	if len(f.PodCIDRs) == 0 {
 		f.PodCIDRs = node.PodCIDRs
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -49,29 +50,14 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	return prefix, prefix.IsValid()
 }
 
+// leadingZeros are those of a number of an address.
+var leadingZeros = regexp.MustCompile(`(^|[.:])0+(\d+)`)
+
 // parseUnmapped is parseAddr but for leaving an IPv4-mapped address as it is.
 func parseUnmapped(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		addr, err = netip.ParseAddr(trimZeros(text))
+		addr, err = netip.ParseAddr(leadingZeros.ReplaceAllString(text, "$1$2"))
 	}
 	return addr, err == nil && addr.Zone() == ""
-}
-
-// trimZeros removes the leading zeros of the four decimal numbers that an
-// address is, or ends in.
-func trimZeros(text string) string {
-	dotted := strings.LastIndexByte(text, ':') + 1
-	octets := strings.Split(text[dotted:], ".")
-	if len(octets) != 4 {
-		return text
-	}
-	for i, octet := range octets {
-		trimmed := strings.TrimLeft(octet, "0")
-		if trimmed == "" && octet != "" {
-			trimmed = "0"
-		}
-		octets[i] = trimmed
-	}
-	return text[:dotted] + strings.Join(octets, ".")
 }

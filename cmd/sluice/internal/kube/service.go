@@ -14,12 +14,10 @@ import (
 // each family, the first named first. It is empty for a Service that no proxy
 // serves (headless, ExternalName, no address yet). What ipFamilies says is not
 // asked: the API server keeps both lists alike, and an address knows its family.
-func ClusterIPs(svc *corev1.Service) []netip.Addr { return appendClusterIPs(nil, svc) }
-
-func appendClusterIPs(ips []netip.Addr, svc *corev1.Service) []netip.Addr {
+func ClusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	spec := &svc.Spec
 	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
-		return ips
+		return nil
 	}
 	texts := spec.ClusterIPs
 	if len(texts) == 0 {
