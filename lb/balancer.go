@@ -158,8 +158,8 @@ func (b *Balancer) Sweep(now int64) {
 // backends that are no longer eligible ends.
 //
 // Pick uses either the old or the new table, whole. Update prepares only the
-// services whose backends differ from those in the old table; for all others it
-// compares.
+// services whose backends or timeout differ from those in the old table; for all others
+// it compares.
 func (b *Balancer) Update(t *Table) {
 	if t == nil {
 		t = empty.table
@@ -171,7 +171,6 @@ func (b *Balancer) Update(t *Table) {
 	next := &snapshot{table: t, services: make([]*service, len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed []change
-	var unstuck []*service
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
@@ -179,27 +178,20 @@ func (b *Balancer) Update(t *Table) {
 		if from >= old.table.Len() || old.table.At(from) != s {
 			from = old.table.position(guess, &s.ID)
 		}
-		var known *Service
 		was := &fresh
 		if from >= 0 {
 			guess = from + 1
 			at := old.table.slots[from]
 			kept[at] = true
-			known, was = old.table.at(at), old.services[at]
+			known := old.table.at(at)
+			was = old.services[at]
+			if known == s || known.AffinityTimeout == s.AffinityTimeout && sameBackends(known.Backends, s.Backends) {
+				next.services[slot] = was
+				continue
+			}
 		}
-		switch {
-		case known == s:
-			next.services[slot] = was
-			continue
-		case known != nil && sameBackends(known.Backends, s.Backends):
-			next.services[slot] = was.withTimeout(s.AffinityTimeout)
-		default:
-			next.services[slot] = b.prepare(s, was)
-			changed = append(changed, change{was, slot})
-		}
-		if s.AffinityTimeout == 0 && was.affinityTimeout > 0 {
-			unstuck = append(unstuck, was)
-		}
+		next.services[slot] = b.prepare(s, was)
+		changed = append(changed, change{was, slot})
 	}
 	b.current.Store(next)
 
@@ -207,9 +199,6 @@ func (b *Balancer) Update(t *Table) {
 	// is not handed out again.
 	for _, c := range changed {
 		next.finish(c, b.updates)
-	}
-	for _, s := range unstuck {
-		s.state.deleteAll()
 	}
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
@@ -225,17 +214,7 @@ func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.le
 // fresh is what a service was that is new.
 var fresh service
 
-// withTimeout returns s with this affinity timeout: s itself if it has that.
-func (s *service) withTimeout(timeout int64) *service {
-	if s.affinityTimeout == timeout {
-		return s
-	}
-	other := *s
-	other.affinityTimeout = timeout
-	return &other
-}
-
-// change is a service whose backends are not what they were.
+// change is a service whose backends or timeout are not what they were.
 type change struct {
 	from *service // in the old snapshot; fresh for a new service
 	to   int32    // slot in the new snapshot
@@ -312,7 +291,10 @@ func (s *snapshot) finish(c change, update uint64) {
 			lost = true
 		}
 	}
-	if lost {
+	switch {
+	case to.affinityTimeout == 0 && c.from.affinityTimeout > 0:
+		to.state.deleteAll()
+	case lost:
 		to.state.dropIneligible()
 	}
 }

@@ -152,21 +152,20 @@ func TestUnchangedServiceIsNotPreparedAgain(t *testing.T) {
 		s.Backends[0].Local = true
 		return s
 	}
-	b.Update(mustTable(t, []Service{some(), {ID: ID{Name: "other", Protocol: TCP}}}))
+	b.Update(mustTable(t, []Service{sticky(some(), 1e9), {ID: ID{Name: "other", Protocol: TCP}}}))
 	before := b.load().services[0]
-	// Another position, other slices with equal contents, another timeout and
-	// other addresses.
+	// Another position, other slices with equal contents, and other addresses.
 	s := sticky(some(), 1e9)
 	s.Addresses = []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Kind: ExternalIP, Local: true}}
-	b.Update(mustTable(t, []Service{{ID: ID{Name: "first", Protocol: TCP}}, s}))
-	after := b.load().services[1]
-	for in := range before.rings {
-		if &before.rings[in][0] != &after.rings[in][0] || before.state != after.state {
-			t.Error("prepared again")
-		}
+	first := Service{ID: ID{Name: "first", Protocol: TCP}}
+	b.Update(mustTable(t, []Service{first, s}))
+	if b.load().services[1] != before {
+		t.Error("prepared again")
 	}
-	if after.affinityTimeout != 1e9 {
-		t.Error("kept the old timeout")
+	s.AffinityTimeout = 2e9
+	b.Update(mustTable(t, []Service{first, s}))
+	if after := b.load().services[1]; after.affinityTimeout != 2e9 || after.state != before.state {
+		t.Error("kept the old timeout, or lost its state")
 	}
 }
 

@@ -13,11 +13,6 @@ type builder struct {
 	own private
 }
 
-// newBuilder begins an empty table, for about n services.
-func newBuilder(n int, node Node) *builder {
-	return &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, n), places: make([]int32, 0, n)}}
-}
-
 // copyFor begins a table with the index of t, for n services that are to be filled in.
 func (t *Table) copyFor(n int) *builder {
 	return &builder{Table: Table{

@@ -63,7 +63,8 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	if next, delta, ok := t.patched(services, node); ok {
 		return next, delta, nil
 	}
-	b := newBuilder(len(services), node)
+	b := &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, len(services))}}
+	d := Delta{Whole: b.anew(t)}
 	var refused []error
 	guess := 0
 	for _, s := range services {
@@ -72,27 +73,19 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 			known = t.At(from)
 			guess = from + 1 // tables are made in the same order again and again
 		}
+		before := b.Len()
 		refused = append(refused, b.append(s, known)...)
-	}
-	b.clean = len(refused) == 0
-	return &b.Table, b.since(t), errors.Join(refused...)
-}
-
-// since returns how the table, which was made without it, differs from an earlier one.
-func (b *builder) since(t *Table) Delta {
-	d := Delta{Whole: b.anew(t)}
-	for i := range b.Len() {
-		is := b.At(i)
-		was, _ := t.Service(is.ID)
-		d.note(was, is)
-	}
-	for i := range t.Len() {
-		was := t.At(i)
-		if _, stays := b.index.slot(was.ID); !stays {
-			d.remove(was)
+		if b.Len() > before {
+			d.note(known, b.At(before))
 		}
 	}
-	return d
+	for i := range t.Len() {
+		if _, stays := b.index.slot(t.At(i).ID); !stays {
+			d.remove(t.At(i))
+		}
+	}
+	b.clean = len(refused) == 0
+	return &b.Table, d, errors.Join(refused...)
 }
 
 // anew reports whether nothing of an earlier table counts.
