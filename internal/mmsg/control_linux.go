@@ -11,26 +11,18 @@ import (
 // Control is the control messages of one received message.
 type Control []byte
 
-// next splits the first control message from the rest. nil: there is none, or it is cut off.
-func (c Control) next() (m *unix.Cmsghdr, data, rest Control) {
-	if len(c) < unix.SizeofCmsghdr {
-		return nil, nil, nil
-	}
-	m = (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
-	if m.Len < unix.SizeofCmsghdr || uint64(m.Len) > uint64(len(c)) {
-		return nil, nil, nil
-	}
-	data = c[unix.SizeofCmsghdr:m.Len]
-	return m, data, c[min(len(c), unix.CmsgSpace(len(data))):]
-}
-
 // Find returns the data of the first control message of a kind, nil if there is none with
 // size bytes.
 func (c Control) Find(level, kind int32, size int) []byte {
-	for m, data, rest := c.next(); m != nil; m, data, rest = rest.next() {
+	for len(c) >= unix.SizeofCmsghdr {
+		m, data, rest, err := unix.ParseOneSocketControlMessage(c)
+		if err != nil {
+			return nil // it is cut off
+		}
 		if m.Level == level && m.Type == kind && len(data) >= size {
 			return data
 		}
+		c = rest
 	}
 	return nil
 }
