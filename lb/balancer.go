@@ -170,7 +170,7 @@ func (b *Balancer) Update(t *Table) {
 	old := b.load()
 	next := &snapshot{table: t, services: make([]*service, len(t.places))}
 	kept := make([]bool, len(old.services))
-	var changed []change
+	var changed [][2]*service // from and to
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
@@ -190,15 +190,16 @@ func (b *Balancer) Update(t *Table) {
 				continue
 			}
 		}
-		next.services[slot] = b.prepare(s, was)
-		changed = append(changed, change{was, slot})
+		to := b.prepare(s, was)
+		next.services[slot] = to
+		changed = append(changed, [2]*service{was, to})
 	}
 	b.current.Store(next)
 
 	// From here on no new Pick sees the old table, so that what is taken away now
 	// is not handed out again.
 	for _, c := range changed {
-		next.finish(c, b.updates)
+		c[1].finish(c[0], b.updates)
 	}
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
@@ -213,12 +214,6 @@ func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.le
 
 // fresh is what a service was that is new.
 var fresh service
-
-// change is a service whose backends or timeout are not what they were.
-type change struct {
-	from *service // in the old snapshot; fresh for a new service
-	to   int32    // slot in the new snapshot
-}
 
 // sameBackends compares without looking if the slices are one.
 func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
@@ -252,6 +247,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		k.update = b.updates
 		condition := sel.condition(&s.Backends[i])
+		k.becomes = condition
 		k.condition.Or(condition)
 		to.backends[i] = k
 		for in := range to.rings {
@@ -270,32 +266,28 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	return to
 }
 
-// finish takes from backends what a change takes from them, once the snapshot
-// that has the change is current.
-func (s *snapshot) finish(c change, update uint64) {
-	to := s.services[c.to]
-	to.state.dropDrained(update)
+// finish takes from backends what the change from another service takes from them, once the
+// snapshot that has s is current.
+func (s *service) finish(from *service, update uint64) {
+	s.state.dropDrained(update)
 	lost := false
-	for _, k := range c.from.backends {
+	for _, k := range from.backends {
 		if k.update != update {
 			k.condition.Store(0)
-			to.state.leaving = append(to.state.leaving, k)
+			s.state.leaving = append(s.state.leaving, k)
 			lost = true
 		}
 	}
-	backends := s.table.at(c.to).Backends
-	sel := selectFrom(backends)
-	for i, k := range to.backends {
-		condition := sel.condition(&backends[i])
-		if k.condition.Swap(condition)&^condition&eligible != 0 {
+	for _, k := range s.backends {
+		if k.condition.Swap(k.becomes)&^k.becomes&eligible != 0 {
 			lost = true
 		}
 	}
 	switch {
-	case to.affinityTimeout == 0 && c.from.affinityTimeout > 0:
-		to.state.deleteAll()
+	case s.affinityTimeout == 0 && from.affinityTimeout > 0:
+		s.state.deleteAll()
 	case lost:
-		to.state.dropIneligible()
+		s.state.dropIneligible()
 	}
 }
 

@@ -48,7 +48,9 @@ type backend struct {
 
 	bytesIn, bytesOut atomic.Uint64 // see Meter
 
-	update uint64 // the last Balancer.Update that had this backend; guarded by Balancer.mu
+	// Guarded by Balancer.mu: the last Update that had this backend, and its condition after that.
+	update  uint64
+	becomes uint32
 }
 
 const (
