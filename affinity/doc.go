@@ -6,10 +6,9 @@
 // address without a port: all its connections stay together, and behind one NAT
 // all clients are one client, as with kube-proxy.
 //
-// The timeout slides: it counts from the last new connection, not from the
-// first. Every entry of a table has the same timeout, therefore the order of
-// last use is also the order of expiry, and sweeping costs only as much as there
-// is to remove.
+// The timeout counts from the last new connection. Every entry of a table has the same timeout,
+// therefore the order of last use is also the order of expiry, and sweeping costs only as much
+// as there is to remove.
 //
 // The memory is bounded. kube-proxy's userspace mode kept an entry for every
 // client address for three hours, which anyone with an IPv6 prefix can turn into

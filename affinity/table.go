@@ -15,11 +15,8 @@ const most = 65536
 // use. It must not be copied after first use.
 //
 // All methods may be called by any number of goroutines. One mutex guards the
-// whole table, since a hit has to move the entry to the front of the recency
-// list and so writes anyway. It is held for tens of nanoseconds, once per new
-// connection of one service port, while setting up that connection costs tens of
-// microseconds of system calls; shards would buy nothing and would each need a
-// recency list and a limit of their own. DeleteFunc and Sweep give it away after each
+// whole table, since a hit writes to the recency list anyway. It is held for tens of
+// nanoseconds, once per new connection; DeleteFunc and Sweep give it away after each
 // piece of what they have to do.
 type Table[B comparable] struct {
 	mu  sync.Mutex // guards all below
@@ -63,9 +60,7 @@ type slot[B comparable] struct {
 
 // Get returns the backend that client was last sent to, and makes now its time
 // of last use. It reports false if the client is not known, or was last used
-// timeout or longer ago, in which case it is deleted. now and timeout are in
-// nanoseconds. The timeout comes with each call so that a changed one counts at
-// once for clients already known.
+// timeout or longer ago, both in nanoseconds. A changed timeout counts at once.
 //
 // An IPv4 address and its IPv4-mapped IPv6 form are one client; IPv6 zones are
 // ignored.

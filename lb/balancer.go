@@ -65,17 +65,14 @@ func (b *Balancer) load() *snapshot {
 // Table returns the current table; it is never nil.
 func (b *Balancer) Table() *Table { return b.load().table }
 
-// Pick chooses a backend for f, of those that are eligible by the traffic policy of
-// the address, in exact round robin, for policy Cluster and for policy Local
-// apart from each other, except that a client of a service with affinity stays where
-// it was sent last, by whichever address of the service, until that has expired, is
-// not eligible for the address asked for or is in f.Tried. Backends in f.Tried are
-// passed over, in a round robin of retries; if all were tried Pick gives the
-// next one nevertheless, and the caller limits the attempts.
+// Pick chooses a backend for f: of those that are eligible by the traffic policy of the
+// address, in exact round robin, or with affinity the one that the client was sent to last,
+// unless it is not eligible there. Backends in f.Tried are passed over, in a round robin of
+// retries; if all were tried Pick gives the next one nevertheless, and the caller limits the
+// attempts.
 //
-// The error is ErrNoService, ErrNotAllowed, ErrNoBackend or ErrNoLocalBackend. If it
-// is nil the caller must call Done of the choice, once. Pick neither allocates nor
-// waits for Update.
+// The error is one of those of this package. If it is nil the caller must call Done of the
+// choice, once. Pick neither allocates nor waits for Update.
 func (b *Balancer) Pick(f Flow) (Choice, error) {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)
@@ -155,11 +152,7 @@ func (b *Balancer) Sweep(now int64) {
 
 // Update makes t the current table; nil means an empty one. What outlives tables
 // is kept for each service whose ID is in t, and dropped for all others. Affinity to
-// backends that are no longer eligible ends.
-//
-// Pick uses either the old or the new table, whole. Update prepares only the
-// services whose backends or timeout differ from those in the old table; for all others
-// it compares.
+// backends that are no longer eligible ends. Pick uses either the old or the new table, whole.
 func (b *Balancer) Update(t *Table) {
 	if t == nil {
 		t = empty.table

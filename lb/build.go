@@ -35,8 +35,7 @@ func (b *builder) append(s, known *Service) []error {
 
 // Beside returns t with the addresses of leaving, as [Table.Lost] has returned them, beside its
 // own: a table for the time in which clients may still come there. A service that t does not
-// have is after all others. What it costs depends on leaving, but for a copy of lists of
-// numbers.
+// have is after all others.
 func (t *Table) Beside(leaving []*Service) *Table {
 	b := t.copyFor(t.Len())
 	b.node, b.clean = t.node, false

@@ -5,10 +5,8 @@ import (
 	"slices"
 )
 
-// Choice is the answer to one Pick: a backend for one connection or UDP flow,
-// which counts as in flight there until Done. It is one pointer, comparable, and
-// may be copied; the zero Choice is not valid. It stays safe to use when its
-// backend or service has left the table.
+// Choice is the answer to one Pick: a backend, where a connection or UDP flow is in flight
+// until Done. It is one pointer and may be copied; the zero Choice is not valid.
 type Choice struct{ backend *backend }
 
 // Valid reports whether c was returned by a successful Pick.
@@ -32,16 +30,14 @@ func (c Choice) Service() ID {
 }
 
 // Live reports whether the backend is still in the current table and ready or
-// serving. Flows that cannot end by themselves, as UDP ones, should ask this per
-// datagram and leave a backend that is not; it is one atomic load.
+// serving. It is one atomic load, for each datagram of a flow that does not end by itself.
 func (c Choice) Live() bool {
 	return c.backend != nil && c.backend.condition.Load()&live != 0
 }
 
 // Done says that the connection has ended, or could not be made. It must be
-// called exactly once for each successful Pick. err is what the backend did
-// wrong and counts as a failure of it; what the client did wrong is no reason
-// for one. Done of a choice that is not valid does nothing.
+// called exactly once for each successful Pick. err is what the backend, not the client,
+// did wrong. Done of a choice that is not valid does nothing.
 func (c Choice) Done(err error) {
 	if c.backend == nil {
 		return
@@ -57,9 +53,7 @@ func (c Choice) Done(err error) {
 const maxTried = 8
 
 // Tried remembers the backends that have already failed for one connection, so
-// that Pick avoids them: the last 8 of them. The zero Tried is empty. It does
-// not allocate, and belongs to one connection: it must not be used by several
-// goroutines at once.
+// that Pick avoids them: the last 8 of them. The zero Tried is empty. It is for one goroutine.
 type Tried struct {
 	backends [maxTried]*backend
 	next     uint8 // slot to write; counts on beyond maxTried

@@ -13,12 +13,10 @@ const (
 )
 
 // Eligible returns the backends that new connections to an address with policy
-// Cluster may go to, in the order of s.Backends, as a fresh slice. Those are the
-// ready ones: if each of them has a node hint and one names this node, only those
-// for this node; else if each has a zone hint and one names this zone, only those
-// for this zone. If none is ready they are those that still serve while they
-// terminate, which keeps a rolling update from refusing connections when all old
-// endpoints leave at once (KEP-1669).
+// Cluster may go to, in the order of s.Backends, as a fresh slice: the
+// ready ones, narrowed by hints for this node, else by hints for this zone, if each has one and
+// one is for here. If none is ready they are those that still serve while they
+// terminate, so that a rolling update does not refuse connections (KEP-1669).
 func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
 
 // EligibleLocal returns the same for an address with policy Local: those of this

@@ -5,11 +5,8 @@ import (
 	"strings"
 )
 
-// Explain says in words what Pick would do for f and why: which service and address
-// it is, whether the client may ask there, which set of backends the traffic policy
-// gives it, which of them are eligible and why the others are not, what affinity
-// remembers, and which is next in the round robin. It changes nothing. The text is for people and
-// has several lines; programs should not parse it.
+// Explain says in words what Pick would do for f and why. It changes nothing. The text is for
+// people and has several lines; programs should not parse it.
 func (b *Balancer) Explain(f Flow) string {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)

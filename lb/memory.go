@@ -64,10 +64,8 @@ func (s *service) memory() Memory {
 }
 
 // Remember makes the services of the current table go on where another Balancer has
-// stopped, instead of where they are. What is about services and backends that the
-// table does not have is left out, except that backends which had left there leave
-// here too. Picks in flight stay in flight. It is for the start, before the first
-// Pick.
+// stopped. Services that the table does not have are left out; backends which had left there
+// leave here too. Picks in flight stay in flight. It is for the start, before the first Pick.
 func (b *Balancer) Remember(all []Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,9 +123,8 @@ func (s *service) known(addr netip.AddrPort) *backend {
 	return k
 }
 
-// Clients passes to visit what is remembered of the clients that came at time from or
-// later, one service with affinity at a time and the longest ago first. Since clocks of
-// different goroutines differ, from is a little earlier than needed. The slice is
+// Clients passes to visit what is remembered of the clients that came at time from or a little
+// before, or later, one service with affinity at a time and the longest ago first. The slice is
 // visit's only until it returns.
 func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	b.mu.Lock()

@@ -12,10 +12,7 @@ import (
 func (v Verdict) String() string { return name(v, "serve", "refuse", "drop") }
 
 // Verdicts says what becomes of clients on this node, and of all others, that ask
-// at a, one of the addresses of s. It says before a connection is accepted what
-// Pick would find: Serve that there is a backend, Refuse that Pick would return
-// ErrNoBackend, Drop that it would return ErrNoLocalBackend. Whether a client is
-// among the sources of a is another matter.
+// at a, one of the addresses of s: what Pick would find if a allows them.
 func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 	of := [sets]Verdict{Refuse, Refuse}
 	for i := range s.Backends {

@@ -8,10 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// ring is the round robin order of eligible backends. It is sorted by a
-// hash of seed, service and address, which shuffles it differently for each
-// service and each seed and yet needs no memory: backends that survive a change
-// keep their order among each other.
+// ring is the round robin order of eligible backends, sorted by a hash of seed, service and
+// address. So it needs no memory: backends that survive a change keep their order.
 type ring []*backend
 
 func (r ring) sort() {

@@ -169,12 +169,12 @@ func equalAddress(a, b Address) bool {
 	return a.Addr == b.Addr && a.Kind == b.Kind && a.Local == b.Local && slices.Equal(a.Sources, b.Sources)
 }
 
-// Verdict is what becomes of those who ask at an address. Its zero value is Serve.
+// Verdict is what becomes of those who ask at an address.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Serve  Verdict = iota // there is a backend
-	Refuse                // refused at once: there is no backend
-	Drop                  // do not answer: another node may (policy Local)
+	Refuse                // refused at once: Pick returns ErrNoBackend
+	Drop                  // not answered, since another node may: Pick returns ErrNoLocalBackend
 )

@@ -40,16 +40,12 @@ type Table struct {
 // The rest of a service stays when a part of it is refused. IPv4-mapped IPv6
 // addresses and prefixes become IPv4 ones.
 //
-// An unspecified address, 0.0.0.0 or ::, owns its port on every address of its
-// family that has no exact owner.
-//
 // Sources of the other family are left out without an error, since one list is for
 // both families of a Service; a /0 of the right family stands for everybody. What
 // is left is what counts, as with kube-proxy: if nothing is, everybody may ask.
 //
 // The services belong to the Table from now on and must not be written to; the slice of
-// them does not. Several tables may share a service, and [Balancer.Update] recognises one
-// that it knows at no cost.
+// them does not. Several tables may share a service.
 func NewTable(services []*Service, node Node) (*Table, error) {
 	t, _, err := new(Table).Next(services, node)
 	return t, err

@@ -20,9 +20,9 @@
 // counted in Stats by reason. No datagram costs an allocation.
 //
 // A flow leaves a backend that is neither ready nor serving with the next datagram of its
-// client; late answers are passed on for a second. A backend that refuses (ICMP, or an error
-// of the send itself) is reported to the balancer, and the flow goes on to another, at most four in a
-// row; a datagram that ICMP quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent again.
+// client; late answers are passed on for a second. A backend that refuses is reported to the
+// balancer, and the flow goes on to another, at most four in a row; a datagram that ICMP
+// quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent again.
 //
 // Datagrams that arrive as a batch (UDP_GRO, udp(7), Linux 5.0) leave as a batch (UDP_SEGMENT), and so do
 // datagrams in a row of equal length, unless the kernel, the path or Server.DisableGSO forbids it, or

@@ -131,9 +131,8 @@ func (s *Server) Unlisten(f lb.Frontend) {
 }
 
 // TableChanged makes every flow leave a backend that is neither ready nor serving in
-// the balancer's current table, or is no longer that of the frontend's Service. Flows
-// whose clients send do so by themselves; this is for those that only receive. Call it
-// after lb.Balancer.Update. With Loops it does not wait.
+// the balancer's current table, or is no longer that of the frontend's Service, also if its
+// client only receives. Call it after lb.Balancer.Update. With Loops it does not wait.
 func (s *Server) TableChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
