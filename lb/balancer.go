@@ -205,8 +205,17 @@ func (b *Balancer) Update(t *Table) {
 // caller holds Balancer.mu.
 func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving) }
 
+// byAddr returns them by their addresses.
+func (s *service) byAddr() map[netip.AddrPort]*backend {
+	by := make(map[netip.AddrPort]*backend, len(s.backends)+len(s.state.leaving))
+	for _, k := range s.all() {
+		by[k.addr] = k
+	}
+	return by
+}
+
 // fresh is what a service was that is new.
-var fresh service
+var fresh = service{state: new(state)}
 
 // sameBackends compares without looking if the slices are one.
 func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
@@ -217,13 +226,10 @@ func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(
 func (b *Balancer) prepare(s *Service, from *service) *service {
 	to := &service{state: from.state, affinityTimeout: s.AffinityTimeout, backends: make([]*backend, len(s.Backends))}
 	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
-	if to.state == nil {
+	if from == &fresh {
 		to.state = newState(s.ID, b.Seed)
 	}
-	known := make(map[netip.AddrPort]*backend, len(from.backends)+len(to.state.leaving))
-	for _, k := range slices.Concat(from.backends, to.state.leaving) {
-		known[k.addr] = k
-	}
+	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
 		if known[s.Backends[i].Addr] == nil {

@@ -84,11 +84,10 @@ func (b *Balancer) Remember(all []Memory) {
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
-		for j, known := range m.Backends {
-			var k *backend
-			if current := service.backends; j < len(current) && current[j].addr == known.Addr {
-				k = current[j] // as always, if the tables are alike
-			} else {
+		by := service.byAddr()
+		for _, known := range m.Backends {
+			k := by[known.Addr]
+			if k == nil {
 				k = service.known(known.Addr)
 			}
 			inFlight := k.inFlight()
@@ -170,10 +169,7 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 	if s == nil || s.affinityTimeout == 0 {
 		return
 	}
-	backends := make(map[netip.AddrPort]*backend, len(s.backends))
-	for _, k := range s.backends {
-		backends[k.addr] = k
-	}
+	backends := s.byAddr()
 	for _, c := range clients {
 		if k := backends[c.Backend]; k != nil && k.is(eligible) {
 			s.state.affinity.Put(c.Addr, k, c.LastUsed)

@@ -48,7 +48,7 @@ func (m *Mirror) put(id ID, s *Service) {
 	} else {
 		m.services[id] = s
 	}
-	if was == s || was != nil && s != nil && was.Equal(s) {
+	if was.Equal(s) {
 		return
 	}
 	if _, known := m.changed[id]; !known {
