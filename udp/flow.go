@@ -9,12 +9,22 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// linger is how long a backend that is gone may answer what it was asked before, unless the
-// flow is idle sooner.
-const linger = int64(time.Second)
+const (
+	// maxAttempts is how many backends in a row may refuse a flow before it is
+	// given up; as many as a TCP connection is dialled.
+	maxAttempts = 4
 
-// errNoDescriptor means that the budget of descriptors does not allow one more flow.
-var errNoDescriptor = errors.New("no descriptor for a flow")
+	// linger is how long a backend that is gone may answer what it was asked before, unless the
+	// flow is idle sooner.
+	linger = int64(time.Second)
+)
+
+// errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
+// descriptors does not allow one more flow.
+var (
+	errTried        = errors.New("every backend that was tried refused")
+	errNoDescriptor = errors.New("no descriptor for a flow")
+)
 
 // listener is one frontend's socket in one shard, and the flows that came by it.
 type listener struct {
@@ -40,10 +50,16 @@ type flowKey struct {
 // It stays in the map, for the client to be known, until the client's next flow
 // takes its place.
 type flow struct {
-	ln  *listener
-	key flowKey
-	route
+	ln    *listener
+	key   flowKey
 	links [orders]link
+
+	choice   lb.Choice // not valid while leaving
+	meter    lb.Meter  // of what choice has moved
+	tried    *lb.Tried // backends that have refused since the last answer; nil at first
+	attempts int       // how many
+	active   int64     // time of the last datagram, ns
+	leaving  int64     // time to be gone by, ns; 0 while the backend is in the table
 
 	loopFlow // of the platform
 	*goFlow  // nil with loops
@@ -91,7 +107,7 @@ func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 // open makes a flow.
 func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	sh := ln.shard
-	c, err := sh.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now})
+	c, err := ln.pick(key, now, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +118,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
-	f := &flow{ln: ln, key: *key, route: route{active: now}}
+	f := &flow{ln: ln, key: *key, active: now}
 	family := c.Backend().Addr()
 	if err = sh.io.open(f, family); err != nil && sh.evict(&sh.recency) {
 		err = sh.io.open(f, family)
@@ -125,6 +141,10 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	sh.io.after(f, int64(sh.server.idleTimeout()))
 	sh.count.Created.Add(1)
 	return f, nil
+}
+
+func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {
+	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now, Tried: tried})
 }
 
 // keep puts a new flow into the map, unless another has its place, and into the orders.
@@ -158,11 +178,45 @@ func (f *flow) fail(err error, now int64) bool {
 	return true
 }
 
-// another gives c up because of err and returns another choice.
+// another gives c up because of err and returns another choice, or why there is none.
 func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.shard.count.Refused.Add(1)
-	asked := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
-	return f.next(f.ln.shard.server.LB, asked, c, err)
+	f.meter.Flush(c)
+	c.Done(err)
+	if f.attempts++; f.attempts >= maxAttempts {
+		return lb.Choice{}, errTried
+	}
+	if f.tried == nil {
+		f.tried = new(lb.Tried)
+	}
+	f.tried.Add(c)
+	return f.ln.pick(&f.key, now, f.tried)
+}
+
+// answered notes that the backend is there.
+func (f *flow) answered() { f.attempts, f.tried = 0, nil }
+
+// stale reports whether the backend is neither ready nor serving any more, or the frontend
+// is another Service's.
+func (f *flow) stale(t *lb.Table) bool {
+	owner, _, ok := t.Lookup(f.ln.frontend)
+	return !f.choice.Live() || !ok || owner.ID != f.choice.Service()
+}
+
+// release gives the choice back.
+func (f *flow) release() {
+	f.meter.Flush(f.choice)
+	f.choice.Done(nil)
+	f.choice = lb.Choice{}
+}
+
+// rest returns how long the flow has to live, in ns, if nothing more comes.
+func (f *flow) rest(now int64) int64 {
+	until := f.active + int64(f.ln.shard.server.idleTimeout())
+	if f.leaving != 0 {
+		until = min(until, f.leaving)
+	}
+	return until - now
 }
 
 // connect connects the socket to the backend of c, or to another if there is no
@@ -206,7 +260,7 @@ func (f *flow) leave(now int64) {
 	}
 	f.release()
 	f.leaveBy(now + linger)
-	f.ln.shard.io.after(f, f.rest(now, f.ln.shard.server))
+	f.ln.shard.io.after(f, f.rest(now))
 	f.ln.shard.count.Moved.Add(1)
 }
 
@@ -221,7 +275,7 @@ func (f *flow) leaveBy(at int64) {
 // is not restarted with each datagram, so this is when it is looked how long ago the last was.
 func (f *flow) expire(now, least int64) {
 	sh := f.ln.shard
-	if rest := max(f.rest(now, sh.server), least); rest > 0 {
+	if rest := max(f.rest(now), least); rest > 0 {
 		sh.io.after(f, rest)
 		return
 	}

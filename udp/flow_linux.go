@@ -206,13 +206,12 @@ func (l *loopTransport) resend(f *flow) {
 // be it an answer or from the client: the loop may have been paused for longer than the flow
 // may be idle.
 func (f *flow) Expire(*eventloop.Timer) {
-	server := f.ln.shard.server
 	now, least := eventloop.Now(), int64(0)
-	if f.rest(now, server) <= 0 {
+	if f.rest(now) <= 0 {
 		f.receive(now)
 	}
-	if f.fd >= 0 && f.rest(now, server) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's
-		!f.ln.caughtUp(f.active+int64(server.idleTimeout()), now) {
+	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's
+		!f.ln.caughtUp(f.active+int64(f.ln.shard.server.idleTimeout()), now) {
 		least = pause
 	}
 	if f.fd >= 0 {

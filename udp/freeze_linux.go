@@ -190,7 +190,8 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	f := &flow{
 		ln:       ln,
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
-		route:    route{attempts: from.Attempts, active: now - int64(from.Idle)},
+		attempts: from.Attempts,
+		active:   now - int64(from.Idle),
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
 	}
 	if from.Addr.IsValid() {
@@ -208,7 +209,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))
 	}
-	sh.io.after(f, f.rest(now, sh.server))
+	sh.io.after(f, f.rest(now))
 	if err := sh.io.watch(f); err != nil {
 		sh.count.NoDescriptor.Add(1)
 		f.close()

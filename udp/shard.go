@@ -90,7 +90,7 @@ func (sh *shard) walk() bool {
 	for n := 0; n < perWalk && flows.ahead != nil; n++ {
 		f := flows.ahead
 		flows.ahead = f.links[byAge].next
-		if f.stale(table, f.ln.frontend) {
+		if f.stale(table) {
 			f.leave(now)
 		}
 	}

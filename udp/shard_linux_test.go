@@ -32,7 +32,7 @@ func TestLeaveInStretches(t *testing.T) {
 		made++ // a descriptor that is not open
 		client := netip.AddrFrom4([4]byte{10, 0, byte(made >> 8), byte(made)})
 		ln.keep(&flow{ln: ln, key: flowKey{client: netip.AddrPortFrom(client, 53)},
-			route: route{choice: c, active: now}, loopFlow: loopFlow{fd: 1<<20 + made}})
+			choice: c, active: now, loopFlow: loopFlow{fd: 1<<20 + made}})
 	}
 	// update puts these backends into the table and returns how many flows left at once.
 	update := func(list ...netip.AddrPort) uint64 {
