@@ -51,6 +51,14 @@ func numbers(n int) []int {
 	return all
 }
 
+// balancing returns a balancer whose table has these services.
+func balancing(tb testing.TB, services ...Service) *Balancer {
+	tb.Helper()
+	b := new(Balancer)
+	b.Update(mustTable(tb, services))
+	return b
+}
+
 // mustPick picks at front unless f says otherwise. It may be called by any
 // goroutine, and returns the zero Choice after an error.
 func mustPick(tb testing.TB, b *Balancer, f Flow) Choice {
@@ -102,8 +110,7 @@ func TestConnectionsOfNewClientStayTogether(t *testing.T) {
 	if testing.Short() {
 		clients = 2000 // where others have the processors too, each costs a turn of the kernel's
 	}
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(echo(numbers(10)...), 1e9)}))
+	b := balancing(t, sticky(echo(numbers(10)...), 1e9))
 	var chosen [connections][]Choice
 	begun := make([]atomic.Int32, clients)
 	var wg sync.WaitGroup
@@ -118,7 +125,7 @@ func TestConnectionsOfNewClientStayTogether(t *testing.T) {
 					}
 				} // so that all pick at the same moment
 				from := netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
-				chosen[j][i] = mustPick(t, &b, Flow{Client: from})
+				chosen[j][i] = mustPick(t, b, Flow{Client: from})
 			}
 		})
 	}
@@ -133,13 +140,12 @@ func TestConnectionsOfNewClientStayTogether(t *testing.T) {
 // A Pick that is still busy with the old table may remember a backend after
 // Update has made everybody forget it.
 func TestStaleMemoryIsNotUsed(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(echo(1), 1e9)}))
-	old := mustPick(t, &b, Flow{Client: client})
+	b := balancing(t, sticky(echo(1), 1e9))
+	old := mustPick(t, b, Flow{Client: client})
 	b.Update(mustTable(t, []Service{sticky(echo(2), 1e9)}))
 	b.load().services[0].state.affinity.Put(client, old.backend, 0)
 	for range 2 {
-		if c := mustPick(t, &b, Flow{Client: client}); c.Backend() != address(2) {
+		if c := mustPick(t, b, Flow{Client: client}); c.Backend() != address(2) {
 			t.Errorf("sent to %s, which has left", c.Backend())
 		}
 	}

@@ -14,33 +14,31 @@ const second = int64(1e9)
 // There the timeout was stored when the state was first created. If the
 // endpoints came before the Service it was 10,800 s forever.
 func TestBugTimeoutFixedByFirstEvent(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(1, 2)}))
+	b := balancing(t, echo(1, 2))
 	b.Update(mustTable(t, []Service{sticky(echo(1, 2), 10*second)}))
-	first := mustPick(t, &b, Flow{Client: client, Now: 0})
-	if c := mustPick(t, &b, Flow{Client: client, Now: 9 * second}); c != first {
+	first := mustPick(t, b, Flow{Client: client, Now: 0})
+	if c := mustPick(t, b, Flow{Client: client, Now: 9 * second}); c != first {
 		t.Error("client moved within its timeout")
 	}
-	if c := mustPick(t, &b, Flow{Client: client, Now: 19 * second}); c == first {
+	if c := mustPick(t, b, Flow{Client: client, Now: 19 * second}); c == first {
 		t.Error("client did not move after its timeout")
 	}
 }
 
 // There a change of timeoutSeconds alone was not seen as a change.
 func TestBugTimeoutChangeInvisible(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(echo(1, 2, 3), 10800*second)}))
-	first := mustPick(t, &b, Flow{Client: client, Now: 0})
+	b := balancing(t, sticky(echo(1, 2, 3), 10800*second))
+	first := mustPick(t, b, Flow{Client: client, Now: 0})
 	b.Update(mustTable(t, []Service{sticky(echo(1, 2, 3), 10*second)}))
-	if c := mustPick(t, &b, Flow{Client: client, Now: 5 * second}); c != first {
+	if c := mustPick(t, b, Flow{Client: client, Now: 5 * second}); c != first {
 		t.Error("client moved within the new timeout")
 	}
-	moved := mustPick(t, &b, Flow{Client: client, Now: 15 * second})
+	moved := mustPick(t, b, Flow{Client: client, Now: 15 * second})
 	if moved == first {
 		t.Error("client did not move after the new timeout")
 	}
 	b.Update(mustTable(t, []Service{sticky(echo(1, 2, 3), 100*second)}))
-	if c := mustPick(t, &b, Flow{Client: client, Now: 100 * second}); c != moved {
+	if c := mustPick(t, b, Flow{Client: client, Now: 100 * second}); c != moved {
 		t.Error("client moved within the longer timeout")
 	}
 }
@@ -70,9 +68,8 @@ func TestBugRecreatedServiceHasNoEndpoints(t *testing.T) {
 // There endpoints without any port left the old ones in place for a known
 // service.
 func TestBugEmptyEndpointsLeaveOldOnes(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(echo(1, 2), second)}))
-	old := mustPick(t, &b, Flow{Client: client})
+	b := balancing(t, sticky(echo(1, 2), second))
+	old := mustPick(t, b, Flow{Client: client})
 	b.Update(mustTable(t, []Service{sticky(echo(), second)}))
 	if _, err := b.Pick(Flow{Frontend: Frontend{TCP, front}, Client: client}); !errors.Is(err, ErrNoBackend) {
 		t.Errorf("got %v, want ErrNoBackend", err)
@@ -88,11 +85,10 @@ func TestBugEmptyEndpointsLeaveOldOnes(t *testing.T) {
 // There the memory of clients had no bound but time.
 func TestBugAffinityUnbounded(t *testing.T) {
 	const limit, clients = 65536, 70000
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(echo(1, 2), 10800*second)}))
+	b := balancing(t, sticky(echo(1, 2), 10800*second))
 	for i := range clients {
 		from := [16]byte{0: 0x20, 1: 0x01, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
-		mustPick(t, &b, Flow{Client: netip.AddrFrom16(from), Now: int64(i)}).Done(nil)
+		mustPick(t, b, Flow{Client: netip.AddrFrom16(from), Now: int64(i)}).Done(nil)
 	}
 	s := b.Stats()[0]
 	if s.AffinityEntries != limit || s.AffinityEvicted != clients-limit {
@@ -105,19 +101,18 @@ func TestBugAffinityUnbounded(t *testing.T) {
 // the service is lost by turning affinity on or off, except the memory of
 // clients in the latter case.
 func TestBugAffinityChangeRestartsService(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(1, 2, 3)}))
-	one := mustPick(t, &b, Flow{Client: client})
+	b := balancing(t, echo(1, 2, 3))
+	one := mustPick(t, b, Flow{Client: client})
 	b.Update(mustTable(t, []Service{sticky(echo(1, 2, 3), second)}))
-	two := mustPick(t, &b, Flow{Client: client})
-	if two == one || mustPick(t, &b, Flow{Client: client}) != two {
+	two := mustPick(t, b, Flow{Client: client})
+	if two == one || mustPick(t, b, Flow{Client: client}) != two {
 		t.Error("round robin did not go on, or affinity did not begin")
 	}
 	b.Update(mustTable(t, []Service{echo(1, 2, 3)}))
 	if s := b.Stats()[0]; s.InFlight != 3 || s.AffinityEntries != 0 || !one.Live() || !two.Live() {
 		t.Errorf("in the end: %+v", s)
 	}
-	if three := mustPick(t, &b, Flow{Client: client}); three == one || three == two {
+	if three := mustPick(t, b, Flow{Client: client}); three == one || three == two {
 		t.Error("round robin did not go on after affinity")
 	}
 }

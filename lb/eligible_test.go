@@ -88,8 +88,7 @@ func TestSets(t *testing.T) {
 			s.Addresses, s.Backends = everyAddress, backends(t, test.backends)
 			checkSet(t, "cluster set", s.Eligible(), test.cluster)
 			checkSet(t, "local set", s.EligibleLocal(), test.local)
-			var b Balancer
-			b.Update(mustTable(t, []Service{s}))
+			b := balancing(t, s)
 			for i, a := range everyAddress {
 				asked := a.Addr
 				if i == len(everyAddress)-1 {
@@ -109,7 +108,7 @@ func TestSets(t *testing.T) {
 						want = test.local
 					}
 					f := Flow{Frontend: Frontend{TCP, asked}, Client: from.client}
-					checkPicks(t, &b, f, want, len(test.cluster) > 0, from.verdict)
+					checkPicks(t, b, f, want, len(test.cluster) > 0, from.verdict)
 				}
 			}
 		})

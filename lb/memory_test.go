@@ -101,13 +101,12 @@ func TestResume(t *testing.T) {
 
 // TestResumeTried: what has failed before is not tried again afterwards.
 func TestResumeTried(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(1, 2, 3)}))
+	b := balancing(t, echo(1, 2, 3))
 	var tried Tried
 	for range 2 {
-		tried.Add(mustPick(t, &b, Flow{Tried: &tried}))
+		tried.Add(mustPick(t, b, Flow{Tried: &tried}))
 	}
-	next := takeOver(&b)
+	next := takeOver(b)
 	again := next.ResumeTried(echo().ID, tried.Backends())
 	if was, is := tried.Backends(), again.Backends(); !slices.Equal(was, is) {
 		t.Errorf("tried %v, want %v", is, was)

@@ -51,9 +51,8 @@ func TestWhoIsOnThisNode(t *testing.T) {
 		{"198.51.100.7:30080", "203.0.113.9", false},
 		{"10.0.0.5:80", "", false}, // not known
 	} {
-		var b Balancer
-		b.Update(mustTable(t, []Service{both()}))
-		if got := reaches(t, &b, at(test.asked, test.client)); got != test.inside {
+		b := balancing(t, both())
+		if got := reaches(t, b, at(test.asked, test.client)); got != test.inside {
 			t.Errorf("%s from %q: gets remote backends %t, want %t", test.asked, test.client, got, test.inside)
 		}
 	}
@@ -118,20 +117,19 @@ func TestSources(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := both()
 			s.Addresses = []Address{{Addr: front}, {Addr: everyAddress[4].Addr, Kind: LoadBalancerIP, Sources: test.sources}}
-			var b Balancer
-			b.Update(mustTable(t, []Service{s}))
+			b := balancing(t, s)
 			a := b.Table().Services()[0].Addresses[1]
 			if restricted := len(a.Sources) > 0; restricted != (len(test.not) > 0) {
 				t.Errorf("sources %v", a.Sources)
 			}
 			for _, client := range test.allowed {
-				mustPick(t, &b, at("10.0.0.5:80", client)).Done(nil)
+				mustPick(t, b, at("10.0.0.5:80", client)).Done(nil)
 			}
 			for _, client := range test.not {
 				if c, err := b.Pick(at("10.0.0.5:80", client)); !errors.Is(err, ErrNotAllowed) || c.Valid() {
 					t.Errorf("from %q: got %v, want ErrNotAllowed", client, err)
 				}
-				mustPick(t, &b, at("10.0.0.1:80", client)).Done(nil) // other addresses are open
+				mustPick(t, b, at("10.0.0.1:80", client)).Done(nil) // other addresses are open
 			}
 			if s := b.Stats()[0]; s.NotAllowed != uint64(len(test.not)) || s.Picks != uint64(len(test.allowed)+len(test.not)) {
 				t.Errorf("counted %d not allowed and %d picks", s.NotAllowed, s.Picks)
@@ -157,8 +155,7 @@ func TestSourcesIPv6(t *testing.T) {
 		s := Service{ID: ID{Name: "six", Protocol: TCP, IPv6: true},
 			Addresses: []Address{{Addr: six, Kind: LoadBalancerIP, Sources: test.sources}},
 			Backends:  []Backend{{Addr: netip.MustParseAddrPort("[fd00::1]:80"), Ready: true}}}
-		var b Balancer
-		b.Update(mustTable(t, []Service{s}))
+		b := balancing(t, s)
 		if _, err := b.Pick(at("[2001:db8::80]:80", "2001:db8::1%eth0")); (err == nil) != test.allowed {
 			t.Errorf("%v: got %v, want allowed %t", test.sources, err, test.allowed)
 		}
@@ -169,8 +166,7 @@ func TestSourcesIPv6(t *testing.T) {
 func TestSourcesComeBeforeBackends(t *testing.T) {
 	s := echo()
 	s.Addresses = []Address{{Addr: front, Kind: LoadBalancerIP, Local: true, Sources: prefixes("192.0.2.0/24")}}
-	var b Balancer
-	b.Update(mustTable(t, []Service{s}))
+	b := balancing(t, s)
 	if _, err := b.Pick(at("10.0.0.1:80", "203.0.113.9")); !errors.Is(err, ErrNotAllowed) {
 		t.Errorf("got %v, want ErrNotAllowed", err)
 	}
@@ -208,12 +204,11 @@ func TestSetsTakeTurnsApart(t *testing.T) {
 
 // There is one memory for all addresses of a service port.
 func TestAffinityIsSharedBetweenSets(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{sticky(both(), second)}))
+	b := balancing(t, sticky(both(), second))
 	cluster, local := at("10.0.0.1:80", "203.0.113.9"), at("10.0.0.4:80", "203.0.113.9")
 	pick := func(f Flow, now int64) netip.AddrPort {
 		f.Now = now
-		return mustPick(t, &b, f).Backend()
+		return mustPick(t, b, f).Backend()
 	}
 	for i := range int64(4) { // whichever comes first in turn
 		f := cluster

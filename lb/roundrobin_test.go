@@ -11,13 +11,12 @@ import (
 
 func TestTurnsAreExactUnderConcurrency(t *testing.T) {
 	const goroutines, rounds, n = 8, 500, 7
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+	b := balancing(t, echo(numbers(n)...))
 	var wg sync.WaitGroup
 	for range goroutines {
 		wg.Go(func() {
 			for range rounds * n {
-				mustPick(t, &b, Flow{}).Done(nil)
+				mustPick(t, b, Flow{}).Done(nil)
 			}
 		})
 	}
@@ -109,8 +108,7 @@ func TestRoundGoesOnAfterChange(t *testing.T) {
 
 func TestTriedAreAvoidedWhileOthersPick(t *testing.T) {
 	const n = 6
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+	b := balancing(t, echo(numbers(n)...))
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -118,7 +116,7 @@ func TestTriedAreAvoidedWhileOthersPick(t *testing.T) {
 				var tried Tried
 				seen := map[netip.AddrPort]bool{}
 				for range n {
-					c := mustPick(t, &b, Flow{Tried: &tried})
+					c := mustPick(t, b, Flow{Tried: &tried})
 					if seen[c.Backend()] {
 						t.Errorf("%s was given twice", c.Backend())
 					}
@@ -133,12 +131,11 @@ func TestTriedAreAvoidedWhileOthersPick(t *testing.T) {
 }
 
 func TestTriedRemembersTheLastEight(t *testing.T) {
-	var b Balancer
-	b.Update(mustTable(t, []Service{echo(numbers(12)...)}))
+	b := balancing(t, echo(numbers(12)...))
 	var tried Tried
 	var all []Choice
 	for range 12 { // a whole round: each is another backend
-		c := mustPick(t, &b, Flow{})
+		c := mustPick(t, b, Flow{})
 		tried.Add(c)
 		tried.Add(c) // again changes nothing
 		all = append(all, c)
@@ -154,18 +151,17 @@ func TestTriedRemembersTheLastEight(t *testing.T) {
 // the others share exactly what the failing one would have had, for two backends too.
 func TestRetriesAreSpreadOverTheOthers(t *testing.T) {
 	for n := 2; n <= 5; n++ {
-		var b Balancer
-		b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
-		dead := mustPick(t, &b, Flow{}).backend
+		b := balancing(t, echo(numbers(n)...))
+		dead := mustPick(t, b, Flow{}).backend
 		rounds := 12 * (n - 1)
 		first, served := map[*backend]int{}, map[*backend]int{}
 		for range rounds * n {
 			var tried Tried
-			c := mustPick(t, &b, Flow{Tried: &tried})
+			c := mustPick(t, b, Flow{Tried: &tried})
 			first[c.backend]++
 			if c.backend == dead {
 				tried.Add(c)
-				c = mustPick(t, &b, Flow{Tried: &tried})
+				c = mustPick(t, b, Flow{Tried: &tried})
 			}
 			served[c.backend]++
 		}

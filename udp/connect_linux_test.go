@@ -2,6 +2,7 @@ package udp
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -16,21 +17,23 @@ import (
 func TestSelfConnect(t *testing.T) {
 	defer func() { withoutLoops = false }()
 	for _, withoutLoops = range []bool{false, true} {
-		alive := naming(t, "alive") // its port, and the proxy's, are taken before the range shrinks
-		p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 2 }, netip.MustParseAddrPort("127.0.0.1:40000"), alive.addr)
-		sysctl(t, "ipv4/ip_local_port_range", "40000 40007")
-		for i := range 100 {
-			from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000 + i}
-			conn, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(p.addr))
-			if err != nil {
-				t.Fatal(err)
+		t.Run(fmt.Sprint("without loops: ", withoutLoops), func(t *testing.T) {
+			alive := naming(t, "alive") // its port, and the proxy's, are taken before the range shrinks
+			p := startProxy(t, 1, func(s *Server) { s.MaxFlows = 2 }, netip.MustParseAddrPort("127.0.0.1:40000"), alive.addr)
+			sysctl(t, "ipv4/ip_local_port_range", "40000 40007")
+			for i := range 100 {
+				from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 50000 + i}
+				conn, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(p.addr))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := &client{UDPConn: conn, t: t, buf: make([]byte, 100)}
+				if a := c.ask("question"); a != "alive" {
+					t.Fatalf("client %d is answered %q", i, a)
+				}
+				_ = conn.Close()
 			}
-			c := &client{UDPConn: conn, t: t, buf: make([]byte, 100)}
-			if a := c.ask("question"); a != "alive" {
-				t.Fatalf("client %d is answered %q; without loops: %v", i, a, withoutLoops)
-			}
-			_ = conn.Close()
-		}
+		})
 	}
 }
 
@@ -57,9 +60,7 @@ func TestPathShrinks(t *testing.T) {
 			cl := dial(t, p.addr)
 			cl.send("q")
 			from := read("q")
-			if _, err := b.WriteToUDPAddrPort([]byte("a"), from); err != nil {
-				t.Fatal(err)
-			}
+			b.answer(t, "a", from)
 			cl.receive()
 			release := func() {}
 			if !withoutLoops {
@@ -90,13 +91,11 @@ func TestPathShrinks(t *testing.T) {
 // anyFlowPlain reports whether a flow does not use GSO towards its backend.
 func (p *proxy) anyFlowPlain() (plain bool) {
 	sh := p.shards[0]
-	if err := sh.loop.Do(func() {
+	onLoop(p.t, sh, func() {
 		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
 			plain = plain || f.plain[toBackend]
 		}
-	}); err != nil {
-		p.t.Fatal(err)
-	}
+	})
 	return plain
 }
 

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A burst whose first datagram is refused: the kernel stops sendmmsg in the middle
@@ -22,23 +21,7 @@ func TestBurstToRefusingBackend(t *testing.T) {
 		}
 	}
 	release()
-	next := make([]int, flows)
-	buf := make([]byte, 100)
-	for range flows * burst {
-		_ = b.SetReadDeadline(time.Now().Add(patience))
-		n, err := b.Read(buf)
-		if err != nil {
-			t.Fatalf("%v; stats = %+v", err, p.Stats())
-		}
-		var i, j int
-		if _, err := fmt.Sscanf(string(buf[:n]), "%d %d", &i, &j); err != nil {
-			t.Fatal(err)
-		}
-		if next[i] != j {
-			t.Errorf("flow %d: datagram %d came when %d was due", i, j, next[i])
-		}
-		next[i] = j + 1
-	}
+	b.inOrder(t, p, flows, burst)
 	if s := p.Stats(); s.Refused == 0 || s.Unreachable+s.Busy != 0 {
 		t.Errorf("stats = %+v, want refusals and no loss", s)
 	}
@@ -52,10 +35,9 @@ func TestBurstAfterBackendsDied(t *testing.T) {
 	first := naming(t, "a")
 	p := startProxy(t, 1, nil, first.addr)
 	const flows, burst = 6, 20
-	clients := make([]*client, flows)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-		clients[i].ask("q") // the trial is over
+	clients := dialAll(t, p.addr, flows)
+	for _, c := range clients {
+		c.ask("q") // the trial is over
 	}
 	p.setBackends(first.addr, refusing(t, "127.0.0.1:0"), refusing(t, "127.0.0.1:0"), last.addr)
 	_ = first.Close()
@@ -74,27 +56,7 @@ func TestBurstAfterBackendsDied(t *testing.T) {
 		}
 	}
 	release()
-	next := make([]int, flows)
-	buf := make([]byte, 100)
-	for left := flows * burst; left > 0; {
-		_ = last.SetReadDeadline(time.Now().Add(patience))
-		n, err := last.Read(buf)
-		if err != nil {
-			t.Fatalf("%v, with %d to come; stats = %+v", err, left, p.Stats())
-		}
-		if n == 0 {
-			continue
-		}
-		var i, j int
-		if _, err := fmt.Sscanf(string(buf[:n]), "%d %d", &i, &j); err != nil {
-			t.Fatal(err)
-		}
-		if next[i] != j {
-			t.Errorf("flow %d: datagram %d came when %d was due", i, j, next[i])
-		}
-		next[i] = j + 1
-		left--
-	}
+	last.inOrder(t, p, flows, burst)
 }
 
 // No way to a backend: connect itself fails, and the next one is taken at once.
@@ -128,16 +90,11 @@ func TestAnswerOfDeadBackend(t *testing.T) {
 	p := startProxy(t, 1, nil, dying.addr)
 	c := dial(t, p.addr)
 	c.send("q")
-	_, from, err := dying.ReadFromUDPAddrPort(make([]byte, 100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := dying.question(t)
 	p.setBackends(dying.addr, heir.addr)
 	release := p.block()
 	c.send("to no socket") // first in the loop's events, so that the refusal meets the answer
-	if _, err := dying.WriteToUDPAddrPort([]byte("last words"), from); err != nil {
-		t.Fatal(err)
-	}
+	dying.answer(t, "last words", from)
 	_ = dying.Close()
 	release()
 	answers := map[string]bool{c.receive(): true, c.receive(): true}

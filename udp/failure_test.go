@@ -66,10 +66,9 @@ func TestEveryBackendRefuses(t *testing.T) {
 func TestBackendDies(t *testing.T) {
 	a, b := naming(t, "a"), naming(t, "b")
 	p := startProxy(t, 2, nil, a.addr, b.addr)
-	clients := make([]*client, 50)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-		clients[i].ask("q")
+	clients := dialAll(t, p.addr, 50)
+	for _, c := range clients {
+		c.ask("q")
 	}
 	_ = a.Close()
 	for range 3 {
@@ -89,10 +88,9 @@ func TestBackendDies(t *testing.T) {
 func TestRemovedBackend(t *testing.T) {
 	a, b := naming(t, "a"), naming(t, "b")
 	p := startProxy(t, 2, nil, a.addr, b.addr)
-	clients := make([]*client, 100)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-		clients[i].ask("q")
+	clients := dialAll(t, p.addr, 100)
+	for _, c := range clients {
+		c.ask("q")
 	}
 	for round, want := range []struct {
 		name string
@@ -126,10 +124,7 @@ func TestRemovedBackendOfListeningClient(t *testing.T) {
 	p := startProxy(t, 1, nil, b.addr)
 	c := dial(t, p.addr)
 	c.send("subscribe")
-	_, from, err := b.ReadFromUDPAddrPort(make([]byte, 100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := b.question(t)
 	p.setBackends(refusing(t, "127.0.0.1:0"))
 	eventually(t, "the flow has ended", func() bool {
 		_, _ = b.WriteToUDPAddrPort([]byte("news"), from)
@@ -149,19 +144,14 @@ func TestAnswerAfterRemoval(t *testing.T) {
 		p.setBackends(b.addr)
 		c := dial(t, p.addr)
 		c.send("slow question")
-		_, from, err := b.ReadFromUDPAddrPort(make([]byte, 100))
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := b.question(t)
 		p.setBackends(naming(t, "other").addr)
 		if moveOn {
 			if a := c.ask("q"); a != "other" {
 				t.Errorf("answer = %q after the change", a)
 			}
 		}
-		if _, err := b.WriteToUDPAddrPort([]byte("late answer"), from); err != nil {
-			t.Fatal(err)
-		}
+		b.answer(t, "late answer", from)
 		if a := c.receive(); a != "late answer" {
 			t.Errorf("answer = %q", a)
 		}
@@ -175,21 +165,12 @@ func TestClientIsGone(t *testing.T) {
 	p := startProxy(t, 1, nil, b.addr)
 	gone, stays := dial(t, p.addr), dial(t, p.addr)
 	gone.send("q")
-	buf := make([]byte, 100)
-	_, toGone, err := b.ReadFromUDPAddrPort(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	toGone := b.question(t)
 	_ = gone.Close()
 	stays.send("q")
-	_, toStays, err := b.ReadFromUDPAddrPort(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	toStays := b.question(t)
 	for i := range 20 {
-		if _, err := b.WriteToUDPAddrPort([]byte("to no socket"), toGone); err != nil {
-			t.Fatal(err)
-		}
+		b.answer(t, "to no socket", toGone)
 		if _, err := b.WriteToUDPAddrPort([]byte{byte(i)}, toStays); err != nil {
 			t.Fatal(err)
 		}

@@ -68,12 +68,9 @@ func TestAnswerAtExpiry(t *testing.T) {
 	p := startProxy(t, 1, nil, b.addr)
 	c := dial(t, p.addr)
 	c.send("q")
-	_, from, err := b.ReadFromUDPAddrPort(c.buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := b.question(t)
 	sh := p.shards[0]
-	if err := sh.loop.Do(func() {
+	onLoop(t, sh, func() {
 		f := sh.recency.first
 		f.active -= int64(p.idleTimeout()) // long ago
 		if _, err := b.WriteToUDPAddrPort([]byte("just in time"), from); err != nil {
@@ -84,9 +81,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 		if !f.timer.Active() {
 			t.Error("the flow has expired")
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if a := c.receive(); a != "just in time" {
 		t.Errorf("answer = %q", a)
 	}
@@ -108,7 +103,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 				flows[i] = clients[i].ask("?")
 			}
 			sh := p.shards[0]
-			if err := sh.loop.Do(func() {
+			onLoop(t, sh, func() {
 				for range before {
 					other.send("?")
 				}
@@ -124,9 +119,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 					sh.loop.StopTimer(&f.timer)
 					f.Expire(&f.timer)
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			for i, c := range clients {
 				if got := c.receive(); got != flows[i] {
 					t.Errorf("client %d is answered through %s, was through %s", i, got, flows[i])
@@ -147,10 +140,7 @@ func TestLongQueue(t *testing.T) {
 	const flows, each = 7, 3*perEvent/7 + 1
 	b := listenUDP(t, "127.0.0.1:0")
 	p := startProxy(t, 1, nil, b.addr)
-	clients := make([]*client, flows)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-	}
+	clients := dialAll(t, p.addr, flows)
 	release := p.block()
 	for j := range each {
 		for i, c := range clients {
@@ -158,27 +148,7 @@ func TestLongQueue(t *testing.T) {
 		}
 	}
 	release()
-	next := make([]int, flows)
-	from := make([]netip.AddrPort, flows)
-	buf := make([]byte, 100)
-	for range flows * each {
-		_ = b.SetReadDeadline(time.Now().Add(patience))
-		n, sender, err := b.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			t.Fatalf("%v; stats = %+v", err, p.Stats())
-		}
-		var i, j int
-		if _, err := fmt.Sscanf(string(buf[:n]), "%d %d", &i, &j); err != nil {
-			t.Fatal(err)
-		}
-		if j != next[i] {
-			t.Fatalf("flow %d: datagram %d came when %d was due", i, j, next[i])
-		}
-		if next[i]++; j > 0 && sender != from[i] {
-			t.Fatalf("flow %d changed to %s", i, sender)
-		}
-		from[i] = sender
-	}
+	from := b.inOrder(t, p, flows, each)
 	// And back: one flow's answers, more than an event may take.
 	release = p.block()
 	for j := range 2 * perEvent {
@@ -259,24 +229,13 @@ func TestNoWayToClient(t *testing.T) {
 	p := startProxyAt(t, 1, nil, "0.0.0.0:0", b.addr)
 	c := dial(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), p.addr.Port()))
 	c.send("q")
-	_, from, err := b.ReadFromUDPAddrPort(c.buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := b.question(t)
 	sh := p.shards[0]
-	if err := sh.loop.Do(func() { sh.recency.first.key.local = netip.MustParseAddr("192.0.2.1") }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.WriteToUDPAddrPort([]byte("a"), from); err != nil {
-		t.Fatal(err)
-	}
+	onLoop(t, sh, func() { sh.recency.first.key.local = netip.MustParseAddr("192.0.2.1") })
+	b.answer(t, "a", from)
 	eventually(t, "the answer is dropped", func() bool { s := p.Stats(); return s.Unreachable == 1 && s.SendErrors == 1 })
-	if err := sh.loop.Do(func() { sh.recency.first.key.local = netip.MustParseAddr("127.0.0.1") }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.WriteToUDPAddrPort([]byte("b"), from); err != nil {
-		t.Fatal(err)
-	}
+	onLoop(t, sh, func() { sh.recency.first.key.local = netip.MustParseAddr("127.0.0.1") })
+	b.answer(t, "b", from)
 	if a := c.receive(); a != "b" {
 		t.Errorf("answer = %q", a)
 	}

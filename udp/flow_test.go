@@ -82,9 +82,7 @@ func TestAnswersKeepAFlow(t *testing.T) {
 	for i := range clients {
 		clients[i] = dial(t, p.addr)
 		if i == 2 { // the first has an answer later than the second's question
-			if _, err := b.WriteToUDPAddrPort([]byte("a"), from[0]); err != nil {
-				t.Fatal(err)
-			}
+			b.answer(t, "a", from[0])
 			clients[0].receive()
 		}
 		clients[i].send("q")
@@ -93,9 +91,7 @@ func TestAnswersKeepAFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.WriteToUDPAddrPort([]byte("still there"), from[0]); err != nil {
-		t.Fatal(err)
-	}
+	b.answer(t, "still there", from[0])
 	if a := clients[0].receive(); a != "still there" {
 		t.Errorf("answer = %q", a)
 	}
@@ -106,11 +102,7 @@ func TestAnswersKeepAFlow(t *testing.T) {
 func TestBudget(t *testing.T) {
 	budget := &eventloop.Budget{Limit: 1}
 	p := startProxy(t, 1, func(s *Server) { s.Descriptors = budget }, echo(t, "127.0.0.1:0").addr)
-	second, err := p.Listen(frontend(2, false), netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.setServices(p.LB.Table().Services()[0], service(2, naming(t, "two").addr))
+	second := p.second(service(2, naming(t, "two").addr))
 	a, b, c := dial(t, p.addr), dial(t, p.addr), dial(t, second)
 	for range 5 {
 		for _, x := range []*client{a, b, c} {
@@ -172,27 +164,19 @@ func (one traffic) keepsAFlow(t *testing.T) (pause time.Duration, err error) {
 	c := dial(t, p.addr)
 	last := time.Now()
 	c.send("q")
-	_, from, err := b.ReadFromUDPAddrPort(c.buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := b.question(t)
 	for start := time.Now(); time.Since(start) < 3*keptIdle; {
 		sent := time.Now()
 		if one.question {
 			c.send("q")
-			_, again, err := b.ReadFromUDPAddrPort(c.buf)
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := b.question(t)
 			pause = max(pause, time.Since(last))
 			if again != from {
 				return pause, errors.New("a new flow while the old one was active")
 			}
 		}
 		if one.answer {
-			if _, err := b.WriteToUDPAddrPort([]byte("a"), from); err != nil {
-				t.Fatal(err)
-			}
+			b.answer(t, "a", from)
 			_ = c.SetReadDeadline(time.Now().Add(2 * keptIdle))
 			_, err := c.Read(c.buf)
 			pause = max(pause, time.Since(last))

@@ -109,13 +109,11 @@ func needsGRO(t *testing.T) {
 func (p *proxy) came() (segment int) {
 	p.t.Helper()
 	sh := p.shards[0]
-	if err := sh.loop.Do(func() {
+	onLoop(p.t, sh, func() {
 		if n := sh.in.Len(); n > 0 {
 			segment = sh.in.Control(n - 1).SegmentSize()
 		}
-	}); err != nil {
-		p.t.Fatal(err)
-	}
+	})
 	return segment
 }
 
@@ -127,13 +125,11 @@ func (p *proxy) sockets() (fds []int) {
 		}
 	}
 	for _, sh := range p.shards {
-		if err := sh.loop.Do(func() {
+		onLoop(p.t, sh, func() {
 			for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
 				fds = append(fds, f.fd)
 			}
-		}); err != nil {
-			p.t.Fatal(err)
-		}
+		})
 	}
 	return fds
 }
@@ -155,12 +151,7 @@ var ethernet = []gsoBatch{
 func exchangeBatches(t *testing.T, p *proxy, b *backend, cl *client, batches []gsoBatch, taken bool) {
 	t.Helper()
 	ends := &backend{UDPConn: cl.UDPConn}
-	cl.send("first")
-	flow := b.wants(t, "the first datagram", [][]byte{[]byte("first")}, p.Stats)
-	if _, err := b.WriteToUDPAddrPort([]byte("answer"), flow); err != nil { // which ends the trial
-		t.Fatal(err)
-	}
-	cl.receive()
+	flow := cl.endTrial(b)
 	in, out := uint64(1), uint64(1)
 	for i, sent := range batches {
 		what := fmt.Sprintf("%d bytes as datagrams of %d", sent.size, sent.segment)
@@ -234,12 +225,7 @@ func TestGSOOnNarrowPath(t *testing.T) {
 	c.inOther(func() { narrow(); b = listenUDP(t, "10.0.0.2:0") })
 	p := startProxy(t, 1, nil, b.addr)
 	cl := dial(t, p.addr)
-	cl.send("first")
-	flow := b.wants(t, "the first datagram", [][]byte{[]byte("first")}, p.Stats)
-	if _, err := b.WriteToUDPAddrPort([]byte("answer"), flow); err != nil {
-		t.Fatal(err)
-	}
-	cl.receive()
+	cl.endTrial(b)
 	around := []gsoBatch{{1272, 20 * 1272}, {1273, 40*1273 + 1}, {1400, 46 * 1400}, {1200, 54*1200 + 7}, {1400, 1401}}
 	for i, sent := range around {
 		what := fmt.Sprintf("%d bytes as datagrams of %d", sent.size, sent.segment)
@@ -284,10 +270,7 @@ func TestMixedGSOBatches(t *testing.T) {
 		p := startProxy(t, loops, nil, b.addr)
 		release := p.block()
 		want := make([][][]byte, flows)
-		clients := make([]*client, flows)
-		for i := range clients {
-			clients[i] = dial(t, p.addr)
-		}
+		clients := dialAll(t, p.addr, flows)
 		total := 0
 		for j := range bursts {
 			for i, c := range clients {
@@ -353,10 +336,9 @@ func TestMoveGSOBatches(t *testing.T) {
 	needsGRO(t)
 	b := echo(t, "127.0.0.1:0")
 	p := startProxy(t, 2, nil, b.addr)
-	clients := make([]*client, 20)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-		clients[i].ask("?")
+	clients := dialAll(t, p.addr, 20)
+	for _, c := range clients {
+		c.ask("?")
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -22,7 +22,7 @@ func TestDisableGSO(t *testing.T) {
 	p := startProxy(t, 1, func(s *Server) { s.DisableGSO = true }, b.addr)
 	exchange(t, p, b, dial(t, p.addr))
 	sh := p.shards[0]
-	if err := sh.loop.Do(func() {
+	onLoop(t, sh, func() {
 		for _, out := range []*outgoing{&sh.out, &sh.again} {
 			out.reset(false)
 			out.add(numbered(0, 300), 100)
@@ -33,7 +33,5 @@ func TestDisableGSO(t *testing.T) {
 				}
 			}
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 }

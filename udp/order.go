@@ -20,36 +20,34 @@ type order struct {
 	ahead       *flow // that a walk goes on with, when it pauses; nil: none is under way
 }
 
-func (o *order) pushFront(f *flow) { o.insert(nil, f, o.first) }
-
-func (o *order) insert(prev, f, next *flow) {
-	f.links[o.by] = link{next: next, prev: prev}
-	o.join(prev, f)
-	o.join(f, next)
+func (o *order) pushFront(f *flow) {
+	l := &f.links[o.by]
+	l.prev, l.next = nil, o.first
+	if o.first != nil {
+		o.first.links[o.by].prev = f
+	} else {
+		o.last = f
+	}
+	o.first = f
 	o.len++
 }
 
-// join makes two flows neighbours; nil is an end.
-func (o *order) join(prev, next *flow) {
-	if prev != nil {
-		prev.links[o.by].next = next
-	} else {
-		o.first = next
-	}
-	if next != nil {
-		next.links[o.by].prev = prev
-	} else {
-		o.last = prev
-	}
-}
-
 func (o *order) remove(f *flow) {
-	l := f.links[o.by]
+	l := &f.links[o.by]
 	if o.ahead == f {
 		o.ahead = l.next
 	}
-	o.join(l.prev, l.next)
-	f.links[o.by] = link{}
+	if l.prev != nil {
+		l.prev.links[o.by].next = l.next
+	} else {
+		o.first = l.next
+	}
+	if l.next != nil {
+		l.next.links[o.by].prev = l.prev
+	} else {
+		o.last = l.prev
+	}
+	*l = link{}
 	o.len--
 }
 
@@ -61,8 +59,12 @@ func (o *order) toFront(f *flow) {
 }
 
 func (o *order) toBack(f *flow) {
-	if o.last != f {
-		o.remove(f)
-		o.insert(o.last, f, nil)
+	if o.last == f {
+		return
 	}
+	o.remove(f)
+	o.last.links[o.by].next = f
+	f.links[o.by] = link{prev: o.last}
+	o.last = f
+	o.len++
 }

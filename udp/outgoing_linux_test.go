@@ -126,12 +126,7 @@ func exchange(t *testing.T, p *proxy, b *backend, cl *client) {
 		}
 		return buf[:n], from
 	}
-	cl.send("first")
-	_, flow := read(b)
-	if _, err := b.WriteToUDPAddrPort([]byte("answer"), flow); err != nil { // which ends the trial
-		t.Fatal(err)
-	}
-	cl.receive()
+	flow := cl.endTrial(b)
 	for k, sizes := range bursts {
 		release := p.block()
 		for i, size := range sizes {

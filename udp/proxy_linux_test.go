@@ -1,11 +1,13 @@
 package udp
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"testing"
+	"time"
 )
 
 const (
@@ -26,6 +28,45 @@ func (p *proxy) block() (release func()) {
 	}
 	stopped.Wait()
 	return sync.OnceFunc(func() { close(stop) })
+}
+
+// onLoop runs fn on the loop of a shard.
+func onLoop(t *testing.T, sh *shard, fn func()) {
+	t.Helper()
+	if err := sh.loop.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inOrder reads what flows have sent, "flow number" each, and wants all numbers of a flow in order and
+// from one socket, unless it was refused elsewhere. It returns the last sender of each.
+func (b *backend) inOrder(t *testing.T, p *proxy, flows, each int) []netip.AddrPort {
+	t.Helper()
+	next, from := make([]int, flows), make([]netip.AddrPort, flows)
+	buf := make([]byte, 100)
+	for left := flows * each; left > 0; {
+		_ = b.SetReadDeadline(time.Now().Add(patience))
+		n, sender, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			t.Fatalf("%v, with %d to come; stats = %+v", err, left, p.Stats())
+		}
+		if n == 0 {
+			continue // a filler
+		}
+		var i, j int
+		if _, err := fmt.Sscanf(string(buf[:n]), "%d %d", &i, &j); err != nil {
+			t.Fatal(err)
+		}
+		if j != next[i] {
+			t.Errorf("flow %d: datagram %d came when %d was due", i, j, next[i])
+		}
+		if j > 0 && sender != from[i] && p.Stats().Refused == 0 {
+			t.Errorf("flow %d changed to %s", i, sender)
+		}
+		next[i], from[i] = j+1, sender
+		left--
+	}
+	return from
 }
 
 func openDescriptors(t *testing.T) int {

@@ -130,6 +130,17 @@ func (p *proxy) setServices(services ...*lb.Service) {
 	p.TableChanged()
 }
 
+// second adds a Service at frontend 2, and returns where that listens.
+func (p *proxy) second(s *lb.Service) netip.AddrPort {
+	p.t.Helper()
+	addr, err := p.Listen(frontend(2, false), netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.setServices(p.LB.Table().Services()[0], s)
+	return addr
+}
+
 // eventually polls until ok, since the Server does not report how far it is.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -191,6 +202,24 @@ func (b *backend) serve(t *testing.T, answer func(question []byte, from netip.Ad
 	return b
 }
 
+// question reads a datagram's sender.
+func (b *backend) question(t *testing.T) netip.AddrPort {
+	t.Helper()
+	_ = b.SetReadDeadline(time.Now().Add(patience))
+	_, from, err := b.ReadFromUDPAddrPort(make([]byte, 1<<16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from
+}
+
+func (b *backend) answer(t *testing.T, text string, to netip.AddrPort) {
+	t.Helper()
+	if _, err := b.WriteToUDPAddrPort([]byte(text), to); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func echo(t *testing.T, at string) *backend {
 	t.Helper()
 	return listenUDP(t, at).serve(t, func(q []byte, _ netip.AddrPort) []byte { return q })
@@ -237,6 +266,14 @@ func dial(t *testing.T, to netip.AddrPort) *client {
 	return &client{UDPConn: conn, t: t, buf: make([]byte, 1<<16)}
 }
 
+func dialAll(t *testing.T, to netip.AddrPort, n int) (all []*client) {
+	t.Helper()
+	for range n {
+		all = append(all, dial(t, to))
+	}
+	return all
+}
+
 func (c *client) send(question string) {
 	c.t.Helper()
 	if _, err := c.Write([]byte(question)); err != nil {
@@ -259,6 +296,16 @@ func (c *client) ask(question string) string {
 	c.t.Helper()
 	c.send(question)
 	return c.receive()
+}
+
+// endTrial has b answer a first question, and returns the address of the flow.
+func (c *client) endTrial(b *backend) netip.AddrPort {
+	c.t.Helper()
+	c.send("first")
+	flow := b.question(c.t)
+	b.answer(c.t, "answer", flow)
+	c.receive()
+	return flow
 }
 
 // checkLeaks compares descriptors and goroutines before and after. The test must

@@ -29,9 +29,7 @@ func TestReplySource(t *testing.T) {
 		for range 3 {
 			for _, ip := range asked {
 				to := netip.AddrPortFrom(netip.MustParseAddr(ip), p.addr.Port())
-				if _, err := c.WriteToUDPAddrPort([]byte("q"), to); err != nil {
-					t.Fatal(err)
-				}
+				c.answer(t, "q", to)
 				_ = c.SetReadDeadline(time.Now().Add(patience))
 				n, from, err := c.ReadFromUDPAddrPort(buf)
 				if err != nil {

@@ -35,11 +35,7 @@ func TestServiceBytes(t *testing.T) {
 	needsRefusals(t)
 	b := echo(t, "127.0.0.1:0")
 	p := startProxy(t, 2, nil, b.addr)
-	second, err := p.Listen(frontend(2, false), netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.setServices(service(1, b.addr), service(2, refusing(t, "127.0.0.1:0"), b.addr))
+	second := p.second(service(2, refusing(t, "127.0.0.1:0"), b.addr))
 	bytes := func(name string) (in, out uint64) {
 		for _, s := range p.LB.Stats() {
 			if s.ID.Name == name {
@@ -99,10 +95,7 @@ func TestThousandClients(t *testing.T) {
 		addrs = append(addrs, backends[name].addr)
 	}
 	p := startProxy(t, 2, func(s *Server) { s.IdleTimeout = 2 * time.Second }, addrs...)
-	clients := make([]*client, 1000)
-	for i := range clients {
-		clients[i] = dial(t, p.addr)
-	}
+	clients := dialAll(t, p.addr, 1000)
 	round := func() []string {
 		for _, c := range clients {
 			c.send("which backend?")
@@ -162,9 +155,7 @@ func TestManyServices(t *testing.T) {
 	c := listenUDP(t, "127.0.0.1:0") // the same client everywhere
 	buf := make([]byte, 100)
 	for i := 2; i < n; i++ {
-		if _, err := c.WriteToUDPAddrPort([]byte("q"), addrs[i]); err != nil {
-			t.Fatal(err)
-		}
+		c.answer(t, "q", addrs[i])
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		size, from, err := c.ReadFromUDPAddrPort(buf)
 		if err != nil || from != addrs[i] || string(buf[:size]) != fmt.Sprint("s", i) {
@@ -175,11 +166,7 @@ func TestManyServices(t *testing.T) {
 
 func TestUnlisten(t *testing.T) {
 	p := startProxy(t, 2, nil, echo(t, "127.0.0.1:0").addr)
-	second, err := p.Listen(frontend(2, false), netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.setServices(p.LB.Table().Services()[0], service(2, naming(t, "two").addr))
+	second := p.second(service(2, naming(t, "two").addr))
 	one, two := dial(t, p.addr), dial(t, second)
 	one.ask("q")
 	two.ask("q")

@@ -63,7 +63,7 @@ func TestLeaveInStretches(t *testing.T) {
 			t.Errorf("%s: %d flows of %d, or %d, have not left", when, n, sh.recency.len, sh.ages.len)
 		}
 	}
-	if err := sh.loop.Do(func() {
+	onLoop(t, sh, func() {
 		for range 6 * perWalk {
 			add()
 		}
@@ -90,24 +90,18 @@ func TestLeaveInStretches(t *testing.T) {
 			t.Errorf("%d stretches for two walks over %d flows", walks, 6*perWalk)
 		}
 		stays("after two changes")
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	p.setBackends(backends[0])
 	eventually(t, "all flows have left by themselves", func() bool {
 		walking := true
-		if err := sh.loop.Do(func() { walking = sh.scanning.Load() || sh.rest.Active() }); err != nil {
-			t.Fatal(err)
-		}
+		onLoop(t, sh, func() { walking = sh.scanning.Load() || sh.rest.Active() })
 		return !walking
 	})
-	if err := sh.loop.Do(func() {
+	onLoop(t, sh, func() {
 		stays("after the third change")
 		ln.closeFlows()
 		if sh.ages.first != nil || sh.ages.last != nil || sh.ages.len != 0 {
 			t.Error("the order of age is not empty")
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 }
