@@ -28,13 +28,10 @@ func removable(table, chain string) bool {
 	return strings.HasPrefix(chain, chainPrefix) && chain != netfilter.MarkChain(chainPrefix) || isOld(table, chain)
 }
 
-// removeOldMode removes, once, the chains that kube-proxy's userspace mode has left in
-// either backend, since the kernel obeys both. Those for node ports would take
-// packets from the sockets that they are for.
+// removeOldMode removes the chains that kube-proxy's userspace mode has left in either
+// backend, since the kernel obeys both. Those for node ports would take packets from the
+// sockets that they are for.
 func (t *IPTables) removeOldMode(ctx context.Context) error {
-	if t.oldGone {
-		return nil
-	}
 	l := t.shape.layout(nil)
 	l.Own = isOld
 	n, err := netfilter.RemoveChains(ctx, l, nil)
@@ -42,7 +39,6 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)
 	}
-	t.oldGone = true
 	return nil
 }
 

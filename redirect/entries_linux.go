@@ -24,9 +24,11 @@ type ruleset struct {
 	stale   bool // chains are to be rendered
 }
 
-// newRuleset returns the ruleset of some entries, which it keeps.
-func newRuleset(s shape, r *netfilter.Ruleset, host Host, entries map[lb.Frontend]Entry) *ruleset {
-	x := &ruleset{shape: s, Ruleset: r, host: host, entries: entries, listed: make(map[lb.Frontend]bool), stale: true}
+// newRuleset returns the ruleset of some entries, which it keeps. program and counters may be nil.
+func newRuleset(s shape, program *netfilter.IPTables, counters *netfilter.Counters, host Host,
+	entries map[lb.Frontend]Entry) *ruleset {
+	x := &ruleset{shape: s, Ruleset: netfilter.NewRuleset(program, s.layout(counters)),
+		host: host, entries: entries, listed: make(map[lb.Frontend]bool), stale: true}
 	x.SetChain(netfilter.Place{Table: "nat", Chain: s.chain(chainUDP)}, nil) // for buckets
 	x.hostMembers(1)
 	x.change(nil, slices.SortedFunc(maps.Values(entries), compareEntry))
@@ -154,11 +156,6 @@ func (e Entry) proxyPort(host Host) uint16 {
 	return e.Port
 }
 
-func (e Entry) equal(o Entry) bool {
-	return e.Frontend == o.Frontend && e.Action == o.Action && e.Port == o.Port && e.DropOutside == o.DropOutside &&
-		(e.Sources == nil) == (o.Sources == nil) && slices.Equal(e.Sources, o.Sources)
-}
-
 func (h Host) equal(o Host) bool {
 	return h.TCPPort == o.TCPPort && slices.Equal(h.Local, o.Local) && slices.Equal(h.Inside, o.Inside)
 }
@@ -192,7 +189,7 @@ func (u Update) family(ipv6 bool) (p part, err error) {
 		if err != nil {
 			return part{}, contradiction(e.Frontend, err)
 		}
-		if was, twice := p.come[e.Frontend]; twice && ours && !was.equal(e) {
+		if was, twice := p.come[e.Frontend]; twice && ours && !was.Equal(e) {
 			return part{}, contradiction(e.Frontend, was.conflict(e))
 		}
 		if ours {

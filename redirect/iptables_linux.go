@@ -21,8 +21,7 @@ type kernel struct {
 	entries map[lb.Frontend]Entry
 	rules   *ruleset // nil before the first Sync that could probe
 
-	oldGone bool // kube-proxy's userspace mode has no chains left
-	started bool // UDP frontends of an earlier process were looked for
+	started bool // what an earlier process, and kube-proxy's userspace mode, have left is gone
 
 	// changed are UDP frontends whose conntrack entries have not been looked at
 	// since a change. They outlive a failed Sync.
@@ -41,20 +40,28 @@ func (t *IPTables) sync(ctx context.Context, u Update) error {
 		return err
 	}
 	if t.rules == nil {
-		r := netfilter.NewRuleset(t.program, t.shape.layout(&t.netfilter))
-		t.rules = newRuleset(t.shape, r, t.host, t.entries)
+		t.rules = newRuleset(t.shape, t.program, &t.netfilter, t.host, t.entries)
 	}
 	if !t.rules.Known() {
 		t.changeAll() // rules may have been lost
-		if err := t.readSteered(); err != nil {
+	}
+	if !t.started {
+		left, err := t.read()
+		if err != nil {
 			return err
+		}
+		for f := range left.Ported {
+			t.change(f)
 		}
 	}
 	if err := t.write(ctx); err != nil {
 		return err
 	}
-	if err := t.removeOldMode(ctx); err != nil {
-		return err
+	if !t.started {
+		if err := t.removeOldMode(ctx); err != nil {
+			return err
+		}
+		t.started = true
 	}
 	return t.deleteStaleFlows()
 }
@@ -74,7 +81,7 @@ func (t *IPTables) fold(whole bool, p part) error {
 	for f, e := range p.come {
 		was, there := t.entries[f]
 		switch {
-		case there && was.equal(e):
+		case there && was.Equal(e):
 			delete(goes, f)
 		case there && !goes[f]:
 			return contradiction(f, was.conflict(e))
@@ -89,7 +96,7 @@ func (t *IPTables) fold(whole bool, p part) error {
 		}
 	}
 	if t.entries == nil {
-		t.entries = make(map[lb.Frontend]Entry, len(come))
+		t.entries, t.changed = make(map[lb.Frontend]Entry, len(come)), make(map[netip.AddrPort]bool)
 	}
 	for _, e := range come {
 		t.entries[e.Frontend] = e
@@ -134,33 +141,15 @@ func (t *IPTables) verify(ctx context.Context) (bool, error) {
 	return t.rules.Verify(ctx)
 }
 
-// readSteered adds, the first time, the UDP frontends to changed that an earlier process
-// has redirected.
-func (t *IPTables) readSteered() error {
-	if t.started {
-		return nil
-	}
-	left, err := t.read()
-	for f := range left.Ported {
-		t.change(f)
-	}
-	t.started = err == nil
-	return err
-}
-
 // change adds to changed, if the frontend is one of UDP.
 func (t *IPTables) change(f lb.Frontend) {
-	if f.Protocol != lb.UDP {
-		return
+	if f.Protocol == lb.UDP {
+		t.changed[f.Addr] = true
 	}
-	if t.changed == nil {
-		t.changed = make(map[netip.AddrPort]bool)
-	}
-	t.changed[f.Addr] = true
 }
 
 func (t *IPTables) changeAll() {
-	for f := range maps.Keys(t.entries) {
+	for f := range t.entries {
 		t.change(f)
 	}
 }

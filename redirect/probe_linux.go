@@ -116,7 +116,7 @@ func (t *IPTables) try(ctx context.Context, s shape) error {
 	if err != nil {
 		return err
 	}
-	r := newRuleset(s, netfilter.NewRuleset(t.program, s.layout(nil)), p.host, p.come)
+	r := newRuleset(s, t.program, nil, p.host, p.come)
 	r.render()
 	return r.Try(ctx)
 }

@@ -65,7 +65,7 @@ func rendered(t testing.TB, s shape, plan Plan) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRuleset(s, netfilter.NewRuleset(nil, s.layout(nil)), p.host, p.come)
+	r := newRuleset(s, nil, nil, p.host, p.come)
 	r.render()
 	return r.String()
 }

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -46,6 +47,12 @@ type Entry struct {
 	// interface. nil means every client; prefixes of the other address family match
 	// none, and one of length 0 all. Not for node ports.
 	Sources []netip.Prefix
+}
+
+// Equal reports whether two entries say the same.
+func (e Entry) Equal(o Entry) bool {
+	return e.Frontend == o.Frontend && e.Action == o.Action && e.Port == o.Port && e.DropOutside == o.DropOutside &&
+		(e.Sources == nil) == (o.Sources == nil) && slices.Equal(e.Sources, o.Sources)
 }
 
 // Host is what all entries share.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,8 +24,8 @@ func TestUpdatesAreTheWhole(t *testing.T) {
 		rng := rand.New(rand.NewPCG(8, 9))
 		s := shape{sets: c.sets, ipv6: c.ipv6, prefix: chainPrefix}
 		k := IPTables{IPv6: c.ipv6}
-		k.rules = newRuleset(s, netfilter.NewRuleset(nil, s.layout(nil)), Host{}, nil)
-		k.entries = make(map[lb.Frontend]Entry)
+		k.rules = newRuleset(s, nil, nil, Host{}, nil)
+		k.entries, k.changed = make(map[lb.Frontend]Entry), make(map[netip.AddrPort]bool)
 		k.rules.entries = k.entries
 		for step := range 300 {
 			u := randomUpdate(rng, k.entries, c.ipv6)
@@ -34,7 +33,7 @@ func TestUpdatesAreTheWhole(t *testing.T) {
 			check(t, err)
 			check(t, k.fold(u.Whole, p))
 			k.rules.render()
-			fresh := newRuleset(s, netfilter.NewRuleset(nil, s.layout(nil)), k.host, maps.Clone(k.entries))
+			fresh := newRuleset(s, nil, nil, k.host, maps.Clone(k.entries))
 			fresh.render()
 			if got, want := inAnyOrder(k.rules), inAnyOrder(fresh); got != want {
 				t.Fatalf("%+v, step %d: after %+v\n%s", c, step, u, cmp.Diff(want, got))

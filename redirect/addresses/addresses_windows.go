@@ -1,6 +1,7 @@
 package addresses
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -48,27 +49,14 @@ var (
 	_ [72]byte = [unsafe.Offsetof(windows.MibUnicastIpAddressRow{}.CreationTimeStamp)]byte{}
 )
 
-// addressCalls are the calls of the IP helper API that change addresses. Wine has none of
-// them, and is given others for its tests (.ci/wine).
-var addressCalls = struct {
-	find           func() error // why they cannot be called, nil if they can
-	initialize     func(*windows.MibUnicastIpAddressRow)
-	create, remove func(*windows.MibUnicastIpAddressRow) windows.Errno
-}{
-	find: func() error {
-		return errors.Join(procInitAddress.Find(), procAddAddress.Find(), procDropAddress.Find())
-	},
-	initialize: func(row *windows.MibUnicastIpAddressRow) {
-		_, _, _ = procInitAddress.Call(uintptr(unsafe.Pointer(row))) // returns nothing
-	},
-	create: func(row *windows.MibUnicastIpAddressRow) windows.Errno {
-		code, _, _ := procAddAddress.Call(uintptr(unsafe.Pointer(row)))
-		return windows.Errno(code)
-	},
-	remove: func(row *windows.MibUnicastIpAddressRow) windows.Errno {
-		code, _, _ := procDropAddress.Call(uintptr(unsafe.Pointer(row)))
-		return windows.Errno(code)
-	},
+// callRow calls one of those that change addresses. Wine has none of them, and is given
+// others for its tests (.ci/wine).
+var callRow = func(proc *windows.LazyProc, row *windows.MibUnicastIpAddressRow) windows.Errno {
+	if proc.Find() != nil {
+		return windows.ERROR_PROC_NOT_FOUND
+	}
+	code, _, _ := proc.Call(uintptr(unsafe.Pointer(row)))
+	return windows.Errno(code)
 }
 
 // host changes addresses by the IP helper API. An address has no room for a mark, so
@@ -79,31 +67,27 @@ type host struct{}
 
 // find finds the interface with the name, or that for which Set.Interface says it stands when empty.
 func (host) find(name string) (uint32, error) {
-	if name == "" {
-		name = os.Getenv(interfaceVar)
+	name = cmp.Or(name, os.Getenv(interfaceVar))
+	if name != "" {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return 0, fmt.Errorf("find interface %q: %w", name, err)
+		}
+		return uint32(i.Index), nil
+	}
+	if i, err := net.InterfaceByName(hnsInterface); err == nil {
+		return uint32(i.Index), nil
 	}
 	all, err := net.Interfaces()
 	if err != nil {
 		return 0, fmt.Errorf("list interfaces: %w", err)
 	}
-	index := 0
 	for _, i := range all {
-		switch {
-		case name != "" && i.Name == name:
+		if i.Flags&net.FlagLoopback != 0 {
 			return uint32(i.Index), nil
-		case name == "" && i.Name == hnsInterface:
-			return uint32(i.Index), nil
-		case i.Flags&net.FlagLoopback != 0 && index == 0:
-			index = i.Index
 		}
 	}
-	switch {
-	case name != "":
-		return 0, fmt.Errorf("find interface %q: there is none of this name", name)
-	case index == 0:
-		return 0, errors.New("find the loopback interface: there is none; name an interface")
-	}
-	return uint32(index), nil
+	return 0, errors.New("find the loopback interface: there is none; name an interface")
 }
 
 // list forgets what is recorded and not there.
@@ -133,13 +117,10 @@ func (host) list(ipv6 bool) ([]address, error) {
 }
 
 func (host) add(at address) (exists bool, err error) {
-	if err := changeable(); err != nil {
-		return false, err
-	}
 	if err := recordAddress(at); err != nil {
 		return false, err
 	}
-	switch errno := addressCalls.create(addressRow(at)); errno {
+	switch errno := callRow(procAddAddress, addressRow(at)); errno {
 	case windows.NO_ERROR:
 		return false, nil
 	case windows.ERROR_OBJECT_ALREADY_EXISTS:
@@ -154,7 +135,8 @@ func (host) add(at address) (exists bool, err error) {
 func (host) ready(ctx context.Context, added []address) error {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	deadline := time.After(addressReady)
+	ctx, cancel := context.WithTimeout(ctx, addressReady)
+	defer cancel()
 	var errs []error
 	for {
 		var waiting []address
@@ -179,39 +161,24 @@ func (host) ready(ctx context.Context, added []address) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return errors.Join(append(errs, ctx.Err())...)
-		case <-deadline:
-			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready after %v",
-				len(added), added[0].ip, addressReady))...)
+			return errors.Join(append(errs, fmt.Errorf("%d addresses, %s among them, are not ready: %w",
+				len(added), added[0].ip, ctx.Err()))...)
 		}
 	}
 }
 
 func (host) remove(at address) error {
-	if err := changeable(); err != nil {
-		return err
-	}
-	if errno := addressCalls.remove(addressRow(at)); errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
+	errno := callRow(procDropAddress, addressRow(at))
+	if errno != windows.NO_ERROR && errno != windows.ERROR_NOT_FOUND {
 		return errno
 	}
 	return forgetAddress(at.ip)
 }
 
-// changeable reports whether this system has the calls that change addresses. Windows
-// does, since Vista; wine does not.
-func changeable() error {
-	if err := addressCalls.find(); err != nil {
-		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
-	}
-	return nil
-}
-
 // addressRow returns an address as the IP helper API takes it.
 func addressRow(at address) *windows.MibUnicastIpAddressRow {
 	row := new(windows.MibUnicastIpAddressRow)
-	if addressCalls.find() == nil { // else it is not going to be used (see changeable)
-		addressCalls.initialize(row)
-	}
+	callRow(procInitAddress, row) // returns nothing
 	if at.ip.Is4() {
 		a := (*windows.RawSockaddrInet4)(unsafe.Pointer(&row.Address))
 		a.Family, a.Addr = windows.AF_INET, at.ip.As4()

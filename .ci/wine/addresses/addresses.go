@@ -22,10 +22,16 @@ func init() {
 	if os.Getenv("SLUICE_WINE_ADDRESSES") == "" {
 		return
 	}
-	addressCalls.find = func() error { return nil }
-	addressCalls.initialize = initializeRow
-	addressCalls.create = func(row *windows.MibUnicastIpAddressRow) windows.Errno { return change(row, "add", true) }
-	addressCalls.remove = func(row *windows.MibUnicastIpAddressRow) windows.Errno { return change(row, "delete", false) }
+	callRow = func(proc *windows.LazyProc, row *windows.MibUnicastIpAddressRow) windows.Errno {
+		switch proc {
+		case procInitAddress:
+			initializeRow(row)
+			return windows.NO_ERROR
+		case procAddAddress:
+			return change(row, "add", true)
+		}
+		return change(row, "delete", false)
+	}
 }
 
 // unchanged is IpPrefixOriginUnchanged and IpSuffixOriginUnchanged.

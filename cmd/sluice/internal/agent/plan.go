@@ -145,12 +145,7 @@ type change struct {
 func (c *change) differs() bool {
 	old, now := c.old, c.now
 	return old.choice.Path != now.choice.Path || !slices.Equal(old.sockets, now.sockets) ||
-		!slices.EqualFunc(old.entries, now.entries, sameEntry) || now.kernel != nil && !now.kernel.Equal(old.kernel)
-}
-
-func sameEntry(a, b redirect.Entry) bool {
-	return a.Frontend == b.Frontend && a.Action == b.Action && a.Port == b.Port && a.DropOutside == b.DropOutside &&
-		slices.Equal(a.Sources, b.Sources)
+		!slices.EqualFunc(old.entries, now.entries, redirect.Entry.Equal) || now.kernel != nil && !now.kernel.Equal(old.kernel)
 }
 
 // Plan says what is to change.

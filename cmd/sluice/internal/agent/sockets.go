@@ -175,7 +175,7 @@ func (s *sockets) steer(p *piece) []redirect.Entry {
 		case e.Action == redirect.Accept && !s.holds(e.Frontend):
 			now.Action = redirect.Pass
 		}
-		if shared && sameEntry(now, e) {
+		if shared && now.Equal(e) {
 			continue
 		}
 		if shared {

@@ -28,7 +28,7 @@ func (a *Agent) hostOf(want *Desired) redirect.Host {
 // has reports whether it has been passed this, besides the Services.
 func (s *steering) has(host redirect.Host, checks []redirect.Entry) bool {
 	return s.host.TCPPort == host.TCPPort && slices.Equal(s.host.Local, host.Local) &&
-		slices.Equal(s.host.Inside, host.Inside) && slices.EqualFunc(checks, s.checks, sameEntry)
+		slices.Equal(s.host.Inside, host.Inside) && slices.EqualFunc(checks, s.checks, redirect.Entry.Equal)
 }
 
 // checksOf returns the entries that let health checks in, whichever path forwards the
@@ -74,7 +74,7 @@ func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks 
 // without returns the entries that are not in other.
 func without(entries, other []redirect.Entry) (out []redirect.Entry) {
 	for _, e := range entries {
-		if !slices.ContainsFunc(other, func(o redirect.Entry) bool { return sameEntry(e, o) }) {
+		if !slices.ContainsFunc(other, e.Equal) {
 			out = append(out, e)
 		}
 	}
