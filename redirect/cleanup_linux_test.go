@@ -219,9 +219,7 @@ func TestOldModeIsRemoved(t *testing.T) {
 				if diff := cmp.Diff(want, sorted(saved(t))); diff != "" {
 					t.Errorf("after the first Sync (-want +got):\n%s", diff)
 				}
-				if ok, err := s.Verify(t.Context()); !ok || err != nil {
-					t.Errorf("Verify = %v, %v", ok, err)
-				}
+				verified(t, s, true, "after Sync")
 				syncPlan(t, s, Plan{TCPPort: 1})
 				if n := s.Stats().OldChains; n != 5 {
 					t.Errorf("%d old chains removed after the second Sync", n)

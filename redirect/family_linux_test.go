@@ -76,9 +76,7 @@ func TestUpdateFamily(t *testing.T) {
 	}
 	for ipv6, want := range want {
 		got, err := plan.Update().family(ipv6)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		entries := slices.Collect(maps.Values(got.come))
 		slices.SortFunc(entries, compareEntry)
 		if diff := cmp.Diff(want, entries, addrsByValue); diff != "" {

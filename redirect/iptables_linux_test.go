@@ -50,42 +50,15 @@ func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 	})
 	for _, host := range []string{"client", "node"} {
 		for _, addr := range []netip.AddrPort{at(1, 80), at(2, 443), onNode(443), onNode(30080)} {
-			err := l.from(host, func() error {
-				got, err := askTCP(addr)
-				if err == nil && got != addr.String() {
-					err = fmt.Errorf("OriginalDst = %s", got)
-				}
-				return err
-			})
-			if err != nil {
-				t.Errorf("TCP %s from the %s: %v", addr, host, err)
-			}
+			l.answers(host, tcp(addr), addr.String())
 		}
 		for addr, port := range map[netip.AddrPort]uint16{at(1, 53): udpPort, onNode(53): udpPort, onNode(30080): 30080} {
-			err := l.from(host, func() error {
-				got, err := askUDP(0, addr)
-				if want := fmt.Sprintf("%d hello", port); err == nil && got != want {
-					err = fmt.Errorf("got %q, want %q", got, want)
-				}
-				return err
-			})
-			if err != nil {
-				t.Errorf("UDP %s from the %s: %v", addr, host, err)
-			}
+			l.answers(host, udp(addr), fmt.Sprintf("%d hello", port))
 		}
-		for what, addr := range map[string]netip.AddrPort{
-			"no endpoints": at(3, 80), "node port, no endpoints": onNode(30081), "straight to the proxy": onNode(tcpPort)} {
-			err := l.from(host, func() error { _, err := askTCP(addr); return err })
-			if !refused(err) {
-				t.Errorf("%s: TCP %s from the %s: %v, want refused", what, addr, host, err)
-			}
-		}
-		for what, addr := range map[string]netip.AddrPort{
-			"no endpoints": at(3, 53), "node port, no endpoints": onNode(30081), "straight to the proxy": onNode(udpPort)} {
-			err := l.from(host, func() error { _, err := askUDP(0, addr); return err })
-			if !refused(err) {
-				t.Errorf("%s: UDP %s from the %s: %v, want refused", what, addr, host, err)
-			}
+		// No endpoints, a node port without them, and straight to the proxy.
+		for _, f := range []lb.Frontend{tcp(at(3, 80)), tcp(onNode(30081)), tcp(onNode(tcpPort)),
+			udp(at(3, 53)), udp(onNode(30081)), udp(onNode(udpPort))} {
+			l.answers(host, f, "")
 		}
 	}
 	loopback := netip.MustParseAddr("127.0.0.1")
@@ -123,10 +96,6 @@ func TestUnnumberedInterface(t *testing.T) {
 	at, dns := netip.AddrPortFrom(vip(false, 1), 80), netip.AddrPortFrom(vip(false, 1), 53)
 	syncPlan(t, &IPTables{BindAddr: node}, Plan{
 		TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Ported: []Ported{{udp(dns), serveUDP(t, ":0")}}})
-	if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
-		t.Errorf("TCP: %v", err)
-	}
-	if err := l.onClient(func() error { _, err := askUDP(0, dns); return err }); err != nil {
-		t.Errorf("UDP: %v", err)
-	}
+	l.expect("unnumbered", "host", tcp(at), "answered")
+	l.expect("unnumbered", "host", udp(dns), "answered")
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // patience bounds every wait for something that happens at once if it happens.
@@ -102,18 +105,21 @@ func newLab(t *testing.T) *lab {
 // onClient runs f on the client.
 func (l *lab) onClient(f func() error) error { return l.client.Do(f) }
 
-// from runs f on the client or on the node.
-func (l *lab) from(host string, f func() error) error {
-	if host == "node" {
-		return l.node.Do(f)
-	}
-	return l.onClient(f)
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+// answers expects an answer on the client or on the node; want is empty for a refusal.
+func (l *lab) answers(host string, f lb.Frontend, want string) {
+	l.t.Helper()
+	on := map[string]*testbed.Host{"client": l.client, "node": l.node}[host]
+	var got string
+	err := on.Do(func() (err error) {
+		if f.Protocol == lb.TCP {
+			got, err = askTCP(f.Addr)
+		} else {
+			got, err = askUDP(0, f.Addr)
+		}
+		return err
+	})
+	if want == "" && !refused(err) || want != "" && (err != nil || got != want) {
+		l.t.Errorf("%s from the %s: %q, %v; want %q", f, host, got, err, want)
 	}
 }
 
@@ -355,7 +361,40 @@ func syncPlan(t *testing.T, s *IPTables, p Plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := s.Sync(ctx, p.Update()); err != nil {
-		t.Fatal(err)
+	check(t, s.Sync(ctx, p.Update()))
+}
+
+// verified expects Verify to find, or not, what was written.
+func verified(t *testing.T, s *IPTables, want bool, when string, args ...any) {
+	t.Helper()
+	if ok, err := s.Verify(t.Context()); ok != want || err != nil {
+		t.Errorf("Verify %s = %v, %v", fmt.Sprintf(when, args...), ok, err)
+	}
+}
+
+// asking has the client do something without pause until stop is called, which returns the
+// first error. asked counts how often it was done.
+func (l *lab) asking(f func() error) (asked *atomic.Int64, stop func() error) {
+	asked = new(atomic.Int64)
+	ended, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		failed <- l.onClient(func() error {
+			for {
+				select {
+				case <-ended:
+					return nil
+				default:
+				}
+				if err := f(); err != nil {
+					asked.Store(math.MaxInt64) // there is no more to come
+					return err
+				}
+				asked.Add(1)
+			}
+		})
+	}()
+	return asked, func() error {
+		close(ended)
+		return <-failed
 	}
 }

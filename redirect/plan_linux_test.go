@@ -7,48 +7,18 @@ import (
 )
 
 // Plan is a whole update as tests write it: what becomes of packets to which frontends, of
-// both families.
+// both families. See Entry and Host for what each means.
 type Plan struct {
-	// TCPPort is the proxy port that all TCP frontends are steered to. It may be
-	// 0 if there are none. A port that is given is protected from direct
-	// connections even then.
-	TCPPort uint16
-	TCP     []netip.AddrPort
-
-	// Ported are the UDP and SCTP frontends. Frontends of one service may share
-	// a port.
-	Ported []Ported
-
-	// Local are addresses of the node, none of them loopback ones, to the first of
-	// which in a family SCTP clients on the node itself are steered: the kernel's SCTP
-	// does not answer others at a loopback address (sctp_bind_addr_copy). Without one
-	// they are steered to loopback as others are.
-	Local []netip.Addr
-
-	// Accept are frontends that the proxy listens on itself: node ports, or single
-	// addresses of the node. A new flow to one passes INPUT whatever the node's
-	// firewall says, as one that is steered does.
-	Accept []lb.Frontend
-
-	// Refuse are frontends of services with no endpoints: TCP clients get a
-	// reset, others an ICMP port unreachable, at once. A UDP client on the node
-	// itself gets EPERM from send(2) too, as from any REJECT in OUTPUT.
-	Refuse []lb.Frontend
-
-	// Drop are frontends at which no client gets an answer. A UDP client on the
-	// node itself gets EPERM from send(2).
-	Drop []lb.Frontend
-
-	// DropOutside are frontends at which only clients on this node get an answer:
-	// the node itself, and those whose address is in Inside.
+	TCPPort     uint16
+	TCP         []netip.AddrPort
+	Ported      []Ported // UDP and SCTP frontends
+	Local       []netip.Addr
+	Accept      []lb.Frontend
+	Refuse      []lb.Frontend
+	Drop        []lb.Frontend
 	DropOutside []lb.Frontend
-
-	// Inside are where the addresses of this node's pods are from.
-	Inside []netip.Prefix
-
-	// Restricted are frontends, not node ports, at which only clients from some
-	// sources get an answer. A frontend is in it once at the most.
-	Restricted []Restricted
+	Inside      []netip.Prefix
+	Restricted  []Restricted // a frontend is in it once at the most
 }
 
 // Ported is a frontend with a proxy port of its own.
@@ -57,10 +27,7 @@ type Ported struct {
 	Port     uint16
 }
 
-// Restricted is a frontend and who may ask there: other hosts, pods and the node
-// itself alike. A source of the other address family is nobody, and so are no
-// sources; one with a prefix length of 0 is everybody. A node that has the frontend's
-// address on an interface asks from that address.
+// Restricted is a frontend and its sources.
 type Restricted struct {
 	Frontend lb.Frontend
 	Sources  []netip.Prefix

@@ -10,6 +10,13 @@ import (
 	"testing"
 )
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestParsePortRange(t *testing.T) {
 	for _, c := range []struct {
 		in, out string
@@ -117,9 +124,7 @@ func TestClaim(t *testing.T) {
 	for range r.Size() {
 		tried := make(map[uint16]int)
 		port, err := r.Claim(listenOn(t, tried, &ln))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if !r.Contains(port) || seen[port] || ln.Addr().(*net.TCPAddr).Port != int(port) {
 			t.Fatalf("claimed %d, bound %s, claimed before: %v", port, ln.Addr(), seen)
 		}
@@ -144,9 +149,7 @@ func TestClaimIsRandom(t *testing.T) {
 	first := make(map[uint16]bool)
 	for range 50 {
 		port, err := (PortRange{1, 60000}).Claim(func(uint16) error { return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		first[port] = true
 	}
 	if len(first) < 25 {

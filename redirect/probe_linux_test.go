@@ -44,9 +44,7 @@ func TestProbe(t *testing.T) {
 		before := saved(t)
 		s := v.steerer()
 		facts, err := s.Probe(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		backend := "nf_tables"
 		if strings.Contains(v.command, "legacy") {
 			backend = "legacy"

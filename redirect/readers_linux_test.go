@@ -1,12 +1,10 @@
 package redirect
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,18 +28,31 @@ func TestSlowReaders(t *testing.T) {
 		s := v.steerer()
 		syncPlan(t, s, outside)
 		feed(t, v.slowly(), v.command+"-restore", "--noflush")
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		var asked atomic.Int64
-		done := make(chan error, 1)
-		go func() { done <- l.onClient(func() error { return insist(ctx, clientAddr[v.ipv6], f.Addr, &asked) }) }()
+		// Netfilter takes the first datagram that gets through, and all after it, for one flow.
+		var c net.Conn
+		check(t, l.onClient(func() (err error) {
+			d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientAddr[v.ipv6], 0))}
+			c, err = d.Dial("udp", f.Addr.String())
+			return err
+		}))
+		defer c.Close()
+		b := make([]byte, 100)
+		asked, stop := l.asking(func() error {
+			if _, err := c.Write([]byte("hello")); err != nil {
+				return err
+			}
+			c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if n, err := c.Read(b); err == nil {
+				return fmt.Errorf("%s may not ask %s, and is answered: %q", c.LocalAddr(), f, b[:n])
+			}
+			return nil
+		})
 		changes := 0
-		for deadline := time.Now().Add(patience); changes < 100 && len(done) == 0 && time.Now().Before(deadline); changes++ {
+		for deadline := time.Now().Add(patience); changes < 100 && time.Now().Before(deadline); changes++ {
 			syncPlan(t, s, restricted)
 			syncPlan(t, s, outside)
 		}
-		stop()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 		if asked.Load() < int64(changes) {
@@ -52,9 +63,7 @@ func TestSlowReaders(t *testing.T) {
 			t.Errorf("nothing slowed packets down:\n%s", first)
 		}
 		syncPlan(t, s, open) // the host could have been answered
-		if got := l.ask("host", f, "answered"); got != "answered" {
-			t.Error(got)
-		}
+		l.expect("at last", "host", f, "answered")
 	})
 }
 
@@ -72,26 +81,4 @@ func (v variant) slowly() string {
 	return "*mangle\n:SLOW - [0:0]\n:SLOWER - [0:0]\n:SLOWEST - [0:0]\n-I " + chainPrefix + chainPrerouting +
 		" 2 -j SLOW\n" +
 		strings.Repeat("-A SLOW -j SLOWER\n-A SLOWER -j SLOWEST\n-A SLOWEST -s "+source+" -j DROP\n", rules) + "COMMIT\n"
-}
-
-// insist sends datagrams until ctx ends, and fails if one is answered. Netfilter takes
-// the first that gets through, and all after it, for one flow.
-func insist(ctx context.Context, from netip.Addr, to netip.AddrPort, asked *atomic.Int64) error {
-	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-	c, err := d.Dial("udp", to.String())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	b := make([]byte, 100)
-	for ; ctx.Err() == nil; asked.Add(1) {
-		if _, err := c.Write([]byte("hello")); err != nil {
-			return err
-		}
-		c.SetReadDeadline(time.Now().Add(time.Millisecond))
-		if n, err := c.Read(b); err == nil {
-			return fmt.Errorf("%s asks %s, which it may not, and is answered: %q", from, to, b[:n])
-		}
-	}
-	return nil
 }

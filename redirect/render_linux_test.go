@@ -62,9 +62,7 @@ var fullPlan = Plan{
 func rendered(t testing.TB, s shape, plan Plan) string {
 	t.Helper()
 	p, err := plan.Update().family(s.ipv6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r := newRuleset(s, nil, nil, p.host, p.come)
 	r.render()
 	return r.String()
@@ -88,14 +86,10 @@ func TestRender(t *testing.T) {
 			got := []byte(rendered(t, c.shape, c.plan))
 			file := filepath.Join("testdata", name+".rules")
 			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check(t, os.WriteFile(file, got, 0o644))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("rules (-want +got), see -update:\n%s", diff)
 			}
@@ -167,19 +161,13 @@ func TestNames(t *testing.T) {
 
 func TestUndo(t *testing.T) {
 	save, err := os.ReadFile("testdata/undo.save")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	got := netfilter.Undo(save, removable)
 	if *update {
-		if err := os.WriteFile("testdata/undo.rules", got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile("testdata/undo.rules", got, 0o644))
 	}
 	want, err := os.ReadFile("testdata/undo.rules")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("undo (-want +got), see -update:\n%s", diff)
 	}

@@ -1,13 +1,11 @@
 package redirect
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +14,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// ask asks for a frontend from another host, a pod or the node, and returns what
-// came of it, waiting no longer than need be for what is expected.
-func (l *lab) ask(who string, f lb.Frontend, want string) string {
+// expect asks for a frontend from another host, a pod or the node, and compares what
+// came of it with what is wanted. It waits no longer than need be for that.
+func (l *lab) expect(what, who string, f lb.Frontend, want string) {
+	l.t.Helper()
 	on, local := l.onClient, netip.Addr{}
 	switch ipv6 := f.Addr.Addr().Is6(); who {
 	case "host":
@@ -43,15 +42,18 @@ func (l *lab) ask(who string, f lb.Frontend, want string) string {
 		_, err := askUDPFrom(netip.AddrPortFrom(local, 0), f.Addr, wait)
 		return err
 	})
+	got := fmt.Sprint(err)
 	switch {
 	case err == nil:
-		return "answered"
+		got = "answered"
 	case refused(err):
-		return "refused"
+		got = "refused"
 	case silent(err):
-		return "silent"
+		got = "silent"
 	}
-	return err.Error()
+	if got != want {
+		l.t.Errorf("%s: %s asks %s: %s, want %s", what, who, f, got, want)
+	}
 }
 
 // screen builds a plan, frontend by frontend, and then asks them all at once.
@@ -65,9 +67,9 @@ type screen struct {
 	synced  chan struct{}
 }
 
-// expect has the plan hold one more frontend, a cluster IP or a node port, TCP and
+// add has the plan hold one more frontend, a cluster IP or a node port, TCP and
 // UDP, and asks it when all are there.
-func (x *screen) expect(name string, nodePort bool, host, pod, node string, does ...func(lb.Frontend)) {
+func (x *screen) add(name string, nodePort bool, host, pod, node string, does ...func(lb.Frontend)) {
 	x.port++
 	for _, proto := range []lb.Protocol{lb.TCP, lb.UDP} {
 		f := lb.Frontend{Protocol: proto, Addr: netip.AddrPortFrom(vip(x.ipv6, 1), x.port)}
@@ -82,9 +84,7 @@ func (x *screen) expect(name string, nodePort bool, host, pod, node string, does
 		for who, want := range map[string]string{"host": host, "pod": pod, "node": node} {
 			x.wait.Go(func() {
 				<-x.synced
-				if got := x.ask(who, asked, want); got != want {
-					x.t.Errorf("%s: %s asks %s: %s, want %s", name, who, asked, got, want)
-				}
+				x.expect(name, who, asked, want)
 			})
 		}
 	}
@@ -136,41 +136,39 @@ func TestScreen(t *testing.T) {
 		everybody := netip.PrefixFrom(unspecified(v.ipv6), 0)
 		const yes, no, never = "answered", "refused", "silent"
 
-		x.expect("steered", false, yes, yes, yes, x.steer)
-		x.expect("dropped", false, never, never, never, x.drop)
-		x.expect("outside", false, never, yes, yes, x.steer, x.outside)
-		x.expect("restricted to a host", false, yes, never, never, x.steer, x.only(host))
-		x.expect("restricted to pods", false, never, yes, never, x.steer, x.only(podNet(v.ipv6)))
-		x.expect("restricted to pods and the node", false, never, yes, yes, x.steer, x.only(node, pod))
-		x.expect("restricted to nobody", false, never, never, never, x.steer, x.only())
-		x.expect("restricted to the other family", false, never, never, never, x.steer, x.only(podNet(!v.ipv6)))
-		x.expect("restricted to everybody", false, yes, yes, yes, x.steer, x.only(host, everybody))
-		x.expect("restricted and outside", false, never, yes, never, x.steer, x.outside, x.only(host, pod))
-		x.expect("restricted and dropped", false, never, never, never, x.drop, x.only(host))
-		x.expect("restricted and refused", false, no, never, never, x.refuse, x.only(host))
-		x.expect("refused outside", false, never, no, no, x.refuse, x.outside)
-		x.expect("refused", false, no, no, no, x.refuse)
-		x.expect("node port", true, yes, yes, yes, x.listen, x.accept)
-		x.expect("node port, outside", true, never, yes, yes, x.listen, x.accept, x.outside)
-		x.expect("node port, dropped", true, never, never, never, x.listen, x.drop)
-		x.expect("node port, refused", true, no, no, no, x.listen, x.refuse)
-		x.expect("node port, refused outside", true, never, no, no, x.refuse, x.outside)
+		x.add("steered", false, yes, yes, yes, x.steer)
+		x.add("dropped", false, never, never, never, x.drop)
+		x.add("outside", false, never, yes, yes, x.steer, x.outside)
+		x.add("restricted to a host", false, yes, never, never, x.steer, x.only(host))
+		x.add("restricted to pods", false, never, yes, never, x.steer, x.only(podNet(v.ipv6)))
+		x.add("restricted to pods and the node", false, never, yes, yes, x.steer, x.only(node, pod))
+		x.add("restricted to nobody", false, never, never, never, x.steer, x.only())
+		x.add("restricted to the other family", false, never, never, never, x.steer, x.only(podNet(!v.ipv6)))
+		x.add("restricted to everybody", false, yes, yes, yes, x.steer, x.only(host, everybody))
+		x.add("restricted and outside", false, never, yes, never, x.steer, x.outside, x.only(host, pod))
+		x.add("restricted and dropped", false, never, never, never, x.drop, x.only(host))
+		x.add("restricted and refused", false, no, never, never, x.refuse, x.only(host))
+		x.add("refused outside", false, never, no, no, x.refuse, x.outside)
+		x.add("refused", false, no, no, no, x.refuse)
+		x.add("node port", true, yes, yes, yes, x.listen, x.accept)
+		x.add("node port, outside", true, never, yes, yes, x.listen, x.accept, x.outside)
+		x.add("node port, dropped", true, never, never, never, x.listen, x.drop)
+		x.add("node port, refused", true, no, no, no, x.listen, x.refuse)
+		x.add("node port, refused outside", true, never, no, no, x.refuse, x.outside)
 		// An address of the node that is a frontend itself goes before a node port.
-		x.expect("steered at a dropped node port", true, yes, yes, yes, x.drop, x.exactly(x.steer))
-		x.expect("steered at an outside node port", true, yes, yes, yes, x.outside, x.exactly(x.steer))
-		x.expect("steered at a refused node port", true, yes, yes, yes, x.refuse, x.exactly(x.steer))
-		x.expect("restricted at a dropped node port", true, yes, never, never, x.drop, x.exactly(x.steer),
+		x.add("steered at a dropped node port", true, yes, yes, yes, x.drop, x.exactly(x.steer))
+		x.add("steered at an outside node port", true, yes, yes, yes, x.outside, x.exactly(x.steer))
+		x.add("steered at a refused node port", true, yes, yes, yes, x.refuse, x.exactly(x.steer))
+		x.add("restricted at a dropped node port", true, yes, never, never, x.drop, x.exactly(x.steer),
 			x.exactly(x.only(host)))
-		x.expect("refused at a dropped node port", true, no, no, no, x.drop, x.exactly(x.refuse))
-		x.expect("refused at a node port", true, no, no, no, x.listen, x.accept, x.exactly(x.refuse))
-		x.expect("dropped at a node port", true, never, never, never, x.listen, x.accept, x.exactly(x.drop))
-		x.expect("accepted at a refused node port", true, yes, yes, yes, x.listen, x.refuse, x.exactly(x.accept))
+		x.add("refused at a dropped node port", true, no, no, no, x.drop, x.exactly(x.refuse))
+		x.add("refused at a node port", true, no, no, no, x.listen, x.accept, x.exactly(x.refuse))
+		x.add("dropped at a node port", true, never, never, never, x.listen, x.accept, x.exactly(x.drop))
+		x.add("accepted at a refused node port", true, yes, yes, yes, x.listen, x.refuse, x.exactly(x.accept))
 
 		s := v.steerer()
 		syncPlan(t, s, x.plan)
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after Sync")
 		close(x.synced)
 		x.wait.Wait()
 	})
@@ -198,9 +196,7 @@ func TestEverywhereInside(t *testing.T) {
 			TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at},
 			DropOutside: []lb.Frontend{tcp(at)}, Inside: []netip.Prefix{netip.PrefixFrom(unspecified(v.ipv6), 0)},
 		})
-		if got := l.ask("host", tcp(at), "answered"); got != "answered" {
-			t.Error(got)
-		}
+		l.expect("at last", "host", tcp(at), "answered")
 	})
 }
 
@@ -247,9 +243,7 @@ func TestEstablishedGoOn(t *testing.T) {
 			if what == "refused" {
 				want = "refused"
 			}
-			if got := l.ask("host", tcp(at), want); got != want {
-				t.Errorf("%s: a new connection is %s", what, got)
-			}
+			l.expect("a new connection, "+what, "host", tcp(at), want)
 		}
 	})
 }
@@ -272,30 +266,20 @@ func TestNeverOpen(t *testing.T) {
 		}
 		s := v.steerer()
 		syncPlan(t, s, gone)
-		ctx, stop := context.WithCancel(t.Context())
-		var tries atomic.Int64
-		done := make(chan error, 1)
-		go func() {
-			done <- l.onClient(func() error {
-				for ; ctx.Err() == nil; tries.Add(1) {
-					if got, err := askTCPFrom(netip.Addr{}, at, 300*time.Microsecond); err == nil {
-						return fmt.Errorf("answered: %q", got)
-					}
-				}
-				return nil
-			})
-		}()
-		for changes := 0; (changes < 10*len(plans) || tries.Load() < 500) && len(done) == 0; changes++ {
+		tries, stop := l.asking(func() error {
+			if got, err := askTCPFrom(netip.Addr{}, at, 300*time.Microsecond); err == nil {
+				return fmt.Errorf("answered: %q", got)
+			}
+			return nil
+		})
+		for changes := 0; changes < 10*len(plans) || tries.Load() < 500; changes++ {
 			syncPlan(t, s, plans[changes%len(plans)])
 		}
-		stop()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 		syncPlan(t, s, open) // the client could have been answered
-		if got := l.ask("host", tcp(at), "answered"); got != "answered" {
-			t.Error(got)
-		}
+		l.expect("at last", "host", tcp(at), "answered")
 	})
 }
 
@@ -318,20 +302,8 @@ func TestAlwaysOpen(t *testing.T) {
 		plans := []Plan{open, only, anyPod, outside, both}
 		s := v.steerer()
 		syncPlan(t, s, open)
-		ctx, stop := context.WithCancel(t.Context())
-		var tries atomic.Int64
-		done := make(chan error, 1)
-		go func() {
-			done <- l.onClient(func() error {
-				for ; ctx.Err() == nil; tries.Add(1) {
-					if err := openAtOnce(pod.Addr(), at); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		}()
-		for tries.Load() < 100 && len(done) == 0 {
+		tries, stop := l.asking(func() error { return openAtOnce(pod.Addr(), at) })
+		for tries.Load() < 100 {
 			for _, from := range plans {
 				for _, to := range plans {
 					syncPlan(t, s, from)
@@ -339,8 +311,7 @@ func TestAlwaysOpen(t *testing.T) {
 				}
 			}
 		}
-		stop()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -365,8 +336,7 @@ func openAtOnce(local netip.Addr, addr netip.AddrPort) error {
 	}
 	var info *unix.TCPInfo
 	if cerr := raw.Control(func(fd uintptr) {
-		info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP,
-			unix.TCP_INFO)
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
 	}); cerr != nil {
 		return cerr
 	}

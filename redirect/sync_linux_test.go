@@ -71,9 +71,7 @@ func TestTenThousand(t *testing.T) {
 		if err != nil || len(have) != 10000 {
 			t.Errorf("the set has %d members, %v; want 10,000", len(have), err)
 		}
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after Sync")
 	})
 }
 
@@ -108,9 +106,7 @@ func TestOneRestoreAChange(t *testing.T) {
 			if got := runs() - before; got != 0 {
 				t.Errorf("no change after change %d ran %d processes", i+1, got)
 			}
-			if ok, err := s.Verify(t.Context()); !ok || err != nil {
-				t.Errorf("Verify after change %d = %v, %v", i+1, ok, err)
-			}
+			verified(t, s, true, "after change %d", i+1)
 		}
 	})
 }
@@ -128,24 +124,12 @@ func TestRestart(t *testing.T) {
 		first := v.steerer()
 		syncPlan(t, first, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, goes}, Refuse: []lb.Frontend{tcp(comes)}})
 
-		stop, done := make(chan struct{}), make(chan error)
-		go func() {
-			done <- l.onClient(func() error {
-				for n := 0; ; n++ {
-					select {
-					case <-stop:
-						if n == 0 {
-							return errors.New("asked for nothing")
-						}
-						return nil
-					default:
-					}
-					if got, err := askTCP(stays); err != nil || got != stays.String() {
-						return fmt.Errorf("after %d connections: %q, %v", n, got, err)
-					}
-				}
-			})
-		}()
+		asked, stop := l.asking(func() error {
+			if got, err := askTCP(stays); err != nil || got != stays.String() {
+				return fmt.Errorf("answered %q, %v", got, err)
+			}
+			return nil
+		})
 		var second *IPTables
 		for range 5 {
 			second = v.steerer()
@@ -153,19 +137,13 @@ func TestRestart(t *testing.T) {
 			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Ported: []Ported{{dns, 40001}},
 				Refuse: []lb.Frontend{tcp(goes)}})
 		}
-		close(stop)
-		if err := <-done; err != nil {
-			t.Errorf("the frontend that stayed was not steered: %v", err)
+		if err := stop(); err != nil || asked.Load() == 0 {
+			t.Errorf("the frontend that stayed was not steered: after %d connections %v", asked.Load(), err)
 		}
-		for addr, ok := range map[netip.AddrPort]bool{stays: true, comes: true, goes: false} {
-			err := l.onClient(func() error { _, err := askTCP(addr); return err })
-			if ok && err != nil || !ok && !refused(err) {
-				t.Errorf("%s after the restart: %v, want steered = %v", addr, err, ok)
-			}
+		for addr, want := range map[netip.AddrPort]string{stays: "answered", comes: "answered", goes: "refused"} {
+			l.expect("after the restart", "host", tcp(addr), want)
 		}
-		if ok, err := second.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, second, true, "after Sync")
 		save := output(t, v.command+"-save")
 		if n := strings.Count(save, "-j SLUICE-STEER\n"); n != 2 {
 			t.Errorf("%d jumps to SLUICE-STEER, want 2", n)
@@ -199,14 +177,10 @@ func TestJumpsOnlyWhereNeeded(t *testing.T) {
 		}{{"at first", plain, plain}, {"with all", all, all}, {"with nothing again", plain, all}} {
 			syncPlan(t, s, step.plan)
 			check(step.when, step.needed)
-			if ok, err := s.Verify(t.Context()); !ok || err != nil {
-				t.Errorf("%s: Verify = %v, %v", step.when, ok, err)
-			}
+			verified(t, s, true, "%s", step.when)
 		}
 		output(t, v.command, "-t", "mangle", "-D", "PREROUTING", "1")
-		if ok, err := s.Verify(t.Context()); ok || err != nil {
-			t.Errorf("Verify without a jump = %v, %v", ok, err)
-		}
+		verified(t, s, false, "without a jump")
 		syncPlan(t, s, plain)
 		check("after mending", all)
 		syncPlan(t, v.steerer(), all)
@@ -262,14 +236,10 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 		if err := s.Sync(t.Context(), Plan{TCP: []netip.AddrPort{at}}.Update()); err == nil {
 			t.Error("Sync of a plan without a port is no error")
 		}
-		if err := l.onClient(func() error { _, err := askTCP(at); return err }); err != nil {
-			t.Errorf("after the failure: %v", err)
-		}
+		l.expect("after the failure", "host", tcp(at), "answered")
 		check(t, os.WriteFile(restore, good, 0o755))
 		syncPlan(t, s, plan)
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify after the retry = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after the retry")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.Sync(ctx, Plan{TCPPort: port}.Update()); !errors.Is(err, context.Canceled) {
@@ -298,15 +268,8 @@ func TestHostileInputPolicy(t *testing.T) {
 			TCPPort: serveTCP(t, ":0"), TCP: []netip.AddrPort{at}, Ported: []Ported{{udp(dns), serveUDP(t, ":0")}},
 			Accept: []lb.Frontend{tcp(any), udp(any), tcp(one)},
 		})
-		for _, addr := range []netip.AddrPort{at, web, one} {
-			if err := l.onClient(func() error { _, err := askTCP(addr); return err }); err != nil {
-				t.Errorf("TCP %s: %v", addr, err)
-			}
-		}
-		for _, addr := range []netip.AddrPort{dns, web} {
-			if err := l.onClient(func() error { _, err := askUDP(0, addr); return err }); err != nil {
-				t.Errorf("UDP %s: %v", addr, err)
-			}
+		for _, f := range []lb.Frontend{tcp(at), tcp(web), tcp(one), udp(dns), udp(web)} {
+			l.expect("with a firewall", "host", f, "answered")
 		}
 	})
 }
@@ -321,19 +284,8 @@ func TestSameNumber(t *testing.T) {
 		at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(nodeAddr[v.ipv6], port) }
 		syncPlan(t, s, Plan{TCPPort: port, TCP: []netip.AddrPort{at(port)}, Ported: []Ported{{udp(at(udpPort)), udpPort}}})
 		for _, host := range []string{"client", "node"} {
-			err := l.from(host, func() error {
-				got, err := askTCP(at(port))
-				if err == nil && got != at(port).String() {
-					err = fmt.Errorf("OriginalDst = %s", got)
-				}
-				return err
-			})
-			if err != nil {
-				t.Errorf("TCP from the %s: %v", host, err)
-			}
-			if err := l.from(host, func() error { _, err := askUDP(0, at(udpPort)); return err }); err != nil {
-				t.Errorf("UDP from the %s: %v", host, err)
-			}
+			l.answers(host, tcp(at(port)), at(port).String())
+			l.answers(host, udp(at(udpPort)), fmt.Sprintf("%d hello", udpPort))
 		}
 	})
 }
@@ -354,9 +306,7 @@ func TestSCTPRules(t *testing.T) {
 			Accept: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(unspecified(v.ipv6), 3)}},
 			Refuse: []lb.Frontend{{Protocol: lb.SCTP, Addr: netip.AddrPortFrom(at.Addr(), 1)}, {Protocol: lb.SCTP,
 				Addr: netip.AddrPortFrom(unspecified(v.ipv6), 2)}}})
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after Sync")
 	})
 }
 

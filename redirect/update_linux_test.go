@@ -113,9 +113,7 @@ func TestRandomSync(t *testing.T) {
 		s := v.steerer()
 		for step := range 30 {
 			check(t, s.Sync(t.Context(), randomUpdate(rng, s.kernel.entries, v.ipv6)))
-			if ok, err := s.Verify(t.Context()); !ok || err != nil {
-				t.Fatalf("step %d: Verify = %v, %v", step, ok, err)
-			}
+			verified(t, s, true, "step %d", step)
 		}
 		now := sorted(savedBy(t, v.command))
 		fresh := v.steerer()
@@ -182,16 +180,12 @@ func TestOneRuleAChange(t *testing.T) {
 			if rules := strings.Count(string(text), "\n-"); rules != 1 || !strings.Contains(string(text), "\n"+change.op+" ") {
 				t.Errorf("%d frontends were made by\n%s\nwant one rule, %s", change.n, text, change.op)
 			}
-			if ok, err := s.Verify(t.Context()); !ok || err != nil {
-				t.Errorf("Verify with %d frontends = %v, %v", change.n, ok, err)
-			}
+			verified(t, s, true, "with %d frontends", change.n)
 		}
 		// What others have changed meanwhile is written whole, at once.
 		output(t, v.command, "-t", "nat", "-F", chainPrefix+chainUDP)
 		syncPlan(t, s, plan(39))
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify after a change of what others had changed = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after a change of what others had changed")
 		if got := strings.Count(output(t, v.command+"-save", "-t", "nat"), "-A "+chainPrefix+chainUDP); got != 20+39 {
 			t.Errorf("%d rules for 39 frontends in 20 buckets", got)
 		}
@@ -224,9 +218,7 @@ func TestBucketsComeAndGo(t *testing.T) {
 			if n := strings.Count(save, "\n-A "+chainPrefix+chainUDP+"-"); n != len(vips) {
 				t.Errorf("frontends %v: %d rules in buckets:\n%s", vips, n, save)
 			}
-			if ok, err := s.Verify(t.Context()); !ok || err != nil {
-				t.Errorf("frontends %v: Verify = %v, %v", vips, ok, err)
-			}
+			verified(t, s, true, "frontends %v", vips)
 		}
 		s := v.steerer()
 		for _, vips := range [][]int{{1, 2, 33}, {1, 2}, {2}, {2, 3}, {3}, {}, {1}, {1, 2, 33, 4}} {

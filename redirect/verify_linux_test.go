@@ -165,23 +165,17 @@ func TestVerify(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
 		s := v.steerer()
-		verify := func(when string, want bool) {
-			t.Helper()
-			if ok, err := s.Verify(t.Context()); ok != want || err != nil {
-				t.Errorf("Verify %s = %v, %v", when, ok, err)
-			}
-		}
-		verify("before Sync", false)
+		verified(t, s, false, "before Sync")
 		plan := verifyPlan(v.ipv6)
 		syncPlan(t, s, plan)
 		want := sorted(savedBy(t, v.command))
-		verify("after Sync", true)
-		verify("once more", true)
+		verified(t, s, true, "after Sync")
+		verified(t, s, true, "once more")
 		for _, d := range damages(t, v, s.kernel.shape) {
 			d.do()
-			verify("with "+d.name, false)
+			verified(t, s, false, "with %s", d.name)
 			syncPlan(t, s, plan)
-			verify("after mending "+d.name, true)
+			verified(t, s, true, "after mending %s", d.name)
 			if d.undo != nil {
 				for _, j := range jumps {
 					rules := strings.Split(output(t, v.command, "-t", j.Table, "-S", j.From), "\n")
@@ -214,9 +208,7 @@ func TestForeignRulesElsewhere(t *testing.T) {
 		}
 		output(t, v.command, "-N", "OTHER")
 		output(t, "ipset", "create", "other", "hash:ip")
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after Sync")
 	})
 }
 
@@ -230,9 +222,7 @@ func TestVerifyIsCheap(t *testing.T) {
 		s.Command, runs = watched(t, v.command)
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: manyTCP(v.ipv6, 10000)})
 		before := runs()
-		if ok, err := s.Verify(t.Context()); !ok || err != nil {
-			t.Errorf("Verify = %v, %v", ok, err)
-		}
+		verified(t, s, true, "after Sync")
 		want := 0
 		if strings.Contains(v.command, "legacy") {
 			want = 1

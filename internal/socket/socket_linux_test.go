@@ -9,6 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestNameRoundTrip(t *testing.T) {
 	for _, want := range []string{"192.0.2.7:53", "[2001:db8::1]:65535", "0.0.0.0:1", "[::]:0"} {
 		var n Name
@@ -33,36 +40,34 @@ func dialled(t *testing.T, addr string) (client, listener int) {
 	at := netip.MustParseAddrPort(addr)
 	open := func() int {
 		fd, err := New(at.Addr(), unix.SOCK_STREAM, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		return fd
 	}
 	client, listener = open(), open()
-	if err := Bind(listener, at); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(listener, 8); err != nil {
-		t.Fatal(err)
-	}
+	check(t, Bind(listener, at))
+	check(t, unix.Listen(listener, 8))
 	bound, err := Local(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if err := Connect(client, bound); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		t.Fatal(err)
 	}
 	return client, listener
 }
 
+// connected returns both ends of a connection, the peer's address as Accept says it, and
+// the listener. The caller closes fd.
+func connected(t *testing.T, addr string) (client, fd int, peer netip.AddrPort, listener int) {
+	t.Helper()
+	client, listener = dialled(t, addr)
+	fd, peer, err := Accept(listener)
+	check(t, err)
+	return client, fd, peer, listener
+}
+
 func TestConnectAccept(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
-		client, listener := dialled(t, addr)
-		fd, peer, err := Accept(listener)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client, fd, peer, listener := connected(t, addr)
 		defer func() { _ = unix.Close(fd) }()
 		if want, _ := Local(client); peer != want {
 			t.Errorf("Accept says the client is %s, it is %s", peer, want)
@@ -76,17 +81,11 @@ func TestConnectAccept(t *testing.T) {
 
 func TestConnectRefused(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	gone := netip.MustParseAddrPort(l.Addr().String())
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.Close())
 	fd, err := New(gone.Addr(), unix.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = unix.Close(fd) }()
 	if err := Connect(fd, gone); err != unix.EINPROGRESS {
 		t.Fatalf("first Connect = %v, want EINPROGRESS", err)
@@ -99,39 +98,25 @@ func TestConnectRefused(t *testing.T) {
 	}
 }
 
-func TestResetOnClose(t *testing.T) {
-	client, listener := dialled(t, "127.0.0.1:0")
-	fd, _, err := Accept(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ResetOnClose(fd)
-	_ = unix.Close(fd)
-	if _, err := unix.Read(client, make([]byte, 1)); err != unix.ECONNRESET {
-		t.Errorf("read after the peer's reset = %v, want ECONNRESET", err)
-	}
-}
-
-// TestReset: the peer sees it although a copy of the descriptor stays open.
+// TestReset: the peer sees it, of Reset although the descriptor stays open.
 func TestReset(t *testing.T) {
-	client, listener := dialled(t, "127.0.0.1:0")
-	fd, _, err := Accept(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	Reset(fd)
-	if _, err := unix.Read(client, make([]byte, 1)); err != unix.ECONNRESET {
-		t.Errorf("read after the peer's reset = %v, want ECONNRESET", err)
+	for _, name := range []string{"Reset", "ResetOnClose"} {
+		client, fd, _, _ := connected(t, "127.0.0.1:0")
+		if name == "Reset" {
+			Reset(fd)
+			defer func() { _ = unix.Close(fd) }()
+		} else {
+			ResetOnClose(fd)
+			_ = unix.Close(fd)
+		}
+		if _, err := unix.Read(client, make([]byte, 1)); err != unix.ECONNRESET {
+			t.Errorf("%s: read after the peer's reset = %v, want ECONNRESET", name, err)
+		}
 	}
 }
 
 func TestNoAllocation(t *testing.T) {
-	client, listener := dialled(t, "127.0.0.1:0")
-	fd, peer, err := Accept(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, fd, peer, listener := connected(t, "127.0.0.1:0")
 	defer func() { _ = unix.Close(fd) }()
 	if n := testing.AllocsPerRun(100, func() {
 		_, _, _ = Accept(listener)

@@ -39,13 +39,6 @@ func newPair(t *testing.T) (node, peer map[bool]netip.Addr) {
 	return node, peer
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // vip returns a service address.
 func vip(ipv6 bool, n int) netip.Addr {
 	if ipv6 {

@@ -76,6 +76,13 @@ func (h *fakeHost) remove(at address) error {
 
 func (h *fakeHost) busy(bool) (map[netip.Addr]bool, error) { return h.used, nil }
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func parse(text string) (out []netip.Addr) {
 	for _, s := range strings.Fields(text) {
 		out = append(out, netip.MustParseAddr(s))
@@ -136,9 +143,7 @@ func TestAddresses(t *testing.T) {
 func TestAddressesIPv6(t *testing.T) {
 	h := newFakeHost(t)
 	a := &Set{IPv6: true, sys: h}
-	if err := a.Sync(t.Context(), parse("10.96.0.1 ::1 :: 2001:db8::1 ::ffff:10.96.0.3")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Sync(t.Context(), parse("10.96.0.1 ::1 :: 2001:db8::1 ::ffff:10.96.0.3")))
 	if !slices.Equal(a.Held(), parse("2001:db8::1")) {
 		t.Errorf("held are %v", a.Held())
 	}

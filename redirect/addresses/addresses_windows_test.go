@@ -32,9 +32,7 @@ func TestAddressRecord(t *testing.T) {
 	newRecord(t)
 	v4, v6 := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("2001:db8::1")
 	for _, ip := range []netip.Addr{v4, v6, v4} {
-		if err := recordAddress(address{ip, 7, true}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, recordAddress(address{ip, 7, true}))
 	}
 	for ipv6, ip := range map[bool]netip.Addr{false: v4, true: v6} {
 		if got, err := recordedAddresses(ipv6); err != nil || len(got) != 1 || got[ip] != 7 {
@@ -42,9 +40,7 @@ func TestAddressRecord(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := forgetAddress(v4); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forgetAddress(v4))
 	}
 	if got, err := recordedAddresses(false); err != nil || len(got) != 0 {
 		t.Errorf("recorded are %v, %v", got, err)
@@ -56,12 +52,8 @@ func TestAddressRecord(t *testing.T) {
 	if got, err := recordedAddresses(true); err != nil || len(got) != 0 {
 		t.Errorf("recorded after a look are %v, %v", got, err)
 	}
-	if err := recordAddress(address{v4, 7, true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, recordAddress(address{v4, 7, true}))
+	check(t, Cleanup(t.Context()))
 	if got, err := recordedAddresses(false); err != nil || len(got) != 0 {
 		t.Errorf("recorded after a cleanup are %v, %v", got, err)
 	}
@@ -73,18 +65,12 @@ func isOurs(at address) bool { return at.ours }
 func TestAddressTable(t *testing.T) {
 	newRecord(t)
 	have, err := host{}.list(false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, a := range all {
 		p, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if ip := p.Addr().Unmap(); ip.Is4() {
 			if !slices.ContainsFunc(have, func(at address) bool { return at.ip == ip && !at.ours }) {
 				t.Errorf("%s is not among %v", ip, have)
@@ -111,19 +97,13 @@ func TestBusyAddresses(t *testing.T) {
 	}{{false, "127.0.0.1"}, {true, "::1"}} {
 		ip := netip.MustParseAddr(x.at)
 		l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer l.Close()
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer c.Close()
 		busy, err := host{}.busy(x.ipv6)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if !busy[ip] {
 			t.Errorf("%s has an open connection and is not among %v", ip, busy)
 		}
@@ -135,13 +115,9 @@ func TestBusyAddresses(t *testing.T) {
 
 func TestAddressInterface(t *testing.T) {
 	loopback, err := host{}.find("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	i, err := net.InterfaceByIndex(int(loopback))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Setenv(interfaceVar, "no such interface")
 	if _, err := (host{}).find(""); err == nil || !strings.Contains(err.Error(), "no such interface") {
 		t.Errorf("an interface that is not there: %v", err)
@@ -149,9 +125,7 @@ func TestAddressInterface(t *testing.T) {
 	if got, err := (host{}).find(i.Name); err != nil || got != loopback {
 		t.Errorf("%s = %d, %v; want %d", i.Name, got, err, loopback)
 	}
-	if err := os.Setenv(interfaceVar, i.Name); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Setenv(interfaceVar, i.Name))
 	if got, err := (host{}).find(""); err != nil || got != loopback {
 		t.Errorf("from the environment: %d, %v; want %d", got, err, loopback)
 	}
@@ -185,13 +159,9 @@ func TestAddressesOnTheHost(t *testing.T) {
 			}
 			sync := func(a *Set, want ...netip.Addr) {
 				t.Helper()
-				if err := a.Sync(t.Context(), want); err != nil {
-					t.Fatal(err)
-				}
+				check(t, a.Sync(t.Context(), want))
 				all, err := host{}.list(ipv6)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				ours := make(map[netip.Addr]bool)
 				for _, at := range all {
 					if at.ours {
@@ -208,9 +178,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 			sync(a, addrs[0], addrs[1])
 			for _, ip := range addrs[:2] { // ready at once
 				l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				l.Close()
 			}
 			// A process that was killed leaves two behind; the next wants one of them, and another.
@@ -226,13 +194,9 @@ func TestAddressesOnTheHost(t *testing.T) {
 			if err := a.Sync(t.Context(), addrs[1:2]); err != nil || len(a.Held()) != 0 {
 				t.Errorf("an address of others: %v, held %v", err, a.Held())
 			}
-			if err := recordAddress(address{addrs[1], a.index, true}); err != nil {
-				t.Fatal(err)
-			}
+			check(t, recordAddress(address{addrs[1], a.index, true}))
 			for range 2 {
-				if err := Cleanup(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				check(t, Cleanup(t.Context()))
 			}
 			sync(&Set{IPv6: ipv6})
 		})

@@ -31,6 +31,13 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // number visits every number of a Stats; set, if not nil, gives it its value.
 func number(stats any, visit func(name string, value int64), set func(i int) int64) {
 	v := reflect.ValueOf(stats).Elem()
@@ -94,9 +101,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := kube.Discovery().ServerVersion(); err == nil {
 		t.Error("there is an API server")
 	}
@@ -162,9 +167,7 @@ func TestFamilyWithoutRules(t *testing.T) {
 	m := &Metrics{registry: r, kubeProxy: k}
 	m.ObserveAttempt(agent.Attempt{Took: time.Second})
 	got, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var names []string
 	for _, f := range got {
 		if name, ours := strings.CutPrefix(f.GetName(), "kubeproxy_sync_"); ours {
@@ -207,9 +210,7 @@ A test keeps this table equal to what is served.
 func TestPage(t *testing.T) {
 	m, _ := whole(t)
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var b strings.Builder
 	b.WriteString(intro)
 	for _, f := range families {
@@ -227,14 +228,10 @@ func TestPage(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 	}
 	if *update {
-		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(page, []byte(b.String()), 0o644))
 	}
 	have, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if diff := cmp.Diff(strings.Split(string(have), "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Errorf("deploy/METRICS.md is not what is served (-page +served); if the change is meant, run this test with -update:\n%s", diff)
 	}
@@ -268,9 +265,7 @@ func TestManyServices(t *testing.T) {
 		r := prometheus.NewPedanticRegistry()
 		r.MustRegister(s)
 		families, err := r.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var got []string
 		for _, f := range families {
 			for _, m := range f.GetMetric() {

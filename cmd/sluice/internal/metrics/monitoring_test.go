@@ -23,9 +23,7 @@ func expressions(t *testing.T) (all []string) {
 		if err == nil {
 			err = yaml.Unmarshal(data, into)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	}
 	var alerts struct {
 		Spec struct {
@@ -89,9 +87,7 @@ var (
 func TestMonitoring(t *testing.T) {
 	m, _ := whole(t)
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	kinds, labels := map[string]dto.MetricType{}, map[string][]string{}
 	for _, f := range families {
 		name := f.GetName()

@@ -13,24 +13,25 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNodeAddresses: addresses are remembered while none comes or goes, and read again
 // after that, be it one, more than the kernel keeps word of, or the interface they are on.
 func TestNodeAddresses(t *testing.T) {
 	runtime.LockOSThread() // and it ends with the test: its namespace is of no use to others
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unix.Unshare(unix.CLONE_NEWNET))
 	var n Addresses
-	if err := n.Watch(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, n.Watch())
 	defer n.Close()
 	get := func() []netip.Addr {
 		t.Helper()
 		got, err := n.Get()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return got
 	}
 	get()
@@ -45,20 +46,14 @@ func TestNodeAddresses(t *testing.T) {
 	remember("at first")
 
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "one"}, PeerName: "other"}
-	if err := netlink.LinkAdd(pair); err != nil {
-		t.Fatal(err)
-	}
+	check(t, netlink.LinkAdd(pair))
 	remember("with an interface more")
 	var want []netip.Addr
 	for i := range 200 {
 		ip := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		addr, err := netlink.ParseAddr(ip.String() + "/32")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.AddrAdd(pair, addr); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, netlink.AddrAdd(pair, addr))
 		want = append(want, ip)
 		if i == 0 || i == 199 { // in between the kernel has more to tell than it keeps
 			if got := get(); !slices.Equal(got, want) {
@@ -68,19 +63,13 @@ func TestNodeAddresses(t *testing.T) {
 	}
 	remember("with 200 addresses")
 	gone, err := netlink.ParseAddr("10.0.0.7/32")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.AddrDel(pair, gone); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, netlink.AddrDel(pair, gone))
 	if got := get(); slices.Contains(got, netip.MustParseAddr("10.0.0.7")) || len(got) != 199 {
 		t.Errorf("with an address less: %v", got)
 	}
 	remember("with 199 addresses")
-	if err := netlink.LinkDel(pair); err != nil {
-		t.Fatal(err)
-	}
+	check(t, netlink.LinkDel(pair))
 	if got := get(); len(got) != 0 {
 		t.Errorf("without the interface: %v", got)
 	}
