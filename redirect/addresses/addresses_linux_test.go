@@ -47,62 +47,13 @@ func vip(ipv6 bool, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
 }
 
-// onHost returns the addresses of one family that the host has and that are marked as ours.
-func onHost(t *testing.T, ipv6 bool) (out []netip.Addr) {
-	t.Helper()
-	all, err := host{}.list(ipv6)
-	check(t, err)
-	for _, e := range all {
-		if e.ours {
-			out = append(out, e.ip)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
 func TestAddressesOnTheHost(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6=%v", ipv6), func(t *testing.T) {
 			newNode(t)
-			one, two, three := vip(ipv6, 1), vip(ipv6, 2), vip(ipv6, 3)
-			a := &Set{IPv6: ipv6}
-			sync := func(a *Set, want ...netip.Addr) {
-				t.Helper()
-				check(t, a.Sync(t.Context(), want))
-				if got := onHost(t, ipv6); !slices.Equal(got, want) || !slices.Equal(a.Held(), want) {
-					t.Fatalf("the host has %v, held are %v; want %v", got, a.Held(), want)
-				}
-			}
-			sync(a, one, two)
-			for _, network := range []string{"tcp", "udp"} { // ready at once
-				listen(t, network, netip.AddrPortFrom(one, 80))
-			}
-			sync(a, two, three)
-			// A process that was killed leaves two and three behind; the next wants others.
-			a = &Set{IPv6: ipv6}
-			sync(a, one, three)
-			check(t, Cleanup(t.Context()))
-			if got := onHost(t, ipv6); len(got) > 0 {
-				t.Errorf("after the cleanup the host has %v", got)
-			}
-			check(t, Cleanup(t.Context()))
+			testOnHost(t, ipv6, []netip.Addr{vip(ipv6, 1), vip(ipv6, 2), vip(ipv6, 3)}, "tcp", "udp")
 		})
 	}
-}
-
-// listen opens a socket and closes it again: the address is ready to be listened on.
-func listen(t *testing.T, network string, addr netip.AddrPort) {
-	t.Helper()
-	if network == "udp" {
-		c, err := net.ListenPacket(network, addr.String())
-		check(t, err)
-		check(t, c.Close())
-		return
-	}
-	l, err := net.Listen(network, addr.String())
-	check(t, err)
-	check(t, l.Close())
 }
 
 // TestAddressesOfOthers: neither taken nor given back, whoever has them.

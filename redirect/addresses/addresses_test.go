@@ -3,6 +3,8 @@ package addresses
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -146,5 +148,65 @@ func TestAddressesIPv6(t *testing.T) {
 	check(t, a.Sync(t.Context(), parse("10.96.0.1 ::1 :: 2001:db8::1 ::ffff:10.96.0.3")))
 	if !slices.Equal(a.Held(), parse("2001:db8::1")) {
 		t.Errorf("held are %v", a.Held())
+	}
+}
+
+// onHost returns the addresses of one family that the host has and that are ours.
+func onHost(t *testing.T, ipv6 bool) []netip.Addr { return addressesOf(t, ipv6, true) }
+
+// addressesOf returns, of the addresses that tests use, those that are ours, or the others.
+func addressesOf(t *testing.T, ipv6, ours bool) (out []netip.Addr) {
+	t.Helper()
+	all, err := host{}.list(ipv6)
+	check(t, err)
+	for _, at := range all {
+		if s := at.ip.String(); at.ours == ours && (strings.HasPrefix(s, "10.96.") || strings.HasPrefix(s, "fd96:")) {
+			out = append(out, at.ip)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// hold has a Set hold addresses, and the host have these of ours.
+func hold(t *testing.T, a *Set, want ...netip.Addr) {
+	t.Helper()
+	check(t, a.Sync(t.Context(), want))
+	ours, others := onHost(t, a.IPv6), addressesOf(t, a.IPv6, false)
+	if !slices.Equal(ours, want) || !slices.Equal(a.Held(), want) || len(others) > 0 {
+		t.Fatalf("of ours the host has %v, not known as ours are %v, held are %v; want %v", ours, others, a.Held(), want)
+	}
+}
+
+// listen opens a socket and closes it again: the address is ready to be listened on.
+func listen(t *testing.T, network string, addr netip.AddrPort) {
+	t.Helper()
+	var c io.Closer
+	var err error
+	if network == "udp" {
+		c, err = net.ListenPacket(network, addr.String())
+	} else {
+		c, err = net.Listen(network, addr.String())
+	}
+	check(t, err)
+	check(t, c.Close())
+}
+
+// testOnHost gives the host addresses, of which sockets are on the first, and takes them away.
+func testOnHost(t *testing.T, ipv6 bool, addrs []netip.Addr, networks ...string) {
+	a := &Set{IPv6: ipv6}
+	hold(t, a, addrs[0], addrs[1])
+	for _, network := range networks { // ready at once
+		listen(t, network, netip.AddrPortFrom(addrs[0], 0))
+		listen(t, network, netip.AddrPortFrom(addrs[1], 0))
+	}
+	hold(t, a, addrs[1], addrs[2])
+	// A process that was killed leaves two behind; the next wants one of them, and another.
+	hold(t, &Set{IPv6: ipv6}, addrs[0], addrs[2])
+	for range 2 {
+		check(t, Cleanup(t.Context()))
+		if ours := onHost(t, ipv6); len(ours) > 0 {
+			t.Errorf("after the cleanup the host has %v", ours)
+		}
 	}
 }

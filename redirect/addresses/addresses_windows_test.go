@@ -155,35 +155,11 @@ func TestAddressesOnTheHost(t *testing.T) {
 			newRecord(t)
 			addrs := parse("10.96.255.251 10.96.255.252 10.96.255.253 10.96.255.254")
 			if ipv6 {
-				addrs = parse("2001:db8:96::1 2001:db8:96::2 2001:db8:96::3 2001:db8:96::4")
+				addrs = parse("fd96::1 fd96::2 fd96::3 fd96::4")
 			}
-			sync := func(a *Set, want ...netip.Addr) {
-				t.Helper()
-				check(t, a.Sync(t.Context(), want))
-				all, err := host{}.list(ipv6)
-				check(t, err)
-				ours := make(map[netip.Addr]bool)
-				for _, at := range all {
-					if at.ours {
-						ours[at.ip] = true
-					} else if slices.Contains(addrs, at.ip) {
-						t.Errorf("%s is there and not known as ours", at.ip)
-					}
-				}
-				if !slices.Equal(inOrder(ours), want) || !slices.Equal(a.Held(), want) {
-					t.Errorf("of ours the host has %v, held are %v; want %v", inOrder(ours), a.Held(), want)
-				}
-			}
+			testOnHost(t, ipv6, addrs, "tcp")
 			a := &Set{IPv6: ipv6}
-			sync(a, addrs[0], addrs[1])
-			for _, ip := range addrs[:2] { // ready at once
-				l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
-				check(t, err)
-				l.Close()
-			}
-			// A process that was killed leaves two behind; the next wants one of them, and another.
-			a = &Set{IPv6: ipv6}
-			sync(a, addrs[1], addrs[2])
+			hold(t, a, addrs[1], addrs[2])
 			if exists, err := a.sys.add(address{addrs[1], a.index, true}); !exists || err != nil {
 				t.Errorf("what is there added again: %v, %v; want that it exists", exists, err)
 			}
@@ -198,7 +174,7 @@ func TestAddressesOnTheHost(t *testing.T) {
 			for range 2 {
 				check(t, Cleanup(t.Context()))
 			}
-			sync(&Set{IPv6: ipv6})
+			hold(t, &Set{IPv6: ipv6})
 		})
 	}
 }
