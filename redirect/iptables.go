@@ -103,14 +103,9 @@ type Stats struct {
 	FlowsDeleted uint64 // conntrack entries
 	OldChains    uint64 // chains of kube-proxy's userspace mode that were removed
 
-	// Rules are those that were last written, by table. They must not be changed.
-	Rules []TableRules
-}
-
-// TableRules is how many rules a table of iptables has in our chains.
-type TableRules struct {
-	Table string
-	Rules int
+	// Rules are how many each table of iptables has in our chains, as last written. The map
+	// must not be changed.
+	Rules map[string]int
 }
 
 // Stats may be called by any goroutine.

@@ -126,9 +126,9 @@ func (t *IPTables) write(ctx context.Context) error {
 	if err := t.rules.Write(ctx, nil); err != nil {
 		return err
 	}
-	var counts []TableRules
+	counts := make(map[string]int)
 	for _, table := range tables {
-		counts = append(counts, TableRules{table.name, t.rules.Rules(table.name)})
+		counts[table.name] = t.rules.Rules(table.name)
 	}
 	t.written.Store(&counts)
 	return nil

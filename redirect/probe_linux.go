@@ -17,7 +17,7 @@ import (
 type counters struct {
 	netfilter        netfilter.Counters
 	flows, oldChains atomic.Uint64
-	written          atomic.Pointer[[]TableRules]
+	written          atomic.Pointer[map[string]int]
 }
 
 func (c *counters) stats() Stats {

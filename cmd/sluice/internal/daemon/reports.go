@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 )
 
@@ -113,9 +112,4 @@ func (r *reports) binding(path, flag string, event func(error) events.Event) fun
 		r.recorder.Record(event(fmt.Errorf("%s: %w: retrying; stop the process that uses it, or give another address",
 			flag, err)))
 	}
-}
-
-func (r *reports) count() metrics.Events {
-	recorded, dropped := r.recorder.Stats()
-	return metrics.Events{Reported: recorded, Dropped: dropped}
 }

@@ -70,7 +70,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		SCTPEngine: d.data.sctp.InUse,
 		SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		Agent:      d.agent.Status, Descriptors: &d.data.budget,
-		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.count}
+		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.recorder.Stats}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }
 	}

@@ -77,15 +77,12 @@ func newKubeProxy(r *prometheus.Registry, status func() agent.Status, families [
 			h.WithLabelValues(f.Name)
 		}
 	}
-	r.MustRegister(k)
+	r.MustRegister(prometheus.CollectorFunc(k.collect))
 	return k
 }
 
-// Describe sends nothing, as collector's.
-func (k *kubeProxy) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads what is read.
-func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
+// collect reads what is read.
+func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 	s, status := scrape(out), k.agent()
 	for _, f := range k.families {
 		family := []string{"ip_family", f.Name}
@@ -110,15 +107,15 @@ func (k *kubeProxy) Collect(out chan<- prometheus.Metric) {
 			"Runs of iptables-restore that failed.", stats.Failures, family...)
 		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
-		for _, t := range stats.Rules {
+		for table, rules := range stats.Rules {
 			last := 0
 			if f.wrote.Load() {
-				last = t.Rules
+				last = rules
 			}
 			s.gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules of Sluice.",
-				float64(t.Rules), "table", t.Table, "ip_family", f.Name)
+				float64(rules), "table", table, "ip_family", f.Name)
 			s.gauge("kubeproxy_sync_proxy_rules_iptables_last", "iptables rules written by the last sync.",
-				float64(last), "table", t.Table, "ip_family", f.Name)
+				float64(last), "table", table, "ip_family", f.Name)
 		}
 	}
 }

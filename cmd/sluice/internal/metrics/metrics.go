@@ -30,7 +30,7 @@ type Sources struct {
 	Descriptors *eventloop.Budget
 	Families    []Family          // those that are served
 	Services    func() []lb.Stats // by service port
-	Events      func() Events
+	Events      func() (reported, dropped uint64)
 }
 
 // Family is an address family and who steers it.
@@ -38,9 +38,6 @@ type Family struct {
 	Name  string                // IPv4 or IPv6
 	Stats func() redirect.Stats // nil: no rules are written for it
 }
-
-// Events counts what was reported of nodes and Services.
-type Events struct{ Reported, Dropped uint64 }
 
 // Metrics is a registry with all series of the program.
 type Metrics struct {
@@ -53,8 +50,13 @@ type Metrics struct {
 func New(version string, sources Sources) *Metrics {
 	r := prometheus.NewRegistry()
 	m := &Metrics{registry: r, started: time.Now(), kubeProxy: newKubeProxy(r, sources.Agent, sources.Families)}
+	read := func(out chan<- prometheus.Metric) {
+		s := scrape(out)
+		s.gauge("sluice_build_info", "1, with the version as a label.", 1, "version", version)
+		s.sources(&sources)
+	}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&collector{version, sources}, newServices(sources.Services))
+		prometheus.CollectorFunc(read), prometheus.CollectorFunc(newServices(sources.Services).collect))
 	registerClient(r)
 	return m
 }
@@ -68,19 +70,8 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// collector reads the sources.
-type collector struct {
-	version string
-	Sources
-}
-
-// Describe sends nothing: the set of series is what Collect sends.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads every source once.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
-	s := scrape(out)
-	s.gauge("sluice_build_info", "1, with the version as a label.", 1, "version", c.version)
+// sources reads every source once.
+func (s scrape) sources(c *Sources) {
 	s.tcp(c.TCP())
 	s.udp(c.UDP())
 	s.sctp(c.SCTP())
@@ -100,9 +91,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s.counter("sluice_file_descriptors_exhausted_total",
 		"Connections, flows and pipes that found all file descriptors in use.", c.Descriptors.Exhausted())
 
-	events := c.Events()
-	s.counter("sluice_events_total", "Events reported on the Node and on Services.", events.Reported)
-	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit.", events.Dropped)
+	reported, dropped := c.Events()
+	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
+	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit.", dropped)
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}

@@ -76,7 +76,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget := &eventloop.Budget{Limit: 4001}
 	budget.Take(4000)
 	budget.Take(2)
-	steered := redirect.Stats{Restores: 1, Failures: 6001, FlowsDeleted: 6002, Rules: []redirect.TableRules{{Table: "nat", Rules: 6003}}}
+	steered := redirect.Stats{Restores: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
 	m = New("v1", Sources{
 		TCP: func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
@@ -86,7 +86,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Services: func() []lb.Stats {
 			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
 		},
-		Events: func() Events { return Events{7002, 7003} },
+		Events: func() (reported, dropped uint64) { return 7002, 7003 },
 	})
 	m.Register(handover.NewMetrics())
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Err: errors.New("counted all the same")})
@@ -263,7 +263,7 @@ func TestManyServices(t *testing.T) {
 	} {
 		now = step.now
 		r := prometheus.NewPedanticRegistry()
-		r.MustRegister(s)
+		r.MustRegister(prometheus.CollectorFunc(s.collect))
 		families, err := r.Gather()
 		check(t, err)
 		var got []string

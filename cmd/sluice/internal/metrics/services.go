@@ -73,11 +73,8 @@ func newServices(stats func() []lb.Stats) *services {
 		own: make(map[serviceKey]struct{}), last: make(map[serviceKey]numbers)}
 }
 
-// Describe sends nothing, as collector's.
-func (s *services) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads the numbers once.
-func (s *services) Collect(out chan<- prometheus.Metric) {
+// collect reads the numbers once.
+func (s *services) collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, order := sum(s.stats())
