@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -50,56 +52,48 @@ func (r *relay) run() {
 }
 
 func (r *relay) forward(from, to *Channel, who string) {
-	end := func() {
+	defer func() {
 		_ = unix.Shutdown(from.fd, unix.SHUT_RDWR)
 		_ = unix.Shutdown(to.fd, unix.SHUT_RDWR)
-	}
-	defer end()
-	ctx := context.Background()
-	buf := make([]byte, maxPiece+4096)
-	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
+	}()
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(from.fd, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EAGAIN {
-			if from.wait(ctx, unix.POLLIN) != nil {
-				return
-			}
-			continue
-		}
-		if err != nil || n == 0 {
+		p, err := from.receivePiece(context.Background())
+		if err != nil {
 			return
 		}
-		fds := rights(oob[:oobn])
 		r.mu.Lock()
 		here := r.count == r.at
-		late := r.fault == stall && here
 		r.count++
-		r.seen = append(r.seen, fmt.Sprintf("%s%d", who, buf[0]))
+		r.seen = append(r.seen, fmt.Sprintf("%s%d", who, p.kind))
 		r.mu.Unlock()
-		b := buf[:n]
-		if late {
+		if here && r.fault == stall {
 			time.Sleep(500 * time.Millisecond) // longer than either side waits
 		}
-		if here {
-			switch r.fault {
-			case cut:
-				closeAll(fds)
-				return
-			case strip:
-				closeAll(fds)
-				fds = nil
-			}
+		if here && r.fault == strip {
+			closeAll(p.fds)
+			p.fds = nil
 		}
-		for unix.Sendmsg(to.fd, b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) == unix.EAGAIN {
-			if to.wait(ctx, unix.POLLOUT) != nil {
-				break
-			}
+		if !here || r.fault != cut {
+			_ = to.send(context.Background(), p.kind, p.payload, p.fds...)
 		}
-		closeAll(fds)
-		if here && r.fault == cutAfter {
+		closeAll(p.fds)
+		if here && (r.fault == cut || r.fault == cutAfter) {
 			return
 		}
 	}
+}
+
+// pair returns both ends of a channel.
+func pair(t *testing.T) (a, b *Channel) {
+	t.Helper()
+	a, file, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = FromParent(file); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
 }
 
 // attempt has a new process take over through a relay, and returns how it went for each
@@ -107,29 +101,15 @@ func (r *relay) forward(from, to *Channel, who string) {
 // once do.
 func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took error) {
 	w.t.Helper()
-	g, gFile, err := Pair()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	x, xFile, err := Pair()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	gEnd, err := FromParent(gFile)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	xEnd, err := FromParent(xFile)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	g, gEnd := pair(w.t)
+	x, xEnd := pair(w.t)
 	r := &relay{giver: gEnd, taker: xEnd, fault: f, at: at}
 	heir = newState(w.t, 3)
 	var wg sync.WaitGroup
 	wg.Go(r.run)
 	wg.Go(func() {
 		defer g.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 		defer cancel()
 		var h Hello
 		if h, gave = g.Hello(ctx); gave == nil {
@@ -139,7 +119,7 @@ func (w *world) attempt(f fault, at int) (heir *State, seen []string, gave, took
 		}
 	})
 	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 		defer cancel()
 		var problems error
 		_, problems, took = Take(ctx, x, heir, new(Listeners), func(time.Duration) {})
@@ -174,20 +154,7 @@ func TestHandover(t *testing.T) {
 	if s := w.old.TCP.Stats(); s.Accepted != 33 || s.ClientResets+s.BackendResets > 0 {
 		t.Errorf("stats %+v, want 33 connections accepted and no reset", s)
 	}
-	for _, c := range w.conns {
-		_ = c.Close()
-	}
-	eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
-	for _, e := range chain {
-		w.end(e)
-	}
-}
-
-// end closes the rooms, also if their loops are halted for good: then nobody is left who
-// could be waited for.
-func (w *world) end(e *State) {
-	w.t.Helper()
-	closeState(w.t, e, w.halted[e])
+	w.end(chain...)
 }
 
 // TestFaults: whatever happens to whichever message, afterwards all connections are alive
@@ -198,19 +165,14 @@ func TestFaults(t *testing.T) {
 	if gave != nil || took != nil {
 		t.Fatalf("gave: %v; took: %v", gave, took)
 	}
-	for _, c := range w.conns {
-		_ = c.Close()
-	}
-	eventually(t, "all connections have ended", func() bool { return heir.TCP.Stats().Active == 0 })
-	w.end(w.old)
-	w.end(heir)
+	w.end(w.old, heir)
 	faults := []fault{cut, cutAfter, strip, stall}
 	if testing.Short() {
 		faults = faults[:len(faults)-1]
 	}
 	for _, f := range faults {
 		t.Run(string(f), func(t *testing.T) {
-			before := openDescriptors(t)
+			before := openFiles(t)
 			w := newWorld(t, 6, 3)
 			var past []*State
 			for at := range clean {
@@ -229,20 +191,53 @@ func TestFaults(t *testing.T) {
 					t.Fatalf("%s: gave: %v; took: %v; messages %v", what, gave, took, seen)
 				}
 				if w.halted[heir] == nil { // else its connections are another's
-					w.end(heir)
+					w.close(heir)
 				} else {
 					past = append(past, heir)
 				}
 			}
-			for _, c := range w.conns {
-				_ = c.Close()
-			}
-			eventually(t, "all connections have ended", func() bool { return w.old.TCP.Stats().Active == 0 })
-			for _, e := range append(past, w.old) {
-				w.end(e)
-			}
-			eventually(t, "nobody has descriptors left over", func() bool { return openDescriptors(t) <= before+len(w.conns)+len(w.flows)+8 })
+			w.end(append(past, w.old)...)
+			testbed.Eventually(t, "nobody has descriptors left over", func() bool { return openFiles(t) <= before+len(w.conns)+len(w.flows)+8 })
 		})
+	}
+}
+
+// TestPieces: a message of any length, and with any number of descriptors, arrives whole.
+func TestPieces(t *testing.T) {
+	before := openFiles(t)
+	a, b := pair(t)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	payload, fds := bytes.Repeat([]byte("0123456789"), 20_000), make([]int, 600)
+	for i := range fds {
+		fds[i] = int(null.Fd())
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := errors.Join(a.send(t.Context(), connsMsg, payload, fds...), a.send(t.Context(), flowsMsg, nil, fds...),
+			a.send(t.Context(), readyMsg, nil), a.try(connsMsg|goesOn, payload[:1], fds[:1]...)); err != nil {
+			t.Error(err)
+		}
+		a.Close()
+	})
+	for _, want := range []message{{connsMsg, payload, fds}, {flowsMsg, nil, fds}, {readyMsg, nil, nil}} {
+		m, err := b.receive(t.Context())
+		if err != nil || m.kind != want.kind || !bytes.Equal(m.payload, want.payload) || len(m.fds) != len(want.fds) {
+			t.Errorf("received message %d of %d bytes and %d descriptors, %v; want %d, %d, %d",
+				m.kind, len(m.payload), len(m.fds), err, want.kind, len(want.payload), len(want.fds))
+		}
+		closeAll(m.fds)
+	}
+	if _, err := b.receive(t.Context()); !errors.Is(err, ErrEnded) || len(b.cut) != 1 {
+		t.Errorf("of a message that was cut off: %v, and descriptors %v", err, b.cut)
+	}
+	b.Close()
+	all.Wait()
+	if after := openFiles(t); after > before+1 {
+		t.Errorf("%d descriptors are left over", after-before-1)
 	}
 }
 
@@ -250,7 +245,7 @@ func TestFaults(t *testing.T) {
 // a folder that other users can write to is refused; and the socket of a process that has
 // ended is as none.
 func TestStrangers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "run", "handover.sock")
 	if ch, err := Dial(path); ch != nil || err != nil {
@@ -334,17 +329,10 @@ func TestStrangers(t *testing.T) {
 // error, and changes nothing.
 func TestVersions(t *testing.T) {
 	w := newWorld(t, 1, 0)
-	old, file, err := Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	heir, err := FromParent(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old, heir := pair(t)
 	defer old.Close()
 	defer heir.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
 	if err := heir.sendJSON(ctx, helloMsg, Hello{Version: version + 1, PID: 1}); err != nil {
 		t.Fatal(err)
@@ -361,5 +349,5 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	w.works()
-	closeState(t, w.old, nil)
+	w.end(w.old)
 }

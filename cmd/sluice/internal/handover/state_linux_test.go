@@ -6,13 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
@@ -21,9 +21,8 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-const patience = 20 * time.Second // how long a test waits for what must happen
-
 var (
+	local = netip.MustParseAddrPort("127.0.0.1:0")
 	web   = netip.MustParseAddrPort("10.96.0.1:80")
 	webID = lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}
 	dns   = lb.Frontend{Protocol: lb.UDP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}
@@ -49,19 +48,6 @@ func newState(t *testing.T, loops int) *State {
 	return e
 }
 
-// closeState ends all rooms. resume is that of halted loops, if they are.
-func closeState(t *testing.T, e *State, resume func()) {
-	if resume != nil {
-		resume()
-	}
-	e.TCP.Close()
-	e.UDP.Close()
-	e.SCTP.Close()
-	if err := e.Loops.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // world is clients and servers with the rooms of a process between them.
 type world struct {
 	t       *testing.T
@@ -78,21 +64,27 @@ type world struct {
 // newWorld opens connections and flows through the rooms of a process.
 func newWorld(t *testing.T, conns, flows int) *world {
 	t.Helper()
-	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}, backend: echoTCP(t)}
+	w := &world{t: t, old: newState(t, 2), halted: map[*State]func(){}}
+	var backends []lb.Backend
+	for range 2 {
+		server := testbed.Keep(t)(testbed.HereT(t).EchoTCP(local.String()))
+		backends = append(backends, lb.Backend{Addr: server.Addr, Ready: true, Serving: true})
+	}
+	w.backend = backends[0].Addr
 	w.old.LB.Seed = 42
 	if err := w.old.Agent.Adopt(agent.State{History: agent.History{Applied: 1}, Services: []*lb.Service{
 		{ID: webID, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
-			Backends: []lb.Backend{{Addr: w.backend, Ready: true, Serving: true}, {Addr: echoTCP(t), Ready: true, Serving: true}}},
+			Backends: backends},
 		{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}, Addresses: []lb.Address{{Addr: dns.Addr}},
 			Backends: []lb.Backend{{Addr: tellUDP(t), Ready: true, Serving: true}}},
 	}}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if w.tcpAddr, err = w.old.TCP.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+	if w.tcpAddr, err = w.old.TCP.ListenSteered(local); err != nil {
 		t.Fatal(err)
 	}
-	if w.udpAddr, err = w.old.UDP.Listen(dns, netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
+	if w.udpAddr, err = w.old.UDP.Listen(dns, local); err != nil {
 		t.Fatal(err)
 	}
 	for range conns {
@@ -115,6 +107,34 @@ func newWorld(t *testing.T, conns, flows int) *world {
 	return w
 }
 
+// end closes the clients, waits until the process that serves has noticed, and closes the
+// servers of all.
+func (w *world) end(all ...*State) {
+	w.t.Helper()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	testbed.Eventually(w.t, "all connections have ended", func() bool { return all[len(all)-1].TCP.Stats().Active == 0 })
+	for _, e := range all {
+		w.close(e)
+	}
+}
+
+// close closes the servers of a process, also if their loops are halted for good: then no
+// process is left that could be waited for.
+func (w *world) close(e *State) {
+	w.t.Helper()
+	if resume := w.halted[e]; resume != nil {
+		resume()
+	}
+	e.TCP.Close()
+	e.UDP.Close()
+	e.SCTP.Close()
+	if err := e.Loops.Close(); err != nil {
+		w.t.Error(err)
+	}
+}
+
 // open opens a connection and waits for an echo.
 func (w *world) open() {
 	w.t.Helper()
@@ -133,7 +153,7 @@ func (w *world) open() {
 func (w *world) works() {
 	w.t.Helper()
 	for i, c := range w.conns {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 		if i == 1 { // its client has ended its stream, and the server with it
 			if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 				w.t.Errorf("the half-closed connection: %q, %v", b, err)
@@ -153,7 +173,7 @@ func (w *world) works() {
 }
 
 func echo(c net.Conn, what string) error {
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	got := make([]byte, len(what))
 	if _, err := io.WriteString(c, what); err != nil {
 		return err
@@ -170,7 +190,7 @@ func echo(c net.Conn, what string) error {
 func ask(t *testing.T, c *net.UDPConn) string {
 	t.Helper()
 	buf := make([]byte, 100)
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	if _, err := c.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
@@ -181,38 +201,10 @@ func ask(t *testing.T, c *net.UDPConn) string {
 	return string(buf[:n])
 }
 
-// echoTCP is a server that echoes until the client's end.
-func echoTCP(t *testing.T) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(time.Hour))
-				_, _ = io.Copy(c, struct{ io.Reader }{c})
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		wg.Wait()
-	})
-	return netip.MustParseAddrPort(l.Addr().String())
-}
-
 // tellUDP answers with where the question came from, which tells flows apart.
 func tellUDP(t *testing.T) netip.AddrPort {
 	t.Helper()
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,21 +226,13 @@ func tellUDP(t *testing.T) netip.AddrPort {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-func openDescriptors(t *testing.T) int {
+func openFiles(t *testing.T) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
+	files, err := testbed.OpenFiles(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(entries)
+	return len(files)
 }
 
-// eventually polls until ok: nobody is told of a descriptor that was closed.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
