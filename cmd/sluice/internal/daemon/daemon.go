@@ -126,9 +126,8 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	if d.source, err = newSource(&d.Config, d.Log); err != nil {
 		return false, err
 	}
-	process := d.Config.Process
-	prepared := upgrade.Config{Socket: process.HandoverSocket, PIDFile: process.PIDFile}
-	if err := d.Upgrade.Prepare(prepared, d.Log); err != nil {
+	process := &d.Config.Process
+	if err := d.Upgrade.Prepare(process.HandoverSocket, process.PIDFile, d.Log); err != nil {
 		return false, err
 	}
 	if err := d.open(ctx); err != nil {

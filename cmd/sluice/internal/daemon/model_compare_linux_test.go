@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -436,16 +436,16 @@ func (r *modelRun) askTCP(m *model, points []lb.Frontend, report func(string, ..
 // connect connects from an address and returns what the endpoint says. It resets
 // the connection, so that nothing is left of it.
 func connect(src netip.Addr, to netip.AddrPort) (string, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: src.AsSlice()}, Timeout: patience}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: src.AsSlice()}, Timeout: testbed.Patience}
 	c, err := d.Dial("tcp", to.String())
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
 	buf := make([]byte, 64)
-	err = errors.Join(c.(*net.TCPConn).SetLinger(0), c.SetDeadline(time.Now().Add(patience)))
+	err = errors.Join(c.(*net.TCPConn).SetLinger(0), c.SetDeadline(time.Now().Add(testbed.Patience)))
 	n, err2 := c.Read(buf)
-	return string(buf[:n]), errors.Join(err, err2)
+	return strings.TrimSpace(string(buf[:n])), errors.Join(err, err2)
 }
 
 // askHealth asks the health checks of Services.
@@ -463,18 +463,9 @@ func (r *modelRun) askHealth(m *model, report func(string, ...any)) {
 			Service        struct{ Name string }
 			LocalEndpoints int
 		}
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+addr.String(), nil)
-		check(r.t, err)
-		client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-		resp, err := client.Do(req)
-		if err != nil {
-			report("health: %v", err)
-			continue
-		}
-		err = json.NewDecoder(resp.Body).Decode(&said)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != code || said.LocalEndpoints != want || said.Service.Name != key.name {
-			report("health: %s says %d, %+v, %v, want %d local endpoints of %s", addr, resp.StatusCode, said, err, want, key.name)
+		got, body, err := r.here.Get(r.t.Context(), "http://"+addr.String())
+		if err = errors.Join(err, json.Unmarshal([]byte(body), &said)); err != nil || got != code || said.LocalEndpoints != want || said.Service.Name != key.name {
+			report("health: %s says %d, %+v, %v, want %d local endpoints of %s", addr, got, said, err, want, key.name)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -18,16 +19,9 @@ import (
 // The kernel's side of the comparison: what iptables-save and ipset save print, walked
 // through by package trace, which must know every match and target.
 
-// kSet is an ipset; what its type does not have is zero.
-type kSet struct {
-	members map[kMember]bool
-	nets    map[kMember][]netip.Prefix
-}
-
-type kMember struct {
-	protocol lb.Protocol
-	addr     netip.AddrPort
-}
+// kSet is an ipset: its members, with the networks of those that have any. What its type
+// does not have is zero.
+type kSet map[lb.Frontend][]netip.Prefix
 
 // kernel is what was read at one moment.
 type kernel struct {
@@ -114,42 +108,32 @@ var protocolNames = map[string]lb.Protocol{"tcp": lb.TCP, "udp": lb.UDP}
 func (k *kernel) readSets(save []byte) error {
 	for line := range strings.Lines(string(save)) {
 		w := strings.Fields(line)
-		set := k.sets[w[1]]
 		if w[0] == "create" {
-			k.sets[w[1]] = kSet{map[kMember]bool{}, map[kMember][]netip.Prefix{}}
+			k.sets[w[1]] = kSet{}
 			continue
 		}
-		var m kMember
+		var m lb.Frontend
+		var nets []netip.Prefix
 		parts := strings.Split(w[2], ",")
 		if port, err := strconv.ParseUint(w[2], 10, 16); err == nil { // bitmap:port
-			m.addr = netip.AddrPortFrom(netip.Addr{}, uint16(port))
-			set.members[m], k.ports[uint16(port)] = true, true
-			continue
+			m.Addr = netip.AddrPortFrom(netip.Addr{}, uint16(port))
+			k.ports[uint16(port)], parts = true, nil
+		} else if len(parts) > 1 {
+			name, port, _ := strings.Cut(parts[1], ":")
+			addr, err := netip.ParseAddrPort(net.JoinHostPort(parts[0], port))
+			if m = (lb.Frontend{Protocol: protocolNames[name], Addr: addr}); err != nil || m.Protocol == 0 {
+				return fmt.Errorf("cannot read member %q of set %s", w[2], w[1])
+			}
+			k.mentioned[m], parts = true, parts[2:]
 		}
-		if len(parts) == 1 { // hash:net
-			p, err := parseNet(w[2])
+		for _, part := range parts {
+			p, err := parseNet(part)
 			if err != nil {
 				return err
 			}
-			set.nets[m] = append(set.nets[m], p)
-			continue
+			nets = append(nets, p)
 		}
-		ip, err := netip.ParseAddr(parts[0])
-		name, number, _ := strings.Cut(parts[1], ":")
-		port, err2 := strconv.ParseUint(number, 10, 16)
-		m = kMember{protocolNames[name], netip.AddrPortFrom(ip, uint16(port))}
-		if err != nil || err2 != nil || m.protocol == 0 {
-			return fmt.Errorf("cannot read member %q of set %s", w[2], w[1])
-		}
-		k.mentioned[lb.Frontend{Protocol: m.protocol, Addr: m.addr}] = true
-		set.members[m] = true
-		if len(parts) == 3 {
-			p, err := parseNet(parts[2])
-			if err != nil {
-				return err
-			}
-			set.nets[m] = append(set.nets[m], p)
-		}
+		k.sets[w[1]][m] = append(k.sets[w[1]][m], nets...)
 	}
 	return nil
 }
@@ -164,22 +148,20 @@ func parseNet(text string) (netip.Prefix, error) {
 
 // has reports whether a packet is in a set. A bitmap has no protocol.
 func (k *kernel) has(name, dirs string, p trace.Packet) bool {
-	set := k.sets[name]
-	contains := func(of kMember) bool {
-		return slices.ContainsFunc(set.nets[of], func(n netip.Prefix) bool { return n.Contains(p.Src.Addr()) })
+	m := lb.Frontend{Protocol: protocolNames[p.Protocol], Addr: p.Dst}
+	switch {
+	case dirs == "dst":
+		m = lb.Frontend{Addr: netip.AddrPortFrom(netip.Addr{}, p.Dst.Port())}
+	case dirs == "src":
+		m = lb.Frontend{}
+	case !strings.HasPrefix(dirs, "dst,dst"):
+		panic("a set is matched with " + dirs)
 	}
-	to := kMember{protocolNames[p.Protocol], p.Dst}
-	switch dirs {
-	case "dst":
-		return set.members[kMember{addr: netip.AddrPortFrom(netip.Addr{}, p.Dst.Port())}]
-	case "src":
-		return contains(kMember{})
-	case "dst,dst":
-		return set.members[to]
-	case "dst,dst,src":
-		return contains(to)
+	nets, ok := k.sets[name][m]
+	if strings.HasSuffix(dirs, "src") {
+		return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(p.Src.Addr()) })
 	}
-	panic("a set is matched with " + dirs)
+	return ok
 }
 
 // outcome returns what becomes of the first packet of a client.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -15,7 +14,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -97,8 +95,6 @@ func TestModel(t *testing.T) {
 const (
 	refused = "refused" // what becomes of a packet that is rejected
 	dropped = "dropped"
-
-	patience = 20 * time.Second // how long a test waits for what must happen
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -151,10 +147,10 @@ func furnishNode(t *testing.T) {
 	check(t, err)
 	check(t, errors.Join(netlink.LinkSetUp(link), netlink.LinkSetUp(peer)))
 	for i, main := range nodeMain {
-		check(t, setAddress(main, true))
+		setAddress(t, main, true)
 		for _, ip := range endpointPool[i] {
 			if ip.Is6() {
-				check(t, setAddress(ip, true))
+				setAddress(t, ip, true)
 			}
 			serveEndpoint(t, ip)
 		}
@@ -167,63 +163,29 @@ func furnishNode(t *testing.T) {
 // setAddress gives the node an address, or takes it away. An IPv6 address works only
 // when a thread of the kernel has got round to its route (addrconf_dad_work in
 // net/ipv6/addrconf.c, 6.18), and what is sent there sooner is lost.
-func setAddress(ip netip.Addr, add bool) error {
+func setAddress(t *testing.T, ip netip.Addr, add bool) {
+	t.Helper()
 	link, err := netlink.LinkByName("model0")
-	if err != nil {
-		return err
-	}
+	check(t, err)
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Flags: syscall.IFA_F_NODAD}
 	if !add {
-		return netlink.AddrDel(link, addr)
+		check(t, netlink.AddrDel(link, addr))
+		return
 	}
-	if err := netlink.AddrAdd(link, addr); err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // a pause between two looks
+	check(t, netlink.AddrAdd(link, addr))
+	testbed.Eventually(t, ip.String()+" is the node's own", func() bool {
 		routes, err := netlink.RouteGet(addr.IP)
-		if err == nil && len(routes) == 1 && routes[0].Type == syscall.RTN_LOCAL {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s is not the node's own after 10 s: %v, %v", ip, routes, err)
-		}
-	}
+		return err == nil && len(routes) == 1 && routes[0].Type == syscall.RTN_LOCAL
+	})
 }
 
 // serveEndpoint answers on both target ports of an endpoint with what was asked.
 func serveEndpoint(t *testing.T, ip netip.Addr) {
-	var running sync.WaitGroup
-	t.Cleanup(running.Wait)
 	for _, port := range targetPool {
-		addr := netip.AddrPortFrom(ip, port)
-		ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
-		check(t, err)
-		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
-		check(t, err)
-		t.Cleanup(func() { _, _ = ln.Close(), udp.Close() })
-		running.Go(func() {
-			for {
-				c, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				running.Go(func() {
-					_, _ = c.Write([]byte(addr.String())) // who has gone does not read
-					_, _ = io.Copy(io.Discard, c)         // until the client resets it
-					_ = c.Close()
-				})
-			}
-		})
-		running.Go(func() {
-			buf := make([]byte, 16)
-			for {
-				_, from, err := udp.ReadFromUDPAddrPort(buf)
-				if err != nil {
-					return
-				}
-				_, _ = udp.WriteToUDPAddrPort([]byte(addr.String()), from)
-			}
-		})
+		host, addr := testbed.HereT(t), netip.AddrPortFrom(ip, port).String()
+		host.Name = addr
+		testbed.Keep(t)(host.WhoTCP(addr))
+		testbed.Keep(t)(host.WhoUDP(addr))
 	}
 }
 
@@ -239,6 +201,7 @@ func check(t *testing.T, err error) {
 type modelRun struct {
 	*world
 	t    *testing.T
+	here *testbed.Host
 	step int
 	did  []string // what this step has changed
 
@@ -276,7 +239,7 @@ type visitor struct {
 }
 
 func newModelRun(t *testing.T, seed, variant uint64, flags []string) *modelRun {
-	r := &modelRun{world: newWorld(seed, variant), t: t, flags: flags, dir: flags[len(flags)-1], squatters: map[uint16]net.Listener{}, sticky: map[visitor]netip.AddrPort{}}
+	r := &modelRun{world: newWorld(seed, variant), t: t, here: testbed.HereT(t), flags: flags, dir: flags[len(flags)-1], squatters: map[uint16]net.Listener{}, sticky: map[visitor]netip.AddrPort{}}
 	for i, ip := range nodeMain {
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, clientPort)))
 		check(t, err)
@@ -316,7 +279,7 @@ func (r *modelRun) end() {
 	}
 	for i, has := range r.own {
 		if has {
-			check(r.t, setAddress(nodeOwn[i], false))
+			setAddress(r.t, nodeOwn[i], false)
 		}
 	}
 }
@@ -371,7 +334,7 @@ func (r *modelRun) changeAround() {
 		i := r.rng.IntN(len(nodeOwn))
 		r.own[i] = !r.own[i]
 		r.did = append(r.did, fmt.Sprintf("the node has %s: %v", nodeOwn[i], r.own[i]))
-		check(r.t, setAddress(nodeOwn[i], r.own[i]))
+		setAddress(r.t, nodeOwn[i], r.own[i])
 	case 4, 5, 6:
 		port := oneOf(r.world, nodePortPool...)
 		if s := r.squatters[port]; s != nil {

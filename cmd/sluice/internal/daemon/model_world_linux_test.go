@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"sigs.k8s.io/yaml"
 )
 
 // The world is what the folder of manifests says, in the test's own words. It
@@ -469,133 +471,124 @@ func (s mService) normal() mService {
 	return s
 }
 
+// object is a part of a manifest.
+type object = map[string]any
+
 // yaml returns the text of the file.
 func (c content) yaml() string {
 	if c.broken {
 		return "kind: [\n"
 	}
-	var docs []string
+	var docs []object
 	if c.service != nil {
-		docs = append(docs, c.service.normal().yaml())
+		docs = append(docs, c.service.normal().manifest())
 	}
 	for _, i := range slices.Sorted(maps.Keys(c.slices)) {
-		docs = append(docs, c.slices[i].yaml(c.n, i))
+		docs = append(docs, c.slices[i].manifest(c.n, i))
 	}
 	if c.node != nil {
-		docs = append(docs, c.node.yaml())
+		docs = append(docs, c.node.manifest())
 	}
-	return strings.Join(docs, "---\n")
+	var texts []string
+	for _, doc := range docs {
+		text, err := yaml.Marshal(doc)
+		if err != nil {
+			panic(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return strings.Join(texts, "---\n")
 }
 
-func (s mService) yaml() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata:\n  namespace: %s\n  name: %s\n", s.namespace, s.name)
+func (s mService) manifest() object {
+	meta, spec := object{"namespace": s.namespace, "name": s.name}, object{"internalTrafficPolicy": policy(s.internalLocal)}
 	if s.proxy != "" {
-		fmt.Fprintf(&b, "  labels: {service.kubernetes.io/service-proxy-name: %s}\n", s.proxy)
+		meta["labels"] = object{"service.kubernetes.io/service-proxy-name": s.proxy}
 	}
 	switch s.kind {
 	case "ExternalName":
-		b.WriteString("spec:\n  type: ExternalName\n  externalName: example.com\n")
+		spec = object{"type": s.kind, "externalName": "example.com"}
 	case "Headless":
-		b.WriteString("spec:\n  clusterIP: None\n")
+		spec["clusterIP"] = "None"
 	case "Unallocated":
-		b.WriteString("spec:\n  type: ClusterIP\n")
+		spec["type"] = "ClusterIP"
 	default:
-		fmt.Fprintf(&b, "spec:\n  type: %s\n  clusterIPs: %s\n  externalIPs: %s\n", s.kind, quoted(s.clusterIPs), quoted(s.externalIPs))
-	}
-	if s.kind != "ExternalName" {
-		fmt.Fprintf(&b, "  internalTrafficPolicy: %s\n", policy(s.internalLocal))
+		spec["type"], spec["clusterIPs"], spec["externalIPs"] = s.kind, s.clusterIPs, s.externalIPs
 	}
 	if s.externalLocal {
-		b.WriteString("  externalTrafficPolicy: Local\n")
+		spec["externalTrafficPolicy"] = "Local"
 	}
 	if s.affinity {
-		b.WriteString("  sessionAffinity: ClientIP\n")
+		spec["sessionAffinity"] = "ClientIP"
 	}
 	if s.healthPort != 0 {
-		fmt.Fprintf(&b, "  healthCheckNodePort: %d\n", s.healthPort)
+		spec["healthCheckNodePort"] = s.healthPort
 	}
 	if len(s.ranges) > 0 {
-		fmt.Fprintf(&b, "  loadBalancerSourceRanges: %s\n", quoted(s.ranges))
+		spec["loadBalancerSourceRanges"] = s.ranges
 	}
-	b.WriteString("  ports:\n")
+	var ports, ingress []object
 	for _, p := range s.ports {
-		fmt.Fprintf(&b, "  - {name: %q, protocol: %s, port: %d, nodePort: %d}\n", p.name, p.protocol, p.number, p.nodePort)
-	}
-	if len(s.ingress) > 0 {
-		b.WriteString("status:\n  loadBalancer:\n    ingress:\n")
+		ports = append(ports, object{"name": p.name, "protocol": p.protocol, "port": p.number, "nodePort": p.nodePort})
 	}
 	for _, in := range s.ingress {
 		switch {
 		case !in.ip.IsValid():
-			b.WriteString("    - {hostname: lb.example.com}\n")
+			ingress = append(ingress, object{"hostname": "lb.example.com"})
 		case in.mode == "":
-			fmt.Fprintf(&b, "    - {ip: %q}\n", in.ip)
+			ingress = append(ingress, object{"ip": in.ip})
 		default:
-			fmt.Fprintf(&b, "    - {ip: %q, ipMode: %s}\n", in.ip, in.mode)
+			ingress = append(ingress, object{"ip": in.ip, "ipMode": in.mode})
 		}
 	}
-	return b.String()
+	spec["ports"] = ports
+	return object{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec, "status": object{"loadBalancer": object{"ingress": ingress}}}
 }
 
-func (s *mSlice) yaml(unit, n int) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  namespace: %s\n  name: s%d-%d\n  labels:\n    kubernetes.io/service-name: s%d\n",
-		namespaceOf(unit), unit, n, unit)
+func (s *mSlice) manifest(unit, n int) object {
+	labels := object{"kubernetes.io/service-name": fmt.Sprint("s", unit)}
 	if s.headless {
-		b.WriteString("    service.kubernetes.io/headless: \"\"\n")
+		labels["service.kubernetes.io/headless"] = ""
 	}
-	fmt.Fprintf(&b, "addressType: %s\nports:\n", []string{"IPv4", "IPv6"}[index(s.ipv6)])
+	var ports, endpoints []object
 	for _, p := range s.ports {
-		fmt.Fprintf(&b, "- {name: %q, protocol: %q, port: %d}\n", p.name, p.protocol, p.number)
+		ports = append(ports, object{"name": p.name, "protocol": p.protocol, "port": p.number})
 	}
-	b.WriteString("endpoints:\n")
 	for _, e := range s.endpoints {
-		fmt.Fprintf(&b, "- addresses: [%q]\n", e.ip)
-		if e.node != "" {
-			fmt.Fprintf(&b, "  nodeName: %s\n", e.node)
-		}
-		b.WriteString("  conditions: {")
-		for _, c := range []struct{ name, value string }{{"ready", e.ready}, {"serving", e.serving}, {"terminating", e.terminating}} {
-			if c.value != "" {
-				fmt.Fprintf(&b, "%s: %s, ", c.name, c.value)
+		conditions, hints := object{}, object{"forZones": named(e.forZones), "forNodes": named(e.forNodes)}
+		for name, value := range map[string]string{"ready": e.ready, "serving": e.serving, "terminating": e.terminating} {
+			if value != "" {
+				conditions[name] = value == "true"
 			}
 		}
-		b.WriteString("}\n")
-		if len(e.forZones)+len(e.forNodes) > 0 {
-			fmt.Fprintf(&b, "  hints: {forZones: %s, forNodes: %s}\n", named(e.forZones), named(e.forNodes))
+		endpoints = append(endpoints, object{"addresses": []netip.Addr{e.ip}, "nodeName": e.node, "conditions": conditions, "hints": hints})
+		if e.node == "" {
+			delete(endpoints[len(endpoints)-1], "nodeName")
 		}
 	}
-	return b.String()
+	return object{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": []string{"IPv4", "IPv6"}[index(s.ipv6)],
+		"metadata": object{"namespace": namespaceOf(unit), "name": fmt.Sprintf("s%d-%d", unit, n), "labels": labels}, "ports": ports, "endpoints": endpoints}
 }
 
-func (n *mNode) yaml() string {
-	s := "apiVersion: v1\nkind: Node\nmetadata:\n  name: node\n"
+func (n *mNode) manifest() object {
+	labels := object{}
 	if n.zone != "" {
-		s += "  labels: {topology.kubernetes.io/zone: " + n.zone + "}\n"
+		labels["topology.kubernetes.io/zone"] = n.zone
 	}
-	s += "spec:\n  podCIDRs: " + quoted(n.podCIDRs) + "\nstatus:\n  addresses:\n"
+	var addresses []object
 	for _, a := range n.addresses {
-		s += fmt.Sprintf("  - {type: InternalIP, address: %q}\n", a)
+		addresses = append(addresses, object{"type": "InternalIP", "address": a})
 	}
-	return s
+	return object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node", "labels": labels},
+		"spec": object{"podCIDRs": n.podCIDRs}, "status": object{"addresses": addresses}}
 }
 
-// quoted and named write a list in YAML: of texts, of objects that have a name.
-func quoted[T fmt.Stringer](list []T) string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = fmt.Sprintf("%q", v.String())
+// named writes a list of objects that have a name.
+func named(list []string) (out []object) {
+	for _, name := range list {
+		out = append(out, object{"name": name})
 	}
-	return "[" + strings.Join(out, ", ") + "]"
-}
-
-func named(list []string) string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = "{name: " + v + "}"
-	}
-	return "[" + strings.Join(out, ", ") + "]"
+	return out
 }
 
 func policy(local bool) string {

@@ -78,14 +78,9 @@ func (u *Upgrader) Upgrade(trigger string) error {
 // called with the process that serves now, and Done is closed; else this one serves on.
 func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error), done func(pid int)) error {
 	select {
-	case <-u.serving:
-	default:
-		return errors.New("the running process does not serve yet")
-	}
-	select {
 	case u.giving <- struct{}{}:
 	default:
-		return errors.New("the running process is handing over already, or stopping")
+		return errors.New("the running process is starting, handing over already, or stopping")
 	}
 	r, err := give()
 	if err != nil {

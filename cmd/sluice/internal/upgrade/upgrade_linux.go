@@ -36,7 +36,6 @@ const (
 // Upgrader is how this process comes to what it serves, and passes it on. The order of
 // calls is New, Prepare, Take, Serve, Close; Fail instead of what follows an error.
 type Upgrader struct {
-	config    Config
 	log       *zap.Logger
 	flip      *tableflip.Upgrader
 	from      *handover.Channel // to the parent process; nil: there is none
@@ -46,10 +45,10 @@ type Upgrader struct {
 	pid       pidFile
 	state     *handover.State // what is served; set by Serve
 
-	giving     chan struct{} // holds a token while everything is being handed over; for good after that, or Close
+	giving     chan struct{} // holds a token until Serve, while everything is being handed over, and after that or Close
 	done       chan struct{}
-	serving    chan struct{} // closed by Serve
 	alone      chan struct{} // closed when the parent process has ended
+	socketPath string
 	socket     *handover.Socket
 	cancel     context.CancelFunc
 	background sync.WaitGroup
@@ -62,7 +61,8 @@ func New() (*Upgrader, error) {
 		return nil, fmt.Errorf("prepare for upgrades: %w", err)
 	}
 	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1),
-		done: make(chan struct{}), alone: make(chan struct{}), serving: make(chan struct{}), cancel: func() {}}
+		done: make(chan struct{}), alone: make(chan struct{})}
+	u.giving <- struct{}{}
 	file, err := flip.File(channelFile)
 	if err != nil {
 		return nil, fmt.Errorf("find the channel of the parent process: %w", err)
@@ -84,13 +84,14 @@ func (u *Upgrader) Fail(err error) {
 	u.pid.discard()
 }
 
-// Prepare looks for a running process to take over from.
-func (u *Upgrader) Prepare(c Config, log *zap.Logger) error {
-	u.config, u.log = c, log
+// Prepare looks for a running process to take over from, at the handover socket or as parent.
+// Both paths may be empty: there is none.
+func (u *Upgrader) Prepare(socketPath, pidPath string, log *zap.Logger) error {
+	u.socketPath, u.pid, u.log = socketPath, pidFile(pidPath), log
 	u.found = u.from != nil
-	if !u.found && c.Socket != "" {
+	if !u.found && socketPath != "" {
 		// Only a look: until we know what to serve there may be long to wait.
-		ch, err := handover.Dial(c.Socket)
+		ch, err := handover.Dial(socketPath)
 		if err != nil {
 			return err
 		}
@@ -102,7 +103,7 @@ func (u *Upgrader) Prepare(c Config, log *zap.Logger) error {
 		log.Info("there is a running process to take over from")
 		u.listeners.Pause()
 	}
-	return u.pid.prepare(c.PIDFile)
+	return u.pid.prepare()
 }
 
 // Found reports whether there is a running process to take over from.
@@ -126,7 +127,7 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	ch := u.from
 	u.from = nil // from here on what we call reports errors to the other side
 	if ch == nil {
-		if ch, err = handover.Dial(u.config.Socket); err != nil {
+		if ch, err = handover.Dial(u.socketPath); err != nil {
 			return false, err
 		}
 	}
@@ -161,12 +162,12 @@ func report(r handover.Report) []zap.Field {
 func (u *Upgrader) Serve(s *handover.State) {
 	u.listeners.Resume()
 	u.state = s
-	close(u.serving)
+	<-u.giving
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
-	if u.config.Socket != "" {
+	if u.socketPath != "" {
 		var err error
-		if u.socket, err = handover.Listen(u.config.Socket); err != nil {
+		if u.socket, err = handover.Listen(u.socketPath); err != nil {
 			// What was taken over is served anyway.
 			u.log.Error("this process serves, but cannot be asked to hand over: the next one will not find it",
 				zap.Error(err))
@@ -216,44 +217,40 @@ func (u *Upgrader) Close() error {
 	return nil
 }
 
-// pidFile is the file of --pid-file. The zero pidFile is none.
-type pidFile struct {
-	path string
-	tmp  string // until it is committed
-}
+// pidFile is the path of --pid-file; empty: there is none.
+type pidFile string
+
+// aside is where the file is until it is committed.
+func (f pidFile) aside() string { return fmt.Sprintf("%s.%d", f, os.Getpid()) }
 
 // prepare writes the file aside, so that a full disk is noticed before anything is taken over.
-func (f *pidFile) prepare(path string) error {
-	if path == "" {
+func (f pidFile) prepare() error {
+	if f == "" {
 		return nil
 	}
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(tmp, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
-		_ = os.Remove(tmp)
+	if err := os.WriteFile(f.aside(), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		f.discard()
 		return fmt.Errorf("--pid-file: %w: give a file in a folder that Sluice may write to", err)
 	}
-	f.path, f.tmp = path, tmp
 	return nil
 }
 
-func (f *pidFile) commit() error {
-	if f.tmp == "" {
+func (f pidFile) commit() error {
+	if f == "" {
 		return nil
 	}
-	err := os.Rename(f.tmp, f.path)
-	f.tmp = ""
-	return err
+	return os.Rename(f.aside(), string(f))
 }
 
-func (f *pidFile) discard() {
-	if f.tmp != "" {
-		_ = os.Remove(f.tmp)
+func (f pidFile) discard() {
+	if f != "" {
+		_ = os.Remove(f.aside())
 	}
 }
 
 // remove removes the file, unless another process has put its own in its place.
-func (f *pidFile) remove() {
-	if b, err := os.ReadFile(f.path); err == nil && string(b) == strconv.Itoa(os.Getpid()) {
-		_ = os.Remove(f.path)
+func (f pidFile) remove() {
+	if b, err := os.ReadFile(string(f)); err == nil && string(b) == strconv.Itoa(os.Getpid()) {
+		_ = os.Remove(string(f))
 	}
 }

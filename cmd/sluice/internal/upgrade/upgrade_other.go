@@ -27,7 +27,7 @@ func New() (*Upgrader, error) { return new(Upgrader), nil }
 func (*Upgrader) Fail(error) {}
 
 // Prepare does nothing.
-func (*Upgrader) Prepare(Config, *zap.Logger) error { return nil }
+func (*Upgrader) Prepare(_, _ string, _ *zap.Logger) error { return nil }
 
 // Found returns false: there is never a process to take over from.
 func (*Upgrader) Found() bool { return false }
