@@ -3,6 +3,7 @@ package netfilter
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -44,20 +45,18 @@ func jumpsAt(list []Jump, at Place) []Jump {
 // inPlace reports whether a chain of the kernel has each of some jumps once, where it
 // has to be, and no other rule that leads to a chain of ours.
 func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
-	missing := make(map[string]Position, len(jumps))
-	strictest := Anywhere
+	missing := make(map[string]bool, len(jumps))
+	position := Anywhere
 	for _, j := range jumps {
-		missing[j.To] = j.Position
-		strictest = max(strictest, j.Position)
+		missing[j.To], position = true, j.Position
 	}
 	for _, r := range rules {
-		if _, expected := missing[r.Target]; expected {
+		if missing[r.Target] {
 			delete(missing, r.Target)
 			continue
 		}
-		sibling := strings.HasPrefix(r.Target, l.Prefix)
-		if l.Own(at.Table, r.Target) || len(missing) > 0 && (strictest == First || strictest == BeforeOthers &&
-			!sibling) {
+		other := !strings.HasPrefix(r.Target, l.Prefix)
+		if l.Own(at.Table, r.Target) || len(missing) > 0 && (position == First || position == BeforeOthers && other) {
 			return false
 		}
 	}
@@ -84,15 +83,13 @@ func (r *Ruleset) genuine(at Place, rules []Rule, jumps []Jump) (bool, error) {
 // deletes all other rules in others' chains that lead to ours, if now is what is there;
 // nil if all is in order.
 func (r *Ruleset) moves(now held, jumps []Jump) ([]byte, error) {
-	places := make(map[Place]bool, len(now.others))
-	for at := range now.others {
-		places[at] = true
-	}
+	places := slices.Collect(maps.Keys(now.others))
 	for _, j := range jumps {
-		places[j.place()] = true
+		places = append(places, j.place())
 	}
+	slices.SortFunc(places, Place.compare)
 	var b bytes.Buffer
-	for _, at := range sortedPlaces(places) {
+	for _, at := range slices.Compact(places) {
 		rules, ours := now.others[at], jumpsAt(jumps, at)
 		if r.layout.inPlace(at, rules, ours) {
 			good, err := r.genuine(at, rules, ours)

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,11 +46,10 @@ func lockHolder(path string) string {
 		return ""
 	}
 	for line := range strings.Lines(string(locks)) {
-		w := strings.Fields(line)
-		if len(w) < 6 || w[1] != "FLOCK" || w[5] != file {
-			continue
-		}
-		if pid, err := strconv.Atoi(w[4]); err == nil && pid > 0 {
+		var n, pid int
+		var kind, mode, at string
+		_, err := fmt.Sscanf(line, "%d: FLOCK %s %s %d %s", &n, &kind, &mode, &pid, &at)
+		if err == nil && at == file && pid > 0 {
 			return fmt.Sprintf("process %d (%s)", pid, commandOf(pid))
 		}
 	}

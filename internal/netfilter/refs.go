@@ -18,23 +18,22 @@ type ref struct {
 // Add adds n references to an element; n may be negative.
 func (r *Refs[T]) Add(x T, n int32) {
 	v := r.all[x]
-	was := v.count
 	v.count += n
-	r.put(x, v, (was == 0) != (v.count == 0))
+	r.put(x, v)
 }
 
 // SetPresent notes whether the kernel has an element.
 func (r *Refs[T]) SetPresent(x T, present bool) {
 	v := r.all[x]
 	v.present = present
-	r.put(x, v, true)
+	r.put(x, v)
 }
 
-func (r *Refs[T]) put(x T, v ref, touch bool) {
+func (r *Refs[T]) put(x T, v ref) {
 	if r.all == nil {
 		r.all = make(map[T]ref)
 	}
-	if touch && !v.touched {
+	if !v.touched {
 		v.touched = true
 		r.touched = append(r.touched, x)
 	}

@@ -3,8 +3,6 @@ package netfilter
 import (
 	"cmp"
 	"hash/maphash"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -20,11 +18,6 @@ func (p Place) String() string { return "chain " + p.Chain + " of table " + p.Ta
 
 func (p Place) compare(o Place) int {
 	return cmp.Or(strings.Compare(p.Table, o.Table), strings.Compare(p.Chain, o.Chain))
-}
-
-// sortedPlaces returns places in an order that is always the same.
-func sortedPlaces[V any](m map[Place]V) []Place {
-	return slices.SortedFunc(maps.Keys(m), Place.compare)
 }
 
 // Rule is a rule as the kernel holds it. The id of a rule stays while the rule

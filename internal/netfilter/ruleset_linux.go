@@ -68,9 +68,9 @@ type Ruleset struct {
 	layout  Layout
 
 	chains  map[Place]*chain
-	touched []Place // chains edited since the last Write, each once
-	counts  map[string]int
-	spine   []Place // chains that lead to buckets
+	touched []Place        // chains edited since the last Write, each once
+	counts  map[string]int // rules by table, as written last
+	spine   []Place        // chains that lead to buckets
 	jumps   []Jump
 	moved   bool // a jump was added since the last Write
 	waiting bool // packets may have read sets as they were before they changed
@@ -125,7 +125,6 @@ func (r *Ruleset) SetChain(at Place, rules []string) {
 		return
 	}
 	c := r.edit(at)
-	r.counts[at.Table] += len(rules) - len(c.rules)
 	c.rules, c.gone, c.unordered = rules, false, false
 }
 
@@ -135,7 +134,6 @@ func (r *Ruleset) DeleteChain(at Place) {
 		return
 	}
 	c := r.edit(at)
-	r.counts[at.Table] -= len(c.rules)
 	c.rules, c.gone = nil, true
 }
 
@@ -144,7 +142,6 @@ func (r *Ruleset) DeleteChain(at Place) {
 func (r *Ruleset) AddRule(at Place, rule string) {
 	c := r.edit(at)
 	c.rules, c.gone, c.unordered = append(c.rules, rule), false, true
-	r.counts[at.Table]++
 }
 
 // DeleteRule deletes a rule that AddRule has added.
@@ -152,7 +149,6 @@ func (r *Ruleset) DeleteRule(at Place, rule string) {
 	c := r.edit(at)
 	if i := slices.Index(c.rules, rule); i >= 0 {
 		c.rules = slices.Delete(c.rules, i, i+1)
-		r.counts[at.Table]--
 	}
 }
 
@@ -232,7 +228,7 @@ func (r *Ruleset) Clear() {
 	}
 }
 
-// Rules returns the number of rules in the chains of a table.
+// Rules returns the number of rules in the chains of a table, as written last.
 func (r *Ruleset) Rules(table string) int { return r.counts[table] }
 
 // Known reports whether the kernel is known to be as the last Write left it: there was

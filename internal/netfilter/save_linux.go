@@ -13,7 +13,7 @@ import (
 func Undo(save []byte, removable func(table, chain string) bool) (text []byte) {
 	saved := savedRules(string(save), "")
 	tables := make(map[string]*edits)
-	for _, at := range sortedPlaces(saved) {
+	for _, at := range slices.SortedFunc(maps.Keys(saved), Place.compare) {
 		e := tables[at.Table]
 		if e == nil {
 			e = new(edits)

@@ -74,7 +74,8 @@ func (r *Ruleset) Write(ctx context.Context, between func() error) error {
 // settle is called when the kernel is as it is to be: nothing edited is left to write.
 func (r *Ruleset) settle() {
 	for _, at := range r.touched {
-		if c := r.chains[at]; c.gone {
+		c := r.chains[at]
+		if r.counts[at.Table] += len(c.rules) - len(c.was); c.gone {
 			delete(r.chains, at)
 		} else {
 			c.touched, c.fresh, c.was = false, false, nil
@@ -155,25 +156,26 @@ func (r *Ruleset) script(whole bool) ([]byte, []Place) {
 		}
 	}
 	slices.SortFunc(places, Place.compare)
-	var outer, inner, last []byte
+	var outer, inner, after []byte
 	var written []Place
 	for _, t := range r.layout.Tables {
-		var first, second edits
+		var first, last edits
+		second := &first
+		if t.Outer {
+			second = &last
+		}
 		for _, at := range places {
-			if at.Table != t.Name {
-				continue
-			}
-			if r.chains[at].edits(at.Chain, whole, t.Outer, &first, &second) {
+			if at.Table == t.Name && r.chains[at].edits(at.Chain, whole, t.Outer, &first, second) {
 				written = append(written, at)
 			}
 		}
 		if t.Outer {
-			outer, last = append(outer, first.text(t.Name)...), append(last, second.text(t.Name)...)
+			outer, after = append(outer, first.text(t.Name)...), append(after, last.text(t.Name)...)
 		} else {
-			inner = append(inner, first.and(second).text(t.Name)...)
+			inner = append(inner, first.text(t.Name)...)
 		}
 	}
-	return slices.Concat(outer, inner, last), written
+	return slices.Concat(outer, inner, after), written
 }
 
 // edits are operations of iptables-restore on one table, without the names of chains
@@ -212,10 +214,6 @@ func (e *edits) add(op, chain string, rules []string) {
 
 func (e *edits) remove(chain string) {
 	e.heads, e.removed = append(e.heads, chain), append(e.removed, chain)
-}
-
-func (e edits) and(o edits) edits {
-	return edits{slices.Concat(e.heads, o.heads), slices.Concat(e.rules, o.rules), slices.Concat(e.removed, o.removed)}
 }
 
 // text returns one transaction; nil if there is nothing to do.

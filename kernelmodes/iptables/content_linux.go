@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -26,27 +27,22 @@ func newContent(r *netfilter.Ruleset, s shape) *content {
 	for _, j := range jumps {
 		r.AddJump(j)
 	}
-	c := &content{Ruleset: r, shape: s, units: make(map[lb.ID]*unit)}
-	c.set(s.static())
-	return c
+	return &content{Ruleset: r, shape: s, units: make(map[lb.ID]*unit)}
 }
 
 // edit renders the Services that have changed, or all if the shape is another one.
 func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Change) {
-	changed := make([]lb.ID, 0, len(changes))
+	var changed []lb.ID
+	if !reflect.DeepEqual(c.shape, s) {
+		changed = slices.Collect(maps.Keys(services))
+	}
+	c.shape = s
+	c.set(s.static())
 	for _, x := range changes {
 		changed = append(changed, x.ID())
 	}
-	if !reflect.DeepEqual(c.shape, s) {
-		c.shape = s
-		c.set(s.static())
-		changed = slices.AppendSeq(changed, maps.Keys(services))
-	}
 	for _, id := range changed {
-		was, is := c.units[id], new(unit)
-		if was == nil {
-			was = new(unit)
-		}
+		was, is := cmp.Or(c.units[id], new(unit)), new(unit)
 		if service := services[id]; service != nil {
 			is = s.render(service)
 			c.units[id] = is

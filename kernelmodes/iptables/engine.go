@@ -68,9 +68,8 @@ type Facts struct {
 
 // Probe checks that this host can forward Services: that there is an iptables, that
 // we may use it, and that the kernel takes each kind of rule, in chains that nothing
-// leads to and that are removed at once. The first call does the work and later ones
-// return its result; Sync calls it if it has not been called. After an error the next call probes
-// again.
+// leads to and that are removed at once. The first call that has no error does the work and
+// later ones, Sync among them, return its result.
 //
 // The error wraps exec.ErrNotFound if there is no iptables, fs.ErrPermission if we may
 // not use it, and errors.ErrUnsupported on other systems than Linux.
@@ -78,12 +77,9 @@ func (e *Engine) Probe(ctx context.Context) (Facts, error) { return e.probe(ctx)
 
 // Sync makes the kernel forward the Services of the engine's family as d says from now on,
 // and deletes the conntrack entries of UDP flows that would stay with a backend they must
-// leave. It writes the rules of the Services that d names, and nothing if they are the same. The first
-// Sync, and each one after an error or after Verify returned false, with an empty d too,
-// reads which chains there are and writes everything. The Services are kept, and must not be
-// written to.
-//
-// The first one for no Services removes what an earlier process has left.
+// leave. The first Sync, and each one after an error or after Verify returned false, with an
+// empty d too, reads which chains there are and writes everything; for no Services it removes
+// what an earlier process has left. The Services are kept, and must not be written to.
 //
 // An address with the unspecified IP is a node port, on every address of the node but
 // loopback; one of kind lb.NodePort with an exact IP is a node port there, and none if the IP
@@ -96,9 +92,8 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 
 // Verify reports whether our chains and the jumps to them hold what the last Sync
 // wrote and nothing else, and no rule of others is before such a jump; if not, call
-// Sync. False is no error. With the nf_tables backend it costs one netlink message if
-// no rule on the host has changed since the last Verify, with the legacy
-// backend one process.
+// Sync. With the nf_tables backend it costs one netlink message if no rule on the host has
+// changed since the last Verify, with the legacy backend one process.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
 // Clients returns which backend each client of a Service with affinity was sent to last,

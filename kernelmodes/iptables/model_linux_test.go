@@ -50,7 +50,7 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 			if e.content == nil || !e.content.Known() {
 				break
 			}
-			m.damage(t, h)
+			m.damage(t, h, e.content)
 			if verifyOn(t, h, e) {
 				t.Fatalf("change %d: the damage was not noticed", n)
 			}
@@ -86,15 +86,12 @@ func compare(t *testing.T, saved string, e *Engine, node lb.Node, services []lb.
 			have[at] = got[:min(len(got), len(want[at]))]
 		}
 		if !slices.Equal(have[at], want[at]) {
-			t.Errorf(
-				"table %s chain %s:\n  %s\nwant\n  %s", at.Table, at.Chain, strings.Join(have[at], "\n  "),
-				strings.Join(want[at], "\n  "),
-			)
+			t.Errorf("%s:\n  %s\nwant\n  %s", at, strings.Join(have[at], "\n  "), strings.Join(want[at], "\n  "))
 		}
 	}
 	for at := range have {
 		if _, ok := want[at]; !ok && ours(at.Table, at.Chain) {
-			t.Errorf("table %s has chain %s with %q, which is not wanted", at.Table, at.Chain, have[at])
+			t.Errorf("%s has %q, and is not wanted", at, have[at])
 		}
 	}
 }
@@ -231,13 +228,22 @@ func (m *model) service(n int) lb.Service {
 }
 
 // damage does what other programs do to rules.
-func (m *model) damage(t *testing.T, h *testbed.Host) {
+func (m *model) damage(t *testing.T, h *testbed.Host, of *content) {
 	c := m.v.command()
-	shell(t, h, []string{
-		c + " -t nat -F", c + " -t filter -F", c + " -t nat -F OUTPUT",
-		c + " -t nat -D SLUICE-SERVICES 1", c + " -t nat -F SLUICE-POSTROUTING",
-		c + " -t filter -I SLUICE-FORWARD -j ACCEPT",
-		c + " -t nat -I PREROUTING -p tcp --dport 9 -j ACCEPT",
-		c + " -t nat -N MINE; " + c + " -t nat -A MINE -j SLUICE-SERVICES; " + c + " -t nat -D PREROUTING 1; " + c + " -t nat -F MINE; " + c + " -t nat -X MINE",
-	}[m.r.IntN(8)])
+	list := []string{
+		" -t nat -F", " -t filter -F", " -t nat -F OUTPUT", " -t nat -F PREROUTING", " -D FORWARD 2",
+		" -t nat -D SLUICE-SERVICES 1", " -t nat -F SLUICE-POSTROUTING",
+		" -t filter -I SLUICE-FORWARD -j ACCEPT", " -t nat -A POSTROUTING -j SLUICE-POSTROUTING",
+		" -t nat -I PREROUTING -p tcp --dport 9 -j ACCEPT", " -t nat -I OUTPUT -p tcp -j ACCEPT",
+		" -t nat -N SLUICE-SVC-MINE; IPT -t nat -A SLUICE-SVC-MINE -j ACCEPT",
+		" -t nat -N MINE; IPT -t nat -A MINE -j SLUICE-SERVICES; IPT -t nat -D PREROUTING 1; " +
+			"IPT -t nat -F MINE; IPT -t nat -X MINE",
+	}
+	for _, u := range of.units {
+		for _, x := range u.chains {
+			list = append(list, " -t nat -F "+x.name, " -t nat -R "+x.name+" 1 -j RETURN", " -t nat -A "+x.name+" -j RETURN")
+		}
+	}
+	slices.Sort(list)
+	shell(t, h, strings.ReplaceAll("IPT"+list[m.r.IntN(len(list))], "IPT", c))
 }

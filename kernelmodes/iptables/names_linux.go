@@ -99,11 +99,7 @@ const buckets = 64
 func bucketOf(table, addresses, nodePorts string, f lb.Frontend) netfilter.Bucket {
 	addr, port := f.Addr.Addr(), f.Addr.Port()
 	if addr.IsUnspecified() {
-		first := port &^ (buckets - 1)
-		proto := protocol(f.Protocol)
-		name := fmt.Sprintf("%s-%s-%d", nodePorts, f.Protocol, first)
-		match := fmt.Sprintf("-p %s -m %s --dport %d:%d", proto, proto, first, first+buckets-1)
-		return bucket(table, nodePorts, match, name)
+		return portBucket(table, nodePorts, fmt.Sprintf("%s-%s", nodePorts, f.Protocol), f.Protocol, "dport", port)
 	}
 	b := addr.AsSlice()
 	last := b[len(b)-1] % buckets
@@ -119,11 +115,11 @@ func bucket(table, from, match, name string) netfilter.Bucket {
 	return netfilter.Bucket{Table: table, Chain: name, From: from, Lead: match + " -j " + name}
 }
 
-// staleBucket returns where the rule for what is sent from a UDP node port belongs.
-func staleBucket(port uint16) netfilter.Bucket {
+// portBucket is a bucket of 64 ports; side is which of a packet's.
+func portBucket(table, from, name string, p lb.Protocol, side string, port uint16) netfilter.Bucket {
 	first := port &^ (buckets - 1)
-	match := fmt.Sprintf("-p udp -m udp --sport %d:%d", first, first+buckets-1)
-	return bucket("filter", chainStale, match, fmt.Sprintf("%s-%d", chainStale, first))
+	match := fmt.Sprintf("-p %s -m %[1]s --%s %d:%d", protocol(p), side, first, first+buckets-1)
+	return bucket(table, from, match, fmt.Sprintf("%s-%d", name, first))
 }
 
 // protocol is how iptables spells a protocol.

@@ -154,7 +154,7 @@ func (s shape) stale(id lb.ID, addr netip.AddrPort) entry {
 		match = fmt.Sprintf("-s %s/%d", ip, ip.BitLen())
 	}
 	return entry{
-		staleBucket(addr.Port()),
+		portBucket("filter", chainStale, chainStale, lb.UDP, "sport", addr.Port()),
 		fmt.Sprintf("%s -p udp -m udp --sport %d %s-j DROP", match, addr.Port(), comment("%s has moved", id)),
 	}
 }
@@ -323,8 +323,7 @@ func (s shape) reject(p lb.Protocol) string {
 // to matches packets to a frontend; of a node port, in a chain that only
 // packets to this node reach.
 func to(f lb.Frontend) string {
-	proto := protocol(f.Protocol)
-	m := fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, f.Addr.Port())
+	m := fmt.Sprintf("-p %s -m %[1]s --dport %d", protocol(f.Protocol), f.Addr.Port())
 	if addr := f.Addr.Addr(); !addr.IsUnspecified() {
 		m = fmt.Sprintf("-d %s/%d %s", addr, addr.BitLen(), m)
 	}

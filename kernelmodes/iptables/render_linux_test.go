@@ -35,30 +35,14 @@ func dump(c *content) string {
 	var b strings.Builder
 	b.WriteString(c.String())
 	for _, j := range jumps {
-		fmt.Fprintf(&b, "*%s\n:%s ACCEPT [0:0]\n-A %s %s\nCOMMIT\n", j.Table, j.From, j.From, j)
+		fmt.Fprintf(&b, "*%s\n-A %s %s\nCOMMIT\n", j.Table, j.From, j)
 	}
 	return b.String()
 }
 
 func parse(t *testing.T, c *content) *trace.Rules {
 	t.Helper()
-	// A chain that has two jumps is declared twice.
-	seen := make(map[string]bool)
-	var lines []string
-	table := ""
-	for line := range strings.Lines(dump(c)) {
-		if strings.HasPrefix(line, "*") {
-			table = line
-		}
-		if key := table + line; strings.HasPrefix(line, ":") {
-			if seen[key] {
-				continue
-			}
-			seen[key] = true
-		}
-		lines = append(lines, line)
-	}
-	r, err := trace.Parse(strings.Join(lines, ""))
+	r, err := trace.Parse(dump(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +81,8 @@ func TestSemantics(t *testing.T) {
 					for _, affinity := range []int64{0, 3e9} {
 						s := w.service(protocol, local, backends)
 						s.AffinityTimeout = affinity
-						t.Run(
-							fmt.Sprintf("%v %v local=%v %s %d", ipv6, protocol, local, name, affinity),
-							func(t *testing.T) { w.check(t, s) },
-						)
+						what := fmt.Sprintf("%v %v local=%v %s %d", ipv6, protocol, local, name, affinity)
+						t.Run(what, func(t *testing.T) { w.check(t, s) })
 					}
 				}
 			}
@@ -116,9 +98,9 @@ func backendSets(ipv6 bool) map[string][]lb.Backend {
 		"none":  nil,
 		"here":  {one(1, true, true)},
 		"there": {one(256, false, true)},
-		"many": {one(1, true, true), one(2, true, true), one(
-			256, false, true,
-		), one(257, false, true), one(258, false, true)},
+		"many": {
+			one(1, true, true), one(2, true, true), one(256, false, true), one(257, false, true), one(258, false, true),
+		},
 		"terminating": {one(1, true, false), one(256, false, false)},
 		"mixed":       {one(1, true, false), one(256, false, true)},
 	}
@@ -160,18 +142,17 @@ func (w world) check(t *testing.T, s lb.Service) {
 			}
 			outcomes := rules.Trace(w.node(), p)
 			what := fmt.Sprintf("%s asks %s %s", who, a.Kind, a.Addr)
-			switch verdict {
-			case lb.Serve:
+			if verdict == lb.Serve {
 				masqueraded := a.Kind != lb.ClusterIP && (!a.Local || who == "node") || a.Kind == lb.ClusterIP && who != "pod"
 				expect(t, what, outcomes, set, masqueraded)
-			case lb.Refuse:
-				if len(outcomes) != 1 || outcomes[0].Fate != trace.Reject {
-					t.Errorf("%s: %v, want refused", what, outcomes)
-				}
-			default:
-				if len(outcomes) != 1 || outcomes[0].Fate != trace.Drop {
-					t.Errorf("%s: %v, want dropped", what, outcomes)
-				}
+				continue
+			}
+			want := trace.Drop
+			if verdict == lb.Refuse {
+				want = trace.Reject
+			}
+			if len(outcomes) != 1 || outcomes[0].Fate != want {
+				t.Errorf("%s: %v, want %s", what, outcomes, want)
 			}
 		}
 	}
@@ -217,7 +198,6 @@ func TestAffinity(t *testing.T) {
 	p := w.clients()["outside"]
 	p.Protocol, p.Dst = "tcp", s.Addresses[2].Addr
 	expect(t, "a client with affinity", parse(t, c).Trace(node, p), []lb.Backend{want}, true)
-
 }
 
 // TestHairpin: an endpoint that gets to itself by a Service is masqueraded, and no other.
@@ -329,16 +309,14 @@ func TestOneChange(t *testing.T) {
 	for i := range services {
 		services[i] = plain(false, i+1, 2*i+1, 2*i+2)
 		if i%5 == 0 {
-			services[i].Addresses = append(
-				services[i].Addresses, lb.Address{Addr: anywhere(false, uint16(30000+i)), Kind: lb.NodePort},
-			)
+			node := lb.Address{Addr: anywhere(false, uint16(30000+i)), Kind: lb.NodePort}
+			services[i].Addresses = append(services[i].Addresses, node)
 		}
 	}
 	e := variant{}.engine()
 	dir := t.TempDir()
-	e.Command = wrapped(
-		t, dir, variant{}, `case "$0" in *-restore) cd `+dir+`; cat >text; cat text >>written; exec <text;; esac`,
-	)
+	const tee = `case "$0" in *-restore) cd %s; cat >text; cat text >>written; exec <text;; esac`
+	e.Command = wrapped(t, dir, variant{}, fmt.Sprintf(tee, dir))
 	syncOn(t, h, e, lb.Node{}, services...)
 	apply := func(d lb.Delta) string {
 		t.Helper()
