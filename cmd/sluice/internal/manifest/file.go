@@ -3,12 +3,10 @@ package manifest
 //lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -38,14 +36,12 @@ const (
 // file is one manifest and what is known of it.
 type file struct {
 	path   string
-	key    string // path, absolute
-	link   bool   // it may be a symbolic link, or behind one
-	frozen bool   // the path that leads to it cannot be read: keep all as it is
+	link   bool // it may be a symbolic link, or behind one
+	frozen bool // the path that leads to it cannot be read: keep all as it is
 
 	stat      fs.FileInfo // when it was read last; nil to have it read again
 	readAt    time.Time
 	writing   time.Time                       // since when it has been waited for; zero if it is not
-	sum       [sha256.Size]byte               // of what was read last
 	documents map[[sha256.Size]byte]*document // those of the last read, by their text
 
 	problem   *Error   // why it cannot be read
@@ -80,6 +76,7 @@ func (v *version) add(o placed) {
 // placed is an object at its place in a file.
 type placed struct {
 	*object
+	file *file
 	base int // lines before its document
 }
 
@@ -96,18 +93,9 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 		if _, gone := os.Lstat(f.path); errors.Is(gone, fs.ErrNotExist) {
 			return false, true // since it was listed; the next listing shows it
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return f.unreadable("is a symbolic link to nothing; restore what it points to, or remove it"), false
-		}
-		return f.unreadable("cannot be read: %v; make it readable or remove it", cause(err)), false
 	}
-	switch mode := stat.Mode(); {
-	case mode.IsDir():
-		return f.unreadable("is a folder, and folders in a folder are not read; rename or remove it"), false
-	case !mode.IsRegular():
-		return f.unreadable("is no regular file; remove it"), false
-	case stat.Size() > maxFileSize:
-		return f.unreadable("is larger than %d MiB; split it", maxFileSize>>20), false
+	if reason := unfit(stat, err); reason != "" {
+		return f.unreadable(reason), false
 	}
 	if f.unchanged(stat) {
 		return false, false
@@ -115,16 +103,15 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 	wait := quiet > 0 && (f.writing.IsZero() || now.Sub(f.writing) < maxWriting)
 	age := now.Sub(stat.ModTime())
 	if !wait || age < 0 || age >= quiet {
-		data, stat, whole, err := readFile(f.path)
-		if err != nil {
-			return f.unreadable("cannot be read: %v; make it readable or remove it", cause(err)), false
+		data, err := os.ReadFile(f.path)
+		after, gone := os.Stat(f.path)
+		if reason := unfit(after, cmp.Or(err, gone)); reason != "" {
+			return f.unreadable(reason), false
 		}
+		whole := sameContent(stat, after)
 		if whole || !wait {
 			f.stat, f.readAt, f.writing, f.problem = stat, now, time.Time{}, nil
-			// What has to be read again to be sure is nearly always what it was.
-			if sum := sha256.Sum256(data); f.next == nil || sum != f.sum {
-				f.next, f.sum = f.parse(data), sum
-			}
+			f.next = f.parse(data)
 			return true, !whole
 		}
 	}
@@ -132,6 +119,23 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 		f.writing = now
 	}
 	return false, true
+}
+
+// unfit returns why what os.Stat says, or an error, is of no manifest; nothing if it may be.
+func unfit(stat fs.FileInfo, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "is a symbolic link to nothing; restore what it points to, or remove it"
+	case err != nil:
+		return fmt.Sprintf("cannot be read: %v; make it readable or remove it", cause(err))
+	case stat.IsDir():
+		return "is a folder, and folders in a folder are not read; rename or remove it"
+	case !stat.Mode().IsRegular():
+		return "is no regular file; remove it"
+	case stat.Size() > maxFileSize:
+		return fmt.Sprintf("is larger than %d MiB; split it", maxFileSize>>20)
+	}
+	return ""
 }
 
 // trial returns the version that is applied unless it conflicts with
@@ -143,15 +147,15 @@ func (f *file) trial() *version {
 	return f.good
 }
 
-// owners yields what a version of f, which may be nil, claims.
-func (v *version) owners(f *file) iter.Seq2[claim, owner] {
-	return func(yield func(claim, owner) bool) {
+// owners yields what a version, which may be nil, claims.
+func (v *version) owners() iter.Seq2[claim, placed] {
+	return func(yield func(claim, placed) bool) {
 		if v == nil {
 			return
 		}
 		for _, o := range v.objects {
 			for _, c := range o.claims {
-				if !yield(c, owner{f, o}) {
+				if !yield(c, o) {
 					return
 				}
 			}
@@ -160,8 +164,8 @@ func (v *version) owners(f *file) iter.Seq2[claim, owner] {
 }
 
 // unreadable notes why the file cannot be read and reports whether that is new.
-func (f *file) unreadable(format string, args ...any) bool {
-	problem := Error{File: f.path, Kind: Unreadable, Reason: fmt.Sprintf(format, args...)}
+func (f *file) unreadable(reason string) bool {
+	problem := Error{File: f.path, Kind: Unreadable, Reason: reason}
 	known := f.problem != nil && *f.problem == problem && f.next == nil
 	f.problem, f.next, f.stat, f.writing = &problem, nil, nil, time.Time{}
 	return !known
@@ -177,45 +181,15 @@ func cause(err error) error {
 }
 
 func (f *file) unchanged(stat fs.FileInfo) bool {
-	return f.stat != nil && sameContent(f.stat, stat) && os.SameFile(f.stat, stat) &&
-		f.readAt.Sub(stat.ModTime()) > step(stat.ModTime())
-}
-
-// step returns the step in which the clock of a modification time may go.
-func step(modified time.Time) time.Duration {
-	if modified.Nanosecond()%int(time.Millisecond) != 0 {
-		return fineTime
+	step := coarseTime
+	if stat.ModTime().Nanosecond()%int(time.Millisecond) != 0 {
+		step = fineTime
 	}
-	return coarseTime
+	return f.stat != nil && sameContent(f.stat, stat) && f.readAt.Sub(stat.ModTime()) > step
 }
 
 func sameContent(a, b fs.FileInfo) bool {
-	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
-// readFile returns the content of a file and its state before it was read; whole
-// is false if that changed meanwhile.
-func readFile(path string) (data []byte, stat fs.FileInfo, whole bool, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, false, err
-	}
-	defer f.Close()
-	if stat, err = f.Stat(); err != nil {
-		return nil, nil, false, err
-	}
-	content := bytes.NewBuffer(make([]byte, 0, min(stat.Size(), maxFileSize)+bytes.MinRead))
-	if _, err = content.ReadFrom(io.LimitReader(f, maxFileSize+1)); err != nil {
-		return nil, nil, false, err
-	}
-	if content.Len() > maxFileSize {
-		return nil, nil, false, fmt.Errorf("it has grown beyond %d MiB", maxFileSize>>20)
-	}
-	after, err := f.Stat()
-	if err != nil {
-		return nil, nil, false, err
-	}
-	return content.Bytes(), stat, sameContent(stat, after), nil
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
 // parse reads the content of the file, and reuses the documents of the last time
@@ -246,7 +220,7 @@ func (f *file) parse(data []byte) *version {
 	inParallel(len(fresh), func(i int) { parse(fresh[i].text, fresh[i].doc) })
 	for _, c := range all {
 		for _, o := range c.doc.objects {
-			v.add(placed{o, c.base})
+			v.add(placed{o, f, c.base})
 		}
 		for _, e := range c.doc.problems {
 			v.problems.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
@@ -255,46 +229,33 @@ func (f *file) parse(data []byte) *version {
 			v.warnings.add(&Error{File: f.path, Line: c.base + e.Line, Kind: e.Kind, Reason: e.Reason})
 		}
 	}
-	f.findDuplicates(v)
+	owners := make(map[claim]placed, len(v.objects))
+	for c, o := range v.owners() {
+		if first, taken := owners[c]; taken {
+			v.problems.add(conflict(c, o, first))
+		} else {
+			owners[c] = o
+		}
+	}
 	return v
 }
 
-// findDuplicates reports what the file claims more than once.
-func (f *file) findDuplicates(v *version) {
-	owners := make(map[claim]placed, len(v.objects))
-	for _, o := range v.objects {
-		for _, c := range o.claims {
-			if first, taken := owners[c]; taken {
-				v.problems.add(conflict(c, owner{f, o}, owner{f, first}))
-			} else {
-				owners[c] = o
-			}
-		}
-	}
-}
-
-// owner is an object in its file.
-type owner struct {
-	file   *file
-	object placed
-}
-
 // conflict words the problem that loser claims what winner has.
-func conflict(c claim, loser, winner owner) *Error {
-	where := place(winner.file.path, winner.object.line())
-	e := &Error{File: loser.file.path, Line: loser.object.line(), Kind: Conflict}
+func conflict(c claim, loser, winner placed) *Error {
+	where := place(winner.file.path, winner.line())
+	e := &Error{File: loser.file.path, Line: loser.line(), Kind: Conflict}
 	what := fmt.Sprintf("%s %s", c.protocol, c.frontend)
 	if !c.frontend.Addr().IsValid() {
 		what = fmt.Sprintf("%s node port %d", c.protocol, c.frontend.Port())
 	}
 	switch {
 	case c.kind != "":
-		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.object.title, where)
-	case loser.object.object == winner.object.object && loser.object.base == winner.object.base:
-		e.Reason = fmt.Sprintf("%s: %s is in it twice; change one of the two", loser.object.title, what)
+		e.Reason = fmt.Sprintf("%s is already defined at %s; remove one of the two", loser.title, where)
+	case loser == winner:
+		e.Reason = fmt.Sprintf("%s: %s is in it twice; change one of the two", loser.title, what)
 	default:
 		e.Reason = fmt.Sprintf("%s: %s already belongs to %s at %s; give one of the two another",
-			loser.object.title, what, winner.object.title, where)
+			loser.title, what, winner.title, where)
 	}
 	return e
 }

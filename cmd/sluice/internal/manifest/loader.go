@@ -31,7 +31,7 @@ type Loader struct {
 	files    map[string]*file // by absolute path
 	order    []*file          // of the files: by path, then by name
 	removed  []*file          // of the files: those that have gone since resolve
-	held     map[claim]owner  // what is applied
+	held     map[claim]placed // what is applied
 	disputed bool             // a file is not applied because it conflicts with another
 	result   Result
 	loaded   bool
@@ -136,7 +136,7 @@ func (l *Loader) list() {
 			seen[key] = true
 			f := l.files[key]
 			if f == nil {
-				f = &file{path: e.path, key: key}
+				f = &file{path: e.path}
 				l.files[key] = f
 			}
 			f.link, f.frozen = e.link, r.problem != nil
@@ -202,12 +202,12 @@ func (l *Loader) resolve(dirty []*file) {
 		trial[f] = f.trial()
 	}
 	l.disputed = false
-	var owners map[claim]owner // as judged
+	var owners map[claim]placed // as judged
 	for {
-		owners = make(map[claim]owner)
+		owners = make(map[claim]placed)
 		losers := make(map[*file]bool)
 		for _, f := range judged {
-			for c, winner := range trial[f].owners(f) {
+			for c, winner := range trial[f].owners() {
 				loser, taken := owners[c]
 				held, isHeld := l.held[c]
 				if _, open := trial[held.file]; isHeld && !taken && !open {
@@ -233,7 +233,7 @@ func (l *Loader) resolve(dirty []*file) {
 		}
 	}
 	for f, v := range trial {
-		for c := range f.good.owners(f) {
+		for c := range f.good.owners() {
 			delete(l.held, c)
 		}
 		f.good = v

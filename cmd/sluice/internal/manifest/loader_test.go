@@ -452,7 +452,7 @@ func TestConflictsAtRandom(t *testing.T) {
 }
 
 // sameFiles reports whether the claims are those of the same files.
-func sameFiles(held map[claim]owner, want map[claim]*file) bool {
+func sameFiles(held map[claim]placed, want map[claim]*file) bool {
 	if len(held) != len(want) {
 		return false
 	}

@@ -182,9 +182,7 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 		slice := new(discoveryv1.EndpointSlice)
 		if p.decode(data, slice) && p.meta(o, t.Kind, &slice.ObjectMeta) {
 			p.slice(slice)
-			slice = kube.TrimSlice(slice)
-			compact(slice)
-			o.value = slice
+			o.value = kube.TrimSlice(slice)
 		}
 	case nodeType:
 		var read unmeasuredNode
