@@ -68,13 +68,10 @@ type Result struct {
 // constant for it (KEP-2447).
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// converter converts one Service after the other.
+// converter converts one group after the other.
 type converter struct {
-	facts  Facts
-	source endpoints // of the Service
-
-	services     []*lb.Service
-	healthChecks []HealthCheck
+	facts Facts
+	*group
 
 	// Memory that is used again for each Service.
 
@@ -82,17 +79,16 @@ type converter struct {
 	backends  []lb.Backend
 }
 
-// convert returns what svc comes to with the endpoints that it has.
-func (c *converter) convert(svc *corev1.Service, source endpoints) ([]*lb.Service, []HealthCheck) {
-	c.source, c.services, c.healthChecks = source, nil, nil
-	clusterIPs := ClusterIPs(svc)
+// convert sets what the Service of g comes to with the endpoints that it has.
+func (c *converter) convert(g *group) {
+	c.group = g
+	clusterIPs := ClusterIPs(g.service)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
 	for _, ip := range clusterIPs {
-		c.convertFamily(svc, ip)
+		c.convertFamily(g.service, ip)
 	}
-	slices.SortStableFunc(c.services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) })
-	c.services = slices.CompactFunc(c.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
-	return c.services, c.healthChecks
+	slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) })
+	g.services = slices.CompactFunc(g.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
 }
 
 // convertFamily appends the ports of svc in the family of its clusterIP.

@@ -26,7 +26,6 @@ type Converter struct {
 	groups map[objectKey]*group
 	own    []*group // those with a Service of ours, by namespace and name
 	dirty  []*group
-	gone   bool // some in own have no Service of ours any more
 	twice  bool // two objects had one name
 }
 
@@ -40,9 +39,11 @@ func (k objectKey) compare(o objectKey) int {
 type group struct {
 	objectKey
 	service *corev1.Service // nil if there is none of ours
-	endpoints
-	dirty  bool // to be converted again
-	listed bool // in Converter.own
+	slices  []*discoveryv1.EndpointSlice
+	//lint:ignore SA1019 see Objects.Endpoints
+	old    *corev1.Endpoints // used only while slices is empty
+	dirty  bool              // to be converted again
+	listed bool              // in Converter.own
 
 	services     []*lb.Service
 	healthChecks []HealthCheck
@@ -152,7 +153,6 @@ func (k *Converter) setService(svc, to *corev1.Service) {
 	g := k.group(objectKey{svc.Namespace, svc.Name})
 	k.twice = k.twice || to != nil && g.service != nil
 	g.service = to
-	k.gone = k.gone || to == nil
 	k.touch(g)
 }
 
@@ -174,12 +174,11 @@ func (k *Converter) touch(g *group) {
 
 // sort brings own up to date.
 func (k *Converter) sort() {
-	if k.gone {
+	if slices.ContainsFunc(k.dirty, func(g *group) bool { return g.listed && g.service == nil }) {
 		k.own = slices.DeleteFunc(k.own, func(g *group) bool {
 			g.listed = g.service != nil
 			return !g.listed
 		})
-		k.gone = false
 	}
 	for _, g := range k.dirty { // the first time in the order that they come in: it is cheap to append
 		if g.service != nil && !g.listed {
@@ -199,7 +198,7 @@ func (k *Converter) convert() {
 		g.dirty, g.services, g.healthChecks = false, nil, nil
 		switch {
 		case g.service != nil:
-			g.services, g.healthChecks = c.convert(g.service, g.endpoints)
+			c.convert(g)
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}

@@ -11,23 +11,16 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// endpoints is what is known of the endpoints of one Service.
-type endpoints struct {
-	slices []*discoveryv1.EndpointSlice
-	//lint:ignore SA1019 see Objects.Endpoints
-	old *corev1.Endpoints // used only while slices is empty
-}
-
 // backendsOf returns the endpoints of one service port in one family.
 func (c *converter) backendsOf(id lb.ID) []lb.Backend {
 	out := c.backends[:0]
-	if len(c.source.slices) > 0 {
-		for _, slice := range c.source.slices {
+	if len(c.slices) > 0 {
+		for _, slice := range c.slices {
 			out = c.appendSlice(out, slice, id)
 		}
-	} else if c.source.old != nil {
-		for i := range c.source.old.Subsets {
-			out = c.appendSubset(out, &c.source.old.Subsets[i], id)
+	} else if c.old != nil {
+		for i := range c.old.Subsets {
+			out = c.appendSubset(out, &c.old.Subsets[i], id)
 		}
 	}
 	c.backends = out

@@ -3,7 +3,6 @@ package kube
 import (
 	"net/netip"
 	"regexp"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,39 +24,27 @@ func protocolOf(p corev1.Protocol) (lb.Protocol, bool) {
 
 func validPort(port int32) bool { return port >= 1 && port <= 65535 }
 
+// leadingZeros are those of a number of an address.
+var leadingZeros = regexp.MustCompile(`(^|[.:/])0+(\d+)`)
+
 // parseAddr reads an IP address as generously as the API server long did: IPv4
 // numbers may have leading zeros, which are decimal, and an IPv4-mapped IPv6
 // address is IPv4. Objects stored before the API's validation became strict
 // still hold such text.
 func parseAddr(text string) (netip.Addr, bool) {
-	addr, ok := parseUnmapped(text)
-	return addr.Unmap(), ok
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		addr, err = netip.ParseAddr(leadingZeros.ReplaceAllString(text, "$1$2"))
+	}
+	return addr.Unmap(), err == nil && addr.Zone() == ""
 }
 
 // parsePrefix reads a CIDR likewise. Space around it is ignored, and so are the
 // bits below its length.
 func parsePrefix(text string) (netip.Prefix, bool) {
-	address, length, _ := strings.Cut(strings.TrimSpace(text), "/")
-	addr, ok := parseUnmapped(address)
-	bits, err := strconv.ParseUint(length, 10, 8)
-	if !ok || err != nil {
-		return netip.Prefix{}, false
+	prefix, err := netip.ParsePrefix(leadingZeros.ReplaceAllString(strings.TrimSpace(text), "$1$2"))
+	if prefix.Addr().Is4In6() && prefix.Bits() >= 96 {
+		prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
 	}
-	if addr.Is4In6() && bits >= 96 {
-		addr, bits = addr.Unmap(), bits-96
-	}
-	prefix := netip.PrefixFrom(addr, int(bits)).Masked()
-	return prefix, prefix.IsValid()
-}
-
-// leadingZeros are those of a number of an address.
-var leadingZeros = regexp.MustCompile(`(^|[.:])0+(\d+)`)
-
-// parseUnmapped is parseAddr but for leaving an IPv4-mapped address as it is.
-func parseUnmapped(text string) (netip.Addr, bool) {
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		addr, err = netip.ParseAddr(leadingZeros.ReplaceAllString(text, "$1$2"))
-	}
-	return addr, err == nil && addr.Zone() == ""
+	return prefix.Masked(), err == nil
 }
