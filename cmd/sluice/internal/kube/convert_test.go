@@ -114,8 +114,19 @@ func TestClusterIPs(t *testing.T) {
 	}
 }
 
+// parses holds what a function makes of texts; nothing of those that are wrong.
+func parses[T fmt.Stringer](t *testing.T, parse func(string) (T, bool), of map[string]string) {
+	t.Helper()
+	for text, want := range of {
+		got, ok := parse(text)
+		if ok != (want != "") || ok && got.String() != want {
+			t.Errorf("parse %q: %v, %v; want %q", text, got, ok, want)
+		}
+	}
+}
+
 func TestParseAddr(t *testing.T) {
-	for text, want := range map[string]string{
+	parses(t, parseAddr, map[string]string{
 		"10.0.0.1":            "10.0.0.1",
 		"010.000.0.08":        "10.0.0.8",
 		"1.2.3.004":           "1.2.3.4",
@@ -137,16 +148,11 @@ func TestParseAddr(t *testing.T) {
 		"fe80::1%eth0":        "",
 		"::1::":               "",
 		"web.example.com":     "",
-	} {
-		got, ok := parseAddr(text)
-		if ok != (want != "") || ok && got.String() != want {
-			t.Errorf("parseAddr(%q) = %v, %v; want %q", text, got, ok, want)
-		}
-	}
+	})
 }
 
 func TestParsePrefix(t *testing.T) {
-	for text, want := range map[string]string{
+	parses(t, parsePrefix, map[string]string{
 		"10.0.0.0/8":              "10.0.0.0/8",
 		"10.1.2.3/8":              "10.0.0.0/8",
 		" 10.1.2.0/28\t":          "10.1.2.0/28",
@@ -172,12 +178,7 @@ func TestParsePrefix(t *testing.T) {
 		"10.0.0.0/255.0.0.0":      "",
 		"example.com/24":          "",
 		"10.0.0.0/99999999999999": "",
-	} {
-		got, ok := parsePrefix(text)
-		if ok != (want != "") || ok && got.String() != want {
-			t.Errorf("parsePrefix(%q) = %v, %v; want %q", text, got, ok, want)
-		}
-	}
+	})
 }
 
 func TestObjectsLen(t *testing.T) {
