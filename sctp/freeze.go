@@ -8,30 +8,11 @@ import (
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
-// What one Server passes to another one in a hand-over: see package engine.
+// What one Server passes to another one in a hand-over: what it has besides its associations, and the whole state of
+// each association while nothing moves it.
 type (
-	// Holding is what a Server has besides its associations.
 	Holding = engine.Holding
-	// Frozen is the whole state of one association while nothing moves it.
-	Frozen = engine.Frozen
-	// Listening is a frontend that a Server forwards.
-	Listening = engine.Listening
-	// ListeningSocket is a listening socket of the socket engine.
-	ListeningSocket = engine.ListeningSocket
-	// Raw is a raw socket of the packet engine.
-	Raw = engine.Raw
-	// Dialling is what a Frozen has until its backend has answered.
-	Dialling = engine.Dialling
-	// Packets is a Frozen of the packet engine.
-	Packets = engine.Packets
-	// Side is one side of Packets.
-	Side = engine.Side
-	// Tags are the verification tags of both sides.
-	Tags = engine.Tags
-	// Sockets is a Frozen of the socket engine.
-	Sockets = engine.Sockets
-	// Way is one direction of Sockets.
-	Way = engine.Way
+	Frozen  = engine.Frozen
 )
 
 // Holding returns what the Server has, in a stable order. The descriptors stay the
@@ -41,11 +22,10 @@ func (s *Server) Holding() Holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := Holding{Engine: s.chosen, Why: s.why}
-	if s.engine == nil {
-		return h
+	if s.engine != nil {
+		s.engine.Hold(&h)
 	}
-	s.engine.Hold(&h)
-	slices.SortFunc(h.Listening, func(a, b Listening) int {
+	slices.SortFunc(h.Listening, func(a, b engine.Listening) int {
 		return cmp.Or(a.Frontend.Addr.Compare(b.Frontend.Addr), a.Addr.Compare(b.Addr))
 	})
 	return h
@@ -55,13 +35,9 @@ func (s *Server) Holding() Holding {
 // Frozen, and the bytes in it, are visit's until it returns. It stops at an error of
 // visit and returns it. If the associations are to go on here after all, it suffices
 // that the loops resume.
-func (s *Server) Freeze(visit func(*Frozen) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine == nil {
-		return nil
-	}
-	return s.engine.Freeze(visit)
+func (s *Server) Freeze(visit func(*Frozen) error) (err error) {
+	s.use(func(e engine.Engine) { err = e.Freeze(visit) })
+	return err
 }
 
 // CanAdopt reports why this Server could not go on with what another one has.
@@ -94,14 +70,11 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 	if s.closed {
 		return ErrServerClosed
 	}
-	s.chosen = h.Engine
-	if s.Engine == Auto || s.why == "" {
-		s.why = h.Why
+	why := h.Why
+	if s.Engine != Auto && s.why != "" {
+		why = s.why
 	}
-	s.engine = newEngine(h.Engine, s.Config, h.Shares)
-	if s.OnEngine != nil {
-		s.OnEngine(s.chosen, s.why)
-	}
+	s.run(h.Engine, why, h.Shares)
 	if err := s.engine.Adopt(&h, assocs, thawed); err != nil {
 		return fmt.Errorf("take over SCTP: %w", err)
 	}
@@ -111,12 +84,4 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 // Restore adds the counters of another Server to this one's, after Adopt, so that they
 // go on where those have stopped. Gauges are left out: each association brings its
 // own.
-func (s *Server) Restore(from Stats) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine == nil {
-		return
-	}
-	from.Active, from.Dialling = 0, 0
-	s.engine.Restore(from)
-}
+func (s *Server) Restore(from Stats) { s.use(func(e engine.Engine) { e.Restore(from) }) }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/packet"
 )
 
@@ -54,7 +55,7 @@ func (p *proxied) upgrade(loops int) error {
 		if s := f.Sockets; s != nil {
 			give(&s.Client)
 			give(&s.Backend)
-			for _, w := range [...]*Way{&s.ToBackend, &s.ToClient} {
+			for _, w := range [...]*engine.Way{&s.ToBackend, &s.ToClient} {
 				w.Partial, w.Whole = bytes.Clone(w.Partial), bytes.Clone(w.Whole)
 			}
 		}

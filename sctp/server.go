@@ -94,36 +94,43 @@ func (s *Server) start() error {
 		return nil
 	}
 	chosen, why, err := choose(s.Engine)
-	if err != nil {
-		return err
+	if err == nil {
+		s.run(chosen, why, 0)
 	}
+	return err
+}
+
+// run makes the engine. The caller holds s.mu.
+func (s *Server) run(chosen Engine, why string, shares int) {
 	s.chosen, s.why = chosen, why
-	s.engine = newEngine(chosen, s.Config, 0)
+	s.engine = newEngine(chosen, s.Config, shares)
 	if s.OnEngine != nil {
 		s.OnEngine(chosen, why)
 	}
-	return nil
+}
+
+// use calls do with the engine, if there is one.
+func (s *Server) use(do func(engine.Engine)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine != nil {
+		do(s.engine)
+	}
 }
 
 // Unlisten takes no more associations for a frontend. Those that there are go on.
 // A frontend that is not listened for is ignored.
-func (s *Server) Unlisten(f lb.Frontend) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine != nil {
-		s.engine.Unlisten(f)
-	}
-}
+func (s *Server) Unlisten(f lb.Frontend) { s.use(func(e engine.Engine) { e.Unlisten(f) }) }
 
 // TableChanged makes every association whose backend has not answered yet leave it
 // if it is neither ready nor serving in the balancer's current table. Call it after
 // lb.Balancer.Update; it does not wait.
 func (s *Server) TableChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine != nil && !s.closed {
-		s.engine.TableChanged()
-	}
+	s.use(func(e engine.Engine) {
+		if !s.closed {
+			e.TableChanged()
+		}
+	})
 }
 
 // Shutdown takes no new associations and waits until every one has ended. When ctx
@@ -133,19 +140,20 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	was := s.closed
 	s.closed = true
-	e := s.engine
-	if e == nil || was {
+	if s.engine == nil || was {
 		s.mu.Unlock()
 		return nil
 	}
-	err := e.Drain()
+	drains, err := s.engine.Drain()
 	s.mu.Unlock()
 	defer s.Close()
 	if err != nil {
 		return fmt.Errorf("drain associations: %w", err)
 	}
-	if err := e.Drained(ctx); err != nil {
-		return fmt.Errorf("drain associations: %d aborted: %w", s.Stats().Active, err)
+	for _, d := range drains {
+		if err := d.Wait(ctx); err != nil {
+			return fmt.Errorf("drain associations: %d aborted: %w", s.Stats().Active, err)
+		}
 	}
 	return nil
 }
@@ -154,19 +162,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // than once, also while Shutdown waits, which then returns.
 func (s *Server) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
-	if s.engine != nil {
-		s.engine.Close()
-	}
+	s.mu.Unlock()
+	s.use(engine.Engine.Close)
 }
 
 // Stats returns the sum over all loops.
-func (s *Server) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine == nil {
-		return Stats{}
-	}
-	return s.engine.Stats()
+func (s *Server) Stats() (sum Stats) {
+	s.use(func(e engine.Engine) { sum = e.Stats() })
+	return sum
 }

@@ -24,7 +24,7 @@ func (c *conn) startBulk(src, dst *side) {
 		return
 	}
 	src.full, src.idle = 0, 0
-	if pipe, err := c.sh.Loop.Pipes().Borrow(); err == nil {
+	if pipe, err := c.sh.Loop.Pipes.Borrow(); err == nil {
 		dst.pipe = pipe // without one, copying goes on
 	}
 }
@@ -47,7 +47,7 @@ func (c *conn) judge(src, dst *side, moved int) {
 // endBulk gives the pipe of a direction back, if it has one.
 func (c *conn) endBulk(dst *side) {
 	if dst.pipe != nil {
-		c.sh.Loop.Pipes().Return(dst.pipe)
+		c.sh.Loop.Pipes.Return(dst.pipe)
 		dst.pipe = nil
 	}
 }

@@ -99,7 +99,7 @@ func (c *conn) step(src, dst *side) (moved int, more bool) {
 
 // copy reads once and writes what it got.
 func (c *conn) copy(src, dst *side) (moved int, more bool) {
-	buf := c.sh.Loop.Scratch()
+	buf := c.sh.Loop.Scratch
 	n, err := socket.Recv(src.FD(), buf)
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
@@ -126,7 +126,7 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 		return sent, false
 	}
 	if ok && sent < n {
-		dst.out = c.sh.Loop.Buffers().Copy(buf[sent:n])
+		dst.out = c.sh.Loop.Buffers.Copy(buf[sent:n])
 	}
 	return sent, ok
 }
@@ -178,7 +178,7 @@ func (c *conn) flush(dst *side) (moved int, more bool) {
 	if dst.out.Take(n); dst.out.Len() > 0 {
 		return n, false
 	}
-	c.sh.Loop.Buffers().Return(dst.out)
+	c.sh.Loop.Buffers.Return(dst.out)
 	dst.out = nil
 	return n, true
 }
@@ -234,7 +234,7 @@ func (c *conn) sendFailed(dst *side) {
 		other = &c.backend
 	}
 	for !dst.EOF && !other.waiting() && other.Writable {
-		buf := c.sh.Loop.Scratch()
+		buf := c.sh.Loop.Scratch
 		n, err := socket.Recv(dst.FD(), buf)
 		if err != nil || n == 0 {
 			break
@@ -264,7 +264,7 @@ func (c *conn) Release() {
 			_ = unix.Shutdown(s.FD(), unix.SHUT_RDWR)
 		}
 		if s.out != nil {
-			c.sh.Loop.Buffers().Return(s.out)
+			c.sh.Loop.Buffers.Return(s.out)
 			s.out = nil
 		}
 		c.endBulk(s)

@@ -194,7 +194,7 @@ func (c *conn) unpipe(dst *side) error {
 		return nil
 	}
 	b, err := dst.pipe.Empty()
-	dst.out = c.sh.Loop.Buffers().Adopt(b)
+	dst.out = c.sh.Loop.Buffers.Adopt(b)
 	return err
 }
 
@@ -271,7 +271,7 @@ func (sh *shard) thaw(f *Frozen) {
 func (sh *shard) thawWay(w *Way, from, to *side) {
 	from.EOF, to.Shut = w.EOF, w.Shut
 	if len(w.Waiting) > 0 {
-		to.out = sh.Loop.Buffers().Adopt(w.Waiting)
+		to.out = sh.Loop.Buffers.Adopt(w.Waiting)
 	}
 }
 

@@ -1,4 +1,4 @@
-//go:build !linux && !windows
+//go:build !windows
 
 package tcp
 
@@ -6,9 +6,6 @@ import "syscall"
 
 // dialControl has nothing to set here.
 var dialControl func(network, address string, c syscall.RawConn) error
-
-// shortage reports false: which errors are this host's own is not known here.
-func shortage(error) bool { return false }
 
 // gone reports false: the net package tries again by itself when a client has reset the
 // connection before it was accepted.

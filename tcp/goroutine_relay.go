@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// smallRead is the buffer of a direction that carries messages, largeRead that of
-	// one that keeps filling it: after growAfter reads in a row, until shrinkAfter
-	// that would not have.
-	smallRead, largeRead   = 4 << 10, 64 << 10
-	growAfter, shrinkAfter = 4, 4
+	// smallRead is the buffer of a direction that carries messages, largeRead that of one that keeps filling it:
+	// from when manyReads more reads have filled the small one than not, until as many would not have.
+	smallRead, largeRead = 4 << 10, 64 << 10
+	manyReads            = 4
 
 	// lastWords is how long what a peer has sent before it reset the connection may
 	// take to be passed on.
@@ -51,52 +50,27 @@ func (r *goroutineConn) run(ctx context.Context, a *acceptor) {
 		r.abort()
 		return
 	}
-	dialled := make(chan *net.TCPConn, 1)
+	backend := sync.OnceValue(func() *net.TCPConn {
+		defer r.count.Dialling.Add(-1)
+		c := r.dial(ctx, flow)
+		if c == nil {
+			r.abort()
+		}
+		return c
+	})
 	var upstream sync.WaitGroup
-	upstream.Go(func() { r.fromClient(dialled) })
-	backend := r.dial(ctx, flow)
-	r.count.Dialling.Add(-1)
-	if backend == nil {
-		r.abort()
-	}
-	dialled <- backend
-	if backend != nil {
-		r.copy(r.client, backend)
+	upstream.Go(func() { r.copy(r.client, backend) })
+	if c := backend(); c != nil {
+		r.copy(c, func() *net.TCPConn { return r.client })
 	}
 	upstream.Wait()
 }
 
-// fromClient is the direction to the backend. It reads before there is one, so that
-// it is noticed when the client gives up.
-func (r *goroutineConn) fromClient(dialled <-chan *net.TCPConn) {
-	early := make([]byte, smallRead)
-	n, err := r.client.Read(early)
-	if err != nil && err != io.EOF {
-		r.readFailed(r.client)
-	}
-	backend := <-dialled
-	if backend == nil {
-		return
-	}
-	var meter lb.Meter
-	sent, sendErr := backend.Write(early[:n])
-	r.countBytes(&meter, backend, sent)
-	meter.Flush(r.choice)
-	switch {
-	case sendErr != nil:
-		r.writeFailed(backend)
-	case err == io.EOF:
-		_ = backend.CloseWrite() // fails if it was reset meanwhile, which its reader notices
-	case err == nil:
-		r.copy(backend, r.client)
-	}
-}
-
-// copy passes on what src sends until its end, and the end too.
-func (r *goroutineConn) copy(dst, src *net.TCPConn) {
+// copy passes on what src sends until its end, and the end too. It reads before it asks for dst, which waits for the
+// backend, so that it is noticed when the client gives up; there may be none.
+func (r *goroutineConn) copy(src *net.TCPConn, dst func() *net.TCPConn) {
 	var meter lb.Meter // one for each direction, since it is for one goroutine
-	buf := make([]byte, smallRead)
-	small := buf
+	small := make([]byte, smallRead)
 	var large *[largeRead]byte
 	defer func() {
 		meter.Flush(r.choice)
@@ -104,34 +78,38 @@ func (r *goroutineConn) copy(dst, src *net.TCPConn) {
 			largeBuffers.Put(large)
 		}
 	}()
-	for full, idle := 0, 0; ; {
+	for buf, full := small, 0; ; {
 		n, err := src.Read(buf)
+		failed := err != nil && err != io.EOF
+		if failed {
+			r.readFailed(src) // ends a dial, too
+		}
+		to := dst()
+		if to == nil || failed {
+			return
+		}
 		if n > 0 {
-			sent, err := dst.Write(buf[:n])
-			r.countBytes(&meter, dst, sent)
+			sent, err := to.Write(buf[:n])
+			r.countBytes(&meter, to, sent)
 			if err != nil {
-				r.writeFailed(dst)
+				r.writeFailed(to)
 				return
 			}
 		}
-		switch {
-		case err == io.EOF:
-			_ = dst.CloseWrite() // fails if it was reset meanwhile, which its reader notices
-			return
-		case err != nil:
-			r.readFailed(src)
+		if err == io.EOF {
+			_ = to.CloseWrite() // fails if it was reset meanwhile, which its reader notices
 			return
 		}
 		if n < smallRead {
-			full, idle = 0, idle+1
+			full = max(full-1, 0)
 		} else {
-			full, idle = full+1, 0
+			full = min(full+1, manyReads)
 		}
 		switch {
-		case large == nil && full >= growAfter:
+		case large == nil && full == manyReads:
 			large = largeBuffers.Get().(*[largeRead]byte)
 			buf = large[:]
-		case large != nil && idle >= shrinkAfter:
+		case large != nil && full == 0:
 			largeBuffers.Put(large)
 			large, buf = nil, small
 		}
@@ -239,7 +217,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		case ctx.Err() != nil:
 			choice.Done(nil)
 			return nil
-		case shortage(err) && ladder.Short(count):
+		case session.Shortage(err) && ladder.Short(count):
 			choice.Done(nil) // not the backend's fault
 			if !wait(ctx, session.ShortageRetry) {
 				return nil
@@ -268,10 +246,8 @@ func (r *goroutineConn) answered(c *net.TCPConn) *net.TCPConn {
 
 // wait waits for d. False: ctx has ended first.
 func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

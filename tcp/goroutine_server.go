@@ -93,7 +93,7 @@ func (a *acceptor) run() {
 			return
 		case gone(err):
 			continue
-		case shortage(err):
+		case session.Shortage(err):
 			g.count.PausedDescriptors.Add(1)
 		default:
 			g.count.AcceptErrors.Add(1)

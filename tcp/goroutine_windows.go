@@ -8,19 +8,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// shortage reports whether a call of the net package failed for want of something of
-// this host.
-func shortage(err error) bool {
-	for _, errno := range []error{windows.WSAEMFILE, windows.WSAENOBUFS, windows.WSAEADDRNOTAVAIL,
-		windows.WSAEADDRINUSE,
-		windows.ERROR_NOT_ENOUGH_MEMORY} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
-}
-
 // gone reports whether accepting failed because the client has reset the connection
 // meanwhile.
 func gone(err error) bool {

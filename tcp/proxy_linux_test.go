@@ -26,8 +26,8 @@ func isInUse(err error) bool   { return errors.Is(err, unix.EADDRINUSE) }
 func (p *proxy) lent() (buffers, pipes int) {
 	for _, l := range p.loops.Loops() {
 		if err := l.Do(func() {
-			buffers += l.Buffers().Lent()
-			pipes += l.Pipes().Lent()
+			buffers += l.Buffers.Lent()
+			pipes += l.Pipes.Lent()
 		}); err != nil {
 			p.t.Fatal(err)
 		}

@@ -27,8 +27,8 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	sh.settle.sh = sh
 	if s.Descriptors != nil {
 		// Set before the loop sees its first connection: Listener.Start orders the two.
-		loop.Pipes().Budget = s.Descriptors
-		sh.OnShort = loop.Pipes().Trim
+		loop.Pipes.Budget = s.Descriptors
+		sh.OnShort = loop.Pipes.Trim
 	}
 	return sh
 }

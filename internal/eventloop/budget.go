@@ -2,20 +2,16 @@ package eventloop
 
 import "sync/atomic"
 
-// Budget bounds the file descriptors that flows may hold, over all loops and
-// protocols, so that the rest of the process (logs, HTTP, iptables) always finds
-// some left. The zero Budget is unlimited.
+// Budget bounds the file descriptors that flows hold, over all loops and protocols, so that the rest of the process
+// (logs, HTTP, iptables) always finds some left.
 type Budget struct {
-	// Limit is the most file descriptors that flows hold at a time; 0 means no limit.
-	// It is set before the first Take.
-	Limit int64
+	Limit int64 // 0: none; set before the first Take
 
 	used      atomic.Int64
 	exhausted atomic.Uint64
 }
 
-// Take reserves n file descriptors. False means that they would exceed the limit;
-// nothing is reserved then, and Exhausted counts it.
+// Take reserves n file descriptors. False, which Exhausted counts: they would exceed the limit.
 func (b *Budget) Take(n int64) bool {
 	if used := b.used.Add(n); b.Limit > 0 && used > b.Limit {
 		b.used.Add(-n)

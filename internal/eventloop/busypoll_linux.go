@@ -17,10 +17,9 @@ type pollParams struct {
 	_      uint8
 }
 
-// BusyPoll makes each loop, when nothing is ready, poll the receive queues of its sockets'
-// network cards for d, whole microseconds up to MaxBusyPoll, before it sleeps; 0 ends
-// busy polling. It is for cards whose drivers have NAPI, and costs the core for that long. The error
-// is errors.ErrUnsupported where the kernel cannot (before Linux 6.9, ioctl_eventpoll(2)).
+// BusyPoll makes each loop, when nothing is ready, poll the receive queues of its sockets' network cards for d, whole
+// microseconds up to MaxBusyPoll, before it sleeps. It is for cards whose drivers have NAPI. The error is
+// errors.ErrUnsupported where the kernel cannot (before Linux 6.9, ioctl_eventpoll(2)).
 func (g *Group) BusyPoll(d time.Duration) error {
 	for _, l := range g.loops {
 		p := pollParams{usecs: uint32(min(d, MaxBusyPoll) / time.Microsecond)}

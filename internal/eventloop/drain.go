@@ -2,8 +2,7 @@ package eventloop
 
 import "context"
 
-// Drain reports when the last of what a loop serves has ended. The zero Drain has not
-// started. It belongs to its loop, but for Done once Start has returned.
+// Drain reports when the last of what a loop serves has ended. It belongs to its loop, but for Wait.
 type Drain struct {
 	done  chan struct{}
 	ended bool
@@ -27,9 +26,6 @@ func (d *Drain) Check(empty bool) {
 		close(d.done)
 	}
 }
-
-// Done returns a channel that is closed when nothing is left; nil before Start.
-func (d *Drain) Done() <-chan struct{} { return d.done }
 
 // Wait waits until nothing is left, or ctx ends. Call it after Start, on any goroutine.
 func (d *Drain) Wait(ctx context.Context) error {

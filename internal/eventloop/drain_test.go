@@ -5,7 +5,7 @@ import "testing"
 func TestDrain(t *testing.T) {
 	ended := func(d *Drain) bool {
 		select {
-		case <-d.Done():
+		case <-d.done:
 			return true
 		default:
 			return false

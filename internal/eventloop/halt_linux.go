@@ -6,11 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Halt stops every loop between two events until resume is called, which must be
-// done once, by any goroutine. What belongs to the loops may be used by the caller
-// meanwhile; what happens to descriptors is reported afterwards. Post still takes
-// functions, and Do waits. The error is ErrClosed if a loop has stopped for good; then
-// none is halted.
+// Halt stops every loop between two events until resume is called, once. What belongs to the loops may be used by the
+// caller meanwhile; what happens to descriptors is reported afterwards. Post still takes functions, and Do waits. The
+// error is ErrClosed if a loop has stopped for good; then none is halted.
 func (g *Group) Halt() (resume func(), err error) {
 	release := make(chan struct{})
 	arrived := make(chan struct{}, len(g.loops))

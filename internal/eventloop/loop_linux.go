@@ -35,15 +35,16 @@ const pageSize = 1024
 // Loop is one event loop. Unless it says otherwise, a method may be called on the
 // loop's own goroutine only: from a Handler, an Expirer, or a posted function.
 type Loop struct {
+	Scratch []byte // read buffer of ScratchSize bytes, whose content lasts only until the current call returns
+	Buffers Buffers
+	Pipes   Pipes
+
 	index   int
 	poller  *poller
 	timerFD int
 	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
 	wheel   wheel
 	pages   []*[pageSize]Handler // handlers by descriptor
-	scratch []byte
-	buffers Buffers
-	pipes   Pipes
 
 	mu     sync.RWMutex // held shared while the poller is being woken, so that it is not closed under a Post
 	closed bool         // guarded by mu
@@ -51,22 +52,11 @@ type Loop struct {
 	err    error // why the loop ended, set before done is closed
 }
 
-// Scratch returns the loop's read buffer of ScratchSize bytes, whose content
-// lasts only until the current call returns.
-func (l *Loop) Scratch() []byte { return l.scratch }
-
-// Buffers returns the loop's pool.
-func (l *Loop) Buffers() *Buffers { return &l.buffers }
-
-// Pipes returns the loop's pool of pipes.
-func (l *Loop) Pipes() *Pipes { return &l.pipes }
-
 // Add registers fd, which must be non-blocking, for reading and writing. The
 // Handler is called until Close or Detach.
 func (l *Loop) Add(fd int, h Handler) error { return l.watch(fd, h, watchBoth) }
 
-// AddRead registers fd for reading only: for listening and datagram sockets,
-// which would otherwise be reported as writable with every event.
+// AddRead registers fd for reading only: a listening or datagram socket would be reported as writable with every event.
 func (l *Loop) AddRead(fd int, h Handler) error { return l.watch(fd, h, watchRead) }
 
 func (l *Loop) watch(fd int, h Handler, events uint32) error {
@@ -112,8 +102,7 @@ func (l *Loop) After(t *Timer, owner Expirer, d time.Duration) {
 // StopTimer stops t. Stopping a stopped Timer is fine.
 func (l *Loop) StopTimer(t *Timer) { l.wheel.remove(t) }
 
-// Post makes the loop run fn soon. It may be called from anywhere. ErrClosed
-// means that fn will not run; after nil it runs unless the loop stops first.
+// Post makes the loop run fn soon, unless it stops first, or has (ErrClosed). It may be called from anywhere.
 func (l *Loop) Post(fn func()) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -123,8 +112,7 @@ func (l *Loop) Post(fn func()) error {
 	return l.poller.post(fn)
 }
 
-// Do runs fn on the loop and waits for it to end. It must not be called on a
-// loop. ErrClosed means that fn did not run.
+// Do runs fn on the loop and waits for it. It must not be called on a loop. ErrClosed means that fn did not run.
 func (l *Loop) Do(fn func()) error {
 	ran := make(chan struct{})
 	if err := l.Post(func() { fn(); close(ran) }); err != nil {
@@ -189,7 +177,7 @@ func (l *Loop) arm(deadline int64) {
 }
 
 func newLoop(index int) (*Loop, error) {
-	l := &Loop{index: index, scratch: make([]byte, ScratchSize), done: make(chan struct{})}
+	l := &Loop{index: index, Scratch: make([]byte, ScratchSize), done: make(chan struct{})}
 	l.wheel.init(Now())
 	var err error
 	if l.poller, err = openPoller(); err != nil {
@@ -207,27 +195,21 @@ func newLoop(index int) (*Loop, error) {
 func (l *Loop) run() {
 	defer close(l.done)
 	err := l.poller.run(l.dispatch)
-	l.refusePosts()
+	l.mu.Lock() // after the Posts under way
+	l.closed = true
+	l.mu.Unlock()
 	if err != nil {
 		l.err = fmt.Errorf("run event loop %d: %w", l.index, err)
 	}
 	l.err = errors.Join(l.err, l.release())
 }
 
-// refusePosts makes every Post from now on fail, after those under way are through.
-func (l *Loop) refusePosts() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-}
-
 // stop ends the loop after what was posted before, and waits for it.
 func (l *Loop) stop() error {
 	l.mu.Lock()
-	running := !l.closed
-	l.closed = true
 	var err error
-	if running {
+	if !l.closed {
+		l.closed = true
 		err = l.poller.post(func() { l.poller.stopped = true })
 	}
 	l.mu.Unlock()
@@ -239,7 +221,7 @@ func (l *Loop) stop() error {
 }
 
 func (l *Loop) release() error {
-	l.pipes.Trim()
+	l.Pipes.Trim()
 	return errors.Join(unix.Close(l.timerFD), l.poller.close())
 }
 
@@ -281,8 +263,7 @@ func (g *Group) Each(fn func(i int)) error {
 	return errors.Join(errs...)
 }
 
-// Close stops every loop and waits until they have ended. Descriptors that are
-// still registered stay open; their owners close them before. Close may be
+// Close stops every loop and waits until they have ended. Descriptors that are still registered stay open. It may be
 // called more than once and from any goroutine but a loop's.
 func (g *Group) Close() error {
 	g.stop.Do(func() {

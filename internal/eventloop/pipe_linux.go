@@ -16,8 +16,7 @@ const (
 	keepPipes = 32
 )
 
-// Pipe carries bytes between two sockets without a copy through user space
-// (splice(2)).
+// Pipe carries bytes between two sockets without a copy through user space (splice(2)).
 type Pipe struct {
 	r, w int
 	n    int // bytes in the pipe
@@ -57,7 +56,7 @@ func (p *Pipe) close() {
 	_ = unix.Close(p.w)
 }
 
-// Pipes is the pool of one loop. It is used by the loop's goroutine only.
+// Pipes is the pool of one loop.
 type Pipes struct {
 	// Budget is asked for the two descriptors of each pipe, lent or free. nil: no bound.
 	Budget *Budget
@@ -66,12 +65,10 @@ type Pipes struct {
 	lent int
 }
 
-// Borrow returns an empty pipe, which the caller gives back by Return. The error
-// means that there are no descriptors for one; the caller then copies instead.
+// Borrow returns an empty pipe until Return. The error means that there are no descriptors for one; the caller then
+// copies instead.
 func (p *Pipes) Borrow() (*Pipe, error) {
-	if n := len(p.free); n > 0 {
-		pipe := p.free[n-1]
-		p.free = p.free[:n-1]
+	if pipe := pop(&p.free); pipe != nil {
 		p.lent++
 		return pipe, nil
 	}
@@ -89,8 +86,7 @@ func (p *Pipes) Borrow() (*Pipe, error) {
 	return &Pipe{r: fds[0], w: fds[1]}, nil
 }
 
-// Return takes a pipe back. One that still holds bytes is closed, so that they
-// can never turn up in another connection.
+// Return takes a pipe back. One that still holds bytes is closed, so that they never turn up in another connection.
 func (p *Pipes) Return(pipe *Pipe) {
 	p.lent--
 	if pipe.n == 0 && len(p.free) < keepPipes {

@@ -18,9 +18,8 @@ type Expirer interface {
 	Expire(t *Timer)
 }
 
-// Timer is one deadline, embedded in what it guards, so that starting and
-// stopping allocates nothing. Its zero value is a stopped Timer. It belongs to
-// the loop it was started on.
+// Timer is one deadline, embedded in what it guards, so that starting and stopping allocates nothing. Its zero value is
+// a stopped Timer. It belongs to the loop it was started on.
 type Timer struct {
 	next, prev *Timer
 	when       int64 // deadline in ticks since the epoch of Now
@@ -29,6 +28,14 @@ type Timer struct {
 
 // Active reports whether the Timer is running.
 func (t *Timer) Active() bool { return t.next != nil }
+
+// insert puts t at the end of the list of h.
+func (t *Timer) insert(h *Timer) {
+	t.prev, t.next = h.prev, h
+	t.prev.next, h.prev = t, t
+}
+
+func (t *Timer) unlink() { t.prev.next, t.next.prev = t.next, t.prev }
 
 // wheel is a hashed timing wheel (Varghese and Lauck, 1987, scheme 6): insert
 // and remove are O(1), an expired slot is O(entries in the slot).
@@ -54,8 +61,7 @@ func (w *wheel) add(t *Timer, owner Expirer, deadline int64) {
 	t.when = max((deadline+Tick-1)/Tick, w.last+1)
 	i := t.when % slots
 	h := &w.slot[i]
-	t.prev, t.next = h.prev, h
-	t.prev.next, h.prev = t, t
+	t.insert(h)
 	w.used[i/64] |= 1 << (i % 64)
 	w.count++
 }
@@ -64,7 +70,7 @@ func (w *wheel) remove(t *Timer) {
 	if !t.Active() {
 		return
 	}
-	t.prev.next, t.next.prev = t.next, t.prev
+	t.unlink()
 	t.next, t.prev = nil, nil
 	w.count--
 }
@@ -92,9 +98,8 @@ func (w *wheel) fireSlot(i, target int64) {
 	for t := head.next; t != head; {
 		next := t.next
 		if t.when <= target {
-			t.prev.next, t.next.prev = t.next, t.prev
-			t.prev, t.next = due.prev, due
-			t.prev.next, due.prev = t, t
+			t.unlink()
+			t.insert(due)
 		}
 		t = next
 	}

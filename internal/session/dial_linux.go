@@ -1,8 +1,6 @@
 package session
 
 import (
-	"errors"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -125,18 +123,10 @@ func (sh *Shard[C]) dialEvent(c C) {
 	}
 }
 
-// Shortage reports whether a connect failed for lack of something of this host: ENOSPC means that its user watches too
-// many descriptors already (epoll_ctl(2)). EADDRINUSE is SCTP's for all ports being used, which bind(2) and not
-// connect(2) chooses.
-func Shortage(err error) bool {
-	errno, _ := errors.AsType[unix.Errno](err)
-	switch errno {
-	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EAGAIN,
-		unix.ENOSPC:
-		return true
-	}
-	return false
-}
+// shortages are of this host. ENOSPC means that its user watches too many descriptors already (epoll_ctl(2)).
+// EADDRINUSE is SCTP's for all ports being used, which bind(2) and not connect(2) chooses.
+var shortages = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE,
+	unix.EAGAIN, unix.ENOSPC}
 
 // FreezeDial returns what another process needs to continue the dial of c. nil: the backend has answered.
 func (sh *Shard[C]) FreezeDial(c C) *Dialling {

@@ -2,7 +2,10 @@ package session
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -103,6 +106,12 @@ func (l *Ladder) Short(count *Counters) bool {
 	l.shortages++
 	count.Shortages.Add(1)
 	return true
+}
+
+// Shortage reports whether a call failed for lack of something of this host.
+func Shortage(err error) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	return ok && slices.Contains(shortages, errno)
 }
 
 // Dialling is what a hand-over says of a connection whose backend has not answered.

@@ -1,10 +1,11 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -19,15 +20,12 @@ const (
 	Packet      // raw sockets: packets are rewritten, associations stay the endpoints'
 )
 
+var names = [...]string{Auto: "auto", Socket: "socket", Packet: "packet"}
+
 // String returns "auto", "socket" or "packet".
 func (e Kind) String() string {
-	switch e {
-	case Auto:
-		return "auto"
-	case Socket:
-		return "socket"
-	case Packet:
-		return "packet"
+	if int(e) < len(names) {
+		return names[e]
 	}
 	return "invalid"
 }
@@ -37,13 +35,12 @@ func (e Kind) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
 // UnmarshalText sets e to the Kind whose String is text.
 func (e *Kind) UnmarshalText(text []byte) error {
-	for known := Auto; known <= Packet; known++ {
-		if known.String() == string(text) {
-			*e = known
-			return nil
-		}
+	known := slices.Index(names[:], string(text))
+	if known < 0 {
+		return fmt.Errorf("engine %q is unknown: give auto, socket or packet", text)
 	}
-	return fmt.Errorf("engine %q is unknown: give auto, socket or packet", text)
+	*e = Kind(known)
+	return nil
 }
 
 // Ports that are given to frontends that ask for any, below those towards backends
@@ -53,8 +50,7 @@ const (
 	LastChosen  = 29999
 )
 
-// Engine is one way to forward. Its methods are called by one goroutine at a time, except
-// Drained, which waits.
+// Engine is one way to forward. Its methods are called by one goroutine at a time.
 type Engine interface {
 	// Listen starts forwarding for f what arrives at addr.
 	Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
@@ -62,11 +58,9 @@ type Engine interface {
 	Unlisten(f lb.Frontend)
 	// TableChanged moves what is not established away from backends that are gone.
 	TableChanged()
-	// Drain refuses new associations.
-	Drain() error
-	// Drained waits until the last has ended, or ctx has.
-	Drained(ctx context.Context) error
-	// Close ends all of them.
+	// Drain refuses new associations, and returns what ends with the last one of each loop.
+	Drain() ([]*eventloop.Drain, error)
+	// Close aborts all associations and closes every socket.
 	Close()
 	// Stats sums the counters.
 	Stats() Stats

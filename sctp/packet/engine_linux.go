@@ -1,7 +1,6 @@
 package packet
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
@@ -128,23 +128,14 @@ func (e *Engine) TableChanged() {
 }
 
 // Drain refuses new associations.
-func (e *Engine) Drain() error {
+func (e *Engine) Drain() (drains []*eventloop.Drain, err error) {
 	for _, sh := range e.shards {
 		if err := sh.loop.Do(func() { sh.drain.Start(sh.idle()) }); err != nil {
-			return err
+			return nil, err
 		}
+		drains = append(drains, &sh.drain)
 	}
-	return nil
-}
-
-// Drained waits until the last association has ended, or ctx has.
-func (e *Engine) Drained(ctx context.Context) error {
-	for _, sh := range e.shards {
-		if err := sh.drain.Wait(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return drains, nil
 }
 
 // Close aborts every association and closes every socket.

@@ -79,7 +79,7 @@ func (a *assoc) step(src, dst *side) bool {
 	case !src.Readable || !dst.Writable:
 		return false
 	}
-	buf := a.sh.Loop.Scratch()
+	buf := a.sh.Loop.Scratch
 	got, err := kernel.Receive(src.FD(), buf)
 	switch {
 	case err == unix.EAGAIN:

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -162,6 +162,13 @@ func (front *frontend) close() {
 	clear(front.listeners)
 }
 
+func (e *Engine) stopListening() {
+	for _, front := range e.frontends {
+		front.close()
+	}
+	clear(e.frontends)
+}
+
 // Unlisten accepts no more associations for f; those that exist go on.
 func (e *Engine) Unlisten(f lb.Frontend) {
 	if front, ok := e.frontends[f]; ok {
@@ -188,35 +195,20 @@ func (e *Engine) TableChanged() {
 }
 
 // Drain refuses new associations.
-func (e *Engine) Drain() error {
-	for _, front := range e.frontends {
-		front.close()
-	}
-	clear(e.frontends)
+func (e *Engine) Drain() (drains []*eventloop.Drain, err error) {
+	e.stopListening()
 	for _, sh := range e.shards {
 		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
-			return err
+			return nil, err
 		}
+		drains = append(drains, &sh.Drain)
 	}
-	return nil
-}
-
-// Drained waits until the last association has ended, or ctx has.
-func (e *Engine) Drained(ctx context.Context) error {
-	for _, sh := range e.shards {
-		if err := sh.Drain.Wait(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return drains, nil
 }
 
 // Close aborts every association and closes every socket.
 func (e *Engine) Close() {
-	for _, front := range e.frontends {
-		front.close()
-	}
-	clear(e.frontends)
+	e.stopListening()
 	for _, sh := range e.shards {
 		_ = sh.Loop.Do(sh.stop) // a loop that has stopped has no goroutine left to race with
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
@@ -59,17 +60,17 @@ func samples() map[string]sample {
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}}}}, (*codec).memory),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
-		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &sctp.Packets{
-			Client:  sctp.Side{Peer: addr6, Local: addr6, Scope: 3},
-			Backend: sctp.Side{Peer: addr4, Local: addr4}, Tags: sctp.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
-			Offered: []sctp.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: sctp.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}}, assoc),
-		"packets dialling": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &sctp.Packets{Client: sctp.Side{Peer: addr4, Local: addr4}},
-			Dial: &sctp.Dialling{Init: []byte("init"), Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &engine.Packets{
+			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
+			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,
+			Offered: []engine.Tags{{Client: 3, Backend: 4}, {}}, Next: 5, Echoed: engine.Tags{Client: 3, Backend: 4}, Phase: 2, Counted: true}}, assoc),
+		"packets dialling": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Packets: &engine.Packets{Client: engine.Side{Peer: addr4, Local: addr4}},
+			Dial: &engine.Dialling{Init: []byte("init"), Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
 				Client: addr4.Addr(), Tried: []netip.AddrPort{addr6}, Attempt: 2}}}, assoc),
-		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &sctp.Sockets{Client: 5, Backend: 6,
-			ToBackend: sctp.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: sctp.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}}, assoc),
-		"sockets dialling": of(assocsMsg, sctp.Frozen{Sockets: &sctp.Sockets{Client: 5, Backend: -1}, Left: time.Second,
-			Dial: &sctp.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
+		"sockets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Sockets: &engine.Sockets{Client: 5, Backend: 6,
+			ToBackend: engine.Way{EOF: true, Shut: true, Partial: []byte("part")}, ToClient: engine.Way{Whole: []byte("whole"), Stream: 7, Flags: 1, PPID: 1 << 31}}}, assoc),
+		"sockets dialling": of(assocsMsg, sctp.Frozen{Sockets: &engine.Sockets{Client: 5, Backend: -1}, Left: time.Second,
+			Dial: &engine.Dialling{In: 10, Out: 65535, Dialling: tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6},
 				Client: addr4.Addr(), Attempt: 1, Shortages: 2}}}, assoc),
 	}
 }
@@ -122,8 +123,8 @@ func TestNumbers(t *testing.T) {
 func sampleSetup() setup {
 	return setup{Seed: 1 << 63, TCP: []tcp.Listening{{Addr: addr4, Steered: true, FDs: []int{3, 4}}},
 		UDP: []udp.Listening{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, FDs: []int{5}}},
-		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []sctp.Raw{{Share: 1, IPv6: true}}, Listening: []sctp.Listening{
-			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []sctp.ListeningSocket{{Addr: addr4.Addr()}}}}},
+		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []engine.Raw{{Share: 1, IPv6: true}}, Listening: []engine.Listening{
+			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []engine.ListeningSocket{{Addr: addr4.Addr()}}}}},
 		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000, History: agent.History{Applied: 3}, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6}},
 			Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
