@@ -4,18 +4,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A direction whose reads keep filling the buffer is bulk: its bytes then go
-// through a pipe by splice(2), which halves the processor time per byte but costs
-// one more system call per wake-up, so that it would be a loss for messages
-// (numbers in ARCHITECTURE.md).
+// A direction whose reads keep filling the buffer is bulk: its bytes then go through a pipe by splice(2), which halves
+// the processor time per byte but costs one more system call per wake-up, a loss for messages.
 const (
-	// bulkAfter is how many reads in a row must have filled the buffer.
-	bulkAfter = 4
-
-	// bulkLeast is what a wake-up must bring for a direction to remain bulk, in
-	// bytes, and bulkIdle how many in a row may bring less.
-	bulkLeast = 32 << 10
-	bulkIdle  = 4
+	bulkAfter = 4        // reads in a row that must have filled the buffer
+	bulkLeast = 32 << 10 // bytes that a wake-up must bring for a direction to remain bulk
+	bulkIdle  = 4        // wake-ups in a row that may bring less
 )
 
 // startBulk borrows a pipe for src's direction after enough full reads.
@@ -29,8 +23,7 @@ func (c *conn) startBulk(src, dst *side) {
 	}
 }
 
-// judge ends bulk after a relay call that has moved what there was, if the last
-// few brought little.
+// judge ends bulk after a relay call that has moved what there was, if the last few brought little.
 func (c *conn) judge(src, dst *side, moved int) {
 	if c.Closed || dst.pipe == nil || dst.pipe.Len() > 0 {
 		return
@@ -52,11 +45,9 @@ func (c *conn) endBulk(dst *side) {
 	}
 }
 
-// fill moves bytes from src into the empty pipe of dst, and reports whether
-// relaying goes on. How much it got says nothing about what is left: a pipe is
-// full when its slots are, so only EAGAIN ends the reading. A splice stops before
-// urgent data with what it also says of an empty socket and of the end of the stream
-// (tcp_splice_read), so that only a read distinguishes the two.
+// fill moves bytes from src into the empty pipe of dst, and reports whether relaying goes on. How much it got says
+// nothing about what is left: a pipe is full when its slots are, so only EAGAIN ends the reading. A splice stops before
+// urgent data as at an empty socket and at the end of the stream (tcp_splice_read): a read has to distinguish them.
 func (c *conn) fill(src, dst *side) bool {
 	n, err := dst.pipe.Fill(src.FD())
 	if n == 0 && err == nil || err == unix.EAGAIN && src.drain {

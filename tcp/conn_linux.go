@@ -8,11 +8,10 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// relayLimit is how many bytes one direction may move before the other descriptors
-// of its loop are served.
+// relayLimit is how many bytes one direction may move before the other descriptors of its loop are served.
 const relayLimit = 1 << 20
 
-// conn is one proxied connection. It belongs to its shard's loop. Its size, with 10,000 idle ones, is what matters.
+// conn is one proxied connection. It belongs to its shard's loop.
 type conn struct {
 	session.Conn[*conn]
 	sh              *shard
@@ -43,8 +42,8 @@ func (c *conn) sides() [2]*side { return [...]*side{&c.client, &c.backend} }
 
 // HandleEvent moves what can be moved in both directions.
 func (s *side) HandleEvent(ev eventloop.Event) {
-	// After the end of the stream no further event comes for what is still queued,
-	// and a read stops short at urgent data (tcp(7)).
+	// After the end of the stream no event comes for what is still queued, and a read stops short at urgent data
+	// (tcp(7)).
 	if ev&(eventloop.Hangup|unix.EPOLLPRI) != 0 {
 		s.drain = true
 	}
@@ -60,8 +59,7 @@ func (c *conn) Relay(toBackend bool) {
 	}
 }
 
-// relay moves bytes from src to dst until src has no more, dst takes no more, or
-// relayLimit is reached.
+// relay moves bytes from src to dst until src has no more, dst takes no more, or relayLimit is reached.
 func (c *conn) relay(src, dst *side) {
 	moved, asked := 0, src.Readable
 	for moved < relayLimit {
@@ -131,8 +129,7 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	return sent, ok
 }
 
-// readEnded settles a read from src that gave no bytes, and reports whether
-// relaying goes on.
+// readEnded settles a read from src that gave no bytes, and reports whether relaying goes on.
 func (c *conn) readEnded(src *side, err error) bool {
 	switch err {
 	case nil:
@@ -148,8 +145,7 @@ func (c *conn) readEnded(src *side, err error) bool {
 	return false
 }
 
-// countBytes counts what one call has written to dst: at once, since the next step may
-// end the connection, and with it the choice that the bytes are counted for.
+// countBytes counts what one call has written to dst: at once, since the next step may end the choice.
 func (c *conn) countBytes(dst *side, n int) {
 	if dst == &c.backend {
 		c.sh.count.BytesIn.Add(uint64(n))
@@ -183,8 +179,8 @@ func (c *conn) flush(dst *side) (moved int, more bool) {
 	return n, true
 }
 
-// send writes to dst and returns how much it took; less than all means that it
-// takes no more now. last says that the end of the stream follows. False: the connection is over.
+// send writes to dst and returns how much it took; less than all means that it takes no more now. last: the end of the
+// stream follows. False: the connection is over.
 func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 	write := socket.Send
 	if last {
@@ -213,9 +209,8 @@ func (c *conn) send(dst *side, p []byte, last bool) (int, bool) {
 	}
 }
 
-// unpack turns off Nagle's algorithm before the second time that something is sent:
-// what is passed on has been packed by its sender. The first time nothing is under way for
-// it to wait for, and many connections have no second.
+// unpack turns off Nagle's algorithm before the second time that something is sent: what is passed on has been packed
+// by its sender. The first time nothing is under way that it could wait for, and many connections have no second.
 func (s *side) unpack() {
 	if s.sent {
 		s.packs = false
@@ -225,9 +220,8 @@ func (s *side) unpack() {
 	s.sent = true
 }
 
-// sendFailed ends the connection after dst's peer has reset it. What the peer had
-// sent before may still be queued: it is passed on as far as that goes at once,
-// since an answer followed by a reset is how some servers refuse a request.
+// sendFailed ends the connection after dst's peer has reset it. What the peer had sent before is passed on as far as
+// that goes at once, since an answer followed by a reset is how some servers refuse a request.
 func (c *conn) sendFailed(dst *side) {
 	other := &c.client
 	if dst == other {

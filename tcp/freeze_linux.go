@@ -44,8 +44,8 @@ type Way struct {
 // Dialling is what a Frozen connection has besides until its backend has answered.
 type Dialling = session.Dialling
 
-// Listening returns what the Server listens on, in a stable order. The descriptors
-// stay the Server's; they may be used until the next Unlisten, Shutdown or Close.
+// Listening returns what the Server listens on, in a stable order. The descriptors stay the Server's, until the next
+// Unlisten, Shutdown or Close.
 func (s *Server) Listening() []Listening {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,15 +61,10 @@ func (s *Server) Listening() []Listening {
 	return out
 }
 
-// Offer passes to send, on a loop, up to most relaying connections that were not
-// offered yet, while all of them go on. Only their Offer, descriptors, Service and
-// Addr are set. It numbers them from the present offers of all loops on, which is
-// why it is to be called by one goroutine. If send returns an error, which Offer then
-// returns, they count as not offered. offered is how many there were; fewer than most
-// mean that the loop has no more.
-//
-// From its offer on a connection ends explicitly, not with the close of its
-// descriptors, since another process may have copies of them.
+// Offer passes to send, on a loop, up to most relaying connections that were not offered yet, while all of them go on.
+// Only their Offer, descriptors, Service and Addr are set. It is to be called by one goroutine: the loops' offers are
+// numbered together. If send returns an error, which Offer then returns, they count as not offered. offered is how many
+// there were; fewer than most mean that the loop has no more.
 func (s *Server) Offer(loop, most int, send func([]Frozen) error) (offered int, err error) {
 	sh := s.shards[loop]
 	doErr := sh.Loop.Do(func() { offered, err = sh.offer(most, send) })
@@ -86,8 +81,7 @@ func (s *Server) Shards() int {
 	return len(s.shards)
 }
 
-// offer looks from the end of the list, where new connections are, and moves those
-// that it offers to the beginning.
+// offer looks from the end of the list, where new connections are, and moves those that it offers to the beginning.
 func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	var batch []Frozen
 	var conns []*conn
@@ -98,18 +92,16 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 		if c.Dialling() {
 			continue // its backend may change; it is left for the end
 		}
+		c.Shared = true // also if send fails, which may have been half way
+		conns = append(conns, c)
 		batch = append(batch, Frozen{
-			Offer:  sh.srv.offers + uint32(len(batch)) + 1,
+			Offer:  sh.srv.offers + uint32(len(conns)),
 			Client: c.client.FD(), Backend: c.backend.FD(),
 			Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		})
-		conns = append(conns, c)
 	}
 	if len(batch) == 0 {
 		return 0, nil
-	}
-	for _, c := range conns {
-		c.Shared = true // also if send fails, which may have been half way
 	}
 	if err := send(batch); err != nil {
 		return 0, err
@@ -124,11 +116,9 @@ func (sh *shard) offer(most int, send func([]Frozen) error) (int, error) {
 	return len(batch), nil
 }
 
-// Freeze passes every connection to visit, while the caller has halted the loops. What
-// waits in pipes is taken out of them for that. The Frozen, and the bytes in it, are
-// visit's until it returns. It stops at an error of visit and returns it.
-//
-// If the connections are to go on here after all, call Thaw and have the loops resume.
+// Freeze passes every connection to visit, while the caller has halted the loops. The Frozen, and the bytes in it, are
+// visit's until it returns. It stops at an error of visit and returns it. If the connections are to go on here after
+// all, call Thaw and resume the loops.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	for _, sh := range s.shards {
 		for c := range sh.All() {
@@ -144,8 +134,7 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 	return nil
 }
 
-// Thaw drops all offers, of halted loops as soon as they resume: the next Offer
-// starts again.
+// Thaw drops all offers, of halted loops as soon as they resume: the next Offer starts again.
 func (s *Server) Thaw() {
 	s.offers = 0
 	for _, sh := range s.shards {
@@ -179,8 +168,8 @@ func freezeWay(from, to *side) Way {
 	return w
 }
 
-// settle makes the backend's socket ready for a long life, which it has shown to be worth
-// by its age, or by being here when everything is handed over: all that cross are alike.
+// settle makes the kernel probe the backend of a connection that has shown by its age, or by being here when all is
+// handed over, to have a long life.
 func (c *conn) settle() {
 	if !c.settled && c.backend.FD() >= 0 {
 		_ = c.sh.srv.probe(c.backend.FD()) // it can fail only on what is no TCP socket
@@ -198,11 +187,10 @@ func (c *conn) unpipe(dst *side) error {
 	return err
 }
 
-// AdoptListener starts accepting by sockets that another Server has listened with,
-// which are this Server's from now on, whatever is returned. All of them go on, however
-// many loops there are, since a socket that is closed loses the clients in its queue;
-// loops without one get their own. After an error the address is served by those that
-// could be had, if any; the others are closed, as the kernel would lead clients to them.
+// AdoptListener starts accepting by sockets that another Server has listened with, which are this Server's from now on,
+// whatever is returned. All go on, however many loops there are, since a socket that is closed loses the clients in its
+// queue; loops without one get their own. After an error the address is served by those that could be had, if any; the
+// others are closed, as the kernel would lead clients to them.
 func (s *Server) AdoptListener(l Listening) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,10 +230,9 @@ func (s *Server) AdoptListener(l Listening) error {
 	return nil
 }
 
-// Adopt takes over connections that another Server has frozen. Their descriptors are
-// this Server's from now on, and so are the bytes that wait. The loops share them
-// evenly. thawed is called on a loop for each connection that moves again. A connection
-// that cannot be watched is reset, and counted in Stats.Shortages.
+// Adopt takes over connections that another Server has frozen, with their descriptors and bytes. The loops share them
+// evenly. thawed is called on a loop for each that moves again. One that cannot be watched is reset, and counted in
+// Stats.Shortages.
 func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Lock()
 	s.start()
@@ -275,8 +262,7 @@ func (sh *shard) thawWay(w *Way, from, to *side) {
 	}
 }
 
-// Restore adds the counters of another Server to this one's, so that they go on where
-// those have stopped. Gauges are left out: each connection brings its own.
+// Restore adds the counters of another Server to this one's. Gauges are left out: each connection brings its own.
 func (s *Server) Restore(from Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

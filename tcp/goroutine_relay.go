@@ -18,15 +18,14 @@ const (
 	smallRead, largeRead = 4 << 10, 64 << 10
 	manyReads            = 4
 
-	// lastWords is how long what a peer has sent before it reset the connection may
-	// take to be passed on.
+	// lastWords is how long what a peer has sent before it reset the connection may take to be passed on.
 	lastWords = time.Second
 )
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
 
-// goroutineConn is one proxied connection without a loop. One goroutine dials and then copies
-// from the backend to the client, the other copies from the client to the backend.
+// goroutineConn is one proxied connection without a loop. One goroutine dials and then copies from the backend to the
+// client, the other copies from the client to the backend.
 type goroutineConn struct {
 	srv    *Server
 	count  *counts
@@ -133,9 +132,8 @@ func (r *goroutineConn) readFailed(from *net.TCPConn) {
 	r.abort()
 }
 
-// writeFailed ends the connection after to's peer has reset it. What the peer had sent
-// before may still be queued: it is passed on by the other direction, which then ends
-// it all, since an answer followed by a reset is how some servers refuse a request.
+// writeFailed ends the connection after to's peer has reset it. What the peer had sent before is passed on by the other
+// direction, which then ends it all, since an answer followed by a reset is how some servers refuse a request.
 func (r *goroutineConn) writeFailed(to *net.TCPConn) {
 	r.fail(to)
 	r.mu.Lock()
@@ -160,8 +158,7 @@ func (r *goroutineConn) fail(side *net.TCPConn) {
 	}
 }
 
-// abort makes both directions end at once, and close reset their sockets. It may be
-// called by any goroutine, at any time.
+// abort makes both directions end at once, and close reset their sockets. Any goroutine may call it, at any time.
 func (r *goroutineConn) abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +170,8 @@ func (r *goroutineConn) abort() {
 	}
 }
 
-// wake ends every call on a socket, now and later. (To close it would, too; but a
-// reset is sent for certain only by a close that interrupts no call.)
+// wake ends every call on a socket, now and later. To close it would, too; but a reset is sent for certain only by a
+// close that interrupts no call.
 func wake(c *net.TCPConn) { _ = c.SetDeadline(time.Unix(1, 0)) }
 
 // close ends the connection when both directions have ended.
@@ -195,8 +192,7 @@ func (r *goroutineConn) close() {
 	}
 }
 
-// dial tries one backend after the other, and returns the first that answers. nil: there
-// is none, or the client has given up.
+// dial returns the first of the backends that answers. nil: there is none, or the client has given up.
 func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 	config, count := r.srv.WithDefaults(), &r.count.Stats
 	var ladder session.Ladder

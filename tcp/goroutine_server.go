@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// goroutines serve connections where there are no loops: one goroutine accepts for
-// each address, and two relay each connection, one a direction.
+// goroutines serve connections where there are no loops.
 type goroutines struct {
 	count counts
 
@@ -51,8 +50,7 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 	return listening{steered, []listener{a}}, addrPort(l.Addr()), nil
 }
 
-// keepAliveConfig is for both sides of a connection. A system that cannot have the
-// times set sends probes by its own.
+// keepAliveConfig is for both sides. A system that cannot have the times set sends probes by its own.
 func (s *Server) keepAliveConfig() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: s.keepAlive() > 0, Idle: s.keepAlive(), Interval: s.keepAlive()}
 }
@@ -104,9 +102,8 @@ func (a *acceptor) run() {
 	}
 }
 
-// admit waits until the limits allow one more connection, and takes its descriptors and its
-// place among the dials. Only this one waits here, all later ones in the backlog. False: the
-// listener is closed.
+// admit waits until the limits allow one more connection, and takes its descriptors and its place among the dials.
+// Later ones wait in the backlog. False: the listener is closed.
 func (a *acceptor) admit() bool {
 	g, budget := &a.srv.goroutines, a.srv.Descriptors
 	for g.count.Dialling.Add(1) > int64(a.srv.WithDefaults().MaxDials) {

@@ -19,19 +19,16 @@ var ErrServerClosed = errors.New("tcp server is closed")
 // with the same effect and at more cost (see the package comment).
 type Config = session.Config
 
-// Server accepts and relays TCP connections. Its exported fields are set before
-// the first call and not changed afterwards. All methods may be called from any goroutine except
-// those of Loops.
+// Server accepts and relays TCP connections. Its exported fields are set before the first call and not changed
+// afterwards. All methods may be called from any goroutine except those of Loops.
 type Server struct {
 	Config
 
-	// OriginalDst returns the address that the client of an accepted socket asked
-	// for. It runs on a loop and must not block. Only ListenSteered needs it.
+	// OriginalDst returns what the client of an accepted socket asked for. It must not block. For ListenSteered only.
 	OriginalDst func(fd int) (netip.AddrPort, error)
 
-	// KeepAlive is the idle time before, and the interval between, keep-alive
-	// probes on both sides (tcp(7), TCP_KEEPIDLE and TCP_KEEPINTVL, whole seconds).
-	// 0: 15 s. Negative: no probes.
+	// KeepAlive is the idle time before, and the interval between, keep-alive probes on both sides (tcp(7),
+	// TCP_KEEPIDLE and TCP_KEEPINTVL, whole seconds). 0: 15 s. Negative: no probes.
 	KeepAlive time.Duration
 
 	mu        sync.Mutex // guards the following
@@ -73,18 +70,12 @@ type engine interface {
 
 func (s *Server) keepAlive() time.Duration { return cmp.Or(s.KeepAlive, 15*time.Second) }
 
-// Listen starts accepting on addr, which is what clients ask for: the frontend of
-// a connection is the local address of its socket. With Loops there is one listening socket
-// for each of them on the same port. It returns the address in use: port 0 lets the
-// system choose. On Linux an error wraps unix.EADDRINUSE if another process, or this Server,
-// listens there already.
+// Listen starts accepting on addr, which is what clients ask for, and returns the address in use: port 0 lets the
+// system choose. On Linux an error wraps unix.EADDRINUSE if another process, or this Server, listens there already.
 func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, false) }
 
-// ListenSteered is Listen for an address that traffic for any frontends is steered
-// to: Server.OriginalDst says what the client of a connection asked for.
-func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
-	return s.listen(addr, true)
-}
+// ListenSteered is Listen for an address that traffic for any frontends is steered to (OriginalDst).
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, true) }
 
 func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	s.mu.Lock()
@@ -127,9 +118,8 @@ func (s *Server) Steered() (out []netip.AddrPort) {
 	return out
 }
 
-// Unlisten stops accepting on an address that Listen returned. With Loops, connections that
-// the kernel has completed are still accepted; established ones go on. Unknown
-// addresses are ignored.
+// Unlisten stops accepting on an address that Listen returned; unknown ones are ignored. With Loops, connections that
+// the kernel has completed are still accepted; established ones go on.
 func (s *Server) Unlisten(addr netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +127,8 @@ func (s *Server) Unlisten(addr netip.AddrPort) {
 	delete(s.listeners, addr)
 }
 
-// Shutdown stops accepting and waits until every connection has ended. When ctx
-// ends first, the rest is reset, and the error says how many they were.
+// Shutdown stops accepting and waits until every connection has ended. When ctx ends first, the rest is reset, and the
+// error says how many they were.
 func (s *Server) Shutdown(ctx context.Context) error {
 	defer s.Close()
 	s.stopListening()
@@ -148,8 +138,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close stops accepting and resets every connection. It may be called more than
-// once, also while Shutdown waits.
+// Close stops accepting and resets every connection. It may be called more than once, also while Shutdown waits.
 func (s *Server) Close() {
 	s.stopListening()
 	s.engine().abort()

@@ -29,11 +29,11 @@ func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, n
 	l := listening{steered: steered}
 	for i, sh := range e.shards {
 		fd, err := s.bindOne(addr, i == 0)
-		if err == nil {
-			l.add(sh, fd)
-			addr, err = socket.Local(fd)
-		}
 		if err != nil {
+			return l, addr, err
+		}
+		l.add(sh, fd)
+		if addr, err = socket.Local(fd); err != nil {
 			return l, addr, err
 		}
 	}
@@ -56,10 +56,10 @@ func (s *Server) start() {
 	}
 }
 
-// bindOne makes one listening socket's socket. The first of a port is bound alone and
-// only then opened for sharing (SO_REUSEPORT, socket(7)): otherwise a second
-// process of the same user would share our port unnoticed. Options
-// that accepted sockets inherit are set here, once.
+// bindOne makes one listening socket. The first of a port is bound alone and only then opened for sharing
+// (SO_REUSEPORT, socket(7)): otherwise a second process of the same user would share our port unnoticed. Accepted
+// sockets inherit the options: no Nagle delay, since what is passed on has been packed by its sender, and keep-alive
+// probes. Sockets to backends get both when they have lived for a while.
 func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 	if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, 0); err != nil {
 		return -1, err
@@ -69,10 +69,11 @@ func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 			_ = unix.Close(fd)
 		}
 	}()
-	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return -1, err
-	}
-	if err = s.streamOptions(fd); err != nil {
+	if err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		s.probe(fd),
+	); err != nil {
 		return -1, err
 	}
 	share := func() error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
@@ -81,16 +82,6 @@ func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 		return fd, errors.Join(bind(), share())
 	}
 	return fd, errors.Join(share(), bind())
-}
-
-// streamOptions sets what accepted sockets have from the start, since it costs
-// nothing there: no Nagle delay, since what is passed on has been packed by its sender, and
-// keep-alive probes. Sockets to backends get both when they have lived for a while.
-func (s *Server) streamOptions(fd int) error {
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return err
-	}
-	return s.probe(fd)
 }
 
 // probe has the kernel send keep-alive probes.

@@ -72,12 +72,11 @@ func (sh *shard) leave(c *conn) {
 }
 
 const (
-	// settleAfter is how long a connection has to live before its backend's socket is made
-	// ready for a long life. Short ones, which are over by then, save three system calls.
+	// settleAfter is how long a connection has to live before the kernel probes its backend. Short ones, which are
+	// over by then, save three system calls.
 	settleAfter = time.Second
 
-	// settleBatch is how many connections are settled before the other descriptors of their loop
-	// are served.
+	// settleBatch is how many connections are settled before the other descriptors of their loop are served.
 	settleBatch = 64
 )
 
@@ -87,8 +86,7 @@ type settleTimer struct {
 	sh    *shard
 }
 
-// Expire makes the kernel probe the backends of the oldest connections that it does
-// not probe yet, and comes back soon if there are more.
+// Expire settles the oldest connections that are not, and comes back soon if there are more.
 func (t *settleTimer) Expire(*eventloop.Timer) {
 	sh := t.sh
 	for range settleBatch {

@@ -6,13 +6,11 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 )
 
-// Stats is a snapshot of a Server's counters since it started, and of two gauges.
-// Counters of different loops are read one after the other, so sums of them may
-// be a few events apart.
+// Stats is a snapshot of a Server's counters since it started, and of two gauges. Loops are read one after the other,
+// so that sums may be a few events apart.
 type Stats = stats[uint64, int64]
 
-// counts are written by one loop and read by any goroutine. The padding keeps two
-// loops' counters off one cache line.
+// counts are written by one loop and read by any goroutine. The padding keeps two loops' off one cache line.
 type counts struct {
 	stats[atomic.Uint64, atomic.Int64]
 	_ [64]byte
