@@ -97,9 +97,7 @@ func TestBalance(t *testing.T) {
 		for range 12 {
 			p := l.dial(l.Client)
 			share[l.who(p)]++
-			if err := p.shutdown(); err != nil {
-				t.Error(err)
-			}
+			report(t, p.shutdown())
 		}
 		for _, pod := range l.Pods {
 			if share[pod.Name] != 4 {
@@ -162,9 +160,7 @@ func TestEndpointRemoval(t *testing.T) {
 
 		// What has not been answered leaves at once.
 		l.on(removed).unlisten(port)
-		if err := server.shutdown(); err != nil {
-			t.Error(err)
-		}
+		report(t, server.shutdown())
 		expectEnd(t, client, "the client of the removed endpoint")
 	})
 }
@@ -197,9 +193,7 @@ func TestEnds(t *testing.T) {
 			if c.abrupt {
 				one.abort()
 			} else {
-				if err := one.send(message{stream: 3, data: []byte("last words")}); err != nil {
-					t.Error(err)
-				}
+				report(t, one.send(message{stream: 3, data: []byte("last words")}))
 				if err := one.shutdown(); err != nil {
 					t.Errorf("%s: %v", c.name, err)
 				}
@@ -262,9 +256,7 @@ func TestDialLadder(t *testing.T) {
 // blackhole has the remote node vanish, with what is behind it.
 func (l *lab) blackhole() {
 	l.t.Helper()
-	if err := l.RemoteNode.Blackhole(true); err != nil {
-		l.t.Fatal(err)
-	}
+	check(l.t, l.RemoteNode.Blackhole(true))
 }
 
 // A client is aborted at once if no backend serves it.
@@ -346,9 +338,7 @@ func TestShutdown(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		for _, patient := range []bool{true, false} {
 			l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{})
-			accepted := l.serve(l.Pods...)
-			client := l.dial(l.Client)
-			server := l.accept(accepted[0])
+			client, server := l.associate()
 			done := make(chan error)
 			timeout := moment()
 			if patient {
@@ -360,9 +350,7 @@ func TestShutdown(t *testing.T) {
 			}()
 			ask(t, client, server, message{data: []byte("meanwhile")})
 			if patient {
-				if err := client.shutdown(); err != nil {
-					t.Error(err)
-				}
+				report(t, client.shutdown())
 			}
 			select {
 			case err := <-done:

@@ -89,9 +89,7 @@ func drink(t *testing.T, p peer, direction uint16) (received int64) {
 func TestBulk(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{})
-		accepted := l.serve(l.Pods...)
-		client := l.dial(l.Client)
-		server := l.accept(accepted[0])
+		client, server := l.associate()
 		var all sync.WaitGroup
 		for _, way := range []struct {
 			direction uint16
@@ -114,9 +112,7 @@ func TestBulk(t *testing.T) {
 		if s.BadChecksum+s.Malformed+s.BadTag+s.Unexpected != 0 {
 			t.Errorf("some packets were dropped: %+v", s)
 		}
-		if err := client.shutdown(); err != nil {
-			t.Error(err)
-		}
+		report(t, client.shutdown())
 		l.eventually("the association is over", func(s Stats) bool { return s.Active == 0 })
 	})
 }

@@ -22,9 +22,7 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 	cmd := h.Command(context.Background(), "dumpcap", "-q", "-i", "eth0", "-f", "ip proto 132", "-w", file, "-a", "duration:120")
 	var said testbed.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	for deadline := time.Now().Add(patience); !strings.Contains(said.String(), "File:"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("dumpcap does not begin: %s", said.String())
@@ -46,7 +44,7 @@ func capture(t *testing.T, h *testbed.Host) (stop func() string) {
 // A whole association, seen on both sides of the proxy, has nothing that Wireshark
 // complains of: no checksum, no sequence, no malformed chunk.
 func TestCapture(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	if _, err := exec.LookPath("tshark"); err != nil {
 		testbed.Missing(t, err.Error())
 	}
@@ -59,9 +57,7 @@ func TestCapture(t *testing.T) {
 		ask(t, client, server, m)
 		ask(t, server, client, m)
 	}
-	if err := client.shutdown(); err != nil {
-		t.Error(err)
-	}
+	report(t, client.shutdown())
 	l.eventually("the association is over", func(s Stats) bool { return s.Completed == 1 })
 	var notes [2]string
 	for i, stop := range stops {

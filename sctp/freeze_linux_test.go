@@ -191,9 +191,7 @@ func (l *lab) exchange(from *testbed.Host, accepted []<-chan peer, stop <-chan s
 	for n := uint64(0); ok; n++ {
 		select {
 		case <-stop:
-			if err := long.shutdown(); err != nil {
-				l.t.Error(err)
-			}
+			report(l.t, long.shutdown())
 			return
 		default:
 		}
@@ -204,9 +202,7 @@ func (l *lab) exchange(from *testbed.Host, accepted []<-chan peer, stop <-chan s
 		if short, ok = open(); !ok || !ask(short, n) {
 			return
 		}
-		if err := short.shutdown(); err != nil {
-			l.t.Error(err)
-		}
+		report(l.t, short.shutdown())
 	}
 }
 

@@ -13,16 +13,6 @@ import (
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
-// packetOnly runs a test of what only the packet engine does.
-func packetOnly(t *testing.T, cfg testbed.Config, o settings) *lab {
-	t.Helper()
-	s := setups()[0]
-	if s.absent != nil {
-		t.Skipf("NOT TESTED: the packet engine needs another kernel: %v", s.absent)
-	}
-	return newLab(t, s, cfg, false, o)
-}
-
 // hand is a raw socket on a host, from which a test writes packets of its own.
 type hand struct {
 	t    *testing.T
@@ -34,12 +24,10 @@ type hand struct {
 func (l *lab) hand(h *testbed.Host, from uint16) *hand {
 	l.t.Helper()
 	w := &hand{t: l.t, to: l.frontend, from: from}
-	if err := h.Do(func() (err error) {
+	check(l.t, h.Do(func() (err error) {
 		w.conn, err = net.ListenIP("ip4:132", &net.IPAddr{IP: l.addr(h).AsSlice()})
 		return err
-	}); err != nil {
-		l.t.Fatal(err)
-	}
+	}))
 	l.t.Cleanup(func() { _ = w.conn.Close() })
 	return w
 }
@@ -63,9 +51,7 @@ func (w *hand) writeRaw(b []byte) {
 func (w *hand) read(within time.Duration) ([]byte, wire.Content, bool) {
 	w.t.Helper()
 	buf := make([]byte, 64<<10)
-	if err := w.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		w.t.Fatal(err)
-	}
+	check(w.t, w.conn.SetReadDeadline(time.Now().Add(within)))
 	for {
 		n, err := w.conn.Read(buf)
 		if err != nil {
@@ -84,13 +70,11 @@ func (w *hand) read(within time.Duration) ([]byte, wire.Content, bool) {
 // What is wrong with a packet has it dropped and counted, and changes nothing for
 // the association whose ports it has.
 func TestHostilePackets(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	accepted := l.serve(l.Pods...)
 	const from = 7000
 	client, err := l.tryDial(l.Client, from, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	server := l.accept(accepted[0])
 	w := l.hand(l.Client, from)
 	tooLong := testbed.SCTPPacket(1, testbed.SCTPData(1))
@@ -136,16 +120,14 @@ func TestHostilePackets(t *testing.T) {
 	if s.Active != 1 || s.Accepted != 1 || s.Established != 1 {
 		t.Errorf("%+v", s)
 	}
-	if err := client.shutdown(); err != nil {
-		t.Error(err)
-	}
+	report(t, client.shutdown())
 	l.eventually("the association ended well", func(s Stats) bool { return s.Active == 0 && s.Completed == 1 })
 }
 
 // What comes to a frontend without an association is answered as RFC 9260, section
 // 8.4 wants it; what comes to other ports may be another program's, and is not.
 func TestOutOfTheBlue(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	l.serve(l.Pods...)
 	w := l.hand(l.Client, 7001)
 	for _, c := range []struct {
@@ -186,26 +168,22 @@ func TestOutOfTheBlue(t *testing.T) {
 
 // The kernel does not report the protocol as unreachable while we forward it.
 func TestKernelKeepsQuiet(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	l.serve(l.Pods...)
 	for _, c := range []struct {
 		to   netip.Addr
 		want bool // ICMP
 	}{{l.Node.Addr4, false}, {l.Pods[0].Addr4, false}, {l.Router.Addr4, true}} {
 		var conn *net.IPConn
-		if err := l.Client.Do(func() (err error) {
+		check(t, l.Client.Do(func() (err error) {
 			conn, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: c.to.AsSlice()}) // connected, it gets ICMP errors
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		b := testbed.SCTPPacket(0, testbed.SCTPInit(wire.ChunkInit, 9))
 		if _, err := conn.Write(b); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, conn.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
 		_, err := conn.Read(make([]byte, 1500))
 		if reported := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); reported != c.want {
 			t.Errorf("%v: %v", c.to, err)
@@ -247,7 +225,7 @@ func (l *lab) handshake(backend *testbed.Host, from uint16) (c, b *hand, clientT
 // Neither side can lead the other past us: addresses do not pass, and ASCONF is
 // refused.
 func TestAddressesStay(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{})
 	l.backends(0, l.Pods...)
 	c, b, clientTag, backendTag := l.handshake(l.Pods[0], 7002)
 	asconf := testbed.SCTPChunk(wire.ChunkASCONF, 0, 0, 0, 0, 1, 0, 5, 0, 8, 10, 9, 9, 9)
@@ -272,7 +250,7 @@ func TestAddressesStay(t *testing.T) {
 
 // An association that passes nothing for too long is over, and both sides are aborted.
 func TestIdleTimeout(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{IdleTimeout: 2 * time.Second})
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{IdleTimeout: 2 * time.Second})
 	l.backends(0, l.Pods...)
 	c, b, clientTag, backendTag := l.handshake(l.Pods[0], 7003)
 	start := time.Now()
@@ -301,7 +279,7 @@ func TestIdleTimeout(t *testing.T) {
 // A full table makes room for new associations at the cost of those that are not
 // established, never of those that are.
 func TestFullTable(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1}, settings{MaxAssociations: 8}) // 4 a loop
+	l := only(t, Packet, testbed.Config{Pods: 1}, settings{MaxAssociations: 8}) // 4 a loop
 	l.backends(0, l.Pods...)
 	c, b, _, backendTag := l.handshake(l.Pods[0], 7004)
 	flood := l.hand(l.Client, 0)
@@ -328,7 +306,7 @@ func TestFullTable(t *testing.T) {
 
 // A client that has lost its association starts again at the same backend.
 func TestRestart(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 2}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 2}, settings{})
 	accepted := l.serve(l.Pods...)
 	const from = 7005
 	for i := range 3 {
@@ -354,7 +332,7 @@ func TestRestart(t *testing.T) {
 // An association that its backend has not answered leaves it as soon as that is
 // removed, not when the attempt is over.
 func TestRemovedBeforeItAnswers(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 1, RemotePods: 1}, settings{DialTimeouts: []time.Duration{time.Hour}})
+	l := only(t, Packet, testbed.Config{Pods: 1, RemotePods: 1}, settings{DialTimeouts: []time.Duration{time.Hour}})
 	l.blackhole()
 	l.backends(0, l.RemotePods...)
 	b := l.hand(l.Pods[0], port)

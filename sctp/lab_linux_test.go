@@ -269,6 +269,17 @@ func withEach(t *testing.T, test func(t *testing.T, with setup)) {
 	}
 }
 
+// only runs a test of what a single engine does.
+func only(t *testing.T, engine Engine, cfg testbed.Config, o settings) *lab {
+	t.Helper()
+	all := setups()
+	with := all[slices.IndexFunc(all, func(s setup) bool { return s.engine == engine })]
+	if with.absent != nil {
+		t.Skipf("NOT TESTED: the %s engine needs another kernel: %v", engine, with.absent)
+	}
+	return newLab(t, with, cfg, false, o)
+}
+
 // lab is hosts with a Server on the node.
 type lab struct {
 	*testbed.Testbed
@@ -292,16 +303,10 @@ func newLab(t *testing.T, with setup, cfg testbed.Config, ipv6 bool, o settings)
 	cmd := l.Node.Self(context.Background(), "proxy")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, cmd.Start())
 	t.Cleanup(func() {
 		for _, s := range l.stacks {
 			s.close()
@@ -361,9 +366,8 @@ func (l *lab) on(h *testbed.Host) stack {
 	s, ok := l.stacks[h]
 	if !ok {
 		var err error
-		if s, err = l.with.end(h, l.addr(h)); err != nil {
-			l.t.Fatal(err)
-		}
+		s, err = l.with.end(h, l.addr(h))
+		check(l.t, err)
 		l.stacks[h] = s
 	}
 	return s
@@ -375,9 +379,7 @@ func (l *lab) serve(hosts ...*testbed.Host) []<-chan peer {
 	var accepted []<-chan peer
 	for _, h := range hosts {
 		c, err := l.on(h).listen(port)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		check(l.t, err)
 		accepted = append(accepted, c)
 	}
 	l.backends(0, hosts...)
@@ -407,6 +409,14 @@ func (l *lab) tryDial(from *testbed.Host, port uint16, within time.Duration) (pe
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	return l.on(from).dial(ctx, l.frontend, port)
+}
+
+// associate makes an association with the only pod, and returns both ends.
+func (l *lab) associate() (client, server peer) {
+	l.t.Helper()
+	accepted := l.serve(l.Pods...)
+	client = l.dial(l.Client)
+	return client, l.accept(accepted[0])
 }
 
 // accept returns the other end of an association.
@@ -445,4 +455,19 @@ func (l *lab) gateway() netip.Addr {
 func pause() {
 	// There is none to wait for, as its callers say.
 	time.Sleep(5 * time.Millisecond)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// report has the test fail because of err, and goes on.
+func report(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
 }

@@ -15,9 +15,7 @@ import (
 func TestIdle(t *testing.T) {
 	withEach(t, func(t *testing.T, with setup) {
 		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: moment()})
-		accepted := l.serve(l.Pods...)
-		client := l.dial(l.Client)
-		server := l.accept(accepted[0])
+		client, server := l.associate()
 		ask(t, client, server, message{data: []byte("x")})
 		expectEnd(t, client, "idle")
 		expectEnd(t, server, "idle")
@@ -25,22 +23,10 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// socketOnly runs a test of what only the socket engine does.
-func socketOnly(t *testing.T, cfg testbed.Config, o settings) *lab {
-	t.Helper()
-	s := setups()[1]
-	if s.absent != nil {
-		t.Skipf("NOT TESTED: the socket engine needs another kernel: %v", s.absent)
-	}
-	return newLab(t, s, cfg, false, o)
-}
-
 // The backend is asked for as many streams as the client has.
 func TestStreams(t *testing.T) {
-	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
-	accepted := l.serve(l.Pods...)
-	client := l.dial(l.Client)
-	server := l.accept(accepted[0])
+	l := only(t, Socket, testbed.Config{Pods: 1}, settings{})
+	client, server := l.associate()
 	ask(t, client, server, message{stream: bulkStreams - 1, data: []byte("x")})
 	for _, p := range []peer{client, server} {
 		var s kernel.Status
@@ -57,14 +43,12 @@ func TestStreams(t *testing.T) {
 // A message that is too long to be put together ends its association, and nothing
 // else.
 func TestTooLong(t *testing.T) {
-	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
+	l := only(t, Socket, testbed.Config{Pods: 1}, settings{})
 	accepted := l.serve(l.Pods...)
 	client, other := l.dial(l.Client), l.dial(l.Client)
 	server, otherServer := l.accept(accepted[0]), l.accept(accepted[0])
 	ask(t, client, server, message{data: bytes.Repeat([]byte{1}, 1<<20)})
-	if err := client.send(message{data: bytes.Repeat([]byte{2}, 3<<19)}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, client.send(message{data: bytes.Repeat([]byte{2}, 3<<19)}))
 	expectEnd(t, client, "the client that sent it")
 	expectEnd(t, server, "its backend")
 	l.eventually("one is over", func(s Stats) bool { return s.TooLong == 1 && s.Active == 1 })
@@ -74,15 +58,11 @@ func TestTooLong(t *testing.T) {
 // Heartbeats go to the address that a client came from, so that one that vanishes
 // is noticed.
 func TestHeartbeats(t *testing.T) {
-	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
-	accepted := l.serve(l.Pods...)
-	client := l.dial(l.Client)
-	server := l.accept(accepted[0])
+	l := only(t, Socket, testbed.Config{Pods: 1}, settings{})
+	client, server := l.associate()
 	ask(t, client, server, message{data: []byte("x")})
 	out, err := l.Node.Command(t.Context(), "cat", "/proc/self/net/sctp/remaddr").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	active := make(map[string]string)
 	for line := range strings.Lines(string(out)) {
 		if f := strings.Fields(line); len(f) > 2 {
@@ -96,10 +76,8 @@ func TestHeartbeats(t *testing.T) {
 
 // An ABORT reaches the backend also while the client is not read, since the backend takes nothing.
 func TestAbortBehindStalledReader(t *testing.T) {
-	l := socketOnly(t, testbed.Config{Pods: 1}, settings{})
-	accepted := l.serve(l.Pods...)
-	client := l.dial(l.Client)
-	server := l.accept(accepted[0])
+	l := only(t, Socket, testbed.Config{Pods: 1}, settings{})
+	client, server := l.associate()
 	go func() {
 		for client.send(message{data: make([]byte, 10000)}) == nil {
 		}

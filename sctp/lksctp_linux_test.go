@@ -13,14 +13,10 @@ import (
 // The ends are lksctp-tools' own program, which uses one-to-many sockets and checks
 // what it receives.
 func TestLksctp(t *testing.T) {
-	with := setups()[1]
-	if with.absent != nil {
-		t.Skipf("NOT TESTED: the socket engine needs another kernel: %v", with.absent)
-	}
+	l := only(t, Socket, testbed.Config{Pods: 2}, settings{})
 	if _, err := exec.LookPath("sctp_test"); err != nil {
 		t.Skipf("NOT TESTED: no lksctp-tools: %v", err)
 	}
-	l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
 	l.backends(0, l.Pods...)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
@@ -28,9 +24,7 @@ func TestLksctp(t *testing.T) {
 	for i, pod := range l.Pods {
 		server := pod.Command(ctx, "sctp_test", "-H", l.addr(pod).String(), "-P", fmt.Sprint(port), "-l")
 		server.Stdout, server.Stderr = &outs[i], &outs[i]
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Start())
 		t.Cleanup(func() {
 			_ = server.Process.Kill()
 			_ = server.Wait() // killed

@@ -25,7 +25,7 @@ func TestSmallerPath(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := packetOnly(t, testbed.Config{Pods: 1, RemotePods: 1}, settings{})
+			l := only(t, Packet, testbed.Config{Pods: 1, RemotePods: 1}, settings{})
 			backend := c.setup(l)
 			accepted := l.serve(backend)
 			client := l.dial(l.Client)

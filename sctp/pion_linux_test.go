@@ -116,11 +116,7 @@ func (s *pionStack) accept(w way, c *wire.Content) *pionConn {
 	conn := s.connect(w)
 	conn.init = c.InitTag
 	s.done.Go(func() {
-		var options []sctp.ServerOption
-		for _, o := range conn.options() {
-			options = append(options, o)
-		}
-		a, err := sctp.ServerWithOptions(options...)
+		a, err := sctp.ServerWithOptions(pionOptions[sctp.ServerOption](conn)...)
 		if err != nil {
 			_ = conn.Close()
 			return
@@ -162,11 +158,7 @@ func (s *pionStack) dial(ctx context.Context, to netip.AddrPort, from uint16) (p
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	var options []sctp.ClientOption
-	for _, o := range conn.options() {
-		options = append(options, o)
-	}
-	a, err := sctp.ClientWithOptions(options...)
+	a, err := sctp.ClientWithOptions(pionOptions[sctp.ClientOption](conn)...)
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -185,11 +177,15 @@ type pionConn struct {
 	once   sync.Once
 }
 
-func (c *pionConn) options() []sctp.AssociationOption {
-	return []sctp.AssociationOption{
+// pionOptions are those of a client or a server.
+func pionOptions[O any](c *pionConn) (options []O) {
+	for _, o := range []sctp.AssociationOption{
 		sctp.WithNetConn(c), sctp.WithBlockWrite(true), sctp.WithMaxMessageSize(1 << 20), sctp.WithMaxReceiveBufferSize(4 << 20),
 		sctp.WithLoggerFactory(&logging.DefaultLoggerFactory{DefaultLogLevel: logging.LogLevelDisabled}),
+	} {
+		options = append(options, o.(O))
 	}
+	return options
 }
 
 const pionPort = 5000

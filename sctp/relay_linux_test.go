@@ -38,9 +38,7 @@ func TestRelay(t *testing.T) {
 		for _, ipv6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ipv6=%v", ipv6), func(t *testing.T) {
 				l := newLab(t, with, testbed.Config{Pods: 1}, ipv6, settings{})
-				accepted := l.serve(l.Pods...)
-				client := l.dial(l.Client)
-				server := l.accept(accepted[0])
+				client, server := l.associate()
 				if got := server.from().Addr(); got != l.addr(l.Node) && got != l.gateway() {
 					t.Errorf("the backend sees %v", got)
 				}

@@ -16,7 +16,7 @@ const tsctp = "/usr/lib/usrsctp/tsctp"
 // Associations of usrsctp, a stack that is not pion's, pass as well: many at once,
 // with messages that fit into a packet and those that do not.
 func TestUsrsctp(t *testing.T) {
-	l := packetOnly(t, testbed.Config{Pods: 2, Clients: 2}, settings{})
+	l := only(t, Packet, testbed.Config{Pods: 2, Clients: 2}, settings{})
 	if _, err := os.Stat(tsctp); err != nil {
 		testbed.Missing(t, err.Error())
 	}
@@ -25,9 +25,7 @@ func TestUsrsctp(t *testing.T) {
 	defer cancel()
 	for _, pod := range l.Pods {
 		server := pod.Command(ctx, tsctp, "-E", "0", "-p", fmt.Sprint(port), "-L", l.addr(pod).String())
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, server.Start())
 		t.Cleanup(func() {
 			_ = server.Process.Kill()
 			_ = server.Wait() // killed

@@ -23,9 +23,7 @@ func TestUrgentData(t *testing.T) {
 	c := p.dial()
 	roundTrip(t, c)
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var sendErr error
 	if err := raw.Write(func(fd uintptr) bool {
 		sendErr = errors.Join(unix.Send(int(fd), []byte("ab!"), unix.MSG_OOB), unix.Send(int(fd), []byte("cd"), 0))
@@ -53,9 +51,7 @@ func TestStalledReader(t *testing.T) {
 	chunk := make([]byte, 1<<20)
 	sent := int64(0)
 	for { // until no more is taken for a while
-		if err := c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
 		n, err := c.Write(chunk)
 		sent += int64(n)
 		if err != nil {
@@ -69,9 +65,7 @@ func TestStalledReader(t *testing.T) {
 		t.Errorf("%d buffers and %d pipes wait for the server, want one of them", buffers, pipes)
 	}
 	close(goOn)
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.CloseWrite())
 	if n := <-got; n != sent {
 		t.Errorf("the server got %d bytes, %d were sent", n, sent)
 	}
@@ -104,9 +98,7 @@ func TestBytesOfTheLastEvent(t *testing.T) {
 			if _, err := io.WriteString(c, "question"); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, c.CloseWrite())
 			<-asked
 			release := p.block() // so that the answer and its end come in one event
 			close(answer)
@@ -130,9 +122,7 @@ func TestBytesOfTheLastEvent(t *testing.T) {
 func queued(t *testing.T, c *net.TCPConn) int {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	n := 0
 	if e := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); e != nil || err != nil {
 		t.Fatal(e, err)
@@ -164,9 +154,7 @@ func TestBulkTakesAPipe(t *testing.T) {
 // which the backend starts to read.
 func intoBulk(t *testing.T, p *proxy, c *net.TCPConn, read chan struct{}, size int64) {
 	t.Helper()
-	if err := c.SetWriteBuffer(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.SetWriteBuffer(1<<20))
 	p.eventually("the backend has answered", func(s Stats) bool { return s.Established == 1 })
 	// The loops wait until much more has come than one read takes.
 	release := p.block()
@@ -184,9 +172,7 @@ func intoBulk(t *testing.T, p *proxy, c *net.TCPConn, read chan struct{}, size i
 		}
 	}
 	close(read)
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	check(t, <-sent)
 }
 
 // TestUrgentInBulk: a splice stops before an urgent byte as it does at the end of the stream. What is behind
@@ -211,9 +197,7 @@ func TestUrgentInBulk(t *testing.T) {
 			p.eventually("all is acknowledged", func(Stats) bool { return queued(t, c) == 0 })
 			release := p.block() // so that a splice meets the byte and what follows together
 			raw, err := c.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			var sendErr error
 			if err := raw.Write(func(fd uintptr) bool {
 				sendErr = errors.Join(unix.Send(int(fd), []byte("ab!"), unix.MSG_OOB), unix.Send(int(fd), []byte("cdefgh"), 0))
@@ -222,9 +206,7 @@ func TestUrgentInBulk(t *testing.T) {
 				t.Fatal(err, sendErr)
 			}
 			if end == "ends" {
-				if err := c.CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				check(t, c.CloseWrite())
 			}
 			p.eventually("it is there", func(Stats) bool { return queued(t, c) == 0 })
 			release()
@@ -241,9 +223,7 @@ func TestRelayAllocatesNothing(t *testing.T) {
 	p := startProxy(t, nil, echoing(t))
 	c := p.dial()
 	roundTrip(t, c)
-	if err := c.SetDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.SetDeadline(time.Time{}))
 	const trips = 2000
 	msg, got := []byte("ping"), make([]byte, 4)
 	var before, after runtime.MemStats

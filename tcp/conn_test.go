@@ -56,17 +56,13 @@ func TestBothWaysAtOnce(t *testing.T) {
 		atServer <- h.Sum(nil)
 	}))
 	c := p.dial()
-	if err := c.SetDeadline(time.Now().Add(5 * patience)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.SetDeadline(time.Now().Add(5*patience)))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if _, err := io.CopyN(plain{c}, newPattern(1), size); err != nil {
 			t.Error(err)
 		}
-		if err := c.CloseWrite(); err != nil {
-			t.Error(err)
-		}
+		report(t, c.CloseWrite())
 	})
 	h := sha256.New()
 	if _, err := io.Copy(h, plain{c}); err != nil {
@@ -95,9 +91,7 @@ func TestHalfClose(t *testing.T) {
 		if _, err := io.WriteString(c, "question"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.CloseWrite())
 		if got, err := io.ReadAll(c); err != nil || string(got) != "QUESTION" {
 			t.Errorf("answer = %q, %v", got, err)
 		}
@@ -117,9 +111,7 @@ func TestHalfClose(t *testing.T) {
 		if _, err := io.WriteString(c, "thanks"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.CloseWrite())
 		if s := <-got; s != "thanks" {
 			t.Errorf("the server got %q after its own end, want the client's thanks", s)
 		}
@@ -132,9 +124,7 @@ func TestHalfClose(t *testing.T) {
 		if _, err := io.WriteString(c, "early"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.CloseWrite())
 		p.serve(echoing(t))
 		if got, err := io.ReadAll(c); err != nil || string(got) != "early" {
 			t.Errorf("echo = %q, %v", got, err)
@@ -266,9 +256,7 @@ func TestStorm(t *testing.T) {
 			h := sha256.New()
 			n, err := plans[i].client.play(c, h)
 			if plans[i].client.reset+plans[i].server.reset == 0 {
-				if err := check("client", plans[i].server, outcome{uint64(i), n, h.Sum(nil), err}); err != nil {
-					t.Error(err)
-				}
+				report(t, check("client", plans[i].server, outcome{uint64(i), n, h.Sum(nil), err}))
 			}
 		})
 	}
@@ -286,9 +274,7 @@ func TestStorm(t *testing.T) {
 		case o := <-servers:
 			if pl := plans[o.plan]; pl.client.reset+pl.server.reset == 0 {
 				clean++
-				if err := check("server", pl.client, o); err != nil {
-					t.Error(err)
-				}
+				report(t, check("server", pl.client, o))
 			}
 		case <-deadline:
 			t.Fatalf("%d of %d servers have ended", clean, want)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -8,13 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"syscall"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-const unwatchableVar = "SLUICE_TCP_TEST_UNWATCHABLE"
+const ownProcessVar = "SLUICE_TCP_TEST_OWN_PROCESS"
 
 // firstUnwatchable is the lowest descriptor that this process cannot watch any more.
 const firstUnwatchable = 200
@@ -23,13 +25,11 @@ const firstUnwatchable = 200
 // are too many watches (ENOSPC, epoll_ctl(2)), waits until it can be. The backend is not
 // to blame.
 func TestNoMoreWatches(t *testing.T) {
-	if !inOwnProcess(t) {
+	if !inOwnProcess(t, nil) { // limitWatches cannot be undone
 		return
 	}
 	backend, err := net.Listen("tcp", "127.0.0.1:0") // the kernel completes connections, no process accepts them
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer backend.Close()
 	p := startProxy(t, nil, netip.MustParseAddrPort(backend.Addr().String()))
 	release := p.block() // the client is not accepted yet
@@ -42,9 +42,7 @@ func TestNoMoreWatches(t *testing.T) {
 	release()
 	p.eventually("it is noticed that the backend's socket cannot be watched", func(s Stats) bool { return s.Shortages > 0 || s.DialRefused > 0 })
 	for _, fd := range free[1:] {
-		if err := unix.Close(fd); err != nil {
-			t.Fatal(err)
-		}
+		check(t, unix.Close(fd))
 	}
 	p.eventually("the backend has answered", func(s Stats) bool { return s.Established+s.DialGaveUp == 1 })
 	if s, failures := p.Stats(), p.LB.Stats()[0].Failures; s.Established != 1 || s.DialRefused != 0 || failures != 0 {
@@ -55,7 +53,7 @@ func TestNoMoreWatches(t *testing.T) {
 // TestAdoptUnwatchableListener: one of the sockets that are taken over cannot be watched.
 // No client is led to it any more.
 func TestAdoptUnwatchableListener(t *testing.T) {
-	if !inOwnProcess(t) {
+	if !inOwnProcess(t, nil) { // limitWatches cannot be undone
 		return
 	}
 	p := startProxy(t, nil, naming(t, "a"))
@@ -74,17 +72,22 @@ func TestAdoptUnwatchableListener(t *testing.T) {
 	}
 }
 
-// inOwnProcess runs the test once more in a process of its own, where it returns true:
-// limitWatches cannot be undone. In the parent it waits for that and returns false.
-func inOwnProcess(t *testing.T) bool {
+// inOwnProcess runs the test once more in a process of its own, where it returns true.
+// In the parent it waits for that and returns false.
+func inOwnProcess(t *testing.T, attr *syscall.SysProcAttr) bool {
 	t.Helper()
-	if os.Getenv(unwatchableVar) != "" {
+	if os.Getenv(ownProcessVar) != "" {
 		return true
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1")
-	cmd.Env = append(os.Environ(), unwatchableVar+"=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("in its own process: %v\n%s", err, out)
+	cmd.Env, cmd.SysProcAttr = append(os.Environ(), ownProcessVar+"=1"), attr
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Skipf("this kernel gives no user and network namespaces: %v", err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("in its own process: %v\n%s", err, out.Bytes())
 	}
 	return false
 }
@@ -94,9 +97,7 @@ func takeDescriptors(t *testing.T) (taken []int) {
 	t.Helper()
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if fd >= firstUnwatchable {
 			_ = unix.Close(fd)
 			return taken

@@ -58,18 +58,14 @@ func (p *proxy) freezeAll() (m moved, resume func()) {
 				}
 				return nil
 			})
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			check(p.t, err)
 			if n < 5 {
 				break
 			}
 		}
 	}
-	resume, err := p.loops.Halt()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	resume, err := p.Loops.Halt()
+	check(p.t, err)
 	for _, l := range p.Listening() {
 		l.FDs = slices.Clone(l.FDs)
 		for i := range l.FDs {
@@ -78,7 +74,7 @@ func (p *proxy) freezeAll() (m moved, resume func()) {
 		m.listening = append(m.listening, l)
 	}
 	m.offered = len(offers)
-	if err := p.Freeze(func(f *Frozen) error {
+	check(p.t, p.Freeze(func(f *Frozen) error {
 		c := *f
 		c.ToBackend.Waiting, c.ToClient.Waiting = bytes.Clone(c.ToBackend.Waiting), bytes.Clone(c.ToClient.Waiting)
 		if fds, ok := offers[f.Offer]; ok {
@@ -89,9 +85,7 @@ func (p *proxy) freezeAll() (m moved, resume func()) {
 		}
 		m.conns = append(m.conns, c)
 		return nil
-	}); err != nil {
-		p.t.Fatal(err)
-	}
+	}))
 	for _, fds := range offers { // they have ended since
 		_ = unix.Close(fds[0])
 		_ = unix.Close(fds[1])
@@ -129,22 +123,9 @@ func (p *proxy) vanish(resume func()) {
 // successor returns a Server that has what another had, with as many loops.
 func (p *proxy) successor(loops int) *proxy {
 	p.t.Helper()
-	group, err := eventloop.NewGroup(loops)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	next := &proxy{t: p.t, loops: group, addr: p.addr, Server: &Server{
-		Config: Config{Loops: group, LB: new(lb.Balancer), DialTimeouts: p.DialTimeouts}, OriginalDst: p.OriginalDst}}
+	next := newProxy(p.t, loops)
+	next.addr, next.OriginalDst, next.DialTimeouts = p.addr, p.OriginalDst, p.DialTimeouts
 	next.LB.Update(p.LB.Table())
-	p.t.Cleanup(func() {
-		next.Close()
-		if buffers, pipes := next.lent(); buffers+pipes != 0 {
-			p.t.Errorf("%d buffers and %d pipes are still lent", buffers, pipes)
-		}
-		if err := group.Close(); err != nil {
-			p.t.Error(err)
-		}
-	})
 	return next
 }
 
@@ -156,17 +137,13 @@ func (p *proxy) moveTo(next *proxy) moved {
 	stats := p.Stats()
 	p.vanish(resume)
 	var thawed atomic.Int64
-	if err := next.Adopt(m.conns, func() { thawed.Add(1) }); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, next.Adopt(m.conns, func() { thawed.Add(1) }))
 	if thawed.Load() != int64(len(m.conns)) {
 		p.t.Errorf("%d of %d connections thawed", thawed.Load(), len(m.conns))
 	}
 	next.Restore(stats)
 	for _, l := range m.listening {
-		if err := next.AdoptListener(l); err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, next.AdoptListener(l))
 	}
 	return m
 }
@@ -218,7 +195,7 @@ func TestMoveUnderLoad(t *testing.T) {
 	}
 	sums := make(chan []byte, streams)
 	var failed atomic.Int32
-	p := startProxy(t, nil, backend(t, func(c *net.TCPConn) {
+	p := startProxy(t, patient, backend(t, func(c *net.TCPConn) {
 		_ = c.SetDeadline(time.Now().Add(5 * patience))
 		first := make([]byte, 1)
 		if _, err := io.ReadFull(c, first); err != nil {
@@ -345,15 +322,11 @@ func TestMoveAtRest(t *testing.T) {
 	}
 	_, _ = io.WriteString(bulk, "b")
 	p.eventually("all are connected", func(s Stats) bool { return s.Established == 3 && s.BytesIn >= 11 })
-	for _, sh := range p.shards {
-		if err := sh.Loop.Do(func() {
-			for _, c := range sh.all() {
-				c.client.full = bulkAfter - 1 // one full read more, and a pipe is borrowed
-			}
-		}); err != nil {
-			t.Fatal(err)
+	p.eachShard(func(sh *shard) {
+		for c := range sh.All() {
+			c.client.full = bulkAfter - 1 // one full read more, and a pipe is borrowed
 		}
-	}
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if _, err := io.CopyN(plain{bulk}, newPattern(3), stalled); err != nil {
@@ -473,13 +446,9 @@ func TestFreezeAndGoOn(t *testing.T) {
 	}
 	p.vanish(resume)
 	next := p.successor(2)
-	if err := next.Adopt(again.conns, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, next.Adopt(again.conns, func() {}))
 	for _, l := range again.listening {
-		if err := next.AdoptListener(l); err != nil {
-			t.Fatal(err)
-		}
+		check(t, next.AdoptListener(l))
 	}
 	_ = c.Close()
 	next.eventually("it has ended", func(s Stats) bool { return s.Active == 0 })
@@ -564,8 +533,6 @@ func (sh *shard) all() []*conn {
 func (p *proxy) eachShard(f func(*shard)) {
 	p.t.Helper()
 	for _, sh := range p.shards {
-		if err := sh.Loop.Do(func() { f(sh) }); err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, sh.Loop.Do(func() { f(sh) }))
 	}
 }

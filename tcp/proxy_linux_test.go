@@ -24,13 +24,11 @@ func isInUse(err error) bool   { return errors.Is(err, unix.EADDRINUSE) }
 
 // lent returns how many buffers and pipes connections hold.
 func (p *proxy) lent() (buffers, pipes int) {
-	for _, l := range p.loops.Loops() {
-		if err := l.Do(func() {
+	for _, l := range p.Loops.Loops() {
+		check(p.t, l.Do(func() {
 			buffers += l.Buffers.Lent()
 			pipes += l.Pipes.Lent()
-		}); err != nil {
-			p.t.Fatal(err)
-		}
+		}))
 	}
 	return buffers, pipes
 }
@@ -40,11 +38,9 @@ func (p *proxy) block() (release func()) {
 	p.t.Helper()
 	stop := make(chan struct{})
 	var stopped sync.WaitGroup
-	for _, loop := range p.loops.Loops() {
+	for _, loop := range p.Loops.Loops() {
 		stopped.Add(1)
-		if err := loop.Post(func() { stopped.Done(); <-stop }); err != nil {
-			p.t.Fatal(err)
-		}
+		check(p.t, loop.Post(func() { stopped.Done(); <-stop }))
 	}
 	stopped.Wait()
 	return sync.OnceFunc(func() { close(stop) })
@@ -55,17 +51,11 @@ func (p *proxy) block() (release func()) {
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)))
 	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
 	for range 8 { // a queue of 0 takes one or two connections, then no SYN is answered
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -83,8 +73,6 @@ func silent(t *testing.T) netip.AddrPort {
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return len(entries)
 }

@@ -20,9 +20,8 @@ var frontend = netip.MustParseAddrPort("10.96.0.1:80")
 // proxy is a Server on loopback whose clients all ask for frontend.
 type proxy struct {
 	*Server
-	t     *testing.T
-	addr  netip.AddrPort
-	loops *eventloop.Group
+	t    *testing.T
+	addr netip.AddrPort
 }
 
 // startProxy starts a Server for a Service of the given backends. configure may
@@ -31,35 +30,41 @@ type proxy struct {
 func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPort) *proxy {
 	t.Helper()
 	checkLeaks(t)
-	var loops *eventloop.Group
-	var err error
-	if hasLoops && !withoutLoops {
-		if loops, err = eventloop.NewGroup(2); err != nil {
-			t.Fatal(err)
-		}
+	loops := 2
+	if !hasLoops || withoutLoops {
+		loops = 0
 	}
-	p := &proxy{t: t, loops: loops, Server: &Server{
-		Config:      Config{Loops: loops, LB: new(lb.Balancer)},
-		OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil },
-	}}
+	p := newProxy(t, loops)
 	p.serve(backends...)
 	if configure != nil {
 		configure(p.Server)
 	}
-	if p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
+	var err error
+	p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0"))
+	check(t, err)
+	return p
+}
+
+// newProxy returns a Server with so many loops, which does not listen yet.
+func newProxy(t *testing.T, loops int) *proxy {
+	t.Helper()
+	p := &proxy{t: t, Server: &Server{
+		Config:      Config{LB: new(lb.Balancer)},
+		OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil },
+	}}
+	if loops == 0 {
+		t.Cleanup(p.Close)
+		return p
 	}
+	var err error
+	p.Loops, err = eventloop.NewGroup(loops)
+	check(t, err)
 	t.Cleanup(func() {
 		p.Close()
-		if loops == nil {
-			return
-		}
 		if buffers, pipes := p.lent(); buffers+pipes != 0 {
 			t.Errorf("%d buffers and %d pipes are still lent", buffers, pipes)
 		}
-		if err := loops.Close(); err != nil {
-			t.Error(err)
-		}
+		report(t, p.Loops.Close())
 	})
 	return p
 }
@@ -75,22 +80,16 @@ func (p *proxy) serve(backends ...netip.AddrPort) {
 		s.Backends = append(s.Backends, lb.Backend{Addr: b, Ready: true, Serving: true})
 	}
 	table, err := lb.NewTable([]*lb.Service{&s}, lb.Node{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	p.LB.Update(table)
 }
 
 func (p *proxy) dial() *net.TCPConn {
 	p.t.Helper()
 	c, err := net.DialTimeout("tcp", p.addr.String(), patience)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, err)
 	p.t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, c.SetDeadline(time.Now().Add(patience)))
 	return c.(*net.TCPConn)
 }
 
@@ -124,9 +123,7 @@ func (p *proxy) eventually(what string, is func(Stats) bool) {
 func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -165,9 +162,7 @@ func echoing(t *testing.T) netip.AddrPort {
 func refusing(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer l.Close()
 	return netip.MustParseAddrPort(l.Addr().String())
 }
@@ -187,4 +182,19 @@ func checkLeaks(t *testing.T) {
 			runtime.Gosched()
 		}
 	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// report has the test fail because of err, and goes on.
+func report(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
 }

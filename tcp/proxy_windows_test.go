@@ -33,17 +33,11 @@ func isInUse(err error) bool {
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
 	h, err := windows.WSASocket(windows.AF_INET, windows.SOCK_STREAM, 0, nil, 0, windows.WSA_FLAG_OVERLAPPED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = windows.Closesocket(h) })
-	if err := errors.Join(windows.Bind(h, &windows.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), windows.Listen(h, 0)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(windows.Bind(h, &windows.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), windows.Listen(h, 0)))
 	sa, err := windows.Getsockname(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*windows.SockaddrInet4).Port))
 	for range 8 {
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)

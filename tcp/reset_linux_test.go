@@ -23,9 +23,7 @@ func TestResetThatIsNotRead(t *testing.T) {
 		if _, err := io.WriteString(c, "question"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.CloseWrite())
 		<-asked
 		expectResetAt(t, p, c, seen)
 	})

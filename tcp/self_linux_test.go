@@ -1,12 +1,10 @@
 package tcp
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 
@@ -16,13 +14,17 @@ import (
 // TestSelfConnect: a backend of this host that is down has an ephemeral port, which the kernel may give to the very
 // socket that connects to it. TCP's simultaneous open succeeds then, and the client would talk to itself.
 func TestSelfConnect(t *testing.T) {
-	if !inOwnNamespace(t) {
+	if !inOwnProcess(t, &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+	}) {
 		return
 	}
+	lo, err := netlink.LinkByName("lo")
+	check(t, err)
+	check(t, netlink.LinkSetUp(lo))
 	// With 200 ports it takes 100 dials (the kernel tries the even ones first), and not 14,000.
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40199"), 0); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40199"), 0))
 	p := startProxy(t, nil, netip.MustParseAddrPort("127.0.0.1:40100"))
 	const clients = 80
 	for range clients {
@@ -41,37 +43,4 @@ func TestSelfConnect(t *testing.T) {
 	if s := p.Stats(); s.Established != 0 || s.DialGaveUp != clients {
 		t.Errorf("stats %+v, want %d clients reset", s, clients)
 	}
-}
-
-const namespaceVar = "SLUICE_TCP_TEST_NAMESPACE"
-
-// inOwnNamespace runs the test once more in a process with a network namespace of its own, where it returns true.
-// In the parent it waits for that and returns false.
-func inOwnNamespace(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(namespaceVar) != "" {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return true
-	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1")
-	cmd.Env = append(os.Environ(), namespaceVar+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Skipf("this kernel gives no user and network namespaces: %v", err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("in its own namespace: %v\n%s", err, out.Bytes())
-	}
-	return false
 }

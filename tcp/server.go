@@ -75,7 +75,9 @@ func (s *Server) keepAlive() time.Duration { return cmp.Or(s.KeepAlive, 15*time.
 func (s *Server) Listen(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, false) }
 
 // ListenSteered is Listen for an address that traffic for any frontends is steered to (OriginalDst).
-func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) { return s.listen(addr, true) }
+func (s *Server) ListenSteered(addr netip.AddrPort) (netip.AddrPort, error) {
+	return s.listen(addr, true)
+}
 
 func (s *Server) listen(addr netip.AddrPort, steered bool) (netip.AddrPort, error) {
 	s.mu.Lock()

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// patient has a dial not be tried again, which would take another pick.
+func patient(s *Server) { s.DialTimeouts = []time.Duration{patience} }
+
 func TestRoundRobinIsExact(t *testing.T) {
-	patient := func(s *Server) { s.DialTimeouts = []time.Duration{patience} } // a dial that is tried again takes two picks
 	p := startProxy(t, patient, naming(t, "a"), naming(t, "b"), naming(t, "c"))
 	count := map[string]int{}
 	for range 300 {
 		name, err := io.ReadAll(p.dial())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		count[string(name)]++
 	}
 	if count["a"] != 100 || count["b"] != 100 || count["c"] != 100 {
@@ -35,17 +35,13 @@ func TestRoundRobinIsExact(t *testing.T) {
 func TestListenOnTheFrontendItself(t *testing.T) {
 	p := startProxy(t, nil)
 	addr, err := p.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	table, err := lb.NewTable([]*lb.Service{{
 		ID:        lb.ID{Namespace: "default", Name: "direct", Protocol: lb.TCP},
 		Addresses: []lb.Address{{Addr: addr}},
 		Backends:  []lb.Backend{{Addr: naming(t, "direct"), Ready: true}},
 	}}, lb.Node{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.LB.Update(table)
 	p.addr = addr
 	if name, err := io.ReadAll(p.dial()); err != nil || string(name) != "direct" {
@@ -124,9 +120,7 @@ func TestClientLeavesWhileDialling(t *testing.T) {
 	p := startProxy(t, func(s *Server) { s.DialTimeouts = []time.Duration{time.Hour} }, silent(t))
 	c := p.dial()
 	p.eventually("the dial has started", func(s Stats) bool { return s.Dialling == 1 })
-	if err := c.SetLinger(0); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.SetLinger(0))
 	_ = c.Close()
 	p.eventually("the dial is given up", func(s Stats) bool { return s.Active == 0 && s.ClientResets == 1 })
 }
@@ -178,9 +172,7 @@ func TestDescriptorBudget(t *testing.T) {
 	p.eventually("one connection is refused", func(Stats) bool { return budget.Exhausted() > 0 })
 	close(denied)
 	for range clients {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		report(t, <-done)
 	}
 	p.eventually("all have ended", func(s Stats) bool { return s.Active == 0 })
 	if budget.Used() != 0 {
@@ -193,7 +185,7 @@ func TestListenIsExclusive(t *testing.T) {
 	if _, err := p.Listen(p.addr); !isInUse(err) {
 		t.Errorf("second Listen = %v, want EADDRINUSE", err)
 	}
-	other := &Server{Config: Config{Loops: p.loops, LB: p.LB}}
+	other := &Server{Config: Config{Loops: p.Loops, LB: p.LB}}
 	defer other.Close()
 	if _, err := other.Listen(p.addr); !isInUse(err) {
 		t.Errorf("another server's Listen = %v, want EADDRINUSE", err)
@@ -270,9 +262,7 @@ func TestShutdownDrains(t *testing.T) {
 		_ = probe.Close()
 	}
 	roundTrip(t, c)
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.CloseWrite())
 	if err := <-ended; err != nil {
 		t.Errorf("Shutdown = %v", err)
 	}

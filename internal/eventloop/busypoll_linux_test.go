@@ -11,9 +11,7 @@ import (
 // TestBusyPoll asks the kernel what it will do.
 func TestBusyPoll(t *testing.T) {
 	g, err := NewGroup(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer g.Close()
 	for _, want := range []time.Duration{50 * time.Microsecond, MaxBusyPoll, 0} {
 		if err := g.BusyPoll(want); errors.Is(err, errors.ErrUnsupported) {
@@ -23,21 +21,15 @@ func TestBusyPoll(t *testing.T) {
 		}
 		for _, l := range g.Loops() {
 			var got pollParams
-			if err := l.pollParams(unix.EPIOCGPARAMS, &got); err != nil {
-				t.Fatal(err)
-			}
+			check(t, l.pollParams(unix.EPIOCGPARAMS, &got))
 			if time.Duration(got.usecs)*time.Microsecond != want {
 				t.Errorf("loop %d polls for %d us, want %v", l.index, got.usecs, want)
 			}
 		}
 	}
 	// Those that wait must go on as before.
-	if err := g.BusyPoll(100 * time.Microsecond); err != nil {
-		t.Fatal(err)
-	}
+	check(t, g.BusyPoll(100*time.Microsecond))
 	for _, l := range g.Loops() {
-		if err := l.Do(func() {}); err != nil {
-			t.Error(err)
-		}
+		check(t, l.Do(func() {}))
 	}
 }

@@ -13,24 +13,14 @@ func TestHalt(t *testing.T) {
 	l := g.Loops()[0]
 	a, b := pair(t)
 	events := make(chan Event, 10)
-	if err := l.Do(func() {
-		if err := l.AddRead(a, handler(func(ev Event) { events <- ev })); err != nil {
-			t.Error(err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	do(t, l, func() error { return l.AddRead(a, handler(func(ev Event) { events <- ev })) })
 	resume, err := g.Halt()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := unix.Write(b, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	ran := make(chan struct{})
-	if err := l.Post(func() { close(ran) }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.Post(func() { close(ran) }))
 	select {
 	case <-events:
 		t.Error("an event while the loop is halted")
@@ -41,12 +31,8 @@ func TestHalt(t *testing.T) {
 	resume()
 	wait(t, ran, "posted function")
 	wait(t, events, "event of what came meanwhile")
-	if err := l.Do(func() { _ = l.Close(a) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
+	do(t, l, func() error { return l.Close(a) })
+	check(t, g.Close())
 	if _, err := g.Halt(); err != ErrClosed {
 		t.Errorf("Halt of a closed group = %v, want ErrClosed", err)
 	}
@@ -57,9 +43,7 @@ func TestEmptyPipe(t *testing.T) {
 	from, to := pair(t)
 	defer func() { _ = unix.Close(from) }()
 	p, err := pool.Borrow()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	want := bytes.Repeat([]byte("0123456789"), 1000)
 	if _, err := unix.Write(to, want); err != nil {
 		t.Fatal(err)

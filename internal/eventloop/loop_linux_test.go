@@ -14,15 +14,21 @@ import (
 func newGroup(t *testing.T, n int) *Group {
 	t.Helper()
 	g, err := NewGroup(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Errorf("close group: %v", err)
 		}
 	})
 	return g
+}
+
+// do runs fn on a loop.
+func do(t *testing.T, l *Loop, fn func() error) {
+	t.Helper()
+	var err error
+	check(t, l.Do(func() { err = fn() }))
+	check(t, err)
 }
 
 type handler func(Event)
@@ -33,9 +39,7 @@ func (f handler) HandleEvent(ev Event) { f(ev) }
 func pair(t *testing.T) (a, b int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	return fds[0], fds[1]
 }
@@ -61,13 +65,7 @@ func TestEventsAndRearm(t *testing.T) {
 	loop := newGroup(t, 1).Loops()[0]
 	fd, far := pair(t)
 	events := make(chan Event, 16)
-	if err := loop.Do(func() {
-		if err := loop.Add(fd, handler(func(ev Event) { events <- ev })); err != nil {
-			t.Error(err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	do(t, loop, func() error { return loop.Add(fd, handler(func(ev Event) { events <- ev })) })
 	if ev := wait(t, events, "first event"); ev&Writable == 0 || ev&Readable != 0 {
 		t.Errorf("first event = %#x, want writable only", ev)
 	}
@@ -78,25 +76,15 @@ func TestEventsAndRearm(t *testing.T) {
 		t.Errorf("event = %#x, want readable", ev)
 	}
 	// Edge-triggered: unread data is reported again only when asked for.
-	if err := loop.Do(func() {
-		if err := loop.Rearm(fd); err != nil {
-			t.Error(err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	do(t, loop, func() error { return loop.Rearm(fd) })
 	if ev := wait(t, events, "event after Rearm"); ev&Readable == 0 {
 		t.Errorf("event after Rearm = %#x, want readable", ev)
 	}
-	if err := unix.Shutdown(far, unix.SHUT_WR); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unix.Shutdown(far, unix.SHUT_WR))
 	if ev := wait(t, events, "event for the end"); ev&Hangup == 0 {
 		t.Errorf("event = %#x, want a hang-up", ev)
 	}
-	if err := loop.Do(func() { _ = loop.Close(fd) }); err != nil {
-		t.Fatal(err)
-	}
+	do(t, loop, func() error { return loop.Close(fd) })
 	if len(events) != 0 {
 		t.Errorf("%d events too many", len(events))
 	}
@@ -116,16 +104,14 @@ func TestTimers(t *testing.T) {
 		}
 		fired <- tm
 	})
-	if err := loop.Do(func() {
+	check(t, loop.Do(func() {
 		start = Now()
 		loop.After(&late, owner, 60*time.Millisecond)
 		loop.After(&early, owner, 20*time.Millisecond) // moves the alarm forward
 		loop.After(&stopped, owner, 30*time.Millisecond)
 		loop.StopTimer(&stopped)
 		loop.StopTimer(&stopped)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if wait(t, fired, "timer") != &early || wait(t, fired, "timer") != &late {
 		t.Error("timers fired in the wrong order")
 	}
@@ -158,13 +144,7 @@ func TestPostedMakeRoom(t *testing.T) {
 	fd, far := pair(t)
 	read := make(chan struct{})
 	over := false
-	if err := loop.Do(func() {
-		if err := loop.AddRead(fd, handler(func(Event) { over = true; close(read) })); err != nil {
-			t.Error(err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	do(t, loop, func() error { return loop.AddRead(fd, handler(func(Event) { over = true; close(read) })) })
 	runs, started := 0, make(chan struct{})
 	var again func()
 	again = func() {
@@ -175,35 +155,25 @@ func TestPostedMakeRoom(t *testing.T) {
 			_ = loop.Post(again) // refused when the test has given up
 		}
 	}
-	if err := loop.Post(again); err != nil {
-		t.Fatal(err)
-	}
+	check(t, loop.Post(again))
 	wait(t, started, "second run of what is posted")
 	if _, err := unix.Write(far, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, read, "event beside what is posted")
-	if err := loop.Do(func() { _ = loop.Close(fd) }); err != nil {
-		t.Fatal(err)
-	}
+	do(t, loop, func() error { return loop.Close(fd) })
 }
 
 func TestCloseJoinsAndRefuses(t *testing.T) {
 	before := openDescriptors(t)
 	goroutines := runtime.NumGoroutine()
 	g, err := NewGroup(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	loop := g.Loops()[0]
 	ran := false
-	if err := loop.Post(func() { ran = true }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, loop.Post(func() { ran = true }))
 	for range 2 {
-		if err := g.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, g.Close())
 	}
 	if !ran {
 		t.Error("work posted before Close did not run")
@@ -228,9 +198,7 @@ func TestCloseJoinsAndRefuses(t *testing.T) {
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return len(entries)
 }
 
@@ -272,5 +240,12 @@ func TestBudget(t *testing.T) {
 	var unlimited Budget
 	if !unlimited.Take(1 << 40) {
 		t.Error("the zero Budget refused")
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

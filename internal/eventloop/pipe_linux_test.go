@@ -17,9 +17,7 @@ func TestPipes(t *testing.T) {
 	defer func() { _ = unix.Close(sink) }()
 
 	p, err := pool.Borrow()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := p.Fill(from); err != unix.EAGAIN {
 		t.Fatalf("Fill from an empty socket = %v, want EAGAIN", err)
 	}
@@ -38,9 +36,7 @@ func TestPipes(t *testing.T) {
 	}
 
 	dirty, err := pool.Borrow()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := pool.Borrow(); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("a pipe beyond the budget = %v, want EMFILE", err)
 	}
