@@ -11,18 +11,6 @@ import (
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// An association that is idle for too long is ended at both sides.
-func TestIdle(t *testing.T) {
-	withEach(t, func(t *testing.T, with setup) {
-		l := newLab(t, with, testbed.Config{Pods: 1}, false, settings{IdleTimeout: moment()})
-		client, server := l.associate()
-		ask(t, client, server, message{data: []byte("x")})
-		expectEnd(t, client, "idle")
-		expectEnd(t, server, "idle")
-		l.eventually("it is counted", func(s Stats) bool { return s.Active == 0 && s.Expired == 1 })
-	})
-}
-
 // The backend is asked for as many streams as the client has.
 func TestStreams(t *testing.T) {
 	l := only(t, Socket, testbed.Config{Pods: 1}, settings{})

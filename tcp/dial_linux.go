@@ -16,7 +16,7 @@ func (c *conn) Connect() error {
 	}
 	c.backend = side{Side: session.NewSide(c, fd), packs: true}
 	if c.settled {
-		_ = c.sh.srv.probe(fd) // it can fail only on what is no TCP socket
+		_ = probe(fd) // it can fail only on what is no TCP socket
 	}
 	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
 		return err

@@ -172,7 +172,7 @@ func freezeWay(from, to *side) Way {
 // handed over, to have a long life.
 func (c *conn) settle() {
 	if !c.settled && c.backend.FD() >= 0 {
-		_ = c.sh.srv.probe(c.backend.FD()) // it can fail only on what is no TCP socket
+		_ = probe(c.backend.FD()) // it can fail only on what is no TCP socket
 	}
 	c.settled = true
 }
@@ -205,7 +205,7 @@ func (s *Server) AdoptListener(l Listening) error {
 	}
 	var errs []error
 	for i := len(l.FDs); i < len(s.shards); i++ {
-		fd, err := s.bindOne(l.Addr, false)
+		fd, err := bindOne(l.Addr, false)
 		if err != nil {
 			errs = append(errs, err)
 			break

@@ -202,7 +202,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		if !ok {
 			return nil
 		}
-		dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: r.srv.keepAliveConfig(), Control: dialControl}
+		dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: probes, Control: dialControl}
 		c, err := dialer.DialContext(ctx, "tcp", choice.Backend().String())
 		var slow net.Error
 		switch {

@@ -39,7 +39,7 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 	if addr.Addr().Is6() {
 		network = "tcp6"
 	}
-	config := net.ListenConfig{KeepAliveConfig: s.keepAliveConfig()}
+	config := net.ListenConfig{KeepAliveConfig: probes}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), network, addr.String())
 	if err != nil {
@@ -50,10 +50,8 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 	return listening{steered, []listener{a}}, addrPort(l.Addr()), nil
 }
 
-// keepAliveConfig is for both sides. A system that cannot have the times set sends probes by its own.
-func (s *Server) keepAliveConfig() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: s.keepAlive() > 0, Idle: s.keepAlive(), Interval: s.keepAlive()}
-}
+// probes is for both sides. A system that cannot have the times set sends probes by its own.
+var probes = net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive}
 
 // addrPort returns what clients know an address of the net package as.
 func addrPort(a net.Addr) netip.AddrPort {

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,10 @@ import (
 // ErrServerClosed is returned by Listen after Shutdown or Close.
 var ErrServerClosed = errors.New("tcp server is closed")
 
+// keepAlive is the idle time before, and the interval between, keep-alive probes on both sides (tcp(7), TCP_KEEPIDLE and
+// TCP_KEEPINTVL, whole seconds).
+const keepAlive = 15 * time.Second
+
 // Config is what holds for all connections. nil Loops, as it has to be on systems other than Linux: goroutines serve,
 // with the same effect and at more cost (see the package comment).
 type Config = session.Config
@@ -26,10 +29,6 @@ type Server struct {
 
 	// OriginalDst returns what the client of an accepted socket asked for. It must not block. For ListenSteered only.
 	OriginalDst func(fd int) (netip.AddrPort, error)
-
-	// KeepAlive is the idle time before, and the interval between, keep-alive probes on both sides (tcp(7),
-	// TCP_KEEPIDLE and TCP_KEEPINTVL, whole seconds). 0: 15 s. Negative: no probes.
-	KeepAlive time.Duration
 
 	mu        sync.Mutex // guards the following
 	closed    bool
@@ -67,8 +66,6 @@ type engine interface {
 	abort()
 	addTo(sum *Stats)
 }
-
-func (s *Server) keepAlive() time.Duration { return cmp.Or(s.KeepAlive, 15*time.Second) }
 
 // Listen starts accepting on addr, which is what clients ask for, and returns the address in use: port 0 lets the
 // system choose. On Linux an error wraps unix.EADDRINUSE if another process, or this Server, listens there already.

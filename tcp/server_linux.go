@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,7 @@ func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, n
 	s.start()
 	l := listening{steered: steered}
 	for i, sh := range e.shards {
-		fd, err := s.bindOne(addr, i == 0)
+		fd, err := bindOne(addr, i == 0)
 		if err != nil {
 			return l, addr, err
 		}
@@ -60,7 +61,7 @@ func (s *Server) start() {
 // (SO_REUSEPORT, socket(7)): otherwise a second process of the same user would share our port unnoticed. Accepted
 // sockets inherit the options: no Nagle delay, since what is passed on has been packed by its sender, and keep-alive
 // probes. Sockets to backends get both when they have lived for a while.
-func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
+func bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 	if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, 0); err != nil {
 		return -1, err
 	}
@@ -72,7 +73,7 @@ func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 	if err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		s.probe(fd),
+		probe(fd),
 	); err != nil {
 		return -1, err
 	}
@@ -85,11 +86,8 @@ func (s *Server) bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
 }
 
 // probe has the kernel send keep-alive probes.
-func (s *Server) probe(fd int) error {
-	if s.keepAlive() < 0 {
-		return nil
-	}
-	seconds := max(1, int(s.keepAlive().Seconds()))
+func probe(fd int) error {
+	const seconds = int(keepAlive / time.Second)
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds),

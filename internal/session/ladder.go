@@ -39,10 +39,6 @@ type Config struct {
 
 	// MaxDials bounds the connects in flight of each loop; more clients wait in the backlog. 0: 4,096.
 	MaxDials int
-
-	// Backlog is the length of each loop's listen queue. 0: 4,096. The kernel caps it at net.core.somaxconn
-	// (listen(2)).
-	Backlog int
 }
 
 // WithDefaults returns c with a value for each limit that is zero.
@@ -51,7 +47,6 @@ func (c Config) WithDefaults() Config {
 		c.DialTimeouts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 	}
 	c.MaxDials = cmp.Or(c.MaxDials, 4096)
-	c.Backlog = cmp.Or(c.Backlog, 4096)
 	return c
 }
 

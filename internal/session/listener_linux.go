@@ -13,6 +13,9 @@ import (
 // 15 ms of work. Of 1,000 that come at once the last are answered after twice the time if it is 64.
 const acceptBatch = 256
 
+// backlog is the length of a listen queue. The kernel caps it at net.core.somaxconn (listen(2)).
+const backlog = 4096
+
 // Listener is one loop's socket of a listening address.
 type Listener[C Owner[C]] struct {
 	FD     int
@@ -29,7 +32,7 @@ func (sh *Shard[C]) NewListener(fd int, serve func(fd int, peer netip.AddrPort))
 
 // Start starts accepting. It waits for the loop. After an error Close is still to be called.
 func (l *Listener[C]) Start() error {
-	if err := unix.Listen(l.FD, l.sh.Backlog); err != nil {
+	if err := unix.Listen(l.FD, backlog); err != nil {
 		return err
 	}
 	var err error
@@ -47,7 +50,7 @@ func (l *Listener[C]) Start() error {
 func (l *Listener[C]) Close() {
 	if err := l.sh.Loop.Do(func() {
 		if _, started := l.sh.listeners[l]; started {
-			for range l.sh.Backlog { // bounded: new ones may keep coming
+			for range backlog { // bounded: new ones may keep coming
 				if !l.accept() {
 					break
 				}

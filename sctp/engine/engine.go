@@ -43,13 +43,6 @@ func (e *Kind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Ports that are given to frontends that ask for any, below those towards backends
-// and those of node ports.
-const (
-	FirstChosen = 16384
-	LastChosen  = 29999
-)
-
 // Engine is one way to forward. Its methods are called by one goroutine at a time.
 type Engine interface {
 	// Listen starts forwarding for f what arrives at addr.

@@ -48,7 +48,7 @@ type stats[C, G any] struct {
 	Draining    C // INITs not answered during Shutdown
 	Full        C // INITs not answered: every association of a full table is in use
 	Busy        C // packets dropped: the queue to send through was full
-	TooLong     C // messages that ended their association: longer than MaxMessage
+	TooLong     C // messages that ended their association: longer than 1 MiB
 
 	SendErrors    C // sends that the kernel refused
 	ReceiveErrors C // receives that failed

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +16,10 @@ const (
 	// MaxShards bounds the loops that take part: every raw socket gets a copy of
 	// every packet (raw_v4_input), only to have its filter drop those of others.
 	MaxShards = 8
+
+	// socketBuffer is how many bytes the kernel may queue at each raw socket, each way, its own overhead included.
+	// Without CAP_NET_ADMIN it is capped at net.core.rmem_max and wmem_max.
+	socketBuffer = 4 << 20
 )
 
 // Engine is the packet engine.
@@ -28,9 +31,6 @@ type Engine struct {
 // New makes an engine with n shards, 0 for one on each loop.
 func New(config engine.Config, n int) *Engine {
 	cfg := config.WithDefaults()
-	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = 15 * time.Minute
-	}
 	loops := cfg.Loops.Loops()
 	e := &Engine{listeners: make(map[lb.Frontend]netip.AddrPort)}
 	if n == 0 {

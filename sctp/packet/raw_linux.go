@@ -123,7 +123,7 @@ func (sock *rawSocket) failed(peer netip.Addr, quote []byte) {
 // any address of the host, the index-th of n shares of it. While it is open the
 // kernel does not answer with ICMP that the protocol is unreachable
 // (ip_protocol_deliver_rcu and ip6_protocol_deliver_rcu). The caller closes it.
-func openRaw(ipv6 bool, index, n, buffer int) (fd int, err error) {
+func openRaw(ipv6 bool, index, n int) (fd int, err error) {
 	family := unix.AF_INET
 	if ipv6 {
 		family = unix.AF_INET6 // never takes IPv4 packets, and refuses IPV6_V6ONLY
@@ -132,22 +132,22 @@ func openRaw(ipv6 bool, index, n, buffer int) (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("open raw socket for SCTP: %w", err)
 	}
-	if err = rawOptions(fd, ipv6, index, n, buffer); err != nil {
+	if err = rawOptions(fd, ipv6, index, n); err != nil {
 		_ = unix.Close(fd)
 		return -1, fmt.Errorf("set up raw socket for SCTP: %w", err)
 	}
 	return fd, nil
 }
 
-func rawOptions(fd int, ipv6 bool, index, n, buffer int) error {
+func rawOptions(fd int, ipv6 bool, index, n int) error {
 	if n > 1 {
 		filter := share(ipv6, index, n)
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter); err != nil {
 			return err
 		}
 	}
-	socket.SetReceiveBuffer(fd, buffer)
-	socket.SetSendBuffer(fd, buffer)
+	socket.SetReceiveBuffer(fd, socketBuffer)
+	socket.SetSendBuffer(fd, socketBuffer)
 	if !ipv6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	}

@@ -99,7 +99,7 @@ func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
 	if sock := sh.sockets[ipv6]; sock != nil {
 		return sock, nil
 	}
-	fd, err := openRaw(ipv6, sh.index, sh.n, sh.cfg.SocketBuffer)
+	fd, err := openRaw(ipv6, sh.index, sh.n)
 	if err != nil {
 		return nil, err
 	}

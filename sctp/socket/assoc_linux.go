@@ -1,19 +1,25 @@
 package socket
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// relayLimit is how many messages, or parts of them, one direction may move before the
-// other descriptors of its loop are served.
-const relayLimit = 128
+const (
+	// relayLimit is how many messages, or parts of them, one direction may move before the other descriptors of its
+	// loop are served.
+	relayLimit = 128
+
+	// maxMessage bounds user messages, which the kernel takes whole, in bytes. A longer one ends its association.
+	maxMessage = 1 << 20
+
+	// maxStreams bounds the streams of a client's association, each way; the backend is asked for what the client
+	// asked for within it. The kernel reserves memory for each at once.
+	maxStreams = 1024
+)
 
 // assoc is one association with a client and one with its backend. It belongs to its
 // shard's loop.
@@ -22,8 +28,6 @@ type assoc struct {
 	sh              *shard
 	client, backend side
 	streams         kernel.Status // of the client's association
-	idle            eventloop.Timer
-	active          int64 // when it last passed a message
 }
 
 // side is one of an assoc's two sockets. It also counts as Shut when the peer takes nothing any more.
@@ -100,7 +104,7 @@ func (a *assoc) step(src, dst *side) bool {
 // pass sends a message that is whole, and keeps a part of one. The kernel takes
 // only whole ones, so that a long one is put together here.
 func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
-	if len(src.partial)+len(b) > a.sh.cfg.MaxMessage {
+	if len(src.partial)+len(b) > maxMessage {
 		a.sh.count.TooLong.Add(1)
 		src.Fail()
 		return false
@@ -130,7 +134,6 @@ func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 
 // count counts a message to dst.
 func (a *assoc) count(dst *side, n int) {
-	a.active = eventloop.Now()
 	if dst == &a.backend {
 		a.sh.count.MessagesIn.Add(1)
 		a.sh.count.BytesIn.Add(uint64(n))
@@ -193,22 +196,5 @@ func (a *assoc) Reset(fd int) {
 	}
 }
 
-// Release gives back what the association holds besides its sockets (session.Owner).
-func (a *assoc) Release() { a.sh.Loop.StopTimer(&a.idle) }
-
-// watch starts the idle timer, if there is a limit.
-func (a *assoc) watch() {
-	if limit := a.sh.cfg.IdleTimeout; limit > 0 {
-		a.sh.Loop.After(&a.idle, a, limit)
-	}
-}
-
-// Expire ends an association that is idle.
-func (a *assoc) Expire(*eventloop.Timer) {
-	if rest := a.active + int64(a.sh.cfg.IdleTimeout) - eventloop.Now(); rest > 0 {
-		a.sh.Loop.After(&a.idle, a, time.Duration(rest))
-		return
-	}
-	a.sh.count.Expired.Add(1)
-	a.sh.Abort(a)
-}
+// Release has nothing to give back (session.Owner).
+func (a *assoc) Release() {}

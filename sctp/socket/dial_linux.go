@@ -5,7 +5,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/sctp/kernel"
@@ -28,7 +27,7 @@ func (a *assoc) Connect() error {
 	if err := kernel.SetStreams(fd, a.streams.In, a.streams.Out); err != nil {
 		return err
 	}
-	if err := kernel.SetOptions(fd, sh.cfg.MaxMessage); err != nil {
+	if err := kernel.SetOptions(fd, maxMessage); err != nil {
 		return err
 	}
 	if err := socket.Bind(fd, netip.AddrPortFrom(from, 0)); err != nil {
@@ -57,8 +56,6 @@ func (a *assoc) Connected() (bool, error) {
 	if s, err := kernel.GetStatus(a.backend.FD()); err != nil || s.State < kernel.StatusEstablished {
 		return false, nil // an event meant for an earlier owner of this descriptor
 	}
-	a.active = eventloop.Now()
-	a.watch()
 	a.backend.Readable = true
 	return true, nil
 }

@@ -4,7 +4,7 @@
 // Messages keep their boundaries, stream, payload protocol id, and whether they are
 // ordered; the backend is asked for as many streams as the client has. Each side has
 // its own paths, retransmissions and heartbeats. A long message, which the kernel
-// returns in parts and accepts only whole, is put together here (engine.Config.MaxMessage).
+// returns in parts and accepts only whole, is put together here (maxMessage).
 //
 // When one side shuts down the other one is shut down after the last message. An ABORT
 // becomes an ABORT. SCTP has no half-open associations: what the other side has under way

@@ -122,15 +122,13 @@ func hostAddrs() (out []netip.Addr) {
 
 // listen listens on an address, and returns the port that it has.
 func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], uint16, error) {
-	cfg := front.sh.cfg
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err != nil {
 		return nil, 0, err
 	}
-	streams := uint16(cfg.MaxStreams)
 	for _, step := range []func() error{
-		func() error { return kernel.SetStreams(fd, streams, streams) },
-		func() error { return kernel.SetOptions(fd, cfg.MaxMessage) },
+		func() error { return kernel.SetStreams(fd, maxStreams, maxStreams) },
+		func() error { return kernel.SetOptions(fd, maxMessage) },
 		// Clients may have other addresses, but the way to them is not ours to take.
 		func() error { return kernel.SetHeartbeats(fd, netip.AddrPort{}) },
 		func() error { return socket.Bind(fd, addr) },

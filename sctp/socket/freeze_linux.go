@@ -2,7 +2,6 @@ package socket
 
 import (
 	"errors"
-	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
@@ -48,8 +47,6 @@ func (a *assoc) freeze() engine.Frozen {
 	if d := a.sh.FreezeDial(a); d != nil {
 		f.Left = d.Left
 		f.Dial = &engine.Dialling{Dialling: *d, In: a.streams.In, Out: a.streams.Out}
-	} else {
-		f.Idle = time.Duration(eventloop.Now() - a.active)
 	}
 	return f
 }
@@ -93,9 +90,6 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		a.streams = kernel.Status{In: d.In, Out: d.Out}
 		dial = &d.Dialling
 		dial.Left = f.Left
-	} else {
-		a.active = eventloop.Now() - int64(f.Idle)
-		a.watch()
 	}
 	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend})
 }

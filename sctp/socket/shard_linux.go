@@ -17,7 +17,6 @@ import (
 // shard is the part of the engine that lives on one loop.
 type shard struct {
 	session.Shard[*assoc]
-	cfg     *engine.Config
 	engine  *Engine
 	next    int    // shard of the next association that a listener of this one accepts
 	router  [2]int // sockets to ask for routes, one a family; -1: not opened
@@ -29,7 +28,7 @@ type shard struct {
 }
 
 func newShard(e *Engine, loop *eventloop.Loop) *shard {
-	sh := &shard{cfg: e.cfg, engine: e, router: [2]int{-1, -1}}
+	sh := &shard{engine: e, router: [2]int{-1, -1}}
 	sh.Init(&e.cfg.Config, loop, &sh.count.Stats)
 	sh.ClientResets, sh.BackendResets = &sh.count.ClientAborts, &sh.count.BackendAborts
 	return sh
