@@ -15,9 +15,8 @@ type (
 	Frozen  = engine.Frozen
 )
 
-// Holding returns what the Server has, in a stable order. The descriptors stay the
-// Server's; they may be used until the next Listen, Unlisten, TableChanged, Shutdown or
-// Close.
+// Holding returns what the Server has, in a stable order. The descriptors stay the Server's, until the next call that
+// changes what it listens on.
 func (s *Server) Holding() Holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,10 +30,8 @@ func (s *Server) Holding() Holding {
 	return h
 }
 
-// Freeze passes every association to visit, while the caller has halted the loops. The
-// Frozen, and the bytes in it, are visit's until it returns. It stops at an error of
-// visit and returns it. If the associations are to go on here after all, it suffices
-// that the loops resume.
+// Freeze passes every association to visit, while the caller has halted the loops. The Frozen, and the bytes in it, are
+// visit's until it returns. It stops at an error of visit and returns it. Resumed loops go on as before.
 func (s *Server) Freeze(visit func(*Frozen) error) (err error) {
 	s.use(func(e engine.Engine) { err = e.Freeze(visit) })
 	return err
@@ -55,12 +52,10 @@ func (s *Server) CanAdopt(h *Holding) error {
 		"stop the running process first, which ends them, or do not force an engine", h.Engine, h.Why, s.Engine)
 }
 
-// Adopt takes over what another Server has held and frozen, of whose associations
-// those of the packet engine are in the order of Freeze. It is for the start: the Server
-// must not have listened yet. The descriptors are this Server's from now on. thawed is
-// called on a loop for each association that moves again. Those that cannot be
-// watched are aborted, and counted in Stats.Shortages; the error names frontends
-// that are not served.
+// Adopt takes over what another Server has held and frozen, with the associations in the order of Freeze, before this
+// one has listened. The descriptors are this Server's from now on. thawed is called on a loop for each association
+// that moves again. Those that cannot be watched are aborted, and counted in Stats.Shortages; the error names
+// frontends that are not served.
 func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +76,6 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 	return nil
 }
 
-// Restore adds the counters of another Server to this one's, after Adopt, so that they
-// go on where those have stopped. Gauges are left out: each association brings its
-// own.
+// Restore adds the counters of another Server to this one's, after Adopt. Gauges are left out: each association brings
+// its own.
 func (s *Server) Restore(from Stats) { s.use(func(e engine.Engine) { e.Restore(from) }) }

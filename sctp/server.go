@@ -17,8 +17,7 @@ var ErrServerClosed = errors.New("sctp server is closed")
 // Engine is a way to forward SCTP.
 type Engine = engine.Kind
 
-// The engines. The zero Engine chooses: Socket where the kernel has SCTP, Packet
-// where it has not.
+// The engines; Auto chooses.
 const (
 	Auto   = engine.Auto
 	Socket = engine.Socket
@@ -31,10 +30,8 @@ type Config = engine.Config
 // Stats is a snapshot of the counters of both engines.
 type Stats = engine.Stats
 
-// Server forwards the associations of any number of frontends. Its exported fields
-// are set before the first call and not changed afterwards. Loops and LB are
-// needed; every other zero value has a default. All methods may be called from any
-// goroutine except those of Loops.
+// Server forwards the associations of any number of frontends. Its exported fields are set before the first call and
+// not changed afterwards. All methods may be called from any goroutine except those of Loops.
 type Server struct {
 	Config
 
@@ -51,12 +48,10 @@ type Server struct {
 	why    string
 }
 
-// Listen starts forwarding for f what arrives at addr, and returns the address in
-// use: port 0 has one chosen. The family of addr is that of f's clients and
-// backends; the unspecified address stands for all of the host. An error wraps
-// unix.EADDRINUSE if the port is in use already, as far as the engine can see, and
-// unix.EPERM if raw sockets are needed and not allowed (CAP_NET_RAW); a frontend
-// is listened for once at a time.
+// Listen starts forwarding for f what arrives at addr, of the family of f's clients and backends, and returns the
+// address in use: port 0 has one chosen, and the unspecified address stands for all of the host. An error wraps
+// unix.EADDRINUSE if the port is in use already, as far as the engine can see, and unix.EPERM if raw sockets are
+// needed and not allowed (CAP_NET_RAW); a frontend is listened for once at a time.
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,13 +63,12 @@ func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	}
 	got, err := s.engine.Listen(f, addr)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("listen on SCTP %s for %s: %w", addr, f, err)
+		err = fmt.Errorf("listen on SCTP %s for %s: %w", addr, f, err)
 	}
-	return got, nil
+	return got, err
 }
 
-// Choose selects an engine, if that has not been done. The error says why the
-// one that is forced cannot be used.
+// Choose selects an engine, if that has not been done. The error says why the one that is forced cannot be used.
 func (s *Server) Choose() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,13 +112,11 @@ func (s *Server) use(do func(engine.Engine)) {
 	}
 }
 
-// Unlisten takes no more associations for a frontend. Those that there are go on.
-// A frontend that is not listened for is ignored.
+// Unlisten takes no more associations for a frontend, if it is listened for. Those that there are go on.
 func (s *Server) Unlisten(f lb.Frontend) { s.use(func(e engine.Engine) { e.Unlisten(f) }) }
 
-// TableChanged makes every association whose backend has not answered yet leave it
-// if it is neither ready nor serving in the balancer's current table. Call it after
-// lb.Balancer.Update; it does not wait.
+// TableChanged makes every association whose backend has not answered yet leave it if it is neither ready nor serving
+// in the balancer's current table. Call it after lb.Balancer.Update; it does not wait.
 func (s *Server) TableChanged() {
 	s.use(func(e engine.Engine) {
 		if !s.closed {
@@ -133,9 +125,8 @@ func (s *Server) TableChanged() {
 	})
 }
 
-// Shutdown takes no new associations and waits until every one has ended. When ctx
-// ends first, the rest is aborted, and the error says how many they were. In any
-// case the Server is closed in the end.
+// Shutdown takes no new associations, waits until every one has ended, and closes the Server. When ctx ends first, the
+// rest is aborted, and the error says how many they were.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	was := s.closed
@@ -158,8 +149,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close aborts every association and closes every socket. It may be called more
-// than once, also while Shutdown waits, which then returns.
+// Close aborts every association and closes every socket. It may be called more than once, also while Shutdown waits.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

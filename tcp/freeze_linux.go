@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
@@ -195,25 +197,23 @@ func (s *Server) AdoptListener(l Listening) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start()
-	given := listening{steered: l.Steered}
-	for i, fd := range l.FDs {
-		given.add(s.shards[i%len(s.shards)], fd)
-	}
 	if s.closed {
-		given.close()
+		for _, fd := range l.FDs {
+			_ = unix.Close(fd)
+		}
 		return ErrServerClosed
 	}
+	served := listening{steered: l.Steered}
 	var errs []error
-	for i := len(l.FDs); i < len(s.shards); i++ {
-		fd, err := bindOne(l.Addr, false)
-		if err != nil {
+	for i := range max(len(l.FDs), len(s.shards)) {
+		fd, err := -1, error(nil)
+		if i < len(l.FDs) {
+			fd = l.FDs[i]
+		} else if fd, err = bindOne(l.Addr, false); err != nil {
 			errs = append(errs, err)
 			break
 		}
-		given.add(s.shards[i], fd)
-	}
-	served := listening{steered: l.Steered}
-	for _, socket := range given.sockets {
+		socket := s.shards[i%len(s.shards)].newListener(fd, l.Steered)
 		if err := socket.Start(); err != nil {
 			errs = append(errs, err)
 			socket.Close()

@@ -19,9 +19,8 @@ type goroutines struct {
 	count counts
 
 	mu      sync.Mutex // guards the following
-	aborted bool       // every connection has ended or been aborted
+	aborted bool       // every connection has been, and later ones are
 	conns   map[*goroutineConn]struct{}
-	drained eventloop.Drain
 	running sync.WaitGroup
 }
 
@@ -152,25 +151,22 @@ func (g *goroutines) ended(r *goroutineConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, r)
-	g.checkDrained()
 }
 
 func (g *goroutines) addTo(sum *Stats) { counters.Add(sum, &g.count.stats) }
 
-// checkDrained ends Shutdown after the last connection. The caller holds g.mu.
-func (g *goroutines) checkDrained() {
-	if g.drained.Started() && len(g.conns) == 0 {
-		g.aborted = true // none comes after the last
-		g.drained.Check(true)
-	}
-}
-
 func (g *goroutines) drain(ctx context.Context) error {
-	g.mu.Lock()
-	g.drained.Start(false)
-	g.checkDrained()
-	g.mu.Unlock()
-	return g.drained.Wait(ctx)
+	ended := make(chan struct{})
+	go func() {
+		g.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // abort returns when every goroutine has ended.

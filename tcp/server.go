@@ -14,8 +14,7 @@ import (
 // ErrServerClosed is returned by Listen after Shutdown or Close.
 var ErrServerClosed = errors.New("tcp server is closed")
 
-// keepAlive is the idle time before, and the interval between, keep-alive probes on both sides (tcp(7), TCP_KEEPIDLE and
-// TCP_KEEPINTVL, whole seconds).
+// keepAlive is the time before, and the interval between, keep-alive probes (tcp(7), TCP_KEEPIDLE and TCP_KEEPINTVL).
 const keepAlive = 15 * time.Second
 
 // Config is what holds for all connections. nil Loops, as it has to be on systems other than Linux: goroutines serve,

@@ -33,7 +33,7 @@ func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, n
 		if err != nil {
 			return l, addr, err
 		}
-		l.add(sh, fd)
+		l.sockets = append(l.sockets, sh.newListener(fd, steered))
 		if addr, err = socket.Local(fd); err != nil {
 			return l, addr, err
 		}
@@ -41,10 +41,9 @@ func (e *loops) bind(s *Server, addr netip.AddrPort, steered bool) (listening, n
 	return l, addr, nil
 }
 
-// add adds a bound socket, which does not listen yet.
-func (l *listening) add(sh *shard, fd int) {
-	steered := l.steered
-	l.sockets = append(l.sockets, sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.serve(fd, peer, steered) }))
+// newListener returns what accepts on a bound socket.
+func (sh *shard) newListener(fd int, steered bool) listener {
+	return sh.NewListener(fd, func(fd int, peer netip.AddrPort) { sh.serve(fd, peer, steered) })
 }
 
 // start makes the shards at the first use. The caller holds s.mu.

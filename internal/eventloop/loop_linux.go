@@ -102,6 +102,14 @@ func (l *Loop) After(t *Timer, owner Expirer, d time.Duration) {
 // StopTimer stops t. Stopping a stopped Timer is fine.
 func (l *Loop) StopTimer(t *Timer) { l.wheel.remove(t) }
 
+// Left returns how long t has to run, 0 if it is stopped or due.
+func (l *Loop) Left(t *Timer) time.Duration {
+	if !t.Active() {
+		return 0
+	}
+	return time.Duration(max(t.when*Tick-Now(), 0))
+}
+
 // Post makes the loop run fn soon, unless it stops first, or has (ErrClosed). It may be called from anywhere.
 func (l *Loop) Post(fn func()) error {
 	l.mu.RLock()
@@ -261,6 +269,33 @@ func (g *Group) Each(fn func(i int)) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// Halt stops every loop between two events until resume is called, once. What belongs to the loops may be used by the
+// caller meanwhile; what happens to descriptors is reported afterwards. Post still takes functions, and Do waits. The
+// error is ErrClosed if a loop has stopped for good; then none is halted.
+func (g *Group) Halt() (resume func(), err error) {
+	release := make(chan struct{})
+	arrived := make(chan struct{}, len(g.loops))
+	posted := 0
+	for _, l := range g.loops {
+		if err = l.Post(func() { arrived <- struct{}{}; <-release }); err != nil {
+			break
+		}
+		posted++
+	}
+	for _, l := range g.loops[:posted] {
+		select {
+		case <-arrived:
+		case <-l.done:
+			err = ErrClosed
+		}
+	}
+	if err != nil {
+		close(release)
+		return nil, err
+	}
+	return func() { close(release) }, nil
 }
 
 // Close stops every loop and waits until they have ended. Descriptors that are still registered stay open. It may be

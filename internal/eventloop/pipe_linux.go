@@ -40,6 +40,25 @@ func (p *Pipe) Drain(to int) (int, error) {
 	return n, err
 }
 
+// Empty takes all bytes out of the pipe.
+func (p *Pipe) Empty() ([]byte, error) {
+	out := make([]byte, 0, p.n)
+	for p.n > 0 {
+		n, err := unix.Read(p.r, out[len(out):cap(out)])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return out, err
+		case n == 0:
+			return out, unix.EPIPE
+		}
+		out = out[:len(out)+n]
+		p.n -= n
+	}
+	return out, nil
+}
+
 // splice never waits, and so is called without telling the Go scheduler, which would
 // take the loop's processor away after 20 us and have to give it back.
 func splice(from, to, size int) (int, error) {

@@ -13,13 +13,9 @@ import (
 )
 
 const (
-	// ShortageRetry is how long a dial waits for descriptors, ports or memory of this host before it tries again,
-	// and maxShortages how often it does so.
-	ShortageRetry = 50 * time.Millisecond
-	maxShortages  = 40
-
-	// AcceptRetry is how often a paused listener looks whether it may accept again.
-	AcceptRetry = 10 * time.Millisecond
+	ShortageRetry = 50 * time.Millisecond // how long a dial waits for descriptors, ports or memory of this host
+	maxShortages  = 40                    // how often it does so
+	AcceptRetry   = 10 * time.Millisecond // how often a paused listener looks whether it may accept again
 )
 
 // Config is what holds for all connections of a server. Loops and LB are needed; every other zero value has a default.
@@ -135,9 +131,9 @@ func (l *Ladder) Thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.
 }
 
 // Resume makes a choice that another process has made: none if backend is invalid.
-func Resume(b *lb.Balancer, service lb.ID, backend netip.AddrPort) (choice lb.Choice) {
-	if backend.IsValid() {
-		choice = b.Resume(service, backend)
+func Resume(b *lb.Balancer, service lb.ID, backend netip.AddrPort) lb.Choice {
+	if !backend.IsValid() {
+		return lb.Choice{}
 	}
-	return choice
+	return b.Resume(service, backend)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// acceptBatch is how many connections one listener may accept before the other descriptors of its loop are served: some
+// acceptBatch is how many connections a listener may accept before the other descriptors of its loop are served: some
 // 15 ms of work. Of 1,000 that come at once the last are answered after twice the time if it is 64.
 const acceptBatch = 256
 

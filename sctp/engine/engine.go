@@ -12,12 +12,10 @@ import (
 // Kind is a way to forward SCTP.
 type Kind uint8
 
-// The engines. The zero Kind chooses: Socket where the kernel has SCTP, Packet
-// where it has not.
 const (
-	Auto   Kind = iota
-	Socket      // kernel sockets, one for each side of an association
-	Packet      // raw sockets: packets are rewritten, associations stay the endpoints'
+	Auto   Kind = iota // Socket where the kernel has SCTP, Packet where it has not
+	Socket             // kernel sockets, one for each side of an association
+	Packet             // raw sockets: packets are rewritten, associations stay the endpoints'
 )
 
 var names = [...]string{Auto: "auto", Socket: "socket", Packet: "packet"}

@@ -41,8 +41,7 @@ type ListeningSocket struct {
 	FD   int `json:"-"`
 }
 
-// FDs passes every descriptor to visit, which may change it, in an order that depends
-// on nothing else.
+// FDs passes every descriptor to visit, which may change it, in an order that depends on nothing else.
 func (h *Holding) FDs(visit func(fd *int)) {
 	for i := range h.Raw {
 		visit(&h.Raw[i].FD)
@@ -54,12 +53,12 @@ func (h *Holding) FDs(visit func(fd *int)) {
 	}
 }
 
-// Frozen is the whole state of one association while nothing moves it: one of
-// Packets and Sockets is set, by the engine.
+// Frozen is the whole state of one association while nothing moves it: one of Packets and Sockets is set, by the
+// engine.
 type Frozen struct {
 	Service lb.ID
 	Addr    netip.AddrPort // of the backend; invalid while there is none
-	Idle    time.Duration  // since it last passed something
+	Idle    time.Duration  // packet engine: since it last passed something
 	Left    time.Duration  // of what it waits for, or of the present attempt
 
 	Dial    *Dialling // nil once the backend has answered
@@ -113,10 +112,8 @@ type Way struct {
 	PPID    uint32
 }
 
-// Tags are the initiate tags of the two ends of an association: what a packet to one
-// of them carries as its verification tag.
+// Tags are the initiate tags of the two ends of an association, which packets to them carry as verification tags.
 type Tags struct{ Client, Backend uint32 }
 
-// Opens returns how many descriptors Adopt opens at most, besides those that are given: a
-// socket for each family of a share, to look up routes.
+// Opens returns how many descriptors Adopt opens at most: a socket for each family of a share, to look up routes.
 func (h *Holding) Opens() int { return 2 * h.Shares }

@@ -1,6 +1,8 @@
 package socket
 
 import (
+	"net/netip"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/session"
@@ -21,8 +23,7 @@ const (
 	maxStreams = 1024
 )
 
-// assoc is one association with a client and one with its backend. It belongs to its
-// shard's loop.
+// assoc is one association with a client and one with its backend. It belongs to its shard's loop.
 type assoc struct {
 	session.Conn[*assoc]
 	sh              *shard
@@ -52,8 +53,7 @@ func (a *assoc) Relay(toBackend bool) {
 	}
 }
 
-// relay moves messages from src to dst until src has no more, dst takes no more, or
-// relayLimit is reached.
+// relay moves messages from src to dst until src has no more, dst takes no more, or relayLimit is reached.
 func (a *assoc) relay(src, dst *side) {
 	for range relayLimit {
 		if !a.step(src, dst) {
@@ -101,8 +101,7 @@ func (a *assoc) step(src, dst *side) bool {
 	return a.pass(src, dst, buf[:got.N], &got)
 }
 
-// pass sends a message that is whole, and keeps a part of one. The kernel takes
-// only whole ones, so that a long one is put together here.
+// pass sends a message that is whole, and keeps a part of one.
 func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 	if len(src.partial)+len(b) > maxMessage {
 		a.sh.count.TooLong.Add(1)
@@ -145,8 +144,7 @@ func (a *assoc) count(dst *side, n int) {
 	}
 }
 
-// send sends a message to dst. False: it waits until dst takes more, or the association
-// is closed.
+// send sends a message to dst. False: it waits until dst takes more, or the association is closed.
 func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
 	if dst.Shut {
 		return true
@@ -158,8 +156,7 @@ func (a *assoc) send(dst *side, b []byte, with kernel.Info) bool {
 		dst.Writable = false
 		return false
 	case unix.EPIPE, unix.ESHUTDOWN:
-		// The peer has shut down, and SCTP has no half-open associations: what
-		// is left is lost (RFC 9260 section 9.2).
+		// The peer has shut down: what is left is lost (RFC 9260 section 9.2).
 		dst.Shut = true
 		a.sh.count.SendErrors.Add(1)
 		return true
@@ -198,3 +195,52 @@ func (a *assoc) Reset(fd int) {
 
 // Release has nothing to give back (session.Owner).
 func (a *assoc) Release() {}
+
+// Connect starts an association with the chosen backend, with the client's streams (session.Owner).
+func (a *assoc) Connect() error {
+	sh, to := a.sh, a.Choice.Backend()
+	// From one address: an unbound socket would announce all of the host's to the backend.
+	from, err := sh.source(to)
+	if err != nil {
+		return err
+	}
+	fd, err := socket.New(to.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err != nil {
+		return err
+	}
+	a.backend = side{Side: session.NewSide(a, fd)}
+	if err := kernel.SetStreams(fd, a.streams.In, a.streams.Out); err != nil {
+		return err
+	}
+	if err := kernel.SetOptions(fd, maxMessage); err != nil {
+		return err
+	}
+	if err := socket.Bind(fd, netip.AddrPortFrom(from, 0)); err != nil {
+		return err
+	}
+	if from == to.Addr() && socket.SelfConnected(fd, to) { // the port that it was given is the backend's own
+		return unix.ECONNREFUSED
+	}
+	if err := socket.Connect(fd, to); err != nil && err != unix.EINPROGRESS {
+		return err
+	}
+	return sh.Loop.Add(fd, &a.backend)
+}
+
+// Connected reports whether the backend has accepted (session.Owner). To connect again, as one does with
+// TCP, would start another association after a failure.
+func (a *assoc) Connected() (bool, error) {
+	code, err := unix.GetsockoptInt(a.backend.FD(), unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	if err != nil {
+		return false, err
+	}
+	// Before it is established an association cannot be asked for (sctp_id2assoc).
+	if s, err := kernel.GetStatus(a.backend.FD()); err != nil || s.State < kernel.StatusEstablished {
+		return false, nil // an event meant for an earlier owner of this descriptor
+	}
+	a.backend.Readable = true
+	return true, nil
+}

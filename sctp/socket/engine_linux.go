@@ -24,9 +24,8 @@ type Engine struct {
 	next      int
 }
 
-// frontend is the listening sockets of a frontend. There is one for each address of the
-// host, since a socket on all of them would announce all of them to its clients
-// (RFC 9260 section 3.3.3), and they would send past what steers them here.
+// frontend is the listening sockets of a frontend: one for each address of the host, since a socket on all would
+// announce all to its clients (RFC 9260 section 3.3.3), and they would send past what steers them here.
 type frontend struct {
 	lb.Frontend
 	addr      netip.AddrPort // as asked for
@@ -88,7 +87,7 @@ func (front *frontend) update(hosts []netip.Addr) error {
 			continue
 		}
 		l, port, err := front.listen(netip.AddrPortFrom(a, front.addr.Port()))
-		if err == unix.EADDRNOTAVAIL {
+		if errors.Is(err, unix.EADDRNOTAVAIL) {
 			continue // it has just gone
 		}
 		if err != nil {
@@ -108,8 +107,7 @@ func (front *frontend) update(hosts []netip.Addr) error {
 // everywhere reports whether the frontend is on all addresses of the host.
 func (front *frontend) everywhere() bool { return front.addr.Addr().IsUnspecified() }
 
-// hostAddrs returns the addresses of the host, but link-local ones, which mean
-// nothing without an interface. None: they cannot be read.
+// hostAddrs returns the addresses of the host, but link-local ones. None: they cannot be read.
 func hostAddrs() (out []netip.Addr) {
 	all, _ := net.InterfaceAddrs()
 	for _, a := range all {
@@ -126,18 +124,19 @@ func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], u
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, step := range []func() error{
-		func() error { return kernel.SetStreams(fd, maxStreams, maxStreams) },
-		func() error { return kernel.SetOptions(fd, maxMessage) },
+	err = errors.Join(
+		kernel.SetStreams(fd, maxStreams, maxStreams),
+		kernel.SetOptions(fd, maxMessage),
 		// Clients may have other addresses, but the way to them is not ours to take.
-		func() error { return kernel.SetHeartbeats(fd, netip.AddrPort{}) },
-		func() error { return socket.Bind(fd, addr) },
-		func() (err error) { addr, err = socket.Local(fd); return err },
-	} {
-		if err := step(); err != nil {
-			_ = unix.Close(fd)
-			return nil, 0, err
-		}
+		kernel.SetHeartbeats(fd, netip.AddrPort{}),
+		socket.Bind(fd, addr),
+	)
+	if err == nil {
+		addr, err = socket.Local(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, 0, err
 	}
 	l := front.listener(fd)
 	if err := l.Start(); err != nil {
@@ -175,8 +174,8 @@ func (e *Engine) Unlisten(f lb.Frontend) {
 	}
 }
 
-// TableChanged also follows the host's addresses, which change about as seldom as
-// tables do. A dial that waits for a backend that is gone is over soon by itself.
+// TableChanged follows the host's addresses, which change about as seldom as tables do. A dial that waits for a backend
+// that is gone is over soon by itself.
 func (e *Engine) TableChanged() {
 	if len(e.frontends) == 0 {
 		return
