@@ -110,7 +110,7 @@ func (a *acceptor) admit() bool {
 			return false
 		}
 	}
-	for budget != nil && !budget.Take(2) {
+	for !budget.Take(2) {
 		g.count.PausedDescriptors.Add(1)
 		if !wait(a.ctx, session.AcceptRetry) {
 			g.count.Dialling.Add(-1)
@@ -144,9 +144,7 @@ func (g *goroutines) serve(a *acceptor, c *net.TCPConn) {
 
 // ended deletes a connection, which has closed its sockets.
 func (g *goroutines) ended(r *goroutineConn) {
-	if r.srv.Descriptors != nil {
-		r.srv.Descriptors.Give(2)
-	}
+	r.srv.Descriptors.Give(2)
 	g.count.Active.Add(-1)
 	g.mu.Lock()
 	defer g.mu.Unlock()

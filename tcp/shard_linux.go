@@ -28,7 +28,6 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 	if s.Descriptors != nil {
 		// Set before the loop sees its first connection: Listener.Start orders the two.
 		loop.Pipes.Budget = s.Descriptors
-		sh.OnShort = loop.Pipes.Trim
 	}
 	return sh
 }

@@ -3,7 +3,7 @@ package eventloop
 import "sync/atomic"
 
 // Budget bounds the file descriptors that flows hold, over all loops and protocols, so that the rest of the process
-// (logs, HTTP, iptables) always finds some left.
+// (logs, HTTP, iptables) always finds some left. Of a nil Budget as many can be had.
 type Budget struct {
 	Limit int64 // 0: none; set before the first Take
 
@@ -13,6 +13,9 @@ type Budget struct {
 
 // Take reserves n file descriptors. False, which Exhausted counts: they would exceed the limit.
 func (b *Budget) Take(n int64) bool {
+	if b == nil {
+		return true
+	}
 	if used := b.used.Add(n); b.Limit > 0 && used > b.Limit {
 		b.used.Add(-n)
 		b.exhausted.Add(1)
@@ -22,10 +25,14 @@ func (b *Budget) Take(n int64) bool {
 }
 
 // Adopt reserves n file descriptors that are open already, beyond the limit if need be.
-func (b *Budget) Adopt(n int64) { b.used.Add(n) }
+func (b *Budget) Adopt(n int64) { b.Give(-n) }
 
 // Give returns n file descriptors that Take or Adopt reserved.
-func (b *Budget) Give(n int64) { b.used.Add(-n) }
+func (b *Budget) Give(n int64) {
+	if b != nil {
+		b.used.Add(-n)
+	}
+}
 
 // Used returns how many file descriptors are reserved.
 func (b *Budget) Used() int64 { return b.used.Load() }

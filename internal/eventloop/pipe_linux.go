@@ -91,12 +91,12 @@ func (p *Pipes) Borrow() (*Pipe, error) {
 		p.lent++
 		return pipe, nil
 	}
-	if p.Budget != nil && !p.Budget.Take(2) {
+	if !p.Budget.Take(2) {
 		return nil, unix.EMFILE
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		p.give()
+		p.Budget.Give(2)
 		return nil, fmt.Errorf("create pipe: %w", err)
 	}
 	// A refusal (EPERM beyond pipe-user-pages-soft, pipe(7)) leaves a smaller pipe.
@@ -113,23 +113,17 @@ func (p *Pipes) Return(pipe *Pipe) {
 		return
 	}
 	pipe.close()
-	p.give()
+	p.Budget.Give(2)
 }
 
 // Trim closes the free pipes: for when descriptors are short.
 func (p *Pipes) Trim() {
 	for _, pipe := range p.free {
 		pipe.close()
-		p.give()
+		p.Budget.Give(2)
 	}
 	p.free = p.free[:0]
 }
 
 // Lent returns how many pipes are borrowed.
 func (p *Pipes) Lent() int { return p.lent }
-
-func (p *Pipes) give() {
-	if p.Budget != nil {
-		p.Budget.Give(2)
-	}
-}

@@ -147,7 +147,7 @@ func (sh *Shard[C]) End(c C) {
 	sh.endDial(conn)
 	conn.Done(nil)
 	sh.remove(c)
-	sh.GiveDescriptors()
+	sh.Descriptors.Give(2)
 	sh.Count.Active.Add(-1)
 	sh.Drain.Check(sh.Empty())
 }

@@ -83,10 +83,8 @@ func (l *Listener[C]) accept() bool {
 		l.pause()
 		return false
 	}
-	if d := sh.Descriptors; d != nil && !d.Take(2) {
-		if sh.OnShort != nil {
-			sh.OnShort() // some may be found there the next time
-		}
+	if !sh.Descriptors.Take(2) {
+		sh.Loop.Pipes.Trim() // some may be found there the next time
 		sh.Count.PausedDescriptors.Add(1)
 		l.pause()
 		return false
@@ -97,7 +95,7 @@ func (l *Listener[C]) accept() bool {
 		l.serve(fd, peer)
 		return true
 	}
-	sh.GiveDescriptors()
+	sh.Descriptors.Give(2)
 	switch err {
 	case unix.EAGAIN:
 		return false

@@ -18,9 +18,6 @@ type Shard[C Owner[C]] struct {
 
 	ClientResets, BackendResets *atomic.Uint64 // connections that ended by an error on that side
 
-	// OnShort releases descriptors that are kept for later, when none is left. nil: there are none.
-	OnShort func()
-
 	first, last C // of the list of connections
 	listeners   map[*Listener[C]]struct{}
 	retry       eventloop.Timer // runs while accepting is paused
@@ -106,19 +103,10 @@ func (sh *Shard[C]) AbortAll() {
 	}
 }
 
-// GiveDescriptors returns those of one connection.
-func (sh *Shard[C]) GiveDescriptors() {
-	if sh.Descriptors != nil {
-		sh.Descriptors.Give(2)
-	}
-}
-
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides.
 func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler) {
-	if sh.Descriptors != nil {
-		sh.Descriptors.Adopt(2)
-	}
+	sh.Descriptors.Adopt(2)
 	conn := c.conn()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
 	sh.Insert(c)

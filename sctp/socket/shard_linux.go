@@ -77,7 +77,7 @@ func (sh *shard) serve(from accepted) {
 	if sh.stopped {
 		socket.ResetOnClose(from.fd)
 		_ = unix.Close(from.fd)
-		sh.GiveDescriptors()
+		sh.Descriptors.Give(2)
 		return
 	}
 	a := sh.newAssoc(from.fd, -1)
