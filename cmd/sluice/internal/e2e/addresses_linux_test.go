@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
@@ -151,8 +149,7 @@ func TestAddressesAfterCrash(t *testing.T) {
 func TestAddressesAreRepaired(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
-	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeWeb()
 	l.Start("--iptables-sync-period", "200ms")
 	device := strings.Fields(l.Output("ip", "-o", "address", "show", "to", lab.WebIP))[1]
 	l.Output("ip", "address", "delete", lab.WebIP+"/32", "dev", device)
@@ -167,65 +164,23 @@ func TestAddressesAreRepaired(t *testing.T) {
 func TestAddressOutlivesItsService(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1}).WinUserspace()
-	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeEcho()
 	l.Start("--iptables-sync-period", "200ms")
-	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
-	echo := func() {
-		t.Helper()
-		got := make([]byte, 4)
-		if _, err := io.WriteString(c, "ping"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
-			t.Fatalf("echo = %q, %v", got, err)
-		}
-	}
-	echo()
+	held := l.Hold()
+	held.Echoes()
 	l.Write("web.yaml")
 	l.Eventually("the Service is gone", func() bool {
 		return askOnce(l.Client, "TCP", netip.MustParseAddrPort(lab.WebAddr)) == string(refused)
 	})
 	for range 20 {
-		echo()
+		held.Echoes()
 	}
-	c.Close()
+	held.Close()
 	l.Eventually("the address is gone", func() bool { return len(l.Holds()) == 0 })
 }
 
-// TestAddressesSourceRanges: others are accepted and reset, or come to nothing; node port and
-// cluster IP are for everybody.
+// TestAddressesSourceRanges: others are accepted and reset, or come to nothing.
 func TestAddressesSourceRanges(t *testing.T) {
 	t.Parallel()
-	l := lab.New(t, testbed.Config{Clients: 2, Pods: 1}).WinUserspace()
-	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
-	for i, protocol := range []string{"TCP", "UDP"} {
-		name := strings.ToLower(protocol)
-		l.Write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
-			fmt.Sprintf("  loadBalancerSourceRanges: [%q]\n", l.Clients[1].Addr4.String()+"/32"), fmt.Sprintf("203.0.113.%d", 30+i)),
-			testbed.SliceManifest(name, 1, 8080, protocol, lab.Addrs(l.Pods...)...))
-	}
-	l.Start()
-	for _, from := range []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0], l.Node} {
-		for i, protocol := range []string{"TCP", "UDP"} {
-			want := map[string]outcome{"TCP": refused, "UDP": dropped}[protocol]
-			if from == l.Clients[1] {
-				want = pod0
-			}
-			if got := askOnce(from, protocol, netip.MustParseAddrPort(fmt.Sprintf("203.0.113.%d:80", 30+i))); got != string(want) {
-				t.Errorf("%s from %s: %s, want %s", protocol, from, got, want)
-			}
-			for _, free := range []string{fmt.Sprintf("10.96.0.%d:80", 30+i), fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i)} {
-				if got := askOnce(from, protocol, netip.MustParseAddrPort(free)); got != "pod-0" {
-					t.Errorf("%s %s from %s: %s, want pod-0", protocol, free, from, got)
-				}
-			}
-		}
-	}
+	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}).WinUserspace(), refused, true)
 }

@@ -18,7 +18,7 @@ import (
 // TestBusyPoll asks the kernel how the program's event loops wait.
 func TestBusyPoll(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.PublishWeb()
 	l.Start("--loops", "2", "--busy-poll", "50us")
 	if got := polling(t, l.Process.Pid()); got[50] != 2 {
 		t.Errorf("how many epoll instances poll, by microseconds: %v; want 2 that do for 50", got)

@@ -118,7 +118,7 @@ func TestImage(t *testing.T) {
 			testbed.Keep(t)(pod.WhoTCP(":8080"))
 			testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
 		}
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+		l.PublishWeb()
 		l.Write("dns.yaml", loadBalancer("dns", "10.96.0.53:53", "UDP", 80, "", "203.0.113.53"), testbed.SliceManifest("dns", 1, 8080, "UDP", lab.Addrs(l.Pods...)...))
 		l.Start()
 		for range 4 {

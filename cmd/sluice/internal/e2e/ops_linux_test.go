@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,26 +92,10 @@ func TestRestartAfterCrash(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
-	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeEcho()
 	l.Start()
-	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
-	echo := func() {
-		t.Helper()
-		got := make([]byte, 4)
-		if _, err := io.WriteString(c, "ping"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
-			t.Fatalf("echo = %q, %v", got, err)
-		}
-	}
-	echo()
+	held := l.Hold()
+	held.Echoes()
 	l.Signal(syscall.SIGTERM)
 	l.Eventually("new connections are refused", func() bool {
 		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
@@ -124,8 +107,8 @@ func TestStop(t *testing.T) {
 	if code, _ := l.Get("http://127.0.0.1:10256/healthz"); code != 503 {
 		t.Errorf("/healthz while stopping = %d, want 503", code)
 	}
-	echo()
-	c.Close()
+	held.Echoes()
+	held.Close()
 	if code := l.Wait(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
@@ -133,18 +116,14 @@ func TestStop(t *testing.T) {
 
 func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
-	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeEcho()
 	for _, test := range []struct {
 		drain  string
 		second bool
 		want   int
 	}{{"50ms", false, 0}, {"1h", true, 1}} {
 		l.Start("--drain-timeout", test.drain)
-		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := l.Hold()
 		l.Eventually("the connection is there", func() bool { return l.Metric("sluice_tcp_active_connections") == 1 })
 		l.Signal(syscall.SIGTERM)
 		if test.second {
@@ -154,7 +133,7 @@ func TestDrainTimeoutAndSecondSignal(t *testing.T) {
 		if code := l.Wait(); code != test.want {
 			t.Errorf("drain timeout %s: exit code %d, want %d", test.drain, code, test.want)
 		}
-		c.Close()
+		held.Close()
 	}
 }
 

@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -123,9 +122,15 @@ func TestNodePortConflict(t *testing.T) {
 // TestSourceRanges: others are dropped before they could send a byte.
 func TestSourceRanges(t *testing.T) {
 	t.Parallel()
-	l := lab.New(t, testbed.Config{Clients: 2, Pods: 1})
-	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
+	testSourceRanges(lab.New(t, testbed.Config{Clients: 2, Pods: 1}), dropped, false)
+}
+
+// testSourceRanges has a second client in the source ranges; what TCP gets outside of them is
+// other, and UDP nothing; node says whether that is so on the node itself. Neither the cluster IP
+// nor the node port is restricted.
+func testSourceRanges(l *lab.Lab, other outcome, node bool) {
+	testbed.Keep(l.T)(l.Pods[0].WhoTCP(":8080"))
+	testbed.Keep(l.T)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":8080"))
 	for i, protocol := range []string{"TCP", "UDP"} {
 		name := strings.ToLower(protocol)
 		l.Write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
@@ -133,20 +138,22 @@ func TestSourceRanges(t *testing.T) {
 			testbed.SliceManifest(name, 1, 8080, protocol, lab.Addrs(l.Pods...)...))
 	}
 	l.Start()
-	for _, from := range []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0]} {
-		want := dropped
-		if from == l.Clients[1] {
-			want = pod0
-		}
+	hosts := []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0]}
+	if node {
+		hosts = append(hosts, l.Node)
+	}
+	for _, from := range hosts {
 		for i, protocol := range []string{"TCP", "UDP"} {
-			lb := netip.MustParseAddrPort(fmt.Sprintf("203.0.113.%d:80", 30+i))
-			if got := askOnce(from, protocol, lb); got != string(want) {
-				t.Errorf("%s from %s: %s, want %s", protocol, from, got, want)
+			want := map[string]outcome{"TCP": other, "UDP": dropped}[protocol]
+			if from == l.Clients[1] {
+				want = pod0
 			}
-			// Neither the cluster IP nor the node port is restricted.
-			for _, free := range []string{fmt.Sprintf("10.96.0.%d:80", 30+i), fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i)} {
-				if got := askOnce(from, protocol, netip.MustParseAddrPort(free)); got != "pod-0" {
-					t.Errorf("%s %s from %s: %s, want pod-0", protocol, free, from, got)
+			for addr, want := range map[string]outcome{
+				fmt.Sprintf("203.0.113.%d:80", 30+i): want, fmt.Sprintf("10.96.0.%d:80", 30+i): pod0,
+				fmt.Sprintf("%s:%d", l.Node.Addr4, 30080+i): pod0,
+			} {
+				if got := askOnce(from, protocol, netip.MustParseAddrPort(addr)); got != string(want) {
+					l.T.Errorf("%s %s from %s: %s, want %s", protocol, addr, from, got, want)
 				}
 			}
 		}
@@ -213,12 +220,7 @@ func TestNothingIsDisturbed(t *testing.T) {
 	}
 	publish("", "")
 	l.Start("--udp-timeout", "1h")
-	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+	held := l.Hold()
 	flow := lab.NewClient(t, l.Client, lab.DNSAddr)
 	home, err := flow.Ask([]byte("?"), testbed.Patience)
 	if err != nil || home == "" {
@@ -235,13 +237,7 @@ func TestNothingIsDisturbed(t *testing.T) {
 		publish(change.more, change.ingress)
 		l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > applied })
 		for range 20 {
-			got := make([]byte, 4)
-			if _, err := io.WriteString(c, "ping"); err != nil {
-				t.Fatalf("change %d: %v", i, err)
-			}
-			if _, err := io.ReadFull(c, got); err != nil {
-				t.Fatalf("change %d: %v", i, err)
-			}
+			held.Echoes()
 			if name, err := flow.Ask([]byte("?"), testbed.Patience); err != nil || name != home {
 				t.Fatalf("change %d: the flow was answered by %q, %v; want %s", i, name, err, home)
 			}
@@ -329,8 +325,7 @@ func TestOldModeIsReplaced(t *testing.T) {
 	} {
 		l.Output("iptables", args...)
 	}
-	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeWeb()
 	l.Start()
 	rules := l.Output("iptables-save")
 	if strings.Contains(rules, "KUBE-PORTALS") || !strings.Contains(rules, "-A PREROUTING -j KUBE-SERVICES") {

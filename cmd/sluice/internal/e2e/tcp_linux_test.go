@@ -73,7 +73,7 @@ func TestBulkBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.PublishWeb()
 	l.Start()
 	type result struct {
 		sum []byte
@@ -90,12 +90,7 @@ func TestBulkBothWays(t *testing.T) {
 		sum, err := pump(c, 2, size)
 		server <- result{sum, err}
 	}()
-	c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	sum, err := pump(c, 1, size)
+	sum, err := pump(l.Hold().Conn, 1, size)
 	if err != nil || !bytes.Equal(sum, sumOf(2, size)) {
 		t.Errorf("the client did not get what the server sent: %v", err)
 	}
@@ -117,7 +112,7 @@ func TestStalledReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.PublishWeb()
 	l.Start()
 	open := func() (client, server net.Conn) {
 		client, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
@@ -307,8 +302,7 @@ func TestChurn(t *testing.T) {
 // are served, the others wait, and all are served in the end.
 func TestFewDescriptors(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
-	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.ServeEcho()
 	l.Limit = 64
 	l.Start("--loops", "2")
 	const clients = 500

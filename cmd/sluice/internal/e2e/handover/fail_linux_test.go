@@ -19,33 +19,14 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-func (n *line) talker() *lab.Talker {
-	n.T.Helper()
-	c, err := n.Client.Dial(n.T.Context(), "tcp", lab.WebAddr)
-	if err != nil {
-		n.T.Fatal(err)
-	}
-	n.T.Cleanup(func() { _ = c.Close() })
-	return &lab.Talker{T: n.T, Conn: c}
-}
-
-// serveEcho has every pod echo, as Service web.
-func (n *line) serveEcho() {
-	n.T.Helper()
-	for _, pod := range n.Pods {
-		testbed.Keep(n.T)(pod.EchoTCP(":8080"))
-	}
-	n.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
-}
-
 // TestRefusedUpgrades: whatever keeps a successor from taking over, the running process
 // serves on, and sluice upgrade says why.
 func TestRefusedUpgrades(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
-	n.serveEcho()
+	n.ServeEcho()
 	n.start()
-	c := n.talker()
+	c := n.Hold()
 	pid := n.pid()
 	refused := func(what string, want ...string) {
 		t.Helper()
@@ -62,7 +43,7 @@ func TestRefusedUpgrades(t *testing.T) {
 			t.Fatalf("%s: process %d is to serve on: the PID file has %d", what, pid, n.pid())
 		}
 		c.Works()
-		n.talker().Works()
+		n.Hold().Works()
 	}
 
 	if err := os.WriteFile(filepath.Join(n.Dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
@@ -97,12 +78,12 @@ func TestRefusedUpgrades(t *testing.T) {
 func TestUpgradeWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
-	n.serveEcho()
+	n.ServeEcho()
 	n.Limit = 64
 	n.start("--loops", "1")
 	var all []*lab.Talker
 	for range 16 {
-		c := n.talker()
+		c := n.Hold()
 		c.Echoes()
 		all = append(all, c)
 	}
@@ -132,9 +113,9 @@ func TestKilledSuccessors(t *testing.T) {
 		rounds = 4
 	}
 	n := newLine(t, testbed.Config{})
-	n.serveEcho()
+	n.ServeEcho()
 	n.start()
-	c := n.talker()
+	c := n.Hold()
 	failed := 0
 	for i := range rounds {
 		pid := n.pid()
@@ -159,11 +140,11 @@ func TestKilledSuccessors(t *testing.T) {
 			n.Eventually("the process before has ended", func() bool { return !lab.Alive(pid) })
 			n.Process = nil
 			n.start()
-			c = n.talker()
+			c = n.Hold()
 			continue
 		}
 		c.Works()
-		n.talker().Works()
+		n.Hold().Works()
 	}
 	t.Logf("%d of %d successors were killed", failed, rounds)
 	n.mustUpgrade()
@@ -347,16 +328,16 @@ func TestNoPlaceForSocket(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newLine(t, testbed.Config{Pods: 1})
-			n.serveEcho()
+			n.ServeEcho()
 			dir := n.onDisk(c.options)
 			n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
 			n.saysOfPlace(dir, c.want)
-			n.talker().Works()
+			n.Hold().Works()
 		})
 	}
 	t.Run("read-only when upgraded", func(t *testing.T) {
 		n := newLine(t, testbed.Config{Pods: 1})
-		n.serveEcho()
+		n.ServeEcho()
 		dir := n.onDisk("mode=700")
 		n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", filepath.Join(dir, "handover.sock"))
 		n.Eventually("the PID file is written", func() bool { return n.pid() != 0 })
@@ -364,13 +345,13 @@ func TestNoPlaceForSocket(t *testing.T) {
 		if out, err := n.Node.Command(t.Context(), "nsenter", "--target", strconv.Itoa(pid), "--mount", "mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
 			t.Fatalf("remount: %v, %s", err, out)
 		}
-		c := n.talker()
+		c := n.Hold()
 		c.Works()
 		_ = syscall.Kill(pid, syscall.SIGHUP)
 		n.Eventually("the next process serves", func() bool { return n.pid() != pid && !lab.Alive(pid) })
 		n.saysOfPlace(dir, "is on a read-only file system: give --handover-socket")
 		c.Works()
-		n.talker().Works()
+		n.Hold().Works()
 	})
 }
 
@@ -391,7 +372,7 @@ func (n *line) saysOfPlace(dir, want string) {
 func TestUpgradeWithFullDisk(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
-	n.serveEcho()
+	n.ServeEcho()
 	// The processes see a disk of two pages at the place of the PID file: for two files.
 	disk := n.onDisk("size=8k")
 	pidFile := n.pidFile
@@ -405,7 +386,7 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 		return err == nil
 	})
 	n.pidFile = pidFile
-	c := n.talker()
+	c := n.Hold()
 	c.Works()
 	if err := os.WriteFile(other, []byte("full"), 0o600); err != nil {
 		t.Fatal(err)
@@ -415,7 +396,7 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
 	}
 	c.Works()
-	n.talker().Works()
+	n.Hold().Works()
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ func TestUpgrade(t *testing.T) {
 func TestWaysToUpgrade(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
-	n.serveEcho()
+	n.ServeEcho()
 	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -140,7 +140,7 @@ func TestWaysToUpgrade(t *testing.T) {
 	}
 	write("mode: userspace\n")
 	n.start("--config", file)
-	c := n.talker()
+	c := n.Hold()
 	c.Works()
 	for what, do := range map[string]func(){
 		"SIGHUP":   func() { _ = syscall.Kill(n.pid(), syscall.SIGHUP) },
@@ -151,13 +151,13 @@ func TestWaysToUpgrade(t *testing.T) {
 		do()
 		n.Eventually(what+" leads to another process", func() bool { return n.pid() != before && !lab.Alive(before) })
 		c.Works()
-		n.talker().Works()
+		n.Hold().Works()
 	}
 	n.Eventually("the new port range is in force", func() bool {
 		return strings.Contains(n.Traces(), "--to-ports 3100")
 	})
 	c.Works()
-	n.talker().Works()
+	n.Hold().Works()
 	write("mode: bridge\n")
 	n.Eventually("the mistake is in the log", func() bool { return strings.Contains(n.logged(), "the last good one stays") })
 	c.Works()
@@ -168,10 +168,10 @@ func TestCleanupOnExit(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	before := n.Traces()
-	n.serveEcho()
+	n.ServeEcho()
 	n.start("--cleanup-on-exit", "--drain-timeout", "100ms")
 	n.mustUpgrade()
-	c := n.talker()
+	c := n.Hold()
 	c.Works()
 	pid := n.pid()
 	_ = syscall.Kill(pid, syscall.SIGTERM)

@@ -587,11 +587,11 @@ func TestIdleConnectionsCross(t *testing.T) {
 			}()
 		}
 	}()
-	n.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
+	n.PublishWeb()
 	n.start()
 	conns := make([]*lab.Talker, count)
 	for i := range conns {
-		conns[i] = n.talker()
+		conns[i] = n.Hold()
 	}
 	n.Eventually("all connections are open", func() bool { return n.Metric("sluice_tcp_active_connections") == float64(count) })
 	n.Eventually("all backends have answered", func() bool { return n.Metric("sluice_tcp_dialling_connections") == 0 })

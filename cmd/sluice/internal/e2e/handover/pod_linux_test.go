@@ -116,9 +116,9 @@ func TestTakeOverBySocket(t *testing.T) {
 func TestRefusedContainers(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
-	n.serveEcho()
+	n.ServeEcho()
 	n.start()
-	c := n.talker()
+	c := n.Hold()
 	refused := func(what, want string, on *testbed.Host, argv ...string) {
 		t.Helper()
 		cmd := on.Command(t.Context(), argv[0], argv[1:]...)
@@ -128,7 +128,7 @@ func TestRefusedContainers(t *testing.T) {
 			t.Errorf("%s: start = %v, %s; want %q", what, err, out, want)
 		}
 		c.Works()
-		n.talker().Works()
+		n.Hold().Works()
 	}
 	program := []string{os.Args[0], "--manifests", n.Dir, "--handover-socket", n.socket}
 	refused("another network namespace", "hostNetwork: true", n.Pods[0], program...)

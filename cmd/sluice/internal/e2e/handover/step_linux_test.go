@@ -245,7 +245,7 @@ func (a *assoc) close() {
 func TestEveryStep(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
-	n.serveEcho()
+	n.ServeEcho()
 	sig := n.newAssoc()
 	round := 0
 	next := func(cur *process, at int, act func(giver, taker *process)) (*process, byte) {
@@ -253,7 +253,7 @@ func TestEveryStep(t *testing.T) {
 		return n.succeed(cur, round, at, act)
 	}
 	cur, _ := next(nil, 0, nil)
-	c := n.talker()
+	c := n.Hold()
 	c.Works()
 	sig.renew()
 	defer sig.close()
@@ -302,9 +302,9 @@ func TestEveryStep(t *testing.T) {
 				c.Works()
 				kept++
 			default:
-				c = n.talker()
+				c = n.Hold()
 			}
-			n.talker().Works()
+			n.Hold().Works()
 			if f.ends(kind) { // with its connection, or not
 				sig.renew()
 			} else {

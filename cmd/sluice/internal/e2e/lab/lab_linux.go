@@ -257,9 +257,24 @@ func (l *Lab) ServeWeb() (servers []*testbed.Server) {
 	for _, pod := range l.Pods {
 		servers = append(servers, testbed.Keep(l.T)(pod.WhoTCP(":8080")))
 	}
+	l.PublishWeb()
+	return servers
+}
+
+// ServeEcho makes every pod echo TCP connections, as Service web.
+func (l *Lab) ServeEcho() {
+	l.T.Helper()
+	for _, pod := range l.Pods {
+		testbed.Keep(l.T)(pod.EchoTCP(":8080"))
+	}
+	l.PublishWeb()
+}
+
+// PublishWeb writes Service web, with every pod's port 8080.
+func (l *Lab) PublishWeb() {
+	l.T.Helper()
 	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""),
 		testbed.SliceManifest("web", 1, 8080, "TCP", Addrs(l.Pods...)...))
-	return servers
 }
 
 // ServeDNS makes every pod answer datagrams with its name, as Service dns.

@@ -19,6 +19,17 @@ type Talker struct {
 	net.Conn
 }
 
+// Hold opens one to the Service of ServeEcho, until the test ends.
+func (l *Lab) Hold() *Talker {
+	l.T.Helper()
+	c, err := l.Client.Dial(l.T.Context(), "tcp", WebAddr)
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	l.T.Cleanup(func() { _ = c.Close() })
+	return &Talker{T: l.T, Conn: c}
+}
+
 // Works wants an echo of a size that does not fit anything at once.
 func (c *Talker) Works() {
 	c.T.Helper()
