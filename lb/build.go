@@ -79,8 +79,13 @@ func (b *builder) put(i int, s, indexed, known *Service) []error {
 	} else {
 		is.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
 			a.Addr, a.Sources = unmap(a.Addr), normaliseSources(a.Sources, s.IPv6)
-			err := checkAddress(&a, s.IPv6)
-			if err == nil {
+			err := checkAddr(a.Addr, s.IPv6)
+			switch {
+			case a.Addr.Addr().Zone() != "":
+				err = errors.New("has a zone")
+			case a.Kind > LoadBalancerIP:
+				err = fmt.Errorf("invalid kind %d", a.Kind)
+			case err == nil:
 				err = b.claim(Frontend{s.Protocol, a.Addr}, owner{slot, int32(len(kept)), true, a.ruled()})
 			}
 			if err != nil {
@@ -110,9 +115,12 @@ func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
 	}
 	return filter(s.Backends, same, func(kept []Backend, k Backend) (Backend, error) {
 		k.Addr = unmap(k.Addr)
-		err := checkBackend(k.Addr, s.IPv6)
+		err := checkAddr(k.Addr, s.IPv6)
 		again := func(b Backend) bool { return b.Addr == k.Addr }
-		if err == nil && (seen[k.Addr] || seen == nil && slices.ContainsFunc(kept, again)) {
+		switch {
+		case k.Addr.Addr().IsUnspecified():
+			err = errors.New("unspecified address")
+		case err == nil && (seen[k.Addr] || seen == nil && slices.ContainsFunc(kept, again)):
 			err = errors.New("listed twice")
 		}
 		if seen != nil {

@@ -112,11 +112,7 @@ func (r *runner) prefixes(s string) []netip.Prefix {
 			all = append(all, netip.Prefix{})
 			continue
 		}
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			r.t.Fatalf("line %d: %v", r.line, err)
-		}
-		all = append(all, p)
+		all = append(all, parsed(r, text, netip.ParsePrefix))
 	}
 	return all
 }
@@ -126,11 +122,16 @@ func (r *runner) addr(s string) netip.AddrPort {
 	if s == "-" {
 		return netip.AddrPort{}
 	}
-	a, err := netip.ParseAddrPort(s)
+	return parsed(r, s, netip.ParseAddrPort)
+}
+
+// parsed returns what s says, or ends the test.
+func parsed[T any](r *runner, s string, parse func(string) (T, error)) T {
+	v, err := parse(s)
 	if err != nil {
 		r.t.Fatalf("line %d: %v", r.line, err)
 	}
-	return a
+	return v
 }
 
 func (r *runner) protocol(s string) Protocol {
@@ -147,11 +148,7 @@ func (r *runner) duration(s string) int64 {
 	if s == "" {
 		return 0
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		r.t.Fatalf("line %d: %v", r.line, err)
-	}
-	return d.Nanoseconds()
+	return parsed(r, s, time.ParseDuration).Nanoseconds()
 }
 
 type args struct {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata give as what they expect")
@@ -64,8 +66,8 @@ func TestScripts(t *testing.T) {
 				}
 				return
 			}
-			if got != string(script) {
-				t.Errorf("output differs; if the new one is right, run with -rewrite\n%s", firstDifference(string(script), got))
+			if diff := cmp.Diff(string(script), got); diff != "" {
+				t.Errorf("output differs; if the new one is right, run with -rewrite (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -76,42 +78,32 @@ func TestScripts(t *testing.T) {
 func runScript(t *testing.T, script string) string {
 	var out strings.Builder
 	r := &runner{t: t, balancer: new(Balancer), choices: map[string]Choice{}}
-	lines := strings.Split(strings.TrimRight(script, "\n"), "\n")
-	for i := 0; i < len(lines); {
-		if lines[i] == "" || strings.HasPrefix(lines[i], "#") {
-			out.WriteString(lines[i] + "\n")
-			i++
+	line := 1
+	for i, paragraph := range strings.Split(strings.TrimRight(script, "\n"), "\n\n") {
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		for strings.HasPrefix(paragraph, "#") { // before a command, too
+			comment, rest, _ := strings.Cut(paragraph, "\n")
+			out.WriteString(comment + "\n")
+			paragraph, line = rest, line+1
+		}
+		if paragraph == "" {
+			line++
 			continue
 		}
-		begin := i
-		for i < len(lines) && lines[i] != "----" {
-			i++
+		command, _, ok := strings.Cut(paragraph, "\n----")
+		if !ok {
+			t.Fatalf("line %d: command without ----", line)
 		}
-		if i == len(lines) {
-			t.Fatalf("line %d: command without ----", begin+1)
-		}
-		block := lines[begin:i]
-		for i++; i < len(lines) && lines[i] != ""; i++ {
-			// What was expected.
-		}
-		r.line = begin + 1
-		result := strings.TrimRight(r.run(block), "\n")
-		out.WriteString(strings.Join(block, "\n") + "\n----\n")
-		if result != "" {
+		r.line = line
+		out.WriteString(command + "\n----\n")
+		if result := strings.TrimRight(r.run(strings.Split(command, "\n")), "\n"); result != "" {
 			out.WriteString(result + "\n")
 		}
+		line += strings.Count(paragraph, "\n") + 2
 	}
 	return out.String()
-}
-
-func firstDifference(want, got string) string {
-	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := range min(len(w), len(g)) {
-		if w[i] != g[i] {
-			return fmt.Sprintf("line %d\nwant: %s\ngot:  %s", i+1, w[i], g[i])
-		}
-	}
-	return fmt.Sprintf("want %d lines, got %d", len(w), len(g))
 }
 
 type runner struct {

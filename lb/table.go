@@ -2,7 +2,6 @@ package lb
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -225,23 +224,6 @@ func (t *Table) admit(at owner, f *Flow) (set, bool) {
 		return 0, false
 	}
 	return a.set(a.Local && t.node.has(client, asked)), true
-}
-
-func checkAddress(a *Address, ipv6 bool) error {
-	switch {
-	case a.Addr.Addr().Zone() != "":
-		return errors.New("has a zone")
-	case a.Kind > LoadBalancerIP:
-		return fmt.Errorf("invalid kind %d", a.Kind)
-	}
-	return checkAddr(a.Addr, ipv6)
-}
-
-func checkBackend(a netip.AddrPort, ipv6 bool) error {
-	if a.Addr().IsUnspecified() {
-		return errors.New("unspecified address")
-	}
-	return checkAddr(a, ipv6)
 }
 
 func checkAddr(a netip.AddrPort, ipv6 bool) error {
