@@ -10,10 +10,8 @@
 // therefore the order of last use is also the order of expiry, and sweeping costs only as much
 // as there is to remove.
 //
-// The memory is bounded. kube-proxy's userspace mode kept an entry for every
-// client address for three hours, which anyone with an IPv6 prefix can turn into
-// an outage. Here the least recently used client is evicted when the table is
-// full; that client merely gets a new backend, and the eviction is counted.
+// The memory is bounded: the least recently used client is evicted when the table is
+// full and merely gets a new backend, and the eviction is counted.
 //
 // The package is pure: it starts no goroutine and reads no clock. Each call says
 // what time it is, in nanoseconds of a monotonic clock of the caller's choice.

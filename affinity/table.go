@@ -148,11 +148,8 @@ func (t *Table[B]) deletePiece(from int32, match func(B) bool) (next int32) {
 }
 
 // Sweep removes the clients that were last used timeout or longer ago. It takes time in
-// proportion to their number.
-//
-// Callers whose clocks differ slightly may enter clients slightly out of order;
-// an expired client behind an unexpired one then waits for the next Sweep, and
-// Get does not return it meanwhile.
+// proportion to their number. An expired client that was entered out of order, by a caller whose
+// clock differs, waits for the next Sweep, and Get does not return it meanwhile.
 func (t *Table[B]) Sweep(now, timeout int64) {
 	for t.sweepPiece(now, timeout) {
 		runtime.Gosched() // as in DeleteFunc
@@ -176,9 +173,8 @@ func (t *Table[B]) sweepPiece(now, timeout int64) bool {
 }
 
 // Since calls visit for the clients that were last used at time from or later, least recently
-// used first, so that putting them into another table in this order rebuilds this one. Of those
-// that callers with slightly different clocks entered out of order it may leave
-// some out, so that from should be earlier than needed by as much as clocks differ.
+// used first, so that putting them into another table in this order rebuilds this one. It may
+// leave out some that callers with slightly different clocks entered out of order.
 //
 // Others wait meanwhile; visit must not call the table. An IPv4 client is given as an IPv4
 // address.

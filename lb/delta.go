@@ -1,7 +1,6 @@
 package lb
 
-// Delta says how a Table differs from the one that it was made from. It is computed once,
-// in [Table.Next]; all that act on a change take it from there. The services are those of
+// Delta says how a Table differs from the one that it was made from. The services are those of
 // the tables and must not be changed.
 type Delta struct {
 	// Whole says that nothing before counts and Added is everything: the table is the

@@ -30,9 +30,7 @@
 // Round robin is exact: in any n picks in a row without affinity, each of the n eligible
 // backends of a service is chosen once, no matter how many goroutines pick. After a
 // change of backends the round goes on where it was. Retries have a round of their own, so
-// that all share the load of a backend that fails. A client of a service with affinity keeps
-// its backend across tables and addresses, as long as that is eligible and the client comes
-// back within the timeout.
+// that all share the load of a backend that fails.
 //
 // A service port has two sets of eligible backends: one for policy Cluster, narrowed by
 // topology hints, and one for policy Local. Which one it is depends on the [Address] asked

@@ -19,9 +19,8 @@ const (
 // terminate, so that a rolling update does not refuse connections (KEP-1669).
 func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
 
-// EligibleLocal returns the same for an address with policy Local: those of this
-// node that are ready, whatever their hints, or if none is, those of this node that
-// still serve while they terminate. There is no fallback to other nodes.
+// EligibleLocal returns the same for an address with policy Local: of this
+// node only, whatever the hints.
 func (s *Service) EligibleLocal() []Backend { return s.eligible(localSet) }
 
 func (s *Service) eligible(in set) []Backend {

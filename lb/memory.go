@@ -5,9 +5,8 @@ import (
 	"net/netip"
 )
 
-// Memory is what one service port keeps from table to table, affinity excepted: for
-// another Balancer, of the process that takes over from this one. Balancers with the
-// same Seed and the same Table that have the same Memory choose alike.
+// Memory is what one service port keeps from table to table, affinity excepted, for
+// another Balancer. With the same Seed, Table and Memory it chooses alike.
 type Memory struct {
 	ID ID
 
@@ -177,9 +176,8 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 	}
 }
 
-// Resume returns a choice that another Balancer has made, for the connection that is
-// taken over from it. It counts as in flight until Done, and not as a Pick. If the
-// table does not have the backend, the choice is that of a backend which has left.
+// Resume returns a choice that another Balancer has made. It counts as in flight until Done, and
+// not as a Pick. If the table does not have the backend, it has left.
 func (b *Balancer) Resume(id ID, addr netip.AddrPort) Choice {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,8 +3,7 @@ package lb
 import "maps"
 
 // Mirror keeps the services of one address family as deltas say, and which of them have
-// changed, for those that act on a change and may fail. The zero Mirror is for IPv4 and
-// empty. It is for one goroutine.
+// changed, for those that act on a change and may fail. The zero Mirror is empty, for one goroutine.
 type Mirror struct {
 	services map[ID]*Service
 	changed  map[ID]*Service // as they were at the last call of Changed

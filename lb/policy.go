@@ -30,10 +30,9 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 	return of[a.set(true)], of[a.set(false)]
 }
 
-// set returns the set that clients inside or outside of this node get at a. Those
-// inside are taken for ones that went out to a load balancer and came back through
-// whichever node, which is why policy Local of external addresses is not for them;
-// a cluster IP has no such way.
+// set returns the set that clients inside or outside of this node get at a. Policy Local of
+// external addresses is not for those inside: they are taken for ones that went out to a load
+// balancer and came back; a cluster IP has no such way.
 func (a *Address) set(inside bool) set {
 	if a.Local && (a.Kind == ClusterIP || !inside) {
 		return localSet
@@ -74,11 +73,9 @@ func (n *node) equal(o *node) bool {
 	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses)
 }
 
-// has reports whether a client that asked for the address asked is on this node:
-// whether it is a pod of the node, or the node itself. The latter is so too if the
-// client comes from the very address it asks for. The node gets that as its source
-// if the address is configured on it, as load-balancer IPs often are, and no
-// other host can be reached there.
+// has reports whether a client that asked for the address asked is on this node: a pod of the
+// node, or the node itself, also if it comes from the very address it asks for. That is its source
+// if the address is configured on it, as load-balancer IPs often are.
 func (n *node) has(client, asked netip.Addr) bool {
 	if client.IsLoopback() || client == asked {
 		return true
@@ -89,10 +86,8 @@ func (n *node) has(client, asked netip.Addr) bool {
 	return slices.ContainsFunc(n.podCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// allowed reports whether the client may ask at a. Sources are compared with the
-// address that the client really has, so that the node and its pods need to be in
-// them like anybody else; which of its addresses the node speaks from is its own
-// affair, however, so that with the address asked for as its source (see has) it
+// allowed reports whether the client may ask at a. The node and its pods need to be in the
+// sources like all others; but with the address asked for as its source (see has) the node
 // may ask if any of its addresses may.
 func (n *node) allowed(a *Address, client, asked netip.Addr) bool {
 	if len(a.Sources) == 0 || a.allows(client) {

@@ -25,9 +25,8 @@ func (b *backend) compare(o *backend) int {
 func (r ring) at(position uint64) *backend { return r[position%uint64(len(r))] }
 
 // positions are those in a ring: of first attempts, and apart from them of retries. A
-// retry that took the next position of first attempts would leave two
-// backends of which one is dead in step: every first attempt would find the dead
-// one and every retry the other. A retry that went to the neighbour would give it
+// retry in the order of first attempts would leave two backends of which one is dead in step:
+// every first attempt would find the dead one. One at the neighbour would give it
 // all the load of the dead one.
 type positions struct{ first, retry atomic.Uint64 }
 
@@ -73,9 +72,7 @@ func (r ring) another(position uint64, tried *Tried) *backend {
 }
 
 // resume returns the position at which ring next goes on with the round that r is in
-// at position: at the same backend, or the one after it in order if that one has
-// left. So a change in the middle of a round neither passes over a survivor nor
-// repeats one.
+// at position: at the same backend, or the one after it in order if that one has left.
 func (r ring) resume(position uint64, next ring) uint64 {
 	if len(r) == 0 || len(next) == 0 {
 		return position

@@ -97,9 +97,8 @@ func (b *backend) init(s *state, addr netip.AddrPort) *backend {
 }
 
 // dropDrained drops the leaving backends that have no connection left, and those that
-// came back in this update. A Pick that was still busy with the table before may
-// reach a backend after that, and is then missing from the counters; no more is
-// lost.
+// came back in this update. A Pick that was busy with the table before may be missing from the
+// counters after that.
 func (s *state) dropDrained(update uint64) {
 	still := s.leaving[:0]
 	for _, b := range s.leaving {

@@ -51,9 +51,8 @@ func NewTable(services []*Service, node Node) (*Table, error) {
 }
 
 // Next is NewTable for services of which most are in t already, and returns how they
-// differ from those. A service that t was made from, by its pointer, has been checked and
-// is in the index, so that it costs a comparison and nothing more, unless t or the new table
-// refuses something: then the order of all services matters, and each is looked at.
+// differ from those. A service that t was made from, by its pointer, costs a comparison,
+// unless t or the new table refuses something: then the order of all services matters.
 func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	if next, delta, ok := t.patched(services, node); ok {
 		return next, delta, nil

@@ -3,8 +3,7 @@
 // the flow has been idle for a while.
 //
 // A flow is one client address and port, asking one address of ours, at one
-// frontend. It has a connected socket of its own towards its backend, so that the
-// kernel separates the replies, and the refusals, of different flows.
+// frontend. It has a connected socket of its own towards its backend.
 //
 // A Server has shards, each with frontends and flows of its own, and a transport that moves their
 // datagrams: an event loop, or goroutines under one lock.

@@ -67,8 +67,7 @@ func (s *Server) Listening() []Listening {
 
 // Freeze passes every flow to visit, while the caller has halted the loops: of each
 // loop those first that were idle for longest. The Frozen is visit's until it returns.
-// It stops at an error of visit and returns it. Nothing is changed, so that the flows
-// go on as soon as the loops resume.
+// Nothing is changed, so that the flows go on as soon as the loops resume.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	type place struct{ listening, member int }
 	places := make(map[*listener]place)
@@ -118,12 +117,11 @@ func (f *flow) freeze(now int64) Frozen {
 	return out
 }
 
-// Adopt takes over what another Server has forwarded, and its flows, of which those of
-// one loop are in the order of Freeze. The descriptors are this Server's from now on.
-// The kernel shares clients out among the sockets of a frontend by their number, so
-// that neither more nor fewer are made. thawed is called on a loop for each flow that
-// moves again. A flow whose socket cannot be watched is dropped; so is one whose
-// frontend is forwarded already, as is that.
+// Adopt takes over what another Server has forwarded, with its descriptors, and its flows, of
+// which those of one loop are in the order of Freeze. The kernel shares clients out among the
+// sockets of a frontend by their number, so that neither more nor fewer are made. thawed is
+// called on a loop for each flow. A flow whose socket cannot be watched is dropped; so is one
+// whose frontend is forwarded already, as is that.
 func (s *Server) Adopt(listening []Listening, flows []Frozen, thawed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

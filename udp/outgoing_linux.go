@@ -24,8 +24,7 @@ const (
 
 // outgoing is messages for one destination, each a datagram or a GRO batch as it was received,
 // for sendmmsg(2). Datagrams in a row that are equally long pass through the kernel as one, a
-// GSO batch, up to where they have to be apart: the device, or a receiver that takes datagrams
-// one by one (UDP_SEGMENT, udp(7)).
+// GSO batch (UDP_SEGMENT, udp(7)).
 type outgoing struct {
 	n       int // messages in it
 	message [slots]message

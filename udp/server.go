@@ -20,9 +20,8 @@ var ErrServerClosed = errors.New("udp server is closed")
 var errListening = errors.New("listening already")
 
 // Server forwards the datagrams of any number of frontends. Its exported fields
-// are set before the first call and not changed afterwards. LB is needed; every other
-// zero value has a default. All methods may be called from any
-// goroutine except those of Loops.
+// are set before the first call. LB is needed; every other zero value has a default. All
+// methods may be called from any goroutine except those of Loops.
 type Server struct {
 	// Loops run the Server's flows. They must outlive it: Close the Server first. nil, as
 	// it has to be on systems other than Linux: goroutines do (see the package comment).
