@@ -17,7 +17,7 @@ type builder struct {
 func (t *Table) copyFor(n int) *builder {
 	return &builder{Table: Table{
 		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
-		records: slices.Clone(t.records), index: t.index, clean: true,
+		records: t.records, index: t.index, clean: true,
 	}}
 }
 
@@ -143,7 +143,7 @@ func (b *builder) store(slot int32, given, is, known *Service) {
 		is.AffinityTimeout == given.AffinityTimeout:
 		is = given
 	}
-	*b.own.record(&b.records, slot) = record{given, is}
+	*b.records.edit(&b.own.records, slot) = record{given, is}
 }
 
 // takeSlot gives the service at position i a slot.
@@ -185,7 +185,7 @@ func (b *builder) remove(s *Service, slot int32) {
 	b.release(s)
 	delete(b.idsLike(&s.ID), s.ID)
 	b.places[slot] = -1
-	*b.own.record(&b.records, slot) = record{}
+	*b.records.edit(&b.own.records, slot) = record{}
 	b.free = append(b.free, slot)
 }
 

@@ -11,8 +11,8 @@ type index struct {
 	exact [shards]map[Frontend]owner
 	ids   [shards]map[ID]int32 // slots
 
-	// ports are the frontends with the unspecified address, in pages.
-	ports [protocols * families][ports / pageSize]*page
+	// ports are the frontends with the unspecified address, by port.
+	ports [protocols * families]pages[owner]
 }
 
 const (
@@ -21,12 +21,7 @@ const (
 	shards = 256
 
 	protocols, families = 3, 2
-	ports               = 1 << 16
-	pageSize            = 256
 )
-
-// page holds who owns which of neighbouring ports.
-type page [pageSize]owner
 
 // owner says which service owns an address. Its zero value is no service.
 type owner struct {
@@ -50,8 +45,8 @@ func (x *index) find(f *Frontend) (owner, bool) {
 		return owner{}, false
 	}
 	port := f.Addr.Port()
-	if p := x.ports[portsOf(f.Protocol, addr.Is6())][port/pageSize]; p != nil {
-		at := p[port%pageSize]
+	if p := x.ports[portsOf(f.Protocol, addr.Is6())]; int(port/pageSize) < len(p) && p[port/pageSize] != nil {
+		at := p[port/pageSize][port%pageSize]
 		return at, at.owned
 	}
 	return owner{}, false
@@ -102,8 +97,8 @@ func portsOf(p Protocol, ipv6 bool) int {
 // shared with tables.
 type private struct {
 	exact, ids [shards]bool
-	ports      [protocols * families][ports / pageSize]bool
-	records    map[int32]bool // pages of them
+	ports      [protocols * families]map[int]bool // pages of them
+	records    map[int]bool
 }
 
 // frontends returns the part that f is in, to be changed.
@@ -128,15 +123,6 @@ func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard 
 
 // port returns the place of a frontend with the unspecified address, to be changed.
 func (b *builder) port(f *Frontend) *owner {
-	i, port := portsOf(f.Protocol, f.Addr.Addr().Is6()), f.Addr.Port()
-	p, own := &b.index.ports[i][port/pageSize], &b.own.ports[i][port/pageSize]
-	if !*own {
-		*own = true
-		fresh := new(page)
-		if *p != nil {
-			*fresh = **p
-		}
-		*p = fresh
-	}
-	return &(*p)[port%pageSize]
+	i := portsOf(f.Protocol, f.Addr.Addr().Is6())
+	return b.index.ports[i].edit(&b.own.ports[i], int32(f.Addr.Port()))
 }

@@ -1,41 +1,38 @@
 package lb
 
+import "slices"
+
 // record is what a table has in a slot.
 type record struct {
 	given *Service // what Next was given, by which it recognises a service that stays
 	is    *Service // what it made of that: nearly always the same
 }
 
-// pages holds the records of a table by their slots. Tables share its parts, as they do
-// those of an index, so that one that differs in a few services costs a few pages.
-type pages []*[recordsInPage]record
+// pages is a long list in pages. Tables share them, as they do the parts of an index, so that
+// one that differs in a few places costs a few pages.
+type pages[T any] []*[pageSize]T
 
-// recordsInPage is such that with 10,000 services a page is about as long as the list
-// of pages, both of which are copied for a change.
-const recordsInPage = 64
+const pageSize = 256
 
-// at returns what is in a slot that is in use.
-func (p pages) at(slot int32) *record {
-	return &p[uint32(slot)/recordsInPage][uint32(slot)%recordsInPage]
-}
+// at returns a place that was changed before, here or in a table that was copied.
+func (p pages[T]) at(i int32) *T { return &p[uint32(i)/pageSize][uint32(i)%pageSize] }
 
-// record returns the place of a slot, to be changed; there are pages up to it or next
-// to it.
-func (own *private) record(p *pages, slot int32) *record {
-	n := slot / recordsInPage
-	if int(n) == len(*p) {
-		*p = append(*p, nil)
+// edit returns a place, to be changed. own is which pages are not shared: nil at first.
+func (p *pages[T]) edit(own *map[int]bool, i int32) *T {
+	if *own == nil {
+		*own, *p = make(map[int]bool), slices.Clone(*p)
 	}
-	if !own.records[n] {
-		if own.records == nil {
-			own.records = make(map[int32]bool)
-		}
-		own.records[n] = true
-		copied := new([recordsInPage]record)
+	n := int(i) / pageSize
+	if n >= len(*p) {
+		*p = append(*p, make(pages[T], n+1-len(*p))...)
+	}
+	if !(*own)[n] {
+		(*own)[n] = true
+		copied := new([pageSize]T)
 		if was := (*p)[n]; was != nil {
 			*copied = *was
 		}
 		(*p)[n] = copied
 	}
-	return &(*p)[n][slot%recordsInPage]
+	return p.at(i)
 }

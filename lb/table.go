@@ -14,10 +14,10 @@ type Table struct {
 
 	// A service has a slot, the same in every table that is made by Next from one
 	// that had it, so that the index need not change when others come and go.
-	slots   []int32 // by position, as given to NewTable
-	places  []int32 // positions by slot; free ones are -1
-	free    []int32 // slots
-	records pages   // by slot
+	slots   []int32       // by position, as given to NewTable
+	places  []int32       // positions by slot; free ones are -1
+	free    []int32       // slots
+	records pages[record] // by slot
 
 	index index
 	clean bool // nothing was refused in making it
