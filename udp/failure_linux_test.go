@@ -35,10 +35,7 @@ func TestBurstAfterBackendsDied(t *testing.T) {
 	first := naming(t, "a")
 	p := startProxy(t, 1, nil, first.addr)
 	const flows, burst = 6, 20
-	clients := dialAll(t, p.addr, flows)
-	for _, c := range clients {
-		c.ask("q") // the trial is over
-	}
+	clients := askAll(t, p.addr, flows) // the trial is over
 	p.setBackends(first.addr, refusing(t, "127.0.0.1:0"), refusing(t, "127.0.0.1:0"), last.addr)
 	_ = first.Close()
 

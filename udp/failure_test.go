@@ -66,10 +66,7 @@ func TestEveryBackendRefuses(t *testing.T) {
 func TestBackendDies(t *testing.T) {
 	a, b := naming(t, "a"), naming(t, "b")
 	p := startProxy(t, 2, nil, a.addr, b.addr)
-	clients := dialAll(t, p.addr, 50)
-	for _, c := range clients {
-		c.ask("q")
-	}
+	clients := askAll(t, p.addr, 50)
 	_ = a.Close()
 	for range 3 {
 		for i, c := range clients {
@@ -88,10 +85,7 @@ func TestBackendDies(t *testing.T) {
 func TestRemovedBackend(t *testing.T) {
 	a, b := naming(t, "a"), naming(t, "b")
 	p := startProxy(t, 2, nil, a.addr, b.addr)
-	clients := dialAll(t, p.addr, 100)
-	for _, c := range clients {
-		c.ask("q")
-	}
+	clients := askAll(t, p.addr, 100)
 	for round, want := range []struct {
 		name string
 		addr netip.AddrPort

@@ -336,10 +336,7 @@ func TestMoveGSOBatches(t *testing.T) {
 	needsGRO(t)
 	b := echo(t, "127.0.0.1:0")
 	p := startProxy(t, 2, nil, b.addr)
-	clients := dialAll(t, p.addr, 20)
-	for _, c := range clients {
-		c.ask("?")
-	}
+	clients := askAll(t, p.addr, 20)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, c := range clients {

@@ -274,6 +274,16 @@ func dialAll(t *testing.T, to netip.AddrPort, n int) (all []*client) {
 	return all
 }
 
+// askAll dials and has each ask once, so that it has a flow.
+func askAll(t *testing.T, to netip.AddrPort, n int) []*client {
+	t.Helper()
+	all := dialAll(t, to, n)
+	for _, c := range all {
+		c.ask("q")
+	}
+	return all
+}
+
 func (c *client) send(question string) {
 	c.t.Helper()
 	if _, err := c.Write([]byte(question)); err != nil {
