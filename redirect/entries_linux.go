@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -185,16 +186,18 @@ func (u Update) family(ipv6 bool) (p part, err error) {
 		}
 	}
 	for _, e := range u.Add {
-		e, ours, err := e.family(ipv6, p.host)
+		var ours bool
+		if e.Frontend, ours = ofFamily(e.Frontend, ipv6); !ours {
+			continue
+		}
+		e, err := e.checked(ipv6, p.host)
+		if was, twice := p.come[e.Frontend]; err == nil && twice && !was.Equal(e) {
+			err = was.conflict(e)
+		}
 		if err != nil {
 			return part{}, contradiction(e.Frontend, err)
 		}
-		if was, twice := p.come[e.Frontend]; twice && ours && !was.Equal(e) {
-			return part{}, contradiction(e.Frontend, was.conflict(e))
-		}
-		if ours {
-			p.come[e.Frontend] = e
-		}
+		p.come[e.Frontend] = e
 	}
 	return p, nil
 }
@@ -211,7 +214,7 @@ func (e Entry) conflict(o Entry) error {
 	case e.Port != o.Port:
 		return fmt.Errorf("two proxy ports, %d and %d", e.Port, o.Port)
 	}
-	return fmt.Errorf("added twice for different clients")
+	return errors.New("added twice for different clients")
 }
 
 // ofFamily returns a frontend as packets carry it, and whether it is of a family.
@@ -220,48 +223,40 @@ func ofFamily(f lb.Frontend, ipv6 bool) (lb.Frontend, bool) {
 	return f, f.Addr.Addr().Is6() == ipv6
 }
 
-// family returns an entry as packets are matched, and whether it is of a family.
-func (e Entry) family(ipv6 bool, host Host) (Entry, bool, error) {
-	f := e.Frontend
-	if f.Protocol < lb.TCP || f.Protocol > lb.SCTP || !f.Addr.IsValid() || f.Addr.Port() == 0 {
-		return e, false, fmt.Errorf("no protocol, address or port")
-	}
-	f, ours := ofFamily(f, ipv6)
-	if e.Frontend = f; !ours {
-		return e, false, nil
-	}
-	switch redirected := e.Action == Redirect; {
+// checked returns an entry of a family as packets are matched.
+func (e Entry) checked(ipv6 bool, host Host) (Entry, error) {
+	f, redirected := e.Frontend, e.Action == Redirect
+	switch {
+	case f.Protocol < lb.TCP || f.Protocol > lb.SCTP || !f.Addr.IsValid() || f.Addr.Port() == 0:
+		return e, errors.New("no protocol, address or port")
 	case e.Action > Drop:
-		return e, false, fmt.Errorf("no action")
+		return e, errors.New("no action")
 	case redirected && nodePort(f.Addr):
-		return e, false, fmt.Errorf("a node port is listened on, not redirected")
+		return e, errors.New("a node port is listened on, not redirected")
 	case redirected && f.Protocol == lb.TCP && e.Port != 0 && e.Port != host.TCPPort:
-		return e, false, fmt.Errorf("only UDP and SCTP have ports of their own")
+		return e, errors.New("only UDP and SCTP have ports of their own")
 	case redirected && e.proxyPort(host) == 0:
-		return e, false, fmt.Errorf("no proxy port")
-	case !redirected || f.Protocol == lb.TCP:
+		return e, errors.New("no proxy port")
+	case e.Sources != nil && nodePort(f.Addr):
+		return e, errors.New("a node port cannot be restricted to sources")
+	}
+	if !redirected || f.Protocol == lb.TCP {
 		e.Port = 0
 	}
 	if e.Sources == nil {
-		return e, true, nil
-	}
-	if nodePort(f.Addr) {
-		return e, false, fmt.Errorf("a node port cannot be restricted to sources")
+		return e, nil
 	}
 	sources, err := prefixesOf(e.Sources, ipv6)
-	if err != nil {
-		return e, false, err
-	}
-	if e.Sources = append([]netip.Prefix{}, sources...); len(sources) > 0 && sources[0].Bits() == 0 {
+	if e.Sources = sources; len(sources) > 0 && sources[0].Bits() == 0 {
 		e.Sources = nil
 	}
-	return e, true, nil
+	return e, err
 }
 
-// prefixesOf returns the prefixes of a family as packets are matched, sorted; only the one
-// of length 0 if that is among them.
+// prefixesOf returns the prefixes of a family as packets are matched, sorted, and never nil;
+// only the one of length 0 if that is among them.
 func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
-	var out []netip.Prefix
+	out := []netip.Prefix{}
 	for _, x := range in {
 		if !x.IsValid() {
 			return nil, fmt.Errorf("prefix %s is not valid", x)

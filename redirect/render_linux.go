@@ -179,7 +179,7 @@ func (v *view) guard() {
 	v.exact(verdictAccept)
 	v.nodePorts(verdictAccept)
 	for _, m := range ports {
-		input(m.match, "straight to a proxy port", v.reject(m.protocol))
+		input(m.match, "straight to a proxy port", netfilter.Reject(m.protocol == lb.TCP, v.ipv6))
 	}
 }
 
@@ -229,7 +229,7 @@ type verdict struct {
 	set          string
 	has          func(Entry) bool
 	comment      string
-	target       string // empty: what its protocol's clients understand (shape.reject)
+	target       string // empty: what its protocol's clients understand (netfilter.Reject)
 	passes       bool   // also what asks for a frontend that hides a node port
 }
 
@@ -255,7 +255,7 @@ func (x verdict) nodeSet(p lb.Protocol) string { return x.set + "-NODE-" + p.Str
 func (v *view) verdict(x verdict, p lb.Protocol, match string) {
 	target := x.target
 	if target == "" {
-		target = v.reject(p)
+		target = netfilter.Reject(p == lb.TCP, v.ipv6)
 	}
 	v.rule(x.table, x.chain, match, x.comment, target)
 }
@@ -326,16 +326,4 @@ func (s shape) target(port uint16) string {
 		return "DNAT --to-destination " + netip.AddrPortFrom(s.bind, port).String()
 	}
 	return fmt.Sprintf("REDIRECT --to-ports %d", port)
-}
-
-// reject refuses a packet in the way that its protocol's clients understand at
-// once.
-func (s shape) reject(p lb.Protocol) string {
-	switch {
-	case p == lb.TCP:
-		return "REJECT --reject-with tcp-reset"
-	case s.ipv6:
-		return "REJECT --reject-with icmp6-port-unreachable"
-	}
-	return "REJECT --reject-with icmp-port-unreachable"
 }

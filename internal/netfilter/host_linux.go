@@ -42,3 +42,15 @@ func Backends(ipv6 bool) []string {
 	}
 	return out
 }
+
+// Reject is the target that refuses packets in the way that their protocol's clients
+// understand at once.
+func Reject(tcp, ipv6 bool) string {
+	switch {
+	case tcp:
+		return "REJECT --reject-with tcp-reset"
+	case ipv6:
+		return "REJECT --reject-with icmp6-port-unreachable"
+	}
+	return "REJECT --reject-with icmp-port-unreachable"
+}

@@ -127,11 +127,11 @@ func (s shape) unserved(u *unit, id lb.ID, f lb.Frontend, a lb.Address, inside, 
 			match + to(f) + " " + comment("%s %s", id, why) + "-j " + target})
 	}
 	if s.noLocalhost && f.Addr.Addr().IsUnspecified() && inside == lb.Serve {
-		add("-d "+s.loopback()+" ", "is not for loopback", s.reject(f.Protocol))
+		add("-d "+s.loopback()+" ", "is not for loopback", netfilter.Reject(f.Protocol == lb.TCP, s.ipv6))
 	}
 	switch {
 	case inside == lb.Refuse && outside == lb.Refuse:
-		add("", "has no endpoints", s.reject(f.Protocol))
+		add("", "has no endpoints", netfilter.Reject(f.Protocol == lb.TCP, s.ipv6))
 	case inside == lb.Drop && outside == lb.Drop:
 		add("", "has no local endpoints", "DROP")
 	case outside == lb.Drop:
@@ -307,17 +307,6 @@ func (s shape) loopback() string {
 		return "::1/128"
 	}
 	return "127.0.0.0/8"
-}
-
-// reject refuses a packet in the way that its protocol's clients understand at once.
-func (s shape) reject(p lb.Protocol) string {
-	switch {
-	case p == lb.TCP:
-		return "REJECT --reject-with tcp-reset"
-	case s.ipv6:
-		return "REJECT --reject-with icmp6-port-unreachable"
-	}
-	return "REJECT --reject-with icmp-port-unreachable"
 }
 
 // to matches packets to a frontend; of a node port, in a chain that only
