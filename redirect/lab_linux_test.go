@@ -181,13 +181,7 @@ func askTCPFrom(local netip.Addr, addr netip.AddrPort, wait time.Duration) (stri
 // datagram, from the address that was asked. It returns the port.
 func serveUDP(t *testing.T, address string) uint16 {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", address)
-	// A socket that was closed a moment ago may still be held by a program that is just being
-	// started elsewhere: between fork(2) and execve(2) it has every descriptor.
-	for deadline := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond) // a pause between two attempts
-		pc, err = net.ListenPacket("udp", address)
-	}
+	pc, err := freed(func() (net.PacketConn, error) { return net.ListenPacket("udp", address) })
 	check(t, err)
 	c := pc.(*net.UDPConn)
 	raw, err := c.SyscallConn()
@@ -214,6 +208,18 @@ func serveUDP(t *testing.T, address string) uint16 {
 	return port
 }
 
+// freed opens a socket at an address that may be in use: one that was closed a moment ago may
+// still be held by a program that is just being started elsewhere, as between fork(2) and
+// execve(2) it has every descriptor.
+func freed[C any](open func() (C, error)) (C, error) {
+	c, err := open()
+	for end := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // a pause between two attempts
+		c, err = open()
+	}
+	return c, err
+}
+
 // askUDP sends a datagram on a connected socket and returns the answer. A local
 // port of 0 is any. Where the packet is rejected before it leaves the host, send(2)
 // says EPERM, and only the next call has what the ICMP message said.
@@ -224,11 +230,7 @@ func askUDP(local uint16, addr netip.AddrPort) (string, error) {
 // askUDPFrom does so from an address and waits for so long.
 func askUDPFrom(local, addr netip.AddrPort, wait time.Duration) (string, error) {
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(local)}
-	c, err := d.Dial("udp", addr.String())
-	for end := time.Now().Add(patience); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); { // as in serveUDP
-		time.Sleep(time.Millisecond) // a pause between two attempts
-		c, err = d.Dial("udp", addr.String())
-	}
+	c, err := freed(func() (net.Conn, error) { return d.Dial("udp", addr.String()) })
 	if err != nil {
 		return "", err
 	}

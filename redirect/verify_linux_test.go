@@ -196,43 +196,6 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// TestForeignRulesElsewhere has others do what is theirs to do.
-func TestForeignRulesElsewhere(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
-		newNode(t)
-		s := v.steerer()
-		syncPlan(t, s, verifyPlan(v.ipv6))
-		for _, j := range jumps {
-			output(t, v.command, "-t", j.Table, "-A", j.From, "-j", "ACCEPT")
-			output(t, v.command, "-t", j.Table, "-I", j.From, "2", "-j", "RETURN")
-		}
-		output(t, v.command, "-N", "OTHER")
-		output(t, "ipset", "create", "other", "hash:ip")
-		verified(t, s, true, "after Sync")
-	})
-}
-
-// TestVerifyIsCheap counts processes: none to look at nf_tables, one for the
-// legacy backend, however many frontends there are.
-func TestVerifyIsCheap(t *testing.T) {
-	eachSetVariant(t, func(t *testing.T, v variant) {
-		newNode(t)
-		s := v.steerer()
-		var runs func() int
-		s.Command, runs = watched(t, v.command)
-		syncPlan(t, s, Plan{TCPPort: 40000, TCP: manyTCP(v.ipv6, 10000)})
-		before := runs()
-		verified(t, s, true, "after Sync")
-		want := 0
-		if strings.Contains(v.command, "legacy") {
-			want = 1
-		}
-		if got := runs() - before; got != want {
-			t.Errorf("Verify ran %d processes, want %d", got, want)
-		}
-	})
-}
-
 func BenchmarkVerify(b *testing.B) {
 	for _, command := range []string{"iptables-nft", "ip6tables-nft", "iptables-legacy"} {
 		for _, n := range []int{10, 10000} {
