@@ -34,9 +34,7 @@ func removable(table, chain string) bool {
 func (t *IPTables) removeOldMode(ctx context.Context) error {
 	l := t.shape.layout(nil)
 	l.Own = isOld
-	n, err := netfilter.RemoveChains(ctx, l, nil)
-	t.counters.oldChains.Add(uint64(n))
-	if err != nil {
+	if _, err := netfilter.RemoveChains(ctx, l, nil); err != nil {
 		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)
 	}
 	return nil

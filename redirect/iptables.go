@@ -80,7 +80,7 @@ func (t *IPTables) Leftover(ctx context.Context) Leftover { return t.leftover(ct
 // included, reads what is there and writes everything.
 //
 // The first one that succeeds also removes the chains of this family that kube-proxy's
-// removed userspace mode has left, in both backends of iptables. Stats counts them.
+// removed userspace mode has left, in both backends of iptables.
 //
 // On an error the rules are those of before or those after the update, and frontends
 // that are redirected before and after it are redirected. An update that contradicts
@@ -99,9 +99,7 @@ func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.verify(c
 type Stats struct {
 	Restores     uint64 // runs of iptables-restore
 	Failures     uint64 // of them, those that failed
-	SetOps       uint64 // netlink messages that changed a set's members
 	FlowsDeleted uint64 // conntrack entries
-	OldChains    uint64 // chains of kube-proxy's userspace mode that were removed
 
 	// Rules are how many each table of iptables has in our chains, as last written. The map
 	// must not be changed.

@@ -15,15 +15,14 @@ import (
 
 // counters is what a steerer has done.
 type counters struct {
-	netfilter        netfilter.Counters
-	flows, oldChains atomic.Uint64
-	written          atomic.Pointer[map[string]int]
+	netfilter netfilter.Counters
+	flows     atomic.Uint64
+	written   atomic.Pointer[map[string]int]
 }
 
 func (c *counters) stats() Stats {
 	s := Stats{
-		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), SetOps: c.netfilter.SetOps.Load(),
-		FlowsDeleted: c.flows.Load(), OldChains: c.oldChains.Load(),
+		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), FlowsDeleted: c.flows.Load(),
 	}
 	if rules := c.written.Load(); rules != nil {
 		s.Rules = *rules

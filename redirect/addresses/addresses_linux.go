@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -47,21 +48,16 @@ func (host) find(name string) (uint32, error) {
 // findDevice returns the device with the name, or our dummy device, which is
 // made if need be, or the loopback device if this kernel has no dummy.
 func findDevice(name string) (netlink.Link, error) {
-	if name != "" {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return nil, fmt.Errorf("find interface %s: %w", name, err)
-		}
+	link, err := netlink.LinkByName(cmp.Or(name, addressDevice))
+	if err == nil {
 		return link, nil
-	}
-	if link, err := netlink.LinkByName(addressDevice); err == nil {
-		return link, nil
+	} else if name != "" {
+		return nil, fmt.Errorf("find interface %s: %w", name, err)
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = addressDevice
 	dummy := &netlink.Dummy{LinkAttrs: attrs}
-	err := netlink.LinkAdd(dummy)
-	switch {
+	switch err = netlink.LinkAdd(dummy); {
 	case err == nil:
 		if err := netlink.LinkSetAlias(dummy, addressDeviceAlias); err != nil {
 			return nil, errors.Join(fmt.Errorf("mark %s as ours: %w", addressDevice, err), netlink.LinkDel(dummy))
