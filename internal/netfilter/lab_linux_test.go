@@ -126,6 +126,19 @@ func (l *lab) write() uint64 {
 	return l.counters.Restores.Load() - before
 }
 
+func (l *lab) fillAndWrite() {
+	l.Helper()
+	l.fill()
+	l.write()
+}
+
+// intact wants Verify to find nothing.
+func (l *lab) intact(what string) {
+	if l.Helper(); !l.verify() {
+		l.Errorf("%s: not intact", what)
+	}
+}
+
 func (l *lab) verify() bool {
 	l.Helper()
 	intact, err := l.Verify(l.Context())

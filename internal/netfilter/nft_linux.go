@@ -19,9 +19,8 @@ const nfAccept = 1
 
 // nftChain is a chain of an nft table.
 type nftChain struct {
-	Name   string
-	Base   bool // hooked, so that iptables made it and not a user
-	Accept bool // its policy
+	Name string
+	Base bool // hooked and with the policy to accept, as iptables makes it
 }
 
 // nftList asks nf_tables for a list, which is empty if the kernel has none.
@@ -49,11 +48,9 @@ func nftChains(family uint8, table string) (chains []nftChain, err error) {
 	msgs, err := nftList("chains", unix.NFT_MSG_GETCHAIN, family, nil)
 	for _, m := range msgs {
 		if nfnl.String(m, unix.NFTA_CHAIN_TABLE) == table {
-			chains = append(chains, nftChain{
-				Name:   nfnl.String(m, unix.NFTA_CHAIN_NAME),
-				Base:   nfnl.Find(m, unix.NFTA_CHAIN_HOOK) != nil,
-				Accept: nfnl.Uint(nfnl.Find(m, unix.NFTA_CHAIN_POLICY)) == nfAccept,
-			})
+			accepts := nfnl.Uint(nfnl.Find(m, unix.NFTA_CHAIN_POLICY)) == nfAccept
+			base := accepts && nfnl.Find(m, unix.NFTA_CHAIN_HOOK) != nil
+			chains = append(chains, nftChain{nfnl.String(m, unix.NFTA_CHAIN_NAME), base})
 		}
 	}
 	return chains, err
@@ -89,7 +86,7 @@ func removeMarkedTable(family uint8, table, prefix string) error {
 			marked = true
 		} else if strings.HasPrefix(c.Name, prefix) {
 			return nil
-		} else if !c.Base || !c.Accept {
+		} else if !c.Base {
 			empty = false
 		}
 		doomed = append(doomed, c.Name)

@@ -25,8 +25,7 @@ func TestRemove(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
 		l.run("IPT -N THEIRS; IPT -A THEIRS -j RETURN; ipset create theirs hash:ip")
 		before := l.tables()
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		l.run("IPT -A THEIRS -j " + inFilter.Chain)
 		var saved string
 		for range 2 {
@@ -66,8 +65,7 @@ func TestRemoveKeepsTheMark(t *testing.T) {
 		if l.legacy {
 			t.Skip("tables of the legacy backend have no marks")
 		}
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		l.run("IPT -t nat -N TEST-SIBLING; IPT -t mangle -N THEIRS")
 		if err := Remove(t.Context(), testLayout(l.ipv6, nil), nil); err != nil {
 			t.Fatal(err)
@@ -139,8 +137,7 @@ func TestTry(t *testing.T) {
 // TestCheckOrphans: chains that no installed program can show are named.
 func TestCheckOrphans(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		layout := testLayout(l.ipv6, nil)
 		if err := checkOrphans(layout); err != nil {
 			t.Errorf("with all programs: %v", err)

@@ -90,18 +90,14 @@ func TestWriteEdits(t *testing.T) {
 			if !slices.Equal(got, step.want) {
 				t.Errorf("%s: rules %q, want %q", step.name, got, step.want)
 			}
-			if !l.verify() {
-				t.Errorf("%s: not verified", step.name)
-			}
+			l.intact(step.name)
 		}
 		l.DeleteChain(parted)
 		l.write()
 		if save := l.run("IPT-save -t nat"); strings.Contains(save, parted.Chain) {
 			t.Errorf("the chain that was deleted is there:\n%s", save)
 		}
-		if !l.verify() {
-			t.Error("not verified after a chain was deleted")
-		}
+		l.intact("after a chain was deleted")
 	})
 }
 
@@ -130,9 +126,7 @@ func TestBuckets(t *testing.T) {
 		if save := l.run("IPT-save -t nat"); strings.Contains(save, b.Chain) || l.Has(at) {
 			t.Errorf("the bucket is there without rules:\n%s", save)
 		}
-		if !l.verify() {
-			t.Error("not verified")
-		}
+		l.intact("at the end")
 	})
 }
 
@@ -157,9 +151,7 @@ func TestRestart(t *testing.T) {
 		if out := l.run("ipset list TEST4-SERVE"); strings.Contains(out, l.addr(77).String()+",") {
 			t.Errorf("a member of the process before is there:\n%s", out)
 		}
-		if !l.verify() {
-			t.Error("not verified")
-		}
+		l.intact("at the end")
 	})
 }
 
@@ -204,9 +196,7 @@ func TestFailure(t *testing.T) {
 		}
 		l.SetChain(inFilter, []string{"-p tcp -j RETURN"})
 		l.write()
-		if !l.verify() {
-			t.Error("not verified after an error")
-		}
+		l.intact("after an error")
 		l.run("IPT -t nat -F " + parted.Chain)
 		l.DeleteRule(parted, "-p tcp -m tcp --dport 2 -j RETURN")
 		l.write()
@@ -224,8 +214,7 @@ func TestFailure(t *testing.T) {
 // go still are.
 func TestBetween(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		l.Member(serves.Name, l.member(0), -1)
 		l.Member(serves.Name, l.member(7), 1)
 		var out string

@@ -43,9 +43,7 @@ func TestVerify(t *testing.T) {
 				t.Errorf("not found: %s", damage)
 			}
 			l.write()
-			if !l.verify() {
-				t.Errorf("not repaired: %s", damage)
-			}
+			l.intact(damage)
 			l.run("IPT -t nat -F THEIRS; IPT -t nat -X THEIRS; true")
 			if got := l.state(); got != want {
 				t.Fatalf("after %s the kernel holds\n%s\nwant\n%s", damage, got, want)
@@ -53,9 +51,7 @@ func TestVerify(t *testing.T) {
 		}
 		theirs := "IPT -t nat -N THEIRS; IPT -t nat -A THEIRS -j RETURN; IPT -t nat -A PREROUTING -j THEIRS; IPT -I OUTPUT -j ACCEPT; ipset create theirs hash:ip"
 		l.run(theirs)
-		if !l.verify() {
-			t.Errorf("what is elsewhere is taken for damage: %s", theirs)
-		}
+		l.intact(theirs)
 		l.SetChain(parted, nil)
 		l.write()
 		if save := l.run("IPT-save"); !strings.Contains(save, "-A PREROUTING -j THEIRS") ||
@@ -97,8 +93,7 @@ func TestJumpPositions(t *testing.T) {
 		for _, at := range []string{"mangle -A PREROUTING", "nat -A PREROUTING", "filter -A OUTPUT"} {
 			l.run("IPT -t " + at + " -j TEST-SIBLING; IPT -t " + at + " -p tcp -j ACCEPT")
 		}
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		const sibling = "TEST-SIBLING"
 		l.want("First", l.targets("mangle", "PREROUTING"), []string{inMangle.Chain, sibling, "ACCEPT"})
 		l.want("BeforeOthers", l.targets("nat", "PREROUTING"), []string{sibling, inNat.Chain, "ACCEPT"})
@@ -126,8 +121,7 @@ func TestJumpPositions(t *testing.T) {
 // written for it.
 func TestJumpLater(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		j := Jump{Table: "nat", From: "OUTPUT", To: inNat.Chain, Comment: "test: own", Position: First}
 		for range 2 {
 			l.AddJump(j)
@@ -136,17 +130,14 @@ func TestJumpLater(t *testing.T) {
 			}
 		}
 		l.want("OUTPUT", l.targets("nat", "OUTPUT"), []string{inNat.Chain})
-		if !l.verify() {
-			t.Error("not intact")
-		}
+		l.intact("at the end")
 	})
 }
 
 // TestVerifyIsCheap: while nothing has changed nf_tables no rules are read.
 func TestVerifyIsCheap(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
-		l.fill()
-		l.write()
+		l.fillAndWrite()
 		l.verify()
 		if (l.verified != 0) == l.legacy {
 			t.Errorf("generation %d is remembered, legacy %v", l.verified, l.legacy)

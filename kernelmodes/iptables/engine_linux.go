@@ -20,9 +20,9 @@ type kernel struct {
 	clean    bool     // an earlier process has left nothing
 	stale    flows
 
-	counters        netfilter.Counters
-	flowsDeleted    atomic.Uint64
-	natRules, rules atomic.Int64
+	counters              netfilter.Counters
+	flowsDeleted          atomic.Uint64
+	natRules, filterRules atomic.Int64
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
@@ -49,17 +49,17 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.content.Write(ctx, nil); err != nil {
 		return err
 	}
-	nat, filter := e.content.Rules("nat"), e.content.Rules("filter")
-	e.natRules.Store(int64(nat))
-	e.rules.Store(int64(nat + filter))
+	e.natRules.Store(int64(e.content.Rules("nat")))
+	e.filterRules.Store(int64(e.content.Rules("filter")))
 	n, err := e.stale.delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
 }
 
 func (e *Engine) stats() Stats {
-	nat := int(e.natRules.Load())
-	return Stats{e.counters.Restores.Load(), e.flowsDeleted.Load(), nat, int(e.rules.Load()) - nat}
+	return Stats{
+		e.counters.Restores.Load(), e.flowsDeleted.Load(), int(e.natRules.Load()), int(e.filterRules.Load()),
+	}
 }
 
 // shape returns how rules are written.

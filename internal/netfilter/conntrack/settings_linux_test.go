@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -143,10 +142,8 @@ func TestDisableEarlyDemux(t *testing.T) {
 	} {
 		root := t.TempDir()
 		path := filepath.Join(root, demuxFile)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.before),
-			0o644)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		check(t, os.WriteFile(path, []byte(c.before), 0o644))
 		err := disableEarlyDemuxBelow(root, c.release)
 		if after, _ := os.ReadFile(path); err != nil || string(after) != c.after {
 			t.Errorf("Linux %s, %q before: %q after it, want %q; %v", c.release, c.before, after, c.after, err)
