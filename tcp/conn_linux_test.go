@@ -22,19 +22,24 @@ func TestUrgentData(t *testing.T) {
 	p := startProxy(t, nil, echoing(t))
 	c := p.dial()
 	roundTrip(t, c)
-	raw, err := c.SyscallConn()
-	check(t, err)
-	var sendErr error
-	if err := raw.Write(func(fd uintptr) bool {
-		sendErr = errors.Join(unix.Send(int(fd), []byte("ab!"), unix.MSG_OOB), unix.Send(int(fd), []byte("cd"), 0))
-		return true
-	}); err != nil || sendErr != nil {
-		t.Fatal(err, sendErr)
-	}
+	sendUrgent(t, c, "ab!", "cd")
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != "abcd" {
 		t.Errorf("echo = %q, %v; want abcd", got, err)
 	}
+}
+
+// sendUrgent sends bytes of which the last is urgent, and others at once.
+func sendUrgent(t *testing.T, c *net.TCPConn, urgent, then string) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	check(t, err)
+	var sendErr error
+	check(t, raw.Write(func(fd uintptr) bool {
+		sendErr = errors.Join(unix.Send(int(fd), []byte(urgent), unix.MSG_OOB), unix.Send(int(fd), []byte(then), 0))
+		return true
+	}))
+	check(t, sendErr)
 }
 
 // TestStalledReader has a server read nothing while the client sends as much as
@@ -48,19 +53,7 @@ func TestStalledReader(t *testing.T) {
 		got <- n
 	}))
 	c := p.dial()
-	chunk := make([]byte, 1<<20)
-	sent := int64(0)
-	for { // until no more is taken for a while
-		check(t, c.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
-		n, err := c.Write(chunk)
-		sent += int64(n)
-		if err != nil {
-			break
-		}
-		if sent > 1<<30 {
-			t.Fatal("1 GiB was taken on behalf of a server that reads nothing")
-		}
-	}
+	sent := stall(t, c)
 	if buffers, pipes := p.lent(); buffers+pipes != 1 {
 		t.Errorf("%d buffers and %d pipes wait for the server, want one of them", buffers, pipes)
 	}
@@ -68,6 +61,22 @@ func TestStalledReader(t *testing.T) {
 	check(t, c.CloseWrite())
 	if n := <-got; n != sent {
 		t.Errorf("the server got %d bytes, %d were sent", n, sent)
+	}
+}
+
+// stall sends until no more is taken for a while, and returns how much was.
+func stall(t *testing.T, c *net.TCPConn) (sent int64) {
+	t.Helper()
+	for chunk := make([]byte, 1<<20); ; {
+		check(t, c.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
+		n, err := c.Write(chunk)
+		sent += int64(n)
+		if err != nil {
+			return sent
+		}
+		if sent > 1<<30 {
+			t.Fatal("1 GiB was taken on behalf of a server that reads nothing")
+		}
 	}
 }
 
@@ -196,15 +205,7 @@ func TestUrgentInBulk(t *testing.T) {
 			intoBulk(t, p, c, read, size)
 			p.eventually("all is acknowledged", func(Stats) bool { return queued(t, c) == 0 })
 			release := p.block() // so that a splice meets the byte and what follows together
-			raw, err := c.SyscallConn()
-			check(t, err)
-			var sendErr error
-			if err := raw.Write(func(fd uintptr) bool {
-				sendErr = errors.Join(unix.Send(int(fd), []byte("ab!"), unix.MSG_OOB), unix.Send(int(fd), []byte("cdefgh"), 0))
-				return true
-			}); err != nil || sendErr != nil {
-				t.Fatal(err, sendErr)
-			}
+			sendUrgent(t, c, "ab!", "cdefgh")
 			if end == "ends" {
 				check(t, c.CloseWrite())
 			}

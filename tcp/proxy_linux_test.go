@@ -1,14 +1,11 @@
 package tcp
 
 import (
-	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,16 +54,9 @@ func silent(t *testing.T) netip.AddrPort {
 	sa, err := unix.Getsockname(fd)
 	check(t, err)
 	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
-	for range 8 { // a queue of 0 takes one or two connections, then no SYN is answered
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
-		cancel()
-		if err != nil {
-			return addr
-		}
-		t.Cleanup(func() { _ = c.Close() })
+	if fillQueue(t, addr) == nil {
+		t.Fatal("the listener's queue does not fill up")
 	}
-	t.Fatal("the listener's queue does not fill up")
 	return addr
 }
 

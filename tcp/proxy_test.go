@@ -167,6 +167,20 @@ func refusing(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
+// fillQueue connects to a listener with a queue of 0, which takes one or two connections, until that fails, and returns
+// the error.
+func fillQueue(t *testing.T, addr netip.AddrPort) error {
+	t.Helper()
+	for range 8 {
+		c, err := net.DialTimeout("tcp", addr.String(), 200*time.Millisecond)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return nil
+}
+
 // checkLeaks has the test fail if it leaves descriptors or goroutines behind.
 func checkLeaks(t *testing.T) {
 	t.Helper()

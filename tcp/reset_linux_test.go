@@ -31,12 +31,7 @@ func TestResetThatIsNotRead(t *testing.T) {
 		seen := make(chan error, 1)
 		p := startProxy(t, nil, backend(t, func(c *net.TCPConn) { seen <- awaitError(t, c) }))
 		c := p.dial()
-		for chunk := make([]byte, 1<<20); ; { // until no more is taken for a while
-			_ = c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
-			if _, err := c.Write(chunk); err != nil {
-				break
-			}
-		}
+		stall(t, c)
 		expectResetAt(t, p, c, seen)
 	})
 }
