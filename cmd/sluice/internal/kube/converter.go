@@ -1,5 +1,7 @@
 package kube
 
+//lint:file-ignore SA1019 see Objects.Endpoints
+
 import (
 	"cmp"
 	"slices"
@@ -40,10 +42,9 @@ type group struct {
 	objectKey
 	service *corev1.Service // nil if there is none of ours
 	slices  []*discoveryv1.EndpointSlice
-	//lint:ignore SA1019 see Objects.Endpoints
-	old    *corev1.Endpoints // used only while slices is empty
-	dirty  bool              // to be converted again
-	listed bool              // in Converter.own
+	old     *corev1.Endpoints // used only while slices is empty
+	dirty   bool              // to be converted again
+	listed  bool              // in Converter.own
 
 	services     []*lb.Service
 	healthChecks []HealthCheck
@@ -112,7 +113,6 @@ func (k *Converter) compare(o Objects) (c Changes) {
 		g.slices = append(g.slices, come)
 	})
 	goneOld, comeOld := difference(k.last.Endpoints, o.Endpoints)
-	//lint:ignore SA1019 see Objects.Endpoints
 	c.Endpoints += changed(goneOld, comeOld, func(*corev1.Endpoints) bool { return true })
 	changeGroups(k, goneOld, (*corev1.Endpoints).GetName, func(g *group, _ *corev1.Endpoints) { g.old = nil })
 	changeGroups(k, comeOld, (*corev1.Endpoints).GetName, func(g *group, old *corev1.Endpoints) {

@@ -94,7 +94,7 @@ func (c *converter) backend(endpoint *discoveryv1.Endpoint, port uint16) (lb.Bac
 		b.NodeHint = hintOf(hints.ForNodes, func(h discoveryv1.ForNode) string { return h.Name }, c.facts.NodeName)
 		b.ZoneHint = hintOf(hints.ForZones, func(h discoveryv1.ForZone) string { return h.Name }, c.facts.Zone)
 	}
-	return b, ok && !addr.IsUnspecified()
+	return b, ok
 }
 
 //lint:ignore SA1019 see Objects.Endpoints
@@ -108,7 +108,7 @@ func (c *converter) appendSubset(out []lb.Backend, subset *corev1.EndpointSubset
 		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for j := range addresses {
 				addr, ok := parseAddr(addresses[j].IP)
-				if !ok || addr.Is6() != id.IPv6 || addr.IsUnspecified() {
+				if !ok || addr.Is6() != id.IPv6 {
 					continue
 				}
 				out = append(out, lb.Backend{

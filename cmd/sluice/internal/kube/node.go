@@ -49,7 +49,7 @@ func nodeFacts(node *corev1.Node) Facts {
 				continue
 			}
 			ip, ok := parseAddr(address.Address)
-			if ok && !ip.IsUnspecified() && !slices.Contains(facts.Addresses, ip) {
+			if ok && !slices.Contains(facts.Addresses, ip) {
 				facts.Addresses = append(facts.Addresses, ip)
 			}
 		}

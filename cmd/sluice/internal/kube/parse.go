@@ -27,16 +27,17 @@ func validPort(port int32) bool { return port >= 1 && port <= 65535 }
 // leadingZeros are those of a number of an address.
 var leadingZeros = regexp.MustCompile(`(^|[.:/])0+(\d+)`)
 
-// parseAddr reads an IP address as generously as the API server long did: IPv4
-// numbers may have leading zeros, which are decimal, and an IPv4-mapped IPv6
+// parseAddr reads the IP address of a host as generously as the API server long did:
+// IPv4 numbers may have leading zeros, which are decimal, and an IPv4-mapped IPv6
 // address is IPv4. Objects stored before the API's validation became strict
-// still hold such text.
+// still hold such text. The unspecified address is none: it would stand for a node port.
 func parseAddr(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
 		addr, err = netip.ParseAddr(leadingZeros.ReplaceAllString(text, "$1$2"))
 	}
-	return addr.Unmap(), err == nil && addr.Zone() == ""
+	addr = addr.Unmap()
+	return addr, err == nil && addr.Zone() == "" && !addr.IsUnspecified()
 }
 
 // parsePrefix reads a CIDR likewise. Space around it is ignored, and so are the

@@ -25,11 +25,9 @@ func ClusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	}
 	for _, text := range texts {
 		ip, ok := parseAddr(text)
-		if !ok || ip.IsUnspecified() ||
-			slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
-			continue
+		if ok && !slices.ContainsFunc(ips, func(other netip.Addr) bool { return other.Is6() == ip.Is6() }) {
+			ips = append(ips, ip)
 		}
-		ips = append(ips, ip)
 	}
 	return ips
 }
@@ -51,8 +49,7 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 	add(clusterIP, lb.ClusterIP, policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal, nil)
 	local := externalLocal(svc)
 	for _, text := range spec.ExternalIPs {
-		// The unspecified address would stand for a node port.
-		if ip, ok := parseAddr(text); ok && !ip.IsUnspecified() {
+		if ip, ok := parseAddr(text); ok {
 			add(ip, lb.ExternalIP, local, nil)
 		}
 	}
@@ -108,7 +105,7 @@ func loadBalancerIPs(svc *corev1.Service) []netip.Addr {
 		if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
 		}
-		if ip, ok := parseAddr(ingress.IP); ok && !ip.IsUnspecified() {
+		if ip, ok := parseAddr(ingress.IP); ok {
 			ips = append(ips, ip)
 		}
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,7 @@ const ownAnnotations = "sluice.io/"
 func TrimService(svc *corev1.Service) *corev1.Service {
 	spec := &svc.Spec
 	out := &corev1.Service{
-		ObjectMeta: trimMeta(&svc.ObjectMeta, func(label string) bool { return label == labelServiceProxyName },
-			func(annotation string) bool { return strings.HasPrefix(annotation, ownAnnotations) }),
+		ObjectMeta: trimMeta(&svc.ObjectMeta, labelServiceProxyName, ownAnnotations),
 		Spec: corev1.ServiceSpec{
 			Type:                     spec.Type,
 			ClusterIP:                spec.ClusterIP,
@@ -51,9 +51,8 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 // looks at each time.
 func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
-		ObjectMeta: trimMeta(&slice.ObjectMeta, func(label string) bool {
-			return label == discoveryv1.LabelServiceName || label == corev1.IsHeadlessService
-		}, func(annotation string) bool { return annotation == corev1.EndpointsLastChangeTriggerTime }),
+		ObjectMeta: trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
+			corev1.EndpointsLastChangeTriggerTime),
 		AddressType: slice.AddressType,
 		Ports:       slice.Ports,
 		Endpoints:   make([]discoveryv1.Endpoint, len(slice.Endpoints)),
@@ -94,37 +93,34 @@ func shared(b *bool) *bool {
 // kept too.
 func TrimNode(node *corev1.Node) *corev1.Node {
 	out := &corev1.Node{
-		ObjectMeta: trimMeta(&node.ObjectMeta, func(label string) bool {
-			return label == corev1.LabelHostname || label == corev1.LabelTopologyZone
-		}, func(string) bool { return false }),
-		Spec: corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs, Taints: node.Spec.Taints},
+		ObjectMeta: trimMeta(&node.ObjectMeta, corev1.LabelHostname, corev1.LabelTopologyZone),
+		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs, Taints: node.Spec.Taints},
 	}
 	out.DeletionTimestamp = node.DeletionTimestamp
 	out.Status.Addresses = node.Status.Addresses
 	return out
 }
 
-// trimMeta keeps what names an object, and the labels and annotations asked for.
-func trimMeta(meta *metav1.ObjectMeta, label, annotation func(string) bool) metav1.ObjectMeta {
+// trimMeta keeps what names an object, and the wanted labels and annotations, of which
+// ownAnnotations stands for several.
+func trimMeta(meta *metav1.ObjectMeta, wanted ...string) metav1.ObjectMeta {
+	keep := func(all map[string]string) (out map[string]string) {
+		for key, value := range all {
+			isWanted := func(w string) bool { return key == w || w == ownAnnotations && strings.HasPrefix(key, w) }
+			if slices.ContainsFunc(wanted, isWanted) {
+				if out == nil {
+					out = make(map[string]string, 1)
+				}
+				out[key] = value
+			}
+		}
+		return out
+	}
 	return metav1.ObjectMeta{
 		Namespace:   meta.Namespace,
 		Name:        meta.Name,
 		UID:         meta.UID,
-		Labels:      keep(meta.Labels, label),
-		Annotations: keep(meta.Annotations, annotation),
+		Labels:      keep(meta.Labels),
+		Annotations: keep(meta.Annotations),
 	}
-}
-
-// keep returns the entries of m whose keys are wanted; nil for none.
-func keep(m map[string]string, wanted func(string) bool) map[string]string {
-	var out map[string]string
-	for k, v := range m {
-		if wanted(k) {
-			if out == nil {
-				out = make(map[string]string, 1)
-			}
-			out[k] = v
-		}
-	}
-	return out
 }

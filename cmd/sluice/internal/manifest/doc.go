@@ -25,5 +25,6 @@
 //     not converted again either.
 //   - Nothing is logged; the caller does that from the Result.
 //
-// Watch starts no goroutine of its own; fsnotify's ends before Watch returns.
+// Goroutines: Load parses documents on all cores and joins them; Watch has one that takes
+// the events of fsnotify, and ends both before it returns.
 package manifest
