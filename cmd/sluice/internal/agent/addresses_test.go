@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -39,21 +37,11 @@ func (h *holder) Held() []netip.Addr { return h.held }
 // check wants every open socket that is not on a node port to have its address.
 func (h *holder) check(call string) {
 	h.k.t.Helper()
-	for _, f := range h.open() {
+	for f := range h.k.open {
 		if !f.Addr.Addr().IsUnspecified() && !slices.Contains(h.held, f.Addr.Addr()) {
 			h.k.t.Fatalf("after %s: a socket is open on %s, which the host does not hold; calls %v", call, f, h.k.calls)
 		}
 	}
-}
-
-func (h *holder) open() (out []lb.Frontend) {
-	for addr := range h.k.streams {
-		out = append(out, lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	for f := range h.k.open {
-		out = append(out, f)
-	}
-	return out
 }
 
 // direct returns an agent that listens on the addresses themselves.
@@ -66,27 +54,19 @@ func direct(t *testing.T) (*Agent, *kernel, *holder) {
 
 func TestAddressOrder(t *testing.T) {
 	a, k, h := direct(t)
-	apply := func(want string, services ...*lb.Service) {
-		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-			t.Fatal(err)
-		}
-		if got := k.order(); got != want {
-			t.Errorf("calls = %s, want %s", got, want)
-		}
-	}
+	apply := ordered(t, a, k)
 	one, two := service(lb.UDP, "one", 1, 1), service(lb.TCP, "two", 2, 2)
 	second := service(lb.UDP, "one", 1, 1)
 	second.ID.Port, second.Addresses = "second", []lb.Address{{Addr: netip.AddrPortFrom(one.Addresses[0].Addr.Addr(), 54)}}
 
 	apply("address table listen", one)
 	apply("table", one)
-	apply("table listen", one, second)                      // the address is there
-	apply("table unlisten table", second)                   // and stays with the second port
-	apply("address table hold unlisten table address", two) // add and remove at once
-	apply("table release", service(lb.TCP, "two", 2))       // no endpoints: the host refuses, having the address
-	if len(h.held) != 1 || len(h.open()) != 0 {
-		t.Errorf("without endpoints: held %v, open %v", h.held, h.open())
+	apply("table listen", one, second)                        // the address is there
+	apply("table unlisten table", second)                     // and stays with the second port
+	apply("address table listen unlisten table address", two) // add and remove at once
+	apply("table unlisten", service(lb.TCP, "two", 2))        // no endpoints: the host refuses, having the address
+	if len(h.held) != 1 || len(k.open) != 0 {
+		t.Errorf("without endpoints: held %v, open %v", h.held, k.open)
 	}
 	apply("table table address")
 	if len(h.held) != 0 {
@@ -102,8 +82,8 @@ func TestAddressFails(t *testing.T) {
 	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1)}}); !errors.Is(err, h.fail) {
 		t.Errorf("Apply = %v", err)
 	}
-	if len(k.streams) != 1 {
-		t.Errorf("open: %v", k.streams)
+	if len(k.open) != 1 {
+		t.Errorf("open: %v", k.open)
 	}
 	k.intact = true
 	if got := a.intact(t.Context()); got != true {
@@ -125,9 +105,7 @@ func TestHeldIsNotLocal(t *testing.T) {
 	var seen []netip.Addr
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { seen = local; return local }
 	for range 2 {
-		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1)}}); err != nil {
-			t.Fatal(err)
-		}
+		mustApply(t, a, service(lb.TCP, "web", 1, 1))
 		if !slices.Equal(seen, []netip.Addr{node}) || !a.intact(t.Context()) {
 			t.Errorf("node ports are served on %v, want %v", seen, node)
 		}
@@ -136,28 +114,11 @@ func TestHeldIsNotLocal(t *testing.T) {
 
 // TestRandomAddresses is TestRandomChanges without steering.
 func TestRandomAddresses(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seeded(t)
 	a, k, h := direct(t)
 	for range 3000 {
-		var services []*lb.Service
-		for i := range 6 {
-			if r.IntN(2) == 0 {
-				continue
-			}
-			s := service([]lb.Protocol{lb.TCP, lb.UDP}[r.IntN(2)], fmt.Sprint("s", i), byte(r.IntN(5)))
-			if r.IntN(3) == 0 {
-				s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53)})
-			}
-			if r.IntN(4) > 0 {
-				s.Backends = service(lb.TCP, "", 0, byte(1+r.IntN(3))).Backends
-			}
-			services = append(services, s)
-		}
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-			t.Fatal(err)
-		}
+		services := someServices(r, false, lb.TCP, lb.UDP)
+		mustApply(t, a, services...)
 		k.calls = nil
 		table, _ := lb.NewTable(services, lb.Node{})
 		listening := 0
@@ -171,7 +132,7 @@ func TestRandomAddresses(t *testing.T) {
 				}
 			}
 		}
-		if got := len(h.open()); got != listening {
+		if got := len(k.open); got != listening {
 			t.Fatalf("%d sockets open, want %d", got, listening)
 		}
 	}
@@ -179,18 +140,16 @@ func TestRandomAddresses(t *testing.T) {
 
 // TestIdleSCTP: without endpoints a socket of SCTP is open where nothing else refuses.
 func TestIdleSCTP(t *testing.T) {
-	a, _, h := direct(t)
+	a, k, _ := direct(t)
 	sockets := false
 	a.RefuseSCTP = func() bool { return sockets }
 	idle := service(lb.SCTP, "sig", 1)
 	idle.Addresses = append(idle.Addresses, lb.Address{Addr: netip.MustParseAddrPort("0.0.0.0:30868"), Kind: lb.NodePort})
 	for _, want := range []int{0, 2, 0} {
 		sockets = want > 0
-		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{idle, service(lb.TCP, "web", 2)}}); err != nil {
-			t.Fatal(err)
-		}
-		if got := len(h.open()); got != want {
-			t.Errorf("open: %v, want %d", h.open(), want)
+		mustApply(t, a, idle, service(lb.TCP, "web", 2))
+		if got := len(k.open); got != want {
+			t.Errorf("open: %v, want %d", k.open, want)
 		}
 	}
 }

@@ -26,7 +26,6 @@ type kernel struct {
 	t       *testing.T
 	lb      *lb.Balancer
 	open    map[lb.Frontend]uint16
-	streams map[netip.AddrPort]bool // TCP node ports
 	steered map[lb.Frontend]uint16
 	entries map[lb.Frontend]redirect.Entry
 	host    redirect.Host
@@ -51,7 +50,7 @@ var errTaken = func() error {
 }()
 
 func newAgent(t *testing.T) (*Agent, *kernel) {
-	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{}, streams: map[netip.AddrPort]bool{},
+	k := &kernel{t: t, lb: new(lb.Balancer), open: map[lb.Frontend]uint16{},
 		steered: map[lb.Frontend]uint16{}, entries: map[lb.Frontend]redirect.Entry{}, taken: map[uint16]bool{}, port: 20000}
 	servers := map[lb.Protocol]Sockets{lb.TCP: streams{k}, lb.UDP: k, lb.SCTP: associations{k}}
 	return New(Config{LB: k.lb, Servers: servers, TCPPort: 1,
@@ -69,30 +68,15 @@ func (a associations) TableChanged() {
 	}
 }
 
-// streams is the TCP side of a kernel.
-type streams struct{ k *kernel }
+// streams is the TCP side of a kernel, which is not told of tables.
+type streams struct{ *kernel }
 
-func (s streams) TableChanged() {}
+func (streams) TableChanged() {}
 
-func (s streams) Listen(_ lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
-	if s.k.taken[addr.Port()] {
-		return netip.AddrPort{}, errTaken
-	}
-	if s.k.streams[addr] {
-		s.k.t.Fatalf("%s is opened twice", addr)
-	}
-	s.k.streams[addr] = true
-	s.k.check("hold")
-	return addr, nil
-}
-
-func (s streams) Unlisten(f lb.Frontend) {
-	addr := f.Addr
-	if !s.k.streams[addr] {
-		s.k.t.Fatalf("%s is closed, which is not open", addr)
-	}
-	delete(s.k.streams, addr)
-	s.k.check("release")
+// listens reports whether there is a socket of TCP at an address.
+func (k *kernel) listens(addr netip.AddrPort) bool {
+	_, ok := k.open[lb.Frontend{Protocol: lb.TCP, Addr: addr}]
+	return ok
 }
 
 func (k *kernel) check(call string) {
@@ -109,9 +93,9 @@ func (k *kernel) check(call string) {
 			k.t.Fatalf("after %s: %s is steered but not in the table; calls %v", call, f, k.calls)
 		}
 	}
-	for addr := range k.streams {
-		if _, _, ok := k.lb.Table().Lookup(lb.Frontend{Protocol: lb.TCP, Addr: addr}); !ok {
-			k.t.Fatalf("after %s: node port %s is open but not in the table; calls %v", call, addr, k.calls)
+	for f := range k.open {
+		if _, _, ok := k.lb.Table().Lookup(f); !ok && f.Protocol == lb.TCP {
+			k.t.Fatalf("after %s: node port %s is open but not in the table; calls %v", call, f, k.calls)
 		}
 	}
 }
@@ -123,7 +107,7 @@ func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 		port = k.port
 	}
 	for other, taken := range k.open {
-		if taken == port && other.Protocol == f.Protocol && k.direct == nil {
+		if taken == port && other.Protocol == f.Protocol && f.Protocol != lb.TCP && k.direct == nil {
 			return netip.AddrPort{}, errTaken
 		}
 	}
@@ -139,6 +123,9 @@ func (k *kernel) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 }
 
 func (k *kernel) Unlisten(f lb.Frontend) {
+	if _, ok := k.open[f]; !ok {
+		k.t.Fatalf("%s is closed, which is not open", f)
+	}
 	delete(k.open, f)
 	k.check("unlisten")
 }
@@ -190,17 +177,68 @@ func service(protocol lb.Protocol, name string, ip byte, backends ...byte) *lb.S
 
 func (k *kernel) order() string { s := strings.Join(k.calls, " "); k.calls = nil; return s }
 
-func TestOrder(t *testing.T) {
-	a, k := newAgent(t)
-	apply := func(want string, services ...*lb.Service) {
+// mustApply applies Services.
+func mustApply(t *testing.T, a *Agent, services ...*lb.Service) {
+	t.Helper()
+	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ordered returns a function that applies Services and wants these calls for it.
+func ordered(t *testing.T, a *Agent, k *kernel) func(want string, services ...*lb.Service) {
+	return func(want string, services ...*lb.Service) {
 		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-			t.Fatal(err)
-		}
+		mustApply(t, a, services...)
 		if got := k.order(); got != want {
 			t.Errorf("calls = %s, want %s", got, want)
 		}
 	}
+}
+
+// running lets Run of an agent run, until the function that it returns is called.
+func running(t *testing.T, a *Agent) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { a.Run(ctx); close(ended) }()
+	return func() { cancel(); <-ended }
+}
+
+// seeded returns random numbers, whose seed it logs.
+func seeded(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// someServices returns random Services, which may share addresses.
+func someServices(r *rand.Rand, nodePorts bool, protocols ...lb.Protocol) (services []*lb.Service) {
+	for i := range 6 {
+		if r.IntN(2) == 0 {
+			continue
+		}
+		s := service(protocols[r.IntN(len(protocols))], fmt.Sprint("s", i), byte(r.IntN(5)))
+		if r.IntN(3) == 0 {
+			s.Addresses = append(s.Addresses, service(lb.TCP, "", byte(10+r.IntN(5))).Addresses...)
+		}
+		if nodePorts && r.IntN(3) == 0 {
+			s.Addresses = append(s.Addresses, nodePort(uint16(30000+r.IntN(5))))
+		}
+		if r.IntN(4) > 0 {
+			s.Backends = service(lb.TCP, "", 0, byte(1+r.IntN(3))).Backends
+		}
+		services = append(services, s)
+	}
+	return services
+}
+
+func nodePort(port uint16) lb.Address {
+	return lb.Address{Kind: lb.NodePort, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), port)}
+}
+
+func TestOrder(t *testing.T) {
+	a, k := newAgent(t)
+	apply := ordered(t, a, k)
 	one, two := service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2)
 	apply("table listen steer", one)
 	apply("table", one)                                      // nothing opened twice
@@ -216,28 +254,10 @@ func TestOrder(t *testing.T) {
 // TestRandomChanges walks through random sets of Services, in which addresses
 // move between Services and steering fails now and then; kernel.check is the test.
 func TestRandomChanges(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seeded(t)
 	a, k := newAgent(t)
 	for range 3000 {
-		var services []*lb.Service
-		for i := range 6 {
-			if r.IntN(2) == 0 {
-				continue
-			}
-			s := service([]lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}[r.IntN(3)], fmt.Sprint("s", i), byte(r.IntN(5)))
-			if r.IntN(3) == 0 {
-				s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(r.IntN(5))}), 53)})
-			}
-			if r.IntN(3) == 0 {
-				s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(30000+r.IntN(5)))})
-			}
-			if r.IntN(4) > 0 {
-				s.Backends = service(lb.TCP, "", 0, byte(1+r.IntN(3))).Backends
-			}
-			services = append(services, s)
-		}
+		services := someServices(r, true, lb.TCP, lb.UDP, lb.SCTP)
 		k.fail = nil
 		if r.IntN(5) == 0 {
 			k.fail = errors.New("xtables lock held by another program")
@@ -254,7 +274,7 @@ func TestRandomChanges(t *testing.T) {
 				f := lb.Frontend{Protocol: s.Protocol, Addr: addr.Addr}
 				if addr.Kind == lb.NodePort {
 					nodePorts++
-					if _, open := k.open[f]; !open && !k.streams[addr.Addr] {
+					if _, open := k.open[f]; !open {
 						t.Fatalf("node port %s of %s is not held", f, s.ID)
 					}
 					continue
@@ -270,7 +290,7 @@ func TestRandomChanges(t *testing.T) {
 				ported++
 			}
 		}
-		if open := len(k.open) + len(k.streams); open > ported+nodePorts {
+		if open := len(k.open); open > ported+nodePorts {
 			t.Fatalf("%d sockets open for %d proxy ports and %d node ports", open, ported, nodePorts)
 		}
 	}
@@ -280,9 +300,7 @@ func TestPortsInUse(t *testing.T) {
 	a, k := newAgent(t)
 	a.Ports = redirect.PortRange{First: 30000, Last: 30001}
 	k.taken[30000] = true
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}}); err != nil {
-		t.Fatal(err)
-	}
+	mustApply(t, a, service(lb.UDP, "one", 1, 1))
 	// The range is full now: the second has no port, the first goes on, TCP too.
 	services := []*lb.Service{service(lb.UDP, "one", 1, 1), service(lb.UDP, "two", 2, 2), service(lb.TCP, "web", 3, 3)}
 	if err := a.Apply(t.Context(), Desired{Services: services}); err == nil || !strings.Contains(err.Error(), "default/two") {
@@ -311,9 +329,7 @@ func TestIntact(t *testing.T) {
 		}
 	}
 	k.fail = nil
-	if err := a.Apply(t.Context(), Desired{}); err != nil {
-		t.Fatal(err)
-	}
+	mustApply(t, a)
 	if n := a.Status().Repairs; n != 1 {
 		t.Errorf("%d repairs counted, want 1", n)
 	}
@@ -327,8 +343,8 @@ func TestNodePortConflict(t *testing.T) {
 	a.LocalAddrs = func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
 	s := service(lb.TCP, "web", 1, 1)
-	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")},
-		lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30081")})
+	s.Addresses = append(s.Addresses, nodePort(30080),
+		nodePort(30081))
 	k.taken[30080] = true
 	var told []string
 	a.Observe = func(at Attempt) {
@@ -336,32 +352,28 @@ func TestNodePortConflict(t *testing.T) {
 			told = append(told, fmt.Sprint(c.Service.Name, " ", c.Frontend, " ", c.Err != nil))
 		}
 	}
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s}}); err != nil {
-		t.Fatal(err)
-	}
+	mustApply(t, a, s)
 	if n := a.Status().Conflicts; n != 1 {
 		t.Errorf("%d conflicts, want 1", n)
 	}
-	if !k.streams[netip.AddrPortFrom(node, 30081)] || len(k.steered) != 1 || len(k.entries) != 2 {
-		t.Errorf("the rest of the Service is not served: %v, %v", k.streams, k.entries)
+	if !k.listens(netip.AddrPortFrom(node, 30081)) || len(k.steered) != 1 || len(k.entries) != 2 {
+		t.Errorf("the rest of the Service is not served: %v, %v", k.open, k.entries)
 	}
 	heir := *s // the port goes to another Service while another program still has it
 	heir.Name = "heir"
 	for _, services := range [][]*lb.Service{{s}, {&heir}, {&heir}} {
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-			t.Fatal(err)
-		}
+		mustApply(t, a, services...)
 	}
 	k.taken[30080] = false
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{&heir}}); err != nil || a.Status().Conflicts != 0 || len(k.streams) != 2 {
-		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.streams)
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{&heir}}); err != nil || a.Status().Conflicts != 0 || len(k.open) != 2 {
+		t.Errorf("after the other has gone: %v, %+v, %v", err, a.Status(), k.open)
 	}
 	const f = " TCP 192.0.2.10:30080 "
 	if want := []string{"web" + f + "true", "web" + f + "false", "heir" + f + "true", "heir" + f + "false"}; !slices.Equal(told, want) {
 		t.Errorf("told of conflicts %q, want %q", told, want)
 	}
-	if err := a.Apply(t.Context(), Desired{}); err != nil || len(k.streams) != 0 {
-		t.Errorf("at the end: %v, open %v", err, k.streams)
+	if err := a.Apply(t.Context(), Desired{}); err != nil || len(k.open) != 0 {
+		t.Errorf("at the end: %v, open %v", err, k.open)
 	}
 }
 
@@ -449,9 +461,7 @@ func TestRun(t *testing.T) {
 	}
 	change := func() Changes { return Changes{Services: 1, Endpoints: 2, Triggers: []Trigger{{At: time.Now()}}} }
 	k.fail = errors.New("no")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { a.Run(ctx); close(ended) }()
+	stop := running(t, a)
 
 	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "one", 1, 1)}, Changes: change()})
 	if err := <-done; err == nil {
@@ -468,8 +478,7 @@ func TestRun(t *testing.T) {
 			break
 		}
 	}
-	cancel()
-	<-ended
+	stop()
 	if s := a.Status(); !s.QueuedSince.IsZero() || s.Services != 1 || s.Failures != 1 || s.Applied != 1 ||
 		s.ServiceChanges != 2 || s.EndpointChanges != 4 || s.ServicesPending != 0 || s.EndpointsPending != 0 {
 		t.Errorf("status = %+v", s)
@@ -498,9 +507,7 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 	if err := a.Adopt(state); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-		t.Fatal(err)
-	}
+	mustApply(t, a, services...)
 	if got := strings.Count(k.order(), "unlisten"); got != 2 {
 		t.Errorf("%d sockets were replaced, want 2", got)
 	}

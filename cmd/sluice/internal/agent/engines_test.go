@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -136,15 +135,7 @@ func TestChoose(t *testing.T) {
 // TestMoveOrder: a Service that moves is on its new path before it leaves the old.
 func TestMoveOrder(t *testing.T) {
 	a, k, _, _ := withEngines(t)
-	apply := func(want string, services ...*lb.Service) {
-		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: services}); err != nil {
-			t.Fatal(err)
-		}
-		if got := k.order(); got != want {
-			t.Errorf("calls = %s, want %s", got, want)
-		}
-	}
+	apply := ordered(t, a, k)
 	s := service(lb.UDP, "dns", 1, 1)
 	apply("table listen steer iptables0 ipvs0", s) // what an earlier process has left goes last
 	apply("table iptables1 steer unlisten", requesting(s, "iptables"))
@@ -157,9 +148,7 @@ func TestMoveOrder(t *testing.T) {
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
 // each address that was served, and will be, is served on some path.
 func TestMovesLeaveNoGap(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seeded(t)
 	a, k, ipt, ipvs := withEngines(t)
 	steady := make(map[lb.Frontend]bool) // served before and after
 	k.moved = func() {
@@ -232,9 +221,7 @@ func TestMoveClients(t *testing.T) {
 	s.AffinityTimeout = 10
 	apply := func(path string) {
 		t.Helper()
-		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{requesting(s, path)}}); err != nil {
-			t.Fatal(err)
-		}
+		mustApply(t, a, requesting(s, path))
 	}
 	client := func(n byte, backend int, at int64) lb.Client {
 		return lb.Client{Addr: netip.AddrFrom4([4]byte{192, 0, 2, n}), Backend: s.Backends[backend].Addr, LastUsed: at}
@@ -307,20 +294,16 @@ func TestKernelNodePorts(t *testing.T) {
 	a.LocalAddrs = func() ([]netip.Addr, error) { return []netip.Addr{node}, nil }
 	a.NodePorts = func(local []netip.Addr) []netip.Addr { return local }
 	s := requesting(service(lb.TCP, "web", 1, 1), "iptables")
-	s.Addresses = append(s.Addresses, lb.Address{Kind: lb.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30080")})
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s}}); err != nil {
-		t.Fatal(err)
-	}
+	s.Addresses = append(s.Addresses, nodePort(30080))
+	mustApply(t, a, s)
 	f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(node, 30080)}
-	if !k.streams[f.Addr] || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 0 {
-		t.Errorf("held %v, in iptables %v, steered %+v", k.streams, ipt.has, k.entries)
+	if !k.listens(f.Addr) || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 0 {
+		t.Errorf("held %v, in iptables %v, steered %+v", k.open, ipt.has, k.entries)
 	}
 	exact := service(lb.TCP, "exact", 9, 1)
 	exact.Addresses = append(exact.Addresses, lb.Address{Kind: lb.ExternalIP, Addr: f.Addr})
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{s, exact}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, there := ipt.has[f]; there || k.streams[f.Addr] {
-		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.streams, ipt.has)
+	mustApply(t, a, s, exact)
+	if _, there := ipt.has[f]; there || k.listens(f.Addr) {
+		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.open, ipt.has)
 	}
 }

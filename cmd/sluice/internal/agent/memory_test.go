@@ -47,9 +47,7 @@ func TestBytesOfApply(t *testing.T) {
 	fewer[7] = withFewer(fewer[7])
 	a := idleAgent()
 	apply := func(list []*lb.Service) {
-		if err := a.Apply(t.Context(), Desired{Services: list}); err != nil {
-			t.Fatal(err)
-		}
+		mustApply(t, a, list...)
 	}
 	for _, c := range []struct {
 		what  string

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,12 +44,8 @@ func TestWriteEvery(t *testing.T) {
 		a, k, ipt, _ := withEngines(t)
 		a.WriteEvery, a.VerifyEvery = 10*time.Second, time.Hour
 		web := service(lb.TCP, "web", 1, 1)
-		if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{web}}); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { a.Run(ctx); close(ended) }()
+		mustApply(t, a, web)
+		stop := running(t, a)
 		written := func() int { return len(k.steered) + len(ipt.has) }
 		submit := func(services ...*lb.Service) {
 			a.Submit(Desired{Services: services, Changes: Changes{Services: 1}})
@@ -107,8 +102,7 @@ func TestWriteEvery(t *testing.T) {
 		if s := a.Status(); !s.QueuedSince.IsZero() {
 			t.Errorf("a change that was taken back waits: %+v", s)
 		}
-		cancel()
-		<-ended
+		stop()
 	})
 }
 
@@ -120,9 +114,7 @@ func TestHealthyWhileBusy(t *testing.T) {
 			a, k, _, _ := withEngines(t)
 			a.Mode, a.WriteEvery, a.VerifyEvery = mode, time.Second, 30*time.Second
 			k.moved = func() { time.Sleep(100 * time.Millisecond) } // what iptables-restore takes
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { a.Run(ctx); close(ended) }()
+			stop := running(t, a)
 			for begin, i := time.Now(), byte(0); time.Since(begin) < 3*time.Minute; i++ {
 				a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1+i%200), service(lb.TCP, "x", 2+i%200, 1)}})
 				time.Sleep(50 * time.Millisecond) // of synctest
@@ -133,8 +125,7 @@ func TestHealthyWhileBusy(t *testing.T) {
 			if s := a.Status(); s.Applied < 170 {
 				t.Errorf("%s: %d changes were applied, want one a second", mode, s.Applied)
 			}
-			cancel()
-			<-ended
+			stop()
 		})
 	}
 }
