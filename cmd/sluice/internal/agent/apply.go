@@ -101,12 +101,9 @@ func (a *Agent) environment() *environment {
 
 // served leaves out the Services that no path can forward.
 func (e *environment) served(services []*lb.Service) []*lb.Service {
-	all := [2]bool{e.can[0].all(), e.can[1].all()}
-	if all[0] && all[1] {
-		return services
-	}
 	left := func(s *lb.Service) bool {
-		return !all[family(s.IPv6)] && choose(s, e.mode, &e.can[family(s.IPv6)]).Path == None
+		can := &e.can[family(s.IPv6)]
+		return !can.all() && choose(s, e.mode, can).Path == None
 	}
 	if !slices.ContainsFunc(services, left) {
 		return services
@@ -197,20 +194,18 @@ func (a *Agent) unsynced() bool {
 // decides about Services, as when an engine fails, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
-	lacking, socketErr := a.open(plan)
-	if env := a.environment(); !reflect.DeepEqual(env, &plan.env) { // by now it is known what forwards SCTP
-		plan = a.planner.plan(env)
-		lacking, socketErr = a.open(plan)
-	}
 	var failed error
 	for {
-		err := a.join(ctx, plan)
-		if err == nil {
-			return plan, lacking, errors.Join(socketErr, failed)
+		lacking, err = a.open(plan)
+		if env := a.environment(); !reflect.DeepEqual(env, &plan.env) {
+			plan = a.planner.plan(env) // by now it is known what forwards SCTP, and that an engine fails
+			continue
 		}
-		failed = errors.Join(failed, err)
-		plan = a.planner.plan(a.environment()) // what the engine should have had is for another path
-		lacking, socketErr = a.open(plan)
+		joinErr := a.join(ctx, plan)
+		if joinErr == nil {
+			return plan, lacking, errors.Join(err, failed)
+		}
+		failed = errors.Join(failed, joinErr)
 	}
 }
 

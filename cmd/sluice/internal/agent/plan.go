@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -220,40 +221,30 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 // plan compares what is applied with what the table comes to. It changes nothing.
 func (p *planner) plan(env *environment) *Plan {
 	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
-	if !plan.whole {
-		seen := make(map[lb.ID]struct{}, len(p.dirty))
-		for _, id := range p.dirty {
-			if _, again := seen[id]; again {
-				continue
-			}
-			seen[id] = struct{}{}
-			now := nothing
-			if s, ok := p.table.Service(id); ok {
-				now = env.piece(p.table, s)
-			}
-			plan.changes = append(plan.changes, change{id, p.applied(id), now})
+	ids := p.dirty
+	if plan.whole {
+		ids = make([]lb.ID, 0, p.table.Len())
+		for i := range p.table.Len() {
+			ids = append(ids, p.table.At(i).ID)
 		}
-		return plan
-	}
-	plan.changes = make([]change, 0, p.table.Len())
-	for i := range p.table.Len() {
-		s := p.table.At(i)
-		plan.changes = append(plan.changes, change{s.ID, p.applied(s.ID), env.piece(p.table, s)})
-	}
-	for id, old := range p.pieces {
-		if _, stays := p.table.Service(id); !stays {
-			plan.changes = append(plan.changes, change{id, old, nothing})
+		for id := range p.pieces {
+			ids = append(ids, id)
 		}
+	}
+	plan.changes = make([]change, 0, len(ids))
+	seen := make(map[lb.ID]struct{}, len(ids))
+	for _, id := range ids {
+		if _, again := seen[id]; again {
+			continue
+		}
+		seen[id] = struct{}{}
+		now := nothing
+		if s, ok := p.table.Service(id); ok {
+			now = env.piece(p.table, s)
+		}
+		plan.changes = append(plan.changes, change{id, cmp.Or(p.pieces[id], nothing), now})
 	}
 	return plan
-}
-
-// applied returns what a service port came to in the last plan that was executed.
-func (p *planner) applied(id lb.ID) *piece {
-	if old, ok := p.pieces[id]; ok {
-		return old
-	}
-	return nothing
 }
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again.

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -163,27 +164,22 @@ func (s *sockets) closeUnwanted(plan *Plan) {
 
 // steer returns the entries of a piece as far as there are sockets for them.
 func (s *sockets) steer(p *piece) []redirect.Entry {
-	out := p.entries
-	shared := true
-	for i, e := range p.entries {
-		now := e
+	out := make([]redirect.Entry, 0, len(p.entries))
+	for _, e := range p.entries {
 		switch {
 		case e.Action == redirect.Redirect && e.Frontend.Protocol != lb.TCP:
-			if now.Port = s.proxyPort(e.Frontend); now.Port == 0 {
-				now.Action = redirect.Pass
+			if e.Port = s.proxyPort(e.Frontend); e.Port == 0 {
+				e.Action = redirect.Pass
 			}
 		case e.Action == redirect.Accept && !s.holds(e.Frontend):
-			now.Action = redirect.Pass
+			e.Action = redirect.Pass
 		}
-		if shared && now.Equal(e) {
-			continue
+		if e.Action != redirect.Pass || e.DropOutside || len(e.Sources) > 0 {
+			out = append(out, e)
 		}
-		if shared {
-			out, shared = append([]redirect.Entry(nil), p.entries[:i]...), false
-		}
-		if now.Action != redirect.Pass || now.DropOutside || len(now.Sources) > 0 {
-			out = append(out, now)
-		}
+	}
+	if slices.EqualFunc(out, p.entries, redirect.Entry.Equal) {
+		return p.entries // which is kept anyway
 	}
 	return out
 }

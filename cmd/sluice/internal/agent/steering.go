@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -27,8 +28,7 @@ func (a *Agent) hostOf(want *Desired) redirect.Host {
 
 // has reports whether it has been passed this, besides the Services.
 func (s *steering) has(host redirect.Host, checks []redirect.Entry) bool {
-	return s.host.TCPPort == host.TCPPort && slices.Equal(s.host.Local, host.Local) &&
-		slices.Equal(s.host.Inside, host.Inside) && slices.EqualFunc(checks, s.checks, redirect.Entry.Equal)
+	return reflect.DeepEqual(s.host, host) && slices.EqualFunc(checks, s.checks, redirect.Entry.Equal)
 }
 
 // checksOf returns the entries that let health checks in, whichever path forwards the

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -86,21 +89,21 @@ func decodeDocument(data []byte) (d Document, warnings []string, err error) {
 	return d, warnings, nil
 }
 
-// separator begins another YAML document; comment is a line without content.
-var (
-	separator = regexp.MustCompile(`(?m)^---(?:[ \t].*)?$`)
-	comment   = regexp.MustCompile(`(?m)^\s*#.*$`)
-)
-
 // documents counts the YAML documents with content.
-func documents(data []byte) int {
-	n := 0
-	for _, part := range separator.Split(string(data), -1) {
-		if strings.TrimSpace(comment.ReplaceAllString(part, "")) != "" {
+func documents(data []byte) (n int) {
+	for d := yamlv3.NewDecoder(bytes.NewReader(data)); ; {
+		var doc yamlv3.Node
+		err := d.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return n
+		}
+		if err != nil {
+			return n + 1
+		}
+		if doc.Content[0].Tag != "!!null" {
 			n++
 		}
 	}
-	return n
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
@@ -116,13 +119,7 @@ func locate(data []byte, err error) error {
 	if !ok {
 		return fmt.Errorf("it is not a list of fields: begin it with kind: %s", documentKind)
 	}
-	path, cause := firstBad(fields, func(one map[string]any) error {
-		text, err := json.Marshal(one)
-		if err != nil {
-			return err
-		}
-		return utiljson.Unmarshal(text, new(Document))
-	})
+	path, cause := firstBad(fields)
 	if cause == nil {
 		return errors.New(oneLine(err))
 	}
@@ -168,22 +165,26 @@ func mistake(text string) string {
 	return "is " + is + ": give " + want
 }
 
-// firstBad returns the first field, by name, that decode cannot take, and why.
-func firstBad(fields map[string]any, decode func(map[string]any) error) (string, error) {
+// firstBad returns the first field, by name, that a document cannot have so, and why.
+func firstBad(fields map[string]any, within ...string) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		err := decode(map[string]any{name: fields[name]})
+		path, one := append(within, name), fields[name]
+		for _, outer := range slices.Backward(path) {
+			one = map[string]any{outer: one}
+		}
+		text, err := json.Marshal(one)
+		if err == nil {
+			err = utiljson.Unmarshal(text, new(Document))
+		}
 		if err == nil {
 			continue
 		}
 		if inner, ok := fields[name].(map[string]any); ok {
-			path, cause := firstBad(inner, func(one map[string]any) error {
-				return decode(map[string]any{name: one})
-			})
-			if cause != nil {
-				return name + "." + path, cause
+			if path, cause := firstBad(inner, path...); cause != nil {
+				return path, cause
 			}
 		}
-		return name, err
+		return strings.Join(path, "."), err
 	}
 	return "", nil
 }
