@@ -53,8 +53,7 @@ func (s tcpSockets) TableChanged() {} // connections stay where they are
 // Steering makes packets for frontends of one address family arrive at proxy ports
 // (redirect.IPTables).
 type Steering struct {
-	// Sync changes what is steered. After an error the change still counts, and the next
-	// Sync writes everything.
+	// Sync changes what is steered. After an error it is as with an Engine.
 	Sync func(context.Context, redirect.Update) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify func(context.Context) (bool, error)

@@ -67,29 +67,19 @@ type limit struct {
 // shortestSync bounds how often the kernel is asked for all its rules.
 const shortestSync = 100 * time.Millisecond
 
-// limits are those of numbers and durations.
+// limits are those of numbers and durations; others may be 0 or more.
 var limits = map[string]limit{
-	"udp-timeout":                       {1, math.MaxInt64, "a duration above 0, like 250ms"},
-	"config-sync-period":                {1, math.MaxInt64, "a duration above 0, like 15m"},
-	"kube-api-burst":                    {0, math.MaxInt64, "0 or more, like 10"},
-	"healthz-port":                      {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
-	"metrics-port":                      {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
-	"iptables-sync-period":              {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
-	"ipvs-sync-period":                  {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
-	"iptables-masquerade-bit":           {0, 31, "0 to 31"},
-	"ipvs-tcp-timeout":                  {0, math.MaxInt64, "0 or more"},
-	"ipvs-tcpfin-timeout":               {0, math.MaxInt64, "0 or more"},
-	"ipvs-udp-timeout":                  {0, math.MaxInt64, "0 or more"},
-	"conntrack-max-per-core":            {0, math.MaxInt64, "0 or more"},
-	"conntrack-min":                     {0, math.MaxInt64, "0 or more"},
-	"conntrack-max":                     {0, math.MaxInt64, "0 or more"},
-	"conntrack-tcp-timeout-established": {0, math.MaxInt64, "0 or more"},
-	"conntrack-tcp-timeout-close-wait":  {0, math.MaxInt64, "0 or more"},
-	"conntrack-udp-timeout":             {0, math.MaxInt64, "0 or more"},
-	"conntrack-udp-timeout-stream":      {0, math.MaxInt64, "0 or more"},
-	"oom-score-adj":                     {-1000, 1000, "-1000 to 1000"},
-	"drain-timeout":                     {0, math.MaxInt64, "0 or more, like 30s"},
-	"loops":                             {1, 1024, "1 to 1024"},
+	"udp-timeout":             {1, math.MaxInt64, "a duration above 0, like 250ms"},
+	"config-sync-period":      {1, math.MaxInt64, "a duration above 0, like 15m"},
+	"kube-api-burst":          {0, math.MaxInt64, "0 or more, like 10"},
+	"healthz-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
+	"metrics-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
+	"iptables-sync-period":    {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
+	"ipvs-sync-period":        {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
+	"iptables-masquerade-bit": {0, 31, "0 to 31"},
+	"oom-score-adj":           {-1000, 1000, "-1000 to 1000"},
+	"drain-timeout":           {0, math.MaxInt64, "0 or more, like 30s"},
+	"loops":                   {1, 1024, "1 to 1024"},
 }
 
 func (s *settings) checkLimits() {
@@ -97,9 +87,10 @@ func (s *settings) checkLimits() {
 		for _, o := range g.options {
 			l, ok := limits[o.name]
 			if !ok {
-				continue
+				l = limit{0, math.MaxInt64, "0 or more"}
 			}
-			if v := reflect.ValueOf(o.value).Elem(); v.Int() < l.least || v.Int() > l.most {
+			v := reflect.Indirect(reflect.ValueOf(o.value))
+			if v.CanInt() && (v.Int() < l.least || v.Int() > l.most) {
 				s.reject(o.name, "%v: give %s", v, l.give)
 			}
 		}
@@ -292,8 +283,8 @@ func (s *settings) checkKernel() {
 
 // checkPeriods checks the shorter one of the two periods of a mode that the kernel forwards by.
 func (s *settings) checkPeriods(flag string, period, shortest metav1.Duration) {
-	if shortest.Duration < 0 || shortest.Duration > max(period.Duration, shortestSync) {
-		s.reject(flag, "%v: give 0 or more, and no more than the sync period of %v", shortest.Duration, period.Duration)
+	if shortest.Duration > max(period.Duration, shortestSync) {
+		s.reject(flag, "%v: give no more than the sync period of %v", shortest.Duration, period.Duration)
 	}
 }
 
@@ -337,7 +328,7 @@ func (s *settings) checkOwn() {
 	if len(p.HandoverSocket) > 90 {
 		s.reject("handover-socket", "%s: give a path of at most 90 bytes", p.HandoverSocket)
 	}
-	if d := s.DataPath.BusyPoll; d < 0 || d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
+	if d := s.DataPath.BusyPoll; d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
 		s.reject("busy-poll", "%v: give 0 to %v in whole microseconds, like 50us", d, eventloop.MaxBusyPoll)
 	}
 }

@@ -47,13 +47,10 @@ func (n NodePortAddresses) Resolve(local, primary []netip.Addr) []netip.Addr {
 		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 	}
 	var out []netip.Addr
-	for _, ipv6 := range []bool{false, true} {
-		everything := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if ipv6 {
-			everything = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
+	for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		ipv6, everything := all.Is6(), netip.PrefixFrom(all, 0)
 		if slices.Contains(n.ranges, everything) {
-			out = append(out, everything.Addr())
+			out = append(out, all)
 			continue
 		}
 		first := firstOf(ipv6, primary, local)

@@ -11,22 +11,26 @@ import (
 
 const patience = 20 * time.Second
 
-// watched is a Watcher that runs, and what it tells.
+// watched is a Watcher that runs, and what it reports.
 type watched struct {
-	t       *testing.T
-	changed chan Config
-	invalid chan error
-	ended   chan struct{}
+	t              *testing.T
+	changed        chan Config
+	invalid, blind chan error
+	ended          chan struct{}
 }
 
+// watch lets a Watcher run. That it is blind is an error that the test does not take.
 func watch(t *testing.T, w Watcher, file string) *watched {
 	t.Helper()
 	w.Args = []string{"--config", file}
-	w.Last = parse(t, w.Args...)
-	x := &watched{t: t, changed: make(chan Config, 10), invalid: make(chan error, 10), ended: make(chan struct{})}
+	if w.Last.File == "" {
+		w.Last = parse(t, w.Args...)
+	}
+	x := &watched{t: t, changed: make(chan Config, 10), invalid: make(chan error, 10), blind: make(chan error, 10),
+		ended: make(chan struct{})}
 	w.Changed = func(c Config) { x.changed <- c }
 	w.Invalid = func(err error) { x.invalid <- err }
-	w.Blind = func(err error) { t.Errorf("blind: %v", err) }
+	w.Blind = func(err error) { x.blind <- err }
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer close(x.ended)
@@ -35,15 +39,19 @@ func watch(t *testing.T, w Watcher, file string) *watched {
 	t.Cleanup(func() {
 		cancel()
 		<-x.ended
+		if len(x.blind) > 0 {
+			t.Errorf("blind: %v", <-x.blind)
+		}
 	})
 	return x
 }
 
-func (x *watched) wantChange(ok func(Config) bool) {
+// wantIPVS waits for the change to that mode.
+func (x *watched) wantIPVS() {
 	x.t.Helper()
 	select {
 	case c := <-x.changed:
-		if !ok(c) {
+		if c.DataPath.Mode != ModeIPVS {
 			x.t.Errorf("changed to %+v", c)
 		}
 		<-x.ended
@@ -52,9 +60,9 @@ func (x *watched) wantChange(ok func(Config) bool) {
 	}
 }
 
-// wantInvalid waits for a mistake. On a slow machine others may come before it,
+// wantError waits for an error. On a slow machine others may come before it,
 // about a file that is written only in part.
-func (x *watched) wantInvalid(want string) {
+func (x *watched) wantError(from chan error, want string) {
 	x.t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -62,13 +70,13 @@ func (x *watched) wantInvalid(want string) {
 		case c := <-x.changed:
 			x.t.Errorf("changed to %+v", c)
 			return
-		case err := <-x.invalid:
+		case err := <-from:
 			if strings.Contains(err.Error(), want) {
 				return
 			}
-			x.t.Logf("invalid: %v, waiting for %q", err, want)
+			x.t.Logf("%v, waiting for %q", err, want)
 		case <-deadline:
-			x.t.Errorf("no mistake with %q was seen", want)
+			x.t.Errorf("no error with %q was seen", want)
 			return
 		}
 	}
@@ -89,24 +97,22 @@ func followed(t *testing.T, link string) {
 	}
 }
 
-func isIPVS(c Config) bool { return c.DataPath.Mode == ModeIPVS }
-
 // TestWatchWrite: a mistake is told and survived, a comment changes nothing, and a
 // change of meaning is told once. The rescan is far away: events tell.
 func TestWatchWrite(t *testing.T) {
 	file := write(t, "f.yaml", header)
 	x := watch(t, Watcher{Rescan: time.Hour}, file)
 	put(t, file, header+"mode: bridge\n")
-	x.wantInvalid("unknown")
+	x.wantError(x.invalid, "unknown")
 	put(t, file, header+"# still the same\nmode: userspace\nlogging: {options: {text: {infoBufferSize: \"0\"}}}\n")
 	put(t, file, header+"oomScoreAdj: 5000\n") // told only if the one before was not a change
-	x.wantInvalid("oomScoreAdj")
+	x.wantError(x.invalid, "oomScoreAdj")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	x.wantInvalid("open " + file)
+	x.wantError(x.invalid, "open "+file)
 	put(t, file, header+"mode: ipvs\n")
-	x.wantChange(isIPVS)
+	x.wantIPVS()
 }
 
 // TestWatchBusyFolder: a folder in which something always happens does not keep a change
@@ -138,7 +144,7 @@ func TestWatchBusyFolder(t *testing.T) {
 	}
 	close(stop) // before the watcher ends: under wine it does so only once the folder is quiet
 	<-ended
-	x.wantChange(isIPVS)
+	x.wantIPVS()
 }
 
 // TestWatchRename: editors and kubelet replace files.
@@ -149,7 +155,7 @@ func TestWatchRename(t *testing.T) {
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
 	}
-	x.wantChange(isIPVS)
+	x.wantIPVS()
 }
 
 // TestWatchConfigMap: in a volume of a ConfigMap the file is a link into a link,
@@ -178,7 +184,7 @@ func TestWatchConfigMap(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
 		t.Fatal(err)
 	}
-	x.wantChange(isIPVS)
+	x.wantIPVS()
 }
 
 // TestWatchRescan: what no event tells, here a link whose target is far away, is
@@ -205,50 +211,21 @@ func TestWatchRescan(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "c"), filepath.Join(dir, "b")); err != nil {
 		t.Fatal(err)
 	}
-	x.wantChange(isIPVS)
+	x.wantIPVS()
 }
 
 // TestWatchBlind: a folder that cannot be watched, here since it is gone, is said once.
 func TestWatchBlind(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
-	blind := make(chan error, 10)
-	w := Watcher{Last: Config{File: filepath.Join(dir, "f.yaml")}, Args: []string{"--config", filepath.Join(dir, "f.yaml")}, Rescan: 10 * time.Millisecond}
-	invalid := make(chan error, 10)
-	w.Blind, w.Invalid = func(err error) { blind <- err }, func(err error) { invalid <- err }
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	changed := make(chan Config, 1)
-	w.Changed = func(c Config) { changed <- c }
-	go func() {
-		defer close(ended)
-		w.Run(ctx)
-	}()
-	defer func() { cancel(); <-ended }()
-	for _, told := range []chan error{blind, invalid} {
-		select {
-		case err := <-told:
-			if !strings.Contains(err.Error(), "f.yaml") {
-				t.Error(err)
-			}
-		case <-time.After(patience):
-			t.Fatal("nothing was told")
-		}
-	}
+	file := filepath.Join(dir, "f.yaml")
+	x := watch(t, Watcher{Last: Config{File: file}, Rescan: 10 * time.Millisecond}, file)
+	x.wantError(x.blind, "f.yaml")
+	x.wantError(x.invalid, "f.yaml")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(dir, "f.yaml"), header+"mode: ipvs\n")
-	select {
-	case c := <-changed:
-		if !isIPVS(c) {
-			t.Errorf("changed to %+v", c)
-		}
-	case <-time.After(patience):
-		t.Error("the change was not seen")
-	}
-	if len(blind) > 0 {
-		t.Errorf("told again: %v", <-blind)
-	}
+	put(t, file, header+"mode: ipvs\n")
+	x.wantIPVS()
 }
 
 func TestWatchNothing(t *testing.T) {
