@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -10,62 +11,77 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/redirect"
 )
 
-// numbered returns TCP Services with one address and endpoints each.
-func numbered(services, endpoints int) []*lb.Service {
-	all := make([]*lb.Service, services)
-	for i := range all {
-		s := &lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i), Protocol: lb.TCP}}
-		s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)}}
-		for k := range endpoints {
-			s.Backends = append(s.Backends, lb.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}), 80), Ready: true, Serving: true})
+// idle takes plans and sockets without looking.
+type idle struct{}
+
+func (idle) Sync(context.Context, redirect.Update) error                    { return nil }
+func (idle) Verify(context.Context) (bool, error)                           { return true, nil }
+func (idle) Listen(_ lb.Frontend, a netip.AddrPort) (netip.AddrPort, error) { return a, nil }
+func (idle) Unlisten(lb.Frontend)                                           {}
+func (idle) TableChanged()                                                  {}
+
+// oneChange calls do for each of two changes among 10,000 TCP Services of 10 endpoints: an endpoint less,
+// and the whole Service less. It passes a function that makes the change and takes it back.
+func oneChange(t testing.TB, do func(what string, change func())) {
+	services := make([]*lb.Service, 10_000)
+	for i := range services {
+		at := func(a, b byte) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{a, b, byte(i >> 8), byte(i)}), 80)
 		}
-		all[i] = s
+		s := &lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i), Protocol: lb.TCP}}
+		s.Addresses = []lb.Address{{Addr: at(10, 96)}}
+		for k := range byte(10) {
+			s.Backends = append(s.Backends, lb.Backend{Addr: at(11, k), Ready: true, Serving: true})
+		}
+		services[i] = s
 	}
-	return all
-}
-
-func idleAgent() *Agent {
-	return New(Config{LB: new(lb.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
-		Families: [2]Family{{Steer: &Steering{idle{}.Sync, idle{}.Verify}}},
-		Now:      func() int64 { return 0 }, Log: zap.NewNop()})
-}
-
-// withFewer returns a Service with an endpoint less.
-func withFewer(s *lb.Service) *lb.Service {
-	other := *s
+	fewer, other := slices.Clone(services), *services[7]
 	other.Backends = other.Backends[1:]
-	return &other
+	fewer[7] = &other
+	for what, list := range map[string][]*lb.Service{"endpoint": fewer, "Service": services[:9_999]} {
+		a := New(Config{LB: new(lb.Balancer), Servers: map[lb.Protocol]Sockets{lb.TCP: idle{}, lb.UDP: idle{}},
+			Families: [2]Family{{Steer: &Steering{idle{}.Sync, idle{}.Verify}}},
+			Now:      func() int64 { return 0 }, Log: zap.NewNop()})
+		do(what, func() {
+			for _, want := range [][]*lb.Service{list, services} {
+				if err := a.Apply(context.Background(), Desired{Services: want}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // TestBytesOfApply holds down what one change among 10,000 Services allocates; see
 // TestBytesOfChange of lb.
 func TestBytesOfApply(t *testing.T) {
-	services := numbered(10_000, 10)
-	fewer := slices.Clone(services)
-	fewer[7] = withFewer(fewer[7])
-	a := idleAgent()
-	apply := func(list []*lb.Service) {
-		mustApply(t, a, list...)
-	}
-	for _, c := range []struct {
-		what  string
-		other []*lb.Service
-	}{{"endpoint", fewer}, {"Service", services[:9_999]}} {
-		apply(c.other) // to begin with, memory is taken that serves again
-		apply(services)
-		const changes = 20
+	oneChange(t, func(what string, change func()) {
+		change() // to begin with, memory is taken that serves again
+		const changes = 10
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		for range changes / 2 {
-			apply(c.other)
-			apply(services)
+		for range changes {
+			change()
 		}
 		runtime.ReadMemStats(&after)
 		const limit = 400 << 10 // a table and a snapshot are 200 KiB, and to remove takes two
-		if each := (after.TotalAlloc - before.TotalAlloc) / changes; each > limit {
-			t.Errorf("a change of one %s allocates %d bytes, at most %d are right", c.what, each, limit)
+		if each := (after.TotalAlloc - before.TotalAlloc) / (2 * changes); each > limit {
+			t.Errorf("a change of one %s allocates %d bytes, at most %d are right", what, each, limit)
 		}
-	}
+	})
+}
+
+// BenchmarkApply is a change and taking it back.
+func BenchmarkApply(b *testing.B) {
+	oneChange(b, func(what string, change func()) {
+		b.Run(what, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				change()
+			}
+		})
+	})
 }
