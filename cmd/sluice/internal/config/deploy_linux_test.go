@@ -135,39 +135,17 @@ func render(t *testing.T, overlay string) (r rendered) {
 }
 
 // kubeadm is the ConfigMap that kubeadm 1.36 makes of its defaults, the parts that count.
-var kubeadm = &corev1.ConfigMap{Data: map[string]string{
-	"config.conf": `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null, tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
-detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
-ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: "", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s, tcpTimeout: 0s, udpTimeout: 0s}
-kind: KubeProxyConfiguration
-logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}
-metricsBindAddress: ""
-mode: ""
-nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", rootHnsEndpointName: "", sourceVip: ""}
-`,
-	"kubeconfig.conf": "apiVersion: v1\nkind: Config\n",
-}}
+func kubeadm(t *testing.T) *corev1.ConfigMap {
+	t.Helper()
+	text, err := os.ReadFile("testdata/default.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.ConfigMap{Data: map[string]string{
+		"config.conf":     strings.ReplaceAll(string(text), "KUBECONFIG", "/var/lib/kube-proxy/kubeconfig.conf"),
+		"kubeconfig.conf": "apiVersion: v1\nkind: Config\n",
+	}}
+}
 
 // TestOverlays: each overlay renders, holds together, and starts a Sluice that means
 // what the overlay promises.
@@ -180,7 +158,7 @@ func TestOverlays(t *testing.T) {
 		"base":                   {name: "sluice", healthz: "0.0.0.0:10256"},
 		"overlays/whole-cluster": {name: "sluice", healthz: "0.0.0.0:10256"},
 		"overlays/beside":        {name: "sluice", proxyName: "sluice", healthz: "0.0.0.0:10356"},
-		"overlays/kubeadm":       {name: "kube-proxy", healthz: "0.0.0.0:10256", extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm}},
+		"overlays/kubeadm":       {name: "kube-proxy", healthz: "0.0.0.0:10256", extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm(t)}},
 	} {
 		t.Run(overlay, func(t *testing.T) {
 			r := render(t, overlay)
