@@ -196,7 +196,7 @@ func (a *Agent) unsynced() bool {
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
 	var failed error
 	for {
-		lacking, err = a.open(plan)
+		lacking, err = a.sockets.provide(plan)
 		if env := a.environment(); !reflect.DeepEqual(env, &plan.env) {
 			plan = a.planner.plan(env) // by now it is known what forwards SCTP, and that an engine fails
 			continue
@@ -207,20 +207,6 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 		}
 		failed = errors.Join(failed, joinErr)
 	}
-}
-
-// open opens the sockets of a plan. It returns the service ports that lack any; the error
-// names the frontends that got no proxy port.
-func (a *Agent) open(plan *Plan) (lacking []lb.ID, err error) {
-	var errs []error
-	for i := range plan.changes {
-		c := &plan.changes[i]
-		n, why := a.sockets.provide(c.now)
-		if errs = append(errs, why...); n > 0 {
-			lacking = append(lacking, c.id)
-		}
-	}
-	return lacking, errors.Join(errs...)
 }
 
 // closeRetired closes TCP proxy ports that nothing is steered to any more.

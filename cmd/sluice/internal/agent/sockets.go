@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -47,21 +48,24 @@ type Conflict struct {
 	Err      error // nil: it is over, the port is ours or no longer wanted
 }
 
-// provide opens what a service port needs and is not open yet. It returns how many are lacking,
-// and why proxy ports are. That another program has a node port or an address is a
-// conflict, which touches nothing else.
-func (s *sockets) provide(p *piece) (lacking int, errs []error) {
-	for _, so := range p.sockets {
-		if !so.proxy {
-			if !s.hold(so.frontend, p.service.ID) {
-				lacking++
+// provide opens what a plan needs and is not open yet. It returns the service ports that lack
+// any; the error says why proxy ports are. That another program has a node port or an address
+// is a conflict, which touches nothing else.
+func (s *sockets) provide(plan *Plan) (lacking []lb.ID, err error) {
+	var errs []error
+	for _, c := range plan.changes {
+		for _, so := range c.now.sockets {
+			if !so.proxy {
+				if !s.hold(so.frontend, c.id) {
+					lacking = append(lacking, c.id)
+				}
+			} else if err := s.listen(so.frontend); err != nil {
+				lacking = append(lacking, c.id)
+				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, c.id, err))
 			}
-		} else if err := s.listen(so.frontend); err != nil {
-			lacking++
-			errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, p.service.ID, err))
 		}
 	}
-	return lacking, errs
+	return lacking, errors.Join(errs...)
 }
 
 // listen opens the proxy port of a UDP or SCTP frontend. One that was taken over and is not

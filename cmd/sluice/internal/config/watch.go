@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,10 +58,6 @@ func (w *Watcher) Run(ctx context.Context) {
 	if w.Last.File == "" {
 		return
 	}
-	rescan := w.Rescan
-	if rescan <= 0 {
-		rescan = defaultRescan
-	}
 	changed := make(chan struct{}, 1)
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -69,27 +66,21 @@ func (w *Watcher) Run(ctx context.Context) {
 		defer pumping.Wait()
 		defer watcher.Close()
 	}
-	var seen content
-	blind := false
+	seen, blind := "", false
 	look := time.NewTimer(0)
 	defer look.Stop()
 	var since time.Time // of the first event after the last look
 	for {
-		event := true
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-look.C:
-			event = false
-		}
-		if event {
-			now := time.Now()
 			if since.IsZero() {
-				since = now
+				since = time.Now()
 			}
-			look.Reset(min(quiet, since.Add(maxDelay).Sub(now)))
+			look.Reset(min(quiet, time.Until(since.Add(maxDelay))))
 			continue
+		case <-look.C:
 		}
 		since = time.Time{}
 		if watcher != nil { // watch first, read then: a change after the reading has an event
@@ -105,7 +96,7 @@ func (w *Watcher) Run(ctx context.Context) {
 				return
 			}
 		}
-		look.Reset(rescan)
+		look.Reset(cmp.Or(w.Rescan, defaultRescan))
 	}
 }
 
@@ -113,18 +104,10 @@ func (w *Watcher) Run(ctx context.Context) {
 // waits for the receiver: on Windows fsnotify answers no call until its last
 // event is taken, and such a call may be what that one is at.
 func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
-	for events, errs := watcher.Events, watcher.Errors; events != nil || errs != nil; {
+	for open := true; open; {
 		select {
-		case _, open := <-events:
-			if !open {
-				events = nil
-				continue
-			}
-		case _, open := <-errs: // events were lost
-			if !open {
-				errs = nil
-				continue
-			}
+		case _, open = <-watcher.Events:
+		case _, open = <-watcher.Errors: // events were lost
 		}
 		select {
 		case changed <- struct{}{}:
@@ -133,15 +116,10 @@ func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
 	}
 }
 
-// content distinguishes states of a file.
-type content struct{ text, err string }
-
-func contentOf(name string) content {
+// contentOf returns what a file holds, or why it cannot be read.
+func contentOf(name string) string {
 	data, err := os.ReadFile(name)
-	if err != nil {
-		return content{err: err.Error()}
-	}
-	return content{text: string(data)}
+	return fmt.Sprintf("%s (%v)", data, err)
 }
 
 // read reports whether the file means something else now.
