@@ -1,0 +1,65 @@
+package explain
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const manifests = `
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default},
+  spec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: sig, namespace: default},
+  spec: {clusterIP: 10.96.0.81, ports: [{port: 5, protocol: SCTP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 8080}],
+  metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}},
+  endpoints: [{addresses: [10.244.1.10]}, {addresses: [10.244.1.11]}]}
+`
+
+// TestRun: what is said of a Service, and of arguments that are wrong.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	file, rules := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "rules")
+	for name, text := range map[string]string{file: manifests, rules: "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `sluice_sctp_engine{engine="packet",reason="requested"} 1`+"\n")
+	}))
+	defer metrics.Close()
+	from := "--manifests=" + file + " --hostname-override=node "
+	at := "--metrics-bind-address=" + strings.TrimPrefix(metrics.URL, "http://")
+	for args, want := range map[string]string{
+		"--help":             "Usage:",
+		from + "default/web": "2 of 2 backends eligible",
+		from + "--proxy-mode=ipvs tcp 10.96.0.80:80":                     "data path ipvs: --proxy-mode",
+		from + "--proxy-mode=iptables --rules=" + rules + " default/web": "the first packet from 192.0.2.1 to 10.96.0.80:80 is",
+		from + "udp 10.96.0.80:80":                                       "belongs to no service",
+		from + at + " default/sig":                                       "SCTP engine packet: requested by --sctp-engine",
+		from + "--metrics-bind-address= default/sig":                     "SCTP engine not asked for",
+		"default/web":                       "error: there are no Services to explain: give --manifests",
+		from:                                "error: name a Service",
+		from + "default/nobody":             "error: no Service default/nobody",
+		from + "http 10.96.0.80:80":         `error: "http" "10.96.0.80:80"`,
+		from + "--proxy-mode=ebpf a/b":      `error: --proxy-mode "ebpf"`,
+		from + "--client=me default/web":    `error: --client "me" is not an IP address`,
+		from + "--no-such-flag default/web": "error: unknown flag",
+	} {
+		var out bytes.Buffer
+		if err := Run(strings.Fields(args), &out); err != nil {
+			out.WriteString("error: " + err.Error())
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("explain %s says\n%s\nwant %q", args, &out, want)
+		}
+	}
+}
