@@ -107,7 +107,7 @@ type Agent struct {
 
 // New returns an agent that has applied nothing.
 func New(c Config) *Agent {
-	c.Mode = cmp.Or(c.Mode, Userspace)
+	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback)}
 	a.progress.token = make(chan struct{}, 1)
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]opened), conflicts: make(map[lb.Frontend]lb.ID)}
@@ -121,7 +121,15 @@ func (c *Config) bind(f lb.Frontend) netip.Addr { return c.Families[family(f.Add
 // submitted before and not been applied yet is dropped. It never blocks and may
 // be called from anywhere.
 func (a *Agent) Submit(d Desired) {
-	a.progress.submit(d)
+	p := &a.progress
+	p.mu.Lock()
+	p.note(&d.Changes)
+	p.next = &d
+	p.mu.Unlock()
+	select {
+	case p.token <- struct{}{}:
+	default: // a token lies there already, and next is read after it is taken
+	}
 }
 
 // Status returns a snapshot. It may be called from anywhere.
@@ -129,11 +137,9 @@ func (a *Agent) Status() Status {
 	a.progress.mu.Lock()
 	defer a.progress.mu.Unlock()
 	s := a.progress.status
-	s.StaleAfter = 2 * a.verifyEvery()
+	s.StaleAfter = 2 * a.VerifyEvery
 	return s
 }
-
-func (a *Agent) verifyEvery() time.Duration { return cmp.Or(a.VerifyEvery, verifyEvery) }
 
 // Run applies what is submitted until ctx ends. A change that fails is tried
 // again until it succeeds or a newer one replaces it; a node port that another
@@ -141,7 +147,7 @@ func (a *Agent) verifyEvery() time.Duration { return cmp.Or(a.VerifyEvery, verif
 func (a *Agent) Run(ctx context.Context) {
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
-	verify := time.NewTicker(a.verifyEvery())
+	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	a.pace.period = a.WriteEvery
 	var retry, due <-chan time.Time

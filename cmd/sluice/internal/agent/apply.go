@@ -71,7 +71,10 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	leaveErr := a.leave(ctx, plan)
 	a.sockets.closeUnwanted(plan)
-	a.closeRetired()
+	for _, addr := range a.Retired {
+		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
+	}
+	a.Retired = nil
 	if len(a.leaving) > 0 {
 		a.leaving = nil
 		a.LB.Update(plan.table)
@@ -209,14 +212,6 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 	}
 }
 
-// closeRetired closes TCP proxy ports that nothing is steered to any more.
-func (a *Agent) closeRetired() {
-	for _, addr := range a.Retired {
-		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	a.Retired = nil
-}
-
 // added returns the frontends of TCP and SCTP that a plan adds to what is served; of all
 // that are served if nothing was.
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
@@ -283,14 +278,34 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	repaired := err == nil && a.damaged
 	if err == nil {
 		attempt.Changes.add(&a.applying)
-		a.damaged = false
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
 	if a.Observe != nil {
 		a.Observe(*attempt)
 	}
-	a.progress.ended(attempt, start, len(a.sockets.conflicts), repaired)
+	p, s := &a.progress, &a.progress.status
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.LastError, s.Conflicts = err, len(a.sockets.conflicts)
+	if err != nil {
+		s.Failures++
+		if s.QueuedSince.IsZero() { // a repair
+			s.QueuedSince = start
+		}
+		return
+	}
+	s.Applied++
+	s.ServicesPending -= attempt.Changes.Services
+	s.EndpointsPending -= attempt.Changes.Endpoints
+	if a.damaged {
+		s.Repairs++
+		a.damaged = false
+	}
+	s.LastApplied = time.Now()
+	s.QueuedSince = time.Time{}
+	if len(p.token) > 0 { // a newer one waits, and no other
+		s.QueuedSince = s.LastQueued
+	}
 }

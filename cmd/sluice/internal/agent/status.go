@@ -134,18 +134,6 @@ type progress struct {
 	status  Status
 }
 
-// submit replaces what waits.
-func (p *progress) submit(d Desired) {
-	p.mu.Lock()
-	p.note(&d.Changes)
-	p.next = &d
-	p.mu.Unlock()
-	select {
-	case p.token <- struct{}{}:
-	default: // a token lies there already, and next is read after it is taken
-	}
-}
-
 // note records that changes have been submitted. mu is held.
 func (p *progress) note(c *Changes) {
 	now := time.Now()
@@ -175,33 +163,6 @@ func (p *progress) deferred() {
 	p.status.Deferred++
 	if p.status.QueuedSince.IsZero() { // a repair
 		p.status.QueuedSince = time.Now()
-	}
-}
-
-// ended records an attempt.
-func (p *progress) ended(attempt *Attempt, start time.Time, conflicts int, repaired bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := &p.status
-	s.LastError = attempt.Err
-	s.Conflicts = conflicts
-	if attempt.Err != nil {
-		s.Failures++
-		if s.QueuedSince.IsZero() { // a repair
-			s.QueuedSince = start
-		}
-		return
-	}
-	s.Applied++
-	s.ServicesPending -= attempt.Changes.Services
-	s.EndpointsPending -= attempt.Changes.Endpoints
-	if repaired {
-		s.Repairs++
-	}
-	s.LastApplied = time.Now()
-	s.QueuedSince = time.Time{}
-	if len(p.token) > 0 { // a newer one waits, and no other
-		s.QueuedSince = s.LastQueued
 	}
 }
 

@@ -200,24 +200,19 @@ func (q *query) sctpEngine() string {
 	for lines.Scan() {
 		var engine, reason string
 		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,reason=%q}", &engine, &reason); n == 2 {
-			return engine + ": " + engineReason(engine, reason)
+			switch {
+			case reason == "requested":
+				return engine + ": requested by --sctp-engine"
+			case engine == "socket":
+				return engine + ": the kernel has SCTP"
+			}
+			return engine + ": the kernel has no SCTP"
 		}
 	}
 	if err := lines.Err(); err != nil || resp.StatusCode != http.StatusOK {
 		return fmt.Sprintf("unknown, since the program's metrics cannot be read (%s, %v): %s", resp.Status, err, rule)
 	}
 	return "not chosen yet, since the running program has had no SCTP Service: " + rule
-}
-
-// engineReason says why the running program uses an SCTP engine.
-func engineReason(engine, reason string) string {
-	switch {
-	case reason == "requested":
-		return "requested by --sctp-engine"
-	case engine == "socket":
-		return "the kernel has SCTP"
-	}
-	return "the kernel has no SCTP"
 }
 
 // walk writes where the client's first packet to f gets by the rules of this host, or of a file.
