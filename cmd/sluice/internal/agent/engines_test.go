@@ -151,12 +151,15 @@ func TestMovesLeaveNoGap(t *testing.T) {
 	r := seeded(t)
 	a, k, ipt, ipvs := withEngines(t)
 	steady := make(map[lb.Frontend]bool) // served before and after
+	served := func(f lb.Frontend) (steered, one, two bool) {
+		_, steered = k.steered[f]
+		_, one = ipt.has[f]
+		_, two = ipvs.has[f]
+		return steered, one, two
+	}
 	k.moved = func() {
 		for f := range steady {
-			_, steered := k.steered[f]
-			_, one := ipt.has[f]
-			_, two := ipvs.has[f]
-			if !steered && !one && !two {
+			if steered, one, two := served(f); !steered && !one && !two {
 				t.Fatalf("%s is not served: %v", f, k.calls)
 			}
 		}
@@ -195,9 +198,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		}
 		for _, s := range services {
 			f := lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}
-			_, steered := k.steered[f]
-			_, one := ipt.has[f]
-			_, two := ipvs.has[f]
+			steered, one, two := served(f)
 			if steered != (s.DataPath == "" || s.DataPath == "userspace" || s.DataPath == "junk") || one != (s.DataPath == "iptables") || two != (s.DataPath == "ipvs") {
 				t.Fatalf("%s requests %q: steered %v, iptables %v, ipvs %v", s.ID, s.DataPath, steered, one, two)
 			}
