@@ -146,7 +146,8 @@ type change struct {
 func (c *change) differs() bool {
 	old, now := c.old, c.now
 	return old.choice.Path != now.choice.Path || !slices.Equal(old.sockets, now.sockets) ||
-		!slices.EqualFunc(old.entries, now.entries, redirect.Entry.Equal) || now.kernel != nil && !now.kernel.Equal(old.kernel)
+		!slices.EqualFunc(old.entries, now.entries, redirect.Entry.Equal) ||
+		now.kernel != nil && !now.kernel.Equal(old.kernel)
 }
 
 // Plan says what is to change.
