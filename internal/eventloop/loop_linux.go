@@ -52,8 +52,7 @@ type Loop struct {
 	err    error // why the loop ended, set before done is closed
 }
 
-// Add registers fd, which must be non-blocking, for reading and writing. The
-// Handler is called until Close or Detach.
+// Add registers fd, which must be non-blocking, for reading and writing, until Close or Detach.
 func (l *Loop) Add(fd int, h Handler) error { return l.watch(fd, h, watchBoth) }
 
 // AddRead registers fd for reading only: a listening or datagram socket would be reported as writable with every event.
@@ -68,8 +67,7 @@ func (l *Loop) watch(fd int, h Handler, events uint32) error {
 	return nil
 }
 
-// Rearm makes the loop report fd's present readiness once more, after the events of other
-// descriptors: for a Handler that stopped for fairness.
+// Rearm makes the loop report fd's present readiness once more: for a Handler that stopped for fairness.
 func (l *Loop) Rearm(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD, fd, watchBoth) }
 
 // RearmRead is Rearm for a descriptor registered by AddRead.
@@ -174,8 +172,7 @@ func (l *Loop) tick() {
 	}
 }
 
-// arm sets the timerfd to a deadline of Now's clock. It is never read: an
-// edge-triggered epoll reports each expiry once (timerfd_create(2)).
+// arm sets the timerfd to a deadline of Now's clock. It is never read: epoll reports each expiry once.
 func (l *Loop) arm(deadline int64) {
 	l.armed = deadline
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(deadline-Now(), 1))}

@@ -7,9 +7,8 @@ import (
 )
 
 const (
-	// pipeSize is what a pipe is asked to hold, in bytes. A page of payload takes a
-	// slot of 4 KiB whether it is full or not, so a pipe of the default 64 KiB would
-	// hold as little as 16 segments of a LAN's MTU.
+	// pipeSize is what a pipe is asked to hold, in bytes. A page of payload takes a slot of 4 KiB whether it is full or
+	// not, so a pipe of the default 64 KiB would hold as little as 16 segments of a LAN's MTU.
 	pipeSize = 512 << 10
 
 	// keepPipes bounds the free pipes of one loop.
@@ -25,8 +24,8 @@ type Pipe struct {
 // Len returns how many bytes are in the pipe.
 func (p *Pipe) Len() int { return p.n }
 
-// Fill moves bytes from a socket into the pipe, which must be empty, so that EAGAIN can
-// only mean that the socket has none. 0 means the end of the stream.
+// Fill moves bytes from a socket into the pipe, which must be empty, so that EAGAIN means that the socket has none.
+// 0 means the end of the stream.
 func (p *Pipe) Fill(from int) (int, error) {
 	n, err := splice(from, p.w, pipeSize)
 	p.n = n
@@ -59,8 +58,7 @@ func (p *Pipe) Empty() ([]byte, error) {
 	return out, nil
 }
 
-// splice never waits, and so is called without telling the Go scheduler, which would
-// take the loop's processor away after 20 us and have to give it back.
+// splice never waits, and so is called without telling the Go scheduler.
 func splice(from, to, size int) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0,
 		uintptr(size), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)

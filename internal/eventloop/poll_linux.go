@@ -31,8 +31,7 @@ const (
 // one is what an eventfd(2) takes. The loop never reads it back: 2^64 wake-ups fill it.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// poller is an epoll instance, edge-triggered, and the functions posted to it. Only post may
-// be called by other goroutines.
+// poller is an epoll instance, and the functions posted to it. Only post may be called by other goroutines.
 type poller struct {
 	epoll   int
 	wakeFD  int                  // an eventfd(2) in it
@@ -125,8 +124,7 @@ func (p *poller) wait() (int, error) {
 	}
 }
 
-// runPosted runs what has been posted so far. Functions that those post run after the next
-// events: post wakes the loop again.
+// runPosted runs what has been posted so far. What that posts runs after the next events: post wakes the loop again.
 func (p *poller) runPosted() {
 	p.woken.Store(false)
 	for range p.posted.Length() {

@@ -3,16 +3,14 @@ package eventloop
 import "math/bits"
 
 const (
-	// Tick is the resolution of timers, in nanoseconds: a Timer fires up to one
-	// Tick late and never early. 5 ms keeps the worst case of a 250 ms dial
-	// timeout or UDP idle timeout within 2 %.
+	// Tick is the resolution of timers, in ns: a Timer fires up to one Tick late and never early. 5 ms keeps the worst
+	// case of a 250 ms dial timeout or UDP idle timeout within 2 %.
 	Tick = int64(5_000_000)
 
 	slots = 512 // one revolution is 2.56 s; later deadlines are passed over once a revolution
 )
 
-// Expirer is called when a Timer has run out, on the loop that the Timer was
-// started on. The Timer is stopped by then and may be started again.
+// Expirer is called when a Timer has run out, on its loop. The Timer is stopped by then and may be started again.
 type Expirer interface {
 	// Expire handles the end of t.
 	Expire(t *Timer)
@@ -37,8 +35,7 @@ func (t *Timer) insert(h *Timer) {
 
 func (t *Timer) unlink() { t.prev.next, t.next.prev = t.next, t.prev }
 
-// wheel is a hashed timing wheel (Varghese and Lauck, 1987, scheme 6): insert
-// and remove are O(1), an expired slot is O(entries in the slot).
+// wheel is a hashed timing wheel (Varghese and Lauck, 1987, scheme 6): insert and remove are O(1).
 type wheel struct {
 	slot  [slots]Timer // list heads
 	used  [slots / 64]uint64
@@ -75,8 +72,7 @@ func (w *wheel) remove(t *Timer) {
 	w.count--
 }
 
-// fire expires every Timer whose deadline is at or before now (ns). An owner may
-// start and stop any Timer from within Expire.
+// fire expires every Timer whose deadline is at or before now (ns). Expire may start and stop any Timer.
 func (w *wheel) fire(now int64) {
 	target := now / Tick
 	first := max(w.last+1, target-slots+1) // a longer gap is one revolution
@@ -113,8 +109,7 @@ func (w *wheel) fireSlot(i, target int64) {
 	}
 }
 
-// next returns the deadline (ns) of the next slot that holds a Timer, or -1 if
-// none does. A slot may turn out to hold only Timers of a later revolution.
+// next returns the deadline (ns) of the next slot that holds a Timer, perhaps of a later revolution; -1 if none does.
 func (w *wheel) next() int64 {
 	if w.count == 0 {
 		return -1

@@ -110,8 +110,7 @@ func (l *Listener[C]) accept() bool {
 	return false
 }
 
-// pause leaves the clients in the backlog until the loop looks again. A timer and not the end of a connection wakes
-// it: what frees descriptors may belong to another loop or another protocol.
+// pause leaves the clients in the backlog until a timer wakes it: descriptors may be freed by another loop or protocol.
 func (l *Listener[C]) pause() {
 	l.paused = true
 	if !l.sh.retry.Active() {
