@@ -2,6 +2,7 @@ package packet
 
 import (
 	"container/list"
+	"slices"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -50,13 +51,10 @@ type handshake struct {
 
 // offer remembers an INIT ACK.
 func (h *handshake) offer(t engine.Tags) {
-	for _, o := range h.offered {
-		if o == t {
-			return
-		}
+	if !slices.Contains(h.offered[:], t) {
+		h.offered[h.next%offers] = t
+		h.next++
 	}
-	h.offered[h.next%offers] = t
-	h.next++
 }
 
 // take notes that the client echoes the cookie of an offer. False: there was no such offer.

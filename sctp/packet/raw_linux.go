@@ -124,36 +124,26 @@ func (sock *rawSocket) failed(peer netip.Addr, quote []byte) {
 // kernel does not answer with ICMP that the protocol is unreachable
 // (ip_protocol_deliver_rcu and ip6_protocol_deliver_rcu). The caller closes it.
 func openRaw(ipv6 bool, index, n int) (fd int, err error) {
-	family := unix.AF_INET
+	family, level, options := unix.AF_INET, unix.IPPROTO_IP, []int{unix.IP_RECVERR}
 	if ipv6 {
-		family = unix.AF_INET6 // never takes IPv4 packets, and refuses IPV6_V6ONLY
+		family, level = unix.AF_INET6, unix.IPPROTO_IPV6 // never takes IPv4 packets, and refuses IPV6_V6ONLY
+		options = []int{unix.IPV6_RECVPKTINFO, unix.IPV6_RECVTCLASS, unix.IPV6_RECVERR}
 	}
 	fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err != nil {
 		return -1, fmt.Errorf("open raw socket for SCTP: %w", err)
 	}
-	if err = rawOptions(fd, ipv6, index, n); err != nil {
+	if n > 1 {
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, share(ipv6, index, n))
+	}
+	for _, option := range options {
+		err = errors.Join(err, unix.SetsockoptInt(fd, level, option, 1))
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return -1, fmt.Errorf("set up raw socket for SCTP: %w", err)
 	}
-	return fd, nil
-}
-
-func rawOptions(fd int, ipv6 bool, index, n int) error {
-	if n > 1 {
-		filter := share(ipv6, index, n)
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter); err != nil {
-			return err
-		}
-	}
 	socket.SetReceiveBuffer(fd, socketBuffer)
 	socket.SetSendBuffer(fd, socketBuffer)
-	if !ipv6 {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
-	}
-	return errors.Join(
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1),
-	)
+	return fd, nil
 }
