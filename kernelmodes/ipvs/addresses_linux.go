@@ -8,8 +8,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 )
 
 // routeProtocol says which routes are ours ("ip route show table local proto 83"). No program
@@ -52,34 +50,11 @@ func route(ip, source netip.Addr) *netlink.Route {
 	return r
 }
 
-// addAddress makes an address this node's.
-func addAddress(ip, source netip.Addr) error {
-	if err := netlink.RouteReplace(route(ip, source)); err != nil {
-		return fmt.Errorf("add route of address %s: %w", ip, err)
-	}
-	return nil
-}
-
-// deleteAddress undoes that; one that is not there is no error.
-func deleteAddress(ip netip.Addr) error {
+// deleteRoute deletes the route of an address; one that is not there is no error.
+func deleteRoute(ip netip.Addr) error {
 	err := netlink.RouteDel(route(ip, netip.Addr{}))
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("delete route of address %s: %w", ip, err)
 	}
 	return nil
-}
-
-// sourceOf returns the first of some addresses that is on an interface of the node, for
-// the node to send from.
-func sourceOf(list []netip.Addr) (netip.Addr, error) {
-	local, err := conntrack.LocalAddrs()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	for _, a := range list {
-		if local[a] {
-			return a, nil
-		}
-	}
-	return netip.Addr{}, nil
 }

@@ -3,9 +3,14 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -203,22 +208,28 @@ func (e *Engine) retire(t *table) error {
 	return errors.Join(append(errs, t.flush())...)
 }
 
-// addAddresses makes the addresses this node's that are not.
+// addAddresses makes the addresses this node's that are not. The node sends from the first of
+// its own.
 func (e *Engine) addAddresses() error {
-	missing := e.want.addresses.Missing()
+	w := e.want
+	missing := w.addresses.Missing()
 	if len(missing) == 0 {
 		return nil
 	}
-	source, err := sourceOf(e.want.node)
+	local, err := conntrack.LocalAddrs()
 	if err != nil {
 		return err
 	}
+	var source netip.Addr
+	if i := slices.IndexFunc(w.node, func(a netip.Addr) bool { return local[a] }); i >= 0 {
+		source = w.node[i]
+	}
 	for _, ip := range missing {
 		e.writes++
-		if err := addAddress(ip, source); err != nil {
-			return err
+		if err := netlink.RouteReplace(route(ip, source)); err != nil {
+			return fmt.Errorf("add route of address %s: %w", ip, err)
 		}
-		e.want.addresses.SetPresent(ip, true)
+		w.addresses.SetPresent(ip, true)
 	}
 	return nil
 }
@@ -227,7 +238,7 @@ func (e *Engine) addAddresses() error {
 func (e *Engine) deleteAddresses() error {
 	for _, ip := range e.want.addresses.Surplus() {
 		e.writes++
-		if err := deleteAddress(ip); err != nil {
+		if err := deleteRoute(ip); err != nil {
 			return err
 		}
 		e.want.addresses.SetPresent(ip, false)

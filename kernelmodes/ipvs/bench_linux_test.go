@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -24,38 +23,6 @@ func many(n int) []lb.Service {
 		services[i] = simple(fmt.Sprintf("s%05d", i), vip(false, i+1).String(), 80, lb.TCP, backends...)
 	}
 	return services
-}
-
-// BenchmarkUpdate measures what comes before the kernel: to see what is to be written if
-// one of a number of Services has another endpoint, is there or not, or none has changed.
-func BenchmarkUpdate(b *testing.B) {
-	for _, size := range []int{1000, 5000, 10000} {
-		services, h := many(size), testHost(false)
-		fewer := slices.Clone(services)
-		fewer[size/2].Backends = fewer[size/2].Backends[1:]
-		without := slices.Delete(slices.Clone(services), size/2, size/2+1)
-		for _, change := range []struct {
-			what  string
-			other []lb.Service
-		}{{"one endpoint", fewer}, {"one Service", without}, {"nothing", services}} {
-			b.Run(fmt.Sprintf("%s/%d", change.what, size), func(b *testing.B) {
-				b.ReportAllocs()
-				var m lb.Mirror
-				all := whole(services)
-				m.Fold(&all, false)
-				w := fresh(false)
-				w.update(h, m.Services(), m.Changed())
-				w.write()
-				changes := [2]lb.Delta{between(services, change.other), between(change.other, services)}
-				b.ResetTimer()
-				for i := range b.N {
-					m.Fold(&changes[i%2], false)
-					w.update(h, m.Services(), m.Changed())
-					w.write()
-				}
-			})
-		}
-	}
 }
 
 // BenchmarkSync measures the first Sync of a number of Services, one that has another

@@ -9,17 +9,14 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// anything reports whether there is something of an earlier process of this family:
-// each begins with our sets.
-func (s shape) anything() (bool, error) {
-	_, err := s.set(setServers).Read()
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
-		return false, nil
+// members reads a set of an earlier process of this family, and reports whether it is there:
+// each process begins with making the sets.
+func (s shape) members(name string) (list []netfilter.Member, there bool, err error) {
+	list, err = s.set(name).Read()
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return nil, false, nil
 	}
-	return false, err
+	return list, err == nil, err
 }
 
 func cleanup(ctx context.Context) error {
@@ -42,7 +39,7 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 	here, err2 := routed(ipv6)
 	errs := []error{err, err2}
 	for _, ip := range here {
-		errs = append(errs, deleteAddress(ip))
+		errs = append(errs, deleteRoute(ip))
 	}
 	return errors.Join(errs...)
 }
@@ -50,29 +47,21 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 // removeServers removes the virtual servers that our sets name.
 func removeServers(ipv6 bool) error {
 	s := shape{ipv6: ipv6, prefix: chainPrefix}
-	if there, err := s.anything(); err != nil || !there {
+	servers, _, err1 := s.members(setServers)
+	numbers, _, err2 := s.members(setNumbers)
+	near, _, err3 := s.members(setNear)
+	ours := ourKeys(servers, numbers)
+	if err := errors.Join(err1, err2, err3); err != nil || len(ours) == 0 {
 		return err
-	}
-	have := make(map[string][]netfilter.Member)
-	for _, name := range []string{setServers, setNumbers, setNear} {
-		list, err := s.set(name).Read()
-		if err != nil && !errors.Is(err, syscall.ENOENT) {
-			return err
-		}
-		have[name] = list
-	}
-	keys := ourKeys(have[setServers], have[setNumbers])
-	if len(keys) == 0 {
-		return nil
 	}
 	t, err := open(ipv6, new(uint64))
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	f := flows{leads: leadTo(have[setNear])}
-	servers, err := t.read(func(x key) bool { return keys[x] })
-	for x, h := range servers {
+	f := flows{leads: leadTo(near)}
+	have, err := t.read(func(x key) bool { return ours[x] })
+	for x, h := range have {
 		t.remove(x, func() {
 			for a := range h.weights {
 				f.note(x, a)

@@ -24,7 +24,7 @@ func TestTemplates(t *testing.T) {
 		"TCP 2001:0db8:0000:0000:0000:0000:0000:0001 0000 2001:0db8:0096:0000:0000:0000:0000:0001 0050 2001:0db8:0244:0000:0000:0000:0000:0001 1F90 NONE          10799\n"
 	s := simple("web", "10.96.0.80", 80, lb.TCP)
 	s.AffinityTimeout = 10800e9
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.MustParseAddrPort("192.0.2.10:30080"), Kind: lb.NodePort})
+	also(&s, netip.MustParseAddrPort("192.0.2.10:30080"), lb.NodePort, false)
 	six := simple("six", "2001:db8:96::1", 80, lb.TCP)
 	six.AffinityTimeout = 10800e9
 	client := func(addr, backend string, age time.Duration) lb.Client {
@@ -36,12 +36,9 @@ func TestTemplates(t *testing.T) {
 		of   lb.Service
 		want []lb.Client
 	}{
-		{
-			s,
-			[]lb.Client{
-				client("192.0.2.100", "10.244.1.10:8080", 10*time.Second), client("192.0.2.101", "10.244.1.11:8080", 0),
-			},
-		},
+		{s, []lb.Client{
+			client("192.0.2.100", "10.244.1.10:8080", 10*time.Second), client("192.0.2.101", "10.244.1.11:8080", 0),
+		}},
 		{six, []lb.Client{client("2001:db8::1", "[2001:db8:244::1]:8080", time.Second)}},
 	} {
 		have, err := templates(strings.NewReader(list), &test.of, 1e15)
@@ -60,13 +57,8 @@ func TestTemplates(t *testing.T) {
 func TestClients(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for i, v6 := range []bool{false, true} {
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(len(n.Pods), lb.TCP, v6, 8080)...)
 		s.AffinityTimeout = int64(3 * time.Hour)
-		for _, pod := range n.Pods {
-			b := backend(pod, v6, 8080)
-			serve(t, pod, lb.TCP, b.Addr)
-			s.Backends = append(s.Backends, b)
-		}
 		n.sync(s)
 		pod, _, _ := strings.Cut(ask(n.Client, lb.TCP, s.Addresses[0].Addr), " ")
 		const now = int64(4 * time.Hour)
@@ -79,9 +71,9 @@ func TestClients(t *testing.T) {
 				t.Fatalf("%d clients are remembered", len(clients))
 			}
 			c := clients[0]
-			at := slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return backend(h, v6, 8080).Addr == c.Backend })
-			addr := address(n.Client, v6)
-			if at < 0 || n.Pods[at].Name != pod || c.Addr != addr || c.LastUsed > now || c.LastUsed < now-int64(time.Minute) {
+			at := slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name == pod })
+			if at < 0 || s.Backends[at].Addr != c.Backend || c.Addr != address(n.Client, v6) ||
+				c.LastUsed > now || c.LastUsed < now-int64(time.Minute) {
 				t.Errorf("a client that was at %s is remembered as %+v", pod, c)
 			}
 			if err := n.engines[i].Remember(t.Context(), &s, clients); !errors.Is(err, errors.ErrUnsupported) {

@@ -1,6 +1,7 @@
 // Package ipvs forwards Services by ipvs, the load balancer of the Linux kernel, with the
 // semantics of kube-proxy's mode of that name, and more of those of its iptables mode than
-// that has. An [Engine] serves one address family. testdata/listing.txt has what ipvsadm, ip and ipset print of one Service.
+// that has. An [Engine] serves one address family. testdata/listing.txt has what ipvsadm, ip
+// and ipset print of one Service.
 //
 // Each address of a Service has a virtual server, and a node port one for each address of the
 // node. Local routes make the kernel take packets to addresses of Services as for this node,

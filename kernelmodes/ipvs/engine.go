@@ -11,9 +11,9 @@ import (
 )
 
 // Engine forwards Services by ipvs in one address family; a dual-stack node uses two
-// of them with the same Services. The zero value is usable: IPv4, round robin. Its methods are called by one goroutine, and work in the network
-// namespace of the calling thread. Set the fields before the first call. There is
-// nothing to close.
+// of them with the same Services. The zero value is usable: IPv4, round robin. Its methods
+// are called by one goroutine, and work in the network namespace of the calling thread. Set
+// the fields before the first call. There is nothing to close.
 type Engine struct {
 	// IPv6 chooses the address family.
 	IPv6 bool

@@ -53,7 +53,7 @@ func (e *Engine) stats() Stats {
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error) {
 	e.services.Fold(d, e.IPv6)
 	if e.want == nil && len(e.services.Services()) == 0 {
-		if there, err := e.shape().anything(); err != nil || !there {
+		if _, there, err := e.shape().members(setServers); err != nil || !there {
 			return err // a kernel without ip_vs is no error then
 		}
 	}

@@ -114,12 +114,7 @@ func TestDrain(t *testing.T) {
 func TestUDPLeavesAtOnce(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		var backends []lb.Backend
-		for _, pod := range n.Pods[:2] {
-			b := backend(pod, v6, 53)
-			serve(t, pod, lb.UDP, b.Addr)
-			backends = append(backends, b)
-		}
+		backends := n.serving(2, lb.UDP, v6, 53)
 		at := netip.AddrPortFrom(vip(v6, 53), 53)
 		s := simple("dns", at.Addr().String(), 53, lb.UDP, backends...)
 		n.sync(s)
@@ -146,8 +141,9 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 			t.Errorf("%s: %s, then %s answers", family(v6), first, again)
 		}
 		s.Backends = slices.DeleteFunc(slices.Clone(backends), func(b lb.Backend) bool {
-			h := n.Pods[slices.IndexFunc(n.Pods, func(h *testbed.Host) bool { return h.Name == first })]
-			return b.Addr.Addr() == h.Addr4 || b.Addr.Addr() == h.Addr6
+			return slices.ContainsFunc(n.Pods, func(h *testbed.Host) bool {
+				return h.Name == first && b.Addr.Addr() == address(h, v6)
+			})
 		})
 		n.sync(s)
 		if now := who(); now == first {
@@ -166,13 +162,8 @@ func TestInterference(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
 	for _, v6 := range []bool{false, true} {
-		for _, pod := range n.Pods[:2] {
-			serve(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
-		}
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80), backend(n.Pods[1], v6, 80))
-		s.Addresses = append(
-			s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.LoadBalancerIP, Local: true},
-		)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(2, lb.TCP, v6, 80)...)
+		also(&s, netip.AddrPortFrom(vip(v6, 81), 80), lb.LoadBalancerIP, true)
 		s.Backends[1].Local = false
 		services = append(services, s)
 	}
@@ -267,13 +258,9 @@ func TestForeign(t *testing.T) {
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
-	s.Backends = append(
-		s.Backends, lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true},
-	)
-	s.Addresses = append(
-		s.Addresses, lb.Address{Addr: netip.AddrPortFrom(n.Node.Addr4, 30080), Kind: lb.NodePort, Local: true},
-	)
+	elsewhere := lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true}
+	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80), elsewhere)
+	also(&s, netip.AddrPortFrom(n.Node.Addr4, 30080), lb.NodePort, true)
 	n.sync(s)
 	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {
@@ -342,7 +329,7 @@ func TestStepAside(t *testing.T) {
 			n.echoes(1)
 		}
 		s := simple("echo", vip(v6, 7).String(), 7, lb.TCP, backend(n.Pods[0], v6, 7))
-		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.NodePort})
+		also(&s, at, lb.NodePort, false)
 		n.sync(s)
 		c := dial(t, n.Client, at)
 		echo(t, c)

@@ -1,18 +1,18 @@
 package ipvs
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -21,7 +21,7 @@ import (
 func TestListing(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	s := simple("http", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 8080), backend(n.Pods[1], false, 8080))
-	s.Addresses = append(s.Addresses, lb.Address{Addr: netip.AddrPortFrom(n.Node.Addr4, 30080), Kind: lb.NodePort})
+	also(&s, netip.AddrPortFrom(n.Node.Addr4, 30080), lb.NodePort, false)
 	n.sync(s)
 	var said []string
 	for _, command := range []string{"ipvsadm -ln", listRoutes, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
@@ -34,13 +34,7 @@ func TestListing(t *testing.T) {
 		}
 		said = append(said, strings.Join(lines, ""))
 	}
-	want, err := os.ReadFile("testdata/listing.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), strings.Join(said, "\n")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	compareWith(t, "listing", strings.Join(said, "\n"))
 }
 
 // TestSchedulers: a Service gets each scheduler that the kernel has if it requests it, and
@@ -92,17 +86,11 @@ func TestAffinity(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		var backends []lb.Backend
-		for i, pod := range n.Pods {
-			b := backend(pod, v6, 8080)
-			b.Local = i == 0
-			serve(t, pod, lb.TCP, b.Addr)
-			backends = append(backends, b)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(len(n.Pods), lb.TCP, v6, 8080)...)
+		for i := range s.Backends {
+			s.Backends[i].Local = i == 0
 		}
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, backends...)
-		s.Addresses = append(
-			s.Addresses, lb.Address{Addr: netip.AddrPortFrom(vip(v6, 81), 80), Kind: lb.ExternalIP, Local: true},
-		)
+		also(&s, netip.AddrPortFrom(vip(v6, 81), 80), lb.ExternalIP, true)
 		s.AffinityTimeout = int64(3*time.Hour) - 1
 		n.sync(s)
 		for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
@@ -132,9 +120,8 @@ func TestWhoMayAsk(t *testing.T) {
 	n := newNode(t, testbed.Config{Clients: 2})
 	serve(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
-		b, mine := backend(n.Pods[0], v6, 8080), address(n.Clients[0], v6)
-		serve(t, n.Pods[0], lb.TCP, b.Addr)
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, b)
+		mine := address(n.Clients[0], v6)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(1, lb.TCP, v6, 8080)...)
 		at := netip.AddrPortFrom(vip(v6, 81), 80)
 		only := []netip.Prefix{netip.PrefixFrom(mine, mine.BitLen())}
 		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.LoadBalancerIP, Sources: only})
@@ -181,9 +168,7 @@ func TestMasquerade(t *testing.T) {
 			n := newNode(t, testbed.Config{})
 			n.engines[0] = &Engine{}
 			c.set(n.engines[0])
-			b := backend(n.Pods[0], false, 80)
-			serve(t, n.Pods[0], lb.TCP, b.Addr)
-			n.sync(simple("web", "10.96.0.80", 80, lb.TCP, b))
+			n.sync(simple("web", "10.96.0.80", 80, lb.TCP, n.serving(1, lb.TCP, false, 80)...))
 			for host, preserved := range map[*testbed.Host]bool{n.Pods[1]: c.pod, n.Client: c.host} {
 				got := ask(host, lb.TCP, netip.MustParseAddrPort("10.96.0.80:80"))
 				if is := got == "pod-0 "+host.Addr4.String(); is != preserved || !strings.HasPrefix(got, "pod-0 ") {
@@ -241,19 +226,14 @@ func TestSettings(t *testing.T) {
 func TestNodePorts(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	n.engines[0].ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.80/32")}
-	b := backend(n.Pods[0], false, 80)
-	serve(t, n.Pods[0], lb.TCP, b.Addr)
-	s := simple("web", "10.96.0.80", 80, lb.TCP, b)
-	s.Addresses = append(s.Addresses,
-		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 30080), Kind: lb.NodePort},
-		lb.Address{Addr: netip.MustParseAddrPort("127.0.0.1:30080"), Kind: lb.NodePort},
-		// The node's own address is another Service's.
-		lb.Address{Addr: netip.AddrPortFrom(n.Node.Alt4, 80), Kind: lb.ExternalIP})
+	s := simple("web", "10.96.0.80", 80, lb.TCP, n.serving(1, lb.TCP, false, 80)...)
+	also(&s, netip.AddrPortFrom(n.Node.Alt4, 30080), lb.NodePort, false)
+	also(&s, netip.MustParseAddrPort("127.0.0.1:30080"), lb.NodePort, false)
+	also(&s, netip.AddrPortFrom(n.Node.Alt4, 80), lb.ExternalIP, false) // which the node has
 	n.sync(s)
 	for addr, want := range map[netip.AddrPort]string{
-		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(
-			n.Node.Addr4, 30080,
-		): "refused", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
+		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
+		netip.AddrPortFrom(n.Node.Addr4, 30080): "refused",
 	} {
 		if got := askFor(want, n.Client, lb.TCP, addr); !strings.HasPrefix(got, want) {
 			t.Errorf("asking %s: %s, want %s", addr, got, want)
@@ -262,7 +242,7 @@ func TestNodePorts(t *testing.T) {
 	if got := n.routes(); strings.Contains(got, n.Node.Alt4.String()) {
 		t.Errorf("the node's address has a route of ours:\n%s", got)
 	}
-	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, b))
+	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, s.Backends...))
 	n.sync()
 	if got := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
 		t.Errorf("want the excluded one left, and not the other:\n%s", got)
@@ -278,15 +258,12 @@ func TestSCTP(t *testing.T) {
 		at := netip.AddrPortFrom(vip(v6, 38), 38)
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
 		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
-		s.Addresses = append(s.Addresses, lb.Address{Addr: port, Kind: lb.NodePort})
+		also(&s, port, lb.NodePort, false)
 		n.sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
 				c := sctp(t, host, to, true)
-				conn, _, err := unix.Accept(ln)
-				for err == unix.EINTR { // by a signal of the Go runtime
-					conn, _, err = unix.Accept(ln)
-				}
+				conn, err := interrupted(func() (int, error) { fd, _, err := unix.Accept(ln); return fd, err })
 				if err != nil {
 					t.Fatalf("%s asks %s: %v", host, to, err)
 				}
@@ -294,10 +271,7 @@ func TestSCTP(t *testing.T) {
 					t.Fatal(err)
 				}
 				buf := make([]byte, 64)
-				k, err := unix.Read(conn, buf)
-				for err == unix.EINTR {
-					k, err = unix.Read(conn, buf)
-				}
+				k, err := interrupted(func() (int, error) { return unix.Read(conn, buf) })
 				if err != nil || string(buf[:k]) != "message" {
 					t.Errorf("%s asks %s: %q, %v", host, to, buf[:max(k, 0)], err)
 				}
@@ -318,13 +292,8 @@ func TestSCTP(t *testing.T) {
 // while.
 func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd int) {
 	t.Helper()
-	err := h.Do(func() (err error) {
-		var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
-		domain := unix.AF_INET6
-		if addr.Addr().Is4() {
-			sa, domain = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, unix.AF_INET
-		}
-		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
+	h.DoT(t, func() (err error) {
+		if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP); err != nil {
 			return fmt.Errorf("make an SCTP socket: %w", err)
 		}
 		limit := unix.Timeval{Sec: int64(testbed.Patience / time.Second)}
@@ -333,28 +302,25 @@ func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd 
 				return err
 			}
 		}
-		if connect {
-			err := unix.Connect(fd, sa)
-			if err != unix.EINTR {
-				return err
-			}
-			// It goes on connecting (connect(2)).
+		if !connect {
+			err = errors.Join(socket.Bind(fd, addr), unix.Listen(fd, 8))
+		} else if err = socket.Connect(fd, addr); err == unix.EINPROGRESS {
 			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-			for err == unix.EINTR {
-				_, err = unix.Poll(ready, int(testbed.Patience/time.Millisecond))
+			_, _ = interrupted(func() (int, error) { return unix.Poll(ready, int(testbed.Patience/time.Millisecond)) })
+			if err = socket.Connect(fd, addr); err == unix.EISCONN {
+				err = nil
 			}
-			if status, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || status != 0 {
-				return fmt.Errorf("connect: %d, %w", status, err)
-			}
-			return nil
 		}
-		if err := unix.Bind(fd, sa); err != nil {
-			return err
-		}
-		return unix.Listen(fd, 8)
+		return errors.Join(err, unix.SetNonblock(fd, false))
 	})
-	if err != nil {
-		t.Fatalf("%s, %s: %v", h, addr, err)
-	}
 	return fd
+}
+
+// interrupted calls f until no signal of the Go runtime interrupts it.
+func interrupted(f func() (int, error)) (int, error) {
+	for {
+		if n, err := f(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }

@@ -83,6 +83,17 @@ func serve(t *testing.T, h *testbed.Host, protocol lb.Protocol, at netip.AddrPor
 	}
 }
 
+// serving makes the first pods answer, and returns them as backends.
+func (n *node) serving(pods int, protocol lb.Protocol, v6 bool, port uint16) (out []lb.Backend) {
+	n.t.Helper()
+	for _, pod := range n.Pods[:pods] {
+		b := backend(pod, v6, port)
+		serve(n.t, pod, protocol, b.Addr)
+		out = append(out, b)
+	}
+	return out
+}
+
 // dropSilence is how long nothing must be heard for a drop to be one.
 const dropSilence = 1500 * time.Millisecond
 
@@ -114,6 +125,11 @@ func address(h *testbed.Host, v6 bool) netip.Addr {
 		return h.Addr6
 	}
 	return h.Addr4
+}
+
+// also is one more address of a Service, for all clients.
+func also(s *lb.Service, at netip.AddrPort, kind lb.Kind, local bool) {
+	s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: kind, Local: local})
 }
 
 // simple is a Service with a cluster IP.

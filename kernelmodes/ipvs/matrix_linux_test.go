@@ -68,15 +68,7 @@ func (c cell) address(n *node, k lb.Kind) netip.AddrPort {
 	if k == lb.NodePort {
 		return netip.AddrPortFrom(address(n.Node, c.v6), uint16(30000+c.n))
 	}
-	prefix := map[lb.Kind]string{
-		lb.ClusterIP: "10.96.1.", lb.ExternalIP: "198.51.100.", lb.LoadBalancerIP: "203.0.113.",
-	}[k]
-	if c.v6 {
-		prefix = map[lb.Kind]string{
-			lb.ClusterIP: "2001:db8:96::1:", lb.ExternalIP: "2001:db8:51::", lb.LoadBalancerIP: "2001:db8:113::",
-		}[k]
-	}
-	return netip.AddrPortFrom(netip.MustParseAddr(prefix+fmt.Sprint(c.n)), 80)
+	return netip.AddrPortFrom(vip(c.v6, int(k)<<8+c.n), 80)
 }
 
 var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerIP}
@@ -86,9 +78,9 @@ func (c cell) service(n *node) lb.Service {
 	for _, k := range kinds {
 		s.Addresses = append(s.Addresses, lb.Address{Addr: c.address(n, k), Kind: k, Local: c.policy == "Local"})
 	}
+	many := []*testbed.Host{n.Pods[0], n.Pods[1], n.RemotePods[0]}
 	hosts := map[string][]*testbed.Host{
-		"many": {n.Pods[0], n.Pods[1], n.RemotePods[0]}, "one-here": {n.Pods[0]}, "one-there": {n.RemotePods[0]},
-		"terminating": {n.Pods[0], n.Pods[1], n.RemotePods[0]},
+		"many": many, "one-here": many[:1], "one-there": many[2:], "terminating": many,
 	}[c.endpoints]
 	for _, h := range hosts {
 		b := backend(h, c.v6, 8080)
@@ -103,16 +95,13 @@ func (c cell) service(n *node) lb.Service {
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{RemotePods: 1})
-	for _, pod := range append(slices.Clone(n.Pods), n.RemotePods...) {
-		for _, ip := range []netip.Addr{pod.Addr4, pod.Addr6} {
-			serve(t, pod, lb.TCP, netip.AddrPortFrom(ip, 8080))
-			serve(t, pod, lb.UDP, netip.AddrPortFrom(ip, 8080))
-		}
-	}
 	var cells []cell
 	var services []lb.Service
 	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
 		for _, v6 := range []bool{false, true} {
+			for _, pod := range append(slices.Clip(n.Pods), n.RemotePods...) {
+				serve(t, pod, protocol, netip.AddrPortFrom(address(pod, v6), 8080))
+			}
 			for _, policy := range []string{"Cluster", "Local"} {
 				for _, e := range []string{"many", "one-here", "one-there", "none", "terminating"} {
 					c := cell{len(cells) + 1, protocol, v6, policy, e}
@@ -162,9 +151,8 @@ func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 		}
 		same := seen == client.String()
 		if want := preserved(k, from, c.policy) && who != host.Name; same != want && host != n.Node {
-			n.t.Errorf(
-				"%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v", k, c, from, who, seen, client, want,
-			)
+			n.t.Errorf("%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v",
+				k, c, from, who, seen, client, want)
 			return
 		}
 		if a := netip.MustParseAddr(seen); !same && !slices.Contains(n.about.Addresses, a) {

@@ -19,18 +19,14 @@ import (
 // drains has a virtual server already.
 func TestNodePortMoves(t *testing.T) {
 	n := newNode(t, testbed.Config{})
-	for _, pod := range n.Pods[:2] {
-		for _, v6 := range []bool{false, true} {
-			serve(t, pod, lb.TCP, backend(pod, v6, 80).Addr)
-		}
-	}
+	backends := map[bool][]lb.Backend{false: n.serving(2, lb.TCP, false, 80), true: n.serving(2, lb.TCP, true, 80)}
 	for port := uint16(30001); port <= 30012 && !t.Failed(); port++ {
-		n.moveNodePort(port)
+		n.moveNodePort(port, backends)
 	}
 }
 
 // moveNodePort moves one port of both families to ipvs and back, under load.
-func (n *node) moveNodePort(port uint16) {
+func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 	var services []lb.Service
 	var load sync.WaitGroup
 	var byPod, byNode atomic.Int64
@@ -39,11 +35,8 @@ func (n *node) moveNodePort(port uint16) {
 	defer stop()
 	for _, v6 := range []bool{false, true} {
 		at := netip.AddrPortFrom(address(n.Node, v6), port)
-		s := simple(
-			fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backend(n.Pods[0], v6, 80),
-			backend(n.Pods[1], v6, 80),
-		)
-		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.NodePort})
+		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backends[v6]...)
+		also(&s, at, lb.NodePort, false)
 		services = append(services, s)
 		serve(n.t, n.Node, lb.TCP, at)
 		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {
@@ -68,8 +61,8 @@ func (n *node) moveNodePort(port uint16) {
 	}{{&byNode, nil}, {&byPod, services}, {&byNode, nil}} {
 		n.sync(move.services...)
 		before := move.to.Load()
-		testbed.Eventually(
-			n.t, "clients get to where the node port is", func() bool { return n.t.Failed() || move.to.Load() > before+10 },
-		)
+		testbed.Eventually(n.t, "clients get to where the node port is", func() bool {
+			return n.t.Failed() || move.to.Load() > before+10
+		})
 	}
 }

@@ -28,8 +28,11 @@ type key struct {
 	mark     uint32
 }
 
-// member returns what stands for an address in sets.
+// member returns what stands for a virtual server in sets: the number of a mark, or the address.
 func (k key) member() netfilter.Member {
+	if k.mark != 0 {
+		return netfilter.Member{Port: uint16(k.mark >> numberShift)}
+	}
 	return netfilter.Member{Addr: k.addr.Addr(), Protocol: ipProtocols[k.protocol], Port: k.addr.Port()}
 }
 

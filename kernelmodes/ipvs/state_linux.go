@@ -25,7 +25,7 @@ type state struct {
 	have      map[key]*held    // named by our sets as long as they are there
 	pending   map[key]struct{} // virtual servers that the kernel may not have as they are to be
 
-	numbers map[uint16]struct{}         // that Services have in marks
+	numbers map[uint16]bool             // that Services have in marks
 	marks   map[netfilter.Member]uint16 // that frontends were found to have in the kernel, until the next update
 	last    uint16                      // number that was given
 }
@@ -42,7 +42,7 @@ func newState(program *netfilter.IPTables, s shape, c *netfilter.Counters) *stat
 	l.Counters = c
 	w := &state{
 		shape: s, rules: netfilter.NewRuleset(program, l), units: make(map[lb.ID]*unit), servers: make(map[key]server),
-		have: make(map[key]*held), pending: make(map[key]struct{}), numbers: make(map[uint16]struct{}),
+		have: make(map[key]*held), pending: make(map[key]struct{}), numbers: make(map[uint16]bool),
 	}
 	for _, j := range s.jumps() {
 		w.rules.AddJump(j)
@@ -176,14 +176,14 @@ func (w *state) addServer(x key, s server, n int32) {
 
 // addName counts a virtual server among those that our sets name as ours.
 func (w *state) addName(x key, n int32) {
+	set := setServers
 	if x.mark != 0 {
-		w.set(setNumbers).Add(netfilter.Member{Port: uint16(x.mark >> numberShift)}, n)
-		return
+		set = setNumbers
 	}
-	w.set(setServers).Add(x.member(), n)
+	w.set(set).Add(x.member(), n)
 }
 
-// addAddress counts an address of our interface.
+// addAddress counts an address that is to be this node's.
 func (w *state) addAddress(ip netip.Addr, n int32) {
 	w.addresses.Add(ip, n)
 	w.addNet(setAddresses, netip.PrefixFrom(ip, ip.BitLen()), n)
@@ -201,26 +201,16 @@ func (w *state) addNet(set string, p netip.Prefix, n int32) {
 // policy Local that a cluster has. It reports whether there was one.
 func (w *state) giveNumber(u *unit, frontend netfilter.Member) bool {
 	n := w.marks[frontend]
-	if _, taken := w.numbers[n]; n == 0 || taken {
-		n = w.freeNumber()
-	}
-	if n != 0 {
-		w.numbers[n] = struct{}{}
-	}
-	u.number = n
-	return n != 0
-}
-
-// freeNumber returns a number that nothing has; 0 if there is none.
-func (w *state) freeNumber() uint16 {
-	for range 1 << 16 {
-		w.last++
-		_, taken := w.numbers[w.last]
-		if w.last != 0 && !taken && !w.set(setNumbers).Present(netfilter.Member{Port: w.last}) {
-			return w.last
+	for tries := 0; n == 0 || w.numbers[n] || tries > 0 && w.set(setNumbers).Present(markOf(n).member()); tries++ {
+		if tries > 1<<16 {
+			return false
 		}
+		w.last++
+		n = w.last
 	}
-	return 0
+	w.numbers[n] = true
+	u.number = n
+	return true
 }
 
 // markOf returns the virtual server for the mark of the Service with a number.
@@ -237,7 +227,7 @@ func (w *state) hold(x key, h *held, n int32) {
 
 // made notes that the kernel has a virtual server, and gone that it has it no more.
 func (w *state) made(x key, h *held) {
-	if ip := x.addr.Addr(); w.addresses.Wanted(ip) {
+	if ip := x.addr.Addr(); w.addresses.Wanted(ip) || w.addresses.Present(ip) {
 		h.address = ip
 	}
 	w.have[x] = h
@@ -276,11 +266,7 @@ func (w *state) found(addresses []netip.Addr, servers map[key]*held) {
 		w.gone(x, h)
 	}
 	for x, h := range servers {
-		if ip := x.addr.Addr(); w.addresses.Present(ip) {
-			h.address = ip
-		}
-		w.have[x] = h
-		w.hold(x, h, 1)
+		w.made(x, h)
 		w.pending[x] = struct{}{}
 	}
 	for x := range w.servers {
