@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
-	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -292,8 +290,13 @@ func TestSCTP(t *testing.T) {
 // while.
 func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd int) {
 	t.Helper()
-	h.DoT(t, func() (err error) {
-		if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP); err != nil {
+	err := h.Do(func() (err error) {
+		var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
+		domain := unix.AF_INET6
+		if addr.Addr().Is4() {
+			sa, domain = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, unix.AF_INET
+		}
+		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
 			return fmt.Errorf("make an SCTP socket: %w", err)
 		}
 		limit := unix.Timeval{Sec: int64(testbed.Patience / time.Second)}
@@ -302,17 +305,29 @@ func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd 
 				return err
 			}
 		}
-		if !connect {
-			err = errors.Join(socket.Bind(fd, addr), unix.Listen(fd, 8))
-		} else if err = socket.Connect(fd, addr); err == unix.EINPROGRESS {
-			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-			_, _ = interrupted(func() (int, error) { return unix.Poll(ready, int(testbed.Patience/time.Millisecond)) })
-			if err = socket.Connect(fd, addr); err == unix.EISCONN {
-				err = nil
+		if connect {
+			err := unix.Connect(fd, sa)
+			if err != unix.EINTR {
+				return err
 			}
+			// It goes on connecting (connect(2)).
+			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			for err == unix.EINTR {
+				_, err = unix.Poll(ready, int(testbed.Patience/time.Millisecond))
+			}
+			if status, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || status != 0 {
+				return fmt.Errorf("connect: %d, %w", status, err)
+			}
+			return nil
 		}
-		return errors.Join(err, unix.SetNonblock(fd, false))
+		if err := unix.Bind(fd, sa); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 8)
 	})
+	if err != nil {
+		t.Fatalf("%s, %s: %v", h, addr, err)
+	}
 	return fd
 }
 
