@@ -43,9 +43,12 @@ type goListener struct {
 
 // goFlow is the socket of a flow.
 type goFlow struct {
-	conn    *net.UDPConn // connected to the backend; nil once the flow is closed
-	last    []byte       // the datagram sent last, if it is unanswered and short enough
-	answers int          // since the flow was made
+	conn *net.UDPConn // connected to the backend; nil once the flow is closed
+	last []byte       // the datagram sent last, if it is unanswered and short enough
+
+	// busy is held from before a datagram is sent until it is counted, and while what was read
+	// is handled, so that an answer comes after its question. It is taken before goroutines.mu.
+	busy sync.Mutex
 }
 
 func newGoroutines(s *Server) *shard {
@@ -186,22 +189,19 @@ func (g *goroutines) forward(ln *listener, key flowKey, p []byte) {
 			dropped.Add(1)
 			return
 		}
-		conn, answers := f.conn, f.answers
+		conn := f.conn
 		g.mu.Unlock()
+		f.busy.Lock()
 		_, err := conn.Write(p)
 		if tooLong(err) { // it may be about an earlier datagram, reported by ICMP
 			_, err = conn.Write(p)
 		}
 		g.mu.Lock()
+		f.busy.Unlock()
 		switch {
 		case err == nil:
 			g.sent(f, p)
-			if f.answers == answers {
-				f.keep(p)
-			}
-			if f.conn != conn && f.conn != nil { // its reader was first to learn of a refusal
-				g.resend(f)
-			}
+			f.keep(p)
 			return
 		case f.conn != conn: // the flow has ended, or is connected to another backend
 		case g.local(err):
@@ -268,6 +268,7 @@ func (g *goroutines) read(f *flow) {
 		conn := f.conn
 		g.mu.Unlock()
 		n, err := conn.Read(buf)
+		f.busy.Lock()
 		g.mu.Lock()
 		now := eventloop.Now()
 		switch {
@@ -279,6 +280,7 @@ func (g *goroutines) read(f *flow) {
 		case !tooLong(err) && !ofHost(err): // else forward handles it
 			f.fail(err, now)
 		}
+		f.busy.Unlock()
 	}
 }
 
@@ -289,7 +291,6 @@ func (g *goroutines) reply(f *flow, p []byte, now int64) {
 		f.answered()
 	}
 	f.last = nil
-	f.answers++
 	g.mu.Unlock()
 	_, err := f.ln.socket.WriteToUDPAddrPort(p, f.key.client)
 	g.mu.Lock()
