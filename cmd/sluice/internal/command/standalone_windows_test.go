@@ -7,9 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,12 +14,11 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 )
-
-const patience = 20 * time.Second // how long a test waits for what must happen
 
 // standalone is the program on this host, fed from a folder. Its Services have addresses
 // of the loopback interface, which a host has without being given them.
@@ -80,22 +76,13 @@ func (s *standalone) healthy() bool {
 
 func (s *standalone) eventually(what string, is func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(5 * time.Millisecond) // a pause between two looks
-	}
+	testbed.Eventually(s.t, what, is)
 }
 
 // write replaces a manifest at once.
 func (s *standalone) write(name string, docs ...string) {
 	s.t.Helper()
-	tmp := filepath.Join(s.dir, "."+name)
-	if err := os.WriteFile(tmp, []byte(strings.Join(docs, "---\n")), 0o644); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.Rename(tmp, filepath.Join(s.dir, name)); err != nil {
+	if err := testbed.WriteManifest(s.dir, name, docs...); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -175,12 +162,12 @@ func ask(network, addr string) (string, error) {
 	if network == "udp" {
 		return askUDP(addr)
 	}
-	c, err := net.DialTimeout("tcp", addr, patience)
+	c, err := net.DialTimeout("tcp", addr, testbed.Patience)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	if _, err := io.WriteString(c, "hello"); err != nil {
 		return "", err
 	}
@@ -250,7 +237,7 @@ func TestStandalone(t *testing.T) {
 	refused := func(addr string) {
 		t.Helper()
 		s.eventually(addr+" refuses", func() bool {
-			c, err := net.DialTimeout("tcp", addr, patience)
+			c, err := net.DialTimeout("tcp", addr, testbed.Patience)
 			if err == nil {
 				c.Close()
 			}
@@ -271,7 +258,7 @@ func TestStandalone(t *testing.T) {
 		if code != 0 {
 			t.Errorf("exit code %d", code)
 		}
-	case <-time.After(patience):
+	case <-time.After(testbed.Patience):
 		t.Fatal("the program does not end")
 	}
 	refused("127.0.0.8:8080")

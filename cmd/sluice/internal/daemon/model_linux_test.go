@@ -313,9 +313,7 @@ func (r *modelRun) change() {
 		}
 		text := next[name].yaml()
 		r.did = append(r.did, "wrote "+name+":\n"+text)
-		hidden := filepath.Join(r.dir, "."+name)
-		check(r.t, os.WriteFile(hidden, []byte(text), 0o644))
-		check(r.t, os.Rename(hidden, filepath.Join(r.dir, name)))
+		check(r.t, testbed.WriteManifest(r.dir, name, text))
 	}
 	r.written = next
 }

@@ -18,13 +18,7 @@ func TestConfigFile(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.ServeWeb()
-	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(lab.ConfigHeader+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	file, write := lab.ConfigFile(t)
 	write("mode: userspace\noomScoreAdj: 700\nmetricsBindAddress: 127.0.0.1:10299\nudpIdelTimeout: 1s\n")
 	l.Start("--config", file, "--udp-timeout=1h", "--drain-timeout=1s")
 	if code, _ := l.Get("http://127.0.0.1:10299/metrics"); code != 200 {

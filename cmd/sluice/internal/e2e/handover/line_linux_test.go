@@ -131,13 +131,7 @@ func TestWaysToUpgrade(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()
-	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(lab.ConfigHeader+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	file, write := lab.ConfigFile(t)
 	write("mode: userspace\n")
 	n.start("--config", file)
 	c := n.Hold()
@@ -242,13 +236,7 @@ func TestBindAddressChanges(t *testing.T) {
 	n := newLine(t, testbed.Config{})
 	n.ServeWeb()
 	n.ServeDNS()
-	file := filepath.Join(t.TempDir(), "kube-proxy.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(lab.ConfigHeader+"mode: userspace\n"+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	file, write := lab.ConfigFile(t)
 	alt := n.Node.Alt4
 	listens := func() (found bool) { // a socket is open at the second address of the node
 		b := alt.As4()
@@ -276,7 +264,7 @@ func TestBindAddressChanges(t *testing.T) {
 			}
 		}
 	}
-	write("bindAddress: " + alt.String() + "\n")
+	write("mode: userspace\nbindAddress: " + alt.String() + "\n")
 	n.start("--config", file)
 	check("at first")
 	if !listens() {
@@ -297,8 +285,8 @@ func TestBindAddressChanges(t *testing.T) {
 		})
 		check(text)
 	}
-	change("bindAddress: 0.0.0.0\n", "REDIRECT")
+	change("mode: userspace\nbindAddress: 0.0.0.0\n", "REDIRECT")
 	n.Eventually("nothing listens at the old address", func() bool { return !listens() })
-	change("bindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
-	change("bindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
+	change("mode: userspace\nbindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
+	change("mode: userspace\nbindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -78,5 +79,14 @@ func Descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// ConfigHeader begins a file of --config.
-const ConfigHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+// ConfigFile returns the path of a file of --config, and what writes it, without the header.
+func ConfigFile(t *testing.T) (path string, write func(text string)) {
+	path = filepath.Join(t.TempDir(), "kube-proxy.yaml")
+	return path, func(text string) {
+		t.Helper()
+		text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + text
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
