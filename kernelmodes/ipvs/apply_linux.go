@@ -129,7 +129,7 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 	}()
 	sent, err := set.Add(block)
 	e.writes += sent
-	if err == nil {
+	if err == nil && servers[0].protocol == lb.UDP {
 		err = e.flows.delete(e.IPv6)
 	}
 	if err == nil {

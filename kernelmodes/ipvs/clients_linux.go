@@ -44,7 +44,11 @@ func (e *Engine) clients(s *lb.Service, now int64) ([]lb.Client, error) {
 // client.
 func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 	ours := make(map[netip.AddrPort]bool, len(s.Addresses))
+	anywhere := make(map[uint16]bool) // node ports
 	for _, a := range s.Addresses {
+		if a.Addr.Addr().IsUnspecified() {
+			anywhere[a.Addr.Port()] = true
+		}
 		ours[a.Addr] = true
 	}
 	var out []lb.Client
@@ -65,7 +69,7 @@ func templates(r io.Reader, s *lb.Service, now int64) ([]lb.Client, error) {
 				return nil, err
 			}
 		}
-		if at[0].Addr().Is6() != s.IPv6 || !ours[at[1]] {
+		if at[0].Addr().Is6() != s.IPv6 || !ours[at[1]] && !anywhere[at[1].Port()] {
 			continue
 		}
 		left, err := strconv.ParseInt(w[8], 10, 64)

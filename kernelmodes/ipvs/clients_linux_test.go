@@ -24,7 +24,7 @@ func TestTemplates(t *testing.T) {
 		"TCP 2001:0db8:0000:0000:0000:0000:0000:0001 0000 2001:0db8:0096:0000:0000:0000:0000:0001 0050 2001:0db8:0244:0000:0000:0000:0000:0001 1F90 NONE          10799\n"
 	s := simple("web", "10.96.0.80", 80, lb.TCP)
 	s.AffinityTimeout = 10800e9
-	also(&s, netip.MustParseAddrPort("192.0.2.10:30080"), lb.NodePort, false)
+	also(&s, netip.MustParseAddrPort("0.0.0.0:30080"), lb.NodePort, false)
 	six := simple("six", "2001:db8:96::1", 80, lb.TCP)
 	six.AffinityTimeout = 10800e9
 	client := func(addr, backend string, age time.Duration) lb.Client {

@@ -86,9 +86,10 @@ func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
 // conntrack entries. A Service that is removed goes in the same way. Connections are
 // counted at each Sync and Verify.
 //
-// An address of kind lb.NodePort has the IP of the node at which it is served. Loopback ones
-// have no virtual servers: the kernel does not let what starts there leave the node. No address
-// may be in two Services but for the time of one d.
+// An address with the unspecified IP is a node port, on every address of the node; one with
+// an exact IP takes precedence over it. Loopback addresses have no virtual servers: the kernel
+// does not let what starts there leave the node. No address may be in two Services but for the
+// time of one d.
 //
 // On an error each part of what is in effect may be of before or after.
 func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {

@@ -99,8 +99,10 @@ func (e *Engine) host(node lb.Node) host {
 	if len(e.LocalCIDRs) == 0 && e.LocalBridge == "" && e.LocalInterfaces == "" {
 		h.masquerade.cidrs = h.pods
 	}
+	seen := make(map[netip.Addr]bool, len(node.Addresses))
 	for _, a := range node.Addresses {
-		if a = a.Unmap(); a.Is6() == e.IPv6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+		if a = a.Unmap(); a.Is6() == e.IPv6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !seen[a] {
+			seen[a] = true
 			h.node = append(h.node, a)
 		}
 	}

@@ -260,7 +260,7 @@ func TestCrash(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	elsewhere := lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true}
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80), elsewhere)
-	also(&s, netip.AddrPortFrom(n.Node.Addr4, 30080), lb.NodePort, true)
+	also(&s, netip.AddrPortFrom(netip.IPv4Unspecified(), 30080), lb.NodePort, true)
 	n.sync(s)
 	list := n.Node.Run(n.t, "ipvsadm", "-ln")
 	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {

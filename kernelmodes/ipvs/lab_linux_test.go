@@ -145,6 +145,13 @@ func family(v6 bool) string {
 	return "IPv4"
 }
 
+func unspecified(v6 bool) netip.Addr {
+	if v6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 func vip(v6 bool, n int) netip.Addr {
 	if v6 {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8:96::%x", n))

@@ -76,7 +76,11 @@ var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerI
 func (c cell) service(n *node) lb.Service {
 	s := lb.Service{ID: id(c.String(), c.protocol, c.v6)}
 	for _, k := range kinds {
-		s.Addresses = append(s.Addresses, lb.Address{Addr: c.address(n, k), Kind: k, Local: c.policy == "Local"})
+		at := c.address(n, k)
+		if k == lb.NodePort {
+			at = netip.AddrPortFrom(unspecified(c.v6), at.Port())
+		}
+		also(&s, at, k, c.policy == "Local")
 	}
 	many := []*testbed.Host{n.Pods[0], n.Pods[1], n.RemotePods[0]}
 	hosts := map[string][]*testbed.Host{

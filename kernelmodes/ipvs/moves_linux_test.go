@@ -36,7 +36,7 @@ func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 	for _, v6 := range []bool{false, true} {
 		at := netip.AddrPortFrom(address(n.Node, v6), port)
 		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backends[v6]...)
-		also(&s, at, lb.NodePort, false)
+		also(&s, netip.AddrPortFrom(unspecified(v6), port), lb.NodePort, false)
 		services = append(services, s)
 		serve(n.t, n.Node, lb.TCP, at)
 		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {

@@ -59,6 +59,7 @@ type rendered struct {
 // frontend is what one address of a Service needs.
 type frontend struct {
 	key
+	exact   bool     // not a node port on every address
 	address bool     // this node's by our routes
 	members []member // of sets, beside FRONTENDS
 	server  *server  // nil: none
@@ -77,17 +78,20 @@ func (h *host) render(s *lb.Service) (out rendered) {
 	var balance server
 	balance, out.fallback = h.balance(s)
 	for _, a := range s.Addresses {
-		ip := a.Addr.Addr()
-		if ip.IsLoopback() {
-			continue
+		exact, at := !a.Addr.Addr().IsUnspecified(), h.node
+		if exact {
+			at = []netip.Addr{a.Addr.Addr()}
 		}
-		f := frontend{
-			key:     key{protocol: s.Protocol, addr: a.Addr},
-			address: a.Kind != lb.NodePort && !slices.Contains(h.node, ip),
+		for _, ip := range at {
+			if ip.IsLoopback() {
+				continue
+			}
+			f := frontend{exact: exact, address: exact && a.Kind != lb.NodePort && !slices.Contains(h.node, ip)}
+			f.protocol, f.addr = s.Protocol, netip.AddrPortFrom(ip, a.Addr.Port())
+			h.restrict(&f, a.Sources)
+			h.serve(&f, s, a, balance, cluster, local)
+			out.frontends = append(out.frontends, f)
 		}
-		h.restrict(&f, a.Sources)
-		h.serve(&f, s, a, balance, cluster, local)
-		out.frontends = append(out.frontends, f)
 	}
 	if len(out.frontends) == 0 {
 		return rendered{}

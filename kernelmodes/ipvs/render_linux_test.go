@@ -40,7 +40,7 @@ func everyKind() []lb.Service {
 				b("10.244.1.10:8080", true), b("10.244.2.10:8080", false),
 			},
 			Addresses: []lb.Address{
-				at("10.96.0.80:80", lb.ClusterIP, false), at("192.0.2.10:30080", lb.NodePort, true),
+				at("10.96.0.80:80", lb.ClusterIP, false), at("0.0.0.0:30080", lb.NodePort, true),
 				at("203.0.113.80:80", lb.LoadBalancerIP, true, "198.51.100.0/24", "192.0.2.0/28", "2001:db8::/32"),
 			},
 		},
@@ -50,11 +50,11 @@ func everyKind() []lb.Service {
 		},
 		{
 			ID: id("diameter", lb.SCTP, false), Scheduler: "mh,mh-port", Backends: []lb.Backend{b("10.244.2.11:3868", false)},
-			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("192.0.2.10:30038", lb.NodePort, true)},
+			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("0.0.0.0:30038", lb.NodePort, true)},
 		},
 		{
 			ID: id("none", lb.TCP, false), Scheduler: "nosuch",
-			Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("192.0.2.10:30030", lb.NodePort, false)},
+			Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("0.0.0.0:30030", lb.NodePort, false)},
 		},
 		{
 			ID: id("exact", lb.TCP, false), Backends: []lb.Backend{b("10.244.1.12:80", false)},
@@ -64,7 +64,7 @@ func everyKind() []lb.Service {
 			ID: id("http", lb.TCP, true), Backends: []lb.Backend{
 				b("[2001:db8:244:1::10]:8080", true), b("[2001:db8:244:2::10]:8080", false),
 			},
-			Addresses: []lb.Address{at("[2001:db8:96::80]:80", lb.ClusterIP, false), at("[2001:db8:1::10]:30080", lb.NodePort, true)},
+			Addresses: []lb.Address{at("[2001:db8:96::80]:80", lb.ClusterIP, false), at("[::]:30080", lb.NodePort, true)},
 		},
 	}
 }

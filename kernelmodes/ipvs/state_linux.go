@@ -85,7 +85,8 @@ func (w *state) replace(changed []lb.Change) (units []*unit) {
 	for _, c := range changed {
 		id := c.ID()
 		u := cmp.Or(w.units[id], new(unit))
-		w.take(u, -1)
+		w.take(u, true, -1)
+		w.take(u, false, -1)
 		if c.New == nil {
 			u.rendered = rendered{}
 			delete(w.units, id)
@@ -96,7 +97,8 @@ func (w *state) replace(changed []lb.Change) (units []*unit) {
 		units = append(units, u)
 	}
 	for _, u := range units {
-		w.take(u, 1)
+		w.take(u, true, 1)
+		w.take(u, false, 1)
 	}
 	return units
 }
@@ -117,16 +119,20 @@ func (w *state) rebuild(services map[lb.ID]*lb.Service) []*unit {
 	for _, p := range w.pods {
 		w.addNet(setInside, p, 1)
 	}
-	units := slices.Collect(maps.Values(w.units))
+	was := slices.Collect(maps.Values(w.units))
+	var units []*unit
 	maps.DeleteFunc(w.units, func(id lb.ID, _ *unit) bool { return services[id] == nil })
 	for _, id := range slices.SortedFunc(maps.Keys(services), compareID) {
 		u := cmp.Or(w.units[id], new(unit))
 		w.units[id] = u
 		u.rendered = w.render(services[id])
-		w.take(u, 1)
+		w.take(u, true, 1) // an exact address takes precedence over a node port
 		units = append(units, u)
 	}
-	return units
+	for _, u := range units {
+		w.take(u, false, 1)
+	}
+	return append(was, units...)
 }
 
 func compareID(a, b lb.ID) int {
@@ -134,15 +140,21 @@ func compareID(a, b lb.ID) int {
 		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// take counts what a unit needs: n is 1, or -1 to take it back.
-func (w *state) take(u *unit, n int32) {
-	for _, m := range u.self {
-		w.set(setSelf).Add(m, n)
+// take counts what a unit needs at its exact addresses, or its node ports: n is 1, or -1
+// to take it back.
+func (w *state) take(u *unit, exact bool, n int32) {
+	if exact {
+		for _, m := range u.self {
+			w.set(setSelf).Add(m, n)
+		}
 	}
 	for i := range u.frontends {
 		f := &u.frontends[i]
 		m := f.member()
-		if n > 0 && w.set(setFrontends).Wanted(m) {
+		switch {
+		case f.exact != exact:
+			continue
+		case n > 0 && w.set(setFrontends).Wanted(m):
 			w.clashes = true // the first has it
 			continue
 		}
