@@ -11,6 +11,46 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// TestVerify: every damage to what the engine wrote is noticed and repaired, rules of other
+// programs are no damage and stay, and another process takes over what it finds.
+func TestVerify(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		c := v.command()
+		e := v.engine()
+		services := []lb.Service{plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)}
+		syncOn(t, h, e, lb.Node{}, services...)
+		svc := prefixCluster + suffix(services[0].ID, "")
+		for _, damage := range []string{
+			"-t nat -F", "-F", "-t nat -F PREROUTING", "-t nat -F " + svc, "-t nat -D " + svc + " 1",
+			"-t nat -R " + svc + " 1 -j RETURN", "-t nat -A " + svc + " -j RETURN",
+			"-t nat -I OUTPUT -p tcp -j ACCEPT", "-D FORWARD 2", "-t nat -A POSTROUTING -j SLUICE-POSTROUTING",
+			"-t nat -N SLUICE-SVC-MINE; " + c + " -t nat -A SLUICE-SVC-MINE -j ACCEPT",
+			"-t nat -N MINE; " + c + " -t nat -A MINE -j " + svc,
+		} {
+			shell(t, h, c+" "+damage)
+			if verifyOn(t, h, e) {
+				t.Errorf("not noticed: %s", damage)
+			}
+			syncOn(t, h, e, lb.Node{}, services...)
+			compare(t, save(t, h, v), e, lb.Node{}, services)
+			if !verifyOn(t, h, e) || t.Failed() {
+				t.Fatalf("not repaired: %s", damage)
+			}
+		}
+		shell(t, h, c+" -t nat -A PREROUTING -p tcp --dport 7 -j ACCEPT; "+c+" -N OTHER; "+c+" -A OTHER -j DROP")
+		if !verifyOn(t, h, e) {
+			t.Error("rules of other programs that are not before ours count as damage")
+		}
+		e = v.engine()
+		syncOn(t, h, e, lb.Node{}, services[1])
+		now := save(t, h, v)
+		compare(t, now, e, lb.Node{}, services[1:])
+		if !verifyOn(t, h, e) || !strings.Contains(now, "-A OTHER -j DROP") || !strings.Contains(now, "--dport 7") {
+			t.Errorf("after another process took over:\n%s", now)
+		}
+	})
+}
+
 // TestCleanup: nothing is left but what other programs have.
 func TestCleanup(t *testing.T) {
 	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
