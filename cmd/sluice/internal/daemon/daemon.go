@@ -123,6 +123,8 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 // waits for the first Services, be it for long. It returns false if there was an error, or
 // stop was closed meanwhile.
 func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
+	started := node.CollectLess()
+	defer func() { d.background.Go(started) }()
 	if d.source, err = newSource(&d.Config, d.Log); err != nil {
 		return false, err
 	}

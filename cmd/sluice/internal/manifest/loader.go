@@ -89,7 +89,8 @@ func (l *Loader) read(quiet time.Duration, files []*file) (result Result, change
 	return result, changed, busy
 }
 
-// inParallel calls do with each number below n, on all cores.
+// inParallel calls do with each number below n, on as many goroutines as there are cores: more
+// Go processors would share them with the collector.
 func inParallel(n int, do func(i int)) {
 	if n == 1 {
 		do(0) // the usual change needs no goroutine
@@ -97,7 +98,7 @@ func inParallel(n int, do func(i int)) {
 	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
+	for range min(n, runtime.NumCPU()) {
 		workers.Go(func() {
 			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
 				do(i - 1)
