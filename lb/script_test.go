@@ -2,7 +2,6 @@ package lb
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,10 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata give as what they expect")
 
 // TestScripts runs testdata/*.txt. A script is a sequence of commands, each with
 // its expected output:
@@ -59,16 +56,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := runScript(t, string(script))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(script), got); diff != "" {
-				t.Errorf("output differs; if the new one is right, run with -rewrite (-want +got):\n%s", diff)
-			}
+			testbed.Golden(t, file, runScript(t, string(script)))
 		})
 	}
 }

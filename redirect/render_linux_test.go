@@ -2,22 +2,19 @@ package redirect
 
 import (
 	"bytes"
-	"flag"
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 // fullPlan has every kind of frontend, in both families.
 var fullPlan = Plan{
@@ -83,16 +80,7 @@ func TestRender(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.shape.prefix = chainPrefix
-			got := []byte(rendered(t, c.shape, c.plan))
-			file := filepath.Join("testdata", name+".rules")
-			if *update {
-				check(t, os.WriteFile(file, got, 0o644))
-			}
-			want, err := os.ReadFile(file)
-			check(t, err)
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("rules (-want +got), see -update:\n%s", diff)
-			}
+			testbed.Golden(t, "testdata/"+name+".rules", rendered(t, c.shape, c.plan))
 		})
 	}
 }
@@ -162,15 +150,7 @@ func TestNames(t *testing.T) {
 func TestUndo(t *testing.T) {
 	save, err := os.ReadFile("testdata/undo.save")
 	check(t, err)
-	got := netfilter.Undo(save, removable)
-	if *update {
-		check(t, os.WriteFile("testdata/undo.rules", got, 0o644))
-	}
-	want, err := os.ReadFile("testdata/undo.rules")
-	check(t, err)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("undo (-want +got), see -update:\n%s", diff)
-	}
+	testbed.Golden(t, "testdata/undo.rules", string(netfilter.Undo(save, removable)))
 	if again := netfilter.Undo(bytes.ReplaceAll(save, []byte("SLUICE"), []byte("OTHER")),
 		removable); bytes.Contains(again, []byte("OTHER")) {
 		t.Errorf("undo touches what is not ours:\n%s", again)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Environment variables that, set to 1 as in CI, make a test fail that would otherwise
@@ -13,6 +15,26 @@ const (
 	RequireVar     = "SLUICE_REQUIRE_NETNS" // network namespaces and the programs of the tests
 	RequireIPVSVar = "SLUICE_REQUIRE_IPVS"
 )
+
+// UpdateVar has [Golden] write files instead of comparing them, if it is set to 1.
+const UpdateVar = "SLUICE_UPDATE"
+
+// Golden wants a text to be what a file of the package has.
+func Golden(t testing.TB, file, got string) {
+	t.Helper()
+	if os.Getenv(UpdateVar) == "1" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s (-file +test); if the change is meant, run this test with %s=1:\n%s", file, UpdateVar, diff)
+	}
+}
 
 // NewT is [New] for tests: it closes the testbed when the test is over, and calls
 // [Missing] where network namespaces are not to be had.

@@ -32,7 +32,7 @@ func TestListing(t *testing.T) {
 		}
 		said = append(said, strings.Join(lines, ""))
 	}
-	compareWith(t, "listing", strings.Join(said, "\n"))
+	testbed.Golden(t, "testdata/"+"listing"+".txt", strings.Join(said, "\n"))
 }
 
 // TestSchedulers: a Service gets each scheduler that the kernel has if it requests it, and

@@ -1,26 +1,22 @@
 package ipvs
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // allSets are the names of all sets.
 var allSets = append(slices.Clip(setOrder), setNear)
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 // everyKind has Services of every kind, in both families.
 func everyKind() []lb.Service {
@@ -187,25 +183,7 @@ func TestRender(t *testing.T) {
 		if !same {
 			t.Errorf("%s: rules depend on Services, or differ from IPv4's in more than names:\n%s", name, got)
 		}
-		compareWith(t, name, got)
-	}
-}
-
-// compareWith compares a text with a file of testdata.
-func compareWith(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: -want +got:\n%s", name, diff)
+		testbed.Golden(t, "testdata/"+name+".txt", got)
 	}
 }
 

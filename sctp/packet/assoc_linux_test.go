@@ -11,14 +11,11 @@ import (
 // A script is lines of which side sends which chunk with which tag, and what is to become
 // of it: "C INIT =7" is the client's INIT with initiate tag 7, "B ABORT 7T" an ABORT
 // of the backend with tag 7 and the T bit. After "->" come the verdict and the
-// phase.
+// phase. OPEN is what opens an association with the tags 7 and 9.
 var scripts = map[string]string{
 	"life": `
 		C INIT =7          -> pass opening
-		C INIT =7          -> pass opening
-		B INITACK 7 =9     -> pass answered
-		C COOKIEECHO 9     -> pass answered
-		B COOKIEACK 7      -> pass established
+		OPEN
 		C DATA 9           -> pass established
 		B DATA 7           -> pass established
 		C SHUTDOWN 9       -> pass ending
@@ -54,10 +51,7 @@ var scripts = map[string]string{
 		B ABORT 8          -> unexpected opening
 		B ABORT 7          -> refused opening`,
 	"aborts": `
-		C INIT =7          -> pass opening
-		B INITACK 7 =9     -> pass answered
-		C COOKIEECHO 9     -> pass answered
-		B COOKIEACK 7      -> pass established
+		OPEN
 		B ABORT 9T         -> pass ended
 		C ABORT 9          -> pass ended`,
 	"an answer that was lost": `
@@ -91,10 +85,7 @@ var scripts = map[string]string{
 		C DATA 10          -> pass established
 		C DATA 9           -> badTag established`,
 	"the client starts again": `
-		C INIT =7          -> pass opening
-		B INITACK 7 =9     -> pass answered
-		C COOKIEECHO 9     -> pass answered
-		B COOKIEACK 7      -> pass established
+		OPEN
 		C INIT =17         -> pass established
 		C DATA 9           -> pass established
 		B DATA 7           -> pass established
@@ -108,10 +99,7 @@ var scripts = map[string]string{
 		C DATA 9           -> badTag established
 		B DATA 7           -> badTag established`,
 	"another host asks in the client's name": `
-		C INIT =7          -> pass opening
-		B INITACK 7 =9     -> pass answered
-		C COOKIEECHO 9     -> pass answered
-		B COOKIEACK 7      -> pass established
+		OPEN
 		C INIT =17         -> pass established
 		B INITACK 17 =19   -> pass established
 		C ABORT 19         -> badTag established
@@ -119,10 +107,7 @@ var scripts = map[string]string{
 		C DATA 9           -> pass established
 		B DATA 7           -> pass established`,
 	"a backend that has gone": `
-		C INIT =7          -> pass opening
-		B INITACK 7 =9     -> pass answered
-		C COOKIEECHO 9     -> pass answered
-		B COOKIEACK 7      -> pass established
+		OPEN
 		C INIT =17         -> pass established
 		C INIT =17         -> pass established
 		later
@@ -145,7 +130,11 @@ func TestAssoc(t *testing.T) {
 	for name, script := range scripts {
 		var a assoc
 		now := int64(1)
-		for _, line := range strings.Split(strings.TrimSpace(script), "\n") {
+		script = strings.Replace(strings.TrimSpace(script), "OPEN", `C INIT =7 -> pass opening
+			B INITACK 7 =9 -> pass answered
+			C COOKIEECHO 9 -> pass answered
+			B COOKIEACK 7 -> pass established`, 1)
+		for line := range strings.Lines(script) {
 			if strings.TrimSpace(line) == "later" {
 				now += 2 * giveUp
 				continue

@@ -2,17 +2,14 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
-)
 
-var update = flag.Bool("update", false, "write docs/flags.md")
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
 
 const (
 	flagsPage  = "../../../../docs/flags.md"
@@ -23,7 +20,7 @@ type and default. A flag with a field stands for that field of the file of ` + "
 v1alpha1); with a file such flags are ignored, but for ` + "`--hostname-override`" + ` and those of the log. The log names
 flags and fields that are ignored.
 
-Written by ` + "`go test ./cmd/sluice/internal/config -run TestFlagsPage -update`" + `; a test keeps it true.
+Written by ` + "`SLUICE_UPDATE=1 go test ./cmd/sluice/internal/config -run TestFlagsPage`" + `; a test keeps it true.
 `
 )
 
@@ -52,18 +49,7 @@ func TestFlagsPage(t *testing.T) {
 			fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n", f.Name, f.Value.Type(), value, field, strings.ReplaceAll(usage, "|", "\\|"))
 		})
 	}
-	if *update {
-		if err := os.WriteFile(flagsPage, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(flagsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(have), b.String()); diff != "" {
-		t.Errorf("docs/flags.md is stale (-page +flags); run this test with -update:\n%s", diff)
-	}
+	testbed.Golden(t, flagsPage, b.String())
 }
 
 // TestUnderscores: flags of klog have been written both ways.

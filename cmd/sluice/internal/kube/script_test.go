@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,10 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what the scripts in testdata give as what they expect")
 
 // TestScripts runs testdata/*.txt. A script is a sequence of paragraphs, each a
 // comment of lines that begin with #, or a step:
@@ -49,12 +47,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := runScript(t, strings.TrimSuffix(string(script), "\n")) + "\n"
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			testbed.Golden(t, file, runScript(t, strings.TrimSuffix(string(script), "\n"))+"\n")
 		})
 	}
 }
@@ -84,7 +77,7 @@ func runScript(t *testing.T, script string) string {
 		t.Run(name, func(t *testing.T) {
 			got := w.convert(t)
 			paragraphs[i] = step + "\n----\n" + got
-			if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" && !*rewrite {
+			if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
 			}
 		})

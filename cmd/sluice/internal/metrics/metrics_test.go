@@ -2,24 +2,22 @@ package metrics
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
@@ -184,8 +182,6 @@ func TestFamilyWithoutRules(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write deploy/METRICS.md anew")
-
 const (
 	page  = "../../../../deploy/METRICS.md"
 	intro = `# Metrics
@@ -227,14 +223,7 @@ func TestPage(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 	}
-	if *update {
-		check(t, os.WriteFile(page, []byte(b.String()), 0o644))
-	}
-	have, err := os.ReadFile(page)
-	check(t, err)
-	if diff := cmp.Diff(strings.Split(string(have), "\n"), strings.Split(b.String(), "\n")); diff != "" {
-		t.Errorf("deploy/METRICS.md is not what is served (-page +served); if the change is meant, run this test with -update:\n%s", diff)
-	}
+	testbed.Golden(t, page, b.String())
 }
 
 // TestManyServices: no more label values than allowed; nothing is lost, and no counter
