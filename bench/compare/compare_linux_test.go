@@ -267,7 +267,7 @@ func TestInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit *exec.ExitError
-	if err := <-ended; !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+	if err := <-ended; !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v\n%s", err, seen.log.String())
 	}
 	left, err := os.ReadDir(tmp)

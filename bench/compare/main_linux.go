@@ -21,20 +21,13 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// Exit statuses.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitMissed = 3 // with -strict
-)
-
 // options are the flags.
 type options struct {
 	sluice, workloads, systems, out string
 	also                            []system // further builds of Sluice
 	rounds                          int
 	duration                        time.Duration
-	quick, force, strict, list      bool
+	quick, force, list              bool
 }
 
 func main() {
@@ -55,12 +48,11 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
 	flag.BoolVar(&o.quick, "quick", false, "measure the most telling workloads, for under 5 minutes")
 	flag.BoolVar(&o.force, "force", false, "measure although the machine is not idle; the report says so")
-	flag.BoolVar(&o.strict, "strict", false, fmt.Sprintf("exit with status %d if a target is missed", exitMissed))
 	flag.BoolVar(&o.list, "list", false, "list workloads and systems, and exit")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "compare: unexpected argument %q\n", flag.Arg(0))
-		os.Exit(exitUsage)
+		os.Exit(2)
 	}
 	_, status, err := run(o)
 	if err != nil {
@@ -77,10 +69,10 @@ func run(o options) (*report.Report, int, error) {
 	}
 	p, missing, err := o.plan()
 	if err != nil {
-		return nil, exitUsage, err
+		return nil, 2, err
 	}
 	if err := testbed.Reexec(); err != nil {
-		return nil, exitFailed, err
+		return nil, 1, err
 	}
 	// Everything that is started ends with ctx, and hosts with this process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -90,7 +82,7 @@ func run(o options) (*report.Report, int, error) {
 	}
 	l, err := newLab(ctx, o.sluice)
 	if err != nil {
-		return nil, exitFailed, err
+		return nil, 1, err
 	}
 	defer l.close()
 	rep := p.report(ctx, l)
@@ -107,20 +99,20 @@ func run(o options) (*report.Report, int, error) {
 		}
 	}
 	if err != nil {
-		return nil, exitFailed, fmt.Errorf("measure: %w; nothing was written", err)
+		return nil, 1, fmt.Errorf("measure: %w; nothing was written", err)
 	}
 	if o.out != "" {
 		if err := write(rep, o.out); err != nil {
-			return nil, exitFailed, err
+			return nil, 1, err
 		}
 	}
-	return rep, verdict(rep, o.strict), nil
+	printMissed(rep)
+	return rep, 0, nil
 }
 
-// verdict says at the end what is missed, and returns the exit status.
-func verdict(rep *report.Report, strict bool) int {
-	missed := rep.Missed()
-	if missed == 0 {
+// printMissed says at the end what is missed.
+func printMissed(rep *report.Report) {
+	if rep.Missed() == 0 {
 		fmt.Println("every target that was measured holds")
 	}
 	for _, v := range rep.Verdicts {
@@ -128,13 +120,6 @@ func verdict(rep *report.Report, strict bool) int {
 			fmt.Println(v)
 		}
 	}
-	switch {
-	case len(rep.Problems) > 0 && strict:
-		return exitFailed
-	case missed > 0 && strict:
-		return exitMissed
-	}
-	return 0
 }
 
 // wanted returns the targets of the workloads that were to be measured.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -29,58 +27,6 @@ func TestParseCurl(t *testing.T) {
 			t.Errorf("parseCurl(%q) = %q, %v, %v", tc.line, pod, took, err)
 		}
 	}
-}
-
-// TestSetEndpoints scales the real example down, to nothing, and up: the result
-// must be what it was but for comments.
-func TestSetEndpoints(t *testing.T) {
-	dir := t.TempDir()
-	original, err := os.ReadFile("../../deploy/examples/web-endpoints.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "web-endpoints.yaml")
-	if err := os.WriteFile(file, original, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	set := func(addrs ...string) string {
-		t.Helper()
-		if err := setEndpoints(dir, "web-endpoints.yaml", addrs); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(got)
-	}
-	if got := set("10.244.1.10"); !strings.Contains(got, "addresses: [10.244.1.10]") || strings.Contains(got, "10.244.1.11") {
-		t.Errorf("scaled to one:\n%s", got)
-	}
-	if got := set(); !strings.HasSuffix(got, "\nendpoints: []\n") {
-		t.Errorf("scaled to none:\n%s", got)
-	}
-	got := set("10.244.1.10", "10.244.1.11", "10.244.1.12")
-	if want := withoutComments(string(original)); withoutComments(got) != want {
-		t.Errorf("scaled back to three:\n%s\nwant:\n%s", got, want)
-	}
-	if err := os.WriteFile(file, []byte("kind: EndpointSlice\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := setEndpoints(dir, "web-endpoints.yaml", nil); err == nil {
-		t.Error("a file without endpoints was taken")
-	}
-}
-
-func withoutComments(s string) string {
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		if line = strings.TrimRight(line, " \n"); line != "" {
-			b.WriteString(line + "\n")
-		}
-	}
-	return b.String()
 }
 
 func TestSpread(t *testing.T) {

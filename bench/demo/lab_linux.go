@@ -139,30 +139,9 @@ func (l *lab) scaleWeb(pods []*testbed.Host) error {
 	for _, p := range pods {
 		addrs = append(addrs, p.Addr4.String())
 	}
-	return setEndpoints(l.manifests, "web-endpoints.yaml", addrs)
-}
-
-// setEndpoints rewrites an EndpointSlice's list of endpoints, which must be the last
-// thing in the file.
-func setEndpoints(dir, file string, addrs []string) error {
-	data, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return fmt.Errorf("scale: %w", err)
-	}
-	head, _, found := strings.Cut(string(data), "\nendpoints:")
-	if !found {
-		return fmt.Errorf("scale: %s has no endpoints", file)
-	}
-	b := strings.Builder{}
-	fmt.Fprintf(&b, "%s\nendpoints:", head)
-	if len(addrs) == 0 {
-		b.WriteString(" []")
-	}
-	for _, a := range addrs {
-		fmt.Fprintf(&b, "\n  - addresses: [%s]\n    conditions:\n      ready: true", a)
-	}
-	b.WriteString("\n")
-	if err := testbed.WriteManifest(dir, file, b.String()); err != nil {
+	slice := testbed.SliceManifest("web", 1, 8080, "TCP", addrs...)
+	slice = strings.Replace(slice, "- port:", "- name: http\n  port:", 1)
+	if err := testbed.WriteManifest(l.manifests, "web-endpoints.yaml", slice); err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
 	return nil

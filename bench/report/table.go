@@ -189,7 +189,7 @@ func (r *Report) WriteMarkdown(w io.Writer, pictures []string) error {
 		if len(g.rows) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "),
+		fmt.Fprintf(&b, "\n## %s: %s\n\n| %s |\n|%s\n", wl.Name, wl.About, strings.Join(g.head, " | "),
 			strings.Repeat("---|", len(g.head)))
 		for _, row := range g.rows {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))

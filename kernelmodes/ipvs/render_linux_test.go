@@ -172,7 +172,7 @@ func (w *state) sync(h host, was, now []lb.Service) {
 
 func TestRender(t *testing.T) {
 	rules := render(testHost(false), nil).rules.String()
-	compareWith(t, "rules", rules)
+	testbed.Golden(t, "testdata/"+"rules"+".txt", rules)
 	for name, h := range map[string]host{"ipv4": testHost(false), "ipv6": testHost(true)} {
 		want := rules
 		if h.ipv6 {
