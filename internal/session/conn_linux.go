@@ -9,7 +9,8 @@ import (
 // Owner is a protocol's connection: a pointer to a struct that embeds a Conn of it.
 type Owner[C Owner[C]] interface {
 	comparable
-	conn() *Conn[C]
+	// Base returns the connection's Conn.
+	Base() *Conn[C]
 
 	// Parts returns the shard of the connection and its sockets.
 	Parts() (sh *Shard[C], client, backend *Side[C])
@@ -35,7 +36,8 @@ type Conn[C Owner[C]] struct {
 	Closed     bool
 }
 
-func (c *Conn[C]) conn() *Conn[C] { return c }
+// Base returns c, for what has it embedded.
+func (c *Conn[C]) Base() *Conn[C] { return c }
 
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
@@ -77,7 +79,7 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	c := s.owner
 	sh, client, peer := c.Parts()
 	isClient := s == client
-	conn := c.conn()
+	conn := c.Base()
 	if conn.dial != nil {
 		if !isClient {
 			sh.dialEvent(c)
@@ -142,7 +144,7 @@ func (sh *Shard[C]) End(c C) {
 	_, client, backend := c.Parts()
 	sh.closeSocket(client)
 	sh.closeSocket(backend)
-	conn := c.conn()
+	conn := c.Base()
 	conn.Closed = true
 	sh.endDial(conn)
 	conn.Done(nil)
@@ -156,7 +158,7 @@ func (sh *Shard[C]) closeSocket(s *Side[C]) {
 	if s.fd < 0 {
 		return
 	}
-	if s.owner.conn().Shared {
+	if s.owner.Base().Shared {
 		_ = sh.Loop.Detach(s.FD()) // a copy of it may keep the socket open
 	}
 	_ = sh.Loop.Close(s.FD())

@@ -32,7 +32,7 @@ func (sh *Shard[C]) newDial(c C) *dial[C] {
 	} else {
 		d = &dial[C]{sh: sh}
 	}
-	d.owner, c.conn().dial = c, d
+	d.owner, c.Base().dial = c, d
 	sh.Count.Dialling.Add(1)
 	return d
 }
@@ -54,7 +54,7 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 
 // next tries one backend after the other until a connect is under way or none is left to try.
 func (d *dial[C]) next() {
-	sh, conn := d.sh, d.owner.conn()
+	sh, conn := d.sh, d.owner.Base()
 	for {
 		choice, timeout, ok := d.ladder.Next(sh.Config, sh.Count)
 		if !ok {
@@ -79,7 +79,7 @@ func (d *dial[C]) next() {
 
 // failed ends an attempt.
 func (d *dial[C]) failed(err error) {
-	d.ladder.Failed(d.owner.conn().Choice)
+	d.ladder.Failed(d.owner.Base().Choice)
 	d.sh.Loop.StopTimer(&d.timer)
 	d.hangUp(err)
 }
@@ -91,12 +91,12 @@ func (d *dial[C]) hangUp(err error) {
 		d.owner.Reset(backend.FD())
 	}
 	d.sh.closeSocket(backend)
-	d.owner.conn().Done(err)
+	d.owner.Base().Done(err)
 }
 
 // Expire ends an attempt that was not answered, or a wait for a local resource.
 func (d *dial[C]) Expire(*eventloop.Timer) {
-	if d.owner.conn().Choice.Valid() {
+	if d.owner.Base().Choice.Valid() {
 		d.sh.Count.DialTimedOut.Add(1)
 		d.failed(unix.ETIMEDOUT)
 	}
@@ -105,7 +105,7 @@ func (d *dial[C]) Expire(*eventloop.Timer) {
 
 // dialEvent looks what has come of the connect.
 func (sh *Shard[C]) dialEvent(c C) {
-	conn := c.conn()
+	conn := c.Base()
 	switch accepted, err := c.Connected(); {
 	case err != nil:
 		sh.Count.DialRefused.Add(1)
@@ -130,7 +130,7 @@ var shortages = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM
 
 // FreezeDial returns what another process needs to continue the dial of c. nil: the backend has answered.
 func (sh *Shard[C]) FreezeDial(c C) *Dialling {
-	dial := c.conn().dial
+	dial := c.Base().dial
 	if dial == nil {
 		return nil
 	}

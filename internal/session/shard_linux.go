@@ -41,19 +41,19 @@ func (sh *Shard[C]) Insert(c C) {
 func (sh *Shard[C]) join(a, b C) {
 	var none C
 	if a != none {
-		a.conn().next = b
+		a.Base().next = b
 	} else {
 		sh.first = b
 	}
 	if b != none {
-		b.conn().prev = a
+		b.Base().prev = a
 	} else {
 		sh.last = a
 	}
 }
 
 func (sh *Shard[C]) remove(c C) {
-	sh.join(c.conn().prev, c.conn().next)
+	sh.join(c.Base().prev, c.Base().next)
 }
 
 // MoveToFront makes c the oldest of the list.
@@ -72,7 +72,7 @@ func (sh *Shard[C]) All() iter.Seq[C] {
 	return func(yield func(C) bool) {
 		var none C
 		for c := sh.first; c != none; {
-			next := c.conn().next
+			next := c.Base().next
 			if !yield(c) {
 				return
 			}
@@ -85,7 +85,7 @@ func (sh *Shard[C]) All() iter.Seq[C] {
 func (sh *Shard[C]) Backward() iter.Seq[C] {
 	return func(yield func(C) bool) {
 		var none C
-		for c := sh.last; c != none && yield(c); c = c.conn().prev {
+		for c := sh.last; c != none && yield(c); c = c.Base().prev {
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (sh *Shard[C]) AbortAll() {
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides.
 func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler) {
 	sh.Descriptors.Adopt(2)
-	conn := c.conn()
+	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
 	sh.Insert(c)
 	if from != nil {

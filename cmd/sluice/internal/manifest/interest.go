@@ -75,7 +75,8 @@ func (in interest) name(path string) {
 		in.names[path] = true
 		parent := filepath.Dir(path)
 		if _, err := os.Lstat(parent); err == nil || parent == path {
-			in.directories[parent] = in.directories[parent]
+			whole := in.directories[parent]
+			in.directories[parent] = whole // which may be false
 			return
 		}
 		path = parent
