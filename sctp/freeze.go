@@ -8,12 +8,11 @@ import (
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
-// What one Server passes to another one in a hand-over: what it has besides its associations, and the whole state of
-// each association while nothing moves it.
-type (
-	Holding = engine.Holding
-	Frozen  = engine.Frozen
-)
+// Holding is what one Server passes to another one in a hand-over besides its associations.
+type Holding = engine.Holding
+
+// Frozen is the whole state of an association while nothing moves it.
+type Frozen = engine.Frozen
 
 // Holding returns what the Server has, in a stable order. The descriptors stay the Server's, until the next call that
 // changes what it listens on.

@@ -378,3 +378,13 @@ func TestMoveGSOBatches(t *testing.T) {
 	close(stop)
 	wg.Wait()
 }
+
+// endTrial has b answer a first question, and returns the address of the flow.
+func (c *client) endTrial(b *backend) netip.AddrPort {
+	c.t.Helper()
+	c.send("first")
+	flow := b.question(c.t)
+	b.answer(c.t, "answer", flow)
+	c.receive()
+	return flow
+}

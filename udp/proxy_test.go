@@ -308,16 +308,6 @@ func (c *client) ask(question string) string {
 	return c.receive()
 }
 
-// endTrial has b answer a first question, and returns the address of the flow.
-func (c *client) endTrial(b *backend) netip.AddrPort {
-	c.t.Helper()
-	c.send("first")
-	flow := b.question(c.t)
-	b.answer(c.t, "answer", flow)
-	c.receive()
-	return flow
-}
-
 // checkLeaks compares descriptors and goroutines before and after. The test must
 // not have started anything of its own that lives on.
 func checkLeaks(t *testing.T, run func()) {

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// How long, and how often, what is short is waited for.
 const (
 	ShortageRetry = 50 * time.Millisecond // how long a dial waits for descriptors, ports or memory of this host
 	maxShortages  = 40                    // how often it does so

@@ -12,6 +12,7 @@ import (
 // Kind is a way to forward SCTP.
 type Kind uint8
 
+// The ways to forward SCTP.
 const (
 	Auto   Kind = iota // Socket where the kernel has SCTP, Packet where it has not
 	Socket             // kernel sockets, one for each side of an association

@@ -173,7 +173,8 @@ func (s *settings) effectiveBesideFile(o option) bool {
 // warnOfIgnored adds a warning for everything that is given and ignored.
 func (s *settings) warnOfIgnored() {
 	unbound := map[string]string{ // fields whose flags have a default of their own
-		"resource-container": s.Document.ResourceContainer, "root-hnsendpoint-name": s.Document.Winkernel.RootHnsEndpointName,
+		"resource-container":    s.Document.ResourceContainer,
+		"root-hnsendpoint-name": s.Document.Winkernel.RootHnsEndpointName,
 	}
 	for _, o := range s.ignored {
 		f := s.flags.Lookup(o.name)

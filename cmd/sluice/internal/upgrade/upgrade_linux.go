@@ -45,7 +45,7 @@ type Upgrader struct {
 	pid       pidFile
 	state     *handover.State // what is served; set by Serve
 
-	giving     chan struct{} // holds a token until Serve, while everything is being handed over, and after that or Close
+	giving     chan struct{} // holds a token until Serve, while everything is handed over, and after that or Close
 	done       chan struct{}
 	alone      chan struct{} // closed when the parent process has ended
 	socketPath string
