@@ -11,7 +11,7 @@
 //
 //	### Way of a SYN
 //
-//	- `tcp/accept_linux.go: listener.accept` takes the connection
+//	- `tcp/accept.go: listener.accept` takes the connection
 //	- `lb/balancer.go: Balancer.Pick`
 //
 // A line names a function, or a method by its receiver's type, and the file in which it

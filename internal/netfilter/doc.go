@@ -25,7 +25,7 @@
 //	jump                            nftables has base chains with priorities
 //	sets, grace                     ipset; with nftables rules and elements are one transaction
 //
-// What it would share is the model in ruleset.go: edits of chains by name, buckets, members
+// What it would share is the model in ruleset_linux.go: edits of chains by name, buckets, members
 // counted by [Refs], and what is unknown, learned or known. It has no interface until there
 // are two of them. Texts of rules belong to a backend; names of chains and members of sets
 // do not.
