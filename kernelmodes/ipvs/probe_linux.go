@@ -14,6 +14,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// defaultScheduler is kube-proxy's.
+const defaultScheduler = "rr"
+
 func (e *Engine) probe(ctx context.Context) error {
 	if e.program != nil {
 		return nil

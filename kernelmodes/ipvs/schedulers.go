@@ -9,9 +9,6 @@ import (
 // schedulers are those of Linux 6.18, of which a kernel may lack some.
 var schedulers = []string{"dh", "fo", "lblc", "lblcr", "lc", "mh", "nq", "ovf", "rr", "sed", "sh", "twos", "wlc", "wrr"}
 
-// defaultScheduler is kube-proxy's.
-const defaultScheduler = "rr"
-
 // Flags of virtual servers (include/uapi/linux/ip_vs.h).
 const (
 	flagPersistent = 0x0001
