@@ -142,7 +142,7 @@ func TestScreen(t *testing.T) {
 		x.add("restricted to a host", false, yes, never, never, x.steer, x.only(host))
 		x.add("restricted to pods", false, never, yes, never, x.steer, x.only(podNet(v.ipv6)))
 		x.add("restricted to pods and the node", false, never, yes, yes, x.steer, x.only(node, pod))
-		x.add("restricted to nobody", false, never, never, never, x.steer, x.only())
+		x.add("restricted to no client", false, never, never, never, x.steer, x.only())
 		x.add("restricted to the other family", false, never, never, never, x.steer, x.only(podNet(!v.ipv6)))
 		x.add("restricted to everybody", false, yes, yes, yes, x.steer, x.only(host, everybody))
 		x.add("restricted and outside", false, never, yes, never, x.steer, x.outside, x.only(host, pod))

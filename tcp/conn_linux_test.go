@@ -168,8 +168,8 @@ func readOn(w io.Writer, c io.Reader, read <-chan struct{}) (n int64) {
 }
 
 // intoBulk sends size bytes of newPattern(7) so that their direction has a pipe, and then closes read, upon
-// which the backend starts to read. Before that it reads a MiB whenever all is full and there is no pipe: a read that was
-// not full may have come between.
+// which the backend starts to read. Before that it reads a MiB whenever all is full and there is no pipe: not each of
+// the first reads need have been full.
 func intoBulk(t *testing.T, p *proxy, c *net.TCPConn, read chan struct{}, size int64) {
 	t.Helper()
 	check(t, c.SetWriteBuffer(1<<20))

@@ -169,7 +169,8 @@ func needLab(t *testing.T) {
 func TestSmallRun(t *testing.T) {
 	needLab(t)
 	out := t.TempDir()
-	r, status, err := run(options{sluice: build(t), workloads: "short,udp-1,idle,services-10", systems: "goroutines,direct", rounds: 1, duration: time.Second, force: true, out: out})
+	r, status, err := run(options{sluice: build(t), workloads: "short,udp-1,idle,services-10",
+		systems: "goroutines,direct", rounds: 1, duration: time.Second, force: true, out: out})
 	if err != nil || status != 0 {
 		t.Fatalf("status %d, %v", status, err)
 	}

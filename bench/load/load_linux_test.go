@@ -112,7 +112,10 @@ func TestClientsAreAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer relay.Close()
-	for _, way := range []struct{ name, tcp, udp, batches string }{{"direct", addrs[Sized], addrs[Echo], addrs[EchoGRO]}, {"relayed", "127.0.0.1:30081", "127.0.0.1:30082", "127.0.0.1:30083"}} {
+	for _, way := range []struct{ name, tcp, udp, batches string }{
+		{"direct", addrs[Sized], addrs[Echo], addrs[EchoGRO]},
+		{"relayed", "127.0.0.1:30081", "127.0.0.1:30082", "127.0.0.1:30083"},
+	} {
 		for _, c := range []AskConfig{
 			{Kind: KeepAlive, Number: 1, Request: 64, Response: 200},
 			{Kind: KeepAlive, Number: 300, Request: 64, Response: 200},

@@ -139,7 +139,9 @@ func TestTableAndPage(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 12: "12", 12.345: "12.3", 0.012345: "0.0123", 12345.6: "12346", 999.96: "1000"} {
+	for v, want := range map[float64]string{
+		0: "0", 12: "12", 12.345: "12.3", 0.012345: "0.0123", 12345.6: "12346", 999.96: "1000",
+	} {
 		if got := figure(v); got != want {
 			t.Errorf("%v is %q, want %q", v, got, want)
 		}

@@ -93,6 +93,10 @@ func TestClassicFlags(t *testing.T) {
 }
 
 func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
+	healthz := func(want string) func(Config) bool {
+		return func(c Config) bool { return c.Document.HealthzBindAddress == want }
+	}
+	noAddresses := func(c Config) bool { return c.Document.HealthzBindAddress+c.Document.MetricsBindAddress == "" }
 	for _, test := range []struct {
 		args string
 		ok   func(Config) bool
@@ -100,14 +104,14 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--logging-format=json", func(c Config) bool { return c.Log.JSON }},
 		{"-v=3", func(c Config) bool { return c.Log.Verbosity == 3 }},
 		{"--conntrack-max=1000 --conntrack-min=5", func(c Config) bool { return c.Kernel.Conntrack.MaxPerCore == 1 && c.Kernel.Conntrack.Min == 1000 }},
-		{"--healthz-port=0 --metrics-port=0", func(c Config) bool { return c.Document.HealthzBindAddress == "" && c.Document.MetricsBindAddress == "" }},
+		{"--healthz-port=0 --metrics-port=0", noAddresses},
 		{"--healthz-port=1 --metrics-port=2", func(c Config) bool {
 			return c.Document.HealthzBindAddress == "0.0.0.0:1" && c.Document.MetricsBindAddress == "127.0.0.1:2"
 		}},
-		{"--healthz-bind-address=::1 --healthz-port=7", func(c Config) bool { return c.Document.HealthzBindAddress == "[::1]:7" }},
-		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", func(c Config) bool { return c.Document.HealthzBindAddress == "1.2.3.4:5" }},
+		{"--healthz-bind-address=::1 --healthz-port=7", healthz("[::1]:7")},
+		{"--healthz-bind-address=1.2.3.4:5 --healthz-port=7", healthz("1.2.3.4:5")},
 		{"--metrics-bind-address=0.0.0.0", func(c Config) bool { return c.Document.MetricsBindAddress == "0.0.0.0:10249" }},
-		{"--healthz-bind-address= --metrics-bind-address=", func(c Config) bool { return c.Document.HealthzBindAddress == "" && c.Document.MetricsBindAddress == "" }},
+		{"--healthz-bind-address= --metrics-bind-address=", noAddresses},
 		{"--log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == filepath.Join("/x", "sluice.log") }},
 		{"--log_file=/y --log_dir=/x --logtostderr=false", func(c Config) bool { return c.Log.File == "/y" }},
 		{"--log_file=/y", func(c Config) bool { return c.Log.File == "" }},

@@ -54,7 +54,7 @@ func TestExplain(t *testing.T) {
 			}
 		}
 	}
-	if got := ask(1, "default/nobody"); !strings.HasPrefix(got, "sluice explain: no Service default/nobody") {
+	if got := ask(1, "default/missing"); !strings.HasPrefix(got, "sluice explain: no Service default/missing") {
 		t.Errorf("explain says %q", got)
 	}
 }

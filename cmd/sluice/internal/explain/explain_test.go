@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 		from + "--metrics-bind-address= default/sig":                     "SCTP engine not asked for",
 		"default/web":                       "error: there are no Services to explain: give --manifests",
 		from:                                "error: name a Service",
-		from + "default/nobody":             "error: no Service default/nobody",
+		from + "default/missing":            "error: no Service default/missing",
 		from + "http 10.96.0.80:80":         `error: "http" "10.96.0.80:80"`,
 		from + "--proxy-mode=ebpf a/b":      `error: --proxy-mode "ebpf"`,
 		from + "--client=me default/web":    `error: --client "me" is not an IP address`,

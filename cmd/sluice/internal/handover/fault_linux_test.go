@@ -197,7 +197,8 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			w.end(append(past, w.old)...)
-			testbed.Eventually(t, "nobody has descriptors left over", func() bool { return openFiles(t) <= before+len(w.conns)+len(w.flows)+8 })
+			most := before + len(w.conns) + len(w.flows) + 8
+			testbed.Eventually(t, "no process has descriptors left over", func() bool { return openFiles(t) <= most })
 		})
 	}
 }

@@ -2,10 +2,23 @@ package metrics
 
 import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
 )
+
+// outcomes are what became of connections.
+func outcomes(n session.Stats[uint64, int64]) []reading {
+	return []reading{
+		{"established", n.Established},
+		{"no_service", n.NoService},
+		{"no_backend", n.NoBackend},
+		{"no_local_backend", n.NoLocal},
+		{"not_allowed", n.NotAllowed},
+		{"dial_failed", n.DialGaveUp},
+	}
+}
 
 func (s scrape) tcp(n tcp.Stats) {
 	s.gauge("sluice_tcp_active_connections", "Open TCP connections.", float64(n.Active))
@@ -14,14 +27,7 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
-			"no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.", "result", []reading{
-			{"established", n.Established},
-			{"no_service", n.NoService},
-			{"no_backend", n.NoBackend},
-			{"no_local_backend", n.NoLocal},
-			{"not_allowed", n.NotAllowed},
-			{"dial_failed", n.DialGaveUp},
-		})
+			"no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.", "result", outcomes(n.Stats))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
 	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or timeout.",
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
@@ -81,14 +87,7 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
 			"no_backend, no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.",
-		"result", []reading{
-			{"established", n.Established},
-			{"no_service", n.NoService},
-			{"no_backend", n.NoBackend},
-			{"no_local_backend", n.NoLocal},
-			{"not_allowed", n.NotAllowed},
-			{"dial_failed", n.DialGaveUp},
-		})
+		"result", outcomes(n.Stats))
 	s.counter("sluice_sctp_dial_attempts_total", "Dials to SCTP endpoints.", n.Dials)
 	s.counters("sluice_sctp_dials_total", "Failed dials to SCTP endpoints, by result: refused or timeout.",
 		"result", []reading{{"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
