@@ -193,22 +193,35 @@ func (a *Agent) unsynced() bool {
 	return slices.ContainsFunc(a.engines(), func(e *forwarder) bool { return !e.synced })
 }
 
+// maxReplans bounds how often prepare makes another plan because of what changes meanwhile: the
+// engine of SCTP is chosen once, and the addresses of node ports seldom differ.
+const maxReplans = 4
+
+var errUnsettled = errors.New("what decides about Services does not come to rest")
+
 // prepare opens the sockets of a plan and passes its Services to the engines. Where that
 // decides about Services, as when an engine fails, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
 func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
 	var failed error
-	for {
+	for replans := 0; ; {
 		lacking, err = a.sockets.provide(plan)
-		if env := a.environment(); !reflect.DeepEqual(env, &plan.env) {
-			plan = a.planner.plan(env) // by now it is known what forwards SCTP, and that an engine fails
+		env := a.environment() // by now it is known what forwards SCTP
+		settled := reflect.DeepEqual(env, &plan.env)
+		if !settled && replans < maxReplans {
+			replans++
+			plan = a.planner.plan(env)
 			continue
+		}
+		if !settled {
+			err = errors.Join(err, errUnsettled)
 		}
 		joinErr := a.join(ctx, plan)
 		if joinErr == nil {
 			return plan, lacking, errors.Join(err, failed)
 		}
 		failed = errors.Join(failed, joinErr)
+		plan = a.planner.plan(a.environment()) // without the engines that have failed, which join leaves out
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -108,5 +109,21 @@ func TestHealthChecksAreLetIn(t *testing.T) {
 		if got := k.entries[f].Action; got != step.want {
 			t.Errorf("with %d Services and %d checks the port is %s, want %s", len(step.services), len(step.checks), got, step.want)
 		}
+	}
+}
+
+// TestUnsettled: node ports that are elsewhere each time they are asked for end no attempt, and the
+// error has it tried again.
+func TestUnsettled(t *testing.T) {
+	a, k := newAgent(t)
+	asked := 0
+	a.NodePorts = func([]netip.Addr) []netip.Addr {
+		if asked++; asked > 1000 {
+			t.Fatal("node ports are asked for without end")
+		}
+		return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(asked)})}
+	}
+	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}}); !errors.Is(err, errUnsettled) || len(k.steered) != 1 {
+		t.Errorf("error %v and %d frontends steered, want that nothing comes to rest, and one", err, len(k.steered))
 	}
 }
