@@ -3,31 +3,8 @@ package lb
 import (
 	"math"
 	"net/netip"
+	"slices"
 )
-
-// Memory is what one service port keeps from table to table, affinity excepted, for
-// another Balancer. With the same Seed, Table and Memory it chooses alike.
-type Memory struct {
-	ID ID
-
-	// First and Retry are the round robin positions of first attempts and of retries, of
-	// policy Cluster and of policy Local.
-	First, Retry [2]uint64
-
-	Counts // what backends that have left for good had counted
-	Refusals
-
-	// Backends are those of the table, in its order, and then those that have left it
-	// and still have picks in flight.
-	Backends []BackendMemory
-}
-
-// BackendMemory is what a service port keeps of one backend. Picks in flight are
-// not in it: the process that takes over a connection resumes its Choice.
-type BackendMemory struct {
-	Addr netip.AddrPort
-	Counts
-}
 
 // Client is what is remembered of one client of a service with affinity.
 type Client struct {
@@ -36,36 +13,12 @@ type Client struct {
 	LastUsed int64 // on the clock of Flow.Now
 }
 
-// Memories returns what outlives tables, of all services in the order of the current
-// table. It reads counters while they change; a Balancer without Picks meanwhile
-// gives an exact answer.
-func (b *Balancer) Memories() []Memory {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	snap := b.load()
-	all := make([]Memory, snap.table.Len())
-	for i, slot := range snap.table.slots {
-		all[i] = snap.services[slot].memory()
-	}
-	return all
-}
-
-func (s *service) memory() Memory {
-	m := Memory{ID: s.state.id, Counts: s.state.gone, Refusals: s.state.refusals()}
-	for in := range s.state.positions {
-		at := &s.state.positions[in]
-		m.First[in], m.Retry[in] = at.first.Load(), at.retry.Load()
-	}
-	for _, k := range s.all() {
-		m.Backends = append(m.Backends, BackendMemory{k.addr, k.counts()})
-	}
-	return m
-}
-
-// Remember makes the services of the current table go on where another Balancer has
-// stopped. Services that the table does not have are left out; backends which had left there
-// leave here too. Picks in flight stay in flight. It is for the start, before the first Pick.
-func (b *Balancer) Remember(all []Memory) {
+// Remember makes the services of the current table go on where another Balancer has stopped:
+// with the same Seed and Table this one then chooses alike. Services that the table does not
+// have are left out; backends which had left there leave here too. Picks in flight are those of
+// this Balancer: who takes over a connection resumes its Choice. It is for the start, before the
+// first Pick, and may be called again with what came since.
+func (b *Balancer) Remember(all []Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range all {
@@ -79,10 +32,12 @@ func (b *Balancer) Remember(all []Memory) {
 			s.positions[in].first.Store(m.First[in])
 			s.positions[in].retry.Store(m.Retry[in])
 		}
-		s.gone = m.Counts
+		s.gone = m.Gone
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
+		// Those that were leaving at an earlier call may be among the gone by now.
+		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
 		by := service.byAddr()
 		for _, known := range m.Backends {
 			k := by[known.Addr]

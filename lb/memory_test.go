@@ -12,7 +12,7 @@ import (
 func takeOver(b *Balancer) *Balancer {
 	next := &Balancer{Seed: b.Seed}
 	next.Update(b.Table())
-	next.Remember(b.Memories())
+	next.Remember(b.Stats())
 	b.Clients(0, next.RememberClients)
 	return next
 }
@@ -46,6 +46,7 @@ func TestTakeOverAtAnyPoint(t *testing.T) {
 			one.Update(table)
 			other.Update(table)
 		case 1:
+			one.Stats() // drops what has drained, as taking over does
 			other = takeOver(other)
 		}
 		var tried1, tried2 Tried
@@ -88,7 +89,7 @@ func TestResume(t *testing.T) {
 	if gone.Live() || gone.Backend() != address(3) || gone.Service().Name != "gone" {
 		t.Errorf("a choice of a service that is not there: %v", gone)
 	}
-	next.Remember(old.Memories()) // again, with what came since: those in flight stay
+	next.Remember(old.Stats()) // again, with what came since: those in flight stay
 	for _, c := range []Choice{a2, b2, gone} {
 		c.Done(nil)
 	}
@@ -96,6 +97,21 @@ func TestResume(t *testing.T) {
 		if s.InFlight != 0 || s.Picks != 2 {
 			t.Errorf("in the end %+v, want 2 picks and none in flight", s)
 		}
+	}
+}
+
+// TestRememberTwice: what has drained between two calls counts once.
+func TestRememberTwice(t *testing.T) {
+	old := new(Balancer)
+	old.Update(mustTable(t, []Service{echo(1, 2)}))
+	a, b := mustPick(t, old, Flow{}), mustPick(t, old, Flow{})
+	old.Update(mustTable(t, []Service{echo(1)}))
+	next := takeOver(old)
+	a.Done(nil)
+	b.Done(nil)
+	next.Remember(old.Stats())
+	if is := next.Stats()[0]; is.Picks != 2 || len(is.Backends) != 1 {
+		t.Errorf("in the end %+v, want 2 picks and 1 backend", is)
 	}
 }
 

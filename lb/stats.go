@@ -24,12 +24,16 @@ func (c *Counts) add(o Counts) {
 // ErrNotAllowed.
 type Refusals struct{ NoBackend, NoLocalBackend, NotAllowed uint64 }
 
-// Stats counts what happened to one service port since it first appeared in a
-// table.
+// Stats is what one service port keeps from table to table, affinity excepted: counts since it
+// first appeared in a table, and positions.
 type Stats struct {
 	ID ID
 	Counts
+	Gone Counts // of these, what backends that have left for good had counted
 	Refusals
+	// First and Retry are the round robin positions of first attempts and of retries, of
+	// policy Cluster and of policy Local.
+	First, Retry [2]uint64
 	// InFlight is the number of Picks that are not done, including those at
 	// backends that have left the table.
 	InFlight uint64
@@ -55,7 +59,7 @@ type BackendStats struct {
 
 // Stats returns the numbers of all services in the order of the current table.
 // It reads counters while they change, and so is exact for each and only nearly
-// consistent between them.
+// consistent between them, but for a Balancer without Picks meanwhile.
 func (b *Balancer) Stats() []Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,10 +77,15 @@ func (s *service) stats(update uint64) Stats {
 	total := Stats{
 		ID:              s.state.id,
 		Counts:          s.state.gone,
+		Gone:            s.state.gone,
 		Refusals:        s.state.refusals(),
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),
+	}
+	for in := range s.state.positions {
+		at := &s.state.positions[in]
+		total.First[in], total.Retry[in] = at.first.Load(), at.retry.Load()
 	}
 	for i, k := range backends {
 		one := k.stats()

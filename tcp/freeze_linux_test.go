@@ -133,7 +133,7 @@ func (p *proxy) successor(loops int) *proxy {
 func (p *proxy) moveTo(next *proxy) moved {
 	p.t.Helper()
 	m, resume := p.freezeAll()
-	next.LB.Remember(p.LB.Memories())
+	next.LB.Remember(p.LB.Stats())
 	stats := p.Stats()
 	p.vanish(resume)
 	var thawed atomic.Int64

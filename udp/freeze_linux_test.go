@@ -44,7 +44,7 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	}); err != nil {
 		p.t.Fatal(err)
 	}
-	memories, stats := p.LB.Memories(), p.Stats()
+	memories, stats := p.LB.Stats(), p.Stats()
 	for _, sh := range p.shards {
 		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
 			_ = sh.loop.Detach(f.fd)

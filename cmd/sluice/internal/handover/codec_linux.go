@@ -273,13 +273,14 @@ func (c *codec) affinity(a *affinity, now int64) {
 	})
 }
 
-func (c *codec) memory(m *lb.Memory) {
+// memory is what Balancer.Remember needs.
+func (c *codec) memory(m *lb.Stats) {
 	c.id(&m.ID)
-	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Picks, &m.Failures,
-		&m.BytesIn, &m.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
+	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Gone.Picks, &m.Gone.Failures,
+		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
 		number(c, v)
 	}
-	list(c, &m.Backends, func(b *lb.BackendMemory) {
+	list(c, &m.Backends, func(b *lb.BackendStats) {
 		c.addrPort(&b.Addr)
 		for _, v := range [...]*uint64{&b.Picks, &b.Failures, &b.BytesIn, &b.BytesOut} {
 			number(c, v)

@@ -209,7 +209,7 @@ func (g *giver) sendClients(ctx context.Context) error {
 // sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
 	var all codec
-	for _, m := range g.LB.Memories() {
+	for _, m := range g.LB.Stats() {
 		before := len(all.b)
 		all.memory(&m)
 		if one := all.b[before:]; g.memory[m.ID] == string(one) {

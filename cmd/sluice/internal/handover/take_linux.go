@@ -225,9 +225,9 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 				balancer.RememberClients(a.id, a.clients)
 			}
 		case memoryMsg:
-			var one lb.Memory
+			var one lb.Stats
 			if c.memory(&one); c.err == nil {
-				balancer.Remember([]lb.Memory{one})
+				balancer.Remember([]lb.Stats{one})
 			}
 		default:
 			return fmt.Errorf("a message of the unknown type %d", m.kind)
