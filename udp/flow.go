@@ -125,7 +125,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	}
 	if err != nil {
 		c.Done(nil)
-		sh.giveDescriptor()
+		sh.server.Descriptors.Give(1)
 		return nil, err
 	}
 	if err = f.connect(c, now); err == nil {
@@ -134,7 +134,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	if err != nil {
 		f.release()
 		sh.io.close(f)
-		sh.giveDescriptor()
+		sh.server.Descriptors.Give(1)
 		return nil, err
 	}
 	ln.keep(f)
@@ -289,7 +289,7 @@ func (f *flow) expire(now, least int64) {
 func (f *flow) close() {
 	ln, sh := f.ln, f.ln.shard
 	sh.io.close(f)
-	sh.giveDescriptor()
+	sh.server.Descriptors.Give(1)
 	f.release()
 	if ln.flows[f.key] == f {
 		delete(ln.flows, f.key)

@@ -182,9 +182,7 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 // thaw makes a flow of from.
 func (sh *shard) thaw(ln *listener, from *Frozen) {
 	now := eventloop.Now()
-	if sh.server.Descriptors != nil {
-		sh.server.Descriptors.Adopt(1)
-	}
+	sh.server.Descriptors.Adopt(1)
 	f := &flow{
 		ln:       ln,
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},

@@ -113,12 +113,5 @@ func (sh *shard) evict(o *order) bool {
 // takeDescriptor takes one from the budget. False: there is none, and none to be had.
 func (sh *shard) takeDescriptor() bool {
 	budget := sh.server.Descriptors
-	return budget == nil || budget.Take(1) || sh.evict(&sh.recency) && budget.Take(1)
-}
-
-// giveDescriptor gives one back.
-func (sh *shard) giveDescriptor() {
-	if budget := sh.server.Descriptors; budget != nil {
-		budget.Give(1)
-	}
+	return budget.Take(1) || sh.evict(&sh.recency) && budget.Take(1)
 }
