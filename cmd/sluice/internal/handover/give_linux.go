@@ -12,9 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
-	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
-	"github.com/sluice-lb/sluice/udp"
 )
 
 // Report says what has crossed.
@@ -222,8 +220,7 @@ func (g *giver) sendMemory(ctx context.Context) error {
 }
 
 func (g *giver) sendConns(ctx context.Context) error {
-	return sendFrozen(ctx, g.ch, connsMsg, g.TCP.Freeze, func(c *codec, f *tcp.Frozen) {
-		g.report.Conns++
+	return sendFrozen(ctx, g.ch, connsMsg, &g.report.Conns, g.TCP.Freeze, func(c *codec, f *tcp.Frozen) {
 		if f.Offer != 0 {
 			g.report.Copied++
 		}
@@ -232,21 +229,15 @@ func (g *giver) sendConns(ctx context.Context) error {
 }
 
 func (g *giver) sendFlows(ctx context.Context) error {
-	return sendFrozen(ctx, g.ch, flowsMsg, g.UDP.Freeze, func(c *codec, f *udp.Frozen) {
-		g.report.Flows++
-		c.flow(f)
-	})
+	return sendFrozen(ctx, g.ch, flowsMsg, &g.report.Flows, g.UDP.Freeze, (*codec).flow)
 }
 
 func (g *giver) sendAssocs(ctx context.Context) error {
-	return sendFrozen(ctx, g.ch, assocsMsg, g.SCTP.Freeze, func(c *codec, f *sctp.Frozen) {
-		g.report.Assocs++
-		c.assoc(f)
-	})
+	return sendFrozen(ctx, g.ch, assocsMsg, &g.report.Assocs, g.SCTP.Freeze, (*codec).assoc)
 }
 
-// sendFrozen sends all that freeze passes on, as encode writes it, in batches.
-func sendFrozen[T any](ctx context.Context, ch *Channel, k kind, freeze func(func(*T) error) error,
+// sendFrozen sends all that freeze passes on, as encode writes it, in batches, and counts it.
+func sendFrozen[T any](ctx context.Context, ch *Channel, k kind, count *int, freeze func(func(*T) error) error,
 	encode func(*codec, *T)) error {
 	var c codec
 	flush := func() error {
@@ -258,6 +249,7 @@ func sendFrozen[T any](ctx context.Context, ch *Channel, k kind, freeze func(fun
 		return err
 	}
 	if err := freeze(func(f *T) error {
+		*count++
 		if encode(&c, f); len(c.b) > maxPiece*3/4 || len(c.fds) > maxFDs-2 {
 			return flush()
 		}
