@@ -110,7 +110,7 @@ func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback)}
 	a.progress.token = make(chan struct{}, 1)
-	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]opened), conflicts: make(map[lb.Frontend]lb.ID)}
+	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
 }
 

@@ -500,8 +500,9 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 	at := netip.MustParseAddrPort
 	a, k := newAgent(t)
 	a.Families[0].Bind, a.Ports = netip.MustParseAddr("192.0.2.10"), redirect.PortRange{First: 31000, Last: 31009}
-	state := State{Services: services, Proxy: []Proxy{{frontend(one), at("0.0.0.0:31001")}, {frontend(two), at("192.0.2.10:40000")}, {frontend(three), at("192.0.2.10:31003")}}}
-	for _, p := range state.Proxy {
+	state := State{Services: services, Sockets: []Socket{{frontend(one), at("0.0.0.0:31001"), true},
+		{frontend(two), at("192.0.2.10:40000"), true}, {frontend(three), at("192.0.2.10:31003"), true}}}
+	for _, p := range state.Sockets {
 		k.open[p.Frontend] = p.Addr.Port()
 	}
 	if err := a.Adopt(state); err != nil {
@@ -511,7 +512,7 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 	if got := strings.Count(k.order(), "unlisten"); got != 2 {
 		t.Errorf("%d sockets were replaced, want 2", got)
 	}
-	for _, p := range a.State().Proxy {
+	for _, p := range a.State().Sockets {
 		if p.Addr.Addr() != a.Families[0].Bind || !a.Ports.Contains(p.Addr.Port()) || k.steered[p.Frontend] != p.Addr.Port() {
 			t.Errorf("%s is served at %s and steered to %d", p.Frontend, p.Addr, k.steered[p.Frontend])
 		}

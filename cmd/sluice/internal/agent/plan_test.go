@@ -123,7 +123,8 @@ func TestUnsettled(t *testing.T) {
 		}
 		return []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(asked)})}
 	}
-	if err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}}); !errors.Is(err, errUnsettled) || len(k.steered) != 1 {
+	err := a.Apply(t.Context(), Desired{Services: []*lb.Service{service(lb.UDP, "one", 1, 1)}})
+	if !errors.Is(err, errUnsettled) || len(k.steered) != 1 {
 		t.Errorf("error %v and %d frontends steered, want that nothing comes to rest, and one", err, len(k.steered))
 	}
 }

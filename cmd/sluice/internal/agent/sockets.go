@@ -15,30 +15,31 @@ import (
 // sockets that serve them.
 type sockets struct {
 	config    *Config
-	open      map[lb.Frontend]opened
+	open      map[lb.Frontend]Socket
 	conflicts map[lb.Frontend]lb.ID // those that could not be held, and whose they should be
 
 	news []Conflict // that have begun or ended since they were last taken
 }
 
-// opened is the socket of a frontend.
-type opened struct {
-	addr  netip.AddrPort
-	proxy bool // on a proxy port; false: on the address of the frontend itself
+// Socket is the open socket of a frontend.
+type Socket struct {
+	Frontend lb.Frontend
+	Addr     netip.AddrPort // that it is bound to
+	Proxy    bool           // on a proxy port; false: on the address of the frontend itself
 }
 
 // proxyPort returns the port at which a steered frontend is served; 0: there is none.
 func (s *sockets) proxyPort(f lb.Frontend) uint16 {
-	if o := s.open[f]; o.proxy {
-		return o.addr.Port()
+	if so := s.open[f]; so.Proxy {
+		return so.Addr.Port()
 	}
 	return 0
 }
 
 // holds reports whether a socket listens on the address of the frontend.
 func (s *sockets) holds(f lb.Frontend) bool {
-	o, ok := s.open[f]
-	return ok && !o.proxy
+	so, ok := s.open[f]
+	return ok && !so.Proxy
 }
 
 // Conflict is a port of a Service that another program has.
@@ -72,7 +73,7 @@ func (s *sockets) provide(plan *Plan) (lacking []lb.ID, err error) {
 // where this process listens is replaced: a frontend has one socket, so that its flows end.
 func (s *sockets) listen(f lb.Frontend) error {
 	bind := s.config.bind(f)
-	if was := s.open[f]; was.proxy && was.addr.Addr() == bind && s.config.Ports.Contains(was.addr.Port()) {
+	if was := s.open[f]; was.Proxy && was.Addr.Addr() == bind && s.config.Ports.Contains(was.Addr.Port()) {
 		return nil
 	}
 	s.close(f) // bound elsewhere, or a node port until now
@@ -82,7 +83,7 @@ func (s *sockets) listen(f lb.Frontend) error {
 		return err
 	})
 	if err == nil {
-		s.open[f] = opened{netip.AddrPortFrom(bind, got.Port()), true}
+		s.open[f] = Socket{f, netip.AddrPortFrom(bind, got.Port()), true}
 	}
 	return err
 }
@@ -98,7 +99,7 @@ func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 		}
 		at := netip.AddrPortFrom(s.config.bind(f), port)
 		if _, err := server.Listen(f, at); err == nil {
-			s.open[f] = opened{at, true}
+			s.open[f] = Socket{f, at, true}
 		}
 	}
 }
@@ -118,7 +119,7 @@ func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {
 		}
 		return false
 	}
-	s.open[f] = opened{addr: f.Addr}
+	s.open[f] = Socket{f, f.Addr, false}
 	s.settled(f)
 	return true
 }

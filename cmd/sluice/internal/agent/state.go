@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -14,17 +14,9 @@ type State struct {
 	Services []*lb.Service
 	Node     lb.Node
 	TCPPort  uint16
-	Proxy    []Proxy       // proxy ports of UDP and SCTP frontends
-	Held     []lb.Frontend // node ports that are listened on
+	Sockets  []Socket
 
 	History
-}
-
-// Proxy is a UDP or SCTP frontend with the address that its socket is bound to, at the
-// port that it is steered to.
-type Proxy struct {
-	Frontend lb.Frontend
-	Addr     netip.AddrPort
 }
 
 // Pause waits for the change that is being applied and lets none begin until resume is
@@ -40,15 +32,8 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 
 // State returns what is applied. The agent is to be paused.
 func (a *Agent) State() State {
-	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort, History: a.Status().History}
-	for f, o := range a.sockets.open {
-		if o.proxy {
-			s.Proxy = append(s.Proxy, Proxy{f, o.addr})
-		} else {
-			s.Held = append(s.Held, f)
-		}
-	}
-	return s
+	return State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort,
+		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
 }
 
 // Adopt begins with what another agent has applied: its table is that of LB from now
@@ -67,11 +52,8 @@ func (a *Agent) Adopt(s State) error {
 	a.LB.Update(table)
 	a.TCPPort = s.TCPPort
 	a.want = Desired{Services: s.Services, Node: s.Node}
-	for _, p := range s.Proxy {
-		a.sockets.open[p.Frontend] = opened{p.Addr, true}
-	}
-	for _, f := range s.Held {
-		a.sockets.open[f] = opened{addr: f.Addr}
+	for _, so := range s.Sockets {
+		a.sockets.open[so.Frontend] = so
 	}
 	a.progress.mu.Lock()
 	defer a.progress.mu.Unlock()

@@ -56,7 +56,8 @@ func samples() map[string]sample {
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
-			Backends: []lb.BackendStats{{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
+			Backends: []lb.BackendStats{
+				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}}}}, (*codec).memory),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
@@ -125,8 +126,10 @@ func sampleSetup() setup {
 		UDP: []udp.Listening{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, FDs: []int{5}}},
 		SCTP: sctp.Holding{Engine: sctp.Socket, Why: "asked for", Raw: []engine.Raw{{Share: 1, IPv6: true}}, Listening: []engine.Listening{
 			{Frontend: lb.Frontend{Protocol: lb.SCTP, Addr: addr6}, Addr: addr4, Sockets: []engine.ListeningSocket{{Addr: addr4.Addr()}}}}},
-		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000, History: agent.History{Applied: 3}, Proxy: []agent.Proxy{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6}},
-			Held: []lb.Frontend{{Protocol: lb.TCP, Addr: addr4}},
+		HTTP: []httpSocket{{Address{"tcp", "0.0.0.0:10256"}, 6}}, Agent: agent.State{TCPPort: 31000,
+			History: agent.History{Applied: 3},
+			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},
+				{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr4}, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
 			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, DataPath: "userspace", Scheduler: "rr",
 				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
