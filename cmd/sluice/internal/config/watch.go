@@ -2,31 +2,17 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"reflect"
-	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/filewatch"
 )
 
-const (
-	// quiet is how long the file must rest before it is read: most writers need
-	// several calls for a file.
-	quiet = 50 * time.Millisecond
-
-	// maxDelay bounds the wait while other files of its folder keep changing.
-	maxDelay = 500 * time.Millisecond
-
-	// defaultRescan finds changes without an event, such as a link far up the path
-	// that now leads elsewhere.
-	defaultRescan = 10 * time.Second
-)
+// quiet is how long the file must rest before it is read.
+const quiet = 50 * time.Millisecond
 
 // Watcher notices when the meaning of the file of --config changes.
 type Watcher struct {
@@ -40,9 +26,8 @@ type Watcher struct {
 	// configuration stays in effect. It is called once for each content of the file.
 	Invalid func(error)
 
-	// Blind is called once if the operating system will not watch (on Linux:
-	// fs.inotify.max_user_watches, max_user_instances): changes are then found by
-	// looking, every Rescan.
+	// Blind is called once if the operating system will not watch: changes are then found
+	// by looking, every Rescan.
 	Blind func(error)
 
 	// Rescan is the longest time between two looks at the file; 0 means 10 s.
@@ -58,62 +43,24 @@ func (w *Watcher) Run(ctx context.Context) {
 	if w.Last.File == "" {
 		return
 	}
-	changed := make(chan struct{}, 1)
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		var pumping sync.WaitGroup
-		pumping.Go(func() { pump(watcher, changed) })
-		defer pumping.Wait()
-		defer watcher.Close()
-	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	seen, blind := "", false
-	look := time.NewTimer(0)
-	defer look.Stop()
-	var since time.Time // of the first event after the last look
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-			if since.IsZero() {
-				since = time.Now()
-			}
-			look.Reset(min(quiet, time.Until(since.Add(maxDelay))))
-			continue
-		case <-look.C:
-		}
-		since = time.Time{}
-		if watcher != nil { // watch first, read then: a change after the reading has an event
-			err = watchAround(watcher, w.Last.File)
-		}
-		if err != nil && !blind {
+	look := func(unwatched error) time.Duration {
+		if unwatched != nil && !blind {
 			blind = true
-			w.Blind(fmt.Errorf("watch %s: %w", w.Last.File, err))
+			w.Blind(fmt.Errorf("watch %s: %w", w.Last.File, unwatched))
 		}
 		if now := contentOf(w.Last.File); now != seen {
 			seen = now
 			if w.read() {
-				return
+				stop()
 			}
 		}
-		look.Reset(cmp.Or(w.Rescan, defaultRescan))
+		return w.Rescan
 	}
-}
-
-// pump puts a token into changed for each event of a watcher, until it is closed. It never
-// waits for the receiver: on Windows fsnotify answers no call until its last
-// event is taken, and such a call may be what that one is at.
-func pump(watcher *fsnotify.Watcher, changed chan<- struct{}) {
-	for open := true; open; {
-		select {
-		case _, open = <-watcher.Events:
-		case _, open = <-watcher.Errors: // events were lost
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	files := filewatch.Watcher{Paths: func() []string { return []string{w.Last.File} }, Quiet: quiet, Look: look}
+	files.Run(ctx)
 }
 
 // contentOf returns what a file holds, or why it cannot be read.
@@ -147,16 +94,4 @@ func (c Config) means(other Config) bool {
 	c.Warnings, other.Warnings = nil, nil
 	c.Document, other.Document = Document{}, Document{}
 	return reflect.DeepEqual(c, other)
-}
-
-// watchAround watches the folder of a file and, if it is a link, that of what it
-// leads to. Folders are watched rather than the file, since editors and kubelet
-// replace files by renaming. A folder that is watched already is added again, to
-// find another of the same name.
-func watchAround(watcher *fsnotify.Watcher, name string) error {
-	err := watcher.Add(filepath.Dir(name))
-	if target, e := filepath.EvalSymlinks(name); e == nil && filepath.Dir(target) != filepath.Dir(name) {
-		err = errors.Join(err, watcher.Add(filepath.Dir(target)))
-	}
-	return err
 }

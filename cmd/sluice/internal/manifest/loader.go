@@ -55,17 +55,12 @@ type entry struct {
 // changed reports whether that differs from the last Result; it is true the first
 // time. Problems are in the Result: they never prevent the rest from loading.
 func (l *Loader) Load() (result Result, changed bool) {
-	result, changed, _ = l.load(0)
+	l.list()
+	result, changed, _ = l.read(0, l.order)
 	return result, changed
 }
 
-// load is Load, for the quiet and busy of file.refresh.
-func (l *Loader) load(quiet time.Duration) (result Result, changed, busy bool) {
-	l.list()
-	return l.read(quiet, l.order)
-}
-
-// read reads those of the files again that changed.
+// read reads those of the files again that changed; quiet and busy are those of file.refresh.
 func (l *Loader) read(quiet time.Duration, files []*file) (result Result, changed, busy bool) {
 	states := make([]struct{ dirty, busy bool }, len(files))
 	inParallel(len(files), func(i int) {

@@ -182,7 +182,7 @@ func TestMissingPathKeepsAll(t *testing.T) {
 	if got := served(r); got != "a=10.96.0.1 s=10.96.0.2" || len(r.Problems) != 2 || !changed {
 		t.Errorf("in force %q, problems %v", got, r.Problems)
 	}
-	if _, _, busy := l.load(quiet); busy {
+	if _, _, busy := l.read(quiet, l.order); busy {
 		t.Error("what is missing is asked for again and again")
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {

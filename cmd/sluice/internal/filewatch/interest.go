@@ -1,4 +1,4 @@
-package manifest
+package filewatch
 
 import (
 	"maps"
@@ -6,27 +6,22 @@ import (
 	"path/filepath"
 )
 
-// interest is what to watch to learn of every change of the manifests. A
-// directory is watched rather than a file, since editors and kubelet replace
-// files (and links to them) by renaming; all paths are absolute and free of
-// links, but for the links that are themselves of interest.
+// interest is what to watch to learn of every change of some paths. A directory is
+// watched rather than a file, since editors and kubelet replace files (and links to
+// them) by renaming; all paths are absolute and free of links, but for the links that
+// are themselves of interest.
 type interest struct {
-	directories map[string]bool // to watch; in those that are true any manifest matters
+	directories map[string]bool // to watch; true: one of the paths, in which any wanted file matters
 	names       map[string]bool // these paths matter: files, links, folders themselves
 }
 
-// interest returns what the present files depend on.
-func (l *Loader) interest() interest {
+// interestIn returns what paths depend on.
+func interestIn(paths []string) interest {
 	in := interest{make(map[string]bool), make(map[string]bool)}
-	for _, r := range l.roots {
-		target := in.follow(r.path)
+	for _, path := range paths {
+		target := in.follow(path)
 		if stat, err := os.Stat(target); err == nil && stat.IsDir() {
 			in.directories[target] = true
-		}
-	}
-	for _, f := range l.order {
-		if f.link {
-			in.follow(f.path)
 		}
 	}
 	return in
@@ -37,7 +32,7 @@ func (l *Loader) interest() interest {
 func (in interest) follow(path string) string {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return path // the working directory is gone; the rescan will have to do
+		return path // the working directory is gone; the next look will have to do
 	}
 	for range 40 { // as many links as Linux follows (path_resolution(7))
 		link, target, rest := firstLink(path)
@@ -81,12 +76,6 @@ func (in interest) name(path string) {
 		}
 		path = parent
 	}
-}
-
-// matters reports whether a change of the named path may change a manifest.
-func (in interest) matters(name string) bool {
-	return in.names[name] || in.directories[name] ||
-		in.directories[filepath.Dir(name)] && isManifest(filepath.Base(name))
 }
 
 func (in interest) equal(other interest) bool {
