@@ -9,14 +9,9 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
-
-// object is a pointer to an API object.
-type object interface {
-	GetNamespace() string
-	GetName() string
-}
 
 // collection is what a reflector puts the objects of one kind into: all of them, in
 // the order of namespace and name. An object that arrives and says what the present
@@ -24,7 +19,7 @@ type object interface {
 //
 // With tens of thousands of objects an insertion moves some 100 KB, in a few
 // microseconds.
-type collection[T object] struct {
+type collection[T metav1.Object] struct {
 	trim    func(T) T // what arrives is used no further
 	changed func()    // called, without the lock, when there is another content
 
@@ -42,7 +37,7 @@ func (c *collection[T]) all() ([]T, bool) {
 	return slices.Clone(c.sorted), c.synced
 }
 
-func compare[T object](a, b T) int {
+func compare[T metav1.Object](a, b T) int {
 	return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 }
 

@@ -53,7 +53,7 @@ const (
 	notHeadless    = "!" + corev1.IsHeadlessService
 )
 
-// Config says what a Watcher watches.
+// Config says what a Watcher watches. It is not to be changed after New.
 type Config struct {
 	Connection *rest.Config // how to reach the server
 	NodeName   string       // of the own Node
@@ -71,8 +71,7 @@ type Config struct {
 
 // Watcher reads what an API server holds. Make it by New.
 type Watcher struct {
-	nodeName string
-	log      *zap.Logger
+	Config
 	troubles troubles
 
 	services collection[*corev1.Service]
@@ -81,9 +80,7 @@ type Watcher struct {
 	kinds    []kind
 	dirty    chan struct{} // one token: there is something new in a collection
 
-	every    time.Duration // Config.SyncPeriod
 	nodeWait time.Duration
-	host     string         // of the server
 	known    []*corev1.Node // the own Node as it was last
 }
 
@@ -102,8 +99,7 @@ func New(c Config) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{nodeName: c.NodeName, log: c.Log, dirty: make(chan struct{}, 1), every: c.SyncPeriod,
-		nodeWait: nodeWait, host: c.Connection.Host}
+	w := &Watcher{Config: c, dirty: make(chan struct{}, 1), nodeWait: nodeWait}
 	w.troubles.log = c.Log
 	w.services = collection[*corev1.Service]{trim: kube.TrimService, changed: w.touch}
 	w.slices = collection[*discoveryv1.EndpointSlice]{trim: kube.TrimSlice, changed: w.touch}
@@ -136,10 +132,10 @@ func proxySelector(name string) string {
 // soon after each other are handed over together. It calls from this goroutine; the
 // objects are shared and must not be changed, the slices of them are the callee's.
 func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
-	w.log.Info("reading Services from the API server", zap.String("server", w.host))
+	w.Log.Info("reading Services from the API server", zap.String("server", w.Connection.Host))
 	var background sync.WaitGroup
 	defer background.Wait()
-	quiet := klog.NewContext(ctx, logr.New(sink{log: w.log, err: zapcore.DebugLevel})) // troubles says it better
+	quiet := klog.NewContext(ctx, logr.New(sink{w.Log.Sugar(), zapcore.DebugLevel})) // troubles says it better
 	for _, k := range w.kinds {
 		background.Go(func() { w.reflector(k).RunWithContext(quiet) })
 	}
@@ -147,8 +143,8 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 		return
 	}
 	var again <-chan time.Time
-	if w.every > 0 {
-		ticker := time.NewTicker(w.every)
+	if w.SyncPeriod > 0 {
+		ticker := time.NewTicker(w.SyncPeriod)
 		defer ticker.Stop()
 		again = ticker.C
 	}
@@ -218,9 +214,9 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 			return false
 		case <-w.dirty:
 		case <-giveUp:
-			w.log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints "+
+			w.Log.Warn("serving without the Node object: until it exists, no endpoint is local and topology hints "+
 				"are ignored",
-				zap.String("node", w.nodeName))
+				zap.String("node", w.NodeName))
 			return true
 		}
 		o, complete := w.objects()
@@ -229,9 +225,9 @@ func (w *Watcher) awaitFirst(ctx context.Context) bool {
 		}
 		if complete && giveUp == nil {
 			giveUp = time.After(w.nodeWait)
-			w.log.Warn("there is no Node of our name: give --hostname-override a name that kubectl get nodes shows; "+
+			w.Log.Warn("there is no Node of our name: give --hostname-override a name that kubectl get nodes shows; "+
 				"waiting for it to exist",
-				zap.String("node", w.nodeName), zap.Duration("for", w.nodeWait))
+				zap.String("node", w.NodeName), zap.Duration("for", w.nodeWait))
 		}
 	}
 }

@@ -159,7 +159,7 @@ func TestBurst(t *testing.T) {
 // TestSyncPeriod holds that everything is handed over again, in the same objects, though
 // nothing has changed.
 func TestSyncPeriod(t *testing.T) {
-	w, sets, _ := start(t, func(w *Watcher) { w.every = 20 * time.Millisecond })
+	w, sets, _ := start(t, func(w *Watcher) { w.SyncPeriod = 20 * time.Millisecond })
 	check(t, w.services.Replace([]any{service("a", "10.0.0.1", "1")}, "1"))
 	check(t, w.slices.Replace(nil, "1"))
 	check(t, w.nodes.Replace([]any{node("here")}, "1"))
