@@ -144,8 +144,7 @@ func (s *settings) completeFlags() {
 	d.NFTables.SyncPeriod, d.NFTables.MinSyncPeriod = d.IPTables.SyncPeriod, d.IPTables.MinSyncPeriod
 	d.NFTables.MasqueradeAll = d.IPTables.MasqueradeAll
 	if s.conntrackMax > 0 { // the least number is the only one, whatever there is per core
-		one := int32(1)
-		d.Conntrack.MaxPerCore, d.Conntrack.Min = &one, &s.conntrackMax
+		d.Conntrack.MaxPerCore, d.Conntrack.Min = new(int32(1)), &s.conntrackMax
 	}
 }
 

@@ -243,25 +243,23 @@ const (
 // usage says why.
 func (s *settings) ignoredOptions() []option {
 	d, w, l := &s.Document, &s.Document.Winkernel, &s.Document.Logging.Options
-	word := func(byDefault string) *string { return &byDefault }
-	flag := func(byDefault bool) *bool { return &byDefault }
 	return []option{
 		{"feature-gates", "featureGates", cliflag.NewMapStringBool(&d.FeatureGates), "Sluice has no feature gates"},
 		{"show-hidden-metrics-for-version", "showHiddenMetricsForVersion",
 			&d.ShowHiddenMetricsForVersion, "no metric is hidden"},
-		{"boot-id-file", "", word("/proc/sys/kernel/random/boot_id"), noMachines},
-		{"machine-id-file", "", word("/etc/machine-id,/var/lib/dbus/machine-id"), noMachines},
-		{"cleanup-ipvs", "", flag(true), "--cleanup removes everything of Sluice"},
-		{"resource-container", "resourceContainer", word("/kube-proxy"), "cgroups are left to the service manager"},
-		{"azure-container-registry-config", "", word(""), noCloud},
-		{"google-json-key", "", word(""), noCloud},
-		{"cloud-provider-gce-lb-src-cidrs", "", word(
+		{"boot-id-file", "", new("/proc/sys/kernel/random/boot_id"), noMachines},
+		{"machine-id-file", "", new("/etc/machine-id,/var/lib/dbus/machine-id"), noMachines},
+		{"cleanup-ipvs", "", new(true), "--cleanup removes everything of Sluice"},
+		{"resource-container", "resourceContainer", new("/kube-proxy"), "cgroups are left to the service manager"},
+		{"azure-container-registry-config", "", new(""), noCloud},
+		{"google-json-key", "", new(""), noCloud},
+		{"cloud-provider-gce-lb-src-cidrs", "", new(
 			"130.211.0.0/22,209.85.152.0/22,209.85.204.0/22,35.191.0.0/16"), noCloud},
-		{"cloud-provider-gce-l7lb-src-cidrs", "", word("130.211.0.0/22,35.191.0.0/16"), noCloud},
+		{"cloud-provider-gce-l7lb-src-cidrs", "", new("130.211.0.0/22,35.191.0.0/16"), noCloud},
 		{"source-vip", "winkernel.sourceVip", &w.SourceVip, noHNS},
 		{"network-name", "winkernel.networkName", &w.NetworkName, noHNS},
 		{"enable-dsr", "winkernel.enableDSR", &w.EnableDSR, noHNS},
-		{"root-hnsendpoint-name", "winkernel.rootHnsEndpointName", word("cbr0"), noHNS},
+		{"root-hnsendpoint-name", "winkernel.rootHnsEndpointName", new("cbr0"), noHNS},
 		{"forward-healthcheck-vip", "winkernel.forwardHealthCheckVip", &w.ForwardHealthCheckVip, noHNS},
 		{"vmodule", "logging.vmodule", logsapi.VModuleConfigurationPflag(&d.Logging.VModule),
 			"all files have one log level"},
@@ -270,12 +268,12 @@ func (s *settings) ignoredOptions() []option {
 		{"log-text-info-buffer-size", "logging.options.text.infoBufferSize", &l.Text.InfoBufferSize, noBuffer},
 		{"log-json-split-stream", "logging.options.json.splitStream", &l.JSON.SplitStream, noSplit},
 		{"log-json-info-buffer-size", "logging.options.json.infoBufferSize", &l.JSON.InfoBufferSize, noBuffer},
-		{"stderrthreshold", "", word("2"), noSplit},
-		{"one-output", "", flag(false), noSplit},
-		{"log-backtrace-at", "", word(":0"), "the log has no stack traces"},
-		{"add-dir-header", "", flag(false), noHeaders},
-		{"skip-headers", "", flag(false), noHeaders},
-		{"skip-log-headers", "", flag(false), noHeaders},
+		{"stderrthreshold", "", new("2"), noSplit},
+		{"one-output", "", new(false), noSplit},
+		{"log-backtrace-at", "", new(":0"), "the log has no stack traces"},
+		{"add-dir-header", "", new(false), noHeaders},
+		{"skip-headers", "", new(false), noHeaders},
+		{"skip-log-headers", "", new(false), noHeaders},
 	}
 }
 
