@@ -14,13 +14,12 @@ import (
 
 // ruleset is what the entries of one family come to in netfilter. An entry that comes or
 // goes changes members of sets and rules in buckets. The other chains do not depend on
-// most entries; listed are those on which they do, and the chains are rendered whole.
+// most entries, and are rendered whole.
 type ruleset struct {
 	shape
 	*netfilter.Ruleset
 	host    Host
 	entries map[lb.Frontend]Entry
-	listed  map[lb.Frontend]bool
 	screens int  // entries that some clients may not ask
 	stale   bool // chains are to be rendered
 }
@@ -29,7 +28,7 @@ type ruleset struct {
 func newRuleset(s shape, program *netfilter.IPTables, counters *netfilter.Counters, host Host,
 	entries map[lb.Frontend]Entry) *ruleset {
 	x := &ruleset{shape: s, Ruleset: netfilter.NewRuleset(program, s.layout(counters)),
-		host: host, entries: entries, listed: make(map[lb.Frontend]bool), stale: true}
+		host: host, entries: entries, stale: true}
 	x.SetChain(netfilter.Place{Table: "nat", Chain: s.chain(chainUDP)}, nil) // for buckets
 	x.hostMembers(1)
 	x.change(nil, slices.SortedFunc(maps.Values(entries), compareEntry))
@@ -44,7 +43,6 @@ func (r *ruleset) setHost(host Host) {
 	r.hostMembers(-1)
 	r.host, r.stale = host, true
 	r.hostMembers(1)
-	r.listAll()
 }
 
 func (r *ruleset) hostMembers(n int32) {
@@ -63,48 +61,25 @@ func (r *ruleset) hostMembers(n int32) {
 func (r *ruleset) change(gone, come []Entry) {
 	for _, e := range gone {
 		r.count(e, -1)
-		r.list(e.Frontend, false)
 	}
 	for _, e := range come {
 		r.count(e, 1)
-		r.list(e.Frontend, r.depends(e))
-	}
-	hidden := func(e Entry) bool { return nodePort(e.Frontend.Addr) && e.screened() }
-	if slices.ContainsFunc(gone, hidden) || slices.ContainsFunc(come, hidden) {
-		r.listAll() // exact frontends hide other node ports now
 	}
 }
 
-// list notes whether chains depend on a frontend.
-func (r *ruleset) list(f lb.Frontend, listed bool) {
-	if !listed && !r.listed[f] {
-		return
-	}
-	r.stale = true
-	if listed {
-		r.listed[f] = true
-	} else {
-		delete(r.listed, f)
-	}
-}
-
-func (r *ruleset) listAll() {
-	for f, e := range r.entries {
-		r.list(f, r.depends(e))
-	}
-}
-
-// count adds n references to what an entry needs beside chains.
+// count adds n references to what an entry needs beside chains, and notes whether these change.
 func (r *ruleset) count(e Entry, n int32) {
+	// A node port that is screened is hidden by exact frontends.
+	r.stale = r.stale || r.depends(e) || nodePort(e.Frontend.Addr) && e.screened()
 	if e.Action == Drop || e.DropOutside || e.Sources != nil {
 		r.screens += int(n)
 	}
 	if e.Action == Redirect && e.Frontend.Protocol == lb.UDP {
-		rule := r.toPort(e)
-		if b := r.bucket(bucketOf(e.Frontend.Addr.Addr())); n > 0 {
-			r.AddToBucket(b, rule)
+		b := netfilter.BucketOf("nat", r.chain(chainUDP), e.Frontend.Addr.Addr(), buckets)
+		if to := r.toPort(e); n > 0 {
+			r.AddToBucket(b, to)
 		} else {
-			r.DeleteFromBucket(b, rule)
+			r.DeleteFromBucket(b, to)
 		}
 	}
 	if r.sets {
@@ -130,8 +105,10 @@ func (r *ruleset) render() {
 		return
 	}
 	v := view{ruleset: r, chains: make(map[netfilter.Place][]string)}
-	for f := range r.listed {
-		v.entries = append(v.entries, r.entries[f])
+	for _, e := range r.entries {
+		if r.depends(e) {
+			v.entries = append(v.entries, e)
+		}
 	}
 	slices.SortFunc(v.entries, compareEntry)
 	v.render()

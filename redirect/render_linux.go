@@ -30,6 +30,12 @@ const (
 	probePrefix = chainPrefix + "PROBE-"
 )
 
+// buckets is into how many chains rules of UDP frontends are divided at the most: about as
+// many as rules in each if there are 1,000. So a new flow is compared with a few dozen rules
+// and not with a thousand, and to change one of them iptables and we read one bucket:
+// nf_tables returns a rule as a kilobyte of expressions.
+const buckets = 32
+
 // tables are those that we write to, and the chains of ours that are always in them, in
 // the order in which they are written: packets are screened before any is redirected. The
 // nat table has buckets, too.
@@ -129,6 +135,42 @@ func (v *view) render() {
 	v.guard()
 	v.exact(verdictRefuse)
 	v.nodePorts(verdictRefuse)
+}
+
+// screen makes the rules of the mangle table, which sees a packet before nat changes
+// where it goes to: they drop clients that may not ask.
+//
+// What comes from the node itself passes OUTPUT. It passes PREROUTING too, on loopback,
+// if it is for an address of the node.
+func (v *view) screen() {
+	mangle := func(chain, match, comment, target string) { v.rule("mangle", chain, match, comment, target) }
+	mangle(chainPrerouting, "! -i lo", "other hosts and pods", v.chain(chainOutside))
+	mangle(chainPrerouting, "", "all clients", v.chain(chainDrop))
+	if v.sets {
+		mangle(chainOutside, v.member(setInside, "src"), "pods of this node", "RETURN")
+	} else {
+		for _, inside := range v.host.Inside {
+			mangle(chainOutside, "-s "+inside.String(), "pods of this node", "RETURN")
+		}
+	}
+	v.exact(verdictOutside)
+	v.nodePorts(verdictOutside)
+
+	v.exact(verdictDrop)
+	const comment = "not from this source"
+	if v.sets { // a client that may ask one restricted frontend is not asking another
+		mangle(chainDrop, v.member(setRestricted, "dst,dst")+" "+v.noMember(setAllowed, "dst,dst,src"), comment, "DROP")
+	} else {
+		for _, e := range v.entries {
+			for _, source := range e.Sources {
+				mangle(chainDrop, "-s "+source.String()+" "+to(e.Frontend), "may ask", "RETURN")
+			}
+			if e.Sources != nil {
+				mangle(chainDrop, to(e.Frontend), comment, "DROP")
+			}
+		}
+	}
+	v.nodePorts(verdictDrop)
 }
 
 // steer makes the rules of the nat table.
@@ -306,6 +348,11 @@ func name(p lb.Protocol) string { return strings.ToLower(p.String()) }
 // member matches packets in a set; dirs is ipset's list of "src" and "dst".
 func (s shape) member(set, dirs string) string {
 	return "-m set --match-set " + s.set(set) + " " + dirs
+}
+
+// noMember matches packets that are not in a set.
+func (s shape) noMember(set, dirs string) string {
+	return "-m set ! --match-set " + s.set(set) + " " + dirs
 }
 
 // to matches packets that ask for a frontend.

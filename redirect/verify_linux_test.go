@@ -61,7 +61,7 @@ func damages(t *testing.T, v variant, s shape) []damage {
 		}
 	}
 	for _, chain := range []string{s.chain(chainUDP),
-		s.bucket(bucketOf(verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr())).Chain} {
+		netfilter.BucketOf("nat", chainPrefix+chainUDP, verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr(), buckets).Chain} {
 		add("a rule deleted from "+chain, func() { ipt("nat", "-D", chain, "1") }, nil)
 		add("a rule replaced in "+chain, func() { ipt("nat", "-R", chain, "1", "-j", "ACCEPT") }, nil)
 		add("a rule appended to "+chain, func() { ipt("nat", "-A", chain, "-j", "ACCEPT") }, nil)

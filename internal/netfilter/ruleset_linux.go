@@ -2,6 +2,8 @@ package netfilter
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 )
@@ -159,6 +161,21 @@ type Bucket struct {
 	Table, Chain string
 	From         string // the chain that leads to it
 	Lead         string // the rule there
+}
+
+// BucketOf returns the bucket of an address, one of n below a chain, a power of two: by its last
+// bits, which differ most, as cluster IPs are given out of one range.
+func BucketOf(table, chain string, addr netip.Addr, n byte) Bucket {
+	b := addr.AsSlice()
+	end := len(b) - 1
+	last := b[end] % n
+	clear(b)
+	b[end] = last
+	bits, _ := netip.AddrFromSlice(b)
+	b[end] = n - 1
+	mask, _ := netip.AddrFromSlice(b)
+	name := fmt.Sprintf("%s-%02d", chain, last)
+	return Bucket{table, name, chain, fmt.Sprintf("-d %s/%s -j %s", bits, mask, name)}
 }
 
 // AddToBucket adds a rule to a bucket.

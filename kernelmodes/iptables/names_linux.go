@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -90,8 +89,7 @@ func layout(ipv6 bool) netfilter.Layout {
 	}
 }
 
-// buckets is into how many parts addresses are divided: by their last bits, which
-// differ most, as cluster IPs are given out of one range.
+// buckets is into how many parts addresses, and ports, are divided.
 const buckets = 64
 
 // bucketOf returns where a rule for f belongs. Rules are read one after the other, so that
@@ -101,25 +99,15 @@ func bucketOf(table, addresses, nodePorts string, f lb.Frontend) netfilter.Bucke
 	if addr.IsUnspecified() {
 		return portBucket(table, nodePorts, fmt.Sprintf("%s-%s", nodePorts, f.Protocol), f.Protocol, "dport", port)
 	}
-	b := addr.AsSlice()
-	last := b[len(b)-1] % buckets
-	var value, mask [16]byte
-	value[len(b)-1], mask[len(b)-1] = last, buckets-1
-	v, _ := netip.AddrFromSlice(value[:len(b)])
-	m, _ := netip.AddrFromSlice(mask[:len(b)])
-	return bucket(table, addresses, fmt.Sprintf("-d %s/%s", v, m), fmt.Sprintf("%s-%02d", addresses, last))
-}
-
-// bucket is a chain that packets which match get to from another one.
-func bucket(table, from, match, name string) netfilter.Bucket {
-	return netfilter.Bucket{Table: table, Chain: name, From: from, Lead: match + " -j " + name}
+	return netfilter.BucketOf(table, addresses, addr, buckets)
 }
 
 // portBucket is a bucket of 64 ports; side is which of a packet's.
 func portBucket(table, from, name string, p lb.Protocol, side string, port uint16) netfilter.Bucket {
 	first := port &^ (buckets - 1)
-	match := fmt.Sprintf("-p %s -m %[1]s --%s %d:%d", protocol(p), side, first, first+buckets-1)
-	return bucket(table, from, match, fmt.Sprintf("%s-%d", name, first))
+	name = fmt.Sprintf("%s-%d", name, first)
+	lead := fmt.Sprintf("-p %s -m %[1]s --%s %d:%d -j %s", protocol(p), side, first, first+buckets-1, name)
+	return netfilter.Bucket{Table: table, Chain: name, From: from, Lead: lead}
 }
 
 // protocol is how iptables spells a protocol.
