@@ -23,36 +23,33 @@ type nftChain struct {
 	Base bool // hooked and with the policy to accept, as iptables makes it
 }
 
-// nftList asks nf_tables for a list, which is empty if the kernel has none.
-func nftList(what string, command int, family uint8, filter []byte) ([][]byte, error) {
-	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, command, unix.NLM_F_DUMP, family, filter)
-	if nfnl.NoSubsystem(err) || errors.Is(err, syscall.ENOENT) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("list nft %s: %w", what, err)
+// nftList calls add with the items of a list of nf_tables, which is empty if the kernel has
+// none, and begin before, each time it starts anew.
+func nftList(what string, command int, family uint8, filter []byte, begin func(), add func(nfnl.Value)) error {
+	err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, command, unix.NLM_F_DUMP, family, filter, begin, add)
+	if err != nil && !nfnl.NoSubsystem(err) && !errors.Is(err, syscall.ENOENT) {
+		return fmt.Errorf("list nft %s: %w", what, err)
 	}
-	return msgs, nil
+	return nil
 }
 
 // nftTables returns the names of nft tables of a family.
 func nftTables(family uint8) (names []string, err error) {
-	msgs, err := nftList("tables", unix.NFT_MSG_GETTABLE, family, nil)
-	for _, m := range msgs {
-		names = append(names, nfnl.String(m, unix.NFTA_TABLE_NAME))
-	}
+	err = nftList("tables", unix.NFT_MSG_GETTABLE, family, nil, func() { names = nil }, func(m nfnl.Value) {
+		names = append(names, m.Find(unix.NFTA_TABLE_NAME).String())
+	})
 	return names, err
 }
 
 // nftChains returns the chains of an nft table, none if there is no such table.
 func nftChains(family uint8, table string) (chains []nftChain, err error) {
-	msgs, err := nftList("chains", unix.NFT_MSG_GETCHAIN, family, nil)
-	for _, m := range msgs {
-		if nfnl.String(m, unix.NFTA_CHAIN_TABLE) == table {
-			accepts := nfnl.Uint(nfnl.Find(m, unix.NFTA_CHAIN_POLICY)) == nfAccept
-			base := accepts && nfnl.Find(m, unix.NFTA_CHAIN_HOOK) != nil
-			chains = append(chains, nftChain{nfnl.String(m, unix.NFTA_CHAIN_NAME), base})
+	err = nftList("chains", unix.NFT_MSG_GETCHAIN, family, nil, func() { chains = nil }, func(m nfnl.Value) {
+		if m.Find(unix.NFTA_CHAIN_TABLE).String() == table {
+			accepts := m.Find(unix.NFTA_CHAIN_POLICY).Uint() == nfAccept
+			base := accepts && m.Find(unix.NFTA_CHAIN_HOOK).Bytes != nil
+			chains = append(chains, nftChain{m.Find(unix.NFTA_CHAIN_NAME).String(), base})
 		}
-	}
+	})
 	return chains, err
 }
 

@@ -36,14 +36,13 @@ func nftRules(family uint8, at Place) (map[string][]Rule, error) {
 	if at.Chain != "" {
 		filter = nfnl.AttrString(filter, unix.NFTA_RULE_CHAIN, at.Chain)
 	}
-	msgs, err := nftList("rules", unix.NFT_MSG_GETRULE, family, filter)
 	out := make(map[string][]Rule)
-	for _, m := range msgs {
-		if nfnl.String(m, unix.NFTA_RULE_TABLE) == at.Table { // kernels before 4.15 do not filter
-			chain := nfnl.String(m, unix.NFTA_RULE_CHAIN)
+	err := nftList("rules", unix.NFT_MSG_GETRULE, family, filter, func() { clear(out) }, func(m nfnl.Value) {
+		if m.Find(unix.NFTA_RULE_TABLE).String() == at.Table { // kernels before 4.15 do not filter
+			chain := m.Find(unix.NFTA_RULE_CHAIN).String()
 			out[chain] = append(out[chain], nftRule(m))
 		}
-	}
+	})
 	return out, err
 }
 
@@ -53,20 +52,20 @@ var idSeed = maphash.MakeSeed()
 // nftRule makes a rule of what nf_tables says of one. The expression named counter
 // changes with each packet; that named immediate holds the verdict, and so the
 // chain that the rule leads to.
-func nftRule(m []byte) Rule {
+func nftRule(m nfnl.Value) Rule {
 	var h maphash.Hash
 	h.SetSeed(idSeed)
-	h.Write(nfnl.Find(m, unix.NFTA_RULE_HANDLE))
+	h.Write(m.Find(unix.NFTA_RULE_HANDLE).Bytes)
 	var rule Rule
-	for _, expression := range nfnl.Attrs(nfnl.Find(m, unix.NFTA_RULE_EXPRESSIONS)) {
-		name := nfnl.String(expression, unix.NFTA_EXPR_NAME)
+	for _, expression := range m.Find(unix.NFTA_RULE_EXPRESSIONS).Attrs() {
+		name := expression.Find(unix.NFTA_EXPR_NAME).String()
 		if name == "counter" {
 			continue
 		}
-		h.Write(expression)
+		h.Write(expression.Bytes)
 		if name == "immediate" {
-			data := nfnl.Find(nfnl.Find(expression, unix.NFTA_EXPR_DATA), unix.NFTA_IMMEDIATE_DATA)
-			rule.Target = nfnl.String(nfnl.Find(data, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN)
+			data := expression.Find(unix.NFTA_EXPR_DATA).Find(unix.NFTA_IMMEDIATE_DATA)
+			rule.Target = data.Find(unix.NFTA_DATA_VERDICT).Find(unix.NFTA_VERDICT_CHAIN).String()
 		}
 	}
 	rule.ID = strconv.FormatUint(h.Sum64(), 16)
@@ -75,10 +74,9 @@ func nftRule(m []byte) Rule {
 
 // nftGeneration returns a number that changes with every transaction of nf_tables in
 // this network namespace, of any program; 0 if it cannot be read.
-func nftGeneration() uint32 {
-	msgs, err := nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil)
-	if err != nil || len(msgs) == 0 {
-		return 0
-	}
-	return uint32(nfnl.Uint(nfnl.Find(msgs[0], unix.NFTA_GEN_ID)))
+func nftGeneration() (n uint64) {
+	_ = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil, nil, func(m nfnl.Value) {
+		n = m.Find(unix.NFTA_GEN_ID).Uint()
+	})
+	return n
 }

@@ -1,6 +1,7 @@
 package netfilter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,16 +32,16 @@ const busyWait = 5 * time.Second
 
 // setRequest sends a request about one set. Unlike the netlink library's own functions it
 // takes many members in one message, and reads marks.
-func setRequest(command int, set string, attrs []byte) ([][]byte, error) {
+func setRequest(command int, set string, attrs []byte, begin func(), f func(nfnl.Value)) error {
 	b := nfnl.Attr(nil, nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL))
 	b = nfnl.AttrString(b, nl.IPSET_ATTR_SETNAME, set)
-	out, err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC,
-		append(b, attrs...))
+	err := nfnl.Request(unix.NFNL_SUBSYS_IPSET, command, nl.GetIpsetFlags(command), unix.AF_UNSPEC,
+		append(b, attrs...), begin, f)
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
 		err = nl.IPSetError(errno)
 	}
-	return out, err
+	return err
 }
 
 // Types of sets (ipset(8)).
@@ -75,18 +76,19 @@ func (s Set) Create() error {
 
 // Read returns what is really in the set, sorted.
 func (s Set) Read() ([]Member, error) {
-	msgs, err := setRequest(nl.IPSET_CMD_LIST, s.Name, nil)
+	var out []Member
+	kind := s.Type
+	err := setRequest(nl.IPSET_CMD_LIST, s.Name, nil, func() { out = nil }, func(m nfnl.Value) {
+		kind = cmp.Or(m.Find(nl.IPSET_ATTR_TYPENAME).String(), kind)
+		for _, v := range m.Find(nl.IPSET_ATTR_ADT).Attrs() {
+			out = append(out, parseMember(v))
+		}
+	})
+	if err == nil && kind != s.Type {
+		err = fmt.Errorf("it is a %s, want %s: remove it with --cleanup", kind, s.Type)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list set %s: %w", s.Name, err)
-	}
-	var out []Member
-	for _, m := range msgs {
-		if kind := nfnl.String(m, nl.IPSET_ATTR_TYPENAME); kind != "" && kind != s.Type {
-			return nil, fmt.Errorf("list set %s: it is a %s, want %s: remove it with --cleanup", s.Name, kind, s.Type)
-		}
-		for _, b := range nfnl.Attrs(nfnl.Find(m, nl.IPSET_ATTR_ADT)) {
-			out = append(out, parseMember(b))
-		}
 	}
 	slices.SortFunc(out, Member.Compare)
 	return out, nil
@@ -94,23 +96,23 @@ func (s Set) Read() ([]Member, error) {
 
 // parseMember reads an element of any type of set, also one that no plan has, such
 // that it can be deleted.
-func parseMember(b []byte) (e Member) {
+func parseMember(member nfnl.Value) (e Member) {
 	var ip, ip2 netip.Addr
 	bits := -1
-	for kind, v := range nfnl.Attrs(b) {
+	for kind, v := range member.Attrs() {
 		switch kind {
 		case nl.IPSET_ATTR_IP:
 			ip = parseIP(v)
 		case nl.IPSET_ATTR_IP2:
 			ip2 = parseIP(v)
 		case nl.IPSET_ATTR_CIDR, nl.IPSET_ATTR_CIDR2:
-			bits = int(nfnl.Uint(v))
+			bits = int(v.Uint())
 		case nl.IPSET_ATTR_PORT:
-			e.Port = uint16(nfnl.Uint(v))
+			e.Port = uint16(v.Uint())
 		case nl.IPSET_ATTR_PROTO:
-			e.Protocol = uint8(nfnl.Uint(v))
+			e.Protocol = uint8(v.Uint())
 		case nl.IPSET_ATTR_SKBMARK: // and its mask
-			e.Mark = uint32(nfnl.Uint(v) >> 32)
+			e.Mark = uint32(v.Uint() >> 32)
 		}
 	}
 	switch {
@@ -125,9 +127,9 @@ func parseMember(b []byte) (e Member) {
 }
 
 // parseIP reads an address, which is nested once more.
-func parseIP(b []byte) (ip netip.Addr) {
-	for _, v := range nfnl.Attrs(b) {
-		ip, _ = netip.AddrFromSlice(v)
+func parseIP(nested nfnl.Value) (ip netip.Addr) {
+	for _, v := range nested.Attrs() {
+		ip, _ = netip.AddrFromSlice(v.Bytes)
 	}
 	return ip
 }
@@ -150,7 +152,7 @@ func (s Set) change(verb string, command int, list []Member) (sent uint64, err e
 		}
 		b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, nl.BEUint32Attr(0))
 		sent++
-		if _, err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt)); err != nil {
+		if err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt), nil, nil); err != nil {
 			return sent, fmt.Errorf("%s set %s: %w", verb, s.Name, err)
 		}
 	}
@@ -193,13 +195,13 @@ func ipData(ip netip.Addr) []byte {
 // error. For one that rules hold it waits, a while.
 func (s Set) Destroy(ctx context.Context) error {
 	// Before the kernel looks for what it is to destroy it waits for all its CPUs.
-	if _, err := setRequest(nl.IPSET_CMD_HEADER, s.Name, nil); errors.Is(err, syscall.ENOENT) {
+	if err := setRequest(nl.IPSET_CMD_HEADER, s.Name, nil, nil, nil); errors.Is(err, syscall.ENOENT) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, busyWait)
 	defer cancel()
 	for {
-		_, err := setRequest(nl.IPSET_CMD_DESTROY, s.Name, nil)
+		err := setRequest(nl.IPSET_CMD_DESTROY, s.Name, nil, nil, nil)
 		switch {
 		case err == nil, errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
 			return nil

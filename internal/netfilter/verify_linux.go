@@ -166,7 +166,7 @@ func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 }
 
 func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
-	var generation uint32
+	var generation uint64
 	if r.program.NFT {
 		if generation = nftGeneration(); generation != 0 && generation == r.verified {
 			return true, nil

@@ -176,10 +176,10 @@ func (l lookup) delete(ipv6 bool, choose func(entry) bool) (uint64, error) {
 func (l lookup) list(ipv6 bool, choose func(entry) bool) (chosen [][]byte, err error) {
 	const get = nl.IPCTNL_MSG_CT_GET
 	begin := func() { chosen = nil }
-	err = nfnl.Each(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
-		func(b []byte) {
-			if e := parseEntry(b); e.protocol == l.protocol && choose(e) {
-				chosen = append(chosen, slices.Clone(b))
+	err = nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
+		func(m nfnl.Value) {
+			if e := parseEntry(m); e.protocol == l.protocol && choose(e) {
+				chosen = append(chosen, slices.Clone(m.Bytes))
 			}
 		})
 	return chosen, err
@@ -188,8 +188,8 @@ func (l lookup) list(ipv6 bool, choose func(entry) bool) (chosen [][]byte, err e
 // deleteEntries returns how many it has deleted. One that cannot be does not keep the others.
 func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
 	for _, b := range list {
-		_, failed := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
-			nfnl.Family(ipv6), b)
+		failed := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
+			nfnl.Family(ipv6), b, nil, nil)
 		switch {
 		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or has two of the ports
 			n++
@@ -219,18 +219,18 @@ func (e *entry) unreplied() bool {
 	return e.protocol == unix.IPPROTO_TCP && e.state == tcpSynSent
 }
 
-func parseEntry(b []byte) (e entry) {
-	for kind, v := range nfnl.Attrs(b) {
+func parseEntry(m nfnl.Value) (e entry) {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			e.Src, e.Dst, e.protocol = parseTuple(v)
 		case nl.CTA_TUPLE_REPLY:
 			e.Replies, _, _ = parseTuple(v)
 		case nl.CTA_STATUS:
-			e.status = uint32(nfnl.Uint(v))
+			e.status = uint32(v.Uint())
 		case nl.CTA_PROTOINFO:
-			for _, protocol := range nfnl.Attrs(v) {
-				e.state = uint8(nfnl.Uint(nfnl.Find(protocol, ctaProtoInfoState)))
+			for _, protocol := range v.Attrs() {
+				e.state = uint8(protocol.Find(ctaProtoInfoState).Uint())
 			}
 		}
 	}
@@ -238,16 +238,16 @@ func parseEntry(b []byte) (e entry) {
 }
 
 // parseTuple reads one direction of a flow.
-func parseTuple(b []byte) (src, dst netip.AddrPort, protocol uint8) {
-	ip, proto := nfnl.Find(b, nl.CTA_TUPLE_IP), nfnl.Find(b, nl.CTA_TUPLE_PROTO)
+func parseTuple(v nfnl.Value) (src, dst netip.AddrPort, protocol uint8) {
+	ip, proto := v.Find(nl.CTA_TUPLE_IP), v.Find(nl.CTA_TUPLE_PROTO)
 	end := func(ipv4, ipv6, port uint16) netip.AddrPort {
-		addr, ok := netip.AddrFromSlice(nfnl.Find(ip, ipv4))
+		addr, ok := netip.AddrFromSlice(ip.Find(ipv4).Bytes)
 		if !ok {
-			addr, _ = netip.AddrFromSlice(nfnl.Find(ip, ipv6))
+			addr, _ = netip.AddrFromSlice(ip.Find(ipv6).Bytes)
 		}
-		return netip.AddrPortFrom(addr, uint16(nfnl.Uint(nfnl.Find(proto, port))))
+		return netip.AddrPortFrom(addr, uint16(proto.Find(port).Uint()))
 	}
 	return end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
 		end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT),
-		uint8(nfnl.Uint(nfnl.Find(proto, nl.CTA_PROTO_NUM)))
+		uint8(proto.Find(nl.CTA_PROTO_NUM).Uint())
 }

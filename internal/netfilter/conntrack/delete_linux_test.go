@@ -83,13 +83,11 @@ func TestDeleteFlows(t *testing.T) {
 func sourcesLeft(t *testing.T, ipv6 bool) map[uint16]bool {
 	t.Helper()
 	const get = nl.IPCTNL_MSG_CT_GET
-	left, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil)
+	ports := make(map[uint16]bool)
+	err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), nil, nil,
+		func(m nfnl.Value) { ports[parseEntry(m).Src.Port()] = true })
 	if err != nil {
 		t.Error(err)
-	}
-	ports := make(map[uint16]bool)
-	for _, b := range left {
-		ports[parseEntry(b).Src.Port()] = true
 	}
 	return ports
 }
@@ -221,9 +219,8 @@ func (m made) create(port uint16) error {
 		state = nfnl.Attr(nfnl.Attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
 		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
-	_, err := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
-		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(ipv6), b)
-	return err
+	return nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(ipv6), b, nil, nil)
 }
 
 // TestDeleteUnreplied: what goes is what nobody has answered nor translated, of the

@@ -3,6 +3,7 @@ package nfnl
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"iter"
 	"syscall"
 
@@ -14,44 +15,60 @@ import (
 // kernel returns it.
 const DumpTries = 10
 
-// Request sends one request to a subsystem of nfnetlink, on a socket in the network
-// namespace of the calling thread, and returns the attributes of each answer. attrs is
-// serialised. The error is an errno, or one of the socket.
-func Request(subsystem, command, flags int, family uint8, attrs []byte) (msgs [][]byte, err error) {
-	err = Each(subsystem, command, flags, family, attrs, func() { msgs = nil }, func(msg []byte) {
-		msgs = append(msgs, msg)
-	})
-	return msgs, err
-}
+// The library waits for an answer for a minute. The kernel gives it before a request returns, so
+// that one which does not come is lost.
+func init() { nl.SocketTimeoutTv.Sec = 5 }
 
-// Each calls f with the attributes of each answer while the kernel gives them, and begin
-// before the first, also when it starts anew since the list was changed meanwhile.
-// f must not send requests. A part of what f is given keeps all of it in memory.
-func Each(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func([]byte)) error {
+// Request sends one request to a subsystem of nfnetlink, on a socket in the network
+// namespace of the calling thread, and calls f with the attributes of each answer while the
+// kernel gives them, and begin before the first, also when it starts anew since the list was
+// changed meanwhile. Both may be nil. attrs is serialised. f must not send requests. The error
+// is an errno, or one of the socket, or says that f has met broken attributes.
+func Request(subsystem, command, flags int, family uint8, attrs []byte, begin func(), f func(Value)) error {
 	for try := 0; ; try++ {
 		req := nl.NewNetlinkRequest(subsystem<<8|command, flags)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		req.AddRawData(attrs)
-		begin()
+		if begin != nil {
+			begin()
+		}
+		broken := 0
 		err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(m []byte) bool {
-			f(m[min(len(m), nl.SizeofNfgenmsg):])
+			if f != nil {
+				f(Value{m[min(len(m), nl.SizeofNfgenmsg):], &broken})
+			}
 			return true
 		})
-		if !errors.Is(err, nl.ErrDumpInterrupted) || try == DumpTries {
+		switch {
+		case err == nil && broken > 0:
+			return fmt.Errorf("%d broken attributes in the answer to netlink message %#x", broken, subsystem<<8|command)
+		case !errors.Is(err, nl.ErrDumpInterrupted), try == DumpTries:
 			return err
 		}
 	}
 }
 
-// Attrs returns netlink attributes, without their flags, up to the first that is broken.
-func Attrs(b []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.SizeofNlAttr {
-			n := int(binary.NativeEndian.Uint16(b))
+// Value is what an attribute holds: bytes, which may be attributes themselves, as are those of
+// an answer. A part of them keeps the whole answer in memory.
+type Value struct {
+	Bytes  []byte
+	broken *int // attributes of the answer that were
+}
+
+// Attrs returns attributes, without their flags, up to the first that is broken.
+func (v Value) Attrs() iter.Seq2[uint16, Value] {
+	return func(yield func(uint16, Value) bool) {
+		for b := v.Bytes; len(b) > 0; {
+			n := 0
+			if len(b) >= unix.SizeofNlAttr {
+				n = int(binary.NativeEndian.Uint16(b))
+			}
 			if n < unix.SizeofNlAttr || n > len(b) {
+				*v.broken++
 				return
 			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[unix.SizeofNlAttr:n]) {
+			kind := binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK
+			if !yield(kind, Value{b[unix.SizeofNlAttr:n], v.broken}) {
 				return
 			}
 			b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
@@ -59,22 +76,22 @@ func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Find returns the attribute of a kind among others, nil if it is not there.
-func Find(b []byte, kind uint16) []byte {
-	for k, value := range Attrs(b) {
+// Find returns the attribute of a kind among others, the zero Value if it is not there.
+func (v Value) Find(kind uint16) Value {
+	for k, value := range v.Attrs() {
 		if k == kind {
 			return value
 		}
 	}
-	return nil
+	return Value{}
 }
 
-// String returns the string that an attribute among others holds.
-func String(b []byte, kind uint16) string { return unix.ByteSliceToString(Find(b, kind)) }
+// String returns the string that an attribute holds.
+func (v Value) String() string { return unix.ByteSliceToString(v.Bytes) }
 
 // Uint returns the number that an attribute holds, of any length, in network order.
-func Uint(value []byte) (n uint64) {
-	for _, b := range value {
+func (v Value) Uint() (n uint64) {
+	for _, b := range v.Bytes {
 		n = n<<8 | uint64(b)
 	}
 	return n
