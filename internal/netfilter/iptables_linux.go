@@ -113,12 +113,3 @@ func (p *IPTables) Rules(at Place) ([]string, error) {
 	}
 	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }
-
-// exists reports whether a jump is in its chain.
-func (p *IPTables) exists(j Jump) (bool, error) {
-	there, err := p.client.Exists(j.Table, j.From, Words(j.String())...)
-	if err != nil {
-		return false, fmt.Errorf("look for jump in %s: %w", j.place(), lockError(err))
-	}
-	return there, nil
-}

@@ -63,26 +63,18 @@ func (l *Layout) inPlace(at Place, rules []Rule, jumps []Jump) bool {
 	return len(missing) == 0
 }
 
-// genuine reports whether the jumps that are in place in a chain are ours as they were
-// written, and not others that lead to the same chain.
-func (r *Ruleset) genuine(at Place, rules []Rule, jumps []Jump) (bool, error) {
-	was := r.held.others[at]
-	for _, j := range jumps {
-		i := slices.IndexFunc(rules, func(x Rule) bool { return x.Target == j.To })
-		if slices.Contains(was, rules[i]) {
-			continue
-		}
-		if there, err := r.program.exists(j); err != nil || !there {
-			return false, err
-		}
-	}
-	return true, nil
+// intact reports whether a chain of the kernel has jumps in place, those that were written and
+// not others that lead to the same chains.
+func (r *Ruleset) intact(at Place, rules []Rule, jumps []Jump) bool {
+	return r.layout.inPlace(at, rules, jumps) && !slices.ContainsFunc(rules, func(x Rule) bool {
+		return r.layout.Own(at.Table, x.Target) && !slices.Contains(r.held.others[at], x)
+	})
 }
 
 // moves returns the input of iptables-restore that puts jumps where they have to be, and
 // deletes all other rules in others' chains that lead to ours, if now is what is there;
-// nil if all is in order.
-func (r *Ruleset) moves(now held, jumps []Jump) ([]byte, error) {
+// nil if all chains are good.
+func (r *Ruleset) moves(now held, jumps []Jump, good func(Place, []Rule, []Jump) bool) []byte {
 	places := slices.Collect(maps.Keys(now.others))
 	for _, j := range jumps {
 		places = append(places, j.place())
@@ -91,13 +83,8 @@ func (r *Ruleset) moves(now held, jumps []Jump) ([]byte, error) {
 	var b bytes.Buffer
 	for _, at := range slices.Compact(places) {
 		rules, ours := now.others[at], jumpsAt(jumps, at)
-		if r.layout.inPlace(at, rules, ours) {
-			good, err := r.genuine(at, rules, ours)
-			if err != nil {
-				return nil, err
-			} else if good {
-				continue
-			}
+		if good(at, rules, ours) {
+			continue
 		}
 		fmt.Fprintf(&b, "*%s\n", at.Table)
 		// By number, the last first: another program may have written one in another way.
@@ -120,5 +107,5 @@ func (r *Ruleset) moves(now held, jumps []Jump) ([]byte, error) {
 		}
 		b.WriteString("COMMIT\n")
 	}
-	return b.Bytes(), nil
+	return b.Bytes()
 }

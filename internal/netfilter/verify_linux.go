@@ -182,10 +182,7 @@ func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
 		}
 	}
 	for at, rules := range now.others {
-		replaced := func(x Rule) bool {
-			return r.layout.Own(at.Table, x.Target) && !slices.Contains(r.held.others[at], x)
-		}
-		if !r.layout.inPlace(at, rules, jumpsAt(r.jumps, at)) || slices.ContainsFunc(rules, replaced) {
+		if !r.intact(at, rules, jumpsAt(r.jumps, at)) {
 			return false, nil
 		}
 	}

@@ -98,17 +98,24 @@ func (r *Ruleset) lead(ctx context.Context, whole bool) error {
 			return err
 		}
 	}
-	moves, err := r.moves(r.found, slices.DeleteFunc(slices.Clone(r.jumps), func(j Jump) bool {
+	good := r.intact
+	if whole {
+		good = r.layout.inPlace // those of an earlier process are written again with the rules
+	}
+	moves := r.moves(r.found, slices.DeleteFunc(slices.Clone(r.jumps), func(j Jump) bool {
 		_, there := r.found.own[Place{j.Table, j.To}]
 		return !there
-	}))
-	if err != nil || len(moves) == 0 {
-		return err
+	}), good)
+	if len(moves) == 0 {
+		return nil
 	}
-	if err := r.restore(ctx, moves); err != nil {
-		return err
+	err := r.restore(ctx, moves)
+	if err == nil {
+		r.found, err = r.look(ctx)
 	}
-	r.found, err = r.look(ctx)
+	if !whole {
+		r.held.others = r.found.others
+	}
 	return err
 }
 
@@ -117,11 +124,7 @@ func (r *Ruleset) writeRules(ctx context.Context, whole bool) error {
 	text, written := r.script(whole)
 	moved := whole || r.moved
 	if moved {
-		moves, err := r.moves(r.found, r.jumps)
-		if err != nil {
-			return err
-		}
-		text = append(text, moves...)
+		text = append(text, r.moves(r.found, r.jumps, r.intact)...)
 	}
 	if len(text) > 0 {
 		if err := r.await(); err != nil {
@@ -194,7 +197,7 @@ func (c *chain) edits(name string, whole, outer bool, first, second *edits) bool
 		return false
 	case stood && c.unordered:
 		// To write a thousand rules anew takes 50 ms.
-		add, del := differingRules(c.was, c.rules)
+		add, del := without(c.rules, c.was), without(c.was, c.rules)
 		if outer || len(add)+len(del) <= len(c.rules)/2 {
 			first.add("-A", name, add)
 			second.add("-D", name, del)
@@ -237,25 +240,19 @@ func (e edits) text(table string) []byte {
 	return b.Bytes()
 }
 
-// differingRules returns the rules to add and to delete to make of the rules was the rules
-// now, in any order.
-func differingRules(was, now []string) (add, del []string) {
-	count := make(map[string]int, len(was))
-	for _, rule := range was {
+// without returns the rules of a list that another one does not have, each as often as it has
+// fewer of it.
+func without(list, other []string) (out []string) {
+	count := make(map[string]int, len(other))
+	for _, rule := range other {
 		count[rule]++
 	}
-	for _, rule := range now {
+	for _, rule := range list {
 		if count[rule]--; count[rule] < 0 {
-			add = append(add, rule)
+			out = append(out, rule)
 		}
 	}
-	for _, rule := range was {
-		if count[rule] > 0 {
-			count[rule]--
-			del = append(del, rule)
-		}
-	}
-	return add, del
+	return out
 }
 
 // await waits for packets that have read sets as they were, if there may be any.
