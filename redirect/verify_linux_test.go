@@ -60,8 +60,9 @@ func damages(t *testing.T, v variant, s shape) []damage {
 			add("a rule put first in "+chain, func() { ipt(table.name, "-I", chain, "-j", "RETURN") }, nil)
 		}
 	}
+	inBucket := verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr()
 	for _, chain := range []string{s.chain(chainUDP),
-		netfilter.BucketOf("nat", chainPrefix+chainUDP, verifyPlan(v.ipv6).Ported[0].Frontend.Addr.Addr(), buckets).Chain} {
+		netfilter.BucketOf("nat", s.chain(chainUDP), inBucket, buckets).Chain} {
 		add("a rule deleted from "+chain, func() { ipt("nat", "-D", chain, "1") }, nil)
 		add("a rule replaced in "+chain, func() { ipt("nat", "-R", chain, "1", "-j", "ACCEPT") }, nil)
 		add("a rule appended to "+chain, func() { ipt("nat", "-A", chain, "-j", "ACCEPT") }, nil)
