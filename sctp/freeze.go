@@ -77,4 +77,6 @@ func (s *Server) Adopt(h Holding, assocs []Frozen, thawed func()) error {
 
 // Restore adds the counters of another Server to this one's, after Adopt. Gauges are left out: each association brings
 // its own.
-func (s *Server) Restore(from Stats) { s.use(func(e engine.Engine) { e.Restore(from) }) }
+func (s *Server) Restore(from Stats) {
+	s.use(func(e engine.Engine) { e.Parts()[0].Count.Restore(from) })
+}

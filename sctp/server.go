@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
@@ -29,6 +31,9 @@ type Config = engine.Config
 
 // Stats is a snapshot of the counters of both engines.
 type Stats = engine.Stats
+
+// Ports of frontends that ask for any: below those towards backends, and those of node ports.
+const firstChosen, chosenPorts = 16384, 13616
 
 // Server forwards the associations of any number of frontends. Its exported fields are set before the first call and
 // not changed afterwards. All methods may be called from any goroutine except those of Loops.
@@ -61,11 +66,26 @@ func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, err
 	if err := s.start(); err != nil {
 		return netip.AddrPort{}, err
 	}
-	got, err := s.engine.Listen(f, addr)
+	got, err := s.listen(f, addr)
 	if err != nil {
 		err = fmt.Errorf("listen on SCTP %s for %s: %w", addr, f, err)
 	}
 	return got, err
+}
+
+// listen listens at addr: for port 0 at the first one that is free, from a random one on. The caller holds s.mu.
+func (s *Server) listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+	if addr.Port() != 0 {
+		return addr, s.engine.Listen(f, addr)
+	}
+	first := rand.IntN(chosenPorts)
+	for i := range chosenPorts {
+		addr = netip.AddrPortFrom(addr.Addr(), uint16(firstChosen+(first+i)%chosenPorts))
+		if err := s.engine.Listen(f, addr); !errors.Is(err, syscall.EADDRINUSE) {
+			return addr, err
+		}
+	}
+	return addr, syscall.EADDRINUSE
 }
 
 // Choose selects an engine, if that has not been done. The error says why the one that is forced cannot be used.
@@ -135,14 +155,17 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	drains, err := s.engine.Drain()
+	s.engine.StopListening()
+	parts := s.engine.Parts()
 	s.mu.Unlock()
 	defer s.Close()
-	if err != nil {
-		return fmt.Errorf("drain associations: %w", err)
+	for _, p := range parts {
+		if err := p.Do(func() { p.Drain.Start(p.Empty()) }); err != nil {
+			return fmt.Errorf("drain associations: %w", err)
+		}
 	}
-	for _, d := range drains {
-		if err := d.Wait(ctx); err != nil {
+	for _, p := range parts {
+		if err := p.Drain.Wait(ctx); err != nil {
 			return fmt.Errorf("drain associations: %d aborted: %w", s.Stats().Active, err)
 		}
 	}
@@ -154,11 +177,20 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.use(engine.Engine.Close)
+	s.use(func(e engine.Engine) {
+		e.StopListening()
+		for _, p := range e.Parts() {
+			_ = p.Do(p.Stop) // fails for a loop that has stopped
+		}
+	})
 }
 
 // Stats returns the sum over all loops.
 func (s *Server) Stats() (sum Stats) {
-	s.use(func(e engine.Engine) { sum = e.Stats() })
+	s.use(func(e engine.Engine) {
+		for _, p := range e.Parts() {
+			p.Count.AddTo(&sum)
+		}
+	})
 	return sum
 }

@@ -7,13 +7,6 @@ import (
 	"github.com/sluice-lb/sluice/internal/session"
 )
 
-// Ports that are given to frontends that ask for any, below those towards backends
-// and those of node ports.
-const (
-	FirstChosen = 16384
-	LastChosen  = 29999
-)
-
 // Config is what a Server lets its user set. Of session.Config's the packet engine has no use for MaxDials, nor for
 // Descriptors: it has a few for all associations.
 type Config struct {

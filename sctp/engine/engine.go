@@ -44,24 +44,29 @@ func (e *Kind) UnmarshalText(text []byte) error {
 
 // Engine is one way to forward. Its methods are called by one goroutine at a time.
 type Engine interface {
-	// Listen starts forwarding for f what arrives at addr.
-	Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error)
+	// Listen starts forwarding for f what arrives at addr. An error wraps unix.EADDRINUSE if the port is in use.
+	Listen(f lb.Frontend, addr netip.AddrPort) error
 	// Unlisten accepts no more associations for f.
 	Unlisten(f lb.Frontend)
 	// TableChanged moves what is not established away from backends that are gone.
 	TableChanged()
-	// Drain refuses new associations, and returns what ends with the last one of each loop.
-	Drain() ([]*eventloop.Drain, error)
-	// Close aborts all associations and closes every socket.
-	Close()
-	// Stats sums the counters.
-	Stats() Stats
-	// Restore adds to them what another engine has counted.
-	Restore(from Stats)
+	// StopListening is Unlisten for every frontend, before the parts are drained or stopped.
+	StopListening()
+	// Parts returns what lives on each loop.
+	Parts() []Part
 	// Hold adds to h what the engine has.
 	Hold(h *Holding)
 	// Freeze passes every association to visit, on halted loops.
 	Freeze(visit func(*Frozen) error) error
 	// Adopt goes on with what another engine has held and frozen.
 	Adopt(h *Holding, assocs []Frozen, thawed func()) error
+}
+
+// Part is the part of an engine that lives on one loop, where Empty and Stop are called.
+type Part struct {
+	Do    func(func()) error // runs a function on the loop, and waits for it
+	Drain *eventloop.Drain   // as soon as it is started, new associations are refused
+	Count *Counters
+	Empty func() bool // reports whether no association is left
+	Stop  func()      // aborts all associations and closes every socket
 }

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
@@ -45,24 +44,23 @@ func New(config engine.Config, n int) *Engine {
 }
 
 // Listen starts forwarding for f what arrives at addr (engine.Engine).
-func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) error {
 	if _, ok := e.listeners[f]; ok {
-		return netip.AddrPort{}, errors.New("listening already")
-	}
-	addr, err := e.claim(addr)
-	if err != nil {
-		return netip.AddrPort{}, err
+		return errors.New("listening already")
 	}
 	key := keyOf(addr)
+	if !e.free(key) {
+		return unix.EADDRINUSE
+	}
 	for i, sh := range e.shards {
 		var started error
 		if err := sh.loop.Do(func() { started = sh.listen(key, f) }); err != nil || started != nil {
-			e.stopListening(key, e.shards[:i])
-			return netip.AddrPort{}, errors.Join(err, started)
+			e.forget(key, e.shards[:i])
+			return errors.Join(err, started)
 		}
 	}
 	e.listeners[f] = addr
-	return addr, nil
+	return nil
 }
 
 // keyOf returns where packets to a frontend that listens at addr arrive.
@@ -74,27 +72,8 @@ func keyOf(addr netip.AddrPort) frontendKey {
 	return k
 }
 
-// claim returns addr with a port that no other frontend has at it, for port 0 a random one. Raw
-// sockets have no ports that the kernel could refuse.
-func (e *Engine) claim(addr netip.AddrPort) (netip.AddrPort, error) {
-	ports, first := 1, 0
-	if addr.Port() == 0 {
-		ports = engine.LastChosen - engine.FirstChosen + 1
-		first = rand.IntN(ports)
-	}
-	for i := range ports {
-		at := addr
-		if ports > 1 {
-			at = netip.AddrPortFrom(addr.Addr(), uint16(engine.FirstChosen+(first+i)%ports))
-		}
-		if e.free(keyOf(at)) {
-			return at, nil
-		}
-	}
-	return addr, unix.EADDRINUSE
-}
-
-// free reports whether no frontend has a key, or one that overlaps.
+// free reports whether no frontend has a key, or one that overlaps. Raw sockets have no ports that the kernel could
+// refuse.
 func (e *Engine) free(mine frontendKey) bool {
 	for _, addr := range e.listeners {
 		k := keyOf(addr)
@@ -110,11 +89,11 @@ func (e *Engine) free(mine frontendKey) bool {
 func (e *Engine) Unlisten(f lb.Frontend) {
 	if addr, ok := e.listeners[f]; ok {
 		delete(e.listeners, f)
-		e.stopListening(keyOf(addr), e.shards)
+		e.forget(keyOf(addr), e.shards)
 	}
 }
 
-func (e *Engine) stopListening(key frontendKey, shards []*shard) {
+func (e *Engine) forget(key frontendKey, shards []*shard) {
 	for _, sh := range shards {
 		_ = sh.loop.Do(func() { delete(sh.listeners, key) }) // fails for a loop that has stopped
 	}
@@ -127,28 +106,14 @@ func (e *Engine) TableChanged() {
 	}
 }
 
-// Drain refuses new associations.
-func (e *Engine) Drain() (drains []*eventloop.Drain, err error) {
-	for _, sh := range e.shards {
-		if err := sh.loop.Do(func() { sh.drain.Start(sh.idle()) }); err != nil {
-			return nil, err
-		}
-		drains = append(drains, &sh.drain)
-	}
-	return drains, nil
-}
+// StopListening leaves it to the shards to count the INITs that they do not answer while they drain.
+func (e *Engine) StopListening() {}
 
-// Close aborts every association and closes every socket.
-func (e *Engine) Close() {
+// Parts returns the shards (engine.Engine).
+func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
-		_ = sh.loop.Do(sh.stop) // fails for a loop that has stopped
+		all = append(all, engine.Part{Do: sh.loop.Do, Drain: &sh.drain, Count: &sh.count,
+			Empty: sh.idle, Stop: sh.stop})
 	}
-}
-
-// Stats returns the sum over all loops.
-func (e *Engine) Stats() (sum engine.Stats) {
-	for _, sh := range e.shards {
-		sh.count.AddTo(&sum)
-	}
-	return sum
+	return all
 }

@@ -2,13 +2,11 @@ package socket
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -43,25 +41,17 @@ func New(config engine.Config) *Engine {
 }
 
 // Listen starts forwarding for f what arrives at addr (engine.Engine).
-func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
+func (e *Engine) Listen(f lb.Frontend, addr netip.AddrPort) error {
 	if _, ok := e.frontends[f]; ok {
-		return netip.AddrPort{}, errors.New("listening already")
+		return errors.New("listening already")
 	}
 	front := e.newFrontend(f, addr)
-	hosts := hostAddrs()
-	err := front.update(hosts)
-	for try := 0; addr.Port() == 0 && errors.Is(err, unix.EADDRINUSE) && try < 100; try++ {
+	if err := front.update(hostAddrs()); err != nil {
 		front.close()
-		port := engine.FirstChosen + rand.IntN(engine.LastChosen-engine.FirstChosen+1)
-		front.addr = netip.AddrPortFrom(addr.Addr(), uint16(port))
-		err = front.update(hosts)
-	}
-	if err != nil {
-		front.close()
-		return netip.AddrPort{}, err
+		return err
 	}
 	e.frontends[f] = front
-	return front.addr, nil
+	return nil
 }
 
 // newFrontend makes a frontend without listeners, of one loop after the other.
@@ -86,14 +76,14 @@ func (front *frontend) update(hosts []netip.Addr) error {
 		if have[a] = true; front.listeners[a] != nil {
 			continue
 		}
-		l, port, err := front.listen(netip.AddrPortFrom(a, front.addr.Port()))
+		l, err := front.listen(netip.AddrPortFrom(a, front.addr.Port()))
 		if errors.Is(err, unix.EADDRNOTAVAIL) {
 			continue // it has just gone
 		}
 		if err != nil {
 			return err
 		}
-		front.listeners[a], front.addr = l, netip.AddrPortFrom(front.addr.Addr(), port)
+		front.listeners[a] = l
 	}
 	for a, l := range front.listeners {
 		if !have[a] {
@@ -118,32 +108,28 @@ func hostAddrs() (out []netip.Addr) {
 	return out
 }
 
-// listen listens on an address, and returns the port that it has.
-func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], uint16, error) {
+// listen listens on an address.
+func (front *frontend) listen(addr netip.AddrPort) (*session.Listener[*assoc], error) {
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	err = errors.Join(
+	if err := errors.Join(
 		kernel.SetStreams(fd, maxStreams, maxStreams),
 		kernel.SetOptions(fd, maxMessage),
 		// Clients may have other addresses, but the way to them is not ours to take.
 		kernel.SetHeartbeats(fd, netip.AddrPort{}),
 		socket.Bind(fd, addr),
-	)
-	if err == nil {
-		addr, err = socket.Local(fd)
-	}
-	if err != nil {
+	); err != nil {
 		_ = unix.Close(fd)
-		return nil, 0, err
+		return nil, err
 	}
 	l := front.listener(fd)
 	if err := l.Start(); err != nil {
 		l.Close()
-		return nil, 0, err
+		return nil, err
 	}
-	return l, addr.Port(), nil
+	return l, nil
 }
 
 // listener returns the Listener of a bound socket of the frontend.
@@ -159,7 +145,8 @@ func (front *frontend) close() {
 	clear(front.listeners)
 }
 
-func (e *Engine) stopListening() {
+// StopListening closes every listener (engine.Engine).
+func (e *Engine) StopListening() {
 	for _, front := range e.frontends {
 		front.close()
 	}
@@ -191,30 +178,11 @@ func (e *Engine) TableChanged() {
 	}
 }
 
-// Drain refuses new associations.
-func (e *Engine) Drain() (drains []*eventloop.Drain, err error) {
-	e.stopListening()
+// Parts returns the shards (engine.Engine).
+func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
-		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {
-			return nil, err
-		}
-		drains = append(drains, &sh.Drain)
+		all = append(all, engine.Part{Do: sh.Loop.Do, Drain: &sh.Drain, Count: &sh.count,
+			Empty: sh.Empty, Stop: sh.stop})
 	}
-	return drains, nil
-}
-
-// Close aborts every association and closes every socket.
-func (e *Engine) Close() {
-	e.stopListening()
-	for _, sh := range e.shards {
-		_ = sh.Loop.Do(sh.stop) // a loop that has stopped has no goroutine left to race with
-	}
-}
-
-// Stats returns the sum over all loops.
-func (e *Engine) Stats() (sum engine.Stats) {
-	for _, sh := range e.shards {
-		sh.count.AddTo(&sum)
-	}
-	return sum
+	return all
 }

@@ -9,9 +9,6 @@ import (
 	"github.com/sluice-lb/sluice/sctp/kernel"
 )
 
-// Restore adds the counters of another engine.
-func (e *Engine) Restore(from engine.Stats) { e.shards[0].count.Restore(from) }
-
 // Hold adds the sockets of the engine to h.
 func (e *Engine) Hold(h *engine.Holding) {
 	for f, front := range e.frontends {
