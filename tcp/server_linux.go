@@ -56,32 +56,24 @@ func (s *Server) start() {
 	}
 }
 
-// bindOne makes one listening socket. The first of a port is bound alone and only then opened for sharing
-// (SO_REUSEPORT, socket(7)): otherwise a second process of the same user would share our port unnoticed. Accepted
-// sockets inherit the options: no Nagle delay, since what is passed on has been packed by its sender, and keep-alive
-// probes. Sockets to backends get both when they have lived for a while.
-func bindOne(addr netip.AddrPort, first bool) (fd int, err error) {
-	if fd, err = socket.New(addr.Addr(), unix.SOCK_STREAM, 0); err != nil {
+// bindOne makes one listening socket, the first of its port or one beside that. Accepted sockets inherit the options:
+// no Nagle delay, since what is passed on has been packed by its sender, and keep-alive probes. Sockets to backends get
+// both when they have lived for a while.
+func bindOne(addr netip.AddrPort, first bool) (int, error) {
+	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, 0)
+	if err != nil {
 		return -1, err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}()
-	if err = errors.Join(
+	if err := errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
 		probe(fd),
+		socket.BindShared(fd, addr, first),
 	); err != nil {
+		_ = unix.Close(fd)
 		return -1, err
 	}
-	share := func() error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
-	bind := func() error { return socket.Bind(fd, addr) }
-	if first {
-		return fd, errors.Join(bind(), share())
-	}
-	return fd, errors.Join(share(), bind())
+	return fd, nil
 }
 
 // probe has the kernel send keep-alive probes.

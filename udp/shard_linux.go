@@ -58,11 +58,7 @@ func (l *loopTransport) walk() {
 // Expire goes on with a walk.
 func (sh *shard) Expire(*eventloop.Timer) { sh.io.walk() }
 
-// bind makes one frontend socket. The first of a port is bound alone and only then
-// opened for sharing (SO_REUSEPORT, socket(7)): with the option set before, it
-// would join another process of the same user that has the port, unnoticed. UDP
-// looks at the option of a bound socket when the next one binds. A process that sets it before
-// on purpose can still join us; no two Servers do.
+// bind makes one frontend socket. UDP looks at what is shared when the next socket binds.
 func (l *loopTransport) bind(ln *listener, addr netip.AddrPort, first bool) (at netip.AddrPort, err error) {
 	fd, err := socket.New(addr.Addr(), unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -79,17 +75,7 @@ func (l *loopTransport) bind(ln *listener, addr netip.AddrPort, first bool) (at 
 	if err = setOption(fd, addr.Addr(), unix.IP_PKTINFO, unix.IPV6_RECVPKTINFO); err != nil {
 		return at, err
 	}
-	share := func() error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
-	if !first {
-		err = share()
-	}
-	if err == nil {
-		err = socket.Bind(fd, addr)
-	}
-	if err == nil && first && len(l.server.Loops.Loops()) > 1 {
-		err = share()
-	}
-	if err != nil {
+	if err = socket.BindShared(fd, addr, first); err != nil {
 		return at, err
 	}
 	ln.fd = fd

@@ -83,7 +83,7 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if conn.dial != nil {
 		if !isClient {
 			sh.dialEvent(c)
-		} else if ev&eventloop.Failed != 0 && socket.Failed(s.FD()) { // there is no client to dial for any more
+		} else if ev&eventloop.Failed != 0 && socket.Failed(s.FD()) != nil { // there is no client to dial for any more
 			s.Fail()
 		}
 		return
@@ -98,7 +98,7 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 		c.Relay(!isClient)
 	}
 	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
-	if ev&eventloop.Failed != 0 && !conn.Closed && (s.EOF || !peer.Writable) && socket.Failed(s.FD()) {
+	if ev&eventloop.Failed != 0 && !conn.Closed && (s.EOF || !peer.Writable) && socket.Failed(s.FD()) != nil {
 		s.Fail()
 	}
 }

@@ -123,6 +123,21 @@ func Bind(fd int, addr netip.AddrPort) error {
 	return call(unix.SYS_BIND, fd, unsafe.Pointer(&n.raw), uintptr(n.len))
 }
 
+// BindShared binds one of several sockets that share a port. The first is bound alone and only then opened for sharing
+// (SO_REUSEPORT, socket(7)): with the option set before, it would join another process of the same user that has the
+// port, unnoticed. One that sets it before on purpose can still join us.
+func BindShared(fd int, addr netip.AddrPort, first bool) error {
+	if first {
+		if err := Bind(fd, addr); err != nil {
+			return err
+		}
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil || first {
+		return err
+	}
+	return Bind(fd, addr)
+}
+
 // Local returns fd's own address (getsockname(2)).
 func Local(fd int) (netip.AddrPort, error) {
 	var n Name
@@ -157,10 +172,13 @@ func Reset(fd int) {
 	_ = call(unix.SYS_CONNECT, fd, unsafe.Pointer(&unspec), unsafe.Sizeof(unspec)) // fails if there is nothing to reset
 }
 
-// Failed reports whether a connection has ended by an error, which it takes from the socket (SO_ERROR, socket(7)).
-func Failed(fd int) bool {
+// Failed returns the error that has ended a connection, if any, and takes it from the socket (SO_ERROR, socket(7)).
+func Failed(fd int) error {
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	return err != nil || code != 0
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	return err
 }
 
 // Recv reads from a connected socket into p, which must not be empty (recv(2)).

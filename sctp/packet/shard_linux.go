@@ -171,18 +171,13 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 	if from == to {
 		to = &a.backend
 		sh.count.PacketsIn.Add(1)
-		sh.count.MessagesIn.Add(c.Messages)
-		sh.count.BytesIn.Add(c.Bytes)
-		a.meter.Add(a.choice, int(c.Bytes), 0)
 		if a.dial != nil {
 			a.dial.init = append(a.dial.init[:0], b...)
 		}
 	} else {
 		sh.count.PacketsOut.Add(1)
-		sh.count.MessagesOut.Add(c.Messages)
-		sh.count.BytesOut.Add(c.Bytes)
-		a.meter.Add(a.choice, 0, int(c.Bytes))
 	}
+	sh.count.Pass(to == &a.backend, c.Messages, int(c.Bytes), &a.meter, a.choice)
 	sock.add(b, to, d.tos)
 }
 

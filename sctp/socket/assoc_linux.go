@@ -44,17 +44,13 @@ func (a *assoc) Parts() (*session.Shard[*assoc], *session.Side[*assoc], *session
 	return &a.sh.Shard, &a.client.Side, &a.backend.Side
 }
 
-// Relay moves messages to the backend or to the client (session.Owner).
+// Relay moves messages to the backend, or to the client, until there are no more, no more are taken, or relayLimit is
+// reached (session.Owner).
 func (a *assoc) Relay(toBackend bool) {
-	if toBackend {
-		a.relay(&a.client, &a.backend)
-	} else {
-		a.relay(&a.backend, &a.client)
+	src, dst := &a.client, &a.backend
+	if !toBackend {
+		src, dst = dst, src
 	}
-}
-
-// relay moves messages from src to dst until src has no more, dst takes no more, or relayLimit is reached.
-func (a *assoc) relay(src, dst *side) {
 	for range relayLimit {
 		if !a.step(src, dst) {
 			return
@@ -117,7 +113,7 @@ func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 		b = append(kept, b...)
 		src.partial = nil
 	}
-	a.count(dst, len(b))
+	a.sh.count.Pass(dst == &a.backend, 1, len(b), &a.Meter, a.Choice)
 	if a.send(dst, b, got.Info) {
 		return true
 	}
@@ -129,19 +125,6 @@ func (a *assoc) pass(src, dst *side, b []byte, got *kernel.Part) bool {
 	}
 	dst.whole, dst.with = b, got.Info
 	return false
-}
-
-// count counts a message to dst.
-func (a *assoc) count(dst *side, n int) {
-	if dst == &a.backend {
-		a.sh.count.MessagesIn.Add(1)
-		a.sh.count.BytesIn.Add(uint64(n))
-		a.Meter.Add(a.Choice, n, 0)
-	} else {
-		a.sh.count.MessagesOut.Add(1)
-		a.sh.count.BytesOut.Add(uint64(n))
-		a.Meter.Add(a.Choice, 0, n)
-	}
 }
 
 // send sends a message to dst. False: it waits until dst takes more, or the association is closed.
@@ -230,11 +213,7 @@ func (a *assoc) Connect() error {
 // Connected reports whether the backend has accepted (session.Owner). To connect again, as one does with
 // TCP, would start another association after a failure.
 func (a *assoc) Connected() (bool, error) {
-	code, err := unix.GetsockoptInt(a.backend.FD(), unix.SOL_SOCKET, unix.SO_ERROR)
-	if err == nil && code != 0 {
-		err = unix.Errno(code)
-	}
-	if err != nil {
+	if err := socket.Failed(a.backend.FD()); err != nil {
 		return false, err
 	}
 	// Before it is established an association cannot be asked for (sctp_id2assoc).
