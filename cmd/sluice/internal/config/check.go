@@ -179,9 +179,7 @@ func (s *settings) checkLocalTraffic() {
 		s.reject("cluster-cidr",
 			"%q: give one range, or one of each family like 10.244.0.0/16,fd00:10:244::/56", d.ClusterCIDR)
 	}
-	if d.DetectLocalMode == "" {
-		d.DetectLocalMode = DetectClusterCIDR
-	}
+	orDefault(&d.DetectLocalMode, DetectClusterCIDR)
 	mode := string(d.DetectLocalMode)
 	if mode == DetectClusterCIDR {
 		s.Node.ClusterCIDRs = cidrs

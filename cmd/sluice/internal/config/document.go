@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,60 +194,42 @@ func firstBad(fields map[string]any, within ...string) (string, error) {
 // address of a server is filled in as well, since kubeadm writes such files and
 // means the default.
 func (d *Document) setDefaults() {
-	text := func(p *string, value string) {
-		if *p == "" {
-			*p = value
-		}
-	}
-	period := func(p *metav1.Duration, value time.Duration) {
-		if p.Duration == 0 {
-			p.Duration = value
-		}
-	}
-	text(&d.APIVersion, documentVersion)
-	text(&d.Kind, documentKind)
-	text(&d.BindAddress, "0.0.0.0")
+	orDefault(&d.APIVersion, documentVersion)
+	orDefault(&d.Kind, documentKind)
+	orDefault(&d.BindAddress, "0.0.0.0")
 	healthz, metrics := "0.0.0.0", "127.0.0.1"
 	if a, err := netip.ParseAddr(d.BindAddress); err == nil && a.Is6() {
 		healthz, metrics = "::", "::1"
 	}
-	text(&d.HealthzBindAddress, healthz)
-	text(&d.MetricsBindAddress, metrics)
+	orDefault(&d.HealthzBindAddress, healthz)
+	orDefault(&d.MetricsBindAddress, metrics)
 	d.HealthzBindAddress = withPort(d.HealthzBindAddress, healthzPort)
 	d.MetricsBindAddress = withPort(d.MetricsBindAddress, metricsPort)
 
-	text(&d.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
-	if d.ClientConnection.QPS == 0 {
-		d.ClientConnection.QPS = 5
-	}
-	if d.ClientConnection.Burst == 0 {
-		d.ClientConnection.Burst = 10
-	}
-	period(&d.ConfigSyncPeriod, 15*time.Minute)
-	period(&d.UDPIdleTimeout, 250*time.Millisecond)
+	orDefault(&d.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	orDefault(&d.ClientConnection.QPS, 5)
+	orDefault(&d.ClientConnection.Burst, 10)
+	orDefault(&d.ConfigSyncPeriod.Duration, 15*time.Minute)
+	orDefault(&d.UDPIdleTimeout.Duration, 250*time.Millisecond)
 
-	period(&d.IPTables.SyncPeriod, 30*time.Second)
-	period(&d.IPTables.MinSyncPeriod, min(time.Second, d.IPTables.SyncPeriod.Duration))
-	period(&d.NFTables.SyncPeriod, 30*time.Second)
-	period(&d.NFTables.MinSyncPeriod, min(time.Second, d.NFTables.SyncPeriod.Duration))
-	period(&d.IPVS.SyncPeriod, 30*time.Second)
-	orDefault(&d.IPTables.MasqueradeBit, 14)
-	orDefault(&d.IPTables.LocalhostNodePorts, true)
-	orDefault(&d.NFTables.MasqueradeBit, 14)
+	orDefault(&d.IPTables.SyncPeriod.Duration, 30*time.Second)
+	orDefault(&d.IPTables.MinSyncPeriod.Duration, min(time.Second, d.IPTables.SyncPeriod.Duration))
+	orDefault(&d.NFTables.SyncPeriod.Duration, 30*time.Second)
+	orDefault(&d.NFTables.MinSyncPeriod.Duration, min(time.Second, d.NFTables.SyncPeriod.Duration))
+	orDefault(&d.IPVS.SyncPeriod.Duration, 30*time.Second)
+	orDefault(&d.IPTables.MasqueradeBit, new(int32(14)))
+	orDefault(&d.IPTables.LocalhostNodePorts, new(true))
+	orDefault(&d.NFTables.MasqueradeBit, new(int32(14)))
 
-	orDefault(&d.OOMScoreAdj, -999)
-	orDefault(&d.Conntrack.MaxPerCore, 32*1024)
-	orDefault(&d.Conntrack.Min, 128*1024)
-	orDefault(&d.Conntrack.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
-	orDefault(&d.Conntrack.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
+	orDefault(&d.OOMScoreAdj, new(int32(-999)))
+	orDefault(&d.Conntrack.MaxPerCore, new(int32(32*1024)))
+	orDefault(&d.Conntrack.Min, new(int32(128*1024)))
+	orDefault(&d.Conntrack.TCPEstablishedTimeout, &metav1.Duration{Duration: 24 * time.Hour})
+	orDefault(&d.Conntrack.TCPCloseWaitTimeout, &metav1.Duration{Duration: time.Hour})
 	logsapi.SetRecommendedLoggingConfiguration(&d.Logging)
 }
 
-func orDefault[T any](p **T, value T) {
-	if *p == nil {
-		*p = &value
-	}
-}
+func orDefault[T comparable](p *T, value T) { *p = cmp.Or(*p, value) }
 
 // encode returns the document as YAML.
 func (d *Document) encode() ([]byte, error) {
