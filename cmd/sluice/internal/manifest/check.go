@@ -3,6 +3,7 @@ package manifest
 //lint:file-ignore SA1019 Endpoints are deprecated, but a Service without EndpointSlices still has nothing else.
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,9 +41,7 @@ func (p *parser) meta(o *object, kind string, meta *metav1.ObjectMeta) bool {
 // oneOf checks a field that has a list of words to choose from, and fills in the
 // default where it is empty.
 func oneOf[T ~string](p *parser, path *field.Path, value *T, byDefault T, others ...T) {
-	if *value == "" {
-		*value = byDefault
-	}
+	*value = cmp.Or(*value, byDefault)
 	if words := append([]T{byDefault}, others...); !slices.Contains(words, *value) {
 		p.bad(field.NotSupported(path, *value, slices.DeleteFunc(words, func(w T) bool { return w == "" })))
 	}
@@ -64,15 +63,18 @@ func (p *parser) number(path *field.Path, value, most int32) {
 
 const lastPort = 65535
 
-// portName checks the name of one of several ports; seen are those of others.
-func (p *parser) portName(path *field.Path, name string, required bool, seen map[string]bool) {
+// port checks one of several ports of an object; names are those of others.
+func (p *parser) port(at *field.Path, name string, needsName bool, names map[string]bool, number int32,
+	protocol *corev1.Protocol) {
 	switch {
-	case name == "" && required:
-		p.bad(field.Required(path, "a port needs a name where there are several"))
-	case seen[name]:
-		p.bad(field.Duplicate(path, name))
+	case name == "" && needsName:
+		p.bad(field.Required(at.Child("name"), "a port needs a name where there are several"))
+	case names[name]:
+		p.bad(field.Duplicate(at.Child("name"), name))
 	}
-	seen[name] = true
+	names[name] = true
+	p.number(at.Child("port"), number, lastPort)
+	oneOf(p, at.Child("protocol"), protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
 }
 
 // ip checks an address of a single host, of either family.
@@ -213,9 +215,7 @@ func (p *parser) servicePorts(path *field.Path, spec *corev1.ServiceSpec) {
 	names := make(map[string]bool, len(spec.Ports))
 	for i := range spec.Ports {
 		port, at := &spec.Ports[i], path.Index(i)
-		p.portName(at.Child("name"), port.Name, len(spec.Ports) > 1, names)
-		p.number(at.Child("port"), port.Port, lastPort)
-		p.protocol(at, &port.Protocol)
+		p.port(at, port.Name, len(spec.Ports) > 1, names, port.Port, &port.Protocol)
 		if port.NodePort != 0 {
 			p.set(at.Child("nodePort"), true, spec, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer)
 			p.number(at.Child("nodePort"), port.NodePort, lastPort)
@@ -226,10 +226,6 @@ func (p *parser) servicePorts(path *field.Path, spec *corev1.ServiceSpec) {
 	}
 }
 
-func (p *parser) protocol(port *field.Path, protocol *corev1.Protocol) {
-	oneOf(p, port.Child("protocol"), protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
-}
-
 func (p *parser) affinity(path *field.Path, spec *corev1.ServiceSpec) {
 	const longest = 86_400 // the API's limit, a day
 	oneOf(p, path.Child("sessionAffinity"), &spec.SessionAffinity,
@@ -238,9 +234,7 @@ func (p *parser) affinity(path *field.Path, spec *corev1.ServiceSpec) {
 		return
 	}
 	client := orNew(&orNew(&spec.SessionAffinityConfig).ClientIP)
-	if client.TimeoutSeconds == nil {
-		*orNew(&client.TimeoutSeconds) = corev1.DefaultClientIPServiceAffinitySeconds
-	}
+	client.TimeoutSeconds = cmp.Or(client.TimeoutSeconds, new(corev1.DefaultClientIPServiceAffinitySeconds))
 	p.number(path.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), *client.TimeoutSeconds, longest)
 }
 
@@ -305,11 +299,8 @@ func (p *parser) slice(slice *discoveryv1.EndpointSlice) {
 	names := make(map[string]bool, len(slice.Ports))
 	for i := range slice.Ports {
 		port, at := &slice.Ports[i], field.NewPath("ports").Index(i)
-		p.portName(at.Child("name"), *orNew(&port.Name), false, names)
-		p.protocol(at, orNew(&port.Protocol))
-		if port.Port != nil {
-			p.number(at.Child("port"), *port.Port, lastPort)
-		}
+		number := cmp.Or(port.Port, new(int32(lastPort))) // none: all ports
+		p.port(at, *orNew(&port.Name), false, names, *number, orNew(&port.Protocol))
 	}
 	oneOf(p, field.NewPath("addressType"), &slice.AddressType, "",
 		discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
@@ -360,9 +351,7 @@ func (p *parser) endpoints(endpoints *corev1.Endpoints) {
 		names := make(map[string]bool, len(subset.Ports))
 		for j := range subset.Ports {
 			port, at := &subset.Ports[j], path.Child("ports").Index(j)
-			p.portName(at.Child("name"), port.Name, len(subset.Ports) > 1, names)
-			p.number(at.Child("port"), port.Port, lastPort)
-			p.protocol(at, &port.Protocol)
+			p.port(at, port.Name, len(subset.Ports) > 1, names, port.Port, &port.Protocol)
 		}
 	}
 }
