@@ -70,10 +70,8 @@ func serveUntil(ctx context.Context, stop context.CancelCauseFunc, args []string
 // watchConfig upgrades the program, or stops it, when the file of --config has come to mean
 // something else, until ctx ends.
 func watchConfig(ctx context.Context, stop context.CancelCauseFunc, args []string, o daemon.Options) {
-	last := o.Config
-	for again := true; again && ctx.Err() == nil; {
-		again = false
-		changed := func() bool {
+	watcher := config.Watcher{Args: args, Last: o.Config,
+		Changed: func(config.Config) (again bool) {
 			if o.Config.Process.HandoverSocket != "" {
 				err := o.Upgrade.Upgrade("the changed configuration")
 				if err == nil || os.Getpid() != 1 {
@@ -83,15 +81,12 @@ func watchConfig(ctx context.Context, stop context.CancelCauseFunc, args []strin
 			o.Log.Info("stopping: the configuration has changed", zap.String("file", o.Config.File))
 			stop(errConfigChanged)
 			return false
-		}
-		watcher := config.Watcher{Args: args, Last: last,
-			Changed: func(now config.Config) { last, again = now, changed() },
-			Invalid: func(err error) {
-				o.Log.Error("the changed configuration is not applied, the last good one stays", zap.Error(err))
-			},
-			Blind: func(err error) {
-				o.Log.Warn("the configuration is not watched, only read every 10 s", zap.Error(err))
-			}}
-		watcher.Run(ctx)
-	}
+		},
+		Invalid: func(err error) {
+			o.Log.Error("the changed configuration is not applied, the last good one stays", zap.Error(err))
+		},
+		Blind: func(err error) {
+			o.Log.Warn("the configuration is not watched, only read every 10 s", zap.Error(err))
+		}}
+	watcher.Run(ctx)
 }

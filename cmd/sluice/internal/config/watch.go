@@ -19,9 +19,8 @@ type Watcher struct {
 	Args []string // of the program
 	Last Config   // what Parse made of them
 
-	// Changed is called with what they mean now. It is called once; the
-	// caller starts a new Watcher with what is in effect then.
-	Changed func(Config)
+	// Changed is called with what they mean now, and reports whether to go on watching.
+	Changed func(Config) (again bool)
 	// Invalid is called with what is wrong with the file. The last valid
 	// configuration stays in effect. It is called once for each content of the file.
 	Invalid func(error)
@@ -34,7 +33,7 @@ type Watcher struct {
 	Rescan time.Duration
 }
 
-// Run watches until ctx ends or the meaning has changed.
+// Run watches until ctx ends, or Changed says so.
 //
 // kube-proxy ends on every write to the file, and not on the way that kubelet
 // replaces it in a volume of a ConfigMap. Run follows both, and the meaning counts:
@@ -53,7 +52,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		}
 		if now := contentOf(w.Last.File); now != seen {
 			seen = now
-			if w.read() {
+			if !w.read() {
 				stop()
 			}
 		}
@@ -69,17 +68,15 @@ func contentOf(name string) string {
 	return fmt.Sprintf("%s (%v)", data, err)
 }
 
-// read reports whether the file means something else now.
-func (w *Watcher) read() bool {
-	now, err := Parse(w.Args)
-	if err != nil {
+// read reads the file, and reports whether to go on watching it.
+func (w *Watcher) read() (again bool) {
+	switch now, err := Parse(w.Args); {
+	case err != nil:
 		w.Invalid(err)
-		return false
+	case !now.means(w.Last):
+		w.Last = now
+		return w.Changed(now)
 	}
-	if now.means(w.Last) {
-		return false
-	}
-	w.Changed(now)
 	return true
 }
 

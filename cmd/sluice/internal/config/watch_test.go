@@ -28,7 +28,10 @@ func watch(t *testing.T, w Watcher, file string) *watched {
 	}
 	x := &watched{t: t, changed: make(chan Config, 10), invalid: make(chan error, 10), blind: make(chan error, 10),
 		ended: make(chan struct{})}
-	w.Changed = func(c Config) { x.changed <- c }
+	w.Changed = func(c Config) bool {
+		x.changed <- c
+		return false
+	}
 	w.Invalid = func(err error) { x.invalid <- err }
 	w.Blind = func(err error) { x.blind <- err }
 	ctx, cancel := context.WithCancel(t.Context())
