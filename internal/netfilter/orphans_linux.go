@@ -103,24 +103,25 @@ func legacyEntries(fd, level int, table string) (entries []byte, err error) {
 	for range nfnl.DumpTries {
 		info := make([]byte, infoLen)
 		copy(info[:nameLen-1], table)
-		if err := getsockopt(fd, level, getInfo, info); err != nil {
+		if err := Getsockopt(fd, level, getInfo, info); err != nil {
 			return nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[infoLen-4:])
 		entries = make([]byte, entriesFrom+size)
 		copy(entries[:nameLen-1], table)
 		binary.NativeEndian.PutUint32(entries[nameLen:], size)
-		if err = getsockopt(fd, level, getEntries, entries); !errors.Is(err, unix.EAGAIN) { // changed meanwhile
+		if err = Getsockopt(fd, level, getEntries, entries); !errors.Is(err, unix.EAGAIN) { // changed meanwhile
 			break
 		}
 	}
 	return entries, err
 }
 
-// getsockopt reads an option that is as long as b.
-func getsockopt(fd, level, option int, b []byte) error {
+// Getsockopt reads an option that is as long as b. The functions of x/sys that could carry as
+// much put it on the heap.
+func Getsockopt(fd, level, option int, b []byte) error {
 	size := uint32(len(b))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
 		return errno

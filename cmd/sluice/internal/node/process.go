@@ -1,0 +1,63 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+)
+
+// LockWithin is NewLock, but waits that long for another process that holds it to end.
+func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	look := time.NewTicker(20 * time.Millisecond) // nothing reports the end of an unrelated process
+	defer look.Stop()
+	for {
+		l, err := NewLock()
+		if err == nil {
+			return l, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-look.C:
+		}
+	}
+}
+
+// startGC is GOGC while a process reads its Services for the first time.
+const startGC = 200
+
+// CollectLess has the garbage collector run less often until done is called: of what a start
+// allocates much stays, so that the collector takes a quarter of the time and finds little. done
+// returns to the kernel what the start took beyond. GOGC in the environment takes precedence.
+func CollectLess() (done func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	usual := debug.SetGCPercent(startGC)
+	return func() {
+		debug.SetGCPercent(usual)
+		debug.FreeOSMemory()
+	}
+}
+
+// TuneConntrack applies the kernel settings that steered packets need. Settings that differ
+// without harm are logged as warnings.
+func TuneConntrack(c conntrack.Settings, log *zap.Logger) error {
+	warnings, err := c.Apply()
+	for _, warning := range warnings {
+		log.Warn("conntrack", zap.String("warning", warning))
+	}
+	if apart := conntrack.DisableEarlyDemux(); apart != nil {
+		err = errors.Join(err, fmt.Errorf("keep two connections from one client port apart: %w", apart))
+	}
+	return err
+}
