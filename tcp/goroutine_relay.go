@@ -187,9 +187,7 @@ func (r *goroutineConn) close() {
 		}
 		_ = c.Close()
 	}
-	if r.choice.Valid() {
-		r.choice.Done(nil)
-	}
+	r.choice.Done(nil)
 }
 
 // dial returns the first of the backends that answers. nil: there is none, or the client has given up.

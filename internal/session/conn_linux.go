@@ -42,13 +42,11 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
-// Done returns the choice, with how its backend has done.
+// Done returns the choice, if there is one, with how its backend has done.
 func (c *Conn[C]) Done(err error) {
-	if c.Choice.Valid() {
-		c.Meter.Flush(c.Choice)
-		c.Choice.Done(err)
-		c.Choice = lb.Choice{}
-	}
+	c.Meter.Flush(c.Choice)
+	c.Choice.Done(err)
+	c.Choice = lb.Choice{}
 }
 
 // Side is one of a connection's two sockets. What it knows of the socket's readiness is a hint, corrected by the next

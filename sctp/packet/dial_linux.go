@@ -102,9 +102,10 @@ func (a *assoc) dialFailed(err error) {
 	a.leave(err)
 }
 
-// leave gives the backend of an attempt up.
+// leave gives the backend up, if there is one.
 func (a *assoc) leave(err error) {
 	a.sh.loop.StopTimer(&a.timer)
+	a.meter.Flush(a.choice)
 	a.choice.Done(err)
 	a.choice = lb.Choice{}
 }

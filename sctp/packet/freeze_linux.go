@@ -47,9 +47,7 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 }
 
 func (a *assoc) freeze(now int64) engine.Frozen {
-	if a.choice.Valid() {
-		a.meter.Flush(a.choice)
-	}
+	a.meter.Flush(a.choice)
 	h := &a.handshake
 	p := &engine.Packets{
 		Client: a.client.freeze(), Tags: a.tags,

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/wire"
 )
 
@@ -38,13 +37,12 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	}
 }
 
-// endDial gives the dial state back, if there is any.
+// endDial gives the dial state back, if there is any. The timer is the next phase's from then on.
 func (a *assoc) endDial() {
 	if a.dial == nil {
 		return
 	}
 	a.dial = nil
-	a.sh.loop.StopTimer(&a.timer)
 	a.sh.count.Dialling.Add(-1)
 }
 
@@ -79,11 +77,7 @@ func (a *assoc) finish() {
 	sh := a.sh
 	a.endDial()
 	a.phase = ended
-	if a.choice.Valid() {
-		a.meter.Flush(a.choice)
-		a.choice.Done(nil)
-		a.choice = lb.Choice{}
-	}
+	a.leave(nil)
 	sh.count.Active.Add(-1)
 	sh.over.add(a)
 	a.startTimer()
