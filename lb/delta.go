@@ -18,11 +18,6 @@ type Change struct {
 	Addresses bool // false: only backends or parameters differ
 }
 
-// Empty reports whether both tables have the same services, on the same node.
-func (d *Delta) Empty() bool {
-	return !d.Whole && len(d.Added) == 0 && len(d.Removed) == 0 && len(d.Changed) == 0
-}
-
 // note adds what became of one service: was is nil if it is new.
 func (d *Delta) note(was, is *Service) {
 	switch {

@@ -21,12 +21,11 @@ import (
 // control turns objects into what is to be served. convert and checks belong to the
 // goroutine that calls desired; what other goroutines read is atomic.
 type control struct {
-	config    *config.Config
-	log       *zap.Logger
-	agent     *agent.Agent
-	addresses *node.Addresses
-	convert   kube.Converter
-	checks    status.ServiceChecks
+	config  *config.Config
+	log     *zap.Logger
+	agent   *agent.Agent
+	convert kube.Converter
+	checks  status.ServiceChecks
 
 	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
 	eligible atomic.Bool                       // load balancers may send connections to this node

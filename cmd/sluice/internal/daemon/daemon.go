@@ -171,7 +171,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.data, err = openDataPath(&c.DataPath, d.Log); err != nil {
 		return err
 	}
-	d.control = &control{config: c, log: d.Log, addresses: &d.addresses}
+	d.control = &control{config: c, log: d.Log}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
