@@ -37,7 +37,7 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 		changed = slices.Collect(maps.Keys(services))
 	}
 	c.shape = s
-	c.set(s.static())
+	s.static(c.Ruleset)
 	for _, x := range changes {
 		changed = append(changed, x.ID())
 	}
@@ -51,21 +51,17 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 		}
 		c.exchange(was, is)
 	}
-	c.set([]chain{s.hairpin(services)})
-}
-
-func (c *content) set(chains []chain) {
-	for _, x := range chains {
-		c.SetChain(x.place(), x.rules)
-	}
+	c.SetChain(nat(chainHairpin), s.hairpin(services))
 }
 
 // exchange replaces what one Service had by what it needs.
 func (c *content) exchange(was, is *unit) {
-	c.set(is.chains)
-	for _, x := range was.chains {
-		if !slices.ContainsFunc(is.chains, func(y chain) bool { return x.place() == y.place() }) {
-			c.DeleteChain(x.place())
+	for name, rules := range is.chains {
+		c.SetChain(nat(name), rules)
+	}
+	for name := range was.chains {
+		if _, stays := is.chains[name]; !stays {
+			c.DeleteChain(nat(name))
 		}
 	}
 	for _, e := range is.entries {

@@ -240,8 +240,8 @@ func (m *model) damage(t *testing.T, h *testbed.Host, of *content) {
 			"IPT -t nat -F MINE; IPT -t nat -X MINE",
 	}
 	for _, u := range of.units {
-		for _, x := range u.chains {
-			list = append(list, " -t nat -F "+x.name, " -t nat -R "+x.name+" 1 -j RETURN", " -t nat -A "+x.name+" -j RETURN")
+		for name := range u.chains {
+			list = append(list, " -t nat -F "+name, " -t nat -R "+name+" 1 -j RETURN", " -t nat -A "+name+" -j RETURN")
 		}
 	}
 	slices.Sort(list)

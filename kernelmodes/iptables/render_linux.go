@@ -24,13 +24,7 @@ type shape struct {
 	local       []string // matches for the traffic of pods; none: not known
 }
 
-// chain is one chain with its rules, each without -A and the chain's name.
-type chain struct {
-	table, name string
-	rules       []string
-}
-
-func (c chain) place() netfilter.Place { return netfilter.Place{Table: c.table, Chain: c.name} }
+func nat(chain string) netfilter.Place { return netfilter.Place{Table: "nat", Chain: chain} }
 
 // entry is a rule in a bucket.
 type entry struct {
@@ -40,7 +34,7 @@ type entry struct {
 
 // unit is all that is written for one Service. It is not changed once made.
 type unit struct {
-	chains  []chain // all of them in nat
+	chains  map[string][]string // of nat, with their rules, each without -A and the chain's name
 	entries []entry
 }
 
@@ -56,14 +50,13 @@ func comment(format string, args ...any) string {
 // distinguishes where clients are, and FW, which checks their addresses. A packet that leaves
 // them without a backend keeps its destination, and meets the entries of the filter table.
 func (s shape) render(service *lb.Service) *unit {
-	u := new(unit)
+	u := &unit{chains: make(map[string][]string)}
 	cluster, local := service.Eligible(), service.EligibleLocal()
 	name := suffix(service.ID, "")
 	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
 	used := make(map[string]bool)      // chains
 	marks := make(map[string][]string) // rules before the choice, by chain
 	var extLocal bool
-	var sources []chain
 
 	for _, a := range service.Addresses {
 		if a.Kind == lb.NodePort && a.Addr.Addr().IsLoopback() {
@@ -90,31 +83,30 @@ func (s shape) render(service *lb.Service) *unit {
 		}
 		used[target] = true
 		if len(a.Sources) > 0 {
-			c := chain{"nat", fw, nil}
-			if len(sources) > 0 {
-				c.name = fmt.Sprint(fw, len(sources)) // addresses may differ in their ranges
+			chain, rules := fw, []string(nil)
+			if len(u.chains) > 0 {
+				chain = fmt.Sprint(fw, len(u.chains)) // addresses may differ in their ranges
 			}
 			for _, p := range s.family(a.Sources) {
-				c.rules = append(c.rules, "-s "+p.String()+" "+comment("%s source range", service.ID)+"-j "+target)
+				rules = append(rules, "-s "+p.String()+" "+comment("%s source range", service.ID)+"-j "+target)
 			}
-			if i := slices.IndexFunc(sources, func(x chain) bool { return slices.Equal(x.rules, c.rules) }); i >= 0 {
-				c.name = sources[i].name
-			} else {
-				sources = append(sources, c)
+			for other, same := range u.chains {
+				if slices.Equal(same, rules) {
+					chain = other
+				}
 			}
-			target = c.name
+			u.chains[chain], target = rules, chain
 		}
 		u.entries = append(u.entries, entry{bucketOf("nat", chainAddresses, chainNodePorts, f),
 			to(f) + " " + comment("%s %s", service.ID, a.Kind) + "-j " + target})
 	}
-	u.chains = sources
 	if used[ext] {
 		used[svc], used[svl] = true, used[svl] || extLocal && len(local) > 0
-		u.chains = append(u.chains, chain{"nat", ext, s.external(service.ID, extLocal, used[svl], svc, svl)})
+		u.chains[ext] = s.external(service.ID, extLocal, used[svl], svc, svl)
 	}
 	for name, backends := range map[string][]lb.Backend{svc: cluster, svl: local} {
 		if used[name] {
-			u.chains = append(u.chains, chain{"nat", name, s.spread(service, marks[name], backends)})
+			u.chains[name] = s.spread(service, marks[name], backends)
 		}
 	}
 	return u
@@ -213,8 +205,8 @@ func (s shape) spread(service *lb.Service, rules []string, backends []lb.Backend
 	return rules
 }
 
-// static returns the chains that are always there, but those that depend on Services.
-func (s shape) static() []chain {
+// static fills the chains that are always there, but those that depend on Services.
+func (s shape) static(r *netfilter.Ruleset) {
 	mark := fmt.Sprintf("%#x", s.mark)
 	masked := mark + "/" + mark
 	outside := []string{"-j MARK --or-mark " + mark}
@@ -235,36 +227,34 @@ func (s shape) static() []chain {
 		invalid := comment("sluice: belongs to no flow") + "-m conntrack --ctstate INVALID -j DROP"
 		forward = slices.Insert(forward, 0, invalid)
 	}
-	return []chain{
-		{"nat", chainServices, []string{
-			"-j " + chainAddresses,
-			"! -d " + s.loopback() + " -m addrtype --dst-type LOCAL -j " + chainNodePorts,
-		}},
-		{"nat", chainMark, []string{"-j MARK --or-mark " + mark}},
-		{"nat", chainOutside, outside},
-		{"nat", chainPost, []string{
-			"-m conntrack --ctstate DNAT -j " + chainHairpin,
-			"-m mark ! --mark " + masked + " -j RETURN",
-			// What is marked once, and leaves the node again in a tunnel, is not ours then.
-			"-j MARK --xor-mark " + mark,
-			comment("sluice: answers must come back here") + "-j " + s.masquerade(),
-		}},
-		{"filter", chainUnserved, []string{
-			"-j " + chainNoAddress,
-			"-m addrtype --dst-type LOCAL -j " + chainNoNode,
-		}},
-		{"filter", chainForward, forward},
-	}
+	r.SetChain(nat(chainServices), []string{
+		"-j " + chainAddresses,
+		"! -d " + s.loopback() + " -m addrtype --dst-type LOCAL -j " + chainNodePorts,
+	})
+	r.SetChain(nat(chainMark), []string{"-j MARK --or-mark " + mark})
+	r.SetChain(nat(chainOutside), outside)
+	r.SetChain(nat(chainPost), []string{
+		"-m conntrack --ctstate DNAT -j " + chainHairpin,
+		"-m mark ! --mark " + masked + " -j RETURN",
+		// What is marked once, and leaves the node again in a tunnel, is not ours then.
+		"-j MARK --xor-mark " + mark,
+		comment("sluice: answers must come back here") + "-j " + s.masquerade(),
+	})
+	r.SetChain(netfilter.Place{Table: "filter", Chain: chainUnserved}, []string{
+		"-j " + chainNoAddress,
+		"-m addrtype --dst-type LOCAL -j " + chainNoNode,
+	})
+	r.SetChain(netfilter.Place{Table: "filter", Chain: chainForward}, forward)
 }
 
-// hairpin returns the chain that masquerades an endpoint that asks its own Service and gets
+// hairpin returns the rules that masquerade an endpoint that asks its own Service and gets
 // to itself: it would not take an answer from itself for that of the Service. Without the
-// match bpf it lists the backends of this node.
-func (s shape) hairpin(services map[lb.ID]*lb.Service) chain {
+// match bpf they list the backends of this node.
+func (s shape) hairpin(services map[lb.ID]*lb.Service) (rules []string) {
 	masquerade := comment("sluice: to itself") + "-j " + s.masquerade()
 	if s.bpf {
 		match := "-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " "
-		return chain{"nat", chainHairpin, []string{match + masquerade}}
+		return []string{match + masquerade}
 	}
 	var ips []netip.Addr
 	for _, service := range services {
@@ -275,12 +265,11 @@ func (s shape) hairpin(services map[lb.ID]*lb.Service) chain {
 		}
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)
-	c := chain{"nat", chainHairpin, nil}
 	for _, ip := range slices.Compact(ips) {
 		p := netip.PrefixFrom(ip, ip.BitLen())
-		c.rules = append(c.rules, fmt.Sprintf("-s %s -d %s %s", p, p, masquerade))
+		rules = append(rules, fmt.Sprintf("-s %s -d %s %s", p, p, masquerade))
 	}
-	return c
+	return rules
 }
 
 // masquerade is the target that makes this node the source.
