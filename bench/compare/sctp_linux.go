@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"time"
@@ -92,19 +92,10 @@ type ends struct {
 	send func(ctx context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error
 }
 
-// kernelSCTP reports whether the kernel has SCTP.
-func kernelSCTP() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
-	if err == nil {
-		_ = unix.Close(fd)
-	}
-	return err == nil
-}
-
 // newEnds chooses the kernel's SCTP if it has one: Sluice then uses its engine of sockets,
 // and otherwise that of packets.
 func newEnds() ends {
-	if kernelSCTP() {
+	if testbed.HasSCTP() {
 		return ends{"the kernel's SCTP", serveKernel, sendKernel}
 	}
 	return ends{"usrsctp", serveTsctp, sendTsctp}
@@ -131,99 +122,37 @@ func sendTsctp(ctx context.Context, h *testbed.Host, to netip.AddrPort, size, n 
 	return nil
 }
 
-// socketOn makes an SCTP socket on a host.
-func socketOn(h *testbed.Host) (fd int, err error) {
-	err = h.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
-		return err
-	})
-	return fd, err
-}
-
-func sockaddr(a netip.AddrPort) *unix.SockaddrInet4 {
-	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
-}
-
 func serveKernel(_ context.Context, h *testbed.Host, at netip.AddrPort, size int) (func(), error) {
-	fd, err := socketOn(h)
+	ln, err := h.ListenSCTP(at)
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, sockaddr(at)),
-		unix.Listen(fd, 1))
-	if err != nil {
-		return nil, errors.Join(err, unix.Close(fd))
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		c, _, err := unix.Accept(fd)
-		if err != nil {
-			return
-		}
+	return ln.Serve(func(c testbed.SCTPSocket) {
 		buf := make([]byte, size)
-		for {
-			if n, err := unix.Read(c, buf); err != nil || n == 0 {
-				break
-			}
+		for err := error(nil); err == nil; {
+			_, err = c.Read(buf)
 		}
-		_ = unix.Close(c)
-	}()
-	return func() {
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes accept
-		<-ended
-		_ = unix.Close(fd)
-	}, nil
+	}), nil
 }
 
 func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error {
-	fd, err := socketOn(h)
+	c, err := h.DialSCTP(h.Addr4, to, sctpTimeout)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	limit := unix.NsecToTimeval(int64(sctpTimeout))
-	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.Bind(fd, sockaddr(netip.AddrPortFrom(h.Addr4, 0))), connect(fd, to)); err != nil {
-		return err
-	}
+	defer c.Close()
 	message := make([]byte, size)
 	for range n {
-		if err := uninterrupted(func() error { _, err := unix.Write(fd, message); return err }); err != nil {
+		if _, err := c.Write(message); err != nil {
 			return err
 		}
 	}
 	// Everything has arrived when the shutdown is through: then there is nothing to read.
-	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+	if err := c.CloseWrite(); err != nil {
 		return err
 	}
-	err = uninterrupted(func() error { _, err := unix.Read(fd, message); return err })
-	if err == unix.ENOTCONN {
+	if _, err = c.Read(message); err == io.EOF || err == unix.ENOTCONN {
 		return nil
-	}
-	return err
-}
-
-// connect connects, also if a signal of Go's runtime ends the wait: with a timeout no
-// system call is restarted (signal(7)).
-func connect(fd int, to netip.AddrPort) error {
-	for {
-		switch err := unix.Connect(fd, sockaddr(to)); err {
-		case unix.EINTR, unix.EALREADY:
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(sctpTimeout.Milliseconds()))
-		case unix.EISCONN:
-			return nil
-		default:
-			return err
-		}
-	}
-}
-
-// uninterrupted calls again what a signal has ended.
-func uninterrupted(call func() error) (err error) {
-	for err = unix.EINTR; err == unix.EINTR; {
-		err = call()
 	}
 	return err
 }

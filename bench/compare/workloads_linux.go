@@ -102,7 +102,7 @@ func workloads() []workload {
 
 // missing names the programs that are not installed.
 func (w workload) missing() string {
-	if w.protocol == sctp && !kernelSCTP() {
+	if w.protocol == sctp && !testbed.HasSCTP() {
 		w.needs = []string{tsctp}
 	}
 	for _, name := range w.needs {

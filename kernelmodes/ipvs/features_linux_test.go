@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -252,7 +250,10 @@ func TestSCTP(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
 		b := backend(n.Pods[0], v6, 3868)
-		ln := sctp(t, n.Pods[0], b.Addr, false)
+		ln, err := n.Pods[0].ListenSCTP(b.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
 		at := netip.AddrPortFrom(vip(v6, 38), 38)
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
 		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
@@ -260,21 +261,26 @@ func TestSCTP(t *testing.T) {
 		n.sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
-				c := sctp(t, host, to, true)
-				conn, err := interrupted(func() (int, error) { fd, _, err := unix.Accept(ln); return fd, err })
+				c, err := host.DialSCTP(netip.Addr{}, to, testbed.Patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn, err := ln.Accept()
+				if err == nil {
+					err = conn.SetTimeout(testbed.Patience)
+				}
 				if err != nil {
 					t.Fatalf("%s asks %s: %v", host, to, err)
 				}
-				if _, err := unix.Write(c, []byte("message")); err != nil {
+				if _, err := c.Write([]byte("message")); err != nil {
 					t.Fatal(err)
 				}
 				buf := make([]byte, 64)
-				k, err := interrupted(func() (int, error) { return unix.Read(conn, buf) })
-				if err != nil || string(buf[:k]) != "message" {
-					t.Errorf("%s asks %s: %q, %v", host, to, buf[:max(k, 0)], err)
+				if k, err := conn.Read(buf); err != nil || string(buf[:k]) != "message" {
+					t.Errorf("%s asks %s: %q, %v", host, to, buf[:k], err)
 				}
-				_ = unix.Close(conn)
-				_ = unix.Close(c)
+				conn.Close()
+				c.Close()
 			}
 		}
 		s.Backends = nil
@@ -282,60 +288,6 @@ func TestSCTP(t *testing.T) {
 		if got := n.engines[0].Stats(); v6 == false && got.RealServers == 0 {
 			t.Error("what has just ended is not waited for")
 		}
-		_ = unix.Close(ln)
-	}
-}
-
-// sctp returns a socket on a host that listens, or is connected, and gives up after a
-// while.
-func sctp(t *testing.T, h *testbed.Host, addr netip.AddrPort, connect bool) (fd int) {
-	t.Helper()
-	err := h.Do(func() (err error) {
-		var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
-		domain := unix.AF_INET6
-		if addr.Addr().Is4() {
-			sa, domain = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, unix.AF_INET
-		}
-		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
-			return fmt.Errorf("make an SCTP socket: %w", err)
-		}
-		limit := unix.Timeval{Sec: int64(testbed.Patience / time.Second)}
-		for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
-				return err
-			}
-		}
-		if connect {
-			err := unix.Connect(fd, sa)
-			if err != unix.EINTR {
-				return err
-			}
-			// It goes on connecting (connect(2)).
-			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-			for err == unix.EINTR {
-				_, err = unix.Poll(ready, int(testbed.Patience/time.Millisecond))
-			}
-			if status, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || status != 0 {
-				return fmt.Errorf("connect: %d, %w", status, err)
-			}
-			return nil
-		}
-		if err := unix.Bind(fd, sa); err != nil {
-			return err
-		}
-		return unix.Listen(fd, 8)
-	})
-	if err != nil {
-		t.Fatalf("%s, %s: %v", h, addr, err)
-	}
-	return fd
-}
-
-// interrupted calls f until no signal of the Go runtime interrupts it.
-func interrupted(f func() (int, error)) (int, error) {
-	for {
-		if n, err := f(); err != unix.EINTR {
-			return n, err
-		}
+		ln.Close()
 	}
 }

@@ -179,7 +179,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			ends := lab.NewSCTPEnds(t)
+			ends := testbed.NewSCTPEnds(t)
 			l := lab.New(t, testbed.Config{Pods: 1})
 			l.Mode = mode
 			l.ServeWeb()

@@ -66,7 +66,7 @@ func TestSCTP(t *testing.T) {
 
 func testSCTP(t *testing.T, mode string) {
 	t.Parallel()
-	ends := lab.NewSCTPEnds(t)
+	ends := testbed.NewSCTPEnds(t)
 	l := lab.New(t, testbed.Config{Pods: 2, Clients: 2})
 	if mode == "winuserspace" {
 		l.WinUserspace()
@@ -136,7 +136,7 @@ func testSCTP(t *testing.T, mode string) {
 // An engine that cannot be had ends the start, and says why.
 func TestSCTPEngineForced(t *testing.T) {
 	t.Parallel()
-	ends := lab.NewSCTPEnds(t)
+	ends := testbed.NewSCTPEnds(t)
 	other, why := "socket", "use SCTP sockets: the kernel has no SCTP"
 	if ends.Engine == "socket" {
 		other, why = "packet", "use raw sockets for SCTP: the kernel has SCTP itself"

@@ -18,7 +18,7 @@ import (
 // engine is the same afterwards.
 func TestSCTPUpgrade(t *testing.T) {
 	t.Parallel()
-	ends := lab.NewSCTPEnds(t)
+	ends := testbed.NewSCTPEnds(t)
 	upgrades := 4
 	if testing.Short() { // as in a machine that is interpreted
 		upgrades = 2
@@ -33,7 +33,7 @@ func TestSCTPUpgrade(t *testing.T) {
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	var asked, opened atomic.Int64
-	talk := func(who string, c lab.SCTPClient, most int) bool {
+	talk := func(who string, c testbed.SCTPClient, most int) bool {
 		for i := 0; i < most; i++ {
 			select {
 			case <-stop:

@@ -185,15 +185,15 @@ func limitDescriptors(t *testing.T, pid int, limit uint64) {
 // assoc is an SCTP association that is to go on, of the kernel or of a program.
 type assoc struct {
 	n    *line
-	ends lab.SCTPEnds
-	held lab.SCTPClient // nil where nothing speaks SCTP
+	ends testbed.SCTPEnds
+	held testbed.SCTPClient // nil where nothing speaks SCTP
 	asks int
 }
 
 // newAssoc has a pod serve SCTP. It is for the time before the start.
 func (n *line) newAssoc() *assoc {
 	n.T.Helper()
-	ends, err := lab.FindSCTPEnds()
+	ends, err := testbed.FindSCTPEnds()
 	if err != nil {
 		n.T.Logf("without SCTP: %v", err)
 		return &assoc{n: n}

@@ -27,3 +27,24 @@ func (m Movable) Manifest() string {
 	}
 	return s + m.More
 }
+
+// SCTPService is the manifest of a Service with SCTP.
+const SCTPService = `apiVersion: v1
+kind: Service
+metadata:
+  name: sig
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.38
+  clusterIPs: [10.96.0.38, "2001:db8:96::38"]
+  ipFamilies: [IPv4, IPv6]
+  externalIPs: [198.51.100.38]
+  ports:
+  - port: 3868
+    protocol: SCTP
+    nodePort: 30868
+status:
+  loadBalancer:
+    ingress:
+    - ip: 203.0.113.38
+`
