@@ -132,7 +132,7 @@ func serveKernel(_ context.Context, h *testbed.Host, at netip.AddrPort, size int
 		for err := error(nil); err == nil; {
 			_, err = c.Read(buf)
 		}
-	}), nil
+	})
 }
 
 func sendKernel(_ context.Context, h *testbed.Host, to netip.AddrPort, size, n int) error {

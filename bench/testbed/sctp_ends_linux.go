@@ -139,7 +139,11 @@ func kernelEcho(t *testing.T, h *Host) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(ln.Serve(func(c SCTPSocket) { _, _ = io.CopyBuffer(c, c, make([]byte, 1500)) }))
+		stop, err := ln.Serve(func(c SCTPSocket) { _, _ = io.CopyBuffer(c, c, make([]byte, 1500)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -110,42 +111,43 @@ func (s SCTPSocket) Accept() (SCTPSocket, error) {
 
 // Serve accepts connections in a goroutine, and serves each in one of its own, until stop is
 // called, which ends and joins them and closes the socket.
-func (s SCTPSocket) Serve(serve func(SCTPSocket)) (stop func()) {
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	open, stopped := map[SCTPSocket]bool{}, false
-	one := func(c SCTPSocket) {
-		serve(c)
-		mu.Lock()
-		defer mu.Unlock()
-		delete(open, c)
-		c.Close()
+func (s SCTPSocket) Serve(serve func(SCTPSocket)) (stop func(), err error) {
+	wake, end, err := os.Pipe() // shutdown(2) does not end accept here, as it does with TCP
+	if err != nil {
+		return nil, err
 	}
-	all.Go(func() {
+	var accepting, serving sync.WaitGroup
+	var conns []SCTPSocket
+	accepting.Go(func() {
+		fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(wake.Fd()), Events: unix.POLLIN}}
 		for {
+			_, err := uninterrupted(func() (int, error) { return unix.Poll(fds, -1) })
+			if err != nil || fds[1].Revents != 0 {
+				return
+			}
 			c, err := s.Accept()
 			if err != nil {
 				return
 			}
-			mu.Lock()
-			if open[c] = true; stopped {
-				_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
-			}
-			all.Go(func() { one(c) })
-			mu.Unlock()
+			conns = append(conns, c)
+			serving.Go(func() {
+				serve(c)
+				_ = c.CloseWrite()
+			})
 		}
 	})
 	return func() {
-		mu.Lock()
-		stopped = true
-		for c := range open {
+		_ = end.Close()
+		accepting.Wait()
+		for _, c := range conns {
 			_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
 		}
-		mu.Unlock()
-		_ = unix.Shutdown(s.fd, unix.SHUT_RDWR) // wakes accept
-		all.Wait()
-		s.Close()
-	}
+		serving.Wait()
+		for _, c := range append(conns, s) {
+			c.Close()
+		}
+		_ = wake.Close()
+	}, nil
 }
 
 func (s SCTPSocket) Read(b []byte) (int, error) {
