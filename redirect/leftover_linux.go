@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,21 +15,33 @@ func (t *IPTables) leftover(ctx context.Context) Leftover {
 	if t.find(ctx) != nil {
 		return Leftover{} // Probe returns the reason
 	}
-	left, _ := t.read(ctx)
+	left, _ := t.read()
 	return left
 }
 
-// read reads where the rules in our chains lead.
-func (t *IPTables) read(ctx context.Context) (left Leftover, err error) {
-	rules, err := t.program.Rules(ctx, "nat", own)
-	left.Ported = steeredBy(rules, t.IPv6)
-	for _, rule := range rules { // those of TCP have the same target
-		w := netfilter.Words(rule)
-		if _, target := destination(w); target != 0 && w[1] == chainPrefix+chainTCP {
-			left.TCPPort = target
+// read reads where the rules in our chains lead, up to the first error.
+func (t *IPTables) read() (Leftover, error) {
+	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
+	chains, err := t.program.Chains("nat")
+	if err != nil {
+		return left, err
+	}
+	for _, chain := range chains {
+		if !own("nat", chain) {
+			continue
+		}
+		rules, err := t.program.Rules(netfilter.Place{Table: "nat", Chain: chain})
+		if err != nil {
+			return left, err
+		}
+		maps.Copy(left.Ported, steeredBy(rules, t.IPv6))
+		for _, rule := range rules { // those of TCP have the same target
+			if _, target := destination(netfilter.Words(rule)); target != 0 && chain == chainPrefix+chainTCP {
+				left.TCPPort = target
+			}
 		}
 	}
-	return left, err
+	return left, nil
 }
 
 // steeredBy returns the UDP and SCTP frontends that rules of ours redirect, as printed by

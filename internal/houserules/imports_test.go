@@ -33,7 +33,7 @@ var foreign = []string{
 
 // kernel are the packages that read and write the kernel's network tables.
 var kernel = []string{
-	"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+	"golang.org/x/sys", "github.com/coreos/go-iptables", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
 }
 
 // forTests are the modules that all tests may use besides.

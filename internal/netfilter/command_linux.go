@@ -19,8 +19,6 @@ import (
 // so that this bounds a call too.
 const LockWait = 5
 
-var lockWait = fmt.Sprintf("--wait=%d", LockWait)
-
 // needed says what to do about a want of privileges.
 const needed = "run as root, or with CAP_NET_ADMIN and CAP_NET_RAW"
 
@@ -64,8 +62,6 @@ func explain(err error, stderr string, stdin []byte) error {
 		return fmt.Errorf("%w: %s: set XTABLES_LOCKFILE to a path that can be written", err, said)
 	case denied(said):
 		return fmt.Errorf("%w: %s: %s", fs.ErrPermission, said, needed)
-	case strings.Contains(said, "Can't lock"):
-		return withLockHolder(fmt.Errorf("%w: %s", err, said))
 	}
 	if m := failedLine.FindStringSubmatch(said); m != nil {
 		n, _ := strconv.Atoi(m[1])
@@ -73,7 +69,7 @@ func explain(err error, stderr string, stdin []byte) error {
 			return fmt.Errorf("%w: %s: %q", err, said, lines[n-1])
 		}
 	}
-	return fmt.Errorf("%w: %s", err, said)
+	return lockError(fmt.Errorf("%w: %s", err, said))
 }
 
 // denied recognises the messages of both backends for want of privileges.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-iptables/iptables"
+
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
@@ -19,6 +21,8 @@ type IPTables struct {
 	Version string // what it says of itself, as in "v1.8.9 (nf_tables)"
 	NFT     bool   // its backend is nf_tables
 	IPv6    bool
+
+	client *iptables.IPTables
 }
 
 // Open looks for an iptables program, a name in PATH or a path; empty means iptables, or
@@ -27,6 +31,10 @@ type IPTables struct {
 func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
 	if err := Privileged(); err != nil {
 		return nil, err
+	}
+	family := iptables.ProtocolIPv4
+	if ipv6 {
+		family = iptables.ProtocolIPv6
 	}
 	command = cmp.Or(command, Program(ipv6))
 	path, err := exec.LookPath(command)
@@ -38,7 +46,11 @@ func Open(ctx context.Context, command string, ipv6 bool) (*IPTables, error) {
 		return nil, err
 	}
 	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	return &IPTables{path, version, strings.Contains(version, "nf_tables"), ipv6}, nil
+	client, err := iptables.New(iptables.IPFamily(family), iptables.Path(path), iptables.Timeout(LockWait))
+	if err != nil {
+		return nil, fmt.Errorf("use %s: %w", path, err)
+	}
+	return &IPTables{path, version, strings.Contains(version, "nf_tables"), ipv6, client}, nil
 }
 
 // Restore runs iptables-restore once, on top of what is there. Each table is one
@@ -52,7 +64,7 @@ func (p *IPTables) Restore(ctx context.Context, prefix string, text []byte) erro
 		}
 		text = slices.Concat(marks(have, prefix, text), text)
 	}
-	_, err := Run(ctx, text, p.Path+"-restore", "--noflush", lockWait)
+	_, err := Run(ctx, text, p.Path+"-restore", "--noflush", fmt.Sprintf("--wait=%d", LockWait))
 	return err
 }
 
@@ -73,33 +85,31 @@ func marks(have []string, prefix string, text []byte) []byte {
 // MarkChain is the name of the mark.
 func MarkChain(prefix string) string { return prefix + "CREATED-TABLE" }
 
-// Rules returns the rules of the chains of a table that are chosen, as iptables -S prints them.
-func (p *IPTables) Rules(ctx context.Context, table string, own func(table, chain string) bool) ([]string, error) {
-	list := []string{lockWait, "-t", table, "-S"}
-	lists := [][]string{list}
-	if p.NFT { // which may not understand what other programs have put in the table's other chains
-		chains, err := nftChains(nfnl.Family(p.IPv6), table)
+// Chains returns the names of all chains of a table, none if it does not exist.
+func (p *IPTables) Chains(table string) ([]string, error) {
+	if !p.NFT {
+		out, err := p.client.ListChains(table)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list chains of table %s: %w", table, lockError(err))
 		}
-		lists = nil
-		for _, c := range chains {
-			if own(table, c.Name) {
-				lists = append(lists, append(slices.Clip(list), c.Name))
-			}
-		}
+		return out, nil
 	}
-	var rules []string
-	for _, args := range lists {
-		out, err := Run(ctx, nil, p.Path, args...)
-		if err != nil {
-			return nil, err
-		}
-		for rule := range strings.Lines(string(out)) {
-			if w := strings.Fields(rule); len(w) > 1 && w[0] == "-A" && own(table, w[1]) {
-				rules = append(rules, strings.TrimSuffix(rule, "\n"))
-			}
-		}
+	chains, err := nftChains(nfnl.Family(p.IPv6), table)
+	if err != nil {
+		return nil, err
 	}
-	return rules, nil
+	out := make([]string, 0, len(chains))
+	for _, c := range chains {
+		out = append(out, c.Name)
+	}
+	return out, nil
+}
+
+// Rules returns the rules of a chain that exists, as iptables -S prints them.
+func (p *IPTables) Rules(at Place) ([]string, error) {
+	out, err := p.client.List(at.Table, at.Chain)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", at, lockError(err))
+	}
+	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
 }

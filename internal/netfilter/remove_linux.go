@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -94,7 +95,7 @@ func RemoveChains(ctx context.Context, l Layout, saved func(text string)) (n int
 			saved(string(save))
 		}
 		if text := Undo(save, l.Own); text != nil {
-			_, err2 = Run(ctx, text, command+"-restore", "--noflush", lockWait)
+			_, err2 = Run(ctx, text, command+"-restore", "--noflush", fmt.Sprintf("--wait=%d", LockWait))
 			n += bytes.Count(text, []byte("\n-X "))
 		}
 		err = errors.Join(err, err2)
