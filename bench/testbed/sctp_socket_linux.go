@@ -105,7 +105,10 @@ func (s SCTPSocket) SetTimeout(d time.Duration) error {
 
 // Accept takes a connection, which has no limit of time.
 func (s SCTPSocket) Accept() (SCTPSocket, error) {
-	fd, err := uninterrupted(func() (int, error) { fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC); return fd, err })
+	fd, err := uninterrupted(func() (int, error) {
+		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC)
+		return fd, err
+	})
 	return SCTPSocket{fd}, err
 }
 

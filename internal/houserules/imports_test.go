@@ -38,8 +38,8 @@ var kernel = []string{
 
 // foundations are the libraries that Sluice was asked to stand on: the program imports each.
 var foundations = []string{
-	"github.com/cloudflare/tableflip", "github.com/coreos/go-iptables", "github.com/moby/ipvs", "go.uber.org/zap", "k8s.io/api",
-	"github.com/panjf2000/gnet/v2", "github.com/prometheus/client_golang", "golang.org/x/sys", "k8s.io/client-go",
+	"github.com/cloudflare/tableflip", "github.com/coreos/go-iptables", "github.com/moby/ipvs", "go.uber.org/zap",
+	"k8s.io/api", "github.com/panjf2000/gnet/v2", "github.com/prometheus/client_golang", "golang.org/x/sys", "k8s.io/client-go",
 }
 
 // forTests are the modules that all tests may use besides.
@@ -125,7 +125,9 @@ const importsWhy = "a package can be read, tested and replaced alone only as lon
 // TestFoundations: the program itself has each of them below it.
 func TestFoundations(t *testing.T) {
 	r := load(t)
-	i := slices.IndexFunc(r.packages, func(p pkg) bool { return p.GOOS == "linux" && p.ImportPath == module+"/cmd/sluice" })
+	i := slices.IndexFunc(r.packages, func(p pkg) bool {
+		return p.GOOS == "linux" && p.ImportPath == module+"/cmd/sluice"
+	})
 	for _, library := range foundations {
 		if !slices.ContainsFunc(r.packages[i].Deps, func(dep string) bool { return under(dep, []string{library}) }) {
 			t.Errorf("nothing in cmd/sluice uses %s any more", library)
