@@ -39,7 +39,8 @@ var kernel = []string{
 // foundations are the libraries that Sluice was asked to stand on: the program imports each.
 var foundations = []string{
 	"github.com/cloudflare/tableflip", "github.com/coreos/go-iptables", "github.com/moby/ipvs", "go.uber.org/zap",
-	"k8s.io/api", "github.com/panjf2000/gnet/v2", "github.com/prometheus/client_golang", "golang.org/x/sys", "k8s.io/client-go",
+	"k8s.io/api", "github.com/panjf2000/gnet/v2", "github.com/prometheus/client_golang", "golang.org/x/sys",
+	"k8s.io/client-go",
 }
 
 // forTests are the modules that all tests may use besides.
