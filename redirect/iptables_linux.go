@@ -123,15 +123,7 @@ func (t *IPTables) write(ctx context.Context) error {
 			t.rules.AddJump(j)
 		}
 	}
-	if err := t.rules.Write(ctx, nil); err != nil {
-		return err
-	}
-	counts := make(map[string]int)
-	for _, table := range tables {
-		counts[table.name] = t.rules.Rules(table.name)
-	}
-	t.written.Store(&counts)
-	return nil
+	return t.rules.Write(ctx, nil)
 }
 
 func (t *IPTables) verify(ctx context.Context) (bool, error) {

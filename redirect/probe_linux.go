@@ -17,17 +17,13 @@ import (
 type counters struct {
 	netfilter netfilter.Counters
 	flows     atomic.Uint64
-	written   atomic.Pointer[map[string]int]
 }
 
 func (c *counters) stats() Stats {
-	s := Stats{
+	return Stats{
 		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), FlowsDeleted: c.flows.Load(),
+		Rules: c.netfilter.Rules(),
 	}
-	if rules := c.written.Load(); rules != nil {
-		s.Rules = *rules
-	}
-	return s
 }
 
 // find looks for iptables and asks for its version, which takes some milliseconds.

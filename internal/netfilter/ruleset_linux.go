@@ -58,6 +58,17 @@ type Counters struct {
 	Restores atomic.Uint64 // runs of iptables-restore
 	Failures atomic.Uint64 // of them, those that failed
 	SetOps   atomic.Uint64 // netlink messages that changed the members of a set
+
+	rules atomic.Pointer[map[string]int]
+}
+
+// Rules returns how many rules the chains of each table have, as written last; nil before
+// that. It must not be changed.
+func (c *Counters) Rules() map[string]int {
+	if rules := c.rules.Load(); rules != nil {
+		return *rules
+	}
+	return nil
 }
 
 // Ruleset is all that a part of this program has in netfilter in one address family:
@@ -244,9 +255,6 @@ func (r *Ruleset) Clear() {
 		m.ReleaseAll()
 	}
 }
-
-// Rules returns the number of rules in the chains of a table, as written last.
-func (r *Ruleset) Rules(table string) int { return r.counts[table] }
 
 // Known reports whether the kernel is known to be as the last Write left it: there was
 // one, it did not fail, and Verify has found no difference since.

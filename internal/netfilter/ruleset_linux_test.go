@@ -36,7 +36,7 @@ func TestWriteWhole(t *testing.T) {
 		if n := l.write(); n != 0 || l.counters.SetOps.Load() != ops {
 			t.Errorf("%d runs of iptables-restore and %d set operations without a change", n, l.counters.SetOps.Load()-ops)
 		}
-		if n := l.Rules("filter"); n != 2 {
+		if n := l.layout.Counters.Rules()["filter"]; n != 2 {
 			t.Errorf("Rules(filter) = %d, want 2", n)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -84,6 +85,8 @@ func (r *Ruleset) settle() {
 	for _, m := range r.members {
 		m.Settle()
 	}
+	counts := maps.Clone(r.counts)
+	r.layout.Counters.rules.Store(&counts)
 	r.touched, r.moved, r.found, r.state = nil, false, held{}, known
 }
 

@@ -20,9 +20,8 @@ type kernel struct {
 	clean    bool     // an earlier process has left nothing
 	stale    flows
 
-	counters              netfilter.Counters
-	flowsDeleted          atomic.Uint64
-	natRules, filterRules atomic.Int64
+	counters     netfilter.Counters
+	flowsDeleted atomic.Uint64
 }
 
 func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
@@ -49,17 +48,14 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.content.Write(ctx, nil); err != nil {
 		return err
 	}
-	e.natRules.Store(int64(e.content.Rules("nat")))
-	e.filterRules.Store(int64(e.content.Rules("filter")))
 	n, err := e.stale.delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
 }
 
 func (e *Engine) stats() Stats {
-	return Stats{
-		e.counters.Restores.Load(), e.flowsDeleted.Load(), int(e.natRules.Load()), int(e.filterRules.Load()),
-	}
+	rules := e.counters.Rules()
+	return Stats{e.counters.Restores.Load(), e.flowsDeleted.Load(), rules["nat"], rules["filter"]}
 }
 
 // shape returns how rules are written.
