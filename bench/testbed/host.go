@@ -230,3 +230,11 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	err := c.Run()
 	return out.Bytes(), err
 }
+
+// Addrs returns the IPv4 addresses of hosts.
+func Addrs(hosts ...*Host) (out []string) {
+	for _, h := range hosts {
+		out = append(out, h.Addr4.String())
+	}
+	return out
+}

@@ -48,3 +48,14 @@ func residentBytes(pid int) (int64, error) {
 	}
 	return 0, fmt.Errorf("measure memory: no Rss in %s", path)
 }
+
+// Alive reports whether a process runs; one that has ended and was not waited for yet
+// does not.
+func Alive(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}

@@ -2,9 +2,11 @@ package testbed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 )
@@ -98,4 +100,12 @@ func (p *Process) Healthy(ctx context.Context, url string) error {
 		code, _, err := p.cmd.host.Get(asked, url)
 		return err == nil && code == http.StatusOK, nil
 	})
+}
+
+// ExitCode returns the code that a command ended with, 0 if err is not of that.
+func ExitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return 0
 }

@@ -71,7 +71,7 @@ func TestFlagsThatExit(t *testing.T) {
 		text, err := l.Command(strings.Fields(test.args)...).CombinedOutput()
 		code := 0
 		if err != nil {
-			code = lab.ExitCode(err)
+			code = testbed.ExitCode(err)
 		}
 		if code != test.code || !strings.Contains(string(text), test.want) || test.want == "" && strings.Contains(string(text), "WARN") {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s", test.args, code, test.code, test.want, text)

@@ -90,7 +90,7 @@ func TestAskedTooEarly(t *testing.T) {
 			testbed.Keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
 			l.Start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
 			answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
-			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", lab.Addrs(l.RemotePods...)...))
+			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
 			answered()
 		})
 	}
@@ -139,7 +139,7 @@ func TestEstablishedElsewhere(t *testing.T) {
 			ask("before")
 			// When this is answered the kernel has forgotten what it is to forget.
 			answered := askEarly(l, []*testbed.Host{l.Client}, earlyAddr)
-			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 			answered()
 			if name, err := lab.Who(l.Client, earlyExternal); err != nil {
 				t.Errorf("the Service: %q, %v", name, err)
@@ -207,7 +207,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 			if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
 				t.Fatalf("%d entries of the INIT, want 1", n)
 			}
-			l.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", lab.Addrs(l.Pods...)...))
+			l.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
 			l.Eventually("the INIT is answered", func() bool {
 				answered, err := sendINIT(c, addr)
 				if err != nil {

@@ -162,7 +162,7 @@ spec:
   ports:
   - port: 80
     nodePort: 30080
-`, testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+`, testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 			l.Output("iptables", "-P", "INPUT", "DROP")
 			l.Output("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
 			l.Output("iptables", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")

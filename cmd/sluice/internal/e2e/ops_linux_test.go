@@ -79,7 +79,7 @@ func TestRestartAfterCrash(t *testing.T) {
 	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the restart TCP gives %q, %v", name, err)
 	}
-	if name, err := lab.NewClient(t, l.Client, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+	if name, err := testbed.NewUDPClient(t, l.Client, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 		t.Errorf("after the restart UDP gives %q, %v", name, err)
 	}
 	lines := func(s string) int { return strings.Count(s, "\n") }
@@ -154,7 +154,7 @@ func TestLiveManifests(t *testing.T) {
 	var delays []time.Duration
 	for i := range 10 { // one endpoint and another in turn
 		pod := l.Pods[1+i%2]
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(pod)...))
+		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pod)...))
 		written := time.Now()
 		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
@@ -184,7 +184,7 @@ func TestLiveManifests(t *testing.T) {
 		t.Error("the log does not name the file, the line and the field")
 	}
 	ask("pod-2")
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods[0])...))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
 	l.Eventually("the repaired file is in force", func() bool { name, err := lab.Who(l.Client, lab.WebAddr); return err == nil && name == "pod-0" })
 	if err := os.Remove(filepath.Join(l.Dir, "web.yaml")); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestBadInput(t *testing.T) {
 		{"no folder for the PID file", []string{"--manifests", dir("g.yaml", good), "--pid-file", filepath.Join(l.Dir, "none", "pid")}, []string{"--pid-file", "give a file in a folder"}},
 	} {
 		out, err := l.Command(test.args...).CombinedOutput()
-		if lab.ExitCode(err) != 1 {
+		if testbed.ExitCode(err) != 1 {
 			t.Errorf("%s: exit %v, want code 1", test.name, err)
 		}
 		for _, want := range test.want {
@@ -247,27 +247,27 @@ func TestCannotSteer(t *testing.T) {
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
 	noIPTables := l.Command("--manifests", l.Dir)
 	noIPTables.Env = append(noIPTables.Env, "PATH=/nowhere")
-	if out, err := noIPTables.CombinedOutput(); lab.ExitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
+	if out, err := noIPTables.CombinedOutput(); testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
 		t.Errorf("without iptables: %v, %s", err, out)
 	}
 	name := noIPTables.Path
 	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
 		noRights := l.Node.Command(t.Context(), "setpriv", append([]string{"--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name}, args...)...)
 		noRights.Env = append(os.Environ(), lab.ProgramVar+"=1")
-		if out, err := noRights.CombinedOutput(); lab.ExitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
+		if out, err := noRights.CombinedOutput(); testbed.ExitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
 			t.Errorf("%s without privileges: %v, %s", args, err, out)
 		}
 	}
 	addresses := l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", name,
 		"--proxy-mode=winuserspace", "--manifests", l.Dir)
 	addresses.Env = append(os.Environ(), lab.ProgramVar+"=1")
-	if out, err := addresses.CombinedOutput(); lab.ExitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
+	if out, err := addresses.CombinedOutput(); testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
 		t.Errorf("in mode winuserspace without privileges: %v, %s", err, out)
 	}
 	l.Wrap = []string{"timeout", "30"} // what serves after all ends with 124
 	for _, l.Limit = range []int{12, 14, 16, 18, 20, 30} {
 		out, err := l.Command("--manifests", l.Dir, "--loops=4").CombinedOutput()
-		if lab.ExitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n) to 64 or more") {
+		if testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "(ulimit -n) to 64 or more") {
 			t.Errorf("with %d descriptors: %v, %s", l.Limit, err, out)
 		}
 	}
@@ -283,7 +283,7 @@ func TestCleanupWithoutIPTables(t *testing.T) {
 		c := l.Command("--cleanup")
 		c.Env = append(c.Env, "PATH=/nowhere")
 		out, err := c.CombinedOutput()
-		return lab.ExitCode(err), string(out)
+		return testbed.ExitCode(err), string(out)
 	}
 	for _, command := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
 		l.Output(command, "-t", "nat", "-N", "OTHER")
@@ -320,7 +320,7 @@ func TestTakenPorts(t *testing.T) {
 		if port == "31000" {
 			fix = "widen --proxy-port-range"
 		}
-		if lab.ExitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
+		if testbed.ExitCode(err) != 1 || !strings.Contains(string(out), port) || !strings.Contains(string(out), fix) {
 			t.Errorf("with port %s taken: %v, %s", port, err, out)
 		}
 		ln.Close()
@@ -339,7 +339,7 @@ func TestOnlyOneSteers(t *testing.T) {
 		out, err := l.Command(args...).CombinedOutput()
 		want := fmt.Sprintf("another Sluice, process %d, steers the traffic of this network namespace: end it first, "+
 			"or give both the same --handover-socket, in a folder that both see (for pods, a hostPath), to take over from it\n", l.Process.Pid())
-		if lab.ExitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
+		if testbed.ExitCode(err) != 1 || !strings.HasSuffix(string(out), want) {
 			t.Errorf("%v beside another: %v, want its last line to end in %q:\n%s", args, err, want, out)
 		}
 		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
@@ -393,7 +393,7 @@ func TestNotOurAddress(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	out, err := l.Command("--manifests", l.Dir, "--bind-address", "198.51.100.9").CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if last := lines[len(lines)-1]; lab.ExitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
+	if last := lines[len(lines)-1]; testbed.ExitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
 		t.Errorf("%v: %q names no flag or no fix", err, last)
 	}
 }

@@ -146,7 +146,7 @@ func TestSCTPEngineForced(t *testing.T) {
 	var out bytes.Buffer
 	cmd := l.Command("--manifests", l.Dir, "--sctp-engine="+other)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); lab.ExitCode(err) == 0 || !strings.Contains(out.String(), "--sctp-engine="+other+": "+why) {
+	if err := cmd.Run(); testbed.ExitCode(err) == 0 || !strings.Contains(out.String(), "--sctp-engine="+other+": "+why) {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	explain := func() string {

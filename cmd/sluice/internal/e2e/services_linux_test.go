@@ -57,7 +57,7 @@ spec:
 		if name, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
 			t.Errorf("TCP on %s: %q, %v", host, name, err)
 		}
-		if name, err := lab.NewClient(t, l.Node, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
+		if name, err := testbed.NewUDPClient(t, l.Node, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s: %q, %v", host, name, err)
 		}
 	}
@@ -68,7 +68,7 @@ spec:
 	}
 	// Both addresses of the node answer a client elsewhere, each by itself.
 	for _, host := range []string{l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Addr6.String(), l.Node.Alt6.String()} {
-		if name, err := lab.NewClient(t, l.Client, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
+		if name, err := testbed.NewUDPClient(t, l.Client, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s from another host: %q, %v", host, name, err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", ""), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
 	for host, open := range map[string]bool{"127.0.0.1": true, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
 		_, err := lab.Who(l.Node, net.JoinHostPort(host, "30080"))
@@ -99,7 +99,7 @@ func TestNodePortConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer squatter.Close()
-	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	for _, addr := range []string{lab.WebAddr, "203.0.113.80:80"} {
 		if name, err := lab.Who(l.Client, addr); err != nil || name != "pod-0" {
@@ -135,7 +135,7 @@ func testSourceRanges(l *lab.Lab, other outcome, node bool) {
 		name := strings.ToLower(protocol)
 		l.Write(name+".yaml", loadBalancer(name, fmt.Sprintf("10.96.0.%d:80", 30+i), protocol, 30080+i,
 			fmt.Sprintf("  loadBalancerSourceRanges: [%q]\n", l.Clients[1].Addr4.String()+"/32"), fmt.Sprintf("203.0.113.%d", 30+i)),
-			testbed.SliceManifest(name, 1, 8080, protocol, lab.Addrs(l.Pods...)...))
+			testbed.SliceManifest(name, 1, 8080, protocol, testbed.Addrs(l.Pods...)...))
 	}
 	l.Start()
 	hosts := []*testbed.Host{l.Clients[0], l.Clients[1], l.Pods[0]}
@@ -190,8 +190,8 @@ func TestServiceProxyName(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	labelled := strings.Replace(testbed.ServiceManifest("ours", "10.96.0.40:80", "TCP", ""), "metadata:\n", "metadata:\n  labels:\n    service.kubernetes.io/service-proxy-name: sluice\n", 1)
-	l.Write("a.yaml", labelled, testbed.SliceManifest("ours", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
-	l.Write("b.yaml", testbed.ServiceManifest("theirs", "10.96.0.41:80", "TCP", ""), testbed.SliceManifest("theirs", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Write("a.yaml", labelled, testbed.SliceManifest("ours", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Write("b.yaml", testbed.ServiceManifest("theirs", "10.96.0.41:80", "TCP", ""), testbed.SliceManifest("theirs", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	for _, test := range []struct{ flag, served, not string }{{"sluice", "10.96.0.40:80", "10.96.0.41:80"}, {"", "10.96.0.41:80", "10.96.0.40:80"}} {
 		l.Start("--service-proxy-name", test.flag)
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.served)); got != "pod-0" {
@@ -215,13 +215,13 @@ func TestNothingIsDisturbed(t *testing.T) {
 	}
 	l.ServeDNS()
 	publish := func(more, ingress string) {
-		l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, more, ingress), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
-		l.Write("dns.yaml", loadBalancer("dns", lab.DNSAddr, "UDP", 30053, more, ingress), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods...)...))
+		l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, more, ingress), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+		l.Write("dns.yaml", loadBalancer("dns", lab.DNSAddr, "UDP", 30053, more, ingress), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	}
 	publish("", "")
 	l.Start("--udp-timeout", "1h")
 	held := l.Hold()
-	flow := lab.NewClient(t, l.Client, lab.DNSAddr)
+	flow := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 	home, err := flow.Ask([]byte("?"), testbed.Patience)
 	if err != nil || home == "" {
 		t.Fatal(home, err)
@@ -300,7 +300,7 @@ func testRepairs(t *testing.T, mode string, more []string) {
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
 			}
-			if name, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 				t.Errorf("after %s: UDP from %s: %q, %v", damage, from, name, err)
 			}
 		}
@@ -342,7 +342,7 @@ func TestStaleUDPEntries(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.Start()
-	c := lab.NewClient(t, l.Client, lab.DNSAddr)
+	c := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 	if name, err := c.Ask([]byte("?"), 200*time.Millisecond); name != "" || err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("before there is a Service: %q, %v", name, err)
 	}
@@ -357,6 +357,6 @@ func TestStaleUDPEntries(t *testing.T) {
 	works(true)
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP"))
 	works(false)
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods...)...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	works(true)
 }

@@ -45,7 +45,7 @@ func pump(c net.Conn, seed uint64, size int64) (sum []byte, err error) {
 	var wg sync.WaitGroup
 	var sendErr error
 	wg.Go(func() {
-		if _, sendErr = io.CopyN(c, lab.Stream(seed), size); sendErr == nil {
+		if _, sendErr = io.CopyN(c, testbed.Stream(seed), size); sendErr == nil {
 			sendErr = c.(*net.TCPConn).CloseWrite()
 		}
 	})
@@ -57,7 +57,7 @@ func pump(c net.Conn, seed uint64, size int64) (sum []byte, err error) {
 
 func sumOf(seed uint64, size int64) []byte {
 	h := sha256.New()
-	_, _ = io.CopyN(h, lab.Stream(seed), size)
+	_, _ = io.CopyN(h, testbed.Stream(seed), size)
 	return h.Sum(nil)
 }
 
@@ -126,7 +126,7 @@ func TestStalledReader(t *testing.T) {
 	}
 	// Once through first, so that what any connection costs is there already.
 	c, s := open()
-	go func(c net.Conn) { _, _ = io.CopyN(c, lab.Stream(1), 32<<20); c.Close() }(c)
+	go func(c net.Conn) { _, _ = io.CopyN(c, testbed.Stream(1), 32<<20); c.Close() }(c)
 	if n, err := io.Copy(io.Discard, s); n != 32<<20 || err != nil {
 		t.Fatalf("%d bytes, %v", n, err)
 	}
@@ -142,7 +142,7 @@ func TestStalledReader(t *testing.T) {
 	if err := c.SetDeadline(time.Now().Add(stall)); err != nil {
 		t.Fatal(err)
 	}
-	sent, err := io.CopyN(c, lab.Stream(2), 1<<30)
+	sent, err := io.CopyN(c, testbed.Stream(2), 1<<30)
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Fatalf("the client could send %d bytes to a server that reads nothing: %v", sent, err)
@@ -213,7 +213,7 @@ func TestNoEndpoints(t *testing.T) {
 		if _, err := lab.Who(from, lab.WebAddr); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("TCP from %s = %v, want refused", from, err)
 		}
-		_, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience)
+		_, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience)
 		// On the node itself the send fails already, with what the kernel says of a
 		// packet that OUTPUT does not let through.
 		if refused := errors.Is(err, syscall.ECONNREFUSED) || from == l.Node && errors.Is(err, syscall.EPERM); !refused {
@@ -237,7 +237,7 @@ func TestChurn(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	all := lab.Addrs(l.Pods...)
+	all := testbed.Addrs(l.Pods...)
 	publish := func(keepOne func() bool) (n int) {
 		docs := []string{testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")}
 		for p := range ports {

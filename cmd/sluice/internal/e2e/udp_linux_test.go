@@ -24,9 +24,9 @@ func TestThousandClients(t *testing.T) {
 	l.ServeDNS()
 	const idle = 2 * time.Second
 	l.Start("--udp-timeout", idle.String())
-	socks := make([]lab.Client, clients)
+	socks := make([]testbed.UDPClient, clients)
 	for i := range socks {
-		socks[i] = lab.NewClient(t, l.Client, lab.DNSAddr)
+		socks[i] = testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 	}
 	names := make([]string, clients)
 	var wg sync.WaitGroup
@@ -81,14 +81,14 @@ func TestLargestDatagram(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 2})
 	testbed.Keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods[1])...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
 	l.Start("--udp-timeout", "5s")
-	msg, err := io.ReadAll(io.LimitReader(lab.Stream(3), 65507))
+	msg, err := io.ReadAll(io.LimitReader(testbed.Stream(3), 65507))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0], l.Pods[1]} {
-		c := lab.NewClient(t, from, lab.DNSAddr)
+		c := testbed.NewUDPClient(t, from, lab.DNSAddr)
 		for _, size := range []int{65507, 0, 1, 4097} {
 			got, err := c.Ask(msg[:size], testbed.Patience)
 			if err != nil || !bytes.Equal([]byte(got), msg[:size]) {
@@ -105,10 +105,10 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	l.ServeDNS()
 	l.Start("--udp-timeout", "1h") // nothing but the removal moves a flow
 	const clients = 30
-	socks := make([]lab.Client, clients)
-	var there []lab.Client
+	socks := make([]testbed.UDPClient, clients)
+	var there []testbed.UDPClient
 	for i := range socks {
-		socks[i] = lab.NewClient(t, l.Client, lab.DNSAddr)
+		socks[i] = testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 		name, err := socks[i].Ask([]byte("?"), testbed.Patience)
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
 		t.Fatal(err)
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", lab.Addrs(l.Pods[0], l.Pods[2])...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[0], l.Pods[2])...))
 	written := time.Now()
 	for i, c := range there {
 		var name string
@@ -154,7 +154,7 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 9 {
-		c := lab.NewClient(t, l.Client, lab.DNSAddr)
+		c := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 		for range 3 {
 			name, err := c.Ask([]byte("?"), testbed.Patience)
 			if err != nil || name == "" || name == "pod-0" {
@@ -177,7 +177,7 @@ func TestOneAddressOfTwo(t *testing.T) {
 	for _, bind := range []string{"0.0.0.0", l.Node.Addr4.String(), l.Node.Alt4.String()} {
 		l.Start("--bind-address", bind)
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := lab.NewClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
 				t.Errorf("bound to %s, UDP from %s: answer %q, %v", bind, from, name, err)
 			}
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
@@ -198,7 +198,7 @@ func TestAffinity(t *testing.T) {
 	l := lab.New(t, testbed.Config{Clients: 3})
 	l.ServeWeb()
 	sticky := "  sessionAffinity: ClientIP\n"
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", lab.Addrs(l.Pods...)...))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	home := map[*testbed.Host]string{}
 	for range 20 {

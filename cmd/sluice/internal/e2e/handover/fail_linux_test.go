@@ -31,7 +31,7 @@ func TestRefusedUpgrades(t *testing.T) {
 	refused := func(what string, want ...string) {
 		t.Helper()
 		out, err := n.upgrade()
-		if code := lab.ExitCode(err); code != 1 {
+		if code := testbed.ExitCode(err); code != 1 {
 			t.Errorf("%s: sluice upgrade = %v, %s; want exit code 1", what, err, out)
 		}
 		for _, w := range want {
@@ -39,7 +39,7 @@ func TestRefusedUpgrades(t *testing.T) {
 				t.Errorf("%s: sluice upgrade says %q, want %q in it", what, out, w)
 			}
 		}
-		if n.pid() != pid || !lab.Alive(pid) {
+		if n.pid() != pid || !testbed.Alive(pid) {
 			t.Fatalf("%s: process %d is to serve on: the PID file has %d", what, pid, n.pid())
 		}
 		c.Works()
@@ -81,14 +81,14 @@ func TestUpgradeWithoutDescriptors(t *testing.T) {
 	n.ServeEcho()
 	n.Limit = 64
 	n.start("--loops", "1")
-	var all []*lab.Talker
+	var all []*testbed.Talker
 	for range 16 {
 		c := n.Hold()
 		c.Echoes()
 		all = append(all, c)
 	}
 	out, err := n.upgrade()
-	if lab.ExitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
+	if testbed.ExitCode(err) != 1 || !strings.Contains(out, "raise it (ulimit -n)") {
 		t.Errorf("without descriptors: sluice upgrade = %v, %s", err, out)
 	}
 	for _, c := range all {
@@ -125,19 +125,19 @@ func TestKilledSuccessors(t *testing.T) {
 			done <- err
 		}()
 		var child int
-		n.Eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !lab.Alive(pid) })
+		n.Eventually("there is a successor", func() bool { child = childOf(pid); return child != 0 || !testbed.Alive(pid) })
 		time.Sleep(time.Duration(i*25) * time.Millisecond) // so that all of its life is hit in the end
 		killed := false
-		if child != 0 && lab.Alive(pid) && n.pid() == pid {
+		if child != 0 && testbed.Alive(pid) && n.pid() == pid {
 			killed = syscall.Kill(child, syscall.SIGKILL) == nil
 		}
-		if killed && lab.Alive(pid) {
+		if killed && testbed.Alive(pid) {
 			failed++
 		}
 		if err := <-done; err == nil && killed {
 			// It was killed when it had everything already: that is the end of what it had.
 			t.Logf("round %d: killed after the handover", i)
-			n.Eventually("the process before has ended", func() bool { return !lab.Alive(pid) })
+			n.Eventually("the process before has ended", func() bool { return !testbed.Alive(pid) })
 			n.Process = nil
 			n.start()
 			c = n.Hold()
@@ -181,7 +181,7 @@ func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Clients: 2})
 	n.ServeWeb()
-	n.Write("sticky.yaml", testbed.ServiceManifest("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), testbed.SliceManifest("sticky", 1, 8080, "TCP", lab.Addrs(n.Pods...)...))
+	n.Write("sticky.yaml", testbed.ServiceManifest("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), testbed.SliceManifest("sticky", 1, 8080, "TCP", testbed.Addrs(n.Pods...)...))
 	n.start()
 	ask := func(from *testbed.Host, addr string) string {
 		t.Helper()
@@ -221,7 +221,7 @@ func TestCrash(t *testing.T) {
 	l.ServeDNS()
 	l.Start()
 	steered := l.Traces()
-	old := lab.NewClient(t, l.Client, lab.DNSAddr)
+	old := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 	if _, err := old.Insist(); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestCrash(t *testing.T) {
 			}
 			t.Error("no TCP client was served")
 		})
-		for what, c := range map[string]lab.Client{"new": lab.NewClient(t, l.Client, lab.DNSAddr), "old": old} {
+		for what, c := range map[string]testbed.UDPClient{"new": testbed.NewUDPClient(t, l.Client, lab.DNSAddr), "old": old} {
 			all.Go(func() {
 				took, err := recovers(c)
 				if err != nil {
@@ -267,7 +267,7 @@ func TestCrash(t *testing.T) {
 }
 
 // recovers asks until there is an answer, and returns how long that took.
-func recovers(c lab.Client) (time.Duration, error) {
+func recovers(c testbed.UDPClient) (time.Duration, error) {
 	for began := time.Now(); ; {
 		name, _ := c.Ask([]byte("?"), 20*time.Millisecond) // refused: no process listens yet
 		if took := time.Since(began); name != "" {
@@ -285,7 +285,7 @@ func TestCrashWithPortTaken(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	l.ServeDNS()
 	l.Start()
-	c := lab.NewClient(t, l.Client, lab.DNSAddr)
+	c := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 	if _, err := c.Insist(); err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestNoPlaceForSocket(t *testing.T) {
 		c := n.Hold()
 		c.Works()
 		_ = syscall.Kill(pid, syscall.SIGHUP)
-		n.Eventually("the next process serves", func() bool { return n.pid() != pid && !lab.Alive(pid) })
+		n.Eventually("the next process serves", func() bool { return n.pid() != pid && !testbed.Alive(pid) })
 		n.saysOfPlace(dir, "is on a read-only file system: give --handover-socket")
 		c.Works()
 		n.Hold().Works()
@@ -392,7 +392,7 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := n.upgrade()
-	if lab.ExitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
+	if testbed.ExitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
 		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
 	}
 	c.Works()

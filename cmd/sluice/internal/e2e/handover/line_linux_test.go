@@ -96,11 +96,11 @@ func (n *line) mustUpgrade() {
 	if err != nil {
 		n.T.Fatalf("sluice upgrade: %v, %s", err, out)
 	}
-	n.Eventually("the old process is gone", func() bool { return !lab.Alive(before) })
+	n.Eventually("the old process is gone", func() bool { return !testbed.Alive(before) })
 	n.Eventually("the PID file has the new process", func() bool { return n.pid() != before })
 	n.Eventually("it is alone", func() bool { return slices.Equal(n.Processes(), []int{n.pid()}) })
-	if !strings.Contains(out, strconv.Itoa(n.pid())) || !lab.Alive(n.pid()) {
-		n.T.Fatalf("process %d is to serve: alive %v; %s", n.pid(), lab.Alive(n.pid()), out)
+	if !strings.Contains(out, strconv.Itoa(n.pid())) || !testbed.Alive(n.pid()) {
+		n.T.Fatalf("process %d is to serve: alive %v; %s", n.pid(), testbed.Alive(n.pid()), out)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestWaysToUpgrade(t *testing.T) {
 	} {
 		before := n.pid()
 		do()
-		n.Eventually(what+" leads to another process", func() bool { return n.pid() != before && !lab.Alive(before) })
+		n.Eventually(what+" leads to another process", func() bool { return n.pid() != before && !testbed.Alive(before) })
 		c.Works()
 		n.Hold().Works()
 	}
@@ -169,7 +169,7 @@ func TestCleanupOnExit(t *testing.T) {
 	c.Works()
 	pid := n.pid()
 	_ = syscall.Kill(pid, syscall.SIGTERM)
-	n.Eventually("the process has ended", func() bool { return !lab.Alive(pid) })
+	n.Eventually("the process has ended", func() bool { return !testbed.Alive(pid) })
 	if after := n.Traces(); after != before {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
 	}
@@ -196,7 +196,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			for _, pod := range n.Pods {
 				g.serveEcho(pod)
 			}
-			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5300, "UDP", lab.Addrs(n.Pods...)...))
+			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(n.Pods...)...))
 			n.Mode = mode
 			n.start()
 			rate, flows := 100, 10
@@ -256,7 +256,7 @@ func TestBindAddressChanges(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		for _, from := range []*testbed.Host{n.Client, n.Node, n.Pods[0]} {
-			if name, err := lab.NewClient(t, from, lab.DNSAddr).Insist(); err != nil || name == "" {
+			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Insist(); err != nil || name == "" {
 				t.Errorf("%s, UDP from %s: answer %q, %v", when, from, name, err)
 			}
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
@@ -274,7 +274,7 @@ func TestBindAddressChanges(t *testing.T) {
 		t.Helper()
 		before := n.pid()
 		write(text)
-		n.Eventually("another process serves", func() bool { return n.pid() != before && !lab.Alive(before) })
+		n.Eventually("another process serves", func() bool { return n.pid() != before && !testbed.Alive(before) })
 		n.Eventually("its rules are written", func() bool {
 			for line := range strings.Lines(n.Traces()) {
 				if strings.Contains(line, "-d 10.96.0.10/32 ") && strings.Contains(line, rule) {

@@ -76,7 +76,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, st
 	var wg sync.WaitGroup
 	var sendErr error
 	wg.Go(func() {
-		from, start, buf := lab.Stream(sends), time.Now(), make([]byte, 256<<10)
+		from, start, buf := testbed.Stream(sends), time.Now(), make([]byte, 256<<10)
 		for running := true; running; {
 			n := 1 + r.IntN(2048)
 			if r.IntN(50) == 0 {
@@ -96,7 +96,7 @@ func talk(c *net.TCPConn, sends, gets uint64, half bool, pause time.Duration, st
 		}
 		sendErr = c.CloseWrite()
 	})
-	want, buf, expect := lab.Stream(gets), make([]byte, 16<<10), make([]byte, 16<<10)
+	want, buf, expect := testbed.Stream(gets), make([]byte, 16<<10), make([]byte, 16<<10)
 	for {
 		n, readErr := c.Read(buf)
 		_, _ = io.ReadFull(want, expect[:n])
@@ -160,7 +160,7 @@ func newLoad(l *lab.Lab) *load {
 			{Name: "echo", Addr: g.addr(i, 53), Protocol: "UDP", Port: 5300},
 		} {
 			m.Name, m.Path = fmt.Sprintf("%s-%s", m.Name, path), path.String()
-			l.Write(m.Name+".yaml", m.Manifest(), testbed.SliceManifest(m.Name, 1, m.Port, m.Protocol, lab.Addrs(l.Pods...)...))
+			l.Write(m.Name+".yaml", m.Manifest(), testbed.SliceManifest(m.Name, 1, m.Port, m.Protocol, testbed.Addrs(l.Pods...)...))
 		}
 	}
 	return g
@@ -303,7 +303,7 @@ func (g *load) ask(addr string) {
 	a := &asker{Conn: conn}
 	var first string
 	for begun := time.Now(); first == ""; {
-		if first, err = (lab.Client{Conn: conn}).Ask(make([]byte, 8), time.Second); err != nil || first == "" && time.Since(begun) > testbed.Patience {
+		if first, err = (testbed.UDPClient{Conn: conn}).Ask(make([]byte, 8), time.Second); err != nil || first == "" && time.Since(begun) > testbed.Patience {
 			g.T.Fatalf("UDP %s: %q, %v", addr, first, err)
 		}
 	}
@@ -448,7 +448,7 @@ func (u *usage) note(t *testing.T, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.fds = append(u.fds, int64(lab.Descriptors(t, pid)))
+	u.fds = append(u.fds, int64(descriptors(t, pid)))
 	u.resident = append(u.resident, resident)
 }
 
@@ -589,7 +589,7 @@ func TestIdleConnectionsCross(t *testing.T) {
 	}()
 	n.PublishWeb()
 	n.start()
-	conns := make([]*lab.Talker, count)
+	conns := make([]*testbed.Talker, count)
 	for i := range conns {
 		conns[i] = n.Hold()
 	}

@@ -169,6 +169,16 @@ func (n *line) succeed(cur *process, round, at int, act func(giver, taker *proce
 	return next, s.kind
 }
 
+// descriptors returns how many a process has open.
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	open, err := testbed.OpenFiles(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
+}
+
 // limitDescriptors sets how many descriptors a process may have.
 func limitDescriptors(t *testing.T, pid int, limit uint64) {
 	t.Helper()
@@ -277,8 +287,8 @@ func TestEveryStep(t *testing.T) {
 	}{
 		{"the successor is killed", func(_, taker *process) { taker.kill() }, last},
 		{"the running process is killed", func(giver, _ *process) { giver.kill() }, always},
-		{"the successor runs out of descriptors", func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(lab.Descriptors(t, taker.pid()))) }, never},
-		{"the running process runs out of descriptors", func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(lab.Descriptors(t, giver.pid()))) }, never},
+		{"the successor runs out of descriptors", func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(descriptors(t, taker.pid()))) }, never},
+		{"the running process runs out of descriptors", func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(descriptors(t, giver.pid()))) }, never},
 	} {
 		kept, at := 0, 0
 		for more := true; more; at += every {
@@ -319,7 +329,7 @@ func TestEveryStep(t *testing.T) {
 }
 
 // goesOn reports whether a connection still works, or has ended, which must be one of both.
-func goesOn(c *lab.Talker) (bool, error) {
+func goesOn(c *testbed.Talker) (bool, error) {
 	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 	_, _ = io.WriteString(c, "ping")
 	_, err := io.ReadFull(c, make([]byte, 4))

@@ -28,7 +28,7 @@ func TestUpgradeHoldsAddresses(t *testing.T) {
 	t.Cleanup(g.end)
 	g.connect(n.Client, lab.WebAddr, 100)
 	g.connect(n.Node, lab.WebAddr, 100)
-	u := lab.NewClient(t, n.Client, lab.DNSAddr)
+	u := testbed.NewUDPClient(t, n.Client, lab.DNSAddr)
 	pod, err := u.Insist()
 	if err != nil {
 		t.Fatal(err)

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
@@ -23,6 +23,10 @@ const (
 	// is compiled here, under the race detector too. Its value is the lab's folder, by which
 	// all its processes are known.
 	ProgramVar = "SLUICE_TEST_PROGRAM"
+	// rootVar has the test binary become the program in a root file system, and
+	// manifestsVar names the folder that it sees there.
+	rootVar      = "SLUICE_TEST_ROOT"
+	manifestsVar = "SLUICE_TEST_MANIFESTS"
 
 	// WebIP is the cluster IP of the Service of ServeWeb.
 	WebIP = "10.96.0.80"
@@ -32,11 +36,14 @@ const (
 	DNSAddr = "10.96.0.10:53"
 )
 
+// Capabilities are those of deploy/base/daemonset.yaml.
+var Capabilities = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_RESOURCE}
+
 // Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
 func Main(m *testing.M) int {
 	if root := os.Getenv(rootVar); root != "" {
-		err := enter(root) // does not return if it succeeds
-		fmt.Fprintln(os.Stderr, err)
+		pod := testbed.Container{Root: root, Program: "/usr/local/bin/sluice", Volume: os.Getenv(manifestsVar), Capabilities: Capabilities}
+		fmt.Fprintln(os.Stderr, pod.Exec(os.Args[1:], []string{"PATH=" + os.Getenv("PATH")}))
 		return 1
 	}
 	if os.Getenv(ProgramVar) != "" {
@@ -108,7 +115,7 @@ func (l *Lab) Processes() (pids []int) {
 			continue
 		}
 		if env, err := os.ReadFile("/proc/" + e.Name() + "/environ"); err == nil && bytes.Contains(env, mark) &&
-			Alive(pid) {
+			testbed.Alive(pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -186,7 +193,7 @@ func (l *Lab) Wait() int {
 		l.T.Fatal(err)
 	}
 	l.Process = nil
-	return ExitCode(err)
+	return testbed.ExitCode(err)
 }
 
 // Get asks the program over HTTP, on the node. Code 0: it cannot be asked.
@@ -235,22 +242,6 @@ func (l *Lab) Output(name string, args ...string) string {
 	return string(out)
 }
 
-// ExitCode returns the code that a command ended with, 0 if err is not of that.
-func ExitCode(err error) int {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
-	return 0
-}
-
-// Addrs returns the IPv4 addresses of hosts.
-func Addrs(hosts ...*testbed.Host) (out []string) {
-	for _, h := range hosts {
-		out = append(out, h.Addr4.String())
-	}
-	return out
-}
-
 // ServeWeb makes every pod answer TCP connections with its name, as Service web.
 func (l *Lab) ServeWeb() (servers []*testbed.Server) {
 	l.T.Helper()
@@ -274,7 +265,7 @@ func (l *Lab) ServeEcho() {
 func (l *Lab) PublishWeb() {
 	l.T.Helper()
 	l.Write("web.yaml", testbed.ServiceManifest("web", WebAddr, "TCP", ""),
-		testbed.SliceManifest("web", 1, 8080, "TCP", Addrs(l.Pods...)...))
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 }
 
 // ServeDNS makes every pod answer datagrams with its name, as Service dns.
@@ -284,7 +275,7 @@ func (l *Lab) ServeDNS() (servers []*testbed.Server) {
 		servers = append(servers, testbed.Keep(l.T)(pod.WhoUDP(pod.Addr4.String()+":5353")))
 	}
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", DNSAddr, "UDP", ""),
-		testbed.SliceManifest("dns", 1, 5353, "UDP", Addrs(l.Pods...)...))
+		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	return servers
 }
 
@@ -299,33 +290,13 @@ func WhoWithin(d time.Duration, from *testbed.Host, addr string) (string, error)
 	return from.TryAsk("tcp", addr, d)
 }
 
-// Client is a UDP socket that is connected to a Service, so that only answers
-// from the address it asked reach it.
-type Client struct{ net.Conn }
-
-// NewClient opens such a socket, until the test ends.
-func NewClient(t *testing.T, from *testbed.Host, addr string) Client {
-	t.Helper()
-	c, err := from.Dial(t.Context(), "udp", addr)
+// Hold opens a connection to the Service of ServeEcho, until the test ends.
+func (l *Lab) Hold() *testbed.Talker {
+	l.T.Helper()
+	c, err := l.Client.Dial(l.T.Context(), "tcp", WebAddr)
 	if err != nil {
-		t.Fatal(err)
+		l.T.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return Client{c}
-}
-
-// Ask sends a datagram and returns the answer, or "" if there is none within d.
-func (c Client) Ask(msg []byte, d time.Duration) (string, error) {
-	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
-		return "", err
-	}
-	if _, err := c.Write(msg); err != nil {
-		return "", err
-	}
-	buf := make([]byte, 65535)
-	n, err := c.Read(buf)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return "", nil
-	}
-	return string(buf[:n]), err
+	l.T.Cleanup(func() { _ = c.Close() })
+	return &testbed.Talker{T: l.T, Conn: c}
 }

@@ -1,13 +1,11 @@
 package lab
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -56,27 +54,6 @@ func (l *Lab) virtualServers() string {
 		return ""
 	}
 	return l.Output("ipvsadm", "-Sn")
-}
-
-// Alive reports whether a process runs; one that has ended and was not waited for yet
-// does not.
-func Alive(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, after, _ := strings.Cut(string(b), ") ")
-	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
-}
-
-// Descriptors returns how many a process has open.
-func Descriptors(t *testing.T, pid int) int {
-	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // ConfigFile returns the path of a file of --config, and what writes it, without the header.

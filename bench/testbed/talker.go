@@ -1,4 +1,4 @@
-package lab
+package testbed
 
 import (
 	"bytes"
@@ -7,10 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"testing"
 	"time"
-
-	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // Talker is a connection that was made before, and tells whether it still works.
@@ -19,21 +18,10 @@ type Talker struct {
 	net.Conn
 }
 
-// Hold opens one to the Service of ServeEcho, until the test ends.
-func (l *Lab) Hold() *Talker {
-	l.T.Helper()
-	c, err := l.Client.Dial(l.T.Context(), "tcp", WebAddr)
-	if err != nil {
-		l.T.Fatal(err)
-	}
-	l.T.Cleanup(func() { _ = c.Close() })
-	return &Talker{T: l.T, Conn: c}
-}
-
 // Works wants an echo of a size that does not fit anything at once.
 func (c *Talker) Works() {
 	c.T.Helper()
-	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+	_ = c.SetDeadline(time.Now().Add(Patience))
 	want := make([]byte, 1<<20)
 	_, _ = io.ReadFull(Stream(rand.Uint64()), want)
 	go func() { _, _ = c.Write(want) }()
@@ -46,7 +34,7 @@ func (c *Talker) Works() {
 // Echoes wants an echo of a few bytes, which needs no pipe.
 func (c *Talker) Echoes() {
 	c.T.Helper()
-	_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+	_ = c.SetDeadline(time.Now().Add(Patience))
 	got := make([]byte, 4)
 	if _, err := io.WriteString(c, "ping"); err != nil {
 		c.T.Fatal(err)
@@ -56,20 +44,51 @@ func (c *Talker) Echoes() {
 	}
 }
 
+// Stream is an endless pseudo-random stream.
+func Stream(seed uint64) io.Reader {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	return rand.NewChaCha8(key)
+}
+
+// UDPClient is a UDP socket that is connected to a Service, so that only answers
+// from the address it asked reach it.
+type UDPClient struct{ net.Conn }
+
+// NewUDPClient opens such a socket, until the test ends.
+func NewUDPClient(t *testing.T, from *Host, addr string) UDPClient {
+	t.Helper()
+	c, err := from.Dial(t.Context(), "udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return UDPClient{c}
+}
+
+// Ask sends a datagram and returns the answer, or "" if there is none within d.
+func (c UDPClient) Ask(msg []byte, d time.Duration) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
+		return "", err
+	}
+	if _, err := c.Write(msg); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 65535)
+	n, err := c.Read(buf)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "", nil
+	}
+	return string(buf[:n]), err
+}
+
 // Insist asks until there is an answer, as clients of UDP do: a thousand at once may
 // overrun the queue of a pod's socket, which is not sized for that.
-func (c Client) Insist() (string, error) {
+func (c UDPClient) Insist() (string, error) {
 	for range 20 {
 		if name, err := c.Ask([]byte("?"), time.Second); err != nil || name != "" {
 			return name, err
 		}
 	}
 	return "", errors.New("no answer to 20 datagrams")
-}
-
-// Stream is an endless pseudo-random stream.
-func Stream(seed uint64) io.Reader {
-	var key [32]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
-	return rand.NewChaCha8(key)
 }
