@@ -41,10 +41,7 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 }
 
 func cleanup(ctx context.Context) error {
-	if err := netfilter.Privileged(); err != nil {
-		return err
-	}
-	return errors.Join(cleanupFamily(ctx, false), cleanupFamily(ctx, true))
+	return netfilter.EachFamily(func(ipv6 bool) error { return cleanupFamily(ctx, ipv6) })
 }
 
 func cleanupFamily(ctx context.Context, ipv6 bool) error {

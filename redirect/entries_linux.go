@@ -95,7 +95,7 @@ func (r *ruleset) depends(e Entry) bool {
 
 // nodePortOf returns the node port with the number of a frontend; the zero Entry if none has.
 func (r *ruleset) nodePortOf(f lb.Frontend) Entry {
-	f.Addr = netip.AddrPortFrom(unspecified(r.ipv6), f.Addr.Port())
+	f.Addr = netip.AddrPortFrom(netfilter.Unspecified(r.ipv6), f.Addr.Port())
 	return r.entries[f]
 }
 
@@ -255,14 +255,6 @@ func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 
 // nodePort reports whether a frontend is a port of every address of the node.
 func nodePort(addr netip.AddrPort) bool { return addr.Addr().IsUnspecified() }
-
-// unspecified is the address of node ports.
-func unspecified(ipv6 bool) netip.Addr {
-	if ipv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
-}
 
 // compareEntry orders node ports last, since the first rule that matches wins.
 func compareEntry(a, b Entry) int {

@@ -1,10 +1,11 @@
 package redirect
 
 import (
+	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -42,14 +43,14 @@ func (f flowFilter) stale(flow conntrack.Flow) bool {
 	changed := f.changed[flow.Dst]
 	e, exact := f.entries[lb.Frontend{Protocol: lb.UDP, Addr: flow.Dst}]
 	if !exact && f.isLocal(dst) {
-		node := netip.AddrPortFrom(unspecified(dst.Is6()), flow.Dst.Port())
+		node := netip.AddrPortFrom(netfilter.Unspecified(dst.Is6()), flow.Dst.Port())
 		e, changed = f.entries[lb.Frontend{Protocol: lb.UDP, Addr: node}], changed || f.changed[node]
 	}
 	if !changed {
 		return false
 	}
-	if e.Action == Refuse || e.Action == Drop || e.Sources != nil && !contains(e.Sources, src) ||
-		e.DropOutside && !f.isLocal(src) && !contains(f.inside, src) {
+	if e.Action == Refuse || e.Action == Drop || e.Sources != nil && !netfilter.Contains(e.Sources, src) ||
+		e.DropOutside && !f.isLocal(src) && !netfilter.Contains(f.inside, src) {
 		return true
 	}
 	if e.Action == Redirect {
@@ -60,19 +61,11 @@ func (f flowFilter) stale(flow conntrack.Flow) bool {
 
 func (f flowFilter) isLocal(a netip.Addr) bool { return a.IsLoopback() || f.local[a] }
 
-func contains(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
 // deleteFlows deletes the entries that a filter chooses and returns their number.
 func deleteFlows(f flowFilter, ipv6 bool) (uint64, error) {
 	var err error
 	if f.local, err = conntrack.LocalAddrs(); err != nil {
 		return 0, err
 	}
-	asked := make([]uint16, 0, len(f.changed))
-	for frontend := range f.changed {
-		asked = append(asked, frontend.Port())
-	}
-	return conntrack.DeleteFlows(ipv6, asked, nil, f.stale)
+	return conntrack.DeleteFlows(ipv6, maps.Keys(f.changed), false, f.stale)
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -44,6 +45,9 @@ var (
 func podNet(ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(podAddr[ipv6], map[bool]int{false: 24, true: 64}[ipv6]).Masked()
 }
+
+// unspecified is the address of node ports.
+var unspecified = netfilter.Unspecified
 
 // alone is the prefix of one address.
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -66,7 +66,7 @@ func steeredBy(rules []string, ipv6 bool) map[lb.Frontend]uint16 {
 			continue
 		}
 		if !f.Addr.Addr().IsValid() {
-			f.Addr = netip.AddrPortFrom(unspecified(ipv6), f.Addr.Port())
+			f.Addr = netip.AddrPortFrom(netfilter.Unspecified(ipv6), f.Addr.Port())
 		}
 		out[f] = target
 	}

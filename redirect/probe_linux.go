@@ -105,7 +105,7 @@ func (t *IPTables) try(ctx context.Context, s shape) error {
 	add(lb.UDP, addr, Entry{Action: Refuse})
 	for _, e := range []Entry{{Action: Accept}, {Action: Refuse}, {Action: Drop}, {DropOutside: true}} {
 		add(lb.TCP, addr, e)
-		add(lb.UDP, unspecified(s.ipv6), e)
+		add(lb.UDP, netfilter.Unspecified(s.ipv6), e)
 	}
 	p, err := u.family(s.ipv6)
 	if err != nil {

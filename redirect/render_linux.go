@@ -256,7 +256,7 @@ func (v *view) proxyPorts() []portMatch {
 			}
 		}
 		for some := range slices.Chunk(ports, multiportMax) {
-			match := fmt.Sprintf("-p %s -m multiport --dports %s", name(proto), strings.Join(some, ","))
+			match := "-p " + netfilter.ProtocolName(proto) + " -m multiport --dports " + strings.Join(some, ",")
 			out = append(out, portMatch{proto, match})
 		}
 	}
@@ -329,7 +329,7 @@ func (v *view) nodePorts(x verdict) {
 	}
 	if v.sets {
 		for _, p := range []lb.Protocol{lb.TCP, lb.UDP} {
-			v.verdict(x, p, "-p "+name(p)+" "+v.member(x.nodeSet(p), "dst")+local)
+			v.verdict(x, p, "-p "+netfilter.ProtocolName(p)+" "+v.member(x.nodeSet(p), "dst")+local)
 		}
 	}
 	for _, e := range v.entries {
@@ -341,9 +341,6 @@ func (v *view) nodePorts(x verdict) {
 
 // local matches packets to any address of this node.
 const local = " -m addrtype --dst-type LOCAL"
-
-// name is how iptables spells a protocol.
-func name(p lb.Protocol) string { return strings.ToLower(p.String()) }
 
 // member matches packets in a set; dirs is ipset's list of "src" and "dst".
 func (s shape) member(set, dirs string) string {
@@ -357,13 +354,10 @@ func (s shape) noMember(set, dirs string) string {
 
 // to matches packets that ask for a frontend.
 func to(f lb.Frontend) string {
-	proto := name(f.Protocol)
-	m := fmt.Sprintf("-p %s -m %s --dport %d", proto, proto, f.Addr.Port())
 	if nodePort(f.Addr) {
-		return m + local
+		return netfilter.ToFrontend(f) + local
 	}
-	addr := f.Addr.Addr()
-	return fmt.Sprintf("-d %s/%d %s", addr, addr.BitLen(), m)
+	return netfilter.ToFrontend(f)
 }
 
 // target sends packets to a proxy port. REDIRECT means the primary address of the

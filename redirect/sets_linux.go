@@ -3,8 +3,6 @@ package redirect
 import (
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -49,9 +47,6 @@ func setType(name string) string {
 	return netfilter.BitmapPort
 }
 
-// ipProtocols are the numbers of protocols in packets.
-var ipProtocols = [...]uint8{lb.TCP: unix.IPPROTO_TCP, lb.UDP: unix.IPPROTO_UDP, lb.SCTP: unix.IPPROTO_SCTP}
-
 // kernelSet returns the set of a name without its prefix.
 func (s shape) kernelSet(name string) netfilter.Set {
 	return netfilter.Set{Name: s.set(name), Type: setType(name), IPv6: s.ipv6}
@@ -78,7 +73,7 @@ func (s shape) layout(counters *netfilter.Counters) netfilter.Layout {
 // members calls f with each member of a set that an entry needs, and the set's name
 // without its prefix.
 func (e Entry) members(f func(set string, m netfilter.Member)) {
-	exact := memberOf(e.Frontend)
+	exact := netfilter.MemberOf(e.Frontend)
 	for _, x := range verdicts {
 		switch {
 		case !x.has(e):
@@ -103,8 +98,4 @@ func (e Entry) members(f func(set string, m netfilter.Member)) {
 		m.Net = source
 		f(setAllowed, m)
 	}
-}
-
-func memberOf(f lb.Frontend) netfilter.Member {
-	return netfilter.Member{Addr: f.Addr.Addr(), Protocol: ipProtocols[f.Protocol], Port: f.Addr.Port()}
 }

@@ -20,6 +20,14 @@ func Privileged() error {
 	return nil
 }
 
+// EachFamily calls f for both address families, if we may change netfilter.
+func EachFamily(f func(ipv6 bool) error) error {
+	if err := Privileged(); err != nil {
+		return err
+	}
+	return errors.Join(f(false), f(true))
+}
+
 // Program returns the name of a family's iptables of the host's own choice.
 func Program(ipv6 bool) string {
 	if ipv6 {

@@ -2,8 +2,8 @@ package iptables
 
 import (
 	"context"
-	"net/netip"
 
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -20,23 +20,9 @@ type Engine struct {
 	// ip6tables for IPv6.
 	Command string
 
-	// MasqueradeMark is the bit of packet marks for connections whose source is to
-	// become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14.
-	MasqueradeMark uint32
-
-	// MasqueradeAll masquerades every connection to a cluster IP
-	// (--masquerade-all).
-	MasqueradeAll bool
-
-	// LocalCIDRs, LocalBridge and LocalInterfaces define which traffic is that of pods,
-	// which is not masqueraded on its way to a cluster IP, and which policy Local of
-	// external addresses is not for: by its source, by the bridge it comes from, or by
-	// how the name of its interface begins (--detect-local-mode). If all are empty it
-	// is that from lb.Node.PodCIDRs; if those are empty as well, none is known, and no
-	// traffic to cluster IPs is masqueraded.
-	LocalCIDRs      []netip.Prefix
-	LocalBridge     string
-	LocalInterfaces string
+	// Masquerade is as everywhere; policy Local of external addresses is not for the traffic
+	// of pods.
+	kernelmodes.Masquerade
 
 	// NoLocalhost refuses connections to node ports by loopback, where rules would
 	// otherwise leave them to a socket that may be there

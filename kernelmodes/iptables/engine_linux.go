@@ -1,9 +1,7 @@
 package iptables
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -61,12 +59,10 @@ func (e *Engine) stats() Stats {
 // shape returns how rules are written.
 func (e *Engine) shape(node lb.Node) shape {
 	return shape{
-		ipv6: e.IPv6, mark: e.mark(), all: e.MasqueradeAll, liberal: e.Liberal,
-		randomFully: e.facts.RandomFully, bpf: e.facts.BPF, noLocalhost: e.NoLocalhost, local: e.pods(node),
+		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, liberal: e.Liberal,
+		randomFully: e.facts.RandomFully, bpf: e.facts.BPF, noLocalhost: e.NoLocalhost, local: e.Pods(e.IPv6, node),
 	}
 }
-
-func (e *Engine) mark() uint32 { return cmp.Or(e.MasqueradeMark, 1<<14) }
 
 // removeOld removes what an earlier process has left, once, if there is nothing to forward.
 func (e *Engine) removeOld(ctx context.Context) error {
@@ -110,8 +106,5 @@ func (e *Engine) verify(ctx context.Context) (bool, error) {
 }
 
 func cleanup(ctx context.Context) error {
-	if err := netfilter.Privileged(); err != nil {
-		return err
-	}
-	return errors.Join(netfilter.Remove(ctx, layout(false), nil), netfilter.Remove(ctx, layout(true), nil))
+	return netfilter.EachFamily(func(ipv6 bool) error { return netfilter.Remove(ctx, layout(ipv6), nil) })
 }

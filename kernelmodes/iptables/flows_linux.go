@@ -1,9 +1,11 @@
 package iptables
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -87,11 +89,8 @@ func (f *flows) delete(ipv6 bool) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ports := make([]uint16, 0, len(*f))
-	for addr := range *f {
-		ports = append(ports, addr.Port())
-	}
-	n, err := conntrack.DeleteFlows(ipv6, ports, ports, func(flow conntrack.Flow) bool { return f.stale(flow, local) })
+	stale := func(flow conntrack.Flow) bool { return f.stale(flow, local) }
+	n, err := conntrack.DeleteFlows(ipv6, maps.Keys(*f), true, stale)
 	if err == nil {
 		*f = nil
 	}
@@ -126,9 +125,5 @@ func (f flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend
 	if x := f[end]; x != nil || !local[addr] || addr.IsLoopback() {
 		return x
 	}
-	any := netip.IPv4Unspecified()
-	if addr.Is6() {
-		any = netip.IPv6Unspecified()
-	}
-	return f[netip.AddrPortFrom(any, end.Port())]
+	return f[netip.AddrPortFrom(netfilter.Unspecified(addr.Is6()), end.Port())]
 }

@@ -106,9 +106,7 @@ func bucketOf(table, addresses, nodePorts string, f lb.Frontend) netfilter.Bucke
 func portBucket(table, from, name string, p lb.Protocol, side string, port uint16) netfilter.Bucket {
 	first := port &^ (buckets - 1)
 	name = fmt.Sprintf("%s-%d", name, first)
-	lead := fmt.Sprintf("-p %s -m %[1]s --%s %d:%d -j %s", protocol(p), side, first, first+buckets-1, name)
+	proto := netfilter.ProtocolName(p)
+	lead := fmt.Sprintf("-p %s -m %[1]s --%s %d:%d -j %s", proto, side, first, first+buckets-1, name)
 	return netfilter.Bucket{Table: table, Chain: name, From: from, Lead: lead}
 }
-
-// protocol is how iptables spells a protocol.
-func protocol(p lb.Protocol) string { return strings.ToLower(p.String()) }

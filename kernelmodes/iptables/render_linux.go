@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -63,6 +64,7 @@ func (s shape) render(service *lb.Service) *unit {
 			continue
 		}
 		f := lb.Frontend{Protocol: service.Protocol, Addr: a.Addr}
+		to := netfilter.ToFrontend(f) // of a node port, in a chain that only packets to this node reach
 		inside, outside := service.Verdicts(a)
 		s.unserved(u, service.ID, f, a, inside, outside)
 		if inside != lb.Serve && outside != lb.Serve {
@@ -76,7 +78,7 @@ func (s shape) render(service *lb.Service) *unit {
 			if target = svc; a.Local {
 				target = svl
 			}
-			mark := to(f) + " " + comment("%s cluster IP from elsewhere", service.ID) + "-j " + chainOutside
+			mark := to + " " + comment("%s cluster IP from elsewhere", service.ID) + "-j " + chainOutside
 			marks[target] = append(marks[target], mark)
 		} else {
 			extLocal = extLocal || a.Local
@@ -87,7 +89,7 @@ func (s shape) render(service *lb.Service) *unit {
 			if len(u.chains) > 0 {
 				chain = fmt.Sprint(fw, len(u.chains)) // addresses may differ in their ranges
 			}
-			for _, p := range s.family(a.Sources) {
+			for _, p := range kernelmodes.OfFamily(a.Sources, s.ipv6) {
 				rules = append(rules, "-s "+p.String()+" "+comment("%s source range", service.ID)+"-j "+target)
 			}
 			for other, same := range u.chains {
@@ -98,7 +100,7 @@ func (s shape) render(service *lb.Service) *unit {
 			u.chains[chain], target = rules, chain
 		}
 		u.entries = append(u.entries, entry{bucketOf("nat", chainAddresses, chainNodePorts, f),
-			to(f) + " " + comment("%s %s", service.ID, a.Kind) + "-j " + target})
+			to + " " + comment("%s %s", service.ID, a.Kind) + "-j " + target})
 	}
 	if used[ext] {
 		used[svc], used[svl] = true, used[svl] || extLocal && len(local) > 0
@@ -116,7 +118,7 @@ func (s shape) render(service *lb.Service) *unit {
 func (s shape) unserved(u *unit, id lb.ID, f lb.Frontend, a lb.Address, inside, outside lb.Verdict) {
 	add := func(match, why, target string) {
 		u.entries = append(u.entries, entry{bucketOf("filter", chainNoAddress, chainNoNode, f),
-			match + to(f) + " " + comment("%s %s", id, why) + "-j " + target})
+			match + netfilter.ToFrontend(f) + " " + comment("%s %s", id, why) + "-j " + target})
 	}
 	if s.noLocalhost && f.Addr.Addr().IsUnspecified() && inside == lb.Serve {
 		add("-d "+s.loopback()+" ", "is not for loopback", netfilter.Reject(f.Protocol == lb.TCP, s.ipv6))
@@ -184,7 +186,7 @@ func (s shape) external(id lb.ID, local, hasLocal bool, svc, svl string) []strin
 // connections follow a pattern, such as one to control and one for data, would find
 // the same part of the endpoints each time.
 func (s shape) spread(service *lb.Service, rules []string, backends []lb.Backend) []string {
-	proto := "-p " + protocol(service.Protocol) + " "
+	proto := "-p " + netfilter.ProtocolName(service.Protocol) + " "
 	target := func(b lb.Backend) string { return "-j DNAT --to-destination " + b.Addr.String() }
 	set := func(lb.Backend) string { return "" }
 	if service.AffinityTimeout > 0 {
@@ -238,7 +240,7 @@ func (s shape) static(r *netfilter.Ruleset) {
 		"-m mark ! --mark " + masked + " -j RETURN",
 		// What is marked once, and leaves the node again in a tunnel, is not ours then.
 		"-j MARK --xor-mark " + mark,
-		comment("sluice: answers must come back here") + "-j " + s.masquerade(),
+		comment("sluice: answers must come back here") + "-j " + kernelmodes.MasqueradeTarget(s.randomFully),
 	})
 	r.SetChain(netfilter.Place{Table: "filter", Chain: chainUnserved}, []string{
 		"-j " + chainNoAddress,
@@ -251,7 +253,7 @@ func (s shape) static(r *netfilter.Ruleset) {
 // to itself: it would not take an answer from itself for that of the Service. Without the
 // match bpf they list the backends of this node.
 func (s shape) hairpin(services map[lb.ID]*lb.Service) (rules []string) {
-	masquerade := comment("sluice: to itself") + "-j " + s.masquerade()
+	masquerade := comment("sluice: to itself") + "-j " + kernelmodes.MasqueradeTarget(s.randomFully)
 	if s.bpf {
 		match := "-m bpf --bytecode " + strconv.Quote(trace.SameAddress(s.ipv6)) + " "
 		return []string{match + masquerade}
@@ -272,25 +274,6 @@ func (s shape) hairpin(services map[lb.ID]*lb.Service) (rules []string) {
 	return rules
 }
 
-// masquerade is the target that makes this node the source.
-func (s shape) masquerade() string {
-	if s.randomFully {
-		return "MASQUERADE --random-fully"
-	}
-	return "MASQUERADE"
-}
-
-// family returns the prefixes of this family.
-func (s shape) family(list []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range list {
-		if p.IsValid() && p.Addr().Is6() == s.ipv6 {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
-}
-
 func (s shape) loopback() string {
 	if s.ipv6 {
 		return "::1/128"
@@ -298,38 +281,8 @@ func (s shape) loopback() string {
 	return "127.0.0.0/8"
 }
 
-// to matches packets to a frontend; of a node port, in a chain that only
-// packets to this node reach.
-func to(f lb.Frontend) string {
-	m := fmt.Sprintf("-p %s -m %[1]s --dport %d", protocol(f.Protocol), f.Addr.Port())
-	if addr := f.Addr.Addr(); !addr.IsUnspecified() {
-		m = fmt.Sprintf("-d %s/%d %s", addr, addr.BitLen(), m)
-	}
-	return m
-}
-
 // seconds rounds nanoseconds up.
 func seconds(ns int64) int64 { return (ns + 1e9 - 1) / 1e9 }
-
-// pods returns matches for the traffic of pods.
-func (e *Engine) pods(node lb.Node) []string {
-	var out []string
-	if e.LocalBridge != "" {
-		// What a pod sends comes from a port of the bridge.
-		out = append(out, "-i "+e.LocalBridge)
-	}
-	if e.LocalInterfaces != "" {
-		out = append(out, "-i "+strings.TrimSuffix(e.LocalInterfaces, "+")+"+")
-	}
-	cidrs := e.LocalCIDRs
-	if len(cidrs) == 0 && len(out) == 0 {
-		cidrs = node.PodCIDRs
-	}
-	for _, p := range (shape{ipv6: e.IPv6}).family(cidrs) {
-		out = append(out, "-s "+p.String())
-	}
-	return out
-}
 
 // trial is a ruleset with one of each kind of rule, in chains of names of their own.
 func (s shape) trial(program *netfilter.IPTables) *netfilter.Ruleset {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -125,7 +126,7 @@ func (w world) check(t *testing.T, s lb.Service) {
 	rules := parse(t, rendered(w.shape(), s))
 	for who, p := range w.clients() {
 		for _, a := range s.Addresses {
-			p.Protocol, p.Dst = protocol(s.Protocol), a.Addr
+			p.Protocol, p.Dst = netfilter.ProtocolName(s.Protocol), a.Addr
 			if a.Addr.Addr().IsUnspecified() {
 				p.Dst = at(ip(w.ipv6, "node", 10), a.Addr.Port())
 			}
@@ -233,28 +234,28 @@ func TestMasquerade(t *testing.T) {
 	s := w.service(lb.TCP, false, backendSets(false)["here"])
 	for _, test := range []struct {
 		name   string
-		engine *Engine
+		engine *kernelmodes.Masquerade
 		node   lb.Node
 		want   map[string]bool // who is masqueraded on the way to a cluster IP
 	}{
-		{"not known", &Engine{}, lb.Node{}, map[string]bool{}},
+		{"not known", &kernelmodes.Masquerade{}, lb.Node{}, map[string]bool{}},
 		{
-			"node's pods", &Engine{}, lb.Node{PodCIDRs: []netip.Prefix{podNet(true), podNet(false)}},
+			"node's pods", &kernelmodes.Masquerade{}, lb.Node{PodCIDRs: []netip.Prefix{podNet(true), podNet(false)}},
 			map[string]bool{"outside": true, "node": true},
 		},
 		{
-			"cluster", &Engine{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
+			"cluster", &kernelmodes.Masquerade{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
 			lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true},
 		},
-		{"bridge", &Engine{LocalBridge: "cni0"}, lb.Node{}, map[string]bool{"outside": true, "node": true}},
-		{"interfaces", &Engine{LocalInterfaces: "eth"}, lb.Node{}, map[string]bool{"pod": true, "node": true}},
+		{"bridge", &kernelmodes.Masquerade{LocalBridge: "cni0"}, lb.Node{}, map[string]bool{"outside": true, "node": true}},
+		{"interfaces", &kernelmodes.Masquerade{LocalInterfaces: "eth"}, lb.Node{}, map[string]bool{"pod": true, "node": true}},
 		{
-			"all", &Engine{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}},
+			"all", &kernelmodes.Masquerade{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}},
 			map[string]bool{"pod": true, "outside": true, "node": true},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			shape := shape{mark: test.engine.mark(), all: test.engine.MasqueradeAll, local: test.engine.pods(test.node)}
+			shape := shape{mark: test.engine.Mark(), all: test.engine.MasqueradeAll, local: test.engine.Pods(false, test.node)}
 			rules := parse(t, rendered(shape, s))
 			for who, p := range w.clients() {
 				p.Protocol, p.Dst = "tcp", s.Addresses[0].Addr
@@ -262,8 +263,8 @@ func TestMasquerade(t *testing.T) {
 			}
 		})
 	}
-	bit := Engine{MasqueradeMark: 1 << 3}
-	if text := dump(rendered(shape{mark: bit.mark()}, s)); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
+	bit := kernelmodes.Masquerade{MasqueradeMark: 1 << 3}
+	if text := dump(rendered(shape{mark: bit.Mark()}, s)); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
 		t.Errorf("mark 8 is not in:\n%s", text)
 	}
 }

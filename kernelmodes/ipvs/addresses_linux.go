@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
 // routeProtocol says which routes are ours ("ip route show table local proto 83"). No program
@@ -19,12 +21,9 @@ const loopback = 1
 
 // routed returns the addresses of a family that our routes make this node's.
 func routed(ipv6 bool) (out []netip.Addr, err error) {
-	family := netlink.FAMILY_V4
-	if ipv6 {
-		family = netlink.FAMILY_V6
-	}
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol}
-	list, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	const by = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL
+	list, err := netlink.RouteListFiltered(int(nfnl.Family(ipv6)), filter, by)
 	if err != nil {
 		return nil, fmt.Errorf("list routes of addresses: %w", err)
 	}

@@ -18,6 +18,11 @@ import (
 // differ. What serves comes before what leads to it; what is not requested goes in the
 // reverse order.
 func (e *Engine) write(ctx context.Context, t *table) error {
+	if len(e.want.pending) > 0 {
+		if err := t.connect(); err != nil {
+			return err
+		}
+	}
 	err := e.want.rules.Write(ctx, func() error { return e.writeServers(t) })
 	if err == nil {
 		e.want.commit()
@@ -117,8 +122,8 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 		if m := x.member(); !e.want.set(setDrop).Present(m) {
 			block = append(block, m)
 		}
-		if x.protocol == lb.UDP {
-			e.flows.add(x.addr, netip.AddrPort{})
+		if x.Protocol == lb.UDP {
+			e.flows.add(x.Addr, netip.AddrPort{})
 		}
 	}
 	set := e.shape().set(setDrop)
@@ -129,7 +134,7 @@ func (e *Engine) takeOver(t *table, servers []key) (err error) {
 	}()
 	sent, err := set.Add(block)
 	e.writes += sent
-	if err == nil && servers[0].protocol == lb.UDP {
+	if err == nil && servers[0].Protocol == lb.UDP {
 		err = e.flows.delete(e.IPv6)
 	}
 	if err == nil {
@@ -175,7 +180,7 @@ func (e *Engine) retire(t *table) error {
 				// server: its address as its own backend is what the kernel lets pass untouched
 				// (LOCALNODE). Else they would be refused while a socket on this node, at a
 				// node port, would take them.
-				t.weigh(x, h, x.addr, 1)
+				t.weigh(x, h, x.Addr, 1)
 			}
 			for _, a := range surplus {
 				t.weigh(x, h, a, 0)
@@ -200,7 +205,7 @@ func (e *Engine) retire(t *table) error {
 	errs = append(errs, t.flush())
 	for _, x := range drain {
 		h := w.have[x]
-		_, aside := h.weights[x.addr]
+		_, aside := h.weights[x.Addr]
 		if w.leaves(x) && (len(h.weights) == 0 || len(h.weights) == 1 && aside) {
 			remove(x, h, nil)
 		}

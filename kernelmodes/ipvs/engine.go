@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -22,25 +23,10 @@ type Engine struct {
 	// lb.Service.Scheduler is. Empty means rr.
 	Scheduler string
 
-	// MasqueradeMark is the bit of packet marks for connections whose source is to
-	// become this node (--iptables-masquerade-bit). 0 means 0x4000, bit 14. It
-	// is to be one of the lower 16: the upper ones number Services.
-	MasqueradeMark uint32
-
-	// MasqueradeAll masquerades every connection to a cluster IP
-	// (--masquerade-all).
-	MasqueradeAll bool
-
-	// LocalCIDRs, LocalBridge and LocalInterfaces define which traffic is that of pods,
-	// which is not masqueraded on its way to a cluster IP: by its source, by the bridge
-	// it comes from, or by how the name of its interface begins
-	// (--detect-local-mode). What comes by that bridge or those interfaces is, with
-	// what comes from lb.Node.PodCIDRs, on this node for policy Local. If all are empty
-	// the traffic of pods is that from lb.Node.PodCIDRs; if those are empty as well,
-	// none is known, and no traffic to cluster IPs is masqueraded but the node's own.
-	LocalCIDRs      []netip.Prefix
-	LocalBridge     string
-	LocalInterfaces string
+	// Masquerade is as everywhere, but that the mark is to be one of the lower 16 bits: the
+	// upper ones number Services. What comes by LocalBridge or LocalInterfaces is, with what
+	// comes from lb.Node.PodCIDRs, on this node for policy Local.
+	kernelmodes.Masquerade
 
 	// ExcludeCIDRs are where virtual servers are never removed
 	// (--ipvs-exclude-cidrs).

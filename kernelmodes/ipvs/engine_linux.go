@@ -1,14 +1,16 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -63,10 +65,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error
 	if e.want == nil {
 		e.want = newState(e.program, e.shape(), &e.counters)
 	}
-	t, err := open(e.IPv6, &e.writes)
-	if err != nil {
-		return err
-	}
+	t := &table{ipv6: e.IPv6, writes: &e.writes}
 	defer t.Close()
 	for {
 		if !e.want.rules.Known() {
@@ -91,13 +90,10 @@ func (e *Engine) host(node lb.Node) host {
 	h := host{
 		ipv6: e.IPv6, scheduler: e.Scheduler, missing: e.missing, exclude: e.ExcludeCIDRs,
 		masquerade: masquerade{
-			mark: cmp.Or(e.MasqueradeMark, 1<<14), all: e.MasqueradeAll, randomFully: e.random,
-			cidrs: e.family(e.LocalCIDRs), bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
+			mark: e.Mark(), all: e.MasqueradeAll, randomFully: e.random,
+			interfaces: e.Interfaces(), pods: e.Pods(e.IPv6, node),
 		},
-		pods: e.family(node.PodCIDRs),
-	}
-	if len(e.LocalCIDRs) == 0 && e.LocalBridge == "" && e.LocalInterfaces == "" {
-		h.masquerade.cidrs = h.pods
+		pods: kernelmodes.OfFamily(node.PodCIDRs, e.IPv6),
 	}
 	seen := make(map[netip.Addr]bool, len(node.Addresses))
 	for _, a := range node.Addresses {
@@ -109,21 +105,15 @@ func (e *Engine) host(node lb.Node) host {
 	return h
 }
 
-// family returns the prefixes of the engine's family.
-func (e *Engine) family(list []netip.Prefix) (out []netip.Prefix) {
-	for _, p := range list {
-		if p.IsValid() && p.Addr().Is6() == e.IPv6 {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
-}
-
 // learn reads what an earlier process has left, or other programs have changed.
 func (e *Engine) learn(ctx context.Context, t *table) error {
 	w := e.want
 	w.rules.Forget()
-	if err := errors.Join(e.applySettings(t), w.rules.Learn(ctx)); err != nil {
+	err := t.connect()
+	if err == nil {
+		err = errors.Join(e.applySettings(t), w.rules.Learn(ctx))
+	}
+	if err != nil {
 		return err
 	}
 	ours := ourKeys(inKernel(w.set(setServers)), inKernel(w.set(setNumbers)))
@@ -178,4 +168,63 @@ func (e *Engine) intact(ctx context.Context, t *table) (bool, error) {
 	return err == nil && maps.EqualFunc(have, w.have, func(a, b *held) bool {
 		return a.same(b.server) && maps.Equal(a.weights, b.weights)
 	}), err
+}
+
+// members reads a set of an earlier process of this family, and reports whether it is there:
+// each process begins with making the sets.
+func (s shape) members(name string) (list []netfilter.Member, there bool, err error) {
+	list, err = s.set(name).Read()
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return nil, false, nil
+	}
+	return list, err == nil, err
+}
+
+func cleanup(ctx context.Context) error {
+	return netfilter.EachFamily(func(ipv6 bool) error { return cleanupFamily(ctx, ipv6) })
+}
+
+// cleanupFamily removes virtual servers first: the sets name them.
+func cleanupFamily(ctx context.Context, ipv6 bool) error {
+	err := removeServers(ipv6)
+	for _, prefix := range []string{chainPrefix, probePrefix} {
+		l := shape{ipv6: ipv6, prefix: prefix}.layout()
+		if err != nil {
+			l.Sets, l.Inner = nil, nil // they are needed to try again
+		}
+		err = errors.Join(err, netfilter.Remove(ctx, l, nil))
+	}
+	here, err2 := routed(ipv6)
+	errs := []error{err, err2}
+	for _, ip := range here {
+		errs = append(errs, deleteRoute(ip))
+	}
+	return errors.Join(errs...)
+}
+
+// removeServers removes the virtual servers that our sets name.
+func removeServers(ipv6 bool) error {
+	s := shape{ipv6: ipv6, prefix: chainPrefix}
+	servers, _, err1 := s.members(setServers)
+	numbers, _, err2 := s.members(setNumbers)
+	near, _, err3 := s.members(setNear)
+	ours := ourKeys(servers, numbers)
+	if err := errors.Join(err1, err2, err3); err != nil || len(ours) == 0 {
+		return err
+	}
+	t, err := open(ipv6, new(uint64))
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	f := flows{leads: leadTo(near)}
+	have, err := t.read(func(x key) bool { return ours[x] })
+	for x, h := range have {
+		t.remove(x, func() {
+			for a := range h.weights {
+				f.note(x, a)
+			}
+		})
+	}
+	return errors.Join(err, t.flush(), f.delete(ipv6))
 }

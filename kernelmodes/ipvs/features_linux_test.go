@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -176,7 +177,7 @@ func TestMasquerade(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, mark := range []uint32{3, 1 << 16} {
 		n.Node.DoT(n.t, func() error {
-			if err := (&Engine{MasqueradeMark: mark}).Probe(t.Context()); err == nil {
+			if err := (&Engine{Masquerade: kernelmodes.Masquerade{MasqueradeMark: mark}}).Probe(t.Context()); err == nil {
 				t.Errorf("mark %#x is taken", mark)
 			}
 			return nil

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -18,8 +19,8 @@ type flows struct {
 
 // note adds that a backend has left a virtual server; an invalid one: the server is new.
 func (f *flows) note(x key, gone netip.AddrPort) {
-	if x.mark == 0 && x.protocol == lb.UDP {
-		f.add(x.addr, gone)
+	if x.mark == 0 && x.Protocol == lb.UDP {
+		f.add(x.Addr, gone)
 	}
 	for _, frontend := range f.leads[x] {
 		f.add(frontend, gone)
@@ -42,11 +43,7 @@ func (f *flows) delete(ipv6 bool) error {
 	if len(f.changed) == 0 {
 		return nil
 	}
-	ports := make([]uint16, 0, len(f.changed))
-	for frontend := range f.changed {
-		ports = append(ports, frontend.Port())
-	}
-	_, err := conntrack.DeleteFlows(ipv6, ports, ports, f.stale)
+	_, err := conntrack.DeleteFlows(ipv6, maps.Keys(f.changed), true, f.stale)
 	if err == nil {
 		f.changed = nil
 	}

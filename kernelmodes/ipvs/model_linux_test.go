@@ -223,10 +223,7 @@ func found(t *testing.T, e *Engine) contents {
 	defer tab.Close()
 	have, err := tab.read(func(key) bool { return true })
 	must(err)
-	frontend := func(m netfilter.Member) string {
-		p := slices.Index(ipProtocols[:], m.Protocol)
-		return lb.Frontend{Protocol: lb.Protocol(p), Addr: netip.AddrPortFrom(m.Addr, m.Port)}.String()
-	}
+	frontend := func(m netfilter.Member) string { return m.Frontend().String() }
 	near, err := e.shape().set(setNear).Read()
 	must(err)
 	for k, h := range have {

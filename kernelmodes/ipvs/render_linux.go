@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -21,11 +22,10 @@ type host struct {
 	exclude    []netip.Prefix // where virtual servers are never removed
 }
 
-// key names a virtual server: by protocol and address, or by the mark of packets.
+// key names a virtual server: by its frontend, or by the mark of packets.
 type key struct {
-	protocol lb.Protocol // not with a mark
-	addr     netip.AddrPort
-	mark     uint32
+	lb.Frontend // not with a mark
+	mark        uint32
 }
 
 // member returns what stands for a virtual server in sets: the number of a mark, or the address.
@@ -33,7 +33,7 @@ func (k key) member() netfilter.Member {
 	if k.mark != 0 {
 		return netfilter.Member{Port: uint16(k.mark >> numberShift)}
 	}
-	return netfilter.Member{Addr: k.addr.Addr(), Protocol: ipProtocols[k.protocol], Port: k.addr.Port()}
+	return netfilter.MemberOf(k.Frontend)
 }
 
 // server is a virtual server.
@@ -87,7 +87,7 @@ func (h *host) render(s *lb.Service) (out rendered) {
 				continue
 			}
 			f := frontend{exact: exact, address: exact && a.Kind != lb.NodePort && !slices.Contains(h.node, ip)}
-			f.protocol, f.addr = s.Protocol, netip.AddrPortFrom(ip, a.Addr.Port())
+			f.Frontend = lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(ip, a.Addr.Port())}
 			h.restrict(&f, a.Sources)
 			h.serve(&f, s, a, balance, cluster, local)
 			out.frontends = append(out.frontends, f)
@@ -99,17 +99,13 @@ func (h *host) render(s *lb.Service) (out rendered) {
 	for i := range s.Backends {
 		// A pod that gets itself would see a packet from its own address.
 		ip := s.Backends[i].Addr.Addr()
-		if s.Backends[i].Local || len(h.pods) == 0 || contains(h.pods, ip) {
-			m := key{protocol: s.Protocol, addr: s.Backends[i].Addr}.member()
+		if s.Backends[i].Local || len(h.pods) == 0 || netfilter.Contains(h.pods, ip) {
+			m := netfilter.MemberOf(lb.Frontend{Protocol: s.Protocol, Addr: s.Backends[i].Addr})
 			m.Net = netip.PrefixFrom(ip, ip.BitLen())
 			out.self = append(out.self, m)
 		}
 	}
 	return out
-}
-
-func contains(list []netip.Prefix, ip netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 func addresses(list []lb.Backend) []netip.AddrPort {
@@ -176,21 +172,12 @@ func (s server) with(backends []netip.AddrPort) *server {
 // restrict admits only some clients. A client on the node itself has the destination
 // as its source, if the node has that address, and is admitted if any address of the node is.
 func (h *host) restrict(f *frontend, sources []netip.Prefix) {
-	if len(sources) == 0 {
+	admitted := kernelmodes.OfFamily(sources, h.ipv6)
+	if len(sources) == 0 || slices.ContainsFunc(admitted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 		return
 	}
-	var admitted []netip.Prefix
-	for _, p := range sources {
-		if !p.IsValid() || p.Addr().Is6() != h.ipv6 {
-			continue
-		}
-		if p.Bits() == 0 {
-			return
-		}
-		admitted = append(admitted, p.Masked())
-	}
-	if slices.ContainsFunc(h.node, func(a netip.Addr) bool { return contains(admitted, a) }) {
-		admitted = append(admitted, netip.PrefixFrom(f.addr.Addr(), f.addr.Addr().BitLen()))
+	if slices.ContainsFunc(h.node, func(a netip.Addr) bool { return netfilter.Contains(admitted, a) }) {
+		admitted = append(admitted, netip.PrefixFrom(f.Addr.Addr(), f.Addr.Addr().BitLen()))
 	}
 	f.in(setRestricted)
 	for _, p := range admitted {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -74,7 +75,7 @@ func testHost(v6 bool) host {
 	if v6 {
 		h.pods, h.node = []netip.Prefix{netip.MustParsePrefix("2001:db8:244:1::/64")}, []netip.Addr{netip.MustParseAddr("2001:db8:1::10")}
 	}
-	h.masquerade.cidrs = h.pods
+	h.masquerade.pods = []string{"-s " + h.pods[0].String()}
 	return h
 }
 
@@ -82,10 +83,10 @@ func (k key) compare(l key) int {
 	if k.mark != l.mark {
 		return int(k.mark) - int(l.mark)
 	}
-	if c := k.addr.Compare(l.addr); c != 0 {
+	if c := k.Addr.Compare(l.Addr); c != 0 {
 		return c
 	}
-	return int(k.protocol) - int(l.protocol)
+	return int(k.Protocol) - int(l.Protocol)
 }
 
 // wanted returns what is wanted, sorted.
@@ -191,18 +192,18 @@ func TestRender(t *testing.T) {
 func TestRenderMasquerade(t *testing.T) {
 	const from, mark = "-A SLUICE-IPVS-IN -", "-A SLUICE-IPVS-MARK -"
 	const external = mark + "m set --match-set SLUICE-IPVS4-EXTERNAL dst,dst -j MARK --or-mark 0x4000\n"
-	for want, m := range map[string]masquerade{
-		external: {mark: 0x4000},
+	for want, m := range map[string]kernelmodes.Masquerade{
+		external: {},
 		external + mark + "m set --match-set SLUICE-IPVS4-CLUSTER dst,dst -j MARK --or-mark 0x4000\n": {
-			mark: 0x4000, all: true, cidrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			MasqueradeAll: true, LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 		},
 		from + "i cni0 -g SLUICE-IPVS-NEAR\n" + from + "i veth+ -g SLUICE-IPVS-NEAR\n" + external +
 			mark + "m set ! --match-set SLUICE-IPVS4-CLUSTER dst,dst -j RETURN\n" +
 			mark + "i cni0 -j RETURN\n" + mark + "i veth+ -j RETURN\n" +
-			mark + "j MARK --or-mark 0x4000\n": {mark: 0x4000, bridge: "cni0", interfaces: "veth"},
+			mark + "j MARK --or-mark 0x4000\n": {LocalBridge: "cni0", LocalInterfaces: "veth"},
 	} {
 		h := testHost(false)
-		h.masquerade = m
+		h.masquerade = (&Engine{Masquerade: m}).host(lb.Node{}).masquerade
 		var got strings.Builder
 		for line := range strings.Lines(render(h, nil).rules.String()) {
 			if strings.HasPrefix(line, mark) || strings.HasPrefix(line, from+"i ") {

@@ -1,12 +1,15 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // Prefixes of chains.
@@ -54,10 +57,9 @@ const numberShift = 16
 type masquerade struct {
 	mark        uint32 // bit
 	all         bool
-	cidrs       []netip.Prefix // where pods are from
-	bridge      string         // or how they come
-	interfaces  string
 	randomFully bool
+	interfaces  []string // matches for those that pods are known by
+	pods        []string // matches for all traffic of pods
 }
 
 // layout is what of a family is ours.
@@ -98,29 +100,19 @@ func (s shape) mangle(m masquerade) map[string][]string {
 	first := []string{
 		s.not(setFrontends, "dst,dst") + "-j RETURN", "-j " + s.chain(chainAdmit), "-j " + s.chain(chainMark),
 	}
-	var ours []string // by which pods come
-	if m.bridge != "" {
-		ours = append(ours, "-i "+m.bridge)
-	}
-	if m.interfaces != "" {
-		ours = append(ours, "-i "+m.interfaces+"+")
-	}
 	in := append(slices.Clip(first), s.in(setInside, "src")+near)
-	for _, match := range ours {
+	for _, match := range m.interfaces {
 		in = append(in, match+" "+near)
 	}
 	in = append(in, s.in(setOutside, "dst,dst")+"-j DROP")
 
 	set := fmt.Sprintf("-j MARK --or-mark %#x", m.mark)
 	mark := []string{s.in(setExternal, "dst,dst") + set}
-	for _, p := range m.cidrs {
-		ours = append(ours, "-s "+p.String())
-	}
 	if m.all {
 		mark = append(mark, s.in(setCluster, "dst,dst")+set)
-	} else if len(ours) > 0 {
+	} else if len(m.pods) > 0 {
 		mark = append(mark, s.not(setCluster, "dst,dst")+"-j RETURN")
-		for _, match := range ours {
+		for _, match := range m.pods {
 			mark = append(mark, match+" -j RETURN")
 		}
 		mark = append(mark, set)
@@ -139,10 +131,7 @@ func (s shape) mangle(m masquerade) map[string][]string {
 }
 
 func (s shape) nat(m masquerade) map[string][]string {
-	target := "-j MASQUERADE"
-	if m.randomFully {
-		target += " --random-fully"
-	}
+	target := "-j " + kernelmodes.MasqueradeTarget(m.randomFully)
 	return map[string][]string{chainPost: {
 		s.in(setSelf, "dst,dst,src") + target,
 		// No host answers such a packet to where it comes from; a program that binds to an
@@ -155,10 +144,7 @@ func (s shape) nat(m masquerade) map[string][]string {
 }
 
 func (s shape) filter() map[string][]string {
-	reset, unreachable := "-j REJECT --reject-with tcp-reset", "-j REJECT --reject-with icmp-port-unreachable"
-	if s.ipv6 {
-		unreachable = "-j REJECT --reject-with icmp6-port-unreachable"
-	}
+	reset, unreachable := "-j "+netfilter.Reject(true, s.ipv6), "-j "+netfilter.Reject(false, s.ipv6)
 	return map[string][]string{
 		chainInput: {"-j " + s.chain(chainRefuse), s.in(setFrontends, "dst,dst") + "-j ACCEPT"},
 		chainRefuse: {
@@ -177,4 +163,86 @@ func (s shape) filter() map[string][]string {
 		chainStale:   {"-p udp " + s.in(setFrontends, "src,src") + "-j DROP"},
 		chainForward: {"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
 	}
+}
+
+// Names of sets, without their prefix.
+const (
+	setServers    = "SERVERS"    // our virtual servers at addresses, those that drain too
+	setNumbers    = "NUMBERS"    // our virtual servers for marks, by the upper half of the mark
+	setInside     = "INSIDE"     // where this node's pods are
+	setAllowed    = "ALLOWED"    // restricted frontends with their clients
+	setRestricted = "RESTRICTED" // restricted frontends
+	setDrop       = "DROP"       // frontends that never answer, or where new flows are blocked at this moment
+	setOutside    = "OUTSIDE"    // frontends that do not answer other hosts
+	setRefuse     = "REFUSE"     // frontends without endpoints
+	setSelf       = "SELF"       // backends here, each with itself as client
+	setExternal   = "EXTERNAL"   // frontends whose clients are masqueraded
+	setCluster    = "CLUSTER"    // cluster IPs: masqueraded but for pods
+	setNear       = "NEAR"       // frontends and the marks that clients of this node get
+	setFrontends  = "FRONTENDS"  // all of them
+	setAddresses  = "ADDRESSES"  // of our interface
+)
+
+// setOrder has all sets but NEAR in the order in which members are added; they are deleted
+// in the reverse. The clients that are admitted are known before anything is a frontend. What
+// has a virtual server is known before it has one, so that a crash leaves none without an
+// owner. Members of NEAR are there while there is a virtual server for their mark.
+var setOrder = []string{
+	setServers, setNumbers, setInside, setAllowed, setRestricted, setDrop, setOutside, setRefuse,
+	setSelf, setExternal, setCluster, setFrontends, setAddresses,
+}
+
+// leadTo returns the UDP frontends of marks, from members of the set that gives them.
+func leadTo(near []netfilter.Member) map[key][]netip.AddrPort {
+	out := make(map[key][]netip.AddrPort)
+	for _, m := range near {
+		if f := m.Frontend(); f.Protocol == lb.UDP {
+			k := key{mark: m.Mark}
+			out[k] = append(out[k], f.Addr)
+		}
+	}
+	return out
+}
+
+// shape is how rules and sets are written in one family.
+type shape struct {
+	ipv6   bool
+	prefix string // of chains
+}
+
+func (s shape) chain(name string) string { return s.prefix + name }
+
+// setTypes are those of sets that do not hold frontends only.
+var setTypes = map[string]string{
+	setNumbers: netfilter.BitmapPort, setInside: netfilter.HashNet, setAddresses: netfilter.HashNet,
+	setAllowed: netfilter.HashIPPortNet, setSelf: netfilter.HashIPPortNet,
+}
+
+// set returns a set by its name without prefix. When trying, one set of each kind
+// stands for all: to destroy one costs the kernel a wait for all its CPUs.
+func (s shape) set(name string) netfilter.Set {
+	set := netfilter.Set{Type: cmp.Or(setTypes[name], netfilter.HashIPPort), IPv6: s.ipv6, Marks: name == setNear}
+	if s.prefix == probePrefix && !set.Marks {
+		name = set.Type
+	}
+	family := "4-"
+	if s.ipv6 {
+		family = "6-"
+	}
+	set.Name = strings.TrimSuffix(s.prefix, "-") + family + name
+	return set
+}
+
+// ourKeys returns the virtual servers that the members of SERVERS and NUMBERS name.
+func ourKeys(servers, numbers []netfilter.Member) map[key]bool {
+	out := make(map[key]bool, len(servers)+len(numbers))
+	for _, m := range servers {
+		if f := m.Frontend(); f.Protocol != 0 {
+			out[key{Frontend: f}] = true
+		}
+	}
+	for _, m := range numbers {
+		out[markOf(m.Port)] = true
+	}
+	return out
 }

@@ -160,7 +160,7 @@ func (w *state) take(u *unit, exact bool, n int32) {
 		}
 		w.set(setFrontends).Add(m, n)
 		if f.address {
-			w.addAddress(f.addr.Addr(), n)
+			w.addAddress(f.Addr.Addr(), n)
 		}
 		for _, x := range f.members {
 			w.set(x.set).Add(x.Member, n)
@@ -239,7 +239,7 @@ func (w *state) hold(x key, h *held, n int32) {
 
 // made notes that the kernel has a virtual server, and gone that it has it no more.
 func (w *state) made(x key, h *held) {
-	if ip := x.addr.Addr(); w.addresses.Wanted(ip) || w.addresses.Present(ip) {
+	if ip := x.Addr.Addr(); w.addresses.Wanted(ip) || w.addresses.Present(ip) {
 		h.address = ip
 	}
 	w.have[x] = h
@@ -254,7 +254,7 @@ func (w *state) gone(x key, h *held) {
 // leaves reports whether a virtual server is to be removed.
 func (w *state) leaves(x key) bool {
 	_, requested := w.servers[x]
-	return !requested && (x.mark != 0 || !contains(w.exclude, x.addr.Addr()))
+	return !requested && (x.mark != 0 || !netfilter.Contains(w.exclude, x.Addr.Addr()))
 }
 
 // surplus returns the backends that a virtual server is not to have. What is not requested may
@@ -263,7 +263,7 @@ func (w *state) surplus(x key, h *held) (out []netip.AddrPort) {
 	s, requested := w.servers[x]
 	for a := range h.weights {
 		_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
-		if !found && (requested || a != x.addr) {
+		if !found && (requested || a != x.Addr) {
 			out = append(out, a)
 		}
 	}
@@ -326,7 +326,7 @@ func (w *state) fresh() (hosted [][]key, others []key) {
 		s, requested := w.servers[x]
 		switch {
 		case !requested || w.have[x] != nil:
-		case x.mark != 0 || w.addresses.Wanted(x.addr.Addr()):
+		case x.mark != 0 || w.addresses.Wanted(x.Addr.Addr()):
 			others = append(others, x)
 		case s.udp:
 			udp = append(udp, x)

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
@@ -38,15 +40,20 @@ type Flow struct {
 }
 
 // DeleteFlows deletes the conntrack entries of UDP flows of a family that are stale, and
-// returns their number. It asks about those whose first packet went to a port of asked or
-// came from one of asking, and about others where that costs less or the kernel is older than
-// 5.8. It takes the kernel a walk through the whole table for each port, or one for all UDP
-// flows.
-func DeleteFlows(ipv6 bool, asked, asking []uint16, stale func(Flow) bool) (uint64, error) {
+// returns their number. It asks about those whose first packet went to the port of one of
+// some frontends or, if answers, came from it, and about others where that costs less or the
+// kernel is older than 5.8. It takes the kernel a walk through the whole table for each port,
+// or one for all UDP flows.
+func DeleteFlows(ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool, stale func(Flow) bool) (uint64, error) {
+	ports := make(map[uint16]bool)
+	for f := range frontends {
+		ports[f.Port()] = true
+	}
 	var lookups []lookup
-	for kind, list := range map[int][]uint16{nl.CTA_PROTO_DST_PORT: asked, nl.CTA_PROTO_SRC_PORT: asking} {
-		for _, port := range slices.Compact(slices.Sorted(slices.Values(list))) {
-			lookups = append(lookups, lookup{unix.IPPROTO_UDP, kind, port})
+	for port := range ports {
+		lookups = append(lookups, lookup{unix.IPPROTO_UDP, nl.CTA_PROTO_DST_PORT, port})
+		if answers {
+			lookups = append(lookups, lookup{unix.IPPROTO_UDP, nl.CTA_PROTO_SRC_PORT, port})
 		}
 	}
 	if oneWalk(len(lookups)) {
@@ -66,8 +73,8 @@ func DeleteFlows(ipv6 bool, asked, asking []uint16, stale func(Flow) bool) (uint
 // costs less than several that name few. Measured on Linux 6.18: a bucket of the table takes
 // 37 ns, an entry that is passed by 5 times as much, and one that is named 65 times.
 func oneWalk(walks int) bool {
-	entries, err := readInt("/" + sysctlDir + "/nf_conntrack_count")
-	buckets, err2 := readInt("/" + sysctlDir + "/nf_conntrack_buckets")
+	entries, err := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_count")
+	buckets, err2 := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_buckets")
 	if err != nil || err2 != nil {
 		return walks > 8 // as many as cost less with a small table that is full
 	}
@@ -97,7 +104,7 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 		deleted, err2 := l.delete(ipv6, func(e entry) bool {
 			to := e.Dst.Addr()
 			return e.unreplied() && e.Replies == e.Dst && (asked[e.Dst] ||
-				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(unspecified(ipv6), e.Dst.Port())])
+				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(netfilter.Unspecified(ipv6), e.Dst.Port())])
 		})
 		n, err = n+deleted, errors.Join(err, err2)
 	}
@@ -105,13 +112,6 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 		err = fmt.Errorf("delete unreplied conntrack entries: %w", err)
 	}
 	return n, err
-}
-
-func unspecified(ipv6 bool) netip.Addr {
-	if ipv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 // lookup says which entries the kernel is to name: those of a protocol, all or those whose

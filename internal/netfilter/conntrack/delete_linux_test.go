@@ -3,6 +3,7 @@ package conntrack
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -34,17 +35,16 @@ func TestDeleteFlows(t *testing.T) {
 			53: {protocol: udp, to: to(1003), goes: true}, 1004: {protocol: udp, to: to(80)},
 			1005: {protocol: unix.IPPROTO_TCP, to: to(53), state: 3, goes: true},
 		}
-		many := []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}
 		for _, test := range []struct {
-			name          string
-			asked, asking []uint16
-			about         []uint16 // source ports
+			name      string
+			frontends []uint16 // ports
+			answers   bool
+			about     []uint16 // source ports
 		}{
-			{"asked", []uint16{53, 53}, nil, []uint16{1001, 1002}},
-			{"asking", nil, []uint16{53}, []uint16{53}},
-			{"both", []uint16{80, 53}, []uint16{53}, []uint16{53, 1001, 1002, 1004}},
-			{"many", many, many, []uint16{53, 1001, 1002, 1004}},
-			{"none", nil, nil, nil},
+			{"asked", []uint16{53, 53}, false, []uint16{1001, 1002}},
+			{"both", []uint16{80, 53}, true, []uint16{53, 1001, 1002, 1004}},
+			{"many", []uint16{53, 1, 2, 3, 4, 5, 6, 7, 8}, true, []uint16{53, 1001, 1002, 1004}},
+			{"none", nil, true, nil},
 		} {
 			h.DoT(t, func() error {
 				for port, m := range entries {
@@ -53,7 +53,11 @@ func TestDeleteFlows(t *testing.T) {
 					}
 				}
 				asked := make(map[uint16]bool)
-				n, err := DeleteFlows(ipv6, test.asked, test.asking, func(f Flow) bool {
+				answers, err := lookup{udp, nl.CTA_PROTO_SRC_PORT, 53}.list(ipv6, func(entry) bool { return true })
+				if err != nil || len(answers) != 1 {
+					t.Errorf("%s, ipv6 %v: %d flows from port 53, %v; want 1", test.name, ipv6, len(answers), err)
+				}
+				n, err := DeleteFlows(ipv6, frontends(test.frontends...), test.answers, func(f Flow) bool {
 					m := entries[f.Src.Port()]
 					if want := m.flow(f.Src.Port()); f != want {
 						t.Errorf("%s: read as %v, want %v", m, f, want)
@@ -75,6 +79,17 @@ func TestDeleteFlows(t *testing.T) {
 				}
 				return errors.Join(err, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 			})
+		}
+	}
+}
+
+// frontends have these ports.
+func frontends(ports ...uint16) iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		for _, p := range ports {
+			if !yield(netip.AddrPortFrom(netip.Addr{}, p)) {
+				return
+			}
 		}
 	}
 }
@@ -111,7 +126,7 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 			}
 		}
 		asked, before, most := 0, heap(), uint64(0)
-		n, err := DeleteFlows(false, []uint16{53}, nil, func(Flow) bool {
+		n, err := DeleteFlows(false, frontends(53), false, func(Flow) bool {
 			if asked++; asked%500 == 1 {
 				most = max(most, heap()-min(heap(), before))
 			}

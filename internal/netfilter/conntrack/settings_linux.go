@@ -3,13 +3,10 @@ package conntrack
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -24,7 +21,6 @@ const (
 	sysctlDir    = "proc/sys/net/netfilter"
 	hashSizeFile = "sys/module/nf_conntrack/parameters/hashsize"
 	onlineFile   = "sys/devices/system/cpu/online"
-	demuxFile    = "proc/sys/net/ipv4/tcp_early_demux"
 )
 
 func (c Settings) apply() ([]string, error) { return c.applyBelow("/") }
@@ -33,7 +29,7 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 	limit, liberal := 0, 0
 	if c.MaxPerCore > 0 {
 		limit = max(int(c.Min), min(int(c.MaxPerCore)*cpus(root), maxScaled))
-		if err := setInt(filepath.Join(root, hashSizeFile), limit/4, true); err != nil {
+		if err := raise(filepath.Join(root, hashSizeFile), limit/4); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the hash of conntrack stays smaller than %d buckets: %v", limit/4,
 				err))
 		}
@@ -53,13 +49,8 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 		{"nf_conntrack_udp_timeout_stream", seconds(c.UDPStream)},
 		{"nf_conntrack_tcp_be_liberal", liberal},
 	} {
-		if x.value == 0 {
-			continue
-		}
-		path := filepath.Join(root, sysctlDir, x.name)
-		if failed := setInt(path, x.value, false); failed != nil {
-			err = errors.Join(err, fmt.Errorf("set sysctl net.netfilter.%s to %d: %w%s", x.name, x.value, failed,
-				sysctlHint(failed)))
+		if x.value != 0 {
+			err = errors.Join(err, netfilter.SetSysctl(root, "netfilter/"+x.name, x.value))
 		}
 	}
 	return warnings, err
@@ -73,22 +64,15 @@ func disableEarlyDemuxBelow(root, release string) error {
 	if netfilter.AtLeast(release, 6, 6) {
 		return nil
 	}
-	path := filepath.Join(root, demuxFile)
-	if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == "0" {
-		return nil
-	}
-	if err := writeInt(path, 0); err != nil {
-		return fmt.Errorf("set sysctl net.ipv4.tcp_early_demux to 0: %w%s", err, sysctlHint(err))
-	}
-	return nil
+	return netfilter.SetSysctl(root, "ipv4/tcp_early_demux", 0)
 }
 
-// sysctlHint says what to do about a setting that is not ours to change.
-func sysctlHint(err error) string {
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return ": set it on the host, or run in the host's network namespace with /proc/sys mounted writable"
+// raise writes a number to a file that holds a smaller one.
+func raise(path string, value int) error {
+	if have, err := netfilter.ReadNumber(path); err != nil || have >= value {
+		return err
 	}
-	return ""
+	return netfilter.WriteNumber(path, value)
 }
 
 // cpus returns the number of CPUs that are online. What the runtime says is how
@@ -110,28 +94,4 @@ func cpus(root string) int {
 		n += last - first + 1
 	}
 	return n
-}
-
-// setInt writes a number to a file that holds another; one that is only to be raised stays
-// if it is larger.
-func setInt(path string, value int, raise bool) error {
-	have, err := readInt(path)
-	if err != nil || have == value || raise && have > value {
-		return err
-	}
-	return writeInt(path, value)
-}
-
-func writeInt(path string, value int) error {
-	return os.WriteFile(path, strconv.AppendInt(nil, int64(value), 10), 0o644)
-}
-
-func readInt(path string) (int, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%w: is the kernel module nf_conntrack loaded?", err)
-	} else if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
 }

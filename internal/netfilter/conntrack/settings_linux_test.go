@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 func check(t *testing.T, err error) {
@@ -110,7 +111,7 @@ func TestConntrackOfKernel(t *testing.T) {
 	if n := cpus("/"); n < 1 || n < runtime.NumCPU() {
 		t.Errorf("%d CPUs are online, of which we may use %d", n, runtime.NumCPU())
 	}
-	have, err := readInt("/" + sysctlDir + "/nf_conntrack_max")
+	have, err := netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_max")
 	check(t, err)
 	warnings, err := Settings{MaxPerCore: 1, Min: int32(have)}.Apply()
 	if err != nil {
@@ -129,7 +130,7 @@ func TestConntrackReadOnly(t *testing.T) {
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "the hash of conntrack stays smaller") {
 		t.Errorf("warnings %q", warnings)
 	}
-	if err == nil || strings.Count(err.Error(), "is the kernel module nf_conntrack loaded?") != 2 {
+	if err == nil || strings.Count(err.Error(), "is its kernel module loaded?") != 2 {
 		t.Errorf("error %v", err)
 	}
 }
@@ -141,7 +142,7 @@ func TestDisableEarlyDemux(t *testing.T) {
 		{"6.6.0", "1\n", "1\n"}, {"6.18.44", "1\n", "1\n"},
 	} {
 		root := t.TempDir()
-		path := filepath.Join(root, demuxFile)
+		path := filepath.Join(root, "proc/sys/net/ipv4/tcp_early_demux")
 		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		check(t, os.WriteFile(path, []byte(c.before), 0o644))
 		err := disableEarlyDemuxBelow(root, c.release)

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/lb"
@@ -17,10 +18,12 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 	local, rules := &s.config.Document.DetectLocal, &s.config.Document.IPTables
 	e := &iptables.Engine{
 		IPv6: ipv6, Liberal: s.config.Kernel.Conntrack.BeLiberal,
-		MasqueradeMark: 1 << *rules.MasqueradeBit, MasqueradeAll: rules.MasqueradeAll,
 		NoLocalhost: !*rules.LocalhostNodePorts,
-		LocalBridge: local.BridgeInterface, LocalInterfaces: local.InterfaceNamePrefix,
-		LocalCIDRs: s.config.Node.ClusterCIDRs,
+		Masquerade: kernelmodes.Masquerade{
+			MasqueradeMark: 1 << *rules.MasqueradeBit, MasqueradeAll: rules.MasqueradeAll,
+			LocalBridge: local.BridgeInterface, LocalInterfaces: local.InterfaceNamePrefix,
+			LocalCIDRs: s.config.Node.ClusterCIDRs,
+		},
 	}
 	if facts, err := e.Probe(ctx); err != nil {
 		f.No[agent.IPTables] = err
@@ -40,8 +43,7 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
 	c := &s.config.Document.IPVS
 	e := &ipvsEngine{log: s.log, Engine: ipvs.Engine{
-		IPv6: like.IPv6, MasqueradeMark: like.MasqueradeMark, MasqueradeAll: like.MasqueradeAll,
-		LocalCIDRs: like.LocalCIDRs, LocalBridge: like.LocalBridge, LocalInterfaces: like.LocalInterfaces,
+		IPv6: like.IPv6, Masquerade: like.Masquerade,
 		Scheduler: c.Scheduler, ExcludeCIDRs: s.config.Kernel.ExcludeCIDRs, StrictARP: c.StrictARP,
 		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}}

@@ -8,9 +8,12 @@ import (
 	"syscall"
 
 	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // Commands and attributes of ipvs (include/uapi/linux/ip_vs.h), as far as we send them
@@ -31,9 +34,21 @@ const (
 // answers are less than what a socket holds.
 const messagesInBatch = 64
 
-// batch is changes of virtual and real servers, many of which take two system calls: the
-// kernel handles the messages of one buffer in order, and answers those it refuses, and the last.
-type batch struct {
+// held is a virtual server of ours as the kernel has it.
+type held struct {
+	server                         // its backends are in weights
+	weights map[netip.AddrPort]int // of real servers; those that drain have 0
+	address netip.Addr             // that our routes make the node's while it is there; invalid: none
+}
+
+// table speaks with ipvs, in one address family: it reads by the library, and writes by batches
+// of its own, many changes of virtual and real servers in two system calls. The kernel handles
+// the messages of one buffer in order, and answers those it refuses, and the last.
+type table struct {
+	*ipvs.Handle // nil until connected
+	ipv6         bool
+	writes       *uint64 // counts messages
+
 	fd      int
 	number  uint16 // that the kernel has given ipvs
 	buffer  []byte
@@ -41,6 +56,119 @@ type batch struct {
 	waiting []func(syscall.Errno) // to call with the answers to the messages
 	errs    []error
 }
+
+// open opens the kernel's table of virtual servers, and counts what it writes there.
+// The caller closes it.
+func open(ipv6 bool, writes *uint64) (*table, error) {
+	t := &table{ipv6: ipv6, writes: writes}
+	return t, t.connect()
+}
+
+// connect opens the table's sockets if they are not open. Who has nothing to say needs none.
+func (t *table) connect() error {
+	if t.Handle != nil {
+		return nil
+	}
+	f, err := netlink.GenlFamilyGet("IPVS")
+	if err != nil {
+		return fmt.Errorf("%w: the kernel has no ip_vs: %w", errors.ErrUnsupported, err)
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC)
+	if err != nil {
+		return fmt.Errorf("open socket to ipvs: %w", err)
+	}
+	h, err := ipvs.New("")
+	if err != nil {
+		_ = unix.Close(fd)
+		return fmt.Errorf("open ipvs: %w", err)
+	}
+	t.Handle, t.fd, t.number = h, fd, f.ID
+	return nil
+}
+
+// Close closes the table.
+func (t *table) Close() {
+	if t.Handle != nil {
+		t.Handle.Close()
+		_ = unix.Close(t.fd)
+	}
+}
+
+func (t *table) family() uint16 { return uint16(nfnl.Family(t.ipv6)) }
+
+func (k key) String() string {
+	if k.mark != 0 {
+		return fmt.Sprintf("mark %#x", k.mark)
+	}
+	return k.Frontend.String()
+}
+
+// read returns the virtual servers of the family for which ours is true.
+func (t *table) read(ours func(key) bool) (map[key]*held, error) {
+	all, err := t.GetServices()
+	if err != nil {
+		return nil, fmt.Errorf("list virtual servers: %w", err)
+	}
+	out := make(map[key]*held, len(all))
+	for _, s := range all {
+		k := key{mark: s.FWMark}
+		if k.mark == 0 {
+			ip, _ := netip.AddrFromSlice(s.Address)
+			k.Protocol, k.Addr = netfilter.ProtocolOf(uint8(s.Protocol)), netip.AddrPortFrom(ip, s.Port)
+		}
+		if s.AddressFamily != t.family() || !ours(k) {
+			continue
+		}
+		backends, err := t.backends(k)
+		if err != nil {
+			return nil, err
+		}
+		h := &held{weights: make(map[netip.AddrPort]int, len(backends))}
+		h.server = server{
+			scheduler: s.SchedName, flags: s.Flags &^ flagHashed, timeout: s.Timeout, udp: k.Protocol == lb.UDP,
+		}
+		for a, b := range backends {
+			h.weights[a] = b.weight
+		}
+		out[k] = h
+	}
+	return out, nil
+}
+
+// realServer is one as the kernel has it.
+type realServer struct {
+	weight int
+	busy   bool // it has connections
+}
+
+// backends returns the real servers of a virtual one, none if that is not there.
+func (t *table) backends(k key) (map[netip.AddrPort]realServer, error) {
+	s := &ipvs.Service{AddressFamily: t.family(), FWMark: k.mark}
+	if k.mark == 0 {
+		s.Protocol = uint16(netfilter.ProtocolNumber(k.Protocol))
+		s.Address, s.Port = k.Addr.Addr().AsSlice(), k.Addr.Port()
+	}
+	list, err := t.GetDestinations(s)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("list real servers of %s: %w", k, err)
+	}
+	out := make(map[netip.AddrPort]realServer, len(list))
+	for _, d := range list {
+		if ip, ok := netip.AddrFromSlice(d.Address); ok {
+			// Inactive connections are closing, which may take as long as one side still sends.
+			busy := d.ActiveConnections+d.InactiveConnections > 0
+			out[netip.AddrPortFrom(ip.Unmap(), d.Port)] = realServer{d.Weight, busy}
+		}
+	}
+	return out, nil
+}
+
+// noScheduler is the error of a virtual server whose scheduler the kernel lacks.
+type noScheduler struct{ name string }
+
+func (e noScheduler) Error() string { return fmt.Sprintf("the kernel has no scheduler %s", e.name) }
 
 // put makes a virtual server, or changes one that is there, and calls done when it is so.
 func (t *table) put(k key, s server, isThere bool, done func()) {
@@ -125,9 +253,10 @@ func (t *table) name(k key) []byte {
 	if k.mark != 0 {
 		return nfnl.Attr(b, serviceMark, u32(k.mark))
 	}
-	b = nfnl.Attr(b, serviceProtocol, binary.NativeEndian.AppendUint16(nil, uint16(ipProtocols[k.protocol])))
-	b = nfnl.Attr(b, serviceAddr, k.addr.Addr().AsSlice())
-	return nfnl.Attr(b, servicePort, binary.BigEndian.AppendUint16(nil, k.addr.Port()))
+	protocol := uint16(netfilter.ProtocolNumber(k.Protocol))
+	b = nfnl.Attr(b, serviceProtocol, binary.NativeEndian.AppendUint16(nil, protocol))
+	b = nfnl.Attr(b, serviceAddr, k.Addr.Addr().AsSlice())
+	return nfnl.Attr(b, servicePort, binary.BigEndian.AppendUint16(nil, k.Addr.Port()))
 }
 
 func destination(a netip.AddrPort, weight int) []byte {
