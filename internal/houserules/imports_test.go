@@ -87,8 +87,8 @@ var layers = []layer{
 	{dir: "udp", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside, why: dataPath},
 	{dir: "sctp", ours: sockets, theirs: []string{"golang.org/x/sys"}, never: outside, why: dataPath},
 	{
-		dir: "internal/netfilter", theirs: kernel, never: outside,
-		why: "it is what everything that writes rules has in common, and knows none of those rules",
+		dir: "internal/netfilter", ours: []string{"lb"}, theirs: kernel, never: outside,
+		why: "it is what everything that writes rules has in common: it knows frontends, and none of those rules",
 	},
 	{
 		dir: "redirect", ours: []string{"lb", "internal/netfilter"}, theirs: kernel, never: outside,

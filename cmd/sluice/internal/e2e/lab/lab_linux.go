@@ -42,7 +42,8 @@ var Capabilities = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_
 // Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
 func Main(m *testing.M) int {
 	if root := os.Getenv(rootVar); root != "" {
-		pod := testbed.Container{Root: root, Program: "/usr/local/bin/sluice", Volume: os.Getenv(manifestsVar), Capabilities: Capabilities}
+		pod := testbed.Container{Root: root, Program: "/usr/local/bin/sluice", Capabilities: Capabilities,
+			Volume: os.Getenv(manifestsVar)}
 		fmt.Fprintln(os.Stderr, pod.Exec(os.Args[1:], []string{"PATH=" + os.Getenv("PATH")}))
 		return 1
 	}
