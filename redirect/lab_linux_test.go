@@ -309,8 +309,8 @@ func watched(t *testing.T, command string) (string, func() int) {
 	for _, suffix := range []string{"", "-restore", "-save"} {
 		path, err := exec.LookPath(command + suffix)
 		check(t, err)
-		script := fmt.Sprintf("#!/bin/sh\necho x >> %s\nexec %s \"$@\"\n", log, path)
-		check(t, os.WriteFile(filepath.Join(dir, command+suffix), []byte(script), 0o755))
+		testbed.WriteScript(t, filepath.Join(dir, command+suffix),
+			fmt.Sprintf("echo x >> %s\nexec %s \"$@\"\n", log, path))
 	}
 	return filepath.Join(dir, command), func() int {
 		b, _ := os.ReadFile(log)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -243,7 +244,7 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 		restore := s.Command + "-restore"
 		good, err := os.ReadFile(restore)
 		check(t, err)
-		check(t, os.WriteFile(restore, []byte("#!/bin/sh\necho 'line 3 failed' >&2\nexit 1\n"), 0o755))
+		testbed.WriteScript(t, restore, "echo 'line 3 failed' >&2\nexit 1\n")
 		plan := Plan{TCPPort: port, TCP: []netip.AddrPort{at}, Ported: []Ported{{dns, 40001}}}
 		if err := s.Sync(t.Context(), plan.Update()); err == nil || !strings.Contains(err.Error(), "line 3 failed") {
 			t.Errorf("Sync with a broken iptables-restore: %v", err)
@@ -252,7 +253,7 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 			t.Error("Sync of a plan without a port is no error")
 		}
 		l.expect("after the failure", "host", tcp(at), "answered")
-		check(t, os.WriteFile(restore, good, 0o755))
+		testbed.WriteScript(t, restore, string(good))
 		syncPlan(t, s, plan)
 		verified(t, s, true, "after the retry")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -333,8 +334,10 @@ func TestWithoutSets(t *testing.T) {
 	path := filepath.Join(filepath.Dir(s.Command), "iptables-nft-restore")
 	real, err := exec.LookPath("iptables-nft-restore")
 	check(t, err)
-	script := fmt.Sprintf("#!/bin/sh\nin=$(cat)\ncase $in in *match-set*) echo \"Couldn't load match set\" >&2; exit 2;; esac\necho \"$in\" | %s \"$@\"\n", real)
-	check(t, os.WriteFile(path, []byte(script), 0o755))
+	testbed.WriteScript(t, path, fmt.Sprintf(`in=$(cat)
+case $in in *match-set*) echo "Couldn't load match set" >&2; exit 2;; esac
+echo "$in" | %s "$@"
+`, real))
 	before := saved(t)
 	facts, err := s.Probe(t.Context())
 	if err != nil || facts.IPSet || len(facts.Warnings) != 1 ||

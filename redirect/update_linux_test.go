@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -159,8 +160,7 @@ func TestOneRuleAChange(t *testing.T) {
 		script := filepath.Join(t.TempDir(), "script")
 		program, err := exec.LookPath(v.command + "-restore")
 		check(t, err)
-		check(t, os.WriteFile(s.Command+"-restore", fmt.Appendf(nil, "#!/bin/sh\ntee %s | %s \"$@\"\n", script, program),
-			0o755))
+		testbed.WriteScript(t, s.Command+"-restore", fmt.Sprintf("tee %s | %s \"$@\"\n", script, program))
 		plan := func(n int) Plan { // 20 buckets and then more frontends in them
 			p := Plan{TCPPort: 40000}
 			for i := range n {

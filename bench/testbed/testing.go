@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,6 +130,19 @@ func (h *Host) Run(t testing.TB, name string, args ...string) string {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// WriteScript writes a script of the shell, without the line that names the shell. No program is
+// started meanwhile: it would hold the file open for a moment, and a file that may be written
+// cannot be run (ETXTBSY, execve(2)).
+func WriteScript(t testing.TB, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Keep closes a server when the test ends: Keep(t)(host.WhoTCP(":80")).

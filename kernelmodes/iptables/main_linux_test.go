@@ -51,10 +51,8 @@ func eachVariant(t *testing.T, f func(*testing.T, *testbed.Host, variant)) {
 func wrapped(t testing.TB, dir string, v variant, before string) string {
 	t.Helper()
 	for _, suffix := range []string{"", "-save", "-restore"} {
-		text := fmt.Sprintf("#!/bin/sh\n%s\nexec %s%s \"$@\"\n", before, v.command(), suffix)
-		if err := os.WriteFile(filepath.Join(dir, "ipt"+suffix), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testbed.WriteScript(t, filepath.Join(dir, "ipt"+suffix),
+			fmt.Sprintf("%s\nexec %s%s \"$@\"\n", before, v.command(), suffix))
 	}
 	return filepath.Join(dir, "ipt")
 }
