@@ -248,7 +248,8 @@ func TestMasquerade(t *testing.T) {
 			lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}}, map[string]bool{"pod": true},
 		},
 		{"bridge", &kernelmodes.Masquerade{LocalBridge: "cni0"}, lb.Node{}, map[string]bool{"outside": true, "node": true}},
-		{"interfaces", &kernelmodes.Masquerade{LocalInterfaces: "eth"}, lb.Node{}, map[string]bool{"pod": true, "node": true}},
+		{"interfaces", &kernelmodes.Masquerade{LocalInterfaces: "eth"}, lb.Node{},
+			map[string]bool{"pod": true, "node": true}},
 		{
 			"all", &kernelmodes.Masquerade{MasqueradeAll: true}, lb.Node{PodCIDRs: []netip.Prefix{podNet(false)}},
 			map[string]bool{"pod": true, "outside": true, "node": true},
@@ -264,7 +265,8 @@ func TestMasquerade(t *testing.T) {
 		})
 	}
 	bit := kernelmodes.Masquerade{MasqueradeMark: 1 << 3}
-	if text := dump(rendered(shape{mark: bit.Mark()}, s)); !strings.Contains(text, "--or-mark 0x8\n") || strings.Contains(text, "0x4000") {
+	if text := dump(rendered(shape{mark: bit.Mark()}, s)); !strings.Contains(text, "--or-mark 0x8\n") ||
+		strings.Contains(text, "0x4000") {
 		t.Errorf("mark 8 is not in:\n%s", text)
 	}
 }

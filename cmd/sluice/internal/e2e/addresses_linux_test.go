@@ -65,7 +65,8 @@ func TestAddressesLiveChange(t *testing.T) {
 	change("two.yaml", two("80/TCP"), twoSlice) // one of two ports goes
 	answers("TCP", "10.96.0.22:80", "pod-0")
 	answers("UDP", "10.96.0.22:53", "refused")
-	change("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	change("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	answers("TCP", lab.WebAddr, "pod-0", "pod-1")
 	change("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP"))
 	answers("TCP", lab.WebAddr, "refused")
@@ -99,7 +100,8 @@ func TestAddressesAfterCrash(t *testing.T) {
 		docs := []string{}
 		for i, ip := range ips {
 			name := fmt.Sprint("web-", i)
-			docs = append(docs, testbed.ServiceManifest(name, ip+":80", "TCP", ""), testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+			docs = append(docs, testbed.ServiceManifest(name, ip+":80", "TCP", ""),
+				testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 		}
 		l.Write("web.yaml", docs...)
 	}

@@ -90,7 +90,8 @@ func TestAskedTooEarly(t *testing.T) {
 			testbed.Keep(t)(l.RemotePods[0].WhoTCP(":8080")) // which answers by us only if it is we who ask
 			l.Start("--cluster-cidr=10.244.0.0/16,2001:db8:244::/48")
 			answered := askEarly(l, []*testbed.Host{l.Client, l.Pods[0], l.Node}, earlyAddr, earlyExternal)
-			l.Write("early.yaml", earlyService, testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
+			l.Write("early.yaml", earlyService,
+				testbed.SliceManifest("early", 1, 8080, "TCP", testbed.Addrs(l.RemotePods...)...))
 			answered()
 		})
 	}
@@ -207,7 +208,8 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 			if n := tracked(l, unix.IPPROTO_SCTP, addr.Addr().String()+":0"); n != 1 {
 				t.Fatalf("%d entries of the INIT, want 1", n)
 			}
-			l.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
+			l.Write("sig.yaml", lab.SCTPService,
+				testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
 			l.Eventually("the INIT is answered", func() bool {
 				answered, err := sendINIT(c, addr)
 				if err != nil {

@@ -119,7 +119,8 @@ func TestImage(t *testing.T) {
 			testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))
 		}
 		l.PublishWeb()
-		l.Write("dns.yaml", loadBalancer("dns", "10.96.0.53:53", "UDP", 80, "", "203.0.113.53"), testbed.SliceManifest("dns", 1, 8080, "UDP", testbed.Addrs(l.Pods...)...))
+		l.Write("dns.yaml", loadBalancer("dns", "10.96.0.53:53", "UDP", 80, "", "203.0.113.53"),
+			testbed.SliceManifest("dns", 1, 8080, "UDP", testbed.Addrs(l.Pods...)...))
 		l.Start()
 		for range 4 {
 			if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || !strings.HasPrefix(name, "pod-") {

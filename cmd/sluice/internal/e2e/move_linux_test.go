@@ -124,7 +124,8 @@ func testMoves(t *testing.T, paths []string) {
 
 // put writes the manifest of a Service, with its endpoints.
 func (m *moving) put(s *lab.Movable) {
-	m.Write(s.Name+".yaml", s.Manifest(), testbed.SliceManifest(s.Name, 1, s.Port, s.Protocol, testbed.Addrs(m.Pods...)...))
+	m.Write(s.Name+".yaml", s.Manifest(),
+		testbed.SliceManifest(s.Name, 1, s.Port, s.Protocol, testbed.Addrs(m.Pods...)...))
 }
 
 // begin starts the load.

@@ -79,7 +79,7 @@ func TestRestartAfterCrash(t *testing.T) {
 	if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
 		t.Errorf("after the restart TCP gives %q, %v", name, err)
 	}
-	if name, err := testbed.NewUDPClient(t, l.Client, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+	if name, err := l.Client.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
 		t.Errorf("after the restart UDP gives %q, %v", name, err)
 	}
 	lines := func(s string) int { return strings.Count(s, "\n") }
@@ -154,7 +154,8 @@ func TestLiveManifests(t *testing.T) {
 	var delays []time.Duration
 	for i := range 10 { // one endpoint and another in turn
 		pod := l.Pods[1+i%2]
-		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pod)...))
+		l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
+			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pod)...))
 		written := time.Now()
 		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
@@ -184,7 +185,8 @@ func TestLiveManifests(t *testing.T) {
 		t.Error("the log does not name the file, the line and the field")
 	}
 	ask("pod-2")
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
 	l.Eventually("the repaired file is in force", func() bool { name, err := lab.Who(l.Client, lab.WebAddr); return err == nil && name == "pod-0" })
 	if err := os.Remove(filepath.Join(l.Dir, "web.yaml")); err != nil {
 		t.Fatal(err)
@@ -254,14 +256,16 @@ func TestCannotSteer(t *testing.T) {
 	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
 		noRights := l.Node.Command(t.Context(), "setpriv", append([]string{"--bounding-set=-net_admin,-net_raw", "--inh-caps=-net_admin,-net_raw", name}, args...)...)
 		noRights.Env = append(os.Environ(), lab.ProgramVar+"=1")
-		if out, err := noRights.CombinedOutput(); testbed.ExitCode(err) != 1 || strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
+		if out, err := noRights.CombinedOutput(); testbed.ExitCode(err) != 1 ||
+			strings.Count(string(out), "CAP_NET_ADMIN") != 1 {
 			t.Errorf("%s without privileges: %v, %s", args, err, out)
 		}
 	}
 	addresses := l.Node.Command(t.Context(), "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", name,
 		"--proxy-mode=winuserspace", "--manifests", l.Dir)
 	addresses.Env = append(os.Environ(), lab.ProgramVar+"=1")
-	if out, err := addresses.CombinedOutput(); testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
+	if out, err := addresses.CombinedOutput(); testbed.ExitCode(err) != 1 ||
+		!strings.Contains(string(out), "run as root, or with CAP_NET_ADMIN") {
 		t.Errorf("in mode winuserspace without privileges: %v, %s", err, out)
 	}
 	l.Wrap = []string{"timeout", "30"} // what serves after all ends with 124
@@ -393,7 +397,8 @@ func TestNotOurAddress(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	out, err := l.Command("--manifests", l.Dir, "--bind-address", "198.51.100.9").CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if last := lines[len(lines)-1]; testbed.ExitCode(err) != 1 || !strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
+	if last := lines[len(lines)-1]; testbed.ExitCode(err) != 1 ||
+		!strings.Contains(last, "--bind-address 198.51.100.9") || !strings.Contains(last, "give") {
 		t.Errorf("%v: %q names no flag or no fix", err, last)
 	}
 }

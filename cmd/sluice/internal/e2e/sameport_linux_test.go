@@ -30,7 +30,8 @@ func TestSamePort(t *testing.T) {
 	for name, port := range map[string]int{"web": 8080, "echo": 7000} {
 		v6 := func(manifest string) string { return strings.Replace(manifest, "IPv4", "IPv6", 1) }
 		ip := map[string]string{"web": "80", "echo": "81"}[name]
-		l.Write(name+".yaml", testbed.ServiceManifest(name, "10.96.0."+ip+":80", "TCP", ""), testbed.SliceManifest(name, 4, port, "TCP", testbed.Addrs(l.Pods...)...),
+		l.Write(name+".yaml", testbed.ServiceManifest(name, "10.96.0."+ip+":80", "TCP", ""),
+			testbed.SliceManifest(name, 4, port, "TCP", testbed.Addrs(l.Pods...)...),
 			strings.Replace(testbed.ServiceManifest(name+"6", "six:80", "TCP", ""), "six", `"fd00:96::`+ip+`"`, 1), v6(testbed.SliceManifest(name+"6", 6, port, "TCP", six...)))
 	}
 	l.Start()

@@ -57,7 +57,8 @@ spec:
 		if name, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil || name != "pod-0" {
 			t.Errorf("TCP on %s: %q, %v", host, name, err)
 		}
-		if name, err := testbed.NewUDPClient(t, l.Node, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
+		addr := net.JoinHostPort(host, "30081")
+		if name, err := l.Node.TryAsk("udp", addr, testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s: %q, %v", host, name, err)
 		}
 	}
@@ -68,7 +69,8 @@ spec:
 	}
 	// Both addresses of the node answer a client elsewhere, each by itself.
 	for _, host := range []string{l.Node.Addr4.String(), l.Node.Alt4.String(), l.Node.Addr6.String(), l.Node.Alt6.String()} {
-		if name, err := testbed.NewUDPClient(t, l.Client, net.JoinHostPort(host, "30081")).Ask([]byte("?"), testbed.Patience); err != nil || name != "pod-0" {
+		addr := net.JoinHostPort(host, "30081")
+		if name, err := l.Client.TryAsk("udp", addr, testbed.Patience); err != nil || name != "pod-0" {
 			t.Errorf("UDP on %s from another host: %q, %v", host, name, err)
 		}
 	}
@@ -79,7 +81,8 @@ func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
-	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", ""), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", ""),
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start("--nodeport-addresses", "localhost,"+l.Node.Alt4.String()+"/32")
 	for host, open := range map[string]bool{"127.0.0.1": true, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
 		_, err := lab.Who(l.Node, net.JoinHostPort(host, "30080"))
@@ -99,7 +102,8 @@ func TestNodePortConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer squatter.Close()
-	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"),
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	for _, addr := range []string{lab.WebAddr, "203.0.113.80:80"} {
 		if name, err := lab.Who(l.Client, addr); err != nil || name != "pod-0" {
@@ -191,7 +195,8 @@ func TestServiceProxyName(t *testing.T) {
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	labelled := strings.Replace(testbed.ServiceManifest("ours", "10.96.0.40:80", "TCP", ""), "metadata:\n", "metadata:\n  labels:\n    service.kubernetes.io/service-proxy-name: sluice\n", 1)
 	l.Write("a.yaml", labelled, testbed.SliceManifest("ours", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
-	l.Write("b.yaml", testbed.ServiceManifest("theirs", "10.96.0.41:80", "TCP", ""), testbed.SliceManifest("theirs", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Write("b.yaml", testbed.ServiceManifest("theirs", "10.96.0.41:80", "TCP", ""),
+		testbed.SliceManifest("theirs", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	for _, test := range []struct{ flag, served, not string }{{"sluice", "10.96.0.40:80", "10.96.0.41:80"}, {"", "10.96.0.41:80", "10.96.0.40:80"}} {
 		l.Start("--service-proxy-name", test.flag)
 		if got := askOnce(l.Client, "TCP", netip.MustParseAddrPort(test.served)); got != "pod-0" {
@@ -215,8 +220,10 @@ func TestNothingIsDisturbed(t *testing.T) {
 	}
 	l.ServeDNS()
 	publish := func(more, ingress string) {
-		l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, more, ingress), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
-		l.Write("dns.yaml", loadBalancer("dns", lab.DNSAddr, "UDP", 30053, more, ingress), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+		l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, more, ingress),
+			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+		l.Write("dns.yaml", loadBalancer("dns", lab.DNSAddr, "UDP", 30053, more, ingress),
+			testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	}
 	publish("", "")
 	l.Start("--udp-timeout", "1h")
@@ -300,7 +307,7 @@ func testRepairs(t *testing.T, mode string, more []string) {
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
 			}
-			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+			if name, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
 				t.Errorf("after %s: UDP from %s: %q, %v", damage, from, name, err)
 			}
 		}
@@ -357,6 +364,7 @@ func TestStaleUDPEntries(t *testing.T) {
 	works(true)
 	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP"))
 	works(false)
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
+		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods...)...))
 	works(true)
 }

@@ -81,7 +81,8 @@ func TestLargestDatagram(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 2})
 	testbed.Keep(t)(l.Pods[1].EchoUDP(l.Pods[1].Addr4.String() + ":5353"))
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
+		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
 	l.Start("--udp-timeout", "5s")
 	msg, err := io.ReadAll(io.LimitReader(testbed.Stream(3), 65507))
 	if err != nil {
@@ -123,7 +124,8 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	if err := l.Pods[1].Blackhole(true); err != nil { // whoever stays gets no answer
 		t.Fatal(err)
 	}
-	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[0], l.Pods[2])...))
+	l.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
+		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[0], l.Pods[2])...))
 	written := time.Now()
 	for i, c := range there {
 		var name string
@@ -177,7 +179,7 @@ func TestOneAddressOfTwo(t *testing.T) {
 	for _, bind := range []string{"0.0.0.0", l.Node.Addr4.String(), l.Node.Alt4.String()} {
 		l.Start("--bind-address", bind)
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
-			if name, err := testbed.NewUDPClient(t, from, lab.DNSAddr).Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+			if name, err := from.TryAsk("udp", lab.DNSAddr, testbed.Patience); err != nil || name == "" {
 				t.Errorf("bound to %s, UDP from %s: answer %q, %v", bind, from, name, err)
 			}
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
@@ -198,7 +200,8 @@ func TestAffinity(t *testing.T) {
 	l := lab.New(t, testbed.Config{Clients: 3})
 	l.ServeWeb()
 	sticky := "  sessionAffinity: ClientIP\n"
-	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky), testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", sticky),
+		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	home := map[*testbed.Host]string{}
 	for range 20 {

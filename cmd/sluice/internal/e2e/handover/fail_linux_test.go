@@ -181,7 +181,8 @@ func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Clients: 2})
 	n.ServeWeb()
-	n.Write("sticky.yaml", testbed.ServiceManifest("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"), testbed.SliceManifest("sticky", 1, 8080, "TCP", testbed.Addrs(n.Pods...)...))
+	n.Write("sticky.yaml", testbed.ServiceManifest("sticky", "10.96.0.81:80", "TCP", "  sessionAffinity: ClientIP\n"),
+		testbed.SliceManifest("sticky", 1, 8080, "TCP", testbed.Addrs(n.Pods...)...))
 	n.start()
 	ask := func(from *testbed.Host, addr string) string {
 		t.Helper()

@@ -196,7 +196,8 @@ func TestOffloadedGoesOn(t *testing.T) {
 			for _, pod := range n.Pods {
 				g.serveEcho(pod)
 			}
-			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""), testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(n.Pods...)...))
+			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
+				testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(n.Pods...)...))
 			n.Mode = mode
 			n.start()
 			rate, flows := 100, 10

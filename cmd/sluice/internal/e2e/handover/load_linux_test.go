@@ -160,7 +160,8 @@ func newLoad(l *lab.Lab) *load {
 			{Name: "echo", Addr: g.addr(i, 53), Protocol: "UDP", Port: 5300},
 		} {
 			m.Name, m.Path = fmt.Sprintf("%s-%s", m.Name, path), path.String()
-			l.Write(m.Name+".yaml", m.Manifest(), testbed.SliceManifest(m.Name, 1, m.Port, m.Protocol, testbed.Addrs(l.Pods...)...))
+			l.Write(m.Name+".yaml", m.Manifest(),
+				testbed.SliceManifest(m.Name, 1, m.Port, m.Protocol, testbed.Addrs(l.Pods...)...))
 		}
 	}
 	return g
@@ -303,7 +304,8 @@ func (g *load) ask(addr string) {
 	a := &asker{Conn: conn}
 	var first string
 	for begun := time.Now(); first == ""; {
-		if first, err = (testbed.UDPClient{Conn: conn}).Ask(make([]byte, 8), time.Second); err != nil || first == "" && time.Since(begun) > testbed.Patience {
+		if first, err = (testbed.UDPClient{Conn: conn}).Ask(make([]byte, 8), time.Second); err != nil ||
+			first == "" && time.Since(begun) > testbed.Patience {
 			g.T.Fatalf("UDP %s: %q, %v", addr, first, err)
 		}
 	}

@@ -96,7 +96,8 @@ func TestTakeOverBySocket(t *testing.T) {
 		// The container before stays, so that nobody starts it again, and has nothing.
 		n.Eventually("the one before has retired", func() bool { return strings.Count(n.logged(), "waiting for this container to be removed") == i+1 })
 	}
-	if out, err := n.upgrade(); testbed.ExitCode(err) != 1 || !strings.Contains(out, "process 1 cannot be replaced by its child") {
+	if out, err := n.upgrade(); testbed.ExitCode(err) != 1 ||
+		!strings.Contains(out, "process 1 cannot be replaced by its child") {
 		t.Errorf("sluice upgrade in a container = %v, %s", err, out)
 	}
 	if got := strings.Count(n.logged(), `"version": "another"`); got < times/2 && !testing.Short() {

@@ -27,7 +27,8 @@ func TestSCTPUpgrade(t *testing.T) {
 	for _, pod := range n.Pods {
 		ends.Echo(t, pod)
 	}
-	n.Write("sig.yaml", lab.SCTPService, testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(n.Pods...)...))
+	n.Write("sig.yaml", lab.SCTPService,
+		testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(n.Pods...)...))
 	n.start()
 	addr := netip.MustParseAddrPort("10.96.0.38:3868")
 	stop := make(chan struct{})

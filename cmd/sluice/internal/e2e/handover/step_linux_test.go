@@ -287,8 +287,10 @@ func TestEveryStep(t *testing.T) {
 	}{
 		{"the successor is killed", func(_, taker *process) { taker.kill() }, last},
 		{"the running process is killed", func(giver, _ *process) { giver.kill() }, always},
-		{"the successor runs out of descriptors", func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(descriptors(t, taker.pid()))) }, never},
-		{"the running process runs out of descriptors", func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(descriptors(t, giver.pid()))) }, never},
+		{"the successor runs out of descriptors",
+			func(_, taker *process) { limitDescriptors(t, taker.pid(), uint64(descriptors(t, taker.pid()))) }, never},
+		{"the running process runs out of descriptors",
+			func(giver, _ *process) { limitDescriptors(t, giver.pid(), uint64(descriptors(t, giver.pid()))) }, never},
 	} {
 		kept, at := 0, 0
 		for more := true; more; at += every {
