@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -34,11 +35,12 @@ func (p *proxied) upgrade(loops int) error {
 	if err := p.update(); err != nil {
 		return err
 	}
-	var olds []int
+	var olds, news []int
 	give := func(fd *int) {
 		if *fd >= 0 && err == nil {
 			olds = append(olds, *fd)
 			*fd, err = unix.FcntlInt(uintptr(*fd), unix.F_DUPFD_CLOEXEC, 0)
+			news = append(news, *fd)
 		}
 	}
 	held := old.Holding()
@@ -74,11 +76,14 @@ func (p *proxied) upgrade(loops int) error {
 			_ = loop.Detach(fd) // fails on all loops but one
 		}
 	}
-	err = closeAll(append(olds, routers()...))
+	own := slices.DeleteFunc(routers(), func(fd int) bool { return slices.Contains(slices.Concat(olds, news), fd) })
+	err = closeAll(append(olds, own...))
 	resume()
 	err = errors.Join(err, oldLoops.Close())
 	thawed := make(chan struct{}, len(assocs))
-	err = errors.Join(err, next.Adopt(held, assocs, func() { thawed <- struct{}{} }))
+	err = errors.Join(err, withoutDescriptors(func() error {
+		return next.Adopt(held, assocs, func() { thawed <- struct{}{} })
+	}))
 	next.Restore(stats)
 	if len(thawed) != len(assocs) {
 		err = errors.Join(err, fmt.Errorf("%d of %d associations go on", len(thawed), len(assocs)))
@@ -87,6 +92,19 @@ func (p *proxied) upgrade(loops int) error {
 		err = errors.Join(err, fmt.Errorf("before:\n%+v\nafterwards:\n%+v", stats, after))
 	}
 	return err
+}
+
+// withoutDescriptors runs do while no descriptor can be opened.
+func withoutDescriptors(do func() error) error {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	if err == nil {
+		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max})
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(), unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 }
 
 // routers returns the datagram sockets of the process, which ask for routes.

@@ -23,9 +23,10 @@ type Holding struct {
 
 // Raw is a raw socket of the packet engine.
 type Raw struct {
-	Share int // from 0
-	IPv6  bool
-	FD    int `json:"-"`
+	Share  int // from 0
+	IPv6   bool
+	FD     int `json:"-"`
+	Router int `json:"-"` // socket to look up routes with, which is ready where no descriptor is left
 }
 
 // Listening is a frontend that a Server forwards.
@@ -45,6 +46,7 @@ type ListeningSocket struct {
 func (h *Holding) FDs(visit func(fd *int)) {
 	for i := range h.Raw {
 		visit(&h.Raw[i].FD)
+		visit(&h.Raw[i].Router)
 	}
 	for i := range h.Listening {
 		for j := range h.Listening[i].Sockets {
@@ -114,6 +116,3 @@ type Way struct {
 
 // Tags are the initiate tags of the two ends of an association, which packets to them carry as verification tags.
 type Tags struct{ Client, Backend uint32 }
-
-// Opens returns how many descriptors Adopt opens at most: a socket for each family of a share, to look up routes.
-func (h *Holding) Opens() int { return 2 * h.Shares }

@@ -24,7 +24,7 @@ func (e *Engine) Hold(h *engine.Holding) {
 		// none: backends have that of their frontend.
 		_ = sh.loop.Do(func() {
 			for _, sock := range sh.sockets {
-				h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: sock.ipv6, FD: sock.fd})
+				h.Raw = append(h.Raw, engine.Raw{Share: i, IPv6: sock.ipv6, FD: sock.fd, Router: sock.router})
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	for _, raw := range h.Raw {
 		if raw.Share >= len(e.shards) {
 			err := fmt.Errorf("a raw socket of share %d of %d", raw.Share, len(e.shards))
-			errs = append(errs, err, unix.Close(raw.FD))
+			errs = append(errs, err, closeRaw(raw))
 			continue
 		}
 		sh := e.shards[raw.Share]
@@ -157,8 +157,10 @@ func (sh *shard) thaw(f *engine.Frozen) {
 // adopt receives by a raw socket of another shard.
 func (sh *shard) adopt(raw engine.Raw) error {
 	if sh.sockets[raw.IPv6] != nil {
-		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), unix.Close(raw.FD))
+		return errors.Join(fmt.Errorf("two raw sockets of share %d", raw.Share), closeRaw(raw))
 	}
-	_, err := sh.newRawSocket(raw.IPv6, raw.FD)
+	_, err := sh.newRawSocket(raw.IPv6, raw.FD, raw.Router)
 	return err
 }
+
+func closeRaw(raw engine.Raw) error { return errors.Join(unix.Close(raw.FD), unix.Close(raw.Router)) }

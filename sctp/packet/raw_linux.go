@@ -26,19 +26,11 @@ type rawSocket struct {
 	errors *mmsg.Reader // what ICMP has reported
 }
 
-// newRawSocket starts receiving by a raw socket, which it closes if it fails.
-func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
-	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: -1}
-	any := netip.IPv4Unspecified()
-	if ipv6 {
-		any = netip.IPv6Unspecified()
-	}
-	var err error
-	if sock.router, err = socket.New(any, unix.SOCK_DGRAM, 0); err == nil {
-		sock.in, sock.errors = mmsg.NewReader(packetSize), mmsg.NewReader(quoteSize)
-		err = sh.loop.AddRead(sock.fd, sock)
-	}
-	if err != nil {
+// newRawSocket starts receiving by a raw socket. It closes both sockets if it fails.
+func (sh *shard) newRawSocket(ipv6 bool, fd, router int) (*rawSocket, error) {
+	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: router,
+		in: mmsg.NewReader(packetSize), errors: mmsg.NewReader(quoteSize)}
+	if err := sh.loop.AddRead(sock.fd, sock); err != nil {
 		sock.close()
 		return nil, err
 	}
@@ -48,9 +40,7 @@ func (sh *shard) newRawSocket(ipv6 bool, fd int) (*rawSocket, error) {
 
 func (sock *rawSocket) close() {
 	_ = sock.sh.loop.Close(sock.fd)
-	if sock.router >= 0 {
-		_ = unix.Close(sock.router)
-	}
+	_ = unix.Close(sock.router)
 }
 
 // HandleEvent passes on what has arrived.

@@ -8,7 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/wire"
@@ -100,11 +103,19 @@ func (sh *shard) rawSocket(ipv6 bool) (*rawSocket, error) {
 	if sock := sh.sockets[ipv6]; sock != nil {
 		return sock, nil
 	}
-	fd, err := openRaw(ipv6, sh.index, sh.n)
+	any := netip.IPv4Unspecified()
+	if ipv6 {
+		any = netip.IPv6Unspecified()
+	}
+	router, err := socket.New(any, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return nil, err
 	}
-	return sh.newRawSocket(ipv6, fd)
+	fd, err := openRaw(ipv6, sh.index, sh.n)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(router))
+	}
+	return sh.newRawSocket(ipv6, fd, router)
 }
 
 // handle judges one packet and passes it on.

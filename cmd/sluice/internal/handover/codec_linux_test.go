@@ -149,7 +149,7 @@ func TestSetup(t *testing.T) {
 	}
 	var fds []int
 	got.eachFD(func(fd *int) { fds = append(fds, *fd) })
-	if want := []int{3, 4, 5, 0, 0, 6}; !reflect.DeepEqual(fds, want) {
+	if want := []int{3, 4, 5, 0, 0, 0, 6}; !reflect.DeepEqual(fds, want) {
 		t.Errorf("the descriptors are %v, want %v", fds, want)
 	}
 }

@@ -38,7 +38,6 @@ type taker struct {
 	counts counters
 	since  int64 // when the pause started; 0 before
 	fds    []int // that have come, but for the token and those of Listeners
-	spare  []int // file descriptors that keep room for those that SCTP opens
 }
 
 // Take takes everything over from the process at the other end. After nil it is e's, and in
@@ -95,7 +94,6 @@ func Take(ctx context.Context, ch *Channel, e *State, l *Listeners,
 func (t *taker) giveUp(err error) {
 	t.ch.refuse(err)
 	closeAll(t.fds)
-	closeAll(t.spare)
 	t.token.close()
 	t.ch.Close()
 }
@@ -107,9 +105,6 @@ func (t *taker) take(ctx context.Context, e *State, l *Listeners) error {
 	}
 	e.LB.Seed = t.setup.Seed
 	if err := e.SCTP.CanAdopt(&t.setup.SCTP); err != nil {
-		return err
-	}
-	if err := t.reserve(t.setup.SCTP.Opens()); err != nil {
 		return err
 	}
 	if err := e.Agent.Adopt(t.setup.Agent); err != nil {
@@ -174,18 +169,6 @@ func roomFor(n int) error {
 	if need := uint64(len(open) + n + 16); need > limit.Cur {
 		return fmt.Errorf("taking over needs about %d file descriptors, and the limit is %d: raise it (ulimit -n)",
 			need, limit.Cur)
-	}
-	return nil
-}
-
-// reserve keeps room for so many file descriptors, which are opened when there is no way back.
-func (t *taker) reserve(n int) error {
-	for range n {
-		fd, err := unix.FcntlInt(uintptr(t.ch.fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("reserve %d file descriptors for SCTP: %w: raise the limit (ulimit -n)", n, err)
-		}
-		t.spare = append(t.spare, fd)
 	}
 	return nil
 }
@@ -268,9 +251,8 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 			r.Copied++
 		}
 	}
-	errs := []error{e.TCP.Adopt(t.conns, thawed), e.UDP.Adopt(t.setup.UDP, t.flows, thawed)}
-	closeAll(t.spare)
-	errs = append(errs, e.SCTP.Adopt(t.setup.SCTP, t.assocs, thawed))
+	errs := []error{e.TCP.Adopt(t.conns, thawed), e.UDP.Adopt(t.setup.UDP, t.flows, thawed),
+		e.SCTP.Adopt(t.setup.SCTP, t.assocs, thawed)}
 	if t.since > 0 {
 		r.Frozen = pause()
 	}
