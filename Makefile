@@ -68,7 +68,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,16 +126,20 @@ test: ## run every test
 	@.ci/summary $(RUNS)
 
 # The API server is compiled in the time that the tests of packages leave idle (SCHED_IDLE): without
-# anything in Go's build cache that takes six minutes of a core. Tests against it take a third of two
-# cores, and those in the VM two thirds.
-test-all: bench-deps build image
-	$(COMPILE) ./... >/dev/null
+# anything in Go's build cache that takes six minutes of a core.
+test-all:
 	.ci/beside chrt --idle 0 $(MAKE) bin/kube-apiserver bin/etcd -- $(MAKE) test-packages
+	$(MAKE) test-program
+
+# Tests against the API server take a third of two cores, and those in the VM two thirds.
+test-program: bench-deps build image ## run the tests of the whole program, in VMs and under wine, too
+	$(COMPILE) ./... >/dev/null
 	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
 	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
 	$(MAKE) test-wine
 
-test-packages: ## run the tests of single packages
+test-packages: bench-deps ## run the tests of single packages
+	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
 
 test-wine: deps ## run the tests of what serves on Windows, under wine
@@ -191,20 +195,17 @@ lint: ## check format, go vet, staticcheck, revive and the module files
 	cd deploy/e2e && go mod tidy -diff
 	go mod verify
 
-# make lint has vetted everything for Windows.
-cross: ## compile everything for linux/arm64 and windows/amd64, and vet it
+cross: ## compile everything for linux/arm64 and windows/amd64
 	GOOS=linux GOARCH=arm64 go build ./...
-	GOOS=linux GOARCH=arm64 go vet ./...
 	GOOS=windows GOARCH=amd64 go build ./...
 	GOOS=windows GOARCH=amd64 go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
 
+# What is compiled and not run is compiled in the time that tests leave idle, as in test-all.
 verify: ## run all that CI runs
 	@rm -rf $(RUNS)
 	$(MAKE) lint
-	$(MAKE) cross
-	$(MAKE) race
-	$(MAKE) demo
-	$(MAKE) test-all
+	.ci/beside chrt --idle 0 $(MAKE) cross bin/kube-apiserver bin/etcd -- $(MAKE) race demo test-packages
+	$(MAKE) test-program
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built
