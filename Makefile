@@ -32,9 +32,9 @@ VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAd
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
 # time leave two cores time to spare. The packages ALONE count the milliseconds that traffic
-# pauses, and have the cores to themselves; those of their tests that count nothing run together,
-# after the others. Nothing is compiled meanwhile: COMPILE compiles on every core before, and
-# go vet is run by make lint.
+# pauses, and run one at a time; those of their tests that count nothing run together, after the
+# others. Nothing is compiled meanwhile but at SCHED_IDLE: COMPILE compiles on every core before,
+# and go vet is run by make lint.
 # A test that fails is run once more, since machines of many tenants stop at times; .ci/summary names
 # it at the end. More than three failures, or a data race, are final. $(1) are the packages.
 RUNS     = $(CURDIR)/bin/runs
@@ -68,7 +68,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,22 +125,24 @@ test: ## run every test
 	$(MAKE) test-all
 	@.ci/summary $(RUNS)
 
-# The API server is compiled in the time that the tests of packages leave idle (SCHED_IDLE): without
-# anything in Go's build cache that takes six minutes of a core.
+# The API server is compiled in the time that other tests leave idle (SCHED_IDLE): without
+# anything in Go's build cache that takes seven minutes of a core.
 test-all:
-	.ci/beside chrt --idle 0 $(MAKE) bin/kube-apiserver bin/etcd -- $(MAKE) test-packages
-	$(MAKE) test-program
-
-# Tests against the API server take a third of two cores, and those in the VM two thirds.
-test-program: bench-deps build image ## run the tests of the whole program, in VMs and under wine, too
-	$(COMPILE) ./... >/dev/null
-	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
-	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
-	$(MAKE) test-wine
+	.ci/beside chrt --idle 0 $(MAKE) bin/kube-apiserver bin/etcd -- $(MAKE) test-packages test-program
+	$(MAKE) test-systems
 
 test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
+
+test-program: bench-deps build image ## run the tests of the whole program
+	$(COMPILE) ./... >/dev/null
+	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
+
+# Tests against the API server take a third of two cores, and those in the VM two thirds.
+test-systems: ## run the tests that need an API server, a VM or wine
+	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
+	$(MAKE) test-wine
 
 test-wine: deps ## run the tests of what serves on Windows, under wine
 	@.ci/test-wine
@@ -204,8 +206,8 @@ cross: ## compile everything for linux/arm64 and windows/amd64
 verify: ## run all that CI runs
 	@rm -rf $(RUNS)
 	$(MAKE) lint
-	.ci/beside chrt --idle 0 $(MAKE) cross bin/kube-apiserver bin/etcd -- $(MAKE) race demo test-packages
-	$(MAKE) test-program
+	.ci/beside chrt --idle 0 $(MAKE) cross bin/kube-apiserver bin/etcd -- $(MAKE) race demo test-packages test-program
+	$(MAKE) test-systems
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built

@@ -23,7 +23,7 @@ import (
 func TestModel(t *testing.T) {
 	t.Parallel()
 	const seed = 6
-	steps := 2000
+	steps := 800
 	if testing.Short() {
 		steps = 200
 	}
