@@ -71,7 +71,8 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if ev&(eventloop.Readable|eventloop.Hangup) != 0 {
 		s.Readable = true
 	}
-	if ev&(eventloop.Writable|eventloop.Failed) != 0 {
+	freed := !s.Writable && ev&(eventloop.Writable|eventloop.Failed) != 0
+	if freed {
 		s.Writable = true
 	}
 	c := s.owner
@@ -92,7 +93,8 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if s.Readable {
 		c.Relay(isClient)
 	}
-	if s.Writable && !conn.Closed {
+	// An edge says each time that there is room, though nothing has waited for it.
+	if (freed || peer.Readable) && s.Writable && !conn.Closed {
 		c.Relay(!isClient)
 	}
 	// An error that no read will meet: after the end of the stream, or while the peer takes nothing.
