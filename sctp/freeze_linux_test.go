@@ -96,15 +96,11 @@ func (p *proxied) upgrade(loops int) error {
 
 // withoutDescriptors runs do while no descriptor can be opened.
 func withoutDescriptors(do func() error) error {
-	var limit unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	if err == nil {
-		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max})
-	}
+	restore, err := testbed.LimitDescriptors(0)
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(), unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	return errors.Join(do(), restore())
 }
 
 // routers returns the datagram sockets of the process, which ask for routes.

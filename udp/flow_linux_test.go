@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // The kernel itself has no descriptor left (EMFILE): the oldest flow gives its own
@@ -15,13 +17,8 @@ import (
 func TestKernelIsShortOfDescriptors(t *testing.T) {
 	p := startProxy(t, 1, nil, echo(t, "127.0.0.1:0").addr)
 	a, b := dial(t, p.addr), dial(t, p.addr)
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 200
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+	raise, err := testbed.LimitDescriptors(200)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var filling []int
@@ -30,7 +27,7 @@ func TestKernelIsShortOfDescriptors(t *testing.T) {
 			_ = unix.Close(fd)
 		}
 		filling = nil
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		if err := raise(); err != nil {
 			t.Error(err)
 		}
 	}

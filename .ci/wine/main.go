@@ -53,14 +53,16 @@ func library() []byte {
 	put(&b, uint16(amd64), uint16(1), uint32(0), uint32(0), uint32(0), uint16(optionalSize), uint16(flags))
 	// Optional header: PE32+, no code; base, alignment of sections and of the file, versions.
 	put(&b, uint16(0x20b), uint8(1), uint8(0), uint32(0), uint32(headerSize), uint32(0), uint32(0), uint32(sectionRVA))
-	put(&b, uint64(0x180000000), uint32(0x1000), uint32(headerSize), uint16(6), uint16(0), uint16(0), uint16(0), uint16(6), uint16(0), uint32(0))
+	put(&b, uint64(0x180000000), uint32(0x1000), uint32(headerSize), uint16(6), uint16(0))
+	put(&b, uint16(0), uint16(0), uint16(6), uint16(0), uint32(0))
 	// Sizes of image and headers, checksum, console, data not executable; stack and heap.
 	put(&b, uint32(imageSize), uint32(headerSize), uint32(0), uint16(3), uint16(0x100))
 	put(&b, uint64(1<<20), uint64(1<<12), uint64(1<<20), uint64(1<<12), uint32(0), uint32(directories))
 	put(&b, uint32(sectionRVA), uint32(len(exports))) // the first directory is that of exports
 	b.Write(make([]byte, (directories-1)*8))
 	b.WriteString(".edata\x00\x00")
-	put(&b, uint32(len(exports)), uint32(sectionRVA), uint32(headerSize), uint32(headerSize), uint32(0), uint32(0), uint16(0), uint16(0), uint32(readData))
+	put(&b, uint32(len(exports)), uint32(sectionRVA), uint32(headerSize), uint32(headerSize), uint32(0), uint32(0))
+	put(&b, uint16(0), uint16(0), uint32(readData))
 	b.Write(make([]byte, headerSize-b.Len()))
 	b.Write(exports)
 	b.Write(make([]byte, 2*headerSize-b.Len()))

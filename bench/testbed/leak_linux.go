@@ -7,7 +7,25 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
+
+// LimitDescriptors lets this process have no file descriptor of number n or above, but for those that are open, until
+// restore is called: with n 0 none can be opened.
+func LimitDescriptors(n uint64) (restore func() error, err error) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		return nil, fmt.Errorf("read descriptor limit: %w", err)
+	}
+	set := func(cur uint64) error {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: cur, Max: was.Max}); err != nil {
+			return fmt.Errorf("set descriptor limit to %d: %w", cur, err)
+		}
+		return nil
+	}
+	return func() error { return set(was.Cur) }, set(n)
+}
 
 func openFiles(pid int) ([]string, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)

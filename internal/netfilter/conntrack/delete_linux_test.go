@@ -164,11 +164,8 @@ func TestDeleteGoesOn(t *testing.T) {
 		if n, err := deleteEntries(false, list); n != 2 || err == nil {
 			t.Errorf("%d deleted, %v; want 2 of 3, and an error", n, err)
 		}
-		var limit unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			return err
-		}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		restore, err := testbed.LimitDescriptors(0)
+		if err != nil {
 			return err
 		}
 		frontends := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:80")}
@@ -176,7 +173,7 @@ func TestDeleteGoesOn(t *testing.T) {
 		if n := strings.Count(fmt.Sprint(err), unix.EMFILE.Error()); n != 2 {
 			t.Errorf("without descriptors: %v; want an error of each protocol", err)
 		}
-		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+		return restore()
 	})
 }
 

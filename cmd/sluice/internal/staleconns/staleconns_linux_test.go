@@ -30,15 +30,12 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 // be called twice.
 func withoutFiles(t *testing.T) (restore func()) {
 	t.Helper()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+	raise, err := testbed.LimitDescriptors(0)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		if err := raise(); err != nil {
 			t.Error(err)
 		}
 	}
