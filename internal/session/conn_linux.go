@@ -93,7 +93,7 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if s.Readable {
 		c.Relay(isClient)
 	}
-	// An edge says each time that there is room, though nothing has waited for it.
+	// Every edge reports room (epoll(7)); only where there was none before may bytes have waited for it.
 	if (freed || peer.Readable) && s.Writable && !conn.Closed {
 		c.Relay(!isClient)
 	}
