@@ -207,6 +207,24 @@ func TestSmallRun(t *testing.T) {
 	}
 }
 
+// TestPair measures one build beside itself.
+func TestPair(t *testing.T) {
+	needLab(t)
+	o := options{sluice: build(t), paired: 2, rounds: 2}
+	if err := o.addBuild("again=" + build(t)); err != nil {
+		t.Fatal(err)
+	}
+	twins, err := o.pair(t.Context(), t.Output())
+	if err != nil || len(twins) != 2 {
+		t.Fatalf("%d builds, %v", len(twins), err)
+	}
+	for _, tw := range twins {
+		if len(tw.took) != 2 || slices.Min(tw.took) <= 0 {
+			t.Errorf("%s took %v us per request", tw.system.name, tw.took)
+		}
+	}
+}
+
 // TestPeersStart has each peer that is installed forward for a moment; those that are
 // not are for "make bench".
 func TestPeersStart(t *testing.T) {

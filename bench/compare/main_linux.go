@@ -25,7 +25,7 @@ import (
 type options struct {
 	sluice, workloads, systems, out string
 	also                            []system // further builds of Sluice
-	rounds                          int
+	rounds, paired                  int
 	duration                        time.Duration
 	quick, force, list              bool
 }
@@ -43,6 +43,8 @@ func main() {
 		"always one of them")
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless "+
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
+	flag.IntVar(&o.paired, "paired", 0, "measure the builds of -sluice and -also side by side with this `NUMBER` of TCP "+
+		"connections, each started -rounds times (10), and nothing else; 0 does not")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
@@ -77,6 +79,12 @@ func run(o options) (*report.Report, int, error) {
 	// Everything that is started ends with ctx, and hosts with this process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if o.paired > 0 {
+		if _, err := o.pair(ctx, os.Stdout); err != nil {
+			return nil, 1, fmt.Errorf("measure builds side by side: %w", err)
+		}
+		return nil, 0, nil
+	}
 	for _, m := range missing {
 		fmt.Println("left out:", m)
 	}

@@ -39,6 +39,20 @@ func Spread(values []float64) (least, greatest float64) {
 	return v[0], v[len(v)-1]
 }
 
+// Mean returns the mean with its standard error. It needs two values at least.
+func Mean(values []float64) (mean, standardError float64) {
+	v := Present(values)
+	n := float64(len(v))
+	for _, x := range v {
+		mean += x / n
+	}
+	var squares float64
+	for _, x := range v {
+		squares += (x - mean) * (x - mean)
+	}
+	return mean, math.Sqrt(squares / (n - 1) / n)
+}
+
 // Percentile returns the least value that at least p per cent of the values do not
 // exceed (nearest rank); p is above 0 and at most 100.
 func Percentile(values []float64, p float64) float64 {

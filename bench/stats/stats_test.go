@@ -53,6 +53,12 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
+func TestMean(t *testing.T) {
+	if m, e := Mean([]float64{1, 2, nan, 3, 4, 5}); m != 3 || math.Abs(e-math.Sqrt(0.5)) > 1e-12 {
+		t.Errorf("mean %v with standard error %v, want 3 and the root of 0.5", m, e)
+	}
+}
+
 // TestRatiosArePaired has a machine that becomes twice as slow in between: medians
 // divided by each other would blame one of the two, and pairs do not.
 func TestRatiosArePaired(t *testing.T) {
