@@ -59,21 +59,29 @@ func start(ctx context.Context, r *report, l *lab) (err error) {
 func balanceWeb(ctx context.Context, r *report, l *lab) error {
 	r.heading("HTTP", "Each connection goes to the next pod, from a client outside, from the node and from a pod "+
 		"(even its own).")
-	const n = 30
-	showCurl(r, "each", webVIP, n)
+	even, err := curlEach(ctx, r, l, webVIP, 30, func(t *tally) bool { return t.spread(names(l.web)) })
+	if err != nil {
+		return err
+	}
+	r.promise(even, "all pods answer every client, and no request fails")
+	return nil
+}
+
+// curlEach has every caller ask n times, and reports whether what each got is good.
+func curlEach(ctx context.Context, r *report, l *lab, vip string, n int, good func(*tally) bool) (bool, error) {
+	showCurl(r, "each", vip, n)
 	var tallies []*tally
-	even := true
+	all := true
 	for _, h := range l.callers() {
-		t, err := curl(ctx, h, webVIP, n)
+		t, err := curl(ctx, h, vip, n)
 		if err != nil {
-			return err
+			return false, err
 		}
-		even = even && t.spread(names(l.web))
+		all = all && good(t)
 		tallies = append(tallies, t)
 	}
 	r.table(names(l.web), tallies...)
-	r.promise(even, "all pods answer every client, and no request fails")
-	return nil
+	return all, nil
 }
 
 func balanceDNS(ctx context.Context, r *report, l *lab) error {
@@ -97,18 +105,10 @@ func balanceDNS(ctx context.Context, r *report, l *lab) error {
 func stick(ctx context.Context, r *report, l *lab) error {
 	r.heading("Session affinity", "With sessionAffinity: ClientIP, a client keeps the pod that it got first.")
 	const n = 12
-	showCurl(r, "each", stickyVIP, n)
-	var tallies []*tally
-	stuck := true
-	for _, h := range l.callers() {
-		t, err := curl(ctx, h, stickyVIP, n)
-		if err != nil {
-			return err
-		}
-		stuck = stuck && len(t.answers) == 1 && t.total() == n
-		tallies = append(tallies, t)
+	stuck, err := curlEach(ctx, r, l, stickyVIP, n, func(t *tally) bool { return len(t.answers) == 1 && t.total() == n })
+	if err != nil {
+		return err
 	}
-	r.table(names(l.web), tallies...)
 	r.promise(stuck, "each client has one pod only")
 	return nil
 }

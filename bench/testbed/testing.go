@@ -3,6 +3,8 @@ package testbed
 import (
 	"errors"
 	"os"
+	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -142,6 +144,14 @@ func WriteScript(t testing.TB, path, text string) {
 	syscall.ForkLock.RUnlock()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// RunEach runs tests as parts of t, by their names without "Test".
+func RunEach(t *testing.T, tests ...func(*testing.T)) {
+	for _, test := range tests {
+		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+		t.Run(name[strings.LastIndex(name, ".Test")+len(".Test"):], test)
 	}
 }
 
