@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,21 +43,7 @@ import (
 //	verdicts PROTOCOL ADDR:PORT  print Verdicts
 //	sweep at=DURATION            Sweep
 //	stats                        print Stats
-func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			script, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			testbed.Golden(t, file, runScript(t, string(script)))
-		})
-	}
-}
+func TestScripts(t *testing.T) { testbed.Scripts(t, runScript) }
 
 // runScript returns script with the output it gave in place of the output it
 // expected.

@@ -8,14 +8,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 func TestParsePortRange(t *testing.T) {
 	for _, c := range []struct {

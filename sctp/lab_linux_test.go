@@ -457,17 +457,5 @@ func pause() {
 	time.Sleep(5 * time.Millisecond)
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// report has the test fail because of err, and goes on.
-func report(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
+// report has the test fail because of an error, and goes on.
+var check, report = testbed.Check, testbed.Report

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -198,17 +199,5 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// report has the test fail because of err, and goes on.
-func report(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
+// report has the test fail because of an error, and goes on.
+var check, report = testbed.Check, testbed.Report

@@ -3,6 +3,7 @@ package testbed
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"strings"
@@ -144,6 +145,37 @@ func WriteScript(t testing.TB, path, text string) {
 	syscall.ForkLock.RUnlock()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Check ends the test if there is an error.
+func Check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Report has the test fail if there is an error, and goes on.
+func Report(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Scripts has run return each script of testdata/*.txt with what its steps give, which must be as it stands there.
+func Scripts(t *testing.T, run func(t *testing.T, script string) string) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			script, err := os.ReadFile(file)
+			Check(t, err)
+			Golden(t, file, run(t, string(script)))
+		})
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 func newGroup(t *testing.T, n int) *Group {
@@ -243,9 +245,4 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check

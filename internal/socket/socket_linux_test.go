@@ -7,14 +7,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 func TestNameRoundTrip(t *testing.T) {
 	for _, want := range []string{"192.0.2.7:53", "[2001:db8::1]:65535", "0.0.0.0:1", "[::]:0"} {

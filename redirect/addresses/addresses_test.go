@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
 // fakeHost is an addressHost in memory.
@@ -78,12 +80,7 @@ func (h *fakeHost) remove(at address) error {
 
 func (h *fakeHost) busy(bool) (map[netip.Addr]bool, error) { return h.used, nil }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 func parse(text string) (out []netip.Addr) {
 	for _, s := range strings.Fields(text) {

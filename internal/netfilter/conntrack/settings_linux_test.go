@@ -12,12 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 // readSysctl reads a setting of conntrack in the namespace of the calling thread.
 func readSysctl(t *testing.T, name string) string {

@@ -189,12 +189,7 @@ func serveEndpoint(t *testing.T, ip netip.Addr) {
 	}
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 // modelRun is a world, the program that serves it, and what is remembered of
 // earlier steps.

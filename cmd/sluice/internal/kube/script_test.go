@@ -5,8 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,19 +35,9 @@ import (
 // does not write to the objects, and that neither their order matters nor what is
 // trimmed of them.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			script, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			testbed.Golden(t, file, runScript(t, strings.TrimSuffix(string(script), "\n"))+"\n")
-		})
-	}
+	testbed.Scripts(t, func(t *testing.T, script string) string {
+		return runScript(t, strings.TrimSuffix(script, "\n")) + "\n"
+	})
 }
 
 // runScript returns the script with what its steps give.

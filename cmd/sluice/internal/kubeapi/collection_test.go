@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
 
@@ -26,12 +27,7 @@ func newCollection() (c *collection[*corev1.Service], changes *int) {
 	return &collection[*corev1.Service]{trim: kube.TrimService, changed: func() { *changes++ }}, changes
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 func content(c *collection[*corev1.Service]) (names []string) {
 	all, _ := c.all()

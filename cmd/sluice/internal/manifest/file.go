@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -217,7 +218,8 @@ func (f *file) parse(data []byte) *version {
 			break
 		}
 	}
-	inParallel(len(fresh), func(i int) { parse(fresh[i].text, fresh[i].doc) })
+	groups := slices.Collect(slices.Chunk(fresh, together))
+	inParallel(len(groups), func(i int) { parse(groups[i]) })
 	for _, c := range all {
 		for _, o := range c.doc.objects {
 			v.add(placed{o, f, c.base})

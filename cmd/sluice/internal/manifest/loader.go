@@ -87,10 +87,6 @@ func (l *Loader) read(quiet time.Duration, files []*file) (result Result, change
 // inParallel calls do with each number below n, on as many goroutines as there are cores: more
 // Go processors would share them with the collector.
 func inParallel(n int, do func(i int)) {
-	if n == 1 {
-		do(0) // the usual change needs no goroutine
-		return
-	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(n, runtime.NumCPU()) {

@@ -22,6 +22,10 @@ const (
 
 	// maxDepth is that of both libraries; only a cycle of aliases is deeper.
 	maxDepth = 10_000
+
+	// together is how many documents one decoder reads, and maxTogether how long each may be.
+	together    = 32
+	maxTogether = 64 << 10
 )
 
 // surrogate is half of a character beyond 16 bits, as JSON writers escape it.
@@ -49,6 +53,35 @@ func readTree(text []byte) (root *yaml.Node, err error) {
 			root = document.Content[0]
 		}
 	}
+}
+
+// readTrees returns the trees of chunks with one document each, whose lines are counted from the first chunk. nil: they
+// have to be read one by one, since one is not plain enough to tell where it ends.
+func readTrees(chunks []chunk) []*yaml.Node {
+	var text []byte
+	for _, c := range chunks {
+		plain := bytes.HasPrefix(c.text, []byte("---")) && bytes.HasSuffix(c.text, []byte("\n"))
+		if !plain || len(c.text) > maxTogether || bytes.ContainsAny(c.text, `&*%\`) {
+			return nil
+		}
+		text = append(text, c.text...)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var roots []*yaml.Node
+	line := 0
+	for _, c := range chunks {
+		var document yaml.Node
+		next := line + bytes.Count(c.text, []byte("\n"))
+		if decoder.Decode(&document) != nil || document.Line <= line || document.Content[0].Line > next ||
+			document.Content[0].Tag == "!!null" {
+			return nil
+		}
+		roots, line = append(roots, document.Content[0]), next
+	}
+	if decoder.Decode(new(yaml.Node)) != io.EOF {
+		return nil
+	}
+	return roots
 }
 
 // words are what kubectl, as YAML 1.1, takes for true and false beside these two.

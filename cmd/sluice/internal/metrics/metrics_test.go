@@ -29,12 +29,7 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 // number visits every number of a Stats; set, if not nil, gives it its value.
 func number(stats any, visit func(name string, value int64), set func(i int) int64) {

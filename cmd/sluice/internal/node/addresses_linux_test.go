@@ -13,12 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testbed.Check
 
 // TestNodeAddresses: addresses are remembered while none comes or goes, and read again
 // after that, be it one, more than the kernel keeps word of, or the interface they are on.
