@@ -18,9 +18,7 @@ func TestKernelIsShortOfDescriptors(t *testing.T) {
 	p := startProxy(t, 1, nil, echo(t, "127.0.0.1:0").addr)
 	a, b := dial(t, p.addr), dial(t, p.addr)
 	raise, err := testbed.LimitDescriptors(200)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	var filling []int
 	restore := func() {
 		for _, fd := range filling {
@@ -211,9 +209,7 @@ func TestNoSourcePort(t *testing.T) {
 	defer func() { _ = unix.Close(raw) }()
 	port := p.addr.Port()
 	header := []byte{0, 0, byte(port >> 8), byte(port), 0, 8, 0, 0} // RFC 768
-	if err := unix.Sendto(raw, header, 0, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, unix.Sendto(raw, header, 0, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	eventually(t, "the datagram is counted", func() bool { return p.Stats().Malformed == 1 })
 	if a := dial(t, p.addr).ask("q"); a != "q" {
 		t.Errorf("answer = %q", a)

@@ -41,13 +41,9 @@ func newCable(t *testing.T, n int) *cable {
 		testbed.End{Host: here, Name: name,
 			Addrs: addrs(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.11/24", n), "fe80::1/64")},
 		testbed.End{Host: other, Name: "other", Addrs: addrs(fmt.Sprintf("10.0.%d.2/24", n), "fe80::2/64")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() {
 		if err := netlink.LinkDel(link); err != nil {
 			t.Error(err)
@@ -71,9 +67,7 @@ func sysctl(t *testing.T, path, value string) {
 	if err == nil {
 		err = os.WriteFile(path, []byte(value), 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() { _ = os.WriteFile(path, before, 0) }) // fails if the interface is gone
 }
 
@@ -110,15 +104,11 @@ func TestLinkLocalClients(t *testing.T) {
 	for n := range 2 {
 		newCable(t, n).inOther(func() {
 			link, err := netlink.LinkByName("other")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			zone := fmt.Sprint(link.Attrs().Index) // package net remembers names of the other namespace
 			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP("fe80::2"), Port: 4000, Zone: zone},
 				&net.UDPAddr{IP: net.ParseIP("fe80::1"), Port: int(p.addr.Port()), Zone: zone})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 			clients = append(clients, &client{UDPConn: conn, t: t, buf: make([]byte, 100)})
 		})
@@ -239,9 +229,7 @@ func TestSlowWay(t *testing.T) {
 	if s := p.Stats(); s.Busy == 0 || s.SendErrors == 0 || s.Refused != 0 || s.Active != 1 {
 		t.Errorf("stats = %+v, want some datagrams dropped", s)
 	}
-	if err := netlink.QdiscDel(slow); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, netlink.QdiscDel(slow))
 	cl.send("last")
 	for cl.receive() != "last" {
 	}
@@ -276,9 +264,7 @@ func TestSamePortOfTwoAddresses(t *testing.T) {
 	c := newCable(t, 0)
 	p := startProxyAt(t, 2, nil, "10.0.0.1:0", naming(t, "one").addr)
 	second, err := p.Listen(frontend(2, false), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.11"), p.addr.Port()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	p.setServices(p.LB.Table().Services()[0], service(2, naming(t, "two").addr))
 	for range 20 {
 		for want, addr := range map[string]netip.AddrPort{"one": p.addr, "two": second} {

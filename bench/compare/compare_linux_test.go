@@ -42,9 +42,7 @@ func TestMain(m *testing.M) {
 func thin(t *testing.T, round int) (names, of []string) {
 	t.Helper()
 	p, _, err := options{}.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	p.systems, p.workloads = systems, workloads()
 	for _, w := range p.workloads {
 		for _, s := range p.order(w, round) {
@@ -68,9 +66,7 @@ func TestPlans(t *testing.T) {
 		return workloads, systems
 	}
 	p, _, err := options{workloads: "short, udp-64,services-10", systems: "goroutines,d*"}.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if p.rounds != 7 || p.duration != 1500*time.Millisecond || p.thin {
 		t.Errorf("%d rounds of %v", p.rounds, p.duration)
 	}
@@ -110,9 +106,7 @@ func TestPlans(t *testing.T) {
 		t.Errorf("the fourth round of everything: %v, %v", w, s)
 	}
 	quick, _, err := options{quick: true}.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if w, _ := names(quick); !slices.Contains(w, "short") || slices.Contains(w, "mixed") || quick.rounds >= 7 {
 		t.Errorf("quick: %v, %d rounds", w, quick.rounds)
 	}
@@ -146,9 +140,7 @@ func build(t *testing.T) string {
 		return built
 	}
 	dir, err := os.MkdirTemp("", "compare")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	built = filepath.Join(dir, "sluice")
 	if out, err := exec.Command("go", "build", "-o", built, "../../cmd/sluice").CombinedOutput(); err != nil {
 		t.Fatalf("build sluice: %v\n%s", err, out)
@@ -211,9 +203,7 @@ func TestSmallRun(t *testing.T) {
 func TestPair(t *testing.T) {
 	needLab(t)
 	o := options{sluice: build(t), paired: 2, rounds: 2}
-	if err := o.addBuild("again=" + build(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, o.addBuild("again="+build(t)))
 	twins, err := o.pair(t.Context(), t.Output())
 	if err != nil || len(twins) != 2 {
 		t.Fatalf("%d builds, %v", len(twins), err)
@@ -230,9 +220,7 @@ func TestPair(t *testing.T) {
 func TestPeersStart(t *testing.T) {
 	needLab(t)
 	l, err := newLab(t.Context(), build(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer l.close()
 	w := workloads()[slices.IndexFunc(workloads(), func(w workload) bool { return w.name == "short" })]
 	for _, s := range systems {
@@ -272,9 +260,7 @@ func TestInterrupt(t *testing.T) {
 	cmd.Env = append(os.Environ(), programVar+"=1", "TMPDIR="+tmp)
 	seen := &watched{want: "[1/", found: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = seen, seen
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
@@ -282,9 +268,7 @@ func TestInterrupt(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("ended before it was interrupted: %v\n%s", err, seen.log.String())
 	}
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, cmd.Process.Signal(syscall.SIGINT))
 	var exit *exec.ExitError
 	if err := <-ended; !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("ended with %v\n%s", err, seen.log.String())
@@ -294,9 +278,7 @@ func TestInterrupt(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	for _, p := range procs {
 		if b, err := os.ReadFile(p); err == nil && strings.Contains(string(b), filepath.Dir(tmp)) {
 			t.Errorf("still runs: %q", b)

@@ -105,7 +105,8 @@ func balanceDNS(ctx context.Context, r *report, l *lab) error {
 func stick(ctx context.Context, r *report, l *lab) error {
 	r.heading("Session affinity", "With sessionAffinity: ClientIP, a client keeps the pod that it got first.")
 	const n = 12
-	stuck, err := curlEach(ctx, r, l, stickyVIP, n, func(t *tally) bool { return len(t.answers) == 1 && t.total() == n })
+	one := func(t *tally) bool { return len(t.answers) == 1 && t.total() == n }
+	stuck, err := curlEach(ctx, r, l, stickyVIP, n, one)
 	if err != nil {
 		return err
 	}

@@ -31,16 +31,10 @@ func role(t *testing.T, name string, config any, files ...*os.File) (*exec.Cmd, 
 	cmd := exec.CommandContext(ctx, os.Args[0], Args(name, config)...)
 	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
+	testbed.Check(t, cmd.Start())
 	t.Cleanup(func() {
 		cancel()
 		_ = cmd.Wait()
@@ -58,20 +52,14 @@ func serving(t *testing.T) map[string]string {
 		var f *os.File
 		if kind == Echo || kind == EchoGRO {
 			pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			defer pc.Close()
 			addrs[kind] = pc.LocalAddr().String()
 			f, err = pc.(*net.UDPConn).File()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 		} else {
 			ln, err := net.Listen("tcp4", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			defer ln.Close()
 			addrs[kind] = ln.Addr().String()
 			if f, err = ln.(*net.TCPListener).File(); err != nil {
@@ -95,9 +83,7 @@ func asked(t *testing.T, c AskConfig) Result {
 	}
 	in.Close() // ends an idle client
 	var r Result
-	if err := json.NewDecoder(out).Decode(&r); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, json.NewDecoder(out).Decode(&r))
 	return r
 }
 
@@ -108,9 +94,7 @@ func TestClientsAreAnswered(t *testing.T) {
 		UDP:     []Forward{{"127.0.0.1:30082", []string{addrs[Echo]}}, {"127.0.0.1:30083", []string{addrs[EchoGRO]}}},
 		Timeout: time.Second,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer relay.Close()
 	for _, way := range []struct{ name, tcp, udp, batches string }{
 		{"direct", addrs[Sized], addrs[Echo], addrs[EchoGRO]},
@@ -162,9 +146,7 @@ func TestClientsAreAnswered(t *testing.T) {
 // TestErrorsAreSeen asks where no process listens, and a server that closes at once.
 func TestErrorsAreSeen(t *testing.T) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	rude := ln.Addr().String()
 	done := make(chan struct{})
 	go func() {
@@ -198,9 +180,7 @@ func TestErrorsAreSeen(t *testing.T) {
 // TestLossIsCounted has a server that answers every second datagram.
 func TestLossIsCounted(t *testing.T) {
 	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -234,9 +214,7 @@ func TestDNSIsAsked(t *testing.T) {
 	cmd := exec.CommandContext(ctx, "dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file=", "--user=root",
 		"--listen-address=127.0.0.1", "--bind-interfaces", "--port=5300", "--address=/svc.test/192.0.2.77")
 	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, cmd.Start())
 	defer func() {
 		cancel()
 		_ = cmd.Wait()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
@@ -21,8 +22,7 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 		}
 	}
 	text, places := r.script(true)
-	err = r.restore(ctx, text)
-	// One table may have been written and the other not.
+	var removal []byte
 	for _, t := range r.layout.Tables {
 		var e edits
 		for _, at := range places {
@@ -30,9 +30,11 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 				e.remove(at.Chain)
 			}
 		}
-		if err2 := r.restore(ctx, e.text(t.Name)); err == nil {
-			err = err2
-		}
+		removal = append(removal, e.text(t.Name)...)
+	}
+	// After all is written: a table that is written after another has lost chains waits for the kernel to free them.
+	if err = r.restore(ctx, slices.Concat(text, removal)); err != nil {
+		_ = r.restore(ctx, removal) // of the tables before the one that failed
 	}
 	return err
 }

@@ -33,9 +33,7 @@ func TestDocumentedRules(t *testing.T) {
 		}
 	}
 	want, err := os.ReadFile("testdata/rules.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if got := strings.Join(have, ""); got != string(want) {
 		t.Errorf("testdata/rules.txt has:\n%s\nthe kernel holds:\n%s", want, got)
 	}

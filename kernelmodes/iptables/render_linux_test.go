@@ -44,9 +44,7 @@ func dump(c *content) string {
 func parse(t *testing.T, c *content) *trace.Rules {
 	t.Helper()
 	r, err := trace.Parse(dump(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	return r
 }
 

@@ -81,16 +81,12 @@ func TestFailure(t *testing.T) {
 		e.Command = wrapped(t, dir, v, "[ ! -e "+dir+"/fail ] || { echo 'line 3 failed' >&2; exit 1; }")
 		one, two := plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)
 		syncOn(t, h, e, lb.Node{}, one)
-		if err := os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, os.WriteFile(filepath.Join(dir, "fail"), nil, 0o644))
 		err := h.Do(func() error { return e.Sync(t.Context(), whole(two), lb.Node{}) })
 		if err == nil || !strings.Contains(err.Error(), "line 3 failed") {
 			t.Errorf("Sync = %v, want what iptables said", err)
 		}
-		if err := os.Remove(filepath.Join(dir, "fail")); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, os.Remove(filepath.Join(dir, "fail")))
 		shell(t, h, v.command()+" -t nat -F SLUICE-SERVICES") // which the change does not name
 		h.DoT(t, func() error { return e.Sync(t.Context(), lb.Delta{}, lb.Node{}) })
 		compare(t, save(t, h, v), e, lb.Node{}, []lb.Service{two})

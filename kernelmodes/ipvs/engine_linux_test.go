@@ -21,9 +21,7 @@ func dial(t *testing.T, from *testbed.Host, addr netip.AddrPort) net.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), testbed.Patience)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -31,9 +29,7 @@ func dial(t *testing.T, from *testbed.Host, addr netip.AddrPort) net.Conn {
 // echo sends something over a connection and waits for it to come back.
 func echo(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(testbed.Patience)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, c.SetDeadline(time.Now().Add(testbed.Patience)))
 	if _, err := io.WriteString(c, "echo"); err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +90,7 @@ func TestDrain(t *testing.T) {
 	echo(t, c)
 	for _, c := range []net.Conn{c, other} {
 		// What ends with a reset is forgotten in ten seconds, with a FIN in two minutes.
-		if err := c.(*net.TCPConn).SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, c.(*net.TCPConn).SetLinger(0))
 		_ = c.Close()
 	}
 	testbed.Eventually(n.t, "nothing is left of the Service that has gone", func() bool {
@@ -119,9 +113,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 		s := simple("dns", at.Addr().String(), 53, lb.UDP, backends...)
 		n.sync(s)
 		c, err := n.Client.Dial(t.Context(), "udp", at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		defer c.Close()
 		who := func() string {
 			_ = c.SetDeadline(time.Now().Add(testbed.Patience))

@@ -252,9 +252,7 @@ func TestSCTP(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		b := backend(n.Pods[0], v6, 3868)
 		ln, err := n.Pods[0].ListenSCTP(b.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		at := netip.AddrPortFrom(vip(v6, 38), 38)
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
 		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
@@ -263,9 +261,7 @@ func TestSCTP(t *testing.T) {
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
 				c, err := host.DialSCTP(netip.Addr{}, to, testbed.Patience)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.Check(t, err)
 				conn, err := ln.Accept()
 				if err == nil {
 					err = conn.SetTimeout(testbed.Patience)

@@ -35,9 +35,7 @@ type standalone struct {
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer l.Close()
 	return netip.MustParseAddrPort(l.Addr().String()).Port()
 }
@@ -48,9 +46,7 @@ func (s *standalone) start(args ...string) {
 	t.Helper()
 	s.health = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	cfg, err := config.Parse(append([]string{"--manifests", s.dir, "--healthz-bind-address", s.health, "--metrics-bind-address", "", "--windows-service"}, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if cfg.DataPath.Mode != config.ModeWinUserspace || !cfg.Process.WindowsService {
 		t.Fatalf("mode %s, as a service: %v", cfg.DataPath.Mode, cfg.Process.WindowsService)
 	}
@@ -122,9 +118,7 @@ endpoints:
 func backend(t *testing.T, name string) [2]uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -140,9 +134,7 @@ func backend(t *testing.T, name string) [2]uint16 {
 		}
 	}()
 	u, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() { _ = u.Close() })
 	go func() {
 		buf := make([]byte, 1<<16)

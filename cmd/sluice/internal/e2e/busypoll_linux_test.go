@@ -29,27 +29,19 @@ func TestBusyPoll(t *testing.T) {
 func polling(t *testing.T, pid int) map[uint32]int {
 	t.Helper()
 	process, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer unix.Close(process)
 	entries, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	found := make(map[uint32]int)
 	for _, entry := range entries {
 		if what, err := os.Readlink(entry); err != nil || what != "anon_inode:[eventpoll]" {
 			continue
 		}
 		number, err := strconv.Atoi(filepath.Base(entry))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		fd, err := unix.PidfdGetfd(process, number, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		var params [8]byte // struct epoll_params, microseconds first
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.EPIOCGPARAMS, uintptr(unsafe.Pointer(&params)))
 		_ = unix.Close(fd)

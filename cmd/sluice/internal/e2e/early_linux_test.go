@@ -120,13 +120,9 @@ func TestEstablishedElsewhere(t *testing.T) {
 			}
 			testbed.Keep(t)(host.EchoTCP("198.51.100.90:80"))
 			c, err := l.Client.Dial(t.Context(), "tcp", earlyExternal)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			defer c.Close()
-			if err := c.SetDeadline(time.Now().Add(4 * testbed.Patience)); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, c.SetDeadline(time.Now().Add(4*testbed.Patience)))
 			in := bufio.NewReader(c)
 			ask := func(line string) {
 				t.Helper()
@@ -188,9 +184,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 			l.Start()
 			// By now the kernel has loaded conntrack. Which of the states it is depends on the kernel.
 			for _, state := range []string{"closed", "cookie_wait"} {
-				if err := l.Node.Sysctl("net.netfilter.nf_conntrack_sctp_timeout_"+state, "600"); err != nil {
-					t.Fatal(err)
-				}
+				testbed.Check(t, l.Node.Sysctl("net.netfilter.nf_conntrack_sctp_timeout_"+state, "600"))
 			}
 			addr := netip.MustParseAddrPort("10.96.0.38:3868")
 			var c *net.IPConn
@@ -198,9 +192,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 				c, err = net.DialIP("ip4:132", nil, &net.IPAddr{IP: addr.Addr().AsSlice()})
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			defer c.Close()
 			if answered, err := sendINIT(c, addr); answered || err != nil {
 				t.Fatalf("nobody answers: %v, %v", answered, err)
@@ -212,9 +204,7 @@ func TestSCTPAskedTooEarly(t *testing.T) {
 				testbed.SliceManifest("sig", 1, ends.EchoPort, "SCTP", testbed.Addrs(l.Pods...)...))
 			l.Eventually("the INIT is answered", func() bool {
 				answered, err := sendINIT(c, addr)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.Check(t, err)
 				return answered
 			})
 		})

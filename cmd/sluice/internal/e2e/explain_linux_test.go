@@ -20,9 +20,7 @@ func TestExplain(t *testing.T) {
 	l.Write("the-node.yaml", nodeManifest)
 	l.Start("--proxy-mode", "iptables", "--hostname-override", "node")
 	rules := filepath.Join(t.TempDir(), "rules")
-	if err := os.WriteFile(rules, []byte(l.Output("iptables-save")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.WriteFile(rules, []byte(l.Output("iptables-save")), 0o644))
 	ask := func(code int, args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer

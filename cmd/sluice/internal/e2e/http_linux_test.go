@@ -124,9 +124,7 @@ func TestLateAddresses(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "127.0.0.1:10249")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	l.Start()
 	for _, reason := range []string{"FailedToStartMetricServer", "Starting"} {
 		if !strings.Contains(l.Log.String(), reason) {
@@ -170,9 +168,7 @@ spec:
 			client := http.Client{Transport: &http.Transport{DialContext: l.Client.Dial}, Timeout: testbed.Patience}
 			defer client.CloseIdleConnections()
 			r, err := client.Get(fmt.Sprintf("http://%s:32080/", l.Node.Addr4))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			_ = r.Body.Close()
 			if r.StatusCode != http.StatusServiceUnavailable { // no endpoint says that it is on this node
 				t.Errorf("the health check says %s", r.Status)

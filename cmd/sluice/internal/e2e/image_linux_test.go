@@ -34,9 +34,7 @@ func unpack(t *testing.T, archive, dir string) (entry []string, path string) {
 		if err == nil {
 			err = json.Unmarshal(data, into)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 	}
 	type descriptor struct{ Digest string }
 	blob := func(d descriptor) string { return filepath.Join("blobs", strings.Replace(d.Digest, ":", "/", 1)) }
@@ -87,9 +85,7 @@ func TestImage(t *testing.T) {
 		t.Skipf("%s does not name an image: run it by make test, or make image and give bin/sluice-image.tar", imageVar)
 	}
 	root := filepath.Join(t.TempDir(), "root")
-	if err := os.Mkdir(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Mkdir(root, 0o755))
 	entry, path := unpack(t, archive, root)
 	if len(entry) != 1 || entry[0] != "/usr/local/bin/sluice" {
 		t.Errorf("entry point %v", entry)
@@ -105,14 +101,10 @@ func TestImage(t *testing.T) {
 			l.Path = "/usr/lib/iptables-legacy:" + path
 		}
 		for _, dir := range []string{"/proc", "/dev", l.Dir} {
-			if err := os.MkdirAll(root+dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, os.MkdirAll(root+dir, 0o755))
 		}
 		for _, file := range []string{root + ".lock", root + "/run/xtables.lock", root + "/dev/null"} {
-			if err := os.WriteFile(file, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, os.WriteFile(file, nil, 0o600))
 		}
 		for _, pod := range l.Pods {
 			testbed.Keep(t)(pod.WhoTCP(":8080"))

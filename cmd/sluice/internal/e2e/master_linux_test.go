@@ -18,9 +18,7 @@ func TestUnresolvableMaster(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	servers, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	for line := range strings.Lines(string(servers)) {
 		// A name server that refuses at once, where that of this machine would be silent.
 		if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" && !strings.HasPrefix(f[1], "127.") {

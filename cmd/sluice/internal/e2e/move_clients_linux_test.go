@@ -33,9 +33,7 @@ func testMoveAffinity(t *testing.T, paths ...string) {
 	clients := map[*testbed.Host]string{m.Client: "", m.Pods[0]: "", m.Node: ""}
 	ask := func(from *testbed.Host) string {
 		name, err := lab.Who(from, s.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		return name
 	}
 	for from := range clients {

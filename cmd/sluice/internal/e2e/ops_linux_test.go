@@ -160,9 +160,7 @@ func TestLiveManifests(t *testing.T) {
 		l.Eventually("the change is in force", func() bool {
 			for range 2 { // turns never give a Service of three the same endpoint twice in a row
 				name, err := lab.Who(l.Client, lab.WebAddr)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.Check(t, err)
 				if name != pod.Name {
 					return false
 				}
@@ -188,9 +186,7 @@ func TestLiveManifests(t *testing.T) {
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""),
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
 	l.Eventually("the repaired file is in force", func() bool { name, err := lab.Who(l.Client, lab.WebAddr); return err == nil && name == "pod-0" })
-	if err := os.Remove(filepath.Join(l.Dir, "web.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Remove(filepath.Join(l.Dir, "web.yaml")))
 	l.Eventually("the removed Service is gone", func() bool { return l.Metric("sluice_services") == 0 })
 }
 
@@ -316,9 +312,7 @@ func TestTakenPorts(t *testing.T) {
 		"31000": {"--proxy-port-range", "31000-31000"},
 	} {
 		ln, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:"+port)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		out, err := l.Command(append([]string{"--manifests", l.Dir}, args...)...).CombinedOutput()
 		fix := "or give another address"
 		if port == "31000" {

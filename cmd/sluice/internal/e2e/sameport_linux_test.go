@@ -49,9 +49,7 @@ func TestSamePort(t *testing.T) {
 func askFromSamePort(t *testing.T, from *testbed.Host, echo, web string) {
 	t.Helper()
 	held, err := dialFrom(t.Context(), from, 0, echo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer held.Close()
 	port := held.LocalAddr().(*net.TCPAddr).Port
 	c, err := dialFrom(t.Context(), from, port, web)

@@ -98,9 +98,7 @@ func TestNodePortConflict(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1})
 	testbed.Keep(t)(l.Pods[0].WhoTCP(":8080"))
 	squatter, err := l.Node.Listen(t.Context(), "tcp4", "0.0.0.0:30080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer squatter.Close()
 	l.Write("web.yaml", loadBalancer("web", lab.WebAddr, "TCP", 30080, "", "203.0.113.80"),
 		testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))

@@ -69,9 +69,7 @@ func TestBulkBothWays(t *testing.T) {
 	}
 	l := lab.New(t, testbed.Config{Pods: 1})
 	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer ln.Close()
 	l.PublishWeb()
 	l.Start()
@@ -108,17 +106,13 @@ func TestStalledReader(t *testing.T) {
 	}
 	l := lab.New(t, testbed.Config{Pods: 1})
 	ln, err := l.Pods[0].Listen(t.Context(), "tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer ln.Close()
 	l.PublishWeb()
 	l.Start()
 	open := func() (client, server net.Conn) {
 		client, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		if server, err = ln.Accept(); err != nil {
 			t.Fatal(err)
 		}
@@ -136,21 +130,15 @@ func TestStalledReader(t *testing.T) {
 	defer c.Close()
 	defer s.Close()
 	before, err := testbed.ResidentBytes(l.Process.Pid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetDeadline(time.Now().Add(stall)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
+	testbed.Check(t, c.SetDeadline(time.Now().Add(stall)))
 	sent, err := io.CopyN(c, testbed.Stream(2), 1<<30)
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Fatalf("the client could send %d bytes to a server that reads nothing: %v", sent, err)
 	}
 	after, err := testbed.ResidentBytes(l.Process.Pid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Logf("%d bytes sent; resident memory %d -> %d KiB", sent, before>>10, after>>10)
 	if !testing.Short() && after-before >= 1<<20 { // short is for the race detector, which takes memory of its own
 		t.Errorf("memory grew by %d KiB, want less than 1 MiB", (after-before)>>10)
@@ -166,9 +154,7 @@ func TestDeadEndpoint(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	servers := l.ServeWeb()
 	l.Start()
-	if err := l.Pods[1].Blackhole(true); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, l.Pods[1].Blackhole(true))
 	const n = 30
 	var longest time.Duration
 	for range n {
@@ -186,12 +172,8 @@ func TestDeadEndpoint(t *testing.T) {
 	if longest >= 700*time.Millisecond { // 250 ms is one dead pick, 250 + 500 would be two
 		t.Errorf("a connection took %v, more than one dead pick explains", longest)
 	}
-	if err := l.Pods[1].Blackhole(false); err != nil {
-		t.Fatal(err)
-	}
-	if err := servers[1].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, l.Pods[1].Blackhole(false))
+	testbed.Check(t, servers[1].Close())
 	for range n {
 		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "pod-1" {
 			t.Fatalf("answer with a refusing endpoint = %q, %v", name, err)
@@ -254,9 +236,7 @@ func TestChurn(t *testing.T) {
 	l.Start()
 	resident := func() int64 {
 		n, err := testbed.ResidentBytes(l.Process.Pid())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		return n
 	}
 	ctx, cancel := context.WithCancel(t.Context())

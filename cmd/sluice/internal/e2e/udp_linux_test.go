@@ -85,9 +85,7 @@ func TestLargestDatagram(t *testing.T) {
 		testbed.SliceManifest("dns", 1, 5353, "UDP", testbed.Addrs(l.Pods[1])...))
 	l.Start("--udp-timeout", "5s")
 	msg, err := io.ReadAll(io.LimitReader(testbed.Stream(3), 65507))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0], l.Pods[1]} {
 		c := testbed.NewUDPClient(t, from, lab.DNSAddr)
 		for _, size := range []int{65507, 0, 1, 4097} {
@@ -111,9 +109,7 @@ func TestEndpointGoesUnderTraffic(t *testing.T) {
 	for i := range socks {
 		socks[i] = testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 		name, err := socks[i].Ask([]byte("?"), testbed.Patience)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		if name == "pod-1" {
 			there = append(there, socks[i])
 		}
@@ -152,9 +148,7 @@ func TestRefusingUDPEndpoint(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	servers := l.ServeDNS()
 	l.Start("--udp-timeout", "1h")
-	if err := servers[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, servers[0].Close())
 	for i := range 9 {
 		c := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
 		for range 3 {
@@ -207,9 +201,7 @@ func TestAffinity(t *testing.T) {
 	for range 20 {
 		for _, from := range l.Clients {
 			name, err := lab.Who(from, lab.WebAddr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			if home[from] == "" {
 				home[from] = name
 			}

@@ -87,9 +87,7 @@ func (r *relay) forward(from, to *Channel, who string) {
 func pair(t *testing.T) (a, b *Channel) {
 	t.Helper()
 	a, file, err := Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if b, err = FromParent(file); err != nil {
 		t.Fatal(err)
 	}
@@ -208,9 +206,7 @@ func TestPieces(t *testing.T) {
 	before := openFiles(t)
 	a, b := pair(t)
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer null.Close()
 	payload, fds := bytes.Repeat([]byte("0123456789"), 20_000), make([]int, 600)
 	for i := range fds {
@@ -253,9 +249,7 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("with nothing there: %v, %v", ch, err)
 	}
 	s, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	dial := func() *Channel {
 		t.Helper()
 		ch, err := Dial(path)
@@ -267,19 +261,13 @@ func TestStrangers(t *testing.T) {
 	}
 	dial().Close()
 	nonsense := dial()
-	if err := nonsense.try(readyMsg, nil); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, nonsense.try(readyMsg, nil))
 	asking := dial()
-	if err := asking.sendJSON(ctx, helloMsg, Hello{Upgrade: true}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, asking.sendJSON(ctx, helloMsg, Hello{Upgrade: true}))
 	accept := func() (*Channel, Hello, error) {
 		t.Helper()
 		ch, err := s.Accept(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		h, err := ch.Hello(ctx)
 		return ch, h, err
 	}
@@ -304,9 +292,7 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("the answer is %d, %v", pid, err)
 	}
 	next, err := Listen(path) // of the next process
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	s.Remove() // leaves alone what is not its own
 	dial()
 	_ = unix.Close(s.fd)
@@ -318,9 +304,7 @@ func TestStrangers(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the socket is still there")
 	}
-	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Chmod(filepath.Dir(path), 0o770))
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "other users") {
 		t.Errorf("a folder that others can write to: %v", err)
 	}
@@ -335,13 +319,9 @@ func TestVersions(t *testing.T) {
 	defer heir.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
 	defer cancel()
-	if err := heir.sendJSON(ctx, helloMsg, Hello{Version: version + 1, PID: 1}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, heir.sendJSON(ctx, helloMsg, Hello{Version: version + 1, PID: 1}))
 	h, err := old.Hello(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	_, gave := Give(ctx, old, h, w.old, new(Listeners))
 	_, took := heir.receive(ctx)
 	for _, err := range []error{gave, took} {

@@ -32,9 +32,7 @@ var (
 func newState(t *testing.T, loops int) *State {
 	t.Helper()
 	group, err := eventloop.NewGroup(loops)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	balancer := new(lb.Balancer)
 	e := &State{
 		Program: "test", Loops: group, LB: balancer,
@@ -92,17 +90,13 @@ func newWorld(t *testing.T, conns, flows int) *world {
 	}
 	for range flows {
 		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(w.udpAddr))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		w.flows = append(w.flows, c)
 		w.answers = append(w.answers, ask(t, c))
 	}
 	if conns > 1 {
-		if err := w.conns[1].CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, w.conns[1].CloseWrite())
 	}
 	return w
 }
@@ -195,9 +189,7 @@ func ask(t *testing.T, c *net.UDPConn) string {
 		t.Fatal(err)
 	}
 	n, err := c.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	return string(buf[:n])
 }
 
@@ -205,9 +197,7 @@ func ask(t *testing.T, c *net.UDPConn) string {
 func tellUDP(t *testing.T) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 100)
@@ -229,9 +219,7 @@ func tellUDP(t *testing.T) netip.AddrPort {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := testbed.OpenFiles(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	return len(files)
 }
 

@@ -90,18 +90,18 @@ type parser struct {
 	failed bool // the object at hand has a problem
 }
 
-// parse reads some chunks of a file into their docs. Those without a mistake have their trees read by one decoder, since to
+// parse reads some chunks of a file into their docs. One decoder reads the trees of those without a mistake, since to
 // make one takes a tenth of the time of a small document; each of the others is read by itself, for exact lines.
 func parse(chunks []chunk) {
 	roots := readTrees(chunks)
 	for i, c := range chunks {
 		if roots != nil {
-			if c.parse(roots[i]); len(c.doc.problems)+len(c.doc.warnings) == 0 {
-				continue
-			}
-			*c.doc = document{}
+			c.parse(roots[i])
 		}
-		c.parse(nil)
+		if roots == nil || len(c.doc.problems)+len(c.doc.warnings) > 0 {
+			*c.doc = document{}
+			c.parse(nil)
+		}
 	}
 }
 

@@ -56,10 +56,11 @@ func readTree(text []byte) (root *yaml.Node, err error) {
 }
 
 // readTrees returns the trees of chunks with one document each, whose lines are counted from the first chunk. nil: they
-// have to be read one by one, since one is not plain enough to tell where it ends.
-func readTrees(chunks []chunk) []*yaml.Node {
+// have to be read one by one, since one is not plain.
+func readTrees(chunks []chunk) (roots []*yaml.Node) {
 	var text []byte
 	for _, c := range chunks {
+		// Each begins a document of its own, and knows no anchor of another.
 		plain := bytes.HasPrefix(c.text, []byte("---")) && bytes.HasSuffix(c.text, []byte("\n"))
 		if !plain || len(c.text) > maxTogether || bytes.ContainsAny(c.text, `&*%\`) {
 			return nil
@@ -67,18 +68,14 @@ func readTrees(chunks []chunk) []*yaml.Node {
 		text = append(text, c.text...)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var roots []*yaml.Node
-	line := 0
-	for _, c := range chunks {
+	for range chunks {
 		var document yaml.Node
-		next := line + bytes.Count(c.text, []byte("\n"))
-		if decoder.Decode(&document) != nil || document.Line <= line || document.Content[0].Line > next ||
-			document.Content[0].Tag == "!!null" {
+		if decoder.Decode(&document) != nil {
 			return nil
 		}
-		roots, line = append(roots, document.Content[0]), next
+		roots = append(roots, document.Content[0])
 	}
-	if decoder.Decode(new(yaml.Node)) != io.EOF {
+	if decoder.Decode(new(yaml.Node)) != io.EOF { // one has more than one
 		return nil
 	}
 	return roots

@@ -31,9 +31,7 @@ func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 func withoutFiles(t *testing.T) (restore func()) {
 	t.Helper()
 	raise, err := testbed.LimitDescriptors(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	return func() {
 		if err := raise(); err != nil {
 			t.Error(err)
@@ -76,9 +74,7 @@ func TestRetries(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	if n := log.Len(); n != 1 {
 		t.Errorf("%d lines in the log, want 1: %v", n, log.All())
 	}

@@ -46,13 +46,9 @@ func TestRefusedUpgrades(t *testing.T) {
 		n.Hold().Works()
 	}
 
-	if err := os.WriteFile(filepath.Join(n.Dir, "broken.yaml"), []byte("kind: Service\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.WriteFile(filepath.Join(n.Dir, "broken.yaml"), []byte("kind: Service\n"), 0o644))
 	refused("a broken manifest", "broken.yaml")
-	if err := os.Remove(filepath.Join(n.Dir, "broken.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Remove(filepath.Join(n.Dir, "broken.yaml")))
 
 	refusedPID := filepath.Dir(n.pidFile)
 	aside := refusedPID + ".aside"
@@ -63,9 +59,7 @@ func TestRefusedUpgrades(t *testing.T) {
 	n.pidFile = filepath.Join(aside, filepath.Base(n.pidFile))
 	refused("no place for the PID file", "--pid-file")
 	n.socket, n.pidFile = filepath.Join(refusedPID, filepath.Base(n.socket)), filepath.Join(refusedPID, filepath.Base(n.pidFile))
-	if err := os.Rename(aside, refusedPID); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Rename(aside, refusedPID))
 	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
 	}
@@ -187,9 +181,7 @@ func TestUpgradeGoesOn(t *testing.T) {
 	ask := func(from *testbed.Host, addr string) string {
 		t.Helper()
 		name, err := lab.Who(from, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.Check(t, err)
 		return name
 	}
 	stuck := map[*testbed.Host]string{}
@@ -295,9 +287,7 @@ func TestCrashWithPortTaken(t *testing.T) {
 	l.Signal(syscall.SIGKILL)
 	l.Wait()
 	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	defer thief.Close()
 	l.Start()
 	if _, err := recovers(c); err != nil {
@@ -389,18 +379,14 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 	n.pidFile = pidFile
 	c := n.Hold()
 	c.Works()
-	if err := os.WriteFile(other, []byte("full"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.WriteFile(other, []byte("full"), 0o600))
 	out, err := n.upgrade()
 	if testbed.ExitCode(err) != 1 || !strings.Contains(out, syscall.ENOSPC.Error()) {
 		t.Errorf("with a full disk: sluice upgrade = %v, %s", err, out)
 	}
 	c.Works()
 	n.Hold().Works()
-	if err := os.Remove(other); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Remove(other))
 	if out, err := n.upgrade(); err != nil {
 		t.Errorf("with room again: %v, %s", err, out)
 	}

@@ -30,9 +30,7 @@ func newLine(t *testing.T, cfg testbed.Config) *line {
 	t.Helper()
 	l := lab.New(t, cfg)
 	run := filepath.Join(t.TempDir(), "run")
-	if err := os.Mkdir(run, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Mkdir(run, 0o700))
 	n := &line{l, filepath.Join(run, "pid"), filepath.Join(run, "handover.sock")}
 	var err error
 	if l.File, err = os.Create(filepath.Join(run, "log")); err != nil {

@@ -447,9 +447,7 @@ type usage struct{ fds, resident []int64 }
 func (u *usage) note(t *testing.T, pid int) {
 	t.Helper()
 	resident, err := testbed.ResidentBytes(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	u.fds = append(u.fds, int64(descriptors(t, pid)))
 	u.resident = append(u.resident, resident)
 }
@@ -573,9 +571,7 @@ func TestIdleConnectionsCross(t *testing.T) {
 	}
 	n := newLine(t, testbed.Config{Pods: 1})
 	ln, err := n.Pods[0].Listen(t.Context(), "tcp", ":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for {

@@ -136,9 +136,7 @@ func TestRefusedContainers(t *testing.T) {
 	refused("no right to write rules", "CAP_NET_ADMIN", n.Node, append([]string{"setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"}, program...)...)
 	program[4] = filepath.Join(t.TempDir(), "handover.sock")
 	refused("another folder", "--handover-socket, in a folder that both see", n.Node, program...)
-	if err := os.Chmod(filepath.Dir(n.socket), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Chmod(filepath.Dir(n.socket), 0o777))
 	n.mustUpgrade() // what is served goes on; only the next one cannot ask
 	c.Works()
 	if !strings.Contains(n.logged(), "can be written by other users") {

@@ -54,9 +54,7 @@ func TestSCTPUpgrade(t *testing.T) {
 	for _, from := range n.Clients[:2] { // they hold theirs throughout
 		for i := range ends.PerHost {
 			c, err := ends.Open(from, addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.Check(t, err)
 			opened.Add(1)
 			all.Go(func() {
 				defer c.Close()

@@ -38,9 +38,7 @@ func newSpy(t *testing.T, path, to string, at int, act func()) *spy {
 	if err == nil {
 		err = errors.Join(unix.Bind(ln, &unix.SockaddrUnix{Name: path}), unix.Listen(ln, 4))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	s := &spy{ln: ln, to: to, at: at, act: act}
 	s.wg.Go(s.run)
 	return s
@@ -173,9 +171,7 @@ func (n *line) succeed(cur *process, round, at int, act func(giver, taker *proce
 func descriptors(t *testing.T, pid int) int {
 	t.Helper()
 	open, err := testbed.OpenFiles(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	return len(open)
 }
 

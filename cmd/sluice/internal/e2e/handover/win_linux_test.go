@@ -30,9 +30,7 @@ func TestUpgradeHoldsAddresses(t *testing.T) {
 	g.connect(n.Node, lab.WebAddr, 100)
 	u := testbed.NewUDPClient(t, n.Client, lab.DNSAddr)
 	pod, err := u.Insist()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, err)
 	for range 3 {
 		n.mustUpgrade()
 		if got, err := u.Ask([]byte("?"), testbed.Patience); err != nil || got != pod {
@@ -47,8 +45,6 @@ func TestUpgradeHoldsAddresses(t *testing.T) {
 	if failed := g.failed.Load(); failed > 0 {
 		t.Errorf("%d connections failed", failed)
 	}
-	if err := os.Remove(n.Dir + "/dns.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.Check(t, os.Remove(n.Dir+"/dns.yaml"))
 	n.Eventually("the address of a Service that is gone has left", func() bool { return !strings.Contains(held(), "10.96.0.10/") })
 }
