@@ -204,6 +204,12 @@ func TestPair(t *testing.T) {
 	needLab(t)
 	o := options{sluice: build(t), paired: 2, rounds: 2}
 	testbed.Check(t, o.addBuild("again="+build(t)))
+	for _, wrong := range []options{{paired: -1, also: o.also}, {paired: 1}, {paired: 1, rounds: 1, also: o.also}} {
+		if _, status, err := run(wrong); status != 2 || err == nil {
+			t.Errorf("%d connections, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds,
+				len(wrong.also), status, err)
+		}
+	}
 	twins, err := o.pair(t.Context(), t.Output())
 	if err != nil || len(twins) != 2 {
 		t.Fatalf("%d builds, %v", len(twins), err)

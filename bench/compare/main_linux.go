@@ -73,6 +73,9 @@ func run(o options) (*report.Report, int, error) {
 	if err != nil {
 		return nil, 2, err
 	}
+	if o.paired != 0 && (o.paired < 0 || o.rounds == 1 || len(o.also) == 0) {
+		return nil, 2, errors.New("measure builds side by side: want -paired above 0, two -rounds or more, and -also")
+	}
 	if err := testbed.Reexec(); err != nil {
 		return nil, 1, err
 	}

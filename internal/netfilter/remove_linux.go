@@ -34,7 +34,9 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 	}
 	// After all is written: a table that is written after another has lost chains waits for the kernel to free them.
 	if err = r.restore(ctx, slices.Concat(text, removal)); err != nil {
-		_ = r.restore(ctx, removal) // of the tables before the one that failed
+		for table := range bytes.SplitAfterSeq(removal, []byte("COMMIT\n")) {
+			_ = r.restore(ctx, table) // one may have been written and the other not
+		}
 	}
 	return err
 }

@@ -23,9 +23,8 @@ const (
 	// maxDepth is that of both libraries; only a cycle of aliases is deeper.
 	maxDepth = 10_000
 
-	// together is how many documents one decoder reads, and maxTogether how long each may be.
-	together    = 32
-	maxTogether = 64 << 10
+	together    = 32       // documents that one decoder reads
+	maxTogether = 64 << 10 // bytes of each
 )
 
 // surrogate is half of a character beyond 16 bits, as JSON writers escape it.
@@ -56,11 +55,10 @@ func readTree(text []byte) (root *yaml.Node, err error) {
 }
 
 // readTrees returns the trees of chunks with one document each, whose lines are counted from the first chunk. nil: they
-// have to be read one by one, since one is not plain.
+// have to be read one by one, since one is not plain: it has two documents, say, or may know another's anchor.
 func readTrees(chunks []chunk) (roots []*yaml.Node) {
 	var text []byte
 	for _, c := range chunks {
-		// Each begins a document of its own, and knows no anchor of another.
 		plain := bytes.HasPrefix(c.text, []byte("---")) && bytes.HasSuffix(c.text, []byte("\n"))
 		if !plain || len(c.text) > maxTogether || bytes.ContainsAny(c.text, `&*%\`) {
 			return nil
