@@ -36,10 +36,6 @@ const (
 	// this program was paused, and it is unknown when the change took effect.
 	askSlack = 5 * time.Millisecond
 
-	// changesAtMost is how many rounds of changes are made at the most for that changesOf
-	// times each is known.
-	changesAtMost = 2 * changesOf
-
 	// agreeing is how many clients in a row must see a change for it to be in effect.
 	agreeing = 20
 )
@@ -53,13 +49,13 @@ var errPaused = errors.New("the clients were paused")
 // that is not known are made once more, again of them.
 // Nothing is scraped in between: a scrape of ten thousand Services is more work than a
 // change, and would be measured in its place.
-func (s *scaled) changes(ctx context.Context) (whole []float64, again int, inside syncs, err error) {
+func (s *scaled) changes(ctx context.Context, rounds int) (whole []float64, again int, inside syncs, err error) {
 	before, err := s.synced(ctx)
 	if err != nil {
 		return nil, 0, syncs{}, err
 	}
 	var unknown []float64 // at the most
-	for round := 0; len(whole) < 3*changesOf && round < changesAtMost; round++ {
+	for round := 0; len(whole) < 3*rounds && round < 2*rounds; round++ {
 		pod := s.tb.Pods[1+round%2]
 		for _, step := range []struct {
 			content string
@@ -90,7 +86,7 @@ func (s *scaled) changes(ctx context.Context) (whole []float64, again int, insid
 			}
 		}
 	}
-	if missing := 3*changesOf - len(whole); missing > 0 {
+	if missing := 3*rounds - len(whole); missing > 0 {
 		whole = append(whole, unknown[:min(missing, len(unknown))]...)
 	}
 	// The last change is in effect before the program has counted it. On a machine so busy

@@ -202,21 +202,24 @@ func TestSmallRun(t *testing.T) {
 // TestPair measures one build beside itself.
 func TestPair(t *testing.T) {
 	needLab(t)
-	o := options{sluice: build(t), paired: 2, rounds: 2}
+	o := options{sluice: build(t), rounds: 2}
 	testbed.Check(t, o.addBuild("again="+build(t)))
-	for _, wrong := range []options{{paired: -1, also: o.also}, {paired: 1}, {paired: 1, rounds: 1, also: o.also}} {
+	for _, wrong := range []options{{paired: "short", also: o.also}, {paired: "rr-0", also: o.also},
+		{paired: "services-1", also: o.also}, {paired: "rr-1"}, {paired: "rr-1", rounds: 1, also: o.also}} {
 		if _, status, err := run(wrong); status != 2 || err == nil {
-			t.Errorf("%d connections, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds,
-				len(wrong.also), status, err)
+			t.Errorf("%s, %d starts, %d other builds: status %d, %v", wrong.paired, wrong.rounds, len(wrong.also),
+				status, err)
 		}
 	}
-	twins, err := o.pair(t.Context(), t.Output())
-	if err != nil || len(twins) != 2 {
-		t.Fatalf("%d builds, %v", len(twins), err)
-	}
-	for _, tw := range twins {
-		if len(tw.took) != 2 || slices.Min(tw.took) <= 0 {
-			t.Errorf("%s took %v us per request", tw.system.name, tw.took)
+	for _, w := range []pairedWorkload{{conns: 2, turns: 5}, {services: 3, changes: 1, turns: 5}} {
+		twins, err := o.pair(t.Context(), w, t.Output())
+		if err != nil || len(twins) != 2 {
+			t.Fatalf("%v: %d builds, %v", w, len(twins), err)
+		}
+		for _, tw := range twins {
+			if len(tw.took) != 2 || slices.Min(tw.took) <= 0 {
+				t.Errorf("%v: %s took %v us per request", w, tw.system.name, tw.took)
+			}
 		}
 	}
 }

@@ -23,11 +23,11 @@ import (
 
 // options are the flags.
 type options struct {
-	sluice, workloads, systems, out string
-	also                            []system // further builds of Sluice
-	rounds, paired                  int
-	duration                        time.Duration
-	quick, force, list              bool
+	sluice, workloads, systems, out, paired string
+	also                                    []system // further builds of Sluice
+	rounds                                  int
+	duration                                time.Duration
+	quick, force, list                      bool
 }
 
 func main() {
@@ -43,8 +43,8 @@ func main() {
 		"always one of them")
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless "+
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
-	flag.IntVar(&o.paired, "paired", 0, "measure the builds of -sluice and -also side by side with this `NUMBER` of "+
-		"TCP connections, each started -rounds times (10), and nothing else; 0 does not")
+	flag.StringVar(&o.paired, "paired", "", "measure the builds of -sluice and -also side by side, each started -rounds "+
+		"times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER or services-NUMBER")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")
@@ -73,8 +73,14 @@ func run(o options) (*report.Report, int, error) {
 	if err != nil {
 		return nil, 2, err
 	}
-	if o.paired != 0 && (o.paired < 0 || o.rounds == 1 || len(o.also) == 0) {
-		return nil, 2, errors.New("measure builds side by side: want -paired above 0, two -rounds or more, and -also")
+	var paired pairedWorkload
+	if o.paired != "" {
+		if paired, err = parsePaired(o.paired); err != nil {
+			return nil, 2, err
+		}
+		if o.rounds == 1 || len(o.also) == 0 {
+			return nil, 2, errors.New("measure builds side by side: want two -rounds or more, and -also")
+		}
 	}
 	if err := testbed.Reexec(); err != nil {
 		return nil, 1, err
@@ -82,8 +88,8 @@ func run(o options) (*report.Report, int, error) {
 	// Everything that is started ends with ctx, and hosts with this process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if o.paired > 0 {
-		if _, err := o.pair(ctx, os.Stdout); err != nil {
+	if o.paired != "" {
+		if _, err := o.pair(ctx, paired, os.Stdout); err != nil {
 			return nil, 1, fmt.Errorf("measure builds side by side: %w", err)
 		}
 		return nil, 0, nil

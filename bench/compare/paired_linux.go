@@ -1,37 +1,68 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/sluice-lb/sluice/bench/stats"
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"golang.org/x/sys/unix"
 )
 
-// Of each start, every build has so many turns of so many requests.
-const (
-	pairedTurns    = 100
-	pairedRequests = 200
-)
+// pairedRequests is of how many requests a turn is.
+const pairedRequests = 200
+
+// pairedWorkload says what the builds are asked.
+type pairedWorkload struct {
+	conns    int // that stay; every request is on one of them
+	services int // or else, among how many Services each request comes from a new client,
+	changes  int // and how many times one of them is changed, removed and added before
+	turns    int // that every build has after each start
+}
+
+// parsePaired takes the value of -paired.
+func parsePaired(name string) (w pairedWorkload, err error) {
+	w.turns = 100
+	kind, number, _ := strings.Cut(name, "-")
+	n, err := strconv.Atoi(number)
+	switch {
+	case err == nil && kind == "rr" && n >= 1 && n <= 1000:
+		w.conns = n
+	case err == nil && kind == "services" && n >= 2 && n <= 10000:
+		w.services, w.changes = n, changesOf
+	default:
+		return w, fmt.Errorf("measure %q side by side: want rr-1 to rr-1000, or services-2 to services-10000", name)
+	}
+	return w, nil
+}
 
 const pairedRequest = "GET / HTTP/1.1\r\nHost: sluice.test\r\n\r\n"
 
-// twin is one of the builds that run side by side, with what it took in each start, in us per request.
+// twin is one of the builds that run side by side, with what it took in each start, in us per request:
+// processor time, or the time to the first byte of a new client.
 type twin struct {
 	system
 	*lab
 	*running
 	conns  []net.Conn
-	answer []byte // as long as one
+	answer []byte   // as long as one
+	ips    []string // of the Services that new clients ask
 	took   []float64
 }
 
 // pair measures builds more closely than rounds can: all run at once, each in a lab of its own, and get requests by
 // turns of some milliseconds, so that what else happens on the machine happens to all of them.
-func (o options) pair(ctx context.Context, w io.Writer) (twins []*twin, err error) {
+func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (twins []*twin, err error) {
 	for _, s := range slices.Concat(systems[:1], o.also) {
 		twins = append(twins, &twin{system: s})
 	}
@@ -39,7 +70,7 @@ func (o options) pair(ctx context.Context, w io.Writer) (twins []*twin, err erro
 		o.rounds = 10
 	}
 	for n := range o.rounds {
-		if err := o.start(ctx, twins); err != nil {
+		if err := o.start(ctx, work, twins); err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(w, "start %d:", n+1)
@@ -56,14 +87,14 @@ func (o options) pair(ctx context.Context, w io.Writer) (twins []*twin, err erro
 }
 
 // start starts every build once, in any order, and adds what each takes.
-func (o options) start(ctx context.Context, twins []*twin) error {
+func (o options) start(ctx context.Context, w pairedWorkload, twins []*twin) error {
 	defer func() {
 		for _, t := range twins {
 			t.end()
 		}
 	}()
 	for _, i := range rand.Perm(len(twins)) {
-		if err := twins[i].begin(ctx, o.sluice, o.paired); err != nil {
+		if err := twins[i].begin(ctx, o.sluice, w); err != nil {
 			return fmt.Errorf("start %s: %w", twins[i].system.name, err)
 		}
 	}
@@ -71,9 +102,9 @@ func (o options) start(ctx context.Context, twins []*twin) error {
 		return err
 	}
 	took := make([][]float64, len(twins))
-	for range pairedTurns {
+	for range w.turns {
 		for _, i := range rand.Perm(len(twins)) {
-			turn, err := twins[i].turn()
+			turn, err := twins[i].turn(w)
 			if err != nil {
 				return fmt.Errorf("ask %s: %w", twins[i].system.name, err)
 			}
@@ -86,37 +117,64 @@ func (o options) start(ctx context.Context, twins []*twin) error {
 	return nil
 }
 
-func (t *twin) begin(ctx context.Context, sluice string, conns int) (err error) {
-	if t.lab, err = newLab(ctx, sluice); err != nil {
+func (t *twin) begin(ctx context.Context, sluice string, w pairedWorkload) (err error) {
+	if t.lab, err = newLab(ctx, cmp.Or(t.build, sluice)); err != nil {
 		return err
 	}
 	if err = t.cores.comeBack(); err != nil { // the next lab chooses among all
 		return err
 	}
+	if w.services > 0 {
+		return t.change(ctx, w)
+	}
 	if t.running, err = t.system.start(ctx, t.lab); err != nil {
 		return err
 	}
-	for range conns {
-		c, err := t.tb.Client.Dial(ctx, "tcp", t.services[0].addr())
-		if err != nil {
+	for range w.conns {
+		if err := t.connect(ctx); err != nil {
 			return err
 		}
-		t.conns = append(t.conns, c)
-		if _, err := io.WriteString(c, pairedRequest); err != nil {
-			return err
-		}
-		t.answer = make([]byte, 1024)
-		n, err := c.Read(t.answer)
-		if err != nil {
-			return err
-		}
-		t.answer = t.answer[:n]
 	}
 	return nil
 }
 
-// turn makes requests, on all connections at once, and returns the processor time of each in us.
-func (t *twin) turn() (float64, error) {
+// connect adds a connection.
+func (t *twin) connect(ctx context.Context) error {
+	c, err := t.tb.Client.Dial(ctx, "tcp", t.services[0].addr())
+	if err != nil {
+		return err
+	}
+	t.conns = append(t.conns, c)
+	if _, err := io.WriteString(c, pairedRequest); err != nil {
+		return err
+	}
+	t.answer = make([]byte, 1024)
+	n, err := c.Read(t.answer)
+	t.answer = t.answer[:n]
+	return err
+}
+
+// change starts the build with many Services, and makes the changes of that workload.
+func (t *twin) change(ctx context.Context, w pairedWorkload) (err error) {
+	s := &scaled{lab: t.lab, protocol: "TCP", services: w.services, port: t.services[0].target}
+	if t.running, _, err = s.start(ctx); err != nil {
+		return err
+	}
+	t.ips = s.others()
+	_, _, _, err = s.changes(ctx, w.changes)
+	return err
+}
+
+func (t *twin) turn(w pairedWorkload) (took float64, err error) {
+	if w.conns > 0 {
+		return t.ask()
+	}
+	err = t.tb.Client.Do(func() (err error) { took, err = t.meet(); return err })
+	return took, err
+}
+
+// ask makes requests, on all connections at once, and returns the processor time of each in us.
+func (t *twin) ask() (float64, error) {
 	before, err := measureUsage(t.pid(), t.cores.proxy)
 	if err != nil {
 		return 0, err
@@ -136,6 +194,49 @@ func (t *twin) turn() (float64, error) {
 	}
 	after, err := measureUsage(t.pid(), t.cores.proxy)
 	return float64(after.minus(before).process.Nanoseconds()) / 1000 / float64(made), err
+}
+
+// meet has one new client after the other ask, and returns the median time to their first bytes in us.
+// Each resets its connection at last, so that no port is in TIME_WAIT when another client has it.
+func (t *twin) meet() (float64, error) {
+	var took []float64
+	for range pairedRequests {
+		first, err := firstByte(netip.MustParseAddr(t.ips[rand.IntN(len(t.ips))]))
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, float64(first.Nanoseconds())/1000)
+	}
+	return stats.Median(took), nil
+}
+
+// firstByte uses a blocking socket: Go's would measure how long goroutines take to wake each other, too.
+func firstByte(ip netip.Addr) (time.Duration, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	// With SO_RCVTIMEO each signal would end a call: signal(7).
+	giveUp := time.AfterFunc(testbed.Patience, func() { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+	defer giveUp.Stop()
+	err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	if err != nil {
+		return 0, os.NewSyscallError("setsockopt", err)
+	}
+	started := time.Now()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: ip.As4()}); err != nil {
+		return 0, fmt.Errorf("connect %s: %w", ip, err)
+	}
+	if _, err := unix.Write(fd, []byte(pairedRequest)); err != nil {
+		return 0, os.NewSyscallError("write", err)
+	}
+	var answer [1024]byte
+	n, err := unix.Read(fd, answer[:])
+	if n <= 0 {
+		return 0, fmt.Errorf("read from %s: %d bytes: %w", ip, n, err)
+	}
+	return time.Since(started), nil
 }
 
 func (t *twin) end() {

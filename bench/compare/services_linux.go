@@ -57,6 +57,7 @@ type scaled struct {
 	*lab
 	protocol string
 	services int
+	port     int      // of the pods that all Services but the one that changes lead to
 	flags    []string // of the program, besides the usual
 	dir      string
 }
@@ -90,38 +91,20 @@ func (s *scaled) prepare(name, content string) (replace func() error, err error)
 }
 
 func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure, err error) {
-	if err := s.introduce(ctx); err != nil {
-		return nil, err
-	}
-	if s.dir, err = os.MkdirTemp(s.lab.dir, "services-"); err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(s.dir)
-	// One file for the bulk, and one for the Service that changes.
-	target := s.service(sizedService).target
+	s.port = s.service(sizedService).target
 	if s.protocol == "UDP" {
-		target = s.service(echoService).target
+		s.port = s.service(echoService).target
 	}
-	var bulk bytes.Buffer
-	for i := 1; i < s.services; i++ {
-		bulk.WriteString("---\n" + s.manifest(i, target, s.tb.Pods...))
-	}
-	if err := errors.Join(testbed.WriteManifest(s.dir, "bulk.yaml", bulk.String()),
-		testbed.WriteManifest(s.dir, "one.yaml", s.manifest(0, whoPort, s.tb.Pods[0]))); err != nil {
-		return nil, err
-	}
-	started := time.Now()
-	r, err := s.sluiceWith(ctx, report.Ours, s.sluice, s.dir, s.flags...)
+	r, ready, err := s.start(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	ready := time.Since(started)
 	rules, err := s.rules(ctx)
 	if err != nil {
 		return nil, err
 	}
-	whole, again, inside, err := s.changes(ctx)
+	whole, again, inside, err := s.changes(ctx, changesOf)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +125,34 @@ func (s *scaled) measure(ctx context.Context, d time.Duration) (figures []figure
 		{"rules", "", float64(rules)}, {"resident", "MiB", float64(resident) / (1 << 20)},
 		{"errors", "", float64(res.Errors + res.Lost)},
 	}, err
+}
+
+// start starts Sluice with one file for the bulk of the Services, and one for the Service that changes,
+// and returns how long it took to be ready.
+func (s *scaled) start(ctx context.Context) (r *running, ready time.Duration, err error) {
+	if err := s.introduce(ctx); err != nil {
+		return nil, 0, err
+	}
+	if s.dir, err = os.MkdirTemp(s.lab.dir, "services-"); err != nil {
+		return nil, 0, err
+	}
+	var bulk bytes.Buffer
+	for i := 1; i < s.services; i++ {
+		bulk.WriteString("---\n" + s.manifest(i, s.port, s.tb.Pods...))
+	}
+	err = errors.Join(testbed.WriteManifest(s.dir, "bulk.yaml", bulk.String()),
+		testbed.WriteManifest(s.dir, "one.yaml", s.manifest(0, whoPort, s.tb.Pods[0])))
+	started := time.Now()
+	if err == nil {
+		r, err = s.sluiceWith(ctx, report.Ours, s.sluice, s.dir, s.flags...)
+	}
+	ready = time.Since(started)
+	if err != nil {
+		return nil, 0, errors.Join(err, os.RemoveAll(s.dir))
+	}
+	stop := r.stop
+	r.stop = func() error { return errors.Join(stop(), os.RemoveAll(s.dir)) }
+	return r, ready, nil
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -185,14 +196,22 @@ func (s *scaled) newClients(ctx context.Context, r *running, d time.Duration) (l
 	if s.protocol == "UDP" {
 		c.Kind, c.Fresh = load.Datagrams, true
 	}
-	others := s.services - 1 // all but the one that changes
-	count := min(others, 97)
-	for i := range count {
-		c.Addrs = append(c.Addrs, clusterIP(1+i*others/count)+":80")
+	for _, a := range s.others() {
+		c.Addrs = append(c.Addrs, a+":80")
 	}
 	res, _, err := s.lab.measure(ctx, r, c)
 	if err == nil && res.Operations == 0 {
 		err = fmt.Errorf("no new client was answered: %d errors (%s), %d lost", res.Errors, res.FirstError, res.Lost)
 	}
 	return res, err
+}
+
+// others returns the cluster IPs of at most 97 Services all over the range, without the one that changes.
+func (s *scaled) others() (ips []string) {
+	others := s.services - 1
+	count := min(others, 97)
+	for i := range count {
+		ips = append(ips, clusterIP(1+i*others/count))
+	}
+	return ips
 }
