@@ -58,6 +58,7 @@ type twin struct {
 	answer []byte   // as long as one
 	ips    []string // of the Services that new clients ask
 	took   []float64
+	change []float64 // what each change took, in ms, over all starts
 }
 
 // pair measures builds more closely than rounds can: all run at once, each in a lab of its own, and get requests by
@@ -78,6 +79,12 @@ func (o options) pair(ctx context.Context, work pairedWorkload, w io.Writer) (tw
 			fmt.Fprintf(w, "  %s %.2f us", t.system.name, t.took[n])
 		}
 		fmt.Fprintln(w)
+	}
+	for _, t := range twins {
+		if n := len(t.change); n > 0 {
+			fmt.Fprintf(w, "%s: %d changes, median %.2f ms, p90 %.2f ms, p99 %.2f ms\n", t.system.name, n,
+				stats.Median(t.change), stats.Percentile(t.change, 90), stats.Percentile(t.change, 99))
+		}
 	}
 	for _, t := range twins[1:] {
 		mean, deviation := stats.Mean(stats.Ratios(t.took, twins[0].took))
@@ -125,7 +132,7 @@ func (t *twin) begin(ctx context.Context, sluice string, w pairedWorkload) (err 
 		return err
 	}
 	if w.services > 0 {
-		return t.change(ctx, w)
+		return t.load(ctx, w)
 	}
 	if t.running, err = t.system.start(ctx, t.lab); err != nil {
 		return err
@@ -154,14 +161,15 @@ func (t *twin) connect(ctx context.Context) error {
 	return err
 }
 
-// change starts the build with many Services, and makes the changes of that workload.
-func (t *twin) change(ctx context.Context, w pairedWorkload) (err error) {
+// load starts the build with many Services, and makes the changes of that workload.
+func (t *twin) load(ctx context.Context, w pairedWorkload) (err error) {
 	s := &scaled{lab: t.lab, protocol: "TCP", services: w.services, port: t.services[0].target}
 	if t.running, _, err = s.start(ctx); err != nil {
 		return err
 	}
 	t.ips = s.others()
-	_, _, _, err = s.changes(ctx, w.changes)
+	took, _, _, err := s.changes(ctx, w.changes)
+	t.change = append(t.change, took...)
 	return err
 }
 
