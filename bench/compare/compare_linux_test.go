@@ -217,7 +217,7 @@ func TestPair(t *testing.T) {
 			t.Fatalf("%v: %d builds, %v", w, len(twins), err)
 		}
 		for _, tw := range twins {
-			if len(tw.took) != 2 || slices.Min(tw.took) <= 0 || len(tw.change) != 2*3*w.changes {
+			if len(tw.took) != 2 || slices.Min(tw.took) <= 0 || len(tw.change) < 2*3*w.changes {
 				t.Errorf("%v: %s took %v us per request, %v ms per change", w, tw.system.name, tw.took, tw.change)
 			}
 		}
