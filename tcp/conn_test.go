@@ -159,10 +159,13 @@ func TestResetIsPassedOn(t *testing.T) {
 		if _, err := io.WriteString(c, "x"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Read(make([]byte, 1)); !isReset(err) {
+		_, err := c.Read(make([]byte, 1))
+		if !isReset(err) {
 			t.Errorf("the client saw %v, want a reset", err)
 		}
-		p.eventually("the reset is counted", func(s Stats) bool { return s.BackendResets == 1 })
+		if err != io.EOF { // else wine has shown the end of a stream to the client, and maybe to the proxy
+			p.eventually("the reset is counted", func(s Stats) bool { return s.BackendResets == 1 })
+		}
 	})
 }
 
