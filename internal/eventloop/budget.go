@@ -1,6 +1,9 @@
 package eventloop
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
 // Budget bounds the file descriptors that flows hold, over all loops and protocols, so that the rest of the process
 // (logs, HTTP, iptables) always finds some left. Of a nil Budget as many can be had.
@@ -32,6 +35,14 @@ func (b *Budget) Give(n int64) {
 	if b != nil {
 		b.used.Add(-n)
 	}
+}
+
+// Free returns how many file descriptors can be taken; without a limit as many as a process can have on any system.
+func (b *Budget) Free() int64 {
+	if b == nil || b.Limit <= 0 {
+		return math.MaxInt32
+	}
+	return max(b.Limit-b.used.Load(), 0)
 }
 
 // Used returns how many file descriptors are reserved.

@@ -53,8 +53,9 @@ var forTests = []string{
 // sockets are what the data paths through sockets stand on; parts are the layers that the
 // program puts together.
 var (
-	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/session", "internal/mmsg"}
-	parts   = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
+	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
+		"internal/session", "internal/mmsg"}
+	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
 )
 
 const dataPath = "it must not know how traffic got here, how a backend is chosen, or the other protocols"
@@ -75,6 +76,7 @@ var layers = []layer{
 		why: "it is system calls only, so that everything may use it",
 	},
 	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
+	{dir: "internal/shares", not: effects, never: foreign, why: "it compares numbers; what is free, and when, others say"},
 	{
 		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it is batches of messages only, for every protocol that has them",

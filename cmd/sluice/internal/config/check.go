@@ -80,6 +80,8 @@ var limits = map[string]limit{
 	"oom-score-adj":           {-1000, 1000, "-1000 to 1000"},
 	"drain-timeout":           {0, math.MaxInt64, "0 or more, like 30s"},
 	"loops":                   {1, 1024, "1 to 1024"},
+	"max-service-share":       {1, 100, "1 to 100"},
+	"max-client-share":        {1, 100, "1 to 100"},
 }
 
 func (s *settings) checkLimits() {

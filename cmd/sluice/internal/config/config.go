@@ -73,6 +73,8 @@ type DataPath struct {
 	SCTPEngine       sctp.Engine        // how SCTP is forwarded
 	Loops            int                // event loops, at least 1
 	UDPGSO           bool               // send UDP datagrams of equal length by one call
+	MaxServiceShare  int                // percent of what Services have in common that one alone may have, 1 to 100
+	MaxClientShare   int                // the same of one client address
 	BusyPoll         time.Duration      // busy polling before a loop sleeps, up to eventloop.MaxBusyPoll; 0: never
 }
 

@@ -116,6 +116,10 @@ func (s *settings) dataPathGroups() []group {
 				"(UDP_SEGMENT); always off on Linux 7.0 to 7.1.4, which corrupt them on some network cards"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
+			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and the " +
+				"UDP flows that one Service may have while no other has any, 1 to 100; several that want all get equal " +
+				"parts, and a part stays free; 100: no bound"},
+			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address"},
 			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
 			{"busy-poll", "", &u.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` " +
 				"in whole microseconds up to 10ms, like 50us; 0: off; needs Linux 6.9 and drivers with NAPI"},
@@ -305,6 +309,7 @@ func declare() (*settings, []group) {
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops, s.DataPath.UDPGSO = cores(), true
+	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout = 30 * time.Second
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort = healthzPort, metricsPort
