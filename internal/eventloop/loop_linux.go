@@ -27,6 +27,20 @@ type Handler interface {
 	HandleEvent(ev Event)
 }
 
+// Latecomer is served at the end of a turn, after the events.
+type Latecomer interface {
+	// ServeLate works until deadline, in ns of Now's clock, or a little beyond, and at least a little. It reports
+	// whether there is more to do, and is called again at the end of the next turn then.
+	ServeLate(deadline int64) (more bool)
+}
+
+// What a turn of a loop is to take, so that none who waits for an event waits for long, in ns: latecomers have what
+// the events have left of turnBudget, but not less than a lateShare-th of what those took.
+const (
+	turnBudget = int64(300 * time.Microsecond)
+	lateShare  = 3
+)
+
 // ErrClosed is returned by calls on a loop that has stopped.
 var ErrClosed = errors.New("event loop is closed")
 
@@ -44,6 +58,8 @@ type Loop struct {
 	timerFD int
 	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
 	wheel   wheel
+	late    []Latecomer          // to be served at the end of this turn
+	served  []Latecomer          // of the turn before, for the next
 	pages   []*[pageSize]Handler // handlers by descriptor
 
 	mu     sync.RWMutex // held shared while the poller is being woken, so that it is not closed under a Post
@@ -72,6 +88,29 @@ func (l *Loop) Rearm(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD,
 
 // RearmRead is Rearm for a descriptor registered by AddRead.
 func (l *Loop) RearmRead(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD, fd, watchRead) }
+
+// Late has the latecomer served at the end of this turn. One that is to be served already is not to be passed again.
+func (l *Loop) Late(who Latecomer) { l.late = append(l.late, who) }
+
+// serveLate ends a turn that began at a time; 0: just now. It reports whether a latecomer has more to do. They share
+// their time evenly.
+func (l *Loop) serveLate(began int64) (more bool) {
+	if len(l.late) == 0 {
+		return false
+	}
+	took := int64(0)
+	if began != 0 {
+		took = Now() - began
+	}
+	each := max(turnBudget-took, took/lateShare) / int64(len(l.late))
+	l.late, l.served = l.served[:0], l.late // what comes meanwhile is for the next turn
+	for _, who := range l.served {
+		if who.ServeLate(Now() + each) {
+			l.late = append(l.late, who)
+		}
+	}
+	return len(l.late) > 0
+}
 
 // Detach takes fd out of the loop for good, open.
 func (l *Loop) Detach(fd int) error {
@@ -199,7 +238,7 @@ func newLoop(index int) (*Loop, error) {
 
 func (l *Loop) run() {
 	defer close(l.done)
-	err := l.poller.run(l.dispatch)
+	err := l.poller.run(l.dispatch, l.serveLate)
 	l.mu.Lock() // after the Posts under way
 	l.closed = true
 	l.mu.Unlock()

@@ -81,12 +81,18 @@ func (p *poller) post(fn func()) error {
 	return nil
 }
 
-// run calls dispatch with each event until a posted function has set stopped.
-func (p *poller) run(dispatch func(fd int, ev Event)) error {
+// run calls dispatch with each event until a posted function has set stopped. A turn ends with a call of finish with
+// when the turn began, 0 if it has had one event only; it reports whether there is something to do without an event.
+func (p *poller) run(dispatch func(fd int, ev Event), finish func(began int64) (more bool)) error {
+	more := false
 	for !p.stopped {
-		n, err := p.wait()
+		n, err := p.wait(more)
 		if err != nil {
 			return fmt.Errorf("wait for events: %w", err)
+		}
+		began := int64(0) // the clock costs a lone client's turn too much
+		if n > 1 || more {
+			began = Now()
 		}
 		woken := false
 		for i := range n {
@@ -99,18 +105,19 @@ func (p *poller) run(dispatch func(fd int, ev Event)) error {
 		if woken {
 			p.runPosted()
 		}
+		more = finish(began)
 	}
 	return nil
 }
 
-// wait fills events, sleeping until there is one, and returns how many there are. It goes to
+// wait fills events, sleeping until there is one unless more is to be done, and returns how many there are. It goes to
 // sleep without calling Go's scheduler: where a processor of Go's is free, that wakes another
 // thread, which takes the loop over, at a tenth of a lone client's processor time.
-func (p *poller) wait() (int, error) {
+func (p *poller) wait(more bool) (int, error) {
 	// A call that cannot sleep need not tell the runtime.
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT,
 		uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events)), batch, 0, 0, 0)
-	if errno == 0 && n > 0 {
+	if errno == 0 && (n > 0 || more) {
 		return int(n), nil
 	}
 	if now := Now(); now-p.yielded > yieldAfter {
