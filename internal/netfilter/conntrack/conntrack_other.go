@@ -11,6 +11,8 @@ func (Settings) apply() ([]string, error) { return nil, errors.ErrUnsupported }
 
 func disableEarlyDemux() error { return errors.ErrUnsupported }
 
+func reuseTimeWait() error { return nil }
+
 func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
 	return 0, errors.ErrUnsupported
 }

@@ -67,6 +67,10 @@ func disableEarlyDemuxBelow(root, release string) error {
 	return netfilter.SetSysctl(root, "ipv4/tcp_early_demux", 0)
 }
 
+func reuseTimeWait() error { return reuseTimeWaitBelow("/") }
+
+func reuseTimeWaitBelow(root string) error { return netfilter.SetSysctl(root, "ipv4/tcp_tw_reuse", 1) }
+
 // raise writes a number to a file that holds a smaller one.
 func raise(path string, value int) error {
 	if have, err := netfilter.ReadNumber(path); err != nil || have >= value {

@@ -130,6 +130,21 @@ func TestConntrackReadOnly(t *testing.T) {
 	}
 }
 
+// TestReuseTimeWait changes the default of Linux, and names what it may not change.
+func TestReuseTimeWait(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "proc/sys/net/ipv4/tcp_tw_reuse")
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.WriteFile(path, []byte("2\n"), 0o644))
+	err := reuseTimeWaitBelow(root)
+	if after, _ := os.ReadFile(path); err != nil || string(after) != "1" {
+		t.Errorf("%q after it, want 1; %v", after, err)
+	}
+	if err := reuseTimeWaitBelow(t.TempDir()); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_tw_reuse") {
+		t.Errorf("without the setting: %v, want an error that names it", err)
+	}
+}
+
 // TestDisableEarlyDemux changes what older kernels do, and what is not so already.
 func TestDisableEarlyDemux(t *testing.T) {
 	for _, c := range []struct{ release, before, after string }{

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 )
@@ -190,6 +191,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.reports.recorder.Record(events.Starting())
+	if err := conntrack.ReuseTimeWait(); err != nil {
+		d.Log.Warn("ports in TIME_WAIT are not reused: short connections to one endpoint may use all of them",
+			zap.Error(err)) // a host that forbids it is served as it is
+	}
 	if c.DataPath.Mode == config.ModeWinUserspace {
 		d.Log.Debug("conntrack is left as it is: nothing is steered")
 	} else if err := node.TuneConntrack(c.Kernel.Conntrack, d.Log); err != nil {
