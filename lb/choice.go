@@ -59,13 +59,15 @@ type Tried struct {
 	next     uint8 // slot to write; counts on beyond maxTried
 }
 
-// Add remembers the backend of c. A choice that is not valid is ignored.
-func (t *Tried) Add(c Choice) {
+// Add remembers the backend of c, and reports whether it is another than those before. A choice that is not valid is
+// ignored.
+func (t *Tried) Add(c Choice) (another bool) {
 	if c.backend == nil || t.has(c.backend) {
-		return
+		return false
 	}
 	t.backends[t.next%maxTried] = c.backend
 	t.next++
+	return true
 }
 
 // none reports whether nothing was tried. t may be nil.

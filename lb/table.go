@@ -211,6 +211,14 @@ func (t *Table) Lookup(f Frontend) (*Service, *Address, bool) {
 	return s, &s.Addresses[at.address], true
 }
 
+// Owner returns the ID of the service that owns f, which the caller must not change; nil: none does.
+func (t *Table) Owner(f Frontend) *ID {
+	if s, _, ok := t.Lookup(f); ok {
+		return &s.ID
+	}
+	return nil
+}
+
 // at returns the service of a slot.
 func (t *Table) at(slot int32) *Service { return t.records.at(slot).is }
 

@@ -247,8 +247,8 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 
 // thaw makes a connection of f.
 func (sh *shard) thaw(f *Frozen) {
-	c := &conn{sh: sh, settled: true} // by the process before
-	c.client.Side, c.backend.Side = session.NewSide(c, f.Client), session.NewSide(c, f.Backend)
+	c := sh.newConn(f.Client, f.Backend)
+	c.settled = true // by the process before
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)

@@ -32,6 +32,7 @@ type goroutineConn struct {
 	cancel context.CancelFunc // of the dial
 	client *net.TCPConn
 	choice lb.Choice
+	claim  session.Claim // guarded by goroutines.mu
 
 	mu      sync.Mutex   // guards the following
 	backend *net.TCPConn // nil until it has answered
@@ -49,8 +50,13 @@ func (r *goroutineConn) run(ctx context.Context, a *acceptor) {
 		r.abort()
 		return
 	}
+	if !r.srv.goroutines.claim(r, flow) {
+		r.count.Dialling.Add(-1)
+		r.abort()
+		return
+	}
 	backend := sync.OnceValue(func() *net.TCPConn {
-		defer r.count.Dialling.Add(-1)
+		defer r.srv.goroutines.dialled(r)
 		c := r.dial(ctx, flow)
 		if c == nil {
 			r.abort()
@@ -200,6 +206,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		if !ok {
 			return nil
 		}
+		count.Dials.Add(1)
 		dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: probes, Control: dialControl}
 		c, err := dialer.DialContext(ctx, "tcp", choice.Backend().String())
 		var slow net.Error

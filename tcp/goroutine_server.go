@@ -21,6 +21,7 @@ type goroutines struct {
 	mu      sync.Mutex // guards the following
 	aborted bool       // every connection has been, and later ones are
 	conns   map[*goroutineConn]struct{}
+	claims  *session.Claims // made with the first listener
 	running sync.WaitGroup
 }
 
@@ -43,6 +44,10 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 	l, err := config.Listen(context.Background(), network, addr.String())
 	if err != nil {
 		return listening{}, addr, err
+	}
+	if g.claims == nil { // the caller holds s.mu, and the first connection comes after
+		claims := session.NewClaims(s.Shares)
+		g.claims = &claims
 	}
 	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -149,6 +154,27 @@ func (g *goroutines) ended(r *goroutineConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, r)
+	g.claims.End(r.claim)
+}
+
+// claim claims what r takes. False: its client is refused.
+func (g *goroutines) claim(r *goroutineConn, flow lb.Flow) (ok bool) {
+	config := r.srv.WithDefaults()
+	free := config.Room(1, g.count.Dialling.Load())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.claim, ok = g.claims.Admit(r.srv.LB.Table().Owner(flow.Frontend), flow.Client, free, &g.count.Stats); ok {
+		r.claim.Dial()
+	}
+	return ok
+}
+
+// dialled notes that the dial of r is over.
+func (g *goroutines) dialled(r *goroutineConn) {
+	g.count.Dialling.Add(-1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r.claim.Dialled()
 }
 
 func (g *goroutines) addTo(sum *Stats) { counters.Add(sum, &g.count.stats) }

@@ -34,16 +34,6 @@ func newShard(s *Server, loop *eventloop.Loop) *shard {
 
 // serve starts a connection for an accepted client. It owns fd from now on.
 func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
-	c := &conn{sh: sh}
-	c.client.Side, c.backend.Side = session.NewSide(c, fd), session.NewSide(c, -1)
-	c.client.Writable = true
-	sh.Insert(c)
-	if sh.fresh == nil {
-		sh.fresh = c
-	}
-	if !sh.settle.timer.Active() {
-		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
-	}
 	ask := socket.Local
 	if steered { // the frontend is the original destination, not the local address
 		ask = sh.srv.OriginalDst
@@ -51,16 +41,40 @@ func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 	dst, err := ask(fd)
 	if err != nil { // the client was not steered here, or has gone already
 		sh.count.NoService.Add(1)
-		sh.Abort(c)
+		sh.Refuse(fd)
 		return
+	}
+	frontend := lb.Frontend{Protocol: lb.TCP, Addr: dst}
+	claim, ok := sh.Admit(fd, frontend, peer.Addr())
+	if !ok {
+		return
+	}
+	c := sh.newConn(fd, -1)
+	c.client.Writable = true
+	sh.Insert(c, claim)
+	if sh.fresh == nil {
+		sh.fresh = c
+	}
+	if !sh.settle.timer.Active() {
+		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
 	}
 	if err := sh.Loop.Add(fd, &c.client); err != nil {
 		sh.count.Shortages.Add(1)
 		sh.Abort(c)
 		return
 	}
-	frontend := lb.Frontend{Protocol: lb.TCP, Addr: dst}
 	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
+}
+
+// newConn returns a connection of a client's socket and of a backend's, or -1. It owns them from now on.
+func (sh *shard) newConn(client, backend int) *conn {
+	c := sh.Reuse()
+	if c == nil {
+		c = new(conn)
+	}
+	*c = conn{sh: sh}
+	c.client.Side, c.backend.Side = session.NewSide(c, client), session.NewSide(c, backend)
+	return c
 }
 
 // leave is called before c leaves its place in the list of connections.

@@ -30,6 +30,7 @@ type Owner[C Owner[C]] interface {
 type Conn[C Owner[C]] struct {
 	next, prev C
 	dial       *dial[C] // until the backend has answered
+	Claim      Claim
 	Choice     lb.Choice
 	Meter      lb.Meter // of what Choice has moved
 	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
@@ -149,8 +150,13 @@ func (sh *Shard[C]) End(c C) {
 	sh.endDial(conn)
 	conn.Done(nil)
 	sh.remove(c)
+	sh.claims.End(conn.Claim)
+	conn.Claim = Claim{}
 	sh.Descriptors.Give(2)
 	sh.Count.Active.Add(-1)
+	if len(sh.ended) < maxKept {
+		sh.ended = append(sh.ended, c)
+	}
 	sh.Drain.Check(sh.Empty())
 }
 

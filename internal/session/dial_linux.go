@@ -7,33 +7,45 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// freeDials bounds the pool of one loop.
-const freeDials = 256
-
 // dial is what a connection needs only until its backend has answered.
 type dial[C Owner[C]] struct {
 	sh     *Shard[C]
 	owner  C
 	timer  eventloop.Timer
 	ladder Ladder
+	waits  *noPorts[C] // that it waits in, or nil
+
+	queuedIn       *tenant[service] // whose queue of the rota it is in, or nil
+	before, behind *dial[C]         // in that queue
 }
 
-// Dial connects to one backend after the other until one accepts, and aborts c if none is left to try.
+// Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
+// the Service has its turn.
 func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
 	d := sh.newDial(c)
 	d.ladder.Start(flow)
-	d.next()
+	d.ready()
+}
+
+// ready has d go on when its Service has its turn.
+func (d *dial[C]) ready() {
+	of := d.owner.Base().Claim.service
+	if of == nil {
+		d.next() // such a dial ends at once, unless the Service has been found since
+		return
+	}
+	d.sh.rota.add(d, of)
+	d.sh.serveLater()
 }
 
 func (sh *Shard[C]) newDial(c C) *dial[C] {
-	var d *dial[C]
-	if n := len(sh.free); n > 0 {
-		d, sh.free = sh.free[n-1], sh.free[:n-1]
-	} else {
+	d := reuse(&sh.free)
+	if d == nil {
 		d = &dial[C]{sh: sh}
 	}
 	d.owner, c.Base().dial = c, d
 	sh.Count.Dialling.Add(1)
+	c.Base().Claim.Dial()
 	return d
 }
 
@@ -46,13 +58,18 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 	var none C
 	c.dial, d.owner = nil, none
 	sh.Loop.StopTimer(&d.timer)
-	sh.Count.Dialling.Add(-1)
-	if len(sh.free) < freeDials {
-		sh.free = append(sh.free, d)
+	if d.waits != nil {
+		d.waits.remove(d)
 	}
+	if d.queuedIn != nil {
+		sh.rota.remove(d)
+	}
+	sh.Count.Dialling.Add(-1)
+	c.Claim.Dialled()
+	keep(&sh.free, d)
 }
 
-// next tries one backend after the other until a connect is under way or none is left to try.
+// next tries one backend after the other until a connect is under way, d waits, or none is left to try.
 func (d *dial[C]) next() {
 	sh, conn := d.sh, d.owner.Base()
 	for {
@@ -62,10 +79,21 @@ func (d *dial[C]) next() {
 			return
 		}
 		conn.Choice = choice
+		if n := sh.noPorts[choice.Backend()]; n != nil {
+			if d.passOver(n) {
+				continue
+			}
+			return
+		}
+		sh.Count.Dials.Add(1)
 		switch err := d.owner.Connect(); {
 		case err == nil:
 			sh.Loop.After(&d.timer, d, timeout)
 			return
+		case isNoPorts(err):
+			if !d.passOver(sh.noPortsTo(choice.Backend())) {
+				return
+			}
 		case Shortage(err) && d.ladder.Short(sh.Count):
 			d.hangUp(nil) // not the backend's fault
 			sh.Loop.After(&d.timer, d, ShortageRetry)
@@ -75,6 +103,20 @@ func (d *dial[C]) next() {
 			d.failed(err)
 		}
 	}
+}
+
+// passOver leaves a backend without ports for the others of the Service, which takes no attempt. False: there are no
+// others; d waits, or has ended.
+func (d *dial[C]) passOver(n *noPorts[C]) bool {
+	another := d.ladder.PassOver(d.owner.Base().Choice)
+	d.hangUp(nil) // not the backend's fault
+	if another {
+		return true
+	}
+	if !n.add(d) {
+		d.sh.Abort(d.owner)
+	}
+	return false
 }
 
 // failed ends an attempt.
@@ -100,7 +142,7 @@ func (d *dial[C]) Expire(*eventloop.Timer) {
 		d.sh.Count.DialTimedOut.Add(1)
 		d.failed(unix.ETIMEDOUT)
 	}
-	d.next()
+	d.ready()
 }
 
 // dialEvent looks what has come of the connect.
@@ -110,7 +152,7 @@ func (sh *Shard[C]) dialEvent(c C) {
 	case err != nil:
 		sh.Count.DialRefused.Add(1)
 		conn.dial.failed(err)
-		conn.dial.next()
+		conn.dial.ready()
 	case accepted:
 		sh.endDial(conn)
 		sh.Count.Established.Add(1)

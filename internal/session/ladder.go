@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -14,9 +15,9 @@ import (
 
 // How long, and how often, what is short is waited for.
 const (
-	ShortageRetry = 50 * time.Millisecond // how long a dial waits for descriptors, ports or memory of this host
-	maxShortages  = 40                    // how often it does so
-	AcceptRetry   = 10 * time.Millisecond // how often a paused listener looks whether it may accept again
+	ShortageRetry = 100 * time.Millisecond // how long a dial waits for descriptors, ports or memory of this host
+	maxShortages  = 20                     // how often it does so
+	AcceptRetry   = 10 * time.Millisecond  // how often a paused listener looks whether it may accept again
 )
 
 // Config is what holds for all connections of a server. Loops and LB are needed; every other zero value has a default.
@@ -34,8 +35,11 @@ type Config struct {
 	// Empty: 250 ms, 500 ms, 1 s, 2 s, as kube-proxy's userspace mode had it.
 	DialTimeouts []time.Duration
 
-	// MaxDials bounds the connects in flight of each loop; more clients wait in the backlog. 0: 4,096.
+	// MaxDials bounds the dials of each loop, in flight or ready; more clients wait in the backlog. 0: 4,096.
 	MaxDials int
+
+	// Shares bound what one Service and one client have of the descriptors and of the dials. Clients beyond are reset.
+	Shares Shares
 }
 
 // WithDefaults returns c with a value for each limit that is zero.
@@ -72,7 +76,6 @@ func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout tim
 		Refuse(count, err)
 		return choice, 0, false
 	}
-	count.Dials.Add(1)
 	return choice, s.DialTimeouts[l.attempt], true
 }
 
@@ -89,6 +92,10 @@ func (l *Ladder) Gone(choice lb.Choice) {
 	l.attempt--
 }
 
+// PassOver notes that a backend cannot be tried now, which takes no attempt. False: it was tried before, so that every
+// backend that can be remembered was.
+func (l *Ladder) PassOver(choice lb.Choice) bool { return l.tried.Add(choice) }
+
 // Short reports whether an attempt that failed for lack of something of this host, which is not the backend's
 // fault, may be made again after ShortageRetry. It counts the wait.
 func (l *Ladder) Short(count *Counters) bool {
@@ -98,6 +105,20 @@ func (l *Ladder) Short(count *Counters) bool {
 	l.shortages++
 	count.Shortages.Add(1)
 	return true
+}
+
+// divisible is how many descriptors there must be for them to be divided into shares. With fewer, clients wait.
+const divisible = 512
+
+// Room returns what is free on one of some loops whose dials in flight are so many. Of the descriptors those of one
+// connection have been taken for the one that is to be admitted.
+func (c *Config) Room(loops int, dialling int64) Room {
+	r := Room{Conns: math.MaxInt32, Dials: int64(c.MaxDials) - dialling}
+	if b := c.Descriptors; b != nil && b.Limit >= divisible {
+		each := 2 * int64(loops)
+		r.Conns = (b.Free() + 2 + each - 1) / each
+	}
+	return r
 }
 
 // Shortage reports whether a call failed for lack of something of this host.

@@ -2,16 +2,13 @@ package session
 
 import (
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
-
-// acceptBatch is how many connections a listener may accept before the other descriptors of its loop are served: some
-// 15 ms of work. Of 1,000 that come at once the last are answered after twice the time if it is 64.
-const acceptBatch = 256
 
 // backlog is the length of a listen queue. The kernel caps it at net.core.somaxconn (listen(2)).
 const backlog = 4096
@@ -22,6 +19,8 @@ type Listener[C Owner[C]] struct {
 	sh     *Shard[C]
 	serve  func(fd int, peer netip.AddrPort)
 	paused bool // has, or may have, connections that could not be accepted yet
+
+	pending bool // is among those of the shard
 }
 
 // NewListener makes a Listener of a bound socket, which it owns. serve is called on the loop for each accepted
@@ -56,6 +55,7 @@ func (l *Listener[C]) Close() {
 				}
 			}
 			delete(l.sh.listeners, l)
+			l.sh.pending = slices.DeleteFunc(l.sh.pending, func(p *Listener[C]) bool { return p == l })
 		}
 		_ = l.sh.Loop.Close(l.FD)
 	}); err != nil {
@@ -63,16 +63,54 @@ func (l *Listener[C]) Close() {
 	}
 }
 
-// HandleEvent accepts what is there.
+// HandleEvent has the shard accept what is there at the end of the turn.
 func (l *Listener[C]) HandleEvent(eventloop.Event) {
-	for range acceptBatch {
-		if !l.accept() {
-			return
+	if !l.pending {
+		l.pending = true
+		l.sh.pending = append(l.sh.pending, l)
+	}
+	l.sh.serveLater()
+}
+
+// serveLater has the loop call ServeLate at the end of the turn.
+func (sh *Shard[C]) serveLater() {
+	if !sh.late {
+		sh.late = true
+		sh.Loop.Late(sh)
+	}
+}
+
+// acceptShare is the part of its time that accepting has, at most: what it costs beside the dial for a client.
+const acceptShare = 3
+
+// ServeLate accepts, and makes the dials that are ready, until the time is over.
+func (sh *Shard[C]) ServeLate(deadline int64) (more bool) {
+	now := eventloop.Now()
+	each := (deadline - now) / acceptShare / int64(max(len(sh.pending), 1))
+	left := sh.pending[:0]
+	for _, l := range sh.pending {
+		if l.pending = l.acceptUntil(eventloop.Now() + each); l.pending {
+			left = append(left, l)
 		}
 	}
-	if err := l.sh.Loop.RearmRead(l.FD); err != nil {
-		l.pause() // no event would report the rest
+	sh.pending = left
+	for d := sh.rota.take(); d != nil; d = sh.rota.take() {
+		if d.next(); eventloop.Now() >= deadline {
+			break
+		}
 	}
+	sh.late = len(sh.pending)+len(sh.rota.queues) > 0
+	return sh.late
+}
+
+// acceptUntil accepts until there is no client (false), or the time is over.
+func (l *Listener[C]) acceptUntil(deadline int64) (more bool) {
+	for l.accept() {
+		if eventloop.Now() >= deadline {
+			return true
+		}
+	}
+	return false
 }
 
 // accept accepts one connection and reports whether there may be more right now.

@@ -5,7 +5,10 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -22,19 +25,54 @@ type Shard[C Owner[C]] struct {
 	listeners   map[*Listener[C]]struct{}
 	retry       eventloop.Timer // runs while accepting is paused
 	free        []*dial[C]
+	ended       []C                            // to be made new ones of
+	noPorts     map[netip.AddrPort]*noPorts[C] // backends towards which no port is free
+	claims      Claims
+	rota        rota[C]
+	pending     []*Listener[C] // those that may have a client to accept
+	late        bool           // the loop is to serve the shard at the end of the turn
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
 func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) {
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
+	sh.claims = NewClaims(config.Shares)
 }
 
-// Insert puts a new connection at the end of the list. Two descriptors are its own from now on.
-func (sh *Shard[C]) Insert(c C) {
+// Admit claims what a new connection of a client to a frontend takes: of an accepted client's socket, which it resets
+// and closes if the client is refused. Then it gives its descriptors back, and returns false.
+func (sh *Shard[C]) Admit(fd int, frontend lb.Frontend, client netip.Addr) (Claim, bool) {
+	free := sh.Room(len(sh.Loops.Loops()), sh.Count.Dialling.Load())
+	c, ok := sh.claims.Admit(sh.LB.Table().Owner(frontend), client, free, sh.Count)
+	if !ok {
+		sh.Refuse(fd)
+	}
+	return c, ok
+}
+
+// Refuse resets an accepted client, and gives its descriptors back.
+func (sh *Shard[C]) Refuse(fd int) {
+	socket.ResetOnClose(fd)
+	_ = unix.Close(fd)
+	sh.Descriptors.Give(2)
+}
+
+// Insert puts a new connection at the end of the list. Two descriptors, and a claim, are its own from now on.
+func (sh *Shard[C]) Insert(c C, claim Claim) {
+	c.Base().Claim = claim
 	sh.Count.Active.Add(1)
 	sh.join(sh.last, c)
 	sh.last = c
+}
+
+// Reuse returns a connection that has ended, for a new one to be made of it; none: there is none. It is not to be called
+// while an event is handled, whose connection may have ended just now.
+func (sh *Shard[C]) Reuse() (c C) {
+	if n := len(sh.ended); n > 0 {
+		c, sh.ended = sh.ended[n-1], sh.ended[:n-1]
+	}
+	return c
 }
 
 // join makes b follow a in the list. Either may be none.
@@ -109,14 +147,15 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	sh.Descriptors.Adopt(2)
 	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
-	sh.Insert(c)
+	_, client, to := c.Parts()
+	peer, _ := socket.Peer(client.FD()) // it fails if the client has gone, which is seen soon
+	sh.Insert(c, sh.claims.Adopt(service, peer.Addr()))
 	if from != nil {
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.LB, from, service, backend)
 		sh.Loop.After(&d.timer, d, from.Left)
 	}
 	// What the sockets are ready for is reported as soon as they are watched.
-	_, client, to := c.Parts()
 	for i, s := range [...]*Side[C]{client, to} {
 		if s.fd < 0 {
 			continue

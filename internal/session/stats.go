@@ -23,10 +23,20 @@ type Stats[C, G any] struct {
 	DialGaveUp   C // reset: every attempt failed
 	Established  C // those whose backend answered
 
+	Refusals[C]
+
 	PausedDescriptors C // accepting paused: file descriptors exhausted
 	PausedDials       C // accepting paused: MaxDials reached
 	AcceptErrors      C // accept(2) failed otherwise
+	NoPorts           C // reset: no local port was free towards any backend, and too many waited, or one for too long
 	Shortages         C // a dial waited for, or failed by, lack of file descriptors, ports or memory
+}
+
+// Refusals count the clients that were reset because their Service, or they, had their share already: of
+// descriptors, or of dials.
+type Refusals[C any] struct {
+	ServiceConns, ServiceDials C
+	ClientConns, ClientDials   C
 }
 
 // Counters are written by one loop and read by any goroutine.

@@ -139,11 +139,15 @@ func BindShared(fd int, addr netip.AddrPort, first bool) error {
 }
 
 // Local returns fd's own address (getsockname(2)).
-func Local(fd int) (netip.AddrPort, error) {
+func Local(fd int) (netip.AddrPort, error) { return name(unix.SYS_GETSOCKNAME, fd) }
+
+// Peer returns the address that fd is connected to (getpeername(2)).
+func Peer(fd int) (netip.AddrPort, error) { return name(unix.SYS_GETPEERNAME, fd) }
+
+func name(trap uintptr, fd int) (netip.AddrPort, error) {
 	var n Name
 	size := n.Size()
-	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd),
-		uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&n.raw)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}, errno
 	}

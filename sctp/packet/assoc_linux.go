@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 	"github.com/sluice-lb/sluice/sctp/wire"
@@ -79,6 +80,7 @@ type assoc struct {
 	list            *assocList
 	place           *list.Element // in list
 	timer           eventloop.Timer
+	claim           session.Claim
 	choice          lb.Choice
 	meter           lb.Meter // of what choice has moved
 	dial            *dial    // until the backend has answered

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 
 	"github.com/sluice-lb/sluice/internal/session"
@@ -39,7 +40,11 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 		sh.count.Malformed.Add(1)
 		return
 	}
-	a := &assoc{sh: sh, active: now}
+	claim, ok := sh.admit(f, d.peer)
+	if !ok {
+		return
+	}
+	a := &assoc{sh: sh, active: now, claim: claim}
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...)}
@@ -54,7 +59,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 
 // room makes room for one association more, and reports whether there is.
 func (sh *shard) room() bool {
-	if sh.dialling.Len()+sh.open.Len()+sh.over.Len() < sh.limit {
+	if sh.held() < sh.limit {
 		return true
 	}
 	oldest := cmp.Or(sh.over.Front(), sh.dialling.Front())
@@ -70,6 +75,21 @@ func (sh *shard) room() bool {
 	return true
 }
 
+// divisible is how many associations a shard must be allowed for them to be divided into shares.
+const divisible = 256
+
+// admit claims an association of a client. False, which is counted: it, or the Service, has its share already.
+func (sh *shard) admit(f lb.Frontend, client netip.Addr) (session.Claim, bool) {
+	free := session.Room{Conns: math.MaxInt32, Dials: math.MaxInt32} // the oldest dial makes room
+	if sh.limit >= divisible {
+		free.Conns = int64(sh.limit - sh.held())
+	}
+	return sh.claims.Admit(sh.cfg.LB.Table().Owner(f), client, free, &sh.count.Stats)
+}
+
+// held returns how many associations there are, ended ones included.
+func (sh *shard) held() int { return sh.dialling.Len() + sh.open.Len() + sh.over.Len() }
+
 // dialNext asks one backend after the other until one is asked or none is left.
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
@@ -83,6 +103,7 @@ func (a *assoc) dialNext() {
 		err := a.connect()
 		switch err {
 		case nil:
+			sh.count.Dials.Add(1)
 			sh.send(d.init, &a.backend)
 			sh.loop.After(&a.timer, a, timeout)
 			return

@@ -125,6 +125,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		a.handshake.since = now - int64(p.Waiting)
 	}
 	copy(a.handshake.offered[:], p.Offered)
+	a.claim = sh.claims.Adopt(f.Service, p.Client.Peer.Addr())
 	a.client = newSide(a, p.Client.Peer, p.Client.Local, p.Client.Scope)
 	sh.sides[a.client.key] = &a.client
 	if p.Backend.Peer.IsValid() {

@@ -104,6 +104,7 @@ func (a *assoc) remove() {
 		delete(sh.sides, a.backend.key)
 	}
 	a.list.Remove(a.place)
+	sh.claims.End(a.claim)
 }
 
 // Expire ends what its phase has lasted too long for. The timer is not restarted

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
@@ -45,6 +46,7 @@ type shard struct {
 	dialling  assocList // those that are opening or answered, oldest first
 	open      assocList // established and ending
 	over      assocList // ended
+	claims    session.Claims
 	ports     uint16
 	drain     eventloop.Drain
 	count     engine.Counters
@@ -84,6 +86,7 @@ func (g *assocList) all() iter.Seq[*assoc] {
 func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
 		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
+		claims: session.NewClaims(cfg.Shares),
 		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side),
 		sockets: make(map[bool]*rawSocket),
 	}

@@ -75,13 +75,15 @@ func (sh *shard) servePosted() {
 // serve starts to relay an accepted association, whose socket it owns from now on.
 func (sh *shard) serve(from accepted) {
 	if sh.stopped {
-		socket.ResetOnClose(from.fd)
-		_ = unix.Close(from.fd)
-		sh.Descriptors.Give(2)
+		sh.Refuse(from.fd)
+		return
+	}
+	claim, ok := sh.Admit(from.fd, from.frontend, from.peer.Addr())
+	if !ok {
 		return
 	}
 	a := sh.newAssoc(from.fd, -1)
-	sh.Insert(a)
+	sh.Insert(a, claim)
 	a.client.Writable = true
 	_ = kernel.SetHeartbeats(from.fd, from.peer) // fails if the client has gone, which is seen soon
 	var err error
@@ -97,7 +99,11 @@ func (sh *shard) serve(from accepted) {
 
 // newAssoc makes an association of a client's socket and of a backend's, or -1. It owns them from now on.
 func (sh *shard) newAssoc(client, backend int) *assoc {
-	a := &assoc{sh: sh}
+	a := sh.Reuse()
+	if a == nil {
+		a = new(assoc)
+	}
+	*a = assoc{sh: sh}
 	a.client.Side, a.backend.Side = session.NewSide(a, client), session.NewSide(a, backend)
 	return a
 }

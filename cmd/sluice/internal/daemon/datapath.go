@@ -12,6 +12,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -43,7 +45,8 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 				"6.9", zap.Error(err))
 		}
 	}
-	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}
+	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: session.Shares{
+		Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}}
 	d.tcp = &tcp.Server{Config: dials, OriginalDst: redirect.OriginalDst}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
 		DisableGSO: gsoDisabled(c, log)}

@@ -17,6 +17,17 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"no_local_backend", n.NoLocal},
 		{"not_allowed", n.NotAllowed},
 		{"dial_failed", n.DialGaveUp},
+		{"no_local_ports", n.NoPorts},
+	}
+}
+
+// refusals are connections of Services and clients that had their share already.
+func refusals(n session.Refusals[uint64]) []reading {
+	return []reading{
+		{"service_file_descriptors", n.ServiceConns},
+		{"service_dials", n.ServiceDials},
+		{"client_file_descriptors", n.ClientConns},
+		{"client_dials", n.ClientDials},
 	}
 }
 
@@ -27,7 +38,10 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
-			"no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.", "result", outcomes(n.Stats))
+			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed or no_local_ports (of this "+
+			"node towards any endpoint).", "result", outcomes(n.Stats))
+	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, had "+
+		"its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
 	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or timeout.",
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
@@ -86,8 +100,12 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counter("sluice_sctp_accepted_associations_total", "SCTP associations requested by clients.", n.Accepted)
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
-			"no_backend, no_local_backend (policy Local), not_allowed (source ranges) or dial_failed.",
+			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed or no_local_ports "+
+			"(of this node towards any endpoint).",
 		"result", outcomes(n.Stats))
+	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
+		"client, had its share already (--max-service-share, --max-client-share), by the share.",
+		"share", refusals(n.Refusals))
 	s.counter("sluice_sctp_dial_attempts_total", "Dials to SCTP endpoints.", n.Dials)
 	s.counters("sluice_sctp_dials_total", "Failed dials to SCTP endpoints, by result: refused or timeout.",
 		"result", []reading{{"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})

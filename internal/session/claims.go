@@ -1,0 +1,175 @@
+package session
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/internal/shares"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Shares are how much of what all connections have in common one Service, or one client address, may have while no
+// other has any, in percent. 0, as 100: no bound.
+type Shares struct {
+	Service, Client shares.Percent
+}
+
+// Room is what is free on one loop: the same on each, since clients spread evenly over the loops.
+type Room struct {
+	Conns, Dials int64 // connections, and dials, that there may be more
+}
+
+// Claims are what the Services and the clients of one loop have of what is there for all. The zero value holds none of
+// them to a share. It is for one goroutine.
+type Claims struct {
+	services tenants[service]
+	clients  tenants[netip.Addr]
+}
+
+// service is a Service with all of its ports: more ports are not to mean more shares.
+type service struct{ namespace, name string }
+
+func serviceOf(id *lb.ID) service { return service{id.Namespace, id.Name} }
+
+// Claim is what one connection has taken of the shares of its Service and its client. The zero Claim has taken nothing.
+type Claim struct {
+	service *tenant[service]
+	client  *tenant[netip.Addr]
+}
+
+// NewClaims returns Claims without any connection.
+func NewClaims(s Shares) Claims {
+	return Claims{services: tenants[service]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+}
+
+// Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service. False,
+// which is counted: the client is to be refused, since it or the Service has its share already.
+func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
+	c.client = cs.clients.find(client)
+	if over := cs.clients.over(c.client, free, &count.ClientConns, &count.ClientDials); over != nil {
+		over.Add(1)
+		cs.clients.leave(c.client)
+		return Claim{}, false
+	}
+	if id != nil {
+		c.service = cs.services.find(serviceOf(id))
+		if over := cs.services.over(c.service, free, &count.ServiceConns, &count.ServiceDials); over != nil {
+			over.Add(1)
+			cs.services.leave(c.service)
+			cs.clients.leave(c.client)
+			return Claim{}, false
+		}
+	}
+	c.add(1, 0)
+	return c, true
+}
+
+// Adopt claims a connection that another process has had, whether or not it is within the shares.
+func (cs *Claims) Adopt(id lb.ID, client netip.Addr) (c Claim) {
+	c.client = cs.clients.find(client)
+	if id != (lb.ID{}) {
+		c.service = cs.services.find(serviceOf(&id))
+	}
+	c.add(1, 0)
+	return c
+}
+
+// Dial claims a dial.
+func (c Claim) Dial() { c.add(0, 1) }
+
+// Dialled gives it back.
+func (c Claim) Dialled() { c.add(0, -1) }
+
+func (c Claim) add(conns, dials int64) {
+	c.client.add(conns, dials)
+	c.service.add(conns, dials)
+}
+
+// End gives the connection back.
+func (cs *Claims) End(c Claim) {
+	c.add(-1, 0)
+	cs.clients.leave(c.client)
+	cs.services.leave(c.service)
+}
+
+// tenants are the Services, or the clients, that have connections.
+type tenants[K comparable] struct {
+	share shares.Percent
+	by    map[K]*tenant[K]
+	free  []*tenant[K]
+}
+
+// tenant is one of them.
+type tenant[K comparable] struct {
+	key          K
+	conns, dials int64
+	queue        int // of its dials in the rota, counted from 1; 0: none is ready
+}
+
+// add changes what a tenant has. nil has nothing.
+func (t *tenant[K]) add(conns, dials int64) {
+	if t != nil {
+		t.conns += conns
+		t.dials += dials
+	}
+}
+
+// find returns the tenant with a key, which is made if need be.
+func (ts *tenants[K]) find(key K) *tenant[K] {
+	if t := ts.by[key]; t != nil {
+		return t
+	}
+	if ts.by == nil {
+		ts.by = make(map[K]*tenant[K])
+	}
+	t := reuse(&ts.free)
+	if t == nil {
+		t = new(tenant[K])
+	}
+	*t = tenant[K]{key: key}
+	ts.by[key] = t
+	return t
+}
+
+// leave forgets a tenant that has nothing. nil is ignored.
+func (ts *tenants[K]) leave(t *tenant[K]) {
+	if t != nil && t.conns == 0 {
+		delete(ts.by, t.key)
+		keep(&ts.free, t)
+	}
+}
+
+// over returns the counter of what t has its share of already. nil: it may have one more of each.
+func (ts *tenants[K]) over(t *tenant[K], free Room, conns, dials *atomic.Uint64) *atomic.Uint64 {
+	switch p := ts.share; {
+	case p == 0:
+		return nil
+	case !p.Allows(t.conns, 1, free.Conns):
+		return conns
+	case !p.Allows(t.dials, 1, free.Dials):
+		return dials
+	}
+	return nil
+}
+
+// maxKept bounds each pool of a loop: connections that come and go make no garbage, whose collection would delay those
+// that stay.
+const maxKept = 1024
+
+// reuse takes what was kept last out of a pool; nil: the pool is empty.
+func reuse[T any](pool *[]*T) *T {
+	n := len(*pool)
+	if n == 0 {
+		return nil
+	}
+	t := (*pool)[n-1]
+	*pool = (*pool)[:n-1]
+	return t
+}
+
+// keep puts t into a pool, if there is room.
+func keep[T any](pool *[]*T, t *T) {
+	if len(*pool) < maxKept {
+		*pool = append(*pool, t)
+	}
+}
