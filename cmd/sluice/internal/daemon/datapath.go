@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -46,7 +47,11 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget}
 	d.tcp = &tcp.Server{Config: dials, OriginalDst: redirect.OriginalDst}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
-		DisableGSO: gsoDisabled(c, log)}
+		DisableGSO:   gsoDisabled(c, log),
+		ServiceShare: shares.Percent(c.MaxServiceShare), ClientShare: shares.Percent(c.MaxClientShare)}
+	if d.udp.MaxFlows, err = node.FlowLimit(); err != nil {
+		log.Warn("UDP flows are bounded by the default", zap.Error(err))
+	}
 	d.sctp = &sctp.Server{Config: sctp.Config{Config: dials}, Engine: c.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
