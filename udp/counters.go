@@ -36,6 +36,7 @@ type stats[C, G any] struct {
 	NoPort       C // dropped: no ephemeral port, now or a moment ago
 	Unreachable  C // dropped: every backend that was tried refused, or no route to the client
 	Draining     C // dropped: from a new client during Shutdown
+	HopsExceeded C // dropped: their TTL, or hop limit, allowed no more hops, here or on the way to the backend
 	Malformed    C // dropped: no source port, so that the client cannot be answered
 	Busy         C // dropped: the socket to send through was full
 	TooLong      C // dropped: larger than the path allows

@@ -77,6 +77,7 @@ func (s scrape) udp(n udp.Stats) {
 		{"no_port", n.NoPort},
 		{"unreachable", n.Unreachable},
 		{"draining", n.Draining},
+		{"hops_exceeded", n.HopsExceeded},
 		{"malformed", n.Malformed},
 		{"busy", n.Busy},
 		{"too_long", n.TooLong},
