@@ -53,7 +53,7 @@ type Server struct {
 	SocketBuffer int
 
 	// DisableGSO has datagrams sent one by one, and never several of equal length by one
-	// send (UDP_SEGMENT, udp(7)). See CorruptsGSO.
+	// send (UDP_SEGMENT, udp(7)). See AvoidGSO.
 	DisableGSO bool
 
 	mu        sync.Mutex // guards the following

@@ -72,17 +72,17 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 }
 
 // gsoDisabled reports whether UDP datagrams are sent one by one, as requested or because this
-// kernel would corrupt them.
+// host might corrupt them.
 func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
-	if !c.UDPGSO {
-		return true
+	if c.UDPGSO != udp.GSOAuto {
+		return c.UDPGSO == udp.GSOOff
 	}
-	release, corrupts := udp.CorruptsGSO()
-	if corrupts {
-		log.Warn("UDP GSO is disabled: this kernel corrupts GSO batches on some network cards",
-			zap.String("kernel", release))
+	why, avoid := udp.AvoidGSO()
+	if avoid {
+		log.Warn("UDP GSO is disabled: this host may corrupt GSO batches; --udp-gso=on enables it",
+			zap.String("reason", why))
 	}
-	return corrupts
+	return avoid
 }
 
 // listenTCP opens the proxy port of TCP, the same one at each of the addresses: that of a
