@@ -117,6 +117,9 @@ func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 // open makes a flow.
 func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	sh := ln.shard
+	if now < sh.portless {
+		return nil, errNoPort
+	}
 	c, err := ln.pick(key, now, nil)
 	if err != nil {
 		return nil, err
@@ -232,7 +235,7 @@ func (f *flow) rest(now int64) int64 {
 // path to it. If it fails there is no choice to be done with.
 func (f *flow) connect(c lb.Choice, now int64) error {
 	sh := f.ln.shard
-	if now < sh.portless {
+	if now < sh.portless { // the flow had a port, which is another's now
 		c.Done(nil) // nothing is known about the backend
 		return errNoPort
 	}

@@ -222,6 +222,21 @@ func TestHalfOfDescriptors(t *testing.T) {
 	}
 }
 
+// While there is no port nothing makes room.
+func TestNoPortNoRoom(t *testing.T) {
+	r := newRoom(t, 1, nil)
+	r.flood(0, 1000, true)
+	before := r.count.Evicted.Load()
+	r.portless = r.now + 10
+	if f := r.ask(0, r.client(1), true); f != nil || r.count.Evicted.Load() != before {
+		t.Errorf("a flow %v while there is no port, %d evicted", f != nil, r.count.Evicted.Load()-before)
+	}
+	r.now += 10
+	if f := r.ask(0, r.client(1), true); f == nil {
+		t.Error("no flow after the pause")
+	}
+}
+
 // More flows were taken over than there may be: their number goes down as new ones come.
 func TestBeyondTheLimit(t *testing.T) {
 	r := newRoom(t, 1, nil)
