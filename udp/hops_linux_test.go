@@ -76,6 +76,13 @@ func TestHops(t *testing.T) {
 		c.hops(1)
 		c.send("q")
 		eventually(t, "a datagram without hops is dropped", func() bool { return p.Stats().HopsExceeded == 1 })
+		for _, ln := range p.listeners[p.front] { // a Server of an earlier version did not ask for the hops
+			level, name := unix.IPPROTO_IP, unix.IP_RECVTTL
+			if b.addr.Addr().Is6() {
+				level, name = unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT
+			}
+			testbed.Check(t, unix.SetsockoptInt(ln.fd, level, name, 0))
+		}
 		next, _ := p.moveTo(1)
 		c.hops(30)
 		c.send("q")

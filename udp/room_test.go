@@ -181,6 +181,22 @@ func TestNewClientsFindRoom(t *testing.T) {
 	r.check()
 }
 
+// A flow that leaves its backend makes room first, also one among many that are in use.
+func TestOneThatLeavesMakesRoom(t *testing.T) {
+	r := newRoom(t, 1, nil)
+	for range 2 {
+		for i := range 900 {
+			r.ask(0, r.client(i), true)
+		}
+	}
+	leaving := r.lns[0].flows[flowKey{client: r.client(500)}]
+	leaving.leave(r.now)
+	r.ask(0, r.client(5000), true)
+	if r.has(0) != 900 || r.lns[0].flows[leaving.key] == leaving {
+		t.Error("the flow that leaves is still there")
+	}
+}
+
 // A client address alone gets its share, and flows of others stay.
 func TestClientShare(t *testing.T) {
 	r := newRoom(t, 12, func(s *Server) { s.ClientShare = 50 })
