@@ -38,6 +38,12 @@ type ID struct {
 	IPv6      bool
 }
 
+// Name is that of a Service, with all of its ports.
+type Name struct{ Namespace, Name string }
+
+// Service returns the name of the Service that the port is of.
+func (id ID) Service() Name { return Name{id.Namespace, id.Name} }
+
 // String returns "namespace/name:port", or "namespace/name" for an unnamed port,
 // the form that kube-proxy logs.
 func (id ID) String() string {

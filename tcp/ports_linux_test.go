@@ -10,7 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -130,7 +130,7 @@ func TestSharesOfDials(t *testing.T) {
 	second := netip.MustParseAddrPort("10.96.0.2:80")
 	hole, good := silent(t), naming(t, "a")
 	p := newProxy(t, 1)
-	p.MaxDials, p.Shares = 20, session.Shares{Service: 50, Client: 100}
+	p.MaxDials, p.Shares = 20, shares.Shares{Service: 50, Client: 100}
 	table, err := lb.NewTable([]*lb.Service{
 		{ID: lb.ID{Name: "hole", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}},
 			Backends: []lb.Backend{{Addr: hole, Ready: true, Serving: true}}},

@@ -34,7 +34,7 @@ func BenchmarkFlowLookup(b *testing.B) {
 				}
 				client := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 				keys[i] = flowKey{client: netip.AddrPortFrom(client, 1024), local: netip.MustParseAddr("192.0.2.10")}
-				ln.keep(&flow{ln: ln, key: keys[i], choice: choice})
+				ln.keep(&flow{ln: ln, key: keys[i], choice: choice}, lb.Name{Namespace: "default", Name: "s1"})
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

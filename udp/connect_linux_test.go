@@ -92,7 +92,7 @@ func TestPathShrinks(t *testing.T) {
 func (p *proxy) anyFlowPlain() (plain bool) {
 	sh := p.shards[0]
 	onLoop(p.t, sh, func() {
-		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+		for f := sh.ages.first; f != nil; f = f.links[byAge].next {
 			plain = plain || f.plain[toBackend]
 		}
 	})

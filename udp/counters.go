@@ -16,11 +16,13 @@ type Stats = stats[uint64, int64]
 type stats[C, G any] struct {
 	Active G // flows now (gauge)
 
-	Created C // flows that got a backend
-	Expired C // flows closed after IdleTimeout
-	Evicted C // flows closed to make room for others
-	Moved   C // flows that left a backend which was gone from the table
-	Refused C // backends that refused, or could not be reached
+	Created        C // flows that got a backend
+	Expired        C // flows closed after IdleTimeout
+	Evicted        C // flows closed to make room for others
+	EvictedService C // of these, those whose Service, or another that wanted room, had its share
+	EvictedClient  C // of these, those whose client address, or another that wanted room, had its share
+	Moved          C // flows that left a backend which was gone from the table
+	Refused        C // backends that refused, or could not be reached
 
 	DatagramsIn, BytesIn   C // sent to backends
 	DatagramsOut, BytesOut C // sent to clients
@@ -30,9 +32,11 @@ type stats[C, G any] struct {
 	NoBackend    C // dropped: the Service has no backend
 	NoLocal      C // dropped: the Service has none on this node, and policy Local
 	NotAllowed   C // dropped: the client is not among the sources of the address
-	NoDescriptor C // dropped: no descriptor, port or memory, and nothing to evict
+	NoDescriptor C // dropped: no descriptor or memory, and nothing to evict
+	NoPort       C // dropped: no ephemeral port, now or a moment ago
 	Unreachable  C // dropped: every backend that was tried refused, or no route to the client
 	Draining     C // dropped: from a new client during Shutdown
+	HopsExceeded C // dropped: their TTL, or hop limit, allowed no more hops, here or on the way to the backend
 	Malformed    C // dropped: no source port, so that the client cannot be answered
 	Busy         C // dropped: the socket to send through was full
 	TooLong      C // dropped: larger than the path allows
@@ -62,6 +66,8 @@ func (c *loopCounters) reason(err error) *atomic.Uint64 {
 		return &c.NotAllowed
 	case errors.Is(err, errTried):
 		return &c.Unreachable
+	case errors.Is(err, errNoPort), noPort(err):
+		return &c.NoPort
 	}
 	return &c.NoDescriptor
 }

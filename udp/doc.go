@@ -27,8 +27,15 @@
 // datagrams in a row of equal length, unless the kernel, the path or Server.DisableGSO forbids it, or
 // the backend has not answered yet: only single datagrams come back as they were when refused.
 //
-// At a limit (Server.MaxFlows, Server.Descriptors, or of the kernel) the least recently active
-// flow makes room. Each flow takes an ephemeral port of the host.
+// A datagram leaves with a hop less than it had when it arrived (TTL, hop limit), as from a router, and one that has no
+// more is dropped: a loop, also one by way of another node, ends after as many datagrams as its first one had hops.
+// Without Loops hops are not known. Answers have as many as any packet of this host.
+//
+// At a limit (Server.MaxFlows, half of Server.Descriptors, or of the kernel) and where a Service or a client
+// has its share, a flow makes room for a new one: of those that have more than the one that asks, and first the least
+// recently active that no datagram has followed an answer on. So flows that are in use go on beside any number of
+// spoofed sources. Each flow takes an ephemeral port of the host; when there is none, none is looked for in the next
+// 100 ms, since each look costs the kernel a walk over all of them.
 //
 // Freeze and Adopt move all flows to another process, on halted loops. Without Loops, as on
 // Windows, one goroutine serves each frontend and one each flow, datagram by datagram, answering

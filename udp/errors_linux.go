@@ -13,6 +13,9 @@ func reportRefusals(*net.UDPConn) {}
 // tooLong reports whether a datagram was larger than the path allows.
 func tooLong(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 
+// noPort reports whether connect(2) has found no ephemeral port.
+func noPort(err error) bool { return errors.Is(err, unix.EAGAIN) }
+
 // ofHost reports whether err is about this host, not about a backend: a full socket, no
 // ephemeral port (EAGAIN, connect(2)), no memory, no file descriptor.
 func ofHost(err error) bool {

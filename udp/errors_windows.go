@@ -26,6 +26,9 @@ func reportRefusals(conn *net.UDPConn) {
 // tooLong reports whether a datagram was larger than the path allows.
 func tooLong(err error) bool { return errors.Is(err, windows.WSAEMSGSIZE) }
 
+// noPort reports whether there is no ephemeral port, or no memory.
+func noPort(err error) bool { return errors.Is(err, windows.WSAENOBUFS) }
+
 // ofHost reports whether err is about this host, not about a backend.
 func ofHost(err error) bool {
 	return errors.Is(err, windows.WSAENOBUFS) || errors.Is(err, windows.WSAEMFILE) ||

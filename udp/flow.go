@@ -17,13 +17,18 @@ const (
 	// linger is how long a backend that is gone may answer what it was asked before, unless the
 	// flow is idle sooner.
 	linger = int64(time.Second)
+
+	// portPause is how long a shard asks for no ephemeral port after there was none: each time the
+	// kernel looks at all of them, which takes longer than a thousand datagrams.
+	portPause = int64(100 * time.Millisecond)
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port.
 var (
 	errTried        = errors.New("every backend that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
+	errNoPort       = errors.New("no ephemeral port for a flow")
 )
 
 // listener is one frontend's socket in one shard, and the flows that came by it.
@@ -31,7 +36,7 @@ type listener struct {
 	shard    *shard
 	frontend lb.Frontend
 	flows    map[flowKey]*flow // made by the first flow; many frontends never see one
-	recency  order             // flows, those included that were replaced in the map
+	own      order             // flows, those included that were replaced in the map
 
 	loopListener // of the platform
 	goListener
@@ -54,6 +59,11 @@ type flow struct {
 	key   flowKey
 	links [orders]link
 
+	service  *holder[lb.Name]    // that it counts for
+	source   *holder[netip.Addr] // the client's address, without its port
+	standing standing
+	replied  bool // the backend has answered
+
 	choice   lb.Choice // not valid while leaving
 	meter    lb.Meter  // of what choice has moved
 	tried    *lb.Tried // backends that have refused since the last answer; nil at first
@@ -67,7 +77,7 @@ type flow struct {
 
 // newListener makes the listener of a frontend, without a socket.
 func (sh *shard) newListener(f lb.Frontend) *listener {
-	return &listener{shard: sh, frontend: f, recency: order{by: byFrontend}}
+	return &listener{shard: sh, frontend: f, own: order{by: byFrontend}}
 }
 
 // start begins to forward.
@@ -79,8 +89,8 @@ func (ln *listener) start() error {
 
 // closeFlows closes every flow.
 func (ln *listener) closeFlows() {
-	for ln.recency.first != nil {
-		ln.recency.first.close()
+	for ln.own.first != nil {
+		ln.own.first.close()
 	}
 }
 
@@ -107,20 +117,22 @@ func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 // open makes a flow.
 func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	sh := ln.shard
+	if now < sh.portless {
+		return nil, errNoPort
+	}
 	c, err := ln.pick(key, now, nil)
 	if err != nil {
 		return nil, err
 	}
-	if ln.recency.len >= sh.share {
-		sh.evict(&ln.recency)
-	}
-	if !sh.takeDescriptor() {
+	service := c.Service().Service()
+	sh.makeRoom(service, key.client.Addr())
+	if !sh.server.Descriptors.Take(1) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
 	f := &flow{ln: ln, key: *key, active: now}
 	family := c.Backend().Addr()
-	if err = sh.io.open(f, family); err != nil && sh.evict(&sh.recency) {
+	if err = sh.io.open(f, family); err != nil && sh.evict(sh.victim(service), nil) {
 		err = sh.io.open(f, family)
 	}
 	if err != nil {
@@ -137,7 +149,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		sh.server.Descriptors.Give(1)
 		return nil, err
 	}
-	ln.keep(f)
+	ln.keep(f, service)
 	sh.io.after(f, int64(sh.server.idleTimeout()))
 	sh.count.Created.Add(1)
 	return f, nil
@@ -147,17 +159,17 @@ func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, e
 	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now, Tried: tried})
 }
 
-// keep puts a new flow into the map, unless another has its place, and into the orders.
-func (ln *listener) keep(f *flow) {
+// keep puts a new flow, which counts for a Service, into the map, unless another has its place, and into the orders.
+func (ln *listener) keep(f *flow, service lb.Name) {
 	if ln.flows == nil {
 		ln.flows = make(map[flowKey]*flow)
 	}
 	if there := ln.flows[f.key]; there == nil || there.leaving != 0 {
 		ln.flows[f.key] = f
 	}
-	ln.recency.pushFront(f)
-	ln.shard.recency.pushFront(f)
+	ln.own.pushFront(f)
 	ln.shard.ages.pushFront(f)
+	f.join(service)
 	ln.shard.count.Active.Add(1)
 }
 
@@ -194,7 +206,7 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 }
 
 // answered notes that the backend is there.
-func (f *flow) answered() { f.attempts, f.tried = 0, nil }
+func (f *flow) answered() { f.attempts, f.tried, f.replied = 0, nil, true }
 
 // stale reports whether the backend is neither ready nor serving any more, or the frontend
 // is another Service's.
@@ -223,9 +235,16 @@ func (f *flow) rest(now int64) int64 {
 // path to it. If it fails there is no choice to be done with.
 func (f *flow) connect(c lb.Choice, now int64) error {
 	sh := f.ln.shard
+	if now < sh.portless { // the flow had a port, which is another's now
+		c.Done(nil) // nothing is known about the backend
+		return errNoPort
+	}
 	evicted := false
 	for {
 		err := sh.io.connect(f, c.Backend(), now)
+		if noPort(err) {
+			sh.portless = now + portPause
+		}
 		switch {
 		case err == nil:
 			f.choice = c
@@ -234,8 +253,8 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 			if c, err = f.another(c, err, now); err != nil {
 				return err
 			}
-		case evicted || sh.recency.last == f || !sh.evict(&sh.recency):
-			c.Done(nil) // nothing is known about the backend
+		case evicted || !sh.evict(sh.besides(f, c.Service().Service()), nil):
+			c.Done(nil)
 			return err
 		default:
 			evicted = true // its port is free now
@@ -246,9 +265,12 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 // touch notes a datagram, in either direction.
 func (f *flow) touch(now int64) {
 	f.active = now
-	if f.leaving == 0 {
-		f.ln.recency.toFront(f)
-		f.ln.shard.recency.toFront(f)
+	switch {
+	case f.leaving != 0:
+	case f.replied && f.standing == unknown:
+		f.stand(known)
+	default:
+		f.toFront()
 	}
 }
 
@@ -267,8 +289,7 @@ func (f *flow) leave(now int64) {
 // leaveBy makes the flow the first to be evicted.
 func (f *flow) leaveBy(at int64) {
 	f.leaving = at
-	f.ln.recency.toBack(f)
-	f.ln.shard.recency.toBack(f)
+	f.yield()
 }
 
 // expire closes the flow if it is idle, else looks again later, at least so many ns. The timer
@@ -294,9 +315,9 @@ func (f *flow) close() {
 	if ln.flows[f.key] == f {
 		delete(ln.flows, f.key)
 	}
-	ln.recency.remove(f)
-	sh.recency.remove(f)
+	ln.own.remove(f)
 	sh.ages.remove(f)
+	f.quit()
 	sh.count.Active.Add(-1)
-	sh.drain.Check(sh.recency.len == 0)
+	sh.drain.Check(sh.ages.len == 0)
 }

@@ -32,6 +32,7 @@ type loopFlow struct {
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered
 	lastSize int     // of the datagram sent last, bytes
+	hops     int     // that what the flow sends may go (TTL, hop limit); 0: as many as the system allows
 
 	timer eventloop.Timer
 }
@@ -108,6 +109,20 @@ func (f *flow) reply(n int) (total int) {
 	return total
 }
 
+// allow bounds the hops of what the flow sends by those that its client's datagrams had left when they arrived, less
+// one, as a router does: a loop by way of another proxy ends. The bound is never raised, so that it costs a system
+// call at the first datagram only.
+func (f *flow) allow(left int) {
+	if hops := left - 1; f.hops == 0 || hops < f.hops {
+		f.hops = hops
+		level, option := unix.IPPROTO_IP, unix.IP_TTL
+		if f.choice.Backend().Addr().Is6() {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+		}
+		_ = unix.SetsockoptInt(f.fd, level, option, hops) // fails for numbers only that no packet has
+	}
+}
+
 // send sends the datagrams of the shard's out to the backend, and to others if it
 // refuses. The flow may be closed afterwards.
 func (f *flow) send(now int64) {
@@ -137,7 +152,7 @@ func (f *flow) send(now int64) {
 				return
 			}
 			out.plain = true // a trial has begun
-		case err == nil: // stopped for another reason, which the next call reports
+		case err == nil || err == unix.EHOSTUNREACH: // the next call says why, or it was about an earlier datagram
 		case err == unix.EMSGSIZE:
 			sh.count.TooLong.Add(1)
 			out.skip()
@@ -159,6 +174,12 @@ func (f *flow) failure(err error) error {
 		if queued := refusal(quotes, i); queued != 0 {
 			return queued
 		}
+		if quotes.Control(i).HopsExceeded() {
+			f.ln.shard.count.HopsExceeded.Add(1)
+			if err == unix.EHOSTUNREACH {
+				err = nil
+			}
+		}
 	}
 	if err == nil || err == unix.EMSGSIZE || ofHost(err) {
 		return nil
@@ -168,10 +189,10 @@ func (f *flow) failure(err error) error {
 
 // refusal returns the i-th error of the queue if it means that a datagram did not arrive
 // because of the backend, else 0. A datagram that was too long for the path is no refusal:
-// the next one is sent in fragments.
+// the next one is sent in fragments. Neither is one whose hops were used up: that is up to the client.
 func refusal(quotes *mmsg.Reader, i int) unix.Errno {
 	errno, _ := quotes.Control(i).QueuedError()
-	if errno == unix.EMSGSIZE {
+	if errno == unix.EMSGSIZE || quotes.Control(i).HopsExceeded() {
 		return 0
 	}
 	return errno

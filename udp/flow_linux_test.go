@@ -66,7 +66,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 	from := b.question(t)
 	sh := p.shards[0]
 	onLoop(t, sh, func() {
-		f := sh.recency.first
+		f := sh.ages.first
 		f.active -= int64(p.idleTimeout()) // long ago
 		if _, err := b.WriteToUDPAddrPort([]byte("just in time"), from); err != nil {
 			t.Error(err)
@@ -106,7 +106,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 					c.send("?")
 				}
 				var all []*flow
-				for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+				for f := sh.ages.first; f != nil; f = f.links[byAge].next {
 					f.active -= int64(p.idleTimeout()) // long ago
 					all = append(all, f)
 				}
@@ -224,10 +224,10 @@ func TestNoWayToClient(t *testing.T) {
 	c.send("q")
 	from := b.question(t)
 	sh := p.shards[0]
-	onLoop(t, sh, func() { sh.recency.first.key.local = netip.MustParseAddr("192.0.2.1") })
+	onLoop(t, sh, func() { sh.ages.first.key.local = netip.MustParseAddr("192.0.2.1") })
 	b.answer(t, "a", from)
 	eventually(t, "the answer is dropped", func() bool { s := p.Stats(); return s.Unreachable == 1 && s.SendErrors == 1 })
-	onLoop(t, sh, func() { sh.recency.first.key.local = netip.MustParseAddr("127.0.0.1") })
+	onLoop(t, sh, func() { sh.ages.first.key.local = netip.MustParseAddr("127.0.0.1") })
 	b.answer(t, "b", from)
 	if a := c.receive(); a != "b" {
 		t.Errorf("answer = %q", a)

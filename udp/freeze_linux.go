@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,7 +67,7 @@ func (s *Server) Listening() []Listening {
 }
 
 // Freeze passes every flow to visit, while the caller has halted the loops: of each
-// loop those first that were idle for longest. The Frozen is visit's until it returns.
+// Service on a loop those first that are the first to make room. The Frozen is visit's until it returns.
 // Nothing is changed, so that the flows go on as soon as the loops resume.
 func (s *Server) Freeze(visit func(*Frozen) error) error {
 	type place struct{ listening, member int }
@@ -80,7 +81,7 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 	}
 	now := eventloop.Now()
 	for _, sh := range s.shards {
-		for f := sh.recency.last; f != nil; f = f.links[byLoop].prev {
+		for f := range sh.waiting() {
 			at, ok := places[f.ln]
 			if !ok {
 				continue // not reached: a listener closes its flows
@@ -93,6 +94,21 @@ func (s *Server) Freeze(visit func(*Frozen) error) error {
 		}
 	}
 	return nil
+}
+
+// waiting goes through the flows of each Service in the order of Freeze.
+func (sh *shard) waiting() iter.Seq[*flow] {
+	return func(yield func(*flow) bool) {
+		for _, h := range sh.services.all {
+			for _, list := range h.flows {
+				for f := list.last; f != nil; f = f.links[byService].prev {
+					if !yield(f) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 func (f *flow) freeze(now int64) Frozen {
@@ -173,6 +189,7 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 	for i, fd := range l.FDs {
 		ln := s.shards[i%len(s.shards)].newListener(l.Frontend)
 		ln.fd = fd
+		_ = reportHops(fd, l.Frontend.Addr.Addr()) // a process of an earlier version did not; without it all is as it was
 		group = append(group, ln)
 	}
 	s.listeners[l.Frontend] = group
@@ -188,6 +205,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
 		attempts: from.Attempts,
 		active:   now - int64(from.Idle),
+		replied:  from.Trial == 0,
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
 	}
 	if from.Addr.IsValid() {
@@ -201,7 +219,7 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Trial > 0 {
 		f.trial = now + int64(from.Trial)
 	}
-	ln.keep(f)
+	ln.keep(f, from.Service.Service())
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))
 	}

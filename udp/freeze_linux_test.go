@@ -46,7 +46,7 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	}
 	memories, stats := p.LB.Stats(), p.Stats()
 	for _, sh := range p.shards {
-		for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+		for f := sh.ages.first; f != nil; f = f.links[byAge].next {
 			_ = sh.loop.Detach(f.fd)
 		}
 	}

@@ -126,7 +126,7 @@ func (p *proxy) sockets() (fds []int) {
 	}
 	for _, sh := range p.shards {
 		onLoop(p.t, sh, func() {
-			for f := sh.recency.first; f != nil; f = f.links[byLoop].next {
+			for f := sh.ages.first; f != nil; f = f.links[byAge].next {
 				fds = append(fds, f.fd)
 			}
 		})

@@ -1,17 +1,53 @@
 package udp
 
-import "testing"
+import (
+	"os/exec"
+	"testing"
 
-// TestCorruptsGSO: Linux 7.0 to 7.1.4, whatever a distribution appends.
-func TestCorruptsGSO(t *testing.T) {
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// TestSuspectGSO: Linux 7.0 to 7.1.4, and 6.17, whatever a distribution appends.
+func TestSuspectGSO(t *testing.T) {
 	for release, want := range map[string]bool{
 		"6.18.0": false, "6.19.14-generic": false, "7.0": true, "7.0.0-rc3": true, "7.0.12-cloud-amd64": true,
-		"7.1.4": true, "7.1-rc1": true,
+		"7.1.4": true, "7.1-rc1": true, "6.17.0-41-generic": true, "6.17.13": true, "6.1.17": false, "6.16.9": false,
 		"7.1.5": false, "7.1.12": false, "7.2.0": false, "8.0.1": false, "": false, "plan9": false,
 	} {
-		if got := corruptsGSO(release); got != want {
-			t.Errorf("corruptsGSO(%q) = %v, want %v", release, got, want)
+		if got := suspectGSO(release); got != want {
+			t.Errorf("suspectGSO(%q) = %v, want %v", release, got, want)
 		}
+	}
+}
+
+// TestSegmentsUDP: a veth takes batches until it is told not to.
+func TestSegmentsUDP(t *testing.T) {
+	newCable(t, 0)
+	if on, err := segmentsUDP("host0"); !on || err != nil {
+		t.Errorf("segmentsUDP = %v, %v for a veth", on, err)
+	}
+	if on, err := segmentsUDP("nosuch"); err == nil {
+		t.Errorf("segmentsUDP = %v for an interface that does not exist, want an error", on)
+	}
+	if _, err := exec.LookPath("ethtool"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	out, err := exec.Command("ethtool", "-K", "host0", "tx-udp-segmentation", "off").CombinedOutput()
+	testbed.Check(t, err)
+	if on, err := segmentsUDP("host0"); on || err != nil {
+		t.Errorf("segmentsUDP = %v, %v after ethtool -K: %s", on, err, out)
+	}
+}
+
+func TestGSOText(t *testing.T) {
+	for text, want := range map[string]GSO{"auto": GSOAuto, "on": GSOOn, "true": GSOOn, "off": GSOOff, "false": GSOOff} {
+		var g GSO
+		if err := g.UnmarshalText([]byte(text)); err != nil || g != want {
+			t.Errorf("%s is %v, %v", text, g, err)
+		}
+	}
+	if err := new(GSO).UnmarshalText([]byte("never")); err == nil {
+		t.Error("never is taken for a GSO")
 	}
 }
 

@@ -1,6 +1,8 @@
 package udp
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -10,6 +12,12 @@ import (
 // perEvent is how many datagrams one event may take, or a batch more, before the events of
 // the loop's other sockets.
 const perEvent = 4 * slots
+
+// perFlow is as how many datagrams a new flow counts: its socket takes some 30 us.
+const perFlow = 16
+
+// plenty is more hops than any packet has left.
+const plenty = 256
 
 // loopListener is the socket of a listener on a loop.
 type loopListener struct {
@@ -56,7 +64,9 @@ func (ln *listener) receive() bool {
 			taken += slots
 			continue
 		}
+		made := sh.count.Created.Load()
 		taken += ln.forward(n, eventloop.Now())
+		taken += perFlow * int(sh.count.Created.Load()-made)
 		if n < slots {
 			return true
 		}
@@ -71,16 +81,16 @@ func (ln *listener) receive() bool {
 func (ln *listener) forward(n int, now int64) (total int) {
 	sh := ln.shard
 	var keys [slots]flowKey
+	var hops [slots]int // plenty: not known
 	var handled [slots]bool
 	for i := range n {
-		key, ok := keyOf(sh.in, i)
-		if !ok {
+		var wrong *atomic.Uint64
+		if keys[i], hops[i], wrong = ln.read(i); wrong != nil {
 			handled[i] = true
 			dropped := datagrams(len(sh.in.Payload(i)), sh.in.Control(i).SegmentSize())
-			sh.count.Malformed.Add(uint64(dropped))
+			wrong.Add(uint64(dropped))
 			total += dropped
 		}
-		keys[i] = key
 	}
 	for i := range n {
 		if handled[i] {
@@ -88,9 +98,11 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		}
 		f, dropped := ln.flow(&keys[i], now)
 		sh.out.reset(f == nil || f.plain[toBackend] || now < f.trial)
+		left := plenty
 		for j := i; j < n; j++ {
 			if !handled[j] && (j == i || keys[j] == keys[i]) {
 				handled[j] = true
+				left = min(left, hops[j])
 				sh.out.add(sh.in.Payload(j), sh.in.Control(j).SegmentSize())
 			}
 		}
@@ -99,9 +111,30 @@ func (ln *listener) forward(n int, now int64) (total int) {
 			dropped.Add(uint64(sh.out.left))
 			continue
 		}
+		if left < plenty {
+			f.allow(left)
+		}
 		f.send(now)
 	}
 	return total
+}
+
+// read returns the flow that the i-th message belongs to, and how many hops it has left. wrong counts those that cannot
+// be forwarded.
+func (ln *listener) read(i int) (key flowKey, hops int, wrong *atomic.Uint64) {
+	sh := ln.shard
+	key, ok := keyOf(sh.in, i)
+	if !ok {
+		return key, 0, &sh.count.Malformed
+	}
+	hops, ok = sh.in.Control(i).Hops()
+	switch {
+	case !ok:
+		return key, plenty, nil
+	case hops <= 1:
+		return key, hops, &sh.count.HopsExceeded
+	}
+	return key, hops, nil
 }
 
 // keyOf returns the flow that the i-th message belongs to. False: it cannot be known

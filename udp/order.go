@@ -1,11 +1,12 @@
 package udp
 
-// A flow is in three orders: two of activity, that of its frontend and that of its loop,
-// and that in which the loop's flows were made.
+// A flow is in four orders: those in which the flows of its frontend's socket and of its shard were
+// made, and those in which the flows of its Service and of its client's address were active.
 const (
 	byFrontend = iota
-	byLoop
 	byAge
+	byService
+	byClient
 	orders
 )
 
@@ -14,7 +15,7 @@ type link struct{ next, prev *flow }
 
 // order is a list of flows, the most recently active first, or the youngest.
 type order struct {
-	by          int // byFrontend, byLoop or byAge
+	by          int // byFrontend, byAge, byService or byClient
 	first, last *flow
 	len         int
 	ahead       *flow // that a walk goes on with, when it pauses; nil: none is under way

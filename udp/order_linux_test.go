@@ -10,7 +10,7 @@ import (
 func TestOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var model []*flow
-	o := order{by: byLoop}
+	o := order{by: byAge}
 	for range 20000 {
 		i := 0
 		if len(model) > 0 {
@@ -38,10 +38,10 @@ func TestOrder(t *testing.T) {
 			model = model[:len(model)-1]
 		}
 		var forward, backward []*flow
-		for f := o.first; f != nil; f = f.links[byLoop].next {
+		for f := o.first; f != nil; f = f.links[byAge].next {
 			forward = append(forward, f)
 		}
-		for f := o.last; f != nil; f = f.links[byLoop].prev {
+		for f := o.last; f != nil; f = f.links[byAge].prev {
 			backward = append(backward, f)
 		}
 		slices.Reverse(backward)

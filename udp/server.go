@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -30,16 +31,20 @@ type Server struct {
 	// LB chooses backends.
 	LB *lb.Balancer
 
-	// Descriptors bounds the sockets of all flows, one for each. nil: no bound.
+	// Descriptors bounds the sockets of all flows, one for each, and of others. nil: no bound.
 	Descriptors *eventloop.Budget
 
 	// IdleTimeout is how long a flow lives after its last datagram in either
 	// direction. 0: 250 ms, as kube-proxy's userspace mode had it.
 	IdleTimeout time.Duration
 
-	// MaxFlows bounds the flows of each frontend. Every loop has an equal share,
-	// rounded up, and at least one. 0: 16,384.
+	// MaxFlows bounds all flows, each of which takes an ephemeral port of the host. Every loop has an
+	// equal part, and at least one. Descriptors bounds them, too, to half of its Limit. 0: 16,384.
 	MaxFlows int
+
+	// Shares are the part of all flows that one Service, and one client address, may have while no other has any. At a
+	// bound flows make room for others.
+	Shares shares.Shares
 
 	// SocketBuffer is how many bytes the kernel may queue at each frontend's socket,
 	// each way, and at a flow's socket for replies, its own overhead included
@@ -48,7 +53,7 @@ type Server struct {
 	SocketBuffer int
 
 	// DisableGSO has datagrams sent one by one, and never several of equal length by one
-	// send (UDP_SEGMENT, udp(7)). See CorruptsGSO.
+	// send (UDP_SEGMENT, udp(7)). See AvoidGSO.
 	DisableGSO bool
 
 	mu        sync.Mutex // guards the following

@@ -20,5 +20,5 @@ var (
 
 func newShards(s *Server) []*shard { return []*shard{newGoroutines(s)} }
 
-// CorruptsGSO reports false: GSO is used on Linux only.
-func CorruptsGSO() (release string, corrupts bool) { return "", false }
+// AvoidGSO reports false: GSO is used on Linux only.
+func AvoidGSO() (why string, avoid bool) { return "", false }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // perWalk is how many flows are looked at after a change of the table before the loop's
@@ -13,14 +14,16 @@ const perWalk = 1024
 
 // shard is the part of a Server that lives on one loop, or the whole of one without loops.
 type shard struct {
-	server  *Server
-	io      transport
-	share   int   // flows of one frontend in this shard
-	recency order // all flows
-	ages    order // all flows
-	scan    func()
-	drain   eventloop.Drain
-	count   loopCounters
+	server   *Server
+	io       transport
+	places   int   // how many flows there may be
+	ages     order // all flows
+	services holders[lb.Name]
+	clients  holders[netip.Addr]
+	portless int64 // time until which no port is asked for, ns, since there was none
+	scan     func()
+	drain    eventloop.Drain
+	count    loopCounters
 
 	scanning atomic.Bool // a scan is posted and has not begun
 	stale    bool        // the table has changed since the last walk over the flows began
@@ -52,10 +55,11 @@ type transport interface {
 // newShard makes one of several shards of a Server, without a transport.
 func newShard(s *Server, shards int) *shard {
 	sh := &shard{
-		server:  s,
-		share:   max(1, (s.maxFlows()+shards-1)/shards),
-		recency: order{by: byLoop},
-		ages:    order{by: byAge},
+		server:   s,
+		places:   s.places(shards),
+		ages:     order{by: byAge},
+		services: newHolders[lb.Name](byService),
+		clients:  newHolders[netip.Addr](byClient),
 	}
 	sh.scan = sh.leaveGone
 	return sh
@@ -98,20 +102,4 @@ func (sh *shard) walk() bool {
 }
 
 // startDrain refuses new clients from now on.
-func (sh *shard) startDrain() { sh.drain.Start(sh.recency.len == 0) }
-
-// evict closes the least recently active flow of o. False: there is none.
-func (sh *shard) evict(o *order) bool {
-	if o.last == nil {
-		return false
-	}
-	sh.count.Evicted.Add(1)
-	o.last.close()
-	return true
-}
-
-// takeDescriptor takes one from the budget. False: there is none, and none to be had.
-func (sh *shard) takeDescriptor() bool {
-	budget := sh.server.Descriptors
-	return budget.Take(1) || sh.evict(&sh.recency) && budget.Take(1)
-}
+func (sh *shard) startDrain() { sh.drain.Start(sh.ages.len == 0) }

@@ -75,11 +75,19 @@ func (l *loopTransport) bind(ln *listener, addr netip.AddrPort, first bool) (at 
 	if err = setOption(fd, addr.Addr(), unix.IP_PKTINFO, unix.IPV6_RECVPKTINFO); err != nil {
 		return at, err
 	}
+	if err = reportHops(fd, addr.Addr()); err != nil {
+		return at, err
+	}
 	if err = socket.BindShared(fd, addr, first); err != nil {
 		return at, err
 	}
 	ln.fd = fd
 	return socket.Local(fd)
+}
+
+// reportHops makes a frontend's socket tell how many hops each datagram has left.
+func reportHops(fd int, family netip.Addr) error {
+	return setOption(fd, family, unix.IP_RECVTTL, unix.IPV6_RECVHOPLIMIT)
 }
 
 // setOption switches on an option of IPv4, or of IPv6.

@@ -59,19 +59,49 @@ func (c Control) TrafficClass() byte {
 	return 0
 }
 
+// Hops returns how many hops a packet had left when it arrived: its TTL, or hop limit (IP_RECVTTL, ip(7);
+// IPV6_RECVHOPLIMIT, ipv6(7)). False: it was not reported.
+func (c Control) Hops() (n int, ok bool) {
+	hops := c.Find(unix.IPPROTO_IP, unix.IP_TTL, 4)
+	if hops == nil {
+		hops = c.Find(unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT, 4)
+	}
+	if hops == nil {
+		return 0, false
+	}
+	return int(int32(binary.NativeEndian.Uint32(hops))), true
+}
+
 // QueuedError returns the error that a message of the error queue is about, 0 if it is about
 // none, and whether ICMP has reported it (struct sock_extended_err, ip(7)).
 func (c Control) QueuedError() (errno unix.Errno, icmp bool) {
+	e := c.queued()
+	if e == nil {
+		return 0, false
+	}
+	return unix.Errno(e.Errno), e.Origin == unix.SO_EE_ORIGIN_ICMP || e.Origin == unix.SO_EE_ORIGIN_ICMP6
+}
+
+// HopsExceeded reports whether a message of the error queue had no hops left on its way: ICMP says so (Time Exceeded,
+// RFC 792 and RFC 4443).
+func (c Control) HopsExceeded() bool {
+	const timeExceeded, timeExceeded6 = 11, 3
+	e := c.queued()
+	return e != nil && (e.Origin == unix.SO_EE_ORIGIN_ICMP && e.Type == timeExceeded ||
+		e.Origin == unix.SO_EE_ORIGIN_ICMP6 && e.Type == timeExceeded6)
+}
+
+// queued returns what a message of the error queue is about; nil: it is none.
+func (c Control) queued() *unix.SockExtendedErr {
 	const size = int(unsafe.Sizeof(unix.SockExtendedErr{}))
 	data := c.Find(unix.IPPROTO_IP, unix.IP_RECVERR, size)
 	if data == nil {
 		data = c.Find(unix.IPPROTO_IPV6, unix.IPV6_RECVERR, size)
 	}
 	if data == nil {
-		return 0, false
+		return nil
 	}
-	e := (*unix.SockExtendedErr)(unsafe.Pointer(&data[0]))
-	return unix.Errno(e.Errno), e.Origin == unix.SO_EE_ORIGIN_ICMP || e.Origin == unix.SO_EE_ORIGIN_ICMP6
+	return (*unix.SockExtendedErr)(unsafe.Pointer(&data[0]))
 }
 
 // PutLocalAddr writes the control message that makes a message leave from addr, and

@@ -50,6 +50,8 @@ func FuzzControl(f *testing.F) {
 		_, _ = Control(b).LocalAddr()
 		_, _ = Control(b).QueuedError()
 		_, _ = Control(b).SegmentSize(), Control(b).TrafficClass()
+		_, _ = Control(b).Hops()
+		_ = Control(b).HopsExceeded()
 		theirs, err := unix.ParseSocketControlMessage(b)
 		if err != nil || len(theirs) == 0 {
 			return
@@ -68,8 +70,16 @@ func TestSegmentSize(t *testing.T) {
 	n := PutLocalAddr(control, netip.MustParseAddr("2001:db8::7"), 0)
 	data, more := Put(control[n:], unix.SOL_UDP, unix.UDP_GRO, 4)
 	binary.NativeEndian.PutUint32(data, 1200)
-	if n+more > ControlSize {
-		t.Errorf("%d bytes of control messages, there is room for %d", n+more, ControlSize)
+	data, hops := Put(control[n+more:], unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT, 4)
+	binary.NativeEndian.PutUint32(data, 63)
+	if n+more+hops > ControlSize {
+		t.Errorf("%d bytes of control messages, there is room for %d", n+more+hops, ControlSize)
+	}
+	if got, ok := Control(control[:n+more+hops]).Hops(); !ok || got != 63 {
+		t.Errorf("Hops = %d, %v, want 63", got, ok)
+	}
+	if got, ok := Control(control[:n+more]).Hops(); ok {
+		t.Errorf("Hops = %d, want none", got)
 	}
 	if got := Control(control[:n+more]).SegmentSize(); got != 1200 {
 		t.Errorf("SegmentSize = %d, want 1200", got)

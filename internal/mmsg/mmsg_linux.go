@@ -14,7 +14,7 @@ const Slots = 32
 
 // ControlSize is how many bytes of control messages a message has room for: a source address,
 // a traffic class and a sock_extended_err with the address of its sender (ip(7), IP_RECVERR), or
-// a source address and the segment size of a GRO batch, in either family.
+// a source address, a TTL and the segment size of a GRO batch, in either family.
 const ControlSize = 128
 
 // ControlBuffer is room for the control messages of one message.

@@ -8,12 +8,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Shares are how much of what all connections have in common one Service, or one client address, may have while no
-// other has any, in percent. 0, as 100: no bound.
-type Shares struct {
-	Service, Client shares.Percent
-}
-
 // Room is what is free on one loop: the same on each, since clients spread evenly over the loops.
 type Room struct {
 	Conns, Dials int64 // connections, and dials, that there may be more
@@ -22,24 +16,19 @@ type Room struct {
 // Claims are what the Services and the clients of one loop have of what is there for all. The zero value holds none of
 // them to a share. It is for one goroutine.
 type Claims struct {
-	services tenants[service]
+	services tenants[lb.Name]
 	clients  tenants[netip.Addr]
 }
 
-// service is a Service with all of its ports: more ports are not to mean more shares.
-type service struct{ namespace, name string }
-
-func serviceOf(id *lb.ID) service { return service{id.Namespace, id.Name} }
-
 // Claim is what one connection has taken of the shares of its Service and its client. The zero Claim has taken nothing.
 type Claim struct {
-	service *tenant[service]
+	service *tenant[lb.Name]
 	client  *tenant[netip.Addr]
 }
 
 // NewClaims returns Claims without any connection.
-func NewClaims(s Shares) Claims {
-	return Claims{services: tenants[service]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+func NewClaims(s shares.Shares) Claims {
+	return Claims{services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
 // Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service. False,
@@ -52,7 +41,7 @@ func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters
 		return Claim{}, false
 	}
 	if id != nil {
-		c.service = cs.services.find(serviceOf(id))
+		c.service = cs.services.find(id.Service())
 		if over := cs.services.over(c.service, free, &count.ServiceConns, &count.ServiceDials); over != nil {
 			over.Add(1)
 			cs.services.leave(c.service)
@@ -68,7 +57,7 @@ func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters
 func (cs *Claims) Adopt(id lb.ID, client netip.Addr) (c Claim) {
 	c.client = cs.clients.find(client)
 	if id != (lb.ID{}) {
-		c.service = cs.services.find(serviceOf(&id))
+		c.service = cs.services.find(id.Service())
 	}
 	c.add(1, 0)
 	return c
@@ -141,12 +130,10 @@ func (ts *tenants[K]) leave(t *tenant[K]) {
 
 // over returns the counter of what t has its share of already. nil: it may have one more of each.
 func (ts *tenants[K]) over(t *tenant[K], free Room, conns, dials *atomic.Uint64) *atomic.Uint64 {
-	switch p := ts.share; {
-	case p == 0:
-		return nil
-	case !p.Allows(t.conns, 1, free.Conns):
+	switch {
+	case !ts.share.Allows(t.conns, 1, free.Conns):
 		return conns
-	case !p.Allows(t.dials, 1, free.Dials):
+	case !ts.share.Allows(t.dials, 1, free.Dials):
 		return dials
 	}
 	return nil

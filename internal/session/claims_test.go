@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -29,7 +30,7 @@ func fill(t *testing.T, cs *Claims, id lb.ID, limit int64, client func(i int) ne
 // A Service has its share of connections and no more, with all of its ports, and another finds room.
 func TestServiceShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(Shares{Service: 90, Client: 100})
+	cs := NewClaims(shares.Shares{Service: 90, Client: 100})
 	all := fill(t, &cs, web, 200, address, &n)
 	if len(all) != 180 || n.ServiceConns.Load() != 1 {
 		t.Errorf("%d of 200 for one Service of a share of 90 %%, %d refused", len(all), n.ServiceConns.Load())
@@ -46,7 +47,7 @@ func TestServiceShare(t *testing.T) {
 	for _, c := range all {
 		cs.End(c)
 	}
-	if cs.services.by[serviceOf(&web)] != nil {
+	if cs.services.by[web.Service()] != nil {
 		t.Error("a Service without connections is remembered")
 	}
 	if _, ok := cs.Admit(&web, address(1), Room{Conns: 199, Dials: 1}, &n); !ok {
@@ -57,7 +58,7 @@ func TestServiceShare(t *testing.T) {
 // A client has its share of all Services together, and of what no Service has.
 func TestClientShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(Shares{Service: 100, Client: 75})
+	cs := NewClaims(shares.Shares{Service: 100, Client: 75})
 	one := func(int) netip.Addr { return address(7) }
 	if all := fill(t, &cs, web, 200, one, &n); len(all) != 150 || n.ClientConns.Load() != 1 {
 		t.Errorf("%d of 200 for one client of a share of 75 %%, %d refused", len(all), n.ClientConns.Load())
@@ -75,7 +76,7 @@ func TestClientShare(t *testing.T) {
 // Dials have a share of their own, which a dial that is over gives back.
 func TestDialShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(Shares{Service: 50, Client: 100})
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100})
 	free := Room{Conns: math.MaxInt32, Dials: 10}
 	var dials []Claim
 	for c, ok := cs.Admit(&web, address(1), free, &n); ok; c, ok = cs.Admit(&web, address(1), free, &n) {
@@ -96,7 +97,7 @@ func TestDialShare(t *testing.T) {
 // What another process has had counts, also beyond the share.
 func TestAdopt(t *testing.T) {
 	var n Counters
-	cs := NewClaims(Shares{Service: 50, Client: 100})
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100})
 	for range 8 {
 		cs.Adopt(web, address(1))
 	}

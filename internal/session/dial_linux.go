@@ -15,7 +15,7 @@ type dial[C Owner[C]] struct {
 	ladder Ladder
 	waits  *noPorts[C] // that it waits in, or nil
 
-	queuedIn       *tenant[service] // whose queue of the rota it is in, or nil
+	queuedIn       *tenant[lb.Name] // whose queue of the rota it is in, or nil
 	before, behind *dial[C]         // in that queue
 }
 

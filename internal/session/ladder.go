@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	MaxDials int
 
 	// Shares bound what one Service and one client have of the descriptors and of the dials. Clients beyond are reset.
-	Shares Shares
+	Shares shares.Shares
 }
 
 // WithDefaults returns c with a value for each limit that is zero.

@@ -1,5 +1,7 @@
 package session
 
+import "github.com/sluice-lb/sluice/lb"
+
 // rota is the dials that are ready, in a queue for each Service: the Services have their turns one after the other, so
 // that a storm at one of them delays itself and not the others.
 type rota[C Owner[C]] struct {
@@ -9,12 +11,12 @@ type rota[C Owner[C]] struct {
 
 // queue is the dials of one Service, first come, first served.
 type queue[C Owner[C]] struct {
-	of          *tenant[service]
+	of          *tenant[lb.Name]
 	first, last *dial[C]
 }
 
 // add puts d at the end of the queue of a Service.
-func (r *rota[C]) add(d *dial[C], of *tenant[service]) {
+func (r *rota[C]) add(d *dial[C], of *tenant[lb.Name]) {
 	d.queuedIn = of
 	if of.queue == 0 {
 		r.queues = append(r.queues, queue[C]{of: of, first: d, last: d})

@@ -3,6 +3,8 @@ package session
 import (
 	"slices"
 	"testing"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // none is an Owner for tests that need no connection.
@@ -18,9 +20,9 @@ func (*none) Release()                                           {}
 // Services have their turns one after the other, whatever the length of their queues, and each queue keeps its order.
 func TestRota(t *testing.T) {
 	var r rota[*none]
-	a, b, c := new(tenant[service]), new(tenant[service]), new(tenant[service])
+	a, b, c := new(tenant[lb.Name]), new(tenant[lb.Name]), new(tenant[lb.Name])
 	names := make(map[*dial[*none]]string)
-	add := func(name string, of *tenant[service]) *dial[*none] {
+	add := func(name string, of *tenant[lb.Name]) *dial[*none] {
 		d := new(dial[*none])
 		names[d] = name
 		r.add(d, of)

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
+	"github.com/sluice-lb/sluice/udp"
 )
 
 // The modes of forwarding, as Config.Mode has them.
@@ -72,7 +73,7 @@ type DataPath struct {
 	UDPTimeout       time.Duration      // idle time after which a UDP flow ends, above 0
 	SCTPEngine       sctp.Engine        // how SCTP is forwarded
 	Loops            int                // event loops, at least 1
-	UDPGSO           bool               // send UDP datagrams of equal length by one call
+	UDPGSO           udp.GSO            // send UDP datagrams of equal length by one call
 	MaxServiceShare  int                // percent of what Services have in common that one alone may have, 1 to 100
 	MaxClientShare   int                // the same of one client address
 	BusyPoll         time.Duration      // busy polling before a loop sleeps, up to eventloop.MaxBusyPoll; 0: never

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-lb/sluice/udp"
 )
 
 // write makes a file and returns its name.
@@ -120,6 +122,9 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--cluster-cidr=10.244.0.0/16 --node-pod-cidrs=10.244.7.0/24", func(c Config) bool { return c.Node.Pods()[0].String() == "10.244.7.0/24" }},
 		{"--cluster-cidr=10.244.0.0/16 --detect-local-mode=NodeCIDR", func(c Config) bool { return c.Node.Pods() == nil }},
 		{"--bind-address=127.0.0.1 --proxy-mode=ipvs", func(c Config) bool { return c.DataPath.BindAddress.IsLoopback() }},
+		{"", func(c Config) bool { return c.DataPath.UDPGSO == udp.GSOAuto }},
+		{"--udp-gso", func(c Config) bool { return c.DataPath.UDPGSO == udp.GSOOn }},
+		{"--udp-gso=false", func(c Config) bool { return c.DataPath.UDPGSO == udp.GSOOff }},
 		{"--version=false --version", func(c Config) bool { return c.Action.Version == "true" }},
 		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Document.ClientConnection.ContentType == "application/json" }},
 		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
@@ -188,6 +193,7 @@ func TestMistakes(t *testing.T) {
 		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
 		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},
+		{"--udp-gso=never", "give auto, on or off"},
 		{"-v=-1", "-v"},
 		{"--logging-format xml", "--logging-format"},
 		{"--feature-gates X", "feature-gates"},

@@ -112,8 +112,10 @@ func (s *settings) dataPathGroups() []group {
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
 				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint"},
-			{"udp-gso", "", &u.UDPGSO, "send UDP datagrams of equal length in GSO batches where the kernel can " +
-				"(UDP_SEGMENT); always off on Linux 7.0 to 7.1.4, which corrupt them on some network cards"},
+			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): on, " +
+				"where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt batches on " +
+				"some network cards, unless no card segments UDP itself (ethtool -k: tx-udp-segmentation); give off in a " +
+				"virtual machine whose host runs such a kernel; true and false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
 			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and the " +
@@ -308,7 +310,7 @@ func declare() (*settings, []group) {
 	s := &settings{options: make(map[string]option), flags: newFlagSet()}
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
-	s.DataPath.Loops, s.DataPath.UDPGSO = cores(), true
+	s.DataPath.Loops = cores()
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout = 30 * time.Second
 	s.Log.MaxSize, s.logToStderr = 1800, true
@@ -357,7 +359,7 @@ func (o option) addTo(f *pflag.FlagSet) {
 	default:
 		panic(fmt.Sprintf("--%s: a flag cannot have the type %T", o.name, o.value))
 	}
-	if o.name == "version" {
+	if o.name == "version" || o.name == "udp-gso" { // which may be given without a value
 		f.Lookup(o.name).NoOptDefVal = "true"
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -45,11 +44,14 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 				"6.9", zap.Error(err))
 		}
 	}
-	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: session.Shares{
-		Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}}
+	of := shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
+	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of}
 	d.tcp = &tcp.Server{Config: dials, OriginalDst: redirect.OriginalDst}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
-		DisableGSO: gsoDisabled(c, log)}
+		DisableGSO: gsoDisabled(c, log), Shares: of}
+	if d.udp.MaxFlows, err = node.FlowLimit(); err != nil {
+		log.Warn("UDP flows are bounded by the default", zap.Error(err))
+	}
 	d.sctp = &sctp.Server{Config: sctp.Config{Config: dials}, Engine: c.SCTPEngine,
 		OnEngine: func(engine sctp.Engine, why string) {
 			log.Info("forwarding SCTP", zap.Stringer("engine", engine), zap.String("reason", why))
@@ -70,17 +72,17 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 }
 
 // gsoDisabled reports whether UDP datagrams are sent one by one, as requested or because this
-// kernel would corrupt them.
+// host might corrupt them.
 func gsoDisabled(c *config.DataPath, log *zap.Logger) bool {
-	if !c.UDPGSO {
-		return true
+	if c.UDPGSO != udp.GSOAuto {
+		return c.UDPGSO == udp.GSOOff
 	}
-	release, corrupts := udp.CorruptsGSO()
-	if corrupts {
-		log.Warn("UDP GSO is disabled: this kernel corrupts GSO batches on some network cards",
-			zap.String("kernel", release))
+	why, avoid := udp.AvoidGSO()
+	if avoid {
+		log.Warn("UDP GSO is disabled: this host may corrupt GSO batches; --udp-gso=on enables it",
+			zap.String("reason", why))
 	}
-	return corrupts
+	return avoid
 }
 
 // listenTCP opens the proxy port of TCP, the same one at each of the addresses: that of a

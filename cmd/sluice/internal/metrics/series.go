@@ -67,6 +67,11 @@ func (s scrape) udp(n udp.Stats) {
 	s.counters("sluice_udp_flows_ended_total",
 		"UDP flows closed, by reason: expired (idle) or evicted (to make room).",
 		"reason", []reading{{"expired", n.Expired}, {"evicted", n.Evicted}})
+	s.counters("sluice_udp_flows_evicted_total",
+		"UDP flows evicted, by reason: service_share or client_share (--max-service-share, --max-client-share), or "+
+			"limit (all flows together, file descriptors, ports or memory).",
+		"reason", []reading{{"service_share", n.EvictedService}, {"client_share", n.EvictedClient},
+			{"limit", n.Evicted - min(n.Evicted, n.EvictedService+n.EvictedClient)}})
 	s.counters("sluice_udp_flows_rerouted_total",
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
@@ -83,8 +88,10 @@ func (s scrape) udp(n udp.Stats) {
 		{"no_local_backend", n.NoLocal},
 		{"not_allowed", n.NotAllowed},
 		{"no_file_descriptor", n.NoDescriptor},
+		{"no_port", n.NoPort},
 		{"unreachable", n.Unreachable},
 		{"draining", n.Draining},
+		{"hops_exceeded", n.HopsExceeded},
 		{"malformed", n.Malformed},
 		{"busy", n.Busy},
 		{"too_long", n.TooLong},

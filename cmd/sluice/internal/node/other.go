@@ -22,6 +22,9 @@ func (*addressNotice) close() error { return nil }
 // FileLimit returns 0: no limit is known on this platform.
 func FileLimit(int) (int64, error) { return 0, nil }
 
+// FlowLimit returns 0: no limit is known on this platform.
+func FlowLimit() (int, error) { return 0, nil }
+
 // Lock is held by the one instance that steers a host's traffic, which nothing checks on
 // this system.
 type Lock int

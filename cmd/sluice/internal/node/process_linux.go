@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,48 @@ func FileLimit(loops int) (int64, error) {
 			"raise it (ulimit -n) to %d or more", most, enoughFiles(loops))
 	}
 	return free, nil
+}
+
+// FlowLimit returns how many UDP flows there may be together: half of the ephemeral ports of this network namespace
+// that are not reserved (ip_local_port_range, ip(7)), so that its other programs always find one.
+func FlowLimit() (int, error) {
+	const folder = "/proc/sys/net/ipv4/"
+	ports, err := os.ReadFile(folder + "ip_local_port_range")
+	if err != nil {
+		return 0, fmt.Errorf("read ephemeral ports: %w", err)
+	}
+	reserved, err := os.ReadFile(folder + "ip_local_reserved_ports")
+	if err != nil {
+		return 0, fmt.Errorf("read reserved ports: %w", err)
+	}
+	n, err := ephemeralPorts(string(ports), string(reserved))
+	if err != nil {
+		return 0, err
+	}
+	return max(n/2, 1), nil
+}
+
+// ephemeralPorts counts the ports of a range as ip_local_port_range has it, "32768\t60999", that are not in a list as
+// ip_local_reserved_ports has it, "40000-40009,50000".
+func ephemeralPorts(ports, reserved string) (int, error) {
+	var low, high int
+	if _, err := fmt.Sscan(ports, &low, &high); err != nil {
+		return 0, fmt.Errorf("parse ephemeral ports %q: %w", ports, err)
+	}
+	n := high - low + 1
+	for _, part := range strings.FieldsFunc(reserved, func(r rune) bool { return r == ',' || r == '\n' }) {
+		first, last, ok := strings.Cut(part, "-")
+		if !ok {
+			last = first
+		}
+		from, err := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err = errors.Join(err, err2); err != nil {
+			return 0, fmt.Errorf("parse reserved ports %q: %w", reserved, err)
+		}
+		n -= max(0, min(to, high)-max(from, low)+1)
+	}
+	return n, nil
 }
 
 // SpareProcessor makes Go use a processor more than the loops take, from the start, since more

@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+	"github.com/sluice-lb/sluice/internal/mmsg"
+)
+
+// spoofed are the sources of a flood.
+var spoofed = netip.MustParsePrefix("10.128.0.0/9")
+
+// flood sends datagrams from 100,000 sources to addresses in turn, some 60,000 a second, until stop is called. With more
+// sources the kernel's conntrack table would be full, which is not what is tested.
+func flood(l *lab.Lab, to ...netip.AddrPort) (stop func()) {
+	t := l.T
+	run := func(h *testbed.Host, args ...string) {
+		if out, err := h.Command(t.Context(), "ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %v: %v: %s", args, err, out)
+		}
+	}
+	run(l.Client, "route", "add", "local", spoofed.String(), "dev", "lo")
+	run(l.Node, "route", "add", spoofed.String(), "via", l.Client.Addr4.String())
+	socket, err := l.Client.ListenPacket(t.Context(), "udp4", "0.0.0.0:0")
+	testbed.Check(t, err)
+	conn := socket.(*net.UDPConn)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		const burst, sources = 300, 100_000
+		source := spoofed.Addr().As4()
+		first := binary.BigEndian.Uint32(source[:])
+		var control mmsg.ControlBuffer
+		pace := time.NewTicker(5 * time.Millisecond)
+		defer pace.Stop()
+		for n := uint32(0); ; n++ {
+			if n%burst == 0 {
+				select {
+				case <-ctx.Done():
+					return
+				case <-pace.C:
+				}
+			}
+			binary.BigEndian.PutUint32(source[:], first+n%sources)
+			length := mmsg.PutLocalAddr(control[:], netip.AddrFrom4(source), 0)
+			_, _, _ = conn.WriteMsgUDPAddrPort([]byte("?"), control[:length], to[int(n)%len(to)]) // what is lost is of no use
+		}
+	})
+	return func() {
+		cancel()
+		sending.Wait()
+		_ = conn.Close()
+	}
+}
+
+// TestUDPFlood: while spoofed sources ask two Services for more flows than there are places, TCP is served, flows in
+// use lose nothing, and the node's own programs find ports.
+func TestUDPFlood(t *testing.T) {
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.ServeDNS()
+	testbed.Keep(t)(l.Pods[0].EchoUDP(l.Pods[0].Addr4.String() + ":5354"))
+	var flooded []netip.AddrPort
+	for i := range 2 {
+		name, addr := fmt.Sprint("flooded-", i), fmt.Sprintf("10.96.7.%d:53", i)
+		l.Write(name+".yaml", testbed.ServiceManifest(name, addr, "UDP", ""),
+			testbed.SliceManifest(name, 1, 5354, "UDP", testbed.Addrs(l.Pods[0])...))
+		flooded = append(flooded, netip.MustParseAddrPort(addr))
+	}
+	const ports, tcp, own = 4000, 400, 300
+	testbed.Check(t, l.Node.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint("40000 ", 40000+ports-1)))
+	l.Start("--udp-timeout", "5s")
+
+	var clients []testbed.UDPClient
+	ask := func() {
+		t.Helper()
+		for i, c := range clients {
+			if name, err := c.Ask([]byte("?"), testbed.Patience); err != nil || name == "" {
+				t.Fatalf("client %d: answer %q, %v", i, name, err)
+			}
+		}
+	}
+	for range 20 {
+		clients = append(clients, testbed.NewUDPClient(t, l.Client, lab.DNSAddr))
+	}
+	for range 3 { // a flow is in use when something has followed an answer
+		ask()
+	}
+	created := l.Metric("sluice_udp_flows_total")
+	if created != float64(len(clients)) {
+		t.Fatalf("%v flows for %d clients", created, len(clients))
+	}
+	stop := flood(l, flooded...)
+	defer stop()
+	l.Eventually("the flood bites", func() bool {
+		return l.Metric(`sluice_udp_flows_evicted_total{reason="service_share"}`) > ports
+	})
+	var holding []net.Conn
+	for i := range own {
+		c, err := l.Node.Dial(t.Context(), "udp", l.Pods[0].Addr4.String()+":5353")
+		if err != nil {
+			t.Fatalf("socket %d of the node itself: %v", i, err)
+		}
+		holding = append(holding, c)
+	}
+	for i := range tcp {
+		if name, err := lab.Who(l.Client, lab.WebAddr); err != nil || name == "" {
+			t.Fatalf("TCP connection %d: answer %q, %v", i, name, err)
+		}
+		if i%20 == 0 {
+			ask()
+		}
+	}
+	if n := l.Metric("sluice_udp_active_flows"); n > ports/2 {
+		t.Errorf("%v flows are open, want %d at most", n, ports/2)
+	}
+	for _, c := range holding {
+		testbed.Check(t, c.Close())
+	}
+	stop()
+	ask()
+	if n := l.Metric(`sluice_udp_dropped_datagrams_total{reason="no_port"}`); n != 0 {
+		t.Errorf("%v datagrams were dropped for want of a port", n)
+	}
+}
