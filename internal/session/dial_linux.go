@@ -14,9 +14,7 @@ type dial[C Owner[C]] struct {
 	timer  eventloop.Timer
 	ladder Ladder
 	waits  *noPorts[C] // that it waits in, or nil
-
-	queuedIn       *tenant[lb.Name] // whose queue of the rota it is in, or nil
-	before, behind *dial[C]         // in that queue
+	turn   entry[*dial[C]]
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
@@ -34,7 +32,7 @@ func (d *dial[C]) ready() {
 		d.next() // such a dial ends at once, unless the Service has been found since
 		return
 	}
-	d.sh.rota.add(d, of)
+	d.sh.rota.add(&d.turn, of)
 	d.sh.serveLater()
 }
 
@@ -42,6 +40,7 @@ func (sh *Shard[C]) newDial(c C) *dial[C] {
 	d := reuse(&sh.free)
 	if d == nil {
 		d = &dial[C]{sh: sh}
+		d.turn.value = d
 	}
 	d.owner, c.Base().dial = c, d
 	sh.Count.Dialling.Add(1)
@@ -61,9 +60,7 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 	if d.waits != nil {
 		d.waits.remove(d)
 	}
-	if d.queuedIn != nil {
-		sh.rota.remove(d)
-	}
+	sh.rota.remove(&d.turn)
 	sh.Count.Dialling.Add(-1)
 	c.Claim.Dialled()
 	keep(&sh.free, d)

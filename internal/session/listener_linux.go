@@ -94,8 +94,8 @@ func (sh *Shard[C]) ServeLate(deadline int64) (more bool) {
 		}
 	}
 	sh.pending = left
-	for d := sh.rota.take(); d != nil; d = sh.rota.take() {
-		if d.next(); eventloop.Now() >= deadline {
+	for ready := sh.rota.take(); ready != nil; ready = sh.rota.take() {
+		if ready.value.next(); eventloop.Now() >= deadline {
 			break
 		}
 	}

@@ -28,7 +28,7 @@ type Shard[C Owner[C]] struct {
 	ended       []C                            // to be made new ones of
 	noPorts     map[netip.AddrPort]*noPorts[C] // backends towards which no port is free
 	claims      Claims
-	rota        rota[C]
+	rota        rota[*dial[C]]
 	pending     []*Listener[C] // those that may have a client to accept
 	late        bool           // the loop is to serve the shard at the end of the turn
 }
