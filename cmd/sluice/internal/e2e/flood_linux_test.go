@@ -1,65 +1,14 @@
 package e2e
 
 import (
-	"context"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
-	"github.com/sluice-lb/sluice/internal/mmsg"
 )
-
-// spoofed are the sources of a flood.
-var spoofed = netip.MustParsePrefix("10.128.0.0/9")
-
-// flood sends datagrams from 100,000 sources to addresses in turn, some 60,000 a second, until stop is called. With more
-// sources the kernel's conntrack table would be full, which is not what is tested.
-func flood(l *lab.Lab, to ...netip.AddrPort) (stop func()) {
-	t := l.T
-	run := func(h *testbed.Host, args ...string) {
-		if out, err := h.Command(t.Context(), "ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
-		}
-	}
-	run(l.Client, "route", "add", "local", spoofed.String(), "dev", "lo")
-	run(l.Node, "route", "add", spoofed.String(), "via", l.Client.Addr4.String())
-	socket, err := l.Client.ListenPacket(t.Context(), "udp4", "0.0.0.0:0")
-	testbed.Check(t, err)
-	conn := socket.(*net.UDPConn)
-	ctx, cancel := context.WithCancel(t.Context())
-	var sending sync.WaitGroup
-	sending.Go(func() {
-		const burst, sources = 300, 100_000
-		source := spoofed.Addr().As4()
-		first := binary.BigEndian.Uint32(source[:])
-		var control mmsg.ControlBuffer
-		pace := time.NewTicker(5 * time.Millisecond)
-		defer pace.Stop()
-		for n := uint32(0); ; n++ {
-			if n%burst == 0 {
-				select {
-				case <-ctx.Done():
-					return
-				case <-pace.C:
-				}
-			}
-			binary.BigEndian.PutUint32(source[:], first+n%sources)
-			length := mmsg.PutLocalAddr(control[:], netip.AddrFrom4(source), 0)
-			_, _, _ = conn.WriteMsgUDPAddrPort([]byte("?"), control[:length], to[int(n)%len(to)]) // what is lost is of no use
-		}
-	})
-	return func() {
-		cancel()
-		sending.Wait()
-		_ = conn.Close()
-	}
-}
 
 // TestUDPFlood: while spoofed sources ask two Services for more flows than there are places, TCP is served, flows in
 // use lose nothing, and the node's own programs find ports.
@@ -98,7 +47,7 @@ func TestUDPFlood(t *testing.T) {
 	if created != float64(len(clients)) {
 		t.Fatalf("%v flows for %d clients", created, len(clients))
 	}
-	stop := flood(l, flooded...)
+	stop := l.Flood(l.Client, flooded...)
 	defer stop()
 	l.Eventually("the flood bites", func() bool {
 		return l.Metric(`sluice_udp_flows_evicted_total{reason="service_share"}`) > ports

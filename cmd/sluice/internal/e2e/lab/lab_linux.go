@@ -39,8 +39,8 @@ const (
 // Capabilities are those of deploy/base/daemonset.yaml.
 var Capabilities = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_RESOURCE}
 
-// Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program.
-func Main(m *testing.M) int {
+// Main is TestMain of packages whose tests use a Lab: it runs the tests, or the program, or one of more programs.
+func Main(m *testing.M, more ...testbed.Programs) int {
 	if root := os.Getenv(rootVar); root != "" {
 		pod := testbed.Container{Root: root, Program: "/usr/local/bin/sluice", Capabilities: Capabilities,
 			Volume: os.Getenv(manifestsVar)}
@@ -50,7 +50,7 @@ func Main(m *testing.M) int {
 	if os.Getenv(ProgramVar) != "" {
 		return command.Main("test", os.Args[1:], os.Stdout, os.Stderr)
 	}
-	return testbed.Main(m)
+	return testbed.Main(m, more...)
 }
 
 // Lab is a small cluster with Sluice on its node, fed from a folder. The fields between T and
