@@ -61,6 +61,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
+		for _, l := range a.Loops {
+			r.loop(l)
+		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
 		case a.Err != nil && !failing:
@@ -90,6 +93,15 @@ func (r *reports) fallback(f agent.Fallback) {
 		return
 	}
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
+}
+
+// loop reports when endpoints of a Service lead back to Sluice, and when that is over.
+func (r *reports) loop(l agent.Loop) {
+	if len(l.Endpoints) > 0 {
+		r.recorder.Record(events.EndpointsLoop(l.Service, r.node, l.Endpoints))
+		return
+	}
+	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.
