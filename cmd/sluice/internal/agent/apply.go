@@ -64,6 +64,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
 	a.reportLoops(plan, attempt)
+	a.reportOwn(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)

@@ -42,9 +42,10 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Conflicts []Conflict // that have begun or ended
-	Fallbacks []Fallback // that have begun, changed or ended
-	Loops     []Loop     // that have begun, changed or ended
+	Conflicts []Conflict   // that have begun or ended
+	Fallbacks []Fallback   // that have begun, changed or ended
+	Loops     []Loop       // that have begun, changed or ended
+	Own       []OwnAddress // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 )
@@ -64,6 +65,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, l := range a.Loops {
 			r.loop(l)
 		}
+		for _, own := range a.Own {
+			r.recorder.Record(events.OwnAddress(own.Service, r.node, own.Kind, own.Addr))
+		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
 		case a.Err != nil && !failing:
@@ -102,6 +106,11 @@ func (r *reports) loop(l agent.Loop) {
 		return
 	}
 	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
+}
+
+// leftOut reports that endpoints of a Service are left out.
+func (r *reports) leftOut(l kube.LeftOut) {
+	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

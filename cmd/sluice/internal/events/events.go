@@ -91,6 +91,22 @@ func EndpointsLoopNoMore(id lb.ID, node string) Event {
 		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
 }
 
+// OwnAddress says that an address of a Service is the node's own, so that connections to the
+// Service's ports there no longer come to programs of the node.
+func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+		Reason: "NodeAddressClaimed", Action: "ServeAddress",
+		Note: fmt.Sprintf("%s %s is an address of node %s itself: the Service takes its ports from the node's programs",
+			kind, addr, node)}
+}
+
+// EndpointsLeftOut says that endpoints of a Service get no connections because of their
+// addresses.
+func EndpointsLeftOut(namespace, service, node, why string) Event {
+	return Event{Namespace: namespace, Service: service, Warning: true,
+		Reason: "EndpointsLeftOut", Action: "ReadEndpoints", Note: fmt.Sprintf("node %s: %s", node, why)}
+}
+
 // SyncFailed says that a change, or a repair, could not be applied.
 func SyncFailed(err error) Event {
 	return Event{Warning: true, Reason: "FailedToSyncProxyRules", Action: "SyncProxyRules", Note: err.Error()}
