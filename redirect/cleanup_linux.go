@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,10 +34,7 @@ func removable(table, chain string) bool {
 func (t *IPTables) removeOldMode(ctx context.Context) error {
 	l := t.shape.layout(nil)
 	l.Own = isOld
-	switch _, err := netfilter.RemoveChains(ctx, l, nil); {
-	case errors.Is(err, fs.ErrPermission):
-		return nil // without root the legacy backend cannot be read, of which Probe warns
-	case err != nil:
+	if _, err := netfilter.RemoveChains(ctx, l, nil); err != nil {
 		return fmt.Errorf("remove chains of kube-proxy's userspace mode: %w", err)
 	}
 	return nil
