@@ -11,6 +11,17 @@ import (
 type builder struct {
 	Table
 	own private
+
+	// touched are those addresses, by their traits, that have come or gone since the table that
+	// this one is made from; more than fewTouched of them are not all of them.
+	touched []traits
+}
+
+// touch notes an address.
+func (b *builder) touch(f *Frontend) {
+	if len(b.touched) <= fewTouched {
+		b.touched = append(b.touched, f.traits())
+	}
 }
 
 // copyFor begins a table with the index of t, for n services that are to be filled in.
@@ -40,10 +51,13 @@ func (t *Table) Beside(leaving []*Service) *Table {
 	b := t.copyFor(t.Len())
 	b.node, b.clean = t.node, false
 	copy(b.slots, t.slots)
+	var slots []int32
 	for _, left := range leaving {
 		slot, ok := b.index.slot(left.ID)
 		if !ok {
+			before := b.Len()
 			b.append(left, nil) // what it refuses has another owner since
+			slots = append(slots, b.slots[before:]...)
 			continue
 		}
 		known := b.at(slot)
@@ -51,7 +65,9 @@ func (t *Table) Beside(leaving []*Service) *Table {
 		s.Addresses = slices.Concat(known.Addresses, left.Addresses)
 		b.release(known)
 		b.put(int(b.places[slot]), &s, nil, known)
+		slots = append(slots, slot)
 	}
+	b.markLoops(t, slots)
 	return &b.Table
 }
 
@@ -114,7 +130,7 @@ func checkBackends(s *Service, refuse func(part any, err error)) []Backend {
 		seen = make(map[netip.AddrPort]bool, len(s.Backends))
 	}
 	return filter(s.Backends, same, func(kept []Backend, k Backend) (Backend, error) {
-		k.Addr = unmap(k.Addr)
+		k.Addr, k.Loop = unmap(k.Addr), false
 		err := checkAddr(k.Addr, s.IPv6)
 		again := func(b Backend) bool { return b.Addr == k.Addr }
 		switch {
@@ -143,7 +159,7 @@ func (b *builder) store(slot int32, given, is, known *Service) {
 		is.AffinityTimeout == given.AffinityTimeout:
 		is = given
 	}
-	*b.records.edit(&b.own.records, slot) = record{given, is}
+	*b.records.edit(&b.own.records, slot) = record{given: given, is: is}
 }
 
 // takeSlot gives the service at position i a slot.
@@ -172,9 +188,11 @@ func (b *builder) claim(f Frontend, by owner) error {
 		return errors.New("listed twice")
 	case ok:
 		return fmt.Errorf("owned by service %s", b.at(first.slot).ID)
-	case everywhere:
+	}
+	b.touch(&f)
+	if everywhere {
 		*b.port(&f) = by
-	default:
+	} else {
 		b.frontends(&f)[f] = by
 	}
 	return nil
@@ -193,6 +211,7 @@ func (b *builder) remove(s *Service, slot int32) {
 func (b *builder) release(s *Service) {
 	for i := range s.Addresses {
 		f := Frontend{s.Protocol, s.Addresses[i].Addr}
+		b.touch(&f)
 		if f.Addr.Addr().IsUnspecified() {
 			*b.port(&f) = owner{}
 		} else {

@@ -15,7 +15,7 @@ type Delta struct {
 // Change is one service, known by its ID, that is not what it was.
 type Change struct {
 	Old, New  *Service
-	Addresses bool // false: only backends or parameters differ
+	Addresses bool // false: only backends or parameters differ; of backends, also whether they loop
 }
 
 // note adds what became of one service: was is nil if it is new.

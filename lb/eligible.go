@@ -57,7 +57,7 @@ func selectFrom(backends []Backend) selection {
 	var nodeHere, nodeMissing, zoneHere, zoneMissing bool
 	for i := range backends {
 		b := &backends[i]
-		if !b.Ready {
+		if !b.ready() {
 			continue // its hints do not count
 		}
 		s.ready = true
@@ -80,9 +80,9 @@ func selectFrom(backends []Backend) selection {
 // has reports whether b, one of the backends that s was made from, is in a set.
 func (s selection) has(in set, b *Backend) bool {
 	if in == localSet {
-		return b.Local && (b.Ready || !s.localReady && b.servingTerminating())
+		return b.Local && (b.ready() || !s.localReady && b.servingTerminating())
 	}
-	return b.Ready && s.hintsAllow(b) || !s.ready && b.servingTerminating()
+	return b.ready() && s.hintsAllow(b) || !s.ready && b.servingTerminating()
 }
 
 // hintsAllow reports whether hints let b take connections from here.
@@ -110,14 +110,20 @@ func (s selection) condition(b *Backend) uint32 {
 	return c
 }
 
+// ready reports whether b takes connections.
+func (b *Backend) ready() bool { return b.Ready && !b.Loop }
+
 // servingTerminating reports whether b takes connections as long as there is none better.
-func (b *Backend) servingTerminating() bool { return b.Serving && b.Terminating }
+func (b *Backend) servingTerminating() bool { return b.Serving && b.Terminating && !b.Loop }
 
 // live reports whether flows that are at b already may stay there.
-func (b *Backend) live() bool { return b.Ready || b.Serving }
+func (b *Backend) live() bool { return (b.Ready || b.Serving) && !b.Loop }
 
 // why explains what has says, to a human.
 func (s selection) why(in set, b *Backend) string {
+	if b.Loop {
+		return "it leads back to Sluice"
+	}
 	if in == localSet && !b.Local {
 		return "on another node"
 	}

@@ -6,6 +6,7 @@ import "slices"
 type record struct {
 	given *Service // what Next was given, by which it recognises a service that stays
 	is    *Service // what it made of that: nearly always the same
+	leads traits   // of its backends
 }
 
 // pages is a long list in pages. Tables share them, as they do the parts of an index, so that

@@ -20,7 +20,7 @@ func (s *Service) Verdicts(a Address) (inside, outside Verdict) {
 		// can be looked at by itself.
 		b := &s.Backends[i]
 		switch {
-		case !b.Ready && !b.servingTerminating():
+		case !b.ready() && !b.servingTerminating():
 		case b.Local:
 			return Serve, Serve
 		default:
@@ -52,11 +52,12 @@ func (a *Address) allows(client netip.Addr) bool {
 type node struct {
 	podCIDRs  []netip.Prefix
 	addresses map[netip.Addr]struct{}
+	nodePorts []netip.Addr
 }
 
 func newNode(n Node) node {
 	of := node{podCIDRs: make([]netip.Prefix, len(n.PodCIDRs)), addresses: make(map[netip.Addr]struct{},
-		len(n.Addresses))}
+		len(n.Addresses)), nodePorts: n.NodePorts}
 	for i, p := range n.PodCIDRs {
 		of.podCIDRs[i] = unmapPrefix(p)
 	}
@@ -70,7 +71,20 @@ func newNode(n Node) node {
 
 // equal reports whether both say the same.
 func (n *node) equal(o *node) bool {
-	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses)
+	return slices.Equal(n.podCIDRs, o.podCIDRs) && maps.Equal(n.addresses, o.addresses) &&
+		slices.Equal(n.nodePorts, o.nodePorts)
+}
+
+// serves reports whether node ports are served at an address.
+func (n *node) serves(addr netip.Addr) bool {
+	if slices.Contains(n.nodePorts, addr) {
+		return true
+	}
+	if !slices.Contains(n.nodePorts, unspecified(addr)) {
+		return false
+	}
+	_, own := n.addresses[addr]
+	return own || addr.IsLoopback()
 }
 
 // has reports whether a client that asked for the address asked is on this node: a pod of the

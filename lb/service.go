@@ -122,12 +122,18 @@ type Backend struct {
 	Local       bool // it runs on this node
 	NodeHint    Hint // hints.forNodes
 	ZoneHint    Hint // hints.forZones
+
+	// Loop says that the backend leads back to us: it is an address of a service of the
+	// table, or one of this node with a node port. Nothing is sent there. A table says so
+	// of its services; what it is given does not count.
+	Loop bool
 }
 
 // Node is what there is to know of the node that we run on.
 type Node struct {
 	PodCIDRs  []netip.Prefix // where the addresses of its own pods are from
 	Addresses []netip.Addr   // its own, loopback not needed
+	NodePorts []netip.Addr   // where node ports are served; 0.0.0.0 and :: stand for all of these and loopback
 }
 
 // Service is one port of one Service in one address family: what clients ask

@@ -60,6 +60,7 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	b := &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, len(services))}}
 	d := Delta{Whole: b.anew(t)}
 	var refused []error
+	was := make([]*Service, 0, len(services))
 	guess := 0
 	for _, s := range services {
 		var known *Service
@@ -70,8 +71,12 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 		before := b.Len()
 		refused = append(refused, b.append(s, known)...)
 		if b.Len() > before {
-			d.note(known, b.At(before))
+			was = append(was, known)
 		}
+	}
+	for i, slot := range b.slots { // now that all addresses are claimed
+		b.mark(t, slot)
+		d.note(was[i], b.at(slot))
 	}
 	for i := range t.Len() {
 		if _, stays := b.index.slot(t.At(i).ID); !stays {
@@ -95,7 +100,7 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 	b.node = newNode(node)
 	d := Delta{Whole: b.anew(t)}
 	seen := make([]bool, len(t.places)) // by slot
-	var changed []int                   // positions in services
+	var changed []int32                 // positions in services, and then slots
 	guess, stay := 0, 0
 	for i, s := range services {
 		b.slots[i] = -1
@@ -110,13 +115,12 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
 			if old := t.records.at(slot); old.given == s {
-				d.note(old.is, old.is)
 				continue
 			} else if !sameAddresses(old.is.Addresses, s.Addresses) {
 				b.release(old.is)
 			}
 		}
-		changed = append(changed, i)
+		changed = append(changed, int32(i))
 	}
 	if stay < len(t.slots) {
 		for _, slot := range t.slots {
@@ -126,15 +130,23 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 			}
 		}
 	}
-	for _, i := range changed { // now that what they may claim is free
+	for n, i := range changed { // now that what they may claim is free
 		var was *Service
 		if slot := b.slots[i]; slot >= 0 {
 			was = t.at(slot)
 		}
-		if b.put(i, services[i], was, was) != nil {
+		if b.put(int(i), services[i], was, was) != nil {
 			return nil, Delta{}, false
 		}
-		d.note(was, b.At(i))
+		changed[n] = b.slots[i]
+	}
+	if d.Whole {
+		changed = b.slots
+	}
+	for _, slot := range b.markLoops(t, changed) {
+		is := b.at(slot)
+		was, _ := t.Service(is.ID)
+		d.note(was, is)
 	}
 	return &b.Table, d, true
 }

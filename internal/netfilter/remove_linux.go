@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -71,7 +72,7 @@ func destroySets(ctx context.Context, l Layout) error {
 // goes on after an error, but leaves the sets, which rules may hold, and without which
 // some callers would not find again what is theirs.
 func Remove(ctx context.Context, l Layout, saved func(text string)) error {
-	_, err := RemoveChains(ctx, l, saved)
+	_, err := removeChains(ctx, l, saved, false)
 	err = errors.Join(checkOrphans(l), err)
 	for _, t := range l.Tables {
 		err = errors.Join(err, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
@@ -83,8 +84,14 @@ func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 }
 
 // RemoveChains removes the chains of a layout, and the rules that lead to them, from both
-// backends of iptables, and returns how many chains there were. saved is as in Remove.
+// backends of iptables, and returns how many chains there were. saved is as in Remove. Other than root may not read the
+// legacy backend (/proc/net/ip_tables_names), whatever its capabilities: then that backend is left out.
 func RemoveChains(ctx context.Context, l Layout, saved func(text string)) (n int, err error) {
+	return removeChains(ctx, l, saved, true)
+}
+
+// removeChains is RemoveChains. readable: a legacy backend that may not be read is left out.
+func removeChains(ctx context.Context, l Layout, saved func(text string), readable bool) (n int, err error) {
 	for _, command := range Backends(l.IPv6) {
 		if strings.HasSuffix(command, "-nft") {
 			// iptables-nft-save fails if it does not understand what another program has put
@@ -95,6 +102,9 @@ func RemoveChains(ctx context.Context, l Layout, saved func(text string)) (n int
 			}
 		}
 		save, err2 := SavedBy(ctx, command+"-save")
+		if readable && strings.HasSuffix(command, "-legacy") && errors.Is(err2, fs.ErrPermission) {
+			continue
+		}
 		if err2 == nil && saved != nil {
 			saved(string(save))
 		}

@@ -155,6 +155,10 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		d.ladder.Thaw(sh.LB, from, service, backend)
 		sh.Loop.After(&d.timer, d, from.Left)
 	}
+	if backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
+		sh.Abort(c) // the process before let it come back to itself, again and again
+		return
+	}
 	// What the sockets are ready for is reported as soon as they are watched.
 	for i, s := range [...]*Side[C]{client, to} {
 		if s.fd < 0 {

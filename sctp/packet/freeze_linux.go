@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
 
@@ -152,6 +153,9 @@ func (sh *shard) thaw(f *engine.Frozen) {
 	}
 	if a.phase != established || sh.cfg.IdleTimeout > 0 {
 		sh.loop.After(&a.timer, a, f.Left)
+	}
+	if f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr}) {
+		a.finish() // the process before let it come back to itself, again and again
 	}
 }
 

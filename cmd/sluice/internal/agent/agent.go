@@ -99,16 +99,19 @@ type Agent struct {
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string             // what could not be served of the last table: logged once
-	fallbacks  map[lb.ID]Fallback // those that are reported: once
-	applying   Changes            // those that Apply is bringing to the data path
-	damaged    bool               // another program has changed our rules, and they are not repaired yet
+	refused    string                 // what could not be served of the last table: logged once
+	fallbacks  map[lb.ID]Fallback     // those that are reported: once
+	loops      map[lb.ID]Loop         // those that are reported: once
+	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
+	applying   Changes                // those that Apply is bringing to the data path
+	damaged    bool                   // another program has changed our rules, and they are not repaired yet
 }
 
 // New returns an agent that has applied nothing.
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
-	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback)}
+	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
+		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.progress.token = make(chan struct{}, 1)
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a

@@ -49,9 +49,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	node := want.Node
-	node.Addresses = slices.Concat(node.Addresses, a.local)
-	holdErr := a.setTable(ctx, env, node)
+	holdErr := a.setTable(ctx, env, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
@@ -65,6 +63,8 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
+	a.reportLoops(plan, attempt)
+	a.reportOwn(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
@@ -100,6 +100,13 @@ func (a *Agent) environment() *environment {
 		e.can[i] = a.Families[i].abilities(a.Servers[lb.SCTP] != nil, &a.forwarders[i])
 	}
 	return e
+}
+
+// on completes what is known of the node, whose own addresses are local.
+func (e *environment) on(node lb.Node, local []netip.Addr) lb.Node {
+	node.Addresses = slices.Concat(node.Addresses, local)
+	node.NodePorts = e.nodePorts
+	return node
 }
 
 // served leaves out the Services that no path can forward.

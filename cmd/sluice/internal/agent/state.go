@@ -46,9 +46,7 @@ func (a *Agent) Adopt(s State) error {
 		return fmt.Errorf("read the node's addresses: %w", err)
 	}
 	a.local = local
-	node := s.Node
-	node.Addresses = slices.Concat(node.Addresses, local)
-	table, _ := lb.NewTable(s.Services, node) // its refusals have been reported before
+	table, _ := lb.NewTable(s.Services, a.environment().on(s.Node, local)) // its refusals have been reported before
 	a.LB.Update(table)
 	a.TCPPort = s.TCPPort
 	a.want = Desired{Services: s.Services, Node: s.Node}
@@ -70,12 +68,11 @@ func (a *Agent) Adopt(s State) error {
 // lead: for clients that come before the first Apply. What is wrong with what is desired
 // is for Apply to report.
 func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
-	node := want.Node
 	if local, err := a.NodeAddrs(); err == nil {
-		node.Addresses = slices.Concat(node.Addresses, local)
+		a.local = local
 	}
 	env := a.environment()
-	table, _ := lb.NewTable(env.served(want.Services), node)
+	table, _ := lb.NewTable(env.served(want.Services), env.on(want.Node, a.local))
 	a.LB.Update(table)
 	a.sockets.reopen(table, ports)
 }

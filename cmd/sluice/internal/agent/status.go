@@ -42,8 +42,10 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Conflicts []Conflict // that have begun or ended
-	Fallbacks []Fallback // that have begun, changed or ended
+	Conflicts []Conflict   // that have begun or ended
+	Fallbacks []Fallback   // that have begun, changed or ended
+	Loops     []Loop       // that have begun, changed or ended
+	Own       []OwnAddress // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.
@@ -58,6 +60,7 @@ type Status struct {
 	Services  int        // service ports applied
 	Frontends int        // their addresses
 	Backends  int        // their endpoints, counted once a service port
+	Looping   int        // of these, those that lead back to Sluice and are left out
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
@@ -121,6 +124,7 @@ func (s *Status) count(service *lb.Service, sign int) {
 	s.Services += sign
 	s.Frontends += sign * len(service.Addresses)
 	s.Backends += sign * len(service.Backends)
+	s.Looping += sign * len(service.Looping())
 	s.NoLocal[family(service.IPv6)].add(service, sign)
 }
 
@@ -172,7 +176,7 @@ func (p *progress) applied(plan *Plan) {
 	defer p.mu.Unlock()
 	s := &p.status
 	if plan.whole {
-		s.Services, s.Frontends, s.Backends, s.Fallbacks = 0, 0, 0, 0
+		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks = 0, 0, 0, 0, 0
 		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
 	}
 	for i := range plan.changes {

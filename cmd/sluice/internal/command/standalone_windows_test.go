@@ -83,7 +83,7 @@ func (s *standalone) write(name string, docs ...string) {
 	}
 }
 
-// webManifest is a Service with a TCP port and a UDP port, and its endpoints on 127.0.0.1,
+// webManifest is a Service with a TCP port and a UDP port, and its endpoints on hostAddr,
 // a pair of ports each.
 func webManifest(ip string, nodePort uint16, endpoints ...[2]uint16) string {
 	doc := fmt.Sprintf(`apiVersion: v1
@@ -108,16 +108,28 @@ ports:
 - {name: tcp, port: %d, protocol: TCP}
 - {name: udp, port: %d, protocol: UDP}
 endpoints:
-- addresses: [127.0.0.1]
-`, i, e[0], e[1])
+- addresses: [%s]
+`, i, e[0], e[1], hostAddr())
 	}
 	return doc
+}
+
+// hostAddr returns an IPv4 address of this host at which an endpoint may be: loopback is not.
+func hostAddr() string {
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() &&
+			!p.Addr().IsLinkLocalUnicast() {
+			return p.Addr().String()
+		}
+	}
+	panic("this host has no address but loopback")
 }
 
 // backend answers with its name: a TCP client when it has ended its stream, and each datagram.
 func backend(t *testing.T, name string) [2]uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", hostAddr()+":0")
 	testbed.Check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
@@ -133,7 +145,7 @@ func backend(t *testing.T, name string) [2]uint16 {
 			}()
 		}
 	}()
-	u, err := net.ListenPacket("udp", "127.0.0.1:0")
+	u, err := net.ListenPacket("udp", hostAddr()+":0")
 	testbed.Check(t, err)
 	t.Cleanup(func() { _ = u.Close() })
 	go func() {

@@ -25,6 +25,7 @@ type control struct {
 	log     *zap.Logger
 	agent   *agent.Agent
 	convert kube.Converter
+	leftOut func(kube.LeftOut) // reports it
 	checks  status.ServiceChecks
 
 	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
@@ -40,6 +41,9 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 		ServiceProxyName: c.config.Source.ServiceProxyName,
 		Facts:            kube.Facts{NodeName: n.Name, Zone: n.Zone, Node: lb.Node{PodCIDRs: n.Pods()}},
 	})
+	for _, l := range r.LeftOut {
+		c.leftOut(l)
+	}
 	primary := r.Facts.Addresses
 	c.primary.Store(&primary)
 	// Without a Node manifest nothing speaks against it; a cluster has a Node.

@@ -187,6 +187,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
+	d.control.leftOut = d.reports.leftOut
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

@@ -149,9 +149,7 @@ func furnishNode(t *testing.T) {
 	for i, main := range nodeMain {
 		setAddress(t, main, true)
 		for _, ip := range endpointPool[i] {
-			if ip.Is6() {
-				setAddress(t, ip, true)
-			}
+			setAddress(t, ip, true)
 			serveEndpoint(t, ip)
 		}
 		everywhere := netip.PrefixFrom(unspecified(i == 1), 0)

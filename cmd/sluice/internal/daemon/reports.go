@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 )
@@ -61,6 +62,12 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
+		for _, l := range a.Loops {
+			r.loop(l)
+		}
+		for _, own := range a.Own {
+			r.recorder.Record(events.OwnAddress(own.Service, r.node, own.Kind, own.Addr))
+		}
 		switch {
 		case r.stopping.Load(): // then it is no failure
 		case a.Err != nil && !failing:
@@ -90,6 +97,20 @@ func (r *reports) fallback(f agent.Fallback) {
 		return
 	}
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
+}
+
+// loop reports when endpoints of a Service lead back to Sluice, and when that is over.
+func (r *reports) loop(l agent.Loop) {
+	if len(l.Endpoints) > 0 {
+		r.recorder.Record(events.EndpointsLoop(l.Service, r.node, l.Endpoints))
+		return
+	}
+	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
+}
+
+// leftOut reports that endpoints of a Service are left out.
+func (r *reports) leftOut(l kube.LeftOut) {
+	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

@@ -17,6 +17,7 @@ import (
 type web struct {
 	servers []*status.Server
 	checks  *status.ServiceChecks // health checks of Services
+	conns   *status.Conns         // of all of them
 }
 
 func (w *web) close() error {
@@ -29,8 +30,9 @@ func (w *web) close() error {
 
 // serveWeb serves what probes and scrapers ask, and connects the packages to the metrics.
 func (d *daemon) serveWeb() error {
-	d.web = &web{checks: &d.control.checks}
-	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, d.Upgrade.Listen
+	d.web = &web{checks: &d.control.checks, conns: status.NewConns(d.data.budget.Limit)}
+	open := d.web.conns.Bound(d.Upgrade.Listen)
+	d.web.checks.Healthy, d.web.checks.Failed, d.web.checks.Open = d.healthy, d.reports.check, open
 	m := d.newMetrics()
 	d.agent.Observe = d.reports.observe(func(a agent.Attempt) {
 		m.ObserveAttempt(a)
@@ -38,12 +40,12 @@ func (d *daemon) serveWeb() error {
 	})
 	c := &d.Config.Document
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
-		Open:   d.Upgrade.Listen,
+		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
 		Config:    c,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
-	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: d.Upgrade.Listen,
+	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
 	for _, b := range []struct {
 		status.Binding
@@ -69,7 +71,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
 		SCTPEngine: d.data.sctp.InUse,
 		SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
-		Agent:      d.agent.Status, Descriptors: &d.data.budget,
+		Agent:      d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
 		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.recorder.Stats}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }

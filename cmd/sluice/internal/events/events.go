@@ -2,6 +2,7 @@ package events
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -73,6 +74,37 @@ func PathFallback(id lb.ID, node, requested, path, reason string) Event {
 func PathRestored(id lb.ID, node, requested string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "DataPathChosen", Action: "ChooseDataPath",
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
+}
+
+// EndpointsLoop says that endpoints of a Service lead back to Sluice, and are left out: they are addresses of Services,
+// or the node's own with a node port.
+func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+		Reason: "EndpointsLoop", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s leaves out endpoints %v of %s: they lead back to it; give the endpoints of pods",
+			node, endpoints, id)}
+}
+
+// EndpointsLoopNoMore says that this is over: no endpoint does, or the Service is gone.
+func EndpointsLoopNoMore(id lb.ID, node string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "EndpointsLoopNoMore", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
+}
+
+// OwnAddress says that an address of a Service is the node's own, so that connections to the
+// Service's ports there no longer come to programs of the node.
+func OwnAddress(id lb.ID, node string, kind lb.Kind, addr netip.Addr) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+		Reason: "NodeAddressClaimed", Action: "ServeAddress",
+		Note: fmt.Sprintf("%s %s is an address of node %s itself: the Service takes its ports from the node's programs",
+			kind, addr, node)}
+}
+
+// EndpointsLeftOut says that endpoints of a Service get no connections because of their
+// addresses.
+func EndpointsLeftOut(namespace, service, node, why string) Event {
+	return Event{Namespace: namespace, Service: service, Warning: true,
+		Reason: "EndpointsLeftOut", Action: "ReadEndpoints", Note: fmt.Sprintf("node %s: %s", node, why)}
 }
 
 // SyncFailed says that a change, or a repair, could not be applied.

@@ -69,7 +69,7 @@ func listen(path string) (*Socket, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := private(dir); err != nil {
+	if err := Private(dir); err != nil {
 		return nil, err
 	}
 	fd, err := newSocket()
@@ -94,8 +94,9 @@ func listen(path string) (*Socket, error) {
 	return &Socket{path: path, fd: fd, ino: st.Ino}, nil
 }
 
-// private refuses a directory in which other users could put a socket of theirs.
-func private(dir string) error {
+// Private refuses a directory in which other users could put a file of theirs: a socket at which
+// they take over, or a link that is followed.
+func Private(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return fmt.Errorf("look at directory %s: %w", dir, err)

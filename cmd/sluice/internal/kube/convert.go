@@ -57,6 +57,10 @@ type Result struct {
 	// HealthChecks are ordered by namespace and name, IPv4 before IPv6.
 	HealthChecks []HealthCheck
 
+	// LeftOut are the Services with endpoints at loopback, link-local, multicast or
+	// unspecified addresses, as far as that has changed since the last call.
+	LeftOut []LeftOut
+
 	// Facts are those of Options, completed by the Node object.
 	Facts Facts
 
@@ -77,11 +81,13 @@ type converter struct {
 
 	addresses []lb.Address
 	backends  []lb.Backend
+	ports     map[portKey][]slicePort
 }
 
 // convert sets what the Service of g comes to with the endpoints that it has.
 func (c *converter) convert(g *group) {
 	c.group = g
+	c.index()
 	clusterIPs := ClusterIPs(g.service)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
 	for _, ip := range clusterIPs {

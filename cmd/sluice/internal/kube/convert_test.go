@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -189,6 +190,91 @@ func TestObjectsLen(t *testing.T) {
 	o.Endpoints = []*corev1.Endpoints{{}, {}}
 	if got, want := o.Len(), 3+6+1+2; got != want {
 		t.Errorf("Len = %d, want %d", got, want)
+	}
+}
+
+// TestConvertLeftOut: an endpoint where the node's own programs are, or nothing can be dialled, is
+// left out, and reported once; the rest of its Service is served.
+func TestConvertLeftOut(t *testing.T) {
+	for _, address := range []string{"127.0.0.1", "127.9.9.9", "169.254.169.254", "224.0.0.1", "0.0.0.0", "::ffff:127.0.0.1"} {
+		t.Run(address, func(t *testing.T) {
+			var k Converter
+			o := many(1, 3)
+			o.Slices[0].Endpoints[1].Addresses = []string{address}
+			r := k.Convert(o, Options{})
+			if n := len(r.Services[0].Backends); n != 2 {
+				t.Errorf("%d endpoints, want the two others", n)
+			}
+			if len(r.LeftOut) != 1 || r.LeftOut[0].Name != "svc-0" || r.LeftOut[0].Example != address || r.LeftOut[0].Endpoints != 1 {
+				t.Fatalf("left out: %+v", r.LeftOut)
+			}
+			slice := *o.Slices[0]
+			slice.Endpoints = slices.Clone(slice.Endpoints)
+			slice.Endpoints[0].Addresses = []string{"10.9.9.9"}
+			o.Slices = []*discoveryv1.EndpointSlice{&slice}
+			if r = k.Convert(o, Options{}); len(r.LeftOut) != 0 {
+				t.Errorf("reported again: %v", r.LeftOut)
+			}
+		})
+	}
+	for _, address := range []string{"::1", "fe80::1", "ff02::1", "::"} {
+		if untrusted(netip.MustParseAddr(address)) == "" {
+			t.Errorf("%s is trusted", address)
+		}
+	}
+	//lint:ignore SA1019 see Objects.Endpoints
+	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "svc-0"}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: "127.0.0.1"}, {IP: "10.1.1.1"}},
+		Ports:     []corev1.EndpointPort{{Name: "http", Port: 8080}}}}}
+	o := many(1, 0)
+	o.Endpoints = append(o.Endpoints, old)
+	if r := convert(o, Options{}); len(r.LeftOut) != 1 || len(r.Services[0].Backends) != 1 {
+		t.Errorf("of Endpoints: left out %v, %d endpoints", r.LeftOut, len(r.Services[0].Backends))
+	}
+}
+
+// manyPorts returns a Service of n ports, with slices of at most 20,000, as the API has them.
+func manyPorts(n, endpoints int) Objects {
+	o := many(1, endpoints)
+	svc, first := o.Services[0], o.Slices[0]
+	svc.Spec.Ports, o.Slices = nil, nil
+	for i := range n {
+		if i%20_000 == 0 {
+			slice := *first
+			slice.Name, slice.Ports = fmt.Sprint("slice-", i), nil
+			o.Slices = append(o.Slices, &slice)
+		}
+		name := fmt.Sprint("p", i)
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: name, Port: int32(i + 1), Protocol: corev1.ProtocolTCP})
+		slice := o.Slices[len(o.Slices)-1]
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)})
+	}
+	return o
+}
+
+// TestConvertManyPorts: each port of the largest Service has its endpoints.
+func TestConvertManyPorts(t *testing.T) {
+	got := convert(manyPorts(65_535, 3), Options{})
+	if len(got.Services) != 65_535 {
+		t.Fatalf("%d services, want 65535", len(got.Services))
+	}
+	for _, s := range got.Services {
+		if len(s.Backends) != 3 {
+			t.Fatalf("%s has %d endpoints, want 3", s.ID, len(s.Backends))
+		}
+	}
+}
+
+// BenchmarkConvertPorts is a Service of many ports: the time for each is to stay the same.
+func BenchmarkConvertPorts(b *testing.B) {
+	for _, n := range []int{4_096, 16_384, 65_535} {
+		o := manyPorts(n, 3)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				convert(o, Options{})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/port")
+		})
 	}
 }
 

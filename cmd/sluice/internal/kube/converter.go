@@ -48,6 +48,7 @@ type group struct {
 
 	services     []*lb.Service
 	healthChecks []HealthCheck
+	leftOut      LeftOut
 }
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
@@ -65,7 +66,8 @@ type group struct {
 // Service has no cluster IP of; load-balancer IPs of ipMode Proxy; EndpointSlices
 // of type FQDN, of headless Services or without the label
 // kubernetes.io/service-name; slice ports without a name or number; all but the
-// first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::.
+// first address of an endpoint; addresses that are not IPs, or are 0.0.0.0 or ::;
+// endpoints at loopback, link-local or multicast addresses (Result.LeftOut).
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
@@ -80,8 +82,7 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	}
 	k.facts = facts
 	k.sort()
-	k.convert()
-	r := Result{Facts: facts, Changes: changes,
+	r := Result{Facts: facts, Changes: changes, LeftOut: k.convert(),
 		Services: make([]*lb.Service, 0, len(k.own)+len(k.own)/8)} // some have several ports
 	for _, g := range k.own {
 		r.Services = append(r.Services, g.services...)
@@ -191,18 +192,24 @@ func (k *Converter) sort() {
 	}
 }
 
-// convert converts what is dirty, and drops groups that nothing is left of.
-func (k *Converter) convert() {
+// convert converts what is dirty, and drops groups that nothing is left of. It returns which
+// endpoints are left out that were not before.
+func (k *Converter) convert() (leftOut []LeftOut) {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {
+		was := g.leftOut
 		g.dirty, g.services, g.healthChecks = false, nil, nil
 		switch {
 		case g.service != nil:
 			c.convert(g)
+			if g.leftOut.Endpoints > 0 && g.leftOut != was {
+				leftOut = append(leftOut, g.leftOut)
+			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}
 	}
+	return leftOut
 }
 
 // difference returns what is in only one of two lists. Lists that are the same at

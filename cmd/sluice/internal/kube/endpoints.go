@@ -11,16 +11,42 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// backendsOf returns the endpoints of one service port in one family.
-func (c *converter) backendsOf(id lb.ID) []lb.Backend {
-	out := c.backends[:0]
+// portKey is what an ID and a port of a slice have in common.
+type portKey struct {
+	name     string
+	protocol lb.Protocol
+	ipv6     bool
+}
+
+// slicePort is one port of a slice, with the endpoints of that slice.
+type slicePort struct {
+	number    uint16
+	endpoints []lb.Backend // without ports, shared by all ports of the slice
+}
+
+// index reads the endpoints of the Service once, and notes by which ports they can be found: a
+// Service and its slices may have tens of thousands of ports.
+func (c *converter) index() {
+	clear(c.ports)
+	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
-			out = c.appendSlice(out, slice, id)
+			c.indexSlice(slice)
 		}
 	} else if c.old != nil {
 		for i := range c.old.Subsets {
-			out = c.appendSubset(out, &c.old.Subsets[i], id)
+			c.indexSubset(&c.old.Subsets[i])
+		}
+	}
+}
+
+// backendsOf returns the endpoints of one service port in one family.
+func (c *converter) backendsOf(id lb.ID) []lb.Backend {
+	out := c.backends[:0]
+	for _, port := range c.ports[portKey{id.Port, id.Protocol, id.IPv6}] {
+		for _, b := range port.endpoints {
+			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), port.number)
+			out = append(out, b)
 		}
 	}
 	c.backends = out
@@ -48,43 +74,50 @@ func compareBackends(a, b lb.Backend) int {
 	)
 }
 
-func (c *converter) appendSlice(out []lb.Backend, slice *discoveryv1.EndpointSlice, id lb.ID) []lb.Backend {
-	want := discoveryv1.AddressTypeIPv4
-	if id.IPv6 {
-		want = discoveryv1.AddressTypeIPv6
+func (c *converter) indexSlice(slice *discoveryv1.EndpointSlice) {
+	ipv6 := slice.AddressType == discoveryv1.AddressTypeIPv6
+	if !ipv6 && slice.AddressType != discoveryv1.AddressTypeIPv4 {
+		return
 	}
-	if slice.AddressType != want {
-		return out
+	endpoints := make([]lb.Backend, 0, len(slice.Endpoints))
+	for i := range slice.Endpoints {
+		if b, ok := c.backend(&slice.Endpoints[i]); ok && b.Addr.Addr().Is6() == ipv6 {
+			endpoints = append(endpoints, b)
+		}
 	}
 	for i := range slice.Ports {
 		port := &slice.Ports[i]
 		// A port without a number means "every port" to other consumers of the
 		// API; a proxy cannot dial that.
-		if port.Name == nil || *port.Name != id.Port || port.Port == nil || !validPort(*port.Port) {
-			continue
-		}
-		if p, ok := protocolOf(valueOr(port.Protocol, "")); !ok || p != id.Protocol {
-			continue
-		}
-		for j := range slice.Endpoints {
-			if b, ok := c.backend(&slice.Endpoints[j], uint16(*port.Port)); ok && b.Addr.Addr().Is6() == id.IPv6 {
-				out = append(out, b)
-			}
+		if port.Name != nil && port.Port != nil {
+			c.indexPort(*port.Name, valueOr(port.Protocol, ""), *port.Port, ipv6, endpoints)
 		}
 	}
-	return out
 }
 
-// backend returns what an endpoint is at one of its ports.
-func (c *converter) backend(endpoint *discoveryv1.Endpoint, port uint16) (lb.Backend, bool) {
+// indexPort adds a port with its endpoints, which are all of one family.
+func (c *converter) indexPort(name string, protocol corev1.Protocol, number int32, ipv6 bool, endpoints []lb.Backend) {
+	p, ok := protocolOf(protocol)
+	if !ok || !validPort(number) || len(endpoints) == 0 {
+		return
+	}
+	if c.ports == nil {
+		c.ports = make(map[portKey][]slicePort)
+	}
+	key := portKey{name, p, ipv6}
+	c.ports[key] = append(c.ports[key], slicePort{uint16(number), endpoints})
+}
+
+// backend returns what an endpoint is, without a port.
+func (c *converter) backend(endpoint *discoveryv1.Endpoint) (lb.Backend, bool) {
 	if len(endpoint.Addresses) == 0 {
 		return lb.Backend{}, false
 	}
 	// The API calls the further addresses interchangeable with the first, and no
 	// controller writes any.
-	addr, ok := parseAddr(endpoint.Addresses[0])
+	addr, ok := c.endpointAddr(endpoint.Addresses[0])
 	b := lb.Backend{
-		Addr:        netip.AddrPortFrom(addr, port),
+		Addr:        netip.AddrPortFrom(addr, 0),
 		Ready:       valueOr(endpoint.Conditions.Ready, true),
 		Serving:     valueOr(endpoint.Conditions.Serving, true),
 		Terminating: valueOr(endpoint.Conditions.Terminating, false),
@@ -97,32 +130,45 @@ func (c *converter) backend(endpoint *discoveryv1.Endpoint, port uint16) (lb.Bac
 	return b, ok
 }
 
+// endpointAddr reads the address of an endpoint, and notes one that is left out.
+func (c *converter) endpointAddr(text string) (netip.Addr, bool) {
+	addr, ok := parseAddr(text)
+	reason := untrusted(addr)
+	if reason != "" {
+		c.leftOut.add(text, reason)
+	}
+	return addr, ok && reason == ""
+}
+
 //lint:ignore SA1019 see Objects.Endpoints
-func (c *converter) appendSubset(out []lb.Backend, subset *corev1.EndpointSubset, id lb.ID) []lb.Backend {
+func (c *converter) indexSubset(subset *corev1.EndpointSubset) {
+	var families [2][]lb.Backend // IPv4 and IPv6
+	read := func(addresses []corev1.EndpointAddress, ready bool) {
+		for i := range addresses {
+			addr, ok := c.endpointAddr(addresses[i].IP)
+			if !ok {
+				continue
+			}
+			family := &families[0]
+			if addr.Is6() {
+				family = &families[1]
+			}
+			*family = append(*family, lb.Backend{
+				Addr:    netip.AddrPortFrom(addr, 0),
+				Ready:   ready,
+				Serving: ready, // Endpoints do not tell the two apart
+				Local:   c.facts.isLocal(addresses[i].NodeName),
+			})
+		}
+	}
+	read(subset.Addresses, true)
+	read(subset.NotReadyAddresses, false)
 	for i := range subset.Ports {
 		port := &subset.Ports[i]
-		protocol, ok := protocolOf(port.Protocol)
-		if !ok || protocol != id.Protocol || port.Name != id.Port || !validPort(port.Port) {
-			continue
+		for family, endpoints := range families {
+			c.indexPort(port.Name, port.Protocol, port.Port, family == 1, endpoints)
 		}
-		add := func(addresses []corev1.EndpointAddress, ready bool) {
-			for j := range addresses {
-				addr, ok := parseAddr(addresses[j].IP)
-				if !ok || addr.Is6() != id.IPv6 {
-					continue
-				}
-				out = append(out, lb.Backend{
-					Addr:    netip.AddrPortFrom(addr, uint16(port.Port)),
-					Ready:   ready,
-					Serving: ready, // Endpoints do not tell the two apart
-					Local:   c.facts.isLocal(addresses[j].NodeName),
-				})
-			}
-		}
-		add(subset.Addresses, true)
-		add(subset.NotReadyAddresses, false)
 	}
-	return out
 }
 
 func valueOr[T any](p *T, otherwise T) T {

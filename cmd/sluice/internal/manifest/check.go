@@ -90,8 +90,8 @@ func (p *parser) ip(path *field.Path, text string) netip.Addr {
 	return ip
 }
 
-// endpointIP checks the address of an endpoint. Unlike an API server it allows
-// loopback addresses: without a cluster, a backend on the same host is ordinary.
+// endpointIP checks the address of an endpoint. Loopback addresses pass here, for Services
+// of before: kube.Converter leaves those endpoints out, and the rest of the file counts.
 func (p *parser) endpointIP(path *field.Path, text string) netip.Addr {
 	ip := p.ip(path, text)
 	if ip.IsLinkLocalUnicast() {

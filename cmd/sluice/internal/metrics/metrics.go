@@ -28,6 +28,7 @@ type Sources struct {
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
 	Descriptors *eventloop.Budget
+	RefusedHTTP func() uint64     // connections
 	Families    []Family          // those that are served
 	Services    func() []lb.Stats // by service port
 	Events      func() (reported, dropped uint64)
@@ -90,6 +91,9 @@ func (s scrape) sources(c *Sources) {
 		"File descriptors that connections and flows may hold; 0 for no limit.", float64(c.Descriptors.Limit))
 	s.counter("sluice_file_descriptors_exhausted_total",
 		"Connections, flows and pipes that found all file descriptors in use.", c.Descriptors.Exhausted())
+
+	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were reset "+
+		"because there were too many, or too many of one client.", c.RefusedHTTP())
 
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)

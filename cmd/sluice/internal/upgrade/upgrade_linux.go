@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -215,42 +214,4 @@ func (u *Upgrader) Close() error {
 	u.pid.remove()
 	u.background.Wait()
 	return nil
-}
-
-// pidFile is the path of --pid-file; empty: there is none.
-type pidFile string
-
-// aside is where the file is until it is committed.
-func (f pidFile) aside() string { return fmt.Sprintf("%s.%d", f, os.Getpid()) }
-
-// prepare writes the file aside, so that a full disk is noticed before anything is taken over.
-func (f pidFile) prepare() error {
-	if f == "" {
-		return nil
-	}
-	if err := os.WriteFile(f.aside(), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
-		f.discard()
-		return fmt.Errorf("--pid-file: %w: give a file in a folder that Sluice may write to", err)
-	}
-	return nil
-}
-
-func (f pidFile) commit() error {
-	if f == "" {
-		return nil
-	}
-	return os.Rename(f.aside(), string(f))
-}
-
-func (f pidFile) discard() {
-	if f != "" {
-		_ = os.Remove(f.aside())
-	}
-}
-
-// remove removes the file, unless another process has put its own in its place.
-func (f pidFile) remove() {
-	if b, err := os.ReadFile(string(f)); err == nil && string(b) == strconv.Itoa(os.Getpid()) {
-		_ = os.Remove(string(f))
-	}
 }
