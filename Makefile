@@ -8,6 +8,9 @@ BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4d
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
 
+# How long make soak lasts.
+SOAK ?= 20m
+
 # Further flags of bench/compare, such as BENCH="-force -workloads short".
 BENCH ?=
 
@@ -68,7 +71,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: help deps bench-deps build image demo soak bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +84,9 @@ build: ## build bin/sluice
 
 image: deps build ## build the image bin/sluice-image.tar, an OCI archive
 	deploy/image/build bin
+
+soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and print a row a minute
+	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak -soak $(SOAK) -table $(CURDIR)/bin/soak.md
 
 demo: deps build ## show Services balanced between hosts made of network namespaces
 	go run ./bench/demo -sluice bin/sluice

@@ -31,9 +31,8 @@ type attacker struct {
 
 // Addresses of the attacker's Services.
 var (
-	busy   = netip.MustParseAddrPort("10.96.2.1:80")
-	hole   = netip.MustParseAddrPort("10.96.2.2:80")
-	looped = netip.MustParseAddrPort("10.96.2.3:80")
+	busy = netip.MustParseAddrPort("10.96.2.1:80")
+	hole = netip.MustParseAddrPort("10.96.2.2:80")
 )
 
 // attacks are all that the soak has. Their figures are those that broke the program once.
@@ -41,11 +40,11 @@ var attacks = []attack{
 	{"loops", loops, ""},
 	{"TIME_WAIT", timeWait, "sluice_tcp_accepted_connections_total"},
 	{"ports in use", portsInUse, `sluice_tcp_connections_total{result="no_local_ports"}`},
-	{"silent endpoints", silentEndpoints, `sluice_tcp_refused_connections_total{share="service_dials"}`},
+	{"silent endpoints", silentEndpoints, `sluice_tcp_dials_total{result="timeout"}`},
 	{"storm", storm, "sluice_tcp_accepted_connections_total"},
 	{"greedy client", greedy, "sluice_tcp_accepted_connections_total"},
 	{"UDP flood", udpFlood, `sluice_udp_flows_evicted_total{reason="service_share"}`},
-	{"slow HTTP", slowHTTP, ""},
+	{"slow HTTP", slowHTTP, "sluice_http_refused_connections_total"},
 	{"big Service", bigService, ""},
 }
 
@@ -71,29 +70,82 @@ func (a *attacker) service(name, addr, protocol string, port int, endpoints ...s
 		testbed.SliceManifest(name, 1, port, protocol, endpoints...))
 }
 
-// loops has Services whose endpoints lead back to the program, and one client of each.
-func loops(ctx context.Context, a *attacker) error {
-	vip := looped.Addr().String()
-	a.service("busy-loop", looped.String(), "TCP", int(looped.Port()), vip)
-	a.service("busy-ring-0", "10.96.2.4:80", "TCP", 80, "10.96.2.5")
-	a.service("busy-ring-1", "10.96.2.5:80", "TCP", 80, "10.96.2.4")
-	a.service("busy-loop-dns", "10.96.2.6:53", "UDP", 53, "10.96.2.6")
-	defer func() {
-		for _, name := range []string{"busy-loop", "busy-ring-0", "busy-ring-1", "busy-loop-dns"} {
-			_ = os.Remove(filepath.Join(a.Dir, name+".yaml"))
+// looping are Services whose endpoints lead back to the program, in both families: by their own address, in a ring, and
+// by a node port.
+func (a *attacker) looping() map[string]string {
+	manifest := func(protocol, addr, more, to string, port int) string {
+		name := "busy-loop-" + strings.NewReplacer(":", "-", ".", "-", "[", "", "]", "").Replace(strings.ToLower(addr+protocol))
+		if strings.HasPrefix(addr, "[") {
+			more = "  ipFamilies: [IPv6]\n" + more
 		}
-	}()
+		return testbed.ServiceManifest(name, addr, protocol, more) + "---\n" + testbed.SliceManifest(name, 1, port, protocol, to)
+	}
+	out := make(map[string]string)
+	for i, protocol := range []string{"TCP", "UDP", "SCTP"} {
+		ip := func(n int) string { return fmt.Sprintf("10.96.%d.%d", 40+i, n) }
+		ip6 := func(n int) string { return fmt.Sprintf("fd96::%d:%d", 40+i, n) }
+		const nodePort = "    nodePort: 30777\n  type: NodePort\n"
+		out[protocol+" own"] = manifest(protocol, ip(1)+":80", "", ip(1), 80)
+		out[protocol+" ring"] = manifest(protocol, ip(2)+":80", "", ip(3), 80) + "---\n" +
+			manifest(protocol, ip(3)+":80", "", ip(2), 80)
+		out[protocol+" node port"] = manifest(protocol, ip(4)+":80", nodePort, a.Node.Addr4.String(), 30777)
+		out[protocol+" external"] = manifest(protocol, ip(5)+":80", "  externalIPs: [198.51.100."+fmt.Sprint(i+1)+"]\n",
+			"198.51.100."+fmt.Sprint(i+1), 80)
+		out[protocol+" own IPv6"] = manifest(protocol, "["+ip6(1)+"]:80", "", ip6(1), 80)
+	}
+	return out
+}
+
+// loops has a client for each of the Services that loop.
+func loops(ctx context.Context, a *attacker) error {
+	services := a.looping()
+	for name, documents := range services {
+		file := "busy-loop-" + strings.ReplaceAll(name, " ", "-") + ".yaml"
+		a.Write(file, documents)
+		defer func() { _ = os.Remove(filepath.Join(a.Dir, file)) }()
+	}
+	if err := a.await(ctx, "sluice_looping_endpoints", len(services)+3); err != nil { // a ring has two
+		return err
+	}
 	for ctx.Err() == nil {
-		for _, to := range []string{looped.String(), "10.96.2.4:80"} {
-			if c, err := a.from.Dial(ctx, "tcp", to); err == nil {
-				_ = c.Close()
+		for i := range 3 {
+			for n := 1; n <= 5; n++ {
+				to := fmt.Sprintf("10.96.%d.%d:80", 40+i, n)
+				if c, err := a.from.Dial(ctx, []string{"tcp", "udp", "tcp"}[i], to); err == nil {
+					_, _ = io.WriteString(c, "?") // what comes of it is what the victims see
+					_ = c.Close()
+				}
 			}
 		}
-		if c, err := a.from.Dial(ctx, "udp", "10.96.2.6:53"); err == nil {
-			_, _ = io.WriteString(c, "?") // what comes of it is what the victims see
-			_ = c.Close()
-		}
 		pause(ctx, 100*time.Millisecond)
+	}
+	if n, err := a.series(context.WithoutCancel(ctx), "sluice_tcp_active_connections"); err != nil || n > 100 {
+		return fmt.Errorf("%v connections are open: they have come back: %w", n, err)
+	}
+	return nil
+}
+
+// series returns a metric of the program. Attacks run beside the test, and may not end it.
+func (a *attacker) series(ctx context.Context, name string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, testbed.Patience)
+	defer cancel()
+	_, page, err := a.Node.Get(ctx, testbed.MetricsURL)
+	value, ok := testbed.Series(page, name)
+	if err == nil && !ok {
+		err = fmt.Errorf("no metric %s", name)
+	}
+	return value, err
+}
+
+// await waits until a metric is at least so much.
+func (a *attacker) await(ctx context.Context, name string, least int) error {
+	last := 0.0
+	err := testbed.Poll(ctx, testbed.Patience, name, func() (ok bool, err error) {
+		last, err = a.series(ctx, name)
+		return last >= float64(least), err
+	})
+	if err != nil {
+		return fmt.Errorf("%s is %v, want %d: %w", name, last, least, err)
 	}
 	return nil
 }
@@ -152,7 +204,9 @@ func bigService(ctx context.Context, a *attacker) error {
 		"endpoints:\n- addresses: [" + a.Pods[attacked].Addr4.String() + "]\n"
 	for ctx.Err() == nil {
 		a.Write("busy-big.yaml", service, slice)
-		pause(ctx, 5*time.Second)
+		if err := a.await(ctx, "sluice_services", most); err != nil && ctx.Err() == nil {
+			return err
+		}
 		if err := os.Remove(filepath.Join(a.Dir, "busy-big.yaml")); err != nil {
 			return err
 		}
@@ -180,11 +234,15 @@ func TestAttacks(t *testing.T) {
 			pause(t.Context(), time.Second)
 			s.unharmed(t, "before")
 			before := s.bitten(atk)
-			ctx, cancel := context.WithTimeout(t.Context(), attackLasts)
+			lasts := 6 * time.Second
+			if testing.Short() {
+				lasts /= 2
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), lasts)
 			defer cancel()
 			ended := make(chan error, 1)
 			go func() { ended <- atk.run(ctx, s.attacker) }()
-			pause(ctx, attackLasts/2)
+			pause(ctx, lasts/2)
 			s.newcomer(1)
 			testbed.Check(t, <-ended)
 			if atk.bite != "" && s.bitten(atk) == before {
@@ -195,6 +253,3 @@ func TestAttacks(t *testing.T) {
 		})
 	}
 }
-
-// attackLasts is how long each attack of TestAttacks goes on.
-const attackLasts = 6 * time.Second
