@@ -365,7 +365,7 @@ func TestUpgradeWithFullDisk(t *testing.T) {
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()
 	// The processes see a disk of two pages at the place of the PID file: for two files.
-	disk := n.onDisk("size=8k")
+	disk := n.onDisk("size=8k,mode=0755")
 	pidFile := n.pidFile
 	n.pidFile = disk + "/pid"
 	n.Lab.Start("--pid-file", n.pidFile, "--handover-socket", n.socket)

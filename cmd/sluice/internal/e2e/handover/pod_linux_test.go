@@ -118,6 +118,7 @@ func TestRefusedContainers(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{})
 	n.ServeEcho()
+	n.pidFile = filepath.Join(t.TempDir(), "pid") // whose folder stays as it is
 	n.start()
 	c := n.Hold()
 	refused := func(what, want string, on *testbed.Host, argv ...string) {

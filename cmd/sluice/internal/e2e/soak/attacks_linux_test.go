@@ -157,7 +157,7 @@ func timeWait(ctx context.Context, a *attacker) error {
 
 // portsInUse holds all ports of the node towards one endpoint, and has new clients for it.
 func portsInUse(ctx context.Context, a *attacker) error {
-	return knock{To: busy, Rate: 1000, Hold: time.Hour, Most: nodePorts + 1500}.run(ctx, a.from)
+	return knock{To: busy, Rate: 3000, Hold: time.Hour, Most: nodePorts + 1500}.run(ctx, a.from)
 }
 
 // silentEndpoints has clients of a Service whose endpoint never answers.
