@@ -131,7 +131,10 @@ func TestHopsExceededOnTheWay(t *testing.T) {
 		cl.hops(2)
 		cl.send("q")
 	}
-	eventually(t, "the router has answered", func() bool { return p.Stats().HopsExceeded == 1 })
+	eventually(t, "the router has answered, and both clients have a flow", func() bool {
+		s := p.Stats()
+		return s.HopsExceeded == 1 && s.Created == 2
+	})
 	if s := p.Stats(); s.Refused != 0 || p.LB.Stats()[0].Failures != 0 || s.Active != 2 {
 		t.Errorf("stats = %+v with %d failures, want none", s, p.LB.Stats()[0].Failures)
 	}
