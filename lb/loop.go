@@ -3,6 +3,7 @@ package lb
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // Backends that lead back to us. A connection to one would come to us again, and without end.
@@ -10,7 +11,6 @@ import (
 // Loops reports whether what is sent to f comes back to us: f is an address of a service, or
 // one of this node with a node port of a service.
 func (t *Table) Loops(f Frontend) bool {
-	f.Addr = netip.AddrPortFrom(plain(f.Addr.Addr()), f.Addr.Port())
 	if _, ok := t.index.own(&f); ok {
 		return true
 	}
@@ -19,6 +19,14 @@ func (t *Table) Loops(f Frontend) bool {
 	}
 	_, ok := t.index.find(&f)
 	return ok
+}
+
+// frontend returns what a service with the address of b would own.
+func (b *Backend) frontend(p Protocol) Frontend {
+	if b.Addr.Addr().Zone() == "" {
+		return Frontend{p, b.Addr}
+	}
+	return Frontend{p, netip.AddrPortFrom(plain(b.Addr.Addr()), b.Addr.Port())}
 }
 
 // Looping returns the backends of s that lead back to us, in the order of s.Backends.
@@ -54,16 +62,18 @@ func (b *builder) markLoops(known *Table, slots []int32) []int32 {
 func (b *builder) mark(known *Table, slot int32) bool {
 	is := b.at(slot)
 	var to traits
-	backends := filter(is.Backends, same, func(_ []Backend, k Backend) (Backend, error) {
-		f := Frontend{is.Protocol, netip.AddrPortFrom(plain(k.Addr.Addr()), k.Addr.Port())}
+	marked := false
+	for i := range is.Backends {
+		f := is.Backends[i].frontend(is.Protocol)
 		to.add(b.leads(&f))
-		k.Loop = b.Loops(f)
-		return k, nil
-	})
-	marked := !sameSlice(backends, is.Backends)
+		marked = b.Loops(f) != is.Backends[i].Loop || marked
+	}
 	if marked {
 		s := *is
-		s.Backends = backends
+		s.Backends = slices.Clone(is.Backends)
+		for i := range s.Backends {
+			s.Backends[i].Loop = b.Loops(s.Backends[i].frontend(s.Protocol))
+		}
 		is = &s
 		if was, ok := known.Service(s.ID); ok && was.Equal(is) {
 			is = was

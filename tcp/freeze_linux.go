@@ -237,22 +237,26 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Lock()
 	s.start()
 	s.mu.Unlock()
+	ours := make(session.Sources, len(conns))
+	for i := range conns {
+		ours.Add(conns[i].Backend)
+	}
 	return s.Loops.Each(func(i int) {
 		for j := i; j < len(conns); j += len(s.shards) {
-			s.shards[i].thaw(&conns[j])
+			s.shards[i].thaw(&conns[j], ours)
 			thawed()
 		}
 	})
 }
 
 // thaw makes a connection of f.
-func (sh *shard) thaw(f *Frozen) {
+func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c := sh.newConn(f.Client, f.Backend)
 	c.settled = true // by the process before
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
-	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend})
+	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours)
 }
 
 func (sh *shard) thawWay(w *Way, from, to *side) {

@@ -3,6 +3,8 @@ package tcp
 import (
 	"io"
 	"net"
+	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -35,6 +37,47 @@ func TestLoopEndsWithTheMove(t *testing.T) {
 	if s := next.Stats(); s.Active != 1 || s.Shortages != 0 {
 		t.Errorf("stats %+v, want one connection", s)
 	}
+}
+
+// TestLoopOfDeletedServiceEndsWithTheMove: the same of a connection that has come back twice, by Services that are gone
+// when the next process takes over.
+func TestLoopOfDeletedServiceEndsWithTheMove(t *testing.T) {
+	stays := echoing(t)
+	p := startProxy(t, nil, stays)
+	other := p.dial()
+	exchange(t, other)
+	var hops atomic.Int32
+	ends := netip.MustParseAddrPort("10.96.0.2:80")
+	loop := func(int) (netip.AddrPort, error) {
+		if hops.Add(1) <= 2 {
+			return frontend, nil
+		}
+		return ends, nil
+	}
+	release := p.block() // nothing is accepted while this changes
+	p.OriginalDst = loop
+	release()
+	table, err := lb.NewTable([]*lb.Service{
+		{ID: lb.ID{Name: "loop", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}},
+			Backends: []lb.Backend{{Addr: p.addr, Ready: true, Serving: true}}},
+		{ID: lb.ID{Name: "end", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: ends}},
+			Backends: []lb.Backend{{Addr: stays, Ready: true, Serving: true}}},
+	}, lb.Node{})
+	check(t, err)
+	p.LB.Update(table)
+	looping := p.dial()
+	exchange(t, looping)
+	if s := p.Stats(); s.Active != 4 {
+		t.Fatalf("%d connections, want the other and three of a loop", s.Active)
+	}
+	p.LB.Update(nil)
+	next := p.successor(2)
+	p.moveTo(next)
+	if _, err := looping.Read(make([]byte, 1)); !isReset(err) {
+		t.Errorf("the client of a loop saw %v, want a reset", err)
+	}
+	exchange(t, other)
+	next.eventually("all of the loop has ended", func(s Stats) bool { return s.Active == 1 })
 }
 
 // exchange has a byte echoed.

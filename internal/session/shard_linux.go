@@ -141,9 +141,25 @@ func (sh *Shard[C]) AbortAll() {
 	}
 }
 
+// Sources are the addresses that connections to backends come from, of those that another process has frozen. A client
+// at one of them is ourselves: its connection leads back to us, and not only while a Service says so.
+type Sources map[netip.AddrPort]struct{}
+
+// Add adds the address of a socket to a backend; below 0: there is none.
+func (s Sources) Add(fd int) {
+	if fd < 0 {
+		return
+	}
+	if local, err := socket.Local(fd); err == nil {
+		s[local] = struct{}{}
+	}
+}
+
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
-// backend is valid, and in a dial, unless it is nil. handlers are those of both sides.
-func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler) {
+// backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as the
+// process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
+func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler,
+	ours Sources) {
 	sh.Descriptors.Adopt(2)
 	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
@@ -155,8 +171,9 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		d.ladder.Thaw(sh.LB, from, service, backend)
 		sh.Loop.After(&d.timer, d, from.Left)
 	}
-	if backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
-		sh.Abort(c) // the process before let it come back to itself, again and again
+	_, back := ours[peer]
+	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
+		sh.Abort(c)
 		return
 	}
 	// What the sockets are ready for is reported as soon as they are watched.

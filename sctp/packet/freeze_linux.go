@@ -79,8 +79,10 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 		e.listeners[l.Frontend] = l.Addr
 	}
 	shares := make([][]*engine.Frozen, len(e.shards))
+	ours := make(session.Sources)
 	for i := range assocs {
 		if p := assocs[i].Packets; p != nil {
+			ours[p.Backend.Local] = struct{}{}
 			share := shareOf(p.Client.Peer.Port(), p.Client.Local.Port(), len(e.shards))
 			shares[share] = append(shares[share], &assocs[i])
 		}
@@ -89,7 +91,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	for i, sh := range e.shards {
 		errs = append(errs, sh.loop.Do(func() {
 			for _, f := range shares[i] {
-				sh.thaw(f)
+				sh.thaw(f, ours)
 				thawed()
 			}
 			for f, addr := range e.listeners {
@@ -114,7 +116,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 }
 
 // thaw makes an association of f.
-func (sh *shard) thaw(f *engine.Frozen) {
+func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 	now, p := eventloop.Now(), f.Packets
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
 		return // not a state that Freeze returns
@@ -154,8 +156,9 @@ func (sh *shard) thaw(f *engine.Frozen) {
 	if a.phase != established || sh.cfg.IdleTimeout > 0 {
 		sh.loop.After(&a.timer, a, f.Left)
 	}
-	if f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr}) {
-		a.finish() // the process before let it come back to itself, again and again
+	_, back := ours[p.Client.Peer]
+	if back || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr}) {
+		a.finish() // as session.Shard.Thaw ends it; there is no socket yet by which to tell either side
 	}
 }
 

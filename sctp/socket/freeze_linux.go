@@ -56,10 +56,16 @@ func frozenWay(from, to *side) engine.Way {
 
 // Adopt goes on with what another engine has held and frozen.
 func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func()) error {
+	ours := make(session.Sources, len(assocs))
+	for i := range assocs {
+		if s := assocs[i].Sockets; s != nil {
+			ours.Add(s.Backend)
+		}
+	}
 	errs := []error{e.cfg.Loops.Each(func(i int) {
 		for j := i; j < len(assocs); j += len(e.shards) {
 			if assocs[j].Sockets != nil {
-				e.shards[i].thaw(&assocs[j])
+				e.shards[i].thaw(&assocs[j], ours)
 				thawed()
 			}
 		}
@@ -77,7 +83,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 }
 
 // thaw makes an association of f.
-func (sh *shard) thaw(f *engine.Frozen) {
+func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 	s := f.Sockets
 	a := sh.newAssoc(s.Client, s.Backend)
 	thawWay(&s.ToBackend, &a.client, &a.backend)
@@ -88,7 +94,7 @@ func (sh *shard) thaw(f *engine.Frozen) {
 		dial = &d.Dialling
 		dial.Left = f.Left
 	}
-	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend})
+	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend}, ours)
 }
 
 func thawWay(w *engine.Way, from, to *side) {
