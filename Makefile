@@ -86,7 +86,8 @@ image: deps build ## build the image bin/sluice-image.tar, an OCI archive
 	deploy/image/build bin
 
 soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and print a row a minute
-	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak -soak $(SOAK) -table $(CURDIR)/bin/soak.md
+	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak \
+		-soak $(SOAK) -table $(CURDIR)/bin/soak.md
 
 demo: deps build ## show Services balanced between hosts made of network namespaces
 	go run ./bench/demo -sluice bin/sluice

@@ -63,7 +63,8 @@ func TestLoopsAreLeftOut(t *testing.T) {
 			list("a 192.0.2.10:30080")},
 		{"a node port at loopback", []*Service{looping("a", TCP, list("0.0.0.0:30080"), list("127.0.0.1:30080"))},
 			list("a 127.0.0.1:30080")},
-		{"the node's address, not a node port", []*Service{looping("a", TCP, list("0.0.0.0:30080"), list("192.0.2.10:80"))}, nil},
+		{"the node's address, not a node port",
+			[]*Service{looping("a", TCP, list("0.0.0.0:30080"), list("192.0.2.10:80"))}, nil},
 		{"another node's address", []*Service{looping("a", TCP, list("0.0.0.0:30080"), list("192.0.2.11:30080"))}, nil},
 		{"IPv6", []*Service{looping("a", TCP, list("[fd00::1]:80", "[::]:30080"),
 			list("[fd00::1]:80", "[2001:db8::10]:30080", "[fd00::2]:80"))}, list("a [2001:db8::10]:30080", "a [fd00::1]:80")},
@@ -84,7 +85,7 @@ func TestLoopsAreLeftOut(t *testing.T) {
 func TestLoopIsNotPicked(t *testing.T) {
 	a := looping("a", TCP, []string{"10.96.0.1:80"}, []string{"10.96.0.2:80", "10.0.0.1:80"})
 	a.AffinityTimeout = 1000
-	flow := Flow{Frontend: Frontend{TCP, netip.MustParseAddrPort("10.96.0.1:80")}, Client: netip.MustParseAddr("192.0.2.1")}
+	flow := Flow{Frontend: Frontend{TCP, a.Addresses[0].Addr}, Client: netip.MustParseAddr("192.0.2.1")}
 	table, _, _ := new(Table).Next([]*Service{a}, loopNode)
 	var b Balancer
 	b.Update(table)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -14,8 +15,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// withFewPorts runs the test in a network of its own, with so many local ports. False: this is the parent.
-func withFewPorts(t *testing.T) bool {
+// withPorts runs the test in a network of its own, with these local ports. False: this is the parent.
+func withPorts(t *testing.T, first, last int) bool {
 	t.Helper()
 	if !inOwnProcess(t, &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
@@ -26,7 +27,7 @@ func withFewPorts(t *testing.T) bool {
 	lo, err := netlink.LinkByName("lo")
 	check(t, err)
 	check(t, netlink.LinkSetUp(lo))
-	check(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40007"), 0))
+	check(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(fmt.Sprint(first, " ", last)), 0))
 	return true
 }
 
@@ -70,7 +71,7 @@ func onePortLoop(t *testing.T, backends ...netip.AddrPort) *proxy {
 // TestNoLocalPorts: while no port is free towards a backend one connect(2) asks for all, the clients wait in a bounded
 // queue, and one of them has the port that becomes free. The backend is not to blame.
 func TestNoLocalPorts(t *testing.T) {
-	if !withFewPorts(t) {
+	if !withPorts(t, 40000, 40000+fewPorts-1) {
 		return
 	}
 	backend, err := net.Listen("tcp", "127.0.0.1:20000") // the kernel completes connections, no process accepts them
@@ -101,7 +102,7 @@ func TestNoLocalPorts(t *testing.T) {
 
 // TestNoLocalPortsButOther: the other backend of the Service is tried at once.
 func TestNoLocalPortsButOther(t *testing.T) {
-	if !withFewPorts(t) {
+	if !withPorts(t, 40000, 40000+fewPorts-1) {
 		return
 	}
 	full, err := net.Listen("tcp", "127.0.0.1:20000")
@@ -146,7 +147,9 @@ func TestSharesOfDials(t *testing.T) {
 	for range 30 {
 		knock(p, nil)
 	}
-	p.eventually("the Service has its share of dials", func(s Stats) bool { return s.ServiceDials == 20 && s.Dialling == 10 })
+	p.eventually("the Service has its share of dials", func(s Stats) bool {
+		return s.ServiceDials == 20 && s.Dialling == 10
+	})
 	check(t, p.Loops.Loops()[0].Do(func() { asked = second }))
 	if name, err := io.ReadAll(p.dial()); err != nil || string(name) != "a" {
 		t.Errorf("the other Service answers %q, %v", name, err)

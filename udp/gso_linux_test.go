@@ -20,7 +20,7 @@ func TestSuspectGSO(t *testing.T) {
 	}
 }
 
-// TestSegmentsUDP: a veth takes batches until it is told not to.
+// TestSegmentsUDP: a veth segments UDP until that is turned off.
 func TestSegmentsUDP(t *testing.T) {
 	newCable(t, 0)
 	if on, err := segmentsUDP("host0"); !on || err != nil {
@@ -30,7 +30,7 @@ func TestSegmentsUDP(t *testing.T) {
 		t.Errorf("segmentsUDP = %v for an interface that does not exist, want an error", on)
 	}
 	if _, err := exec.LookPath("ethtool"); err != nil {
-		t.Skipf("SKIPPED: %v", err)
+		testbed.Missing(t, err.Error())
 	}
 	out, err := exec.Command("ethtool", "-K", "host0", "tx-udp-segmentation", "off").CombinedOutput()
 	testbed.Check(t, err)

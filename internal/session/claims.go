@@ -31,8 +31,8 @@ func NewClaims(s shares.Shares) Claims {
 	return Claims{services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
-// Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service. False,
-// which is counted: the client is to be refused, since it or the Service has its share already.
+// Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service.
+// False, which is counted: the client is to be refused, since it or the Service has its share already.
 func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
 	c.client = cs.clients.find(client)
 	if over := cs.clients.over(c.client, free, &count.ClientConns, &count.ClientDials); over != nil {

@@ -66,8 +66,8 @@ func (sh *Shard[C]) Insert(c C, claim Claim) {
 	sh.last = c
 }
 
-// Reuse returns a connection that has ended, for a new one to be made of it; none: there is none. It is not to be called
-// while an event is handled, whose connection may have ended just now.
+// Reuse returns a connection that has ended, for a new one to be made of it; none: there is none. It is not to be
+// called while an event is handled, whose connection may have ended just now.
 func (sh *Shard[C]) Reuse() (c C) {
 	if n := len(sh.ended); n > 0 {
 		c, sh.ended = sh.ended[n-1], sh.ended[:n-1]
@@ -156,8 +156,8 @@ func (s Sources) Add(fd int) {
 }
 
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
-// backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as the
-// process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
+// backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as
+// the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
 func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler,
 	ours Sources) {
 	sh.Descriptors.Adopt(2)

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestWithoutRoot: CAP_NET_ADMIN and CAP_NET_RAW are enough, beside iptables-legacy too, whose tables are root's to read.
+// TestWithoutRoot: CAP_NET_ADMIN and CAP_NET_RAW are enough, beside iptables-legacy too, whose tables are root's to
+// read.
 func TestWithoutRoot(t *testing.T) {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	testbed.Check(t, err)

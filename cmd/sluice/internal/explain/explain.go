@@ -102,7 +102,9 @@ func (q *query) answer(w io.Writer) (err error) {
 		return err
 	}
 	r := new(kube.Converter).Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
-	table, err := lb.NewTable(r.Services, r.Facts.Node)
+	node := r.Facts.Node
+	node.NodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // as by default
+	table, err := lb.NewTable(r.Services, node)
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
 	}

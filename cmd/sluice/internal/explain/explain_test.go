@@ -21,6 +21,13 @@ const manifests = `
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 8080}],
   metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}},
   endpoints: [{addresses: [10.244.1.10]}, {addresses: [10.244.1.11]}]}
+---
+{apiVersion: v1, kind: Service, metadata: {name: loop, namespace: default},
+  spec: {clusterIP: 10.96.0.82, ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}],
+  metadata: {name: loop-1, namespace: default, labels: {kubernetes.io/service-name: loop}},
+  endpoints: [{addresses: [10.96.0.82]}]}
 `
 
 // TestRun: what is said of a Service, and of arguments that are wrong.
@@ -43,16 +50,17 @@ func TestRun(t *testing.T) {
 		from + "default/web": "2 of 2 backends eligible",
 		from + "--proxy-mode=ipvs tcp 10.96.0.80:80":                     "data path ipvs: --proxy-mode",
 		from + "--proxy-mode=iptables --rules=" + rules + " default/web": "the first packet from 192.0.2.1 to 10.96.0.80:80 is",
-		from + "udp 10.96.0.80:80":                                       "belongs to no service",
-		from + at + " default/sig":                                       "SCTP engine packet: requested by --sctp-engine",
-		from + "--metrics-bind-address= default/sig":                     "SCTP engine not asked for",
-		"default/web":                       "error: there are no Services to explain: give --manifests",
-		from:                                "error: name a Service",
-		from + "default/missing":            "error: no Service default/missing",
-		from + "http 10.96.0.80:80":         `error: "http" "10.96.0.80:80"`,
-		from + "--proxy-mode=ebpf a/b":      `error: --proxy-mode "ebpf"`,
-		from + "--client=me default/web":    `error: --client "me" is not an IP address`,
-		from + "--no-such-flag default/web": "error: unknown flag",
+		from + "default/loop":                        "it leads back to Sluice",
+		from + "udp 10.96.0.80:80":                   "belongs to no service",
+		from + at + " default/sig":                   "SCTP engine packet: requested by --sctp-engine",
+		from + "--metrics-bind-address= default/sig": "SCTP engine not asked for",
+		"default/web":                                "error: there are no Services to explain: give --manifests",
+		from:                                         "error: name a Service",
+		from + "default/missing":                     "error: no Service default/missing",
+		from + "http 10.96.0.80:80":                  `error: "http" "10.96.0.80:80"`,
+		from + "--proxy-mode=ebpf a/b":               `error: --proxy-mode "ebpf"`,
+		from + "--client=me default/web":             `error: --client "me" is not an IP address`,
+		from + "--no-such-flag default/web":          "error: unknown flag",
 	} {
 		var out bytes.Buffer
 		if err := Run(strings.Fields(args), &out); err != nil {

@@ -40,8 +40,8 @@ func (s scrape) tcp(n tcp.Stats) {
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed or no_local_ports (of this "+
 			"node towards any endpoint).", "result", outcomes(n.Stats))
-	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, had "+
-		"its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
+	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, "+
+		"had its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
 	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or timeout.",
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})

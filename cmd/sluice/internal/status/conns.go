@@ -37,8 +37,11 @@ func NewConns(descriptors int64) *Conns {
 // Refused returns how many connections were reset since there were too many, or too many of their client.
 func (c *Conns) Refused() uint64 { return c.refused.Load() }
 
+// Listen opens a socket, as net.Listen does.
+type Listen = func(network, addr string) (net.Listener, error)
+
 // Bound returns what opens listeners as open does, whose connections count.
-func (c *Conns) Bound(open func(network, addr string) (net.Listener, error)) func(network, addr string) (net.Listener, error) {
+func (c *Conns) Bound(open Listen) Listen {
 	return func(network, addr string) (net.Listener, error) {
 		l, err := open(network, addr)
 		if err != nil {

@@ -22,8 +22,8 @@ func dialFrom(t *testing.T, from, to string) (net.Conn, error) {
 	return c, c.SetDeadline(time.Now().Add(testbed.Patience))
 }
 
-// TestSlowClients: clients that never end their requests are held to a part of the connections, another one is answered,
-// and what ends makes room.
+// TestSlowClients: clients that never end their requests are held to a part of the connections, another one is
+// answered, and what ends makes room.
 func TestSlowClients(t *testing.T) {
 	conns := NewConns(0)
 	var addr string

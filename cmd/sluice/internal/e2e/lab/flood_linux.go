@@ -15,8 +15,9 @@ import (
 // spoofed are the sources of a flood.
 var spoofed = netip.MustParsePrefix("10.128.0.0/9")
 
-// Flood sends datagrams from 100,000 sources to addresses in turn, some 60,000 a second, until stop is called. With more
-// sources the kernel's conntrack table would be full, which is not what is tested. The host's route to the sources stays.
+// Flood sends datagrams from 100,000 sources to addresses in turn, some 60,000 a second, until stop is called. With
+// more sources the kernel's conntrack table would be full, which is not what is tested. The host's route to the
+// sources stays.
 func (l *Lab) Flood(from *testbed.Host, to ...netip.AddrPort) (stop func()) {
 	t := l.T
 	run := func(h *testbed.Host, args ...string) {

@@ -73,12 +73,14 @@ func (a *attacker) service(name, addr, protocol string, port int, endpoints ...s
 // looping are Services whose endpoints lead back to the program, in both families: by their own address, in a ring, and
 // by a node port.
 func (a *attacker) looping() map[string]string {
+	named := strings.NewReplacer(":", "-", ".", "-", "[", "", "]", "")
 	manifest := func(protocol, addr, more, to string, port int) string {
-		name := "busy-loop-" + strings.NewReplacer(":", "-", ".", "-", "[", "", "]", "").Replace(strings.ToLower(addr+protocol))
+		name := "busy-loop-" + strings.ToLower(protocol) + "-" + named.Replace(addr)
 		if strings.HasPrefix(addr, "[") {
 			more = "  ipFamilies: [IPv6]\n" + more
 		}
-		return testbed.ServiceManifest(name, addr, protocol, more) + "---\n" + testbed.SliceManifest(name, 1, port, protocol, to)
+		return testbed.ServiceManifest(name, addr, protocol, more) + "---\n" +
+			testbed.SliceManifest(name, 1, port, protocol, to)
 	}
 	out := make(map[string]string)
 	for i, protocol := range []string{"TCP", "UDP", "SCTP"} {

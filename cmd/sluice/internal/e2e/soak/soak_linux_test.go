@@ -134,8 +134,9 @@ func (s *stage) change(ctx context.Context) {
 }
 
 // header is that of the table.
-const header = "| minute | attack | requests | p99 ms | connections | p99 ms | datagrams | SCTP | errors | lost | RSS MB | descriptors | " +
-	"goroutines | upgrade ms |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+const header = "| minute | attack | requests | p99 ms | connections | p99 ms | datagrams | SCTP | errors | lost | " +
+	"RSS MB | descriptors | goroutines | upgrade ms |\n" +
+	"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
 func (r row) String() string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/1e6) }
@@ -178,7 +179,8 @@ func verdict(rows []row) (problems []string) {
 			problems = append(problems, fmt.Sprintf("%s grow: %.1f at first, %.1f in the end", what, a, b))
 		}
 	}
-	grown("bytes of memory", func(r row) float64 { return float64(r.resident) }, func(a float64) float64 { return a * moreMemory })
+	grown("bytes of memory", func(r row) float64 { return float64(r.resident) },
+		func(a float64) float64 { return a * moreMemory })
 	grown("descriptors", func(r row) float64 { return float64(r.descriptors) },
 		func(a float64) float64 { return a + moreDescriptors })
 	grown("goroutines", func(r row) float64 { return float64(r.goroutines) },
@@ -200,19 +202,27 @@ func TestVerdict(t *testing.T) {
 	good := func() (rows []row) {
 		c := count{done: 10}
 		for range 12 {
-			rows = append(rows, row{requests: c, fresh: c, datagrams: c, messages: c, resident: 30e6, descriptors: 100, goroutines: 20})
+			rows = append(rows, row{requests: c, fresh: c, datagrams: c, messages: c,
+				resident: 30e6, descriptors: 100, goroutines: 20})
 		}
 		return rows
 	}
 	if problems := verdict(good()); problems != nil {
 		t.Errorf("a good soak has problems: %q", problems)
 	}
+	late := func(spoil func(*row)) func([]row) {
+		return func(rows []row) {
+			for i := range rows[9:] {
+				spoil(&rows[9+i])
+			}
+		}
+	}
 	for want, spoil := range map[string]func([]row){
 		"1 of 11 requests failed": func(rows []row) { rows[3].requests.wrong = 1 },
 		"no messages":             func(rows []row) { rows[5].messages.done = 0 },
-		"bytes of memory grow":    func(rows []row) { rows[9].resident, rows[10].resident, rows[11].resident = 50e6, 51e6, 52e6 },
-		"descriptors grow":        func(rows []row) { rows[9].descriptors, rows[10].descriptors, rows[11].descriptors = 150, 150, 150 },
-		"goroutines grow":         func(rows []row) { rows[9].goroutines, rows[10].goroutines, rows[11].goroutines = 50, 50, 50 },
+		"bytes of memory grow":    late(func(r *row) { r.resident = 50e6 }),
+		"descriptors grow":        late(func(r *row) { r.descriptors = 150 }),
+		"goroutines grow":         late(func(r *row) { r.goroutines = 50 }),
 	} {
 		rows := good()
 		spoil(rows)
