@@ -34,7 +34,7 @@ type Balancer struct {
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
 
-	mu      sync.Mutex // serialises all but Pick, Table and Explain
+	mu      sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
 	current atomic.Pointer[snapshot]
 	updates uint64 // guarded by mu
 }

@@ -16,6 +16,8 @@ type state struct {
 
 	// Picks that ended with ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
+	// overShare is how often the service was kept from more than its share.
+	overShare atomic.Uint64
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a

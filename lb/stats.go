@@ -31,6 +31,8 @@ type Stats struct {
 	Counts
 	Gone Counts // of these, what backends that have left for good had counted
 	Refusals
+	// OverShare is what ExceedsShare has counted.
+	OverShare uint64
 	// First and Retry are the round robin positions of first attempts and of retries, of
 	// policy Cluster and of policy Local.
 	First, Retry [2]uint64
@@ -79,6 +81,7 @@ func (s *service) stats(update uint64) Stats {
 		Counts:          s.state.gone,
 		Gone:            s.state.gone,
 		Refusals:        s.state.refusals(),
+		OverShare:       s.state.overShare.Load(),
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),
@@ -104,5 +107,15 @@ func (b *backend) stats() BackendStats {
 		EligibleLocal: b.is(localSet.condition()),
 		Counts:        b.counts(),
 		InFlight:      b.inFlight(),
+	}
+}
+
+// ExceedsShare counts how often a service was kept from more than its share of what all have in common: once more, or
+// as often as another Balancer has counted. For one that is not in the current table it does nothing. It neither
+// allocates nor waits for Update.
+func (b *Balancer) ExceedsShare(id ID, times uint64) {
+	snap := b.load()
+	if slot, ok := snap.table.index.slot(id); ok {
+		snap.services[slot].state.overShare.Add(times)
 	}
 }

@@ -46,7 +46,7 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 		return listening{}, addr, err
 	}
 	if g.claims == nil { // the caller holds s.mu, and the first connection comes after
-		claims := session.NewClaims(s.Shares)
+		claims := session.NewClaims(s.Shares, s.LB)
 		g.claims = &claims
 	}
 	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered}

@@ -125,7 +125,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		return nil, err
 	}
 	service := c.Service().Service()
-	sh.makeRoom(service, key.client.Addr())
+	sh.makeRoom(c.Service(), key.client.Addr())
 	if !sh.server.Descriptors.Take(1) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor

@@ -142,8 +142,8 @@ func (sh *shard) free() int64 {
 }
 
 // makeRoom evicts a flow if the Service or the client has its share, or if the shard is full.
-func (sh *shard) makeRoom(service lb.Name, client netip.Addr) {
-	shares := &sh.server.Shares
+func (sh *shard) makeRoom(id lb.ID, client netip.Addr) {
+	shares, service := &sh.server.Shares, id.Service()
 	switch free := sh.free(); {
 	case free < 0: // one goes for this flow, and one for those that are too many
 		sh.evict(sh.victim(service), nil)
@@ -151,6 +151,7 @@ func (sh *shard) makeRoom(service lb.Name, client netip.Addr) {
 	case free == 0:
 		sh.evict(sh.victim(service), nil)
 	case !shares.Service.Allows(sh.services.all[service].total(), 1, free):
+		sh.server.LB.ExceedsShare(id, 1)
 		sh.evict(sh.victim(service), &sh.count.EvictedService)
 	}
 	own := sh.clients.all[client]

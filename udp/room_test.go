@@ -109,6 +109,9 @@ func TestServiceShare(t *testing.T) {
 		if s := r.count.EvictedService.Load(); s != 4100 || r.count.Evicted.Load() != s {
 			t.Errorf("%d flows were evicted for a share, want 4,100", s)
 		}
+		if s := r.server.LB.Stats(); s[0].OverShare != 4100 || s[1].OverShare != 0 {
+			t.Errorf("two Services exceeded their shares %d and %d times, want 4,100 and 0", s[0].OverShare, s[1].OverShare)
+		}
 		for range 20_000 { // in turn, each as much as it can
 			r.flood(0, 1, answered)
 			r.flood(1, 1, answered)

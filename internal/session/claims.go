@@ -16,6 +16,7 @@ type Room struct {
 // Claims are what the Services and the clients of one loop have of what is there for all. The zero value holds none of
 // them to a share. It is for one goroutine.
 type Claims struct {
+	lb       *lb.Balancer // counts the Services that exceed their shares
 	services tenants[lb.Name]
 	clients  tenants[netip.Addr]
 }
@@ -26,9 +27,9 @@ type Claim struct {
 	client  *tenant[netip.Addr]
 }
 
-// NewClaims returns Claims without any connection.
-func NewClaims(s shares.Shares) Claims {
-	return Claims{services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+// NewClaims returns Claims without any connection, for Services of a Balancer.
+func NewClaims(s shares.Shares, b *lb.Balancer) Claims {
+	return Claims{lb: b, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
 // Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service.
@@ -44,6 +45,7 @@ func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters
 		c.service = cs.services.find(id.Service())
 		if over := cs.services.over(c.service, free, &count.ServiceConns, &count.ServiceDials); over != nil {
 			over.Add(1)
+			cs.lb.ExceedsShare(*id, 1)
 			cs.services.leave(c.service)
 			cs.clients.leave(c.client)
 			return Claim{}, false

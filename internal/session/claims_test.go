@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-var web, db = lb.ID{Namespace: "a", Name: "web", Port: "http"}, lb.ID{Namespace: "b", Name: "db"}
+var web, db = lb.ID{Namespace: "a", Name: "web", Port: "http", Protocol: lb.TCP}, lb.ID{Namespace: "b", Name: "db"}
 
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
 
@@ -30,10 +30,19 @@ func fill(t *testing.T, cs *Claims, id lb.ID, limit int64, client func(i int) ne
 // A Service has its share of connections and no more, with all of its ports, and another finds room.
 func TestServiceShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 90, Client: 100})
+	table, err := lb.NewTable([]*lb.Service{{ID: web, Addresses: []lb.Address{{Addr: netip.AddrPortFrom(address(9), 80)}}}}, lb.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := new(lb.Balancer)
+	b.Update(table)
+	cs := NewClaims(shares.Shares{Service: 90, Client: 100}, b)
 	all := fill(t, &cs, web, 200, address, &n)
 	if len(all) != 180 || n.ServiceConns.Load() != 1 {
 		t.Errorf("%d of 200 for one Service of a share of 90 %%, %d refused", len(all), n.ServiceConns.Load())
+	}
+	if s := b.Stats()[0]; s.ID != web || s.OverShare != 1 {
+		t.Errorf("%v exceeded its share %d times, want %v once", s.ID, s.OverShare, web)
 	}
 	left := Room{Conns: int64(200 - len(all)), Dials: math.MaxInt32}
 	other := web
@@ -58,7 +67,7 @@ func TestServiceShare(t *testing.T) {
 // A client has its share of all Services together, and of what no Service has.
 func TestClientShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 100, Client: 75})
+	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, new(lb.Balancer))
 	one := func(int) netip.Addr { return address(7) }
 	if all := fill(t, &cs, web, 200, one, &n); len(all) != 150 || n.ClientConns.Load() != 1 {
 		t.Errorf("%d of 200 for one client of a share of 75 %%, %d refused", len(all), n.ClientConns.Load())
@@ -76,7 +85,7 @@ func TestClientShare(t *testing.T) {
 // Dials have a share of their own, which a dial that is over gives back.
 func TestDialShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 50, Client: 100})
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, new(lb.Balancer))
 	free := Room{Conns: math.MaxInt32, Dials: 10}
 	var dials []Claim
 	for c, ok := cs.Admit(&web, address(1), free, &n); ok; c, ok = cs.Admit(&web, address(1), free, &n) {
@@ -97,7 +106,7 @@ func TestDialShare(t *testing.T) {
 // What another process has had counts, also beyond the share.
 func TestAdopt(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 50, Client: 100})
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, new(lb.Balancer))
 	for range 8 {
 		cs.Adopt(web, address(1))
 	}

@@ -37,7 +37,7 @@ type Shard[C Owner[C]] struct {
 func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) {
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
-	sh.claims = NewClaims(config.Shares)
+	sh.claims = NewClaims(config.Shares, config.LB)
 }
 
 // Admit claims what a new connection of a client to a frontend takes: of an accepted client's socket, which it resets

@@ -92,7 +92,11 @@ func (q *query) answer(w io.Writer) (err error) {
 			return fmt.Errorf("--client %q is not an IP address: give one like 192.0.2.100", q.client)
 		}
 	}
+	var local []netip.Addr // of this host, if it is the node
 	if q.node == "" {
+		if local, err = node.LocalAddrs(); err != nil {
+			return err
+		}
 		if q.node, err = os.Hostname(); err != nil {
 			return err
 		}
@@ -102,9 +106,10 @@ func (q *query) answer(w io.Writer) (err error) {
 		return err
 	}
 	r := new(kube.Converter).Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
-	node := r.Facts.Node
-	node.NodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // as by default
-	table, err := lb.NewTable(r.Services, node)
+	here := r.Facts.Node
+	here.Addresses = slices.Concat(here.Addresses, local)
+	here.NodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // as by default
+	table, err := lb.NewTable(r.Services, here)
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
 	}

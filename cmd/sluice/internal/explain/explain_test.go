@@ -28,6 +28,15 @@ const manifests = `
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}],
   metadata: {name: loop-1, namespace: default, labels: {kubernetes.io/service-name: loop}},
   endpoints: [{addresses: [10.96.0.82]}]}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node}, status: {addresses: [{type: InternalIP, address: 192.0.2.10}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: port, namespace: default},
+  spec: {type: NodePort, clusterIP: 10.96.0.83, ports: [{port: 80, nodePort: 30080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 30080}],
+  metadata: {name: port-1, namespace: default, labels: {kubernetes.io/service-name: port}},
+  endpoints: [{addresses: [192.0.2.10]}]}
 `
 
 // TestRun: what is said of a Service, and of arguments that are wrong.
@@ -51,6 +60,7 @@ func TestRun(t *testing.T) {
 		from + "--proxy-mode=ipvs tcp 10.96.0.80:80":                     "data path ipvs: --proxy-mode",
 		from + "--proxy-mode=iptables --rules=" + rules + " default/web": "the first packet from 192.0.2.1 to 10.96.0.80:80 is",
 		from + "default/loop":                        "it leads back to Sluice",
+		from + "default/port":                        "192.0.2.10:30080 not eligible: it leads back to Sluice",
 		from + "udp 10.96.0.80:80":                   "belongs to no service",
 		from + at + " default/sig":                   "SCTP engine packet: requested by --sctp-engine",
 		from + "--metrics-bind-address= default/sig": "SCTP engine not asked for",

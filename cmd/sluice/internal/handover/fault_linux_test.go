@@ -135,6 +135,7 @@ func TestHandover(t *testing.T) {
 	// A client from before the process started, on whose clock that is below zero.
 	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
 	w.old.LB.RememberClients(webID, []lb.Client{early})
+	w.old.LB.ExceedsShare(webID, 5)
 	chain := []*State{w.old}
 	for range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
@@ -148,6 +149,11 @@ func TestHandover(t *testing.T) {
 			t.Errorf("affinity is that of %+v, want that of %+v first", all, early)
 		}
 		t.Logf("messages: %v", seen)
+	}
+	for _, s := range w.old.LB.Stats() {
+		if want := map[lb.ID]uint64{webID: 5}[s.ID]; s.OverShare != want {
+			t.Errorf("%v has exceeded its share %d times, want %d", s.ID, s.OverShare, want)
+		}
 	}
 	if s := w.old.TCP.Stats(); s.Accepted != 33 || s.ClientResets+s.BackendResets > 0 {
 		t.Errorf("stats %+v, want 33 connections accepted and no reset", s)

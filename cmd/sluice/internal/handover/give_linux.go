@@ -41,7 +41,8 @@ type giver struct {
 	ch        *Channel
 	token     token
 	memory    map[lb.ID]string // as it was sent first
-	since     int64            // clients that came before have been sent
+	overShare []overShare
+	since     int64 // clients that came before have been sent
 	report    Report
 }
 
@@ -121,7 +122,9 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 	if err := inTurn(still, g.sendConns, g.sendFlows, g.sendAssocs, g.sendClients, g.sendMemory); err != nil {
 		return err
 	}
-	if err := g.ch.sendJSON(still, countersMsg, g.counters()); err != nil {
+	all := g.counters()
+	all.OverShare = g.overShare
+	if err := g.ch.sendJSON(still, countersMsg, all); err != nil {
 		return err
 	}
 	if err := g.ch.send(still, commitMsg, nil); err != nil {
@@ -207,7 +210,11 @@ func (g *giver) sendClients(ctx context.Context) error {
 // sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
 	var all codec
+	g.overShare = g.overShare[:0]
 	for _, m := range g.LB.Stats() {
+		if m.OverShare > 0 {
+			g.overShare = append(g.overShare, overShare{m.ID, m.OverShare})
+		}
 		before := len(all.b)
 		all.memory(&m)
 		if one := all.b[before:]; g.memory[m.ID] == string(one) {

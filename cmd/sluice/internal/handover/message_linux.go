@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -96,6 +97,14 @@ type counters struct {
 	TCP  tcp.Stats
 	UDP  udp.Stats
 	SCTP sctp.Stats
+
+	OverShare []overShare
+}
+
+// overShare is how often a Service has exceeded its share.
+type overShare struct {
+	Service lb.ID
+	Times   uint64
 }
 
 // Failure is what the other side says when it does not go on.

@@ -180,7 +180,11 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 	case frozenMsg:
 		return json.Unmarshal(m.payload, &t.since)
 	case countersMsg:
-		return json.Unmarshal(m.payload, &t.counts)
+		err := json.Unmarshal(m.payload, &t.counts)
+		for _, o := range t.counts.OverShare {
+			balancer.ExceedsShare(o.Service, o.Times)
+		}
+		return err
 	}
 	now := eventloop.Now()
 	c := codec{b: m.payload, fds: m.fds, reading: true}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// maxServices is how many service ports have series of their own: with thirteen each, a
+// maxServices is how many service ports have series of their own: with fourteen each, a
 // page of some 2 MB.
 const maxServices = 1000
 
@@ -31,7 +31,7 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [13]uint64
+type numbers [14]uint64
 
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]*prometheus.Desc{
@@ -44,6 +44,8 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("bytes_total", serviceBytesIs, "direction", "in"),
 	ofService("bytes_total", serviceBytesIs, "direction", "out"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
+	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of the "+
+		"file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("endpoints", endpointsIs, "state", "live"),
@@ -52,7 +54,7 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 }
 
 // counters is how many of serviceSeries are.
-const counters = 8
+const counters = 9
 
 const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
@@ -142,12 +144,12 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 
 func numbersOf(s *lb.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut,
-		s.AffinityEvicted, s.InFlight, uint64(s.AffinityEntries)}
+		s.AffinityEvicted, s.OverShare, s.InFlight, uint64(s.AffinityEntries)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
 			if is {
-				n[10+at]++
+				n[11+at]++
 			}
 		}
 	}
