@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -242,4 +243,27 @@ func TestCanAdopt(t *testing.T) {
 			t.Errorf("engine %v is forced, and there was %+v: %v", test.forced, test.held, err)
 		}
 	}
+}
+
+// An association whose backend leads back to us, which the process before has let be, is aborted towards both sides by
+// the one that takes over; another goes on.
+func TestLoopEndsWithTheMove(t *testing.T) {
+	withEach(t, func(t *testing.T, with setup) {
+		l := newLab(t, with, testbed.Config{Pods: 2}, false, settings{})
+		accepted := l.serve(l.Pods...)
+		var clients, servers [2]peer
+		for i := range clients {
+			l.backends(0, l.Pods[i])
+			clients[i] = l.dial(l.Client)
+			servers[i] = l.accept(accepted[i])
+			ask(t, clients[i], servers[i], message{data: []byte("question")})
+		}
+		to := func(i int) netip.AddrPort { return netip.AddrPortFrom(l.addr(l.Pods[i]), port) }
+		l.order(order{Do: "table", Backends: []netip.AddrPort{to(0), to(1)}, Owned: []netip.AddrPort{to(0)}})
+		l.order(order{Do: "upgrade", Loops: 2})
+		expectEnd(t, clients[0], "the client of a loop")
+		expectEnd(t, servers[0], "the server of a loop")
+		ask(t, clients[1], servers[1], message{data: []byte("another question")})
+		l.eventually("one association is left", func(s Stats) bool { return s.Active == 1 })
+	})
 }

@@ -81,6 +81,7 @@ type order struct {
 	Loops    int
 	Server   settings
 	Backends []netip.AddrPort
+	Owned    []netip.AddrPort // addresses of another Service
 	Affinity time.Duration
 	Addr     netip.AddrPort
 	Timeout  time.Duration
@@ -230,6 +231,10 @@ func (p *proxied) update() error {
 			}
 		}
 		services = append(services, s)
+	}
+	for i, a := range p.last.Owned {
+		services = append(services, &lb.Service{ID: lb.ID{Name: fmt.Sprint("other-", i), Protocol: lb.SCTP},
+			Addresses: []lb.Address{{Addr: a}}})
 	}
 	table, err := lb.NewTable(services, lb.Node{})
 	p.balancer.Update(table)

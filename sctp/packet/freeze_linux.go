@@ -78,7 +78,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	for _, l := range h.Listening {
 		e.listeners[l.Frontend] = l.Addr
 	}
-	shares := make([][]*engine.Frozen, len(e.shards))
+	shares, looping := make([][]*engine.Frozen, len(e.shards)), make([][]*assoc, len(e.shards))
 	ours := make(session.Sources)
 	for i := range assocs {
 		if p := assocs[i].Packets; p != nil {
@@ -91,7 +91,9 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	for i, sh := range e.shards {
 		errs = append(errs, sh.loop.Do(func() {
 			for _, f := range shares[i] {
-				sh.thaw(f, ours)
+				if a := sh.thaw(f); a != nil && sh.leadsBack(f, ours) {
+					looping[i] = append(looping[i], a)
+				}
 				thawed()
 			}
 			for f, addr := range e.listeners {
@@ -112,14 +114,27 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 			errs = append(errs, err)
 		}
 	}
+	for i, sh := range e.shards { // there are sockets now by which to tell both sides
+		errs = append(errs, sh.loop.Do(func() {
+			for _, a := range looping[i] {
+				a.abort()
+			}
+		}))
+	}
 	return errors.Join(errs...)
 }
 
-// thaw makes an association of f.
-func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
+// leadsBack reports whether an association comes back to us, as session.Shard.Thaw looks at connections.
+func (sh *shard) leadsBack(f *engine.Frozen, ours session.Sources) bool {
+	_, back := ours[f.Packets.Client.Peer]
+	return back || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
+}
+
+// thaw makes an association of f. nil: that is not possible.
+func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	now, p := eventloop.Now(), f.Packets
 	if (phase(p.Phase) == opening) != (f.Dial != nil && f.Addr.IsValid()) {
-		return // not a state that Freeze returns
+		return nil // not a state that Freeze returns
 	}
 	a := &assoc{sh: sh, active: now - int64(f.Idle), tags: p.Tags, phase: phase(p.Phase), counted: p.Counted}
 	a.choice = session.Resume(sh.cfg.LB, f.Service, f.Addr)
@@ -156,10 +171,7 @@ func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 	if a.phase != established || sh.cfg.IdleTimeout > 0 {
 		sh.loop.After(&a.timer, a, f.Left)
 	}
-	_, back := ours[p.Client.Peer]
-	if back || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr}) {
-		a.finish() // as session.Shard.Thaw ends it; there is no socket yet by which to tell either side
-	}
+	return a
 }
 
 // adopt receives by a raw socket of another shard.
