@@ -132,6 +132,17 @@ func PutTrafficClass(c []byte, class byte, ipv6 bool) int {
 	return length
 }
 
+// PutHops writes the control message that lets a packet go so many hops (TTL, hop limit), and returns its length.
+func PutHops(c []byte, hops int, ipv6 bool) int {
+	level, kind := int32(unix.IPPROTO_IP), int32(unix.IP_TTL)
+	if ipv6 {
+		level, kind = unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT
+	}
+	data, length := Put(c, level, kind, 4)
+	binary.NativeEndian.PutUint32(data, uint32(hops))
+	return length
+}
+
 // PutSegmentSize writes the control message that makes a message leave as datagrams of
 // size bytes (UDP_SEGMENT, udp(7)), and returns its length.
 func PutSegmentSize(c []byte, size int) int {

@@ -13,9 +13,9 @@ import (
 const Slots = 32
 
 // ControlSize is how many bytes of control messages a message has room for: a source address,
-// a traffic class and a sock_extended_err with the address of its sender (ip(7), IP_RECVERR), or
+// a traffic class, a hop limit and a sock_extended_err with the address of its sender (ip(7), IP_RECVERR), or
 // a source address, a TTL and the segment size of a GRO batch, in either family.
-const ControlSize = 128
+const ControlSize = 160
 
 // ControlBuffer is room for the control messages of one message.
 type ControlBuffer = [ControlSize]byte

@@ -52,17 +52,18 @@ type stats[C, G any] struct {
 	MessagesOut, BytesOut C // the same to clients
 	PacketsIn, PacketsOut C // packet engine: passed to backends, and to clients
 
-	BadChecksum C // packets dropped: CRC32c
-	Malformed   C // packets dropped: lengths, ports or tags that no packet has
-	Bundled     C // packets dropped: INIT, INIT ACK or SHUTDOWN COMPLETE with other chunks
-	BadTag      C // packets dropped: the verification tag of no association of these ports
-	Unexpected  C // packets dropped: not from this side, or not at this time
-	Stray       C // packets of no association; at a frontend they are answered with ABORT
-	ASCONF      C // packets refused: they would change an endpoint's addresses
-	Draining    C // INITs not answered during Shutdown
-	Full        C // INITs not answered: every association of a full table is in use
-	Busy        C // packets dropped: the queue to send through was full
-	TooLong     C // messages that ended their association: longer than 1 MiB
+	BadChecksum  C // packets dropped: CRC32c
+	Malformed    C // packets dropped: lengths, ports or tags that no packet has
+	Bundled      C // packets dropped: INIT, INIT ACK or SHUTDOWN COMPLETE with other chunks
+	BadTag       C // packets dropped: the verification tag of no association of these ports
+	Unexpected   C // packets dropped: not from this side, or not at this time
+	Stray        C // packets of no association; at a frontend they are answered with ABORT
+	HopsExceeded C // INITs dropped: their TTL, or hop limit, allowed no more hops
+	ASCONF       C // packets refused: they would change an endpoint's addresses
+	Draining     C // INITs not answered during Shutdown
+	Full         C // INITs not answered: every association of a full table is in use
+	Busy         C // packets dropped: the queue to send through was full
+	TooLong      C // messages that ended their association: longer than 1 MiB
 
 	SendErrors    C // sends that the kernel refused
 	ReceiveErrors C // receives that failed

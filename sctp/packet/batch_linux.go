@@ -21,8 +21,13 @@ type received struct {
 	peer, local netip.Addr
 	scope       uint32 // of a link-local peer: its interface
 	tos         byte   // DSCP and ECN (RFC 2474, RFC 3168)
+	hops        int    // that it had left (TTL, hop limit); 0: not known
 	sctp        []byte // without the IP header
 }
+
+// left returns how many hops an INIT may go on, as from a router: one less than it had, so that a loop by way of another
+// node ends, whatever that does. 0: not known.
+func (d *received) left() int { return max(d.hops-1, 0) }
 
 // parse returns the i-th packet. A raw socket of IPv4 returns the IP header too
 // (raw(7)), one of IPv6 does not (RFC 3542 section 3). False: it is not whole.
@@ -37,7 +42,7 @@ func parse(in *mmsg.Reader, i int, ipv6 bool) (d received, ok bool) {
 		}
 		d.peer = netip.AddrFrom4([4]byte(b[12:16]))
 		d.local = netip.AddrFrom4([4]byte(b[16:20]))
-		d.tos, d.sctp = b[1], b[int(b[0]&15)*4:]
+		d.tos, d.hops, d.sctp = b[1], max(int(b[8]), 1), b[int(b[0]&15)*4:]
 		return d, true
 	}
 	d.peer, d.sctp = in.Name(i).AddrPort().Addr(), b
@@ -46,6 +51,7 @@ func parse(in *mmsg.Reader, i int, ipv6 bool) (d received, ok bool) {
 	}
 	control := in.Control(i)
 	d.tos = control.TrafficClass()
+	d.hops, _ = control.Hops()
 	d.local, ok = control.LocalAddr()
 	return d, ok
 }
@@ -60,8 +66,8 @@ type outgoing struct {
 }
 
 // add gives a packet its ports and puts it into the batch, from one of our addresses to a side's
-// peer. It must stay as it is until it is sent.
-func (sock *rawSocket) add(p []byte, to *side, tos byte) {
+// peer. It must stay as it is until it is sent. hops is how many it may go; 0: as many as the system allows.
+func (sock *rawSocket) add(p []byte, to *side, tos byte, hops int) {
 	wire.SetPorts(p, to.key.localPort, to.key.peerPort)
 	out := &sock.out
 	i := out.n
@@ -72,6 +78,9 @@ func (sock *rawSocket) add(p []byte, to *side, tos byte) {
 	control := &out.control[i]
 	length := mmsg.PutLocalAddr(control[:], to.local(), to.key.scope)
 	length += mmsg.PutTrafficClass(control[length:], tos, to.ipv6)
+	if hops > 0 {
+		length += mmsg.PutHops(control[length:], hops, to.ipv6)
+	}
 	h := &out.header[i].Hdr
 	h.Iov = &out.vector[i]
 	h.SetIovlen(1)

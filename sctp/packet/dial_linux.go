@@ -22,6 +22,7 @@ const (
 type dial struct {
 	session.Ladder
 	init []byte // the client's last INIT
+	hops int    // that it may go on; 0: as many as the system allows
 }
 
 // accept starts an association for a client's INIT.
@@ -47,7 +48,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	a := &assoc{sh: sh, active: now, claim: claim}
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
-	a.dial = &dial{init: append([]byte(nil), b...)}
+	a.dial = &dial{init: append([]byte(nil), b...), hops: d.left()}
 	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, Now: now})
 	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
@@ -104,7 +105,7 @@ func (a *assoc) dialNext() {
 		switch err {
 		case nil:
 			sh.count.Dials.Add(1)
-			sh.send(d.init, &a.backend)
+			sh.send(d.init, &a.backend, d.hops)
 			sh.loop.After(&a.timer, a, timeout)
 			return
 		case errNoPort:

@@ -87,9 +87,9 @@ func (a *assoc) finish() {
 // abort tells both sides that the association is over.
 func (a *assoc) abort() {
 	if a.phase != ended {
-		a.sh.send(wire.Abort(cmp.Or(a.tags.Client, a.handshake.asked), false), &a.client)
+		a.sh.send(wire.Abort(cmp.Or(a.tags.Client, a.handshake.asked), false), &a.client, 0)
 		if tag := a.tags.Backend; tag != 0 {
-			a.sh.send(wire.Abort(tag, false), &a.backend)
+			a.sh.send(wire.Abort(tag, false), &a.backend, 0)
 		}
 	}
 	a.finish()

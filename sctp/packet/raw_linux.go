@@ -30,7 +30,11 @@ type rawSocket struct {
 func (sh *shard) newRawSocket(ipv6 bool, fd, router int) (*rawSocket, error) {
 	sock := &rawSocket{sh: sh, ipv6: ipv6, fd: fd, router: router,
 		in: mmsg.NewReader(packetSize), errors: mmsg.NewReader(quoteSize)}
-	if err := sh.loop.AddRead(sock.fd, sock); err != nil {
+	err := sh.loop.AddRead(sock.fd, sock)
+	if ipv6 { // an adopted one may be of a version that did not ask for it
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+	}
+	if err != nil {
 		sock.close()
 		return nil, err
 	}

@@ -132,6 +132,10 @@ func (sock *rawSocket) handle(d *received, now int64) {
 	if sh.n > 1 && shareOf(c.Source, c.Dest, sh.n) != sh.index {
 		return // it was queued before the socket had its filter; another shard has it, too
 	}
+	if c.Kinds&wire.KindInit != 0 && d.hops == 1 {
+		sh.count.HopsExceeded.Add(1)
+		return
+	}
 	key := sideKey{peer: d.peer.As16(), local: d.local.As16(), scope: d.scope, peerPort: c.Source, localPort: c.Dest}
 	from, ok := sh.sides[key]
 	if !ok {
@@ -174,7 +178,7 @@ func (sock *rawSocket) handle(d *received, now int64) {
 
 // forward sends a packet to the other side of its association.
 func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
-	sh, a, b := sock.sh, from.a, d.sctp
+	sh, a, b, hops := sock.sh, from.a, d.sctp, 0
 	if c.Kinds&(wire.KindInit|wire.KindInitAck) != 0 {
 		if b = wire.Strip(b); b == nil {
 			sh.count.Malformed.Add(1)
@@ -185,23 +189,26 @@ func (sock *rawSocket) forward(from *side, d *received, c *wire.Content) {
 	if from == to {
 		to = &a.backend
 		sh.count.PacketsIn.Add(1)
+		if c.Kinds&wire.KindInit != 0 {
+			hops = d.left()
+		}
 		if a.dial != nil {
-			a.dial.init = append(a.dial.init[:0], b...)
+			a.dial.init, a.dial.hops = append(a.dial.init[:0], b...), hops
 		}
 	} else {
 		sh.count.PacketsOut.Add(1)
 	}
 	sh.count.Pass(to == &a.backend, c.Messages, int(c.Bytes), &a.meter, a.choice)
-	sock.add(b, to, d.tos)
+	sock.add(b, to, d.tos, hops)
 }
 
-// send sends a packet of our own, without ports, to an endpoint.
-func (sh *shard) send(b []byte, to *side) {
+// send sends a packet without ports to an endpoint, at once. hops are those of add.
+func (sh *shard) send(b []byte, to *side, hops int) {
 	sock, err := sh.rawSocket(to.ipv6)
 	if err != nil {
 		return // the Server is closed
 	}
-	sock.add(b, to, 0)
+	sock.add(b, to, 0, hops)
 	sock.flush() // b may be gone soon
 }
 
@@ -219,7 +226,7 @@ func (sock *rawSocket) refuseASCONF(from *side, d *received, c *wire.Content) {
 	}
 	sock.sh.count.ASCONF.Add(1)
 	if asked := wire.Find(d.sctp, wire.KindASCONF); asked[0] == wire.ChunkASCONF {
-		sock.sh.send(wire.Unrecognized(theirs, asked), from)
+		sock.sh.send(wire.Unrecognized(theirs, asked), from, 0)
 	}
 }
 
@@ -243,9 +250,9 @@ func (sock *rawSocket) handleUnknown(d *received, c *wire.Content, now int64) {
 	switch {
 	case c.Kinds&(wire.KindAbort|wire.KindShutdownComplete|wire.KindCookieAck|wire.KindError|wire.KindInitAck) != 0:
 	case c.Kinds&wire.KindShutdownAck != 0:
-		sh.send(wire.ShutdownComplete(c.Tag), &from)
+		sh.send(wire.ShutdownComplete(c.Tag), &from, 0)
 	default:
-		sh.send(wire.Abort(c.Tag, true), &from)
+		sh.send(wire.Abort(c.Tag, true), &from, 0)
 	}
 }
 

@@ -144,6 +144,7 @@ func (s scrape) sctp(n sctp.Stats) {
 			{"bad_tag", n.BadTag},
 			{"unexpected", n.Unexpected},
 			{"stray", n.Stray},
+			{"hops_exceeded", n.HopsExceeded},
 			{"asconf", n.ASCONF},
 			{"draining", n.Draining},
 			{"full", n.Full},

@@ -76,7 +76,17 @@ type Lab struct {
 // fails if any process of the program is left running.
 func New(t *testing.T, cfg testbed.Config) *Lab {
 	t.Helper()
-	l := &Lab{T: t, Testbed: testbed.NewT(t, cfg), Dir: t.TempDir()}
+	return on(t, testbed.NewT(t, cfg))
+}
+
+// Remote returns a Lab of the same hosts, whose node is the remote one, with a program and manifests of its own.
+func (l *Lab) Remote() *Lab {
+	return on(l.T, &testbed.Testbed{Client: l.Client, Clients: l.Clients, Node: l.RemoteNode, Pods: l.RemotePods,
+		RemoteNode: l.Node, RemotePods: l.Pods})
+}
+
+func on(t *testing.T, hosts *testbed.Testbed) *Lab {
+	l := &Lab{T: t, Testbed: hosts, Dir: t.TempDir()}
 	t.Cleanup(func() {
 		if l.Process != nil {
 			l.Process.Stop(syscall.SIGKILL)
