@@ -3,6 +3,7 @@ package status
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,13 +15,14 @@ import (
 const clientShare shares.Percent = 50
 
 // Conns bounds the connections of all HTTP servers together, so that strangers at a health check take no descriptor
-// that a change, or a probe, needs. Its methods may be called from anywhere.
+// that a change, or a probe, needs. The oldest makes room for a new one: a probe is answered within a millisecond, and
+// who is slow may come from any number of addresses. Its methods may be called from anywhere.
 type Conns struct {
 	most    int64
 	refused atomic.Uint64
 
-	mu   sync.Mutex // guards the following
-	open int64
+	mu   sync.Mutex   // guards the following
+	open []*boundConn // the oldest first
 	by   map[netip.Addr]int64
 }
 
@@ -51,50 +53,62 @@ func (c *Conns) Bound(open Listen) Listen {
 	}
 }
 
-// take counts a connection of a client. False: it is to be reset.
-func (c *Conns) take(client netip.Addr) bool {
+// add counts a connection, and resets the oldest one that must make room for it: of its client, if that has its share,
+// else of all.
+func (c *Conns) add(b *boundConn) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !clientShare.Allows(c.by[client], 1, c.most-c.open) {
+	free := c.most - int64(len(c.open))
+	oldest := -1
+	switch {
+	case c.by[b.client] > 0 && !clientShare.Allows(c.by[b.client], 1, free):
+		oldest = slices.IndexFunc(c.open, func(o *boundConn) bool { return o.client == b.client })
+	case free <= 0:
+		oldest = 0
+	}
+	var goes *boundConn
+	if oldest >= 0 {
+		goes = c.open[oldest]
+		c.forget(goes)
 		c.refused.Add(1)
-		return false
 	}
-	c.open++
-	c.by[client]++
-	return true
-}
-
-func (c *Conns) give(client netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open--
-	if c.by[client]--; c.by[client] == 0 {
-		delete(c.by, client)
+	c.open = append(c.open, b)
+	c.by[b.client]++
+	c.mu.Unlock()
+	if goes != nil {
+		if tcp, ok := goes.Conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // what it leaves in TIME_WAIT is memory, too
+		}
+		_ = goes.Conn.Close()
 	}
 }
 
-// boundListener resets the connections that are too many.
+// forget ends the count of a connection, if it counts. The caller holds c.mu.
+func (c *Conns) forget(b *boundConn) {
+	i := slices.Index(c.open, b)
+	if i < 0 {
+		return
+	}
+	c.open = slices.Delete(c.open, i, i+1)
+	if c.by[b.client]--; c.by[b.client] == 0 {
+		delete(c.by, b.client)
+	}
+}
+
+// boundListener has its connections count.
 type boundListener struct {
 	net.Listener
 	conns *Conns
 }
 
-// Accept returns the next connection that is not too many.
+// Accept returns the next connection, for which others make room.
 func (l *boundListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		client := clientOf(conn)
-		if l.conns.take(client) {
-			return &boundConn{Conn: conn, end: sync.OnceFunc(func() { l.conns.give(client) })}, nil
-		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // what it leaves in TIME_WAIT is memory, too
-		}
-		_ = conn.Close()
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
+	b := &boundConn{Conn: conn, conns: l.conns, client: clientOf(conn)}
+	l.conns.add(b)
+	return b, nil
 }
 
 // clientOf returns the address of a client; all that have none are one.
@@ -108,11 +122,14 @@ func clientOf(c net.Conn) netip.Addr {
 // boundConn is a connection that counts until it is closed.
 type boundConn struct {
 	net.Conn
-	end func()
+	conns  *Conns
+	client netip.Addr
 }
 
 // Close closes the connection.
-func (c *boundConn) Close() error {
-	defer c.end()
-	return c.Conn.Close()
+func (b *boundConn) Close() error {
+	b.conns.mu.Lock()
+	b.conns.forget(b)
+	b.conns.mu.Unlock()
+	return b.Conn.Close()
 }

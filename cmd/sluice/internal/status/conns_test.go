@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -22,8 +23,8 @@ func dialFrom(t *testing.T, from, to string) (net.Conn, error) {
 	return c, c.SetDeadline(time.Now().Add(testbed.Patience))
 }
 
-// TestSlowClients: clients that never end their requests are held to a part of the connections, another one is
-// answered, and what ends makes room.
+// TestSlowClients: clients that never end their requests hold a part of the connections, be they at one address or at
+// as many as there may be connections; each other one is answered meanwhile.
 func TestSlowClients(t *testing.T) {
 	conns := NewConns(0)
 	var addr string
@@ -52,24 +53,29 @@ func TestSlowClients(t *testing.T) {
 	}
 
 	const strangers = 300
-	var slow []net.Conn
-	for range strangers {
-		if c, err := dialFrom(t, "127.0.0.2", addr); err == nil {
+	slow := func(from string) {
+		if c, err := dialFrom(t, from, addr); err == nil {
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nX: ") // it may be reset already
-			slow = append(slow, c)
 		}
 	}
-	testbed.Eventually(t, "a half of them is refused", func() bool { return conns.Refused() == strangers-128 })
-	if ask("127.0.0.2") == nil {
-		t.Error("a client with its share is answered")
+	for range strangers {
+		slow("127.0.0.2")
 	}
-	if err := ask("127.0.0.1"); err != nil {
-		t.Errorf("another client is not answered: %v", err)
+	testbed.Eventually(t, "a client has a half of them", func() bool { return conns.Refused() == strangers-128 })
+	for i := range strangers {
+		slow(fmt.Sprintf("127.0.%d.%d", 1+i/250, 1+i%250))
 	}
-	for _, c := range slow {
-		_ = c.Close()
+	testbed.Eventually(t, "all are taken", func() bool { return conns.Refused() >= 2*strangers-256 })
+	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
+		if err := ask(from); err != nil {
+			t.Errorf("%s is not answered: %v", from, err)
+		}
 	}
-	testbed.Eventually(t, "the first client is answered again", func() bool { return ask("127.0.0.2") == nil })
+	conns.mu.Lock()
+	defer conns.mu.Unlock()
+	if n := len(conns.open); n > 256 {
+		t.Errorf("%d connections are open", n)
+	}
 }
 
 // A program with few descriptors has fewer connections for HTTP.
