@@ -108,8 +108,9 @@ func (l *Ladder) Short(count *Counters) bool {
 	return true
 }
 
-// divisible is how many descriptors there must be for them to be divided into shares. With fewer, clients wait.
-const divisible = 512
+// divisible is how many descriptors there must be for them to be divided into shares: those of 32 connections. With
+// fewer, as ulimit -n 64 leaves, what a share keeps free would be no connection, and clients wait.
+const divisible = 64
 
 // Room returns what is free on one of some loops whose dials in flight are so many. Of the descriptors those of one
 // connection have been taken for the one that is to be admitted.

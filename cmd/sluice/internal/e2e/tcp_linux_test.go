@@ -324,6 +324,35 @@ func TestFewDescriptors(t *testing.T) {
 	}
 }
 
+// TestSharesOfFewDescriptors: with 128 descriptors, too, a Service that holds all that it can get leaves some for
+// another.
+func TestSharesOfFewDescriptors(t *testing.T) {
+	t.Parallel()
+	const other = "10.96.0.81:80"
+	l := lab.New(t, testbed.Config{Pods: 1})
+	l.ServeEcho()
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":8081"))
+	l.Write("other.yaml", testbed.ServiceManifest("other", other, "TCP", ""),
+		testbed.SliceManifest("other", 1, 8081, "TCP", l.Pods[0].Addr4.String()))
+	l.Limit = 128
+	l.Start("--loops", "2")
+	for i := range 200 {
+		if c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr); err == nil {
+			defer c.Close()
+		} else if i == 0 {
+			t.Fatal(err)
+		}
+	}
+	l.Eventually("the Service has its share", func() bool {
+		return l.Metric(`sluice_tcp_refused_connections_total{share="service_file_descriptors"}`) > 0
+	})
+	for i := range 20 {
+		if who, err := lab.Who(l.Client, other); err != nil || who != l.Pods[0].Name {
+			t.Fatalf("question %d to another Service: answer %q, %v", i, who, err)
+		}
+	}
+}
+
 // TestProxyPortIsNotOpen: what was not steered is refused.
 func TestProxyPortIsNotOpen(t *testing.T) {
 	t.Parallel()
