@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -126,22 +127,61 @@ func TestNoLocalPortsButOther(t *testing.T) {
 	}
 }
 
+// TestOldDialsMakeRoom: dials of silent backends that take all places, without a share that bites, make room for new
+// ones, the oldest first.
+func TestOldDialsMakeRoom(t *testing.T) {
+	second := netip.MustParseAddrPort("10.96.0.2:80")
+	hole, good := silent(t), naming(t, "a")
+	p := newProxy(t, 1)
+	p.MaxDials = 4
+	p.DialTimeouts = []time.Duration{50 * time.Millisecond, 50 * time.Millisecond, time.Minute}
+	p.twoServices(t, hole, second, good)
+	asked := frontend
+	p.OriginalDst = func(int) (netip.AddrPort, error) { return asked, nil }
+	var err error
+	p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0"))
+	check(t, err)
+	oldest := p.dial()
+	p.eventually("the oldest dials", func(s Stats) bool { return s.Dialling == 1 })
+	for range p.MaxDials - 1 {
+		knock(p, nil)
+	}
+	p.eventually("all wait for a third attempt", func(s Stats) bool { return s.DialTimedOut == 8 && s.Dialling == 4 })
+	check(t, p.Loops.Loops()[0].Do(func() { asked = second }))
+	if name, err := io.ReadAll(p.dial()); err != nil || string(name) != "a" {
+		t.Errorf("the other Service answers %q, %v", name, err)
+	}
+	if _, err := oldest.Read(make([]byte, 1)); !isReset(err) {
+		t.Errorf("the oldest client saw %v, want a reset", err)
+	}
+	if s := p.Stats(); s.DialEvicted != 1 || s.Dialling != 3 {
+		t.Errorf("stats %+v, want one dial evicted and three left", s)
+	}
+}
+
+// twoServices has the proxy serve a Service at frontend, and another one at second.
+func (p *proxy) twoServices(t *testing.T, backend, second, other netip.AddrPort) {
+	t.Helper()
+	table, err := lb.NewTable([]*lb.Service{
+		{ID: lb.ID{Name: "hole", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}},
+			Backends: []lb.Backend{{Addr: backend, Ready: true, Serving: true}}},
+		{ID: lb.ID{Name: "good", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: second}},
+			Backends: []lb.Backend{{Addr: other, Ready: true, Serving: true}}},
+	}, lb.Node{})
+	check(t, err)
+	p.LB.Update(table)
+}
+
 // TestSharesOfDials: the clients of a Service whose backends are silent leave dials for another's.
 func TestSharesOfDials(t *testing.T) {
 	second := netip.MustParseAddrPort("10.96.0.2:80")
 	hole, good := silent(t), naming(t, "a")
 	p := newProxy(t, 1)
 	p.MaxDials, p.Shares = 20, shares.Shares{Service: 50, Client: 100}
-	table, err := lb.NewTable([]*lb.Service{
-		{ID: lb.ID{Name: "hole", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: frontend}},
-			Backends: []lb.Backend{{Addr: hole, Ready: true, Serving: true}}},
-		{ID: lb.ID{Name: "good", Protocol: lb.TCP}, Addresses: []lb.Address{{Addr: second}},
-			Backends: []lb.Backend{{Addr: good, Ready: true, Serving: true}}},
-	}, lb.Node{})
-	check(t, err)
-	p.LB.Update(table)
+	p.twoServices(t, hole, second, good)
 	asked := frontend
 	p.OriginalDst = func(int) (netip.AddrPort, error) { return asked, nil }
+	var err error
 	p.addr, err = p.ListenSteered(netip.MustParseAddrPort("127.0.0.1:0"))
 	check(t, err)
 	for range 30 {

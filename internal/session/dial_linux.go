@@ -15,6 +15,7 @@ type dial[C Owner[C]] struct {
 	ladder Ladder
 	waits  *noPorts[C] // that it waits in, or nil
 	turn   entry[*dial[C]]
+	age    entry[*dial[C]] // in Shard.dials
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
@@ -40,8 +41,9 @@ func (sh *Shard[C]) newDial(c C) *dial[C] {
 	d := reuse(&sh.free)
 	if d == nil {
 		d = &dial[C]{sh: sh}
-		d.turn.value = d
+		d.turn.value, d.age.value = d, d
 	}
+	sh.dials.push(&d.age)
 	d.owner, c.Base().dial = c, d
 	sh.Count.Dialling.Add(1)
 	c.Base().Claim.Dial()
@@ -61,9 +63,19 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 		d.waits.remove(d)
 	}
 	sh.rota.remove(&d.turn)
+	sh.dials.remove(&d.age)
 	sh.Count.Dialling.Add(-1)
 	c.Claim.Dialled()
 	keep(&sh.free, d)
+}
+
+// old returns the oldest dial, if it waits for backends that do not answer. It makes room for a new client, since many
+// Services of such backends can take all places, each with less than its share. nil: the dials are young, and soon done.
+func (sh *Shard[C]) old() *dial[C] {
+	if sh.dials.first == nil || !sh.dials.first.value.ladder.waits() {
+		return nil
+	}
+	return sh.dials.first.value
 }
 
 // next tries one backend after the other until a connect is under way, d waits, or none is left to try.

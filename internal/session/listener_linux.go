@@ -116,19 +116,29 @@ func (l *Listener[C]) acceptUntil(deadline int64) (more bool) {
 // accept accepts one connection and reports whether there may be more right now.
 func (l *Listener[C]) accept() bool {
 	sh := l.sh
-	if sh.Count.Dialling.Load() >= int64(sh.MaxDials) {
+	old := sh.old()
+	crowded := sh.Count.Dialling.Load() >= int64(sh.MaxDials)
+	if crowded && old == nil {
 		sh.Count.PausedDials.Add(1)
 		l.pause()
 		return false
 	}
 	if !sh.Descriptors.Take(2) {
-		sh.Loop.Pipes.Trim() // some may be found there the next time
-		sh.Count.PausedDescriptors.Add(1)
-		l.pause()
-		return false
+		if old == nil {
+			sh.Loop.Pipes.Trim() // some may be found there the next time
+			sh.Count.PausedDescriptors.Add(1)
+			l.pause()
+			return false
+		}
+		crowded = true
+		sh.Descriptors.Adopt(2) // the old dial gives as many back
 	}
 	fd, peer, err := socket.Accept(l.FD)
 	if err == nil {
+		if crowded {
+			sh.Count.DialEvicted.Add(1)
+			sh.Abort(old.owner)
+		}
 		sh.Count.Accepted.Add(1)
 		l.serve(fd, peer)
 		return true

@@ -9,7 +9,7 @@ type rota[T any] struct {
 	turn   int        // the queue that is next
 }
 
-// queue is what is ready of one Service, first come, first served.
+// queue is a list, first come, first served. In a rota it is what is ready of one Service.
 type queue[T any] struct {
 	of          *tenant[lb.Name]
 	first, last *entry[T]
@@ -18,21 +18,43 @@ type queue[T any] struct {
 // entry is a place in a queue.
 type entry[T any] struct {
 	value          T
-	of             *tenant[lb.Name] // whose queue it is in; nil: it is in none
+	of             *tenant[lb.Name] // whose queue of a rota it is in; nil: it is in none
 	before, behind *entry[T]
+}
+
+// push puts e at the end.
+func (q *queue[T]) push(e *entry[T]) {
+	if e.before = q.last; e.before != nil {
+		e.before.behind = e
+	} else {
+		q.first = e
+	}
+	q.last = e
+}
+
+// remove takes e out, which is in the queue.
+func (q *queue[T]) remove(e *entry[T]) {
+	if e.before != nil {
+		e.before.behind = e.behind
+	} else {
+		q.first = e.behind
+	}
+	if e.behind != nil {
+		e.behind.before = e.before
+	} else {
+		q.last = e.before
+	}
+	e.before, e.behind = nil, nil
 }
 
 // add puts e at the end of the queue of a Service.
 func (r *rota[T]) add(e *entry[T], of *tenant[lb.Name]) {
 	e.of = of
 	if of.queue == 0 {
-		r.queues = append(r.queues, queue[T]{of: of, first: e, last: e})
+		r.queues = append(r.queues, queue[T]{of: of})
 		of.queue = len(r.queues)
-		return
 	}
-	q := &r.queues[of.queue-1]
-	e.before, q.last.behind = q.last, e
-	q.last = e
+	r.queues[of.queue-1].push(e)
 }
 
 // take removes and returns the entry whose turn it is; nil: there is none.
@@ -55,18 +77,9 @@ func (r *rota[T]) remove(e *entry[T]) {
 	if of == nil {
 		return
 	}
+	e.of = nil
 	q := &r.queues[of.queue-1]
-	if e.before != nil {
-		e.before.behind = e.behind
-	} else {
-		q.first = e.behind
-	}
-	if e.behind != nil {
-		e.behind.before = e.before
-	} else {
-		q.last = e.before
-	}
-	e.before, e.behind, e.of = nil, nil, nil
+	q.remove(e)
 	if q.first != nil {
 		return
 	}

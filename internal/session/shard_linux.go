@@ -29,8 +29,9 @@ type Shard[C Owner[C]] struct {
 	noPorts     map[netip.AddrPort]*noPorts[C] // backends towards which no port is free
 	claims      Claims
 	rota        rota[*dial[C]]
-	pending     []*Listener[C] // those that may have a client to accept
-	late        bool           // the loop is to serve the shard at the end of the turn
+	dials       queue[*dial[C]] // all of them, the oldest first
+	pending     []*Listener[C]  // those that may have a client to accept
+	late        bool            // the loop is to serve the shard at the end of the turn
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.

@@ -21,6 +21,7 @@ type Stats[C, G any] struct {
 	DialRefused  C // attempts that failed with an answer
 	DialTimedOut C // attempts that were not answered in time
 	DialGaveUp   C // reset: every attempt failed
+	DialEvicted  C // reset: the oldest dial, whose backends were silent, to make room
 	Established  C // those whose backend answered
 
 	Refusals[C]

@@ -18,6 +18,7 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"not_allowed", n.NotAllowed},
 		{"dial_failed", n.DialGaveUp},
 		{"no_local_ports", n.NoPorts},
+		{"dial_evicted", n.DialEvicted},
 	}
 }
 
@@ -38,8 +39,8 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counter("sluice_tcp_accepted_connections_total", "TCP connections accepted.", n.Accepted)
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
-			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed or no_local_ports (of this "+
-			"node towards any endpoint).", "result", outcomes(n.Stats))
+			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
+			"node towards any endpoint) or dial_evicted (the oldest, to make room).", "result", outcomes(n.Stats))
 	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, "+
 		"had its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
@@ -107,8 +108,8 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counter("sluice_sctp_accepted_associations_total", "SCTP associations requested by clients.", n.Accepted)
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
-			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed or no_local_ports "+
-			"(of this node towards any endpoint).",
+			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
+			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room).",
 		"result", outcomes(n.Stats))
 	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
 		"client, had its share already (--max-service-share, --max-client-share), by the share.",

@@ -12,21 +12,22 @@ import (
 	"github.com/sluice-lb/sluice/internal/mmsg"
 )
 
-// spoofed are the sources of a flood.
-var spoofed = netip.MustParsePrefix("10.128.0.0/9")
+// Sources are addresses that HaveSources gives to a host.
+var Sources = netip.MustParsePrefix("10.128.0.0/9")
+
+// HaveSources routes Sources to a host, which may send from each of them.
+func (l *Lab) HaveSources(h *testbed.Host) {
+	l.T.Helper()
+	h.Run(l.T, "ip", "route", "replace", "local", Sources.String(), "dev", "lo")
+	l.Node.Run(l.T, "ip", "route", "replace", Sources.String(), "via", h.Addr4.String())
+}
 
 // Flood sends datagrams from 100,000 sources to addresses in turn, some 60,000 a second, until stop is called. With
 // more sources the kernel's conntrack table would be full, which is not what is tested. The host's route to the
 // sources stays.
 func (l *Lab) Flood(from *testbed.Host, to ...netip.AddrPort) (stop func()) {
 	t := l.T
-	run := func(h *testbed.Host, args ...string) {
-		if out, err := h.Command(t.Context(), "ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
-		}
-	}
-	run(from, "route", "replace", "local", spoofed.String(), "dev", "lo")
-	run(l.Node, "route", "replace", spoofed.String(), "via", from.Addr4.String())
+	l.HaveSources(from)
 	socket, err := from.ListenPacket(t.Context(), "udp4", "0.0.0.0:0")
 	testbed.Check(t, err)
 	conn := socket.(*net.UDPConn)
@@ -34,7 +35,7 @@ func (l *Lab) Flood(from *testbed.Host, to ...netip.AddrPort) (stop func()) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		const burst, sources = 300, 100_000
-		source := spoofed.Addr().As4()
+		source := Sources.Addr().As4()
 		first := binary.BigEndian.Uint32(source[:])
 		var control mmsg.ControlBuffer
 		pace := time.NewTicker(5 * time.Millisecond)

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // knock opens connections at a rate, whatever becomes of them.
@@ -23,6 +25,16 @@ type knock struct {
 	Hold time.Duration // after which the client ends each
 	Most int           // that it opens in all; 0: no bound
 	Send string        // as soon as a connection is there
+
+	Addrs   int // that it knocks at in turn, To being the first; 0: one
+	Sources int // addresses of 10.128.0.0/9 that it comes from in turn; 0: its own
+}
+
+// nth returns address number i of n from a on.
+func nth(a netip.Addr, i, n int) (out [4]byte) {
+	out = a.As4()
+	binary.BigEndian.PutUint32(out[:], binary.BigEndian.Uint32(out[:])+uint32(i%max(n, 1)))
+	return out
 }
 
 // run knocks from a host until ctx is done. The end of its process ends all connections.
@@ -75,8 +87,14 @@ func runKnock(args []string) error {
 			} else if err != nil {
 				return err
 			}
+			if k.Sources > 0 {
+				_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+				if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: nth(lab.Sources.Addr(), begun, k.Sources)}); err != nil {
+					return err
+				}
+			}
 			// It may find no port, as the clients of others may not.
-			_ = unix.Connect(fd, &unix.SockaddrInet4{Addr: k.To.Addr().As4(), Port: int(k.To.Port())})
+			_ = unix.Connect(fd, &unix.SockaddrInet4{Addr: nth(k.To.Addr(), begun, k.Addrs), Port: int(k.To.Port())})
 			open = append(open, held{fd: fd, until: now.Add(k.Hold)})
 		}
 		if k.Send != "" {

@@ -123,8 +123,9 @@ func (v *victims) publish(turn int) {
 		testbed.SliceManifest("sctp", 1, v.ends.EchoPort, "SCTP", all...))
 }
 
-// patience is how long an answer may take: much more than a retransmission of TCP, and less than for ever.
-const patience = 10 * time.Second
+// patience is how long an answer may take: a SYN may be lost twice, since that is sent again after 1 s and 3 s, and no
+// more.
+const patience = 5 * time.Second
 
 // start starts the clients.
 func (v *victims) start() {
