@@ -43,7 +43,7 @@ var attacks = []attack{
 	{"silent endpoints", silentEndpoints, `sluice_tcp_dials_total{result="timeout"}`},
 	{"many silent Services", manySilent, `sluice_tcp_dials_total{result="timeout"}`},
 	{"storm", storm, "sluice_tcp_accepted_connections_total"},
-	{"greedy client", greedy, `sluice_tcp_refused_connections_total{share="service_file_descriptors"}`},
+	{"greedy client", greedy, "sluice_tcp_accepted_connections_total"},
 	{"UDP flood", udpFlood, `sluice_udp_flows_evicted_total{reason="service_share"}`},
 	{"slow HTTP", slowHTTP, "sluice_http_refused_connections_total"},
 	{"big Service", bigService, ""},
