@@ -157,6 +157,10 @@ type Service struct {
 	// Scheduler is the requested ipvs scheduler, as the annotation
 	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
 	Scheduler string
+
+	// Masquerade makes this node the source of connections that the kernel forwards, at every
+	// address with policy Cluster: so that endpoints see what they see in user space.
+	Masquerade bool
 }
 
 // Equal reports whether s and t say the same. Slices that are the same memory are not
@@ -164,7 +168,7 @@ type Service struct {
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
-		s.Scheduler == t.Scheduler &&
+		s.Scheduler == t.Scheduler && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -47,6 +47,7 @@ func cleanup(ctx context.Context) error {
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
 	l := shape{ipv6: ipv6, prefix: chainPrefix, sets: true}.layout(nil)
 	l.Sets = append(l.Sets, shape{ipv6: ipv6, prefix: probePrefix, sets: true}.layout(nil).Sets...)
+	l.Sets = append(l.Sets, netfilter.SetGroup{Sets: []netfilter.Set{NewLease(ipv6, 0).Set()}})
 	l.Own = removable
 	changed := make(map[netip.AddrPort]bool)
 	err := netfilter.Remove(ctx, l, func(save string) {

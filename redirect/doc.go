@@ -31,7 +31,8 @@
 // An entry that stays stays in effect throughout a change. A client that may ask neither
 // before nor after a change is not answered in between (without sets it may be, for a
 // moment, if a frontend ceases to be redirected and to be restricted at once). Nothing is
-// removed when the process ends. [IPTables.Verify] compares what the kernel holds with what
+// removed when the process ends, but with a [NewLease] rules match nothing when it is not renewed any more; that
+// needs sets. [IPTables.Verify] compares what the kernel holds with what
 // was written, and the next Sync repairs it.
 //
 // Netfilter takes datagrams between two ports for one flow. Sync deletes conntrack entries

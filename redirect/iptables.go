@@ -5,8 +5,18 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
+
+// chainPrefix is how the names of all chains of this program begin.
+const chainPrefix = "SLUICE-"
+
+// NewLease returns the lease of all rules of this program in one address family. It lasts for its lifetime after it was
+// renewed, in whole seconds; 0: for ever.
+func NewLease(ipv6 bool, lifetime time.Duration) *netfilter.Lease {
+	return &netfilter.Lease{IPv6: ipv6, Prefix: chainPrefix, Lifetime: lifetime}
+}
 
 // IPTables steers by iptables in one address family. The zero value is usable:
 // IPv4, by the iptables in PATH. Its methods are called by one goroutine, except
@@ -32,6 +42,9 @@ type IPTables struct {
 
 	// NoIPSet makes one rule per frontend even if the kernel has sets.
 	NoIPSet bool
+
+	// Lease is how long rules match without this process, where the kernel has sets (Facts.IPSet). nil: for ever.
+	Lease *netfilter.Lease
 
 	// ObserveFlows is called with the time of each search for stale conntrack entries. May
 	// be nil.

@@ -46,7 +46,7 @@ func (t *IPTables) sync(ctx context.Context, u Update) error {
 		t.changeAll() // rules may have been lost
 	}
 	if !t.started {
-		left, err := t.read()
+		left, err := t.read(ctx)
 		if err != nil {
 			return err
 		}

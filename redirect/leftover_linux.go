@@ -2,7 +2,6 @@ package redirect
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -15,33 +14,21 @@ func (t *IPTables) leftover(ctx context.Context) Leftover {
 	if t.find(ctx) != nil {
 		return Leftover{} // Probe returns the reason
 	}
-	left, _ := t.read()
+	left, _ := t.read(ctx)
 	return left
 }
 
 // read reads where the rules in our chains lead, up to the first error.
-func (t *IPTables) read() (Leftover, error) {
-	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
-	chains, err := t.program.Chains("nat")
-	if err != nil {
-		return left, err
-	}
-	for _, chain := range chains {
-		if !own("nat", chain) {
-			continue
-		}
-		rules, err := t.program.Rules(netfilter.Place{Table: "nat", Chain: chain})
-		if err != nil {
-			return left, err
-		}
-		maps.Copy(left.Ported, steeredBy(rules, t.IPv6))
-		for _, rule := range rules { // those of TCP have the same target
-			if _, target := destination(netfilter.Words(rule)); target != 0 && chain == chainPrefix+chainTCP {
-				left.TCPPort = target
-			}
+func (t *IPTables) read(ctx context.Context) (Leftover, error) {
+	rules, err := t.program.Rules(ctx, "nat", func(chain string) bool { return own("nat", chain) })
+	left := Leftover{Ported: steeredBy(rules, t.IPv6)}
+	for _, rule := range rules { // those of TCP have the same target
+		w := netfilter.Words(rule)
+		if _, target := destination(w); target != 0 && w[1] == chainPrefix+chainTCP {
+			left.TCPPort = target
 		}
 	}
-	return left, nil
+	return left, err
 }
 
 // steeredBy returns the UDP and SCTP frontends that rules of ours redirect, as printed by

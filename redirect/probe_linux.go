@@ -58,12 +58,14 @@ func (t *IPTables) probe(ctx context.Context) (Facts, error) {
 		if err == nil {
 			break
 		}
-		if !s.sets || errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
+		if !s.sets || errors.Is(err, fs.ErrPermission) || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
 			return Facts{}, err
 		}
 		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
 	}
-	facts.IPSet = s.sets
+	if facts.IPSet = s.sets; s.sets {
+		s.lease = t.Lease
+	}
 	facts.Warnings = append(facts.Warnings, t.otherBackend(ctx)...)
 	t.shape, t.facts, t.probed = s, facts, true
 	return facts, nil

@@ -24,11 +24,8 @@ const (
 	chainRefuse     = "REFUSE"
 )
 
-const (
-	chainPrefix = "SLUICE-"
-	// probePrefix is for chains that are tried at start and removed at once.
-	probePrefix = chainPrefix + "PROBE-"
-)
+// probePrefix is for chains that are tried at start and removed at once.
+const probePrefix = chainPrefix + "PROBE-"
 
 // buckets is into how many chains rules of UDP frontends are divided at the most: about as
 // many as rules in each if there are 1,000. So a new flow is compared with a few dozen rules
@@ -87,6 +84,7 @@ type shape struct {
 	bind   netip.Addr // where steered packets go; invalid means REDIRECT
 	sets   bool
 	prefix string // of chains
+	lease  *netfilter.Lease
 }
 
 func (s shape) chain(name string) string { return s.prefix + name }

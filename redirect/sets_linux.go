@@ -54,7 +54,8 @@ func (s shape) kernelSet(name string) netfilter.Set {
 
 // layout says what in netfilter is ours.
 func (s shape) layout(counters *netfilter.Counters) netfilter.Layout {
-	l := netfilter.Layout{IPv6: s.ipv6, Prefix: chainPrefix, Own: own, Counters: counters}
+	l := netfilter.Layout{IPv6: s.ipv6, Prefix: chainPrefix, Own: own, Counters: counters,
+		Lease: s.lease}
 	for _, t := range tables {
 		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
 	}

@@ -364,7 +364,7 @@ func TestCounts(t *testing.T) {
 	syncPlan(t, s, Plan{TCPPort: 40000, Ported: []Ported{{dns, 40001}}})
 	stats := s.Stats()
 	for table, rules := range stats.Rules {
-		have, err := s.kernel.program.Chains(table)
+		have, err := s.kernel.program.Chains(t.Context(), table)
 		if err != nil || len(have) == 0 || rules == 0 {
 			t.Errorf("%d rules in table %s, which has chains %v, %v", rules, table, have, err)
 		}

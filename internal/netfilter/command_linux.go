@@ -40,7 +40,10 @@ func Run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			err = withLockHolder(ctx.Err()) // it says nothing while it waits for the lock
+			err = ctx.Err()
+			if lockHolder(lockFile()) != "" { // it says nothing while it waits for the lock
+				err = locked(err)
+			}
 		}
 		return nil, fmt.Errorf("run %s: %w", path, explain(err, stderr.String(), stdin))
 	}

@@ -16,6 +16,8 @@
 // iptables-save where it has not. After an error, or when Verify has found a difference,
 // the next Write reads everything and writes everything.
 //
+// A [Lease] makes rules end by themselves when no process renews it.
+//
 // # A second backend
 //
 // What a backend by nftables would replace is in files of its own:
@@ -24,6 +26,7 @@
 //	write (edits), verify (look)    transactions, and how a chain is read back
 //	jump                            nftables has base chains with priorities
 //	sets, grace                     ipset; with nftables rules and elements are one transaction
+//	lease                           nftables has sets with timeouts as well
 //
 // What it would share is the model in ruleset_linux.go: edits of chains by name, buckets, members
 // counted by [Refs], and what is unknown, learned or known. It has no interface until there

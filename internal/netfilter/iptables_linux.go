@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -85,31 +86,59 @@ func marks(have []string, prefix string, text []byte) []byte {
 // MarkChain is the name of the mark.
 func MarkChain(prefix string) string { return prefix + "CREATED-TABLE" }
 
-// Chains returns the names of all chains of a table, none if it does not exist.
-func (p *IPTables) Chains(table string) ([]string, error) {
+// Chains returns the names of all chains of a table, none if it does not exist. It waits for no lock.
+func (p *IPTables) Chains(ctx context.Context, table string) (out []string, err error) {
 	if !p.NFT {
-		out, err := p.client.ListChains(table)
-		if err != nil {
-			return nil, fmt.Errorf("list chains of table %s: %w", table, lockError(err))
-		}
-		return out, nil
+		saved, err := p.saved(ctx, table)
+		return slices.Collect(maps.Keys(saved)), err
 	}
 	chains, err := nftChains(nfnl.Family(p.IPv6), table)
+	for _, c := range chains {
+		out = append(out, c.Name)
+	}
+	return out, err
+}
+
+// Rules returns the rules of some chains of a table, as iptables -S prints them, those of each chain together. It waits
+// for no lock.
+func (p *IPTables) Rules(ctx context.Context, table string, of func(chain string) bool) (out []string, err error) {
+	if !p.NFT {
+		saved, err := p.saved(ctx, table)
+		for chain, rules := range saved {
+			for _, r := range rules {
+				if of(chain) {
+					out = append(out, "-A "+r.ID)
+				}
+			}
+		}
+		return out, err
+	}
+	chains, err := p.Chains(ctx, table)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]string, 0, len(chains))
-	for _, c := range chains {
-		out = append(out, c.Name)
+	for _, chain := range chains {
+		if !of(chain) {
+			continue
+		}
+		rules, err := p.client.List(table, chain)
+		if err != nil {
+			return out, fmt.Errorf("list %s: %w", Place{table, chain}, err)
+		}
+		out = append(out, slices.DeleteFunc(rules, func(r string) bool { return !strings.HasPrefix(r, "-A ") })...)
 	}
 	return out, nil
 }
 
-// Rules returns the rules of a chain that exists, as iptables -S prints them.
-func (p *IPTables) Rules(at Place) ([]string, error) {
-	out, err := p.client.List(at.Table, at.Chain)
+// saved returns the chains of a table of the legacy backend. Unlike iptables -S, iptables-save takes no lock.
+func (p *IPTables) saved(ctx context.Context, table string) (map[string][]Rule, error) {
+	text, err := Run(ctx, nil, p.Path+"-save", "-t", table)
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", at, lockError(err))
+		return nil, err
 	}
-	return slices.DeleteFunc(out, func(r string) bool { return !strings.HasPrefix(r, "-A ") }), nil
+	out := make(map[string][]Rule)
+	for at, rules := range savedRules(string(text), "") {
+		out[at.Chain] = rules
+	}
+	return out, nil
 }

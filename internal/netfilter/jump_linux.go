@@ -26,11 +26,17 @@ const (
 	First                 // the first rule
 )
 
-// String returns the jump as input of iptables-restore, without "-I" and the chain.
-func (j Jump) String() string {
+// String returns a jump without a lease.
+func (j Jump) String() string { return j.under(nil) }
+
+// under returns the jump as input of iptables-restore, without "-I" and the chain. lease may be nil.
+func (j Jump) under(lease *Lease) string {
 	match := ""
 	if j.NewOnly {
 		match = "-m conntrack --ctstate NEW "
+	}
+	if lease != nil {
+		match += lease.match()
 	}
 	return fmt.Sprintf("%s-m comment --comment %q -j %s", match, j.Comment, j.To)
 }
@@ -103,7 +109,7 @@ func (r *Ruleset) moves(now held, jumps []Jump, good func(Place, []Rule, []Jump)
 			}
 		}
 		for i, j := range ours {
-			fmt.Fprintf(&b, "-I %s %d %s\n", at.Chain, n+i, j)
+			fmt.Fprintf(&b, "-I %s %d %s\n", at.Chain, n+i, j.under(r.layout.Lease))
 		}
 		b.WriteString("COMMIT\n")
 	}

@@ -13,22 +13,20 @@ import (
 // lockFile returns where the xtables lock is, as iptables finds it (iptables(8)).
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 
-// lockError adds to the error of an iptables that could not take the xtables lock which
-// process holds it. Other errors stay as they are.
+// lockError makes the error of an iptables that could not take the xtables lock ErrLocked. Other errors stay as they
+// are.
 func lockError(err error) error {
 	if strings.Contains(err.Error(), "Can't lock") {
-		return withLockHolder(err)
+		return locked(err)
 	}
 	return err
 }
 
-// withLockHolder adds to an error which process holds the xtables lock, if one does
-// and we can see it: one of another process namespace cannot be seen.
-func withLockHolder(err error) error {
-	if holder := lockHolder(lockFile()); holder != "" {
-		return fmt.Errorf("%w: the xtables lock is held by %s", err, holder)
-	}
-	return err
+// locked adds to an error which process holds the xtables lock, if we can see it: one of another process namespace
+// cannot be seen.
+func locked(err error) error {
+	holder := cmp.Or(lockHolder(lockFile()), "another process")
+	return fmt.Errorf("%w: %w by %s", err, ErrLocked, holder)
 }
 
 // lockHolder returns the process that has locked a file, empty if none is known.

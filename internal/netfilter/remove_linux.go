@@ -34,7 +34,7 @@ func (r *Ruleset) Try(ctx context.Context) (err error) {
 		removal = append(removal, e.text(t.Name)...)
 	}
 	// After all is written: a table that is written after another has lost chains waits for the kernel to free them.
-	if err = r.restore(ctx, slices.Concat(text, removal)); err != nil {
+	if err = r.restore(ctx, slices.Concat(text, removal)); err != nil && !errors.Is(err, ErrLocked) {
 		for table := range bytes.SplitAfterSeq(removal, []byte("COMMIT\n")) {
 			_ = r.restore(ctx, table) // one may have been written and the other not
 		}

@@ -30,6 +30,9 @@ type Layout struct {
 	// that is added is there.
 	Inner []Set
 
+	// Lease, if it is not nil, is what the jumps match, and nothing beyond them. Write and Verify renew it.
+	Lease *Lease
+
 	// Counters counts what is done, if it is not nil.
 	Counters *Counters
 }

@@ -58,11 +58,15 @@ type Set struct {
 	Type  string
 	IPv6  bool // of its addresses, if it has any
 	Marks bool // its members carry marks; only HashIPPort
+	Timed bool // its members may have timeouts, as those of a Lease do
 }
 
 // Create makes the set, or leaves one of the same name as it is.
 func (s Set) Create() error {
 	o := netlink.IpsetCreateOptions{Replace: true, Skbinfo: s.Marks, Family: nfnl.Family(s.IPv6)}
+	if s.Timed {
+		o.Timeout = new(uint32)
+	}
 	if s.Type == BitmapPort {
 		o.PortTo = math.MaxUint16
 	} else {
@@ -150,13 +154,21 @@ func (s Set) change(verb string, command int, list []Member) (sent uint64, err e
 		for i, e := range part {
 			adt = nfnl.AttrNested(adt, nl.IPSET_ATTR_DATA, e.data(i))
 		}
-		b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, nl.BEUint32Attr(0))
-		sent++
-		if err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, adt), nil, nil); err != nil {
-			return sent, fmt.Errorf("%s set %s: %w", verb, s.Name, err)
+		n, err := s.send(verb, command, adt)
+		if sent += n; err != nil {
+			return sent, err
 		}
 	}
 	return sent, nil
+}
+
+// send sends one message about members.
+func (s Set) send(verb string, command int, members []byte) (sent uint64, err error) {
+	b := nfnl.Attr(nil, nl.IPSET_ATTR_LINENO|unix.NLA_F_NET_BYTEORDER, nl.BEUint32Attr(0))
+	if err := setRequest(command, s.Name, nfnl.AttrNested(b, nl.IPSET_ATTR_ADT, members), nil, nil); err != nil {
+		return 1, fmt.Errorf("%s set %s: %w", verb, s.Name, err)
+	}
+	return 1, nil
 }
 
 // data returns the attributes of one member. The line number is what the kernel

@@ -155,6 +155,9 @@ func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 	if r.state != known {
 		return false, nil
 	}
+	if err := r.layout.Lease.grant(); err != nil { // another program may have flushed its set
+		return false, err
+	}
 	intact, err := r.rulesIntact(ctx)
 	if err == nil && intact {
 		intact, err = r.setsIntact()

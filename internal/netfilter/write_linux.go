@@ -43,6 +43,9 @@ func (r *Ruleset) Learn(ctx context.Context) error {
 // Jumps to chains that are there already come before anything else. between, if it is not
 // nil, is called when all that is added is there, before members go.
 func (r *Ruleset) Write(ctx context.Context, between func() error) error {
+	if err := r.layout.Lease.grant(); err != nil { // before any jump that needs it
+		return err
+	}
 	if err := r.Learn(ctx); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -34,6 +35,9 @@ type Engine struct {
 	// not sent to, and be answered with a reset. It is for hosts where
 	// nf_conntrack_tcp_be_liberal is set.
 	Liberal bool
+
+	// Lease is how long rules match without this process. nil: for ever.
+	Lease *netfilter.Lease
 
 	kernel
 }
@@ -81,6 +85,10 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 // Sync. With the nf_tables backend it costs one netlink message if no rule on the host has
 // changed since the last Verify, with the legacy backend one process.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
+
+// Leftover reports whether an earlier process has left Services here. It costs some milliseconds, and waits for no
+// lock.
+func (e *Engine) Leftover(ctx context.Context) (bool, error) { return e.leftover(ctx) }
 
 // Clients returns which backend each client of a Service with affinity was sent to last,
 // the longest ago first. now is the time on the clock of lb.Client.LastUsed. The Service is

@@ -2,7 +2,10 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -34,7 +37,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	s := e.shape(node)
 	if e.content == nil {
 		l := layout(e.IPv6)
-		l.Counters = &e.counters
+		l.Counters, l.Lease = &e.counters, e.Lease
 		e.content = newContent(netfilter.NewRuleset(e.program, l), s)
 	}
 	changed := e.services.Changed()
@@ -69,9 +72,24 @@ func (e *Engine) removeOld(ctx context.Context) error {
 	if e.clean {
 		return nil
 	}
-	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6), nil)
+	left := make(map[netip.AddrPort]bool)
+	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6), func(save string) { findUDP(save, e.IPv6, left) })
+	if err == nil && len(left) > 0 {
+		var n uint64
+		n, err = deleteTranslated(left, e.IPv6)
+		e.flowsDeleted.Add(n)
+	}
 	e.clean = err == nil
 	return err
+}
+
+func (e *Engine) leftover(ctx context.Context) (bool, error) {
+	program, err := netfilter.Open(ctx, e.Command, e.IPv6)
+	if err != nil {
+		return false, err
+	}
+	chains, err := program.Chains(ctx, "nat")
+	return slices.ContainsFunc(chains, func(chain string) bool { return ours("nat", chain) }), err
 }
 
 func (e *Engine) probe(ctx context.Context) (Facts, error) {
@@ -86,7 +104,7 @@ func (e *Engine) probe(ctx context.Context) (Facts, error) {
 	for _, facts = range []Facts{{RandomFully: true, BPF: true}, {RandomFully: true}, {BPF: true}, {}} {
 		s := e.shape(lb.Node{})
 		s.randomFully, s.bpf = facts.RandomFully, facts.BPF
-		if err = s.trial(program).Try(ctx); err == nil || ctx.Err() != nil {
+		if err = s.trial(program).Try(ctx); err == nil || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
 			break
 		}
 	}

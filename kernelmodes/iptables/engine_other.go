@@ -17,6 +17,8 @@ func (*kernel) sync(context.Context, *lb.Delta, lb.Node) error { return errors.E
 
 func (*kernel) verify(context.Context) (bool, error) { return false, errors.ErrUnsupported }
 
+func (*kernel) leftover(context.Context) (bool, error) { return false, errors.ErrUnsupported }
+
 func clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errors.ErrUnsupported }
 
 func remember(*lb.Service, []lb.Client) error { return errors.ErrUnsupported }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
@@ -126,4 +128,53 @@ func (f flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend
 		return x
 	}
 	return f[netip.AddrPortFrom(netfilter.Unspecified(addr.Is6()), end.Port())]
+}
+
+// findUDP adds the UDP frontends of rules of ours, as iptables-save prints them.
+func findUDP(save string, ipv6 bool, to map[netip.AddrPort]bool) {
+	for line := range strings.Lines(save) {
+		w := netfilter.Words(strings.TrimSuffix(line, "\n"))
+		if len(w) < 2 || w[0] != "-A" || !ours("nat", w[1]) || !slices.Contains(w, "udp") {
+			continue
+		}
+		ip, port := netfilter.Unspecified(ipv6), uint64(0)
+		for i, value := range w[1:] {
+			switch w[i] {
+			case "-d":
+				if p, err := netip.ParsePrefix(value); err == nil && p.IsSingleIP() {
+					ip = p.Addr()
+				}
+			case "--dport":
+				port, _ = strconv.ParseUint(value, 10, 16) // 0 for those of a bucket
+			}
+		}
+		if port != 0 {
+			to[netip.AddrPortFrom(ip, uint16(port))] = true
+		}
+	}
+}
+
+// deleteTranslated deletes the entries of flows to UDP frontends whose rules are gone, so that they go where other
+// rules or sockets are. Those that other rules have sent to this node have left already.
+func deleteTranslated(frontends map[netip.AddrPort]bool, ipv6 bool) (uint64, error) {
+	local, err := conntrack.LocalAddrs()
+	if err != nil {
+		return 0, err
+	}
+	return conntrack.DeleteFlows(ipv6, maps.Keys(frontends), false, func(flow conntrack.Flow) bool {
+		return translated(flow, frontends, local)
+	})
+}
+
+// translated reports whether an entry is that of a flow that rules of ours have sent to an endpoint.
+func translated(flow conntrack.Flow, frontends map[netip.AddrPort]bool, local map[netip.Addr]bool) bool {
+	addr := flow.Dst.Addr()
+	node := netip.AddrPortFrom(netfilter.Unspecified(addr.Is6()), flow.Dst.Port())
+	switch {
+	case frontends[flow.Dst]:
+		return !local[flow.Replies.Addr()]
+	case frontends[node] && local[addr] && !addr.IsLoopback():
+		return flow.Replies != flow.Dst
+	}
+	return false
 }

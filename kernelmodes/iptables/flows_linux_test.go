@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -80,6 +81,36 @@ func TestFlows(t *testing.T) {
 		}
 		if got := f.stale(flow, local); got != test.want {
 			t.Errorf("%s: %s answered by %s: deleted %v, want %v", test.name, test.asked, test.answers, got, test.want)
+		}
+	}
+}
+
+// TestLeftoverFlows: which entries are deleted when the rules of an earlier process go.
+func TestLeftoverFlows(t *testing.T) {
+	s := plain(false, 1, 1)
+	s.Protocol = lb.UDP
+	s.Addresses = append(s.Addresses, lb.Address{Addr: anywhere(false, 30053), Kind: lb.NodePort})
+	tcp := plain(false, 2, 1)
+	c := newContent(netfilter.NewRuleset(nil, layout(false)), shape{})
+	c.edit(shape{}, map[lb.ID]*lb.Service{s.ID: &s, tcp.ID: &tcp}, []lb.Change{{New: &s}, {New: &tcp}})
+	frontends := make(map[netip.AddrPort]bool)
+	findUDP(c.String(), false, frontends)
+	if len(frontends) != 2 || !frontends[s.Addresses[0].Addr] || !frontends[s.Addresses[1].Addr] {
+		t.Fatalf("found %v in:\n%s", frontends, c.String())
+	}
+	self := netip.MustParseAddr("192.0.2.10")
+	local := map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
+	clusterIP, pod, loopback := s.Addresses[0].Addr, s.Backends[0].Addr, netip.MustParseAddrPort("127.0.0.1:30053")
+	for _, test := range []struct {
+		asked, answers netip.AddrPort
+		want           bool
+	}{
+		{clusterIP, pod, true}, {clusterIP, at(self, 41000), false}, {tcp.Addresses[0].Addr, pod, false},
+		{at(self, 30053), pod, true}, {at(self, 30053), at(self, 30053), false}, {at(self, 30054), pod, false},
+		{loopback, loopback, false},
+	} {
+		if got := translated(conntrack.Flow{Dst: test.asked, Replies: test.answers}, frontends, local); got != test.want {
+			t.Errorf("%s answered by %s: deleted %v, want %v", test.asked, test.answers, got, test.want)
 		}
 	}
 }

@@ -78,8 +78,11 @@ func (s shape) render(service *lb.Service) *unit {
 			if target = svc; a.Local {
 				target = svl
 			}
-			mark := to + " " + comment("%s cluster IP from elsewhere", service.ID) + "-j " + chainOutside
-			marks[target] = append(marks[target], mark)
+			who, mark := "%s cluster IP from elsewhere", chainOutside
+			if service.Masquerade {
+				who, mark = "%s cluster IP", chainMark
+			}
+			marks[target] = append(marks[target], to+" "+comment(who, service.ID)+"-j "+mark)
 		} else {
 			extLocal = extLocal || a.Local
 		}

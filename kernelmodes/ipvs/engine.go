@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -41,6 +42,10 @@ type Engine struct {
 	TCPTimeout    time.Duration // established (--ipvs-tcp-timeout)
 	TCPFinTimeout time.Duration // after a FIN (--ipvs-tcpfin-timeout)
 	UDPTimeout    time.Duration // (--ipvs-udp-timeout)
+
+	// Lease is how long rules match without this process. nil: for ever. Virtual servers stay, since the kernel has no
+	// timers for those: connections go on being forwarded, without being masqueraded.
+	Lease *netfilter.Lease
 
 	kernel
 }
@@ -87,6 +92,9 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 // them, before which no rule is that is not of Sluice. If not, call Sync. False is no
 // error. It also removes backends whose last connection has ended.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
+
+// Leftover reports whether an earlier process has left virtual servers here.
+func (e *Engine) Leftover(context.Context) (bool, error) { return e.leftover() }
 
 // Clients returns which backend each client of a Service with affinity was sent to last,
 // the longest ago first, as far as the kernel remembers; one that has several addresses of

@@ -63,7 +63,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error
 		return err
 	}
 	if e.want == nil {
-		e.want = newState(e.program, e.shape(), &e.counters)
+		e.want = newState(e.program, e.shape(), e.Lease, &e.counters)
 	}
 	t := &table{ipv6: e.IPv6, writes: &e.writes}
 	defer t.Close()
@@ -81,6 +81,11 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) (err error
 		}
 		e.missing = append(e.missing, lacks.name)
 	}
+}
+
+func (e *Engine) leftover() (bool, error) {
+	list, _, err := e.shape().members(setServers)
+	return len(list) > 0, err
 }
 
 func (e *Engine) shape() shape { return shape{ipv6: e.IPv6, prefix: chainPrefix} }

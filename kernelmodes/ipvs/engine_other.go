@@ -20,6 +20,8 @@ func (*kernel) sync(context.Context, *lb.Delta, lb.Node) error { return errOther
 
 func (*kernel) verify(context.Context) (bool, error) { return false, errOther }
 
+func (*kernel) leftover() (bool, error) { return false, errOther }
+
 func (*kernel) clients(*lb.Service, int64) ([]lb.Client, error) { return nil, errOther }
 
 func (*kernel) fallbacks() []Fallback { return nil }

@@ -142,7 +142,7 @@ func (w *state) text() string {
 
 // fresh returns a state without Services, which is written nowhere.
 func fresh(v6 bool) *state {
-	return newState(nil, shape{ipv6: v6, prefix: chainPrefix}, nil)
+	return newState(nil, shape{ipv6: v6, prefix: chainPrefix}, nil, nil)
 }
 
 // render returns the state of services, made at once.

@@ -37,9 +37,9 @@ type unit struct {
 }
 
 // newState returns a state without Services, whose rules are written by program.
-func newState(program *netfilter.IPTables, s shape, c *netfilter.Counters) *state {
+func newState(program *netfilter.IPTables, s shape, lease *netfilter.Lease, c *netfilter.Counters) *state {
 	l := s.layout()
-	l.Counters = c
+	l.Counters, l.Lease = c, lease
 	w := &state{
 		shape: s, rules: netfilter.NewRuleset(program, l), units: make(map[lb.ID]*unit), servers: make(map[key]server),
 		have: make(map[key]*held), pending: make(map[key]struct{}), numbers: make(map[uint16]bool),

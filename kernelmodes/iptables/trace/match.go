@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // matches returns how likely it is that a packet matches a rule.
@@ -54,6 +56,9 @@ func (w *walk) condition(r *rule, o *option) (is, known bool) {
 		value, mask := parseMark(o.value())
 		return w.Mark&mask == value, o.match == "mark"
 	case "--match-set":
+		if netfilter.IsLease(o.value()) {
+			return true, true // it is renewed
+		}
 		if w.node.InSet == nil || len(o.values) < 2 {
 			return false, false
 		}

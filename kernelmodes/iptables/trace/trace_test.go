@@ -101,7 +101,8 @@ func TestTrace(t *testing.T) {
 
 // TestSets: members are asked for with the packet as it is then.
 func TestSets(t *testing.T) {
-	rules, err := Parse("*nat\n-A PREROUTING -m set --match-set S dst,dst -j REDIRECT --to-ports 9\n")
+	rules, err := Parse("*nat\n-A PREROUTING -m set --match-set SLUICE4-ALIVE src -j OURS\n" +
+		"-A OURS -m set --match-set S dst,dst -j REDIRECT --to-ports 9\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestSets(t *testing.T) {
 	n.InSet = func(set, dirs string, p Packet) bool {
 		return set == "S" && dirs == "dst,dst" && p.Dst == ap("10.96.0.80:80")
 	}
-	if got := rules.Trace(n, p); len(got) != 1 || got[0].Fate != Here || len(got[0].Steps) != 1 {
+	if got := rules.Trace(n, p); len(got) != 1 || got[0].Fate != Here || len(got[0].Steps) != 2 {
 		t.Errorf("got %v", got)
 	}
 }

@@ -105,6 +105,7 @@ type Agent struct {
 	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
 	applying   Changes                // those that Apply is bringing to the data path
 	damaged    bool                   // another program has changed our rules, and they are not repaired yet
+	offload    [2]bool                // by family: this process ends (Offload)
 }
 
 // New returns an agent that has applied nothing.

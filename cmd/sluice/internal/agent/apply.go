@@ -71,10 +71,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	leaveErr := a.leave(ctx, plan)
 	a.sockets.closeUnwanted(plan)
-	for _, addr := range a.Retired {
-		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
-	}
-	a.Retired = nil
+	a.retire()
 	if len(a.leaving) > 0 {
 		a.leaving = nil
 		a.LB.Update(plan.table)
@@ -88,9 +85,17 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	return 0, errors.Join(holdErr, planErr, leaveErr)
 }
 
+// retire closes the proxy ports of TCP where nothing is steered any more.
+func (a *Agent) retire() {
+	for _, addr := range a.Retired {
+		a.Servers[lb.TCP].Unlisten(lb.Frontend{Protocol: lb.TCP, Addr: addr})
+	}
+	a.Retired = nil
+}
+
 // environment returns what decides about Services now.
 func (a *Agent) environment() *environment {
-	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP()}
+	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP(), offload: a.offload}
 	e.nodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 	if a.NodePorts != nil {
 		e.nodePorts = a.NodePorts(a.local)
@@ -113,7 +118,7 @@ func (e *environment) on(node lb.Node, local []netip.Addr) lb.Node {
 func (e *environment) served(services []*lb.Service) []*lb.Service {
 	left := func(s *lb.Service) bool {
 		can := &e.can[family(s.IPv6)]
-		return !can.all() && choose(s, e.mode, can).Path == None
+		return !can.all() && e.choose(s).Path == None
 	}
 	if !slices.ContainsFunc(services, left) {
 		return services

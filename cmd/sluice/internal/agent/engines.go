@@ -17,6 +17,7 @@ type forwarder struct {
 	path   Path
 	engine Engine
 	has    map[lb.ID]*lb.Service
+	begun  bool  // it has been passed something
 	synced bool  // it makes what has says; else the next Sync is whole
 	failed error // in this attempt: its Services go elsewhere
 }
@@ -54,7 +55,26 @@ func (e *forwarder) join(ctx context.Context, plan *Plan) error {
 	if len(d.Added)+len(d.Changed) == 0 && (e.synced || len(e.has) == 0) {
 		return nil // to remove what it had is for later
 	}
+	if !e.begun {
+		left, err := e.engine.Leftover(ctx)
+		if err != nil {
+			return fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
+		}
+		if left {
+			e.keep(plan)
+		}
+	}
 	return e.sync(ctx, d, plan)
+}
+
+// keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
+// leaves when it is steered.
+func (e *forwarder) keep(plan *Plan) {
+	for i := range plan.changes {
+		if p := plan.changes[i].now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 {
+			e.has[p.service.ID] = masqueraded(plan.env.concrete(plan.table, p.service))
+		}
+	}
 }
 
 // leave makes the engine drop what is on another path now, once that path has it. One that
@@ -90,6 +110,7 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 			}
 		}
 	}
+	e.begun = true
 	err := e.engine.Sync(ctx, d, plan.node)
 	if e.synced = err == nil; err != nil {
 		return fmt.Errorf("forward Services by %s: %w", e.path, err)

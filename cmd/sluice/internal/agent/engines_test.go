@@ -22,6 +22,7 @@ type inKernel struct {
 	services map[lb.ID]*lb.Service // as passed
 	has      map[lb.Frontend]lb.ID // as made
 	intact   bool
+	leftover bool
 	fail     error
 
 	clients map[lb.ID][]lb.Client
@@ -31,6 +32,8 @@ type inKernel struct {
 func (e *inKernel) Clients(_ context.Context, s *lb.Service, _ int64) ([]lb.Client, error) {
 	return e.clients[s.ID], nil
 }
+
+func (e *inKernel) Leftover(context.Context) (bool, error) { return e.leftover, nil }
 
 func (e *inKernel) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
 	if e.forgets == nil {

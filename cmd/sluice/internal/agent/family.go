@@ -18,6 +18,8 @@ type Engine interface {
 	Sync(context.Context, lb.Delta, lb.Node) error
 	// Verify reports whether what the last Sync made is still there.
 	Verify(context.Context) (bool, error)
+	// Leftover reports whether an earlier process has left Services here. It is for before the first Sync.
+	Leftover(context.Context) (bool, error)
 	// Clients returns which backends the clients of a Service with affinity are at, the
 	// longest ago first, given the time on the clock of lb.Client.LastUsed.
 	Clients(context.Context, *lb.Service, int64) ([]lb.Client, error)

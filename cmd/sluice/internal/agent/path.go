@@ -38,6 +38,8 @@ type Choice struct {
 	Path     Path
 	Why      string // what asked for the path
 	Fallback string // why it is not the path that was requested; empty if it is
+
+	Offloaded bool // user space forwards it, but this process ends (Agent.Offload)
 }
 
 // abilities says which paths there are for the Services of one family: why not, or nil.

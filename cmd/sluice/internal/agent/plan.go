@@ -17,6 +17,7 @@ type environment struct {
 	direct    [2]bool      // the host holds the service addresses
 	nodePorts []netip.Addr // on which node ports are served; an unspecified one stands for all
 	refusing  bool         // a socket refuses SCTP where no endpoint is (Agent.RefuseSCTP)
+	offload   [2]bool      // by family: what user space forwards goes to the kernel (Agent.Offload)
 }
 
 // nothing is the piece of a service port that there is not.
@@ -44,9 +45,12 @@ type socket struct {
 
 // piece says what a service of the table comes to. It is pure.
 func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
-	p := &piece{service: s, choice: choose(s, e.mode, &e.can[family(s.IPv6)])}
+	p := &piece{service: s, choice: e.choose(s)}
 	if p.choice.Path == IPTables || p.choice.Path == IPVS {
 		p.kernel = e.concrete(table, s)
+	}
+	if p.choice.Offloaded {
+		p.kernel = masqueraded(p.kernel)
 	}
 	for i := range s.Addresses {
 		addr := &s.Addresses[i]

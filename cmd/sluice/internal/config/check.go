@@ -308,6 +308,9 @@ func (s *settings) checkLog() {
 	}
 }
 
+// maxLifetime is below the longest timeout of a member of a set, 4,294,967 s (ipset(8)).
+const maxLifetime = 1000 * time.Hour
+
 // checkOwn checks what kube-proxy does not have.
 func (s *settings) checkOwn() {
 	if slices.Contains(s.Source.Manifests, "") {
@@ -318,6 +321,17 @@ func (s *settings) checkOwn() {
 			"%q: give a value that a label may have, of letters, digits and -_. in between", s.Source.ServiceProxyName)
 	}
 	p := &s.Process
+	switch given := s.flags.Changed("on-exit"); {
+	case p.OnExit != Offload && p.OnExit != Refuse && p.OnExit != CleanUp:
+		s.reject("on-exit", "%q is unknown: give offload, refuse or cleanup", p.OnExit)
+	case s.cleanupOnExit && given && p.OnExit != CleanUp:
+		s.reject("cleanup-on-exit", "contradicts --on-exit=%s: give one of them", p.OnExit)
+	case s.cleanupOnExit:
+		p.OnExit = CleanUp
+	}
+	if d := s.Kernel.RulesLifetime; d%time.Second != 0 || d > maxLifetime {
+		s.reject("rules-lifetime", "%v: give whole seconds up to %v, like 10m, or 0", d, maxLifetime)
+	}
 	if p.HandoverSocket == "" && p.PIDFile != "" {
 		p.HandoverSocket = p.PIDFile + ".sock"
 	}

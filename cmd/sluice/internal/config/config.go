@@ -85,16 +85,30 @@ type Kernel struct {
 	MinSyncPeriod time.Duration  // shortest time between two writes of rules, at most SyncPeriod: that of the mode
 	ExcludeCIDRs  []netip.Prefix // IPVS virtual servers in these belong to another program
 	Conntrack     conntrack.Settings
+
+	// RulesLifetime is how long rules match after the end of the process that has written them, whatever ended it, in
+	// whole seconds; 0: until they are removed.
+	RulesLifetime time.Duration
 }
 
 // Process is about the life of the process itself.
 type Process struct {
 	WindowsService bool          // run under the service manager of Windows; false elsewhere
 	DrainTimeout   time.Duration // longest wait for connections at the end
-	CleanupOnExit  bool          // remove every trace from the kernel at the end
+	OnExit         OnExit        // what becomes of Services at the end
 	HandoverSocket string        // unix socket for upgrades and take-over; empty for none
 	PIDFile        string        // holds the id of the serving process; empty for none
 }
+
+// OnExit says what becomes of Services, and of clients that come, when the process ends.
+type OnExit string
+
+// The values of OnExit.
+const (
+	Offload OnExit = "offload" // the kernel forwards; without a way to that, clients are served until the end
+	Refuse  OnExit = "refuse"  // clients are refused from the start of draining on; rules stay for the next start
+	CleanUp OnExit = "cleanup" // as Refuse, and every trace is removed from the kernel in the end
+)
 
 // FromAPI reports whether Services come from the API server, and not from manifests.
 func (c *Config) FromAPI() bool { return len(c.Source.Manifests) == 0 }

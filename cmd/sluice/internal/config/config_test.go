@@ -71,6 +71,34 @@ func TestCleanupNeedsNoSource(t *testing.T) {
 	}
 }
 
+// TestOnExit: what becomes of Services at the end, and the old name of one way.
+func TestOnExit(t *testing.T) {
+	for args, want := range map[string]OnExit{
+		"": Offload, "--on-exit=refuse": Refuse, "--on-exit=cleanup": CleanUp, "--cleanup-on-exit": CleanUp,
+		"--cleanup-on-exit --on-exit=cleanup": CleanUp, "--cleanup-on-exit=false": Offload,
+	} {
+		if c := parse(t, append(strings.Fields(args), "--manifests=x")...); c.Process.OnExit != want {
+			t.Errorf("Parse(%s): on exit %s, want %s", args, c.Process.OnExit, want)
+		}
+	}
+	if c := parse(t, "--manifests=x"); c.Kernel.RulesLifetime != 10*time.Minute {
+		t.Errorf("rules last for %v", c.Kernel.RulesLifetime)
+	}
+	if c := parse(t, "--manifests=x", "--rules-lifetime=0"); c.Kernel.RulesLifetime != 0 {
+		t.Errorf("rules last for %v", c.Kernel.RulesLifetime)
+	}
+	for args, want := range map[string]string{
+		"--on-exit=stay":                     `--on-exit "stay" is unknown: give offload, refuse or cleanup`,
+		"--on-exit=refuse --cleanup-on-exit": "--cleanup-on-exit contradicts --on-exit=refuse: give one of them",
+		"--rules-lifetime=1500ms":            "--rules-lifetime 1.5s: give whole seconds up to 1000h0m0s, like 10m, or 0",
+		"--rules-lifetime=1001h":             "--rules-lifetime 1001h0m0s: give whole seconds up to 1000h0m0s, like 10m, or 0",
+	} {
+		if _, err := Parse(append(strings.Fields(args), "--manifests=x")); err == nil || err.Error() != want {
+			t.Errorf("Parse(%s) = %v, want %s", args, err, want)
+		}
+	}
+}
+
 func TestSources(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	for args, fromAPI := range map[string]bool{"": true, "--kubeconfig " + kubeconfig: true, "--master https://192.0.2.1 ": true, "--manifests x": false} {

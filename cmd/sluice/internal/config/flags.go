@@ -24,6 +24,7 @@ type settings struct {
 	conntrackMax             int32
 	healthzPort, metricsPort int32
 	logToStderr              bool
+	cleanupOnExit            bool
 	logFile, logDir          string
 }
 

@@ -129,8 +129,11 @@ func (s *settings) dataPathGroups() []group {
 		{"Upgrades and shutdown", []option{
 			{"drain-timeout", "", &p.DrainTimeout,
 				"longest `DURATION` of connection draining on SIGTERM; open connections are reset at the end"},
-			{"cleanup-on-exit", "", &p.CleanupOnExit, "remove all rules, sets and addresses on SIGTERM, as --cleanup " +
-				"does; by default they stay for the next start"},
+			{"on-exit", "", (*string)(&p.OnExit), "`WHAT` becomes of Services on SIGTERM: offload (the kernel " +
+				"forwards by rules of mode iptables until the next start; where it cannot, connections are accepted " +
+				"while others drain), refuse (connections are refused, rules stay for the next start), or cleanup " +
+				"(refused, and all rules, sets and addresses are removed, as --cleanup does)"},
+			{"cleanup-on-exit", "", &s.cleanupOnExit, "the same as --on-exit=cleanup"},
 			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
 				"over all connections from the one that listens there; only root may be able to write to its folder"},
 			{"pid-file", "", &p.PIDFile,
@@ -146,6 +149,9 @@ func (s *settings) kernelGroups() []group {
 	t, v, k := &s.Document.IPTables, &s.Document.IPVS, &s.Document.Conntrack
 	return []group{
 		{"Forwarding by the kernel", []option{
+			{"rules-lifetime", "", &s.Kernel.RulesLifetime, "`DURATION` after which rules match nothing any more " +
+				"when no Sluice runs, so that they do not stand in the way of another proxy; in whole seconds; " +
+				"0: for ever; needs ipset"},
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
@@ -312,7 +318,8 @@ func declare() (*settings, []group) {
 	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops = cores()
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
-	s.Process.DrainTimeout = 30 * time.Second
+	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
+	s.Kernel.RulesLifetime = 10 * time.Minute
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort = healthzPort, metricsPort
 	groups := s.groups()

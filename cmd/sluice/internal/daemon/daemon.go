@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -61,6 +62,9 @@ type daemon struct {
 	addresses  node.Addresses
 	stopping   atomic.Bool
 	background sync.WaitGroup
+
+	renewing sync.WaitGroup
+	letGo    context.CancelFunc // ends that; nil before
 }
 
 // Run serves until ctx ends, or until another process has taken over, which is
@@ -86,38 +90,10 @@ func Run(ctx context.Context, o Options) error {
 	d.Upgrade.Serve(d.state())
 	select {
 	case <-ctx.Done():
+		return d.stop(cancel)
 	case <-d.Upgrade.Done():
+		return d.Upgrade.Close()
 	}
-	if err := d.Upgrade.Close(); err != nil {
-		return err
-	}
-	return d.stop(cancel)
-}
-
-// stop ends what start has started, and waits for connections to end.
-func (d *daemon) stop(cancel context.CancelFunc) error {
-	d.stopping.Store(true) // probes fail from now on, so that load balancers send no more
-	cancel()
-	d.background.Wait()
-	cleanup := d.Config.Process.CleanupOnExit
-	if !cleanup {
-		d.lock.Release() // the next may start while this one drains
-	}
-	d.data.drain(d.Config.Process.DrainTimeout, d.Log)
-	if err := d.close(); err != nil {
-		return fmt.Errorf("stop: %w", err)
-	}
-	if cleanup {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		if err := removeTraces(ctx); err != nil {
-			return fmt.Errorf("clean up: %w", err)
-		}
-		d.Log.Info("stopped; every rule and address is removed")
-		return nil
-	}
-	d.Log.Info("stopped; rules and addresses stay for the next start, sluice --cleanup removes them")
-	return nil
 }
 
 // start brings everything up, what can fail for a reason of the configuration first, and
@@ -211,6 +187,7 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 		return err
 	}
 	if taken {
+		d.holdRules()
 		d.keepTCPPort()
 		d.agent.Submit(desired) // what was taken over is served until that is applied
 		return nil
@@ -228,14 +205,34 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 	case err != nil:
 		return err
 	}
-	if err := d.steering.probeRest(ctx); err != nil {
+	if err := d.insist(ctx, func() error { return d.steering.probeRest(ctx) }); err != nil {
 		return err
 	}
 	d.agent.Families = [2]agent.Family{d.steering.ipv4, d.steering.ipv6}
-	if err := d.agent.Apply(ctx, desired); err != nil {
+	d.holdRules()
+	if err := d.insist(ctx, func() error { return d.agent.Apply(ctx, desired) }); err != nil {
 		return fmt.Errorf("apply the first Services: %w", err)
 	}
 	return nil
+}
+
+// insist tries to write rules again while another program holds the xtables lock, if clients are steered by those of an
+// earlier process: they are served already, and would be refused if this process ended.
+func (d *daemon) insist(ctx context.Context, write func() error) error {
+	for {
+		err := write()
+		if !errors.Is(err, netfilter.ErrLocked) || d.steering.before.TCPPort == 0 || ctx.Err() != nil {
+			return err
+		}
+		d.Log.Warn("rules of an earlier process are served until others can be written", zap.Error(err))
+	}
+}
+
+// holdRules keeps rules in force until close, and for their lifetime after it.
+func (d *daemon) holdRules() {
+	var ctx context.Context
+	ctx, d.letGo = context.WithCancel(context.Background())
+	d.renewing.Go(func() { d.steering.renew(ctx) })
 }
 
 // listenTCP opens the TCP proxy port of all families that are steered.
@@ -285,8 +282,12 @@ func (d *daemon) inheritLock(ctx context.Context) {
 
 // close ends whatever start has started.
 func (d *daemon) close() error {
-	if !d.Config.Process.CleanupOnExit { // else the rules are still to be removed
+	if d.Config.Process.OnExit != config.CleanUp { // else the rules are still to be removed
 		d.lock.Release()
+	}
+	if d.letGo != nil {
+		d.letGo()
+		d.renewing.Wait()
 	}
 	var errs []error
 	if d.data != nil {

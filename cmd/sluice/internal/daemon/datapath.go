@@ -115,13 +115,20 @@ func (d *dataPath) listenTCP(ports redirect.PortRange, crashed uint16, binds []n
 	return got.Port(), err
 }
 
-// drain stops accepting and waits for what is open, up to the timeout.
-func (d *dataPath) drain(timeout time.Duration, log *zap.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
+// active returns how many connections, flows and associations there are.
+func (d *dataPath) active() int64 {
+	return d.tcp.Stats().Active + d.udp.Stats().Active + d.sctp.Stats().Active
+}
+
+// report logs what there is when the process starts to end.
+func (d *dataPath) report(log *zap.Logger, timeout time.Duration) {
 	log.Info("draining", zap.Int64("tcp_connections", d.tcp.Stats().Active),
 		zap.Int64("udp_flows", d.udp.Stats().Active),
 		zap.Int64("sctp_associations", d.sctp.Stats().Active), zap.Duration("timeout", timeout))
+}
+
+// drain stops accepting and waits for what is open, until ctx ends.
+func (d *dataPath) drain(ctx context.Context, log *zap.Logger) {
 	var all sync.WaitGroup
 	for _, shutdown := range []func(context.Context) error{d.tcp.Shutdown, d.udp.Shutdown, d.sctp.Shutdown} {
 		all.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
@@ -14,10 +15,10 @@ import (
 
 // engines gives a family what can forward its Services in the kernel. A host that cannot is
 // reported when a Service requests it, and at once if it is the default.
-func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
+func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool, lease *netfilter.Lease) {
 	local, rules := &s.config.Document.DetectLocal, &s.config.Document.IPTables
 	e := &iptables.Engine{
-		IPv6: ipv6, Liberal: s.config.Kernel.Conntrack.BeLiberal,
+		IPv6: ipv6, Lease: lease, Liberal: s.config.Kernel.Conntrack.BeLiberal,
 		NoLocalhost: !*rules.LocalhostNodePorts,
 		Masquerade: kernelmodes.Masquerade{
 			MasqueradeMark: 1 << *rules.MasqueradeBit, MasqueradeAll: rules.MasqueradeAll,
@@ -43,7 +44,7 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool) {
 func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
 	c := &s.config.Document.IPVS
 	e := &ipvsEngine{log: s.log, Engine: ipvs.Engine{
-		IPv6: like.IPv6, Masquerade: like.Masquerade,
+		IPv6: like.IPv6, Lease: like.Lease, Masquerade: like.Masquerade,
 		Scheduler: c.Scheduler, ExcludeCIDRs: s.config.Kernel.ExcludeCIDRs, StrictARP: c.StrictARP,
 		TCPTimeout: c.TCPTimeout.Duration, TCPFinTimeout: c.TCPFinTimeout.Duration, UDPTimeout: c.UDPTimeout.Duration,
 	}}

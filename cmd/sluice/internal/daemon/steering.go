@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/redirect/addresses"
@@ -27,6 +28,7 @@ type steering struct {
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
 	steerers   []*redirect.IPTables  // of the families that are steered
+	leases     []*netfilter.Lease    // of rules, in the families that have one
 	stale      []*staleconns.Cleaner // of the same families, in the same order
 	before     redirect.Leftover     // where rules that were there at the start lead
 	unprobed   []*redirect.IPTables  // families whose rules were there at the start, until there is time to probe
@@ -59,6 +61,7 @@ func (s *steering) open(ctx context.Context, taking bool) (err error) {
 // family finds out how one family can be steered by t.
 func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables, taking bool) (agent.Family, error) {
 	t.BindAddr = s.bindAddress(t.IPv6)
+	t.Lease = redirect.NewLease(t.IPv6, s.config.Kernel.RulesLifetime)
 	f := agent.Family{Steer: steeringBy(t), Bind: t.BindAddr}
 	left := t.Leftover(ctx)
 	if s.before.TCPPort == 0 {
@@ -117,19 +120,27 @@ func (s *steering) probe(ctx context.Context, t *redirect.IPTables, f *agent.Fam
 	}
 	s.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version),
 		zap.Bool("ipset", facts.IPSet))
-	s.engines(ctx, f, t.IPv6)
+	var lease *netfilter.Lease
+	if facts.IPSet {
+		lease = t.Lease
+		s.leases = append(s.leases, lease)
+	} else {
+		s.log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup",
+			zap.Bool("ipv6", t.IPv6))
+	}
+	s.engines(ctx, f, t.IPv6, lease)
 	return nil
 }
 
 // probeRest is probe of the families that are served by the rules of a process that has
 // crashed.
 func (s *steering) probeRest(ctx context.Context) error {
-	for _, t := range s.unprobed {
-		f := &s.ipv4
+	for ; len(s.unprobed) > 0; s.unprobed = s.unprobed[1:] {
+		t, f := s.unprobed[0], &s.ipv4
 		if t.IPv6 {
 			f = &s.ipv6
 		}
-		if err := s.probe(ctx, t, f); err != nil && !t.IPv6 {
+		if err := s.probe(ctx, t, f); err != nil && (!t.IPv6 || errors.Is(err, netfilter.ErrLocked)) {
 			return err
 		} else if err != nil {
 			s.log.Warn("IPv6 Services are not served", zap.Error(err))

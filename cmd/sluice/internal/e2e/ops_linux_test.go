@@ -88,29 +88,58 @@ func TestRestartAfterCrash(t *testing.T) {
 	}
 }
 
-// TestStop: SIGTERM lets an open connection go on, and takes no new one.
+// TestStop: SIGTERM lets an open connection go on, and new ones are refused where --on-exit says so, forwarded by the
+// kernel, or accepted while others drain if it forwards nothing.
 func TestStop(t *testing.T) {
 	t.Parallel()
-	l := lab.New(t, testbed.Config{Pods: 1})
-	l.ServeEcho()
-	l.Start()
-	held := l.Hold()
-	held.Echoes()
-	l.Signal(syscall.SIGTERM)
-	l.Eventually("new connections are refused", func() bool {
-		c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
-		if err == nil {
-			c.Close()
-		}
-		return err != nil
-	})
-	if code, _ := l.Get("http://127.0.0.1:10256/healthz"); code != 503 {
-		t.Errorf("/healthz while stopping = %d, want 503", code)
-	}
-	held.Echoes()
-	held.Close()
-	if code := l.Wait(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
+	for _, how := range []string{"refuse", "offload", "accept"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			l := lab.New(t, testbed.Config{Pods: 1})
+			l.ServeEcho()
+			dial := func() bool {
+				c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
+				if err == nil {
+					talker := &testbed.Talker{T: t, Conn: c}
+					talker.Echoes()
+					c.Close()
+				}
+				return err == nil
+			}
+			flag := "--on-exit=offload"
+			switch how {
+			case "refuse":
+				flag = "--on-exit=refuse"
+			case "accept":
+				testbed.Check(t, l.Node.Sysctl("net.ipv4.ip_forward", "0"))
+			}
+			l.Start(flag)
+			held := l.Hold()
+			held.Echoes()
+			l.Signal(syscall.SIGTERM)
+			said := map[string]string{"refuse": "draining", "offload": "the kernel forwards new connections",
+				"accept": "connections are accepted while others drain"}[how]
+			l.Eventually(said, func() bool { return strings.Contains(l.Log.String(), said) })
+			if how == "refuse" {
+				l.Eventually("new connections are refused", func() bool { return !dial() })
+			} else if !dial() {
+				t.Error("a new connection was refused")
+			}
+			if code, _ := l.Get("http://127.0.0.1:10256/healthz"); code != 503 {
+				t.Errorf("/healthz while stopping = %d, want 503", code)
+			}
+			if how == "accept" && l.Metric("sluice_tcp_accepted_connections_total") != 2 {
+				t.Error("the new connection was not accepted in user space")
+			}
+			held.Echoes()
+			held.Close()
+			if code := l.Wait(); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+			if dial() != (how == "offload") {
+				t.Errorf("after the end a connection is forwarded: %v", how != "offload")
+			}
+		})
 	}
 }
 

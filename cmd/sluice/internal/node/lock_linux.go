@@ -33,8 +33,11 @@ func NewLock() (Lock, error) {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return 0, fmt.Errorf("take the instance lock: %w", err)
 	}
-	holder, trusted := lockHolder()
-	if !trusted { // any user can bind a name, which must not keep us from serving
+	holder, trusted, err := lockHolder()
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return 0, errEnding
+	case !trusted: // any user can bind a name, which must not keep us from serving
 		return 0, nil
 	}
 	return 0, fmt.Errorf("another Sluice%s steers the traffic of this network namespace: end it first, "+
@@ -43,24 +46,31 @@ func NewLock() (Lock, error) {
 }
 
 // lockHolder returns the process that holds the lock, if this PID namespace knows it, and
-// whether its user may steer at all.
-func lockHolder() (holder string, trusted bool) {
+// whether its user may steer at all. One that cannot be asked may.
+func lockHolder() (holder string, trusted bool, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return "", true
+		return "", true, err
 	}
 	defer unix.Close(fd)
-	if unix.Connect(fd, &unix.SockaddrUnix{Name: lockName}) != nil {
-		return "", true
+	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: lockName}); err != nil {
+		return "", true, err
 	}
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return "", true
+		return "", true, err
 	}
 	if peer.Pid != 0 {
 		holder = ", process " + strconv.Itoa(int(peer.Pid)) + ","
 	}
-	return holder, peer.Uid == 0 || int(peer.Uid) == unix.Geteuid()
+	return holder, peer.Uid == 0 || int(peer.Uid) == unix.Geteuid(), nil
+}
+
+// Ending has other processes wait for the lock, which is given back soon: the socket refuses them, and keeps its name.
+func (l Lock) Ending() {
+	if l > 0 {
+		_ = unix.Shutdown(int(l), unix.SHUT_RDWR) // at worst they wait no longer than for others
+	}
 }
 
 // Release gives the lock back. Releasing the zero Lock is fine.

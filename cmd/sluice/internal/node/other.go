@@ -32,11 +32,20 @@ type Lock int
 // NewLock returns the zero Lock.
 func NewLock() (Lock, error) { return 0, nil }
 
+// Ending does nothing.
+func (Lock) Ending() {}
+
 // Release does nothing.
 func (*Lock) Release() {}
 
 // SetOOMScoreAdj does nothing: there is no such score here.
 func SetOOMScoreAdj(int) error { return nil }
+
+// Forwards reports that the kernel forwards nothing.
+func Forwards() (out [2]bool) { return out }
+
+// HalfOpen is for what the kernel forwards.
+func HalfOpen() (int, error) { return 0, errors.ErrUnsupported }
 
 // SpareProcessor has nothing to do without event loops.
 func SpareProcessor(int) {}

@@ -13,10 +13,13 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 )
 
-// LockWithin is NewLock, but waits that long for another process that holds it to end.
+// errEnding is the error of NewLock while a process that ends writes its last rules.
+var errEnding = errors.New("another Sluice that steers the traffic of this network namespace is ending")
+
+// LockWithin is NewLock, but waits that long for another process that holds it to end, and until ctx ends for one that
+// has said so.
 func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	impatient := time.After(patience)
 	look := time.NewTicker(20 * time.Millisecond) // nothing reports the end of an unrelated process
 	defer look.Stop()
 	for {
@@ -24,8 +27,13 @@ func LockWithin(ctx context.Context, patience time.Duration) (Lock, error) {
 		if err == nil {
 			return l, nil
 		}
+		if errors.Is(err, errEnding) {
+			impatient = time.After(patience) // it may have been taken by yet another
+		}
 		select {
 		case <-ctx.Done():
+			return 0, err
+		case <-impatient:
 			return 0, err
 		case <-look.C:
 		}

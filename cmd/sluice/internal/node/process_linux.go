@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/netfilter"
 )
 
 // filesPerLoop is the file descriptors of one event loop: its poller, its wake-up, and a
@@ -87,6 +88,15 @@ func ephemeralPorts(ports, reserved string) (int, error) {
 		n -= max(0, min(to, high)-max(from, low)+1)
 	}
 	return n, nil
+}
+
+// Forwards reports whether the kernel forwards packets of each family, IPv4 and IPv6 (ip-sysctl.rst of the kernel).
+func Forwards() (out [2]bool) {
+	for i, name := range [...]string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		n, err := netfilter.ReadNumber("/proc/sys/net/" + name)
+		out[i] = err == nil && n != 0
+	}
+	return out
 }
 
 // SpareProcessor makes Go use a processor more than the loops take, from the start, since more

@@ -38,13 +38,13 @@ func (l *Lab) Holds() (out []string) {
 	return out
 }
 
-// Counters are what iptables-save prints beside the rules themselves.
-var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
+// Counters are what iptables-save and ipset save print beside the rules and members themselves.
+var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 
 // Traces is everything that rules and sets of the node say.
 func (l *Lab) Traces() string {
-	rules := Counters.ReplaceAllString(l.Output("iptables-save")+l.Output("ip6tables-save"), "")
-	return rules + l.Output("ipset", "save") + l.Output("ip", "-brief", "addr") + l.virtualServers()
+	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save")
+	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
 }
 
 // virtualServers is what ipvsadm says of the node, without counts; nothing where the

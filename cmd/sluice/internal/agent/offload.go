@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Offload moves to path iptables what user space forwards in the families of which the kernel forwards packets, since
+// this process is to end: rules go on without it, until the next start takes the Services back. It returns how many
+// service ports are left in user space, as those for which this host has no such path. Node ports keep their sockets
+// meanwhile, which serve them at loopback addresses.
+//
+// It is for after Run, and may be called again after an error.
+func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err error) {
+	a.offload, a.pace.period = forwards, 0
+	want := a.want
+	if next := a.progress.take(&a.applying); next != nil {
+		want = *next
+	}
+	_, err = a.apply(ctx, want) // without a pace there is nothing to wait for
+	for _, p := range a.planner.pieces {
+		if p.choice.Path == Userspace {
+			left++
+		}
+	}
+	return left, err
+}
+
+// Withdraw closes every listening socket, those of Retired included, after Offload has left nothing to user space.
+func (a *Agent) Withdraw(ctx context.Context) error {
+	resume, err := a.Pause(ctx) // everything may be being handed over
+	if err != nil {
+		return fmt.Errorf("close listening sockets: %w", err)
+	}
+	defer resume()
+	for f := range a.sockets.open {
+		a.sockets.close(f)
+	}
+	a.retire()
+	return nil
+}
+
+// choose decides the path of a Service.
+func (e *environment) choose(s *lb.Service) Choice {
+	can := &e.can[family(s.IPv6)]
+	c := choose(s, e.mode, can)
+	if c.Path == Userspace && e.offload[family(s.IPv6)] && can[IPTables] == nil {
+		c.Path, c.Why, c.Offloaded = IPTables, "this process ends", true
+	}
+	return c
+}
+
+// masqueraded returns a service whose endpoints see this node as the client, as in user space: they may have no way
+// back to the client but by this node.
+func masqueraded(s *lb.Service) *lb.Service {
+	out := *s
+	out.Masquerade = true
+	return &out
+}

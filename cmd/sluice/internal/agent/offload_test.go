@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestOffload: at the end the kernel gets what user space has, as far as it can, with this node as the client; what
+// cannot be moved stays, and an error is one to try again after.
+func TestOffload(t *testing.T) {
+	a, k, ipt, ipvs := withEngines(t)
+	node := service(lb.TCP, "node", 2, 1)
+	node.Addresses = append(node.Addresses, nodePort(30080))
+	services := []*lb.Service{service(lb.UDP, "dns", 1, 1), node, requesting(service(lb.TCP, "own", 3, 1), "iptables"),
+		requesting(service(lb.TCP, "ipvs", 4, 1), "ipvs")}
+	mustApply(t, a, services...)
+	if left, err := a.Offload(t.Context(), [2]bool{}); left != 2 || err != nil || len(ipt.services) != 1 {
+		t.Errorf("without forwarding: %d left, %v, in iptables %v", left, err, ipt.services)
+	}
+	k.fail = errors.New("xtables lock held by another program")
+	if _, err := a.Offload(t.Context(), [2]bool{true, true}); !errors.Is(err, k.fail) || len(k.open) != 2 {
+		t.Errorf("Offload = %v, open %v", err, k.open)
+	}
+	k.fail, k.calls = nil, nil
+	left, err := a.Offload(t.Context(), [2]bool{true, true})
+	if left != 0 || err != nil || len(k.steered) != 0 || len(ipt.services) != 3 || len(ipvs.services) != 1 {
+		t.Errorf("%d left, %v; steered %v, in iptables %v, in ipvs %v; calls %v", left, err, k.steered, ipt.services,
+			ipvs.services, k.calls)
+	}
+	for id, s := range ipt.services {
+		if s.Masquerade != (id.Name != "own") {
+			t.Errorf("%s is masqueraded: %v", id, s.Masquerade)
+		}
+	}
+	if !k.listens(nodePort(30080).Addr) {
+		t.Error("the socket of the node port has gone, which serves loopback addresses")
+	}
+	for range 2 { // the second has nothing to do
+		if err := a.Withdraw(t.Context()); err != nil || len(k.open) != 0 || len(a.State().Sockets) != 0 {
+			t.Errorf("Withdraw = %v, open %v, for the next %v", err, k.open, a.State().Sockets)
+		}
+	}
+	if got := a.Status().Paths; got[Userspace] != 0 || got[IPTables] != 3 {
+		t.Errorf("paths %v", got)
+	}
+}
+
+// TestLeftover: what an earlier process has left to the kernel stays there until it is steered, also if the engine has
+// something else to write first.
+func TestLeftover(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	ipt.leftover = true
+	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
+	ordered(t, a, k)("table iptables2 steer iptables1 ipvs0", services...)
+	ordered(t, a, k)("table iptables0 table", services[:1]...)
+}

@@ -1,0 +1,42 @@
+package netfilter
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+)
+
+// Set is the set whose members make the jumps match.
+func (l *Lease) Set() Set { return Set{Name: l.name(), Type: HashNet, IPv6: l.IPv6, Timed: true} }
+
+// grant is Renew, and makes the set if it is not there.
+func (l *Lease) grant() error {
+	if l == nil {
+		return nil
+	}
+	if err := l.Set().Create(); err != nil {
+		return err
+	}
+	return l.renew()
+}
+
+// renew adds the two halves of all addresses with their timeout, or sets it anew if they are there (ipset(8), -exist).
+// A timeout of 0 is none.
+func (l *Lease) renew() error {
+	var members []byte
+	for i, half := range Halves(netip.PrefixFrom(Unspecified(l.IPv6), 0)) {
+		b := nfnl.Attr(Member{Net: half}.data(i), nl.IPSET_ATTR_TIMEOUT|unix.NLA_F_NET_BYTEORDER,
+			nl.BEUint32Attr(uint32(l.Lifetime/time.Second)))
+		members = nfnl.AttrNested(members, nl.IPSET_ATTR_DATA, b)
+	}
+	if _, err := l.Set().send("renew", nl.IPSET_CMD_ADD, members); !errors.Is(err, syscall.ENOENT) {
+		return err
+	}
+	return nil
+}
