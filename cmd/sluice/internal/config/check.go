@@ -69,7 +69,6 @@ const shortestSync = 100 * time.Millisecond
 
 // limits are those of numbers and durations; others may be 0 or more.
 var limits = map[string]limit{
-	"udp-timeout":             {1, math.MaxInt64, "a duration above 0, like 250ms"},
 	"config-sync-period":      {1, math.MaxInt64, "a duration above 0, like 15m"},
 	"kube-api-burst":          {0, math.MaxInt64, "0 or more, like 10"},
 	"healthz-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},

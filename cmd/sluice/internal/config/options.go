@@ -111,7 +111,8 @@ func (s *settings) dataPathGroups() []group {
 				"addresses of node ports: a list of `RANGES`, primary, localhost and all; empty: all"},
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
-				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint"},
+				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, and 120s " +
+					"once there was more than one exchange, as with conntrack; kube-proxy's was 250ms"},
 			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): on, " +
 				"where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt batches on " +
 				"some network cards, unless no card segments UDP itself (ethtool -k: tx-udp-segmentation); give off in a " +

@@ -270,7 +270,7 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[8] != 1 || n[10] != 2 || n[11] != 1 || n[12] != 0 {
+	if n := numbersOf(&now[0]); n[9] != 1 || n[12] != 2 || n[13] != 1 || n[14] != 0 {
 		t.Errorf("numbers = %v", n)
 	}
 }
