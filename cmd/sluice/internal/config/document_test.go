@@ -154,6 +154,8 @@ func TestMistakesInFiles(t *testing.T) {
 		{header + "detectLocalMode: BridgeInterface\n", "detectLocal.bridgeInterface"},
 		{header + "portRange: x\n", "portRange"},
 		{header + "udpIdleTimeout: -1s\n", "udpIdleTimeout"},
+		{header + "healthzBindAddress: 0.0.0.0:0\n", "healthzBindAddress"},
+		{header + "metricsBindAddress: 127.0.0.1:0\n", "metricsBindAddress"},
 		{header + "logging: {format: xml}\n", "logging.format"},
 		{header + "clientConnection: {kubeconfig: /no/such/file}\n", "/no/such/file: " + absent()},
 		{header + "clientConnection: {burst: -1}\n", "clientConnection.burst"},
