@@ -1,8 +1,8 @@
 // Package affinity remembers which backend a client was last sent to, which is
-// what a Service with sessionAffinity: ClientIP asks for.
+// what a Service with sessionAffinity: ClientIP asks for, and a UDP client that pauses.
 //
 // There is one [Table] per service port, so that deleting a service frees its
-// memory at once and no service key has to be stored or hashed. A client is an
+// memory at once and no service key has to be stored or hashed. By a [Key] a client is an
 // address without a port: all its connections stay together, and behind one NAT
 // all clients are one client, as with kube-proxy.
 //

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
+func addr(i int) Key { return KeyOf(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})) }
 
 // model is a Table done in the dumbest way: a list, most recently used first.
 type model struct {
@@ -19,7 +19,7 @@ type model struct {
 }
 
 type memory struct {
-	client   netip.Addr
+	client   Key
 	backend  int
 	lastUsed int64
 }
@@ -30,7 +30,7 @@ func (m *model) remove(match func(memory) bool) int {
 	return before - len(m.list)
 }
 
-func (m *model) get(client netip.Addr, now, timeout int64) (int, bool) {
+func (m *model) get(client Key, now, timeout int64) (int, bool) {
 	i := slices.IndexFunc(m.list, func(e memory) bool { return e.client == client })
 	if i < 0 {
 		return 0, false
@@ -45,7 +45,7 @@ func (m *model) get(client netip.Addr, now, timeout int64) (int, bool) {
 	return e.backend, true
 }
 
-func (m *model) put(client netip.Addr, backend int, now int64) {
+func (m *model) put(client Key, backend int, now int64) {
 	known := m.remove(func(e memory) bool { return e.client == client })
 	if known == 0 && len(m.list) == m.max {
 		m.list = m.list[:m.max-1]
@@ -54,9 +54,9 @@ func (m *model) put(client netip.Addr, backend int, now int64) {
 	m.list = slices.Insert(m.list, 0, memory{client, backend, now})
 }
 
-func contents(t *Table[int]) []memory {
+func contents(t *Table[Key, int]) []memory {
 	var all []memory
-	t.Since(math.MinInt64, func(client netip.Addr, backend int, lastUsed int64) {
+	t.Since(math.MinInt64, func(client Key, backend int, lastUsed int64) {
 		all = append(all, memory{client, backend, lastUsed})
 	})
 	slices.Reverse(all)
@@ -69,7 +69,7 @@ func TestTableAgainstModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 30 {
 		limit := 1 + rng.IntN(20)
-		table, m := Table[int]{max: limit}, model{max: limit}
+		table, m := Table[Key, int]{Max: limit}, model{max: limit}
 		now := int64(0)
 		timeout := int64(50)
 		for step := range 2000 {
@@ -83,8 +83,16 @@ func TestTableAgainstModel(t *testing.T) {
 				if got != want || ok != wantOK {
 					t.Fatalf("step %d: Get(%s): got %d %t, want %d %t", step, client, got, ok, want, wantOK)
 				}
-			case op < 90:
+			case op < 85:
 				table.Put(client, backend, now)
+				m.put(client, backend, now)
+			case op < 90:
+				table.PutAndSweep(client, backend, now, timeout)
+				for range 2 {
+					if last := len(m.list) - 1; last >= 0 && now-m.list[last].lastUsed >= timeout {
+						m.list = m.list[:last]
+					}
+				}
 				m.put(client, backend, now)
 			case op < 94:
 				table.DeleteFunc(func(b int) bool { return b == backend })
@@ -119,7 +127,7 @@ func TestDeleteInPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	const clients, timeout = 6 * piece, 100
 	for round := range 10 {
-		var table Table[int]
+		var table Table[Key, int]
 		m := model{max: most}
 		now := int64(0)
 		for i := range clients {
@@ -127,7 +135,7 @@ func TestDeleteInPieces(t *testing.T) {
 		}
 		m.list = contents(&table)
 		match := func(backend int) bool { return backend == 0 }
-		late := make(map[netip.Addr]bool) // put since the beginning, and may stay or not
+		late := make(map[Key]bool) // put since the beginning, and may stay or not
 		pieces := 0
 		for from := int32(1); from != none; pieces++ {
 			calls := 0
@@ -166,13 +174,13 @@ func TestDeleteInPieces(t *testing.T) {
 // TestOthersGetIn: who asks while many clients are removed does not wait until all are.
 // Nobody says when somebody waits for a lock, so that it is tried until one gets in.
 func TestOthersGetIn(t *testing.T) {
-	for name, remove := range map[string]func(*Table[int]){
-		"DeleteFunc": func(table *Table[int]) { table.DeleteFunc(func(int) bool { return true }) },
-		"Sweep":      func(table *Table[int]) { table.Sweep(10, 10) },
+	for name, remove := range map[string]func(*Table[Key, int]){
+		"DeleteFunc": func(table *Table[Key, int]) { table.DeleteFunc(func(int) bool { return true }) },
+		"Sweep":      func(table *Table[Key, int]) { table.Sweep(10, 10) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 100 {
-				var table Table[int]
+				var table Table[Key, int]
 				for i := range most {
 					table.Put(addr(i), i, 0)
 				}
@@ -198,7 +206,7 @@ func TestOthersGetIn(t *testing.T) {
 }
 
 func TestTimeoutSlides(t *testing.T) {
-	var table Table[string]
+	var table Table[Key, string]
 	a := addr(1)
 	table.Put(a, "x", 0)
 	for _, step := range []struct {
@@ -221,7 +229,7 @@ func TestTimeoutSlides(t *testing.T) {
 }
 
 func TestPeekChangesNothing(t *testing.T) {
-	var table Table[string]
+	var table Table[Key, string]
 	table.Put(addr(1), "x", 5)
 	table.Put(addr(2), "y", 6)
 	if b, used, ok := table.Peek(addr(1)); b != "x" || used != 5 || !ok {
@@ -236,15 +244,15 @@ func TestPeekChangesNothing(t *testing.T) {
 }
 
 func TestClientIdentity(t *testing.T) {
-	var table Table[string]
-	table.Put(netip.MustParseAddr("192.0.2.1"), "x", 0)
-	table.Put(netip.MustParseAddr("fe80::1%eth0"), "y", 0)
+	var table Table[Key, string]
+	table.Put(KeyOf(netip.MustParseAddr("192.0.2.1")), "x", 0)
+	table.Put(KeyOf(netip.MustParseAddr("fe80::1%eth0")), "y", 0)
 	for client, want := range map[string]string{
 		"::ffff:192.0.2.1": "x",
 		"fe80::1%eth1":     "y",
 		"::192.0.2.1":      "",
 	} {
-		if got, _ := table.Get(netip.MustParseAddr(client), 0, 1); got != want {
+		if got, _ := table.Get(KeyOf(netip.MustParseAddr(client)), 0, 1); got != want {
 			t.Errorf("%s: got %q, want %q", client, got, want)
 		}
 	}
@@ -252,7 +260,7 @@ func TestClientIdentity(t *testing.T) {
 
 // Loops with clocks of their own may be a little apart.
 func TestLaggingClock(t *testing.T) {
-	var table Table[string]
+	var table Table[Key, string]
 	table.Put(addr(1), "x", 10)
 	table.Put(addr(2), "y", 8)
 	if _, ok := table.Get(addr(1), 9, 10); !ok {
@@ -268,7 +276,7 @@ func TestLaggingClock(t *testing.T) {
 }
 
 func TestEmptyTableHoldsNoMemory(t *testing.T) {
-	var table Table[int]
+	var table Table[Key, int]
 	for i := range 1000 {
 		table.Put(addr(i), i, 0)
 	}
@@ -283,7 +291,7 @@ func TestEmptyTableHoldsNoMemory(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	table := Table[int]{max: 50}
+	table := Table[Key, int]{Max: 50}
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -310,7 +318,7 @@ func TestConcurrentUse(t *testing.T) {
 }
 
 func TestHitDoesNotAllocate(t *testing.T) {
-	var table Table[*int]
+	var table Table[Key, *int]
 	backend := new(int)
 	for i := range 100 {
 		table.Put(addr(i), backend, 0)
@@ -328,7 +336,7 @@ func TestHitDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkGet(b *testing.B) {
-	var table Table[*int]
+	var table Table[Key, *int]
 	for i := range 10000 {
 		table.Put(addr(i), new(int), 0)
 	}
@@ -340,7 +348,7 @@ func BenchmarkGet(b *testing.B) {
 
 // BenchmarkPutFull measures the worst case: each client is new and evicts one.
 func BenchmarkPutFull(b *testing.B) {
-	table := Table[*int]{max: 10000}
+	table := Table[Key, *int]{Max: 10000}
 	backend := new(int)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -350,20 +358,20 @@ func BenchmarkPutFull(b *testing.B) {
 
 // TestSince: those of late, in the order in which they rebuild the table.
 func TestSince(t *testing.T) {
-	var table Table[int]
+	var table Table[Key, int]
 	for i := range 5 {
-		table.Put(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), i, int64(10*i))
+		table.Put(KeyOf(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})), i, int64(10*i))
 	}
-	table.Get(netip.AddrFrom4([4]byte{192, 0, 2, 0}), 45, 1000)
+	table.Get(KeyOf(netip.AddrFrom4([4]byte{192, 0, 2, 0})), 45, 1000)
 	var got []int
-	table.Since(30, func(client netip.Addr, backend int, lastUsed int64) {
-		if !client.Is4() {
-			t.Errorf("client %s is not given as an IPv4 address", client)
+	table.Since(30, func(client Key, backend int, lastUsed int64) {
+		if !client.Addr().Is4() {
+			t.Errorf("client %s is not given as an IPv4 address", client.Addr())
 		}
 		got = append(got, backend, int(lastUsed))
 	})
 	if want := []int{3, 30, 4, 40, 0, 45}; !slices.Equal(got, want) {
 		t.Errorf("since 30: %v, want %v", got, want)
 	}
-	table.Since(46, func(netip.Addr, int, int64) { t.Error("a client that was not used since") })
+	table.Since(46, func(Key, int, int64) { t.Error("a client that was not used since") })
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/affinity"
 )
 
 // Flow describes a new connection, or a new UDP flow, that needs a backend.
@@ -122,14 +124,14 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 		return b // another connection of this client was first
 	}
 	b := s.rings[from].next(&s.state.positions[from], f.Tried)
-	s.state.affinity.Put(f.Client, b, f.Now)
+	s.state.affinity.Put(affinity.KeyOf(f.Client), b, f.Now)
 	return b
 }
 
 // remembered returns the backend that the client of f was sent to last, if it
 // can be used, or nil.
 func (s *service) remembered(from set, f *Flow) *backend {
-	b, ok := s.state.affinity.Get(f.Client, f.Now, s.affinityTimeout)
+	b, ok := s.state.affinity.Get(affinity.KeyOf(f.Client), f.Now, s.affinityTimeout)
 	if !ok || !b.is(from.condition()) || f.Tried.has(b) {
 		return nil
 	}
@@ -137,15 +139,19 @@ func (s *service) remembered(from set, f *Flow) *backend {
 }
 
 // Sweep deletes the clients whose affinity has expired at time now, which is on
-// the clock of Flow.Now. They have no effect on Pick, only a cost in memory, so
+// the clock of Flow.Now, and such conversations. They have no effect on Pick, only a cost in memory, so
 // that once a minute is often enough.
 func (b *Balancer) Sweep(now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.load()
 	for _, slot := range snap.table.slots {
-		if s := snap.services[slot]; s.affinityTimeout > 0 {
+		s := snap.services[slot]
+		if s.affinityTimeout > 0 {
 			s.state.affinity.Sweep(now, s.affinityTimeout)
+		}
+		for i := range s.state.conversations {
+			s.state.conversations[i].Sweep(now, conversationTimeouts[i])
 		}
 	}
 }
@@ -297,4 +303,5 @@ func (s *service) drop() {
 		k.condition.Store(0)
 	}
 	s.state.deleteAll()
+	s.state.forgetConversations()
 }

@@ -3,6 +3,8 @@ package lb
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-lb/sluice/affinity"
 )
 
 // Explain says in words what Pick would do for f and why. It changes nothing. The text is for
@@ -130,7 +132,7 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 		w.WriteString(": client not known\n")
 		return nil
 	}
-	k, lastUsed, ok := s.state.affinity.Peek(f.Client)
+	k, lastUsed, ok := s.state.affinity.Peek(affinity.KeyOf(f.Client))
 	if !ok {
 		fmt.Fprintf(w, ": nothing remembered of %s\n", f.Client)
 		return nil

@@ -4,6 +4,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/sluice-lb/sluice/affinity"
 )
 
 // Client is what is remembered of one client of a service with affinity.
@@ -106,8 +108,8 @@ func (b *Balancer) ServiceClients(id ID) []Client {
 // clients appends those that came at time from or later: none without affinity.
 func (s *service) clients(to []Client, from int64) []Client {
 	if s.affinityTimeout > 0 {
-		s.state.affinity.Since(from, func(addr netip.Addr, k *backend, lastUsed int64) {
-			to = append(to, Client{addr, k.addr, lastUsed})
+		s.state.affinity.Since(from, func(client affinity.Key, k *backend, lastUsed int64) {
+			to = append(to, Client{client.Addr(), k.addr, lastUsed})
 		})
 	}
 	return to
@@ -126,7 +128,7 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 	backends := s.byAddr()
 	for _, c := range clients {
 		if k := backends[c.Backend]; k != nil && k.is(eligible) {
-			s.state.affinity.Put(c.Addr, k, c.LastUsed)
+			s.state.affinity.Put(affinity.KeyOf(c.Addr), k, c.LastUsed)
 		}
 	}
 }

@@ -22,8 +22,11 @@ type state struct {
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
 	// new client opens at once all go the same way. It is never held for a hit.
-	affinity affinity.Table[*backend]
+	affinity affinity.Table[affinity.Key, *backend]
 	choosing sync.Mutex
+
+	// conversations are those of brief flows, and those of streams (see Conversation).
+	conversations [2]affinity.Table[uint64, conversation]
 
 	// The rest is guarded by Balancer.mu.
 
@@ -83,6 +86,9 @@ func (s *state) refusals() Refusals {
 
 func newState(id ID, seed uint64) *state {
 	s := &state{id: id, hash: id.hash(seed)}
+	for i := range s.conversations {
+		s.conversations[i].Max = maxConversations
+	}
 	// Half the range, so that the counter does not overflow in the middle of a
 	// round.
 	for i := range s.positions {
@@ -125,4 +131,11 @@ func (s *state) dropIneligible() {
 // deleteAll empties the affinity memory.
 func (s *state) deleteAll() {
 	s.affinity.DeleteFunc(func(*backend) bool { return true })
+}
+
+// forgetConversations empties that of UDP flows.
+func (s *state) forgetConversations() {
+	for i := range s.conversations {
+		s.conversations[i].DeleteFunc(func(conversation) bool { return true })
+	}
 }

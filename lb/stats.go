@@ -43,6 +43,10 @@ type Stats struct {
 	// how many were evicted because there were too many.
 	AffinityEntries int
 	AffinityEvicted uint64
+	// Conversations is the number of those remembered, and ConversationsEvicted how many were
+	// evicted because there were too many.
+	Conversations        int
+	ConversationsEvicted uint64
 	// Backends holds those of the table, in its order, and then those that have
 	// left it and still have picks in flight.
 	Backends []BackendStats
@@ -85,6 +89,10 @@ func (s *service) stats(update uint64) Stats {
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),
+	}
+	for i := range s.state.conversations {
+		total.Conversations += s.state.conversations[i].Len()
+		total.ConversationsEvicted += s.state.conversations[i].Evicted()
 	}
 	for in := range s.state.positions {
 		at := &s.state.positions[in]

@@ -17,7 +17,10 @@ type stats[C, G any] struct {
 	Active G // flows now (gauge)
 
 	Created        C // flows that got a backend
-	Expired        C // flows closed after IdleTimeout
+	Resumed        C // of these, flows that were remembered
+	PortsLost      C // of these, those whose port another socket had
+	Expired        C // flows closed since they were idle
+	Parked         C // flows closed early, and remembered, as many others had an answer
 	Evicted        C // flows closed to make room for others
 	EvictedService C // of these, those whose Service, or another that wanted room, had its share
 	EvictedClient  C // of these, those whose client address, or another that wanted room, had its share

@@ -1,43 +1,47 @@
-// Package udp forwards UDP datagrams: it receives them from clients, asks an
-// lb.Balancer for a backend once a flow and moves whole datagrams both ways until
-// the flow has been idle for a while.
+// Package udp forwards UDP datagrams: it receives them from clients, asks an lb.Balancer for a backend once a flow and
+// moves whole datagrams both ways until the flow has been idle for a while.
 //
-// A flow is one client address and port, asking one address of ours, at one
-// frontend. It has a connected socket of its own towards its backend.
+// A flow is one client address and port, asking one address of ours, at one frontend. It has a connected socket of its
+// own towards its backend.
 //
-// A Server has shards, each with frontends and flows of its own, and a transport that moves their
-// datagrams: an event loop, or goroutines under one lock.
+// By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for 120
+// s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were
+// answered and whose client has not asked on within 2 s twice, those idle for longest, 250 ms at least, are parked:
+// the balancer remembers backend and port, and the socket is closed. So it is with flows that make room. The client's
+// next datagram goes where the last one went, from the same port if that is free; what a backend sends by itself
+// meanwhile is lost.
 //
-// A frontend has one socket for each loop, and the kernel assigns a client to one of them by
-// a hash (SO_REUSEPORT, socket(7)), so that a flow stays on its loop. Replies leave from
-// the address that was asked (IP_PKTINFO, ip(7)).
+// A Server has shards, each with frontends and flows of its own, and a transport that moves their datagrams: an event
+// loop, or goroutines under one lock.
+//
+// A frontend has one socket for each loop, and the kernel assigns a client to one of them by a hash (SO_REUSEPORT,
+// socket(7)), so that a flow stays on its loop. Replies leave from the address that was asked (IP_PKTINFO, ip(7)).
 //
 // # What is promised
 //
-// Datagrams of every size pass whole: 65,507 bytes over IPv4, 65,527 over IPv6. None is
-// duplicated, split or merged, and the order within a flow is kept. What is dropped here is
-// counted in Stats by reason. No datagram costs an allocation.
+// Datagrams of every size pass whole: 65,507 bytes over IPv4, 65,527 over IPv6. None is duplicated, split or merged,
+// and the order within a flow is kept. What is dropped here is counted in Stats by reason. No datagram costs an
+// allocation.
 //
-// A flow leaves a backend that is neither ready nor serving with the next datagram of its
-// client; late answers are passed on for a second. A backend that refuses is reported to the
-// balancer, and the flow goes on to another, at most four in a row; a datagram that ICMP
-// quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent again.
+// A flow leaves a backend that is neither ready nor serving with the next datagram of its client; late answers are
+// passed on for a second. A backend that refuses is reported to the balancer, and the flow goes on to another, at most
+// four in a row; a datagram that ICMP quotes whole (some 500 bytes for IPv4, 1,200 for IPv6) is sent again.
 //
-// Datagrams that arrive as a batch (UDP_GRO, udp(7), Linux 5.0) leave as a batch (UDP_SEGMENT), and so do
-// datagrams in a row of equal length, unless the kernel, the path or Server.DisableGSO forbids it, or
-// the backend has not answered yet: only single datagrams come back as they were when refused.
+// Datagrams that arrive as a batch (UDP_GRO, udp(7), Linux 5.0) leave as a batch (UDP_SEGMENT), and so do datagrams in
+// a row of equal length, unless the kernel, the path or Server.DisableGSO forbids it, or the backend has not answered
+// yet: only single datagrams come back as they were when refused.
 //
-// A datagram leaves with a hop less than it had when it arrived (TTL, hop limit), as from a router, and one that has no
-// more is dropped: a loop, also one by way of another node, ends after as many datagrams as its first one had hops.
+// A datagram leaves with a hop less than it had when it arrived (TTL, hop limit), as from a router, and one that has
+// no more is dropped: a loop, also one by way of another node, ends after as many datagrams as its first one had hops.
 // Without Loops hops are not known. Answers have as many as any packet of this host.
 //
-// At a limit (Server.MaxFlows, half of Server.Descriptors, or of the kernel) and where a Service or a client
-// has its share, a flow makes room for a new one: of those that have more than the one that asks, and first the least
-// recently active that no datagram has followed an answer on. So flows that are in use go on beside any number of
-// spoofed sources. Each flow takes an ephemeral port of the host; when there is none, none is looked for in the next
-// 100 ms, since each look costs the kernel a walk over all of them.
+// At a limit (Server.MaxFlows, half of Server.Descriptors, or of the kernel) and where a Service or a client has its
+// share, a flow makes room for a new one: of those that have more than the one that asks, and first the least recently
+// active that no datagram has followed an answer on. So flows that are in use go on beside any number of spoofed
+// sources. Each flow takes an ephemeral port of the host; when there is none, none is looked for in the next 100 ms,
+// since each look costs the kernel a walk over all of them.
 //
-// Freeze and Adopt move all flows to another process, on halted loops. Without Loops, as on
-// Windows, one goroutine serves each frontend and one each flow, datagram by datagram, answering
-// from the address that the socket is bound to; no flow can be moved.
+// Freeze and Adopt move all flows to another process, on halted loops. Without Loops, as on Windows, one goroutine
+// serves each frontend and one each flow, datagram by datagram, answering from the address that the socket is bound
+// to; no flow can be moved.
 package udp

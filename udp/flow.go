@@ -14,6 +14,10 @@ const (
 	// given up; as many as a TCP connection is dialled.
 	maxAttempts = 4
 
+	// brief is how long a flow is idle at least before it is parked, and at most while the server drains: as long as
+	// kube-proxy's userspace mode kept one.
+	brief = int64(250 * time.Millisecond)
+
 	// linger is how long a backend that is gone may answer what it was asked before, unless the
 	// flow is idle sooner.
 	linger = int64(time.Second)
@@ -62,7 +66,8 @@ type flow struct {
 	service  *holder[lb.Name]    // that it counts for
 	source   *holder[netip.Addr] // the client's address, without its port
 	standing standing
-	replied  bool // the backend has answered
+	port     uint16 // to send from, as long as it has no socket; 0: any
+	dialogue
 
 	choice   lb.Choice // not valid while leaving
 	meter    lb.Meter  // of what choice has moved
@@ -100,7 +105,7 @@ func (ln *listener) flow(key *flowKey, now int64) (*flow, *atomic.Uint64) {
 	sh := ln.shard
 	switch f := ln.flows[*key]; {
 	case f != nil && f.choice.Live():
-		f.touch(now)
+		f.asked(now)
 		return f, nil
 	case f != nil:
 		f.leave(now) // a new one takes its place
@@ -120,7 +125,8 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	if now < sh.portless {
 		return nil, errNoPort
 	}
-	c, err := ln.pick(key, now, nil)
+	f := &flow{ln: ln, key: *key, active: now}
+	c, err := f.resume(now)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +136,6 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
-	f := &flow{ln: ln, key: *key, active: now}
 	family := c.Backend().Addr()
 	if err = sh.io.open(f, family); err != nil && sh.evict(sh.victim(service), nil) {
 		err = sh.io.open(f, family)
@@ -149,8 +154,9 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		sh.server.Descriptors.Give(1)
 		return nil, err
 	}
+	f.port = 0
 	ln.keep(f, service)
-	sh.io.after(f, int64(sh.server.idleTimeout()))
+	sh.io.after(f, f.idle())
 	sh.count.Created.Add(1)
 	return f, nil
 }
@@ -205,8 +211,12 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	return f.ln.pick(&f.key, now, f.tried)
 }
 
-// answered notes that the backend is there.
-func (f *flow) answered() { f.attempts, f.tried, f.replied = 0, nil, true }
+// answered notes a datagram of the backend.
+func (f *flow) answered(now int64) {
+	f.attempts, f.tried = 0, nil
+	f.touch(now, f.heardOf(now))
+	f.rests(now)
+}
 
 // stale reports whether the backend is neither ready nor serving any more, or the frontend
 // is another Service's.
@@ -224,7 +234,7 @@ func (f *flow) release() {
 
 // rest returns how long the flow has to live, in ns, if nothing more comes.
 func (f *flow) rest(now int64) int64 {
-	until := f.active + int64(f.ln.shard.server.idleTimeout())
+	until := f.active + f.idle()
 	if f.leaving != 0 {
 		until = min(until, f.leaving)
 	}
@@ -262,12 +272,12 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 	}
 }
 
-// touch notes a datagram, in either direction.
-func (f *flow) touch(now int64) {
+// touch notes a datagram, in either direction, and whether it shows that the client is there.
+func (f *flow) touch(now int64, there bool) {
 	f.active = now
 	switch {
 	case f.leaving != 0:
-	case f.replied && f.standing == unknown:
+	case there && f.standing == unknown:
 		f.stand(known)
 	default:
 		f.toFront()
@@ -317,6 +327,7 @@ func (f *flow) close() {
 	}
 	ln.own.remove(f)
 	sh.ages.remove(f)
+	f.idles(false)
 	f.quit()
 	sh.count.Active.Add(-1)
 	sh.drain.Check(sh.ages.len == 0)

@@ -63,8 +63,7 @@ func (f *flow) receive(now int64) {
 			taken += slots
 			continue
 		}
-		f.touch(now)
-		f.answered()
+		f.answered(now)
 		f.trial = 0
 		taken += f.reply(n)
 		if n < slots {
@@ -232,7 +231,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		f.receive(now)
 	}
 	if f.fd >= 0 && f.rest(now) <= 0 && f.leaving == 0 && // what is sent to one that leaves is another's
-		!f.ln.caughtUp(f.active+int64(f.ln.shard.server.idleTimeout()), now) {
+		!f.ln.caughtUp(f.active+f.idle(), now) {
 		least = pause
 	}
 	if f.fd >= 0 {

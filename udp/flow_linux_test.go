@@ -67,7 +67,7 @@ func TestAnswerAtExpiry(t *testing.T) {
 	sh := p.shards[0]
 	onLoop(t, sh, func() {
 		f := sh.ages.first
-		f.active -= int64(p.idleTimeout()) // long ago
+		f.active -= f.idle() // long ago
 		if _, err := b.WriteToUDPAddrPort([]byte("just in time"), from); err != nil {
 			t.Error(err)
 		}
@@ -107,7 +107,7 @@ func TestQuestionAtExpiry(t *testing.T) {
 				}
 				var all []*flow
 				for f := sh.ages.first; f != nil; f = f.links[byAge].next {
-					f.active -= int64(p.idleTimeout()) // long ago
+					f.active -= f.idle() // long ago
 					all = append(all, f)
 				}
 				for _, f := range all {

@@ -45,6 +45,10 @@ type Frozen struct {
 	Trial   time.Duration // for which datagrams go one by one to a backend that has not answered
 
 	PlainIn, PlainOut bool // datagrams must go one by one, to the backend and to the client
+
+	Answered bool // the backend has answered
+	Known    bool // something has followed, which shows that the client is there
+	Settled  bool // so much has followed that the flow keeps its socket
 }
 
 // Listening returns what the Server forwards, in a stable order. The descriptors stay
@@ -120,6 +124,7 @@ func (f *flow) freeze(now int64) Frozen {
 		Attempts: f.attempts, LastSize: f.lastSize,
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
+		Answered: f.replied, Known: f.standing == known, Settled: f.followed == settling,
 	}
 	if f.trial != 0 {
 		out.Trial = time.Duration(max(f.trial-now, 1))
@@ -205,7 +210,6 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
 		attempts: from.Attempts,
 		active:   now - int64(from.Idle),
-		replied:  from.Trial == 0,
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
 	}
 	if from.Addr.IsValid() {
@@ -219,7 +223,17 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Trial > 0 {
 		f.trial = now + int64(from.Trial)
 	}
+	f.replied = from.Answered
+	if from.Known {
+		f.standing = known
+	}
+	if from.Settled {
+		f.followed = settling
+	}
 	ln.keep(f, from.Service.Service())
+	if f.replied {
+		f.rests(now)
+	}
 	if from.Leaving > 0 {
 		f.leaveBy(now + int64(from.Leaving))
 	}

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,9 +60,10 @@ func (p *proxy) moveTo(loops int) (*proxy, []Frozen) {
 	p.Close()
 
 	next := &proxy{t: p.t, front: p.front, addr: p.addr}
-	next.Server = newServer(p.t, loops, func(s *Server) { s.IdleTimeout = p.IdleTimeout })
+	next.Server = newServer(p.t, loops, func(s *Server) { s.IdleTimeout, s.MaxFlows = p.IdleTimeout, p.MaxFlows })
 	next.LB.Update(p.LB.Table())
 	next.LB.Remember(memories)
+	p.LB.Conversations(math.MinInt64, next.LB.RememberConversations)
 	var thawed atomic.Int64
 	if err := next.Adopt(listening, flows, func() { thawed.Add(1) }); err != nil {
 		p.t.Fatal(err)
@@ -165,6 +167,31 @@ func TestMoveLeavingFlow(t *testing.T) {
 		t.Errorf("the next answer is %q, want new", got)
 	}
 	eventually(t, "only the new flow is left", func() bool { return next.Stats().Active == 1 })
+}
+
+// TestMovedConversation: what is remembered of a client, and that it is known, crosses.
+func TestMovedConversation(t *testing.T) {
+	p := startProxy(t, 1, func(s *Server) { s.IdleTimeout, s.MaxFlows = 0, 1 }, seen(t)...)
+	a, b := dial(t, p.addr), dial(t, p.addr)
+	first := a.ask("?")
+	for range 3 {
+		b.ask("?")
+	}
+	next, flows := p.moveTo(1)
+	if len(flows) != 1 || !flows[0].Known || !flows[0].Settled {
+		t.Errorf("moved %+v, want one flow of a known client", flows)
+	}
+	onLoop(t, next.shards[0], func() {
+		if f := next.shards[0].ages.first; f.standing != known || f.followed != settling {
+			t.Error("the client is not known any more")
+		}
+	})
+	if got := a.ask("?"); got != first && next.Stats().PortsLost == 0 {
+		t.Errorf("the client was at backend and port %s, and is at %s", first, got)
+	}
+	if n := next.Stats().Resumed; n != 1 {
+		t.Errorf("%d flows resumed, want one", n)
+	}
 }
 
 // TestMovedFlowExpires: the time that a flow was idle before counts.

@@ -115,7 +115,7 @@ func (g *goroutines) open(f *flow, _ netip.Addr) error {
 // connect makes a new socket. If no process has the backend's port, and it is on this host, the
 // system may give the port to this very socket: that is a refusal.
 func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
-	conn, err := net.DialUDP(network(to.Addr()), nil, net.UDPAddrFromAddrPort(to))
+	conn, err := g.dial(f, to)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,25 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
 		_ = f.conn.Close() // and its reader goes on with the new one
 	}
 	f.conn = conn
-	g.after(f, int64(g.sh.server.idleTimeout()))
+	g.after(f, f.idle())
 	return nil
+}
+
+// dial connects from the port that the flow had before, if it can still be had.
+func (g *goroutines) dial(f *flow, to netip.AddrPort) (*net.UDPConn, error) {
+	if f.port != 0 {
+		from := netip.AddrPortFrom(unspecified(to.Addr()), f.port)
+		conn, err := net.DialUDP(network(to.Addr()), net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
+		if err == nil {
+			return conn, nil
+		}
+		g.sh.count.PortsLost.Add(1)
+	}
+	return net.DialUDP(network(to.Addr()), nil, net.UDPAddrFromAddrPort(to))
+}
+
+func (g *goroutines) port(f *flow) uint16 {
+	return f.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
 func (g *goroutines) watch(f *flow) error {
@@ -287,8 +304,7 @@ func (g *goroutines) read(f *flow) {
 // reply sends an answer to the client.
 func (g *goroutines) reply(f *flow, p []byte, now int64) {
 	if f.conn != nil {
-		f.touch(now)
-		f.answered()
+		f.answered(now)
 	}
 	f.last = nil
 	g.mu.Unlock()

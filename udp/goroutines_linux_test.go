@@ -13,10 +13,10 @@ func TestGoroutines(t *testing.T) {
 	defer func() { withoutLoops = false }()
 	testbed.RunEach(t,
 		TestActivityKeepsAFlow, TestAnswerAfterRemoval, TestAnswersKeepAFlow, TestBackendDies, TestBudget,
-		TestClientIsGone, TestCloseEndsShutdown, TestEcho, TestEveryBackendRefuses, TestFrontendChangesHands,
+		TestClientIsGone, TestCloseEndsShutdown, TestConversationGoesOn, TestEcho, TestEveryBackendRefuses, TestFrontendChangesHands,
 		TestKernelIsShortOfDescriptors, TestLeavingFlowsAreEvictedFirst, TestLongRefusedDatagramIsNotCutOff,
 		TestManyServices, TestMaxFlows, TestNoQuestionIsLostAtExpiry, TestNoSourcePort, TestNoEndpoint,
 		TestNothingIsLeftOpen, TestNothingIsLostUnderLoad, TestPortIsNotShared, TestRefusingBackendIsNotNoticed,
-		TestRemovedBackend, TestRemovedBackendOfListeningClient, TestServiceBytes, TestShutdownIsCutShort,
+		TestRemovedBackend, TestRemovedBackendOfListeningClient, TestServiceBytes, TestShutdownIsBrief, TestShutdownIsCutShort,
 		TestShutdownWaitsForFlows, TestSizes, TestThousandClients, TestUnlisten)
 }

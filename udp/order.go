@@ -1,12 +1,14 @@
 package udp
 
 // A flow is in four orders: those in which the flows of its frontend's socket and of its shard were
-// made, and those in which the flows of its Service and of its client's address were active.
+// made, and those in which the flows of its Service and of its client's address were active. After
+// its first answer it is in a fifth one (shard.idlers).
 const (
 	byFrontend = iota
 	byAge
 	byService
 	byClient
+	byAnswer
 	orders
 )
 
@@ -15,7 +17,7 @@ type link struct{ next, prev *flow }
 
 // order is a list of flows, the most recently active first, or the youngest.
 type order struct {
-	by          int // byFrontend, byAge, byService or byClient
+	by          int // byFrontend, byAge, byService, byClient or byAnswer
 	first, last *flow
 	len         int
 	ahead       *flow // that a walk goes on with, when it pauses; nil: none is under way

@@ -13,7 +13,7 @@ type standing uint8
 
 const (
 	unknown standing = iota
-	known            // a datagram, of either side, has followed an answer
+	known            // a datagram of the client has followed an answer, or answers go on and on
 	standings
 )
 
@@ -186,6 +186,7 @@ func (sh *shard) evict(f *flow, reason *atomic.Uint64) bool {
 	if reason != nil {
 		reason.Add(1)
 	}
+	f.remember()
 	f.close()
 	return true
 }
@@ -216,10 +217,14 @@ func (f *flow) stand(s standing) {
 func (f *flow) toFront() {
 	f.service.flows[f.standing].toFront(f)
 	f.source.flows[f.standing].toFront(f)
+	if f.idler {
+		f.ln.shard.idlers.toFront(f)
+	}
 }
 
 // yield makes the flow the first to make room.
 func (f *flow) yield() {
+	f.idles(false)
 	f.stand(unknown)
 	f.service.flows[unknown].toBack(f)
 	f.source.flows[unknown].toBack(f)

@@ -27,6 +27,7 @@ func (still) connect(*flow, netip.AddrPort, int64) error { return nil }
 func (still) watch(*flow) error                          { return nil }
 func (still) after(*flow, int64)                         {}
 func (still) resend(*flow)                               {}
+func (still) port(*flow) uint16                          { return 4000 }
 func (still) close(*flow)                                {}
 
 // room is a shard whose flows move nothing, with a listener for each of some Services.
@@ -72,8 +73,7 @@ func (r *room) ask(service int, client netip.AddrPort, answered bool) *flow {
 	r.now++
 	f, _ := r.lns[service].flow(&flowKey{client: client}, r.now)
 	if f != nil && answered {
-		f.touch(r.now)
-		f.answered()
+		f.answered(r.now)
 	}
 	return f
 }
@@ -304,6 +304,15 @@ func (r *room) check() {
 		n[f.standing]++
 		m[f.standing]++
 		services[f.service.key], clients[f.source.key] = n, m
+	}
+	idlers := 0
+	for f := r.idlers.first; f != nil; f = f.links[byAnswer].next {
+		if idlers++; !f.idler || f.followed == settling || !f.replied || f.leaving != 0 {
+			r.t.Fatalf("a flow is among the idlers: %+v", f)
+		}
+	}
+	if idlers != r.idlers.len {
+		r.t.Fatalf("%d idlers in the list, which says %d", idlers, r.idlers.len)
 	}
 	if r.ages.len > r.places {
 		r.t.Fatalf("%d flows, want %d at most", r.ages.len, r.places)

@@ -34,8 +34,9 @@ type Server struct {
 	// Descriptors bounds the sockets of all flows, one for each, and of others. nil: no bound.
 	Descriptors *eventloop.Budget
 
-	// IdleTimeout is how long a flow lives after its last datagram in either
-	// direction. 0: 250 ms, as kube-proxy's userspace mode had it.
+	// IdleTimeout is how long a flow lives after its last datagram in either direction. 0: a client's socket stays with
+	// its backend as long as with conntrack, 30 s, and 120 s once there was more than one exchange (see the package
+	// comment).
 	IdleTimeout time.Duration
 
 	// MaxFlows bounds all flows, each of which takes an ephemeral port of the host. Every loop has an
@@ -62,9 +63,8 @@ type Server struct {
 	listeners map[lb.Frontend][]*listener // one a shard
 }
 
-func (s *Server) idleTimeout() time.Duration { return cmp.Or(s.IdleTimeout, 250*time.Millisecond) }
-func (s *Server) maxFlows() int              { return cmp.Or(s.MaxFlows, 16384) }
-func (s *Server) socketBuffer() int          { return cmp.Or(s.SocketBuffer, 4<<20) }
+func (s *Server) maxFlows() int     { return cmp.Or(s.MaxFlows, 16384) }
+func (s *Server) socketBuffer() int { return cmp.Or(s.SocketBuffer, 4<<20) }
 
 // start makes the shards at the first use. The caller holds s.mu.
 func (s *Server) start() {

@@ -18,6 +18,7 @@ type shard struct {
 	io       transport
 	places   int   // how many flows there may be
 	ages     order // all flows
+	idlers   order // flows that had one answer and nothing after that, the most recently active first
 	services holders[lb.Name]
 	clients  holders[netip.Addr]
 	portless int64 // time until which no port is asked for, ns, since there was none
@@ -49,6 +50,7 @@ type transport interface {
 	watch(f *flow) error                                 // begins to pass answers on
 	after(f *flow, ns int64)                             // looks then whether f has expired
 	resend(f *flow)                                      // sends what was refused
+	port(f *flow) uint16                                 // that the backend sees; 0: not known
 	close(f *flow)
 }
 
@@ -58,6 +60,7 @@ func newShard(s *Server, shards int) *shard {
 		server:   s,
 		places:   s.places(shards),
 		ages:     order{by: byAge},
+		idlers:   order{by: byAnswer},
 		services: newHolders[lb.Name](byService),
 		clients:  newHolders[netip.Addr](byClient),
 	}
@@ -94,12 +97,18 @@ func (sh *shard) walk() bool {
 	for n := 0; n < perWalk && flows.ahead != nil; n++ {
 		f := flows.ahead
 		flows.ahead = f.links[byAge].next
-		if f.stale(table) {
+		switch {
+		case f.stale(table):
 			f.leave(now)
+		case sh.drain.Started():
+			sh.io.after(f, max(f.rest(now), 0))
 		}
 	}
 	return flows.ahead != nil || sh.stale
 }
 
-// startDrain refuses new clients from now on.
-func (sh *shard) startDrain() { sh.drain.Start(sh.ages.len == 0) }
+// startDrain refuses new clients from now on, and has flows expire sooner.
+func (sh *shard) startDrain() {
+	sh.drain.Start(sh.ages.len == 0)
+	sh.leaveGone()
+}

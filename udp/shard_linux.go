@@ -119,8 +119,16 @@ func (l *loopTransport) open(f *flow, family netip.Addr) error {
 	}
 	socket.SetReceiveBuffer(fd, l.server.socketBuffer())
 	enableGRO(fd)
+	if f.port != 0 && socket.Bind(fd, netip.AddrPortFrom(unspecified(family), f.port)) != nil {
+		l.count.PortsLost.Add(1)
+	}
 	f.fd = fd
 	return nil
+}
+
+func (l *loopTransport) port(f *flow) uint16 {
+	at, _ := socket.Local(f.fd) // fails for no socket
+	return at.Port()
 }
 
 // connect keeps the descriptor, and with it the answers that wait in it.

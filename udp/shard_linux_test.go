@@ -73,7 +73,7 @@ func TestLeaveInStretches(t *testing.T) {
 		walks := 1
 		for ; sh.rest.Active(); walks++ {
 			for range 50 {
-				one().touch(now)
+				one().touch(now, false)
 				one().close()
 				add()
 			}

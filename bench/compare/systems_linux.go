@@ -121,7 +121,7 @@ func startSluice(ctx context.Context, l *lab, name, path string) (*running, erro
 func (l *lab) sluiceWith(ctx context.Context, name, path, manifests string, flags ...string) (*running, error) {
 	// What a change takes is measured, and not the rest that follows one.
 	p, err := l.proxy(ctx, path, append([]string{"--manifests", manifests, "--loops", "1", "--drain-timeout", "100ms",
-		"--udp-timeout", udpTimeout.String(), "--iptables-min-sync-period", "0s"}, flags...)...).Launch()
+		"--iptables-min-sync-period", "0s"}, flags...)...).Launch()
 	if err != nil {
 		return nil, err
 	}

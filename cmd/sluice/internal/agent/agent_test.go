@@ -521,3 +521,34 @@ func TestAdoptedPortsAreReplaced(t *testing.T) {
 		t.Errorf("a socket that fits was replaced: port %d", k.steered[frontend(three)])
 	}
 }
+
+// TestPrime: node ports are open before the first rules are written, those that can be had, and those that the first
+// plan does not have are closed by it.
+func TestPrime(t *testing.T) {
+	a, k := newAgent(t)
+	tcp, udp, other := service(lb.TCP, "tcp", 1, 1), service(lb.UDP, "udp", 2, 2), service(lb.TCP, "other", 3, 3)
+	tcp.Addresses = append(tcp.Addresses, nodePort(30001))
+	udp.Addresses = append(udp.Addresses, nodePort(30002))
+	other.Addresses = append(other.Addresses, nodePort(30003))
+	k.taken[30003] = true
+	a.Prime(Desired{Services: []*lb.Service{tcp, udp, other}}, nil)
+	for addr, want := range map[lb.Frontend]bool{
+		{Protocol: lb.TCP, Addr: nodePort(30001).Addr}: true,
+		{Protocol: lb.UDP, Addr: nodePort(30002).Addr}: true,
+		{Protocol: lb.TCP, Addr: nodePort(30003).Addr}: false,
+	} {
+		if _, open := k.open[addr]; open != want {
+			t.Errorf("node port %s open: %v, want %v", addr, open, want)
+		}
+	}
+	if len(k.steered) > 0 {
+		t.Errorf("steered: %v", k.steered)
+	}
+	if n := len(a.sockets.news); n != 0 {
+		t.Errorf("%d conflicts are reported before the start", n)
+	}
+	mustApply(t, a, tcp) // kernel.Listen fails where one is opened twice
+	if len(k.open) != 1 || !k.listens(nodePort(30001).Addr) {
+		t.Errorf("open after the first change: %v", k.open)
+	}
+}

@@ -104,6 +104,19 @@ func (s *sockets) reopen(table *lb.Table, ports map[lb.Frontend]uint16) {
 	}
 }
 
+// rehold listens on node ports, those that can be had.
+func (s *sockets) rehold(frontends []lb.Frontend) {
+	for _, f := range frontends {
+		server := s.config.Servers[f.Protocol]
+		if server == nil {
+			continue
+		}
+		if _, err := server.Listen(f, f.Addr); err == nil {
+			s.open[f] = Socket{f, f.Addr, false}
+		}
+	}
+}
+
 // hold listens on a node port or a service address unless it does, and reports whether
 // it does.
 func (s *sockets) hold(f lb.Frontend, id lb.ID) bool {

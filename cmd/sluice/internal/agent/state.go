@@ -65,8 +65,8 @@ func (a *Agent) Adopt(s State) error {
 
 // Prime makes the table of what is desired that of LB, and opens the proxy ports of UDP
 // and SCTP frontends, those that can be had, to which rules of a process that has crashed
-// lead: for clients that come before the first Apply. What is wrong with what is desired
-// is for Apply to report.
+// lead, and node ports: for clients that come before the first Apply. What is wrong with
+// what is desired, and who else has a port, is for Apply to report.
 func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
 	if local, err := a.NodeAddrs(); err == nil {
 		a.local = local
@@ -75,4 +75,15 @@ func (a *Agent) Prime(want Desired, ports map[lb.Frontend]uint16) {
 	table, _ := lb.NewTable(env.served(want.Services), env.on(want.Node, a.local))
 	a.LB.Update(table)
 	a.sockets.reopen(table, ports)
+	for i := range table.Len() {
+		s := table.At(i)
+		if s.Protocol == lb.SCTP || env.direct[family(s.IPv6)] { // what serves them is decided later
+			continue
+		}
+		for j := range s.Addresses {
+			if s.Addresses[j].Kind == lb.NodePort {
+				a.sockets.rehold(env.frontends(table, s, &s.Addresses[j]))
+			}
+		}
+	}
 }

@@ -69,7 +69,6 @@ const shortestSync = 100 * time.Millisecond
 
 // limits are those of numbers and durations; others may be 0 or more.
 var limits = map[string]limit{
-	"udp-timeout":             {1, math.MaxInt64, "a duration above 0, like 250ms"},
 	"config-sync-period":      {1, math.MaxInt64, "a duration above 0, like 15m"},
 	"kube-api-burst":          {0, math.MaxInt64, "0 or more, like 10"},
 	"healthz-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
@@ -137,6 +136,13 @@ func (s *settings) checkMode() {
 	}
 	if s.DataPath.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
 		s.reject("nodeport-addresses", "%w", err)
+	}
+	if n := &s.DataPath.NodePorts; s.DataPath.Mode == ModeIPTables && !*d.IPTables.LocalhostNodePorts {
+		n.noLoopback = true
+		if n.loopback() {
+			s.warn("%s has loopback addresses, which %s=false takes from it", s.name("nodeport-addresses"),
+				s.name("iptables-localhost-nodeports"))
+		}
 	}
 	if s.DataPath.ProxyPortRange, err = redirect.ParsePortRange(d.PortRange); err != nil {
 		s.reject("proxy-port-range", "is wrong: %w", err)
@@ -218,9 +224,13 @@ func (s *settings) checkAddresses() {
 		if strings.HasPrefix(addr, ":") {
 			addr = "[::]" + addr // all addresses
 		}
-		if _, err := netip.ParseAddrPort(addr); err != nil && addr != "" {
+		switch to, err := netip.ParseAddrPort(addr); {
+		case addr == "":
+		case err != nil:
 			s.reject(at.flag, "%q: %w: give an IP address with a port, like 127.0.0.1:10249, or nothing for none",
 				at.addr, err)
+		case to.Port() == 0 && s.File != "": // a flag may say so: any port, which the log names
+			s.reject(at.flag, "%q: give a port from 1 to 65535", at.addr)
 		}
 	}
 	if healthz == metrics && healthz != "" && !strings.HasSuffix(healthz, ":0") {

@@ -70,7 +70,7 @@ type DataPath struct {
 	NodePorts        NodePortAddresses  // where node ports listen
 	ServiceInterface string             // gets service addresses in mode winuserspace; empty: redirect chooses
 	ProxyPortRange   redirect.PortRange // ports to listen on
-	UDPTimeout       time.Duration      // idle time after which a UDP flow ends, above 0
+	UDPTimeout       time.Duration      // idle time after which a UDP flow ends; 0: as udp.Server has it
 	SCTPEngine       sctp.Engine        // how SCTP is forwarded
 	Loops            int                // event loops, at least 1
 	UDPGSO           udp.GSO            // send UDP datagrams of equal length by one call

@@ -50,7 +50,7 @@ func absent() string {
 
 func TestDefaults(t *testing.T) {
 	c := parse(t, "--manifests", "a", "--manifests=b,c", "--proxy-mode=", "")
-	if len(c.Source.Manifests) != 2 || c.Source.Manifests[1] != "b,c" || c.DataPath.Mode != usual() || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+	if len(c.Source.Manifests) != 2 || c.Source.Manifests[1] != "b,c" || c.DataPath.Mode != usual() || c.DataPath.UDPTimeout != 0 ||
 		c.DataPath.BindAddress != netip.IPv4Unspecified() || c.DataPath.Loops < 1 || c.Document.HealthzBindAddress != "0.0.0.0:10256" || c.Document.MetricsBindAddress != "127.0.0.1:10249" ||
 		c.Kernel.SyncPeriod != 30*time.Second || c.Kernel.MinSyncPeriod != time.Second || *c.Document.OOMScoreAdj != -999 || *c.Document.IPTables.MasqueradeBit != 14 {
 		t.Errorf("Parse = %+v", c)
@@ -214,7 +214,7 @@ func TestMistakes(t *testing.T) {
 		{"--bind-address node1", "not an IP address"},
 		{"--proxy-port-range 9-1", "--proxy-port-range"},
 		{"--proxy-port-range 1-70000", "--proxy-port-range"},
-		{"--udp-timeout 0", "--udp-timeout"},
+		{"--udp-timeout=-1s", "--udp-timeout"},
 		{"--udp-timeout 5", "--udp-timeout"},
 		{"--drain-timeout -1s", "--drain-timeout"},
 		{"--loops 0", "--loops"},

@@ -31,7 +31,7 @@ import (
 type Document struct {
 	v1alpha1.KubeProxyConfiguration `json:",inline"`
 
-	UDPIdleTimeout    metav1.Duration `json:"udpIdleTimeout,omitzero"`     // until 1.25; default 250ms
+	UDPIdleTimeout    metav1.Duration `json:"udpIdleTimeout,omitzero"`     // until 1.25; 0 as for --udp-timeout
 	ResourceContainer string          `json:"resourceContainer,omitempty"` // until 1.15; no meaning
 }
 
@@ -210,7 +210,6 @@ func (d *Document) setDefaults() {
 	orDefault(&d.ClientConnection.QPS, 5)
 	orDefault(&d.ClientConnection.Burst, 10)
 	orDefault(&d.ConfigSyncPeriod.Duration, 15*time.Minute)
-	orDefault(&d.UDPIdleTimeout.Duration, 250*time.Millisecond)
 
 	orDefault(&d.IPTables.SyncPeriod.Duration, 30*time.Second)
 	orDefault(&d.IPTables.MinSyncPeriod.Duration, min(time.Second, d.IPTables.SyncPeriod.Duration))

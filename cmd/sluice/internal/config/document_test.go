@@ -64,7 +64,7 @@ func TestSampleDefaults(t *testing.T) {
 	file, _ := sample(t, "default.yaml")
 	c := parse(t, "--config="+file)
 	if c.DataPath.Mode != usual() || c.Document.HealthzBindAddress != "0.0.0.0:10256" || c.Document.MetricsBindAddress != "127.0.0.1:10249" || c.Document.ClientConnection.QPS != 5 ||
-		c.Kernel.Conntrack.MaxPerCore != 32768 || c.Kernel.Conntrack.TCPEstablished != 24*time.Hour || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+		c.Kernel.Conntrack.MaxPerCore != 32768 || c.Kernel.Conntrack.TCPEstablished != 24*time.Hour || c.DataPath.UDPTimeout != 0 ||
 		!*c.Document.IPTables.LocalhostNodePorts || *c.Document.OOMScoreAdj != -999 || c.Document.DetectLocalMode != DetectClusterCIDR {
 		t.Errorf("Parse = %+v", c)
 	}
@@ -78,7 +78,7 @@ func TestPrecedence(t *testing.T) {
 	file := write(t, "f.yaml", header+"hostnameOverride: By-File\nclusterCIDR: 10.1.0.0/16\nlogging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 2}]}\n")
 	c := parse(t, "--config", file, "--cluster-cidr=10.2.0.0/16", "--udp-timeout=1s", "--bind-address=127.0.0.1", "--healthz-port=0",
 		"--master=https://192.0.2.1", "--hostname-override=By-Flag", "--v=4", "--vmodule=b=3", "--loops=3", "--drain-timeout=1s", "--node-zone=z")
-	if c.Node.Name != "by-flag" || c.Node.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.DataPath.UDPTimeout != 250*time.Millisecond ||
+	if c.Node.Name != "by-flag" || c.Node.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.DataPath.UDPTimeout != 0 ||
 		!c.DataPath.BindAddress.IsUnspecified() || c.Document.HealthzBindAddress == "" || c.Source.Master != "https://192.0.2.1" || c.Log.Verbosity != 4 || c.DataPath.Loops != 3 ||
 		c.Process.DrainTimeout != time.Second || c.Node.Zone != "z" || len(c.Document.Logging.VModule) != 2 || c.Document.Logging.VModule[0].FilePattern != "b" {
 		t.Errorf("Parse = %+v", c)
@@ -154,6 +154,8 @@ func TestMistakesInFiles(t *testing.T) {
 		{header + "detectLocalMode: BridgeInterface\n", "detectLocal.bridgeInterface"},
 		{header + "portRange: x\n", "portRange"},
 		{header + "udpIdleTimeout: -1s\n", "udpIdleTimeout"},
+		{header + "healthzBindAddress: 0.0.0.0:0\n", "healthzBindAddress"},
+		{header + "metricsBindAddress: 127.0.0.1:0\n", "metricsBindAddress"},
 		{header + "logging: {format: xml}\n", "logging.format"},
 		{header + "clientConnection: {kubeconfig: /no/such/file}\n", "/no/such/file: " + absent()},
 		{header + "clientConnection: {burst: -1}\n", "clientConnection.burst"},

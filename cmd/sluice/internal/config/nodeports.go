@@ -11,6 +11,7 @@ import (
 // (--nodeport-addresses). The zero value means all.
 type NodePortAddresses struct {
 	primary, localhost bool
+	noLoopback         bool // --iptables-localhost-nodeports=false in mode iptables
 	ranges             []netip.Prefix
 }
 
@@ -40,29 +41,35 @@ func parseNodePorts(list []string) (n NodePortAddresses, err error) {
 }
 
 // Resolve returns the addresses to listen on. local are the addresses of the node and
-// primary those of its Node object, of which the first of each family is used, or the
-// first global one in local. The unspecified addresses stand for all.
-func (n NodePortAddresses) Resolve(local, primary []netip.Addr) []netip.Addr {
-	if !n.primary && !n.localhost && len(n.ranges) == 0 {
-		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
-	}
-	var out []netip.Addr
+// primary those that may be its primary ones, the likeliest first: of each family the first
+// one in local is used, or the first global one there. The unspecified addresses stand for all.
+// A family for which nothing is given has all, as with kube-proxy; primary and localhost are of both.
+func (n NodePortAddresses) Resolve(local, primary []netip.Addr) (out []netip.Addr) {
 	for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		ipv6, everything := all.Is6(), netip.PrefixFrom(all, 0)
-		if slices.Contains(n.ranges, everything) {
+		ipv6 := all.Is6()
+		ranges := slices.DeleteFunc(slices.Clone(n.ranges), func(p netip.Prefix) bool { return p.Addr().Is6() != ipv6 })
+		if !n.primary && !n.localhost && len(ranges) == 0 || slices.Contains(ranges, netip.PrefixFrom(all, 0)) {
 			out = append(out, all)
 			continue
 		}
 		first := firstOf(ipv6, primary, local)
 		for _, a := range local {
 			wanted := n.primary && a == first || n.localhost && a.IsLoopback() ||
-				slices.ContainsFunc(n.ranges, func(p netip.Prefix) bool { return p.Contains(a) })
-			if a.Is6() == ipv6 && wanted && !slices.Contains(out, a) {
+				slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+			if a.Is6() == ipv6 && wanted && !(n.noLoopback && a.IsLoopback()) {
 				out = append(out, a)
 			}
 		}
 	}
 	return out
+}
+
+// Primary reports whether the primary addresses matter.
+func (n NodePortAddresses) Primary() bool { return n.primary }
+
+// loopback reports whether loopback addresses are asked for by name.
+func (n NodePortAddresses) loopback() bool {
+	return n.localhost || slices.ContainsFunc(n.ranges, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }
 
 // firstOf returns the first address of a family in primary that local has, or else

@@ -20,15 +20,19 @@ func TestNodePortAddresses(t *testing.T) {
 		{"", "", "0.0.0.0 ::"},
 		{"all", "", "0.0.0.0 ::"},
 		{"192.0.2.0/24,all", "", "0.0.0.0 ::"},
-		{"0.0.0.0/0", "", "0.0.0.0"},
+		{"0.0.0.0/0", "", "0.0.0.0 ::"},
 		{"::/0,localhost", "", "127.0.0.1 ::"},
-		{"192.0.2.0/24", "", "192.0.2.10 192.0.2.11"},
+		{"192.0.2.0/24", "", "192.0.2.10 192.0.2.11 ::"},
+		{"2001:db8::/32", "", "0.0.0.0 2001:db8::10"},
+		{"192.0.2.0/24,localhost", "", "127.0.0.1 192.0.2.10 192.0.2.11 ::1"},
 		{"192.0.2.11/24 , 2001:db8::/32", "", "192.0.2.10 192.0.2.11 2001:db8::10"},
 		{"localhost", "", "127.0.0.1 ::1"},
 		{"primary", "", "192.0.2.10 2001:db8::10"},
 		{"primary", "192.0.2.11", "192.0.2.11 2001:db8::10"},
 		{"primary,192.0.2.0/31", "198.51.100.1", "192.0.2.10 2001:db8::10"}, // not an address of this host
-		{"198.51.100.0/24", "", ""},
+		{"primary", "0.0.0.0 192.0.2.11 2001:db8::10 192.0.2.10", "192.0.2.11 2001:db8::10"},
+		{"198.51.100.0/24", "", "::"},
+		{"198.51.100.0/24,2001:db8:1::/64", "", ""},
 	} {
 		n, err := parseNodePorts(strings.FieldsFunc(test.list, func(r rune) bool { return r == ',' }))
 		if err != nil {
@@ -42,6 +46,29 @@ func TestNodePortAddresses(t *testing.T) {
 	for _, bad := range []string{"192.0.2.1", "node", "10.0.0.0/40", ""} {
 		if _, err := parseNodePorts([]string{bad}); err == nil {
 			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+// TestNodePortsNotOnLoopback: in mode iptables --iptables-localhost-nodeports=false counts more than the list, and the log
+// says so; in the others it means nothing.
+func TestNodePortsNotOnLoopback(t *testing.T) {
+	local := parseAddrs("127.0.0.1 192.0.2.10 ::1")
+	for _, test := range []struct{ mode, list, want string }{
+		{"iptables", "127.0.0.1/32", "::"},
+		{"iptables", "127.0.0.0/8,192.0.2.0/24", "192.0.2.10 ::"},
+		{"iptables", "localhost", ""},
+		{"iptables", "192.0.2.0/24", "192.0.2.10 ::"},
+		{"userspace", "127.0.0.1/32", "127.0.0.1 ::"},
+	} {
+		c := parse(t, "--proxy-mode="+test.mode, "--nodeport-addresses="+test.list, "--iptables-localhost-nodeports=false")
+		if got := c.DataPath.NodePorts.Resolve(local, nil); fmt.Sprint(got) != fmt.Sprint(parseAddrs(test.want)) {
+			t.Errorf("%s, %s: %v, want %s", test.mode, test.list, got, test.want)
+		}
+		loopback := test.mode == "iptables" && !strings.HasPrefix(test.list, "192")
+		warned := strings.Contains(strings.Join(c.Warnings, "\n"), "--nodeport-addresses has loopback addresses")
+		if warned != loopback {
+			t.Errorf("%s, %s: warnings %q", test.mode, test.list, c.Warnings)
 		}
 	}
 }

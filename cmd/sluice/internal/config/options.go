@@ -108,10 +108,12 @@ func (s *settings) dataPathGroups() []group {
 			{"bind-address", "bindAddress", &d.BindAddress, "`ADDRESS` of the proxy ports of its family; 0.0.0.0 and " +
 				":: stand for all addresses of both families; not a loopback address"},
 			{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
-				"addresses of node ports: a list of `RANGES`, primary, localhost and all; empty: all"},
+				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else those of the Node, else those of " +
+					"the default route), localhost and all; a family for which nothing is given has all"},
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
-				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint"},
+				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, and 120s " +
+					"once there was more than one exchange, as with conntrack; kube-proxy's was 250ms"},
 			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): on, " +
 				"where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt batches on " +
 				"some network cards, unless no card segments UDP itself (ethtool -k: tx-udp-segmentation); give off in a " +
@@ -162,7 +164,7 @@ func (s *settings) kernelGroups() []group {
 			{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
 				"`BIT` of the packet mark that requests masquerading, 0 to 31"},
 			{"iptables-localhost-nodeports", "iptables.localhostNodePorts", t.LocalhostNodePorts,
-				"serve node ports on 127.0.0.1 in the kernel too"},
+				"serve node ports on 127.0.0.1 in mode iptables; false counts more than --nodeport-addresses"},
 			{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
 				"`PERIOD` of verifying rules and virtual servers in mode ipvs, at least 100ms"},
 			{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &v.MinSyncPeriod.Duration,

@@ -92,8 +92,12 @@ func (c *control) healthChecks(checks []kube.HealthCheck) map[netip.AddrPort]sta
 // nodePorts returns where node ports listen, given the node's addresses.
 func (c *control) nodePorts(local []netip.Addr) []netip.Addr {
 	var primary []netip.Addr
-	if known := c.primary.Load(); known != nil {
-		primary = *known
+	if c.config.DataPath.NodePorts.Primary() {
+		if known := c.primary.Load(); known != nil {
+			primary = *known
+		}
+		// In kube-proxy's order; without a Node, the address that the world is reached from is likelier than any.
+		primary = slices.Concat([]netip.Addr{c.config.DataPath.BindAddress}, primary, node.DefaultAddrs())
 	}
 	return node.Listenable(c.config.DataPath.NodePorts.Resolve(local, primary), local)
 }

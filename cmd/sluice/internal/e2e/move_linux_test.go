@@ -72,7 +72,8 @@ func testMoves(t *testing.T, paths []string) {
 		m.put(s)
 	}
 	m.Write("node.yaml", nodeManifest)
-	m.Start("--hostname-override", "node", "--iptables-min-sync-period", "0s") // one move after the other
+	m.Start("--hostname-override", "node", "--iptables-min-sync-period", "0s", // one move after the other
+		"--udp-timeout", "250ms") // flows of node ports, which are held on every path, end soon
 	m.begin()
 	end := sync.OnceFunc(func() {
 		close(m.stop)

@@ -76,7 +76,7 @@ spec:
 	}
 }
 
-// TestNodePortAddresses: only the addresses asked for listen.
+// TestNodePortAddresses: only the addresses asked for listen; of a family of which none is asked for all do.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
@@ -89,6 +89,29 @@ func TestNodePortAddresses(t *testing.T) {
 		if (err == nil) != open {
 			t.Errorf("node port on %s: %v, want open %v", host, err, open)
 		}
+	}
+	stopped(l)
+	l.Start("--nodeport-addresses", l.Node.Alt6.String()+"/128")
+	for _, host := range []string{"127.0.0.1", l.Node.Alt4.String(), l.Node.Addr4.String()} {
+		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); err != nil {
+			t.Errorf("node port on %s, an address of IPv6 asked for: %v", host, err)
+		}
+	}
+	stopped(l)
+	l.Start("--nodeport-addresses", "primary", "--bind-address", l.Node.Alt4.String())
+	for host, open := range map[string]bool{"127.0.0.1": false, l.Node.Alt4.String(): true, l.Node.Addr4.String(): false} {
+		if _, err := lab.Who(l.Node, net.JoinHostPort(host, "30080")); (err == nil) != open {
+			t.Errorf("node port on %s, primary asked for: %v, want open %v", host, err, open)
+		}
+	}
+}
+
+// stopped ends Sluice, so that it can be started with other flags.
+func stopped(l *lab.Lab) {
+	l.T.Helper()
+	l.Signal(syscall.SIGTERM)
+	if code := l.Wait(); code != 0 {
+		l.T.Fatalf("exit code %d", code)
 	}
 }
 

@@ -227,7 +227,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	number(c, &f.Idle)
 	number(c, &f.Leaving)
 	number(c, &f.Trial)
-	c.bools(&f.PlainIn, &f.PlainOut)
+	c.bools(&f.PlainIn, &f.PlainOut, &f.Answered, &f.Known, &f.Settled)
 	if c.reading && c.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
 		c.fail(errors.New("a flow has no client or no local address"))
 	}
@@ -270,6 +270,26 @@ func (c *codec) affinity(a *affinity, now int64) {
 		if c.reading && !v.Addr.IsValid() {
 			c.fail(errors.New("a client with affinity has no address"))
 		}
+	})
+}
+
+// conversations are what is remembered of the UDP clients of a service.
+type conversations struct {
+	id  lb.ID
+	all []lb.Conversation
+}
+
+// conversations passes the time of each as affinity does.
+func (c *codec) conversations(of *conversations, now int64) {
+	c.id(&of.id)
+	list(c, &of.all, func(v *lb.Conversation) {
+		number(c, &v.Key)
+		c.addrPort(&v.Backend)
+		number(c, &v.Port)
+		c.bools(&v.Answered, &v.Stream)
+		age := now - v.Time
+		number(c, &age)
+		v.Time = now - age
 	})
 }
 

@@ -52,7 +52,7 @@ func samples() map[string]sample {
 			Client: addr6.Addr(), Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, conn),
 		"flow": of(flowsMsg, udp.Frozen{Listening: 3, Member: 1, FD: 5, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
-			Trial: time.Minute, PlainIn: true, PlainOut: true}, flow),
+			Trial: time.Minute, PlainIn: true, PlainOut: true, Answered: true, Known: true, Settled: true}, flow),
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
@@ -61,6 +61,9 @@ func samples() map[string]sample {
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}}}}, (*codec).memory),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
+		"conversations": of(conversationsMsg, conversations{sampleID, []lb.Conversation{
+			{Key: 1 << 63, Backend: addr4, Port: 65535, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
+			func(c *codec, v *conversations) { c.conversations(v, 2000) }),
 		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
 			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,

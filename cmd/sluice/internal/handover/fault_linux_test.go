@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -136,6 +138,8 @@ func TestHandover(t *testing.T) {
 	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
 	w.old.LB.RememberClients(webID, []lb.Client{early})
 	w.old.LB.ExceedsShare(webID, 5)
+	paused := lb.Conversation{Key: 7, Backend: w.backend, Port: 4000, Answered: true, Time: eventloop.Now()}
+	w.old.LB.RememberConversations(webID, []lb.Conversation{paused})
 	chain := []*State{w.old}
 	for range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
@@ -147,6 +151,15 @@ func TestHandover(t *testing.T) {
 		w.works()
 		if all := heir.LB.ServiceClients(webID); len(all) != 2 || all[0].Addr != early.Addr {
 			t.Errorf("affinity is that of %+v, want that of %+v first", all, early)
+		}
+		known := 0
+		heir.LB.Conversations(math.MinInt64, func(id lb.ID, all []lb.Conversation) {
+			if known += len(all); id != webID || all[0].Key != paused.Key || all[0].Backend != paused.Backend {
+				t.Errorf("conversations of %s are %+v", id, all)
+			}
+		})
+		if known != 1 {
+			t.Errorf("%d conversations crossed, want one", known)
 		}
 		t.Logf("messages: %v", seen)
 	}

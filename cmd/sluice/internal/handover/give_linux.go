@@ -198,13 +198,18 @@ func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
 	}
 }
 
-// sendClients sends the affinity of clients that came since it was sent before.
+// sendClients sends the affinity and the conversations of clients that came since they were sent before.
 func (g *giver) sendClients(ctx context.Context) error {
 	var c codec
 	from, now := g.since, eventloop.Now()
 	g.since = now - int64(time.Second) // loops look at the clock at different moments
 	g.LB.Clients(from, func(id lb.ID, clients []lb.Client) { c.affinity(&affinity{id, clients}, now) })
-	return g.ch.send(ctx, clientsMsg, c.b)
+	if err := g.ch.send(ctx, clientsMsg, c.b); err != nil {
+		return err
+	}
+	c.b = c.b[:0]
+	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) { c.conversations(&conversations{id, all}, now) })
+	return g.ch.send(ctx, conversationsMsg, c.b)
 }
 
 // sendMemory sends the round robin positions and counts that differ from what was sent before.

@@ -12,28 +12,29 @@ import (
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
 // byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 5
+const version = 6
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte
 
 const (
-	helloMsg     kind = iota + 1 // Hello, JSON
-	setupMsg                     // setup, JSON, with the token and the descriptors that eachFD lists
-	failedMsg                    // why it does not go on, text; from either side
-	clientsMsg                   // affinity
-	memoryMsg                    // round robin positions and counts
-	offersMsg                    // connections that relay meanwhile
-	preparedMsg                  // nothing
-	readyMsg                     // nothing
-	frozenMsg                    // when the pause started, CLOCK_MONOTONIC, ns, JSON
-	connsMsg                     // connections that have stopped
-	flowsMsg                     // UDP flows
-	assocsMsg                    // SCTP associations
-	countersMsg                  // counters, JSON
-	commitMsg                    // nothing
-	committedMsg                 // nothing
-	upgradedMsg                  // answers a Hello that requests an upgrade: the new process, JSON
+	helloMsg         kind = iota + 1 // Hello, JSON
+	setupMsg                         // setup, JSON, with the token and the descriptors that eachFD lists
+	failedMsg                        // why it does not go on, text; from either side
+	clientsMsg                       // affinity
+	memoryMsg                        // round robin positions and counts
+	offersMsg                        // connections that relay meanwhile
+	preparedMsg                      // nothing
+	readyMsg                         // nothing
+	frozenMsg                        // when the pause started, CLOCK_MONOTONIC, ns, JSON
+	connsMsg                         // connections that have stopped
+	flowsMsg                         // UDP flows
+	assocsMsg                        // SCTP associations
+	countersMsg                      // counters, JSON
+	commitMsg                        // nothing
+	committedMsg                     // nothing
+	upgradedMsg                      // answers a Hello that requests an upgrade: the new process, JSON
+	conversationsMsg                 // UDP clients that are remembered
 
 	goesOn kind = 0x80 // is added to the type in all pieces of a message but the last
 )

@@ -211,6 +211,11 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			if c.affinity(&a, now); c.err == nil {
 				balancer.RememberClients(a.id, a.clients)
 			}
+		case conversationsMsg:
+			var one conversations
+			if c.conversations(&one, now); c.err == nil {
+				balancer.RememberConversations(one.id, one.all)
+			}
 		case memoryMsg:
 			var one lb.Stats
 			if c.memory(&one); c.err == nil {

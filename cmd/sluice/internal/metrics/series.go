@@ -65,9 +65,14 @@ func pauses(descriptors, dials, other uint64) []reading {
 func (s scrape) udp(n udp.Stats) {
 	s.gauge("sluice_udp_active_flows", "Open UDP flows.", float64(n.Active))
 	s.counter("sluice_udp_flows_total", "UDP flows opened.", n.Created)
+	s.counter("sluice_udp_flows_resumed_total",
+		"UDP flows opened at the endpoint that the client's socket had before, as it was remembered.", n.Resumed)
+	s.counter("sluice_udp_flows_resumed_port_lost_total",
+		"Resumed UDP flows whose source port another socket had meanwhile.", n.PortsLost)
 	s.counters("sluice_udp_flows_ended_total",
-		"UDP flows closed, by reason: expired (idle) or evicted (to make room).",
-		"reason", []reading{{"expired", n.Expired}, {"evicted", n.Evicted}})
+		"UDP flows closed, by reason: expired (idle), parked (remembered, of many that were answered once) or evicted "+
+			"(to make room).",
+		"reason", []reading{{"expired", n.Expired}, {"parked", n.Parked}, {"evicted", n.Evicted}})
 	s.counters("sluice_udp_flows_evicted_total",
 		"UDP flows evicted, by reason: service_share or client_share (--max-service-share, --max-client-share), or "+
 			"limit (all flows together, file descriptors, ports or memory).",

@@ -31,7 +31,7 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [14]uint64
+type numbers [16]uint64
 
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]*prometheus.Desc{
@@ -46,15 +46,17 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
 	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of the "+
 		"file descriptors, the dials or the UDP flows already (--max-service-share)."),
+	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
+	ofService("conversations", "UDP clients remembered whose flow was closed early."),
 	ofService("endpoints", endpointsIs, "state", "live"),
 	ofService("endpoints", endpointsIs, "state", "eligible"),
 	ofService("endpoints", endpointsIs, "state", "eligible_local"),
 }
 
 // counters is how many of serviceSeries are.
-const counters = 9
+const counters = 10
 
 const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
@@ -144,12 +146,13 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 
 func numbersOf(s *lb.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut,
-		s.AffinityEvicted, s.OverShare, s.InFlight, uint64(s.AffinityEntries)}
+		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, uint64(s.AffinityEntries),
+		uint64(s.Conversations)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
 			if is {
-				n[11+at]++
+				n[13+at]++
 			}
 		}
 	}

@@ -55,6 +55,21 @@ func (a *Addresses) Close() error {
 	return err
 }
 
+// DefaultAddrs returns the address of each family that the node reaches the world from, by its default route. A family
+// without one is left out. Nothing is sent: a datagram socket is connected to an address for documentation (RFC 5737,
+// RFC 3849), which no other route leads to.
+func DefaultAddrs() (out []netip.Addr) {
+	for _, beyond := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		c, err := net.Dial("udp", beyond)
+		if err != nil {
+			continue
+		}
+		out = append(out, c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap())
+		_ = c.Close()
+	}
+	return out
+}
+
 // LocalAddrs reads the addresses of the node, sorted. Link-local ones are left out: they
 // mean nothing without an interface.
 func LocalAddrs() ([]netip.Addr, error) {

@@ -205,13 +205,15 @@ func TestUpgradeGoesOn(t *testing.T) {
 	}
 }
 
-// TestCrash: the next start listens where the rules that are left lead to, and knows its
-// Services by then, so that a client is served as soon as anybody listens. A UDP client
+// TestCrash: the next start listens where the rules that are left lead to, and on node ports, and knows
+// its Services by then, so that a client is served as soon as anybody listens. A UDP client
 // whose flow conntrack still sends to the old port is, too.
 func TestCrash(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
 	l.ServeDNS()
+	l.Write("node.yaml", testbed.ServiceManifest("node", "10.96.0.77:80", "TCP", "    nodePort: 30080\n  type: NodePort\n"),
+		testbed.SliceManifest("node", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
 	l.Start()
 	steered := l.Traces()
 	old := testbed.NewUDPClient(t, l.Client, lab.DNSAddr)
@@ -226,22 +228,24 @@ func TestCrash(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		began := time.Now()
-		all.Go(func() {
-			for time.Since(began) < testbed.Patience {
-				c, err := l.Client.Dial(context.Background(), "tcp", lab.WebAddr)
-				if err != nil {
-					continue // refused: no process listens yet
+		for _, addr := range []string{lab.WebAddr, l.Node.Addr4.String() + ":30080"} {
+			all.Go(func() {
+				for time.Since(began) < testbed.Patience {
+					c, err := l.Client.Dial(context.Background(), "tcp", addr)
+					if err != nil {
+						continue // refused: no process listens yet
+					}
+					_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+					if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
+						t.Errorf("the first client of %s gets %q, %v", addr, name, err)
+					}
+					_ = c.Close()
+					t.Logf("the first client of %s was served %v after the start", addr, time.Since(began).Round(time.Millisecond))
+					return
 				}
-				_ = c.SetDeadline(time.Now().Add(testbed.Patience))
-				if name, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(name), "pod-") {
-					t.Errorf("the first client is told %q, %v", name, err)
-				}
-				_ = c.Close()
-				t.Logf("the first TCP client was served %v after the start", time.Since(began).Round(time.Millisecond))
-				return
-			}
-			t.Error("no TCP client was served")
-		})
+				t.Errorf("no client of %s was served", addr)
+			})
+		}
 		for what, c := range map[string]testbed.UDPClient{"new": testbed.NewUDPClient(t, l.Client, lab.DNSAddr), "old": old} {
 			all.Go(func() {
 				took, err := recovers(c)

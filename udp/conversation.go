@@ -1,0 +1,142 @@
+package udp
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	// lasting is how long after the first answer to a question further ones show that the client is there, as conntrack
+	// has it (nf_conntrack_udp_packet, Linux 5.0): a resolver that asks for A and AAAA at once gets two, and that is all.
+	// It is also the longest pause before a question that follows an answer.
+	lasting = int64(2 * time.Second)
+
+	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as many.
+	// A host that asks from ever new ports has the same one again after some time, which is no conversation.
+	settling = 2
+
+	// idlersPart is the part of a shard's places, one in so many, that idlers may keep.
+	idlersPart = 4
+)
+
+// dialogue is what a flow's client and backend have said to each other.
+type dialogue struct {
+	heard    int64 // time of the first answer since the client's last datagram, ns; 0: there was none
+	replied  bool  // the backend has answered
+	followed uint8 // questions that soon followed an answer, up to settling
+	idler    bool  // it is among the shard's
+}
+
+// idle returns how long the flow lives after its last datagram, in ns.
+func (f *flow) idle() int64 {
+	sh := f.ln.shard
+	switch {
+	case sh.server.IdleTimeout > 0:
+		return int64(sh.server.IdleTimeout)
+	case sh.drain.Started():
+		return brief
+	case f.standing == known:
+		return lb.UDPStreamTimeout
+	}
+	return lb.UDPTimeout
+}
+
+// asked notes a datagram of the client.
+func (f *flow) asked(now int64) {
+	if f.heard != 0 && f.followed < settling && now-f.active <= lasting {
+		if f.followed++; f.followed == settling {
+			f.idles(false)
+		}
+	}
+	f.touch(now, f.heard != 0)
+	f.heard = 0
+}
+
+// heardOf notes a datagram of the backend, and reports whether the client must be there, as answers go on for long.
+func (f *flow) heardOf(now int64) bool {
+	f.replied = true
+	if f.heard == 0 {
+		f.heard = now
+	}
+	if now-f.heard < lasting {
+		return false
+	}
+	f.followed = settling
+	f.idles(false)
+	return true
+}
+
+// idles makes the flow one of the shard's idlers, or takes it from them.
+func (f *flow) idles(now bool) {
+	switch idlers := &f.ln.shard.idlers; {
+	case now == f.idler:
+		return
+	case now:
+		idlers.pushFront(f)
+	default:
+		idlers.remove(f)
+	}
+	f.idler = now
+}
+
+// rests notes that the flow may have had its last answer: a question to a DNS server comes from a new port each
+// time. So that such flows do not take all sockets for 30 s, those of the oldest are closed. Each time two go at
+// most, so that their number goes down again and no datagram waits for long.
+func (f *flow) rests(now int64) {
+	sh := f.ln.shard
+	if f.idler || f.followed == settling || f.leaving != 0 || sh.server.IdleTimeout > 0 {
+		return
+	}
+	f.idles(true)
+	for range 2 {
+		oldest := sh.idlers.last
+		if sh.idlers.len <= max(1, sh.places/idlersPart) || now-oldest.active < brief {
+			return
+		}
+		sh.count.Parked.Add(1)
+		oldest.remember()
+		oldest.close()
+	}
+}
+
+// conversation returns the key of the flow's client.
+func (f *flow) conversation() uint64 {
+	return f.ln.shard.server.LB.ConversationKey(f.ln.frontend, f.key.client, f.key.local, f.key.scope)
+}
+
+// remember has the balancer remember where the client goes on, since the flow is closed early.
+func (f *flow) remember() {
+	sh := f.ln.shard
+	if sh.server.IdleTimeout > 0 || !f.choice.Live() {
+		return
+	}
+	f.choice.Remember(&lb.Conversation{Key: f.conversation(), Port: sh.io.port(f), Answered: f.replied,
+		Stream: f.standing == known, Time: eventloop.Now()})
+}
+
+// resume chooses a backend for a new flow: the one that it had before, if that is remembered, and the port.
+func (f *flow) resume(now int64) (lb.Choice, error) {
+	sh := f.ln.shard
+	if sh.server.IdleTimeout <= 0 {
+		from := lb.Flow{Frontend: f.ln.frontend, Client: f.key.client.Addr(), Now: now}
+		if c, v, ok := sh.server.LB.Recall(from, f.conversation()); ok {
+			sh.count.Resumed.Add(1)
+			if f.port = v.Port; v.Answered {
+				f.standing = known // this datagram has followed the answer
+			}
+			return c, nil
+		}
+	}
+	return f.ln.pick(&f.key, now, nil)
+}
+
+// unspecified returns the unspecified address of a's family.
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}

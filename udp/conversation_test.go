@@ -1,0 +1,172 @@
+package udp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// seen are three backends that answer with their number and the port that they see.
+func seen(t *testing.T) (addrs []netip.AddrPort) {
+	for i := range 3 {
+		b := listenUDP(t, "127.0.0.1:0").serve(t, func(_ []byte, from netip.AddrPort) []byte {
+			return fmt.Appendf(nil, "%d %d", i, from.Port())
+		})
+		addrs = append(addrs, b.addr)
+	}
+	return addrs
+}
+
+// By default a client whose flow had to make room goes on at its backend, and from the same port, each time. With an
+// idle timeout of its own a flow is forgotten, as it always was.
+func TestConversationGoesOn(t *testing.T) {
+	for _, idle := range []time.Duration{0, time.Minute} {
+		p := startProxy(t, 1, func(s *Server) { s.MaxFlows, s.IdleTimeout = 1, idle }, seen(t)...)
+		const rounds = 5
+		clients := dialAll(t, p.addr, 4)
+		first, moved := make([]string, len(clients)), uint64(0)
+		for range rounds {
+			for i, c := range clients {
+				switch got := c.ask("?"); {
+				case first[i] == "":
+					first[i] = got
+				case got[0] != first[i][0] && idle == 0:
+					t.Errorf("client %d was at backend and port %s, and is at %s", i, first[i], got)
+				case got != first[i]:
+					moved++
+				}
+			}
+		}
+		s, again := p.Stats(), uint64((rounds-1)*len(clients))
+		switch {
+		case s.Evicted != again+uint64(len(clients))-1 || s.Active != 1:
+			t.Errorf("stats = %+v, want each flow to have evicted another", s)
+		case idle == 0 && (s.Resumed != again || moved != s.PortsLost):
+			t.Errorf("%d of %d flows resumed, %d from another port, %d ports lost", s.Resumed, again, moved, s.PortsLost)
+		case idle > 0 && (s.Resumed != 0 || moved == 0):
+			t.Errorf("%d flows resumed, %d moved, want none and some", s.Resumed, moved)
+		}
+	}
+}
+
+// Draining waits for clients that are active, not for those that may come back.
+func TestShutdownIsBrief(t *testing.T) {
+	p := startProxy(t, 2, func(s *Server) { s.IdleTimeout = 0 }, seen(t)...)
+	for _, c := range dialAll(t, p.addr, 10) {
+		for range 3 { // known clients: their flows may be idle for 120 s
+			c.ask("?")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// spread makes the first Service one of three backends.
+func spread(s *Server) {
+	s.MaxFlows, s.IdleTimeout = 4000, 0
+	var addrs []netip.AddrPort
+	for i := range 3 {
+		addrs = append(addrs, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 53))
+	}
+	table, err := lb.NewTable([]*lb.Service{service(1, addrs...)}, lb.Node{})
+	if err != nil {
+		panic(err)
+	}
+	s.LB.Update(table)
+}
+
+// Questions from ever new ports, 2,000 a second for 25 s, keep a part of the places only; they evict no flow that has
+// had more than one exchange, nor one that waits for its answer; and who asked once and pauses goes on where it was.
+func TestOneShots(t *testing.T) {
+	r := newRoom(t, 1, spread)
+	r.now = eventloop.Now()
+	quic := r.ask(0, r.client(1), true)
+	for range settling {
+		r.ask(0, r.client(1), true)
+	}
+	waiting := r.ask(0, r.client(2), false)
+	once := r.ask(0, r.client(3), true)
+	before := once.choice
+	const each = int64(time.Second / 2000)
+	for range 25 * 2000 {
+		r.now += each
+		r.flood(0, 1, true)
+		if n := r.ages.len; n > r.places/idlersPart+3 {
+			t.Fatalf("%d flows of %d places", n, r.places)
+		}
+	}
+	r.check()
+	if s := r.count.Evicted.Load(); s != 0 || r.count.Parked.Load() == 0 {
+		t.Errorf("%d flows evicted and %d parked, want none and some", s, r.count.Parked.Load())
+	}
+	if r.lns[0].flows[quic.key] != quic || r.lns[0].flows[waiting.key] != waiting {
+		t.Error("a flow in use has ended")
+	}
+	if r.lns[0].flows[once.key] != nil {
+		t.Error("a flow that was answered once is there after 25 s: the test tests nothing")
+	}
+	again := r.ask(0, r.client(3), true)
+	if again.choice != before || again.standing != known {
+		t.Errorf("the client that paused is at %v, was at %v; known: %v", again.choice.Backend(), before.Backend(),
+			again.standing == known)
+	}
+	if got := [2]int64{waiting.idle(), quic.idle()}; got != [2]int64{lb.UDPTimeout, lb.UDPStreamTimeout} {
+		t.Errorf("flows live for %v ns", got)
+	}
+}
+
+// Where many ask at once none is parked before it was idle for as long as it always could be.
+func TestParkedNoSooner(t *testing.T) {
+	r := newRoom(t, 1, spread)
+	r.now = eventloop.Now()
+	r.flood(0, 3000, true)
+	if n := r.count.Parked.Load(); n != 0 || r.idlers.len != 3000 {
+		t.Errorf("%d parked at once, %d idlers", n, r.idlers.len)
+	}
+	r.now += brief
+	r.flood(0, 2000, true)
+	if n := r.count.Parked.Load(); n != 3000 || r.idlers.len != 2000 { // those that were idle, and no other
+		t.Errorf("%d parked, %d idlers", n, r.idlers.len)
+	}
+	r.check()
+}
+
+// Two answers to one question, or to two that are sent at once, are one exchange; answers that go on for long are not.
+func TestAnswersInARow(t *testing.T) {
+	r := newRoom(t, 1, spread)
+	r.now = eventloop.Now()
+	f := r.ask(0, r.client(1), true)
+	f.answered(r.now + int64(10*time.Millisecond))
+	if f.standing != unknown || !f.idler {
+		t.Error("a client is known by two answers in a row")
+	}
+	f.answered(r.now + lasting)
+	if f.standing != known || f.idler || r.idlers.len != 0 {
+		t.Error("a client that is answered for two seconds is not known")
+	}
+	r.check()
+}
+
+// A port that a host uses again and again, with pauses between, is remembered for longer, but keeps no socket.
+func TestPortUsedAgain(t *testing.T) {
+	r := newRoom(t, 1, spread)
+	r.now = eventloop.Now()
+	f := r.ask(0, r.client(1), true)
+	for range 5 {
+		r.now += 2 * lasting
+		r.ask(0, r.client(1), true)
+		f.answered(r.now) // also of a resolver that asks for two records
+	}
+	if !f.idler || f.standing != known || f.idle() != lb.UDPStreamTimeout {
+		t.Errorf("idler: %v, known: %v, lives for %d ns", f.idler, f.standing == known, f.idle())
+	}
+	r.check()
+}
