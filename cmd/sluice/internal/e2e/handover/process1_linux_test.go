@@ -182,9 +182,15 @@ func TestProcess1HandsOver(t *testing.T) {
 		}
 		sig.works()
 	}
-	if _, page := n.Get("http://127.0.0.1:10249/configz"); !strings.Contains(page, `"syncPeriod":"32s"`) {
-		t.Errorf("the last configuration is not in effect: %s", page)
-	}
+	lead := len(n.logged())
+	c.write("mode: userspace\niptables:\n  syncPeriod: 33s\n")
+	n.Eventually("a hand-over is under way", func() bool { return strings.Contains(n.logged()[lead:], "starting a successor") })
+	c.write("mode: userspace\niptables:\n  syncPeriod: 34s\n")
+	n.Eventually("the last configuration is in effect", func() bool {
+		_, page := n.Get("http://127.0.0.1:10249/configz")
+		return strings.Contains(page, `"syncPeriod":"34s"`)
+	})
+	n.Eventually("there are two processes", func() bool { return len(c.inside()) == 2 })
 	l.end()
 	l.kept(flows)
 	sent, lost, strange := l.settled()
