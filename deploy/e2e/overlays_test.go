@@ -271,6 +271,7 @@ func (l *lab) runPod(d *appsv1.DaemonSet) {
 // pairs of the path that the container has and the one that it is really at.
 func (l *lab) mountConfig(pod *corev1.PodSpec, c *corev1.Container) (moved []string) {
 	l.t.Helper()
+	dir, files, followed := l.t.TempDir(), make(map[string]string), false
 	for _, m := range c.VolumeMounts {
 		at := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 		if at < 0 {
@@ -281,11 +282,24 @@ func (l *lab) mountConfig(pod *corev1.PodSpec, c *corev1.Container) (moved []str
 		}
 		config, err := l.admin.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(l.ctx, pod.Volumes[at].ConfigMap.Name, metav1.GetOptions{})
 		l.check(err)
-		dir := l.t.TempDir()
-		moved = append(moved, m.MountPath+"/", dir+"/")
-		for name, text := range config.Data {
-			l.check(os.WriteFile(filepath.Join(dir, name), []byte(strings.NewReplacer(moved...).Replace(text)), 0o600))
+		folder := m.MountPath
+		if m.SubPath != "" {
+			folder = filepath.Dir(m.MountPath)
 		}
+		for name, text := range config.Data {
+			if m.SubPath == "" || m.SubPath == name {
+				files[filepath.Join(dir, name)] = text
+			}
+		}
+		moved = append(moved, folder+"/", dir+"/")
+		followed = followed || m.SubPath == ""
+	}
+	// What is followed changes on all nodes at once, unless its name does.
+	if kubeadm := pod.ServiceAccountName == "kube-proxy"; followed == kubeadm {
+		l.t.Errorf("a changed ConfigMap is seen by pods that run: %v, with kubeadm's: %v", followed, kubeadm)
+	}
+	for path, text := range files {
+		l.check(os.WriteFile(path, []byte(strings.NewReplacer(moved...).Replace(text)), 0o600))
 	}
 	return moved
 }

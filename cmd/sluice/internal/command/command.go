@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +16,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/explain"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/supervise"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -36,7 +35,6 @@ var commands = map[string]struct {
 }{
 	"upgrade": {"sluice", upgrade.Request},
 	"explain": {"sluice explain", explain.Run},
-	"retired": {"sluice", retired},
 }
 
 // Main is the program; it returns the exit code. What a person must correct goes to
@@ -52,9 +50,12 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	}
 	up, err := upgrade.New()
 	if err == nil {
-		if err = run(version, args, stdout, stderr, up); err != nil {
-			up.Fail(err)
+		if err = run(version, args, stdout, stderr, up); err != nil && up.Fail(err) {
+			return 1 // the running process says why
 		}
+	}
+	if ended, ok := errors.AsType[*supervise.Exit](err); ok {
+		return ended.Code
 	}
 	return exitCode(err, "sluice", stderr)
 }
@@ -66,14 +67,6 @@ func exitCode(err error, prefix string, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-// retired waits to be stopped (see upgrade.Retire).
-func retired([]string, io.Writer) error {
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
-	<-stop
-	return nil
 }
 
 // run does what the flags ask for: something else, or serve.
@@ -97,7 +90,6 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 		}
 		return nil
 	}
-	node.SpareProcessor(cfg.DataPath.Loops)
 	w, done, err := openLog(stderr, cfg.Log)
 	if err != nil {
 		return err
@@ -114,6 +106,10 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 	if cfg.Action.InitOnly {
 		return initHost(&cfg, log)
 	}
+	if supervise.Needed() {
+		return supervise.Run(log)
+	}
+	node.SpareProcessor(cfg.DataPath.Loops)
 	if err := node.SetOOMScoreAdj(int(*cfg.Document.OOMScoreAdj)); err != nil {
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
@@ -121,11 +117,7 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 		SetVerbosity: func(v int) { level.SetLevel(levelOf(v)) }}
 	err = serve(args, o)
 	if errors.Is(err, upgrade.ErrHandedOver) {
-		if os.Getpid() != 1 {
-			return nil
-		}
-		log.Info("waiting for this container to be removed")
-		err = upgrade.Retire()
+		return nil
 	}
 	if err != nil && cfg.Log.File != "" { // its readers may see nothing of standard error
 		log.Error("stopped by an error", zap.Error(err))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
 )
 
 var (
@@ -72,11 +73,8 @@ func serveUntil(ctx context.Context, stop context.CancelCauseFunc, args []string
 func watchConfig(ctx context.Context, stop context.CancelCauseFunc, args []string, o daemon.Options) {
 	watcher := config.Watcher{Args: args, Last: o.Config,
 		Changed: func(config.Config) (again bool) {
-			if o.Config.Process.HandoverSocket != "" {
-				err := o.Upgrade.Upgrade("the changed configuration")
-				if err == nil || os.Getpid() != 1 {
-					return err != nil // the running one stays in effect
-				}
+			if o.Config.Process.HandoverSocket != "" || notify.Managed() { // or whatever started us would lose us
+				return o.Upgrade.Upgrade("the changed configuration") != nil // then the running one stays in effect
 			}
 			o.Log.Info("stopping: the configuration has changed", zap.String("file", o.Config.File))
 			stop(errConfigChanged)

@@ -216,8 +216,15 @@ func parseContainer(t *testing.T, r rendered, c *corev1.Container) Config {
 			if config == nil {
 				t.Fatalf("there is no ConfigMap %s", v.ConfigMap.Name)
 			}
-			moved = func(s string) string { return strings.ReplaceAll(s, m.MountPath+"/", dir+"/") }
+			folder := m.MountPath
+			if m.SubPath != "" {
+				folder = filepath.Dir(m.MountPath)
+			}
+			moved = func(s string) string { return strings.ReplaceAll(s, folder+"/", dir+"/") }
 			for name, text := range config.Data {
+				if m.SubPath != "" && m.SubPath != name {
+					continue
+				}
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(moved(text)), 0o600); err != nil {
 					t.Fatal(err)
 				}

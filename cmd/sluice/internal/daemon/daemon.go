@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -61,6 +62,7 @@ type daemon struct {
 	lock       node.Lock // held while rules may be written
 	addresses  node.Addresses
 	stopping   atomic.Bool
+	watchdog   watchdog
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -88,6 +90,11 @@ func Run(ctx context.Context, o Options) error {
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.Upgrade.Serve(d.state())
+	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
+		d.Config.DataPath.Mode))
+	if d.watchdog.limit > 0 {
+		d.background.Go(func() { d.watchdog.run(running) })
+	}
 	select {
 	case <-ctx.Done():
 		return d.stop(cancel)
@@ -157,6 +164,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
+	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
+	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
+		d.Log.Warn("the watchdog of the service manager is not fed", zap.Error(err))
+	}
 	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
 	}

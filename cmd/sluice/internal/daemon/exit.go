@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 )
 
@@ -32,6 +33,7 @@ const (
 // stop ends what start has started as --on-exit says, and waits for connections to end. Another process may take over
 // until then; there is nothing left to do if it does.
 func (d *daemon) stop(cancel context.CancelFunc) error {
+	notify.Stopping(d.Log, "draining connections")
 	d.stopping.Store(true) // probes fail from now on, so that load balancers send no more
 	cancel()
 	d.background.Wait()

@@ -36,6 +36,7 @@ func (d *daemon) serveWeb() error {
 	m := d.newMetrics()
 	d.agent.Observe = d.reports.observe(func(a agent.Attempt) {
 		m.ObserveAttempt(a)
+		d.watchdog.attempted.Store(time.Now().UnixNano())
 		d.steering.added(a.Added)
 	})
 	c := &d.Config.Document

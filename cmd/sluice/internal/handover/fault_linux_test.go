@@ -297,7 +297,7 @@ func TestStrangers(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "hello") {
 		t.Errorf("nonsense: %v", err)
 	}
-	ch.Fail(err)
+	_ = ch.Fail(err)
 	if _, got := nonsense.receive(ctx); got == nil || got.Error() != err.Error() {
 		t.Errorf("the process that sent nonsense gets %v", got)
 	}

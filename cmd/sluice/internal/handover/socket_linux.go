@@ -136,7 +136,7 @@ func (s *Socket) Accept(ctx context.Context) (*Channel, error) {
 		case nil:
 			ch := newChannel(fd)
 			if _, err := ch.peer(); err != nil {
-				ch.Fail(err)
+				_ = ch.Fail(err)
 				return nil, err
 			}
 			return ch, nil
@@ -229,22 +229,23 @@ func Dial(path string) (*Channel, error) {
 	return nil, fmt.Errorf("connect to the running process at %s: %w", path, err)
 }
 
-// Fail reports to the other side why it does not go on, and ends the conversation.
-func (c *Channel) Fail(err error) {
-	c.report(err)
-	c.Close()
+// Fail reports to the other side why it does not go on, and ends the conversation. The error
+// means that the other side cannot be reached.
+func (c *Channel) Fail(err error) error {
+	defer c.Close()
+	return c.report(err)
 }
 
 // refuse reports an error to the other side, unless it is the one that reported it. It may
 // have gone already.
 func (c *Channel) refuse(err error) {
 	if _, theirs := errors.AsType[*Failure](err); !theirs {
-		c.report(err)
+		_ = c.report(err)
 	}
 }
 
-func (c *Channel) report(err error) {
-	_ = c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxPiece)])
+func (c *Channel) report(err error) error {
+	return c.try(failedMsg, []byte(err.Error())[:min(len(err.Error()), maxPiece)])
 }
 
 // RequestUpgrade makes the running process upgrade itself, waits for the end of that and

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 	// reported: it refuses to upgrade until then, and has no event for it.
 	noticePause = 20 * time.Millisecond
 )
+
+// errStopping is why a process that is to end does not hand over.
+var errStopping = errors.New("the running process is stopping")
 
 // handleRequests accepts processes that take over, and requests to upgrade.
 func (u *Upgrader) handleRequests(ctx context.Context) {
@@ -52,17 +56,17 @@ func (u *Upgrader) handleRequest(ctx context.Context, ch *handover.Channel) erro
 		ch.Close()
 		return nil
 	case err != nil:
-		ch.Fail(err)
+		_ = ch.Fail(err)
 		return err
 	case hello.Upgrade:
 		err = u.handOver("request", u.giveChild, ch.Upgraded)
 	default:
 		err = u.handOver("take-over", func() (handover.Report, error) {
 			return handover.Give(context.Background(), ch, hello, u.state, &u.listeners)
-		}, func(int) {})
+		}, func(int) { notify.Left(u.log) })
 	}
 	if err != nil {
-		ch.Fail(err) // once more after Give, which the other side does not read
+		_ = ch.Fail(err) // once more after Give, which the other side does not read
 	}
 	ch.Close()
 	return nil
@@ -85,6 +89,10 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 	r, err := give()
 	if err != nil {
 		<-u.giving
+		if u.stopping.Err() != nil {
+			u.log.Info("not handed over; this process stops", zap.String("trigger", trigger), zap.Error(err))
+			return err
+		}
 		u.metrics.Failed.Inc()
 		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger),
 			zap.Error(err))
@@ -96,13 +104,22 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 	return nil
 }
 
-// giveChild starts a successor and gives it everything.
+// giveChild starts a successor, gives it everything, and reports that to the service manager.
 func (u *Upgrader) giveChild() (handover.Report, error) {
-	if os.Getpid() == 1 {
-		return handover.Report{}, errors.New("process 1 cannot be replaced by its child, since a container ends with " +
-			"it: start another container with the same --handover-socket, which takes over")
+	notify.Reloading(u.log)
+	r, err := u.replace()
+	if err == nil {
+		notify.Successor(u.log, r.Peer)
+	} else if u.stopping.Err() == nil {
+		notify.Kept(u.log, err)
 	}
+	return r, err
+}
+
+func (u *Upgrader) replace() (handover.Report, error) {
 	select {
+	case <-u.stopping.Done():
+		return handover.Report{}, errStopping
 	case <-u.alone:
 	case <-time.After(parentPatience):
 		return handover.Report{}, fmt.Errorf("the parent process has not ended within %v", parentPatience)
@@ -117,7 +134,7 @@ func (u *Upgrader) giveChild() (handover.Report, error) {
 		return handover.Report{}, fmt.Errorf("pass a channel to the successor: %w", err)
 	}
 	u.log.Info("starting a successor", zap.String("program", os.Args[0]))
-	child, cancel := context.WithCancelCause(context.Background())
+	child, cancel := context.WithCancelCause(u.stopping)
 	started := make(chan error, 1)
 	go func() {
 		err := u.flip.Upgrade() // returns when the child is ready, or has ended
@@ -134,8 +151,16 @@ func (u *Upgrader) giveChild() (handover.Report, error) {
 	if err == nil {
 		return r, nil
 	}
+	if u.stopping.Err() != nil {
+		u.flip.Stop() // kills it: it may wait for an API server
+		<-started
+		return r, errStopping
+	}
 	ended := <-started // by itself, since it has got nothing
-	if _, said := errors.AsType[*handover.Failure](err); said || ended == nil {
+	if said, ok := errors.AsType[*handover.Failure](err); ok {
+		return r, said // why it does not start, without where in our conversation it said so
+	}
+	if ended == nil {
 		return r, err
 	}
 	if errors.Is(err, context.Canceled) {

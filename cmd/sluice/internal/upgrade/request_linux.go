@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -58,16 +56,5 @@ func Request(args []string, stdout io.Writer) error {
 		return fmt.Errorf("upgrade: %w", err)
 	}
 	fmt.Fprintf(stdout, "upgraded; process %d serves\n", pid)
-	return nil
-}
-
-// Retire replaces this process by one that waits until it is stopped, with the argument
-// retired. It returns only an error. A container that ends is started again, by the same old
-// image, and would take over again: so process 1 of one stays, with nothing in hand, until
-// the container is removed.
-func Retire() error {
-	if err := syscall.Exec("/proc/self/exe", []string{os.Args[0], "retired"}, os.Environ()); err != nil {
-		return fmt.Errorf("wait for this container to be removed: %w", err)
-	}
 	return nil
 }

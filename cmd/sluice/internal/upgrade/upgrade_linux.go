@@ -47,6 +47,8 @@ type Upgrader struct {
 	giving     chan struct{} // holds a token until Serve, while everything is handed over, and after that or Close
 	done       chan struct{}
 	alone      chan struct{} // closed when the parent process has ended
+	stopping   context.Context
+	stop       context.CancelFunc
 	socketPath string
 	socket     *handover.Socket
 	cancel     context.CancelFunc
@@ -61,6 +63,7 @@ func New() (*Upgrader, error) {
 	}
 	u := &Upgrader{flip: flip, metrics: handover.NewMetrics(), giving: make(chan struct{}, 1),
 		done: make(chan struct{}), alone: make(chan struct{})}
+	u.stopping, u.stop = context.WithCancel(context.Background())
 	u.giving <- struct{}{}
 	file, err := flip.File(channelFile)
 	if err != nil {
@@ -74,13 +77,16 @@ func New() (*Upgrader, error) {
 	return u, nil
 }
 
-// Fail reports to the running process why this one does not take over.
-func (u *Upgrader) Fail(err error) {
-	if u.from != nil {
-		u.from.Fail(err)
-		u.from = nil
-	}
+// Fail reports to the parent process why this one does not take over. False: there is none that
+// would log it.
+func (u *Upgrader) Fail(err error) bool {
 	u.pid.discard()
+	if u.from == nil {
+		return false
+	}
+	heard := u.from.Fail(err) == nil
+	u.from = nil
+	return heard
 }
 
 // Prepare looks for a running process to take over from, at the handover socket or as parent.
@@ -199,9 +205,10 @@ func (u *Upgrader) Serve(s *handover.State) {
 // Done is closed when another process has everything.
 func (u *Upgrader) Done() <-chan struct{} { return u.done }
 
-// Close ends what Serve has started, before everything is taken down. A hand-over that is
-// under way comes first: ErrHandedOver says that it has succeeded.
+// Close ends what Serve has started, before everything is taken down. A successor that has not
+// taken over yet is given up; ErrHandedOver says that it has.
 func (u *Upgrader) Close() error {
+	u.stop()
 	select {
 	case u.giving <- struct{}{}:
 	case <-u.done:

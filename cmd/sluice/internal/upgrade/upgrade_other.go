@@ -23,8 +23,8 @@ type Upgrader struct{}
 // New returns an Upgrader.
 func New() (*Upgrader, error) { return new(Upgrader), nil }
 
-// Fail does nothing.
-func (*Upgrader) Fail(error) {}
+// Fail returns false.
+func (*Upgrader) Fail(error) bool { return false }
 
 // Prepare does nothing.
 func (*Upgrader) Prepare(_, _ string, _ *zap.Logger) error { return nil }
@@ -55,6 +55,3 @@ func (*Upgrader) Upgrade(string) error { return errUnsupported }
 
 // Request returns an error.
 func Request([]string, io.Writer) error { return errUnsupported }
-
-// Retire returns an error.
-func Retire() error { return errUnsupported }

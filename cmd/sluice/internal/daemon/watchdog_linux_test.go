@@ -1,0 +1,47 @@
+package daemon
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+)
+
+// TestWatchdog: what does nothing for too long is named; what fails again and again is not.
+func TestWatchdog(t *testing.T) {
+	loops, err := eventloop.NewGroup(2)
+	testbed.Check(t, err)
+	defer func() { testbed.Check(t, loops.Close()) }()
+	var status agent.Status
+	w := &watchdog{limit: time.Minute, loops: loops, status: func() agent.Status { return status }, log: zap.NewNop()}
+	want := func(when, dead string) {
+		t.Helper()
+		if got := w.dead(t.Context()); got != dead {
+			t.Errorf("%s: %q is stuck, want %q", when, got, dead)
+		}
+	}
+	want("all is well", "")
+	status.QueuedSince = time.Now().Add(-2 * time.Minute)
+	want("a change waits", "applying Services")
+	w.attempted.Store(time.Now().UnixNano())
+	want("an attempt has failed", "")
+	w.attempted.Store(time.Now().Add(-90 * time.Second).UnixNano())
+	want("nothing was attempted since", "applying Services")
+	status.StaleAfter = 3 * time.Minute
+	want("two sync periods are longer", "")
+
+	release := make(chan struct{})
+	testbed.Check(t, loops.Loops()[1].Post(func() { <-release }))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if turned(ended, loops) {
+		t.Error("a loop that is stuck turns")
+	}
+	close(release)
+	want("the loop goes on", "")
+}
