@@ -6,7 +6,8 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 # Those that kubectl 1.32, 1.33 and 1.34 have built in.
-KUSTOMIZE   := v5.5.0 v5.6.0 v5.7.1
+KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kustomize/v5@v5.6.0 \
+	sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
@@ -138,7 +139,7 @@ test: ## run every test
 	@.ci/summary $(RUNS)
 
 # What the tests against an API server run.
-SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(KUSTOMIZE:%=bin/kustomize/%/kustomize)
+SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
 # It is compiled in the time that other tests leave idle (SCHED_IDLE): without
 # anything in Go's build cache that takes seven minutes of a core.
@@ -178,7 +179,7 @@ bin/kube-apiserver bin/etcd bin/kube-proxy: deploy/e2e/apiserver/go.mod deploy/e
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
 
 bin/kustomize/%/kustomize:
-	GOBIN=$(CURDIR)/$(@D) go install sigs.k8s.io/kustomize/kustomize/v5@$*
+	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
 
 # Two machines at a time: each has one processor, and a clock of its own where it is interpreted,
 # so that no test there sees how busy this machine is.
