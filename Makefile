@@ -5,6 +5,10 @@ REVIVE      := github.com/mgechev/revive@v1.16.0
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
+# Those that kubectl 1.32, 1.33 and 1.34 have built in.
+KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kustomize/v5@v5.6.0 \
+	sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
+
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 30s
 
@@ -30,7 +34,7 @@ KUBE_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) -X k
 	-X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
 
 # What the VM runs: the packages whose tests need what its kernel has.
-VM_PACKAGES ?= ./kernelmodes/ipvs ./sctp
+VM_PACKAGES ?= ./kernelmodes/ipvs ./kernelmodes/kubeproxy ./sctp
 VM_TESTS    ?= ^(TestMatrix|TestRulesAreRepaired|TestCleanupLeavesNothing|TestAddressesAfterCrash|TestMinSyncPeriod|TestOffloadedGoesOn|TestUpgradesUnderLoad|TestMoveIPVS|TestMoveAffinityIPVS|TestHealthCheckPort|TestAskedTooEarly|TestSamePort|TestSCTP.*)$$/^(ipvs.*)?$$
 
 # Tests wait for the kernel and for other processes for most of their time: two packages at a
@@ -72,7 +76,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help deps bench-deps build image demo soak bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: systems help deps bench-deps build image demo soak bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,14 +87,16 @@ deps: ## install the programs and Go modules that are missing
 build: ## build bin/sluice
 	go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
 
-image: deps build ## build the image bin/sluice-image.tar, an OCI archive
+image: build ## build the image bin/sluice-image.tar, an OCI archive
+	@.ci/deps image
 	deploy/image/build bin
 
 soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and print a row a minute
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak \
 		-soak $(SOAK) -table $(CURDIR)/bin/soak.md
 
-demo: deps build ## show Services balanced between hosts made of network namespaces
+demo: build ## show Services balanced between hosts made of network namespaces
+	@.ci/deps demo
 	go run ./bench/demo -sluice bin/sluice
 
 bench-deps: deps ## install what the measurements need besides: HAProxy, nginx, load tools
@@ -133,10 +139,13 @@ test: ## run every test
 	$(MAKE) test-all
 	@.ci/summary $(RUNS)
 
-# The API server is compiled in the time that other tests leave idle (SCHED_IDLE): without
+# What the tests against an API server run.
+SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
+
+# It is compiled in the time that other tests leave idle (SCHED_IDLE): without
 # anything in Go's build cache that takes seven minutes of a core.
 test-all:
-	.ci/beside chrt --idle 0 $(MAKE) bin/kube-apiserver bin/etcd -- $(MAKE) test-packages test-program
+	.ci/beside chrt --idle 0 $(MAKE) systems -- $(MAKE) test-packages test-program
 	$(MAKE) test-systems
 
 test-packages: bench-deps ## run the tests of single packages
@@ -155,14 +164,23 @@ test-systems: ## run the tests that need an API server, a VM or wine
 test-wine: deps ## run the tests of what serves on Windows, under wine
 	@.ci/test-wine
 
-e2e: deps build bin/kube-apiserver bin/etcd ## run the tests against a real Kubernetes API server
+e2e: deps build systems bin/sluice-image.tar ## run the tests against a real Kubernetes API server
 	$(E2E)
+
+systems: $(SYSTEMS)
+
+bin/sluice-image.tar:
+	$(MAKE) image
 
 # Without anything in Go's build cache the API server takes two cores some three
 # minutes; with it, seconds.
-bin/kube-apiserver bin/etcd: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go.sum
-	cd deploy/e2e/apiserver && go build -o ../../../bin/kube-apiserver -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/kube-apiserver
+bin/kube-apiserver bin/etcd bin/kube-proxy: deploy/e2e/apiserver/go.mod deploy/e2e/apiserver/go.sum
+	cd deploy/e2e/apiserver && for name in kube-apiserver kube-proxy; do \
+		go build -o ../../../bin/$$name -ldflags '-s -w $(KUBE_LDFLAGS)' k8s.io/kubernetes/cmd/$$name; done
 	cd deploy/e2e/apiserver && go build -o ../../../bin/etcd -ldflags '-s -w' go.etcd.io/etcd/server/v3
+
+bin/kustomize/%/kustomize:
+	GOBIN=$(CURDIR)/$(@D) go install $(filter %$*,$(KUSTOMIZE))
 
 # Two machines at a time: each has one processor, and a clock of its own where it is interpreted,
 # so that no test there sees how busy this machine is.
@@ -214,7 +232,7 @@ cross: ## compile everything for linux/arm64 and windows/amd64
 verify: ## run all that CI runs
 	@rm -rf $(RUNS)
 	$(MAKE) lint
-	.ci/beside chrt --idle 0 $(MAKE) cross bin/kube-apiserver bin/etcd -- $(MAKE) race demo test-packages test-program
+	.ci/beside chrt --idle 0 $(MAKE) cross systems -- $(MAKE) race demo test-packages test-program
 	$(MAKE) test-systems
 	@.ci/summary $(RUNS)
 

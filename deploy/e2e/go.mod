@@ -6,19 +6,16 @@ go 1.26.0
 
 require (
 	github.com/sluice-lb/sluice v0.0.0
+	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
-	sigs.k8s.io/kustomize/api v0.21.0
-	sigs.k8s.io/kustomize/kyaml v0.21.0
+	k8s.io/cri-api v0.36.3
 	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
-	github.com/blang/semver/v4 v4.0.0 // indirect
-	github.com/go-errors/errors v1.4.2 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/monochromegane/go-gitignore v0.0.0-20200626010858-205db1a8cc00 // indirect
-	github.com/xlab/treeprint v1.2.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
 )
 
 require (

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,27 +20,60 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// render returns what kustomize, as it is built into kubectl, makes of a folder, as
-// objects in JSON.
+// overlays are all folders of deploy that are applied.
+var overlays = []string{"base", "overlays/whole-cluster", "overlays/beside", "overlays/kubeadm", "overlays/uninstall"}
+
+// kustomizes are the versions that kubectl 1.32, 1.33 and 1.34 have built in.
+var kustomizes = []string{"v5.5.0", "v5.6.0", "v5.7.1"}
+
+// build returns what a version of kustomize makes of a folder.
+func build(t *testing.T, version, folder string) []byte {
+	t.Helper()
+	program := filepath.Join(*kustomize, version, "kustomize")
+	if _, err := os.Stat(program); err != nil {
+		testbed.Missing(t, fmt.Sprintf("%v: run make e2e, which gets everything", err))
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, "build", folder)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil || stderr.Len() > 0 {
+		t.Fatalf("kustomize %s build %s: %v, %.2000s", version, folder, err, stderr.String())
+	}
+	return out
+}
+
+// render returns what the oldest kustomize makes of a folder, as objects in JSON.
 func render(t *testing.T, folder string) (objects []json.RawMessage) {
 	t.Helper()
-	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatalf("kustomize %s: %v", folder, err)
-	}
-	for _, r := range all.Resources() {
-		text, err := r.MarshalJSON()
+	for document := range strings.SplitSeq(string(build(t, kustomizes[0], folder)), "\n---\n") {
+		text, err := yaml.YAMLToJSON([]byte(document))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v in %s", folder, err, document)
 		}
 		objects = append(objects, text)
 	}
 	return objects
+}
+
+// TestOverlaysRender: what kubectl makes of an overlay does not depend on its version.
+func TestOverlaysRender(t *testing.T) {
+	for _, overlay := range overlays {
+		first := build(t, kustomizes[0], "../"+overlay)
+		if !bytes.Contains(first, []byte("kind: DaemonSet")) {
+			t.Errorf("%s has no DaemonSet:\n%s", overlay, first)
+		}
+		for _, version := range kustomizes[1:] {
+			if again := build(t, version, "../"+overlay); !bytes.Equal(again, first) {
+				t.Errorf("%s by kustomize %s:\n%s\nby %s:\n%s", overlay, version, again, kustomizes[0], first)
+			}
+		}
+	}
 }
 
 // put writes an object as kubectl does, which has the API server refuse fields that it
@@ -254,13 +289,9 @@ func (l *lab) runPod(d *appsv1.DaemonSet) {
 			env = append(env, name+"="+value)
 		}
 	}
-	args := []string{"--no-new-privs", "--bounding-set=-all"}
-	for _, capability := range c.SecurityContext.Capabilities.Add {
-		args[1] += ",+" + strings.ToLower(string(capability))
-	}
-	args = append(args, *sluice)
-	for _, arg := range c.Args {
-		args = append(args, moved.Replace(strings.ReplaceAll(arg, "$(NODE_NAME)", "node")))
+	args := containerArgs(c)
+	for i, arg := range args {
+		args[i] = moved.Replace(strings.ReplaceAll(arg, "$(NODE_NAME)", "node"))
 	}
 	l.launchProgram("setpriv", env, args...)
 	probe := c.ReadinessProbe.HTTPGet
@@ -271,7 +302,7 @@ func (l *lab) runPod(d *appsv1.DaemonSet) {
 // pairs of the path that the container has and the one that it is really at.
 func (l *lab) mountConfig(pod *corev1.PodSpec, c *corev1.Container) (moved []string) {
 	l.t.Helper()
-	dir, files, followed := l.t.TempDir(), make(map[string]string), false
+	root, followed := l.t.TempDir(), false
 	for _, m := range c.VolumeMounts {
 		at := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 		if at < 0 {
@@ -282,24 +313,21 @@ func (l *lab) mountConfig(pod *corev1.PodSpec, c *corev1.Container) (moved []str
 		}
 		config, err := l.admin.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(l.ctx, pod.Volumes[at].ConfigMap.Name, metav1.GetOptions{})
 		l.check(err)
-		folder := m.MountPath
-		if m.SubPath != "" {
-			folder = filepath.Dir(m.MountPath)
+		folder, files := m.MountPath, config.Data
+		if m.SubPath != "" { // one file of it
+			folder, files = filepath.Dir(folder), map[string]string{m.SubPath: files[m.SubPath]}
 		}
-		for name, text := range config.Data {
-			if m.SubPath == "" || m.SubPath == name {
-				files[filepath.Join(dir, name)] = text
-			}
-		}
-		moved = append(moved, folder+"/", dir+"/")
 		followed = followed || m.SubPath == ""
+		dir := filepath.Join(root, folder)
+		l.check(os.MkdirAll(dir, 0o700))
+		moved = append(moved, folder+"/", dir+"/")
+		for name, text := range files {
+			l.check(os.WriteFile(filepath.Join(dir, name), []byte(strings.NewReplacer(moved...).Replace(text)), 0o600))
+		}
 	}
 	// What is followed changes on all nodes at once, unless its name does.
-	if kubeadm := pod.ServiceAccountName == "kube-proxy"; followed == kubeadm {
+	if kubeadm := pod.ServiceAccountName == "kube-proxy"; len(moved) > 0 && followed == kubeadm {
 		l.t.Errorf("a changed ConfigMap is seen by pods that run: %v, with kubeadm's: %v", followed, kubeadm)
-	}
-	for path, text := range files {
-		l.check(os.WriteFile(path, []byte(strings.NewReplacer(moved...).Replace(text)), 0o600))
 	}
 	return moved
 }

@@ -105,33 +105,57 @@ func removeMarkedTable(family uint8, table, prefix string) error {
 // makes the kernel refuse all of it with EBUSY if one is not empty, so no
 // program loses a rule that it adds between our looking and our deleting.
 func nftDelete(family uint8, table string, chains []string, andTable bool) error {
-	var batch []byte
-	add := func(kind, flags int, header *nl.Nfgenmsg, attrs []byte) {
-		req := nl.NewNetlinkRequest(kind, flags)
-		req.AddData(header)
-		req.AddRawData(attrs)
-		batch = append(batch, req.Serialize()...)
-	}
-	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
-	const flags = unix.NLM_F_ACK | unix.NLM_F_NONREC
-	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
-	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
-	add(unix.NFNL_MSG_BATCH_BEGIN, 0, all, nil)
-	acks := len(chains)
+	var requests [][]byte
 	for _, c := range chains {
 		attrs := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, c)
-		add(nft|unix.NFT_MSG_DELCHAIN, flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
+		requests = append(requests, nftRequest(unix.NFT_MSG_DELCHAIN, unix.NLM_F_NONREC, family, attrs))
 	}
 	if andTable {
 		attrs := nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table)
-		add(nft|unix.NFT_MSG_DELTABLE, flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
-		acks++
+		requests = append(requests, nftRequest(unix.NFT_MSG_DELTABLE, unix.NLM_F_NONREC, family, attrs))
 	}
-	add(unix.NFNL_MSG_BATCH_END, 0, all, nil)
-	if err := sendBatch(batch, acks); err != nil {
+	if err := nftTransaction(requests); err != nil {
 		return fmt.Errorf("delete nft %s of table %s: %w", strings.Join(chains, ", "), table, err)
 	}
 	return nil
+}
+
+// RemoveTable removes an nft table with all that is in it, and reports whether it was there.
+func RemoveTable(ipv6 bool, table string) (there bool, err error) {
+	family := nfnl.Family(ipv6)
+	names, err := nftTables(family)
+	if err != nil || !slices.Contains(names, table) {
+		return false, err
+	}
+	attrs := nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table)
+	err = nftTransaction([][]byte{nftRequest(unix.NFT_MSG_DELTABLE, 0, family, attrs)})
+	if err != nil {
+		return false, fmt.Errorf("delete nft table %s: %w", table, err)
+	}
+	return true, nil
+}
+
+// nftRequest returns a request to nf_tables that is to be acknowledged.
+func nftRequest(command, flags int, family uint8, attrs []byte) []byte {
+	return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|command, unix.NLM_F_ACK|flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
+}
+
+func nftMessage(kind, flags int, header *nl.Nfgenmsg, attrs []byte) []byte {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.AddData(header)
+	req.AddRawData(attrs)
+	return req.Serialize()
+}
+
+// nftTransaction sends requests of which nf_tables does all or none.
+func nftTransaction(requests [][]byte) error {
+	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
+	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
+	batch := nftMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, all, nil)
+	for _, r := range requests {
+		batch = append(batch, r...)
+	}
+	return sendBatch(append(batch, nftMessage(unix.NFNL_MSG_BATCH_END, 0, all, nil)...), len(requests))
 }
 
 // sendBatch sends netlink messages as one and waits until as many as want it are

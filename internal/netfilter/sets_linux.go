@@ -206,23 +206,30 @@ func ipData(ip netip.Addr) []byte {
 // Destroy removes the set. One that is not there, and a kernel without sets, are no
 // error. For one that rules hold it waits, a while.
 func (s Set) Destroy(ctx context.Context) error {
+	_, err := s.Remove(ctx)
+	return err
+}
+
+// Remove is Destroy, and reports whether the set was there.
+func (s Set) Remove(ctx context.Context) (there bool, err error) {
 	// Before the kernel looks for what it is to destroy it waits for all its CPUs.
-	if err := setRequest(nl.IPSET_CMD_HEADER, s.Name, nil, nil, nil); errors.Is(err, syscall.ENOENT) {
-		return nil
+	err = setRequest(nl.IPSET_CMD_HEADER, s.Name, nil, nil, nil)
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, busyWait)
 	defer cancel()
 	for {
 		err := setRequest(nl.IPSET_CMD_DESTROY, s.Name, nil, nil, nil)
 		switch {
-		case err == nil, errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
-			return nil
+		case err == nil, errors.Is(err, syscall.ENOENT):
+			return true, nil
 		case !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)):
-			return fmt.Errorf("destroy set %s: %w", s.Name, err)
+			return false, fmt.Errorf("destroy set %s: %w", s.Name, err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("destroy set %s: %w", s.Name, err)
+			return false, fmt.Errorf("destroy set %s: %w", s.Name, err)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

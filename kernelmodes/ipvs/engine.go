@@ -138,6 +138,12 @@ type Stats struct {
 // Stats counts.
 func (e *Engine) Stats() Stats { return e.stats() }
 
+// RemoveOthers removes the virtual servers of a family that no engine has made, but for those
+// for marks and those in excluded, and returns how many. It may run beside engines.
+func RemoveOthers(ipv6 bool, excluded []netip.Prefix) (int, error) {
+	return removeOthers(ipv6, excluded)
+}
+
 // Cleanup removes every trace of any engine of this package from the network namespace
 // of the calling thread, of both address families and both backends of iptables; the
 // kernel's settings stay. Connections that were forwarded end. It goes on after an

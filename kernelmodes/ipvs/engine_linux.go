@@ -207,6 +207,36 @@ func cleanupFamily(ctx context.Context, ipv6 bool) error {
 	return errors.Join(errs...)
 }
 
+// removeOthers removes virtual servers that no engine has made. A set names a virtual server
+// before it is there, so that one which an engine makes meanwhile is not taken for another's.
+func removeOthers(ipv6 bool, excluded []netip.Prefix) (n int, err error) {
+	t, err := open(ipv6, new(uint64))
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	defer t.Close()
+	have, err := t.read(func(x key) bool { return x.mark == 0 && !netfilter.Contains(excluded, x.Addr.Addr()) })
+	if err != nil {
+		return 0, err
+	}
+	s := shape{ipv6: ipv6, prefix: chainPrefix}
+	servers, _, err1 := s.members(setServers)
+	numbers, _, err2 := s.members(setNumbers)
+	if err := errors.Join(err1, err2); err != nil {
+		return 0, err
+	}
+	ours := ourKeys(servers, numbers)
+	for x := range have {
+		if !ours[x] {
+			t.remove(x, func() { n++ })
+		}
+	}
+	err = t.flush() // counts
+	return n, err
+}
+
 // removeServers removes the virtual servers that our sets name.
 func removeServers(ipv6 bool) error {
 	s := shape{ipv6: ipv6, prefix: chainPrefix}

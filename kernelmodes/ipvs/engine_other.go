@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -31,3 +32,5 @@ func (*kernel) stats() Stats { return Stats{} }
 func present(context.Context) error { return errOther }
 
 func cleanup(context.Context) error { return errOther }
+
+func removeOthers(bool, []netip.Prefix) (int, error) { return 0, errOther }

@@ -35,6 +35,7 @@ var commands = map[string]struct {
 }{
 	"upgrade": {"sluice", upgrade.Request},
 	"explain": {"sluice explain", explain.Run},
+	"wait":    {"sluice", wait},
 }
 
 // Main is the program; it returns the exit code. What a person must correct goes to

@@ -104,8 +104,16 @@ func (s *settings) checkMode() {
 	switch d.Mode {
 	case "":
 		d.Mode = ModeUserspace // what an empty mode meant until kube-proxy 1.1, and what Sluice is for
+		if s.modeless && !s.Action.InitOnly && goruntime.GOOS == "linux" {
+			s.warn("%s: mode is empty: Services are served in user space, where kube-proxy takes iptables, so that "+
+				"endpoints see an address of the node in place of the client's: give mode iptables there or by "+
+				"--proxy-mode to keep the client's, or userspace", s.File)
+		}
 	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
-	case "nftables", "kernelspace":
+	case "nftables":
+		s.warn("%s nftables is served by rules of iptables", s.name("proxy-mode"))
+		d.Mode = ModeIPTables
+	case "kernelspace":
 		s.reject("proxy-mode",
 			"%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
 	default:

@@ -189,7 +189,7 @@ func TestMistakes(t *testing.T) {
 		{"--pod-interface-name-prefix=abcdefghijklmnop", "--pod-interface-name-prefix"},
 		{"--healthz-bind-address=0.0.0.0:1 --metrics-bind-address=0.0.0.0:1", "is that of --healthz-bind-address too: give another port"},
 		{"--config-sync-period 0", "--config-sync-period"},
-		{"--proxy-mode nftables", "give userspace"},
+		{"--proxy-mode kernelspace", "give userspace"},
 		{"--proxy-mode bridge", `--proxy-mode "bridge" is unknown: give userspace`},
 		{"--bind-address fe80::1%eth0", "link-local"},
 		{"--hostname-override \u00a0", "--hostname-override"},

@@ -3,9 +3,11 @@ package config
 import (
 	"bytes"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +25,8 @@ import (
 // deploy is the folder of the repository with what is applied to clusters.
 const deploy = "../../../../deploy"
 
-// kustomize is the program that kubectl has built in, at one version.
-const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.0"
+// kustomize is the program that kubectl 1.34 has built in. deploy/e2e renders with those of other versions, too.
+const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 
 // kinds are the objects that are in deploy, by apiVersion and kind.
 var kinds = map[string]func() any{
@@ -153,12 +155,15 @@ func TestOverlays(t *testing.T) {
 	for overlay, want := range map[string]struct {
 		name, proxyName string
 		healthz         string
+		mode            string                       // of the data path
 		extra           map[string]*corev1.ConfigMap // in the cluster before
 	}{
-		"base":                   {name: "sluice", healthz: "0.0.0.0:10256"},
-		"overlays/whole-cluster": {name: "sluice", healthz: "0.0.0.0:10256"},
-		"overlays/beside":        {name: "sluice", proxyName: "sluice", healthz: "0.0.0.0:10356"},
-		"overlays/kubeadm":       {name: "kube-proxy", healthz: "0.0.0.0:10256", extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm(t)}},
+		"base":                   {name: "sluice", mode: ModeUserspace, healthz: "0.0.0.0:10256"},
+		"overlays/whole-cluster": {name: "sluice", mode: ModeUserspace, healthz: "0.0.0.0:10256"},
+		"overlays/beside":        {name: "sluice", mode: ModeUserspace, proxyName: "sluice", healthz: "0.0.0.0:10356"},
+		// The mode in that ConfigMap is empty, and that of the proxy before it kept the client's address.
+		"overlays/kubeadm": {name: "kube-proxy", mode: ModeIPTables, healthz: "0.0.0.0:10256",
+			extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm(t)}},
 	} {
 		t.Run(overlay, func(t *testing.T) {
 			r := render(t, overlay)
@@ -178,9 +183,11 @@ func TestOverlays(t *testing.T) {
 				t.Errorf("service accounts %v, %d roles, %d bindings", r.accounts, len(r.roles), len(r.bindings))
 			}
 			checkPod(t, &pod.Spec)
+			checkLabels(t, r)
+			checkMounts(t, r, want.extra)
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 				cfg := parseContainer(t, r, &c)
-				if cfg.DataPath.Mode != ModeUserspace || cfg.Node.Name != "node-1" || cfg.Document.HealthzBindAddress != want.healthz || cfg.Document.BindAddressHardFail {
+				if cfg.DataPath.Mode != want.mode && !cfg.Action.InitOnly || cfg.Node.Name != "node-1" || cfg.Document.HealthzBindAddress != want.healthz || cfg.Document.BindAddressHardFail {
 					t.Errorf("%s: %+v", c.Name, cfg)
 				}
 				if cfg.Action.InitOnly {
@@ -202,6 +209,94 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
+// checkLabels holds that the objects, and the pods, have the labels that Kubernetes recommends, and that the version among
+// them is that of the image.
+func checkLabels(t *testing.T, r rendered) {
+	t.Helper()
+	pod := &r.daemonSet.Spec.Template
+	all := [][2]any{{"DaemonSet", r.daemonSet.Labels}, {"pods", pod.Labels}}
+	for name, c := range r.configs {
+		if name != "kube-proxy" { // kubeadm's
+			all = append(all, [2]any{"ConfigMap " + name, c.Labels})
+		}
+	}
+	for _, o := range all {
+		labels := o[1].(map[string]string)
+		for _, name := range []string{"name", "component", "part-of"} {
+			if labels["app.kubernetes.io/"+name] == "" {
+				t.Errorf("%s: no label app.kubernetes.io/%s among %v", o[0], name, labels)
+			}
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if v := pod.Labels["app.kubernetes.io/version"]; v == "" || c.Image != image+":"+v {
+			t.Errorf("%s: version %q runs %s", c.Name, v, c.Image)
+		}
+		if c.ImagePullPolicy != "" || strings.HasSuffix(c.Image, ":latest") {
+			t.Errorf("%s: an image that was imported to the node would be pulled all the same", c.Name)
+		}
+	}
+	if s := pod.Spec.NodeSelector; s[corev1.LabelOSStable] != "linux" || s[corev1.LabelArchStable] != "amd64" {
+		t.Errorf("the image of amd64 goes to nodes %v", s)
+	}
+}
+
+// image is the name that "make image" gives, without the tag.
+const image = "localhost/sluice"
+
+// checkMounts holds that no pod sees its configuration change: it rolls out by new pods, since the name of a ConfigMap has
+// a suffix of its content, or, for one of others, since files of it are mounted one by one.
+func checkMounts(t *testing.T, r rendered, others map[string]*corev1.ConfigMap) {
+	t.Helper()
+	pod := &r.daemonSet.Spec.Template.Spec
+	hashed := regexp.MustCompile(`-[0-9a-z]{10}$`)
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, m := range c.VolumeMounts {
+			for _, v := range pod.Volumes {
+				if v.Name != m.Name || v.ConfigMap == nil {
+					continue
+				}
+				if _, foreign := others[v.ConfigMap.Name]; foreign && m.SubPath == "" || !foreign && !hashed.MatchString(v.ConfigMap.Name) {
+					t.Errorf("%s sees changes of the ConfigMap %s at %s", c.Name, v.ConfigMap.Name, m.MountPath)
+				}
+			}
+		}
+		for _, from := range c.EnvFrom {
+			if !hashed.MatchString(from.ConfigMapRef.Name) {
+				t.Errorf("%s: the ConfigMap %s has no suffix", c.Name, from.ConfigMapRef.Name)
+			}
+		}
+	}
+}
+
+// TestUninstall: the overlay runs --cleanup on every node that Sluice's own pods run on, with no more rights than those,
+// and its pods are ready only after that.
+func TestUninstall(t *testing.T) {
+	r := render(t, "overlays/uninstall")
+	serving := render(t, "base").daemonSet.Spec.Template.Spec
+	checkLabels(t, r)
+	pod := &r.daemonSet.Spec.Template.Spec
+	if !pod.HostNetwork || pod.PriorityClassName != serving.PriorityClassName || *pod.AutomountServiceAccountToken ||
+		!maps.Equal(pod.NodeSelector, serving.NodeSelector) || !cmp.Equal(pod.Tolerations, serving.Tolerations) {
+		t.Errorf("pod %+v", pod)
+	}
+	if len(pod.InitContainers) != 1 || len(pod.Containers) != 1 {
+		t.Fatalf("containers %+v, %+v", pod.InitContainers, pod.Containers)
+	}
+	cleaning, done := pod.InitContainers[0], pod.Containers[0]
+	if cfg := parseContainer(t, r, &cleaning); !cfg.Action.Cleanup || !slices.Equal(done.Args, []string{"wait"}) {
+		t.Errorf("%q runs, then %q", cleaning.Args, done.Args)
+	}
+	c := cleaning.SecurityContext
+	want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}
+	if diff := cmp.Diff(want, c.Capabilities); diff != "" || c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem {
+		t.Errorf("security context %+v (-want +got)\n%s", c, diff)
+	}
+	if c := done.SecurityContext; len(c.Capabilities.Add) > 0 || *c.RunAsUser == 0 || *c.AllowPrivilegeEscalation {
+		t.Errorf("who waits may do %+v", c)
+	}
+}
+
 // parseContainer starts the program as the kubelet does, as far as its flags.
 func parseContainer(t *testing.T, r rendered, c *corev1.Container) Config {
 	t.Helper()
@@ -216,15 +311,14 @@ func parseContainer(t *testing.T, r rendered, c *corev1.Container) Config {
 			if config == nil {
 				t.Fatalf("there is no ConfigMap %s", v.ConfigMap.Name)
 			}
-			folder := m.MountPath
+			mounted := config.Data
+			at := m.MountPath
 			if m.SubPath != "" {
-				folder = filepath.Dir(m.MountPath)
+				at = filepath.Dir(at)
+				mounted = map[string]string{m.SubPath: config.Data[m.SubPath]}
 			}
-			moved = func(s string) string { return strings.ReplaceAll(s, folder+"/", dir+"/") }
-			for name, text := range config.Data {
-				if m.SubPath != "" && m.SubPath != name {
-					continue
-				}
+			moved = func(s string) string { return strings.ReplaceAll(s, at+"/", dir+"/") }
+			for name, text := range mounted {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(moved(text)), 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestSamples(t *testing.T) {
 			if test.file == "old-userspace.yaml" {
 				ignored = 2
 			}
-			if len(byFile.Warnings) != ignored || len(byFlags.Warnings) != ignored {
+			if len(besidesMode(byFile.Warnings)) != ignored || len(byFlags.Warnings) != ignored {
 				t.Errorf("warnings: %q and %q, want %d", byFile.Warnings, byFlags.Warnings, ignored)
 			}
 			byFile.File = ""
@@ -56,6 +57,49 @@ func TestSamples(t *testing.T) {
 				t.Errorf("the file and the flags differ:\n%+v\n%+v", byFile, byFlags)
 			}
 		})
+	}
+}
+
+// besidesMode returns warnings without that of an empty mode.
+func besidesMode(warnings []string) []string {
+	return slices.DeleteFunc(slices.Clone(warnings), func(w string) bool { return strings.Contains(w, ": mode is empty: ") })
+}
+
+// TestMode: the mode of the file is in effect, and --proxy-mode only where that is empty. What an empty
+// mode comes to by default is said, since kube-proxy takes another, and so is what stands for nftables.
+func TestMode(t *testing.T) {
+	if usual() != ModeUserspace {
+		t.Skip("kube-proxy has no mode that keeps the client's address here")
+	}
+	const empty, ruled, nft = ": mode is empty: ", "these flags are ignored: --proxy-mode", "nftables is served by rules of iptables"
+	for _, test := range []struct{ file, flag, want, warning string }{
+		{"", "", ModeUserspace, empty},
+		{"mode: \"\"\n", "", ModeUserspace, empty},
+		{"", "iptables", ModeIPTables, ""},
+		{"mode: \"\"\n", "userspace", ModeUserspace, ""},
+		{"mode: userspace\n", "", ModeUserspace, ""},
+		{"mode: ipvs\n", "iptables", ModeIPVS, ruled},
+		{"mode: nftables\n", "", ModeIPTables, nft},
+		{"", "nftables", ModeIPTables, nft},
+	} {
+		args := []string{"--config", write(t, "f.yaml", header+test.file)}
+		if test.flag != "" {
+			args = append(args, "--proxy-mode="+test.flag)
+		}
+		c := parse(t, args...)
+		if c.DataPath.Mode != test.want || string(c.Document.Mode) != test.want {
+			t.Errorf("%q with %q: mode %s, want %s", test.file, test.flag, c.DataPath.Mode, test.want)
+		}
+		if said := strings.Join(c.Warnings, "\n"); said == "" != (test.warning == "") || !strings.Contains(said, test.warning) {
+			t.Errorf("%q with %q: warnings %q, want %q", test.file, test.flag, said, test.warning)
+		}
+		if c := parse(t, append(args, "--init-only")...); test.warning == empty && len(c.Warnings) > 0 {
+			t.Errorf("%q: who serves nothing warns: %q", test.file, c.Warnings)
+		}
+	}
+	_, err := Parse([]string{"--config", write(t, "f.yaml", header), "--proxy-mode=bridge"})
+	if err == nil || !strings.HasPrefix(err.Error(), "--proxy-mode ") {
+		t.Errorf("%v: want one that names the flag", err)
 	}
 }
 
@@ -84,7 +128,7 @@ func TestPrecedence(t *testing.T) {
 		t.Errorf("Parse = %+v", c)
 	}
 	want := "--config takes precedence, these flags are ignored: --bind-address, --cluster-cidr, --healthz-port, --udp-timeout; write them into " + file
-	if len(c.Warnings) != 2 || c.Warnings[0] != want || !strings.Contains(c.Warnings[1], "logging.vmodule is ignored") {
+	if got := besidesMode(c.Warnings); len(got) != 2 || got[0] != want || !strings.Contains(got[1], "logging.vmodule is ignored") {
 		t.Errorf("warnings = %q, want %q first", c.Warnings, want)
 	}
 	if c := parse(t, "--config", file); c.Node.Name != "by-file" || c.Log.Verbosity != 1 {
@@ -106,11 +150,12 @@ func TestLenient(t *testing.T) {
 	} {
 		file := write(t, "f.yaml", text)
 		c := parse(t, "--config", file)
-		if len(c.Warnings) != 1 || !strings.HasPrefix(c.Warnings[0], file+": ") || !strings.Contains(c.Warnings[0], want) || strings.Contains(c.Warnings[0], "\n") {
-			t.Errorf("%s: warnings = %q, want one with %q", text, c.Warnings, want)
+		warnings := besidesMode(c.Warnings)
+		if len(warnings) != 1 || !strings.HasPrefix(warnings[0], file+": ") || !strings.Contains(warnings[0], want) || strings.Contains(warnings[0], "\n") {
+			t.Errorf("%s: warnings = %q, want one with %q", text, warnings, want)
 		}
 	}
-	if c := parse(t, "--config", write(t, "f.yaml", "# first\n---\n"+header+"---\n# nothing\n")); len(c.Warnings) > 0 {
+	if c := parse(t, "--config", write(t, "f.yaml", "# first\n---\n"+header+"---\n# nothing\n")); len(besidesMode(c.Warnings)) > 0 {
 		t.Errorf("comments are no documents: %q", c.Warnings)
 	}
 }
@@ -142,7 +187,7 @@ func TestMistakesInFiles(t *testing.T) {
 		{header + "clientConnection: {qps: fast}\n", "clientConnection.qps is a string: give a number"},
 		{header + "logging: {options: {text: {infoBufferSize: a}}}\n", "logging.options.text.infoBufferSize is wrong: quantities must match"},
 		{header + "mode: bridge\n", `mode "bridge" is unknown: give userspace`},
-		{header + "mode: nftables\n", `mode "nftables" is not one of Sluice's: give userspace`},
+		{header + "mode: kernelspace\n", `mode "kernelspace" is not one of Sluice's: give userspace`},
 		{header + "bindAddress: node\n", "bindAddress"},
 		{header + "metricsBindAddress: node:1\n", "metricsBindAddress"},
 		{header + "clusterCIDR: 10.0.0.0\n", `clusterCIDR "10.0.0.0" is not an address range`},

@@ -25,6 +25,7 @@ type settings struct {
 	healthzPort, metricsPort int32
 	logToStderr              bool
 	cleanupOnExit            bool
+	modeless                 bool // the file has an empty mode
 	logFile, logDir          string
 }
 
@@ -111,6 +112,10 @@ func (s *settings) readFile() error {
 		return err
 	}
 	s.Warnings = append(s.Warnings, warnings...)
+	s.modeless = doc.Mode == ""
+	if s.modeless {
+		doc.Mode = s.Document.Mode
+	}
 	var overruled []string
 	log := make(map[string]string)
 	s.flags.Visit(func(f *pflag.Flag) {
@@ -164,10 +169,11 @@ func (s *settings) address(name, addr string, port int32) string {
 }
 
 // effectiveBesideFile reports whether a flag is in effect although there is a file:
-// it stands for no field, or is one of the few that kube-proxy treats so.
+// it stands for no field, or is one of the few that kube-proxy treats so, or says what an
+// empty mode of the file means.
 func (s *settings) effectiveBesideFile(o option) bool {
 	return o.field == "" || o.name == "hostname-override" || strings.HasPrefix(o.field, "logging.") ||
-		slices.ContainsFunc(s.ignored, func(i option) bool { return i.name == o.name })
+		o.name == "proxy-mode" && s.modeless || slices.ContainsFunc(s.ignored, func(i option) bool { return i.name == o.name })
 }
 
 // warnOfIgnored adds a warning for everything that is given and ignored.

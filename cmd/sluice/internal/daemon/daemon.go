@@ -89,6 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	d.Log.Info("serving", zap.String("version", d.Version), zap.String("mode", d.Config.DataPath.Mode),
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
+	d.background.Go(func() { d.succeedKubeProxy(running) })
 	d.Upgrade.Serve(d.state())
 	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
 		d.Config.DataPath.Mode))
