@@ -18,6 +18,7 @@ type conn struct {
 	client, backend side
 	offer           uint32 // number under which another process has copies of its sockets; 0: none
 	settled         bool   // it is no short connection: see settle
+	watched         bool   // the loop reports events of the client: not before its Service has its turn to dial
 }
 
 // side is one of a conn's two sockets.
@@ -30,7 +31,11 @@ type side struct {
 	drain bool              // a short read does not mean that there is no more: read until EAGAIN
 	packs bool              // the kernel may still hold back small segments (Nagle), which does no harm
 	sent  bool              // before something was sent
+	young uint8             // events until it is none of many that come and go
 }
+
+// youth is how many events of a socket are deferred: a short connection has no more.
+const youth = 8
 
 // Parts returns the shard and the sockets (session.Owner).
 func (c *conn) Parts() (*session.Shard[*conn], *session.Side[*conn], *session.Side[*conn]) {
@@ -42,6 +47,11 @@ func (c *conn) sides() [2]*side { return [...]*side{&c.client, &c.backend} }
 
 // HandleEvent moves what can be moved in both directions.
 func (s *side) HandleEvent(ev eventloop.Event) {
+	if s.young > 0 {
+		if s.young--; s.young == 0 {
+			s.Owner().sh.Loop.Promote(s.FD())
+		}
+	}
 	// After the end of the stream no event comes for what is still queued, and a read stops short at urgent data
 	// (tcp(7)).
 	if ev&(eventloop.Hangup|unix.EPOLLPRI) != 0 {
@@ -268,12 +278,18 @@ func (c *conn) Release() {
 
 // Connect starts to connect to the chosen backend (session.Owner).
 func (c *conn) Connect() error {
+	if !c.watched {
+		if err := c.sh.Loop.AddDeferred(c.client.FD(), &c.client); err != nil {
+			return err
+		}
+		c.watched = true
+	}
 	addr := c.Choice.Backend()
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, 0)
 	if err != nil {
 		return err
 	}
-	c.backend = side{Side: session.NewSide(c, fd), packs: true}
+	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
 	if c.settled {
 		_ = probe(fd) // it can fail only on what is no TCP socket
 	}
@@ -281,7 +297,7 @@ func (c *conn) Connect() error {
 		return err
 	}
 	// Registered only now: an unconnected socket reports a hang-up (tcp_poll).
-	return c.sh.Loop.Add(fd, &c.backend)
+	return c.sh.Loop.AddDeferred(fd, &c.backend)
 }
 
 // Connected reports whether the backend has accepted (session.Owner).

@@ -252,7 +252,7 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 // thaw makes a connection of f.
 func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c := sh.newConn(f.Client, f.Backend)
-	c.settled = true // by the process before
+	c.settled, c.watched = true, true // by the process before, and by Thaw
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)

@@ -50,18 +50,13 @@ func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 		return
 	}
 	c := sh.newConn(fd, -1)
-	c.client.Writable = true
+	c.client.Writable, c.client.young = true, youth
 	sh.Insert(c, claim)
 	if sh.fresh == nil {
 		sh.fresh = c
 	}
 	if !sh.settle.timer.Active() {
 		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
-	}
-	if err := sh.Loop.Add(fd, &c.client); err != nil {
-		sh.count.Shortages.Add(1)
-		sh.Abort(c)
-		return
 	}
 	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
 }

@@ -48,6 +48,7 @@ func (s service) targets() []string {
 const (
 	webService   = "web"      // load.HTTP
 	sizedService = "sized"    // load.Sized
+	calmService  = "calm"     // the same servers, for others than those of sizedService
 	echoService  = "echo"     // load.Echo
 	groService   = "echo-gro" // load.EchoGRO
 	bulkService  = "bulk"     // iperf3, whose connections must all reach the same server
@@ -64,6 +65,7 @@ func services(backends []string) []service {
 		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1]},
 		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1]},
 		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends},
+		{calmService, tcp, "10.96.0.16", 84, 30086, 8081, backends},
 		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1]},
 	}
 }

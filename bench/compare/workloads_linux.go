@@ -97,7 +97,7 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
+	return slices.Concat(all, stormWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // missing names the programs that are not installed.

@@ -94,7 +94,7 @@ func (s *datagrams) start() error {
 	return nil
 }
 
-func (s *datagrams) poll() error { return s.wait() }
+func (s *datagrams) poll() error { return s.wait(sweepEvery) }
 
 func (s *datagrams) warm(since int64) bool { return s.m.warmedUp(since) }
 

@@ -47,9 +47,9 @@ func (p *poller) close(fd int) {
 	_ = unix.Close(fd)
 }
 
-// wait handles what there is, after up to a sweep's time.
-func (p *poller) wait() error {
-	n, err := unix.EpollWait(p.fd, p.events[:], int(sweepEvery/time.Millisecond))
+// wait handles what there is, after a time at most.
+func (p *poller) wait(most time.Duration) error {
+	n, err := unix.EpollWait(p.fd, p.events[:], int(most/time.Millisecond))
 	if err == unix.EINTR {
 		return nil
 	}

@@ -49,7 +49,7 @@ func serve(c ServeConfig) error {
 		}
 	}
 	for {
-		if err := p.wait(); err != nil {
+		if err := p.wait(sweepEvery); err != nil {
 			return fmt.Errorf("wait for events: %w", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ type streams struct {
 	busy   int // connections that wait for their first answer
 	up     int // connections that had one
 	gone   int
+	idle   []*stream // that wait for something to be due, where Rate is set
+	due    int64     // when that is
 }
 
 // stream is one connection at a time, and the state of its request.
@@ -75,11 +78,38 @@ func newStreams(c AskConfig, m *meter) (*streams, error) {
 }
 
 func (s *streams) start() error {
+	s.due = now()
+	if s.config.Rate > 0 && s.config.Kind == Short {
+		for i := range s.slots {
+			s.idle = append(s.idle, &s.slots[i])
+		}
+	}
 	s.sweep(now())
 	return nil
 }
 
-func (s *streams) poll() error { return s.wait() }
+func (s *streams) poll() error {
+	if s.config.Rate == 0 {
+		return s.wait(sweepEvery)
+	}
+	err := s.wait(time.Millisecond)
+	s.begin(now())
+	return err
+}
+
+// begin begins what is due, as far as there are connections for it.
+func (s *streams) begin(t int64) {
+	for ; s.due <= t && len(s.idle) > 0; s.due += int64(1e9 / s.config.Rate) {
+		c := s.idle[len(s.idle)-1]
+		s.idle = s.idle[:len(s.idle)-1]
+		if c.fd < 0 {
+			c.open(s.due)
+		} else {
+			c.ask(s.due)
+			c.write()
+		}
+	}
+}
 
 func (s *streams) warm(since int64) bool {
 	if s.config.Kind == Idle {
@@ -97,12 +127,23 @@ func (s *streams) sweep(t int64) {
 	for i := range s.slots {
 		c := &s.slots[i]
 		switch {
-		case c.fd < 0 && s.busy < opening && !(c.old && s.config.Kind == Idle):
+		case c.fd < 0 && s.busy < opening && s.reopens(c):
 			c.open(t)
 		case c.fd >= 0 && (c.missing > 0 || s.config.Kind == Short) && t-c.asked > silence:
 			c.fail(errSilent)
 		}
 	}
+}
+
+// reopens reports whether a slot without a connection is for sweep to fill.
+func (s *streams) reopens(c *stream) bool {
+	switch s.config.Kind {
+	case Idle:
+		return !c.old
+	case Short:
+		return s.config.Rate == 0
+	}
+	return true
 }
 
 func (c *stream) open(t int64) {
@@ -111,6 +152,7 @@ func (c *stream) open(t int64) {
 	s.next++
 	if err != nil {
 		s.m.failed(fmt.Errorf("connect: %w", err))
+		c.rest()
 		return
 	}
 	c.fd, c.writing = fd, true
@@ -221,9 +263,20 @@ func (c *stream) answered(t int64) {
 		s.busy--
 		s.up++
 	}
-	if s.config.Kind == KeepAlive {
+	switch {
+	case s.config.Kind != KeepAlive:
+	case s.config.Rate > 0:
+		s.idle = append(s.idle, c)
+	default:
 		c.ask(t)
 		c.write()
+	}
+}
+
+// rest has a slot of Short, whose connection has ended, wait for another to be due.
+func (c *stream) rest() {
+	if c.s.config.Kind == Short && c.s.config.Rate > 0 {
+		c.s.idle = append(c.s.idle, c)
 	}
 }
 
@@ -236,8 +289,11 @@ func (c *stream) ended() {
 	t := now()
 	c.answered(t)
 	c.s.close(c.fd)
-	c.fd = -1
-	c.open(t)
+	if c.fd = -1; c.s.config.Rate > 0 {
+		c.rest()
+	} else {
+		c.open(t)
+	}
 }
 
 func (c *stream) fail(err error) {
@@ -247,6 +303,8 @@ func (c *stream) fail(err error) {
 		s.close(c.fd)
 	}
 	c.fd = -1
+	s.idle = slices.DeleteFunc(s.idle, func(other *stream) bool { return other == c })
+	c.rest()
 	if !c.old {
 		s.busy--
 	}

@@ -55,3 +55,55 @@ func TestLate(t *testing.T) {
 		t.Errorf("served in the order %q, want %q", order, want)
 	}
 }
+
+// Where there are many events, those of descriptors that were added by AddDeferred come after the others, all of them
+// in the end, and those that were promoted since do not.
+func TestDeferred(t *testing.T) {
+	g := newGroup(t, 1)
+	l := g.Loops()[0]
+	const each = 3 * fewEvents
+	var order []string
+	done := make(chan struct{})
+	var ends []int
+	for _, kind := range []string{"deferred", "promoted", "usual"} {
+		for range each {
+			a, b := pair(t)
+			ends = append(ends, b)
+			on := false
+			h := handler(func(ev Event) {
+				if on && ev&Readable != 0 {
+					if order = append(order, kind); len(order) == 3*each {
+						close(done)
+					}
+				}
+				on = true // the first event says that there is room
+			})
+			do(t, l, func() error {
+				if kind == "usual" {
+					return l.Add(a, h)
+				}
+				err := l.AddDeferred(a, h)
+				if kind == "promoted" {
+					l.Promote(a)
+				}
+				return err
+			})
+		}
+	}
+	for range 2 { // what was reported as the descriptors were added has been handled by the end of the second turn
+		do(t, l, func() error { return nil })
+	}
+	resume, err := g.Halt()
+	check(t, err)
+	for _, fd := range ends {
+		if _, err := unix.Write(fd, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resume()
+	wait(t, done, "the last event")
+	check(t, g.Close())
+	if first := slices.Index(order, "deferred"); first < 2*each {
+		t.Errorf("a deferred event is number %d of %d", first, len(order))
+	}
+}

@@ -34,11 +34,19 @@ type Latecomer interface {
 	ServeLate(deadline int64) (more bool)
 }
 
-// What a turn of a loop is to take, so that none who waits for an event waits for long, in ns: latecomers have what
-// the events have left of turnBudget, but not less than a lateShare-th of what those took.
+// What a turn of a loop is to take, so that no event waits for long, in ns: latecomers have what is left of turnBudget,
+// but not less than a lateShare-th of what came before them took. Deferred events have twice as much.
 const (
-	turnBudget = int64(300 * time.Microsecond)
+	turnBudget = int64(100 * time.Microsecond)
 	lateShare  = 3
+)
+
+const (
+	// fewEvents are so many that none has to wait for the others: they are handled as they come.
+	fewEvents = 16
+
+	// lookEvery is how many deferred events are handled between two looks at the clock.
+	lookEvery = 4
 )
 
 // ErrClosed is returned by calls on a loop that has stopped.
@@ -58,9 +66,10 @@ type Loop struct {
 	timerFD int
 	armed   int64 // deadline the timerfd is set to, ns; 0 when it is not
 	wheel   wheel
-	late    []Latecomer          // to be served at the end of this turn
-	served  []Latecomer          // of the turn before, for the next
-	pages   []*[pageSize]Handler // handlers by descriptor
+	late    []Latecomer // to be served at the end of this turn
+	served  []Latecomer // of the turn before, for the next
+	pages   []*page     // by descriptor
+	waiting []fdEvent   // deferred ones, of this turn and of those before
 
 	mu     sync.RWMutex // held shared while the poller is being woken, so that it is not closed under a Post
 	closed bool         // guarded by mu
@@ -83,6 +92,19 @@ func (l *Loop) watch(fd int, h Handler, events uint32) error {
 	return nil
 }
 
+// AddDeferred is Add for a descriptor whose events are handled after those of others, until Promote: where much
+// happens at once, new connections do not delay those that are in use.
+func (l *Loop) AddDeferred(fd int, h Handler) error {
+	if err := l.Add(fd, h); err != nil {
+		return err
+	}
+	l.pages[fd/pageSize].deferred[fd%pageSize/64] |= 1 << (fd % 64)
+	return nil
+}
+
+// Promote has the events of fd, which was added by AddDeferred, be handled like others.
+func (l *Loop) Promote(fd int) { l.pages[fd/pageSize].promote(fd) }
+
 // Rearm makes the loop report fd's present readiness once more: for a Handler that stopped for fairness.
 func (l *Loop) Rearm(fd int) error { return l.poller.control(unix.EPOLL_CTL_MOD, fd, watchBoth) }
 
@@ -92,24 +114,52 @@ func (l *Loop) RearmRead(fd int) error { return l.poller.control(unix.EPOLL_CTL_
 // Late has the latecomer served at the end of this turn. One that is to be served already is not to be passed again.
 func (l *Loop) Late(who Latecomer) { l.late = append(l.late, who) }
 
-// serveLate ends a turn that began at a time; 0: just now. It reports whether a latecomer has more to do. They share
-// their time evenly.
-func (l *Loop) serveLate(began int64) (more bool) {
-	if len(l.late) == 0 {
+// finish ends a turn that began at a time; 0: just now. It reports whether there is more to do.
+func (l *Loop) finish(began int64) (more bool) {
+	if len(l.waiting)+len(l.late) == 0 {
 		return false
 	}
-	took := int64(0)
-	if began != 0 {
-		took = Now() - began
+	if began == 0 {
+		began = Now()
 	}
-	each := max(turnBudget-took, took/lateShare) / int64(len(l.late))
+	l.handleWaiting(2 * left(began))
+	if len(l.late) > 0 {
+		budget := left(began)
+		if len(l.waiting) > fewEvents {
+			budget = 0 // what latecomers begin has to be finished, too
+		}
+		l.serveLate(budget)
+	}
+	return len(l.waiting)+len(l.late) > 0
+}
+
+// left returns how long what comes next in a turn may take.
+func left(began int64) int64 {
+	took := Now() - began
+	return max(turnBudget-took, took/lateShare)
+}
+
+// handleWaiting handles deferred events, oldest first, for a time.
+func (l *Loop) handleWaiting(budget int64) {
+	deadline := Now() + budget
+	for i, e := range l.waiting {
+		if l.handle(int(e.fd), e.events); i%lookEvery == lookEvery-1 && i+1 < len(l.waiting) && Now() >= deadline {
+			l.waiting = append(l.waiting[:0], l.waiting[i+1:]...)
+			return
+		}
+	}
+	l.waiting = l.waiting[:0]
+}
+
+// serveLate serves the latecomers, who share the time evenly.
+func (l *Loop) serveLate(budget int64) {
+	each := budget / int64(len(l.late))
 	l.late, l.served = l.served[:0], l.late // what comes meanwhile is for the next turn
 	for _, who := range l.served {
 		if who.ServeLate(Now() + each) {
 			l.late = append(l.late, who)
 		}
 	}
-	return len(l.late) > 0
 }
 
 // Detach takes fd out of the loop for good, open.
@@ -176,27 +226,55 @@ func (l *Loop) Do(fn func()) error {
 	}
 }
 
+// page has the handlers of pageSize descriptors.
+type page struct {
+	handlers [pageSize]Handler
+	deferred [pageSize / 64]uint64 // a bit for each
+}
+
+// fdEvent is an event of a descriptor. By the time that it is handled the descriptor may be another's, as may be with
+// every event of a turn.
+type fdEvent struct {
+	fd     int32
+	events Event
+}
+
+func (p *page) promote(fd int) { p.deferred[fd%pageSize/64] &^= 1 << (fd % 64) }
+
 func (l *Loop) set(fd int, h Handler) {
-	page := fd / pageSize
-	for page >= len(l.pages) {
+	n := fd / pageSize
+	for n >= len(l.pages) {
 		l.pages = append(l.pages, nil)
 	}
-	if l.pages[page] == nil {
+	if l.pages[n] == nil {
 		if h == nil {
 			return
 		}
-		l.pages[page] = new([pageSize]Handler)
+		l.pages[n] = new(page)
 	}
-	l.pages[page][fd%pageSize] = h
+	l.pages[n].handlers[fd%pageSize] = h
+	l.pages[n].promote(fd)
 }
 
-func (l *Loop) dispatch(fd int, ev Event) {
+// dispatch handles an event, or defers it where there are many.
+func (l *Loop) dispatch(fd int, ev Event, many bool) {
+	if many {
+		if n := fd / pageSize; n < len(l.pages) && l.pages[n] != nil &&
+			l.pages[n].deferred[fd%pageSize/64]&(1<<(fd%64)) != 0 {
+			l.waiting = append(l.waiting, fdEvent{int32(fd), ev})
+			return
+		}
+	}
+	l.handle(fd, ev)
+}
+
+func (l *Loop) handle(fd int, ev Event) {
 	if fd == l.timerFD {
 		l.tick()
 		return
 	}
-	if page := fd / pageSize; page < len(l.pages) && l.pages[page] != nil {
-		if h := l.pages[page][fd%pageSize]; h != nil {
+	if n := fd / pageSize; n < len(l.pages) && l.pages[n] != nil {
+		if h := l.pages[n].handlers[fd%pageSize]; h != nil {
 			h.HandleEvent(ev)
 		}
 	}
@@ -238,7 +316,7 @@ func newLoop(index int) (*Loop, error) {
 
 func (l *Loop) run() {
 	defer close(l.done)
-	err := l.poller.run(l.dispatch, l.serveLate)
+	err := l.poller.run(l.dispatch, l.finish)
 	l.mu.Lock() // after the Posts under way
 	l.closed = true
 	l.mu.Unlock()

@@ -81,9 +81,10 @@ func (p *poller) post(fn func()) error {
 	return nil
 }
 
-// run calls dispatch with each event until a posted function has set stopped. A turn ends with a call of finish with
-// when the turn began, 0 if it has had one event only; it reports whether there is something to do without an event.
-func (p *poller) run(dispatch func(fd int, ev Event), finish func(began int64) (more bool)) error {
+// run calls dispatch with each event, and whether there are many, until a posted function has set stopped. A turn ends
+// with a call of finish with when the turn began, 0 if it has had one event only; it reports whether there is something
+// to do without an event.
+func (p *poller) run(dispatch func(fd int, ev Event, many bool), finish func(began int64) (more bool)) error {
 	more := false
 	for !p.stopped {
 		n, err := p.wait(more)
@@ -99,7 +100,7 @@ func (p *poller) run(dispatch func(fd int, ev Event), finish func(began int64) (
 			if fd := int(p.events[i].Fd); fd == p.wakeFD {
 				woken = true
 			} else {
-				dispatch(fd, Event(p.events[i].Events))
+				dispatch(fd, Event(p.events[i].Events), more || n > fewEvents)
 			}
 		}
 		if woken {

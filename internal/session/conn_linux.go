@@ -64,6 +64,9 @@ type Side[C Owner[C]] struct {
 // NewSide returns a side of c with a socket, which is c's from now on; -1: with none yet.
 func NewSide[C Owner[C]](c C, fd int) Side[C] { return Side[C]{owner: c, fd: int32(fd)} }
 
+// Owner returns the connection.
+func (s *Side[C]) Owner() C { return s.owner }
+
 // FD returns the socket, -1 while there is none.
 func (s *Side[C]) FD() int { return int(s.fd) }
 

@@ -3,6 +3,7 @@ package session
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,13 +81,15 @@ func (sh *Shard[C]) serveLater() {
 	}
 }
 
-// acceptShare is the part of its time that accepting has, at most: what it costs beside the dial for a client.
-const acceptShare = 3
+// acceptBudget is how long the listeners of a turn accept at most, in ns. One listen queue is for all Services: as long
+// as it is not empty, a client of each of them waits behind those of the others. So it is emptied before clients are
+// dialled for, which costs several times as much; from here on each Service has a queue of its own.
+const acceptBudget = int64(300 * time.Microsecond)
 
-// ServeLate accepts, and makes the dials that are ready, until the time is over.
+// ServeLate accepts, and then makes the dials that are ready, for as long as there was until the deadline.
 func (sh *Shard[C]) ServeLate(deadline int64) (more bool) {
-	now := eventloop.Now()
-	each := (deadline - now) / acceptShare / int64(max(len(sh.pending), 1))
+	budget := deadline - eventloop.Now()
+	each := acceptBudget / int64(max(len(sh.pending), 1))
 	left := sh.pending[:0]
 	for _, l := range sh.pending {
 		if l.pending = l.acceptUntil(eventloop.Now() + each); l.pending {
@@ -94,6 +97,7 @@ func (sh *Shard[C]) ServeLate(deadline int64) (more bool) {
 		}
 	}
 	sh.pending = left
+	deadline = eventloop.Now() + budget
 	for ready := sh.rota.take(); ready != nil; ready = sh.rota.take() {
 		if ready.value.next(); eventloop.Now() >= deadline {
 			break

@@ -314,8 +314,8 @@ func TestStrangers(t *testing.T) {
 	testbed.Check(t, err)
 	s.Remove() // leaves alone what is not its own
 	dial()
-	_ = unix.Close(s.fd)
-	_ = unix.Close(next.fd)
+	_ = s.file.Close()
+	_ = next.file.Close()
 	if ch, err := Dial(path); ch != nil || err != nil {
 		t.Errorf("with a socket of a process that has ended: %v, %v", ch, err)
 	}
