@@ -95,6 +95,7 @@ type Agent struct {
 	local      []netip.Addr  // the node's addresses then
 	leaving    []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner    planner
+	turns      turns
 	steering   steering
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
@@ -180,7 +181,7 @@ func (a *Agent) Run(ctx context.Context) {
 			want = *next
 		}
 		later, err := a.apply(ctx, want)
-		if later > 0 {
+		if later > 0 || a.turns.going {
 			due = time.After(later)
 		}
 		if err != nil || len(a.sockets.conflicts) > 0 {

@@ -21,12 +21,16 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
-	_, err := a.apply(ctx, want) // only Run keeps a pace
-	return err
+	for {
+		_, err := a.apply(ctx, want) // only Run keeps a pace
+		if err != nil || !a.turns.more {
+			return err
+		}
+	}
 }
 
-// apply is Apply of what has been noted, in the order that the package comment gives. If rules
-// have to be written and it is too soon for that, it does step 1 and returns how long to wait
+// apply is a turn of Apply of what has been noted, in the order that the package comment gives. If
+// rules have to be written and it is too soon for that, it does step 1 and returns how long to wait
 // before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
 	resume, err := a.Pause(ctx) // wait while everything is being handed over
@@ -34,7 +38,8 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
-	start := time.Now()
+	start, going := time.Now(), a.turns.going
+	a.turns.going = false
 	attempt := new(Attempt)
 	defer func() {
 		if wait == 0 {
@@ -49,17 +54,20 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	holdErr := a.setTable(ctx, env, env.on(want.Node, a.local))
+	services := a.turns.take(env.served(want.Services), turnPorts-a.planner.noted)
+	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
 	if writes {
-		if wait := a.pace.wait(start); wait > 0 {
+		if wait := a.pace.wait(start); wait > 0 && !going {
 			a.progress.deferred()
 			return wait, nil
 		}
-		a.pace.note(start)
+		begin := time.Now()
+		defer func() { a.pace.note(begin, time.Since(begin)) }()
 	}
+	a.turns.going = a.turns.more
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
@@ -123,8 +131,8 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 
 // setTable makes the table of what is desired the current one, with the addresses beside it
 // that are about to go.
-func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) error {
-	delta, refused := a.planner.next(env.served(a.want.Services), node, env)
+func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
+	delta, refused := a.planner.next(services, node, env)
 	was := a.leaving
 	if delta.Whole {
 		was = a.LB.Table().Services()
@@ -298,7 +306,8 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	if err == nil {
+	done := err == nil && len(a.turns.behind) == 0
+	if done {
 		attempt.Changes.add(&a.applying)
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
@@ -314,6 +323,8 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 		if s.QueuedSince.IsZero() { // a repair
 			s.QueuedSince = start
 		}
+	}
+	if !done {
 		return
 	}
 	s.Applied++
@@ -325,7 +336,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	}
 	s.LastApplied = time.Now()
 	s.QueuedSince = time.Time{}
-	if len(p.token) > 0 { // a newer one waits, and no other
+	if len(p.token) > 0 || a.turns.more { // a newer one waits, and no other
 		s.QueuedSince = s.LastQueued
 	}
 }

@@ -1,10 +1,8 @@
 package kube
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -93,7 +91,7 @@ func (c *converter) convert(g *group) {
 	for _, ip := range clusterIPs {
 		c.convertFamily(g.service, ip)
 	}
-	slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) })
+	slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return a.ID.Compare(b.ID) })
 	g.services = slices.CompactFunc(g.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
 }
 
@@ -124,16 +122,6 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 		})
 	}
 	c.checkHealth(svc, clusterIP.Is6(), c.services[first:])
-}
-
-func compareIDs(a, b lb.ID) int {
-	return cmp.Or(
-		strings.Compare(a.Namespace, b.Namespace),
-		strings.Compare(a.Name, b.Name),
-		strings.Compare(a.Port, b.Port),
-		cmp.Compare(a.Protocol, b.Protocol),
-		compareBools(a.IPv6, b.IPv6),
-	)
 }
 
 // compareBools orders false before true.
