@@ -12,15 +12,15 @@ type builder struct {
 	Table
 	own private
 
-	// touched are those addresses, by their traits, that have come or gone since the table that
-	// this one is made from; more than fewTouched of them are not all of them.
-	touched []traits
+	// touched are the hosts of the addresses that have come or gone since the table that this one is
+	// made from, the unspecified one of node ports included; more than fewTouched of them are not all.
+	touched []netip.Addr
 }
 
 // touch notes an address.
 func (b *builder) touch(f *Frontend) {
-	if len(b.touched) <= fewTouched {
-		b.touched = append(b.touched, f.traits())
+	if host := f.Addr.Addr(); len(b.touched) <= fewTouched && !slices.Contains(b.touched, host) {
+		b.touched = append(b.touched, host)
 	}
 }
 

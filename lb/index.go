@@ -70,6 +70,9 @@ func (id *ID) shard() uint8 {
 	for i := range len(id.Name) {
 		h = h*31 + id.Name[i]
 	}
+	for i := range len(id.Port) { // a Service may have tens of thousands
+		h = h*31 + id.Port[i]
+	}
 	return h
 }
 
