@@ -70,15 +70,15 @@ func (id *ID) shard() uint8 {
 	for i := range len(id.Name) {
 		h = h*31 + id.Name[i]
 	}
-	for i := range len(id.Port) { // a Service may have tens of thousands
+	for i := range len(id.Port) - 2 { // a Service may have tens of thousands, and neighbours change together
 		h = h*31 + id.Port[i]
 	}
 	return h
 }
 
-// shard spreads addresses, which mostly differ at their end.
+// shard spreads addresses, which mostly differ at their end. Neighbouring ports of one address change together.
 func (f *Frontend) shard() uint8 {
-	h := uint8(f.Protocol) ^ uint8(f.Addr.Port())
+	h := uint8(f.Protocol) ^ uint8(f.Addr.Port()>>8)
 	if a := f.Addr.Addr(); a.Is4() {
 		b := a.As4()
 		return h ^ b[2] ^ b[3]

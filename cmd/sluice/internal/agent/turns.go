@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -35,46 +34,70 @@ func (t *turns) take(wanted []*lb.Service, room int) []*lb.Service {
 		goal = make([]*lb.Service, 0, len(wanted))
 		merge(t.goal, wanted, func(was, is *lb.Service) { goal = pick(goal, was, is, !t.behind[nameOf(was, is)]) })
 	}
-	sizes, total := make(map[lb.Name]int), 0
-	merge(t.have, goal, func(was, is *lb.Service) {
-		if was != is {
-			sizes[nameOf(was, is)]++
-			total++
-		}
-	})
+	parts, total := partsOf(t.have, goal)
 	now := goal
 	t.behind = nil
 	if total > turnPorts {
-		left := shareOut(sizes, room)
-		t.behind = make(map[lb.Name]bool)
-		now = make([]*lb.Service, 0, len(goal))
-		merge(t.have, goal, func(was, is *lb.Service) {
-			if was == is {
-				now = append(now, is)
-				return
-			}
-			name := nameOf(was, is)
-			if left[name]--; left[name] < 0 {
-				t.behind[name] = true
-			}
-			now = pick(now, was, is, left[name] >= 0)
-		})
+		now = t.divide(goal, parts, room)
 	}
 	t.have, t.goal, t.more = now, goal, !slices.Equal(now, wanted)
 	return now
 }
 
-// shareOut divides room among Services that need some: those that need the least get all, and the others equal
-// parts, of one at the least.
-func shareOut(sizes map[lb.Name]int, room int) map[lb.Name]int {
-	names := slices.SortedFunc(maps.Keys(sizes), func(a, b lb.Name) int { return sizes[a] - sizes[b] })
-	out := make(map[lb.Name]int, len(names))
-	for i, name := range names {
-		part := min(sizes[name], max(1, room/(len(names)-i)))
-		room -= part
-		out[name] = part
+// part is what one Service has of a change, and what a turn makes of that.
+type part struct {
+	of         lb.Name
+	size, turn int // service ports
+}
+
+// partsOf returns what the Services have that are not the same in two lists, in the order of these, and the sum.
+func partsOf(have, want []*lb.Service) (parts []*part, total int) {
+	last := new(part)
+	merge(have, want, func(was, is *lb.Service) {
+		if was == is {
+			return
+		}
+		if name := nameOf(was, is); total == 0 || name != last.of {
+			last = &part{of: name}
+			parts = append(parts, last)
+		}
+		last.size++
+		total++
+	})
+	return parts, total
+}
+
+// shareOut divides room among Services: those that need the least get all, and the others equal parts, of one at
+// the least.
+func shareOut(parts []*part, room int) {
+	parts = slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.size - b.size })
+	for i, p := range parts {
+		p.turn = min(p.size, max(1, room/(len(parts)-i)))
+		room -= p.turn
 	}
-	return out
+}
+
+// divide returns have with a part of what leads to goal.
+func (t *turns) divide(goal []*lb.Service, parts []*part, room int) []*lb.Service {
+	shareOut(parts, room)
+	t.behind = make(map[lb.Name]bool)
+	for _, p := range parts {
+		if p.turn < p.size {
+			t.behind[p.of] = true
+		}
+	}
+	now := make([]*lb.Service, 0, max(len(t.have), len(goal)))
+	merge(t.have, goal, func(was, is *lb.Service) {
+		changes := was != is
+		if changes {
+			for name := nameOf(was, is); parts[0].of != name; {
+				parts = parts[1:]
+			}
+			parts[0].turn--
+		}
+		now = pick(now, was, is, !changes || parts[0].turn >= 0)
+	})
+	return now
 }
 
 // merge calls visit with each service port of two lists that are ordered by ID, as it was and as it is; nil: it is
