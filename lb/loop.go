@@ -80,7 +80,7 @@ func (b *builder) mark(known *Table, slot int32) bool {
 		}
 	}
 	if r := b.records.at(slot); marked || r.leads != to {
-		*b.records.edit(&b.own.records, slot) = record{r.given, is, to}
+		*b.records.edit(&b.own.records, slot) = record{r.given, is, to, r.refused}
 	}
 	return marked
 }

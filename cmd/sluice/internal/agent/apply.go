@@ -159,12 +159,23 @@ func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.S
 	}
 	a.LB.Update(table)
 	a.tableChanged()
-	text := fmt.Sprint(refused)
-	if refused != nil && text != a.refused {
-		a.Log.Warn("a part of the Services cannot be served", zap.Error(refused))
-	}
-	a.refused = text
+	a.logRefused(refused)
 	return err
+}
+
+// logRefused logs what a table has not taken over of its Services, as far as it has looked at them: those whose
+// endpoints change all the time only once, and a few of many.
+func (a *Agent) logRefused(err error) {
+	const few = 10
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	all := several.Unwrap()
+	if err = errors.Join(all[:min(few, len(all))]...); err.Error() != a.refused {
+		a.Log.Warn("a part of the Services cannot be served", zap.Int("parts", len(all)), zap.Error(err))
+	}
+	a.refused = err.Error()
 }
 
 // hold makes the host hold the addresses of the Services, each one while any port of it is
