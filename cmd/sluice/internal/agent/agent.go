@@ -28,7 +28,7 @@ const (
 
 // Desired is what is requested. The agent owns its slices once it has it.
 type Desired struct {
-	Services []*lb.Service
+	Services []*lb.Service // ordered by ID
 	Node     lb.Node
 	Changes  Changes // since what was submitted before
 
@@ -71,10 +71,12 @@ type Config struct {
 	// agent unhealthy.
 	VerifyEvery time.Duration
 
-	// WriteEvery bounds how often Run writes rules, steering and engines together, from
-	// start to start: once in a period, but twice at once after quiet. What comes
-	// meanwhile is written together; what needs no rules, as other endpoints of a
-	// Service in user space, is applied at once. 0: no bound. At most VerifyEvery.
+	// WriteEvery bounds how long Run writes rules, steering and engines together: 200 ms in
+	// a period. After a writing that took a part of that the next one waits for that part of
+	// the period, from start to start, unless it goes on with a change that is too large for
+	// one turn. What comes meanwhile is written together; what needs no rules, as other
+	// endpoints of a Service in user space, is applied at once. 0: no bound. At most
+	// VerifyEvery.
 	WriteEvery time.Duration
 
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
@@ -100,7 +102,7 @@ type Agent struct {
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string                 // what could not be served of the last table: logged once
+	refused    string                 // what could not be served, as logged last
 	fallbacks  map[lb.ID]Fallback     // those that are reported: once
 	loops      map[lb.ID]Loop         // those that are reported: once
 	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported

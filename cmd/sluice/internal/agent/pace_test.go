@@ -63,7 +63,7 @@ func TestWriteEvery(t *testing.T) {
 		expect("the first change after quiet", 2, 0)
 		k.moved = func() { time.Sleep(paceTime) } // of synctest
 		submit(web, two, three)
-		time.Sleep(paceTime)
+		time.Sleep(paceTime) // of synctest
 		expect("the second at once, for an engine, since the first took no time", 3, 0)
 
 		for i := range byte(3) { // a burst

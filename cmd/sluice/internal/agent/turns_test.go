@@ -144,12 +144,12 @@ func TestOthersComeBetween(t *testing.T) {
 				"table steer"},
 			{"goes", []*lb.Service{late, web}, []*lb.Service{web}, false, "table steer table"},
 		} {
-			time.Sleep(2 * time.Hour) // after quiet
+			time.Sleep(2 * time.Hour) // of synctest: after quiet
 			had := len(k.steered)
 			submit(step.before...)
-			time.Sleep(turn / 2)
+			time.Sleep(turn / 2) // of synctest
 			submit(step.after...)
-			time.Sleep(2 * turn)
+			time.Sleep(2 * turn) // of synctest
 			if _, served := k.entries[frontend]; served != step.late {
 				t.Errorf("%s: the other's change is not in force after two turns", step.name)
 			}
@@ -159,7 +159,7 @@ func TestOthersComeBetween(t *testing.T) {
 			if s := a.Status(); s.QueuedSince.IsZero() || s.ServicesPending == 0 || !s.Healthy(time.Now()) {
 				t.Errorf("%s: under way: %+v", step.name, s)
 			}
-			time.Sleep(turns * turn)
+			time.Sleep(turns * turn) // of synctest
 			synctest.Wait()
 			if s := a.Status(); !s.QueuedSince.IsZero() || s.ServicesPending > 0 || s.Deferred > 0 {
 				t.Errorf("%s: at the end: %+v", step.name, s)
