@@ -71,11 +71,10 @@ type Config struct {
 	// agent unhealthy.
 	VerifyEvery time.Duration
 
-	// WriteEvery bounds how long Run writes rules, steering and engines together: 200 ms in
-	// a period. After a writing that took a part of that the next one waits for that part of
-	// the period, from start to start, unless it goes on with a change that is too large for
-	// one turn. What comes meanwhile is written together; what needs no rules, as other
-	// endpoints of a Service in user space, is applied at once. 0: no bound. At most
+	// WriteEvery bounds how often Run writes rules, steering and engines together, from
+	// start to start: once in a period, but twice at once after quiet; the turns of a large
+	// change count once. What comes meanwhile is written together; what needs no rules, as
+	// other endpoints of a Service in user space, is applied at once. 0: no bound. At most
 	// VerifyEvery.
 	WriteEvery time.Duration
 

@@ -38,7 +38,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
-	start, going := time.Now(), a.turns.going
+	start, going := time.Now(), a.turns.going && len(a.turns.behind) > 0
 	a.turns.going = false
 	attempt := new(Attempt)
 	defer func() {
@@ -59,15 +59,13 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
-	if writes {
-		if wait := a.pace.wait(start); wait > 0 && !going {
+	if writes && !going {
+		if wait := a.pace.wait(start); wait > 0 {
 			a.progress.deferred()
 			return wait, nil
 		}
-		begin := time.Now()
-		defer func() { a.pace.note(begin, time.Since(begin)) }()
+		a.pace.note(start)
 	}
-	a.turns.going = a.turns.more
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
@@ -77,6 +75,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
 	}
+	a.turns.going = a.turns.more
 	leaveErr := a.leave(ctx, plan)
 	a.sockets.closeUnwanted(plan)
 	for _, addr := range a.Retired {
@@ -119,6 +118,9 @@ func (e *environment) on(node lb.Node, local []netip.Addr) lb.Node {
 
 // served leaves out the Services that no path can forward.
 func (e *environment) served(services []*lb.Service) []*lb.Service {
+	if e.can[0].all() && e.can[1].all() {
+		return services
+	}
 	left := func(s *lb.Service) bool {
 		can := &e.can[family(s.IPv6)]
 		return !can.all() && choose(s, e.mode, can).Path == None

@@ -2,21 +2,31 @@ package agent
 
 import "time"
 
-// paceTime is how long the kernel's rules are written in a period at the most: what one tenant changes all the
-// time may delay what another changes, and a part of a core is to be left.
-const paceTime = 200 * time.Millisecond
+// paceBurst is how many writings may follow each other at once after quiet: to create
+// a Service and then its endpoints are two changes, and neither should wait. kube-proxy
+// allowed as many until 1.35.
+const paceBurst = 2
 
-// pace bounds how long the kernel's rules are written: after a writing that took a part of paceTime the next one
-// waits for that part of the period, from start to start. With a period of 0 it bounds nothing.
+// pace bounds how often the kernel's rules are written, from start to start: once in a
+// period in the long run, paceBurst times at once after as many periods of quiet. With a
+// period of 0 it bounds nothing.
 type pace struct {
 	period time.Duration
-	next   time.Time
+	next   time.Time // when, at one writing in each period, the next would be due
 }
 
 // wait returns how long to wait before rules may be written.
-func (p *pace) wait(now time.Time) time.Duration { return max(0, p.next.Sub(now)) }
+func (p *pace) wait(now time.Time) time.Duration {
+	if p.period <= 0 {
+		return 0
+	}
+	return max(0, p.next.Add(-(paceBurst-1)*p.period).Sub(now))
+}
 
-// note notes that rules were written, and how long that took.
-func (p *pace) note(start time.Time, took time.Duration) {
-	p.next = start.Add(time.Duration(min(1, float64(took)/float64(paceTime)) * float64(p.period)))
+// note notes that rules are written now.
+func (p *pace) note(now time.Time) {
+	if p.next.Before(now) {
+		p.next = now
+	}
+	p.next = p.next.Add(p.period)
 }

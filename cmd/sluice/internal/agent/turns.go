@@ -7,8 +7,8 @@ import (
 )
 
 // turnPorts is how many service ports one turn adds, changes and removes at the most, so that it takes some
-// 20 ms; a Service may have 65,535.
-const turnPorts = 2048
+// 50 ms; a Service may have 65,535. Each turn looks at all Services, so that smaller ones take longer together.
+const turnPorts = 4096
 
 // turns divides a change that is too large for one turn, so that what others change meanwhile comes in between.
 // A Service that needs several turns gets to what it was to become before it turns to what it is to be by then:
@@ -19,7 +19,7 @@ type turns struct {
 	goal    []*lb.Service    // what that turn led to
 	behind  map[lb.Name]bool // the Services of which have is not what goal is
 	more    bool             // have is not what was wanted
-	going   bool             // the last turn was carried out, and more: the next one need not wait
+	going   bool             // the last turn was carried out, and more: the next one follows at once
 }
 
 // take returns what the next turn is to make of what is wanted, for which it has room for some changes. The first
@@ -30,7 +30,7 @@ func (t *turns) take(wanted []*lb.Service, room int) []*lb.Service {
 		return wanted
 	}
 	goal := wanted
-	if len(t.behind) > 0 {
+	if len(t.behind) > 0 && !slices.Equal(t.goal, wanted) {
 		goal = make([]*lb.Service, 0, len(wanted))
 		merge(t.goal, wanted, func(was, is *lb.Service) { goal = pick(goal, was, is, !t.behind[nameOf(was, is)]) })
 	}

@@ -82,7 +82,7 @@ type DataPath struct {
 // Kernel is what the kernel is asked to do and to hold.
 type Kernel struct {
 	SyncPeriod    time.Duration  // how often rules are verified, at least 100 ms: that of the mode
-	MinSyncPeriod time.Duration  // in which rules are written for 200 ms, at most SyncPeriod: that of the mode
+	MinSyncPeriod time.Duration  // shortest time between two writes of rules, at most SyncPeriod: that of the mode
 	ExcludeCIDRs  []netip.Prefix // IPVS virtual servers in these belong to another program
 	Conntrack     conntrack.Settings
 }

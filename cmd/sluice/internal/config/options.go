@@ -149,9 +149,9 @@ func (s *settings) kernelGroups() []group {
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
-				"`PERIOD` in which rules are written for 200ms at most, in every mode but ipvs, at most " +
-					"--iptables-sync-period: after a sync that took a part of that, the next one waits for this part " +
-					"of the period; what comes meanwhile is batched; endpoint changes in user space need no sync"},
+				"shortest `PERIOD` between two rule syncs in every mode but ipvs, at most --iptables-sync-period; " +
+					"two changes after a quiet time are synced at once, later ones are deferred and batched; " +
+					"endpoint changes in user space need no sync"},
 			{"masquerade-all", "iptables.masqueradeAll", &t.MasqueradeAll, "masquerade all traffic to cluster IPs"},
 			{"iptables-masquerade-bit", "iptables.masqueradeBit", t.MasqueradeBit,
 				"`BIT` of the packet mark that requests masquerading, 0 to 31"},
@@ -160,7 +160,7 @@ func (s *settings) kernelGroups() []group {
 			{"ipvs-sync-period", "ipvs.syncPeriod", &v.SyncPeriod.Duration,
 				"`PERIOD` of verifying rules and virtual servers in mode ipvs, at least 100ms"},
 			{"ipvs-min-sync-period", "ipvs.minSyncPeriod", &v.MinSyncPeriod.Duration,
-				"`PERIOD` in which mode ipvs syncs for 200ms at most, at most --ipvs-sync-period"},
+				"shortest `PERIOD` between two syncs in mode ipvs, at most --ipvs-sync-period"},
 			{"ipvs-scheduler", "ipvs.scheduler", &v.Scheduler, "default IPVS scheduler, a `NAME`; empty: rr"},
 			{"ipvs-exclude-cidrs", "ipvs.excludeCIDRs", &v.ExcludeCIDRs,
 				"address `RANGES` of virtual servers of other programs, which are left alone"},

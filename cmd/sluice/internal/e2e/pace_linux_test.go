@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -9,40 +8,62 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestMinSyncPeriod: changes that follow each other wait for rules to be written, in
-// proportion to --iptables-min-sync-period or --ipvs-min-sync-period, and are in force then.
+// TestMinSyncPeriod: rules are written no more often than --iptables-min-sync-period or
+// --ipvs-min-sync-period says. Two changes after quiet are in force at once, those that
+// follow wait and come together, and other endpoints of a Service wait only where the
+// kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
+	const period = 8 * time.Second
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			lab.NeedMode(t, mode)
-			l := lab.New(t, testbed.Config{Pods: 1})
+			l := lab.New(t, testbed.Config{Pods: 2})
 			l.Mode = mode
 			l.ServeWeb()
-			of, period := "iptables", "10s" // a run of iptables-restore may take all of the 200 ms
-			if mode == "userspace" {
-				period = "100s" // to write sets takes a millisecond
-			}
+			flag := "--iptables-min-sync-period"
 			if mode == "ipvs" {
-				of = mode
+				flag = "--ipvs-min-sync-period"
 			}
-			l.Start("--"+of+"-min-sync-period", period, "--"+of+"-sync-period", "200s")
-			seen := l.Metric("kubeproxy_sync_proxy_rules_service_changes_total")
-			const changes = 4
-			for n := range changes {
-				name := fmt.Sprint("s", n)
-				l.Write(name+".yaml", testbed.ServiceManifest(name, fmt.Sprintf("10.96.0.9%d:80", n), "TCP", ""),
-					testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
-				seen++
-				l.Eventually(name+" is read", func() bool {
-					return l.Metric("kubeproxy_sync_proxy_rules_service_changes_total") == seen
-				})
+			publish := func(name, ip string, pod *testbed.Host) {
+				l.Write(name+".yaml", testbed.ServiceManifest(name, ip+":80", "TCP", ""),
+					testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(pod)...))
 			}
-			l.Eventually("changes wait", func() bool { return l.Metric("sluice_rule_syncs_deferred_total") > 0 })
-			for n := range changes {
-				l.Eventually("all are in force", func() bool {
-					_, err := lab.WhoWithin(300*time.Millisecond, l.Client, fmt.Sprintf("10.96.0.9%d:80", n))
-					return err == nil
-				})
+			served := func(ip string, pod *testbed.Host) func() bool {
+				return func() bool {
+					name, err := lab.WhoWithin(300*time.Millisecond, l.Client, ip+":80")
+					return err == nil && name == pod.Name
+				}
+			}
+			publish("web", lab.WebIP, l.Pods[0])
+			l.Start(flag, period.String())
+
+			begin := time.Now() // before the first of two writings that are made at once
+			publish("one", "10.96.0.81", l.Pods[0])
+			l.Eventually("the first change is in force", served("10.96.0.81", l.Pods[0]))
+			publish("two", "10.96.0.82", l.Pods[0])
+			l.Eventually("the second change is in force", served("10.96.0.82", l.Pods[0]))
+			if d := time.Since(begin); d >= period {
+				t.Fatalf("two changes took %v: this machine is too slow to tell", d)
+			}
+
+			publish("three", "10.96.0.83", l.Pods[0])
+			l.Eventually("the third change waits", func() bool { return l.Metric("sluice_rule_syncs_deferred_total") > 0 })
+			publish("web", lab.WebIP, l.Pods[1])
+			publish("four", "10.96.0.84", l.Pods[0])
+			if mode == "userspace" {
+				l.Eventually("other endpoints are in force", served(lab.WebIP, l.Pods[1]))
+				if n := l.Metric("kubeproxy_sync_proxy_rules_service_changes_pending"); n == 0 && time.Since(begin) < period {
+					t.Error("nothing waits any more")
+				}
+			}
+			l.Eventually("the third change is in force", served("10.96.0.83", l.Pods[0]))
+			if d := time.Since(begin); d < period {
+				t.Errorf("rules were written three times in %v, want %v at least", d, period)
+			}
+			l.Eventually("the fourth came with it", served("10.96.0.84", l.Pods[0]))
+			l.Eventually("and other endpoints", served(lab.WebIP, l.Pods[1]))
+			if d := time.Since(begin); d > 2*period {
+				t.Errorf("five changes took %v, want three writings in less than %v", d, 2*period)
 			}
 		})
 	}
