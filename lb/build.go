@@ -12,15 +12,18 @@ type builder struct {
 	Table
 	own private
 
-	// touched are those addresses, by their traits, that have come or gone since the table that
-	// this one is made from; more than fewTouched of them are not all of them.
-	touched []traits
+	// redo are the slots of services that may get or lose an address because of others.
+	redo []int32
+
+	// touched are the hosts of the addresses that have come or gone since the table that this one is
+	// made from, the unspecified one of node ports included; more than fewTouched of them are not all.
+	touched []netip.Addr
 }
 
 // touch notes an address.
 func (b *builder) touch(f *Frontend) {
-	if len(b.touched) <= fewTouched {
-		b.touched = append(b.touched, f.traits())
+	if host := f.Addr.Addr(); len(b.touched) <= fewTouched && !slices.Contains(b.touched, host) {
+		b.touched = append(b.touched, host)
 	}
 }
 
@@ -28,20 +31,8 @@ func (b *builder) touch(f *Frontend) {
 func (t *Table) copyFor(n int) *builder {
 	return &builder{Table: Table{
 		slots: make([]int32, n), places: slices.Clone(t.places), free: slices.Clone(t.free),
-		records: t.records, index: t.index, clean: true,
+		records: t.records, index: t.index,
 	}}
-}
-
-// append adds s after all others, without the parts that must be refused. Backends that it
-// shares with known, which may be nil, are good.
-func (b *builder) append(s, known *Service) []error {
-	i := len(b.slots)
-	b.slots = append(b.slots, -1)
-	refused := b.put(i, s, nil, known)
-	if b.slots[i] < 0 { // the whole of it was
-		b.slots = b.slots[:i]
-	}
-	return refused
 }
 
 // Beside returns t with the addresses of leaving, as [Table.Lost] has returned them, beside its
@@ -49,39 +40,75 @@ func (b *builder) append(s, known *Service) []error {
 // have is after all others.
 func (t *Table) Beside(leaving []*Service) *Table {
 	b := t.copyFor(t.Len())
-	b.node, b.clean = t.node, false
+	b.node = t.node
 	copy(b.slots, t.slots)
 	var slots []int32
-	for _, left := range leaving {
-		slot, ok := b.index.slot(left.ID)
-		if !ok {
-			before := b.Len()
-			b.append(left, nil) // what it refuses has another owner since
-			slots = append(slots, b.slots[before:]...)
-			continue
+	for _, left := range leaving { // what is refused of it has another owner since
+		s, known := *left, (*Service)(nil)
+		at := len(b.slots)
+		if slot, ok := b.index.slot(left.ID); ok {
+			at, known = int(b.places[slot]), b.at(slot)
+			s = *known
+			s.Addresses = slices.Concat(known.Addresses, left.Addresses)
+			b.release(slot)
+		} else {
+			b.slots = append(b.slots, -1)
 		}
-		known := b.at(slot)
-		s := *known
-		s.Addresses = slices.Concat(known.Addresses, left.Addresses)
-		b.release(known)
-		b.put(int(b.places[slot]), &s, nil, known)
-		slots = append(slots, slot)
+		if b.put(at, &s, nil, known) == nil {
+			slots = append(slots, b.slots[at])
+		}
 	}
-	b.markLoops(t, slots)
+	b.markLoops(t, b.settle(t, slots))
 	return &b.Table
 }
 
-// put makes s the service at position i, without the parts it must refuse, one error
-// each. Addresses that it shares with indexed are in the index, and backends that it
-// shares with known are good; both may be nil.
-func (b *builder) put(i int, s, indexed, known *Service) []error {
+// settle has all addresses be where they belong, after the services in these slots were put there. It returns
+// these slots and those of others that may have changed, each once.
+func (b *builder) settle(t *Table, slots []int32) []int32 {
+	done := make(map[int32]bool)
+	for len(b.redo) > 0 { // each of them concerns only services after it
+		slot := b.redo[0]
+		if b.redo = b.redo[1:]; b.places[slot] < 0 {
+			continue
+		}
+		given := b.records.at(slot).given
+		was, _ := t.Service(given.ID)
+		b.release(slot)
+		_ = b.put(int(b.places[slot]), given, nil, was) // it is in the table
+		if !done[slot] {
+			done[slot] = true
+			slots = append(slots, slot)
+		}
+	}
+	if len(done) > 0 {
+		slices.Sort(slots)
+		slots = slices.Compact(slots)
+	}
+	return slots
+}
+
+// compact takes out the positions of services that are refused whole.
+func (b *builder) compact() {
+	if !slices.Contains(b.slots, -1) {
+		return
+	}
+	b.slots = slices.DeleteFunc(b.slots, func(slot int32) bool { return slot < 0 })
+	for i, slot := range b.slots {
+		b.places[slot] = int32(i)
+	}
+}
+
+// put makes s the service at position i, without the parts it must refuse, or returns why
+// the whole of it is refused. Addresses that it shares with indexed are in the index, and
+// backends that it shares with known are good; both may be nil.
+func (b *builder) put(i int, s, indexed, known *Service) error {
 	if s.Protocol < TCP || s.Protocol > SCTP {
-		return []error{fmt.Errorf("refuse service %s: invalid protocol %d", s.ID, s.Protocol)}
+		return fmt.Errorf("refuse service %s: invalid protocol %d", s.ID, s.Protocol)
 	}
 	slot := b.slots[i]
 	if slot < 0 {
 		if _, ok := b.index.slot(s.ID); ok {
-			return []error{fmt.Errorf("refuse service %s %s: duplicate", s.Protocol, s.ID)}
+			return fmt.Errorf("refuse service %s %s: duplicate", s.Protocol, s.ID)
 		}
 		slot = b.takeSlot(s.ID, i)
 	}
@@ -120,7 +147,8 @@ func (b *builder) put(i int, s, indexed, known *Service) []error {
 		is.AffinityTimeout = 0
 	}
 	b.store(slot, s, &is, known)
-	return refused
+	b.records.at(slot).refused = refused
+	return nil
 }
 
 // checkBackends returns the backends of s that are good.
@@ -186,8 +214,11 @@ func (b *builder) claim(f Frontend, by owner) error {
 	switch {
 	case ok && first.slot == by.slot:
 		return errors.New("listed twice")
-	case ok:
+	case ok && b.places[first.slot] < b.places[by.slot]:
+		b.contest(f, by.slot)
 		return fmt.Errorf("owned by service %s", b.at(first.slot).ID)
+	case ok:
+		b.redo = append(append(b.redo, first.slot), b.index.losers[f]...)
 	}
 	b.touch(&f)
 	if everywhere {
@@ -199,23 +230,46 @@ func (b *builder) claim(f Frontend, by owner) error {
 }
 
 // remove takes a service out of the index.
-func (b *builder) remove(s *Service, slot int32) {
-	b.release(s)
-	delete(b.idsLike(&s.ID), s.ID)
+func (b *builder) remove(slot int32) {
+	b.release(slot)
+	id := b.at(slot).ID
+	delete(b.idsLike(&id), id)
 	b.places[slot] = -1
 	*b.records.edit(&b.own.records, slot) = record{}
 	b.free = append(b.free, slot)
 }
 
-// release takes the addresses of a service out of the index.
-func (b *builder) release(s *Service) {
-	for i := range s.Addresses {
-		f := Frontend{s.Protocol, s.Addresses[i].Addr}
+// release takes the addresses of a service out of the index, for others that list them.
+func (b *builder) release(slot int32) {
+	r := b.records.at(slot)
+	for i := range r.is.Addresses {
+		f := Frontend{r.is.Protocol, r.is.Addresses[i].Addr}
+		everywhere := f.Addr.Addr().IsUnspecified()
+		at, _ := b.index.own(&f)
+		if everywhere {
+			at, _ = b.index.find(&f)
+		}
+		if at.slot != slot || !at.owned {
+			continue
+		}
 		b.touch(&f)
-		if f.Addr.Addr().IsUnspecified() {
+		if everywhere {
 			*b.port(&f) = owner{}
 		} else {
 			delete(b.frontends(&f), f)
 		}
+		b.redo = append(b.redo, b.index.losers[f]...)
+	}
+	if r.refused != nil {
+		for i := range r.given.Addresses {
+			b.yield(Frontend{r.given.Protocol, unmap(r.given.Addresses[i].Addr)}, slot)
+		}
+	}
+}
+
+// contestAgain has all services that lost an address ask for it again: another order of services may be other winners.
+func (b *builder) contestAgain() {
+	for _, slots := range b.index.losers {
+		b.redo = append(b.redo, slots...)
 	}
 }

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"maps"
+	"slices"
 )
 
 // index finds services by the addresses that clients ask for, and by ID. It is a
@@ -10,6 +11,9 @@ import (
 type index struct {
 	exact [shards]map[Frontend]owner
 	ids   [shards]map[ID]int32 // slots
+
+	// losers are the slots of services that list a frontend which one before them has.
+	losers map[Frontend][]int32
 
 	// ports are the frontends with the unspecified address, by port.
 	ports [protocols * families]pages[owner]
@@ -70,12 +74,15 @@ func (id *ID) shard() uint8 {
 	for i := range len(id.Name) {
 		h = h*31 + id.Name[i]
 	}
+	for i := range len(id.Port) - 2 { // a Service may have tens of thousands, and neighbours change together
+		h = h*31 + id.Port[i]
+	}
 	return h
 }
 
-// shard spreads addresses, which mostly differ at their end.
+// shard spreads addresses, which mostly differ at their end. Neighbouring ports of one address change together.
 func (f *Frontend) shard() uint8 {
-	h := uint8(f.Protocol) ^ uint8(f.Addr.Port())
+	h := uint8(f.Protocol) ^ uint8(f.Addr.Port()>>8)
 	if a := f.Addr.Addr(); a.Is4() {
 		b := a.As4()
 		return h ^ b[2] ^ b[3]
@@ -97,6 +104,7 @@ func portsOf(p Protocol, ipv6 bool) int {
 // shared with tables.
 type private struct {
 	exact, ids [shards]bool
+	losers     bool
 	ports      [protocols * families]map[int]bool // pages of them
 	records    map[int]bool
 }
@@ -109,6 +117,32 @@ func (b *builder) frontends(f *Frontend) map[Frontend]owner {
 // idsLike returns the part that id is in, to be changed.
 func (b *builder) idsLike(id *ID) map[ID]int32 {
 	return ownMap(&b.index.ids, &b.own.ids, id.shard())
+}
+
+// contest notes that the service of a slot lists f, which one before it has.
+func (b *builder) contest(f Frontend, slot int32) {
+	b.ownLosers()[f] = append(slices.Clone(b.index.losers[f]), slot)
+}
+
+// yield takes contest back.
+func (b *builder) yield(f Frontend, slot int32) {
+	if !slices.Contains(b.index.losers[f], slot) {
+		return
+	}
+	left := slices.DeleteFunc(slices.Clone(b.index.losers[f]), func(other int32) bool { return other == slot })
+	if b.ownLosers()[f] = left; len(left) == 0 {
+		delete(b.index.losers, f)
+	}
+}
+
+func (b *builder) ownLosers() map[Frontend][]int32 {
+	if !b.own.losers {
+		b.own.losers = true
+		if b.index.losers = maps.Clone(b.index.losers); b.index.losers == nil {
+			b.index.losers = make(map[Frontend][]int32)
+		}
+	}
+	return b.index.losers
 }
 
 func ownMap[K comparable, V any](all *[shards]map[K]V, own *[shards]bool, shard uint8) map[K]V {

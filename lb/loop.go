@@ -80,31 +80,26 @@ func (b *builder) mark(known *Table, slot int32) bool {
 		}
 	}
 	if r := b.records.at(slot); marked || r.leads != to {
-		*b.records.edit(&b.own.records, slot) = record{r.given, is, to}
+		*b.records.edit(&b.own.records, slot) = record{r.given, is, to, r.refused}
 	}
 	return marked
 }
 
-// fewTouched is how many addresses may come and go before it costs less to look at all services.
+// fewTouched is at how many hosts addresses may come and go before it costs less to look at all services.
 const fewTouched = 16
 
-// mayLeadToTouched reports whether a backend of a service may be one of the addresses that have come
+// mayLeadToTouched reports whether a backend of a service may be at one of the hosts where addresses have come
 // or gone, or anything may have changed.
 func (b *builder) mayLeadToTouched(slot int32) bool {
 	if len(b.touched) > fewTouched {
 		return true
 	}
 	leads := b.records.at(slot).leads
-	for _, t := range b.touched {
-		if leads.has(t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.touched, func(host netip.Addr) bool { return leads.has(traitsOf(host)) })
 }
 
-// traits are four bits of 128 for each of some frontends: a set without those of a frontend does
-// not have it. Of sets of ten that do not have it one in 200 seems to.
+// traits are four bits of 128 for each of some hosts: a set without those of a host does not have it. Of sets of
+// ten that do not have it one in 200 seems to.
 type traits [2]uint64
 
 func (t *traits) add(o traits) {
@@ -114,22 +109,21 @@ func (t *traits) add(o traits) {
 
 func (t *traits) has(o traits) bool { return t[0]&o[0] == o[0] && t[1]&o[1] == o[1] }
 
-// traits hashes f, in which little differs from others.
-func (f *Frontend) traits() traits {
+// traitsOf hashes an address, in which little differs from others. Ports do not count: where addresses of
+// services are, there are no endpoints but by mistake.
+func traitsOf(host netip.Addr) traits {
 	const spread = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio: Fibonacci hashing
-	a := f.Addr.Addr().As16()
-	h := binary.BigEndian.Uint64(a[8:]) ^ uint64(f.Addr.Port())<<48 ^ uint64(f.Protocol)<<40
-	h *= spread
+	a := host.As16()
+	h := binary.BigEndian.Uint64(a[8:]) * spread
 	h = (h ^ h>>32) * spread
 	return traits{1<<(h>>58) | 1<<(h>>52&63), 1<<(h>>46&63) | 1<<(h>>40&63)}
 }
 
 // leads returns the traits of what f may be owned as: as it is, and as a node port.
 func (t *Table) leads(f *Frontend) traits {
-	of := f.traits()
+	of := traitsOf(f.Addr.Addr())
 	if t.node.serves(f.Addr.Addr()) {
-		anywhere := Frontend{f.Protocol, netip.AddrPortFrom(unspecified(f.Addr.Addr()), f.Addr.Port())}
-		of.add(anywhere.traits())
+		of.add(traitsOf(unspecified(f.Addr.Addr())))
 	}
 	return of
 }

@@ -7,6 +7,8 @@ type record struct {
 	given *Service // what Next was given, by which it recognises a service that stays
 	is    *Service // what it made of that: nearly always the same
 	leads traits   // of its backends
+
+	refused []error // the parts of given that is does not have
 }
 
 // pages is a long list in pages. Tables share them, as they do the parts of an index, so that

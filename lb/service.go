@@ -1,8 +1,10 @@
 package lb
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Protocol is a transport protocol of a Service port.
@@ -40,6 +42,18 @@ type ID struct {
 
 // Name is that of a Service, with all of its ports.
 type Name struct{ Namespace, Name string }
+
+// Compare orders IDs by the names of their Services, then of their ports.
+func (id ID) Compare(o ID) int {
+	if c := cmp.Or(strings.Compare(id.Namespace, o.Namespace), strings.Compare(id.Name, o.Name),
+		strings.Compare(id.Port, o.Port), cmp.Compare(id.Protocol, o.Protocol)); c != 0 || id.IPv6 == o.IPv6 {
+		return c
+	}
+	if o.IPv6 {
+		return -1
+	}
+	return 1
+}
 
 // Service returns the name of the Service that the port is of.
 func (id ID) Service() Name { return Name{id.Namespace, id.Name} }

@@ -20,7 +20,6 @@ type Table struct {
 	records pages[record] // by slot
 
 	index index
-	clean bool // nothing was refused in making it
 }
 
 // NewTable checks and indexes services, which are to be served on node. It always
@@ -50,58 +49,16 @@ func NewTable(services []*Service, node Node) (*Table, error) {
 	return t, err
 }
 
-// Next is NewTable for services of which most are in t already, and returns how they
-// differ from those. A service that t was made from, by its pointer, costs a comparison,
-// unless t or the new table refuses something: then the order of all services matters.
+// Next is NewTable for services of which most are in t already, and returns how they differ from those. A service
+// that t was made from, by its pointer, costs a comparison, unless one that changes has or had an address that both
+// list. The error names only what is refused of services that are looked at.
 func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
-	if next, delta, ok := t.patched(services, node); ok {
-		return next, delta, nil
-	}
-	b := &builder{Table: Table{node: newNode(node), slots: make([]int32, 0, len(services))}}
-	d := Delta{Whole: b.anew(t)}
-	var refused []error
-	was := make([]*Service, 0, len(services))
-	guess := 0
-	for _, s := range services {
-		var known *Service
-		if from := t.position(guess, &s.ID); from >= 0 {
-			known = t.At(from)
-			guess = from + 1 // tables are made in the same order again and again
-		}
-		before := b.Len()
-		refused = append(refused, b.append(s, known)...)
-		if b.Len() > before {
-			was = append(was, known)
-		}
-	}
-	for i, slot := range b.slots { // now that all addresses are claimed
-		b.mark(t, slot)
-		d.note(was[i], b.at(slot))
-	}
-	for i := range t.Len() {
-		if _, stays := b.index.slot(t.At(i).ID); !stays {
-			d.remove(t.At(i))
-		}
-	}
-	b.clean = len(refused) == 0
-	return &b.Table, d, errors.Join(refused...)
-}
-
-// anew reports whether nothing of an earlier table counts.
-func (t *Table) anew(was *Table) bool { return was.node.addresses == nil || !t.node.equal(&was.node) }
-
-// patched returns Next made from a copy of t in which only what differs is done
-// anew, or false if that cannot be: something is refused, now or in t.
-func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
-	if !t.clean {
-		return nil, Delta{}, false
-	}
 	b := t.copyFor(len(services))
 	b.node = newNode(node)
 	d := Delta{Whole: b.anew(t)}
 	seen := make([]bool, len(t.places)) // by slot
-	var changed []int32                 // positions in services, and then slots
-	guess, stay := 0, 0
+	var changed []int32                 // positions in services
+	guess, stay, last, ordered := 0, 0, -1, true
 	for i, s := range services {
 		b.slots[i] = -1
 		from := guess // nearly always
@@ -110,14 +67,15 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 		}
 		if from >= 0 && !seen[t.slots[from]] {
 			guess = from + 1
+			ordered, last = ordered && from > last, from
 			slot := t.slots[from]
 			seen[slot] = true
 			stay++
 			b.slots[i], b.places[slot] = slot, int32(i)
 			if old := t.records.at(slot); old.given == s {
 				continue
-			} else if !sameAddresses(old.is.Addresses, s.Addresses) {
-				b.release(old.is)
+			} else if old.refused != nil || !sameAddresses(old.is.Addresses, s.Addresses) {
+				b.release(slot)
 			}
 		}
 		changed = append(changed, int32(i))
@@ -126,29 +84,63 @@ func (t *Table) patched(services []*Service, node Node) (*Table, Delta, bool) {
 		for _, slot := range t.slots {
 			if !seen[slot] {
 				d.remove(t.at(slot))
-				b.remove(t.at(slot), slot)
+				b.remove(slot)
 			}
 		}
 	}
-	for n, i := range changed { // now that what they may claim is free
-		var was *Service
+	if !ordered {
+		b.contestAgain()
+	}
+	var slots []int32
+	var refused []refusal
+	for _, i := range changed { // now that what they may claim is free
+		var was, indexed *Service
 		if slot := b.slots[i]; slot >= 0 {
-			was = t.at(slot)
+			if was = t.at(slot); t.records.at(slot).refused == nil {
+				indexed = was
+			}
 		}
-		if b.put(int(i), services[i], was, was) != nil {
-			return nil, Delta{}, false
+		if err := b.put(int(i), services[i], indexed, was); err != nil {
+			refused = append(refused, refusal{i, []error{err}})
+		} else {
+			slots = append(slots, b.slots[i])
 		}
-		changed[n] = b.slots[i]
 	}
+	slots = b.settle(t, slots)
+	for _, slot := range slots {
+		if r := b.records.at(slot); r.refused != nil {
+			refused = append(refused, refusal{b.places[slot], r.refused})
+		}
+	}
+	b.compact()
 	if d.Whole {
-		changed = b.slots
+		slots = b.slots
 	}
-	for _, slot := range b.markLoops(t, changed) {
+	for _, slot := range b.markLoops(t, slots) {
 		is := b.at(slot)
 		was, _ := t.Service(is.ID)
 		d.note(was, is)
 	}
-	return &b.Table, d, true
+	return &b.Table, d, join(refused)
+}
+
+// anew reports whether nothing of an earlier table counts.
+func (t *Table) anew(was *Table) bool { return was.node.addresses == nil || !t.node.equal(&was.node) }
+
+// refusal is what is refused of the service at a position.
+type refusal struct {
+	at   int32
+	errs []error
+}
+
+// join returns the errors in the order of the services.
+func join(refused []refusal) error {
+	slices.SortFunc(refused, func(a, b refusal) int { return int(a.at - b.at) })
+	var all []error
+	for _, r := range refused {
+		all = append(all, r.errs...)
+	}
+	return errors.Join(all...)
 }
 
 // position returns where the service with this ID is, or -1. It looks at guess first.

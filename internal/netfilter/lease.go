@@ -14,22 +14,10 @@ type Lease struct {
 	Lifetime time.Duration // from Renew on, in whole seconds; 0: for ever
 }
 
-// name is that of the set.
-func (l *Lease) name() string {
-	family := "4-"
-	if l.IPv6 {
-		family = "6-"
-	}
-	return strings.TrimSuffix(l.Prefix, "-") + family + leaseSuffix
-}
-
 const leaseSuffix = "ALIVE"
 
 // IsLease reports whether a set is that of a lease, of any prefix and family.
 func IsLease(set string) bool { return strings.HasSuffix(set, "-"+leaseSuffix) }
-
-// match matches every packet while the lease lasts.
-func (l *Lease) match() string { return "-m set --match-set " + l.name() + " src " }
 
 // Renew makes the lease last for its lifetime from now on. It costs a netlink message. If there is none, since no
 // ruleset with it has been written or all have been removed, it does nothing. On other systems than Linux the error is

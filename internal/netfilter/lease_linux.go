@@ -3,6 +3,7 @@ package netfilter
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 
@@ -11,6 +12,18 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
+
+// name is that of the set.
+func (l *Lease) name() string {
+	family := "4-"
+	if l.IPv6 {
+		family = "6-"
+	}
+	return strings.TrimSuffix(l.Prefix, "-") + family + leaseSuffix
+}
+
+// match matches every packet while the lease lasts.
+func (l *Lease) match() string { return "-m set --match-set " + l.name() + " src " }
 
 // Set is the set whose members make the jumps match.
 func (l *Lease) Set() Set { return Set{Name: l.name(), Type: HashNet, IPv6: l.IPv6, Timed: true} }

@@ -179,6 +179,10 @@ func (sh *Shard[C]) dialEvent(c C) {
 var shortages = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EADDRINUSE,
 	unix.EAGAIN, unix.ENOSPC}
 
+// waits reports whether nothing has come of it for some time: a second attempt has failed, or a second wait for what
+// this host lacks.
+func (l *Ladder) waits() bool { return l.attempt > 1 || l.shortages > 1 }
+
 // FreezeDial returns what another process needs to continue the dial of c. nil: the backend has answered.
 func (sh *Shard[C]) FreezeDial(c C) *Dialling {
 	dial := c.Base().dial

@@ -93,10 +93,6 @@ func (l *Ladder) Gone(choice lb.Choice) {
 	l.attempt--
 }
 
-// waits reports whether nothing has come of it for some time: a second attempt has failed, or a second wait for what
-// this host lacks.
-func (l *Ladder) waits() bool { return l.attempt > 1 || l.shortages > 1 }
-
 // PassOver notes that a backend cannot be tried now, which takes no attempt. False: it was tried before, so that every
 // backend that can be remembered was.
 func (l *Ladder) PassOver(choice lb.Choice) bool { return l.tried.Add(choice) }

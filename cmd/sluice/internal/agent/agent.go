@@ -28,7 +28,7 @@ const (
 
 // Desired is what is requested. The agent owns its slices once it has it.
 type Desired struct {
-	Services []*lb.Service
+	Services []*lb.Service // ordered by ID
 	Node     lb.Node
 	Changes  Changes // since what was submitted before
 
@@ -72,9 +72,10 @@ type Config struct {
 	VerifyEvery time.Duration
 
 	// WriteEvery bounds how often Run writes rules, steering and engines together, from
-	// start to start: once in a period, but twice at once after quiet. What comes
-	// meanwhile is written together; what needs no rules, as other endpoints of a
-	// Service in user space, is applied at once. 0: no bound. At most VerifyEvery.
+	// start to start: once in a period, but twice at once after quiet; the turns of a large
+	// change count once. What comes meanwhile is written together; what needs no rules, as
+	// other endpoints of a Service in user space, is applied at once. 0: no bound. At most
+	// VerifyEvery.
 	WriteEvery time.Duration
 
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
@@ -95,11 +96,12 @@ type Agent struct {
 	local      []netip.Addr  // the node's addresses then
 	leaving    []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner    planner
+	turns      turns
 	steering   steering
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string                 // what could not be served of the last table: logged once
+	refused    string                 // what could not be served, as logged last
 	fallbacks  map[lb.ID]Fallback     // those that are reported: once
 	loops      map[lb.ID]Loop         // those that are reported: once
 	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
@@ -181,7 +183,7 @@ func (a *Agent) Run(ctx context.Context) {
 			want = *next
 		}
 		later, err := a.apply(ctx, want)
-		if later > 0 {
+		if later > 0 || a.turns.going {
 			due = time.After(later)
 		}
 		if err != nil || len(a.sockets.conflicts) > 0 {

@@ -21,12 +21,16 @@ func (a *Agent) Apply(ctx context.Context, want Desired) error {
 	a.progress.note(&want.Changes)
 	a.progress.mu.Unlock()
 	a.progress.take(&a.applying)
-	_, err := a.apply(ctx, want) // only Run keeps a pace
-	return err
+	for {
+		_, err := a.apply(ctx, want) // only Run keeps a pace
+		if err != nil || !a.turns.more {
+			return err
+		}
+	}
 }
 
-// apply is Apply of what has been noted, in the order that the package comment gives. If rules
-// have to be written and it is too soon for that, it does step 1 and returns how long to wait
+// apply is a turn of Apply of what has been noted, in the order that the package comment gives. If
+// rules have to be written and it is too soon for that, it does step 1 and returns how long to wait
 // before it is called again.
 func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, err error) {
 	resume, err := a.Pause(ctx) // wait while everything is being handed over
@@ -34,7 +38,8 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		return 0, fmt.Errorf("begin a change: %w", err)
 	}
 	defer resume()
-	start := time.Now()
+	start, going := time.Now(), a.turns.going && len(a.turns.behind) > 0
+	a.turns.going = false
 	attempt := new(Attempt)
 	defer func() {
 		if wait == 0 {
@@ -49,11 +54,12 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	holdErr := a.setTable(ctx, env, env.on(want.Node, a.local))
+	services := a.turns.take(env.served(want.Services), turnPorts-a.planner.noted)
+	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
-	if writes {
+	if writes && !going {
 		if wait := a.pace.wait(start); wait > 0 {
 			a.progress.deferred()
 			return wait, nil
@@ -69,6 +75,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.rewrite() // what is about to go may still be steered: it stays
 		return 0, errors.Join(holdErr, planErr, err)
 	}
+	a.turns.going = a.turns.more
 	leaveErr := a.leave(ctx, plan)
 	a.sockets.closeUnwanted(plan)
 	a.retire()
@@ -116,6 +123,9 @@ func (e *environment) on(node lb.Node, local []netip.Addr) lb.Node {
 
 // served leaves out the Services that no path can forward.
 func (e *environment) served(services []*lb.Service) []*lb.Service {
+	if e.can[0].all() && e.can[1].all() {
+		return services
+	}
 	left := func(s *lb.Service) bool {
 		can := &e.can[family(s.IPv6)]
 		return !can.all() && e.choose(s).Path == None
@@ -128,8 +138,8 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 
 // setTable makes the table of what is desired the current one, with the addresses beside it
 // that are about to go.
-func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) error {
-	delta, refused := a.planner.next(env.served(a.want.Services), node, env)
+func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
+	delta, refused := a.planner.next(services, node, env)
 	was := a.leaving
 	if delta.Whole {
 		was = a.LB.Table().Services()
@@ -156,12 +166,23 @@ func (a *Agent) setTable(ctx context.Context, env *environment, node lb.Node) er
 	}
 	a.LB.Update(table)
 	a.tableChanged()
-	text := fmt.Sprint(refused)
-	if refused != nil && text != a.refused {
-		a.Log.Warn("a part of the Services cannot be served", zap.Error(refused))
-	}
-	a.refused = text
+	a.logRefused(refused)
 	return err
+}
+
+// logRefused logs what a table has not taken over of its Services, as far as it has looked at them: those whose
+// endpoints change all the time only once, and a few of many.
+func (a *Agent) logRefused(err error) {
+	const few = 10
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	all := several.Unwrap()
+	if err = errors.Join(all[:min(few, len(all))]...); err.Error() != a.refused {
+		a.Log.Warn("a part of the Services cannot be served", zap.Int("parts", len(all)), zap.Error(err))
+	}
+	a.refused = err.Error()
 }
 
 // hold makes the host hold the addresses of the Services, each one while any port of it is
@@ -303,7 +324,8 @@ func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 // end records how an attempt went, and reports it.
 func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	attempt.Took, attempt.Err = time.Since(start), err
-	if err == nil {
+	done := err == nil && len(a.turns.behind) == 0
+	if done {
 		attempt.Changes.add(&a.applying)
 	}
 	attempt.Conflicts, a.sockets.news = a.sockets.news, nil
@@ -319,6 +341,8 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 		if s.QueuedSince.IsZero() { // a repair
 			s.QueuedSince = start
 		}
+	}
+	if !done {
 		return
 	}
 	s.Applied++
@@ -330,7 +354,7 @@ func (a *Agent) end(attempt *Attempt, start time.Time, err error) {
 	}
 	s.LastApplied = time.Now()
 	s.QueuedSince = time.Time{}
-	if len(p.token) > 0 { // a newer one waits, and no other
+	if len(p.token) > 0 || a.turns.more { // a newer one waits, and no other
 		s.QueuedSince = s.LastQueued
 	}
 }

@@ -20,6 +20,9 @@
 // ones after it. The table has the Services of all paths, so that a flow in user space goes
 // on when its Service has moved, and node ports are held by sockets on all paths.
 //
+// A change of many service ports has several turns of this, of 4,096 ports, in which the
+// Services that change have equal parts: what others change meanwhile comes in between.
+//
 // After an error the data path serves both what was and what is to be, as far as it got,
 // and the next attempt computes and writes everything anew. Rules that another program
 // has changed are repaired the same way.

@@ -175,6 +175,7 @@ type planner struct {
 	env    environment
 	pieces map[lb.ID]*piece // that are applied
 	dirty  []lb.ID          // whose pieces may not be those of the table; some of them twice
+	noted  int              // how many of these are so since a plan was last executed
 	whole  bool             // all may be
 }
 
@@ -207,6 +208,7 @@ func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (
 // note marks a service, and those whose node ports are at an exact address of it.
 func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 	p.dirty = append(p.dirty, s.ID)
+	p.noted++
 	for i := range s.Addresses {
 		addr := s.Addresses[i].Addr
 		if s.Addresses[i].Kind == lb.NodePort || !slices.Contains(nodePorts, addr.Addr()) {
@@ -261,5 +263,5 @@ func (p *planner) executed(plan *Plan, lacking []lb.ID) {
 			delete(p.pieces, c.id)
 		}
 	}
-	p.env, p.whole, p.dirty = plan.env, false, append(p.dirty[:0], lacking...)
+	p.env, p.whole, p.dirty, p.noted = plan.env, false, append(p.dirty[:0], lacking...), 0
 }

@@ -41,6 +41,8 @@ type Watcher struct {
 	// unwatched is why changes have no events, if so (on Linux: fs.inotify.max_user_watches,
 	// max_user_instances).
 	Look func(unwatched error) (again time.Duration)
+	// Wake has Look called at once. May be nil.
+	Wake <-chan struct{}
 	// Created is called in place of Look, and at once, when a wanted file has come to be and
 	// nothing has happened for Quiet. It returns false if Look is needed after all.
 	// nil: Look always is.
@@ -80,6 +82,8 @@ func (w *Watcher) Run(ctx context.Context) {
 				since = now
 			}
 			wake.Reset(min(w.Quiet, since.Add(patience*w.Quiet).Sub(now)))
+		case <-w.Wake:
+			wake.Reset(0)
 		case <-wake.C:
 			wake.Reset(cmp.Or(w.look(ctx), rescan))
 			since, last = time.Time{}, time.Now()

@@ -76,32 +76,60 @@ const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 type converter struct {
 	facts Facts
 	*group
+	news chunks
 
 	// Memory that is used again for each Service.
 
 	addresses []lb.Address
 	backends  []lb.Backend
-	ports     map[portKey][]slicePort
+	order     []int32 // of its ports
+	ports     map[portKey]int32
+	indexed   []slicePort
 }
 
 // convert sets what the Service of g comes to with the endpoints that it has.
 func (c *converter) convert(g *group) {
 	c.group = g
 	c.index()
+	c.sortPorts()
+	c.news = chunks{of: min(len(c.order), maxChunk)}
 	clusterIPs := ClusterIPs(g.service)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
+	c.services = make([]*lb.Service, 0, len(clusterIPs)*len(c.order))
 	for _, ip := range clusterIPs {
 		c.convertFamily(g.service, ip)
 	}
-	slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) })
+	if len(clusterIPs) > 1 {
+		slices.SortStableFunc(g.services, func(a, b *lb.Service) int { return a.ID.Compare(b.ID) })
+	}
 	g.services = slices.CompactFunc(g.services, func(a, b *lb.Service) bool { return a.ID == b.ID })
+}
+
+// sortPorts finds the order of the ports by ID.
+func (c *converter) sortPorts() {
+	ports := c.service.Spec.Ports
+	c.order = c.order[:0]
+	for i := range ports {
+		c.order = append(c.order, int32(i))
+	}
+	slices.SortFunc(c.order, func(i, j int32) int {
+		a, b := &ports[i], &ports[j]
+		if o := strings.Compare(a.Name, b.Name); o != 0 {
+			return o
+		}
+		p, _ := protocolOf(a.Protocol)
+		q, _ := protocolOf(b.Protocol)
+		return cmp.Or(cmp.Compare(p, q), cmp.Compare(i, j))
+	})
 }
 
 // convertFamily appends the ports of svc in the family of its clusterIP.
 func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
 	first := len(c.services)
-	for i := range svc.Spec.Ports {
+	affinity := affinityTimeout(svc)
+	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
+	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
 		if !ok || !validPort(port.Port) {
@@ -114,26 +142,42 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			Protocol:  protocol,
 			IPv6:      clusterIP.Is6(),
 		}
-		c.services = append(c.services, &lb.Service{
+		s := &c.news.services.take(1, c.news.of)[0]
+		*s = lb.Service{
 			ID:              id,
-			Addresses:       atPort(c.addresses, svc, port),
+			Addresses:       c.atPort(svc, port),
 			Backends:        c.backendsOf(id),
-			AffinityTimeout: affinityTimeout(svc),
-			DataPath:        svc.Annotations["sluice.io/data-path"],
-			Scheduler:       svc.Annotations["sluice.io/scheduler"],
-		})
+			AffinityTimeout: affinity,
+			DataPath:        dataPath,
+			Scheduler:       scheduler,
+		}
+		c.services = append(c.services, s)
 	}
 	c.checkHealth(svc, clusterIP.Is6(), c.services[first:])
 }
 
-func compareIDs(a, b lb.ID) int {
-	return cmp.Or(
-		strings.Compare(a.Namespace, b.Namespace),
-		strings.Compare(a.Name, b.Name),
-		strings.Compare(a.Port, b.Port),
-		cmp.Compare(a.Protocol, b.Protocol),
-		compareBools(a.IPv6, b.IPv6),
-	)
+// maxChunk is for how many ports of a Service memory is taken at once, which costs a third of taking it for each.
+// It stays while one of these is as it was.
+const maxChunk = 16
+
+// chunks are where what is made for the ports of one Service comes from.
+type chunks struct {
+	of        int // ports
+	services  chunk[lb.Service]
+	addresses chunk[lb.Address]
+	backends  chunk[lb.Backend]
+}
+
+type chunk[T any] []T
+
+// take returns n elements, of memory for several times as many.
+func (c *chunk[T]) take(n, times int) []T {
+	if n > len(*c) {
+		*c = make([]T, n*times)
+	}
+	out := (*c)[:n:n]
+	*c = (*c)[n:]
+	return out
 }
 
 // compareBools orders false before true.

@@ -75,7 +75,7 @@ func TestConvertMany(t *testing.T) {
 	o := many(300, 10)
 	shuffle(rand.New(rand.NewPCG(1, 2)), o)
 	got := convert(o, Options{Facts: Facts{NodeName: "node-3", Zone: "zone-1"}})
-	if !slices.IsSortedFunc(got.Services, func(a, b *lb.Service) int { return compareIDs(a.ID, b.ID) }) {
+	if !slices.IsSortedFunc(got.Services, func(a, b *lb.Service) int { return a.ID.Compare(b.ID) }) {
 		t.Error("services are not in the order of their IDs")
 	}
 	if len(got.Services) != 300 {

@@ -22,12 +22,16 @@ type portKey struct {
 type slicePort struct {
 	number    uint16
 	endpoints []lb.Backend // without ports, shared by all ports of the slice
+	next      int32        // place in converter.indexed of another one with the same key, and 1; 0: there is none
 }
 
 // index reads the endpoints of the Service once, and notes by which ports they can be found: a
 // Service and its slices may have tens of thousands of ports.
 func (c *converter) index() {
 	clear(c.ports)
+	if c.indexed = c.indexed[:0]; c.ports == nil {
+		c.ports = make(map[portKey]int32, len(c.service.Spec.Ports))
+	}
 	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
@@ -43,7 +47,8 @@ func (c *converter) index() {
 // backendsOf returns the endpoints of one service port in one family.
 func (c *converter) backendsOf(id lb.ID) []lb.Backend {
 	out := c.backends[:0]
-	for _, port := range c.ports[portKey{id.Port, id.Protocol, id.IPv6}] {
+	for at := c.ports[portKey{id.Port, id.Protocol, id.IPv6}]; at > 0; at = c.indexed[at-1].next {
+		port := &c.indexed[at-1]
 		for _, b := range port.endpoints {
 			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), port.number)
 			out = append(out, b)
@@ -52,7 +57,9 @@ func (c *converter) backendsOf(id lb.ID) []lb.Backend {
 	c.backends = out
 	slices.SortFunc(out, compareBackends)
 	out = slices.CompactFunc(out, func(a, b lb.Backend) bool { return a.Addr == b.Addr })
-	return slices.Clone(out)
+	kept := c.news.backends.take(len(out), c.news.of)
+	copy(kept, out)
+	return kept
 }
 
 // compareBackends orders by address, and puts first which of two with the same
@@ -101,11 +108,9 @@ func (c *converter) indexPort(name string, protocol corev1.Protocol, number int3
 	if !ok || !validPort(number) || len(endpoints) == 0 {
 		return
 	}
-	if c.ports == nil {
-		c.ports = make(map[portKey][]slicePort)
-	}
 	key := portKey{name, p, ipv6}
-	c.ports[key] = append(c.ports[key], slicePort{uint16(number), endpoints})
+	c.indexed = append(c.indexed, slicePort{uint16(number), endpoints, c.ports[key]})
+	c.ports[key] = int32(len(c.indexed))
 }
 
 // backend returns what an endpoint is, without a port.

@@ -63,29 +63,29 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 	return out
 }
 
-// atPort returns a copy of addresses for one port of svc, with its node port.
-func atPort(addresses []lb.Address, svc *corev1.Service, port *corev1.ServicePort) []lb.Address {
+// atPort returns a copy of the addresses for one port of svc, with its node port.
+func (c *converter) atPort(svc *corev1.Service, port *corev1.ServicePort) []lb.Address {
 	hasNodePort := (svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer) &&
 		validPort(port.NodePort)
-	length := len(addresses)
+	length := len(c.addresses)
 	if hasNodePort {
 		length++
 	}
-	out := make([]lb.Address, 0, length)
-	for _, a := range addresses {
+	out := c.news.addresses.take(length, c.news.of)
+	for i, a := range c.addresses {
 		a.Addr = netip.AddrPortFrom(a.Addr.Addr(), uint16(port.Port))
-		out = append(out, a)
+		out[i] = a
 	}
 	if hasNodePort {
 		all := netip.IPv4Unspecified()
-		if addresses[0].Addr.Addr().Is6() {
+		if c.addresses[0].Addr.Addr().Is6() {
 			all = netip.IPv6Unspecified()
 		}
-		out = append(out, lb.Address{
+		out[length-1] = lb.Address{
 			Addr:  netip.AddrPortFrom(all, uint16(port.NodePort)),
 			Kind:  lb.NodePort,
 			Local: externalLocal(svc),
-		})
+		}
 	}
 	return out
 }

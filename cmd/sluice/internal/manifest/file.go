@@ -44,6 +44,8 @@ type file struct {
 	readAt    time.Time
 	writing   time.Time                       // since when it has been waited for; zero if it is not
 	documents map[[sha256.Size]byte]*document // those of the last read, by their text
+	apart     *apart                          // where it is decoded if it is large; nil: at once
+	decoding  chan *version                   // what it says now, once that is known; nil: it is
 
 	problem   *Error   // why it cannot be read
 	next      *version // what it says now; nil while it cannot be read
@@ -88,6 +90,15 @@ func (p placed) line() int { return p.base + p.object.line }
 // ago is taken for one that is still being written: it is left alone, and busy
 // asks to be called again.
 func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
+	if f.decoding != nil {
+		select {
+		case f.next = <-f.decoding:
+			f.decoding = nil
+			return true, true // it may have changed meanwhile
+		default:
+			return false, false
+		}
+	}
 	now := time.Now()
 	stat, err := os.Stat(f.path)
 	if err != nil {
@@ -112,6 +123,10 @@ func (f *file) refresh(quiet time.Duration) (dirty, busy bool) {
 		whole := sameContent(stat, after)
 		if whole || !wait {
 			f.stat, f.readAt, f.writing, f.problem = stat, now, time.Time{}, nil
+			if f.apart != nil && len(data) > large {
+				f.apart.decode(f, data)
+				return false, !whole
+			}
 			f.next = f.parse(data)
 			return true, !whole
 		}

@@ -35,6 +35,7 @@ type Loader struct {
 	disputed bool             // a file is not applied because it conflicts with another
 	result   Result
 	loaded   bool
+	apart    *apart // of Watch
 	watchErr *Error // why Watch may notice changes late
 }
 
@@ -131,7 +132,7 @@ func (l *Loader) list() {
 				f = &file{path: e.path}
 				l.files[key] = f
 			}
-			f.link, f.frozen = e.link, r.problem != nil
+			f.link, f.frozen, f.apart = e.link, r.problem != nil, l.apart
 			order = append(order, f)
 		}
 	}

@@ -29,7 +29,8 @@ const (
 // Load returned or an earlier call to apply got, until ctx ends. It blocks, and it
 // calls apply from the same goroutine. Where the operating system will not
 // watch a directory, changes are found by looking once a second, and the Result has a
-// warning.
+// warning. Large files are decoded on goroutines that have ended when it returns, one at a
+// time; what other files say is applied meanwhile.
 func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 	read := func(rest time.Duration, files []*file) (busy bool) {
 		result, changed, busy := l.read(rest, files)
@@ -38,7 +39,12 @@ func (l *Loader) Watch(ctx context.Context, apply func(Result)) {
 		}
 		return busy
 	}
-	w := filewatch.Watcher{Paths: l.watched, Wanted: isManifest, Quiet: quiet}
+	l.apart = &apart{decoded: make(chan struct{}, 1)}
+	defer func() {
+		l.apart.running.Wait()
+		l.apart = nil
+	}()
+	w := filewatch.Watcher{Paths: l.watched, Wanted: isManifest, Quiet: quiet, Wake: l.apart.decoded}
 	w.Look = func(unwatched error) (again time.Duration) {
 		l.watchErr = l.blindness(unwatched)
 		l.list()

@@ -293,3 +293,28 @@ func TestWatchEnds(t *testing.T) {
 		runtime.Gosched()
 	}
 }
+
+// TestWatchLargeFile: while a large file is decoded, what others say is applied.
+func TestWatchLargeFile(t *testing.T) {
+	dir := t.TempDir()
+	big, small := filepath.Join(dir, "big.yaml"), filepath.Join(dir, "small.yaml")
+	w := watch(t, &Loader{Paths: []string{dir}, Rescan: never})
+	var text strings.Builder
+	text.WriteString("apiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec:\n  clusterIP: 10.96.0.2\n  ports:\n")
+	for p := range 65_535 {
+		fmt.Fprintf(&text, "  - {name: p%d, port: %d}\n", p, p+1)
+	}
+	replace := func(path, text string) {
+		write(t, path+"~", text)
+		rename(t, path+"~", path)
+	}
+	replace(big, text.String())
+	replace(small, service("a", "10.96.0.1"))
+	w.until("a=10.96.0.1")
+	w.until("a=10.96.0.1 big=10.96.0.2")
+	replace(big, service("big", "10.96.0.3"))
+	w.until("a=10.96.0.1 big=10.96.0.3")
+	replace(big, text.String())
+	remove(t, big) // before it is decoded
+	w.until("a=10.96.0.1")
+}

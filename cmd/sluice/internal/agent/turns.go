@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// turnPorts is how many service ports one turn adds, changes and removes at the most, so that it takes some
+// 50 ms; a Service may have 65,535. Each turn looks at all Services, so that smaller ones take longer together.
+const turnPorts = 4096
+
+// turns divides a change that is too large for one turn, so that what others change meanwhile comes in between.
+// A Service that needs several turns gets to what it was to become before it turns to what it is to be by then:
+// else one that changes all the time would never be done.
+type turns struct {
+	started bool
+	have    []*lb.Service    // as of the last turn
+	goal    []*lb.Service    // what that turn led to
+	behind  map[lb.Name]bool // the Services of which have is not what goal is
+	more    bool             // have is not what was wanted
+	going   bool             // the last turn was carried out, and more: the next one follows at once
+}
+
+// take returns what the next turn is to make of what is wanted, for which it has room for some changes. The first
+// turn makes all of it: nothing is served before, or what has been taken over must not go for a moment.
+func (t *turns) take(wanted []*lb.Service, room int) []*lb.Service {
+	if !t.started {
+		t.started, t.have, t.goal = true, wanted, wanted
+		return wanted
+	}
+	goal := wanted
+	if len(t.behind) > 0 && !slices.Equal(t.goal, wanted) {
+		goal = make([]*lb.Service, 0, len(wanted))
+		merge(t.goal, wanted, func(was, is *lb.Service) { goal = pick(goal, was, is, !t.behind[nameOf(was, is)]) })
+	}
+	parts, total := partsOf(t.have, goal)
+	now := goal
+	t.behind = nil
+	if total > turnPorts {
+		now = t.divide(goal, parts, room)
+	}
+	t.have, t.goal, t.more = now, goal, !slices.Equal(now, wanted)
+	return now
+}
+
+// part is what one Service has of a change, and what a turn makes of that.
+type part struct {
+	of         lb.Name
+	size, turn int // service ports
+}
+
+// partsOf returns what the Services have that are not the same in two lists, in the order of these, and the sum.
+func partsOf(have, want []*lb.Service) (parts []*part, total int) {
+	last := new(part)
+	merge(have, want, func(was, is *lb.Service) {
+		if was == is {
+			return
+		}
+		if name := nameOf(was, is); total == 0 || name != last.of {
+			last = &part{of: name}
+			parts = append(parts, last)
+		}
+		last.size++
+		total++
+	})
+	return parts, total
+}
+
+// shareOut divides room among Services: those that need the least get all, and the others equal parts, of one at
+// the least.
+func shareOut(parts []*part, room int) {
+	parts = slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.size - b.size })
+	for i, p := range parts {
+		p.turn = min(p.size, max(1, room/(len(parts)-i)))
+		room -= p.turn
+	}
+}
+
+// divide returns have with a part of what leads to goal.
+func (t *turns) divide(goal []*lb.Service, parts []*part, room int) []*lb.Service {
+	shareOut(parts, room)
+	t.behind = make(map[lb.Name]bool)
+	for _, p := range parts {
+		if p.turn < p.size {
+			t.behind[p.of] = true
+		}
+	}
+	now := make([]*lb.Service, 0, max(len(t.have), len(goal)))
+	merge(t.have, goal, func(was, is *lb.Service) {
+		changes := was != is
+		if changes {
+			for name := nameOf(was, is); parts[0].of != name; {
+				parts = parts[1:]
+			}
+			parts[0].turn--
+		}
+		now = pick(now, was, is, !changes || parts[0].turn >= 0)
+	})
+	return now
+}
+
+// merge calls visit with each service port of two lists that are ordered by ID, as it was and as it is; nil: it is
+// in one of them only.
+func merge(have, want []*lb.Service, visit func(was, is *lb.Service)) {
+	for len(have) > 0 || len(want) > 0 {
+		order := 0
+		switch {
+		case len(have) == 0:
+			order = 1
+		case len(want) == 0:
+			order = -1
+		case have[0] != want[0]:
+			order = have[0].ID.Compare(want[0].ID)
+		}
+		var was, is *lb.Service
+		if order <= 0 {
+			was, have = have[0], have[1:]
+		}
+		if order >= 0 {
+			is, want = want[0], want[1:]
+		}
+		visit(was, is)
+	}
+}
+
+// pick appends a service port as it is, or as it was, if it is there.
+func pick(list []*lb.Service, was, is *lb.Service, changed bool) []*lb.Service {
+	if !changed {
+		is = was
+	}
+	if is == nil {
+		return list
+	}
+	return append(list, is)
+}
+
+func nameOf(was, is *lb.Service) lb.Name {
+	if is != nil {
+		return is.ID.Service()
+	}
+	return was.ID.Service()
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// TestBigService: a Service of 20,000 ports, which are several turns of the agent, comes, gets other endpoints and goes,
+// whole, while others change.
+func TestBigService(t *testing.T) {
+	const most = 20_000
+	l := lab.New(t, testbed.Config{Pods: 2})
+	l.ServeWeb()
+	l.Start()
+	var ports, targets strings.Builder
+	for p := 1; p <= most; p++ {
+		fmt.Fprintf(&ports, "  - {name: p%d, port: %d}\n", p, p)
+		fmt.Fprintf(&targets, "- {name: p%d, port: 8080}\n", p)
+	}
+	l.Write("service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: big}\nspec:\n  clusterIP: 10.96.9.1\n  ports:\n"+
+		ports.String())
+	publish := func(pod *testbed.Host) {
+		l.Write("slice.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: big-1\n"+
+			"  labels: {kubernetes.io/service-name: big}\naddressType: IPv4\nports:\n"+targets.String()+
+			"endpoints:\n- addresses: ["+pod.Addr4.String()+"]\n")
+	}
+	services := func() int { return int(l.Metric("sluice_services")) }
+	others := 0
+	other := func() {
+		t.Helper()
+		others++
+		name, ip := fmt.Sprint("other", others), fmt.Sprintf("10.96.8.%d", others)
+		l.Write(name+".yaml", testbed.ServiceManifest(name, ip+":80", "TCP", ""),
+			testbed.SliceManifest(name, 1, 8080, "TCP", testbed.Addrs(l.Pods[0])...))
+		l.Eventually(name+" is served", func() bool {
+			_, err := lab.WhoWithin(testbed.Patience/20, l.Client, ip+":80")
+			return err == nil
+		})
+	}
+	servedBy := func(port int, pod *testbed.Host) func() bool {
+		return func() bool {
+			name, err := lab.WhoWithin(testbed.Patience/20, l.Client, fmt.Sprintf("10.96.9.1:%d", port))
+			return err == nil && name == pod.Name
+		}
+	}
+	publish(l.Pods[0])
+	other()
+	for _, port := range []int{1, most, 9999} { // that name is the last one
+		l.Eventually("the big Service is served", servedBy(port, l.Pods[0]))
+	}
+	l.Eventually("all is there", func() bool { return services() == most+1+others })
+
+	publish(l.Pods[1])
+	l.Eventually("the last port has another endpoint", servedBy(9999, l.Pods[1]))
+
+	if err := os.Remove(filepath.Join(l.Dir, "service.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	l.Eventually("the big Service goes", func() bool { return services() < most })
+	other()
+	l.Eventually("it has gone", func() bool { return services() == 1+others })
+	if _, err := lab.WhoWithin(testbed.Patience/20, l.Client, "10.96.9.1:9999"); err == nil {
+		t.Error("the last port is still served")
+	}
+	other()
+}
