@@ -34,7 +34,8 @@ func Reloading(log *zap.Logger) {
 
 // Kept reports that no successor has taken over, for a reason: this process serves on.
 func Kept(log *zap.Logger, reason error) {
-	send(log, daemon.SdNotifyReady, "STATUS=serving on, not handed over: "+strings.ReplaceAll(reason.Error(), "\n", " "))
+	line := strings.ReplaceAll(reason.Error(), "\n", " ")
+	send(log, daemon.SdNotifyReady, "STATUS=serving on, not handed over: "+line)
 }
 
 // Successor reports that a child of this process has taken over.
