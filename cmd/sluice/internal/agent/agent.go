@@ -108,6 +108,7 @@ type Agent struct {
 	applying   Changes                // those that Apply is bringing to the data path
 	damaged    bool                   // another program has changed our rules, and they are not repaired yet
 	offload    [2]bool                // by family: this process ends (Offload)
+	inherited  map[lb.ID]bool         // State.Kernel of the process before; nil: it has ended, and left what it may
 }
 
 // New returns an agent that has applied nothing.

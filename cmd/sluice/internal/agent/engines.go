@@ -49,8 +49,8 @@ func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 	return d
 }
 
-// join passes to the engine what is on its path from now on.
-func (e *forwarder) join(ctx context.Context, plan *Plan) error {
+// join passes to the engine what is on its path from now on. inherited is the agent's.
+func (e *forwarder) join(ctx context.Context, plan *Plan, inherited map[lb.ID]bool) error {
 	d := e.delta(plan, false)
 	if len(d.Added)+len(d.Changed) == 0 && (e.synced || len(e.has) == 0) {
 		return nil // to remove what it had is for later
@@ -61,17 +61,19 @@ func (e *forwarder) join(ctx context.Context, plan *Plan) error {
 			return fmt.Errorf("find what an earlier process has left to %s: %w", e.path, err)
 		}
 		if left {
-			e.keep(plan)
+			e.keep(plan, inherited)
 		}
 	}
 	return e.sync(ctx, d, plan)
 }
 
 // keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
-// leaves when it is steered.
-func (e *forwarder) keep(plan *Plan) {
+// leaves when it is steered. What that one has forwarded in user space until now is not to be here for a moment: its UDP
+// flows would move.
+func (e *forwarder) keep(plan *Plan, inherited map[lb.ID]bool) {
 	for i := range plan.changes {
-		if p := plan.changes[i].now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 {
+		if p := plan.changes[i].now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 &&
+			(inherited == nil || inherited[p.service.ID]) {
 			e.has[p.service.ID] = masqueraded(plan.env.concrete(plan.table, p.service))
 		}
 	}
@@ -147,7 +149,7 @@ func (a *Agent) join(ctx context.Context, plan *Plan) error {
 		if e.failed != nil {
 			continue
 		}
-		if err := e.join(ctx, plan); err != nil {
+		if err := e.join(ctx, plan, a.inherited); err != nil {
 			e.failed = err
 			a.Log.Error("forwarding in the kernel failed, falling back", zap.Stringer("data_path", e.path),
 				zap.Bool("ipv6", e.ipv6), zap.Error(err))

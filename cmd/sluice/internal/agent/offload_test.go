@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -55,4 +56,25 @@ func TestLeftover(t *testing.T) {
 	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
 	ordered(t, a, k)("table iptables2 steer iptables1 ipvs0", services...)
 	ordered(t, a, k)("table iptables0 table", services[:1]...)
+}
+
+// TestInherited: what the process before had in user space is not in the kernel for a moment when another one takes
+// over, and what it had in the kernel stays there until it is steered.
+func TestInherited(t *testing.T) {
+	services := []*lb.Service{service(lb.UDP, "user", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
+	for _, test := range []struct {
+		kernel []lb.ID
+		want   string
+	}{
+		{[]lb.ID{services[1].ID}, "table listen iptables1 steer ipvs0"},
+		{[]lb.ID{services[0].ID, services[1].ID}, "table listen iptables2 steer iptables1 ipvs0"},
+	} {
+		a, k, ipt, _ := withEngines(t)
+		ipt.leftover = true
+		testbed.Check(t, a.Adopt(State{Services: services, Kernel: test.kernel}))
+		ordered(t, a, k)(test.want, services...)
+		if s := a.State(); len(s.Kernel) != 1 || s.Kernel[0] != services[1].ID {
+			t.Errorf("the kernel has %v, want that which requests it", s.Kernel)
+		}
+	}
 }

@@ -15,6 +15,7 @@ type State struct {
 	Node     lb.Node
 	TCPPort  uint16
 	Sockets  []Socket
+	Kernel   []lb.ID // what the kernel forwards without our sockets
 
 	History
 }
@@ -32,8 +33,14 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 
 // State returns what is applied. The agent is to be paused.
 func (a *Agent) State() State {
-	return State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort,
+	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort,
 		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
+	for id, p := range a.planner.pieces {
+		if p.choice.Path != Userspace {
+			s.Kernel = append(s.Kernel, id)
+		}
+	}
+	return s
 }
 
 // Adopt begins with what another agent has applied: its table is that of LB from now
@@ -50,6 +57,10 @@ func (a *Agent) Adopt(s State) error {
 	a.LB.Update(table)
 	a.TCPPort = s.TCPPort
 	a.want = Desired{Services: s.Services, Node: s.Node}
+	a.inherited = make(map[lb.ID]bool)
+	for _, id := range s.Kernel {
+		a.inherited[id] = true
+	}
 	for _, so := range s.Sockets {
 		a.sockets.open[so.Frontend] = so
 	}
