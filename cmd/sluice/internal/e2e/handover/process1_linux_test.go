@@ -99,15 +99,18 @@ func (c *contained) kill(number string, sig syscall.Signal) {
 }
 
 // server returns the number of the process that serves.
-func (c *contained) server() string {
+func (c *contained) server() (number string) {
 	c.T.Helper()
-	for number := range c.inside() {
-		if number != "1" {
-			return number
+	// Beside it and process 1 there may be programs that it runs, and those end.
+	c.Eventually("there are two processes", func() bool {
+		all := c.inside()
+		delete(all, "1")
+		for n := range all {
+			number = n
 		}
-	}
-	c.T.Fatal("no process serves")
-	return ""
+		return len(all) == 1
+	})
+	return number
 }
 
 // ends waits for the end of the container, and returns its exit code.
