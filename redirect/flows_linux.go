@@ -18,6 +18,7 @@ type flowFilter struct {
 	entries map[lb.Frontend]Entry   // of all frontends
 	inside  []netip.Prefix          // where pods of this node are
 	local   map[netip.Addr]bool     // addresses of this node
+	bind    netip.Addr              // where packets are redirected to; invalid or unspecified: any of these
 }
 
 // deleteStaleFlows deletes conntrack entries of changed frontends that are stale.
@@ -26,7 +27,8 @@ func (t *IPTables) deleteStaleFlows() error {
 		return nil
 	}
 	start := time.Now()
-	n, err := deleteFlows(flowFilter{changed: t.changed, entries: t.entries, inside: t.host.Inside}, t.IPv6)
+	n, err := deleteFlows(flowFilter{changed: t.changed, entries: t.entries, inside: t.host.Inside,
+		bind: t.BindAddr}, t.IPv6)
 	t.flows.Add(n)
 	if t.ObserveFlows != nil {
 		t.ObserveFlows(time.Since(start))
@@ -54,7 +56,9 @@ func (f flowFilter) stale(flow conntrack.Flow) bool {
 		return true
 	}
 	if e.Action == Redirect {
-		return flow.Replies.Port() != e.Port || !f.isLocal(flow.Replies.Addr())
+		at := flow.Replies.Addr()
+		elsewhere := f.bind.IsValid() && !f.bind.IsUnspecified() && at != f.bind
+		return flow.Replies.Port() != e.Port || !f.isLocal(at) || elsewhere
 	}
 	return flow.Replies != flow.Dst
 }

@@ -63,6 +63,9 @@ func (t *IPTables) sync(ctx context.Context, u Update) error {
 		}
 		t.started = true
 	}
+	if u.Written != nil {
+		u.Written()
+	}
 	return t.deleteStaleFlows()
 }
 

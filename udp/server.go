@@ -61,6 +61,7 @@ type Server struct {
 	closed    bool
 	shards    []*shard                    // one a loop; none before the first use
 	listeners map[lb.Frontend][]*listener // one a shard
+	moved     map[lb.Frontend][]*listener // those before a Move, until they are settled
 }
 
 func (s *Server) maxFlows() int     { return cmp.Or(s.MaxFlows, 16384) }
@@ -70,6 +71,7 @@ func (s *Server) socketBuffer() int { return cmp.Or(s.SocketBuffer, 4<<20) }
 func (s *Server) start() {
 	if s.shards == nil {
 		s.shards, s.listeners = newShards(s), make(map[lb.Frontend][]*listener)
+		s.moved = make(map[lb.Frontend][]*listener)
 	}
 }
 
@@ -80,6 +82,11 @@ func (s *Server) start() {
 func (s *Server) Listen(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.listenAt(f, addr)
+}
+
+// listenAt is Listen for a caller who holds s.mu.
+func (s *Server) listenAt(f lb.Frontend, addr netip.AddrPort) (netip.AddrPort, error) {
 	if s.closed {
 		return netip.AddrPort{}, ErrServerClosed
 	}
@@ -130,6 +137,7 @@ func stopAll(group []*listener) {
 func (s *Server) Unlisten(f lb.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.settle(f)
 	stopAll(s.listeners[f])
 	delete(s.listeners, f)
 }
@@ -180,10 +188,12 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for _, group := range s.listeners {
-		stopAll(group)
+	for _, groups := range []map[lb.Frontend][]*listener{s.listeners, s.moved} {
+		for _, group := range groups {
+			stopAll(group)
+		}
+		clear(groups)
 	}
-	clear(s.listeners)
 }
 
 // Stats returns the sum over all loops.

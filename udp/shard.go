@@ -32,7 +32,7 @@ type shard struct {
 	loopShard // of the platform
 }
 
-// transport moves the datagrams of a shard. Only do, post, bind and stop may be called from
+// transport moves the datagrams of a shard. Only do, post, bind, stop and leave may be called from
 // anywhere; the others are for functions that do and post run.
 type transport interface {
 	do(fn func()) error   // runs fn where the shard may be used, and waits for it
@@ -44,6 +44,7 @@ type transport interface {
 	bind(ln *listener, addr netip.AddrPort, first bool) (netip.AddrPort, error)
 	start(ln *listener) error
 	stop(ln *listener)
+	leave(ln *listener) // parks the flows and reads no more, if they can be parked
 
 	open(f *flow, family netip.Addr) error               // makes the flow's socket
 	connect(f *flow, to netip.AddrPort, now int64) error // again after a refusal

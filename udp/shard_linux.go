@@ -106,6 +106,14 @@ func (l *loopTransport) stop(ln *listener) {
 	}
 }
 
+func (l *loopTransport) leave(ln *listener) {
+	_ = l.loop.Do(func() { // fails for a loop that has ended
+		ln.receive()
+		_ = l.loop.Detach(ln.fd)
+		ln.park()
+	})
+}
+
 func (l *loopTransport) open(f *flow, family netip.Addr) error {
 	fd, err := socket.New(family, unix.SOCK_DGRAM, 0)
 	if err != nil {

@@ -42,6 +42,7 @@ type Desired struct {
 type Config struct {
 	LB       *lb.Balancer
 	Servers  map[lb.Protocol]Sockets // without one for SCTP that is not served
+	Moving   *Moving                 // nil: the flows of a proxy port end when it is replaced by another
 	Families [2]Family               // IPv4 and IPv6
 	TCPPort  uint16                  // proxy port of all TCP frontends, in both families
 	Ports    redirect.PortRange      // where the proxy ports of UDP and SCTP frontends are taken from

@@ -61,6 +61,15 @@ type Steering struct {
 	Verify func(context.Context) (bool, error)
 }
 
+// Moving moves the sockets of UDP frontends from one proxy port to another, with their flows (udp.Server).
+type Moving struct {
+	// Move opens the socket of a frontend at another address; the one before goes on.
+	Move func(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
+	// Leave moves flows, since what comes anew arrives at the new socket, and Settle closes the one before, since
+	// nothing does there any more. Both ignore a frontend that was not moved.
+	Leave, Settle func(lb.Frontend)
+}
+
 // Holding makes this host hold service addresses of one family, so that sockets can be on
 // them (addresses.Set).
 type Holding struct {

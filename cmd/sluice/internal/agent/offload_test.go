@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -72,9 +73,17 @@ func TestInherited(t *testing.T) {
 		a, k, ipt, _ := withEngines(t)
 		ipt.leftover = true
 		testbed.Check(t, a.Adopt(State{Services: services, Kernel: test.kernel}))
+		if s := a.State(); !slices.Equal(s.Kernel, test.kernel) {
+			t.Errorf("before it has applied anything it passes on that the kernel has %v, want %v", s.Kernel, test.kernel)
+		}
 		ordered(t, a, k)(test.want, services...)
 		if s := a.State(); len(s.Kernel) != 1 || s.Kernel[0] != services[1].ID {
 			t.Errorf("the kernel has %v, want that which requests it", s.Kernel)
 		}
+	}
+	a, _, _, _ := withEngines(t) // after a crash
+	a.Prime(Desired{Services: services}, nil)
+	if s := a.State(); len(s.Kernel) != len(services) {
+		t.Errorf("before anything is applied the kernel may have %v, want all", s.Kernel)
 	}
 }

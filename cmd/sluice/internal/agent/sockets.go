@@ -18,7 +18,8 @@ type sockets struct {
 	open      map[lb.Frontend]Socket
 	conflicts map[lb.Frontend]lb.ID // those that could not be held, and whose they should be
 
-	news []Conflict // that have begun or ended since they were last taken
+	news  []Conflict    // that have begun or ended since they were last taken
+	moved []lb.Frontend // whose proxy port before is open still
 }
 
 // Socket is the open socket of a frontend.
@@ -70,22 +71,50 @@ func (s *sockets) provide(plan *Plan) (lacking []lb.ID, err error) {
 }
 
 // listen opens the proxy port of a UDP or SCTP frontend. One that was taken over and is not
-// where this process listens is replaced: a frontend has one socket, so that its flows end.
+// where this process listens is replaced, if another can be had. The flows of UDP move when they are steered there;
+// those of SCTP stay with sockets of their own.
 func (s *sockets) listen(f lb.Frontend) error {
 	bind := s.config.bind(f)
 	if was := s.open[f]; was.Proxy && was.Addr.Addr() == bind && s.config.Ports.Contains(was.Addr.Port()) {
 		return nil
 	}
-	s.close(f) // bound elsewhere, or a node port until now
+	listen := s.config.Servers[f.Protocol].Listen
+	moves := s.open[f].Proxy && f.Protocol == lb.UDP && s.config.Moving != nil
+	if moves {
+		listen = s.config.Moving.Move
+	} else {
+		s.close(f) // bound elsewhere, or a node port until now
+	}
 	var got netip.AddrPort
 	_, err := s.config.Ports.Claim(func(port uint16) (err error) {
-		got, err = s.config.Servers[f.Protocol].Listen(f, netip.AddrPortFrom(bind, port))
+		got, err = listen(f, netip.AddrPortFrom(bind, port))
 		return err
 	})
-	if err == nil {
-		s.open[f] = Socket{f, netip.AddrPortFrom(bind, got.Port()), true}
+	if err != nil {
+		return err
 	}
-	return err
+	s.open[f] = Socket{f, netip.AddrPortFrom(bind, got.Port()), true}
+	if moves {
+		s.moved = append(s.moved, f)
+	}
+	return nil
+}
+
+// leave moves the flows of a family to the proxy ports that they are steered to from now on.
+func (s *sockets) leave(ipv6 bool) {
+	for _, f := range s.moved {
+		if f.Addr.Addr().Is6() == ipv6 {
+			s.config.Moving.Leave(f)
+		}
+	}
+}
+
+// settle closes the proxy ports that were left.
+func (s *sockets) settle() {
+	for _, f := range s.moved {
+		s.config.Moving.Settle(f)
+	}
+	s.moved = nil
 }
 
 // reopen opens the proxy ports of before of frontends that the table steers, as far as they

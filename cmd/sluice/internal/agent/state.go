@@ -15,7 +15,7 @@ type State struct {
 	Node     lb.Node
 	TCPPort  uint16
 	Sockets  []Socket
-	Kernel   []lb.ID // what the kernel forwards without our sockets
+	Kernel   []lb.ID // what the kernel forwards without our sockets, or may
 
 	History
 }
@@ -31,13 +31,18 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 	}
 }
 
-// State returns what is applied. The agent is to be paused.
+// State returns what is applied. The agent is to be paused. What has not been applied yet is where the process before
+// had it.
 func (a *Agent) State() State {
 	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort,
 		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
-	for id, p := range a.planner.pieces {
-		if p.choice.Path != Userspace {
-			s.Kernel = append(s.Kernel, id)
+	for _, service := range s.Services {
+		kernel := a.inherited == nil || a.inherited[service.ID]
+		if p, ok := a.planner.pieces[service.ID]; ok {
+			kernel = p.choice.Path != Userspace
+		}
+		if kernel {
+			s.Kernel = append(s.Kernel, service.ID)
 		}
 	}
 	return s

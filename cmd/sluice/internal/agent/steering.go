@@ -87,8 +87,9 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 		return nil
 	}
 	var errs []error
-	for _, f := range a.Families {
+	for i, f := range a.Families {
 		if f.Steer != nil {
+			u.Written = func() { a.sockets.leave(i == 1) }
 			errs = append(errs, f.Steer.Sync(ctx, u))
 		}
 	}
@@ -97,5 +98,6 @@ func (a *Agent) steer(ctx context.Context, u redirect.Update, checks []redirect.
 		return fmt.Errorf("steer traffic: %w", err)
 	}
 	a.steering = steering{true, u.Host, checks}
+	a.sockets.settle()
 	return nil
 }

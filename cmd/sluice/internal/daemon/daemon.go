@@ -159,6 +159,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	d.control = &control{config: c, log: d.Log}
 	d.agent = agent.New(agent.Config{LB: d.data.lb, Servers: map[lb.Protocol]agent.Sockets{
 		lb.TCP: agent.TCP(d.data.tcp), lb.UDP: d.data.udp, lb.SCTP: d.data.sctp},
+		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
 		NodePorts:  d.control.nodePorts,

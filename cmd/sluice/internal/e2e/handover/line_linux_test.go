@@ -191,11 +191,7 @@ func TestOffloadedGoesOn(t *testing.T) {
 			g := emptyLoad(n.Lab)
 			t.Cleanup(g.end)
 			n.ServeWeb()
-			for _, pod := range n.Pods {
-				g.serveEcho(pod)
-			}
-			n.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
-				testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(n.Pods...)...))
+			g.serveDNS()
 			n.Mode = mode
 			n.start()
 			rate, flows := 100, 10
@@ -288,4 +284,42 @@ func TestBindAddressChanges(t *testing.T) {
 	n.Eventually("nothing listens at the old address", func() bool { return !listens() })
 	change("mode: userspace\nbindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
 	change("mode: userspace\nbindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
+}
+
+// TestPortRangeChanges: UDP flows go on, with their endpoints, when the proxy ports that their packets are sent to
+// change. What is under way at that moment may be lost.
+func TestPortRangeChanges(t *testing.T) {
+	t.Parallel()
+	const flows = 10
+	n := newLine(t, testbed.Config{})
+	g := emptyLoad(n.Lab)
+	t.Cleanup(g.end)
+	g.serveDNS()
+	file, write := lab.ConfigFile(t)
+	ports := func(tens int) string { return fmt.Sprintf("mode: userspace\nportRange: 31%d0-31%d9\n", tens, tens) }
+	write(ports(10))
+	n.start("--config", file)
+	for range flows {
+		g.ask(lab.DNSAddr)
+	}
+	const changes = 3
+	for i := range changes {
+		before := n.pid()
+		write(ports(11 + i))
+		n.Eventually("another process serves", func() bool { return n.pid() != before && !testbed.Alive(before) })
+		rule := fmt.Sprintf("--to-ports 31%d", 11+i)
+		n.Eventually("its rules are written", func() bool { return strings.Contains(n.Traces(), rule) })
+	}
+	g.end()
+	sent, lost, strange := g.settled()
+	t.Logf("%d datagrams in %d flows, %d lost", sent, flows, lost)
+	if strange != 0 {
+		t.Errorf("%d UDP answers came from elsewhere, twice, or were errors", strange)
+	}
+	if most := int64(changes * flows * 10); lost > most { // those of 0.2 s
+		t.Errorf("%d datagrams were lost, want %d at most", lost, most)
+	}
+	if got := n.Metric("sluice_udp_flows_total"); got != (1+changes)*flows {
+		t.Errorf("%v flows were made for %d clients: the test tests nothing", got, flows)
+	}
 }

@@ -238,6 +238,15 @@ func (g *load) serveEcho(pod *testbed.Host) {
 	}()
 }
 
+// serveDNS has the Service of DNSAddr answered so by all pods.
+func (g *load) serveDNS() {
+	for _, pod := range g.Pods {
+		g.serveEcho(pod)
+	}
+	g.Write("dns.yaml", testbed.ServiceManifest("dns", lab.DNSAddr, "UDP", ""),
+		testbed.SliceManifest("dns", 1, 5300, "UDP", testbed.Addrs(g.Pods...)...))
+}
+
 // roomFor gives a socket room for what comes at once after it stood still, if we may.
 func roomFor(c syscall.Conn) {
 	if raw, err := c.SyscallConn(); err == nil {
