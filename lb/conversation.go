@@ -57,8 +57,8 @@ func (c Choice) Remember(v *Conversation) {
 	c.backend.service.conversations[i].PutAndSweep(v.Key, one, v.Time, conversationTimeouts[i])
 }
 
-// Recall returns what is remembered by a key. The choice, as one of Pick, is in flight until Done. False: nothing is, or
-// its backend is neither ready nor serving any more, or the client is no longer among the sources.
+// Recall returns what is remembered by a key. The choice, as one of Pick, is in flight until Done. False: nothing is,
+// or its backend is neither ready nor serving any more, or the client is no longer among the sources.
 func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)

@@ -37,6 +37,6 @@
 // for, and on whether the client is on this [Node]. Source ranges come first. What Pick
 // would answer is known before a client asks ([Service.Verdicts]).
 //
-// Position, affinity, conversations of UDP clients and counters belong to the [ID] of a service port and are kept until a
-// table comes without it. A [Choice] may be used after its backend and its service have gone.
+// Position, affinity, conversations of UDP clients and counters belong to the [ID] of a service port and are kept until
+// a table comes without it. A [Choice] may be used after its backend and its service have gone.
 package lb

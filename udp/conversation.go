@@ -10,12 +10,12 @@ import (
 
 const (
 	// lasting is how long after the first answer to a question further ones show that the client is there, as conntrack
-	// has it (nf_conntrack_udp_packet, Linux 5.0): a resolver that asks for A and AAAA at once gets two, and that is all.
-	// It is also the longest pause before a question that follows an answer.
+	// has it (nf_conntrack_udp_packet, Linux 5.0): a resolver that asks for A and AAAA at once gets two, and that is
+	// all. It is also the longest pause before a question that follows an answer.
 	lasting = int64(2 * time.Second)
 
-	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as many.
-	// A host that asks from ever new ports has the same one again after some time, which is no conversation.
+	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as
+	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
 	settling = 2
 
 	// idlersPart is the part of a shard's places, one in so many, that idlers may keep.

@@ -60,7 +60,8 @@ func ethtool(fd int, name string, question unsafe.Pointer) error {
 	}
 	copy(request.name[:unix.IFNAMSIZ-1], name)
 	request.data = question
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	if errno != 0 {
 		return errno
 	}
 	return nil

@@ -194,7 +194,8 @@ func (s *Server) adopt(l Listening) ([]*listener, error) {
 	for i, fd := range l.FDs {
 		ln := s.shards[i%len(s.shards)].newListener(l.Frontend)
 		ln.fd = fd
-		_ = reportHops(fd, l.Frontend.Addr.Addr()) // a process of an earlier version did not; without it all is as it was
+		// A process of an earlier version did not; without it all is as it was.
+		_ = reportHops(fd, l.Frontend.Addr.Addr())
 		group = append(group, ln)
 	}
 	s.listeners[l.Frontend] = group

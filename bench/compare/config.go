@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// udpTimeout is how long other proxies keep an idle UDP client: what kube-proxy's default was. Sluice has its own default.
+// udpTimeout is how long other proxies keep an idle UDP client: kube-proxy's default of old. Sluice has its own.
 const udpTimeout = 250 * time.Millisecond
 
 // Protocols.

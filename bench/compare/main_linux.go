@@ -43,8 +43,8 @@ func main() {
 		"always one of them")
 	flag.IntVar(&o.rounds, "rounds", 0, "`NUMBER` of interleaved rounds; 0 means 7, or 2 of a quick run. Unless "+
 		"-workloads or -systems chooses, what no target is for takes part in each third only")
-	flag.StringVar(&o.paired, "paired", "", "measure the builds of -sluice and -also side by side, each started -rounds "+
-		"times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER or services-NUMBER")
+	flag.StringVar(&o.paired, "paired", "", "measure the builds of -sluice and -also side by side, each started "+
+		"-rounds times (10), and nothing else, by this `WORKLOAD`: rr-NUMBER or services-NUMBER")
 	flag.DurationVar(&o.duration, "duration", 0, "`TIME` of each run; 0 means 1.5 s, or 1 s of a quick run. wrk and "+
 		"iperf3 take whole seconds")
 	flag.StringVar(&o.out, "out", "", "`FOLDER` to write README.md and pictures to; none by default")

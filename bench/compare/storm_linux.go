@@ -20,8 +20,8 @@ func stormWorkloads() []workload {
 	var all []workload
 	for _, rate := range stormRates {
 		all = append(all, workload{name: fmt.Sprintf("storm-%.0f", rate), about: fmt.Sprintf("TCP, another Service's "+
-			"1,000 requests and 50 new connections a second while one Service has %.0f new connections a second, all of "+
-			"them due at fixed times", rate), asked: true, run: storm(rate)})
+			"1,000 requests and 50 new connections a second while one Service has %.0f new connections a second, all "+
+			"of them due at fixed times", rate), asked: true, run: storm(rate)})
 	}
 	return all
 }
@@ -33,7 +33,8 @@ func storm(rate float64) work {
 		defer cancel()
 		const margin = 500 * time.Millisecond // the storm is there before, and goes on behind
 		clients := []load.AskConfig{
-			{Kind: load.Short, Rate: rate, Number: 3000, Addrs: r.addrs(l.service(sizedService)), Duration: d + 2*margin},
+			{Kind: load.Short, Rate: rate, Number: 3000, Addrs: r.addrs(l.service(sizedService)),
+				Duration: d + 2*margin},
 			{Kind: load.KeepAlive, Rate: 1000, Number: 16, Addrs: r.addrs(l.service(calmService))},
 			{Kind: load.Short, Rate: 50, Number: 200, Addrs: r.addrs(l.service(calmService))},
 		}
@@ -75,7 +76,8 @@ func storm(rate float64) work {
 		l.remarkErrors(fresh)
 		u := after.minus(before)
 		figures = append(figures, figure{report.P99, "us", requests.P99}, figure{report.P50, "us", requests.P50},
-			figure{report.P999, "us", requests.P999}, figure{"new p50", "us", fresh.P50}, figure{"new p99", "us", fresh.P99},
+			figure{report.P999, "us", requests.P999},
+			figure{"new p50", "us", fresh.P50}, figure{"new p99", "us", fresh.P99},
 			figure{report.Rate, "connections/s", float64(res.Operations) / res.Seconds},
 			figure{report.Core, "share", u.coreTime().Seconds() / requests.Seconds},
 			figure{report.Errors, "", float64(requests.Errors + fresh.Errors)})

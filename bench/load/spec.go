@@ -57,8 +57,8 @@ type AskConfig struct {
 	Patience time.Duration // after which a datagram counts as lost; 0 means 500 ms
 
 	// Rate is how many requests of KeepAlive, or connections of Short, are due in a second, evenly, whether the ones
-	// before have been answered or not. One that is due while all Number are busy waits, which counts as latency. 0: the
-	// next is due with the answer.
+	// before have been answered or not. One that is due while all Number are busy waits, which counts as latency.
+	// 0: the next is due with the answer.
 	Rate float64
 }
 

@@ -137,7 +137,8 @@ func RemoveTable(ipv6 bool, table string) (there bool, err error) {
 
 // nftRequest returns a request to nf_tables that is to be acknowledged.
 func nftRequest(command, flags int, family uint8, attrs []byte) []byte {
-	return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|command, unix.NLM_F_ACK|flags, &nl.Nfgenmsg{NfgenFamily: family}, attrs)
+	header := &nl.Nfgenmsg{NfgenFamily: family}
+	return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|command, unix.NLM_F_ACK|flags, header, attrs)
 }
 
 func nftMessage(kind, flags int, header *nl.Nfgenmsg, attrs []byte) []byte {

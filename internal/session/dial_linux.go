@@ -70,7 +70,8 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 }
 
 // old returns the oldest dial, if it waits for backends that do not answer. It makes room for a new client, since many
-// Services of such backends can take all places, each with less than its share. nil: the dials are young, and soon done.
+// Services of such backends can take all places, each with less than its share. nil: the dials are young, and soon
+// done.
 func (sh *Shard[C]) old() *dial[C] {
 	if sh.dials.first == nil || !sh.dials.first.value.ladder.waits() {
 		return nil

@@ -25,8 +25,8 @@ type received struct {
 	sctp        []byte // without the IP header
 }
 
-// left returns how many hops an INIT may go on, as from a router: one less than it had, so that a loop by way of another
-// node ends, whatever that does. 0: not known.
+// left returns how many hops an INIT may go on, as from a router: one less than it had, so that a loop by way of
+// another node ends, whatever that does. 0: not known.
 func (d *received) left() int { return max(d.hops-1, 0) }
 
 // parse returns the i-th packet. A raw socket of IPv4 returns the IP header too

@@ -68,8 +68,8 @@ func (e *forwarder) join(ctx context.Context, plan *Plan, inherited map[lb.ID]bo
 }
 
 // keep makes the engine have what user space is to forward, too: an earlier process may have left it here, and it
-// leaves when it is steered. What that one has forwarded in user space until now is not to be here for a moment: its UDP
-// flows would move.
+// leaves when it is steered. What that one has forwarded in user space until now is not to be here for a moment: its
+// UDP flows would move.
 func (e *forwarder) keep(plan *Plan, inherited map[lb.ID]bool) {
 	for i := range plan.changes {
 		if p := plan.changes[i].now; p != nothing && p.choice.Path == Userspace && p.service.IPv6 == e.ipv6 &&

@@ -173,7 +173,8 @@ func (s *settings) address(name, addr string, port int32) string {
 // empty mode of the file means.
 func (s *settings) effectiveBesideFile(o option) bool {
 	return o.field == "" || o.name == "hostname-override" || strings.HasPrefix(o.field, "logging.") ||
-		o.name == "proxy-mode" && s.modeless || slices.ContainsFunc(s.ignored, func(i option) bool { return i.name == o.name })
+		o.name == "proxy-mode" && s.modeless ||
+		slices.ContainsFunc(s.ignored, func(i option) bool { return i.name == o.name })
 }
 
 // warnOfIgnored adds a warning for everything that is given and ignored.

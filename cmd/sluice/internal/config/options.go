@@ -100,8 +100,8 @@ func (s *settings) dataPathGroups() []group {
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
 				"iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace means on " +
-				"Windows); the annotation sluice.io/data-path of a Service takes precedence; beside --config, what an empty " +
-				"mode of the file means"},
+				"Windows); the annotation sluice.io/data-path of a Service takes precedence; beside --config, what " +
+				"an empty mode of the file means"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
 				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
 				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
@@ -109,21 +109,21 @@ func (s *settings) dataPathGroups() []group {
 			{"bind-address", "bindAddress", &d.BindAddress, "`ADDRESS` of the proxy ports of its family; 0.0.0.0 and " +
 				":: stand for all addresses of both families; not a loopback address"},
 			{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
-				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else those of the Node, else those of " +
-					"the default route), localhost and all; a family for which nothing is given has all"},
+				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else those of the Node, else " +
+					"those of the default route), localhost and all; a family for which nothing is given has all"},
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
-				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, and 120s " +
-					"once there was more than one exchange, as with conntrack; kube-proxy's was 250ms"},
-			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): on, " +
-				"where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt batches on " +
-				"some network cards, unless no card segments UDP itself (ethtool -k: tx-udp-segmentation); give off in a " +
-				"virtual machine whose host runs such a kernel; true and false mean on and off"},
+				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, " +
+					"and 120s once there was more than one exchange, as with conntrack; kube-proxy's was 250ms"},
+			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): " +
+				"on, where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt " +
+				"batches on some network cards, unless no card segments UDP itself (ethtool -k: " +
+				"tx-udp-segmentation); give off in a virtual machine whose host runs such a kernel; true and false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
-			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and the " +
-				"UDP flows that one Service may have while no other has any, 1 to 100; several that want all get equal " +
-				"parts, and a part stays free; 100: no bound"},
+			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and " +
+				"the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
+				"get equal parts, and a part stays free; 100: no bound"},
 			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address"},
 			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},
 			{"busy-poll", "", &u.BusyPoll, "busy polling of network cards before an idle loop sleeps, a `DURATION` " +

@@ -92,8 +92,8 @@ func (s scrape) sources(c *Sources) {
 	s.counter("sluice_file_descriptors_exhausted_total",
 		"Connections, flows and pipes that found all file descriptors in use.", c.Descriptors.Exhausted())
 
-	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were reset "+
-		"because there were too many, or too many of one client.", c.RefusedHTTP())
+	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
+		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
 
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)

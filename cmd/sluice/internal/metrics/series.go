@@ -170,8 +170,8 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_frontends", "Service addresses and ports applied.", float64(n.Frontends))
 	s.gauge("sluice_node_port_conflicts", "Node ports that another process on this node has bound.",
 		float64(n.Conflicts))
-	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per Service "+
-		"port: addresses of Services, or of this node with a node port.", float64(n.Looping))
+	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per "+
+		"Service port: addresses of Services, or of this node with a node port.", float64(n.Looping))
 	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
 	for _, path := range []agent.Path{agent.Userspace, agent.IPTables, agent.IPVS} {
 		s.gauge("sluice_service_data_path",

@@ -44,8 +44,8 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("bytes_total", serviceBytesIs, "direction", "in"),
 	ofService("bytes_total", serviceBytesIs, "direction", "out"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
-	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of the "+
-		"file descriptors, the dials or the UDP flows already (--max-service-share)."),
+	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of "+
+		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
