@@ -22,15 +22,16 @@ import (
 // asker asks who answers a client, and from which address it sees it.
 type asker func() (string, error)
 
-// TestConversations: a QUIC and a DTLS client, and one that asks in single datagrams, each from one socket, keep their
-// endpoint over pauses of 20 s, while others ask once from ever new ports so often that Sluice gives their sockets back.
+// TestConversations: a QUIC, a DTLS and a SIP client, and one that asks in single datagrams, each from one socket, keep
+// their endpoint over pauses of 20 s, while others ask once from ever new ports so often that Sluice gives their sockets back.
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	const ports, pause = 1200, 20 * time.Second
 	l := lab.New(t, testbed.Config{})
 	testbed.Check(t, l.Node.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint("40000 ", 40000+ports-1)))
 	l.ServeDNS()
-	clients := map[string]asker{"QUIC": quicClient(t, l), "DTLS": dtlsClient(t, l), "datagrams": datagramClient(t, l)}
+	clients := map[string]asker{"QUIC": quicClient(t, l), "DTLS": dtlsClient(t, l), "SIP": sipClient(t, l),
+		"datagrams": datagramClient(t, l)}
 	l.Start()
 	first := map[string]string{}
 	for name, ask := range clients {
