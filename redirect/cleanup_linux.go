@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// oldChains are the chains of kube-proxy's removed userspace mode, by table.
-// KUBE-* chains of other modes belong to the program that runs them.
+// oldChains are the chains of kube-proxy's removed userspace mode, by table. Those of its present modes belong to a
+// program that may run: kernelmodes/kubeproxy removes them, where Sluice takes its place.
 var oldChains = map[string][]string{
 	"nat":    {"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"},
 	"filter": {"KUBE-NODEPORT-NON-LOCAL"},

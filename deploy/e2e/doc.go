@@ -8,6 +8,10 @@
 // would, and what they expect is what clients see. After each test the API server's
 // audit log is read: Sluice must not have asked for anything that it may not do.
 //
+// Two tests put the real kube-proxy of the same version there before, after and beside
+// Sluice. Others render the overlays with each kustomize that a kubectl in use has built
+// in, apply them, uninstall them, and have a real containerd find the image.
+//
 // "make e2e" gets all that is needed and runs everything, once on the distribution's
 // etcd, with which an API server answers lists, and TestWatch* once more on a present
 // one, with which it streams them. Without anything in Go's build cache the API server
