@@ -50,7 +50,8 @@ func (l *Lab) Flood(from *testbed.Host, to ...netip.AddrPort) (stop func()) {
 			}
 			binary.BigEndian.PutUint32(source[:], first+n%sources)
 			length := mmsg.PutLocalAddr(control[:], netip.AddrFrom4(source), 0)
-			_, _, _ = conn.WriteMsgUDPAddrPort([]byte("?"), control[:length], to[int(n)%len(to)]) // what is lost is of no use
+			// What is lost is of no use.
+			_, _, _ = conn.WriteMsgUDPAddrPort([]byte("?"), control[:length], to[int(n)%len(to)])
 		}
 	})
 	return func() {
