@@ -354,6 +354,14 @@ func TestFlowFilter(t *testing.T) {
 			t.Errorf("%s: deleted = %v", c.name, got)
 		}
 	}
+	// The same proxy port at another address of the node than packets are redirected to.
+	for bind, want := range map[netip.Addr]bool{{}: false, netip.IPv4Unspecified(): false, node: false, pod: true} {
+		f := flowFilter{changed: map[netip.AddrPort]bool{dns: true}, local: map[netip.Addr]bool{node: true}, bind: bind,
+			entries: map[lb.Frontend]Entry{udp(dns): redirect(2)}}
+		if got := f.stale(entry(dns, at(node, 2))); got != want {
+			t.Errorf("redirected to %v: deleted = %v", bind, got)
+		}
+	}
 }
 
 // TestUDPWithoutRules: who asks while rules are lost is answered when they are back, however
