@@ -204,6 +204,18 @@ func TestSystemd(t *testing.T) {
 	if restarts := s.get("NRestarts"); restarts != "1" {
 		t.Errorf("restarted %s times, want once", restarts)
 	}
+
+	// A restart with what does not start is a stop: the kernel forwards until someone has corrected it.
+	n.Write("broken.yaml", "kind: Service\n")
+	if out, err := s.ctl("restart", "sluice.service"); err == nil {
+		t.Errorf("a restart with a broken manifest succeeds: %s", out)
+	}
+	if name, err := lab.Who(n.Client, l.addr(0, 80)); err != nil || name == "" {
+		t.Errorf("after a restart that failed a new connection gives %q, %v", name, err)
+	}
+	testbed.Check(t, os.Remove(filepath.Join(n.Dir, "broken.yaml")))
+	_, _ = s.ctl("reset-failed", "sluice.service") // it may start already
+	s.must("start", "sluice.service")
 	s.must("stop", "sluice.service")
 	if got := s.get("Result"); got != "success" || len(n.Processes()) > 0 {
 		t.Errorf("the result of a stop is %s, processes %v are left", got, n.Processes())
