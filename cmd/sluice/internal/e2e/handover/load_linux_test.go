@@ -512,6 +512,9 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	n := newLine(t, testbed.Config{})
 	l := newLoad(n.Lab)
 	l.speed = speed
+	hosts := append(slices.Clone(n.Pods), n.Client, n.Node)
+	before, err := dropped(hosts...)
+	testbed.Check(t, err)
 	n.start("--udp-timeout", flowTimeout.String(), "--loops", "2")
 	for i := range l.paths {
 		b := here
@@ -547,15 +550,19 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	l.end()
 	l.kept(here.flows)
 	sent, lost, strange := l.settled()
-	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %d UDP questions lost, %d of %d while upgrading, %d of %d in the worst time without",
+	after, err := dropped(hosts...)
+	testbed.Check(t, err)
+	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %d UDP questions lost, %d of %d while upgrading, %d of %d in the worst time without; the kernel has dropped %d datagrams",
 		times, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(),
-		lost, sent, upgrading.lost, upgrading.sent, worst.lost, worst.sent)
+		lost, sent, upgrading.lost, upgrading.sent, worst.lost, worst.sent, after-before)
 	n.freezes()
 	u.grew(t)
 	if failed := l.failed.Load(); failed > 0 {
 		t.Errorf("%d connections failed", failed)
 	}
 	switch allowed := worst.lost * upgrading.sent / max(worst.sent, 1); {
+	case lost > after-before:
+		t.Errorf("%d of %d UDP answers were lost, of which the kernel has dropped %d at most", lost, sent, after-before)
 	case lost == 0 && strange > 0:
 		t.Errorf("%d UDP answers came from elsewhere, twice, or were errors", strange)
 	case lost > 0 && upgrading.lost > allowed:
