@@ -366,7 +366,7 @@ func TestUDPWithoutRules(t *testing.T) {
 		plan := Plan{Ported: []Ported{{udp(at), serveUDP(t, ":0")}}}
 		syncPlan(t, s, plan)
 		if v.nftables {
-			output(t, "nft", "flush", "ruleset")
+			output(t, "nft", "flush", "chain", map[bool]string{false: "ip", true: "ip6"}[v.ipv6], tableName, "steer")
 		} else {
 			output(t, v.command, "-t", "nat", "-F")
 		}
