@@ -235,8 +235,8 @@ func (e Entry) checked(ipv6 bool, host Host) (Entry, error) {
 	return e, err
 }
 
-// prefixesOf returns the prefixes of a family as packets are matched, sorted, and never nil;
-// only the one of length 0 if that is among them.
+// prefixesOf returns the prefixes of a family as packets are matched, sorted, without those that
+// others contain, and never nil.
 func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 	out := []netip.Prefix{}
 	for _, x := range in {
@@ -255,7 +255,13 @@ func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 		out = append(out, x.Masked())
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out), nil
+	some := out[:0]
+	for _, x := range out { // what contains others comes before them
+		if n := len(some); n == 0 || !some[n-1].Contains(x.Addr()) {
+			some = append(some, x)
+		}
+	}
+	return some, nil
 }
 
 // nodePort reports whether a frontend is a port of every address of the node.

@@ -110,7 +110,7 @@ func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.verify(c
 
 // Stats is what a steerer has done since it was made.
 type Stats struct {
-	Restores     uint64 // runs of iptables-restore
+	Writes       uint64 // runs of iptables-restore, or transactions of nf_tables
 	Failures     uint64 // of them, those that failed
 	FlowsDeleted uint64 // conntrack entries
 
@@ -120,7 +120,7 @@ type Stats struct {
 }
 
 // Stats may be called by any goroutine.
-func (t *IPTables) Stats() Stats { return t.counters.stats() }
+func (t *IPTables) Stats() Stats { return t.stats() }
 
 // Cleanup removes every trace of any steerer of this package from the network
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of

@@ -11,17 +11,20 @@ import (
 )
 
 func (t *IPTables) leftover(ctx context.Context) Leftover {
-	if t.find(ctx) != nil {
-		return Leftover{} // Probe returns the reason
-	}
+	_ = t.find(ctx) // Probe returns the reason
 	left, _ := t.read(ctx)
 	return left
 }
 
-// read reads where the rules in our chains lead, up to the first error.
-func (t *IPTables) read(ctx context.Context) (Leftover, error) {
-	rules, err := t.program.Rules(ctx, "nat", func(chain string) bool { return own("nat", chain) })
-	left := Leftover{Ported: steeredBy(rules, t.IPv6)}
+// readLeftover reads where our rules lead, up to the first error: those of nftables, and if there are none those in
+// the chains of an iptables program, which may be nil.
+func readLeftover(ctx context.Context, program *netfilter.IPTables, ipv6 bool) (Leftover, error) {
+	left, err := leftoverTable(ipv6)
+	if err != nil || program == nil || left.TCPPort != 0 || len(left.Ported) > 0 {
+		return left, err
+	}
+	rules, err := program.Rules(ctx, "nat", func(chain string) bool { return own("nat", chain) })
+	left.Ported = steeredBy(rules, ipv6)
 	for _, rule := range rules { // those of TCP have the same target
 		w := netfilter.Words(rule)
 		if _, target := destination(w); target != 0 && w[1] == chainPrefix+chainTCP {

@@ -163,9 +163,9 @@ func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
 
 // TestVerify does every damage, one after another.
 func TestVerify(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
-		s := v.steerer()
+		s := v.iptables()
 		verified(t, s, false, "before Sync")
 		plan := verifyPlan(v.ipv6)
 		syncPlan(t, s, plan)

@@ -360,6 +360,12 @@ func (s *settings) checkOwn() {
 	if len(p.HandoverSocket) > 90 {
 		s.reject("handover-socket", "%s: give a path of at most 90 bytes", p.HandoverSocket)
 	}
+	switch filter := s.DataPath.PacketFilter; {
+	case filter != AutoFilter && filter != NFTables && filter != IPTables:
+		s.reject("packet-filter", "%q is unknown: give auto, nftables or iptables", filter)
+	case filter != AutoFilter && s.DataPath.Mode == ModeWinUserspace:
+		s.warn("--packet-filter is ignored with mode winuserspace, which steers nothing")
+	}
 	if d := s.DataPath.BusyPoll; d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
 		s.reject("busy-poll", "%v: give 0 to %v in whole microseconds, like 50us", d, eventloop.MaxBusyPoll)
 	}

@@ -121,6 +121,8 @@ func (s *settings) dataPathGroups() []group {
 				"tx-udp-segmentation); give off in a virtual machine whose host runs such a kernel; true and false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
+			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or later, " +
+				"without any program), iptables, or auto: nftables where the kernel can; its --iptables-* flags hold for either"},
 			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and " +
 				"the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
 				"get equal parts, and a part stays free; 100: no bound"},
@@ -319,7 +321,7 @@ func declare() (*settings, []group) {
 	s := &settings{options: make(map[string]option), flags: newFlagSet()}
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
-	s.DataPath.Loops = cores()
+	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute

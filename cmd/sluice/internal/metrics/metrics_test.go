@@ -69,7 +69,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget := &eventloop.Budget{Limit: 4001}
 	budget.Take(4000)
 	budget.Take(2)
-	steered := redirect.Stats{Restores: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
+	steered := redirect.Stats{Writes: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
 	m = New("v1", Sources{
 		TCP: func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
