@@ -19,7 +19,7 @@ func TestVerify(t *testing.T) {
 		e := v.engine()
 		services := []lb.Service{plain(v.ipv6, 1, 1, 2), plain(v.ipv6, 2, 3)}
 		syncOn(t, h, e, lb.Node{}, services...)
-		svc := prefixCluster + suffix(services[0].ID, "")
+		svc := prefixCluster + kernelmodes.Suffix(services[0].ID, "")
 		for _, damage := range []string{
 			"-t nat -F", "-F", "-t nat -F PREROUTING", "-t nat -F " + svc, "-t nat -D " + svc + " 1",
 			"-t nat -R " + svc + " 1 -j RETURN", "-t nat -A " + svc + " -j RETURN",

@@ -1,9 +1,12 @@
 package nft
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
@@ -75,6 +78,7 @@ type Table struct {
 	Counters *Counters
 
 	sets    []*set
+	named   map[string]*set
 	chains  map[string]*chain
 	touched []string // chains edited since the last Write, each once
 
@@ -106,7 +110,11 @@ func (t *Table) AddSet(s Set) {
 		x.gone = false
 		return
 	}
-	t.sets = append(t.sets, &set{Set: s, fresh: true})
+	if t.named == nil {
+		t.named = make(map[string]*set)
+	}
+	t.named[s.Name] = &set{Set: s, fresh: true}
+	t.sets = append(t.sets, t.named[s.Name])
 }
 
 // DeleteSet removes a set, which no rule is to use any more.
@@ -117,12 +125,10 @@ func (t *Table) DeleteSet(name string) {
 	}
 }
 
-func (t *Table) set(name string) *set {
-	if i := slices.IndexFunc(t.sets, func(s *set) bool { return s.Name == name }); i >= 0 {
-		return t.sets[i]
-	}
-	return nil
-}
+// HasSet reports whether the table has, or is to have, a set.
+func (t *Table) HasSet(name string) bool { return t.named[name] != nil && !t.named[name].gone }
+
+func (t *Table) set(name string) *set { return t.named[name] }
 
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
@@ -162,6 +168,20 @@ func (t *Table) touch(name string, c *chain) {
 	}
 }
 
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
+	b := t.batch()
+	if err := t.writeWhole(b); err != nil {
+		return err
+	}
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return fmt.Errorf("try nft table %s: %w", t.Name, err)
+	}
+	return nil
+}
+
 // Known reports whether the kernel is known to be as the last Write left it: there was one, it
 // did not fail, and Verify has found no difference since.
 func (t *Table) Known() bool { return t.known }
@@ -180,7 +200,12 @@ func (t *Table) settle() {
 		c.touched, c.present, c.had = false, true, len(c.rules)
 	}
 	t.touched = nil
-	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool { return s.gone })
+	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool {
+		if s.gone {
+			delete(t.named, s.Name)
+		}
+		return s.gone
+	})
 	for _, s := range t.sets {
 		s.fresh = false
 		for _, e := range s.elements.Missing() {
