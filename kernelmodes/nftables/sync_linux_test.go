@@ -121,7 +121,7 @@ func TestDamage(t *testing.T) {
 				t.Fatalf("not repaired: %s", damage)
 			}
 		}
-		h.Run(t, "nft", "add table inet other; add chain inet other c { type nat hook prerouting priority -200; }")
+		h.Run(t, "nft", "add table inet other; add chain inet other c { type filter hook input priority -200; }")
 		if !verifyOn(t, h, e) {
 			t.Error("the table of another program counts as damage")
 		}
@@ -248,7 +248,7 @@ func TestOneChange(t *testing.T) {
 func written(t *testing.T, h *testbed.Host, do func()) (lines []string) {
 	t.Helper()
 	var said testbed.Buffer
-	c := h.Command(t.Context(), "nft", "monitor")
+	c := h.Command(t.Context(), "stdbuf", "-oL", "nft", "monitor") // it buffers what goes into a pipe
 	c.Stdout = &said
 	p, err := c.Launch()
 	testbed.Check(t, err)
