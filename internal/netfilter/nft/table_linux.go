@@ -132,6 +132,9 @@ func (t *Table) DeleteSet(name string) {
 	}
 }
 
+// HasSet reports whether the table has, or is to have, a set.
+func (t *Table) HasSet(name string) bool { return t.named[name] != nil && !t.named[name].gone }
+
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
 // them has none.

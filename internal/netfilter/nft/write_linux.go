@@ -63,13 +63,22 @@ func (t *Table) commit(b *batch) error {
 
 // writeWhole replaces the table.
 func (t *Table) writeWhole() error {
+	b, err := t.whole()
+	if err != nil {
+		return err
+	}
+	return t.commit(b)
+}
+
+// whole is a transaction that replaces the table.
+func (t *Table) whole() (*batch, error) {
 	b := t.batch()
 	kept := make(map[string][]timed)
 	for _, s := range t.sets {
 		if s.Dynamic && !s.gone && s.Name != aliveSet {
 			list, err := t.read(s.Name)
 			if err != nil && !errors.Is(err, syscall.ENOENT) {
-				return err
+				return nil, err
 			}
 			kept[s.Name] = list
 		}
@@ -108,7 +117,21 @@ func (t *Table) writeWhole() error {
 	if t.Lifetime > 0 {
 		b.grant(t.Lifetime)
 	}
-	return t.commit(b)
+	return b, nil
+}
+
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
+	b, err := t.whole()
+	if err != nil {
+		return err
+	}
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return b.failed("try", err)
+	}
+	return nil
 }
 
 // writeChanges writes what was edited, rank by rank, and reports whether that was anything.

@@ -24,7 +24,7 @@ type steerer interface {
 	Stats() redirect.Stats
 }
 
-// lease is what rules end without.
+// lease is what keeps rules in force (netfilter.Lease, redirect.NFTables, nftables.Engine).
 type lease interface{ Renew() error }
 
 // steeredFamily is an address family that is steered.

@@ -76,7 +76,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
 		Descriptors: budget,
 		RefusedHTTP: func() uint64 { return 7 },
-		Families:    []Family{{"IPv4", func() redirect.Stats { return steered }}, {"IPv6", func() redirect.Stats { return steered }}},
+		Families: []Family{
+			{Name: "IPv4", Stats: func() redirect.Stats { return steered }},
+			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
+		},
 		Services: func() []lb.Stats {
 			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
 		},
