@@ -30,7 +30,8 @@ func TestForgedRefusal(t *testing.T) {
 	from := cl.ask("q")
 	p.setBackends(b.addr, naming(t, "other").addr)
 	before := refusals(t)
-	_, err := forger.WriteTo(portUnreachable(netip.MustParseAddrPort(from), b.addr), &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
+	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)
+	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
 	testbed.Check(t, err)
 	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
 	for range 2 { // events that came before it are handled by then
