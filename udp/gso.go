@@ -5,6 +5,7 @@ import "fmt"
 // GSO says whether datagrams of equal length are sent several by one call (UDP_SEGMENT, udp(7)).
 type GSO uint8
 
+// The values of GSO.
 const (
 	GSOAuto GSO = iota // unless AvoidGSO says that they might be corrupted
 	GSOOn

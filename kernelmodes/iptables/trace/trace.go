@@ -173,6 +173,9 @@ func (w walk) chain(at place, depth int) (out []walk) {
 	inside := []walk{w}
 	for i := range w.rules.chains[at].rules {
 		r := &w.rules.chains[at].rules[i]
+		if len(inside) == 1 && inside[0].matches(r) == 0 {
+			continue // as with most rules
+		}
 		var rest []walk
 		for _, w := range inside {
 			chance := w.matches(r)

@@ -118,13 +118,15 @@ func (s *settings) dataPathGroups() []group {
 			{"udp-gso", "", &u.UDPGSO, "`WHEN` to send UDP datagrams of equal length in GSO batches (UDP_SEGMENT): " +
 				"on, where the kernel can; off; or auto: on, but off on Linux 7.0 to 7.1.4 and 6.17, which corrupt " +
 				"batches on some network cards, unless no card segments UDP itself (ethtool -k: " +
-				"tx-udp-segmentation); give off in a virtual machine whose host runs such a kernel; true and false mean on and off"},
+				"tx-udp-segmentation); give off in a virtual machine whose host runs such a kernel; true and " +
+				"false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
-			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or later, " +
-				"without any program), iptables, or auto: nftables where the kernel can; its --iptables-* flags hold for either"},
-			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight and " +
-				"the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
+			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or " +
+				"later, without any program), iptables, or auto: nftables where the kernel can; its --iptables-* " +
+				"flags hold for either"},
+			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight " +
+				"and the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
 				"get equal parts, and a part stays free; 100: no bound"},
 			{"max-client-share", "", &u.MaxClientShare, "the same `PERCENT` for one client address"},
 			{"loops", "", &u.Loops, "`NUMBER` of event loops, 1 to 1024; by default one per usable core"},

@@ -1,23 +1,32 @@
 package daemon
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// The kernel's side of the comparison: what iptables-save and ipset save print, walked
-// through by package trace, which must know every match and target.
+// The kernel's side of the comparison: what iptables-save prints, walked through by package
+// trace, which must know every match and target, sets by netlink, and sockets from /proc. A
+// program costs some 10 ms of processor time, of which each step could have more.
 
 // kSet is an ipset: its members, with the networks of those that have any. What its type
 // does not have is zero.
@@ -39,20 +48,18 @@ type kernel struct {
 func readKernel(local []netip.Addr) (*kernel, error) {
 	k := &kernel{sets: map[string]kSet{}, mentioned: map[lb.Frontend]bool{}, ports: map[uint16]bool{}}
 	k.node = trace.Node{Addresses: local, InSet: k.has}
-	programs := []string{"iptables-save", "ip6tables-save", "ipset save", "ss -Hltun"}
-	outputs, errs := make([][]byte, len(programs)), make([]error, len(programs))
+	var saves [2][]byte
+	var errs [4]error
 	var all sync.WaitGroup
-	for i, program := range programs {
-		all.Go(func() {
-			w := strings.Fields(program)
-			outputs[i], errs[i] = exec.Command(w[0], w[1:]...).Output()
-		})
+	for i, program := range []string{"iptables-save", "ip6tables-save"} {
+		all.Go(func() { saves[i], errs[i] = exec.Command(program).Output() })
 	}
+	errs[2], errs[3] = k.readSets(), k.readSockets()
 	all.Wait()
-	for family := range k.rules {
-		errs = append(errs, k.readRules(string(outputs[family]), family))
+	for family, save := range saves {
+		errs[family] = errors.Join(errs[family], k.readRules(string(save), family))
 	}
-	return k, errors.Join(append(errs, k.readSets(outputs[2]), k.readSockets(outputs[3]))...)
+	return k, errors.Join(errs[:]...)
 }
 
 // readRules reads the output of iptables-save. A policy is added to INPUT, by which a packet
@@ -104,46 +111,48 @@ var loopback = [2]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopbac
 
 var protocolNames = map[string]lb.Protocol{"tcp": lb.TCP, "udp": lb.UDP}
 
-// readSets reads lines such as "add SLUICE4-TCP 10.96.0.1,tcp:80".
-func (k *kernel) readSets(save []byte) error {
-	for line := range strings.Lines(string(save)) {
-		w := strings.Fields(line)
-		if w[0] == "create" {
-			k.sets[w[1]] = kSet{}
-			continue
+// readSets reads all sets.
+func (k *kernel) readSets() error {
+	sets, err := netlink.IpsetListAll()
+	if err != nil {
+		return fmt.Errorf("list sets: %w", err)
+	}
+	for _, set := range sets {
+		if k.sets[set.SetName] == nil { // one that is large comes in parts
+			k.sets[set.SetName] = kSet{}
 		}
-		var m lb.Frontend
-		var nets []netip.Prefix
-		parts := strings.Split(w[2], ",")
-		if port, err := strconv.ParseUint(w[2], 10, 16); err == nil { // bitmap:port
-			m.Addr = netip.AddrPortFrom(netip.Addr{}, uint16(port))
-			k.ports[uint16(port)], parts = true, nil
-		} else if len(parts) > 1 {
-			name, port, _ := strings.Cut(parts[1], ":")
-			addr, err := netip.ParseAddrPort(net.JoinHostPort(parts[0], port))
-			if m = (lb.Frontend{Protocol: protocolNames[name], Addr: addr}); err != nil || m.Protocol == 0 {
-				return fmt.Errorf("cannot read member %q of set %s", w[2], w[1])
+		for _, e := range set.Entries {
+			var m lb.Frontend
+			nets := networks(e.IP2, e.CIDR2)
+			switch {
+			case e.Port == nil: // hash:net
+				nets = networks(e.IP, e.CIDR)
+			case e.Protocol == nil: // bitmap:port
+				m.Addr = netip.AddrPortFrom(netip.Addr{}, *e.Port)
+				k.ports[*e.Port] = true
+			default: // hash:ip,port and hash:ip,port,net
+				ip, ok := netip.AddrFromSlice(e.IP)
+				m = lb.Frontend{Protocol: protocolNumbers[*e.Protocol], Addr: netip.AddrPortFrom(ip, *e.Port)}
+				if !ok || m.Protocol == 0 {
+					return fmt.Errorf("cannot read member %+v of set %s", e, set.SetName)
+				}
+				k.mentioned[m] = true
 			}
-			k.mentioned[m], parts = true, parts[2:]
+			k.sets[set.SetName][m] = append(k.sets[set.SetName][m], nets...)
 		}
-		for _, part := range parts {
-			p, err := parseNet(part)
-			if err != nil {
-				return err
-			}
-			nets = append(nets, p)
-		}
-		k.sets[w[1]][m] = append(k.sets[w[1]][m], nets...)
 	}
 	return nil
 }
 
-// parseNet reads a prefix; one of a single address is printed without its length.
-func parseNet(text string) (netip.Prefix, error) {
-	if ip, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(ip, ip.BitLen()), nil
+var protocolNumbers = map[uint8]lb.Protocol{syscall.IPPROTO_TCP: lb.TCP, syscall.IPPROTO_UDP: lb.UDP}
+
+// networks returns the network of a member, if it has one. A single address has no length.
+func networks(ip net.IP, bits uint8) []netip.Prefix {
+	addr, ok := netip.AddrFromSlice(ip)
+	if !ok {
+		return nil
 	}
-	return netip.ParsePrefix(text)
+	return []netip.Prefix{netip.PrefixFrom(addr, cmp.Or(int(bits), addr.BitLen()))}
 }
 
 // has reports whether a packet is in a set. A bitmap has no protocol.
@@ -209,17 +218,45 @@ func (k *kernel) fate(protocol lb.Protocol, src netip.Addr, dst netip.AddrPort, 
 	return held
 }
 
-// readSockets reads what ss prints of sockets that listen, or would take datagrams
-// from anybody, such as "udp UNCONN 0 0 127.0.0.1:7001 0.0.0.0:*".
-func (k *kernel) readSockets(text []byte) error {
+// readSockets reads which sockets listen, or would take datagrams from anybody, in lines such as
+// "0: 0100007F:1B59 00000000:0000 07 ..." (proc_pid_net(5)), where words are in the order of the host.
+func (k *kernel) readSockets() error {
+	const listening, unconnected = "0A", "07"
 	k.sockets = map[lb.Frontend]bool{}
-	for line := range strings.Lines(string(text)) {
-		w := strings.Fields(line)
-		addr, err := netip.ParseAddrPort(w[4])
-		if err != nil {
-			return fmt.Errorf("read socket %q: %w", line, err)
+	for file, state := range map[string]string{"tcp": listening, "udp": unconnected} {
+		for _, family := range []string{"", "6"} {
+			text, err := os.ReadFile("/proc/self/net/" + file + family)
+			if err != nil {
+				return err
+			}
+			_, text, _ = bytes.Cut(text, []byte("\n")) // the heading
+			for line := range strings.Lines(string(text)) {
+				w := strings.Fields(line)
+				if w[3] != state {
+					continue
+				}
+				addr, err := parseSocket(w[1])
+				if err != nil {
+					return fmt.Errorf("read socket %q: %w", line, err)
+				}
+				k.sockets[lb.Frontend{Protocol: protocolNames[file], Addr: addr}] = true
+			}
 		}
-		k.sockets[lb.Frontend{Protocol: protocolNames[w[0]], Addr: addr}] = true
 	}
 	return nil
+}
+
+// parseSocket reads an address such as "0100007F:1B59".
+func parseSocket(text string) (netip.AddrPort, error) {
+	host, port, _ := strings.Cut(text, ":")
+	b, err := hex.DecodeString(host)
+	n, err2 := strconv.ParseUint(port, 16, 16)
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.BigEndian.PutUint32(b[i:], binary.NativeEndian.Uint32(b[i:]))
+	}
+	ip, ok := netip.AddrFromSlice(b)
+	if err = errors.Join(err, err2); err == nil && !ok {
+		err = errors.New("no address")
+	}
+	return netip.AddrPortFrom(ip, uint16(n)), err
 }

@@ -163,6 +163,8 @@ func (v *visitors) exchange(from *testbed.Host, addr string, answered func()) {
 func TestExitRefusesNothing(t *testing.T) {
 	for _, when := range []string{"at once", "at once by the handover socket", "after the end", "later"} {
 		t.Run(when, func(t *testing.T) {
+			t.Parallel() // with each other, and no other test: most of the time they wait
+
 			path := "iptables" // so that rules of that mode stay when the Services are back
 			if when == "after the end" {
 				path = "userspace"
@@ -170,7 +172,8 @@ func TestExitRefusesNothing(t *testing.T) {
 			v := newVisitors(t, path)
 			args := []string{"--drain-timeout", exitDrain.String(), "--udp-timeout", "5s"} // a busy machine ends no flow
 			if strings.HasSuffix(when, "socket") {
-				args = append(args, "--handover-socket", t.TempDir()+"/socket")
+				// Until the hand-over, which ends it.
+				args = append(args, "--drain-timeout", testbed.Patience.String(), "--handover-socket", t.TempDir()+"/socket")
 			}
 			v.Start(args...)
 			long, err := v.Client.Dial(t.Context(), "tcp", "10.96.0.82:7")

@@ -16,6 +16,7 @@ func TestMinSyncPeriod(t *testing.T) {
 	const period = 8 * time.Second
 	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel() // with each other, and no other test: most of the time they wait
 			lab.NeedMode(t, mode)
 			l := lab.New(t, testbed.Config{Pods: 2})
 			l.Mode = mode
