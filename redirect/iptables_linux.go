@@ -105,7 +105,9 @@ func (t *IPTables) fold(whole bool, p part) error {
 		t.changeAll()
 	}
 	for _, e := range slices.Concat(gone, come) {
-		t.change(e.Frontend)
+		if !e.passes() {
+			t.change(e.Frontend)
+		}
 	}
 	t.host = p.host
 	if t.rules != nil {
@@ -141,7 +143,9 @@ func (t *IPTables) change(f lb.Frontend) {
 }
 
 func (t *IPTables) changeAll() {
-	for f := range t.entries {
-		t.change(f)
+	for f, e := range t.entries {
+		if !e.passes() {
+			t.change(f)
+		}
 	}
 }

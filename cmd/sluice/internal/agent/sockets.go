@@ -192,7 +192,7 @@ func (s *sockets) steer(p *piece) []redirect.Entry {
 		case e.Action == redirect.Accept && !s.holds(e.Frontend):
 			e.Action = redirect.Pass
 		}
-		if e.Action != redirect.Pass || e.DropOutside || len(e.Sources) > 0 {
+		if e.Action != redirect.Pass || !e.Frontend.Addr.Addr().IsUnspecified() || e.DropOutside {
 			out = append(out, e)
 		}
 	}
