@@ -23,8 +23,10 @@
 // SLUICE-OUTSIDE and SLUICE-DROP drop clients that may not ask, before nat changes the
 // destination. SLUICE-INPUT accepts what was redirected or is for a port that the proxy
 // listens on, whatever the policy of INPUT, and rejects a connection straight to a proxy
-// port. SLUICE-REFUSE rejects what is asked of Services without endpoints. All see only the
-// first packet of a flow.
+// port. SLUICE-REFUSE rejects what is asked of Services without endpoints, and of ports that a
+// cluster IP does not have, and drops what is for other addresses of ServiceCIDRs; the latter
+// two need sets, and leave the addresses of the node alone. All see only the first packet of a
+// flow.
 //
 // # Guarantees
 //

@@ -30,6 +30,10 @@ const (
 	nftAllowed = "allowed" // restricted frontends and their clients
 	nftInside  = "inside"  // where this node's pods are
 
+	nftKnown      = "known" // exact frontends that the rules above leave alone
+	nftClusterIPs = "cluster-ips"
+	nftCIDRs      = "service-cidrs" // where cluster IPs are from
+
 	nodeSuffix = "-node-ports"
 )
 
@@ -67,6 +71,9 @@ func newNFTRules(table *nft.Table, bind netip.Addr, host Host, entries map[lb.Fr
 	table.AddSet(nft.Set{Name: nftRestricted, Key: exact, Rank: 1})
 	table.AddSet(nft.Set{Name: nftAllowed, Key: append(slices.Clone(exact), nft.Address), Prefixes: true, Rank: 2})
 	table.AddSet(nft.Set{Name: nftInside, Key: []nft.Field{nft.Address}, Prefixes: true, Rank: 2})
+	table.AddSet(nft.Set{Name: nftKnown, Key: exact})
+	table.AddSet(nft.Set{Name: nftClusterIPs, Key: exact[:1]})
+	table.AddSet(nft.Set{Name: nftCIDRs, Key: exact[:1], Prefixes: true})
 	r.hostElements(1)
 	r.change(nil, slices.Collect(maps.Values(entries)))
 	return r
@@ -91,8 +98,10 @@ func (r *nftRules) setHost(host Host) {
 }
 
 func (r *nftRules) hostElements(n int32) {
-	for _, net := range r.host.Inside {
-		r.Add(nftInside, nft.Range(net), n)
+	for set, nets := range map[string][]netip.Prefix{nftInside: r.host.Inside, nftCIDRs: r.host.ServiceCIDRs} {
+		for _, net := range nets {
+			r.Add(set, nft.Range(net), n)
+		}
 	}
 	if r.host.TCPPort != 0 {
 		r.Add(nftProxyPorts, portElement(lb.TCP, r.host.TCPPort), n)
@@ -139,6 +148,12 @@ func (r *nftRules) count(e Entry, n int32) {
 		add(nftRefuse)
 	case Drop:
 		add(nftDrop)
+	}
+	if !node && (e.Action == Pass || e.Action == Accept) {
+		r.Add(nftKnown, frontendElement(f), n)
+	}
+	if e.ClusterIP {
+		r.Add(nftClusterIPs, nft.Element{Key: nft.Key(f.Addr.Addr())}, n)
 	}
 	if e.DropOutside {
 		add(nftOutside)
@@ -281,8 +296,18 @@ func (r *nftRules) steer() []nft.Rule {
 		r.rule().In(nftRefuse, toFrontend...).GotoChain("refuse").Rule("no endpoints"),
 		r.nodePort(r.rule().In(nftRefuse+nodeSuffix, toPort...)).GotoChain("refuse").Rule("no endpoints"),
 	}
-	// What moves from one set to the other between two lookups is found by one more.
-	return slices.Concat(to, refuse, to)
+	undefined := slices.Clone(to)
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} { // ICMP to a cluster IP goes on
+		undefined = append(undefined, r.rule().Protocol(netfilter.ProtocolNumber(p)).In(nftClusterIPs, nft.Destination).
+			GotoChain("refuse").Rule("no such port"))
+	}
+	r.SetChain("undefined", nil, append(undefined,
+		r.rule().NotIn(nftClusterIPs, nft.Destination).Drop().Rule("no such Service")))
+	away := func(set string) nft.Rule {
+		return r.rule().In(set, nft.Destination).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
+	}
+	// What moves from one set to the other between two lookups is found by one more, here and in undefined.
+	return slices.Concat(to, refuse, to, []nft.Rule{away(nftClusterIPs), away(nftCIDRs)})
 }
 
 // guard makes the rules that reject what comes straight to a proxy port. The address of a

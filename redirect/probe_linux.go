@@ -57,7 +57,8 @@ func (t *IPTables) probe(ctx context.Context) (Facts, error) {
 		if !s.sets || errors.Is(err, fs.ErrPermission) || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
 			return Facts{}, err
 		}
-		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
+		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule, and "+
+			"ports that no Service has are not refused: %v", err)}
 	}
 	if facts.IPSet = s.sets; s.sets {
 		s.lease = t.Lease
@@ -109,12 +110,12 @@ func example(ipv6 bool) (part, error) {
 		addr = netip.MustParseAddr("2001:db8::1")
 	}
 	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
-	u := Update{Host: Host{TCPPort: 1, Inside: host}}
+	u := Update{Host: Host{TCPPort: 1, Inside: host, ServiceCIDRs: host}}
 	add := func(p lb.Protocol, ip netip.Addr, e Entry) {
 		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, uint16(len(u.Add)+1))}
 		u.Add = append(u.Add, e)
 	}
-	add(lb.TCP, addr, Entry{Action: Redirect, Sources: host})
+	add(lb.TCP, addr, Entry{Action: Redirect, Sources: host, ClusterIP: true})
 	add(lb.UDP, addr, Entry{Action: Redirect, Port: 1})
 	add(lb.UDP, addr, Entry{Action: Refuse})
 	for _, e := range []Entry{{Action: Accept}, {Action: Refuse}, {Action: Drop}, {DropOutside: true}} {

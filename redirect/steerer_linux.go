@@ -130,7 +130,9 @@ func (s *steerer) fold(whole bool, p part) error {
 		s.changeAll()
 	}
 	for _, e := range slices.Concat(gone, come) {
-		s.change(e.Frontend)
+		if !e.passes() {
+			s.change(e.Frontend)
+		}
 	}
 	s.host = p.host
 	if s.rules != nil {
@@ -148,7 +150,9 @@ func (s *steerer) change(f lb.Frontend) {
 }
 
 func (s *steerer) changeAll() {
-	for f := range s.entries {
-		s.change(f)
+	for f, e := range s.entries {
+		if !e.passes() {
+			s.change(f)
+		}
 	}
 }

@@ -27,7 +27,7 @@ var (
 	apiserver = flag.String("apiserver", "../../bin/kube-apiserver", "`PATH` of the API server to test with")
 	kubeproxy = flag.String("kubeproxy", "../../bin/kube-proxy", "`PATH` of the kube-proxy to test beside")
 	kustomize = flag.String("kustomize", "../../bin/kustomize", "`PATH` of a folder with kustomize, by version")
-	image     = flag.String("image", "../../bin/sluice-image.tar", "`PATH` of the image to import")
+	images    = flag.String("images", "../../bin", "`PATH` of the folder with the images to import")
 	etcd      = flag.String("etcd", "etcd", "`PATH` of the etcd to test with")
 	outage    = flag.Duration("outage", 10*time.Second, "how `LONG` the control plane is away in TestWatchControlPlaneAway")
 )

@@ -214,15 +214,19 @@ func conntrack(key expr.CtKey) Load {
 	}
 }
 
-// ToLocal matches packets to an address of this node, and FromLocal those from one (fib type local).
-func (b *Builder) ToLocal() *Builder { return b.local(&expr.Fib{FlagDADDR: true}) }
+// ToLocal matches packets to an address of this node, Away those to others, and FromLocal those from one
+// of its addresses (fib type local).
+func (b *Builder) ToLocal() *Builder { return b.local(&expr.Fib{FlagDADDR: true}, expr.CmpOpEq) }
+
+// Away is described at ToLocal.
+func (b *Builder) Away() *Builder { return b.local(&expr.Fib{FlagDADDR: true}, expr.CmpOpNeq) }
 
 // FromLocal is described at ToLocal.
-func (b *Builder) FromLocal() *Builder { return b.local(&expr.Fib{FlagSADDR: true}) }
+func (b *Builder) FromLocal() *Builder { return b.local(&expr.Fib{FlagSADDR: true}, expr.CmpOpEq) }
 
-func (b *Builder) local(e *expr.Fib) *Builder {
+func (b *Builder) local(e *expr.Fib, op expr.CmpOp) *Builder {
 	e.Register, e.ResultADDRTYPE = firstRegister, true
-	return b.add(e, &expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq,
+	return b.add(e, &expr.Cmp{Register: firstRegister, Op: op,
 		Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)})
 }
 

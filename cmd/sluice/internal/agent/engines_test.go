@@ -146,7 +146,7 @@ func TestMoveOrder(t *testing.T) {
 	apply("table ipvs1 iptables0", requesting(s, "ipvs"))
 	apply("table listen steer ipvs0", s)
 	apply("table iptables1 steer unlisten", requesting(s, "iptables"))
-	apply("table iptables0 table")
+	apply("table steer iptables0 table")
 }
 
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
@@ -302,7 +302,7 @@ func TestKernelNodePorts(t *testing.T) {
 	s.Addresses = append(s.Addresses, nodePort(30080))
 	mustApply(t, a, s)
 	f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(node, 30080)}
-	if !k.listens(f.Addr) || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 0 {
+	if !k.listens(f.Addr) || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 1 {
 		t.Errorf("held %v, in iptables %v, steered %+v", k.open, ipt.has, k.entries)
 	}
 	exact := service(lb.TCP, "exact", 9, 1)

@@ -70,7 +70,7 @@ func TestLeftover(t *testing.T) {
 	ipt.leftover = true
 	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
 	ordered(t, a, k)("table iptables2 steer iptables1 ipvs0", services...)
-	ordered(t, a, k)("table iptables0 table", services[:1]...)
+	ordered(t, a, k)("table steer iptables0 table", services[:1]...)
 }
 
 // TestInherited: what the process before had in user space is not in the kernel for a moment when another one takes
