@@ -3,6 +3,7 @@ package redirect
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -54,6 +55,9 @@ func anySteeringRules(ctx context.Context, ipv6 bool) (rules []string, err error
 			rules, err = append(rules, more...), errors.Join(err, err2)
 		default: // Rules would make a table that is not there
 			save, err2 := netfilter.SavedBy(ctx, name+"-save")
+			if errors.Is(err2, fs.ErrPermission) { // only root may read it
+				continue
+			}
 			rules, err = append(rules, strings.Split(string(save), "\n")...), errors.Join(err, err2)
 		}
 	}
