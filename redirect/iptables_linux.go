@@ -34,7 +34,7 @@ func (t *IPTables) open(ctx context.Context, host Host, entries map[lb.Frontend]
 
 // read implements filter.
 func (t *IPTables) read(ctx context.Context) (Leftover, error) {
-	return readLeftover(ctx, t.program, t.IPv6)
+	return readLeftover(t.IPv6, func() ([]string, error) { return steeringRules(ctx, t.program) })
 }
 
 // succeed implements filter.

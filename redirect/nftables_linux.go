@@ -97,8 +97,7 @@ func (t *NFTables) open(ctx context.Context, host Host, entries map[lb.Frontend]
 
 // read implements filter.
 func (t *NFTables) read(ctx context.Context) (Leftover, error) {
-	program, _ := netfilter.Open(ctx, "", t.IPv6) // without one there is nothing that could be read
-	return readLeftover(ctx, program, t.IPv6)
+	return readLeftover(t.IPv6, func() ([]string, error) { return anySteeringRules(ctx, t.IPv6) })
 }
 
 func (t *NFTables) leftover(ctx context.Context) Leftover {

@@ -67,6 +67,8 @@ func (s *steering) choose(ctx context.Context) error {
 	switch {
 	case err == nil:
 		s.filter.By = config.NFTables
+	case errors.Is(err, fs.ErrPermission): // iptables may do no more
+		return err
 	case s.filter.Requested:
 		return fmt.Errorf("--packet-filter %s: %w: give iptables or auto", requested, err)
 	default:

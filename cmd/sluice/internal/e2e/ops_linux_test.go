@@ -272,7 +272,7 @@ func TestCannotSteer(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
-	noIPTables := l.Command("--manifests", l.Dir)
+	noIPTables := l.Command("--manifests", l.Dir, "--packet-filter", "iptables")
 	noIPTables.Env = append(noIPTables.Env, "PATH=/nowhere")
 	if out, err := noIPTables.CombinedOutput(); testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
 		t.Errorf("without iptables: %v, %s", err, out)

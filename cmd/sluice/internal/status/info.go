@@ -22,7 +22,7 @@ type Info struct {
 	Metrics http.Handler
 	// Config is the configuration in effect, served as JSON.
 	Config any
-	// Steering is what steers, served beside it.
+	// Steering is what steers, served beside it; nil: nothing is said of it.
 	Steering any
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
@@ -38,7 +38,11 @@ func (i Info) Handler() http.Handler {
 	mux.HandleFunc("GET /proxyMode", text(i.Mode))
 	mux.HandleFunc("GET /healthz", text("ok"))
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{configName: i.Config, ownName: i.Steering})
+		configs := map[string]any{configName: i.Config}
+		if i.Steering != nil {
+			configs[ownName] = i.Steering
+		}
+		writeJSON(w, http.StatusOK, configs)
 	})
 	if !i.Profiling {
 		return mux

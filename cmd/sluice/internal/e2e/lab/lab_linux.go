@@ -65,6 +65,7 @@ type Lab struct {
 	Root  string   // of the image that the program runs in; empty for none
 	Path  string   // where the program looks for programs there
 	Mode  string   // --proxy-mode; empty for the default
+	By    string   // --packet-filter; empty for the default
 	File  *os.File // where the log goes in place of Log, if successors write it too
 	env   []string // of the program, besides the test's own
 
@@ -170,6 +171,9 @@ func (l *Lab) Start(args ...string) {
 	l.T.Helper()
 	if l.Mode != "" {
 		args = append([]string{"--proxy-mode", l.Mode}, args...)
+	}
+	if l.By != "" {
+		args = append([]string{"--packet-filter", l.By}, args...)
 	}
 	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
 	if err := l.Process.Healthy(context.Background(), testbed.HealthURL); err != nil {

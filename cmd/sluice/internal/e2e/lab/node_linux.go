@@ -43,7 +43,8 @@ var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 
 // Traces is everything that rules and sets of the node say.
 func (l *Lab) Traces() string {
-	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save")
+	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save") +
+		l.Output("nft", "list", "tables")
 	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
 }
 
