@@ -8,7 +8,7 @@
 //	prerouting, output -> clusters -> outside or mark   cluster IPs: to be masqueraded or not
 //	                   -> services -> svc               a map by address, protocol and port
 //	                   -> node-ports -> ext -> svc      a map by protocol and port
-//	svc                -> endpoints                     a map by number and turn; DNAT
+//	svc                -> endpoints-..                  a map by number and turn; DNAT
 //	postrouting                                         masquerades
 //	input, forward, output -> unserved                  rejects and drops, new flows only
 //
@@ -19,8 +19,8 @@
 // which lets admitted clients through. An endpoint that gets to itself is one of the set "same" of
 // this node's endpoints.
 //
-// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in the
-// map of all endpoints: n connections get to n endpoints. A change costs the elements that differ,
+// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in one of
+// 256 maps that Services share: n connections get to n endpoints. A change costs the elements that differ,
 // and this one rule where the number of endpoints does. Counting begins anew then, at an endpoint
 // chosen at random.
 //

@@ -1,12 +1,9 @@
 package nft
 
 import (
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
@@ -24,7 +21,9 @@ const (
 	family                 // NFPROTO_IPV4 or NFPROTO_IPV6
 )
 
-// Set is a set, a map or a verdict map of a table. It does not change.
+// Set is a set, a map or a verdict map of a table. It does not change. For each chain whose rules use a map
+// the kernel walks all its elements when the rule is written, so that what many chains use is to be divided
+// among several maps; not among very many, since it finds a set by reading a list of names.
 type Set struct {
 	Name string
 	Key  []Field
@@ -41,6 +40,13 @@ type Set struct {
 	// when the table is replaced. Size is how many there may be.
 	Dynamic bool
 	Size    uint32
+
+	// Rank orders the changes of what one packet reads after the other: a set of a higher rank
+	// grows in a transaction before those of lower ones change, and shrinks in one after them,
+	// and packets that have begun to read rules before are awaited in between. Chains change
+	// with rank 0. So a packet for which both what was and what is to be comes to the same
+	// never finds anything else in between. Most changes concern one rank, and are one transaction.
+	Rank int
 }
 
 // Element is an element of a set: registers, as [Key] makes them.
@@ -55,6 +61,7 @@ type Hook struct {
 	Type     string // "filter", "nat"
 	Number   uint32 // unix.NF_INET_PRE_ROUTING and so on
 	Priority int32
+	New      bool // rules see the first packets of flows only, as those of nat do; other packets cost one comparison
 }
 
 // Counters counts what tables do. It may be read by any goroutine.
@@ -77,7 +84,7 @@ type Table struct {
 	// Counters counts what is done, if it is not nil.
 	Counters *Counters
 
-	sets    []*set
+	sets    []*set // in the order in which they were added
 	named   map[string]*set
 	chains  map[string]*chain
 	touched []string // chains edited since the last Write, each once
@@ -106,20 +113,20 @@ type chain struct {
 
 // AddSet adds a set, unless the table has it.
 func (t *Table) AddSet(s Set) {
-	if x := t.set(s.Name); x != nil {
+	if x := t.named[s.Name]; x != nil {
 		x.gone = false
 		return
 	}
+	x := &set{Set: s, fresh: true}
 	if t.named == nil {
 		t.named = make(map[string]*set)
 	}
-	t.named[s.Name] = &set{Set: s, fresh: true}
-	t.sets = append(t.sets, t.named[s.Name])
+	t.sets, t.named[s.Name] = append(t.sets, x), x
 }
 
 // DeleteSet removes a set, which no rule is to use any more.
 func (t *Table) DeleteSet(name string) {
-	if x := t.set(name); x != nil {
+	if x := t.named[name]; x != nil {
 		x.gone = true
 		x.elements.ReleaseAll()
 	}
@@ -128,12 +135,10 @@ func (t *Table) DeleteSet(name string) {
 // HasSet reports whether the table has, or is to have, a set.
 func (t *Table) HasSet(name string) bool { return t.named[name] != nil && !t.named[name].gone }
 
-func (t *Table) set(name string) *set { return t.named[name] }
-
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
 // them has none.
-func (t *Table) Add(set string, e Element, n int32) { t.set(set).elements.Add(e, n) }
+func (t *Table) Add(set string, e Element, n int32) { t.named[set].elements.Add(e, n) }
 
 // SetChain makes the rules of a chain be these, and makes the chain if it is not there. hook is
 // nil, or as it was when the chain was made. The list is kept.
@@ -168,20 +173,6 @@ func (t *Table) touch(name string, c *chain) {
 	}
 }
 
-// Try has the kernel take the whole table and delete it again, in one transaction that no packet
-// meets. The error says what it does not take.
-func (t *Table) Try() error {
-	b := t.batch()
-	if err := t.writeWhole(b); err != nil {
-		return err
-	}
-	b.table(unix.NFT_MSG_DELTABLE)
-	if err := b.send(); err != nil {
-		return fmt.Errorf("try nft table %s: %w", t.Name, err)
-	}
-	return nil
-}
-
 // Known reports whether the kernel is known to be as the last Write left it: there was one, it
 // did not fail, and Verify has found no difference since.
 func (t *Table) Known() bool { return t.known }
@@ -200,25 +191,31 @@ func (t *Table) settle() {
 		c.touched, c.present, c.had = false, true, len(c.rules)
 	}
 	t.touched = nil
+	for _, s := range t.sets {
+		t.note(s, s.elements.Missing(), true)
+		t.note(s, s.elements.Surplus(), false)
+		s.fresh = false
+		s.elements.Settle()
+	}
 	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool {
 		if s.gone {
 			delete(t.named, s.Name)
 		}
 		return s.gone
 	})
-	for _, s := range t.sets {
-		s.fresh = false
-		for _, e := range s.elements.Missing() {
-			s.elements.SetPresent(e, true)
-			t.count(&t.counters().Elements, 1)
-		}
-		for _, e := range s.elements.Surplus() {
-			s.elements.SetPresent(e, false)
-			t.count(&t.counters().Elements, -1)
-		}
-		s.elements.Settle()
-	}
 	t.known = true
+}
+
+// note notes whether the kernel has elements.
+func (t *Table) note(s *set, list []Element, present bool) {
+	for _, e := range list {
+		s.elements.SetPresent(e, present)
+	}
+	if !present {
+		t.count(&t.counters().Elements, -len(list))
+		return
+	}
+	t.count(&t.counters().Elements, len(list))
 }
 
 func (t *Table) count(c *atomic.Int64, n int) { c.Add(int64(n)) }
