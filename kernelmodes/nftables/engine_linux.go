@@ -118,7 +118,8 @@ func (e *Engine) renew() error {
 
 func (e *Engine) stats() Stats {
 	c := &e.counters
-	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()), int(c.Elements.Load())}
+	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
+		int(c.Elements.Load())}
 }
 
 func (e *Engine) leftover(context.Context) (bool, error) {
