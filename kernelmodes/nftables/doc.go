@@ -1,9 +1,6 @@
-// Package nftables forwards Services by nf_tables, without a process of ours and without any
-// program: what kube-proxy's mode of the same name does, in a table of our own for each address
-// family, sluice-services. An [Engine] has one family.
-//
-// testdata/rules.txt has the table of a Service with a cluster IP, a node port and two endpoints,
-// as nft lists it. A packet to an address of a Service goes this way:
+// Package nftables forwards Services by nf_tables, without any program: what kube-proxy's mode of the
+// same name does, in a table for each address family, sluice-services. An [Engine] has one family.
+// testdata/rules.txt is such a table as nft lists it. A packet to an address of a Service goes this way:
 //
 //	prerouting, output -> clusters -> outside or mark   cluster IPs: to be masqueraded or not
 //	                   -> services -> svc               a map by address, protocol and port
@@ -26,15 +23,11 @@
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own
 // (65,535 clients, for the timeout of the Service); others are not remembered once it is full. The
-// sets stay when the table is written anew, also by another process.
-//
-// A change is one transaction: a packet meets all of it or nothing. Established connections go
+// sets stay when the table is written anew, also by another process. A change is one transaction: a packet meets all of it or nothing. Established connections go
 // on, since nat sees the first packet only. Conntrack entries of UDP flows to an endpoint that is
 // no longer one of the address are deleted.
 //
-// # What differs from mode iptables
-//
-// Of kube-proxy, too: new flows to a cluster IP at a port that it has not are rejected, and to an
+// As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it has not are rejected, and to an
 // address of a ServiceCIDR that no Service has are dropped, once the ranges are known. Nothing is
 // accepted on behalf of Services, since a base chain of nf_tables cannot keep another one from
 // dropping: a firewall of the host must let through what is forwarded to endpoints. Packets that

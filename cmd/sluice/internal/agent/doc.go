@@ -27,8 +27,9 @@
 // and the next attempt computes and writes everything anew. Rules that another program
 // has changed are repaired the same way.
 //
-// At the end [Agent.Offload] moves what user space has to path nftables, or else iptables, as any move, and [Agent.Withdraw] closes the
-// sockets; the next process finds what it left by [Engine] Leftover and moves it back.
+// At the end [Agent.Offload] moves what user space has to path nftables, or else iptables, as any move,
+// and [Agent.Withdraw] closes the sockets; the next process finds what it left by [Engine] Leftover and
+// moves it back.
 //
 // Goroutines: none of its own; Agent.Run is one goroutine's whole work, and everything
 // but Submit, Status and NodeAddrs belongs to it, or to that of Offload afterwards.
