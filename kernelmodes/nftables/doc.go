@@ -23,16 +23,17 @@
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own
 // (65,535 clients, for the timeout of the Service); others are not remembered once it is full. The
-// sets stay when the table is written anew, also by another process. A change is one transaction: a packet meets all of it or nothing. Established connections go
-// on, since nat sees the first packet only. Conntrack entries of UDP flows to an endpoint that is
-// no longer one of the address are deleted.
+// sets stay when the table is written anew, also by another process. A change is one transaction:
+// a packet meets all of it or nothing. Established connections go on, since nat sees the first
+// packet only. Conntrack entries of UDP flows to an endpoint that is no longer one of the address
+// are deleted.
 //
-// As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it has not are rejected, and to an
-// address of a ServiceCIDR that no Service has are dropped, once the ranges are known. Nothing is
-// accepted on behalf of Services, since a base chain of nf_tables cannot keep another one from
-// dropping: a firewall of the host must let through what is forwarded to endpoints. Packets that
-// belong to no flow are not dropped; where routes are asymmetric, set
-// nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).
+// As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it
+// has not are rejected, and those to an address of a ServiceCIDR that no Service has are dropped,
+// once the ranges are known. Nothing is accepted on behalf of Services, since a base chain of
+// nf_tables cannot keep another one from dropping: a firewall of the host must let through what is
+// forwarded to endpoints. Packets that belong to no flow are not dropped; where routes are
+// asymmetric, set nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).
 //
 // No socket is opened for a node port here. The caller may hold one, which serves 127.0.0.1 and
 // ::1: what comes by loopback is left to it.
