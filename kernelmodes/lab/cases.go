@@ -26,10 +26,9 @@ type Setup struct {
 }
 
 // KubeProxyCases sends the packets of kube-proxy's own tests through engines, and wants their verdicts. Left out are:
-//   - the texts of rules, and what is not of packets: maps of Services and endpoints, health-check node ports,
-//     conntrack cleanup, partial syncs and metrics;
-//   - packets of SCTP, which not every kernel has; the tests of the whole program have them;
-//   - that the node's third address answers the cases of externalIPs as another host would: it is the node's here, too.
+//   - the texts of rules, and what concerns no packet: maps of Services and endpoints, health-check node ports,
+//     conntrack cleanup, partial syncs, metrics and logs, which are kube-proxy's own and have tests elsewhere;
+//   - packets of SCTP, which not every kernel has: the tests of the whole program send them.
 //
 // Of TestOverallNFTablesRules, which compares texts, the Services are asked. The client that the tests call 10.180.0.2
 // is 10.180.0.9, since others have an endpoint of that address.

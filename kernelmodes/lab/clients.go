@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Remembering is an engine that can be told which backends clients had.
+// Remembering is an engine that takes over which backends clients had.
 type Remembering interface {
 	Engine
 	Clients(context.Context, *lb.Service, int64) ([]lb.Client, error)

@@ -41,22 +41,38 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.probe(ctx); err != nil {
 		return err
 	}
-	s := e.shape(node)
-	if e.content == nil {
-		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
-	}
 	changed := e.services.Changed()
 	e.stale.Change(changed)
-	if !e.content.Known() {
+	if e.content == nil || !e.content.Known() {
 		e.stale.ChangeAll(services)
 	}
-	e.content.edit(s, services, changed)
-	if err := e.content.Write(); err != nil {
+	if err := e.write(e.shape(node), services, changed); err != nil {
 		return err
 	}
 	n, err := e.stale.Delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
+}
+
+// write writes a change, or removes the table if there is nothing to forward any more.
+func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Change) error {
+	if len(services) == 0 {
+		e.content, e.clean = nil, false
+		e.counters.Rules.Store(0)
+		e.counters.Elements.Store(0)
+		_, err := nft.Remove(e.IPv6, table)
+		e.clean = err == nil
+		return err
+	}
+	if e.content == nil {
+		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		changed = nil
+		for _, x := range services {
+			changed = append(changed, lb.Change{New: x})
+		}
+	}
+	e.content.edit(s, services, changed)
+	return e.content.Write()
 }
 
 // shape returns how rules are written.
@@ -93,11 +109,17 @@ func (e *Engine) verify(context.Context) (bool, error) {
 	return e.content.Verify()
 }
 
-func (e *Engine) renew() error { return nft.Renew(e.IPv6, table, e.Lifetime) }
+func (e *Engine) renew() error {
+	if e.Lifetime == 0 {
+		return nil
+	}
+	return nft.Renew(e.IPv6, table, e.Lifetime)
+}
 
 func (e *Engine) stats() Stats {
 	c := &e.counters
-	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()), int(c.Elements.Load())}
+	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
+		int(c.Elements.Load())}
 }
 
 func (e *Engine) leftover(context.Context) (bool, error) {

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,7 +27,10 @@ func (t *Table) Write() error {
 	t.known = false
 	wrote, err := true, error(nil)
 	if whole {
-		err = t.writeWhole()
+		var b *batch
+		if b, err = t.whole(); err == nil {
+			err = t.commit(b)
+		}
 	} else {
 		wrote, err = t.writeChanges()
 	}
@@ -61,13 +65,18 @@ func (t *Table) commit(b *batch) error {
 	return nil
 }
 
-// writeWhole replaces the table.
-func (t *Table) writeWhole() error {
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
 	b, err := t.whole()
 	if err != nil {
 		return err
 	}
-	return t.commit(b)
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return b.failed("try", err)
+	}
+	return nil
 }
 
 // whole is a transaction that replaces the table.
@@ -86,8 +95,9 @@ func (t *Table) whole() (*batch, error) {
 	b.table(unix.NFT_MSG_NEWTABLE)
 	b.table(unix.NFT_MSG_DELTABLE)
 	b.table(unix.NFT_MSG_NEWTABLE)
-	for name, c := range t.chains {
-		if !c.gone {
+	names := slices.Sorted(maps.Keys(t.chains)) // in the order in which nft is to list them
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
 			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
 		}
 	}
@@ -97,8 +107,8 @@ func (t *Table) whole() (*batch, error) {
 		}
 	}
 	// Rules come before elements: for each rule that uses a map the kernel walks all of it (nf_tables_bind_set).
-	for name, c := range t.chains {
-		if !c.gone {
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
 			t.writeRules(b, name, c)
 		}
 	}
@@ -118,20 +128,6 @@ func (t *Table) whole() (*batch, error) {
 		b.grant(t.Lifetime)
 	}
 	return b, nil
-}
-
-// Try has the kernel take the whole table and delete it again, in one transaction that no packet
-// meets. The error says what it does not take.
-func (t *Table) Try() error {
-	b, err := t.whole()
-	if err != nil {
-		return err
-	}
-	b.table(unix.NFT_MSG_DELTABLE)
-	if err := b.send(); err != nil {
-		return b.failed("try", err)
-	}
-	return nil
 }
 
 // writeChanges writes what was edited, rank by rank, and reports whether that was anything.

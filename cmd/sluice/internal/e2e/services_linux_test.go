@@ -295,6 +295,11 @@ func TestRulesAreRepaired(t *testing.T) {
 			"iptables -t nat -F SLUICE-SERVICES",
 			"iptables -t nat -D POSTROUTING 1; iptables -t nat -F SLUICE-MARK-MASQ",
 		}, ours...),
+		"nftables": {
+			"nft delete table ip sluice-services",
+			"nft flush table ip sluice-services",
+			"nft flush map ip sluice-services services",
+		},
 		"ipvs": append([]string{
 			"ipvsadm -C",
 			"ip route flush table local proto 83",
@@ -307,7 +312,7 @@ func TestRulesAreRepaired(t *testing.T) {
 				"--packet-filter", "iptables")
 		})
 	}
-	t.Run("nftables", func(t *testing.T) { // noticed without looking from time to time
+	t.Run("steered by nftables", func(t *testing.T) { // noticed without looking from time to time
 		testRepairs(t, []string{
 			"nft delete table ip sluice-steering",
 			"nft flush ruleset",

@@ -41,7 +41,7 @@ func (l *Lab) Holds() (out []string) {
 // Counters are what iptables-save and ipset save print beside the rules and members themselves.
 var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 
-// Traces is everything that rules and sets of the node say.
+// Traces is everything that rules and sets of the node say; of tables of nftables, whether they are there.
 func (l *Lab) Traces() string {
 	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save") +
 		l.Output("nft", "list", "tables")
