@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -14,7 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// Monitor notices transactions of nf_tables by other processes, in the network namespace of
+// Monitor notices transactions of nf_tables by other programs, in the network namespace of
 // the thread that called OpenMonitor.
 type Monitor struct{ file *os.File }
 
@@ -50,13 +51,18 @@ func OpenMonitor() (*Monitor, error) {
 	return m, nil
 }
 
-// Run calls changed after each transaction of another process until the context ends. It closes
+// Run calls changed after each transaction of another program until the context ends. It closes
 // the monitor.
 func (m *Monitor) Run(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = m.file.Close() })
 	defer stop()
 	defer m.file.Close()
-	buffer, self := make([]byte, 1<<16), uint64(os.Getpid())
+	// By its name: the number is that of a thread, and as the first PID namespace has it (nf_tables_fill_gen_info).
+	self, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		return fmt.Errorf("read this program's name: %w", err)
+	}
+	buffer, name := make([]byte, 1<<16), strings.TrimSpace(string(self))
 	for {
 		n, err := m.file.Read(buffer)
 		switch {
@@ -76,7 +82,7 @@ func (m *Monitor) Run(ctx context.Context, changed func()) error {
 			if len(msg.Data) < nl.SizeofNfgenmsg {
 				continue
 			}
-			if pid := nfnl.Parse(msg.Data[nl.SizeofNfgenmsg:]).Find(unix.NFTA_GEN_PROC_PID); pid.Uint() != self {
+			if nfnl.Parse(msg.Data[nl.SizeofNfgenmsg:]).Find(unix.NFTA_GEN_PROC_NAME).String() != name {
 				changed()
 				break
 			}

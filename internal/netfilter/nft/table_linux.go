@@ -21,7 +21,9 @@ const (
 	family                 // NFPROTO_IPV4 or NFPROTO_IPV6
 )
 
-// Set is a set, a map or a verdict map of a table. It does not change.
+// Set is a set, a map or a verdict map of a table. It does not change. For each chain whose rules use a map
+// the kernel walks all its elements when the rule is written, so that what many chains use is to be divided
+// among several maps; not among very many, since it finds a set by reading a list of names.
 type Set struct {
 	Name string
 	Key  []Field
@@ -74,7 +76,8 @@ type Table struct {
 	// Counters counts what is done, if it is not nil.
 	Counters *Counters
 
-	sets    []*set
+	sets    []*set // in the order in which they were added
+	named   map[string]*set
 	chains  map[string]*chain
 	touched []string // chains edited since the last Write, each once
 
@@ -102,32 +105,29 @@ type chain struct {
 
 // AddSet adds a set, unless the table has it.
 func (t *Table) AddSet(s Set) {
-	if x := t.set(s.Name); x != nil {
+	if x := t.named[s.Name]; x != nil {
 		x.gone = false
 		return
 	}
-	t.sets = append(t.sets, &set{Set: s, fresh: true})
+	x := &set{Set: s, fresh: true}
+	if t.named == nil {
+		t.named = make(map[string]*set)
+	}
+	t.sets, t.named[s.Name] = append(t.sets, x), x
 }
 
 // DeleteSet removes a set, which no rule is to use any more.
 func (t *Table) DeleteSet(name string) {
-	if x := t.set(name); x != nil {
+	if x := t.named[name]; x != nil {
 		x.gone = true
 		x.elements.ReleaseAll()
 	}
 }
 
-func (t *Table) set(name string) *set {
-	if i := slices.IndexFunc(t.sets, func(s *set) bool { return s.Name == name }); i >= 0 {
-		return t.sets[i]
-	}
-	return nil
-}
-
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
 // them has none.
-func (t *Table) Add(set string, e Element, n int32) { t.set(set).elements.Add(e, n) }
+func (t *Table) Add(set string, e Element, n int32) { t.named[set].elements.Add(e, n) }
 
 // SetChain makes the rules of a chain be these, and makes the chain if it is not there. hook is
 // nil, or as it was when the chain was made. The list is kept.
@@ -180,7 +180,12 @@ func (t *Table) settle() {
 		c.touched, c.present, c.had = false, true, len(c.rules)
 	}
 	t.touched = nil
-	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool { return s.gone })
+	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool {
+		if s.gone {
+			delete(t.named, s.Name)
+		}
+		return s.gone
+	})
 	for _, s := range t.sets {
 		s.fresh = false
 		for _, e := range s.elements.Missing() {

@@ -238,7 +238,7 @@ func (t *Table) Insert(name string, timeout time.Duration, list []Client) error 
 			gone = append(gone, timed{Element: Element{Key: e.Key}})
 		}
 	}
-	b, s := t.batch(), t.set(name)
+	b, s := t.batch(), t.named[name]
 	b.elements(unix.NFT_MSG_DELSETELEM, s, gone)
 	b.elements(unix.NFT_MSG_NEWSETELEM, s, slices.Collect(maps.Values(come)))
 	if b.empty() {

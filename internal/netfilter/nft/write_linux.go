@@ -14,6 +14,9 @@ import (
 // aliveSet has one element, while the table's rules are to match.
 const aliveSet = "alive"
 
+// aliveSize leaves room for elements that have expired, or go in the transaction in which others come.
+const aliveSize = 64
+
 // maxElements is how many bytes of elements a message has: the length of an attribute has 16 bits.
 const maxElements = 60000
 
@@ -21,7 +24,7 @@ const maxElements = 60000
 // before.
 func (t *Table) Write() error {
 	if t.Lifetime > 0 {
-		t.AddSet(Set{Name: aliveSet, Key: []Field{family}, Dynamic: true, Size: 1})
+		t.AddSet(Set{Name: aliveSet, Key: []Field{family}, Dynamic: true, Size: aliveSize})
 	}
 	b := t.batch()
 	if t.known {
@@ -79,7 +82,7 @@ func (t *Table) renew(b *batch, there bool) {
 		return
 	}
 	e := timed{Element: Element{Key: t.alive()}, timeout: t.Lifetime}
-	s := t.set(aliveSet)
+	s := t.named[aliveSet]
 	if there {
 		// It may have expired. One that is there already keeps its data, so that both of these succeed.
 		b.elements(unix.NFT_MSG_NEWSETELEM, s, []timed{e})
@@ -111,10 +114,20 @@ func (t *Table) writeWhole(b *batch) error {
 		}
 	}
 	for _, s := range t.sets {
+		if !s.gone {
+			b.set(unix.NFT_MSG_NEWSET, s)
+		}
+	}
+	// Rules come before elements: for each rule that uses a map the kernel walks all of it (nf_tables_bind_set).
+	for name, c := range t.chains {
+		if !c.gone {
+			t.writeRules(b, name, c)
+		}
+	}
+	for _, s := range t.sets {
 		if s.gone {
 			continue
 		}
-		b.set(unix.NFT_MSG_NEWSET, s)
 		var list []timed
 		s.elements.Each(func(e Element, wanted, _ bool) {
 			if wanted {
@@ -124,11 +137,6 @@ func (t *Table) writeWhole(b *batch) error {
 		b.elements(unix.NFT_MSG_NEWSETELEM, s, append(list, kept[s.Name]...))
 	}
 	t.renew(b, false)
-	for name, c := range t.chains {
-		if !c.gone {
-			t.writeRules(b, name, c)
-		}
-	}
 	return nil
 }
 
