@@ -1,9 +1,12 @@
 package nft
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
@@ -124,6 +127,9 @@ func (t *Table) DeleteSet(name string) {
 	}
 }
 
+// HasSet reports whether the table has, or is to have, a set.
+func (t *Table) HasSet(name string) bool { return t.named[name] != nil && !t.named[name].gone }
+
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
 // them has none.
@@ -160,6 +166,20 @@ func (t *Table) touch(name string, c *chain) {
 		c.touched = true
 		t.touched = append(t.touched, name)
 	}
+}
+
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
+	b := t.batch()
+	if err := t.writeWhole(b); err != nil {
+		return err
+	}
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return fmt.Errorf("try nft table %s: %w", t.Name, err)
+	}
+	return nil
 }
 
 // Known reports whether the kernel is known to be as the last Write left it: there was one, it

@@ -222,6 +222,21 @@ func (t *Table) Read(name string) ([]Client, error) {
 	return out, err
 }
 
+// Expel removes elements from a dynamic set, of which some may not be there.
+func (t *Table) Expel(name string, keys map[string]bool) error {
+	present, err := t.read(name)
+	if err != nil {
+		return err
+	}
+	present = slices.DeleteFunc(present, func(e timed) bool { return !keys[e.Key] })
+	if len(present) == 0 {
+		return nil
+	}
+	b := t.batch()
+	b.elements(unix.NFT_MSG_DELSETELEM, t.set(name), present)
+	return t.commit(b)
+}
+
 // Insert adds elements to a dynamic set, with a timeout of which a part is left, or replaces them.
 func (t *Table) Insert(name string, timeout time.Duration, list []Client) error {
 	present, err := t.read(name)

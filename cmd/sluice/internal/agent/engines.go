@@ -125,7 +125,7 @@ func (e *forwarder) sync(ctx context.Context, d lb.Delta, plan *Plan) error {
 func (a *Agent) engines() (out []*forwarder) {
 	for i := range a.Families {
 		f := &a.Families[i]
-		for _, path := range []Path{IPTables, IPVS} {
+		for _, path := range kernelPaths {
 			if f.Engines[path] == nil || f.Steer == nil {
 				continue
 			}

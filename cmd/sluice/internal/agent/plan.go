@@ -46,7 +46,7 @@ type socket struct {
 // piece says what a service of the table comes to. It is pure.
 func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
 	p := &piece{service: s, choice: e.choose(s)}
-	if p.choice.Path == IPTables || p.choice.Path == IPVS {
+	if slices.Contains(kernelPaths, p.choice.Path) {
 		p.kernel = e.concrete(table, s)
 	}
 	if p.choice.Offloaded {

@@ -109,16 +109,13 @@ func (s *settings) checkMode() {
 				"endpoints see an address of the node in place of the client's: give mode iptables there or by "+
 				"--proxy-mode to keep the client's, or userspace", s.File)
 		}
-	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
-	case "nftables":
-		s.warn("%s nftables is served by rules of iptables", s.name("proxy-mode"))
-		d.Mode = ModeIPTables
+	case ModeUserspace, ModeWinUserspace, ModeNFTables, ModeIPTables, ModeIPVS:
 	case "kernelspace":
 		s.reject("proxy-mode",
-			"%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is not one of Sluice's: give userspace, nftables, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
 		s.reject("proxy-mode",
-			"%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is unknown: give userspace, which is the default, nftables, iptables, ipvs or winuserspace", string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
 	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {
@@ -290,7 +287,10 @@ func (s *settings) checkKernel() {
 	s.checkPeriods("iptables-min-sync-period", d.IPTables.SyncPeriod, d.IPTables.MinSyncPeriod)
 	s.checkPeriods("ipvs-min-sync-period", d.IPVS.SyncPeriod, d.IPVS.MinSyncPeriod)
 	k.SyncPeriod, k.MinSyncPeriod = d.IPTables.SyncPeriod.Duration, d.IPTables.MinSyncPeriod.Duration
-	if s.DataPath.Mode == ModeIPVS {
+	switch s.checkNFTables(); s.DataPath.Mode {
+	case ModeNFTables:
+		k.SyncPeriod, k.MinSyncPeriod = d.NFTables.SyncPeriod.Duration, d.NFTables.MinSyncPeriod.Duration
+	case ModeIPVS:
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration
 	}
 	c := &d.Conntrack
@@ -303,6 +303,24 @@ func (s *settings) checkKernel() {
 func (s *settings) checkPeriods(flag string, period, shortest metav1.Duration) {
 	if shortest.Duration > max(period.Duration, shortestSync) {
 		s.reject(flag, "%v: give no more than the sync period of %v", shortest.Duration, period.Duration)
+	}
+}
+
+// checkNFTables checks the fields of mode nftables, which have no flags of their own.
+func (s *settings) checkNFTables() {
+	t := &s.Document.NFTables
+	if s.File == "" {
+		return // they are those of iptables
+	}
+	if bit := limits["iptables-masquerade-bit"]; int64(*t.MasqueradeBit) < bit.least || int64(*t.MasqueradeBit) > bit.most {
+		s.fail("%s: nftables.masqueradeBit %d: give %s", s.File, *t.MasqueradeBit, bit.give)
+	}
+	if t.SyncPeriod.Duration < shortestSync {
+		s.fail("%s: nftables.syncPeriod %v: give 100ms or more, like 30s", s.File, t.SyncPeriod.Duration)
+	}
+	if least := t.MinSyncPeriod.Duration; least < 0 || least > max(t.SyncPeriod.Duration, shortestSync) {
+		s.fail("%s: nftables.minSyncPeriod %v: give 0 or more, and no more than the sync period of %v", s.File, least,
+			t.SyncPeriod.Duration)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 const (
 	ModeUserspace    = "userspace"
 	ModeWinUserspace = "winuserspace"
+	ModeNFTables     = "nftables"
 	ModeIPTables     = "iptables"
 	ModeIPVS         = "ipvs"
 )

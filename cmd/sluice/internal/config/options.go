@@ -99,7 +99,7 @@ func (s *settings) dataPathGroups() []group {
 	return []group{
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace means on " +
+				"nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace means on " +
 				"Windows); the annotation sluice.io/data-path of a Service takes precedence; beside --config, what an empty " +
 				"mode of the file means"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
@@ -133,9 +133,9 @@ func (s *settings) dataPathGroups() []group {
 			{"drain-timeout", "", &p.DrainTimeout,
 				"longest `DURATION` of connection draining on SIGTERM; open connections are reset at the end"},
 			{"on-exit", "", (*string)(&p.OnExit), "`WHAT` becomes of Services on SIGTERM: offload (the kernel " +
-				"forwards by rules of mode iptables until the next start; where it cannot, connections are accepted " +
-				"while others drain), refuse (connections are refused, rules stay for the next start), or cleanup " +
-				"(refused, and all rules, sets and addresses are removed, as --cleanup does)"},
+				"forwards by rules of mode nftables, or else iptables, until the next start; where it cannot, " +
+				"connections are accepted while others drain), refuse (connections are refused, rules stay for the " +
+				"next start), or cleanup (refused, and all rules, sets and addresses are removed, as --cleanup does)"},
 			{"cleanup-on-exit", "", &s.cleanupOnExit, "the same as --on-exit=cleanup"},
 			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
 				"over all connections from the one that listens there; only root may be able to write to its folder"},

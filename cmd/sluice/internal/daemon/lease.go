@@ -15,6 +15,9 @@ const (
 	renewLeast = 100 * time.Millisecond
 )
 
+// lease is what keeps rules in force (netfilter.Lease, nftables.Engine).
+type lease interface{ Renew() error }
+
 // renew keeps the rules in force until ctx ends, and for their lifetime from then on.
 func (s *steering) renew(ctx context.Context) {
 	lifetime := s.config.Kernel.RulesLifetime

@@ -28,7 +28,7 @@ type steering struct {
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
 	steerers   []*redirect.IPTables  // of the families that are steered
-	leases     []*netfilter.Lease    // of rules, in the families that have one
+	leases     []lease               // of rules, in the families that have one
 	stale      []*staleconns.Cleaner // of the same families, in the same order
 	before     redirect.Leftover     // where rules that were there at the start lead
 	unprobed   []*redirect.IPTables  // families whose rules were there at the start, until there is time to probe

@@ -84,7 +84,7 @@ func (q *query) answer(w io.Writer) (err error) {
 		mode, ok = agent.Userspace, true
 	}
 	if !ok {
-		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables, ipvs or winuserspace", q.mode)
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, nftables, iptables, ipvs or winuserspace", q.mode)
 	}
 	var client netip.Addr
 	if q.client != "" {
