@@ -233,7 +233,7 @@ func (t *Table) Expel(name string, keys map[string]bool) error {
 		return nil
 	}
 	b := t.batch()
-	b.elements(unix.NFT_MSG_DELSETELEM, t.set(name), present)
+	b.elements(unix.NFT_MSG_DELSETELEM, t.named[name], present)
 	return t.commit(b)
 }
 
