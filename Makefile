@@ -128,7 +128,7 @@ bench-micro-save: ## save the figures of single functions to compare with later
 
 # iptables is measured in the VM too, for the ratio to ipvs.
 bench-offload: deps build ## measure what it costs that the kernel forwards Services, here and in the VM
-	go run ./bench/compare -sluice bin/sluice -workloads 'offload-iptables-*' -rounds 1 $(BENCH)
+	go run ./bench/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
 	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
