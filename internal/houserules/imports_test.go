@@ -34,6 +34,7 @@ var foreign = []string{
 // kernel are the packages that read and write the kernel's network tables.
 var kernel = []string{
 	"golang.org/x/sys", "github.com/coreos/go-iptables", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+	"github.com/google/nftables",
 }
 
 // foundations are the libraries that Sluice was asked to stand on: the program imports each.
@@ -100,6 +101,10 @@ var layers = []layer{
 		dir: "kernelmodes", ours: []string{"lb", "internal/netfilter"}, never: outside,
 		theirs: slices.Concat(kernel, []string{"github.com/moby/ipvs"}),
 		why:    "it forwards in the kernel and must know no sockets of the proxy",
+	},
+	{
+		dir: "kernelmodes/lab", ours: []string{"lb", "kernelmodes", "bench/testbed"}, never: outside,
+		why: "it tests engines on hosts of the testbed",
 	},
 	{dir: "cmd", ours: slices.Concat(parts, []string{"cmd"}), theirs: []string{"*"}, why: "the program puts the packages together and is no library"},
 	{

@@ -1,5 +1,3 @@
-// Package lab is for the tests of engines: a node whose kernel forwards Services to pods, clients that ask
-// there, every cell of the matrix of what becomes of them, and Services that change at random.
 package lab
 
 import (

@@ -12,8 +12,6 @@ import (
 
 // clients reads the sets of a Service's backends.
 func (e *Engine) clients(s *lb.Service, now int64) (out []lb.Client, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for addr, set := range e.clientSets(s) {
 		list, err := e.content.Read(set)
 		if err != nil {
@@ -44,8 +42,6 @@ func (e *Engine) clientSets(s *lb.Service) map[netip.AddrPort]string {
 // remember adds clients to the sets of their backends, and removes them from those of others: rules look
 // into one set after the other.
 func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	sets, at := e.clientSets(s), make(map[netip.Addr]netip.AddrPort)
 	for _, c := range clients { // the last one counts
 		if _, ok := sets[c.Backend]; ok && c.Addr.Is6() == s.IPv6 {

@@ -53,7 +53,7 @@ func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Cha
 // exchange replaces what one Service had by what it needs. Elements that it had already are counted up and
 // down again, which writes nothing.
 func (c *content) exchange(was, is *unit) {
-	for _, set := range is.clients {
+	for _, set := range slices.Concat(is.clients, is.shards) {
 		c.AddSet(set)
 	}
 	for name, rules := range is.chains {

@@ -1,14 +1,11 @@
-// Package nftables forwards Services by nf_tables, without a process of ours and without any
-// program: what kube-proxy's mode of the same name does, in a table of our own for each address
-// family, sluice-services. An [Engine] has one family.
-//
-// testdata/rules.txt has the table of a Service with a cluster IP, a node port and two endpoints,
-// as nft lists it. A packet to an address of a Service goes this way:
+// Package nftables forwards Services by nf_tables, without any program: what kube-proxy's mode of the
+// same name does, in a table for each address family, sluice-services. An [Engine] has one family.
+// testdata/rules.txt is such a table as nft lists it. A packet to an address of a Service goes this way:
 //
 //	prerouting, output -> clusters -> outside or mark   cluster IPs: to be masqueraded or not
 //	                   -> services -> svc               a map by address, protocol and port
 //	                   -> node-ports -> ext -> svc      a map by protocol and port
-//	svc                -> endpoints                     a map by number and turn; DNAT
+//	svc                -> endpoints-..                  a map by number and turn; DNAT
 //	postrouting                                         masquerades
 //	input, forward, output -> unserved                  rejects and drops, new flows only
 //
@@ -19,27 +16,24 @@
 // which lets admitted clients through. An endpoint that gets to itself is one of the set "same" of
 // this node's endpoints.
 //
-// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in the
-// map of all endpoints: n connections get to n endpoints. A change costs the elements that differ,
+// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in one of
+// 256 maps that Services share: n connections get to n endpoints. A change costs the elements that differ,
 // and this one rule where the number of endpoints does. Counting begins anew then, at an endpoint
 // chosen at random.
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own
 // (65,535 clients, for the timeout of the Service); others are not remembered once it is full. The
-// sets stay when the table is written anew, also by another process.
+// sets stay when the table is written anew, also by another process. A change is one transaction:
+// a packet meets all of it or nothing. Established connections go on, since nat sees the first
+// packet only. Conntrack entries of UDP flows to an endpoint that is no longer one of the address
+// are deleted.
 //
-// A change is one transaction: a packet meets all of it or nothing. Established connections go
-// on, since nat sees the first packet only. Conntrack entries of UDP flows to an endpoint that is
-// no longer one of the address are deleted.
-//
-// # What differs from mode iptables
-//
-// Of kube-proxy, too: new flows to a cluster IP at a port that it has not are rejected, and to an
-// address of a ServiceCIDR that no Service has are dropped, once the ranges are known. Nothing is
-// accepted on behalf of Services, since a base chain of nf_tables cannot keep another one from
-// dropping: a firewall of the host must let through what is forwarded to endpoints. Packets that
-// belong to no flow are not dropped; where routes are asymmetric, set
-// nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).
+// As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it
+// has not are rejected, and those to an address of a ServiceCIDR that no Service has are dropped,
+// once the ranges are known. Nothing is accepted on behalf of Services, since a base chain of
+// nf_tables cannot keep another one from dropping: a firewall of the host must let through what is
+// forwarded to endpoints. Packets that belong to no flow are not dropped; where routes are
+// asymmetric, set nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).
 //
 // No socket is opened for a node port here. The caller may hold one, which serves 127.0.0.1 and
 // ::1: what comes by loopback is left to it.

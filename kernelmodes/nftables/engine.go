@@ -55,10 +55,10 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 }
 
 // Verify reports whether our table holds what the last Sync wrote and nothing else; if not, call
-// Sync. It costs one netlink message if nobody has written to nf_tables since the last Verify.
+// Sync. It costs one netlink message if no other program has written to nf_tables since the last Verify.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
-// Renew makes rules last for another Lifetime. Any goroutine may call it.
+// Renew makes rules last for another Lifetime, if there are any. Any goroutine may call it.
 func (e *Engine) Renew() error { return e.renew() }
 
 // Leftover reports whether an earlier process has left Services here. It costs some milliseconds.

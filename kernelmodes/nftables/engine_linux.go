@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -23,8 +22,7 @@ import (
 
 // kernel is what an engine knows of its host, and what it wrote there last.
 type kernel struct {
-	mu       sync.Mutex // of the table, which Renew writes to as well
-	content  *content   // nil until there has been something to write
+	content  *content // nil until there has been something to write
 	probed   bool
 	services lb.Mirror
 	clean    bool // an earlier process has left nothing
@@ -43,24 +41,38 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.probe(ctx); err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.shape(node)
-	if e.content == nil {
-		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
-	}
 	changed := e.services.Changed()
 	e.stale.Change(changed)
-	if !e.content.Known() {
+	if e.content == nil || !e.content.Known() {
 		e.stale.ChangeAll(services)
 	}
-	e.content.edit(s, services, changed)
-	if err := e.content.Write(); err != nil {
+	if err := e.write(e.shape(node), services, changed); err != nil {
 		return err
 	}
 	n, err := e.stale.Delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
+}
+
+// write writes a change, or removes the table if there is nothing to forward any more.
+func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Change) error {
+	if len(services) == 0 {
+		e.content, e.clean = nil, false
+		e.counters.Rules.Store(0)
+		e.counters.Elements.Store(0)
+		_, err := nft.Remove(e.IPv6, table)
+		e.clean = err == nil
+		return err
+	}
+	if e.content == nil {
+		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		changed = nil
+		for _, x := range services {
+			changed = append(changed, lb.Change{New: x})
+		}
+	}
+	e.content.edit(s, services, changed)
+	return e.content.Write()
 }
 
 // shape returns how rules are written.
@@ -91,8 +103,6 @@ func (e *Engine) probe(context.Context) error {
 }
 
 func (e *Engine) verify(context.Context) (bool, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.content == nil {
 		return true, nil
 	}
@@ -100,17 +110,16 @@ func (e *Engine) verify(context.Context) (bool, error) {
 }
 
 func (e *Engine) renew() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.content == nil {
+	if e.Lifetime == 0 {
 		return nil
 	}
-	return e.content.Renew()
+	return nft.Renew(e.IPv6, table, e.Lifetime)
 }
 
 func (e *Engine) stats() Stats {
 	c := &e.counters
-	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()), int(c.Elements.Load())}
+	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
+		int(c.Elements.Load())}
 }
 
 func (e *Engine) leftover(context.Context) (bool, error) {

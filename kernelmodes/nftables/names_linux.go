@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +22,6 @@ const (
 	setServices  = "services"            // addresses: to the chain of a Service
 	setNodePorts = "node-ports"          // the same for every address of the node
 	setClusters  = "clusters"            // cluster IPs with ports: whether to masquerade
-	setEndpoints = "endpoints"           // number and turn: where to
-	setRotation  = "rotation"            // number and turn: to the chain of an endpoint, with affinity
 	setSame      = "same"                // endpoints of this node, each with itself
 	setUnserved  = "unserved"            // addresses that nat leaves alone, at least for some clients
 	setNoNode    = "unserved-node-ports" // the same for every address of the node
@@ -45,6 +44,14 @@ const (
 	chainDropElse = "drop-outside" // but to loopback, which is another's
 )
 
+// Prefixes of the maps of endpoints. A number is that of a rotation, of which each map has every 256th: for
+// each chain that uses a map the kernel walks all of its elements (nf_tables_bind_set).
+const (
+	setEndpoints = "endpoints-" // number and turn: where to
+	setRotation  = "rotation-"  // number and turn: to the chain of an endpoint, with affinity
+	shards       = 256
+)
+
 // Prefixes of the chains of one Service, and of the set of an endpoint's clients.
 const (
 	prefixCluster  = "svc-" // backends for policy Cluster
@@ -63,12 +70,12 @@ var hooks = map[string]*nft.Hook{
 	chainPre:         {Type: "nat", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 5},
 	chainOut:         {Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 5},
 	chainPost:        {Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: srcnat - 5},
-	"filter-input":   {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: -5},
-	"filter-forward": {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: -5},
-	"filter-output":  {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: -5},
-	"last-input":     {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: last},
-	"last-forward":   {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: last},
-	"last-output":    {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: last},
+	"filter-input":   {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: -5, New: true},
+	"filter-forward": {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: -5, New: true},
+	"filter-output":  {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: -5, New: true},
+	"last-input":     {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: last, New: true},
+	"last-forward":   {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: last, New: true},
+	"last-output":    {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: last, New: true},
 }
 
 const (
@@ -81,8 +88,6 @@ var sets = []nft.Set{
 	{Name: setServices, Key: frontend, Verdicts: true},
 	{Name: setNodePorts, Key: frontend[1:], Verdicts: true},
 	{Name: setClusters, Key: frontend, Verdicts: true},
-	{Name: setEndpoints, Key: turn, Data: []nft.Field{nft.Address, nft.Port}},
-	{Name: setRotation, Key: turn, Verdicts: true},
 	{Name: setSame, Key: []nft.Field{nft.Address, nft.Address}},
 	{Name: setUnserved, Key: frontend, Verdicts: true},
 	{Name: setNoNode, Key: frontend[1:], Verdicts: true},
@@ -99,6 +104,17 @@ var (
 	asked = []nft.Load{nft.Destination, nft.L4Proto, nft.DestinationPort}
 	port  = asked[1:]
 )
+
+// shard is the map that has the turns of a number.
+func shard(prefix string, number uint32) nft.Set {
+	s := nft.Set{Name: fmt.Sprintf("%s%02x", prefix, number%shards), Key: turn}
+	if prefix == setRotation {
+		s.Verdicts = true
+	} else {
+		s.Data = []nft.Field{nft.Address, nft.Port}
+	}
+	return s
+}
 
 // clientSet is the set of a backend's clients.
 func clientSet(id lb.ID, backend netip.AddrPort) nft.Set {

@@ -33,6 +33,7 @@ type unit struct {
 	chains         map[string][]nft.Rule
 	entries        []entry
 	clients        []nft.Set // of backends, with affinity
+	shards         []nft.Set // maps that others use as well
 	cluster, local rotation
 }
 
@@ -208,20 +209,22 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 	case n == 1:
 		return append(rules, s.rule().DNATTo(r.order[0]).Rule(id))
 	}
+	turns := shard(setEndpoints, r.number)
+	if affine {
+		turns = shard(setRotation, r.number)
+	}
+	u.shards = append(u.shards, turns)
 	for i, b := range r.order {
-		e := nft.Element{Key: nft.Key(r.number, uint32(i))}
+		e := nft.Element{Key: nft.Key(r.number, uint32(i)), Data: nft.Key(b.Addr(), b.Port())}
 		if affine {
 			e.Data = prefixEndpoint + kernelmodes.Suffix(service.ID, b.String())
-			u.add(setRotation, e)
-		} else {
-			e.Data = nft.Key(b.Addr(), b.Port())
-			u.add(setEndpoints, e)
 		}
+		u.add(turns.Name, e)
 	}
 	if affine {
-		return append(rules, s.rule().Goto(setRotation, nft.Constant(r.number), nft.Rotation(n)).Rule(id))
+		return append(rules, s.rule().Goto(turns.Name, nft.Constant(r.number), nft.Rotation(n)).Rule(id))
 	}
-	return append(rules, s.rule().Map(setEndpoints, nft.Constant(r.number), nft.Rotation(n)).DNAT().Rule(id))
+	return append(rules, s.rule().Map(turns.Name, nft.Constant(r.number), nft.Rotation(n)).DNAT().Rule(id))
 }
 
 // endpoint adds what a backend with affinity needs, once, and returns the name of the set of its clients.

@@ -37,13 +37,13 @@ func (s *shape) static(t *nft.Table) {
 		s.rule().Reject(false).Rule(""))
 	set(chainDrop, s.rule().Drop().Rule(""))
 	set(chainDropElse, s.rule().Loopback(false).Drop().Rule(""))
-	unserved := s.rule().New().Jump(chainUnserved).Rule("")
+	unserved := s.rule().Jump(chainUnserved).Rule("")
 	set("filter-input", unserved)
 	set("filter-forward", unserved)
 	// What the socket of a UDP node port sends to a client whose conntrack entry was deleted when the Service
 	// moved here would make an entry that begins with the answer, and all that the client sends would belong
 	// to that and go to the socket.
-	udp := func() *nft.Builder { return s.rule().New().Protocol(unix.IPPROTO_UDP) }
+	udp := func() *nft.Builder { return s.rule().Protocol(unix.IPPROTO_UDP) }
 	set("filter-output", unserved,
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
 		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
@@ -54,7 +54,7 @@ func (s *shape) static(t *nft.Table) {
 func (s *shape) last(t *nft.Table) {
 	var rules []nft.Rule
 	for _, p := range s.cidrs {
-		rules = append(rules, s.rule().New().To(p, true).Drop().Rule("no Service has the address"))
+		rules = append(rules, s.rule().To(p, true).Drop().Rule("no Service has the address"))
 	}
 	for _, chain := range []string{"last-input", "last-forward", "last-output"} {
 		if len(rules) > 0 {

@@ -20,10 +20,20 @@ type batch struct {
 	start int    // of the message that is being written
 	count uint32 // messages, and the sequence number of the last
 	sets  uint32
+
+	made    map[*set]bool // by this batch
+	changes []change      // that it makes, for who keeps account of them
+}
+
+// change is elements of a set that come or go.
+type change struct {
+	set     *set
+	list    []Element
+	present bool
 }
 
 func (t *Table) batch() *batch {
-	b := &batch{name: t.Name, ipv6: t.IPv6}
+	b := &batch{name: t.Name, ipv6: t.IPv6, made: make(map[*set]bool)}
 	b.control(unix.NFNL_MSG_BATCH_BEGIN)
 	return b
 }
@@ -94,6 +104,11 @@ func (b *batch) rule(chain string, r Rule) {
 	b.str(unix.NFTA_RULE_CHAIN, chain)
 	b.bytes = append(b.bytes, r...)
 	b.end()
+}
+
+// failed returns the error of doing something to the table.
+func (b *batch) failed(verb string, err error) error {
+	return fmt.Errorf("%s nft table %s: %w", verb, b.name, err)
 }
 
 // refusal is what the kernel has refused, and where.

@@ -17,7 +17,7 @@
 // element some ten times.
 //
 // A table with a [Table.Lifetime] ends by itself: its base chains return at once when the
-// element of the set "alive" has expired, which Write and Renew put there. [Monitor] notices
+// element of the set "alive" has expired, which Write and [Renew] put there. [Monitor] notices
 // that other programs have changed anything.
 //
 // It is for Linux 5.13 and later with CAP_NET_ADMIN, and works in the network namespace of the

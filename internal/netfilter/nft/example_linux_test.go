@@ -34,7 +34,7 @@ func example(ipv6 bool) *Table {
 	t.Add("allowed", Range(net, ip, uint8(6), uint16(80)), 1)
 	t.Add("inside", Range(net), 1)
 	r := func() *Builder { return NewRule(ipv6) }
-	nat := func(hook uint32) *Hook { return &Hook{"nat", hook, -105} }
+	nat := func(hook uint32) *Hook { return &Hook{Type: "nat", Number: hook, Priority: -105} }
 	service := []Load{Destination, L4Proto, DestinationPort}
 	t.SetChain("pre", nat(unix.NF_INET_PRE_ROUTING), []Rule{
 		r().Map("steer", service...).Redirect().Rule("steer"), r().Goto("services", service...).Rule(""),
@@ -55,7 +55,7 @@ func example(ipv6 bool) *Table {
 		r().Translated(true).In("same", Source, Destination).Masquerade().Rule(""),
 		r().Marked(0x4000, true).SetMark(0x4000, false).Masquerade().Rule(""),
 	})
-	t.SetChain("input", &Hook{"filter", unix.NF_INET_LOCAL_IN, 0}, []Rule{
+	t.SetChain("input", &Hook{Type: "filter", Number: unix.NF_INET_LOCAL_IN, New: true}, []Rule{
 		r().New().Translated(false).Protocol(unix.IPPROTO_TCP).NotIn("allowed", append(service, Source)...).Reject(true).Rule(""),
 		r().FromLocal().From(net, false).NotIn("inside", Source).Begins("veth").Jump("web2").Rule(""),
 		r().FromLoopback(true).To(net, true).Reject(false).Rule(""), r().Invalid().Drop().Rule(""),

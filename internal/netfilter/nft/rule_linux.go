@@ -173,6 +173,11 @@ func (b *Builder) New() *Builder {
 	return b.masked(conntrack(expr.CtKeySTATE), expr.CtStateBitNEW, true)
 }
 
+// NotNew matches all other packets.
+func (b *Builder) NotNew() *Builder {
+	return b.masked(conntrack(expr.CtKeySTATE), expr.CtStateBitNEW, false)
+}
+
 // Invalid matches what belongs to no flow (ct state invalid).
 func (b *Builder) Invalid() *Builder {
 	return b.masked(conntrack(expr.CtKeySTATE), expr.CtStateBitINVALID, true)

@@ -1,12 +1,9 @@
 package nft
 
 import (
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 )
@@ -43,6 +40,13 @@ type Set struct {
 	// when the table is replaced. Size is how many there may be.
 	Dynamic bool
 	Size    uint32
+
+	// Rank orders the changes of what one packet reads after the other: a set of a higher rank
+	// grows in a transaction before those of lower ones change, and shrinks in one after them,
+	// and packets that have begun to read rules before are awaited in between. Chains change
+	// with rank 0. So a packet for which both what was and what is to be comes to the same
+	// never finds anything else in between. Most changes concern one rank, and are one transaction.
+	Rank int
 }
 
 // Element is an element of a set: registers, as [Key] makes them.
@@ -57,6 +61,7 @@ type Hook struct {
 	Type     string // "filter", "nat"
 	Number   uint32 // unix.NF_INET_PRE_ROUTING and so on
 	Priority int32
+	New      bool // rules see the first packets of flows only, as those of nat do; other packets cost one comparison
 }
 
 // Counters counts what tables do. It may be read by any goroutine.
@@ -168,20 +173,6 @@ func (t *Table) touch(name string, c *chain) {
 	}
 }
 
-// Try has the kernel take the whole table and delete it again, in one transaction that no packet
-// meets. The error says what it does not take.
-func (t *Table) Try() error {
-	b := t.batch()
-	if err := t.writeWhole(b); err != nil {
-		return err
-	}
-	b.table(unix.NFT_MSG_DELTABLE)
-	if err := b.send(); err != nil {
-		return fmt.Errorf("try nft table %s: %w", t.Name, err)
-	}
-	return nil
-}
-
 // Known reports whether the kernel is known to be as the last Write left it: there was one, it
 // did not fail, and Verify has found no difference since.
 func (t *Table) Known() bool { return t.known }
@@ -200,25 +191,31 @@ func (t *Table) settle() {
 		c.touched, c.present, c.had = false, true, len(c.rules)
 	}
 	t.touched = nil
+	for _, s := range t.sets {
+		t.note(s, s.elements.Missing(), true)
+		t.note(s, s.elements.Surplus(), false)
+		s.fresh = false
+		s.elements.Settle()
+	}
 	t.sets = slices.DeleteFunc(t.sets, func(s *set) bool {
 		if s.gone {
 			delete(t.named, s.Name)
 		}
 		return s.gone
 	})
-	for _, s := range t.sets {
-		s.fresh = false
-		for _, e := range s.elements.Missing() {
-			s.elements.SetPresent(e, true)
-			t.count(&t.counters().Elements, 1)
-		}
-		for _, e := range s.elements.Surplus() {
-			s.elements.SetPresent(e, false)
-			t.count(&t.counters().Elements, -1)
-		}
-		s.elements.Settle()
-	}
 	t.known = true
+}
+
+// note notes whether the kernel has elements.
+func (t *Table) note(s *set, list []Element, present bool) {
+	for _, e := range list {
+		s.elements.SetPresent(e, present)
+	}
+	if !present {
+		t.count(&t.counters().Elements, -len(list))
+		return
+	}
+	t.count(&t.counters().Elements, len(list))
 }
 
 func (t *Table) count(c *atomic.Int64, n int) { c.Add(int64(n)) }

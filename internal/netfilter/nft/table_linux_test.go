@@ -207,7 +207,7 @@ func TestLifetime(t *testing.T) {
 			return len(list)
 		}
 		for range 2 {
-			if err := x.Renew(); err != nil {
+			if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil {
 				t.Fatal(err)
 			}
 			if list, err := x.Read(aliveSet); err != nil || len(list) != 1 || list[0].Left < x.Lifetime-10*time.Second {
@@ -216,7 +216,7 @@ func TestLifetime(t *testing.T) {
 		}
 		verify(t, x, true)
 		x.Lifetime = 50 * time.Millisecond
-		if err := x.Renew(); err != nil {
+		if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil {
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(10 * time.Second); alive() > 0; runtime.Gosched() { // the kernel has no event for it
@@ -224,7 +224,7 @@ func TestLifetime(t *testing.T) {
 				t.Fatal("the rules still match")
 			}
 		}
-		if err := x.Renew(); err != nil || alive() != 1 {
+		if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil || alive() != 1 {
 			t.Errorf("%v, or it is not there again", err)
 		}
 	})

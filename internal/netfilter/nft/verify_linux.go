@@ -54,12 +54,7 @@ func (t *Table) readBack(written []string, whole bool) error {
 }
 
 // length returns how many rules the kernel has for a chain.
-func (t *Table) length(c *chain) int {
-	if c.hook != nil && t.Lifetime > 0 {
-		return len(c.rules) + 1
-	}
-	return len(c.rules)
-}
+func (t *Table) length(c *chain) int { return len(t.entrance(c)) + len(c.rules) }
 
 // handleSize is how many bytes stand for a rule. One that is replaced has another handle.
 const handleSize = 8
@@ -204,6 +199,19 @@ func (s *set) match(list []timed) bool {
 		have[e.Element] = true
 	}
 	return maps.Equal(want, have)
+}
+
+// Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no
+// such table. It is for keys without Prefixes.
+func Elements(ipv6 bool, table, set string) (out []Element, err error) {
+	list, err := (&Table{Name: table, IPv6: ipv6}).read(set)
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return nil, nil
+	}
+	for _, e := range list {
+		out = append(out, e.Element)
+	}
+	return out, err
 }
 
 // Client is an element of a dynamic set.

@@ -3,60 +3,49 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
-
-// aliveSet has one element, while the table's rules are to match.
-const aliveSet = "alive"
-
-// aliveSize leaves room for elements that have expired, or go in the transaction in which others come.
-const aliveSize = 64
 
 // maxElements is how many bytes of elements a message has: the length of an attribute has 16 bits.
 const maxElements = 60000
 
-// Write makes the kernel hold the table, in one transaction. After an error it holds what it held
-// before.
+// Write makes the kernel hold the table, in one transaction unless sets of several ranks change
+// (Set.Rank). After an error it holds what it held before, or some of the ranks as they are to be.
 func (t *Table) Write() error {
 	if t.Lifetime > 0 {
-		t.AddSet(Set{Name: aliveSet, Key: []Field{family}, Dynamic: true, Size: aliveSize})
+		t.AddSet(alive.Set)
 	}
-	b := t.batch()
-	if t.known {
-		t.writeChanges(b)
-	} else if err := t.writeWhole(b); err != nil {
+	written, whole := t.touched, !t.known
+	t.known = false
+	wrote, err := true, error(nil)
+	if whole {
+		var b *batch
+		if b, err = t.whole(); err == nil {
+			err = t.commit(b)
+		}
+	} else {
+		wrote, err = t.writeChanges()
+	}
+	if err != nil {
 		return err
 	}
-	if b.empty() {
+	t.settle()
+	if !wrote {
 		return nil
 	}
-	whole := !t.known
-	t.known = false
-	if err := t.commit(b); err != nil {
-		return err
-	}
-	written := t.touched
-	t.settle()
 	if err := t.readBack(written, whole); err != nil {
 		t.known = false
 		return err
 	}
 	return nil
-}
-
-// Renew makes the rules match for another Lifetime.
-func (t *Table) Renew() error {
-	if t.Lifetime == 0 || !t.known {
-		return nil
-	}
-	b := t.batch()
-	t.renew(b, true)
-	return t.commit(b)
 }
 
 // commit sends a batch, and follows the generation of nf_tables.
@@ -66,7 +55,7 @@ func (t *Table) commit(b *batch) error {
 	if err := b.send(); err != nil {
 		t.counters().Failures.Add(1)
 		t.verified = 0
-		return fmt.Errorf("write nft table %s: %w", t.Name, err)
+		return b.failed("write", err)
 	}
 	if t.verified != before || nfnl.Generation() != before+1 {
 		t.verified = 0 // another program has written, too
@@ -76,31 +65,29 @@ func (t *Table) commit(b *batch) error {
 	return nil
 }
 
-// renew replaces the element that lets rules match: before Linux 6.12 one that is there keeps its timeout.
-func (t *Table) renew(b *batch, there bool) {
-	if t.Lifetime == 0 {
-		return
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
+	b, err := t.whole()
+	if err != nil {
+		return err
 	}
-	e := timed{Element: Element{Key: t.alive()}, timeout: t.Lifetime}
-	s := t.named[aliveSet]
-	if there {
-		// It may have expired. One that is there already keeps its data, so that both of these succeed.
-		b.elements(unix.NFT_MSG_NEWSETELEM, s, []timed{e})
-		b.elements(unix.NFT_MSG_DELSETELEM, s, []timed{{Element: e.Element}})
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return b.failed("try", err)
 	}
-	b.elements(unix.NFT_MSG_NEWSETELEM, s, []timed{e})
+	return nil
 }
 
-func (t *Table) alive() string { return Key(nfnl.Family(t.IPv6)) }
-
-// writeWhole replaces the table.
-func (t *Table) writeWhole(b *batch) error {
+// whole is a transaction that replaces the table.
+func (t *Table) whole() (*batch, error) {
+	b := t.batch()
 	kept := make(map[string][]timed)
 	for _, s := range t.sets {
 		if s.Dynamic && !s.gone && s.Name != aliveSet {
 			list, err := t.read(s.Name)
 			if err != nil && !errors.Is(err, syscall.ENOENT) {
-				return err
+				return nil, err
 			}
 			kept[s.Name] = list
 		}
@@ -108,8 +95,9 @@ func (t *Table) writeWhole(b *batch) error {
 	b.table(unix.NFT_MSG_NEWTABLE)
 	b.table(unix.NFT_MSG_DELTABLE)
 	b.table(unix.NFT_MSG_NEWTABLE)
-	for name, c := range t.chains {
-		if !c.gone {
+	names := slices.Sorted(maps.Keys(t.chains)) // in the order in which nft is to list them
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
 			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
 		}
 	}
@@ -119,8 +107,8 @@ func (t *Table) writeWhole(b *batch) error {
 		}
 	}
 	// Rules come before elements: for each rule that uses a map the kernel walks all of it (nf_tables_bind_set).
-	for name, c := range t.chains {
-		if !c.gone {
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
 			t.writeRules(b, name, c)
 		}
 	}
@@ -136,26 +124,85 @@ func (t *Table) writeWhole(b *batch) error {
 		})
 		b.elements(unix.NFT_MSG_NEWSETELEM, s, append(list, kept[s.Name]...))
 	}
-	t.renew(b, false)
-	return nil
+	if t.Lifetime > 0 {
+		b.grant(t.Lifetime)
+	}
+	return b, nil
 }
 
-// writeChanges writes what was edited.
-func (t *Table) writeChanges(b *batch) {
+// writeChanges writes what was edited, rank by rank, and reports whether that was anything.
+func (t *Table) writeChanges() (wrote bool, err error) {
+	step := func(b *batch) error {
+		if b.empty() {
+			return nil
+		}
+		if wrote {
+			if err := netfilter.AwaitReaders(); err != nil {
+				return err
+			}
+		}
+		wrote = true
+		if err := t.commit(b); err != nil {
+			return err
+		}
+		for _, c := range b.changes {
+			t.note(c.set, c.list, c.present)
+		}
+		return nil
+	}
+	highest := 0
+	for _, s := range t.sets {
+		highest = max(highest, s.Rank)
+	}
+	for rank := highest; rank > 0; rank-- {
+		b := t.batch()
+		for _, s := range t.ranked(rank) {
+			b.grow(s, false)
+		}
+		if err := step(b); err != nil {
+			return wrote, err
+		}
+	}
+	if err := step(t.changes()); err != nil {
+		return wrote, err
+	}
+	for rank := 1; rank <= highest; rank++ {
+		b := t.batch()
+		for _, s := range t.ranked(rank) {
+			b.shrink(s)
+		}
+		if err := step(b); err != nil {
+			return wrote, err
+		}
+	}
+	return wrote, nil
+}
+
+// ranked returns the sets of a rank.
+func (t *Table) ranked(rank int) (out []*set) {
+	for _, s := range t.sets {
+		if s.Rank == rank {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// changes is a transaction with what was edited, but for sets of rank 1 and more.
+func (t *Table) changes() *batch {
+	b, sets := t.batch(), t.ranked(0)
 	for _, name := range t.touched {
 		if c := t.chains[name]; !c.gone && !c.present {
 			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
 		}
 	}
-	for _, s := range t.sets {
-		if s.fresh && !s.gone {
-			b.set(unix.NFT_MSG_NEWSET, s)
-			if s.Name == aliveSet {
-				t.renew(b, false)
-			}
+	for _, s := range sets { // those that rules need
+		b.create(s)
+		if s.fresh && s.Name == aliveSet {
+			b.grant(t.Lifetime)
 		}
 	}
-	for _, name := range t.touched { // rules that go may hold sets, and those that come need them
+	for _, name := range t.touched { // rules that go may hold sets
 		c := t.chains[name]
 		if c.present && c.had > 0 {
 			b.flush(name)
@@ -164,46 +211,109 @@ func (t *Table) writeChanges(b *batch) {
 			t.writeRules(b, name, c)
 		}
 	}
-	for _, s := range t.sets {
-		if !s.fresh {
-			b.elements(unix.NFT_MSG_DELSETELEM, s, untimed(s.elements.Surplus()))
-		}
-		if !s.gone {
-			b.elements(unix.NFT_MSG_NEWSETELEM, s, untimed(s.elements.Missing()))
-		}
+	for _, s := range sets {
+		b.grow(s, true)
 	}
-	for _, s := range t.sets {
-		if s.gone && !s.fresh {
-			b.set(unix.NFT_MSG_DELSET, s)
-		}
+	for _, s := range sets {
+		b.drop(s)
 	}
 	for _, name := range t.touched {
 		if c := t.chains[name]; c.gone && c.present {
 			b.chain(unix.NFT_MSG_DELCHAIN, name, nil)
 		}
 	}
+	return b
 }
 
-func untimed(list []Element) (out []timed) {
+// create appends a message that makes a set that is not there.
+func (b *batch) create(s *set) {
+	if s.fresh && !s.gone && !b.made[s] {
+		b.set(unix.NFT_MSG_NEWSET, s)
+		b.made[s] = true
+	}
+}
+
+// drop appends a message that deletes a set that is not to be there.
+func (b *batch) drop(s *set) {
+	if s.gone && !s.fresh {
+		b.set(unix.NFT_MSG_DELSET, s)
+	}
+}
+
+// grow adds the elements that a set lacks. If all, it deletes those that are to go as well, and else those
+// alone that would overlap what is added.
+func (b *batch) grow(s *set, all bool) {
+	if s.gone {
+		return
+	}
+	b.create(s)
+	come, gone := s.elements.Missing(), s.elements.Surplus()
+	if !all {
+		gone = overlapping(gone, come)
+	}
+	if !s.fresh {
+		b.change(s, gone, false)
+	}
+	b.change(s, come, true)
+}
+
+// shrink deletes the elements that are to go, and the set if it is.
+func (b *batch) shrink(s *set) {
+	if !s.fresh && !s.gone {
+		b.change(s, s.elements.Surplus(), false)
+	}
+	b.drop(s)
+}
+
+// overlapping returns the ranges of a list that overlap any of others, which do not overlap each other.
+func overlapping(list, others []Element) (out []Element) {
+	if len(list) == 0 || len(others) == 0 {
+		return nil
+	}
+	byKey := func(a, b Element) int { return strings.Compare(a.Key, b.Key) }
+	others = slices.SortedFunc(slices.Values(others), byKey)
 	for _, e := range list {
-		out = append(out, timed{Element: e})
+		i, same := slices.BinarySearchFunc(others, e, byKey)
+		if same || i > 0 && others[i-1].End >= e.Key || i < len(others) && others[i].Key <= e.End {
+			out = append(out, e)
+		}
 	}
 	return out
 }
 
+// change appends messages that add elements to a set or delete them, and notes what they change.
+func (b *batch) change(s *set, list []Element, present bool) {
+	if len(list) == 0 {
+		return
+	}
+	timeless := make([]timed, len(list))
+	for i, e := range list {
+		timeless[i].Element = e
+	}
+	command := unix.NFT_MSG_DELSETELEM
+	if present {
+		command = unix.NFT_MSG_NEWSETELEM
+	}
+	b.elements(command, s, timeless)
+	b.changes = append(b.changes, change{s, list, present})
+}
+
 // writeRules adds the rules of a chain that has none.
 func (t *Table) writeRules(b *batch, name string, c *chain) {
-	if c.hook != nil && t.Lifetime > 0 {
-		b.rule(name, t.lease())
-	}
-	for _, r := range c.rules {
+	for _, r := range slices.Concat(t.entrance(c), c.rules) {
 		b.rule(name, r)
 	}
 }
 
-// lease returns the rule that ends all base chains when no process renews the table.
-func (t *Table) lease() Rule {
-	return NewRule(t.IPv6).NotIn(aliveSet, Family).Return().Rule("until no process renews this")
+// entrance returns the first rules of a chain, which are not the caller's.
+func (t *Table) entrance(c *chain) (out []Rule) {
+	if c.hook != nil && c.hook.New {
+		out = append(out, NewRule(t.IPv6).NotNew().Return().Rule(""))
+	}
+	if c.hook != nil && t.Lifetime > 0 {
+		out = append(out, NewRule(t.IPv6).NotIn(aliveSet, Family).Return().Rule("no process renews this any more"))
+	}
+	return out
 }
 
 // Remove removes a table with all that is in it, and reports whether it was there.
@@ -215,7 +325,7 @@ func Remove(ipv6 bool, name string) (there bool, err error) {
 	case errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("delete nft table %s: %w", name, err)
+		return false, b.failed("delete", err)
 	}
 	return true, nil
 }

@@ -100,9 +100,9 @@ func requesting(s *lb.Service, path string) *lb.Service {
 
 // TestChoose: who forwards a Service, and what is said if it is not who should.
 func TestChoose(t *testing.T) {
-	all, none := abilities{}, abilities{IPTables: errNoEngine, IPVS: errors.New("no ip_vs in this kernel"), userspaceSCTP: errSCTP}
-	kernelSCTP := abilities{userspaceSCTP: errSCTP}
-	family := abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
+	all, none := abilities{}, abilities{NFTables: errNoEngine, IPTables: errNoEngine, IPVS: errors.New("no ip_vs in this kernel"), userspaceSCTP: errSCTP}
+	kernelSCTP, old := abilities{userspaceSCTP: errSCTP}, abilities{userspaceSCTP: errSCTP, NFTables: errNoEngine}
+	family := (&Family{}).abilities(true, nil)
 	for _, test := range []struct {
 		name      string
 		protocol  lb.Protocol
@@ -121,8 +121,9 @@ func TestChoose(t *testing.T) {
 		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
 		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs is not available"},
 		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
-		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, IPTables, "SCTP"},
-		{"SCTP that requests what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
+		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, NFTables, "SCTP"},
+		{"SCTP that requests what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, NFTables, "SCTP"},
+		{"SCTP without nftables", lb.SCTP, "", Userspace, old, IPTables, "SCTP"},
 		{"SCTP by a request", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
 		{"SCTP and no path for it", lb.SCTP, "", Userspace, none, None, "SCTP"},
 		{"no such family", lb.TCP, "iptables", Userspace, family, None, "family"},

@@ -312,8 +312,8 @@ func (s *settings) checkNFTables() {
 	if s.File == "" {
 		return // they are those of iptables
 	}
-	if bit := limits["iptables-masquerade-bit"]; int64(*t.MasqueradeBit) < bit.least || int64(*t.MasqueradeBit) > bit.most {
-		s.fail("%s: nftables.masqueradeBit %d: give %s", s.File, *t.MasqueradeBit, bit.give)
+	if bit := *t.MasqueradeBit; bit < 0 || bit > 31 {
+		s.fail("%s: nftables.masqueradeBit %d: give 0 to 31", s.File, bit)
 	}
 	if t.SyncPeriod.Duration < shortestSync {
 		s.fail("%s: nftables.syncPeriod %v: give 100ms or more, like 30s", s.File, t.SyncPeriod.Duration)

@@ -290,6 +290,11 @@ func TestRulesAreRepaired(t *testing.T) {
 			"iptables -t nat -F SLUICE-SERVICES",
 			"iptables -t nat -D POSTROUTING 1; iptables -t nat -F SLUICE-MARK-MASQ",
 		},
+		"nftables": {
+			"nft delete table ip sluice-services",
+			"nft flush table ip sluice-services",
+			"nft flush map ip sluice-services services",
+		},
 		"ipvs": {
 			"ipvsadm -C",
 			"ip route flush table local proto 83",

@@ -41,10 +41,11 @@ func (l *Lab) Holds() (out []string) {
 // Counters are what iptables-save and ipset save print beside the rules and members themselves.
 var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 
-// Traces is everything that rules and sets of the node say.
+// Traces is everything that rules and sets of the node say; of tables of nftables, whether they are there.
 func (l *Lab) Traces() string {
 	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save")
-	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
+	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers() +
+		l.Output("sh", "-c", "nft list tables | grep sluice || true")
 }
 
 // virtualServers is what ipvsadm says of the node, without counts; nothing where the
