@@ -15,7 +15,7 @@ FUZZTIME ?= 30s
 # How long make soak lasts.
 SOAK ?= 20m
 
-# Further flags of bench/compare, such as BENCH="-force -workloads short".
+# Further flags of bench/compare, such as BENCH="-force -workloads short", or of BenchmarkScale.
 BENCH ?=
 
 # How the program is built, but for its path and its package.
@@ -79,7 +79,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-control bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,11 +136,14 @@ bench-micro-save: ## save the figures of single functions to compare with later
 
 # iptables is measured in the VM too, for the ratio to ipvs.
 bench-offload: deps build ## measure what it costs that the kernel forwards Services, here and in the VM
-	go run ./bench/compare -sluice bin/sluice -workloads 'offload-iptables-*' -rounds 1 $(BENCH)
+	go run ./bench/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
 	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
+
+bench-control: deps build systems ## measure starts, changes and forwarding beside kube-proxy, from an API server
+	cd deploy/e2e && go test -run '^$$' -bench Scale -benchtime 1x -timeout 0 . -args -load 2s $(BENCH)
 
 test: ## run every test
 	@rm -rf $(RUNS)

@@ -34,6 +34,8 @@ hostnameOverride: node
 healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+iptables: {minSyncPeriod: 1ms}
+nftables: {minSyncPeriod: 1ms}
 `, mode, l.kubeconfigFile()), 0o600))
 	return file
 }

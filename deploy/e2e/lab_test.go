@@ -44,6 +44,7 @@ type lab struct {
 
 	audited        int64 // length of the API server's record when the test began
 	mayBeForbidden bool  // the test takes rights away
+	mortal         bool  // the control plane ends with the lab, which leaves its Services there
 
 	as *account // whom Sluice runs as; nil for whom the shipped manifests say
 }
@@ -75,7 +76,9 @@ func newLab(t testing.TB) *lab {
 		if err != nil {
 			t.Errorf("clean up: %v: %s", err, out)
 		}
-		l.deleteAll()
+		if !l.mortal {
+			l.deleteAll()
+		}
 		l.checkRequests()
 	})
 	return l
