@@ -50,7 +50,6 @@ type IPTables struct {
 	// be nil.
 	ObserveFlows func(time.Duration)
 
-	counters
 	kernel
 }
 

@@ -10,6 +10,7 @@ import (
 // kernel is what a steerer by iptables knows of its host, and what it wrote.
 type kernel struct {
 	steerer
+	netfilter netfilter.Counters
 
 	program *netfilter.IPTables // nil until found
 	probed  bool                // the following are complete

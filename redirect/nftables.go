@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// tableName is the table of nf_tables of each family.
-const tableName = "sluice-steering"
-
 // NFTables steers by nf_tables in one address family, without any program. The zero value
 // is usable: IPv4. Its methods are called by one goroutine, except Stats and Renew, and work
 // in the network namespace of the calling thread. Set the fields before the first call.

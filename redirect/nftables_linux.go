@@ -13,6 +13,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
+// tableName is the table of nf_tables of each family.
+const tableName = "sluice-steering"
+
 // probeTable is for rules that are tried at start and removed at once. They end by themselves
 // after probeLifetime, should that not happen.
 const (

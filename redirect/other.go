@@ -8,8 +8,6 @@ import (
 	"net/netip"
 )
 
-type counters struct{}
-
 type kernel struct{ none }
 
 func (*kernel) probe(context.Context) (Facts, error) { return Facts{}, errors.ErrUnsupported }

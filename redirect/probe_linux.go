@@ -12,11 +12,6 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// counters is what a steerer has done.
-type counters struct {
-	netfilter netfilter.Counters
-}
-
 func (t *IPTables) stats() Stats {
 	c := &t.netfilter
 	return Stats{Writes: c.Restores.Load(), Failures: c.Failures.Load(), FlowsDeleted: t.flows.Load(), Rules: c.Rules()}

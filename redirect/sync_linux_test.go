@@ -56,14 +56,14 @@ func TestTenThousand(t *testing.T) {
 		if many := ruleCount(t, v); many != few || few == 0 {
 			t.Errorf("%d rules for 10,000 frontends, %d for 10", many, few)
 		}
-		before, ran := s.counters.netfilter.SetOps.Load(), runs()
+		before, ran := s.netfilter.SetOps.Load(), runs()
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all})
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all}) // nothing to do
-		if got := s.counters.netfilter.SetOps.Load() - before; got != 1 {
+		if got := s.netfilter.SetOps.Load() - before; got != 1 {
 			t.Errorf("one frontend more took %d set operations, want 1", got)
 		}
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all[1:], Refuse: []lb.Frontend{tcp(all[0])}})
-		if got := s.counters.netfilter.SetOps.Load() - before; got != 3 {
+		if got := s.netfilter.SetOps.Load() - before; got != 3 {
 			t.Errorf("moving a frontend took %d set operations, want 2", got-1)
 		}
 		if got := runs() - ran; got != 0 {
