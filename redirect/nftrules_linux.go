@@ -260,8 +260,8 @@ func (r *nftRules) screen() []nft.Rule {
 	// What comes in by no interface, or by loopback, is from this node. Before Linux 5.11 a packet without an
 	// interface matches neither.
 	outside := func(set string, key ...nft.Load) *nft.Builder {
-		return r.rule().In(set, key...).Is(nft.InInterface, false, nft.Key("lo")).Is(nft.InInterface, false, nft.Key("")).
-			NotIn(nftInside, nft.Source)
+		return r.rule().In(set, key...).Is(nft.InInterface, false, nft.Key("lo")).
+			Is(nft.InInterface, false, nft.Key("")).NotIn(nftInside, nft.Source)
 	}
 	const comment = "not from this source"
 	return []nft.Rule{

@@ -148,10 +148,12 @@ func (v *view) undefined() {
 	const away = " -m addrtype ! --dst-type LOCAL"
 	match := v.member(setClusterIPs, "dst") + " " + v.noMember(setKnown, "dst,dst") + away
 	for _, p := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
-		v.rule("filter", chainRefuse, "-p "+netfilter.ProtocolName(p)+" "+match, "no such port", netfilter.Reject(p == lb.TCP, v.ipv6))
+		v.rule("filter", chainRefuse, "-p "+netfilter.ProtocolName(p)+" "+match, "no such port",
+			netfilter.Reject(p == lb.TCP, v.ipv6))
 	}
 	if len(v.host.ServiceCIDRs) > 0 {
-		match = v.member(setCIDRs, "dst") + " " + v.noMember(setClusterIPs, "dst") + " " + v.noMember(setKnown, "dst,dst") + away
+		match = v.member(setCIDRs, "dst") + " " + v.noMember(setClusterIPs, "dst") + " " +
+			v.noMember(setKnown, "dst,dst") + away
 		v.rule("filter", chainRefuse, match, "no such Service", "DROP")
 	}
 }

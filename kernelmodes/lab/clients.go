@@ -50,7 +50,9 @@ func remembered(t *testing.T, tb *testbed.Testbed, e Remembering, s *lb.Service)
 	client := Address(tb.Client, s.IPv6)
 	for i, b := range s.Backends {
 		other, gone := IP(s.IPv6, "node", 100+i), netip.AddrPortFrom(IP(s.IPv6, "pod", 999), 1)
-		known := []lb.Client{{Addr: other, Backend: b.Addr}, {Addr: client, Backend: b.Addr}, {Addr: other, Backend: gone}}
+		known := []lb.Client{
+			{Addr: other, Backend: b.Addr}, {Addr: client, Backend: b.Addr}, {Addr: other, Backend: gone},
+		}
 		if err := tb.Node.Do(func() error { return e.Remember(t.Context(), s, known) }); err != nil {
 			if os.IsPermission(err) {
 				testbed.Missing(t, err.Error())

@@ -205,7 +205,8 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 	case n == 0:
 		return rules
 	case n == 1 && affine:
-		return append(rules, s.rule().GotoChain(prefixEndpoint+kernelmodes.Suffix(service.ID, r.order[0].String())).Rule(id))
+		chain := prefixEndpoint + kernelmodes.Suffix(service.ID, r.order[0].String())
+		return append(rules, s.rule().GotoChain(chain).Rule(id))
 	case n == 1:
 		return append(rules, s.rule().DNATTo(r.order[0]).Rule(id))
 	}

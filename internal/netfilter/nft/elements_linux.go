@@ -127,23 +127,27 @@ func (s *Set) append(b []byte, e timed) []byte {
 	}
 	switch {
 	case s.Verdicts:
-		code := nfnl.Attr(nil, unix.NFTA_VERDICT_CODE, binary.BigEndian.AppendUint32(nil, uint32(unix.NFT_GOTO&0xffffffff)))
+		code := nfnl.Attr(nil, unix.NFTA_VERDICT_CODE, be32(unix.NFT_GOTO&0xffffffff))
 		verdict := nfnl.AttrNested(nil, unix.NFTA_DATA_VERDICT, nfnl.AttrString(code, unix.NFTA_VERDICT_CHAIN, e.Data))
 		b = nfnl.AttrNested(b, unix.NFTA_SET_ELEM_DATA, verdict)
 	case e.Data != "":
 		b = appendData(b, unix.NFTA_SET_ELEM_DATA, e.Data)
 	}
 	if e.timeout > 0 {
-		b = nfnl.Attr(b, unix.NFTA_SET_ELEM_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(e.timeout.Milliseconds())))
+		b = nfnl.Attr(b, unix.NFTA_SET_ELEM_TIMEOUT, milliseconds(e.timeout))
 	}
 	if e.left > 0 {
-		b = nfnl.Attr(b, unix.NFTA_SET_ELEM_EXPIRATION, binary.BigEndian.AppendUint64(nil, uint64(e.left.Milliseconds())))
+		b = nfnl.Attr(b, unix.NFTA_SET_ELEM_EXPIRATION, milliseconds(e.left))
 	}
 	closeAttr(b, start, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
 	if single {
 		b = s.appendEnd(b, e.End)
 	}
 	return b
+}
+
+func milliseconds(d time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(d.Milliseconds()))
 }
 
 // appendEnd appends the element that ends a range of a set of one field: the address after it.

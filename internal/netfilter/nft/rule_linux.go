@@ -292,8 +292,8 @@ func (b *Builder) Redirect() *Builder { return b.add(&expr.Redir{RegisterProtoMi
 func (b *Builder) DNATPort(addr netip.Addr) *Builder {
 	const above = Result + 1
 	return b.add(&expr.Immediate{Register: above, Data: addr.AsSlice()},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(nfnl.Family(b.ipv6)), RegAddrMin: above, RegProtoMin: Result,
-			Specified: true})
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(nfnl.Family(b.ipv6)), RegAddrMin: above,
+			RegProtoMin: Result, Specified: true})
 }
 
 // DNAT sends packets to the address and port that a map has put into Result.

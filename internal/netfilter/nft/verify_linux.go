@@ -26,8 +26,8 @@ func (t *Table) readBack(written []string, whole bool) error {
 		if !whole {
 			for name, was := range t.held {
 				if c := t.chains[name]; c != nil && now[name] != was && !slices.Contains(written, name) {
-					return fmt.Errorf("chain %s of nft table %s is not as it was written: another program has changed it",
-						name, t.Name)
+					return fmt.Errorf("chain %s of nft table %s is not as it was written: "+
+						"another program has changed it", name, t.Name)
 				}
 			}
 		}
@@ -46,8 +46,8 @@ func (t *Table) readBack(written []string, whole bool) error {
 	}
 	for _, name := range written {
 		if c := t.chains[name]; c != nil && len(t.held[name]) != handleSize*t.length(c) {
-			return fmt.Errorf("chain %s of nft table %s has %d rules right after %d were written: another program is changing it",
-				name, t.Name, len(t.held[name])/handleSize, t.length(c))
+			return fmt.Errorf("chain %s of nft table %s has %d rules right after %d were written: "+
+				"another program is changing it", name, t.Name, len(t.held[name])/handleSize, t.length(c))
 		}
 	}
 	return nil

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Offload moves to path nftables, or else iptables, what user space forwards in the families of which the kernel forwards packets, since
-// this process is to end: rules go on without it, until the next start takes the Services back. It returns how many
-// service ports are left in user space, as those for which this host has no such path. Node ports keep their sockets
-// meanwhile, which serve them at loopback addresses.
+// Offload moves to path nftables, or else iptables, what user space forwards in the families of which the kernel
+// forwards packets, since this process is to end: rules go on without it, until the next start takes the Services
+// back. It returns how many service ports are left in user space, as those for which this host has no such path. Node
+// ports keep their sockets meanwhile, which serve them at loopback addresses.
 //
 // It is for after Run, and may be called again after an error.
 func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err error) {

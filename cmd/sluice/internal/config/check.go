@@ -115,7 +115,8 @@ func (s *settings) checkMode() {
 			"%q is not one of Sluice's: give userspace, nftables, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
 		s.reject("proxy-mode",
-			"%q is unknown: give userspace, which is the default, nftables, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is unknown: give userspace, which is the default, nftables, iptables, ipvs or winuserspace",
+			string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
 	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {

@@ -40,7 +40,8 @@ type steeredFamily struct {
 func (s *steering) steerer(ipv6 bool) *steeredFamily {
 	bind, lifetime := s.bindAddress(ipv6), s.config.Kernel.RulesLifetime
 	t := &redirect.IPTables{IPv6: ipv6, BindAddr: bind, Lease: redirect.NewLease(ipv6, lifetime)}
-	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows, stale: staleconns.New(ipv6, s.log)}
+	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows,
+		stale: staleconns.New(ipv6, s.log)}
 	if s.filter.By == config.NFTables {
 		n := &redirect.NFTables{IPv6: ipv6, BindAddr: bind, Lifetime: lifetime}
 		f.steerer, f.observe = n, &n.ObserveFlows

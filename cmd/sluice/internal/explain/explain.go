@@ -63,7 +63,8 @@ func Run(args []string, stdout io.Writer) error {
 	f.StringVar(&q.rules, "rules", "",
 		"`FILE` with the output of iptables-save (or ip6tables-save) to walk through; empty: that of this host")
 	f.StringVar(&q.metrics, "metrics-bind-address", "127.0.0.1:10249",
-		"`ADDRESS` of the running program's metrics, which report its packet filter and SCTP engine; empty: it is not asked")
+		"`ADDRESS` of the running program's metrics, which report its packet filter and SCTP engine; empty: it is "+
+			"not asked")
 	help := f.BoolP("help", "h", false, "print this help and exit")
 	err := f.Parse(args)
 	if *help {
@@ -84,7 +85,8 @@ func (q *query) answer(w io.Writer) (err error) {
 		mode, ok = agent.Userspace, true
 	}
 	if !ok {
-		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, nftables, iptables, ipvs or winuserspace", q.mode)
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, nftables, iptables, ipvs or winuserspace",
+			q.mode)
 	}
 	var client netip.Addr
 	if q.client != "" {

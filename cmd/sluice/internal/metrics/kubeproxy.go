@@ -108,7 +108,8 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 		if f.NFTables {
 			s.counter("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 				"Transactions of nftables that failed.", stats.Failures, family...)
-			s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.", float64(stats.Rules["sluice-steering"]), family...)
+			s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.",
+				float64(stats.Rules["sluice-steering"]), family...)
 			continue
 		}
 		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",

@@ -87,8 +87,8 @@ func (s scrape) sources(c *Sources) {
 			"detected (what the kernel supports).", 1, "engine", engine.String(), "reason", reason(c.SCTPForced))
 	}
 	if c.PacketFilter != "" {
-		s.gauge("sluice_packet_filter", "1 for the packet filter that steers, nftables or iptables, by reason: requested "+
-			"(--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
+		s.gauge("sluice_packet_filter", "1 for the packet filter that steers, nftables or iptables, by reason: "+
+			"requested (--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
 			"reason", reason(c.PacketFilterForced))
 	}
 	s.gauge("sluice_file_descriptors_used", "File descriptors held by connections and flows.",
