@@ -22,7 +22,7 @@ const (
 	setServices  = "services"            // addresses: to the chain of a Service
 	setNodePorts = "node-ports"          // the same for every address of the node
 	setClusters  = "clusters"            // cluster IPs with ports: whether to masquerade
-	setSame      = "same"                // endpoints of this node, each with itself
+	setSame      = "same"                // endpoints, each with itself
 	setUnserved  = "unserved"            // addresses that nat leaves alone, at least for some clients
 	setNoNode    = "unserved-node-ports" // the same for every address of the node
 	setIPs       = "cluster-ips"

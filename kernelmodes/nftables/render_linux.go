@@ -99,10 +99,9 @@ func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
 		}
 	}
 	if len(used) > 0 {
-		for i := range service.Backends {
-			if b := &service.Backends[i]; b.Local {
-				u.add(setSame, nft.Element{Key: nft.Key(b.Addr.Addr(), b.Addr.Addr())})
-			}
+		for i := range service.Backends { // not those of this node alone: manifests may not say where a pod is
+			ip := service.Backends[i].Addr.Addr()
+			u.add(setSame, nft.Element{Key: nft.Key(ip, ip)})
 		}
 	}
 	return u

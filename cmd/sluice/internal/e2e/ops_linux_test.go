@@ -360,7 +360,7 @@ func TestOnlyOneSteers(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
-	l.Start()
+	l.Start("--packet-filter", "iptables") // whose tables a second one makes to try them
 	rules := l.Traces()
 	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
 		out, err := l.Command(args...).CombinedOutput()
@@ -373,8 +373,8 @@ func TestOnlyOneSteers(t *testing.T) {
 			t.Errorf("after %v beside it: %q, %v", args, name, err)
 		}
 	}
-	if l.Traces() != rules {
-		t.Error("the rules are others than before")
+	if now := l.Traces(); now != rules {
+		t.Errorf("the rules are\n%s\nand were\n%s", now, rules)
 	}
 	l.Signal(syscall.SIGKILL)
 	l.Wait()

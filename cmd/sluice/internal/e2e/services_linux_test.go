@@ -295,11 +295,11 @@ func TestRulesAreRepaired(t *testing.T) {
 			"iptables -t nat -F SLUICE-SERVICES",
 			"iptables -t nat -D POSTROUTING 1; iptables -t nat -F SLUICE-MARK-MASQ",
 		}, ours...),
-		"nftables": {
+		"nftables": append([]string{
 			"nft delete table ip sluice-services",
 			"nft flush table ip sluice-services",
 			"nft flush map ip sluice-services services",
-		},
+		}, ours...),
 		"ipvs": append([]string{
 			"ipvsadm -C",
 			"ip route flush table local proto 83",
