@@ -213,6 +213,9 @@ func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.le
 
 // byAddr returns them by their addresses.
 func (s *service) byAddr() map[netip.AddrPort]*backend {
+	if len(s.backends)+len(s.state.leaving) == 0 {
+		return nil
+	}
 	by := make(map[netip.AddrPort]*backend, len(s.backends)+len(s.state.leaving))
 	for _, k := range s.all() {
 		by[k.addr] = k

@@ -118,8 +118,7 @@ func (t *Table) Next(services []*Service, node Node) (*Table, Delta, error) {
 	}
 	for _, slot := range b.markLoops(t, slots) {
 		is := b.at(slot)
-		was, _ := t.Service(is.ID)
-		d.note(was, is)
+		d.note(t.before(slot, is), is)
 	}
 	return &b.Table, d, join(refused)
 }
@@ -221,6 +220,14 @@ func (t *Table) Owner(f Frontend) *ID {
 		return &s.ID
 	}
 	return nil
+}
+
+// before returns what t has for a service in a slot of a table that is made from t; nil: it is new.
+func (t *Table) before(slot int32, is *Service) *Service {
+	if int(slot) >= len(t.places) || t.places[slot] < 0 || t.at(slot).ID != is.ID {
+		return nil
+	}
+	return t.at(slot)
 }
 
 // at returns the service of a slot.

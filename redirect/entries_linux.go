@@ -21,6 +21,7 @@ type ruleset struct {
 	host    Host
 	entries map[lb.Frontend]Entry
 	screens int  // entries that some clients may not ask
+	closed  int  // node ports that are screened
 	stale   bool // chains are to be rendered
 }
 
@@ -70,7 +71,11 @@ func (r *ruleset) change(gone, come []Entry) {
 // count adds n references to what an entry needs beside chains, and notes whether these change.
 func (r *ruleset) count(e Entry, n int32) {
 	// A node port that is screened is hidden by exact frontends.
-	r.stale = r.stale || r.depends(e) || nodePort(e.Frontend.Addr) && e.screened()
+	if nodePort(e.Frontend.Addr) && e.screened() {
+		r.stale = true
+		r.closed += int(n)
+	}
+	r.stale = r.stale || r.depends(e)
 	if e.Action == Drop || e.DropOutside || e.Sources != nil {
 		r.screens += int(n)
 	}
@@ -90,7 +95,7 @@ func (r *ruleset) count(e Entry, n int32) {
 // depends reports whether chains depend on an entry.
 func (r *ruleset) depends(e Entry) bool {
 	return !r.sets || e.Frontend.Protocol == lb.SCTP || e.numberedAsProxy(r.host) ||
-		!nodePort(e.Frontend.Addr) && r.nodePortOf(e.Frontend).screened()
+		r.closed > 0 && !nodePort(e.Frontend.Addr) && r.nodePortOf(e.Frontend).screened()
 }
 
 // nodePortOf returns the node port with the number of a frontend; the zero Entry if none has.

@@ -41,7 +41,7 @@ type loopFlow struct {
 func (f *flow) HandleEvent(ev eventloop.Event) {
 	now := eventloop.Now()
 	if ev&eventloop.Failed != 0 {
-		if err := f.failure(nil); err != nil && !f.fail(err, now) {
+		if err := f.failure(nil); err != nil && f.asks() && !f.fail(err, now) {
 			return
 		}
 	}
@@ -57,7 +57,7 @@ func (f *flow) receive(now int64) {
 			return
 		}
 		if err != nil {
-			if err := f.failure(err); err != nil && !f.fail(err, now) {
+			if err := f.failure(err); err != nil && f.asks() && !f.fail(err, now) {
 				return
 			}
 			taken += slots

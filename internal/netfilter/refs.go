@@ -5,39 +5,49 @@ package netfilter
 // has references. It also knows which elements the kernel has, and which of them may
 // have to be written, so that a change costs what it changes. The zero Refs is empty.
 type Refs[T comparable] struct {
-	all     map[T]ref
-	touched []T // each once; since Settle
+	all     map[T]*ref[T]
+	touched []*ref[T] // each once; since Settle
 }
 
-type ref struct {
+type ref[T comparable] struct {
+	of      T
 	count   int32
 	present bool // in the kernel
 	touched bool
 }
 
+func (r *ref[T]) missing() bool { return r.count > 0 && !r.present }
+func (r *ref[T]) surplus() bool { return r.count == 0 && r.present }
+
 // Add adds n references to an element; n may be negative.
-func (r *Refs[T]) Add(x T, n int32) {
-	v := r.all[x]
-	v.count += n
-	r.put(x, v)
-}
+func (r *Refs[T]) Add(x T, n int32) { r.touch(x).count += n }
 
 // SetPresent notes whether the kernel has an element.
-func (r *Refs[T]) SetPresent(x T, present bool) {
-	v := r.all[x]
-	v.present = present
-	r.put(x, v)
-}
+func (r *Refs[T]) SetPresent(x T, present bool) { r.touch(x).present = present }
 
-func (r *Refs[T]) put(x T, v ref) {
-	if r.all == nil {
-		r.all = make(map[T]ref)
+// touch returns an element that is about to change.
+func (r *Refs[T]) touch(x T) *ref[T] {
+	v := r.all[x]
+	if v == nil {
+		if r.all == nil {
+			r.all = make(map[T]*ref[T])
+		}
+		v = &ref[T]{of: x}
+		r.all[x] = v
 	}
 	if !v.touched {
 		v.touched = true
-		r.touched = append(r.touched, x)
+		r.touched = append(r.touched, v)
 	}
-	r.all[x] = v
+	return v
+}
+
+// get returns what is known of an element.
+func (r *Refs[T]) get(x T) ref[T] {
+	if v := r.all[x]; v != nil {
+		return *v
+	}
+	return ref[T]{}
 }
 
 // Found notes that the kernel has these elements and no others.
@@ -58,10 +68,10 @@ func (r *Refs[T]) ReleaseAll() {
 }
 
 // Wanted reports whether an element has references, and Present whether the kernel has it.
-func (r *Refs[T]) Wanted(x T) bool { return r.all[x].count > 0 }
+func (r *Refs[T]) Wanted(x T) bool { return r.get(x).count > 0 }
 
 // Present reports whether the kernel has an element.
-func (r *Refs[T]) Present(x T) bool { return r.all[x].present }
+func (r *Refs[T]) Present(x T) bool { return r.get(x).present }
 
 // Each calls f for every element that is wanted or present.
 func (r *Refs[T]) Each(f func(x T, wanted, present bool)) {
@@ -73,36 +83,53 @@ func (r *Refs[T]) Each(f func(x T, wanted, present bool)) {
 }
 
 // Missing returns the elements that are wanted and not present.
-func (r *Refs[T]) Missing() []T {
-	return r.which(func(v ref) bool { return v.count > 0 && !v.present })
-}
+func (r *Refs[T]) Missing() []T { return r.which((*ref[T]).missing) }
 
 // Kept returns the elements that are wanted, of those that have changed since Settle.
-func (r *Refs[T]) Kept() []T { return r.which(func(v ref) bool { return v.count > 0 }) }
+func (r *Refs[T]) Kept() []T { return r.which(func(v *ref[T]) bool { return v.count > 0 }) }
 
 // Surplus returns the elements that are present and not wanted.
-func (r *Refs[T]) Surplus() []T {
-	return r.which(func(v ref) bool { return v.count == 0 && v.present })
-}
+func (r *Refs[T]) Surplus() []T { return r.which((*ref[T]).surplus) }
 
-func (r *Refs[T]) which(f func(ref) bool) (out []T) {
-	for _, x := range r.touched {
-		if f(r.all[x]) {
-			out = append(out, x)
+func (r *Refs[T]) which(f func(*ref[T]) bool) []T {
+	n := 0
+	for _, v := range r.touched {
+		if f(v) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	out := make([]T, 0, n)
+	for _, v := range r.touched {
+		if f(v) {
+			out = append(out, v.of)
 		}
 	}
 	return out
 }
 
+// Grown notes that the kernel has got what was missing.
+func (r *Refs[T]) Grown() {
+	for _, v := range r.touched {
+		v.present = v.present || v.count > 0
+	}
+}
+
+// Shrunk notes that the kernel has lost what was surplus.
+func (r *Refs[T]) Shrunk() {
+	for _, v := range r.touched {
+		v.present = v.present && v.count > 0
+	}
+}
+
 // Settle is called when no element is missing and none is surplus. It frees what is
 // neither wanted nor present.
 func (r *Refs[T]) Settle() {
-	for _, x := range r.touched {
-		v := r.all[x]
-		if v.touched = false; v == (ref{}) {
-			delete(r.all, x)
-		} else {
-			r.all[x] = v
+	for _, v := range r.touched {
+		if v.touched = false; v.count == 0 && !v.present {
+			delete(r.all, v.of)
 		}
 	}
 	r.touched = nil
@@ -120,7 +147,7 @@ func (r *Refs[T]) Match(list []T) bool {
 		}
 	}
 	for _, x := range list {
-		if !r.all[x].present {
+		if !r.get(x).present {
 			return false
 		}
 	}

@@ -327,9 +327,9 @@ func (r *Ruleset) Shrink(set Set) error {
 // whether there were any.
 func (r *Ruleset) changeSet(set Set, add bool) (changed bool, err error) {
 	refs := r.members[set.Name]
-	list, change := refs.Missing(), set.Add
+	list, change, done := refs.Missing(), set.Add, refs.Grown
 	if !add {
-		list, change = refs.Surplus(), set.Delete
+		list, change, done = refs.Surplus(), set.Delete, refs.Shrunk
 	}
 	if len(list) == 0 {
 		return false, nil
@@ -346,9 +346,7 @@ func (r *Ruleset) changeSet(set Set, add bool) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, m := range list {
-		refs.SetPresent(m, add)
-	}
+	done()
 	return true, nil
 }
 

@@ -261,12 +261,6 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 // added returns the frontends of TCP and SCTP that a plan adds to what is served; of all
 // that are served if nothing was.
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
-	had := make(map[lb.Frontend]bool)
-	for i := range plan.changes {
-		if !all {
-			plan.changes[i].old.connected(func(f lb.Frontend) { had[f] = true })
-		}
-	}
 	for i := range plan.changes {
 		now := plan.changes[i].now
 		for _, so := range now.sockets {
@@ -274,13 +268,19 @@ func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
 				now.unopened = append(now.unopened, so.frontend)
 			}
 		}
-		now.connected(func(f lb.Frontend) {
-			if !had[f] {
-				out = append(out, f)
-			}
-		})
+		now.connected(func(f lb.Frontend) { out = append(out, f) })
 	}
-	return out
+	if all || len(out) == 0 {
+		return out
+	}
+	had := make(map[lb.Frontend]bool)
+	for i := range plan.changes {
+		plan.changes[i].old.connected(func(f lb.Frontend) { had[f] = true })
+	}
+	if len(had) == 0 {
+		return out
+	}
+	return slices.DeleteFunc(out, func(f lb.Frontend) bool { return had[f] })
 }
 
 // connected calls do for the frontends of TCP and SCTP that are served.

@@ -73,6 +73,9 @@ func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks 
 
 // without returns the entries that are not in other.
 func without(entries, other []redirect.Entry) (out []redirect.Entry) {
+	if len(other) == 0 {
+		return entries
+	}
 	for _, e := range entries {
 		if !slices.ContainsFunc(other, e.Equal) {
 			out = append(out, e)

@@ -32,7 +32,10 @@ func (t *turns) take(wanted []*lb.Service, room int) []*lb.Service {
 	goal := wanted
 	if len(t.behind) > 0 && !slices.Equal(t.goal, wanted) {
 		goal = make([]*lb.Service, 0, len(wanted))
-		merge(t.goal, wanted, func(was, is *lb.Service) { goal = pick(goal, was, is, !t.behind[nameOf(was, is)]) })
+		keep := func(same []*lb.Service) { goal = append(goal, same...) }
+		merge(t.goal, wanted, keep, func(was, is *lb.Service) {
+			goal = pick(goal, was, is, !t.behind[nameOf(was, is)])
+		})
 	}
 	parts, total := partsOf(t.have, goal)
 	now := goal
@@ -53,10 +56,7 @@ type part struct {
 // partsOf returns what the Services have that are not the same in two lists, in the order of these, and the sum.
 func partsOf(have, want []*lb.Service) (parts []*part, total int) {
 	last := new(part)
-	merge(have, want, func(was, is *lb.Service) {
-		if was == is {
-			return
-		}
+	merge(have, want, func([]*lb.Service) {}, func(was, is *lb.Service) {
 		if name := nameOf(was, is); total == 0 || name != last.of {
 			last = &part{of: name}
 			parts = append(parts, last)
@@ -87,41 +87,65 @@ func (t *turns) divide(goal []*lb.Service, parts []*part, room int) []*lb.Servic
 		}
 	}
 	now := make([]*lb.Service, 0, max(len(t.have), len(goal)))
-	merge(t.have, goal, func(was, is *lb.Service) {
-		changes := was != is
-		if changes {
-			for name := nameOf(was, is); parts[0].of != name; {
-				parts = parts[1:]
-			}
-			parts[0].turn--
+	merge(t.have, goal, func(same []*lb.Service) { now = append(now, same...) }, func(was, is *lb.Service) {
+		for name := nameOf(was, is); parts[0].of != name; {
+			parts = parts[1:]
 		}
-		now = pick(now, was, is, !changes || parts[0].turn >= 0)
+		parts[0].turn--
+		now = pick(now, was, is, parts[0].turn >= 0)
 	})
 	return now
 }
 
-// merge calls visit with each service port of two lists that are ordered by ID, as it was and as it is; nil: it is
-// in one of them only.
-func merge(have, want []*lb.Service, visit func(was, is *lb.Service)) {
-	for len(have) > 0 || len(want) > 0 {
-		order := 0
-		switch {
-		case len(have) == 0:
-			order = 1
-		case len(want) == 0:
-			order = -1
-		case have[0] != want[0]:
-			order = have[0].ID.Compare(want[0].ID)
+// merge compares two lists of service ports that are ordered by ID. It calls stay with those that follow each other in
+// both, and change with each other one, as it was and as it is; nil: it is in one of them only.
+func merge(have, want []*lb.Service, stay func([]*lb.Service), change func(was, is *lb.Service)) {
+	for {
+		same := 0
+		for same < min(len(have), len(want)) && have[same] == want[same] {
+			same++
 		}
-		var was, is *lb.Service
-		if order <= 0 {
-			was, have = have[0], have[1:]
+		stay(have[:same])
+		if have, want = have[same:], want[same:]; len(have) == 0 || len(want) == 0 {
+			break
 		}
-		if order >= 0 {
-			is, want = want[0], want[1:]
+		gone, come := 0, 0
+		switch order := have[0].ID.Compare(want[0].ID); {
+		case order < 0:
+			gone = countBelow(have, want[0].ID)
+		case order > 0:
+			come = countBelow(want, have[0].ID)
+		default:
+			change(have[0], want[0])
+			have, want = have[1:], want[1:]
 		}
-		visit(was, is)
+		for _, s := range have[:gone] {
+			change(s, nil)
+		}
+		for _, s := range want[:come] {
+			change(nil, s)
+		}
+		have, want = have[gone:], want[come:]
 	}
+	for _, s := range have {
+		change(s, nil)
+	}
+	for _, s := range want {
+		change(nil, s)
+	}
+}
+
+// countBelow returns how many service ports of an ordered list, whose first is below an ID, are. It costs the logarithm
+// of that number.
+func countBelow(list []*lb.Service, id lb.ID) int {
+	low, high := 1, 2
+	for high < len(list) && list[high].ID.Compare(id) < 0 {
+		low, high = high, 2*high
+	}
+	more, _ := slices.BinarySearchFunc(list[low:min(high, len(list))], id, func(s *lb.Service, id lb.ID) int {
+		return s.ID.Compare(id)
+	})
+	return low + more
 }
 
 // pick appends a service port as it is, or as it was, if it is there.

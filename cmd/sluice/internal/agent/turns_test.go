@@ -40,7 +40,7 @@ func TestTurns(t *testing.T) {
 	}
 	changed := func(was, is []*lb.Service) (total int, of map[lb.Name]int) {
 		of = make(map[lb.Name]int)
-		merge(was, is, func(a, b *lb.Service) {
+		merge(was, is, func([]*lb.Service) {}, func(a, b *lb.Service) {
 			if a != b {
 				total++
 				of[nameOf(a, b)]++

@@ -83,8 +83,8 @@ type converter struct {
 	addresses []lb.Address
 	backends  []lb.Backend
 	order     []int32 // of its ports
-	ports     map[portKey]int32
 	indexed   []slicePort
+	at        int // in indexed
 }
 
 // convert sets what the Service of g comes to with the endpoints that it has.
@@ -95,6 +95,7 @@ func (c *converter) convert(g *group) {
 	c.news = chunks{of: min(len(c.order), maxChunk)}
 	clusterIPs := ClusterIPs(g.service)
 	slices.SortFunc(clusterIPs, netip.Addr.Compare) // IPv4 first
+	c.at = 0
 	c.services = make([]*lb.Service, 0, len(clusterIPs)*len(c.order))
 	for _, ip := range clusterIPs {
 		c.convertFamily(g.service, ip)

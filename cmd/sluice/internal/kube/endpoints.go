@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,27 +12,27 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// portKey is what an ID and a port of a slice have in common.
-type portKey struct {
-	name     string
-	protocol lb.Protocol
-	ipv6     bool
-}
-
 // slicePort is one port of a slice, with the endpoints of that slice.
 type slicePort struct {
+	name      string
+	protocol  lb.Protocol
+	ipv6      bool
 	number    uint16
 	endpoints []lb.Backend // without ports, shared by all ports of the slice
-	next      int32        // place in converter.indexed of another one with the same key, and 1; 0: there is none
 }
 
-// index reads the endpoints of the Service once, and notes by which ports they can be found: a
+// compare returns the order of a port of a slice and a service port. What is equal belongs together.
+func (p *slicePort) compare(id *lb.ID) int {
+	if p.ipv6 != id.IPv6 {
+		return compareBools(p.ipv6, id.IPv6)
+	}
+	return cmp.Or(strings.Compare(p.name, id.Port), cmp.Compare(p.protocol, id.Protocol))
+}
+
+// index reads the endpoints of the Service once, by the ports that they have, in the order of service ports: a
 // Service and its slices may have tens of thousands of ports.
 func (c *converter) index() {
-	clear(c.ports)
-	if c.indexed = c.indexed[:0]; c.ports == nil {
-		c.ports = make(map[portKey]int32, len(c.service.Spec.Ports))
-	}
+	c.indexed = c.indexed[:0]
 	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
@@ -42,13 +43,19 @@ func (c *converter) index() {
 			c.indexSubset(&c.old.Subsets[i])
 		}
 	}
+	slices.SortFunc(c.indexed, func(a, b slicePort) int {
+		return a.compare(&lb.ID{Port: b.name, Protocol: b.protocol, IPv6: b.ipv6})
+	})
 }
 
-// backendsOf returns the endpoints of one service port in one family.
+// backendsOf returns the endpoints of one service port in one family. It is asked for service ports in their order.
 func (c *converter) backendsOf(id lb.ID) []lb.Backend {
 	out := c.backends[:0]
-	for at := c.ports[portKey{id.Port, id.Protocol, id.IPv6}]; at > 0; at = c.indexed[at-1].next {
-		port := &c.indexed[at-1]
+	for c.at < len(c.indexed) && c.indexed[c.at].compare(&id) < 0 {
+		c.at++
+	}
+	for at := c.at; at < len(c.indexed) && c.indexed[at].compare(&id) == 0; at++ {
+		port := &c.indexed[at]
 		for _, b := range port.endpoints {
 			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), port.number)
 			out = append(out, b)
@@ -92,6 +99,7 @@ func (c *converter) indexSlice(slice *discoveryv1.EndpointSlice) {
 			endpoints = append(endpoints, b)
 		}
 	}
+	c.indexed = slices.Grow(c.indexed, len(slice.Ports))
 	for i := range slice.Ports {
 		port := &slice.Ports[i]
 		// A port without a number means "every port" to other consumers of the
@@ -108,9 +116,7 @@ func (c *converter) indexPort(name string, protocol corev1.Protocol, number int3
 	if !ok || !validPort(number) || len(endpoints) == 0 {
 		return
 	}
-	key := portKey{name, p, ipv6}
-	c.indexed = append(c.indexed, slicePort{uint16(number), endpoints, c.ports[key]})
-	c.ports[key] = int32(len(c.indexed))
+	c.indexed = append(c.indexed, slicePort{name, p, ipv6, uint16(number), endpoints})
 }
 
 // backend returns what an endpoint is, without a port.

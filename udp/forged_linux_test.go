@@ -1,0 +1,83 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// An ICMP error that comes when the backend has answered everything is late or forged, and the conversation stays.
+func TestForgedRefusal(t *testing.T) {
+	c := newCable(t, 0)
+	var b *backend
+	var forger net.PacketConn
+	c.inOther(func() {
+		b = reflecting(t, "10.0.0.2:0")
+		var err error
+		forger, err = net.ListenPacket("ip4:icmp", "10.0.0.2")
+		testbed.Check(t, err)
+	})
+	t.Cleanup(func() { _ = forger.Close() })
+	p := startProxy(t, 1, nil, b.addr)
+	cl := dial(t, p.addr)
+	from := cl.ask("q")
+	p.setBackends(b.addr, naming(t, "other").addr)
+	before := refusals(t)
+	forged := portUnreachable(netip.MustParseAddrPort(from), b.addr)
+	_, err := forger.WriteTo(forged, &net.IPAddr{IP: net.ParseIP("10.0.0.1")})
+	testbed.Check(t, err)
+	eventually(t, "the error arrives", func() bool { return refusals(t) > before })
+	for range 2 { // events that came before it are handled by then
+		p.block()()
+	}
+	if a := cl.ask("q"); a != from || p.Stats().Refused != 0 {
+		t.Errorf("%s answers, and %d refusals count, want %s and none", a, p.Stats().Refused, from)
+	}
+}
+
+// portUnreachable returns the ICMP error about a datagram of 1 byte.
+func portUnreachable(from, to netip.AddrPort) []byte {
+	ip := binary.BigEndian.AppendUint32(nil, 0x45<<24|29)
+	ip = append(ip, 0, 0, 0, 0, 64, 17, 0, 0)
+	ip = append(append(ip, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	ip = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(ip, from.Port()), to.Port())
+	m := append([]byte{3, 3, 0, 0, 0, 0, 0, 0}, append(ip, 0, 9, 0, 0, 0, 0, 0, 0)...)
+	sum := uint32(0)
+	for i := 0; i < len(m); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(m[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(m[2:], ^uint16(sum))
+	return m
+}
+
+// refusals returns how many ICMP messages of type 3 this host has received.
+func refusals(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/thread-self/net/snmp")
+	testbed.Check(t, err)
+	n := 0
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		values, ok := strings.CutPrefix(line, "Icmp: ")
+		if !ok {
+			continue
+		}
+		if names == nil {
+			names = strings.Fields(values)
+			continue
+		}
+		n, err = strconv.Atoi(strings.Fields(values)[slices.Index(names, "InDestUnreachs")])
+		testbed.Check(t, err)
+	}
+	return n
+}
