@@ -55,10 +55,6 @@ func (f *flow) asked(now int64) {
 	f.heard = 0
 }
 
-// asks reports whether the client has sent something that the backend has not answered since. An ICMP error at another
-// time is late or forged: anyone who knows the ports can send one, and a conversation is not to move for that.
-func (f *flow) asks() bool { return f.heard == 0 }
-
 // heardOf notes a datagram of the backend, and reports whether the client must be there, as answers go on for long.
 func (f *flow) heardOf(now int64) bool {
 	f.replied = true

@@ -238,3 +238,7 @@ func (f *flow) Expire(*eventloop.Timer) {
 		f.expire(now, least)
 	}
 }
+
+// asks reports whether the client has sent something that the backend has not answered since. An ICMP error at another
+// time is late or forged: anyone who knows the ports can send one, and a conversation is not to move for that.
+func (f *flow) asks() bool { return f.heard == 0 }

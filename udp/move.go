@@ -48,13 +48,3 @@ func (s *Server) settle(f lb.Frontend) {
 	stopAll(s.moved[f])
 	delete(s.moved, f)
 }
-
-// park closes every flow. The balancer remembers where their clients go on.
-func (ln *listener) park() {
-	for ln.own.first != nil {
-		f := ln.own.first
-		ln.shard.count.Parked.Add(1)
-		f.remember()
-		f.close()
-	}
-}

@@ -168,3 +168,13 @@ func (l *loopTransport) close(f *flow) {
 	_ = l.loop.Close(f.fd)
 	f.fd = -1
 }
+
+// park closes every flow. The balancer remembers where their clients go on.
+func (ln *listener) park() {
+	for ln.own.first != nil {
+		f := ln.own.first
+		ln.shard.count.Parked.Add(1)
+		f.remember()
+		f.close()
+	}
+}
