@@ -237,17 +237,23 @@ func (r *nftRules) setHides() {
 }
 
 func (r *nftRules) setRules() {
-	// Before nftables and iptables of others, so that what is steered here passes none of theirs.
-	const steering = -100 - 10 // NF_IP_PRI_NAT_DST
-	nat := func(hook uint32) *nft.Hook { return &nft.Hook{Type: "nat", Number: hook, Priority: steering} }
+	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined. A
+	// chain of nat sees the first packet of a flow alone, and only until one translates it, so that others cost nothing.
+	const translation = -100 // NF_IP_PRI_NAT_DST
 	into := []nft.Rule{
 		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().GotoChain("steer").Rule(""),
 	}
-	// A chain of nat sees the first packet of a flow alone, so that others cost nothing.
-	r.SetChain("prerouting", nat(unix.NF_INET_PRE_ROUTING), into)
-	r.SetChain("output", nat(unix.NF_INET_LOCAL_OUT), into)
+	away := func(set string) nft.Rule {
+		return r.rule().In(set, nft.Destination).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
+	}
+	left := []nft.Rule{away(nftClusterIPs), away(nftCIDRs)}
+	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT} {
+		r.SetChain(name, &nft.Hook{Type: "nat", Number: hook, Priority: translation - 10}, into)
+		r.SetChain(name+"-left", &nft.Hook{Type: "nat", Number: hook, Priority: translation + 10}, left)
+	}
 	r.SetChain("screen", nil, r.screen())
 	r.SetChain("steer", nil, r.steer())
+	r.SetChain("undefined", nil, r.undefined())
 	r.SetChain("refuse", nil, []nft.Rule{
 		r.rule().Protocol(unix.IPPROTO_TCP).Reject(true).Rule(""), r.rule().Reject(false).Rule("")})
 	r.SetChain("input", &nft.Hook{Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: -10, New: true}, r.guard())
@@ -281,33 +287,37 @@ func (r *nftRules) nodePort(b *nft.Builder) *nft.Builder {
 
 // steer makes the rules that steer, and refuse.
 func (r *nftRules) steer() []nft.Rule {
-	var to []nft.Rule
-	switch {
-	case r.bind.IsValid():
-		to = append(to, r.rule().Map(mapSteer, toFrontend...).DNATPort(r.bind).Rule("to the proxy"))
-	case len(r.host.Local) > 0: // see Host.Local
-		to = append(to, r.rule().Protocol(unix.IPPROTO_SCTP).FromLocal().Map(mapSteer, toFrontend...).
-			DNATPort(r.host.Local[0]).Rule("to the proxy"))
-		fallthrough
-	default:
-		to = append(to, r.rule().Map(mapSteer, toFrontend...).Redirect().Rule("to the proxy"))
-	}
 	refuse := []nft.Rule{
 		r.rule().In(nftRefuse, toFrontend...).GotoChain("refuse").Rule("no endpoints"),
 		r.nodePort(r.rule().In(nftRefuse+nodeSuffix, toPort...)).GotoChain("refuse").Rule("no endpoints"),
 	}
-	undefined := slices.Clone(to)
+	// What moves from one set to the other between two lookups is found by one more.
+	return slices.Concat(r.toProxy(), refuse, r.toProxy())
+}
+
+// toProxy makes the rules that steer.
+func (r *nftRules) toProxy() (rules []nft.Rule) {
+	add := func(b *nft.Builder) { rules = append(rules, b.Rule("to the proxy")) }
+	if r.bind.IsValid() {
+		add(r.rule().Map(mapSteer, toFrontend...).DNATPort(r.bind))
+		return rules
+	}
+	if len(r.host.Local) > 0 { // see Host.Local
+		add(r.rule().Protocol(unix.IPPROTO_SCTP).FromLocal().Map(mapSteer, toFrontend...).DNATPort(r.host.Local[0]))
+	}
+	add(r.rule().Map(mapSteer, toFrontend...).Redirect())
+	return rules
+}
+
+// undefined makes the rules for what no entry has: a port of a cluster IP is refused, and
+// other addresses of ServiceCIDRs are dropped. What came while they changed is steered.
+func (r *nftRules) undefined() []nft.Rule {
+	rules := r.toProxy()
 	for _, p := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} { // ICMP to a cluster IP goes on
-		undefined = append(undefined, r.rule().Protocol(netfilter.ProtocolNumber(p)).In(nftClusterIPs, nft.Destination).
+		rules = append(rules, r.rule().Protocol(netfilter.ProtocolNumber(p)).In(nftClusterIPs, nft.Destination).
 			GotoChain("refuse").Rule("no such port"))
 	}
-	r.SetChain("undefined", nil, append(undefined,
-		r.rule().NotIn(nftClusterIPs, nft.Destination).Drop().Rule("no such Service")))
-	away := func(set string) nft.Rule {
-		return r.rule().In(set, nft.Destination).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
-	}
-	// What moves from one set to the other between two lookups is found by one more, here and in undefined.
-	return slices.Concat(to, refuse, to, []nft.Rule{away(nftClusterIPs), away(nftCIDRs)})
+	return append(rules, r.rule().NotIn(nftClusterIPs, nft.Destination).Drop().Rule("no such Service"))
 }
 
 // guard makes the rules that reject what comes straight to a proxy port. The address of a

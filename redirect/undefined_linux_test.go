@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -9,7 +10,7 @@ import (
 )
 
 // TestUndefined: what a cluster IP has no port for is refused, other addresses of a ServiceCIDR are silent, and what is
-// neither of them is not touched.
+// neither of them, or what another proxy translates, is not touched.
 func TestUndefined(t *testing.T) {
 	runVariants(t, append(variants()[:4], nftVariants...), func(t *testing.T, v variant) {
 		l := newLab(t)
@@ -53,5 +54,12 @@ func TestUndefined(t *testing.T) {
 		if !drops() {
 			t.Error("no rule drops what is for addresses of no Service")
 		}
+		// What another proxy translates is left alone.
+		other := at(lb.TCP, 8, 80)
+		v.nft(t, "add table "+v.family()+" theirs")
+		v.nft(t, "add chain "+v.family()+" theirs nat { type nat hook prerouting priority -100 ; }")
+		v.nft(t, fmt.Sprintf("add rule %s theirs nat %[1]s daddr %s tcp dport 80 redirect to :%d",
+			v.family(), other.Addr.Addr(), port))
+		l.expect("beside another proxy", "host", other, "answered")
 	})
 }
