@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"cmp"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -11,40 +10,52 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// content renders Services into a table. It makes no system call.
+// content renders Services into a table. It makes no system call. Of a Service it keeps no more than the turns of its
+// backends: what was written for it is rendered again when it changes.
 type content struct {
 	*nft.Table
 	shape  shape
-	units  map[lb.ID]*unit
+	turns  map[lb.ID]turns
 	last   uint32          // number that was given to a rotation
 	random func(n int) int // math/rand/v2's IntN
 }
 
+// turns are those of the backends of one Service, for any client and for those that get local ones.
+type turns struct{ cluster, local rotation }
+
 func newContent(t *nft.Table, s shape) *content {
 	s.static(t)
-	return &content{Table: t, shape: s, units: make(map[lb.ID]*unit), random: rand.IntN}
+	return &content{Table: t, shape: s, turns: make(map[lb.ID]turns), random: rand.IntN}
 }
 
 // edit renders the Services that have changed, or all if the shape is another one.
 func (c *content) edit(s shape, services map[lb.ID]*lb.Service, changes []lb.Change) {
-	var changed []lb.ID
-	if !reflect.DeepEqual(c.shape, s) {
-		changed = slices.Collect(maps.Keys(services))
+	var old map[lb.ID]*lb.Service // what has changed, as it was
+	before := c.shape
+	if reflect.DeepEqual(before, s) {
+		old = make(map[lb.ID]*lb.Service, len(changes))
+	} else {
+		old = maps.Clone(services)
 		c.shape = s
 		s.static(c.Table)
 	}
 	for _, x := range changes {
-		changed = append(changed, x.ID())
+		old[x.ID()] = x.Old
 	}
 	number := func() uint32 { c.last++; return c.last }
-	for _, id := range changed {
-		was, is := cmp.Or(c.units[id], new(unit)), new(unit)
-		if service := services[id]; service != nil {
-			is = s.render(service, was.cluster.next(service.Eligible(), number, c.random),
-				was.local.next(service.EligibleLocal(), number, c.random))
-			c.units[id] = is
+	for id, service := range old {
+		had, has := c.turns[id], turns{}
+		was, is := new(unit), new(unit)
+		if service != nil {
+			was = before.render(service, had.cluster, had.local)
+		}
+		if service = services[id]; service != nil {
+			has.cluster = had.cluster.next(service.Eligible(), number, c.random)
+			has.local = had.local.next(service.EligibleLocal(), number, c.random)
+			is = s.render(service, has.cluster, has.local)
+			c.turns[id] = has
 		} else {
-			delete(c.units, id)
+			delete(c.turns, id)
 		}
 		c.exchange(was, is)
 	}

@@ -30,11 +30,10 @@ type entry struct {
 
 // unit is all that is written for one Service. It is not changed once made.
 type unit struct {
-	chains         map[string][]nft.Rule
-	entries        []entry
-	clients        []nft.Set // of backends, with affinity
-	shards         []nft.Set // maps that others use as well
-	cluster, local rotation
+	chains  map[string][]nft.Rule
+	entries []entry
+	clients []nft.Set // of backends, with affinity
+	shards  []nft.Set // maps that others use as well
 }
 
 func (u *unit) add(set string, e nft.Element) { u.entries = append(u.entries, entry{set, e}) }
@@ -45,7 +44,7 @@ func (u *unit) add(set string, e nft.Element) { u.entries = append(u.entries, en
 // distinguishes where clients are, and fw, which checks their addresses. A packet that leaves
 // them without a backend keeps its destination, and meets the chain "unserved".
 func (s *shape) render(service *lb.Service, cluster, local rotation) *unit {
-	u := &unit{chains: make(map[string][]nft.Rule), cluster: cluster, local: local}
+	u := &unit{chains: make(map[string][]nft.Rule)}
 	name := kernelmodes.Suffix(service.ID, "")
 	svc, svl, ext := prefixCluster+name, prefixLocal+name, prefixExternal+name
 	used := make(map[string]bool) // chains

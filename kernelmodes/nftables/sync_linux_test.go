@@ -183,7 +183,7 @@ func TestModel(t *testing.T) {
 			all := lab.Whole(m.Services()...)
 			mirror.Fold(&all, v6)
 			fresh.edit(fresh.shape, mirror.Services(), mirror.Changed())
-			if got, want := describe(e.content), describe(fresh); !slices.Equal(got, want) {
+			if got, want := describe(e.content, mirror.Services()), describe(fresh, mirror.Services()); !slices.Equal(got, want) {
 				t.Fatalf("change %d: %q\nwant %q", n, got, want)
 			}
 		}
@@ -200,9 +200,11 @@ func read(t *testing.T, h *testbed.Host, e *Engine) bool {
 	return verifyOn(t, h, e)
 }
 
-// describe lists all elements of a content, with the Service and without the turn where those are by number.
-func describe(c *content) (out []string) {
-	for id, u := range c.units {
+// describe lists all elements that a content has for Services, with the Service and without the turn where those are
+// by number.
+func describe(c *content, services map[lb.ID]*lb.Service) (out []string) {
+	for id, service := range services {
+		u := c.shape.render(service, c.turns[id].cluster, c.turns[id].local)
 		names := make([]string, 0, len(u.chains))
 		for name := range u.chains {
 			names = append(names, fmt.Sprintf("%s %d", name, len(u.chains[name])))
