@@ -160,9 +160,8 @@ func TestOverlays(t *testing.T) {
 		extra           map[string]*corev1.ConfigMap // in the cluster before
 	}{
 		"base":                   {name: "sluice", mode: ModeUserspace, healthz: "0.0.0.0:10256"},
-		"overlays/whole-cluster": {name: "sluice", variant: variant, mode: ModeUserspace, healthz: "0.0.0.0:10256"},
-		"overlays/beside": {name: "sluice", variant: variant, mode: ModeUserspace, proxyName: "sluice",
-			healthz: "0.0.0.0:10356"},
+		"overlays/whole-cluster": {name: "sluice", mode: ModeUserspace, healthz: "0.0.0.0:10256"},
+		"overlays/beside":        {name: "sluice", mode: ModeUserspace, proxyName: "sluice", healthz: "0.0.0.0:10356"},
 		// The mode in that ConfigMap is empty, and that of the proxy before it kept the client's address.
 		"overlays/kubeadm": {name: "kube-proxy", variant: variant, mode: ModeIPTables, healthz: "0.0.0.0:10256",
 			extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm(t)}},
