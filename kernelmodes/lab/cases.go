@@ -20,9 +20,8 @@ var kubeProxyCases string
 
 // Setup is how a case wants its engine.
 type Setup struct {
-	IPv6         bool
-	All          bool           // masquerade all
-	ServiceCIDRs []netip.Prefix // as kube-proxy's tests have them
+	IPv6 bool
+	All  bool // masquerade all
 }
 
 // KubeProxyCases sends the packets of kube-proxy's own tests through engines, and wants their verdicts. Left out are:
@@ -107,8 +106,7 @@ func (c *cases) run(t *testing.T, engine func(Setup) Engine, options, steps stri
 	}
 	var engines []Engine
 	for _, v6 := range []bool{false, true} {
-		engines = append(engines, engine(Setup{v6, strings.Contains(options, "masquerade-all"),
-			prefixes("172.30.0.0/16", "fd00:10:96::/112")}))
+		engines = append(engines, engine(Setup{v6, strings.Contains(options, "masquerade-all")}))
 	}
 	sync := func() {
 		c.node.DoT(t, func() error {

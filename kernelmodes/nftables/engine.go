@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/kernelmodes"
@@ -20,10 +19,6 @@ type Engine struct {
 	// Masquerade is as everywhere; policy Local of external addresses is not for the traffic
 	// of pods.
 	kernelmodes.Masquerade
-
-	// ServiceCIDRs are the ranges of which cluster IPs are: new flows to addresses that no
-	// Service has are dropped. None: nothing is.
-	ServiceCIDRs []netip.Prefix
 
 	// Lifetime is how long rules match without this process, in whole milliseconds. 0: for ever.
 	Lifetime time.Duration

@@ -79,7 +79,7 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 func (e *Engine) shape(node lb.Node) shape {
 	s := shape{
 		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
-		pods: e.PodCIDRs(e.IPv6, node), cidrs: kernelmodes.OfFamily(e.ServiceCIDRs, e.IPv6),
+		pods: e.PodCIDRs(e.IPv6, node),
 	}
 	for _, a := range node.Addresses {
 		if a.Is6() == e.IPv6 {
@@ -198,7 +198,6 @@ func (s shape) trial() *nft.Table {
 	}
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
 	s.bridge, s.interfaces, s.pods = "cni0", "veth", []netip.Prefix{netip.PrefixFrom(addr, 24)}
-	s.cidrs = s.pods
 	backend := func(port uint16) lb.Backend { return lb.Backend{Addr: at(port), Ready: true, Local: true} }
 	plain := &lb.Service{
 		ID: lb.ID{Name: "plain", Protocol: lb.UDP, IPv6: s.ipv6},

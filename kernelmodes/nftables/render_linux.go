@@ -19,7 +19,6 @@ type shape struct {
 	bridge, interfaces string         // of pods
 	pods               []netip.Prefix // their addresses
 	own                []netip.Addr   // the node's
-	cidrs              []netip.Prefix // of cluster IPs
 }
 
 // entry is an element of a set that is always there.

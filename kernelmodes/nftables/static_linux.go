@@ -47,22 +47,6 @@ func (s *shape) static(t *nft.Table) {
 	set("filter-output", unserved,
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
 		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
-	s.last(t)
-}
-
-// last drops what is for addresses that no Service has, on no data path: a chain at the end of each hook.
-func (s *shape) last(t *nft.Table) {
-	var rules []nft.Rule
-	for _, p := range s.cidrs {
-		rules = append(rules, s.rule().To(p, true).Drop().Rule("no Service has the address"))
-	}
-	for _, chain := range []string{"last-input", "last-forward", "last-output"} {
-		if len(rules) > 0 {
-			t.SetChain(chain, hooks[chain], rules)
-		} else {
-			t.DeleteChain(chain)
-		}
-	}
 }
 
 // outside returns the rules that mark what is not of a pod.

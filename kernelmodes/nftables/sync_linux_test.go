@@ -23,7 +23,7 @@ import (
 func TestKubeProxyCases(t *testing.T) {
 	t.Parallel()
 	lab.KubeProxyCases(t, func(s lab.Setup) lab.Engine {
-		e := &Engine{IPv6: s.IPv6, ServiceCIDRs: s.ServiceCIDRs}
+		e := &Engine{IPv6: s.IPv6}
 		e.MasqueradeAll = s.All
 		return e
 	})
