@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -77,17 +76,10 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 
 // shape returns how rules are written.
 func (e *Engine) shape(node lb.Node) shape {
-	s := shape{
+	return shape{
 		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
 		pods: e.PodCIDRs(e.IPv6, node),
 	}
-	for _, a := range node.Addresses {
-		if a.Is6() == e.IPv6 {
-			s.own = append(s.own, a)
-		}
-	}
-	slices.SortFunc(s.own, netip.Addr.Compare)
-	return s
 }
 
 func (e *Engine) probe(context.Context) error {

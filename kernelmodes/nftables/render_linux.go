@@ -18,7 +18,6 @@ type shape struct {
 	all                bool           // masquerade all connections to cluster IPs
 	bridge, interfaces string         // of pods
 	pods               []netip.Prefix // their addresses
-	own                []netip.Addr   // the node's
 }
 
 // entry is an element of a set that is always there.
@@ -145,15 +144,9 @@ func (u *unit) late(addr netip.AddrPort) {
 }
 
 // sources returns the chain that lets only clients within the ranges of an address through to a target.
-// A node that has the address itself asks from it, and may if one of its other addresses may.
 func (s *shape) sources(u *unit, id lb.ID, a lb.Address, target string) string {
-	ranges := kernelmodes.OfFamily(a.Sources, s.ipv6)
-	own := func(p netip.Prefix) bool { return slices.ContainsFunc(s.own, p.Contains) }
-	if ip := a.Addr.Addr(); !ip.IsUnspecified() && slices.ContainsFunc(ranges, own) {
-		ranges = append(ranges, netip.PrefixFrom(ip, ip.BitLen()))
-	}
 	var rules []nft.Rule
-	for _, p := range ranges {
+	for _, p := range kernelmodes.OfFamily(a.Sources, s.ipv6) {
 		rules = append(rules, s.from(p).GotoChain(target).Rule(id.String()+" source range"))
 	}
 	chain := prefixSources + kernelmodes.Suffix(id, "")
