@@ -15,9 +15,9 @@
 // sends pods of this node to svc whatever the policy; those with source ranges pass fw before,
 // which lets admitted clients through. An endpoint that gets to itself is in the set "same".
 //
-// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in one of
+// A chain svc has a rule that counts from 0 to n-1 (numgen inc) and looks for the turn in one of
 // 256 maps that Services share: n connections get to n endpoints. A change costs the elements that differ,
-// and this one rule where the number of endpoints does. Counting begins anew then, at an endpoint
+// and this rule where the number of endpoints does. Counting begins anew then, at an endpoint
 // chosen at random.
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own

@@ -35,7 +35,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	e.services.Fold(d, e.IPv6)
 	services := e.services.Services()
 	if e.content == nil && len(services) == 0 {
-		return e.removeOld()
+		return errors.Join(e.removeOld(), e.deleteFlows())
 	}
 	if err := e.probe(ctx); err != nil {
 		return err
@@ -48,6 +48,11 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.write(e.shape(node), services, changed); err != nil {
 		return err
 	}
+	return e.deleteFlows()
+}
+
+// deleteFlows deletes the conntrack entries of flows that have to leave their endpoints, also those of before an error.
+func (e *Engine) deleteFlows() error {
 	n, err := e.stale.Delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err

@@ -191,14 +191,8 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 				GotoChain(prefixEndpoint+kernelmodes.Suffix(service.ID, b.String())).Rule(id+" as before"))
 		}
 	}
-	switch {
-	case n == 0:
+	if n == 0 {
 		return rules
-	case n == 1 && affine:
-		chain := prefixEndpoint + kernelmodes.Suffix(service.ID, r.order[0].String())
-		return append(rules, s.rule().GotoChain(chain).Rule(id))
-	case n == 1:
-		return append(rules, s.rule().DNATTo(r.order[0]).Rule(id))
 	}
 	turns := shard(setEndpoints, r.number)
 	if affine {
@@ -212,10 +206,17 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 		}
 		u.add(turns.Name, e)
 	}
-	if affine {
-		return append(rules, s.rule().Goto(turns.Name, nft.Constant(r.number), nft.Rotation(n)).Rule(id))
+	choose := func(which nft.Load) nft.Rule {
+		if affine {
+			return s.rule().Goto(turns.Name, nft.Constant(r.number), which).Rule(id)
+		}
+		return s.rule().Map(turns.Name, nft.Constant(r.number), which).DNAT().Rule(id)
 	}
-	return append(rules, s.rule().Map(turns.Name, nft.Constant(r.number), nft.Rotation(n)).DNAT().Rule(id))
+	if n > 1 {
+		rules = append(rules, choose(nft.Rotation(n)))
+	}
+	// A packet that has counted by an old rule, and looks into the map when the last turns have gone, gets the first.
+	return append(rules, choose(nft.Constant(0)))
 }
 
 // endpoint adds what a backend with affinity needs, once, and returns the name of the set of its clients.

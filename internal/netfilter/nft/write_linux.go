@@ -89,6 +89,9 @@ func (t *Table) whole() (*batch, error) {
 			if err != nil && !errors.Is(err, syscall.ENOENT) {
 				return nil, err
 			}
+			for i := range list { // rules that renew an element leave its timeout, which the kernel compares
+				list[i].timeout = max(list[i].timeout, list[i].left)
+			}
 			kept[s.Name] = list
 		}
 	}
