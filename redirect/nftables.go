@@ -17,7 +17,7 @@ type NFTables struct {
 	// BindAddr is as in IPTables.
 	BindAddr netip.Addr
 
-	// Lifetime is how long rules match after the last Sync or Renew, in whole milliseconds;
+	// Lifetime is how long rules match after the first Sync or the last Renew, in whole milliseconds;
 	// 0: for ever.
 	Lifetime time.Duration
 
@@ -45,7 +45,8 @@ func (t *NFTables) Leftover(ctx context.Context) Leftover { return t.leftover(ct
 func (t *NFTables) Sync(ctx context.Context, u Update) error { return t.sync(ctx, u) }
 
 // Verify reports whether the table is as the last Sync wrote it; if not, call Sync. False is
-// no error. While no program has written to nf_tables it costs one message.
+// no error. While no program has written to nf_tables, ours in Renew and other tables
+// included, it costs one message.
 func (t *NFTables) Verify(ctx context.Context) (bool, error) { return t.verify(ctx) }
 
 // Renew has the rules match for another Lifetime from now on. Where there is no table it does

@@ -50,7 +50,8 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 }
 
 // Verify reports whether our table holds what the last Sync wrote and nothing else; if not, call
-// Sync. It costs one netlink message if no other program has written to nf_tables since the last Verify.
+// Sync. It costs one netlink message if no program has written to nf_tables since the last Verify,
+// ours in Renew and other tables included.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
 // Renew makes rules last for another Lifetime, if there are any. Any goroutine may call it.
