@@ -15,8 +15,11 @@ FUZZTIME ?= 30s
 # How long make soak lasts.
 SOAK ?= 20m
 
-# Further flags of bench/compare, such as BENCH="-force -workloads short".
+# Further flags of bench/compare, such as BENCH="-force -workloads short", or of BenchmarkScale.
 BENCH ?=
+
+# How the program is built, but for its path and its package.
+PROGRAM = go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o
 
 # Everything is compiled in one way, which is that of the release: Go's build cache keeps some
 # seven hundred packages anew for each way, and without them in it that is a minute for two cores.
@@ -76,7 +79,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: systems help deps bench-deps build image demo soak bench bench-quick bench-sctp bench-offload bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-control bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,11 +88,16 @@ deps: ## install the programs and Go modules that are missing
 	@.ci/deps
 
 build: ## build bin/sluice
-	go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
+	$(PROGRAM) bin/sluice ./cmd/sluice
 
-image: build ## build the image bin/sluice-image.tar, an OCI archive
-	@.ci/deps image
-	deploy/image/build bin
+image: ## build the image bin/sluice-image.tar, an OCI archive; VARIANT=iptables: the one with iptables and ipset
+	@.ci/deps image $(VARIANT)
+	GOOS=linux GOARCH=amd64 $(PROGRAM) bin/linux-amd64/sluice ./cmd/sluice
+	GOOS=linux GOARCH=arm64 $(PROGRAM) bin/linux-arm64/sluice ./cmd/sluice
+	deploy/image/build bin $(VARIANT)
+
+image-iptables: ## build the image with iptables and ipset, bin/sluice-image-iptables.tar
+	$(MAKE) image VARIANT=iptables
 
 soak: deps ## run traffic, changes, upgrades and attacks for SOAK (20m) and print a row a minute
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/sluice/internal/e2e/soak \
@@ -128,11 +136,14 @@ bench-micro-save: ## save the figures of single functions to compare with later
 
 # iptables is measured in the VM too, for the ratio to ipvs.
 bench-offload: deps build ## measure what it costs that the kernel forwards Services, here and in the VM
-	go run ./bench/compare -sluice bin/sluice -workloads 'offload-iptables-*' -rounds 1 $(BENCH)
+	go run ./bench/compare -sluice bin/sluice -workloads 'offload-nftables-*,offload-iptables-*' -rounds 1 $(BENCH)
 	$(IN_VM) -workloads 'offload-*-1000,offload-*-5000' -rounds 1
 
 scale: bench-deps build ## measure what the number of Services costs, on an idle machine
 	go run ./bench/compare -sluice bin/sluice -workloads 'services-*' -rounds 5 $(BENCH)
+
+bench-control: deps build systems ## measure starts, changes and forwarding beside kube-proxy, from an API server
+	cd deploy/e2e && go test -run '^$$' -bench Scale -benchtime 1x -timeout 0 . -args -load 2s $(BENCH)
 
 test: ## run every test
 	@rm -rf $(RUNS)
@@ -152,9 +163,9 @@ test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
 	$(call GOTEST,$(OTHERS),-timeout 15m -parallel 4)
 
-test-program: bench-deps build image ## run the tests of the whole program
+test-program: bench-deps build image image-iptables ## run the tests of the whole program
 	$(COMPILE) ./... >/dev/null
-	SLUICE_IMAGE=$(CURDIR)/bin/sluice-image.tar $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
+	SLUICE_IMAGES=$(CURDIR)/bin $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
 
 # Tests against the API server take a third of two cores, and those in the VM two thirds.
 test-systems: ## run the tests that need an API server, a VM or wine
@@ -164,13 +175,16 @@ test-systems: ## run the tests that need an API server, a VM or wine
 test-wine: deps ## run the tests of what serves on Windows, under wine
 	@.ci/test-wine
 
-e2e: deps build systems bin/sluice-image.tar ## run the tests against a real Kubernetes API server
+e2e: deps build systems bin/sluice-image.tar bin/sluice-image-iptables.tar ## run the tests against a real Kubernetes API server
 	$(E2E)
 
 systems: $(SYSTEMS)
 
 bin/sluice-image.tar:
 	$(MAKE) image
+
+bin/sluice-image-iptables.tar:
+	$(MAKE) image-iptables
 
 # Without anything in Go's build cache the API server takes two cores some three
 # minutes; with it, seconds.
@@ -226,7 +240,7 @@ lint: ## check format, go vet, staticcheck, revive and the module files
 cross: ## compile everything for linux/arm64 and windows/amd64
 	GOOS=linux GOARCH=arm64 go build ./...
 	GOOS=windows GOARCH=amd64 go build ./...
-	GOOS=windows GOARCH=amd64 go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice.exe ./cmd/sluice
+	GOOS=windows GOARCH=amd64 $(PROGRAM) bin/sluice.exe ./cmd/sluice
 
 # What is compiled and not run is compiled in the time that tests leave idle, as in test-all.
 verify: ## run all that CI runs

@@ -45,14 +45,20 @@ func (m *Masquerade) Interfaces() (out []string) {
 
 // Pods returns matches for the traffic of pods of a family; none if it is not known.
 func (m *Masquerade) Pods(ipv6 bool, node lb.Node) []string {
-	out, cidrs := m.Interfaces(), m.LocalCIDRs
-	if len(cidrs) == 0 && len(out) == 0 {
-		cidrs = node.PodCIDRs
-	}
-	for _, p := range OfFamily(cidrs, ipv6) {
+	out := m.Interfaces()
+	for _, p := range m.PodCIDRs(ipv6, node) {
 		out = append(out, "-s "+p.String())
 	}
 	return out
+}
+
+// PodCIDRs returns the ranges of a family that pods are known by; none if they are not.
+func (m *Masquerade) PodCIDRs(ipv6 bool, node lb.Node) []netip.Prefix {
+	cidrs := m.LocalCIDRs
+	if len(cidrs) == 0 && m.LocalBridge == "" && m.LocalInterfaces == "" {
+		cidrs = node.PodCIDRs
+	}
+	return OfFamily(cidrs, ipv6)
 }
 
 // MasqueradeTarget is the target that makes this node the source.

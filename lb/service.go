@@ -148,6 +148,9 @@ type Node struct {
 	PodCIDRs  []netip.Prefix // where the addresses of its own pods are from
 	Addresses []netip.Addr   // its own, loopback not needed
 	NodePorts []netip.Addr   // where node ports are served; 0.0.0.0 and :: stand for all of these and loopback
+
+	// ServiceCIDRs are where cluster IPs are from, of both families, sorted, each once. A table does not need them.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Service is one port of one Service in one address family: what clients ask

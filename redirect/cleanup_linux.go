@@ -40,21 +40,46 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 	return nil
 }
 
+// retireChains removes what a steerer by iptables, and kube-proxy's userspace mode, have left in a family. Where
+// there is no iptables program that could remove rules, they match nothing any more: their lease ends.
+func retireChains(ctx context.Context, ipv6 bool) error {
+	l := iptablesLayout(ipv6)
+	l.Own = func(table, chain string) bool { return own(table, chain) || isOld(table, chain) }
+	if err := netfilter.Retire(ctx, l, NewLease(ipv6, 0)); err != nil {
+		return fmt.Errorf("remove what steering by iptables has left: %w", err)
+	}
+	return nil
+}
+
+// iptablesLayout is all that steering by iptables may have in a family, with what Probe may have left.
+func iptablesLayout(ipv6 bool) netfilter.Layout {
+	l := shape{ipv6: ipv6, prefix: chainPrefix, sets: true}.layout(nil)
+	l.Sets = append(l.Sets, shape{ipv6: ipv6, prefix: probePrefix, sets: true}.layout(nil).Sets...)
+	return l
+}
+
 func cleanup(ctx context.Context) error {
 	return netfilter.EachFamily(func(ipv6 bool) error { return cleanupFamily(ctx, ipv6) })
 }
 
 func cleanupFamily(ctx context.Context, ipv6 bool) error {
-	l := shape{ipv6: ipv6, prefix: chainPrefix, sets: true}.layout(nil)
-	l.Sets = append(l.Sets, shape{ipv6: ipv6, prefix: probePrefix, sets: true}.layout(nil).Sets...)
+	l := iptablesLayout(ipv6)
 	l.Sets = append(l.Sets, netfilter.SetGroup{Sets: []netfilter.Set{NewLease(ipv6, 0).Set()}})
 	l.Own = removable
 	changed := make(map[netip.AddrPort]bool)
-	err := netfilter.Remove(ctx, l, func(save string) {
-		for f := range steeredBy(strings.Split(save, "\n"), ipv6) {
-			changed[f.Addr] = changed[f.Addr] || f.Protocol == lb.UDP
+	note := func(steered map[lb.Frontend]uint16) {
+		for f := range steered {
+			if f.Protocol == lb.UDP {
+				changed[f.Addr] = true
+			}
 		}
-	})
+	}
+	left, err := leftoverTable(ipv6)
+	note(left.Ported)
+	_, err2 := removeTable(ipv6)
+	err = errors.Join(err, err2, netfilter.Remove(ctx, l, func(save string) {
+		note(steeredBy(strings.Split(save, "\n"), ipv6))
+	}))
 	if len(changed) > 0 {
 		_, err2 := deleteFlows(flowFilter{changed: changed}, ipv6)
 		err = errors.Join(err, err2)

@@ -73,7 +73,7 @@ func emptyTables(saved string) string {
 }
 
 func TestCleanup(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		for name, there := range map[string]struct{ foreign, old bool }{
 			"fresh":                   {false, false},
 			"foreign rules":           {true, false},
@@ -107,12 +107,12 @@ func testCleanup(t *testing.T, v variant, old bool, before string) {
 	if old {
 		feed(t, userspaceMode, v.command+"-restore", "--noflush")
 	}
-	s := v.steerer()
+	s := v.iptables()
 	for range 2 {
 		plan := verifyPlan(v.ipv6)
 		plan.Refuse = append(plan.Refuse, udp(netip.AddrPortFrom(unspecified(v.ipv6), 30053)))
 		syncPlan(t, s, plan)
-		s = v.steerer() // as after a crash
+		s = v.iptables() // as after a crash
 	}
 	check(t, Cleanup(t.Context()))
 	after := saved(t)
@@ -182,7 +182,7 @@ func TestCleanupKeepsWhatCameLater(t *testing.T) {
 // TestOldModeIsRemoved starts where kube-proxy's userspace mode has been, in our
 // backend or in the other, beside kube-proxy of another mode.
 func TestOldModeIsRemoved(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		other := strings.Replace(v.command, "nft", "legacy", 1)
 		if other == v.command {
 			other = strings.Replace(v.command, "legacy", "nft", 1)
@@ -192,12 +192,12 @@ func TestOldModeIsRemoved(t *testing.T) {
 				newNode(t)
 				rules := strings.Replace(foreign, "10.244.0.0/16", podNet(v.ipv6).String(), 1)
 				feed(t, rules, there+"-restore", "--noflush")
-				s := v.steerer()
+				s := v.iptables()
 				syncPlan(t, s, Plan{})
 				want := sorted(saved(t))
 
 				feed(t, userspaceMode, there+"-restore", "--noflush")
-				s = v.steerer()
+				s = v.iptables()
 				syncPlan(t, s, Plan{})
 				if diff := cmp.Diff(want, sorted(saved(t))); diff != "" {
 					t.Errorf("after the first Sync (-want +got):\n%s", diff)

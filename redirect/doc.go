@@ -2,29 +2,20 @@
 // this node, returns which frontend a client asked for ([OriginalDst]), and removes every
 // trace of itself ([Cleanup]).
 //
-// [IPTables] works by netfilter, in one address family; a dual-stack node uses two with
-// the same [Update]. It keeps the entries, folds updates into them and writes what an
-// update changes:
+// [NFTables] and [IPTables] do so by either packet filter, in one address family; a dual-stack
+// node uses two with the same [Update]. They keep the entries, fold updates into them and write
+// what an update changes. NFTables has one table, sluice-steering, with a constant number of
+// rules; frontends of every protocol are elements of its sets and of the map steer:
 //
-//	mangle PREROUTING         -> SLUICE-PREROUTING -> SLUICE-OUTSIDE, SLUICE-DROP
-//	mangle OUTPUT             -> SLUICE-DROP
-//	nat    PREROUTING, OUTPUT -> SLUICE-STEER -> SLUICE-TCP, SLUICE-UDP -> SLUICE-UDP-00 to -31, SLUICE-SCTP
-//	filter INPUT              -> SLUICE-INPUT -> SLUICE-REFUSE
-//	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
+//	nat prerouting, output (dstnat - 10) -> screen: drops; steer: redirects, or rejects without endpoints
+//	filter input                         -> rejects what comes straight to a proxy port
 //
-// Each jump is the first rule of its chain. Those of mangle are there from the first entry
-// on that not every client may ask. Frontends are members of sets, SLUICE4-* and SLUICE6-*,
-// so that one more of TCP is one netlink message. TCP frontends share a proxy port, since a
-// connection remembers its destination. UDP and SCTP frontends have one each, and so a rule
-// each; those of UDP are divided among chains by the last bits of their addresses. Node
-// ports are not redirected: the proxy listens there. A kernel without sets gets rules for
-// each frontend, with the same effect.
-//
-// SLUICE-OUTSIDE and SLUICE-DROP drop clients that may not ask, before nat changes the
-// destination. SLUICE-INPUT accepts what was redirected or is for a port that the proxy
-// listens on, whatever the policy of INPUT, and rejects a connection straight to a proxy
-// port. SLUICE-REFUSE rejects what is asked of Services without endpoints. All see only the
-// first packet of a flow.
+// Chains of nat see the first packet of a flow alone, so that others meet the last one only. An
+// update is one transaction; one that changes who may ask, up to four. Unlike IPTables it cannot
+// let packets past the firewall of the node, since what one table accepts another may drop: where
+// INPUT drops by default, the firewall is to accept what is translated (ct status dnat) and the
+// node ports, as with kube-proxy's mode nftables. Before Linux 6.17 a client may lose a packet at
+// the moment when the source ranges that admit it are replaced by ones that overlap them.
 //
 // # Guarantees
 //
@@ -39,7 +30,8 @@
 // of UDP flows to changed frontends if their first datagram, sent now, would take another
 // path, and no others.
 //
-// It needs Linux with iptables 1.8 of either backend, xt_conntrack, xt_comment,
+// NFTables needs Linux 5.13 with nf_tables (nat, redirect, reject, ct, fib), nf_conntrack_netlink,
+// CAP_NET_ADMIN and CAP_NET_RAW. IPTables needs Linux with iptables 1.8 of either backend, xt_conntrack, xt_comment,
 // xt_addrtype, xt_set or xt_multiport, REDIRECT or DNAT, REJECT, nf_conntrack_netlink,
 // CAP_NET_ADMIN and CAP_NET_RAW; before Linux 6.6 also conntrack.DisableEarlyDemux.
 package redirect

@@ -50,9 +50,11 @@ func (r *ruleset) hostMembers(n int32) {
 	if !r.sets {
 		return
 	}
-	for _, net := range r.host.Inside {
-		for _, half := range netfilter.Halves(net) {
-			r.Member(r.set(setInside), netfilter.Member{Net: half}, n)
+	for set, nets := range map[string][]netip.Prefix{setInside: r.host.Inside, setCIDRs: r.host.ServiceCIDRs} {
+		for _, net := range nets {
+			for _, half := range netfilter.Halves(net) {
+				r.Member(r.set(set), netfilter.Member{Net: half}, n)
+			}
 		}
 	}
 }
@@ -126,6 +128,9 @@ func (r *ruleset) render() {
 // screened reports whether an entry makes some clients get no service.
 func (e Entry) screened() bool { return e.Action == Refuse || e.Action == Drop || e.DropOutside }
 
+// passes reports whether an entry has no effect on packets to it: another path forwards them, or none.
+func (e Entry) passes() bool { return e.Action == Pass && !e.DropOutside && e.Sources == nil }
+
 // numberedAsProxy reports whether a frontend has its proxy port's own number.
 func (e Entry) numberedAsProxy(host Host) bool {
 	return e.Action == Redirect && e.Frontend.Addr.Port() == e.proxyPort(host)
@@ -140,7 +145,8 @@ func (e Entry) proxyPort(host Host) uint16 {
 }
 
 func (h Host) equal(o Host) bool {
-	return h.TCPPort == o.TCPPort && slices.Equal(h.Local, o.Local) && slices.Equal(h.Inside, o.Inside)
+	return h.TCPPort == o.TCPPort && slices.Equal(h.Local, o.Local) && slices.Equal(h.Inside, o.Inside) &&
+		slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
 }
 
 // part is the part of an update in one family, checked, with addresses as packets carry
@@ -161,6 +167,9 @@ func (u Update) family(ipv6 bool) (p part, err error) {
 	}
 	if p.host.Inside, err = prefixesOf(u.Host.Inside, ipv6); err != nil {
 		return part{}, fmt.Errorf("update prefixes of pods: %w", err)
+	}
+	if p.host.ServiceCIDRs, err = prefixesOf(u.Host.ServiceCIDRs, ipv6); err != nil {
+		return part{}, fmt.Errorf("update ServiceCIDRs: %w", err)
 	}
 	for _, e := range u.Remove {
 		if f, ours := ofFamily(e.Frontend, ipv6); ours {
@@ -219,6 +228,8 @@ func (e Entry) checked(ipv6 bool, host Host) (Entry, error) {
 		return e, errors.New("only UDP and SCTP have ports of their own")
 	case redirected && e.proxyPort(host) == 0:
 		return e, errors.New("no proxy port")
+	case e.ClusterIP && nodePort(f.Addr):
+		return e, errors.New("a node port is no cluster IP")
 	case e.Sources != nil && nodePort(f.Addr):
 		return e, errors.New("a node port cannot be restricted to sources")
 	}
@@ -235,8 +246,8 @@ func (e Entry) checked(ipv6 bool, host Host) (Entry, error) {
 	return e, err
 }
 
-// prefixesOf returns the prefixes of a family as packets are matched, sorted, and never nil;
-// only the one of length 0 if that is among them.
+// prefixesOf returns the prefixes of a family as packets are matched, sorted, without those that
+// others contain, and never nil.
 func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 	out := []netip.Prefix{}
 	for _, x := range in {
@@ -255,7 +266,13 @@ func prefixesOf(in []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
 		out = append(out, x.Masked())
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out), nil
+	some := out[:0]
+	for _, x := range out { // what contains others comes before them
+		if n := len(some); n == 0 || !some[n-1].Contains(x.Addr()) {
+			some = append(some, x)
+		}
+	}
+	return some, nil
 }
 
 // nodePort reports whether a frontend is a port of every address of the node.

@@ -82,7 +82,7 @@ func TestUpdateFamily(t *testing.T) {
 		if diff := cmp.Diff(want, entries, addrsByValue); diff != "" {
 			t.Errorf("family(%v) (-want +got):\n%s", ipv6, diff)
 		}
-		if diff := cmp.Diff(Host{TCPPort: 40000, Inside: inside[ipv6]}, got.host, addrsByValue); diff != "" {
+		if diff := cmp.Diff(Host{TCPPort: 40000, Inside: inside[ipv6], ServiceCIDRs: []netip.Prefix{}}, got.host, addrsByValue); diff != "" {
 			t.Errorf("host of family(%v) (-want +got):\n%s", ipv6, diff)
 		}
 	}

@@ -22,19 +22,18 @@ type flowFilter struct {
 }
 
 // deleteStaleFlows deletes conntrack entries of changed frontends that are stale.
-func (t *IPTables) deleteStaleFlows() error {
-	if len(t.changed) == 0 {
+func (s *steerer) deleteStaleFlows(ipv6 bool, bind netip.Addr, observe func(time.Duration)) error {
+	if len(s.changed) == 0 {
 		return nil
 	}
 	start := time.Now()
-	n, err := deleteFlows(flowFilter{changed: t.changed, entries: t.entries, inside: t.host.Inside,
-		bind: t.BindAddr}, t.IPv6)
-	t.flows.Add(n)
-	if t.ObserveFlows != nil {
-		t.ObserveFlows(time.Since(start))
+	n, err := deleteFlows(flowFilter{changed: s.changed, entries: s.entries, inside: s.host.Inside, bind: bind}, ipv6)
+	s.flows.Add(n)
+	if observe != nil {
+		observe(time.Since(start))
 	}
 	if err == nil {
-		clear(t.changed)
+		clear(s.changed)
 	}
 	return err
 }

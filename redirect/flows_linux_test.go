@@ -149,7 +149,7 @@ func TestStaleFlows(t *testing.T) {
 // staleTest is what the cases of TestStaleFlows share.
 type staleTest struct {
 	*lab
-	s         *IPTables
+	s         steers
 	f         lb.Frontend
 	at        netip.AddrPort // where it is asked
 	local     netip.Addr     // who asks
@@ -373,7 +373,11 @@ func TestUDPWithoutRules(t *testing.T) {
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 53)
 		plan := Plan{Ported: []Ported{{udp(at), serveUDP(t, ":0")}}}
 		syncPlan(t, s, plan)
-		output(t, v.command, "-t", "nat", "-F")
+		if v.nftables {
+			output(t, "nft", "flush", "chain", map[bool]string{false: "ip", true: "ip6"}[v.ipv6], tableName, "steer")
+		} else {
+			output(t, v.command, "-t", "nat", "-F")
+		}
 		local := netip.AddrPortFrom(clientAddr[v.ipv6], 5000)
 		check(t, l.onClient(func() error { return tell(local, at) }))
 		if got, want := flows(t, v.ipv6), flow(at); !slices.Contains(got, want) {

@@ -22,6 +22,30 @@ func NewLease(ipv6 bool, lifetime time.Duration) *netfilter.Lease {
 // IPv4, by the iptables in PATH. Its methods are called by one goroutine, except
 // Stats, and work in the network namespace of the calling thread. Set the fields
 // before the first call. There is nothing to close.
+//
+// It has chains:
+//
+//	mangle PREROUTING         -> SLUICE-PREROUTING -> SLUICE-OUTSIDE, SLUICE-DROP
+//	mangle OUTPUT             -> SLUICE-DROP
+//	nat    PREROUTING, OUTPUT -> SLUICE-STEER -> SLUICE-TCP, SLUICE-UDP -> SLUICE-UDP-00 to -31, SLUICE-SCTP
+//	filter INPUT              -> SLUICE-INPUT -> SLUICE-REFUSE
+//	filter FORWARD, OUTPUT    -> SLUICE-REFUSE
+//
+// Each jump is the first rule of its chain. Those of mangle are there from the first entry
+// on that not every client may ask. Frontends are members of sets, SLUICE4-* and SLUICE6-*,
+// so that one more of TCP is one netlink message. TCP frontends share a proxy port, since a
+// connection remembers its destination. UDP and SCTP frontends have one each, and so a rule
+// each; those of UDP are divided among chains by the last bits of their addresses. Node
+// ports are not redirected: the proxy listens there. A kernel without sets gets rules for
+// each frontend, with the same effect.
+//
+// SLUICE-OUTSIDE and SLUICE-DROP drop clients that may not ask, before nat changes the
+// destination. SLUICE-INPUT accepts what was redirected or is for a port that the proxy
+// listens on, whatever the policy of INPUT, and rejects a connection straight to a proxy
+// port. SLUICE-REFUSE rejects what is asked of Services without endpoints, and of ports that a
+// cluster IP does not have, and drops what is for other addresses of ServiceCIDRs; the latter
+// two need sets, and leave the addresses of the node alone. All see only the first packet of a
+// flow.
 type IPTables struct {
 	// IPv6 chooses the address family.
 	IPv6 bool
@@ -50,7 +74,6 @@ type IPTables struct {
 	// be nil.
 	ObserveFlows func(time.Duration)
 
-	counters
 	kernel
 }
 
@@ -110,7 +133,7 @@ func (t *IPTables) Verify(ctx context.Context) (bool, error) { return t.verify(c
 
 // Stats is what a steerer has done since it was made.
 type Stats struct {
-	Restores     uint64 // runs of iptables-restore
+	Writes       uint64 // runs of iptables-restore, or transactions of nf_tables
 	Failures     uint64 // of them, those that failed
 	FlowsDeleted uint64 // conntrack entries
 
@@ -120,7 +143,7 @@ type Stats struct {
 }
 
 // Stats may be called by any goroutine.
-func (t *IPTables) Stats() Stats { return t.counters.stats() }
+func (t *IPTables) Stats() Stats { return t.stats() }
 
 // Cleanup removes every trace of any steerer of this package from the network
 // namespace of the calling thread: chains, jumps, sets and conntrack entries of

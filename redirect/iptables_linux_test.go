@@ -21,20 +21,21 @@ func TestSteer(t *testing.T) {
 		for _, bind := range []bool{false, true} {
 			t.Run(map[bool]string{false: "wildcard", true: "bound"}[bind], func(t *testing.T) {
 				l := newLab(t)
-				s := v.steerer()
-				address := ":0"
+				at := netip.Addr{}
 				if bind {
-					s.BindAddr = nodeAddr[v.ipv6]
-					address = netip.AddrPortFrom(s.BindAddr, 0).String()
+					at = nodeAddr[v.ipv6]
 				}
-				testSteer(t, l, s, address)
+				testSteer(t, l, v, at)
 			})
 		}
 	})
 }
 
-func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
-	v6 := s.IPv6
+func testSteer(t *testing.T, l *lab, v variant, bind netip.Addr) {
+	s, v6, address := v.bound(bind), v.ipv6, ":0"
+	if bind.IsValid() {
+		address = netip.AddrPortFrom(bind, 0).String()
+	}
 	tcpPort, udpPort := serveTCP(t, address), serveUDP(t, address)
 	serveTCP(t, ":30080")
 	serveUDP(t, ":30080")
@@ -69,7 +70,7 @@ func testSteer(t *testing.T, l *lab, s *IPTables, address string) {
 	if got, err := askTCP(local); err != nil || got != local.String() {
 		t.Errorf("node port on loopback: %q, %v", got, err)
 	}
-	if s.BindAddr.IsValid() {
+	if bind.IsValid() {
 		return
 	}
 	if _, err := askTCP(netip.AddrPortFrom(loopback, tcpPort)); !refused(err) {

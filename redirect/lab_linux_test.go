@@ -276,6 +276,9 @@ func feed(t *testing.T, stdin, name string, args ...string) {
 	}
 }
 
+// elementMarks are around and between the elements of a set that nft lists.
+var elementMarks = regexp.MustCompile(`(elements = {|,| }\n)\s*`)
+
 var (
 	saveComment = regexp.MustCompile(`(?m)^#.*\n`)
 	saveCounter = regexp.MustCompile(`\[\d+:\d+\]`)
@@ -300,6 +303,16 @@ func savedBy(t *testing.T, commands ...string) string {
 	return b.String()
 }
 
+// saved returns what the kernel holds of a steerer, in an order that may change.
+func (v variant) saved(t *testing.T) string {
+	t.Helper()
+	if v.nftables {
+		list := output(t, "nft", "--stateless", "list", "ruleset")
+		return elementMarks.ReplaceAllString(list, "\n")
+	}
+	return savedBy(t, v.command)
+}
+
 // watched returns a copy of an iptables command that counts its own runs, and the
 // function that tells the count.
 func watched(t *testing.T, command string) (string, func() int) {
@@ -320,27 +333,48 @@ func watched(t *testing.T, command string) (string, func() int) {
 
 // variant is one way to steer, and a name for it.
 type variant struct {
-	name    string
-	command string
-	ipv6    bool
-	noSets  bool
+	name     string
+	nftables bool
+	command  string // of iptables; with nftables, what others write rules by
+	ipv6     bool
+	noSets   bool
 }
 
-func (v variant) steerer() *IPTables {
+// steers is a steerer by either packet filter.
+type steers interface {
+	Leftover(context.Context) Leftover
+	Sync(context.Context, Update) error
+	Verify(context.Context) (bool, error)
+	Stats() Stats
+}
+
+func (v variant) steerer() steers { return v.bound(netip.Addr{}) }
+
+// bound returns a steerer to an address.
+func (v variant) bound(bind netip.Addr) steers {
+	if v.nftables {
+		return &NFTables{IPv6: v.ipv6, BindAddr: bind}
+	}
+	s := v.iptables()
+	s.BindAddr = bind
+	return s
+}
+
+func (v variant) iptables() *IPTables {
 	return &IPTables{IPv6: v.ipv6, Command: v.command, NoIPSet: v.noSets}
 }
 
-// eachVariant runs a test in each backend, with and without sets, in both
-// families.
-func eachVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, 8, f) }
+// entriesOf returns what a steerer keeps.
+func entriesOf(s steers) *steerer {
+	if n, ok := s.(*NFTables); ok {
+		return &n.steerer
+	}
+	return &s.(*IPTables).steerer
+}
 
-// eachSetVariant runs a test only with sets.
-func eachSetVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, 4, f) }
-
-// runVariants runs a test in the first n variants, some at the same time: each has hosts of
-// its own, and those with the legacy backend wait for each other's lock.
-func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
-	for i := range n {
+// variants are the ways to steer by iptables: in each backend, with and without sets, in both families.
+func variants() (out []variant) {
+	for i := range 8 {
 		v := variant{name: "nft", command: "iptables-nft", ipv6: i&1 != 0, noSets: i&4 != 0}
 		if i&2 != 0 {
 			v.name, v.command = "legacy", "iptables-legacy"
@@ -351,6 +385,34 @@ func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
 		if v.noSets {
 			v.name += " without sets"
 		}
+		out = append(out, v)
+	}
+	return out
+}
+
+var nftVariants = []variant{
+	{name: "nftables", nftables: true, command: "iptables-nft"},
+	{name: "nftables IPv6", nftables: true, command: "ip6tables-nft", ipv6: true},
+}
+
+// eachVariant runs a test with each packet filter.
+func eachVariant(t *testing.T, f func(t *testing.T, v variant)) {
+	runVariants(t, append(variants(), nftVariants...), f)
+}
+
+// eachIPTables runs a test of what only iptables has.
+func eachIPTables(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, variants(), f) }
+
+// eachSetVariant runs a test of iptables only with sets.
+func eachSetVariant(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, variants()[:4], f) }
+
+// eachNFTables runs a test of what only nftables has.
+func eachNFTables(t *testing.T, f func(t *testing.T, v variant)) { runVariants(t, nftVariants, f) }
+
+// runVariants runs a test in some variants, some at the same time: each has hosts of
+// its own, and those with the legacy backend wait for each other's lock.
+func runVariants(t *testing.T, list []variant, f func(t *testing.T, v variant)) {
+	for _, v := range list {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			for _, name := range []string{v.command, "ipset"} {
@@ -363,7 +425,7 @@ func runVariants(t *testing.T, n int, f func(t *testing.T, v variant)) {
 	}
 }
 
-func syncPlan(t *testing.T, s *IPTables, p Plan) {
+func syncPlan(t *testing.T, s steers, p Plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -371,7 +433,7 @@ func syncPlan(t *testing.T, s *IPTables, p Plan) {
 }
 
 // verified expects Verify to find, or not, what was written.
-func verified(t *testing.T, s *IPTables, want bool, when string, args ...any) {
+func verified(t *testing.T, s steers, want bool, when string, args ...any) {
 	t.Helper()
 	if ok, err := s.Verify(t.Context()); ok != want || err != nil {
 		t.Errorf("Verify %s = %v, %v", fmt.Sprintf(when, args...), ok, err)

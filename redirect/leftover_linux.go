@@ -2,6 +2,8 @@ package redirect
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -11,17 +13,23 @@ import (
 )
 
 func (t *IPTables) leftover(ctx context.Context) Leftover {
-	if t.find(ctx) != nil {
-		return Leftover{} // Probe returns the reason
+	if t.find(ctx) != nil { // Probe returns the reason
+		left, _ := leftoverTable(t.IPv6)
+		return left
 	}
 	left, _ := t.read(ctx)
 	return left
 }
 
-// read reads where the rules in our chains lead, up to the first error.
-func (t *IPTables) read(ctx context.Context) (Leftover, error) {
-	rules, err := t.program.Rules(ctx, "nat", func(chain string) bool { return own("nat", chain) })
-	left := Leftover{Ported: steeredBy(rules, t.IPv6)}
+// readLeftover reads where our rules lead, up to the first error: those of nftables, and if there are none those of
+// iptables.
+func readLeftover(ipv6 bool, ofIPTables func() ([]string, error)) (Leftover, error) {
+	left, err := leftoverTable(ipv6)
+	if err != nil || left.TCPPort != 0 || len(left.Ported) > 0 {
+		return left, err
+	}
+	rules, err := ofIPTables()
+	left.Ported = steeredBy(rules, ipv6)
 	for _, rule := range rules { // those of TCP have the same target
 		w := netfilter.Words(rule)
 		if _, target := destination(w); target != 0 && w[1] == chainPrefix+chainTCP {
@@ -29,6 +37,31 @@ func (t *IPTables) read(ctx context.Context) (Leftover, error) {
 		}
 	}
 	return left, err
+}
+
+// steeringRules returns the rules of our chains in table nat that an iptables program has.
+func steeringRules(ctx context.Context, program *netfilter.IPTables) ([]string, error) {
+	return program.Rules(ctx, "nat", func(chain string) bool { return own("nat", chain) })
+}
+
+// anySteeringRules returns those of both backends of iptables, as far as their programs are installed.
+func anySteeringRules(ctx context.Context, ipv6 bool) (rules []string, err error) {
+	for _, name := range netfilter.Backends(ipv6) {
+		program, openErr := netfilter.Open(ctx, name, ipv6)
+		switch {
+		case openErr != nil: // without it no rule can be read
+		case program.NFT:
+			more, err2 := steeringRules(ctx, program)
+			rules, err = append(rules, more...), errors.Join(err, err2)
+		default: // Rules would make a table that is not there
+			save, err2 := netfilter.SavedBy(ctx, name+"-save")
+			if errors.Is(err2, fs.ErrPermission) { // only root may read it
+				continue
+			}
+			rules, err = append(rules, strings.Split(string(save), "\n")...), errors.Join(err, err2)
+		}
+	}
+	return rules, err
 }
 
 // steeredBy returns the UDP and SCTP frontends that rules of ours redirect, as printed by

@@ -7,23 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// counters is what a steerer has done.
-type counters struct {
-	netfilter netfilter.Counters
-	flows     atomic.Uint64
-}
-
-func (c *counters) stats() Stats {
-	return Stats{
-		Restores: c.netfilter.Restores.Load(), Failures: c.netfilter.Failures.Load(), FlowsDeleted: c.flows.Load(),
-		Rules: c.netfilter.Rules(),
-	}
+func (t *IPTables) stats() Stats {
+	c := &t.netfilter
+	return Stats{Writes: c.Restores.Load(), Failures: c.Failures.Load(), FlowsDeleted: t.flows.Load(), Rules: c.Rules()}
 }
 
 // find looks for iptables and asks for its version, which takes some milliseconds.
@@ -61,7 +52,8 @@ func (t *IPTables) probe(ctx context.Context) (Facts, error) {
 		if !s.sets || errors.Is(err, fs.ErrPermission) || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
 			return Facts{}, err
 		}
-		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule: %v", err)}
+		facts.Warnings = []string{fmt.Sprintf("sets cannot be used, so each frontend is a rule, and "+
+			"ports that no Service has are not refused: %v", err)}
 	}
 	if facts.IPSet = s.sets; s.sets {
 		s.lease = t.Lease
@@ -72,50 +64,60 @@ func (t *IPTables) probe(ctx context.Context) (Facts, error) {
 }
 
 // newShape returns how rules are written, as far as it was configured.
-func (t *IPTables) newShape() (shape, error) {
-	s := shape{ipv6: t.IPv6, prefix: chainPrefix}
-	if !t.BindAddr.IsValid() || t.BindAddr.IsUnspecified() {
-		return s, nil
+func (t *IPTables) newShape() (s shape, err error) {
+	s = shape{ipv6: t.IPv6, prefix: chainPrefix}
+	s.bind, err = target(t.BindAddr, t.IPv6)
+	return s, err
+}
+
+// target returns where steered packets are to go; the zero Addr if that is up to the kernel.
+func target(bind netip.Addr, ipv6 bool) (netip.Addr, error) {
+	switch addr := bind.Unmap(); {
+	case !bind.IsValid(), bind.IsUnspecified():
+		return netip.Addr{}, nil
+	case addr.IsLoopback():
+		return netip.Addr{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: "+
+			"use an address of the node, or none", bind)
+	case addr.Is6() != ipv6:
+		return netip.Addr{}, fmt.Errorf("steer to bind address %s: it is of the other address family", bind)
+	default:
+		return addr, nil
 	}
-	s.bind = t.BindAddr.Unmap()
-	switch {
-	case s.bind.IsLoopback():
-		return shape{}, fmt.Errorf("steer to bind address %s: cannot proxy on localhost: "+
-			"use an address of the node, or none", t.BindAddr)
-	case s.bind.Is6() != t.IPv6:
-		return shape{}, fmt.Errorf("steer to bind address %s: it is of the other address family", t.BindAddr)
-	}
-	return s, nil
 }
 
 // try makes the kernel take one of each kind of rule, in chains that nothing leads to,
 // and removes them.
 func (t *IPTables) try(ctx context.Context, s shape) error {
 	s.prefix = probePrefix
-	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
-	if s.ipv6 {
-		addr = netip.MustParseAddr("2001:db8::1")
-	}
-	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
-	u := Update{Host: Host{TCPPort: 1, Inside: host}}
-	add := func(p lb.Protocol, ip netip.Addr, e Entry) {
-		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, uint16(len(u.Add)+1))}
-		u.Add = append(u.Add, e)
-	}
-	add(lb.TCP, addr, Entry{Action: Redirect, Sources: host})
-	add(lb.UDP, addr, Entry{Action: Redirect, Port: 1})
-	add(lb.UDP, addr, Entry{Action: Refuse})
-	for _, e := range []Entry{{Action: Accept}, {Action: Refuse}, {Action: Drop}, {DropOutside: true}} {
-		add(lb.TCP, addr, e)
-		add(lb.UDP, netfilter.Unspecified(s.ipv6), e)
-	}
-	p, err := u.family(s.ipv6)
+	p, err := example(s.ipv6)
 	if err != nil {
 		return err
 	}
 	r := newRuleset(s, t.program, nil, p.host, p.come)
 	r.render()
 	return r.Try(ctx)
+}
+
+// example has an entry of each kind.
+func example(ipv6 bool) (part, error) {
+	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
+	if ipv6 {
+		addr = netip.MustParseAddr("2001:db8::1")
+	}
+	host := []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}
+	u := Update{Host: Host{TCPPort: 1, Inside: host, ServiceCIDRs: host}}
+	add := func(p lb.Protocol, ip netip.Addr, e Entry) {
+		e.Frontend = lb.Frontend{Protocol: p, Addr: netip.AddrPortFrom(ip, uint16(len(u.Add)+1))}
+		u.Add = append(u.Add, e)
+	}
+	add(lb.TCP, addr, Entry{Action: Redirect, Sources: host, ClusterIP: true})
+	add(lb.UDP, addr, Entry{Action: Redirect, Port: 1})
+	add(lb.UDP, addr, Entry{Action: Refuse})
+	for _, e := range []Entry{{Action: Accept}, {Action: Refuse}, {Action: Drop}, {DropOutside: true}} {
+		add(lb.TCP, addr, e)
+		add(lb.UDP, netfilter.Unspecified(ipv6), e)
+	}
+	return u.family(ipv6)
 }
 
 // otherBackend warns of rules in the backend that we do not write to: the kernel

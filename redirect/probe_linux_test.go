@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestProbe(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
 		before := saved(t)
-		s := v.steerer()
+		s := v.iptables()
 		facts, err := s.Probe(t.Context())
 		check(t, err)
 		backend := "nf_tables"

@@ -19,52 +19,56 @@ import (
 func TestSlowReaders(t *testing.T) {
 	eachSetVariant(t, func(t *testing.T, v variant) {
 		l := newLab(t)
-		f := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
-		open := Plan{TCPPort: 1, Ported: []Ported{{f, serveUDP(t, ":0")}}}
-		outside, restricted := open, open
-		outside.DropOutside = []lb.Frontend{f}
-		restricted.Restricted = []Restricted{{Frontend: f}}
-
-		s := v.steerer()
-		syncPlan(t, s, outside)
-		feed(t, v.slowly(), v.command+"-restore", "--noflush")
-		// Netfilter takes the first datagram that gets through, and all after it, for one flow.
-		var c net.Conn
-		check(t, l.onClient(func() (err error) {
-			d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientAddr[v.ipv6], 0))}
-			c, err = d.Dial("udp", f.Addr.String())
-			return err
-		}))
-		defer c.Close()
-		b := make([]byte, 100)
-		asked, stop := l.asking(func() error {
-			if _, err := c.Write([]byte("hello")); err != nil {
-				return err
-			}
-			c.SetReadDeadline(time.Now().Add(time.Millisecond))
-			if n, err := c.Read(b); err == nil {
-				return fmt.Errorf("%s may not ask %s, and is answered: %q", c.LocalAddr(), f, b[:n])
-			}
-			return nil
-		})
-		changes := 0
-		for deadline := time.Now().Add(patience); changes < 100 && time.Now().Before(deadline); changes++ {
-			syncPlan(t, s, restricted)
-			syncPlan(t, s, outside)
-		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if asked.Load() < int64(changes) {
-			t.Errorf("the host asked %d times while there were %d changes", asked.Load(), changes)
-		}
+		testSlowReaders(t, l, v, func() { feed(t, v.slowly(), v.command+"-restore", "--noflush") })
 		first := output(t, v.command, "-t", "mangle", "-S", chainPrefix+chainPrerouting)
 		if !strings.Contains(first, " -j SLOW\n") {
 			t.Errorf("nothing slowed packets down:\n%s", first)
 		}
-		syncPlan(t, s, open) // the host could have been answered
-		l.expect("at last", "host", f, "answered")
 	})
+}
+
+func testSlowReaders(t *testing.T, l *lab, v variant, slow func()) {
+	f := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
+	open := Plan{TCPPort: 1, Ported: []Ported{{f, serveUDP(t, ":0")}}}
+	outside, restricted := open, open
+	outside.DropOutside = []lb.Frontend{f}
+	restricted.Restricted = []Restricted{{Frontend: f}}
+
+	s := v.steerer()
+	syncPlan(t, s, outside)
+	slow()
+	// Netfilter takes the first datagram that gets through, and all after it, for one flow.
+	var c net.Conn
+	check(t, l.onClient(func() (err error) {
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientAddr[v.ipv6], 0))}
+		c, err = d.Dial("udp", f.Addr.String())
+		return err
+	}))
+	defer c.Close()
+	b := make([]byte, 100)
+	asked, stop := l.asking(func() error {
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := c.Read(b); err == nil {
+			return fmt.Errorf("%s may not ask %s, and is answered: %q", c.LocalAddr(), f, b[:n])
+		}
+		return nil
+	})
+	changes := 0
+	for deadline := time.Now().Add(patience); changes < 100 && time.Now().Before(deadline); changes++ {
+		syncPlan(t, s, restricted)
+		syncPlan(t, s, outside)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if asked.Load() < int64(changes) {
+		t.Errorf("the host asked %d times while there were %d changes", asked.Load(), changes)
+	}
+	syncPlan(t, s, open) // the host could have been answered
+	l.expect("at last", "host", f, "answered")
 }
 
 // slowly returns the input of iptables-restore that puts rules which take a packet a

@@ -133,6 +133,29 @@ func (v *view) render() {
 	v.guard()
 	v.exact(verdictRefuse)
 	v.nodePorts(verdictRefuse)
+	v.undefined()
+}
+
+// undefined makes the rules for what no entry has: a port of a cluster IP is refused, and
+// other addresses of ServiceCIDRs are dropped. An address of the node may be a cluster IP,
+// and has other uses. What arrives at an entry that is steered has another destination by now.
+// ICMP to a cluster IP goes on. Without sets each packet would have to be compared with
+// all frontends, so that there are no such rules.
+func (v *view) undefined() {
+	if !v.sets {
+		return
+	}
+	const away = " -m addrtype ! --dst-type LOCAL"
+	match := v.member(setClusterIPs, "dst") + " " + v.noMember(setKnown, "dst,dst") + away
+	for _, p := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+		v.rule("filter", chainRefuse, "-p "+netfilter.ProtocolName(p)+" "+match, "no such port",
+			netfilter.Reject(p == lb.TCP, v.ipv6))
+	}
+	if len(v.host.ServiceCIDRs) > 0 {
+		match = v.member(setCIDRs, "dst") + " " + v.noMember(setClusterIPs, "dst") + " " +
+			v.noMember(setKnown, "dst,dst") + away
+		v.rule("filter", chainRefuse, match, "no such Service", "DROP")
+	}
 }
 
 // screen makes the rules of the mangle table, which sees a packet before nat changes

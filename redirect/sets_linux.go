@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -21,6 +22,9 @@ const (
 	setAccept     = "ACCEPT"     // frontends that the proxy listens on itself
 	setRefuse     = "REFUSE"     // frontends without endpoints
 	setTCP        = "TCP"        // TCP frontends
+	setKnown      = "KNOWN"      // all frontends but node ports
+	setClusterIPs = "CLUSTER-IPS"
+	setCIDRs      = "CIDRS" // where cluster IPs are from
 )
 
 // setGroups has all sets in the order in which they grow: the sets of each of the three
@@ -29,19 +33,19 @@ const (
 // round: those that may ask are known before others are dropped, and these before anything
 // is redirected.
 var setGroups = [][]string{
-	{setInside, setAllowed},
-	slices.Concat([]string{setRestricted}, verdictDrop.sets(), verdictOutside.sets()),
-	slices.Concat([]string{setUDPPorts}, verdictAccept.sets(), verdictRefuse.sets(), []string{setTCP}),
+	{setInside, setAllowed, setKnown},
+	slices.Concat([]string{setRestricted, setClusterIPs}, verdictDrop.sets(), verdictOutside.sets()),
+	slices.Concat([]string{setUDPPorts}, verdictAccept.sets(), verdictRefuse.sets(), []string{setTCP, setCIDRs}),
 }
 
 // setType returns the type of a set.
 func setType(name string) string {
 	switch name {
-	case setTCP, setRefuse, setDrop, setOutside, setAccept, setRestricted:
+	case setTCP, setRefuse, setDrop, setOutside, setAccept, setRestricted, setKnown:
 		return netfilter.HashIPPort
 	case setAllowed:
 		return netfilter.HashIPPortNet
-	case setInside:
+	case setInside, setClusterIPs, setCIDRs:
 		return netfilter.HashNet
 	}
 	return netfilter.BitmapPort
@@ -60,7 +64,7 @@ func (s shape) layout(counters *netfilter.Counters) netfilter.Layout {
 		l.Tables = append(l.Tables, netfilter.Table{Name: t.name})
 	}
 	for i, names := range setGroups {
-		g := netfilter.SetGroup{Late: i == 0} // SLUICE-DROP matches ALLOWED last
+		g := netfilter.SetGroup{Late: i == 0} // ALLOWED and KNOWN are matched last
 		for _, name := range names {
 			g.Sets = append(g.Sets, s.kernelSet(name))
 		}
@@ -90,6 +94,13 @@ func (e Entry) members(f func(set string, m netfilter.Member)) {
 		f(setTCP, exact)
 	case e.Frontend.Protocol == lb.UDP:
 		f(setUDPPorts, netfilter.Member{Port: e.Port})
+	}
+	if !nodePort(e.Frontend.Addr) {
+		f(setKnown, exact)
+	}
+	if e.ClusterIP {
+		ip := exact.Addr
+		f(setClusterIPs, netfilter.Member{Net: netip.PrefixFrom(ip, ip.BitLen())})
 	}
 	if e.Sources != nil {
 		f(setRestricted, exact)

@@ -46,7 +46,7 @@ func ruleCount(t *testing.T, v variant) int {
 func TestTenThousand(t *testing.T) {
 	eachSetVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
-		s := v.steerer()
+		s := v.iptables()
 		var runs func() int
 		s.Command, runs = watched(t, v.command)
 		all := manyTCP(v.ipv6, 10001)
@@ -56,15 +56,15 @@ func TestTenThousand(t *testing.T) {
 		if many := ruleCount(t, v); many != few || few == 0 {
 			t.Errorf("%d rules for 10,000 frontends, %d for 10", many, few)
 		}
-		before, ran := s.counters.netfilter.SetOps.Load(), runs()
+		before, ran := s.netfilter.SetOps.Load(), runs()
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all})
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all}) // nothing to do
-		if got := s.counters.netfilter.SetOps.Load() - before; got != 1 {
-			t.Errorf("one frontend more took %d set operations, want 1", got)
+		if got := s.netfilter.SetOps.Load() - before; got != 2 {
+			t.Errorf("one frontend more took %d set operations, want 2", got)
 		}
 		syncPlan(t, s, Plan{TCPPort: 40000, TCP: all[1:], Refuse: []lb.Frontend{tcp(all[0])}})
-		if got := s.counters.netfilter.SetOps.Load() - before; got != 3 {
-			t.Errorf("moving a frontend took %d set operations, want 2", got-1)
+		if got := s.netfilter.SetOps.Load() - before; got != 4 {
+			t.Errorf("moving a frontend took %d set operations, want 2", got-2)
 		}
 		if got := runs() - ran; got != 0 {
 			t.Errorf("changes of sets ran %d processes", got)
@@ -87,9 +87,9 @@ func TestTenThousand(t *testing.T) {
 
 // TestOneRestoreAChange counts processes, by programs that are not ours.
 func TestOneRestoreAChange(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
-		s := v.steerer()
+		s := v.iptables()
 		var runs func() int
 		s.Command, runs = watched(t, v.command)
 		dns := udp(netip.AddrPortFrom(vip(v.ipv6, 1), 53))
@@ -106,9 +106,9 @@ func TestOneRestoreAChange(t *testing.T) {
 			want = 2 // iptables-legacy-save, to remember what was written
 		}
 		for i, p := range plans[1:] {
-			before, restores := runs(), s.Stats().Restores
+			before, restores := runs(), s.Stats().Writes
 			syncPlan(t, s, p)
-			if got := runs() - before; got != want || s.Stats().Restores != restores+1 {
+			if got := runs() - before; got != want || s.Stats().Writes != restores+1 {
 				t.Errorf("change %d ran %d processes, want %d, one of them to restore", i+1, got, want)
 			}
 			before = runs()
@@ -140,7 +140,7 @@ func TestRestart(t *testing.T) {
 			}
 			return nil
 		})
-		var second *IPTables
+		var second steers
 		for range 5 {
 			second = v.steerer()
 			syncPlan(t, second, Plan{TCPPort: port, TCP: []netip.AddrPort{stays, comes}, Refuse: []lb.Frontend{tcp(goes)}})
@@ -155,7 +155,7 @@ func TestRestart(t *testing.T) {
 		}
 		verified(t, second, true, "after Sync")
 		save := output(t, v.command+"-save")
-		if n := strings.Count(save, "-j SLUICE-STEER\n"); n != 2 {
+		if n := strings.Count(save, "-j SLUICE-STEER\n"); n != 2 && !v.nftables {
 			t.Errorf("%d jumps to SLUICE-STEER, want 2", n)
 		}
 	})
@@ -164,7 +164,7 @@ func TestRestart(t *testing.T) {
 // TestJumpsOnlyWhereNeeded: what nobody needs is not asked for each packet, and what
 // somebody needs is in place before that is steered.
 func TestJumpsOnlyWhereNeeded(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
 		has := func(j netfilter.Jump) bool {
 			return strings.Contains(output(t, v.command+"-save", "-t", j.Table), "-A "+j.From+" ")
@@ -180,7 +180,7 @@ func TestJumpsOnlyWhereNeeded(t *testing.T) {
 		all := verifyPlan(v.ipv6)
 		plain := all
 		plain.Drop, plain.DropOutside, plain.Restricted = nil, nil, nil
-		s := v.steerer()
+		s := v.iptables()
 		for _, step := range []struct {
 			when         string
 			plan, needed Plan
@@ -193,19 +193,19 @@ func TestJumpsOnlyWhereNeeded(t *testing.T) {
 		verified(t, s, false, "without a jump")
 		syncPlan(t, s, plain)
 		check("after mending", all)
-		syncPlan(t, v.steerer(), all)
+		syncPlan(t, v.iptables(), all)
 		check("after a restart", all)
 	})
 }
 
 // TestJumpsArePrepended puts rules of others there first, and more of them later.
 func TestJumpsArePrepended(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
 		for _, j := range jumps {
 			output(t, v.command, "-t", j.Table, "-A", j.From, "-j", "ACCEPT")
 		}
-		s := v.steerer()
+		s := v.iptables()
 		syncPlan(t, s, verifyPlan(v.ipv6))
 		for _, j := range jumps {
 			rules := strings.Split(output(t, v.command, "-t", j.Table, "-S", j.From), "\n")
@@ -232,9 +232,9 @@ func sorted(s string) string {
 
 // TestFailureLeavesWhatIsThere breaks iptables-restore for one Sync.
 func TestFailureLeavesWhatIsThere(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		l := newLab(t)
-		s := v.steerer()
+		s := v.iptables()
 		s.Command, _ = watched(t, v.command)
 		port := serveTCP(t, ":0")
 		at := netip.AddrPortFrom(vip(v.ipv6, 1), 80)
@@ -266,14 +266,14 @@ func TestFailureLeavesWhatIsThere(t *testing.T) {
 
 // TestHostileInputPolicy is a node whose firewall drops all but what it knows.
 func TestHostileInputPolicy(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		l := newLab(t)
 		output(t, v.command, "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
 		if v.ipv6 {
 			output(t, v.command, "-A", "INPUT", "-p", "icmpv6", "-j", "ACCEPT")
 		}
 		output(t, v.command, "-P", "INPUT", "DROP")
-		s := v.steerer()
+		s := v.iptables()
 		at, dns := netip.AddrPortFrom(vip(v.ipv6, 1), 80), netip.AddrPortFrom(vip(v.ipv6, 1), 53)
 		web, any := netip.AddrPortFrom(nodeAddr[v.ipv6], 30080), netip.AddrPortFrom(unspecified(v.ipv6), 30080)
 		one := netip.AddrPortFrom(nodeAddr[v.ipv6], 30081)

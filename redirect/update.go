@@ -12,7 +12,7 @@ type Action uint8
 
 // The actions of an [Entry].
 const (
-	Pass     Action = iota // goes on as without us; only DropOutside and Sources apply
+	Pass     Action = iota // goes on as without us; only DropOutside, ClusterIP and Sources apply
 	Redirect               // is redirected to the proxy port
 	Accept                 // passes INPUT: the proxy listens on the frontend itself
 	Refuse                 // TCP: a reset; others: ICMP port unreachable
@@ -42,6 +42,10 @@ type Entry struct {
 	// nor in Host.Inside.
 	DropOutside bool
 
+	// ClusterIP says that the address is a cluster IP: a port of it that no entry has is
+	// refused, of TCP, UDP and SCTP, unless the address is one of the node. Not for node ports.
+	ClusterIP bool
+
 	// Sources are the clients that are not dropped: other hosts, pods and the node
 	// itself alike, which asks from the frontend's address if it has that on an
 	// interface. nil means every client; prefixes of the other address family match
@@ -52,7 +56,7 @@ type Entry struct {
 // Equal reports whether two entries say the same.
 func (e Entry) Equal(o Entry) bool {
 	return e.Frontend == o.Frontend && e.Action == o.Action && e.Port == o.Port && e.DropOutside == o.DropOutside &&
-		(e.Sources == nil) == (o.Sources == nil) && slices.Equal(e.Sources, o.Sources)
+		e.ClusterIP == o.ClusterIP && (e.Sources == nil) == (o.Sources == nil) && slices.Equal(e.Sources, o.Sources)
 }
 
 // Host is what all entries share.
@@ -69,6 +73,10 @@ type Host struct {
 
 	// Inside are the prefixes of this node's pods.
 	Inside []netip.Prefix
+
+	// ServiceCIDRs are where cluster IPs are from. Packets to other addresses in there are
+	// dropped, unless an entry has them, or the node.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Update is a change of what is redirected. It may have entries of both address

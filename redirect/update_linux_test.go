@@ -24,23 +24,22 @@ func TestUpdatesAreTheWhole(t *testing.T) {
 	for _, c := range []struct{ sets, ipv6 bool }{{true, false}, {false, false}, {true, true}} {
 		rng := rand.New(rand.NewPCG(8, 9))
 		s := shape{sets: c.sets, ipv6: c.ipv6, prefix: chainPrefix}
-		k := IPTables{IPv6: c.ipv6}
-		k.rules = newRuleset(s, nil, nil, Host{}, nil)
-		k.entries, k.changed = make(map[lb.Frontend]Entry), make(map[netip.AddrPort]bool)
-		k.rules.entries = k.entries
+		k := steerer{entries: make(map[lb.Frontend]Entry), changed: make(map[netip.AddrPort]bool)}
+		r := newRuleset(s, nil, nil, Host{}, k.entries)
+		k.rules = r
 		for step := range 300 {
 			u := randomUpdate(rng, k.entries, c.ipv6)
 			p, err := u.family(c.ipv6)
 			check(t, err)
 			check(t, k.fold(u.Whole, p))
-			k.rules.render()
+			r.render()
 			fresh := newRuleset(s, nil, nil, k.host, maps.Clone(k.entries))
 			fresh.render()
-			if got, want := inAnyOrder(k.rules), inAnyOrder(fresh); got != want {
+			if got, want := inAnyOrder(r), inAnyOrder(fresh); got != want {
 				t.Fatalf("%+v, step %d: after %+v\n%s", c, step, u, cmp.Diff(want, got))
 			}
-			if k.rules.screens != fresh.screens {
-				t.Fatalf("%+v, step %d: %d entries screen, want %d", c, step, k.rules.screens, fresh.screens)
+			if r.screens != fresh.screens {
+				t.Fatalf("%+v, step %d: %d entries screen, want %d", c, step, r.screens, fresh.screens)
 			}
 		}
 	}
@@ -113,14 +112,14 @@ func TestRandomSync(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
 		s := v.steerer()
 		for step := range 30 {
-			check(t, s.Sync(t.Context(), randomUpdate(rng, s.kernel.entries, v.ipv6)))
+			check(t, s.Sync(t.Context(), randomUpdate(rng, entriesOf(s).entries, v.ipv6)))
 			verified(t, s, true, "step %d", step)
 		}
-		now := sorted(savedBy(t, v.command))
+		now := sorted(v.saved(t))
 		fresh := v.steerer()
-		whole := Update{Host: s.kernel.host, Whole: true, Add: slices.Collect(maps.Values(s.kernel.entries))}
+		whole := Update{Host: entriesOf(s).host, Whole: true, Add: slices.Collect(maps.Values(entriesOf(s).entries))}
 		check(t, fresh.Sync(t.Context(), whole))
-		if diff := cmp.Diff(sorted(savedBy(t, v.command)), now); diff != "" {
+		if diff := cmp.Diff(sorted(v.saved(t)), now); diff != "" {
 			t.Errorf("a steerer that begins anew changes (-new +old):\n%s", diff)
 		}
 	})
@@ -155,7 +154,7 @@ func TestUpdateContradicts(t *testing.T) {
 func TestOneRuleAChange(t *testing.T) {
 	eachSetVariant(t, func(t *testing.T, v variant) {
 		newNode(t)
-		s := v.steerer()
+		s := v.iptables()
 		s.Command, _ = watched(t, v.command)
 		script := filepath.Join(t.TempDir(), "script")
 		program, err := exec.LookPath(v.command + "-restore")
@@ -195,7 +194,7 @@ func TestOneRuleAChange(t *testing.T) {
 // TestBucketsComeAndGo: a bucket is there while it has rules, also after a steerer of
 // an earlier process has left others.
 func TestBucketsComeAndGo(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
 		plan := func(vips ...int) Plan {
 			p := Plan{TCPPort: 40000}
@@ -220,13 +219,13 @@ func TestBucketsComeAndGo(t *testing.T) {
 			}
 			verified(t, s, true, "frontends %v", vips)
 		}
-		s := v.steerer()
+		s := v.iptables()
 		for _, vips := range [][]int{{1, 2, 33}, {1, 2}, {2}, {2, 3}, {3}, {}, {1}, {1, 2, 33, 4}} {
 			want(s, vips...)
 		}
 		output(t, v.command, "-t", "nat", "-F")
 		want(s, 1, 5) // written whole, as others have changed it
-		want(v.steerer(), 5, 6)
-		want(v.steerer())
+		want(v.iptables(), 5, 6)
+		want(v.iptables())
 	})
 }

@@ -163,9 +163,9 @@ func setDamages(t *testing.T, v variant, s shape, clear func()) []damage {
 
 // TestVerify does every damage, one after another.
 func TestVerify(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v variant) {
+	eachIPTables(t, func(t *testing.T, v variant) {
 		newNode(t)
-		s := v.steerer()
+		s := v.iptables()
 		verified(t, s, false, "before Sync")
 		plan := verifyPlan(v.ipv6)
 		syncPlan(t, s, plan)
@@ -198,12 +198,12 @@ func TestVerify(t *testing.T) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	for _, command := range []string{"iptables-nft", "ip6tables-nft", "iptables-legacy"} {
+	for _, v := range append(nftVariants, variants()[:3]...) {
 		for _, n := range []int{10, 10000} {
-			b.Run(fmt.Sprintf("%s/%d", command, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d", v.name, n), func(b *testing.B) {
 				newNode(b)
-				s := &IPTables{Command: command, IPv6: command == "ip6tables-nft"}
-				plan := Plan{TCPPort: 40000, TCP: manyTCP(s.IPv6, n)}
+				s := v.steerer()
+				plan := Plan{TCPPort: 40000, TCP: manyTCP(v.ipv6, n)}
 				if err := s.Sync(b.Context(), plan.Update()); err != nil {
 					b.Fatal(err)
 				}
@@ -229,19 +229,23 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkChangeUDP is one UDP frontend more and one less, among 1,000. It also tells
-// the processor time of a change, that of iptables included.
+// BenchmarkChangeUDP is one UDP frontend more and one less, among 1,000, and with nftables 10,000. It also
+// tells the processor time of a change, that of iptables included.
 func BenchmarkChangeUDP(b *testing.B) {
-	for _, command := range []string{"iptables-nft", "iptables-legacy"} {
-		b.Run(command, func(b *testing.B) {
+	for name, s := range map[string]steers{"iptables-nft": &IPTables{Command: "iptables-nft"},
+		"iptables-legacy": &IPTables{Command: "iptables-legacy"}, "nftables": new(NFTables)} {
+		b.Run(name, func(b *testing.B) {
 			newNode(b)
-			s := &IPTables{Command: command}
+			many := 1000
+			if name == "nftables" {
+				many = 10000
+			}
 			var all []Ported
-			for i := range 1000 {
+			for i := range many {
 				all = append(all, Ported{udp(netip.AddrPortFrom(vip(false, i), 53)), uint16(20000 + i)})
 			}
 			check(b, s.Sync(b.Context(), Plan{TCPPort: 40000, Ported: all}.Update()))
-			one := []Entry{{Frontend: udp(netip.AddrPortFrom(vip(false, 1000), 53)), Action: Redirect, Port: 21000}}
+			one := []Entry{{Frontend: udp(netip.AddrPortFrom(vip(false, many), 53)), Action: Redirect, Port: 41000}}
 			changes := []Update{{Host: Host{TCPPort: 40000}, Add: one}, {Host: Host{TCPPort: 40000}, Remove: one}}
 			before := processorTime(b)
 			for i := 0; b.Loop(); i++ {

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -18,7 +19,7 @@ import (
 // kernelmodes alone, on a node of their own.
 func offloadWorkloads() []workload {
 	var all []workload
-	for _, mode := range []string{"iptables", "ipvs"} {
+	for _, mode := range []string{"nftables", "iptables", "ipvs"} {
 		for _, n := range []int{1000, 5000, 10000} {
 			all = append(all, workload{
 				name: fmt.Sprintf("offload-%s-%d", mode, n), alone: true, asked: true,
@@ -48,7 +49,7 @@ type engine interface {
 type offload struct {
 	*testbed.Testbed
 	engine
-	size     func() int // rules, or virtual and real servers, in the kernel
+	size     func() int // rules and elements, or virtual and real servers, in the kernel
 	table    *lb.Table
 	services []*lb.Service
 	node     lb.Node
@@ -65,11 +66,16 @@ func newOffload(ctx context.Context, mode string) (*offload, error) {
 		Addresses: []netip.Addr{tb.Node.Addr4},
 	}}
 	var probe func() error
-	if mode == "iptables" {
+	switch mode {
+	case "nftables":
+		e := new(nftables.Engine)
+		l.engine, l.size = e, func() int { s := e.Stats(); return s.Rules + s.Elements }
+		probe = func() error { return e.Probe(ctx) }
+	case "iptables":
 		e := new(iptables.Engine)
 		l.engine, l.size = e, func() int { s := e.Stats(); return int(s.NATRules + s.FilterRules) }
 		probe = func() error { _, err := e.Probe(ctx); return err }
-	} else {
+	default:
 		e := new(ipvs.Engine)
 		l.engine, l.size = e, func() int { s := e.Stats(); return int(s.VirtualServers + s.RealServers) }
 		probe = func() error { return e.Probe(ctx) }

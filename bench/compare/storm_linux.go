@@ -38,7 +38,7 @@ func storm(rate float64) work {
 			{Kind: load.KeepAlive, Rate: 1000, Number: 16, Addrs: r.addrs(l.service(calmService))},
 			{Kind: load.Short, Rate: 50, Number: 200, Addrs: r.addrs(l.service(calmService))},
 		}
-		var running []*client
+		var running []*load.Client
 		for i, c := range clients {
 			c.Request, c.Response, c.Warm = 64, 200, warm
 			if i > 0 {
@@ -57,7 +57,7 @@ func storm(rate float64) work {
 		}
 		var results []load.Result
 		for _, k := range running[1:] {
-			res, err := k.result()
+			res, err := k.Result()
 			if err != nil {
 				return nil, err
 			}
@@ -67,7 +67,7 @@ func storm(rate float64) work {
 		if err != nil {
 			return nil, err
 		}
-		res, err := running[0].result()
+		res, err := running[0].Result()
 		if err != nil {
 			return nil, err
 		}

@@ -175,7 +175,7 @@ func (l *lab) measure(ctx context.Context, r *running, c load.AskConfig) (res lo
 	if err != nil {
 		return res, u, err
 	}
-	if res, err = k.result(); err != nil {
+	if res, err = k.Result(); err != nil {
 		return res, u, err
 	}
 	l.remarkErrors(res)
@@ -386,8 +386,8 @@ func idle(ctx context.Context, l *lab, r *running, d time.Duration) ([]figure, e
 	if err != nil {
 		return nil, err
 	}
-	k.in.Close()
-	res, err := k.result()
+	k.End()
+	res, err := k.Result()
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +22,12 @@ const (
 // and returns the answer to it. Where there is none it returns [Refused], [Dropped] after
 // the given time, or another error's text.
 func (h *Host) Ask(network, address string, within time.Duration) string {
-	answer, err := h.TryAsk(network, address, within)
+	return h.AskFrom(netip.Addr{}, network, address, within)
+}
+
+// AskFrom is [Host.Ask] from an address of the host, unless it is the zero Addr.
+func (h *Host) AskFrom(from netip.Addr, network, address string, within time.Duration) string {
+	answer, err := h.tryAsk(from, network, address, within)
 	var timeout net.Error
 	switch {
 	case err == nil:
@@ -36,9 +42,13 @@ func (h *Host) Ask(network, address string, within time.Duration) string {
 
 // TryAsk is [Host.Ask] that returns the error.
 func (h *Host) TryAsk(network, address string, within time.Duration) (answer string, err error) {
+	return h.tryAsk(netip.Addr{}, network, address, within)
+}
+
+func (h *Host) tryAsk(from netip.Addr, network, address string, within time.Duration) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	c, err := h.Dial(ctx, network, address)
+	c, err := h.dial(ctx, from, network, address)
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 
@@ -22,13 +23,17 @@ type Container struct {
 func (c Container) Exec(args, env []string) error {
 	runtime.LockOSThread()
 	mount := func(from, to string, flags uintptr) error {
-		if err := unix.Mount(from, to, "", flags, ""); err != nil {
+		if err := unix.Mount(from, to, from, flags, ""); err != nil { // binding ignores the kind
 			return fmt.Errorf("mount %s at %s: %w", from, to, err)
 		}
 		return nil
 	}
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
+	}
+	proc, procFlags := "/proc", uintptr(unix.MS_BIND|unix.MS_REC)
+	if os.Getpid() == 1 { // of processes of its own
+		proc, procFlags = "proc", 0
 	}
 	const readOnly = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY
 	for _, m := range []struct {
@@ -37,7 +42,7 @@ func (c Container) Exec(args, env []string) error {
 	}{
 		{"", "/", unix.MS_REC | unix.MS_PRIVATE},
 		{c.Root, c.Root, unix.MS_BIND},
-		{"/proc", c.Root + "/proc", unix.MS_BIND | unix.MS_REC},
+		{proc, c.Root + "/proc", procFlags},
 		{c.Root + "/proc/sys", c.Root + "/proc/sys", unix.MS_BIND},
 		{"", c.Root + "/proc/sys", readOnly},
 		{"/dev/null", c.Root + "/dev/null", unix.MS_BIND},

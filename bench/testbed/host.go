@@ -109,12 +109,23 @@ func (h *Host) ListenPacket(ctx context.Context, network, address string) (net.P
 // Dial connects from inside the host to a numeric address, until ctx is done. It
 // fits http.Transport.DialContext. The caller owns the connection.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return h.dial(ctx, netip.Addr{}, network, address)
+}
+
+// dial is Dial from an address of the host, unless it is the zero Addr.
+func (h *Host) dial(ctx context.Context, from netip.Addr, network, address string) (net.Conn, error) {
 	if err := checkNumeric(address); err != nil {
 		return nil, err
 	}
 	var c net.Conn
 	err := h.Do(func() (err error) {
 		var d net.Dialer
+		switch {
+		case from.IsValid() && strings.HasPrefix(network, "tcp"):
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		case from.IsValid():
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
 		c, err = d.DialContext(ctx, network, address)
 		return err
 	})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
+	benchload "github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
@@ -50,6 +51,9 @@ var plane struct {
 }
 
 func TestMain(m *testing.M) {
+	if status, ok := benchload.Main(os.Args[1:]); ok {
+		os.Exit(status)
+	}
 	if err := testbed.Reexec(); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
 		plane.once.Do(func() { plane.err = err })

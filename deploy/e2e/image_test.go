@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,11 +48,12 @@ func containerd(t *testing.T) string {
 	return socket
 }
 
-// TestImageIsFound: a node to which the archive of make image is imported has the image under the name that each overlay
-// gives it, as a kubelet asks for it.
+// TestImageIsFound: a node to which the archives of make image are imported has the images under the names that the overlays
+// give them, as a kubelet asks for them, and each for the architecture of the node.
 func TestImageIsFound(t *testing.T) {
-	if _, err := os.Stat(*image); err != nil {
-		testbed.Missing(t, fmt.Sprintf("%v: run make image", err))
+	archives, err := filepath.Glob(filepath.Join(*images, "sluice-image*.tar"))
+	if err != nil || len(archives) != 2 {
+		testbed.Missing(t, fmt.Sprintf("%q in %s, %v: run make image image-iptables", archives, *images, err))
 	}
 	socket := containerd(t)
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -59,11 +62,11 @@ func TestImageIsFound(t *testing.T) {
 	}
 	defer conn.Close()
 	images := runtime.NewImageServiceClient(conn)
-	present := func(name string) (bool, error) {
+	status := func(name string) (*runtime.ImageStatusResponse, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		answer, err := images.ImageStatus(ctx, &runtime.ImageStatusRequest{Image: &runtime.ImageSpec{Image: name}}, grpc.WaitForReady(true))
-		return answer.GetImage() != nil, err
+		ask := &runtime.ImageStatusRequest{Image: &runtime.ImageSpec{Image: name}, Verbose: true}
+		return images.ImageStatus(ctx, ask, grpc.WaitForReady(true))
 	}
 	names := make(map[string]bool)
 	for _, overlay := range overlays {
@@ -77,26 +80,32 @@ func TestImageIsFound(t *testing.T) {
 			}
 		}
 	}
-	if len(names) != 1 {
-		t.Errorf("images %v, want one", names)
+	if len(names) != len(archives) {
+		t.Errorf("images %v, want those of %q", names, archives)
 	}
 	for name := range names {
-		if there, err := present(name); there || err != nil {
+		if answer, err := status(name); answer.GetImage() != nil || err != nil {
 			t.Fatalf("%s is there before it is imported, or %v", name, err)
 		}
 	}
-	out, err := exec.Command("ctr", "--address", socket, "--namespace", "k8s.io", "image", "import", "--snapshotter", "native", *image).CombinedOutput()
-	if err != nil {
-		t.Fatalf("ctr image import: %v: %s", err, out)
+	for _, archive := range archives {
+		cmd := exec.Command("ctr", "--address", socket, "--namespace", "k8s.io", "image", "import", "--snapshotter", "native", archive)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("ctr image import: %v: %s", err, out)
+		}
 	}
 	for name := range names {
 		// The CRI learns of what others import by an event that only it sees.
-		err := testbed.Poll(t.Context(), patience, name+" to be there", func() (bool, error) {
+		var answer *runtime.ImageStatusResponse
+		err := testbed.Poll(t.Context(), patience, name+" to be there", func() (there bool, err error) {
 			time.Sleep(10 * time.Millisecond) // not to ask all the time
-			return present(name)
+			answer, err = status(name)
+			return answer.GetImage() != nil, err
 		})
 		if err != nil {
-			t.Errorf("%v; ctr says %s", err, out)
+			t.Error(err)
+		} else if info := answer.Info["info"]; !strings.Contains(info, fmt.Sprintf(`"architecture":%q`, goruntime.GOARCH)) {
+			t.Errorf("%s on a node of %s is %s", name, goruntime.GOARCH, info)
 		}
 	}
 }

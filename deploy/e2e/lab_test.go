@@ -27,7 +27,7 @@ var (
 	apiserver = flag.String("apiserver", "../../bin/kube-apiserver", "`PATH` of the API server to test with")
 	kubeproxy = flag.String("kubeproxy", "../../bin/kube-proxy", "`PATH` of the kube-proxy to test beside")
 	kustomize = flag.String("kustomize", "../../bin/kustomize", "`PATH` of a folder with kustomize, by version")
-	image     = flag.String("image", "../../bin/sluice-image.tar", "`PATH` of the image to import")
+	images    = flag.String("images", "../../bin", "`PATH` of the folder with the images to import")
 	etcd      = flag.String("etcd", "etcd", "`PATH` of the etcd to test with")
 	outage    = flag.Duration("outage", 10*time.Second, "how `LONG` the control plane is away in TestWatchControlPlaneAway")
 )
@@ -44,6 +44,7 @@ type lab struct {
 
 	audited        int64 // length of the API server's record when the test began
 	mayBeForbidden bool  // the test takes rights away
+	mortal         bool  // the control plane ends with the lab, which leaves its Services there
 
 	as *account // whom Sluice runs as; nil for whom the shipped manifests say
 }
@@ -75,7 +76,9 @@ func newLab(t testing.TB) *lab {
 		if err != nil {
 			t.Errorf("clean up: %v: %s", err, out)
 		}
-		l.deleteAll()
+		if !l.mortal {
+			l.deleteAll()
+		}
 		l.checkRequests()
 	})
 	return l

@@ -1,14 +1,18 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
@@ -35,7 +39,7 @@ func TestPorts(t *testing.T) {
 	l.apply(sliceOf("multi", 1, "IPv4", both, endpoint(l.Pods[0], "")))
 	l.expect(l.Client, "tcp", l.addr("multi", 81), l.Pods[:2]...)
 	l.apply(service("multi", "ports: [{name: b, port: 81}]"))
-	l.expectSilence(l.Client, "tcp", l.addr("multi", 80))
+	l.expectRefused(l.Client, "tcp", l.addr("multi", 80))
 	l.apply(service("multi", "ports: [{name: a, port: 80}, {name: b, port: 81}]"))
 	l.expect(l.Client, "tcp", l.addr("multi", 80), l.Pods[0])
 
@@ -77,6 +81,42 @@ func TestComeAndGo(t *testing.T) {
 	l.apply(service("other", "clusterIP: "+ip+", ports: [{port: 80}]"), slice("other", 1, 8080, "TCP", l.Pods[2]))
 	l.expect(l.Client, "tcp", addr, l.Pods[2])
 	l.expect(l.Client, "tcp", l.addr("up-2", 80), l.Pods...)
+}
+
+// TestServiceCIDRs: addresses where cluster IPs are from do not answer while no Service has them, even if a
+// route leads to a host that would; those that another proxy serves are left alone.
+func TestServiceCIDRs(t *testing.T) {
+	l := newLab(t)
+	l.serve(8080, l.Pods[0])
+	const first, second = "10.96.250.1", "10.97.250.1" // the API server's own CIDR, and one to come
+	for _, addr := range []string{first, second} {
+		l.onNode("ip route replace " + addr + " via " + l.Pods[0].Addr4.String())
+		t.Cleanup(func() { l.onNode("ip route del " + addr) })
+		has := func(verb string) { // the context of t has ended in the end
+			l.check(l.Pods[0].Command(context.Background(), "ip", "addr", verb, addr+"/32", "dev", "lo").Run())
+		}
+		has("add")
+		t.Cleanup(func() { has("del") })
+		l.expect(l.Client, "tcp", addr+":8080", l.Pods[0])
+	}
+	l.start()
+	l.expectSilence(l.Client, "tcp", first+":8080")
+	l.expect(l.Client, "tcp", second+":8080", l.Pods[0])
+	cidrs := l.admin.NetworkingV1().ServiceCIDRs()
+	more := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: l.namespace},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.97.0.0/16"}}}
+	_, err := cidrs.Create(l.ctx, more, metav1.CreateOptions{})
+	l.check(err)
+	t.Cleanup(func() { l.check(cidrs.Delete(l.ctx, more.Name, metav1.DeleteOptions{})) })
+	l.expectSilence(l.Client, "tcp", second+":8080")
+	l.apply(service("web", "clusterIP: "+first+", ports: [{port: 80}]"), slice("web", 1, 8080, "TCP", l.Pods[0]))
+	l.expect(l.Client, "tcp", first+":80", l.Pods[0])
+	l.expectRefused(l.Client, "tcp", first+":8080")
+	l.stop(syscall.SIGTERM)
+
+	l.start("--service-proxy-name=sluice")
+	l.expect(l.Client, "tcp", first+":8080", l.Pods[0])
+	l.expect(l.Client, "tcp", second+":8080", l.Pods[0])
 }
 
 // TestHeadlessLabel holds that slices labelled as headless are no endpoints.

@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -37,6 +38,25 @@ func (l *Lease) grant() error {
 		return err
 	}
 	return l.renew()
+}
+
+// end makes the rules match nothing from now on, as long as no ruleset with the lease is written.
+func (l *Lease) end() error {
+	if err := setRequest(nl.IPSET_CMD_FLUSH, l.name(), nil, nil, nil); err != nil && !errors.Is(err, syscall.ENOENT) &&
+		!nfnl.NoSubsystem(err) {
+		return fmt.Errorf("flush set %s: %w", l.name(), err)
+	}
+	return nil
+}
+
+// remove removes the set, unless rules match it.
+func (l *Lease) remove() error {
+	err := setRequest(nl.IPSET_CMD_DESTROY, l.name(), nil, nil, nil)
+	if err == nil || errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) ||
+		errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)) {
+		return nil
+	}
+	return fmt.Errorf("destroy set %s: %w", l.name(), err)
 }
 
 // renew adds the two halves of all addresses with their timeout, or sets it anew if they are there (ipset(8), -exist).

@@ -83,6 +83,26 @@ func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 	return destroySets(ctx, l)
 }
 
+// Retire removes what a layout, without a lease, has in both backends of iptables, while other rulesets of its prefix
+// may stay. Rules of a backend that has no program here cannot be removed: they match nothing any more, as the lease
+// of the prefix is ended, and stay with their sets.
+func Retire(ctx context.Context, l Layout, lease *Lease) error {
+	if family := Program(l.IPv6); !canRun(family+"-nft", l.IPv6) && !canRun(family+"-legacy", l.IPv6) {
+		return lease.end()
+	}
+	_, err := removeChains(ctx, l, nil, true)
+	for _, t := range l.Tables {
+		err = errors.Join(err, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
+	}
+	if err != nil {
+		return err
+	}
+	if checkOrphans(l) != nil { // they hold the sets
+		return lease.end()
+	}
+	return errors.Join(destroySets(ctx, l), lease.remove())
+}
+
 // RemoveChains removes the chains of a layout, and the rules that lead to them, from both
 // backends of iptables, and returns how many chains there were. saved is as in Remove. Other than root may not read the
 // legacy backend (/proc/net/ip_tables_names), whatever its capabilities: then that backend is left out.

@@ -71,12 +71,3 @@ func nftRule(m nfnl.Value) Rule {
 	rule.ID = strconv.FormatUint(h.Sum64(), 16)
 	return rule
 }
-
-// nftGeneration returns a number that changes with every transaction of nf_tables in
-// this network namespace, of any program; 0 if it cannot be read.
-func nftGeneration() (n uint64) {
-	_ = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil, nil, func(m nfnl.Value) {
-		n = m.Find(unix.NFTA_GEN_ID).Uint()
-	})
-	return n
-}

@@ -95,7 +95,7 @@ type Ruleset struct {
 	state    state
 	found    held   // what was there, while state is learned
 	held     held   // how the kernel held what was written last
-	verified uint64 // generation of nf_tables when all was last found as held; 0: never
+	verified uint32 // generation of nf_tables when all was last found as held; 0: never
 }
 
 // state is what a ruleset knows of the kernel.

@@ -169,9 +169,9 @@ func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 }
 
 func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
-	var generation uint64
+	var generation uint32
 	if r.program.NFT {
-		if generation = nftGeneration(); generation != 0 && generation == r.verified {
+		if generation = nfnl.Generation(); generation != 0 && generation == r.verified {
 			return true, nil
 		}
 	}

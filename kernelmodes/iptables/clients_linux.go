@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -22,7 +23,9 @@ import (
 const recentDir = "/proc/thread-self/net/xt_recent"
 
 // list returns the name of the list of a backend's clients.
-func list(id lb.ID, backend netip.AddrPort) string { return "SLUICE-" + suffix(id, backend.String()) }
+func list(id lb.ID, backend netip.AddrPort) string {
+	return "SLUICE-" + kernelmodes.Suffix(id, backend.String())
+}
 
 // readList returns the clients of a backend; none if no rule names its list. LastUsed is in
 // jiffies.

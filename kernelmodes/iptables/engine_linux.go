@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -19,7 +22,7 @@ type kernel struct {
 	services lb.Mirror
 	content  *content // nil until there has been something to write
 	clean    bool     // an earlier process has left nothing
-	stale    flows
+	stale    kernelmodes.Flows
 
 	counters     netfilter.Counters
 	flowsDeleted atomic.Uint64
@@ -41,15 +44,15 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 		e.content = newContent(netfilter.NewRuleset(e.program, l), s)
 	}
 	changed := e.services.Changed()
-	e.stale.change(changed)
+	e.stale.Change(changed)
 	if !e.content.Known() {
-		e.stale.changeAll(services)
+		e.stale.ChangeAll(services)
 	}
 	e.content.edit(s, services, changed)
 	if err := e.content.Write(ctx, nil); err != nil {
 		return err
 	}
-	n, err := e.stale.delete(e.IPv6)
+	n, err := e.stale.Delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
 }
@@ -76,11 +79,35 @@ func (e *Engine) removeOld(ctx context.Context) error {
 	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6), func(save string) { findUDP(save, e.IPv6, left) })
 	if err == nil && len(left) > 0 {
 		var n uint64
-		n, err = deleteTranslated(left, e.IPv6)
+		n, err = kernelmodes.DeleteTranslated(left, e.IPv6)
 		e.flowsDeleted.Add(n)
 	}
 	e.clean = err == nil
 	return err
+}
+
+// findUDP adds the UDP frontends of rules of ours, as iptables-save prints them.
+func findUDP(save string, ipv6 bool, to map[netip.AddrPort]bool) {
+	for line := range strings.Lines(save) {
+		w := netfilter.Words(strings.TrimSuffix(line, "\n"))
+		if len(w) < 2 || w[0] != "-A" || !ours("nat", w[1]) || !slices.Contains(w, "udp") {
+			continue
+		}
+		ip, port := netfilter.Unspecified(ipv6), uint64(0)
+		for i, value := range w[1:] {
+			switch w[i] {
+			case "-d":
+				if p, err := netip.ParsePrefix(value); err == nil && p.IsSingleIP() {
+					ip = p.Addr()
+				}
+			case "--dport":
+				port, _ = strconv.ParseUint(value, 10, 16) // 0 for those of a bucket
+			}
+		}
+		if port != 0 {
+			to[netip.AddrPortFrom(ip, uint16(port))] = true
+		}
+	}
 }
 
 func (e *Engine) leftover(ctx context.Context) (bool, error) {

@@ -2,14 +2,19 @@ package iptables
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
-	"github.com/sluice-lb/sluice/lb"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
+)
+
+// What the tests name most.
+var (
+	ip, at, anywhere     = lab.IP, lab.At, lab.Anywhere
+	plain, podNet, whole = lab.Plain, lab.PodNet, lab.Whole
 )
 
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
@@ -67,46 +72,4 @@ func save(t testing.TB, h *testbed.Host, v variant) string {
 func shell(t testing.TB, h *testbed.Host, command string) string {
 	t.Helper()
 	return h.Run(t, "sh", "-c", command)
-}
-
-// ip returns the n-th address of one of the ranges of tests.
-func ip(ipv6 bool, network string, n int) netip.Addr {
-	four := map[string]string{
-		"cluster": "10.96.%d.%d", "external": "198.51.%d.%d", "lb": "203.0.%d.%d", "pod": "10.244.%d.%d",
-		"node": "192.0.%d.%d",
-	}
-	six := map[string]string{
-		"cluster": "2001:db8:96::%x:%x", "external": "2001:db8:51::%x:%x", "lb": "2001:db8:113::%x:%x",
-		"pod": "2001:db8:244::%x:%x", "node": "2001:db8:2::%x:%x",
-	}
-	format := four[network]
-	if ipv6 {
-		format = six[network]
-	}
-	return netip.MustParseAddr(fmt.Sprintf(format, n>>8, n&255))
-}
-
-func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
-
-func anywhere(ipv6 bool, port uint16) netip.AddrPort {
-	if ipv6 {
-		return at(netip.IPv6Unspecified(), port)
-	}
-	return at(netip.IPv4Unspecified(), port)
-}
-
-// plain is Service number n with cluster IP n and backends on this node.
-func plain(ipv6 bool, n int, backends ...int) lb.Service {
-	s := lb.Service{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", n), Protocol: lb.TCP, IPv6: ipv6}}
-	s.Addresses = []lb.Address{{Addr: at(ip(ipv6, "cluster", n), 80)}}
-	for _, b := range backends {
-		s.Backends = append(
-			s.Backends, lb.Backend{Addr: at(ip(ipv6, "pod", b), 8080), Ready: true, Serving: true, Local: true},
-		)
-	}
-	return s
-}
-
-func podNet(ipv6 bool) netip.Prefix {
-	return netip.PrefixFrom(ip(ipv6, "pod", 0), map[bool]int{false: 16, true: 48}[ipv6]).Masked()
 }

@@ -1,11 +1,9 @@
 package iptables
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -38,12 +37,12 @@ func TestModel(t *testing.T) {
 func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, %d changes", seed, changes)
-	m := &model{r: rand.New(rand.NewPCG(seed, 0)), v: v}
+	m := &model{lab.Model{Rand: rand.New(rand.NewPCG(seed, 0)), IPv6: v.ipv6}, v}
 	e := v.engine()
 	var before map[int]lb.Service
 	for n := range changes {
-		m.change()
-		switch m.r.IntN(40) {
+		m.Change()
+		switch m.Rand.IntN(40) {
 		case 0:
 			e = v.engine() // another process
 		case 1:
@@ -55,14 +54,14 @@ func walkModel(t *testing.T, h *testbed.Host, v variant, changes int) {
 				t.Fatalf("change %d: the damage was not noticed", n)
 			}
 		}
-		services := m.services()
+		services := m.Services()
 		d := whole(services...)
-		if m.r.IntN(4) > 0 && e.content != nil {
-			d = m.since(before)
+		if m.Rand.IntN(4) > 0 && e.content != nil {
+			d = m.Since(before)
 		}
-		before = maps.Clone(m.now)
-		h.DoT(t, func() error { return e.Sync(t.Context(), d, m.node) })
-		compare(t, save(t, h, v), e, m.node, services)
+		before = maps.Clone(m.Now)
+		h.DoT(t, func() error { return e.Sync(t.Context(), d, m.Node) })
+		compare(t, save(t, h, v), e, m.Node, services)
 		if t.Failed() {
 			t.Fatalf("change %d", n)
 		}
@@ -147,84 +146,10 @@ func normal(w []string) string {
 	return strings.Join(w, " ")
 }
 
-// model is a set of Services that changes at random.
+// model is Services that change, on a host with one backend of iptables.
 type model struct {
-	r    *rand.Rand
-	v    variant
-	node lb.Node
-	now  map[int]lb.Service
-}
-
-func (m *model) services() []lb.Service {
-	return slices.SortedFunc(maps.Values(m.now), func(a, b lb.Service) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// since returns how the Services differ from those of before.
-func (m *model) since(before map[int]lb.Service) (d lb.Delta) {
-	for n, s := range m.now {
-		if old, there := before[n]; !there {
-			d.Added = append(d.Added, &s)
-		} else if !old.Equal(&s) {
-			d.Changed = append(d.Changed, lb.Change{Old: &old, New: &s})
-		}
-	}
-	for n, old := range before {
-		if _, there := m.now[n]; !there {
-			d.Removed = append(d.Removed, &old)
-		}
-	}
-	return d
-}
-
-// change changes one Service, mostly.
-func (m *model) change() {
-	if m.now == nil {
-		m.now = make(map[int]lb.Service)
-	}
-	if m.r.IntN(50) == 0 {
-		m.node.PodCIDRs = [][]netip.Prefix{
-			nil, {podNet(m.v.ipv6)}, {podNet(true), podNet(false), netip.MustParsePrefix("100.64.0.0/10")},
-		}[m.r.IntN(3)]
-	}
-	for range 1 + m.r.IntN(2)*m.r.IntN(2)*m.r.IntN(8) {
-		n := m.r.IntN(12)
-		if m.r.IntN(4) == 0 {
-			delete(m.now, n)
-		} else {
-			m.now[n] = m.service(n)
-		}
-	}
-}
-
-// service makes a Service whose addresses no other has.
-func (m *model) service(n int) lb.Service {
-	s := plain(m.v.ipv6, n*7)
-	s.Protocol = []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}[n%3]
-	local, sources := m.r.IntN(2) == 0, []netip.Prefix(nil)
-	if m.r.IntN(3) == 0 {
-		a := ip(m.v.ipv6, "node", m.r.IntN(50))
-		sources = append(sources, netip.PrefixFrom(a, a.BitLen()-4).Masked())
-	}
-	for _, a := range []lb.Address{
-		{Addr: anywhere(m.v.ipv6, uint16(30000+20*n)), Kind: lb.NodePort},
-		{Addr: at(ip(m.v.ipv6, "external", n), 443), Kind: lb.ExternalIP},
-		{Addr: at(ip(m.v.ipv6, "lb", n), 443), Kind: lb.LoadBalancerIP, Sources: sources},
-	} {
-		if a.Local = local; m.r.IntN(2) == 0 {
-			s.Addresses = append(s.Addresses, a)
-		}
-	}
-	for i := range m.r.IntN(4) {
-		b := plain(m.v.ipv6, n, i+m.r.IntN(2)*10).Backends[0]
-		b.Ready, b.Terminating, b.Local = m.r.IntN(3) > 0, m.r.IntN(2) == 0, m.r.IntN(2) == 0
-		if !slices.ContainsFunc(s.Backends, func(c lb.Backend) bool { return c.Addr == b.Addr }) {
-			s.Backends = append(s.Backends, b)
-		}
-	}
-	if m.r.IntN(3) == 0 {
-		s.AffinityTimeout = int64(1+m.r.IntN(3)) * 1e9
-	}
-	return s
+	lab.Model
+	v variant
 }
 
 // damage does what other programs do to rules.
@@ -245,5 +170,5 @@ func (m *model) damage(t *testing.T, h *testbed.Host, of *content) {
 		}
 	}
 	slices.Sort(list)
-	shell(t, h, strings.ReplaceAll("IPT"+list[m.r.IntN(len(list))], "IPT", c))
+	shell(t, h, strings.ReplaceAll("IPT"+list[m.Rand.IntN(len(list))], "IPT", c))
 }

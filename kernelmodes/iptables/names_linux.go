@@ -1,8 +1,6 @@
 package iptables
 
 import (
-	"crypto/sha256"
-	"encoding/base32"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,13 +51,6 @@ func ours(table, chain string) bool {
 	return slices.ContainsFunc(always[table], isOrPart) || slices.ContainsFunc([]string{
 		prefixCluster, prefixLocal, prefixExternal, prefixSources, prefixProbe,
 	}, begins)
-}
-
-// suffix names a Service port, or a backend of it, within the 28 characters of a
-// chain's name (xt_table_info in the kernel): 80 bits of a hash.
-func suffix(id lb.ID, backend string) string {
-	sum := sha256.Sum256([]byte(id.String() + " " + id.Protocol.String() + " " + backend))
-	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
 // jumps are put first where they are missing. In the chains of nat where packets come

@@ -53,7 +53,7 @@ func comment(format string, args ...any) string {
 func (s shape) render(service *lb.Service) *unit {
 	u := &unit{chains: make(map[string][]string)}
 	cluster, local := service.Eligible(), service.EligibleLocal()
-	name := suffix(service.ID, "")
+	name := kernelmodes.Suffix(service.ID, "")
 	svc, svl, ext, fw := prefixCluster+name, prefixLocal+name, prefixExternal+name, prefixSources+name
 	used := make(map[string]bool)      // chains
 	marks := make(map[string][]string) // rules before the choice, by chain
@@ -314,6 +314,6 @@ func (s shape) trial(program *netfilter.IPTables) *netfilter.Ruleset {
 	m.Fold(&d, s.ipv6)
 	c := newContent(netfilter.NewRuleset(program, layout(s.ipv6)), s)
 	c.edit(s, m.Services(), m.Changed())
-	c.Rename(strings.NewReplacer(prefix, prefixProbe, suffix(service.ID, ""), ""))
+	c.Rename(strings.NewReplacer(prefix, prefixProbe, kernelmodes.Suffix(service.ID, ""), ""))
 	return c.Ruleset
 }

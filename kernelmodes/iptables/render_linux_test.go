@@ -192,7 +192,7 @@ func TestAffinity(t *testing.T) {
 	want := s.Backends[3]
 	node := w.node()
 	node.Recent = func(list string, _ netip.Addr) bool {
-		return list == "SLUICE-"+suffix(s.ID, want.Addr.String())
+		return list == "SLUICE-"+kernelmodes.Suffix(s.ID, want.Addr.String())
 	}
 	p := w.clients()["outside"]
 	p.Protocol, p.Dst = "tcp", s.Addresses[2].Addr
@@ -345,9 +345,9 @@ func TestOneChange(t *testing.T) {
 			if text2 := apply(lb.Delta{}); text2 != "" {
 				t.Errorf("nothing has changed, and it writes:\n%s", text2)
 			}
-			mine := []string{suffix(old.ID, ""), "default/s501"}
+			mine := []string{kernelmodes.Suffix(old.ID, ""), "default/s501"}
 			for _, b := range slices.Concat(now.Backends, old.Backends) {
-				mine = append(mine, suffix(old.ID, b.Addr.String()))
+				mine = append(mine, kernelmodes.Suffix(old.ID, b.Addr.String()))
 			}
 			lines := strings.Split(strings.TrimSpace(text), "\n")
 			for _, line := range lines {

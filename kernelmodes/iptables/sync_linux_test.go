@@ -14,15 +14,6 @@ func syncOn(t testing.TB, h *testbed.Host, e *Engine, node lb.Node, services ...
 	h.DoT(t, func() error { return e.Sync(t.Context(), whole(services...), node) })
 }
 
-// whole is a delta to these Services.
-func whole(services ...lb.Service) lb.Delta {
-	d := lb.Delta{Whole: true}
-	for _, s := range services {
-		d.Added = append(d.Added, &s)
-	}
-	return d
-}
-
 func verifyOn(t testing.TB, h *testbed.Host, e *Engine) (ok bool) {
 	t.Helper()
 	h.DoT(t, func() (err error) { ok, err = e.Verify(t.Context()); return err })

@@ -30,13 +30,13 @@ func TestBatches(t *testing.T) {
 			s := simple(fmt.Sprintf("s%05d", i), vip(v6, i+1).String(), 80, lb.TCP, backends[:i%6]...)
 			services = append(services, s)
 			if at := s.Addresses[0].Addr.String(); i%11 == 5 && len(s.Backends) > 0 {
-				n.Node.Run(n.t, "ipvsadm", "-A", "-t", at, "-s", "wlc")
-				n.Node.Run(n.t, "ipvsadm", "-a", "-t", at, "-r", s.Backends[0].Addr.String(), "-m", "-w", "7")
+				n.Node.Run(n.T, "ipvsadm", "-A", "-t", at, "-s", "wlc")
+				n.Node.Run(n.T, "ipvsadm", "-a", "-t", at, "-r", s.Backends[0].Addr.String(), "-m", "-w", "7")
 			}
 		}
 		writes := e.Stats().Writes
-		n.Node.DoT(n.t, func() error {
-			if err := e.Sync(t.Context(), whole(services), n.about); err != nil {
+		n.Node.DoT(n.T, func() error {
+			if err := e.Sync(t.Context(), whole(services...), n.About); err != nil {
 				return err
 			}
 			if diff := cmp.Diff(expect(services, v6), found(t, e)); diff != "" {
@@ -49,7 +49,7 @@ func TestBatches(t *testing.T) {
 			t.Errorf("%s: %d writes, want at least %d", family(v6), got, want)
 		}
 	}
-	if !n.verify() {
+	if !n.Verify() {
 		t.Error("Verify finds something out of place")
 	}
 }

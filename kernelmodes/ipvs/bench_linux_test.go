@@ -64,7 +64,7 @@ func BenchmarkSync(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		sync := func(b *testing.B, e *Engine) { apply(b, e, whole(services)) }
+		sync := func(b *testing.B, e *Engine) { apply(b, e, whole(services...)) }
 		run("first", func(*testing.B, *Engine) {}, func(b *testing.B, e *Engine, i int) {
 			if i > 0 {
 				b.StopTimer()

@@ -57,12 +57,12 @@ func TestTemplates(t *testing.T) {
 func TestClients(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for i, v6 := range []bool{false, true} {
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(len(n.Pods), lb.TCP, v6, 8080)...)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.Serving(len(n.Pods), lb.TCP, v6, 8080)...)
 		s.AffinityTimeout = int64(3 * time.Hour)
-		n.sync(s)
+		n.Sync(s)
 		pod, _, _ := strings.Cut(ask(n.Client, lb.TCP, s.Addresses[0].Addr), " ")
 		const now = int64(4 * time.Hour)
-		n.Node.DoT(n.t, func() error {
+		n.Node.DoT(n.T, func() error {
 			clients, err := n.engines[i].Clients(t.Context(), &s, now)
 			if err != nil {
 				return err

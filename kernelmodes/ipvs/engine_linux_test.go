@@ -40,13 +40,13 @@ func echo(t *testing.T, c net.Conn) {
 
 // echoes has the first pods echo what they are sent at port 7.
 func (n *node) echoes(pods int) (out []lb.Backend) {
-	n.t.Helper()
+	n.T.Helper()
 	for _, pod := range n.Pods[:pods] {
 		s, err := pod.EchoTCP(":7")
 		if err != nil {
-			n.t.Fatal(err)
+			n.T.Fatal(err)
 		}
-		n.t.Cleanup(func() { _ = s.Close() })
+		n.T.Cleanup(func() { _ = s.Close() })
 		out = append(out, backend(pod, false, 7))
 	}
 	return out
@@ -59,23 +59,23 @@ func TestDrain(t *testing.T) {
 	backends := n.echoes(2)
 	at := netip.MustParseAddrPort("10.96.0.7:7")
 	s := simple("echo", at.Addr().String(), 7, lb.TCP, backends[0])
-	n.sync(s)
+	n.Sync(s)
 	c := dial(t, n.Client, at)
 	echo(t, c)
 
 	s.Backends = backends[1:]
-	n.sync(s)
+	n.Sync(s)
 	if got := n.engines[0].Stats(); got.RealServers != 2 || got.Draining != 1 {
 		t.Errorf("%+v with a connection to a backend that has gone, want 2 real servers, 1 draining", got)
 	}
 	echo(t, c)
 	other := dial(t, n.Client, at)
 	echo(t, other)
-	if !n.verify() {
+	if !n.Verify() {
 		t.Error("Verify finds something out of place while a backend drains")
 	}
 
-	n.sync()
+	n.Sync()
 	if got := n.engines[0].Stats(); got.VirtualServers != 1 || got.Draining != 2 {
 		t.Errorf("%+v with connections to a Service that has gone, want 1 virtual server, 2 draining", got)
 	}
@@ -86,15 +86,15 @@ func TestDrain(t *testing.T) {
 	}
 	// An engine that has not seen any of this goes on with it.
 	n.engines[0] = &Engine{}
-	n.sync(simple("other", "10.96.0.8", 80, lb.TCP, backends[0]))
+	n.Sync(simple("other", "10.96.0.8", 80, lb.TCP, backends[0]))
 	echo(t, c)
 	for _, c := range []net.Conn{c, other} {
 		// What ends with a reset is forgotten in ten seconds, with a FIN in two minutes.
 		testbed.Check(t, c.(*net.TCPConn).SetLinger(0))
 		_ = c.Close()
 	}
-	testbed.Eventually(n.t, "nothing is left of the Service that has gone", func() bool {
-		if !n.verify() {
+	testbed.Eventually(n.T, "nothing is left of the Service that has gone", func() bool {
+		if !n.Verify() {
 			t.Fatal("Verify finds something out of place")
 		}
 		return n.engines[0].Stats().VirtualServers == 1
@@ -108,10 +108,10 @@ func TestDrain(t *testing.T) {
 func TestUDPLeavesAtOnce(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		backends := n.serving(2, lb.UDP, v6, 53)
+		backends := n.Serving(2, lb.UDP, v6, 53)
 		at := netip.AddrPortFrom(vip(v6, 53), 53)
 		s := simple("dns", at.Addr().String(), 53, lb.UDP, backends...)
-		n.sync(s)
+		n.Sync(s)
 		c, err := n.Client.Dial(t.Context(), "udp", at.String())
 		testbed.Check(t, err)
 		defer c.Close()
@@ -137,7 +137,7 @@ func TestUDPLeavesAtOnce(t *testing.T) {
 				return h.Name == first && b.Addr.Addr() == address(h, v6)
 			})
 		})
-		n.sync(s)
+		n.Sync(s)
 		if now := who(); now == first {
 			t.Errorf("%s: %s answers after it has gone", family(v6), now)
 		}
@@ -154,13 +154,13 @@ func TestInterference(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	var services []lb.Service
 	for _, v6 := range []bool{false, true} {
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(2, lb.TCP, v6, 80)...)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.Serving(2, lb.TCP, v6, 80)...)
 		also(&s, netip.AddrPortFrom(vip(v6, 81), 80), lb.LoadBalancerIP, true)
 		s.Backends[1].Local = false
 		services = append(services, s)
 	}
-	n.sync(services...)
-	if !n.verify() {
+	n.Sync(services...)
+	if !n.Verify() {
 		t.Fatal("Verify finds something out of place at once")
 	}
 	for _, command := range []string{
@@ -187,12 +187,12 @@ func TestInterference(t *testing.T) {
 		"iptables -D SLUICE-IPVS-REFUSE 1",
 		"iptables -t nat -F; iptables -t nat -X; iptables -t mangle -F; iptables -t mangle -X; iptables -F; iptables -X; for i in 1 2 3 4 5 6 7 8 9; do ipset destroy 2>/dev/null && break; sleep 1; done",
 	} {
-		n.Node.Run(n.t, "sh", "-c", command)
-		if n.verify() {
+		n.Node.Run(n.T, "sh", "-c", command)
+		if n.Verify() {
 			t.Errorf("%s: Verify does not notice", command)
 		}
-		n.sync(services...)
-		if !n.verify() {
+		n.Sync(services...)
+		if !n.Verify() {
 			t.Errorf("%s: Verify finds something out of place after Sync", command)
 		}
 		for _, v6 := range []bool{false, true} {
@@ -205,7 +205,7 @@ func TestInterference(t *testing.T) {
 			}
 		}
 		if t.Failed() {
-			t.Log(n.Node.Run(n.t, "sh", "-c", "ipvsadm -ln; ip route show table local; iptables-save"))
+			t.Log(n.Node.Run(n.T, "sh", "-c", "ipvsadm -ln; ip route show table local; iptables-save"))
 			return
 		}
 	}
@@ -216,30 +216,30 @@ func TestInterference(t *testing.T) {
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	n.Node.Run(n.t, "sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
+	n.Node.Run(n.T, "sh", "-c", `ipvsadm -A -t 192.0.2.10:9999 -s wrr && ipvsadm -a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3 &&
 		ipvsadm -A -f 77 -s lc && ipvsadm -A -u [2001:db8:1::10]:99 -s rr &&
 		ip link add kube-ipvs0 type dummy && ip addr add 10.96.77.77/32 dev kube-ipvs0 &&
 		ipset create KUBE-CLUSTER-IP hash:ip,port && iptables -t nat -N KUBE-SERVICES && iptables -t nat -A PREROUTING -j KUBE-SERVICES`)
 	look := func() string {
 		// The tables may be there already, as Probe made some, with a mark in them.
-		return n.Node.Run(n.t, "sh", "-c", "(ipvsadm -Sn; ip -o addr show dev kube-ipvs0; ipset list -n; iptables -S; iptables -t nat -S; iptables -t mangle -S; ip6tables -t mangle -S) | grep -v SLUICE-CREATED-TABLE")
+		return n.Node.Run(n.T, "sh", "-c", "(ipvsadm -Sn; ip -o addr show dev kube-ipvs0; ipset list -n; iptables -S; iptables -t nat -S; iptables -t mangle -S; ip6tables -t mangle -S) | grep -v SLUICE-CREATED-TABLE")
 	}
 	before := look()
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
-	n.sync(s, simple("web", "2001:db8:96::80", 80, lb.TCP, backend(n.Pods[0], true, 80)))
-	n.sync()
+	n.Sync(s, simple("web", "2001:db8:96::80", 80, lb.TCP, backend(n.Pods[0], true, 80)))
+	n.Sync()
 	n.engines = [2]*Engine{{}, {IPv6: true}}
-	n.sync(s)
+	n.Sync(s)
 	for _, line := range []string{"-a -t 192.0.2.10:9999 -r 10.244.1.10:99 -m -w 3", "-A -f 77 -s lc", "-A -u [2001:db8:1::10]:99 -s rr"} {
-		if got := n.Node.Run(n.t, "ipvsadm", "-Sn"); !strings.Contains(got, line) {
+		if got := n.Node.Run(n.T, "ipvsadm", "-Sn"); !strings.Contains(got, line) {
 			t.Errorf("lost: %s; there are\n%s", line, got)
 		}
 	}
-	n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
+	n.Node.DoT(n.T, func() error { return Cleanup(t.Context()) })
 	if after := look(); after != before {
 		t.Errorf("Cleanup leaves\n%s\nthere was\n%s", after, before)
 	}
-	n.Node.DoT(n.t, func() error { return Cleanup(t.Context()) })
+	n.Node.DoT(n.T, func() error { return Cleanup(t.Context()) })
 	if got := n.routes(); got != "" {
 		t.Errorf("Cleanup leaves routes:\n%s", got)
 	}
@@ -253,15 +253,15 @@ func TestCrash(t *testing.T) {
 	elsewhere := lb.Backend{Addr: netip.MustParseAddrPort("10.244.2.10:80"), Ready: true, Serving: true}
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80), elsewhere)
 	also(&s, netip.AddrPortFrom(netip.IPv4Unspecified(), 30080), lb.NodePort, true)
-	n.sync(s)
-	list := n.Node.Run(n.t, "ipvsadm", "-ln")
+	n.Sync(s)
+	list := n.Node.Run(n.T, "ipvsadm", "-ln")
 	if !strings.Contains(list, "192.0.2.10:30080") || !strings.Contains(list, "FWM") {
 		t.Fatalf("there is no node port or no mark:\n%s", list)
 	}
 	n.engines[0] = &Engine{}
-	n.sync(simple("other", "10.96.0.81", 80, lb.TCP, backend(n.Pods[0], false, 80)))
+	n.Sync(simple("other", "10.96.0.81", 80, lb.TCP, backend(n.Pods[0], false, 80)))
 	want := "TCP  10.96.0.81:80 rr"
-	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
+	if list := n.Node.Run(n.T, "ipvsadm", "-ln"); strings.Count(list, "rr") != 1 || !strings.Contains(list, want) {
 		t.Errorf("want nothing but %s:\n%s", want, list)
 	}
 	if got := strings.Fields(n.routes()); !slices.Contains(got, "10.96.0.81") || slices.Contains(got, "10.96.0.80") {
@@ -269,8 +269,8 @@ func TestCrash(t *testing.T) {
 	}
 	// Nothing to forward any more, in a process that knows of nothing before: it is removed.
 	n.engines[0] = &Engine{}
-	n.sync()
-	if list := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(list, "rr") {
+	n.Sync()
+	if list := n.Node.Run(n.T, "ipvsadm", "-ln"); strings.Contains(list, "rr") {
 		t.Errorf("left over:\n%s", list)
 	}
 }
@@ -284,7 +284,7 @@ func TestOneChange(t *testing.T) {
 		services = append(services, simple("s", vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80)))
 		services[i].Name += vip(false, i).String()
 	}
-	n.sync(services...)
+	n.Sync(services...)
 	count := func(what string, most uint64, change func()) {
 		writes := n.engines[0].Stats().Writes
 		was := slices.Clone(services)
@@ -292,7 +292,7 @@ func TestOneChange(t *testing.T) {
 		d := between(was, services)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n.Node.DoT(n.t, func() error { return n.engines[0].Sync(t.Context(), d, n.about) })
+		n.Node.DoT(n.T, func() error { return n.engines[0].Sync(t.Context(), d, n.About) })
 		runtime.ReadMemStats(&after)
 		if got := n.engines[0].Stats().Writes - writes; got > most {
 			t.Errorf("%s: %d writes, want at most %d", what, got, most)
@@ -322,23 +322,23 @@ func TestStepAside(t *testing.T) {
 		}
 		s := simple("echo", vip(v6, 7).String(), 7, lb.TCP, backend(n.Pods[0], v6, 7))
 		also(&s, at, lb.NodePort, false)
-		n.sync(s)
+		n.Sync(s)
 		c := dial(t, n.Client, at)
 		echo(t, c)
 		serve(t, n.Node, lb.TCP, at)
-		n.sync()
+		n.Sync()
 		for range 3 {
 			if got := ask(n.Client, lb.TCP, at); !strings.HasPrefix(got, "node ") {
 				t.Errorf("%s: the node port is answered by %q, want the node", family(v6), got)
 			}
 		}
 		echo(t, c)
-		n.sync(s)                                                                               // and back
+		n.Sync(s)                                                                               // and back
 		if got := askFor("dropped", n.Client, lb.TCP, at); !strings.HasPrefix(got, "dropped") { // it says nothing of itself
 			t.Errorf("%s: the node port is answered by %q, want the echo", family(v6), got)
 		}
 		echo(t, c)
 		_ = c.Close()
-		n.sync()
+		n.Sync()
 	}
 }

@@ -19,10 +19,10 @@ func TestListing(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	s := simple("http", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 8080), backend(n.Pods[1], false, 8080))
 	also(&s, netip.AddrPortFrom(n.Node.Addr4, 30080), lb.NodePort, false)
-	n.sync(s)
+	n.Sync(s)
 	var said []string
 	for _, command := range []string{"ipvsadm -ln", listRoutes, "ipset list SLUICE-IPVS4-FRONTENDS | sed -n '/^Members/,$p'"} {
-		lines := strings.Split(strings.TrimSpace(n.Node.Run(n.t, "sh", "-c", command)), "\n")
+		lines := strings.Split(strings.TrimSpace(n.Node.Run(n.T, "sh", "-c", command)), "\n")
 		for i := range lines {
 			lines[i] = strings.TrimRight(lines[i], " ") + "\n"
 		}
@@ -48,8 +48,8 @@ func TestSchedulers(t *testing.T) {
 		services = append(services, s)
 	}
 	n.engines[0].Scheduler = "lc"
-	n.sync(services...)
-	list := n.Node.Run(n.t, "ipvsadm", "-ln")
+	n.Sync(services...)
+	list := n.Node.Run(n.T, "ipvsadm", "-ln")
 	for i, s := range services {
 		name, _, _ := strings.Cut(s.Scheduler, ",")
 		if i >= len(all) && name != "sh" {
@@ -72,7 +72,7 @@ func TestSchedulers(t *testing.T) {
 	if want := []string{"nosuch lc", "rr,rr-port lc", "../rr lc"}; !slices.Equal(fallbacks, want) {
 		t.Errorf("fallbacks %q, want %q", fallbacks, want)
 	}
-	if !n.verify() {
+	if !n.Verify() {
 		t.Error("Verify finds something out of place")
 	}
 }
@@ -83,13 +83,13 @@ func TestAffinity(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
 	for _, v6 := range []bool{false, true} {
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(len(n.Pods), lb.TCP, v6, 8080)...)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.Serving(len(n.Pods), lb.TCP, v6, 8080)...)
 		for i := range s.Backends {
 			s.Backends[i].Local = i == 0
 		}
 		also(&s, netip.AddrPortFrom(vip(v6, 81), 80), lb.ExternalIP, true)
 		s.AffinityTimeout = int64(3*time.Hour) - 1
-		n.sync(s)
+		n.Sync(s)
 		for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
 			for _, number := range []int{80, 81} {
 				seen := map[string]bool{}
@@ -104,7 +104,7 @@ func TestAffinity(t *testing.T) {
 			}
 		}
 		want := fmt.Sprintf("%s rr persistent 10800", s.Addresses[0].Addr)
-		if list := n.Node.Run(n.t, "ipvsadm", "-ln"); !strings.Contains(list, want) {
+		if list := n.Node.Run(n.T, "ipvsadm", "-ln"); !strings.Contains(list, want) {
 			t.Errorf("no %q in\n%s", want, list)
 		}
 	}
@@ -118,11 +118,11 @@ func TestWhoMayAsk(t *testing.T) {
 	serve(t, n.Node, lb.TCP, netip.MustParseAddrPort("[::]:9090"))
 	for _, v6 := range []bool{false, true} {
 		mine := address(n.Clients[0], v6)
-		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.serving(1, lb.TCP, v6, 8080)...)
+		s := simple("web", vip(v6, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, v6, 8080)...)
 		at := netip.AddrPortFrom(vip(v6, 81), 80)
 		only := []netip.Prefix{netip.PrefixFrom(mine, mine.BitLen())}
 		s.Addresses = append(s.Addresses, lb.Address{Addr: at, Kind: lb.LoadBalancerIP, Sources: only})
-		n.sync(s)
+		n.Sync(s)
 		for host, want := range map[*testbed.Host]string{n.Clients[0]: "pod-0", n.Clients[1]: "dropped", n.Pods[1]: "dropped", n.Node: "dropped"} {
 			if got := askFor(want, host, lb.TCP, at); !strings.HasPrefix(got, want) {
 				t.Errorf("%s asks: %s, want %s", host, got, want)
@@ -135,10 +135,10 @@ func TestWhoMayAsk(t *testing.T) {
 			}
 		}
 		// The node may if its own address may, whatever it asks from.
-		own := n.about.Addresses[slices.IndexFunc(n.about.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })]
+		own := n.About.Addresses[slices.IndexFunc(n.About.Addresses, func(a netip.Addr) bool { return a.Is6() == v6 })]
 		s.Addresses = slices.Clone(s.Addresses) // those of before are the engine's
 		s.Addresses[1].Sources = append(only, netip.PrefixFrom(own, own.BitLen()))
-		n.sync(s)
+		n.Sync(s)
 		if got := ask(n.Node, lb.TCP, at); !strings.HasPrefix(got, "pod-0") {
 			t.Errorf("the node asks: %s", got)
 		}
@@ -165,7 +165,7 @@ func TestMasquerade(t *testing.T) {
 			n := newNode(t, testbed.Config{})
 			n.engines[0] = &Engine{}
 			c.set(n.engines[0])
-			n.sync(simple("web", "10.96.0.80", 80, lb.TCP, n.serving(1, lb.TCP, false, 80)...))
+			n.Sync(simple("web", "10.96.0.80", 80, lb.TCP, n.Serving(1, lb.TCP, false, 80)...))
 			for host, preserved := range map[*testbed.Host]bool{n.Pods[1]: c.pod, n.Client: c.host} {
 				got := ask(host, lb.TCP, netip.MustParseAddrPort("10.96.0.80:80"))
 				if is := got == "pod-0 "+host.Addr4.String(); is != preserved || !strings.HasPrefix(got, "pod-0 ") {
@@ -176,7 +176,7 @@ func TestMasquerade(t *testing.T) {
 	}
 	n := newNode(t, testbed.Config{})
 	for _, mark := range []uint32{3, 1 << 16} {
-		n.Node.DoT(n.t, func() error {
+		n.Node.DoT(n.T, func() error {
 			if err := (&Engine{Masquerade: kernelmodes.Masquerade{MasqueradeMark: mark}}).Probe(t.Context()); err == nil {
 				t.Errorf("mark %#x is taken", mark)
 			}
@@ -189,10 +189,10 @@ func TestMasquerade(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, testbed.Config{})
-	get := func(key string) string { return strings.TrimSpace(n.Node.Run(n.t, "sysctl", "-n", key)) }
+	get := func(key string) string { return strings.TrimSpace(n.Node.Run(n.T, "sysctl", "-n", key)) }
 	s := simple("web", "10.96.0.80", 80, lb.TCP, backend(n.Pods[0], false, 80))
 	arp := get("net.ipv4.conf.all.arp_ignore")
-	n.sync(s)
+	n.Sync(s)
 	for key, want := range map[string]string{
 		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.expire_nodest_conn": "1", "net.ipv4.vs.expire_quiescent_template": "1",
 		"net.ipv4.ip_forward": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": arp,
@@ -204,11 +204,11 @@ func TestSettings(t *testing.T) {
 	n.engines[0] = &Engine{
 		StrictARP: true, TCPTimeout: 100*time.Second - 1, TCPFinTimeout: 20 * time.Second, UDPTimeout: 30 * time.Second,
 	}
-	n.sync(s)
+	n.Sync(s)
 	if a, b := get("net.ipv4.conf.all.arp_ignore"), get("net.ipv4.conf.all.arp_announce"); a != "1" || b != "2" {
 		t.Errorf("arp_ignore %s, arp_announce %s, want 1, 2", a, b)
 	}
-	if got := n.Node.Run(n.t, "ipvsadm", "-l", "--timeout"); !strings.Contains(got, "100 20 30") {
+	if got := n.Node.Run(n.T, "ipvsadm", "-l", "--timeout"); !strings.Contains(got, "100 20 30") {
 		t.Errorf("timeouts: %s", got)
 	}
 	for release, want := range map[string]bool{"3.10.0": false, "4.1.0": true, "5.8.18-el8": true, "5.9.0": false, "6.18.1": false, "odd": false} {
@@ -223,11 +223,11 @@ func TestSettings(t *testing.T) {
 func TestNodePorts(t *testing.T) {
 	n := newNode(t, testbed.Config{})
 	n.engines[0].ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.80/32")}
-	s := simple("web", "10.96.0.80", 80, lb.TCP, n.serving(1, lb.TCP, false, 80)...)
+	s := simple("web", "10.96.0.80", 80, lb.TCP, n.Serving(1, lb.TCP, false, 80)...)
 	also(&s, netip.AddrPortFrom(n.Node.Alt4, 30080), lb.NodePort, false)
 	also(&s, netip.MustParseAddrPort("127.0.0.1:30080"), lb.NodePort, false)
 	also(&s, netip.AddrPortFrom(n.Node.Alt4, 80), lb.ExternalIP, false) // which the node has
-	n.sync(s)
+	n.Sync(s)
 	for addr, want := range map[netip.AddrPort]string{
 		netip.AddrPortFrom(n.Node.Alt4, 30080): "pod-0", netip.AddrPortFrom(n.Node.Alt4, 80): "pod-0",
 		netip.AddrPortFrom(n.Node.Addr4, 30080): "refused",
@@ -239,9 +239,9 @@ func TestNodePorts(t *testing.T) {
 	if got := n.routes(); strings.Contains(got, n.Node.Alt4.String()) {
 		t.Errorf("the node's address has a route of ours:\n%s", got)
 	}
-	n.sync(s, simple("other", "10.96.0.90", 80, lb.TCP, s.Backends...))
-	n.sync()
-	if got := n.Node.Run(n.t, "ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
+	n.Sync(s, simple("other", "10.96.0.90", 80, lb.TCP, s.Backends...))
+	n.Sync()
+	if got := n.Node.Run(n.T, "ipvsadm", "-ln"); strings.Contains(got, "10.96.0.90:80") || !strings.Contains(got, "10.96.0.80:80 rr") {
 		t.Errorf("want the excluded one left, and not the other:\n%s", got)
 	}
 }
@@ -257,7 +257,7 @@ func TestSCTP(t *testing.T) {
 		s := simple("diameter", at.Addr().String(), 38, lb.SCTP, b)
 		port := netip.AddrPortFrom(address(n.Node, v6), 30038)
 		also(&s, port, lb.NodePort, false)
-		n.sync(s)
+		n.Sync(s)
 		for _, to := range []netip.AddrPort{at, port} {
 			for _, host := range []*testbed.Host{n.Client, n.Pods[1], n.Node} {
 				c, err := host.DialSCTP(netip.Addr{}, to, testbed.Patience)
@@ -281,7 +281,7 @@ func TestSCTP(t *testing.T) {
 			}
 		}
 		s.Backends = nil
-		n.sync(s)
+		n.Sync(s)
 		if got := n.engines[0].Stats(); v6 == false && got.RealServers == 0 {
 			t.Error("what has just ended is not waited for")
 		}

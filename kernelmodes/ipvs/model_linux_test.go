@@ -28,7 +28,7 @@ func TestModel(t *testing.T) {
 		steps = 200
 	}
 	n := newNode(t, testbed.Config{Pods: -1})
-	w := newWorld(seed, n.about.Addresses)
+	w := newWorld(seed, n.About.Addresses)
 	var before [2][]lb.Service
 	for step := range steps {
 		v6, what := w.change()
@@ -41,10 +41,10 @@ func TestModel(t *testing.T) {
 		e, d := n.engines[i], between(before[i], services)
 		before[i] = services
 		if w.rand.IntN(4) == 0 {
-			d = whole(services)
+			d = whole(services...)
 		}
-		n.Node.DoT(n.t, func() error {
-			if err := e.Sync(t.Context(), d, n.about); err != nil {
+		n.Node.DoT(n.T, func() error {
+			if err := e.Sync(t.Context(), d, n.About); err != nil {
 				return err
 			}
 			if diff := cmp.Diff(expect(services, v6), found(t, e)); diff != "" {
@@ -53,7 +53,7 @@ func TestModel(t *testing.T) {
 			return nil
 		})
 	}
-	if !n.verify() {
+	if !n.Verify() {
 		t.Error("Verify finds something out of place")
 	}
 }

@@ -19,7 +19,7 @@ import (
 // drains has a virtual server already.
 func TestNodePortMoves(t *testing.T) {
 	n := newNode(t, testbed.Config{})
-	backends := map[bool][]lb.Backend{false: n.serving(2, lb.TCP, false, 80), true: n.serving(2, lb.TCP, true, 80)}
+	backends := map[bool][]lb.Backend{false: n.Serving(2, lb.TCP, false, 80), true: n.Serving(2, lb.TCP, true, 80)}
 	for port := uint16(30001); port <= 30012 && !t.Failed(); port++ {
 		n.moveNodePort(port, backends)
 	}
@@ -30,7 +30,7 @@ func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 	var services []lb.Service
 	var load sync.WaitGroup
 	var byPod, byNode atomic.Int64
-	ctx, stop := context.WithCancel(n.t.Context())
+	ctx, stop := context.WithCancel(n.T.Context())
 	defer load.Wait()
 	defer stop()
 	for _, v6 := range []bool{false, true} {
@@ -38,13 +38,13 @@ func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 		s := simple(fmt.Sprint("web-", port), vip(v6, int(port)).String(), 80, lb.TCP, backends[v6]...)
 		also(&s, netip.AddrPortFrom(unspecified(v6), port), lb.NodePort, false)
 		services = append(services, s)
-		serve(n.t, n.Node, lb.TCP, at)
+		serve(n.T, n.Node, lb.TCP, at)
 		for _, from := range []*testbed.Host{n.Client, n.Client, n.Node} {
 			load.Go(func() {
 				for ctx.Err() == nil {
 					switch got, err := from.TryAsk("tcp", at.String(), testbed.Patience); {
 					case err != nil:
-						n.t.Errorf("%s asks %s: %v", from, at, err)
+						n.T.Errorf("%s asks %s: %v", from, at, err)
 						return
 					case strings.HasPrefix(got, "pod-"):
 						byPod.Add(1)
@@ -59,10 +59,10 @@ func (n *node) moveNodePort(port uint16, backends map[bool][]lb.Backend) {
 		to       *atomic.Int64
 		services []lb.Service
 	}{{&byNode, nil}, {&byPod, services}, {&byNode, nil}} {
-		n.sync(move.services...)
+		n.Sync(move.services...)
 		before := move.to.Load()
-		testbed.Eventually(n.t, "clients get to where the node port is", func() bool {
-			return n.t.Failed() || move.to.Load() > before+10
+		testbed.Eventually(n.T, "clients get to where the node port is", func() bool {
+			return n.T.Failed() || move.to.Load() > before+10
 		})
 	}
 }

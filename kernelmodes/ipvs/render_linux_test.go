@@ -152,19 +152,10 @@ func render(h host, services []lb.Service) *state {
 	return w
 }
 
-// whole is a delta to these Services.
-func whole(services []lb.Service) lb.Delta {
-	d := lb.Delta{Whole: true}
-	for _, s := range services {
-		d.Added = append(d.Added, &s)
-	}
-	return d
-}
-
 // sync updates a state from some Services to others.
 func (w *state) sync(h host, was, now []lb.Service) {
 	var m lb.Mirror
-	before, after := whole(was), whole(now)
+	before, after := whole(was...), whole(now...)
 	m.Fold(&before, h.ipv6)
 	m.Changed()
 	m.Fold(&after, h.ipv6)

@@ -87,7 +87,7 @@ func TestUpdate(t *testing.T) {
 		}
 		d := between(before, services)
 		if w.rand.IntN(4) == 0 {
-			d = whole(services)
+			d = whole(services...)
 		}
 		m.Fold(&d, false)
 		got.update(h, m.Services(), m.Changed())
@@ -144,7 +144,7 @@ func TestUpdateOfOne(t *testing.T) {
 	fewer[7].Backends = fewer[7].Backends[1:]
 	without := slices.Delete(slices.Clone(services), 7, 8)
 	var m lb.Mirror
-	all := whole(services)
+	all := whole(services...)
 	m.Fold(&all, h.ipv6)
 	w := fresh(h.ipv6)
 	w.update(h, m.Services(), m.Changed())

@@ -55,6 +55,9 @@ type Value struct {
 	broken *int // attributes of the answer that were
 }
 
+// Parse returns attributes that are no answer.
+func Parse(b []byte) Value { return Value{b, new(int)} }
+
 // Attrs returns attributes, without their flags, up to the first that is broken.
 func (v Value) Attrs() iter.Seq2[uint16, Value] {
 	return func(yield func(uint16, Value) bool) {
@@ -130,4 +133,13 @@ func Family(ipv6 bool) uint8 {
 func NoSubsystem(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) ||
 		errors.Is(err, syscall.EPROTONOSUPPORT)
+}
+
+// Generation returns a number that changes with every transaction of nf_tables in this network
+// namespace, of any program; 0 if it cannot be read.
+func Generation() (n uint32) {
+	_ = Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil, nil, func(m Value) {
+		n = uint32(m.Find(unix.NFTA_GEN_ID).Uint())
+	})
+	return n
 }

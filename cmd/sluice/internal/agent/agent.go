@@ -22,6 +22,11 @@ const (
 	// sweepEvery is how often expired affinity is deleted. It has no effect but on memory.
 	sweepEvery = time.Minute
 
+	// lookPause is the shortest time between two verifications because of Suspect. One that
+	// takes long, with the repair after it, is followed by lookShare times as long a pause.
+	lookPause = 150 * time.Millisecond
+	lookShare = 20
+
 	// verifyEvery is Agent.VerifyEvery unless it is set: kube-proxy's sync period.
 	verifyEvery = 30 * time.Second
 )
@@ -89,6 +94,7 @@ type Agent struct {
 	Config
 
 	busy     chan struct{} // one token: a change is being applied, or none may be
+	suspect  chan struct{} // one: another program may have changed rules
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -109,6 +115,7 @@ type Agent struct {
 	applying   Changes                // those that Apply is bringing to the data path
 	damaged    bool                   // another program has changed our rules, and they are not repaired yet
 	offload    [2]bool                // by family: this process ends (Offload)
+	nextLook   time.Time              // when rules may be verified next because of Suspect
 	inherited  map[lb.ID]bool         // State.Kernel of the process before; nil: it has ended, and left what it may
 }
 
@@ -117,7 +124,7 @@ func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
 		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
-	a.progress.token = make(chan struct{}, 1)
+	a.suspect, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1)
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
 }
@@ -140,6 +147,16 @@ func (a *Agent) Submit(d Desired) {
 	}
 }
 
+// Suspect makes Run verify soon that all is still as it was made, since another program may
+// have changed it: at once, unless it has done so a moment ago. It never blocks and may be
+// called from anywhere.
+func (a *Agent) Suspect() {
+	select {
+	case a.suspect <- struct{}{}:
+	default: // the verification is still to come
+	}
+}
+
 // Status returns a snapshot. It may be called from anywhere.
 func (a *Agent) Status() Status {
 	a.progress.mu.Lock()
@@ -158,8 +175,8 @@ func (a *Agent) Run(ctx context.Context) {
 	verify := time.NewTicker(a.VerifyEvery)
 	defer verify.Stop()
 	a.pace.period = a.WriteEvery
-	var retry, due <-chan time.Time
-	wait := retryMin
+	var retry, due, look <-chan time.Time
+	wait, failed := retryMin, false   // failed: the last attempt, which is made again anyway
 	if len(a.sockets.conflicts) > 0 { // of the first Apply
 		retry = time.After(wait)
 	}
@@ -170,8 +187,18 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-sweep.C:
 			a.LB.Sweep(a.Now())
 			continue
+		case <-a.suspect:
+			if look == nil {
+				look = time.After(time.Until(a.nextLook))
+			}
+			continue
+		case <-look:
+			look = nil
+			if failed || a.intact(ctx) {
+				continue
+			}
 		case <-verify.C:
-			if retry != nil || a.intact(ctx) {
+			if failed || a.intact(ctx) {
 				continue
 			}
 		case <-a.progress.token:
@@ -188,7 +215,7 @@ func (a *Agent) Run(ctx context.Context) {
 		if later > 0 || a.turns.going {
 			due = time.After(later)
 		}
-		if err != nil || len(a.sockets.conflicts) > 0 {
+		if failed = err != nil; failed || len(a.sockets.conflicts) > 0 {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}
@@ -199,6 +226,7 @@ func (a *Agent) Run(ctx context.Context) {
 // that the node has. Another program's "iptables -F", a firewall's reload, or a new
 // address of the node is why it may not be.
 func (a *Agent) intact(ctx context.Context) bool {
+	defer a.pauseLooks(time.Now())
 	if local, err := a.NodeAddrs(); err == nil && !slices.Equal(local, a.local) {
 		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
 		return false
@@ -219,6 +247,12 @@ func (a *Agent) intact(ctx context.Context) bool {
 		}
 	}
 	return intact
+}
+
+// pauseLooks bounds how often rules are verified because of Suspect, given when the last time began.
+func (a *Agent) pauseLooks(start time.Time) {
+	now := time.Now()
+	a.nextLook = now.Add(max(lookPause, lookShare*now.Sub(start)))
 }
 
 // rewrite makes the next attempt write everything.

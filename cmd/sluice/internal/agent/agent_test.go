@@ -426,8 +426,8 @@ func TestVerdicts(t *testing.T) {
 	for _, e := range []redirect.Entry{
 		{Frontend: tcp("198.51.100.1:80"), Action: redirect.Redirect, DropOutside: true},
 		{Frontend: tcp("198.51.100.2:80"), Action: redirect.Redirect, Sources: sources},
-		{Frontend: tcp("10.96.0.1:80"), Action: redirect.Drop},
-		{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: none.Addresses[0].Addr}, Action: redirect.Refuse},
+		{Frontend: tcp("10.96.0.1:80"), Action: redirect.Drop, ClusterIP: true},
+		{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: none.Addresses[0].Addr}, Action: redirect.Refuse, ClusterIP: true},
 	} {
 		want[e.Frontend] = e
 	}

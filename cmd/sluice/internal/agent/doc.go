@@ -15,7 +15,7 @@
 //  7. table: the new Services alone
 //
 // A Service that moves from one path to another is on both in between, and a new flow takes
-// the one that comes first: steering, iptables, ipvs. Where the host holds the service
+// the one that comes first: steering, nftables, iptables, ipvs. Where the host holds the service
 // addresses there is no steering: it gets the new ones before all this, and loses the old
 // ones after it. The table has the Services of all paths, so that a flow in user space goes
 // on when its Service has moved, and node ports are held by sockets on all paths.
@@ -27,8 +27,9 @@
 // and the next attempt computes and writes everything anew. Rules that another program
 // has changed are repaired the same way.
 //
-// At the end [Agent.Offload] moves what user space has to path iptables, as any move, and [Agent.Withdraw] closes the
-// sockets; the next process finds what it left by [Engine] Leftover and moves it back.
+// At the end [Agent.Offload] moves what user space has to path nftables, or else iptables, as any move,
+// and [Agent.Withdraw] closes the sockets; the next process finds what it left by [Engine] Leftover and
+// moves it back.
 //
 // Goroutines: none of its own; Agent.Run is one goroutine's whole work, and everything
 // but Submit, Status and NodeAddrs belongs to it, or to that of Offload afterwards.

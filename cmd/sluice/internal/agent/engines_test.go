@@ -70,7 +70,11 @@ func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
 	e.has = make(map[lb.Frontend]lb.ID)
 	for _, s := range e.services {
 		for _, a := range s.Addresses {
-			e.has[lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}] = s.ID
+			f := lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}
+			if other, ok := e.has[f]; ok { // nf_tables would refuse it
+				e.k.t.Fatalf("%s: %s is of %s and of %s", e.name, f, other, s.ID)
+			}
+			e.has[f] = s.ID
 		}
 	}
 	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(e.services)))
@@ -100,9 +104,9 @@ func requesting(s *lb.Service, path string) *lb.Service {
 
 // TestChoose: who forwards a Service, and what is said if it is not who should.
 func TestChoose(t *testing.T) {
-	all, none := abilities{}, abilities{IPTables: errNoEngine, IPVS: errors.New("no ip_vs in this kernel"), userspaceSCTP: errSCTP}
-	kernelSCTP := abilities{userspaceSCTP: errSCTP}
-	family := abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
+	all, none := abilities{}, abilities{NFTables: errNoEngine, IPTables: errNoEngine, IPVS: errors.New("no ip_vs in this kernel"), userspaceSCTP: errSCTP}
+	kernelSCTP, old := abilities{userspaceSCTP: errSCTP}, abilities{userspaceSCTP: errSCTP, NFTables: errNoEngine}
+	family := (&Family{}).abilities(true, nil)
 	for _, test := range []struct {
 		name      string
 		protocol  lb.Protocol
@@ -121,8 +125,9 @@ func TestChoose(t *testing.T) {
 		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
 		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs is not available"},
 		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
-		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, IPTables, "SCTP"},
-		{"SCTP that requests what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, IPTables, "SCTP"},
+		{"SCTP that user space does not forward", lb.SCTP, "", Userspace, kernelSCTP, NFTables, "SCTP"},
+		{"SCTP that requests what there is not", lb.SCTP, "userspace", IPVS, kernelSCTP, NFTables, "SCTP"},
+		{"SCTP without nftables", lb.SCTP, "", Userspace, old, IPTables, "SCTP"},
 		{"SCTP by a request", lb.SCTP, "ipvs", Userspace, kernelSCTP, IPVS, ""},
 		{"SCTP and no path for it", lb.SCTP, "", Userspace, none, None, "SCTP"},
 		{"no such family", lb.TCP, "iptables", Userspace, family, None, "family"},
@@ -145,7 +150,7 @@ func TestMoveOrder(t *testing.T) {
 	apply("table ipvs1 iptables0", requesting(s, "ipvs"))
 	apply("table listen steer ipvs0", s)
 	apply("table iptables1 steer unlisten", requesting(s, "iptables"))
-	apply("table iptables0 table")
+	apply("table steer iptables0 table")
 }
 
 // TestMovesLeaveNoGap walks through random Services on random paths. At every moment
@@ -301,7 +306,7 @@ func TestKernelNodePorts(t *testing.T) {
 	s.Addresses = append(s.Addresses, nodePort(30080))
 	mustApply(t, a, s)
 	f := lb.Frontend{Protocol: lb.TCP, Addr: netip.AddrPortFrom(node, 30080)}
-	if !k.listens(f.Addr) || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 0 {
+	if !k.listens(f.Addr) || ipt.has[f] != s.ID || len(ipt.has) != 2 || len(k.entries) != 1 {
 		t.Errorf("held %v, in iptables %v, steered %+v", k.open, ipt.has, k.entries)
 	}
 	exact := service(lb.TCP, "exact", 9, 1)
@@ -309,5 +314,22 @@ func TestKernelNodePorts(t *testing.T) {
 	mustApply(t, a, s, exact)
 	if _, there := ipt.has[f]; there || k.listens(f.Addr) {
 		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.open, ipt.has)
+	}
+}
+
+// TestAddressPassesOn: an engine never has an address of two Services, also where the one that gives it up is on its way
+// to another path.
+func TestAddressPassesOn(t *testing.T) {
+	a, _, ipt, _ := withEngines(t)
+	one, two := service(lb.TCP, "a", 1, 1), service(lb.TCP, "b", 2, 2)
+	extra := service(lb.TCP, "x", 9, 1).Addresses[0]
+	extra.Kind = lb.ExternalIP
+	had, gets := *one, *two
+	had.Addresses = append(slices.Clip(had.Addresses), extra)
+	gets.Addresses = append(slices.Clip(gets.Addresses), extra)
+	mustApply(t, a, requesting(&had, "iptables"), requesting(two, "iptables"))
+	mustApply(t, a, requesting(one, "userspace"), requesting(&gets, "iptables"))
+	if owner := ipt.has[lb.Frontend{Protocol: lb.TCP, Addr: extra.Addr}]; owner != two.ID {
+		t.Errorf("%s is of %v", extra.Addr, owner)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Engine forwards Services of one address family in the kernel
-// (kernelmodes/iptables.Engine, kernelmodes/ipvs.Engine).
+// (the Engines of kernelmodes/nftables, kernelmodes/iptables and kernelmodes/ipvs).
 type Engine interface {
 	// Sync changes what is forwarded. Node ports have the addresses on which they are
 	// served. After an error the change still counts, and the next Sync writes everything.
@@ -90,7 +90,7 @@ type Family struct {
 	Bind      netip.Addr // where UDP and SCTP proxy ports listen
 	Addresses *Holding
 
-	// Engines forward in the kernel, IPTables and IPVS. nil: this host cannot, and No says why.
+	// Engines forward in the kernel, NFTables, IPTables and IPVS. nil: this host cannot, and No says why.
 	Engines [pathCount]Engine
 	No      [pathCount]error
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// Offload moves to path iptables what user space forwards in the families of which the kernel forwards packets, since
-// this process is to end: rules go on without it, until the next start takes the Services back. It returns how many
-// service ports are left in user space, as those for which this host has no such path. Node ports keep their sockets
-// meanwhile, which serve them at loopback addresses.
+// Offload moves to path nftables, or else iptables, what user space forwards in the families of which the kernel
+// forwards packets, since this process is to end: rules go on without it, until the next start takes the Services
+// back. It returns how many service ports are left in user space, as those for which this host has no such path. Node
+// ports keep their sockets meanwhile, which serve them at loopback addresses.
 //
 // It is for after Run, and may be called again after an error.
 func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err error) {
@@ -46,8 +46,14 @@ func (a *Agent) Withdraw(ctx context.Context) error {
 func (e *environment) choose(s *lb.Service) Choice {
 	can := &e.can[family(s.IPv6)]
 	c := choose(s, e.mode, can)
-	if c.Path == Userspace && e.offload[family(s.IPv6)] && can[IPTables] == nil {
-		c.Path, c.Why, c.Offloaded = IPTables, "this process ends", true
+	if c.Path != Userspace || !e.offload[family(s.IPv6)] {
+		return c
+	}
+	for _, path := range []Path{NFTables, IPTables} {
+		if can[path] == nil {
+			c.Path, c.Why, c.Offloaded = path, "this process ends", true
+			return c
+		}
 	}
 	return c
 }

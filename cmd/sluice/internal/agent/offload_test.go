@@ -49,6 +49,20 @@ func TestOffload(t *testing.T) {
 	}
 }
 
+// TestOffloadChoice: rules of nftables are taken before those of iptables.
+func TestOffloadChoice(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	nft := &inKernel{k: k, name: "nftables", intact: true}
+	a.Families[0].Engines[NFTables] = nft
+	mustApply(t, a, service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables"))
+	if left, err := a.Offload(t.Context(), [2]bool{true, true}); left != 0 || err != nil {
+		t.Errorf("%d left, %v", left, err)
+	}
+	if len(nft.services) != 1 || len(ipt.services) != 1 {
+		t.Errorf("in nftables %v, in iptables %v, want one in each", nft.services, ipt.services)
+	}
+}
+
 // TestLeftover: what an earlier process has left to the kernel stays there until it is steered, also if the engine has
 // something else to write first.
 func TestLeftover(t *testing.T) {
@@ -56,7 +70,7 @@ func TestLeftover(t *testing.T) {
 	ipt.leftover = true
 	services := []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}
 	ordered(t, a, k)("table iptables2 steer iptables1 ipvs0", services...)
-	ordered(t, a, k)("table iptables0 table", services[:1]...)
+	ordered(t, a, k)("table steer iptables0 table", services[:1]...)
 }
 
 // TestInherited: what the process before had in user space is not in the kernel for a moment when another one takes

@@ -16,12 +16,19 @@ type Path uint8
 const (
 	None Path = iota
 	Userspace
+	NFTables
 	IPTables
 	IPVS
 	pathCount
 )
 
-var pathNames = [pathCount]string{"none", "userspace", "iptables", "ipvs"}
+var pathNames = [pathCount]string{"none", "userspace", "nftables", "iptables", "ipvs"}
+
+// kernelPaths are the paths of engines, in the order in which a packet meets them.
+var kernelPaths = []Path{NFTables, IPTables, IPVS}
+
+// Paths returns all that a Service may be on.
+func Paths() []Path { return append([]Path{Userspace}, kernelPaths...) }
 
 // String returns the name that --proxy-mode and the annotation sluice.io/data-path
 // have for the path, or "none".
@@ -50,7 +57,7 @@ const userspaceSCTP = pathCount
 
 // all reports whether there is a path for every Service.
 func (can *abilities) all() bool {
-	kernel := can[IPTables] == nil || can[IPVS] == nil
+	kernel := slices.ContainsFunc(kernelPaths, func(path Path) bool { return can[path] == nil })
 	return kernel || can[Userspace] == nil && can[userspaceSCTP] == nil
 }
 
@@ -63,13 +70,17 @@ var (
 // abilities returns what this host can. sctp says that user space forwards SCTP.
 func (f *Family) abilities(sctp bool, engines *[pathCount]forwarder) abilities {
 	if !f.served() {
-		return abilities{Userspace: errNoFamily, IPTables: errNoFamily, IPVS: errNoFamily}
+		var none abilities
+		for _, path := range Paths() {
+			none[path] = errNoFamily
+		}
+		return none
 	}
 	var can abilities
 	if !sctp {
 		can[userspaceSCTP] = errSCTP
 	}
-	for _, path := range []Path{IPTables, IPVS} {
+	for _, path := range kernelPaths {
 		can[path] = engines[path].failed
 		if f.Engines[path] == nil {
 			can[path] = cmp.Or(f.No[path], errNoEngine)
@@ -91,7 +102,7 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 		requested, ok := ParsePath(s.DataPath)
 		switch {
 		case !ok:
-			c.Fallback = fmt.Sprintf("there is no data path %q: use userspace, iptables or ipvs", s.DataPath)
+			c.Fallback = fmt.Sprintf("there is no data path %q: use userspace, nftables, iptables or ipvs", s.DataPath)
 		case can[requested] != nil:
 			c.Fallback = fmt.Sprintf("data path %s is not available: %v", requested, can[requested])
 			c.Path = Userspace
@@ -105,7 +116,7 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	if c.Fallback == "" {
 		c.Fallback = fmt.Sprintf("data path %s is not available: %v", c.Path, can[c.Path])
 	}
-	for _, path := range []Path{Userspace, IPTables, IPVS} {
+	for _, path := range Paths() {
 		if can[path] == nil {
 			c.Path, c.Why = path, "the first that is available"
 			return c

@@ -46,7 +46,7 @@ type socket struct {
 // piece says what a service of the table comes to. It is pure.
 func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
 	p := &piece{service: s, choice: e.choose(s)}
-	if p.choice.Path == IPTables || p.choice.Path == IPVS {
+	if slices.Contains(kernelPaths, p.choice.Path) {
 		p.kernel = e.concrete(table, s)
 	}
 	if p.choice.Offloaded {
@@ -80,11 +80,13 @@ func (e *environment) serve(p *piece, f lb.Frontend, addr *lb.Address, inside, o
 	case nodePort || direct && userspace:
 		p.sockets = append(p.sockets, socket{f, false})
 	}
-	if !userspace || direct {
+	if direct || !userspace && nodePort {
 		return // the kernel does not leave a node port to the socket but by loopback
 	}
-	entry := redirect.Entry{Frontend: f, DropOutside: !idle && outside == lb.Drop}
+	entry := redirect.Entry{Frontend: f, ClusterIP: addr.Kind == lb.ClusterIP}
+	entry.DropOutside = userspace && !idle && outside == lb.Drop
 	switch {
+	case !userspace: // what else is asked of the address is refused
 	case idle && inside == lb.Refuse:
 		entry.Action = redirect.Refuse
 	case idle:

@@ -219,11 +219,11 @@ func (s *sockets) steer(p *piece) []redirect.Entry {
 				e.Action = redirect.Pass
 			}
 		case e.Action == redirect.Accept && !s.holds(e.Frontend):
-			e.Action = redirect.Pass
+			if e.Action = redirect.Pass; !e.DropOutside {
+				continue // a node port, at which nothing is to happen
+			}
 		}
-		if e.Action != redirect.Pass || e.DropOutside || len(e.Sources) > 0 {
-			out = append(out, e)
-		}
+		out = append(out, e)
 	}
 	if slices.EqualFunc(out, p.entries, redirect.Entry.Equal) {
 		return p.entries // which is kept anyway

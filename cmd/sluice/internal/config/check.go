@@ -109,16 +109,14 @@ func (s *settings) checkMode() {
 				"endpoints see an address of the node in place of the client's: give mode iptables there or by "+
 				"--proxy-mode to keep the client's, or userspace", s.File)
 		}
-	case ModeUserspace, ModeWinUserspace, ModeIPTables, ModeIPVS:
-	case "nftables":
-		s.warn("%s nftables is served by rules of iptables", s.name("proxy-mode"))
-		d.Mode = ModeIPTables
+	case ModeUserspace, ModeWinUserspace, ModeNFTables, ModeIPTables, ModeIPVS:
 	case "kernelspace":
 		s.reject("proxy-mode",
-			"%q is not one of Sluice's: give userspace, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is not one of Sluice's: give userspace, nftables, iptables, ipvs or winuserspace", string(d.Mode))
 	default:
 		s.reject("proxy-mode",
-			"%q is unknown: give userspace, which is the default, iptables, ipvs or winuserspace", string(d.Mode))
+			"%q is unknown: give userspace, which is the default, nftables, iptables, ipvs or winuserspace",
+			string(d.Mode))
 	}
 	s.DataPath.Mode = string(d.Mode)
 	if s.DataPath.Mode == ModeUserspace && goruntime.GOOS == "windows" {
@@ -290,7 +288,10 @@ func (s *settings) checkKernel() {
 	s.checkPeriods("iptables-min-sync-period", d.IPTables.SyncPeriod, d.IPTables.MinSyncPeriod)
 	s.checkPeriods("ipvs-min-sync-period", d.IPVS.SyncPeriod, d.IPVS.MinSyncPeriod)
 	k.SyncPeriod, k.MinSyncPeriod = d.IPTables.SyncPeriod.Duration, d.IPTables.MinSyncPeriod.Duration
-	if s.DataPath.Mode == ModeIPVS {
+	switch s.checkNFTables(); s.DataPath.Mode {
+	case ModeNFTables:
+		k.SyncPeriod, k.MinSyncPeriod = d.NFTables.SyncPeriod.Duration, d.NFTables.MinSyncPeriod.Duration
+	case ModeIPVS:
 		k.SyncPeriod, k.MinSyncPeriod = d.IPVS.SyncPeriod.Duration, d.IPVS.MinSyncPeriod.Duration
 	}
 	c := &d.Conntrack
@@ -303,6 +304,24 @@ func (s *settings) checkKernel() {
 func (s *settings) checkPeriods(flag string, period, shortest metav1.Duration) {
 	if shortest.Duration > max(period.Duration, shortestSync) {
 		s.reject(flag, "%v: give no more than the sync period of %v", shortest.Duration, period.Duration)
+	}
+}
+
+// checkNFTables checks the fields of mode nftables, which have no flags of their own.
+func (s *settings) checkNFTables() {
+	t := &s.Document.NFTables
+	if s.File == "" {
+		return // they are those of iptables
+	}
+	if bit := *t.MasqueradeBit; bit < 0 || bit > 31 {
+		s.fail("%s: nftables.masqueradeBit %d: give 0 to 31", s.File, bit)
+	}
+	if t.SyncPeriod.Duration < shortestSync {
+		s.fail("%s: nftables.syncPeriod %v: give 100ms or more, like 30s", s.File, t.SyncPeriod.Duration)
+	}
+	if least := t.MinSyncPeriod.Duration; least < 0 || least > max(t.SyncPeriod.Duration, shortestSync) {
+		s.fail("%s: nftables.minSyncPeriod %v: give 0 or more, and no more than the sync period of %v", s.File, least,
+			t.SyncPeriod.Duration)
 	}
 }
 
@@ -359,6 +378,12 @@ func (s *settings) checkOwn() {
 	// sun_path has 108 bytes (unix(7)), and a process id is appended for a moment.
 	if len(p.HandoverSocket) > 90 {
 		s.reject("handover-socket", "%s: give a path of at most 90 bytes", p.HandoverSocket)
+	}
+	switch filter := s.DataPath.PacketFilter; {
+	case filter != AutoFilter && filter != NFTables && filter != IPTables:
+		s.reject("packet-filter", "%q is unknown: give auto, nftables or iptables", filter)
+	case filter != AutoFilter && s.DataPath.Mode == ModeWinUserspace:
+		s.warn("--packet-filter is ignored with mode winuserspace, which steers nothing")
 	}
 	if d := s.DataPath.BusyPoll; d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
 		s.reject("busy-poll", "%v: give 0 to %v in whole microseconds, like 50us", d, eventloop.MaxBusyPoll)

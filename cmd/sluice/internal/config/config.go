@@ -14,8 +14,16 @@ import (
 const (
 	ModeUserspace    = "userspace"
 	ModeWinUserspace = "winuserspace"
+	ModeNFTables     = "nftables"
 	ModeIPTables     = "iptables"
 	ModeIPVS         = "ipvs"
+)
+
+// The packet filters, as DataPath.PacketFilter has them. AutoFilter is NFTables where that can steer, else IPTables.
+const (
+	AutoFilter = "auto"
+	NFTables   = "nftables"
+	IPTables   = "iptables"
 )
 
 // Config is what the program was asked to do. Parse fills and checks it; nothing
@@ -72,6 +80,7 @@ type DataPath struct {
 	ProxyPortRange   redirect.PortRange // ports to listen on
 	UDPTimeout       time.Duration      // idle time after which a UDP flow ends; 0: as udp.Server has it
 	SCTPEngine       sctp.Engine        // how SCTP is forwarded
+	PacketFilter     string             // what steers: AutoFilter, NFTables or IPTables
 	Loops            int                // event loops, at least 1
 	UDPGSO           udp.GSO            // send UDP datagrams of equal length by one call
 	MaxServiceShare  int                // percent of what Services have in common that one alone may have, 1 to 100

@@ -154,6 +154,7 @@ func kubeadm(t *testing.T) *corev1.ConfigMap {
 func TestOverlays(t *testing.T) {
 	for overlay, want := range map[string]struct {
 		name, proxyName string
+		variant         string // of the image
 		healthz         string
 		mode            string                       // of the data path
 		extra           map[string]*corev1.ConfigMap // in the cluster before
@@ -162,7 +163,7 @@ func TestOverlays(t *testing.T) {
 		"overlays/whole-cluster": {name: "sluice", mode: ModeUserspace, healthz: "0.0.0.0:10256"},
 		"overlays/beside":        {name: "sluice", mode: ModeUserspace, proxyName: "sluice", healthz: "0.0.0.0:10356"},
 		// The mode in that ConfigMap is empty, and that of the proxy before it kept the client's address.
-		"overlays/kubeadm": {name: "kube-proxy", mode: ModeIPTables, healthz: "0.0.0.0:10256",
+		"overlays/kubeadm": {name: "kube-proxy", variant: variant, mode: ModeIPTables, healthz: "0.0.0.0:10256",
 			extra: map[string]*corev1.ConfigMap{"kube-proxy": kubeadm(t)}},
 	} {
 		t.Run(overlay, func(t *testing.T) {
@@ -183,7 +184,7 @@ func TestOverlays(t *testing.T) {
 				t.Errorf("service accounts %v, %d roles, %d bindings", r.accounts, len(r.roles), len(r.bindings))
 			}
 			checkPod(t, &pod.Spec)
-			checkLabels(t, r)
+			checkLabels(t, r, want.variant)
 			checkMounts(t, r, want.extra)
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 				cfg := parseContainer(t, r, &c)
@@ -210,8 +211,8 @@ func TestOverlays(t *testing.T) {
 }
 
 // checkLabels holds that the objects, and the pods, have the labels that Kubernetes recommends, and that the version among
-// them is that of the image.
-func checkLabels(t *testing.T, r rendered) {
+// them is that of the image, of which they run a variant. It is for more than one architecture.
+func checkLabels(t *testing.T, r rendered, variant string) {
 	t.Helper()
 	pod := &r.daemonSet.Spec.Template
 	all := [][2]any{{"DaemonSet", r.daemonSet.Labels}, {"pods", pod.Labels}}
@@ -229,20 +230,22 @@ func checkLabels(t *testing.T, r rendered) {
 		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if v := pod.Labels["app.kubernetes.io/version"]; v == "" || c.Image != image+":"+v {
-			t.Errorf("%s: version %q runs %s", c.Name, v, c.Image)
+		if v := pod.Labels["app.kubernetes.io/version"]; v == "" || c.Image != image+":"+v+variant {
+			t.Errorf("%s: version %q runs %s, want its variant %q", c.Name, v, c.Image, variant)
 		}
 		if c.ImagePullPolicy != "" || strings.HasSuffix(c.Image, ":latest") {
 			t.Errorf("%s: an image that was imported to the node would be pulled all the same", c.Name)
 		}
 	}
-	if s := pod.Spec.NodeSelector; s[corev1.LabelOSStable] != "linux" || s[corev1.LabelArchStable] != "amd64" {
-		t.Errorf("the image of amd64 goes to nodes %v", s)
+	if s := pod.Spec.NodeSelector; len(s) != 1 || s[corev1.LabelOSStable] != "linux" {
+		t.Errorf("the image goes to nodes %v", s)
 	}
 }
 
-// image is the name that "make image" gives, without the tag.
-const image = "localhost/sluice"
+const (
+	image   = "localhost/sluice" // the name that "make image" gives, without the tag
+	variant = "-iptables"        // what the tag of the image with iptables ends with
+)
 
 // checkMounts holds that no pod sees its configuration change: it rolls out by new pods, since the name of a ConfigMap has
 // a suffix of its content, or, for one of others, since files of it are mounted one by one.
@@ -274,7 +277,7 @@ func checkMounts(t *testing.T, r rendered, others map[string]*corev1.ConfigMap) 
 func TestUninstall(t *testing.T) {
 	r := render(t, "overlays/uninstall")
 	serving := render(t, "base").daemonSet.Spec.Template.Spec
-	checkLabels(t, r)
+	checkLabels(t, r, variant)
 	pod := &r.daemonSet.Spec.Template.Spec
 	if !pod.HostNetwork || pod.PriorityClassName != serving.PriorityClassName || *pod.AutomountServiceAccountToken ||
 		!maps.Equal(pod.NodeSelector, serving.NodeSelector) || !cmp.Equal(pod.Tolerations, serving.Tolerations) {
@@ -377,6 +380,7 @@ func TestRights(t *testing.T) {
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 	r := render(t, "base")

@@ -66,12 +66,12 @@ func besidesMode(warnings []string) []string {
 }
 
 // TestMode: the mode of the file is in effect, and --proxy-mode only where that is empty. What an empty
-// mode comes to by default is said, since kube-proxy takes another, and so is what stands for nftables.
+// mode comes to by default is said, since kube-proxy takes another.
 func TestMode(t *testing.T) {
 	if usual() != ModeUserspace {
 		t.Skip("kube-proxy has no mode that keeps the client's address here")
 	}
-	const empty, ruled, nft = ": mode is empty: ", "these flags are ignored: --proxy-mode", "nftables is served by rules of iptables"
+	const empty, ruled = ": mode is empty: ", "these flags are ignored: --proxy-mode"
 	for _, test := range []struct{ file, flag, want, warning string }{
 		{"", "", ModeUserspace, empty},
 		{"mode: \"\"\n", "", ModeUserspace, empty},
@@ -79,8 +79,8 @@ func TestMode(t *testing.T) {
 		{"mode: \"\"\n", "userspace", ModeUserspace, ""},
 		{"mode: userspace\n", "", ModeUserspace, ""},
 		{"mode: ipvs\n", "iptables", ModeIPVS, ruled},
-		{"mode: nftables\n", "", ModeIPTables, nft},
-		{"", "nftables", ModeIPTables, nft},
+		{"mode: nftables\n", "", ModeNFTables, ""},
+		{"", "nftables", ModeNFTables, ""},
 	} {
 		args := []string{"--config", write(t, "f.yaml", header+test.file)}
 		if test.flag != "" {
@@ -194,6 +194,9 @@ func TestMistakesInFiles(t *testing.T) {
 		{header + "ipvs: {excludeCIDRs: [x]}\n", "ipvs.excludeCIDRs"},
 		{header + "ipvs: {tcpTimeout: -1s}\n", "ipvs.tcpTimeout"},
 		{header + "iptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n", "iptables.minSyncPeriod"},
+		{header + "nftables: {syncPeriod: 1s, minSyncPeriod: 2s}\n", "nftables.minSyncPeriod"},
+		{header + "nftables: {syncPeriod: 1ms}\n", "nftables.syncPeriod"},
+		{header + "nftables: {masqueradeBit: 32}\n", "nftables.masqueradeBit 32: give 0 to 31"},
 		{header + "conntrack: {min: -1}\n", "conntrack.min"},
 		{header + "oomScoreAdj: 2000\n", "oomScoreAdj"},
 		{header + "detectLocalMode: BridgeInterface\n", "detectLocal.bridgeInterface"},

@@ -148,7 +148,7 @@ func (s *settings) completeFlags() {
 		t.MinSyncPeriod.Duration = min(t.MinSyncPeriod.Duration, t.SyncPeriod.Duration)
 	}
 	d.NFTables.SyncPeriod, d.NFTables.MinSyncPeriod = d.IPTables.SyncPeriod, d.IPTables.MinSyncPeriod
-	d.NFTables.MasqueradeAll = d.IPTables.MasqueradeAll
+	d.NFTables.MasqueradeAll, d.NFTables.MasqueradeBit = d.IPTables.MasqueradeAll, d.IPTables.MasqueradeBit
 	if s.conntrackMax > 0 { // the least number is the only one, whatever there is per core
 		d.Conntrack.MaxPerCore, d.Conntrack.Min = new(int32(1)), &s.conntrackMax
 	}

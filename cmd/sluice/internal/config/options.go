@@ -99,9 +99,9 @@ func (s *settings) dataPathGroups() []group {
 	return []group{
 		{"Data path", []option{
 			{"proxy-mode", "mode", (*string)(&d.Mode), "default data path: `MODE` userspace (also when empty), " +
-				"iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace means on " +
-				"Windows); the annotation sluice.io/data-path of a Service takes precedence; beside --config, what " +
-				"an empty mode of the file means"},
+				"nftables, iptables, ipvs, or winuserspace, which needs no packet filter (and is what userspace " +
+				"means on Windows); the annotation sluice.io/data-path of a Service takes precedence; beside " +
+				"--config, what an empty mode of the file means"},
 			{"service-interface", "", &u.ServiceInterface, "`NAME` of the interface that gets service addresses in " +
 				"mode winuserspace; empty: on Linux the dummy device sluice0, or lo where there are none; on Windows " +
 				"the value of INTERFACE_TO_ADD_SERVICE_IP, the interface of the Host Networking Service, or the " +
@@ -122,6 +122,9 @@ func (s *settings) dataPathGroups() []group {
 				"false mean on and off"},
 			{"sctp-engine", "", &u.SCTPEngine, "`ENGINE` for SCTP: socket (the kernel's SCTP), packet (raw sockets, " +
 				"where the kernel has none), or auto"},
+			{"packet-filter", "", &u.PacketFilter, "`FILTER` that steers to the proxy ports: nftables (Linux 5.13 or " +
+				"later, without any program), iptables, or auto: nftables where the kernel can; its --iptables-* " +
+				"flags hold for either"},
 			{"max-service-share", "", &u.MaxServiceShare, "`PERCENT` of the file descriptors, the dials in flight " +
 				"and the UDP flows that one Service may have while no other has any, 1 to 100; several that want all " +
 				"get equal parts, and a part stays free; 100: no bound"},
@@ -134,9 +137,9 @@ func (s *settings) dataPathGroups() []group {
 			{"drain-timeout", "", &p.DrainTimeout,
 				"longest `DURATION` of connection draining on SIGTERM; open connections are reset at the end"},
 			{"on-exit", "", (*string)(&p.OnExit), "`WHAT` becomes of Services on SIGTERM: offload (the kernel " +
-				"forwards by rules of mode iptables until the next start; where it cannot, connections are accepted " +
-				"while others drain), refuse (connections are refused, rules stay for the next start), or cleanup " +
-				"(refused, and all rules, sets and addresses are removed, as --cleanup does)"},
+				"forwards by rules of mode nftables, or else iptables, until the next start; where it cannot, " +
+				"connections are accepted while others drain), refuse (connections are refused, rules stay for the " +
+				"next start), or cleanup (refused, and all rules, sets and addresses are removed, as --cleanup does)"},
 			{"cleanup-on-exit", "", &s.cleanupOnExit, "the same as --on-exit=cleanup"},
 			{"handover-socket", "", &p.HandoverSocket, "`PATH` of a unix socket for upgrades: a new process takes " +
 				"over all connections from the one that listens there; only root may be able to write to its folder"},
@@ -155,7 +158,7 @@ func (s *settings) kernelGroups() []group {
 		{"Forwarding by the kernel", []option{
 			{"rules-lifetime", "", &s.Kernel.RulesLifetime, "`DURATION` after which rules match nothing any more " +
 				"when no Sluice runs, so that they do not stand in the way of another proxy; in whole seconds; " +
-				"0: for ever; needs ipset"},
+				"0: for ever; with iptables it needs ipset"},
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,
@@ -320,7 +323,7 @@ func declare() (*settings, []group) {
 	s := &settings{options: make(map[string]option), flags: newFlagSet()}
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
-	s.DataPath.Loops = cores()
+	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute

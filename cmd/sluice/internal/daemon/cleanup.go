@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/redirect/addresses"
 )
@@ -33,8 +34,8 @@ func Cleanup() error {
 // error, and returns each one once.
 func removeTraces(ctx context.Context) error {
 	var said []string
-	for _, remove := range []func(context.Context) error{ipvs.Cleanup, iptables.Cleanup, redirect.Cleanup,
-		addresses.Cleanup} {
+	for _, remove := range []func(context.Context) error{ipvs.Cleanup, nftables.Cleanup, iptables.Cleanup,
+		redirect.Cleanup, addresses.Cleanup} {
 		err := remove(ctx)
 		if err == nil || errors.Is(err, errors.ErrUnsupported) { // this system has nothing of the kind
 			continue

@@ -83,6 +83,7 @@ func Run(ctx context.Context, o Options) error {
 		return errors.Join(err, d.close())
 	}
 	d.background.Go(func() { d.agent.Run(running) })
+	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	if d.lock == 0 { // everything was taken over
 		d.background.Go(func() { d.inheritLock(running) })
 	}
@@ -120,8 +121,8 @@ func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool,
 	if err := d.open(ctx); err != nil {
 		return false, err
 	}
-	for _, c := range d.steering.stale {
-		d.background.Go(func() { c.Run(ctx) })
+	for _, f := range d.steering.steered {
+		d.background.Go(func() { f.stale.Run(ctx) })
 	}
 	first := make(chan agent.Desired, 1)
 	d.background.Go(func() {

@@ -10,21 +10,19 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 )
 
 // engines gives a family what can forward its Services in the kernel. A host that cannot is
 // reported when a Service requests it, and at once if it is the default.
 func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool, lease *netfilter.Lease) {
-	local, rules := &s.config.Document.DetectLocal, &s.config.Document.IPTables
+	s.nftables(ctx, f, ipv6)
+	rules := &s.config.Document.IPTables
 	e := &iptables.Engine{
 		IPv6: ipv6, Lease: lease, Liberal: s.config.Kernel.Conntrack.BeLiberal,
 		NoLocalhost: !*rules.LocalhostNodePorts,
-		Masquerade: kernelmodes.Masquerade{
-			MasqueradeMark: 1 << *rules.MasqueradeBit, MasqueradeAll: rules.MasqueradeAll,
-			LocalBridge: local.BridgeInterface, LocalInterfaces: local.InterfaceNamePrefix,
-			LocalCIDRs: s.config.Node.ClusterCIDRs,
-		},
+		Masquerade:  s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll),
 	}
 	if facts, err := e.Probe(ctx); err != nil {
 		f.No[agent.IPTables] = err
@@ -36,6 +34,31 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool, leas
 	s.ipvs(ctx, f, e)
 	if s.mode == agent.IPTables && f.No[agent.IPTables] != nil {
 		s.fallback("iptables", ipv6, f.No[agent.IPTables])
+	}
+}
+
+// nftables gives a family the engine for nftables.
+func (s *steering) nftables(ctx context.Context, f *agent.Family, ipv6 bool) {
+	rules := &s.config.Document.NFTables
+	e := &nftables.Engine{
+		IPv6: ipv6, Lifetime: s.config.Kernel.RulesLifetime,
+		Masquerade: s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll),
+	}
+	if err := e.Probe(ctx); err == nil {
+		f.Engines[agent.NFTables] = e
+		s.leases = append(s.leases, e)
+		return
+	} else if f.No[agent.NFTables] = err; s.mode == agent.NFTables {
+		s.fallback("nftables", ipv6, err)
+	}
+}
+
+// masquerade returns what masquerading has in common in all modes.
+func (s *steering) masquerade(bit int32, all bool) kernelmodes.Masquerade {
+	local := &s.config.Document.DetectLocal
+	return kernelmodes.Masquerade{
+		MasqueradeMark: 1 << bit, MasqueradeAll: all, LocalBridge: local.BridgeInterface,
+		LocalInterfaces: local.InterfaceNamePrefix, LocalCIDRs: s.config.Node.ClusterCIDRs,
 	}
 }
 

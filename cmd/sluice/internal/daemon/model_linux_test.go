@@ -245,7 +245,7 @@ func newModelRun(t *testing.T, seed, variant uint64, flags []string) *modelRun {
 // start starts the program, with what the folder holds.
 func (r *modelRun) start() {
 	r.t.Helper()
-	cfg, err := config.Parse(append(r.flags, "--hostname-override", "node", "--udp-timeout", "1h",
+	cfg, err := config.Parse(append(r.flags, "--hostname-override", "node", "--udp-timeout", "1h", "--packet-filter", "iptables",
 		"--healthz-bind-address", "", "--metrics-bind-address", ""))
 	check(r.t, err)
 	encoder := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -24,14 +23,14 @@ type steering struct {
 	config *config.Config
 	log    *zap.Logger
 	mode   agent.Path // of Services that request none
+	filter PacketFilter
 
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
-	steerers   []*redirect.IPTables  // of the families that are steered
-	leases     []*netfilter.Lease    // of rules, in the families that have one
-	stale      []*staleconns.Cleaner // of the same families, in the same order
-	before     redirect.Leftover     // where rules that were there at the start lead
-	unprobed   []*redirect.IPTables  // families whose rules were there at the start, until there is time to probe
+	steered    []*steeredFamily
+	leases     []lease           // of rules
+	before     redirect.Leftover // where rules that were there at the start lead
+	unprobed   []*steeredFamily  // families whose rules were there at the start, until there is time to probe
 }
 
 func newSteering(c *config.Config, log *zap.Logger) *steering {
@@ -45,25 +44,26 @@ func (s *steering) open(ctx context.Context, taking bool) (err error) {
 	if s.config.DataPath.Mode == config.ModeWinUserspace {
 		return s.openAddresses()
 	}
-	s.ipv4, err = s.family(ctx, "IPv4", &redirect.IPTables{}, taking)
+	if err := s.choose(ctx); err != nil {
+		return err
+	}
+	s.ipv4, err = s.family(ctx, "IPv4", s.steerer(false), taking)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		return fmt.Errorf("--proxy-mode %s: %w: give winuserspace", s.config.DataPath.Mode, err)
 	case err != nil:
 		return err
 	}
-	if s.ipv6, err = s.family(ctx, "IPv6", &redirect.IPTables{IPv6: true}, taking); err != nil {
+	if s.ipv6, err = s.family(ctx, "IPv6", s.steerer(true), taking); err != nil {
 		s.log.Warn("IPv6 Services are not served", zap.Error(err))
 	}
 	return nil
 }
 
 // family finds out how one family can be steered by t.
-func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables, taking bool) (agent.Family, error) {
-	t.BindAddr = s.bindAddress(t.IPv6)
-	t.Lease = redirect.NewLease(t.IPv6, s.config.Kernel.RulesLifetime)
-	f := agent.Family{Steer: steeringBy(t), Bind: t.BindAddr}
-	left := t.Leftover(ctx)
+func (s *steering) family(ctx context.Context, name string, t *steeredFamily, taking bool) (agent.Family, error) {
+	f := agent.Family{Steer: steeringBy(t.steerer), Bind: s.bindAddress(t.ipv6)}
+	left := t.steerer.Leftover(ctx)
 	if s.before.TCPPort == 0 {
 		s.before.TCPPort = left.TCPPort
 	}
@@ -73,19 +73,17 @@ func (s *steering) family(ctx context.Context, name string, t *redirect.IPTables
 	} else if err := s.probe(ctx, t, &f); err != nil {
 		return agent.Family{}, err
 	}
-	stale := staleconns.New(t.IPv6, s.log)
-	s.steerers, s.stale = append(s.steerers, t), append(s.stale, stale)
-	s.served = append(s.served, metrics.Family{Name: name, Stats: func() redirect.Stats {
-		stats := t.Stats()
-		stats.FlowsDeleted += stale.Deleted()
-		return stats
-	}})
+	s.steered = append(s.steered, t)
+	s.served = append(s.served, metrics.Family{Name: name, NFTables: s.filter.By == config.NFTables,
+		Stats: func() redirect.Stats {
+			stats := t.steerer.Stats()
+			stats.FlowsDeleted += t.stale.Deleted()
+			return stats
+		}})
 	return f, nil
 }
 
-func steeringBy(t *redirect.IPTables) *agent.Steering {
-	return &agent.Steering{Sync: t.Sync, Verify: t.Verify}
-}
+func steeringBy(t steerer) *agent.Steering { return &agent.Steering{Sync: t.Sync, Verify: t.Verify} }
 
 // bindAddress is where proxy ports of a family listen.
 func (s *steering) bindAddress(ipv6 bool) netip.Addr {
@@ -110,25 +108,35 @@ func (s *steering) binds() (out []netip.Addr) {
 }
 
 // probe finds out what rules the host takes, and what can forward in its kernel.
-func (s *steering) probe(ctx context.Context, t *redirect.IPTables, f *agent.Family) error {
-	facts, err := t.Probe(ctx)
-	if err != nil {
+func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family) error {
+	log := s.log.With(zap.Bool("ipv6", t.ipv6), zap.Bool("requested", s.filter.Requested))
+	if n, ok := t.steerer.(*redirect.NFTables); ok {
+		if err := n.Probe(ctx); err != nil {
+			return err
+		}
+		log.Info("steering by nftables")
+	}
+	facts, err := t.iptables.Probe(ctx)
+	steers := t.steerer == steerer(t.iptables)
+	switch {
+	case err != nil && steers:
 		return err
+	case err != nil:
+		s.log.Debug("there is no iptables for kernel modes", zap.Error(err))
+	case steers:
+		log.Info("steering by iptables", zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
 	}
 	for _, warning := range facts.Warnings {
 		s.log.Warn("iptables", zap.String("warning", warning))
 	}
-	s.log.Info("steering by iptables", zap.Bool("ipv6", t.IPv6), zap.String("version", facts.Version),
-		zap.Bool("ipset", facts.IPSet))
 	var lease *netfilter.Lease
 	if facts.IPSet {
-		lease = t.Lease
+		lease = t.iptables.Lease
 		s.leases = append(s.leases, lease)
-	} else {
-		s.log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup",
-			zap.Bool("ipv6", t.IPv6))
+	} else if steers {
+		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
 	}
-	s.engines(ctx, f, t.IPv6, lease)
+	s.engines(ctx, f, t.ipv6, lease)
 	return nil
 }
 
@@ -137,10 +145,10 @@ func (s *steering) probe(ctx context.Context, t *redirect.IPTables, f *agent.Fam
 func (s *steering) probeRest(ctx context.Context) error {
 	for ; len(s.unprobed) > 0; s.unprobed = s.unprobed[1:] {
 		t, f := s.unprobed[0], &s.ipv4
-		if t.IPv6 {
+		if t.ipv6 {
 			f = &s.ipv6
 		}
-		if err := s.probe(ctx, t, f); err != nil && (!t.IPv6 || errors.Is(err, netfilter.ErrLocked)) {
+		if err := s.probe(ctx, t, f); err != nil && (!t.ipv6 || errors.Is(err, netfilter.ErrLocked)) {
 			return err
 		} else if err != nil {
 			s.log.Warn("IPv6 Services are not served", zap.Error(err))
@@ -152,8 +160,8 @@ func (s *steering) probeRest(ctx context.Context) error {
 
 // added makes the stale conntrack entries of new frontends be deleted.
 func (s *steering) added(frontends []lb.Frontend) {
-	for _, c := range s.stale {
-		c.Add(frontends)
+	for _, f := range s.steered {
+		f.stale.Add(frontends)
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *daemon) serveWeb() error {
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
-		Config:    c,
+		Config: c, Steering: d.steering.filter,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
 	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}
@@ -70,17 +70,18 @@ func (d *daemon) serveWeb() error {
 // newMetrics makes the metrics, which read the packages at each scrape.
 func (d *daemon) newMetrics() *metrics.Metrics {
 	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
-		SCTPEngine: d.data.sctp.InUse,
-		SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
-		Agent:      d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
+		SCTPEngine:   d.data.sctp.InUse,
+		SCTPForced:   d.Config.DataPath.SCTPEngine != sctp.Auto,
+		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
+		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
 		Families: d.steering.served, Services: d.data.lb.Stats, Events: d.reports.recorder.Stats}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }
 	}
 	m := metrics.New(d.Version, sources)
-	for i, t := range d.steering.steerers {
-		t.ObserveFlows = m.ObserveFlows(t.IPv6)
-		d.steering.stale[i].Observe = t.ObserveFlows
+	for _, f := range d.steering.steered {
+		*f.observe = m.ObserveFlows(f.ipv6)
+		f.stale.Observe = *f.observe
 	}
 	m.Register(d.Upgrade.Collector())
 	return m

@@ -220,6 +220,9 @@ func TestExitRefusesNothing(t *testing.T) {
 			if got := v.Metric("sluice_tcp_accepted_connections_total"); got == 0 {
 				t.Error("the replacement has not taken the Services back to user space")
 			}
+			if tables := v.Output("nft", "list", "tables"); strings.Contains(tables, "sluice-services") {
+				t.Errorf("the table that served meanwhile has stayed: %s", tables)
+			}
 			rules := v.Output("iptables-save", "-t", "nat")
 			if strings.Contains(rules, "default/own cluster IP") != (path == "iptables") || strings.Contains(rules, "default/web ") {
 				t.Errorf("rules after the replacement has started:\n%s", rules)

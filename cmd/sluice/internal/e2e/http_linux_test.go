@@ -94,7 +94,7 @@ func TestInspect(t *testing.T) {
 	}
 	out := `sluice_service_bytes_total{direction="out",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`
 	l.Eventually("the bytes of the answer are counted", func() bool { return l.Metric(out) >= float64(len("pod-0")) })
-	if n := l.Metric(`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}`); n == 0 {
+	if n := l.Metric(`sluice_nftables_rules{ip_family="IPv4"}`); n == 0 {
 		t.Error("no rules counted")
 	}
 
@@ -146,7 +146,7 @@ func TestHealthCheckPort(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			lab.NeedMode(t, mode)
 			l := lab.New(t, testbed.Config{})
-			l.Mode = mode
+			l.Mode, l.By = mode, "iptables" // nftables cannot let anything past a firewall
 			l.Write("node.yaml", nodeManifest)
 			l.Write("web.yaml", `apiVersion: v1
 kind: Service

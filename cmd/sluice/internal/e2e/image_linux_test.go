@@ -1,11 +1,16 @@
 package e2e
 
 import (
+	"debug/elf"
 	"encoding/json"
+	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,42 +20,87 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// imageVar is where "make image" has left the image.
-const imageVar = "SLUICE_IMAGE"
+// imagesVar is the folder where "make image" has left the images.
+const imagesVar = "SLUICE_IMAGES"
 
-// unpack unpacks the image of an OCI archive (image-spec 1.0), and returns its
-// entry point and its PATH.
-func unpack(t *testing.T, archive, dir string) (entry []string, path string) {
+// descriptor names a blob of an OCI archive.
+type descriptor struct {
+	Digest   string
+	Platform struct{ Architecture, OS string }
+}
+
+// archive is an OCI archive (image-spec 1.0), unpacked.
+type archive struct {
+	t   *testing.T
+	dir string
+}
+
+// open unpacks an archive of make image.
+func open(t *testing.T, name string) archive {
 	t.Helper()
-	blobs := t.TempDir()
-	tar := func(args ...string) {
-		if out, err := exec.Command("tar", args...).CombinedOutput(); err != nil {
-			t.Fatalf("tar %v: %v, %s", args, err, out)
-		}
+	images := os.Getenv(imagesVar)
+	if images == "" {
+		t.Skipf("%s does not name a folder with images: run it by make test, or make image and give bin", imagesVar)
 	}
-	tar("-xf", archive, "-C", blobs)
-	read := func(file string, into any) {
-		data, err := os.ReadFile(filepath.Join(blobs, file))
-		if err == nil {
-			err = json.Unmarshal(data, into)
-		}
-		testbed.Check(t, err)
+	a := archive{t, t.TempDir()}
+	a.tar("-xf", filepath.Join(images, name), "-C", a.dir)
+	return a
+}
+
+func (a archive) tar(args ...string) {
+	a.t.Helper()
+	if out, err := exec.Command("tar", args...).CombinedOutput(); err != nil {
+		a.t.Fatalf("tar %v: %v, %s", args, err, out)
 	}
-	type descriptor struct{ Digest string }
-	blob := func(d descriptor) string { return filepath.Join("blobs", strings.Replace(d.Digest, ":", "/", 1)) }
-	var index struct{ Manifests []descriptor }
-	read("index.json", &index)
+}
+
+// blob returns the path of a blob.
+func (a archive) blob(d descriptor) string {
+	return filepath.Join(a.dir, "blobs", strings.Replace(d.Digest, ":", "/", 1))
+}
+
+func (a archive) read(path string, into any) {
+	a.t.Helper()
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	testbed.Check(a.t, err)
+}
+
+// platforms returns the manifests in the index that the archive has, by architecture.
+func (a archive) platforms() map[string]descriptor {
+	a.t.Helper()
+	var top, index struct{ Manifests []descriptor }
+	a.read(filepath.Join(a.dir, "index.json"), &top)
+	if len(top.Manifests) != 1 {
+		a.t.Fatalf("the archive has %d images", len(top.Manifests))
+	}
+	a.read(a.blob(top.Manifests[0]), &index)
+	out := make(map[string]descriptor)
+	for _, m := range index.Manifests {
+		if m.Platform.OS != "linux" {
+			a.t.Errorf("an image for %+v", m.Platform)
+		}
+		out[m.Platform.Architecture] = m
+	}
+	return out
+}
+
+// unpack unpacks the image of an architecture, and returns its entry point and its PATH.
+func (a archive) unpack(architecture, dir string) (entry []string, path string) {
+	a.t.Helper()
 	var manifest struct {
 		Config descriptor
 		Layers []descriptor
 	}
-	read(blob(index.Manifests[0]), &manifest)
+	a.read(a.blob(a.platforms()[architecture]), &manifest)
 	var config struct {
 		Config struct{ Entrypoint, Env []string }
 	}
-	read(blob(manifest.Config), &config)
+	a.read(a.blob(manifest.Config), &config)
 	for _, layer := range manifest.Layers {
-		tar("-xf", filepath.Join(blobs, blob(layer)), "-C", dir)
+		a.tar("-xf", a.blob(layer), "-C", dir)
 	}
 	for _, v := range config.Config.Env {
 		if p, ok := strings.CutPrefix(v, "PATH="); ok {
@@ -58,6 +108,89 @@ func unpack(t *testing.T, archive, dir string) (entry []string, path string) {
 		}
 	}
 	return config.Config.Entrypoint, path
+}
+
+// mountpoints makes what a container runtime makes of a lab's root, to mount there what a pod has.
+func mountpoints(l *lab.Lab) {
+	l.T.Helper()
+	for _, dir := range []string{"/proc", "/dev", "/run", l.Dir} {
+		testbed.Check(l.T, os.MkdirAll(l.Root+dir, 0o755))
+	}
+	for _, file := range []string{l.Root + ".lock", l.Root + "/run/xtables.lock", l.Root + "/dev/null"} {
+		testbed.Check(l.T, os.WriteFile(file, nil, 0o600))
+	}
+}
+
+// TestImagesFor: both images are there for both architectures, with a program of that architecture, and
+// the one without a variant has nothing else.
+func TestImagesFor(t *testing.T) {
+	t.Parallel()
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	for name, others := range map[string]bool{"sluice-image.tar": false, "sluice-image-iptables.tar": true} {
+		a := open(t, name)
+		if n := len(a.platforms()); n != len(machines) {
+			t.Errorf("%s has images for %d architectures", name, n)
+		}
+		for architecture, machine := range machines {
+			root := t.TempDir()
+			a.unpack(architecture, root)
+			var files []string
+			testbed.Check(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				files = append(files, strings.TrimPrefix(path, root))
+				return nil
+			}))
+			if ipset := slices.Contains(files, "/usr/sbin/ipset"); ipset != others || !others && len(files) != 1 {
+				t.Errorf("%s for %s has %d files, among them ipset %v", name, architecture, len(files), ipset)
+			}
+			program, err := elf.Open(filepath.Join(root, "usr/local/bin/sluice"))
+			testbed.Check(t, err)
+			libraries, err := program.ImportedLibraries()
+			if program.Machine != machine || len(libraries) > 0 || err != nil {
+				t.Errorf("%s for %s has a program for %s, of %q, %v", name, architecture, program.Machine, libraries, err)
+			}
+			testbed.Check(t, program.Close())
+		}
+	}
+}
+
+// TestImageScratch: from the image that has nothing but it, the program serves as process 1, hands over to its successor,
+// and stops.
+func TestImageScratch(t *testing.T) {
+	t.Parallel()
+	a := open(t, "sluice-image.tar")
+	l := lab.New(t, testbed.Config{Pods: 2})
+	l.Mode, l.Root = "winuserspace", filepath.Join(t.TempDir(), "root")
+	testbed.Check(t, os.Mkdir(l.Root, 0o755))
+	_, l.Path = a.unpack(runtime.GOARCH, l.Root)
+	mountpoints(l)
+	l.Wrap = []string{"unshare", "--pid", "--fork", "--kill-child"}
+	l.ServeWeb()
+	l.ServeDNS()
+	l.Start("--drain-timeout=1s")
+	answer := func(when string) {
+		t.Helper()
+		name, err := lab.Who(l.Client, lab.WebAddr)
+		if udp := askOnce(l.Client, "UDP", netip.MustParseAddrPort(lab.DNSAddr)); !strings.HasPrefix(name, "pod-") || !strings.HasPrefix(udp, "pod-") {
+			t.Errorf("%s: TCP %q, %v, UDP %q", when, name, err, udp)
+		}
+	}
+	answer("at the start")
+	line := l.Output("cat", fmt.Sprintf("/proc/%d/task/%[1]d/children", l.Process.Pid()))
+	process1, err := strconv.Atoi(strings.TrimSpace(line))
+	testbed.Check(t, err)
+	testbed.Check(t, syscall.Kill(process1, syscall.SIGHUP))
+	l.Eventually("it hands over", func() bool { return strings.Contains(l.Log.String(), "handed over; this process ends") })
+	answer("after a hand-over")
+	if strings.Contains(l.Log.String(), "ERROR") {
+		t.Error("the log has errors")
+	}
+	testbed.Check(t, syscall.Kill(process1, syscall.SIGTERM))
+	if code := l.Wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 // effective returns the effective capabilities of a process, as bits.
@@ -76,17 +209,14 @@ func effective(l *lab.Lab, pid string) uint64 {
 	return 0
 }
 
-// TestImage: the program serves from its image, with a root file system that it
+// TestImage: the program serves from its image with iptables, with a root file system that it
 // cannot write and the few capabilities that its pods have, over both iptables.
 func TestImage(t *testing.T) {
 	t.Parallel()
-	archive := os.Getenv(imageVar)
-	if archive == "" {
-		t.Skipf("%s does not name an image: run it by make test, or make image and give bin/sluice-image.tar", imageVar)
-	}
+	a := open(t, "sluice-image-iptables.tar")
 	root := filepath.Join(t.TempDir(), "root")
 	testbed.Check(t, os.Mkdir(root, 0o755))
-	entry, path := unpack(t, archive, root)
+	entry, path := a.unpack(runtime.GOARCH, root)
 	if len(entry) != 1 || entry[0] != "/usr/local/bin/sluice" {
 		t.Errorf("entry point %v", entry)
 	}
@@ -100,12 +230,7 @@ func TestImage(t *testing.T) {
 		if legacy {
 			l.Path = "/usr/lib/iptables-legacy:" + path
 		}
-		for _, dir := range []string{"/proc", "/dev", l.Dir} {
-			testbed.Check(t, os.MkdirAll(root+dir, 0o755))
-		}
-		for _, file := range []string{root + ".lock", root + "/run/xtables.lock", root + "/dev/null"} {
-			testbed.Check(t, os.WriteFile(file, nil, 0o600))
-		}
+		mountpoints(l)
 		for _, pod := range l.Pods {
 			testbed.Keep(t)(pod.WhoTCP(":8080"))
 			testbed.Keep(t)(pod.WhoUDP(pod.Addr4.String() + ":8080"))

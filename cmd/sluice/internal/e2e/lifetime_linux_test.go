@@ -143,6 +143,7 @@ func legacyTools(l *lab.Lab) (lock string) {
 func TestCrashWhileLocked(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
+	l.By = "iptables"
 	lock := legacyTools(l)
 	l.ServeWeb()
 	l.ServeDNS()
@@ -153,7 +154,7 @@ func TestCrashWhileLocked(t *testing.T) {
 	testbed.Check(t, err)
 	defer holder.Close()
 	testbed.Check(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
-	l.Launch(l.Command("--manifests", l.Dir))
+	l.Launch(l.Command("--manifests", l.Dir, "--packet-filter", l.By))
 	served := func() {
 		t.Helper()
 		l.Eventually("TCP is served", func() bool { return !answers(l, 1)[""] })

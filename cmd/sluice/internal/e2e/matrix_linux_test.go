@@ -267,15 +267,17 @@ func expectedDirect(k kind, from origin, policy string, e endpoints, protocol st
 // TestMatrix holds for each data path.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "iptables", "ipvs", "winuserspace"} {
-		t.Run(mode, func(t *testing.T) { testMatrix(t, mode) })
+	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs", "winuserspace"} {
+		t.Run(mode, func(t *testing.T) { testMatrix(t, mode, "") })
 	}
+	t.Run("userspace, steered by iptables", func(t *testing.T) { testMatrix(t, "userspace", "iptables") })
 }
 
-func testMatrix(t *testing.T, mode string) {
+func testMatrix(t *testing.T, mode, filter string) {
 	t.Parallel()
 	lab.NeedMode(t, mode)
 	l := lab.New(t, testbed.Config{RemotePods: 1})
+	l.By = filter
 	if mode == "winuserspace" {
 		l.WinUserspace()
 		defer untouched(l)

@@ -12,13 +12,13 @@ import (
 // TestMoveAffinity: a client of a Service with affinity stays where it is while its
 // Service moves, but for moves to ipvs, which takes no client from elsewhere.
 func TestMoveAffinity(t *testing.T) {
-	testMoveAffinity(t, "iptables", "userspace", "iptables", "userspace")
+	testMoveAffinity(t, "nftables", "userspace", "iptables", "nftables", "iptables", "userspace", "nftables")
 }
 
 // TestMoveAffinityIPVS has it stay on the way from ipvs to the others.
 func TestMoveAffinityIPVS(t *testing.T) {
 	lab.NeedMode(t, "ipvs")
-	testMoveAffinity(t, "iptables", "ipvs", "iptables", "ipvs", "userspace", "iptables")
+	testMoveAffinity(t, "nftables", "ipvs", "nftables", "ipvs", "iptables", "ipvs", "userspace", "iptables")
 }
 
 func testMoveAffinity(t *testing.T, paths ...string) {

@@ -22,7 +22,7 @@ import (
 // one that has rules of others.
 func TestCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
+	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {
 		for _, foreign := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, foreign rules %v", mode, foreign), func(t *testing.T) { testCleanup(t, mode, foreign) })
 		}
@@ -272,7 +272,7 @@ func TestCannotSteer(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
-	noIPTables := l.Command("--manifests", l.Dir)
+	noIPTables := l.Command("--manifests", l.Dir, "--packet-filter", "iptables")
 	noIPTables.Env = append(noIPTables.Env, "PATH=/nowhere")
 	if out, err := noIPTables.CombinedOutput(); testbed.ExitCode(err) != 1 || !strings.Contains(string(out), "iptables") {
 		t.Errorf("without iptables: %v, %s", err, out)
@@ -360,7 +360,7 @@ func TestOnlyOneSteers(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
-	l.Start()
+	l.Start("--packet-filter", "iptables") // whose tables a second one makes to try them
 	rules := l.Traces()
 	for _, args := range [][]string{{"--manifests", l.Dir}, {"--cleanup"}} {
 		out, err := l.Command(args...).CombinedOutput()
@@ -373,8 +373,8 @@ func TestOnlyOneSteers(t *testing.T) {
 			t.Errorf("after %v beside it: %q, %v", args, name, err)
 		}
 	}
-	if l.Traces() != rules {
-		t.Error("the rules are others than before")
+	if now := l.Traces(); now != rules {
+		t.Errorf("the rules are\n%s\nand were\n%s", now, rules)
 	}
 	l.Signal(syscall.SIGKILL)
 	l.Wait()

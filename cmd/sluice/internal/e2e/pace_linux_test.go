@@ -14,7 +14,7 @@ import (
 // kernel forwards it.
 func TestMinSyncPeriod(t *testing.T) {
 	const period = 8 * time.Second
-	for _, mode := range []string{"userspace", "iptables", "ipvs"} {
+	for _, mode := range []string{"userspace", "nftables", "iptables", "ipvs"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel() // with each other, and no other test: most of the time they wait
 			lab.NeedMode(t, mode)

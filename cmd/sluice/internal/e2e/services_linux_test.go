@@ -280,34 +280,57 @@ func TestNothingIsDisturbed(t *testing.T) {
 // within a sync period, and counted; what is theirs stays.
 func TestRulesAreRepaired(t *testing.T) {
 	t.Parallel()
-	for mode, more := range map[string][]string{
-		"userspace": {
+	ours := []string{
+		"iptables -t nat -F",
+		"iptables -F; iptables -t mangle -F",
+		"iptables -t nat -N THEIRS; iptables -t nat -I PREROUTING -j THEIRS; iptables -t nat -I OUTPUT -j THEIRS",
+	}
+	for mode, damages := range map[string][]string{
+		"userspace": append([]string{
 			"iptables -t nat -F; iptables -F; iptables -t mangle -F; ipset destroy SLUICE4-TCP || ipset flush SLUICE4-TCP",
 			"ipset flush SLUICE4-TCP",
 			"ipset add SLUICE4-TCP 192.0.2.99,tcp:99",
-		},
-		"iptables": {
+		}, ours...),
+		"iptables": append([]string{
 			"iptables -t nat -F SLUICE-SERVICES",
 			"iptables -t nat -D POSTROUTING 1; iptables -t nat -F SLUICE-MARK-MASQ",
-		},
-		"ipvs": {
+		}, ours...),
+		"nftables": append([]string{
+			"nft delete table ip sluice-services",
+			"nft flush table ip sluice-services",
+			"nft flush map ip sluice-services services",
+		}, ours...),
+		"ipvs": append([]string{
 			"ipvsadm -C",
 			"ip route flush table local proto 83",
 			"ipset flush SLUICE-IPVS4-FRONTENDS",
 			"ipvsadm -E -t 10.96.0.80:80 -s sh",
-		},
+		}, ours...),
 	} {
-		t.Run(mode, func(t *testing.T) { testRepairs(t, mode, more) })
+		t.Run(mode, func(t *testing.T) {
+			testRepairs(t, damages, "--iptables-sync-period", "200ms", "--ipvs-sync-period", "200ms", "--proxy-mode", mode,
+				"--packet-filter", "iptables")
+		})
 	}
+	t.Run("steered by nftables", func(t *testing.T) { // noticed without looking from time to time
+		testRepairs(t, []string{
+			"nft delete table ip sluice-steering",
+			"nft flush ruleset",
+			"nft delete element ip sluice-steering steer '{ 10.96.0.80 . tcp . 80 }'",
+			"nft add rule ip6 sluice-steering steer drop",
+		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables")
+	})
 }
 
-func testRepairs(t *testing.T, mode string, more []string) {
+func testRepairs(t *testing.T, damages []string, args ...string) {
 	t.Parallel()
-	lab.NeedMode(t, mode)
+	if slices.Contains(args, "ipvs") {
+		lab.NeedMode(t, "ipvs")
+	}
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
 	l.ServeDNS()
-	l.Start("--iptables-sync-period", "200ms", "--ipvs-sync-period", "200ms", "--proxy-mode", mode)
+	l.Start(args...)
 	want := l.Traces()
 	sh := func(script string) {
 		t.Helper()
@@ -316,14 +339,12 @@ func testRepairs(t *testing.T, mode string, more []string) {
 		}
 	}
 	repairs := l.Metric("sluice_rules_repaired_total")
-	for _, damage := range append(more,
-		"iptables -t nat -F",
-		"iptables -F; iptables -t mangle -F",
-		"iptables -t nat -N THEIRS; iptables -t nat -I PREROUTING -j THEIRS; iptables -t nat -I OUTPUT -j THEIRS",
-	) {
+	for _, damage := range damages {
+		began := time.Now()
 		sh(damage)
 		repairs++
 		l.Eventually("after "+damage+" the rules are repaired", func() bool { return l.Metric("sluice_rules_repaired_total") >= repairs })
+		t.Logf("%s: repaired within %v", damage, time.Since(began))
 		for _, from := range []*testbed.Host{l.Client, l.Node, l.Pods[0]} {
 			if name, err := lab.Who(from, lab.WebAddr); err != nil || name == "" {
 				t.Errorf("after %s: TCP from %s: %q, %v", damage, from, name, err)
@@ -334,7 +355,9 @@ func testRepairs(t *testing.T, mode string, more []string) {
 		}
 		repairs = l.Metric("sluice_rules_repaired_total")
 	}
-	sh("iptables -t nat -D PREROUTING -j THEIRS; iptables -t nat -D OUTPUT -j THEIRS; iptables -t nat -X THEIRS")
+	if strings.Contains(want, "SLUICE") {
+		sh("iptables -t nat -D PREROUTING -j THEIRS; iptables -t nat -D OUTPUT -j THEIRS; iptables -t nat -X THEIRS")
+	}
 	sorted := func(s string) []string { return slices.Sorted(strings.Lines(s)) } // jumps of two owners may have changed places
 	if got := l.Traces(); !slices.Equal(sorted(got), sorted(want)) {
 		t.Errorf("after all repairs:\n%s\nat the start:\n%s", got, want)

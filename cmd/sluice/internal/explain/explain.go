@@ -63,7 +63,8 @@ func Run(args []string, stdout io.Writer) error {
 	f.StringVar(&q.rules, "rules", "",
 		"`FILE` with the output of iptables-save (or ip6tables-save) to walk through; empty: that of this host")
 	f.StringVar(&q.metrics, "metrics-bind-address", "127.0.0.1:10249",
-		"`ADDRESS` of the running program's metrics, which report its SCTP engine; empty: it is not asked")
+		"`ADDRESS` of the running program's metrics, which report its packet filter and SCTP engine; empty: it is "+
+			"not asked")
 	help := f.BoolP("help", "h", false, "print this help and exit")
 	err := f.Parse(args)
 	if *help {
@@ -84,7 +85,8 @@ func (q *query) answer(w io.Writer) (err error) {
 		mode, ok = agent.Userspace, true
 	}
 	if !ok {
-		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, iptables, ipvs or winuserspace", q.mode)
+		return fmt.Errorf("--proxy-mode %q is unknown: give userspace, nftables, iptables, ipvs or winuserspace",
+			q.mode)
 	}
 	var client netip.Addr
 	if q.client != "" {
@@ -132,6 +134,9 @@ func (q *query) answer(w io.Writer) (err error) {
 		fmt.Fprintf(w, "data path %s: %s\n", c.Path, c.Why)
 		if c.Fallback != "" {
 			fmt.Fprintf(w, "  fallback: %s\n", c.Fallback)
+		}
+		if c.Path == agent.Userspace && q.mode != config.ModeWinUserspace && !f.Addr.Addr().IsUnspecified() {
+			fmt.Fprintf(w, "  packet filter %s\n", q.packetFilter())
 		}
 		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
 			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
@@ -191,35 +196,62 @@ func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
 	return nil, errors.New("name a Service, or a protocol and an address")
 }
 
+// packetFilter says what steers to the running program, and why.
+func (q *query) packetFilter() string {
+	filter, reason, unknown := q.inEffect("sluice_packet_filter{packet_filter=%q,reason=%q}")
+	const rule = "nftables where the kernel can, else iptables, unless --packet-filter forces one"
+	switch {
+	case unknown != "":
+		return unknown + ": " + rule
+	case filter == "":
+		return "none: the running program steers nothing"
+	case reason == "requested":
+		return filter + ": requested by --packet-filter"
+	case filter == config.NFTables:
+		return filter + ": the kernel can"
+	}
+	return filter + ": the kernel cannot do it by nftables, the log says why"
+}
+
 // sctpEngine says which engine the running program forwards SCTP with, and why.
 func (q *query) sctpEngine() string {
+	engine, reason, unknown := q.inEffect("sluice_sctp_engine{engine=%q,reason=%q}")
 	const rule = "the kernel's sockets where it has SCTP, else packets, unless --sctp-engine forces one"
+	switch {
+	case unknown != "":
+		return unknown + ": " + rule
+	case engine == "":
+		return "not chosen yet, since the running program has had no SCTP Service: " + rule
+	case reason == "requested":
+		return engine + ": requested by --sctp-engine"
+	case engine == "socket":
+		return engine + ": the kernel has SCTP"
+	}
+	return engine + ": the kernel has no SCTP"
+}
+
+// inEffect returns the labels of a series of the running program; none if it has no such series. Unless unknown is
+// empty it says why the program cannot be asked.
+func (q *query) inEffect(series string) (value, reason, unknown string) {
 	if q.metrics == "" {
-		return "not asked for: " + rule
+		return "", "", "not asked for"
 	}
 	client := http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get("http://" + q.metrics + "/metrics")
 	if err != nil {
-		return fmt.Sprintf("unknown, since the program does not answer (%v): %s", err, rule)
+		return "", "", fmt.Sprintf("unknown, since the program does not answer (%v)", err)
 	}
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		var engine, reason string
-		if n, _ := fmt.Sscanf(lines.Text(), "sluice_sctp_engine{engine=%q,reason=%q}", &engine, &reason); n == 2 {
-			switch {
-			case reason == "requested":
-				return engine + ": requested by --sctp-engine"
-			case engine == "socket":
-				return engine + ": the kernel has SCTP"
-			}
-			return engine + ": the kernel has no SCTP"
+		if n, _ := fmt.Sscanf(lines.Text(), series, &value, &reason); n == 2 {
+			return value, reason, ""
 		}
 	}
 	if err := lines.Err(); err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Sprintf("unknown, since the program's metrics cannot be read (%s, %v): %s", resp.Status, err, rule)
+		unknown = fmt.Sprintf("unknown, since the program's metrics cannot be read (%s, %v)", resp.Status, err)
 	}
-	return "not chosen yet, since the running program has had no SCTP Service: " + rule
+	return "", "", unknown
 }
 
 // walk writes where the client's first packet to f gets by the rules of this host, or of a file.

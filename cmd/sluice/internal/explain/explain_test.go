@@ -49,7 +49,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `sluice_sctp_engine{engine="packet",reason="requested"} 1`+"\n")
+		_, _ = io.WriteString(w, `sluice_packet_filter{packet_filter="nftables",reason="detected"} 1`+"\n"+
+			`sluice_sctp_engine{engine="packet",reason="requested"} 1`+"\n")
 	}))
 	defer metrics.Close()
 	from := "--manifests=" + file + " --hostname-override=node "
@@ -62,6 +63,7 @@ func TestRun(t *testing.T) {
 		from + "default/loop":                        "it leads back to Sluice",
 		from + "default/port":                        "192.0.2.10:30080 not eligible: it leads back to Sluice",
 		from + "udp 10.96.0.80:80":                   "belongs to no service",
+		from + at + " default/web":                   "packet filter nftables: the kernel can",
 		from + at + " default/sig":                   "SCTP engine packet: requested by --sctp-engine",
 		from + "--metrics-bind-address= default/sig": "SCTP engine not asked for",
 		"default/web":                                "error: there are no Services to explain: give --manifests",

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -25,11 +26,14 @@ type Objects struct {
 	Endpoints []*corev1.Endpoints
 	// Nodes matter only for the one that is ours, see Options.Facts.
 	Nodes []*corev1.Node
+	// ServiceCIDRs are where cluster IPs are from. Those that are being deleted count
+	// until they are gone.
+	ServiceCIDRs []*networkingv1.ServiceCIDR
 }
 
 // Len returns the number of objects of all kinds.
 func (o Objects) Len() int {
-	return len(o.Services) + len(o.Slices) + len(o.Endpoints) + len(o.Nodes)
+	return len(o.Services) + len(o.Slices) + len(o.Endpoints) + len(o.Nodes) + len(o.ServiceCIDRs)
 }
 
 // Options say for whom a Converter converts. The zero Options are the default proxy
@@ -61,7 +65,7 @@ type Result struct {
 	// unspecified addresses, as far as that has changed since the last call.
 	LeftOut []LeftOut
 
-	// Facts are those of Options, completed by the Node object.
+	// Facts are those of Options, completed by the Node object and the ServiceCIDRs.
 	Facts Facts
 
 	// Changes is what differs from the Objects of the Converter's last call.

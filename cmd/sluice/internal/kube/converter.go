@@ -70,6 +70,9 @@ type group struct {
 // endpoints at loopback, link-local or multicast addresses (Result.LeftOut).
 func (k *Converter) Convert(o Objects, options Options) Result {
 	facts := options.Facts.completedBy(o.Nodes)
+	if options.ServiceProxyName == "" { // else other addresses in there are those of another proxy
+		facts.ServiceCIDRs = serviceCIDRs(o.ServiceCIDRs)
+	}
 	if k.twice || k.groups == nil || options.ServiceProxyName != k.proxyName {
 		*k = Converter{groups: make(map[objectKey]*group, len(o.Services)), proxyName: options.ServiceProxyName,
 			facts: facts}

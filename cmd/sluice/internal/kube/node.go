@@ -2,9 +2,11 @@ package kube
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -88,6 +90,19 @@ func (f Facts) completedBy(nodes []*corev1.Node) Facts {
 		f.Addresses = node.Addresses
 	}
 	return f
+}
+
+// serviceCIDRs returns the prefixes of all ServiceCIDRs as lb.Node has them.
+func serviceCIDRs(objects []*networkingv1.ServiceCIDR) (out []netip.Prefix) {
+	for _, o := range objects {
+		for _, text := range o.Spec.CIDRs {
+			if prefix, ok := parsePrefix(text); ok {
+				out = append(out, prefix)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
 }
 
 // equal reports whether both say the same of what Services are converted by.

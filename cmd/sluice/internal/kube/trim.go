@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -99,6 +100,11 @@ func TrimNode(node *corev1.Node) *corev1.Node {
 	out.DeletionTimestamp = node.DeletionTimestamp
 	out.Status.Addresses = node.Status.Addresses
 	return out
+}
+
+// TrimServiceCIDR is TrimService for a ServiceCIDR.
+func TrimServiceCIDR(cidr *networkingv1.ServiceCIDR) *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{ObjectMeta: trimMeta(&cidr.ObjectMeta), Spec: cidr.Spec}
 }
 
 // trimMeta keeps what names an object, and the wanted labels and annotations, of which

@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	discoveryv1client "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
+	networkingv1beta1client "k8s.io/client-go/kubernetes/typed/networking/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -71,11 +73,13 @@ func connection(kubeconfig, master string) (*rest.Config, error) {
 }
 
 // clients are those of the API groups that are read. They share connections.
-type clients struct{ core, discovery rest.Interface }
+type clients struct{ core, discovery, networking, networkingBeta rest.Interface }
 
 func newClients(config *rest.Config) (clients, error) {
 	var core *corev1client.CoreV1Client
 	var discovery *discoveryv1client.DiscoveryV1Client
+	var networking *networkingv1client.NetworkingV1Client
+	var networkingBeta *networkingv1beta1client.NetworkingV1beta1Client
 	http, err := rest.HTTPClientFor(config)
 	if err == nil {
 		core, err = corev1client.NewForConfigAndClient(config, http)
@@ -83,8 +87,14 @@ func newClients(config *rest.Config) (clients, error) {
 	if err == nil {
 		discovery, err = discoveryv1client.NewForConfigAndClient(config, http)
 	}
+	if err == nil {
+		networking, err = networkingv1client.NewForConfigAndClient(config, http)
+	}
+	if err == nil {
+		networkingBeta, err = networkingv1beta1client.NewForConfigAndClient(config, http)
+	}
 	if err != nil {
 		return clients{}, fmt.Errorf("prepare to reach the API server: %w", err)
 	}
-	return clients{core.RESTClient(), discovery.RESTClient()}, nil
+	return clients{core.RESTClient(), discovery.RESTClient(), networking.RESTClient(), networkingBeta.RESTClient()}, nil
 }

@@ -41,6 +41,7 @@ func TestRequests(t *testing.T) {
 			"/api/v1/services": {"labelSelector": {test.services}},
 			"/api/v1/nodes":    {"fieldSelector": {"metadata.name=here"}},
 			"/apis/discovery.k8s.io/v1/endpointslices": {"labelSelector": {"!service.kubernetes.io/headless"}},
+			"/apis/networking.k8s.io/v1/servicecidrs":  {},
 		}
 		missing := map[string]bool{}
 		for path := range want {

@@ -77,6 +77,7 @@ type Watcher struct {
 	services collection[*corev1.Service]
 	slices   collection[*discoveryv1.EndpointSlice]
 	nodes    collection[*corev1.Node]
+	cidrs    cidrs
 	kinds    []kind
 	dirty    chan struct{} // one token: there is something new in a collection
 
@@ -104,6 +105,7 @@ func New(c Config) (*Watcher, error) {
 	w.services = collection[*corev1.Service]{trim: kube.TrimService, changed: w.touch}
 	w.slices = collection[*discoveryv1.EndpointSlice]{trim: kube.TrimSlice, changed: w.touch}
 	w.nodes = collection[*corev1.Node]{trim: kube.TrimNode, changed: w.touch}
+	w.cidrs = newCIDRs(clients, w.touch)
 	labels := func(selector string) func(*metav1.ListOptions) {
 		return func(o *metav1.ListOptions) { o.LabelSelector = selector }
 	}
@@ -139,6 +141,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 	for _, k := range w.kinds {
 		background.Go(func() { w.reflector(k).RunWithContext(quiet) })
 	}
+	background.Go(func() { w.followCIDRs(quiet) })
 	if !w.awaitFirst(ctx) {
 		return
 	}
@@ -201,6 +204,7 @@ func (w *Watcher) objects() (o kube.Objects, complete bool) {
 		w.known = o.Nodes
 	}
 	o.Nodes = w.known
+	o.ServiceCIDRs = w.cidrs.all()
 	return o, services && slices && nodes
 }
 

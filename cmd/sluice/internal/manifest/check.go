@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -21,7 +22,7 @@ import (
 // meta defaults and checks what names an object, and claims the name. It reports
 // false if it cannot be used.
 func (p *parser) meta(o *object, kind string, meta *metav1.ObjectMeta) bool {
-	namespaced := kind != nodeType.Kind
+	namespaced := kind != nodeType.Kind && kind != cidrType.Kind
 	if namespaced && meta.Namespace == "" {
 		meta.Namespace = metav1.NamespaceDefault
 	}
@@ -354,6 +355,11 @@ func (p *parser) endpoints(endpoints *corev1.Endpoints) {
 			p.port(at, port.Name, len(subset.Ports) > 1, names, port.Port, &port.Protocol)
 		}
 	}
+}
+
+// serviceCIDR checks a ServiceCIDR.
+func (p *parser) serviceCIDR(cidr *networkingv1.ServiceCIDR) {
+	p.families(field.NewPath("spec", "cidrs").Index, cidr.Spec.CIDRs, p.cidr)
 }
 
 // node checks a Node. Addresses of other types, such as Hostname, may be anything.

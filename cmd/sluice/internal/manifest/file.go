@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
@@ -73,6 +74,8 @@ func (v *version) add(o placed) {
 		v.values.Endpoints = append(v.values.Endpoints, value)
 	case *corev1.Node:
 		v.values.Nodes = append(v.values.Nodes, value)
+	case *networkingv1.ServiceCIDR:
+		v.values.ServiceCIDRs = append(v.values.ServiceCIDRs, value)
 	}
 }
 

@@ -268,6 +268,7 @@ func (l *Loader) collect() Result {
 		in.Slices = append(in.Slices, from.Slices...)
 		in.Endpoints = append(in.Endpoints, from.Endpoints...)
 		in.Nodes = append(in.Nodes, from.Nodes...)
+		in.ServiceCIDRs = append(in.ServiceCIDRs, from.ServiceCIDRs...)
 	}
 	return result
 }
@@ -281,6 +282,7 @@ func equal(a, b Result) bool {
 		slices.Equal(a.Objects.Slices, b.Objects.Slices) &&
 		slices.Equal(a.Objects.Endpoints, b.Objects.Endpoints) &&
 		slices.Equal(a.Objects.Nodes, b.Objects.Nodes) &&
+		slices.Equal(a.Objects.ServiceCIDRs, b.Objects.ServiceCIDRs) &&
 		slices.EqualFunc(a.Problems, b.Problems, same) &&
 		slices.EqualFunc(a.Warnings, b.Warnings, same)
 }

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,7 +45,7 @@ func failed(line int, kind Kind, reason string) *document {
 type object struct {
 	line  int    // of its document
 	title string // "Service default/web", for messages
-	value any    // *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or *corev1.Node
+	value any    // a pointer to what one of the types below names
 	// claims are what no other object may also have: the first is the object's
 	// own name, the others the frontends of a Service.
 	claims []claim
@@ -63,6 +64,7 @@ var (
 	endpointsType = metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}
 	nodeType      = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
 	sliceType     = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+	cidrType      = metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"}
 
 	// listTypes are the lists that are read, with the type of items that do not
 	// have one of their own, as in an answer of the API server.
@@ -72,6 +74,7 @@ var (
 		{APIVersion: "v1", Kind: "EndpointsList"}:                      endpointsType,
 		{APIVersion: "v1", Kind: "NodeList"}:                           nodeType,
 		{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}: sliceType,
+		{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDRList"}:  cidrType,
 	}
 )
 
@@ -244,6 +247,12 @@ func (p *parser) object(data []byte, implied metav1.TypeMeta, depth int) {
 			p.node(node)
 			o.value = kube.TrimNode(node)
 		}
+	case cidrType:
+		cidr := new(networkingv1.ServiceCIDR)
+		if p.decode(data, cidr) && p.meta(o, t.Kind, &cidr.ObjectMeta) {
+			p.serviceCIDR(cidr)
+			o.value = kube.TrimServiceCIDR(cidr)
+		}
 	default:
 		p.unknownKind(t)
 		return
@@ -261,7 +270,8 @@ func (p *parser) unknownKind(t metav1.TypeMeta) {
 		return
 	}
 	p.warn("", fmt.Sprintf(
-		"ignored: only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not %s %s",
+		"ignored: only v1 Service, v1 Endpoints, v1 Node, discovery.k8s.io/v1 EndpointSlice and networking.k8s.io/v1 "+
+			"ServiceCIDR are read, not %s %s",
 		t.APIVersion, t.Kind))
 }
 

@@ -306,7 +306,7 @@ kind: Service
 metadata: {name: balanced}
 spec: {type: LoadBalancer, clusterIP: 10.96.0.2, ports: [{port: 80}]}
 `)
-	const only = "ignored: only v1 Service, v1 Endpoints, v1 Node and discovery.k8s.io/v1 EndpointSlice are read, not "
+	const only = "ignored: only v1 Service, v1 Endpoints, v1 Node, discovery.k8s.io/v1 EndpointSlice and networking.k8s.io/v1 ServiceCIDR are read, not "
 	want := []string{
 		"1: Deployment shop/web: " + only + "apps/v1 Deployment",
 		"6: Service fn: " + only + "serving.knative.dev/v1 Service",

@@ -36,8 +36,8 @@ type kubeProxy struct {
 // steering is a family with what its last attempt did.
 type steering struct {
 	Family
-	restores uint64      // that had been run at the end of it
-	wrote    atomic.Bool // rules
+	writes uint64      // there had been at the end of it
+	wrote  atomic.Bool // rules
 }
 
 // newKubeProxy returns the series, which are in the registry.
@@ -103,10 +103,17 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		stats := f.Stats()
-		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-			"Runs of iptables-restore that failed.", stats.Failures, family...)
 		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
+		if f.NFTables {
+			s.counter("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+				"Transactions of nftables that failed.", stats.Failures, family...)
+			s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.",
+				float64(stats.Rules["sluice-steering"]), family...)
+			continue
+		}
+		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"Runs of iptables-restore that failed.", stats.Failures, family...)
 		for table, rules := range stats.Rules {
 			last := 0
 			if f.wrote.Load() {
@@ -128,13 +135,13 @@ func (m *Metrics) ObserveAttempt(a agent.Attempt) {
 		if f.Stats == nil {
 			continue
 		}
-		restores := f.Stats().Restores
+		writes := f.Stats().Writes
 		h := m.partial
-		if restores != f.restores {
+		if writes != f.writes {
 			h = m.full
 		}
-		f.wrote.Store(restores != f.restores)
-		f.restores = restores
+		f.wrote.Store(writes != f.writes)
+		f.writes = writes
 		h.WithLabelValues(f.Name).Observe(a.Took.Seconds())
 	}
 	for _, t := range a.Changes.Triggers {

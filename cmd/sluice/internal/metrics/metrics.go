@@ -20,11 +20,15 @@ import (
 
 // Sources are what is read at each scrape. All are needed but the one that may be nil.
 type Sources struct {
-	TCP         func() tcp.Stats
-	UDP         func() udp.Stats
-	SCTP        func() sctp.Stats
-	SCTPEngine  func() (engine sctp.Engine, why string)
-	SCTPForced  bool // --sctp-engine requests an engine
+	TCP        func() tcp.Stats
+	UDP        func() udp.Stats
+	SCTP       func() sctp.Stats
+	SCTPEngine func() (engine sctp.Engine, why string)
+	SCTPForced bool // --sctp-engine requests an engine
+
+	PacketFilter       string // nftables or iptables; empty: nothing is steered
+	PacketFilterForced bool   // --packet-filter requests it
+
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
 	Descriptors *eventloop.Budget
@@ -36,8 +40,9 @@ type Sources struct {
 
 // Family is an address family and who steers it.
 type Family struct {
-	Name  string                // IPv4 or IPv6
-	Stats func() redirect.Stats // nil: no rules are written for it
+	Name     string                // IPv4 or IPv6
+	Stats    func() redirect.Stats // nil: no rules are written for it
+	NFTables bool                  // those are of nftables
 }
 
 // Metrics is a registry with all series of the program.
@@ -78,12 +83,13 @@ func (s scrape) sources(c *Sources) {
 	s.sctp(c.SCTP())
 	s.agent(c.Agent())
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
-		reason := "detected"
-		if c.SCTPForced {
-			reason = "requested"
-		}
 		s.gauge("sluice_sctp_engine", "1 for the engine that forwards SCTP, by reason: requested (--sctp-engine) or "+
-			"detected (what the kernel supports).", 1, "engine", engine.String(), "reason", reason)
+			"detected (what the kernel supports).", 1, "engine", engine.String(), "reason", reason(c.SCTPForced))
+	}
+	if c.PacketFilter != "" {
+		s.gauge("sluice_packet_filter", "1 for the packet filter that steers, nftables or iptables, by reason: "+
+			"requested (--packet-filter) or detected (what the kernel supports).", 1, "packet_filter", c.PacketFilter,
+			"reason", reason(c.PacketFilterForced))
 	}
 	s.gauge("sluice_file_descriptors_used", "File descriptors held by connections and flows.",
 		float64(c.Descriptors.Used()))
@@ -101,6 +107,14 @@ func (s scrape) sources(c *Sources) {
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}
+}
+
+// reason is why something is in effect.
+func reason(forced bool) string {
+	if forced {
+		return "requested"
+	}
+	return "detected"
 }
 
 func (s scrape) manifests(m manifest.Result) {

@@ -69,14 +69,18 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget := &eventloop.Budget{Limit: 4001}
 	budget.Take(4000)
 	budget.Take(2)
-	steered := redirect.Stats{Restores: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
+	steered := redirect.Stats{Writes: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
 	m = New("v1", Sources{
 		TCP: func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
+		PacketFilter: "nftables", PacketFilterForced: true,
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
 		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
 		Descriptors: budget,
 		RefusedHTTP: func() uint64 { return 7 },
-		Families:    []Family{{"IPv4", func() redirect.Stats { return steered }}, {"IPv6", func() redirect.Stats { return steered }}},
+		Families: []Family{
+			{Name: "IPv4", Stats: func() redirect.Stats { return steered }},
+			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
+		},
 		Services: func() []lb.Stats {
 			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
 		},
@@ -113,7 +117,7 @@ func TestEveryNumberIsServed(t *testing.T) {
 	page := w.Body.String()
 	for _, line := range []string{
 		`sluice_manifest_problems{file="web.yaml",reason="invalid"} 1`,
-		`sluice_sctp_engine{engine="packet",reason="detected"} 1`,
+		`sluice_sctp_engine{engine="packet",reason="detected"} 1`, `sluice_packet_filter{packet_filter="nftables",reason="requested"} 1`,
 		"sluice_manifest_files 5000", "sluice_file_descriptors_used 4000", "sluice_file_descriptors_limit 4001", "sluice_file_descriptors_exhausted_total 1",
 		`sluice_build_info{version="v1"} 1`, "process_open_fds", "go_goroutines",
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
@@ -201,6 +205,7 @@ A test keeps this table equal to what is served.
 // TestPage: the names, types and labels are those that are documented.
 func TestPage(t *testing.T) {
 	m, _ := whole(t)
+	m.families[1].NFTables = true // one of each packet filter
 	families, err := m.registry.Gather()
 	check(t, err)
 	var b strings.Builder
@@ -272,5 +277,17 @@ func TestManyServices(t *testing.T) {
 	}
 	if n := numbersOf(&now[0]); n[10] != 1 || n[13] != 2 || n[14] != 1 || n[15] != 0 {
 		t.Errorf("numbers = %v", n)
+	}
+}
+
+// TestNFTablesFamily: what nftables steers has the series of kube-proxy's mode of that name.
+func TestNFTablesFamily(t *testing.T) {
+	r := prometheus.NewRegistry()
+	newKubeProxy(r, func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4", NFTables: true,
+		Stats: func() redirect.Stats { return redirect.Stats{Failures: 7, Rules: map[string]int{"sluice-steering": 8}} }}})
+	for name, want := range map[string]float64{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total": 7, "sluice_nftables_rules": 8} {
+		if problem := testutil.GatherAndCompare(r, strings.NewReader(""), name); !strings.Contains(fmt.Sprint(problem), fmt.Sprint(`{ip_family="IPv4"} `, want)) {
+			t.Errorf("%s: %v, want %v", name, problem, want)
+		}
 	}
 }

@@ -173,9 +173,9 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per "+
 		"Service port: addresses of Services, or of this node with a node port.", float64(n.Looping))
 	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
-	for _, path := range []agent.Path{agent.Userspace, agent.IPTables, agent.IPVS} {
+	for _, path := range agent.Paths() {
 		s.gauge("sluice_service_data_path",
-			"Service ports, by the data path in effect: userspace, iptables or ipvs.",
+			"Service ports, by the data path in effect: userspace, nftables, iptables or ipvs.",
 			float64(n.Paths[path]), "path", path.String())
 	}
 	s.gauge("sluice_data_path_fallbacks",

@@ -8,8 +8,11 @@ import (
 	"strconv"
 )
 
-// configName is the key of kube-proxy's configuration at /configz.
-const configName = "kubeproxy.config.k8s.io"
+// configName is the key of kube-proxy's configuration at /configz, and ownName that of what it has no field for.
+const (
+	configName = "kubeproxy.config.k8s.io"
+	ownName    = "sluice"
+)
 
 // Info is what the metrics address serves.
 type Info struct {
@@ -19,6 +22,8 @@ type Info struct {
 	Metrics http.Handler
 	// Config is the configuration in effect, served as JSON.
 	Config any
+	// Steering is what steers, served beside it; nil: nothing is said of it.
+	Steering any
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
 	// SetVerbosity changes how much is logged, as the flag -v does.
@@ -33,7 +38,11 @@ func (i Info) Handler() http.Handler {
 	mux.HandleFunc("GET /proxyMode", text(i.Mode))
 	mux.HandleFunc("GET /healthz", text("ok"))
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{configName: i.Config})
+		configs := map[string]any{configName: i.Config}
+		if i.Steering != nil {
+			configs[ownName] = i.Steering
+		}
+		writeJSON(w, http.StatusOK, configs)
 	})
 	if !i.Profiling {
 		return mux

@@ -108,6 +108,10 @@ func TestInfo(t *testing.T) {
 	if _, header, body := get(t, i.Handler(), "GET", "/configz"); body != `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}` || header.Get("Content-Type") != "application/json" {
 		t.Errorf("/configz = %s, %v", body, header)
 	}
+	i.Steering = map[string]string{"packetFilter": "nftables"}
+	if _, _, body := get(t, i.Handler(), "GET", "/configz"); !strings.Contains(body, `"sluice":{"packetFilter":"nftables"}`) {
+		t.Errorf("/configz = %s", body)
+	}
 }
 
 func TestProfiling(t *testing.T) {

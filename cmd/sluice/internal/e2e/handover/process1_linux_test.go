@@ -274,7 +274,7 @@ func TestProcess1Stops(t *testing.T) {
 	t.Parallel()
 	n := newLine(t, testbed.Config{Pods: 1})
 	n.ServeEcho()
-	for i, at := range []string{"", "there is a running process", "steering by iptables", "handed over; this process ends", "took over"} {
+	for i, at := range []string{"", "there is a running process", "steering by ", "handed over; this process ends", "took over"} {
 		c := n.startContained(fmt.Sprintf("mode: userspace\nportRange: 31%d00-31%d09\n", i, i))
 		lead, server := len(n.logged()), c.server()
 		c.kill("1", syscall.SIGHUP)

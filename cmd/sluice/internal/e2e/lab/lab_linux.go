@@ -65,6 +65,7 @@ type Lab struct {
 	Root  string   // of the image that the program runs in; empty for none
 	Path  string   // where the program looks for programs there
 	Mode  string   // --proxy-mode; empty for the default
+	By    string   // --packet-filter; empty for the default
 	File  *os.File // where the log goes in place of Log, if successors write it too
 	env   []string // of the program, besides the test's own
 
@@ -76,16 +77,17 @@ type Lab struct {
 // fails if any process of the program is left running.
 func New(t *testing.T, cfg testbed.Config) *Lab {
 	t.Helper()
-	return on(t, testbed.NewT(t, cfg))
+	return On(t, testbed.NewT(t, cfg))
 }
 
 // Remote returns a Lab of the same hosts, whose node is the remote one, with a program and manifests of its own.
 func (l *Lab) Remote() *Lab {
-	return on(l.T, &testbed.Testbed{Client: l.Client, Clients: l.Clients, Node: l.RemoteNode, Pods: l.RemotePods,
+	return On(l.T, &testbed.Testbed{Client: l.Client, Clients: l.Clients, Node: l.RemoteNode, Pods: l.RemotePods,
 		RemoteNode: l.Node, RemotePods: l.Pods})
 }
 
-func on(t *testing.T, hosts *testbed.Testbed) *Lab {
+// On returns a Lab of hosts that are there. It needs their node.
+func On(t *testing.T, hosts *testbed.Testbed) *Lab {
 	l := &Lab{T: t, Testbed: hosts, Dir: t.TempDir()}
 	t.Cleanup(func() {
 		if l.Process != nil {
@@ -170,6 +172,9 @@ func (l *Lab) Start(args ...string) {
 	l.T.Helper()
 	if l.Mode != "" {
 		args = append([]string{"--proxy-mode", l.Mode}, args...)
+	}
+	if l.By != "" {
+		args = append([]string{"--packet-filter", l.By}, args...)
 	}
 	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
 	if err := l.Process.Healthy(context.Background(), testbed.HealthURL); err != nil {

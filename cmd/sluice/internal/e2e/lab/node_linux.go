@@ -41,10 +41,20 @@ func (l *Lab) Holds() (out []string) {
 // Counters are what iptables-save and ipset save print beside the rules and members themselves.
 var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 
-// Traces is everything that rules and sets of the node say.
+// ownTables are Sluice's tables of nftables: those of iptables come with the programs that write to them, and stay.
+var ownTables = regexp.MustCompile(`(?m)^table \S+ sluice\S*\n`)
+
+// Traces is everything that rules and sets of the node say; of our tables of nftables, whether they are there.
 func (l *Lab) Traces() string {
-	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save")
+	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save") +
+		strings.Join(ownTables.FindAllString(l.Output("nft", "list", "tables"), -1), "")
 	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
+}
+
+// Steered is what nftables steers with IPv4, and how.
+func (l *Lab) Steered() string {
+	const table = "sluice-steering"
+	return l.Output("nft", "list", "map", table, "steer") + l.Output("nft", "list", "chain", table, "steer")
 }
 
 // virtualServers is what ipvsadm says of the node, without counts; nothing where the

@@ -1,11 +1,11 @@
-package iptables
+package kernelmodes
 
 import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -13,16 +13,16 @@ import (
 func TestFlows(t *testing.T) {
 	client, self := netip.MustParseAddrPort("192.0.2.99:4000"), netip.MustParseAddr("192.0.2.10")
 	dns := func(backends ...int) lb.Service {
-		s := plain(false, 1, backends...)
+		s := lab.Plain(false, 1, backends...)
 		s.Protocol = lb.UDP
-		s.Addresses = append(s.Addresses, lb.Address{Addr: anywhere(false, 30053), Kind: lb.NodePort})
+		s.Addresses = append(s.Addresses, lb.Address{Addr: lab.Anywhere(false, 30053), Kind: lb.NodePort})
 		return s
 	}
-	other := plain(false, 2, 3)
+	other := lab.Plain(false, 2, 3)
 	other.Protocol = lb.UDP
-	clusterIP, nodePort := dns().Addresses[0].Addr, at(self, 30053)
+	clusterIP, nodePort := dns().Addresses[0].Addr, lab.At(self, 30053)
 	pod := func(n int) netip.AddrPort { return dns(n).Backends[0].Addr }
-	proxy := at(self, 41000)
+	proxy := lab.At(self, 41000)
 	for _, test := range []struct {
 		name     string
 		was, now []lb.Service // no was: the first Sync
@@ -64,15 +64,15 @@ func TestFlows(t *testing.T) {
 		{"first Sync, from a proxy of before", nil, []lb.Service{dns(1)}, clusterIP, proxy, true},
 		{"first Sync, endpoint stays", nil, []lb.Service{dns(1)}, clusterIP, pod(1), false},
 	} {
-		var f flows
+		var f Flows
 		var m lb.Mirror
-		was, now := whole(test.was...), whole(test.now...)
+		was, now := lab.Whole(test.was...), lab.Whole(test.now...)
 		m.Fold(&was, false)
 		m.Changed()
 		m.Fold(&now, false)
-		f.change(m.Changed())
+		f.Change(m.Changed())
 		if test.was == nil {
-			f.changeAll(m.Services())
+			f.ChangeAll(m.Services())
 		}
 		local := map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
 		flow := conntrack.Flow{Src: client, Dst: test.asked, Replies: test.answers}
@@ -87,25 +87,17 @@ func TestFlows(t *testing.T) {
 
 // TestLeftoverFlows: which entries are deleted when the rules of an earlier process go.
 func TestLeftoverFlows(t *testing.T) {
-	s := plain(false, 1, 1)
-	s.Protocol = lb.UDP
-	s.Addresses = append(s.Addresses, lb.Address{Addr: anywhere(false, 30053), Kind: lb.NodePort})
-	tcp := plain(false, 2, 1)
-	c := newContent(netfilter.NewRuleset(nil, layout(false)), shape{})
-	c.edit(shape{}, map[lb.ID]*lb.Service{s.ID: &s, tcp.ID: &tcp}, []lb.Change{{New: &s}, {New: &tcp}})
-	frontends := make(map[netip.AddrPort]bool)
-	findUDP(c.String(), false, frontends)
-	if len(frontends) != 2 || !frontends[s.Addresses[0].Addr] || !frontends[s.Addresses[1].Addr] {
-		t.Fatalf("found %v in:\n%s", frontends, c.String())
-	}
+	clusterIP, tcp := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("10.96.0.2:80")
+	pod, loopback := netip.MustParseAddrPort("10.244.0.1:8080"), netip.MustParseAddrPort("127.0.0.1:30053")
 	self := netip.MustParseAddr("192.0.2.10")
+	at := func(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+	frontends := map[netip.AddrPort]bool{clusterIP: true, at(netip.IPv4Unspecified(), 30053): true}
 	local := map[netip.Addr]bool{self: true, netip.MustParseAddr("127.0.0.1"): true}
-	clusterIP, pod, loopback := s.Addresses[0].Addr, s.Backends[0].Addr, netip.MustParseAddrPort("127.0.0.1:30053")
 	for _, test := range []struct {
 		asked, answers netip.AddrPort
 		want           bool
 	}{
-		{clusterIP, pod, true}, {clusterIP, at(self, 41000), false}, {tcp.Addresses[0].Addr, pod, false},
+		{clusterIP, pod, true}, {clusterIP, at(self, 41000), false}, {tcp, pod, false},
 		{at(self, 30053), pod, true}, {at(self, 30053), at(self, 30053), false}, {at(self, 30054), pod, false},
 		{loopback, loopback, false},
 	} {

@@ -1,23 +1,21 @@
-package iptables
+package kernelmodes
 
 import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// flows are the UDP frontends whose conntrack entries are to be checked. A datagram
+// Flows are the UDP frontends whose conntrack entries are to be checked. A datagram
 // belongs to no connection, but netfilter takes those between two ports for one flow,
 // and sends them all where it sent the first. TCP and SCTP end with their backend.
 //
 // They outlive a Sync that failed.
-type flows map[netip.AddrPort]*frontend
+type Flows map[netip.AddrPort]*frontend
 
 // frontend has where the flows of a frontend may be.
 type frontend struct {
@@ -26,15 +24,15 @@ type frontend struct {
 	allowed []netip.AddrPort // backends now; nil: it is not ours
 }
 
-// changeAll adds every frontend.
-func (f *flows) changeAll(services map[lb.ID]*lb.Service) {
+// ChangeAll adds every frontend.
+func (f *Flows) ChangeAll(services map[lb.ID]*lb.Service) {
 	for _, s := range services {
 		f.each(s, func(x *frontend, a lb.Address) { x.unknown, x.allowed = true, allowed(s, a) })
 	}
 }
 
-// change adds the frontends that have lost backends, have come or have gone.
-func (f *flows) change(changes []lb.Change) {
+// Change adds the frontends that have lost backends, have come or have gone.
+func (f *Flows) Change(changes []lb.Change) {
 	for _, c := range changes {
 		f.each(c.Old, func(x *frontend, _ lb.Address) {
 			for _, b := range c.Old.Backends {
@@ -51,12 +49,12 @@ func (f *flows) change(changes []lb.Change) {
 }
 
 // each calls do for each frontend of a UDP Service, which may be nil.
-func (f *flows) each(s *lb.Service, do func(*frontend, lb.Address)) {
+func (f *Flows) each(s *lb.Service, do func(*frontend, lb.Address)) {
 	if s == nil || s.Protocol != lb.UDP {
 		return
 	}
 	if *f == nil {
-		*f = make(flows)
+		*f = make(Flows)
 	}
 	for _, a := range s.Addresses {
 		if (*f)[a.Addr] == nil {
@@ -81,9 +79,9 @@ func allowed(s *lb.Service, a lb.Address) []netip.AddrPort {
 	return list
 }
 
-// delete deletes the entries of flows that are not where they should be, and returns
+// Delete deletes the entries of flows that are not where they should be, and returns
 // their number.
-func (f *flows) delete(ipv6 bool) (uint64, error) {
+func (f *Flows) Delete(ipv6 bool) (uint64, error) {
 	if len(*f) == 0 {
 		return 0, nil
 	}
@@ -102,7 +100,7 @@ func (f *flows) delete(ipv6 bool) (uint64, error) {
 // stale reports whether an entry is to be deleted. A flow to a port of this
 // node that is no backend of the frontend is that of a proxy, which has it while the
 // Service is moving, and deletes it itself when it lets go.
-func (f flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
+func (f Flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
 	// A flow that the socket of a node port began by answering too late: its destination is
 	// the client.
 	if x := f.frontend(flow.Src, local); x != nil && x.allowed != nil {
@@ -122,7 +120,7 @@ func (f flows) stale(flow conntrack.Flow, local map[netip.Addr]bool) bool {
 
 // frontend returns the frontend that one end of a flow is of, nil if that is not to be
 // checked. What comes by loopback is not ours.
-func (f flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend {
+func (f Flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend {
 	addr := end.Addr()
 	if x := f[end]; x != nil || !local[addr] || addr.IsLoopback() {
 		return x
@@ -130,33 +128,9 @@ func (f flows) frontend(end netip.AddrPort, local map[netip.Addr]bool) *frontend
 	return f[netip.AddrPortFrom(netfilter.Unspecified(addr.Is6()), end.Port())]
 }
 
-// findUDP adds the UDP frontends of rules of ours, as iptables-save prints them.
-func findUDP(save string, ipv6 bool, to map[netip.AddrPort]bool) {
-	for line := range strings.Lines(save) {
-		w := netfilter.Words(strings.TrimSuffix(line, "\n"))
-		if len(w) < 2 || w[0] != "-A" || !ours("nat", w[1]) || !slices.Contains(w, "udp") {
-			continue
-		}
-		ip, port := netfilter.Unspecified(ipv6), uint64(0)
-		for i, value := range w[1:] {
-			switch w[i] {
-			case "-d":
-				if p, err := netip.ParsePrefix(value); err == nil && p.IsSingleIP() {
-					ip = p.Addr()
-				}
-			case "--dport":
-				port, _ = strconv.ParseUint(value, 10, 16) // 0 for those of a bucket
-			}
-		}
-		if port != 0 {
-			to[netip.AddrPortFrom(ip, uint16(port))] = true
-		}
-	}
-}
-
-// deleteTranslated deletes the entries of flows to UDP frontends whose rules are gone, so that they go where other
+// DeleteTranslated deletes the entries of flows to UDP frontends whose rules are gone, so that they go where other
 // rules or sockets are. Those that other rules have sent to this node have left already.
-func deleteTranslated(frontends map[netip.AddrPort]bool, ipv6 bool) (uint64, error) {
+func DeleteTranslated(frontends map[netip.AddrPort]bool, ipv6 bool) (uint64, error) {
 	local, err := conntrack.LocalAddrs()
 	if err != nil {
 		return 0, err

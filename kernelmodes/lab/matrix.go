@@ -1,4 +1,4 @@
-package ipvs
+package lab
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
@@ -61,33 +60,33 @@ type cell struct {
 }
 
 func (c cell) String() string {
-	return strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", c.protocol, family(c.v6), c.policy, c.endpoints))
+	return strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", c.protocol, Family(c.v6), c.policy, c.endpoints))
 }
 
-func (c cell) address(n *node, k lb.Kind) netip.AddrPort {
+func (c cell) address(l *Lab, k lb.Kind) netip.AddrPort {
 	if k == lb.NodePort {
-		return netip.AddrPortFrom(address(n.Node, c.v6), uint16(30000+c.n))
+		return netip.AddrPortFrom(Address(l.Node, c.v6), uint16(30000+c.n))
 	}
-	return netip.AddrPortFrom(vip(c.v6, int(k)<<8+c.n), 80)
+	return netip.AddrPortFrom(VIP(c.v6, int(k)<<8+c.n), 80)
 }
 
 var kinds = []lb.Kind{lb.ClusterIP, lb.NodePort, lb.ExternalIP, lb.LoadBalancerIP}
 
-func (c cell) service(n *node) lb.Service {
-	s := lb.Service{ID: id(c.String(), c.protocol, c.v6)}
+func (c cell) service(l *Lab) lb.Service {
+	s := lb.Service{ID: ID(c.String(), c.protocol, c.v6)}
 	for _, k := range kinds {
-		at := c.address(n, k)
+		at := c.address(l, k)
 		if k == lb.NodePort {
-			at = netip.AddrPortFrom(unspecified(c.v6), at.Port())
+			at = netip.AddrPortFrom(Unspecified(c.v6), at.Port())
 		}
-		also(&s, at, k, c.policy == "Local")
+		Also(&s, at, k, c.policy == "Local")
 	}
-	many := []*testbed.Host{n.Pods[0], n.Pods[1], n.RemotePods[0]}
+	many := []*testbed.Host{l.Pods[0], l.Pods[1], l.RemotePods[0]}
 	hosts := map[string][]*testbed.Host{
 		"many": many, "one-here": many[:1], "one-there": many[2:], "terminating": many,
 	}[c.endpoints]
 	for _, h := range hosts {
-		b := backend(h, c.v6, 8080)
+		b := Backend(h, c.v6, 8080)
 		if c.endpoints == "terminating" {
 			b.Ready, b.Terminating = false, true
 		}
@@ -96,28 +95,27 @@ func (c cell) service(n *node) lb.Service {
 	return s
 }
 
-func TestMatrix(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, testbed.Config{RemotePods: 1})
+// Matrix asks every cell, and calls failed at the end if the test has failed.
+func (l *Lab) Matrix(failed func()) {
 	var cells []cell
 	var services []lb.Service
 	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
 		for _, v6 := range []bool{false, true} {
-			for _, pod := range append(slices.Clip(n.Pods), n.RemotePods...) {
-				serve(t, pod, protocol, netip.AddrPortFrom(address(pod, v6), 8080))
+			for _, pod := range append(slices.Clip(l.Pods), l.RemotePods...) {
+				Serve(l.T, pod, protocol, netip.AddrPortFrom(Address(pod, v6), 8080))
 			}
 			for _, policy := range []string{"Cluster", "Local"} {
 				for _, e := range []string{"many", "one-here", "one-there", "none", "terminating"} {
 					c := cell{len(cells) + 1, protocol, v6, policy, e}
 					cells = append(cells, c)
-					services = append(services, c.service(n))
+					services = append(services, c.service(l))
 				}
 			}
 		}
 	}
-	n.sync(services...)
+	l.Sync(services...)
 
-	hosts := map[string]*testbed.Host{otherHost: n.Client, theNode: n.Node, aPod: n.Pods[2], endpoint: n.Pods[0]}
+	hosts := map[string]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0]}
 	slots := make(chan struct{}, 16) // so many clients at a time
 	var wg sync.WaitGroup
 	for _, c := range cells {
@@ -126,41 +124,39 @@ func TestMatrix(t *testing.T) {
 				wg.Go(func() {
 					slots <- struct{}{}
 					defer func() { <-slots }()
-					n.tryCell(c, k, from, host)
+					l.tryCell(c, k, from, host)
 				})
 			}
 		}
 	}
 	wg.Wait()
-	if t.Failed() {
-		t.Log(n.Node.Run(n.t, "ipvsadm", "-ln"))
-		t.Log(n.Node.Run(n.t, "ip", "addr"))
-		t.Log(n.Node.Run(n.t, "iptables-save"))
+	if l.T.Failed() {
+		failed()
 	}
 }
 
 // tryCell asks until every endpoint that may answer can have done so.
-func (n *node) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
+func (l *Lab) tryCell(c cell, k lb.Kind, from string, host *testbed.Host) {
 	want := strings.Fields(expected(k, from, c.policy, c.endpoints))
-	client := address(host, c.v6)
+	client := Address(host, c.v6)
 	for range max(1, 2*len(want)) {
-		got := askFor(want[0], host, c.protocol, c.address(n, k))
+		got := AskFor(want[0], host, c.protocol, c.address(l, k))
 		who, seen, _ := strings.Cut(got, " ")
 		if !slices.Contains(want, who) {
-			n.t.Errorf("%s of %s asked from %s: %q, want one of %q", k, c, from, got, want)
+			l.T.Errorf("%s of %s asked from %s: %q, want one of %q", k, c, from, got, want)
 			return
 		}
 		if seen == "" {
 			continue
 		}
 		same := seen == client.String()
-		if want := preserved(k, from, c.policy) && who != host.Name; same != want && host != n.Node {
-			n.t.Errorf("%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v",
+		if want := preserved(k, from, c.policy) && who != host.Name; same != want && host != l.Node {
+			l.T.Errorf("%s of %s asked from %s: %s sees %s, the client is %s; want the same: %v",
 				k, c, from, who, seen, client, want)
 			return
 		}
-		if a := netip.MustParseAddr(seen); !same && !slices.Contains(n.about.Addresses, a) {
-			n.t.Errorf("%s of %s asked from %s: %s sees %s, which is not of the node", k, c, from, who, seen)
+		if a := netip.MustParseAddr(seen); !same && !slices.Contains(l.About.Addresses, a) {
+			l.T.Errorf("%s of %s asked from %s: %s sees %s, which is not of the node", k, c, from, who, seen)
 			return
 		}
 	}

@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/redirect"
+)
+
+// steerer steers one address family, by either packet filter (redirect.NFTables, redirect.IPTables).
+type steerer interface {
+	Leftover(context.Context) redirect.Leftover
+	Sync(context.Context, redirect.Update) error
+	Verify(context.Context) (bool, error)
+	Stats() redirect.Stats
+}
+
+// lease is what keeps rules in force (netfilter.Lease, redirect.NFTables, nftables.Engine).
+type lease interface{ Renew() error }
+
+// steeredFamily is an address family that is steered.
+type steeredFamily struct {
+	ipv6     bool
+	steerer  steerer
+	iptables *redirect.IPTables   // the same, or what finds out about iptables for kernel modes
+	observe  *func(time.Duration) // the steerer's ObserveFlows
+	stale    *staleconns.Cleaner
+}
+
+// steerer makes what steers a family by the packet filter that has been chosen.
+func (s *steering) steerer(ipv6 bool) *steeredFamily {
+	bind, lifetime := s.bindAddress(ipv6), s.config.Kernel.RulesLifetime
+	t := &redirect.IPTables{IPv6: ipv6, BindAddr: bind, Lease: redirect.NewLease(ipv6, lifetime)}
+	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows,
+		stale: staleconns.New(ipv6, s.log)}
+	if s.filter.By == config.NFTables {
+		n := &redirect.NFTables{IPv6: ipv6, BindAddr: bind, Lifetime: lifetime}
+		f.steerer, f.observe = n, &n.ObserveFlows
+		s.leases = append(s.leases, n)
+	}
+	return f
+}
+
+// PacketFilter says what steers.
+type PacketFilter struct {
+	By        string `json:"packetFilter"` // config.NFTables or config.IPTables; empty: nothing is steered
+	Requested bool   `json:"requested"`    // by --packet-filter, not chosen
+}
+
+// choose chooses the packet filter: that of --packet-filter, or nftables where each family that this host has can be
+// steered by it, and else iptables.
+func (s *steering) choose(ctx context.Context) error {
+	requested := s.config.DataPath.PacketFilter
+	s.filter = PacketFilter{By: requested, Requested: requested != config.AutoFilter}
+	if requested == config.IPTables {
+		return nil
+	}
+	err := s.tryNFTables(ctx)
+	switch {
+	case err == nil:
+		s.filter.By = config.NFTables
+	case errors.Is(err, fs.ErrPermission): // iptables may do no more
+		return err
+	case s.filter.Requested:
+		return fmt.Errorf("--packet-filter %s: %w: give iptables or auto", requested, err)
+	default:
+		s.filter.By = config.IPTables
+		s.log.Info("nftables cannot steer on this host, iptables is tried", zap.Error(err))
+	}
+	return nil
+}
+
+// tryNFTables finds out whether nftables can steer all families that the kernel has.
+func (s *steering) tryNFTables(ctx context.Context) error {
+	for _, ipv6 := range []bool{false, true} {
+		t := redirect.NFTables{IPv6: ipv6, BindAddr: s.bindAddress(ipv6)}
+		if err := t.Probe(ctx); err != nil && (!ipv6 || hasIPv6()) {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasIPv6 reports whether the kernel has IPv6, as far as that can be seen.
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// watch has rules verified when another program has changed any, until ctx ends. Those of iptables' legacy backend, and
+// sets, are verified from time to time only.
+func (s *steering) watch(ctx context.Context, suspect func()) {
+	if s.filter.By == "" {
+		return
+	}
+	m, err := nft.OpenMonitor()
+	if err == nil {
+		suspect() // of what has happened so far
+		err = m.Run(ctx, suspect)
+	}
+	if err != nil {
+		s.log.Info("changes of rules by other programs are noticed with the next verification only", zap.Error(err))
+	}
+}

@@ -1,0 +1,205 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+)
+
+// batch is messages of which nf_tables does all or none.
+type batch struct {
+	name  string // of the table
+	ipv6  bool
+	bytes []byte
+	start int    // of the message that is being written
+	count uint32 // messages, and the sequence number of the last
+	sets  uint32
+
+	made    map[*set]bool // by this batch
+	changes []change      // that it makes, for who keeps account of them
+}
+
+// change is elements of a set that come or go.
+type change struct {
+	set     *set
+	list    []Element
+	present bool
+}
+
+func (t *Table) batch() *batch {
+	b := &batch{name: t.Name, ipv6: t.IPv6, made: make(map[*set]bool)}
+	b.control(unix.NFNL_MSG_BATCH_BEGIN)
+	return b
+}
+
+func (b *batch) empty() bool { return b.count == 1 }
+
+// control appends what begins or ends the batch.
+func (b *batch) control(kind int) {
+	b.header(kind, 0)
+	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
+	b.bytes = append(b.bytes, unix.AF_UNSPEC, nl.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
+	b.end()
+}
+
+// begin appends the head of a message.
+func (b *batch) begin(command, flags int) {
+	b.header(unix.NFNL_SUBSYS_NFTABLES<<8|command, flags)
+	b.bytes = append(b.bytes, nfnl.Family(b.ipv6), nl.NFNETLINK_V0, 0, 0)
+}
+
+func (b *batch) header(kind, flags int) {
+	b.start = len(b.bytes)
+	b.count++
+	b.bytes = append(b.bytes, make([]byte, 4)...)
+	b.bytes = binary.NativeEndian.AppendUint16(b.bytes, uint16(kind))
+	b.bytes = binary.NativeEndian.AppendUint16(b.bytes, uint16(unix.NLM_F_REQUEST|flags))
+	b.bytes = binary.NativeEndian.AppendUint32(b.bytes, b.count)
+	b.bytes = append(b.bytes, make([]byte, 4)...)
+}
+
+// end fills in the length of the message that was begun.
+func (b *batch) end() { binary.NativeEndian.PutUint32(b.bytes[b.start:], uint32(len(b.bytes)-b.start)) }
+
+func (b *batch) attr(kind int, value []byte) { b.bytes = nfnl.Attr(b.bytes, kind, value) }
+
+func (b *batch) str(kind int, value string) { b.bytes = nfnl.AttrString(b.bytes, kind, value) }
+
+func (b *batch) table(command int) {
+	b.begin(command, unix.NLM_F_CREATE)
+	b.str(unix.NFTA_TABLE_NAME, b.name)
+	b.end()
+}
+
+func (b *batch) chain(command int, name string, hook *Hook) {
+	b.begin(command, unix.NLM_F_CREATE)
+	b.str(unix.NFTA_CHAIN_TABLE, b.name)
+	b.str(unix.NFTA_CHAIN_NAME, name)
+	if hook != nil {
+		h := nfnl.Attr(nil, unix.NFTA_HOOK_HOOKNUM, be32(hook.Number))
+		h = nfnl.Attr(h, unix.NFTA_HOOK_PRIORITY, be32(uint32(hook.Priority)))
+		b.attr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, h)
+		b.str(unix.NFTA_CHAIN_TYPE, hook.Type)
+	}
+	b.end()
+}
+
+// flush deletes the rules of a chain.
+func (b *batch) flush(chain string) {
+	b.begin(unix.NFT_MSG_DELRULE, 0)
+	b.str(unix.NFTA_RULE_TABLE, b.name)
+	b.str(unix.NFTA_RULE_CHAIN, chain)
+	b.end()
+}
+
+func (b *batch) rule(chain string, r Rule) {
+	b.begin(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+	b.str(unix.NFTA_RULE_TABLE, b.name)
+	b.str(unix.NFTA_RULE_CHAIN, chain)
+	b.bytes = append(b.bytes, r...)
+	b.end()
+}
+
+// failed returns the error of doing something to the table.
+func (b *batch) failed(verb string, err error) error {
+	return fmt.Errorf("%s nft table %s: %w", verb, b.name, err)
+}
+
+// refusal is what the kernel has refused, and where.
+type refusal struct {
+	what  string
+	errno syscall.Errno
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("%s: %v", r.what, r.errno) }
+func (r *refusal) Unwrap() error { return r.errno }
+
+// send sends the batch as one packet, as nf_tables wants it, and awaits the end of it. Messages
+// are answered only if they are refused; the last one always is.
+func (b *batch) send() error {
+	last := b.start
+	flags := binary.NativeEndian.Uint16(b.bytes[last+6:])
+	binary.NativeEndian.PutUint16(b.bytes[last+6:], flags|unix.NLM_F_ACK)
+	acknowledged := b.count
+	b.control(unix.NFNL_MSG_BATCH_END)
+
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	const timeout = 60 // s; the kernel answers before sendto returns, if at all
+	for _, err := range []error{
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: timeout}),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(b.bytes)+1<<16),
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the request
+	} {
+		if err != nil {
+			return fmt.Errorf("prepare netlink socket: %w", err)
+		}
+	}
+	if err := unix.Sendto(fd, b.bytes, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
+	}
+	return b.answers(fd, acknowledged)
+}
+
+// answers reads what the kernel says, up to the first error or the acknowledgement.
+func (b *batch) answers(fd int, acknowledged uint32) error {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := unix.Recvfrom(fd, buffer, 0)
+		if err != nil {
+			return os.NewSyscallError("recvfrom", err)
+		}
+		msgs, err := syscall.ParseNetlinkMessage(buffer[:n])
+		if err != nil {
+			return fmt.Errorf("read the kernel's answer: %w", err)
+		}
+		for _, m := range msgs {
+			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
+				continue
+			}
+			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
+				return &refusal{b.describe(m.Header.Seq), syscall.Errno(errno)}
+			}
+			if m.Header.Seq == acknowledged {
+				return nil
+			}
+		}
+	}
+}
+
+var commands = map[int]string{
+	unix.NFT_MSG_NEWTABLE: "add table", unix.NFT_MSG_DELTABLE: "delete table",
+	unix.NFT_MSG_NEWCHAIN: "add chain", unix.NFT_MSG_DELCHAIN: "delete chain",
+	unix.NFT_MSG_NEWRULE: "add rule to", unix.NFT_MSG_DELRULE: "flush chain",
+	unix.NFT_MSG_NEWSET: "add set", unix.NFT_MSG_DELSET: "delete set",
+	unix.NFT_MSG_NEWSETELEM: "add elements to set", unix.NFT_MSG_DELSETELEM: "delete elements of set",
+}
+
+// describe says what a message is, by its number.
+func (b *batch) describe(seq uint32) string {
+	for m := b.bytes; len(m) >= unix.SizeofNlMsghdr; {
+		n := int(binary.NativeEndian.Uint32(m))
+		if binary.NativeEndian.Uint32(m[8:]) == seq && n > unix.SizeofNlMsghdr+4 {
+			command := commands[int(binary.NativeEndian.Uint16(m[4:])&0xff)]
+			var names []string
+			for kind, v := range nfnl.Parse(m[unix.SizeofNlMsghdr+nl.SizeofNfgenmsg : n]).Attrs() {
+				if kind <= 2 { // the table's name, and what is in it
+					names = append(names, v.String())
+				}
+			}
+			return fmt.Sprintf("%s %s", command, names[len(names)-1])
+		}
+		m = m[n:]
+	}
+	return "transaction"
+}

@@ -1,0 +1,269 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+
+// eachFamily runs a test with the example written, on a host of its own.
+func eachFamily(t *testing.T, f func(t *testing.T, x *Table)) {
+	for name, ipv6 := range map[string]bool{"ip": false, "ip6": true} {
+		t.Run(name, func(t *testing.T) {
+			testbed.NewHostsT(t, "host")[0].Enter(t)
+			x := example(ipv6)
+			write(t, x)
+			f(t, x)
+		})
+	}
+}
+
+func write(t *testing.T, x *Table) {
+	t.Helper()
+	if err := x.Write(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// verify checks what Verify says, by the generation of nf_tables and by reading all of it.
+func verify(t *testing.T, x *Table, want bool) {
+	t.Helper()
+	for _, read := range []bool{false, true} {
+		if read {
+			x.verified = 0
+		}
+		if ok, err := x.Verify(); ok != want || err != nil {
+			t.Fatalf("Verify, reading all %v: %v, %v; want %v", read, ok, err, want)
+		}
+		if !want {
+			return // the next Write replaces all
+		}
+	}
+}
+
+func nft(t *testing.T, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		testbed.Missing(t, err.Error())
+	}
+	out, err := exec.Command("nft", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func TestWrite(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		verify(t, x, true)
+		list := nft(t, "list", "ruleset")
+		for _, part := range []string{"map @steer", "vmap @services", "numgen inc mod 2 map @endpoints", "update @clients",
+			"masquerade fully-random", "reject with tcp reset", `comment "default/web"`} {
+			if !strings.Contains(list, part) {
+				t.Errorf("nft lists no %q in\n%s", part, list)
+			}
+		}
+	})
+}
+
+// A change writes what differs, and the kernel holds that.
+func TestChange(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		key := Key(uint32(7), uint32(1))
+		var old Element
+		x.named["endpoints"].elements.Each(func(e Element, _, _ bool) {
+			if e.Key == key {
+				old = e
+			}
+		})
+		x.Add("endpoints", old, -1)
+		x.Add("endpoints", Element{Key: key, Data: Key(addrOf(x, "192.0.2.9", "2001:db8::9"), uint16(9090))}, 1)
+		x.AddSet(Set{Name: "more", Key: []Field{Port}})
+		x.Add("more", Element{Key: Key(uint16(53))}, 1)
+		x.SetChain("late", nil, []Rule{NewRule(x.IPv6).In("more", DestinationPort).Drop().Rule("")})
+		x.SetChain("web2", nil, []Rule{NewRule(x.IPv6).Jump("late").Rule("")})
+		write(t, x)
+		verify(t, x, true)
+		if list := nft(t, "list", "table", family4or6(x), x.Name); !strings.Contains(list, ". 9090") ||
+			strings.Count(list, ". 8080") != strings.Count(nft(t, "list", "chain", family4or6(x), x.Name, "web-1"), ". 8080")+1 {
+			t.Error(list)
+		}
+
+		x.SetChain("web2", nil, nil)
+		x.DeleteChain("late")
+		x.DeleteSet("more")
+		write(t, x)
+		verify(t, x, true)
+		transactions := x.Counters.Transactions.Load()
+		if write(t, x); x.Counters.Transactions.Load() != transactions {
+			t.Error("a Write of nothing is a transaction")
+		}
+	})
+}
+
+func addrOf(x *Table, v4, v6 string) netip.Addr {
+	if x.IPv6 {
+		return addr(v6)
+	}
+	return addr(v4)
+}
+
+func family4or6(x *Table) string {
+	if x.IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// What another program does to the table is found, and the next Write makes it as it was; what it
+// does elsewhere is not.
+func TestDamage(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		family, ip := family4or6(x), addrOf(x, "192.0.2.1", "2001:db8::1").String()
+		nft(t, "add", "table", family, "other")
+		verify(t, x, true)
+		for _, damage := range [][]string{
+			{"flush", "ruleset"},
+			{"delete", "table", family, x.Name},
+			{"flush", "chain", family, x.Name, "web"},
+			{"add", "rule", family, x.Name, "web", "drop"},
+			{"add", "chain", family, x.Name, "strange"},
+			{"delete", "element", family, x.Name, "steer", "{ " + ip + " . tcp . 80 }"},
+			{"add", "element", family, x.Name, "same", "{ " + ip + " . " + addrOf(x, "192.0.2.7", "2001:db8::7").String() + " }"},
+			{"flush", "set", family, x.Name, "inside"},
+			{"flush", "set", family, x.Name, aliveSet},
+		} {
+			nft(t, damage...)
+			verify(t, x, false)
+			write(t, x)
+			verify(t, x, true)
+		}
+	})
+}
+
+// A refused change changes nothing, and the error names what was refused.
+func TestRefused(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		x.SetChain("web2", nil, []Rule{NewRule(x.IPv6).Jump("missing").Rule("")})
+		err := x.Write()
+		if !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "add rule to web2") {
+			t.Errorf("the error is %v", err)
+		}
+		if x.Counters.Failures.Load() != 1 || x.Known() {
+			t.Error("a failure is not counted")
+		}
+		x.SetChain("web2", nil, example(x.IPv6).chains["web2"].rules)
+		write(t, x)
+		verify(t, x, true)
+	})
+}
+
+// What rules have added to a dynamic set stays when the table is replaced.
+func TestDynamicStays(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		list := []Client{{Key(addrOf(x, "192.0.2.77", "2001:db8::77")), time.Minute},
+			{Key(addrOf(x, "192.0.2.78", "2001:db8::78")), time.Hour}}
+		for range 2 { // the second replaces the first
+			if err := x.Insert("clients", time.Hour, list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.Forget()
+		write(t, x)
+		verify(t, x, true)
+		have, err := x.Read("clients")
+		if err != nil || len(have) != len(list) {
+			t.Fatalf("%v, %v", have, err)
+		}
+		for _, c := range have {
+			i := slices.IndexFunc(list, func(l Client) bool { return l.Key == c.Key })
+			if i < 0 || c.Left > list[i].Left || c.Left < list[i].Left-30*time.Second {
+				t.Errorf("%x has %v left", c.Key, c.Left)
+			}
+		}
+	})
+}
+
+// Without a renewal the element that lets rules match goes.
+func TestLifetime(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		alive := func() int {
+			list, err := x.Read(aliveSet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		for range 2 {
+			if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := x.Read(aliveSet); err != nil || len(list) != 1 || list[0].Left < x.Lifetime-10*time.Second {
+				t.Fatalf("%v, %v", list, err)
+			}
+		}
+		verify(t, x, true)
+		x.Lifetime = 50 * time.Millisecond
+		if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(10 * time.Second); alive() > 0; runtime.Gosched() { // the kernel has no event for it
+			if time.Now().After(end) {
+				t.Fatal("the rules still match")
+			}
+		}
+		if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil || alive() != 1 {
+			t.Errorf("%v, or it is not there again", err)
+		}
+	})
+}
+
+func TestRemove(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		for _, want := range []bool{true, false} {
+			if there, err := Remove(x.IPv6, x.Name); there != want || err != nil {
+				t.Errorf("%v, %v; want %v", there, err, want)
+			}
+		}
+		if list := nft(t, "list", "ruleset"); list != "" {
+			t.Error(list)
+		}
+	})
+}
+
+// A monitor notices what other programs write, and not what this one does.
+func TestMonitor(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		m, err := OpenMonitor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, done := make(chan struct{}, 10), make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- m.Run(ctx, func() { changes <- struct{}{} }) }()
+		x.Forget()
+		write(t, x)
+		nft(t, "add", "table", family4or6(x), "other")
+		select {
+		case <-changes:
+		case <-time.After(10 * time.Second):
+			t.Error("the monitor noticed nothing")
+		}
+		cancel()
+		if err := <-done; err != nil || len(changes) > 0 {
+			t.Errorf("%v, and it noticed %d changes more", err, len(changes))
+		}
+	})
+}

@@ -1,0 +1,288 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+)
+
+// few is how many chains are read one by one rather than all of the table.
+const few = 200
+
+// readBack reads the chains that were written, which tells them from what other programs make of them.
+func (t *Table) readBack(written []string, whole bool) error {
+	if whole || len(written) > few {
+		now, err := t.rules("")
+		if err != nil {
+			return err
+		}
+		if !whole {
+			for name, was := range t.held {
+				if c := t.chains[name]; c != nil && now[name] != was && !slices.Contains(written, name) {
+					return fmt.Errorf("chain %s of nft table %s is not as it was written: "+
+						"another program has changed it", name, t.Name)
+				}
+			}
+		}
+		t.held = now
+	} else {
+		for _, name := range written {
+			now, err := t.rules(name)
+			if err != nil {
+				return err
+			}
+			maps.Copy(t.held, now)
+			if len(now) == 0 {
+				delete(t.held, name)
+			}
+		}
+	}
+	for _, name := range written {
+		if c := t.chains[name]; c != nil && len(t.held[name]) != handleSize*t.length(c) {
+			return fmt.Errorf("chain %s of nft table %s has %d rules right after %d were written: "+
+				"another program is changing it", name, t.Name, len(t.held[name])/handleSize, t.length(c))
+		}
+	}
+	return nil
+}
+
+// length returns how many rules the kernel has for a chain.
+func (t *Table) length(c *chain) int { return len(t.entrance(c)) + len(c.rules) }
+
+// handleSize is how many bytes stand for a rule. One that is replaced has another handle.
+const handleSize = 8
+
+// rules returns the handles of the rules of one chain, or of all if name is empty.
+func (t *Table) rules(name string) (out map[string]string, err error) {
+	filter := nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name)
+	if name != "" {
+		filter = nfnl.AttrString(filter, unix.NFTA_RULE_CHAIN, name)
+	}
+	handles := make(map[string][]byte)
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), filter,
+		func() { clear(handles) }, func(m nfnl.Value) {
+			chain := m.Find(unix.NFTA_RULE_CHAIN).String()
+			if m.Find(unix.NFTA_RULE_TABLE).String() == t.Name && (name == "" || name == chain) {
+				handles[chain] = append(handles[chain], m.Find(unix.NFTA_RULE_HANDLE).Bytes...)
+			}
+		})
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		return nil, fmt.Errorf("read rules of nft table %s: %w", t.Name, err)
+	}
+	out = make(map[string]string, len(handles))
+	for chain, list := range handles {
+		out[chain] = string(list)
+	}
+	return out, nil
+}
+
+// read returns the elements of a set. A range of a set of one field comes as it is kept: an
+// element for its first address, and one for the address after it, whose End is "end".
+func (t *Table) read(name string) (out []timed, err error) {
+	filter := nfnl.AttrString(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	filter = nfnl.AttrString(filter, unix.NFTA_SET_ELEM_LIST_SET, name)
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), filter,
+		func() { out = nil }, func(m nfnl.Value) {
+			for _, x := range m.Find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).Attrs() {
+				e, end := decode(x)
+				if end {
+					e.End = rangeEnd
+				}
+				out = append(out, e)
+			}
+		})
+	if err != nil {
+		return nil, fmt.Errorf("read set %s of nft table %s: %w", name, t.Name, err)
+	}
+	return out, nil
+}
+
+const rangeEnd = "end"
+
+// Verify reports whether the kernel holds what the last Write wrote and nothing else. If not,
+// the next Write replaces the table. As long as no program has written to nf_tables it costs
+// one message.
+func (t *Table) Verify() (bool, error) {
+	if !t.known {
+		return false, nil
+	}
+	generation := nfnl.Generation()
+	if generation != 0 && generation == t.verified {
+		return true, nil
+	}
+	ok, err := t.intact()
+	if err != nil {
+		return false, err
+	}
+	if t.known = ok; ok {
+		t.verified = generation
+	}
+	return ok, nil
+}
+
+func (t *Table) intact() (bool, error) {
+	now, err := t.rules("")
+	if err != nil || !maps.Equal(now, t.held) {
+		return false, err
+	}
+	if same, err := t.chainsThere(); err != nil || !same {
+		return false, err
+	}
+	for _, s := range t.sets {
+		list, err := t.read(s.Name)
+		if errors.Is(err, syscall.ENOENT) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if !s.Dynamic && !s.match(list) || s.Name == aliveSet && len(list) == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
+func (t *Table) chainsThere() (same bool, err error) {
+	const (
+		accept  = 1 // NF_ACCEPT of linux/netfilter.h
+		dormant = unix.NFT_TABLE_F_DORMANT
+	)
+	n, strange := 0, 0
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+		nil, func(m nfnl.Value) {
+			if m.Find(unix.NFTA_TABLE_NAME).String() == t.Name && m.Find(unix.NFTA_TABLE_FLAGS).Uint()&dormant != 0 {
+				strange++
+			}
+		})
+	if err != nil {
+		return false, fmt.Errorf("read nft table %s: %w", t.Name, err)
+	}
+	if strange > 0 {
+		return false, nil
+	}
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+		func() { n, strange = 0, 0 }, func(m nfnl.Value) {
+			if m.Find(unix.NFTA_CHAIN_TABLE).String() != t.Name {
+				return
+			}
+			c := t.chains[m.Find(unix.NFTA_CHAIN_NAME).String()]
+			if c != nil && c.present && (c.hook == nil || m.Find(unix.NFTA_CHAIN_POLICY).Uint() == accept) {
+				n++
+			} else {
+				strange++
+			}
+		})
+	if err != nil {
+		return false, fmt.Errorf("read chains of nft table %s: %w", t.Name, err)
+	}
+	present := 0
+	for _, c := range t.chains {
+		if c.present {
+			present++
+		}
+	}
+	return strange == 0 && n == present, nil
+}
+
+// match reports whether a set has the elements that were written.
+func (s *set) match(list []timed) bool {
+	if !s.Prefixes || len(s.Key) > 1 {
+		plain := make([]Element, len(list))
+		for i, e := range list {
+			plain[i] = e.Element
+		}
+		return s.elements.Match(plain)
+	}
+	want, have := make(map[Element]bool), make(map[Element]bool)
+	s.elements.Each(func(e Element, _, present bool) {
+		if !present {
+			return
+		}
+		want[Element{Key: e.Key}] = true
+		if next := after(e.End); next != "" {
+			want[Element{Key: next, End: rangeEnd}] = true
+		}
+	})
+	for _, e := range list {
+		have[e.Element] = true
+	}
+	return maps.Equal(want, have)
+}
+
+// Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no
+// such table. It is for keys without Prefixes.
+func Elements(ipv6 bool, table, set string) (out []Element, err error) {
+	list, err := (&Table{Name: table, IPv6: ipv6}).read(set)
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return nil, nil
+	}
+	for _, e := range list {
+		out = append(out, e.Element)
+	}
+	return out, err
+}
+
+// Client is an element of a dynamic set.
+type Client struct {
+	Key  string
+	Left time.Duration // until it times out
+}
+
+// Read returns the elements of a dynamic set.
+func (t *Table) Read(name string) ([]Client, error) {
+	list, err := t.read(name)
+	out := make([]Client, len(list))
+	for i, e := range list {
+		out[i] = Client{e.Key, e.left}
+	}
+	return out, err
+}
+
+// Expel removes elements from a dynamic set, of which some may not be there.
+func (t *Table) Expel(name string, keys map[string]bool) error {
+	present, err := t.read(name)
+	if err != nil {
+		return err
+	}
+	present = slices.DeleteFunc(present, func(e timed) bool { return !keys[e.Key] })
+	if len(present) == 0 {
+		return nil
+	}
+	b := t.batch()
+	b.elements(unix.NFT_MSG_DELSETELEM, t.named[name], present)
+	return t.commit(b)
+}
+
+// Insert adds elements to a dynamic set, with a timeout of which a part is left, or replaces them.
+func (t *Table) Insert(name string, timeout time.Duration, list []Client) error {
+	present, err := t.read(name)
+	if err != nil {
+		return err
+	}
+	come := make(map[string]timed, len(list))
+	for _, c := range list { // the last one of a key counts
+		come[c.Key] = timed{Element{Key: c.Key}, timeout, c.Left}
+	}
+	var gone []timed
+	for _, e := range present {
+		if _, again := come[e.Key]; again {
+			gone = append(gone, timed{Element: Element{Key: e.Key}})
+		}
+	}
+	b, s := t.batch(), t.named[name]
+	b.elements(unix.NFT_MSG_DELSETELEM, s, gone)
+	b.elements(unix.NFT_MSG_NEWSETELEM, s, slices.Collect(maps.Values(come)))
+	if b.empty() {
+		return nil
+	}
+	return t.commit(b)
+}

@@ -1,0 +1,403 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+)
+
+// maxElements is how many bytes of elements a message has: the length of an attribute has 16 bits.
+const maxElements = 60000
+
+// Write makes the kernel hold the table, in one transaction unless sets of several ranks change
+// (Set.Rank). After an error it holds what it held before, or some of the ranks as they are to be.
+func (t *Table) Write() error {
+	if t.Lifetime > 0 {
+		t.AddSet(alive.Set)
+	}
+	written, whole := t.touched, !t.known
+	t.known = false
+	wrote, err := true, error(nil)
+	if whole {
+		var b *batch
+		if b, err = t.whole(); err == nil {
+			err = t.commit(b)
+		}
+	} else {
+		wrote, err = t.writeChanges()
+	}
+	if err != nil {
+		return err
+	}
+	t.settle()
+	if !wrote {
+		return nil
+	}
+	if err := t.readBack(written, whole); err != nil {
+		t.known = false
+		return err
+	}
+	return nil
+}
+
+// commit sends a batch, and follows the generation of nf_tables.
+func (t *Table) commit(b *batch) error {
+	before := nfnl.Generation()
+	t.counters().Transactions.Add(1)
+	if err := b.send(); err != nil {
+		t.counters().Failures.Add(1)
+		t.verified = 0
+		return b.failed("write", err)
+	}
+	if t.verified != before || nfnl.Generation() != before+1 {
+		t.verified = 0 // another program has written, too
+	} else {
+		t.verified = before + 1
+	}
+	return nil
+}
+
+// Try has the kernel take the whole table and delete it again, in one transaction that no packet
+// meets. The error says what it does not take.
+func (t *Table) Try() error {
+	if t.Lifetime > 0 {
+		t.AddSet(alive.Set)
+	}
+	b, err := t.whole()
+	if err != nil {
+		return err
+	}
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := b.send(); err != nil {
+		return b.failed("try", err)
+	}
+	return nil
+}
+
+// whole is a transaction that replaces the table.
+func (t *Table) whole() (*batch, error) {
+	b := t.batch()
+	kept := make(map[string][]timed)
+	for _, s := range t.sets {
+		if s.Dynamic && !s.gone && s.Name != aliveSet {
+			list, err := t.read(s.Name)
+			if err != nil && !errors.Is(err, syscall.ENOENT) {
+				return nil, err
+			}
+			for i := range list { // rules that renew an element leave its timeout, which the kernel compares
+				list[i].timeout = max(list[i].timeout, list[i].left)
+			}
+			kept[s.Name] = list
+		}
+	}
+	b.table(unix.NFT_MSG_NEWTABLE)
+	b.table(unix.NFT_MSG_DELTABLE)
+	b.table(unix.NFT_MSG_NEWTABLE)
+	names := slices.Sorted(maps.Keys(t.chains)) // in the order in which nft is to list them
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
+			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
+		}
+	}
+	for _, s := range t.sets {
+		if !s.gone {
+			b.set(unix.NFT_MSG_NEWSET, s)
+		}
+	}
+	// Rules come before elements: for each rule that uses a map the kernel walks all of it (nf_tables_bind_set).
+	for _, name := range names {
+		if c := t.chains[name]; !c.gone {
+			t.writeRules(b, name, c)
+		}
+	}
+	for _, s := range t.sets {
+		if s.gone {
+			continue
+		}
+		var list []timed
+		s.elements.Each(func(e Element, wanted, _ bool) {
+			if wanted {
+				list = append(list, timed{Element: e})
+			}
+		})
+		b.elements(unix.NFT_MSG_NEWSETELEM, s, append(list, kept[s.Name]...))
+	}
+	if t.Lifetime > 0 {
+		b.grant(t.Lifetime)
+	}
+	return b, nil
+}
+
+// writeChanges writes what was edited, rank by rank, and reports whether that was anything.
+func (t *Table) writeChanges() (wrote bool, err error) {
+	step := func(b *batch) error {
+		if b.empty() {
+			return nil
+		}
+		if wrote {
+			if err := netfilter.AwaitReaders(); err != nil {
+				return err
+			}
+		}
+		wrote = true
+		if err := t.commit(b); err != nil {
+			return err
+		}
+		for _, c := range b.changes {
+			t.note(c.set, c.list, c.present)
+		}
+		return nil
+	}
+	highest := 0
+	for _, s := range t.sets {
+		highest = max(highest, s.Rank)
+	}
+	for rank := highest; rank > 0; rank-- {
+		b := t.batch()
+		for _, s := range t.ranked(rank) {
+			b.grow(s, false)
+		}
+		if err := step(b); err != nil {
+			return wrote, err
+		}
+	}
+	if err := step(t.changes()); err != nil {
+		return wrote, err
+	}
+	for rank := 1; rank <= highest; rank++ {
+		b := t.batch()
+		for _, s := range t.ranked(rank) {
+			b.shrink(s)
+		}
+		if err := step(b); err != nil {
+			return wrote, err
+		}
+	}
+	return wrote, nil
+}
+
+// ranked returns the sets of a rank.
+func (t *Table) ranked(rank int) (out []*set) {
+	for _, s := range t.sets {
+		if s.Rank == rank {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// changes is a transaction with what was edited, but for sets of rank 1 and more.
+func (t *Table) changes() *batch {
+	b, sets := t.batch(), t.ranked(0)
+	for _, name := range t.touched {
+		if c := t.chains[name]; !c.gone && !c.present {
+			b.chain(unix.NFT_MSG_NEWCHAIN, name, c.hook)
+		}
+	}
+	for _, s := range sets { // those that rules need
+		b.create(s)
+		if s.fresh && s.Name == aliveSet {
+			b.grant(t.Lifetime)
+		}
+	}
+	for _, name := range t.touched { // rules that go may hold sets
+		c := t.chains[name]
+		if c.present && c.had > 0 {
+			b.flush(name)
+		}
+		if !c.gone {
+			t.writeRules(b, name, c)
+		}
+	}
+	for _, s := range sets {
+		b.grow(s, true)
+	}
+	for _, s := range sets {
+		b.drop(s)
+	}
+	for _, name := range t.touched {
+		if c := t.chains[name]; c.gone && c.present {
+			b.chain(unix.NFT_MSG_DELCHAIN, name, nil)
+		}
+	}
+	return b
+}
+
+// create appends a message that makes a set that is not there.
+func (b *batch) create(s *set) {
+	if s.fresh && !s.gone && !b.made[s] {
+		b.set(unix.NFT_MSG_NEWSET, s)
+		b.made[s] = true
+	}
+}
+
+// drop appends a message that deletes a set that is not to be there.
+func (b *batch) drop(s *set) {
+	if s.gone && !s.fresh {
+		b.set(unix.NFT_MSG_DELSET, s)
+	}
+}
+
+// grow adds the elements that a set lacks. If all, it deletes those that are to go as well, and else those
+// alone that would overlap what is added.
+func (b *batch) grow(s *set, all bool) {
+	if s.gone {
+		return
+	}
+	b.create(s)
+	come, gone := s.elements.Missing(), s.elements.Surplus()
+	if !all {
+		gone = overlapping(gone, come)
+	}
+	if !s.fresh {
+		b.change(s, gone, false)
+	}
+	b.change(s, come, true)
+}
+
+// shrink deletes the elements that are to go, and the set if it is.
+func (b *batch) shrink(s *set) {
+	if !s.fresh && !s.gone {
+		b.change(s, s.elements.Surplus(), false)
+	}
+	b.drop(s)
+}
+
+// overlapping returns the ranges of a list that overlap any of others, which do not overlap each other.
+func overlapping(list, others []Element) (out []Element) {
+	if len(list) == 0 || len(others) == 0 {
+		return nil
+	}
+	byKey := func(a, b Element) int { return strings.Compare(a.Key, b.Key) }
+	others = slices.SortedFunc(slices.Values(others), byKey)
+	for _, e := range list {
+		i, same := slices.BinarySearchFunc(others, e, byKey)
+		if same || i > 0 && others[i-1].End >= e.Key || i < len(others) && others[i].Key <= e.End {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// change appends messages that add elements to a set or delete them, and notes what they change.
+func (b *batch) change(s *set, list []Element, present bool) {
+	if len(list) == 0 {
+		return
+	}
+	timeless := make([]timed, len(list))
+	for i, e := range list {
+		timeless[i].Element = e
+	}
+	command := unix.NFT_MSG_DELSETELEM
+	if present {
+		command = unix.NFT_MSG_NEWSETELEM
+	}
+	b.elements(command, s, timeless)
+	b.changes = append(b.changes, change{s, list, present})
+}
+
+// writeRules adds the rules of a chain that has none.
+func (t *Table) writeRules(b *batch, name string, c *chain) {
+	for _, r := range slices.Concat(t.entrance(c), c.rules) {
+		b.rule(name, r)
+	}
+}
+
+// entrance returns the first rules of a chain, which are not the caller's.
+func (t *Table) entrance(c *chain) (out []Rule) {
+	if c.hook != nil && c.hook.New {
+		out = append(out, NewRule(t.IPv6).NotNew().Return().Rule(""))
+	}
+	if c.hook != nil && t.Lifetime > 0 {
+		out = append(out, NewRule(t.IPv6).NotIn(aliveSet, Family).Return().Rule("no process renews this any more"))
+	}
+	return out
+}
+
+// Remove removes a table with all that is in it, and reports whether it was there.
+func Remove(ipv6 bool, name string) (there bool, err error) {
+	t := &Table{Name: name, IPv6: ipv6}
+	b := t.batch()
+	b.table(unix.NFT_MSG_DELTABLE)
+	switch err := b.send(); {
+	case errors.Is(err, syscall.ENOENT), nfnl.NoSubsystem(err):
+		return false, nil
+	case err != nil:
+		return false, b.failed("delete", err)
+	}
+	return true, nil
+}
+
+// set appends a message about a set.
+func (b *batch) set(command int, s *set) {
+	b.begin(command, unix.NLM_F_CREATE)
+	b.str(unix.NFTA_SET_TABLE, b.name)
+	b.str(unix.NFTA_SET_NAME, s.Name)
+	if command == unix.NFT_MSG_DELSET {
+		b.end()
+		return
+	}
+	keyType, keyLen := describe(s.Key, b.ipv6)
+	flags := uint32(0)
+	var desc []byte
+	if len(s.Key) > 1 {
+		flags |= nftSetConcat
+		var fields []byte
+		for _, f := range s.Key {
+			n := nfnl.Attr(nil, nftaSetFieldLen, be32(uint32(f.length(b.ipv6))))
+			fields = nfnl.AttrNested(fields, unix.NFTA_LIST_ELEM, n)
+		}
+		desc = nfnl.AttrNested(desc, nftaSetDescConcat, fields)
+	}
+	if s.Prefixes {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if s.Dynamic {
+		flags |= unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT
+		desc = nfnl.Attr(desc, unix.NFTA_SET_DESC_SIZE, be32(s.Size))
+	}
+	if s.Verdicts || s.Data != nil {
+		flags |= unix.NFT_SET_MAP
+		dataType, dataLen := uint32(nftDataVerdictType), 16 // sizeof(struct nft_verdict)
+		if !s.Verdicts {
+			dataType, dataLen = describe(s.Data, b.ipv6)
+		}
+		b.attr(unix.NFTA_SET_DATA_TYPE, be32(dataType))
+		b.attr(unix.NFTA_SET_DATA_LEN, be32(uint32(dataLen)))
+	}
+	b.attr(unix.NFTA_SET_FLAGS, be32(flags))
+	b.attr(unix.NFTA_SET_KEY_TYPE, be32(keyType))
+	b.attr(unix.NFTA_SET_KEY_LEN, be32(uint32(keyLen)))
+	b.attr(unix.NFTA_SET_ID, be32(b.sets+1))
+	b.sets++
+	if desc != nil {
+		b.attr(unix.NFTA_SET_DESC|unix.NLA_F_NESTED, desc)
+	}
+	b.end()
+}
+
+// elements appends messages that add elements to a set or delete them.
+func (b *batch) elements(command int, s *set, list []timed) {
+	for len(list) > 0 {
+		b.begin(command, unix.NLM_F_CREATE)
+		b.str(unix.NFTA_SET_ELEM_LIST_TABLE, b.name)
+		b.str(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+		start := len(b.bytes)
+		b.bytes = append(b.bytes, 0, 0, 0, 0)
+		for len(list) > 0 && len(b.bytes)-start < maxElements {
+			b.bytes, list = s.append(b.bytes, list[0]), list[1:]
+		}
+		closeAttr(b.bytes, start, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED)
+		b.end()
+	}
+}
+
+func be32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }

@@ -1,0 +1,69 @@
+package nftables
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// clients reads the sets of a Service's backends.
+func (e *Engine) clients(s *lb.Service, now int64) (out []lb.Client, err error) {
+	for addr, set := range e.clientSets(s) {
+		list, err := e.content.Read(set)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range list {
+			ip, _ := netip.AddrFromSlice([]byte(x.Key))
+			age := max(0, s.AffinityTimeout-int64(x.Left))
+			out = append(out, lb.Client{Addr: ip, Backend: addr, LastUsed: now - age})
+		}
+	}
+	slices.SortFunc(out, func(a, b lb.Client) int { return cmp.Compare(a.LastUsed, b.LastUsed) })
+	return out, nil
+}
+
+// clientSets returns the sets of the clients of a Service's backends, by backend.
+func (e *Engine) clientSets(s *lb.Service) map[netip.AddrPort]string {
+	out := make(map[netip.AddrPort]string)
+	for i := range s.Backends {
+		addr := s.Backends[i].Addr
+		if name := clientSet(s.ID, addr).Name; e.content != nil && e.content.HasSet(name) {
+			out[addr] = name
+		}
+	}
+	return out
+}
+
+// remember adds clients to the sets of their backends, and removes them from those of others: rules look
+// into one set after the other.
+func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
+	sets, at := e.clientSets(s), make(map[netip.Addr]netip.AddrPort)
+	for _, c := range clients { // the last one counts
+		if _, ok := sets[c.Backend]; ok && c.Addr.Is6() == s.IPv6 {
+			at[c.Addr] = c.Backend
+		}
+	}
+	for addr, set := range sets {
+		var come []nft.Client
+		elsewhere := make(map[string]bool)
+		for ip, backend := range at {
+			if k := nft.Key(ip); backend == addr {
+				come = append(come, nft.Client{Key: k})
+			} else {
+				elsewhere[k] = true
+			}
+		}
+		if err := e.content.Insert(set, time.Duration(s.AffinityTimeout), come); err != nil {
+			return err
+		}
+		if err := e.content.Expel(set, elsewhere); err != nil {
+			return err
+		}
+	}
+	return nil
+}

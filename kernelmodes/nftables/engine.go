@@ -1,0 +1,94 @@
+package nftables
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-lb/sluice/kernelmodes"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Engine forwards Services by nf_tables in one address family. The zero value is usable: IPv4.
+// Its methods are called by one goroutine, except Stats and Renew, and work in the network
+// namespace of the calling thread. Set the fields before the first call. There is nothing to
+// close.
+type Engine struct {
+	// IPv6 chooses the address family.
+	IPv6 bool
+
+	// Masquerade is as everywhere; policy Local of external addresses is not for the traffic
+	// of pods.
+	kernelmodes.Masquerade
+
+	// Lifetime is how long rules match without this process, in whole milliseconds. 0: for ever.
+	Lifetime time.Duration
+
+	kernel
+}
+
+// Probe checks that this host can forward Services: that the kernel takes each kind of rule and
+// set, in a transaction that leaves nothing. The first call that has no error does the work and
+// later ones, Sync among them, do nothing.
+//
+// The error wraps fs.ErrPermission if we may not use nf_tables, and errors.ErrUnsupported on other
+// systems than Linux.
+func (e *Engine) Probe(ctx context.Context) error { return e.probe(ctx) }
+
+// Sync makes the kernel forward the Services of the engine's family as d says from now on,
+// and deletes the conntrack entries of UDP flows that would stay with a backend they must
+// leave. The first Sync, and each one after an error or after Verify returned false, with an
+// empty d too, replaces the whole table; for no Services it removes what an earlier process has
+// left. The Services are kept, and must not be written to.
+//
+// An address with the unspecified IP is a node port, on every address of the node but
+// loopback; one of kind lb.NodePort with an exact IP is a node port there, and none if the IP
+// is a loopback one. No address may be in two Services.
+//
+// On an error the table is that of before or the one requested.
+func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
+	return e.sync(ctx, &d, node)
+}
+
+// Verify reports whether our table holds what the last Sync wrote and nothing else; if not, call
+// Sync. It costs one netlink message if no program has written to nf_tables since the last Verify,
+// ours in Renew and other tables included.
+func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
+
+// Renew makes rules last for another Lifetime, if there are any. Any goroutine may call it.
+func (e *Engine) Renew() error { return e.renew() }
+
+// Leftover reports whether an earlier process has left Services here. It costs some milliseconds.
+func (e *Engine) Leftover(ctx context.Context) (bool, error) { return e.leftover(ctx) }
+
+// Clients returns which backend each client of a Service with affinity was sent to last,
+// the longest ago first. now is the time on the clock of lb.Client.LastUsed. The Service is
+// one of the last Sync that had no error.
+func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Client, error) {
+	return e.clients(s, now)
+}
+
+// Remember makes the kernel send clients of a Service with affinity to the backends that
+// they had on another path. The Service is one of the last Sync that had no error, and clients
+// are in the order of Clients. To the kernel they have come now. Clients of backends that the
+// Service has not are left out.
+func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
+	return e.remember(s, clients)
+}
+
+// Stats is what an engine has done since it was made, and what is there.
+type Stats struct {
+	Transactions uint64 // of netlink
+	Failures     uint64 // of them, those that the kernel refused
+	FlowsDeleted uint64 // conntrack entries
+	Rules        int
+	Elements     int // of sets and maps, but those of clients with affinity
+}
+
+// Stats may be called by any goroutine.
+func (e *Engine) Stats() Stats { return e.stats() }
+
+// Cleanup removes every trace of any engine of this package from the network namespace
+// of the calling thread, of both address families. Established connections go on. It goes on
+// after an error and returns all of them. If nothing is there it does nothing. It is not to run
+// while an engine is in use.
+func Cleanup(ctx context.Context) error { return cleanup(ctx) }

@@ -1,0 +1,213 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/kernelmodes"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// kernel is what an engine knows of its host, and what it wrote there last.
+type kernel struct {
+	content  *content // nil until there has been something to write
+	probed   bool
+	services lb.Mirror
+	clean    bool // an earlier process has left nothing
+	stale    kernelmodes.Flows
+
+	counters     nft.Counters
+	flowsDeleted atomic.Uint64
+}
+
+func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
+	e.services.Fold(d, e.IPv6)
+	services := e.services.Services()
+	if e.content == nil && len(services) == 0 {
+		return errors.Join(e.removeOld(), e.deleteFlows())
+	}
+	if err := e.probe(ctx); err != nil {
+		return err
+	}
+	changed := e.services.Changed()
+	e.stale.Change(changed)
+	if e.content == nil || !e.content.Known() {
+		e.stale.ChangeAll(services)
+	}
+	if err := e.write(e.shape(node), services, changed); err != nil {
+		return err
+	}
+	return e.deleteFlows()
+}
+
+// deleteFlows deletes the conntrack entries of flows that have to leave their endpoints, also those of before an error.
+func (e *Engine) deleteFlows() error {
+	n, err := e.stale.Delete(e.IPv6)
+	e.flowsDeleted.Add(n)
+	return err
+}
+
+// write writes a change, or removes the table if there is nothing to forward any more.
+func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Change) error {
+	if len(services) == 0 {
+		e.content, e.clean = nil, false
+		e.counters.Rules.Store(0)
+		e.counters.Elements.Store(0)
+		_, err := nft.Remove(e.IPv6, table)
+		e.clean = err == nil
+		return err
+	}
+	if e.content == nil {
+		e.content = newContent(&nft.Table{Name: table, IPv6: e.IPv6, Lifetime: e.Lifetime, Counters: &e.counters}, s)
+		changed = nil
+		for _, x := range services {
+			changed = append(changed, lb.Change{New: x})
+		}
+	}
+	e.content.edit(s, services, changed)
+	return e.content.Write()
+}
+
+// shape returns how rules are written.
+func (e *Engine) shape(node lb.Node) shape {
+	return shape{
+		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
+		pods: e.PodCIDRs(e.IPv6, node),
+	}
+}
+
+func (e *Engine) probe(context.Context) error {
+	if e.probed {
+		return nil
+	}
+	err := e.shape(lb.Node{}).trial().Try()
+	if errors.Is(err, fs.ErrPermission) || err == nil {
+		e.probed = err == nil
+		return err
+	}
+	return fmt.Errorf("try the rules of Services: %w", err)
+}
+
+func (e *Engine) verify(context.Context) (bool, error) {
+	if e.content == nil {
+		return true, nil
+	}
+	return e.content.Verify()
+}
+
+func (e *Engine) renew() error {
+	if e.Lifetime == 0 {
+		return nil
+	}
+	return nft.Renew(e.IPv6, table, e.Lifetime)
+}
+
+func (e *Engine) stats() Stats {
+	c := &e.counters
+	return Stats{c.Transactions.Load(), c.Failures.Load(), e.flowsDeleted.Load(), int(c.Rules.Load()),
+		int(c.Elements.Load())}
+}
+
+func (e *Engine) leftover(context.Context) (bool, error) {
+	for _, set := range []string{setServices, setNodePorts} {
+		if list, err := e.left(set); err != nil || len(list) > 0 {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// left returns the keys of a set that an earlier process has left.
+func (e *Engine) left(set string) ([]nft.Client, error) {
+	list, err := (&nft.Table{Name: table, IPv6: e.IPv6}).Read(set)
+	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
+		return nil, nil
+	}
+	return list, err
+}
+
+// removeOld removes what an earlier process has left, once, if there is nothing to forward.
+func (e *Engine) removeOld() error {
+	if e.clean {
+		return nil
+	}
+	udp := make(map[netip.AddrPort]bool)
+	for _, set := range []string{setServices, setNodePorts} {
+		list, err := e.left(set)
+		if err != nil {
+			return err
+		}
+		for _, x := range list {
+			if addr, ok := udpFrontend(x.Key, e.IPv6); ok {
+				udp[addr] = true
+			}
+		}
+	}
+	if _, err := nft.Remove(e.IPv6, table); err != nil {
+		return err
+	}
+	if len(udp) > 0 {
+		n, err := kernelmodes.DeleteTranslated(udp, e.IPv6)
+		if e.flowsDeleted.Add(n); err != nil {
+			return err
+		}
+	}
+	e.clean = true
+	return nil
+}
+
+// udpFrontend reads what key has made.
+func udpFrontend(key string, ipv6 bool) (addr netip.AddrPort, ok bool) {
+	const rest = 8 // the protocol and the port, each in four bytes
+	ip := netfilter.Unspecified(ipv6)
+	if len(key) > rest {
+		ip, _ = netip.AddrFromSlice([]byte(key[:len(key)-rest]))
+	}
+	if len(key) < rest || key[len(key)-rest] != unix.IPPROTO_UDP {
+		return addr, false
+	}
+	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16([]byte(key[len(key)-rest/2:]))), true
+}
+
+func cleanup(context.Context) error {
+	return netfilter.EachFamily(func(ipv6 bool) error {
+		_, err := nft.Remove(ipv6, table)
+		return err
+	})
+}
+
+// trial is a table with one of each kind of rule, set and element.
+func (s shape) trial() *nft.Table {
+	addr := netip.MustParseAddr("192.0.2.1") // documentation addresses (RFC 5737, RFC 3849)
+	if s.ipv6 {
+		addr = netip.MustParseAddr("2001:db8::1")
+	}
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
+	s.bridge, s.interfaces, s.pods = "cni0", "veth", []netip.Prefix{netip.PrefixFrom(addr, 24)}
+	backend := func(port uint16) lb.Backend { return lb.Backend{Addr: at(port), Ready: true, Local: true} }
+	plain := &lb.Service{
+		ID: lb.ID{Name: "plain", Protocol: lb.UDP, IPv6: s.ipv6},
+		Addresses: []lb.Address{{Addr: at(1)}, {
+			Addr: at(2), Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.PrefixFrom(addr, 8)},
+		}, {Addr: netip.AddrPortFrom(netfilter.Unspecified(s.ipv6), 1), Kind: lb.NodePort, Local: true}},
+		Backends: []lb.Backend{backend(3), backend(4)},
+	}
+	affine, refused := *plain, *plain
+	affine.Name, affine.Addresses, affine.AffinityTimeout = "affine", []lb.Address{{Addr: at(5)}}, 1e9
+	refused.Name, refused.Addresses, refused.Backends = "refused", []lb.Address{{Addr: at(6)}}, nil
+	c := newContent(&nft.Table{Name: trial, IPv6: s.ipv6}, s)
+	services := map[lb.ID]*lb.Service{plain.ID: plain, affine.ID: &affine, refused.ID: &refused}
+	c.edit(s, services, []lb.Change{{New: plain}, {New: &affine}, {New: &refused}})
+	return c.Table
+}

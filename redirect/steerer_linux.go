@@ -1,0 +1,158 @@
+package redirect
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// steerer is what steering has in common whatever the packet filter: the entries, what an
+// update makes of them, and the flows that it makes stale.
+type steerer struct {
+	host    Host
+	entries map[lb.Frontend]Entry
+	rules   rules // nil before the first Sync that could probe
+
+	started bool // what an earlier process, and kube-proxy's userspace mode, have left is gone
+
+	// changed are UDP frontends whose conntrack entries have not been looked at
+	// since a change. They outlive a failed Sync.
+	changed map[netip.AddrPort]bool
+
+	flows atomic.Uint64 // deleted
+}
+
+// rules are what entries come to in a packet filter.
+type rules interface {
+	// change counts entries that go and come.
+	change(gone, come []Entry)
+	// setHost changes what all entries share.
+	setHost(Host)
+	// Known reports whether the kernel is known to be as written last.
+	Known() bool
+	// write makes the kernel hold it.
+	write(context.Context) error
+	// Verify reports whether the kernel holds what was written last.
+	Verify(context.Context) (bool, error)
+}
+
+// filter is a packet filter of one address family.
+type filter interface {
+	// open probes, and returns the rules of some entries, which they keep.
+	open(ctx context.Context, host Host, entries map[lb.Frontend]Entry) (rules, error)
+	// read reads where the rules of earlier steerers lead.
+	read(context.Context) (Leftover, error)
+	// succeed removes what others have left, which is for after the first time that rules were written.
+	succeed(context.Context) error
+}
+
+// sync is Sync, but for stale flows.
+func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error {
+	p, err := u.family(ipv6)
+	if err != nil {
+		return err
+	}
+	if err := s.fold(u.Whole, p); err != nil {
+		return err
+	}
+	if s.rules == nil {
+		if s.rules, err = f.open(ctx, s.host, s.entries); err != nil {
+			return err
+		}
+	}
+	if !s.rules.Known() {
+		s.changeAll() // rules may have been lost
+	}
+	if !s.started {
+		left, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		for f := range left.Ported {
+			s.change(f)
+		}
+	}
+	if err := s.rules.write(ctx); err != nil {
+		return err
+	}
+	if !s.started {
+		if err := f.succeed(ctx); err != nil {
+			return err
+		}
+		s.started = true
+	}
+	if u.Written != nil {
+		u.Written()
+	}
+	return nil
+}
+
+// fold brings the entries, and the ruleset if there is one, to what they are after an
+// update, which changes nothing if it contradicts them.
+func (s *steerer) fold(whole bool, p part) error {
+	going := slices.Values(p.gone)
+	if whole {
+		going = maps.Keys(s.entries)
+	}
+	goes := make(map[lb.Frontend]bool)
+	for f := range going {
+		goes[f] = true
+	}
+	var gone, come []Entry
+	for f, e := range p.come {
+		was, there := s.entries[f]
+		switch {
+		case there && was.Equal(e):
+			delete(goes, f)
+		case there && !goes[f]:
+			return contradiction(f, was.conflict(e))
+		default:
+			come = append(come, e)
+		}
+	}
+	for f := range goes {
+		if e, there := s.entries[f]; there {
+			gone = append(gone, e)
+			delete(s.entries, f)
+		}
+	}
+	if s.entries == nil {
+		s.entries, s.changed = make(map[lb.Frontend]Entry, len(come)), make(map[netip.AddrPort]bool)
+	}
+	for _, e := range come {
+		s.entries[e.Frontend] = e
+	}
+	if !p.host.equal(s.host) {
+		s.changeAll()
+	}
+	for _, e := range slices.Concat(gone, come) {
+		if !e.passes() {
+			s.change(e.Frontend)
+		}
+	}
+	s.host = p.host
+	if s.rules != nil {
+		s.rules.change(gone, come)
+		s.rules.setHost(p.host)
+	}
+	return nil
+}
+
+// change adds to changed, if the frontend is one of UDP.
+func (s *steerer) change(f lb.Frontend) {
+	if f.Protocol == lb.UDP {
+		s.changed[f.Addr] = true
+	}
+}
+
+func (s *steerer) changeAll() {
+	for f, e := range s.entries {
+		if !e.passes() {
+			s.change(f)
+		}
+	}
+}
