@@ -304,7 +304,7 @@ func TestCrashWithPortTaken(t *testing.T) {
 		t.Error(err)
 	}
 	if after := steered(); after == before {
-		t.Errorf("the port %s of somebody else is steered to", after)
+		t.Errorf("the port %s, which another program has now, is steered to", after)
 	}
 }
 
