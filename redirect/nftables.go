@@ -28,8 +28,7 @@ type NFTables struct {
 }
 
 // Probe checks that this host can be steered: that its kernel takes each kind of rule, in a
-// table of its own that is removed at once and concerns no packet but those to addresses of
-// documentation. The first call does the work and later ones return its result; Sync calls
+// transaction that leaves nothing and that no packet meets. The first call does the work and later ones return its result; Sync calls
 // it if it was not called. After an error the next call probes again.
 //
 // The error says what is missing. It wraps fs.ErrPermission if we may not use nf_tables, and
