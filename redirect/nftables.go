@@ -28,8 +28,9 @@ type NFTables struct {
 }
 
 // Probe checks that this host can be steered: that its kernel takes each kind of rule, in a
-// transaction that leaves nothing and that no packet meets. The first call does the work and later ones return its result; Sync calls
-// it if it was not called. After an error the next call probes again.
+// transaction that leaves nothing and that no packet meets. The first call does the work and
+// later ones return its result; Sync calls it if it was not called. After an error the next
+// call probes again.
 //
 // The error says what is missing. It wraps fs.ErrPermission if we may not use nf_tables, and
 // errors.ErrUnsupported on other systems than Linux.
