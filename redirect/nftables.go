@@ -45,8 +45,7 @@ func (t *NFTables) Leftover(ctx context.Context) Leftover { return t.leftover(ct
 func (t *NFTables) Sync(ctx context.Context, u Update) error { return t.sync(ctx, u) }
 
 // Verify reports whether the table is as the last Sync wrote it; if not, call Sync. False is
-// no error. While no program has written to nf_tables, ours in Renew and other tables
-// included, it costs one message.
+// no error. While no other program has written to nf_tables it costs one message.
 func (t *NFTables) Verify(ctx context.Context) (bool, error) { return t.verify(ctx) }
 
 // Renew has the rules match for another Lifetime from now on. Where there is no table it does

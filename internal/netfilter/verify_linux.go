@@ -150,7 +150,7 @@ func (r *Ruleset) readAgain(written map[Place]bool) (held, error) {
 // Verify reports whether our chains, the jumps to them and the sets hold what the last
 // Write wrote and nothing else, and whether each jump is in its place and no other rule
 // leads to our chains. If not, the next Write reads what there is and writes everything.
-// As long as nothing has changed the generation of nf_tables it only reads the sets.
+// As long as no program has written to nf_tables, but this one to tables of its own, it only reads the sets.
 func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 	if r.state != known {
 		return false, nil
@@ -171,7 +171,8 @@ func (r *Ruleset) Verify(ctx context.Context) (bool, error) {
 func (r *Ruleset) rulesIntact(ctx context.Context) (bool, error) {
 	var generation uint32
 	if r.program.NFT {
-		if generation = nfnl.Generation(); generation != 0 && generation == r.verified {
+		alone := false
+		if generation, alone = nfnl.Alone(r.verified); alone {
 			return true, nil
 		}
 	}

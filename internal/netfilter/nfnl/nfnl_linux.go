@@ -134,12 +134,3 @@ func NoSubsystem(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) ||
 		errors.Is(err, syscall.EPROTONOSUPPORT)
 }
-
-// Generation returns a number that changes with every transaction of nf_tables in this network
-// namespace, of any program; 0 if it cannot be read.
-func Generation() (n uint32) {
-	_ = Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC, nil, nil, func(m Value) {
-		n = uint32(m.Find(unix.NFTA_GEN_ID).Uint())
-	})
-	return n
-}

@@ -120,9 +120,12 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("%s: %v", r.what, r.errno) }
 func (r *refusal) Unwrap() error { return r.errno }
 
-// send sends the batch as one packet, as nf_tables wants it, and awaits the end of it. Messages
+// send has the kernel do the batch.
+func (b *batch) send() error { return nfnl.Commit(b.transact) }
+
+// transact sends the batch as one packet, as nf_tables wants it, and awaits the end of it. Messages
 // are answered only if they are refused; the last one always is.
-func (b *batch) send() error {
+func (b *batch) transact() error {
 	last := b.start
 	flags := binary.NativeEndian.Uint16(b.bytes[last+6:])
 	binary.NativeEndian.PutUint16(b.bytes[last+6:], flags|unix.NLM_F_ACK)

@@ -107,14 +107,14 @@ func (t *Table) read(name string) (out []timed, err error) {
 const rangeEnd = "end"
 
 // Verify reports whether the kernel holds what the last Write wrote and nothing else. If not,
-// the next Write replaces the table. As long as no program has written to nf_tables it costs
-// one message.
+// the next Write replaces the table. As long as no other program has written to nf_tables, and all
+// that this one has written were tables, it costs one message.
 func (t *Table) Verify() (bool, error) {
 	if !t.known {
 		return false, nil
 	}
-	generation := nfnl.Generation()
-	if generation != 0 && generation == t.verified {
+	generation, alone := nfnl.Alone(t.verified)
+	if alone {
 		return true, nil
 	}
 	ok, err := t.intact()

@@ -1,0 +1,93 @@
+package nft
+
+import (
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+)
+
+// TestVerifyReads: a table is read back only if another program has written, whatever this one has.
+func TestVerifyReads(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		other := &Table{Name: "other", IPv6: x.IPv6, Lifetime: x.Lifetime}
+		renew := func() {
+			if err := Renew(x.IPv6, x.Name, x.Lifetime); err != nil {
+				t.Error(err)
+			}
+		}
+		verify(t, x, true)
+		for _, step := range []struct {
+			name  string
+			do    func()
+			reads bool
+		}{
+			{"renewing", renew, false},
+			{"writing another table", func() { write(t, other) }, false},
+			{"changing the table", func() { x.Add("endpoints", anyElement(x, "endpoints"), -1); write(t, x) }, false},
+			{"a refused transaction", func() {
+				other.SetChain("wrong", nil, []Rule{NewRule(x.IPv6).Jump("missing").Rule("")})
+				if other.Write() == nil {
+					t.Error("it was taken")
+				}
+			}, false},
+			{"another program", func() { nft(t, "add", "table", family4or6(x), "theirs") }, true},
+			{"another program, and then renewing", func() { nft(t, "delete", "table", family4or6(x), "theirs"); renew() }, true},
+			{"removing another table", func() {
+				if there, err := Remove(x.IPv6, other.Name); !there || err != nil {
+					t.Error(there, err)
+				}
+			}, false},
+		} {
+			before := x.verified
+			step.do()
+			if ok, err := x.Verify(); !ok || err != nil {
+				t.Fatalf("after %s: %v, %v", step.name, ok, err)
+			}
+			if reads := x.verified != before; reads != step.reads {
+				t.Errorf("after %s the table was read: %v, want %v", step.name, reads, step.reads)
+			}
+		}
+	})
+}
+
+func anyElement(x *Table, set string) (out Element) {
+	x.named[set].elements.Each(func(e Element, wanted, _ bool) {
+		if wanted {
+			out = e
+		}
+	})
+	return out
+}
+
+// TestWritersAtOnce: what another program does between transactions of this one, which never cease, is found.
+func TestWritersAtOnce(t *testing.T) {
+	h := testbed.NewHostsT(t, "host")[0]
+	h.Enter(t)
+	x := example(false)
+	write(t, x)
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- h.Do(func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				if err := Renew(false, x.Name, x.Lifetime); err != nil {
+					return err
+				}
+			}
+		})
+	}()
+	for range 20 {
+		verify(t, x, true)
+		nft(t, "add", "rule", "ip", x.Name, "web", "drop")
+		verify(t, x, false)
+		write(t, x)
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
