@@ -142,6 +142,8 @@ func (s *settings) checkMode() {
 	}
 	if s.DataPath.NodePorts, err = parseNodePorts(d.NodePortAddresses); err != nil {
 		s.reject("nodeport-addresses", "%w", err)
+	} else if len(d.NodePortAddresses) == 0 {
+		s.DataPath.NodePorts = DefaultNodePorts(s.DataPath.Mode)
 	}
 	if n := &s.DataPath.NodePorts; s.DataPath.Mode == ModeIPTables && !*d.IPTables.LocalhostNodePorts {
 		n.noLoopback = true

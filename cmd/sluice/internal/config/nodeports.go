@@ -15,6 +15,12 @@ type NodePortAddresses struct {
 	ranges             []netip.Prefix
 }
 
+// DefaultNodePorts is for no list: all addresses, but in mode nftables the primary ones alone, as with kube-proxy
+// (Backend.Init in its pkg/proxy/nftables).
+func DefaultNodePorts(mode string) NodePortAddresses {
+	return NodePortAddresses{primary: mode == ModeNFTables}
+}
+
 func parseNodePorts(list []string) (n NodePortAddresses, err error) {
 	all := false
 	for _, s := range list {

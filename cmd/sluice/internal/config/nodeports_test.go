@@ -50,6 +50,25 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
+// TestNodePortsByDefault: without a list they are where kube-proxy has them in each mode.
+func TestNodePortsByDefault(t *testing.T) {
+	local := parseAddrs("127.0.0.1 192.0.2.10 192.0.2.11 ::1 2001:db8::10 2001:db8::11")
+	for args, want := range map[string]string{
+		"--proxy-mode=nftables":                                     "192.0.2.10 2001:db8::10",
+		"--proxy-mode=nftables --nodeport-addresses=all":            "0.0.0.0 ::",
+		"--proxy-mode=nftables --nodeport-addresses=192.0.2.11/32":  "192.0.2.11 ::",
+		"--proxy-mode=iptables":                                     "0.0.0.0 ::",
+		"--proxy-mode=ipvs":                                         "0.0.0.0 ::",
+		"--proxy-mode=userspace --packet-filter=nftables":           "0.0.0.0 ::",
+		"--proxy-mode=userspace --nodeport-addresses=192.0.2.11/32": "192.0.2.11 ::",
+	} {
+		n := parse(t, strings.Fields(args)...).DataPath.NodePorts
+		if got := n.Resolve(local, nil); fmt.Sprint(got) != fmt.Sprint(parseAddrs(want)) {
+			t.Errorf("%s: %v, want %s", args, got, want)
+		}
+	}
+}
+
 // TestNodePortsNotOnLoopback: in mode iptables --iptables-localhost-nodeports=false counts more than the list, and the log
 // says so; in the others it means nothing.
 func TestNodePortsNotOnLoopback(t *testing.T) {

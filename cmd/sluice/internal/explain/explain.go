@@ -110,7 +110,8 @@ func (q *query) answer(w io.Writer) (err error) {
 	r := new(kube.Converter).Convert(objects, kube.Options{Facts: kube.Facts{NodeName: q.node, Zone: q.zone}})
 	here := r.Facts.Node
 	here.Addresses = slices.Concat(here.Addresses, local)
-	here.NodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // as by default
+	primary := slices.Concat(r.Facts.Addresses, node.DefaultAddrs())
+	here.NodePorts = config.DefaultNodePorts(mode.String()).Resolve(here.Addresses, primary)
 	table, err := lb.NewTable(r.Services, here)
 	if err != nil {
 		fmt.Fprintln(w, err) // the rest is served
