@@ -16,8 +16,9 @@ import (
 
 // engines gives a family what can forward its Services in the kernel. A host that cannot is
 // reported when a Service requests it, and at once if it is the default.
-func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool, lease *netfilter.Lease) {
-	s.nftables(ctx, f, ipv6)
+func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamily, lease *netfilter.Lease) {
+	s.nftables(ctx, f, t)
+	ipv6 := t.ipv6
 	rules := &s.config.Document.IPTables
 	e := &iptables.Engine{
 		IPv6: ipv6, Lease: lease, Liberal: s.config.Kernel.Conntrack.BeLiberal,
@@ -38,18 +39,19 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, ipv6 bool, leas
 }
 
 // nftables gives a family the engine for nftables.
-func (s *steering) nftables(ctx context.Context, f *agent.Family, ipv6 bool) {
+func (s *steering) nftables(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	rules := &s.config.Document.NFTables
 	e := &nftables.Engine{
-		IPv6: ipv6, Lifetime: s.config.Kernel.RulesLifetime,
+		IPv6: t.ipv6, Lifetime: s.config.Kernel.RulesLifetime,
 		Masquerade: s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll),
 	}
 	if err := e.Probe(ctx); err == nil {
 		f.Engines[agent.NFTables] = e
+		t.engine.Store(e)
 		s.leases = append(s.leases, e)
 		return
 	} else if f.No[agent.NFTables] = err; s.mode == agent.NFTables {
-		s.fallback("nftables", ipv6, err)
+		s.fallback("nftables", t.ipv6, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +14,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/staleconns"
 	"github.com/sluice-lb/sluice/internal/netfilter/nft"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -34,6 +36,15 @@ type steeredFamily struct {
 	iptables *redirect.IPTables   // the same, or what finds out about iptables for kernel modes
 	observe  *func(time.Duration) // the steerer's ObserveFlows
 	stale    *staleconns.Cleaner
+	engine   atomic.Pointer[nftables.Engine] // nil: this host cannot forward by nftables, or that is not known yet
+}
+
+// forwarded is what the family's engine for nftables has done.
+func (t *steeredFamily) forwarded() (s nftables.Stats, there bool) {
+	if e := t.engine.Load(); e != nil {
+		return e.Stats(), true
+	}
+	return s, false
 }
 
 // steerer makes what steers a family by the packet filter that has been chosen.

@@ -75,9 +75,10 @@ func (s *steering) family(ctx context.Context, name string, t *steeredFamily, ta
 	}
 	s.steered = append(s.steered, t)
 	s.served = append(s.served, metrics.Family{Name: name, NFTables: s.filter.By == config.NFTables,
-		Stats: func() redirect.Stats {
+		Engine: t.forwarded, Stats: func() redirect.Stats {
 			stats := t.steerer.Stats()
-			stats.FlowsDeleted += t.stale.Deleted()
+			forwarded, _ := t.forwarded()
+			stats.FlowsDeleted += t.stale.Deleted() + forwarded.FlowsDeleted
 			return stats
 		}})
 	return f, nil
@@ -136,7 +137,7 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 	} else if steers {
 		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
 	}
-	s.engines(ctx, f, t.ipv6, lease)
+	s.engines(ctx, f, t, lease)
 	return nil
 }
 

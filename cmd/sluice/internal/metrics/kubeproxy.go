@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/redirect"
 )
 
 // syncBuckets and programmingBuckets are kube-proxy's, in seconds.
@@ -105,11 +106,8 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 		stats := f.Stats()
 		s.counter("kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Stale conntrack entries deleted.", stats.FlowsDeleted, family...)
+		s.nftables(&f.Family, &stats)
 		if f.NFTables {
-			s.counter("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-				"Transactions of nftables that failed.", stats.Failures, family...)
-			s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.",
-				float64(stats.Rules["sluice-steering"]), family...)
 			continue
 		}
 		s.counter("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
@@ -124,6 +122,34 @@ func (k *kubeProxy) collect(out chan<- prometheus.Metric) {
 			s.gauge("kubeproxy_sync_proxy_rules_iptables_last", "iptables rules written by the last sync.",
 				float64(last), "table", table, "ip_family", f.Name)
 		}
+	}
+}
+
+// nftables is what steers a family by nftables, and what forwards its Services by it.
+func (s scrape) nftables(f *Family, steering *redirect.Stats) {
+	family := []string{"ip_family", f.Name}
+	failures, has := uint64(0), f.NFTables
+	if f.NFTables {
+		failures = steering.Failures
+		s.gauge("sluice_nftables_rules", "nftables rules of Sluice that steer.",
+			float64(steering.Rules["sluice-steering"]), family...)
+	}
+	if f.Engine != nil {
+		if engine, there := f.Engine(); there {
+			has = true
+			failures += engine.Failures
+			s.gauge("sluice_nftables_service_rules", "nftables rules by which the kernel forwards Services.",
+				float64(engine.Rules), family...)
+			s.gauge("sluice_nftables_service_elements", "Elements of nftables sets and maps by which the kernel "+
+				"forwards Services, but those of clients with affinity.", float64(engine.Elements), family...)
+			s.counter("sluice_nftables_service_transactions_total", "Transactions that changed by what nftables forwards "+
+				"Services.",
+				engine.Transactions, family...)
+		}
+	}
+	if has {
+		s.counter("kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+			"Transactions of nftables that failed.", failures, family...)
 	}
 }
 

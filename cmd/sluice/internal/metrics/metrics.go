@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -43,6 +44,8 @@ type Family struct {
 	Name     string                // IPv4 or IPv6
 	Stats    func() redirect.Stats // nil: no rules are written for it
 	NFTables bool                  // those are of nftables
+
+	Engine func() (nftables.Stats, bool) // nil or false: none forwards Services of it
 }
 
 // Metrics is a registry with all series of the program.

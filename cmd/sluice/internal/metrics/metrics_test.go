@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
@@ -70,6 +71,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget.Take(4000)
 	budget.Take(2)
 	steered := redirect.Stats{Writes: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
+	forwarding := nftables.Stats{Transactions: 6101, Failures: 6102, Rules: 6103, Elements: 6104}
 	m = New("v1", Sources{
 		TCP: func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
 		PacketFilter: "nftables", PacketFilterForced: true,
@@ -78,7 +80,8 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Descriptors: budget,
 		RefusedHTTP: func() uint64 { return 7 },
 		Families: []Family{
-			{Name: "IPv4", Stats: func() redirect.Stats { return steered }},
+			{Name: "IPv4", Stats: func() redirect.Stats { return steered },
+				Engine: func() (nftables.Stats, bool) { return forwarding, true }},
 			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
 		},
 		Services: func() []lb.Stats {
@@ -131,6 +134,9 @@ func TestEveryNumberIsServed(t *testing.T) {
 		`kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 6001`,
 		`kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"} 6003`,
 		`kubeproxy_sync_proxy_rules_iptables_last{ip_family="IPv4",table="nat"} 0`,
+		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 6102`,
+		`sluice_nftables_service_transactions_total{ip_family="IPv4"} 6101`,
+		`sluice_nftables_service_rules{ip_family="IPv4"} 6103`, `sluice_nftables_service_elements{ip_family="IPv4"} 6104`,
 		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 5002`,
 		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv6",traffic_policy="internal"} 5003`,
 		`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1.7e+09`,
@@ -280,12 +286,13 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// TestNFTablesFamily: what nftables steers has the series of kube-proxy's mode of that name.
+// TestNFTablesFamily: what nftables steers or forwards has the series of kube-proxy's mode of that name.
 func TestNFTablesFamily(t *testing.T) {
 	r := prometheus.NewRegistry()
 	newKubeProxy(r, func() agent.Status { return agent.Status{} }, []Family{{Name: "IPv4", NFTables: true,
-		Stats: func() redirect.Stats { return redirect.Stats{Failures: 7, Rules: map[string]int{"sluice-steering": 8}} }}})
-	for name, want := range map[string]float64{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total": 7, "sluice_nftables_rules": 8} {
+		Engine: func() (nftables.Stats, bool) { return nftables.Stats{Failures: 2}, true },
+		Stats:  func() redirect.Stats { return redirect.Stats{Failures: 7, Rules: map[string]int{"sluice-steering": 8}} }}})
+	for name, want := range map[string]float64{"kubeproxy_sync_proxy_rules_nftables_sync_failures_total": 9, "sluice_nftables_rules": 8} {
 		if problem := testutil.GatherAndCompare(r, strings.NewReader(""), name); !strings.Contains(fmt.Sprint(problem), fmt.Sprint(`{ip_family="IPv4"} `, want)) {
 			t.Errorf("%s: %v, want %v", name, problem, want)
 		}
