@@ -39,26 +39,25 @@ func (e *Engine) clientSets(s *lb.Service) map[netip.AddrPort]string {
 	return out
 }
 
-// remember adds clients to the sets of their backends, and removes them from those of others: rules look
-// into one set after the other.
+// remember adds clients to the sets of their backends, those that have come last first, and removes them from those of
+// others: rules look into one set after the other.
 func (e *Engine) remember(s *lb.Service, clients []lb.Client) error {
-	sets, at := e.clientSets(s), make(map[netip.Addr]netip.AddrPort)
-	for _, c := range clients { // the last one counts
-		if _, ok := sets[c.Backend]; ok && c.Addr.Is6() == s.IPv6 {
-			at[c.Addr] = c.Backend
+	sets, known := e.clientSets(s), make(map[netip.Addr]bool)
+	come := make(map[netip.AddrPort][]nft.Client)
+	for _, c := range slices.Backward(clients) { // the last one counts
+		if _, ok := sets[c.Backend]; ok && c.Addr.Is6() == s.IPv6 && !known[c.Addr] {
+			known[c.Addr] = true
+			come[c.Backend] = append(come[c.Backend], nft.Client{Key: nft.Key(c.Addr)})
 		}
 	}
 	for addr, set := range sets {
-		var come []nft.Client
 		elsewhere := make(map[string]bool)
-		for ip, backend := range at {
-			if k := nft.Key(ip); backend == addr {
-				come = append(come, nft.Client{Key: k})
-			} else {
-				elsewhere[k] = true
+		for backend, list := range come {
+			for _, c := range list {
+				elsewhere[c.Key] = backend != addr
 			}
 		}
-		if err := e.content.Insert(set, time.Duration(s.AffinityTimeout), come); err != nil {
+		if err := e.content.Insert(set, time.Duration(s.AffinityTimeout), come[addr]); err != nil {
 			return err
 		}
 		if err := e.content.Expel(set, elsewhere); err != nil {

@@ -70,7 +70,7 @@ func (e *Engine) Clients(_ context.Context, s *lb.Service, now int64) ([]lb.Clie
 // Remember makes the kernel send clients of a Service with affinity to the backends that
 // they had on another path. The Service is one of the last Sync that had no error, and clients
 // are in the order of Clients. To the kernel they have come now. Clients of backends that the
-// Service has not are left out.
+// Service has not are left out, and so are the first ones of a backend that has more than 65,535.
 func (e *Engine) Remember(_ context.Context, s *lb.Service, clients []lb.Client) error {
 	return e.remember(s, clients)
 }

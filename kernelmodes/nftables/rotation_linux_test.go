@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
-	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 	"github.com/sluice-lb/sluice/kernelmodes/lab"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -137,12 +136,24 @@ func TestFullSet(t *testing.T) {
 	s := lab.Simple("web", lab.VIP(false, 80).String(), 80, lb.TCP, n.Serving(1, lb.TCP, false, 8080)...)
 	s.AffinityTimeout = int64(time.Hour)
 	n.Sync(s)
-	full := make([]nft.Client, 0, maxClients)
-	for i := range maxClients {
-		full = append(full, nft.Client{Key: nft.Key(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}))})
+	many := make([]lb.Client, maxClients+5000) // those that came last are remembered
+	for i := range many {
+		many[i] = lb.Client{Addr: netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), Backend: s.Backends[0].Addr}
 	}
+	e := n.engines[0]
 	n.Node.DoT(t, func() error {
-		return n.engines[0].content.Insert(clientSet(s.ID, s.Backends[0].Addr).Name, time.Hour, full)
+		if err := e.Remember(t.Context(), &s, many); err != nil {
+			return err
+		}
+		have, err := e.Clients(t.Context(), &s, 0)
+		there := make(map[netip.Addr]bool)
+		for _, c := range have {
+			there[c.Addr] = true
+		}
+		if i := slices.IndexFunc(many[5000:], func(c lb.Client) bool { return !there[c.Addr] }); len(have) != maxClients || i >= 0 {
+			t.Errorf("%d clients are remembered, of the last ones not number %d", len(have), i)
+		}
+		return err
 	})
 	if got := lab.Ask(n.Client, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
 		t.Errorf("a client gets %q", got)

@@ -21,10 +21,7 @@ var alive = &set{Set: Set{Name: aliveSet, Key: []Field{family}, Dynamic: true, S
 // and works in the network namespace of the calling thread.
 func Renew(ipv6 bool, name string, lifetime time.Duration) error {
 	b := (&Table{Name: name, IPv6: ipv6}).batch()
-	// It may have expired. One that is there already keeps its timeout before Linux 6.12, so that both of these
-	// succeed.
-	b.grant(lifetime)
-	b.elements(unix.NFT_MSG_DELSETELEM, alive, []timed{{Element: Element{Key: Key(nfnl.Family(ipv6))}}})
+	b.expel(alive, []timed{{Element: Element{Key: Key(nfnl.Family(ipv6))}}}) // before Linux 6.12 it kept its timeout
 	b.grant(lifetime)
 	if err := b.send(); err != nil && !errors.Is(err, syscall.ENOENT) {
 		return b.failed("renew", err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
@@ -192,6 +194,57 @@ func TestDynamicStays(t *testing.T) {
 			if i < 0 || c.Left > list[i].Left || c.Left < list[i].Left-30*time.Second {
 				t.Errorf("%x has %v left", c.Key, c.Left)
 			}
+		}
+	})
+}
+
+// A full set keeps what came first, and replaces what it has. To remove what has expired is no error.
+func TestFullSet(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		first, size := addrOf(x, "198.51.0.0", "2001:db8:2::"), int(x.named["clients"].Size)
+		list, keys := make([]Client, size+500), make(map[string]bool)
+		for i := range list {
+			list[i] = Client{Key(first), time.Minute}
+			keys[list[i].Key] = i < size
+			first = first.Next()
+		}
+		insert := func(left time.Duration) {
+			for i := range list {
+				list[i].Left = left
+			}
+			if err := x.Insert("clients", time.Hour, list); err != nil {
+				t.Fatal(err)
+			}
+			have, err := x.Read("clients")
+			if err != nil || len(have) != size {
+				t.Fatalf("%d elements of %d, %v", len(have), size, err)
+			}
+			for _, c := range have {
+				if !keys[c.Key] || c.Left > left || c.Left < left-30*time.Second {
+					t.Fatalf("%x has %v left, of %v", c.Key, c.Left, left)
+				}
+			}
+		}
+		insert(time.Minute)
+		insert(30 * time.Minute)
+		if err := x.Expel("clients", keys); err != nil {
+			t.Fatal(err)
+		}
+		if have, err := x.Read("clients"); err != nil || len(have) > 0 {
+			t.Errorf("%d stay, %v", len(have), err)
+		}
+		gone, s := []timed{{Element: Element{Key: list[0].Key}}}, x.named["clients"]
+		b := x.batch()
+		if b.elements(unix.NFT_MSG_DELSETELEM, s, gone); !errors.Is(b.send(), syscall.ENOENT) {
+			t.Error("the kernel lets what is not there be deleted")
+		}
+		b = x.batch()
+		b.expel(s, gone)
+		if err := b.send(); err != nil {
+			t.Error(err)
+		}
+		if x.Counters.Failures.Load() > 0 {
+			t.Error("failures are counted")
 		}
 	})
 }

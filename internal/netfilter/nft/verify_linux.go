@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -229,60 +228,4 @@ func Elements(ipv6 bool, table, set string) (out []Element, err error) {
 		out = append(out, e.Element)
 	}
 	return out, err
-}
-
-// Client is an element of a dynamic set.
-type Client struct {
-	Key  string
-	Left time.Duration // until it times out
-}
-
-// Read returns the elements of a dynamic set.
-func (t *Table) Read(name string) ([]Client, error) {
-	list, err := t.read(name)
-	out := make([]Client, len(list))
-	for i, e := range list {
-		out[i] = Client{e.Key, e.left}
-	}
-	return out, err
-}
-
-// Expel removes elements from a dynamic set, of which some may not be there.
-func (t *Table) Expel(name string, keys map[string]bool) error {
-	present, err := t.read(name)
-	if err != nil {
-		return err
-	}
-	present = slices.DeleteFunc(present, func(e timed) bool { return !keys[e.Key] })
-	if len(present) == 0 {
-		return nil
-	}
-	b := t.batch()
-	b.elements(unix.NFT_MSG_DELSETELEM, t.named[name], present)
-	return t.commit(b)
-}
-
-// Insert adds elements to a dynamic set, with a timeout of which a part is left, or replaces them.
-func (t *Table) Insert(name string, timeout time.Duration, list []Client) error {
-	present, err := t.read(name)
-	if err != nil {
-		return err
-	}
-	come := make(map[string]timed, len(list))
-	for _, c := range list { // the last one of a key counts
-		come[c.Key] = timed{Element{Key: c.Key}, timeout, c.Left}
-	}
-	var gone []timed
-	for _, e := range present {
-		if _, again := come[e.Key]; again {
-			gone = append(gone, timed{Element: Element{Key: e.Key}})
-		}
-	}
-	b, s := t.batch(), t.named[name]
-	b.elements(unix.NFT_MSG_DELSETELEM, s, gone)
-	b.elements(unix.NFT_MSG_NEWSETELEM, s, slices.Collect(maps.Values(come)))
-	if b.empty() {
-		return nil
-	}
-	return t.commit(b)
 }
