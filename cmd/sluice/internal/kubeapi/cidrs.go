@@ -8,7 +8,10 @@ import (
 	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 )
@@ -19,64 +22,92 @@ const serviceCIDRs = "servicecidrs"
 // cidrs are the ServiceCIDRs of a server, which need not have any: v1 came with Kubernetes
 // 1.33, and v1beta1 with 1.31. What is served does not wait for them.
 type cidrs struct {
-	v1   collection[*networkingv1.ServiceCIDR]
-	beta collection[*networkingv1beta1.ServiceCIDR]
-
-	clients clients
+	collection[*networkingv1.ServiceCIDR]
+	versions []kind // of the API, the newest first
 }
 
-func newCIDRs(c clients, changed func()) cidrs {
-	return cidrs{clients: c,
-		v1: collection[*networkingv1.ServiceCIDR]{trim: kube.TrimServiceCIDR, changed: changed},
-		beta: collection[*networkingv1beta1.ServiceCIDR]{changed: changed,
-			trim: func(c *networkingv1beta1.ServiceCIDR) *networkingv1beta1.ServiceCIDR { return c }}}
-}
-
-// all returns the ServiceCIDRs that there are.
-func (c *cidrs) all() []*networkingv1.ServiceCIDR {
-	out, _ := c.v1.all()
-	old, _ := c.beta.all()
-	for _, o := range old {
-		out = append(out, kube.TrimServiceCIDR(&networkingv1.ServiceCIDR{ObjectMeta: o.ObjectMeta,
-			Spec: networkingv1.ServiceCIDRSpec{CIDRs: o.Spec.CIDRs}}))
+func (c *cidrs) init(clients clients, changed func()) {
+	c.collection = collection[*networkingv1.ServiceCIDR]{trim: kube.TrimServiceCIDR, older: fromBeta, changed: changed}
+	everything := func(*metav1.ListOptions) {}
+	c.versions = []kind{
+		{serviceCIDRs, clients.networking, &networkingv1.ServiceCIDR{}, &c.collection, everything},
+		{serviceCIDRs, clients.networkingBeta, &networkingv1beta1.ServiceCIDR{}, &c.collection, everything},
 	}
-	return out
+}
+
+// fromBeta is an object of v1beta1 as one of v1.
+func fromBeta(obj any) (*networkingv1.ServiceCIDR, bool) {
+	old, ok := obj.(*networkingv1beta1.ServiceCIDR)
+	if !ok {
+		return nil, false
+	}
+	return &networkingv1.ServiceCIDR{ObjectMeta: old.ObjectMeta, Spec: networkingv1.ServiceCIDRSpec{CIDRs: old.Spec.CIDRs}},
+		true
+}
+
+// newest returns the newest version that the server serves. If it serves none, the error says that it is not found.
+func (c *cidrs) newest(ctx context.Context) (k kind, err error) {
+	for _, k = range c.versions {
+		one := &metav1.ListOptions{Limit: 1}
+		err = k.client.Get().Resource(k.resource).VersionedParams(one, scheme.ParameterCodec).Do(ctx).Error()
+		if !apierrors.IsNotFound(err) {
+			break
+		}
+	}
+	return k, err
 }
 
 // followCIDRs reads ServiceCIDRs, in the newest version that the server serves, until ctx
-// ends. A server that serves none, or does not let us read them, is asked again later: the
+// ends. When a server that has become another one serves that version no longer, it takes the newest
+// one again. A server that serves none, or does not let us read them, is asked again later: the
 // other objects are served all the same.
 func (w *Watcher) followCIDRs(ctx context.Context) {
-	c, everything := &w.cidrs, func(*metav1.ListOptions) {}
-	kinds := []kind{
-		{serviceCIDRs, c.clients.networking, &networkingv1.ServiceCIDR{}, &c.v1, everything},
-		{serviceCIDRs, c.clients.networkingBeta, &networkingv1beta1.ServiceCIDR{}, &c.beta, everything},
-	}
 	for said := ""; ; {
-		var err error
-		for _, k := range kinds {
-			one := &metav1.ListOptions{Limit: 1}
-			err = k.client.Get().Resource(k.resource).VersionedParams(one, scheme.ParameterCodec).Do(ctx).Error()
-			if err == nil {
-				w.reflector(k).RunWithContext(ctx)
-				return
-			}
-			if !apierrors.IsNotFound(err) {
-				break
-			}
-		}
+		k, err := w.cidrs.newest(ctx)
 		wait := retryMax
-		if missing := apierrors.IsNotFound(err); missing || apierrors.IsForbidden(err) {
+		switch missing := apierrors.IsNotFound(err); {
+		case err == nil:
+			said, wait = "", retryMin
+			w.whileServed(ctx, k)
+		case missing || apierrors.IsForbidden(err):
+			if missing {
+				_ = w.cidrs.Replace(nil, "") // it fails for objects of other types only
+			}
+			if err.Error() == said && missing {
+				wait = remindEvery
+			}
 			if err.Error() != said {
 				w.Log.Info("there are no ServiceCIDRs to read: packets to addresses that no Service has are left alone",
 					zap.Error(err))
 			}
-			if said = err.Error(); missing {
-				wait = remindEvery
-			}
+			said = err.Error()
 		}
 		if !pause(ctx, wait) {
 			return
 		}
 	}
+}
+
+// whileServed reads a kind until the server says that it does not serve it.
+func (w *Watcher) whileServed(ctx context.Context, k kind) {
+	ctx, unserved := context.WithCancel(ctx)
+	defer unserved()
+	note := func(err error) {
+		if apierrors.IsNotFound(err) {
+			unserved()
+		}
+	}
+	lw := listWatch(k)
+	w.reflector(k, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := lw.ListWithContextFunc(ctx, o)
+			note(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			events, err := lw.WatchFuncWithContext(ctx, o)
+			note(err)
+			return events, err
+		},
+	}).RunWithContext(ctx)
 }

@@ -20,8 +20,9 @@ import (
 // With tens of thousands of objects an insertion moves some 100 KB, in a few
 // microseconds.
 type collection[T metav1.Object] struct {
-	trim    func(T) T // what arrives is used no further
-	changed func()    // called, without the lock, when there is another content
+	trim    func(T) T           // what arrives is used no further
+	older   func(any) (T, bool) // reads an object of an older version of the API; nil: there is none
+	changed func()              // called, without the lock, when there is another content
 
 	mu     sync.Mutex // guards the following
 	sorted []T
@@ -68,9 +69,9 @@ func (c *collection[T]) Update(obj any) error {
 
 // Delete removes an object.
 func (c *collection[T]) Delete(obj any) error {
-	gone, ok := obj.(T)
-	if !ok {
-		return fmt.Errorf("delete a %T from a collection of %T", obj, gone)
+	gone, err := c.typed(obj)
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	i, found := slices.BinarySearchFunc(c.sorted, gone, compare[T])
@@ -123,9 +124,21 @@ func (c *collection[T]) Transformer() cache.TransformFunc {
 }
 
 func (c *collection[T]) own(obj any) (T, error) {
+	t, err := c.typed(obj)
+	if err != nil {
+		return t, err
+	}
+	return c.trim(t), nil
+}
+
+// typed returns an object as one of the collection's type.
+func (c *collection[T]) typed(obj any) (T, error) {
 	t, ok := obj.(T)
+	if !ok && c.older != nil {
+		t, ok = c.older(obj)
+	}
 	if !ok {
 		return t, fmt.Errorf("a %T among objects of type %T", obj, t)
 	}
-	return c.trim(t), nil
+	return t, nil
 }

@@ -105,7 +105,7 @@ func New(c Config) (*Watcher, error) {
 	w.services = collection[*corev1.Service]{trim: kube.TrimService, changed: w.touch}
 	w.slices = collection[*discoveryv1.EndpointSlice]{trim: kube.TrimSlice, changed: w.touch}
 	w.nodes = collection[*corev1.Node]{trim: kube.TrimNode, changed: w.touch}
-	w.cidrs = newCIDRs(clients, w.touch)
+	w.cidrs.init(clients, w.touch)
 	labels := func(selector string) func(*metav1.ListOptions) {
 		return func(o *metav1.ListOptions) { o.LabelSelector = selector }
 	}
@@ -139,7 +139,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 	defer background.Wait()
 	quiet := klog.NewContext(ctx, logr.New(sink{w.Log.Sugar(), zapcore.DebugLevel})) // troubles says it better
 	for _, k := range w.kinds {
-		background.Go(func() { w.reflector(k).RunWithContext(quiet) })
+		background.Go(func() { w.reflector(k, listWatch(k)).RunWithContext(quiet) })
 	}
 	background.Go(func() { w.followCIDRs(quiet) })
 	if !w.awaitFirst(ctx) {
@@ -174,8 +174,12 @@ func (w *Watcher) Run(ctx context.Context, changed func(kube.Objects)) {
 	}
 }
 
-func (w *Watcher) reflector(k kind) *cache.Reflector {
-	lw := cache.NewFilteredListWatchFromClient(k.client.(cache.Getter), k.resource, metav1.NamespaceAll, k.limit)
+// listWatch asks for the objects of a kind.
+func listWatch(k kind) *cache.ListWatch {
+	return cache.NewFilteredListWatchFromClient(k.client.(cache.Getter), k.resource, metav1.NamespaceAll, k.limit)
+}
+
+func (w *Watcher) reflector(k kind, lw *cache.ListWatch) *cache.Reflector {
 	return cache.NewReflectorWithOptions(w.troubles.watch(k.resource, (&history{resource: k.resource, lw: lw}).watch()),
 		k.example, k.store, cache.ReflectorOptions{
 			Name: k.resource,
@@ -204,7 +208,7 @@ func (w *Watcher) objects() (o kube.Objects, complete bool) {
 		w.known = o.Nodes
 	}
 	o.Nodes = w.known
-	o.ServiceCIDRs = w.cidrs.all()
+	o.ServiceCIDRs, _ = w.cidrs.all()
 	return o, services && slices && nodes
 }
 
