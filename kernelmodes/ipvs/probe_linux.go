@@ -42,7 +42,7 @@ func (e *Engine) probe(ctx context.Context) error {
 	}
 	m := e.host(lb.Node{}).masquerade
 	m.randomFully = true
-	if err = tryRules(ctx, program, m); err != nil && ctx.Err() == nil {
+	if err = tryRules(ctx, program, m); err != nil && !errors.Is(err, netfilter.ErrLocked) && ctx.Err() == nil {
 		m.randomFully = false
 		err = tryRules(ctx, program, m)
 	}

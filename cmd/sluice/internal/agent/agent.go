@@ -95,6 +95,7 @@ type Agent struct {
 
 	busy     chan struct{} // one token: a change is being applied, or none may be
 	suspect  chan struct{} // one: another program may have changed rules
+	offers   chan offer
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -125,6 +126,7 @@ func New(c Config) *Agent {
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
 		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.suspect, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
 }
@@ -156,6 +158,17 @@ func (a *Agent) Suspect() {
 	default: // the verification is still to come
 	}
 }
+
+// offer is an engine that comes later.
+type offer struct {
+	family int
+	path   Path
+	engine Engine
+}
+
+// Offer gives a family an engine that it has not, and Run moves the Services there whose path that is. It never
+// blocks, and may be called from anywhere, once for each engine.
+func (a *Agent) Offer(ipv6 bool, path Path, e Engine) { a.offers <- offer{family(ipv6), path, e} }
 
 // Status returns a snapshot. It may be called from anywhere.
 func (a *Agent) Status() Status {
@@ -201,6 +214,9 @@ func (a *Agent) Run(ctx context.Context) {
 			if failed || a.intact(ctx) {
 				continue
 			}
+		case o := <-a.offers:
+			f := &a.Families[o.family]
+			f.Engines[o.path], f.No[o.path] = o.engine, nil
 		case <-a.progress.token:
 			wait = retryMin
 		case <-retry:

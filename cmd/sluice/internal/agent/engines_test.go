@@ -295,6 +295,28 @@ func TestEngineFails(t *testing.T) {
 	}
 }
 
+// TestEngineComesLater: Services whose engine comes later are served in user space until then, and move.
+func TestEngineComesLater(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	f := &a.Families[0]
+	f.Engines[IPTables], f.No[IPTables] = nil, errors.New("xtables lock held by another program")
+	mustApply(t, a, requesting(service(lb.TCP, "own", 2, 1), "iptables"))
+	if len(k.steered) != 1 || a.Status().Fallbacks != 1 {
+		t.Errorf("steered %v, status %+v", k.steered, a.Status())
+	}
+	attempts := make(chan error, 100)
+	a.Observe = func(at Attempt) { attempts <- at.Err }
+	stop := running(t, a)
+	a.Offer(false, IPTables, ipt)
+	if err := <-attempts; err != nil {
+		t.Error(err)
+	}
+	stop()
+	if s := a.Status(); s.Paths[IPTables] != 1 || s.Fallbacks != 0 || len(ipt.has) != 1 || len(k.steered) != 0 {
+		t.Errorf("steered %v, in iptables %v, status %+v", k.steered, ipt.has, s)
+	}
+}
+
 // TestKernelNodePorts: node ports are held on every path, at the addresses where
 // they are served, and exact addresses go before them.
 func TestKernelNodePorts(t *testing.T) {

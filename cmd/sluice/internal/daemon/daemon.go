@@ -84,6 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d.background.Go(func() { d.agent.Run(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
+	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
 	if d.lock == 0 { // everything was taken over
 		d.background.Go(func() { d.inheritLock(running) })
 	}

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -14,10 +16,28 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// engines gives a family what can forward its Services in the kernel. A host that cannot is
-// reported when a Service requests it, and at once if it is the default.
-func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamily, lease *netfilter.Lease) {
-	s.nftables(ctx, f, t)
+// lockedFor is how long kernel modes wait for the xtables lock that another program held at the start, and lockedTry the
+// time between two tries, which wait themselves: the lock tells nobody that it is free.
+const (
+	lockedFor = 10 * time.Minute
+	lockedTry = time.Second
+)
+
+// engines gives a family what can forward its Services in the kernel by iptables. A host that cannot is
+// reported when a Service requests it, and at once if it is the default. The error wraps netfilter.ErrLocked: this is to
+// be tried again.
+func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamily) error {
+	facts, err := t.iptables.Probe(ctx)
+	switch {
+	case errors.Is(err, netfilter.ErrLocked):
+		return err
+	case err != nil:
+		s.log.Debug("there is no iptables for kernel modes", zap.Error(err))
+	}
+	var lease *netfilter.Lease
+	if facts.IPSet {
+		lease = t.iptables.Lease
+	}
 	ipv6 := t.ipv6
 	rules := &s.config.Document.IPTables
 	e := &iptables.Engine{
@@ -25,16 +45,53 @@ func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamil
 		NoLocalhost: !*rules.LocalhostNodePorts,
 		Masquerade:  s.masquerade(*rules.MasqueradeBit, rules.MasqueradeAll),
 	}
-	if facts, err := e.Probe(ctx); err != nil {
+	if facts, err := e.Probe(ctx); errors.Is(err, netfilter.ErrLocked) {
+		return err
+	} else if err != nil {
 		f.No[agent.IPTables] = err
 	} else {
 		f.Engines[agent.IPTables] = e
 		s.log.Debug("iptables can forward Services", zap.Bool("ipv6", ipv6),
 			zap.Bool("random_ports", facts.RandomFully))
 	}
-	s.ipvs(ctx, f, e)
+	if err := s.ipvs(ctx, f, e); err != nil {
+		return err
+	}
 	if s.mode == agent.IPTables && f.No[agent.IPTables] != nil {
 		s.fallback("iptables", ipv6, f.No[agent.IPTables])
+	}
+	for _, warning := range facts.Warnings {
+		s.log.Warn("iptables", zap.String("warning", warning))
+	}
+	return nil
+}
+
+// await offers the engines that could not be tried at the start, since another program held the xtables lock.
+func (s *steering) await(ctx context.Context, offer func(ipv6 bool, path agent.Path, e agent.Engine)) {
+	ctx, cancel := context.WithTimeout(ctx, lockedFor)
+	defer cancel()
+	next := time.NewTicker(lockedTry)
+	defer next.Stop()
+	for _, t := range s.locked {
+		var f agent.Family
+		err := s.engines(ctx, &f, t)
+		for ; err != nil; err = s.engines(ctx, &f, t) {
+			select {
+			case <-next.C:
+				continue
+			case <-ctx.Done():
+			}
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				s.log.Warn("data paths iptables and ipvs stay unavailable until the next start", zap.Error(err))
+			}
+			return
+		}
+		for path, e := range f.Engines {
+			if e != nil {
+				offer(t.ipv6, agent.Path(path), e)
+			}
+		}
+		s.log.Info("the xtables lock is free, data paths are tried", zap.Bool("ipv6", t.ipv6))
 	}
 }
 
@@ -66,7 +123,7 @@ func (s *steering) masquerade(bit int32, all bool) kernelmodes.Masquerade {
 
 // ipvs gives a family the engine for ipvs, with what it has in common with that for
 // iptables. A host that has ip_vs need not have it loaded before a Service requests it.
-func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) {
+func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Engine) error {
 	c := &s.config.Document.IPVS
 	e := &ipvsEngine{log: s.log, Engine: ipvs.Engine{
 		IPv6: like.IPv6, Lease: like.Lease, Masquerade: like.Masquerade,
@@ -77,11 +134,15 @@ func (s *steering) ipvs(ctx context.Context, f *agent.Family, like *iptables.Eng
 	if f.No[agent.IPVS] == nil && s.mode == agent.IPVS {
 		f.No[agent.IPVS] = e.Probe(ctx)
 	}
-	if f.No[agent.IPVS] == nil {
+	switch err := f.No[agent.IPVS]; {
+	case err == nil:
 		f.Engines[agent.IPVS] = e
-	} else if s.mode == agent.IPVS {
-		s.fallback("ipvs", like.IPv6, f.No[agent.IPVS])
+	case errors.Is(err, netfilter.ErrLocked):
+		return err
+	case s.mode == agent.IPVS:
+		s.fallback("ipvs", like.IPv6, err)
 	}
+	return nil
 }
 
 func (s *steering) fallback(mode string, ipv6 bool, err error) {

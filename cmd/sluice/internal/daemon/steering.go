@@ -31,6 +31,7 @@ type steering struct {
 	leases     []lease           // of rules
 	before     redirect.Leftover // where rules that were there at the start lead
 	unprobed   []*steeredFamily  // families whose rules were there at the start, until there is time to probe
+	locked     []*steeredFamily  // families whose kernel modes wait for the xtables lock
 }
 
 func newSteering(c *config.Config, log *zap.Logger) *steering {
@@ -122,22 +123,25 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 	switch {
 	case err != nil && steers:
 		return err
-	case err != nil:
-		s.log.Debug("there is no iptables for kernel modes", zap.Error(err))
 	case steers:
 		log.Info("steering by iptables", zap.String("version", facts.Version), zap.Bool("ipset", facts.IPSet))
 	}
-	for _, warning := range facts.Warnings {
-		s.log.Warn("iptables", zap.String("warning", warning))
-	}
-	var lease *netfilter.Lease
-	if facts.IPSet {
-		lease = t.iptables.Lease
-		s.leases = append(s.leases, lease)
+	locked := errors.Is(err, netfilter.ErrLocked)
+	if facts.IPSet || locked { // where there is no set, there is nothing to renew
+		s.leases = append(s.leases, t.iptables.Lease)
 	} else if steers {
 		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
 	}
-	s.engines(ctx, f, t, lease)
+	s.nftables(ctx, f, t)
+	if !locked {
+		err = s.engines(ctx, f, t)
+		locked = err != nil
+	}
+	if locked {
+		f.Engines[agent.IPTables], f.No[agent.IPTables], f.No[agent.IPVS] = nil, err, err
+		s.locked = append(s.locked, t)
+		s.log.Warn("data paths iptables and ipvs wait for the xtables lock", zap.Bool("ipv6", t.ipv6), zap.Error(err))
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,10 +151,7 @@ func TestCrashWhileLocked(t *testing.T) {
 	l.Start()
 	l.Signal(syscall.SIGKILL)
 	l.Wait()
-	holder, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
-	testbed.Check(t, err)
-	defer holder.Close()
-	testbed.Check(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	holder := hold(t, lock)
 	l.Launch(l.Command("--manifests", l.Dir, "--packet-filter", l.By))
 	served := func() {
 		t.Helper()
@@ -175,4 +173,37 @@ func TestCrashWhileLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	served()
+}
+
+// hold takes a lock that the closing of the file releases.
+func hold(t *testing.T, lock string) *os.File {
+	t.Helper()
+	holder, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+	testbed.Check(t, err)
+	t.Cleanup(func() { _ = holder.Close() })
+	testbed.Check(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	return holder
+}
+
+// TestLockedAtStart: where nftables steers, another program that holds the xtables lock at the start keeps Services from
+// mode iptables only until it releases it.
+func TestLockedAtStart(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{})
+	l.By, l.Mode = "nftables", "iptables"
+	holder := hold(t, legacyTools(l))
+	l.ServeWeb()
+	l.Start()
+	on := func(path string) float64 { return l.Metric(fmt.Sprintf("sluice_service_data_path{path=%q}", path)) }
+	if n := on("userspace"); n != 1 || answers(l, 1)[""] {
+		t.Errorf("%v Services are in user space", n)
+	}
+	testbed.Check(t, holder.Close())
+	l.Eventually("the Service moves", func() bool { return on("iptables") == 1 })
+	if answers(l, 1)[""] {
+		t.Error("it does not answer")
+	}
+	if n := strings.Count(l.Log.String(), "wait for the xtables lock"); n != 2 {
+		t.Errorf("logged %d times, want once a family", n)
+	}
 }
