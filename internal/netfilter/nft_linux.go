@@ -135,10 +135,10 @@ func RemoveTable(ipv6 bool, table string) (there bool, err error) {
 	return true, nil
 }
 
-// nftRequest returns a request to nf_tables that is to be acknowledged.
+// nftRequest returns a request to nf_tables.
 func nftRequest(command, flags int, family uint8, attrs []byte) []byte {
 	header := &nl.Nfgenmsg{NfgenFamily: family}
-	return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|command, unix.NLM_F_ACK|flags, header, attrs)
+	return nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|command, flags, header, attrs)
 }
 
 func nftMessage(kind, flags int, header *nl.Nfgenmsg, attrs []byte) []byte {
@@ -150,40 +150,15 @@ func nftMessage(kind, flags int, header *nl.Nfgenmsg, attrs []byte) []byte {
 
 // nftTransaction sends requests of which nf_tables does all or none.
 func nftTransaction(requests [][]byte) error {
+	last := requests[len(requests)-1] // struct nlmsghdr: length, type, flags, sequence number
+	binary.NativeEndian.PutUint16(last[6:], binary.NativeEndian.Uint16(last[6:])|unix.NLM_F_ACK)
 	// The subsystem is in network order (nfnetlink.h, struct nfgenmsg).
 	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
 	batch := nftMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, all, nil)
 	for _, r := range requests {
 		batch = append(batch, r...)
 	}
-	return sendBatch(append(batch, nftMessage(unix.NFNL_MSG_BATCH_END, 0, all, nil)...), len(requests))
-}
-
-// sendBatch sends netlink messages as one and waits until as many as want it are
-// acknowledged, or any is refused.
-func sendBatch(batch []byte, acks int) error {
-	sock, err := nl.Subscribe(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	defer sock.Close()
-	if err := sock.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
-		return err
-	}
-	if err := unix.Sendto(sock.GetFd(), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	for acks > 0 {
-		msgs, _, err := sock.Receive()
-		if err != nil {
-			return err
-		}
-		for _, m := range msgs { // NLMSG_ERROR, all of them
-			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
-				return syscall.Errno(errno)
-			}
-			acks--
-		}
-	}
-	return nil
+	batch = append(batch, nftMessage(unix.NFNL_MSG_BATCH_END, 0, all, nil)...)
+	_, err := nfnl.Transact(batch, binary.NativeEndian.Uint32(last[8:]))
+	return err
 }

@@ -2,8 +2,8 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -123,61 +123,16 @@ func (r *refusal) Unwrap() error { return r.errno }
 // send has the kernel do the batch.
 func (b *batch) send() error { return nfnl.Commit(b.transact) }
 
-// transact sends the batch as one packet, as nf_tables wants it, and awaits the end of it. Messages
-// are answered only if they are refused; the last one always is.
 func (b *batch) transact() error {
-	last := b.start
+	last, acknowledged := b.start, b.count
 	flags := binary.NativeEndian.Uint16(b.bytes[last+6:])
 	binary.NativeEndian.PutUint16(b.bytes[last+6:], flags|unix.NLM_F_ACK)
-	acknowledged := b.count
 	b.control(unix.NFNL_MSG_BATCH_END)
-
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
+	refused, err := nfnl.Transact(b.bytes, acknowledged)
+	if errno := syscall.Errno(0); refused > 0 && errors.As(err, &errno) {
+		return &refusal{b.describe(refused), errno}
 	}
-	defer unix.Close(fd)
-	const timeout = 60 // s; the kernel answers before sendto returns, if at all
-	for _, err := range []error{
-		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: timeout}),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(b.bytes)+1<<16),
-		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // answers without the request
-	} {
-		if err != nil {
-			return fmt.Errorf("prepare netlink socket: %w", err)
-		}
-	}
-	if err := unix.Sendto(fd, b.bytes, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("sendto", err)
-	}
-	return b.answers(fd, acknowledged)
-}
-
-// answers reads what the kernel says, up to the first error or the acknowledgement.
-func (b *batch) answers(fd int, acknowledged uint32) error {
-	buffer := make([]byte, 1<<16)
-	for {
-		n, _, err := unix.Recvfrom(fd, buffer, 0)
-		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
-		}
-		msgs, err := syscall.ParseNetlinkMessage(buffer[:n])
-		if err != nil {
-			return fmt.Errorf("read the kernel's answer: %w", err)
-		}
-		for _, m := range msgs {
-			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
-				continue
-			}
-			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
-				return &refusal{b.describe(m.Header.Seq), syscall.Errno(errno)}
-			}
-			if m.Header.Seq == acknowledged {
-				return nil
-			}
-		}
-	}
+	return err
 }
 
 var commands = map[int]string{

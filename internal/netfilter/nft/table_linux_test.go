@@ -159,10 +159,13 @@ func TestDamage(t *testing.T) {
 func TestRefused(t *testing.T) {
 	eachFamily(t, func(t *testing.T, x *Table) {
 		x.SetChain("web2", nil, []Rule{NewRule(x.IPv6).Jump("missing").Rule("")})
+		// More than a socket has room for the answers to.
+		x.SetChain("web3", nil, slices.Repeat([]Rule{NewRule(x.IPv6).Jump("missing").Rule("")}, 5000))
 		err := x.Write()
 		if !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "add rule to web2") {
 			t.Errorf("the error is %v", err)
 		}
+		x.DeleteChain("web3")
 		if x.Counters.Failures.Load() != 1 || x.Known() {
 			t.Error("a failure is not counted")
 		}
