@@ -120,21 +120,6 @@ func nftDelete(family uint8, table string, chains []string, andTable bool) error
 	return nil
 }
 
-// RemoveTable removes an nft table with all that is in it, and reports whether it was there.
-func RemoveTable(ipv6 bool, table string) (there bool, err error) {
-	family := nfnl.Family(ipv6)
-	names, err := nftTables(family)
-	if err != nil || !slices.Contains(names, table) {
-		return false, err
-	}
-	attrs := nfnl.AttrString(nil, unix.NFTA_TABLE_NAME, table)
-	err = nftTransaction([][]byte{nftRequest(unix.NFT_MSG_DELTABLE, 0, family, attrs)})
-	if err != nil {
-		return false, fmt.Errorf("delete nft table %s: %w", table, err)
-	}
-	return true, nil
-}
-
 // nftRequest returns a request to nf_tables.
 func nftRequest(command, flags int, family uint8, attrs []byte) []byte {
 	header := &nl.Nfgenmsg{NfgenFamily: family}

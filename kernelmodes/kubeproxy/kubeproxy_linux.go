@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-lb/sluice/internal/netfilter"
+	"github.com/sluice-lb/sluice/internal/netfilter/nft"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 )
 
@@ -79,7 +80,7 @@ func cleanup(ctx context.Context, families [2]bool, excluded []netip.Prefix) (r 
 func (r *Removed) family(ctx context.Context, ipv6, withIPVS bool, excluded []netip.Prefix) error {
 	n, err := removeChains(ctx, ipv6)
 	r.Chains += n
-	there, err2 := netfilter.RemoveTable(ipv6, nftTable)
+	there, err2 := nft.Remove(ipv6, nftTable)
 	if there {
 		r.Tables++
 	}

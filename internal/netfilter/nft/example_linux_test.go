@@ -58,7 +58,7 @@ func example(ipv6 bool) *Table {
 	t.SetChain("input", &Hook{Type: "filter", Number: unix.NF_INET_LOCAL_IN, New: true}, []Rule{
 		r().New().Translated(false).Protocol(unix.IPPROTO_TCP).NotIn("allowed", append(service, Source)...).Reject(true).Rule(""),
 		r().FromLocal().From(net, false).NotIn("inside", Source).Begins("veth").Jump("web2").Rule(""),
-		r().FromLoopback(true).To(net, true).Reject(false).Rule(""), r().Invalid().Drop().Rule(""),
+		r().FromLoopback(true).Reject(false).Rule(""), r().Invalid().Drop().Rule(""),
 		r().Is(DestinationPort, true, Key(uint16(80))).Accept().Rule(""),
 	})
 	t.SetChain("web2", nil, []Rule{r().Marked(1, false).SetMark(1, true).Return().Rule("")})

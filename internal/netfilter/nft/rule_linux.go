@@ -341,14 +341,9 @@ func (b *Builder) Begins(prefix string) *Builder {
 	return b.compare(InInterface, expr.CmpOpEq, []byte(prefix))
 }
 
-// From matches, or does not, packets from an address within a prefix, and To those to one.
-func (b *Builder) From(p netip.Prefix, is bool) *Builder { return b.within(Source, p, is) }
-
-// To is described at From.
-func (b *Builder) To(p netip.Prefix, is bool) *Builder { return b.within(Destination, p, is) }
-
-func (b *Builder) within(l Load, p netip.Prefix, is bool) *Builder {
-	l(b, firstRegister)
+// From matches, or does not, packets from an address within a prefix.
+func (b *Builder) From(p netip.Prefix, is bool) *Builder {
+	Source(b, firstRegister)
 	addr := p.Masked().Addr().AsSlice()
 	mask := net.CIDRMask(p.Bits(), len(addr)*8)
 	op := expr.CmpOpNeq
