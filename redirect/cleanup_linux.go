@@ -41,7 +41,8 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 }
 
 // retireChains removes what a steerer by iptables, and kube-proxy's userspace mode, have left in a family. Where
-// there is no iptables program that could remove rules, they match nothing any more: their lease ends.
+// there is no iptables program, rules of any mode go from its nf_tables backend, and those of the legacy backend match
+// nothing any more: their lease ends.
 func retireChains(ctx context.Context, ipv6 bool) error {
 	l := iptablesLayout(ipv6)
 	l.Own = func(table, chain string) bool { return own(table, chain) || isOld(table, chain) }

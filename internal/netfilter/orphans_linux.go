@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,26 +18,73 @@ import (
 	"github.com/sluice-lb/sluice/internal/netfilter/nfnl"
 )
 
-// checkOrphans returns an error if a family has chains whose names begin with the prefix
+// checkOrphans returns an error if the legacy backend has chains of a family whose names begin with the prefix
 // of a layout and that no installed program can show or remove, so that they would stay
 // unnoticed. It asks the kernel itself.
 func checkOrphans(l Layout) error {
-	family := Program(l.IPv6)
-	var errs []error
-	for program, tables := range map[string]func(*Layout) ([]string, error){
-		family + "-nft": (*Layout).nftOrphans, family + "-legacy": (*Layout).legacyOrphans,
-	} {
-		if canRun(program, l.IPv6) {
-			continue
-		}
-		names, err := tables(&l)
-		if err == nil && len(names) > 0 {
-			err = fmt.Errorf("chains %s* stay in table %s, since %s is not installed: install iptables 1.8 or later "+
-				"with it, and clean up again", l.Prefix, strings.Join(names, ", "), program)
-		}
-		errs = append(errs, err)
+	program := Program(l.IPv6) + "-legacy"
+	if canRun(program, l.IPv6) {
+		return nil
 	}
-	return errors.Join(errs...)
+	names, err := l.legacyOrphans()
+	if err == nil && len(names) > 0 {
+		err = fmt.Errorf("chains %s* stay in table %s, since %s is not installed: install iptables 1.8 or later "+
+			"with it, and clean up again", l.Prefix, strings.Join(names, ", "), program)
+	}
+	return err
+}
+
+// removeNFT removes chains from the nf_tables backend by netlink, and the rules of others' chains that lead to them, in
+// one transaction: where its program is not installed nothing else could.
+func (l *Layout) removeNFT(own func(table, chain string) bool) (err error) {
+	for range nfnl.DumpTries {
+		var requests [][]byte
+		if requests, err = l.removal(own); err != nil || len(requests) == 0 {
+			return err
+		}
+		// What has changed meanwhile is looked at again: a rule that is gone, or one more that leads to a chain.
+		err = nftTransaction(requests)
+		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("delete chains %s* without %s-nft: %w", l.Prefix, Program(l.IPv6), err)
+	}
+	return nil
+}
+
+// removal returns the requests of removeNFT; none if there is no such chain. Rules go first, since they may lead from
+// one chain to another.
+func (l *Layout) removal(own func(table, chain string) bool) ([][]byte, error) {
+	family := nfnl.Family(l.IPv6)
+	var rules, chains [][]byte
+	for _, t := range l.Tables {
+		list, err := nftChains(family, t.Name)
+		if err != nil {
+			return nil, err
+		}
+		have, err := nftRules(family, Place{Table: t.Name})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range list {
+			rule := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name), unix.NFTA_RULE_CHAIN, c.Name)
+			if own(t.Name, c.Name) {
+				chain := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, t.Name), unix.NFTA_CHAIN_NAME, c.Name)
+				rules = append(rules, nftRequest(unix.NFT_MSG_DELRULE, 0, family, rule))
+				chains = append(chains, nftRequest(unix.NFT_MSG_DELCHAIN, unix.NLM_F_NONREC, family, chain))
+				continue
+			}
+			for _, r := range have[c.Name] {
+				if own(t.Name, r.Target) {
+					one := nfnl.Attr(slices.Clone(rule), unix.NFTA_RULE_HANDLE, []byte(r.handle))
+					rules = append(rules, nftRequest(unix.NFT_MSG_DELRULE, 0, family, one))
+				}
+			}
+		}
+	}
+	return slices.Concat(rules, chains), nil
 }
 
 // canRun reports whether a backend's program is among those that are asked, or the
@@ -45,13 +93,6 @@ func canRun(program string, ipv6 bool) bool {
 	return slices.ContainsFunc(Backends(ipv6), func(name string) bool {
 		_, err := exec.LookPath(name + "-save")
 		return err == nil && strings.HasPrefix(program, name)
-	})
-}
-
-// nftOrphans returns the tables of nf_tables with chains of the prefix. A mark is none.
-func (l *Layout) nftOrphans() ([]string, error) {
-	return l.nftHas(func(_, chain string) bool {
-		return chain != MarkChain(l.Prefix) && strings.HasPrefix(chain, l.Prefix)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -68,11 +69,14 @@ func destroySets(ctx context.Context, l Layout) error {
 // Remove removes every trace of a ruleset from both backends of iptables: chains, rules
 // in others' chains that lead to them, sets, and tables of nf_tables that writing made,
 // if no other program has put anything in them. A table of the legacy backend cannot be
-// removed, and stays empty. saved, if not nil, is given what each backend held before. It
-// goes on after an error, but leaves the sets, which rules may hold, and without which
+// removed, and stays empty. saved, if not nil, is given what each backend held before, as far as its program is
+// installed. It goes on after an error, but leaves the sets, which rules may hold, and without which
 // some callers would not find again what is theirs.
 func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 	_, err := removeChains(ctx, l, saved, false)
+	if !canRun(Program(l.IPv6)+"-nft", l.IPv6) {
+		err = errors.Join(err, l.removeNFT(l.Own))
+	}
 	err = errors.Join(checkOrphans(l), err)
 	for _, t := range l.Tables {
 		err = errors.Join(err, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
@@ -84,13 +88,21 @@ func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 }
 
 // Retire removes what a layout, without a lease, has in both backends of iptables, while other rulesets of its prefix
-// may stay. Rules of a backend that has no program here cannot be removed: they match nothing any more, as the lease
-// of the prefix is ended, and stay with their sets.
-func Retire(ctx context.Context, l Layout, lease *Lease) error {
-	if family := Program(l.IPv6); !canRun(family+"-nft", l.IPv6) && !canRun(family+"-legacy", l.IPv6) {
-		return lease.end()
+// may stay. Without any iptables program no ruleset of the prefix is in use: all that the nf_tables backend has of them
+// is removed. Rules of the legacy backend cannot be removed without its program: they match nothing any more, as the
+// lease of the prefix is ended, and stay with their sets.
+func Retire(ctx context.Context, l Layout, lease *Lease) (err error) {
+	if family := Program(l.IPv6); !canRun(family+"-nft", l.IPv6) {
+		own := l.Own
+		if _, none := exec.LookPath(family); none != nil {
+			own = func(table, chain string) bool {
+				return l.Own(table, chain) || strings.HasPrefix(chain, l.Prefix) && chain != MarkChain(l.Prefix)
+			}
+		}
+		err = l.removeNFT(own)
 	}
-	_, err := removeChains(ctx, l, nil, true)
+	_, err2 := removeChains(ctx, l, nil, true)
+	err = errors.Join(err, err2)
 	for _, t := range l.Tables {
 		err = errors.Join(err, removeMarkedTable(nfnl.Family(l.IPv6), t.Name, l.Prefix))
 	}

@@ -1,6 +1,7 @@
 package netfilter
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -134,7 +135,42 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// TestCheckOrphans: chains that no installed program can show are named.
+// TestRemoveWithoutPrograms: what iptables-nft has written is removed without it, and nothing else.
+func TestRemoveWithoutPrograms(t *testing.T) {
+	eachVariant(t, func(t *testing.T, l *lab) {
+		if l.legacy {
+			t.Skip("the legacy backend needs its program")
+		}
+		l.run("IPT -N THEIRS; IPT -A THEIRS -p tcp -j RETURN; IPT -A INPUT -j THEIRS; IPT -t nat -N TESTER; ipset create theirs hash:ip")
+		before, path := l.tables(), os.Getenv("PATH")
+		for name, remove := range map[string]func() error{
+			"Remove": func() error { return Remove(t.Context(), testLayout(l.ipv6, nil), nil) },
+			// What another ruleset of the prefix has goes, too: none can be in use.
+			"Retire": func() error {
+				return Retire(t.Context(), testLayout(l.ipv6, nil), &Lease{IPv6: l.ipv6, Prefix: "TEST-"})
+			},
+		} {
+			l.restart()
+			l.fillAndWrite()
+			l.run("IPT -A THEIRS -j " + inFilter.Chain + "; IPT -A INPUT -p udp -g " + inFilter.Chain)
+			if name == "Retire" {
+				l.run("IPT -t nat -N TEST-SIBLING; IPT -t nat -A OUTPUT -j TEST-SIBLING; IPT -t nat -A TEST-SIBLING -j " + inNat.Chain)
+			}
+			t.Setenv("PATH", t.TempDir())
+			for range 2 {
+				if err := remove(); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			t.Setenv("PATH", path)
+			if after := l.tables(); after != before {
+				t.Errorf("after %s\n%s\nwant\n%s", name, after, before)
+			}
+		}
+	})
+}
+
+// TestCheckOrphans: chains of the legacy backend that no installed program can show are named.
 func TestCheckOrphans(t *testing.T) {
 	eachVariant(t, func(t *testing.T, l *lab) {
 		l.fillAndWrite()
@@ -144,8 +180,8 @@ func TestCheckOrphans(t *testing.T) {
 		}
 		t.Setenv("PATH", t.TempDir())
 		err := checkOrphans(layout)
-		if err == nil || !strings.Contains(err.Error(), "mangle, nat, filter") ||
-			!strings.Contains(err.Error(), l.command()) {
+		if named := err != nil && strings.Contains(err.Error(), "mangle, nat, filter") &&
+			strings.Contains(err.Error(), l.command()); named != l.legacy || err != nil != l.legacy {
 			t.Errorf("without programs: %v", err)
 		}
 		layout.Prefix = "OTHER-"

@@ -27,6 +27,7 @@ func (p Place) compare(o Place) int {
 type Rule struct {
 	ID     string
 	Target string // the chain it leads to, if any
+	handle string // as nf_tables has it
 }
 
 // nftRules returns the rules of a chain, or of all chains of a table if at names none, by
@@ -55,8 +56,8 @@ var idSeed = maphash.MakeSeed()
 func nftRule(m nfnl.Value) Rule {
 	var h maphash.Hash
 	h.SetSeed(idSeed)
-	h.Write(m.Find(unix.NFTA_RULE_HANDLE).Bytes)
-	var rule Rule
+	rule := Rule{handle: string(m.Find(unix.NFTA_RULE_HANDLE).Bytes)}
+	h.WriteString(rule.handle)
 	for _, expression := range m.Find(unix.NFTA_RULE_EXPRESSIONS).Attrs() {
 		name := expression.Find(unix.NFTA_EXPR_NAME).String()
 		if name == "counter" {
