@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -44,11 +45,34 @@ var Counters = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| timeout \d+$`)
 // ownTables are Sluice's tables of nftables: those of iptables come with the programs that write to them, and stay.
 var ownTables = regexp.MustCompile(`(?m)^table \S+ sluice\S*\n`)
 
-// Traces is everything that rules and sets of the node say; of our tables of nftables, whether they are there.
+// sets are those that nft lists of a table, with their elements if they have any.
+var sets = regexp.MustCompile(`(?ms)^\t(set|map) (\S+) \{\n(.*?)(?:\t\telements = \{ (.*?) \}\n)?\t\}\n`)
+
+// Traces is everything that rules and sets of the node say; of our tables of nftables, what is in their sets and maps.
 func (l *Lab) Traces() string {
-	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save") +
-		strings.Join(ownTables.FindAllString(l.Output("nft", "list", "tables"), -1), "")
+	rules := l.Output("iptables-save") + l.Output("ip6tables-save") + l.Output("ipset", "save")
+	for _, table := range ownTables.FindAllString(l.Output("nft", "list", "tables"), -1) {
+		rules += table + l.elements(strings.Fields(table)...)
+	}
 	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
+}
+
+// elements are those of the sets and maps of a table, sorted, since a hash has no order. What rules have
+// added, and times out, is left out.
+func (l *Lab) elements(table ...string) string {
+	var out []string
+	for _, set := range sets.FindAllStringSubmatch(l.Output("nft", append([]string{"list"}, table...)...), -1) {
+		if kind, name, flags, list := set[1], set[2], set[3], set[4]; !strings.Contains(flags, "dynamic") {
+			out = append(out, fmt.Sprintf(" %s %s\n", kind, name))
+			for e := range strings.SplitSeq(list, ",") {
+				if e = strings.TrimSpace(e); e != "" {
+					out = append(out, fmt.Sprintf(" %s %s: %s\n", kind, name, e))
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, "")
 }
 
 // Steered is what nftables steers with IPv4, and how.
