@@ -60,6 +60,7 @@ func newNFTRules(table *nft.Table, bind netip.Addr, host Host, entries map[lb.Fr
 	r := &nftRules{Table: table, bind: bind, host: host, entries: entries}
 	r.stale.rules = true
 	exact, node := []nft.Field{nft.Address, nft.Protocol, nft.Port}, []nft.Field{nft.Protocol, nft.Port}
+	nets := []nft.Field{nft.NFProto, nft.Address}
 	table.AddSet(nft.Set{Name: mapSteer, Key: exact, Data: []nft.Field{nft.Port}})
 	table.AddSet(nft.Set{Name: nftProxyPorts, Key: node})
 	table.AddSet(nft.Set{Name: nftHides, Key: exact, Rank: 1})
@@ -70,10 +71,10 @@ func newNFTRules(table *nft.Table, bind netip.Addr, host Host, entries map[lb.Fr
 	// Who may ask is known before others are dropped, and these before anything is steered.
 	table.AddSet(nft.Set{Name: nftRestricted, Key: exact, Rank: 1})
 	table.AddSet(nft.Set{Name: nftAllowed, Key: append(slices.Clone(exact), nft.Address), Prefixes: true, Rank: 2})
-	table.AddSet(nft.Set{Name: nftInside, Key: []nft.Field{nft.Address}, Prefixes: true, Rank: 2})
+	table.AddSet(nft.Set{Name: nftInside, Key: nets, Prefixes: true, Rank: 2})
 	table.AddSet(nft.Set{Name: nftKnown, Key: exact})
 	table.AddSet(nft.Set{Name: nftClusterIPs, Key: exact[:1]})
-	table.AddSet(nft.Set{Name: nftCIDRs, Key: exact[:1], Prefixes: true})
+	table.AddSet(nft.Set{Name: nftCIDRs, Key: nets, Prefixes: true})
 	r.hostElements(1)
 	r.change(nil, slices.Collect(maps.Values(entries)))
 	return r
@@ -243,10 +244,10 @@ func (r *nftRules) setRules() {
 	into := []nft.Rule{
 		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().GotoChain("steer").Rule(""),
 	}
-	away := func(set string) nft.Rule {
-		return r.rule().In(set, nft.Destination).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
+	away := func(set string, key ...nft.Load) nft.Rule {
+		return r.rule().In(set, key...).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
 	}
-	left := []nft.Rule{away(nftClusterIPs), away(nftCIDRs)}
+	left := []nft.Rule{away(nftClusterIPs, nft.Destination), away(nftCIDRs, nft.Family, nft.Destination)}
 	hooks := map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT}
 	for name, hook := range hooks {
 		r.SetChain(name, &nft.Hook{Type: "nat", Number: hook, Priority: translation - 10}, into)
@@ -268,7 +269,7 @@ func (r *nftRules) screen() []nft.Rule {
 	// interface matches neither.
 	outside := func(set string, key ...nft.Load) *nft.Builder {
 		return r.rule().In(set, key...).Is(nft.InInterface, false, nft.Key("lo")).
-			Is(nft.InInterface, false, nft.Key("")).NotIn(nftInside, nft.Source)
+			Is(nft.InInterface, false, nft.Key("")).NotIn(nftInside, nft.Family, nft.Source)
 	}
 	const comment = "not from this source"
 	return []nft.Rule{

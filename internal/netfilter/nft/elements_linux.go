@@ -22,7 +22,7 @@ const (
 
 // fieldTypes are the numbers of nft's data types, so that nft lists the sets
 // (enum datatypes in its datatype.h).
-var fieldTypes = map[Field]uint32{Protocol: 12, Port: 13, Mark: 19, Interface: 41, family: 2}
+var fieldTypes = map[Field]uint32{Protocol: 12, Port: 13, Mark: 19, Interface: 41, NFProto: 2}
 
 // length returns how many bytes a field has, without padding.
 func (f Field) length(ipv6 bool) int {
@@ -94,8 +94,11 @@ func Key(values ...any) string {
 	return string(b)
 }
 
-// Range returns an element for the addresses of a prefix, after other fields of a key.
+// Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address family.
 func Range(p netip.Prefix, before ...any) Element {
+	if len(before) == 0 {
+		before = []any{nfnl.Family(p.Addr().Is6())}
+	}
 	first, last := append(slices.Clone(before), p.Masked().Addr()), append(slices.Clone(before), lastOf(p))
 	return Element{Key: Key(first...), End: Key(last...)}
 }
@@ -120,9 +123,8 @@ type timed struct {
 func (s *Set) append(b []byte, e timed) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
-	single := s.Prefixes && len(s.Key) == 1
 	b = appendData(b, unix.NFTA_SET_ELEM_KEY, e.Key)
-	if e.End != "" && !single {
+	if e.End != "" {
 		b = appendData(b, nftaSetElemKeyEnd, e.End)
 	}
 	switch {
@@ -140,35 +142,11 @@ func (s *Set) append(b []byte, e timed) []byte {
 		b = nfnl.Attr(b, unix.NFTA_SET_ELEM_EXPIRATION, milliseconds(e.left))
 	}
 	closeAttr(b, start, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
-	if single {
-		b = s.appendEnd(b, e.End)
-	}
 	return b
 }
 
 func milliseconds(d time.Duration) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(d.Milliseconds()))
-}
-
-// appendEnd appends the element that ends a range of a set of one field: the address after it.
-// A range up to the last address of all has none.
-func (s *Set) appendEnd(b []byte, last string) []byte {
-	next := after(last)
-	if next == "" {
-		return b
-	}
-	start := len(b)
-	b = append(b, 0, 0, 0, 0)
-	b = appendData(b, unix.NFTA_SET_ELEM_KEY, next)
-	b = nfnl.Attr(b, unix.NFTA_SET_ELEM_FLAGS, be32(unix.NFT_SET_ELEM_INTERVAL_END))
-	closeAttr(b, start, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED)
-	return b
-}
-
-// after returns the address after another one; none after the last.
-func after(last string) string {
-	addr, _ := netip.AddrFromSlice([]byte(last))
-	return string(addr.Next().AsSlice())
 }
 
 // closeAttr fills in the head of an attribute that began at start.
@@ -191,8 +169,8 @@ func appendData(b []byte, kind int, value string) []byte {
 	return b
 }
 
-// decode reads an element; end says that it ends a range.
-func decode(m nfnl.Value) (e timed, end bool) {
+// decode reads an element.
+func decode(m nfnl.Value) (e timed) {
 	for kind, v := range m.Attrs() {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
@@ -203,13 +181,11 @@ func decode(m nfnl.Value) (e timed, end bool) {
 			if e.Data = string(v.Find(unix.NFTA_DATA_VALUE).Bytes); e.Data == "" {
 				e.Data = v.Find(unix.NFTA_DATA_VERDICT).Find(unix.NFTA_VERDICT_CHAIN).String()
 			}
-		case unix.NFTA_SET_ELEM_FLAGS:
-			end = v.Uint()&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_TIMEOUT:
 			e.timeout = time.Duration(v.Uint()) * time.Millisecond
 		case unix.NFTA_SET_ELEM_EXPIRATION:
 			e.left = time.Duration(v.Uint()) * time.Millisecond
 		}
 	}
-	return e, end
+	return e
 }

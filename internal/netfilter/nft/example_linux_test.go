@@ -22,7 +22,7 @@ func example(ipv6 bool) *Table {
 	t.AddSet(Set{Name: "rotation", Key: []Field{Mark, Mark}, Verdicts: true})
 	t.AddSet(Set{Name: "same", Key: []Field{Address, Address}})
 	t.AddSet(Set{Name: "allowed", Key: []Field{Address, Protocol, Port, Address}, Prefixes: true})
-	t.AddSet(Set{Name: "inside", Key: []Field{Address}, Prefixes: true})
+	t.AddSet(Set{Name: "inside", Key: []Field{NFProto, Address}, Prefixes: true})
 	t.AddSet(Set{Name: "clients", Key: []Field{Address}, Dynamic: true, Size: 1000})
 	t.Add("steer", Element{Key: Key(ip, uint8(6), uint16(80)), Data: Key(uint16(33000))}, 1)
 	t.Add("services", Element{Key: Key(ip, uint8(6), uint16(81)), Data: "web"}, 1)
@@ -57,7 +57,7 @@ func example(ipv6 bool) *Table {
 	})
 	t.SetChain("input", &Hook{Type: "filter", Number: unix.NF_INET_LOCAL_IN, New: true}, []Rule{
 		r().New().Translated(false).Protocol(unix.IPPROTO_TCP).NotIn("allowed", append(service, Source)...).Reject(true).Rule(""),
-		r().FromLocal().From(net, false).NotIn("inside", Source).Begins("veth").Jump("web2").Rule(""),
+		r().FromLocal().From(net, false).NotIn("inside", Family, Source).Begins("veth").Jump("web2").Rule(""),
 		r().FromLoopback(true).Reject(false).Rule(""), r().Invalid().Drop().Rule(""),
 		r().Is(DestinationPort, true, Key(uint16(80))).Accept().Rule(""),
 	})

@@ -14,7 +14,7 @@ import (
 const aliveSet = "alive"
 
 // alive leaves room for elements that have expired, or go in the transaction in which others come.
-var alive = &set{Set: Set{Name: aliveSet, Key: []Field{family}, Dynamic: true, Size: 64}}
+var alive = &set{Set: Set{Name: aliveSet, Key: []Field{NFProto}, Dynamic: true, Size: 64}}
 
 // Renew makes the rules of a table match for another lifetime from now on, that of its Table.Lifetime, in whole
 // milliseconds. A table that is not there, or has no lifetime, is left as it is. It may be called by any goroutine,

@@ -18,7 +18,7 @@ const (
 	Port                   // of TCP, UDP or SCTP
 	Mark                   // any number of 32 bits
 	Interface              // the name of an interface
-	family                 // NFPROTO_IPV4 or NFPROTO_IPV6
+	NFProto                // the address family: NFPROTO_IPV4 or NFPROTO_IPV6 as uint8
 )
 
 // Set is a set, a map or a verdict map of a table. It does not change. For each chain whose rules use a map
@@ -33,7 +33,10 @@ type Set struct {
 	Verdicts bool
 
 	// Prefixes says that the last field of a key is a range of addresses, all of which differ
-	// from those of other elements with the same key before it.
+	// from those of other elements with the same key before it. There is one before, be it
+	// NFProto: sets of one field are trees, which before Linux 6.2 may refuse, with EEXIST, a
+	// range that grows, since the old one goes in the same transaction (nft_set_rbtree.c, cured by
+	// babc3dc9524f in 5.18, and c9e6978e2725).
 	Prefixes bool
 
 	// Dynamic says that rules add elements, which time out. They are neither verified nor lost

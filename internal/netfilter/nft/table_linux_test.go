@@ -115,6 +115,46 @@ func TestChange(t *testing.T) {
 	})
 }
 
+// Ranges grow, shrink, split and join in one transaction.
+func TestRanges(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		wide := netip.MustParsePrefix("198.51.0.0/16")
+		if x.IPv6 {
+			wide = netip.MustParsePrefix("2001:db8::/32")
+		}
+		in := func(bits int, at netip.Addr) netip.Prefix { return netip.PrefixFrom(at, wide.Bits()+bits) }
+		first, last := wide.Addr(), lastOf(wide)
+		have := []netip.Prefix{netip.MustParsePrefix(addrOf(x, "198.51.100.0", "2001:db8:1::").String() + map[bool]string{false: "/24", true: "/48"}[x.IPv6])}
+		for _, next := range [][]netip.Prefix{
+			{wide}, {in(8, first)}, {in(4, first), in(4, last)}, {in(8, first), in(1, last)}, {wide},
+			{in(1, first), in(1, last)}, {wide}, {in(16, last)}, {wide}, {},
+		} {
+			for _, set := range []string{"inside", "allowed"} {
+				before := []any{addrOf(x, "192.0.2.1", "2001:db8::1"), uint8(6), uint16(80)}
+				if set == "inside" {
+					before = nil
+				}
+				for _, p := range have {
+					x.Add(set, Range(p, before...), -1)
+				}
+				for _, p := range next {
+					x.Add(set, Range(p, before...), 1)
+				}
+			}
+			have = next
+			write(t, x)
+			x.verified = 0
+			verify(t, x, true)
+			for _, p := range next {
+				want := p.Masked().String()
+				if list := nft(t, "list", "set", family4or6(x), x.Name, "inside"); !strings.Contains(list, want) {
+					t.Errorf("no %s in %s", want, list)
+				}
+			}
+		}
+	})
+}
+
 func addrOf(x *Table, v4, v6 string) netip.Addr {
 	if x.IPv6 {
 		return addr(v6)

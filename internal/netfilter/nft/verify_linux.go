@@ -82,19 +82,14 @@ func (t *Table) rules(name string) (out map[string]string, err error) {
 	return out, nil
 }
 
-// read returns the elements of a set. A range of a set of one field comes as it is kept: an
-// element for its first address, and one for the address after it, whose End is "end".
+// read returns the elements of a set.
 func (t *Table) read(name string) (out []timed, err error) {
 	filter := nfnl.AttrString(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 	filter = nfnl.AttrString(filter, unix.NFTA_SET_ELEM_LIST_SET, name)
 	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), filter,
 		func() { out = nil }, func(m nfnl.Value) {
 			for _, x := range m.Find(unix.NFTA_SET_ELEM_LIST_ELEMENTS).Attrs() {
-				e, end := decode(x)
-				if end {
-					e.End = rangeEnd
-				}
-				out = append(out, e)
+				out = append(out, decode(x))
 			}
 		})
 	if err != nil {
@@ -102,8 +97,6 @@ func (t *Table) read(name string) (out []timed, err error) {
 	}
 	return out, nil
 }
-
-const rangeEnd = "end"
 
 // Verify reports whether the kernel holds what the last Write wrote and nothing else. If not,
 // the next Write replaces the table. As long as no other program has written to nf_tables, and all
@@ -194,27 +187,11 @@ func (t *Table) chainsThere() (same bool, err error) {
 
 // match reports whether a set has the elements that were written.
 func (s *set) match(list []timed) bool {
-	if !s.Prefixes || len(s.Key) > 1 {
-		plain := make([]Element, len(list))
-		for i, e := range list {
-			plain[i] = e.Element
-		}
-		return s.elements.Match(plain)
+	plain := make([]Element, len(list))
+	for i, e := range list {
+		plain[i] = e.Element
 	}
-	want, have := make(map[Element]bool), make(map[Element]bool)
-	s.elements.Each(func(e Element, _, present bool) {
-		if !present {
-			return
-		}
-		want[Element{Key: e.Key}] = true
-		if next := after(e.End); next != "" {
-			want[Element{Key: next, End: rangeEnd}] = true
-		}
-	})
-	for _, e := range list {
-		have[e.Element] = true
-	}
-	return maps.Equal(want, have)
+	return s.elements.Match(plain)
 }
 
 // Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no
