@@ -17,7 +17,7 @@ import (
 )
 
 // lockedFor is how long kernel modes wait for the xtables lock that another program held at the start, and lockedTry the
-// time between two tries, which wait themselves: the lock tells nobody that it is free.
+// least time between two tries, each of which waits for it (netfilter.LockWait): its release is no event.
 const (
 	lockedFor = 10 * time.Minute
 	lockedTry = time.Second
