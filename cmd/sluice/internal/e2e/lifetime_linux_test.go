@@ -121,6 +121,31 @@ func TestLifetimeComesWithUpgrade(t *testing.T) {
 	t.Logf("%d connections, %d failed; the longest silence %v", v.connections.Load(), v.failed.Load(), time.Duration(v.silence.Load()))
 }
 
+// TestWithoutPrograms: a start without any iptables program removes the rules of one by iptables-nft that end by no
+// lifetime, those of mode iptables, too.
+func TestWithoutPrograms(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{})
+	before := l.Output("iptables-nft-save")
+	l.ServeWeb()
+	l.Write("own.yaml", (&lab.Movable{Name: "own", Addr: "10.96.0.81:80", Protocol: "TCP", Port: 8080, Path: "iptables"}).Manifest(),
+		testbed.SliceManifest("own", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	l.Start("--packet-filter", "iptables", "--rules-lifetime", "0")
+	l.Signal(syscall.SIGKILL)
+	l.Wait()
+	if rules := l.Output("iptables-nft-save"); !strings.Contains(rules, "SLUICE-SVC") || !strings.Contains(rules, "SLUICE-STEER") {
+		t.Fatalf("the rules are\n%s", rules)
+	}
+	l.Wrap = []string{"env", "PATH=/nowhere"}
+	l.Start("--packet-filter", "nftables")
+	if answers(l, 1)[""] {
+		t.Error("it does not answer")
+	}
+	if rules := l.Output("iptables-nft-save"); strings.Contains(rules, "SLUICE") {
+		t.Errorf("rules stay:\n%s\nbefore:\n%s", rules, before)
+	}
+}
+
 // legacyTools makes the program use iptables-legacy, and returns the file of its lock.
 func legacyTools(l *lab.Lab) (lock string) {
 	l.T.Helper()
