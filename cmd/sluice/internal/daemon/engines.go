@@ -75,14 +75,16 @@ func (s *steering) await(ctx context.Context, offer func(ipv6 bool, path agent.P
 	for _, t := range s.locked {
 		var f agent.Family
 		err := s.engines(ctx, &f, t)
-		for ; err != nil; err = s.engines(ctx, &f, t) {
+		for err != nil && ctx.Err() == nil {
 			select {
 			case <-next.C:
-				continue
+				err = s.engines(ctx, &f, t)
 			case <-ctx.Done():
 			}
+		}
+		if ctx.Err() != nil {
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				s.log.Warn("data paths iptables and ipvs stay unavailable until the next start", zap.Error(err))
+				s.log.Warn("data paths iptables and ipvs stay unavailable until the next start")
 			}
 			return
 		}
