@@ -36,16 +36,26 @@ type Balancer struct {
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
 
-	mu      sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
-	current atomic.Pointer[snapshot]
-	updates uint64 // guarded by mu
+	// Outlier is when backends are ejected. Set it before the first Update.
+	Outlier Outlier
+	// OnEjection is called when a backend is ejected or returns, in any goroutine. It must neither block nor call the
+	// Balancer. Set it before the first Update; nil: nothing is called.
+	OnEjection func(Ejection)
+
+	mu       sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
+	current  atomic.Pointer[snapshot]
+	updates  uint64 // guarded by mu
+	outliers outliers
 }
 
-// snapshot is a table made ready for Pick. It is immutable.
+// snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.
 type snapshot struct {
 	table    *Table
-	services []*service // by slot of the table
+	services []atomic.Pointer[service] // by slot of the table
 }
+
+// service returns the one in a slot.
+func (s *snapshot) service(slot int32) *service { return s.services[slot].Load() }
 
 // service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
@@ -81,7 +91,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := snap.services[at.slot]
+	s := snap.service(at.slot)
 	from := clusterSet
 	if at.ruled {
 		if from, ok = snap.table.admit(at, &f); !ok {
@@ -146,7 +156,7 @@ func (b *Balancer) Sweep(now int64) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	for _, slot := range snap.table.slots {
-		s := snap.services[slot]
+		s := snap.service(slot)
 		if s.affinityTimeout > 0 {
 			s.state.affinity.Sweep(now, s.affinityTimeout)
 		}
@@ -167,7 +177,7 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]*service, len(t.places))}
+	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed [][2]*service // from and to
 	guess := 0
@@ -183,14 +193,14 @@ func (b *Balancer) Update(t *Table) {
 			at := old.table.slots[from]
 			kept[at] = true
 			known := old.table.at(at)
-			was = old.services[at]
-			if known == s || known.AffinityTimeout == s.AffinityTimeout && sameBackends(known.Backends, s.Backends) {
-				next.services[slot] = was
+			was = old.service(at)
+			if known == s || known.sameBalance(s) {
+				next.services[slot].Store(was)
 				continue
 			}
 		}
 		to := b.prepare(s, was)
-		next.services[slot] = to
+		next.services[slot].Store(to)
 		changed = append(changed, [2]*service{was, to})
 	}
 	b.current.Store(next)
@@ -198,11 +208,11 @@ func (b *Balancer) Update(t *Table) {
 	// From here on no new Pick sees the old table, so that what is taken away now
 	// is not handed out again.
 	for _, c := range changed {
-		c[1].finish(c[0], b.updates)
+		b.finish(c[1], c[0])
 	}
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
-			old.services[slot].drop()
+			b.drop(old.service(slot))
 		}
 	}
 }
@@ -226,6 +236,12 @@ func (s *service) byAddr() map[netip.AddrPort]*backend {
 // fresh is what a service was that is new.
 var fresh = service{state: new(state)}
 
+// sameBalance reports whether s and t are balanced alike, wherever they are served.
+func (s *Service) sameBalance(t *Service) bool {
+	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
+		sameBackends(s.Backends, t.Backends)
+}
+
 // sameBackends compares without looking if the slices are one.
 func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
@@ -236,7 +252,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	to := &service{state: from.state, affinityTimeout: s.AffinityTimeout, backends: make([]*backend, len(s.Backends))}
 	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
 	if from == &fresh {
-		to.state = newState(s.ID, b.Seed)
+		to.state = newState(s.ID, b)
 	}
 	known := from.byAddr()
 	missing := 0
@@ -254,12 +270,14 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			k.init(to.state, s.Backends[i].Addr)
 		}
 		k.update = b.updates
-		condition := sel.condition(&s.Backends[i])
-		k.becomes = condition
-		k.condition.Or(condition)
+		k.becomes = sel.condition(&s.Backends[i])
 		to.backends[i] = k
+	}
+	b.leaveOut(s, to.backends)
+	for _, k := range to.backends {
+		k.condition.Or(k.becomes)
 		for in := range to.rings {
-			if condition&set(in).condition() != 0 {
+			if k.becomes&set(in).condition() != 0 {
 				to.rings[in] = append(to.rings[in], k)
 			}
 		}
@@ -276,18 +294,19 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 
 // finish takes from backends what the change from another service takes from them, once the
 // snapshot that has s is current.
-func (s *service) finish(from *service, update uint64) {
-	s.state.dropDrained(update)
+func (b *Balancer) finish(s, from *service) {
+	s.state.dropDrained(b.updates)
 	lost := false
 	for _, k := range from.backends {
-		if k.update != update {
+		if k.update != b.updates {
+			b.forget(k)
 			k.condition.Store(0)
 			s.state.leaving = append(s.state.leaving, k)
 			lost = true
 		}
 	}
 	for _, k := range s.backends {
-		if k.condition.Swap(k.becomes)&^k.becomes&eligible != 0 {
+		if k.condition.Swap(k.becomes)&(eligible|leftOut) != 0 && k.becomes&(eligible|leftOut) == 0 {
 			lost = true
 		}
 	}
@@ -301,8 +320,9 @@ func (s *service) finish(from *service, update uint64) {
 
 // drop lets go of a service that is no longer in the table. Choices that are
 // still in flight refer to its state, so its affinity memory is freed here.
-func (s *service) drop() {
+func (b *Balancer) drop(s *service) {
 	for _, k := range s.backends {
+		b.forget(k)
 		k.condition.Store(0)
 	}
 	s.state.deleteAll()

@@ -18,10 +18,11 @@
 //			break // refuse or drop: one of the errors of this package
 //		}
 //		if err := connect(choice.Backend()); err != nil {
-//			choice.Done(err)
+//			choice.Failed(err, now)
 //			tried.Add(choice)
 //			continue
 //		}
+//		choice.Answered()
 //		// ... until the connection ends ...
 //		choice.Done(nil)
 //		break
@@ -31,6 +32,9 @@
 // backends of a service is chosen once, no matter how many goroutines pick. After a
 // change of backends the round goes on where it was. Retries have a round of their own, so
 // that all share the load of a backend that fails.
+//
+// Backends that fail in a row while others of their service answer are ejected ([Outlier]): a condition beside those of
+// Kubernetes, so that affinity, retries and rounds are among the rest.
 //
 // A service port has two sets of eligible backends: one for policy Cluster, narrowed by
 // topology hints, and one for policy Local. Which one it is depends on the [Address] asked

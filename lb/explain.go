@@ -16,7 +16,7 @@ func (b *Balancer) Explain(f Flow) string {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
 	var w strings.Builder
-	spec, s := snap.table.at(at.slot), snap.services[at.slot]
+	spec, s := snap.table.at(at.slot), snap.service(at.slot)
 	address := &spec.Addresses[at.address]
 	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
 	if unmap(f.Frontend.Addr) != address.Addr {
@@ -99,7 +99,16 @@ func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 // of each.
 func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, tried *Tried) {
 	sel := selectFrom(s.Backends)
-	fmt.Fprintf(w, "%d of %d backends eligible", len(s.eligible(from)), len(s.Backends))
+	ejected := func(i int) bool { // from this set
+		return sel.has(from, &s.Backends[i]) && backends[i].is(leftOut) && !backends[i].is(from.condition())
+	}
+	count := len(s.eligible(from))
+	for i := range backends {
+		if ejected(i) {
+			count--
+		}
+	}
+	fmt.Fprintf(w, "%d of %d backends eligible", count, len(s.Backends))
 	switch {
 	case sel.hinted && from == localSet:
 		w.WriteString("; hints do not count with policy Local")
@@ -109,7 +118,10 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 	w.WriteString("\n")
 	for i, k := range backends {
 		verdict := "not eligible"
-		if sel.has(from, &s.Backends[i]) {
+		switch {
+		case ejected(i):
+			verdict = "ejected after failures"
+		case sel.has(from, &s.Backends[i]):
 			verdict = "eligible"
 		}
 		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
@@ -142,6 +154,8 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 	switch {
 	case age >= s.affinityTimeout:
 		w.WriteString(", expired\n")
+	case k.is(leftOut) && !k.is(from.condition()):
+		w.WriteString(", ejected\n")
 	case !k.is(eligible):
 		w.WriteString(", no longer eligible\n")
 	case !k.is(from.condition()):

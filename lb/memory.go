@@ -60,7 +60,7 @@ func (b *Balancer) Remember(all []Stats) {
 func (b *Balancer) service(id ID) *service {
 	snap := b.load()
 	if slot, ok := snap.table.index.slot(id); ok {
-		return snap.services[slot]
+		return snap.service(slot)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	snap := b.load()
 	var clients []Client
 	for _, slot := range snap.table.slots {
-		s := snap.services[slot]
+		s := snap.service(slot)
 		if clients = s.clients(clients[:0], from); len(clients) > 0 {
 			visit(s.state.id, clients)
 		}
@@ -161,7 +161,7 @@ func (b *Balancer) find(id ID, addr netip.AddrPort) *backend {
 	if s := b.service(id); s != nil {
 		return s.known(addr)
 	}
-	return new(backend).init(newState(id, b.Seed), addr)
+	return new(backend).init(newState(id, b), addr)
 }
 
 // Backends returns the addresses of the backends that were tried, the longest ago

@@ -175,6 +175,10 @@ type Service struct {
 	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
 	Scheduler string
 
+	// OutlierEjection says whether backends that fail are ejected, as the annotation
+	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
+	OutlierEjection string
+
 	// Masquerade makes this node the source of connections that the kernel forwards, at every
 	// address with policy Cluster: so that endpoints see what they see in user space.
 	Masquerade bool
@@ -185,7 +189,7 @@ type Service struct {
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
-		s.Scheduler == t.Scheduler && s.Masquerade == t.Masquerade &&
+		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -11,6 +11,7 @@ import (
 // state is what one service port keeps from table to table.
 type state struct {
 	id        ID
+	balancer  *Balancer
 	hash      uint64 // of id, with the seed
 	positions [sets]positions
 
@@ -18,6 +19,10 @@ type state struct {
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
+
+	// runs counts how often a backend has begun to fail, and answered is what it was when a backend has answered last:
+	// so it is known whether one has since another has begun to fail.
+	runs, answered atomic.Uint64
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
@@ -44,7 +49,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live and eligible in the current table.
+	// condition is a combination of live, eligible and leftOut in the current table.
 	condition atomic.Uint32
 
 	// picks and done only grow; the difference is in flight. So a Pick and a Done
@@ -52,6 +57,8 @@ type backend struct {
 	picks, done, failures atomic.Uint64
 
 	bytesIn, bytesOut atomic.Uint64 // see Meter
+
+	health atomic.Pointer[health] // nil until it fails
 
 	// Guarded by Balancer.mu: the last Update that had this backend, and its condition after that.
 	update  uint64
@@ -61,6 +68,7 @@ type backend struct {
 const (
 	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
 	live     uint32 = 1 << sets   // flows that are there may stay
+	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
 )
 
 // condition returns the one of backends in the set.
@@ -84,8 +92,8 @@ func (s *state) refusals() Refusals {
 	return Refusals{s.noBackend.Load(), s.noLocalBackend.Load(), s.notAllowed.Load()}
 }
 
-func newState(id ID, seed uint64) *state {
-	s := &state{id: id, hash: id.hash(seed)}
+func newState(id ID, b *Balancer) *state {
+	s := &state{id: id, balancer: b, hash: id.hash(b.Seed)}
 	for i := range s.conversations {
 		s.conversations[i].Max = maxConversations
 	}
@@ -125,7 +133,7 @@ func (s *state) dropDrained(update uint64) {
 // dropIneligible deletes the clients whose backends take no new connections any more, at
 // no address.
 func (s *state) dropIneligible() {
-	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible) })
+	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible | leftOut) })
 }
 
 // deleteAll empties the affinity memory.

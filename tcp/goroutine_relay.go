@@ -214,6 +214,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		case err == nil:
 			count.Established.Add(1)
 			r.choice = choice
+			choice.Answered()
 			return r.answered(c.(*net.TCPConn))
 		case ctx.Err() != nil:
 			choice.Done(nil)
@@ -230,7 +231,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 			count.DialRefused.Add(1)
 		}
 		ladder.Failed(choice)
-		choice.Done(err)
+		session.EndFailed(choice, err).Done(nil)
 	}
 }
 

@@ -200,7 +200,7 @@ func (f *flow) fail(err error, now int64) bool {
 func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.shard.count.Refused.Add(1)
 	f.meter.Flush(c)
-	c.Done(err)
+	c.Failed(err, now)
 	if f.attempts++; f.attempts >= maxAttempts {
 		return lb.Choice{}, errTried
 	}
@@ -214,6 +214,7 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 // answered notes a datagram of the backend.
 func (f *flow) answered(now int64) {
 	f.attempts, f.tried = 0, nil
+	f.choice.Answered()
 	f.touch(now, f.heardOf(now))
 	f.rests(now)
 }

@@ -43,10 +43,10 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
-// Done returns the choice, if there is one, with how its backend has done.
-func (c *Conn[C]) Done(err error) {
+// Done returns the choice, if there is one.
+func (c *Conn[C]) Done() {
 	c.Meter.Flush(c.Choice)
-	c.Choice.Done(err)
+	c.Choice.Done(nil)
 	c.Choice = lb.Choice{}
 }
 
@@ -151,7 +151,7 @@ func (sh *Shard[C]) End(c C) {
 	conn := c.Base()
 	conn.Closed = true
 	sh.endDial(conn)
-	conn.Done(nil)
+	conn.Done()
 	sh.remove(c)
 	sh.claims.End(conn.Claim)
 	conn.Claim = Claim{}

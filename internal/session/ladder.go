@@ -87,6 +87,16 @@ func (l *Ladder) Failed(choice lb.Choice) {
 	l.flow.Now = eventloop.Now()
 }
 
+// EndFailed gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
+// this host lacks was the reason.
+func EndFailed(choice lb.Choice, err error) lb.Choice {
+	if Shortage(err) {
+		return choice
+	}
+	choice.Failed(err, eventloop.Now())
+	return lb.Choice{}
+}
+
 // Gone ends an attempt whose backend was removed meanwhile; it does not count.
 func (l *Ladder) Gone(choice lb.Choice) {
 	l.Failed(choice)

@@ -128,7 +128,10 @@ func (a *assoc) dialFailed(err error) {
 func (a *assoc) leave(err error) {
 	a.sh.loop.StopTimer(&a.timer)
 	a.meter.Flush(a.choice)
-	a.choice.Done(err)
+	if err != nil {
+		a.choice = session.EndFailed(a.choice, err)
+	}
+	a.choice.Done(nil)
 	a.choice = lb.Choice{}
 }
 

@@ -20,6 +20,7 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 		if !a.counted {
 			a.counted = true
 			sh.count.Established.Add(1)
+			a.choice.Answered()
 		}
 		sh.open.add(a)
 	case ending:

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // cores returns how many processors the program may use, as it was at the first call: the
@@ -44,7 +46,7 @@ func (g *group) flagSet() *pflag.FlagSet {
 
 // groups returns all flags, bound to s, which has the defaults. Those that are ignored come last.
 func (s *settings) groups() []group {
-	return slices.Concat(s.sourceGroups(), s.dataPathGroups(), s.kernelGroups(), s.otherGroups(), []group{
+	return slices.Concat(s.sourceGroups(), s.dataPathGroups(), s.outlierGroups(), s.kernelGroups(), s.otherGroups(), []group{
 		{"Ignored, accepted for compatibility with kube-proxy", s.ignoredOptions()}})
 }
 
@@ -148,6 +150,31 @@ func (s *settings) dataPathGroups() []group {
 			{"oom-score-adj", "oomScoreAdj", d.OOMScoreAdj,
 				"OOM score adjustment of the process, a `NUMBER` from -1000 (never killed) to 1000 (killed first)"},
 			{"windows-service", "windowsRunAsService", &d.WindowsRunAsService, "run as a Windows service"},
+		}},
+	}
+}
+
+func (s *settings) outlierGroups() []group {
+	o := &s.DataPath.Outlier
+	return []group{
+		{"Outlier ejection, in user space", []option{
+			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
+				"others of the Service answer, until a trial connection succeeds; the annotation " +
+				"sluice.io/outlier-ejection of a Service, true or false, takes precedence"},
+			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failed dials in a row that " +
+				"eject an endpoint (refused, timed out, unreachable), 2 or more"},
+			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime), "`DURATION` of an ejection, " +
+				"times those in a row; TCP endpoints are tried every second after a thirtieth of it and return as " +
+				"soon as they accept, others return when it is over"},
+			{"outlier-max-ejection-time", "", (*time.Duration)(&o.MaxEjectionTime), "longest `DURATION` of an ejection"},
+			{"outlier-max-ejection-jitter", "", (*time.Duration)(&o.MaxEjectionJitter),
+				"`DURATION` of which a random part makes an ejection longer"},
+			{"outlier-interval", "", (*time.Duration)(&o.Interval),
+				"`DURATION` without an ejection that takes one off those in a row"},
+			{"outlier-max-ejection-percent", "", &o.MaxEjectionPercent,
+				"`PERCENT` of the endpoints of a Service that may be ejected, 0 to 100, but never the last"},
+			{"outlier-panic-threshold", "", &o.PanicThreshold, "`PERCENT` of the endpoints that a client may get, 0 " +
+				"to 100, below which ejections are ignored; 0: if all are ejected"},
 		}},
 	}
 }
@@ -324,6 +351,7 @@ func declare() (*settings, []group) {
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
+	s.DataPath.Outlier = lb.DefaultOutlier
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/outliers"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -63,6 +64,7 @@ type daemon struct {
 	addresses  node.Addresses
 	stopping   atomic.Bool
 	watchdog   watchdog
+	outliers   *outliers.Watcher
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -83,6 +85,7 @@ func Run(ctx context.Context, o Options) error {
 		return errors.Join(err, d.close())
 	}
 	d.background.Go(func() { d.agent.Run(running) })
+	d.background.Go(func() { d.outliers.Run(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	if d.lock == 0 { // everything was taken over
 		d.background.Go(func() { d.inheritLock(running) })
@@ -178,6 +181,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.control.leftOut = d.reports.leftOut
+	d.outliers = outliers.New(d.data.lb, d.reports.ejection)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // reports turns what happens into events. Its methods may be called by any goroutine.
@@ -106,6 +107,15 @@ func (r *reports) loop(l agent.Loop) {
 		return
 	}
 	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
+}
+
+// ejection reports that an endpoint is ejected, and that it has returned.
+func (r *reports) ejection(e lb.Ejection) {
+	if e.Returned {
+		r.recorder.Record(events.EndpointReturned(e, r.node))
+		return
+	}
+	r.recorder.Record(events.EndpointEjected(e, r.node))
 }
 
 // leftOut reports that endpoints of a Service are left out.

@@ -3,6 +3,7 @@ package events
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -89,6 +90,22 @@ func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
 func EndpointsLoopNoMore(id lb.ID, node string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "EndpointsLoopNoMore", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
+}
+
+// EndpointEjected says that an endpoint gets no new connections, since it has failed.
+func EndpointEjected(e lb.Ejection, node string) Event {
+	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
+		Reason: "EndpointEjected", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): %v",
+			node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)}
+}
+
+// EndpointReturned says that this is over.
+func EndpointReturned(e lb.Ejection, node string) Event {
+	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
+		Reason: "EndpointReturned", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, which was ejected for %v",
+			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
 }
 
 // OwnAddress says that an address of a Service is the node's own, so that connections to the

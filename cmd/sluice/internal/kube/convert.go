@@ -134,6 +134,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	first := len(c.services)
 	affinity := affinityTimeout(svc)
 	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
+	ejection := svc.Annotations["sluice.io/outlier-ejection"]
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -155,6 +156,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			AffinityTimeout: affinity,
 			DataPath:        dataPath,
 			Scheduler:       scheduler,
+			OutlierEjection: ejection,
 		}
 		c.services = append(c.services, s)
 	}

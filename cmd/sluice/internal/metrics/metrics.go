@@ -35,6 +35,7 @@ type Sources struct {
 	RefusedHTTP func() uint64     // connections
 	Families    []Family          // those that are served
 	Services    func() []lb.Stats // by service port
+	Outliers    func() lb.OutlierStats
 	Events      func() (reported, dropped uint64)
 }
 
@@ -101,6 +102,7 @@ func (s scrape) sources(c *Sources) {
 	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
 		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
 
+	s.outliers(c.Outliers())
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
 	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit.", dropped)

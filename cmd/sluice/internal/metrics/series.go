@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -193,4 +194,14 @@ func (s scrape) agent(n agent.Status) {
 		"EndpointSlice and Endpoints changes not applied yet.", float64(n.EndpointsPending))
 	s.counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice and Endpoints changes seen.",
 		n.EndpointChanges)
+}
+
+func (s scrape) outliers(n lb.OutlierStats) {
+	s.gauge("sluice_ejections_active", "Endpoints that get no new connections since they have failed, counted once per "+
+		"Service port.", float64(n.Active))
+	s.counter("sluice_ejections_enforced_total", "Ejections of endpoints.", n.Enforced)
+	s.counter("sluice_ejections_overflow_total", "Ejections left out because as many endpoints of the Service were "+
+		"ejected as may be (--outlier-max-ejection-percent).", n.Overflow)
+	s.counter("sluice_ejections_spared_total", "Ejections left out because no endpoint of the Service had answered "+
+		"since the failures began: this node's own network may be at fault.", n.Spared)
 }
