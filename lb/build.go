@@ -121,7 +121,8 @@ func (b *builder) put(i int, s, indexed, known *Service) error {
 		is.Addresses = indexed.Addresses
 	} else {
 		is.Addresses = filter(s.Addresses, sameAddress, func(kept []Address, a Address) (Address, error) {
-			a.Addr, a.Sources = unmap(a.Addr), normaliseSources(a.Sources, s.IPv6)
+			a.Addr = unmap(a.Addr)
+			a.Sources = b.node.admitted(normaliseSources(a.Sources, s.IPv6), a.Addr.Addr())
 			err := checkAddr(a.Addr, s.IPv6)
 			switch {
 			case a.Addr.Addr().Zone() != "":

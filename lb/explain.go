@@ -54,8 +54,8 @@ func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
 	if len(a.Sources) == 0 {
 		return true
 	}
-	client, asked := plain(f.Client), plain(f.Frontend.Addr.Addr())
-	allowed := t.node.allowed(a, client, asked)
+	client := plain(f.Client)
+	allowed := a.allows(client)
 	w.WriteString("only for clients in")
 	for _, p := range a.Sources {
 		fmt.Fprintf(w, " %s", p)
@@ -65,8 +65,6 @@ func (t *Table) explainSources(w *strings.Builder, a *Address, f *Flow) bool {
 		w.WriteString(": client not known\n")
 	case !allowed:
 		fmt.Fprintf(w, ": %s is not\n", client)
-	case !a.allows(client):
-		fmt.Fprintf(w, ": %s is this node, which is by another address\n", client)
 	default:
 		fmt.Fprintf(w, ": %s is\n", client)
 	}

@@ -43,9 +43,9 @@ func (a *Address) set(inside bool) set {
 // ruled reports whether it matters at a who asks.
 func (a *Address) ruled() bool { return a.Local || len(a.Sources) > 0 }
 
-// allows reports whether the sources of a contain the client.
+// allows reports whether the client may ask at a.
 func (a *Address) allows(client netip.Addr) bool {
-	return slices.ContainsFunc(a.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+	return len(a.Sources) == 0 || within(a.Sources, client)
 }
 
 // node is a Node made ready for looking up clients, without zones and mapped forms.
@@ -97,25 +97,25 @@ func (n *node) has(client, asked netip.Addr) bool {
 	if _, ok := n.addresses[client]; ok {
 		return true
 	}
-	return slices.ContainsFunc(n.podCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
+	return within(n.podCIDRs, client)
 }
 
-// allowed reports whether the client may ask at a. The node and its pods need to be in the
-// sources like all others; but with the address asked for as its source (see has) the node
-// may ask if any of its addresses may.
-func (n *node) allowed(a *Address, client, asked netip.Addr) bool {
-	if len(a.Sources) == 0 || a.allows(client) {
-		return true
-	}
-	if client != asked {
-		return false
+func within(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// admitted returns who may ask at an address. The node and its pods need to be in the sources like all
+// others; but with the address asked for as its source (see has) the node may ask if any of its own may.
+func (n *node) admitted(sources []netip.Prefix, asked netip.Addr) []netip.Prefix {
+	if asked.IsUnspecified() || within(sources, plain(asked)) {
+		return sources
 	}
 	for own := range n.addresses {
-		if a.allows(own) {
-			return true
+		if within(sources, own) {
+			return append(slices.Clip(sources), netip.PrefixFrom(plain(asked), plain(asked).BitLen()))
 		}
 	}
-	return false
+	return sources
 }
 
 // plain returns a in the form in which clients and addresses are compared: mapped

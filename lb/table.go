@@ -238,7 +238,7 @@ func (t *Table) at(slot int32) *Service { return t.records.at(slot).is }
 func (t *Table) admit(at owner, f *Flow) (set, bool) {
 	a := &t.at(at.slot).Addresses[at.address]
 	client, asked := plain(f.Client), plain(f.Frontend.Addr.Addr())
-	if !t.node.allowed(a, client, asked) {
+	if !a.allows(client) {
 		return 0, false
 	}
 	return a.set(a.Local && t.node.has(client, asked)), true

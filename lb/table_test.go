@@ -55,7 +55,7 @@ func TestNewTableLeavesItsInputAlone(t *testing.T) {
 
 func TestNewTableSharesWhatItDoesNotChange(t *testing.T) {
 	services := []Service{echo(1, 2)}
-	services[0].Addresses[0].Sources = prefixes("192.0.2.0/24", "198.51.100.0/24")
+	services[0].Addresses[0].Sources = prefixes("203.0.113.0/24", "192.0.2.0/24")
 	s, ok := mustTable(t, services).Service(services[0].ID)
 	if !ok || &s.Backends[0] != &services[0].Backends[0] || &s.Addresses[0] != &services[0].Addresses[0] {
 		t.Error("copied a slice it could have kept")

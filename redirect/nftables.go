@@ -17,7 +17,7 @@ type NFTables struct {
 	// BindAddr is as in IPTables.
 	BindAddr netip.Addr
 
-	// Lifetime is how long rules match after the last Sync or Renew, in whole milliseconds;
+	// Lifetime is how long rules match after the first Sync or the last Renew, in whole milliseconds;
 	// 0: for ever.
 	Lifetime time.Duration
 
@@ -28,9 +28,9 @@ type NFTables struct {
 }
 
 // Probe checks that this host can be steered: that its kernel takes each kind of rule, in a
-// table of its own that is removed at once and concerns no packet but those to addresses of
-// documentation. The first call does the work and later ones return its result; Sync calls
-// it if it was not called. After an error the next call probes again.
+// transaction that leaves nothing and that no packet meets. The first call does the work and
+// later ones return its result; Sync calls it if it was not called. After an error the next
+// call probes again.
 //
 // The error says what is missing. It wraps fs.ErrPermission if we may not use nf_tables, and
 // errors.ErrUnsupported on other systems than Linux.
@@ -45,7 +45,8 @@ func (t *NFTables) Leftover(ctx context.Context) Leftover { return t.leftover(ct
 func (t *NFTables) Sync(ctx context.Context, u Update) error { return t.sync(ctx, u) }
 
 // Verify reports whether the table is as the last Sync wrote it; if not, call Sync. False is
-// no error. While no program has written to nf_tables it costs one message.
+// no error. While no program has written to nf_tables, ours in Renew and other tables
+// included, it costs one message.
 func (t *NFTables) Verify(ctx context.Context) (bool, error) { return t.verify(ctx) }
 
 // Renew has the rules match for another Lifetime from now on. Where there is no table it does

@@ -16,13 +16,6 @@ import (
 // tableName is the table of nf_tables of each family.
 const tableName = "sluice-steering"
 
-// probeTable is for rules that are tried at start and removed at once. They end by themselves
-// after probeLifetime, should that not happen.
-const (
-	probeTable    = "sluice-probe"
-	probeLifetime = time.Second
-)
-
 // nftKernel is what a steerer by nf_tables knows of its host, and what it wrote.
 type nftKernel struct {
 	steerer
@@ -56,30 +49,20 @@ func (t *NFTables) probe(ctx context.Context) (err error) {
 	return nil
 }
 
-// try makes the kernel take one of each kind of rule and element, and removes them.
-func (t *NFTables) try() (err error) {
+// try finds out whether the kernel takes one of each kind of rule and element.
+func (t *NFTables) try() error {
 	p, err := example(t.IPv6)
 	if err != nil {
 		return err
 	}
 	p.host.Local = []netip.Addr{p.host.Inside[0].Addr()}
-	table := &nft.Table{Name: probeTable, IPv6: t.IPv6, Lifetime: probeLifetime}
-	defer func() {
-		_, err2 := nft.Remove(t.IPv6, probeTable)
-		err = errors.Join(err, err2)
-	}()
-	r := newNFTRules(table, t.bind, p.host, p.come)
+	r := newNFTRules(&nft.Table{Name: "sluice-probe", IPv6: t.IPv6, Lifetime: time.Minute}, t.bind, p.host, p.come)
 	r.render()
-	switch err := r.Write(); {
-	case errors.Is(err, syscall.ENOENT):
+	err = r.Try()
+	if errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("%w: the kernel lacks it, as CONFIG_NFT_NAT, NFT_REDIR, NFT_REJECT, NFT_CT or NFT_FIB", err)
-	case err != nil:
-		return err
 	}
-	if same, err := r.Table.Verify(); err != nil || !same {
-		return errors.Join(err, errors.New("the kernel does not hold what was written"))
-	}
-	return nil
+	return err
 }
 
 func (t *NFTables) sync(ctx context.Context, u Update) error {
@@ -147,10 +130,5 @@ func leftoverTable(ipv6 bool) (Leftover, error) {
 	return left, err
 }
 
-// removeTable removes the table of a family, and that of a Probe, and reports whether there was one.
-func removeTable(ipv6 bool) (there bool, err error) {
-	if _, err := nft.Remove(ipv6, probeTable); err != nil {
-		return false, err
-	}
-	return nft.Remove(ipv6, tableName)
-}
+// removeTable removes the table of a family, and reports whether there was one.
+func removeTable(ipv6 bool) (there bool, err error) { return nft.Remove(ipv6, tableName) }

@@ -78,6 +78,8 @@ func TestNFTablesDamage(t *testing.T) {
 		for _, damage := range []string{
 			"flush ruleset",
 			"delete table TABLE",
+			"add table TABLE { flags dormant ; }",
+			"add chain TABLE output { policy drop ; }",
 			"flush table TABLE",
 			"flush chain TABLE steer",
 			"insert rule TABLE steer accept",

@@ -237,8 +237,8 @@ func (r *nftRules) setHides() {
 }
 
 func (r *nftRules) setRules() {
-	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined. A
-	// chain of nat sees the first packet of a flow alone, and only until one translates it, so that others cost nothing.
+	// What is steered here passes no nftables and iptables of others, and what these translate is not undefined.
+	// A chain of nat sees the first packet of a flow alone, until one translates it, so that others cost nothing.
 	const translation = -100 // NF_IP_PRI_NAT_DST
 	into := []nft.Rule{
 		r.rule().Jump("screen").Rule("drop clients that are not allowed"), r.rule().GotoChain("steer").Rule(""),
@@ -247,7 +247,8 @@ func (r *nftRules) setRules() {
 		return r.rule().In(set, nft.Destination).NotIn(nftKnown, toFrontend...).Away().GotoChain("undefined").Rule("")
 	}
 	left := []nft.Rule{away(nftClusterIPs), away(nftCIDRs)}
-	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT} {
+	hooks := map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT}
+	for name, hook := range hooks {
 		r.SetChain(name, &nft.Hook{Type: "nat", Number: hook, Priority: translation - 10}, into)
 		r.SetChain(name+"-left", &nft.Hook{Type: "nat", Number: hook, Priority: translation + 10}, left)
 	}

@@ -177,7 +177,7 @@ func (s *scaled) introduce(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rules counts the rules of both families.
+// rules counts the rules of both families, by either packet filter.
 func (s *scaled) rules(ctx context.Context) (int, error) {
 	n := 0
 	for _, save := range []string{"iptables-save", "ip6tables-save"} {
@@ -186,6 +186,15 @@ func (s *scaled) rules(ctx context.Context) (int, error) {
 			return 0, fmt.Errorf("count rules: %w", err)
 		}
 		n += bytes.Count(out, []byte("\n-A "))
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		list := []string{"--handle", "--terse", "list", "table", family, "sluice-steering"}
+		out, err := s.tb.Node.Command(ctx, "nft", list...).Output()
+		if err != nil {
+			continue // iptables steers, or there is no such family
+		}
+		opens := bytes.Count(out, []byte("{ # handle ")) // tables, chains and sets
+		n += bytes.Count(out, []byte(" # handle ")) - opens
 	}
 	return n, nil
 }

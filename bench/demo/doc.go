@@ -7,6 +7,6 @@
 //
 // Each thing that Sluice promises is checked, and the exit status is 1 if one did
 // not hold, 2 if the demo could not run. It needs Linux, and root or a kernel that
-// gives users namespaces of their own; and curl, dig, dnsmasq, ip, iptables, ipset,
-// and sysctl. It takes well under a minute and leaves nothing behind.
+// gives users namespaces of their own, with nf_tables; and curl, dig, dnsmasq, ip and sysctl,
+// but none of a packet filter's programs. It takes well under a minute and leaves nothing behind.
 package main

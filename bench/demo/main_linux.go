@@ -78,8 +78,7 @@ func checkPrograms(sluice string) error {
 	if _, err := os.Stat(sluice); err != nil {
 		errs = append(errs, fmt.Errorf("find sluice (build it with make build): %w", err))
 	}
-	for _, name := range []string{"curl", "dig", "dnsmasq", "ip", "iptables-save", "ip6tables-save", "ipset",
-		"sysctl"} {
+	for _, name := range []string{"curl", "dig", "dnsmasq", "ip", "sysctl"} {
 		if _, err := exec.LookPath(name); err != nil {
 			errs = append(errs, fmt.Errorf("find a program that the demo needs: %w", err))
 		}

@@ -251,8 +251,8 @@ var shown = []string{
 
 func inspect(ctx context.Context, r *report, l *lab) error {
 	r.heading("Metrics and kernel rules",
-		"A few of Sluice's metrics, the rules that steer traffic to it, and the sets that these look into:",
-		"a TCP Service costs an entry in a set, a UDP Service a rule.")
+		"A few of Sluice's metrics, and the rules and sets that steer traffic to it:",
+		"a Service costs an entry in a map, and no rule.")
 	r.command("node", "curl", testbed.MetricsURL)
 	_, body, err := l.Node.Get(ctx, testbed.MetricsURL)
 	if err != nil {
@@ -266,20 +266,18 @@ func inspect(ctx context.Context, r *report, l *lab) error {
 		}
 	}
 	r.promise(some, "metrics are there")
-	for _, c := range []struct {
-		prefix string // of the lines to show
-		args   []string
-	}{{"-A", []string{"iptables-save", "-t", "nat"}}, {"add", []string{"ipset", "save"}}} {
-		r.command("node", c.args...)
-		out, err := l.Node.Command(ctx, c.args[0], c.args[1:]...).Output()
-		if err != nil {
-			return fmt.Errorf("look at the node: %s: %w", strings.Join(c.args, " "), err)
-		}
-		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, c.prefix) {
-				r.line("  %s", strings.TrimSpace(line))
-			}
-		}
+	show := []string{"nft", "list", "table", "sluice-steering"}
+	r.command("node", show...)
+	if _, err := exec.LookPath(show[0]); err != nil {
+		r.line("  (nft is not installed: Sluice does not need it)")
+		return nil
+	}
+	out, err := l.Node.Command(ctx, show[0], show[1:]...).Output()
+	if err != nil {
+		return fmt.Errorf("look at the node: %s: %w", strings.Join(show, " "), err)
+	}
+	for line := range strings.Lines(string(out)) {
+		r.line("  %s", strings.TrimRight(line, "\n"))
 	}
 	return nil
 }

@@ -3,36 +3,61 @@ package testbed
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 )
 
-// stateCommands show what a proxy might change in its node's kernel.
-var stateCommands = [][]string{
-	{"iptables-save"},
-	{"ip6tables-save"},
-	{"ipset", "list", "-name"},
-	{"ip", "-oneline", "address"},
-	{"ip", "rule"},
-	{"ip", "-6", "rule"},
-	{"ip", "route", "show", "table", "all"},
-	{"ip", "-6", "route", "show", "table", "all"},
-	{"sysctl", "--all", "--pattern", `^net\.ipv[46]\.(conf\.|ip_|tcp_)`},
+// stateCommands show what a proxy might change in its node's kernel. Those of packet filters are
+// asked where they are installed.
+var stateCommands = []struct {
+	optional bool
+	args     []string
+}{
+	{true, []string{"iptables-save"}},
+	{true, []string{"ip6tables-save"}},
+	{true, []string{"ipset", "list", "-name"}},
+	{false, []string{"ip", "-oneline", "address"}},
+	{false, []string{"ip", "rule"}},
+	{false, []string{"ip", "-6", "rule"}},
+	{false, []string{"ip", "route", "show", "table", "all"}},
+	{false, []string{"ip", "-6", "route", "show", "table", "all"}},
+	{false, []string{"sysctl", "--all", "--pattern", `^net\.ipv[46]\.(conf\.|ip_|tcp_)`}},
 }
 
+// iptablesTables are those that iptables makes (iptables(8), "TABLES").
+var iptablesTables = []string{"filter", "nat", "mangle", "raw", "security"}
+
 // KernelState returns the host's rules, sets, addresses, routes, and settings, one a
-// line, after the name of the command that shows them.
+// line, after the name of the command that shows them, and the names of nf_tables' tables but
+// iptables' own, which stay once they are there.
 func (h *Host) KernelState(ctx context.Context) (string, error) {
 	var all strings.Builder
-	for _, args := range stateCommands {
-		out, err := h.Command(ctx, args[0], args[1:]...).Output()
+	for _, c := range stateCommands {
+		if _, err := exec.LookPath(c.args[0]); err != nil && c.optional {
+			continue
+		}
+		out, err := h.Command(ctx, c.args[0], c.args[1:]...).Output()
 		if err != nil {
-			return "", fmt.Errorf("read the kernel state of host %s: %s: %w", h.Name, strings.Join(args, " "), err)
+			return "", fmt.Errorf("read the kernel state of host %s: %s: %w", h.Name, strings.Join(c.args, " "), err)
 		}
 		for line := range strings.Lines(string(out)) {
 			if line = strings.TrimSpace(line); significant(line) {
-				fmt.Fprintf(&all, "%s: %s\n", args[0], line)
+				fmt.Fprintf(&all, "%s: %s\n", c.args[0], line)
 			}
+		}
+	}
+	var tables []string
+	err := h.Do(func() (err error) {
+		tables, err = filterTables()
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("list the tables of nf_tables on host %s: %w", h.Name, err)
+	}
+	for _, name := range tables {
+		if _, table, _ := strings.Cut(name, " "); !slices.Contains(iptablesTables, table) {
+			fmt.Fprintf(&all, "nf_tables: %s\n", name)
 		}
 	}
 	return all.String(), nil

@@ -37,5 +37,6 @@ func notAllowed(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 
 func reexec() error { return errors.ErrUnsupported }
 
+func filterTables() ([]string, error)  { return nil, errors.ErrUnsupported }
 func openFiles(int) ([]string, error)  { return nil, errors.ErrUnsupported }
 func residentBytes(int) (int64, error) { return 0, errors.ErrUnsupported }

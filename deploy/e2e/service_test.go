@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strconv"
@@ -91,8 +92,11 @@ func TestServiceCIDRs(t *testing.T) {
 	for _, addr := range []string{first, second} {
 		l.onNode("ip route replace " + addr + " via " + l.Pods[0].Addr4.String())
 		t.Cleanup(func() { l.onNode("ip route del " + addr) })
-		l.Pods[0].Run(t, "ip", "addr", "add", addr+"/32", "dev", "lo")
-		t.Cleanup(func() { l.Pods[0].Run(t, "ip", "addr", "del", addr+"/32", "dev", "lo") })
+		has := func(verb string) { // the context of t has ended in the end
+			l.check(l.Pods[0].Command(context.Background(), "ip", "addr", verb, addr+"/32", "dev", "lo").Run())
+		}
+		has("add")
+		t.Cleanup(func() { has("del") })
 		l.expect(l.Client, "tcp", addr+":8080", l.Pods[0])
 	}
 	l.start()

@@ -84,8 +84,8 @@ func Remove(ctx context.Context, l Layout, saved func(text string)) error {
 }
 
 // Retire removes what a layout, without a lease, has in both backends of iptables, while other rulesets of its prefix
-// may stay. Where there is no iptables program nothing can be removed: rules match nothing any more, as the lease of
-// the prefix is ended, and stay with their sets.
+// may stay. Rules of a backend that has no program here cannot be removed: they match nothing any more, as the lease
+// of the prefix is ended, and stay with their sets.
 func Retire(ctx context.Context, l Layout, lease *Lease) error {
 	if family := Program(l.IPv6); !canRun(family+"-nft", l.IPv6) && !canRun(family+"-legacy", l.IPv6) {
 		return lease.end()
@@ -96,6 +96,9 @@ func Retire(ctx context.Context, l Layout, lease *Lease) error {
 	}
 	if err != nil {
 		return err
+	}
+	if checkOrphans(l) != nil { // they hold the sets
+		return lease.end()
 	}
 	return errors.Join(destroySets(ctx, l), lease.remove())
 }

@@ -169,15 +169,11 @@ func (s server) with(backends []netip.AddrPort) *server {
 	return &s
 }
 
-// restrict admits only some clients. A client on the node itself has the destination
-// as its source, if the node has that address, and is admitted if any address of the node is.
+// restrict admits only some clients.
 func (h *host) restrict(f *frontend, sources []netip.Prefix) {
 	admitted := kernelmodes.OfFamily(sources, h.ipv6)
 	if len(sources) == 0 || slices.ContainsFunc(admitted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 		return
-	}
-	if slices.ContainsFunc(h.node, func(a netip.Addr) bool { return netfilter.Contains(admitted, a) }) {
-		admitted = append(admitted, netip.PrefixFrom(f.Addr.Addr(), f.Addr.Addr().BitLen()))
 	}
 	f.in(setRestricted)
 	for _, p := range admitted {

@@ -20,20 +20,22 @@ var kubeProxyCases string
 
 // Setup is how a case wants its engine.
 type Setup struct {
-	IPv6         bool
-	All          bool           // masquerade all
-	ServiceCIDRs []netip.Prefix // as kube-proxy's tests have them
+	IPv6 bool
+	All  bool          // masquerade all
+	Node *testbed.Host // that forwards
 }
 
-// KubeProxyCases sends the packets of kube-proxy's own tests through engines, and wants their verdicts. Left out are:
+// KubeProxyCases sends the packets of kube-proxy's own tests through engines, and wants their verdicts; where endpoints
+// see the client's address, also that it is masqueraded only where it must be. Left out are:
 //   - the texts of rules, and what concerns no packet: maps of Services and endpoints, health-check node ports,
 //     conntrack cleanup, partial syncs, metrics and logs, which are kube-proxy's own and have tests elsewhere;
 //   - packets of SCTP, which not every kernel has: the tests of the whole program send them.
 //
 // Of TestOverallNFTablesRules, which compares texts, the Services are asked. The client that the tests call 10.180.0.2
 // is 10.180.0.9, since others have an endpoint of that address.
-func KubeProxyCases(t *testing.T, engine func(Setup) Engine) {
+func KubeProxyCases(t *testing.T, seeClients bool, engine func(Setup) Engine) {
 	c := newCases(t)
+	c.seeClients = seeClients
 	for _, text := range strings.Split(kubeProxyCases, "\ncase ")[1:] {
 		name, steps, _ := strings.Cut(text, "\n")
 		name, options, _ := strings.Cut(name, " |")
@@ -47,6 +49,7 @@ type cases struct {
 	serving                  map[string]bool
 	services                 []lb.Service
 	about                    lb.Node
+	seeClients               bool
 }
 
 func prefixes(list ...string) (out []netip.Prefix) {
@@ -107,13 +110,12 @@ func (c *cases) run(t *testing.T, engine func(Setup) Engine, options, steps stri
 	}
 	var engines []Engine
 	for _, v6 := range []bool{false, true} {
-		engines = append(engines, engine(Setup{v6, strings.Contains(options, "masquerade-all"),
-			prefixes("172.30.0.0/16", "fd00:10:96::/112")}))
+		engines = append(engines, engine(Setup{v6, strings.Contains(options, "masquerade-all"), c.node}))
 	}
 	sync := func() {
 		c.node.DoT(t, func() error {
 			for _, e := range engines {
-				if err := e.Sync(t.Context(), Whole(c.services...), c.about); err != nil {
+				if err := e.Sync(t.Context(), served(c.about, c.services), c.about); err != nil {
 					return err
 				}
 			}
@@ -265,7 +267,7 @@ func (c *cases) packet(t *testing.T, w []string) {
 	var got []string
 	for range want {
 		who, seen := ask(host, from, protocol(name), to, want[0])
-		if client, err := netip.ParseAddrPort(seen); err == nil && (client.Addr() != from) != masq {
+		if client, err := netip.ParseAddrPort(seen); err == nil && c.seeClients && (client.Addr() != from) != masq {
 			t.Errorf("%s: %s sees %s; masqueraded: want %v", strings.Join(w, " "), who, client, masq)
 		}
 		got = append(got, who)

@@ -45,9 +45,18 @@ func New(t *testing.T, cfg testbed.Config, engines func(family int) Engine) *Lab
 func (l *Lab) Sync(services ...lb.Service) {
 	l.T.Helper()
 	l.Node.DoT(l.T, func() error {
-		d := Whole(services...)
+		d := served(l.About, services)
 		return errors.Join(l.Engines(0).Sync(l.T.Context(), d, l.About), l.Engines(1).Sync(l.T.Context(), d, l.About))
 	})
+}
+
+// served is a delta to Services as they are on a node, in a table.
+func served(about lb.Node, services []lb.Service) lb.Delta {
+	_, d, err := new(lb.Table).Next(Whole(services...).Added, about)
+	if err != nil {
+		panic(err) // what a test wants is not refused
+	}
+	return d
 }
 
 // Whole is a delta to these Services.

@@ -13,12 +13,11 @@
 // Services there are. The chain svc is for policy Cluster and svl for policy Local. Addresses that
 // are not the cluster IP pass ext first, which masquerades what must be answered by this node and
 // sends pods of this node to svc whatever the policy; those with source ranges pass fw before,
-// which lets admitted clients through. An endpoint that gets to itself is one of the set "same" of
-// this node's endpoints.
+// which lets admitted clients through. An endpoint that gets to itself is in the set "same".
 //
-// A chain svc has one rule, which counts from 0 to n-1 (numgen inc) and looks for the turn in one of
+// A chain svc has a rule that counts from 0 to n-1 (numgen inc) and looks for the turn in one of
 // 256 maps that Services share: n connections get to n endpoints. A change costs the elements that differ,
-// and this one rule where the number of endpoints does. Counting begins anew then, at an endpoint
+// and this rule where the number of endpoints does. Counting begins anew then, at an endpoint
 // chosen at random.
 //
 // With affinity each endpoint has a chain ep, which has the client remembered in a set of its own
@@ -29,8 +28,7 @@
 // are deleted.
 //
 // As with kube-proxy, this differs from mode iptables: new flows to a cluster IP at a port that it
-// has not are rejected, and those to an address of a ServiceCIDR that no Service has are dropped,
-// once the ranges are known. Nothing is accepted on behalf of Services, since a base chain of
+// has not are rejected. Nothing is accepted on behalf of Services, since a base chain of
 // nf_tables cannot keep another one from dropping: a firewall of the host must let through what is
 // forwarded to endpoints. Packets that belong to no flow are not dropped; where routes are
 // asymmetric, set nf_conntrack_tcp_be_liberal (--conntrack-tcp-be-liberal).

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/kernelmodes"
@@ -20,10 +19,6 @@ type Engine struct {
 	// Masquerade is as everywhere; policy Local of external addresses is not for the traffic
 	// of pods.
 	kernelmodes.Masquerade
-
-	// ServiceCIDRs are the ranges of which cluster IPs are: new flows to addresses that no
-	// Service has are dropped. None: nothing is.
-	ServiceCIDRs []netip.Prefix
 
 	// Lifetime is how long rules match without this process, in whole milliseconds. 0: for ever.
 	Lifetime time.Duration
@@ -55,7 +50,8 @@ func (e *Engine) Sync(ctx context.Context, d lb.Delta, node lb.Node) error {
 }
 
 // Verify reports whether our table holds what the last Sync wrote and nothing else; if not, call
-// Sync. It costs one netlink message if no other program has written to nf_tables since the last Verify.
+// Sync. It costs one netlink message if no program has written to nf_tables since the last Verify,
+// ours in Renew and other tables included.
 func (e *Engine) Verify(ctx context.Context) (bool, error) { return e.verify(ctx) }
 
 // Renew makes rules last for another Lifetime, if there are any. Any goroutine may call it.

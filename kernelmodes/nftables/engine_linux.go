@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -36,7 +35,7 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	e.services.Fold(d, e.IPv6)
 	services := e.services.Services()
 	if e.content == nil && len(services) == 0 {
-		return e.removeOld()
+		return errors.Join(e.removeOld(), e.deleteFlows())
 	}
 	if err := e.probe(ctx); err != nil {
 		return err
@@ -49,6 +48,11 @@ func (e *Engine) sync(ctx context.Context, d *lb.Delta, node lb.Node) error {
 	if err := e.write(e.shape(node), services, changed); err != nil {
 		return err
 	}
+	return e.deleteFlows()
+}
+
+// deleteFlows deletes the conntrack entries of flows that have to leave their endpoints, also those of before an error.
+func (e *Engine) deleteFlows() error {
 	n, err := e.stale.Delete(e.IPv6)
 	e.flowsDeleted.Add(n)
 	return err
@@ -77,17 +81,10 @@ func (e *Engine) write(s shape, services map[lb.ID]*lb.Service, changed []lb.Cha
 
 // shape returns how rules are written.
 func (e *Engine) shape(node lb.Node) shape {
-	s := shape{
+	return shape{
 		ipv6: e.IPv6, mark: e.Mark(), all: e.MasqueradeAll, bridge: e.LocalBridge, interfaces: e.LocalInterfaces,
-		pods: e.PodCIDRs(e.IPv6, node), cidrs: kernelmodes.OfFamily(e.ServiceCIDRs, e.IPv6),
+		pods: e.PodCIDRs(e.IPv6, node),
 	}
-	for _, a := range node.Addresses {
-		if a.Is6() == e.IPv6 {
-			s.own = append(s.own, a)
-		}
-	}
-	slices.SortFunc(s.own, netip.Addr.Compare)
-	return s
 }
 
 func (e *Engine) probe(context.Context) error {
@@ -198,7 +195,6 @@ func (s shape) trial() *nft.Table {
 	}
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
 	s.bridge, s.interfaces, s.pods = "cni0", "veth", []netip.Prefix{netip.PrefixFrom(addr, 24)}
-	s.cidrs = s.pods
 	backend := func(port uint16) lb.Backend { return lb.Backend{Addr: at(port), Ready: true, Local: true} }
 	plain := &lb.Service{
 		ID: lb.ID{Name: "plain", Protocol: lb.UDP, IPv6: s.ipv6},

@@ -64,8 +64,7 @@ const (
 
 // hooks are the base chains. Those of nat come after steering and before iptables (man nft, "Standard
 // priority names"): a new flow takes the path that comes first. Filters come before those of a firewall,
-// so that a client of what is not there is refused where the firewall would drop, and undefined addresses
-// after everything that may serve them.
+// so that a client of what is not there is refused where the firewall would drop.
 var hooks = map[string]*nft.Hook{
 	chainPre:         {Type: "nat", Number: unix.NF_INET_PRE_ROUTING, Priority: dstnat - 5},
 	chainOut:         {Type: "nat", Number: unix.NF_INET_LOCAL_OUT, Priority: dstnat - 5},
@@ -73,15 +72,9 @@ var hooks = map[string]*nft.Hook{
 	"filter-input":   {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: -5, New: true},
 	"filter-forward": {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: -5, New: true},
 	"filter-output":  {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: -5, New: true},
-	"last-input":     {Type: "filter", Number: unix.NF_INET_LOCAL_IN, Priority: last, New: true},
-	"last-forward":   {Type: "filter", Number: unix.NF_INET_FORWARD, Priority: last, New: true},
-	"last-output":    {Type: "filter", Number: unix.NF_INET_LOCAL_OUT, Priority: last, New: true},
 }
 
-const (
-	dstnat, srcnat = -100, 100
-	last           = 200 // ipvs has 98 and less (ip_vs_ops4 in the kernel's ip_vs_core.c)
-)
+const dstnat, srcnat = -100, 100
 
 // sets are those that are always there.
 var sets = []nft.Set{

@@ -18,8 +18,6 @@ type shape struct {
 	all                bool           // masquerade all connections to cluster IPs
 	bridge, interfaces string         // of pods
 	pods               []netip.Prefix // their addresses
-	own                []netip.Addr   // the node's
-	cidrs              []netip.Prefix // of cluster IPs
 }
 
 // entry is an element of a set that is always there.
@@ -146,15 +144,9 @@ func (u *unit) late(addr netip.AddrPort) {
 }
 
 // sources returns the chain that lets only clients within the ranges of an address through to a target.
-// A node that has the address itself asks from it, and may if one of its other addresses may.
 func (s *shape) sources(u *unit, id lb.ID, a lb.Address, target string) string {
-	ranges := kernelmodes.OfFamily(a.Sources, s.ipv6)
-	own := func(p netip.Prefix) bool { return slices.ContainsFunc(s.own, p.Contains) }
-	if ip := a.Addr.Addr(); !ip.IsUnspecified() && slices.ContainsFunc(ranges, own) {
-		ranges = append(ranges, netip.PrefixFrom(ip, ip.BitLen()))
-	}
 	var rules []nft.Rule
-	for _, p := range ranges {
+	for _, p := range kernelmodes.OfFamily(a.Sources, s.ipv6) {
 		rules = append(rules, s.from(p).GotoChain(target).Rule(id.String()+" source range"))
 	}
 	chain := prefixSources + kernelmodes.Suffix(id, "")
@@ -199,14 +191,8 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 				GotoChain(prefixEndpoint+kernelmodes.Suffix(service.ID, b.String())).Rule(id+" as before"))
 		}
 	}
-	switch {
-	case n == 0:
+	if n == 0 {
 		return rules
-	case n == 1 && affine:
-		chain := prefixEndpoint + kernelmodes.Suffix(service.ID, r.order[0].String())
-		return append(rules, s.rule().GotoChain(chain).Rule(id))
-	case n == 1:
-		return append(rules, s.rule().DNATTo(r.order[0]).Rule(id))
 	}
 	turns := shard(setEndpoints, r.number)
 	if affine {
@@ -220,10 +206,17 @@ func (s *shape) spread(u *unit, service *lb.Service, r rotation) (rules []nft.Ru
 		}
 		u.add(turns.Name, e)
 	}
-	if affine {
-		return append(rules, s.rule().Goto(turns.Name, nft.Constant(r.number), nft.Rotation(n)).Rule(id))
+	choose := func(which nft.Load) nft.Rule {
+		if affine {
+			return s.rule().Goto(turns.Name, nft.Constant(r.number), which).Rule(id)
+		}
+		return s.rule().Map(turns.Name, nft.Constant(r.number), which).DNAT().Rule(id)
 	}
-	return append(rules, s.rule().Map(turns.Name, nft.Constant(r.number), nft.Rotation(n)).DNAT().Rule(id))
+	if n > 1 {
+		rules = append(rules, choose(nft.Rotation(n)))
+	}
+	// A packet that has counted by an old rule, and looks into the map when the last turns have gone, gets the first.
+	return append(rules, choose(nft.Constant(0)))
 }
 
 // endpoint adds what a backend with affinity needs, once, and returns the name of the set of its clients.

@@ -28,10 +28,14 @@ func (s *shape) static(t *nft.Table) {
 		s.rule().Translated(true).In(setSame, nft.Source, nft.Destination).Masquerade().Rule("to itself"),
 		// What is marked once, and leaves the node again in a tunnel, is not ours then.
 		s.rule().Marked(s.mark, true).SetMark(s.mark, false).Masquerade().Rule("answers must come back here"))
+	undefined := func(protocol uint8) nft.Rule { // ICMP goes on, and so does what is for the node itself
+		return s.rule().Protocol(protocol).In(setIPs, nft.Destination).Away().GotoChain(chainReject).
+			Rule("no port of the cluster IP")
+	}
 	set(chainUnserved,
 		s.rule().Goto(setUnserved, asked...).Rule(""),
 		s.rule().ToLocal().Goto(setNoNode, port...).Rule(""),
-		s.rule().In(setIPs, nft.Destination).GotoChain(chainReject).Rule("no port of the cluster IP"))
+		undefined(unix.IPPROTO_TCP), undefined(unix.IPPROTO_UDP), undefined(unix.IPPROTO_SCTP))
 	set(chainReject,
 		s.rule().Protocol(unix.IPPROTO_TCP).Reject(true).Rule(""),
 		s.rule().Reject(false).Rule(""))
@@ -47,22 +51,6 @@ func (s *shape) static(t *nft.Table) {
 	set("filter-output", unserved,
 		udp().FromLoopback(false).In(setUDPPorts, nft.SourcePort).Drop().Rule("its node port has moved"),
 		udp().In(setUDPAddrs, nft.Source, nft.SourcePort).Drop().Rule("its node port has moved"))
-	s.last(t)
-}
-
-// last drops what is for addresses that no Service has, on no data path: a chain at the end of each hook.
-func (s *shape) last(t *nft.Table) {
-	var rules []nft.Rule
-	for _, p := range s.cidrs {
-		rules = append(rules, s.rule().To(p, true).Drop().Rule("no Service has the address"))
-	}
-	for _, chain := range []string{"last-input", "last-forward", "last-output"} {
-		if len(rules) > 0 {
-			t.SetChain(chain, hooks[chain], rules)
-		} else {
-			t.DeleteChain(chain)
-		}
-	}
 }
 
 // outside returns the rules that mark what is not of a pod.

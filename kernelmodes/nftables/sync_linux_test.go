@@ -22,8 +22,8 @@ import (
 // TestKubeProxyCases: what becomes of packets is what kube-proxy's own tests want.
 func TestKubeProxyCases(t *testing.T) {
 	t.Parallel()
-	lab.KubeProxyCases(t, func(s lab.Setup) lab.Engine {
-		e := &Engine{IPv6: s.IPv6, ServiceCIDRs: s.ServiceCIDRs}
+	lab.KubeProxyCases(t, true, func(s lab.Setup) lab.Engine {
+		e := &Engine{IPv6: s.IPv6}
 		e.MasqueradeAll = s.All
 		return e
 	})

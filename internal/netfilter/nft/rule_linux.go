@@ -269,7 +269,7 @@ func (b *Builder) Jump(chain string) *Builder { return b.verdict(expr.VerdictJum
 func (b *Builder) GotoChain(chain string) *Builder { return b.verdict(expr.VerdictGoto, chain) }
 
 // Reject answers with a reset, where reset says that the packet is one of TCP, or with ICMP's port
-// unreachable. It is for chains at input, forward and output.
+// unreachable. It is for chains at prerouting (Linux 5.9), input, forward and output.
 func (b *Builder) Reject(reset bool) *Builder {
 	if reset {
 		return b.add(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})

@@ -78,7 +78,7 @@ type Table struct {
 	Name string
 	IPv6 bool
 
-	// Lifetime is how long rules match after Write or Renew, in whole milliseconds; 0: for ever.
+	// Lifetime is how long rules match after the first Write or the last Renew, in whole milliseconds; 0: for ever.
 	Lifetime time.Duration
 
 	// Counters counts what is done, if it is not nil.

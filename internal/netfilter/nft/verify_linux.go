@@ -150,15 +150,32 @@ func (t *Table) intact() (bool, error) {
 	return true, nil
 }
 
-// chainsThere reports whether the kernel has the table's chains and no others in it.
+// chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
 func (t *Table) chainsThere() (same bool, err error) {
+	const (
+		accept  = 1 // NF_ACCEPT of linux/netfilter.h
+		dormant = unix.NFT_TABLE_F_DORMANT
+	)
 	n, strange := 0, 0
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+		nil, func(m nfnl.Value) {
+			if m.Find(unix.NFTA_TABLE_NAME).String() == t.Name && m.Find(unix.NFTA_TABLE_FLAGS).Uint()&dormant != 0 {
+				strange++
+			}
+		})
+	if err != nil {
+		return false, fmt.Errorf("read nft table %s: %w", t.Name, err)
+	}
+	if strange > 0 {
+		return false, nil
+	}
 	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
 		func() { n, strange = 0, 0 }, func(m nfnl.Value) {
 			if m.Find(unix.NFTA_CHAIN_TABLE).String() != t.Name {
 				return
 			}
-			if c := t.chains[m.Find(unix.NFTA_CHAIN_NAME).String()]; c != nil && c.present {
+			c := t.chains[m.Find(unix.NFTA_CHAIN_NAME).String()]
+			if c != nil && c.present && (c.hook == nil || m.Find(unix.NFTA_CHAIN_POLICY).Uint() == accept) {
 				n++
 			} else {
 				strange++

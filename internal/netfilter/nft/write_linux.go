@@ -68,6 +68,9 @@ func (t *Table) commit(b *batch) error {
 // Try has the kernel take the whole table and delete it again, in one transaction that no packet
 // meets. The error says what it does not take.
 func (t *Table) Try() error {
+	if t.Lifetime > 0 {
+		t.AddSet(alive.Set)
+	}
 	b, err := t.whole()
 	if err != nil {
 		return err
@@ -88,6 +91,9 @@ func (t *Table) whole() (*batch, error) {
 			list, err := t.read(s.Name)
 			if err != nil && !errors.Is(err, syscall.ENOENT) {
 				return nil, err
+			}
+			for i := range list { // rules that renew an element leave its timeout, which the kernel compares
+				list[i].timeout = max(list[i].timeout, list[i].left)
 			}
 			kept[s.Name] = list
 		}

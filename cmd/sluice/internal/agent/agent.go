@@ -176,7 +176,7 @@ func (a *Agent) Run(ctx context.Context) {
 	defer verify.Stop()
 	a.pace.period = a.WriteEvery
 	var retry, due, look <-chan time.Time
-	wait := retryMin
+	wait, failed := retryMin, false   // failed: the last attempt, which is made again anyway
 	if len(a.sockets.conflicts) > 0 { // of the first Apply
 		retry = time.After(wait)
 	}
@@ -194,11 +194,11 @@ func (a *Agent) Run(ctx context.Context) {
 			continue
 		case <-look:
 			look = nil
-			if retry != nil || a.intact(ctx) {
+			if failed || a.intact(ctx) {
 				continue
 			}
 		case <-verify.C:
-			if retry != nil || a.intact(ctx) {
+			if failed || a.intact(ctx) {
 				continue
 			}
 		case <-a.progress.token:
@@ -215,7 +215,7 @@ func (a *Agent) Run(ctx context.Context) {
 		if later > 0 || a.turns.going {
 			due = time.After(later)
 		}
-		if err != nil || len(a.sockets.conflicts) > 0 {
+		if failed = err != nil; failed || len(a.sockets.conflicts) > 0 {
 			retry = time.After(wait)
 			wait = min(2*wait, retryMax)
 		}

@@ -142,14 +142,13 @@ func (e *environment) served(services []*lb.Service) []*lb.Service {
 // setTable makes the table of what is desired the current one, with the addresses beside it
 // that are about to go.
 func (a *Agent) setTable(ctx context.Context, env *environment, services []*lb.Service, node lb.Node) error {
-	cidrs := a.planner.node.ServiceCIDRs
 	delta, refused := a.planner.next(services, node, env)
-	for _, e := range a.engines() { // what they forward depends on the node
-		e.synced = e.synced && (len(e.has) == 0 || !delta.Whole && slices.Equal(cidrs, node.ServiceCIDRs))
-	}
 	was := a.leaving
 	if delta.Whole {
 		was = a.LB.Table().Services()
+		for _, e := range a.engines() {
+			e.synced = e.synced && len(e.has) == 0 // what they forward depends on the node
+		}
 	}
 	was = append(was, delta.Removed...)
 	for _, c := range delta.Changed {

@@ -31,13 +31,16 @@ func (e *forwarder) wants(p *piece) *lb.Service {
 }
 
 // delta returns what a plan changes for the engine. What is on another path now, and may
-// not be there yet, is not removed before it is to leave.
+// not be there yet, is not removed before it is to leave, but for addresses that others have now.
 func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
 		was, now := e.has[c.id], e.wants(c.now)
+		if was != nil && now == nil && !leave && c.now != nothing {
+			now = disowned(was, plan.table)
+		}
 		switch {
-		case was != nil && now == nil && (leave || c.now == nothing):
+		case was != nil && now == nil:
 			d.Removed = append(d.Removed, was)
 		case now == nil || was.Equal(now):
 		case was == nil:
@@ -47,6 +50,20 @@ func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 		}
 	}
 	return d
+}
+
+// disowned returns a Service with those of its addresses that no other one of a table has.
+func disowned(s *lb.Service, table *lb.Table) *lb.Service {
+	others := func(a lb.Address) bool {
+		owner, _, ok := table.Lookup(lb.Frontend{Protocol: s.Protocol, Addr: a.Addr})
+		return ok && owner.ID != s.ID
+	}
+	if !slices.ContainsFunc(s.Addresses, others) {
+		return s
+	}
+	left := *s
+	left.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), others)
+	return &left
 }
 
 // join passes to the engine what is on its path from now on. inherited is the agent's.

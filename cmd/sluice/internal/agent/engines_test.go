@@ -70,7 +70,11 @@ func (e *inKernel) Sync(_ context.Context, d lb.Delta, _ lb.Node) error {
 	e.has = make(map[lb.Frontend]lb.ID)
 	for _, s := range e.services {
 		for _, a := range s.Addresses {
-			e.has[lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}] = s.ID
+			f := lb.Frontend{Protocol: s.Protocol, Addr: a.Addr}
+			if other, ok := e.has[f]; ok { // nf_tables would refuse it
+				e.k.t.Fatalf("%s: %s is of %s and of %s", e.name, f, other, s.ID)
+			}
+			e.has[f] = s.ID
 		}
 	}
 	e.k.calls = append(e.k.calls, fmt.Sprint(e.name, len(e.services)))
@@ -310,5 +314,22 @@ func TestKernelNodePorts(t *testing.T) {
 	mustApply(t, a, s, exact)
 	if _, there := ipt.has[f]; there || k.listens(f.Addr) {
 		t.Errorf("a node port is served at another Service's address: held %v, in iptables %v", k.open, ipt.has)
+	}
+}
+
+// TestAddressPassesOn: an engine never has an address of two Services, also where the one that gives it up is on its way
+// to another path.
+func TestAddressPassesOn(t *testing.T) {
+	a, _, ipt, _ := withEngines(t)
+	one, two := service(lb.TCP, "a", 1, 1), service(lb.TCP, "b", 2, 2)
+	extra := service(lb.TCP, "x", 9, 1).Addresses[0]
+	extra.Kind = lb.ExternalIP
+	had, gets := *one, *two
+	had.Addresses = append(slices.Clip(had.Addresses), extra)
+	gets.Addresses = append(slices.Clip(gets.Addresses), extra)
+	mustApply(t, a, requesting(&had, "iptables"), requesting(two, "iptables"))
+	mustApply(t, a, requesting(one, "userspace"), requesting(&gets, "iptables"))
+	if owner := ipt.has[lb.Frontend{Protocol: lb.TCP, Addr: extra.Addr}]; owner != two.ID {
+		t.Errorf("%s is of %v", extra.Addr, owner)
 	}
 }

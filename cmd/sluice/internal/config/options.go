@@ -185,7 +185,7 @@ func (s *settings) kernelGroups() []group {
 		{"Forwarding by the kernel", []option{
 			{"rules-lifetime", "", &s.Kernel.RulesLifetime, "`DURATION` after which rules match nothing any more " +
 				"when no Sluice runs, so that they do not stand in the way of another proxy; in whole seconds; " +
-				"0: for ever; needs ipset"},
+				"0: for ever; with iptables it needs ipset"},
 			{"iptables-sync-period", "iptables.syncPeriod", &t.SyncPeriod.Duration,
 				"`PERIOD` of verifying and repairing rules in every mode but ipvs, at least 100ms"},
 			{"iptables-min-sync-period", "iptables.minSyncPeriod", &t.MinSyncPeriod.Duration,

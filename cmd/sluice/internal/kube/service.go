@@ -55,9 +55,9 @@ func (c *converter) appendAddresses(out []lb.Address, svc *corev1.Service, clust
 	}
 	if len(svc.Status.LoadBalancer.Ingress) > 0 {
 		ips := loadBalancerIPs(svc)
-		sources := c.sources(spec.LoadBalancerSourceRanges, clusterIP.Is6(), ips)
+		ranges := sources(spec.LoadBalancerSourceRanges, clusterIP.Is6())
 		for _, ip := range ips {
-			add(ip, lb.LoadBalancerIP, local, sources)
+			add(ip, lb.LoadBalancerIP, local, ranges)
 		}
 	}
 	return out
@@ -115,7 +115,7 @@ func loadBalancerIPs(svc *corev1.Service) []netip.Addr {
 // sources returns lb.Address.Sources for the load-balancer IPs of one family.
 // Ranges of the other family do not count, nor does what is no CIDR, so that a
 // Service with IPv4 ranges alone is open to IPv6, as with kube-proxy.
-func (c *converter) sources(ranges []string, ipv6 bool, loadBalancerIPs []netip.Addr) []netip.Prefix {
+func sources(ranges []string, ipv6 bool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range ranges {
 		prefix, ok := parsePrefix(text)
@@ -126,18 +126,6 @@ func (c *converter) sources(ranges []string, ipv6 bool, loadBalancerIPs []netip.
 			return nil
 		}
 		out = append(out, prefix)
-	}
-	// Where a load-balancer IP is assigned to an interface of the node, what the
-	// node sends there has this IP as its source too.
-	mayAsk := func(ip netip.Addr) bool {
-		return slices.ContainsFunc(out, func(p netip.Prefix) bool { return p.Contains(ip) })
-	}
-	if slices.ContainsFunc(c.facts.Addresses, mayAsk) {
-		for _, ip := range loadBalancerIPs {
-			if ip.Is6() == ipv6 {
-				out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
-			}
-		}
 	}
 	return out
 }

@@ -209,6 +209,7 @@ A test keeps this table equal to what is served.
 // TestPage: the names, types and labels are those that are documented.
 func TestPage(t *testing.T) {
 	m, _ := whole(t)
+	m.families[1].NFTables = true // one of each packet filter
 	families, err := m.registry.Gather()
 	check(t, err)
 	var b strings.Builder

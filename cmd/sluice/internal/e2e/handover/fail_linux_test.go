@@ -286,19 +286,25 @@ func TestCrashWithPortTaken(t *testing.T) {
 	if _, err := c.Insist(); err != nil {
 		t.Fatal(err)
 	}
-	rule := regexp.MustCompile(`-A SLUICE-UDP-\d+ .*--to-ports (\d+)`)
-	before := rule.FindStringSubmatch(l.Traces())
+	steered := func() string {
+		m := regexp.MustCompile(`udp \. 53 : (\d+)`).FindStringSubmatch(l.Steered())
+		if m == nil {
+			t.Fatalf("no port is steered to:\n%s", l.Steered())
+		}
+		return m[1]
+	}
+	before := steered()
 	l.Signal(syscall.SIGKILL)
 	l.Wait()
-	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before[1])
+	thief, err := l.Node.ListenPacket(t.Context(), "udp", ":"+before)
 	testbed.Check(t, err)
 	defer thief.Close()
 	l.Start()
 	if _, err := recovers(c); err != nil {
 		t.Error(err)
 	}
-	if after := rule.FindStringSubmatch(l.Traces()); after[1] == before[1] {
-		t.Errorf("the port %s of somebody else is steered to", after[1])
+	if after := steered(); after == before {
+		t.Errorf("the port %s, which another program has now, is steered to", after)
 	}
 }
 

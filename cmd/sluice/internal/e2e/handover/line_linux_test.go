@@ -146,7 +146,7 @@ func TestWaysToUpgrade(t *testing.T) {
 		n.Hold().Works()
 	}
 	n.Eventually("the new port range is in force", func() bool {
-		return strings.Contains(n.Traces(), "--to-ports 3100")
+		return strings.Contains(n.Steered(), ": 3100")
 	})
 	c.Works()
 	n.Hold().Works()
@@ -265,25 +265,21 @@ func TestBindAddressChanges(t *testing.T) {
 	if !listens() {
 		t.Fatal("nothing listens at the address that was given")
 	}
-	change := func(text, rule string) {
+	change := func(text, how, port string) {
 		t.Helper()
 		before := n.pid()
 		write(text)
 		n.Eventually("another process serves", func() bool { return n.pid() != before && !testbed.Alive(before) })
 		n.Eventually("its rules are written", func() bool {
-			for line := range strings.Lines(n.Traces()) {
-				if strings.Contains(line, "-d 10.96.0.10/32 ") && strings.Contains(line, rule) {
-					return true
-				}
-			}
-			return false
+			steered := n.Steered()
+			return strings.Contains(steered, how) && strings.Contains(steered, "10.96.0.10 . udp . 53 : "+port)
 		})
 		check(text)
 	}
-	change("mode: userspace\nbindAddress: 0.0.0.0\n", "REDIRECT")
+	change("mode: userspace\nbindAddress: 0.0.0.0\n", "redirect to", "")
 	n.Eventually("nothing listens at the old address", func() bool { return !listens() })
-	change("mode: userspace\nbindAddress: "+alt.String()+"\n", "--to-destination "+alt.String()+":")
-	change("mode: userspace\nbindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "--to-destination "+alt.String()+":3100")
+	change("mode: userspace\nbindAddress: "+alt.String()+"\n", "dnat to "+alt.String(), "")
+	change("mode: userspace\nbindAddress: "+alt.String()+"\nportRange: 31000-31009\n", "dnat to "+alt.String(), "3100")
 }
 
 // TestPortRangeChanges: UDP flows go on, with their endpoints, when the proxy ports that their packets are sent to
@@ -307,8 +303,8 @@ func TestPortRangeChanges(t *testing.T) {
 		before := n.pid()
 		write(ports(11 + i))
 		n.Eventually("another process serves", func() bool { return n.pid() != before && !testbed.Alive(before) })
-		rule := fmt.Sprintf("--to-ports 31%d", 11+i)
-		n.Eventually("its rules are written", func() bool { return strings.Contains(n.Traces(), rule) })
+		port := fmt.Sprintf(" : 31%d", 11+i)
+		n.Eventually("its rules are written", func() bool { return strings.Contains(n.Steered(), port) })
 	}
 	g.end()
 	sent, lost, strange := g.settled()

@@ -77,16 +77,17 @@ type Lab struct {
 // fails if any process of the program is left running.
 func New(t *testing.T, cfg testbed.Config) *Lab {
 	t.Helper()
-	return on(t, testbed.NewT(t, cfg))
+	return On(t, testbed.NewT(t, cfg))
 }
 
 // Remote returns a Lab of the same hosts, whose node is the remote one, with a program and manifests of its own.
 func (l *Lab) Remote() *Lab {
-	return on(l.T, &testbed.Testbed{Client: l.Client, Clients: l.Clients, Node: l.RemoteNode, Pods: l.RemotePods,
+	return On(l.T, &testbed.Testbed{Client: l.Client, Clients: l.Clients, Node: l.RemoteNode, Pods: l.RemotePods,
 		RemoteNode: l.Node, RemotePods: l.Pods})
 }
 
-func on(t *testing.T, hosts *testbed.Testbed) *Lab {
+// On returns a Lab of hosts that are there. It needs their node.
+func On(t *testing.T, hosts *testbed.Testbed) *Lab {
 	l := &Lab{T: t, Testbed: hosts, Dir: t.TempDir()}
 	t.Cleanup(func() {
 		if l.Process != nil {

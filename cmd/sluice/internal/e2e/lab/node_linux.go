@@ -51,6 +51,12 @@ func (l *Lab) Traces() string {
 	return Counters.ReplaceAllString(rules, "") + l.Output("ip", "-brief", "addr") + l.virtualServers()
 }
 
+// Steered is what nftables steers with IPv4, and how.
+func (l *Lab) Steered() string {
+	const table = "sluice-steering"
+	return l.Output("nft", "list", "map", table, "steer") + l.Output("nft", "list", "chain", table, "steer")
+}
+
 // virtualServers is what ipvsadm says of the node, without counts; nothing where the
 // kernel has no ip_vs.
 func (l *Lab) virtualServers() string {

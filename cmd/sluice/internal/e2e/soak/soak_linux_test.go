@@ -2,9 +2,11 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +74,7 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("the soak:\n%s", text)
 	if *table != "" {
-		testbed.Check(t, os.WriteFile(*table, []byte(text), 0o644))
+		testbed.Check(t, errors.Join(os.MkdirAll(filepath.Dir(*table), 0o755), os.WriteFile(*table, []byte(text), 0o644)))
 	}
 	for _, problem := range verdict(rows) {
 		t.Error(problem)
