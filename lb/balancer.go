@@ -112,6 +112,23 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	return Choice{chosen}, nil
 }
 
+// Only reports whether c is all that Pick can return for f now.
+func (b *Balancer) Only(f Flow, c Choice) bool {
+	snap := b.load()
+	at, ok := snap.table.index.find(&f.Frontend)
+	if !ok {
+		return false
+	}
+	from := clusterSet
+	if at.ruled {
+		if from, ok = snap.table.admit(at, &f); !ok {
+			return false
+		}
+	}
+	r := snap.services[at.slot].rings[from]
+	return len(r) == 1 && r[0] == c.backend
+}
+
 // noBackend counts and returns why a set is empty. The cluster set is empty only if
 // the local set is.
 func (s *service) noBackend() error {

@@ -150,8 +150,12 @@ func (d *dial[C]) hangUp() {
 
 // Expire ends an attempt that was not answered, or a wait for a local resource.
 func (d *dial[C]) Expire(*eventloop.Timer) {
-	if d.owner.Base().Choice.Valid() {
+	if choice := d.owner.Base().Choice; choice.Valid() {
 		d.sh.Count.DialTimedOut.Add(1)
+		if timeout, ok := d.ladder.Stays(d.sh.Config, choice); ok {
+			d.sh.Loop.After(&d.timer, d, timeout)
+			return
+		}
 		d.failed(unix.ETIMEDOUT)
 	}
 	d.ready()

@@ -80,6 +80,19 @@ func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout tim
 	return choice, s.DialTimeouts[l.attempt], true
 }
 
+// Stays reports whether an attempt that was not answered in time goes on as the next one, with the socket that it has,
+// and for how long: if the backend is the only one, and is asked for the second time. The kernel repeats the SYN, and
+// many clients of a silent backend cost half the connects. A first attempt is made anew, which repairs the loss of a
+// SYN before the kernel would (after 1 s, as RFC 6298 has it; SCTP would wait for 3 s, and so does not stay).
+func (l *Ladder) Stays(s *Config, choice lb.Choice) (timeout time.Duration, ok bool) {
+	if l.attempt == 0 || l.attempt+1 >= len(s.DialTimeouts) || choice.Service().Protocol != lb.TCP ||
+		!s.LB.Only(l.flow, choice) {
+		return 0, false
+	}
+	l.attempt++
+	return s.DialTimeouts[l.attempt], true
+}
+
 // Failed ends an attempt: the backend will not be tried again.
 func (l *Ladder) Failed(choice lb.Choice) {
 	l.tried.Add(choice)

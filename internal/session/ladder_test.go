@@ -68,6 +68,38 @@ func TestLadderShortage(t *testing.T) {
 	}
 }
 
+// Only the second and later attempts at the only backend go on with the socket that they have.
+func TestLadderStays(t *testing.T) {
+	one, two := balancer(t, "10.0.0.1:1"), balancer(t, "10.0.0.1:1", "10.0.0.2:1")
+	for _, c := range []struct {
+		balancer *lb.Balancer
+		stays    []time.Duration // of each attempt; 0: it does not
+	}{
+		{one, []time.Duration{0, time.Second, 2 * time.Second, 0}},
+		{two, []time.Duration{0, 0, 0, 0}},
+	} {
+		config := Config{LB: c.balancer}.WithDefaults()
+		var count Counters
+		var l Ladder
+		l.Start(client)
+		choice, _, _ := l.Next(&config, &count)
+		for i, want := range c.stays {
+			timeout, ok := l.Stays(&config, choice)
+			if timeout != want || ok != (want > 0) {
+				t.Errorf("attempt %d of %v stays %v, %t; want %v", i, c.stays, timeout, ok, want)
+			}
+			if !ok {
+				l.Failed(choice)
+				choice.Done(nil)
+				choice, _, _ = l.Next(&config, &count)
+			}
+		}
+		if choice.Valid() {
+			t.Errorf("%v: another attempt after the last", c.stays)
+		}
+	}
+}
+
 func TestLadderWithoutBackend(t *testing.T) {
 	config := Config{LB: balancer(t)}.WithDefaults()
 	var count Counters
