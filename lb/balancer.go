@@ -125,7 +125,7 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 			return false
 		}
 	}
-	r := snap.services[at.slot].rings[from]
+	r := snap.service(at.slot).rings[from]
 	return len(r) == 1 && r[0] == c.backend
 }
 
