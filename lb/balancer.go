@@ -18,11 +18,13 @@ type Flow struct {
 	// the client is none of this node's, and source ranges do not contain it.
 	Client netip.Addr
 	// Now is the time, in nanoseconds of a monotonic clock that is the same one
-	// for all calls to a Balancer. It is used for affinity only.
+	// for all calls to a Balancer. It is used for affinity and by some algorithms.
 	Now int64
 	// Tried holds the backends that have failed for this connection already; nil
 	// means none.
 	Tried *Tried
+	// ClientPort is the port of the client, for hashes that count it; 0 if it is not known.
+	ClientPort uint16
 }
 
 // Balancer chooses backends according to the current Table, and keeps what has
@@ -35,6 +37,10 @@ type Balancer struct {
 	// its old seed goes on in its old order. Zero is as good as any other, once.
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
+
+	// Scheduler is the algorithm of services that request none, as Service.Scheduler has it; empty: rr. Set it before
+	// the first Update.
+	Scheduler string
 
 	// Outlier is when backends are ejected. Set it before the first Update.
 	Outlier Outlier
@@ -63,6 +69,7 @@ type service struct {
 	rings           [sets]ring
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
+	method          *method    // nil: equal turns
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -78,7 +85,7 @@ func (b *Balancer) load() *snapshot {
 func (b *Balancer) Table() *Table { return b.load().table }
 
 // Pick chooses a backend for f: of those that are eligible by the traffic policy of the
-// address, in exact round robin, or with affinity the one that the client was sent to last,
+// address, by the algorithm of the service, or with affinity the one that the client was sent to last,
 // unless it is not eligible there. Backends in f.Tried are passed over, in a round robin of
 // retries; if all were tried Pick gives the next one nevertheless, and the caller limits the
 // attempts.
@@ -103,12 +110,15 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 		return Choice{}, s.noBackend()
 	}
 	var chosen *backend
-	if s.affinityTimeout > 0 && f.Client.IsValid() {
+	switch {
+	case s.affinityTimeout > 0 && f.Client.IsValid():
 		chosen = s.pickSticky(from, &f)
-	} else {
-		chosen = s.rings[from].next(&s.state.positions[from], f.Tried)
+	case s.method == nil && f.Tried.none(): // as next does, without the calls
+		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
+	default:
+		chosen = s.next(from, &f)
 	}
-	chosen.picks.Add(1)
+	chosen.begin()
 	return Choice{chosen}, nil
 }
 
@@ -150,7 +160,7 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 	if b := s.remembered(from, f); b != nil {
 		return b // another connection of this client was first
 	}
-	b := s.rings[from].next(&s.state.positions[from], f.Tried)
+	b := s.next(from, f)
 	s.state.affinity.Put(affinity.KeyOf(f.Client), b, f.Now)
 	return b
 }
@@ -256,7 +266,7 @@ var fresh = service{state: new(state)}
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
 	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		sameBackends(s.Backends, t.Backends)
+		s.Scheduler == t.Scheduler && sameBackends(s.Backends, t.Backends)
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -299,12 +309,15 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			}
 		}
 	}
-	for in, r := range to.rings {
+	for _, r := range to.rings {
 		r.sort()
+	}
+	to.method = b.methodOf(s, to)
+	for in := range sets {
 		// A Pick between the two is not counted: one at the moment of a change may
 		// repeat a backend.
 		first := &to.state.positions[in].first
-		first.Store(from.rings[in].resume(first.Load(), r))
+		first.Store(from.resume(in, first.Load(), to))
 	}
 	return to
 }

@@ -45,7 +45,7 @@ func (c Choice) Done(err error) {
 	if err != nil {
 		c.backend.failures.Add(1)
 	}
-	c.backend.done.Add(1)
+	c.backend.end()
 }
 
 // maxTried is the number of backends that a Tried remembers. Dialling gives up

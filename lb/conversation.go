@@ -76,7 +76,7 @@ func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 		if !ok || !one.backend.is(live) {
 			continue
 		}
-		one.backend.picks.Add(1)
+		one.backend.begin()
 		return Choice{one.backend}, Conversation{Key: key, Backend: one.backend.addr, Port: one.port,
 			Answered: one.answered, Stream: i == 1, Time: f.Now}, true
 	}

@@ -25,6 +25,7 @@ func (b *Balancer) Explain(f Flow) string {
 	w.WriteString("\n")
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
+	b.explainScheduler(&w, spec)
 	explainBackends(&w, spec, s.backends, from, f.Tried)
 	remembered := s.explainAffinity(&w, from, &f)
 
@@ -39,7 +40,8 @@ func (b *Balancer) Explain(f Flow) string {
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
-		next, reason := r.peek(&s.state.positions[from], f.Tried), "next in the round robin"
+		next := s.peek(from, &f)
+		reason := s.reason(from, next, &f)
 		if f.Tried.has(next) {
 			reason += ", though all were tried"
 		}
@@ -126,6 +128,9 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		if tried.has(k) {
 			w.WriteString(", already tried")
 		}
+		if s.Backends[i].Weight > 1 {
+			fmt.Fprintf(w, "; weight %d", s.Backends[i].Weight)
+		}
 		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())
 	}
 }
@@ -165,6 +170,52 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 		return k
 	}
 	return nil
+}
+
+// explainScheduler writes which algorithm there is if it is not the usual one, and why if it is not what was requested.
+func (b *Balancer) explainScheduler(w *strings.Builder, s *Service) {
+	switch a, err := Algorithm(b.requested(s)); {
+	case err != nil:
+		fmt.Fprintf(w, "algorithm %s: %v\n", a, err)
+	case a != algorithmNames[roundRobin]:
+		fmt.Fprintf(w, "algorithm %s\n", a)
+	}
+}
+
+// reason says why f would go to k.
+func (s *service) reason(from set, k *backend, f *Flow) string {
+	what := ""
+	switch m := s.method; {
+	case m == nil || m.algorithm == roundRobin:
+		what = "next in the round robin"
+	case m.algorithm == leastConnections:
+		what = fmt.Sprintf("least connections: %d in flight", k.inFlight())
+	case m.algorithm == twoChoices:
+		what = fmt.Sprintf("fewer connections than another at random: %d in flight", k.inFlight())
+	case m.algorithm == peakEWMA:
+		what = "it answers sooner than another at random: nothing is known yet"
+		if k.latency.Load() != 0 {
+			what = fmt.Sprintf("it answers sooner than another at random: %s, %d in flight",
+				seconds(int64(k.answersIn(f.Now))), k.inFlight())
+		}
+	case m.algorithm == random:
+		what = "at random"
+	default:
+		what = "hash of the client's address"
+		if m.port {
+			what += " and port"
+		}
+	}
+	if t := s.terms(from); t.turns != nil {
+		turns := 0
+		for _, i := range t.turns {
+			if s.rings[from][i] == k {
+				turns++
+			}
+		}
+		what += fmt.Sprintf(", by weight: %d of %d turns", turns, len(t.turns))
+	}
+	return what
 }
 
 // seconds formats nanoseconds; package time is not for this package.

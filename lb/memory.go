@@ -46,9 +46,7 @@ func (b *Balancer) Remember(all []Stats) {
 			if k == nil {
 				k = service.known(known.Addr)
 			}
-			inFlight := k.inFlight()
-			k.picks.Store(known.Picks)
-			k.done.Store(known.Picks - inFlight)
+			k.counter.Store(k.inFlight()<<inFlightAt | known.Picks)
 			k.failures.Store(known.Failures)
 			k.bytesIn.Store(known.BytesIn)
 			k.bytesOut.Store(known.BytesOut)
@@ -139,7 +137,7 @@ func (b *Balancer) Resume(id ID, addr netip.AddrPort) Choice {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := b.find(id, addr)
-	k.done.Add(^uint64(0)) // one less: the Pick is among those of Memory
+	k.counter.Add(oneMore) // the Pick is among those of Memory
 	return Choice{k}
 }
 

@@ -102,7 +102,8 @@ func (c Choice) Failed(err error, now int64) {
 	}
 	k := c.backend
 	k.failures.Add(1)
-	k.done.Add(1)
+	k.end()
+	k.took(failedCosts, now)
 	h := k.health.Load()
 	if h == nil {
 		k.health.CompareAndSwap(nil, new(health))

@@ -141,6 +141,12 @@ type Backend struct {
 	// table, or one of this node with a node port. Nothing is sent there. A table says so
 	// of its services; what it is given does not count.
 	Loop bool
+
+	// Maintenance says that there are to be no new connections, as a weight of 0 does; those that are there may stay.
+	Maintenance bool
+
+	// Weight is the part of new connections that the backend gets, beside the weights of others; 0 is as 1.
+	Weight uint16
 }
 
 // Node is what there is to know of the node that we run on.
@@ -171,8 +177,8 @@ type Service struct {
 	// Pick takes no notice of it.
 	DataPath string
 
-	// Scheduler is the requested ipvs scheduler, as the annotation
-	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
+	// Scheduler is the requested algorithm, as the annotation sluice.io/scheduler has it in the
+	// spelling of ipvsadm, unchecked; empty leaves it to the program. See [Algorithm].
 	Scheduler string
 
 	// OutlierEjection says whether backends that fail are ejected, as the annotation

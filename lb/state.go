@@ -51,18 +51,20 @@ type backend struct {
 
 	// condition is a combination of live, eligible and leftOut in the current table.
 	condition atomic.Uint32
+	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
-	// picks and done only grow; the difference is in flight. So a Pick and a Done
-	// cost one atomic addition each, and the metrics have their counters.
-	picks, done, failures atomic.Uint64
+	// counter has what is in flight, and below that the number of picks. So a Pick and a Done cost one atomic
+	// addition each, the metrics have their counters, and who compares backends reads one number of each.
+	counter  atomic.Uint64
+	failures atomic.Uint64
 
 	bytesIn, bytesOut atomic.Uint64 // see Meter
 
 	health atomic.Pointer[health] // nil until it fails
 
-	// Guarded by Balancer.mu: the last Update that had this backend, and its condition after that.
-	update  uint64
-	becomes uint32
+	latency atomic.Uint64 // see took
+
+	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }
 
 const (
@@ -77,15 +79,21 @@ func (in set) condition() uint32 { return 1 << in }
 // is reports whether any of these conditions is true.
 func (b *backend) is(condition uint32) bool { return b.condition.Load()&condition != 0 }
 
-// inFlight reads done first: what is added between the two reads then makes the
-// difference too large for a moment, and never negative.
-func (b *backend) inFlight() uint64 {
-	done := b.done.Load()
-	return b.picks.Load() - done
-}
+// What backend.counter counts. A backend has less than 2^20 connections from one host, since each takes a port there,
+// and 2^44 picks are more than a million each second for half a year.
+const (
+	inFlightAt = 44
+	oneMore    = 1 << inFlightAt // connection in flight
+)
+
+func (b *backend) begin() { b.counter.Add(oneMore + 1) }
+func (b *backend) end()   { b.counter.Add(^uint64(oneMore) + 1) }
+
+func (b *backend) inFlight() uint64 { return b.counter.Load() >> inFlightAt }
+func (b *backend) picks() uint64    { return b.counter.Load() & (oneMore - 1) }
 
 func (b *backend) counts() Counts {
-	return Counts{b.picks.Load(), b.failures.Load(), b.bytesIn.Load(), b.bytesOut.Load()}
+	return Counts{b.picks(), b.failures.Load(), b.bytesIn.Load(), b.bytesOut.Load()}
 }
 
 func (s *state) refusals() Refusals {
