@@ -42,7 +42,7 @@ type Balancer struct {
 	// Balancer. Set it before the first Update; nil: nothing is called.
 	OnEjection func(Ejection)
 
-	mu       sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
+	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
 	updates  uint64 // guarded by mu
 	outliers outliers
@@ -125,7 +125,7 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 			return false
 		}
 	}
-	r := snap.services[at.slot].rings[from]
+	r := snap.service(at.slot).rings[from]
 	return len(r) == 1 && r[0] == c.backend
 }
 
