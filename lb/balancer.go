@@ -256,7 +256,7 @@ var fresh = service{state: new(state)}
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
 	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		sameBackends(s.Backends, t.Backends)
+		s.ExpectsAnswers == t.ExpectsAnswers && sameBackends(s.Backends, t.Backends)
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -271,6 +271,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
+	to.state.answers.Store(s.ExpectsAnswers)
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {

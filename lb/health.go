@@ -65,19 +65,36 @@ func (c Choice) succeeded(in kind) {
 
 // Failed is Done of a connection that could not be made, because of what the backend, not the client or this host, did
 // wrong. now is on the clock of Flow.Now. It may eject the backend, and does not wait for Update.
-func (c Choice) Failed(err error, now int64) { c.failed(connecting, err, now) }
+func (c Choice) Failed(err error, now int64) {
+	c.Done(err)
+	c.blame(connecting, err, now)
+}
 
 // WasReset is Done of a connection that the backend has reset before the first byte. It may eject the backend as Failed
 // may.
-func (c Choice) WasReset(err error, now int64) { c.failed(speaking, err, now) }
+func (c Choice) WasReset(err error, now int64) {
+	c.Done(err)
+	c.blame(speaking, err, now)
+}
 
-func (c Choice) failed(in kind, err error, now int64) {
+// ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
+func (c Choice) ExpectsAnswers() bool { return c.backend != nil && c.backend.service.answers.Load() }
+
+// NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the backend
+// as Failed may.
+func (c Choice) NotAnswered(err error, now int64) {
+	if c.backend != nil {
+		c.backend.failures.Add(1)
+		c.blame(connecting, err, now)
+	}
+}
+
+// blame counts a failure of the backend, and ejects it if there are too many.
+func (c Choice) blame(in kind, err error, now int64) {
 	if c.backend == nil {
 		return
 	}
 	k := c.backend
-	k.failures.Add(1)
-	k.done.Add(1)
 	r := &k.record().runs[in]
 	if r.failures.Load() == 0 {
 		r.since.Store(k.service.runs[in].begun.Add(1))

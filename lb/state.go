@@ -20,7 +20,8 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
-	runs [kinds]runs
+	runs    [kinds]runs
+	answers atomic.Bool // Service.ExpectsAnswers
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
