@@ -48,7 +48,7 @@ type Balancer struct {
 	// Balancer. Set it before the first Update; nil: nothing is called.
 	OnEjection func(Ejection)
 
-	mu       sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
+	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
 	updates  uint64 // guarded by mu
 	outliers outliers
@@ -266,7 +266,8 @@ var fresh = service{state: new(state)}
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
 	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		s.Scheduler == t.Scheduler && sameBackends(s.Backends, t.Backends)
+		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler &&
+		sameBackends(s.Backends, t.Backends)
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -281,6 +282,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
+	to.state.answers.Store(s.ExpectsAnswers)
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {

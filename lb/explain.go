@@ -15,6 +15,8 @@ func (b *Balancer) Explain(f Flow) string {
 	if !ok {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
+	b.mu.Lock() // health is guarded by it
+	defer b.mu.Unlock()
 	var w strings.Builder
 	spec, s := snap.table.at(at.slot), snap.service(at.slot)
 	address := &spec.Addresses[at.address]
@@ -26,7 +28,7 @@ func (b *Balancer) Explain(f Flow) string {
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
 	b.explainScheduler(&w, spec)
-	explainBackends(&w, spec, s.backends, from, f.Tried)
+	explainBackends(&w, spec, s.backends, from, &f)
 	remembered := s.explainAffinity(&w, from, &f)
 
 	r := s.rings[from]
@@ -97,7 +99,7 @@ func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 
 // explainBackends writes which backends of s are in a set; backends is what is kept
 // of each.
-func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, tried *Tried) {
+func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, f *Flow) {
 	sel := selectFrom(s.Backends)
 	ejected := func(i int) bool { // from this set
 		return sel.has(from, &s.Backends[i]) && backends[i].is(leftOut) && !backends[i].is(from.condition())
@@ -120,12 +122,12 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		verdict := "not eligible"
 		switch {
 		case ejected(i):
-			verdict = "ejected after failures"
+			verdict = k.remember().explain(f.Now)
 		case sel.has(from, &s.Backends[i]):
 			verdict = "eligible"
 		}
 		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
-		if tried.has(k) {
+		if f.Tried.has(k) {
 			w.WriteString(", already tried")
 		}
 		if s.Backends[i].Weight > 1 {
@@ -133,6 +135,12 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		}
 		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())
 	}
+}
+
+// explain says since when, until when and for what a backend is ejected.
+func (h Health) explain(now int64) string {
+	return fmt.Sprintf("ejected %s ago, for up to %s more (%d in a row), as %s", seconds(now-h.At), seconds(h.Until-now),
+		h.Times, h.Reason)
 }
 
 // explainAffinity writes what is remembered of the client of f, and returns the

@@ -30,10 +30,6 @@ func (b *Balancer) Remember(all []Stats) {
 			continue
 		}
 		s := service.state
-		for in := range s.positions {
-			s.positions[in].first.Store(m.First[in])
-			s.positions[in].retry.Store(m.Retry[in])
-		}
 		s.gone = m.Gone
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
@@ -41,7 +37,9 @@ func (b *Balancer) Remember(all []Stats) {
 		// Those that were leaving at an earlier call may be among the gone by now.
 		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
 		by := service.byAddr()
-		for _, known := range m.Backends {
+		ejected := false
+		for i := range m.Backends {
+			known := &m.Backends[i]
 			k := by[known.Addr]
 			if k == nil {
 				k = service.known(known.Addr)
@@ -50,6 +48,15 @@ func (b *Balancer) Remember(all []Stats) {
 			k.failures.Store(known.Failures)
 			k.bytesIn.Store(known.BytesIn)
 			k.bytesOut.Store(known.BytesOut)
+			ejected = b.resumeHealth(k, &known.Health) || ejected
+		}
+		if ejected {
+			slot, _ := b.load().table.index.slot(m.ID)
+			b.rebuild(slot, service)
+		}
+		for in := range s.positions { // of the rings that there are now
+			s.positions[in].first.Store(m.First[in])
+			s.positions[in].retry.Store(m.Retry[in])
 		}
 	}
 }

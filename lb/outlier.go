@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -13,10 +12,13 @@ import (
 // of our own network, which all backends have, ejects none; and an ejected one comes back as soon as a trial succeeds.
 //
 // The rules: ConsecutiveFailures failures in a row eject a backend ([Balancer.judge]), unless too many are ejected
-// already. It stays ejected for BaseEjectionTime times its ejections in a row, of which each Interval without one takes
-// one off. Trials ([Balancer.Trials]) begin after a thirtieth of that time, one each second, and the first that
-// succeeds ends it. At its end a failed trial ejects again; where no trial can be made, for all but TCP, the backend
-// returns. In a ring where all backends, or more than PanicThreshold allows, are ejected, ejections do not count.
+// already. Connects that fail and connections that are reset before the first byte are counted apart, since a backend
+// that resets has accepted before. FailurePercentage, where it is given, ejects by the share of an Interval
+// ([Balancer.JudgeShares]). A backend stays ejected for BaseEjectionTime times its ejections in a row, of which each
+// Interval without one takes one off. Trials ([Balancer.Trials]) begin after a thirtieth of that time, one each second,
+// and the first that succeeds ends it. At its end a failed trial ejects again; where no trial can be made, for all but
+// TCP, the backend returns, and its first failure ejects it again. In a ring where all backends, or more than
+// PanicThreshold allows, are ejected, ejections do not count.
 
 // Outlier is when backends are ejected, and for how long. Times are in nanoseconds. The zero Outlier ejects none, and
 // DefaultOutlier is Envoy's, but for MaxEjectionPercent, of which 10 would be none of nine.
@@ -31,11 +33,15 @@ type Outlier struct {
 	Interval            int64 // time without an ejection that takes one off those in a row
 	MaxEjectionPercent  int   // of the eligible backends of a service, of which one stays in any case
 	PanicThreshold      int   // percent of a ring that must not be ejected for ejections to count; 0: one backend
+
+	// FailurePercentage ejects backends of which so many percent of the connections of an Interval have failed; 0: none.
+	// It counts where FailureMinimumHosts backends of a service have had FailureRequestVolume connections each.
+	FailurePercentage, FailureMinimumHosts, FailureRequestVolume int
 }
 
 // DefaultOutlier has the default of every parameter.
 var DefaultOutlier = Outlier{Enabled: true, ConsecutiveFailures: 5, BaseEjectionTime: 30e9, MaxEjectionTime: 300e9,
-	Interval: 10e9, MaxEjectionPercent: 50, PanicThreshold: 50}
+	Interval: 10e9, MaxEjectionPercent: 50, PanicThreshold: 50, FailureMinimumHosts: 5, FailureRequestVolume: 50}
 
 const (
 	trialEvery = int64(1e9) // between two trials of a backend, in ns
@@ -60,80 +66,32 @@ type OutlierStats struct {
 	Spared   uint64 // those that were left out because no other backend of the service had answered meanwhile
 }
 
-// outliers are the backends that are ejected, guarded by Balancer.mu, and what is counted.
+// outliers are the backends that are ejected and when JudgeShares is due, guarded by Balancer.mu, and what is counted.
 type outliers struct {
 	ejected                    []*backend
+	judged                     int64
 	active                     atomic.Int64
 	enforced, overflow, spared atomic.Uint64
 }
 
-// health is what is known of a backend that has failed.
-type health struct {
-	failures atomic.Uint32 // in a row
-	since    atomic.Uint64 // the run of its service (state.runs) in which they began
-
-	// Guarded by Balancer.mu. Times are on the clock of Flow.Now.
-	ejected   bool
-	times     int64 // ejections in a row
-	at, until int64 // of the ejection
-	returned  int64 // when the last one has ended
-	trial     int64 // when the next trial is due
-}
-
-// Answered says that the backend has accepted a connection, or answered a flow.
-func (c Choice) Answered() {
-	if c.backend == nil {
-		return
-	}
-	s := c.backend.service
-	if run := s.runs.Load(); s.answered.Load() != run { // seldom: a backend has begun to fail since
-		s.answered.Store(run)
-	}
-	if h := c.backend.health.Load(); h != nil && h.failures.Load() != 0 {
-		h.failures.Store(0)
-	}
-}
-
-// Failed is Done of a connection that could not be made, because of what the backend, not the client or this host, did
-// wrong. now is on the clock of Flow.Now. It may eject the backend, and does not wait for Update.
-func (c Choice) Failed(err error, now int64) {
-	if c.backend == nil {
-		return
-	}
-	k := c.backend
-	k.failures.Add(1)
-	k.end()
-	k.took(failedCosts, now)
-	h := k.health.Load()
-	if h == nil {
-		k.health.CompareAndSwap(nil, new(health))
-		h = k.health.Load()
-	}
-	if h.failures.Load() == 0 {
-		h.since.Store(k.service.runs.Add(1))
-	}
-	b := k.service.balancer
-	if int(h.failures.Add(1)) < max(2, b.Outlier.ConsecutiveFailures) || !k.is(eligible) {
-		return
-	}
-	if b.mu.TryLock() { // else the next failure does it
-		defer b.mu.Unlock()
-		b.judge(k, err, now)
-	}
-}
-
 // judge ejects a backend that has failed too often in a row, unless the rules spare it. The caller holds b.mu.
-func (b *Balancer) judge(k *backend, err error, now int64) {
+func (b *Balancer) judge(k *backend, in kind, err error, now int64) {
 	h := k.health.Load()
 	slot, s := b.slotOf(k)
 	if s == nil || h.ejected || !b.ejects(b.load().table.at(slot)) {
 		return
 	}
-	h.failures.Store(0)
-	if k.service.answered.Load() < h.since.Load() {
+	h.runs[in].failures.Store(0)
+	if k.service.runs[in].succeeded.Load() < h.runs[in].since.Load() {
 		b.outliers.spared.Add(1)
 		return
 	}
+	b.ejectFrom(slot, s, k, err, now)
+}
+
+// ejectFrom ejects a backend of a service, unless too many are. The caller holds b.mu.
+func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now int64) {
+	h := k.health.Load()
 	var eligibles, ejected int
 	for _, o := range s.backends {
 		if o.becomes&(eligible|leftOut) != 0 {
@@ -149,9 +107,9 @@ func (b *Balancer) judge(k *backend, err error, now int64) {
 	}
 	h.times = max(0, h.times-(now-h.returned)/max(1, b.Outlier.Interval))
 	b.eject(k, now)
+	h.reason = err.Error()
 	b.outliers.enforced.Add(1)
-	b.outliers.ejected = append(b.outliers.ejected, k)
-	b.outliers.active.Add(1)
+	b.addEjected(k)
 	b.rebuild(slot, s)
 	b.notify(Ejection{k.service.id, k.addr, false, err, h.until - now, int(h.times)})
 }
@@ -167,79 +125,26 @@ func (b *Balancer) eject(k *backend, now int64) {
 	if o.MaxEjectionJitter > 0 {
 		time += int64(mix(k.order^uint64(now)) % uint64(o.MaxEjectionJitter))
 	}
-	h.ejected, h.at, h.until, h.trial = true, now, now+time, now+time/trialShare
+	h.at, h.until, h.trial = now, now+time, now+time/trialShare
 }
 
-// Trial is a connection to be made to an ejected backend, to see whether it answers again. Exactly one of its methods
-// Passed and Failed is called, or neither if nothing was learnt.
-type Trial struct{ backend *backend }
-
-// Backend returns the address to connect to, by TCP.
-func (t Trial) Backend() netip.AddrPort { return t.backend.addr }
-
-// Trials returns the trials that are due now, those that have waited for longest and at most so many, and when to ask
-// again; 0: no backend is ejected. Backends that return without a trial do so here.
-func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, k := range slices.Clone(b.outliers.ejected) {
-		if h := k.health.Load(); k.service.id.Protocol != TCP && h.until <= now {
-			b.readmit(k, now)
-		} else if k.service.id.Protocol == TCP && h.trial <= now {
-			due = append(due, Trial{k})
-		}
-	}
-	slices.SortStableFunc(due, func(a, o Trial) int {
-		return cmp.Compare(a.backend.health.Load().trial, o.backend.health.Load().trial)
-	})
-	due = due[:min(most, len(due))]
-	for _, t := range due {
-		t.backend.health.Load().trial = now + trialEvery
-	}
-	for i, k := range b.outliers.ejected {
-		h := k.health.Load()
-		at := h.until
-		if k.service.id.Protocol == TCP {
-			at = h.trial
-		}
-		if i == 0 || at < next {
-			next = at
-		}
-	}
-	return due, next
+// addEjected notes that a backend is ejected.
+func (b *Balancer) addEjected(k *backend) {
+	k.health.Load().ejected = true
+	b.outliers.ejected = append(b.outliers.ejected, k)
+	b.outliers.active.Add(1)
 }
 
-// Passed says that the backend has accepted: it returns.
-func (t Trial) Passed(now int64) {
-	b := t.backend.service.balancer
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t.backend.isEjected() {
-		b.readmit(t.backend, now)
-	}
-}
-
-// Failed says that the backend has not accepted. Once its time is over it is ejected again.
-func (t Trial) Failed(now int64) {
-	b := t.backend.service.balancer
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	h := t.backend.health.Load()
-	if !h.ejected {
-		return
-	}
-	if h.until <= now {
-		at, trial := h.at, h.trial
-		b.eject(t.backend, now)
-		h.at, h.trial = at, trial // it has been out since then, and is tried as often as before
-	}
-}
-
-// readmit ends an ejection.
-func (b *Balancer) readmit(k *backend, now int64) {
+// readmit ends an ejection. Without a trial the first failure is one too many.
+func (b *Balancer) readmit(k *backend, now int64, tried bool) {
 	h := k.health.Load()
 	b.forget(k)
 	h.returned = now
+	k.latency.Store(0) // what its failures have counted
+	if !tried {
+		h.runs[connecting].since.Store(k.service.runs[connecting].begun.Add(1))
+		h.runs[connecting].failures.Store(uint32(max(2, b.Outlier.ConsecutiveFailures) - 1))
+	}
 	if slot, s := b.slotOf(k); s != nil {
 		b.rebuild(slot, s)
 	}
@@ -252,7 +157,9 @@ func (b *Balancer) forget(k *backend) {
 	if h == nil {
 		return
 	}
-	h.failures.Store(0)
+	for i := range h.runs {
+		h.runs[i].failures.Store(0)
+	}
 	if !h.ejected {
 		return
 	}
@@ -342,4 +249,35 @@ func (b *Balancer) notify(e Ejection) {
 func (b *Balancer) OutlierStats() OutlierStats {
 	o := &b.outliers
 	return OutlierStats{o.active.Load(), o.enforced.Load(), o.overflow.Load(), o.spared.Load()}
+}
+
+// WithoutEjected returns s, one of the table, as paths are to have it that know nothing of ejections: backends that are
+// left out of every set that they would be in are not ready, but serve what is there. It returns s itself if there are
+// none.
+func (b *Balancer) WithoutEjected(s *Service) *Service {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.outliers.ejected) == 0 {
+		return s
+	}
+	known := b.service(s.ID)
+	if known == nil {
+		return s
+	}
+	out := func(k *Backend) bool {
+		return slices.ContainsFunc(known.backends, func(o *backend) bool {
+			return o.addr == k.Addr && o.becomes&leftOut != 0 && o.becomes&eligible == 0
+		})
+	}
+	if !slices.ContainsFunc(known.backends, (*backend).isEjected) {
+		return s
+	}
+	healthy := *s
+	healthy.Backends = slices.Clone(s.Backends)
+	for i := range healthy.Backends {
+		if k := &healthy.Backends[i]; out(k) {
+			k.Ready, k.Terminating, k.Serving = false, false, true
+		}
+	}
+	return &healthy
 }

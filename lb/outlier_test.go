@@ -69,11 +69,11 @@ func TestDeadBackendIsEjected(t *testing.T) {
 					t.Errorf("backend %d was asked %d times, want %d", i, seen[address(i)], rounds)
 				}
 			}
-			if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, dead.String()+" ejected after failures") ||
+			if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, dead.String()+" ejected 0 s ago, for up to 30 s more (1 in a row), as refused: ready") ||
 				!strings.Contains(text, fmt.Sprintf("%d of %d backends eligible", n-1, n)) {
 				t.Errorf("explained as:\n%s", text)
 			}
-			if one := b.Stats()[0].Backends[0]; !one.Ejected || one.Eligible || !one.Live {
+			if one := b.Stats()[0].Backends[0]; !one.Health.Ejected || one.Eligible || !one.Live {
 				t.Errorf("%+v", one)
 			}
 			if seen[dead] > 0 || len(*events) != 1 || (*events)[0].Backend != dead {
@@ -197,7 +197,7 @@ func TestOutlierEjectionOff(t *testing.T) {
 	failUntil(t, b, 5, 0, address(1))
 	s.OutlierEjection = "false"
 	b.Update(mustTable(t, []Service{s}))
-	if one := b.Stats()[0].Backends[0]; one.Ejected || !one.Eligible {
+	if one := b.Stats()[0].Backends[0]; one.Health.Ejected || !one.Eligible {
 		t.Errorf("%+v", one)
 	}
 	if n := b.OutlierStats().Active; n != 0 {

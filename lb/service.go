@@ -185,6 +185,10 @@ type Service struct {
 	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
 	OutlierEjection string
 
+	// ExpectsAnswers says that backends answer what clients of UDP send, so that one that does not has failed: the
+	// annotation sluice.io/udp-responses is above 0 (the word is proxy_responses of nginx).
+	ExpectsAnswers bool
+
 	// Masquerade makes this node the source of connections that the kernel forwards, at every
 	// address with policy Cluster: so that endpoints see what they see in user space.
 	Masquerade bool
@@ -195,7 +199,8 @@ type Service struct {
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
-		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.Masquerade == t.Masquerade &&
+		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.ExpectsAnswers == t.ExpectsAnswers &&
+		s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -20,9 +20,8 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
-	// runs counts how often a backend has begun to fail, and answered is what it was when a backend has answered last:
-	// so it is known whether one has since another has begun to fail.
-	runs, answered atomic.Uint64
+	runs    [kinds]runs
+	answers atomic.Bool // Service.ExpectsAnswers
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a

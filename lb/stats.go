@@ -59,7 +59,7 @@ type BackendStats struct {
 	Live          bool // flows that are there may stay
 	Eligible      bool // new connections may go there by policy Cluster
 	EligibleLocal bool // new connections may go there by policy Local
-	Ejected       bool // it has failed
+	Health        Health
 	Counts
 	InFlight uint64
 }
@@ -114,7 +114,7 @@ func (b *backend) stats() BackendStats {
 		Live:          b.is(live),
 		Eligible:      b.is(clusterSet.condition()),
 		EligibleLocal: b.is(localSet.condition()),
-		Ejected:       b.isEjected(),
+		Health:        b.remember(),
 		Counts:        b.counts(),
 		InFlight:      b.inFlight(),
 	}

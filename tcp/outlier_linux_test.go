@@ -1,11 +1,16 @@
 package tcp
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
@@ -84,4 +89,99 @@ func TestAllDeadAreTried(t *testing.T) {
 	if s.DialGaveUp != 50 || s.DialRefused != 150 || o.Enforced != 0 || o.Spared == 0 {
 		t.Errorf("stats %+v, ejections %+v: want that none is ejected", s, o)
 	}
+}
+
+// TestEjectedOfMany: after five failed dials none of 1,000 requests goes to a backend that refuses, however many there
+// are, and the others have exact turns.
+func TestEjectedOfMany(t *testing.T) {
+	for _, n := range []int{2, 10, 100} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			backends := []netip.AddrPort{refusing(t)}
+			for i := 1; i < n; i++ {
+				backends = append(backends, naming(t, fmt.Sprint(i)))
+			}
+			p := startProxy(t, ejecting, backends...)
+			p.ask(5 * n)
+			before, rounds := p.Stats(), (1000+n-2)/(n-1)
+			got := p.ask(rounds * (n - 1))
+			for name, times := range got {
+				if times != rounds {
+					t.Errorf("%s has answered %d times, want %d", name, times, rounds)
+				}
+			}
+			if now := p.Stats(); before.DialRefused != 5 || now.DialRefused != 5 || len(got) != n-1 {
+				t.Errorf("%d dials were refused at first and %d in the end, want 5; %d backends have answered",
+					before.DialRefused, now.DialRefused, len(got))
+			}
+		})
+	}
+}
+
+// TestResettingBackendIsEjected: a backend that accepts and resets before it has sent anything is ejected; one that resets
+// after that is not.
+func TestResettingBackendIsEjected(t *testing.T) {
+	for says, want := range map[string]uint64{"": 1, "b": 0} {
+		p := startProxy(t, ejecting, naming(t, "a"), backend(t, func(c *net.TCPConn) {
+			if says != "" {
+				_, _ = io.WriteString(c, says)
+				_, _ = c.Read(make([]byte, 1)) // until the client has heard it
+			}
+			_ = c.SetLinger(0)
+		}))
+		for range 20 {
+			c := p.tryDial()
+			if c == nil {
+				continue
+			}
+			first := make([]byte, 1)
+			if n, _ := c.Read(first); n > 0 && first[0] == 'b' {
+				_, err := c.Write(first)
+				check(t, err)
+			}
+			_, _ = io.ReadAll(c) // until it is reset or ends
+			_ = c.Close()
+		}
+		s, o := p.Stats(), p.LB.OutlierStats()
+		if o.Enforced != want || s.BackendResets != 10-5*want {
+			t.Errorf("after %q: %d resets, %+v, want %d ejected", says, s.BackendResets, o, want)
+		}
+	}
+}
+
+// TestFlappingBackend: a backend that resets every second connection is not ejected, as it never fails five times in a
+// row.
+func TestFlappingBackend(t *testing.T) {
+	var turns atomic.Int64
+	p := startProxy(t, ejecting, naming(t, "a"), backend(t, func(c *net.TCPConn) {
+		if turns.Add(1)%2 == 0 {
+			_ = c.SetLinger(0)
+			return
+		}
+		_, _ = io.WriteString(c, "b")
+	}))
+	got := make(map[string]int)
+	for range 100 {
+		var name []byte
+		if c := p.tryDial(); c != nil {
+			name, _ = io.ReadAll(c)
+			_ = c.Close()
+		}
+		got[string(name)]++
+	}
+	tried := int(p.Stats().DialRefused) // at "a", where the loop has not seen that "b" has accepted
+	if got["a"] != 50+tried || got["b"] != 25 || got[""] != 25-tried || p.LB.OutlierStats().Enforced != 0 {
+		t.Errorf("%v, %+v", got, p.LB.OutlierStats())
+	}
+}
+
+// tryDial connects as dial does; nil: the reset came before the client has seen that it is accepted.
+func (p *proxy) tryDial() net.Conn {
+	p.t.Helper()
+	c, err := net.Dial("tcp", p.addr.String())
+	if errors.Is(err, unix.ECONNRESET) {
+		return nil
+	}
+	check(p.t, err)
+	check(p.t, c.SetDeadline(time.Now().Add(patience)))
+	return c
 }

@@ -28,11 +28,13 @@ const (
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errSilent that a
+// backend has not answered in time.
 var (
 	errTried        = errors.New("every backend that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
+	errSilent       = errors.New("no answer, though one is expected")
 )
 
 // listener is one frontend's socket in one shard, and the flows that came by it.
@@ -156,7 +158,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	}
 	f.port = 0
 	ln.keep(f, service)
-	sh.io.after(f, f.idle())
+	sh.io.after(f, f.look())
 	sh.count.Created.Add(1)
 	return f, nil
 }
@@ -307,6 +309,7 @@ func (f *flow) leaveBy(at int64) {
 // is not restarted with each datagram, so this is when it is looked how long ago the last was.
 func (f *flow) expire(now, least int64) {
 	sh := f.ln.shard
+	f.notAnswered(now)
 	if rest := max(f.rest(now), least); rest > 0 {
 		sh.io.after(f, rest)
 		return

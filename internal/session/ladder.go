@@ -110,6 +110,9 @@ func EndFailed(choice lb.Choice, err error) lb.Choice {
 	return lb.Choice{}
 }
 
+// ErrReset says that a backend has reset a connection before its first byte.
+var ErrReset = errors.New("reset before the first byte")
+
 // Gone ends an attempt whose backend was removed meanwhile; it does not count.
 func (l *Ladder) Gone(choice lb.Choice) {
 	l.Failed(choice)

@@ -95,6 +95,7 @@ type Agent struct {
 
 	busy     chan struct{} // one token: a change is being applied, or none may be
 	suspect  chan struct{} // one: another program may have changed rules
+	ejected  chan struct{} // one: there is something in progress.ejected
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -124,7 +125,8 @@ func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
 		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
-	a.suspect, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
 }
@@ -154,6 +156,22 @@ func (a *Agent) Suspect() {
 	select {
 	case a.suspect <- struct{}{}:
 	default: // the verification is still to come
+	}
+}
+
+// Ejected has an ejection, or its end, reach a Service that the kernel forwards. It never blocks and may be called from
+// anywhere.
+func (a *Agent) Ejected(id lb.ID) {
+	p := &a.progress
+	p.mu.Lock()
+	if p.ejected == nil {
+		p.ejected = make(map[lb.ID]struct{})
+	}
+	p.ejected[id] = struct{}{}
+	p.mu.Unlock()
+	select {
+	case a.ejected <- struct{}{}:
+	default: // Run is still to look
 	}
 }
 
@@ -199,6 +217,10 @@ func (a *Agent) Run(ctx context.Context) {
 			}
 		case <-verify.C:
 			if failed || a.intact(ctx) {
+				continue
+			}
+		case <-a.ejected:
+			if !a.planner.reconsider(a.progress.takeEjected()) {
 				continue
 			}
 		case <-a.progress.token:

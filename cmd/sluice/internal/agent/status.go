@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,7 +136,8 @@ type progress struct {
 
 	mu      sync.Mutex // guards the following
 	next    *Desired
-	pending Changes // of next
+	pending Changes            // of next
+	ejected map[lb.ID]struct{} // Services of which the ejections have changed
 	status  Status
 }
 
@@ -158,6 +161,15 @@ func (p *progress) take(c *Changes) *Desired {
 	defer p.mu.Unlock()
 	c.add(&p.pending)
 	return p.next
+}
+
+// takeEjected returns the Services of which the ejections have changed since it was called last.
+func (p *progress) takeEjected() []lb.ID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ids := slices.Collect(maps.Keys(p.ejected))
+	clear(p.ejected)
+	return ids
 }
 
 // deferred records that a change waits until rules may be written.

@@ -86,6 +86,9 @@ var limits = map[string]limit{
 	"outlier-interval":             {int64(100 * time.Millisecond), int64(time.Hour), "100ms to 1h, like 10s"},
 	"outlier-max-ejection-percent": {0, 100, "0 to 100"},
 	"outlier-panic-threshold":      {0, 100, "0 to 100"},
+	"outlier-failure-percentage":   {0, 100, "0 to 100"},
+	"outlier-minimum-hosts":        {2, 1000, "2 to 1000"},
+	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
 }

@@ -161,8 +161,8 @@ func (s *settings) outlierGroups() []group {
 			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
 				"others of the Service answer, until a trial connection succeeds; the annotation " +
 				"sluice.io/outlier-ejection of a Service, true or false, takes precedence"},
-			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failed dials in a row that " +
-				"eject an endpoint (refused, timed out, unreachable), 2 or more"},
+			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failures in a row that eject an " +
+				"endpoint: dials refused, timed out or unreachable, or connections reset before the first byte; 2 or more"},
 			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime), "`DURATION` of an ejection, " +
 				"times those in a row; TCP endpoints are tried every second after a thirtieth of it and return as " +
 				"soon as they accept, others return when it is over"},
@@ -175,6 +175,11 @@ func (s *settings) outlierGroups() []group {
 				"`PERCENT` of the endpoints of a Service that may be ejected, 0 to 100, but never the last"},
 			{"outlier-panic-threshold", "", &o.PanicThreshold, "`PERCENT` of the endpoints that a client may get, 0 " +
 				"to 100, below which ejections are ignored; 0: if all are ejected"},
+			{"outlier-failure-percentage", "", &o.FailurePercentage, "`PERCENT` of the connections of an " +
+				"--outlier-interval whose failure ejects an endpoint, 0 to 100; 0: only failures in a row do"},
+			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts, "`NUMBER` of endpoints of a Service that must have had " +
+				"--outlier-request-volume connections in the interval for --outlier-failure-percentage to count"},
+			{"outlier-request-volume", "", &o.FailureRequestVolume, "`NUMBER` of connections: see --outlier-minimum-hosts"},
 		}},
 	}
 }

@@ -181,7 +181,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.control.leftOut = d.reports.leftOut
-	d.outliers = outliers.New(d.data.lb, d.reports.ejection)
+	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

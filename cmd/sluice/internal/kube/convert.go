@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,6 +136,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	affinity := affinityTimeout(svc)
 	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
 	ejection := svc.Annotations["sluice.io/outlier-ejection"]
+	responses, _ := strconv.Atoi(svc.Annotations["sluice.io/udp-responses"]) // what is no number is 0
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -157,6 +159,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			DataPath:        dataPath,
 			Scheduler:       scheduler,
 			OutlierEjection: ejection,
+			ExpectsAnswers:  responses > 0,
 		}
 		c.services = append(c.services, s)
 	}

@@ -30,6 +30,29 @@ func TestConvertDuplicates(t *testing.T) {
 	}
 }
 
+// TestAnnotations: what a Service requests of Sluice reaches each of its ports.
+func TestAnnotations(t *testing.T) {
+	for _, c := range []struct {
+		annotations map[string]string
+		want        lb.Service
+	}{
+		{nil, lb.Service{}},
+		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, lb.Service{DataPath: "ipvs", Scheduler: "wlc"}},
+		{map[string]string{"sluice.io/outlier-ejection": "false"}, lb.Service{OutlierEjection: "false"}},
+		{map[string]string{"sluice.io/udp-responses": "1"}, lb.Service{ExpectsAnswers: true}},
+		{map[string]string{"sluice.io/udp-responses": "0"}, lb.Service{}},
+		{map[string]string{"sluice.io/udp-responses": "many"}, lb.Service{}},
+	} {
+		o := many(1, 1)
+		o.Services[0].Annotations = c.annotations
+		s := *convert(o, Options{}).Services[0]
+		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers}
+		if !got.Equal(&c.want) {
+			t.Errorf("%v: %+v, want %+v", c.annotations, got, c.want)
+		}
+	}
+}
+
 // many returns n Services of one port, each with a slice for each ten endpoints.
 func many(n, endpoints int) Objects {
 	var o Objects

@@ -37,11 +37,13 @@ type Watcher struct {
 	flying chan struct{} // one for each trial in flight
 }
 
-// New returns a Watcher of a Balancer that has no table yet. report is called by Run.
-func New(b *lb.Balancer, report func(lb.Ejection)) *Watcher {
+// New returns a Watcher of a Balancer that has no table yet. report is called by Run, of not too many; changed with each
+// service of which the ejections have changed, in any goroutine: it must not block.
+func New(b *lb.Balancer, changed func(lb.ID), report func(lb.Ejection)) *Watcher {
 	w := &Watcher{lb: b, report: report, limit: flowcontrol.NewTokenBucketRateLimiter(rate, burst),
 		news: make(chan lb.Ejection, maxNews), flying: make(chan struct{}, maxTrials)}
 	b.OnEjection = func(e lb.Ejection) {
+		changed(e.Service)
 		select {
 		case w.news <- e:
 		default: // Run has enough to do, and asks for all that is due
@@ -78,9 +80,10 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// turn begins the trials that are due, and returns how long to wait for the next turn; 0: none is needed.
+// turn judges what is due, begins the trials that are, and returns how long to wait for the next turn; 0: none is needed.
 func (w *Watcher) turn(ctx context.Context) time.Duration {
 	now := eventloop.Now()
+	judge := w.lb.JudgeShares(now)
 	due, next := w.lb.Trials(now, min(turnTrials, cap(w.flying)-len(w.flying)))
 	for _, t := range due {
 		w.flying <- struct{}{} // there is room: only this goroutine takes it
@@ -88,6 +91,9 @@ func (w *Watcher) turn(ctx context.Context) time.Duration {
 			defer func() { <-w.flying }()
 			try(ctx, t)
 		})
+	}
+	if next == 0 || judge != 0 && judge < next {
+		next = judge
 	}
 	if next == 0 {
 		return 0

@@ -20,7 +20,8 @@ func TestTrials(t *testing.T) {
 	b := &lb.Balancer{Outlier: lb.DefaultOutlier}
 	b.Outlier.BaseEjectionTime = int64(time.Second) // the first trial is after 33 ms
 	events := make(chan lb.Ejection, 10)
-	w := New(b, func(e lb.Ejection) { events <- e })
+	changed := make(chan lb.ID, 10)
+	w := New(b, func(id lb.ID) { changed <- id }, func(e lb.Ejection) { events <- e })
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { w.Run(ctx) })
@@ -62,6 +63,9 @@ func TestTrials(t *testing.T) {
 	}
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("it took %v", took)
+	}
+	if one, two := <-changed, <-changed; one != s.ID || two != s.ID {
+		t.Errorf("%v and %v have changed, want %v", one, two, s.ID)
 	}
 }
 
