@@ -235,7 +235,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		case err == nil:
 			count.Established.Add(1)
 			r.choice = choice
-			choice.Answered()
+			ladder.Answered(choice)
 			return r.answered(c.(*net.TCPConn))
 		case ctx.Err() != nil:
 			choice.Done(nil)

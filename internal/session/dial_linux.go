@@ -170,9 +170,9 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.failed(err)
 		conn.dial.ready()
 	case accepted:
+		conn.dial.ladder.Answered(conn.Choice)
 		sh.endDial(conn)
 		sh.Count.Established.Add(1)
-		conn.Choice.Answered()
 		_, _, backend := c.Parts()
 		backend.Writable = true
 		c.Relay(true)

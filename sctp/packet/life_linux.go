@@ -12,6 +12,9 @@ import (
 func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	sh := a.sh
 	if was == opening {
+		if a.phase == answered {
+			a.dial.Answered(a.choice)
+		}
 		a.endDial()
 	}
 	a.startTimer()
@@ -20,7 +23,6 @@ func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 		if !a.counted {
 			a.counted = true
 			sh.count.Established.Add(1)
-			a.choice.Answered()
 		}
 		sh.open.add(a)
 	case ending:
