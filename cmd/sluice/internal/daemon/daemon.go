@@ -180,7 +180,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
-	d.control.leftOut = d.reports.leftOut
+	d.control.leftOut, d.control.weight = d.reports.leftOut, d.reports.weight
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
 	if err := d.serveWeb(); err != nil {
 		return err

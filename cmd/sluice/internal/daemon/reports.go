@@ -123,6 +123,11 @@ func (r *reports) leftOut(l kube.LeftOut) {
 	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
 }
 
+// weight reports that an EndpointSlice has a weight that is none.
+func (r *reports) weight(b kube.BadWeight) {
+	r.recorder.Record(events.InvalidWeight(b.Namespace, b.Name, r.node, b.String()))
+}
+
 // check reports when a health check of a Service cannot be served, and when it is after all.
 func (r *reports) check(of status.ServiceHealth, _ netip.AddrPort, err error) {
 	if err != nil {

@@ -66,6 +66,9 @@ type Result struct {
 	// unspecified addresses, as far as that has changed since the last call.
 	LeftOut []LeftOut
 
+	// BadWeights are those of EndpointSlices that are none, at most one for each Service, as far as that has changed.
+	BadWeights []BadWeight
+
 	// Facts are those of Options, completed by the Node object and the ServiceCIDRs.
 	Facts Facts
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,49 @@ func TestAnnotations(t *testing.T) {
 		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers}
 		if !got.Equal(&c.want) {
 			t.Errorf("%v: %+v, want %+v", c.annotations, got, c.want)
+		}
+	}
+}
+
+// TestWeights: two slices of one Service divide by their weights, each endpoint of a slice has that of the slice, and
+// what is no weight is reported once and counts as 1.
+func TestWeights(t *testing.T) {
+	for _, c := range []struct {
+		weights  [2]string
+		want     [2]lb.Backend // Weight and Maintenance of each slice's endpoints
+		reported string
+	}{
+		{weights: [2]string{"70", "30"}, want: [2]lb.Backend{{Weight: 70}, {Weight: 30}}},
+		{weights: [2]string{"65535", "0"}, want: [2]lb.Backend{{Weight: 65535}, {Maintenance: true}}},
+		{weights: [2]string{"", "2"}, want: [2]lb.Backend{{}, {Weight: 2}}},
+		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}}, reported: `svc-0-10 has sluice.io/weight "heavy"`},
+		{weights: [2]string{"-1", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `svc-0-0 has sluice.io/weight "-1"`},
+		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `"65536", which is not a number from 0 to 65535`},
+	} {
+		o := many(1, 20)
+		for i := range o.Slices[1].Endpoints { // others than those of the first slice, and after them
+			o.Slices[1].Endpoints[i].Addresses = []string{fmt.Sprintf("10.254.0.%d", i)}
+		}
+		for i, text := range c.weights {
+			if text != "" {
+				o.Slices[i].Annotations = map[string]string{"sluice.io/weight": text}
+			}
+			o.Slices[i] = TrimSlice(o.Slices[i])
+		}
+		var k Converter
+		r := k.Convert(o, Options{})
+		backends := r.Services[0].Backends
+		for i, b := range backends {
+			if want := c.want[i/10]; len(backends) != 20 || b.Weight != want.Weight || b.Maintenance != want.Maintenance {
+				t.Errorf("%v: endpoint %d of %d: weight %d, maintenance %t; want %+v", c.weights, i, len(backends), b.Weight, b.Maintenance, want)
+			}
+		}
+		o.Services[0] = o.Services[0].DeepCopy()
+		if again := k.Convert(o, Options{}); again.BadWeights != nil {
+			t.Errorf("%v: reported again: %v", c.weights, again.BadWeights)
+		}
+		if text := fmt.Sprint(r.BadWeights); len(r.BadWeights) > 1 || !strings.Contains(text, c.reported) || (text == "[]") != (c.reported == "") {
+			t.Errorf("%v: reported %v, want %q", c.weights, r.BadWeights, c.reported)
 		}
 	}
 }

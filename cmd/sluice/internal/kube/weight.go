@@ -1,0 +1,44 @@
+package kube
+
+import (
+	"fmt"
+	"strconv"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// annotationWeight of an EndpointSlice is the weight of each of its endpoints, 0 to 65535: 0 is maintenance, and 1 what
+// there is without it, as with service.cilium.io/weight of Cilium.
+const annotationWeight = ownAnnotations + "weight"
+
+// BadWeight is an EndpointSlice whose weight is none, and counts as not given.
+type BadWeight struct {
+	Namespace, Name string // of the Service
+	Slice, Weight   string
+}
+
+// String returns `EndpointSlice web-abc has sluice.io/weight "heavy", ...`.
+func (b BadWeight) String() string {
+	return fmt.Sprintf("EndpointSlice %s has %s %q, which is not a number from 0 to 65535: its endpoints have weight 1",
+		b.Slice, annotationWeight, b.Weight)
+}
+
+// weigh gives endpoints of a slice their weight.
+func (c *converter) weigh(slice *discoveryv1.EndpointSlice, endpoints []lb.Backend) {
+	text, ok := slice.Annotations[annotationWeight]
+	if !ok {
+		return
+	}
+	weight, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		if c.badWeight.Slice == "" || slice.Name < c.badWeight.Slice {
+			c.badWeight = BadWeight{Namespace: c.namespace, Name: c.name, Slice: slice.Name, Weight: text}
+		}
+		return
+	}
+	for i := range endpoints {
+		endpoints[i].Weight, endpoints[i].Maintenance = uint16(weight), weight == 0
+	}
+}
