@@ -26,12 +26,12 @@ const even = 1 << 16 // what terms.inverse has for the mean weight
 // methodOf returns how a service is to choose, whose rings are made. Nil: in equal turns.
 func (b *Balancer) methodOf(s *Service, to *service) *method {
 	algorithm, port, _ := parseScheduler(b.requested(s))
-	unequal := weighted(s.Backends)
-	if algorithm == roundRobin && !unequal {
+	weighted := s.Weighted()
+	if algorithm == roundRobin && !weighted {
 		return nil
 	}
 	var weights map[*backend]uint32
-	if unequal {
+	if weighted {
 		weights = make(map[*backend]uint32, len(s.Backends))
 		for i, k := range to.backends {
 			weights[k] = s.Backends[i].weight()

@@ -3,12 +3,18 @@ package lb
 // weight returns the part of new connections that b is to have, beside those of others.
 func (b *Backend) weight() uint32 { return max(1, uint32(b.Weight)) }
 
-// weighted reports whether backends have different weights.
-func weighted(backends []Backend) bool {
-	for i := range backends {
-		if backends[i].weight() != backends[0].weight() {
+// Weighted reports whether the backends of s that are not in maintenance have different weights.
+func (s *Service) Weighted() bool {
+	first := uint32(0)
+	for i := range s.Backends {
+		k := &s.Backends[i]
+		if k.Maintenance {
+			continue
+		}
+		if first != 0 && k.weight() != first {
 			return true
 		}
+		first = k.weight()
 	}
 	return false
 }

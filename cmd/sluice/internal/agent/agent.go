@@ -109,8 +109,9 @@ type Agent struct {
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string                 // what could not be served, as logged last
-	fallbacks  map[lb.ID]Fallback     // those that are reported: once
+	refused    string             // what could not be served, as logged last
+	fallbacks  map[lb.ID]Fallback // those that are reported: once
+	schedulers map[lb.ID]SchedulerFallback
 	loops      map[lb.ID]Loop         // those that are reported: once
 	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
 	applying   Changes                // those that Apply is bringing to the data path
@@ -124,7 +125,8 @@ type Agent struct {
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
-		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
+		schedulers: make(map[lb.ID]SchedulerFallback),
+		loops:      make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}

@@ -44,10 +44,11 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Conflicts []Conflict   // that have begun or ended
-	Fallbacks []Fallback   // that have begun, changed or ended
-	Loops     []Loop       // that have begun, changed or ended
-	Own       []OwnAddress // Services that have an address of the node since this attempt
+	Conflicts  []Conflict          // that have begun or ended
+	Fallbacks  []Fallback          // that have begun, changed or ended
+	Loops      []Loop              // that have begun, changed or ended
+	Schedulers []SchedulerFallback // that have begun, changed or ended
+	Own        []OwnAddress        // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.
@@ -66,8 +67,9 @@ type Status struct {
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
-	Paths     [pathCount]int // service ports on each Path
-	Fallbacks int            // service ports that are not on the path that was requested
+	Paths      [pathCount]int // service ports on each Path
+	Fallbacks  int            // service ports that are not on the path that was requested
+	Schedulers int            // service ports whose connections are not divided as was requested, but by ipvs
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
@@ -119,6 +121,9 @@ func (s *Status) add(p *piece, sign int) {
 	s.Paths[p.choice.Path] += sign
 	if p.choice.Fallback != "" {
 		s.Fallbacks += sign
+	}
+	if p.scheduling().Reason != "" {
+		s.Schedulers += sign
 	}
 }
 

@@ -63,6 +63,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
+		for _, f := range a.Schedulers {
+			r.scheduler(f)
+		}
 		for _, l := range a.Loops {
 			r.loop(l)
 		}
@@ -98,6 +101,15 @@ func (r *reports) fallback(f agent.Fallback) {
 		return
 	}
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
+}
+
+// scheduler reports when a Service does not have the scheduler that it requests, and when that is over.
+func (r *reports) scheduler(f agent.SchedulerFallback) {
+	if f.Reason != "" {
+		r.recorder.Record(events.SchedulerFallback(f.Service, r.node, f.Requested, f.Used, f.Reason))
+		return
+	}
+	r.recorder.Record(events.SchedulerRestored(f.Service, r.node, f.Requested))
 }
 
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.

@@ -77,6 +77,21 @@ func PathRestored(id lb.ID, node, requested string) Event {
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
 }
 
+// SchedulerFallback says that the requested scheduler of a Service, or its weights, are unavailable, and what is used
+// instead.
+func SchedulerFallback(id lb.ID, node, requested, used, reason string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+		Reason: "SchedulerUnavailable", Action: "ChooseScheduler",
+		Note: fmt.Sprintf("node %s divides connections of %s by %s, %s requested: %s", node, id, used, requested, reason)}
+}
+
+// SchedulerRestored says that this is over: what is requested is available, or something else is requested, or the
+// Service is gone.
+func SchedulerRestored(id lb.ID, node, requested string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "SchedulerChosen", Action: "ChooseScheduler",
+		Note: fmt.Sprintf("node %s no longer falls back from %s for %s", node, requested, id)}
+}
+
 // EndpointsLoop says that endpoints of a Service lead back to Sluice, and are left out: they are addresses of Services,
 // or the node's own with a node port.
 func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
