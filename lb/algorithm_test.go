@@ -440,6 +440,9 @@ func TestLiveChanges(t *testing.T) {
 		if i%5 == 0 {
 			s.AffinityTimeout = 1e9
 		}
+		if i%4 < 2 {
+			s.SlowStart = 1e9
+		}
 		return mustTable(t, []Service{s})
 	}
 	b.Update(table(0))

@@ -41,6 +41,8 @@ type Balancer struct {
 	// Scheduler is the algorithm of services that request none, as Service.Scheduler has it; empty: rr. Set it before
 	// the first Update.
 	Scheduler string
+	// SlowStart is what Service.SlowStart leaves to it, in ns; 0: none. Set it before the first Update.
+	SlowStart int64
 
 	// Outlier is when backends are ejected. Set it before the first Update.
 	Outlier Outlier
@@ -115,6 +117,9 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 		chosen = s.pickSticky(from, &f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
 		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
+		if chosen.start.Load() != nil {
+			chosen = s.slowly(from, &f, chosen)
+		}
 	default:
 		chosen = s.next(from, &f)
 	}
@@ -266,7 +271,7 @@ var fresh = service{state: new(state)}
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
 	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler &&
+		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
 		sameBackends(s.Backends, t.Backends)
 }
 
@@ -303,6 +308,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		to.backends[i] = k
 	}
 	b.leaveOut(s, to.backends)
+	b.startSlowly(s, to.backends)
 	for _, k := range to.backends {
 		k.condition.Or(k.becomes)
 		for in := range to.rings {

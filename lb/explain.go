@@ -44,6 +44,9 @@ func (b *Balancer) Explain(f Flow) string {
 	default:
 		next := s.peek(from, &f)
 		reason := s.reason(from, next, &f)
+		if next.start.Load() != nil {
+			reason += ", if it takes this turn"
+		}
 		if f.Tried.has(next) {
 			reason += ", though all were tried"
 		}
@@ -132,6 +135,9 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		}
 		if s.Backends[i].Weight > 1 {
 			fmt.Fprintf(w, "; weight %d", s.Backends[i].Weight)
+		}
+		if st := k.start.Load(); st != nil {
+			fmt.Fprintf(w, "; slow start: %d %% of its turns", st.part(f.Now)*100/fullTurn)
 		}
 		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())
 	}

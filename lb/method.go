@@ -66,9 +66,9 @@ func (s *service) next(from set, f *Flow) *backend {
 	case s.method != nil && s.method.algorithm.hashes():
 		return s.hashed(from, f)
 	case f.Tried.none():
-		return s.choose(from, f, at.first.Add(1)-1)
+		return s.slowly(from, f, s.choose(from, f, at.first.Add(1)-1))
 	}
-	return s.another(from, f, at.retry.Add(1)-1)
+	return s.retry(from, f, at.retry.Add(1)-1)
 }
 
 // peek returns what next would return.
@@ -80,7 +80,7 @@ func (s *service) peek(from set, f *Flow) *backend {
 	case f.Tried.none():
 		return s.choose(from, f, at.first.Load())
 	}
-	return s.another(from, f, at.retry.Load())
+	return s.retry(from, f, at.retry.Load())
 }
 
 // choose returns the backend for a first attempt, whose turn is at position.
@@ -175,25 +175,34 @@ func (s *service) cost(from set, i int, now int64) float64 {
 	return 0
 }
 
-// another returns the backend at a position among the untried of least cost, or among all if all were tried. It
-// takes time linear in the ring, after a failed attempt only.
-func (s *service) another(from set, f *Flow, position uint64) *backend {
+// retry returns the backend for another attempt, whose turn is at position.
+func (s *service) retry(from set, f *Flow, position uint64) *backend {
+	if k := s.another(from, f, position, false); k != nil {
+		return k
+	}
+	return s.rings[from].at(position) // all were tried
+}
+
+// another returns the one of least cost among the untried, in turns among equals; settled: of those that do not start
+// slowly. Nil: there is none. It takes time linear in the ring, after a failed attempt and while backends start.
+func (s *service) another(from set, f *Flow, position uint64, settled bool) *backend {
 	r := s.rings[from]
+	out := func(k *backend) bool { return f.Tried.has(k) || settled && k.start.Load() != nil }
 	left := uint64(0)
 	for _, k := range r {
-		if !f.Tried.has(k) {
+		if !out(k) {
 			left++
 		}
 	}
 	if left == 0 {
-		return r.at(position)
+		return nil
 	}
 	var best *backend
 	var least float64
 	var soonest uint64
 	wait := left - position%left // turns until the first of them
 	for i, k := range r {
-		if f.Tried.has(k) {
+		if out(k) {
 			continue
 		}
 		cost, turn := s.cost(from, i, f.Now), wait%left

@@ -181,6 +181,10 @@ type Service struct {
 	// spelling of ipvsadm, unchecked; empty leaves it to the program. See [Algorithm].
 	Scheduler string
 
+	// SlowStart is how long backends that join others take to get all of their turns (sluice.io/slow-start), in
+	// nanoseconds; 0 leaves it to the program, and less than that is none.
+	SlowStart int64
+
 	// OutlierEjection says whether backends that fail are ejected, as the annotation
 	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
 	OutlierEjection string
@@ -200,7 +204,7 @@ func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
 		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.ExpectsAnswers == t.ExpectsAnswers &&
-		s.Masquerade == t.Masquerade &&
+		s.SlowStart == t.SlowStart && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

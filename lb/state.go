@@ -61,7 +61,8 @@ type backend struct {
 
 	health atomic.Pointer[health] // nil until it fails
 
-	latency atomic.Uint64 // see took
+	latency atomic.Uint64         // see took
+	start   atomic.Pointer[start] // nil unless it starts slowly
 
 	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }
