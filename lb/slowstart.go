@@ -55,8 +55,8 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 	return k
 }
 
-// startSlowly has backends of a service start slowly that take connections from now on, beside others that did so before. The
-// caller holds Balancer.mu, and has set what they become.
+// startSlowly has backends of a service start slowly that take connections from now on, beside others that did so
+// before. The caller holds Balancer.mu, and has set what they become.
 func (b *Balancer) startSlowly(s *Service, backends []*backend) {
 	window := s.SlowStart
 	if window == 0 {

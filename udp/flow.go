@@ -164,8 +164,8 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 }
 
 func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {
-	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), ClientPort: key.client.Port(),
-		Now: now, Tried: tried})
+	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(),
+		ClientPort: key.client.Port(), Now: now, Tried: tried})
 }
 
 // keep puts a new flow, which counts for a Service, into the map, unless another has its place, and into the orders.

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -89,6 +90,7 @@ var limits = map[string]limit{
 	"outlier-failure-percentage":   {0, 100, "0 to 100"},
 	"outlier-minimum-hosts":        {2, 1000, "2 to 1000"},
 	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
+	"slow-start":                   {0, int64(time.Hour), "0 to 1h, like 30s"},
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
 }
@@ -164,6 +166,9 @@ func (s *settings) checkMode() {
 		s.reject("proxy-port-range", "is wrong: %w", err)
 	}
 	s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration
+	if _, err := lb.Algorithm(s.DataPath.Scheduler); err != nil {
+		s.reject("scheduler", "%w", err)
+	}
 }
 
 // checkNode checks the name, the zone and the pods of this node.

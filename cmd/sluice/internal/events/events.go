@@ -82,7 +82,8 @@ func PathRestored(id lb.ID, node, requested string) Event {
 func SchedulerFallback(id lb.ID, node, requested, used, reason string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
 		Reason: "SchedulerUnavailable", Action: "ChooseScheduler",
-		Note: fmt.Sprintf("node %s divides connections of %s by %s, %s requested: %s", node, id, used, requested, reason)}
+		Note: fmt.Sprintf("node %s divides connections of %s by %s, %s requested: %s",
+			node, id, used, requested, reason)}
 }
 
 // SchedulerRestored says that this is over: what is requested is available, or something else is requested, or the

@@ -139,6 +139,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	affinity := affinityTimeout(svc)
 	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
 	ejection := svc.Annotations["sluice.io/outlier-ejection"]
+	slowStart := slowStart(svc)
 	responses, _ := strconv.Atoi(svc.Annotations["sluice.io/udp-responses"]) // what is no number is 0
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
@@ -161,6 +162,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			AffinityTimeout: affinity,
 			DataPath:        dataPath,
 			Scheduler:       scheduler,
+			SlowStart:       slowStart,
 			OutlierEjection: ejection,
 			ExpectsAnswers:  responses > 0,
 		}

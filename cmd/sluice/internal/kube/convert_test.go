@@ -40,6 +40,10 @@ func TestAnnotations(t *testing.T) {
 		{nil, lb.Service{}},
 		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, lb.Service{DataPath: "ipvs", Scheduler: "wlc"}},
 		{map[string]string{"sluice.io/outlier-ejection": "false"}, lb.Service{OutlierEjection: "false"}},
+		{map[string]string{"sluice.io/slow-start": "30s"}, lb.Service{SlowStart: 30e9}},
+		{map[string]string{"sluice.io/slow-start": "0"}, lb.Service{SlowStart: -1}},
+		{map[string]string{"sluice.io/slow-start": "-1s"}, lb.Service{}},
+		{map[string]string{"sluice.io/slow-start": "slow"}, lb.Service{}},
 		{map[string]string{"sluice.io/udp-responses": "1"}, lb.Service{ExpectsAnswers: true}},
 		{map[string]string{"sluice.io/udp-responses": "0"}, lb.Service{}},
 		{map[string]string{"sluice.io/udp-responses": "many"}, lb.Service{}},
@@ -47,7 +51,8 @@ func TestAnnotations(t *testing.T) {
 		o := many(1, 1)
 		o.Services[0].Annotations = c.annotations
 		s := *convert(o, Options{}).Services[0]
-		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers}
+		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers,
+			SlowStart: s.SlowStart}
 		if !got.Equal(&c.want) {
 			t.Errorf("%v: %+v, want %+v", c.annotations, got, c.want)
 		}

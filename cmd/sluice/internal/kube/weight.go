@@ -3,7 +3,9 @@ package kube
 import (
 	"fmt"
 	"strconv"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/sluice-lb/sluice/lb"
@@ -12,6 +14,19 @@ import (
 // annotationWeight of an EndpointSlice is the weight of each of its endpoints, 0 to 65535: 0 is maintenance, and 1 what
 // there is without it, as with service.cilium.io/weight of Cilium.
 const annotationWeight = ownAnnotations + "weight"
+
+// slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, and 0 is
+// none. What is no duration counts as not given.
+func slowStart(svc *corev1.Service) int64 {
+	d, err := time.ParseDuration(svc.Annotations[ownAnnotations+"slow-start"])
+	switch {
+	case err != nil || d < 0:
+		return 0
+	case d == 0:
+		return -1
+	}
+	return int64(d)
+}
 
 // BadWeight is an EndpointSlice whose weight is none, and counts as not given.
 type BadWeight struct {
