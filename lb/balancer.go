@@ -317,7 +317,7 @@ func (b *Balancer) finish(s, from *service) {
 	lost := false
 	for _, k := range from.backends {
 		if k.update != b.updates {
-			b.forget(k)
+			b.leaves(k)
 			k.condition.Store(0)
 			s.state.leaving = append(s.state.leaving, k)
 			lost = true
@@ -340,7 +340,7 @@ func (b *Balancer) finish(s, from *service) {
 // still in flight refer to its state, so its affinity memory is freed here.
 func (b *Balancer) drop(s *service) {
 	for _, k := range s.backends {
-		b.forget(k)
+		b.leaves(k)
 		k.condition.Store(0)
 	}
 	s.state.deleteAll()

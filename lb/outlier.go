@@ -53,9 +53,10 @@ type Ejection struct {
 	Service  ID
 	Backend  netip.AddrPort
 	Returned bool
+	Check    bool  // its active check has failed or passed; else connections have, or a trial
 	Err      error // the last failure; nil if it has returned
-	Time     int64 // how long it is ejected for if no trial succeeds before, or was ejected, in ns
-	Times    int   // ejections in a row, this one included
+	Time     int64 // how long it is ejected for if no trial succeeds before, or was ejected, in ns; 0 before a check fails
+	Times    int   // ejections in a row, this one included; 0 for a check
 }
 
 // OutlierStats counts ejections of all services.
@@ -69,6 +70,7 @@ type OutlierStats struct {
 // outliers are the backends that are ejected and when JudgeShares is due, guarded by Balancer.mu, and what is counted.
 type outliers struct {
 	ejected                    []*backend
+	failing                    int // how many fail their checks
 	judged                     int64
 	active                     atomic.Int64
 	enforced, overflow, spared atomic.Uint64
@@ -111,7 +113,7 @@ func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now 
 	b.outliers.enforced.Add(1)
 	b.addEjected(k)
 	b.rebuild(slot, s)
-	b.notify(Ejection{k.service.id, k.addr, false, err, h.until - now, int(h.times)})
+	b.notify(Ejection{Service: k.service.id, Backend: k.addr, Err: err, Time: h.until - now, Times: int(h.times)})
 }
 
 // eject sets how long a backend is ejected for, once more in a row.
@@ -147,7 +149,7 @@ func (b *Balancer) readmit(k *backend, now int64, tried bool) {
 	if slot, s := b.slotOf(k); s != nil {
 		b.rebuild(slot, s)
 	}
-	b.notify(Ejection{k.service.id, k.addr, true, nil, now - h.at, int(h.times)})
+	b.notify(Ejection{Service: k.service.id, Backend: k.addr, Returned: true, Time: now - h.at, Times: int(h.times)})
 }
 
 // forget makes a backend one that has not failed, without a word. The caller holds b.mu.
@@ -173,6 +175,12 @@ func (b *backend) isEjected() bool {
 	return h != nil && h.ejected
 }
 
+// isBad reports whether a backend is ejected or fails its checks. It is for holders of Balancer.mu.
+func (b *backend) isBad() bool {
+	h := b.health.Load()
+	return h != nil && (h.ejected || h.failing)
+}
+
 // ejects reports whether backends of a service are ejected.
 func (b *Balancer) ejects(s *Service) bool {
 	switch s.OutlierEjection {
@@ -184,23 +192,22 @@ func (b *Balancer) ejects(s *Service) bool {
 	return b.Outlier.Enabled
 }
 
-// leaveOut takes ejected backends out of the sets that they were to be in, unless too few would stay.
+// leaveOut takes bad backends out of the sets that they were to be in, unless too few would stay.
 func (b *Balancer) leaveOut(s *Service, backends []*backend) {
-	if len(b.outliers.ejected) == 0 {
+	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return
 	}
 	if !b.ejects(s) {
 		for _, k := range backends {
 			b.forget(k)
 		}
-		return
 	}
 	for in := range sets {
 		all, stay := 0, 0
 		for _, k := range backends {
 			if k.becomes&in.condition() != 0 {
 				all++
-				if !k.isEjected() {
+				if !k.isBad() {
 					stay++
 				}
 			}
@@ -209,7 +216,7 @@ func (b *Balancer) leaveOut(s *Service, backends []*backend) {
 			continue
 		}
 		for _, k := range backends {
-			if k.becomes&in.condition() != 0 && k.isEjected() {
+			if k.becomes&in.condition() != 0 && k.isBad() {
 				k.becomes = k.becomes&^in.condition() | leftOut
 			}
 		}
@@ -256,7 +263,7 @@ func (b *Balancer) OutlierStats() OutlierStats {
 func (b *Balancer) WithoutEjected(s *Service) *Service {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.outliers.ejected) == 0 {
+	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return s
 	}
 	known := b.service(s.ID)
@@ -268,7 +275,7 @@ func (b *Balancer) WithoutEjected(s *Service) *Service {
 			return o.addr == k.Addr && o.becomes&leftOut != 0 && o.becomes&eligible == 0
 		})
 	}
-	if !slices.ContainsFunc(known.backends, (*backend).isEjected) {
+	if !slices.ContainsFunc(known.backends, (*backend).isBad) {
 		return s
 	}
 	healthy := *s
