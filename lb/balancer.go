@@ -63,6 +63,7 @@ type service struct {
 	rings           [sets]ring
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
+	eligibles       int        // how many are in a set, or would be if they were not bad
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -289,6 +290,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		k.update = b.updates
 		k.becomes = sel.condition(&s.Backends[i])
+		if k.becomes&eligible != 0 {
+			to.eligibles++
+		}
 		to.backends[i] = k
 	}
 	b.leaveOut(s, to.backends)

@@ -38,7 +38,7 @@ func (b *Balancer) Checked(id ID, addr netip.AddrPort, failed error, now int64) 
 			why = failed.Error()
 		}
 		b.setFailing(k, failed != nil, why)
-		b.rebuild(slot, s)
+		b.rebuildSoon(slot, s)
 		b.notify(Ejection{Service: id, Backend: addr, Returned: failed == nil, Check: true, Err: failed})
 		return
 	}
