@@ -72,6 +72,7 @@ type service struct {
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
 	method          *method    // nil: equal turns
+	eligibles       int        // how many are in a set, or would be if they were not bad
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -305,6 +306,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		k.update = b.updates
 		k.becomes = sel.condition(&s.Backends[i])
+		if k.becomes&eligible != 0 {
+			to.eligibles++
+		}
 		to.backends[i] = k
 	}
 	b.leaveOut(s, to.backends)
@@ -337,7 +341,7 @@ func (b *Balancer) finish(s, from *service) {
 	lost := false
 	for _, k := range from.backends {
 		if k.update != b.updates {
-			b.forget(k)
+			b.leaves(k)
 			k.condition.Store(0)
 			s.state.leaving = append(s.state.leaving, k)
 			lost = true
@@ -360,7 +364,7 @@ func (b *Balancer) finish(s, from *service) {
 // still in flight refer to its state, so its affinity memory is freed here.
 func (b *Balancer) drop(s *service) {
 	for _, k := range s.backends {
-		b.forget(k)
+		b.leaves(k)
 		k.condition.Store(0)
 	}
 	s.state.deleteAll()

@@ -145,6 +145,9 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 
 // explain says since when, until when and for what a backend is ejected.
 func (h Health) explain(now int64) string {
+	if !h.Ejected {
+		return "fails its check, as " + h.Why
+	}
 	return fmt.Sprintf("ejected %s ago, for up to %s more (%d in a row), as %s", seconds(now-h.At), seconds(h.Until-now),
 		h.Times, h.Reason)
 }

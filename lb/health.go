@@ -39,6 +39,8 @@ type health struct {
 	returned  int64 // when the last one has ended
 	trial     int64 // when the next trial is due
 	reason    string
+	failing   bool // its active check fails, for why
+	why       string
 
 	// What had been counted when JudgeShares looked last.
 	picks, failed uint64
@@ -122,6 +124,8 @@ type Health struct {
 	Until    int64 // when it ends
 	Trial    int64 // when the next trial is due
 	Reason   string
+	Failing  bool   // its active check fails
+	Why      string // it does
 }
 
 // remember returns what is to outlive this Balancer. The caller holds its mu.
@@ -133,22 +137,23 @@ func (b *backend) remember() (m Health) {
 	for in := range h.runs {
 		m.Failures[in] = h.runs[in].failures.Load()
 	}
-	m.Times, m.Returned = h.times, h.returned
+	m.Times, m.Returned, m.Failing, m.Why = h.times, h.returned, h.failing, h.why
 	if h.ejected {
 		m.Ejected, m.At, m.Until, m.Trial, m.Reason = true, h.at, h.until, h.trial, h.reason
 	}
 	return m
 }
 
-// resumeHealth makes a backend one of which another Balancer has remembered m, and reports whether it is ejected now or
+// resumeHealth makes a backend one of which another Balancer has remembered m, and reports whether it is bad now or
 // was before. The caller holds b.mu.
-func (b *Balancer) resumeHealth(k *backend, m *Health) (ejected bool) {
+func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 	if k.health.Load() == nil && *m == (Health{}) {
 		return false
 	}
 	h := k.record()
-	ejected = h.ejected || m.Ejected
+	bad = k.isBad() || m.Ejected || m.Failing
 	b.forget(k)
+	b.setFailing(k, m.Failing, m.Why)
 	for in := range h.runs {
 		h.runs[in].since.Store(k.service.runs[in].begun.Add(1))
 		h.runs[in].failures.Store(m.Failures[in])
@@ -158,7 +163,15 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (ejected bool) {
 	if m.Ejected {
 		b.addEjected(k)
 	}
-	return ejected
+	return bad
+}
+
+// leaves forgets all that is known of a backend that leaves the table. The caller holds b.mu.
+func (b *Balancer) leaves(k *backend) {
+	b.forget(k)
+	if k.isBad() {
+		b.setFailing(k, false, "")
+	}
 }
 
 // record returns the health of a backend, which has one from now on.

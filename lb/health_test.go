@@ -182,3 +182,66 @@ func TestWithoutEjected(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A backend that fails its check gets no connections until it passes, unless too few would stay.
+func TestChecks(t *testing.T) {
+	s := echo(1, 2, 3)
+	b, events := ejecting(t, s)
+	asked := func() (n [4]int) {
+		for range 6 {
+			c := mustPick(t, b, Flow{})
+			n[c.Backend().Addr().As4()[3]]++
+			c.Done(nil)
+		}
+		return n
+	}
+	for range 2 { // the second says nothing new
+		b.Checked(s.ID, address(2), errRefused, 0)
+	}
+	b.Checked(s.ID, address(9), errRefused, 0)
+	b.Checked(ID{Name: "gone"}, address(2), errRefused, 0)
+	if got := asked(); got != [4]int{0, 3, 0, 3} || b.Failing() != 1 {
+		t.Errorf("asked %v, %d are failing", got, b.Failing())
+	}
+	if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, "10.1.0.2:8080 fails its check, as refused") {
+		t.Error(text)
+	}
+	b.Checked(s.ID, address(3), errRefused, 0)
+	if got := asked(); got != [4]int{0, 2, 2, 2} {
+		t.Errorf("below the panic threshold asked %v", got)
+	}
+	b.Checked(s.ID, address(3), nil, 0)
+	next, _ := ejecting(t, s)
+	next.Remember(b.Stats())
+	if next.Failing() != 1 || !reflect.DeepEqual(next.Stats(), b.Stats()) {
+		t.Errorf("taken over: %+v", next.Stats())
+	}
+	b.Update(mustTable(t, []Service{echo(1, 2, 3, 4)}))
+	if b.Failing() != 1 {
+		t.Errorf("%d are failing after another one has joined", b.Failing())
+	}
+	b.Update(mustTable(t, []Service{echo(1, 3)}))
+	if b.Failing() != 0 {
+		t.Errorf("%d are failing after it has left", b.Failing())
+	}
+	if all := *events; len(all) != 3 || !all[0].Check || all[0].Returned || !all[2].Returned {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A check that passes ends an ejection; one that fails is no ejection.
+func TestCheckReadmits(t *testing.T) {
+	s := echo(1, 2, 3)
+	b, events := ejecting(t, s)
+	failUntil(t, b, 5, 0, address(1))
+	b.Checked(s.ID, address(1), errRefused, second)
+	b.Checked(s.ID, address(1), nil, 2*second)
+	if o := b.OutlierStats(); o.Active != 0 || b.Failing() != 0 || len(*events) != 3 || !(*events)[2].Returned || (*events)[2].Time != 2*second {
+		t.Errorf("%+v, %+v", o, *events)
+	}
+	for _, k := range b.Stats()[0].Backends {
+		if !k.Eligible {
+			t.Errorf("%+v", k)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func (b *Balancer) Remember(all []Stats) {
 		// Those that were leaving at an earlier call may be among the gone by now.
 		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
 		by := service.byAddr()
-		ejected := false
+		bad := false
 		for i := range m.Backends {
 			known := &m.Backends[i]
 			k := by[known.Addr]
@@ -48,9 +48,9 @@ func (b *Balancer) Remember(all []Stats) {
 			k.failures.Store(known.Failures)
 			k.bytesIn.Store(known.BytesIn)
 			k.bytesOut.Store(known.BytesOut)
-			ejected = b.resumeHealth(k, &known.Health) || ejected
+			bad = b.resumeHealth(k, &known.Health) || bad
 		}
-		if ejected {
+		if bad {
 			slot, _ := b.load().table.index.slot(m.ID)
 			b.rebuild(slot, service)
 		}

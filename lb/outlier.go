@@ -53,9 +53,10 @@ type Ejection struct {
 	Service  ID
 	Backend  netip.AddrPort
 	Returned bool
+	Check    bool  // its active check has failed or passed; else connections have, or a trial
 	Err      error // the last failure; nil if it has returned
-	Time     int64 // how long it is ejected for if no trial succeeds before, or was ejected, in ns
-	Times    int   // ejections in a row, this one included
+	Time     int64 // how long it is ejected for if no trial succeeds before, or was ejected, in ns; 0 before a check fails
+	Times    int   // ejections in a row, this one included; 0 for a check
 }
 
 // OutlierStats counts ejections of all services.
@@ -69,6 +70,8 @@ type OutlierStats struct {
 // outliers are the backends that are ejected and when JudgeShares is due, guarded by Balancer.mu, and what is counted.
 type outliers struct {
 	ejected                    []*backend
+	failing                    int              // how many fail their checks
+	changed                    map[*state]int32 // services with other ejections than their rings, and their slots
 	judged                     int64
 	active                     atomic.Int64
 	enforced, overflow, spared atomic.Uint64
@@ -92,16 +95,8 @@ func (b *Balancer) judge(k *backend, in kind, err error, now int64) {
 // ejectFrom ejects a backend of a service, unless too many are. The caller holds b.mu.
 func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now int64) {
 	h := k.health.Load()
-	var eligibles, ejected int
-	for _, o := range s.backends {
-		if o.becomes&(eligible|leftOut) != 0 {
-			eligibles++
-		}
-		if o.isEjected() {
-			ejected++
-		}
-	}
-	if ejected++; ejected*100 > b.Outlier.MaxEjectionPercent*eligibles || ejected == eligibles {
+	ejected := s.state.ejected + 1
+	if ejected*100 > b.Outlier.MaxEjectionPercent*s.eligibles || ejected >= s.eligibles {
 		b.outliers.overflow.Add(1)
 		return
 	}
@@ -110,8 +105,8 @@ func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now 
 	h.reason = err.Error()
 	b.outliers.enforced.Add(1)
 	b.addEjected(k)
-	b.rebuild(slot, s)
-	b.notify(Ejection{k.service.id, k.addr, false, err, h.until - now, int(h.times)})
+	b.rebuildSoon(slot, s)
+	b.notify(Ejection{Service: k.service.id, Backend: k.addr, Err: err, Time: h.until - now, Times: int(h.times)})
 }
 
 // eject sets how long a backend is ejected for, once more in a row.
@@ -131,6 +126,7 @@ func (b *Balancer) eject(k *backend, now int64) {
 // addEjected notes that a backend is ejected.
 func (b *Balancer) addEjected(k *backend) {
 	k.health.Load().ejected = true
+	k.service.ejected++
 	b.outliers.ejected = append(b.outliers.ejected, k)
 	b.outliers.active.Add(1)
 }
@@ -146,9 +142,9 @@ func (b *Balancer) readmit(k *backend, now int64, tried bool) {
 		h.runs[connecting].failures.Store(uint32(max(2, b.Outlier.ConsecutiveFailures) - 1))
 	}
 	if slot, s := b.slotOf(k); s != nil {
-		b.rebuild(slot, s)
+		b.rebuildSoon(slot, s)
 	}
-	b.notify(Ejection{k.service.id, k.addr, true, nil, now - h.at, int(h.times)})
+	b.notify(Ejection{Service: k.service.id, Backend: k.addr, Returned: true, Time: now - h.at, Times: int(h.times)})
 }
 
 // forget makes a backend one that has not failed, without a word. The caller holds b.mu.
@@ -164,6 +160,7 @@ func (b *Balancer) forget(k *backend) {
 		return
 	}
 	h.ejected = false
+	k.service.ejected--
 	b.outliers.ejected = slices.DeleteFunc(b.outliers.ejected, func(o *backend) bool { return o == k })
 	b.outliers.active.Add(-1)
 }
@@ -172,6 +169,12 @@ func (b *Balancer) forget(k *backend) {
 func (b *backend) isEjected() bool {
 	h := b.health.Load()
 	return h != nil && h.ejected
+}
+
+// isBad reports whether a backend is ejected or fails its checks. It is for holders of Balancer.mu.
+func (b *backend) isBad() bool {
+	h := b.health.Load()
+	return h != nil && (h.ejected || h.failing)
 }
 
 // ejects reports whether backends of a service are ejected.
@@ -185,23 +188,22 @@ func (b *Balancer) ejects(s *Service) bool {
 	return b.Outlier.Enabled
 }
 
-// leaveOut takes ejected backends out of the sets that they were to be in, unless too few would stay.
+// leaveOut takes bad backends out of the sets that they were to be in, unless too few would stay.
 func (b *Balancer) leaveOut(s *Service, backends []*backend) {
-	if len(b.outliers.ejected) == 0 {
+	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return
 	}
 	if !b.ejects(s) {
 		for _, k := range backends {
 			b.forget(k)
 		}
-		return
 	}
 	for in := range sets {
 		all, stay := 0, 0
 		for _, k := range backends {
 			if k.becomes&in.condition() != 0 {
 				all++
-				if !k.isEjected() {
+				if !k.isBad() {
 					stay++
 				}
 			}
@@ -210,24 +212,54 @@ func (b *Balancer) leaveOut(s *Service, backends []*backend) {
 			continue
 		}
 		for _, k := range backends {
-			if k.becomes&in.condition() != 0 && k.isEjected() {
+			if k.becomes&in.condition() != 0 && k.isBad() {
 				k.becomes = k.becomes&^in.condition() | leftOut
 			}
 		}
 	}
 }
 
-// slotOf returns the slot of the service that a backend is one of now; nil: it is of none.
+// slotOf returns the slot of the service that a backend is or was one of; nil: it is not in the table.
 func (b *Balancer) slotOf(k *backend) (int32, *service) {
 	snap := b.load()
 	slot, ok := snap.table.index.slot(k.service.id)
 	if !ok {
 		return 0, nil
 	}
-	if s := snap.service(slot); s.state == k.service && slices.Contains(s.backends, k) {
+	if s := snap.service(slot); s.state == k.service {
 		return slot, s
 	}
 	return 0, nil
+}
+
+// fewBackends is how many a service may have that is made ready anew by the loop that has met the failure: it takes
+// 100 us or so. Others wait for [Balancer.Trials], for as many ejections as there are until then.
+const fewBackends = 256
+
+// rebuildSoon makes a service ready anew, at once or soon, since its ejections have changed.
+func (b *Balancer) rebuildSoon(slot int32, s *service) {
+	if len(s.backends) <= fewBackends {
+		b.rebuild(slot, s)
+		return
+	}
+	if b.outliers.changed == nil {
+		b.outliers.changed = make(map[*state]int32)
+	}
+	b.outliers.changed[s.state] = slot
+}
+
+// rebuildChanged does what rebuildSoon has left. The caller holds b.mu.
+func (b *Balancer) rebuildChanged() {
+	snap := b.load()
+	for of, slot := range b.outliers.changed {
+		if int(slot) >= len(snap.services) {
+			continue
+		}
+		if s := snap.service(slot); s != nil && s.state == of { // else it has gone, or is ready anew already
+			b.rebuild(slot, s)
+		}
+	}
+	clear(b.outliers.changed)
 }
 
 // rebuild makes a service ready anew, since its ejections have changed.
@@ -257,7 +289,7 @@ func (b *Balancer) OutlierStats() OutlierStats {
 func (b *Balancer) WithoutEjected(s *Service) *Service {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.outliers.ejected) == 0 {
+	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return s
 	}
 	known := b.service(s.ID)
@@ -269,7 +301,7 @@ func (b *Balancer) WithoutEjected(s *Service) *Service {
 			return o.addr == k.Addr && o.becomes&leftOut != 0 && o.becomes&eligible == 0
 		})
 	}
-	if !slices.ContainsFunc(known.backends, (*backend).isEjected) {
+	if !slices.ContainsFunc(known.backends, (*backend).isBad) {
 		return s
 	}
 	healthy := *s

@@ -222,6 +222,46 @@ func TestLastOfSetStays(t *testing.T) {
 	}
 }
 
+// A service of many backends, which takes long to be made ready anew, waits for Trials.
+func TestManyBackendsWait(t *testing.T) {
+	const n = 2 * fewBackends
+	b, events := ejecting(t, echo(numbers(n)...))
+	dead := []netip.AddrPort{address(0), address(1), address(2)}
+	asked := func() (times int) {
+		for range n {
+			c := mustPick(t, b, Flow{})
+			if slices.Contains(dead, c.Backend()) {
+				times++
+				c.Failed(errRefused, 0)
+				continue
+			}
+			c.Answered()
+			c.Done(nil)
+		}
+		return times
+	}
+	for range 6 {
+		if got := asked(); got != 3 {
+			t.Fatalf("%d were asked of those that fail, want 3", got)
+		}
+	}
+	if len(*events) != 3 {
+		t.Fatalf("%+v", *events)
+	}
+	due, _ := b.Trials(0, 9)
+	if got := asked(); got != 0 || len(due) != 0 {
+		t.Errorf("%d were asked after Trials, and %v are due", got, due)
+	}
+	due, _ = b.Trials(second, 9)
+	for _, trial := range due {
+		trial.Passed(second)
+	}
+	b.Trials(second, 9)
+	if got := asked(); got != 3 || len(due) != 3 {
+		t.Errorf("%d of those that have returned were asked, after %d trials", got, len(due))
+	}
+}
+
 // outlierModel is the rules once more, slow and plain.
 type outlierModel struct {
 	failures, since map[netip.AddrPort]int

@@ -189,6 +189,10 @@ type Service struct {
 	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
 	OutlierEjection string
 
+	// Check is the active check of the backends, as the annotation sluice.io/readiness-probe has it, unchecked; empty:
+	// there is none. Who makes the checks calls [Balancer.Checked].
+	Check string
+
 	// ExpectsAnswers says that backends answer what clients of UDP send, so that one that does not has failed: the
 	// annotation sluice.io/udp-responses is above 0 (the word is proxy_responses of nginx).
 	ExpectsAnswers bool
@@ -204,7 +208,7 @@ func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
 		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.ExpectsAnswers == t.ExpectsAnswers &&
-		s.SlowStart == t.SlowStart && s.Masquerade == t.Masquerade &&
+		s.SlowStart == t.SlowStart && s.Check == t.Check && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -40,6 +40,8 @@ type state struct {
 	// gone is what backends that have left for good had counted, so that the totals of the
 	// service never go down.
 	gone Counts
+	// ejected is how many backends are.
+	ejected int
 }
 
 // backend is what a service port keeps of one endpoint, from table to table.

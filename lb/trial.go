@@ -14,10 +14,12 @@ type Trial struct{ backend *backend }
 func (t Trial) Backend() netip.AddrPort { return t.backend.addr }
 
 // Trials returns the trials that are due now, those that have waited for longest and at most so many, and when to ask
-// again; 0: no backend is ejected. Backends that return without a trial do so here.
+// again; 0: no backend is ejected. Backends that return without a trial do so here, and services of many backends take
+// note of ejections: call it within 100 ms of each.
 func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	defer b.rebuildChanged()
 	for _, k := range slices.Clone(b.outliers.ejected) {
 		if h := k.health.Load(); k.service.id.Protocol != TCP && h.until <= now {
 			b.readmit(k, now, false)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
@@ -65,6 +66,7 @@ type daemon struct {
 	stopping   atomic.Bool
 	watchdog   watchdog
 	outliers   *outliers.Watcher
+	checks     *checks.Checker
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -86,6 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d.background.Go(func() { d.agent.Run(running) })
 	d.background.Go(func() { d.outliers.Run(running) })
+	d.background.Go(func() { d.checks.Run(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	if d.lock == 0 { // everything was taken over
 		d.background.Go(func() { d.inheritLock(running) })
@@ -182,6 +185,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.control.leftOut, d.control.weight = d.reports.leftOut, d.reports.weight
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
+	d.checks = checks.New(d.data.lb, d.reports.badCheck)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
@@ -128,6 +129,14 @@ func (r *reports) ejection(e lb.Ejection) {
 		return
 	}
 	r.recorder.Record(events.EndpointEjected(e, r.node))
+}
+
+// badCheck reports that a Service requests a check that cannot be made.
+func (r *reports) badCheck(i checks.Ignored) {
+	const annotation = "sluice.io/readiness-probe"
+	r.log.Warn("ignoring an annotation", zap.String("namespace", i.Service.Namespace), zap.String("service", i.Service.Name),
+		zap.String("annotation", annotation), zap.Error(i.Err))
+	r.recorder.Record(events.AnnotationIgnored(i.Service, r.node, annotation, i.Err))
 }
 
 // leftOut reports that endpoints of a Service are left out.

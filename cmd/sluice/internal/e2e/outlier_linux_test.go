@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -73,4 +75,54 @@ func TestOutlierEjection(t *testing.T) {
 		testbed.Check(t, pod.Blackhole(false))
 	}
 	ask(3)
+}
+
+// TestActiveChecks: an endpoint that fails the check of its Service gets no connections, in user space and in the kernel,
+// until it passes.
+func TestActiveChecks(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	for _, pod := range l.Pods[1:] {
+		testbed.Keep(t)(pod.WhoTCP(":9090"))
+	}
+	publish := func(path string) {
+		annotations := fmt.Sprintf("\n  annotations:\n    sluice.io/data-path: %s\n"+
+			"    sluice.io/readiness-probe: '{tcpSocket: {port: 9090}, periodSeconds: 1, failureThreshold: 1}'\nspec:", path)
+		l.Write("web.yaml", strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:", annotations, 1),
+			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...))
+	}
+	publish("userspace")
+	l.Start()
+	failing := func(n float64) {
+		l.Eventually(fmt.Sprint("endpoints that fail their checks: ", n), func() bool {
+			return l.Metric("sluice_endpoints_failing_checks") == n
+		})
+	}
+	ask := func() map[string]int {
+		answers := make(map[string]int)
+		for range 30 {
+			name, err := lab.Who(l.Client, lab.WebAddr)
+			testbed.Check(t, err)
+			answers[name]++
+		}
+		return answers
+	}
+	failing(1)
+	if got := ask(); got["pod-0"] != 0 || got["pod-1"] != 15 || got["pod-2"] != 15 {
+		t.Errorf("user space sends to %v, want pod-1 and pod-2 only", got)
+	}
+	publish("nftables")
+	l.Eventually("the kernel forwards it", func() bool {
+		return l.Metric(`sluice_service_data_path{path="nftables"}`) == 1
+	})
+	if got := ask(); got["pod-0"] != 0 || got["pod-1"] != 15 || got["pod-2"] != 15 {
+		t.Errorf("the kernel sends to %v, want pod-1 and pod-2 only", got)
+	}
+	testbed.Keep(t)(l.Pods[0].WhoTCP(":9090"))
+	failing(0)
+	l.Eventually("the kernel sends to it again", func() bool { return ask()["pod-0"] > 0 })
+	if got := ask(); got["pod-0"] != 10 {
+		t.Errorf("the kernel sends to %v, want to all three", got)
+	}
 }

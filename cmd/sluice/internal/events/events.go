@@ -110,6 +110,12 @@ func EndpointsLoopNoMore(id lb.ID, node string) Event {
 
 // EndpointEjected says that an endpoint gets no new connections, since it has failed.
 func EndpointEjected(e lb.Ejection, node string) Event {
+	if e.Check {
+		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
+			Reason: "EndpointCheckFailed", Action: "ChooseEndpoints",
+			Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, whose check fails: %v",
+				node, e.Service, e.Backend, e.Err)}
+	}
 	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
 		Reason: "EndpointEjected", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): %v",
@@ -118,10 +124,23 @@ func EndpointEjected(e lb.Ejection, node string) Event {
 
 // EndpointReturned says that this is over.
 func EndpointReturned(e lb.Ejection, node string) Event {
+	if e.Check {
+		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
+			Reason: "EndpointCheckPassed", Action: "ChooseEndpoints",
+			Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, whose check passes",
+				node, e.Service, e.Backend)}
+	}
 	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
 		Reason: "EndpointReturned", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, which was ejected for %v",
 			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
+}
+
+// AnnotationIgnored says that an annotation of a Service is of no use.
+func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
+	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,
+		Reason: "AnnotationIgnored", Action: "ReadAnnotations",
+		Note: fmt.Sprintf("node %s ignores the annotation %s of %s/%s: %v", node, annotation, service.Namespace, service.Name, err)}
 }
 
 // OwnAddress says that an address of a Service is the node's own, so that connections to the

@@ -162,4 +162,12 @@ func TestEjections(t *testing.T) {
 		got.Warning || got.Reason != "EndpointReturned" {
 		t.Errorf("%+v, want %q", got, want)
 	}
+	e.Check = true
+	if got := EndpointReturned(e, "node-1"); got.Reason != "EndpointCheckPassed" || got.Warning {
+		t.Errorf("%+v", got)
+	}
+	e.Err = errors.New("status 503")
+	if got := EndpointEjected(e, "node-1"); got.Reason != "EndpointCheckFailed" || !got.Warning || !strings.HasSuffix(got.Note, "whose check fails: status 503") {
+		t.Errorf("%+v", got)
+	}
 }

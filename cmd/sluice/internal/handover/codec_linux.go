@@ -314,8 +314,9 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 
 // health is what is known of an endpoint that has failed.
 func (c *codec) health(h *lb.Health, now int64) {
-	c.bools(&h.Ejected)
+	c.bools(&h.Ejected, &h.Failing)
 	c.string(&h.Reason)
+	c.string(&h.Why)
 	for i := range h.Failures {
 		number(c, &h.Failures[i])
 	}

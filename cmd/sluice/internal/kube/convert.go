@@ -165,6 +165,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			SlowStart:       slowStart,
 			OutlierEjection: ejection,
 			ExpectsAnswers:  responses > 0,
+			Check:           svc.Annotations["sluice.io/readiness-probe"],
 		}
 		c.services = append(c.services, s)
 	}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -209,4 +210,13 @@ func (s scrape) outliers(n lb.OutlierStats) {
 		"ejected as may be (--outlier-max-ejection-percent).", n.Overflow)
 	s.counter("sluice_ejections_spared_total", "Ejections left out because no endpoint of the Service had answered "+
 		"since the failures began: this node's own network may be at fault.", n.Spared)
+}
+
+func (s scrape) checks(n checks.Stats) {
+	s.gauge("sluice_endpoints_failing_checks", "Endpoints that get no new connections since they fail the check of the "+
+		"annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
+	s.counters("sluice_endpoint_checks_total", "Active checks of endpoints, by result.",
+		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
+	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since 64, or 16 of a "+
+		"Service, were in flight.", n.Postponed)
 }
