@@ -238,7 +238,11 @@ const fewBackends = 256
 
 // rebuildSoon makes a service ready anew, at once or soon, since its ejections have changed.
 func (b *Balancer) rebuildSoon(slot int32, s *service) {
-	if len(s.backends) <= fewBackends {
+	few := fewBackends
+	if s.method != nil {
+		few /= 8 // Maglev's table takes that much longer
+	}
+	if len(s.backends) <= few {
 		b.rebuild(slot, s)
 		return
 	}

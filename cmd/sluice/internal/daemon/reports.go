@@ -133,10 +133,7 @@ func (r *reports) ejection(e lb.Ejection) {
 
 // badCheck reports that a Service requests a check that cannot be made.
 func (r *reports) badCheck(i checks.Ignored) {
-	const annotation = "sluice.io/readiness-probe"
-	r.log.Warn("ignoring an annotation", zap.String("namespace", i.Service.Namespace), zap.String("service", i.Service.Name),
-		zap.String("annotation", annotation), zap.Error(i.Err))
-	r.recorder.Record(events.AnnotationIgnored(i.Service, r.node, annotation, i.Err))
+	r.ignored(i.Service, "sluice.io/readiness-probe", i.Err)
 }
 
 // leftOut reports that endpoints of a Service are left out.
@@ -146,7 +143,14 @@ func (r *reports) leftOut(l kube.LeftOut) {
 
 // weight reports that an EndpointSlice has a weight that is none.
 func (r *reports) weight(b kube.BadWeight) {
-	r.recorder.Record(events.InvalidWeight(b.Namespace, b.Name, r.node, b.String()))
+	r.ignored(lb.Name{Namespace: b.Namespace, Name: b.Name}, kube.AnnotationWeight, b.Err())
+}
+
+// ignored reports that an annotation is of no use.
+func (r *reports) ignored(service lb.Name, annotation string, err error) {
+	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace), zap.String("service", service.Name),
+		zap.String("annotation", annotation), zap.Error(err))
+	r.recorder.Record(events.AnnotationIgnored(service, r.node, annotation, err))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

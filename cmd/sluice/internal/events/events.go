@@ -159,12 +159,6 @@ func EndpointsLeftOut(namespace, service, node, why string) Event {
 		Reason: "EndpointsLeftOut", Action: "ReadEndpoints", Note: fmt.Sprintf("node %s: %s", node, why)}
 }
 
-// InvalidWeight says that an EndpointSlice of a Service has a weight that is none.
-func InvalidWeight(namespace, service, node, what string) Event {
-	return Event{Namespace: namespace, Service: service, Warning: true,
-		Reason: "InvalidWeight", Action: "ReadEndpoints", Note: fmt.Sprintf("node %s: %s", node, what)}
-}
-
 // SyncFailed says that a change, or a repair, could not be applied.
 func SyncFailed(err error) Event {
 	return Event{Warning: true, Reason: "FailedToSyncProxyRules", Action: "SyncProxyRules", Note: err.Error()}

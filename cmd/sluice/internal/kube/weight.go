@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// annotationWeight of an EndpointSlice is the weight of each of its endpoints, 0 to 65535: 0 is maintenance, and 1 what
+// AnnotationWeight of an EndpointSlice is the weight of each of its endpoints, 0 to 65535: 0 is maintenance, and 1 what
 // there is without it, as with service.cilium.io/weight of Cilium.
-const annotationWeight = ownAnnotations + "weight"
+const AnnotationWeight = ownAnnotations + "weight"
 
 // slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, and 0 is
 // none. What is no duration counts as not given.
@@ -34,15 +34,15 @@ type BadWeight struct {
 	Slice, Weight   string
 }
 
-// String returns `EndpointSlice web-abc has sluice.io/weight "heavy", ...`.
-func (b BadWeight) String() string {
-	return fmt.Sprintf("EndpointSlice %s has %s %q, which is not a number from 0 to 65535: its endpoints have weight 1",
-		b.Slice, annotationWeight, b.Weight)
+// Err returns `EndpointSlice web-abc has "heavy", ...`.
+func (b BadWeight) Err() error {
+	return fmt.Errorf("EndpointSlice %s has %q, which is not a number from 0 to 65535: its endpoints have weight 1",
+		b.Slice, b.Weight)
 }
 
 // weigh gives endpoints of a slice their weight.
 func (c *converter) weigh(slice *discoveryv1.EndpointSlice, endpoints []lb.Backend) {
-	text, ok := slice.Annotations[annotationWeight]
+	text, ok := slice.Annotations[AnnotationWeight]
 	if !ok {
 		return
 	}
