@@ -220,7 +220,7 @@ func (s *service) reason(from set, k *backend, f *Flow) string {
 	default:
 		what = "hash of the client's address"
 		if m.port {
-			what += " and port"
+			what += fmt.Sprintf(" and port %d", f.ClientPort)
 		}
 	}
 	if t := s.terms(from); t.turns != nil {

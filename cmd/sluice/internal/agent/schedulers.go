@@ -20,7 +20,7 @@ type SchedulerFallback struct {
 
 // scheduling returns how connections of a piece are not divided as it requests. Without Reason: in no way.
 func (p *piece) scheduling() SchedulerFallback {
-	if p == nothing {
+	if p == nothing || p.choice.Offloaded {
 		return SchedulerFallback{}
 	}
 	s, path := p.service, p.choice.Path

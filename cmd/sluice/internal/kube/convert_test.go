@@ -106,6 +106,20 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// TestMaintenanceCountsAsUnhealthy: a load balancer is not to send connections to a node for endpoints that take none.
+func TestMaintenanceCountsAsUnhealthy(t *testing.T) {
+	for weight, want := range map[string]int{"1": 1, "0": 0} {
+		o := many(1, 10)
+		spec := &o.Services[0].Spec
+		spec.Type, spec.ExternalTrafficPolicy, spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 30000
+		o.Slices[0].Annotations = map[string]string{"sluice.io/weight": weight}
+		r := convert(o, Options{Facts: Facts{NodeName: "node-3"}})
+		if len(r.HealthChecks) != 1 || r.HealthChecks[0].LocalEndpoints != want {
+			t.Errorf("weight %s: %+v, want %d endpoints", weight, r.HealthChecks, want)
+		}
+	}
+}
+
 // many returns n Services of one port, each with a slice for each ten endpoints.
 func many(n, endpoints int) Objects {
 	var o Objects
