@@ -18,11 +18,13 @@ type Flow struct {
 	// the client is none of this node's, and source ranges do not contain it.
 	Client netip.Addr
 	// Now is the time, in nanoseconds of a monotonic clock that is the same one
-	// for all calls to a Balancer. It is used for affinity only.
+	// for all calls to a Balancer. It is used for affinity and by some algorithms.
 	Now int64
 	// Tried holds the backends that have failed for this connection already; nil
 	// means none.
 	Tried *Tried
+	// ClientPort is the port of the client, for hashes that count it; 0 if it is not known.
+	ClientPort uint16
 }
 
 // Balancer chooses backends according to the current Table, and keeps what has
@@ -36,16 +38,32 @@ type Balancer struct {
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
 
-	mu      sync.Mutex // serialises all but Pick, ExceedsShare, Table and Explain
-	current atomic.Pointer[snapshot]
-	updates uint64 // guarded by mu
+	// Scheduler is the algorithm of services that request none, as Service.Scheduler has it; empty: rr. Set it before
+	// the first Update.
+	Scheduler string
+	// SlowStart is what Service.SlowStart leaves to it, in ns; 0: none. Set it before the first Update.
+	SlowStart int64
+
+	// Outlier is when backends are ejected. Set it before the first Update.
+	Outlier Outlier
+	// OnEjection is called when a backend is ejected or returns, in any goroutine. It must neither block nor call the
+	// Balancer. Set it before the first Update; nil: nothing is called.
+	OnEjection func(Ejection)
+
+	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
+	current  atomic.Pointer[snapshot]
+	updates  uint64 // guarded by mu
+	outliers outliers
 }
 
-// snapshot is a table made ready for Pick. It is immutable.
+// snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.
 type snapshot struct {
 	table    *Table
-	services []*service // by slot of the table
+	services []atomic.Pointer[service] // by slot of the table
 }
+
+// service returns the one in a slot.
+func (s *snapshot) service(slot int32) *service { return s.services[slot].Load() }
 
 // service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
@@ -53,6 +71,8 @@ type service struct {
 	rings           [sets]ring
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
+	method          *method    // nil: equal turns
+	eligibles       int        // how many are in a set, or would be if they were not bad
 }
 
 var empty = &snapshot{table: &Table{}}
@@ -68,7 +88,7 @@ func (b *Balancer) load() *snapshot {
 func (b *Balancer) Table() *Table { return b.load().table }
 
 // Pick chooses a backend for f: of those that are eligible by the traffic policy of the
-// address, in exact round robin, or with affinity the one that the client was sent to last,
+// address, by the algorithm of the service, or with affinity the one that the client was sent to last,
 // unless it is not eligible there. Backends in f.Tried are passed over, in a round robin of
 // retries; if all were tried Pick gives the next one nevertheless, and the caller limits the
 // attempts.
@@ -81,7 +101,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	if !ok {
 		return Choice{}, ErrNoService
 	}
-	s := snap.services[at.slot]
+	s := snap.service(at.slot)
 	from := clusterSet
 	if at.ruled {
 		if from, ok = snap.table.admit(at, &f); !ok {
@@ -93,12 +113,18 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 		return Choice{}, s.noBackend()
 	}
 	var chosen *backend
-	if s.affinityTimeout > 0 && f.Client.IsValid() {
+	switch {
+	case s.affinityTimeout > 0 && f.Client.IsValid():
 		chosen = s.pickSticky(from, &f)
-	} else {
-		chosen = s.rings[from].next(&s.state.positions[from], f.Tried)
+	case s.method == nil && f.Tried.none(): // as next does, without the calls
+		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
+		if chosen.start.Load() != nil {
+			chosen = s.slowly(from, &f, chosen)
+		}
+	default:
+		chosen = s.next(from, &f)
 	}
-	chosen.picks.Add(1)
+	chosen.begin()
 	return Choice{chosen}, nil
 }
 
@@ -115,7 +141,7 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 			return false
 		}
 	}
-	r := snap.services[at.slot].rings[from]
+	r := snap.service(at.slot).rings[from]
 	return len(r) == 1 && r[0] == c.backend
 }
 
@@ -140,7 +166,7 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 	if b := s.remembered(from, f); b != nil {
 		return b // another connection of this client was first
 	}
-	b := s.rings[from].next(&s.state.positions[from], f.Tried)
+	b := s.next(from, f)
 	s.state.affinity.Put(affinity.KeyOf(f.Client), b, f.Now)
 	return b
 }
@@ -163,7 +189,7 @@ func (b *Balancer) Sweep(now int64) {
 	defer b.mu.Unlock()
 	snap := b.load()
 	for _, slot := range snap.table.slots {
-		s := snap.services[slot]
+		s := snap.service(slot)
 		if s.affinityTimeout > 0 {
 			s.state.affinity.Sweep(now, s.affinityTimeout)
 		}
@@ -184,7 +210,7 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]*service, len(t.places))}
+	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed [][2]*service // from and to
 	guess := 0
@@ -200,14 +226,14 @@ func (b *Balancer) Update(t *Table) {
 			at := old.table.slots[from]
 			kept[at] = true
 			known := old.table.at(at)
-			was = old.services[at]
-			if known == s || known.AffinityTimeout == s.AffinityTimeout && sameBackends(known.Backends, s.Backends) {
-				next.services[slot] = was
+			was = old.service(at)
+			if known == s || known.sameBalance(s) {
+				next.services[slot].Store(was)
 				continue
 			}
 		}
 		to := b.prepare(s, was)
-		next.services[slot] = to
+		next.services[slot].Store(to)
 		changed = append(changed, [2]*service{was, to})
 	}
 	b.current.Store(next)
@@ -215,11 +241,11 @@ func (b *Balancer) Update(t *Table) {
 	// From here on no new Pick sees the old table, so that what is taken away now
 	// is not handed out again.
 	for _, c := range changed {
-		c[1].finish(c[0], b.updates)
+		b.finish(c[1], c[0])
 	}
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
-			old.services[slot].drop()
+			b.drop(old.service(slot))
 		}
 	}
 }
@@ -243,6 +269,13 @@ func (s *service) byAddr() map[netip.AddrPort]*backend {
 // fresh is what a service was that is new.
 var fresh = service{state: new(state)}
 
+// sameBalance reports whether s and t are balanced alike, wherever they are served.
+func (s *Service) sameBalance(t *Service) bool {
+	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
+		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
+		sameBackends(s.Backends, t.Backends)
+}
+
 // sameBackends compares without looking if the slices are one.
 func sameBackends(a, b []Backend) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
@@ -253,8 +286,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	to := &service{state: from.state, affinityTimeout: s.AffinityTimeout, backends: make([]*backend, len(s.Backends))}
 	to.rings[clusterSet] = make(ring, 0, len(s.Backends))
 	if from == &fresh {
-		to.state = newState(s.ID, b.Seed)
+		to.state = newState(s.ID, b)
 	}
+	to.state.answers.Store(s.ExpectsAnswers)
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
@@ -271,40 +305,50 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			k.init(to.state, s.Backends[i].Addr)
 		}
 		k.update = b.updates
-		condition := sel.condition(&s.Backends[i])
-		k.becomes = condition
-		k.condition.Or(condition)
+		k.becomes = sel.condition(&s.Backends[i])
+		if k.becomes&eligible != 0 {
+			to.eligibles++
+		}
 		to.backends[i] = k
+	}
+	b.leaveOut(s, to.backends)
+	b.startSlowly(s, to.backends)
+	for _, k := range to.backends {
+		k.condition.Or(k.becomes)
 		for in := range to.rings {
-			if condition&set(in).condition() != 0 {
+			if k.becomes&set(in).condition() != 0 {
 				to.rings[in] = append(to.rings[in], k)
 			}
 		}
 	}
-	for in, r := range to.rings {
+	for _, r := range to.rings {
 		r.sort()
+	}
+	to.method = b.methodOf(s, to)
+	for in := range sets {
 		// A Pick between the two is not counted: one at the moment of a change may
 		// repeat a backend.
 		first := &to.state.positions[in].first
-		first.Store(from.rings[in].resume(first.Load(), r))
+		first.Store(from.resume(in, first.Load(), to))
 	}
 	return to
 }
 
 // finish takes from backends what the change from another service takes from them, once the
 // snapshot that has s is current.
-func (s *service) finish(from *service, update uint64) {
-	s.state.dropDrained(update)
+func (b *Balancer) finish(s, from *service) {
+	s.state.dropDrained(b.updates)
 	lost := false
 	for _, k := range from.backends {
-		if k.update != update {
+		if k.update != b.updates {
+			b.leaves(k)
 			k.condition.Store(0)
 			s.state.leaving = append(s.state.leaving, k)
 			lost = true
 		}
 	}
 	for _, k := range s.backends {
-		if k.condition.Swap(k.becomes)&^k.becomes&eligible != 0 {
+		if k.condition.Swap(k.becomes)&(eligible|leftOut) != 0 && k.becomes&(eligible|leftOut) == 0 {
 			lost = true
 		}
 	}
@@ -318,8 +362,9 @@ func (s *service) finish(from *service, update uint64) {
 
 // drop lets go of a service that is no longer in the table. Choices that are
 // still in flight refer to its state, so its affinity memory is freed here.
-func (s *service) drop() {
+func (b *Balancer) drop(s *service) {
 	for _, k := range s.backends {
+		b.leaves(k)
 		k.condition.Store(0)
 	}
 	s.state.deleteAll()

@@ -145,7 +145,7 @@ func TestStaleMemoryIsNotUsed(t *testing.T) {
 	b := balancing(t, sticky(echo(1), 1e9))
 	old := mustPick(t, b, Flow{Client: client})
 	b.Update(mustTable(t, []Service{sticky(echo(2), 1e9)}))
-	b.load().services[0].state.affinity.Put(affinity.KeyOf(client), old.backend, 0)
+	b.load().service(0).state.affinity.Put(affinity.KeyOf(client), old.backend, 0)
 	for range 2 {
 		if c := mustPick(t, b, Flow{Client: client}); c.Backend() != address(2) {
 			t.Errorf("sent to %s, which has left", c.Backend())
@@ -161,18 +161,18 @@ func TestUnchangedServiceIsNotPreparedAgain(t *testing.T) {
 		return s
 	}
 	b.Update(mustTable(t, []Service{sticky(some(), 1e9), {ID: ID{Name: "other", Protocol: TCP}}}))
-	before := b.load().services[0]
+	before := b.load().service(0)
 	// Another position, other slices with equal contents, and other addresses.
 	s := sticky(some(), 1e9)
 	s.Addresses = []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80"), Kind: ExternalIP, Local: true}}
 	first := Service{ID: ID{Name: "first", Protocol: TCP}}
 	b.Update(mustTable(t, []Service{first, s}))
-	if b.load().services[1] != before {
+	if b.load().service(1) != before {
 		t.Error("prepared again")
 	}
 	s.AffinityTimeout = 2e9
 	b.Update(mustTable(t, []Service{first, s}))
-	if after := b.load().services[1]; after.affinityTimeout != 2e9 || after.state != before.state {
+	if after := b.load().service(1); after.affinityTimeout != 2e9 || after.state != before.state {
 		t.Error("kept the old timeout, or lost its state")
 	}
 }

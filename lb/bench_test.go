@@ -130,6 +130,44 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
+// BenchmarkAlgorithms is the same among 100 backends, which have some connections each.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, scheduler := range append(algorithmNames[:], "mh,mh-port") {
+		for _, weighted := range []bool{false, true} {
+			name := scheduler
+			if weighted {
+				name += ", weights"
+			}
+			b.Run(name, func(b *testing.B) {
+				services := cluster(1, 100)
+				s := &services[0]
+				s.Scheduler = scheduler
+				for i := range s.Backends {
+					if weighted {
+						s.Backends[i].Weight = uint16(1 + i%7)
+					}
+				}
+				lb := Balancer{Seed: 1}
+				lb.Update(mustTable(b, services))
+				f := Flow{Frontend: Frontend{TCP, s.Addresses[0].Addr}, Client: netip.MustParseAddr("192.0.2.1")}
+				for i := range 1050 { // half of the backends have one more than the others
+					c, _ := lb.Pick(f)
+					c.Took(int64(i)*1e4, int64(i)*1e6)
+				}
+				f.Now = 2e9
+				b.ReportAllocs()
+				for b.Loop() {
+					c, err := lb.Pick(f)
+					if err != nil {
+						b.Fatal(err)
+					}
+					c.Done(nil)
+				}
+			})
+		}
+	}
+}
+
 func BenchmarkPickParallel(b *testing.B) {
 	services := cluster(1, 10)
 	var lb Balancer

@@ -36,8 +36,8 @@ func (c Choice) Live() bool {
 }
 
 // Done says that the connection has ended, or could not be made. It must be
-// called exactly once for each successful Pick. err is what the backend, not the client,
-// did wrong. Done of a choice that is not valid does nothing.
+// called exactly once for each successful Pick, if Failed is not. err is what the backend, not the client,
+// did wrong after it had answered. Done of a choice that is not valid does nothing.
 func (c Choice) Done(err error) {
 	if c.backend == nil {
 		return
@@ -45,7 +45,7 @@ func (c Choice) Done(err error) {
 	if err != nil {
 		c.backend.failures.Add(1)
 	}
-	c.backend.done.Add(1)
+	c.backend.end()
 }
 
 // maxTried is the number of backends that a Tried remembers. Dialling gives up

@@ -70,13 +70,13 @@ func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 			return Choice{}, Conversation{}, false
 		}
 	}
-	tables := &snap.services[at.slot].state.conversations
+	tables := &snap.service(at.slot).state.conversations
 	for i := len(tables) - 1; i >= 0; i-- { // what became a stream was remembered later
 		one, ok := tables[i].Get(key, f.Now, conversationTimeouts[i])
 		if !ok || !one.backend.is(live) {
 			continue
 		}
-		one.backend.picks.Add(1)
+		one.backend.begin()
 		return Choice{one.backend}, Conversation{Key: key, Backend: one.backend.addr, Port: one.port,
 			Answered: one.answered, Stream: i == 1, Time: f.Now}, true
 	}
@@ -91,7 +91,7 @@ func (b *Balancer) Conversations(from int64, visit func(ID, []Conversation)) {
 	snap := b.load()
 	var all []Conversation
 	for _, slot := range snap.table.slots {
-		s := snap.services[slot].state
+		s := snap.service(slot).state
 		all = all[:0]
 		for i := range s.conversations {
 			s.conversations[i].Since(from, func(key uint64, one conversation, at int64) {

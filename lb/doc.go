@@ -15,22 +15,27 @@
 //	for range attempts {
 //		choice, err := balancer.Pick(lb.Flow{Frontend: f, Client: c, Now: now, Tried: &tried})
 //		if err != nil {
-//			break // refuse or drop: one of the errors of this package
+//			break // refuse or drop
 //		}
 //		if err := connect(choice.Backend()); err != nil {
-//			choice.Done(err)
+//			choice.Failed(err, now)
 //			tried.Add(choice)
 //			continue
 //		}
+//		choice.Answered()
+//		choice.Took(took, now)
 //		// ... until the connection ends ...
 //		choice.Done(nil)
 //		break
 //	}
 //
-// Round robin is exact: in any n picks in a row without affinity, each of the n eligible
-// backends of a service is chosen once, no matter how many goroutines pick. After a
-// change of backends the round goes on where it was. Retries have a round of their own, so
-// that all share the load of a backend that fails.
+// Round robin is exact: in any n picks in a row without affinity, each of the n eligible backends of a service is
+// chosen once, or as often as its weight says, no matter how many goroutines pick. After a change the round goes on
+// where it was. Retries have a round of their own, so that all share the load of a backend that fails. Other algorithms
+// ([Algorithm]) go by what is in flight, by how long connects take, by chance or by a hash of the client.
+//
+// Backends that fail in a row while others of their service answer are ejected ([Outlier]): a condition beside those of
+// Kubernetes, so that affinity, retries and rounds are among the rest.
 //
 // A service port has two sets of eligible backends: one for policy Cluster, narrowed by
 // topology hints, and one for policy Local. Which one it is depends on the [Address] asked

@@ -16,7 +16,8 @@ const (
 // Cluster may go to, in the order of s.Backends, as a fresh slice: the
 // ready ones, narrowed by hints for this node, else by hints for this zone, if each has one and
 // one is for here. If none is ready they are those that still serve while they
-// terminate, so that a rolling update does not refuse connections (KEP-1669).
+// terminate, so that a rolling update does not refuse connections (KEP-1669). One in maintenance
+// is none of them, even if there is no other, as with HAProxy and ipvs.
 func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
 
 // EligibleLocal returns the same for an address with policy Local: of this
@@ -111,18 +112,23 @@ func (s selection) condition(b *Backend) uint32 {
 }
 
 // ready reports whether b takes connections.
-func (b *Backend) ready() bool { return b.Ready && !b.Loop }
+func (b *Backend) ready() bool { return b.Ready && !b.Loop && !b.Maintenance }
 
 // servingTerminating reports whether b takes connections as long as there is none better.
-func (b *Backend) servingTerminating() bool { return b.Serving && b.Terminating && !b.Loop }
+func (b *Backend) servingTerminating() bool {
+	return b.Serving && b.Terminating && !b.Loop && !b.Maintenance
+}
 
 // live reports whether flows that are at b already may stay there.
 func (b *Backend) live() bool { return (b.Ready || b.Serving) && !b.Loop }
 
 // why explains what has says, to a human.
 func (s selection) why(in set, b *Backend) string {
-	if b.Loop {
+	switch {
+	case b.Loop:
 		return "it leads back to Sluice"
+	case b.Maintenance:
+		return "in maintenance, as its weight is 0"
 	}
 	if in == localSet && !b.Local {
 		return "on another node"

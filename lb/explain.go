@@ -15,8 +15,10 @@ func (b *Balancer) Explain(f Flow) string {
 	if !ok {
 		return fmt.Sprintf("%s belongs to no service\n", f.Frontend)
 	}
+	b.mu.Lock() // health is guarded by it
+	defer b.mu.Unlock()
 	var w strings.Builder
-	spec, s := snap.table.at(at.slot), snap.services[at.slot]
+	spec, s := snap.table.at(at.slot), snap.service(at.slot)
 	address := &spec.Addresses[at.address]
 	fmt.Fprintf(&w, "%s belongs to %s: %s", f.Frontend, spec.ID, address.Kind)
 	if unmap(f.Frontend.Addr) != address.Addr {
@@ -25,7 +27,8 @@ func (b *Balancer) Explain(f Flow) string {
 	w.WriteString("\n")
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
-	explainBackends(&w, spec, s.backends, from, f.Tried)
+	b.explainScheduler(&w, spec)
+	explainBackends(&w, spec, s.backends, from, &f)
 	remembered := s.explainAffinity(&w, from, &f)
 
 	r := s.rings[from]
@@ -39,7 +42,11 @@ func (b *Balancer) Explain(f Flow) string {
 	case remembered != nil:
 		fmt.Fprintf(&w, "goes to %s: affinity\n", remembered.addr)
 	default:
-		next, reason := r.peek(&s.state.positions[from], f.Tried), "next in the round robin"
+		next := s.peek(from, &f)
+		reason := s.reason(from, next, &f)
+		if next.start.Load() != nil {
+			reason += ", if it takes this turn"
+		}
 		if f.Tried.has(next) {
 			reason += ", though all were tried"
 		}
@@ -95,9 +102,18 @@ func (t *Table) explainPolicy(w *strings.Builder, a *Address, f *Flow) set {
 
 // explainBackends writes which backends of s are in a set; backends is what is kept
 // of each.
-func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, tried *Tried) {
+func explainBackends(w *strings.Builder, s *Service, backends []*backend, from set, f *Flow) {
 	sel := selectFrom(s.Backends)
-	fmt.Fprintf(w, "%d of %d backends eligible", len(s.eligible(from)), len(s.Backends))
+	ejected := func(i int) bool { // from this set
+		return sel.has(from, &s.Backends[i]) && backends[i].is(leftOut) && !backends[i].is(from.condition())
+	}
+	count := len(s.eligible(from))
+	for i := range backends {
+		if ejected(i) {
+			count--
+		}
+	}
+	fmt.Fprintf(w, "%d of %d backends eligible", count, len(s.Backends))
 	switch {
 	case sel.hinted && from == localSet:
 		w.WriteString("; hints do not count with policy Local")
@@ -107,15 +123,33 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 	w.WriteString("\n")
 	for i, k := range backends {
 		verdict := "not eligible"
-		if sel.has(from, &s.Backends[i]) {
+		switch {
+		case ejected(i):
+			verdict = k.remember().explain(f.Now)
+		case sel.has(from, &s.Backends[i]):
 			verdict = "eligible"
 		}
 		fmt.Fprintf(w, "  %s %s: %s", k.addr, verdict, sel.why(from, &s.Backends[i]))
-		if tried.has(k) {
+		if f.Tried.has(k) {
 			w.WriteString(", already tried")
+		}
+		if s.Backends[i].Weight > 1 {
+			fmt.Fprintf(w, "; weight %d", s.Backends[i].Weight)
+		}
+		if st := k.start.Load(); st != nil {
+			fmt.Fprintf(w, "; slow start: %d %% of its turns", st.part(f.Now)*100/fullTurn)
 		}
 		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())
 	}
+}
+
+// explain says since when, until when and for what a backend is ejected.
+func (h Health) explain(now int64) string {
+	if !h.Ejected {
+		return "fails its check, as " + h.Why
+	}
+	return fmt.Sprintf("ejected %s ago, for up to %s more (%d in a row), as %s", seconds(now-h.At), seconds(h.Until-now),
+		h.Times, h.Reason)
 }
 
 // explainAffinity writes what is remembered of the client of f, and returns the
@@ -140,6 +174,8 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 	switch {
 	case age >= s.affinityTimeout:
 		w.WriteString(", expired\n")
+	case k.is(leftOut) && !k.is(from.condition()):
+		w.WriteString(", ejected\n")
 	case !k.is(eligible):
 		w.WriteString(", no longer eligible\n")
 	case !k.is(from.condition()):
@@ -151,6 +187,52 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 		return k
 	}
 	return nil
+}
+
+// explainScheduler writes which algorithm there is if it is not the usual one, and why if it is not what was requested.
+func (b *Balancer) explainScheduler(w *strings.Builder, s *Service) {
+	switch a, err := Algorithm(b.requested(s)); {
+	case err != nil:
+		fmt.Fprintf(w, "algorithm %s: %v\n", a, err)
+	case a != algorithmNames[roundRobin]:
+		fmt.Fprintf(w, "algorithm %s\n", a)
+	}
+}
+
+// reason says why f would go to k.
+func (s *service) reason(from set, k *backend, f *Flow) string {
+	what := ""
+	switch m := s.method; {
+	case m == nil || m.algorithm == roundRobin:
+		what = "next in the round robin"
+	case m.algorithm == leastConnections:
+		what = fmt.Sprintf("least connections: %d in flight", k.inFlight())
+	case m.algorithm == twoChoices:
+		what = fmt.Sprintf("fewer connections than another at random: %d in flight", k.inFlight())
+	case m.algorithm == peakEWMA:
+		what = "it answers sooner than another at random: nothing is known yet"
+		if k.latency.Load() != 0 {
+			what = fmt.Sprintf("it answers sooner than another at random: %s, %d in flight",
+				seconds(int64(k.answersIn(f.Now))), k.inFlight())
+		}
+	case m.algorithm == random:
+		what = "at random"
+	default:
+		what = "hash of the client's address"
+		if m.port {
+			what += fmt.Sprintf(" and port %d", f.ClientPort)
+		}
+	}
+	if t := s.terms(from); t.turns != nil {
+		turns := 0
+		for _, i := range t.turns {
+			if s.rings[from][i] == k {
+				turns++
+			}
+		}
+		what += fmt.Sprintf(", by weight: %d of %d turns", turns, len(t.turns))
+	}
+	return what
 }
 
 // seconds formats nanoseconds; package time is not for this package.

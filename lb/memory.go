@@ -30,10 +30,6 @@ func (b *Balancer) Remember(all []Stats) {
 			continue
 		}
 		s := service.state
-		for in := range s.positions {
-			s.positions[in].first.Store(m.First[in])
-			s.positions[in].retry.Store(m.Retry[in])
-		}
 		s.gone = m.Gone
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
@@ -41,17 +37,26 @@ func (b *Balancer) Remember(all []Stats) {
 		// Those that were leaving at an earlier call may be among the gone by now.
 		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
 		by := service.byAddr()
-		for _, known := range m.Backends {
+		bad := false
+		for i := range m.Backends {
+			known := &m.Backends[i]
 			k := by[known.Addr]
 			if k == nil {
 				k = service.known(known.Addr)
 			}
-			inFlight := k.inFlight()
-			k.picks.Store(known.Picks)
-			k.done.Store(known.Picks - inFlight)
+			k.counter.Store(k.inFlight()<<inFlightAt | known.Picks)
 			k.failures.Store(known.Failures)
 			k.bytesIn.Store(known.BytesIn)
 			k.bytesOut.Store(known.BytesOut)
+			bad = b.resumeHealth(k, &known.Health) || bad
+		}
+		if bad {
+			slot, _ := b.load().table.index.slot(m.ID)
+			b.rebuild(slot, service)
+		}
+		for in := range s.positions { // of the rings that there are now
+			s.positions[in].first.Store(m.First[in])
+			s.positions[in].retry.Store(m.Retry[in])
 		}
 	}
 }
@@ -60,7 +65,7 @@ func (b *Balancer) Remember(all []Stats) {
 func (b *Balancer) service(id ID) *service {
 	snap := b.load()
 	if slot, ok := snap.table.index.slot(id); ok {
-		return snap.services[slot]
+		return snap.service(slot)
 	}
 	return nil
 }
@@ -87,7 +92,7 @@ func (b *Balancer) Clients(from int64, visit func(ID, []Client)) {
 	snap := b.load()
 	var clients []Client
 	for _, slot := range snap.table.slots {
-		s := snap.services[slot]
+		s := snap.service(slot)
 		if clients = s.clients(clients[:0], from); len(clients) > 0 {
 			visit(s.state.id, clients)
 		}
@@ -139,7 +144,7 @@ func (b *Balancer) Resume(id ID, addr netip.AddrPort) Choice {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k := b.find(id, addr)
-	k.done.Add(^uint64(0)) // one less: the Pick is among those of Memory
+	k.counter.Add(oneMore) // the Pick is among those of Memory
 	return Choice{k}
 }
 
@@ -161,7 +166,7 @@ func (b *Balancer) find(id ID, addr netip.AddrPort) *backend {
 	if s := b.service(id); s != nil {
 		return s.known(addr)
 	}
-	return new(backend).init(newState(id, b.Seed), addr)
+	return new(backend).init(newState(id, b), addr)
 }
 
 // Backends returns the addresses of the backends that were tried, the longest ago

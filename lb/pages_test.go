@@ -72,7 +72,7 @@ func TestTablesStay(t *testing.T) {
 			if at != s || at.ID != s.ID || !sameSlice(at.Backends, s.Backends) || at.AffinityTimeout != s.AffinityTimeout {
 				t.Fatalf("step %d: service %d is %v, and was %v", step, i, *at, s)
 			}
-			made := was.snap.services[was.table.slots[i]]
+			made := was.snap.service(was.table.slots[i])
 			if made.state.id != s.ID || made.affinityTimeout != s.AffinityTimeout || len(made.backends) != len(s.Backends) {
 				t.Fatalf("step %d: service %s was made ready as %s", step, s.ID, made.state.id)
 			}

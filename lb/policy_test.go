@@ -293,9 +293,11 @@ func TestRandomTablesAgainstModel(t *testing.T) {
 		s := echo(rng.Perm(12)[:rng.IntN(7)]...)
 		s.Addresses = nil
 		hinted := chance(50)
+		s.Scheduler = []string{"", "lc"}[rng.IntN(2)] // with all connections done both take turns
 		for i := range s.Backends {
 			k := &s.Backends[i]
 			k.Ready, k.Serving, k.Terminating, k.Local = chance(50), chance(70), chance(50), chance(40)
+			k.Maintenance = chance(15)
 			if hinted {
 				k.NodeHint, k.ZoneHint = Hint(rng.IntN(3)), Hint(rng.IntN(3))
 			}
@@ -336,8 +338,8 @@ func model(s *Service, a Address, client netip.Addr) ([]Backend, error) {
 		}
 		return chosen
 	}
-	ready := func(b Backend) bool { return b.Ready }
-	terminating := func(b Backend) bool { return b.Serving && b.Terminating }
+	ready := func(b Backend) bool { return b.Ready && !b.Maintenance }
+	terminating := func(b Backend) bool { return b.Serving && b.Terminating && !b.Maintenance }
 	all := select_(ready)
 	if len(all) == 0 {
 		all = select_(terminating)
@@ -347,13 +349,13 @@ func model(s *Service, a Address, client netip.Addr) ([]Backend, error) {
 			func(b Backend) Hint { return b.NodeHint },
 		} {
 			missing := slices.ContainsFunc(select_(ready), func(b Backend) bool { return hint(b) == NoHint })
-			hinted := select_(func(b Backend) bool { return b.Ready && hint(b) == HintHere })
+			hinted := select_(func(b Backend) bool { return ready(b) && hint(b) == HintHere })
 			if !missing && len(hinted) > 0 {
 				all = hinted
 			}
 		}
 	}
-	local := select_(func(b Backend) bool { return b.Local && b.Ready })
+	local := select_(func(b Backend) bool { return b.Local && ready(b) })
 	if len(local) == 0 {
 		local = select_(func(b Backend) bool { return b.Local && terminating(b) })
 	}

@@ -30,56 +30,29 @@ func (r ring) at(position uint64) *backend { return r[position%uint64(len(r))] }
 // all the load of the dead one.
 type positions struct{ first, retry atomic.Uint64 }
 
-// next advances and returns a backend, one that is not in tried unless all are.
-func (r ring) next(at *positions, tried *Tried) *backend {
-	if tried.none() {
-		return r.at(at.first.Add(1) - 1)
-	}
-	return r.another(at.retry.Add(1)-1, tried)
-}
-
-// peek returns what next would return.
-func (r ring) peek(at *positions, tried *Tried) *backend {
-	if tried.none() {
-		return r.at(at.first.Load())
-	}
-	return r.another(at.retry.Load(), tried)
-}
-
-// another returns the backend at a position among the untried, or among all if all
-// were tried. It takes time linear in the ring, after a failed attempt only.
-func (r ring) another(position uint64, tried *Tried) *backend {
-	left := uint64(0)
-	for _, b := range r {
-		if !tried.has(b) {
-			left++
-		}
-	}
-	if left == 0 {
-		return r.at(position)
-	}
-	nth := position % left
-	for _, b := range r {
-		if tried.has(b) {
-			continue
-		}
-		if nth == 0 {
-			return b
-		}
-		nth--
-	}
-	return r.at(position) // not reached: left of them are untried
-}
-
-// resume returns the position at which ring next goes on with the round that r is in
-// at position: at the same backend, or the one after it in order if that one has left.
-func (r ring) resume(position uint64, next ring) uint64 {
-	if len(r) == 0 || len(next) == 0 {
+// resume returns the position at which a service that s becomes goes on with the round that s is in at position: at the
+// same backend, or the one after it in order if that one has left. Chance goes on by itself: it would repeat itself
+// from the beginning of a round.
+func (s *service) resume(in set, position uint64, next *service) uint64 {
+	r, to := s.rings[in], next.rings[in]
+	if len(r) == 0 || len(to) == 0 || next.method != nil && next.method.algorithm.random() {
 		return position
 	}
-	due := r.at(position)
-	i, _ := slices.BinarySearchFunc(next, due, (*backend).compare)
-	return uint64(i % len(next))
+	was, is := s.terms(in), next.terms(in)
+	due := r[was.turn(r, position)]
+	if was.turns == nil && is.turns == nil {
+		i, _ := slices.BinarySearchFunc(to, due, (*backend).compare)
+		return uint64(i % len(to))
+	}
+	round := is.round(to)
+	n := was.round(r)
+	first := position % n * round / n // as much of the round has passed
+	for i := range round {
+		if to[is.turn(to, first+i)] == due {
+			return (first + i) % round
+		}
+	}
+	return first
 }
 
 // hash returns a value that shuffles the services: the base for the order of the

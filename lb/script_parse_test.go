@@ -3,6 +3,7 @@ package lb
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -53,6 +54,7 @@ func (r *runner) service(args args) Service {
 	s.Protocol = r.protocol(args.plain[1])
 	s.IPv6 = slices.Contains(args.plain, "ipv6")
 	s.AffinityTimeout = r.duration(args.named["affinity"])
+	s.Scheduler = args.named["scheduler"]
 	return s
 }
 
@@ -72,6 +74,8 @@ func (r *runner) address(args args) Address {
 func (r *runner) backend(args args) Backend {
 	b := Backend{Addr: r.addr(args.plain[0]), NodeHint: r.hint(args.named["hint-node"]), ZoneHint: r.hint(args.named["hint-zone"])}
 	b.Ready, b.Serving = true, true
+	weight, _ := strconv.ParseUint(args.named["weight"], 10, 16)
+	b.Weight = uint16(weight)
 	for _, word := range args.plain[1:] {
 		switch word {
 		case "ready":
@@ -83,6 +87,8 @@ func (r *runner) backend(args args) Backend {
 			b.Ready, b.Serving, b.Terminating = false, false, true
 		case "local":
 			b.Local = true
+		case "maintenance":
+			b.Maintenance = true
 		default:
 			r.t.Fatalf("line %d: unknown condition %q", r.line, word)
 		}

@@ -25,10 +25,10 @@ import (
 //	new [seed=N]                 a new Balancer
 //	table                        make and apply a table of the lines that follow:
 //	  node [ADDR...] [pods=PREFIX,...]
-//	  service NS/NAME[:PORT] PROTOCOL [ipv6] [affinity=DURATION]
+//	  service NS/NAME[:PORT] PROTOCOL [ipv6] [affinity=DURATION] [scheduler=NAME]
 //	  address ADDR:PORT [kind=cluster|node-port|external|load-balancer] [local]
 //	          [sources=PREFIX,...]
-//	  backend ADDR:PORT [ready|unready|terminating|stopped] [local]
+//	  backend ADDR:PORT [ready|unready|terminating|stopped] [local] [maintenance] [weight=N]
 //	          [hint-node=here|elsewhere] [hint-zone=here|elsewhere]
 //	pick PROTOCOL ADDR:PORT [n=N] [client=ADDR] [at=DURATION] [tried=X,Y] [as=X]
 //	                             print the backends chosen, done at once unless

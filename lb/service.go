@@ -141,6 +141,12 @@ type Backend struct {
 	// table, or one of this node with a node port. Nothing is sent there. A table says so
 	// of its services; what it is given does not count.
 	Loop bool
+
+	// Maintenance says that there are to be no new connections, as a weight of 0 does; those that are there may stay.
+	Maintenance bool
+
+	// Weight is the part of new connections that the backend gets, beside the weights of others; 0 is as 1.
+	Weight uint16
 }
 
 // Node is what there is to know of the node that we run on.
@@ -171,9 +177,25 @@ type Service struct {
 	// Pick takes no notice of it.
 	DataPath string
 
-	// Scheduler is the requested ipvs scheduler, as the annotation
-	// sluice.io/scheduler has it, unchecked; empty leaves it to the program.
+	// Scheduler is the requested algorithm, as the annotation sluice.io/scheduler has it in the
+	// spelling of ipvsadm, unchecked; empty leaves it to the program. See [Algorithm].
 	Scheduler string
+
+	// SlowStart is how long backends that join others take to get all of their turns (sluice.io/slow-start), in
+	// nanoseconds; 0 leaves it to the program, and less than that is none.
+	SlowStart int64
+
+	// OutlierEjection says whether backends that fail are ejected, as the annotation
+	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
+	OutlierEjection string
+
+	// Check is the active check of the backends, as the annotation sluice.io/readiness-probe has it, unchecked; empty:
+	// there is none. Who makes the checks calls [Balancer.Checked].
+	Check string
+
+	// ExpectsAnswers says that backends answer what clients of UDP send, so that one that does not has failed: the
+	// annotation sluice.io/udp-responses is above 0 (the word is proxy_responses of nginx).
+	ExpectsAnswers bool
 
 	// Masquerade makes this node the source of connections that the kernel forwards, at every
 	// address with policy Cluster: so that endpoints see what they see in user space.
@@ -185,7 +207,8 @@ type Service struct {
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
 		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
-		s.Scheduler == t.Scheduler && s.Masquerade == t.Masquerade &&
+		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.ExpectsAnswers == t.ExpectsAnswers &&
+		s.SlowStart == t.SlowStart && s.Check == t.Check && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

@@ -11,6 +11,7 @@ import (
 // state is what one service port keeps from table to table.
 type state struct {
 	id        ID
+	balancer  *Balancer
 	hash      uint64 // of id, with the seed
 	positions [sets]positions
 
@@ -18,6 +19,9 @@ type state struct {
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
+
+	runs    [kinds]runs
+	answers atomic.Bool // Service.ExpectsAnswers
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
@@ -36,6 +40,8 @@ type state struct {
 	// gone is what backends that have left for good had counted, so that the totals of the
 	// service never go down.
 	gone Counts
+	// ejected is how many backends are.
+	ejected int
 }
 
 // backend is what a service port keeps of one endpoint, from table to table.
@@ -44,23 +50,29 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live and eligible in the current table.
+	// condition is a combination of live, eligible and leftOut in the current table.
 	condition atomic.Uint32
+	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
-	// picks and done only grow; the difference is in flight. So a Pick and a Done
-	// cost one atomic addition each, and the metrics have their counters.
-	picks, done, failures atomic.Uint64
+	// counter has what is in flight, and below that the number of picks. So a Pick and a Done cost one atomic
+	// addition each, the metrics have their counters, and who compares backends reads one number of each.
+	counter  atomic.Uint64
+	failures atomic.Uint64
 
 	bytesIn, bytesOut atomic.Uint64 // see Meter
 
-	// Guarded by Balancer.mu: the last Update that had this backend, and its condition after that.
-	update  uint64
-	becomes uint32
+	health atomic.Pointer[health] // nil until it fails
+
+	latency atomic.Uint64         // see took
+	start   atomic.Pointer[start] // nil unless it starts slowly
+
+	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }
 
 const (
 	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
 	live     uint32 = 1 << sets   // flows that are there may stay
+	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
 )
 
 // condition returns the one of backends in the set.
@@ -69,23 +81,29 @@ func (in set) condition() uint32 { return 1 << in }
 // is reports whether any of these conditions is true.
 func (b *backend) is(condition uint32) bool { return b.condition.Load()&condition != 0 }
 
-// inFlight reads done first: what is added between the two reads then makes the
-// difference too large for a moment, and never negative.
-func (b *backend) inFlight() uint64 {
-	done := b.done.Load()
-	return b.picks.Load() - done
-}
+// What backend.counter counts. A backend has less than 2^20 connections from one host, since each takes a port there,
+// and 2^44 picks are more than a million each second for half a year.
+const (
+	inFlightAt = 44
+	oneMore    = 1 << inFlightAt // connection in flight
+)
+
+func (b *backend) begin() { b.counter.Add(oneMore + 1) }
+func (b *backend) end()   { b.counter.Add(^uint64(oneMore) + 1) }
+
+func (b *backend) inFlight() uint64 { return b.counter.Load() >> inFlightAt }
+func (b *backend) picks() uint64    { return b.counter.Load() & (oneMore - 1) }
 
 func (b *backend) counts() Counts {
-	return Counts{b.picks.Load(), b.failures.Load(), b.bytesIn.Load(), b.bytesOut.Load()}
+	return Counts{b.picks(), b.failures.Load(), b.bytesIn.Load(), b.bytesOut.Load()}
 }
 
 func (s *state) refusals() Refusals {
 	return Refusals{s.noBackend.Load(), s.noLocalBackend.Load(), s.notAllowed.Load()}
 }
 
-func newState(id ID, seed uint64) *state {
-	s := &state{id: id, hash: id.hash(seed)}
+func newState(id ID, b *Balancer) *state {
+	s := &state{id: id, balancer: b, hash: id.hash(b.Seed)}
 	for i := range s.conversations {
 		s.conversations[i].Max = maxConversations
 	}
@@ -125,7 +143,7 @@ func (s *state) dropDrained(update uint64) {
 // dropIneligible deletes the clients whose backends take no new connections any more, at
 // no address.
 func (s *state) dropIneligible() {
-	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible) })
+	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible | leftOut) })
 }
 
 // deleteAll empties the affinity memory.

@@ -59,6 +59,7 @@ type BackendStats struct {
 	Live          bool // flows that are there may stay
 	Eligible      bool // new connections may go there by policy Cluster
 	EligibleLocal bool // new connections may go there by policy Local
+	Health        Health
 	Counts
 	InFlight uint64
 }
@@ -72,7 +73,7 @@ func (b *Balancer) Stats() []Stats {
 	snap := b.load()
 	all := make([]Stats, snap.table.Len())
 	for i, slot := range snap.table.slots {
-		all[i] = snap.services[slot].stats(b.updates)
+		all[i] = snap.service(slot).stats(b.updates)
 	}
 	return all
 }
@@ -113,6 +114,7 @@ func (b *backend) stats() BackendStats {
 		Live:          b.is(live),
 		Eligible:      b.is(clusterSet.condition()),
 		EligibleLocal: b.is(localSet.condition()),
+		Health:        b.remember(),
 		Counts:        b.counts(),
 		InFlight:      b.inFlight(),
 	}
@@ -124,6 +126,6 @@ func (b *backend) stats() BackendStats {
 func (b *Balancer) ExceedsShare(id ID, times uint64) {
 	snap := b.load()
 	if slot, ok := snap.table.index.slot(id); ok {
-		snap.services[slot].state.overShare.Add(times)
+		snap.service(slot).state.overShare.Add(times)
 	}
 }

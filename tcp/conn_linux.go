@@ -112,6 +112,9 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
 	}
+	if src == &c.backend {
+		c.Spoke()
+	}
 	reset := false
 	switch {
 	case n == len(buf):

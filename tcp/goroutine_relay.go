@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -36,6 +37,8 @@ type goroutineConn struct {
 
 	mu      sync.Mutex   // guards the following
 	backend *net.TCPConn // nil until it has answered
+	spoke   bool         // the backend has sent something, or ended its stream
+	reset   bool         // the backend has reset it before that
 	failed  bool         // an error has ended it, and is counted
 	aborted bool
 }
@@ -83,6 +86,7 @@ func (r *goroutineConn) copy(src *net.TCPConn, dst func() *net.TCPConn) {
 			largeBuffers.Put(large)
 		}
 	}()
+	spoke := src == r.client // a client is not judged
 	for buf, full := small, 0; ; {
 		n, err := src.Read(buf)
 		failed := err != nil && err != io.EOF
@@ -92,6 +96,10 @@ func (r *goroutineConn) copy(src *net.TCPConn, dst func() *net.TCPConn) {
 		to := dst()
 		if to == nil || failed {
 			return
+		}
+		if !spoke && (n > 0 || err == io.EOF) {
+			spoke = true
+			r.backendSpoke()
 		}
 		if n > 0 {
 			sent, err := to.Write(buf[:n])
@@ -161,7 +169,16 @@ func (r *goroutineConn) fail(side *net.TCPConn) {
 		r.count.ClientResets.Add(1)
 	} else {
 		r.count.BackendResets.Add(1)
+		r.reset = !r.spoke
 	}
+}
+
+// backendSpoke notes that the backend has sent something, or ended its stream.
+func (r *goroutineConn) backendSpoke() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spoke = true
+	r.choice.Spoke()
 }
 
 // abort makes both directions end at once, and close reset their sockets. Any goroutine may call it, at any time.
@@ -193,6 +210,10 @@ func (r *goroutineConn) close() {
 		}
 		_ = c.Close()
 	}
+	if r.reset {
+		r.choice.WasReset(session.ErrReset, eventloop.Now())
+		return
+	}
 	r.choice.Done(nil)
 }
 
@@ -214,6 +235,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		case err == nil:
 			count.Established.Add(1)
 			r.choice = choice
+			ladder.Answered(choice)
 			return r.answered(c.(*net.TCPConn))
 		case ctx.Err() != nil:
 			choice.Done(nil)
@@ -230,7 +252,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 			count.DialRefused.Add(1)
 		}
 		ladder.Failed(choice)
-		choice.Done(err)
+		session.EndFailed(choice, err).Done(nil)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/sluice-lb/sluice/internal/counters"
-	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -206,7 +205,8 @@ func (g *goroutines) abort() {
 
 // flow returns what the balancer needs of a client.
 func (a *acceptor) flow(c *net.TCPConn) (lb.Flow, error) {
-	f := lb.Flow{Client: addrPort(c.RemoteAddr()).Addr(), Now: eventloop.Now()}
+	peer := addrPort(c.RemoteAddr())
+	f := lb.Flow{Client: peer.Addr(), ClientPort: peer.Port()}
 	dst := addrPort(c.LocalAddr())
 	if a.steered {
 		raw, err := c.SyscallConn()

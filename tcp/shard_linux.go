@@ -58,7 +58,7 @@ func (sh *shard) serve(fd int, peer netip.AddrPort, steered bool) {
 	if !sh.settle.timer.Active() {
 		sh.Loop.After(&sh.settle.timer, &sh.settle, settleAfter)
 	}
-	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), Now: eventloop.Now()})
+	sh.Dial(c, lb.Flow{Frontend: frontend, Client: peer.Addr(), ClientPort: peer.Port()})
 }
 
 // newConn returns a connection of a client's socket and of a backend's, or -1. It owns them from now on.

@@ -14,6 +14,9 @@ const (
 	// all. It is also the longest pause before a question that follows an answer.
 	lasting = int64(2 * time.Second)
 
+	// silence is how long the first answer may take where one is expected.
+	silence = int64(2 * time.Second)
+
 	// settling is how many questions follow an answer before a flow is no idler. A handshake of QUIC or DTLS has as
 	// many. A host that asks from ever new ports has the same one again after some time, which is no conversation.
 	settling = 2
@@ -28,6 +31,7 @@ type dialogue struct {
 	replied  bool  // the backend has answered
 	followed uint8 // questions that soon followed an answer, up to settling
 	idler    bool  // it is among the shard's
+	awaits   bool  // an answer is expected, and its time is not over
 }
 
 // idle returns how long the flow lives after its last datagram, in ns.
@@ -42,6 +46,23 @@ func (f *flow) idle() int64 {
 		return lb.UDPStreamTimeout
 	}
 	return lb.UDPTimeout
+}
+
+// look returns when a new flow is looked at first, in ns from now.
+func (f *flow) look() int64 {
+	if f.awaits = f.choice.ExpectsAnswers(); f.awaits {
+		return min(silence, f.idle())
+	}
+	return f.idle()
+}
+
+// notAnswered notes that the time for the first answer is over.
+func (f *flow) notAnswered(now int64) {
+	if f.awaits && !f.replied {
+		f.ln.shard.count.NotAnswered.Add(1)
+		f.choice.NotAnswered(errSilent, now)
+	}
+	f.awaits = false
 }
 
 // asked notes a datagram of the client.

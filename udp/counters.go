@@ -26,6 +26,7 @@ type stats[C, G any] struct {
 	EvictedClient  C // of these, those whose client address, or another that wanted room, had its share
 	Moved          C // flows that left a backend which was gone from the table
 	Refused        C // backends that refused, or could not be reached
+	NotAnswered    C // flows not answered for 2 s, of Services whose backends are to answer
 
 	DatagramsIn, BytesIn   C // sent to backends
 	DatagramsOut, BytesOut C // sent to clients

@@ -28,11 +28,13 @@ const (
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errSilent that a
+// backend has not answered in time.
 var (
 	errTried        = errors.New("every backend that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
+	errSilent       = errors.New("no answer, though one is expected")
 )
 
 // listener is one frontend's socket in one shard, and the flows that came by it.
@@ -156,13 +158,14 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	}
 	f.port = 0
 	ln.keep(f, service)
-	sh.io.after(f, f.idle())
+	sh.io.after(f, f.look())
 	sh.count.Created.Add(1)
 	return f, nil
 }
 
 func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {
-	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(), Now: now, Tried: tried})
+	return ln.shard.server.LB.Pick(lb.Flow{Frontend: ln.frontend, Client: key.client.Addr(),
+		ClientPort: key.client.Port(), Now: now, Tried: tried})
 }
 
 // keep puts a new flow, which counts for a Service, into the map, unless another has its place, and into the orders.
@@ -200,7 +203,7 @@ func (f *flow) fail(err error, now int64) bool {
 func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 	f.ln.shard.count.Refused.Add(1)
 	f.meter.Flush(c)
-	c.Done(err)
+	c.Failed(err, now)
 	if f.attempts++; f.attempts >= maxAttempts {
 		return lb.Choice{}, errTried
 	}
@@ -214,6 +217,10 @@ func (f *flow) another(c lb.Choice, err error, now int64) (lb.Choice, error) {
 // answered notes a datagram of the backend.
 func (f *flow) answered(now int64) {
 	f.attempts, f.tried = 0, nil
+	f.choice.Answered()
+	if !f.replied {
+		f.choice.Took(now-f.active, now)
+	}
 	f.touch(now, f.heardOf(now))
 	f.rests(now)
 }
@@ -306,6 +313,7 @@ func (f *flow) leaveBy(at int64) {
 // is not restarted with each datagram, so this is when it is looked how long ago the last was.
 func (f *flow) expire(now, least int64) {
 	sh := f.ln.shard
+	f.notAnswered(now)
 	if rest := max(f.rest(now), least); rest > 0 {
 		sh.io.after(f, rest)
 		return

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,13 +33,17 @@ type service struct {
 	local    int // port of the peers, that the address is redirected to
 	target   int // port of the servers
 	backends []string
+
+	// Of those that compare algorithms: which one, and where each of the servers is, "address:port", in place of backends.
+	scheduler string
+	uneven    []string
 }
 
 func (s service) addr() string { return fmt.Sprintf("%s:%d", s.ip, s.port) }
 
 // targets returns the servers' addresses with their ports.
 func (s service) targets() []string {
-	var out []string
+	out := slices.Clone(s.uneven)
 	for _, b := range s.backends {
 		out = append(out, fmt.Sprintf("%s:%d", b, s.target))
 	}
@@ -59,14 +65,14 @@ const (
 // services are the same for all systems; the backends are server hosts.
 func services(backends []string) []service {
 	return []service{
-		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends},
-		{sizedService, tcp, "10.96.0.11", 81, 30081, 8081, backends},
-		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends},
-		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1]},
-		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1]},
-		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends},
-		{calmService, tcp, "10.96.0.16", 84, 30086, 8081, backends},
-		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1]},
+		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends, "", nil},
+		{sizedService, tcp, "10.96.0.11", 81, 30081, 8081, backends, "", nil},
+		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends, "", nil},
+		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1], "", nil},
+		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1], "", nil},
+		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends, "", nil},
+		{calmService, tcp, "10.96.0.16", 84, 30086, 8081, backends, "", nil},
+		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1], "", nil},
 	}
 }
 
@@ -74,6 +80,10 @@ func services(backends []string) []service {
 func manifests(list []service) string {
 	var documents []string
 	for _, s := range list {
+		if s.scheduler != "" {
+			documents = append(documents, s.unevenManifests()...)
+			continue
+		}
 		documents = append(documents, testbed.ServiceManifest(s.name, s.addr(), s.protocol, ""),
 			testbed.SliceManifest(s.name, 1, s.target, s.protocol, s.backends...))
 	}
@@ -89,7 +99,8 @@ func haproxyConfig(list []service, connections int) string {
 		if s.protocol != "TCP" {
 			continue
 		}
-		fmt.Fprintf(&b, "listen %s\n  bind :%d backlog 4096\n  balance roundrobin\n", s.name, s.local)
+		fmt.Fprintf(&b, "listen %s\n  bind :%d backlog 4096\n  balance %s\n", s.name, s.local,
+			cmp.Or(haproxyBalance[s.scheduler], "roundrobin"))
 		for i, t := range s.targets() {
 			fmt.Fprintf(&b, "  server s%d %s\n", i, t)
 		}
@@ -108,7 +119,7 @@ func nginxConfig(list []service, dir, module string, connections int) string {
 	fmt.Fprintf(&b, "daemon off;\nmaster_process off;\nuser root;\npid %s/nginx.pid;\nerror_log stderr crit;\nevents "+
 		"{ worker_connections %d; multi_accept on; }\nstream {\n", dir, 2*connections)
 	for _, s := range list {
-		fmt.Fprintf(&b, "  upstream %s {", s.name)
+		fmt.Fprintf(&b, "  upstream %s { %s", s.name, nginxBalance[s.scheduler])
 		for _, t := range s.targets() {
 			fmt.Fprintf(&b, " server %s;", t)
 		}

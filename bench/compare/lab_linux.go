@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sluice-lb/sluice/bench/load"
 	"github.com/sluice-lb/sluice/bench/testbed"
@@ -72,8 +73,8 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 	for _, pod := range l.tb.Pods {
 		backends = append(backends, pod.Addr4.String())
 	}
-	l.all = services(backends)
-	l.choose(tcp)
+	l.all = slices.Concat(services(backends), unevenServices(backends))
+	l.services = chosen(l.all, workload{})
 	if err = l.prepareHosts(); err != nil {
 		return l, err
 	}
@@ -86,7 +87,7 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 func (l *lab) prepareHosts() error {
 	for _, h := range []*testbed.Host{l.tb.Client, l.tb.Node} {
 		err := errors.Join(
-			h.Sysctl("net.ipv4.ip_local_reserved_ports", "10249,10256,30080-30086"),
+			h.Sysctl("net.ipv4.ip_local_reserved_ports", "10249,10256,30080-30090"),
 			h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535"),
 			h.Sysctl("net.ipv4.tcp_tw_reuse", "1"),
 		)
@@ -110,7 +111,7 @@ func (l *lab) prepareHosts() error {
 // startServers starts one process that serves on every server host, by sockets that
 // are made there and passed on.
 func (l *lab) startServers(ctx context.Context) error {
-	var c load.ServeConfig
+	c := load.ServeConfig{Work: make(map[int]time.Duration)}
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
@@ -143,6 +144,16 @@ func (l *lab) startServers(ctx context.Context) error {
 			if err := add(kind, pc.(*net.UDPConn).File, pc); err != nil {
 				return err
 			}
+		}
+	}
+	for _, w := range workers {
+		ln, err := l.tb.Pods[w.host].Listen(ctx, "tcp4", fmt.Sprintf(":%d", w.port))
+		if err != nil {
+			return err
+		}
+		c.Work[len(c.Kinds)] = w.takes
+		if err := add(load.Sized, ln.(*net.TCPListener).File, ln); err != nil {
+			return err
 		}
 	}
 	cmd := command(ctx, l.tb.Pods[0], l.cores.loadList(), l.self, load.Args(load.RoleServe, c)...)
@@ -200,14 +211,6 @@ func (l *lab) close() {
 	if len(l.cores.load) > 0 {
 		_ = l.cores.comeBack() // only tests go on after this
 	}
-}
-
-// choose takes the services that a system has for workloads of a protocol: SCTP is by
-// itself, since its sockets would cost the other protocols.
-func (l *lab) choose(protocol string) {
-	l.services = slices.DeleteFunc(slices.Clone(l.all), func(s service) bool {
-		return (s.protocol == sctp) != (protocol == sctp)
-	})
 }
 
 // service returns one of the services.

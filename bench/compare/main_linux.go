@@ -218,7 +218,7 @@ func (o *options) addBuild(value string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	o.also = append(o.also, system{name: name, build: path, say: []string{path, "--version"},
+	o.also = append(o.also, system{name: name, build: path, balances: true, say: []string{path, "--version"},
 		start: func(ctx context.Context, l *lab) (*running, error) {
 			return startSluice(ctx, l, name, path)
 		}})

@@ -48,7 +48,8 @@ func (p plan) order(w workload, round int) []system {
 	var able []system
 	rare := p.thin && round%thinRounds != 0
 	for _, s := range p.systems {
-		if rare && (s.ceiling || !report.Targeted(w.name)) || w.alone && s.name != report.Ours {
+		if rare && (s.ceiling || !report.Targeted(w.name)) || w.alone && s.name != report.Ours ||
+			w.balances && !s.balances {
 			continue
 		}
 		if strings.Contains(s.speaks, w.protocol) || s.speaks == "" {
@@ -129,7 +130,7 @@ func (p plan) once(ctx context.Context, l *lab, w workload, s system) (figures [
 	if w.alone {
 		return w.run(ctx, l, nil, p.duration)
 	}
-	l.choose(w.protocol)
+	l.services = chosen(l.all, w)
 	r, err := s.start(ctx, l)
 	if err != nil {
 		return nil, err

@@ -24,8 +24,10 @@ type system struct {
 	build   string // the path, if it is another build of Sluice
 	speaks  string // protocols; empty for all
 	ceiling bool   // no proxy, but what one could reach at best
-	start   func(context.Context, *lab) (*running, error)
-	say     []string // a command that says its version
+
+	balances bool // by several algorithms
+	start    func(context.Context, *lab) (*running, error)
+	say      []string // a command that says its version
 }
 
 // running is a system that forwards.
@@ -56,9 +58,9 @@ const relayName = "goroutines"
 
 // systems are all that can be compared.
 var systems = []system{
-	{name: report.Ours, start: startOurs},
-	{name: "haproxy", needs: "haproxy", speaks: tcp, start: startHAProxy, say: []string{"haproxy", "-v"}},
-	{name: "nginx", needs: "nginx", speaks: tcp + udp, start: startNginx, say: []string{"nginx", "-v"}},
+	{name: report.Ours, balances: true, start: startOurs},
+	{name: "haproxy", needs: "haproxy", speaks: tcp, balances: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
+	{name: "nginx", needs: "nginx", speaks: tcp + udp, balances: true, start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},
 	{name: "dnat", ceiling: true, needs: "iptables-restore", start: startDNAT, say: []string{"iptables", "--version"}},
@@ -200,7 +202,7 @@ func (l *lab) listens(ctx context.Context, name string, p *testbed.Process) bool
 	if name == relayName {
 		return strings.Contains(p.Log.String(), load.Begin)
 	}
-	c, err := l.tb.Node.Dial(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", l.service(sizedService).local))
+	c, err := l.tb.Node.Dial(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", l.services[0].local))
 	if err != nil {
 		return false
 	}

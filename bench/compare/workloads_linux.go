@@ -31,6 +31,7 @@ type workload struct {
 	protocol    string   // empty for TCP
 	alone       bool     // Sluice only, which the workload starts itself
 	asked       bool     // only if a pattern names it
+	balances    bool     // it is for systems with several algorithms
 	quick       bool     // part of a quick run
 	needs       []string // programs
 	run         work
@@ -97,7 +98,7 @@ func workloads() []workload {
 		about: "UDP, 16 clients ask a DNS server (dnsmasq), from a new port each time",
 		run: asking(dnsService, load.AskConfig{Kind: load.DNS, Number: 16, Fresh: true, Name: "a." + dnsDomain + "."},
 			"question")})
-	return slices.Concat(all, stormWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
+	return slices.Concat(all, stormWorkloads(), balanceWorkloads(), serviceWorkloads(), sctpWorkloads(), offloadWorkloads())
 }
 
 // missing names the programs that are not installed.

@@ -249,3 +249,21 @@ func TestWrongConfigurationIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestWorker: a server of one worker answers one request after the other, so that more clients get no more.
+func TestWorker(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	testbed.Check(t, err)
+	defer ln.Close()
+	f, err := ln.(*net.TCPListener).File()
+	testbed.Check(t, err)
+	defer f.Close()
+	const takes = 20 * time.Millisecond
+	role(t, RoleServe, ServeConfig{Kinds: []string{Sized}, Work: map[int]time.Duration{0: takes}}, f)
+	r := asked(t, AskConfig{Kind: Short, Addrs: []string{ln.Addr().String()}, Number: 5, Request: 64, Response: 200,
+		Warm: 20 * time.Millisecond, Duration: 500 * time.Millisecond})
+	if most := r.Seconds/takes.Seconds() + 5; r.Errors > 0 || r.Operations == 0 || float64(r.Operations) > most ||
+		r.P50 < float64(takes.Microseconds()) {
+		t.Errorf("%+v, want at most %.0f requests of %v", r, most, takes)
+	}
+}

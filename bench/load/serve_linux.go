@@ -20,8 +20,9 @@ var answer = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Leng
 // server answers on all its sockets, in one loop.
 type server struct {
 	*poller
-	buf   []byte // what is read, by one handler at a time
-	zeros []byte
+	buf     []byte // what is read, by one handler at a time
+	zeros   []byte
+	workers []*worker
 }
 
 // serve answers until the process is killed.
@@ -33,7 +34,7 @@ func serve(c ServeConfig) error {
 	s := &server{poller: p, buf: make([]byte, 256<<10), zeros: make([]byte, largest)}
 	for i, kind := range c.Kinds {
 		fd := 3 + i
-		var h handler = &acceptor{s: s, fd: fd, kind: kind}
+		var h handler = &acceptor{s: s, fd: fd, kind: kind, worker: s.newWorker(c.Work[i])}
 		if kind == Echo || kind == EchoGRO {
 			room(fd)
 			h = newEcho(fd, kind == EchoGRO)
@@ -49,8 +50,11 @@ func serve(c ServeConfig) error {
 		}
 	}
 	for {
-		if err := p.wait(sweepEvery); err != nil {
+		if err := p.wait(s.rest()); err != nil {
 			return fmt.Errorf("wait for events: %w", err)
+		}
+		for _, w := range s.workers {
+			w.answer(s)
 		}
 	}
 }
@@ -71,9 +75,10 @@ func (s *server) read(fd int) int {
 
 // acceptor is a listening socket.
 type acceptor struct {
-	s    *server
-	fd   int
-	kind string
+	s      *server
+	fd     int
+	kind   string
+	worker *worker
 }
 
 func (a *acceptor) ready(uint32) {
@@ -83,7 +88,7 @@ func (a *acceptor) ready(uint32) {
 			return
 		}
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // on a socket it cannot fail
-		var h handler = &sizedConn{s: a.s, fd: fd}
+		var h handler = &sizedConn{s: a.s, fd: fd, worker: a.worker}
 		if a.kind == HTTP {
 			h = &httpConn{s: a.s, fd: fd}
 		}
@@ -124,6 +129,7 @@ func (c *httpConn) ready(uint32) {
 // sizedConn answers requests that say how long they and their answers are.
 type sizedConn struct {
 	s       *server
+	worker  *worker // nil: it answers at once
 	fd      int
 	head    [headerSize]byte
 	got     int // bytes of the request
@@ -157,6 +163,10 @@ func (c *sizedConn) ready(events uint32) {
 	}
 	if c.got == int(h.request) {
 		c.owed = int(h.response)
+		if c.worker != nil {
+			c.worker.take(c)
+			return
+		}
 		c.write()
 	}
 }

@@ -28,6 +28,10 @@ const (
 // server runs until it is killed.
 type ServeConfig struct {
 	Kinds []string
+
+	// Work is how long each request of a socket of kind Sized takes, in whole milliseconds, one after the other, as in a
+	// server of one worker; it costs no processor time. Missing and 0: it is answered at once.
+	Work map[int]time.Duration
 }
 
 // Kinds of clients.

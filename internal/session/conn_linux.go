@@ -35,6 +35,7 @@ type Conn[C Owner[C]] struct {
 	Meter      lb.Meter // of what Choice has moved
 	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
 	Closed     bool
+	spoke      bool // the backend has sent something, or is not to be judged by that
 }
 
 // Base returns c, for what has it embedded.
@@ -43,10 +44,18 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
-// Done returns the choice, if there is one, with how its backend has done.
-func (c *Conn[C]) Done(err error) {
+// Spoke notes that the backend has sent something, or ended its stream.
+func (c *Conn[C]) Spoke() {
+	if !c.spoke {
+		c.spoke = true
+		c.Choice.Spoke()
+	}
+}
+
+// Done returns the choice, if there is one.
+func (c *Conn[C]) Done() {
 	c.Meter.Flush(c.Choice)
-	c.Choice.Done(err)
+	c.Choice.Done(nil)
 	c.Choice = lb.Choice{}
 }
 
@@ -109,6 +118,9 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 
 // PassEOF ends dst's stream after the last byte of s's. True: both streams have ended, and no byte waits for s.
 func (s *Side[C]) PassEOF(dst *Side[C], waiting bool) (over bool) {
+	if _, client, _ := s.owner.Parts(); s != client {
+		s.owner.Base().Spoke()
+	}
 	if dst.EOF && !waiting {
 		return true
 	}
@@ -127,6 +139,11 @@ func (s *Side[C]) Fail() {
 		sh.ClientResets.Add(1)
 	} else {
 		sh.BackendResets.Add(1)
+		if conn := s.owner.Base(); !conn.spoke {
+			conn.Meter.Flush(conn.Choice)
+			conn.Choice.WasReset(ErrReset, eventloop.Now())
+			conn.Choice = lb.Choice{}
+		}
 	}
 	sh.Abort(s.owner)
 }
@@ -151,7 +168,7 @@ func (sh *Shard[C]) End(c C) {
 	conn := c.Base()
 	conn.Closed = true
 	sh.endDial(conn)
-	conn.Done(nil)
+	conn.Done()
 	sh.remove(c)
 	sh.claims.End(conn.Claim)
 	conn.Claim = Claim{}

@@ -105,7 +105,7 @@ func (d *dial[C]) next() {
 				return
 			}
 		case Shortage(err) && d.ladder.Short(sh.Count):
-			d.hangUp(nil) // not the backend's fault
+			d.hangUp() // not the backend's fault
 			sh.Loop.After(&d.timer, d, ShortageRetry)
 			return
 		default:
@@ -119,7 +119,7 @@ func (d *dial[C]) next() {
 // others; d waits, or has ended.
 func (d *dial[C]) passOver(n *noPorts[C]) bool {
 	another := d.ladder.PassOver(d.owner.Base().Choice)
-	d.hangUp(nil) // not the backend's fault
+	d.hangUp() // not the backend's fault
 	if another {
 		return true
 	}
@@ -131,19 +131,21 @@ func (d *dial[C]) passOver(n *noPorts[C]) bool {
 
 // failed ends an attempt.
 func (d *dial[C]) failed(err error) {
-	d.ladder.Failed(d.owner.Base().Choice)
+	conn := d.owner.Base()
+	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
-	d.hangUp(err)
+	conn.Choice = EndFailed(conn.Choice, err)
+	d.hangUp()
 }
 
 // hangUp closes the socket to the backend, if there is one, and returns the choice.
-func (d *dial[C]) hangUp(err error) {
+func (d *dial[C]) hangUp() {
 	_, _, backend := d.owner.Parts()
 	if backend.fd >= 0 {
 		d.owner.Reset(backend.FD())
 	}
 	d.sh.closeSocket(backend)
-	d.owner.Base().Done(err)
+	d.owner.Base().Done()
 }
 
 // Expire ends an attempt that was not answered, or a wait for a local resource.
@@ -168,6 +170,7 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.failed(err)
 		conn.dial.ready()
 	case accepted:
+		conn.dial.ladder.Answered(conn.Choice)
 		sh.endDial(conn)
 		sh.Count.Established.Add(1)
 		_, _, backend := c.Parts()

@@ -72,6 +72,7 @@ func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout tim
 		count.DialGaveUp.Add(1)
 		return choice, 0, false
 	}
+	l.flow.Now = eventloop.Now()
 	choice, err := s.LB.Pick(l.flow)
 	if err != nil {
 		Refuse(count, err)
@@ -97,8 +98,27 @@ func (l *Ladder) Stays(s *Config, choice lb.Choice) (timeout time.Duration, ok b
 func (l *Ladder) Failed(choice lb.Choice) {
 	l.tried.Add(choice)
 	l.attempt++
-	l.flow.Now = eventloop.Now()
 }
+
+// Answered ends the last attempt: the backend has accepted.
+func (l *Ladder) Answered(choice lb.Choice) {
+	now := eventloop.Now()
+	choice.Answered()
+	choice.Took(now-l.flow.Now, now)
+}
+
+// EndFailed gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
+// this host lacks was the reason.
+func EndFailed(choice lb.Choice, err error) lb.Choice {
+	if Shortage(err) {
+		return choice
+	}
+	choice.Failed(err, eventloop.Now())
+	return lb.Choice{}
+}
+
+// ErrReset says that a backend has reset a connection before its first byte.
+var ErrReset = errors.New("reset before the first byte")
 
 // Gone ends an attempt whose backend was removed meanwhile; it does not count.
 func (l *Ladder) Gone(choice lb.Choice) {

@@ -167,6 +167,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	_, client, to := c.Parts()
 	peer, _ := socket.Peer(client.FD()) // it fails if the client has gone, which is seen soon
 	sh.Insert(c, sh.claims.Adopt(service, peer.Addr()))
+	conn.spoke = from == nil // else it is not known
 	if from != nil {
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.LB, from, service, backend)

@@ -87,8 +87,8 @@ func (e *Engine) serve(t *table) error {
 			t.put(x, s, true, func() { h.scheduler, h.flags, h.timeout = s.scheduler, s.flags, s.timeout })
 		}
 		h.udp = s.udp // which the kernel does not know of marks
-		for _, a := range s.backends {
-			t.weigh(x, h, a, 1)
+		for _, b := range s.backends {
+			t.weigh(x, h, b.addr, b.weight)
 		}
 	}
 	return errors.Join(append(errs, t.flush())...)
@@ -106,7 +106,7 @@ func (e *Engine) start(t *table, fresh []key) error {
 			e.flows.note(x, netip.AddrPort{})
 		})
 		if len(s.backends) > 0 {
-			t.weigh(x, h, s.backends[0], 1)
+			t.weigh(x, h, s.backends[0].addr, s.backends[0].weight)
 		}
 	}
 	return t.flush()

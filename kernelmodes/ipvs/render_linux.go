@@ -40,10 +40,18 @@ func (k key) member() netfilter.Member {
 type server struct {
 	scheduler string
 	flags     uint32
-	timeout   uint32           // of persistence, in seconds
-	backends  []netip.AddrPort // sorted
+	timeout   uint32     // of persistence, in seconds
+	backends  []weighted // sorted
 	udp       bool
 }
+
+// weighted is a backend with its weight.
+type weighted struct {
+	addr   netip.AddrPort
+	weight int // at least 1
+}
+
+func (b weighted) compare(a netip.AddrPort) int { return b.addr.Compare(a) }
 
 func (s server) same(t server) bool {
 	return s.scheduler == t.scheduler && s.flags == t.flags && s.timeout == t.timeout
@@ -74,7 +82,7 @@ type member struct {
 
 // render returns what a Service needs. It depends on no other Service.
 func (h *host) render(s *lb.Service) (out rendered) {
-	cluster, local := addresses(s.Eligible()), addresses(s.EligibleLocal())
+	cluster, local := backends(s.Eligible()), backends(s.EligibleLocal())
 	var balance server
 	balance, out.fallback = h.balance(s)
 	for _, a := range s.Addresses {
@@ -108,13 +116,13 @@ func (h *host) render(s *lb.Service) (out rendered) {
 	return out
 }
 
-func addresses(list []lb.Backend) []netip.AddrPort {
-	out := make([]netip.AddrPort, 0, len(list))
+func backends(list []lb.Backend) []weighted {
+	out := make([]weighted, 0, len(list))
 	for _, b := range list {
-		out = append(out, b.Addr)
+		out = append(out, weighted{b.Addr, max(1, int(b.Weight))})
 	}
-	slices.SortFunc(out, netip.AddrPort.Compare)
-	return slices.Compact(out)
+	slices.SortFunc(out, func(a, b weighted) int { return a.compare(b.addr) })
+	return slices.CompactFunc(out, func(a, b weighted) bool { return a.addr == b.addr })
 }
 
 // in makes a frontend a member of a set.
@@ -122,7 +130,7 @@ func (f *frontend) in(set string) { f.members = append(f.members, member{set, f.
 
 // serve adds the virtual servers of a frontend at an address of a Service, or what
 // becomes of its clients without one.
-func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, cluster, local []netip.AddrPort) {
+func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, cluster, local []weighted) {
 	switch {
 	case a.Kind == lb.ClusterIP:
 		f.in(setCluster)
@@ -164,7 +172,7 @@ func (h *host) serve(f *frontend, s *lb.Service, a lb.Address, balance server, c
 	f.near = balance.with(cluster)
 }
 
-func (s server) with(backends []netip.AddrPort) *server {
+func (s server) with(backends []weighted) *server {
 	s.backends = backends
 	return &s
 }
@@ -192,6 +200,16 @@ func (h *host) balance(s *lb.Service) (srv server, fallback *Fallback) {
 		srv, _ = h.usable(standard)
 		fallback = &Fallback{Service: s.ID, Requested: s.Scheduler, Used: srv.scheduler, Reason: reason.Error()}
 	}
+	if by := byWeight[srv.scheduler]; by != "" && s.Weighted() {
+		switch weighs, missing := h.usable(by); {
+		case missing == nil:
+			if srv = weighs; fallback != nil {
+				fallback.Used = by
+			}
+		case fallback == nil:
+			fallback = &Fallback{Service: s.ID, Requested: by, Used: srv.scheduler, Reason: missing.Error()}
+		}
+	}
 	srv.udp = s.Protocol == lb.UDP
 	if s.AffinityTimeout > 0 {
 		srv.flags |= flagPersistent
@@ -199,6 +217,9 @@ func (h *host) balance(s *lb.Service) (srv server, fallback *Fallback) {
 	}
 	return srv, fallback
 }
+
+// byWeight are the schedulers that do as others do, and take notice of weights.
+var byWeight = map[string]string{"rr": "wrr", "lc": "wlc"}
 
 // usable returns a virtual server with the scheduler that is requested, or with rr and why.
 func (h *host) usable(requested string) (server, error) {

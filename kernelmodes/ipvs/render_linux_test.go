@@ -106,8 +106,12 @@ func (w *state) text() string {
 	for _, k := range slices.SortedFunc(maps.Keys(w.servers), key.compare) {
 		s := w.servers[k]
 		fmt.Fprintf(&b, "server %s: %s flags %#x timeout %d\n", k, s.scheduler, s.flags, s.timeout)
-		for _, a := range s.backends {
-			fmt.Fprintf(&b, "  %s\n", a)
+		for _, k := range s.backends {
+			fmt.Fprintf(&b, "  %s", k.addr)
+			if k.weight != 1 {
+				fmt.Fprintf(&b, " weight %d", k.weight)
+			}
+			b.WriteString("\n")
 		}
 	}
 	for _, a := range wanted(&w.addresses, netip.Addr.Compare) {
@@ -297,9 +301,49 @@ func TestNumbersAfterRestart(t *testing.T) {
 	}
 }
 
+// TestRenderWeights: weights are those of the kernel's real servers, by a scheduler that takes notice of them, and what
+// is in maintenance is none.
+func TestRenderWeights(t *testing.T) {
+	for _, test := range []struct {
+		scheduler, missing string
+		weights            [3]uint16
+		want               string // scheduler and weights of what is not in maintenance
+		fallback           string
+	}{
+		{"", "", [3]uint16{70, 30, 0}, "wrr 70 30", ""},
+		{"lc", "", [3]uint16{70, 30, 0}, "wlc 70 30", ""},
+		{"maglev", "", [3]uint16{70, 30, 0}, "mh 70 30", ""},
+		{"rr", "", [3]uint16{7, 7, 0}, "rr 7 7", ""},
+		{"", "wrr", [3]uint16{70, 30, 0}, "rr 70 30", "wrr rr the kernel has no scheduler wrr"},
+		{"p2c", "p2c", [3]uint16{70, 30, 0}, "wrr 70 30", "p2c wrr the kernel has no scheduler p2c"},
+	} {
+		s := everyKind()[0]
+		s.AffinityTimeout, s.Scheduler = 0, test.scheduler
+		s.Backends = append(slices.Clone(s.Backends), lb.Backend{Addr: netip.MustParseAddrPort("10.244.3.10:8080"), Ready: true})
+		for i, w := range test.weights {
+			s.Backends[i].Weight, s.Backends[i].Maintenance = w, w == 0
+		}
+		h := testHost(false)
+		h.missing = []string{test.missing}
+		r := h.render(&s)
+		got := r.frontends[0].server.scheduler
+		for _, k := range r.frontends[0].server.backends {
+			got += fmt.Sprintf(" %d", k.weight)
+		}
+		fallback := ""
+		if f := r.fallback; f != nil {
+			fallback = f.Requested + " " + f.Used + " " + f.Reason
+		}
+		if got != test.want || fallback != test.fallback {
+			t.Errorf("%q: %s, fallback %q; want %s, %q", test.scheduler, got, fallback, test.want, test.fallback)
+		}
+	}
+}
+
 func TestParseScheduler(t *testing.T) {
 	for requested, want := range map[string]string{
 		"rr": "rr 0x0", "WLC ": "wlc 0x0", "mh": "mh 0x8", "mh,mh-port": "mh 0x18", "sh,sh-fallback, sh-port": "sh 0x18", "future7": "future7 0x0",
+		"maglev": "mh 0x8", "Maglev,mh-port": "mh 0x18",
 		"": "error", ",": "error", "r r": "error", "rr,rr-port": "error", "mh,sh-port": "error", "muchtoolongaword": "error", "../x": "error",
 	} {
 		name, flags, err := parseScheduler(requested)

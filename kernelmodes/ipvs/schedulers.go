@@ -35,6 +35,9 @@ func CheckScheduler(requested string) error {
 // they always have it.
 func parseScheduler(requested string) (name string, flags uint32, err error) {
 	name, more, _ := strings.Cut(strings.ToLower(strings.TrimSpace(requested)), ",")
+	if name == "maglev" { // what mh is
+		name = "mh"
+	}
 	if name == "" || len(name) > 15 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
 		return "", 0, fmt.Errorf("%q is no name of a scheduler", requested)
 	}

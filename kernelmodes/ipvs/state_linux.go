@@ -262,7 +262,7 @@ func (w *state) leaves(x key) bool {
 func (w *state) surplus(x key, h *held) (out []netip.AddrPort) {
 	s, requested := w.servers[x]
 	for a := range h.weights {
-		_, found := slices.BinarySearchFunc(s.backends, a, netip.AddrPort.Compare)
+		_, found := slices.BinarySearchFunc(s.backends, a, weighted.compare)
 		if !found && (requested || a != x.Addr) {
 			out = append(out, a)
 		}

@@ -49,7 +49,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...), hops: d.left()}
-	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, Now: now})
+	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, ClientPort: c.Source})
 	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
 	sh.count.Accepted.Add(1)
@@ -128,7 +128,10 @@ func (a *assoc) dialFailed(err error) {
 func (a *assoc) leave(err error) {
 	a.sh.loop.StopTimer(&a.timer)
 	a.meter.Flush(a.choice)
-	a.choice.Done(err)
+	if err != nil {
+		a.choice = session.EndFailed(a.choice, err)
+	}
+	a.choice.Done(nil)
 	a.choice = lb.Choice{}
 }
 

@@ -12,6 +12,9 @@ import (
 func (a *assoc) moved(was phase, from *side, c *wire.Content) {
 	sh := a.sh
 	if was == opening {
+		if a.phase == answered {
+			a.dial.Answered(a.choice)
+		}
 		a.endDial()
 	}
 	a.startTimer()

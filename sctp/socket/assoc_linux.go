@@ -94,6 +94,9 @@ func (a *assoc) step(src, dst *side) bool {
 		src.EOF = true
 		return true
 	}
+	if src == &a.backend {
+		a.Spoke()
+	}
 	return a.pass(src, dst, buf[:got.N], &got)
 }
 

@@ -94,7 +94,7 @@ func (sh *shard) serve(from accepted) {
 		a.client.Fail()
 		return
 	}
-	sh.Dial(a, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), Now: eventloop.Now()})
+	sh.Dial(a, lb.Flow{Frontend: from.frontend, Client: from.peer.Addr(), ClientPort: from.peer.Port()})
 }
 
 // newAssoc makes an association of a client's socket and of a backend's, or -1. It owns them from now on.

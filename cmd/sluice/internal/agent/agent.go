@@ -96,6 +96,7 @@ type Agent struct {
 	busy     chan struct{} // one token: a change is being applied, or none may be
 	suspect  chan struct{} // one: another program may have changed rules
 	offers   chan offer
+	ejected  chan struct{} // one: there is something in progress.ejected
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -109,8 +110,9 @@ type Agent struct {
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string                 // what could not be served, as logged last
-	fallbacks  map[lb.ID]Fallback     // those that are reported: once
+	refused    string             // what could not be served, as logged last
+	fallbacks  map[lb.ID]Fallback // those that are reported: once
+	schedulers map[lb.ID]SchedulerFallback
 	loops      map[lb.ID]Loop         // those that are reported: once
 	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
 	applying   Changes                // those that Apply is bringing to the data path
@@ -124,9 +126,11 @@ type Agent struct {
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
-		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
-	a.suspect, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1)
+		schedulers: make(map[lb.ID]SchedulerFallback),
+		loops:      make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
+	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
+	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
 }
@@ -169,6 +173,22 @@ type offer struct {
 // Offer gives a family an engine that it has not, and Run moves the Services there whose path that is. It never
 // blocks, and may be called from anywhere, once for each engine.
 func (a *Agent) Offer(ipv6 bool, path Path, e Engine) { a.offers <- offer{family(ipv6), path, e} }
+
+// Ejected has an ejection, or its end, reach a Service that the kernel forwards. It never blocks and may be called from
+// anywhere.
+func (a *Agent) Ejected(id lb.ID) {
+	p := &a.progress
+	p.mu.Lock()
+	if p.ejected == nil {
+		p.ejected = make(map[lb.ID]struct{})
+	}
+	p.ejected[id] = struct{}{}
+	p.mu.Unlock()
+	select {
+	case a.ejected <- struct{}{}:
+	default: // Run is still to look
+	}
+}
 
 // Status returns a snapshot. It may be called from anywhere.
 func (a *Agent) Status() Status {
@@ -217,6 +237,10 @@ func (a *Agent) Run(ctx context.Context) {
 		case o := <-a.offers:
 			f := &a.Families[o.family]
 			f.Engines[o.path], f.No[o.path] = o.engine, nil
+		case <-a.ejected:
+			if !a.planner.reconsider(a.progress.takeEjected()) {
+				continue
+			}
 		case <-a.progress.token:
 			wait = retryMin
 		case <-retry:

@@ -355,3 +355,40 @@ func TestAddressPassesOn(t *testing.T) {
 		t.Errorf("%s is of %v", extra.Addr, owner)
 	}
 }
+
+// TestEjectedInKernel: endpoints that are ejected take no new connections on the kernel's paths either, until they return.
+func TestEjectedInKernel(t *testing.T) {
+	a, _, ipt, _ := withEngines(t)
+	a.LB.Outlier = lb.DefaultOutlier
+	a.LB.OnEjection = func(e lb.Ejection) { a.Ejected(e.Service) }
+	web := service(lb.TCP, "web", 1, 1, 2, 3)
+	mustApply(t, a, web)
+	for range 15 {
+		c, err := a.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: web.Addresses[0].Addr}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Backend() == web.Backends[0].Addr {
+			c.Failed(errors.New("refused"), 0)
+			continue
+		}
+		c.Answered()
+		c.Done(nil)
+	}
+	mustApply(t, a, requesting(web, "iptables"))
+	if has := ipt.services[web.ID]; len(has.Eligible()) != 2 {
+		t.Errorf("the kernel sends to %+v", has.Eligible())
+	}
+	applied := make(chan error, 10)
+	a.Observe = func(at Attempt) { applied <- at.Err }
+	stop := running(t, a)
+	due, _ := a.LB.Trials(1e9, 1)
+	due[0].Passed(1e9)
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+	stop()
+	if has := ipt.services[web.ID]; len(has.Eligible()) != 3 {
+		t.Errorf("after it has returned the kernel sends to %+v", has.Eligible())
+	}
+}

@@ -172,6 +172,8 @@ func (p *Plan) writes() bool {
 
 // planner remembers what is applied, and which service ports are to be looked at.
 type planner struct {
+	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
+
 	table  *lb.Table // what is requested
 	node   lb.Node
 	env    environment
@@ -227,6 +229,18 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 	}
 }
 
+// reconsider marks those of some services that the kernel forwards, and reports whether there are any.
+func (p *planner) reconsider(ids []lb.ID) (any bool) {
+	for _, id := range ids {
+		if now := p.pieces[id]; now != nil && now.kernel != nil {
+			p.dirty = append(p.dirty, id)
+			p.noted++
+			any = true
+		}
+	}
+	return any
+}
+
 // plan compares what is applied with what the table comes to. It changes nothing.
 func (p *planner) plan(env *environment) *Plan {
 	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
@@ -250,6 +264,9 @@ func (p *planner) plan(env *environment) *Plan {
 		now := nothing
 		if s, ok := p.table.Service(id); ok {
 			now = env.piece(p.table, s)
+			if now.kernel != nil && p.healthy != nil {
+				now.kernel = p.healthy(now.kernel)
+			}
 		}
 		plan.changes = append(plan.changes, change{id, cmp.Or(p.pieces[id], nothing), now})
 	}

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,10 +44,11 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Conflicts []Conflict   // that have begun or ended
-	Fallbacks []Fallback   // that have begun, changed or ended
-	Loops     []Loop       // that have begun, changed or ended
-	Own       []OwnAddress // Services that have an address of the node since this attempt
+	Conflicts  []Conflict          // that have begun or ended
+	Fallbacks  []Fallback          // that have begun, changed or ended
+	Loops      []Loop              // that have begun, changed or ended
+	Schedulers []SchedulerFallback // that have begun, changed or ended
+	Own        []OwnAddress        // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.
@@ -64,8 +67,9 @@ type Status struct {
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
-	Paths     [pathCount]int // service ports on each Path
-	Fallbacks int            // service ports that are not on the path that was requested
+	Paths      [pathCount]int // service ports on each Path
+	Fallbacks  int            // service ports that are not on the path that was requested
+	Schedulers int            // service ports whose connections are not divided as was requested, but by ipvs
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
@@ -118,6 +122,9 @@ func (s *Status) add(p *piece, sign int) {
 	if p.choice.Fallback != "" {
 		s.Fallbacks += sign
 	}
+	if p.scheduling().Reason != "" {
+		s.Schedulers += sign
+	}
 }
 
 func (s *Status) count(service *lb.Service, sign int) {
@@ -134,7 +141,8 @@ type progress struct {
 
 	mu      sync.Mutex // guards the following
 	next    *Desired
-	pending Changes // of next
+	pending Changes            // of next
+	ejected map[lb.ID]struct{} // Services of which the ejections have changed
 	status  Status
 }
 
@@ -158,6 +166,15 @@ func (p *progress) take(c *Changes) *Desired {
 	defer p.mu.Unlock()
 	c.add(&p.pending)
 	return p.next
+}
+
+// takeEjected returns the Services of which the ejections have changed since it was called last.
+func (p *progress) takeEjected() []lb.ID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ids := slices.Collect(maps.Keys(p.ejected))
+	clear(p.ejected)
+	return ids
 }
 
 // deferred records that a change waits until rules may be written.

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
 
@@ -69,18 +70,29 @@ const shortestSync = 100 * time.Millisecond
 
 // limits are those of numbers and durations; others may be 0 or more.
 var limits = map[string]limit{
-	"config-sync-period":      {1, math.MaxInt64, "a duration above 0, like 15m"},
-	"kube-api-burst":          {0, math.MaxInt64, "0 or more, like 10"},
-	"healthz-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
-	"metrics-port":            {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
-	"iptables-sync-period":    {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
-	"ipvs-sync-period":        {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
-	"iptables-masquerade-bit": {0, 31, "0 to 31"},
-	"oom-score-adj":           {-1000, 1000, "-1000 to 1000"},
-	"drain-timeout":           {0, math.MaxInt64, "0 or more, like 30s"},
-	"loops":                   {1, 1024, "1 to 1024"},
-	"max-service-share":       {1, 100, "1 to 100"},
-	"max-client-share":        {1, 100, "1 to 100"},
+	"config-sync-period":           {1, math.MaxInt64, "a duration above 0, like 15m"},
+	"kube-api-burst":               {0, math.MaxInt64, "0 or more, like 10"},
+	"healthz-port":                 {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
+	"metrics-port":                 {0, math.MaxUint16, "a port from 1 to 65535, or 0 for no server"},
+	"iptables-sync-period":         {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
+	"ipvs-sync-period":             {int64(shortestSync), math.MaxInt64, "100ms or more, like 30s"},
+	"iptables-masquerade-bit":      {0, 31, "0 to 31"},
+	"oom-score-adj":                {-1000, 1000, "-1000 to 1000"},
+	"drain-timeout":                {0, math.MaxInt64, "0 or more, like 30s"},
+	"loops":                        {1, 1024, "1 to 1024"},
+	"outlier-consecutive-failures": {2, 1000, "2 to 1000"},
+	"outlier-base-ejection-time":   {int64(100 * time.Millisecond), int64(time.Hour), "100ms to 1h, like 30s"},
+	"outlier-max-ejection-time":    {0, int64(24 * time.Hour), "0 to 24h, like 5m"},
+	"outlier-max-ejection-jitter":  {0, int64(time.Hour), "0 to 1h"},
+	"outlier-interval":             {int64(100 * time.Millisecond), int64(time.Hour), "100ms to 1h, like 10s"},
+	"outlier-max-ejection-percent": {0, 100, "0 to 100"},
+	"outlier-panic-threshold":      {0, 100, "0 to 100"},
+	"outlier-failure-percentage":   {0, 100, "0 to 100"},
+	"outlier-minimum-hosts":        {2, 1000, "2 to 1000"},
+	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
+	"slow-start":                   {0, int64(time.Hour), "0 to 1h, like 30s"},
+	"max-service-share":            {1, 100, "1 to 100"},
+	"max-client-share":             {1, 100, "1 to 100"},
 }
 
 func (s *settings) checkLimits() {
@@ -156,6 +168,9 @@ func (s *settings) checkMode() {
 		s.reject("proxy-port-range", "is wrong: %w", err)
 	}
 	s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration
+	if _, err := lb.Algorithm(s.DataPath.Scheduler); err != nil {
+		s.reject("scheduler", "%w", err)
+	}
 }
 
 // checkNode checks the name, the zone and the pods of this node.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/udp"
@@ -85,6 +86,9 @@ type DataPath struct {
 	UDPGSO           udp.GSO            // send UDP datagrams of equal length by one call
 	MaxServiceShare  int                // percent of what Services have in common that one alone may have, 1 to 100
 	MaxClientShare   int                // the same of one client address
+	Outlier          lb.Outlier         // when endpoints that fail are ejected
+	Scheduler        string             // algorithm of Services that request none, as lb.Algorithm has it
+	SlowStart        time.Duration      // how long endpoints take that join others; 0: no time
 	BusyPoll         time.Duration      // busy polling before a loop sleeps, up to eventloop.MaxBusyPoll; 0: never
 }
 

@@ -157,6 +157,10 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Document.ClientConnection.ContentType == "application/json" }},
 		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
 		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
+		{"", func(c Config) bool { return c.DataPath.Scheduler == "rr" && c.DataPath.SlowStart == 0 }},
+		{"--scheduler=mh,mh-port --slow-start=30s", func(c Config) bool {
+			return c.DataPath.Scheduler == "mh,mh-port" && c.DataPath.SlowStart == 30*time.Second
+		}},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
 	} {
 		if c := parse(t, append(strings.Fields(test.args), "--manifests=x")...); !test.ok(c) {
@@ -218,6 +222,14 @@ func TestMistakes(t *testing.T) {
 		{"--udp-timeout 5", "--udp-timeout"},
 		{"--drain-timeout -1s", "--drain-timeout"},
 		{"--loops 0", "--loops"},
+		{"--outlier-consecutive-failures 1", "--outlier-consecutive-failures 1: give 2 to 1000"},
+		{"--outlier-base-ejection-time 1ms", "--outlier-base-ejection-time 1ms: give 100ms to 1h, like 30s"},
+		{"--outlier-interval=-1s", "--outlier-interval"},
+		{"--outlier-max-ejection-percent 101", "--outlier-max-ejection-percent 101: give 0 to 100"},
+		{"--outlier-failure-percentage 101", "--outlier-failure-percentage"},
+		{"--outlier-request-volume 0", "--outlier-request-volume"},
+		{"--scheduler=sed", `--scheduler "sed" is no algorithm of user space: use one of rr, lc, `},
+		{"--slow-start 2h", "--slow-start 2h0m0s: give 0 to 1h, like 30s"},
 		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
 		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},

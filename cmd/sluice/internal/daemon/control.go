@@ -26,6 +26,7 @@ type control struct {
 	agent   *agent.Agent
 	convert kube.Converter
 	leftOut func(kube.LeftOut) // reports it
+	weight  func(kube.BadWeight)
 	checks  status.ServiceChecks
 
 	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
@@ -43,6 +44,9 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 	})
 	for _, l := range r.LeftOut {
 		c.leftOut(l)
+	}
+	for _, w := range r.BadWeights {
+		c.weight(w)
 	}
 	primary := r.Facts.Addresses
 	c.primary.Store(&primary)

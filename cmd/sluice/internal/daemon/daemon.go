@@ -14,12 +14,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/outliers"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/upgrade"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter"
@@ -63,6 +65,8 @@ type daemon struct {
 	addresses  node.Addresses
 	stopping   atomic.Bool
 	watchdog   watchdog
+	outliers   *outliers.Watcher
+	checks     *checks.Checker
 	background sync.WaitGroup
 
 	renewing sync.WaitGroup
@@ -83,6 +87,8 @@ func Run(ctx context.Context, o Options) error {
 		return errors.Join(err, d.close())
 	}
 	d.background.Go(func() { d.agent.Run(running) })
+	d.background.Go(func() { d.outliers.Run(running) })
+	d.background.Go(func() { d.checks.Run(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
 	if d.lock == 0 { // everything was taken over
@@ -178,7 +184,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
-	d.control.leftOut = d.reports.leftOut
+	d.control.leftOut, d.control.weight = d.reports.leftOut, d.reports.weight
+	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
+	d.checks = checks.New(d.data.lb, d.reports.badCheck)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

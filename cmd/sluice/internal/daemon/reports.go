@@ -10,11 +10,13 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // reports turns what happens into events. Its methods may be called by any goroutine.
@@ -62,6 +64,9 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
+		for _, f := range a.Schedulers {
+			r.scheduler(f)
+		}
 		for _, l := range a.Loops {
 			r.loop(l)
 		}
@@ -99,6 +104,15 @@ func (r *reports) fallback(f agent.Fallback) {
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
 }
 
+// scheduler reports when a Service does not have the scheduler that it requests, and when that is over.
+func (r *reports) scheduler(f agent.SchedulerFallback) {
+	if f.Reason != "" {
+		r.recorder.Record(events.SchedulerFallback(f.Service, r.node, f.Requested, f.Used, f.Reason))
+		return
+	}
+	r.recorder.Record(events.SchedulerRestored(f.Service, r.node, f.Requested))
+}
+
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.
 func (r *reports) loop(l agent.Loop) {
 	if len(l.Endpoints) > 0 {
@@ -108,9 +122,35 @@ func (r *reports) loop(l agent.Loop) {
 	r.recorder.Record(events.EndpointsLoopNoMore(l.Service, r.node))
 }
 
+// ejection reports that an endpoint is ejected, and that it has returned.
+func (r *reports) ejection(e lb.Ejection) {
+	if e.Returned {
+		r.recorder.Record(events.EndpointReturned(e, r.node))
+		return
+	}
+	r.recorder.Record(events.EndpointEjected(e, r.node))
+}
+
+// badCheck reports that a Service requests a check that cannot be made.
+func (r *reports) badCheck(i checks.Ignored) {
+	r.ignored(i.Service, "sluice.io/readiness-probe", i.Err)
+}
+
 // leftOut reports that endpoints of a Service are left out.
 func (r *reports) leftOut(l kube.LeftOut) {
 	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
+}
+
+// weight reports that an EndpointSlice has a weight that is none.
+func (r *reports) weight(b kube.BadWeight) {
+	r.ignored(lb.Name{Namespace: b.Namespace, Name: b.Name}, kube.AnnotationWeight, b.Err())
+}
+
+// ignored reports that an annotation is of no use.
+func (r *reports) ignored(service lb.Name, annotation string, err error) {
+	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace), zap.String("service", service.Name),
+		zap.String("annotation", annotation), zap.Error(err))
+	r.recorder.Record(events.AnnotationIgnored(service, r.node, annotation, err))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

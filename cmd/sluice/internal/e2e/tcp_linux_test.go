@@ -153,7 +153,7 @@ func TestStalledReader(t *testing.T) {
 func TestDeadEndpoint(t *testing.T) {
 	l := lab.New(t, testbed.Config{})
 	servers := l.ServeWeb()
-	l.Start()
+	l.Start("--outlier-ejection=false") // else it has five turns
 	testbed.Check(t, l.Pods[1].Blackhole(true))
 	const n = 30
 	var longest time.Duration

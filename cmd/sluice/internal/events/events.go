@@ -3,6 +3,7 @@ package events
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -76,6 +77,22 @@ func PathRestored(id lb.ID, node, requested string) Event {
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
 }
 
+// SchedulerFallback says that the requested scheduler of a Service, or its weights, are unavailable, and what is used
+// instead.
+func SchedulerFallback(id lb.ID, node, requested, used, reason string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
+		Reason: "SchedulerUnavailable", Action: "ChooseScheduler",
+		Note: fmt.Sprintf("node %s divides connections of %s by %s, %s requested: %s",
+			node, id, used, requested, reason)}
+}
+
+// SchedulerRestored says that this is over: what is requested is available, or something else is requested, or the
+// Service is gone.
+func SchedulerRestored(id lb.ID, node, requested string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "SchedulerChosen", Action: "ChooseScheduler",
+		Note: fmt.Sprintf("node %s no longer falls back from %s for %s", node, requested, id)}
+}
+
 // EndpointsLoop says that endpoints of a Service lead back to Sluice, and are left out: they are addresses of Services,
 // or the node's own with a node port.
 func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
@@ -89,6 +106,41 @@ func EndpointsLoop(id lb.ID, node string, endpoints []netip.AddrPort) Event {
 func EndpointsLoopNoMore(id lb.ID, node string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "EndpointsLoopNoMore", Action: "ChooseEndpoints",
 		Note: fmt.Sprintf("no endpoint of %s leads back to node %s any more", id, node)}
+}
+
+// EndpointEjected says that an endpoint gets no new connections, since it has failed.
+func EndpointEjected(e lb.Ejection, node string) Event {
+	if e.Check {
+		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
+			Reason: "EndpointCheckFailed", Action: "ChooseEndpoints",
+			Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, whose check fails: %v",
+				node, e.Service, e.Backend, e.Err)}
+	}
+	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
+		Reason: "EndpointEjected", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): %v",
+			node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)}
+}
+
+// EndpointReturned says that this is over.
+func EndpointReturned(e lb.Ejection, node string) Event {
+	if e.Check {
+		return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
+			Reason: "EndpointCheckPassed", Action: "ChooseEndpoints",
+			Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, whose check passes",
+				node, e.Service, e.Backend)}
+	}
+	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name,
+		Reason: "EndpointReturned", Action: "ChooseEndpoints",
+		Note: fmt.Sprintf("node %s sends connections of %s to endpoint %s again, which was ejected for %v",
+			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
+}
+
+// AnnotationIgnored says that an annotation of a Service is of no use.
+func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
+	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,
+		Reason: "AnnotationIgnored", Action: "ReadAnnotations",
+		Note: fmt.Sprintf("node %s ignores the annotation %s of %s/%s: %v", node, annotation, service.Namespace, service.Name, err)}
 }
 
 // OwnAddress says that an address of a Service is the node's own, so that connections to the

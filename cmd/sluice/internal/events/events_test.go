@@ -146,3 +146,28 @@ func TestLog(t *testing.T) {
 		t.Errorf("fields %v", f)
 	}
 }
+
+// TestEjections: an event of an ejection says which endpoint, for how long at most and for what; its end is no warning.
+func TestEjections(t *testing.T) {
+	e := lb.Ejection{Service: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP},
+		Backend: netip.MustParseAddrPort("10.0.0.9:80"), Err: errors.New("connection refused"), Time: 30e9, Times: 2}
+	got := EndpointEjected(e, "node-1")
+	if want := "node node-1 sends no new connections of default/web:http to endpoint 10.0.0.9:80, ejected for up to 30s (2 in a row): " +
+		"connection refused"; got.Note != want || !got.Warning || got.Reason != "EndpointEjected" || got.Service != "web" {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	e.Returned, e.Err, e.Time = true, nil, 1234567890
+	got = EndpointReturned(e, "node-1")
+	if want := "node node-1 sends connections of default/web:http to endpoint 10.0.0.9:80 again, which was ejected for 1.235s"; got.Note != want ||
+		got.Warning || got.Reason != "EndpointReturned" {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	e.Check = true
+	if got := EndpointReturned(e, "node-1"); got.Reason != "EndpointCheckPassed" || got.Warning {
+		t.Errorf("%+v", got)
+	}
+	e.Err = errors.New("status 503")
+	if got := EndpointEjected(e, "node-1"); got.Reason != "EndpointCheckFailed" || !got.Warning || !strings.HasSuffix(got.Note, "whose check fails: status 503") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -293,8 +293,8 @@ func (c *codec) conversations(of *conversations, now int64) {
 	})
 }
 
-// memory is what Balancer.Remember needs.
-func (c *codec) memory(m *lb.Stats) {
+// memory is what Balancer.Remember needs. It passes times as affinity does.
+func (c *codec) memory(m *lb.Stats, now int64) {
 	c.id(&m.ID)
 	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Gone.Picks, &m.Gone.Failures,
 		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
@@ -305,5 +305,30 @@ func (c *codec) memory(m *lb.Stats) {
 		for _, v := range [...]*uint64{&b.Picks, &b.Failures, &b.BytesIn, &b.BytesOut} {
 			number(c, v)
 		}
+		known := b.Health != lb.Health{}
+		if c.bools(&known); known {
+			c.health(&b.Health, now)
+		}
 	})
+}
+
+// health is what is known of an endpoint that has failed.
+func (c *codec) health(h *lb.Health, now int64) {
+	c.bools(&h.Ejected, &h.Failing)
+	c.string(&h.Reason)
+	c.string(&h.Why)
+	for i := range h.Failures {
+		number(c, &h.Failures[i])
+	}
+	number(c, &h.Times)
+	for _, v := range [...]*int64{&h.Returned, &h.At} {
+		age := now - *v
+		number(c, &age)
+		*v = now - age
+	}
+	for _, v := range [...]*int64{&h.Until, &h.Trial} {
+		left := *v - now
+		number(c, &left)
+		*v = now + left
+	}
 }

@@ -215,13 +215,14 @@ func (g *giver) sendClients(ctx context.Context) error {
 // sendMemory sends the round robin positions and counts that differ from what was sent before.
 func (g *giver) sendMemory(ctx context.Context) error {
 	var all codec
+	now := eventloop.Now()
 	g.overShare = g.overShare[:0]
 	for _, m := range g.LB.Stats() {
 		if m.OverShare > 0 {
 			g.overShare = append(g.overShare, overShare{m.ID, m.OverShare})
 		}
 		before := len(all.b)
-		all.memory(&m)
+		all.memory(&m, now)
 		if one := all.b[before:]; g.memory[m.ID] == string(one) {
 			all.b = all.b[:before]
 		} else {

@@ -218,7 +218,7 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			}
 		case memoryMsg:
 			var one lb.Stats
-			if c.memory(&one); c.err == nil {
+			if c.memory(&one, now); c.err == nil {
 				balancer.Remember([]lb.Stats{one})
 			}
 		default:

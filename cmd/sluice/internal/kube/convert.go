@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,9 @@ type Result struct {
 	// LeftOut are the Services with endpoints at loopback, link-local, multicast or
 	// unspecified addresses, as far as that has changed since the last call.
 	LeftOut []LeftOut
+
+	// BadWeights are those of EndpointSlices that are none, at most one for each Service, as far as that has changed.
+	BadWeights []BadWeight
 
 	// Facts are those of Options, completed by the Node object and the ServiceCIDRs.
 	Facts Facts
@@ -134,6 +138,9 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	first := len(c.services)
 	affinity := affinityTimeout(svc)
 	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
+	ejection := svc.Annotations["sluice.io/outlier-ejection"]
+	slowStart := slowStart(svc)
+	responses, _ := strconv.Atoi(svc.Annotations["sluice.io/udp-responses"]) // what is no number is 0
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -155,6 +162,10 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			AffinityTimeout: affinity,
 			DataPath:        dataPath,
 			Scheduler:       scheduler,
+			SlowStart:       slowStart,
+			OutlierEjection: ejection,
+			ExpectsAnswers:  responses > 0,
+			Check:           svc.Annotations["sluice.io/readiness-probe"],
 		}
 		c.services = append(c.services, s)
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,95 @@ func TestConvertDuplicates(t *testing.T) {
 	o.Services = append(o.Services, o.Services[1], o.Services[0])
 	if got := convert(o, Options{}); len(got.Services) != 3 {
 		t.Errorf("%d services, want 3:\n%s", len(got.Services), describe(got))
+	}
+}
+
+// TestAnnotations: what a Service requests of Sluice reaches each of its ports.
+func TestAnnotations(t *testing.T) {
+	for _, c := range []struct {
+		annotations map[string]string
+		want        lb.Service
+	}{
+		{nil, lb.Service{}},
+		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, lb.Service{DataPath: "ipvs", Scheduler: "wlc"}},
+		{map[string]string{"sluice.io/outlier-ejection": "false"}, lb.Service{OutlierEjection: "false"}},
+		{map[string]string{"sluice.io/slow-start": "30s"}, lb.Service{SlowStart: 30e9}},
+		{map[string]string{"sluice.io/slow-start": "0"}, lb.Service{SlowStart: -1}},
+		{map[string]string{"sluice.io/slow-start": "-1s"}, lb.Service{}},
+		{map[string]string{"sluice.io/slow-start": "slow"}, lb.Service{}},
+		{map[string]string{"sluice.io/udp-responses": "1"}, lb.Service{ExpectsAnswers: true}},
+		{map[string]string{"sluice.io/udp-responses": "0"}, lb.Service{}},
+		{map[string]string{"sluice.io/udp-responses": "many"}, lb.Service{}},
+	} {
+		o := many(1, 1)
+		o.Services[0].Annotations = c.annotations
+		s := *convert(o, Options{}).Services[0]
+		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers,
+			SlowStart: s.SlowStart}
+		if !got.Equal(&c.want) {
+			t.Errorf("%v: %+v, want %+v", c.annotations, got, c.want)
+		}
+	}
+}
+
+// TestWeights: two slices of one Service divide by their weights, each endpoint of a slice has that of the slice, and
+// what is no weight is reported once and counts as 1.
+func TestWeights(t *testing.T) {
+	for _, c := range []struct {
+		weights  [2]string
+		want     [2]lb.Backend // Weight and Maintenance of each slice's endpoints
+		reported string
+	}{
+		{weights: [2]string{"70", "30"}, want: [2]lb.Backend{{Weight: 70}, {Weight: 30}}},
+		{weights: [2]string{"65535", "0"}, want: [2]lb.Backend{{Weight: 65535}, {Maintenance: true}}},
+		{weights: [2]string{"", "2"}, want: [2]lb.Backend{{}, {Weight: 2}}},
+		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}}, reported: `svc-0-10 has "heavy"`},
+		{weights: [2]string{"-1", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `svc-0-0 has "-1"`},
+		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `"65536", which is not a number from 0 to 65535`},
+	} {
+		o := many(1, 20)
+		for i := range o.Slices[1].Endpoints { // others than those of the first slice, and after them
+			o.Slices[1].Endpoints[i].Addresses = []string{fmt.Sprintf("10.254.0.%d", i)}
+		}
+		for i, text := range c.weights {
+			if text != "" {
+				o.Slices[i].Annotations = map[string]string{"sluice.io/weight": text}
+			}
+			o.Slices[i] = TrimSlice(o.Slices[i])
+		}
+		var k Converter
+		r := k.Convert(o, Options{})
+		backends := r.Services[0].Backends
+		for i, b := range backends {
+			if want := c.want[i/10]; len(backends) != 20 || b.Weight != want.Weight || b.Maintenance != want.Maintenance {
+				t.Errorf("%v: endpoint %d of %d: weight %d, maintenance %t; want %+v", c.weights, i, len(backends), b.Weight, b.Maintenance, want)
+			}
+		}
+		o.Services[0] = o.Services[0].DeepCopy()
+		if again := k.Convert(o, Options{}); again.BadWeights != nil {
+			t.Errorf("%v: reported again: %v", c.weights, again.BadWeights)
+		}
+		text := ""
+		for _, b := range r.BadWeights {
+			text += b.Err().Error()
+		}
+		if len(r.BadWeights) > 1 || !strings.Contains(text, c.reported) || (text == "") != (c.reported == "") {
+			t.Errorf("%v: reported %q, want %q", c.weights, text, c.reported)
+		}
+	}
+}
+
+// TestMaintenanceCountsAsUnhealthy: a load balancer is not to send connections to a node for endpoints that take none.
+func TestMaintenanceCountsAsUnhealthy(t *testing.T) {
+	for weight, want := range map[string]int{"1": 1, "0": 0} {
+		o := many(1, 10)
+		spec := &o.Services[0].Spec
+		spec.Type, spec.ExternalTrafficPolicy, spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal, 30000
+		o.Slices[0].Annotations = map[string]string{"sluice.io/weight": weight}
+		r := convert(o, Options{Facts: Facts{NodeName: "node-3"}})
+		if len(r.HealthChecks) != 1 || r.HealthChecks[0].LocalEndpoints != want {
+			t.Errorf("weight %s: %+v, want %d endpoints", weight, r.HealthChecks, want)
+		}
 	}
 }
 

@@ -49,6 +49,7 @@ type group struct {
 	services     []*lb.Service
 	healthChecks []HealthCheck
 	leftOut      LeftOut
+	badWeight    BadWeight // of the first of its slices by name that has one
 }
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
@@ -85,8 +86,9 @@ func (k *Converter) Convert(o Objects, options Options) Result {
 	}
 	k.facts = facts
 	k.sort()
-	r := Result{Facts: facts, Changes: changes, LeftOut: k.convert(),
+	r := Result{Facts: facts, Changes: changes,
 		Services: make([]*lb.Service, 0, len(k.own)+len(k.own)/8)} // some have several ports
+	k.convert(&r)
 	for _, g := range k.own {
 		r.Services = append(r.Services, g.services...)
 		r.HealthChecks = append(r.HealthChecks, g.healthChecks...)
@@ -195,24 +197,26 @@ func (k *Converter) sort() {
 	}
 }
 
-// convert converts what is dirty, and drops groups that nothing is left of. It returns which
-// endpoints are left out that were not before.
-func (k *Converter) convert() (leftOut []LeftOut) {
+// convert converts what is dirty, and drops groups that nothing is left of. It notes in r which
+// endpoints are left out, and which weights are bad, that were not before.
+func (k *Converter) convert(r *Result) {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {
-		was := g.leftOut
+		was, badWeight := g.leftOut, g.badWeight
 		g.dirty, g.services, g.healthChecks = false, nil, nil
 		switch {
 		case g.service != nil:
 			c.convert(g)
 			if g.leftOut.Endpoints > 0 && g.leftOut != was {
-				leftOut = append(leftOut, g.leftOut)
+				r.LeftOut = append(r.LeftOut, g.leftOut)
+			}
+			if g.badWeight.Slice != "" && g.badWeight != badWeight {
+				r.BadWeights = append(r.BadWeights, g.badWeight)
 			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}
 	}
-	return leftOut
 }
 
 // difference returns what is in only one of two lists. Lists that are the same at

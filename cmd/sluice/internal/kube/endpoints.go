@@ -33,7 +33,7 @@ func (p *slicePort) compare(id *lb.ID) int {
 // Service and its slices may have tens of thousands of ports.
 func (c *converter) index() {
 	c.indexed = c.indexed[:0]
-	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
+	c.leftOut, c.badWeight = LeftOut{Namespace: c.namespace, Name: c.name}, BadWeight{}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
 			c.indexSlice(slice)
@@ -85,6 +85,8 @@ func compareBackends(a, b lb.Backend) int {
 		compareBools(b.Local, a.Local),
 		cmp.Compare(a.NodeHint, b.NodeHint),
 		cmp.Compare(a.ZoneHint, b.ZoneHint),
+		compareBools(a.Maintenance, b.Maintenance),
+		cmp.Compare(b.Weight, a.Weight),
 	)
 }
 
@@ -99,6 +101,7 @@ func (c *converter) indexSlice(slice *discoveryv1.EndpointSlice) {
 			endpoints = append(endpoints, b)
 		}
 	}
+	c.weigh(slice, endpoints)
 	c.indexed = slices.Grow(c.indexed, len(slice.Ports))
 	for i := range slice.Ports {
 		port := &slice.Ports[i]

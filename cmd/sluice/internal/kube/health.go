@@ -35,7 +35,7 @@ func (c *converter) checkHealth(svc *corev1.Service, ipv6 bool, services []*lb.S
 	var ips []netip.Addr
 	for i := range services {
 		for _, b := range services[i].Backends {
-			if b.Local && b.Ready {
+			if b.Local && b.Ready && !b.Maintenance {
 				ips = append(ips, b.Addr.Addr())
 			}
 		}

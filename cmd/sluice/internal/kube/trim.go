@@ -53,7 +53,7 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta: trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
-			corev1.EndpointsLastChangeTriggerTime),
+			corev1.EndpointsLastChangeTriggerTime, ownAnnotations),
 		AddressType: slice.AddressType,
 		Ports:       slice.Ports,
 		Endpoints:   make([]discoveryv1.Endpoint, len(slice.Endpoints)),

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
@@ -36,6 +37,8 @@ type Sources struct {
 	RefusedHTTP func() uint64     // connections
 	Families    []Family          // those that are served
 	Services    func() []lb.Stats // by service port
+	Outliers    func() lb.OutlierStats
+	Checks      func() checks.Stats
 	Events      func() (reported, dropped uint64)
 }
 
@@ -104,6 +107,8 @@ func (s scrape) sources(c *Sources) {
 	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
 		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
 
+	s.outliers(c.Outliers())
+	s.checks(c.Checks())
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
 	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit.", dropped)

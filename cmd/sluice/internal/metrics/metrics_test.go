@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -87,6 +88,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Services: func() []lb.Stats {
 			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
 		},
+		Outliers: func() lb.OutlierStats {
+			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
+		},
+		Checks: func() checks.Stats { return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010, Failing: 7011} },
 		Events: func() (reported, dropped uint64) { return 7002, 7003 },
 	})
 	m.Register(handover.NewMetrics())
@@ -142,7 +147,9 @@ func TestEveryNumberIsServed(t *testing.T) {
 		`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1.7e+09`,
 		`kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.700000001e+09`,
 		`kubeproxy_proxy_healthz_total{code="503"} 1`, `kubeproxy_proxy_healthz_total{code="200"} 0`, `kubeproxy_proxy_livez_total{code="200"} 1`,
-		"sluice_events_total 7002", "sluice_events_dropped_total 7003",
+		"sluice_ejections_active 7004", "sluice_ejections_enforced_total 7005", "sluice_ejections_overflow_total 7006",
+		"sluice_ejections_spared_total 7007", `sluice_endpoint_checks_total{result="passed"} 7008`, `sluice_endpoint_checks_total{result="failed"} 7009`,
+		"sluice_endpoint_checks_postponed_total 7010", "sluice_endpoints_failing_checks 7011", "sluice_events_total 7002", "sluice_events_dropped_total 7003",
 		`rest_client_requests_total{code="404",host="127.0.0.1:`,
 	} {
 		want[line] = line

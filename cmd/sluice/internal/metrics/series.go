@@ -2,7 +2,9 @@ package metrics
 
 import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
 	"github.com/sluice-lb/sluice/udp"
@@ -82,6 +84,8 @@ func (s scrape) udp(n udp.Stats) {
 		"UDP flows moved away from an endpoint, by reason: gone (removed from the Service) or refused "+
 			"(ICMP port or host unreachable).",
 		"reason", []reading{{"gone", n.Moved}, {"refused", n.Refused}})
+	s.counter("sluice_udp_flows_not_answered_total", "UDP flows without an answer within 2 s, of Services with the "+
+		"annotation sluice.io/udp-responses.", n.NotAnswered)
 	s.counters("sluice_udp_datagrams_total", "Datagrams relayed: in from clients, out to clients.",
 		"direction", []reading{{"in", n.DatagramsIn}, {"out", n.DatagramsOut}})
 	s.counters("sluice_udp_bytes_total", "Bytes relayed over UDP: in from clients, out to clients.",
@@ -181,6 +185,9 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_data_path_fallbacks",
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		float64(n.Fallbacks))
+	s.gauge("sluice_scheduler_fallbacks",
+		"Service ports whose scheduler or weights the data path does not have, so that another algorithm is used; "+
+			"but for data path ipvs.", float64(n.Schedulers))
 	s.counters("sluice_syncs_total", "Syncs of the data path with a change, by result.",
 		"result", []reading{{"ok", n.Applied}, {"error", n.Failures}})
 	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the kernel.", n.Repairs)
@@ -193,4 +200,23 @@ func (s scrape) agent(n agent.Status) {
 		"EndpointSlice and Endpoints changes not applied yet.", float64(n.EndpointsPending))
 	s.counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice and Endpoints changes seen.",
 		n.EndpointChanges)
+}
+
+func (s scrape) outliers(n lb.OutlierStats) {
+	s.gauge("sluice_ejections_active", "Endpoints that get no new connections since they have failed, counted once per "+
+		"Service port.", float64(n.Active))
+	s.counter("sluice_ejections_enforced_total", "Ejections of endpoints.", n.Enforced)
+	s.counter("sluice_ejections_overflow_total", "Ejections left out because as many endpoints of the Service were "+
+		"ejected as may be (--outlier-max-ejection-percent).", n.Overflow)
+	s.counter("sluice_ejections_spared_total", "Ejections left out because no endpoint of the Service had answered "+
+		"since the failures began: this node's own network may be at fault.", n.Spared)
+}
+
+func (s scrape) checks(n checks.Stats) {
+	s.gauge("sluice_endpoints_failing_checks", "Endpoints that get no new connections since they fail the check of the "+
+		"annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
+	s.counters("sluice_endpoint_checks_total", "Active checks of endpoints, by result.",
+		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
+	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since 64, or 16 of a "+
+		"Service, were in flight.", n.Postponed)
 }

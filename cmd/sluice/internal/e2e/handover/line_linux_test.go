@@ -224,6 +224,36 @@ func TestOffloadedGoesOn(t *testing.T) {
 	}
 }
 
+// TestEjectionsCross: an endpoint that is ejected stays so after an upgrade, without another failure, and returns.
+func TestEjectionsCross(t *testing.T) {
+	t.Parallel()
+	n := newLine(t, testbed.Config{})
+	n.ServeWeb()
+	n.start()
+	testbed.Check(t, n.Pods[0].Blackhole(true))
+	ask := func(times int) map[string]int {
+		answers := make(map[string]int)
+		for range times {
+			name, err := lab.Who(n.Client, lab.WebAddr)
+			testbed.Check(t, err)
+			answers[name]++
+		}
+		return answers
+	}
+	ask(15)
+	n.mustUpgrade()
+	if got, active := ask(20), n.Metric("sluice_ejections_active"); got["pod-1"] != 10 || got["pod-2"] != 10 || active != 1 ||
+		n.Metric(`sluice_tcp_dials_total{result="timeout"}`) != 5 { // the counters go on
+		t.Errorf("after the upgrade requests go to %v, %v endpoints are ejected and %v dials were not answered", got, active,
+			n.Metric(`sluice_tcp_dials_total{result="timeout"}`))
+	}
+	testbed.Check(t, n.Pods[0].Blackhole(false))
+	n.Eventually("the endpoint returns", func() bool { return n.Metric("sluice_ejections_active") == 0 })
+	if got := ask(30); got["pod-0"] != 10 {
+		t.Errorf("after its return requests go to %v, want 10 each", got)
+	}
+}
+
 // TestBindAddressChanges: after an upgrade by which proxy ports listen elsewhere, every
 // Service is served as after a start, and nothing listens where it did before.
 func TestBindAddressChanges(t *testing.T) {

@@ -1,0 +1,245 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/session"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	turnEvery      = 100 * time.Millisecond
+	maxFlying      = 64 // checks in flight
+	maxOfAService  = 16 // of these, of one Service
+	postponedAfter = time.Second
+)
+
+// Stats counts checks.
+type Stats struct {
+	Passed, Failed uint64
+	Postponed      uint64 // checks that began late, since there were too many
+	Failing        int    // endpoints, once for each service port
+}
+
+// Ignored says that an annotation of a Service is of no use.
+type Ignored struct {
+	Service lb.Name
+	Err     error
+}
+
+// Checker makes the checks that the Services of a Balancer request.
+type Checker struct {
+	lb      *lb.Balancer
+	report  func(Ignored)
+	results chan result
+	flying  int // in flight; of Run
+	running sync.WaitGroup
+	seed    maphash.Seed
+
+	table   *lb.Table
+	probes  map[string]*probe // by annotation; nil: it is bad
+	targets map[target]*state
+	busy    map[lb.Name]int    // checks in flight of a Service
+	ignored map[lb.Name]string // annotations that are reported
+
+	passed, failed, postponed atomic.Uint64
+}
+
+// target is what is checked at once for several ports of a Service.
+type target struct {
+	service lb.Name
+	check   string
+	addr    netip.AddrPort // that is asked
+}
+
+// state is what is known of a target.
+type state struct {
+	probe  *probe
+	of     []endpoint
+	due    time.Time
+	flying bool
+	row    int32 // checks in a row that have ended alike
+	passes bool  // they have passed
+	gone   bool  // it is no target any more
+}
+
+// endpoint is one of a service port.
+type endpoint struct {
+	id   lb.ID
+	addr netip.AddrPort
+}
+
+// result is what has come of a check.
+type result struct {
+	target target
+	state  *state
+	err    error
+}
+
+// New returns a Checker. report is called by Run, once for each annotation that is of no use.
+func New(b *lb.Balancer, report func(Ignored)) *Checker {
+	return &Checker{lb: b, report: report, results: make(chan result, maxFlying), seed: maphash.MakeSeed(),
+		targets: make(map[target]*state), busy: make(map[lb.Name]int), ignored: make(map[lb.Name]string)}
+}
+
+// Stats may be called from anywhere.
+func (c *Checker) Stats() Stats {
+	return Stats{c.passed.Load(), c.failed.Load(), c.postponed.Load(), c.lb.Failing()}
+}
+
+// Run makes checks until ctx ends.
+func (c *Checker) Run(ctx context.Context) {
+	defer c.running.Wait()
+	turn := time.NewTicker(turnEvery)
+	defer turn.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-c.results:
+			c.end(r)
+		case now := <-turn.C:
+			if table := c.lb.Table(); table != c.table {
+				c.table = table
+				c.follow(now)
+			}
+			c.begin(ctx, now)
+		}
+	}
+}
+
+// follow makes the targets those of a new table.
+func (c *Checker) follow(now time.Time) {
+	probes, had, ignored := c.probes, c.targets, c.ignored
+	c.probes, c.targets, c.ignored = make(map[string]*probe), make(map[target]*state), make(map[lb.Name]string)
+	for i := range c.table.Len() {
+		s := c.table.At(i)
+		if s.Check == "" {
+			continue
+		}
+		p, known := c.probes[s.Check]
+		if !known {
+			if p, known = probes[s.Check]; !known {
+				p, _ = parse(s.Check)
+			}
+			c.probes[s.Check] = p
+		}
+		name := s.ID.Service()
+		if p == nil {
+			if c.ignored[name] = s.Check; ignored[name] != s.Check {
+				_, err := parse(s.Check)
+				c.report(Ignored{name, err})
+				ignored[name] = s.Check
+			}
+			continue
+		}
+		for j := range s.Backends {
+			if b := &s.Backends[j]; b.Ready && !b.Loop {
+				c.add(target{name, s.Check, p.at(b.Addr)}, endpoint{s.ID, b.Addr}, p, had, now)
+			}
+		}
+	}
+	for t, was := range had {
+		is := c.targets[t]
+		for _, e := range was.of {
+			if is == nil || !slices.Contains(is.of, e) {
+				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
+			}
+		}
+		was.gone = true
+	}
+}
+
+// at returns where an endpoint is checked.
+func (p *probe) at(addr netip.AddrPort) netip.AddrPort {
+	if p.port == 0 {
+		return addr
+	}
+	return netip.AddrPortFrom(addr.Addr(), p.port)
+}
+
+// add makes an endpoint one of a target's.
+func (c *Checker) add(t target, e endpoint, p *probe, had map[target]*state, now time.Time) {
+	is := c.targets[t]
+	if is == nil {
+		is = &state{probe: p, passes: true}
+		if was := had[t]; was != nil {
+			is.due, is.row, is.passes, is.flying = was.due, was.row, was.passes, was.flying
+		} else {
+			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(p.period))
+			is.due = now.Add(p.delay + spread)
+		}
+		c.targets[t] = is
+	}
+	is.of = append(is.of, e)
+}
+
+// begin begins the checks that are due, as far as there is room.
+func (c *Checker) begin(ctx context.Context, now time.Time) {
+	for t, s := range c.targets {
+		if s.flying || s.due.After(now) {
+			continue
+		}
+		if c.flying >= maxFlying || c.busy[t.service] >= maxOfAService {
+			continue
+		}
+		if now.Sub(s.due) > postponedAfter {
+			c.postponed.Add(1)
+		}
+		s.flying, s.due = true, now.Add(s.probe.period)
+		c.flying++
+		c.busy[t.service]++
+		c.running.Go(func() {
+			within, cancel := context.WithTimeout(ctx, s.probe.timeout)
+			defer cancel()
+			err := s.probe.once(within, t.addr)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = errTimeout
+			}
+			c.results <- result{t, s, err} // there is room for all in flight
+		})
+	}
+}
+
+var errTimeout = errors.New("no answer in time")
+
+// end notes what has come of a check.
+func (c *Checker) end(r result) {
+	c.flying--
+	if c.busy[r.target.service]--; c.busy[r.target.service] == 0 {
+		delete(c.busy, r.target.service)
+	}
+	s := r.state
+	if s.gone { // a new table has come meanwhile
+		if s = c.targets[r.target]; s == nil {
+			return
+		}
+	}
+	s.flying = false
+	switch {
+	case session.Shortage(r.err): // of this host
+		return
+	case r.err == nil:
+		c.passed.Add(1)
+	default:
+		c.failed.Add(1)
+	}
+	passes := r.err == nil
+	if s.row++; passes != s.passes {
+		s.row, s.passes = 1, passes
+	}
+	if passes && s.row < s.probe.successes || !passes && s.row < s.probe.failures {
+		return
+	}
+	for _, e := range s.of {
+		c.lb.Checked(e.id, e.addr, r.err, eventloop.Now())
+	}
+}

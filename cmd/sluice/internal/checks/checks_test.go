@@ -1,0 +1,146 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const patience = 20 * time.Second
+
+// start runs a Checker of a Balancer, which tells of ejections and of what is ignored.
+func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection, <-chan Ignored) {
+	events, ignored := make(chan lb.Ejection, 100), make(chan Ignored, 100)
+	b := &lb.Balancer{Outlier: lb.DefaultOutlier, OnEjection: func(e lb.Ejection) { events <- e }}
+	c := New(b, func(i Ignored) { ignored <- i })
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return b, c, events, ignored
+}
+
+// next waits for what is told.
+func next[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		t.Fatal("nothing is told")
+		panic("not reached")
+	}
+}
+
+func service(name, check string, backends ...netip.AddrPort) *lb.Service {
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP}, Check: check}
+	for _, addr := range backends {
+		s.Backends = append(s.Backends, lb.Backend{Addr: addr, Ready: true, Serving: true})
+	}
+	return s
+}
+
+func update(t *testing.T, b *lb.Balancer, services ...*lb.Service) {
+	t.Helper()
+	table, err := lb.NewTable(services, lb.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Update(table)
+}
+
+// answering is a server whose status can be changed, and that counts how often it is asked.
+type answering struct {
+	addr          netip.AddrPort
+	status, asked atomic.Int64
+}
+
+func answer(t *testing.T, status int64) *answering {
+	a := new(answering)
+	a.status.Store(status)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		a.asked.Add(1)
+		w.WriteHeader(int(a.status.Load()))
+	}))
+	t.Cleanup(server.Close)
+	a.addr = server.Listener.Addr().(*net.TCPAddr).AddrPort()
+	return a
+}
+
+const probeText = "{httpGet: {path: /ready}, periodSeconds: 1, failureThreshold: 2}"
+
+// TestChecker: an endpoint that fails as often as the threshold says gets no connections, and gets them again when it
+// passes; one of a Service that requests no check any more gets them at once.
+func TestChecker(t *testing.T) {
+	b, c, events, _ := start(t)
+	good, bad := answer(t, 200), answer(t, 503)
+	update(t, b, service("web", probeText, good.addr, bad.addr), service("plain", "", good.addr, bad.addr))
+	if e := next(t, events); e.Returned || !e.Check || e.Backend != bad.addr || e.Service.Name != "web" || e.Err.Error() != "status 503" {
+		t.Errorf("%+v", e)
+	}
+	if n := bad.asked.Load(); n != 2 {
+		t.Errorf("it was asked %d times, want 2", n)
+	}
+	bad.status.Store(204)
+	if e := next(t, events); !e.Returned || !e.Check || e.Backend != bad.addr {
+		t.Errorf("%+v", e)
+	}
+	bad.status.Store(500)
+	next(t, events)
+	if s := c.Stats(); s.Failing != 1 || s.Failed < 4 || s.Passed < 4 || s.Postponed != 0 {
+		t.Errorf("%+v", s)
+	}
+	update(t, b, service("web", "", good.addr, bad.addr))
+	if e := next(t, events); !e.Returned || b.Failing() != 0 {
+		t.Errorf("%+v, %d are failing", e, b.Failing())
+	}
+}
+
+// TestBadAnnotation: it is told once, whatever else changes, and again when it is another bad one.
+func TestBadAnnotation(t *testing.T) {
+	b, _, _, ignored := start(t)
+	web := service("web", "exec: {command: [x]}", netip.MustParseAddrPort("127.0.0.1:1"))
+	update(t, b, web)
+	if i := next(t, ignored); i.Service.Name != "web" || !strings.Contains(i.Err.Error(), "exec") {
+		t.Errorf("%+v", i)
+	}
+	update(t, b, web, service("other", ""))
+	update(t, b, service("web", "grpc", web.Backends[0].Addr))
+	if i := next(t, ignored); !strings.Contains(i.Err.Error(), "read probe") {
+		t.Errorf("%+v", i)
+	}
+	if len(ignored) > 0 {
+		t.Errorf("told again: %+v", <-ignored)
+	}
+}
+
+// TestPortsAreCheckedOnce: what the ports of a Service have in common is asked once, and concerns all of them.
+func TestPortsAreCheckedOnce(t *testing.T) {
+	b, _, events, _ := start(t)
+	bad := answer(t, 503)
+	check := fmt.Sprintf("{httpGet: {port: %d}, periodSeconds: 2, failureThreshold: 1}", bad.addr.Port())
+	var services []*lb.Service
+	for i := range 10 {
+		s := service("web", check, netip.AddrPortFrom(bad.addr.Addr(), uint16(i+1)), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), uint16(i+1)))
+		s.Port = fmt.Sprint("p", i)
+		services = append(services, s)
+	}
+	update(t, b, services...)
+	seen := make(map[lb.ID]bool)
+	for range 20 {
+		seen[next(t, events).Service] = true
+	}
+	if n := bad.asked.Load(); n != 1 || len(seen) != 10 || b.Failing() != 20 {
+		t.Errorf("asked %d times, %d ports know, %d endpoints are failing", n, len(seen), b.Failing())
+	}
+}

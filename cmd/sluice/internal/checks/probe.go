@@ -1,0 +1,197 @@
+package checks
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// maxSeconds bounds each duration of a probe, and maxTimes its thresholds.
+	maxSeconds = 3600
+	maxTimes   = 1000
+
+	// maxAnswer is how much of an answer is read, in bytes.
+	maxAnswer = 10 << 10
+)
+
+// probe is what an annotation requests.
+type probe struct {
+	delay, period, timeout time.Duration
+	failures, successes    int32  // in a row that change its verdict
+	port                   uint16 // 0: the endpoint's own
+	once                   func(ctx context.Context, addr netip.AddrPort) error
+}
+
+// parse reads an annotation.
+func parse(text string) (*probe, error) {
+	var spec corev1.Probe
+	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
+		return nil, fmt.Errorf("read probe: %w", err)
+	}
+	p := &probe{failures: 3, successes: 1}
+	var errs []error
+	number := func(name string, v, standard, least, most int32) int32 {
+		if v == 0 {
+			v = standard
+		}
+		if v < least || v > most {
+			errs = append(errs, fmt.Errorf("%s %d: give %d to %d", name, v, least, most))
+		}
+		return v
+	}
+	seconds := func(name string, v, standard, least int32) time.Duration {
+		return time.Duration(number(name, v, standard, least, maxSeconds)) * time.Second
+	}
+	p.delay = seconds("initialDelaySeconds", spec.InitialDelaySeconds, 0, 0)
+	p.period = seconds("periodSeconds", spec.PeriodSeconds, 10, 1)
+	p.timeout = seconds("timeoutSeconds", spec.TimeoutSeconds, 1, 1)
+	p.failures = number("failureThreshold", spec.FailureThreshold, 3, 1, maxTimes)
+	p.successes = number("successThreshold", spec.SuccessThreshold, 1, 1, maxTimes)
+	errs = append(errs, p.handle(&spec.ProbeHandler))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// handle sets what a check does.
+func (p *probe) handle(h *corev1.ProbeHandler) (err error) {
+	var handlers []string
+	if h.TCPSocket != nil {
+		handlers = append(handlers, "tcpSocket")
+		p.port, err = portOf(h.TCPSocket.Port)
+		p.once = connect
+	}
+	if h.HTTPGet != nil {
+		handlers = append(handlers, "httpGet")
+		p.port, err = portOf(h.HTTPGet.Port)
+		p.once = httpGet{h.HTTPGet}.check
+	}
+	if h.GRPC != nil {
+		handlers = append(handlers, "grpc")
+		p.port, err = portOf(intstr.FromInt32(h.GRPC.Port))
+		service := ""
+		if h.GRPC.Service != nil {
+			service = *h.GRPC.Service
+		}
+		p.once = func(ctx context.Context, addr netip.AddrPort) error { return grpc(ctx, addr, service) }
+	}
+	switch {
+	case h.Exec != nil:
+		return errors.New("exec: give tcpSocket, httpGet or grpc, since endpoints are checked from the node")
+	case len(handlers) != 1:
+		return fmt.Errorf("%d handlers %v: give one of tcpSocket, httpGet and grpc", len(handlers), handlers)
+	case h.TCPSocket != nil && h.TCPSocket.Host != "" || h.HTTPGet != nil && h.HTTPGet.Host != "":
+		return errors.New("host: leave it out, since each endpoint is checked at its own address")
+	}
+	return err
+}
+
+func portOf(port intstr.IntOrString) (uint16, error) {
+	if port.Type == intstr.String || port.IntVal < 0 || port.IntVal > math.MaxUint16 {
+		return 0, fmt.Errorf("port %q: give a number from 1 to 65535, or none for the endpoint's own", port.String())
+	}
+	return uint16(port.IntVal), nil
+}
+
+// connect passes if the endpoint accepts.
+func connect(ctx context.Context, addr netip.AddrPort) error {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// httpGet passes with a status from 200 to 399.
+type httpGet struct{ *corev1.HTTPGetAction }
+
+func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
+	scheme := "http"
+	if g.Scheme == corev1.URISchemeHTTPS {
+		scheme = "https"
+	}
+	path := "/" + strings.TrimPrefix(g.Path, "/")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr.String()+path, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("User-Agent", "sluice-check")
+	for _, h := range g.HTTPHeaders {
+		if strings.EqualFold(h.Name, "Host") {
+			request.Host = h.Value
+			continue
+		}
+		request.Header.Add(h.Name, h.Value)
+	}
+	transport := &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // as the kubelet: who answers is not what is asked
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // the status is what counts
+	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("status %d", response.StatusCode)
+	}
+	return nil
+}
+
+// grpc asks as the gRPC health checking protocol has it (grpc/health/v1/health.proto), without TLS as the kubelet. One
+// unary call needs no more than HTTP/2.
+func grpc(ctx context.Context, addr netip.AddrPort, service string) error {
+	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...) // field 1, a string
+	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr.String()+"/grpc.health.v1.Health/Check",
+		strings.NewReader(string(body)))
+	if err != nil {
+		return err
+	}
+	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {"sluice-check"}}
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	status := response.Trailer.Get("Grpc-Status")
+	if status == "" {
+		status = response.Header.Get("Grpc-Status") // an answer without a body
+	}
+	if status != "0" {
+		return fmt.Errorf("gRPC status %q: %s", status, response.Trailer.Get("Grpc-Message")+response.Header.Get("Grpc-Message"))
+	}
+	const prefix = 5 // a flag and the length
+	if len(answer) < prefix || len(answer) > prefix && answer[prefix] != 1<<3 {
+		return errors.New("the answer is none of grpc.health.v1")
+	}
+	var serving uint64 // SERVING is 1
+	if len(answer) > prefix {
+		serving, _ = binary.Uvarint(answer[prefix+1:])
+	}
+	if serving != 1 {
+		return fmt.Errorf("health status %d, not SERVING", serving)
+	}
+	return nil
+}

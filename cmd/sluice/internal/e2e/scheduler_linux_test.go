@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// answerAfter has a host answer connections with its name after some time, until the test ends.
+func answerAfter(t *testing.T, h *testbed.Host, d time.Duration) {
+	t.Helper()
+	ln, err := h.Listen(t.Context(), "tcp", ":8080")
+	testbed.Check(t, err)
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				time.Sleep(d) // the work that it does
+				_, _ = io.WriteString(c, h.Name)
+				_ = c.(*net.TCPConn).CloseWrite()
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		conns.Wait()
+	})
+}
+
+// balanced writes Service web, by a scheduler, with a slice of its own for the endpoint of each pod, by weights.
+func balanced(l *lab.Lab, scheduler string, weights ...int) {
+	l.T.Helper()
+	documents := []string{strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:",
+		fmt.Sprintf("\n  annotations:\n    sluice.io/scheduler: %s\nspec:", scheduler), 1)}
+	for i, w := range weights {
+		documents = append(documents, strings.Replace(testbed.SliceManifest("web", i, 8080, "TCP", testbed.Addrs(l.Pods[i])...),
+			"\n  labels:", fmt.Sprintf("\n  annotations:\n    sluice.io/weight: %q\n  labels:", fmt.Sprint(w)), 1))
+	}
+	was := l.Metric(`sluice_syncs_total{result="ok"}`)
+	l.Write("web.yaml", documents...)
+	l.Eventually("the change is in force", func() bool { return l.Metric(`sluice_syncs_total{result="ok"}`) > was })
+}
+
+// askAll has so many clients at a time ask Service web, and returns how long each answer took, sorted, and who gave it.
+func askAll(l *lab.Lab, clients, requests int) (took []time.Duration, answers map[string]int) {
+	l.T.Helper()
+	answers = make(map[string]int)
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for range clients {
+		asking.Go(func() {
+			for range requests / clients {
+				start := time.Now()
+				name, err := lab.Who(l.Client, lab.WebAddr)
+				since := time.Since(start)
+				mu.Lock()
+				if err != nil {
+					l.T.Errorf("after %v: %v", answers, err)
+				}
+				took = append(took, since)
+				answers[name]++
+				mu.Unlock()
+			}
+		})
+	}
+	asking.Wait()
+	slices.Sort(took)
+	return took, answers
+}
+
+// TestSlowEndpoint: one of five endpoints takes 100 times as long as the others. In turns it holds all clients up; by
+// least connections, the better of two and peak EWMA it has fewer than one in 50, and the others are as fast as alone.
+func TestSlowEndpoint(t *testing.T) {
+	l := lab.New(t, testbed.Config{Pods: 5})
+	for i, pod := range l.Pods {
+		answerAfter(t, pod, []time.Duration{200 * time.Millisecond, 2 * time.Millisecond}[min(i, 1)])
+	}
+	l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""))
+	l.Start()
+	const clients, requests = 20, 2000
+	p98 := func(scheduler string) time.Duration {
+		balanced(l, scheduler, 1, 1, 1, 1, 1)
+		took, answers := askAll(l, clients, requests)
+		t.Logf("%s: p50 %v, p98 %v, p99 %v; %d of %d to the slow one", scheduler, took[requests/2],
+			took[requests*98/100], took[requests*99/100], answers["pod-0"], requests)
+		return took[requests*98/100]
+	}
+	turns := p98("rr")
+	for _, scheduler := range []string{"lc", "p2c", "ewma"} {
+		if got := p98(scheduler); got > turns/4 {
+			t.Errorf("%s: the p98 is %v, and %v in turns", scheduler, got, turns)
+		}
+	}
+}
+
+// TestWeights: 70/30/0 is exact over 100 connections, as are changes of it.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{})
+	l.ServeWeb()
+	l.Start()
+	for _, weights := range [][]int{{70, 30, 0}, {1, 1, 2}, {0, 0, 5}} {
+		balanced(l, "rr", weights...)
+		sum := 0
+		for _, w := range weights {
+			sum += w
+		}
+		_, answers := askAll(l, 1, 100)
+		for i, w := range weights {
+			if got := answers[fmt.Sprint("pod-", i)]; got != 100*w/sum {
+				t.Errorf("weights %v: of 100 connections %d go to pod-%d", weights, got, i)
+			}
+		}
+	}
+	balanced(l, "rr", 0, 0, 0)
+	if got := l.Client.Ask("tcp", lab.WebAddr, testbed.Patience); got != testbed.Refused {
+		t.Errorf("with all in maintenance: %s", got)
+	}
+}
+
+// TestChangesUnderLoad: 100 changes of the algorithm and the weights lose neither connections that are there nor new
+// ones.
+func TestChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{})
+	l.ServeEcho()
+	l.Start()
+	var held []*testbed.Talker
+	for range 6 {
+		held = append(held, l.Hold())
+	}
+	var stop atomic.Bool
+	var made atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for !stop.Load() {
+				c, err := l.Client.Dial(t.Context(), "tcp", lab.WebAddr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				buf := make([]byte, 4)
+				_ = c.SetDeadline(time.Now().Add(testbed.Patience))
+				_, err = io.WriteString(c, "ping")
+				if err == nil {
+					_, err = io.ReadFull(c, buf)
+				}
+				if err != nil {
+					t.Errorf("after %d connections: %v", made.Load(), err)
+				}
+				made.Add(1)
+				_ = c.Close()
+			}
+		})
+	}
+	schedulers := []string{"lc", "p2c", "ewma", "random", "sh", "maglev", "rr", `"mh,mh-port"`}
+	for i := range 100 {
+		balanced(l, schedulers[i%len(schedulers)], 1+i%3, 1+i%2, i%5)
+	}
+	stop.Store(true)
+	clients.Wait()
+	for _, c := range held {
+		c.Echoes()
+	}
+	t.Logf("%d connections during 100 changes", made.Load())
+	if failed := l.Metric(`sluice_tcp_dials_total{result="refused"}`) + l.Metric(`sluice_tcp_dials_total{result="timeout"}`); failed != 0 {
+		t.Errorf("%v dials failed", failed)
+	}
+}

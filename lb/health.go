@@ -1,0 +1,246 @@
+package lb
+
+import (
+	"errors"
+	"sync/atomic"
+)
+
+// What is known of how backends do.
+
+// kind is a kind of failure, of which each is counted by itself.
+type kind uint8
+
+const (
+	connecting kind = iota // the backend has not accepted, or has not answered the flow
+	speaking               // it has accepted, and has reset the connection before the first byte
+	kinds                  // how many there are
+)
+
+// runs says for a service whether a backend has succeeded since another one has begun to fail.
+type runs struct {
+	begun     atomic.Uint64 // how often a backend has begun to fail
+	succeeded atomic.Uint64 // what begun was when a backend has succeeded last
+}
+
+// run is one of failures.
+type run struct {
+	failures atomic.Uint32 // in a row
+	since    atomic.Uint64 // runs.begun of its service when they began
+}
+
+// health is what is known of a backend that has failed.
+type health struct {
+	runs [kinds]run
+
+	// Guarded by Balancer.mu. Times are on the clock of Flow.Now.
+	ejected   bool
+	times     int64 // ejections in a row
+	at, until int64 // of the ejection
+	returned  int64 // when the last one has ended
+	trial     int64 // when the next trial is due
+	reason    string
+	failing   bool // its active check fails, for why
+	why       string
+
+	// What had been counted when JudgeShares looked last.
+	picks, failed uint64
+}
+
+// Answered says that the backend has accepted a connection, or answered a flow.
+func (c Choice) Answered() { c.succeeded(connecting) }
+
+// Spoke says that the backend has sent the first byte of a connection, or ended its stream.
+func (c Choice) Spoke() { c.succeeded(speaking) }
+
+func (c Choice) succeeded(in kind) {
+	if c.backend == nil {
+		return
+	}
+	s := &c.backend.service.runs[in]
+	if run := s.begun.Load(); s.succeeded.Load() != run { // seldom: a backend has begun to fail since
+		s.succeeded.Store(run)
+	}
+	if h := c.backend.health.Load(); h != nil && h.runs[in].failures.Load() != 0 {
+		h.runs[in].failures.Store(0)
+	}
+}
+
+// Failed is Done of a connection that could not be made, because of what the backend, not the client or this host, did
+// wrong. now is on the clock of Flow.Now. It may eject the backend, and does not wait for Update.
+func (c Choice) Failed(err error, now int64) {
+	c.Done(err)
+	c.blame(connecting, err, now)
+}
+
+// WasReset is Done of a connection that the backend has reset before the first byte. It may eject the backend as Failed
+// may.
+func (c Choice) WasReset(err error, now int64) {
+	c.Done(err)
+	c.blame(speaking, err, now)
+}
+
+// ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
+func (c Choice) ExpectsAnswers() bool { return c.backend != nil && c.backend.service.answers.Load() }
+
+// NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the backend
+// as Failed may.
+func (c Choice) NotAnswered(err error, now int64) {
+	if c.backend != nil {
+		c.backend.failures.Add(1)
+		c.blame(connecting, err, now)
+	}
+}
+
+// blame counts a failure of the backend, and ejects it if there are too many.
+func (c Choice) blame(in kind, err error, now int64) {
+	if c.backend == nil {
+		return
+	}
+	k := c.backend
+	if in == connecting {
+		k.took(failedCosts, now)
+	}
+	r := &k.record().runs[in]
+	if r.failures.Load() == 0 {
+		r.since.Store(k.service.runs[in].begun.Add(1))
+	}
+	b := k.service.balancer
+	if int(r.failures.Add(1)) < max(2, b.Outlier.ConsecutiveFailures) || !k.is(eligible) {
+		return
+	}
+	if b.mu.TryLock() { // else the next failure does it
+		defer b.mu.Unlock()
+		b.judge(k, in, err, now)
+	}
+}
+
+// Health is what a Balancer remembers of the failures of a backend. Times are on the clock of Flow.Now.
+type Health struct {
+	Failures [kinds]uint32 // connects that have failed in a row, and connections that were reset before the first byte
+	Ejected  bool
+	Times    int64 // ejections in a row
+	Returned int64 // when the last one has ended
+	At       int64 // when this one has begun
+	Until    int64 // when it ends
+	Trial    int64 // when the next trial is due
+	Reason   string
+	Failing  bool   // its active check fails
+	Why      string // it does
+}
+
+// remember returns what is to outlive this Balancer. The caller holds its mu.
+func (b *backend) remember() (m Health) {
+	h := b.health.Load()
+	if h == nil {
+		return m
+	}
+	for in := range h.runs {
+		m.Failures[in] = h.runs[in].failures.Load()
+	}
+	m.Times, m.Returned, m.Failing, m.Why = h.times, h.returned, h.failing, h.why
+	if h.ejected {
+		m.Ejected, m.At, m.Until, m.Trial, m.Reason = true, h.at, h.until, h.trial, h.reason
+	}
+	return m
+}
+
+// resumeHealth makes a backend one of which another Balancer has remembered m, and reports whether it is bad now or
+// was before. The caller holds b.mu.
+func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
+	if k.health.Load() == nil && *m == (Health{}) {
+		return false
+	}
+	h := k.record()
+	bad = k.isBad() || m.Ejected || m.Failing
+	b.forget(k)
+	b.setFailing(k, m.Failing, m.Why)
+	for in := range h.runs {
+		h.runs[in].since.Store(k.service.runs[in].begun.Add(1))
+		h.runs[in].failures.Store(m.Failures[in])
+	}
+	h.times, h.returned = m.Times, m.Returned
+	h.at, h.until, h.trial, h.reason = m.At, m.Until, m.Trial, m.Reason
+	if m.Ejected {
+		b.addEjected(k)
+	}
+	return bad
+}
+
+// leaves forgets all that is known of a backend that leaves the table. The caller holds b.mu.
+func (b *Balancer) leaves(k *backend) {
+	b.forget(k)
+	if k.isBad() {
+		b.setFailing(k, false, "")
+	}
+}
+
+// record returns the health of a backend, which has one from now on.
+func (b *backend) record() *health {
+	h := b.health.Load()
+	if h == nil {
+		b.health.CompareAndSwap(nil, new(health))
+		h = b.health.Load()
+	}
+	return h
+}
+
+// JudgeShares ejects backends of which too large a share has failed since it was called last, and returns when to call
+// it next, in ns on the clock of Flow.Now; 0: it is not needed (Outlier.FailurePercentage). It looks at services of which
+// a backend has ever failed.
+func (b *Balancer) JudgeShares(now int64) (next int64) {
+	o := &b.Outlier
+	if o.FailurePercentage <= 0 {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now < b.outliers.judged {
+		return b.outliers.judged
+	}
+	snap := b.load()
+	for _, slot := range snap.table.slots {
+		if s := snap.service(slot); s.state.hasFailed() && b.ejects(snap.table.at(slot)) {
+			b.judgeShares(slot, now)
+		}
+	}
+	b.outliers.judged = now + max(1, o.Interval)
+	return b.outliers.judged
+}
+
+// hasFailed reports whether a backend ever has.
+func (s *state) hasFailed() bool {
+	return s.runs[connecting].begun.Load()+s.runs[speaking].begun.Load() > 0
+}
+
+// judgeShares does so for one service, given its slot. The caller holds b.mu.
+func (b *Balancer) judgeShares(slot int32, now int64) {
+	o := &b.Outlier
+	hosts := 0
+	var guilty []*backend
+	backends := b.load().service(slot).backends
+	for _, k := range backends {
+		h, n := k.record(), k.counts()
+		volume, failed := n.Picks-h.picks, n.Failures-h.failed
+		h.picks, h.failed = n.Picks, n.Failures
+		if volume < uint64(o.FailureRequestVolume) || volume == 0 {
+			continue
+		}
+		hosts++
+		if failed*100 >= uint64(o.FailurePercentage)*volume && !h.ejected && k.is(eligible) {
+			guilty = append(guilty, k)
+		}
+	}
+	if hosts < o.FailureMinimumHosts {
+		return
+	}
+	if len(guilty) == hosts { // all have the same fault: it is that of our own network
+		b.outliers.spared.Add(uint64(hosts))
+		return
+	}
+	for _, k := range guilty {
+		b.ejectFrom(slot, b.load().service(slot), k, errShare, now)
+	}
+}
+
+// errShare is the reason of JudgeShares.
+var errShare = errors.New("too large a share of its connections has failed")

@@ -1,0 +1,247 @@
+package lb
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// serve makes n connections, of which those to a backend that resets end before the first byte.
+func serve(t *testing.T, b *Balancer, n int, resets ...int) {
+	t.Helper()
+	for range n {
+		c := mustPick(t, b, Flow{})
+		c.Answered()
+		bad := false
+		for _, i := range resets {
+			bad = bad || c.Backend() == address(i)
+		}
+		if bad {
+			c.WasReset(errRefused, 0)
+			continue
+		}
+		c.Spoke()
+		c.Done(nil)
+	}
+}
+
+// A backend that accepts and resets is ejected like one that refuses; that it accepts is no success.
+func TestResetsEject(t *testing.T) {
+	b, events := ejecting(t, echo(1, 2, 3))
+	serve(t, b, 15, 1)
+	if len(*events) != 1 || (*events)[0].Backend != address(1) {
+		t.Fatalf("%+v", *events)
+	}
+	b, events = ejecting(t, echo(1, 2, 3))
+	serve(t, b, 300, 1, 2, 3)
+	if s := b.OutlierStats(); len(*events) > 0 || s.Spared == 0 {
+		t.Errorf("where all reset: %+v, %+v", s, *events)
+	}
+}
+
+// Ends of streams without a byte, as where clients only send, are successes between resets.
+func TestSilentStreamsEjectNone(t *testing.T) {
+	b, events := ejecting(t, echo(1, 2))
+	for range 50 {
+		serve(t, b, 8, 1)
+		serve(t, b, 2)
+	}
+	if len(*events) > 0 {
+		t.Errorf("ejected after four resets in a row: %+v", *events)
+	}
+}
+
+// Who returns without a trial is ejected again by its first failure.
+func TestReturnOnProbation(t *testing.T) {
+	s := echo(1, 2)
+	s.Protocol = UDP
+	b, events := ejecting(t, s)
+	ask := func(now int64) {
+		for range 2 {
+			c := mustPick(t, b, Flow{Frontend: Frontend{UDP, front}})
+			if c.Backend() == address(1) {
+				c.Failed(errRefused, now)
+				continue
+			}
+			c.Answered()
+			c.Done(nil)
+		}
+	}
+	for range 5 {
+		ask(0)
+	}
+	b.Trials(30*second, 9)
+	ask(30 * second)
+	ask(30 * second)
+	if all := *events; len(all) != 3 || !all[1].Returned || all[2].Returned || all[2].Time != 60*second {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A backend that fails most of the time, but never five times in a row, is ejected by its share if that is asked for.
+func TestFailurePercentage(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		percent, hosts int
+		bad            []int
+		volume         int
+		want           uint64
+	}{
+		{"off", 0, 5, []int{1}, 100, 0},
+		{"one of six", 75, 5, []int{1}, 100, 1},
+		{"below the threshold", 81, 5, []int{1}, 100, 0},
+		{"too few connections", 75, 5, []int{1}, 49, 0},
+		{"too few backends", 75, 7, []int{1}, 100, 0},
+		{"all of them", 75, 5, []int{1, 2, 3, 4, 5, 6}, 100, 0},
+		{"two of six", 75, 5, []int{1, 4}, 100, 2},
+	} {
+		b, events := &Balancer{Outlier: DefaultOutlier}, 0
+		b.Outlier.FailurePercentage, b.Outlier.FailureMinimumHosts = c.percent, c.hosts
+		b.OnEjection = func(Ejection) { events++ }
+		b.Update(mustTable(t, []Service{echo(1, 2, 3, 4, 5, 6)}))
+		for round := range c.volume {
+			for range 6 {
+				choice, bad := mustPick(t, b, Flow{}), false
+				for _, i := range c.bad {
+					bad = bad || choice.Backend() == address(i)
+				}
+				if bad && round%5 > 0 { // four of five
+					choice.Failed(errRefused, 0)
+					continue
+				}
+				choice.Answered()
+				choice.Done(nil)
+			}
+		}
+		next := b.JudgeShares(10 * second)
+		if n := b.OutlierStats(); n.Enforced != c.want || uint64(events) != c.want || (next == 0) != (c.percent == 0) {
+			t.Errorf("%s: %+v, %d events, next at %d; want %d ejected", c.name, n, events, next, c.want)
+		}
+		if again := b.JudgeShares(11 * second); again != next || b.OutlierStats().Enforced != c.want {
+			t.Errorf("%s: judged again after a second", c.name)
+		}
+		if c.want > 0 && b.JudgeShares(20*second) != 30*second {
+			t.Errorf("%s: not judged each interval", c.name)
+		}
+	}
+}
+
+// Ejections are handed over with all that belongs to them, and so is their end.
+func TestEjectionsAreTakenOver(t *testing.T) {
+	old, _ := ejecting(t, echo(1, 2, 3))
+	failUntil(t, old, 5, 7*second, address(1))
+	failUntil(t, old, 3, 7*second, address(2))
+	next, events := ejecting(t, echo(1, 2, 3))
+	next.Remember(old.Stats())
+	explained := func(b *Balancer) string {
+		text := b.Explain(Flow{Frontend: Frontend{TCP, front}, Now: 10 * second})
+		return text[:strings.Index(text, "goes to")]
+	}
+	if was, is := explained(old), explained(next); was != is || !strings.Contains(is, "ejected 3 s ago, for up to 27 s more (1 in a row), as refused") {
+		t.Errorf("explained as\n%swant\n%s", is, was)
+	}
+	if was, is := old.Stats(), next.Stats(); !reflect.DeepEqual(was, is) || next.OutlierStats().Active != 1 {
+		t.Errorf("%+v\nwant\n%+v", is, was)
+	}
+	next.Remember(old.Stats())
+	due, at := next.Trials(8*second, 9)
+	if len(due) != 1 || at != 9*second || next.OutlierStats().Active != 1 {
+		t.Fatalf("%v, %d, %+v", due, at, next.OutlierStats())
+	}
+	trial, _ := old.Trials(8*second, 9)
+	trial[0].Passed(8 * second)
+	next.Remember(old.Stats())
+	if all := next.Stats(); !reflect.DeepEqual(all, old.Stats()) || next.OutlierStats().Active != 0 || !all[0].Backends[0].Eligible {
+		t.Errorf("%+v", all)
+	}
+	due[0].Passed(9 * second) // of one that has returned
+	if len(*events) > 0 {
+		t.Errorf("what another one has done is told again: %+v", *events)
+	}
+}
+
+// Paths that know nothing of ejections get backends that are not ready instead.
+func TestWithoutEjected(t *testing.T) {
+	s := echo(1, 2, 3)
+	s.Backends[0].Local = true
+	s.Addresses = append(s.Addresses, Address{Addr: address(99), Kind: ExternalIP, Local: true})
+	b, _ := ejecting(t, s)
+	is, _ := b.Table().Service(s.ID)
+	if got := b.WithoutEjected(is); got != is {
+		t.Errorf("nothing is ejected, and it is %+v", got)
+	}
+	failUntil(t, b, 5, 0, address(2))
+	got := b.WithoutEjected(is)
+	if e := got.Eligible(); len(e) != 2 || e[0].Addr != address(1) || e[1].Addr != address(3) || !got.Backends[1].live() || !is.Backends[1].Ready {
+		t.Errorf("%+v", got)
+	}
+	due, _ := b.Trials(second, 9)
+	due[0].Passed(second)
+	failUntil(t, b, 5, second, address(1)) // the only one of its node stays there
+	if got := b.WithoutEjected(is); !got.Equal(is) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A backend that fails its check gets no connections until it passes, unless too few would stay.
+func TestChecks(t *testing.T) {
+	s := echo(1, 2, 3)
+	b, events := ejecting(t, s)
+	asked := func() (n [4]int) {
+		for range 6 {
+			c := mustPick(t, b, Flow{})
+			n[c.Backend().Addr().As4()[3]]++
+			c.Done(nil)
+		}
+		return n
+	}
+	for range 2 { // the second says nothing new
+		b.Checked(s.ID, address(2), errRefused, 0)
+	}
+	b.Checked(s.ID, address(9), errRefused, 0)
+	b.Checked(ID{Name: "gone"}, address(2), errRefused, 0)
+	if got := asked(); got != [4]int{0, 3, 0, 3} || b.Failing() != 1 {
+		t.Errorf("asked %v, %d are failing", got, b.Failing())
+	}
+	if text := b.Explain(Flow{Frontend: Frontend{TCP, front}}); !strings.Contains(text, "10.1.0.2:8080 fails its check, as refused") {
+		t.Error(text)
+	}
+	b.Checked(s.ID, address(3), errRefused, 0)
+	if got := asked(); got != [4]int{0, 2, 2, 2} {
+		t.Errorf("below the panic threshold asked %v", got)
+	}
+	b.Checked(s.ID, address(3), nil, 0)
+	next, _ := ejecting(t, s)
+	next.Remember(b.Stats())
+	if next.Failing() != 1 || !reflect.DeepEqual(next.Stats(), b.Stats()) {
+		t.Errorf("taken over: %+v", next.Stats())
+	}
+	b.Update(mustTable(t, []Service{echo(1, 2, 3, 4)}))
+	if b.Failing() != 1 {
+		t.Errorf("%d are failing after another one has joined", b.Failing())
+	}
+	b.Update(mustTable(t, []Service{echo(1, 3)}))
+	if b.Failing() != 0 {
+		t.Errorf("%d are failing after it has left", b.Failing())
+	}
+	if all := *events; len(all) != 3 || !all[0].Check || all[0].Returned || !all[2].Returned {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A check that passes ends an ejection; one that fails is no ejection.
+func TestCheckReadmits(t *testing.T) {
+	s := echo(1, 2, 3)
+	b, events := ejecting(t, s)
+	failUntil(t, b, 5, 0, address(1))
+	b.Checked(s.ID, address(1), errRefused, second)
+	b.Checked(s.ID, address(1), nil, 2*second)
+	if o := b.OutlierStats(); o.Active != 0 || b.Failing() != 0 || len(*events) != 3 || !(*events)[2].Returned || (*events)[2].Time != 2*second {
+		t.Errorf("%+v, %+v", o, *events)
+	}
+	for _, k := range b.Stats()[0].Backends {
+		if !k.Eligible {
+			t.Errorf("%+v", k)
+		}
+	}
+}

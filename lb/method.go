@@ -1,0 +1,261 @@
+package lb
+
+import (
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// method is how a service chooses that does so otherwise than in equal turns. It is immutable.
+type method struct {
+	algorithm algorithm
+	port      bool   // of the client, which a hash is of, too
+	salt      uint64 // of hashes: the same on every node
+	sets      [sets]terms
+}
+
+// terms are what a method goes by in a set. Backends are known by their positions in the ring.
+type terms struct {
+	turns   []uint32 // a round by weights; nil: all are equal
+	inverse []uint64 // the mean weight by that of each, times even; nil: all are equal
+	table   []uint32 // what a hash is the position in; nil: not needed
+}
+
+const even = 1 << 16 // what terms.inverse has for the mean weight
+
+// methodOf returns how a service is to choose, whose rings are made. Nil: in equal turns.
+func (b *Balancer) methodOf(s *Service, to *service) *method {
+	algorithm, port, _ := parseScheduler(b.requested(s))
+	weighted := s.Weighted()
+	if algorithm == roundRobin && !weighted {
+		return nil
+	}
+	var weights map[*backend]uint32
+	if weighted {
+		weights = make(map[*backend]uint32, len(s.Backends))
+		for i, k := range to.backends {
+			weights[k] = s.Backends[i].weight()
+		}
+	}
+	m := &method{algorithm: algorithm, port: port, salt: s.ID.hash(0)}
+	for in, r := range to.rings {
+		t := &m.sets[in]
+		t.weigh(r, weights)
+		if m.algorithm.hashes() {
+			t.table = byAddress(r, weights)
+		}
+		if m.algorithm == maglev {
+			t.table = maglevTable(r, t.table, m.salt)
+		}
+	}
+	return m
+}
+
+// requested returns the scheduler that counts for a service.
+func (b *Balancer) requested(s *Service) string {
+	if s.Scheduler == "" {
+		return b.Scheduler
+	}
+	return s.Scheduler
+}
+
+// next advances and returns a backend of a set for f, one that it has not tried unless it has tried all.
+func (s *service) next(from set, f *Flow) *backend {
+	at := &s.state.positions[from]
+	switch {
+	case s.method != nil && s.method.algorithm.hashes():
+		return s.hashed(from, f)
+	case f.Tried.none():
+		return s.slowly(from, f, s.choose(from, f, at.first.Add(1)-1))
+	}
+	return s.retry(from, f, at.retry.Add(1)-1)
+}
+
+// peek returns what next would return.
+func (s *service) peek(from set, f *Flow) *backend {
+	at := &s.state.positions[from]
+	switch {
+	case s.method != nil && s.method.algorithm.hashes():
+		return s.hashed(from, f)
+	case f.Tried.none():
+		return s.choose(from, f, at.first.Load())
+	}
+	return s.retry(from, f, at.retry.Load())
+}
+
+// choose returns the backend for a first attempt, whose turn is at position.
+func (s *service) choose(from set, f *Flow, position uint64) *backend {
+	r, m := s.rings[from], s.method
+	if m == nil {
+		return r.at(position)
+	}
+	t := &m.sets[from]
+	switch m.algorithm {
+	case leastConnections:
+		return r[t.fewest(r, t.turn(r, position))]
+	case random:
+		return r[t.at(below(s.chance(position), t.round(r)))]
+	case twoChoices, peakEWMA:
+		one, other := t.two(r, s.chance(position))
+		if m.algorithm == peakEWMA && t.delay(r, other, f.Now) < t.delay(r, one, f.Now) ||
+			m.algorithm == twoChoices && t.inFlight(r, other) < t.inFlight(r, one) {
+			return r[other]
+		}
+		return r[one]
+	}
+	return r[t.turn(r, position)]
+}
+
+// chance returns the random number of a turn, as SplitMix64 does: each node has others, and the same ones again if it
+// goes on from the same position.
+func (s *service) chance(position uint64) uint64 { return mix(s.state.hash ^ mix(position)) }
+
+// turn returns whose turn it is at a position.
+func (t *terms) turn(r ring, position uint64) int { return t.at(position % t.round(r)) }
+
+// at returns whose turn it is at a position in the round.
+func (t *terms) at(position uint64) int {
+	if t.turns == nil {
+		return int(position)
+	}
+	return int(t.turns[position])
+}
+
+// round returns how many turns a round has.
+func (t *terms) round(r ring) uint64 {
+	if t.turns == nil {
+		return uint64(len(r))
+	}
+	return uint64(len(t.turns))
+}
+
+// terms returns what s goes by in a set.
+func (s *service) terms(in set) *terms {
+	if s.method == nil {
+		return &evenTerms
+	}
+	return &s.method.sets[in]
+}
+
+// evenTerms are those of equal turns.
+var evenTerms terms
+
+// two returns two different backends, if there are two: one by weight, the other any.
+func (t *terms) two(r ring, chance uint64) (one, other int) {
+	one = t.at(below(chance, t.round(r)))
+	if len(r) == 1 {
+		return one, one
+	}
+	other = int(below(mix(chance), uint64(len(r)-1)))
+	if other >= one {
+		other++
+	}
+	return one, other
+}
+
+// below makes a random number one below n, with a bias of n in 2^64 (Lemire: Fast Random Integer Generation in an
+// Interval, ACM TOMACS 2019).
+func below(chance, n uint64) uint64 {
+	hi, _ := bits.Mul64(chance, n)
+	return hi
+}
+
+// cost returns what a backend is to have least of: connections, or delay. To other methods all are alike.
+func (s *service) cost(from set, i int, now int64) float64 {
+	if s.method == nil {
+		return 0
+	}
+	r, t := s.rings[from], &s.method.sets[from]
+	switch s.method.algorithm {
+	case leastConnections, twoChoices:
+		return float64(t.inFlight(r, i))
+	case peakEWMA:
+		return t.delay(r, i, now)
+	}
+	return 0
+}
+
+// retry returns the backend for another attempt, whose turn is at position.
+func (s *service) retry(from set, f *Flow, position uint64) *backend {
+	if k := s.another(from, f, position, false); k != nil {
+		return k
+	}
+	return s.rings[from].at(position) // all were tried
+}
+
+// another returns the one of least cost among the untried, in turns among equals; settled: of those that do not start
+// slowly. Nil: there is none. It takes time linear in the ring, after a failed attempt and while backends start.
+func (s *service) another(from set, f *Flow, position uint64, settled bool) *backend {
+	r := s.rings[from]
+	out := func(k *backend) bool { return f.Tried.has(k) || settled && k.start.Load() != nil }
+	left := uint64(0)
+	for _, k := range r {
+		if !out(k) {
+			left++
+		}
+	}
+	if left == 0 {
+		return nil
+	}
+	var best *backend
+	var least float64
+	var soonest uint64
+	wait := left - position%left // turns until the first of them
+	for i, k := range r {
+		if out(k) {
+			continue
+		}
+		cost, turn := s.cost(from, i, f.Now), wait%left
+		if best == nil || cost < least || cost == least && turn < soonest {
+			best, least, soonest = k, cost, turn
+		}
+		wait++
+	}
+	return best
+}
+
+// hashed returns the backend that the client's hash leads to, or the next one after that which f has not tried.
+func (s *service) hashed(from set, f *Flow) *backend {
+	r, table := s.rings[from], s.method.sets[from].table
+	first := s.method.hash(f) % uint64(len(table))
+	if f.Tried.none() {
+		return r[table[first]]
+	}
+	for i := range table {
+		if k := r[table[(first+uint64(i))%uint64(len(table))]]; !f.Tried.has(k) {
+			return k
+		}
+	}
+	return r[table[first]]
+}
+
+// hash returns that of the client of f.
+func (m *method) hash(f *Flow) uint64 {
+	if !m.port {
+		hi, lo := split(plain(f.Client))
+		return mix(mix(m.salt^hi) ^ lo)
+	}
+	return hashAddr(m.salt, netip.AddrPortFrom(plain(f.Client), f.ClientPort))
+}
+
+// byAddress returns the positions in the ring of its backends ordered by address, which is the same on every node,
+// each as often as its weight says.
+func byAddress(r ring, weights map[*backend]uint32) []uint32 {
+	order := make([]uint32, len(r))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(i, j uint32) int { return r[i].addr.Compare(r[j].addr) })
+	of := make([]uint32, len(r))
+	for i, at := range order {
+		of[i] = weights[r[at]]
+	}
+	if alike(of) {
+		return order
+	}
+	all := turns(of)
+	for i, nth := range all {
+		all[i] = order[nth]
+	}
+	return all
+}

@@ -1,0 +1,74 @@
+package lb
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// Trial is a connection to be made to an ejected backend, to see whether it answers again. Exactly one of its methods
+// Passed and Failed is called, or neither if nothing was learnt.
+type Trial struct{ backend *backend }
+
+// Backend returns the address to connect to, by TCP.
+func (t Trial) Backend() netip.AddrPort { return t.backend.addr }
+
+// Trials returns the trials that are due now, those that have waited for longest and at most so many, and when to ask
+// again; 0: no backend is ejected. Backends that return without a trial do so here, and services of many backends take
+// note of ejections: call it within 100 ms of each.
+func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.rebuildChanged()
+	for _, k := range slices.Clone(b.outliers.ejected) {
+		if h := k.health.Load(); k.service.id.Protocol != TCP && h.until <= now {
+			b.readmit(k, now, false)
+		} else if k.service.id.Protocol == TCP && h.trial <= now {
+			due = append(due, Trial{k})
+		}
+	}
+	slices.SortStableFunc(due, func(a, o Trial) int {
+		return cmp.Compare(a.backend.health.Load().trial, o.backend.health.Load().trial)
+	})
+	due = due[:min(most, len(due))]
+	for _, t := range due {
+		t.backend.health.Load().trial = now + trialEvery
+	}
+	for i, k := range b.outliers.ejected {
+		h := k.health.Load()
+		at := h.until
+		if k.service.id.Protocol == TCP {
+			at = h.trial
+		}
+		if i == 0 || at < next {
+			next = at
+		}
+	}
+	return due, next
+}
+
+// Passed says that the backend has accepted: it returns.
+func (t Trial) Passed(now int64) {
+	b := t.backend.service.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t.backend.isEjected() {
+		b.readmit(t.backend, now, true)
+	}
+}
+
+// Failed says that the backend has not accepted. Once its time is over it is ejected again.
+func (t Trial) Failed(now int64) {
+	b := t.backend.service.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := t.backend.health.Load()
+	if !h.ejected {
+		return
+	}
+	if h.until <= now {
+		at, trial := h.at, h.trial
+		b.eject(t.backend, now)
+		h.at, h.trial = at, trial // it has been out since then, and is tried as often as before
+	}
+}

@@ -1,0 +1,48 @@
+package udp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// TestSilentBackendIsEjected: where answers are expected a backend that gives none is ejected, and where they are not
+// silence means nothing.
+func TestSilentBackendIsEjected(t *testing.T) {
+	for name, expects := range map[string]bool{"answers are expected": true, "answers are not expected": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alive, silent := naming(t, "alive"), listenUDP(t, "127.0.0.1:0")
+			p := startProxy(t, 1, func(s *Server) { s.LB.Outlier, s.IdleTimeout = lb.DefaultOutlier, 20*time.Millisecond }, alive.addr, silent.addr)
+			s := service(1, alive.addr, silent.addr)
+			s.ExpectsAnswers = expects
+			p.setServices(s)
+			asked := uint64(0)
+			ask := func() { // both
+				for range 2 {
+					asked++
+					dial(t, p.addr).send("question")
+				}
+				eventually(t, "the flows expire", func() bool { return p.Stats().Expired == asked })
+			}
+			for range 5 {
+				ask()
+			}
+			if !expects {
+				if n := p.Stats().NotAnswered; n != 0 || p.LB.OutlierStats().Enforced != 0 {
+					t.Errorf("%d were not answered; %+v", n, p.LB.OutlierStats())
+				}
+				return
+			}
+			if n := p.Stats().NotAnswered; n != 5 || p.LB.OutlierStats().Active != 1 {
+				t.Errorf("%d were not answered, want 5; %+v", n, p.LB.OutlierStats())
+			}
+			for range 20 {
+				if got := dial(t, p.addr).ask("question"); got != "alive" {
+					t.Fatalf("%q has answered", got)
+				}
+			}
+		})
+	}
+}
