@@ -513,7 +513,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	l := newLoad(n.Lab)
 	l.speed = speed
 	hosts := append(slices.Clone(n.Pods), n.Client, n.Node)
-	before, err := dropped(hosts...)
+	before, err := lab.Dropped(hosts...)
 	testbed.Check(t, err)
 	n.start("--udp-timeout", flowTimeout.String(), "--loops", "2")
 	for i := range l.paths {
@@ -550,7 +550,7 @@ func TestUpgradesUnderLoad(t *testing.T) {
 	l.end()
 	l.kept(here.flows)
 	sent, lost, strange := l.settled()
-	after, err := dropped(hosts...)
+	after, err := lab.Dropped(hosts...)
 	testbed.Check(t, err)
 	t.Logf("%d upgrades in %v on %v; %d connections held, %d MiB through them; %.0f new ones per second; %d of %d UDP questions lost, %d of %d while upgrading, %d of %d in the worst time without; the kernel has dropped %d datagrams",
 		times, took.Round(time.Millisecond), l.paths, l.held, l.bytes.Load()>>20, float64(fresh)/took.Seconds(),

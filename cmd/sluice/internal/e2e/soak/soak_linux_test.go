@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
 // The default is for every day: a soak is 20 minutes or more.
@@ -44,6 +45,7 @@ type row struct {
 	resident                             int64 // bytes
 	descriptors, goroutines              int
 	upgrade                              time.Duration // 0: it failed
+	dropped                              int64         // by the kernel for want of room, of all packets of this machine
 }
 
 // TestSoak runs everything at once for as long as asked: traffic of all protocols, endpoints that change each second,
@@ -52,6 +54,9 @@ func TestSoak(t *testing.T) {
 	p := planned()
 	s := newStage(t)
 	s.start()
+	var err error
+	s.dropped, err = lab.Dropped()
+	testbed.Check(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var changing sync.WaitGroup
 	changing.Go(func() { s.change(ctx) })
@@ -115,6 +120,9 @@ func (s *stage) minute(ctx context.Context, p plan, atk attack) (r row) {
 	r.resident, err = testbed.ResidentBytes(pid)
 	testbed.Check(s.Lab.T, err)
 	r.goroutines = int(s.Lab.Metric("go_goroutines"))
+	dropped, err := lab.Dropped()
+	testbed.Check(s.Lab.T, err)
+	r.dropped, s.dropped = dropped-s.dropped, dropped
 	return r
 }
 
@@ -137,15 +145,15 @@ func (s *stage) change(ctx context.Context) {
 
 // header is that of the table.
 const header = "| minute | attack | requests | p99 ms | connections | p99 ms | datagrams | SCTP | errors | lost | " +
-	"RSS MB | descriptors | goroutines | upgrade ms |\n" +
-	"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+	"dropped by the kernel | RSS MB | descriptors | goroutines | upgrade ms |\n" +
+	"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
 func (r row) String() string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/1e6) }
-	return fmt.Sprintf("| %d | %s | %d | %s | %d | %s | %d | %d | %d | %d | %.1f | %d | %d | %s |\n", r.minute, r.attack,
+	return fmt.Sprintf("| %d | %s | %d | %s | %d | %s | %d | %d | %d | %d | %d | %.1f | %d | %d | %s |\n", r.minute, r.attack,
 		r.requests.done, ms(r.requests.p99), r.fresh.done, ms(r.fresh.p99), r.datagrams.done, r.messages.done,
-		r.requests.wrong+r.fresh.wrong+r.messages.wrong, r.datagrams.wrong, float64(r.resident)/1e6, r.descriptors,
-		r.goroutines, ms(r.upgrade))
+		r.requests.wrong+r.fresh.wrong+r.messages.wrong, r.datagrams.wrong, r.dropped, float64(r.resident)/1e6,
+		r.descriptors, r.goroutines, ms(r.upgrade))
 }
 
 // What the last quarter may have more than the first quarter after the first row, in which everything is new.

@@ -22,6 +22,7 @@ type stage struct {
 	*victims
 	*attacker
 	pidFile, socket string
+	dropped         int64 // by the kernel, until the last row
 }
 
 func newStage(t *testing.T) *stage {
