@@ -71,7 +71,8 @@ func (l *Layout) removal(own func(table, chain string) bool) ([][]byte, error) {
 		for _, c := range list {
 			rule := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_RULE_TABLE, t.Name), unix.NFTA_RULE_CHAIN, c.Name)
 			if own(t.Name, c.Name) {
-				chain := nfnl.AttrString(nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, t.Name), unix.NFTA_CHAIN_NAME, c.Name)
+				chain := nfnl.AttrString(nil, unix.NFTA_CHAIN_TABLE, t.Name)
+				chain = nfnl.AttrString(chain, unix.NFTA_CHAIN_NAME, c.Name)
 				rules = append(rules, nftRequest(unix.NFT_MSG_DELRULE, 0, family, rule))
 				chains = append(chains, nftRequest(unix.NFT_MSG_DELCHAIN, unix.NLM_F_NONREC, family, chain))
 				continue

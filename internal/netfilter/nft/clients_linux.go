@@ -45,8 +45,8 @@ func (t *Table) Expel(name string, keys map[string]bool) error {
 	return nil
 }
 
-// Insert adds elements of different keys to a dynamic set, with a timeout of which a part is left, or replaces them. The
-// first ones come first: what a full set has no room for is left out.
+// Insert adds elements of different keys to a dynamic set, with a timeout of which a part is left, or replaces them.
+// The first ones come first: what a full set has no room for is left out.
 func (t *Table) Insert(name string, timeout time.Duration, list []Client) error {
 	for size := page; len(list) > 0; {
 		size = min(size, len(list))

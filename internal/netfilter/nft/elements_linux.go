@@ -94,7 +94,8 @@ func Key(values ...any) string {
 	return string(b)
 }
 
-// Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address family.
+// Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address
+// family.
 func Range(p netip.Prefix, before ...any) Element {
 	if len(before) == 0 {
 		before = []any{nfnl.Family(p.Addr().Is6())}

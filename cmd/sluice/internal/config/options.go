@@ -112,8 +112,8 @@ func (s *settings) dataPathGroups() []group {
 				":: stand for all addresses of both families; not a loopback address"},
 			{"nodeport-addresses", "nodePortAddresses", &d.NodePortAddresses,
 				"addresses of node ports: a list of `RANGES`, primary (--bind-address, else those of the Node, else " +
-					"those of the default route), localhost and all; a family for which nothing is given has all; empty: " +
-					"all, or primary in mode nftables"},
+					"those of the default route), localhost and all; a family for which nothing is given has all; " +
+					"empty: all, or primary in mode nftables"},
 			{"proxy-port-range", "portRange", &d.PortRange, "`RANGE` of proxy ports: a-b, a, or a+n; empty or 0: any"},
 			{"udp-timeout", "udpIdleTimeout", &d.UDPIdleTimeout.Duration,
 				"idle `DURATION` after which a UDP flow expires and its client may get another endpoint; 0: 30s, " +

@@ -16,16 +16,16 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// lockedFor is how long kernel modes wait for the xtables lock that another program held at the start, and lockedTry the
-// least time between two tries, each of which waits for it (netfilter.LockWait): its release is no event.
+// lockedFor is how long kernel modes wait for the xtables lock that another program held at the start, and lockedTry
+// the least time between two tries, each of which waits for it (netfilter.LockWait): its release is no event.
 const (
 	lockedFor = 10 * time.Minute
 	lockedTry = time.Second
 )
 
 // engines gives a family what can forward its Services in the kernel by iptables. A host that cannot is
-// reported when a Service requests it, and at once if it is the default. The error wraps netfilter.ErrLocked: this is to
-// be tried again.
+// reported when a Service requests it, and at once if it is the default. The error wraps netfilter.ErrLocked: this is
+// to be tried again.
 func (s *steering) engines(ctx context.Context, f *agent.Family, t *steeredFamily) error {
 	facts, err := t.iptables.Probe(ctx)
 	switch {

@@ -299,7 +299,8 @@ func testMatrix(t *testing.T, mode, filter string) {
 			}
 		}
 	}
-	l.Write("node.yaml", nodeManifest)
+	l.Write("node.yaml", nodeManifest+fmt.Sprintf("status:\n  addresses: [{type: InternalIP, address: %s}, {type: InternalIP, address: %q}]\n",
+		l.Node.Addr4, l.Node.Addr6)) // where mode nftables has node ports
 	l.Start("--hostname-override", "node", "--proxy-mode", mode)
 
 	hosts := map[origin]*testbed.Host{otherHost: l.Client, theNode: l.Node, aPod: l.Pods[2], endpoint: l.Pods[0], farAway: l.RemotePods[0]}

@@ -41,8 +41,8 @@ func fromBeta(obj any) (*networkingv1.ServiceCIDR, bool) {
 	if !ok {
 		return nil, false
 	}
-	return &networkingv1.ServiceCIDR{ObjectMeta: old.ObjectMeta, Spec: networkingv1.ServiceCIDRSpec{CIDRs: old.Spec.CIDRs}},
-		true
+	spec := networkingv1.ServiceCIDRSpec{CIDRs: old.Spec.CIDRs}
+	return &networkingv1.ServiceCIDR{ObjectMeta: old.ObjectMeta, Spec: spec}, true
 }
 
 // newest returns the newest version that the server serves. If it serves none, the error says that it is not found.

@@ -142,9 +142,8 @@ func (s scrape) nftables(f *Family, steering *redirect.Stats) {
 				float64(engine.Rules), family...)
 			s.gauge("sluice_nftables_service_elements", "Elements of nftables sets and maps by which the kernel "+
 				"forwards Services, but those of clients with affinity.", float64(engine.Elements), family...)
-			s.counter("sluice_nftables_service_transactions_total", "Transactions that changed by what nftables forwards "+
-				"Services.",
-				engine.Transactions, family...)
+			s.counter("sluice_nftables_service_transactions_total",
+				"Transactions that changed by what nftables forwards Services.", engine.Transactions, family...)
 		}
 	}
 	if has {
