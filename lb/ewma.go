@@ -9,7 +9,7 @@ import "math"
 
 const (
 	halfLife    = 6_931_471_806 // ns in which what was measured fades to a half: in 10 s to 1/e
-	noise       = 1e6           // ns that are added to each: what differs by less is how busy this host is
+	noise       = 10e6          // ns that are added to each: what differs by less is how busy this host is
 	failedCosts = 1e9           // ns that count where the backend did not accept
 
 	latencyTick = 20 // time in backend.latency is in 2^20 ns: about a millisecond

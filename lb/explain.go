@@ -44,7 +44,7 @@ func (b *Balancer) Explain(f Flow) string {
 	default:
 		next := s.peek(from, &f)
 		reason := s.reason(from, next, &f)
-		if next.start.Load() != nil {
+		if next.starts() != nil {
 			reason += ", if it takes this turn"
 		}
 		if f.Tried.has(next) {
@@ -136,7 +136,7 @@ func explainBackends(w *strings.Builder, s *Service, backends []*backend, from s
 		if s.Backends[i].Weight > 1 {
 			fmt.Fprintf(w, "; weight %d", s.Backends[i].Weight)
 		}
-		if st := k.start.Load(); st != nil {
+		if st := k.starts(); st != nil {
 			fmt.Fprintf(w, "; slow start: %d %% of its turns", st.part(f.Now)*100/fullTurn)
 		}
 		fmt.Fprintf(w, "; %d in flight\n", k.inFlight())

@@ -28,9 +28,10 @@ type run struct {
 	since    atomic.Uint64 // runs.begun of its service when they began
 }
 
-// health is what is known of a backend that has failed.
+// health is what is known of a backend that has failed, or starts slowly.
 type health struct {
-	runs [kinds]run
+	runs  [kinds]run
+	start atomic.Pointer[start] // nil unless it starts slowly
 
 	// Guarded by Balancer.mu. Times are on the clock of Flow.Now.
 	ejected   bool

@@ -187,7 +187,7 @@ func (s *service) retry(from set, f *Flow, position uint64) *backend {
 // slowly. Nil: there is none. It takes time linear in the ring, after a failed attempt and while backends start.
 func (s *service) another(from set, f *Flow, position uint64, settled bool) *backend {
 	r := s.rings[from]
-	out := func(k *backend) bool { return f.Tried.has(k) || settled && k.start.Load() != nil }
+	out := func(k *backend) bool { return f.Tried.has(k) || settled && k.starts() != nil }
 	left := uint64(0)
 	for _, k := range r {
 		if !out(k) {

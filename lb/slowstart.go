@@ -18,6 +18,14 @@ const (
 	leastPart = fullTurn / 10
 )
 
+// starts returns how a backend begins; nil: it does not.
+func (b *backend) starts() *start {
+	if h := b.health.Load(); h != nil {
+		return h.start.Load()
+	}
+	return nil
+}
+
 // takes reports whether a backend takes its turn. The turns that it takes are exactly its part of those that it had.
 func (st *start) takes(k *backend, now int64) bool {
 	if st.began.Load() == 0 {
@@ -25,7 +33,7 @@ func (st *start) takes(k *backend, now int64) bool {
 	}
 	part := st.part(now)
 	if part == fullTurn {
-		k.start.CompareAndSwap(st, nil)
+		k.health.Load().start.CompareAndSwap(st, nil)
 		return true
 	}
 	return st.had.Add(part)%fullTurn < part
@@ -45,7 +53,7 @@ func (st *start) part(now int64) uint64 {
 
 // slowly returns the backend whose turn it is, or one for it that needs no time if it does not take the turn.
 func (s *service) slowly(from set, f *Flow, k *backend) *backend {
-	st := k.start.Load()
+	st := k.starts()
 	if st == nil || st.takes(k, f.Now) {
 		return k
 	}
@@ -69,9 +77,11 @@ func (b *Balancer) startSlowly(s *Service, backends []*backend) {
 	for _, k := range backends {
 		switch {
 		case window <= 0 || k.becomes&eligible == 0:
-			k.start.Store(nil)
+			if h := k.health.Load(); h != nil {
+				h.start.Store(nil)
+			}
 		case stays && !k.is(eligible):
-			k.start.Store(&start{window: window})
+			k.record().start.Store(&start{window: window})
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestSlowStart(t *testing.T) {
 				t.Errorf("%s: after %d s another one has %d of 1000, want %d", scheduler, step.age, got, want)
 			}
 		}
-		if b.load().services[0].Load().backends[4].start.Load() != nil {
+		if b.load().services[0].Load().backends[4].starts() != nil {
 			t.Errorf("%s: it starts for ever", scheduler)
 		}
 	}
@@ -58,7 +58,7 @@ func TestWhoStartsSlowly(t *testing.T) {
 	b := &Balancer{Outlier: DefaultOutlier}
 	starting := func() (all []netip.AddrPort) {
 		for _, k := range b.load().services[0].Load().backends {
-			if k.start.Load() != nil {
+			if k.starts() != nil {
 				all = append(all, k.addr)
 			}
 		}

@@ -61,10 +61,9 @@ type backend struct {
 
 	bytesIn, bytesOut atomic.Uint64 // see Meter
 
-	health atomic.Pointer[health] // nil until it fails
+	health atomic.Pointer[health] // nil until it fails, or starts slowly
 
-	latency atomic.Uint64         // see took
-	start   atomic.Pointer[start] // nil unless it starts slowly
+	latency atomic.Uint64 // see took
 
 	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }
