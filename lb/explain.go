@@ -148,8 +148,8 @@ func (h Health) explain(now int64) string {
 	if !h.Ejected {
 		return "fails its check, as " + h.Why
 	}
-	return fmt.Sprintf("ejected %s ago, for up to %s more (%d in a row), as %s", seconds(now-h.At), seconds(h.Until-now),
-		h.Times, h.Reason)
+	return fmt.Sprintf("ejected %s ago, for up to %s more (%d in a row), as %s", seconds(now-h.At),
+		seconds(h.Until-now), h.Times, h.Reason)
 }
 
 // explainAffinity writes what is remembered of the client of f, and returns the

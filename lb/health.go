@@ -83,8 +83,8 @@ func (c Choice) WasReset(err error, now int64) {
 // ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
 func (c Choice) ExpectsAnswers() bool { return c.backend != nil && c.backend.service.answers.Load() }
 
-// NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the backend
-// as Failed may.
+// NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the
+// backend as Failed may.
 func (c Choice) NotAnswered(err error, now int64) {
 	if c.backend != nil {
 		c.backend.failures.Add(1)
@@ -186,8 +186,8 @@ func (b *backend) record() *health {
 }
 
 // JudgeShares ejects backends of which too large a share has failed since it was called last, and returns when to call
-// it next, in ns on the clock of Flow.Now; 0: it is not needed (Outlier.FailurePercentage). It looks at services of which
-// a backend has ever failed.
+// it next, in ns on the clock of Flow.Now; 0: it is not needed (Outlier.FailurePercentage). It looks at services of
+// which a backend has ever failed.
 func (b *Balancer) JudgeShares(now int64) (next int64) {
 	o := &b.Outlier
 	if o.FailurePercentage <= 0 {

@@ -34,8 +34,8 @@ type Outlier struct {
 	MaxEjectionPercent  int   // of the eligible backends of a service, of which one stays in any case
 	PanicThreshold      int   // percent of a ring that must not be ejected for ejections to count; 0: one backend
 
-	// FailurePercentage ejects backends of which so many percent of the connections of an Interval have failed; 0: none.
-	// It counts where FailureMinimumHosts backends of a service have had FailureRequestVolume connections each.
+	// FailurePercentage ejects backends of which so many percent of the connections of an Interval have failed; 0:
+	// none. It counts where FailureMinimumHosts backends of a service have had FailureRequestVolume connections each.
 	FailurePercentage, FailureMinimumHosts, FailureRequestVolume int
 }
 
@@ -55,7 +55,7 @@ type Ejection struct {
 	Returned bool
 	Check    bool  // its active check has failed or passed; else connections have, or a trial
 	Err      error // the last failure; nil if it has returned
-	Time     int64 // how long it is ejected for if no trial succeeds before, or was ejected, in ns; 0 before a check fails
+	Time     int64 // how long it is ejected if no trial succeeds before, or was, in ns; 0 for a check that fails
 	Times    int   // ejections in a row, this one included; 0 for a check
 }
 

@@ -34,7 +34,8 @@ type service struct {
 	target   int // port of the servers
 	backends []string
 
-	// Of those that compare algorithms: which one, and where each of the servers is, "address:port", in place of backends.
+	// Of those that compare algorithms: which one, and where each of the servers is, "address:port", in place of
+	// backends.
 	scheduler string
 	uneven    []string
 }

@@ -59,7 +59,8 @@ const relayName = "goroutines"
 // systems are all that can be compared.
 var systems = []system{
 	{name: report.Ours, balances: true, start: startOurs},
-	{name: "haproxy", needs: "haproxy", speaks: tcp, balances: true, start: startHAProxy, say: []string{"haproxy", "-v"}},
+	{name: "haproxy", needs: "haproxy", speaks: tcp, balances: true, start: startHAProxy,
+		say: []string{"haproxy", "-v"}},
 	{name: "nginx", needs: "nginx", speaks: tcp + udp, balances: true, start: startNginx, say: []string{"nginx", "-v"}},
 	{name: relayName, speaks: tcp + udp, start: startRelay},
 	{name: "ipvs", ceiling: true, needs: "ipvsadm", start: startIPVS, say: []string{"ipvsadm", "--version"}},

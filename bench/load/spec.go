@@ -29,8 +29,8 @@ const (
 type ServeConfig struct {
 	Kinds []string
 
-	// Work is how long each request of a socket of kind Sized takes, in whole milliseconds, one after the other, as in a
-	// server of one worker; it costs no processor time. Missing and 0: it is answered at once.
+	// Work is how long each request of a socket of kind Sized takes, in whole milliseconds, one after the other, as in
+	// a server of one worker; it costs no processor time. Missing and 0: it is answered at once.
 	Work map[int]time.Duration
 }
 

@@ -157,12 +157,13 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 func grpc(ctx context.Context, addr netip.AddrPort, service string) error {
 	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...) // field 1, a string
 	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr.String()+"/grpc.health.v1.Health/Check",
-		strings.NewReader(string(body)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"http://"+addr.String()+"/grpc.health.v1.Health/Check", strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}
-	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "User-Agent": {"sluice-check"}}
+	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"},
+		"User-Agent": {"sluice-check"}}
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
@@ -180,7 +181,8 @@ func grpc(ctx context.Context, addr netip.AddrPort, service string) error {
 		status = response.Header.Get("Grpc-Status") // an answer without a body
 	}
 	if status != "0" {
-		return fmt.Errorf("gRPC status %q: %s", status, response.Trailer.Get("Grpc-Message")+response.Header.Get("Grpc-Message"))
+		return fmt.Errorf("gRPC status %q: %s", status,
+			response.Trailer.Get("Grpc-Message")+response.Header.Get("Grpc-Message"))
 	}
 	const prefix = 5 // a flag and the length
 	if len(answer) < prefix || len(answer) > prefix && answer[prefix] != 1<<3 {

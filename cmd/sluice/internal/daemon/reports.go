@@ -148,8 +148,8 @@ func (r *reports) weight(b kube.BadWeight) {
 
 // ignored reports that an annotation is of no use.
 func (r *reports) ignored(service lb.Name, annotation string, err error) {
-	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace), zap.String("service", service.Name),
-		zap.String("annotation", annotation), zap.Error(err))
+	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace),
+		zap.String("service", service.Name), zap.String("annotation", annotation), zap.Error(err))
 	r.recorder.Record(events.AnnotationIgnored(service, r.node, annotation, err))
 }
 

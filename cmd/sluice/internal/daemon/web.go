@@ -74,8 +74,8 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		SCTPForced:   d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
 		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
-		Families: d.steering.served, Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats, Checks: d.checks.Stats,
-		Events: d.reports.recorder.Stats}
+		Families: d.steering.served, Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats,
+		Checks: d.checks.Stats, Events: d.reports.recorder.Stats}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }
 	}

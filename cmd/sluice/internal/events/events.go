@@ -118,8 +118,8 @@ func EndpointEjected(e lb.Ejection, node string) Event {
 	}
 	return Event{Namespace: e.Service.Namespace, Service: e.Service.Name, Warning: true,
 		Reason: "EndpointEjected", Action: "ChooseEndpoints",
-		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): %v",
-			node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)}
+		Note: fmt.Sprintf("node %s sends no new connections of %s to endpoint %s, ejected for up to %v (%d in a row): "+
+			"%v", node, e.Service, e.Backend, time.Duration(e.Time), e.Times, e.Err)}
 }
 
 // EndpointReturned says that this is over.
@@ -140,7 +140,8 @@ func EndpointReturned(e lb.Ejection, node string) Event {
 func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
 	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,
 		Reason: "AnnotationIgnored", Action: "ReadAnnotations",
-		Note: fmt.Sprintf("node %s ignores the annotation %s of %s/%s: %v", node, annotation, service.Namespace, service.Name, err)}
+		Note: fmt.Sprintf("node %s ignores the annotation %s of %s/%s: %v", node, annotation, service.Namespace,
+			service.Name, err)}
 }
 
 // OwnAddress says that an address of a Service is the node's own, so that connections to the

@@ -203,8 +203,8 @@ func (s scrape) agent(n agent.Status) {
 }
 
 func (s scrape) outliers(n lb.OutlierStats) {
-	s.gauge("sluice_ejections_active", "Endpoints that get no new connections since they have failed, counted once per "+
-		"Service port.", float64(n.Active))
+	s.gauge("sluice_ejections_active", "Endpoints that get no new connections since they have failed, counted once "+
+		"per Service port.", float64(n.Active))
 	s.counter("sluice_ejections_enforced_total", "Ejections of endpoints.", n.Enforced)
 	s.counter("sluice_ejections_overflow_total", "Ejections left out because as many endpoints of the Service were "+
 		"ejected as may be (--outlier-max-ejection-percent).", n.Overflow)
@@ -213,10 +213,10 @@ func (s scrape) outliers(n lb.OutlierStats) {
 }
 
 func (s scrape) checks(n checks.Stats) {
-	s.gauge("sluice_endpoints_failing_checks", "Endpoints that get no new connections since they fail the check of the "+
-		"annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
+	s.gauge("sluice_endpoints_failing_checks", "Endpoints that get no new connections since they fail the check of "+
+		"the annotation sluice.io/readiness-probe, counted once per Service port.", float64(n.Failing))
 	s.counters("sluice_endpoint_checks_total", "Active checks of endpoints, by result.",
 		"result", []reading{{"passed", n.Passed}, {"failed", n.Failed}})
-	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since 64, or 16 of a "+
-		"Service, were in flight.", n.Postponed)
+	s.counter("sluice_endpoint_checks_postponed_total", "Active checks that began more than 1 s late, since 64, or 16 of "+
+		"a Service, were in flight.", n.Postponed)
 }

@@ -20,8 +20,8 @@ const (
 	turnTrials   = 10 // that begin in a turn
 	trialTimeout = time.Second
 
-	// maxNews is how many ejections and returns may wait to be reported, of which so many are at once, and then one every
-	// 1/rate seconds. Those beyond are only counted.
+	// maxNews is how many ejections and returns may wait to be reported, of which so many are at once, and then one
+	// every 1/rate seconds. Those beyond are only counted.
 	maxNews = 256
 	burst   = 30
 	rate    = 1.0
@@ -37,8 +37,8 @@ type Watcher struct {
 	flying chan struct{} // one for each trial in flight
 }
 
-// New returns a Watcher of a Balancer that has no table yet. report is called by Run, of not too many; changed with each
-// service of which the ejections have changed, in any goroutine: it must not block.
+// New returns a Watcher of a Balancer that has no table yet. report is called by Run, of not too many; changed with
+// each service of which the ejections have changed, in any goroutine: it must not block.
 func New(b *lb.Balancer, changed func(lb.ID), report func(lb.Ejection)) *Watcher {
 	w := &Watcher{lb: b, report: report, limit: flowcontrol.NewTokenBucketRateLimiter(rate, burst),
 		news: make(chan lb.Ejection, maxNews), flying: make(chan struct{}, maxTrials)}
@@ -80,7 +80,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// turn judges what is due, begins the trials that are, and returns how long to wait for the next turn; 0: none is needed.
+// turn judges what is due, begins the trials that are, and returns how long to wait for the next turn; 0: none is
+// needed.
 func (w *Watcher) turn(ctx context.Context) time.Duration {
 	now := eventloop.Now()
 	judge := w.lb.JudgeShares(now)

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// Dropped returns how many datagrams the kernel has dropped for want of room since it started: at sockets of these hosts
-// (RcvbufErrors and SndbufErrors of /proc/net/snmp), and in the queues of this machine's processors (the second word of
-// /proc/net/softnet_stat).
+// Dropped returns how many datagrams the kernel has dropped for want of room since it started: at sockets of these
+// hosts (RcvbufErrors and SndbufErrors of /proc/net/snmp), and in the queues of this machine's processors (the second
+// word of /proc/net/softnet_stat).
 func Dropped(hosts ...*testbed.Host) (n int64, err error) {
 	for _, h := range hosts {
 		err = h.Do(func() error {
