@@ -46,8 +46,8 @@ func balanceWorkloads() (all []workload) {
 	for _, scheduler := range schedulers {
 		all = append(all, workload{name: unevenName(scheduler), asked: true, balances: true,
 			about: fmt.Sprintf("TCP, 16 clients with a connection for each request, to five servers of one worker "+
-				"each; one needs 20 ms for a request and the others 2 ms; algorithm %s (HAProxy: %s; nginx: %s)", scheduler,
-				haproxyBalance[scheduler], nginxBalance[scheduler]),
+				"each; one needs 20 ms for a request and the others 2 ms; algorithm %s (HAProxy: %s; nginx: %s)",
+				scheduler, haproxyBalance[scheduler], nginxBalance[scheduler]),
 			run: asking(unevenName(scheduler), load.AskConfig{Kind: load.Short, Number: 16, Request: 64, Response: 200},
 				"connection")})
 	}

@@ -164,16 +164,16 @@ func (s *settings) balancingGroups() []group {
 				"or maglev, with sh-port or mh-port after a comma for the client's port to count; the annotation " +
 				"sluice.io/scheduler of a Service takes precedence"},
 			{"slow-start", "", &s.DataPath.SlowStart, "`DURATION` in which an endpoint that joins others of a " +
-				"Service gets more and more of its turns, from a tenth on; 0: none; the annotation sluice.io/slow-start of a " +
-				"Service takes precedence"},
+				"Service gets more and more of its turns, from a tenth on; 0: none; the annotation sluice.io/slow-start " +
+				"of a Service takes precedence"},
 		}},
 		{"Outlier ejection, in user space", []option{
 			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
 				"others of the Service answer, until a trial connection succeeds; the annotation " +
 				"sluice.io/outlier-ejection of a Service, true or false, takes precedence"},
 			{"outlier-consecutive-failures", "", &o.ConsecutiveFailures, "`NUMBER` of failures in a row that eject " +
-				"an endpoint: dials refused, timed out or unreachable, or connections reset before the first byte; 2 or " +
-				"more"},
+				"an endpoint: dials refused, timed out or unreachable, or connections reset before the first byte; 2 " +
+				"or more"},
 			{"outlier-base-ejection-time", "", (*time.Duration)(&o.BaseEjectionTime), "`DURATION` of an ejection, " +
 				"times those in a row; TCP endpoints are tried every second after a thirtieth of it and return as " +
 				"soon as they accept, others return when it is over"},
@@ -190,7 +190,8 @@ func (s *settings) balancingGroups() []group {
 			{"outlier-failure-percentage", "", &o.FailurePercentage, "`PERCENT` of the connections of an " +
 				"--outlier-interval whose failure ejects an endpoint, 0 to 100; 0: only failures in a row do"},
 			{"outlier-minimum-hosts", "", &o.FailureMinimumHosts, "`NUMBER` of endpoints of a Service that must " +
-				"have had --outlier-request-volume connections in the interval for --outlier-failure-percentage to count"},
+				"have had --outlier-request-volume connections in the interval for " +
+				"--outlier-failure-percentage to count"},
 			{"outlier-request-volume", "", &o.FailureRequestVolume,
 				"`NUMBER` of connections: see --outlier-minimum-hosts"},
 		}},
