@@ -164,8 +164,8 @@ func (s *settings) balancingGroups() []group {
 				"or maglev, with sh-port or mh-port after a comma for the client's port to count; the annotation " +
 				"sluice.io/scheduler of a Service takes precedence"},
 			{"slow-start", "", &s.DataPath.SlowStart, "`DURATION` in which an endpoint that joins others of a " +
-				"Service gets more and more of its turns, from a tenth on; 0: none; the annotation sluice.io/slow-start " +
-				"of a Service takes precedence"},
+				"Service gets more and more of its turns, from a tenth on; 0: none; the annotation " +
+				"sluice.io/slow-start of a Service takes precedence"},
 		}},
 		{"Outlier ejection, in user space", []option{
 			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
