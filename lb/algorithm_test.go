@@ -90,7 +90,7 @@ func TestTurnsByWeight(t *testing.T) {
 			weights[i] = 1 + rng.Uint32N(10)
 			sum += int(weights[i])
 		}
-		round := turns(weights)
+		round := turns(weights, mostTurns(len(weights)))
 		had := make([]int, len(weights))
 		for at, i := range slices.Concat(round, round) {
 			had[i]++
@@ -112,7 +112,7 @@ func TestTurnsByWeight(t *testing.T) {
 // Weights that would make a round too long are rounded.
 func TestRoundIsBounded(t *testing.T) {
 	for _, weights := range [][]uint32{{65535, 1}, {65535, 65534, 65533}, slices.Repeat([]uint32{65521, 65519, 1}, 333)} {
-		round := turns(weights)
+		round := turns(weights, mostTurns(len(weights)))
 		sum, had := 0.0, make([]int, len(weights))
 		for _, w := range weights {
 			sum += float64(w)

@@ -313,6 +313,12 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	}
 	b.leaveOut(s, to.backends)
 	b.startSlowly(s, to.backends)
+	to.state.ejected = 0
+	for _, k := range to.backends {
+		if k.becomes&(eligible|leftOut) != 0 && k.isEjected() {
+			to.state.ejected++
+		}
+	}
 	for _, k := range to.backends {
 		k.condition.Or(k.becomes)
 		for in := range to.rings {

@@ -54,8 +54,13 @@ func (b *backend) answersIn(now int64) float64 {
 	return fade(uint32(latency>>32), age(latency, now))
 }
 
-// age returns for how long a mean has not changed, in ticks.
-func age(latency uint64, now int64) uint64 { return uint64(max(0, int32(tick(now)-uint32(latency)))) }
+// age returns for how long a mean has not changed, in ticks. Another loop may have measured a moment later.
+func age(latency uint64, now int64) uint64 {
+	if uint32(latency)-tick(now) < 1<<16 {
+		return 0
+	}
+	return uint64(tick(now) - uint32(latency))
+}
 
 func tick(now int64) uint32 { return uint32(now >> latencyTick) }
 

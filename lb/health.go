@@ -13,7 +13,9 @@ type kind uint8
 const (
 	connecting kind = iota // the backend has not accepted, or has not answered the flow
 	speaking               // it has accepted, and has reset the connection before the first byte
-	kinds                  // how many there are
+	kinds                  // how many there are in a row
+
+	mixed = kinds // too many of all
 )
 
 // runs says for a service whether a backend has succeeded since another one has begun to fail.
@@ -39,6 +41,7 @@ type health struct {
 	at, until int64 // of the ejection
 	returned  int64 // when the last one has ended
 	trial     int64 // when the next trial is due
+	kind      kind  // of the failures that have ejected it last
 	reason    string
 	failing   bool // its active check fails, for why
 	why       string
@@ -124,6 +127,7 @@ type Health struct {
 	At       int64 // when this one has begun
 	Until    int64 // when it ends
 	Trial    int64 // when the next trial is due
+	Kind     uint8 // of the failures that have ejected it last
 	Reason   string
 	Failing  bool   // its active check fails
 	Why      string // it does
@@ -140,7 +144,7 @@ func (b *backend) remember() (m Health) {
 	}
 	m.Times, m.Returned, m.Failing, m.Why = h.times, h.returned, h.failing, h.why
 	if h.ejected {
-		m.Ejected, m.At, m.Until, m.Trial, m.Reason = true, h.at, h.until, h.trial, h.reason
+		m.Ejected, m.At, m.Until, m.Trial, m.Kind, m.Reason = true, h.at, h.until, h.trial, uint8(h.kind), h.reason
 	}
 	return m
 }
@@ -148,8 +152,12 @@ func (b *backend) remember() (m Health) {
 // resumeHealth makes a backend one of which another Balancer has remembered m, and reports whether it is bad now or
 // was before. The caller holds b.mu.
 func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
-	if k.health.Load() == nil && *m == (Health{}) {
-		return false
+	if b.Outlier.FailurePercentage > 0 { // what was counted before is none of the first interval
+		h, n := k.record(), k.counts()
+		h.picks, h.failed = n.Picks, n.Failures
+	}
+	if k.condition.Load() == 0 || k.health.Load() == nil && *m == (Health{}) {
+		return false // it has left, or gets no connections anyhow
 	}
 	h := k.record()
 	bad = k.isBad() || m.Ejected || m.Failing
@@ -160,7 +168,7 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 		h.runs[in].failures.Store(m.Failures[in])
 	}
 	h.times, h.returned = m.Times, m.Returned
-	h.at, h.until, h.trial, h.reason = m.At, m.Until, m.Trial, m.Reason
+	h.at, h.until, h.trial, h.kind, h.reason = m.At, m.Until, m.Trial, kind(m.Kind), m.Reason
 	if m.Ejected {
 		b.addEjected(k)
 	}
@@ -172,6 +180,9 @@ func (b *Balancer) leaves(k *backend) {
 	b.forget(k)
 	if k.isBad() {
 		b.setFailing(k, false, "")
+	}
+	if h := k.health.Load(); h != nil {
+		h.times, h.returned = 0, 0
 	}
 }
 
@@ -239,7 +250,7 @@ func (b *Balancer) judgeShares(slot int32, now int64) {
 		return
 	}
 	for _, k := range guilty {
-		b.ejectFrom(slot, b.load().service(slot), k, errShare, now)
+		b.ejectFrom(slot, b.load().service(slot), k, mixed, errShare, now)
 	}
 }
 

@@ -245,3 +245,129 @@ func TestCheckReadmits(t *testing.T) {
 		}
 	}
 }
+
+// What review found: each of these once did not hold.
+func TestEjectionsOfMany(t *testing.T) {
+	t.Run("the kernel's paths learn of it at once where rings wait", func(t *testing.T) {
+		s := echo(numbers(2 * fewBackends)...)
+		b, _ := ejecting(t, s)
+		is, _ := b.Table().Service(s.ID)
+		b.Checked(s.ID, address(7), errRefused, 0)
+		if n := len(b.WithoutEjected(is).Eligible()); n != 2*fewBackends-1 {
+			t.Errorf("%d are eligible", n)
+		}
+	})
+	t.Run("those that get no connections anyhow take no share", func(t *testing.T) {
+		s := echo(1, 2, 3)
+		b, events := ejecting(t, s)
+		failUntil(t, b, 5, 0, address(3))
+		s = echo(1, 2, 3)
+		s.Backends[2].Ready = false
+		b.Update(mustTable(t, []Service{s}))
+		failUntil(t, b, 5, 0, address(2))
+		if all := *events; len(all) != 2 || all[1].Backend != address(2) {
+			t.Errorf("%+v, %+v", all, b.OutlierStats())
+		}
+	})
+	t.Run("who has left is not ejected", func(t *testing.T) {
+		b, _ := ejecting(t, echo(1, 2))
+		request(t, b, 0)
+		request(t, b, 0)
+		var left Choice
+		for left.Backend() != address(1) {
+			left = mustPick(t, b, Flow{})
+		}
+		left.backend.record()
+		b.Update(mustTable(t, []Service{echo(2)}))
+		b.mu.Lock()
+		b.judge(left.backend, connecting, errRefused, 0)
+		b.mu.Unlock()
+		if n := b.OutlierStats().Active; n != 0 {
+			t.Errorf("%d are ejected", n)
+		}
+	})
+	t.Run("services take turns at trials", func(t *testing.T) {
+		many, one := echo(numbers(40)...), echo(100, 101)
+		one.Name, one.Addresses = "one", []Address{{Addr: address(200)}}
+		b := &Balancer{Outlier: DefaultOutlier}
+		b.Update(mustTable(t, []Service{many, one}))
+		eject := func(id ID, i int) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			k := b.find(id, address(i))
+			k.record()
+			slot, s := b.slotOf(k)
+			b.ejectFrom(slot, s, k, connecting, errRefused, 0)
+		}
+		for i := range 20 {
+			eject(many.ID, i)
+		}
+		eject(one.ID, 100)
+		due, _ := b.Trials(second, 2)
+		if len(due) != 2 || due[0].Backend() != address(0) || due[1].Backend() != address(100) {
+			t.Errorf("%v", due)
+		}
+	})
+	t.Run("one that accepts and resets is out for its whole time", func(t *testing.T) {
+		b, events := ejecting(t, echo(1, 2, 3))
+		serve(t, b, 15, 1)
+		if due, next := b.Trials(30*second-1, 9); len(due) > 0 || next != 30*second {
+			t.Fatalf("%v, next %d", due, next)
+		}
+		due, _ := b.Trials(30*second, 9)
+		due[0].Passed(30 * second)
+		serve(t, b, 3, 1) // the first reset is one too many
+		if all := *events; len(all) != 3 || all[2].Returned || all[2].Backend != address(1) {
+			t.Errorf("%+v", all)
+		}
+	})
+	t.Run("shares are those of the interval after a hand-over", func(t *testing.T) {
+		old, _ := ejecting(t, echo(1, 2, 3))
+		for range 300 {
+			c := mustPick(t, old, Flow{})
+			if c.Backend() == address(1) {
+				c.Failed(errRefused, 0)
+				c.backend.health.Load().runs[connecting].failures.Store(0)
+				continue
+			}
+			c.Done(nil)
+		}
+		next := &Balancer{Outlier: DefaultOutlier}
+		next.Outlier.FailurePercentage, next.Outlier.FailureMinimumHosts = 50, 2
+		next.Update(old.Table())
+		next.Remember(old.Stats())
+		if next.JudgeShares(second); next.OutlierStats().Enforced > 0 {
+			t.Error("ejected for what it has done in the process before")
+		}
+	})
+	t.Run("hashes have no slow start", func(t *testing.T) {
+		s := echo(1, 2)
+		s.Scheduler, s.SlowStart = "mh", 30*second
+		b := balancing(t, s)
+		more := echo(1, 2, 3)
+		more.Scheduler, more.SlowStart = "mh", 30*second
+		b.Update(mustTable(t, []Service{more}))
+		for _, k := range b.service(s.ID).backends {
+			if k.starts() != nil {
+				t.Errorf("%s starts slowly", k.addr)
+			}
+		}
+	})
+	t.Run("all have a place in Maglev's table", func(t *testing.T) {
+		s := echo(numbers(4000)...)
+		s.Scheduler = "mh"
+		for i := range s.Backends {
+			if s.Backends[i].Weight = 1; i%2 == 0 {
+				s.Backends[i].Weight = 100
+			}
+		}
+		b := balancing(t, s)
+		seen := make(map[uint32]bool)
+		for _, at := range b.service(s.ID).method.sets[clusterSet].table {
+			seen[at] = true
+		}
+		if len(seen) != 4000 {
+			t.Errorf("%d of 4,000", len(seen))
+		}
+	})
+}

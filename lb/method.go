@@ -253,7 +253,7 @@ func byAddress(r ring, weights map[*backend]uint32) []uint32 {
 	if alike(of) {
 		return order
 	}
-	all := turns(of)
+	all := turns(of, min(mostTurns(len(r)), primes[len(primes)-1]/2)) // all have a place in Maglev's table
 	for i, nth := range all {
 		all[i] = order[nth]
 	}

@@ -70,8 +70,8 @@ type OutlierStats struct {
 // outliers are the backends that are ejected and when JudgeShares is due, guarded by Balancer.mu, and what is counted.
 type outliers struct {
 	ejected                    []*backend
-	failing                    int              // how many fail their checks
-	changed                    map[*state]int32 // services with other ejections than their rings, and their slots
+	failing                    int                 // how many fail their checks
+	changed                    map[*state]struct{} // services with other ejections than their rings
 	judged                     int64
 	active                     atomic.Int64
 	enforced, overflow, spared atomic.Uint64
@@ -81,19 +81,19 @@ type outliers struct {
 func (b *Balancer) judge(k *backend, in kind, err error, now int64) {
 	h := k.health.Load()
 	slot, s := b.slotOf(k)
-	if s == nil || h.ejected || !b.ejects(b.load().table.at(slot)) {
-		return
+	if s == nil || h.ejected || !k.is(eligible) || !b.ejects(b.load().table.at(slot)) {
+		return // it may have left meanwhile
 	}
 	h.runs[in].failures.Store(0)
 	if k.service.runs[in].succeeded.Load() < h.runs[in].since.Load() {
 		b.outliers.spared.Add(1)
 		return
 	}
-	b.ejectFrom(slot, s, k, err, now)
+	b.ejectFrom(slot, s, k, in, err, now)
 }
 
 // ejectFrom ejects a backend of a service, unless too many are. The caller holds b.mu.
-func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now int64) {
+func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, in kind, err error, now int64) {
 	h := k.health.Load()
 	ejected := s.state.ejected + 1
 	if ejected*100 > b.Outlier.MaxEjectionPercent*s.eligibles || ejected >= s.eligibles {
@@ -101,10 +101,11 @@ func (b *Balancer) ejectFrom(slot int32, s *service, k *backend, err error, now 
 		return
 	}
 	h.times = max(0, h.times-(now-h.returned)/max(1, b.Outlier.Interval))
+	h.kind, h.reason = in, err.Error()
 	b.eject(k, now)
-	h.reason = err.Error()
 	b.outliers.enforced.Add(1)
 	b.addEjected(k)
+	s.state.ejected++
 	b.rebuildSoon(slot, s)
 	b.notify(Ejection{Service: k.service.id, Backend: k.addr, Err: err, Time: h.until - now, Times: int(h.times)})
 }
@@ -121,12 +122,14 @@ func (b *Balancer) eject(k *backend, now int64) {
 		time += int64(mix(k.order^uint64(now)) % uint64(o.MaxEjectionJitter))
 	}
 	h.at, h.until, h.trial = now, now+time, now+time/trialShare
+	if h.kind != connecting {
+		h.trial = h.until // it accepts all the while, so that a trial shows nothing
+	}
 }
 
 // addEjected notes that a backend is ejected.
 func (b *Balancer) addEjected(k *backend) {
 	k.health.Load().ejected = true
-	k.service.ejected++
 	b.outliers.ejected = append(b.outliers.ejected, k)
 	b.outliers.active.Add(1)
 }
@@ -134,12 +137,13 @@ func (b *Balancer) addEjected(k *backend) {
 // readmit ends an ejection. Without a trial the first failure is one too many.
 func (b *Balancer) readmit(k *backend, now int64, tried bool) {
 	h := k.health.Load()
+	accepts := h.kind != connecting
 	b.forget(k)
 	h.returned = now
 	k.latency.Store(0) // what its failures have counted
-	if !tried {
-		h.runs[connecting].since.Store(k.service.runs[connecting].begun.Add(1))
-		h.runs[connecting].failures.Store(uint32(max(2, b.Outlier.ConsecutiveFailures) - 1))
+	if in := min(h.kind, speaking); !tried || accepts {
+		h.runs[in].since.Store(k.service.runs[in].begun.Add(1))
+		h.runs[in].failures.Store(uint32(max(2, b.Outlier.ConsecutiveFailures) - 1))
 	}
 	if slot, s := b.slotOf(k); s != nil {
 		b.rebuildSoon(slot, s)
@@ -160,7 +164,6 @@ func (b *Balancer) forget(k *backend) {
 		return
 	}
 	h.ejected = false
-	k.service.ejected--
 	b.outliers.ejected = slices.DeleteFunc(b.outliers.ejected, func(o *backend) bool { return o == k })
 	b.outliers.active.Add(-1)
 }
@@ -247,20 +250,17 @@ func (b *Balancer) rebuildSoon(slot int32, s *service) {
 		return
 	}
 	if b.outliers.changed == nil {
-		b.outliers.changed = make(map[*state]int32)
+		b.outliers.changed = make(map[*state]struct{})
 	}
-	b.outliers.changed[s.state] = slot
+	b.outliers.changed[s.state] = struct{}{}
 }
 
 // rebuildChanged does what rebuildSoon has left. The caller holds b.mu.
 func (b *Balancer) rebuildChanged() {
 	snap := b.load()
-	for of, slot := range b.outliers.changed {
-		if int(slot) >= len(snap.services) {
-			continue
-		}
-		if s := snap.service(slot); s != nil && s.state == of { // else it has gone, or is ready anew already
-			b.rebuild(slot, s)
+	for of := range b.outliers.changed {
+		if slot, ok := snap.table.index.slot(of.id); ok && snap.service(slot).state == of { // else it has gone
+			b.rebuild(slot, snap.service(slot))
 		}
 	}
 	clear(b.outliers.changed)
@@ -296,22 +296,27 @@ func (b *Balancer) WithoutEjected(s *Service) *Service {
 	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return s
 	}
+	b.rebuildChanged()
 	known := b.service(s.ID)
 	if known == nil {
 		return s
 	}
-	out := func(k *Backend) bool {
-		return slices.ContainsFunc(known.backends, func(o *backend) bool {
-			return o.addr == k.Addr && o.becomes&leftOut != 0 && o.becomes&eligible == 0
-		})
+	var out map[netip.AddrPort]bool
+	for _, k := range known.backends {
+		if k.becomes&leftOut != 0 && k.becomes&eligible == 0 {
+			if out == nil {
+				out = make(map[netip.AddrPort]bool)
+			}
+			out[k.addr] = true
+		}
 	}
-	if !slices.ContainsFunc(known.backends, (*backend).isBad) {
+	if out == nil {
 		return s
 	}
 	healthy := *s
 	healthy.Backends = slices.Clone(s.Backends)
 	for i := range healthy.Backends {
-		if k := &healthy.Backends[i]; out(k) {
+		if k := &healthy.Backends[i]; out[k.Addr] {
 			k.Ready, k.Terminating, k.Serving = false, false, true
 		}
 	}

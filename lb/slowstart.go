@@ -18,6 +18,9 @@ const (
 	leastPart = fullTurn / 10
 )
 
+// In a ring of more than manyInTurn a turn that is not taken goes to the next but so many that takes all of its own.
+const manyInTurn, triesInTurn = 64, 16
+
 // starts returns how a backend begins; nil: it does not.
 func (b *backend) starts() *start {
 	if h := b.health.Load(); h != nil {
@@ -57,6 +60,14 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 	if st == nil || st.takes(k, f.Now) {
 		return k
 	}
+	r, at := s.rings[from], &s.state.positions[from].retry
+	if s.method == nil && len(r) > manyInTurn && f.Tried.none() { // to look at all would take long
+		for range triesInTurn {
+			if other := r.at(at.Add(1) - 1); other.starts() == nil {
+				return other
+			}
+		}
+	}
 	if other := s.another(from, f, s.state.positions[from].retry.Add(1)-1, true); other != nil {
 		return other
 	}
@@ -69,6 +80,9 @@ func (b *Balancer) startSlowly(s *Service, backends []*backend) {
 	window := s.SlowStart
 	if window == 0 {
 		window = b.SlowStart
+	}
+	if algorithm, _, _ := parseScheduler(b.requested(s)); window > 0 && algorithm.hashes() {
+		window = 0
 	}
 	stays := false
 	for _, k := range backends {

@@ -40,7 +40,7 @@ type state struct {
 	// gone is what backends that have left for good had counted, so that the totals of the
 	// service never go down.
 	gone Counts
-	// ejected is how many backends are.
+	// ejected is how many backends are that would get connections.
 	ejected int
 }
 

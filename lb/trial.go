@@ -13,8 +13,8 @@ type Trial struct{ backend *backend }
 // Backend returns the address to connect to, by TCP.
 func (t Trial) Backend() netip.AddrPort { return t.backend.addr }
 
-// Trials returns the trials that are due now, those that have waited for longest and at most so many, and when to ask
-// again; 0: no backend is ejected. Backends that return without a trial do so here, and services of many backends take
+// Trials returns the trials that are due now, at most so many, and when to ask again; 0: no backend is ejected. Services
+// take turns, so that none with many dead backends makes those of others wait. Backends that return without a trial do so here, and services of many backends take
 // note of ejections: call it within 100 ms of each.
 func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 	b.mu.Lock()
@@ -27,9 +27,7 @@ func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 			due = append(due, Trial{k})
 		}
 	}
-	slices.SortStableFunc(due, func(a, o Trial) int {
-		return cmp.Compare(a.backend.health.Load().trial, o.backend.health.Load().trial)
-	})
+	due = inTurn(due)
 	due = due[:min(most, len(due))]
 	for _, t := range due {
 		t.backend.health.Load().trial = now + trialEvery
@@ -45,6 +43,26 @@ func (b *Balancer) Trials(now int64, most int) (due []Trial, next int64) {
 		}
 	}
 	return due, next
+}
+
+// inTurn orders trials: the one of each service that has waited for longest, then the second one of each.
+func inTurn(due []Trial) []Trial {
+	waits := func(t Trial) int64 { return t.backend.health.Load().trial }
+	slices.SortStableFunc(due, func(a, b Trial) int { return cmp.Compare(waits(a), waits(b)) })
+	turns := make([]int, len(due))
+	had := make(map[Name]int)
+	order := make([]int, len(due))
+	for i, t := range due {
+		name := t.backend.service.id.Service()
+		turns[i], order[i] = had[name], i
+		had[name]++
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(turns[i], turns[j]) })
+	sorted := make([]Trial, len(due))
+	for i, at := range order {
+		sorted[i] = due[at]
+	}
+	return sorted
 }
 
 // Passed says that the backend has accepted: it returns.

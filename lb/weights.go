@@ -43,7 +43,7 @@ func (t *terms) weigh(r ring, weights map[*backend]uint32) {
 	if alike(of) {
 		return
 	}
-	t.turns, t.inverse = turns(of), make([]uint64, len(r))
+	t.turns, t.inverse = turns(of, mostTurns(len(r))), make([]uint64, len(r))
 	for i, w := range of {
 		t.inverse[i] = max(1, sum*even/uint64(len(r))/uint64(w))
 	}
@@ -53,10 +53,12 @@ func (t *terms) weigh(r ring, weights map[*backend]uint32) {
 // exact, they are rounded.
 const turnsEach, turnsAll = 64, 4096
 
+func mostTurns(backends int) uint64 { return uint64(max(turnsAll, turnsEach*backends)) }
+
 // turns returns a round in which each position i has weights[i] turns, or as many as are in that proportion. The turns
 // of each are spread evenly over the round, and where they begin differs by the golden ratio, so that those of
 // many small weights do not come at the same time.
-func turns(weights []uint32) []uint32 {
+func turns(weights []uint32, most uint64) []uint32 {
 	divisor, total := uint32(0), uint64(0)
 	for _, w := range weights {
 		divisor = gcd(divisor, w)
@@ -66,7 +68,7 @@ func turns(weights []uint32) []uint32 {
 		each[i] = uint64(w / divisor)
 		total += each[i]
 	}
-	if most := uint64(max(turnsAll, turnsEach*len(weights))); total > most {
+	if total > most {
 		all := total
 		total = 0
 		for i := range each {

@@ -246,6 +246,9 @@ func (c *conn) sendFailed(dst *side) {
 		if err != nil || n == 0 {
 			break
 		}
+		if dst == &c.backend {
+			c.Spoke()
+		}
 		sent, err := socket.Send(other.FD(), buf[:n])
 		if c.countBytes(other, sent); err != nil || sent < n {
 			break

@@ -118,7 +118,7 @@ func (c *Checker) Run(ctx context.Context) {
 
 // follow makes the targets those of a new table.
 func (c *Checker) follow(now time.Time) {
-	probes, had, ignored := c.probes, c.targets, c.ignored
+	probes, had, ignored, first := c.probes, c.targets, c.ignored, c.probes == nil
 	c.probes, c.targets, c.ignored = make(map[string]*probe), make(map[target]*state), make(map[lb.Name]string)
 	for i := range c.table.Len() {
 		s := c.table.At(i)
@@ -147,6 +147,9 @@ func (c *Checker) follow(now time.Time) {
 			}
 		}
 	}
+	if first && c.lb.Failing() > 0 {
+		c.unfail()
+	}
 	for t, was := range had {
 		is := c.targets[t]
 		for _, e := range was.of {
@@ -155,6 +158,24 @@ func (c *Checker) follow(now time.Time) {
 			}
 		}
 		was.gone = true
+	}
+}
+
+// unfail ends what the process before has found of endpoints that are not checked any more.
+func (c *Checker) unfail() {
+	checked := make(map[endpoint]bool)
+	for _, s := range c.targets {
+		for _, e := range s.of {
+			checked[e] = true
+		}
+	}
+	for i := range c.table.Len() {
+		s := c.table.At(i)
+		for j := range s.Backends {
+			if e := (endpoint{s.ID, s.Backends[j].Addr}); !checked[e] {
+				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
+			}
+		}
 	}
 }
 

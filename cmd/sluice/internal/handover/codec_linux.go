@@ -321,6 +321,7 @@ func (c *codec) health(h *lb.Health, now int64) {
 		number(c, &h.Failures[i])
 	}
 	number(c, &h.Times)
+	number(c, &h.Kind)
 	for _, v := range [...]*int64{&h.Returned, &h.At} {
 		age := now - *v
 		number(c, &age)

@@ -59,7 +59,7 @@ func samples() map[string]sample {
 			Backends: []lb.BackendStats{
 				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}, Health: lb.Health{Failures: [2]uint32{1, 2}, Ejected: true,
-					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Reason: "refused", Failing: true, Why: "status 500"}}}},
+					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Kind: 1, Reason: "refused", Failing: true, Why: "status 500"}}}},
 			func(c *codec, m *lb.Stats) { c.memory(m, 2000) }),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),

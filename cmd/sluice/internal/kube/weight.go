@@ -15,8 +15,11 @@ import (
 // there is without it, as with service.cilium.io/weight of Cilium.
 const AnnotationWeight = ownAnnotations + "weight"
 
-// slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, and 0 is
-// none. What is no duration counts as not given.
+// maxSlowStart bounds what a Service can request.
+const maxSlowStart = time.Hour
+
+// slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, at most an
+// hour, and 0 is none. What is no duration counts as not given.
 func slowStart(svc *corev1.Service) int64 {
 	d, err := time.ParseDuration(svc.Annotations[ownAnnotations+"slow-start"])
 	switch {
@@ -25,7 +28,7 @@ func slowStart(svc *corev1.Service) int64 {
 	case d == 0:
 		return -1
 	}
-	return int64(d)
+	return int64(min(d, maxSlowStart))
 }
 
 // BadWeight is an EndpointSlice whose weight is none, and counts as not given.
