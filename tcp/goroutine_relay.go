@@ -177,7 +177,7 @@ func (r *goroutineConn) fail(side *net.TCPConn) {
 func (r *goroutineConn) backendSpoke() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.spoke = true
+	r.spoke, r.reset = true, false // what it has sent before a reset may be read after that is noticed
 	r.choice.Spoke()
 }
 

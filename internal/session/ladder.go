@@ -166,6 +166,7 @@ func Shortage(err error) bool {
 type Dialling struct {
 	Frontend  lb.Frontend
 	Client    netip.Addr
+	Port      uint16           // of the client; 0: not known
 	Tried     []netip.AddrPort // backends that have failed
 	Attempt   int              // attempts that have ended
 	Shortages int              // waits for local resources so far
@@ -174,8 +175,8 @@ type Dialling struct {
 
 // Freeze returns what another process needs to continue, but for Left.
 func (l *Ladder) Freeze() Dialling {
-	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Tried: l.tried.Backends(),
-		Attempt: l.attempt, Shortages: l.shortages}
+	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Port: l.flow.ClientPort,
+		Tried: l.tried.Backends(), Attempt: l.attempt, Shortages: l.shortages}
 }
 
 // Thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.
@@ -183,7 +184,7 @@ func (l *Ladder) Thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.
 	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
 		service = owner.ID
 	}
-	l.Start(lb.Flow{Frontend: d.Frontend, Client: d.Client, Now: eventloop.Now()})
+	l.Start(lb.Flow{Frontend: d.Frontend, Client: d.Client, ClientPort: d.Port, Now: eventloop.Now()})
 	l.tried, l.attempt, l.shortages = b.ResumeTried(service, d.Tried), d.Attempt, d.Shortages
 }
 

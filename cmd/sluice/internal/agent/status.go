@@ -193,7 +193,7 @@ func (p *progress) applied(plan *Plan) {
 	defer p.mu.Unlock()
 	s := &p.status
 	if plan.whole {
-		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks = 0, 0, 0, 0, 0
+		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks, s.Schedulers = 0, 0, 0, 0, 0, 0
 		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
 	}
 	for i := range plan.changes {

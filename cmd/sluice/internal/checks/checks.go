@@ -5,7 +5,9 @@ import (
 	"errors"
 	"hash/maphash"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +19,10 @@ import (
 
 const (
 	turnEvery      = 100 * time.Millisecond
-	maxFlying      = 64 // checks in flight
-	maxOfAService  = 16 // of these, of one Service
+	maxFlying      = 64  // checks in flight
+	maxOfAService  = 16  // of these, of one Service
+	maxOfNamespace = 32  // and of the Services of one namespace
+	maxReason      = 256 // bytes of why a check has failed
 	postponedAfter = time.Second
 )
 
@@ -47,7 +51,7 @@ type Checker struct {
 	table   *lb.Table
 	probes  map[string]*probe // by annotation; nil: it is bad
 	targets map[target]*state
-	busy    map[lb.Name]int    // checks in flight of a Service
+	busy    map[lb.Name]int    // checks in flight of a Service, and by the namespace alone of all of its Services
 	ignored map[lb.Name]string // annotations that are reported
 
 	passed, failed, postponed atomic.Uint64
@@ -56,14 +60,13 @@ type Checker struct {
 // target is what is checked at once for several ports of a Service.
 type target struct {
 	service lb.Name
-	check   string
+	probe   *probe
 	addr    netip.AddrPort // that is asked
 }
 
 // state is what is known of a target.
 type state struct {
-	probe  *probe
-	of     []endpoint
+	of     []endpoint // in the order of the table
 	due    time.Time
 	flying bool
 	row    int32 // checks in a row that have ended alike
@@ -125,14 +128,7 @@ func (c *Checker) follow(now time.Time) {
 		if s.Check == "" {
 			continue
 		}
-		p, known := c.probes[s.Check]
-		if !known {
-			if p, known = probes[s.Check]; !known {
-				p, _ = parse(s.Check)
-			}
-			c.probes[s.Check] = p
-		}
-		name := s.ID.Service()
+		p, name := c.probe(s.Check, probes), s.ID.Service()
 		if p == nil {
 			if c.ignored[name] = s.Check; ignored[name] != s.Check {
 				_, err := parse(s.Check)
@@ -143,7 +139,7 @@ func (c *Checker) follow(now time.Time) {
 		}
 		for j := range s.Backends {
 			if b := &s.Backends[j]; b.Ready && !b.Loop {
-				c.add(target{name, s.Check, p.at(b.Addr)}, endpoint{s.ID, b.Addr}, p, had, now)
+				c.add(target{name, p, p.at(b.Addr)}, endpoint{s.ID, b.Addr}, had, now)
 			}
 		}
 	}
@@ -151,14 +147,37 @@ func (c *Checker) follow(now time.Time) {
 		c.unfail()
 	}
 	for t, was := range had {
-		is := c.targets[t]
+		was.gone = true
+		stay := make(map[endpoint]bool)
+		if is := c.targets[t]; is != nil {
+			if slices.Equal(is.of, was.of) {
+				continue
+			}
+			for _, e := range is.of {
+				stay[e] = true
+			}
+		}
 		for _, e := range was.of {
-			if is == nil || !slices.Contains(is.of, e) {
+			if !stay[e] {
 				c.lb.Checked(e.id, e.addr, nil, eventloop.Now())
 			}
 		}
-		was.gone = true
 	}
+}
+
+// probe returns what an annotation requests, which is read once; nil: it is of no use.
+func (c *Checker) probe(text string, before map[string]*probe) *probe {
+	if len(text) > maxText {
+		return nil
+	}
+	p, known := c.probes[text]
+	if !known {
+		if p, known = before[text]; !known {
+			p, _ = parse(text)
+		}
+		c.probes[text] = p
+	}
+	return p
 }
 
 // unfail ends what the process before has found of endpoints that are not checked any more.
@@ -188,46 +207,80 @@ func (p *probe) at(addr netip.AddrPort) netip.AddrPort {
 }
 
 // add makes an endpoint one of a target's.
-func (c *Checker) add(t target, e endpoint, p *probe, had map[target]*state, now time.Time) {
+func (c *Checker) add(t target, e endpoint, had map[target]*state, now time.Time) {
 	is := c.targets[t]
 	if is == nil {
-		is = &state{probe: p, passes: true}
+		is = &state{passes: true}
 		if was := had[t]; was != nil {
 			is.due, is.row, is.passes, is.flying = was.due, was.row, was.passes, was.flying
 		} else {
-			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(p.period))
-			is.due = now.Add(p.delay + spread)
+			spread := time.Duration(maphash.Comparable(c.seed, t) % uint64(t.probe.period))
+			is.due = now.Add(t.probe.delay + spread)
 		}
 		c.targets[t] = is
 	}
 	is.of = append(is.of, e)
 }
 
-// begin begins the checks that are due, as far as there is room.
+// begin begins the checks that are due, as far as there is room: that of each Service which has waited for longest, then
+// the second one of each.
 func (c *Checker) begin(ctx context.Context, now time.Time) {
-	for t, s := range c.targets {
-		if s.flying || s.due.After(now) {
-			continue
-		}
-		if c.flying >= maxFlying || c.busy[t.service] >= maxOfAService {
-			continue
-		}
-		if now.Sub(s.due) > postponedAfter {
-			c.postponed.Add(1)
-		}
-		s.flying, s.due = true, now.Add(s.probe.period)
-		c.flying++
-		c.busy[t.service]++
-		c.running.Go(func() {
-			within, cancel := context.WithTimeout(ctx, s.probe.timeout)
-			defer cancel()
-			err := s.probe.once(within, t.addr)
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = errTimeout
-			}
-			c.results <- result{t, s, err} // there is room for all in flight
-		})
+	if c.flying >= maxFlying {
+		return
 	}
+	var due []target
+	for t, s := range c.targets {
+		if !s.flying && !s.due.After(now) {
+			due = append(due, t)
+		}
+	}
+	slices.SortFunc(due, func(a, b target) int { return c.targets[a].due.Compare(c.targets[b].due) })
+	turns, had := make(map[target]int), make(map[lb.Name]int)
+	for _, t := range due {
+		turns[t] = had[t.service]
+		had[t.service]++
+	}
+	slices.SortStableFunc(due, func(a, b target) int { return turns[a] - turns[b] })
+	for _, t := range due {
+		if c.flying < maxFlying && c.busy[t.service] < maxOfAService && c.busy[t.namespace()] < maxOfNamespace {
+			c.start(ctx, t, now)
+		}
+	}
+}
+
+// namespace returns what the Services of the namespace are counted by.
+func (t *target) namespace() lb.Name { return lb.Name{Namespace: t.service.Namespace} }
+
+// start starts a check.
+func (c *Checker) start(ctx context.Context, t target, now time.Time) {
+	s := c.targets[t]
+	if now.Sub(s.due) > postponedAfter {
+		c.postponed.Add(1)
+	}
+	s.flying, s.due = true, now.Add(t.probe.period)
+	c.flying++
+	c.busy[t.service]++
+	c.busy[t.namespace()]++
+	c.running.Go(func() {
+		within, cancel := context.WithTimeout(ctx, t.probe.timeout)
+		defer cancel()
+		c.results <- result{t, s, short(t.probe.once(within, t.addr))} // there is room for all in flight
+	})
+}
+
+// short returns why a check has failed in not too many words: the other side chooses some.
+func short(err error) error {
+	switch {
+	case err == nil || session.Shortage(err):
+		return err
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+		return errTimeout
+	}
+	text := err.Error()
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "..."
+	}
+	return errors.New(text)
 }
 
 var errTimeout = errors.New("no answer in time")
@@ -235,8 +288,10 @@ var errTimeout = errors.New("no answer in time")
 // end notes what has come of a check.
 func (c *Checker) end(r result) {
 	c.flying--
-	if c.busy[r.target.service]--; c.busy[r.target.service] == 0 {
-		delete(c.busy, r.target.service)
+	for _, name := range []lb.Name{r.target.service, r.target.namespace()} {
+		if c.busy[name]--; c.busy[name] == 0 {
+			delete(c.busy, name)
+		}
 	}
 	s := r.state
 	if s.gone { // a new table has come meanwhile
@@ -257,7 +312,7 @@ func (c *Checker) end(r result) {
 	if s.row++; passes != s.passes {
 		s.row, s.passes = 1, passes
 	}
-	if passes && s.row < s.probe.successes || !passes && s.row < s.probe.failures {
+	if p := r.target.probe; passes && s.row < p.successes || !passes && s.row < p.failures {
 		return
 	}
 	for _, e := range s.of {

@@ -20,12 +20,14 @@ import (
 )
 
 const (
-	// maxSeconds bounds each duration of a probe, and maxTimes its thresholds.
+	// maxSeconds bounds each duration of a probe but for its timeout, in which it takes a place of others, and maxTimes
+	// its thresholds.
 	maxSeconds = 3600
+	maxTimeout = 10
 	maxTimes   = 1000
 
-	// maxAnswer is how much of an answer is read, in bytes.
-	maxAnswer = 10 << 10
+	maxText   = 4 << 10  // bytes of an annotation
+	maxAnswer = 10 << 10 // bytes of an answer that are read, and of its headers
 )
 
 // probe is what an annotation requests.
@@ -38,6 +40,9 @@ type probe struct {
 
 // parse reads an annotation.
 func parse(text string) (*probe, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), maxText)
+	}
 	var spec corev1.Probe
 	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
 		return nil, fmt.Errorf("read probe: %w", err)
@@ -58,7 +63,7 @@ func parse(text string) (*probe, error) {
 	}
 	p.delay = seconds("initialDelaySeconds", spec.InitialDelaySeconds, 0, 0)
 	p.period = seconds("periodSeconds", spec.PeriodSeconds, 10, 1)
-	p.timeout = seconds("timeoutSeconds", spec.TimeoutSeconds, 1, 1)
+	p.timeout = time.Duration(number("timeoutSeconds", spec.TimeoutSeconds, 1, 1, maxTimeout)) * time.Second
 	p.failures = number("failureThreshold", spec.FailureThreshold, 3, 1, maxTimes)
 	p.successes = number("successThreshold", spec.SuccessThreshold, 1, 1, maxTimes)
 	errs = append(errs, p.handle(&spec.ProbeHandler))
@@ -138,8 +143,9 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 		}
 		request.Header.Add(h.Name, h.Value)
 	}
-	transport := &http.Transport{DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // as the kubelet: who answers is not what is asked
+	transport := newTransport(ctx)
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // as the kubelet: who answers is not what is asked
+	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return err
@@ -150,6 +156,19 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 		return fmt.Errorf("status %d", response.StatusCode)
 	}
 	return nil
+}
+
+// newTransport returns one for a single request, of which nothing is left when ctx ends: by itself http.Transport goes on
+// to connect, and to shake hands, for as long as the other side likes.
+func newTransport(ctx context.Context) *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
+		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			if at, bounded := ctx.Deadline(); err == nil && bounded {
+				err = c.SetDeadline(at)
+			}
+			return c, err
+		}}
 }
 
 // grpc asks as the gRPC health checking protocol has it (grpc/health/v1/health.proto), without TLS as the kubelet. One
@@ -164,7 +183,8 @@ func grpc(ctx context.Context, addr netip.AddrPort, service string) error {
 	}
 	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"},
 		"User-Agent": {"sluice-check"}}
-	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport := newTransport(ctx)
+	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)

@@ -3,10 +3,12 @@ package checks
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +36,7 @@ func TestParse(t *testing.T) {
 		"tcpSocket: {port: 65536}":                 "port",
 		"tcpSocket: {host: 1.2.3.4}":               "host: leave it out",
 		"{tcpSocket: {}, periodSeconds: -1}":       "periodSeconds -1: give 1 to 3600",
-		"{tcpSocket: {}, timeoutSeconds: 3601}":    "timeoutSeconds 3601",
+		"{tcpSocket: {}, timeoutSeconds: 3601}":    "timeoutSeconds 3601: give 1 to 10",
 		"{tcpSocket: {}, failureThreshold: -3}":    "failureThreshold -3",
 		"{tcpSocket: {}, initialDelaySeconds: -1}": "initialDelaySeconds",
 	} {
@@ -139,5 +141,50 @@ func TestGRPC(t *testing.T) {
 	defer plain.Close()
 	if err := once(t, "grpc: {port: 1}", plain.Listener.Addr()); err == nil {
 		t.Error("a server of HTTP/1 passes")
+	}
+}
+
+// TestNothingIsLeft: when the time of a check is over its connection is closed, whatever the other side does: one accepts
+// and says nothing, the other says too much.
+func TestNothingIsLeft(t *testing.T) {
+	for _, text := range []string{"httpGet: {scheme: HTTPS}", "httpGet: {}", "grpc: {port: 1}"} {
+		for _, chatty := range []bool{false, true} {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed := make(chan error, 1)
+			go func() {
+				c, err := l.Accept()
+				if err != nil {
+					closed <- err
+					return
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				if chatty {
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+					for err == nil {
+						_, err = io.WriteString(c, "X-Header: "+strings.Repeat("x", 1000)+"\r\n")
+					}
+				}
+				_, err = io.Copy(io.Discard, c)
+				closed <- err
+			}()
+			p, err := parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			err = p.once(ctx, l.Addr().(*net.TCPAddr).AddrPort())
+			cancel()
+			if err == nil || len(short(err).Error()) > maxReason+3 {
+				t.Errorf("%s, chatty: %v: %v", text, chatty, err)
+			}
+			if err := <-closed; errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s, chatty: %v: the connection is still open", text, chatty)
+			}
+			_ = l.Close()
+		}
 	}
 }

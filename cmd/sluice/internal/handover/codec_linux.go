@@ -206,6 +206,7 @@ func (c *codec) dialling(d *tcp.Dialling) {
 	number(c, &d.Frontend.Protocol)
 	c.addrPort(&d.Frontend.Addr)
 	c.addr(&d.Client)
+	number(c, &d.Port)
 	list(c, &d.Tried, c.addrPort)
 	number(c, &d.Attempt)
 	number(c, &d.Shortages)
