@@ -139,7 +139,7 @@ func (s *Side[C]) Fail() {
 		sh.ClientResets.Add(1)
 	} else {
 		sh.BackendResets.Add(1)
-		if conn := s.owner.Base(); !conn.spoke && !s.Shut { // one that is told that no more comes may be short
+		if conn := s.owner.Base(); !conn.spoke && !s.Shut { // to the end of a stream a reset may be the answer
 			conn.Meter.Flush(conn.Choice)
 			conn.Choice.WasReset(ErrReset, eventloop.Now())
 			conn.Choice = lb.Choice{}

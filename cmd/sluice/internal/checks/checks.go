@@ -222,8 +222,8 @@ func (c *Checker) add(t target, e endpoint, had map[target]*state, now time.Time
 	is.of = append(is.of, e)
 }
 
-// begin begins the checks that are due, as far as there is room: that of each Service which has waited for longest, then
-// the second one of each.
+// begin begins the checks that are due, as far as there is room: that of each Service which has waited for longest,
+// then the second one of each.
 func (c *Checker) begin(ctx context.Context, now time.Time) {
 	if c.flying >= maxFlying {
 		return

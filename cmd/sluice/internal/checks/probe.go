@@ -144,7 +144,8 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 		request.Header.Add(h.Name, h.Value)
 	}
 	transport := newTransport(ctx)
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // as the kubelet: who answers is not what is asked
+	// As the kubelet: who answers is not what is asked.
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -158,8 +159,8 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 	return nil
 }
 
-// newTransport returns one for a single request, of which nothing is left when ctx ends: by itself http.Transport goes on
-// to connect, and to shake hands, for as long as the other side likes.
+// newTransport returns one for a single request, of which nothing is left when ctx ends: by itself http.Transport goes
+// on to connect, and to shake hands, for as long as the other side likes.
 func newTransport(ctx context.Context) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
 		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {

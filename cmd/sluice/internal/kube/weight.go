@@ -18,8 +18,8 @@ const AnnotationWeight = ownAnnotations + "weight"
 // maxSlowStart bounds what a Service can request.
 const maxSlowStart = time.Hour
 
-// slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, at most an
-// hour, and 0 is none. What is no duration counts as not given.
+// slowStart returns what a Service has for lb.Service.SlowStart: sluice.io/slow-start is a duration like 30s, at most
+// an hour, and 0 is none. What is no duration counts as not given.
 func slowStart(svc *corev1.Service) int64 {
 	d, err := time.ParseDuration(svc.Annotations[ownAnnotations+"slow-start"])
 	switch {
