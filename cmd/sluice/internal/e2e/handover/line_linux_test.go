@@ -335,6 +335,9 @@ func TestPortRangeChanges(t *testing.T) {
 		n.Eventually("another process serves", func() bool { return n.pid() != before && !testbed.Alive(before) })
 		port := fmt.Sprintf(" : 31%d", 11+i)
 		n.Eventually("its rules are written", func() bool { return strings.Contains(n.Steered(), port) })
+		n.Eventually("all clients have come by them", func() bool {
+			return n.Metric("sluice_udp_flows_total") >= float64((2+i)*flows)
+		})
 	}
 	g.end()
 	sent, lost, strange := g.settled()
