@@ -18,9 +18,9 @@ const (
 	mixed = kinds // too many of all
 )
 
-// runs says for a service whether a backend has succeeded since another one has begun to fail.
+// runs says for a service whether a backend has succeeded since another one began to fail.
 type runs struct {
-	begun     atomic.Uint64 // how often a backend has begun to fail
+	begun     atomic.Uint64 // how often a backend began to fail
 	succeeded atomic.Uint64 // what begun was when a backend has succeeded last
 }
 
@@ -61,7 +61,7 @@ func (c Choice) succeeded(in kind) {
 		return
 	}
 	s := &c.backend.service.runs[in]
-	if run := s.begun.Load(); s.succeeded.Load() != run { // seldom: a backend has begun to fail since
+	if run := s.begun.Load(); s.succeeded.Load() != run { // seldom: a backend began to fail since
 		s.succeeded.Store(run)
 	}
 	if h := c.backend.health.Load(); h != nil && h.runs[in].failures.Load() != 0 {
@@ -124,7 +124,7 @@ type Health struct {
 	Ejected  bool
 	Times    int64 // ejections in a row
 	Returned int64 // when the last one has ended
-	At       int64 // when this one has begun
+	At       int64 // when this one began
 	Until    int64 // when it ends
 	Trial    int64 // when the next trial is due
 	Kind     uint8 // of the failures that have ejected it last

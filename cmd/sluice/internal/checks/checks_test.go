@@ -30,14 +30,14 @@ func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection, <-chan Ign
 	return b, c, events, ignored
 }
 
-// next waits for what is told.
+// next waits for the next report.
 func next[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-from:
 		return v
 	case <-time.After(patience):
-		t.Fatal("nothing is told")
+		t.Fatal("nothing is reported")
 		panic("not reached")
 	}
 }
@@ -106,7 +106,7 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// TestBadAnnotation: it is told once, whatever else changes, and again when it is another bad one.
+// TestBadAnnotation: it is reported once, whatever else changes, and again when it is another bad one.
 func TestBadAnnotation(t *testing.T) {
 	b, _, _, ignored := start(t)
 	web := service("web", "exec: {command: [x]}", netip.MustParseAddrPort("127.0.0.1:1"))
@@ -120,7 +120,7 @@ func TestBadAnnotation(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	if len(ignored) > 0 {
-		t.Errorf("told again: %+v", <-ignored)
+		t.Errorf("reported again: %+v", <-ignored)
 	}
 }
 

@@ -17,7 +17,7 @@ type networking struct {
 	*httptest.Server
 	version atomic.Pointer[string] // that is served; empty: none
 	cidr    atomic.Pointer[string]
-	watches chan struct{} // one for each that has begun
+	watches chan struct{} // one for each that the client opens
 }
 
 func newNetworking(t *testing.T) *networking {
