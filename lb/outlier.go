@@ -236,7 +236,8 @@ func (b *Balancer) slotOf(k *backend) (int32, *service) {
 }
 
 // fewBackends is how many a service may have that is made ready anew by the loop that has met the failure: it takes
-// 0.04 ms for these, and 7 ms for 20,000. Others wait for [Balancer.Trials], for as many ejections as there are until then.
+// 0.04 ms for these, and 7 ms for 20,000. Others wait for [Balancer.Trials], for as many ejections as there are until
+// then.
 const fewBackends = 256
 
 // rebuildSoon makes a service ready anew, at once or soon, since its ejections have changed.
