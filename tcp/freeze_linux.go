@@ -239,7 +239,7 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Unlock()
 	ours := make(session.Sources, len(conns))
 	for i := range conns {
-		ours.Add(conns[i].Backend)
+		ours.Add(conns[i].Backend, conns[i].Addr)
 	}
 	return s.Loops.Each(func(i int) {
 		for j := i; j < len(conns); j += len(s.shards) {
@@ -256,7 +256,8 @@ func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
-	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours)
+	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours,
+		sh.srv.OriginalDst)
 }
 
 func (sh *shard) thawWay(w *Way, from, to *side) {

@@ -80,6 +80,28 @@ func TestLoopOfDeletedServiceEndsWithTheMove(t *testing.T) {
 	next.eventually("all of the loop has ended", func(s Stats) bool { return s.Active == 1 })
 }
 
+// TestClientsWithOurPortsMove: clients on this node whose addresses are those of our own connections to backends, as the
+// kernel gives a port to every destination again, are no loop: they move like others.
+func TestClientsWithOurPortsMove(t *testing.T) {
+	if !withPorts(t, 40000, 40000+fewPorts-1) {
+		return
+	}
+	p := onePortLoop(t, echoing(t))             // the backend listens at one of the ports
+	clients := make([]*net.TCPConn, fewPorts-1) // so that the others are all in use twice
+	for i := range clients {
+		clients[i] = p.dial()
+		exchange(t, clients[i])
+	}
+	next := p.successor(2)
+	p.moveTo(next)
+	for _, c := range clients {
+		exchange(t, c)
+	}
+	if s := next.Stats(); s.Active != int64(len(clients)) {
+		t.Errorf("%d connections have moved, want %d", s.Active, len(clients))
+	}
+}
+
 // exchange has a byte echoed.
 func exchange(t *testing.T, c *net.TCPConn) {
 	t.Helper()

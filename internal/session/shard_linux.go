@@ -3,6 +3,7 @@ package session
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -142,25 +143,48 @@ func (sh *Shard[C]) AbortAll() {
 	}
 }
 
-// Sources are the addresses that connections to backends come from, of those that another process has frozen. A client
-// at one of them is ourselves: its connection leads back to us, and not only while a Service says so.
-type Sources map[netip.AddrPort]struct{}
+// Sources has, of connections to backends that another process has frozen, where they come from and which backends they
+// lead to. A client that comes from there, and has asked for one of these, is ourselves: its connection leads back to
+// us, and not only while a Service says so. The address alone does not tell: the node's other programs may use it for
+// other destinations (a socket is known by both ends).
+type Sources map[netip.AddrPort][]netip.AddrPort
 
-// Add adds the address of a socket to a backend; below 0: there is none.
-func (s Sources) Add(fd int) {
+// Add adds a socket that is connected to a backend; below 0: there is none.
+func (s Sources) Add(fd int, backend netip.AddrPort) {
 	if fd < 0 {
 		return
 	}
 	if local, err := socket.Local(fd); err == nil {
-		s[local] = struct{}{}
+		s[local] = append(s[local], backend)
 	}
+}
+
+// Has reports whether we have connected from an address to a backend.
+func (s Sources) Has(from, backend netip.AddrPort) bool { return slices.Contains(s[from], backend) }
+
+// hasClient reports whether a client, whose socket and address are passed, is one of ours. asked returns what the client
+// of a steered socket has asked for; nil: none is steered.
+func (s Sources) hasClient(fd int, client netip.AddrPort, asked func(fd int) (netip.AddrPort, error)) bool {
+	if len(s[client]) == 0 {
+		return false
+	}
+	for _, look := range [...]func(int) (netip.AddrPort, error){socket.Local, asked} {
+		if look == nil {
+			continue
+		}
+		if dst, err := look(fd); err == nil && s.Has(client, dst) {
+			return true
+		}
+	}
+	return false
 }
 
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as
-// the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
+// the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours, which
+// asked helps to tell (see Sources).
 func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler,
-	ours Sources) {
+	ours Sources, asked func(fd int) (netip.AddrPort, error)) {
 	sh.Descriptors.Adopt(2)
 	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
@@ -173,7 +197,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		d.ladder.Thaw(sh.LB, from, service, backend)
 		sh.Loop.After(&d.timer, d, from.Left)
 	}
-	_, back := ours[peer]
+	back := ours.hasClient(client.FD(), peer, asked)
 	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
 		sh.Abort(c)
 		return

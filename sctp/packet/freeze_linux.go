@@ -82,7 +82,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	ours := make(session.Sources)
 	for i := range assocs {
 		if p := assocs[i].Packets; p != nil {
-			ours[p.Backend.Local] = struct{}{}
+			ours[p.Backend.Local] = append(ours[p.Backend.Local], p.Backend.Peer)
 			share := shareOf(p.Client.Peer.Port(), p.Client.Local.Port(), len(e.shards))
 			shares[share] = append(shares[share], &assocs[i])
 		}
@@ -126,8 +126,8 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 
 // leadsBack reports whether an association comes back to us, as session.Shard.Thaw looks at connections.
 func (sh *shard) leadsBack(f *engine.Frozen, ours session.Sources) bool {
-	_, back := ours[f.Packets.Client.Peer]
-	return back || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
+	client := &f.Packets.Client
+	return ours.Has(client.Peer, client.Local) || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
 }
 
 // thaw makes an association of f. nil: that is not possible.

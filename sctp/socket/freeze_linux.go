@@ -59,7 +59,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 	ours := make(session.Sources, len(assocs))
 	for i := range assocs {
 		if s := assocs[i].Sockets; s != nil {
-			ours.Add(s.Backend)
+			ours.Add(s.Backend, assocs[i].Addr)
 		}
 	}
 	errs := []error{e.cfg.Loops.Each(func(i int) {
@@ -94,7 +94,7 @@ func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 		dial = &d.Dialling
 		dial.Left = f.Left
 	}
-	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend}, ours)
+	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend}, ours, nil)
 }
 
 func thawWay(w *engine.Way, from, to *side) {
