@@ -129,12 +129,14 @@ func (f *flow) conversation() uint64 {
 }
 
 // remember has the balancer remember where the client goes on, since the flow is closed early.
-func (f *flow) remember() {
-	sh := f.ln.shard
-	if sh.server.IdleTimeout > 0 || !f.choice.Live() {
+func (f *flow) remember() { f.rememberAt(f.choice, f.ln.shard.io.port(f)) }
+
+// rememberAt has it remember a backend, and the port that the flow is to have there; 0: any.
+func (f *flow) rememberAt(c lb.Choice, port uint16) {
+	if f.ln.shard.server.IdleTimeout > 0 || !c.Live() {
 		return
 	}
-	f.choice.Remember(&lb.Conversation{Key: f.conversation(), Port: sh.io.port(f), Answered: f.replied,
+	c.Remember(&lb.Conversation{Key: f.conversation(), Port: port, Answered: f.replied,
 		Stream: f.standing == known, Time: eventloop.Now()})
 }
 

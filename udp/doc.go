@@ -8,8 +8,8 @@
 // s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were
 // answered and whose client has not asked on within 2 s twice, those idle for longest, 250 ms at least, are parked:
 // the balancer remembers backend and port, and the socket is closed. So it is with flows that make room. The client's
-// next datagram goes where the last one went, from the same port if that is free; what a backend sends by itself
-// meanwhile is lost.
+// next datagram goes where the last one went, from the same port unless another program has it, or another flow to the
+// same backend; what a backend sends by itself meanwhile is lost.
 //
 // A Server has shards, each with frontends and flows of its own, and a transport that moves their datagrams: an event
 // loop, or goroutines under one lock.

@@ -28,12 +28,13 @@ const (
 )
 
 // errTried means that maxAttempts backends have refused, errNoDescriptor that the budget of
-// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errSilent that a
-// backend has not answered in time.
+// descriptors does not allow one more flow, errNoPort that a moment ago there was no ephemeral port, errPortTaken that
+// another flow sends to the backend from the same port, errSilent that a backend has not answered in time.
 var (
 	errTried        = errors.New("every backend that was tried refused")
 	errNoDescriptor = errors.New("no descriptor for a flow")
 	errNoPort       = errors.New("no ephemeral port for a flow")
+	errPortTaken    = errors.New("another flow sends from the same port to the same backend")
 	errSilent       = errors.New("no answer, though one is expected")
 )
 
@@ -138,9 +139,8 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		c.Done(nil) // nothing is known about the backend
 		return nil, errNoDescriptor
 	}
-	family := c.Backend().Addr()
-	if err = sh.io.open(f, family); err != nil && sh.evict(sh.victim(service), nil) {
-		err = sh.io.open(f, family)
+	if err = sh.io.open(f, c.Backend()); err != nil && sh.evict(sh.victim(service), nil) {
+		err = sh.io.open(f, c.Backend())
 	}
 	if err != nil {
 		c.Done(nil)
@@ -266,6 +266,10 @@ func (f *flow) connect(c lb.Choice, now int64) error {
 		case err == nil:
 			f.choice = c
 			return nil
+		case err == errPortTaken:
+			f.rememberAt(c, 0) // the client's next datagram goes there from another port
+			c.Done(nil)
+			return err
 		case !ofHost(err):
 			if c, err = f.another(c, err, now); err != nil {
 				return err

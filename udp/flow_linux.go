@@ -28,6 +28,7 @@ const (
 type loopFlow struct {
 	client socket.Name // as the kernel knows it
 	fd     int         // connected to the backend; -1 once closed
+	place  portPlace   // that its port has
 
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -215,6 +216,9 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	}
 	if from.Addr.IsValid() {
 		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
+		if at, err := socket.Local(from.FD); err == nil {
+			f.place, _ = sh.ports.take(at.Port(), from.Addr, false) // false only with hashes alike
+		}
 	}
 	if len(from.Tried) > 0 {
 		tried := sh.server.LB.ResumeTried(from.Service, from.Tried)

@@ -109,7 +109,7 @@ func (g *goroutines) stop(ln *listener) {
 
 func (g *goroutines) leave(*listener) {} // no rules lead to a socket
 
-func (g *goroutines) open(f *flow, _ netip.Addr) error {
+func (g *goroutines) open(f *flow, _ netip.AddrPort) error {
 	f.goFlow = new(goFlow)
 	return nil
 }

@@ -46,7 +46,7 @@ type transport interface {
 	stop(ln *listener)
 	leave(ln *listener) // parks the flows and reads no more, if they can be parked
 
-	open(f *flow, family netip.Addr) error               // makes the flow's socket
+	open(f *flow, backend netip.AddrPort) error          // makes the flow's socket
 	connect(f *flow, to netip.AddrPort, now int64) error // again after a refusal
 	watch(f *flow) error                                 // begins to pass answers on
 	after(f *flow, ns int64)                             // looks then whether f has expired

@@ -14,8 +14,9 @@ import (
 // loopShard is what a shard on a loop has. Its batches are used by one event at a time,
 // whichever socket that is for.
 type loopShard struct {
-	loop *eventloop.Loop
-	rest eventloop.Timer // runs while a walk is not at its end
+	loop  *eventloop.Loop
+	rest  eventloop.Timer // runs while a walk is not at its end
+	ports *ports          // of all shards
 
 	in     *mmsg.Reader // what a client or a backend has sent
 	quotes *mmsg.Reader // what has come back as refused
@@ -31,11 +32,11 @@ func newShards(s *Server) (all []*shard) {
 	if s.Loops == nil {
 		return []*shard{newGoroutines(s)}
 	}
-	loops := s.Loops.Loops()
+	loops, ports := s.Loops.Loops(), newPorts()
 	for _, loop := range loops {
 		sh := newShard(s, len(loops))
 		sh.io = &loopTransport{sh}
-		sh.loop = loop
+		sh.loop, sh.ports = loop, ports
 		sh.in, sh.quotes = mmsg.NewReader(datagramSize), mmsg.NewReader(quoteSize)
 		sh.out.gso = !s.DisableGSO && segmentation()
 		all = append(all, sh)
@@ -114,7 +115,8 @@ func (l *loopTransport) leave(ln *listener) {
 	})
 }
 
-func (l *loopTransport) open(f *flow, family netip.Addr) error {
+func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
+	family := backend.Addr()
 	fd, err := socket.New(family, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return err
@@ -127,32 +129,16 @@ func (l *loopTransport) open(f *flow, family netip.Addr) error {
 	}
 	socket.SetReceiveBuffer(fd, l.server.socketBuffer())
 	enableGRO(fd)
-	if f.port != 0 && socket.Bind(fd, netip.AddrPortFrom(unspecified(family), f.port)) != nil {
+	f.fd = fd
+	if f.port != 0 && !l.rebind(f, backend) {
 		l.count.PortsLost.Add(1)
 	}
-	f.fd = fd
 	return nil
 }
 
 func (l *loopTransport) port(f *flow) uint16 {
 	at, _ := socket.Local(f.fd) // fails for no socket
 	return at.Port()
-}
-
-// connect keeps the descriptor, and with it the answers that wait in it.
-func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
-	if f.attempts > 0 {
-		socket.Disconnect(f.fd)
-	}
-	err := socket.Connect(f.fd, to)
-	if err == nil && socket.SelfConnected(f.fd, to) {
-		socket.Disconnect(f.fd)
-		err = unix.ECONNREFUSED
-	}
-	if err == nil {
-		f.trial = now + trial
-	}
-	return err
 }
 
 func (l *loopTransport) watch(f *flow) error {
@@ -165,6 +151,7 @@ func (l *loopTransport) after(f *flow, ns int64) { l.loop.After(&f.timer, f, tim
 
 func (l *loopTransport) close(f *flow) {
 	l.loop.StopTimer(&f.timer)
+	f.place.free()
 	_ = l.loop.Close(f.fd)
 	f.fd = -1
 }
