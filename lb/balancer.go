@@ -38,11 +38,8 @@ type Balancer struct {
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
 
-	// Scheduler is the algorithm of services that request none, as Service.Scheduler has it; empty: rr. Set it before
-	// the first Update.
-	Scheduler string
-	// SlowStart is what Service.SlowStart leaves to it, in ns; 0: none. Set it before the first Update.
-	SlowStart int64
+	// Defaults hold for services that do not request otherwise. Set them before the first Update.
+	Defaults Policies
 
 	// Outlier is when backends are ejected. Set it before the first Update.
 	Outlier Outlier
@@ -271,9 +268,7 @@ var fresh = service{state: new(state)}
 
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
-	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
-		sameBackends(s.Backends, t.Backends)
+	return s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && sameBackends(s.Backends, t.Backends)
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -288,7 +283,8 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
-	to.state.answers.Store(s.ExpectsAnswers)
+	policies := b.inForce(s)
+	to.state.policies.Store(policies)
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
@@ -311,8 +307,8 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		to.backends[i] = k
 	}
-	b.leaveOut(s, to.backends)
-	b.startSlowly(s, to.backends)
+	b.leaveOut(policies, to.backends)
+	startSlowly(policies, to.backends)
 	to.state.ejected = 0
 	for _, k := range to.backends {
 		if k.becomes&(eligible|leftOut) != 0 && k.isEjected() {
@@ -330,7 +326,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	for _, r := range to.rings {
 		r.sort()
 	}
-	to.method = b.methodOf(s, to)
+	to.method = methodOf(s, policies.Scheduler, to)
 	for in := range sets {
 		// A Pick between the two is not counted: one at the moment of a change may
 		// repeat a backend.

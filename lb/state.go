@@ -20,8 +20,8 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
-	runs    [kinds]runs
-	answers atomic.Bool // Service.ExpectsAnswers
+	runs     [kinds]runs
+	policies atomic.Pointer[Policies] // that hold
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
@@ -103,6 +103,7 @@ func (s *state) refusals() Refusals {
 
 func newState(id ID, b *Balancer) *state {
 	s := &state{id: id, balancer: b, hash: id.hash(b.Seed)}
+	s.policies.Store(&b.Defaults)
 	for i := range s.conversations {
 		s.conversations[i].Max = maxConversations
 	}

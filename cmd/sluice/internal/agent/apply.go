@@ -72,7 +72,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
-	a.reportSchedulers(plan, attempt)
+	a.reportPolicies(plan, attempt)
 	a.reportLoops(plan, attempt)
 	a.reportOwn(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {

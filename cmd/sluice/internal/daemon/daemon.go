@@ -184,9 +184,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
-	d.control.leftOut, d.control.weight = d.reports.leftOut, d.reports.weight
+	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
-	d.checks = checks.New(d.data.lb, d.reports.badCheck)
+	d.checks = checks.New(d.data.lb)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
@@ -64,8 +63,8 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
-		for _, f := range a.Schedulers {
-			r.scheduler(f)
+		for _, f := range a.Policies {
+			r.policy(f)
 		}
 		for _, l := range a.Loops {
 			r.loop(l)
@@ -104,13 +103,13 @@ func (r *reports) fallback(f agent.Fallback) {
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
 }
 
-// scheduler reports when a Service does not have the scheduler that it requests, and when that is over.
-func (r *reports) scheduler(f agent.SchedulerFallback) {
-	if f.Reason != "" {
-		r.recorder.Record(events.SchedulerFallback(f.Service, r.node, f.Requested, f.Used, f.Reason))
+// policy reports when a Service does not have a policy that it requests, and when that is over.
+func (r *reports) policy(f agent.PolicyFallback) {
+	if f.Over {
+		r.recorder.Record(events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
 		return
 	}
-	r.recorder.Record(events.SchedulerRestored(f.Service, r.node, f.Requested))
+	r.recorder.Record(events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
 }
 
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.
@@ -131,26 +130,16 @@ func (r *reports) ejection(e lb.Ejection) {
 	r.recorder.Record(events.EndpointEjected(e, r.node))
 }
 
-// badCheck reports that a Service requests a check that cannot be made.
-func (r *reports) badCheck(i checks.Ignored) {
-	r.ignored(i.Service, "sluice.io/readiness-probe", i.Err)
-}
-
 // leftOut reports that endpoints of a Service are left out.
 func (r *reports) leftOut(l kube.LeftOut) {
 	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
 }
 
-// weight reports that an EndpointSlice has a weight that is none.
-func (r *reports) weight(b kube.BadWeight) {
-	r.ignored(lb.Name{Namespace: b.Namespace, Name: b.Name}, kube.AnnotationWeight, b.Err())
-}
-
 // ignored reports that an annotation is of no use.
-func (r *reports) ignored(service lb.Name, annotation string, err error) {
-	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace),
-		zap.String("service", service.Name), zap.String("annotation", annotation), zap.Error(err))
-	r.recorder.Record(events.AnnotationIgnored(service, r.node, annotation, err))
+func (r *reports) ignored(i kube.Ignored) {
+	r.log.Warn("ignoring an annotation", zap.String("namespace", i.Service.Namespace),
+		zap.String("service", i.Service.Name), zap.String("annotation", i.Annotation), zap.Error(i))
+	r.recorder.Record(events.AnnotationIgnored(i.Service, r.node, i.Annotation, i))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

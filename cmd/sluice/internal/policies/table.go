@@ -1,0 +1,88 @@
+package policies
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// paths are the data paths that can be requested.
+var paths = []string{"userspace", "nftables", "iptables", "ipvs"}
+
+// table is what there is. A policy is a field of lb.Policies and a row here.
+var table = []*Policy{
+	{
+		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
+		Means: "`PATH` that forwards the Service", Kernel: "all",
+		kind:  word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
+		lacks: has,
+	},
+	{
+		Word: "scheduler", Default: "rr", Flag: "scheduler",
+		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of two), " +
+			"ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port after a " +
+			"comma for the client's port to count",
+		Kernel: "nftables: rr; iptables: random; ipvs: its own",
+		kind: text{func(p *lb.Policies) *string { return &p.Scheduler }, "rr, lc, p2c, ewma, random, sh, maglev, or a " +
+			"scheduler of ipvs", checkScheduler},
+		lacks: lacksScheduler,
+	},
+	{
+		Word: "slow-start", Default: "0s", Flag: "slow-start",
+		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, from a " +
+			"tenth on; 0: none",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
+		Means:   "whether endpoints that fail in a row get no new connections for a time",
+		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
+		without: []string{"false"},
+	},
+	{
+		Word: "readiness-probe", Kernel: "all",
+		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet or grpc",
+		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", checks.Check},
+		lacks: has,
+	},
+	{
+		Word: "udp-responses", Default: "0",
+		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has failed",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
+	},
+}
+
+// has is for what every data path has.
+func has(*lb.Policies, string) (instead, reason string) { return "", "" }
+
+// checkScheduler returns what is wrong with a scheduler that neither user space nor any kernel has.
+func checkScheduler(name string) error {
+	_, err := lb.Algorithm(name)
+	if err == nil || ipvs.CheckScheduler(name) == nil {
+		return nil
+	}
+	return fmt.Errorf("%w%s", err, meant(name, schedulers))
+}
+
+var schedulers = []string{"rr", "wrr", "lc", "wlc", "p2c", "ewma", "random", "sh", "mh", "maglev"}
+
+// lacksScheduler: what ipvs lacks, of which kernels have more or less, its engine reports.
+func lacksScheduler(p *lb.Policies, path string) (instead, reason string) {
+	used, err := lb.Algorithm(p.Scheduler)
+	switch path {
+	case "userspace":
+		if err != nil {
+			return used, err.Error()
+		}
+	case "nftables", "iptables":
+		if err != nil || used != "rr" && used != "random" {
+			return map[string]string{"nftables": "rr", "iptables": "random"}[path],
+				fmt.Sprintf("data path %s has no other", path)
+		}
+	}
+	return "", ""
+}
