@@ -46,6 +46,9 @@ type Balancer struct {
 	// OnEjection is called when a backend is ejected or returns, in any goroutine. It must neither block nor call the
 	// Balancer. Set it before the first Update; nil: nothing is called.
 	OnEjection func(Ejection)
+	// OnNeed is called when a client waits for a service without backends, every 30 s at most for each; see [Policies].
+	// It is as OnEjection.
+	OnNeed func(ID)
 
 	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
@@ -146,7 +149,9 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 // the local set is.
 func (s *service) noBackend() error {
 	if len(s.rings[clusterSet]) == 0 {
-		s.state.noBackend.Add(1)
+		if s.state.policies.Load().Hold <= 0 { // else Hold is asked, which counts those that are not held
+			s.state.noBackend.Add(1)
+		}
 		return ErrNoBackend
 	}
 	s.state.noLocalBackend.Add(1)

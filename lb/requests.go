@@ -15,6 +15,11 @@ type Policies struct {
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).
 	UDPResponses int32
+
+	// Hold is how long a client waits for a backend while there is none, and HoldConnections how many do so at the same
+	// time: 0 is 1,024. See [Balancer.Hold].
+	Hold            int64
+	HoldConnections int32
 }
 
 // Switch is on, off, or not given.
@@ -35,6 +40,8 @@ func (p Policies) or(d *Policies) *Policies {
 	p.OutlierEjection = cmp.Or(p.OutlierEjection, d.OutlierEjection)
 	p.ReadinessProbe = cmp.Or(p.ReadinessProbe, d.ReadinessProbe)
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
+	p.Hold = cmp.Or(p.Hold, d.Hold)
+	p.HoldConnections = cmp.Or(p.HoldConnections, d.HoldConnections)
 	return &p
 }
 

@@ -20,6 +20,9 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
+	// held is how many clients wait for a backend, and needed when OnNeed was called last.
+	held, needed atomic.Int64
+
 	runs     [kinds]runs
 	policies atomic.Pointer[Policies] // that hold
 

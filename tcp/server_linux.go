@@ -86,6 +86,12 @@ func probe(fd int) error {
 	)
 }
 
+func (e *loops) tableChanged() {
+	for _, sh := range e.shards {
+		sh.Wake()
+	}
+}
+
 func (e *loops) drain(ctx context.Context) error {
 	for _, sh := range e.shards {
 		if err := sh.Loop.Do(func() { sh.Drain.Start(sh.Empty()) }); err != nil {

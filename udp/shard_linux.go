@@ -17,6 +17,8 @@ type loopShard struct {
 	loop *eventloop.Loop
 	rest eventloop.Timer // runs while a walk is not at its end
 
+	holds holds
+
 	in     *mmsg.Reader // what a client or a backend has sent
 	quotes *mmsg.Reader // what has come back as refused
 	out    outgoing     // datagrams of in, to be sent
@@ -50,6 +52,7 @@ func (l *loopTransport) post(fn func()) error { return l.loop.Post(fn) }
 // walk lets what is left of a walk wait for a timer, since all that is posted runs before
 // any socket is served.
 func (l *loopTransport) walk() {
+	l.sendHeld(eventloop.Now())
 	if !l.rest.Active() && l.shard.walk() {
 		l.loop.After(&l.rest, l.shard, 0)
 	}
@@ -101,7 +104,7 @@ func setOption(fd int, family netip.Addr, v4, v6 int) error {
 func (l *loopTransport) start(ln *listener) error { return l.loop.AddRead(ln.fd, ln) }
 
 func (l *loopTransport) stop(ln *listener) {
-	if l.loop.Do(func() { _ = l.loop.Close(ln.fd); ln.closeFlows() }) != nil {
+	if l.loop.Do(func() { _ = l.loop.Close(ln.fd); ln.closeFlows(); ln.forgetHeld() }) != nil {
 		_ = unix.Close(ln.fd) // the loop has ended
 	}
 }
@@ -111,6 +114,7 @@ func (l *loopTransport) leave(ln *listener) {
 		ln.receive()
 		_ = l.loop.Detach(ln.fd)
 		ln.park()
+		ln.forgetHeld()
 	})
 }
 

@@ -66,19 +66,20 @@ func (l *Ladder) Start(flow lb.Flow) {
 	l.flow.Tried = &l.tried
 }
 
-// Next returns the backend to try and how long it may take to answer. False: there is none, which is counted.
-func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout time.Duration, ok bool) {
+// errGaveUp says that every attempt has failed.
+var errGaveUp = errors.New("every attempt has failed")
+
+// Next returns the backend to try and how long it may take to answer. An error, which Refuse counts, says why there is
+// none.
+func (l *Ladder) Next(s *Config) (choice lb.Choice, timeout time.Duration, err error) {
 	if l.attempt >= len(s.DialTimeouts) {
-		count.DialGaveUp.Add(1)
-		return choice, 0, false
+		return choice, 0, errGaveUp
 	}
 	l.flow.Now = eventloop.Now()
-	choice, err := s.LB.Pick(l.flow)
-	if err != nil {
-		Refuse(count, err)
-		return choice, 0, false
+	if choice, err = s.LB.Pick(l.flow); err != nil {
+		return choice, 0, err
 	}
-	return choice, s.DialTimeouts[l.attempt], true
+	return choice, s.DialTimeouts[l.attempt], nil
 }
 
 // Stays reports whether an attempt that was not answered in time goes on as the next one, with the socket that it has,
@@ -171,6 +172,7 @@ type Dialling struct {
 	Attempt   int              // attempts that have ended
 	Shortages int              // waits for local resources so far
 	Left      time.Duration    // of the present attempt or wait
+	Held      bool             // it waits since there is no backend
 }
 
 // Freeze returns what another process needs to continue, but for Left.

@@ -29,7 +29,9 @@ type Shard[C Owner[C]] struct {
 	noPorts     map[netip.AddrPort]*noPorts[C] // backends towards which no port is free
 	claims      Claims
 	rota        rota[*dial[C]]
-	dials       queue[*dial[C]] // all of them, the oldest first
+	dials       queue[*dial[C]] // those in flight or ready, the oldest first
+	held        queue[*dial[C]] // those that wait since there is no backend
+	waking      atomic.Bool     // wake is posted, and has not begun
 	pending     []*Listener[C]  // those that may have a client to accept
 	late        bool            // the loop is to serve the shard at the end of the turn
 }
@@ -171,7 +173,14 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	if from != nil {
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.LB, from, service, backend)
-		sh.Loop.After(&d.timer, d, from.Left)
+		if from.Held {
+			d.held = sh.LB.ResumeHold(&d.ladder.flow)
+		}
+		if d.held.Valid() {
+			d.await(from.Left)
+		} else {
+			sh.Loop.After(&d.timer, d, from.Left)
+		}
 	}
 	_, back := ours[peer]
 	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {

@@ -89,6 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	d.background.Go(func() { d.agent.Run(running) })
 	d.background.Go(func() { d.outliers.Run(running) })
 	d.background.Go(func() { d.checks.Run(running) })
+	d.background.Go(func() { d.reports.needPods(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
 	if d.lock == 0 { // everything was taken over
@@ -186,6 +187,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
+	d.data.lb.OnNeed = d.reports.need
 	d.checks = checks.New(d.data.lb)
 	if err := d.serveWeb(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -24,13 +25,18 @@ type reports struct {
 	node     string // this node's name
 	log      *zap.Logger
 	stopping *atomic.Bool
+	needs    chan lb.ID // Services without endpoints for which clients wait
 }
+
+// maxNeeds is how many Services may wait to be reported to need endpoints; those beyond are, 30 s later.
+const maxNeeds = 256
 
 // newReports returns reports to the API server where Services come from there, else to the
 // log. uidOf returns the UID of a Service.
 func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID,
 	stopping *atomic.Bool) (*reports, error) {
-	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping}
+	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping,
+		needs: make(chan lb.ID, maxNeeds)}
 	if !c.FromAPI() {
 		return r, nil
 	}
@@ -128,6 +134,26 @@ func (r *reports) ejection(e lb.Ejection) {
 		return
 	}
 	r.recorder.Record(events.EndpointEjected(e, r.node))
+}
+
+// need notes that clients wait for endpoints of a Service. It does not block: a loop calls it.
+func (r *reports) need(id lb.ID) {
+	select {
+	case r.needs <- id:
+	default:
+	}
+}
+
+// needPods reports what need has noted until ctx ends.
+func (r *reports) needPods(ctx context.Context) {
+	for {
+		select {
+		case id := <-r.needs:
+			r.recorder.Record(events.NeedPods(id, r.node))
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // leftOut reports that endpoints of a Service are left out.

@@ -135,6 +135,13 @@ func EndpointReturned(e lb.Ejection, node string) Event {
 			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
 }
 
+// NeedPods says that clients wait for a Service without endpoints (annotation sluice.io/hold). The reason is that of
+// OpenShift's unidling controller.
+func NeedPods(id lb.ID, node string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "NeedPods", Action: "HoldConnections",
+		Note: fmt.Sprintf("clients on node %s wait for an endpoint of %s to be ready", node, id)}
+}
+
 // AnnotationIgnored says that an annotation of a Service, or of its endpoints, is of no use.
 func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
 	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,

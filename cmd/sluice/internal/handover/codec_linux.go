@@ -211,6 +211,7 @@ func (c *codec) dialling(d *tcp.Dialling) {
 	number(c, &d.Attempt)
 	number(c, &d.Shortages)
 	number(c, &d.Left)
+	c.bools(&d.Held)
 }
 
 func (c *codec) flow(f *udp.Frozen) {

@@ -289,7 +289,7 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[10] != 1 || n[13] != 2 || n[14] != 1 || n[15] != 0 {
+	if n := numbersOf(&now[0]); n[10] != 1 || n[14] != 2 || n[15] != 1 || n[16] != 0 {
 		t.Errorf("numbers = %v", n)
 	}
 }

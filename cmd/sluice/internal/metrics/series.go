@@ -21,7 +21,16 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"dial_failed", n.DialGaveUp},
 		{"no_local_ports", n.NoPorts},
 		{"dial_evicted", n.DialEvicted},
+		{"left_while_held", n.HoldLeft},
 	}
+}
+
+const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no longer), of " +
+	"these expired (refused after that) and left (by themselves), and full (refused at once: as many waited as may)."
+
+// held is what became of clients that had to wait.
+func held(n session.Stats[uint64, int64]) []reading {
+	return []reading{{"held", n.Holds}, {"expired", n.HoldExpired}, {"left", n.HoldLeft}, {"full", n.HoldFull}}
 }
 
 // refusals are connections of Services and clients that had their share already.
@@ -42,7 +51,11 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
-			"node towards any endpoint) or dial_evicted (the oldest, to make room).", "result", outcomes(n.Stats))
+			"node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the client.",
+		"result", outcomes(n.Stats))
+	s.gauge("sluice_tcp_held_connections", "TCP connections that wait since no endpoint of their Service is ready "+
+		"(annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
 	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, "+
 		"had its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
@@ -67,6 +80,11 @@ func pauses(descriptors, dials, other uint64) []reading {
 func (s scrape) udp(n udp.Stats) {
 	s.gauge("sluice_udp_active_flows", "Open UDP flows.", float64(n.Active))
 	s.counter("sluice_udp_flows_total", "UDP flows opened.", n.Created)
+	s.gauge("sluice_udp_held_clients", "UDP clients of which datagrams are kept since no endpoint of their Service is "+
+		"ready (annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_udp_holds_total", "UDP clients whose datagrams were kept no longer, or not at all, by result: "+
+		"expired, and full (of too many clients, or too much of one).", "result",
+		[]reading{{"expired", n.HoldExpired}, {"full", n.HoldFull}})
 	s.counter("sluice_udp_flows_resumed_total",
 		"UDP flows opened at the endpoint that the client's socket had before, as it was remembered.", n.Resumed)
 	s.counter("sluice_udp_flows_resumed_port_lost_total",
@@ -118,8 +136,12 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
 			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
-			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room).",
+			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the "+
+			"client.",
 		"result", outcomes(n.Stats))
+	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
+		"(annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_sctp_holds_total", holdsIs, "result", held(n.Stats))
 	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
 		"client, had its share already (--max-service-share, --max-client-share), by the share.",
 		"share", refusals(n.Refusals))

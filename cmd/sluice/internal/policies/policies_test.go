@@ -55,6 +55,8 @@ var samples = map[string][2]string{
 	"outlier-ejection": {"true", "yes"},
 	"readiness-probe":  {"tcpSocket: {}", " "},
 	"udp-responses":    {"1", "-1"},
+	"hold":             {"30s", "2h"},
+	"hold-connections": {"200", "0"},
 }
 
 // TestTable: each policy has a word of its own, is read and written alike, refuses what is none and says what to give,
