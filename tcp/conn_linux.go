@@ -304,6 +304,7 @@ func (c *conn) Connect() error {
 	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
 	if c.settled {
 		_ = probe(fd) // it can fail only on what is no TCP socket
+		c.probePolicies()
 	}
 	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
 		return err
