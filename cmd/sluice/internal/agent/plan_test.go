@@ -129,8 +129,8 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// TestHoldIsServed: where clients are held while there is no endpoint, what leads them here stays; elsewhere, and by the
-// kernel, they are refused.
+// TestHoldIsServed: where clients are held while there is no endpoint, what leads them here stays; otherwise
+// they are refused, and where the kernel forwards that is up to its engine.
 func TestHoldIsServed(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -142,7 +142,7 @@ func TestHoldIsServed(t *testing.T) {
 		{"the Service requests it", lb.Policies{Hold: 1}, false, redirect.Redirect},
 		{"it is for all", lb.Policies{}, true, redirect.Redirect},
 		{"it is for all but this Service", lb.Policies{Hold: -1}, true, redirect.Refuse},
-		{"the kernel forwards", lb.Policies{Hold: 1, DataPath: "nftables"}, false, redirect.Refuse},
+		{"the kernel forwards", lb.Policies{Hold: 1, DataPath: "nftables"}, false, redirect.Pass},
 	} {
 		s := service(lb.TCP, "web", 1)
 		s.Policies = &c.requests
