@@ -17,7 +17,7 @@ var everyScheduler = append(algorithmNames[:len(algorithmNames):len(algorithmNam
 // by returns a service with an algorithm, of backends with these weights; those of 0 are in maintenance.
 func by(scheduler string, weights ...int) Service {
 	s := echo(numbers(len(weights))...)
-	s.Scheduler = scheduler
+	s.Policies = &Policies{Scheduler: scheduler}
 	for i, w := range weights {
 		s.Backends[i].Weight, s.Backends[i].Maintenance = uint16(w), w == 0
 	}
@@ -50,7 +50,7 @@ func TestAlgorithm(t *testing.T) {
 
 // What the program has as its default counts for services that request nothing.
 func TestDefaultScheduler(t *testing.T) {
-	b := &Balancer{Scheduler: "sh"}
+	b := &Balancer{Defaults: Policies{Scheduler: "sh"}}
 	own := by("rr", 1, 1)
 	own.Name, own.Addresses = "own", []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80")}}
 	b.Update(mustTable(t, []Service{by("", 1, 1), own}))
@@ -441,7 +441,7 @@ func TestLiveChanges(t *testing.T) {
 			s.AffinityTimeout = 1e9
 		}
 		if i%4 < 2 {
-			s.SlowStart = 1e9
+			s.Policies.SlowStart = 1e9
 		}
 		return mustTable(t, []Service{s})
 	}

@@ -38,21 +38,22 @@ type Balancer struct {
 	// Set it before the first Update; later changes affect new services only.
 	Seed uint64
 
-	// Scheduler is the algorithm of services that request none, as Service.Scheduler has it; empty: rr. Set it before
-	// the first Update.
-	Scheduler string
-	// SlowStart is what Service.SlowStart leaves to it, in ns; 0: none. Set it before the first Update.
-	SlowStart int64
+	// Defaults hold for services that do not request otherwise. Set them before the first Update.
+	Defaults Policies
 
 	// Outlier is when backends are ejected. Set it before the first Update.
 	Outlier Outlier
 	// OnEjection is called when a backend is ejected or returns, in any goroutine. It must neither block nor call the
 	// Balancer. Set it before the first Update; nil: nothing is called.
 	OnEjection func(Ejection)
+	// OnNeed is called when a client waits for a service without backends, every 30 s at most for each; see [Policies].
+	// It is as OnEjection.
+	OnNeed func(ID)
 
 	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
 	updates  uint64 // guarded by mu
+	watchers []func()
 	outliers outliers
 }
 
@@ -60,6 +61,7 @@ type Balancer struct {
 type snapshot struct {
 	table    *Table
 	services []atomic.Pointer[service] // by slot of the table
+	backends int                       // of all services
 }
 
 // service returns the one in a slot.
@@ -149,7 +151,9 @@ func (b *Balancer) Only(f Flow, c Choice) bool {
 // the local set is.
 func (s *service) noBackend() error {
 	if len(s.rings[clusterSet]) == 0 {
-		s.state.noBackend.Add(1)
+		if s.state.policies.Load().Hold <= 0 { // else Hold is asked, which counts those that are not held
+			s.state.noBackend.Add(1)
+		}
 		return ErrNoBackend
 	}
 	s.state.noLocalBackend.Add(1)
@@ -216,6 +220,7 @@ func (b *Balancer) Update(t *Table) {
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
+		next.backends += len(s.Backends)
 		from := guess // nearly always, since tables are made in the same order again and again
 		if from >= old.table.Len() || old.table.At(from) != s {
 			from = old.table.position(guess, &s.ID)
@@ -243,11 +248,14 @@ func (b *Balancer) Update(t *Table) {
 	for _, c := range changed {
 		b.finish(c[1], c[0])
 	}
+	var dropped []*service
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
 			b.drop(old.service(slot))
+			dropped = append(dropped, old.service(slot))
 		}
 	}
+	b.watch(changed, dropped)
 }
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
@@ -271,9 +279,7 @@ var fresh = service{state: new(state)}
 
 // sameBalance reports whether s and t are balanced alike, wherever they are served.
 func (s *Service) sameBalance(t *Service) bool {
-	return s.AffinityTimeout == t.AffinityTimeout && s.OutlierEjection == t.OutlierEjection &&
-		s.ExpectsAnswers == t.ExpectsAnswers && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
-		sameBackends(s.Backends, t.Backends)
+	return s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && sameBackends(s.Backends, t.Backends)
 }
 
 // sameBackends compares without looking if the slices are one.
@@ -288,7 +294,8 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	if from == &fresh {
 		to.state = newState(s.ID, b)
 	}
-	to.state.answers.Store(s.ExpectsAnswers)
+	policies := b.inForce(s)
+	to.state.policies.Store(policies)
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
@@ -311,8 +318,8 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		to.backends[i] = k
 	}
-	b.leaveOut(s, to.backends)
-	b.startSlowly(s, to.backends)
+	b.leaveOut(policies, to.backends)
+	startSlowly(policies, to.backends)
 	to.state.ejected = 0
 	for _, k := range to.backends {
 		if k.becomes&(eligible|leftOut) != 0 && k.isEjected() {
@@ -330,7 +337,7 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	for _, r := range to.rings {
 		r.sort()
 	}
-	to.method = b.methodOf(s, to)
+	to.method = methodOf(s, policies.Scheduler, to)
 	for in := range sets {
 		// A Pick between the two is not counted: one at the moment of a change may
 		// repeat a backend.
@@ -354,6 +361,9 @@ func (b *Balancer) finish(s, from *service) {
 		}
 	}
 	for _, k := range s.backends {
+		if k.becomes&stays != 0 && k.left.Load() != 0 {
+			k.left.Store(0)
+		}
 		if k.condition.Swap(k.becomes)&(eligible|leftOut) != 0 && k.becomes&(eligible|leftOut) == 0 {
 			lost = true
 		}

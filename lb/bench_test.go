@@ -141,7 +141,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 			b.Run(name, func(b *testing.B) {
 				services := cluster(1, 100)
 				s := &services[0]
-				s.Scheduler = scheduler
+				s.Policies = &Policies{Scheduler: scheduler}
 				for i := range s.Backends {
 					if weighted {
 						s.Backends[i].Weight = uint16(1 + i%7)

@@ -2,7 +2,7 @@ package lb
 
 import "net/netip"
 
-// Active checks: they are made elsewhere ([Service.Check]), and this says what becomes of them.
+// Active checks: they are made elsewhere ([Policies.ReadinessProbe]), and this says what becomes of them.
 
 // Checked says that a backend passes its active checks, or why it fails them: then it gets no new connections, as if it
 // was ejected, and a Service of which too few would stay uses all (Outlier.PanicThreshold). A check that passes ends an

@@ -69,7 +69,7 @@ func newOutlierCase(t *testing.T) *outlierCase {
 
 func (c *outlierCase) run(text string) {
 	steps := strings.Split(text, "; ")
-	c.hosts(c.number(steps[0]), "")
+	c.hosts(c.number(steps[0]), NotGiven)
 	for _, step := range steps[1:] {
 		words := strings.Fields(step)
 		switch name, value, parameter := strings.Cut(step, "="); {
@@ -81,9 +81,9 @@ func (c *outlierCase) run(text string) {
 		case words[0] == "judge":
 			c.b.JudgeShares(c.now)
 		case words[0] == "hosts":
-			c.hosts(c.number(words[1]), "")
+			c.hosts(c.number(words[1]), NotGiven)
 		case words[0] == "off":
-			c.hosts(c.b.Table().At(0).backends(), "false")
+			c.hosts(c.b.Table().At(0).backends(), Off)
 		case words[0] == "is":
 			c.is(step, words[1:])
 		case words[0] == "counts":
@@ -134,9 +134,9 @@ func (c *outlierCase) parameter(name string, value int) {
 	}
 }
 
-func (c *outlierCase) hosts(n int, ejection string) {
+func (c *outlierCase) hosts(n int, ejection Switch) {
 	s := echo(numbers(n)...)
-	s.Protocol, s.OutlierEjection = UDP, ejection
+	s.Protocol, s.Policies = UDP, &Policies{OutlierEjection: ejection}
 	c.b.Update(mustTable(c.t, []Service{s}))
 }
 

@@ -27,7 +27,7 @@ func (b *Balancer) Explain(f Flow) string {
 	w.WriteString("\n")
 	allowed := snap.table.explainSources(&w, address, &f)
 	from := snap.table.explainPolicy(&w, address, &f)
-	b.explainScheduler(&w, spec)
+	explainScheduler(&w, s.state.policies.Load())
 	explainBackends(&w, spec, s.backends, from, &f)
 	remembered := s.explainAffinity(&w, from, &f)
 
@@ -190,8 +190,8 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 }
 
 // explainScheduler writes which algorithm there is if it is not the usual one, and why if it is not what was requested.
-func (b *Balancer) explainScheduler(w *strings.Builder, s *Service) {
-	switch a, err := Algorithm(b.requested(s)); {
+func explainScheduler(w *strings.Builder, p *Policies) {
+	switch a, err := Algorithm(p.Scheduler); {
 	case err != nil:
 		fmt.Fprintf(w, "algorithm %s: %v\n", a, err)
 	case a != algorithmNames[roundRobin]:

@@ -84,7 +84,7 @@ func (c Choice) WasReset(err error, now int64) {
 }
 
 // ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
-func (c Choice) ExpectsAnswers() bool { return c.backend != nil && c.backend.service.answers.Load() }
+func (c Choice) ExpectsAnswers() bool { return c.Policies().UDPResponses > 0 }
 
 // NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the
 // backend as Failed may.
@@ -156,7 +156,7 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 		h, n := k.record(), k.counts()
 		h.picks, h.failed = n.Picks, n.Failures
 	}
-	if k.condition.Load() == 0 || k.health.Load() == nil && *m == (Health{}) {
+	if k.condition.Load()&^stays == 0 || k.health.Load() == nil && *m == (Health{}) {
 		return false // it has left, or gets no connections anyhow
 	}
 	h := k.record()
@@ -211,7 +211,7 @@ func (b *Balancer) JudgeShares(now int64) (next int64) {
 	}
 	snap := b.load()
 	for _, slot := range snap.table.slots {
-		if s := snap.service(slot); s.state.hasFailed() && b.ejects(snap.table.at(slot)) {
+		if s := snap.service(slot); s.state.hasFailed() && b.ejects(s.state.policies.Load()) {
 			b.judgeShares(slot, now)
 		}
 	}

@@ -342,10 +342,10 @@ func TestEjectionsOfMany(t *testing.T) {
 	})
 	t.Run("hashes have no slow start", func(t *testing.T) {
 		s := echo(1, 2)
-		s.Scheduler, s.SlowStart = "mh", 30*second
+		s.Policies = &Policies{Scheduler: "mh", SlowStart: 30 * second}
 		b := balancing(t, s)
 		more := echo(1, 2, 3)
-		more.Scheduler, more.SlowStart = "mh", 30*second
+		more.Policies = &Policies{Scheduler: "mh", SlowStart: 30 * second}
 		b.Update(mustTable(t, []Service{more}))
 		for _, k := range b.service(s.ID).backends {
 			if k.starts() != nil {
@@ -355,7 +355,7 @@ func TestEjectionsOfMany(t *testing.T) {
 	})
 	t.Run("all have a place in Maglev's table", func(t *testing.T) {
 		s := echo(numbers(4000)...)
-		s.Scheduler = "mh"
+		s.Policies = &Policies{Scheduler: "mh"}
 		for i := range s.Backends {
 			if s.Backends[i].Weight = 1; i%2 == 0 {
 				s.Backends[i].Weight = 100

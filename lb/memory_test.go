@@ -31,7 +31,7 @@ func TestTakeOverAtAnyPoint(t *testing.T) {
 			plain.Backends[j].Local = j%2 == 0
 			plain.Backends[j].Weight = uint16(i * j % 3)
 		}
-		plain.Scheduler = []string{"", "random", "lc", "maglev"}[i]
+		plain.Policies = &Policies{Scheduler: []string{"", "random", "lc", "maglev"}[i]}
 		stick := sticky(echo(numbers(9)[i:]...), 1000)
 		stick.ID.Name, stick.Addresses = "sticky", []Address{{Addr: netip.MustParseAddrPort("10.0.0.2:80")}}
 		tables[i] = mustTable(t, []Service{plain, stick})

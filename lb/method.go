@@ -23,9 +23,9 @@ type terms struct {
 
 const even = 1 << 16 // what terms.inverse has for the mean weight
 
-// methodOf returns how a service is to choose, whose rings are made. Nil: in equal turns.
-func (b *Balancer) methodOf(s *Service, to *service) *method {
-	algorithm, port, _ := parseScheduler(b.requested(s))
+// methodOf returns how a service with a scheduler is to choose, whose rings are made. Nil: in equal turns.
+func methodOf(s *Service, scheduler string, to *service) *method {
+	algorithm, port, _ := parseScheduler(scheduler)
 	weighted := s.Weighted()
 	if algorithm == roundRobin && !weighted {
 		return nil
@@ -49,14 +49,6 @@ func (b *Balancer) methodOf(s *Service, to *service) *method {
 		}
 	}
 	return m
-}
-
-// requested returns the scheduler that counts for a service.
-func (b *Balancer) requested(s *Service) string {
-	if s.Scheduler == "" {
-		return b.Scheduler
-	}
-	return s.Scheduler
 }
 
 // next advances and returns a backend of a set for f, one that it has not tried unless it has tried all.

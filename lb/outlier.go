@@ -23,7 +23,7 @@ import (
 // Outlier is when backends are ejected, and for how long. Times are in nanoseconds. The zero Outlier ejects none, and
 // DefaultOutlier is Envoy's, but for MaxEjectionPercent, of which 10 would be none of nine.
 type Outlier struct {
-	// Enabled says whether backends of services are ejected that do not say so themselves (Service.OutlierEjection).
+	// Enabled says whether backends of services are ejected that do not say so themselves (Policies.OutlierEjection).
 	Enabled bool
 
 	ConsecutiveFailures int   // failures in a row that eject; less than 2 are 2, as others must have answered meanwhile
@@ -81,7 +81,7 @@ type outliers struct {
 func (b *Balancer) judge(k *backend, in kind, err error, now int64) {
 	h := k.health.Load()
 	slot, s := b.slotOf(k)
-	if s == nil || h.ejected || !k.is(eligible) || !b.ejects(b.load().table.at(slot)) {
+	if s == nil || h.ejected || !k.is(eligible) || !b.ejects(s.state.policies.Load()) {
 		return // it may have left meanwhile
 	}
 	h.runs[in].failures.Store(0)
@@ -180,23 +180,17 @@ func (b *backend) isBad() bool {
 	return h != nil && (h.ejected || h.failing)
 }
 
-// ejects reports whether backends of a service are ejected.
-func (b *Balancer) ejects(s *Service) bool {
-	switch s.OutlierEjection {
-	case "true":
-		return true
-	case "false":
-		return false
-	}
-	return b.Outlier.Enabled
+// ejects reports whether backends of a service with these policies are ejected.
+func (b *Balancer) ejects(p *Policies) bool {
+	return p.OutlierEjection == On || p.OutlierEjection == NotGiven && b.Outlier.Enabled
 }
 
 // leaveOut takes bad backends out of the sets that they were to be in, unless too few would stay.
-func (b *Balancer) leaveOut(s *Service, backends []*backend) {
+func (b *Balancer) leaveOut(p *Policies, backends []*backend) {
 	if len(b.outliers.ejected)+b.outliers.failing == 0 {
 		return
 	}
-	if !b.ejects(s) {
+	if !b.ejects(p) {
 		for _, k := range backends {
 			b.forget(k)
 		}

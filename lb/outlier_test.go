@@ -195,7 +195,7 @@ func TestOutlierEjectionOff(t *testing.T) {
 	s := echo(1, 2)
 	b, _ := ejecting(t, s)
 	failUntil(t, b, 5, 0, address(1))
-	s.OutlierEjection = "false"
+	s.Policies = &Policies{OutlierEjection: Off}
 	b.Update(mustTable(t, []Service{s}))
 	if one := b.Stats()[0].Backends[0]; one.Health.Ejected || !one.Eligible {
 		t.Errorf("%+v", one)

@@ -293,7 +293,7 @@ func TestRandomTablesAgainstModel(t *testing.T) {
 		s := echo(rng.Perm(12)[:rng.IntN(7)]...)
 		s.Addresses = nil
 		hinted := chance(50)
-		s.Scheduler = []string{"", "lc"}[rng.IntN(2)] // with all connections done both take turns
+		s.Policies = &Policies{Scheduler: []string{"", "lc"}[rng.IntN(2)]} // with all connections done both take turns
 		for i := range s.Backends {
 			k := &s.Backends[i]
 			k.Ready, k.Serving, k.Terminating, k.Local = chance(50), chance(70), chance(50), chance(40)

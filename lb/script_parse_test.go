@@ -54,7 +54,7 @@ func (r *runner) service(args args) Service {
 	s.Protocol = r.protocol(args.plain[1])
 	s.IPv6 = slices.Contains(args.plain, "ipv6")
 	s.AffinityTimeout = r.duration(args.named["affinity"])
-	s.Scheduler = args.named["scheduler"]
+	s.Policies = &Policies{Scheduler: args.named["scheduler"]}
 	return s
 }
 

@@ -172,30 +172,8 @@ type Service struct {
 	// affinity. Kubernetes allows 1 s to 86,400 s and defaults to 10,800 s.
 	AffinityTimeout int64
 
-	// DataPath is the requested data path, as its annotation
-	// sluice.io/data-path has it, unchecked; empty leaves it to the program's mode.
-	// Pick takes no notice of it.
-	DataPath string
-
-	// Scheduler is the requested algorithm, as the annotation sluice.io/scheduler has it in the
-	// spelling of ipvsadm, unchecked; empty leaves it to the program. See [Algorithm].
-	Scheduler string
-
-	// SlowStart is how long backends that join others take to get all of their turns (sluice.io/slow-start), in
-	// nanoseconds; 0 leaves it to the program, and less than that is none.
-	SlowStart int64
-
-	// OutlierEjection says whether backends that fail are ejected, as the annotation
-	// sluice.io/outlier-ejection has it: "true" or "false"; anything else leaves it to the program.
-	OutlierEjection string
-
-	// Check is the active check of the backends, as the annotation sluice.io/readiness-probe has it, unchecked; empty:
-	// there is none. Who makes the checks calls [Balancer.Checked].
-	Check string
-
-	// ExpectsAnswers says that backends answer what clients of UDP send, so that one that does not has failed: the
-	// annotation sluice.io/udp-responses is above 0 (the word is proxy_responses of nginx).
-	ExpectsAnswers bool
+	// Policies are what its annotations request; nil: nothing. Services share them.
+	Policies *Policies
 
 	// Masquerade makes this node the source of connections that the kernel forwards, at every
 	// address with policy Cluster: so that endpoints see what they see in user space.
@@ -206,9 +184,7 @@ type Service struct {
 // looked into.
 func (s *Service) Equal(t *Service) bool {
 	return s == t || s != nil && t != nil &&
-		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.DataPath == t.DataPath &&
-		s.Scheduler == t.Scheduler && s.OutlierEjection == t.OutlierEjection && s.ExpectsAnswers == t.ExpectsAnswers &&
-		s.SlowStart == t.SlowStart && s.Check == t.Check && s.Masquerade == t.Masquerade &&
+		s.ID == t.ID && s.AffinityTimeout == t.AffinityTimeout && s.samePolicies(t) && s.Masquerade == t.Masquerade &&
 		sameBackends(s.Backends, t.Backends) &&
 		sameAddresses(s.Addresses, t.Addresses)
 }

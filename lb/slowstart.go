@@ -76,12 +76,9 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 
 // startSlowly has backends of a service start slowly that take connections from now on, beside others that did so
 // before. The caller holds Balancer.mu, and has set what they become.
-func (b *Balancer) startSlowly(s *Service, backends []*backend) {
-	window := s.SlowStart
-	if window == 0 {
-		window = b.SlowStart
-	}
-	if algorithm, _, _ := parseScheduler(b.requested(s)); window > 0 && algorithm.hashes() {
+func startSlowly(p *Policies, backends []*backend) {
+	window := p.SlowStart
+	if algorithm, _, _ := parseScheduler(p.Scheduler); window > 0 && algorithm.hashes() {
 		window = 0
 	}
 	stays := false

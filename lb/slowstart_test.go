@@ -25,7 +25,7 @@ func part(t *testing.T, b *Balancer, i int, now int64) int {
 // what it does not take.
 func TestSlowStart(t *testing.T) {
 	for _, scheduler := range []string{"rr", "lc", "random", "p2c", "ewma"} {
-		b := &Balancer{SlowStart: 100 * second, Scheduler: scheduler}
+		b := &Balancer{Defaults: Policies{SlowStart: 100 * second, Scheduler: scheduler}}
 		b.Update(mustTable(t, []Service{echo(0, 1, 2, 3)}))
 		if got := part(t, b, 0, 0); got < 230 || got > 270 {
 			t.Errorf("%s: at the start one of four has %d of 1000", scheduler, got)
@@ -76,7 +76,7 @@ func TestWhoStartsSlowly(t *testing.T) {
 	}
 	update := func(change func(*Service), backends ...int) {
 		s := echo(backends...)
-		s.SlowStart = 10 * second
+		s.Policies = &Policies{SlowStart: 10 * second}
 		change(&s)
 		b.Update(mustTable(t, []Service{s}))
 	}
@@ -93,12 +93,12 @@ func TestWhoStartsSlowly(t *testing.T) {
 	expect("one is not ready", 5, 6)
 	update(none, 3, 4, 5, 6)
 	expect("it is again", 4, 5, 6)
-	update(func(s *Service) { s.SlowStart = -1 }, 3, 4, 5, 6)
+	update(func(s *Service) { s.Policies = &Policies{SlowStart: -1} }, 3, 4, 5, 6)
 	expect("it is turned off")
 	update(func(s *Service) { s.Backends[2].Maintenance = true }, 3, 4, 5)
 	update(none, 3, 4, 5)
 	expect("maintenance is over", 5)
-	update(func(s *Service) { s.SlowStart = 0 }, 3, 4, 5)
+	update(func(s *Service) { s.Policies = &Policies{SlowStart: 0} }, 3, 4, 5)
 	expect("the program has none")
 	update(none, 3, 4, 5)
 	failUntil(t, b, 5, 0, address(3))
@@ -111,7 +111,7 @@ func TestWhoStartsSlowly(t *testing.T) {
 }
 
 func TestSlowStartDoesNotAllocate(t *testing.T) {
-	b := &Balancer{SlowStart: second}
+	b := &Balancer{Defaults: Policies{SlowStart: second}}
 	b.Update(mustTable(t, []Service{echo(1, 2)}))
 	b.Update(mustTable(t, []Service{echo(1, 2, 3)}))
 	if n := testing.AllocsPerRun(1000, func() { mustPick(t, b, Flow{}).Done(nil) }); n != 0 {

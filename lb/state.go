@@ -20,8 +20,11 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
-	runs    [kinds]runs
-	answers atomic.Bool // Service.ExpectsAnswers
+	// held is how many clients wait for a backend, and needed when OnNeed was called last.
+	held, needed atomic.Int64
+
+	runs     [kinds]runs
+	policies atomic.Pointer[Policies] // that hold
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
@@ -50,7 +53,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible and leftOut in the current table.
+	// condition is a combination of live, eligible, leftOut and stays in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -64,6 +67,7 @@ type backend struct {
 	health atomic.Pointer[health] // nil until it fails, or starts slowly
 
 	latency atomic.Uint64 // see took
+	left    atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
 
 	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }
@@ -103,6 +107,7 @@ func (s *state) refusals() Refusals {
 
 func newState(id ID, b *Balancer) *state {
 	s := &state{id: id, balancer: b, hash: id.hash(b.Seed)}
+	s.policies.Store(&b.Defaults)
 	for i := range s.conversations {
 		s.conversations[i].Max = maxConversations
 	}

@@ -39,6 +39,8 @@ type Stats struct {
 	// InFlight is the number of Picks that are not done, including those at
 	// backends that have left the table.
 	InFlight uint64
+	// Held is the number of clients that wait for a backend, while there is none (Policies.Hold).
+	Held uint64
 	// AffinityEntries is the number of clients remembered, and AffinityEvicted
 	// how many were evicted because there were too many.
 	AffinityEntries int
@@ -87,6 +89,7 @@ func (s *service) stats(update uint64) Stats {
 		Gone:            s.state.gone,
 		Refusals:        s.state.refusals(),
 		OverShare:       s.state.overShare.Load(),
+		Held:            uint64(max(s.state.held.Load(), 0)),
 		AffinityEntries: s.state.affinity.Len(),
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),

@@ -282,13 +282,19 @@ func (c *conn) Release() {
 	c.sh.leave(c)
 }
 
+// Watch has the client's events reported (session.Owner).
+func (c *conn) Watch() error {
+	if c.watched {
+		return nil
+	}
+	c.watched = true
+	return c.sh.Loop.AddDeferred(c.client.FD(), &c.client)
+}
+
 // Connect starts to connect to the chosen backend (session.Owner).
 func (c *conn) Connect() error {
-	if !c.watched {
-		if err := c.sh.Loop.AddDeferred(c.client.FD(), &c.client); err != nil {
-			return err
-		}
-		c.watched = true
+	if err := c.Watch(); err != nil {
+		return err
 	}
 	addr := c.Choice.Backend()
 	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, 0)
@@ -298,6 +304,7 @@ func (c *conn) Connect() error {
 	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
 	if c.settled {
 		_ = probe(fd) // it can fail only on what is no TCP socket
+		c.probePolicies()
 	}
 	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
 		return err

@@ -34,6 +34,7 @@ type Frozen struct {
 	ToBackend, ToClient Way
 
 	Dial *Dialling // nil once the backend has answered
+	Kept session.Kept
 }
 
 // Way is one direction of a Frozen connection.
@@ -149,6 +150,7 @@ func (s *Server) Thaw() {
 }
 
 func (c *conn) freeze() (Frozen, error) {
+	kept := c.sh.FreezeKept(c)
 	c.Shared = true
 	c.settle()
 	c.Meter.Flush(c.Choice)
@@ -159,6 +161,7 @@ func (c *conn) freeze() (Frozen, error) {
 		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
 		Dial: c.sh.FreezeDial(c),
+		Kept: kept,
 	}, err
 }
 
@@ -175,8 +178,16 @@ func freezeWay(from, to *side) Way {
 func (c *conn) settle() {
 	if !c.settled && c.backend.FD() >= 0 {
 		_ = probe(c.backend.FD()) // it can fail only on what is no TCP socket
+		c.probePolicies()
 	}
 	c.settled = true
+}
+
+// probePolicies sets what the Service requests of keep-alive probes, on both sockets.
+func (c *conn) probePolicies() {
+	if p := c.Choice.Policies(); p.Probes() {
+		_ = errors.Join(probeAs(c.client.FD(), p), probeAs(c.backend.FD(), p)) // as probe
+	}
 }
 
 // unpipe moves what waits in dst's pipe to a buffer. Never does anything wait in both.
@@ -237,7 +248,7 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Lock()
 	s.start()
 	s.mu.Unlock()
-	ours := make(session.Sources, len(conns))
+	ours := session.NewSources(s.OriginalDst)
 	for i := range conns {
 		ours.Add(conns[i].Backend, conns[i].Addr)
 	}
@@ -250,14 +261,13 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 }
 
 // thaw makes a connection of f.
-func (sh *shard) thaw(f *Frozen, ours session.Sources) {
+func (sh *shard) thaw(f *Frozen, ours *session.Sources) {
 	c := sh.newConn(f.Client, f.Backend)
 	c.settled, c.watched = true, true // by the process before, and by Thaw
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
-	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours,
-		sh.srv.OriginalDst)
+	sh.Thaw(c, f.Service, f.Addr, f.Dial, f.Kept, [...]eventloop.Handler{&c.client, &c.backend}, ours)
 }
 
 func (sh *shard) thawWay(w *Way, from, to *side) {

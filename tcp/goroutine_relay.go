@@ -223,8 +223,12 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 	var ladder session.Ladder
 	ladder.Start(flow)
 	for {
-		choice, timeout, ok := ladder.Next(&config, count)
-		if !ok {
+		choice, timeout, err := ladder.Next(&config)
+		if err == lb.ErrNoBackend && r.hold(ctx, &flow) {
+			continue
+		}
+		if err != nil {
+			session.Refuse(count, err)
 			return nil
 		}
 		count.Dials.Add(1)
@@ -253,6 +257,41 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 		}
 		ladder.Failed(choice)
 		session.EndFailed(choice, err).Done(nil)
+	}
+}
+
+// hold waits until the Service has a backend. False: it does not request that, or it has taken too long. That the
+// client leaves meanwhile is noticed afterwards.
+func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
+	held, wait, full := r.srv.LB.Hold(flow, eventloop.Now())
+	if full {
+		r.count.HoldFull.Add(1)
+	}
+	if !held.Valid() {
+		return false
+	}
+	defer held.End()
+	r.count.Dialling.Add(-1)
+	defer r.count.Dialling.Add(1)
+	r.count.Holds.Add(1)
+	r.count.Held.Add(1)
+	defer r.count.Held.Add(-1)
+	over := time.NewTimer(time.Duration(wait))
+	defer over.Stop()
+	for {
+		changed := r.srv.goroutines.nextTable()
+		if r.srv.LB.Ends(flow) {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-over.C:
+			r.count.HoldExpired.Add(1)
+			held.Refused()
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 

@@ -17,11 +17,31 @@ import (
 type goroutines struct {
 	count counts
 
-	mu      sync.Mutex // guards the following
-	aborted bool       // every connection has been, and later ones are
+	mu      sync.Mutex    // guards the following
+	aborted bool          // every connection has been, and later ones are
+	changed chan struct{} // closed with the next change of the table; nil: no client waits for it
 	conns   map[*goroutineConn]struct{}
 	claims  *session.Claims // made with the first listener
 	running sync.WaitGroup
+}
+
+// nextTable returns a channel that is closed when the table changes.
+func (g *goroutines) nextTable() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.changed == nil {
+		g.changed = make(chan struct{})
+	}
+	return g.changed
+}
+
+func (g *goroutines) tableChanged() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
 }
 
 // acceptor accepts on one address.

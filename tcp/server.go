@@ -59,6 +59,8 @@ func (l listening) close() {
 type engine interface {
 	// bind opens the sockets of an address, and returns the one in use. It is called with Server.mu held.
 	bind(s *Server, addr netip.AddrPort, steered bool) (listening, netip.AddrPort, error)
+	// tableChanged has held clients look whether there is a backend.
+	tableChanged()
 	// drain waits until every connection has ended.
 	drain(ctx context.Context) error
 	// abort resets every connection.
@@ -102,6 +104,14 @@ func (s *Server) add(addr netip.AddrPort, l listening) {
 		s.listeners = make(map[netip.AddrPort]listening)
 	}
 	s.listeners[addr] = l
+}
+
+// TableChanged has the clients that are held (lb.Policies.Hold) go on if there are backends for them now. It does not
+// wait for them.
+func (s *Server) TableChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine().tableChanged()
 }
 
 // Steered returns the addresses of ListenSteered, in no order.

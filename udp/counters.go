@@ -15,6 +15,7 @@ type Stats = stats[uint64, int64]
 // stats lists the counters (C) and the gauge (G).
 type stats[C, G any] struct {
 	Active G // flows now (gauge)
+	Held   G // clients of which datagrams are kept, since the Service has no backend (gauge)
 
 	Created        C // flows that got a backend
 	Resumed        C // of these, flows that were remembered
@@ -31,6 +32,9 @@ type stats[C, G any] struct {
 	DatagramsIn, BytesIn   C // sent to backends
 	DatagramsOut, BytesOut C // sent to clients
 	Resent                 C // of DatagramsIn, those a backend had refused before
+
+	HoldFull    C // not kept, and counted by NoBackend, too: of too many clients, or too much
+	HoldExpired C // clients whose datagrams were kept for as long as the Service requests; NoBackend counts them
 
 	NoService    C // dropped: no Service has the frontend
 	NoBackend    C // dropped: the Service has no backend

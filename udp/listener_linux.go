@@ -108,7 +108,9 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		}
 		total += sh.out.left
 		if f == nil {
-			dropped.Add(uint64(sh.out.left))
+			if dropped != &sh.count.NoBackend || !ln.hold(keys[i], left, now) {
+				dropped.Add(uint64(sh.out.left))
+			}
 			continue
 		}
 		if left < plenty {

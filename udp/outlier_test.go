@@ -16,7 +16,9 @@ func TestSilentBackendIsEjected(t *testing.T) {
 			alive, silent := naming(t, "alive"), listenUDP(t, "127.0.0.1:0")
 			p := startProxy(t, 1, func(s *Server) { s.LB.Outlier, s.IdleTimeout = lb.DefaultOutlier, 20*time.Millisecond }, alive.addr, silent.addr)
 			s := service(1, alive.addr, silent.addr)
-			s.ExpectsAnswers = expects
+			if expects {
+				s.Policies = &lb.Policies{UDPResponses: 1}
+			}
 			p.setServices(s)
 			asked := uint64(0)
 			ask := func() { // both

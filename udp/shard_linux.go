@@ -18,6 +18,8 @@ type loopShard struct {
 	rest  eventloop.Timer // runs while a walk is not at its end
 	ports *ports          // of all shards
 
+	holds holds
+
 	in     *mmsg.Reader // what a client or a backend has sent
 	quotes *mmsg.Reader // what has come back as refused
 	out    outgoing     // datagrams of in, to be sent
@@ -51,6 +53,7 @@ func (l *loopTransport) post(fn func()) error { return l.loop.Post(fn) }
 // walk lets what is left of a walk wait for a timer, since all that is posted runs before
 // any socket is served.
 func (l *loopTransport) walk() {
+	l.sendHeld(eventloop.Now())
 	if !l.rest.Active() && l.shard.walk() {
 		l.loop.After(&l.rest, l.shard, 0)
 	}
@@ -102,7 +105,7 @@ func setOption(fd int, family netip.Addr, v4, v6 int) error {
 func (l *loopTransport) start(ln *listener) error { return l.loop.AddRead(ln.fd, ln) }
 
 func (l *loopTransport) stop(ln *listener) {
-	if l.loop.Do(func() { _ = l.loop.Close(ln.fd); ln.closeFlows() }) != nil {
+	if l.loop.Do(func() { _ = l.loop.Close(ln.fd); ln.closeFlows(); ln.forgetHeld() }) != nil {
 		_ = unix.Close(ln.fd) // the loop has ended
 	}
 }
@@ -112,6 +115,7 @@ func (l *loopTransport) leave(ln *listener) {
 		ln.receive()
 		_ = l.loop.Detach(ln.fd)
 		ln.park()
+		ln.forgetHeld()
 	})
 }
 

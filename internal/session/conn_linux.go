@@ -14,7 +14,9 @@ type Owner[C Owner[C]] interface {
 
 	// Parts returns the shard of the connection and its sockets.
 	Parts() (sh *Shard[C], client, backend *Side[C])
-	// Connect starts to connect to the backend of Conn.Choice, and to watch the socket. nil: it is under way.
+	// Watch has the client's socket watched, unless it is already.
+	Watch() error
+	// Connect starts to connect to the backend of Conn.Choice, and to watch the sockets. nil: it is under way.
 	Connect() error
 	// Connected reports whether the backend has accepted. An error says why it will not.
 	Connected() (bool, error)
@@ -95,6 +97,8 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if conn.dial != nil {
 		if !isClient {
 			sh.dialEvent(c)
+		} else if ev&eventloop.Hangup != 0 && conn.dial.held.Valid() {
+			conn.dial.abandoned()
 		} else if ev&eventloop.Failed != 0 && socket.Failed(s.FD()) != nil { // there is no client to dial for any more
 			s.Fail()
 		}
@@ -171,6 +175,9 @@ func (sh *Shard[C]) End(c C) {
 	conn.Done()
 	sh.remove(c)
 	sh.claims.End(conn.Claim)
+	if len(sh.walk.ages) > 0 {
+		delete(sh.walk.ages, c)
+	}
 	conn.Claim = Claim{}
 	sh.Descriptors.Give(2)
 	sh.Count.Active.Add(-1)

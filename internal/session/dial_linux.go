@@ -15,7 +15,8 @@ type dial[C Owner[C]] struct {
 	ladder Ladder
 	waits  *noPorts[C] // that it waits in, or nil
 	turn   entry[*dial[C]]
-	age    entry[*dial[C]] // in Shard.dials
+	age    entry[*dial[C]] // in Shard.dials, or Shard.held
+	held   lb.Held         // it waits since there is no backend
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
@@ -43,11 +44,23 @@ func (sh *Shard[C]) newDial(c C) *dial[C] {
 		d = &dial[C]{sh: sh}
 		d.turn.value, d.age.value = d, d
 	}
-	sh.dials.push(&d.age)
 	d.owner, c.Base().dial = c, d
-	sh.Count.Dialling.Add(1)
-	c.Base().Claim.Dial()
+	d.enter()
 	return d
+}
+
+// enter makes d one of the dials in flight, or ready.
+func (d *dial[C]) enter() {
+	d.sh.dials.push(&d.age)
+	d.sh.Count.Dialling.Add(1)
+	d.owner.Base().Claim.Dial()
+}
+
+// leave takes d from them.
+func (d *dial[C]) leave() {
+	d.sh.dials.remove(&d.age)
+	d.sh.Count.Dialling.Add(-1)
+	d.owner.Base().Claim.Dialled()
 }
 
 // endDial returns the dial state, if there is any.
@@ -56,6 +69,10 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 	if d == nil {
 		return
 	}
+	if d.held.Valid() {
+		d.release()
+	}
+	d.leave()
 	var none C
 	c.dial, d.owner = nil, none
 	sh.Loop.StopTimer(&d.timer)
@@ -63,9 +80,6 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 		d.waits.remove(d)
 	}
 	sh.rota.remove(&d.turn)
-	sh.dials.remove(&d.age)
-	sh.Count.Dialling.Add(-1)
-	c.Claim.Dialled()
 	keep(&sh.free, d)
 }
 
@@ -83,8 +97,12 @@ func (sh *Shard[C]) old() *dial[C] {
 func (d *dial[C]) next() {
 	sh, conn := d.sh, d.owner.Base()
 	for {
-		choice, timeout, ok := d.ladder.Next(sh.Config, sh.Count)
-		if !ok {
+		choice, timeout, err := d.ladder.Next(sh.Config)
+		if err == lb.ErrNoBackend && d.hold() {
+			return
+		}
+		if err != nil {
+			Refuse(sh.Count, err)
 			sh.Abort(d.owner)
 			return
 		}
@@ -148,8 +166,12 @@ func (d *dial[C]) hangUp() {
 	d.owner.Base().Done()
 }
 
-// Expire ends an attempt that was not answered, or a wait for a local resource.
+// Expire ends an attempt that was not answered, or a wait: for a local resource, or for a backend.
 func (d *dial[C]) Expire(*eventloop.Timer) {
+	if d.held.Valid() {
+		d.holdExpired()
+		return
+	}
 	if choice := d.owner.Base().Choice; choice.Valid() {
 		d.sh.Count.DialTimedOut.Add(1)
 		if timeout, ok := d.ladder.Stays(d.sh.Config, choice); ok {
@@ -170,8 +192,12 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.failed(err)
 		conn.dial.ready()
 	case accepted:
-		conn.dial.ladder.Answered(conn.Choice)
+		now := conn.dial.ladder.Answered(conn.Choice)
 		sh.endDial(conn)
+		if conn.Choice.Policies().Watched() {
+			sh.walk.setAge(c, age{born: now, active: now})
+			sh.watch(0)
+		}
 		sh.Count.Established.Add(1)
 		_, _, backend := c.Parts()
 		backend.Writable = true
@@ -198,6 +224,6 @@ func (sh *Shard[C]) FreezeDial(c C) *Dialling {
 		return nil
 	}
 	d := dial.ladder.Freeze()
-	d.Left = sh.Loop.Left(&dial.timer)
+	d.Left, d.Held = sh.Loop.Left(&dial.timer), dial.held.Valid()
 	return &d
 }

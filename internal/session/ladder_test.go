@@ -36,9 +36,9 @@ func TestLadder(t *testing.T) {
 	l.Start(client)
 	seen := make(map[netip.AddrPort]int)
 	for i, want := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second} {
-		choice, timeout, ok := l.Next(&config, &count)
-		if !ok || timeout != want {
-			t.Fatalf("attempt %d: %v, %t; want %v", i, timeout, ok, want)
+		choice, timeout, err := l.Next(&config)
+		if err != nil || timeout != want {
+			t.Fatalf("attempt %d: %v, %v; want %v", i, timeout, err, want)
 		}
 		if seen[choice.Backend()]++; i < 2 && len(seen) != i+1 {
 			t.Errorf("attempt %d is made to %v again", i, choice.Backend())
@@ -46,8 +46,9 @@ func TestLadder(t *testing.T) {
 		l.Failed(choice)
 		choice.Done(nil)
 	}
-	if _, _, ok := l.Next(&config, &count); ok || count.DialGaveUp.Load() != 1 {
-		t.Errorf("after the last attempt: %t, %d given up", ok, count.DialGaveUp.Load())
+	_, _, err := l.Next(&config)
+	if Refuse(&count, err); err == nil || count.DialGaveUp.Load() != 1 {
+		t.Errorf("after the last attempt: %v, %d given up", err, count.DialGaveUp.Load())
 	}
 }
 
@@ -58,9 +59,9 @@ func TestLadderShortage(t *testing.T) {
 	var l Ladder
 	l.Start(client)
 	for range maxShortages {
-		choice, timeout, ok := l.Next(&config, &count)
-		if choice.Done(nil); !ok || timeout != config.DialTimeouts[0] || !l.Short(&count) {
-			t.Fatalf("after %d waits: %v, %t", count.Shortages.Load(), timeout, ok)
+		choice, timeout, err := l.Next(&config)
+		if choice.Done(nil); err != nil || timeout != config.DialTimeouts[0] || !l.Short(&count) {
+			t.Fatalf("after %d waits: %v, %v", count.Shortages.Load(), timeout, err)
 		}
 	}
 	if l.Short(&count) || count.Shortages.Load() != maxShortages {
@@ -79,10 +80,9 @@ func TestLadderStays(t *testing.T) {
 		{two, []time.Duration{0, 0, 0, 0}},
 	} {
 		config := Config{LB: c.balancer}.WithDefaults()
-		var count Counters
 		var l Ladder
 		l.Start(client)
-		choice, _, _ := l.Next(&config, &count)
+		choice, _, _ := l.Next(&config)
 		for i, want := range c.stays {
 			timeout, ok := l.Stays(&config, choice)
 			if timeout != want || ok != (want > 0) {
@@ -91,7 +91,7 @@ func TestLadderStays(t *testing.T) {
 			if !ok {
 				l.Failed(choice)
 				choice.Done(nil)
-				choice, _, _ = l.Next(&config, &count)
+				choice, _, _ = l.Next(&config)
 			}
 		}
 		if choice.Valid() {
@@ -105,14 +105,16 @@ func TestLadderWithoutBackend(t *testing.T) {
 	var count Counters
 	var l Ladder
 	l.Start(client)
-	if _, _, ok := l.Next(&config, &count); ok || count.NoBackend.Load() != 1 || count.Dials.Load() != 0 {
-		t.Errorf("%t, stats %+v", ok, &count)
+	_, _, err := l.Next(&config)
+	if Refuse(&count, err); err == nil || count.NoBackend.Load() != 1 || count.Dials.Load() != 0 {
+		t.Errorf("%v, stats %+v", err, &count)
 	}
 	unknown := client
 	unknown.Frontend.Addr = netip.MustParseAddrPort("10.96.0.9:80")
 	l.Start(unknown)
-	if _, _, ok := l.Next(&config, &count); ok || count.NoService.Load() != 1 {
-		t.Errorf("%t, %d without a Service", ok, count.NoService.Load())
+	_, _, err = l.Next(&config)
+	if Refuse(&count, err); err == nil || count.NoService.Load() != 1 {
+		t.Errorf("%v, %d without a Service", err, count.NoService.Load())
 	}
 }
 
@@ -123,14 +125,14 @@ func TestLadderHandover(t *testing.T) {
 	var count Counters
 	var l, next Ladder
 	l.Start(client)
-	first, _, _ := l.Next(&config, &count)
+	first, _, _ := l.Next(&config)
 	l.Failed(first)
 	l.Short(&count)
 	frozen := l.Freeze()
-	next.Thaw(b, &frozen, first.Service(), netip.AddrPort{})
-	second, timeout, ok := next.Next(&config, &count)
-	if !ok || second.Backend() == first.Backend() || timeout != config.DialTimeouts[1] || next.shortages != 1 {
-		t.Errorf("%v after %v within %v, %t, %d waits", second.Backend(), first.Backend(), timeout, ok, next.shortages)
+	next.Thaw(&config, &frozen, first.Service(), netip.AddrPort{})
+	second, timeout, err := next.Next(&config)
+	if err != nil || second.Backend() == first.Backend() || timeout != config.DialTimeouts[1] || next.shortages != 1 {
+		t.Errorf("%v after %v within %v, %v, %d waits", second.Backend(), first.Backend(), timeout, err, next.shortages)
 	}
 	first.Done(nil)
 	second.Done(nil)

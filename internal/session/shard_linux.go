@@ -30,9 +30,12 @@ type Shard[C Owner[C]] struct {
 	noPorts     map[netip.AddrPort]*noPorts[C] // backends towards which no port is free
 	claims      Claims
 	rota        rota[*dial[C]]
-	dials       queue[*dial[C]] // all of them, the oldest first
+	dials       queue[*dial[C]] // those in flight or ready, the oldest first
+	held        queue[*dial[C]] // those that wait since there is no backend
+	waking      atomic.Bool     // wake is posted, and has not begun
 	pending     []*Listener[C]  // those that may have a client to accept
 	late        bool            // the loop is to serve the shard at the end of the turn
+	walk        walk[C]
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
@@ -40,6 +43,10 @@ func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) 
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
 	sh.claims = NewClaims(config.Shares, config.LB)
+	sh.walk.sh = sh
+	if config.LB != nil {
+		config.LB.OnWatch(sh.watchSoon)
+	}
 }
 
 // Admit claims what a new connection of a client to a frontend takes: of an accepted client's socket, which it resets
@@ -93,6 +100,9 @@ func (sh *Shard[C]) join(a, b C) {
 }
 
 func (sh *Shard[C]) remove(c C) {
+	if sh.walk.at == c {
+		sh.walk.at = c.Base().next
+	}
 	sh.join(c.Base().prev, c.Base().next)
 }
 
@@ -147,28 +157,39 @@ func (sh *Shard[C]) AbortAll() {
 // lead to. A client that comes from there, and has asked for one of these, is ourselves: its connection leads back to
 // us, and not only while a Service says so. The address alone does not tell: the node's other programs may use it for
 // other destinations (a socket is known by both ends).
-type Sources map[netip.AddrPort][]netip.AddrPort
+type Sources struct {
+	to    map[netip.AddrPort][]netip.AddrPort
+	asked func(fd int) (netip.AddrPort, error)
+}
+
+// NewSources returns an empty Sources. asked returns what the client of a steered socket has asked for; nil: none is
+// steered.
+func NewSources(asked func(fd int) (netip.AddrPort, error)) *Sources {
+	return &Sources{make(map[netip.AddrPort][]netip.AddrPort), asked}
+}
 
 // Add adds a socket that is connected to a backend; below 0: there is none.
-func (s Sources) Add(fd int, backend netip.AddrPort) {
+func (s *Sources) Add(fd int, backend netip.AddrPort) {
 	if fd < 0 {
 		return
 	}
 	if local, err := socket.Local(fd); err == nil {
-		s[local] = append(s[local], backend)
+		s.Note(local, backend)
 	}
 }
 
-// Has reports whether we have connected from an address to a backend.
-func (s Sources) Has(from, backend netip.AddrPort) bool { return slices.Contains(s[from], backend) }
+// Note adds a connection from an address to a backend.
+func (s *Sources) Note(from, backend netip.AddrPort) { s.to[from] = append(s.to[from], backend) }
 
-// hasClient reports whether a client, whose socket and address are passed, is one of ours. asked returns what the client
-// of a steered socket has asked for; nil: none is steered.
-func (s Sources) hasClient(fd int, client netip.AddrPort, asked func(fd int) (netip.AddrPort, error)) bool {
-	if len(s[client]) == 0 {
+// Has reports whether we have connected from an address to a backend.
+func (s *Sources) Has(from, backend netip.AddrPort) bool { return slices.Contains(s.to[from], backend) }
+
+// hasClient reports whether a client, whose socket and address are passed, is one of ours.
+func (s *Sources) hasClient(fd int, client netip.AddrPort) bool {
+	if len(s.to[client]) == 0 {
 		return false
 	}
-	for _, look := range [...]func(int) (netip.AddrPort, error){socket.Local, asked} {
+	for _, look := range [...]func(int) (netip.AddrPort, error){socket.Local, s.asked} {
 		if look == nil {
 			continue
 		}
@@ -181,10 +202,9 @@ func (s Sources) hasClient(fd int, client netip.AddrPort, asked func(fd int) (ne
 
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as
-// the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours, which
-// asked helps to tell (see Sources).
-func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler,
-	ours Sources, asked func(fd int) (netip.AddrPort, error)) {
+// the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
+func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, kept Kept,
+	handlers [2]eventloop.Handler, ours *Sources) {
 	sh.Descriptors.Adopt(2)
 	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
@@ -192,12 +212,20 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	peer, _ := socket.Peer(client.FD()) // it fails if the client has gone, which is seen soon
 	sh.Insert(c, sh.claims.Adopt(service, peer.Addr()))
 	conn.spoke = from == nil // else it is not known
+	sh.thawKept(c, kept)
 	if from != nil {
 		d := sh.newDial(c)
-		d.ladder.Thaw(sh.LB, from, service, backend)
-		sh.Loop.After(&d.timer, d, from.Left)
+		d.ladder.Thaw(sh.Config, from, service, backend)
+		if from.Held {
+			d.held = sh.LB.ResumeHold(&d.ladder.flow)
+		}
+		if d.held.Valid() {
+			d.await(from.Left)
+		} else {
+			sh.Loop.After(&d.timer, d, from.Left)
+		}
 	}
-	back := ours.hasClient(client.FD(), peer, asked)
+	back := ours.hasClient(client.FD(), peer)
 	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
 		sh.Abort(c)
 		return

@@ -10,7 +10,8 @@ import (
 // Stats lists the gauges (G) and counters (C) of every protocol that accepts and dials (see package counters).
 type Stats[C, G any] struct {
 	Active   G // connections or associations now, dialling ones included
-	Dialling G // those whose backend has not answered yet
+	Dialling G // those whose backend has not answered yet, but for
+	Held     G // those that wait since the Service has no backend
 
 	Accepted     C // connections or associations that clients opened
 	NoService    C // reset: no Service has the address asked for
@@ -24,7 +25,18 @@ type Stats[C, G any] struct {
 	DialEvicted  C // reset: the oldest dial, whose backends were silent, to make room
 	Established  C // those whose backend answered
 
+	Holds       C // clients that were held
+	HoldFull    C // of NoBackend, those that were not held, since as many were as may
+	HoldExpired C // of NoBackend, those that were held for as long as the Service requests
+	HoldLeft    C // clients that have left while they were held
+
 	Refusals[C]
+
+	// Connections that policies of their Services have reset.
+	DrainReset        C // their endpoint had left
+	IdleTimedOut      C // no byte for the idle timeout
+	DurationExceeded  C // open for the longest time allowed
+	HalfCloseTimedOut C // one side had ended its stream, and no byte came for a time
 
 	PausedDescriptors C // accepting paused: file descriptors exhausted
 	PausedDials       C // accepting paused: MaxDials reached
@@ -43,7 +55,7 @@ type Refusals[C any] struct {
 // Counters are written by one loop and read by any goroutine.
 type Counters = Stats[atomic.Uint64, atomic.Int64]
 
-// Refuse counts a client that err, of lb.Balancer.Pick, keeps from a backend.
+// Refuse counts a client that err, of Ladder.Next or lb.Balancer.Pick, keeps from a backend.
 func Refuse(count *Counters, err error) {
 	switch {
 	case errors.Is(err, lb.ErrNoBackend):
@@ -52,6 +64,8 @@ func Refuse(count *Counters, err error) {
 		count.NoLocal.Add(1)
 	case errors.Is(err, lb.ErrNotAllowed):
 		count.NotAllowed.Add(1)
+	case errors.Is(err, errGaveUp):
+		count.DialGaveUp.Add(1)
 	default:
 		count.NoService.Add(1)
 	}

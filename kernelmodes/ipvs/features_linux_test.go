@@ -44,14 +44,14 @@ func TestSchedulers(t *testing.T) {
 	var services []lb.Service
 	for i, requested := range append(slices.Clip(all), "sh,sh-port", "nosuch", "rr,rr-port", "../rr") {
 		s := simple(fmt.Sprintf("s%02d", i), vip(false, i+1).String(), 80, lb.TCP, backend(n.Pods[0], false, 80))
-		s.Scheduler = requested
+		s.Policies = &lb.Policies{Scheduler: requested}
 		services = append(services, s)
 	}
 	n.engines[0].Scheduler = "lc"
 	n.Sync(services...)
 	list := n.Node.Run(n.T, "ipvsadm", "-ln")
 	for i, s := range services {
-		name, _, _ := strings.Cut(s.Scheduler, ",")
+		name, _, _ := strings.Cut(s.Policies.Scheduler, ",")
 		if i >= len(all) && name != "sh" {
 			name = "lc"
 		}
@@ -59,7 +59,7 @@ func TestSchedulers(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, list)
 		}
 		if got := ask(n.Client, lb.TCP, s.Addresses[0].Addr); !strings.HasPrefix(got, "pod-0") {
-			t.Errorf("scheduler %s: %s", s.Scheduler, got)
+			t.Errorf("scheduler %s: %s", s.Policies.Scheduler, got)
 		}
 	}
 	var fallbacks []string

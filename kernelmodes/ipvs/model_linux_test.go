@@ -85,7 +85,7 @@ func (w *world) change() (v6 bool, what string) {
 	case n == 2:
 		s.Addresses = w.addresses(i, v6)
 	case n == 3:
-		s.Scheduler = pick(w.rand, "", "rr", "wlc", "sh", "mh,mh-port", "nonsense")
+		s.Policies = &lb.Policies{Scheduler: pick(w.rand, "", "rr", "wlc", "sh", "mh,mh-port", "nonsense")}
 	case n == 4:
 		s.AffinityTimeout = pick(w.rand, int64(0), 1, 10_800e9)
 	default:
@@ -154,7 +154,7 @@ func expect(services []lb.Service, v6 bool) contents {
 		}
 		scheduler := map[string]string{
 			"": "rr", "rr": "rr", "wlc": "wlc", "sh": "sh+8", "mh,mh-port": "mh+24", "nonsense": "rr",
-		}[s.Scheduler]
+		}[s.Requests().Scheduler]
 		if s.AffinityTimeout > 0 {
 			scheduler += fmt.Sprintf(" for %d", (s.AffinityTimeout+999_999_999)/1e9)
 		}

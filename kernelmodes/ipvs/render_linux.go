@@ -195,10 +195,11 @@ func (h *host) restrict(f *frontend, sources []netip.Prefix) {
 // it requests; by the default one if the kernel lacks that or there is none of that name; or by rr.
 func (h *host) balance(s *lb.Service) (srv server, fallback *Fallback) {
 	standard := cmp.Or(h.scheduler, defaultScheduler)
-	srv, reason := h.usable(cmp.Or(s.Scheduler, standard))
-	if reason != nil && s.Scheduler != "" {
+	requested := s.Requests().Scheduler
+	srv, reason := h.usable(cmp.Or(requested, standard))
+	if reason != nil && requested != "" {
 		srv, _ = h.usable(standard)
-		fallback = &Fallback{Service: s.ID, Requested: s.Scheduler, Used: srv.scheduler, Reason: reason.Error()}
+		fallback = &Fallback{Service: s.ID, Requested: requested, Used: srv.scheduler, Reason: reason.Error()}
 	}
 	if by := byWeight[srv.scheduler]; by != "" && s.Weighted() {
 		switch weighs, missing := h.usable(by); {

@@ -42,15 +42,15 @@ func everyKind() []lb.Service {
 			},
 		},
 		{
-			ID: id("dns", lb.UDP, false), Scheduler: "wlc", Backends: []lb.Backend{b("10.244.1.11:53", true)},
+			ID: id("dns", lb.UDP, false), Policies: &lb.Policies{Scheduler: "wlc"}, Backends: []lb.Backend{b("10.244.1.11:53", true)},
 			Addresses: []lb.Address{at("10.96.0.10:53", lb.ClusterIP, true), at("192.0.2.10:53", lb.ExternalIP, false)},
 		},
 		{
-			ID: id("diameter", lb.SCTP, false), Scheduler: "mh,mh-port", Backends: []lb.Backend{b("10.244.2.11:3868", false)},
+			ID: id("diameter", lb.SCTP, false), Policies: &lb.Policies{Scheduler: "mh,mh-port"}, Backends: []lb.Backend{b("10.244.2.11:3868", false)},
 			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("0.0.0.0:30038", lb.NodePort, true)},
 		},
 		{
-			ID: id("none", lb.TCP, false), Scheduler: "nosuch",
+			ID: id("none", lb.TCP, false), Policies: &lb.Policies{Scheduler: "nosuch"},
 			Addresses: []lb.Address{at("10.96.0.30:80", lb.ClusterIP, false), at("0.0.0.0:30030", lb.NodePort, false)},
 		},
 		{
@@ -318,7 +318,7 @@ func TestRenderWeights(t *testing.T) {
 		{"p2c", "p2c", [3]uint16{70, 30, 0}, "wrr 70 30", "p2c wrr the kernel has no scheduler p2c"},
 	} {
 		s := everyKind()[0]
-		s.AffinityTimeout, s.Scheduler = 0, test.scheduler
+		s.AffinityTimeout, s.Policies = 0, &lb.Policies{Scheduler: test.scheduler}
 		s.Backends = append(slices.Clone(s.Backends), lb.Backend{Addr: netip.MustParseAddrPort("10.244.3.10:8080"), Ready: true})
 		for i, w := range test.weights {
 			s.Backends[i].Weight, s.Backends[i].Maintenance = w, w == 0

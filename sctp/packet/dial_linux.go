@@ -95,13 +95,14 @@ func (sh *shard) held() int { return sh.dialling.Len() + sh.open.Len() + sh.over
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
 	for {
-		choice, timeout, ok := d.Next(&sh.cfg.Config, &sh.count.Stats)
-		if !ok {
+		choice, timeout, err := d.Next(&sh.cfg.Config)
+		if err != nil {
+			session.Refuse(&sh.count.Stats, err)
 			a.abort()
 			return
 		}
 		a.choice = choice
-		err := a.connect()
+		err = a.connect()
 		switch err {
 		case nil:
 			sh.count.Dials.Add(1)

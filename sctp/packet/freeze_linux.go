@@ -79,10 +79,10 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 		e.listeners[l.Frontend] = l.Addr
 	}
 	shares, looping := make([][]*engine.Frozen, len(e.shards)), make([][]*assoc, len(e.shards))
-	ours := make(session.Sources)
+	ours := session.NewSources(nil)
 	for i := range assocs {
 		if p := assocs[i].Packets; p != nil {
-			ours[p.Backend.Local] = append(ours[p.Backend.Local], p.Backend.Peer)
+			ours.Note(p.Backend.Local, p.Backend.Peer)
 			share := shareOf(p.Client.Peer.Port(), p.Client.Local.Port(), len(e.shards))
 			shares[share] = append(shares[share], &assocs[i])
 		}
@@ -125,7 +125,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 }
 
 // leadsBack reports whether an association comes back to us, as session.Shard.Thaw looks at connections.
-func (sh *shard) leadsBack(f *engine.Frozen, ours session.Sources) bool {
+func (sh *shard) leadsBack(f *engine.Frozen, ours *session.Sources) bool {
 	client := &f.Packets.Client
 	return ours.Has(client.Peer, client.Local) || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
 }
@@ -164,7 +164,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	}
 	if f.Dial != nil {
 		d := &dial{init: f.Dial.Init}
-		d.Thaw(sh.cfg.LB, &f.Dial.Dialling, f.Service, f.Addr)
+		d.Thaw(&sh.cfg.Config, &f.Dial.Dialling, f.Service, f.Addr)
 		a.dial = d
 		sh.count.Dialling.Add(1)
 	}

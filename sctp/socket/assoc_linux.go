@@ -182,6 +182,9 @@ func (a *assoc) Reset(fd int) {
 // Release has nothing to give back (session.Owner).
 func (a *assoc) Release() {}
 
+// Watch has nothing to do: clients are watched from the beginning (session.Owner).
+func (a *assoc) Watch() error { return nil }
+
 // Connect starts an association with the chosen backend, with the client's streams (session.Owner).
 func (a *assoc) Connect() error {
 	sh, to := a.sh, a.Choice.Backend()

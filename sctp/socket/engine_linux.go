@@ -161,9 +161,12 @@ func (e *Engine) Unlisten(f lb.Frontend) {
 	}
 }
 
-// TableChanged follows the host's addresses, which change about as seldom as tables do. A dial that waits for a backend
-// that is gone is over soon by itself.
+// TableChanged has held clients go on, and follows the host's addresses, which change about as seldom as tables do. A
+// dial that waits for a backend that is gone is over soon by itself.
 func (e *Engine) TableChanged() {
+	for _, sh := range e.shards {
+		sh.Wake()
+	}
 	if len(e.frontends) == 0 {
 		return
 	}

@@ -35,9 +35,10 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 }
 
 func (a *assoc) freeze() engine.Frozen {
+	kept := a.sh.FreezeKept(a)
 	a.Shared = true
 	a.Meter.Flush(a.Choice)
-	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Sockets: &engine.Sockets{
+	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Kept: kept, Sockets: &engine.Sockets{
 		Client: a.client.FD(), Backend: a.backend.FD(),
 		ToBackend: frozenWay(&a.client, &a.backend), ToClient: frozenWay(&a.backend, &a.client),
 	}}
@@ -56,7 +57,7 @@ func frozenWay(from, to *side) engine.Way {
 
 // Adopt goes on with what another engine has held and frozen.
 func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func()) error {
-	ours := make(session.Sources, len(assocs))
+	ours := session.NewSources(nil)
 	for i := range assocs {
 		if s := assocs[i].Sockets; s != nil {
 			ours.Add(s.Backend, assocs[i].Addr)
@@ -83,7 +84,7 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 }
 
 // thaw makes an association of f.
-func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
+func (sh *shard) thaw(f *engine.Frozen, ours *session.Sources) {
 	s := f.Sockets
 	a := sh.newAssoc(s.Client, s.Backend)
 	thawWay(&s.ToBackend, &a.client, &a.backend)
@@ -94,7 +95,7 @@ func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 		dial = &d.Dialling
 		dial.Left = f.Left
 	}
-	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend}, ours, nil)
+	sh.Thaw(a, f.Service, f.Addr, dial, f.Kept, [...]eventloop.Handler{&a.client, &a.backend}, ours)
 }
 
 func thawWay(w *engine.Way, from, to *side) {

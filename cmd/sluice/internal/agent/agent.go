@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
 )
@@ -110,24 +111,24 @@ type Agent struct {
 	forwarders [2][pathCount]forwarder // by family
 	sockets    sockets
 	pace       pace
-	refused    string             // what could not be served, as logged last
-	fallbacks  map[lb.ID]Fallback // those that are reported: once
-	schedulers map[lb.ID]SchedulerFallback
-	loops      map[lb.ID]Loop         // those that are reported: once
-	own        map[lb.Name]netip.Addr // addresses of the node that Services have, and that are reported
-	applying   Changes                // those that Apply is bringing to the data path
-	damaged    bool                   // another program has changed our rules, and they are not repaired yet
-	offload    [2]bool                // by family: this process ends (Offload)
-	nextLook   time.Time              // when rules may be verified next because of Suspect
-	inherited  map[lb.ID]bool         // State.Kernel of the process before; nil: it has ended, and left what it may
+	refused    string                         // what could not be served, as logged last
+	fallbacks  map[lb.ID]Fallback             // those that are reported: once
+	policies   map[lb.ID][]policies.Shortfall // that are reported
+	loops      map[lb.ID]Loop                 // those that are reported: once
+	own        map[lb.Name]netip.Addr         // addresses of the node that Services have, and that are reported
+	applying   Changes                        // those that Apply is bringing to the data path
+	damaged    bool                           // another program has changed our rules, and they are not repaired yet
+	offload    [2]bool                        // by family: this process ends (Offload)
+	nextLook   time.Time                      // when rules may be verified next because of Suspect
+	inherited  map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, and left what it may
 }
 
 // New returns an agent that has applied nothing.
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
-		schedulers: make(map[lb.ID]SchedulerFallback),
-		loops:      make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
+		policies: make(map[lb.ID][]policies.Shortfall),
+		loops:    make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }

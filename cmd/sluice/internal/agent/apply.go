@@ -72,7 +72,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	plan, lacking, planErr := a.prepare(ctx, plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
-	a.reportSchedulers(plan, attempt)
+	a.reportPolicies(plan, attempt)
 	a.reportLoops(plan, attempt)
 	a.reportOwn(plan, attempt)
 	if err := a.steer(ctx, a.steering.update(plan, &a.sockets, host, checks), checks); err != nil {
@@ -106,7 +106,8 @@ func (a *Agent) retire() {
 
 // environment returns what decides about Services now.
 func (a *Agent) environment() *environment {
-	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP(), offload: a.offload}
+	e := &environment{mode: a.Mode, refusing: a.RefuseSCTP != nil && a.RefuseSCTP(), offload: a.offload,
+		hold: a.LB.Defaults.Hold > 0}
 	e.nodePorts = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 	if a.NodePorts != nil {
 		e.nodePorts = a.NodePorts(a.local)

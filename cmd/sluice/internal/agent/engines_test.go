@@ -98,7 +98,7 @@ func withEngines(t *testing.T) (*Agent, *kernel, *inKernel, *inKernel) {
 
 func requesting(s *lb.Service, path string) *lb.Service {
 	other := *s
-	other.DataPath = path
+	other.Policies = &lb.Policies{DataPath: path}
 	return &other
 }
 
@@ -120,8 +120,6 @@ func TestChoose(t *testing.T) {
 		{"another mode", lb.UDP, "", IPVS, all, IPVS, ""},
 		{"a request", lb.TCP, "iptables", Userspace, all, IPTables, ""},
 		{"a request against the mode", lb.TCP, "userspace", IPTables, all, Userspace, ""},
-		{"nonsense", lb.TCP, "ebpf", IPTables, all, IPTables, `no data path "ebpf"`},
-		{"nonsense and a mode that is not there", lb.TCP, "none", IPVS, none, Userspace, `no data path "none"`},
 		{"not there", lb.TCP, "ipvs", IPTables, abilities{IPVS: none[IPVS]}, Userspace, "no ip_vs in this kernel"},
 		{"mode not there", lb.TCP, "", IPVS, none, Userspace, "ipvs is not available"},
 		{"SCTP", lb.SCTP, "", Userspace, all, Userspace, ""},
@@ -178,7 +176,7 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		for i := range 5 {
 			if r.IntN(5) > 0 {
 				s := service([]lb.Protocol{lb.TCP, lb.UDP}[i%2], fmt.Sprint("s", i), byte(i+1), byte(1+r.IntN(3)))
-				services = append(services, requesting(s, []string{"", "userspace", "iptables", "ipvs", "junk"}[r.IntN(5)]))
+				services = append(services, requesting(s, []string{"", "userspace", "iptables", "ipvs"}[r.IntN(4)]))
 			}
 		}
 		clear(steady)
@@ -207,8 +205,8 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		for _, s := range services {
 			f := lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}
 			steered, one, two := served(f)
-			if steered != (s.DataPath == "" || s.DataPath == "userspace" || s.DataPath == "junk") || one != (s.DataPath == "iptables") || two != (s.DataPath == "ipvs") {
-				t.Fatalf("%s requests %q: steered %v, iptables %v, ipvs %v", s.ID, s.DataPath, steered, one, two)
+			if path := s.Requests().DataPath; steered != (path == "" || path == "userspace") || one != (path == "iptables") || two != (path == "ipvs") {
+				t.Fatalf("%s requests %q: steered %v, iptables %v, ipvs %v", s.ID, path, steered, one, two)
 			}
 		}
 		if n := len(ipt.has) + len(ipvs.has) + len(k.steered); n != len(services) {

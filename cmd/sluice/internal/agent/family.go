@@ -35,7 +35,7 @@ type Sockets interface {
 	Listen(lb.Frontend, netip.AddrPort) (netip.AddrPort, error)
 	// Unlisten closes it. Flows that cannot go on without it end.
 	Unlisten(lb.Frontend)
-	// TableChanged makes flows leave endpoints that are no longer in the table.
+	// TableChanged makes flows leave endpoints that are no longer in the table, and held clients go on.
 	TableChanged()
 }
 
@@ -50,7 +50,7 @@ func (s tcpSockets) Listen(_ lb.Frontend, addr netip.AddrPort) (netip.AddrPort, 
 
 func (s tcpSockets) Unlisten(f lb.Frontend) { s.server.Unlisten(f.Addr) }
 
-func (s tcpSockets) TableChanged() {} // connections stay where they are
+func (s tcpSockets) TableChanged() { s.server.TableChanged() }
 
 // Steering makes packets for frontends of one address family arrive at proxy ports
 // (redirect.IPTables).

@@ -98,11 +98,8 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 		can[Userspace] = can[userspaceSCTP]
 	}
 	c := Choice{Path: mode, Why: "--proxy-mode"}
-	if s.DataPath != "" {
-		requested, ok := ParsePath(s.DataPath)
+	if requested, ok := ParsePath(s.Requests().DataPath); ok {
 		switch {
-		case !ok:
-			c.Fallback = fmt.Sprintf("there is no data path %q: use userspace, nftables, iptables or ipvs", s.DataPath)
 		case can[requested] != nil:
 			c.Fallback = fmt.Sprintf("data path %s is not available: %v", requested, can[requested])
 			c.Path = Userspace
@@ -148,10 +145,10 @@ type Fallback struct {
 // fallback returns what is to be reported of a piece, if anything is: not what all Services
 // have in common, which is reported where it happens.
 func (p *piece) fallback(mode Path) (Fallback, bool) {
-	if p.choice.Fallback == "" || p.service.DataPath == "" && p.service.Protocol != lb.SCTP {
+	if p.choice.Fallback == "" || p.service.Requests().DataPath == "" && p.service.Protocol != lb.SCTP {
 		return Fallback{}, false
 	}
-	f := Fallback{p.service.ID, p.service.DataPath, p.choice.Path, p.choice.Fallback}
+	f := Fallback{p.service.ID, p.service.Requests().DataPath, p.choice.Path, p.choice.Fallback}
 	if f.Requested == "" {
 		f.Requested = mode.String()
 	}

@@ -18,6 +18,7 @@ type environment struct {
 	nodePorts []netip.Addr // on which node ports are served; an unspecified one stands for all
 	refusing  bool         // a socket refuses SCTP where no endpoint is (Agent.RefuseSCTP)
 	offload   [2]bool      // by family: what user space forwards goes to the kernel (Agent.Offload)
+	hold      bool         // clients of Services that request nothing else are held while there is no endpoint
 }
 
 // nothing is the piece of a service port that there is not.
@@ -55,11 +56,28 @@ func (e *environment) piece(table *lb.Table, s *lb.Service) *piece {
 	for i := range s.Addresses {
 		addr := &s.Addresses[i]
 		inside, outside := s.Verdicts(*addr)
+		if p.choice.Path == Userspace && e.holds(s) {
+			inside, outside = held(inside), held(outside)
+		}
 		for _, f := range e.frontends(table, s, addr) {
 			e.serve(p, f, addr, inside, outside)
 		}
 	}
 	return p
+}
+
+// holds reports whether clients of a service wait in user space while there is no endpoint.
+func (e *environment) holds(s *lb.Service) bool {
+	hold := s.Requests().Hold
+	return hold > 0 || hold == 0 && e.hold
+}
+
+// held returns what becomes of clients at an address where those that would be refused wait.
+func held(v lb.Verdict) lb.Verdict {
+	if v == lb.Refuse {
+		return lb.Serve
+	}
+	return v
 }
 
 // serve adds what one frontend needs.

@@ -128,3 +128,32 @@ func TestUnsettled(t *testing.T) {
 		t.Errorf("error %v and %d frontends steered, want that nothing comes to rest, and one", err, len(k.steered))
 	}
 }
+
+// TestHoldIsServed: where clients are held while there is no endpoint, what leads them here stays; otherwise
+// they are refused, and where the kernel forwards that is up to its engine.
+func TestHoldIsServed(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		requests lb.Policies
+		all      bool
+		want     redirect.Action
+	}{
+		{"nothing is requested", lb.Policies{}, false, redirect.Refuse},
+		{"the Service requests it", lb.Policies{Hold: 1}, false, redirect.Redirect},
+		{"it is for all", lb.Policies{}, true, redirect.Redirect},
+		{"it is for all but this Service", lb.Policies{Hold: -1}, true, redirect.Refuse},
+		{"the kernel forwards", lb.Policies{Hold: 1, DataPath: "nftables"}, false, redirect.Pass},
+	} {
+		s := service(lb.TCP, "web", 1)
+		s.Policies = &c.requests
+		table, err := lb.NewTable([]*lb.Service{s}, lb.Node{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := &environment{mode: Userspace, hold: c.all}
+		got := env.piece(table, s).entries
+		if len(got) != 1 || got[0].Action != c.want {
+			t.Errorf("%s: %+v, want action %v", c.name, got, c.want)
+		}
+	}
+}

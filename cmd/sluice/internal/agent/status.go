@@ -44,11 +44,11 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Conflicts  []Conflict          // that have begun or ended
-	Fallbacks  []Fallback          // that have begun, changed or ended
-	Loops      []Loop              // that have begun, changed or ended
-	Schedulers []SchedulerFallback // that have begun, changed or ended
-	Own        []OwnAddress        // Services that have an address of the node since this attempt
+	Conflicts []Conflict       // that have begun or ended
+	Fallbacks []Fallback       // that have begun, changed or ended
+	Loops     []Loop           // that have begun, changed or ended
+	Policies  []PolicyFallback // that have begun, changed or ended
+	Own       []OwnAddress     // Services that have an address of the node since this attempt
 }
 
 // History is what goes on in the process that takes over.
@@ -67,9 +67,9 @@ type Status struct {
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
-	Paths      [pathCount]int // service ports on each Path
-	Fallbacks  int            // service ports that are not on the path that was requested
-	Schedulers int            // service ports whose connections are not divided as was requested, but by ipvs
+	Paths     [pathCount]int // service ports on each Path
+	Fallbacks int            // service ports that are not on the path that was requested
+	Policies  int            // policies that service ports request and their paths do not have; but schedulers of ipvs
 
 	QueuedSince time.Time     // since when something waits to be applied; zero when nothing does
 	LastQueued  time.Time     // when a change was last submitted
@@ -122,9 +122,7 @@ func (s *Status) add(p *piece, sign int) {
 	if p.choice.Fallback != "" {
 		s.Fallbacks += sign
 	}
-	if p.scheduling().Reason != "" {
-		s.Schedulers += sign
-	}
+	s.Policies += sign * len(p.shortfalls())
 }
 
 func (s *Status) count(service *lb.Service, sign int) {
@@ -193,7 +191,7 @@ func (p *progress) applied(plan *Plan) {
 	defer p.mu.Unlock()
 	s := &p.status
 	if plan.whole {
-		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks, s.Schedulers = 0, 0, 0, 0, 0, 0
+		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks, s.Policies = 0, 0, 0, 0, 0, 0
 		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
 	}
 	for i := range plan.changes {

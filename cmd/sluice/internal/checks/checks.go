@@ -33,16 +33,9 @@ type Stats struct {
 	Failing        int    // endpoints, once for each service port
 }
 
-// Ignored says that an annotation of a Service is of no use.
-type Ignored struct {
-	Service lb.Name
-	Err     error
-}
-
 // Checker makes the checks that the Services of a Balancer request.
 type Checker struct {
 	lb      *lb.Balancer
-	report  func(Ignored)
 	results chan result
 	flying  int // in flight; of Run
 	running sync.WaitGroup
@@ -51,8 +44,7 @@ type Checker struct {
 	table   *lb.Table
 	probes  map[string]*probe // by annotation; nil: it is bad
 	targets map[target]*state
-	busy    map[lb.Name]int    // checks in flight of a Service, and by the namespace alone of all of its Services
-	ignored map[lb.Name]string // annotations that are reported
+	busy    map[lb.Name]int // checks in flight of a Service, and by the namespace alone of all of its Services
 
 	passed, failed, postponed atomic.Uint64
 }
@@ -87,10 +79,10 @@ type result struct {
 	err    error
 }
 
-// New returns a Checker. report is called by Run, once for each annotation that is of no use.
-func New(b *lb.Balancer, report func(Ignored)) *Checker {
-	return &Checker{lb: b, report: report, results: make(chan result, maxFlying), seed: maphash.MakeSeed(),
-		targets: make(map[target]*state), busy: make(map[lb.Name]int), ignored: make(map[lb.Name]string)}
+// New returns a Checker.
+func New(b *lb.Balancer) *Checker {
+	return &Checker{lb: b, results: make(chan result, maxFlying), seed: maphash.MakeSeed(),
+		targets: make(map[target]*state), busy: make(map[lb.Name]int)}
 }
 
 // Stats may be called from anywhere.
@@ -121,20 +113,16 @@ func (c *Checker) Run(ctx context.Context) {
 
 // follow makes the targets those of a new table.
 func (c *Checker) follow(now time.Time) {
-	probes, had, ignored, first := c.probes, c.targets, c.ignored, c.probes == nil
-	c.probes, c.targets, c.ignored = make(map[string]*probe), make(map[target]*state), make(map[lb.Name]string)
+	probes, had, first := c.probes, c.targets, c.probes == nil
+	c.probes, c.targets = make(map[string]*probe), make(map[target]*state)
 	for i := range c.table.Len() {
 		s := c.table.At(i)
-		if s.Check == "" {
+		text := s.Requests().ReadinessProbe
+		if text == "" {
 			continue
 		}
-		p, name := c.probe(s.Check, probes), s.ID.Service()
+		p, name := c.probe(text, probes), s.ID.Service()
 		if p == nil {
-			if c.ignored[name] = s.Check; ignored[name] != s.Check {
-				_, err := parse(s.Check)
-				c.report(Ignored{name, err})
-				ignored[name] = s.Check
-			}
 			continue
 		}
 		for j := range s.Backends {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,16 +17,16 @@ import (
 
 const patience = 20 * time.Second
 
-// start runs a Checker of a Balancer, which tells of ejections and of what is ignored.
-func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection, <-chan Ignored) {
-	events, ignored := make(chan lb.Ejection, 100), make(chan Ignored, 100)
+// start runs a Checker of a Balancer, which tells of ejections.
+func start(t *testing.T) (*lb.Balancer, *Checker, <-chan lb.Ejection) {
+	events := make(chan lb.Ejection, 100)
 	b := &lb.Balancer{Outlier: lb.DefaultOutlier, OnEjection: func(e lb.Ejection) { events <- e }}
-	c := New(b, func(i Ignored) { ignored <- i })
+	c := New(b)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	return b, c, events, ignored
+	return b, c, events
 }
 
 // next waits for the next report.
@@ -43,7 +42,7 @@ func next[T any](t *testing.T, from <-chan T) T {
 }
 
 func service(name, check string, backends ...netip.AddrPort) *lb.Service {
-	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP}, Check: check}
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP}, Policies: &lb.Policies{ReadinessProbe: check}}
 	for _, addr := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: addr, Ready: true, Serving: true})
 	}
@@ -82,7 +81,7 @@ const probeText = "{httpGet: {path: /ready}, periodSeconds: 1, failureThreshold:
 // TestChecker: an endpoint that fails as often as the threshold says gets no connections, and gets them again when it
 // passes; one of a Service that requests no check any more gets them at once.
 func TestChecker(t *testing.T) {
-	b, c, events, _ := start(t)
+	b, c, events := start(t)
 	good, bad := answer(t, 200), answer(t, 503)
 	update(t, b, service("web", probeText, good.addr, bad.addr), service("plain", "", good.addr, bad.addr))
 	if e := next(t, events); e.Returned || !e.Check || e.Backend != bad.addr || e.Service.Name != "web" || e.Err.Error() != "status 503" {
@@ -106,27 +105,9 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// TestBadAnnotation: it is reported once, whatever else changes, and again when it is another bad one.
-func TestBadAnnotation(t *testing.T) {
-	b, _, _, ignored := start(t)
-	web := service("web", "exec: {command: [x]}", netip.MustParseAddrPort("127.0.0.1:1"))
-	update(t, b, web)
-	if i := next(t, ignored); i.Service.Name != "web" || !strings.Contains(i.Err.Error(), "exec") {
-		t.Errorf("%+v", i)
-	}
-	update(t, b, web, service("other", ""))
-	update(t, b, service("web", "grpc", web.Backends[0].Addr))
-	if i := next(t, ignored); !strings.Contains(i.Err.Error(), "read probe") {
-		t.Errorf("%+v", i)
-	}
-	if len(ignored) > 0 {
-		t.Errorf("reported again: %+v", <-ignored)
-	}
-}
-
 // TestPortsAreCheckedOnce: what the ports of a Service have in common is asked once, and concerns all of them.
 func TestPortsAreCheckedOnce(t *testing.T) {
-	b, _, events, _ := start(t)
+	b, _, events := start(t)
 	bad := answer(t, 503)
 	check := fmt.Sprintf("{httpGet: {port: %d}, periodSeconds: 2, failureThreshold: 1}", bad.addr.Port())
 	var services []*lb.Service

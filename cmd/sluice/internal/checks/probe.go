@@ -39,6 +39,12 @@ type probe struct {
 }
 
 // parse reads an annotation.
+// Check returns what is wrong with an annotation, or nil.
+func Check(text string) error {
+	_, err := parse(text)
+	return err
+}
+
 func parse(text string) (*probe, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), maxText)

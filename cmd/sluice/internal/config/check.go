@@ -90,7 +90,6 @@ var limits = map[string]limit{
 	"outlier-failure-percentage":   {0, 100, "0 to 100"},
 	"outlier-minimum-hosts":        {2, 1000, "2 to 1000"},
 	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
-	"slow-start":                   {0, int64(time.Hour), "0 to 1h, like 30s"},
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
 }
@@ -168,7 +167,7 @@ func (s *settings) checkMode() {
 		s.reject("proxy-port-range", "is wrong: %w", err)
 	}
 	s.DataPath.UDPTimeout = d.UDPIdleTimeout.Duration
-	if _, err := lb.Algorithm(s.DataPath.Scheduler); err != nil {
+	if _, err := lb.Algorithm(s.DataPath.Policies.Scheduler); err != nil { // as one of ipvs
 		s.reject("scheduler", "%w", err)
 	}
 }

@@ -87,8 +87,7 @@ type DataPath struct {
 	MaxServiceShare  int                // percent of what Services have in common that one alone may have, 1 to 100
 	MaxClientShare   int                // the same of one client address
 	Outlier          lb.Outlier         // when endpoints that fail are ejected
-	Scheduler        string             // algorithm of Services that request none, as lb.Algorithm has it
-	SlowStart        time.Duration      // how long endpoints take that join others; 0: no time
+	Policies         lb.Policies        // of Services that request none
 	BusyPoll         time.Duration      // busy polling before a loop sleeps, up to eventloop.MaxBusyPoll; 0: never
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/udp"
 )
 
@@ -157,9 +158,9 @@ func TestFlagsThatMeanMoreThanOneThing(t *testing.T) {
 		{"--kube-api-content-type=application/json", func(c Config) bool { return c.Document.ClientConnection.ContentType == "application/json" }},
 		{"--ipvs-scheduler=mh,mh-port", func(c Config) bool { return c.Document.IPVS.Scheduler == "mh,mh-port" }},
 		{"--iptables-min-sync-period=0 --hostname-override=Node-1.example", func(c Config) bool { return c.Kernel.MinSyncPeriod == 0 && c.Node.Name == "node-1.example" }},
-		{"", func(c Config) bool { return c.DataPath.Scheduler == "rr" && c.DataPath.SlowStart == 0 }},
+		{"", func(c Config) bool { return c.DataPath.Policies == lb.Policies{} }},
 		{"--scheduler=mh,mh-port --slow-start=30s", func(c Config) bool {
-			return c.DataPath.Scheduler == "mh,mh-port" && c.DataPath.SlowStart == 30*time.Second
+			return c.DataPath.Policies == lb.Policies{Scheduler: "mh,mh-port", SlowStart: 30e9}
 		}},
 		{"--version=raw", func(c Config) bool { return c.Action.Version == "raw" }},
 	} {
@@ -229,7 +230,7 @@ func TestMistakes(t *testing.T) {
 		{"--outlier-failure-percentage 101", "--outlier-failure-percentage"},
 		{"--outlier-request-volume 0", "--outlier-request-volume"},
 		{"--scheduler=sed", `--scheduler "sed" is no algorithm of user space: use one of rr, lc, `},
-		{"--slow-start 2h", "--slow-start 2h0m0s: give 0 to 1h, like 30s"},
+		{"--slow-start 2h", "give a duration up to 1h, or 0 for none"},
 		{"--busy-poll 11ms", "--busy-poll 11ms: give 0 to 10ms"},
 		{"--busy-poll 1500ns", "whole microseconds"},
 		{"--sctp-engine tcp", "give auto, socket or packet"},

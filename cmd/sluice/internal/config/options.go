@@ -158,15 +158,7 @@ func (s *settings) dataPathGroups() []group {
 func (s *settings) balancingGroups() []group {
 	o := &s.DataPath.Outlier
 	return []group{
-		{"Algorithms, in user space", []option{
-			{"scheduler", "", &s.DataPath.Scheduler, "`NAME` of the algorithm that chooses endpoints: rr, lc (least " +
-				"connections), p2c (the better of two), ewma (peak EWMA of connect times), random, sh (source hash) " +
-				"or maglev, with sh-port or mh-port after a comma for the client's port to count; the annotation " +
-				"sluice.io/scheduler of a Service takes precedence"},
-			{"slow-start", "", &s.DataPath.SlowStart, "`DURATION` in which an endpoint that joins others of a " +
-				"Service gets more and more of its turns, from a tenth on; 0: none; the annotation " +
-				"sluice.io/slow-start of a Service takes precedence"},
-		}},
+		{"Policies of Services, in user space", s.policyOptions()},
 		{"Outlier ejection, in user space", []option{
 			{"outlier-ejection", "", &o.Enabled, "give no new connections to endpoints that fail in a row while " +
 				"others of the Service answer, until a trial connection succeeds; the annotation " +
@@ -370,7 +362,7 @@ func declare() (*settings, []group) {
 	s.Document.setDefaults()
 	s.Document.FeatureGates = make(map[string]bool)
 	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
-	s.DataPath.Outlier, s.DataPath.Scheduler = lb.DefaultOutlier, "rr"
+	s.DataPath.Outlier = lb.DefaultOutlier
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute

@@ -26,12 +26,14 @@ type control struct {
 	agent   *agent.Agent
 	convert kube.Converter
 	leftOut func(kube.LeftOut) // reports it
-	weight  func(kube.BadWeight)
+	ignored func(kube.Ignored)
 	checks  status.ServiceChecks
 
 	primary  atomic.Pointer[[]netip.Addr]      // those of the Node object
 	eligible atomic.Bool                       // load balancers may send connections to this node
 	services atomic.Pointer[[]*corev1.Service] // of the last conversion
+
+	ignoredNow atomic.Int64 // annotations that are of no use
 }
 
 // desired converts objects, and serves the health checks that they ask for.
@@ -45,9 +47,10 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 	for _, l := range r.LeftOut {
 		c.leftOut(l)
 	}
-	for _, w := range r.BadWeights {
-		c.weight(w)
+	for _, i := range r.Ignored {
+		c.ignored(i)
 	}
+	c.ignoredNow.Store(int64(r.IgnoredNow))
 	primary := r.Facts.Addresses
 	c.primary.Store(&primary)
 	// Without a Node manifest nothing speaks against it; a cluster has a Node.

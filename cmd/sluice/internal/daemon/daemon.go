@@ -89,6 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	d.background.Go(func() { d.agent.Run(running) })
 	d.background.Go(func() { d.outliers.Run(running) })
 	d.background.Go(func() { d.checks.Run(running) })
+	d.background.Go(func() { d.reports.needPods(running) })
 	d.background.Go(func() { d.steering.watch(running, d.agent.Suspect) })
 	d.background.Go(func() { d.steering.await(running, d.agent.Offer) })
 	if d.lock == 0 { // everything was taken over
@@ -184,9 +185,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
-	d.control.leftOut, d.control.weight = d.reports.leftOut, d.reports.weight
+	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
 	d.outliers = outliers.New(d.data.lb, d.agent.Ejected, d.reports.ejection)
-	d.checks = checks.New(d.data.lb, d.reports.badCheck)
+	d.data.lb.OnNeed = d.reports.need
+	d.checks = checks.New(d.data.lb)
 	if err := d.serveWeb(); err != nil {
 		return err
 	}

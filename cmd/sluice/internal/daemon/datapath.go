@@ -38,7 +38,7 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 		return nil, err
 	}
 	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
-		Scheduler: c.Scheduler, SlowStart: int64(c.SlowStart)}}
+		Defaults: c.Policies}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {
 			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before "+

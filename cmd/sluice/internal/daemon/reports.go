@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -10,7 +11,6 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
@@ -25,13 +25,18 @@ type reports struct {
 	node     string // this node's name
 	log      *zap.Logger
 	stopping *atomic.Bool
+	needs    chan lb.ID // Services without endpoints for which clients wait
 }
+
+// maxNeeds is how many Services may wait to be reported to need endpoints; those beyond are, 30 s later.
+const maxNeeds = 256
 
 // newReports returns reports to the API server where Services come from there, else to the
 // log. uidOf returns the UID of a Service.
 func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID,
 	stopping *atomic.Bool) (*reports, error) {
-	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping}
+	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping,
+		needs: make(chan lb.ID, maxNeeds)}
 	if !c.FromAPI() {
 		return r, nil
 	}
@@ -64,8 +69,8 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 		for _, f := range a.Fallbacks {
 			r.fallback(f)
 		}
-		for _, f := range a.Schedulers {
-			r.scheduler(f)
+		for _, f := range a.Policies {
+			r.policy(f)
 		}
 		for _, l := range a.Loops {
 			r.loop(l)
@@ -104,13 +109,13 @@ func (r *reports) fallback(f agent.Fallback) {
 	r.recorder.Record(events.PathRestored(f.Service, r.node, f.Requested))
 }
 
-// scheduler reports when a Service does not have the scheduler that it requests, and when that is over.
-func (r *reports) scheduler(f agent.SchedulerFallback) {
-	if f.Reason != "" {
-		r.recorder.Record(events.SchedulerFallback(f.Service, r.node, f.Requested, f.Used, f.Reason))
+// policy reports when a Service does not have a policy that it requests, and when that is over.
+func (r *reports) policy(f agent.PolicyFallback) {
+	if f.Over {
+		r.recorder.Record(events.PolicyRestored(f.Service, r.node, f.Policy, f.Requested))
 		return
 	}
-	r.recorder.Record(events.SchedulerRestored(f.Service, r.node, f.Requested))
+	r.recorder.Record(events.PolicyFallback(f.Service, r.node, f.Policy, f.Requested, f.Instead, f.Reason))
 }
 
 // loop reports when endpoints of a Service lead back to Sluice, and when that is over.
@@ -131,9 +136,24 @@ func (r *reports) ejection(e lb.Ejection) {
 	r.recorder.Record(events.EndpointEjected(e, r.node))
 }
 
-// badCheck reports that a Service requests a check that cannot be made.
-func (r *reports) badCheck(i checks.Ignored) {
-	r.ignored(i.Service, "sluice.io/readiness-probe", i.Err)
+// need notes that clients wait for endpoints of a Service. It does not block: a loop calls it.
+func (r *reports) need(id lb.ID) {
+	select {
+	case r.needs <- id:
+	default:
+	}
+}
+
+// needPods reports what need has noted until ctx ends.
+func (r *reports) needPods(ctx context.Context) {
+	for {
+		select {
+		case id := <-r.needs:
+			r.recorder.Record(events.NeedPods(id, r.node))
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // leftOut reports that endpoints of a Service are left out.
@@ -141,16 +161,11 @@ func (r *reports) leftOut(l kube.LeftOut) {
 	r.recorder.Record(events.EndpointsLeftOut(l.Namespace, l.Name, r.node, l.String()))
 }
 
-// weight reports that an EndpointSlice has a weight that is none.
-func (r *reports) weight(b kube.BadWeight) {
-	r.ignored(lb.Name{Namespace: b.Namespace, Name: b.Name}, kube.AnnotationWeight, b.Err())
-}
-
 // ignored reports that an annotation is of no use.
-func (r *reports) ignored(service lb.Name, annotation string, err error) {
-	r.log.Warn("ignoring an annotation", zap.String("namespace", service.Namespace),
-		zap.String("service", service.Name), zap.String("annotation", annotation), zap.Error(err))
-	r.recorder.Record(events.AnnotationIgnored(service, r.node, annotation, err))
+func (r *reports) ignored(i kube.Ignored) {
+	r.log.Warn("ignoring an annotation", zap.String("namespace", i.Service.Namespace),
+		zap.String("service", i.Service.Name), zap.String("annotation", i.Annotation), zap.Error(i))
+	r.recorder.Record(events.AnnotationIgnored(i.Service, r.node, i.Annotation, i))
 }
 
 // check reports when a health check of a Service cannot be served, and when it is after all.

@@ -75,7 +75,8 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
 		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
 		Families: d.steering.served, Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats,
-		Checks: d.checks.Stats, Events: d.reports.recorder.Stats}
+		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
+		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}
 	if files, ok := d.source.(*manifests); ok {
 		sources.Manifests = func() manifest.Result { return *files.last.Load() }
 	}

@@ -77,20 +77,19 @@ func PathRestored(id lb.ID, node, requested string) Event {
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
 }
 
-// SchedulerFallback says that the requested scheduler of a Service, or its weights, are unavailable, and what is used
-// instead.
-func SchedulerFallback(id lb.ID, node, requested, used, reason string) Event {
+// PolicyFallback says that a policy which a Service requests is unavailable on its data path, and what there is instead.
+func PolicyFallback(id lb.ID, node, policy, requested, instead, reason string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
-		Reason: "SchedulerUnavailable", Action: "ChooseScheduler",
-		Note: fmt.Sprintf("node %s divides connections of %s by %s, %s requested: %s",
-			node, id, used, requested, reason)}
+		Reason: "PolicyUnavailable", Action: "ApplyPolicies",
+		Note: fmt.Sprintf("node %s serves %s with %s %s, %s requested: %s", node, id, policy, instead, requested,
+			reason)}
 }
 
-// SchedulerRestored says that this is over: what is requested is available, or something else is requested, or the
-// Service is gone.
-func SchedulerRestored(id lb.ID, node, requested string) Event {
-	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "SchedulerChosen", Action: "ChooseScheduler",
-		Note: fmt.Sprintf("node %s no longer falls back from %s for %s", node, requested, id)}
+// PolicyRestored says that this is over: what is requested is available, or something else is requested, or the Service
+// is gone.
+func PolicyRestored(id lb.ID, node, policy, requested string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "PolicyApplied", Action: "ApplyPolicies",
+		Note: fmt.Sprintf("node %s no longer falls back from %s %s for %s", node, policy, requested, id)}
 }
 
 // EndpointsLoop says that endpoints of a Service lead back to Sluice, and are left out: they are addresses of Services,
@@ -136,7 +135,14 @@ func EndpointReturned(e lb.Ejection, node string) Event {
 			node, e.Service, e.Backend, time.Duration(e.Time).Round(time.Millisecond))}
 }
 
-// AnnotationIgnored says that an annotation of a Service is of no use.
+// NeedPods says that clients wait for a Service without endpoints (annotation sluice.io/hold). The reason is that of
+// OpenShift's unidling controller.
+func NeedPods(id lb.ID, node string) Event {
+	return Event{Namespace: id.Namespace, Service: id.Name, Reason: "NeedPods", Action: "HoldConnections",
+		Note: fmt.Sprintf("clients on node %s wait for an endpoint of %s to be ready", node, id)}
+}
+
+// AnnotationIgnored says that an annotation of a Service, or of its endpoints, is of no use.
 func AnnotationIgnored(service lb.Name, node, annotation string, err error) Event {
 	return Event{Namespace: service.Namespace, Service: service.Name, Warning: true,
 		Reason: "AnnotationIgnored", Action: "ReadAnnotations",

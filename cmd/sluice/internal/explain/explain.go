@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/kernelmodes/iptables/trace"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -139,6 +140,12 @@ func (q *query) answer(w io.Writer) (err error) {
 		if c.Path == agent.Userspace && q.mode != config.ModeWinUserspace && !f.Addr.Addr().IsUnspecified() {
 			fmt.Fprintf(w, "  packet filter %s\n", q.packetFilter())
 		}
+		explainPolicies(w, s, c.Path)
+		for _, i := range r.Ignored {
+			if i.Service == s.ID.Service() {
+				fmt.Fprintf(w, "annotation %s is ignored: %v\n", i.Annotation, i)
+			}
+		}
 		if f.Protocol == lb.SCTP && c.Path == agent.Userspace {
 			fmt.Fprintf(w, "  SCTP engine %s\n", q.sctpEngine())
 		}
@@ -150,6 +157,18 @@ func (q *query) answer(w io.Writer) (err error) {
 		}
 	}
 	return nil
+}
+
+// explainPolicies writes what a Service requests, and what it does not have of that on its data path.
+func explainPolicies(w io.Writer, s *lb.Service, path agent.Path) {
+	for _, p := range policies.All() {
+		if value := p.Get(s.Requests()); value != "" {
+			fmt.Fprintf(w, "policy %s: %s\n", p.Word, value)
+		}
+	}
+	for _, s := range policies.Shortfalls(s, path.String()) {
+		fmt.Fprintf(w, "  without %s %s: %s\n", s.Policy, s.Requested, s.Reason)
+	}
 }
 
 // objects reads the manifests. Any problem in them is an error.

@@ -191,6 +191,10 @@ func (c *codec) conn(f *tcp.Frozen) {
 	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling)
 	c.bytes(&f.ToBackend.Waiting)
 	c.bytes(&f.ToClient.Waiting)
+	number(c, &f.Kept.Age)
+	number(c, &f.Kept.Idle)
+	number(c, &f.Kept.Gone)
+	number(c, &f.Kept.Drain)
 	if dialling {
 		if c.reading {
 			f.Dial = new(tcp.Dialling)
@@ -211,6 +215,7 @@ func (c *codec) dialling(d *tcp.Dialling) {
 	number(c, &d.Attempt)
 	number(c, &d.Shortages)
 	number(c, &d.Left)
+	c.bools(&d.Held)
 }
 
 func (c *codec) flow(f *udp.Frozen) {

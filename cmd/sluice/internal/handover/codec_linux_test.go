@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/sctp/engine"
@@ -46,7 +47,8 @@ func samples() map[string]sample {
 	return map[string]sample{
 		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
 		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
-			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}}, conn),
+			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)},
+			Kept:     session.Kept{Age: time.Hour, Idle: time.Minute, Gone: time.Second, Drain: 1}}, conn),
 		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
 		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
 			Client: addr6.Addr(), Port: 65535, Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, conn),
@@ -136,7 +138,7 @@ func sampleSetup() setup {
 			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},
 				{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr4}, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
-			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, DataPath: "userspace", Scheduler: "rr",
+			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Policies: &lb.Policies{DataPath: "userspace", Scheduler: "rr"},
 				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
 				Backends:  []lb.Backend{{Addr: addr6, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}
 }

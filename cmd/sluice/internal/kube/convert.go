@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,8 +65,10 @@ type Result struct {
 	// unspecified addresses, as far as that has changed since the last call.
 	LeftOut []LeftOut
 
-	// BadWeights are those of EndpointSlices that are none, at most one for each Service, as far as that has changed.
-	BadWeights []BadWeight
+	// Ignored are the annotations sluice.io/... that are of no use, as far as that has changed; IgnoredNow is how many
+	// there are altogether.
+	Ignored    []Ignored
+	IgnoredNow int
 
 	// Facts are those of Options, completed by the Node object and the ServiceCIDRs.
 	Facts Facts
@@ -84,7 +85,8 @@ const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 type converter struct {
 	facts Facts
 	*group
-	news chunks
+	policies *lb.Policies // of the Service
+	news     chunks
 
 	// Memory that is used again for each Service.
 
@@ -98,6 +100,7 @@ type converter struct {
 // convert sets what the Service of g comes to with the endpoints that it has.
 func (c *converter) convert(g *group) {
 	c.group = g
+	c.readPolicies()
 	c.index()
 	c.sortPorts()
 	c.news = chunks{of: min(len(c.order), maxChunk)}
@@ -137,10 +140,6 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 	c.addresses = c.appendAddresses(c.addresses[:0], svc, clusterIP)
 	first := len(c.services)
 	affinity := affinityTimeout(svc)
-	dataPath, scheduler := svc.Annotations["sluice.io/data-path"], svc.Annotations["sluice.io/scheduler"]
-	ejection := svc.Annotations["sluice.io/outlier-ejection"]
-	slowStart := slowStart(svc)
-	responses, _ := strconv.Atoi(svc.Annotations["sluice.io/udp-responses"]) // what is no number is 0
 	for _, i := range c.order {
 		port := &svc.Spec.Ports[i]
 		protocol, ok := protocolOf(port.Protocol)
@@ -160,12 +159,7 @@ func (c *converter) convertFamily(svc *corev1.Service, clusterIP netip.Addr) {
 			Addresses:       c.atPort(svc, port),
 			Backends:        c.backendsOf(id),
 			AffinityTimeout: affinity,
-			DataPath:        dataPath,
-			Scheduler:       scheduler,
-			SlowStart:       slowStart,
-			OutlierEjection: ejection,
-			ExpectsAnswers:  responses > 0,
-			Check:           svc.Annotations["sluice.io/readiness-probe"],
+			Policies:        c.policies,
 		}
 		c.services = append(c.services, s)
 	}

@@ -31,31 +31,57 @@ func TestConvertDuplicates(t *testing.T) {
 	}
 }
 
-// TestAnnotations: what a Service requests of Sluice reaches each of its ports.
+// TestAnnotations: what a Service requests reaches each of its ports; what is of no use requests nothing, is reported
+// once and counted until it is gone, and concerns nothing else.
 func TestAnnotations(t *testing.T) {
 	for _, c := range []struct {
 		annotations map[string]string
-		want        lb.Service
+		want        *lb.Policies
+		reported    string
 	}{
-		{nil, lb.Service{}},
-		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, lb.Service{DataPath: "ipvs", Scheduler: "wlc"}},
-		{map[string]string{"sluice.io/outlier-ejection": "false"}, lb.Service{OutlierEjection: "false"}},
-		{map[string]string{"sluice.io/slow-start": "30s"}, lb.Service{SlowStart: 30e9}},
-		{map[string]string{"sluice.io/slow-start": "0"}, lb.Service{SlowStart: -1}},
-		{map[string]string{"sluice.io/slow-start": "-1s"}, lb.Service{}},
-		{map[string]string{"sluice.io/slow-start": "slow"}, lb.Service{}},
-		{map[string]string{"sluice.io/udp-responses": "1"}, lb.Service{ExpectsAnswers: true}},
-		{map[string]string{"sluice.io/udp-responses": "0"}, lb.Service{}},
-		{map[string]string{"sluice.io/udp-responses": "many"}, lb.Service{}},
+		{nil, nil, ""},
+		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, &lb.Policies{DataPath: "ipvs", Scheduler: "wlc"}, ""},
+		{map[string]string{"sluice.io/slow-start": "0"}, &lb.Policies{SlowStart: -1}, ""},
+		{map[string]string{"sluice.io/slow-start": "slow", "sluice.io/udp-responses": "1"}, &lb.Policies{UDPResponses: 1},
+			`sluice.io/slow-start "slow": give a duration up to 1h, or 0 for none`},
+		{map[string]string{"sluice.io/slowStart": "30s"}, nil, "did you mean sluice.io/slow-start?"},
 	} {
-		o := many(1, 1)
+		o := many(2, 1)
 		o.Services[0].Annotations = c.annotations
-		s := *convert(o, Options{}).Services[0]
-		got := lb.Service{DataPath: s.DataPath, Scheduler: s.Scheduler, OutlierEjection: s.OutlierEjection, ExpectsAnswers: s.ExpectsAnswers,
-			SlowStart: s.SlowStart}
-		if !got.Equal(&c.want) {
-			t.Errorf("%v: %+v, want %+v", c.annotations, got, c.want)
+		o.Services[0] = TrimService(o.Services[0])
+		var k Converter
+		r := k.Convert(o, Options{})
+		if s := r.Services[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends, Policies: c.want}) ||
+			(s.Policies == nil) != (c.want == nil) || r.Services[1].Policies != nil {
+			t.Errorf("%v: %+v, want %+v", c.annotations, s.Policies, c.want)
 		}
+		checkReported(t, &k, o, r, c.reported)
+		o.Services = slices.Clone(o.Services)
+		o.Services[0] = o.Services[0].DeepCopy()
+		o.Services[0].Annotations = nil
+		if r := k.Convert(o, Options{}); r.Ignored != nil || r.IgnoredNow != 0 {
+			t.Errorf("%v: without annotations %v, %d", c.annotations, r.Ignored, r.IgnoredNow)
+		}
+	}
+}
+
+// checkReported: r reports one annotation with these words, or none, and not again if its Service changes otherwise.
+func checkReported(t *testing.T, k *Converter, o Objects, r Result, want string) {
+	t.Helper()
+	text, many := "", 0
+	if want != "" {
+		many = 1
+	}
+	for _, i := range r.Ignored {
+		text += i.Annotation + " " + i.Error()
+	}
+	if len(r.Ignored) != many || r.IgnoredNow != many || !strings.Contains(text, want) {
+		t.Errorf("reported %q, %d in all, want %q", text, r.IgnoredNow, want)
+	}
+	o.Services = slices.Clone(o.Services)
+	o.Services[0] = o.Services[0].DeepCopy()
+	if again := k.Convert(o, Options{}); again.Ignored != nil || again.IgnoredNow != many {
+		t.Errorf("reported again: %v, %d in all", again.Ignored, again.IgnoredNow)
 	}
 }
 
@@ -70,9 +96,9 @@ func TestWeights(t *testing.T) {
 		{weights: [2]string{"70", "30"}, want: [2]lb.Backend{{Weight: 70}, {Weight: 30}}},
 		{weights: [2]string{"65535", "0"}, want: [2]lb.Backend{{Weight: 65535}, {Maintenance: true}}},
 		{weights: [2]string{"", "2"}, want: [2]lb.Backend{{}, {Weight: 2}}},
-		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}}, reported: `svc-0-10 has "heavy"`},
-		{weights: [2]string{"-1", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `svc-0-0 has "-1"`},
-		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `"65536", which is not a number from 0 to 65535`},
+		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}}, reported: `EndpointSlice svc-0-10: "heavy"`},
+		{weights: [2]string{"-1", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `EndpointSlice svc-0-0: "-1"`},
+		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `"65536": it is not a number from 0 to 65535`},
 	} {
 		o := many(1, 20)
 		for i := range o.Slices[1].Endpoints { // others than those of the first slice, and after them
@@ -92,17 +118,7 @@ func TestWeights(t *testing.T) {
 				t.Errorf("%v: endpoint %d of %d: weight %d, maintenance %t; want %+v", c.weights, i, len(backends), b.Weight, b.Maintenance, want)
 			}
 		}
-		o.Services[0] = o.Services[0].DeepCopy()
-		if again := k.Convert(o, Options{}); again.BadWeights != nil {
-			t.Errorf("%v: reported again: %v", c.weights, again.BadWeights)
-		}
-		text := ""
-		for _, b := range r.BadWeights {
-			text += b.Err().Error()
-		}
-		if len(r.BadWeights) > 1 || !strings.Contains(text, c.reported) || (text == "") != (c.reported == "") {
-			t.Errorf("%v: reported %q, want %q", c.weights, text, c.reported)
-		}
+		checkReported(t, &k, o, r, c.reported)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -29,6 +30,8 @@ type Converter struct {
 	own    []*group // those with a Service of ours, by namespace and name
 	dirty  []*group
 	twice  bool // two objects had one name
+
+	ignored int // annotations of all groups
 }
 
 type objectKey struct{ namespace, name string }
@@ -49,7 +52,7 @@ type group struct {
 	services     []*lb.Service
 	healthChecks []HealthCheck
 	leftOut      LeftOut
-	badWeight    BadWeight // of the first of its slices by name that has one
+	ignored      []policies.Ignored
 }
 
 // Convert applies the rules of the API, as kube-proxy 1.36 reads them, to o.
@@ -198,25 +201,29 @@ func (k *Converter) sort() {
 }
 
 // convert converts what is dirty, and drops groups that nothing is left of. It notes in r which
-// endpoints are left out, and which weights are bad, that were not before.
+// endpoints are left out, and which annotations are of no use, that were not before.
 func (k *Converter) convert(r *Result) {
 	c := converter{facts: k.facts}
 	for _, g := range k.dirty {
-		was, badWeight := g.leftOut, g.badWeight
-		g.dirty, g.services, g.healthChecks = false, nil, nil
+		was, ignored := g.leftOut, g.ignored
+		g.dirty, g.services, g.healthChecks, g.ignored = false, nil, nil, nil
 		switch {
 		case g.service != nil:
 			c.convert(g)
 			if g.leftOut.Endpoints > 0 && g.leftOut != was {
 				r.LeftOut = append(r.LeftOut, g.leftOut)
 			}
-			if g.badWeight.Slice != "" && g.badWeight != badWeight {
-				r.BadWeights = append(r.BadWeights, g.badWeight)
+			for _, i := range g.ignored {
+				if !slices.Contains(ignored, i) {
+					r.Ignored = append(r.Ignored, Ignored{lb.Name{Namespace: g.namespace, Name: g.name}, i})
+				}
 			}
 		case len(g.slices) == 0 && g.old == nil:
 			delete(k.groups, g.objectKey)
 		}
+		k.ignored += len(g.ignored) - len(ignored)
 	}
+	r.IgnoredNow = k.ignored
 }
 
 // difference returns what is in only one of two lists. Lists that are the same at

@@ -33,7 +33,7 @@ func (p *slicePort) compare(id *lb.ID) int {
 // Service and its slices may have tens of thousands of ports.
 func (c *converter) index() {
 	c.indexed = c.indexed[:0]
-	c.leftOut, c.badWeight = LeftOut{Namespace: c.namespace, Name: c.name}, BadWeight{}
+	c.leftOut = LeftOut{Namespace: c.namespace, Name: c.name}
 	if len(c.slices) > 0 {
 		for _, slice := range c.slices {
 			c.indexSlice(slice)
@@ -101,7 +101,7 @@ func (c *converter) indexSlice(slice *discoveryv1.EndpointSlice) {
 			endpoints = append(endpoints, b)
 		}
 	}
-	c.weigh(slice, endpoints)
+	weigh(slice, endpoints)
 	c.indexed = slices.Grow(c.indexed, len(slice.Ports))
 	for i := range slice.Ports {
 		port := &slice.Ports[i]

@@ -8,10 +8,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// ownAnnotations is the prefix of the annotations that say what Sluice is to do.
-const ownAnnotations = "sluice.io/"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+)
 
 // TrimService returns a Service that says of svc what Convert reads, and by which
 // events name it. It shares memory with svc, which must not be changed any more.
@@ -19,7 +18,7 @@ const ownAnnotations = "sluice.io/"
 func TrimService(svc *corev1.Service) *corev1.Service {
 	spec := &svc.Spec
 	out := &corev1.Service{
-		ObjectMeta: trimMeta(&svc.ObjectMeta, labelServiceProxyName, ownAnnotations),
+		ObjectMeta: trimMeta(&svc.ObjectMeta, labelServiceProxyName, policies.Prefix),
 		Spec: corev1.ServiceSpec{
 			Type:                     spec.Type,
 			ClusterIP:                spec.ClusterIP,
@@ -53,7 +52,7 @@ func TrimService(svc *corev1.Service) *corev1.Service {
 func TrimSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta: trimMeta(&slice.ObjectMeta, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
-			corev1.EndpointsLastChangeTriggerTime, ownAnnotations),
+			corev1.EndpointsLastChangeTriggerTime, policies.Prefix),
 		AddressType: slice.AddressType,
 		Ports:       slice.Ports,
 		Endpoints:   make([]discoveryv1.Endpoint, len(slice.Endpoints)),
@@ -108,11 +107,11 @@ func TrimServiceCIDR(cidr *networkingv1.ServiceCIDR) *networkingv1.ServiceCIDR {
 }
 
 // trimMeta keeps what names an object, and the wanted labels and annotations, of which
-// ownAnnotations stands for several.
+// policies.Prefix stands for several.
 func trimMeta(meta *metav1.ObjectMeta, wanted ...string) metav1.ObjectMeta {
 	keep := func(all map[string]string) (out map[string]string) {
 		for key, value := range all {
-			isWanted := func(w string) bool { return key == w || w == ownAnnotations && strings.HasPrefix(key, w) }
+			isWanted := func(w string) bool { return key == w || w == policies.Prefix && strings.HasPrefix(key, w) }
 			if slices.ContainsFunc(wanted, isWanted) {
 				if out == nil {
 					out = make(map[string]string, 1)

@@ -40,6 +40,7 @@ type Sources struct {
 	Outliers    func() lb.OutlierStats
 	Checks      func() checks.Stats
 	Events      func() (reported, dropped uint64)
+	Ignored     func() int // annotations that are of no use
 }
 
 // Family is an address family and who steers it.
@@ -109,6 +110,8 @@ func (s scrape) sources(c *Sources) {
 
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
+	s.gauge("sluice_annotations_ignored", "Annotations sluice.io/... of Services and their EndpointSlices that are of "+
+		"no use, since there is no such policy or its value is out of range.", float64(c.Ignored()))
 	reported, dropped := c.Events()
 	s.counter("sluice_events_total", "Events reported on the Node and on Services.", reported)
 	s.counter("sluice_events_dropped_total", "Events dropped because of the rate limit.", dropped)

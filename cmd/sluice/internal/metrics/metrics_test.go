@@ -91,8 +91,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},
-		Checks: func() checks.Stats { return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010, Failing: 7011} },
-		Events: func() (reported, dropped uint64) { return 7002, 7003 },
+		Ignored: func() int { return 7012 },
+		Checks:  func() checks.Stats { return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010, Failing: 7011} },
+		Events:  func() (reported, dropped uint64) { return 7002, 7003 },
 	})
 	m.Register(handover.NewMetrics())
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Err: errors.New("counted all the same")})
@@ -288,7 +289,7 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[10] != 1 || n[13] != 2 || n[14] != 1 || n[15] != 0 {
+	if n := numbersOf(&now[0]); n[10] != 1 || n[14] != 2 || n[15] != 1 || n[16] != 0 {
 		t.Errorf("numbers = %v", n)
 	}
 }

@@ -21,6 +21,25 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"dial_failed", n.DialGaveUp},
 		{"no_local_ports", n.NoPorts},
 		{"dial_evicted", n.DialEvicted},
+		{"left_while_held", n.HoldLeft},
+	}
+}
+
+const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no longer), of " +
+	"these expired (refused after that) and left (by themselves), and full (refused at once: as many waited as may)."
+
+// held is what became of clients that had to wait.
+func held(n session.Stats[uint64, int64]) []reading {
+	return []reading{{"held", n.Holds}, {"expired", n.HoldExpired}, {"left", n.HoldLeft}, {"full", n.HoldFull}}
+}
+
+// policyResets are connections that policies have reset.
+func policyResets(n session.Stats[uint64, int64]) []reading {
+	return []reading{
+		{"drain", n.DrainReset},
+		{"idle_timeout", n.IdleTimedOut},
+		{"max_connection_duration", n.DurationExceeded},
+		{"half_close_timeout", n.HalfCloseTimedOut},
 	}
 }
 
@@ -42,7 +61,11 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
-			"node towards any endpoint) or dial_evicted (the oldest, to make room).", "result", outcomes(n.Stats))
+			"node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the client.",
+		"result", outcomes(n.Stats))
+	s.gauge("sluice_tcp_held_connections", "TCP connections that wait since no endpoint of their Service is ready "+
+		"(annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
 	s.counters("sluice_tcp_refused_connections_total", "TCP connections reset because their Service, or their client, "+
 		"had its share already (--max-service-share, --max-client-share), by the share.", "share", refusals(n.Refusals))
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
@@ -52,6 +75,9 @@ func (s scrape) tcp(n tcp.Stats) {
 		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
 	s.counters("sluice_tcp_resets_total", "Relayed TCP connections reset, by the side that failed.",
 		"side", []reading{{"client", n.ClientResets}, {"backend", n.BackendResets}})
+	s.counters("sluice_tcp_policy_resets_total", "Relayed TCP connections reset by a policy of their Service "+
+		"(docs/policies.md): drain, idle_timeout, max_connection_duration or half_close_timeout.", "policy",
+		policyResets(n.Stats))
 	s.counters("sluice_tcp_bytes_total", "Bytes relayed over TCP: in from clients, out to clients.",
 		"direction", []reading{{"in", n.BytesIn}, {"out", n.BytesOut}})
 	s.counters("sluice_tcp_accept_pauses_total",
@@ -67,6 +93,11 @@ func pauses(descriptors, dials, other uint64) []reading {
 func (s scrape) udp(n udp.Stats) {
 	s.gauge("sluice_udp_active_flows", "Open UDP flows.", float64(n.Active))
 	s.counter("sluice_udp_flows_total", "UDP flows opened.", n.Created)
+	s.gauge("sluice_udp_held_clients", "UDP clients of which datagrams are kept since no endpoint of their Service is "+
+		"ready (annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_udp_holds_total", "UDP clients whose datagrams were kept no longer, or not at all, by result: "+
+		"expired, and full (of too many clients, or too much of one).", "result",
+		[]reading{{"expired", n.HoldExpired}, {"full", n.HoldFull}})
 	s.counter("sluice_udp_flows_resumed_total",
 		"UDP flows opened at the endpoint that the client's socket had before, as it was remembered.", n.Resumed)
 	s.counter("sluice_udp_flows_resumed_port_lost_total",
@@ -118,8 +149,12 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
 			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
-			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room).",
+			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the "+
+			"client.",
 		"result", outcomes(n.Stats))
+	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
+		"(annotation sluice.io/hold).", float64(n.Held))
+	s.counters("sluice_sctp_holds_total", holdsIs, "result", held(n.Stats))
 	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
 		"client, had its share already (--max-service-share, --max-client-share), by the share.",
 		"share", refusals(n.Refusals))
@@ -138,6 +173,9 @@ func (s scrape) sctp(n sctp.Stats) {
 			{"expired", n.Expired},
 			{"evicted", n.Evicted},
 		})
+	s.counters("sluice_sctp_policy_aborts_total", "SCTP associations aborted by a policy of their Service "+
+		"(docs/policies.md), of the kernel's SCTP: drain, idle_timeout, max_connection_duration or half_close_timeout.",
+		"policy", policyResets(n.Stats))
 	s.counters("sluice_sctp_messages_total", "User messages relayed over SCTP: in from clients, out to clients. "+
 		"The packet engine includes retransmissions.",
 		"direction", []reading{{"in", n.MessagesIn}, {"out", n.MessagesOut}})
@@ -185,9 +223,9 @@ func (s scrape) agent(n agent.Status) {
 	s.gauge("sluice_data_path_fallbacks",
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		float64(n.Fallbacks))
-	s.gauge("sluice_scheduler_fallbacks",
-		"Service ports whose scheduler or weights the data path does not have, so that another algorithm is used; "+
-			"but for data path ipvs.", float64(n.Schedulers))
+	s.gauge("sluice_policy_fallbacks",
+		"Policies that Services request by annotations and their data paths do not have, counted once per Service port; "+
+			"but for schedulers of data path ipvs.", float64(n.Policies))
 	s.counters("sluice_syncs_total", "Syncs of the data path with a change, by result.",
 		"result", []reading{{"ok", n.Applied}, {"error", n.Failures}})
 	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the kernel.", n.Repairs)

@@ -31,7 +31,7 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [16]uint64
+type numbers [17]uint64
 
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]*prometheus.Desc{
@@ -48,6 +48,7 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 	ofService("active", "Open and dialling connections and flows."),
+	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("conversations", "UDP clients remembered whose flow was closed early."),
 	ofService("endpoints", endpointsIs, "state", "live"),
@@ -146,13 +147,13 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 
 func numbersOf(s *lb.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut,
-		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, uint64(s.AffinityEntries),
-		uint64(s.Conversations)}
+		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held,
+		uint64(s.AffinityEntries), uint64(s.Conversations)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
 			if is {
-				n[13+at]++
+				n[14+at]++
 			}
 		}
 	}

@@ -1,0 +1,64 @@
+package handover
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// TestHold: clients of a Service at zero wait, also over an upgrade, and are served when it has an endpoint; one more than
+// may wait is refused, as all were before the Service requested it.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	const most = 50
+	l := newLine(t, testbed.Config{})
+	l.ServeWeb()
+	publish := func(annotations string, pods ...*testbed.Host) {
+		service := testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")
+		l.Write("web.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1),
+			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
+	}
+	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '50'}"
+	publish("")
+	l.start()
+	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil {
+		t.Error("a Service without endpoints answers")
+	}
+	publish(hold)
+	held := func(n float64) {
+		t.Helper()
+		l.Eventually("clients are held", func() bool { return l.Metric("sluice_tcp_held_connections") == n })
+	}
+	var clients sync.WaitGroup
+	names := make([]string, most)
+	for i := range names {
+		clients.Go(func() {
+			l.Eventually("a client is held, and served", func() bool { // before the change is in force it is refused
+				var err error
+				names[i], err = lab.WhoWithin(time.Minute, l.Client, lab.WebAddr)
+				return err == nil
+			})
+		})
+	}
+	held(most)
+	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil || l.Metric(`sluice_tcp_holds_total{result="full"}`) < 1 {
+		t.Errorf("one more client than may wait: %v", err)
+	}
+	l.mustUpgrade()
+	held(most)
+	publish(hold, l.Pods[0])
+	clients.Wait()
+	for _, name := range names {
+		if name != "pod-0" {
+			t.Fatalf("a client that was held is answered by %q", name)
+		}
+	}
+	held(0)
+	if n := l.Metric(`sluice_tcp_holds_total{result="expired"}`); n != 0 {
+		t.Errorf("%v clients were refused", n)
+	}
+}

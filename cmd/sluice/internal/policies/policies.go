@@ -1,0 +1,205 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Prefix is that of the annotations that say what Sluice is to do.
+const Prefix = "sluice.io/"
+
+// Policy is a row of the table.
+type Policy struct {
+	Word    string // the annotation is Prefix + Word
+	Means   string // the word in backquotes stands for the value
+	Default string // what holds if nothing is given
+	Flag    string // that gives the default for all Services; empty: there is none
+	Field   string // of the configuration file that the flag stands for; empty: none
+	OwnFlag bool   // the flag is an option of its own; else it is made from this row
+	Kernel  string // the kernel's data paths that have it, in words; empty: none
+
+	kind kind
+	// without are the values that request nothing of a data path.
+	without []string
+	// lacks says why a data path does not have what is requested, and what it does instead; nil: user space has it, and
+	// no other path.
+	lacks func(p *lb.Policies, path string) (instead, reason string)
+}
+
+// All returns the table, in the order in which it is shown.
+func All() []*Policy { return table }
+
+// Find returns the policy of a word; nil: there is none.
+func Find(word string) *Policy {
+	i := slices.IndexFunc(table, func(p *Policy) bool { return p.Word == word })
+	if i < 0 {
+		return nil
+	}
+	return table[i]
+}
+
+// Annotation returns the annotation's name.
+func (p *Policy) Annotation() string { return Prefix + p.Word }
+
+// Values returns what can be given, in words.
+func (p *Policy) Values() string { return p.kind.values() }
+
+// Type returns that of the flag.
+func (p *Policy) Type() string { return p.kind.name() }
+
+// Set reads a value. After an error nothing has changed.
+func (p *Policy) Set(to *lb.Policies, value string) error { return p.kind.set(to, value) }
+
+// Get returns what is requested, as it can be given; empty: nothing is.
+func (p *Policy) Get(of *lb.Policies) string { return p.kind.get(of) }
+
+// Ignored is an annotation that is of no use.
+type Ignored struct {
+	Object     string // that has it, if that is not the Service
+	Annotation string
+	Value      string
+	Reason     string // and what to do
+}
+
+// Error returns why.
+func (i Ignored) Error() string {
+	of := ""
+	if i.Object != "" {
+		of = i.Object + ": "
+	}
+	return fmt.Sprintf("%s%q: %s", of, short(i.Value), i.Reason)
+}
+
+// mostIgnored is how many annotations of an object are reported: who writes them may have written thousands.
+const mostIgnored = 8
+
+// weight is the word for EndpointSlices.
+const weight = "weight"
+
+// readinessProbe is the word for checks.
+const readinessProbe = "readiness-probe"
+
+// Weight is the annotation of an EndpointSlice with the weight of its endpoints.
+const Weight = Prefix + weight
+
+// Read returns what the annotations of a Service request, nil for nothing, and those that are of no use. probe says what
+// is wrong with a readiness probe.
+func Read(annotations map[string]string, probe func(string) error) (*lb.Policies, []Ignored) {
+	var ignored []Ignored
+	var p lb.Policies
+	for name, value := range annotations {
+		word, own := strings.CutPrefix(name, Prefix)
+		if !own {
+			continue
+		}
+		policy := Find(word)
+		var err error
+		switch {
+		case word == weight:
+			err = errors.New("it is for EndpointSlices: annotate those of the Service")
+		case policy == nil:
+			err = unknown(word, words())
+		case policy.Word == readinessProbe:
+			if err = probe(value); err == nil {
+				err = policy.Set(&p, value)
+			}
+		default:
+			err = policy.Set(&p, value)
+		}
+		if err != nil {
+			ignored = append(ignored, Ignored{Annotation: name, Value: value, Reason: err.Error()})
+		}
+	}
+	if p == (lb.Policies{}) {
+		return nil, sorted(ignored)
+	}
+	return &p, sorted(ignored)
+}
+
+// ReadSlice returns the annotations of an EndpointSlice that are of no use; badWeight says that its weight is none.
+func ReadSlice(object string, annotations map[string]string, badWeight bool) (ignored []Ignored) {
+	for name, value := range annotations {
+		word, own := strings.CutPrefix(name, Prefix)
+		reason := ""
+		switch {
+		case !own || word == weight && !badWeight:
+			continue
+		case word == weight:
+			reason = "it is not a number from 0 to 65535: its endpoints have weight 1"
+		case Find(word) != nil:
+			reason = "it is for the Service: annotate that"
+		default:
+			reason = unknown(word, []string{weight}).Error()
+		}
+		ignored = append(ignored, Ignored{object, name, value, reason})
+	}
+	return sorted(ignored)
+}
+
+// sorted orders what is ignored by name, and leaves out what is too much.
+func sorted(ignored []Ignored) []Ignored {
+	slices.SortFunc(ignored, func(a, b Ignored) int { return strings.Compare(a.Annotation, b.Annotation) })
+	if n := len(ignored) - mostIgnored; n > 0 {
+		ignored = ignored[:mostIgnored:mostIgnored]
+		ignored[mostIgnored-1].Reason += fmt.Sprintf("; and %d more", n)
+	}
+	return ignored
+}
+
+func words() (out []string) {
+	for _, p := range table {
+		out = append(out, p.Word)
+	}
+	return out
+}
+
+// unknown says that there is no such word, and which one may be meant.
+func unknown(word string, words []string) error {
+	if near := nearest(word, words); near != "" {
+		return fmt.Errorf("there is no such policy: did you mean %s%s?", Prefix, near)
+	}
+	return errors.New("there is no such policy: see docs/policies.md, or remove it")
+}
+
+// Shortfall is a policy that a Service requests and its data path does not have.
+type Shortfall struct {
+	Policy    string // its word
+	Requested string
+	Instead   string // what there is
+	Reason    string
+}
+
+// Shortfalls returns what a Service requests that a data path, by its name, does not have, in the order of the table.
+func Shortfalls(s *lb.Service, path string) (out []Shortfall) {
+	if s.Policies != nil {
+		for _, p := range table {
+			requested := p.Get(s.Policies)
+			if requested == "" || slices.Contains(p.without, requested) {
+				continue
+			}
+			if instead, reason := p.missing(s.Policies, path); reason != "" {
+				out = append(out, Shortfall{p.Word, requested, instead, reason})
+			}
+		}
+	}
+	if s.Weighted() && (path == "nftables" || path == "iptables") {
+		out = append(out, Shortfall{"weight", "weights", "equal shares",
+			fmt.Sprintf("data path %s has no weights", path)})
+	}
+	return out
+}
+
+// missing returns why a data path does not have what is requested, and what it does instead.
+func (p *Policy) missing(of *lb.Policies, path string) (instead, reason string) {
+	switch {
+	case p.lacks != nil:
+		return p.lacks(of, path)
+	case path == "userspace" || path == "none":
+		return "", ""
+	}
+	return "none", fmt.Sprintf("data path %s does not have it: request data path userspace", path)
+}

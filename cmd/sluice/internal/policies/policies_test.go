@@ -1,0 +1,197 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+const (
+	page  = "../../../../docs/policies.md"
+	intro = `# Policies of a Service
+
+What a Service can request by annotations ` + "`sluice.io/...`" + `, and the flag that gives the default for all Services that
+request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
+its range, request nothing: an Event ` + "`AnnotationIgnored`" + `, the log and ` + "`sluice_annotations_ignored`" + ` say so, and
+what to do; the other policies of the Service hold. User space has every policy, but for drain, idle-timeout and those of
+durations and half-closed connections where SCTP is forwarded packet by packet, and, with those of tcp-keepalive and
+tcp-user-timeout, on systems other than Linux. What a data path of the kernel does not have is reported by an Event ` + "`PolicyUnavailable`" + `, the log and ` + "`sluice_policy_fallbacks`" + `; ` + "`sluice explain`" + ` shows both.
+
+The weight of endpoints is an annotation of their EndpointSlice: ` + "`sluice.io/weight`" + `, 0 to 65535, where 0 is maintenance.
+
+Written by ` + "`SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run TestPage`" + `; a test keeps it true.
+
+| annotation | value | default | flag for all | kernel data paths | meaning |
+|---|---|---|---|---|---|
+`
+)
+
+// TestPage keeps docs/policies.md equal to the table.
+func TestPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(intro)
+	for _, p := range All() {
+		flag := ""
+		if p.Flag != "" {
+			flag = "`--" + p.Flag + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Annotation(), p.Values(), p.Default, flag, p.Kernel,
+			strings.ReplaceAll(p.Means, "`", ""))
+	}
+	testbed.Golden(t, page, b.String())
+}
+
+// samples has a value of each policy that requests something, and one that is none.
+var samples = map[string][2]string{
+	"data-path":        {"iptables", "ebpf"},
+	"scheduler":        {"mh,mh-port", "nosuch"},
+	"slow-start":       {"30s", "2h"},
+	"outlier-ejection": {"true", "yes"},
+	"readiness-probe":  {"tcpSocket: {}", " "},
+	"udp-responses":    {"1", "-1"},
+	"hold":             {"30s", "2h"},
+	"hold-connections": {"200", "0"},
+
+	"drain":                          {"drain:5s", "drain:-5s"},
+	"connect-timeout":                {"1s", "0"},
+	"connect-attempts":               {"8", "9"},
+	"idle-timeout":                   {"1h0m0s", "1ms"},
+	"udp-idle-timeout":               {"5s", "0"},
+	"max-connection-duration":        {"1h0m0s", "forever"},
+	"max-connection-duration-jitter": {"10", "101"},
+	"client-half-close-timeout":      {"30s", "-1s"},
+	"server-half-close-timeout":      {"30s", "-1s"},
+	"tcp-keepalive-idle":             {"1m0s", "10h"},
+	"tcp-keepalive-interval":         {"10s", "1ms"},
+	"tcp-keepalive-probes":           {"5", "0"},
+	"tcp-user-timeout":               {"30s", "1ms"},
+}
+
+// TestTable: each policy has a word of its own, is read and written alike, refuses what is none and says what to give,
+// and is a field of lb.Policies that no other is.
+func TestTable(t *testing.T) {
+	fields := make(map[string]string)
+	for _, p := range All() {
+		sample, ok := samples[p.Word]
+		if !ok || p.Means == "" || p.OwnFlag && p.Flag == "" || Find(p.Word) != p {
+			t.Errorf("%s: no sample, meaning or flag, or there are two: %+v", p.Word, p)
+			continue
+		}
+		var of lb.Policies
+		if err := p.Set(&of, sample[1]); err == nil || of != (lb.Policies{}) {
+			t.Errorf("%s: %q is %+v, %v", p.Word, sample[1], of, err)
+		}
+		if err := p.Set(&of, sample[0]); err != nil || p.Get(&of) != sample[0] {
+			t.Errorf("%s: %q is read as %q, %v", p.Word, sample[0], p.Get(&of), err)
+		}
+		for i := range reflect.TypeOf(of).NumField() {
+			if name := reflect.TypeOf(of).Field(i).Name; !reflect.ValueOf(of).Field(i).IsZero() {
+				if other := fields[name]; other != "" {
+					t.Errorf("%s and %s are both %s", p.Word, other, name)
+				}
+				fields[name] = p.Word
+			}
+		}
+	}
+	if n := reflect.TypeFor[lb.Policies]().NumField(); len(fields) != n {
+		t.Errorf("of %d fields policies are %v", n, fields)
+	}
+}
+
+// bad finds that a probe is none.
+func bad(probe string) error {
+	if strings.HasPrefix(probe, "exec") {
+		return errors.New("no probe")
+	}
+	return nil
+}
+
+// TestRead: what is of no use is ignored, with what to do, and what else is requested holds.
+func TestRead(t *testing.T) {
+	for _, c := range []struct {
+		annotations map[string]string
+		want        lb.Policies
+		ignored     string // a part of it
+	}{
+		{map[string]string{"slow-start": "5s", "kubernetes.io/x": "y"}, lb.Policies{SlowStart: 5e9}, ""},
+		{map[string]string{"slow-start": "5s", "schedular": "lc"}, lb.Policies{SlowStart: 5e9}, "did you mean sluice.io/scheduler?"},
+		{map[string]string{"dataPath": "ipvs"}, lb.Policies{}, "did you mean sluice.io/data-path?"},
+		{map[string]string{"data-path": "ip-tables"}, lb.Policies{}, "did you mean iptables?"},
+		{map[string]string{"scheduler": "maglve"}, lb.Policies{}, "did you mean maglev?"},
+		{map[string]string{"scheduler": "sed"}, lb.Policies{Scheduler: "sed"}, ""}, // of ipvs
+		{map[string]string{"drain": "rest"}, lb.Policies{}, "did you mean reset?"},
+		{map[string]string{"drain": "reset", "idle-timeout": "0"}, lb.Policies{Drain: 1, IdleTimeout: -1}, ""},
+		{map[string]string{"something-else": "1"}, lb.Policies{}, "see docs/policies.md"},
+		{map[string]string{"weight": "1"}, lb.Policies{}, "for EndpointSlices"},
+		{map[string]string{"slow-start": "90m"}, lb.Policies{}, `"90m": give a duration up to 1h, or 0 for none`},
+		{map[string]string{"readiness-probe": "exec: {}"}, lb.Policies{}, "no probe"},
+		{map[string]string{"readiness-probe": "tcpSocket: {}"}, lb.Policies{ReadinessProbe: "tcpSocket: {}"}, ""},
+		{map[string]string{"scheduler": " "}, lb.Policies{}, "it is empty"},
+		{map[string]string{"slow-start": strings.Repeat("é", 1000)}, lb.Policies{}, `é...": give`},
+	} {
+		annotations := make(map[string]string)
+		for word, value := range c.annotations {
+			if !strings.Contains(word, "/") {
+				word = Prefix + word
+			}
+			annotations[word] = value
+		}
+		p, ignored := Read(annotations, bad)
+		if p == nil {
+			p = new(lb.Policies)
+		}
+		if *p != c.want {
+			t.Errorf("%v: %+v, want %+v", c.annotations, *p, c.want)
+		}
+		text := ""
+		for _, i := range ignored {
+			text += i.Error()
+		}
+		if !strings.Contains(text, c.ignored) || (text == "") != (c.ignored == "") || len(text) > 400 {
+			t.Errorf("%v: ignored %q, want %q", c.annotations, text, c.ignored)
+		}
+	}
+}
+
+// TestManyIgnored: a Service with very many annotations of no use is reported in few words, always in the same order.
+func TestManyIgnored(t *testing.T) {
+	annotations := make(map[string]string)
+	for i := range 1000 {
+		annotations[fmt.Sprintf("sluice.io/x%03d", i)] = ""
+	}
+	_, ignored := Read(annotations, bad)
+	_, again := Read(maps.Clone(annotations), bad)
+	if len(ignored) != 8 || !slices.Equal(ignored, again) || !strings.Contains(ignored[7].Reason, "and 992 more") {
+		t.Errorf("%+v", ignored)
+	}
+}
+
+// TestShortfalls: what a path does not have is known for every policy, and what requests nothing is no shortfall.
+func TestShortfalls(t *testing.T) {
+	for word, sample := range samples {
+		p := Find(word)
+		s := &lb.Service{Policies: new(lb.Policies)}
+		if err := p.Set(s.Policies, sample[0]); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			got := Shortfalls(s, path)
+			want := path != "userspace" && p.Kernel == "" || word == "scheduler" && (path == "nftables" || path == "iptables")
+			if len(got) > 1 || (len(got) == 1) != want || want && (got[0].Policy != word || got[0].Reason == "") {
+				t.Errorf("%s %s on %s: %+v", word, sample[0], path, got)
+			}
+		}
+		for _, value := range p.without {
+			if err := p.Set(s.Policies, value); err != nil || Shortfalls(s, "nftables") != nil {
+				t.Errorf("%s %s: %v, %+v", word, value, err, Shortfalls(s, "nftables"))
+			}
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package policies
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// paths are the data paths that can be requested.
+var paths = []string{"userspace", "nftables", "iptables", "ipvs"}
+
+// table is what there is. A policy is a field of lb.Policies and a row here.
+var table = []*Policy{
+	{
+		Word: "data-path", Default: "that of `--proxy-mode`", Flag: "proxy-mode", Field: "mode", OwnFlag: true,
+		Means: "`PATH` that forwards the Service", Kernel: "all",
+		kind:  word{func(p *lb.Policies) *string { return &p.DataPath }, paths},
+		lacks: has,
+	},
+	{
+		Word: "scheduler", Default: "rr", Flag: "scheduler",
+		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of two), " +
+			"ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port after a " +
+			"comma for the client's port to count",
+		Kernel: "nftables: rr; iptables: random; ipvs: its own",
+		kind: text{func(p *lb.Policies) *string { return &p.Scheduler }, "rr, lc, p2c, ewma, random, sh, maglev, or a " +
+			"scheduler of ipvs", checkScheduler},
+		lacks: lacksScheduler,
+	},
+	{
+		Word: "slow-start", Default: "0s", Flag: "slow-start",
+		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, from a " +
+			"tenth on; 0: none",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "outlier-ejection", Default: "true", Flag: "outlier-ejection", OwnFlag: true,
+		Means:   "whether endpoints that fail in a row get no new connections for a time",
+		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.OutlierEjection }},
+		without: []string{"false"},
+	},
+	{
+		Word: readinessProbe, Kernel: "all",
+		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet or grpc",
+		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
+		lacks: has,
+	},
+	{
+		Word: "udp-responses", Default: "0",
+		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has failed",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
+	},
+	{
+		Word: "hold", Default: "0s", Flag: "hold",
+		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being refused; " +
+			"one that leaves, or ends its stream, gives its place back",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "hold-connections", Default: "1024", Flag: "hold-connections",
+		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones are " +
+			"refused",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+	},
+	{
+		Word: "drain", Default: "drain", Flag: "drain",
+		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or terminating " +
+			"and not serving any more: they stay (drain), are reset (reset), or are reset after a time (drain:30s); UDP " +
+			"flows always get another endpoint. An endpoint counts as gone after half a second, or a second if no other is " +
+			"ready, and never while no Service has any endpoint. A Service that is deleted keeps its policy",
+		kind: drain{}, without: []string{"drain"},
+	},
+	{
+		Word: "connect-timeout", Default: "250ms", Flag: "connect-timeout",
+		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next attempt has " +
+			"twice as long, up to a minute",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute, false},
+	},
+	{
+		Word: "connect-attempts", Default: "4", Flag: "connect-attempts",
+		Means: "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false},
+	},
+	{
+		Word: "idle-timeout", Default: "0s", Flag: "idle-timeout",
+		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at most an " +
+			"eighth later; 0: never",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "udp-idle-timeout", Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
+		Default: "30s, and 120s after more than one exchange",
+		Means:   "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
+	},
+	{
+		Word: "max-connection-duration", Default: "0s", Flag: "max-connection-duration",
+		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "max-connection-duration-jitter", Default: "0", Flag: "max-connection-duration-jitter",
+		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, so that " +
+			"clients do not all come back at once",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
+		without: []string{"0"},
+	},
+	{
+		Word: "client-half-close-timeout", Default: "0s", Flag: "client-half-close-timeout",
+		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: never",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "server-half-close-timeout", Default: "0s", Flag: "server-half-close-timeout",
+		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; 0: never",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "tcp-keepalive-idle", Default: "15s", Flag: "tcp-keepalive-idle",
+		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a connection; " +
+			"connections younger than a second get no probes",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second, false},
+	},
+	{
+		Word: "tcp-keepalive-interval", Default: "15s", Flag: "tcp-keepalive-interval",
+		Means: "`DURATION` in whole seconds between two keep-alive probes",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
+			false},
+	},
+	{
+		Word: "tcp-keepalive-probes", Default: "that of net.ipv4.tcp_keepalive_probes", Flag: "tcp-keepalive-probes",
+		Means: "`NUMBER` of keep-alive probes without an answer that end a connection",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
+	},
+	{
+		Word: "tcp-user-timeout", Default: "0s", Flag: "tcp-user-timeout",
+		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
+			"(TCP_USER_TIMEOUT); 0: that of the kernel",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
+		without: []string{"0s"},
+	},
+}
+
+const (
+	day   = 24 * time.Hour
+	month = 30 * day
+)
+
+// anything is for what [Read] checks otherwise.
+func anything(string) error { return nil }
+
+// has is for what every data path has.
+func has(*lb.Policies, string) (instead, reason string) { return "", "" }
+
+// checkScheduler returns what is wrong with a scheduler that neither user space nor any kernel has.
+func checkScheduler(name string) error {
+	_, err := lb.Algorithm(name)
+	if err == nil || ipvs.CheckScheduler(name) == nil {
+		return nil
+	}
+	return fmt.Errorf("%w%s", err, meant(name, schedulers))
+}
+
+var schedulers = []string{"rr", "wrr", "lc", "wlc", "p2c", "ewma", "random", "sh", "mh", "maglev"}
+
+// lacksScheduler: what ipvs lacks, of which kernels have more or less, its engine reports.
+func lacksScheduler(p *lb.Policies, path string) (instead, reason string) {
+	used, err := lb.Algorithm(p.Scheduler)
+	switch path {
+	case "userspace":
+		if err != nil {
+			return used, err.Error()
+		}
+	case "nftables", "iptables":
+		if err != nil || used != "rr" && used != "random" {
+			return map[string]string{"nftables": "rr", "iptables": "random"}[path],
+				fmt.Sprintf("data path %s has no other", path)
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,90 @@
+package session
+
+import (
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+)
+
+// A client whose Service has no backend, and requests that it waits (lb.Policies.Hold), keeps its dial, which is in
+// Shard.held meanwhile and counts as no dial in flight. It costs its descriptor and a timer.
+
+// hold has d wait for a backend. False: its Service does not request that, or too many wait.
+func (d *dial[C]) hold() bool {
+	sh, flow := d.sh, &d.ladder.flow
+	held, wait, full := sh.LB.Hold(flow, eventloop.Now())
+	if full {
+		sh.Count.HoldFull.Add(1)
+	}
+	if !held.Valid() {
+		return false
+	}
+	if err := d.owner.Watch(); err != nil {
+		held.End()
+		sh.Count.Shortages.Add(1)
+		return false
+	}
+	d.held = held
+	sh.Count.Holds.Add(1)
+	d.await(time.Duration(wait))
+	return true
+}
+
+// await puts d among those that wait, for so long.
+func (d *dial[C]) await(left time.Duration) {
+	sh := d.sh
+	d.leave()
+	sh.held.push(&d.age)
+	sh.Count.Held.Add(1)
+	sh.Loop.After(&d.timer, d, left)
+	if sh.LB.Ends(&d.ladder.flow) { // since the Pick, and it may have been too soon for Wake to see d
+		d.release()
+		d.ready()
+	}
+}
+
+// release ends the wait of d, which is a dial in flight again.
+func (d *dial[C]) release() {
+	sh := d.sh
+	sh.Loop.StopTimer(&d.timer)
+	sh.held.remove(&d.age)
+	sh.Count.Held.Add(-1)
+	d.held.End()
+	d.enter()
+}
+
+// Wake has clients go on whose wait is over, the first that came first, each Service in turn. It is for any goroutine,
+// after the table has changed.
+func (sh *Shard[C]) Wake() {
+	if sh.Count.Held.Load() == 0 || !sh.waking.CompareAndSwap(false, true) {
+		return
+	}
+	if sh.Loop.Post(sh.wake) != nil { // the loop has ended, and its connections with it
+		sh.waking.Store(false)
+	}
+}
+
+func (sh *Shard[C]) wake() {
+	sh.waking.Store(false)
+	for e := sh.held.first; e != nil; {
+		d := e.value
+		if e = e.behind; sh.LB.Ends(&d.ladder.flow) {
+			d.release()
+			d.ready()
+		}
+	}
+}
+
+// abandoned ends the connection of a client that has left while it was held.
+func (d *dial[C]) abandoned() {
+	d.sh.Count.HoldLeft.Add(1)
+	d.sh.Abort(d.owner)
+}
+
+// holdExpired refuses a client that has waited for long enough.
+func (d *dial[C]) holdExpired() {
+	d.sh.Count.HoldExpired.Add(1)
+	d.sh.Count.NoBackend.Add(1)
+	d.held.Refused()
+	d.sh.Abort(d.owner)
+}

@@ -1,0 +1,120 @@
+package lb
+
+import "cmp"
+
+// Policies are what a Service requests beyond its API object: its annotations sluice.io/..., typed and within their
+// ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
+// is none, of what is on by default, or for all. Times are in nanoseconds. Those of a Service are immutable.
+type Policies struct {
+	DataPath        string // "userspace", "nftables", "iptables" or "ipvs"; Pick takes no notice of it
+	Scheduler       string // the algorithm, in the spelling of ipvsadm: see [Algorithm]
+	SlowStart       int64  // how long backends that join others take to get all of their turns
+	OutlierEjection Switch // whether backends that fail are ejected; not given: Outlier.Enabled says
+	ReadinessProbe  string // the active check of the backends; who makes the checks calls [Balancer.Checked]
+
+	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
+	// word is proxy_responses of nginx).
+	UDPResponses int32
+
+	// Hold is how long a client waits for a backend while there is none, and HoldConnections how many do so at the same
+	// time: 0 is 1,024. See [Balancer.Hold].
+	Hold            int64
+	HoldConnections int32
+	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
+	Drain int64
+
+	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
+	ConnectAttempts int32 // how many there are, 1 to 8
+
+	IdleTimeout           int64 // without a byte in either direction, of TCP and SCTP
+	UDPIdleTimeout        int64 // of UDP flows
+	MaxConnectionDuration int64 // of a connection whose backend has answered
+	MaxConnectionJitter   int32 // percent of which a random part makes that shorter
+
+	// How long a connection may be without a byte whose client, or backend, has ended its stream.
+	ClientHalfCloseTimeout, ServerHalfCloseTimeout int64
+
+	// Keep-alive probes of TCP: after how long without a byte, how often, and how many without an answer.
+	KeepaliveIdle, KeepaliveInterval int64
+	KeepaliveProbes                  int32
+	UserTimeout                      int64 // how long bytes of TCP may be without an acknowledgement (TCP_USER_TIMEOUT)
+}
+
+// Switch is on, off, or not given.
+type Switch int8
+
+// What a Switch can be.
+const (
+	NotGiven Switch = 0
+	On       Switch = 1
+	Off      Switch = -1
+)
+
+// or returns p with what it does not request from d.
+func (p Policies) or(d *Policies) *Policies {
+	p.DataPath = cmp.Or(p.DataPath, d.DataPath)
+	p.Scheduler = cmp.Or(p.Scheduler, d.Scheduler)
+	p.SlowStart = cmp.Or(p.SlowStart, d.SlowStart)
+	p.OutlierEjection = cmp.Or(p.OutlierEjection, d.OutlierEjection)
+	p.ReadinessProbe = cmp.Or(p.ReadinessProbe, d.ReadinessProbe)
+	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
+	p.Hold = cmp.Or(p.Hold, d.Hold)
+	p.HoldConnections = cmp.Or(p.HoldConnections, d.HoldConnections)
+	p.Drain = cmp.Or(p.Drain, d.Drain)
+	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)
+	p.ConnectAttempts = cmp.Or(p.ConnectAttempts, d.ConnectAttempts)
+	p.IdleTimeout = cmp.Or(p.IdleTimeout, d.IdleTimeout)
+	p.UDPIdleTimeout = cmp.Or(p.UDPIdleTimeout, d.UDPIdleTimeout)
+	p.MaxConnectionDuration = cmp.Or(p.MaxConnectionDuration, d.MaxConnectionDuration)
+	p.MaxConnectionJitter = cmp.Or(p.MaxConnectionJitter, d.MaxConnectionJitter)
+	p.ClientHalfCloseTimeout = cmp.Or(p.ClientHalfCloseTimeout, d.ClientHalfCloseTimeout)
+	p.ServerHalfCloseTimeout = cmp.Or(p.ServerHalfCloseTimeout, d.ServerHalfCloseTimeout)
+	p.KeepaliveIdle = cmp.Or(p.KeepaliveIdle, d.KeepaliveIdle)
+	p.KeepaliveInterval = cmp.Or(p.KeepaliveInterval, d.KeepaliveInterval)
+	p.KeepaliveProbes = cmp.Or(p.KeepaliveProbes, d.KeepaliveProbes)
+	p.UserTimeout = cmp.Or(p.UserTimeout, d.UserTimeout)
+	return &p
+}
+
+// nothing is what most Services request.
+var nothing Policies
+
+// Requests returns what s requests; it is never nil, and not to be written to.
+func (s *Service) Requests() *Policies {
+	if s.Policies == nil {
+		return &nothing
+	}
+	return s.Policies
+}
+
+// samePolicies reports whether s and t request the same.
+func (s *Service) samePolicies(t *Service) bool {
+	return s.Policies == t.Policies || *s.Requests() == *t.Requests()
+}
+
+// inForce returns what holds for a service: what it requests, else what is given for all.
+func (b *Balancer) inForce(s *Service) *Policies {
+	if s.Policies == nil {
+		return &b.Defaults
+	}
+	return s.Policies.or(&b.Defaults)
+}
+
+// Policies returns what holds for connections of the service that c is for, at this moment and also after the service
+// has gone. It is one atomic load, and never nil; what it returns is not to be written to.
+func (c Choice) Policies() *Policies {
+	if c.backend == nil {
+		return &nothing
+	}
+	return c.backend.service.policies.Load()
+}
+
+// Policies returns what holds for connections to a frontend, without a Pick; what is given for all if no service has
+// it. It neither allocates nor waits.
+func (b *Balancer) Policies(f Frontend) *Policies {
+	snap := b.load()
+	if at, ok := snap.table.index.find(&f); ok {
+		return snap.service(at.slot).state.policies.Load()
+	}
+	return &b.Defaults
+}

@@ -1,0 +1,71 @@
+package udp
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// holding is a Service that holds its clients, so many at most.
+func holding(d time.Duration, most int32) *lb.Service {
+	s := service(1)
+	s.Policies = &lb.Policies{Hold: int64(d), HoldConnections: most}
+	return s
+}
+
+// TestHold: the first datagrams of clients of a Service without endpoints are kept, in order, of so many clients, and
+// sent when there is an endpoint.
+func TestHold(t *testing.T) {
+	p := startProxy(t, 2, nil)
+	p.setServices(holding(time.Hour, 3))
+	clients := dialAll(t, p.addr, 3)
+	for i, c := range clients {
+		for n := range heldEach + 2 {
+			c.send(fmt.Sprint(i, n))
+		}
+	}
+	eventually(t, "all is kept, or dropped", func() bool { s := p.Stats(); return s.Held == 3 && s.NoBackend == 6 })
+	dial(t, p.addr).send("one too many")
+	eventually(t, "it is dropped", func() bool { return p.Stats().NoBackend == 7 })
+	with := holding(time.Hour, 3)
+	b := listenUDP(t, "127.0.0.1:0").serve(t, func(p []byte, _ netip.AddrPort) []byte { return p })
+	with.Backends = append(with.Backends, lb.Backend{Addr: b.addr, Ready: true, Serving: true})
+	p.setServices(with)
+	for i, c := range clients {
+		for n := range heldEach {
+			if got, want := c.receive(), fmt.Sprint(i, n); got != want {
+				t.Errorf("client %d is answered %q, want %q", i, got, want)
+			}
+		}
+	}
+	if s := p.Stats(); s.Held != 0 || s.HoldFull != 7 || s.NoBackend != 7 || s.Active != 3 || p.LB.Stats()[0].Held != 0 {
+		t.Errorf("stats = %+v", s)
+	}
+	for _, sh := range p.shards {
+		onLoop(t, sh, func() {
+			if sh.holds.bytes != 0 || len(sh.holds.all) != 0 || sh.holds.first != nil || sh.holds.last != nil {
+				t.Errorf("%d bytes of %d clients are kept still", sh.holds.bytes, len(sh.holds.all))
+			}
+		})
+	}
+}
+
+// TestHoldExpires: what was kept for as long as the Service requests is dropped, as is that of a frontend that goes.
+func TestHoldExpires(t *testing.T) {
+	p := startProxy(t, 1, nil)
+	p.setServices(holding(50*time.Millisecond, 0))
+	first, second := dial(t, p.addr), dial(t, p.addr)
+	first.send("?")
+	second.send("?")
+	eventually(t, "both have expired", func() bool { s := p.Stats(); return s.HoldExpired == 2 && s.Held == 0 && s.NoBackend == 2 })
+	p.setServices(holding(time.Hour, 0))
+	first.send("?")
+	eventually(t, "it is kept", func() bool { return p.Stats().Held == 1 })
+	p.Unlisten(p.front)
+	if s := p.Stats(); s.Held != 0 || s.NoBackend != 3 || p.LB.Stats()[0].Held != 0 {
+		t.Errorf("stats = %+v, want nothing kept", s)
+	}
+}
