@@ -3,8 +3,8 @@ package lb
 import "math"
 
 // What becomes of connections whose backend leaves its service: they are respected while it is in the service and
-// ready, serving, or not terminating (SIG Network, kubernetes#108523). After that they stay for good, or for the time of
-// Policies.Drain. Time begins when the first of them is looked at, since tables have none.
+// ready, serving, or not terminating (SIG Network, kubernetes#108523). After that they stay for good, or for the time
+// of Policies.Drain. Time begins when the first of them is looked at, since tables have none.
 
 // DrainGrace is how long a backend has to be gone before its connections are reset: one that moves from one
 // EndpointSlice to another is in neither for a moment. In ns. It is half of that while others of its service are ready.
@@ -72,7 +72,8 @@ func (c Choice) ResumeGone(since, drain int64) {
 // Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
 // left.
 func (p *Policies) Watched() bool {
-	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.ClientHalfCloseTimeout > 0 || p.ServerHalfCloseTimeout > 0
+	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 ||
+		p.ClientHalfCloseTimeout > 0 || p.ServerHalfCloseTimeout > 0
 }
 
 // Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.

@@ -38,13 +38,13 @@ type probe struct {
 	once                   func(ctx context.Context, addr netip.AddrPort) error
 }
 
-// parse reads an annotation.
 // Check returns what is wrong with an annotation, or nil.
 func Check(text string) error {
 	_, err := parse(text)
 	return err
 }
 
+// parse reads an annotation.
 func parse(text string) (*probe, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("read probe: %d bytes are too long: give at most %d", len(text), maxText)

@@ -77,7 +77,8 @@ func PathRestored(id lb.ID, node, requested string) Event {
 		Note: fmt.Sprintf("node %s no longer falls back from data path %s for %s", node, requested, id)}
 }
 
-// PolicyFallback says that a policy which a Service requests is unavailable on its data path, and what there is instead.
+// PolicyFallback says that a policy which a Service requests is unavailable on its data path, and what there is
+// instead.
 func PolicyFallback(id lb.ID, node, policy, requested, instead, reason string) Event {
 	return Event{Namespace: id.Namespace, Service: id.Name, Warning: true,
 		Reason: "PolicyUnavailable", Action: "ApplyPolicies",

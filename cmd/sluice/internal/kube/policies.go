@@ -33,8 +33,8 @@ func (c *converter) readPolicies() {
 	c.ignored = append(c.ignored, more...)
 }
 
-// weightOf returns the weight of the endpoints of a slice, 0 to 65535, if it has one: 0 is maintenance, and 1 what there
-// is without it, as with service.cilium.io/weight of Cilium.
+// weightOf returns the weight of the endpoints of a slice, 0 to 65535, if it has one: 0 is maintenance, and 1 what
+// there is without it, as with service.cilium.io/weight of Cilium.
 func weightOf(slice *discoveryv1.EndpointSlice) (weight uint16, given bool, err error) {
 	text, given := slice.Annotations[policies.Weight]
 	if !given {

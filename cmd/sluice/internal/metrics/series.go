@@ -224,8 +224,8 @@ func (s scrape) agent(n agent.Status) {
 		"Service ports whose requested data path is unavailable, so that another one serves them.",
 		float64(n.Fallbacks))
 	s.gauge("sluice_policy_fallbacks",
-		"Policies that Services request by annotations and their data paths do not have, counted once per Service port; "+
-			"but for schedulers of data path ipvs.", float64(n.Policies))
+		"Policies that Services request by annotations and their data paths do not have, counted once per Service "+
+			"port; but for schedulers of data path ipvs.", float64(n.Policies))
 	s.counters("sluice_syncs_total", "Syncs of the data path with a change, by result.",
 		"result", []reading{{"ok", n.Applied}, {"error", n.Failures}})
 	s.counter("sluice_rules_repaired_total", "Repairs of rules that were missing or changed in the kernel.", n.Repairs)

@@ -86,8 +86,8 @@ const readinessProbe = "readiness-probe"
 // Weight is the annotation of an EndpointSlice with the weight of its endpoints.
 const Weight = Prefix + weight
 
-// Read returns what the annotations of a Service request, nil for nothing, and those that are of no use. probe says what
-// is wrong with a readiness probe.
+// Read returns what the annotations of a Service request, nil for nothing, and those that are of no use. probe says
+// what is wrong with a readiness probe.
 func Read(annotations map[string]string, probe func(string) error) (*lb.Policies, []Ignored) {
 	var ignored []Ignored
 	var p lb.Policies

@@ -21,9 +21,9 @@ var table = []*Policy{
 	},
 	{
 		Word: "scheduler", Default: "rr", Flag: "scheduler",
-		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of two), " +
-			"ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port after a " +
-			"comma for the client's port to count",
+		Means: "`NAME` of the algorithm that chooses endpoints: rr, lc (least connections), p2c (the better of " +
+			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
+			"after a comma for the client's port to count",
 		Kernel: "nftables: rr; iptables: random; ipvs: its own",
 		kind: text{func(p *lb.Policies) *string { return &p.Scheduler }, "rr, lc, p2c, ewma, random, sh, maglev, or a " +
 			"scheduler of ipvs", checkScheduler},
@@ -31,8 +31,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "slow-start", Default: "0s", Flag: "slow-start",
-		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, from a " +
-			"tenth on; 0: none",
+		Means: "`DURATION` in which an endpoint that joins others of a Service gets more and more of its turns, " +
+			"from a tenth on; 0: none",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.SlowStart }, time.Nanosecond, time.Hour, true},
 		without: []string{"0s"},
 	},
@@ -44,14 +44,16 @@ var table = []*Policy{
 	},
 	{
 		Word: readinessProbe, Kernel: "all",
-		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet or grpc",
+		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet " +
+			"or grpc",
 		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
 		lacks: has,
 	},
 	{
 		Word: "udp-responses", Default: "0",
-		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has failed",
-		kind:  count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
+		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has " +
+			"failed",
+		kind: count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
 	},
 	{
 		Word: "hold", Default: "0s", Flag: "hold",
@@ -68,17 +70,19 @@ var table = []*Policy{
 	},
 	{
 		Word: "drain", Default: "drain", Flag: "drain",
-		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or terminating " +
-			"and not serving any more: they stay (drain), are reset (reset), or are reset after a time (drain:30s); UDP " +
-			"flows always get another endpoint. An endpoint counts as gone after half a second, or a second if no other is " +
-			"ready, and never while no Service has any endpoint. A Service that is deleted keeps its policy",
+		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
+			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +
+			"(drain:30s); UDP flows always get another endpoint. An endpoint counts as gone after half a second, or " +
+			"a second if no other is ready, and never while no Service has any endpoint. A Service that is deleted " +
+			"keeps its policy",
 		kind: drain{}, without: []string{"drain"},
 	},
 	{
 		Word: "connect-timeout", Default: "250ms", Flag: "connect-timeout",
-		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next attempt has " +
-			"twice as long, up to a minute",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute, false},
+		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
+			"attempt has twice as long, up to a minute",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute,
+			false},
 	},
 	{
 		Word: "connect-attempts", Default: "4", Flag: "connect-attempts",
@@ -87,8 +91,8 @@ var table = []*Policy{
 	},
 	{
 		Word: "idle-timeout", Default: "0s", Flag: "idle-timeout",
-		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at most an " +
-			"eighth later; 0: never",
+		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
+			"most an eighth later; 0: never",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
 		without: []string{"0s"},
 	},
@@ -107,29 +111,31 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-connection-duration-jitter", Default: "0", Flag: "max-connection-duration-jitter",
-		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, so that " +
-			"clients do not all come back at once",
+		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, " +
+			"so that clients do not all come back at once",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
 		without: []string{"0"},
 	},
 	{
 		Word: "client-half-close-timeout", Default: "0s", Flag: "client-half-close-timeout",
-		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: never",
+		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: " +
+			"never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
 	},
 	{
 		Word: "server-half-close-timeout", Default: "0s", Flag: "server-half-close-timeout",
-		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; 0: never",
+		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; " +
+			"0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
 	},
 	{
 		Word: "tcp-keepalive-idle", Default: "15s", Flag: "tcp-keepalive-idle",
-		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a connection; " +
-			"connections younger than a second get no probes",
+		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
+			"connection; connections younger than a second get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second, false},
 	},
 	{
