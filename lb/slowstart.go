@@ -74,16 +74,21 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 	return k
 }
 
+// window returns how long the slow start of backends of a service takes; 0 or less: they have none.
+func (b *Balancer) window(s *Service) int64 {
+	if algorithm, _, _ := parseScheduler(b.requested(s)); algorithm.hashes() {
+		return 0
+	}
+	if s.SlowStart == 0 {
+		return b.SlowStart
+	}
+	return s.SlowStart
+}
+
 // startSlowly has backends of a service start slowly that take connections from now on, beside others that did so
 // before. The caller holds Balancer.mu, and has set what they become.
 func (b *Balancer) startSlowly(s *Service, backends []*backend) {
-	window := s.SlowStart
-	if window == 0 {
-		window = b.SlowStart
-	}
-	if algorithm, _, _ := parseScheduler(b.requested(s)); window > 0 && algorithm.hashes() {
-		window = 0
-	}
+	window := b.window(s)
 	stays := false
 	for _, k := range backends {
 		stays = stays || k.is(eligible) && k.becomes&eligible != 0
