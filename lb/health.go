@@ -88,8 +88,8 @@ func (c Choice) WasReset(err error, client netip.Addr, now int64) {
 // ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
 func (c Choice) ExpectsAnswers() bool { return c.backend != nil && c.backend.service.answers.Load() }
 
-// NotAnswered says that a flow of a client, which goes on, was not answered though that was to be expected. It may eject
-// the backend as WasReset may.
+// NotAnswered says that a flow of a client, which goes on, was not answered though that was to be expected. It may
+// eject the backend as WasReset may.
 func (c Choice) NotAnswered(err error, client netip.Addr, now int64) {
 	if c.backend != nil {
 		c.backend.failures.Add(1)

@@ -22,8 +22,8 @@ import (
 )
 
 // gcPercent makes the collector start sooner than by default: what stays is most of the memory, 55 MB of 5,000 Services
-// with 10 endpoints in mode nftables, and 100 percent more would wait to be collected. A change costs as much as with 70.
-// Relaying allocates nothing, so that traffic does not make it run. It is overridden by GOGC.
+// with 10 endpoints in mode nftables, and 100 percent more would wait to be collected. A change costs as much as with
+// 70. Relaying allocates nothing, so that traffic does not make it run. It is overridden by GOGC.
 const gcPercent = 40
 
 // loadTimeout bounds the rules that --init-only tries.
