@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -520,6 +521,91 @@ func TestExplainIsTrue(t *testing.T) {
 			if i%3 > 0 {
 				c.Done(nil)
 			}
+		}
+	}
+}
+
+// TestFloors: whatever connections come and go, and however backends change, a pick finds the fewest, and the first of
+// those from its turn on.
+func TestFloors(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		b := &Balancer{Defaults: Policies{Scheduler: "lc"}}
+		n := 1 + r.IntN(30)
+		b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+		var open []Choice
+		for step := range 400 {
+			switch op := r.IntN(20); {
+			case op == 0:
+				n = 1 + r.IntN(30)
+				b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+			case op < 11 && len(open) > 0:
+				i := r.IntN(len(open))
+				open[i].Done(nil)
+				open[i] = open[len(open)-1]
+				open = open[:len(open)-1]
+			default:
+				s := b.load().service(0)
+				ring := s.rings[clusterSet]
+				start := int(s.state.positions[clusterSet].first.Load() % uint64(len(ring)))
+				want := ring[start]
+				for i := range ring {
+					if k := ring[(start+i)%len(ring)]; k.inFlight() < want.inFlight() {
+						want = k
+					}
+				}
+				c := mustPick(t, b, Flow{})
+				if open = append(open, c); c.backend != want {
+					t.Fatalf("seed %d, step %d: picked one with %d, want the one with %d", seed, step, c.backend.inFlight()-1, want.inFlight())
+				}
+			}
+		}
+	}
+}
+
+// TestFloorsAtOnce: after many goroutines have made and ended connections at the same time, picks are exact again at
+// once.
+func TestFloorsAtOnce(t *testing.T) {
+	b := &Balancer{Defaults: Policies{Scheduler: "lc"}}
+	b.Update(mustTable(t, []Service{echo(numbers(20)...)}))
+	for round := range 50 {
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+				var open []Choice
+				for range 2000 {
+					if len(open) > 0 && r.IntN(2) == 0 {
+						at := r.IntN(len(open))
+						open[at].Done(nil)
+						open = slices.Delete(open, at, at+1)
+						continue
+					}
+					c, err := b.Pick(Flow{Frontend: Frontend{TCP, front}})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					open = append(open, c)
+				}
+				if round%2 == 0 { // else they stay
+					for _, c := range open {
+						c.Done(nil)
+					}
+				}
+			})
+		}
+		all.Wait()
+		s := b.load().service(0)
+		least := uint64(math.MaxUint64)
+		for _, k := range s.backends {
+			least = min(least, k.inFlight())
+		}
+		if floor := s.method.sets[clusterSet].floor.Load(); floor > least {
+			t.Fatalf("round %d: the floor is %d, and a backend has %d", round, floor, least)
+		}
+		if c := mustPick(t, b, Flow{}); c.backend.inFlight() != least+1 {
+			t.Fatalf("round %d: picked one with %d, the fewest are %d", round, c.backend.inFlight()-1, least)
 		}
 	}
 }

@@ -326,7 +326,11 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 			to.state.ejected++
 		}
 	}
+	algorithm, _, _ := parseScheduler(policies.Scheduler)
 	for _, k := range to.backends {
+		if algorithm == leastConnections && k.becomes&eligible != 0 {
+			k.becomes |= counted
+		}
 		k.condition.Or(k.becomes)
 		for in := range to.rings {
 			if k.becomes&set(in).condition() != 0 {

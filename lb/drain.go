@@ -10,9 +10,6 @@ import "math"
 // EndpointSlice to another is in neither for a moment. In ns. It is half of that while others of its service are ready.
 const DrainGrace = int64(1e9)
 
-// stays is the condition of backends whose connections may stay whatever the policy.
-const stays = leftOut << 1
-
 // stays reports whether connections that are at b may stay there.
 func (b *Backend) stays() bool { return b.Ready || b.Serving || !b.Terminating }
 

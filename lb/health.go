@@ -2,6 +2,7 @@ package lb
 
 import (
 	"errors"
+	"net/netip"
 	"sync/atomic"
 )
 
@@ -28,6 +29,7 @@ type runs struct {
 type run struct {
 	failures atomic.Uint32 // in a row
 	since    atomic.Uint64 // runs.begun of its service when they began
+	victims  victims
 }
 
 // health is what is known of a backend that has failed, or starts slowly.
@@ -73,30 +75,31 @@ func (c Choice) succeeded(in kind) {
 // wrong. now is on the clock of Flow.Now. It may eject the backend, and does not wait for Update.
 func (c Choice) Failed(err error, now int64) {
 	c.Done(err)
-	c.blame(connecting, err, now)
+	c.blame(connecting, err, netip.Addr{}, now)
 }
 
-// WasReset is Done of a connection that the backend has reset before the first byte. It may eject the backend as Failed
-// may.
-func (c Choice) WasReset(err error, now int64) {
+// WasReset is Done of a connection of a client that the backend has reset before the first byte. It may eject the
+// backend as Failed may; but since the client may have made it do so, one client has a part in that only (victims).
+func (c Choice) WasReset(err error, client netip.Addr, now int64) {
 	c.Done(err)
-	c.blame(speaking, err, now)
+	c.blame(speaking, err, client, now)
 }
 
 // ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
 func (c Choice) ExpectsAnswers() bool { return c.Policies().UDPResponses > 0 }
 
-// NotAnswered says that a flow, which goes on, was not answered though that was to be expected. It may eject the
-// backend as Failed may.
-func (c Choice) NotAnswered(err error, now int64) {
+// NotAnswered says that a flow of a client, which goes on, was not answered though that was to be expected. It may
+// eject the backend as WasReset may.
+func (c Choice) NotAnswered(err error, client netip.Addr, now int64) {
 	if c.backend != nil {
 		c.backend.failures.Add(1)
-		c.blame(connecting, err, now)
+		c.blame(connecting, err, client, now)
 	}
 }
 
-// blame counts a failure of the backend, and ejects it if there are too many.
-func (c Choice) blame(in kind, err error, now int64) {
+// blame counts a failure of the backend, and ejects it if there are too many. client is who can have brought it about,
+// if any.
+func (c Choice) blame(in kind, err error, client netip.Addr, now int64) {
 	if c.backend == nil {
 		return
 	}
@@ -107,8 +110,12 @@ func (c Choice) blame(in kind, err error, now int64) {
 	r := &k.record().runs[in]
 	if r.failures.Load() == 0 {
 		r.since.Store(k.service.runs[in].begun.Add(1))
+		r.victims.forget()
 	}
 	b := k.service.balancer
+	if client.IsValid() && !r.victims.believe(client, now, b.Outlier.Interval) {
+		return
+	}
 	if int(r.failures.Add(1)) < max(2, b.Outlier.ConsecutiveFailures) || !k.is(eligible) {
 		return
 	}
@@ -156,7 +163,7 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 		h, n := k.record(), k.counts()
 		h.picks, h.failed = n.Picks, n.Failures
 	}
-	if k.condition.Load()&^stays == 0 || k.health.Load() == nil && *m == (Health{}) {
+	if k.condition.Load()&^(stays|counted) == 0 || k.health.Load() == nil && *m == (Health{}) {
 		return false // it has left, or gets no connections anyhow
 	}
 	h := k.record()

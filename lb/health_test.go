@@ -1,6 +1,8 @@
 package lb
 
 import (
+	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,7 +19,7 @@ func serve(t *testing.T, b *Balancer, n int, resets ...int) {
 			bad = bad || c.Backend() == address(i)
 		}
 		if bad {
-			c.WasReset(errRefused, 0)
+			c.WasReset(errRefused, netip.Addr{}, 0)
 			continue
 		}
 		c.Spoke()
@@ -368,6 +370,96 @@ func TestEjectionsOfMany(t *testing.T) {
 		}
 		if len(seen) != 4000 {
 			t.Errorf("%d of 4,000", len(seen))
+		}
+	})
+}
+
+// A client that makes a backend reset its connections, or leaves it without an answer, has it ejected neither at once
+// nor while others are served; several clients have, and so does one alone after intervals without a success.
+func TestOneClientEjectsNone(t *testing.T) {
+	client := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
+	for name, fail := range map[string]func(c Choice, client netip.Addr, now int64){
+		"resets": func(c Choice, client netip.Addr, now int64) {
+			c.Answered()
+			c.WasReset(errRefused, client, now)
+		},
+		"silence": func(c Choice, client netip.Addr, now int64) {
+			c.NotAnswered(errRefused, client, now)
+			c.Done(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b *Balancer
+			var events *[]Ejection
+			begin := func() { b, events = ejecting(t, echo(1, 2)) }
+			// once has a client fail at backend 1, and be served by backend 2.
+			once := func(from netip.Addr, now int64) (ejected bool) {
+				for range 2 {
+					c := mustPick(t, b, Flow{Now: now})
+					if c.Backend() == address(1) {
+						fail(c, from, now)
+						continue
+					}
+					c.Answered()
+					c.Spoke()
+					c.Done(nil)
+				}
+				return len(*events) > 0
+			}
+			begin()
+			for range 1000 {
+				if once(client(1), 0) {
+					t.Fatal("one client has it ejected at once")
+				}
+			}
+			for i := range 1000 { // fewer than five clients do not by turns
+				if once(client(1+i%4), 0) {
+					t.Fatal("four clients have it ejected at once")
+				}
+			}
+			if !once(client(5), 0) {
+				t.Error("five clients have it not ejected")
+			}
+
+			begin()
+			failures := 0
+			for now := int64(0); !once(client(1), now); now += second {
+				failures++
+			}
+			if failures != 40 {
+				t.Errorf("one client alone has it ejected after %d failures, one a second, want 40", failures)
+			}
+
+			begin()
+			for now := int64(0); now < 1000*second; now += second {
+				if once(client(1), now) {
+					t.Fatal("ejected though others are served")
+				}
+				if now%(30*second) == 0 {
+					c := mustPick(t, b, Flow{Now: now})
+					other := mustPick(t, b, Flow{Now: now})
+					for _, c := range []Choice{c, other} {
+						c.Answered()
+						c.Spoke()
+						c.Done(nil)
+					}
+				}
+			}
+
+			begin()
+			for i := range 1000 { // a host has 2^64 addresses
+				from := netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1))
+				if once(from, 0) {
+					t.Fatal("a /64 has it ejected")
+				}
+			}
+		})
+	}
+	t.Run("a refused connect always counts", func(t *testing.T) {
+		b, events := ejecting(t, echo(1, 2))
+		failUntil(t, b, 5, 0, address(1))
+		if len(*events) != 1 {
+			t.Errorf("%+v", *events)
 		}
 	})
 }

@@ -50,9 +50,15 @@ func (b *Balancer) Remember(all []Stats) {
 			k.bytesOut.Store(known.BytesOut)
 			bad = b.resumeHealth(k, &known.Health) || bad
 		}
+		slot, _ := b.load().table.index.slot(m.ID)
 		if bad {
-			slot, _ := b.load().table.index.slot(m.ID)
 			b.rebuild(slot, service)
+		}
+		window := window(b.inForce(b.load().table.at(slot)))
+		for i := range m.Backends { // now that those are eligible that were
+			if k := by[m.Backends[i].Addr]; k != nil {
+				k.resumePace(&m.Backends[i].Pace, window)
+			}
 		}
 		for in := range s.positions { // of the rings that there are now
 			s.positions[in].first.Store(m.First[in])

@@ -150,3 +150,51 @@ func TestServiceClients(t *testing.T) {
 		t.Errorf("a service that is not there has clients %v", have)
 	}
 }
+
+// TestPaceIsTakenOver: what backends were measured at, and how far their slow start is, goes on: the next balancer picks as
+// the one before would have.
+func TestPaceIsTakenOver(t *testing.T) {
+	for _, scheduler := range []string{"rr", "ewma"} {
+		t.Run(scheduler, func(t *testing.T) {
+			b := &Balancer{Defaults: Policies{SlowStart: 100 * second, Scheduler: scheduler}}
+			b.Update(mustTable(t, []Service{echo(0, 1, 2, 3)}))
+			b.Update(mustTable(t, []Service{echo(0, 1, 2, 3, 4)}))
+			now := 1000 * second
+			use := func(b *Balancer, n int) (got []netip.AddrPort) {
+				for range n {
+					c := mustPick(t, b, Flow{Now: now})
+					got = append(got, c.Backend())
+					took := 2 * second / 1000
+					if c.Backend() == address(0) {
+						took = second
+					}
+					c.Took(took, now)
+					c.Done(nil)
+				}
+				return got
+			}
+			use(b, 1000)
+			now += 50 * second // the new one has half of its turns
+			use(b, 1000)
+			next := &Balancer{Defaults: Policies{SlowStart: 100 * second, Scheduler: scheduler}}
+			next.Update(b.Table())
+			next.Remember(b.Stats())
+			if was, is := b.Stats(), next.Stats(); !reflect.DeepEqual(was, is) {
+				t.Errorf("%+v\nwant\n%+v", is, was)
+			}
+			if was, is := use(b, 1000), use(next, 1000); !slices.Equal(was, is) {
+				t.Error("the next balancer picks others")
+			}
+			now += 60 * second
+			if part(t, next, 4, now); next.Stats()[0].Backends[4].Pace.Starts {
+				t.Error("it starts for ever")
+			}
+			next.Remember(b.Stats()) // with what has come since
+			part(t, b, 4, now)
+			next.Remember(b.Stats())
+			if next.Stats()[0].Backends[4].Pace.Starts {
+				t.Error("its start has ended in the process before")
+			}
+		})
+	}
+}

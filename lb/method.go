@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 )
 
 // method is how a service chooses that does so otherwise than in equal turns. It is immutable.
@@ -19,6 +20,8 @@ type terms struct {
 	turns   []uint32 // a round by weights; nil: all are equal
 	inverse []uint64 // the mean weight by that of each, times even; nil: all are equal
 	table   []uint32 // what a hash is the position in; nil: not needed
+
+	floor *atomic.Uint64 // of least connections (floors); nil: there is none
 }
 
 const even = 1 << 16 // what terms.inverse has for the mean weight
@@ -38,15 +41,22 @@ func methodOf(s *Service, scheduler string, to *service) *method {
 		}
 	}
 	m := &method{algorithm: algorithm, port: port, salt: s.ID.hash(0)}
+	known := new(floors) // anew, as others are in the rings
 	for in, r := range to.rings {
 		t := &m.sets[in]
 		t.weigh(r, weights)
+		if algorithm == leastConnections && t.inverse == nil {
+			t.floor = &known[in]
+		}
 		if m.algorithm.hashes() {
 			t.table = byAddress(r, weights)
 		}
 		if m.algorithm == maglev {
 			t.table = maglevTable(r, t.table, m.salt)
 		}
+	}
+	if algorithm == leastConnections {
+		to.state.floors.Store(known)
 	}
 	return m
 }

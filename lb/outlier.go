@@ -13,12 +13,13 @@ import (
 //
 // The rules: ConsecutiveFailures failures in a row eject a backend ([Balancer.judge]), unless too many are ejected
 // already. Connects that fail and connections that are reset before the first byte are counted apart, since a backend
-// that resets has accepted before. FailurePercentage, where it is given, ejects by the share of an Interval
-// ([Balancer.JudgeShares]). A backend stays ejected for BaseEjectionTime times its ejections in a row, of which each
-// Interval without one takes one off. Trials ([Balancer.Trials]) begin after a thirtieth of that time, one each second,
-// and the first that succeeds ends it. At its end a failed trial ejects again; where no trial can be made, for all but
-// TCP, the backend returns, and its first failure ejects it again. In a ring where all backends, or more than
-// PanicThreshold allows, are ejected, ejections do not count.
+// that resets has accepted before; what clients can bring about counts once for each of them (victims).
+// FailurePercentage, where it is given, ejects by the share of an Interval ([Balancer.JudgeShares]). A backend stays
+// ejected for BaseEjectionTime times its ejections in a row, of which each Interval without one takes one off. Trials
+// ([Balancer.Trials]) begin after a thirtieth of that time, one each second, and the first that succeeds ends it. At
+// its end a failed trial ejects again; where no trial can be made, for all but TCP, the backend returns, and its first
+// failure ejects it again. In a ring where all backends, or more than PanicThreshold allows, are ejected, ejections do
+// not count.
 
 // Outlier is when backends are ejected, and for how long. Times are in nanoseconds. The zero Outlier ejects none, and
 // DefaultOutlier is Envoy's, but for MaxEjectionPercent, of which 10 would be none of nine.

@@ -268,12 +268,42 @@ type outlierModel struct {
 	answered, runs  int
 	ejected         map[netip.AddrPort]bool
 	backends        []netip.AddrPort
+	believed        map[netip.AddrPort][]belief
 }
 
-func (m *outlierModel) fails(a netip.AddrPort) {
+// belief is in a client that could have brought about the failure that it had.
+type belief struct {
+	client netip.Addr
+	at     int64
+}
+
+// believes reports whether a failure of a client counts: once in an interval, for each of the last four.
+func (m *outlierModel) believes(a netip.AddrPort, client netip.Addr, now int64) bool {
+	for i, known := range m.believed[a] {
+		if known.client == client {
+			if now-known.at < 10*second {
+				return false
+			}
+			m.believed[a][i].at = now
+			return true
+		}
+	}
+	m.believed[a] = append(m.believed[a], belief{client, now})
+	if len(m.believed[a]) > 4 {
+		m.believed[a] = m.believed[a][1:]
+	}
+	return true
+}
+
+// fails has a backend fail, by a client that could have brought it about unless that is the zero Addr.
+func (m *outlierModel) fails(a netip.AddrPort, client netip.Addr, now int64) {
 	if m.failures[a] == 0 {
 		m.runs++
 		m.since[a] = m.runs
+		m.believed[a] = nil
+	}
+	if client.IsValid() && !m.believes(a, client, now) {
+		return
 	}
 	m.failures[a]++
 	if m.failures[a] < 5 || !slices.Contains(m.ring(), a) || m.ejected[a] {
@@ -304,7 +334,8 @@ func TestOutlierModel(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 19))
 		now, n := int64(0), 1+r.IntN(8)
 		b, _ := ejecting(t, echo(numbers(n)...))
-		m := &outlierModel{failures: map[netip.AddrPort]int{}, since: map[netip.AddrPort]int{}, ejected: map[netip.AddrPort]bool{}}
+		m := &outlierModel{failures: map[netip.AddrPort]int{}, since: map[netip.AddrPort]int{}, ejected: map[netip.AddrPort]bool{},
+			believed: map[netip.AddrPort][]belief{}}
 		set := func(n int) {
 			all := numbers(n)
 			m.backends = nil
@@ -340,9 +371,15 @@ func TestOutlierModel(t *testing.T) {
 			default:
 				c := mustPick(t, b, Flow{Now: now})
 				a := c.Backend()
-				if fails := a.Addr().As4()[3] < byte(bad); fails != (r.IntN(10) == 0) {
+				fails := a.Addr().As4()[3] < byte(bad)
+				if fails = fails != (r.IntN(10) == 0); fails && r.IntN(3) > 0 {
+					from := netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(6))})
+					c.NotAnswered(errRefused, from, now)
+					c.Done(nil)
+					m.fails(a, from, now)
+				} else if fails {
 					c.Failed(errRefused, now)
-					m.fails(a)
+					m.fails(a, netip.Addr{}, now)
 				} else {
 					c.Answered()
 					c.Done(nil)

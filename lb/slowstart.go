@@ -74,13 +74,18 @@ func (s *service) slowly(from set, f *Flow, k *backend) *backend {
 	return k
 }
 
+// window returns how long the slow start of backends takes by these policies; 0 or less: they have none.
+func window(p *Policies) int64 {
+	if algorithm, _, _ := parseScheduler(p.Scheduler); algorithm.hashes() {
+		return 0
+	}
+	return p.SlowStart
+}
+
 // startSlowly has backends of a service start slowly that take connections from now on, beside others that did so
 // before. The caller holds Balancer.mu, and has set what they become.
 func startSlowly(p *Policies, backends []*backend) {
-	window := p.SlowStart
-	if algorithm, _, _ := parseScheduler(p.Scheduler); window > 0 && algorithm.hashes() {
-		window = 0
-	}
+	window := window(p)
 	stays := false
 	for _, k := range backends {
 		stays = stays || k.is(eligible) && k.becomes&eligible != 0

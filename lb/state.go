@@ -13,6 +13,7 @@ type state struct {
 	id        ID
 	balancer  *Balancer
 	hash      uint64 // of id, with the seed
+	floors    atomic.Pointer[floors]
 	positions [sets]positions
 
 	// Picks that ended with ErrNoBackend, ErrNoLocalBackend and ErrNotAllowed.
@@ -53,7 +54,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible, leftOut and stays in the current table.
+	// condition is a combination of live, eligible, leftOut, stays and counted in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -76,6 +77,8 @@ const (
 	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
 	live     uint32 = 1 << sets   // flows that are there may stay
 	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
+	stays    uint32 = live << 2   // connections may stay whatever the policy
+	counted  uint32 = live << 3   // its service goes by least connections
 )
 
 // condition returns the one of backends in the set.
@@ -92,7 +95,13 @@ const (
 )
 
 func (b *backend) begin() { b.counter.Add(oneMore + 1) }
-func (b *backend) end()   { b.counter.Add(^uint64(oneMore) + 1) }
+
+func (b *backend) end() {
+	left := b.counter.Add(^uint64(oneMore) + 1)
+	if condition := b.condition.Load(); condition&counted != 0 {
+		b.service.relieved(condition, left>>inFlightAt)
+	}
+}
 
 func (b *backend) inFlight() uint64 { return b.counter.Load() >> inFlightAt }
 func (b *backend) picks() uint64    { return b.counter.Load() & (oneMore - 1) }

@@ -62,6 +62,7 @@ type BackendStats struct {
 	Eligible      bool // new connections may go there by policy Cluster
 	EligibleLocal bool // new connections may go there by policy Local
 	Health        Health
+	Pace          Pace
 	Counts
 	InFlight uint64
 }
@@ -104,6 +105,7 @@ func (s *service) stats(update uint64) Stats {
 	}
 	for i, k := range backends {
 		one := k.stats()
+		one.Pace = s.pace(k)
 		total.Counts.add(one.Counts)
 		total.InFlight += one.InFlight
 		total.Backends[i] = one

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type goroutineConn struct {
 	count  *counts
 	cancel context.CancelFunc // of the dial
 	client *net.TCPConn
+	from   netip.Addr // the client's
 	choice lb.Choice
 	claim  session.Claim // guarded by goroutines.mu
 
@@ -53,6 +55,7 @@ func (r *goroutineConn) run(ctx context.Context, a *acceptor) {
 		r.abort()
 		return
 	}
+	r.from = flow.Client
 	if !r.srv.goroutines.claim(r, flow) {
 		r.count.Dialling.Add(-1)
 		r.abort()
@@ -211,7 +214,7 @@ func (r *goroutineConn) close() {
 		_ = c.Close()
 	}
 	if r.reset {
-		r.choice.WasReset(session.ErrReset, eventloop.Now())
+		r.choice.WasReset(session.ErrReset, r.from, eventloop.Now())
 		return
 	}
 	r.choice.Done(nil)

@@ -128,8 +128,8 @@ func TestResettingBackendIsEjected(t *testing.T) {
 			}
 			_ = c.SetLinger(0)
 		}))
-		for range 20 {
-			c := p.tryDial()
+		for i := range byte(20) {
+			c := p.tryDialFrom(i + 1)
 			if c == nil {
 				continue
 			}
@@ -175,9 +175,13 @@ func TestFlappingBackend(t *testing.T) {
 }
 
 // tryDial connects as dial does; nil: the reset came before the client has seen that it is accepted.
-func (p *proxy) tryDial() net.Conn {
+func (p *proxy) tryDial() net.Conn { return p.tryDialFrom(1) }
+
+// tryDialFrom does so as one of several clients.
+func (p *proxy) tryDialFrom(client byte) net.Conn {
 	p.t.Helper()
-	c, err := net.Dial("tcp", p.addr.String())
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, client)}}
+	c, err := d.Dial("tcp", p.addr.String())
 	if errors.Is(err, unix.ECONNRESET) {
 		return nil
 	}

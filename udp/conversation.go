@@ -68,7 +68,7 @@ func (f *flow) look() int64 {
 func (f *flow) notAnswered(now int64) {
 	if f.awaits && !f.replied {
 		f.ln.shard.count.NotAnswered.Add(1)
-		f.choice.NotAnswered(errSilent, now)
+		f.choice.NotAnswered(errSilent, f.key.client.Addr(), now)
 	}
 	f.awaits = false
 }

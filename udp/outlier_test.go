@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -21,15 +22,15 @@ func TestSilentBackendIsEjected(t *testing.T) {
 			}
 			p.setServices(s)
 			asked := uint64(0)
-			ask := func() { // both
+			ask := func(client byte) { // both
 				for range 2 {
 					asked++
-					dial(t, p.addr).send("question")
+					dialFrom(t, &net.UDPAddr{IP: net.IPv4(127, 0, 0, client)}, p.addr).send("question")
 				}
 				eventually(t, "the flows expire", func() bool { return p.Stats().Expired == asked })
 			}
-			for range 5 {
-				ask()
+			for client := range byte(5) {
+				ask(client + 1)
 			}
 			if !expects {
 				if n := p.Stats().NotAnswered; n != 0 || p.LB.OutlierStats().Enforced != 0 {

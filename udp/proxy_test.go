@@ -257,7 +257,12 @@ type client struct {
 
 func dial(t *testing.T, to netip.AddrPort) *client {
 	t.Helper()
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	return dialFrom(t, nil, to)
+}
+
+func dialFrom(t *testing.T, from *net.UDPAddr, to netip.AddrPort) *client {
+	t.Helper()
+	conn, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}

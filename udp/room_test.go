@@ -23,7 +23,7 @@ func (still) bind(_ *listener, addr netip.AddrPort, _ bool) (netip.AddrPort, err
 func (still) start(*listener) error                      { return nil }
 func (still) stop(*listener)                             {}
 func (still) leave(*listener)                            {}
-func (still) open(*flow, netip.AddrPort) error               { return nil }
+func (still) open(*flow, netip.AddrPort) error           { return nil }
 func (still) connect(*flow, netip.AddrPort, int64) error { return nil }
 func (still) watch(*flow) error                          { return nil }
 func (still) after(*flow, int64)                         {}

@@ -5,49 +5,45 @@ package netfilter
 // has references. It also knows which elements the kernel has, and which of them may
 // have to be written, so that a change costs what it changes. The zero Refs is empty.
 type Refs[T comparable] struct {
-	all     map[T]*ref[T]
-	touched []*ref[T] // each once; since Settle
+	all     map[T]ref
+	touched []T // each once; since Settle
 }
 
-type ref[T comparable] struct {
-	of      T
+// ref is in the map itself, which has one for each of a hundred thousand elements.
+type ref struct {
 	count   int32
 	present bool // in the kernel
 	touched bool
 }
 
-func (r *ref[T]) missing() bool { return r.count > 0 && !r.present }
-func (r *ref[T]) surplus() bool { return r.count == 0 && r.present }
+func (r ref) wanted() bool  { return r.count > 0 }
+func (r ref) missing() bool { return r.count > 0 && !r.present }
+func (r ref) surplus() bool { return r.count == 0 && r.present }
 
 // Add adds n references to an element; n may be negative.
-func (r *Refs[T]) Add(x T, n int32) { r.touch(x).count += n }
+func (r *Refs[T]) Add(x T, n int32) {
+	v := r.all[x]
+	v.count += n
+	r.put(x, v)
+}
 
 // SetPresent notes whether the kernel has an element.
-func (r *Refs[T]) SetPresent(x T, present bool) { r.touch(x).present = present }
-
-// touch returns an element that is about to change.
-func (r *Refs[T]) touch(x T) *ref[T] {
+func (r *Refs[T]) SetPresent(x T, present bool) {
 	v := r.all[x]
-	if v == nil {
-		if r.all == nil {
-			r.all = make(map[T]*ref[T])
-		}
-		v = &ref[T]{of: x}
-		r.all[x] = v
+	v.present = present
+	r.put(x, v)
+}
+
+// put stores what is known of an element, which may have to be written.
+func (r *Refs[T]) put(x T, v ref) {
+	if r.all == nil {
+		r.all = make(map[T]ref)
 	}
 	if !v.touched {
 		v.touched = true
-		r.touched = append(r.touched, v)
+		r.touched = append(r.touched, x)
 	}
-	return v
-}
-
-// get returns what is known of an element.
-func (r *Refs[T]) get(x T) ref[T] {
-	if v := r.all[x]; v != nil {
-		return *v
-	}
-	return ref[T]{}
+	r.all[x] = v
 }
 
 // Found notes that the kernel has these elements and no others.
@@ -67,34 +63,34 @@ func (r *Refs[T]) ReleaseAll() {
 	}
 }
 
-// Wanted reports whether an element has references, and Present whether the kernel has it.
-func (r *Refs[T]) Wanted(x T) bool { return r.get(x).count > 0 }
+// Wanted reports whether an element has references.
+func (r *Refs[T]) Wanted(x T) bool { return r.all[x].wanted() }
 
 // Present reports whether the kernel has an element.
-func (r *Refs[T]) Present(x T) bool { return r.get(x).present }
+func (r *Refs[T]) Present(x T) bool { return r.all[x].present }
 
 // Each calls f for every element that is wanted or present.
 func (r *Refs[T]) Each(f func(x T, wanted, present bool)) {
 	for x, v := range r.all {
-		if v.count > 0 || v.present {
-			f(x, v.count > 0, v.present)
+		if v.wanted() || v.present {
+			f(x, v.wanted(), v.present)
 		}
 	}
 }
 
 // Missing returns the elements that are wanted and not present.
-func (r *Refs[T]) Missing() []T { return r.which((*ref[T]).missing) }
+func (r *Refs[T]) Missing() []T { return r.which(ref.missing) }
 
 // Kept returns the elements that are wanted, of those that have changed since Settle.
-func (r *Refs[T]) Kept() []T { return r.which(func(v *ref[T]) bool { return v.count > 0 }) }
+func (r *Refs[T]) Kept() []T { return r.which(ref.wanted) }
 
 // Surplus returns the elements that are present and not wanted.
-func (r *Refs[T]) Surplus() []T { return r.which((*ref[T]).surplus) }
+func (r *Refs[T]) Surplus() []T { return r.which(ref.surplus) }
 
-func (r *Refs[T]) which(f func(*ref[T]) bool) []T {
+func (r *Refs[T]) which(f func(ref) bool) []T {
 	n := 0
-	for _, v := range r.touched {
-		if f(v) {
+	for _, x := range r.touched {
+		if f(r.all[x]) {
 			n++
 		}
 	}
@@ -102,9 +98,9 @@ func (r *Refs[T]) which(f func(*ref[T]) bool) []T {
 		return nil
 	}
 	out := make([]T, 0, n)
-	for _, v := range r.touched {
-		if f(v) {
-			out = append(out, v.of)
+	for _, x := range r.touched {
+		if f(r.all[x]) {
+			out = append(out, x)
 		}
 	}
 	return out
@@ -112,25 +108,33 @@ func (r *Refs[T]) which(f func(*ref[T]) bool) []T {
 
 // Grown notes that the kernel has got what was missing.
 func (r *Refs[T]) Grown() {
-	for _, v := range r.touched {
-		v.present = v.present || v.count > 0
+	for _, x := range r.touched {
+		v := r.all[x]
+		v.present = v.present || v.wanted()
+		r.all[x] = v
 	}
 }
 
 // Shrunk notes that the kernel has lost what was surplus.
 func (r *Refs[T]) Shrunk() {
-	for _, v := range r.touched {
-		v.present = v.present && v.count > 0
+	for _, x := range r.touched {
+		v := r.all[x]
+		v.present = v.present && v.wanted()
+		r.all[x] = v
 	}
 }
 
 // Settle is called when no element is missing and none is surplus. It frees what is
 // neither wanted nor present.
 func (r *Refs[T]) Settle() {
-	for _, v := range r.touched {
-		if v.touched = false; v.count == 0 && !v.present {
-			delete(r.all, v.of)
+	for _, x := range r.touched {
+		v := r.all[x]
+		if v.count == 0 && !v.present {
+			delete(r.all, x)
+			continue
 		}
+		v.touched = false
+		r.all[x] = v
 	}
 	r.touched = nil
 }
@@ -147,7 +151,7 @@ func (r *Refs[T]) Match(list []T) bool {
 		}
 	}
 	for _, x := range list {
-		if !r.get(x).present {
+		if !r.Present(x) {
 			return false
 		}
 	}

@@ -27,6 +27,14 @@ type Claim struct {
 	client  *tenant[netip.Addr]
 }
 
+// Client returns the address of the client; the zero Addr: it is not known.
+func (c Claim) Client() netip.Addr {
+	if c.client == nil {
+		return netip.Addr{}
+	}
+	return c.client.key
+}
+
 // NewClaims returns Claims without any connection, for Services of a Balancer.
 func NewClaims(s shares.Shares, b *lb.Balancer) Claims {
 	return Claims{lb: b, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}

@@ -145,7 +145,7 @@ func (s *Side[C]) Fail() {
 		sh.BackendResets.Add(1)
 		if conn := s.owner.Base(); !conn.spoke && !s.Shut { // to the end of a stream a reset may be the answer
 			conn.Meter.Flush(conn.Choice)
-			conn.Choice.WasReset(ErrReset, eventloop.Now())
+			conn.Choice.WasReset(ErrReset, conn.Claim.Client(), eventloop.Now())
 			conn.Choice = lb.Choice{}
 		}
 	}

@@ -28,7 +28,7 @@ type batch struct {
 // change is elements of a set that come or go.
 type change struct {
 	set     *set
-	list    []Element
+	list    []packed
 	present bool
 }
 

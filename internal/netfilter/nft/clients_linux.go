@@ -56,7 +56,7 @@ func (t *Table) Insert(name string, timeout time.Duration, list []Client) error 
 		}
 		b, s := t.batch(), t.named[name]
 		b.expel(s, come)
-		b.elements(unix.NFT_MSG_NEWSETELEM, s, come)
+		b.elements(unix.NFT_MSG_NEWSETELEM, s, slices.Values(come))
 		t.counters().Transactions.Add(1)
 		switch err := b.send(); {
 		case err == nil:
@@ -76,9 +76,12 @@ func (t *Table) Insert(name string, timeout time.Duration, list []Client) error 
 // expel deletes elements that may have expired meanwhile, or may not be there, which the kernel would refuse: what is
 // added first is there. To add what is there changes nothing (nft_add_set_elem).
 func (b *batch) expel(s *set, list []timed) {
-	plain := make([]timed, len(list))
-	for i, e := range list {
-		plain[i].Key = e.Key
+	plain := func(yield func(timed) bool) {
+		for _, e := range list {
+			if !yield(timed{Element: Element{Key: e.Key}}) {
+				return
+			}
+		}
 	}
 	b.elements(unix.NFT_MSG_NEWSETELEM, s, plain)
 	b.elements(unix.NFT_MSG_DELSETELEM, s, plain)

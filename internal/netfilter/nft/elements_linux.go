@@ -70,11 +70,11 @@ func padded(n int) int { return (n + 3) &^ 3 }
 // Key returns registers with some values: netip.Addr, lb.Protocol's number as uint8, a port as
 // uint16, a mark as uint32, the name of an interface.
 func Key(values ...any) string {
-	var b []byte
+	b := make([]byte, 0, 64) // the longest that nf_tables takes (NFT_DATA_VALUE_MAXLEN)
 	for _, v := range values {
 		switch v := v.(type) {
 		case netip.Addr:
-			b = append(b, v.AsSlice()...)
+			b = appendAddr(b, v)
 		case uint8:
 			b = append(b, v)
 		case uint16:
@@ -92,6 +92,29 @@ func Key(values ...any) string {
 		}
 	}
 	return string(b)
+}
+
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		ip := a.As4()
+		return append(b, ip[:]...)
+	}
+	ip := a.As16()
+	return append(b, ip[:]...)
+}
+
+// packed is an element in one string, since a large table has a hundred thousand: how long key and end are, and all.
+type packed string
+
+func pack(e Element) packed {
+	b := append(make([]byte, 0, 128), byte(len(e.Key)), byte(len(e.End))) // keys have 64 bytes at most
+	return packed(append(append(append(b, e.Key...), e.End...), e.Data...))
+}
+
+func (p packed) element() Element {
+	end := 2 + p[0]
+	data := end + p[1]
+	return Element{string(p[2:end]), string(p[end:data]), string(p[data:])}
 }
 
 // Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address

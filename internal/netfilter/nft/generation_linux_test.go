@@ -51,9 +51,9 @@ func TestVerifyReads(t *testing.T) {
 }
 
 func anyElement(x *Table, set string) (out Element) {
-	x.named[set].elements.Each(func(e Element, wanted, _ bool) {
+	x.named[set].elements.Each(func(p packed, wanted, _ bool) {
 		if wanted {
-			out = e
+			out = p.element()
 		}
 	})
 	return out

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,5 +33,5 @@ func Renew(ipv6 bool, name string, lifetime time.Duration) error {
 // grant adds the element that lets rules match.
 func (b *batch) grant(lifetime time.Duration) {
 	e := Element{Key: Key(nfnl.Family(b.ipv6))}
-	b.elements(unix.NFT_MSG_NEWSETELEM, alive, []timed{{Element: e, timeout: lifetime}})
+	b.elements(unix.NFT_MSG_NEWSETELEM, alive, slices.Values([]timed{{Element: e, timeout: lifetime}}))
 }

@@ -99,7 +99,7 @@ type Table struct {
 
 type set struct {
 	Set
-	elements netfilter.Refs[Element]
+	elements netfilter.Refs[packed]
 	fresh    bool // it was not there at the last Write
 	gone     bool
 }
@@ -141,7 +141,7 @@ func (t *Table) HasSet(name string) bool { return t.named[name] != nil && !t.nam
 // Add adds n references to an element of a set, or takes some away if n is negative. An element
 // is there while it has references. Two elements of a map may have one key only while one of
 // them has none.
-func (t *Table) Add(set string, e Element, n int32) { t.named[set].elements.Add(e, n) }
+func (t *Table) Add(set string, e Element, n int32) { t.named[set].elements.Add(pack(e), n) }
 
 // SetChain makes the rules of a chain be these, and makes the chain if it is not there. hook is
 // nil, or as it was when the chain was made. The list is kept.
@@ -210,7 +210,7 @@ func (t *Table) settle() {
 }
 
 // note notes whether the kernel has elements.
-func (t *Table) note(s *set, list []Element, present bool) {
+func (t *Table) note(s *set, list []packed, present bool) {
 	for _, e := range list {
 		s.elements.SetPresent(e, present)
 	}

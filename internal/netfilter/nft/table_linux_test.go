@@ -85,8 +85,8 @@ func TestChange(t *testing.T) {
 	eachFamily(t, func(t *testing.T, x *Table) {
 		key := Key(uint32(7), uint32(1))
 		var old Element
-		x.named["endpoints"].elements.Each(func(e Element, _, _ bool) {
-			if e.Key == key {
+		x.named["endpoints"].elements.Each(func(p packed, _, _ bool) {
+			if e := p.element(); e.Key == key {
 				old = e
 			}
 		})
@@ -278,7 +278,7 @@ func TestFullSet(t *testing.T) {
 		}
 		gone, s := []timed{{Element: Element{Key: list[0].Key}}}, x.named["clients"]
 		b := x.batch()
-		if b.elements(unix.NFT_MSG_DELSETELEM, s, gone); !errors.Is(b.send(), syscall.ENOENT) {
+		if b.elements(unix.NFT_MSG_DELSETELEM, s, slices.Values(gone)); !errors.Is(b.send(), syscall.ENOENT) {
 			t.Error("the kernel lets what is not there be deleted")
 		}
 		b = x.batch()

@@ -187,9 +187,9 @@ func (t *Table) chainsThere() (same bool, err error) {
 
 // match reports whether a set has the elements that were written.
 func (s *set) match(list []timed) bool {
-	plain := make([]Element, len(list))
+	plain := make([]packed, len(list))
 	for i, e := range list {
-		plain[i] = e.Element
+		plain[i] = pack(e.Element)
 	}
 	return s.elements.Match(plain)
 }

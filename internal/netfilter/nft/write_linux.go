@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -116,13 +117,15 @@ func (t *Table) whole() (*batch, error) {
 		if s.gone {
 			continue
 		}
-		var list []timed
-		s.elements.Each(func(e Element, wanted, _ bool) {
-			if wanted {
-				list = append(list, timed{Element: e})
+		b.elements(unix.NFT_MSG_NEWSETELEM, s, func(yield func(timed) bool) {
+			more := true
+			s.elements.Each(func(p packed, wanted, _ bool) {
+				more = more && (!wanted || yield(timed{Element: p.element()}))
+			})
+			for _, e := range kept[s.Name] {
+				more = more && yield(e)
 			}
 		})
-		b.elements(unix.NFT_MSG_NEWSETELEM, s, append(list, kept[s.Name]...))
 	}
 	if t.Lifetime > 0 {
 		b.grant(t.Lifetime)
@@ -266,35 +269,42 @@ func (b *batch) shrink(s *set) {
 }
 
 // overlapping returns the ranges of a list that overlap any of others, which do not overlap each other.
-func overlapping(list, others []Element) (out []Element) {
-	if len(list) == 0 || len(others) == 0 {
+func overlapping(list, ofOthers []packed) (out []packed) {
+	if len(list) == 0 || len(ofOthers) == 0 {
 		return nil
 	}
 	byKey := func(a, b Element) int { return strings.Compare(a.Key, b.Key) }
-	others = slices.SortedFunc(slices.Values(others), byKey)
-	for _, e := range list {
+	others := make([]Element, len(ofOthers))
+	for i, p := range ofOthers {
+		others[i] = p.element()
+	}
+	slices.SortFunc(others, byKey)
+	for _, p := range list {
+		e := p.element()
 		i, same := slices.BinarySearchFunc(others, e, byKey)
 		if same || i > 0 && others[i-1].End >= e.Key || i < len(others) && others[i].Key <= e.End {
-			out = append(out, e)
+			out = append(out, p)
 		}
 	}
 	return out
 }
 
 // change appends messages that add elements to a set or delete them, and notes what they change.
-func (b *batch) change(s *set, list []Element, present bool) {
+func (b *batch) change(s *set, list []packed, present bool) {
 	if len(list) == 0 {
 		return
-	}
-	timeless := make([]timed, len(list))
-	for i, e := range list {
-		timeless[i].Element = e
 	}
 	command := unix.NFT_MSG_DELSETELEM
 	if present {
 		command = unix.NFT_MSG_NEWSETELEM
 	}
-	b.elements(command, s, timeless)
+	b.elements(command, s, func(yield func(timed) bool) {
+		for _, p := range list {
+			if !yield(timed{Element: p.element()}) {
+				return
+			}
+		}
+	})
 	b.changes = append(b.changes, change{s, list, present})
 }
 
@@ -379,18 +389,27 @@ func (b *batch) set(command int, s *set) {
 }
 
 // elements appends messages that add elements to a set or delete them.
-func (b *batch) elements(command int, s *set, list []timed) {
-	for len(list) > 0 {
-		b.begin(command, unix.NLM_F_CREATE)
-		b.str(unix.NFTA_SET_ELEM_LIST_TABLE, b.name)
-		b.str(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-		start := len(b.bytes)
-		b.bytes = append(b.bytes, 0, 0, 0, 0)
-		for len(list) > 0 && len(b.bytes)-start < maxElements {
-			b.bytes, list = s.append(b.bytes, list[0]), list[1:]
-		}
+func (b *batch) elements(command int, s *set, list iter.Seq[timed]) {
+	start := 0 // of the list that is open; 0: none is
+	end := func() {
 		closeAttr(b.bytes, start, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED)
 		b.end()
+		start = 0
+	}
+	for e := range list {
+		if start == 0 {
+			b.begin(command, unix.NLM_F_CREATE)
+			b.str(unix.NFTA_SET_ELEM_LIST_TABLE, b.name)
+			b.str(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			start = len(b.bytes)
+			b.bytes = append(b.bytes, 0, 0, 0, 0)
+		}
+		if b.bytes = s.append(b.bytes, e); len(b.bytes)-start >= maxElements {
+			end()
+		}
+	}
+	if start > 0 {
+		end()
 	}
 }
 

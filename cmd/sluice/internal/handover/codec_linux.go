@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -315,7 +317,35 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 		if c.bools(&known); known {
 			c.health(&b.Health, now)
 		}
+		paced := b.Pace != lb.Pace{}
+		if c.bools(&paced); paced {
+			c.pace(&b.Pace, now)
+		}
 	})
+}
+
+// pace is what algorithms remember of an endpoint. When a delay was measured is passed on the clock of the host, since
+// what does not change is not to be sent again in the pause, and an age does.
+func (c *codec) pace(p *lb.Pace, now int64) {
+	number(c, &p.Delay)
+	measured := p.Measured + hostClock()
+	number(c, &measured)
+	p.Measured = measured - hostClock()
+	begun := p.Began != 0
+	if c.bools(&p.Starts, &begun); begun {
+		c.time(&p.Began, now)
+	}
+	number(c, &p.Had)
+}
+
+// hostClock is what CLOCK_MONOTONIC is ahead of the clock of the loops.
+var hostClock = sync.OnceValue(func() int64 { return monotonic() - eventloop.Now() })
+
+// time passes a time as its age.
+func (c *codec) time(v *int64, now int64) {
+	age := now - *v
+	number(c, &age)
+	*v = now - age
 }
 
 // health is what is known of an endpoint that has failed.
@@ -328,11 +358,8 @@ func (c *codec) health(h *lb.Health, now int64) {
 	}
 	number(c, &h.Times)
 	number(c, &h.Kind)
-	for _, v := range [...]*int64{&h.Returned, &h.At} {
-		age := now - *v
-		number(c, &age)
-		*v = now - age
-	}
+	c.time(&h.Returned, now)
+	c.time(&h.At, now)
 	for _, v := range [...]*int64{&h.Until, &h.Trial} {
 		left := *v - now
 		number(c, &left)

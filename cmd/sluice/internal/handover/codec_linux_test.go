@@ -59,7 +59,9 @@ func samples() map[string]sample {
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
 			Backends: []lb.BackendStats{
-				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17}},
+				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17},
+					Pace: lb.Pace{Delay: 7, Measured: 1 << 20, Starts: true, Began: 900, Had: 1 << 40}},
+				{Addr: addr4, Pace: lb.Pace{Starts: true}},
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}, Health: lb.Health{Failures: [2]uint32{1, 2}, Ejected: true,
 					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Kind: 1, Reason: "refused", Failing: true, Why: "status 500"}}}},
 			func(c *codec, m *lb.Stats) { c.memory(m, 2000) }),
