@@ -15,6 +15,8 @@ type Policies struct {
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).
 	UDPResponses int32
+
+	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 }
 
 // Switch is on, off, or not given.
@@ -35,7 +37,20 @@ func (p Policies) or(d *Policies) *Policies {
 	p.OutlierEjection = cmp.Or(p.OutlierEjection, d.OutlierEjection)
 	p.ReadinessProbe = cmp.Or(p.ReadinessProbe, d.ReadinessProbe)
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
+	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
 	return &p
+}
+
+// ProxyVersion returns the version of the PROXY protocol that backends of a protocol hear of clients by; 0: they do not.
+// UDP has version 2 only, and SCTP none.
+func (p *Policies) ProxyVersion(of Protocol) uint8 {
+	switch {
+	case p.ProxyProtocol == "v1" && of == TCP:
+		return 1
+	case p.ProxyProtocol == "v2" && of != SCTP:
+		return 2
+	}
+	return 0
 }
 
 // nothing is what most Services request.

@@ -32,6 +32,7 @@ type Frozen struct {
 	Addr    netip.AddrPort // of the backend; invalid while there is none
 
 	ToBackend, ToClient Way
+	Header              uint16 // how many of the bytes that wait for the backend are of a PROXY header
 
 	Dial *Dialling // nil once the backend has answered
 }
@@ -158,7 +159,8 @@ func (c *conn) freeze() (Frozen, error) {
 		Client: c.client.FD(), Backend: c.backend.FD(),
 		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
-		Dial: c.sh.FreezeDial(c),
+		Header: c.backend.header,
+		Dial:   c.sh.FreezeDial(c),
 	}, err
 }
 
@@ -254,6 +256,7 @@ func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c := sh.newConn(f.Client, f.Backend)
 	c.settled, c.watched = true, true // by the process before, and by Thaw
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
+	c.backend.header = f.Header
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
 	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours)

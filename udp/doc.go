@@ -17,6 +17,9 @@
 // A frontend has one socket for each loop, and the kernel assigns a client to one of them by a hash (SO_REUSEPORT,
 // socket(7)), so that a flow stays on its loop. Replies leave from the address that was asked (IP_PKTINFO, ip(7)).
 //
+// A flow whose Service requests it has a PROXY header, made when it is opened, which goes before each datagram to the
+// backend and is not counted.
+//
 // # What is promised
 //
 // Datagrams of every size pass whole: 65,507 bytes over IPv4, 65,527 over IPv6. None is duplicated, split or merged,

@@ -44,6 +44,9 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
+// Asked returns what the client has asked for, which is known until the backend has answered.
+func (c *Conn[C]) Asked() *lb.Flow { return &c.dial.ladder.flow }
+
 // Spoke notes that the backend has sent something, or ended its stream.
 func (c *Conn[C]) Spoke() {
 	if !c.spoke {

@@ -54,6 +54,7 @@ var samples = map[string][2]string{
 	"outlier-ejection": {"true", "yes"},
 	"readiness-probe":  {"tcpSocket: {}", "exec: {command: [x]}"},
 	"udp-responses":    {"1", "-1"},
+	"proxy-protocol":   {"v2", "2"},
 }
 
 // TestTable: each policy has a word of its own, is read and written alike, refuses what is none and says what to give,
@@ -163,5 +164,37 @@ func TestShortfalls(t *testing.T) {
 				t.Errorf("%s %s: %v, %+v", word, value, err, Shortfalls(s, "nftables"))
 			}
 		}
+	}
+}
+
+// TestProxyProtocol: what binds a Service to user space does so for the protocols that have it, and is missed, on every
+// path, by the others.
+func TestProxyProtocol(t *testing.T) {
+	for _, c := range []struct {
+		of      lb.Protocol
+		version string
+		binds   bool
+		reason  string
+	}{
+		{lb.TCP, "v1", true, ""},
+		{lb.TCP, "v2", true, ""},
+		{lb.UDP, "v2", true, ""},
+		{lb.UDP, "v1", false, "UDP has version 2 only: request v2"},
+		{lb.SCTP, "v2", false, "SCTP has no PROXY protocol: its endpoints see this node as the client"},
+	} {
+		s := &lb.Service{ID: lb.ID{Protocol: c.of}, Policies: &lb.Policies{ProxyProtocol: c.version}}
+		if p := NeedsUserspace(s); (p != nil) != c.binds || p != nil && p.Word != "proxy-protocol" {
+			t.Errorf("%s %s: %+v", c.of, c.version, p)
+		}
+		var want []Shortfall
+		if c.reason != "" {
+			want = []Shortfall{{"proxy-protocol", c.version, "none", c.reason}}
+		}
+		if got := Shortfalls(s, "userspace"); !slices.Equal(got, want) {
+			t.Errorf("%s %s: %+v, want %+v", c.of, c.version, got, want)
+		}
+	}
+	if p := NeedsUserspace(&lb.Service{Policies: &lb.Policies{SlowStart: 1}}); p != nil {
+		t.Errorf("%+v", p)
 	}
 }

@@ -54,6 +54,25 @@ var table = []*Policy{
 		Means: "`NUMBER` of datagrams that endpoints answer with at least; above 0 an endpoint that is silent has failed",
 		kind:  count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
 	},
+	{
+		Word: "proxy-protocol", Default: "none", Binds: true,
+		Means: "`VERSION` of the PROXY protocol by which endpoints hear who the client is and what it has asked: a " +
+			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the Service " +
+			"in user space; SCTP has none",
+		kind:   word{func(p *lb.Policies) *string { return &p.ProxyProtocol }, []string{"v1", "v2"}},
+		misses: missesProxy,
+	},
+}
+
+// missesProxy: what SCTP and UDP lack of the PROXY protocol.
+func missesProxy(p *lb.Policies, of lb.Protocol) (reason string) {
+	switch {
+	case p.ProxyVersion(of) != 0:
+		return ""
+	case of == lb.UDP:
+		return "UDP has version 2 only: request v2"
+	}
+	return of.String() + " has no PROXY protocol: its endpoints see this node as the client"
 }
 
 // has is for what every data path has.
