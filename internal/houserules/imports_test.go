@@ -114,7 +114,8 @@ var layers = []layer{
 		tests: []string{"kernelmodes/lab"}, why: "it tests the whole program on hosts of the testbed",
 	},
 	{
-		dir: "cmd/sluice/internal/agent", ours: parts, theirs: []string{"go.uber.org/zap"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		dir: "cmd/sluice/internal/agent", ours: slices.Concat(parts, []string{"cmd/sluice/internal/policies"}),
+		theirs: []string{"go.uber.org/zap"}, never: []string{"k8s.io", "sigs.k8s.io"},
 		why: "the order in which a table is applied must not depend on where the table came from",
 	},
 	{

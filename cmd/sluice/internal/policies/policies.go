@@ -85,13 +85,17 @@ const mostIgnored = 8
 // weight is the word for EndpointSlices.
 const weight = "weight"
 
+// readinessProbe is the word for checks.
+const readinessProbe = "readiness-probe"
+
 // Weight is the annotation of an EndpointSlice with the weight of its endpoints.
 const Weight = Prefix + weight
 
-// Read returns what the annotations of a Service request, nil for nothing, and those that are of no use.
-func Read(annotations map[string]string) (*lb.Policies, []Ignored) {
-	var p *lb.Policies
+// Read returns what the annotations of a Service request, nil for nothing, and those that are of no use. probe says what
+// is wrong with a readiness probe.
+func Read(annotations map[string]string, probe func(string) error) (*lb.Policies, []Ignored) {
 	var ignored []Ignored
+	var p lb.Policies
 	for name, value := range annotations {
 		word, own := strings.CutPrefix(name, Prefix)
 		if !own {
@@ -104,20 +108,21 @@ func Read(annotations map[string]string) (*lb.Policies, []Ignored) {
 			err = fmt.Errorf("it is for EndpointSlices: annotate those of the Service")
 		case policy == nil:
 			err = unknown(word, words())
+		case policy.Word == readinessProbe:
+			if err = probe(value); err == nil {
+				err = policy.Set(&p, value)
+			}
 		default:
-			to := new(lb.Policies)
-			if p != nil {
-				*to = *p
-			}
-			if err = policy.Set(to, value); err == nil && *to != (lb.Policies{}) {
-				p = to
-			}
+			err = policy.Set(&p, value)
 		}
 		if err != nil {
 			ignored = append(ignored, Ignored{Annotation: name, Value: value, Reason: err.Error()})
 		}
 	}
-	return p, sorted(ignored)
+	if p == (lb.Policies{}) {
+		return nil, sorted(ignored)
+	}
+	return &p, sorted(ignored)
 }
 
 // ReadSlice returns the annotations of an EndpointSlice that are of no use; badWeight says that its weight is none.

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -52,7 +53,7 @@ var samples = map[string][2]string{
 	"scheduler":        {"mh,mh-port", "nosuch"},
 	"slow-start":       {"30s", "2h"},
 	"outlier-ejection": {"true", "yes"},
-	"readiness-probe":  {"tcpSocket: {}", "exec: {command: [x]}"},
+	"readiness-probe":  {"tcpSocket: {}", " "},
 	"udp-responses":    {"1", "-1"},
 	"proxy-protocol":   {"v2", "2"},
 }
@@ -88,6 +89,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// bad finds that a probe is none.
+func bad(probe string) error {
+	if strings.HasPrefix(probe, "exec") {
+		return errors.New("no probe")
+	}
+	return nil
+}
+
 // TestRead: what is of no use is ignored, with what to do, and what else is requested holds.
 func TestRead(t *testing.T) {
 	for _, c := range []struct {
@@ -104,6 +113,8 @@ func TestRead(t *testing.T) {
 		{map[string]string{"something-else": "1"}, lb.Policies{}, "use one of data-path, scheduler,"},
 		{map[string]string{"weight": "1"}, lb.Policies{}, "for EndpointSlices"},
 		{map[string]string{"slow-start": "90m"}, lb.Policies{}, `"90m": give a duration up to 1h, or 0 for none`},
+		{map[string]string{"readiness-probe": "exec: {}"}, lb.Policies{}, "no probe"},
+		{map[string]string{"readiness-probe": "tcpSocket: {}"}, lb.Policies{ReadinessProbe: "tcpSocket: {}"}, ""},
 		{map[string]string{"scheduler": " "}, lb.Policies{}, "it is empty"},
 		{map[string]string{"slow-start": strings.Repeat("é", 1000)}, lb.Policies{}, `é...": give`},
 	} {
@@ -114,7 +125,7 @@ func TestRead(t *testing.T) {
 			}
 			annotations[word] = value
 		}
-		p, ignored := Read(annotations)
+		p, ignored := Read(annotations, bad)
 		if p == nil {
 			p = new(lb.Policies)
 		}
@@ -137,8 +148,8 @@ func TestManyIgnored(t *testing.T) {
 	for i := range 1000 {
 		annotations[fmt.Sprintf("sluice.io/x%03d", i)] = ""
 	}
-	_, ignored := Read(annotations)
-	_, again := Read(maps.Clone(annotations))
+	_, ignored := Read(annotations, bad)
+	_, again := Read(maps.Clone(annotations), bad)
 	if len(ignored) != 8 || !slices.Equal(ignored, again) || !strings.Contains(ignored[7].Reason, "and 992 more") {
 		t.Errorf("%+v", ignored)
 	}

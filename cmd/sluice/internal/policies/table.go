@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/checks"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -44,9 +43,9 @@ var table = []*Policy{
 		without: []string{"false"},
 	},
 	{
-		Word: "readiness-probe", Kernel: "all",
+		Word: readinessProbe, Kernel: "all",
 		Means: "`PROBE` of endpoints, as readinessProbe of a container has it, in JSON or YAML: tcpSocket, httpGet or grpc",
-		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", checks.Check},
+		kind:  text{func(p *lb.Policies) *string { return &p.ReadinessProbe }, "a probe", anything},
 		lacks: has,
 	},
 	{
@@ -74,6 +73,9 @@ func missesProxy(p *lb.Policies, of lb.Protocol) (reason string) {
 	}
 	return of.String() + " has no PROXY protocol: its endpoints see this node as the client"
 }
+
+// anything is for what [Read] checks otherwise.
+func anything(string) error { return nil }
 
 // has is for what every data path has.
 func has(*lb.Policies, string) (instead, reason string) { return "", "" }
