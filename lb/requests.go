@@ -1,6 +1,9 @@
 package lb
 
-import "cmp"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Policies are what a Service requests beyond its API object: its annotations sluice.io/..., typed and within their
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
@@ -15,6 +18,8 @@ type Policies struct {
 	// UDPResponses above 0 say that backends answer what clients of UDP send, so that one that does not has failed (the
 	// word is proxy_responses of nginx).
 	UDPResponses int32
+
+	Transparent Switch // whether backends see the client's own address: see [Balancer.Transparent]
 
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 }
@@ -37,6 +42,7 @@ func (p Policies) or(d *Policies) *Policies {
 	p.OutlierEjection = cmp.Or(p.OutlierEjection, d.OutlierEjection)
 	p.ReadinessProbe = cmp.Or(p.ReadinessProbe, d.ReadinessProbe)
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
+	p.Transparent = cmp.Or(p.Transparent, d.Transparent)
 	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
 	return &p
 }
@@ -51,6 +57,24 @@ func (p *Policies) ProxyVersion(of Protocol) uint8 {
 		return 2
 	}
 	return 0
+}
+
+// Transparent reports whether a connection to the backend of c is to come from the client's own address: if its service
+// requests that, and the backend's answers pass this node and get to nothing else before. So it is a backend of this
+// node, but neither the node itself nor the client, and the client is none of the node's pods, whom a backend may
+// answer without the node.
+func (b *Balancer) Transparent(c Choice, client netip.Addr) bool {
+	if c.Policies().Transparent != On || !c.backend.is(onNode) {
+		return false
+	}
+	backend := c.backend.addr.Addr()
+	if !client.IsValid() || client.Is4() != backend.Is4() || client.IsLoopback() || client.IsLinkLocalUnicast() ||
+		client == backend {
+		return false
+	}
+	node := &b.load().table.node
+	_, own := node.addresses[backend]
+	return !own && !within(node.podCIDRs, client)
 }
 
 // nothing is what most Services request.

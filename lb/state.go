@@ -50,7 +50,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible and leftOut in the current table.
+	// condition is a combination of live, eligible, leftOut and onNode in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -72,6 +72,7 @@ const (
 	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
 	live     uint32 = 1 << sets   // flows that are there may stay
 	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
+	onNode   uint32 = live << 2   // it runs on this node
 )
 
 // condition returns the one of backends in the set.

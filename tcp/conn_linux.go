@@ -18,6 +18,7 @@ type conn struct {
 	client, backend side
 	offer           uint32 // number under which another process has copies of its sockets; 0: none
 	settled         bool   // it is no short connection: see settle
+	transparent     bool   // the backend sees the client's own address
 	watched         bool   // the loop reports events of the client: not before its Service has its turn to dial
 }
 
@@ -286,6 +287,7 @@ func (c *conn) Release() {
 		}
 		c.endBulk(s)
 	}
+	c.appear(false)
 	c.sh.leave(c)
 }
 
@@ -297,20 +299,11 @@ func (c *conn) Connect() error {
 		}
 		c.watched = true
 	}
-	addr := c.Choice.Backend()
-	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, 0)
-	if err != nil {
-		return err
-	}
-	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
-	if c.settled {
-		_ = probe(fd) // it can fail only on what is no TCP socket
-	}
-	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	// Registered only now: an unconnected socket reports a hang-up (tcp_poll).
-	return c.sh.Loop.AddDeferred(fd, &c.backend)
+	return c.sh.Loop.AddDeferred(c.backend.FD(), &c.backend)
 }
 
 // Connected reports whether the backend has accepted (session.Owner).

@@ -34,6 +34,8 @@ type Frozen struct {
 	ToBackend, ToClient Way
 	Header              uint16 // how many of the bytes that wait for the backend are of a PROXY header
 
+	Transparent bool // the backend sees the client's own address
+
 	Dial *Dialling // nil once the backend has answered
 }
 
@@ -159,8 +161,8 @@ func (c *conn) freeze() (Frozen, error) {
 		Client: c.client.FD(), Backend: c.backend.FD(),
 		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
-		Header: c.backend.header,
-		Dial:   c.sh.FreezeDial(c),
+		Header: c.backend.header, Transparent: c.transparent,
+		Dial: c.sh.FreezeDial(c),
 	}, err
 }
 
@@ -241,7 +243,9 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Unlock()
 	ours := make(session.Sources, len(conns))
 	for i := range conns {
-		ours.Add(conns[i].Backend)
+		if !conns[i].Transparent { // else its address is the client's
+			ours.Add(conns[i].Backend)
+		}
 	}
 	return s.Loops.Each(func(i int) {
 		for j := i; j < len(conns); j += len(s.shards) {
@@ -257,6 +261,7 @@ func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c.settled, c.watched = true, true // by the process before, and by Thaw
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
 	c.backend.header = f.Header
+	c.appear(f.Transparent)
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
 	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours)

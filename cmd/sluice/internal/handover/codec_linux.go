@@ -188,7 +188,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 		c.connEnds(f)
 	}
 	dialling := f.Dial != nil
-	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling)
+	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling, &f.Transparent)
 	c.bytes(&f.ToBackend.Waiting)
 	number(c, &f.Header)
 	c.bytes(&f.ToClient.Waiting)

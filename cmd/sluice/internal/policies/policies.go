@@ -26,8 +26,8 @@ type Policy struct {
 
 	kind kind
 
-	// misses says why ports of a protocol do not have what is requested, on no data path; nil: those of all have it.
-	misses func(p *lb.Policies, of lb.Protocol) (reason string)
+	// misses says why a Service does not have what it requests, on a data path that has it for others; nil: all have it.
+	misses func(s *lb.Service, path string) (reason string)
 	// without are the values that request nothing of a data path.
 	without []string
 	// lacks says why a data path does not have what is requested, and what it does instead; nil: user space has it, and
@@ -204,7 +204,7 @@ func NeedsUserspace(s *lb.Service) *Policy {
 		return nil
 	}
 	i := slices.IndexFunc(table, func(p *Policy) bool {
-		return p.Binds && p.Get(s.Policies) != "" && (p.misses == nil || p.misses(s.Policies, s.Protocol) == "")
+		return p.Binds && p.Get(s.Policies) != "" && (p.misses == nil || p.misses(s, "userspace") == "")
 	})
 	if i < 0 {
 		return nil
@@ -215,7 +215,7 @@ func NeedsUserspace(s *lb.Service) *Policy {
 // missing returns why a Service on a data path does not have what it requests, and what there is instead.
 func (p *Policy) missing(s *lb.Service, path string) (instead, reason string) {
 	if p.misses != nil {
-		if reason := p.misses(s.Policies, s.Protocol); reason != "" {
+		if reason := p.misses(s, path); reason != "" {
 			return "none", reason
 		}
 	}

@@ -55,6 +55,7 @@ var samples = map[string][2]string{
 	"outlier-ejection": {"true", "yes"},
 	"readiness-probe":  {"tcpSocket: {}", " "},
 	"udp-responses":    {"1", "-1"},
+	"transparent":      {"true", "yes"},
 	"proxy-protocol":   {"v2", "2"},
 }
 
@@ -207,5 +208,32 @@ func TestProxyProtocol(t *testing.T) {
 	}
 	if p := NeedsUserspace(&lb.Service{Policies: &lb.Policies{SlowStart: 1}}); p != nil {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestTransparent: what user space lacks is said, once for a Service whatever its endpoints of other nodes are; the
+// kernel's data paths have it.
+func TestTransparent(t *testing.T) {
+	here, elsewhere := lb.Backend{Local: true}, lb.Backend{}
+	for _, c := range []struct {
+		of       lb.Protocol
+		backends []lb.Backend
+		reason   string
+	}{
+		{lb.TCP, []lb.Backend{here}, ""},
+		{lb.TCP, []lb.Backend{here, elsewhere}, "endpoints of other nodes see this node's address, since their answers do not pass it"},
+		{lb.UDP, []lb.Backend{here}, "UDP in user space comes from this node's address"},
+	} {
+		s := &lb.Service{ID: lb.ID{Protocol: c.of}, Backends: c.backends, Policies: &lb.Policies{Transparent: lb.On}}
+		var want []Shortfall
+		if c.reason != "" {
+			want = []Shortfall{{"transparent", "true", "none", c.reason}}
+		}
+		if got := Shortfalls(s, "userspace"); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", c.of, got, want)
+		}
+		if got := Shortfalls(s, "nftables"); got != nil || NeedsUserspace(s) != nil {
+			t.Errorf("%s on nftables: %+v", c.of, got)
+		}
 	}
 }
