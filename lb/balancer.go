@@ -50,6 +50,7 @@ type Balancer struct {
 	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
 	updates  uint64 // guarded by mu
+	watchers []func()
 	outliers outliers
 }
 
@@ -57,6 +58,7 @@ type Balancer struct {
 type snapshot struct {
 	table    *Table
 	services []atomic.Pointer[service] // by slot of the table
+	backends int                       // of all services
 }
 
 // service returns the one in a slot.
@@ -213,6 +215,7 @@ func (b *Balancer) Update(t *Table) {
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
+		next.backends += len(s.Backends)
 		from := guess // nearly always, since tables are made in the same order again and again
 		if from >= old.table.Len() || old.table.At(from) != s {
 			from = old.table.position(guess, &s.ID)
@@ -240,11 +243,14 @@ func (b *Balancer) Update(t *Table) {
 	for _, c := range changed {
 		b.finish(c[1], c[0])
 	}
+	var dropped []*service
 	for _, slot := range old.table.slots {
 		if !kept[slot] {
 			b.drop(old.service(slot))
+			dropped = append(dropped, old.service(slot))
 		}
 	}
+	b.watch(changed, dropped)
 }
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
@@ -353,6 +359,9 @@ func (b *Balancer) finish(s, from *service) {
 		}
 	}
 	for _, k := range s.backends {
+		if k.becomes&stays != 0 && k.left.Load() != 0 {
+			k.left.Store(0)
+		}
 		if k.condition.Swap(k.becomes)&(eligible|leftOut) != 0 && k.becomes&(eligible|leftOut) == 0 {
 			lost = true
 		}

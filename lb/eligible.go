@@ -103,6 +103,9 @@ func (s selection) condition(b *Backend) uint32 {
 	if b.live() {
 		c |= live
 	}
+	if b.stays() {
+		c |= stays
+	}
 	for in := range sets {
 		if s.has(in, b) {
 			c |= in.condition()

@@ -7,7 +7,7 @@ const flushEvery = 256 << 10
 // Meter counts the bytes that one connection or flow moves, and adds them to the backend's
 // counters now and then, so that loops which share a backend do not write to
 // the same cache line for each datagram. The zero Meter is ready, for one goroutine.
-type Meter struct{ in, out uint32 }
+type Meter struct{ in, out, flushes uint32 }
 
 // Add counts bytes from the client and to it, fewer than 2 GiB at once.
 func (m *Meter) Add(c Choice, in, out int) {
@@ -29,5 +29,5 @@ func (m *Meter) Flush(c Choice) {
 			c.backend.bytesOut.Add(uint64(m.out))
 		}
 	}
-	*m = Meter{}
+	*m = Meter{flushes: m.flushes + 1}
 }

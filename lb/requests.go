@@ -22,6 +22,25 @@ type Policies struct {
 	Transparent Switch // whether backends see the client's own address: see [Balancer.Transparent]
 
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
+
+	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
+	Drain int64
+
+	ConnectTimeout  int64 // of the first attempt to reach a backend; each next one has twice as long
+	ConnectAttempts int32 // how many there are, 1 to 8
+
+	IdleTimeout           int64 // without a byte in either direction, of TCP and SCTP
+	UDPIdleTimeout        int64 // of UDP flows
+	MaxConnectionDuration int64 // of a connection whose backend has answered
+	MaxConnectionJitter   int32 // percent of which a random part makes that shorter
+
+	// How long a connection may be without a byte whose client, or backend, has ended its stream.
+	ClientHalfCloseTimeout, ServerHalfCloseTimeout int64
+
+	// Keep-alive probes of TCP: after how long without a byte, how often, and how many without an answer.
+	KeepaliveIdle, KeepaliveInterval int64
+	KeepaliveProbes                  int32
+	UserTimeout                      int64 // how long bytes of TCP may be without an acknowledgement (TCP_USER_TIMEOUT)
 }
 
 // Switch is on, off, or not given.
@@ -44,6 +63,19 @@ func (p Policies) or(d *Policies) *Policies {
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
 	p.Transparent = cmp.Or(p.Transparent, d.Transparent)
 	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
+	p.Drain = cmp.Or(p.Drain, d.Drain)
+	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)
+	p.ConnectAttempts = cmp.Or(p.ConnectAttempts, d.ConnectAttempts)
+	p.IdleTimeout = cmp.Or(p.IdleTimeout, d.IdleTimeout)
+	p.UDPIdleTimeout = cmp.Or(p.UDPIdleTimeout, d.UDPIdleTimeout)
+	p.MaxConnectionDuration = cmp.Or(p.MaxConnectionDuration, d.MaxConnectionDuration)
+	p.MaxConnectionJitter = cmp.Or(p.MaxConnectionJitter, d.MaxConnectionJitter)
+	p.ClientHalfCloseTimeout = cmp.Or(p.ClientHalfCloseTimeout, d.ClientHalfCloseTimeout)
+	p.ServerHalfCloseTimeout = cmp.Or(p.ServerHalfCloseTimeout, d.ServerHalfCloseTimeout)
+	p.KeepaliveIdle = cmp.Or(p.KeepaliveIdle, d.KeepaliveIdle)
+	p.KeepaliveInterval = cmp.Or(p.KeepaliveInterval, d.KeepaliveInterval)
+	p.KeepaliveProbes = cmp.Or(p.KeepaliveProbes, d.KeepaliveProbes)
+	p.UserTimeout = cmp.Or(p.UserTimeout, d.UserTimeout)
 	return &p
 }
 

@@ -50,7 +50,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible, leftOut and onNode in the current table.
+	// condition is a combination of live, eligible, leftOut, stays and onNode in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -64,6 +64,7 @@ type backend struct {
 	health atomic.Pointer[health] // nil until it fails, or starts slowly
 
 	latency atomic.Uint64 // see took
+	left    atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
 
 	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }

@@ -37,6 +37,7 @@ type Frozen struct {
 	Transparent bool // the backend sees the client's own address
 
 	Dial *Dialling // nil once the backend has answered
+	Kept session.Kept
 }
 
 // Way is one direction of a Frozen connection.
@@ -152,6 +153,7 @@ func (s *Server) Thaw() {
 }
 
 func (c *conn) freeze() (Frozen, error) {
+	kept := c.sh.FreezeKept(c)
 	c.Shared = true
 	c.settle()
 	c.Meter.Flush(c.Choice)
@@ -163,6 +165,7 @@ func (c *conn) freeze() (Frozen, error) {
 		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
 		Header: c.backend.header, Transparent: c.transparent,
 		Dial: c.sh.FreezeDial(c),
+		Kept: kept,
 	}, err
 }
 
@@ -179,8 +182,16 @@ func freezeWay(from, to *side) Way {
 func (c *conn) settle() {
 	if !c.settled && c.backend.FD() >= 0 {
 		_ = probe(c.backend.FD()) // it can fail only on what is no TCP socket
+		c.probePolicies()
 	}
 	c.settled = true
+}
+
+// probePolicies sets what the Service requests of keep-alive probes, on both sockets.
+func (c *conn) probePolicies() {
+	if p := c.Choice.Policies(); p.Probes() {
+		_ = errors.Join(probeAs(c.client.FD(), p), probeAs(c.backend.FD(), p)) // as probe
+	}
 }
 
 // unpipe moves what waits in dst's pipe to a buffer. Never does anything wait in both.
@@ -264,7 +275,7 @@ func (sh *shard) thaw(f *Frozen, ours session.Sources) {
 	c.appear(f.Transparent)
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
-	sh.Thaw(c, f.Service, f.Addr, f.Dial, [...]eventloop.Handler{&c.client, &c.backend}, ours)
+	sh.Thaw(c, f.Service, f.Addr, f.Dial, f.Kept, [...]eventloop.Handler{&c.client, &c.backend}, ours)
 }
 
 func (sh *shard) thawWay(w *Way, from, to *side) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 func (s *Server) engine() engine {
@@ -84,6 +85,22 @@ func probe(fd int) error {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds),
 	)
+}
+
+// probeAs has the kernel probe a socket that it probes already, and give it up, as the policies of a Service have it.
+// Options that they do not request stay as they are.
+func probeAs(fd int, p *lb.Policies) error {
+	var errs []error
+	set := func(option int, value int64) {
+		if value > 0 {
+			errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, option, int(value)))
+		}
+	}
+	set(unix.TCP_KEEPIDLE, p.KeepaliveIdle/int64(time.Second))
+	set(unix.TCP_KEEPINTVL, p.KeepaliveInterval/int64(time.Second))
+	set(unix.TCP_KEEPCNT, int64(p.KeepaliveProbes))
+	set(unix.TCP_USER_TIMEOUT, p.UserTimeout/int64(time.Millisecond))
+	return errors.Join(errs...)
 }
 
 func (e *loops) drain(ctx context.Context) error {

@@ -33,6 +33,7 @@ func (c *conn) connectFrom(client bool) error {
 	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
 	if c.settled {
 		_ = probe(fd) // it can fail only on what is no TCP socket
+		c.probePolicies()
 	}
 	if client {
 		c.fromClient(fd)

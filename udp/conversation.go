@@ -36,16 +36,24 @@ type dialogue struct {
 
 // idle returns how long the flow lives after its last datagram, in ns.
 func (f *flow) idle() int64 {
-	sh := f.ln.shard
+	fixed, sh := f.fixed(), f.ln.shard
 	switch {
-	case sh.server.IdleTimeout > 0:
-		return int64(sh.server.IdleTimeout)
+	case fixed > 0:
+		return fixed
 	case sh.drain.Started():
 		return brief
 	case f.standing == known:
 		return lb.UDPStreamTimeout
 	}
 	return lb.UDPTimeout
+}
+
+// fixed returns for how long the Service, or the server, has every flow live; 0: it depends.
+func (f *flow) fixed() int64 {
+	if t := f.choice.Policies().UDPIdleTimeout; t > 0 {
+		return t
+	}
+	return int64(f.ln.shard.server.IdleTimeout)
 }
 
 // look returns when a new flow is looked at first, in ns from now.
@@ -108,7 +116,7 @@ func (f *flow) idles(now bool) {
 // most, so that their number goes down again and no datagram waits for long.
 func (f *flow) rests(now int64) {
 	sh := f.ln.shard
-	if f.idler || f.followed == settling || f.leaving != 0 || sh.server.IdleTimeout > 0 {
+	if f.idler || f.followed == settling || f.leaving != 0 || f.fixed() > 0 {
 		return
 	}
 	f.idles(true)
@@ -131,7 +139,7 @@ func (f *flow) conversation() uint64 {
 // remember has the balancer remember where the client goes on, since the flow is closed early.
 func (f *flow) remember() {
 	sh := f.ln.shard
-	if sh.server.IdleTimeout > 0 || !f.choice.Live() {
+	if f.fixed() > 0 || !f.choice.Live() {
 		return
 	}
 	f.choice.Remember(&lb.Conversation{Key: f.conversation(), Port: sh.io.port(f), Answered: f.replied,

@@ -119,6 +119,10 @@ var layers = []layer{
 		why: "the order in which a table is applied must not depend on where the table came from",
 	},
 	{
+		dir: "cmd/sluice/internal/policies", ours: []string{"lb", "kernelmodes"}, never: []string{"k8s.io", "sigs.k8s.io"},
+		why: "the agent uses it, and what a policy is must not depend on who requests it",
+	},
+	{
 		dir: "bench/testbed", never: outside,
 		theirs: slices.Concat(kernel, []string{"golang.org/x/net/dns/dnsmessage", "github.com/google/go-cmp"}),
 		why:    "tests of every package use it, so it can use none of them",

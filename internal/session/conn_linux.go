@@ -177,6 +177,9 @@ func (sh *Shard[C]) End(c C) {
 	conn.Done()
 	sh.remove(c)
 	sh.claims.End(conn.Claim)
+	if len(sh.walk.ages) > 0 {
+		delete(sh.walk.ages, c)
+	}
 	conn.Claim = Claim{}
 	sh.Descriptors.Give(2)
 	sh.Count.Active.Add(-1)

@@ -170,8 +170,12 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.failed(err)
 		conn.dial.ready()
 	case accepted:
-		conn.dial.ladder.Answered(conn.Choice)
+		now := conn.dial.ladder.Answered(conn.Choice)
 		sh.endDial(conn)
+		if conn.Choice.Policies().Watched() {
+			sh.walk.setAge(c, age{born: now, active: now})
+			sh.watch(0)
+		}
 		sh.Count.Established.Add(1)
 		_, _, backend := c.Parts()
 		backend.Writable = true

@@ -57,6 +57,7 @@ type Ladder struct {
 	flow      lb.Flow
 	tried     lb.Tried
 	attempt   int // attempts that have ended
+	attempts  int // how many there may be; 0: it is not known yet
 	shortages int // waits for resources of this host so far
 }
 
@@ -68,7 +69,7 @@ func (l *Ladder) Start(flow lb.Flow) {
 
 // Next returns the backend to try and how long it may take to answer. False: there is none, which is counted.
 func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout time.Duration, ok bool) {
-	if l.attempt >= len(s.DialTimeouts) {
+	if l.attempt > 0 && l.attempt >= l.attempts {
 		count.DialGaveUp.Add(1)
 		return choice, 0, false
 	}
@@ -78,7 +79,29 @@ func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout tim
 		Refuse(count, err)
 		return choice, 0, false
 	}
-	return choice, s.DialTimeouts[l.attempt], true
+	p := choice.Policies()
+	l.attempts = attempts(s, p)
+	return choice, s.timeout(p, l.attempt), true
+}
+
+// attempts returns how many attempts there may be.
+func attempts(s *Config, p *lb.Policies) int {
+	if p.ConnectAttempts > 0 {
+		return int(p.ConnectAttempts)
+	}
+	return len(s.DialTimeouts)
+}
+
+// maxConnectTimeout bounds what doubling makes of a timeout.
+const maxConnectTimeout = time.Minute
+
+// timeout returns how long the nth attempt may take, counted from 0.
+func (c *Config) timeout(p *lb.Policies, nth int) time.Duration {
+	if p.ConnectTimeout > 0 {
+		t := time.Duration(p.ConnectTimeout)
+		return max(t, min(t<<min(nth, 8), maxConnectTimeout))
+	}
+	return c.DialTimeouts[min(nth, len(c.DialTimeouts)-1)]
 }
 
 // Stays reports whether an attempt that was not answered in time goes on as the next one, with the socket that it has,
@@ -86,12 +109,12 @@ func (l *Ladder) Next(s *Config, count *Counters) (choice lb.Choice, timeout tim
 // many clients of a silent backend cost half the connects. A first attempt is made anew, which repairs the loss of a
 // SYN before the kernel would (after 1 s, as RFC 6298 has it; SCTP would wait for 3 s, and so does not stay).
 func (l *Ladder) Stays(s *Config, choice lb.Choice) (timeout time.Duration, ok bool) {
-	if l.attempt == 0 || l.attempt+1 >= len(s.DialTimeouts) || choice.Service().Protocol != lb.TCP ||
+	if l.attempt == 0 || l.attempt+1 >= l.attempts || choice.Service().Protocol != lb.TCP ||
 		!s.LB.Only(l.flow, choice) {
 		return 0, false
 	}
 	l.attempt++
-	return s.DialTimeouts[l.attempt], true
+	return s.timeout(choice.Policies(), l.attempt), true
 }
 
 // Failed ends an attempt: the backend will not be tried again.
@@ -100,11 +123,12 @@ func (l *Ladder) Failed(choice lb.Choice) {
 	l.attempt++
 }
 
-// Answered ends the last attempt: the backend has accepted.
-func (l *Ladder) Answered(choice lb.Choice) {
-	now := eventloop.Now()
+// Answered ends the last attempt: the backend has accepted. It returns the time.
+func (l *Ladder) Answered(choice lb.Choice) (now int64) {
+	now = eventloop.Now()
 	choice.Answered()
 	choice.Took(now-l.flow.Now, now)
+	return now
 }
 
 // EndFailed gives back the choice of an attempt that has failed, and returns what is left of it: nothing, unless what
@@ -162,6 +186,15 @@ func Shortage(err error) bool {
 	return ok && slices.Contains(shortages, errno)
 }
 
+// Kept is what a hand-over says of a connection for the policies of its Service.
+type Kept struct {
+	Age  time.Duration // since its backend has answered
+	Idle time.Duration // since bytes were last found to have moved
+	Gone time.Duration // since its backend was found to have left; 0: it has not, or the connection stays for good
+
+	Drain time.Duration // how long it may stay after that
+}
+
 // Dialling is what a hand-over says of a connection whose backend has not answered.
 type Dialling struct {
 	Frontend  lb.Frontend
@@ -180,12 +213,14 @@ func (l *Ladder) Freeze() Dialling {
 }
 
 // Thaw continues where another process has frozen a Ladder, with a backend of service if it was waiting for one.
-func (l *Ladder) Thaw(b *lb.Balancer, d *Dialling, service lb.ID, backend netip.AddrPort) {
+func (l *Ladder) Thaw(config *Config, d *Dialling, service lb.ID, backend netip.AddrPort) {
+	b := config.LB
 	if owner, _, ok := b.Table().Lookup(d.Frontend); ok && !backend.IsValid() {
 		service = owner.ID
 	}
 	l.Start(lb.Flow{Frontend: d.Frontend, Client: d.Client, ClientPort: d.Port, Now: eventloop.Now()})
 	l.tried, l.attempt, l.shortages = b.ResumeTried(service, d.Tried), d.Attempt, d.Shortages
+	l.attempts = attempts(config, b.Policies(d.Frontend))
 }
 
 // Resume makes a choice that another process has made: none if backend is invalid.

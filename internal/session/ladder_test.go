@@ -127,7 +127,7 @@ func TestLadderHandover(t *testing.T) {
 	l.Failed(first)
 	l.Short(&count)
 	frozen := l.Freeze()
-	next.Thaw(b, &frozen, first.Service(), netip.AddrPort{})
+	next.Thaw(&config, &frozen, first.Service(), netip.AddrPort{})
 	second, timeout, ok := next.Next(&config, &count)
 	if !ok || second.Backend() == first.Backend() || timeout != config.DialTimeouts[1] || next.shortages != 1 {
 		t.Errorf("%v after %v within %v, %t, %d waits", second.Backend(), first.Backend(), timeout, ok, next.shortages)

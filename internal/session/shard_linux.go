@@ -32,6 +32,7 @@ type Shard[C Owner[C]] struct {
 	dials       queue[*dial[C]] // all of them, the oldest first
 	pending     []*Listener[C]  // those that may have a client to accept
 	late        bool            // the loop is to serve the shard at the end of the turn
+	walk        walk[C]
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
@@ -39,6 +40,10 @@ func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) 
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
 	sh.claims = NewClaims(config.Shares, config.LB)
+	sh.walk.sh = sh
+	if config.LB != nil {
+		config.LB.OnWatch(sh.watchSoon)
+	}
 }
 
 // Admit claims what a new connection of a client to a frontend takes: of an accepted client's socket, which it resets
@@ -92,6 +97,9 @@ func (sh *Shard[C]) join(a, b C) {
 }
 
 func (sh *Shard[C]) remove(c C) {
+	if sh.walk.at == c {
+		sh.walk.at = c.Base().next
+	}
 	sh.join(c.Base().prev, c.Base().next)
 }
 
@@ -159,8 +167,8 @@ func (s Sources) Add(fd int) {
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as
 // the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
-func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, handlers [2]eventloop.Handler,
-	ours Sources) {
+func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Dialling, kept Kept,
+	handlers [2]eventloop.Handler, ours Sources) {
 	sh.Descriptors.Adopt(2)
 	conn := c.Base()
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
@@ -168,9 +176,10 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	peer, _ := socket.Peer(client.FD()) // it fails if the client has gone, which is seen soon
 	sh.Insert(c, sh.claims.Adopt(service, peer.Addr()))
 	conn.spoke = from == nil // else it is not known
+	sh.thawKept(c, kept)
 	if from != nil {
 		d := sh.newDial(c)
-		d.ladder.Thaw(sh.LB, from, service, backend)
+		d.ladder.Thaw(sh.Config, from, service, backend)
 		sh.Loop.After(&d.timer, d, from.Left)
 	}
 	_, back := ours[peer]

@@ -26,6 +26,12 @@ type Stats[C, G any] struct {
 
 	Refusals[C]
 
+	// Connections that policies of their Services have reset.
+	DrainReset        C // their endpoint had left
+	IdleTimedOut      C // no byte for the idle timeout
+	DurationExceeded  C // open for the longest time allowed
+	HalfCloseTimedOut C // one side had ended its stream, and no byte came for a time
+
 	PausedDescriptors C // accepting paused: file descriptors exhausted
 	PausedDials       C // accepting paused: MaxDials reached
 	AcceptErrors      C // accept(2) failed otherwise

@@ -164,7 +164,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	}
 	if f.Dial != nil {
 		d := &dial{init: f.Dial.Init}
-		d.Thaw(sh.cfg.LB, &f.Dial.Dialling, f.Service, f.Addr)
+		d.Thaw(&sh.cfg.Config, &f.Dial.Dialling, f.Service, f.Addr)
 		a.dial = d
 		sh.count.Dialling.Add(1)
 	}

@@ -35,9 +35,10 @@ func (e *Engine) Freeze(visit func(*engine.Frozen) error) error {
 }
 
 func (a *assoc) freeze() engine.Frozen {
+	kept := a.sh.FreezeKept(a)
 	a.Shared = true
 	a.Meter.Flush(a.Choice)
-	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Sockets: &engine.Sockets{
+	f := engine.Frozen{Service: a.Choice.Service(), Addr: a.Choice.Backend(), Kept: kept, Sockets: &engine.Sockets{
 		Client: a.client.FD(), Backend: a.backend.FD(),
 		ToBackend: frozenWay(&a.client, &a.backend), ToClient: frozenWay(&a.backend, &a.client),
 	}}
@@ -94,7 +95,7 @@ func (sh *shard) thaw(f *engine.Frozen, ours session.Sources) {
 		dial = &d.Dialling
 		dial.Left = f.Left
 	}
-	sh.Thaw(a, f.Service, f.Addr, dial, [...]eventloop.Handler{&a.client, &a.backend}, ours)
+	sh.Thaw(a, f.Service, f.Addr, dial, f.Kept, [...]eventloop.Handler{&a.client, &a.backend}, ours)
 }
 
 func thawWay(w *engine.Way, from, to *side) {

@@ -192,6 +192,10 @@ func (c *codec) conn(f *tcp.Frozen) {
 	c.bytes(&f.ToBackend.Waiting)
 	number(c, &f.Header)
 	c.bytes(&f.ToClient.Waiting)
+	number(c, &f.Kept.Age)
+	number(c, &f.Kept.Idle)
+	number(c, &f.Kept.Gone)
+	number(c, &f.Kept.Drain)
 	if dialling {
 		if c.reading {
 			f.Dial = new(tcp.Dialling)

@@ -24,6 +24,16 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 	}
 }
 
+// policyResets are connections that policies have reset.
+func policyResets(n session.Stats[uint64, int64]) []reading {
+	return []reading{
+		{"drain", n.DrainReset},
+		{"idle_timeout", n.IdleTimedOut},
+		{"max_connection_duration", n.DurationExceeded},
+		{"half_close_timeout", n.HalfCloseTimedOut},
+	}
+}
+
 // refusals are connections of Services and clients that had their share already.
 func refusals(n session.Refusals[uint64]) []reading {
 	return []reading{
@@ -55,6 +65,9 @@ func (s scrape) tcp(n tcp.Stats) {
 		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
 	s.counters("sluice_tcp_resets_total", "Relayed TCP connections reset, by the side that failed.",
 		"side", []reading{{"client", n.ClientResets}, {"backend", n.BackendResets}})
+	s.counters("sluice_tcp_policy_resets_total", "Relayed TCP connections reset by a policy of their Service "+
+		"(docs/policies.md): drain, idle_timeout, max_connection_duration or half_close_timeout.", "policy",
+		policyResets(n.Stats))
 	s.counters("sluice_tcp_bytes_total", "Bytes relayed over TCP: in from clients, out to clients.",
 		"direction", []reading{{"in", n.BytesIn}, {"out", n.BytesOut}})
 	s.counters("sluice_tcp_accept_pauses_total",
@@ -141,6 +154,9 @@ func (s scrape) sctp(n sctp.Stats) {
 			{"expired", n.Expired},
 			{"evicted", n.Evicted},
 		})
+	s.counters("sluice_sctp_policy_aborts_total", "SCTP associations aborted by a policy of their Service "+
+		"(docs/policies.md), of the kernel's SCTP: drain, idle_timeout, max_connection_duration or half_close_timeout.",
+		"policy", policyResets(n.Stats))
 	s.counters("sluice_sctp_messages_total", "User messages relayed over SCTP: in from clients, out to clients. "+
 		"The packet engine includes retransmissions.",
 		"direction", []reading{{"in", n.MessagesIn}, {"out", n.MessagesOut}})

@@ -175,6 +175,46 @@ func (k text) set(p *lb.Policies, value string) error {
 func (k text) get(p *lb.Policies) string { return *k.at(p) }
 func (k text) values() string            { return k.what }
 
+// drain is what becomes of connections whose endpoint has left.
+type drain struct{}
+
+// Values of lb.Policies.Drain, besides durations.
+const (
+	forGood = -1
+	atOnce  = 1
+)
+
+func (k drain) set(p *lb.Policies, value string) error {
+	what, after, timed := strings.Cut(strings.TrimSpace(value), ":")
+	d, err := time.ParseDuration(after)
+	switch {
+	case value == "drain":
+		p.Drain = forGood
+	case value == "reset":
+		p.Drain = atOnce
+	case what == "drain" && timed && err == nil && d > 0 && d <= month:
+		p.Drain = int64(d)
+	default:
+		return fmt.Errorf("give %s%s", k.values(), meant(what, []string{"drain", "reset"}))
+	}
+	return nil
+}
+
+func (drain) get(p *lb.Policies) string {
+	switch {
+	case p.Drain == 0:
+		return ""
+	case p.Drain < 0:
+		return "drain"
+	case p.Drain == atOnce:
+		return "reset"
+	}
+	return "drain:" + time.Duration(p.Drain).String()
+}
+
+func (drain) values() string { return "drain, reset, or drain: and a duration up to " + round(month) }
+
+func (drain) name() string    { return "string" }
 func (duration) name() string { return "duration" }
 func (count) name() string    { return "int" }
 func (toggle) name() string   { return "bool" }

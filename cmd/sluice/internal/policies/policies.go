@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,7 +106,7 @@ func Read(annotations map[string]string, probe func(string) error) (*lb.Policies
 		var err error
 		switch {
 		case word == weight:
-			err = fmt.Errorf("it is for EndpointSlices: annotate those of the Service")
+			err = errors.New("it is for EndpointSlices: annotate those of the Service")
 		case policy == nil:
 			err = unknown(word, words())
 		case policy.Word == readinessProbe:
@@ -167,7 +168,7 @@ func unknown(word string, words []string) error {
 	if near := nearest(word, words); near != "" {
 		return fmt.Errorf("there is no such policy: did you mean %s%s?", Prefix, near)
 	}
-	return fmt.Errorf("there is no such policy: use one of %s, or remove it", strings.Join(words, ", "))
+	return errors.New("there is no such policy: see docs/policies.md, or remove it")
 }
 
 // Shortfall is a policy that a Service requests and its data path does not have.

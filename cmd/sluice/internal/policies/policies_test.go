@@ -20,8 +20,9 @@ const (
 What a Service can request by annotations ` + "`sluice.io/...`" + `, and the flag that gives the default for all Services that
 request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
 its range, request nothing: an Event ` + "`AnnotationIgnored`" + `, the log and ` + "`sluice_annotations_ignored`" + ` say so, and
-what to do; the other policies of the Service hold. User space has every policy. What a data path of the kernel does not
-have is reported by an Event ` + "`PolicyUnavailable`" + `, the log and ` + "`sluice_policy_fallbacks`" + `; ` + "`sluice explain`" + ` shows both.
+what to do; the other policies of the Service hold. User space has every policy, but for drain, idle-timeout and those of
+durations and half-closed connections where SCTP is forwarded packet by packet, and, with those of tcp-keepalive and
+tcp-user-timeout, on systems other than Linux. What a data path of the kernel does not have is reported by an Event ` + "`PolicyUnavailable`" + `, the log and ` + "`sluice_policy_fallbacks`" + `; ` + "`sluice explain`" + ` shows both.
 
 The weight of endpoints is an annotation of their EndpointSlice: ` + "`sluice.io/weight`" + `, 0 to 65535, where 0 is maintenance.
 
@@ -57,6 +58,20 @@ var samples = map[string][2]string{
 	"udp-responses":    {"1", "-1"},
 	"transparent":      {"true", "yes"},
 	"proxy-protocol":   {"v2", "2"},
+
+	"drain":                          {"drain:5s", "drain:-5s"},
+	"connect-timeout":                {"1s", "0"},
+	"connect-attempts":               {"8", "9"},
+	"idle-timeout":                   {"1h0m0s", "1ms"},
+	"udp-idle-timeout":               {"5s", "0"},
+	"max-connection-duration":        {"1h0m0s", "forever"},
+	"max-connection-duration-jitter": {"10", "101"},
+	"client-half-close-timeout":      {"30s", "-1s"},
+	"server-half-close-timeout":      {"30s", "-1s"},
+	"tcp-keepalive-idle":             {"1m0s", "10h"},
+	"tcp-keepalive-interval":         {"10s", "1ms"},
+	"tcp-keepalive-probes":           {"5", "0"},
+	"tcp-user-timeout":               {"30s", "1ms"},
 }
 
 // TestTable: each policy has a word of its own, is read and written alike, refuses what is none and says what to give,
@@ -111,7 +126,9 @@ func TestRead(t *testing.T) {
 		{map[string]string{"data-path": "ip-tables"}, lb.Policies{}, "did you mean iptables?"},
 		{map[string]string{"scheduler": "maglve"}, lb.Policies{}, "did you mean maglev?"},
 		{map[string]string{"scheduler": "sed"}, lb.Policies{Scheduler: "sed"}, ""}, // of ipvs
-		{map[string]string{"something-else": "1"}, lb.Policies{}, "use one of data-path, scheduler,"},
+		{map[string]string{"drain": "rest"}, lb.Policies{}, "did you mean reset?"},
+		{map[string]string{"drain": "reset", "idle-timeout": "0"}, lb.Policies{Drain: 1, IdleTimeout: -1}, ""},
+		{map[string]string{"something-else": "1"}, lb.Policies{}, "see docs/policies.md"},
 		{map[string]string{"weight": "1"}, lb.Policies{}, "for EndpointSlices"},
 		{map[string]string{"slow-start": "90m"}, lb.Policies{}, `"90m": give a duration up to 1h, or 0 for none`},
 		{map[string]string{"readiness-probe": "exec: {}"}, lb.Policies{}, "no probe"},

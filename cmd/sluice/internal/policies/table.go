@@ -69,6 +69,90 @@ var table = []*Policy{
 		kind:   word{func(p *lb.Policies) *string { return &p.ProxyProtocol }, []string{"v1", "v2"}},
 		misses: missesProxy,
 	},
+	{
+		Word: "drain", Default: "drain", Flag: "drain",
+		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or terminating " +
+			"and not serving any more: they stay (drain), are reset (reset), or are reset after a time (drain:30s); UDP " +
+			"flows always get another endpoint. An endpoint counts as gone after half a second, or a second if no other is " +
+			"ready, and never while no Service has any endpoint. A Service that is deleted keeps its policy",
+		kind: drain{}, without: []string{"drain"},
+	},
+	{
+		Word: "connect-timeout", Default: "250ms", Flag: "connect-timeout",
+		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next attempt has " +
+			"twice as long, up to a minute",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute, false},
+	},
+	{
+		Word: "connect-attempts", Default: "4", Flag: "connect-attempts",
+		Means: "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false},
+	},
+	{
+		Word: "idle-timeout", Default: "0s", Flag: "idle-timeout",
+		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at most an " +
+			"eighth later; 0: never",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "udp-idle-timeout", Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
+		Default: "30s, and 120s after more than one exchange",
+		Means:   "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
+	},
+	{
+		Word: "max-connection-duration", Default: "0s", Flag: "max-connection-duration",
+		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "max-connection-duration-jitter", Default: "0", Flag: "max-connection-duration-jitter",
+		Means: "`PERCENT` of the longest duration, of which a random part makes that shorter for each connection, so that " +
+			"clients do not all come back at once",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnectionJitter }, 1, 100, true},
+		without: []string{"0"},
+	},
+	{
+		Word: "client-half-close-timeout", Default: "0s", Flag: "client-half-close-timeout",
+		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: never",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "server-half-close-timeout", Default: "0s", Flag: "server-half-close-timeout",
+		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; 0: never",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
+			true},
+		without: []string{"0s"},
+	},
+	{
+		Word: "tcp-keepalive-idle", Default: "15s", Flag: "tcp-keepalive-idle",
+		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a connection; " +
+			"connections younger than a second get no probes",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second, false},
+	},
+	{
+		Word: "tcp-keepalive-interval", Default: "15s", Flag: "tcp-keepalive-interval",
+		Means: "`DURATION` in whole seconds between two keep-alive probes",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
+			false},
+	},
+	{
+		Word: "tcp-keepalive-probes", Default: "that of net.ipv4.tcp_keepalive_probes", Flag: "tcp-keepalive-probes",
+		Means: "`NUMBER` of keep-alive probes without an answer that end a connection",
+		kind:  count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
+	},
+	{
+		Word: "tcp-user-timeout", Default: "0s", Flag: "tcp-user-timeout",
+		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
+			"(TCP_USER_TIMEOUT); 0: that of the kernel",
+		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
+		without: []string{"0s"},
+	},
 }
 
 // missesTransparent: what user space lacks of the client's own address; the kernel's data paths change none.
@@ -95,6 +179,11 @@ func missesProxy(s *lb.Service, _ string) (reason string) {
 	}
 	return s.Protocol.String() + " has no PROXY protocol: its endpoints see this node as the client"
 }
+
+const (
+	day   = 24 * time.Hour
+	month = 30 * day
+)
 
 // anything is for what [Read] checks otherwise.
 func anything(string) error { return nil }

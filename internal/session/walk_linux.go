@@ -1,0 +1,207 @@
+package session
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Policies of Services that end connections are looked after by walks over the connections of a loop, from time to
+// time: a connection that moves bytes pays nothing for them, and there are no walks while no Service has such a policy
+// and no endpoint has left one that does not drain for good.
+
+const (
+	walkBatch = 256                // connections that are looked at before the other descriptors of the loop are served
+	idleParts = 8                  // a connection is looked at so many times in an idle timeout,
+	idleLeast = int64(50e6)        // but not more often than that, in ns,
+	idleMost  = int64(time.Minute) // nor less often
+)
+
+// walk is one over all connections of a Shard, some at a time.
+type walk[C Owner[C]] struct {
+	sh      *Shard[C]
+	timer   eventloop.Timer
+	posted  atomic.Bool
+	walking bool
+	at      C     // the next one to look at, while walking
+	due     int64 // when a connection is to be looked at again, at the earliest
+	ages    map[C]age
+}
+
+// age is what is known of a connection with policies that are looked after.
+type age struct {
+	born   int64    // when its backend answered, or it was seen first
+	active int64    // when bytes were last found to have moved
+	moved  lb.Meter // what its Meter was then
+}
+
+func (w *walk[C]) setAge(c C, a age) {
+	if w.ages == nil {
+		w.ages = make(map[C]age)
+	}
+	w.ages[c] = a
+}
+
+// ageOf returns the age of a connection, with what has moved until now.
+func (w *walk[C]) ageOf(c C, now int64) age {
+	a, known := w.ages[c]
+	meter := c.Base().Meter
+	switch {
+	case !known:
+		a = age{now, now, meter}
+	case a.moved != meter:
+		a.moved, a.active = meter, now
+	default:
+		return a
+	}
+	w.setAge(c, a)
+	return a
+}
+
+// watchSoon begins a walk. It may be called from anywhere.
+func (sh *Shard[C]) watchSoon() {
+	if sh.walk.posted.CompareAndSwap(false, true) && sh.Loop.Post(sh.watchNow) != nil {
+		sh.walk.posted.Store(false)
+	}
+}
+
+func (sh *Shard[C]) watchNow() {
+	sh.walk.posted.Store(false)
+	sh.watch(0)
+}
+
+// watch has a walk begin in so many ns, if none is due before.
+func (sh *Shard[C]) watch(in int64) {
+	w := &sh.walk
+	if w.walking {
+		w.due = min(w.due, eventloop.Now()+in)
+		return
+	}
+	if !w.timer.Active() || int64(sh.Loop.Left(&w.timer)) > in {
+		sh.Loop.After(&w.timer, w, time.Duration(in))
+	}
+}
+
+// Expire looks at some connections.
+func (w *walk[C]) Expire(*eventloop.Timer) {
+	sh, now := w.sh, eventloop.Now()
+	if !w.walking {
+		w.walking, w.at, w.due = true, sh.first, math.MaxInt64
+	}
+	var none C
+	for range walkBatch {
+		c := w.at
+		if c == none {
+			break
+		}
+		w.at = c.Base().next // until it is removed
+		w.due = min(w.due, sh.look(c, now))
+	}
+	if w.at != none {
+		sh.Loop.After(&w.timer, w, 0)
+		return
+	}
+	if w.walking = false; w.due != math.MaxInt64 {
+		sh.Loop.After(&w.timer, w, time.Duration(max(w.due-now, 0)))
+	}
+}
+
+// look ends a connection whose Service does not have it stay, and else returns when it is to be looked at again.
+func (sh *Shard[C]) look(c C, now int64) (due int64) {
+	conn := c.Base()
+	if conn.dial != nil {
+		return math.MaxInt64 // it is watched from its backend's answer on
+	}
+	due = conn.Choice.Leaves(now)
+	if due <= now {
+		sh.reset(c, &sh.Count.DrainReset)
+		return math.MaxInt64
+	}
+	p := conn.Choice.Policies()
+	if !p.Watched() {
+		return due
+	}
+	a := sh.walk.ageOf(c, now)
+	if p.MaxConnectionDuration > 0 {
+		end := a.born + lifetime(p, a.born)
+		if end <= now {
+			sh.reset(c, &sh.Count.DurationExceeded)
+			return math.MaxInt64
+		}
+		due = min(due, end)
+	}
+	_, client, backend := c.Parts()
+	for _, t := range [...]struct {
+		timeout int64
+		holds   bool
+		count   *atomic.Uint64
+	}{
+		{p.IdleTimeout, true, &sh.Count.IdleTimedOut},
+		{p.ClientHalfCloseTimeout, client.EOF, &sh.Count.HalfCloseTimedOut},
+		{p.ServerHalfCloseTimeout, backend.EOF, &sh.Count.HalfCloseTimedOut},
+	} {
+		if t.timeout <= 0 {
+			continue
+		}
+		next := max(idleLeast, min(t.timeout/idleParts, idleMost))
+		if left := a.active + t.timeout - now; t.holds && left > 0 {
+			next = min(next, left)
+		} else if t.holds {
+			sh.reset(c, t.count)
+			return math.MaxInt64
+		}
+		due = min(due, now+next)
+	}
+	return due
+}
+
+// lifetime returns how long a connection may live: what the Service allows, less a part that differs from one to the
+// next, so that those of one moment do not come again at one moment.
+func lifetime(p *lb.Policies, born int64) int64 {
+	chance := uint64(born) * 0x9E3779B97F4A7C15 >> 32 // of 2^32
+	part := uint64(p.MaxConnectionDuration) / 100 * uint64(max(0, p.MaxConnectionJitter))
+	return p.MaxConnectionDuration - int64(part>>16*chance>>16)
+}
+
+// reset counts and resets a connection.
+func (sh *Shard[C]) reset(c C, count *atomic.Uint64) {
+	count.Add(1)
+	sh.Abort(c)
+}
+
+// FreezeKept returns what another process needs to keep the policies of c.
+func (sh *Shard[C]) FreezeKept(c C) Kept {
+	conn, now := c.Base(), eventloop.Now()
+	if conn.dial != nil {
+		return Kept{}
+	}
+	var k Kept
+	if conn.Choice.Policies().Watched() {
+		a := sh.walk.ageOf(c, now)
+		k.Age, k.Idle = time.Duration(now-a.born), time.Duration(now-a.active)
+	}
+	if since, drain := conn.Choice.Gone(); drain > 0 && since > 0 {
+		k.Gone, k.Drain = time.Duration(max(now-since, 1)), time.Duration(drain)
+	}
+	return k
+}
+
+// thawKept goes on with what another process has frozen.
+func (sh *Shard[C]) thawKept(c C, k Kept) {
+	conn, now := c.Base(), eventloop.Now()
+	if k.Age > 0 {
+		sh.walk.setAge(c, age{born: now - int64(k.Age), active: now - int64(k.Idle), moved: conn.Meter})
+	}
+	if k.Gone > 0 {
+		conn.Choice.ResumeGone(now-int64(k.Gone), int64(k.Drain))
+	}
+	if p := conn.Choice.Policies(); p.Watched() || p.Drain > 0 {
+		sh.watch(0)
+	}
+}
+
+// Walks reports whether connections are looked at, or will be.
+func (sh *Shard[C]) Walks() bool { return sh.walk.walking || sh.walk.timer.Active() }

@@ -1,0 +1,109 @@
+package lb
+
+import "math"
+
+// What becomes of connections whose backend leaves its service: they are respected while it is in the service and
+// ready, serving, or not terminating (SIG Network, kubernetes#108523). After that they stay for good, or for the time of
+// Policies.Drain. Time begins when the first of them is looked at, since tables have none.
+
+// DrainGrace is how long a backend has to be gone before its connections are reset: one that moves from one
+// EndpointSlice to another is in neither for a moment. In ns. It is half of that while others of its service are ready.
+const DrainGrace = int64(1e9)
+
+// stays is the condition of backends whose connections may stay whatever the policy.
+const stays = leftOut << 1
+
+// stays reports whether connections that are at b may stay there.
+func (b *Backend) stays() bool { return b.Ready || b.Serving || !b.Terminating }
+
+// Leaves returns when c is to be reset, since its backend has left, on the clock of now: math.MaxInt64 for not at all.
+// A table without any backend resets nothing: an API server lists nothing after it was restored.
+func (c Choice) Leaves(now int64) int64 {
+	k := c.backend
+	if k == nil {
+		return math.MaxInt64
+	}
+	drain := c.Policies().Drain
+	if drain <= 0 || k.is(stays) {
+		return math.MaxInt64
+	}
+	b := k.service.balancer
+	snap := b.load()
+	if snap.backends == 0 {
+		return math.MaxInt64
+	}
+	if k.left.Load() == 0 {
+		k.left.CompareAndSwap(0, max(now, 1))
+	}
+	grace := DrainGrace
+	if slot, ok := snap.table.index.slot(k.service.id); ok && len(snap.service(slot).rings[clusterSet]) > 0 {
+		grace /= 2
+	}
+	return k.left.Load() + grace + drain
+}
+
+// Gone returns since when the backend of c has been gone at the latest, and how long its connections may stay, for
+// [Choice.ResumeGone]; 0: it is not gone, or they stay for good.
+func (c Choice) Gone() (since, drain int64) {
+	if c.backend == nil || c.backend.is(stays) {
+		return 0, 0
+	}
+	return c.backend.left.Load(), max(0, c.Policies().Drain)
+}
+
+// ResumeGone notes what another Balancer has known of the backend of c by [Choice.Gone]. A service that the table does
+// not have any more keeps its policy.
+func (c Choice) ResumeGone(since, drain int64) {
+	k := c.backend
+	if k == nil || drain == 0 || k.is(stays) {
+		return
+	}
+	if since != 0 {
+		k.left.CompareAndSwap(0, since)
+	}
+	b := k.service.balancer
+	if _, ok := b.load().table.index.slot(k.service.id); !ok {
+		p := *k.service.policies.Load()
+		p.Drain = drain
+		k.service.policies.Store(&p)
+	}
+}
+
+// Watched reports whether connections have to be looked at now and then because of p, and not only after a backend has
+// left.
+func (p *Policies) Watched() bool {
+	return p.IdleTimeout > 0 || p.MaxConnectionDuration > 0 || p.ClientHalfCloseTimeout > 0 || p.ServerHalfCloseTimeout > 0
+}
+
+// Probes reports whether p requests anything of keep-alive probes, or of bytes without an acknowledgement.
+func (p *Policies) Probes() bool {
+	return p.KeepaliveIdle > 0 || p.KeepaliveInterval > 0 || p.KeepaliveProbes > 0 || p.UserTimeout > 0
+}
+
+// OnWatch has f called by Update, in its goroutine, when connections have to be looked at from now on: there are other
+// policies for some, or a backend has left some that are not to stay. f must neither block nor call the Balancer.
+func (b *Balancer) OnWatch(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watchers = append(b.watchers, f)
+}
+
+// watch calls them if the change of services requires it. The caller holds Balancer.mu.
+func (b *Balancer) watch(changed [][2]*service, dropped []*service) {
+	if len(b.watchers) == 0 {
+		return
+	}
+	needed := false
+	for _, s := range dropped {
+		needed = needed || s.state.policies.Load().Drain > 0
+	}
+	for _, c := range changed {
+		p := c[1].state.policies.Load()
+		needed = needed || p.Watched() || p.Drain > 0
+	}
+	if needed {
+		for _, f := range b.watchers {
+			f()
+		}
+	}
+}
