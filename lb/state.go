@@ -73,7 +73,7 @@ const (
 	eligible uint32 = 1<<sets - 1 // new connections may go there: the sets it is in
 	live     uint32 = 1 << sets   // flows that are there may stay
 	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
-	onNode   uint32 = live << 2   // it runs on this node
+	onNode   uint32 = stays << 1  // it runs on this node
 )
 
 // condition returns the one of backends in the set.
