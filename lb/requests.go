@@ -79,8 +79,8 @@ func (p Policies) or(d *Policies) *Policies {
 	return &p
 }
 
-// ProxyVersion returns the version of the PROXY protocol that backends of a protocol hear of clients by; 0: they do not.
-// UDP has version 2 only, and SCTP none.
+// ProxyVersion returns the version of the PROXY protocol that backends of a protocol hear of clients by; 0: they do
+// not. UDP has version 2 only, and SCTP none.
 func (p *Policies) ProxyVersion(of Protocol) uint8 {
 	switch {
 	case p.ProxyProtocol == "v1" && of == TCP:

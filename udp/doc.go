@@ -2,7 +2,7 @@
 // moves whole datagrams both ways until the flow has been idle for a while.
 //
 // A flow is one client address and port, asking one address of ours, at one frontend. It has a connected socket of its
-// own towards its backend.
+// own towards its backend; if the Service requests it, a PROXY header, not counted, goes before each datagram there.
 //
 // By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for 120
 // s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were
@@ -16,9 +16,6 @@
 //
 // A frontend has one socket for each loop, and the kernel assigns a client to one of them by a hash (SO_REUSEPORT,
 // socket(7)), so that a flow stays on its loop. Replies leave from the address that was asked (IP_PKTINFO, ip(7)).
-//
-// A flow whose Service requests it has a PROXY header, made when it is opened, which goes before each datagram to the
-// backend and is not counted.
 //
 // # What is promised
 //

@@ -1,5 +1,5 @@
-// Package transparent brings the answers of endpoints on this node to sockets that connect to them from the addresses of
-// clients (IP_TRANSPARENT, ip(7)). Such an answer goes to the client's address, and would be forwarded.
+// Package transparent brings the answers of endpoints on this node to sockets that connect to them from the addresses
+// of clients (IP_TRANSPARENT, ip(7)). Such an answer goes to the client's address, and would be forwarded.
 //
 // For each address family there are, as long as [Rules.Sync] requests it,
 //

@@ -44,9 +44,7 @@ func (r *Rules) sync(ipv6, on bool) (err error) {
 	}
 	f := family{ipv6, cmp.Or(r.Mark, standardMark)}
 	if !on {
-		if err = f.remove(); errors.Is(err, unix.EAFNOSUPPORT) {
-			err = nil // this kernel has no IPv6
-		}
+		err = f.remove()
 	} else if r.tables[at], err = f.add(); err != nil {
 		err = errors.Join(err, f.remove())
 	}
@@ -114,19 +112,25 @@ func (f family) routed() bool {
 // remove removes all of it, in the reverse order, as far as it is there.
 func (f family) remove() error {
 	_, err := nft.Remove(f.ipv6, tableName)
-	if ruleErr := netlink.RuleDel(f.rule()); ruleErr != nil && !errors.Is(ruleErr, unix.ENOENT) {
+	if ruleErr := netlink.RuleDel(f.rule()); !absent(ruleErr) {
 		err = errors.Join(err, fmt.Errorf("delete rule of the routing policy: %w", ruleErr))
 	}
 	routes, listErr := netlink.RouteListFiltered(f.number(), &netlink.Route{Table: routeTable}, netlink.RT_FILTER_TABLE)
-	if listErr != nil && !errors.Is(listErr, unix.ENOENT) {
+	if !absent(listErr) {
 		err = errors.Join(err, fmt.Errorf("list routes: %w", listErr))
 	}
 	for i := range routes {
-		if delErr := netlink.RouteDel(&routes[i]); delErr != nil && !errors.Is(delErr, unix.ESRCH) {
+		if delErr := netlink.RouteDel(&routes[i]); !absent(delErr) {
 			err = errors.Join(err, fmt.Errorf("delete route: %w", delErr))
 		}
 	}
 	return err
+}
+
+// absent reports whether there is nothing left to remove: it is gone, or this kernel has no such family.
+func absent(err error) bool {
+	return err == nil || slices.ContainsFunc([]error{unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 func (f family) number() int {
@@ -158,11 +162,5 @@ func (f family) route() (*netlink.Route, error) {
 }
 
 func cleanup(context.Context) error {
-	return netfilter.EachFamily(func(ipv6 bool) error {
-		err := family{ipv6, standardMark}.remove()
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			return nil // this kernel has no IPv6
-		}
-		return err
-	})
+	return netfilter.EachFamily(func(ipv6 bool) error { return family{ipv6, standardMark}.remove() })
 }

@@ -125,7 +125,7 @@ type Agent struct {
 	damaged     bool                           // another program has changed our rules, and they are not repaired yet
 	offload     [2]bool                        // by family: this process ends (Offload)
 	nextLook    time.Time                      // when rules may be verified next because of Suspect
-	inherited   map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, and left what it may
+	inherited   map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, leaving it
 }
 
 // New returns an agent that has applied nothing.

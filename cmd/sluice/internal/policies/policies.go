@@ -27,7 +27,7 @@ type Policy struct {
 
 	kind kind
 
-	// misses says why a Service does not have what it requests, on a data path that has it for others; nil: all have it.
+	// misses says why a Service does not have what it requests, on a path that has it for others; nil: all have it.
 	misses func(s *lb.Service, path string) (reason string)
 	// without are the values that request nothing of a data path.
 	without []string

@@ -56,16 +56,17 @@ var table = []*Policy{
 	},
 	{
 		Word: "transparent", Default: "false", Kernel: "all",
-		Means: "whether endpoints see the client's own address as the other end of a connection of TCP (IP_TRANSPARENT): " +
-			"those on the client's node, if the client is neither one of the node's pods nor the endpoint itself",
+		Means: "whether endpoints see the client's own address as the other end of a connection of TCP " +
+			"(IP_TRANSPARENT): those on the client's node, if the client is neither one of the node's pods nor the " +
+			"endpoint itself",
 		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.Transparent }},
 		without: []string{"false"}, lacks: has, misses: missesTransparent,
 	},
 	{
 		Word: "proxy-protocol", Default: "none", Binds: true,
 		Means: "`VERSION` of the PROXY protocol by which endpoints hear who the client is and what it has asked: a " +
-			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the Service " +
-			"in user space; SCTP has none",
+			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the " +
+			"Service in user space; SCTP has none",
 		kind:   word{func(p *lb.Policies) *string { return &p.ProxyProtocol }, []string{"v1", "v2"}},
 		misses: missesProxy,
 	},
