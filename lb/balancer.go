@@ -313,6 +313,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		}
 		k.update = b.updates
 		k.becomes = sel.condition(&s.Backends[i])
+		if s.Backends[i].Local {
+			k.becomes |= onNode
+		}
 		if k.becomes&eligible != 0 {
 			to.eligibles++
 		}

@@ -29,6 +29,14 @@ func (c Choice) Service() ID {
 	return c.backend.service.id
 }
 
+// ProxyVersion is Policies.ProxyVersion for the service that c is for.
+func (c Choice) ProxyVersion() uint8 {
+	if c.backend == nil {
+		return 0
+	}
+	return c.Policies().ProxyVersion(c.backend.service.id.Protocol)
+}
+
 // Live reports whether the backend is still in the current table and ready or
 // serving. It is one atomic load, for each datagram of a flow that does not end by itself.
 func (c Choice) Live() bool {

@@ -1,6 +1,9 @@
 package lb
 
-import "cmp"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Policies are what a Service requests beyond its API object: its annotations sluice.io/..., typed and within their
 // ranges. Each zero value requests nothing, so that what is given for all Services holds, or else the default; below 0
@@ -20,6 +23,10 @@ type Policies struct {
 	// time: 0 is 1,024. See [Balancer.Hold].
 	Hold            int64
 	HoldConnections int32
+	Transparent     Switch // whether backends see the client's own address: see [Balancer.Transparent]
+
+	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
+
 	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
 	Drain int64
 
@@ -60,6 +67,8 @@ func (p Policies) or(d *Policies) *Policies {
 	p.UDPResponses = cmp.Or(p.UDPResponses, d.UDPResponses)
 	p.Hold = cmp.Or(p.Hold, d.Hold)
 	p.HoldConnections = cmp.Or(p.HoldConnections, d.HoldConnections)
+	p.Transparent = cmp.Or(p.Transparent, d.Transparent)
+	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
 	p.Drain = cmp.Or(p.Drain, d.Drain)
 	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)
 	p.ConnectAttempts = cmp.Or(p.ConnectAttempts, d.ConnectAttempts)
@@ -74,6 +83,36 @@ func (p Policies) or(d *Policies) *Policies {
 	p.KeepaliveProbes = cmp.Or(p.KeepaliveProbes, d.KeepaliveProbes)
 	p.UserTimeout = cmp.Or(p.UserTimeout, d.UserTimeout)
 	return &p
+}
+
+// ProxyVersion returns the version of the PROXY protocol that backends of a protocol hear of clients by; 0: they do
+// not. UDP has version 2 only, and SCTP none.
+func (p *Policies) ProxyVersion(of Protocol) uint8 {
+	switch {
+	case p.ProxyProtocol == "v1" && of == TCP:
+		return 1
+	case p.ProxyProtocol == "v2" && of != SCTP:
+		return 2
+	}
+	return 0
+}
+
+// Transparent reports whether a connection to the backend of c is to come from the client's own address: if its service
+// requests that, and the backend's answers pass this node and get to nothing else before. So it is a backend of this
+// node, but neither the node itself nor the client, and the client is none of the node's pods, whom a backend may
+// answer without the node.
+func (b *Balancer) Transparent(c Choice, client netip.Addr) bool {
+	if c.Policies().Transparent != On || !c.backend.is(onNode) {
+		return false
+	}
+	backend := c.backend.addr.Addr()
+	if !client.IsValid() || client.Is4() != backend.Is4() || client.IsLoopback() || client.IsLinkLocalUnicast() ||
+		client == backend {
+		return false
+	}
+	node := &b.load().table.node
+	_, own := node.addresses[backend]
+	return !own && !within(node.podCIDRs, client)
 }
 
 // nothing is what most Services request.

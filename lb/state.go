@@ -54,7 +54,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible, leftOut, stays and counted in the current table.
+	// condition is a combination of live, eligible, leftOut, stays, counted and onNode in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -79,6 +79,7 @@ const (
 	leftOut  uint32 = live << 1   // it is left out of a set that it would be in, since it is ejected
 	stays    uint32 = live << 2   // connections may stay whatever the policy
 	counted  uint32 = live << 3   // its service goes by least connections
+	onNode   uint32 = live << 4   // it runs on this node
 )
 
 // condition returns the one of backends in the set.

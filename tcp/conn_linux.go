@@ -18,20 +18,22 @@ type conn struct {
 	client, backend side
 	offer           uint32 // number under which another process has copies of its sockets; 0: none
 	settled         bool   // it is no short connection: see settle
+	transparent     bool   // the backend sees the client's own address
 	watched         bool   // the loop reports events of the client: not before its Service has its turn to dial
 }
 
 // side is one of a conn's two sockets.
 type side struct {
 	session.Side[*conn]
-	out   *eventloop.Buffer // bytes that wait to be written to this socket, or nil
-	pipe  *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
-	full  uint8             // consecutive reads from this socket that filled the buffer
-	idle  uint8             // consecutive wake-ups that brought too little for bulk
-	drain bool              // a short read does not mean that there is no more: read until EAGAIN
-	packs bool              // the kernel may still hold back small segments (Nagle), which does no harm
-	sent  bool              // before something was sent
-	young uint8             // events until it is none of many that come and go
+	out    *eventloop.Buffer // bytes that wait to be written to this socket, or nil
+	pipe   *eventloop.Pipe   // the same while its peer sends bulk (see bulk_linux.go)
+	full   uint8             // consecutive reads from this socket that filled the buffer
+	idle   uint8             // consecutive wake-ups that brought too little for bulk
+	drain  bool              // a short read does not mean that there is no more: read until EAGAIN
+	packs  bool              // the kernel may still hold back small segments (Nagle), which does no harm
+	sent   bool              // before something was sent
+	young  uint8             // events until it is none of many that come and go
+	header uint16            // how many of the bytes that wait are of a PROXY header
 }
 
 // youth is how many events of a socket are deferred: a short connection has no more.
@@ -158,9 +160,15 @@ func (c *conn) readEnded(src *side, err error) bool {
 	return false
 }
 
-// countBytes counts what one call has written to dst: at once, since the next step may end the choice.
+// countBytes counts what one call has written to dst, but for a PROXY header: at once, since the next step may end the
+// choice.
 func (c *conn) countBytes(dst *side, n int) {
 	if dst == &c.backend {
+		if dst.header > 0 {
+			header := min(n, int(dst.header))
+			dst.header -= uint16(header)
+			n -= header
+		}
 		c.sh.count.BytesIn.Add(uint64(n))
 		c.Meter.Add(c.Choice, n, 0)
 	} else {
@@ -279,6 +287,7 @@ func (c *conn) Release() {
 		}
 		c.endBulk(s)
 	}
+	c.appear(false)
 	c.sh.leave(c)
 }
 
@@ -296,21 +305,11 @@ func (c *conn) Connect() error {
 	if err := c.Watch(); err != nil {
 		return err
 	}
-	addr := c.Choice.Backend()
-	fd, err := socket.New(addr.Addr(), unix.SOCK_STREAM, 0)
-	if err != nil {
-		return err
-	}
-	c.backend = side{Side: session.NewSide(c, fd), packs: true, young: youth}
-	if c.settled {
-		_ = probe(fd) // it can fail only on what is no TCP socket
-		c.probePolicies()
-	}
-	if err := socket.Connect(fd, addr); err != nil && err != unix.EINPROGRESS {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	// Registered only now: an unconnected socket reports a hang-up (tcp_poll).
-	return c.sh.Loop.AddDeferred(fd, &c.backend)
+	return c.sh.Loop.AddDeferred(c.backend.FD(), &c.backend)
 }
 
 // Connected reports whether the backend has accepted (session.Owner).
@@ -323,8 +322,17 @@ func (c *conn) Connected() (bool, error) {
 		if socket.SelfConnected(fd, addr) {
 			return false, unix.ECONNREFUSED
 		}
+		if c.Choice.ProxyVersion() != 0 {
+			c.announce()
+		}
 		return true, nil
 	default:
 		return false, err
 	}
+}
+
+// announce makes a PROXY header the first bytes that wait for the backend, which has just accepted.
+func (c *conn) announce() {
+	b := announcement(c.sh.Loop.Scratch[:0], c.Asked(), c.Choice, &c.sh.ids)
+	c.backend.out, c.backend.header = c.sh.Loop.Buffers.Copy(b), uint16(len(b))
 }

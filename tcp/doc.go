@@ -7,9 +7,11 @@
 //     without a backend, is reset.
 //  2. A non-blocking connect, and the next backend's at once if it is refused, or after the attempt's timeout. What
 //     the client sends meanwhile waits in its socket.
-//  3. Relay. A direction is read only while its other side takes bytes, so at most one read (eventloop.ScratchSize)
+//  3. If the Service requests it, a PROXY header: it waits for the backend, from when that has accepted, as bytes of
+//     the client do that were read; but it is not counted.
+//  4. Relay. A direction is read only while its other side takes bytes, so at most one read (eventloop.ScratchSize)
 //     waits in user space for each direction, and a connection in which nothing waits owns no buffer.
-//  4. The end of one direction (FIN) is passed on when all bytes before it have been written; the other direction goes
+//  5. The end of one direction (FIN) is passed on when all bytes before it have been written; the other direction goes
 //     on. A reset, and any other error, on one side becomes a reset of the other.
 //
 // Accepting, dialling, limits and draining are those of package session. Urgent data (RFC 6093) is not passed on as

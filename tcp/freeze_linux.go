@@ -32,6 +32,9 @@ type Frozen struct {
 	Addr    netip.AddrPort // of the backend; invalid while there is none
 
 	ToBackend, ToClient Way
+	Header              uint16 // how many of the bytes that wait for the backend are of a PROXY header
+
+	Transparent bool // the backend sees the client's own address
 
 	Dial *Dialling // nil once the backend has answered
 	Kept session.Kept
@@ -160,6 +163,7 @@ func (c *conn) freeze() (Frozen, error) {
 		Client: c.client.FD(), Backend: c.backend.FD(),
 		Service: c.Choice.Service(), Addr: c.Choice.Backend(),
 		ToBackend: freezeWay(&c.client, &c.backend), ToClient: freezeWay(&c.backend, &c.client),
+		Header: c.backend.header, Transparent: c.transparent,
 		Dial: c.sh.FreezeDial(c),
 		Kept: kept,
 	}, err
@@ -250,7 +254,9 @@ func (s *Server) Adopt(conns []Frozen, thawed func()) error {
 	s.mu.Unlock()
 	ours := session.NewSources(s.OriginalDst)
 	for i := range conns {
-		ours.Add(conns[i].Backend, conns[i].Addr)
+		if !conns[i].Transparent { // else its address is the client's
+			ours.Add(conns[i].Backend, conns[i].Addr)
+		}
 	}
 	return s.Loops.Each(func(i int) {
 		for j := i; j < len(conns); j += len(s.shards) {
@@ -265,6 +271,8 @@ func (sh *shard) thaw(f *Frozen, ours *session.Sources) {
 	c := sh.newConn(f.Client, f.Backend)
 	c.settled, c.watched = true, true // by the process before, and by Thaw
 	c.backend.packs, c.backend.sent = true, f.Dial == nil
+	c.backend.header = f.Header
+	c.appear(f.Transparent)
 	sh.thawWay(&f.ToBackend, &c.client, &c.backend)
 	sh.thawWay(&f.ToClient, &c.backend, &c.client)
 	sh.Thaw(c, f.Service, f.Addr, f.Dial, f.Kept, [...]eventloop.Handler{&c.client, &c.backend}, ours)

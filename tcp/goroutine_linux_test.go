@@ -15,5 +15,6 @@ func TestGoroutines(t *testing.T) {
 		TestRoundRobinIsExact, TestListenOnTheFrontendItself, TestNobodyToAsk, TestNoBackend,
 		TestRefusingBackendIsNotNoticed, TestEveryBackendRefuses, TestSilentBackend, TestClientLeavesWhileDialling,
 		TestMaxDialsPausesAccepting, TestDescriptorBudget, TestListenIsExclusive, TestUnlisten, TestServiceStats,
-		TestShutdownDrains, TestShutdownDeadline, TestBothWaysAtOnce, TestHalfClose, TestResetIsPassedOn, TestStorm)
+		TestShutdownDrains, TestShutdownDeadline, TestBothWaysAtOnce, TestHalfClose, TestResetIsPassedOn, TestStorm,
+		TestAnnounced, TestAnnouncedBulk)
 }

@@ -243,7 +243,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 			count.Established.Add(1)
 			r.choice = choice
 			ladder.Answered(choice)
-			return r.answered(c.(*net.TCPConn))
+			return r.answered(c.(*net.TCPConn), &flow)
 		case ctx.Err() != nil:
 			choice.Done(nil)
 			return nil
@@ -298,8 +298,12 @@ func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
 	}
 }
 
-// answered makes c the backend, unless the relay has been aborted meanwhile.
-func (r *goroutineConn) answered(c *net.TCPConn) *net.TCPConn {
+// answered makes c the backend, unless the relay has been aborted meanwhile, and has it hear of the client first.
+func (r *goroutineConn) answered(c *net.TCPConn, flow *lb.Flow) *net.TCPConn {
+	if r.choice.ProxyVersion() != 0 {
+		// There is room in a socket that nothing was sent by. One that has failed fails the next write, too.
+		_, _ = c.Write(r.srv.goroutines.announcement(flow, r.choice))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.backend = c

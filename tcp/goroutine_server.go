@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 
 	"github.com/sluice-lb/sluice/internal/counters"
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -22,6 +24,7 @@ type goroutines struct {
 	changed chan struct{} // closed with the next change of the table; nil: no client waits for it
 	conns   map[*goroutineConn]struct{}
 	claims  *session.Claims // made with the first listener
+	ids     proxyproto.IDs
 	running sync.WaitGroup
 }
 
@@ -65,6 +68,7 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 		return listening{}, addr, err
 	}
 	if g.claims == nil { // the caller holds s.mu, and the first connection comes after
+		g.ids.Maker = rand.Uint64()
 		claims := session.NewClaims(s.Shares, s.LB)
 		g.claims = &claims
 	}
@@ -186,6 +190,13 @@ func (g *goroutines) claim(r *goroutineConn, flow lb.Flow) (ok bool) {
 		r.claim.Dial()
 	}
 	return ok
+}
+
+// announcement returns the PROXY header for the backend of a choice.
+func (g *goroutines) announcement(flow *lb.Flow, to lb.Choice) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return announcement(nil, flow, to, &g.ids)
 }
 
 // dialled notes that the dial of r is over.

@@ -1,10 +1,12 @@
 package tcp
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
@@ -17,10 +19,11 @@ type shard struct {
 	fresh  *conn // the oldest connection that is not settled: all before it are; nil: there is none
 	settle settleTimer
 	count  counts
+	ids    proxyproto.IDs
 }
 
 func newShard(s *Server, loop *eventloop.Loop) *shard {
-	sh := &shard{srv: s}
+	sh := &shard{srv: s, ids: proxyproto.IDs{Maker: rand.Uint64()}}
 	config := s.WithDefaults()
 	sh.Init(&config, loop, &sh.count.Stats)
 	sh.ClientResets, sh.BackendResets = &sh.count.ClientResets, &sh.count.BackendResets

@@ -24,4 +24,8 @@ type stats[C, G any] struct {
 	BackendResets C // relays ended by an error on the backend's side
 	BytesIn       C // bytes from clients to backends
 	BytesOut      C // bytes from backends to clients
+
+	FromClient  C // dials from the client's own address, of Services that request that (Policies.Transparent)
+	FromNode    C // those from this node's, where that does not work
+	Transparent G // connections whose backends see the client's own address
 }

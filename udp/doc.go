@@ -2,7 +2,7 @@
 // moves whole datagrams both ways until the flow has been idle for a while.
 //
 // A flow is one client address and port, asking one address of ours, at one frontend. It has a connected socket of its
-// own towards its backend.
+// own towards its backend; if the Service requests it, a PROXY header, not counted, goes before each datagram there.
 //
 // By default a client's socket stays with its backend as with conntrack: for 30 s after its last datagram, and for 120
 // s once there was more than one exchange. Where more than a quarter of a shard's places are idlers, which were

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -70,6 +71,7 @@ type flow struct {
 	source   *holder[netip.Addr] // the client's address, without its port
 	standing standing
 	port     uint16 // to send from, as long as it has no socket; 0: any
+	header   []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
 	choice   lb.Choice // not valid while leaving
@@ -157,10 +159,26 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		return nil, err
 	}
 	f.port = 0
+	if f.choice.ProxyVersion() == uint8(proxyproto.V2) {
+		f.header = f.announcement()
+	}
 	ln.keep(f, service)
 	sh.io.after(f, f.look())
 	sh.count.Created.Add(1)
 	return f, nil
+}
+
+// announcement returns the PROXY header by which backends hear of the client.
+func (f *flow) announcement() []byte {
+	asked := f.ln.frontend.Addr
+	if asked.Addr().IsUnspecified() {
+		asked = netip.AddrPortFrom(f.key.local, asked.Port())
+	}
+	var id [proxyproto.IDLen]byte
+	service := f.choice.Service()
+	h := proxyproto.Header{Source: f.key.client, Destination: asked, Datagram: true,
+		UniqueID: f.ln.shard.ids.Append(id[:0]), Namespace: service.Namespace, Name: service.Name}
+	return h.Append(nil, proxyproto.V2)
 }
 
 func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {

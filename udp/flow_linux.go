@@ -32,7 +32,7 @@ type loopFlow struct {
 
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered
-	lastSize int     // of the datagram sent last, bytes
+	lastSize int     // of the datagram sent last, with its header, bytes
 	hops     int     // that what the flow sends may go (TTL, hop limit); 0: as many as the system allows
 
 	timer eventloop.Timer
@@ -139,7 +139,7 @@ func (f *flow) send(now int64) {
 			sh.count.DatagramsIn.Add(uint64(sent))
 			sh.count.BytesIn.Add(uint64(bytes))
 			f.meter.Add(f.choice, bytes, 0)
-			f.lastSize = out.last
+			f.lastSize = len(f.header) + out.last
 			if out.left == 0 {
 				return
 			}
@@ -217,6 +217,7 @@ func (l *loopTransport) resend(f *flow) {
 	if err != nil {
 		sh.count.SendErrors.Add(1)
 	}
+	bytes -= sent * len(f.header) // which came back with them
 	sh.count.Resent.Add(uint64(sent))
 	sh.count.DatagramsIn.Add(uint64(sent))
 	sh.count.BytesIn.Add(uint64(bytes))

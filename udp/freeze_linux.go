@@ -45,6 +45,8 @@ type Frozen struct {
 	Leaving time.Duration // until it is gone, if it is leaving its backend; else 0
 	Trial   time.Duration // for which datagrams go one by one to a backend that has not answered
 
+	Header []byte // of the PROXY protocol, before each datagram to the backend; empty: none
+
 	PlainIn, PlainOut bool // datagrams must go one by one, to the backend and to the client
 
 	Answered bool // the backend has answered
@@ -122,7 +124,7 @@ func (f *flow) freeze(now int64) Frozen {
 		FD:     f.fd,
 		Client: f.key.client, Scope: f.key.scope, Local: f.key.local,
 		Service: f.choice.Service(), Addr: f.choice.Backend(),
-		Attempts: f.attempts, LastSize: f.lastSize,
+		Attempts: f.attempts, LastSize: f.lastSize, Header: f.header,
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
 		Answered: f.replied, Known: f.standing == known, Settled: f.followed == settling,
@@ -223,6 +225,9 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if len(from.Tried) > 0 {
 		tried := sh.server.LB.ResumeTried(from.Service, from.Tried)
 		f.tried = &tried
+	}
+	if len(from.Header) > 0 {
+		f.header = from.Header
 	}
 	f.plain = [2]bool{toBackend: from.PlainIn, toClient: from.PlainOut}
 	if from.Trial > 0 {

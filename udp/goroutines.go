@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -208,12 +209,12 @@ func (g *goroutines) forward(ln *listener, key flowKey, p []byte) {
 			dropped.Add(1)
 			return
 		}
-		conn := f.conn
+		conn, whole := f.conn, f.whole(p)
 		g.mu.Unlock()
 		f.busy.Lock()
-		_, err := conn.Write(p)
+		_, err := conn.Write(whole)
 		if tooLong(err) { // it may be about an earlier datagram, reported by ICMP
-			_, err = conn.Write(p)
+			_, err = conn.Write(whole)
 		}
 		g.mu.Lock()
 		f.busy.Unlock()
@@ -230,6 +231,14 @@ func (g *goroutines) forward(ln *listener, key flowKey, p []byte) {
 			return
 		}
 	}
+}
+
+// whole returns a datagram with the header that it goes with.
+func (f *flow) whole(p []byte) []byte {
+	if f.header == nil {
+		return p
+	}
+	return slices.Concat(f.header, p)
 }
 
 // local counts a send that failed, and reports whether that was for a reason on this host.
@@ -270,7 +279,7 @@ func (g *goroutines) resend(f *flow) {
 	if f.last == nil {
 		return
 	}
-	if _, err := f.conn.Write(f.last); err != nil {
+	if _, err := f.conn.Write(f.whole(f.last)); err != nil {
 		g.sh.count.SendErrors.Add(1) // if it was refused the next call says so
 		return
 	}

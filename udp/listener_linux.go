@@ -98,6 +98,9 @@ func (ln *listener) forward(n int, now int64) (total int) {
 		}
 		f, dropped := ln.flow(&keys[i], now)
 		sh.out.reset(f == nil || f.plain[toBackend] || now < f.trial)
+		if f != nil {
+			sh.out.precede(f.header)
+		}
 		left := plenty
 		for j := i; j < n; j++ {
 			if !handled[j] && (j == i || keys[j] == keys[i]) {

@@ -32,6 +32,7 @@ type outgoing struct {
 	left    int                // datagrams that have not gone
 	last    int                // length of the datagram that went last, bytes
 	gso     bool               // several datagrams may go as one (UDP_SEGMENT)
+	prefix  []byte             // goes before each datagram, which go one by one then; nil: nothing
 	plain   bool               // datagrams go one by one: the kernel, or the path, does not take GSO batches
 	to      *socket.Name       // nil: the peer of a connected socket
 	from    mmsg.ControlBuffer // control message for our address
@@ -69,7 +70,13 @@ func (r *run) last() int { return r.bytes - (r.datagrams-1)*r.size }
 // reset empties the batch, for a connected socket.
 func (out *outgoing) reset(plain bool) {
 	out.n, out.next, out.left, out.plain = 0, place{}, 0, plain || !out.gso
-	out.to, out.fromLen = nil, 0
+	out.to, out.fromLen, out.prefix = nil, 0, nil
+}
+
+// precede has p go before each datagram, which are not counted with it.
+func (out *outgoing) precede(p []byte) {
+	out.prefix = p
+	out.plain = out.plain || p != nil
 }
 
 // resetTo empties the batch, for a destination and from one of our addresses.
@@ -146,8 +153,11 @@ func unsegmentable(err error) bool {
 
 // pack makes headers for what has not gone, or for as much of it as there are headers.
 func (out *outgoing) pack() []unix.Mmsghdr {
-	n, vectors := 0, 0
-	for at := out.next; at.message < out.n && n < slots && vectors < slots; n++ {
+	n, vectors, least := 0, 0, 1
+	if out.prefix != nil {
+		least = 2
+	}
+	for at := out.next; at.message < out.n && n < slots && vectors+least <= slots; n++ {
 		r := &out.runs[n]
 		out.run(r, at, vectors)
 		control, length := &out.from, out.fromLen
@@ -177,6 +187,12 @@ func (out *outgoing) run(r *run, at place, first int) {
 		most = 1
 	}
 	*r = run{size: size, end: at}
+	if out.prefix != nil {
+		v := &out.vector[first]
+		v.Base = unsafe.SliceData(out.prefix)
+		v.SetLen(len(out.prefix))
+		r.vectors = 1
+	}
 	for last := false; !last && r.datagrams < most && r.end.message < out.n && first+r.vectors < slots; r.vectors++ {
 		m := &out.message[r.end.message]
 		rest, n := m.data[r.end.offset:], 1

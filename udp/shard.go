@@ -1,10 +1,12 @@
 package udp
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -25,6 +27,7 @@ type shard struct {
 	scan     func()
 	drain    eventloop.Drain
 	count    loopCounters
+	ids      proxyproto.IDs
 
 	scanning atomic.Bool // a scan is posted and has not begun
 	stale    bool        // the table has changed since the last walk over the flows began
@@ -64,6 +67,7 @@ func newShard(s *Server, shards int) *shard {
 		idlers:   order{by: byAnswer},
 		services: newHolders[lb.Name](byService),
 		clients:  newHolders[netip.Addr](byClient),
+		ids:      proxyproto.IDs{Maker: rand.Uint64()},
 	}
 	sh.scan = sh.leaveGone
 	return sh

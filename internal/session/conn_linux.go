@@ -46,6 +46,12 @@ func (c *Conn[C]) Base() *Conn[C] { return c }
 // Dialling reports whether the backend has not answered yet.
 func (c *Conn[C]) Dialling() bool { return c.dial != nil }
 
+// Asked returns what the client has asked for, which is known until the backend has answered.
+func (c *Conn[C]) Asked() *lb.Flow { return &c.dial.ladder.flow }
+
+// Again reports whether an attempt to reach a backend has failed before.
+func (c *Conn[C]) Again() bool { return c.dial.ladder.attempt > 0 }
+
 // Spoke notes that the backend has sent something, or ended its stream.
 func (c *Conn[C]) Spoke() {
 	if !c.spoke {

@@ -123,6 +123,22 @@ func Bind(fd int, addr netip.AddrPort) error {
 	return call(unix.SYS_BIND, fd, unsafe.Pointer(&n.raw), uintptr(n.len))
 }
 
+// From has a socket that is to connect do so from an address that need not be this host's, and from a port that
+// connect(2) chooses (IP_TRANSPARENT, IP_BIND_ADDRESS_NO_PORT, ip(7)).
+func From(fd int, addr netip.Addr) error {
+	level, option := unix.IPPROTO_IP, unix.IP_TRANSPARENT
+	if addr.Is6() {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT
+	}
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+		return err
+	}
+	return Bind(fd, netip.AddrPortFrom(addr, 0))
+}
+
 // BindShared binds one of several sockets that share a port. The first is bound alone and only then opened for sharing
 // (SO_REUSEPORT, socket(7)): with the option set before, it would join another process of the same user that has the
 // port, unnoticed. One that sets it before on purpose can still join us.

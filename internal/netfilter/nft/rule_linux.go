@@ -207,6 +207,17 @@ func (b *Builder) SetMark(bit uint32, set bool) *Builder {
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: firstRegister})
 }
 
+// Transparent matches packets of a connected socket of this node that is transparent (IP_TRANSPARENT).
+func (b *Builder) Transparent() *Builder {
+	is := func(key expr.SocketKey, value byte) {
+		b.add(&expr.Socket{Key: key, Register: firstRegister},
+			&expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq, Data: []byte{value}})
+	}
+	is(expr.SocketKeyWildcard, 0)
+	is(expr.SocketKeyTransparent, 1)
+	return b
+}
+
 func conntrack(key expr.CtKey) Load {
 	return func(b *Builder, reg uint32) uint32 {
 		b.add(&expr.Ct{Register: reg, Key: key})

@@ -85,6 +85,9 @@ type Config struct {
 	// VerifyEvery.
 	WriteEvery time.Duration
 
+	// Transparency is for Services that request sluice.io/transparent. nil: endpoints see this node's address.
+	Transparency Transparency
+
 	// Observe is called after every attempt, by the goroutine of Apply or Run. It must
 	// not block. May be nil.
 	Observe func(Attempt)
@@ -102,33 +105,35 @@ type Agent struct {
 
 	// The rest belongs to the goroutine of Apply and Run.
 
-	want       Desired       // what the last Apply was given
-	local      []netip.Addr  // the node's addresses then
-	leaving    []*lb.Service // what is served beside planner.table, since it may still be steered
-	planner    planner
-	turns      turns
-	steering   steering
-	forwarders [2][pathCount]forwarder // by family
-	sockets    sockets
-	pace       pace
-	refused    string                         // what could not be served, as logged last
-	fallbacks  map[lb.ID]Fallback             // those that are reported: once
-	policies   map[lb.ID][]policies.Shortfall // that are reported
-	loops      map[lb.ID]Loop                 // those that are reported: once
-	own        map[lb.Name]netip.Addr         // addresses of the node that Services have, and that are reported
-	applying   Changes                        // those that Apply is bringing to the data path
-	damaged    bool                           // another program has changed our rules, and they are not repaired yet
-	offload    [2]bool                        // by family: this process ends (Offload)
-	nextLook   time.Time                      // when rules may be verified next because of Suspect
-	inherited  map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended
+	want        Desired       // what the last Apply was given
+	local       []netip.Addr  // the node's addresses then
+	leaving     []*lb.Service // what is served beside planner.table, since it may still be steered
+	planner     planner
+	turns       turns
+	steering    steering
+	forwarders  [2][pathCount]forwarder // by family
+	sockets     sockets
+	pace        pace
+	refused     string                         // what could not be served, as logged last
+	fallbacks   map[lb.ID]Fallback             // those that are reported: once
+	policies    map[lb.ID][]policies.Shortfall // that are reported
+	transparent map[lb.ID]bool                 // service ports whose endpoints are to see clients' own addresses
+	opaque      [2]bool                        // by family: that does not work, and is reported
+	loops       map[lb.ID]Loop                 // those that are reported: once
+	own         map[lb.Name]netip.Addr         // addresses of the node that Services have, and that are reported
+	applying    Changes                        // those that Apply is bringing to the data path
+	damaged     bool                           // another program has changed our rules, and they are not repaired yet
+	offload     [2]bool                        // by family: this process ends (Offload)
+	nextLook    time.Time                      // when rules may be verified next because of Suspect
+	inherited   map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, leaving it
 }
 
 // New returns an agent that has applied nothing.
 func New(c Config) *Agent {
 	c.Mode, c.VerifyEvery = cmp.Or(c.Mode, Userspace), cmp.Or(c.VerifyEvery, verifyEvery)
 	a := &Agent{Config: c, busy: make(chan struct{}, 1), fallbacks: make(map[lb.ID]Fallback),
-		policies: make(map[lb.ID][]policies.Shortfall),
-		loops:    make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
+		policies: make(map[lb.ID][]policies.Shortfall), transparent: make(map[lb.ID]bool),
+		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
@@ -287,6 +292,11 @@ func (a *Agent) intact(ctx context.Context) bool {
 			a.rewrite()
 		}
 	}
+	if a.Transparency != nil && !a.Transparency.Verify() {
+		a.Log.Warn("another program has changed rules for transparent connections; writing them again")
+		intact = false
+	}
+	a.syncTransparency() // also those that were left to open connections
 	return intact
 }
 

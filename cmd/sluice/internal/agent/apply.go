@@ -70,6 +70,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 		a.pace.note(start)
 	}
 	plan, lacking, planErr := a.prepare(ctx, plan)
+	a.requestTransparency(plan)
 	a.carry(ctx, plan)
 	a.reportFallbacks(plan, attempt)
 	a.reportPolicies(plan, attempt)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -46,7 +47,7 @@ func (a *Agent) Withdraw(ctx context.Context) error {
 func (e *environment) choose(s *lb.Service) Choice {
 	can := &e.can[family(s.IPv6)]
 	c := choose(s, e.mode, can)
-	if c.Path != Userspace || !e.offload[family(s.IPv6)] {
+	if c.Path != Userspace || policies.NeedsUserspace(s) != nil || !e.offload[family(s.IPv6)] {
 		return c
 	}
 	for _, path := range []Path{NFTables, IPTables} {

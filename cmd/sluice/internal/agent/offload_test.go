@@ -63,6 +63,25 @@ func TestOffloadChoice(t *testing.T) {
 	}
 }
 
+// TestPROXYStaysInUserspace: a Service whose endpoints hear of clients by PROXY headers is in user space, whatever the
+// mode and the annotation say, and until the end: an endpoint that waits for a header has no use for what the kernel
+// forwards.
+func TestPROXYStaysInUserspace(t *testing.T) {
+	announced := requesting(service(lb.TCP, "web", 1, 1), "iptables")
+	announced.Policies.ProxyProtocol = "v2"
+	for _, mode := range Paths() {
+		c := choose(announced, mode, new(abilities))
+		if c.Path != Userspace || c.Why != "annotation sluice.io/proxy-protocol" || c.Fallback != "data path iptables has no proxy-protocol" {
+			t.Errorf("in mode %s: %+v", mode, c)
+		}
+	}
+	a, _, ipt, _ := withEngines(t)
+	mustApply(t, a, announced)
+	if left, err := a.Offload(t.Context(), [2]bool{true, true}); left != 1 || err != nil || len(ipt.services) != 0 {
+		t.Errorf("%d left, %v, in iptables %v", left, err, ipt.services)
+	}
+}
+
 // TestLeftover: what an earlier process has left to the kernel stays there until it is steered, also if the engine has
 // something else to write first.
 func TestLeftover(t *testing.T) {

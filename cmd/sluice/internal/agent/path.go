@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -96,6 +97,13 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	can := *of
 	if s.Protocol == lb.SCTP && can[Userspace] == nil {
 		can[Userspace] = can[userspaceSCTP]
+	}
+	if policy := policies.NeedsUserspace(s); policy != nil && can[Userspace] == nil {
+		c := Choice{Path: Userspace, Why: "annotation " + policy.Annotation()}
+		if requested, ok := ParsePath(s.Requests().DataPath); ok && requested != Userspace {
+			c.Fallback = fmt.Sprintf("data path %s has no %s", requested, policy.Word)
+		}
+		return c
 	}
 	c := Choice{Path: mode, Why: "--proxy-mode"}
 	if requested, ok := ParsePath(s.Requests().DataPath); ok {

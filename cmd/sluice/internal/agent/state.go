@@ -66,6 +66,12 @@ func (a *Agent) Adopt(s State) error {
 	for _, id := range s.Kernel {
 		a.inherited[id] = true
 	}
+	for _, service := range s.Services { // connections come from where they did, until the first Apply
+		if service.Protocol == lb.TCP && !a.inherited[service.ID] && service.Requests().Transparent == lb.On {
+			a.transparent[service.ID] = true
+		}
+	}
+	a.syncTransparency()
 	for _, so := range s.Sockets {
 		a.sockets.open[so.Frontend] = so
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -53,7 +54,7 @@ type Checker struct {
 type target struct {
 	service lb.Name
 	probe   *probe
-	addr    netip.AddrPort // that is asked
+	place   // that is asked
 }
 
 // state is what is known of a target.
@@ -127,7 +128,7 @@ func (c *Checker) follow(now time.Time) {
 		}
 		for j := range s.Backends {
 			if b := &s.Backends[j]; b.Ready && !b.Loop {
-				c.add(target{name, p, p.at(b.Addr)}, endpoint{s.ID, b.Addr}, had, now)
+				c.add(target{name, p, p.at(s, b.Addr)}, endpoint{s.ID, b.Addr}, had, now)
 			}
 		}
 	}
@@ -186,12 +187,15 @@ func (c *Checker) unfail() {
 	}
 }
 
-// at returns where an endpoint is checked.
-func (p *probe) at(addr netip.AddrPort) netip.AddrPort {
-	if p.port == 0 {
-		return addr
+// at returns where an endpoint of s is checked. PROXY headers are for the port that gets those of clients, too.
+func (p *probe) at(s *lb.Service, addr netip.AddrPort) place {
+	if p.port != 0 && p.port != addr.Port() {
+		return place{addr: netip.AddrPortFrom(addr.Addr(), p.port)}
 	}
-	return netip.AddrPortFrom(addr.Addr(), p.port)
+	if s.Protocol != lb.TCP {
+		return place{addr: addr}
+	}
+	return place{addr, proxyproto.Version(s.Requests().ProxyVersion(lb.TCP))}
 }
 
 // add makes an endpoint one of a target's.
@@ -252,7 +256,7 @@ func (c *Checker) start(ctx context.Context, t target, now time.Time) {
 	c.running.Go(func() {
 		within, cancel := context.WithTimeout(ctx, t.probe.timeout)
 		defer cancel()
-		c.results <- result{t, s, short(t.probe.once(within, t.addr))} // there is room for all in flight
+		c.results <- result{t, s, short(t.probe.once(within, t.place))} // there is room for all in flight
 	})
 }
 

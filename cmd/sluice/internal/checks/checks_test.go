@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -123,5 +124,38 @@ func TestPortsAreCheckedOnce(t *testing.T) {
 	}
 	if n := bad.asked.Load(); n != 1 || len(seen) != 10 || b.Failing() != 20 {
 		t.Errorf("asked %d times, %d ports know, %d endpoints are failing", n, len(seen), b.Failing())
+	}
+}
+
+// TestPROXYHeader: a check of the port that gets PROXY headers says that it is the proxy's own, at any other port nothing.
+func TestPROXYHeader(t *testing.T) {
+	for version, want := range []string{"GET /ready HTTP/1.1\r\n", "PROXY UNKNOWN\r\n", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addr := l.Addr().(*net.TCPAddr).AddrPort()
+		s := service("web", "{httpGet: {path: /ready}, periodSeconds: 1}", addr)
+		s.Policies.ProxyProtocol = []string{"", "v1", "v2"}[version]
+		b, _, _ := start(t)
+		update(t, b, s)
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+			t.Errorf("version %d: %q, %v, want %q", version, got, err, want)
+		}
+		other, err := parse(fmt.Sprintf("tcpSocket: {port: %d}", addr.Port()%65535+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := other.at(s, addr); at.proxy != 0 {
+			t.Errorf("another port is checked with version %d", at.proxy)
+		}
 	}
 }

@@ -5,7 +5,8 @@
 // httpGet or grpc, with initialDelaySeconds (0), periodSeconds (10), timeoutSeconds (1, at most 10), successThreshold
 // (1) and failureThreshold (3). It differs from the kubelet's in this: each node makes its own checks of all
 // endpoints; the port is a number, and 0 or none is the endpoint's own; a redirection passes, and is not followed;
-// exec is refused. An endpoint counts as good until failureThreshold checks in a row have failed.
+// exec is refused; and a check of a port that gets PROXY headers has one, too, which says that it is the proxy's own.
+// An endpoint counts as good until failureThreshold checks in a row have failed.
 //
 // Checks begin spread over their period. At most 64 are in flight, 32 of them of the Services of one
 // namespace and 16 of one Service; those beyond are postponed and counted, and Services take turns. What several ports

@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 )
 
 const (
@@ -35,7 +37,25 @@ type probe struct {
 	delay, period, timeout time.Duration
 	failures, successes    int32  // in a row that change its verdict
 	port                   uint16 // 0: the endpoint's own
-	once                   func(ctx context.Context, addr netip.AddrPort) error
+	once                   func(ctx context.Context, to place) error
+}
+
+// place is where a check connects, and the PROXY protocol that is spoken there: 0 is none.
+type place struct {
+	addr  netip.AddrPort
+	proxy proxyproto.Version
+}
+
+// dial connects. To a server that waits for a PROXY header it says that the connection is the proxy's own.
+func (p place) dial(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.addr.String())
+	if err != nil {
+		return nil, err
+	}
+	if p.proxy != 0 {
+		_, _ = c.Write(proxyproto.AppendLocal(nil, p.proxy)) // a socket that has failed fails what follows
+	}
+	return c, nil
 }
 
 // Check returns what is wrong with an annotation, or nil.
@@ -99,7 +119,7 @@ func (p *probe) handle(h *corev1.ProbeHandler) (err error) {
 		if h.GRPC.Service != nil {
 			service = *h.GRPC.Service
 		}
-		p.once = func(ctx context.Context, addr netip.AddrPort) error { return grpc(ctx, addr, service) }
+		p.once = func(ctx context.Context, to place) error { return grpc(ctx, to, service) }
 	}
 	switch {
 	case h.Exec != nil:
@@ -120,8 +140,8 @@ func portOf(port intstr.IntOrString) (uint16, error) {
 }
 
 // connect passes if the endpoint accepts.
-func connect(ctx context.Context, addr netip.AddrPort) error {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+func connect(ctx context.Context, to place) error {
+	c, err := to.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,13 +151,13 @@ func connect(ctx context.Context, addr netip.AddrPort) error {
 // httpGet passes with a status from 200 to 399.
 type httpGet struct{ *corev1.HTTPGetAction }
 
-func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
+func (g httpGet) check(ctx context.Context, to place) error {
 	scheme := "http"
 	if g.Scheme == corev1.URISchemeHTTPS {
 		scheme = "https"
 	}
 	path := "/" + strings.TrimPrefix(g.Path, "/")
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr.String()+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+to.addr.String()+path, nil)
 	if err != nil {
 		return err
 	}
@@ -149,7 +169,7 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 		}
 		request.Header.Add(h.Name, h.Value)
 	}
-	transport := newTransport(ctx)
+	transport := newTransport(ctx, to)
 	// As the kubelet: who answers is not what is asked.
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	defer transport.CloseIdleConnections()
@@ -167,10 +187,10 @@ func (g httpGet) check(ctx context.Context, addr netip.AddrPort) error {
 
 // newTransport returns one for a single request, of which nothing is left when ctx ends: by itself http.Transport goes
 // on to connect, and to shake hands, for as long as the other side likes.
-func newTransport(ctx context.Context) *http.Transport {
+func newTransport(ctx context.Context, to place) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
-		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, network, address)
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			c, err := to.dial(ctx)
 			if at, bounded := ctx.Deadline(); err == nil && bounded {
 				err = c.SetDeadline(at)
 			}
@@ -180,17 +200,17 @@ func newTransport(ctx context.Context) *http.Transport {
 
 // grpc asks as the gRPC health checking protocol has it (grpc/health/v1/health.proto), without TLS as the kubelet. One
 // unary call needs no more than HTTP/2.
-func grpc(ctx context.Context, addr netip.AddrPort, service string) error {
+func grpc(ctx context.Context, to place, service string) error {
 	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...) // field 1, a string
 	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
-		"http://"+addr.String()+"/grpc.health.v1.Health/Check", strings.NewReader(string(body)))
+		"http://"+to.addr.String()+"/grpc.health.v1.Health/Check", strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}
 	request.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"},
 		"User-Agent": {"sluice-check"}}
-	transport := newTransport(ctx)
+	transport := newTransport(ctx, to)
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()

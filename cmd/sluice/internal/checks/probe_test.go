@@ -55,7 +55,7 @@ func once(t *testing.T, text string, addr net.Addr) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	return p.once(ctx, addr.(*net.TCPAddr).AddrPort())
+	return p.once(ctx, place{addr: addr.(*net.TCPAddr).AddrPort()})
 }
 
 func wantFailure(t *testing.T, err error, want string) {
@@ -176,7 +176,7 @@ func TestNothingIsLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			err = p.once(ctx, l.Addr().(*net.TCPAddr).AddrPort())
+			err = p.once(ctx, place{addr: l.Addr().(*net.TCPAddr).AddrPort()})
 			cancel()
 			if err == nil || len(short(err).Error()) > maxReason+3 {
 				t.Errorf("%s, chatty: %v: %v", text, chatty, err)

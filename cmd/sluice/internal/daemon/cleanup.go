@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/kernelmodes/nftables"
 	"github.com/sluice-lb/sluice/redirect"
 	"github.com/sluice-lb/sluice/redirect/addresses"
+	"github.com/sluice-lb/sluice/redirect/transparent"
 )
 
 // cleanupTimeout bounds --cleanup, which may have to wait for the xtables lock.
@@ -35,7 +36,7 @@ func Cleanup() error {
 func removeTraces(ctx context.Context) error {
 	var said []string
 	for _, remove := range []func(context.Context) error{ipvs.Cleanup, nftables.Cleanup, iptables.Cleanup,
-		redirect.Cleanup, addresses.Cleanup} {
+		redirect.Cleanup, transparent.Cleanup, addresses.Cleanup} {
 		err := remove(ctx)
 		if err == nil || errors.Is(err, errors.ErrUnsupported) { // this system has nothing of the kind
 			continue

@@ -171,7 +171,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Moving:   &agent.Moving{Move: d.data.udp.Move, Leave: d.data.udp.Leave, Settle: d.data.udp.Settle},
 		Families: [2]agent.Family{d.steering.ipv4, d.steering.ipv6},
 		Ports:    c.DataPath.ProxyPortRange, Now: eventloop.Now, LocalAddrs: d.addresses.Get,
-		NodePorts:  d.control.nodePorts,
+		NodePorts: d.control.nodePorts, Transparency: &transparency{tcp: d.data.tcp},
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent

@@ -190,8 +190,9 @@ func (c *codec) conn(f *tcp.Frozen) {
 		c.connEnds(f)
 	}
 	dialling := f.Dial != nil
-	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling)
+	c.bools(&f.ToBackend.EOF, &f.ToBackend.Shut, &f.ToClient.EOF, &f.ToClient.Shut, &dialling, &f.Transparent)
 	c.bytes(&f.ToBackend.Waiting)
+	number(c, &f.Header)
 	c.bytes(&f.ToClient.Waiting)
 	number(c, &f.Kept.Age)
 	number(c, &f.Kept.Idle)
@@ -235,6 +236,7 @@ func (c *codec) flow(f *udp.Frozen) {
 	number(c, &f.Idle)
 	number(c, &f.Leaving)
 	number(c, &f.Trial)
+	c.bytes(&f.Header)
 	c.bools(&f.PlainIn, &f.PlainOut, &f.Answered, &f.Known, &f.Settled)
 	if c.reading && c.err == nil && (!f.Client.IsValid() || !f.Local.IsValid()) {
 		c.fail(errors.New("a flow has no client or no local address"))

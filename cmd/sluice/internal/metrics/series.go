@@ -71,6 +71,11 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counter("sluice_tcp_dial_attempts_total", "Dials to TCP endpoints.", n.Dials)
 	s.counters("sluice_tcp_dials_total", "Finished dials to TCP endpoints, by result: established, refused or timeout.",
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
+	s.gauge("sluice_tcp_transparent_connections", "Open TCP connections whose endpoints see the client's own address "+
+		"(sluice.io/transparent).", float64(n.Transparent))
+	s.counters("sluice_tcp_transparent_dials_total", "Dials of Services that request sluice.io/transparent, by the source "+
+		"that the endpoint sees: client, or node where that does not work.",
+		"source", []reading{{"client", n.FromClient}, {"node", n.FromNode}})
 	s.counter("sluice_tcp_dials_deferred_total",
 		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
 	s.counters("sluice_tcp_resets_total", "Relayed TCP connections reset, by the side that failed.",

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -112,6 +113,7 @@ func try(ctx context.Context, t lb.Trial) {
 		if c.LocalAddr().String() == c.RemoteAddr().String() {
 			err = errSelf // its port was the one that the kernel chose for us
 		}
+		_, _ = c.Write(proxyproto.AppendLocal(nil, proxyproto.Version(t.ProxyVersion()))) // it has answered already
 		_ = c.Close()
 	}
 	switch {

@@ -22,7 +22,13 @@ type Policy struct {
 	OwnFlag bool   // the flag is an option of its own; else it is made from this row
 	Kernel  string // the kernel's data paths that have it, in words; empty: none
 
+	// Binds says that a Service that requests it is served in user space, whatever the mode is: it cannot do without.
+	Binds bool
+
 	kind kind
+
+	// misses says why a Service does not have what it requests, on a path that has it for others; nil: all have it.
+	misses func(s *lb.Service, path string) (reason string)
 	// without are the values that request nothing of a data path.
 	without []string
 	// lacks says why a data path does not have what is requested, and what it does instead; nil: user space has it, and
@@ -181,7 +187,7 @@ func Shortfalls(s *lb.Service, path string) (out []Shortfall) {
 			if requested == "" || slices.Contains(p.without, requested) {
 				continue
 			}
-			if instead, reason := p.missing(s.Policies, path); reason != "" {
+			if instead, reason := p.missing(s, path); reason != "" {
 				out = append(out, Shortfall{p.Word, requested, instead, reason})
 			}
 		}
@@ -193,11 +199,30 @@ func Shortfalls(s *lb.Service, path string) (out []Shortfall) {
 	return out
 }
 
-// missing returns why a data path does not have what is requested, and what it does instead.
-func (p *Policy) missing(of *lb.Policies, path string) (instead, reason string) {
+// NeedsUserspace returns a policy by which a Service is to be served in user space; nil: there is none.
+func NeedsUserspace(s *lb.Service) *Policy {
+	if s.Policies == nil {
+		return nil
+	}
+	i := slices.IndexFunc(table, func(p *Policy) bool {
+		return p.Binds && p.Get(s.Policies) != "" && (p.misses == nil || p.misses(s, "userspace") == "")
+	})
+	if i < 0 {
+		return nil
+	}
+	return table[i]
+}
+
+// missing returns why a Service on a data path does not have what it requests, and what there is instead.
+func (p *Policy) missing(s *lb.Service, path string) (instead, reason string) {
+	if p.misses != nil {
+		if reason := p.misses(s, path); reason != "" {
+			return "none", reason
+		}
+	}
 	switch {
 	case p.lacks != nil:
-		return p.lacks(of, path)
+		return p.lacks(s.Policies, path)
 	case path == "userspace" || path == "none":
 		return "", ""
 	}

@@ -58,6 +58,8 @@ var samples = map[string][2]string{
 	"udp-responses":    {"1", "-1"},
 	"hold":             {"30s", "2h"},
 	"hold-connections": {"200", "0"},
+	"transparent":      {"true", "yes"},
+	"proxy-protocol":   {"v2", "2"},
 
 	"drain":                          {"drain:5s", "drain:-5s"},
 	"connect-timeout":                {"1s", "0"},
@@ -192,6 +194,65 @@ func TestShortfalls(t *testing.T) {
 			if err := p.Set(s.Policies, value); err != nil || Shortfalls(s, "nftables") != nil {
 				t.Errorf("%s %s: %v, %+v", word, value, err, Shortfalls(s, "nftables"))
 			}
+		}
+	}
+}
+
+// TestProxyProtocol: what binds a Service to user space does so for the protocols that have it, and is missed, on every
+// path, by the others.
+func TestProxyProtocol(t *testing.T) {
+	for _, c := range []struct {
+		of      lb.Protocol
+		version string
+		binds   bool
+		reason  string
+	}{
+		{lb.TCP, "v1", true, ""},
+		{lb.TCP, "v2", true, ""},
+		{lb.UDP, "v2", true, ""},
+		{lb.UDP, "v1", false, "UDP has version 2 only: request v2"},
+		{lb.SCTP, "v2", false, "SCTP has no PROXY protocol: its endpoints see this node as the client"},
+	} {
+		s := &lb.Service{ID: lb.ID{Protocol: c.of}, Policies: &lb.Policies{ProxyProtocol: c.version}}
+		if p := NeedsUserspace(s); (p != nil) != c.binds || p != nil && p.Word != "proxy-protocol" {
+			t.Errorf("%s %s: %+v", c.of, c.version, p)
+		}
+		var want []Shortfall
+		if c.reason != "" {
+			want = []Shortfall{{"proxy-protocol", c.version, "none", c.reason}}
+		}
+		if got := Shortfalls(s, "userspace"); !slices.Equal(got, want) {
+			t.Errorf("%s %s: %+v, want %+v", c.of, c.version, got, want)
+		}
+	}
+	if p := NeedsUserspace(&lb.Service{Policies: &lb.Policies{SlowStart: 1}}); p != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestTransparent: what user space lacks is said, once for a Service whatever its endpoints of other nodes are; the
+// kernel's data paths have it.
+func TestTransparent(t *testing.T) {
+	here, elsewhere := lb.Backend{Local: true}, lb.Backend{}
+	for _, c := range []struct {
+		of       lb.Protocol
+		backends []lb.Backend
+		reason   string
+	}{
+		{lb.TCP, []lb.Backend{here}, ""},
+		{lb.TCP, []lb.Backend{here, elsewhere}, "endpoints of other nodes see this node's address, since their answers do not pass it"},
+		{lb.UDP, []lb.Backend{here}, "UDP in user space comes from this node's address"},
+	} {
+		s := &lb.Service{ID: lb.ID{Protocol: c.of}, Backends: c.backends, Policies: &lb.Policies{Transparent: lb.On}}
+		var want []Shortfall
+		if c.reason != "" {
+			want = []Shortfall{{"transparent", "true", "none", c.reason}}
+		}
+		if got := Shortfalls(s, "userspace"); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", c.of, got, want)
+		}
+		if got := Shortfalls(s, "nftables"); got != nil || NeedsUserspace(s) != nil {
+			t.Errorf("%s on nftables: %+v", c.of, got)
 		}
 	}
 }

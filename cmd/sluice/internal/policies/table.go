@@ -2,6 +2,7 @@ package policies
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
@@ -66,7 +67,23 @@ var table = []*Policy{
 		Word: "hold-connections", Default: "1024", Flag: "hold-connections",
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones are " +
 			"refused",
-		kind:  count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+	},
+	{
+		Word: "transparent", Default: "false", Kernel: "all",
+		Means: "whether endpoints see the client's own address as the other end of a connection of TCP " +
+			"(IP_TRANSPARENT): those on the client's node, if the client is neither one of the node's pods nor the " +
+			"endpoint itself",
+		kind:    toggle{func(p *lb.Policies) *lb.Switch { return &p.Transparent }},
+		without: []string{"false"}, lacks: has, misses: missesTransparent,
+	},
+	{
+		Word: "proxy-protocol", Default: "none", Binds: true,
+		Means: "`VERSION` of the PROXY protocol by which endpoints hear who the client is and what it has asked: a " +
+			"header before the first byte of each connection, or v2 before each datagram of UDP. It keeps the " +
+			"Service in user space; SCTP has none",
+		kind:   word{func(p *lb.Policies) *string { return &p.ProxyProtocol }, []string{"v1", "v2"}},
+		misses: missesProxy,
 	},
 	{
 		Word: "drain", Default: "drain", Flag: "drain",
@@ -156,6 +173,31 @@ var table = []*Policy{
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
 		without: []string{"0s"},
 	},
+}
+
+// missesTransparent: what user space lacks of the client's own address; the kernel's data paths change none.
+func missesTransparent(s *lb.Service, path string) (reason string) {
+	elsewhere := func(b lb.Backend) bool { return !b.Local }
+	switch {
+	case path != "userspace" || s.Requests().Transparent != lb.On:
+		return ""
+	case s.Protocol == lb.UDP || s.Protocol == lb.SCTP:
+		return s.Protocol.String() + " in user space comes from this node's address"
+	case slices.ContainsFunc(s.Backends, elsewhere):
+		return "endpoints of other nodes see this node's address, since their answers do not pass it"
+	}
+	return ""
+}
+
+// missesProxy: what SCTP and UDP lack of the PROXY protocol.
+func missesProxy(s *lb.Service, _ string) (reason string) {
+	switch {
+	case s.Requests().ProxyVersion(s.Protocol) != 0:
+		return ""
+	case s.Protocol == lb.UDP:
+		return "UDP has version 2 only: request v2"
+	}
+	return s.Protocol.String() + " has no PROXY protocol: its endpoints see this node as the client"
 }
 
 const (

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Transparency makes the answers of endpoints on this node to clients' own addresses come back here. It is used by one
+// goroutine.
+type Transparency interface {
+	Sync(ipv6, on bool) error // off may be done later
+	Verify() bool
+}
+
+// requestTransparency notes which service ports in user space request that endpoints see the client's own address.
+func (a *Agent) requestTransparency(plan *Plan) {
+	for i := range plan.changes {
+		c := &plan.changes[i]
+		s := c.now.service
+		if s != nil && s.Protocol == lb.TCP && c.now.choice.Path == Userspace && s.Requests().Transparent == lb.On {
+			a.transparent[c.id] = true
+		} else {
+			delete(a.transparent, c.id)
+		}
+	}
+	a.syncTransparency()
+}
+
+// syncTransparency has the rules be there as long as a service port of a family requests them. Without them endpoints
+// see this node's address, which is no reason to serve nothing else.
+func (a *Agent) syncTransparency() {
+	if a.Transparency == nil {
+		return
+	}
+	var on [2]bool
+	for id := range a.transparent {
+		on[family(id.IPv6)] = true
+	}
+	for i, on := range on {
+		err := a.Transparency.Sync(i == 1, on)
+		if said := on && err != nil; said != a.opaque[i] {
+			if a.opaque[i] = said; said {
+				a.Log.Warn("endpoints see this node's address, though Services request that of clients",
+					zap.Bool("ipv6", i == 1), zap.Error(err))
+			}
+		}
+	}
+}

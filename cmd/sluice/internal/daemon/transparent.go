@@ -1,0 +1,28 @@
+package daemon
+
+import (
+	"github.com/sluice-lb/sluice/redirect/transparent"
+	"github.com/sluice-lb/sluice/tcp"
+)
+
+// transparency has connections come from clients' own addresses while there are rules for their answers.
+type transparency struct {
+	transparent.Rules
+	tcp *tcp.Server
+}
+
+// Sync leaves the rules until the last connection that needs them has ended: it is called again from time to time.
+func (t *transparency) Sync(ipv6, on bool) error {
+	at := &t.tcp.Transparent[0]
+	if ipv6 {
+		at = &t.tcp.Transparent[1]
+	}
+	if !on {
+		if at.Store(false); t.tcp.Stats().Transparent > 0 {
+			return nil
+		}
+	}
+	err := t.Rules.Sync(ipv6, on)
+	at.Store(on && err == nil)
+	return err
+}

@@ -1,0 +1,19 @@
+package transparent
+
+import "context"
+
+// Rules are those of both families. Fields are set before the first call. It is for one goroutine.
+type Rules struct {
+	Mark uint32 // the bit of a packet's mark that is used; 0: 0x200000
+
+	state // of the platform
+}
+
+// Sync makes the rules of a family be there, or not.
+func (r *Rules) Sync(ipv6, on bool) error { return r.sync(ipv6, on) }
+
+// Verify reports whether all that Sync has made is there. What is not, the next Sync makes again.
+func (r *Rules) Verify() bool { return r.verify() }
+
+// Cleanup removes what any process has left. An error wraps errors.ErrUnsupported where there can be nothing.
+func Cleanup(ctx context.Context) error { return cleanup(ctx) }
