@@ -35,7 +35,8 @@ func (a algorithm) hashes() bool { return a == sourceHash || a == maglev }
 func (a algorithm) random() bool { return a == twoChoices || a == peakEWMA || a == random }
 
 // Algorithm returns the algorithm that Pick uses for a Policies.Scheduler, by the name that is shown: rr, lc, p2c,
-// ewma, random, sh or maglev, the last two with their flag. The error says why it is not what was requested; then it is rr.
+// ewma, random, sh or maglev, the last two with their flag. The error says why it is not what was requested;
+// then it is rr.
 func Algorithm(requested string) (inEffect string, err error) {
 	a, port, err := parseScheduler(requested)
 	inEffect = algorithmNames[a]

@@ -49,3 +49,15 @@ func TestSilentBackendIsEjected(t *testing.T) {
 		})
 	}
 }
+
+// TestIdleTimeoutOfAService: flows of a Service expire by its own timeout, whatever the server's is.
+func TestIdleTimeoutOfAService(t *testing.T) {
+	t.Parallel()
+	to := naming(t, "web")
+	p := startProxy(t, 1, func(s *Server) { s.IdleTimeout = time.Hour }, to.addr)
+	s := service(1, to.addr)
+	s.Policies = &lb.Policies{UDPIdleTimeout: int64(100 * time.Millisecond)}
+	p.setServices(s)
+	dial(t, p.addr).send("question")
+	eventually(t, "the flow expires", func() bool { return p.Stats().Expired == 1 })
+}

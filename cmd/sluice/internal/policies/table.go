@@ -26,8 +26,8 @@ var table = []*Policy{
 			"two), ewma (peak EWMA of connect times), random, sh (source hash) or maglev, with sh-port or mh-port " +
 			"after a comma for the client's port to count",
 		Kernel: "nftables: rr; iptables: random; ipvs: its own",
-		kind: text{func(p *lb.Policies) *string { return &p.Scheduler }, "rr, lc, p2c, ewma, random, sh, maglev, or a " +
-			"scheduler of ipvs", checkScheduler},
+		kind: text{func(p *lb.Policies) *string { return &p.Scheduler },
+			"rr, lc, p2c, ewma, random, sh, maglev, or a scheduler of ipvs", checkScheduler},
 		lacks: lacksScheduler,
 	},
 	{
@@ -153,7 +153,8 @@ var table = []*Policy{
 		Word: "tcp-keepalive-idle", Default: "15s", Flag: "tcp-keepalive-idle",
 		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
 			"connection; connections younger than a second get no probes",
-		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second, false},
+		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
+			false},
 	},
 	{
 		Word: "tcp-keepalive-interval", Default: "15s", Flag: "tcp-keepalive-interval",
