@@ -16,8 +16,9 @@ type Held struct{ of *state }
 // Valid reports whether there is a place.
 func (h Held) Valid() bool { return h.of != nil }
 
-// Hold gives a client, for which Pick has returned ErrNoBackend, a place to wait for a backend, and says for how long, in
-// ns. Not valid: the service requests no such thing, or, if full, as many wait as may. now is on the clock of Flow.Now.
+// Hold gives a client, for which Pick has returned ErrNoBackend, a place to wait for a backend, and says for how long,
+// in ns. Not valid: the service requests no such thing, or, if full, as many wait as may. now is on the clock of
+// Flow.Now.
 func (b *Balancer) Hold(f *Flow, now int64) (h Held, wait int64, full bool) {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)

@@ -26,16 +26,16 @@ func (s *service) pace(k *backend) (p Pace) {
 }
 
 // resumePace has a backend go on at the pace that it had with another Balancer, if a slow start may take some time.
-func (k *backend) resumePace(p *Pace, window int64) {
+func (b *backend) resumePace(p *Pace, window int64) {
 	if p.Delay > 0 {
-		k.latency.Store(uint64(math.Float32bits(float32(p.Delay)))<<32 | uint64(tick(p.Measured)))
+		b.latency.Store(uint64(math.Float32bits(float32(p.Delay)))<<32 | uint64(tick(p.Measured)))
 	}
-	if p.Starts && window > 0 && k.is(eligible) {
+	if p.Starts && window > 0 && b.is(eligible) {
 		st := &start{window: window}
 		st.began.Store(p.Began)
 		st.had.Store(p.Had)
-		k.record().start.Store(st)
-	} else if h := k.health.Load(); h != nil {
+		b.record().start.Store(st)
+	} else if h := b.health.Load(); h != nil {
 		h.start.Store(nil)
 	}
 }

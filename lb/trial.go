@@ -14,7 +14,7 @@ type Trial struct{ backend *backend }
 func (t Trial) Backend() netip.AddrPort { return t.backend.addr }
 
 // ProxyVersion is as that of a Choice.
-func (t Trial) ProxyVersion() uint8 { return Choice{t.backend}.ProxyVersion() }
+func (t Trial) ProxyVersion() uint8 { return Choice(t).ProxyVersion() }
 
 // Trials returns the trials that are due now, at most so many, and when to ask again; 0: no backend is ejected.
 // Services take turns, so that none with many dead backends makes those of others wait. Backends that return without a

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// While a Service that requests it has no backend (lb.Policies.Hold), the first datagrams of its clients are kept, to be
-// sent when it has one. They do not cross to another process: clients of UDP ask again.
+// While a Service that requests it has no backend (lb.Policies.Hold), the first datagrams of its clients are kept, to
+// be sent when it has one. They do not cross to another process: clients of UDP ask again.
 
 const (
 	heldEach  = 4       // datagrams, or GRO batches, of a client

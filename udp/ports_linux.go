@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
-// ports knows of each local port, of IPv4 and of IPv6, to which backends flows send from it. A flow has a port to itself,
-// as the kernel chooses one that no socket has. But a flow that is resumed may find its port with another: it shares it,
-// unless both have the same backend. The kernel tells connected sockets apart by both ends (udp(7), SO_REUSEADDR; Linux
-// __udp4_lib_lookup), and would give all answers of one backend to one of them.
+// ports knows of each local port, of IPv4 and of IPv6, to which backends flows send from it. A flow has a port to
+// itself, as the kernel chooses one that no socket has. But a flow that is resumed may find its port with another: it
+// shares it, unless both have the same backend. The kernel tells connected sockets apart by both ends (SO_REUSEADDR,
+// socket(7); Linux __udp4_lib_lookup), and would give all answers of one backend to one of them.
 //
 // Each entry has two places of 32 bits, each with the hash of a backend. All shards use them, without a lock.
 type ports struct {
@@ -113,7 +113,7 @@ func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
 	}
 	if err == nil && f.place.bits == 0 {
 		var ok bool
-		if f.place, ok = l.ports.take(at.Port(), to, false); !ok { // it kept its port, and another has it to this backend
+		if f.place, ok = l.ports.take(at.Port(), to, false); !ok { // it kept its port, which another has
 			socket.Disconnect(f.fd)
 			return errPortTaken
 		}

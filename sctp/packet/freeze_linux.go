@@ -127,7 +127,8 @@ func (e *Engine) Adopt(h *engine.Holding, assocs []engine.Frozen, thawed func())
 // leadsBack reports whether an association comes back to us, as session.Shard.Thaw looks at connections.
 func (sh *shard) leadsBack(f *engine.Frozen, ours *session.Sources) bool {
 	client := &f.Packets.Client
-	return ours.Has(client.Peer, client.Local) || f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
+	return ours.Has(client.Peer, client.Local) ||
+		f.Addr.IsValid() && sh.cfg.LB.Table().Loops(lb.Frontend{Protocol: lb.SCTP, Addr: f.Addr})
 }
 
 // thaw makes an association of f. nil: that is not possible.

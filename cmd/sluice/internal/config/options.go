@@ -174,8 +174,8 @@ func (s *settings) balancingGroups() []group {
 			{"outlier-max-ejection-jitter", "", (*time.Duration)(&o.MaxEjectionJitter),
 				"`DURATION` of which a random part makes an ejection longer"},
 			{"outlier-interval", "", (*time.Duration)(&o.Interval),
-				"`DURATION` without an ejection that takes one off those in a row; what a client can bring about, a reset " +
-					"or silence, counts once in it for each client address"},
+				"`DURATION` without an ejection that takes one off those in a row; what a client can bring about, a " +
+					"reset or silence, counts once in it for each client address"},
 			{"outlier-max-ejection-percent", "", &o.MaxEjectionPercent,
 				"`PERCENT` of the endpoints of a Service that may be ejected, 0 to 100, but never the last"},
 			{"outlier-panic-threshold", "", &o.PanicThreshold, "`PERCENT` of the endpoints that a client may get, 0 " +

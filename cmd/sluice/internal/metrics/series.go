@@ -25,8 +25,8 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 	}
 }
 
-const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no longer), of " +
-	"these expired (refused after that) and left (by themselves), and full (refused at once: as many waited as may)."
+const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no " +
+	"longer), of these expired (refused after that) and left (by themselves), and full (refused at once: as many waited as may)."
 
 // held is what became of clients that had to wait.
 func held(n session.Stats[uint64, int64]) []reading {
@@ -73,8 +73,8 @@ func (s scrape) tcp(n tcp.Stats) {
 		"result", []reading{{"established", n.Established}, {"refused", n.DialRefused}, {"timeout", n.DialTimedOut}})
 	s.gauge("sluice_tcp_transparent_connections", "Open TCP connections whose endpoints see the client's own address "+
 		"(sluice.io/transparent).", float64(n.Transparent))
-	s.counters("sluice_tcp_transparent_dials_total", "Dials of Services that request sluice.io/transparent, by the source "+
-		"that the endpoint sees: client, or node where that does not work.",
+	s.counters("sluice_tcp_transparent_dials_total", "Dials of Services that request sluice.io/transparent, by the "+
+		"source that the endpoint sees: client, or node where that does not work.",
 		"source", []reading{{"client", n.FromClient}, {"node", n.FromNode}})
 	s.counter("sluice_tcp_dials_deferred_total",
 		"TCP dials deferred because file descriptors, local ports or memory of this node were exhausted.", n.Shortages)
@@ -154,8 +154,8 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
 			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
-			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the "+
-			"client.",
+			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by "+
+			"the client.",
 		"result", outcomes(n.Stats))
 	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
 		"(annotation sluice.io/hold).", float64(n.Held))

@@ -58,15 +58,15 @@ var table = []*Policy{
 	},
 	{
 		Word: "hold", Default: "0s", Flag: "hold",
-		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being refused; " +
-			"one that leaves, or ends its stream, gives its place back",
+		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
+			"refused; one that leaves, or ends its stream, gives its place back",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
 		without: []string{"0s"},
 	},
 	{
 		Word: "hold-connections", Default: "1024", Flag: "hold-connections",
-		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones are " +
-			"refused",
+		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
+			"are refused",
 		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
 	},
 	{
