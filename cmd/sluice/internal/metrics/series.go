@@ -26,7 +26,8 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 }
 
 const holdsIs = "Clients that had to wait since no endpoint was ready, by result: held (also those that wait no " +
-	"longer), of these expired (refused after that) and left (by themselves), and full (refused at once: as many waited as may)."
+	"longer), of these expired (refused after that) and left (by themselves), and full (refused at once: as many " +
+	"waited as may)."
 
 // held is what became of clients that had to wait.
 func held(n session.Stats[uint64, int64]) []reading {
