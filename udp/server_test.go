@@ -94,7 +94,7 @@ func TestThousandClients(t *testing.T) {
 		backends[name] = naming(t, name)
 		addrs = append(addrs, backends[name].addr)
 	}
-	p := startProxy(t, 2, func(s *Server) { s.IdleTimeout = 2 * time.Second }, addrs...)
+	p := startProxy(t, 2, func(s *Server) { s.IdleTimeout = 5 * time.Second }, addrs...)
 	clients := dialAll(t, p.addr, 1000)
 	round := func() []string {
 		for _, c := range clients {
