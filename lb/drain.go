@@ -1,6 +1,9 @@
 package lb
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // What becomes of connections whose backend leaves its service: they are respected while it is in the service and
 // ready, serving, or not terminating (SIG Network, kubernetes#108523). After that they stay for good, or for the time
@@ -39,13 +42,14 @@ func (c Choice) Leaves(now int64) int64 {
 	return k.left.Load() + grace + drain
 }
 
-// Gone returns since when the backend of c has been gone at the latest, and how long its connections may stay, for
-// [Choice.ResumeGone]; 0: it is not gone, or they stay for good.
+// Gone returns since when the backend of c has been gone at the latest, 0 if that was not looked at, and how long its
+// connections may stay, below 0 for good, for [Choice.ResumeGone]. Both are 0 if it is not gone.
 func (c Choice) Gone() (since, drain int64) {
 	if c.backend == nil || c.backend.is(stays) {
 		return 0, 0
 	}
-	return c.backend.left.Load(), max(0, c.Policies().Drain)
+	drain = c.Policies().Drain
+	return c.backend.left.Load(), cmp.Or(drain, -1)
 }
 
 // ResumeGone notes what another Balancer has known of the backend of c by [Choice.Gone]. A service that the table does

@@ -67,8 +67,9 @@ type backend struct {
 
 	health atomic.Pointer[health] // nil until it fails, or starts slowly
 
-	latency atomic.Uint64 // see took
-	left    atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
+	latency  atomic.Uint64 // see took
+	appeared atomic.Bool   // see Choice.Appear
+	left     atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
 
 	update uint64 // the last Update that had this backend; guarded by Balancer.mu
 }

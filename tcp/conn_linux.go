@@ -296,8 +296,9 @@ func (c *conn) Watch() error {
 	if c.watched {
 		return nil
 	}
-	c.watched = true
-	return c.sh.Loop.AddDeferred(c.client.FD(), &c.client)
+	err := c.sh.Loop.AddDeferred(c.client.FD(), &c.client)
+	c.watched = err == nil
+	return err
 }
 
 // Connect starts to connect to the chosen backend (session.Owner).
@@ -321,6 +322,9 @@ func (c *conn) Connected() (bool, error) {
 	case nil, unix.EISCONN:
 		if socket.SelfConnected(fd, addr) {
 			return false, unix.ECONNREFUSED
+		}
+		if c.transparent {
+			c.Choice.Appear()
 		}
 		if c.Choice.ProxyVersion() != 0 {
 			c.announce()

@@ -255,3 +255,27 @@ func TestNoWalks(t *testing.T) {
 		}
 	})
 }
+
+// TestGoneBeforeTheProcess: that an endpoint has left before this process began crosses a second hand-over, too.
+func TestGoneBeforeTheProcess(t *testing.T) {
+	gone, here := echoing(t), echoing(t)
+	p := startProxy(t, nil)
+	drain := lb.Policies{Drain: int64(2 * time.Hour)}
+	p.update(web(drain, gone))
+	c := p.dial()
+	exchange(t, c)
+	p.update(web(drain, here))
+	m, resume := p.freezeAll()
+	p.vanish(resume)
+	m.conns[0].Kept.Gone = time.Hour
+	next := p.successor(2)
+	check(t, next.Adopt(m.conns, func() {}))
+	for _, l := range m.listening {
+		check(t, next.AdoptListener(l))
+	}
+	exchange(t, c)
+	again := next.moveTo(next.successor(2))
+	if k := again.conns[0].Kept; k.Gone < time.Hour || k.Drain != 2*time.Hour {
+		t.Errorf("the connection is frozen with %+v", k)
+	}
+}

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/session"
@@ -17,8 +19,13 @@ func (c *conn) connect() error {
 		if err != unix.EADDRNOTAVAIL {
 			return err
 		}
+		if c.Choice.Appeared() {
+			return errClientPorts
+		}
 		_ = unix.Close(c.backend.FD())
+		c.backend.Side = session.NewSide(c, -1)
 		c.appear(false)
+		c.sh.count.FromNode.Add(1)
 	}
 	return c.connectFrom(false)
 }
@@ -44,15 +51,20 @@ func (c *conn) connectFrom(client bool) error {
 	return nil
 }
 
+// errClientPorts says that a client has no port left towards a backend.
+var errClientPorts = errors.New("no port of the client's address is free towards the backend")
+
 // mayAppear reports whether the backend can see the client's own address, and counts if not. After an attempt that has
-// failed it is not to: its answers may get lost, as by a bridge that passes them to the client.
+// failed it is not to: its answers may get lost, as by a bridge that passes them to the client. But where a client has
+// appeared once they do not: then it may be a policy of the network that keeps a client out, and this node's address is
+// no way around it.
 func (c *conn) mayAppear() bool {
 	client := c.Asked().Client
 	there := &c.sh.srv.Transparent[0]
 	if client.Is6() {
 		there = &c.sh.srv.Transparent[1]
 	}
-	if !c.Again() && there.Load() && c.sh.LB.Transparent(c.Choice, client) {
+	if (!c.Again() || c.Choice.Appeared()) && there.Load() && c.sh.LB.Transparent(c.Choice, client) {
 		return true
 	}
 	c.sh.count.FromNode.Add(1)
@@ -74,6 +86,7 @@ func (c *conn) appear(transparent bool) {
 	if c.transparent == transparent {
 		return
 	}
+	c.Unjudged = transparent
 	if c.transparent = transparent; transparent {
 		c.sh.count.Transparent.Add(1)
 	} else {

@@ -13,7 +13,11 @@ import (
 
 const (
 	heldEach  = 4       // datagrams, or GRO batches, of a client
-	heldBytes = 1 << 20 // of a loop
+	heldBytes = 1 << 20 // of a loop, with
+	heldSize  = 512     // for each client
+
+	// heldPause is the shortest time between two looks at all of them.
+	heldPause = 10 * time.Millisecond
 )
 
 // holds is what a loop keeps.
@@ -46,6 +50,10 @@ func (ln *listener) hold(key flowKey, left int, now int64) bool {
 	sh := ln.shard
 	h := sh.holds.all[heldBy{ln, key}]
 	if h == nil {
+		if sh.holds.bytes+heldSize > heldBytes {
+			sh.count.HoldFull.Add(1)
+			return false
+		}
 		place, wait, full := sh.server.LB.Hold(&lb.Flow{Frontend: ln.frontend, Client: key.client.Addr()}, now)
 		if full {
 			sh.count.HoldFull.Add(1)
@@ -56,7 +64,7 @@ func (ln *listener) hold(key flowKey, left int, now int64) bool {
 		h = &held{by: heldBy{ln, key}, place: place, until: now + wait, left: left}
 		sh.holds.add(h)
 		sh.count.Held.Add(1)
-		if !sh.holds.timer.Active() {
+		if t := &sh.holds.timer; !t.Active() || sh.loop.Left(t) > time.Duration(wait) {
 			sh.loop.After(&sh.holds.timer, (*holdTimer)(sh), time.Duration(wait))
 		}
 	}
@@ -78,6 +86,7 @@ func (hs *holds) add(h *held) {
 		hs.all = make(map[heldBy]*held)
 	}
 	hs.all[h.by] = h
+	hs.bytes += heldSize
 	if h.before = hs.last; h.before != nil {
 		h.before.behind = h
 	} else {
@@ -90,6 +99,7 @@ func (hs *holds) add(h *held) {
 func (sh *shard) unhold(h *held) {
 	hs := &sh.holds
 	delete(hs.all, h.by)
+	hs.bytes -= heldSize
 	if h.before != nil {
 		h.before.behind = h.behind
 	} else {
@@ -133,6 +143,7 @@ func (sh *shard) sendHeld(now int64) {
 			dropped.Add(uint64(sh.out.left))
 			continue
 		}
+		sh.out.precede(f.header)
 		if one.left < plenty {
 			f.allow(one.left)
 		}
@@ -170,6 +181,6 @@ func (t *holdTimer) Expire(*eventloop.Timer) {
 		}
 	}
 	if next != 0 {
-		sh.loop.After(&sh.holds.timer, t, time.Duration(next-now))
+		sh.loop.After(&sh.holds.timer, t, max(heldPause, time.Duration(next-now)))
 	}
 }

@@ -3,9 +3,11 @@ package udp
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -67,5 +69,44 @@ func TestHoldExpires(t *testing.T) {
 	p.Unlisten(p.front)
 	if s := p.Stats(); s.Held != 0 || s.NoBackend != 3 || p.LB.Stats()[0].Held != 0 {
 		t.Errorf("stats = %+v, want nothing kept", s)
+	}
+}
+
+// TestHoldOfSeveral: that one Service holds its clients for long does not make those of another wait longer.
+func TestHoldOfSeveral(t *testing.T) {
+	p := startProxy(t, 1, nil)
+	p.setServices(holding(time.Hour, 0))
+	dial(t, p.addr).send("?")
+	eventually(t, "it is kept", func() bool { return p.Stats().Held == 1 })
+	brief := service(2)
+	brief.Policies = &lb.Policies{Hold: int64(50 * time.Millisecond)}
+	dial(t, p.second(brief)).send("?")
+	eventually(t, "it has expired", func() bool { s := p.Stats(); return s.HoldExpired == 1 && s.Held == 1 })
+}
+
+// TestHoldAndAnnounce: what was kept has its PROXY header like all that follows.
+func TestHoldAndAnnounce(t *testing.T) {
+	p := startProxy(t, 1, nil)
+	s := holding(time.Hour, 0)
+	s.Policies.ProxyProtocol = "v2"
+	p.setServices(s)
+	c := dial(t, p.addr)
+	c.send("early")
+	eventually(t, "it is kept", func() bool { return p.Stats().Held == 1 })
+	b := listenUDP(t, "127.0.0.1:0")
+	with := *s
+	with.Backends = []lb.Backend{{Addr: b.addr, Ready: true, Serving: true}}
+	p.setServices(&with)
+	buf := make([]byte, 1000)
+	for _, want := range []string{"early", "late"} {
+		_ = b.SetReadDeadline(time.Now().Add(patience))
+		n, err := b.Read(buf)
+		testbed.Check(t, err)
+		if got := string(buf[:n]); !strings.HasPrefix(got, "\r\n\r\n\x00\r\nQUIT\n") || !strings.HasSuffix(got, want) {
+			t.Errorf("the backend got %q, want a header and %q", got, want)
+		}
+		if want == "early" {
+			c.send("late")
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"math"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -152,7 +154,9 @@ func (d *dial[C]) failed(err error) {
 	conn := d.owner.Base()
 	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
-	conn.Choice = EndFailed(conn.Choice, err)
+	if !conn.Unjudged {
+		conn.Choice = EndFailed(conn.Choice, err)
+	}
 	d.hangUp()
 }
 
@@ -194,11 +198,10 @@ func (sh *Shard[C]) dialEvent(c C) {
 	case accepted:
 		now := conn.dial.ladder.Answered(conn.Choice)
 		sh.endDial(conn)
-		if conn.Choice.Policies().Watched() {
-			sh.walk.setAge(c, age{born: now, active: now})
-			sh.watch(0)
-		}
 		sh.Count.Established.Add(1)
+		if !sh.attend(c, now) {
+			return
+		}
 		_, _, backend := c.Parts()
 		backend.Writable = true
 		c.Relay(true)
@@ -206,6 +209,25 @@ func (sh *Shard[C]) dialEvent(c C) {
 			c.Relay(false)
 		}
 	}
+}
+
+// attend begins to look after a connection whose backend has answered, as its policies need it. False: it has ended.
+func (sh *Shard[C]) attend(c C, now int64) bool {
+	conn := c.Base()
+	p := conn.Choice.Policies()
+	if p.Watched() {
+		sh.walk.setAge(c, newAge(now, conn.Meter))
+	} else if p.Drain <= 0 {
+		return true
+	}
+	due := sh.look(c, now) // its backend may have left meanwhile
+	if conn.Closed {
+		return false
+	}
+	if due != math.MaxInt64 {
+		sh.watch(due - now)
+	}
+	return true
 }
 
 // shortages are of this host. ENOSPC means that its user watches too many descriptors already (epoll_ctl(2)).

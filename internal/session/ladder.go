@@ -189,11 +189,11 @@ func Shortage(err error) bool {
 
 // Kept is what a hand-over says of a connection for the policies of its Service.
 type Kept struct {
-	Age  time.Duration // since its backend has answered
-	Idle time.Duration // since bytes were last found to have moved
-	Gone time.Duration // since its backend was found to have left; 0: it has not, or the connection stays for good
-
-	Drain time.Duration // how long it may stay after that
+	Age    time.Duration // since its backend has answered
+	Idle   time.Duration // since bytes were last found to have moved
+	Chance uint32        // of 2^32, that shortens its life
+	Gone   time.Duration // since its backend was found to have left; 0: it was not
+	Drain  time.Duration // how long it may stay where that has left; below 0: for good; 0: it has not
 }
 
 // Dialling is what a hand-over says of a connection whose backend has not answered.
@@ -206,6 +206,14 @@ type Dialling struct {
 	Shortages int              // waits for local resources so far
 	Left      time.Duration    // of the present attempt or wait
 	Held      bool             // it waits since there is no backend
+}
+
+// owner returns the Service that a client who waits has asked for; nil: there is none.
+func (d *Dialling) owner(b *lb.Balancer) *lb.ID {
+	if d == nil {
+		return nil
+	}
+	return b.Table().Owner(d.Frontend)
 }
 
 // Freeze returns what another process needs to continue, but for Left.

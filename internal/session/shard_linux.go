@@ -162,8 +162,8 @@ type Sources struct {
 	asked func(fd int) (netip.AddrPort, error)
 }
 
-// NewSources returns an empty Sources. asked returns what the client of a steered socket has asked for; nil: none is
-// steered.
+// NewSources returns an empty Sources. asked returns what the client of a steered socket has asked for; nil: that is
+// not known.
 func NewSources(asked func(fd int) (netip.AddrPort, error)) *Sources {
 	return &Sources{make(map[netip.AddrPort][]netip.AddrPort), asked}
 }
@@ -181,23 +181,28 @@ func (s *Sources) Add(fd int, backend netip.AddrPort) {
 // Note adds a connection from an address to a backend.
 func (s *Sources) Note(from, backend netip.AddrPort) { s.to[from] = append(s.to[from], backend) }
 
-// Has reports whether we have connected from an address to a backend.
-func (s *Sources) Has(from, backend netip.AddrPort) bool { return slices.Contains(s.to[from], backend) }
+// Has reports whether we have connected from an address to a backend; to any, if what is steered cannot be asked what it
+// has asked for.
+func (s *Sources) Has(from, backend netip.AddrPort) bool {
+	if s.asked == nil {
+		return len(s.to[from]) > 0
+	}
+	return slices.Contains(s.to[from], backend)
+}
 
 // hasClient reports whether a client, whose socket and address are passed, is one of ours.
 func (s *Sources) hasClient(fd int, client netip.AddrPort) bool {
 	if len(s.to[client]) == 0 {
 		return false
 	}
-	for _, look := range [...]func(int) (netip.AddrPort, error){socket.Local, s.asked} {
-		if look == nil {
-			continue
-		}
-		if dst, err := look(fd); err == nil && s.Has(client, dst) {
-			return true
-		}
+	if local, err := socket.Local(fd); err == nil && s.Has(client, local) {
+		return true
 	}
-	return false
+	if s.asked == nil {
+		return false
+	}
+	dst, err := s.asked(fd)
+	return err == nil && s.Has(client, dst)
 }
 
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
@@ -210,7 +215,11 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	conn.Shared, conn.Choice = true, Resume(sh.LB, service, backend) // the process before may not have ended yet
 	_, client, to := c.Parts()
 	peer, _ := socket.Peer(client.FD()) // it fails if the client has gone, which is seen soon
-	sh.Insert(c, sh.claims.Adopt(service, peer.Addr()))
+	of := service
+	if owner := from.owner(sh.LB); owner != nil && !backend.IsValid() {
+		of = *owner
+	}
+	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
 	conn.spoke = from == nil // else it is not known
 	sh.thawKept(c, kept)
 	if from != nil {

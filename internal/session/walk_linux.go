@@ -2,6 +2,8 @@ package session
 
 import (
 	"math"
+	"math/bits"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +38,7 @@ type age struct {
 	born   int64    // when its backend answered, or it was seen first
 	active int64    // when bytes were last found to have moved
 	moved  lb.Meter // what its Meter was then
+	chance uint32   // of 2^32, that shortens its life
 }
 
 func (w *walk[C]) setAge(c C, a age) {
@@ -45,13 +48,16 @@ func (w *walk[C]) setAge(c C, a age) {
 	w.ages[c] = a
 }
 
+// newAge is that of a connection whose backend has answered now.
+func newAge(now int64, moved lb.Meter) age { return age{now, now, moved, rand.Uint32()} }
+
 // ageOf returns the age of a connection, with what has moved until now.
 func (w *walk[C]) ageOf(c C, now int64) age {
 	a, known := w.ages[c]
 	meter := c.Base().Meter
 	switch {
 	case !known:
-		a = age{now, now, meter}
+		a = newAge(now, meter)
 	case a.moved != meter:
 		a.moved, a.active = meter, now
 	default:
@@ -126,7 +132,7 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 	}
 	a := sh.walk.ageOf(c, now)
 	if p.MaxConnectionDuration > 0 {
-		end := a.born + lifetime(p, a.born)
+		end := a.born + lifetime(p, a.chance)
 		if end <= now {
 			sh.reset(c, &sh.Count.DurationExceeded)
 			return math.MaxInt64
@@ -160,10 +166,10 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 
 // lifetime returns how long a connection may live: what the Service allows, less a part that differs from one to the
 // next, so that those of one moment do not come again at one moment.
-func lifetime(p *lb.Policies, born int64) int64 {
-	chance := uint64(born) * 0x9E3779B97F4A7C15 >> 32 // of 2^32
+func lifetime(p *lb.Policies, chance uint32) int64 {
 	part := uint64(p.MaxConnectionDuration) / 100 * uint64(max(0, p.MaxConnectionJitter))
-	return p.MaxConnectionDuration - int64(part>>16*chance>>16)
+	shorter, _ := bits.Mul64(part, uint64(chance)<<32)
+	return p.MaxConnectionDuration - int64(shorter)
 }
 
 // reset counts and resets a connection.
@@ -181,10 +187,11 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 	var k Kept
 	if conn.Choice.Policies().Watched() {
 		a := sh.walk.ageOf(c, now)
-		k.Age, k.Idle = time.Duration(now-a.born), time.Duration(now-a.active)
+		k.Age, k.Idle, k.Chance = time.Duration(max(now-a.born, 1)), time.Duration(now-a.active), a.chance
 	}
-	if since, drain := conn.Choice.Gone(); drain > 0 && since > 0 {
-		k.Gone, k.Drain = time.Duration(max(now-since, 1)), time.Duration(drain)
+	since, drain := conn.Choice.Gone()
+	if k.Drain = time.Duration(drain); since != 0 { // below 0 is before this process
+		k.Gone = time.Duration(max(now-since, 1))
 	}
 	return k
 }
@@ -193,11 +200,13 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 func (sh *Shard[C]) thawKept(c C, k Kept) {
 	conn, now := c.Base(), eventloop.Now()
 	if k.Age > 0 {
-		sh.walk.setAge(c, age{born: now - int64(k.Age), active: now - int64(k.Idle), moved: conn.Meter})
+		sh.walk.setAge(c, age{now - int64(k.Age), now - int64(k.Idle), conn.Meter, k.Chance})
 	}
+	since := int64(0)
 	if k.Gone > 0 {
-		conn.Choice.ResumeGone(now-int64(k.Gone), int64(k.Drain))
+		since = now - int64(k.Gone)
 	}
+	conn.Choice.ResumeGone(since, int64(k.Drain))
 	if p := conn.Choice.Policies(); p.Watched() || p.Drain > 0 {
 		sh.watch(0)
 	}

@@ -49,10 +49,18 @@ func (r *Rules) sync(ipv6, on bool) (err error) {
 		err = errors.Join(err, f.remove())
 	}
 	if err != nil {
+		r.known[at], r.on[at] = false, false
 		return fmt.Errorf("change rules for transparent connections: %w", err)
 	}
 	r.known[at], r.on[at] = true, on
 	return nil
+}
+
+func (r *Rules) isOn(ipv6 bool) bool {
+	if ipv6 {
+		return r.on[1]
+	}
+	return r.on[0]
 }
 
 func (r *Rules) verify() bool {

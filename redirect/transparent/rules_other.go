@@ -18,4 +18,6 @@ func (*state) sync(_, on bool) error {
 
 func (*state) verify() bool { return true }
 
+func (*state) isOn(bool) bool { return false }
+
 func cleanup(context.Context) error { return errors.ErrUnsupported }

@@ -213,8 +213,8 @@ func (b *Builder) Transparent() *Builder {
 		b.add(&expr.Socket{Key: key, Register: firstRegister},
 			&expr.Cmp{Register: firstRegister, Op: expr.CmpOpEq, Data: []byte{value}})
 	}
+	is(expr.SocketKeyTransparent, 1) // first: kernels before 6.11 keep sockets of handshakes that the other is asked of
 	is(expr.SocketKeyWildcard, 0)
-	is(expr.SocketKeyTransparent, 1)
 	return b
 }
 

@@ -296,7 +296,7 @@ func (a *Agent) intact(ctx context.Context) bool {
 		a.Log.Warn("another program has changed rules for transparent connections; writing them again")
 		intact = false
 	}
-	a.syncTransparency() // also those that were left to open connections
+	a.syncTransparency(true) // also those that were left to open connections
 	return intact
 }
 

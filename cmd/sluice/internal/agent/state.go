@@ -71,7 +71,7 @@ func (a *Agent) Adopt(s State) error {
 			a.transparent[service.ID] = true
 		}
 	}
-	a.syncTransparency()
+	a.syncTransparency(false) // connections that need rules which no Service requests come later
 	for _, so := range s.Sockets {
 		a.sockets.open[so.Frontend] = so
 	}

@@ -24,12 +24,12 @@ func (a *Agent) requestTransparency(plan *Plan) {
 			delete(a.transparent, c.id)
 		}
 	}
-	a.syncTransparency()
+	a.syncTransparency(true)
 }
 
 // syncTransparency has the rules be there as long as a service port of a family requests them. Without them endpoints
-// see this node's address, which is no reason to serve nothing else.
-func (a *Agent) syncTransparency() {
+// see this node's address, which is no reason to serve nothing else. off: those that are not requested may go.
+func (a *Agent) syncTransparency(off bool) {
 	if a.Transparency == nil {
 		return
 	}
@@ -38,6 +38,9 @@ func (a *Agent) syncTransparency() {
 		on[family(id.IPv6)] = true
 	}
 	for i, on := range on {
+		if !on && !off {
+			continue
+		}
 		err := a.Transparency.Sync(i == 1, on)
 		if said := on && err != nil; said != a.opaque[i] {
 			if a.opaque[i] = said; said {

@@ -18,8 +18,12 @@ func (t *transparency) Sync(ipv6, on bool) error {
 		at = &t.tcp.Transparent[1]
 	}
 	if !on {
-		if at.Store(false); t.tcp.Stats().Transparent > 0 {
-			return nil
+		at.Store(false)
+		if t.tcp.Stats().Transparent > 0 && !t.On(ipv6) {
+			return nil // if there are any, they are of the process before
+		}
+		if t.tcp.Stats().Transparent > 0 {
+			return t.Rules.Sync(ipv6, true) // where another program has removed them they are written again
 		}
 	}
 	err := t.Rules.Sync(ipv6, on)

@@ -196,6 +196,7 @@ func (c *codec) conn(f *tcp.Frozen) {
 	c.bytes(&f.ToClient.Waiting)
 	number(c, &f.Kept.Age)
 	number(c, &f.Kept.Idle)
+	number(c, &f.Kept.Chance)
 	number(c, &f.Kept.Gone)
 	number(c, &f.Kept.Drain)
 	if dialling {

@@ -48,7 +48,7 @@ func samples() map[string]sample {
 		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
 		"relaying": of(connsMsg, tcp.Frozen{Client: 5, Backend: 6, Service: sampleID, Addr: addr4, ToBackend: tcp.Way{EOF: true, Shut: true, Waiting: []byte("abc")},
 			ToClient: tcp.Way{EOF: true, Shut: true, Waiting: make([]byte, 70000)}, Header: 3, Transparent: true,
-			Kept: session.Kept{Age: time.Hour, Idle: time.Minute, Gone: time.Second, Drain: 1}}, conn),
+			Kept: session.Kept{Age: time.Hour, Idle: time.Minute, Chance: 7, Gone: time.Second, Drain: 1}}, conn),
 		"offered before": of(connsMsg, tcp.Frozen{Offer: 300, ToClient: tcp.Way{Shut: true}}, conn),
 		"dialling": of(connsMsg, tcp.Frozen{Client: 5, Backend: -1, Service: sampleID, Dial: &tcp.Dialling{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr6},
 			Client: addr6.Addr(), Port: 65535, Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, conn),

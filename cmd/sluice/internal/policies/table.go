@@ -3,6 +3,7 @@ package policies
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
@@ -214,6 +215,10 @@ func has(*lb.Policies, string) (instead, reason string) { return "", "" }
 
 // checkScheduler returns what is wrong with a scheduler that neither user space nor any kernel has.
 func checkScheduler(name string) error {
+	const longest = 64
+	if len(name) > longest {
+		return fmt.Errorf("it is longer than %d bytes: use one of %s", longest, strings.Join(schedulers, ", "))
+	}
 	_, err := lb.Algorithm(name)
 	if err == nil || ipvs.CheckScheduler(name) == nil {
 		return nil
