@@ -115,9 +115,10 @@ func (b *Balancer) Transparent(c Choice, client netip.Addr) bool {
 	return !own && !within(node.podCIDRs, client)
 }
 
-// Appear notes that the backend of c has accepted a connection from the client's own address, and Appeared reports
-// whether it ever has.
-func (c Choice) Appear()        { c.backend.appeared.Store(true) }
+// Appear notes that the backend of c has accepted a connection from the client's own address.
+func (c Choice) Appear() { c.backend.appeared.Store(true) }
+
+// Appeared reports whether it ever has.
 func (c Choice) Appeared() bool { return c.backend.appeared.Load() }
 
 // nothing is what most Services request.

@@ -36,7 +36,7 @@ type Conn[C Owner[C]] struct {
 	Choice     lb.Choice
 	Meter      lb.Meter // of what Choice has moved
 	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
-	Unjudged   bool     // the client may be why an attempt fails, which is made from its address: no backend is to blame
+	Unjudged   bool     // dialled from the client's address, which may be why that fails: no backend is to blame
 	Closed     bool
 	spoke      bool // the backend has sent something, or is not to be judged by that
 }

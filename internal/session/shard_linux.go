@@ -181,8 +181,8 @@ func (s *Sources) Add(fd int, backend netip.AddrPort) {
 // Note adds a connection from an address to a backend.
 func (s *Sources) Note(from, backend netip.AddrPort) { s.to[from] = append(s.to[from], backend) }
 
-// Has reports whether we have connected from an address to a backend; to any, if what is steered cannot be asked what it
-// has asked for.
+// Has reports whether we have connected from an address to a backend; to any, if it is not known what clients have
+// asked for.
 func (s *Sources) Has(from, backend netip.AddrPort) bool {
 	if s.asked == nil {
 		return len(s.to[from]) > 0
