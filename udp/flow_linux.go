@@ -30,7 +30,6 @@ type loopFlow struct {
 	fd     int         // connected to the backend; -1 once closed
 	place  portPlace   // that its port has
 
-	gro      bool    // batches are received as such: many flows have one answer, and save the system call
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered
 	lastSize int     // of the datagram sent last, with its header, bytes
@@ -64,10 +63,6 @@ func (f *flow) receive(now int64) {
 			}
 			taken += slots
 			continue
-		}
-		if !f.gro && (n > 1 || f.replied) {
-			f.gro = true
-			enableGRO(f.fd)
 		}
 		f.answered(now)
 		f.trial = 0

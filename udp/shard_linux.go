@@ -132,6 +132,7 @@ func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
 		return err
 	}
 	socket.SetReceiveBuffer(fd, l.server.socketBuffer())
+	enableGRO(fd)
 	f.fd = fd
 	if f.port != 0 && !l.rebind(f, backend) {
 		l.count.PortsLost.Add(1)
