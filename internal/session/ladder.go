@@ -208,14 +208,6 @@ type Dialling struct {
 	Held      bool             // it waits since there is no backend
 }
 
-// owner returns the Service that a client who waits has asked for; nil: there is none.
-func (d *Dialling) owner(b *lb.Balancer) *lb.ID {
-	if d == nil {
-		return nil
-	}
-	return b.Table().Owner(d.Frontend)
-}
-
 // Freeze returns what another process needs to continue, but for Left.
 func (l *Ladder) Freeze() Dialling {
 	return Dialling{Frontend: l.flow.Frontend, Client: l.flow.Client, Port: l.flow.ClientPort,

@@ -205,6 +205,14 @@ func (s *Sources) hasClient(fd int, client netip.AddrPort) bool {
 	return err == nil && s.Has(client, dst)
 }
 
+// owner returns the Service that a client who waits has asked for; nil: there is none.
+func (d *Dialling) owner(b *lb.Balancer) *lb.ID {
+	if d == nil {
+		return nil
+	}
+	return b.Table().Owner(d.Frontend)
+}
+
 // Thaw continues a connection that another process has frozen: c, which has its sides, with a choice of service, if
 // backend is valid, and in a dial, unless it is nil. handlers are those of both sides. One that comes back to us, as
 // the process before let it do again and again, is reset: its backend is a frontend, or its client is among ours.
