@@ -556,7 +556,8 @@ func TestFloors(t *testing.T) {
 				}
 				c := mustPick(t, b, Flow{})
 				if open = append(open, c); c.backend != want {
-					t.Fatalf("seed %d, step %d: picked one with %d, want the one with %d", seed, step, c.backend.inFlight()-1, want.inFlight())
+					t.Fatalf("seed %d, step %d: picked one with %d, want the one with %d", seed, step,
+						c.backend.inFlight()-1, want.inFlight())
 				}
 			}
 		}

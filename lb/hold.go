@@ -51,7 +51,7 @@ func (s *state) need(now int64) {
 	}
 }
 
-// ResumeHold takes the place of a client whose wait another Balancer has begun, also beyond the bound. Not valid: no
+// ResumeHold takes a place for a client that waits at another Balancer already, also beyond the bound. Not valid: no
 // service has the frontend.
 func (b *Balancer) ResumeHold(f *Flow) Held {
 	snap := b.load()

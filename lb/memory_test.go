@@ -151,8 +151,8 @@ func TestServiceClients(t *testing.T) {
 	}
 }
 
-// TestPaceIsTakenOver: what backends were measured at, and how far their slow start is, goes on: the next balancer picks as
-// the one before would have.
+// TestPaceIsTakenOver: what backends were measured at, and how far their slow start is, goes on: the next balancer
+// picks as the one before would have.
 func TestPaceIsTakenOver(t *testing.T) {
 	for _, scheduler := range []string{"rr", "ewma"} {
 		t.Run(scheduler, func(t *testing.T) {

@@ -334,7 +334,8 @@ func TestOutlierModel(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 19))
 		now, n := int64(0), 1+r.IntN(8)
 		b, _ := ejecting(t, echo(numbers(n)...))
-		m := &outlierModel{failures: map[netip.AddrPort]int{}, since: map[netip.AddrPort]int{}, ejected: map[netip.AddrPort]bool{},
+		m := &outlierModel{failures: map[netip.AddrPort]int{}, since: map[netip.AddrPort]int{},
+			ejected:  map[netip.AddrPort]bool{},
 			believed: map[netip.AddrPort][]belief{}}
 		set := func(n int) {
 			all := numbers(n)

@@ -8,7 +8,8 @@ import (
 // TestTransparent: connections come from the client's own address only where the backend's answers pass this node and
 // get to nothing else before.
 func TestTransparent(t *testing.T) {
-	node := Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
+	node := Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
 	for _, c := range []struct {
 		backend, client string
 		local           bool

@@ -34,13 +34,15 @@ func TestMoveHeader(t *testing.T) {
 		waiting := bytes.Clone(header[at:])
 		check(t, p.Adopt([]Frozen{{Client: descriptor(t, ours), Backend: to,
 			Service: lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP},
-			Addr:    p.LB.Table().At(0).Backends[0].Addr, ToBackend: Way{Waiting: waiting}, Header: uint16(len(waiting))}}, func() {}))
+			Addr:    p.LB.Table().At(0).Backends[0].Addr, ToBackend: Way{Waiting: waiting},
+			Header: uint16(len(waiting))}}, func() {}))
 		_, err = io.WriteString(client, "ping")
 		check(t, err)
 		check(t, client.CloseWrite())
 		got, err := io.ReadAll(backend)
 		check(t, err)
-		if want := string(header[:at]) + string(make([]byte, full)) + string(header[at:]) + "ping"; string(got) != want {
+		if want := string(header[:at]) + string(make([]byte, full)) + string(header[at:]) +
+			"ping"; string(got) != want {
 			t.Errorf("from byte %d on: %d bytes arrive, want %d", at, len(got), len(want))
 		}
 		_ = backend.Close()

@@ -91,7 +91,8 @@ func (p *proxy) greets() {
 	}
 	p.eventually("the connection has ended", func(s Stats) bool { return s.Active == 0 })
 	if s := p.Stats(); s.BytesIn-before.BytesIn != 4 || s.BytesOut-before.BytesOut != uint64(len(greeted)+4) {
-		p.t.Errorf("%d bytes in and %d out, want 4 and %d", s.BytesIn-before.BytesIn, s.BytesOut-before.BytesOut, len(greeted)+4)
+		p.t.Errorf("%d bytes in and %d out, want 4 and %d", s.BytesIn-before.BytesIn, s.BytesOut-before.BytesOut,
+			len(greeted)+4)
 	}
 }
 

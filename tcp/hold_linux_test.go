@@ -68,8 +68,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestHoldExpires: a client that has waited for as long as its Service requests is reset. One of a Service that requests
-// nothing is reset at once.
+// TestHoldExpires: a client that has waited for as long as its Service requests is reset. One of a Service that
+// requests nothing is reset at once.
 func TestHoldExpires(t *testing.T) {
 	eachWay(t, func(t *testing.T) {
 		p := startProxy(t, nil)

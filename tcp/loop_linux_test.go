@@ -80,8 +80,8 @@ func TestLoopOfDeletedServiceEndsWithTheMove(t *testing.T) {
 	next.eventually("all of the loop has ended", func(s Stats) bool { return s.Active == 1 })
 }
 
-// TestClientsWithOurPortsMove: clients on this node whose addresses are those of our own connections to backends, as the
-// kernel gives a port to every destination again, are no loop: they move like others.
+// TestClientsWithOurPortsMove: clients on this node whose addresses are those of our own connections to backends, as
+// the kernel gives a port to every destination again, are no loop: they move like others.
 func TestClientsWithOurPortsMove(t *testing.T) {
 	if !withPorts(t, 40000, 40000+fewPorts-1) {
 		return

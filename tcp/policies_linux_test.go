@@ -68,8 +68,8 @@ func watching(t *testing.T) (netip.AddrPort, <-chan error) {
 	}), ends
 }
 
-// TestDrainReset: both sides of the connections to an endpoint that leaves are reset, those to others are not, nor if it
-// terminates and serves; without the policy they stay for good.
+// TestDrainReset: both sides of the connections to an endpoint that leaves are reset, those to others are not, nor if
+// it terminates and serves; without the policy they stay for good.
 func TestDrainReset(t *testing.T) {
 	gone, ends := watching(t)
 	here := echoing(t)
@@ -215,7 +215,8 @@ func TestHalfCloseTimeouts(t *testing.T) {
 // TestConnectTimeout: a Service has its own number of attempts, and time for each.
 func TestConnectTimeout(t *testing.T) {
 	p := startProxy(t, func(s *Server) { s.DialTimeouts = []time.Duration{time.Hour} })
-	p.update(web(lb.Policies{ConnectTimeout: int64(50 * time.Millisecond), ConnectAttempts: 2}, silent(t), silent(t), silent(t)))
+	p.update(web(lb.Policies{ConnectTimeout: int64(50 * time.Millisecond), ConnectAttempts: 2}, silent(t), silent(t),
+		silent(t)))
 	p.expectReset()
 	if s := p.Stats(); s.Dials != 2 || s.DialTimedOut != 2 || s.DialGaveUp != 1 {
 		t.Errorf("stats %+v", s)
@@ -225,14 +226,16 @@ func TestConnectTimeout(t *testing.T) {
 // TestKeepalive: the kernel probes both sides of a connection that has settled as its Service has it.
 func TestKeepalive(t *testing.T) {
 	p := startProxy(t, nil)
-	p.update(web(lb.Policies{KeepaliveIdle: 60e9, KeepaliveInterval: 7e9, KeepaliveProbes: 3, UserTimeout: 20e9}, echoing(t)))
+	p.update(web(lb.Policies{KeepaliveIdle: 60e9, KeepaliveInterval: 7e9, KeepaliveProbes: 3, UserTimeout: 20e9},
+		echoing(t)))
 	c := p.dial()
 	exchange(t, c)
 	p.eventually("it is settled", func(Stats) bool { return !p.settling() })
 	p.eachShard(func(sh *shard) {
 		for c := range sh.All() {
 			for _, s := range c.sides() {
-				for option, want := range map[int]int{unix.TCP_KEEPIDLE: 60, unix.TCP_KEEPINTVL: 7, unix.TCP_KEEPCNT: 3, unix.TCP_USER_TIMEOUT: 20000} {
+				for option, want := range map[int]int{unix.TCP_KEEPIDLE: 60, unix.TCP_KEEPINTVL: 7,
+					unix.TCP_KEEPCNT: 3, unix.TCP_USER_TIMEOUT: 20000} {
 					if got, err := unix.GetsockoptInt(s.FD(), unix.IPPROTO_TCP, option); got != want || err != nil {
 						t.Errorf("option %d is %d, %v, want %d", option, got, err, want)
 					}

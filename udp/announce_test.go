@@ -70,7 +70,8 @@ func TestAnnounced(t *testing.T) {
 			asked += size
 		}
 	}
-	if s := p.Stats(); s.BytesIn-before.BytesIn != uint64(asked) || s.DatagramsIn-before.DatagramsIn != 20 && s.Resent == before.Resent {
+	if s := p.Stats(); s.BytesIn-before.BytesIn != uint64(asked) || s.DatagramsIn-before.DatagramsIn != 20 &&
+		s.Resent == before.Resent {
 		t.Errorf("%d bytes in, want %d; stats %+v", s.BytesIn-before.BytesIn, asked, s)
 	}
 	c := dial(t, p.addr)
@@ -79,7 +80,8 @@ func TestAnnounced(t *testing.T) {
 		c.send(fmt.Sprint(i))
 	}
 	for i := range burst {
-		if _, sent, _ := strings.Cut(strings.TrimPrefix(c.receive(), c.LocalAddr().String()+" "), " "); sent != fmt.Sprint(i) {
+		if _, sent, _ := strings.Cut(strings.TrimPrefix(c.receive(), c.LocalAddr().String()+" "),
+			" "); sent != fmt.Sprint(i) {
 			t.Fatalf("answer %d is to %q", i, sent)
 		}
 	}

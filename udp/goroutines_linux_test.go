@@ -12,7 +12,8 @@ func TestGoroutines(t *testing.T) {
 	withoutLoops = true
 	defer func() { withoutLoops = false }()
 	testbed.RunEach(t,
-		TestActivityKeepsAFlow, TestAnnounced, TestAnswerAfterRemoval, TestAnswersKeepAFlow, TestBackendDies, TestBudget,
+		TestActivityKeepsAFlow, TestAnnounced, TestAnswerAfterRemoval, TestAnswersKeepAFlow, TestBackendDies,
+		TestBudget,
 		TestClientIsGone, TestCloseEndsShutdown, TestConversationGoesOn, TestEcho, TestEveryBackendRefuses, TestFrontendChangesHands,
 		TestKernelIsShortOfDescriptors, TestLeavingFlowsAreEvictedFirst, TestLongRefusedDatagramIsNotCutOff,
 		TestManyServices, TestMaxFlows, TestNoQuestionIsLostAtExpiry, TestNoSourcePort, TestNoEndpoint,

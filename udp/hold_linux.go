@@ -2,6 +2,7 @@ package udp
 
 import (
 	"bytes"
+	"container/list"
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -20,13 +21,14 @@ const (
 	heldPause = 10 * time.Millisecond
 )
 
-// holds is what a loop keeps.
+// holds is what a loop keeps. A Service has no more of it than is free: alone it gets half, and something stays free
+// for the next.
 type holds struct {
-	all   map[heldBy]*held
-	first *held // those that came first are sent first
-	last  *held
-	bytes int
-	timer eventloop.Timer // runs until the time of the first is over, or of one before it
+	all   map[heldBy]*list.Element
+	order list.List       // of *held, those first that came first
+	of    map[lb.Name]int // bytes of each Service
+	bytes int             // of all
+	timer eventloop.Timer // runs until the time of one is over
 }
 
 // heldBy is whose datagrams are kept.
@@ -37,81 +39,98 @@ type heldBy struct {
 
 // held is what is kept of a client.
 type held struct {
-	by             heldBy
-	place          lb.Held
-	until          int64 // ns
-	left           int   // hops, as in listener.forward
-	messages       []message
-	before, behind *held
+	by       heldBy
+	of       lb.Name
+	place    lb.Held
+	until    int64 // ns
+	left     int   // hops, as in listener.forward
+	messages []message
 }
 
 // hold keeps the shard's out for a client that has no flow since there is no backend. False: it is not to be kept.
 func (ln *listener) hold(key flowKey, left int, now int64) bool {
 	sh := ln.shard
-	h := sh.holds.all[heldBy{ln, key}]
-	if h == nil {
-		if sh.holds.bytes+heldSize > heldBytes {
-			sh.count.HoldFull.Add(1)
-			return false
-		}
-		place, wait, full := sh.server.LB.Hold(&lb.Flow{Frontend: ln.frontend, Client: key.client.Addr()}, now)
-		if full {
-			sh.count.HoldFull.Add(1)
-		}
-		if !place.Valid() {
-			return false
-		}
-		h = &held{by: heldBy{ln, key}, place: place, until: now + wait, left: left}
-		sh.holds.add(h)
-		sh.count.Held.Add(1)
-		if t := &sh.holds.timer; !t.Active() || sh.loop.Left(t) > time.Duration(wait) {
-			sh.loop.After(&sh.holds.timer, (*holdTimer)(sh), time.Duration(wait))
-		}
+	var h *held
+	if e := sh.holds.all[heldBy{ln, key}]; e != nil {
+		h = e.Value.(*held)
+	} else if h = ln.newHeld(key, now); h == nil {
+		return false
 	}
 	h.left = min(h.left, left)
 	for _, m := range sh.out.message[:sh.out.n] {
-		if len(h.messages) >= heldEach || sh.holds.bytes+len(m.data) > heldBytes {
+		if len(h.messages) >= heldEach || !sh.holds.take(h.of, len(m.data)) {
 			sh.count.HoldFull.Add(1)
 			sh.count.NoBackend.Add(uint64(datagrams(len(m.data), m.segment)))
 			continue
 		}
-		sh.holds.bytes += len(m.data)
 		h.messages = append(h.messages, message{bytes.Clone(m.data), m.segment})
 	}
 	return true
 }
 
-func (hs *holds) add(h *held) {
-	if hs.all == nil {
-		hs.all = make(map[heldBy]*held)
+// newHeld begins to keep what a client sends. nil: its Service does not request that, or too much is kept.
+func (ln *listener) newHeld(key flowKey, now int64) *held {
+	sh := ln.shard
+	place, wait, full := sh.server.LB.Hold(&lb.Flow{Frontend: ln.frontend, Client: key.client.Addr()}, now)
+	owner := sh.server.LB.Table().Owner(ln.frontend)
+	if place.Valid() && (owner == nil || !sh.holds.take(owner.Service(), heldSize)) {
+		full = true
+		place.Refused()
+		place.End()
 	}
-	hs.all[h.by] = h
-	hs.bytes += heldSize
-	if h.before = hs.last; h.before != nil {
-		h.before.behind = h
-	} else {
-		hs.first = h
+	if full {
+		sh.count.HoldFull.Add(1)
 	}
-	hs.last = h
+	if !place.Valid() {
+		return nil
+	}
+	h := &held{by: heldBy{ln, key}, of: owner.Service(), place: place, until: now + wait, left: plenty}
+	if sh.holds.all == nil {
+		sh.holds.all = make(map[heldBy]*list.Element)
+	}
+	sh.holds.all[h.by] = sh.holds.order.PushBack(h)
+	sh.count.Held.Add(1)
+	if t := &sh.holds.timer; !t.Active() || sh.loop.Left(t) > time.Duration(wait) {
+		sh.loop.After(t, (*holdTimer)(sh), time.Duration(wait))
+	}
+	return h
+}
+
+// take takes room for a Service. False: there is none, or it has its share.
+func (hs *holds) take(of lb.Name, n int) bool {
+	if hs.of[of]+n > heldBytes-hs.bytes {
+		return false
+	}
+	if hs.of == nil {
+		hs.of = make(map[lb.Name]int)
+	}
+	hs.of[of] += n
+	hs.bytes += n
+	return true
+}
+
+// clients goes through what is kept, in order. What it passes may be taken out meanwhile.
+func (hs *holds) clients(yield func(*held) bool) {
+	for e := hs.order.Front(); e != nil; {
+		h := e.Value.(*held)
+		if e = e.Next(); !yield(h) {
+			return
+		}
+	}
 }
 
 // unhold takes h out, and gives its place back.
 func (sh *shard) unhold(h *held) {
 	hs := &sh.holds
+	hs.order.Remove(hs.all[h.by])
 	delete(hs.all, h.by)
-	hs.bytes -= heldSize
-	if h.before != nil {
-		h.before.behind = h.behind
-	} else {
-		hs.first = h.behind
-	}
-	if h.behind != nil {
-		h.behind.before = h.before
-	} else {
-		hs.last = h.before
-	}
+	n := heldSize
 	for _, m := range h.messages {
-		hs.bytes -= len(m.data)
+		n += len(m.data)
+	}
+	hs.bytes -= n
+	if hs.of[h.of] -= n; hs.of[h.of] == 0 {
+		delete(hs.of, h.of)
 	}
 	h.place.End()
 	sh.count.Held.Add(-1)
@@ -127,9 +146,7 @@ func (sh *shard) dropHeld(h *held) {
 
 // sendHeld sends what is kept of clients whose wait is over, those first that came first.
 func (sh *shard) sendHeld(now int64) {
-	for h := sh.holds.first; h != nil; {
-		one := h
-		h = h.behind
+	for one := range sh.holds.clients {
 		if !sh.server.LB.Ends(&lb.Flow{Frontend: one.by.ln.frontend}) {
 			continue
 		}
@@ -153,9 +170,8 @@ func (sh *shard) sendHeld(now int64) {
 
 // forgetHeld drops what is kept of the clients of a listener that is closed.
 func (ln *listener) forgetHeld() {
-	for h := ln.shard.holds.first; h != nil; {
-		one := h
-		if h = h.behind; one.by.ln == ln {
+	for one := range ln.shard.holds.clients {
+		if one.by.ln == ln {
 			ln.shard.dropHeld(one)
 		}
 	}
@@ -168,9 +184,7 @@ type holdTimer shard
 func (t *holdTimer) Expire(*eventloop.Timer) {
 	sh, now := (*shard)(t), eventloop.Now()
 	next := int64(0)
-	for h := sh.holds.first; h != nil; {
-		one := h
-		h = h.behind
+	for one := range sh.holds.clients {
 		switch {
 		case one.until <= now:
 			sh.count.HoldExpired.Add(1)

@@ -43,12 +43,13 @@ func TestHold(t *testing.T) {
 			}
 		}
 	}
-	if s := p.Stats(); s.Held != 0 || s.HoldFull != 7 || s.NoBackend != 7 || s.Active != 3 || p.LB.Stats()[0].Held != 0 {
+	if s := p.Stats(); s.Held != 0 || s.HoldFull != 7 || s.NoBackend != 7 || s.Active != 3 ||
+		p.LB.Stats()[0].Held != 0 {
 		t.Errorf("stats = %+v", s)
 	}
 	for _, sh := range p.shards {
 		onLoop(t, sh, func() {
-			if sh.holds.bytes != 0 || len(sh.holds.all) != 0 || sh.holds.first != nil || sh.holds.last != nil {
+			if sh.holds.bytes != 0 || len(sh.holds.all)+len(sh.holds.of)+sh.holds.order.Len() != 0 {
 				t.Errorf("%d bytes of %d clients are kept still", sh.holds.bytes, len(sh.holds.all))
 			}
 		})
@@ -62,7 +63,11 @@ func TestHoldExpires(t *testing.T) {
 	first, second := dial(t, p.addr), dial(t, p.addr)
 	first.send("?")
 	second.send("?")
-	eventually(t, "both have expired", func() bool { s := p.Stats(); return s.HoldExpired == 2 && s.Held == 0 && s.NoBackend == 2 })
+	eventually(t, "both have expired", func() bool {
+		s := p.Stats()
+		return s.HoldExpired == 2 && s.Held == 0 &&
+			s.NoBackend == 2
+	})
 	p.setServices(holding(time.Hour, 0))
 	first.send("?")
 	eventually(t, "it is kept", func() bool { return p.Stats().Held == 1 })
@@ -108,5 +113,20 @@ func TestHoldAndAnnounce(t *testing.T) {
 		if want == "early" {
 			c.send("late")
 		}
+	}
+}
+
+// TestHoldShares: a Service gets no more room than is free, so that there is some for another.
+func TestHoldShares(t *testing.T) {
+	var hs holds
+	a, b := lb.Name{Name: "a"}, lb.Name{Name: "b"}
+	fill := func(of lb.Name) (n int) {
+		for hs.take(of, heldSize) {
+			n += heldSize
+		}
+		return n
+	}
+	if first, second := fill(a), fill(b); first != heldBytes/2 || second != heldBytes/4 || hs.bytes != first+second {
+		t.Errorf("one Service gets %d bytes of %d, and another %d after it", first, heldBytes, second)
 	}
 }

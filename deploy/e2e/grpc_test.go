@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-lb/sluice/bench/testbed"
 )
 
-// TestGRPCHealth: active checks ask the health service of grpc-go, which is a status for each name and may change at any
-// time. No API server is needed for it.
+// TestGRPCHealth: active checks ask the health service of grpc-go, which is a status for each name and may change at
+// any time. No API server is needed for it.
 func TestGRPCHealth(t *testing.T) {
 	bed := testbed.NewT(t, testbed.Config{Pods: 2})
 	var serving sync.WaitGroup

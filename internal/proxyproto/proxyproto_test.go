@@ -16,13 +16,15 @@ import (
 func TestVersion1(t *testing.T) {
 	all6 := "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 	for _, c := range []struct{ src, dst, want string }{
-		{"255.255.255.255:65535", "255.255.255.255:65535", "PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n"},
+		{"255.255.255.255:65535", "255.255.255.255:65535",
+			"PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n"},
 		{"[" + all6 + "]:65535", "[" + all6 + "]:65535", "PROXY TCP6 " + all6 + " " + all6 + " 65535 65535\r\n"},
 		{"192.168.0.1:56324", "192.168.0.11:443", "PROXY TCP4 192.168.0.1 192.168.0.11 56324 443\r\n"},
 		{"[fe80::1%eth0]:1", "[2001:db8::1]:2", "PROXY TCP6 fe80::1 2001:db8::1 1 2\r\n"},
 		{"192.168.0.1:1", "[::1]:2", "PROXY UNKNOWN\r\n"},
 	} {
-		h := Header{Source: netip.MustParseAddrPort(c.src), Destination: netip.MustParseAddrPort(c.dst), UniqueID: []byte("x")}
+		h := Header{Source: netip.MustParseAddrPort(c.src), Destination: netip.MustParseAddrPort(c.dst),
+			UniqueID: []byte("x")}
 		if got := string(h.Append(nil, V1)); got != c.want {
 			t.Errorf("%s to %s: %q, want %q", c.src, c.dst, got, c.want)
 		}
@@ -45,11 +47,14 @@ func TestVersion2(t *testing.T) {
 		{"UDP over IPv4", datagram(header("192.0.2.1:258", "198.51.100.2:772")),
 			sig + "21" + "12" + "0013" + "c0000201" + "c6336402" + "0102" + "0304"},
 		{"TCP over IPv6", header("[2001:db8::1]:258", "[2001:db8::2]:772"),
-			sig + "21" + "21" + "002b" + "20010db8000000000000000000000001" + "20010db8000000000000000000000002" + "0102" + "0304"},
+			sig + "21" + "21" + "002b" + "20010db8000000000000000000000001" + "20010db8000000000000000000000002" +
+				"0102" + "0304"},
 		{"UDP over IPv6", datagram(header("[2001:db8::1]:258", "[2001:db8::2]:772")),
-			sig + "21" + "22" + "002b" + "20010db8000000000000000000000001" + "20010db8000000000000000000000002" + "0102" + "0304"},
+			sig + "21" + "22" + "002b" + "20010db8000000000000000000000001" + "20010db8000000000000000000000002" +
+				"0102" + "0304"},
 		{"not known", Header{}, sig + "21" + "00" + "0007"},
-		{"TLVs", Header{UniqueID: []byte("id"), Namespace: "a", Name: "b"}, sig + "21" + "00" + "0012" + "0500026964" + "e00003612f62"},
+		{"TLVs", Header{UniqueID: []byte("id"), Namespace: "a", Name: "b"}, sig + "21" + "00" + "0012" + "0500026964" +
+			"e00003612f62"},
 	} {
 		got := c.h.Append(nil, V2)
 		if hex := hex.EncodeToString(got[:len(got)-7]); hex != c.want {
@@ -102,7 +107,8 @@ func FuzzAppend(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src, dst []byte, sport, dport uint16, datagram bool, id, namespace, name string) {
 		from, _ := netip.AddrFromSlice(src)
 		to, _ := netip.AddrFromSlice(dst)
-		h := Header{Source: netip.AddrPortFrom(from, sport), Destination: netip.AddrPortFrom(to, dport), Datagram: datagram,
+		h := Header{Source: netip.AddrPortFrom(from, sport), Destination: netip.AddrPortFrom(to, dport),
+			Datagram: datagram,
 			UniqueID: []byte(id), Namespace: namespace, Name: name}
 		b := h.Append(nil, V2)
 		got, err := read2(b)
@@ -134,7 +140,8 @@ func FuzzAppend(f *testing.F) {
 			var proxy, family, src, dst string
 			var sport, dport uint16
 			_, err := fmt.Sscanf(string(line), "%s %s %s %s %d %d\r\n", &proxy, &family, &src, &dst, &sport, &dport)
-			from, to := netip.AddrPortFrom(netip.MustParseAddr(src), sport), netip.AddrPortFrom(netip.MustParseAddr(dst), dport)
+			from, to := netip.AddrPortFrom(netip.MustParseAddr(src), sport),
+				netip.AddrPortFrom(netip.MustParseAddr(dst), dport)
 			if err != nil || from != h.Source || to != h.Destination {
 				t.Errorf("%q: %v, want %v", line, err, h)
 			}

@@ -42,11 +42,13 @@ func everyKind() []lb.Service {
 			},
 		},
 		{
-			ID: id("dns", lb.UDP, false), Policies: &lb.Policies{Scheduler: "wlc"}, Backends: []lb.Backend{b("10.244.1.11:53", true)},
+			ID: id("dns", lb.UDP, false), Policies: &lb.Policies{Scheduler: "wlc"},
+			Backends:  []lb.Backend{b("10.244.1.11:53", true)},
 			Addresses: []lb.Address{at("10.96.0.10:53", lb.ClusterIP, true), at("192.0.2.10:53", lb.ExternalIP, false)},
 		},
 		{
-			ID: id("diameter", lb.SCTP, false), Policies: &lb.Policies{Scheduler: "mh,mh-port"}, Backends: []lb.Backend{b("10.244.2.11:3868", false)},
+			ID: id("diameter", lb.SCTP, false), Policies: &lb.Policies{Scheduler: "mh,mh-port"},
+			Backends:  []lb.Backend{b("10.244.2.11:3868", false)},
 			Addresses: []lb.Address{at("10.96.0.38:3868", lb.ClusterIP, true), at("0.0.0.0:30038", lb.NodePort, true)},
 		},
 		{

@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
 
 // TestSync: what is made is there once however often it is requested, also by the next process, is made again if
-// another program removes any part of it, and goes without a trace, whoever has left it.
+// another program removes any part of it, and goes without a trace, also that of another process.
 func TestSync(t *testing.T) {
 	h := testbed.NewHostsT(t, "node")[0]
 	h.Enter(t)
@@ -48,7 +48,8 @@ func TestSync(t *testing.T) {
 		t.Errorf("after a hand-over\n%s\nbefore\n%s", now, made)
 	}
 	for _, remove := range [][]string{
-		{"nft", "flush", "ruleset"}, {"ip", "rule", "del", "priority", "90"}, {"ip", "-6", "route", "flush", "table", "21521"},
+		{"nft", "flush", "ruleset"}, {"ip", "rule", "del", "priority", "90"}, {"ip", "-6", "route", "flush", "table",
+			"21521"},
 	} {
 		h.Run(t, remove[0], remove[1:]...)
 		if next.Verify() {

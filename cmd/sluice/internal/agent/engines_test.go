@@ -205,7 +205,8 @@ func TestMovesLeaveNoGap(t *testing.T) {
 		for _, s := range services {
 			f := lb.Frontend{Protocol: s.Protocol, Addr: s.Addresses[0].Addr}
 			steered, one, two := served(f)
-			if path := s.Requests().DataPath; steered != (path == "" || path == "userspace") || one != (path == "iptables") || two != (path == "ipvs") {
+			if path := s.Requests().DataPath; steered != (path == "" || path == "userspace") ||
+				one != (path == "iptables") || two != (path == "ipvs") {
 				t.Fatalf("%s requests %q: steered %v, iptables %v, ipvs %v", s.ID, path, steered, one, two)
 			}
 		}

@@ -71,7 +71,8 @@ func TestPROXYStaysInUserspace(t *testing.T) {
 	announced.Policies.ProxyProtocol = "v2"
 	for _, mode := range Paths() {
 		c := choose(announced, mode, new(abilities))
-		if c.Path != Userspace || c.Why != "annotation sluice.io/proxy-protocol" || c.Fallback != "data path iptables has no proxy-protocol" {
+		if c.Path != Userspace || c.Why != "annotation sluice.io/proxy-protocol" ||
+			c.Fallback != "data path iptables has no proxy-protocol" {
 			t.Errorf("in mode %s: %+v", mode, c)
 		}
 	}

@@ -26,8 +26,10 @@ func TestPolicyFallbacks(t *testing.T) {
 		{"userspace", "lc", [2]uint16{70, 30}, nil, 0},
 		{"userspace", "sed", [2]uint16{70, 30}, []string{"scheduler sed, now rr: true"}, 1},
 		{"userspace", "sed", [2]uint16{60, 30}, nil, 1}, // known
-		{"iptables", "sed", [2]uint16{60, 30}, []string{"scheduler sed, now random: true", "weight weights, now equal shares: true"}, 2},
-		{"iptables", "random", [2]uint16{2, 2}, []string{"scheduler sed, now random: false", "weight weights, now equal shares: false"}, 0},
+		{"iptables", "sed", [2]uint16{60, 30}, []string{"scheduler sed, now random: true",
+			"weight weights, now equal shares: true"}, 2},
+		{"iptables", "random", [2]uint16{2, 2}, []string{"scheduler sed, now random: false",
+			"weight weights, now equal shares: false"}, 0},
 		{"iptables", "random", [2]uint16{2, 1}, []string{"weight weights, now equal shares: true"}, 1},
 		{"ipvs", "sed", [2]uint16{2, 1}, []string{"weight weights, now equal shares: false"}, 0},
 		{"iptables", "maglev", [2]uint16{1, 0}, []string{"scheduler maglev, now random: true"}, 1},

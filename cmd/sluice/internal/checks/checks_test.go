@@ -43,7 +43,8 @@ func next[T any](t *testing.T, from <-chan T) T {
 }
 
 func service(name, check string, backends ...netip.AddrPort) *lb.Service {
-	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP}, Policies: &lb.Policies{ReadinessProbe: check}}
+	s := &lb.Service{ID: lb.ID{Namespace: "default", Name: name, Protocol: lb.TCP},
+		Policies: &lb.Policies{ReadinessProbe: check}}
 	for _, addr := range backends {
 		s.Backends = append(s.Backends, lb.Backend{Addr: addr, Ready: true, Serving: true})
 	}
@@ -127,9 +128,11 @@ func TestPortsAreCheckedOnce(t *testing.T) {
 	}
 }
 
-// TestPROXYHeader: a check of the port that gets PROXY headers says that it is the proxy's own, at any other port nothing.
+// TestPROXYHeader: a check of the port that gets PROXY headers says that it is the proxy's own, at any other port
+// nothing.
 func TestPROXYHeader(t *testing.T) {
-	for version, want := range []string{"GET /ready HTTP/1.1\r\n", "PROXY UNKNOWN\r\n", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"} {
+	for version, want := range []string{"GET /ready HTTP/1.1\r\n", "PROXY UNKNOWN\r\n",
+		"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

@@ -127,7 +127,8 @@ func (a *asking) ask() error {
 			a.id = f[5]
 		}
 		src, dst := a.LocalAddr().(*net.TCPAddr).AddrPort(), a.RemoteAddr().(*net.TCPAddr).AddrPort()
-		if want := fmt.Sprintf("%s %d %s %d", src.Addr(), src.Port(), dst.Addr(), dst.Port()); strings.Join(f[1:5], " ") != want {
+		if want := fmt.Sprintf("%s %d %s %d", src.Addr(), src.Port(), dst.Addr(), dst.Port()); strings.Join(f[1:5],
+			" ") != want {
 			return fmt.Errorf("%s has heard %q, want %q", f[0], line, want)
 		}
 		return nil
@@ -147,7 +148,8 @@ func TestPROXYIsRead(t *testing.T) {
 	for _, pod := range l.Pods {
 		six = append(six, pod.Addr6.String())
 	}
-	services := map[string]string{"10.96.0.81:80": "v1", "10.96.0.82:80": "v2", "[fd00:10:96::81]:80": "v1", "[fd00:10:96::82]:80": "v2"}
+	services := map[string]string{"10.96.0.81:80": "v1", "10.96.0.82:80": "v2", "[fd00:10:96::81]:80": "v1",
+		"[fd00:10:96::82]:80": "v2"}
 	n := 0
 	for address, version := range services {
 		endpoints := testbed.Addrs(l.Pods...)
@@ -158,7 +160,8 @@ func TestPROXYIsRead(t *testing.T) {
 		name := fmt.Sprint("web-", n)
 		l.Write(name+".yaml", announcedService(version, name, address, "TCP", 8080, endpoints...)...)
 	}
-	l.Write("greeting.yaml", announcedService("v2", "greeting", "10.96.0.83:80", "TCP", 8081, l.Pods[0].Addr4.String())...)
+	l.Write("greeting.yaml", announcedService("v2", "greeting", "10.96.0.83:80", "TCP", 8081,
+		l.Pods[0].Addr4.String())...)
 	socket := filepath.Join(t.TempDir(), "socket")
 	l.Start("--handover-socket", socket)
 	l.Eventually("HAProxy and nginx listen", func() bool {

@@ -36,9 +36,9 @@ func routing(l *lab.Lab) string {
 }
 
 // TestTransparent: an endpoint on this node sees the client's own address, in both families, whatever rp_filter says:
-// of clients on other hosts and on this node; of the endpoint itself it sees the node's, as do endpoints of other nodes.
-// 5,000 connections have no clash. All of it holds through a hand-over, for connections that are open, too. Rules are
-// there as long as a Service requests them, come back if they are removed, and leave no trace.
+// of clients on other hosts and on this node; of the endpoint itself it sees the node's, as do endpoints of other
+// nodes. 5,000 connections have no clash. All of it holds through a hand-over, for connections that are open, too.
+// Rules are there as long as a Service requests them, come back if they are removed, and leave no trace.
 func TestTransparent(t *testing.T) {
 	l := lab.New(t, testbed.Config{Pods: 1, RemotePods: 1})
 	for _, h := range []string{"all", "eth0", "cni0"} {
@@ -126,7 +126,8 @@ func TestTransparent(t *testing.T) {
 	talker.Echoes() // its rules stay
 	testbed.Check(t, held.Close())
 	steering := func() string {
-		return strings.NewReplacer("table ip sluice-steering\n", "", "table ip6 sluice-steering\n", "").Replace(routing(l))
+		return strings.NewReplacer("table ip sluice-steering\n", "", "table ip6 sluice-steering\n",
+			"").Replace(routing(l))
 	}
 	l.Eventually("the rules are gone", func() bool { return steering() == before })
 	write(true)

@@ -54,7 +54,8 @@ func samples() map[string]sample {
 			Client: addr6.Addr(), Port: 65535, Tried: []netip.AddrPort{addr4, addr6}, Attempt: 2, Shortages: 5, Left: 123 * time.Millisecond}}, conn),
 		"flow": of(flowsMsg, udp.Frozen{Listening: 3, Member: 1, FD: 5, Client: addr6, Scope: 9, Local: addr4.Addr(), Service: sampleID, Addr: addr4,
 			Tried: []netip.AddrPort{addr6}, Attempts: 2, LastSize: 65527, Idle: time.Second, Leaving: time.Millisecond,
-			Trial: time.Minute, Header: []byte("PROXY"), PlainIn: true, PlainOut: true, Answered: true, Known: true, Settled: true}, flow),
+			Trial: time.Minute, Header: []byte("PROXY"), PlainIn: true, PlainOut: true, Answered: true, Known: true,
+			Settled: true}, flow),
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9},
@@ -140,7 +141,8 @@ func sampleSetup() setup {
 			Sockets: []agent.Socket{{Frontend: lb.Frontend{Protocol: lb.UDP, Addr: addr6}, Addr: addr6, Proxy: true},
 				{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: addr4}, Addr: addr4}},
 			Node: lb.Node{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
-			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Policies: &lb.Policies{DataPath: "userspace", Scheduler: "rr"},
+			Services: []*lb.Service{{ID: sampleID, AffinityTimeout: 5, Policies: &lb.Policies{DataPath: "userspace",
+				Scheduler: "rr"},
 				Addresses: []lb.Address{{Addr: addr6, Kind: lb.LoadBalancerIP, Local: true, Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}},
 				Backends:  []lb.Backend{{Addr: addr6, Ready: true, Serving: true, Terminating: true, Local: true, NodeHint: lb.HintHere, ZoneHint: lb.HintElsewhere}}}}}}
 }

@@ -40,9 +40,11 @@ func TestAnnotations(t *testing.T) {
 		reported    string
 	}{
 		{nil, nil, ""},
-		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, &lb.Policies{DataPath: "ipvs", Scheduler: "wlc"}, ""},
+		{map[string]string{"sluice.io/data-path": "ipvs", "sluice.io/scheduler": "wlc"}, &lb.Policies{DataPath: "ipvs",
+			Scheduler: "wlc"}, ""},
 		{map[string]string{"sluice.io/slow-start": "0"}, &lb.Policies{SlowStart: -1}, ""},
-		{map[string]string{"sluice.io/slow-start": "slow", "sluice.io/udp-responses": "1"}, &lb.Policies{UDPResponses: 1},
+		{map[string]string{"sluice.io/slow-start": "slow", "sluice.io/udp-responses": "1"},
+			&lb.Policies{UDPResponses: 1},
 			`sluice.io/slow-start "slow": give a duration up to 1h, or 0 for none`},
 		{map[string]string{"sluice.io/slowStart": "30s"}, nil, "did you mean sluice.io/slow-start?"},
 	} {
@@ -51,7 +53,8 @@ func TestAnnotations(t *testing.T) {
 		o.Services[0] = TrimService(o.Services[0])
 		var k Converter
 		r := k.Convert(o, Options{})
-		if s := r.Services[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends, Policies: c.want}) ||
+		if s := r.Services[0]; !s.Equal(&lb.Service{ID: s.ID, Addresses: s.Addresses, Backends: s.Backends,
+			Policies: c.want}) ||
 			(s.Policies == nil) != (c.want == nil) || r.Services[1].Policies != nil {
 			t.Errorf("%v: %+v, want %+v", c.annotations, s.Policies, c.want)
 		}
@@ -96,9 +99,11 @@ func TestWeights(t *testing.T) {
 		{weights: [2]string{"70", "30"}, want: [2]lb.Backend{{Weight: 70}, {Weight: 30}}},
 		{weights: [2]string{"65535", "0"}, want: [2]lb.Backend{{Weight: 65535}, {Maintenance: true}}},
 		{weights: [2]string{"", "2"}, want: [2]lb.Backend{{}, {Weight: 2}}},
-		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}}, reported: `EndpointSlice svc-0-10: "heavy"`},
+		{weights: [2]string{"1", "heavy"}, want: [2]lb.Backend{{Weight: 1}, {}},
+			reported: `EndpointSlice svc-0-10: "heavy"`},
 		{weights: [2]string{"-1", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `EndpointSlice svc-0-0: "-1"`},
-		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}}, reported: `"65536": it is not a number from 0 to 65535`},
+		{weights: [2]string{"65536", "1"}, want: [2]lb.Backend{{}, {Weight: 1}},
+			reported: `"65536": it is not a number from 0 to 65535`},
 	} {
 		o := many(1, 20)
 		for i := range o.Slices[1].Endpoints { // others than those of the first slice, and after them

@@ -92,8 +92,11 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},
 		Ignored: func() int { return 7012 },
-		Checks:  func() checks.Stats { return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010, Failing: 7011} },
-		Events:  func() (reported, dropped uint64) { return 7002, 7003 },
+		Checks: func() checks.Stats {
+			return checks.Stats{Passed: 7008, Failed: 7009, Postponed: 7010,
+				Failing: 7011}
+		},
+		Events: func() (reported, dropped uint64) { return 7002, 7003 },
 	})
 	m.Register(handover.NewMetrics())
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Err: errors.New("counted all the same")})

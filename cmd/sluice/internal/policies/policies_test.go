@@ -17,16 +17,18 @@ const (
 	page  = "../../../../docs/policies.md"
 	intro = `# Policies of a Service
 
-What a Service can request by annotations ` + "`sluice.io/...`" + `, and the flag that gives the default for all Services that
-request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
-its range, request nothing: an Event ` + "`AnnotationIgnored`" + `, the log and ` + "`sluice_annotations_ignored`" + ` say so, and
-what to do; the other policies of the Service hold. User space has every policy, but for drain, idle-timeout and those of
-durations and half-closed connections where SCTP is forwarded packet by packet, and, with those of tcp-keepalive and
-tcp-user-timeout, on systems other than Linux. What a data path of the kernel does not have is reported by an Event ` + "`PolicyUnavailable`" + `, the log and ` + "`sluice_policy_fallbacks`" + `; ` + "`sluice explain`" + ` shows both.
+What a Service can request by annotations 'sluice.io/...', and the flag that gives the default for all Services that
+request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of its
+range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what to do;
+the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is forwarded
+packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections; on systems other
+than Linux there are none of these but hold for TCP, and none of tcp-keepalive and tcp-user-timeout. What a data path of
+the kernel does not have is reported by an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'; 'sluice
+explain' shows both.
 
-The weight of endpoints is an annotation of their EndpointSlice: ` + "`sluice.io/weight`" + `, 0 to 65535, where 0 is maintenance.
+The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
 
-Written by ` + "`SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run TestPage`" + `; a test keeps it true.
+Written by 'SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run TestPage'; a test keeps it true.
 
 | annotation | value | default | flag for all | kernel data paths | meaning |
 |---|---|---|---|---|---|
@@ -36,7 +38,7 @@ Written by ` + "`SLUICE_UPDATE=1 go test ./cmd/sluice/internal/policies -run Tes
 // TestPage keeps docs/policies.md equal to the table.
 func TestPage(t *testing.T) {
 	var b strings.Builder
-	b.WriteString(intro)
+	b.WriteString(strings.ReplaceAll(intro, "'", "`"))
 	for _, p := range All() {
 		flag := ""
 		if p.Flag != "" {
@@ -123,7 +125,8 @@ func TestRead(t *testing.T) {
 		ignored     string // a part of it
 	}{
 		{map[string]string{"slow-start": "5s", "kubernetes.io/x": "y"}, lb.Policies{SlowStart: 5e9}, ""},
-		{map[string]string{"slow-start": "5s", "schedular": "lc"}, lb.Policies{SlowStart: 5e9}, "did you mean sluice.io/scheduler?"},
+		{map[string]string{"slow-start": "5s", "schedular": "lc"}, lb.Policies{SlowStart: 5e9},
+			"did you mean sluice.io/scheduler?"},
 		{map[string]string{"dataPath": "ipvs"}, lb.Policies{}, "did you mean sluice.io/data-path?"},
 		{map[string]string{"data-path": "ip-tables"}, lb.Policies{}, "did you mean iptables?"},
 		{map[string]string{"scheduler": "maglve"}, lb.Policies{}, "did you mean maglev?"},
@@ -185,7 +188,8 @@ func TestShortfalls(t *testing.T) {
 		}
 		for _, path := range paths {
 			got := Shortfalls(s, path)
-			want := path != "userspace" && p.Kernel == "" || word == "scheduler" && (path == "nftables" || path == "iptables")
+			want := path != "userspace" && p.Kernel == "" || word == "scheduler" && (path == "nftables" ||
+				path == "iptables")
 			if len(got) > 1 || (len(got) == 1) != want || want && (got[0].Policy != word || got[0].Reason == "") {
 				t.Errorf("%s %s on %s: %+v", word, sample[0], path, got)
 			}
@@ -240,7 +244,8 @@ func TestTransparent(t *testing.T) {
 		reason   string
 	}{
 		{lb.TCP, []lb.Backend{here}, ""},
-		{lb.TCP, []lb.Backend{here, elsewhere}, "endpoints of other nodes see this node's address, since their answers do not pass it"},
+		{lb.TCP, []lb.Backend{here, elsewhere},
+			"endpoints of other nodes see this node's address, since their answers do not pass it"},
 		{lb.UDP, []lb.Backend{here}, "UDP in user space comes from this node's address"},
 	} {
 		s := &lb.Service{ID: lb.ID{Protocol: c.of}, Backends: c.backends, Policies: &lb.Policies{Transparent: lb.On}}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestHold: clients of a Service at zero wait, also over an upgrade, and are served when it has an endpoint; one more than
-// may wait is refused, as all were before the Service requested it.
+// TestHold: clients of a Service at zero wait, also over an upgrade, and are served when it has an endpoint; one more
+// than may wait is refused, as all were before the Service requested it.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	const most = 50
