@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/redirect"
@@ -196,6 +197,7 @@ type planner struct {
 	node   lb.Node
 	env    environment
 	pieces map[lb.ID]*piece // that are applied
+	mu     sync.RWMutex     // held to write pieces, and by other goroutines to read them
 	dirty  []lb.ID          // whose pieces may not be those of the table; some of them twice
 	noted  int              // how many of these are so since a plan was last executed
 	whole  bool             // all may be
@@ -204,7 +206,10 @@ type planner struct {
 // next makes the table of services, and notes what differs from the one before.
 func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (lb.Delta, error) {
 	if p.table == nil {
-		p.table, p.pieces = new(lb.Table), make(map[lb.ID]*piece)
+		p.table = new(lb.Table)
+		p.mu.Lock()
+		p.pieces = make(map[lb.ID]*piece)
+		p.mu.Unlock()
 	}
 	table, delta, err := p.table.Next(services, node)
 	p.table, p.node = table, node
@@ -293,6 +298,8 @@ func (p *planner) plan(env *environment) *Plan {
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again.
 func (p *planner) executed(plan *Plan, lacking []lb.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for i := range plan.changes {
 		if c := &plan.changes[i]; c.now != nothing {
 			p.pieces[c.id] = c.now
