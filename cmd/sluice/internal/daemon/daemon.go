@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/notify"
@@ -59,6 +60,7 @@ type daemon struct {
 	agent    *agent.Agent
 	control  *control
 	reports  *reports
+	journal  *journal.Journal
 	web      *web
 
 	lock       node.Lock // held while rules may be written
@@ -73,12 +75,16 @@ type daemon struct {
 	letGo    context.CancelFunc // ends that; nil before
 }
 
+func newDaemon(o Options) *daemon {
+	return &daemon{Options: o, journal: journal.New(o.Log)}
+}
+
 // Run serves until ctx ends, or until another process has taken over, which is
 // upgrade.ErrHandedOver: the caller must end the process at once. Another error is one of
 // the start, after which nothing is left running, and no traffic is steered that was not
 // before; or one of the end.
 func Run(ctx context.Context, o Options) error {
-	d := &daemon{Options: o}
+	d := newDaemon(o)
 	running, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if serving, err := d.start(running, ctx.Done()); !serving {
@@ -119,7 +125,7 @@ func Run(ctx context.Context, o Options) error {
 func (d *daemon) start(ctx context.Context, stop <-chan struct{}) (serving bool, err error) {
 	started := node.CollectLess()
 	defer func() { d.background.Go(started) }()
-	if d.source, err = newSource(&d.Config, d.Log); err != nil {
+	if d.source, err = newSource(&d.Config, d.Log, d.journal); err != nil {
 		return false, err
 	}
 	process := &d.Config.Process
@@ -182,7 +188,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.addresses.Watch(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		d.Log.Info("the node's addresses are read at each change", zap.Error(err))
 	}
-	if d.reports, err = newReports(c, d.Log, d.control.uidOf, &d.stopping); err != nil {
+	if d.reports, err = newReports(c, d.Log, d.journal, d.control.uidOf, &d.stopping); err != nil {
 		return err
 	}
 	d.control.leftOut, d.control.ignored = d.reports.leftOut, d.reports.ignored
@@ -325,5 +331,6 @@ func (d *daemon) close() error {
 	if d.reports != nil {
 		d.reports.recorder.Close()
 	}
+	d.journal.Close()
 	return errors.Join(errs...)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
@@ -22,6 +23,7 @@ import (
 // reports turns what happens into events. Its methods may be called by any goroutine.
 type reports struct {
 	recorder *events.Recorder
+	journal  *journal.Journal
 	node     string // this node's name
 	log      *zap.Logger
 	stopping *atomic.Bool
@@ -33,9 +35,9 @@ const maxNeeds = 256
 
 // newReports returns reports to the API server where Services come from there, else to the
 // log. uidOf returns the UID of a Service.
-func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name string) types.UID,
+func newReports(c *config.Config, log *zap.Logger, j *journal.Journal, uidOf func(namespace, name string) types.UID,
 	stopping *atomic.Bool) (*reports, error) {
-	r := &reports{recorder: events.NewLog(log), node: c.Node.Name, log: log, stopping: stopping,
+	r := &reports{recorder: events.NewLog(j), journal: j, node: c.Node.Name, log: log, stopping: stopping,
 		needs: make(chan lb.ID, maxNeeds)}
 	if !c.FromAPI() {
 		return r, nil
@@ -48,7 +50,7 @@ func newReports(c *config.Config, log *zap.Logger, uidOf func(namespace, name st
 	if err != nil {
 		return nil, fmt.Errorf("prepare to write events: %w", err)
 	}
-	recorder, err := events.NewAPI(client, c.Node.Name, log)
+	recorder, err := events.NewAPI(client, c.Node.Name, j)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to write events: %w", err)
 	}
@@ -63,6 +65,7 @@ func (r *reports) observe(record func(agent.Attempt)) func(agent.Attempt) {
 	failing := false // of the agent's goroutine
 	return func(a agent.Attempt) {
 		record(a)
+		r.journal.Changes(changesOf(a.Services))
 		for _, c := range a.Conflicts {
 			r.conflict(c)
 		}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
@@ -23,7 +24,7 @@ type source interface {
 
 // newSource returns the source that cfg asks for. The error is one of cfg: nothing
 // has been started.
-func newSource(cfg *config.Config, log *zap.Logger) (source, error) {
+func newSource(cfg *config.Config, log *zap.Logger, j *journal.Journal) (source, error) {
 	if !cfg.FromAPI() {
 		return newManifests(cfg.Source.Manifests, log)
 	}
@@ -34,7 +35,14 @@ func newSource(cfg *config.Config, log *zap.Logger) (source, error) {
 	}
 	return kubeapi.New(kubeapi.Config{Connection: connection, NodeName: cfg.Node.Name,
 		ServiceProxyName: cfg.Source.ServiceProxyName,
-		SyncPeriod:       cfg.Document.ConfigSyncPeriod.Duration, Log: log})
+		SyncPeriod:       cfg.Document.ConfigSyncPeriod.Duration, Log: log,
+		Trouble: func(sentence string) {
+			if sentence == "" {
+				j.Remember(journal.Entry{Reason: "APIServerAnswers"})
+				return
+			}
+			j.Remember(journal.Entry{Warning: true, Reason: "APIServerTrouble", Note: sentence})
+		}})
 }
 
 // manifests is the source that reads files.

@@ -1,5 +1,5 @@
 // Package events reports what happens to a node and to Services: as Event objects of the
-// Kubernetes API, and in the log.
+// Kubernetes API, and in the journal, from which the log has them.
 //
 // Nothing here blocks: events over the rate limit are dropped and counted.
 //

@@ -18,6 +18,7 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -58,7 +59,7 @@ func connect(t *testing.T, serve http.HandlerFunc) *Recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := NewAPI(client, "node-1", zap.NewNop())
+	r, err := NewAPI(client, "node-1", journal.New(zap.NewNop()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestBounded(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
-	l := NewLog(zap.New(core))
+	l := NewLog(journal.New(zap.New(core)))
 	l.Record(CheckFailed("default", "web", "node-1", errors.New("taken")))
 	l.Record(PortReleased(web, taken, "node-1"))
 	if recorded, dropped := l.Stats(); recorded != 2 || dropped != 0 {

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 )
 
 const (
@@ -24,16 +25,16 @@ const (
 	maxNote = 1024
 )
 
-// Recorder writes events to the log and, if NewAPI made it, to the API server, as objects
+// Recorder writes events to the journal, and so to the log, and, if NewAPI made it, to the API server, as objects
 // of events.k8s.io/v1: those that are alike but for their notes become one object that
-// counts them. It needs the verbs create and patch. The log has no limit: events start or
+// counts them. It needs the verbs create and patch. The journal has no limit for them: events start or
 // end something, and do not repeat.
 type Recorder struct {
 	// UIDOf returns the UID of a Service, without which kubectl describe does not show
 	// its events; empty if it is not known. Set before the first Record; may be nil.
 	UIDOf func(namespace, service string) types.UID
 
-	log   *zap.Logger
+	to    *journal.Journal
 	node  string
 	stop  context.CancelFunc
 	api   events.EventBroadcaster // nil if there is no API server
@@ -44,14 +45,14 @@ type Recorder struct {
 }
 
 // NewLog returns a Recorder for where there is no API server.
-func NewLog(log *zap.Logger) *Recorder { return &Recorder{log: log} }
+func NewLog(to *journal.Journal) *Recorder { return &Recorder{to: to} }
 
 // NewAPI starts to write events about the node of this name. The caller ends it by
 // Close.
-func NewAPI(client eventsv1client.EventsV1Interface, node string, log *zap.Logger) (*Recorder, error) {
+func NewAPI(client eventsv1client.EventsV1Interface, node string, to *journal.Journal) (*Recorder, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Recorder{
-		log: log, node: node, stop: cancel,
+		to: to, node: node, stop: cancel,
 		api:   events.NewBroadcaster(&events.EventSinkImpl{Interface: client}),
 		limit: flowcontrol.NewTokenBucketRateLimiter(rate, burst),
 	}
@@ -65,18 +66,12 @@ func NewAPI(client eventsv1client.EventsV1Interface, node string, log *zap.Logge
 
 // Record reports e. It does not block, and may be called from anywhere.
 func (r *Recorder) Record(e Event) {
-	level, kind := zap.InfoLevel, corev1.EventTypeNormal
+	kind := corev1.EventTypeNormal
 	if e.Warning {
-		level, kind = zap.WarnLevel, corev1.EventTypeWarning
+		kind = corev1.EventTypeWarning
 	}
-	fields := []zap.Field{zap.String("reason", e.Reason)}
-	if e.Service != "" {
-		fields = append(fields, zap.String("service", e.Namespace+"/"+e.Service))
-	}
-	if e.Note != "" {
-		fields = append(fields, zap.String("note", e.Note))
-	}
-	r.log.Log(level, "event", fields...)
+	r.to.Report(journal.Entry{Warning: e.Warning, Reason: e.Reason, Namespace: e.Namespace, Service: e.Service,
+		Note: e.Note})
 	if r.limit != nil && !r.limit.TryAccept() {
 		r.dropped.Add(1)
 		return

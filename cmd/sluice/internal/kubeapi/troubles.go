@@ -5,11 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,7 +29,10 @@ const remindEvery = 10 * time.Minute
 // troubles reports what keeps the API server from being read: once, again
 // while it lasts, and when it is over. The reflectors try again by themselves.
 type troubles struct {
-	log *zap.Logger
+	log    *zap.Logger
+	report func(sentence string) // see Config.Trouble
+
+	answered atomic.Int64 // when the server did last, in ns since 1970; 0: never
 
 	mu     sync.Mutex           // guards the following
 	open   map[string]string    // what is wrong with a resource now
@@ -74,9 +79,11 @@ func (t *troubles) note(ctx context.Context, verb, resource string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err == nil {
+		t.answered.Store(time.Now().UnixNano())
 		delete(t.open, resource)
 		if len(t.open) == 0 && len(t.logged) > 0 {
 			t.log.Info("the API server answers again")
+			t.pass("")
 			clear(t.logged)
 		}
 		return
@@ -91,7 +98,28 @@ func (t *troubles) note(ctx context.Context, verb, resource string, err error) {
 	if time.Since(t.logged[sentence]) >= remindEvery && (again || !apierrors.IsForbidden(err)) {
 		t.logged[sentence] = time.Now()
 		t.log.Error(sentence, zap.Error(err))
+		t.pass(sentence)
 	}
+}
+
+// pass calls report.
+func (t *troubles) pass(sentence string) {
+	if t.report != nil {
+		t.report(sentence)
+	}
+}
+
+// contact is Watcher.Contact.
+func (t *troubles) contact() (last time.Time, trouble string) {
+	if ns := t.answered.Load(); ns != 0 {
+		last = time.Unix(0, ns)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, resource := range slices.Sorted(maps.Keys(t.open)) {
+		return last, t.open[resource]
+	}
+	return last, ""
 }
 
 // describe says what is wrong and what to do about it. The same trouble has the same

@@ -67,6 +67,10 @@ type Config struct {
 	SyncPeriod time.Duration
 
 	Log *zap.Logger
+
+	// Trouble is called with what is logged while the API server cannot be read, and with "" when that is over. It may
+	// be called by any goroutine, and must not block; nil: nothing is called.
+	Trouble func(sentence string)
 }
 
 // Watcher reads what an API server holds. Make it by New.
@@ -101,7 +105,7 @@ func New(c Config) (*Watcher, error) {
 		return nil, err
 	}
 	w := &Watcher{Config: c, dirty: make(chan struct{}, 1), nodeWait: nodeWait}
-	w.troubles.log = c.Log
+	w.troubles.log, w.troubles.report = c.Log, c.Trouble
 	w.services = collection[*corev1.Service]{trim: kube.TrimService, changed: w.touch}
 	w.slices = collection[*discoveryv1.EndpointSlice]{trim: kube.TrimSlice, changed: w.touch}
 	w.nodes = collection[*corev1.Node]{trim: kube.TrimNode, changed: w.touch}
@@ -188,8 +192,13 @@ func (w *Watcher) reflector(k kind, lw *cache.ListWatch) *cache.Reflector {
 		})
 }
 
+// Contact returns when the API server has answered last, or sent something, and what keeps it from being read now;
+// empty: nothing does. It may be called from anywhere.
+func (w *Watcher) Contact() (last time.Time, trouble string) { return w.troubles.contact() }
+
 // touch notes that there is something new. It never blocks.
 func (w *Watcher) touch() {
+	w.troubles.answered.Store(time.Now().UnixNano())
 	select {
 	case w.dirty <- struct{}{}:
 	default: // a token lies there already, and the collections are read after it is taken

@@ -1,0 +1,234 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+const (
+	// Size is how many entries are remembered.
+	Size = 1000
+
+	// maxNote is how long a note may be, in bytes: errors name what others have written.
+	maxNote = 1024
+
+	// burst entries of Services may be written at once, and then one each refill.
+	burst  = 50
+	refill = 200 * time.Millisecond
+
+	// many entries at once are summed up at once.
+	many = 20
+
+	// summaryEvery is the shortest time between two summaries.
+	summaryEvery = 10 * time.Second
+)
+
+// Entry is something that has happened.
+type Entry struct {
+	Number    uint64    `json:"number"` // of the entry, counted through hand-overs
+	Time      time.Time `json:"time"`
+	Warning   bool      `json:"warning,omitempty"` // an operator should look
+	Reason    string    `json:"reason"`            // a word for programs, like ServiceAdded
+	Namespace string    `json:"namespace,omitempty"`
+	Service   string    `json:"service,omitempty"` // empty: it is about the node, or about many
+	Note      string    `json:"note,omitempty"`    // for people
+}
+
+// Change is an entry of a Service that has changed.
+type Change struct {
+	Warning            bool
+	Reason             string // ServiceAdded
+	Message            string // of the log: "service added"
+	Namespace, Service string
+	Details            []Detail
+}
+
+// Detail is a fact of a change, under the key that the log has for it.
+type Detail struct {
+	Key   string
+	Value any
+}
+
+// Journal is what is remembered. Make it by New.
+type Journal struct {
+	log *zap.Logger
+	now func() time.Time
+
+	mu      sync.Mutex // guards the following
+	entries [Size]Entry
+	next    uint64 // number of the next entry
+	first   uint64 // that is remembered
+	tokens  float64
+	filled  time.Time // when tokens were counted
+	pending summary
+	summed  time.Time   // when the last summary was written
+	due     *time.Timer // writes the next one; nil: none is due
+	closed  bool
+}
+
+// New returns an empty journal.
+func New(log *zap.Logger) *Journal {
+	return &Journal{log: log, now: time.Now, tokens: burst, next: 1, first: 1}
+}
+
+// Report remembers an entry and writes it to the log as an event.
+func (j *Journal) Report(e Entry) {
+	fields := []zap.Field{zap.String("reason", e.Reason)}
+	if e.Service != "" {
+		fields = append(fields, zap.String("service", e.Namespace+"/"+e.Service))
+	}
+	if e.Note != "" {
+		fields = append(fields, zap.String("note", e.Note))
+	}
+	j.log.Log(level(e.Warning), "event", fields...)
+	j.Remember(e)
+}
+
+// Remember remembers an entry that the log has already.
+func (j *Journal) Remember(e Entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.add(e)
+}
+
+// add numbers and remembers an entry. The caller holds j.mu.
+func (j *Journal) add(e Entry) {
+	e.Number, e.Time = j.next, j.now()
+	if len(e.Note) > maxNote {
+		e.Note = strings.ToValidUTF8(e.Note[:maxNote], "")
+	}
+	j.put(e)
+}
+
+func (j *Journal) put(e Entry) {
+	j.entries[e.Number%Size] = e
+	j.next = e.Number + 1
+	if j.next-j.first > Size {
+		j.first = j.next - Size
+	}
+}
+
+// Changes remembers changes of Services and writes them to the log: each, or if they are too many a summary.
+func (j *Journal) Changes(changes []Change) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range changes {
+		c := &changes[i]
+		if len(changes) > many || j.pending.count > 0 || !j.take() {
+			j.pending.add(c)
+			continue
+		}
+		j.write(c.Warning, c.Message, c.Reason, c.Namespace, c.Service, c.Details)
+	}
+	if j.pending.count == 0 || j.due != nil || j.closed {
+		return
+	}
+	wait := j.summed.Add(summaryEvery).Sub(j.now())
+	if wait <= 0 {
+		j.sumUp()
+		return
+	}
+	j.due = time.AfterFunc(wait, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.due != nil {
+			j.sumUp()
+		}
+	})
+}
+
+// take takes a token, if there is one. The caller holds j.mu.
+func (j *Journal) take() bool {
+	now := j.now()
+	if !j.filled.IsZero() {
+		j.tokens = min(burst, j.tokens+float64(now.Sub(j.filled))/float64(refill))
+	}
+	j.filled = now
+	if j.tokens < 1 {
+		return false
+	}
+	j.tokens--
+	return true
+}
+
+// sumUp writes what is pending. The caller holds j.mu.
+func (j *Journal) sumUp() {
+	p := j.pending
+	j.pending, j.summed, j.due = summary{}, j.now(), nil
+	if p.count > 0 {
+		j.write(p.lost > 0, "services changed", "ServicesChanged", "", "", p.details())
+	}
+}
+
+// write writes a change to the log and remembers it. The caller holds j.mu.
+func (j *Journal) write(warning bool, message, reason, namespace, service string, details []Detail) {
+	fields := make([]zap.Field, 0, len(details)+1)
+	if service != "" {
+		fields = append(fields, zap.String("service", namespace+"/"+service))
+	}
+	var note strings.Builder
+	for i, d := range details {
+		fields = append(fields, zap.Any(d.Key, d.Value))
+		if i > 0 {
+			note.WriteString(", ")
+		}
+		fmt.Fprintf(&note, "%s %v", strings.ReplaceAll(d.Key, "_", " "), d.Value)
+	}
+	j.log.Log(level(warning), message, fields...)
+	j.add(Entry{Warning: warning, Reason: reason, Namespace: namespace, Service: service, Note: note.String()})
+}
+
+func level(warning bool) zapcore.Level {
+	if warning {
+		return zap.WarnLevel
+	}
+	return zap.InfoLevel
+}
+
+// Seed puts what another process has remembered, the oldest first, before what there is. It is for the start: numbers
+// change.
+func (j *Journal) Seed(entries []Entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(entries) == 0 {
+		return
+	}
+	own := j.after(0, Size)
+	j.first, j.next = max(1, entries[0].Number), max(1, entries[0].Number)
+	for _, e := range append(entries, own...) {
+		e.Number = j.next
+		j.put(e)
+	}
+}
+
+// After returns entries whose numbers are above after, the oldest first and at most limit of them.
+func (j *Journal) After(after uint64, limit int) []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.after(after, limit)
+}
+
+func (j *Journal) after(after uint64, limit int) []Entry {
+	from := max(j.first, min(after, j.next-1)+1)
+	out := make([]Entry, 0, min(uint64(max(limit, 0)), j.next-from))
+	for n := from; n < j.next && len(out) < limit; n++ {
+		out = append(out, j.entries[n%Size])
+	}
+	return out
+}
+
+// Close writes a summary that is due.
+func (j *Journal) Close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+	if j.due != nil {
+		j.due.Stop()
+		j.sumUp()
+	}
+}
