@@ -385,15 +385,15 @@ func (s *settings) checkOwn() {
 	if d := s.Kernel.RulesLifetime; d%time.Second != 0 || d > maxLifetime {
 		s.reject("rules-lifetime", "%v: give whole seconds up to %v, like 10m, or 0", d, maxLifetime)
 	}
+	s.checkAPISocket()
 	if p.HandoverSocket == "" && p.PIDFile != "" {
 		p.HandoverSocket = p.PIDFile + ".sock"
 	}
 	if p.HandoverSocket != "" && goruntime.GOOS != "linux" {
 		s.warn("--handover-socket and --pid-file are ignored: hand-over needs Linux")
 	}
-	// sun_path has 108 bytes (unix(7)), and a process id is appended for a moment.
-	if len(p.HandoverSocket) > 90 {
-		s.reject("handover-socket", "%s: give a path of at most 90 bytes", p.HandoverSocket)
+	if len(p.HandoverSocket) > maxSocketPath {
+		s.reject("handover-socket", "%s: give a path of at most %d bytes", p.HandoverSocket, maxSocketPath)
 	}
 	switch filter := s.DataPath.PacketFilter; {
 	case filter != AutoFilter && filter != NFTables && filter != IPTables:
@@ -403,6 +403,25 @@ func (s *settings) checkOwn() {
 	}
 	if d := s.DataPath.BusyPoll; d > eventloop.MaxBusyPoll || d%time.Microsecond != 0 {
 		s.reject("busy-poll", "%v: give 0 to %v in whole microseconds, like 50us", d, eventloop.MaxBusyPoll)
+	}
+}
+
+// checkAPISocket decides where the API is.
+func (s *settings) checkAPISocket() {
+	p := &s.Process
+	p.APIRequested = p.APISocket != ""
+	switch {
+	case p.APIRequested && p.APISocket != NoSocket && goruntime.GOOS != "linux":
+		s.warn("--api-socket is ignored: it needs Linux")
+	case p.APIRequested && len(p.APISocket) > maxSocketPath:
+		s.reject("api-socket", "%s: give a path of at most %d bytes", p.APISocket, maxSocketPath)
+	case !p.APIRequested && p.HandoverSocket != "":
+		p.APISocket = filepath.Join(filepath.Dir(p.HandoverSocket), apiSocketName)
+	case !p.APIRequested:
+		p.APISocket = DefaultAPISocket
+	}
+	if goruntime.GOOS != "linux" {
+		p.APISocket = NoSocket
 	}
 }
 
@@ -427,6 +446,10 @@ func withPort(addr string, port int32) string {
 	}
 	return addr
 }
+
+// maxSocketPath is the longest path of a socket, in bytes: sun_path has 108 (unix(7)), and a process id is appended for
+// a moment.
+const maxSocketPath = 90
 
 // readable says why a file cannot be read. What is no plain file, such as a pipe,
 // is not opened: that is for its reader to do, once.

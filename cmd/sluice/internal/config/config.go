@@ -40,6 +40,9 @@ type Config struct {
 	// /configz shows it. The other fields have what is not in it, or not in this form.
 	Document Document
 
+	// Settings are the values in effect of all flags that are of use, as flags have them, to be looked at.
+	Settings []Setting
+
 	Source   Source
 	Node     Node
 	DataPath DataPath
@@ -110,7 +113,17 @@ type Process struct {
 	OnExit         OnExit        // what becomes of Services at the end
 	HandoverSocket string        // unix socket for upgrades and take-over; empty for none
 	PIDFile        string        // holds the id of the serving process; empty for none
+	APISocket      string        // unix socket of the API; NoSocket for none
+	APIRequested   bool          // it was given, and is no default
 }
+
+// NoSocket is the path of a socket that there is not to be.
+const NoSocket = "none"
+
+// DefaultAPISocket is where the API is without a --handover-socket.
+const DefaultAPISocket = "/run/sluice/" + apiSocketName
+
+const apiSocketName = "api.sock"
 
 // OnExit says what becomes of Services, and of clients that come, when the process ends.
 type OnExit string

@@ -45,22 +45,24 @@ const (
 	metricsPort = 10249
 )
 
-// readDocument reads the file of --config and fills in what it leaves out. A
+// readDocument reads the file of --config and fills in what it leaves out: given are the fields that it has. A
 // warning is a sentence about what is ignored.
-func readDocument(name string) (Document, []string, error) {
+func readDocument(name string) (d Document, given map[string]any, warnings []string, err error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return Document{}, nil, fmt.Errorf("--config: %w: give a file that Sluice may read", err)
+		return d, nil, nil, fmt.Errorf("--config: %w: give a file that Sluice may read", err)
 	}
-	d, warnings, err := decodeDocument(data)
+	if d, warnings, err = decodeDocument(data); err == nil {
+		err = yaml.Unmarshal(data, &given)
+	}
 	if err != nil {
-		return d, nil, fmt.Errorf("%s: %w", name, err)
+		return d, nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	for i, w := range warnings {
 		warnings[i] = name + ": " + w
 	}
 	d.setDefaults()
-	return d, warnings, nil
+	return d, given, warnings, nil
 }
 
 // decodeDocument decodes YAML or JSON. As in kube-proxy, fields that are unknown

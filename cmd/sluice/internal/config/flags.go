@@ -27,6 +27,7 @@ type settings struct {
 	cleanupOnExit            bool
 	modeless                 bool // the file has an empty mode
 	logFile, logDir          string
+	given                    map[string]any // fields that the file has
 }
 
 // Parse reads the arguments, without the program's name, and the file of --config
@@ -49,7 +50,9 @@ func Parse(args []string) (Config, error) {
 	if err := s.complete(); err != nil {
 		return s.Config, err
 	}
-	return s.Config, s.check()
+	err := s.check()
+	s.Settings = s.inForce()
+	return s.Config, err
 }
 
 // meant returns a guess at what was meant by a flag that does not exist, if one
@@ -107,10 +110,11 @@ func (s *settings) complete() error {
 
 // readFile replaces what flags say by the file, but keeps what those of the log say.
 func (s *settings) readFile() error {
-	doc, warnings, err := readDocument(s.File)
+	doc, given, warnings, err := readDocument(s.File)
 	if err != nil {
 		return err
 	}
+	s.given = given
 	s.Warnings = append(s.Warnings, warnings...)
 	s.modeless = doc.Mode == ""
 	if s.modeless {
@@ -222,7 +226,11 @@ func Usage() string {
 		"  sluice --manifests PATH [flags]   serve the Services of files\n" +
 		"  sluice upgrade [flags]            hand over to a new process, without losing a connection\n" +
 		"  sluice --cleanup                  remove all rules, sets and addresses from the kernel\n" +
-		"  sluice explain --help             show which endpoint a client gets, and by which rules\n")
+		"  sluice explain --help             show which endpoint a client gets, and by which rules\n" +
+		"  sluice status                     show the running process, and whether it is well\n" +
+		"  sluice services | endpoints       list what it serves, with its state and counters\n" +
+		"  sluice events | config            list what has changed lately, and the configuration in force\n" +
+		"  sluice completion SHELL           print a script that completes commands in bash, zsh or fish\n")
 	_, groups := declare()
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flagSet().FlagUsagesWrapped(helpWidth))

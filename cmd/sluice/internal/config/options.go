@@ -148,6 +148,10 @@ func (s *settings) dataPathGroups() []group {
 				"over all connections from the one that listens there; only root may be able to write to its folder"},
 			{"pid-file", "", &p.PIDFile,
 				"`PATH` of a file with the process id; the default of --handover-socket is then PATH.sock"},
+			{"api-socket", "", &p.APISocket,
+				"`PATH` of the unix socket at which sluice status, services, endpoints, events, config and explain " +
+					"look at the running process; empty: " + apiSocketName + " in the folder of --handover-socket, " +
+					"or else " + DefaultAPISocket + "; none: no socket"},
 			{"oom-score-adj", "oomScoreAdj", d.OOMScoreAdj,
 				"OOM score adjustment of the process, a `NUMBER` from -1000 (never killed) to 1000 (killed first)"},
 			{"windows-service", "windowsRunAsService", &d.WindowsRunAsService, "run as a Windows service"},

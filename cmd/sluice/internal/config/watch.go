@@ -90,5 +90,6 @@ func (c Config) means(other Config) bool {
 	}
 	c.Warnings, other.Warnings = nil, nil
 	c.Document, other.Document = Document{}, Document{}
+	c.Settings, other.Settings = nil, nil // the same values may be written in another way
 	return reflect.DeepEqual(c, other)
 }
