@@ -61,6 +61,7 @@ type daemon struct {
 	control  *control
 	reports  *reports
 	journal  *journal.Journal
+	lineage  lineage
 	web      *web
 
 	lock       node.Lock // held while rules may be written
@@ -76,7 +77,7 @@ type daemon struct {
 }
 
 func newDaemon(o Options) *daemon {
-	return &daemon{Options: o, journal: journal.New(o.Log)}
+	return &daemon{Options: o, journal: journal.New(o.Log), lineage: lineage{started: time.Now()}}
 }
 
 // Run serves until ctx ends, or until another process has taken over, which is
@@ -105,6 +106,7 @@ func Run(ctx context.Context, o Options) error {
 		zap.Int("service_ports", d.agent.Status().Services), zap.Int("loops", d.Config.DataPath.Loops),
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
+	d.serveAPI()
 	d.Upgrade.Serve(d.state())
 	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
 		d.Config.DataPath.Mode))
@@ -213,11 +215,15 @@ func (d *daemon) open(ctx context.Context) (err error) {
 
 // serve starts to serve: with what a running process has, or afresh.
 func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
+	if d.Upgrade.Found() {
+		d.lineage.ask(ctx, d.Config.Process.APISocket)
+	}
 	taken, err := d.Upgrade.Take(ctx, d.state())
 	if err != nil {
 		return err
 	}
 	if taken {
+		d.lineage.taken = true
 		d.holdRules()
 		d.keepTCPPort()
 		d.agent.Submit(desired) // what was taken over is served until that is applied

@@ -1,0 +1,81 @@
+package api
+
+import (
+	"net/url"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func (s *Sources) endpoints(q url.Values) (any, error) {
+	unhealthy := q.Has("unhealthy")
+	return pageOf(s, q, func(to []Endpoint, v *lb.View, at, limit int) ([]Endpoint, int) {
+		for ; at < len(v.Stats.Backends); at++ {
+			if len(to) >= limit {
+				return to, at
+			}
+			if e := s.endpoint(v, at); !unhealthy || e.State != Ready {
+				to = append(to, e)
+			}
+		}
+		return to, 0
+	})
+}
+
+// endpoint says what there is of one endpoint, by its position in the statistics.
+func (s *Sources) endpoint(v *lb.View, at int) Endpoint {
+	n := &v.Stats.Backends[at]
+	e := Endpoint{Service: idOf(v.Stats.ID), Address: n.Addr.String(), Eligible: n.Eligible, Weight: 1,
+		Counted: countedOf(n.Counts, n.InFlight), State: Gone, Reason: "no endpoint of the Service any more"}
+	if at >= len(v.Service.Backends) {
+		return e
+	}
+	b := &v.Service.Backends[at]
+	e.Ready, e.Serving, e.Terminating, e.Local, e.Weight = b.Ready, b.Serving, b.Terminating, b.Local, max(b.Weight, 1)
+	e.NodeHint, e.ZoneHint = hintOf(b.NodeHint), hintOf(b.ZoneHint)
+	e.State, e.Reason = stateOf(b), v.Why[at]
+	h := &n.Health
+	if h.Failing {
+		e.Check = h.Why
+		if e.State == Ready {
+			e.State, e.Reason = CheckFailing, h.Why
+		}
+	}
+	if h.Ejected {
+		e.Ejection = &Ejection{Since: s.when(h.At), Until: s.when(h.Until), Times: h.Times, Reason: h.Reason}
+		if e.State == Ready {
+			e.State, e.Reason = Ejected, h.Reason
+		}
+	}
+	return e
+}
+
+// stateOf is what an endpoint's objects say.
+func stateOf(b *lb.Backend) string {
+	switch {
+	case b.Loop:
+		return Loop
+	case b.Maintenance:
+		return Maintenance
+	case b.Ready:
+		return Ready
+	case b.Terminating:
+		return Terminating
+	}
+	return NotReady
+}
+
+func hintOf(h lb.Hint) string {
+	switch h {
+	case lb.HintHere:
+		return "here"
+	case lb.HintElsewhere:
+		return "elsewhere"
+	}
+	return ""
+}
+
+// when is a time of the clock of lb.Flow.
+func (s *Sources) when(at int64) time.Time {
+	return time.Now().Add(time.Duration(at - s.Now())).Round(time.Millisecond)
+}

@@ -1,0 +1,132 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Sources are what resources are made of. All are needed.
+type Sources struct {
+	LB       *lb.Balancer
+	Now      func() int64 // the clock of lb.Flow
+	Mode     agent.Path   // of Services that request none
+	Choice   func(lb.ID) (agent.Choice, bool)
+	Journal  *journal.Journal
+	Settings []Setting
+	Status   func() Status
+}
+
+// resources are what there is at /v1/NAME, with the parameters that each takes.
+var resources = []struct {
+	name   string
+	params []string
+	get    func(*Sources, url.Values) (any, error)
+}{
+	{"status", nil, (*Sources).status},
+	{"services", listParams, (*Sources).services},
+	{"endpoints", append([]string{"unhealthy"}, listParams...), (*Sources).endpoints},
+	{"events", []string{"namespace", "name", "after", "limit"}, (*Sources).events},
+	{"config", nil, (*Sources).config},
+	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},
+}
+
+// writeTimeout is how long a client may take for an answer.
+const writeTimeout = 10 * time.Second
+
+// Handler serves all resources.
+func (s *Sources) Handler() http.Handler {
+	mux := http.NewServeMux()
+	index := Index{Version: Version}
+	for _, r := range resources {
+		index.Resources = append(index.Resources, r.name)
+		mux.HandleFunc("GET /"+Version+"/"+r.name, func(w http.ResponseWriter, q *http.Request) {
+			answer, err := any(nil), check(q.URL.Query(), r.params)
+			if err == nil {
+				answer, err = r.get(s, q.URL.Query())
+			}
+			write(w, answer, err)
+		})
+	}
+	mux.HandleFunc("GET /"+Version, func(w http.ResponseWriter, _ *http.Request) { write(w, index, nil) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		write(w, nil, &Error{http.StatusNotFound, fmt.Sprintf("there is no %s %s: GET /%s lists what there is",
+			q.Method, q.URL.Path, Version)})
+	})
+	return mux
+}
+
+// Error is what is answered in place of a resource.
+type Error struct {
+	Code    int    `json:"code"` // of HTTP
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// refuse is an error of the request.
+func refuse(format string, args ...any) error {
+	return &Error{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// check refuses parameters that a resource does not take.
+func check(given url.Values, params []string) error {
+	for name := range given {
+		if !slices.Contains(params, name) {
+			return refuse("there is no parameter %q here: give %s", name, strings.Join(params, ", "))
+		}
+	}
+	return nil
+}
+
+// write answers a request.
+func write(w http.ResponseWriter, answer any, err error) {
+	code := http.StatusOK
+	if err != nil {
+		failure, ok := errors.AsType[*Error](err)
+		if !ok {
+			failure = &Error{http.StatusInternalServerError, err.Error()}
+		}
+		answer, code = failure, failure.Code
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer has one
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer) // the client may have gone
+}
+
+func (s *Sources) status(url.Values) (any, error) { return s.Status(), nil }
+
+func (s *Sources) config(url.Values) (any, error) { return List[Setting]{Items: s.Settings}, nil }
+
+// events returns the last that there are, or those after a number.
+func (s *Sources) events(q url.Values) (any, error) {
+	after, err := number(q, "after", 0, 1<<63)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := number(q, "limit", journal.Size, journal.Size)
+	if err != nil {
+		return nil, err
+	}
+	all := s.Journal.After(after, journal.Size)
+	matches := func(e Event) bool {
+		return (q.Get("namespace") == "" || e.Namespace == q.Get("namespace")) &&
+			(q.Get("name") == "" || e.Service == q.Get("name"))
+	}
+	all = slices.DeleteFunc(all, func(e Event) bool { return !matches(e) })
+	if drop := len(all) - int(limit); drop > 0 {
+		all = all[drop:]
+	}
+	return List[Event]{Items: all}, nil
+}

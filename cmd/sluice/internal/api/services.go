@@ -1,0 +1,100 @@
+package api
+
+import (
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/policies"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+func (s *Sources) services(q url.Values) (any, error) {
+	return pageOf(s, q, func(to []Service, v *lb.View, _, _ int) ([]Service, int) {
+		return append(to, s.service(v)), 0
+	})
+}
+
+// service says what there is of a service port.
+func (s *Sources) service(v *lb.View) Service {
+	n := &v.Stats
+	out := Service{ID: idOf(n.ID), Path: s.path(v.Service), Policies: s.policies(v.Service, &v.Policies),
+		Endpoints: len(v.Service.Backends), Counted: countedOf(n.Counts, n.InFlight), Held: n.Held,
+		Clients: n.AffinityEntries, Refused: Refused{n.NoBackend, n.NoLocalBackend, n.NotAllowed, n.OverShare}}
+	if v.Service.AffinityTimeout > 0 {
+		out.Affinity = time.Duration(v.Service.AffinityTimeout).String()
+	}
+	for i := range v.Service.Addresses {
+		out.Addresses = append(out.Addresses, addressOf(&v.Service.Addresses[i]))
+	}
+	for i := range v.Service.Backends {
+		b := &n.Backends[i]
+		if b.Eligible {
+			out.Eligible++
+		}
+		if b.Health.Ejected || b.Health.Failing {
+			out.Ejected++
+		}
+	}
+	return out
+}
+
+func idOf(id lb.ID) ID {
+	family := "IPv4"
+	if id.IPv6 {
+		family = "IPv6"
+	}
+	return ID{Namespace: id.Namespace, Name: id.Name, Port: id.Port, Protocol: id.Protocol.String(), Family: family}
+}
+
+func countedOf(n lb.Counts, active uint64) Counted {
+	return Counted{Picks: n.Picks, Failures: n.Failures, Active: active, BytesIn: n.BytesIn, BytesOut: n.BytesOut}
+}
+
+func addressOf(a *lb.Address) Address {
+	return Address{Address: a.Addr.String(), Kind: a.Kind.String(), Local: a.Local, Sources: texts(a.Sources)}
+}
+
+func texts(prefixes []netip.Prefix) (out []string) {
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// path says what forwards a service port.
+func (s *Sources) path(of *lb.Service) Path {
+	p := Path{Requested: s.Mode.String()}
+	if requested, ok := agent.ParsePath(of.Requests().DataPath); ok {
+		p.Requested = requested.String()
+	}
+	if c, ok := s.Choice(of.ID); ok {
+		p.Effective, p.Why, p.Fallback = c.Path.String(), c.Why, c.Fallback
+	}
+	return p
+}
+
+// policies returns what holds of what the Service requests or is given for all.
+func (s *Sources) policies(of *lb.Service, inForce *lb.Policies) (out []Policy) {
+	for _, p := range policies.All() {
+		switch requested, value := p.Get(of.Requests()), p.Get(inForce); {
+		case requested != "":
+			out = append(out, Policy{Name: p.Word, Value: requested, From: "annotation"})
+		case value != "":
+			out = append(out, Policy{Name: p.Word, Value: value, From: "flag"})
+		}
+	}
+	c, ok := s.Choice(of.ID)
+	if !ok || c.Offloaded {
+		return out
+	}
+	for _, lacks := range policies.Shortfalls(of, c.Path.String()) {
+		for i := range out {
+			if out[i].Name == lacks.Policy {
+				out[i].Missing = lacks.Reason
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+)
+
+// ErrTaken means that another process serves its API at the path.
+var ErrTaken = errors.New("another running process serves its API there")
+
+// Listen makes the socket at path, of mode 0600. Its folder is made if it does not exist; no other user may be able to
+// write to it. What is there is replaced, but for the socket of a process that answers, unless takeOver says that this
+// process has taken over from it. Connections of other users than root and our own are closed.
+func Listen(path string, takeOver bool) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := handover.Private(dir); err != nil {
+		return nil, err
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close()
+		if !takeOver {
+			return nil, ErrTaken
+		}
+	}
+	aside := fmt.Sprintf("%s.%d", path, os.Getpid())
+	_ = os.Remove(aside) // of a process that has crashed and had our id
+	inner, err := net.ListenUnix("unix", &net.UnixAddr{Name: aside, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	inner.SetUnlinkOnClose(false)
+	l := &listener{UnixListener: inner, path: path}
+	if err = os.Chmod(aside, 0o600); err == nil {
+		l.ino, err = inode(aside)
+	}
+	if err == nil {
+		err = os.Rename(aside, path)
+	}
+	if err != nil {
+		_ = os.Remove(aside)
+		_ = inner.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func inode(path string) (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	return st.Ino, err
+}
+
+// listener accepts connections of users that are trusted.
+type listener struct {
+	*net.UnixListener
+	path   string
+	ino    uint64
+	closed sync.Once
+}
+
+// Accept waits for a connection of root or our own user.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if trusted(c) {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// trusted reports whether the process at the other end may look: the socket's mode and folder keep others away, too,
+// unless they have been given the socket.
+func trusted(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	controlErr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return controlErr == nil && err == nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+}
+
+// Close stops listening, and removes the socket's file, unless another process has put its own in its place.
+func (l *listener) Close() error {
+	l.closed.Do(func() {
+		if ino, err := inode(l.path); err == nil && ino == l.ino {
+			_ = os.Remove(l.path)
+		}
+	})
+	return l.UnixListener.Close()
+}

@@ -1,0 +1,231 @@
+package api
+
+import (
+	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+)
+
+// Version is that of the API, with which every path begins.
+const Version = "v1"
+
+// List is a page of a list.
+type List[T any] struct {
+	Items    []T    `json:"items"`
+	Continue string `json:"continue,omitempty"` // of the next page; empty: this is the last
+}
+
+// Index says what there is.
+type Index struct {
+	Version   string   `json:"version"`
+	Resources []string `json:"resources"`
+}
+
+// Status is the process, and sums of what it serves.
+type Status struct {
+	Version      string        `json:"version"`
+	PID          int           `json:"pid"`
+	Node         string        `json:"node"`
+	Started      time.Time     `json:"started"` // this process
+	Serving      time.Time     `json:"serving"` // the first process of those that have handed over to each other
+	HandOvers    HandOvers     `json:"handOvers"`
+	Mode         string        `json:"mode"` // default data path
+	Loops        int           `json:"loops"`
+	Families     []string      `json:"families"`
+	PacketFilter *Chosen       `json:"packetFilter,omitempty"` // none: nothing is steered
+	SCTPEngine   *Chosen       `json:"sctpEngine,omitempty"`   // none: no SCTP Service has come yet
+	Source       Source        `json:"source"`
+	Sync         Sync          `json:"sync"`
+	Services     ServiceCounts `json:"services"`
+	Open         Open          `json:"open"`
+	Counted      Counted       `json:"counted"`
+	Descriptors  Descriptors   `json:"fileDescriptors"`
+}
+
+// HandOvers are those since the first process.
+type HandOvers struct {
+	Count int        `json:"count"`
+	Last  *time.Time `json:"last,omitempty"`
+	From  int        `json:"from,omitempty"` // process id
+}
+
+// Chosen is one of several that can be in effect.
+type Chosen struct {
+	Name      string `json:"name"`
+	Requested bool   `json:"requested"` // by a flag; else it was detected what the host can
+}
+
+// Source is where Services come from.
+type Source struct {
+	Manifests []string `json:"manifests,omitempty"`
+
+	APIServer string     `json:"apiServer,omitempty"`
+	Contact   *time.Time `json:"contact,omitempty"` // when it has answered or sent something last
+	Trouble   string     `json:"trouble,omitempty"` // what keeps it from being read now
+}
+
+// Sync is how changes are applied.
+type Sync struct {
+	Healthy   bool       `json:"healthy"`
+	Applied   uint64     `json:"applied"` // changes
+	Failures  uint64     `json:"failures"`
+	Last      *time.Time `json:"last,omitempty"`
+	Waiting   *time.Time `json:"waiting,omitempty"` // since when a change waits
+	LastError string     `json:"lastError,omitempty"`
+}
+
+// ServiceCounts counts what is served. A Service counts once for each port and address family.
+type ServiceCounts struct {
+	Ports     int            `json:"ports"`
+	Addresses int            `json:"addresses"`
+	Endpoints int            `json:"endpoints"`
+	Paths     map[string]int `json:"paths"`     // ports by the data path in effect
+	Fallbacks int            `json:"fallbacks"` // ports that are not on the path requested
+	Conflicts int            `json:"conflicts"` // addresses that another program has
+	Ejected   int64          `json:"ejected"`   // endpoints that get no connections since they have failed
+}
+
+// Open is what is open now.
+type Open struct {
+	TCP  int64 `json:"tcp"`
+	UDP  int64 `json:"udp"`
+	SCTP int64 `json:"sctp"`
+	Held int64 `json:"held"` // clients that wait for an endpoint
+}
+
+// Counted are sums of the Services that there are, since each came, through hand-overs. What the kernel forwards is not
+// counted.
+type Counted struct {
+	Picks    uint64 `json:"picks"`    // endpoints chosen for connections and flows
+	Failures uint64 `json:"failures"` // of these, those that failed
+	Active   uint64 `json:"active"`   // now
+	BytesIn  uint64 `json:"bytesIn"`
+	BytesOut uint64 `json:"bytesOut"`
+}
+
+// Descriptors are file descriptors of connections and flows.
+type Descriptors struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"` // 0: none
+}
+
+// ID names a port of a Service in one address family.
+type ID struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Port      string `json:"port,omitempty"` // its name
+	Protocol  string `json:"protocol"`
+	Family    string `json:"family"`
+}
+
+// Service is a port of a Service.
+type Service struct {
+	ID
+	Addresses []Address `json:"addresses"`
+	Path      Path      `json:"path"`
+	Policies  []Policy  `json:"policies,omitempty"` // in force, beyond what every Service has
+	Affinity  string    `json:"affinity,omitempty"` // how long, with sessionAffinity
+	Endpoints int       `json:"endpoints"`          // that there are
+	Eligible  int       `json:"eligible"`           // of these, those that get new connections
+	Ejected   int       `json:"ejected,omitempty"`  // or whose check fails
+	Counted             // what is counted of it
+	Refused   Refused   `json:"refused"`
+	Held      uint64    `json:"held,omitempty"` // clients that wait for an endpoint
+	Clients   int       `json:"affinityClients,omitempty"`
+}
+
+// Address is one at which a Service is served.
+type Address struct {
+	Address string   `json:"address"`
+	Kind    string   `json:"kind"`
+	Local   bool     `json:"local,omitempty"`   // endpoints of this node only
+	Sources []string `json:"sources,omitempty"` // the only clients
+}
+
+// Path is what forwards.
+type Path struct {
+	Requested string `json:"requested"`
+	Effective string `json:"effective"` // empty: not applied by this process yet
+	Why       string `json:"why,omitempty"`
+	Fallback  string `json:"fallback,omitempty"` // why it is not the one requested
+}
+
+// Policy is one that is in force, or requested and not in force.
+type Policy struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	From    string `json:"from"`              // annotation or flag
+	Missing string `json:"missing,omitempty"` // why the data path does not have it
+}
+
+// Refused counts connections and first datagrams.
+type Refused struct {
+	NoEndpoint      uint64 `json:"noEndpoint"`
+	NoLocalEndpoint uint64 `json:"noLocalEndpoint"`
+	NotAllowed      uint64 `json:"notAllowed"`
+	OverShare       uint64 `json:"overShare"`
+}
+
+// Sum is how many in all.
+func (r Refused) Sum() uint64 { return r.NoEndpoint + r.NoLocalEndpoint + r.NotAllowed + r.OverShare }
+
+// The states of endpoints.
+const (
+	Ready        = "ready"
+	NotReady     = "not-ready"
+	Terminating  = "terminating"
+	Ejected      = "ejected"
+	CheckFailing = "check-failing"
+	Maintenance  = "maintenance"
+	Loop         = "loop"
+	Gone         = "gone" // no longer of the Service, with connections that are still open
+)
+
+// Endpoint is one of a port of a Service.
+type Endpoint struct {
+	Service     ID     `json:"service"`
+	Address     string `json:"address"`
+	State       string `json:"state"`
+	Reason      string `json:"reason"`   // of the state
+	Eligible    bool   `json:"eligible"` // it gets new connections
+	Ready       bool   `json:"ready"`
+	Serving     bool   `json:"serving"`
+	Terminating bool   `json:"terminating"`
+	Local       bool   `json:"local"` // on this node
+	NodeHint    string `json:"nodeHint,omitempty"`
+	ZoneHint    string `json:"zoneHint,omitempty"`
+	Weight      uint16 `json:"weight"`
+
+	Ejection *Ejection `json:"ejection,omitempty"`
+	Check    string    `json:"failingCheck,omitempty"` // why its active check fails
+	Counted
+}
+
+// Ejection says why an endpoint gets no new connections for a time.
+type Ejection struct {
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+	Times  int64     `json:"times"` // in a row
+	Reason string    `json:"reason"`
+}
+
+// Event is something that has happened, or a change.
+type Event = journal.Entry
+
+// Setting is a value in force.
+type Setting = config.Setting
+
+// Explanation says what becomes of a client that asks an address.
+type Explanation struct {
+	Protocol string  `json:"protocol"`
+	Address  string  `json:"address"`
+	Client   string  `json:"client,omitempty"`
+	Service  *ID     `json:"service,omitempty"` // none has the address
+	Path     *Path   `json:"path,omitempty"`
+	Filter   *Chosen `json:"packetFilter,omitempty"`
+	Engine   *Chosen `json:"sctpEngine,omitempty"`
+
+	Policies []Policy `json:"policies,omitempty"`
+	Text     string   `json:"text"` // lines for people: which endpoint, and why
+}

@@ -1,0 +1,140 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/sctp"
+)
+
+// inheritTimeout bounds what is asked of the process that is about to hand over.
+const inheritTimeout = time.Second
+
+// lineage is what there is to know of the processes that have handed over to each other, the last of which is this one.
+type lineage struct {
+	taken     bool      // there was one before
+	started   time.Time // this process
+	serving   time.Time // the first of them
+	handOvers api.HandOvers
+	events    []journal.Entry
+}
+
+// ask asks the process that everything is about to be taken over from what only it knows. One that has no API, or
+// another socket, leaves us without.
+func (l *lineage) ask(ctx context.Context, socket string) {
+	ctx, cancel := context.WithTimeout(ctx, inheritTimeout)
+	defer cancel()
+	c := api.NewClient(socket)
+	var before api.Status
+	if c.Get(ctx, "status", nil, &before) != nil {
+		return
+	}
+	l.serving, l.handOvers = before.Serving, before.HandOvers
+	l.handOvers.From = before.PID
+	l.events, _ = api.All[api.Event](ctx, c, "events", url.Values{}) // without them there are ours
+}
+
+// serveAPI serves the API. Without it everything else is served.
+func (d *daemon) serveAPI() {
+	l, now := &d.lineage, time.Now()
+	if l.taken {
+		l.handOvers.Count++
+		l.handOvers.Last = &now
+		d.journal.Seed(l.events)
+		d.journal.Remember(journal.Entry{Reason: "TookOver"})
+	}
+	if l.events = nil; l.serving.IsZero() {
+		l.serving = now
+	}
+	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
+	path := d.Config.Process.APISocket
+	if path == config.NoSocket {
+		return
+	}
+	conns := status.NewConns(d.data.budget.Limit)
+	open := conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.taken) })
+	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
+		Journal: d.journal, Settings: d.Config.Settings, Status: d.status}
+	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open}.Serve()
+	switch {
+	case err == nil:
+		d.web.servers = append(d.web.servers, s)
+	case d.Config.Process.APIRequested:
+		d.Log.Error("sluice status and its like cannot look at this process", zap.String("api_socket", path),
+			zap.Error(err))
+	default:
+		d.Log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
+	}
+}
+
+// status is what there is to say of the process.
+func (d *daemon) status() api.Status {
+	a, n, l := d.agent.Status(), &d.Config.Node, &d.lineage
+	sum, active := d.data.lb.Totals()
+	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
+	s := api.Status{Version: d.Version, PID: os.Getpid(), Node: n.Name, Started: l.started, Serving: l.serving,
+		HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops, Source: d.from(),
+		Sync: syncOf(&a),
+		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
+			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
+			Ejected: d.data.lb.OutlierStats().Active},
+		Open: api.Open{TCP: tcp.Active, UDP: udp.Active, SCTP: associations.Active,
+			Held: tcp.Held + udp.Held + associations.Held},
+		Counted: api.Counted{Picks: sum.Picks, Failures: sum.Failures, Active: active, BytesIn: sum.BytesIn,
+			BytesOut: sum.BytesOut},
+		Descriptors: api.Descriptors{Used: d.data.budget.Used(), Limit: d.data.budget.Limit}}
+	for _, path := range agent.Paths() {
+		if a.Paths[path] > 0 {
+			s.Services.Paths[path.String()] = a.Paths[path]
+		}
+	}
+	for _, f := range d.steering.served {
+		s.Families = append(s.Families, f.Name)
+	}
+	if by := d.steering.filter.By; by != "" {
+		s.PacketFilter = &api.Chosen{Name: by, Requested: d.steering.filter.Requested}
+	}
+	if engine, _ := d.data.sctp.InUse(); engine != sctp.Auto {
+		s.SCTPEngine = &api.Chosen{Name: engine.String(), Requested: d.Config.DataPath.SCTPEngine != sctp.Auto}
+	}
+	return s
+}
+
+// from says where Services come from.
+func (d *daemon) from() api.Source {
+	w, ok := d.source.(*kubeapi.Watcher)
+	if !ok {
+		return api.Source{Manifests: d.Config.Source.Manifests}
+	}
+	last, trouble := w.Contact()
+	return api.Source{APIServer: w.Connection.Host, Contact: unlessZero(last), Trouble: trouble}
+}
+
+// syncOf is what there is to say of changes.
+func syncOf(a *agent.Status) api.Sync {
+	s := api.Sync{Healthy: a.Healthy(time.Now()), Applied: a.Applied, Failures: a.Failures,
+		Last: unlessZero(a.LastApplied), Waiting: unlessZero(a.QueuedSince)}
+	if a.LastError != nil {
+		s.LastError = a.LastError.Error()
+	}
+	return s
+}
+
+func unlessZero(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
