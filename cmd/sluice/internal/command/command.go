@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/daemon"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/explain"
@@ -29,14 +30,11 @@ const gcPercent = 40
 // loadTimeout bounds the rules that --init-only tries.
 const loadTimeout = 3 * time.Minute
 
-// commands are the subcommands, by their first argument.
-var commands = map[string]struct {
-	prefix string // of errors
-	run    func(args []string, stdout io.Writer) error
-}{
-	"upgrade": {"sluice", upgrade.Request},
-	"explain": {"sluice explain", explain.Run},
-	"wait":    {"sluice", wait},
+// others are the subcommands that read their own flags.
+var others = []cli.Command{
+	{Name: "upgrade", Short: "Make the running process hand over to a new one", Run: upgrade.Request},
+	{Name: "explain", Short: "Show which endpoint a client gets, and why", Run: explain.Run},
+	{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
 }
 
 // Main is the program; it returns the exit code. What a person must correct goes to
@@ -45,10 +43,12 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	if len(args) > 0 {
-		if c, ok := commands[args[0]]; ok {
-			return exitCode(c.run(args[1:], stdout), c.prefix, stderr)
+	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
+		prefix := "sluice"
+		if args[0] != "upgrade" { // which its errors name
+			prefix += " " + args[0]
 		}
+		return exitCode(subcommand(args, stdout), prefix, stderr)
 	}
 	up, err := upgrade.New()
 	if err == nil {
@@ -62,10 +62,20 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	return exitCode(err, "sluice", stderr)
 }
 
-// exitCode reports an error to a person.
+// subcommand runs what the first argument names.
+func subcommand(args []string, stdout io.Writer) error {
+	root := cli.Root(others, stdout)
+	if !cli.Has(root, args[0]) {
+		return cli.Unknown(root, args[0])
+	}
+	root.SetArgs(args)
+	return root.ExecuteContext(context.Background())
+}
+
+// exitCode reports an error to a person, whose terminal must not obey what a Service is called.
 func exitCode(err error, prefix string, stderr io.Writer) int {
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", prefix, err)
+		fmt.Fprintf(stderr, "%s: %s\n", prefix, cli.Lines(err.Error()))
 		return 1
 	}
 	return 0

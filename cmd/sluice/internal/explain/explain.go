@@ -29,13 +29,20 @@ import (
 const usage = `Shows which endpoint a client of a Service is sent to, and why.
 
 Usage:
-  sluice explain --manifests PATH [flags] NAMESPACE/NAME
-  sluice explain --manifests PATH [flags] PROTOCOL ADDRESS:PORT
+  sluice explain [flags] [CLIENT] NAMESPACE/NAME
+  sluice explain [flags] [CLIENT] [PROTOCOL] ADDRESS:PORT
+
+CLIENT is the address of the client. Without --manifests the running process is asked, which knows what clients were
+remembered, what is ejected and what is in flight. With --manifests a process that has just started with them is
+computed; the flags after that are for it.
 
 `
 
 // query is what explain was asked.
 type query struct {
+	socket string // of the running process
+	form   string // of its answer
+
 	manifests []string
 	node      string
 	zone      string
@@ -53,12 +60,15 @@ func Run(args []string, stdout io.Writer) error {
 	var q query
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints the error, once
+	f.SortFlags = false
+	f.StringVar(&q.socket, "socket", config.DefaultAPISocket, "`PATH` of the running process's --api-socket")
+	f.StringVarP(&q.form, "output", "o", "text", "`FORM` of the running process's answer: text, json or yaml")
+	f.StringVar(&q.client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
 	f.StringArrayVar(&q.manifests, "manifests", nil,
 		"`PATH` of a file or folder of manifests; may be given several times")
 	f.StringVar(&q.node, "hostname-override", "", "`NAME` of this node; empty: the host's name")
 	f.StringVar(&q.zone, "node-zone", "", "`ZONE` of this node; empty: that of its Node manifest")
 	f.StringVar(&q.mode, "proxy-mode", "userspace", "`MODE` of the running program")
-	f.StringVar(&q.client, "client", "", "`ADDRESS` of the client; empty: unknown, on another host")
 	f.StringVar(&q.arrives, "interface", "eth0",
 		"`INTERFACE` by which the client's packet arrives; empty: this node sends it")
 	f.StringVar(&q.rules, "rules", "",
@@ -76,6 +86,14 @@ func Run(args []string, stdout io.Writer) error {
 		return err
 	}
 	q.subject = f.Args()
+	if len(q.subject) > 1 && q.client == "" {
+		if _, err := netip.ParseAddr(q.subject[0]); err == nil {
+			q.client, q.subject = q.subject[0], q.subject[1:]
+		}
+	}
+	if len(q.manifests) == 0 {
+		return q.ask(stdout)
+	}
 	return q.answer(stdout)
 }
 
@@ -140,7 +158,7 @@ func (q *query) answer(w io.Writer) (err error) {
 		if c.Path == agent.Userspace && q.mode != config.ModeWinUserspace && !f.Addr.Addr().IsUnspecified() {
 			fmt.Fprintf(w, "  packet filter %s\n", q.packetFilter())
 		}
-		explainPolicies(w, s, c.Path)
+		writePolicies(w, s, c.Path)
 		for _, i := range r.Ignored {
 			if i.Service == s.ID.Service() {
 				fmt.Fprintf(w, "annotation %s is ignored: %v\n", i.Annotation, i)
@@ -159,8 +177,8 @@ func (q *query) answer(w io.Writer) (err error) {
 	return nil
 }
 
-// explainPolicies writes what a Service requests, and what it does not have of that on its data path.
-func explainPolicies(w io.Writer, s *lb.Service, path agent.Path) {
+// writePolicies writes what a Service requests, and what it does not have of that on its data path.
+func writePolicies(w io.Writer, s *lb.Service, path agent.Path) {
 	for _, p := range policies.All() {
 		if value := p.Get(s.Requests()); value != "" {
 			fmt.Fprintf(w, "policy %s: %s\n", p.Word, value)
@@ -173,9 +191,6 @@ func explainPolicies(w io.Writer, s *lb.Service, path agent.Path) {
 
 // objects reads the manifests. Any problem in them is an error.
 func (q *query) objects() (kube.Objects, error) {
-	if len(q.manifests) == 0 {
-		return kube.Objects{}, errors.New("there are no Services to explain: give --manifests with a file or folder")
-	}
 	loader := &manifest.Loader{Paths: q.manifests}
 	result, _ := loader.Load()
 	var problems []error
@@ -187,33 +202,35 @@ func (q *query) objects() (kube.Objects, error) {
 
 // frontends returns what is asked about: an address, or all addresses of a Service.
 func (q *query) frontends(table *lb.Table) (out []lb.Frontend, err error) {
-	switch len(q.subject) {
-	case 1:
-		for _, s := range table.Services() {
-			if s.Namespace+"/"+s.Name != q.subject[0] {
-				continue
-			}
-			for _, a := range s.Addresses {
-				out = append(out, lb.Frontend{Protocol: s.Protocol, Addr: a.Addr})
+	t, err := q.target()
+	if err != nil {
+		return nil, err
+	}
+	if t.addr.IsValid() {
+		for _, p := range protocols {
+			f := lb.Frontend{Protocol: p, Addr: t.addr}
+			_, _, served := table.Lookup(f)
+			if p == t.protocol || t.protocol == 0 && served {
+				out = append(out, f)
 			}
 		}
 		if len(out) == 0 {
-			return nil, fmt.Errorf("no Service %s has an address in these manifests", q.subject[0])
+			out = append(out, lb.Frontend{Protocol: lb.TCP, Addr: t.addr})
 		}
 		return out, nil
-	case 2:
-		protocols := []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}
-		i := slices.IndexFunc(protocols, func(p lb.Protocol) bool {
-			return strings.EqualFold(p.String(), q.subject[0])
-		})
-		addr, err := netip.ParseAddrPort(q.subject[1])
-		if i < 0 || err != nil {
-			return nil, fmt.Errorf("%q %q is not a protocol and an address: give tcp 10.96.0.80:80, for example",
-				q.subject[0], q.subject[1])
-		}
-		return []lb.Frontend{{Protocol: protocols[i], Addr: addr}}, nil
 	}
-	return nil, errors.New("name a Service, or a protocol and an address")
+	for _, s := range table.Services() {
+		if s.ID.Service() != t.service {
+			continue
+		}
+		for _, a := range s.Addresses {
+			out = append(out, lb.Frontend{Protocol: s.Protocol, Addr: a.Addr})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no Service %s has an address in these manifests", q.subject[0])
+	}
+	return out, nil
 }
 
 // packetFilter says what steers to the running program, and why.

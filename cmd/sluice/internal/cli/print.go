@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+)
+
+// clean escapes what a terminal would obey, and what has no shape: control characters, marks of direction, and bytes
+// that are no text.
+func clean(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			b.WriteString(escaped(r))
+		}
+	}
+	return b.String()
+}
+
+// Lines is clean for text of several lines.
+func Lines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// escaped writes a rune as JSON and Go have it.
+func escaped(r rune) string { return strings.Trim(strconv.QuoteRuneToASCII(r), "'") }
+
+// table is rows of cells.
+type table struct {
+	header []string
+	wide   int // how many columns at the end are for wide output only
+	rows   [][]string
+}
+
+// add appends a row of cells, which may be anything.
+func (t *table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = clean(fmt.Sprint(c))
+		if row[i] == "" {
+			row[i] = "<none>"
+		}
+	}
+	t.rows = append(t.rows, row)
+}
+
+// print writes a table as kubectl does, or says that there is nothing.
+func (t *table) print(w io.Writer, wide, noHeaders bool) error {
+	if len(t.rows) == 0 {
+		_, err := fmt.Fprintln(w, "nothing found")
+		return err
+	}
+	columns := len(t.header)
+	if !wide {
+		columns -= t.wide
+	}
+	out := tabwriter.NewWriter(w, 6, 4, 3, ' ', 0)
+	line := func(cells []string) { fmt.Fprintln(out, strings.Join(cells[:columns], "\t")) }
+	if !noHeaders {
+		line(t.header)
+	}
+	for _, row := range t.rows {
+		line(row)
+	}
+	return out.Flush()
+}
+
+// show writes an answer in the form that was requested; table makes the one for people.
+func (v *view) show(answer any, table func() *table) error {
+	if v.form == asTable || v.form == asWide {
+		return table().print(v.out, v.form == asWide, v.noHeaders)
+	}
+	return Print(v.out, answer, v.form == asYAML)
+}
+
+// Print writes an answer as JSON or YAML.
+func Print(w io.Writer, answer any, asYAML bool) error {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(answer); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	out := text.String()
+	switch {
+	case !asYAML:
+		out = inert(out, false)
+	case inert(out, true) != out: // which YAML would have as it is; but JSON is YAML, too
+		out = inert(out, true)
+	default:
+		converted, err := yaml.JSONToYAML(text.Bytes())
+		if err != nil {
+			return fmt.Errorf("write the answer: %w", err)
+		}
+		out = string(converted)
+	}
+	_, err := io.WriteString(w, out)
+	return err
+}
+
+// inert escapes what the encoder of JSON leaves of characters that terminals obey, as JSON or YAML has it.
+func inert(s string, asYAML bool) string {
+	obeyed := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if strings.IndexFunc(s, obeyed) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case !obeyed(r):
+			b.WriteRune(r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		case asYAML:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default: // a pair of surrogates
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return b.String()
+}
+
+// list is what lists look like in JSON and YAML.
+func list[T any](items []T) api.List[T] { return api.List[T]{Items: items} }
+
+// since is the age of something, as kubectl has it.
+func since(t time.Time) string { return duration.HumanDuration(max(0, time.Since(t))) }
+
+// size is a number of bytes in few digits.
+func size(n uint64) string {
+	const units = "KMGTPE"
+	if n < 10_000 {
+		return strconv.FormatUint(n, 10)
+	}
+	f, unit := float64(n)/1024, 0
+	for f >= 1024 && unit < len(units)-1 {
+		f, unit = f/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f%ci", f, units[unit])
+}

@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+)
+
+func services(v *view) *cobra.Command {
+	return v.ofServices(&cobra.Command{Use: "services [NAME|NAMESPACE/NAME]", Aliases: []string{"service", "svc"},
+		Short: "List Services: addresses, data path, endpoints and counters of each port",
+		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
+			"connections, of all. ACTIVE, PICKS, REFUSED, IN and OUT count what is forwarded in user space.",
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := v.query(args)
+			if err != nil {
+				return err
+			}
+			all, err := api.All[api.Service](c.Context(), v.client(), "services", q)
+			if err != nil {
+				return err
+			}
+			return v.show(list(all), func() *table { return servicesTable(all, v.form == asWide) })
+		}})
+}
+
+func servicesTable(all []api.Service, wide bool) *table {
+	t := &table{wide: 7, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
+		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "EJECTED", "AFFINITY", "POLICIES", "WHY"}}
+	for i := range all {
+		s := &all[i]
+		t.add(s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
+			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints), s.Active, s.Picks, s.Refused.Sum(), size(s.BytesIn),
+			size(s.BytesOut), s.Family, s.Failures, s.Held, s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path))
+	}
+	return t
+}
+
+// addresses are all of them, or the first.
+func addresses(all []api.Address, wide bool) string {
+	var out []string
+	for _, a := range all {
+		text := a.Address
+		if a.Kind == "node port" {
+			text = "*:" + text[strings.LastIndexByte(text, ':')+1:]
+		}
+		out = append(out, text)
+	}
+	if more := len(out) - 1; more > 0 && !wide {
+		return fmt.Sprintf("%s +%d", out[0], more)
+	}
+	return strings.Join(out, ",")
+}
+
+func path(p *api.Path) string {
+	if p.Fallback != "" && p.Effective != p.Requested {
+		return fmt.Sprintf("%s (not %s)", p.Effective, p.Requested)
+	}
+	return p.Effective
+}
+
+func why(p *api.Path) string {
+	if p.Fallback != "" {
+		return p.Fallback
+	}
+	return p.Why
+}
+
+func policies(all []api.Policy) string {
+	var out []string
+	for _, p := range all {
+		text := p.Name + "=" + p.Value
+		if p.Missing != "" {
+			text += " (missing)"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ",")
+}
+
+func endpoints(v *view) *cobra.Command {
+	var unhealthy bool
+	c := v.ofServices(&cobra.Command{Use: "endpoints [NAME|NAMESPACE/NAME]", Aliases: []string{"endpoint", "ep"},
+		Short: "List endpoints: state, why they are ejected, and counters",
+		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
+			"check-failing, maintenance (weight 0), loop (it leads back to Sluice) or gone (no endpoint any more,\n" +
+			"with connections that are still open).",
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := v.query(args)
+			if err != nil {
+				return err
+			}
+			if unhealthy {
+				q.Set("unhealthy", "true")
+			}
+			all, err := api.All[api.Endpoint](c.Context(), v.client(), "endpoints", q)
+			if err != nil {
+				return err
+			}
+			return v.show(list(all), func() *table { return endpointsTable(all) })
+		}})
+	c.Flags().BoolVar(&unhealthy, "unhealthy", false, "only those that are not ready, or are ejected")
+	return c
+}
+
+func endpointsTable(all []api.Endpoint) *table {
+	t := &table{wide: 5, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ENDPOINT", "STATE", "ACTIVE",
+		"PICKS", "FAILED", "IN", "OUT", "REASON", "LOCAL", "WEIGHT", "HINTS", "EJECTED", "RETURNS"}}
+	for i := range all {
+		e := &all[i]
+		reason, ejected, returns := "", "", ""
+		if e.State != api.Ready || !e.Eligible {
+			reason = e.Reason
+		}
+		if e.Ejection != nil {
+			ejected = fmt.Sprintf("%s ago", since(e.Ejection.Since))
+			returns = fmt.Sprintf("in %s", time.Until(e.Ejection.Until).Round(time.Second))
+		}
+		t.add(e.Service.Namespace, e.Service.Name, e.Service.Port, e.Service.Protocol, e.Address, e.State, e.Active,
+			e.Picks, e.Failures, size(e.BytesIn), size(e.BytesOut), reason, e.Local, e.Weight, hints(e), ejected,
+			returns)
+	}
+	return t
+}
+
+func hints(e *api.Endpoint) string {
+	var out []string
+	if e.NodeHint != "" {
+		out = append(out, "node "+e.NodeHint)
+	}
+	if e.ZoneHint != "" {
+		out = append(out, "zone "+e.ZoneHint)
+	}
+	return strings.Join(out, ", ")
+}
+
+func events(v *view) *cobra.Command {
+	var tail int
+	c := v.ofServices(&cobra.Command{Use: "events [NAME|NAMESPACE/NAME]", Aliases: []string{"event", "ev"},
+		Short: "List what has changed and what was reported lately, the newest last",
+		Long: "Lists the last 1,000 changes of Services and endpoints that were applied, and reports of the\n" +
+			"process. They go on through hand-overs. Where very much changes at once, one row sums up.",
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := v.query(args)
+			if err != nil {
+				return err
+			}
+			if tail > 0 {
+				q.Set("limit", fmt.Sprint(min(tail, journal.Size)))
+			}
+			var page api.List[api.Event]
+			if err := v.client().Get(c.Context(), "events", q, &page); err != nil {
+				return err
+			}
+			return v.show(page, func() *table { return eventsTable(page.Items) })
+		}})
+	c.Flags().IntVar(&tail, "tail", 0, "only the last `NUMBER`; 0: all")
+	return c
+}
+
+func eventsTable(all []api.Event) *table {
+	t := &table{wide: 2, header: []string{"AGE", "TYPE", "REASON", "SERVICE", "NOTE", "TIME", "NUMBER"}}
+	for i := range all {
+		e := &all[i]
+		kind, service := "Normal", ""
+		if e.Warning {
+			kind = "Warning"
+		}
+		if e.Service != "" {
+			service = e.Namespace + "/" + e.Service
+		}
+		t.add(since(e.Time), kind, e.Reason, service, e.Note, e.Time.Format(time.RFC3339Nano), e.Number)
+	}
+	return t
+}
+
+func settings(v *view) *cobra.Command {
+	var given bool
+	c := v.flags(&cobra.Command{Use: "config [FLAG]", Args: cobra.MaximumNArgs(1),
+		Short: "List the configuration in force, and where each value comes from",
+		RunE: func(c *cobra.Command, args []string) error {
+			all, err := api.All[api.Setting](c.Context(), v.client(), "config", url.Values{})
+			if err != nil {
+				return err
+			}
+			kept := []api.Setting{}
+			for _, s := range all {
+				if (len(args) == 0 || s.Name == strings.TrimLeft(args[0], "-")) && (!given || s.From != "default") {
+					kept = append(kept, s)
+				}
+			}
+			return v.show(list(kept), func() *table { return settingsTable(kept) })
+		}})
+	c.Flags().BoolVar(&given, "given", false, "only what flags or the file give")
+	return c
+}
+
+func settingsTable(all []api.Setting) *table {
+	t := &table{wide: 1, header: []string{"NAME", "VALUE", "FROM", "FIELD"}}
+	for _, s := range all {
+		t.add(s.Name, s.Value, s.From, s.Field)
+	}
+	return t
+}

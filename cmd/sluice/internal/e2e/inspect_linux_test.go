@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// looker runs the commands that look at the running program.
+type looker struct {
+	*lab.Lab
+	socket string
+}
+
+// run returns what a command prints, which must succeed.
+func (l looker) run(args ...string) string {
+	l.T.Helper()
+	out, err := l.Command(append(args, "--socket", l.socket)...).CombinedOutput()
+	if err != nil {
+		l.T.Fatalf("sluice %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// read reads the JSON of a command.
+func read[T any](l looker, args ...string) (answer T) {
+	l.T.Helper()
+	if out := l.run(append(args, "-o", "json")...); json.Unmarshal([]byte(out), &answer) != nil {
+		l.T.Fatalf("sluice %s prints no JSON of its kind:\n%s", strings.Join(args, " "), out)
+	}
+	return answer
+}
+
+// webPort returns what there is of Service web, which is one port.
+func (l looker) webPort() api.Service {
+	l.T.Helper()
+	all := read[api.List[api.Service]](l, "services", "default/web").Items
+	if len(all) != 1 {
+		l.T.Fatalf("there are %d ports of Service web: %+v", len(all), all)
+	}
+	return all[0]
+}
+
+// TestSeeInside: every command shows what a client has done, with numbers that agree, and after a hand-over too; what is
+// changed is in the events and in the log, once.
+func TestSeeInside(t *testing.T) {
+	t.Parallel()
+	run := filepath.Join(t.TempDir(), "run")
+	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}
+	l.ServeEcho()
+	l.Write("hostile.yaml", strings.Replace(testbed.ServiceManifest("hostile", "10.96.0.66:80", "TCP", ""), "  name: hostile\n",
+		"  name: hostile\n  annotations: {sluice.io/scheduler: \"\\e[31mred\\n\\u202Efake\"}\n", 1))
+	l.Start("--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override", "node-1")
+	if info, err := os.Stat(l.socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the socket: %v, %v", info, err)
+	}
+	const short, echoed = 5, 4
+	for range short {
+		c := l.dial()
+		c.Echoes()
+		_ = c.Close()
+	}
+	held := l.Hold()
+	held.Echoes()
+	l.Eventually("the short connections are counted", func() bool { return l.webPort().Active == 1 })
+
+	agree := func() api.Status {
+		t.Helper()
+		s, web := read[api.Status](l, "status"), l.webPort()
+		if web.Picks != short+1 || web.BytesIn < short*echoed || web.BytesIn != web.BytesOut {
+			t.Errorf("Service web has %+v", web.Counted)
+		}
+		if s.Counted != web.Counted || s.Open.TCP != 1 || s.Services.Ports != 2 || s.Node != "node-1" {
+			t.Errorf("status %+v does not agree with Service web %+v", s, web)
+		}
+		if got := l.Metric(`sluice_service_picks_total{protocol="TCP",service_name="web",service_namespace="default",service_port=""}`); got != short+1 {
+			t.Errorf("the metrics have %v", got)
+		}
+		sum := api.Counted{}
+		for _, e := range read[api.List[api.Endpoint]](l, "endpoints", "web", "-n", "default").Items {
+			sum.Picks, sum.Failures, sum.Active = sum.Picks+e.Picks, sum.Failures+e.Failures, sum.Active+e.Active
+			sum.BytesIn, sum.BytesOut = sum.BytesIn+e.BytesIn, sum.BytesOut+e.BytesOut
+			if e.State != api.Ready || !e.Eligible || e.Picks != 2 {
+				t.Errorf("endpoint %+v", e)
+			}
+		}
+		if sum != web.Counted {
+			t.Errorf("its endpoints sum up to %+v, itself %+v", sum, web.Counted)
+		}
+		return s
+	}
+	first := agree()
+	if first.HandOvers.Count != 0 || first.PID != l.Process.Pid() || first.Services.Paths["userspace"] != 2 {
+		t.Errorf("status %+v", first)
+	}
+	l.tables()
+	l.changes()
+
+	before := l.Process
+	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override",
+		"node-1"))
+	<-before.Done()
+	held.Echoes()
+	next := agree()
+	if next.HandOvers.Count != 1 || next.HandOvers.From != first.PID || next.PID == first.PID || !next.Serving.Equal(first.Serving) {
+		t.Errorf("after a hand-over status %+v", next)
+	}
+	l.Write("web2.yaml", testbed.ServiceManifest("web2", "10.96.0.67:80", "TCP", ""))
+	var reasons []string
+	l.Eventually("the new Service is in the events", func() bool {
+		reasons = nil
+		for _, e := range read[api.List[api.Event]](l, "events").Items {
+			reasons = append(reasons, strings.TrimSuffix(e.Reason+" "+e.Service, " "))
+		}
+		return slices.Contains(reasons, "ServiceAdded web2")
+	})
+	count := func(reason string) (n int) {
+		for _, r := range reasons {
+			if r == reason {
+				n++
+			}
+		}
+		return n
+	}
+	if count("ServiceAdded web") != 1 || count("TookOver") != 1 || count("EndpointsChanged web") != 2 {
+		t.Errorf("events after a hand-over: %q", reasons)
+	}
+	if log := l.Log.String(); strings.Count(log, "service added") != 1 {
+		t.Errorf("the log of the successor does not have the one Service that was added:\n%s", log)
+	}
+}
+
+// dial opens a connection to Service web.
+func (l looker) dial() *testbed.Talker {
+	l.T.Helper()
+	c, err := l.Client.Dial(l.T.Context(), "tcp", lab.WebAddr)
+	testbed.Check(l.T, err)
+	return &testbed.Talker{T: l.T, Conn: c}
+}
+
+// tables looks at what is for people.
+func (l looker) tables() {
+	l.T.Helper()
+	pod := l.Pods[0].Addr4.String() + ":8080"
+	for _, x := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"status"}, []string{"Node:", "node-1", "TCP 1, UDP flows 0", "no hand-over", "userspace 2"}},
+		{[]string{"services"}, []string{"NAMESPACE   NAME ", "10.96.0.80:80", "userspace   3/3 ", "hostile", "0/0"}},
+		{[]string{"services", "-o", "wide"}, []string{"WHY", "--proxy-mode"}},
+		{[]string{"services", "missing"}, []string{"nothing found"}},
+		{[]string{"endpoints", "--no-headers"}, []string{pod, "ready"}},
+		{[]string{"endpoints", "--unhealthy"}, []string{"nothing found"}},
+		{[]string{"events"}, []string{"ServiceAdded", "default/web", "ports 1, endpoints 3, ready 3", "AnnotationIgnored"}},
+		{[]string{"config", "handover-socket"}, []string{"handover.sock", "flag"}},
+		{[]string{"config"}, []string{"drain-timeout", "30s", "default"}},
+		{[]string{"explain", l.Client.Addr4.String(), lab.WebAddr}, []string{"belongs to default/web: cluster IP",
+			"3 of 3 backends eligible", "1 in flight", "data path userspace: --proxy-mode", "packet filter"}},
+		{[]string{"explain", "default/web"}, []string{"TCP 10.96.0.80:80 belongs to default/web"}},
+		{[]string{"explain", "udp", lab.WebAddr}, []string{"belongs to no service"}},
+	} {
+		got := l.run(x.args...)
+		for _, want := range x.want {
+			if !strings.Contains(got, want) {
+				l.T.Errorf("sluice %s prints\n%s\nwhich lacks %q", strings.Join(x.args, " "), got, want)
+			}
+		}
+		if strings.ContainsAny(got, "\x1b\u202e") {
+			l.T.Errorf("sluice %s prints what a terminal obeys: %q", strings.Join(x.args, " "), got)
+		}
+	}
+	var page api.List[api.Service]
+	if err := yaml.Unmarshal([]byte(l.run("services", "-o", "yaml")), &page); err != nil || len(page.Items) != 2 {
+		l.T.Errorf("the YAML has %+v, %v", page, err)
+	}
+	l.fails("status", "--socket", l.Dir+"/none.sock", "no running Sluice answers at "+l.Dir+"/none.sock")
+	l.fails("services", "--socket", l.socket, "-o", "xml", `--output "xml" is unknown`)
+	l.fails("endpoints", "--socket", l.socket, "a/b", "-n", "c", "contradicts")
+	l.fails("statuss", "did you mean status?")
+	if out, err := l.Command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "__start_sluice") {
+		l.T.Errorf("there is no completion: %v", err)
+	}
+	if out, err := l.Command("__complete", "services", "--socket", l.socket, "").Output(); err != nil ||
+		!strings.Contains(string(out), "default/web\n") {
+		l.T.Errorf("names are not completed: %v\n%s", err, out)
+	}
+}
+
+// fails wants the arguments but the last to be a command that says that, and ends with code 1.
+func (l looker) fails(args ...string) {
+	l.T.Helper()
+	last := len(args) - 1
+	out, err := l.Command(args[:last]...).CombinedOutput()
+	if testbed.ExitCode(err) != 1 || !strings.Contains(string(out), args[last]) {
+		l.T.Errorf("sluice %s: %v, %s, want %q", strings.Join(args[:last], " "), err, out, args[last])
+	}
+}
+
+// changes has an endpoint go and come back.
+func (l looker) changes() {
+	l.T.Helper()
+	web := testbed.ServiceManifest("web", lab.WebAddr, "TCP", "")
+	slice := func(pods ...*testbed.Host) string {
+		return testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...)
+	}
+	l.Write("web.yaml", web, slice(l.Pods[1:]...))
+	l.Eventually("the endpoint is gone", func() bool { return strings.Contains(l.run("events", "web"), "change +0 -1, endpoints 2, ready 2") })
+	l.Write("web.yaml", web, slice(l.Pods...))
+	l.Eventually("the endpoint is back", func() bool { return strings.Contains(l.run("events", "web"), "change +1 -0, endpoints 3, ready 3") })
+	log := l.Log.String()
+	for _, want := range []string{`service added	{"service": "default/web", "ports": 1, "endpoints": 3, "ready": 3}`,
+		`endpoints changed	{"service": "default/web", "change": "+0 -1", "endpoints": 2, "ready": 2}`} {
+		if strings.Count(log, want) != 1 {
+			l.T.Errorf("the log lacks %q:\n%s", want, log)
+		}
+	}
+}
