@@ -44,7 +44,7 @@ type Attempt struct {
 	// program has changed are repaired. A node port has an unspecified address.
 	Added []lb.Frontend
 
-	Services  []ServiceChange  // what is different of Services; none after an error
+	Services  []ServiceChange  // what is different of Services since it was reported last
 	Conflicts []Conflict       // that have begun or ended
 	Fallbacks []Fallback       // that have begun, changed or ended
 	Loops     []Loop           // that have begun, changed or ended

@@ -12,12 +12,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
@@ -280,6 +282,55 @@ func TestSocket(t *testing.T) {
 	}
 	if l, err := Listen(filepath.Join(open, "api.sock"), false); err == nil || !strings.Contains(err.Error(), "can be written by other users") {
 		t.Errorf("a folder of others is used: %v, %v", l, err)
+	}
+}
+
+// TestStranger: a process of another user that has come to the socket is not answered.
+func TestStranger(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "api.sock")
+	l, err := Listen(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: new(Sources).Handler()}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	defer func() { _ = server.Close(); <-ended }()
+	for name, mode := range map[string]os.FileMode{path: 0o666, dir: 0o711, filepath.Dir(dir): 0o711} {
+		if err := os.Chmod(name, mode); err != nil { // as if it had been given the socket
+			t.Fatal(err)
+		}
+	}
+	type result struct {
+		answer []byte
+		err    error
+	}
+	got := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and the user that it is with it
+		const nobody = 65534
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+			got <- result{err: errno}
+			return
+		}
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			got <- result{err: err}
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET /v1 HTTP/1.0\r\n\r\n") // it may be closed already
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		answer, err := io.ReadAll(c)
+		got <- result{answer, err}
+	}()
+	r := <-got
+	if errors.Is(r.err, unix.EPERM) || errors.Is(r.err, unix.EINVAL) {
+		t.Skipf("SKIPPED: there is no other user here: %v", r.err)
+	}
+	if len(r.answer) > 0 || r.err != nil && !errors.Is(r.err, unix.ECONNRESET) {
+		t.Errorf("another user is answered %q, %v", r.answer, r.err)
 	}
 }
 

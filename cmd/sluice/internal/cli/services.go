@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,8 @@ func services(v *view) *cobra.Command {
 	return v.ofServices(&cobra.Command{Use: "services [NAME|NAMESPACE/NAME]", Aliases: []string{"service", "svc"},
 		Short: "List Services: addresses, data path, endpoints and counters of each port",
 		Long: "Lists the ports of Services, one row for each address family. ENDPOINTS are those that get new\n" +
-			"connections, of all. ACTIVE, PICKS, REFUSED, IN and OUT count what is forwarded in user space.",
+			"connections, of all. ACTIVE, PICKS, REFUSED, IN and OUT count what is forwarded in user space.\n" +
+			"PATH is the data path in effect, and the one requested if that is another.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -35,9 +37,13 @@ func servicesTable(all []api.Service, wide bool) *table {
 		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "EJECTED", "AFFINITY", "POLICIES", "WHY"}}
 	for i := range all {
 		s := &all[i]
-		t.add(s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
-			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints), s.Active, s.Picks, s.Refused.Sum(), size(s.BytesIn),
-			size(s.BytesOut), s.Family, s.Failures, s.Held, s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path))
+		counted := []any{s.Active, s.Picks, s.Refused.Sum(), size(s.BytesIn), size(s.BytesOut)}
+		if s.Path.Effective != "userspace" && s.Picks == 0 {
+			counted = []any{"-", "-", "-", "-", "-"} // it is the kernel that knows
+		}
+		t.add(slices.Concat([]any{s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
+			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Ejected,
+			s.Affinity, policies(s.Policies), why(&s.Path)})...)
 	}
 	return t
 }

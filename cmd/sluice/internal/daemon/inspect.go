@@ -63,8 +63,7 @@ func (d *daemon) serveAPI() {
 	if path == config.NoSocket {
 		return
 	}
-	conns := status.NewConns(d.data.budget.Limit)
-	open := conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.taken) })
+	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.taken) })
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Journal: d.journal, Settings: d.Config.Settings, Status: d.status}
 	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open}.Serve()

@@ -91,9 +91,13 @@ func TestTroubles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, logs := observer.New(zapcore.InfoLevel)
-			tr := troubles{log: zap.New(core)}
+			var reported []string
+			tr := troubles{log: zap.New(core), report: func(sentence string) { reported = append(reported, sentence) }}
 			for range 3 {
 				tr.note(t.Context(), "list", "services", test.err)
+			}
+			if last, trouble := tr.contact(); !last.IsZero() || !strings.Contains(trouble, test.want) {
+				t.Errorf("contact %v, %q", last, trouble)
 			}
 			want := 1
 			if test.want == "" {
@@ -106,6 +110,12 @@ func TestTroubles(t *testing.T) {
 			tr.note(t.Context(), "watch", "services", nil)
 			if over := logs.FilterMessageSnippet("answers again").Len(); over != want {
 				t.Errorf("logged %d times that it is over, want %d", over, want)
+			}
+			if last, trouble := tr.contact(); last.IsZero() || trouble != "" {
+				t.Errorf("contact %v, %q after an answer", last, trouble)
+			}
+			if len(reported) != 2*want || want == 1 && (!strings.Contains(reported[0], test.want) || reported[1] != "") {
+				t.Errorf("reported %q", reported)
 			}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
