@@ -60,6 +60,7 @@ func TestSeeInside(t *testing.T) {
 	l.Write("hostile.yaml", strings.Replace(testbed.ServiceManifest("hostile", "10.96.0.66:80", "TCP", ""), "  name: hostile\n",
 		"  name: hostile\n  annotations: {sluice.io/scheduler: \"\\e[31mred\\n\\u202Efake\"}\n", 1))
 	l.Start("--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override", "node-1")
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil }) // health comes first
 	if info, err := os.Stat(l.socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("the socket: %v, %v", info, err)
 	}
