@@ -163,7 +163,7 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 		h, n := k.record(), k.counts()
 		h.picks, h.failed = n.Picks, n.Failures
 	}
-	if k.condition.Load()&^(stays|counted|onNode) == 0 || k.health.Load() == nil && *m == (Health{}) {
+	if k.condition.Load()&^marks == 0 || k.health.Load() == nil && *m == (Health{}) {
 		return false // it has left, or gets no connections anyhow
 	}
 	h := k.record()
