@@ -225,13 +225,25 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 	config, count := r.srv.WithDefaults(), &r.count.Stats
 	var ladder session.Ladder
 	ladder.Start(flow)
+	var turn lb.Choice
 	for {
-		choice, timeout, err := ladder.Next(&config)
+		choice, timeout, err := ladder.Turn(&config, turn)
+		turn = lb.Choice{}
 		if err == lb.ErrNoBackend && r.hold(ctx, &flow) {
 			continue
 		}
+		if err == lb.ErrFull {
+			if turn, err = r.queue(ctx, &config, &ladder); err == nil {
+				continue
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+		}
 		if err != nil {
-			session.Refuse(count, err)
+			if err != errTimedOut {
+				session.Refuse(count, err)
+			}
 			return nil
 		}
 		count.Dials.Add(1)
@@ -295,6 +307,39 @@ func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
 		case <-ctx.Done():
 			return false
 		}
+	}
+}
+
+// errTimedOut says that a client has waited in the queue for long enough; it is counted.
+var errTimedOut = errors.New("no room within the queue timeout")
+
+// queue waits until it is the turn of the client, and returns the choice made for it, if there is any backend. That the
+// client leaves meanwhile is noticed afterwards.
+func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *session.Ladder) (lb.Choice, error) {
+	served := make(chan struct{}, 1)
+	place := lb.Waiter{Wake: func() { served <- struct{}{} }}
+	wait, err := ladder.Queue(config, &place)
+	if err != nil {
+		return lb.Choice{}, err
+	}
+	r.count.Dialling.Add(-1)
+	defer r.count.Dialling.Add(1)
+	r.count.Queues.Add(1)
+	r.count.Queued.Add(1)
+	defer r.count.Queued.Add(-1)
+	over := time.NewTimer(time.Duration(wait))
+	defer over.Stop()
+	select {
+	case <-served:
+		return place.Turn(), nil
+	case <-over.C:
+		place.TimedOut()
+		r.count.QueueTimedOut.Add(1)
+		place.Leave()
+		return lb.Choice{}, errTimedOut
+	case <-ctx.Done():
+		place.Leave()
+		return lb.Choice{}, ctx.Err()
 	}
 }
 

@@ -75,9 +75,13 @@ func (sh *Shard[C]) wake() {
 	}
 }
 
-// abandoned ends the connection of a client that has left while it was held.
+// abandoned ends the connection of a client that has left while it was held, or in a queue.
 func (d *dial[C]) abandoned() {
-	d.sh.Count.HoldLeft.Add(1)
+	if d.queued() {
+		d.sh.Count.QueueLeft.Add(1)
+	} else {
+		d.sh.Count.HoldLeft.Add(1)
+	}
 	d.sh.Abort(d.owner)
 }
 
