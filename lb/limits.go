@@ -62,6 +62,9 @@ func (b *Balancer) Readmit(id ID, client netip.Addr) Admission {
 	return a
 }
 
+// Service returns the ID of the service that a, which is not zero, is of.
+func (a Admission) Service() ID { return a.of.id }
+
 // End says that the connection of the client has ended. For the zero Admission it does nothing.
 func (a Admission) End(client netip.Addr) {
 	if a.of == nil {
@@ -87,9 +90,8 @@ const (
 	sweepEvery = int64(100e6)
 )
 
-// clients are those of a service port that limits them. A client that is beyond manyClients, all of which have
-// connections or had some within a second, is not limited, which is counted: one that cannot be told from an attacker
-// is not refused for it.
+// clients are those of a service port that limits them. One beyond manyClients, all of which have connections or had
+// some within a second, is not limited, which is counted: it would be refused for what others do.
 type clients struct {
 	parts     [clientParts]clientPart
 	unlimited atomic.Uint64

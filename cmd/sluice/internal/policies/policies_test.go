@@ -63,6 +63,13 @@ var samples = map[string][2]string{
 	"transparent":      {"true", "yes"},
 	"proxy-protocol":   {"v2", "2"},
 
+	"max-endpoint-connections":   {"20", "-1"},
+	"max-pending-connections":    {"100", "many"},
+	"queue-timeout":              {"5s", "0"},
+	"max-connections":            {"1000", "1.5"},
+	"max-client-connections":     {"10", "2147483648"},
+	"max-client-connection-rate": {"100", "1000001"},
+
 	"drain":                          {"drain:5s", "drain:-5s"},
 	"connect-timeout":                {"1s", "0"},
 	"connect-attempts":               {"8", "9"},

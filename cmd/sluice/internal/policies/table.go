@@ -71,6 +71,46 @@ var table = []*Policy{
 		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
 	},
 	{
+		Word: "max-endpoint-connections", Default: "0", Flag: "max-endpoint-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP that this node has at an endpoint of a Service at most; clients " +
+			"beyond get another endpoint, also with affinity, or wait in a queue if none has room; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-pending-connections", Default: "1024", Flag: "max-pending-connections",
+		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, first " +
+			"served, since every endpoint has as many connections as it may; further ones are reset; 0: none waits",
+		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
+	},
+	{
+		Word: "queue-timeout", Default: "5s", Flag: "queue-timeout",
+		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, gives " +
+			"its place back",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
+	},
+	{
+		Word: "max-connections", Default: "0", Flag: "max-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
+			"those that wait included; further ones are reset; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-client-connections", Default: "0", Flag: "max-client-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
+			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-client-connection-rate", Default: "0", Flag: "max-client-connection-rate",
+		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
+			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
 		Word: "transparent", Default: "false", Kernel: "all",
 		Means: "whether endpoints see the client's own address as the other end of a connection of TCP " +
 			"(IP_TRANSPARENT): those on the client's node, if the client is neither one of the node's pods nor the " +
@@ -191,6 +231,14 @@ func missesTransparent(s *lb.Service, path string) (reason string) {
 	return ""
 }
 
+// missesLimit: what UDP lacks of limits.
+func missesLimit(s *lb.Service, _ string) (reason string) {
+	if s.Protocol == lb.UDP {
+		return "UDP has flows and no connections, which --max-service-share and --max-client-share bound"
+	}
+	return ""
+}
+
 // missesProxy: what SCTP and UDP lack of the PROXY protocol.
 func missesProxy(s *lb.Service, _ string) (reason string) {
 	switch {
@@ -203,6 +251,8 @@ func missesProxy(s *lb.Service, _ string) (reason string) {
 }
 
 const (
+	maxLimit = 1 << 30
+
 	day   = 24 * time.Hour
 	month = 30 * day
 )
