@@ -3,7 +3,6 @@ package lb
 import (
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/affinity"
 )
@@ -14,8 +13,20 @@ import (
 // Admission is what a connection has taken of the limits of its service. The zero Admission has taken nothing.
 type Admission struct {
 	of     *state
-	client bool // it counts for its client
+	client counting
 }
+
+// counting says whether a connection counts for its client.
+type counting uint8
+
+const (
+	notCounted counting = iota // the service does not limit its clients, or too many are known:
+	notLimited
+	clientCounted
+)
+
+// NotLimited reports whether the client is not limited, as the service requests it, since too many are known.
+func (a Admission) NotLimited() bool { return a.client == notLimited }
 
 // Admit has a new connection of a client to f count for the limits of its service, until End. It returns the ID of the
 // service, which the caller must not change, nil if there is none. The error, ErrServiceLimit, ErrClientLimit or
@@ -71,7 +82,7 @@ func (a Admission) End(client netip.Addr) {
 		return
 	}
 	a.of.conns.Add(-1)
-	if a.client {
+	if a.client == clientCounted {
 		a.of.clients.Load().end(client)
 	}
 }
@@ -91,11 +102,8 @@ const (
 )
 
 // clients are those of a service port that limits them. One beyond manyClients, all of which have connections or had
-// some within a second, is not limited, which is counted: it would be refused for what others do.
-type clients struct {
-	parts     [clientParts]clientPart
-	unlimited atomic.Uint64
-}
+// some within a second, is not limited: it would be refused for what others do.
+type clients struct{ parts [clientParts]clientPart }
 
 type clientPart struct {
 	mu    sync.Mutex
@@ -122,7 +130,7 @@ func (c *clients) part(key *affinity.Key) *clientPart {
 }
 
 // admit has a connection of a client count, if the client is known or can be, and it is within its limits.
-func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counted bool, err error) {
+func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counting, error) {
 	const second = int64(1e9)
 	key := affinity.KeyOf(of)
 	part := c.part(&key)
@@ -130,36 +138,35 @@ func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counted bool, er
 	defer part.mu.Unlock()
 	one, known := part.by[key]
 	if p.MaxClientConnections > 0 && one.conns >= p.MaxClientConnections {
-		return false, ErrClientLimit
+		return notCounted, ErrClientLimit
 	}
 	if p.MaxClientConnectionRate > 0 {
 		each := second / int64(p.MaxClientConnectionRate)
 		one.rested = max(one.rested, now) + each
 		if one.rested-now > second {
-			return false, ErrClientRate
+			return notCounted, ErrClientRate
 		}
 	}
 	if !known && !part.room(now) {
-		c.unlimited.Add(1)
-		return false, nil
+		return notLimited, nil
 	}
 	one.conns++
 	part.put(key, one)
-	return true, nil
+	return clientCounted, nil
 }
 
-func (c *clients) readmit(of netip.Addr) (counted bool) {
+func (c *clients) readmit(of netip.Addr) counting {
 	key := affinity.KeyOf(of)
 	part := c.part(&key)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	one, known := part.by[key]
 	if !known && len(part.by) >= manyClients/clientParts {
-		return false
+		return notLimited
 	}
 	one.conns++
 	part.put(key, one)
-	return true
+	return clientCounted
 }
 
 func (c *clients) end(of netip.Addr) {

@@ -43,8 +43,6 @@ type Stats struct {
 	Held uint64
 	// Queued is the number of clients that wait since each backend has as many connections as it may.
 	Queued uint64
-	// ClientsNotLimited is how often a client was admitted without a limit, since there were too many.
-	ClientsNotLimited uint64
 	// AffinityEntries is the number of clients remembered, and AffinityEvicted
 	// how many were evicted because there were too many.
 	AffinityEntries int
@@ -100,9 +98,6 @@ func (s *service) stats(update uint64) Stats {
 		Backends:        make([]BackendStats, len(backends)),
 	}
 	total.Queued = uint64(max(s.state.queue.length(), 0))
-	if c := s.state.clients.Load(); c != nil {
-		total.ClientsNotLimited = c.unlimited.Load()
-	}
 	for i := range s.state.conversations {
 		total.Conversations += s.state.conversations[i].Len()
 		total.ConversationsEvicted += s.state.conversations[i].Evicted()

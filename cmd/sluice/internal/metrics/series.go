@@ -40,6 +40,9 @@ func queued(n session.Stats[uint64, int64]) []reading {
 const limitsAre = "Connections reset at once because of a limit that their Service requests (docs/policies.md): " +
 	"max_connections, max_client_connections or max_client_connection_rate."
 
+const notLimitedAre = "Connections of clients that were not limited though their Service requests it, since it has more " +
+	"than 65,536 clients."
+
 // limits are connections beyond limits.
 func limits(n session.Limits[uint64]) []reading {
 	return []reading{
@@ -93,6 +96,7 @@ func (s scrape) tcp(n tcp.Stats) {
 		"many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
 	s.counters("sluice_tcp_queues_total", queuesIs, "result", queued(n.Stats))
 	s.counters("sluice_tcp_limited_connections_total", limitsAre, "limit", limits(n.Limits))
+	s.counter("sluice_tcp_clients_not_limited_total", notLimitedAre, n.NotLimited)
 	s.gauge("sluice_tcp_held_connections", "TCP connections that wait since no endpoint of their Service is ready "+
 		"(annotation sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
@@ -194,6 +198,7 @@ func (s scrape) sctp(n sctp.Stats) {
 		"as many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
 	s.counters("sluice_sctp_queues_total", queuesIs, "result", queued(n.Stats))
 	s.counters("sluice_sctp_limited_associations_total", limitsAre, "limit", limits(n.Limits))
+	s.counter("sluice_sctp_clients_not_limited_total", notLimitedAre, n.NotLimited)
 	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
 		"client, had its share already (--max-service-share, --max-client-share), by the share.",
 		"share", refusals(n.Refusals))

@@ -21,9 +21,10 @@ What a Service can request by annotations 'sluice.io/...', and the flag that giv
 request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of its
 range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what to do;
 the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is forwarded
-packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections; on systems other
-than Linux there are none of these but hold for TCP, and none of tcp-keepalive and tcp-user-timeout. What a data path of
-the kernel does not have is reported by an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'; 'sluice
+packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and no queue; on
+systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections, and none of
+tcp-keepalive and tcp-user-timeout. Limits are those of each node: with N nodes a Service has N times as much. What a data
+path of the kernel does not have is reported by an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'; 'sluice
 explain' shows both.
 
 The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
