@@ -52,8 +52,9 @@ type Balancer struct {
 
 	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
-	resuming atomic.Bool // no queue is served, see Resumed
-	updates  uint64      // guarded by mu
+	resuming atomic.Bool         // no queue is served, see Resuming
+	resumed  map[*state]struct{} // whose queues were resumed; guarded by mu
+	updates  uint64              // guarded by mu
 	watchers []func()
 	outliers outliers
 }
@@ -99,10 +100,9 @@ func (b *Balancer) Table() *Table { return b.load().table }
 //
 // The error is one of those of this package. If it is nil the caller must call Done of the
 // choice, once. Pick neither allocates nor waits for Update.
-func (b *Balancer) Pick(f Flow) (Choice, error) { return b.pick(&f, false) }
+func (b *Balancer) Pick(f Flow) (Choice, error) { return b.pick(&f) }
 
-// pick is Pick. queued: f is the client whose turn it is of those that wait.
-func (b *Balancer) pick(f *Flow, queued bool) (Choice, error) {
+func (b *Balancer) pick(f *Flow) (Choice, error) {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)
 	if !ok {
@@ -122,7 +122,7 @@ func (b *Balancer) pick(f *Flow, queued bool) (Choice, error) {
 	var chosen *backend
 	switch {
 	case s.limit > 0:
-		return s.pickWithin(from, f, queued)
+		return s.pickWithin(from, f, false)
 	case s.affinityTimeout > 0 && f.Client.IsValid():
 		chosen = s.pickSticky(from, f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
@@ -227,6 +227,7 @@ func (b *Balancer) Update(t *Table) {
 	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed [][2]*service // from and to
+	var readdressed []*state  // with clients that wait
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
@@ -244,6 +245,9 @@ func (b *Balancer) Update(t *Table) {
 			was = old.service(at)
 			if known == s || known.sameBalance(s) {
 				next.services[slot].Store(was)
+				if known != s && was.state.queue.waiting.Load() > 0 {
+					readdressed = append(readdressed, was.state)
+				}
 				continue
 			}
 		}
@@ -264,6 +268,9 @@ func (b *Balancer) Update(t *Table) {
 			b.drop(old.service(slot))
 			dropped = append(dropped, old.service(slot))
 		}
+	}
+	for _, s := range readdressed {
+		s.serveQueue() // some may wait for what is another service's now
 	}
 	b.watch(changed, dropped)
 }

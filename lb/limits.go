@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"sync"
 
@@ -29,7 +30,7 @@ const (
 func (a Admission) NotLimited() bool { return a.client == notLimited }
 
 // Admit has a new connection of a client to f count for the limits of its service, until End. It returns the ID of the
-// service, which the caller must not change, nil if there is none. The error, ErrServiceLimit, ErrClientLimit or
+// service, which the caller must not change, nil if there is none, or it does not allow the client. The error, ErrServiceLimit, ErrClientLimit or
 // ErrClientRate, says why the client is to be refused, which is counted. now is on the clock of Flow.Now.
 func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admission, error) {
 	snap := b.load()
@@ -37,12 +38,16 @@ func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admiss
 	if !ok {
 		return nil, Admission{}, nil
 	}
+	if at.ruled {
+		if _, ok := snap.table.admit(at, &Flow{Frontend: *f, Client: client}); !ok {
+			return nil, Admission{}, nil // Pick refuses it, and it is not to take what others may have
+		}
+	}
 	s := snap.service(at.slot).state
 	id := &snap.table.at(at.slot).ID
 	a := Admission{of: s}
 	p := s.policies.Load()
-	if conns := s.conns.Add(1); p.MaxConnections > 0 && conns > int64(p.MaxConnections) {
-		s.conns.Add(-1)
+	if !s.connect(int64(p.MaxConnections)) {
 		s.limited.Add(1)
 		return id, Admission{}, ErrServiceLimit
 	}
@@ -55,6 +60,23 @@ func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admiss
 		}
 	}
 	return id, a, nil
+}
+
+// connect counts a connection, if there are less than limit; 0 or less: there is no limit.
+func (s *state) connect(limit int64) bool {
+	if limit <= 0 {
+		s.conns.Add(1)
+		return true
+	}
+	for {
+		n := s.conns.Load()
+		if n >= limit {
+			return false
+		}
+		if s.conns.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
 }
 
 // Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits.
@@ -120,13 +142,12 @@ type usage struct {
 	rested int64
 }
 
-// part returns the part that has a client. The address is not the client's choice, so it needs no secret.
+// clientSeed makes it a secret which clients are in one part: who has many addresses could fill that of others.
+var clientSeed = maphash.MakeSeed()
+
+// part returns the part that has a client.
 func (c *clients) part(key *affinity.Key) *clientPart {
-	var h uint64
-	for _, b := range key[8:] {
-		h = h<<8 | uint64(b)
-	}
-	return &c.parts[mix(h)%clientParts]
+	return &c.parts[maphash.Bytes(clientSeed, key[:])%clientParts]
 }
 
 // admit has a connection of a client count, if the client is known or can be, and it is within its limits.

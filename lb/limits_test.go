@@ -59,6 +59,22 @@ func TestMaxConnections(t *testing.T) {
 	}
 }
 
+// TestForbiddenTakeNothing: clients that may not ask do not take what others may have.
+func TestForbiddenTakeNothing(t *testing.T) {
+	s := echo(1)
+	s.Addresses[0].Sources = prefixes("192.0.2.0/24")
+	s.Policies = &Policies{MaxConnections: 1}
+	b := balancing(t, s)
+	for range 3 {
+		if _, err := admit(b, number(1), 0); err != nil { // Pick refuses it
+			t.Error(err)
+		}
+	}
+	if _, err := admit(b, client, 0); err != nil {
+		t.Errorf("a client that may ask: %v", err)
+	}
+}
+
 func TestMaxClientConnections(t *testing.T) {
 	b := requesting(t, &Policies{MaxClientConnections: 2})
 	var all []Admission

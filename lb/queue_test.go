@@ -39,7 +39,7 @@ func (a *asking) ask(t *testing.T, b *Balancer, now int64) (waits bool) {
 	if err != ErrFull {
 		t.Fatalf("pick: %v", err)
 	}
-	if wait, err := b.Queue(&a.Waiter, &a.flow, now); err != nil || wait != queueTime {
+	if wait, err := b.Queue(&a.Waiter, &a.flow, now); err != nil || wait <= 0 || wait > queueTime {
 		t.Fatalf("queue: %v, %v", wait, err)
 	}
 	return true
@@ -113,7 +113,7 @@ func TestQueueServedByChanges(t *testing.T) {
 	}{
 		"another backend": {[]Service{limitedTo(1, 1, 2)}, []bool{true}},
 		"a higher limit":  {[]Service{limitedTo(3, 1)}, []bool{true, true}},
-		"no limit":        {[]Service{echo(1)}, []bool{true, true, true}},
+		"no limit":        {[]Service{echo(1)}, []bool{false, false, false}}, // a Pick finds one
 		"not ready":       {[]Service{terminated}, []bool{false, false, false}},
 		"no service":      {nil, []bool{false, false, false}},
 	} {
@@ -167,7 +167,7 @@ func TestQueueBound(t *testing.T) {
 }
 
 // TestLimitPassesOver: a client with affinity whose backend has no room gets another and stays there; one that has
-// failed at the only backend with room gets that again rather than to wait.
+// failed at the only backend with room waits for another, and one that has failed at all gets any.
 func TestLimitPassesOver(t *testing.T) {
 	b := balancing(t, sticky(limitedTo(1, 1, 2), 1e9))
 	one := mustPick(t, b, Flow{Client: client})
@@ -182,8 +182,95 @@ func TestLimitPassesOver(t *testing.T) {
 	}
 	var tried Tried
 	tried.Add(one)
+	if _, err := b.Pick(Flow{Frontend: Frontend{TCP, front}, Tried: &tried}); err != ErrFull {
+		t.Errorf("one that has failed at the other backend gets %v", err)
+	}
+	tried.Add(two)
 	if c := mustPick(t, b, Flow{Tried: &tried}); c.Backend() != one.Backend() {
-		t.Errorf("got %v", c.Backend())
+		t.Errorf("one that has failed at both gets %v", c.Backend())
+	}
+}
+
+// TestQueueOfFailed: clients that have failed at a backend wait for another, and do not keep others from that one. They
+// keep their places, and their time, through as many attempts as they make.
+func TestQueueOfFailed(t *testing.T) {
+	b := balancing(t, limitedTo(1, 1, 2))
+	good := mustPick(t, b, Flow{})
+	bad := mustPick(t, b, Flow{})
+	if good.Backend() != address(1) {
+		good, bad = bad, good
+	}
+	failed, fresh := newAsking(), newAsking()
+	failed.ask(t, b, 1)
+	fresh.ask(t, b, 2)
+	bad.Done(nil)
+	failed.take(t)
+	failed.flow.Tried = new(Tried)
+	failed.flow.Tried.Add(failed.choice)
+	failed.choice.Done(nil) // and fresh has the place
+	fresh.take(t)
+	if _, err := b.Pick(failed.flow); err != ErrFull {
+		t.Fatal(err)
+	}
+	if wait, err := b.Queue(&failed.Waiter, &failed.flow, 11); err != nil || wait != queueTime-10 {
+		t.Errorf("it waits again for %d, %v; want what is left of %d", wait, err, queueTime)
+	}
+	fresh.choice.Done(nil)
+	if failed.woken != 0 {
+		t.Error("it is to try again where it has failed")
+	}
+	later := newAsking()
+	if later.ask(t, b, 12) {
+		t.Error("another client waits, and there is room where the first has failed")
+	}
+	last := newAsking()
+	last.ask(t, b, 13)
+	good.Done(nil)
+	if failed.take(t); failed.choice.Backend() != address(1) || last.woken != 0 {
+		t.Errorf("it gets %v, and the last was woken %d times", failed.choice.Backend(), last.woken)
+	}
+	failed.choice.Done(nil)
+	last.take(t)
+}
+
+// TestQueueOfMovedFrontend: a client whose frontend is another service's, or a renamed one's, by now is to ask again, and
+// keeps none of those waiting that came after it.
+func TestQueueOfMovedFrontend(t *testing.T) {
+	at := func(name string, backend int, addrs ...int) Service {
+		s := limitedTo(1, backend)
+		s.ID.Name, s.Addresses = name, nil
+		for _, a := range addrs {
+			s.Addresses = append(s.Addresses, Address{Addr: address(a)})
+		}
+		return s
+	}
+	asks := func(a int) *asking {
+		one := newAsking()
+		one.flow.Frontend.Addr = address(a)
+		return one
+	}
+	b := balancing(t, at("a", 1, 901, 902), at("b", 2, 903))
+	ofA := mustPick(t, b, Flow{Frontend: Frontend{TCP, address(901)}})
+	mustPick(t, b, Flow{Frontend: Frontend{TCP, address(903)}})
+	moved, stays := asks(902), asks(901)
+	moved.ask(t, b, 1)
+	stays.ask(t, b, 2)
+	b.Update(mustTable(t, []Service{at("a", 1, 901), at("b", 2, 903, 902)}))
+	if moved.take(t); moved.choice.Valid() || stays.woken != 0 {
+		t.Error("the client whose frontend has moved has a choice, or another was woken")
+	}
+	if !moved.ask(t, b, 3) {
+		t.Error("it does not wait at the other service")
+	}
+	ofA.Done(nil)
+	stays.take(t)
+	waits := asks(901)
+	waits.ask(t, b, 4)
+	renamed := at("a", 1, 901)
+	renamed.ID.Port = "renamed"
+	b.Update(mustTable(t, []Service{renamed, at("b", 2, 903, 902)}))
+	if waits.take(t); waits.choice.Valid() {
+		t.Error("a client of the service before has a choice of it")
 	}
 }
 
@@ -222,8 +309,11 @@ func TestQueueOfPolicyLocal(t *testing.T) {
 func TestResumeQueue(t *testing.T) {
 	b := balancing(t, limitedTo(1, 1))
 	later, second, first := newAsking(), newAsking(), newAsking()
-	if !b.ResumeQueue(&second.Waiter, &second.flow, 2) || !b.ResumeQueue(&first.Waiter, &first.flow, 1) {
+	if !b.ResumeQueue(&second.Waiter, &second.flow, 2, 9) || !b.ResumeQueue(&first.Waiter, &first.flow, 1, 9) {
 		t.Fatal("they do not wait")
+	}
+	if _, err := b.Pick(Flow{Frontend: Frontend{TCP, front}}); err != ErrFull {
+		t.Errorf("before it is known who has room: %v", err)
 	}
 	c := b.Resume(echo().ID, address(1))
 	if !later.ask(t, b, 3) {
@@ -240,9 +330,27 @@ func TestResumeQueue(t *testing.T) {
 	}
 	other := newAsking()
 	other.flow.Frontend.Addr = address(77)
-	if b.ResumeQueue(&other.Waiter, &other.flow, 1) {
+	if b.ResumeQueue(&other.Waiter, &other.flow, 1, 9) {
 		t.Error("a client of no service waits")
 	}
+	b.Resuming() // and one whose service goes before all were resumed
+	c = mustPickNone(t, b)
+	gone := newAsking()
+	b.ResumeQueue(&gone.Waiter, &gone.flow, 1, 9)
+	b.Update(mustTable(t, nil))
+	b.Resumed()
+	gone.take(t)
+	c.Done(nil)
+}
+
+// mustPickNone wants no choice.
+func mustPickNone(t *testing.T, b *Balancer) Choice {
+	t.Helper()
+	c, err := b.Pick(Flow{Frontend: Frontend{TCP, front}})
+	if err != ErrFull {
+		t.Errorf("pick: %v", err)
+	}
+	return c
 }
 
 // TestQueueModel: for random histories the queue does as a model with a list does.

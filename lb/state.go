@@ -36,7 +36,8 @@ type state struct {
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
-	// new client opens at once all go the same way. It is never held for a hit.
+	// new client opens at once all go the same way. It is never held for a hit, but
+	// where backends have a limit of connections.
 	affinity affinity.Table[affinity.Key, *backend]
 	choosing sync.Mutex
 
@@ -118,7 +119,7 @@ func (b *backend) end() {
 		b.service.relieved(condition, left>>inFlightAt)
 	}
 	if condition&limited != 0 {
-		b.service.serveQueue()
+		b.service.servePlace(b)
 	}
 }
 

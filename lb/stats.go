@@ -97,7 +97,7 @@ func (s *service) stats(update uint64) Stats {
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),
 	}
-	total.Queued = uint64(max(s.state.queue.length(), 0))
+	total.Queued = uint64(max(s.state.queue.waiting.Load(), 0))
 	for i := range s.state.conversations {
 		total.Conversations += s.state.conversations[i].Len()
 		total.ConversationsEvicted += s.state.conversations[i].Evicted()

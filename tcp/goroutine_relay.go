@@ -226,6 +226,8 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 	var ladder session.Ladder
 	ladder.Start(flow)
 	var turn lb.Choice
+	var place lb.Waiter
+	defer place.Leave()
 	for {
 		choice, timeout, err := ladder.Turn(&config, turn)
 		turn = lb.Choice{}
@@ -233,7 +235,7 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 			continue
 		}
 		if err == lb.ErrFull {
-			if turn, err = r.queue(ctx, &config, &ladder); err == nil {
+			if turn, err = r.queue(ctx, &config, &ladder, &place); err == nil {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -315,10 +317,11 @@ var errTimedOut = errors.New("no room within the queue timeout")
 
 // queue waits until it is the turn of the client, and returns the choice made for it, if there is any backend. That the
 // client leaves meanwhile is noticed afterwards.
-func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *session.Ladder) (lb.Choice, error) {
+func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *session.Ladder,
+	place *lb.Waiter) (lb.Choice, error) {
 	served := make(chan struct{}, 1)
-	place := lb.Waiter{Wake: func() { served <- struct{}{} }}
-	wait, err := ladder.Queue(config, &place)
+	place.Wake = func() { served <- struct{}{} }
+	wait, err := ladder.Queue(config, place)
 	if err != nil {
 		return lb.Choice{}, err
 	}
@@ -333,12 +336,13 @@ func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *sessi
 	case <-served:
 		return place.Turn(), nil
 	case <-over.C:
+		if place.Served() {
+			return place.Turn(), nil
+		}
 		place.TimedOut()
 		r.count.QueueTimedOut.Add(1)
-		place.Leave()
 		return lb.Choice{}, errTimedOut
 	case <-ctx.Done():
-		place.Leave()
 		return lb.Choice{}, ctx.Err()
 	}
 }

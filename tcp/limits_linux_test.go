@@ -198,29 +198,46 @@ func TestQueueEnds(t *testing.T) {
 	})
 }
 
-// TestQueuedClientRetries: a client whose turn leads to an endpoint that refuses goes on to another, or is reset, and
-// gives its place back.
+// TestQueuedClientRetries: a client whose turn leads to an endpoint that refuses waits for another, and is served there.
 func TestQueuedClientRetries(t *testing.T) {
 	eachWay(t, func(t *testing.T) {
 		p := startProxy(t, nil)
 		to, _ := counting(t)
-		policies := lb.Policies{MaxEndpointConnections: 1, OutlierEjection: lb.Off}
+		policies := lb.Policies{MaxEndpointConnections: 1, QueueTimeout: int64(time.Hour), OutlierEjection: lb.Off}
 		p.holding(policies, to)
 		served := p.dial()
 		p.eventually("one is served", func(s Stats) bool { return s.Established == 1 })
-		waits := p.dial()
-		p.eventually("one waits", func(s Stats) bool { return s.Queued == 1 })
-		p.holding(policies, to, lb.Backend{Addr: refusing(t), Ready: true, Serving: true})
-		p.eventually("it gives up", func(s Stats) bool { return s.DialGaveUp == 1 && s.DialRefused > 0 && s.Active == 1 })
-		if _, err := waits.Read(make([]byte, 1)); !isReset(err) {
-			t.Errorf("the client saw %v, want a reset", err)
+		var waiting []*net.TCPConn
+		for i := range 4 {
+			waiting = append(waiting, p.dial())
+			p.eventually("it waits", func(s Stats) bool { return s.Queued == int64(i+1) })
 		}
-		ask(t, served, 1)
+		p.holding(policies, to, lb.Backend{Addr: refusing(t), Ready: true, Serving: true})
+		p.eventually("each has been refused once", func(s Stats) bool { return s.DialRefused == 4 && s.Queued == 4 })
+		ask(t, served, 9)
+		for i, c := range waiting {
+			ask(t, c, byte(i))
+		}
 		p.eventually("none is left", func(s Stats) bool { return s.Active == 0 && s.Queued == 0 })
-		if n := p.LB.Stats()[0]; n.InFlight != 0 || n.Queued != 0 {
-			t.Errorf("%d are in flight, %d wait", n.InFlight, n.Queued)
+		if n := p.LB.Stats()[0]; n.InFlight != 0 || n.Queued != 0 || n.Limited != 0 {
+			t.Errorf("%d are in flight, %d wait, %d were refused", n.InFlight, n.Queued, n.Limited)
 		}
 	})
+}
+
+// TestQueuedClientEnds: one that ends its stream while it waits gives its place back.
+func TestQueuedClientEnds(t *testing.T) {
+	p := startProxy(t, nil)
+	to, _ := counting(t)
+	policies := lb.Policies{MaxEndpointConnections: 1, QueueTimeout: int64(time.Hour), OutlierEjection: lb.Off}
+	p.holding(policies, to)
+	served := p.dial()
+	p.eventually("one is served", func(s Stats) bool { return s.Established == 1 })
+	leaves := p.dial()
+	p.eventually("one waits", func(s Stats) bool { return s.Queued == 1 })
+	check(t, leaves.CloseWrite())
+	p.eventually("it has left", func(s Stats) bool { return s.Queued == 0 && s.QueueLeft == 1 && s.Active == 1 })
+	ask(t, served, 1)
 }
 
 // TestConnectionLimits: clients beyond the limits of a Service, and of each client, are reset before a dial.

@@ -93,6 +93,9 @@ func (l *Ladder) Turn(s *Config, turn lb.Choice) (choice lb.Choice, timeout time
 	return choice, s.timeout(p, l.attempt), nil
 }
 
+// Flow returns what the client has asked for.
+func (l *Ladder) Flow() *lb.Flow { return &l.flow }
+
 // Queue has the client wait for its turn, for so long (in ns), after Next has returned lb.ErrFull.
 func (l *Ladder) Queue(s *Config, w *lb.Waiter) (wait int64, err error) {
 	return s.LB.Queue(w, &l.flow, l.flow.Now)

@@ -3,6 +3,7 @@ package session
 import (
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -18,13 +19,13 @@ type place struct {
 // queue has d wait for its turn. The error says why it is refused.
 func (d *dial[C]) queue() error {
 	sh := d.sh
-	if err := d.owner.Watch(); err != nil {
-		sh.Count.Shortages.Add(1)
-		return err
-	}
 	wait, err := d.ladder.Queue(sh.Config, d.waiter())
 	if err != nil {
 		return err
+	}
+	if !d.attendClient() {
+		d.place.Leave()
+		return lb.ErrFull
 	}
 	sh.Count.Queues.Add(1)
 	d.wait(time.Duration(wait))
@@ -81,7 +82,7 @@ func (d *dial[C]) freezeQueue(to *Dialling) {
 		to.Left = max(to.Left, turnTime)
 	}
 	if served || d.queued() {
-		to.Queued = d.place.Since()
+		to.Queued, _ = d.place.Since()
 	}
 }
 
@@ -106,7 +107,7 @@ func (d *dial[C]) queueExpired() {
 
 // resumeQueue has d wait that another process has had in the queue since some time, for as long as is left.
 func (d *dial[C]) resumeQueue(since int64, left time.Duration) bool {
-	if !d.sh.LB.ResumeQueue(d.waiter(), &d.ladder.flow, since) {
+	if !d.sh.LB.ResumeQueue(d.waiter(), &d.ladder.flow, since, eventloop.Now()+int64(left)) {
 		return false
 	}
 	d.wait(left)

@@ -97,6 +97,9 @@ func (a *assoc) dialNext() {
 	for {
 		choice, timeout, err := d.Next(&sh.cfg.Config) // which refuses a client beyond a limit, as there is no queue
 		if err != nil {
+			if err == lb.ErrFull {
+				sh.cfg.LB.RefuseFull(d.Flow())
+			}
 			session.Refuse(&sh.count.Stats, err)
 			a.abort()
 			return
