@@ -52,7 +52,9 @@ type Balancer struct {
 
 	mu       sync.Mutex // serialises all but Pick, ExceedsShare and Table
 	current  atomic.Pointer[snapshot]
-	updates  uint64 // guarded by mu
+	resuming atomic.Bool         // no queue is served, see Resuming
+	resumed  map[*state]struct{} // whose queues were resumed; guarded by mu
+	updates  uint64              // guarded by mu
 	watchers []func()
 	outliers outliers
 }
@@ -74,6 +76,7 @@ type service struct {
 	affinityTimeout int64
 	backends        []*backend // by position in Service.Backends
 	method          *method    // nil: equal turns
+	limit           uint64     // of connections at each backend; 0: none
 	eligibles       int        // how many are in a set, or would be if they were not bad
 }
 
@@ -97,7 +100,9 @@ func (b *Balancer) Table() *Table { return b.load().table }
 //
 // The error is one of those of this package. If it is nil the caller must call Done of the
 // choice, once. Pick neither allocates nor waits for Update.
-func (b *Balancer) Pick(f Flow) (Choice, error) {
+func (b *Balancer) Pick(f Flow) (Choice, error) { return b.pick(&f) }
+
+func (b *Balancer) pick(f *Flow) (Choice, error) {
 	snap := b.load()
 	at, ok := snap.table.index.find(&f.Frontend)
 	if !ok {
@@ -106,7 +111,7 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	s := snap.service(at.slot)
 	from := clusterSet
 	if at.ruled {
-		if from, ok = snap.table.admit(at, &f); !ok {
+		if from, ok = snap.table.admit(at, f); !ok {
 			s.state.notAllowed.Add(1)
 			return Choice{}, ErrNotAllowed
 		}
@@ -116,15 +121,17 @@ func (b *Balancer) Pick(f Flow) (Choice, error) {
 	}
 	var chosen *backend
 	switch {
+	case s.limit > 0:
+		return s.pickWithin(from, f, false)
 	case s.affinityTimeout > 0 && f.Client.IsValid():
-		chosen = s.pickSticky(from, &f)
+		chosen = s.pickSticky(from, f)
 	case s.method == nil && f.Tried.none(): // as next does, without the calls
 		chosen = s.rings[from].at(s.state.positions[from].first.Add(1) - 1)
 		if chosen.starts() != nil {
-			chosen = s.slowly(from, &f, chosen)
+			chosen = s.slowly(from, f, chosen)
 		}
 	default:
-		chosen = s.next(from, &f)
+		chosen = s.next(from, f)
 	}
 	chosen.begin()
 	return Choice{chosen}, nil
@@ -200,6 +207,9 @@ func (b *Balancer) Sweep(now int64) {
 		for i := range s.state.conversations {
 			s.state.conversations[i].Sweep(now, conversationTimeouts[i])
 		}
+		if c := s.state.clients.Load(); c != nil {
+			c.sweep(now)
+		}
 	}
 }
 
@@ -217,6 +227,7 @@ func (b *Balancer) Update(t *Table) {
 	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
 	kept := make([]bool, len(old.services))
 	var changed [][2]*service // from and to
+	var readdressed []*state  // with clients that wait
 	guess := 0
 	for _, slot := range t.slots {
 		s := t.at(slot)
@@ -234,6 +245,9 @@ func (b *Balancer) Update(t *Table) {
 			was = old.service(at)
 			if known == s || known.sameBalance(s) {
 				next.services[slot].Store(was)
+				if known != s && was.state.queue.waiting.Load() > 0 {
+					readdressed = append(readdressed, was.state)
+				}
 				continue
 			}
 		}
@@ -254,6 +268,9 @@ func (b *Balancer) Update(t *Table) {
 			b.drop(old.service(slot))
 			dropped = append(dropped, old.service(slot))
 		}
+	}
+	for _, s := range readdressed {
+		s.serveQueue() // some may wait for what is another service's now
 	}
 	b.watch(changed, dropped)
 }
@@ -296,6 +313,12 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	}
 	policies := b.inForce(s)
 	to.state.policies.Store(policies)
+	if policies.MaxEndpointConnections > 0 && s.Protocol != UDP { // flows of UDP do not end by themselves
+		to.limit = uint64(policies.MaxEndpointConnections)
+	}
+	if policies.limitsClients() && to.state.clients.Load() == nil {
+		to.state.clients.Store(new(clients))
+	}
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
@@ -315,6 +338,9 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 		k.becomes = sel.condition(&s.Backends[i])
 		if s.Backends[i].Local {
 			k.becomes |= onNode
+		}
+		if to.limit > 0 {
+			k.becomes |= limited
 		}
 		if k.becomes&eligible != 0 {
 			to.eligibles++
@@ -381,6 +407,7 @@ func (b *Balancer) finish(s, from *service) {
 	case lost:
 		s.state.dropIneligible()
 	}
+	s.state.serveQueue()
 }
 
 // drop lets go of a service that is no longer in the table. Choices that are
@@ -392,4 +419,5 @@ func (b *Balancer) drop(s *service) {
 	}
 	s.state.deleteAll()
 	s.state.forgetConversations()
+	s.state.serveQueue() // their Pick says why there is no backend
 }

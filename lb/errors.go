@@ -20,4 +20,17 @@ var (
 	// ErrNotAllowed: the client is not among the sources of the address. Kubernetes
 	// expects it to be dropped.
 	ErrNotAllowed = errors.New("client is not among the sources of this address")
+
+	// ErrFull: each eligible backend has as many connections as it may. The client may wait: see Balancer.Queue.
+	ErrFull = errors.New("every backend of the service has as many connections as it may")
+)
+
+// ErrQueueFull is Balancer.Queue's.
+var ErrQueueFull = errors.New("as many clients of the service wait as may")
+
+// The errors of Balancer.Admit, because of a limit that the service requests.
+var (
+	ErrServiceLimit = errors.New("service has as many connections as it may")
+	ErrClientLimit  = errors.New("client has as many connections to the service as it may")
+	ErrClientRate   = errors.New("client opens connections to the service faster than it may")
 )

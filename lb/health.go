@@ -74,15 +74,15 @@ func (c Choice) succeeded(in kind) {
 // Failed is Done of a connection that could not be made, because of what the backend, not the client or this host, did
 // wrong. now is on the clock of Flow.Now. It may eject the backend, and does not wait for Update.
 func (c Choice) Failed(err error, now int64) {
+	c.blame(connecting, err, netip.Addr{}, now) // first: its place is no other client's once it is ejected
 	c.Done(err)
-	c.blame(connecting, err, netip.Addr{}, now)
 }
 
 // WasReset is Done of a connection of a client that the backend has reset before the first byte. It may eject the
 // backend as Failed may; but since the client may have made it do so, one client has a part in that only (victims).
 func (c Choice) WasReset(err error, client netip.Addr, now int64) {
-	c.Done(err)
 	c.blame(speaking, err, client, now)
+	c.Done(err)
 }
 
 // ExpectsAnswers reports whether a flow that is not answered has failed (Service.ExpectsAnswers).
@@ -163,7 +163,7 @@ func (b *Balancer) resumeHealth(k *backend, m *Health) (bad bool) {
 		h, n := k.record(), k.counts()
 		h.picks, h.failed = n.Picks, n.Failures
 	}
-	if k.condition.Load()&^(stays|counted|onNode) == 0 || k.health.Load() == nil && *m == (Health{}) {
+	if k.condition.Load()&^marks == 0 || k.health.Load() == nil && *m == (Health{}) {
 		return false // it has left, or gets no connections anyhow
 	}
 	h := k.record()

@@ -34,6 +34,7 @@ func (b *Balancer) Remember(all []Stats) {
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
+		s.limited.Store(m.Limited)
 		// Those that were leaving at an earlier call may be among the gone by now.
 		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
 		by := service.byAddr()

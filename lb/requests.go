@@ -25,6 +25,14 @@ type Policies struct {
 	HoldConnections int32
 	Transparent     Switch // whether backends see the client's own address: see [Balancer.Transparent]
 
+	// Limits of this node: of the connections of a service port, of each of its backends, and of each client there, and
+	// of how many a client opens in a second. 0 is none. Where the backends have no room QueueTimeout is how long a
+	// client waits, 5 s unless given, and MaxPendingConnections how many do, 1,024 unless given. See [Balancer.Admit],
+	// [Balancer.Queue].
+	MaxConnections, MaxEndpointConnections, MaxPendingConnections int32
+	MaxClientConnections, MaxClientConnectionRate                 int32
+	QueueTimeout                                                  int64
+
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 
 	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
@@ -68,6 +76,12 @@ func (p Policies) or(d *Policies) *Policies {
 	p.Hold = cmp.Or(p.Hold, d.Hold)
 	p.HoldConnections = cmp.Or(p.HoldConnections, d.HoldConnections)
 	p.Transparent = cmp.Or(p.Transparent, d.Transparent)
+	p.MaxConnections = cmp.Or(p.MaxConnections, d.MaxConnections)
+	p.MaxEndpointConnections = cmp.Or(p.MaxEndpointConnections, d.MaxEndpointConnections)
+	p.MaxPendingConnections = cmp.Or(p.MaxPendingConnections, d.MaxPendingConnections)
+	p.MaxClientConnections = cmp.Or(p.MaxClientConnections, d.MaxClientConnections)
+	p.MaxClientConnectionRate = cmp.Or(p.MaxClientConnectionRate, d.MaxClientConnectionRate)
+	p.QueueTimeout = cmp.Or(p.QueueTimeout, d.QueueTimeout)
 	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
 	p.Drain = cmp.Or(p.Drain, d.Drain)
 	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)

@@ -21,6 +21,13 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
+	// conns is how many connections there are, of clients that were admitted, and limited how many were refused because of
+	// a limit. clients is nil until the service limits what each may do.
+	conns   atomic.Int64
+	limited atomic.Uint64
+	clients atomic.Pointer[clients]
+	queue   queue
+
 	// held is how many clients wait for a backend, and needed when OnNeed was called last.
 	held, needed atomic.Int64
 
@@ -29,7 +36,8 @@ type state struct {
 
 	// affinity maps clients to backends. A miss holds choosing from looking the
 	// client up again to remembering the backend, so that the connections which a
-	// new client opens at once all go the same way. It is never held for a hit.
+	// new client opens at once all go the same way. It is never held for a hit, but
+	// where backends have a limit of connections.
 	affinity affinity.Table[affinity.Key, *backend]
 	choosing sync.Mutex
 
@@ -54,7 +62,7 @@ type backend struct {
 	order   uint64 // position in the rings
 	service *state
 
-	// condition is a combination of live, eligible, leftOut, stays, counted and onNode in the current table.
+	// condition is a combination of live, eligible, leftOut, stays, counted, onNode and limited in the current table.
 	condition atomic.Uint32
 	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
 
@@ -81,6 +89,9 @@ const (
 	stays    uint32 = live << 2   // connections may stay whatever the policy
 	counted  uint32 = live << 3   // its service goes by least connections
 	onNode   uint32 = live << 4   // it runs on this node
+	limited  uint32 = live << 5   // its service limits the connections of each backend
+
+	marks = stays | counted | onNode | limited // what is no condition of new connections, or of flows
 )
 
 // condition returns the one of backends in the set.
@@ -100,8 +111,15 @@ func (b *backend) begin() { b.counter.Add(oneMore + 1) }
 
 func (b *backend) end() {
 	left := b.counter.Add(^uint64(oneMore) + 1)
-	if condition := b.condition.Load(); condition&counted != 0 {
+	condition := b.condition.Load()
+	if condition&(counted|limited) == 0 {
+		return
+	}
+	if condition&counted != 0 {
 		b.service.relieved(condition, left>>inFlightAt)
+	}
+	if condition&limited != 0 {
+		b.service.servePlace(b)
 	}
 }
 
@@ -113,7 +131,7 @@ func (b *backend) counts() Counts {
 }
 
 func (s *state) refusals() Refusals {
-	return Refusals{s.noBackend.Load(), s.noLocalBackend.Load(), s.notAllowed.Load()}
+	return Refusals{s.noBackend.Load(), s.noLocalBackend.Load(), s.notAllowed.Load(), s.limited.Load()}
 }
 
 func newState(id ID, b *Balancer) *state {

@@ -21,8 +21,8 @@ func (c *Counts) add(o Counts) {
 }
 
 // Refusals are the numbers of Picks that returned ErrNoBackend, ErrNoLocalBackend and
-// ErrNotAllowed.
-type Refusals struct{ NoBackend, NoLocalBackend, NotAllowed uint64 }
+// ErrNotAllowed, and of clients that were beyond a limit, or have waited in a queue for too long.
+type Refusals struct{ NoBackend, NoLocalBackend, NotAllowed, Limited uint64 }
 
 // Stats is what one service port keeps from table to table, affinity excepted: counts since it
 // first appeared in a table, and positions.
@@ -41,6 +41,8 @@ type Stats struct {
 	InFlight uint64
 	// Held is the number of clients that wait for a backend, while there is none (Policies.Hold).
 	Held uint64
+	// Queued is the number of clients that wait since each backend has as many connections as it may.
+	Queued uint64
 	// AffinityEntries is the number of clients remembered, and AffinityEvicted
 	// how many were evicted because there were too many.
 	AffinityEntries int
@@ -95,6 +97,7 @@ func (s *service) stats(update uint64) Stats {
 		AffinityEvicted: s.state.affinity.Evicted(),
 		Backends:        make([]BackendStats, len(backends)),
 	}
+	total.Queued = uint64(max(s.state.queue.waiting.Load(), 0))
 	for i := range s.state.conversations {
 		total.Conversations += s.state.conversations[i].Len()
 		total.ConversationsEvicted += s.state.conversations[i].Evicted()

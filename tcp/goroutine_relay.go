@@ -225,13 +225,27 @@ func (r *goroutineConn) dial(ctx context.Context, flow lb.Flow) *net.TCPConn {
 	config, count := r.srv.WithDefaults(), &r.count.Stats
 	var ladder session.Ladder
 	ladder.Start(flow)
+	var turn lb.Choice
+	var place lb.Waiter
+	defer place.Leave()
 	for {
-		choice, timeout, err := ladder.Next(&config)
+		choice, timeout, err := ladder.Turn(&config, turn)
+		turn = lb.Choice{}
 		if err == lb.ErrNoBackend && r.hold(ctx, &flow) {
 			continue
 		}
+		if err == lb.ErrFull {
+			if turn, err = r.queue(ctx, &config, &ladder, &place); err == nil {
+				continue
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+		}
 		if err != nil {
-			session.Refuse(count, err)
+			if err != errTimedOut {
+				session.Refuse(count, err)
+			}
 			return nil
 		}
 		count.Dials.Add(1)
@@ -295,6 +309,41 @@ func (r *goroutineConn) hold(ctx context.Context, flow *lb.Flow) bool {
 		case <-ctx.Done():
 			return false
 		}
+	}
+}
+
+// errTimedOut says that a client has waited in the queue for long enough; it is counted.
+var errTimedOut = errors.New("no room within the queue timeout")
+
+// queue waits until it is the turn of the client, and returns the choice made for it, if there is any backend. That the
+// client leaves meanwhile is noticed afterwards.
+func (r *goroutineConn) queue(ctx context.Context, config *Config, ladder *session.Ladder,
+	place *lb.Waiter) (lb.Choice, error) {
+	served := make(chan struct{}, 1)
+	place.Wake = func() { served <- struct{}{} }
+	wait, err := ladder.Queue(config, place)
+	if err != nil {
+		return lb.Choice{}, err
+	}
+	r.count.Dialling.Add(-1)
+	defer r.count.Dialling.Add(1)
+	r.count.Queues.Add(1)
+	r.count.Queued.Add(1)
+	defer r.count.Queued.Add(-1)
+	over := time.NewTimer(time.Duration(wait))
+	defer over.Stop()
+	select {
+	case <-served:
+		return place.Turn(), nil
+	case <-over.C:
+		if place.Served() {
+			return place.Turn(), nil
+		}
+		place.TimedOut()
+		r.count.QueueTimedOut.Add(1)
+		return lb.Choice{}, errTimedOut
+	case <-ctx.Done():
+		return lb.Choice{}, ctx.Err()
 	}
 }
 

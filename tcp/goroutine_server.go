@@ -186,7 +186,7 @@ func (g *goroutines) claim(r *goroutineConn, flow lb.Flow) (ok bool) {
 	free := config.Room(1, g.count.Dialling.Load())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r.claim, ok = g.claims.Admit(r.srv.LB.Table().Owner(flow.Frontend), flow.Client, free, &g.count.Stats); ok {
+	if r.claim, ok = g.claims.Admit(flow.Frontend, flow.Client, free, &g.count.Stats); ok {
 		r.claim.Dial()
 	}
 	return ok

@@ -38,6 +38,8 @@ type service struct {
 	// backends.
 	scheduler string
 	uneven    []string
+
+	rate int // of new connections in a second that a client address may open; 0: no limit
 }
 
 func (s service) addr() string { return fmt.Sprintf("%s:%d", s.ip, s.port) }
@@ -61,19 +63,25 @@ const (
 	bulkService  = "bulk"     // iperf3, whose connections must all reach the same server
 	dnsService   = "dns"      // dnsmasq
 	sctpService  = "sctp"
+
+	limitedService = "limited" // the servers of sizedService, for clients that are limited to clientRate
 )
+
+// clientRate is how many connections a client address may open in a second.
+const clientRate = 100
 
 // services are the same for all systems; the backends are server hosts.
 func services(backends []string) []service {
 	return []service{
-		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends, "", nil},
-		{sizedService, tcp, "10.96.0.11", 81, 30081, 8081, backends, "", nil},
-		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends, "", nil},
-		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1], "", nil},
-		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1], "", nil},
-		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends, "", nil},
-		{calmService, tcp, "10.96.0.16", 84, 30086, 8081, backends, "", nil},
-		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1], "", nil},
+		{webService, tcp, "10.96.0.10", 80, 30080, 8080, backends, "", nil, 0},
+		{sizedService, tcp, "10.96.0.11", 81, 30081, 8081, backends, "", nil, 0},
+		{echoService, udp, "10.96.0.12", 82, 30082, 8082, backends, "", nil, 0},
+		{bulkService, tcp, "10.96.0.13", 5201, 30083, 5201, backends[:1], "", nil, 0},
+		{dnsService, udp, "10.96.0.14", 53, 30084, 53, backends[:1], "", nil, 0},
+		{groService, udp, "10.96.0.15", 83, 30085, 8085, backends, "", nil, 0},
+		{calmService, tcp, "10.96.0.16", 84, 30086, 8081, backends, "", nil, 0},
+		{limitedService, tcp, "10.96.0.17", 85, 30091, 8081, backends, "", nil, clientRate},
+		{sctpService, sctp, "10.96.0.38", sctpPort, 0, sctpPort, backends[:1], "", nil, 0},
 	}
 }
 
@@ -85,10 +93,20 @@ func manifests(list []service) string {
 			documents = append(documents, s.unevenManifests()...)
 			continue
 		}
-		documents = append(documents, testbed.ServiceManifest(s.name, s.addr(), s.protocol, ""),
+		documents = append(documents, s.manifest(),
 			testbed.SliceManifest(s.name, 1, s.target, s.protocol, s.backends...))
 	}
 	return strings.Join(documents, "---\n")
+}
+
+// manifest writes the Service object for Sluice.
+func (s service) manifest() string {
+	m := testbed.ServiceManifest(s.name, s.addr(), s.protocol, "")
+	if s.rate == 0 {
+		return m
+	}
+	return strings.Replace(m, "\nspec:", fmt.Sprintf("\n  annotations:\n    sluice.io/max-client-connection-rate: '%d'"+
+		"\nspec:", s.rate), 1)
 }
 
 // haproxyConfig writes the services for HAProxy, which has no UDP.
@@ -102,6 +120,10 @@ func haproxyConfig(list []service, connections int) string {
 		}
 		fmt.Fprintf(&b, "listen %s\n  bind :%d backlog 4096\n  balance %s\n", s.name, s.local,
 			cmp.Or(haproxyBalance[s.scheduler], "roundrobin"))
+		if s.rate > 0 {
+			fmt.Fprintf(&b, "  stick-table type ip size 64k expire 10s store conn_rate(1s)\n  tcp-request connection "+
+				"track-sc0 src\n  tcp-request connection reject if { sc_conn_rate(0) gt %d }\n", s.rate)
+		}
 		for i, t := range s.targets() {
 			fmt.Fprintf(&b, "  server s%d %s\n", i, t)
 		}

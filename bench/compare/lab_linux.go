@@ -87,7 +87,7 @@ func newLab(ctx context.Context, sluice string) (l *lab, err error) {
 func (l *lab) prepareHosts() error {
 	for _, h := range []*testbed.Host{l.tb.Client, l.tb.Node} {
 		err := errors.Join(
-			h.Sysctl("net.ipv4.ip_local_reserved_ports", "10249,10256,30080-30090"),
+			h.Sysctl("net.ipv4.ip_local_reserved_ports", "10249,10256,30080-30091"),
 			h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535"),
 			h.Sysctl("net.ipv4.tcp_tw_reuse", "1"),
 		)

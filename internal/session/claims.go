@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -16,15 +17,33 @@ type Room struct {
 // Claims are what the Services and the clients of one loop have of what is there for all. The zero value holds none of
 // them to a share. It is for one goroutine.
 type Claims struct {
-	lb       *lb.Balancer // counts the Services that exceed their shares
+	lb       *lb.Balancer // knows the limits, and counts the Services that exceed their shares
 	services tenants[lb.Name]
 	clients  tenants[netip.Addr]
+	accounts map[lb.Admission]*account
+	free     []*account
 }
 
-// Claim is what one connection has taken of the shares of its Service and its client. The zero Claim has taken nothing.
+// account is what connections have in common that were admitted alike. It is apart from them, since they are many.
+type account struct {
+	admission lb.Admission
+	service   *tenant[lb.Name]
+	conns     int64
+}
+
+// Claim is what one connection has taken of the shares of its Service and its client, and of limits. The zero Claim has
+// taken nothing.
 type Claim struct {
-	service *tenant[lb.Name]
+	account *account // nil: of no Service
 	client  *tenant[netip.Addr]
+}
+
+// service returns whose share the connection is of; nil: that of no Service.
+func (c Claim) service() *tenant[lb.Name] {
+	if c.account == nil {
+		return nil
+	}
+	return c.account.service
 }
 
 // Client returns the address of the client; the zero Addr: it is not known.
@@ -40,37 +59,73 @@ func NewClaims(s shares.Shares, b *lb.Balancer) Claims {
 	return Claims{lb: b, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
-// Admit claims a connection of a client, which is to dial next. A nil id is that of an address without a Service.
-// False, which is counted: the client is to be refused, since it or the Service has its share already.
-func (cs *Claims) Admit(id *lb.ID, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
-	c.client = cs.clients.find(client)
-	if over := cs.clients.over(c.client, free, &count.ClientConns, &count.ClientDials); over != nil {
-		over.Add(1)
-		cs.clients.leave(c.client)
+// Admit claims a connection of a client to a frontend, which is to dial next. False, which is counted: the client is to
+// be refused, since it or the Service has its share already, or has reached a limit of the Service.
+func (cs *Claims) Admit(f lb.Frontend, client netip.Addr, free Room, count *Counters) (c Claim, ok bool) {
+	id, admission, err := cs.lb.Admit(&f, client, eventloop.Now())
+	if err != nil {
+		overLimit(count, err)
 		return Claim{}, false
 	}
-	if id != nil {
-		c.service = cs.services.find(id.Service())
-		if over := cs.services.over(c.service, free, &count.ServiceConns, &count.ServiceDials); over != nil {
-			over.Add(1)
-			cs.lb.ExceedsShare(*id, 1)
-			cs.services.leave(c.service)
-			cs.clients.leave(c.client)
-			return Claim{}, false
-		}
+	if admission.NotLimited() {
+		count.NotLimited.Add(1)
 	}
-	c.add(1, 0)
+	c = cs.open(id, admission, client)
+	if over := cs.over(c, free, count); over != nil {
+		over.Add(1)
+		cs.End(c)
+		return Claim{}, false
+	}
 	return c, true
 }
 
-// Adopt claims a connection that another process has had, whether or not it is within the shares.
+// over returns the counter of what the client or the Service of c has more than its share of; nil: neither.
+func (cs *Claims) over(c Claim, free Room, count *Counters) *atomic.Uint64 {
+	if over := cs.clients.over(c.client, free, &count.ClientConns, &count.ClientDials); over != nil {
+		return over
+	}
+	if c.account == nil {
+		return nil
+	}
+	over := cs.services.over(c.account.service, free, &count.ServiceConns, &count.ServiceDials)
+	if over != nil {
+		cs.lb.ExceedsShare(c.account.admission.Service(), 1)
+	}
+	return over
+}
+
+// Adopt claims a connection that another process has had, whether or not it is within the shares. One whose Service has
+// gone is of none.
 func (cs *Claims) Adopt(id lb.ID, client netip.Addr) (c Claim) {
+	return cs.open(&id, cs.lb.Readmit(id, client), client)
+}
+
+// open claims a connection. id is not used without an admission.
+func (cs *Claims) open(id *lb.ID, admission lb.Admission, client netip.Addr) (c Claim) {
 	c.client = cs.clients.find(client)
-	if id != (lb.ID{}) {
-		c.service = cs.services.find(id.Service())
+	if admission != (lb.Admission{}) {
+		c.account = cs.account(id, admission)
+		c.account.conns++
 	}
 	c.add(1, 0)
 	return c
+}
+
+// account returns that of an admission, which is made if need be.
+func (cs *Claims) account(id *lb.ID, admission lb.Admission) *account {
+	if a := cs.accounts[admission]; a != nil {
+		return a
+	}
+	if cs.accounts == nil {
+		cs.accounts = make(map[lb.Admission]*account)
+	}
+	a := reuse(&cs.free)
+	if a == nil {
+		a = new(account)
+	}
+	*a = account{admission: admission, service: cs.services.find(id.Service())}
+	cs.accounts[admission] = a
+	return a
 }
 
 // Dial claims a dial.
@@ -81,14 +136,22 @@ func (c Claim) Dialled() { c.add(0, -1) }
 
 func (c Claim) add(conns, dials int64) {
 	c.client.add(conns, dials)
-	c.service.add(conns, dials)
+	c.service().add(conns, dials)
 }
 
 // End gives the connection back.
 func (cs *Claims) End(c Claim) {
 	c.add(-1, 0)
+	if a := c.account; a != nil {
+		a.admission.End(c.Client())
+		cs.services.leave(a.service)
+		if a.conns--; a.conns == 0 {
+			delete(cs.accounts, a.admission)
+			*a = account{}
+			keep(&cs.free, a)
+		}
+	}
 	cs.clients.leave(c.client)
-	cs.services.leave(c.service)
 }
 
 // tenants are the Services, or the clients, that have connections.
@@ -138,10 +201,10 @@ func (ts *tenants[K]) leave(t *tenant[K]) {
 	}
 }
 
-// over returns the counter of what t has its share of already. nil: it may have one more of each.
+// over returns the counter of what t has more than its share of, with one dial more. nil: neither.
 func (ts *tenants[K]) over(t *tenant[K], free Room, conns, dials *atomic.Uint64) *atomic.Uint64 {
 	switch {
-	case !ts.share.Allows(t.conns, 1, free.Conns):
+	case !ts.share.Allows(t.conns, 0, free.Conns):
 		return conns
 	case !ts.share.Allows(t.dials, 1, free.Dials):
 		return dials

@@ -104,7 +104,7 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 	if conn.dial != nil {
 		if !isClient {
 			sh.dialEvent(c)
-		} else if ev&eventloop.Hangup != 0 && conn.dial.held.Valid() {
+		} else if ev&eventloop.Hangup != 0 && (conn.dial.held.Valid() || conn.dial.queued()) {
 			conn.dial.abandoned()
 		} else if ev&eventloop.Failed != 0 && socket.Failed(s.FD()) != nil { // there is no client to dial for any more
 			s.Fail()

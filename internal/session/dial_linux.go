@@ -19,6 +19,7 @@ type dial[C Owner[C]] struct {
 	turn   entry[*dial[C]]
 	age    entry[*dial[C]] // in Shard.dials, or Shard.held
 	held   lb.Held         // it waits since there is no backend
+	place  *place          // in the queue of its Service; nil: it has never had one
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
@@ -31,7 +32,7 @@ func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
 
 // ready has d go on when its Service has its turn.
 func (d *dial[C]) ready() {
-	of := d.owner.Base().Claim.service
+	of := d.owner.Base().Claim.service()
 	if of == nil {
 		d.next() // such a dial ends at once, unless the Service has been found since
 		return
@@ -74,7 +75,13 @@ func (sh *Shard[C]) endDial(c *Conn[C]) {
 	if d.held.Valid() {
 		d.release()
 	}
+	if d.queued() {
+		d.stopWaiting()
+	}
 	d.leave()
+	if d.place != nil {
+		d.place.Leave()
+	}
 	var none C
 	c.dial, d.owner = nil, none
 	sh.Loop.StopTimer(&d.timer)
@@ -99,9 +106,14 @@ func (sh *Shard[C]) old() *dial[C] {
 func (d *dial[C]) next() {
 	sh, conn := d.sh, d.owner.Base()
 	for {
-		choice, timeout, err := d.ladder.Next(sh.Config)
+		choice, timeout, err := d.ladder.Turn(sh.Config, d.turnOf())
 		if err == lb.ErrNoBackend && d.hold() {
 			return
+		}
+		if err == lb.ErrFull {
+			if err = d.queue(); err == nil {
+				return
+			}
 		}
 		if err != nil {
 			Refuse(sh.Count, err)
@@ -172,8 +184,12 @@ func (d *dial[C]) hangUp() {
 
 // Expire ends an attempt that was not answered, or a wait: for a local resource, or for a backend.
 func (d *dial[C]) Expire(*eventloop.Timer) {
-	if d.held.Valid() {
+	switch {
+	case d.held.Valid():
 		d.holdExpired()
+		return
+	case d.queued():
+		d.queueExpired()
 		return
 	}
 	if choice := d.owner.Base().Choice; choice.Valid() {
@@ -247,5 +263,6 @@ func (sh *Shard[C]) FreezeDial(c C) *Dialling {
 	}
 	d := dial.ladder.Freeze()
 	d.Left, d.Held = sh.Loop.Left(&dial.timer), dial.held.Valid()
+	dial.freezeQueue(&d)
 	return &d
 }

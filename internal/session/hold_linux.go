@@ -19,15 +19,28 @@ func (d *dial[C]) hold() bool {
 	if !held.Valid() {
 		return false
 	}
-	if err := d.owner.Watch(); err != nil {
+	if !d.attendClient() {
 		held.End()
-		sh.Count.Shortages.Add(1)
 		return false
 	}
 	d.held = held
 	sh.Count.Holds.Add(1)
 	d.await(time.Duration(wait))
 	return true
+}
+
+// attendClient has it noticed when the client leaves, also if it has done so during an earlier attempt, when that was
+// of no interest.
+func (d *dial[C]) attendClient() bool {
+	_, client, _ := d.owner.Parts()
+	err := d.owner.Watch()
+	if err == nil {
+		err = d.sh.Loop.Rearm(client.FD())
+	}
+	if err != nil {
+		d.sh.Count.Shortages.Add(1)
+	}
+	return err == nil
 }
 
 // await puts d among those that wait, for so long.
@@ -75,9 +88,13 @@ func (sh *Shard[C]) wake() {
 	}
 }
 
-// abandoned ends the connection of a client that has left while it was held.
+// abandoned ends the connection of a client that has left while it was held, or in a queue.
 func (d *dial[C]) abandoned() {
-	d.sh.Count.HoldLeft.Add(1)
+	if d.queued() {
+		d.sh.Count.QueueLeft.Add(1)
+	} else {
+		d.sh.Count.HoldLeft.Add(1)
+	}
 	d.sh.Abort(d.owner)
 }
 

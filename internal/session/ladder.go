@@ -73,16 +73,32 @@ var errGaveUp = errors.New("every attempt has failed")
 // Next returns the backend to try and how long it may take to answer. An error, which Refuse counts, says why there is
 // none.
 func (l *Ladder) Next(s *Config) (choice lb.Choice, timeout time.Duration, err error) {
+	return l.Turn(s, lb.Choice{})
+}
+
+// Turn is Next for a client that has waited for a choice in the queue, or has none.
+func (l *Ladder) Turn(s *Config, turn lb.Choice) (choice lb.Choice, timeout time.Duration, err error) {
 	if l.attempt > 0 && l.attempt >= l.attempts {
+		turn.Done(nil)
 		return choice, 0, errGaveUp
 	}
 	l.flow.Now = eventloop.Now()
-	if choice, err = s.LB.Pick(l.flow); err != nil {
-		return choice, 0, err
+	if choice = turn; !choice.Valid() {
+		if choice, err = s.LB.Pick(l.flow); err != nil {
+			return choice, 0, err
+		}
 	}
 	p := choice.Policies()
 	l.attempts = attempts(s, p)
 	return choice, s.timeout(p, l.attempt), nil
+}
+
+// Flow returns what the client has asked for.
+func (l *Ladder) Flow() *lb.Flow { return &l.flow }
+
+// Queue has the client wait for its turn, for so long (in ns), after Next has returned lb.ErrFull.
+func (l *Ladder) Queue(s *Config, w *lb.Waiter) (wait int64, err error) {
+	return s.LB.Queue(w, &l.flow, l.flow.Now)
 }
 
 // attempts returns how many attempts there may be.
@@ -206,6 +222,7 @@ type Dialling struct {
 	Shortages int              // waits for local resources so far
 	Left      time.Duration    // of the present attempt or wait
 	Held      bool             // it waits since there is no backend
+	Queued    int64            // when it came that waits since no backend has room, by eventloop.Now; 0: it does not
 }
 
 // Freeze returns what another process needs to continue, but for Left.

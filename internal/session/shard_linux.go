@@ -53,7 +53,7 @@ func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) 
 // and closes if the client is refused. Then it gives its descriptors back, and returns false.
 func (sh *Shard[C]) Admit(fd int, frontend lb.Frontend, client netip.Addr) (Claim, bool) {
 	free := sh.Room(len(sh.Loops.Loops()), sh.Count.Dialling.Load())
-	c, ok := sh.claims.Admit(sh.LB.Table().Owner(frontend), client, free, sh.Count)
+	c, ok := sh.claims.Admit(frontend, client, free, sh.Count)
 	if !ok {
 		sh.Refuse(fd)
 	}
@@ -236,9 +236,11 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		if from.Held {
 			d.held = sh.LB.ResumeHold(&d.ladder.flow)
 		}
-		if d.held.Valid() {
+		switch {
+		case d.held.Valid():
 			d.await(from.Left)
-		} else {
+		case from.Queued != 0 && d.resumeQueue(from.Queued, from.Left):
+		default:
 			sh.Loop.After(&d.timer, d, from.Left)
 		}
 	}

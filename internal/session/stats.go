@@ -11,7 +11,8 @@ import (
 type Stats[C, G any] struct {
 	Active   G // connections or associations now, dialling ones included
 	Dialling G // those whose backend has not answered yet, but for
-	Held     G // those that wait since the Service has no backend
+	Held     G // those that wait since the Service has no backend, and
+	Queued   G // those that wait since its backends have as many connections as they may
 
 	Accepted     C // connections or associations that clients opened
 	NoService    C // reset: no Service has the address asked for
@@ -30,7 +31,13 @@ type Stats[C, G any] struct {
 	HoldExpired C // of NoBackend, those that were held for as long as the Service requests
 	HoldLeft    C // clients that have left while they were held
 
+	Queues        C // clients that had to wait in the queue of their Service
+	QueueFull     C // reset: as many waited as may
+	QueueTimedOut C // reset: they have waited for as long as the Service requests
+	QueueLeft     C // clients that have left while they waited
+
 	Refusals[C]
+	Limits[C]
 
 	// Connections that policies of their Services have reset.
 	DrainReset        C // their endpoint had left
@@ -52,6 +59,14 @@ type Refusals[C any] struct {
 	ClientConns, ClientDials   C
 }
 
+// Limits count the clients that were reset because of what their Service requests, and those that ought to be looked at.
+type Limits[C any] struct {
+	OverConnections       C // it has as many connections as it may
+	OverClientConnections C // they have
+	OverClientRate        C // they open more in a second than they may
+	NotLimited            C // clients that were not limited, since a Service has too many to know each
+}
+
 // Counters are written by one loop and read by any goroutine.
 type Counters = Stats[atomic.Uint64, atomic.Int64]
 
@@ -64,9 +79,23 @@ func Refuse(count *Counters, err error) {
 		count.NoLocal.Add(1)
 	case errors.Is(err, lb.ErrNotAllowed):
 		count.NotAllowed.Add(1)
+	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
+		count.QueueFull.Add(1)
 	case errors.Is(err, errGaveUp):
 		count.DialGaveUp.Add(1)
 	default:
 		count.NoService.Add(1)
+	}
+}
+
+// overLimit counts a client that err, of lb.Balancer.Admit, keeps from its Service.
+func overLimit(count *Counters, err error) {
+	switch {
+	case errors.Is(err, lb.ErrServiceLimit):
+		count.OverConnections.Add(1)
+	case errors.Is(err, lb.ErrClientLimit):
+		count.OverClientConnections.Add(1)
+	default:
+		count.OverClientRate.Add(1)
 	}
 }

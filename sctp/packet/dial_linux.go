@@ -85,7 +85,7 @@ func (sh *shard) admit(f lb.Frontend, client netip.Addr) (session.Claim, bool) {
 	if sh.limit >= divisible {
 		free.Conns = int64(sh.limit - sh.held())
 	}
-	return sh.claims.Admit(sh.cfg.LB.Table().Owner(f), client, free, &sh.count.Stats)
+	return sh.claims.Admit(f, client, free, &sh.count.Stats)
 }
 
 // held returns how many associations there are, ended ones included.
@@ -95,8 +95,11 @@ func (sh *shard) held() int { return sh.dialling.Len() + sh.open.Len() + sh.over
 func (a *assoc) dialNext() {
 	sh, d := a.sh, a.dial
 	for {
-		choice, timeout, err := d.Next(&sh.cfg.Config)
+		choice, timeout, err := d.Next(&sh.cfg.Config) // which refuses a client beyond a limit, as there is no queue
 		if err != nil {
+			if err == lb.ErrFull {
+				sh.cfg.LB.RefuseFull(d.Flow())
+			}
 			session.Refuse(&sh.count.Stats, err)
 			a.abort()
 			return

@@ -83,6 +83,37 @@ func TestPROXYStaysInUserspace(t *testing.T) {
 	}
 }
 
+// TestPoliciesKeepInUserspace: a Service that requests what the mode's path does not have is in user space, unless it
+// requests the path by its name, or user space is not there; and when this process ends the kernel may have it.
+func TestPoliciesKeepInUserspace(t *testing.T) {
+	holding := func(path string) *lb.Service {
+		s := requesting(service(lb.TCP, "web", 1, 1), path)
+		s.Policies.Hold = 1e9
+		return s
+	}
+	for _, mode := range Paths() {
+		c := choose(holding(""), mode, new(abilities))
+		why := "annotation sluice.io/hold, which data path " + mode.String() + " does not have"
+		if mode == Userspace {
+			why = "--proxy-mode"
+		}
+		if c.Path != Userspace || c.Why != why || c.Fallback != "" {
+			t.Errorf("in mode %s: %+v", mode, c)
+		}
+		if c := choose(holding("nftables"), mode, new(abilities)); c.Path != NFTables {
+			t.Errorf("in mode %s, by name: %+v", mode, c)
+		}
+	}
+	if c := choose(holding(""), NFTables, &abilities{Userspace: errNoEngine}); c.Path != NFTables {
+		t.Errorf("without user space: %+v", c)
+	}
+	a, _, ipt, _ := withEngines(t)
+	mustApply(t, a, holding(""))
+	if left, err := a.Offload(t.Context(), [2]bool{true, true}); left != 0 || err != nil || len(ipt.services) != 1 {
+		t.Errorf("%d left, %v, in iptables %v", left, err, ipt.services)
+	}
+}
+
 // TestLeftover: what an earlier process has left to the kernel stays there until it is steered, also if the engine has
 // something else to write first.
 func TestLeftover(t *testing.T) {

@@ -91,8 +91,8 @@ func (f *Family) abilities(sctp bool, engines *[pathCount]forwarder) abilities {
 }
 
 // choose decides the path of a Service: this is the only place. What its annotation
-// requests takes precedence over the mode, if it is a path and this host has it; a mode that
-// this host does not have is userspace. What user space cannot forward, the kernel may.
+// requests takes precedence over the mode, if it is a path and this host has it; so does user space
+// where it requests a policy that the mode does not have. A mode that this host does not have is userspace. What user space cannot forward, the kernel may.
 func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	can := *of
 	if s.Protocol == lb.SCTP && can[Userspace] == nil {
@@ -106,7 +106,12 @@ func choose(s *lb.Service, mode Path, of *abilities) Choice {
 		return c
 	}
 	c := Choice{Path: mode, Why: "--proxy-mode"}
-	if requested, ok := ParsePath(s.Requests().DataPath); ok {
+	requested, named := ParsePath(s.Requests().DataPath)
+	if policy := policies.KeptFrom(s, mode.String()); policy != nil && !named && can[Userspace] == nil {
+		return Choice{Path: Userspace,
+			Why: fmt.Sprintf("annotation %s, which data path %s does not have", policy.Annotation(), mode)}
+	}
+	if named {
 		switch {
 		case can[requested] != nil:
 			c.Fallback = fmt.Sprintf("data path %s is not available: %v", requested, can[requested])

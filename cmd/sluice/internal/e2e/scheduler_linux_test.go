@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -45,8 +46,14 @@ func answerAfter(t *testing.T, h *testbed.Host, d time.Duration) {
 // balanced writes Service web, by a scheduler, with a slice of its own for the endpoint of each pod, by weights.
 func balanced(l *lab.Lab, scheduler string, weights ...int) {
 	l.T.Helper()
+	requesting(l, "sluice.io/scheduler: "+scheduler, weights...)
+}
+
+// requesting does so by annotations, and waits until they are in force.
+func requesting(l *lab.Lab, annotations string, weights ...int) {
+	l.T.Helper()
 	documents := []string{strings.Replace(testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), "\nspec:",
-		fmt.Sprintf("\n  annotations:\n    sluice.io/scheduler: %s\nspec:", scheduler), 1)}
+		"\n  annotations:\n    "+annotations+"\nspec:", 1)}
 	for i, w := range weights {
 		slice := testbed.SliceManifest("web", i, 8080, "TCP", testbed.Addrs(l.Pods[i])...)
 		documents = append(documents, strings.Replace(slice, "\n  labels:",
@@ -134,13 +141,22 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestChangesUnderLoad: 100 changes of the algorithm and the weights lose neither connections that are there nor new
-// ones.
+// harmless are policies that do not concern what TestChangesUnderLoad's clients do.
+var harmless = []string{
+	"max-endpoint-connections: '64'", "max-connections: '1000'", "hold: 10s", "max-client-connections: '1000'",
+	"idle-timeout: 1h", "max-client-connection-rate: '1000000'", "max-connection-duration: 1h", "drain: reset",
+	"client-half-close-timeout: 1h", "server-half-close-timeout: 1h", "tcp-keepalive-idle: 60s", "transparent: 'true'",
+	"tcp-user-timeout: 1m", "connect-timeout: 5s", "connect-attempts: '8'", "slow-start: 1s", "outlier-ejection: 'false'",
+}
+
+// TestChangesUnderLoad: 100 changes of the algorithm, the weights and other policies, and three upgrades between them,
+// lose neither connections that are there nor new ones.
 func TestChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeEcho()
-	l.Start()
+	socket := filepath.Join(t.TempDir(), "socket")
+	l.Start("--handover-socket", socket)
 	var held []*testbed.Talker
 	for range 6 {
 		held = append(held, l.Hold())
@@ -172,7 +188,13 @@ func TestChangesUnderLoad(t *testing.T) {
 	}
 	schedulers := []string{"lc", "p2c", "ewma", "random", "sh", "maglev", "rr", `"mh,mh-port"`}
 	for i := range 100 {
-		balanced(l, schedulers[i%len(schedulers)], 1+i%3, 1+i%2, i%5)
+		requesting(l, "sluice.io/scheduler: "+schedulers[i%len(schedulers)]+"\n    sluice.io/"+harmless[i%len(harmless)],
+			1+i%3, 1+i%2, i%5)
+		if i%30 == 29 {
+			before := l.Process
+			l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
+			<-before.Done()
+		}
 	}
 	stop.Store(true)
 	clients.Wait()

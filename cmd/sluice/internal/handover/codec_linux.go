@@ -219,7 +219,10 @@ func (c *codec) dialling(d *tcp.Dialling) {
 	number(c, &d.Attempt)
 	number(c, &d.Shortages)
 	number(c, &d.Left)
-	c.bools(&d.Held)
+	queued := d.Queued != 0
+	if c.bools(&d.Held, &queued); queued {
+		c.hostTime(&d.Queued)
+	}
 }
 
 func (c *codec) flow(f *udp.Frozen) {
@@ -308,7 +311,7 @@ func (c *codec) conversations(of *conversations, now int64) {
 func (c *codec) memory(m *lb.Stats, now int64) {
 	c.id(&m.ID)
 	for _, v := range [...]*uint64{&m.First[0], &m.Retry[0], &m.First[1], &m.Retry[1], &m.Gone.Picks, &m.Gone.Failures,
-		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed} {
+		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed, &m.Limited} {
 		number(c, v)
 	}
 	list(c, &m.Backends, func(b *lb.BackendStats) {
@@ -331,14 +334,19 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 // what does not change is not to be sent again in the pause, and an age does.
 func (c *codec) pace(p *lb.Pace, now int64) {
 	number(c, &p.Delay)
-	measured := p.Measured + hostClock()
-	number(c, &measured)
-	p.Measured = measured - hostClock()
+	c.hostTime(&p.Measured)
 	begun := p.Began != 0
 	if c.bools(&p.Starts, &begun); begun {
 		c.time(&p.Began, now)
 	}
 	number(c, &p.Had)
+}
+
+// hostTime passes a time on the clock of the loops as what it is on that of the host.
+func (c *codec) hostTime(v *int64) {
+	t := *v + hostClock()
+	number(c, &t)
+	*v = t - hostClock()
 }
 
 // hostClock is what CLOCK_MONOTONIC is ahead of the clock of the loops.

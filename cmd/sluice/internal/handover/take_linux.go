@@ -260,8 +260,10 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 			r.Copied++
 		}
 	}
+	e.LB.Resuming()
 	errs := []error{e.TCP.Adopt(t.conns, thawed), e.UDP.Adopt(t.setup.UDP, t.flows, thawed),
 		e.SCTP.Adopt(t.setup.SCTP, t.assocs, thawed)}
+	e.LB.Resumed()
 	if t.since > 0 {
 		r.Frozen = pause()
 	}

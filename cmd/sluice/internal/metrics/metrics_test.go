@@ -292,7 +292,7 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[10] != 1 || n[14] != 2 || n[15] != 1 || n[16] != 0 {
+	if n := numbersOf(&now[0]); n[11] != 1 || n[16] != 2 || n[17] != 1 || n[18] != 0 {
 		t.Errorf("numbers = %v", n)
 	}
 }

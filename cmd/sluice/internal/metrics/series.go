@@ -22,6 +22,33 @@ func outcomes(n session.Stats[uint64, int64]) []reading {
 		{"no_local_ports", n.NoPorts},
 		{"dial_evicted", n.DialEvicted},
 		{"left_while_held", n.HoldLeft},
+		{"queue_full", n.QueueFull},
+		{"queue_timeout", n.QueueTimedOut},
+		{"left_while_queued", n.QueueLeft},
+	}
+}
+
+const queuesIs = "Clients that had to wait since every endpoint had as many connections as it may, by result: queued " +
+	"(also those that wait no longer), of these timeout (reset after that) and left (by themselves), and full (reset " +
+	"at once: as many waited as may)."
+
+// queued is what became of clients that had to wait in the queue of their Service.
+func queued(n session.Stats[uint64, int64]) []reading {
+	return []reading{{"queued", n.Queues}, {"timeout", n.QueueTimedOut}, {"left", n.QueueLeft}, {"full", n.QueueFull}}
+}
+
+const limitsAre = "Connections reset at once because of a limit that their Service requests (docs/policies.md): " +
+	"max_connections, max_client_connections or max_client_connection_rate."
+
+const notLimitedAre = "Connections of clients that were not limited though their Service requests it, since it has more " +
+	"than 65,536 clients."
+
+// limits are connections beyond limits.
+func limits(n session.Limits[uint64]) []reading {
+	return []reading{
+		{"max_connections", n.OverConnections},
+		{"max_client_connections", n.OverClientConnections},
+		{"max_client_connection_rate", n.OverClientRate},
 	}
 }
 
@@ -62,8 +89,14 @@ func (s scrape) tcp(n tcp.Stats) {
 	s.counters("sluice_tcp_connections_total",
 		"TCP connections accepted, by result: established, or reset for no_service, no_backend, "+
 			"no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports (of this "+
-			"node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by the client.",
+			"node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or queue_timeout; or "+
+			"left_while_held or left_while_queued by the client.",
 		"result", outcomes(n.Stats))
+	s.gauge("sluice_tcp_queued_connections", "TCP connections that wait since every endpoint of their Service has as "+
+		"many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
+	s.counters("sluice_tcp_queues_total", queuesIs, "result", queued(n.Stats))
+	s.counters("sluice_tcp_limited_connections_total", limitsAre, "limit", limits(n.Limits))
+	s.counter("sluice_tcp_clients_not_limited_total", notLimitedAre, n.NotLimited)
 	s.gauge("sluice_tcp_held_connections", "TCP connections that wait since no endpoint of their Service is ready "+
 		"(annotation sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_tcp_holds_total", holdsIs, "result", held(n.Stats))
@@ -161,6 +194,11 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
 		"(annotation sluice.io/hold).", float64(n.Held))
 	s.counters("sluice_sctp_holds_total", holdsIs, "result", held(n.Stats))
+	s.gauge("sluice_sctp_queued_associations", "SCTP associations that wait since every endpoint of their Service has "+
+		"as many as it may (annotation sluice.io/max-endpoint-connections).", float64(n.Queued))
+	s.counters("sluice_sctp_queues_total", queuesIs, "result", queued(n.Stats))
+	s.counters("sluice_sctp_limited_associations_total", limitsAre, "limit", limits(n.Limits))
+	s.counter("sluice_sctp_clients_not_limited_total", notLimitedAre, n.NotLimited)
 	s.counters("sluice_sctp_refused_associations_total", "SCTP associations refused because their Service, or their "+
 		"client, had its share already (--max-service-share, --max-client-share), by the share.",
 		"share", refusals(n.Refusals))

@@ -31,7 +31,7 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [17]uint64
+type numbers [19]uint64
 
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]*prometheus.Desc{
@@ -41,6 +41,7 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("rejected_total", rejectedIs, "reason", "no_backend"),
 	ofService("rejected_total", rejectedIs, "reason", "no_local_backend"),
 	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
+	ofService("rejected_total", rejectedIs, "reason", "limited"),
 	ofService("bytes_total", serviceBytesIs, "direction", "in"),
 	ofService("bytes_total", serviceBytesIs, "direction", "out"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
@@ -49,6 +50,8 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
+	ofService("queued", "Clients that wait since every endpoint has as many connections as it may (annotation "+
+		"sluice.io/max-endpoint-connections)."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("conversations", "UDP clients remembered whose flow was closed early."),
 	ofService("endpoints", endpointsIs, "state", "live"),
@@ -57,11 +60,12 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 }
 
 // counters is how many of serviceSeries are.
-const counters = 10
+const counters = 11
 
 const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
-		"policy Local (no_local_backend), or the client is not in the source ranges (not_allowed)."
+		"policy Local (no_local_backend), the client is not in the source ranges (not_allowed), or a limit of the " +
+		"Service is reached (limited: sluice.io/max-connections and the like)."
 	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
 	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
 		"policy Cluster) and eligible_local (with policy Local)."
@@ -146,14 +150,14 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 }
 
 func numbersOf(s *lb.Stats) numbers {
-	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.BytesIn, s.BytesOut,
-		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held,
+	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited, s.BytesIn, s.BytesOut,
+		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held, s.Queued,
 		uint64(s.AffinityEntries), uint64(s.Conversations)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
 			if is {
-				n[14+at]++
+				n[len(n)-3+at]++
 			}
 		}
 	}

@@ -25,6 +25,10 @@ type Policy struct {
 	// Binds says that a Service that requests it is served in user space, whatever the mode is: it cannot do without.
 	Binds bool
 
+	// Keeps are the protocols of which a Service that requests it is served in user space, unless it requests a path by
+	// its name, or the mode has the policy.
+	Keeps []lb.Protocol
+
 	kind kind
 
 	// misses says why a Service does not have what it requests, on a path that has it for others; nil: all have it.
@@ -183,12 +187,11 @@ type Shortfall struct {
 func Shortfalls(s *lb.Service, path string) (out []Shortfall) {
 	if s.Policies != nil {
 		for _, p := range table {
-			requested := p.Get(s.Policies)
-			if requested == "" || slices.Contains(p.without, requested) {
+			if !p.requested(s) {
 				continue
 			}
 			if instead, reason := p.missing(s, path); reason != "" {
-				out = append(out, Shortfall{p.Word, requested, instead, reason})
+				out = append(out, Shortfall{p.Word, p.Get(s.Policies), instead, reason})
 			}
 		}
 	}
@@ -211,6 +214,32 @@ func NeedsUserspace(s *lb.Service) *Policy {
 		return nil
 	}
 	return table[i]
+}
+
+// KeptFrom returns a policy by which a Service is to be served in user space rather than by the data path of the mode,
+// which does not have it; nil: there is none.
+func KeptFrom(s *lb.Service, path string) *Policy {
+	if s.Policies == nil {
+		return nil
+	}
+	i := slices.IndexFunc(table, func(p *Policy) bool {
+		if !slices.Contains(p.Keeps, s.Protocol) || !p.requested(s) {
+			return false
+		}
+		_, lacks := p.missing(s, path)
+		_, misses := p.missing(s, "userspace")
+		return lacks != "" && misses == ""
+	})
+	if i < 0 {
+		return nil
+	}
+	return table[i]
+}
+
+// requested reports whether a Service requests something that a data path has to have.
+func (p *Policy) requested(s *lb.Service) bool {
+	requested := p.Get(s.Policies)
+	return requested != "" && !slices.Contains(p.without, requested)
 }
 
 // missing returns why a Service on a data path does not have what it requests, and what there is instead.

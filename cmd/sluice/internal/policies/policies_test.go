@@ -21,10 +21,13 @@ What a Service can request by annotations 'sluice.io/...', and the flag that giv
 request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of its
 range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what to do;
 the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is forwarded
-packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections; on systems other
-than Linux there are none of these but hold for TCP, and none of tcp-keepalive and tcp-user-timeout. What a data path of
-the kernel does not have is reported by an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'; 'sluice
-explain' shows both.
+packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and no queue; on
+systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections, and none of
+tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a Service and each address family: with N nodes a Service has N times as
+much. How often a client has opened connections is forgotten by an upgrade. What a data
+path of the kernel does not have keeps a Service in user space, also in the modes nftables, iptables and ipvs; scheduler,
+slow-start, udp-responses and outlier-ejection do not, nor does anything where 'sluice.io/data-path' names the path. Then
+an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks' say what there is instead; 'sluice explain' shows both.
 
 The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
 
@@ -62,6 +65,13 @@ var samples = map[string][2]string{
 	"hold-connections": {"200", "0"},
 	"transparent":      {"true", "yes"},
 	"proxy-protocol":   {"v2", "2"},
+
+	"max-endpoint-connections":   {"20", "-1"},
+	"max-pending-connections":    {"100", "many"},
+	"queue-timeout":              {"5s", "0"},
+	"max-connections":            {"1000", "1.5"},
+	"max-client-connections":     {"10", "2147483648"},
+	"max-client-connection-rate": {"100", "1000001"},
 
 	"drain":                          {"drain:5s", "drain:-5s"},
 	"connect-timeout":                {"1s", "0"},
@@ -231,6 +241,40 @@ func TestProxyProtocol(t *testing.T) {
 	}
 	if p := NeedsUserspace(&lb.Service{Policies: &lb.Policies{SlowStart: 1}}); p != nil {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestKeptFrom: a Service is kept from a data path of the kernel by a policy that is of use to its protocol, if it
+// requests something.
+func TestKeptFrom(t *testing.T) {
+	keep := 0
+	for _, p := range All() {
+		for _, of := range []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP} {
+			s := &lb.Service{ID: lb.ID{Protocol: of}, Policies: new(lb.Policies)}
+			if err := p.Set(s.Policies, samples[p.Word][0]); err != nil {
+				t.Fatal(err)
+			}
+			want := slices.Contains(p.Keeps, of)
+			if want {
+				keep++
+			}
+			for _, path := range []string{"nftables", "iptables", "ipvs"} {
+				if got := KeptFrom(s, path); (got == p) != want || got != nil && got != p {
+					t.Errorf("%s of %s, kept from %s: %v, want %v", p.Word, of, path, got, want)
+				}
+			}
+			if got := KeptFrom(s, "userspace"); got != nil {
+				t.Errorf("%s keeps %s from user space", p.Word, of)
+			}
+			for _, value := range p.without {
+				if err := p.Set(s.Policies, value); err != nil || KeptFrom(s, "nftables") != nil {
+					t.Errorf("%s %s keeps %s from nftables: %v", p.Word, value, of, err)
+				}
+			}
+		}
+	}
+	if keep == 0 || KeptFrom(&lb.Service{}, "nftables") != nil {
+		t.Errorf("%d policies keep a Service, and one without any is kept", keep)
 	}
 }
 

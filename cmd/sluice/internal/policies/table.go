@@ -13,6 +13,14 @@ import (
 // paths are the data paths that can be requested.
 var paths = []string{"userspace", "nftables", "iptables", "ipvs"}
 
+// What policies are of use to.
+var (
+	anyOf     = []lb.Protocol{lb.TCP, lb.UDP, lb.SCTP}
+	streams   = []lb.Protocol{lb.TCP, lb.SCTP}
+	tcpOnly   = []lb.Protocol{lb.TCP}
+	datagrams = []lb.Protocol{lb.UDP}
+)
+
 // table is what there is. A policy is a field of lb.Policies and a row here.
 var table = []*Policy{
 	{
@@ -58,7 +66,7 @@ var table = []*Policy{
 		kind: count{func(p *lb.Policies) *int32 { return &p.UDPResponses }, 1, 1000, true}, without: []string{"0"},
 	},
 	{
-		Word: "hold", Default: "0s", Flag: "hold",
+		Word: "hold", Keeps: anyOf, Default: "0s", Flag: "hold",
 		Means: "`DURATION` for which a client waits while no endpoint of a Service is ready, in place of being " +
 			"refused; one that leaves, or ends its stream, gives its place back",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.Hold }, time.Millisecond, time.Hour, true},
@@ -69,6 +77,47 @@ var table = []*Policy{
 		Means: "`NUMBER` of clients of a port of a Service that wait so at the same time on this node; further ones " +
 			"are refused",
 		kind: count{func(p *lb.Policies) *int32 { return &p.HoldConnections }, 1, 1 << 20, false},
+	},
+	{
+		Word: "max-endpoint-connections", Keeps: streams, Default: "0", Flag: "max-endpoint-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from this node; " +
+			"clients beyond get another endpoint, also with affinity, or wait in a queue if none has room; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-pending-connections", Default: "1024", Flag: "max-pending-connections",
+		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, first " +
+			"served, since every endpoint that they have not failed at has as many connections as it may; further " +
+			"ones are reset; 0: none waits",
+		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
+	},
+	{
+		Word: "queue-timeout", Default: "5s", Flag: "queue-timeout",
+		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, gives " +
+			"its place back (ending the stream does not on systems other than Linux)",
+		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
+	},
+	{
+		Word: "max-connections", Keeps: streams, Default: "0", Flag: "max-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP to a port of a Service on this node, in one address family, " +
+			"those that wait included; further ones are reset; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-client-connections", Keeps: streams, Default: "0", Flag: "max-client-connections",
+		Means: "`NUMBER` of connections of TCP or SCTP that one client address has to a port of a Service on this " +
+			"node; further ones are reset; 0: no limit. Connections from before there was a limit do not count",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnections }, 1, maxLimit, true},
+		without: []string{"0"}, misses: missesLimit,
+	},
+	{
+		Word: "max-client-connection-rate", Keeps: streams, Default: "0", Flag: "max-client-connection-rate",
+		Means: "`NUMBER` of connections of TCP or SCTP in a second that one client address opens to a port of a " +
+			"Service on this node, and as many at once after a second without; further ones are reset; 0: no limit",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxClientConnectionRate }, 1, 1000000, true},
+		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "transparent", Default: "false", Kernel: "all",
@@ -87,7 +136,7 @@ var table = []*Policy{
 		misses: missesProxy,
 	},
 	{
-		Word: "drain", Default: "drain", Flag: "drain",
+		Word: "drain", Keeps: streams, Default: "drain", Flag: "drain",
 		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
 			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +
 			"(drain:30s); UDP flows always get another endpoint. An endpoint counts as gone after half a second, or " +
@@ -96,32 +145,32 @@ var table = []*Policy{
 		kind: drain{}, without: []string{"drain"},
 	},
 	{
-		Word: "connect-timeout", Default: "250ms", Flag: "connect-timeout",
+		Word: "connect-timeout", Keeps: streams, Default: "250ms", Flag: "connect-timeout",
 		Means: "`DURATION` in which an endpoint of TCP or SCTP is to accept at the first attempt; each next " +
 			"attempt has twice as long, up to a minute",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ConnectTimeout }, 10 * time.Millisecond, time.Minute,
 			false},
 	},
 	{
-		Word: "connect-attempts", Default: "4", Flag: "connect-attempts",
+		Word: "connect-attempts", Keeps: streams, Default: "4", Flag: "connect-attempts",
 		Means: "`NUMBER` of attempts to reach an endpoint of TCP or SCTP, each at another one if there is one",
 		kind:  count{func(p *lb.Policies) *int32 { return &p.ConnectAttempts }, 1, 8, false},
 	},
 	{
-		Word: "idle-timeout", Default: "0s", Flag: "idle-timeout",
+		Word: "idle-timeout", Keeps: streams, Default: "0s", Flag: "idle-timeout",
 		Means: "`DURATION` without a byte in either direction after which a connection of TCP or SCTP is reset, at " +
 			"most an eighth later; 0: never",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
 		without: []string{"0s"},
 	},
 	{
-		Word: "udp-idle-timeout", Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
+		Word: "udp-idle-timeout", Keeps: datagrams, Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
 		Default: "30s, and 120s after more than one exchange",
 		Means:   "`DURATION` after which an idle UDP flow expires and its client may get another endpoint",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UDPIdleTimeout }, 100 * time.Millisecond, day, false},
 	},
 	{
-		Word: "max-connection-duration", Default: "0s", Flag: "max-connection-duration",
+		Word: "max-connection-duration", Keeps: streams, Default: "0s", Flag: "max-connection-duration",
 		Means: "longest `DURATION` of a connection of TCP or SCTP, which is reset then; 0: none",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
 			true},
@@ -135,7 +184,7 @@ var table = []*Policy{
 		without: []string{"0"},
 	},
 	{
-		Word: "client-half-close-timeout", Default: "0s", Flag: "client-half-close-timeout",
+		Word: "client-half-close-timeout", Keeps: streams, Default: "0s", Flag: "client-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose client has ended its stream; 0: " +
 			"never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -143,7 +192,7 @@ var table = []*Policy{
 		without: []string{"0s"},
 	},
 	{
-		Word: "server-half-close-timeout", Default: "0s", Flag: "server-half-close-timeout",
+		Word: "server-half-close-timeout", Keeps: streams, Default: "0s", Flag: "server-half-close-timeout",
 		Means: "`DURATION` without a byte after which a connection is reset whose endpoint has ended its stream; " +
 			"0: never",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
@@ -151,25 +200,26 @@ var table = []*Policy{
 		without: []string{"0s"},
 	},
 	{
-		Word: "tcp-keepalive-idle", Default: "15s", Flag: "tcp-keepalive-idle",
+		Word: "tcp-keepalive-idle", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-idle",
 		Means: "`DURATION` in whole seconds without a byte after which the kernel probes both ends of a " +
 			"connection; connections younger than a second get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
 			false},
 	},
 	{
-		Word: "tcp-keepalive-interval", Default: "15s", Flag: "tcp-keepalive-interval",
+		Word: "tcp-keepalive-interval", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-interval",
 		Means: "`DURATION` in whole seconds between two keep-alive probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
 			false},
 	},
 	{
-		Word: "tcp-keepalive-probes", Default: "that of net.ipv4.tcp_keepalive_probes", Flag: "tcp-keepalive-probes",
-		Means: "`NUMBER` of keep-alive probes without an answer that end a connection",
-		kind:  count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
+		Word: "tcp-keepalive-probes", Keeps: tcpOnly, Flag: "tcp-keepalive-probes",
+		Default: "that of net.ipv4.tcp_keepalive_probes",
+		Means:   "`NUMBER` of keep-alive probes without an answer that end a connection",
+		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
 	},
 	{
-		Word: "tcp-user-timeout", Default: "0s", Flag: "tcp-user-timeout",
+		Word: "tcp-user-timeout", Keeps: tcpOnly, Default: "0s", Flag: "tcp-user-timeout",
 		Means: "`DURATION` that bytes may be without an acknowledgement before the connection is reset " +
 			"(TCP_USER_TIMEOUT); 0: that of the kernel",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
@@ -191,6 +241,14 @@ func missesTransparent(s *lb.Service, path string) (reason string) {
 	return ""
 }
 
+// missesLimit: what UDP lacks of limits.
+func missesLimit(s *lb.Service, _ string) (reason string) {
+	if s.Protocol == lb.UDP {
+		return "UDP has flows and no connections, which --max-service-share and --max-client-share bound"
+	}
+	return ""
+}
+
 // missesProxy: what SCTP and UDP lack of the PROXY protocol.
 func missesProxy(s *lb.Service, _ string) (reason string) {
 	switch {
@@ -203,6 +261,8 @@ func missesProxy(s *lb.Service, _ string) (reason string) {
 }
 
 const (
+	maxLimit = 1 << 30
+
 	day   = 24 * time.Hour
 	month = 30 * day
 )

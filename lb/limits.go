@@ -1,0 +1,238 @@
+package lb
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync"
+
+	"github.com/sluice-lb/sluice/affinity"
+)
+
+// How many connections a service port and each of its clients may have at the same time, and how often a client may
+// open one. What a backend may have, and who waits for it, is the queue's.
+
+// Admission is what a connection has taken of the limits of its service. The zero Admission has taken nothing.
+type Admission struct {
+	of     *state
+	client counting
+}
+
+// counting says whether a connection counts for its client.
+type counting uint8
+
+const (
+	notCounted counting = iota // the service does not limit its clients, or too many are known:
+	notLimited
+	clientCounted
+)
+
+// NotLimited reports whether the client is not limited, as the service requests it, since too many are known.
+func (a Admission) NotLimited() bool { return a.client == notLimited }
+
+// Admit has a new connection of a client to f count for the limits of its service, until End. It returns the ID of the
+// service, which the caller must not change, nil if there is none, or it does not allow the client. The error, ErrServiceLimit, ErrClientLimit or
+// ErrClientRate, says why the client is to be refused, which is counted. now is on the clock of Flow.Now.
+func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admission, error) {
+	snap := b.load()
+	at, ok := snap.table.index.find(f)
+	if !ok {
+		return nil, Admission{}, nil
+	}
+	if at.ruled {
+		if _, ok := snap.table.admit(at, &Flow{Frontend: *f, Client: client}); !ok {
+			return nil, Admission{}, nil // Pick refuses it, and it is not to take what others may have
+		}
+	}
+	s := snap.service(at.slot).state
+	id := &snap.table.at(at.slot).ID
+	a := Admission{of: s}
+	p := s.policies.Load()
+	if !s.connect(int64(p.MaxConnections)) {
+		s.limited.Add(1)
+		return id, Admission{}, ErrServiceLimit
+	}
+	if c := s.clients.Load(); c != nil && p.limitsClients() && client.IsValid() {
+		var err error
+		if a.client, err = c.admit(client, p, now); err != nil {
+			s.conns.Add(-1)
+			s.limited.Add(1)
+			return id, Admission{}, err
+		}
+	}
+	return id, a, nil
+}
+
+// connect counts a connection, if there are less than limit; 0 or less: there is no limit.
+func (s *state) connect(limit int64) bool {
+	if limit <= 0 {
+		s.conns.Add(1)
+		return true
+	}
+	for {
+		n := s.conns.Load()
+		if n >= limit {
+			return false
+		}
+		if s.conns.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// Readmit is Admit for a connection that another Balancer has admitted, also beyond the limits.
+func (b *Balancer) Readmit(id ID, client netip.Addr) Admission {
+	snap := b.load()
+	slot, ok := snap.table.index.slot(id)
+	if !ok {
+		return Admission{}
+	}
+	s := snap.service(slot).state
+	s.conns.Add(1)
+	a := Admission{of: s}
+	if c := s.clients.Load(); c != nil && s.policies.Load().limitsClients() && client.IsValid() {
+		a.client = c.readmit(client)
+	}
+	return a
+}
+
+// Service returns the ID of the service that a, which is not zero, is of.
+func (a Admission) Service() ID { return a.of.id }
+
+// End says that the connection of the client has ended. For the zero Admission it does nothing.
+func (a Admission) End(client netip.Addr) {
+	if a.of == nil {
+		return
+	}
+	a.of.conns.Add(-1)
+	if a.client == clientCounted {
+		a.of.clients.Load().end(client)
+	}
+}
+
+// limitsClients reports whether p limits what one client may do.
+func (p *Policies) limitsClients() bool {
+	return p.MaxClientConnections > 0 || p.MaxClientConnectionRate > 0
+}
+
+const (
+	// manyClients is how many clients a service port can know at the same time, which takes about 4 MB.
+	manyClients = 1 << 16
+	// clientParts are for goroutines not to wait for each other.
+	clientParts = 16
+	// sweepEvery is how often a part that is full is swept at most, in ns.
+	sweepEvery = int64(100e6)
+)
+
+// clients are those of a service port that limits them. One beyond manyClients, all of which have connections or had
+// some within a second, is not limited: it would be refused for what others do.
+type clients struct{ parts [clientParts]clientPart }
+
+type clientPart struct {
+	mu    sync.Mutex
+	by    map[affinity.Key]usage // without pointers, for the collector's sake
+	swept int64                  // when it was full last
+	_     [40]byte               // a cache line of its own
+}
+
+// usage is what is known of one client.
+type usage struct {
+	conns int32
+	// rested is when it may open a second's worth of connections at once again, however many it has opened (the
+	// theoretical arrival time of the generic cell rate algorithm, ITU-T I.371).
+	rested int64
+}
+
+// clientSeed makes it a secret which clients are in one part: who has many addresses could fill that of others.
+var clientSeed = maphash.MakeSeed()
+
+// part returns the part that has a client.
+func (c *clients) part(key *affinity.Key) *clientPart {
+	return &c.parts[maphash.Bytes(clientSeed, key[:])%clientParts]
+}
+
+// admit has a connection of a client count, if the client is known or can be, and it is within its limits.
+func (c *clients) admit(of netip.Addr, p *Policies, now int64) (counting, error) {
+	const second = int64(1e9)
+	key := affinity.KeyOf(of)
+	part := c.part(&key)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	one, known := part.by[key]
+	if p.MaxClientConnections > 0 && one.conns >= p.MaxClientConnections {
+		return notCounted, ErrClientLimit
+	}
+	if p.MaxClientConnectionRate > 0 {
+		each := second / int64(p.MaxClientConnectionRate)
+		one.rested = max(one.rested, now) + each
+		if one.rested-now > second {
+			return notCounted, ErrClientRate
+		}
+	}
+	if !known && !part.room(now) {
+		return notLimited, nil
+	}
+	one.conns++
+	part.put(key, one)
+	return clientCounted, nil
+}
+
+func (c *clients) readmit(of netip.Addr) counting {
+	key := affinity.KeyOf(of)
+	part := c.part(&key)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	one, known := part.by[key]
+	if !known && len(part.by) >= manyClients/clientParts {
+		return notLimited
+	}
+	one.conns++
+	part.put(key, one)
+	return clientCounted
+}
+
+func (c *clients) end(of netip.Addr) {
+	key := affinity.KeyOf(of)
+	part := c.part(&key)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	one := part.by[key]
+	if one.conns--; one.conns == 0 && one.rested == 0 {
+		delete(part.by, key)
+		return
+	}
+	part.by[key] = one
+}
+
+func (c *clients) sweep(now int64) {
+	for i := range c.parts {
+		part := &c.parts[i]
+		part.mu.Lock()
+		part.sweep(now)
+		part.mu.Unlock()
+	}
+}
+
+func (p *clientPart) put(key affinity.Key, one usage) {
+	if p.by == nil {
+		p.by = make(map[affinity.Key]usage)
+	}
+	p.by[key] = one
+}
+
+// room makes room for one client more, and reports whether there is.
+func (p *clientPart) room(now int64) bool {
+	if len(p.by) >= manyClients/clientParts && now-p.swept >= sweepEvery {
+		p.swept = now
+		p.sweep(now)
+	}
+	return len(p.by) < manyClients/clientParts
+}
+
+// sweep forgets the clients of which nothing need be known any more.
+func (p *clientPart) sweep(now int64) {
+	for key, one := range p.by {
+		if one.conns == 0 && one.rested <= now {
+			delete(p.by, key)
+		}
+	}
+}

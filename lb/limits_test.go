@@ -1,0 +1,189 @@
+package lb
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+)
+
+// admit asks for a connection of a client at a time.
+func admit(b *Balancer, of netip.Addr, now int64) (Admission, error) {
+	_, a, err := b.Admit(&Frontend{TCP, front}, of, now)
+	return a, err
+}
+
+// requesting returns a balancer with a service that requests p.
+func requesting(t *testing.T, p *Policies) *Balancer {
+	s := echo(1)
+	s.Policies = p
+	return balancing(t, s)
+}
+
+func number(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+}
+
+func TestMaxConnections(t *testing.T) {
+	b := requesting(t, nil)
+	var all []Admission
+	for i := range 3 {
+		a, err := admit(b, number(i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	s := echo(1)
+	s.Policies = &Policies{MaxConnections: 3}
+	b.Update(mustTable(t, []Service{s})) // those from before count
+	if _, err := admit(b, client, 0); !errors.Is(err, ErrServiceLimit) {
+		t.Errorf("the fourth: %v", err)
+	}
+	all[0].End(number(0))
+	if _, err := admit(b, client, 0); err != nil {
+		t.Errorf("one after an end: %v", err)
+	}
+	if _, err := admit(b, client, 0); !errors.Is(err, ErrServiceLimit) {
+		t.Errorf("the next: %v", err)
+	}
+	if n := b.Stats()[0].Limited; n != 2 {
+		t.Errorf("%d are counted, want 2", n)
+	}
+	b.Readmit(s.ID, client) // of a hand-over: beyond the limit
+	all[1].End(number(1))
+	if _, err := admit(b, client, 0); !errors.Is(err, ErrServiceLimit) {
+		t.Errorf("after one beyond the limit: %v", err)
+	}
+	if id, _, err := b.Admit(&Frontend{UDP, front}, client, 0); id != nil || err != nil {
+		t.Errorf("of no service: %v, %v", id, err)
+	}
+}
+
+// TestForbiddenTakeNothing: clients that may not ask do not take what others may have.
+func TestForbiddenTakeNothing(t *testing.T) {
+	s := echo(1)
+	s.Addresses[0].Sources = prefixes("192.0.2.0/24")
+	s.Policies = &Policies{MaxConnections: 1}
+	b := balancing(t, s)
+	for range 3 {
+		if _, err := admit(b, number(1), 0); err != nil { // Pick refuses it
+			t.Error(err)
+		}
+	}
+	if _, err := admit(b, client, 0); err != nil {
+		t.Errorf("a client that may ask: %v", err)
+	}
+}
+
+func TestMaxClientConnections(t *testing.T) {
+	b := requesting(t, &Policies{MaxClientConnections: 2})
+	var all []Admission
+	for i := range 4 {
+		of := number(i / 2)
+		a, err := admit(b, of, 0)
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		all = append(all, a)
+	}
+	mapped := netip.AddrFrom16(number(0).As16())
+	for _, of := range []netip.Addr{number(0), mapped, number(1)} {
+		if _, err := admit(b, of, 0); !errors.Is(err, ErrClientLimit) {
+			t.Errorf("one more of %v: %v", of, err)
+		}
+	}
+	all[0].End(number(0))
+	if _, err := admit(b, mapped, 0); err != nil {
+		t.Errorf("after an end: %v", err)
+	}
+	for i, a := range all[1:] {
+		a.End(number((i + 1) / 2))
+	}
+	if n := b.service(echo().ID).state.conns.Load(); n != 1 {
+		t.Errorf("%d connections are left, want 1", n)
+	}
+}
+
+// TestClientRate: a client may open a second's worth at once, and then as many as the rate says, however often it asks.
+func TestClientRate(t *testing.T) {
+	const rate, ms = 10, int64(1e6)
+	b := requesting(t, &Policies{MaxClientConnectionRate: rate})
+	open := func(from, to int64) (n int) {
+		for now := from; now < to; now += ms {
+			if a, err := admit(b, client, now*1); err == nil {
+				a.End(client)
+				n++
+			} else if !errors.Is(err, ErrClientRate) {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	second := 1000 * ms
+	if n := open(1, 1+50*ms); n != rate {
+		t.Errorf("%d at once, want %d", n, rate)
+	}
+	if n := open(second, 3*second); n < 2*rate || n > 3*rate {
+		t.Errorf("%d in two seconds, want %d and what was left", n, 2*rate)
+	}
+	if n := open(3*second, 13*second); n < 10*rate-1 || n > 10*rate+1 {
+		t.Errorf("%d in ten seconds, want %d", n, 10*rate)
+	}
+	if _, err := admit(b, number(1), 13*second); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+}
+
+// TestClientsAreBounded: clients beyond what can be known are not limited; those of which nothing
+// need be known make room.
+func TestClientsAreBounded(t *testing.T) {
+	b := requesting(t, &Policies{MaxClientConnections: 1, MaxClientConnectionRate: 1})
+	const more = manyClients + manyClients/2
+	all := make([]Admission, more)
+	unlimited := 0
+	for i := range all {
+		var err error
+		if all[i], err = admit(b, number(i), 1); err != nil {
+			t.Fatal(err)
+		}
+		if all[i].NotLimited() {
+			unlimited++
+		}
+	}
+	s := b.service(echo().ID).state
+	known := func() (n int) {
+		for i := range s.clients.Load().parts {
+			n += len(s.clients.Load().parts[i].by)
+		}
+		return n
+	}
+	if n := known(); n != manyClients {
+		t.Errorf("%d are known, want %d", n, manyClients)
+	}
+	if unlimited != more-manyClients {
+		t.Errorf("%d were not limited, want %d", unlimited, more-manyClients)
+	}
+	for i, a := range all {
+		a.End(number(i))
+	}
+	if _, err := admit(b, number(more), 3e9); err != nil || known() > manyClients*15/16+1 {
+		t.Errorf("%v, %d are known", err, known())
+	}
+	b.Sweep(3e9)
+	if n := known(); n != 1 {
+		t.Errorf("%d are known after a sweep, want 1", n)
+	}
+}
+
+func TestAdmitDoesNotAllocate(t *testing.T) {
+	b := requesting(t, &Policies{MaxConnections: 5, MaxClientConnections: 5, MaxClientConnectionRate: 5})
+	now := int64(0)
+	if n := testing.AllocsPerRun(1000, func() {
+		now += 1e9
+		if a, err := admit(b, client, now); err == nil {
+			a.End(client)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
