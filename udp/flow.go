@@ -70,7 +70,7 @@ type flow struct {
 	service  *holder[lb.Name]    // that it counts for
 	source   *holder[netip.Addr] // the client's address, without its port
 	standing standing
-	port     uint16 // to send from, as long as it has no socket; 0: any
+	port     uint16 // to send from, or that it sends from; 0: any
 	header   []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
@@ -158,7 +158,6 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		sh.server.Descriptors.Give(1)
 		return nil, err
 	}
-	f.port = 0
 	if f.choice.ProxyVersion() == uint8(proxyproto.V2) {
 		f.header = f.announcement()
 	}

@@ -30,6 +30,7 @@ type loopFlow struct {
 	fd     int         // connected to the backend; -1 once closed
 	place  portPlace   // that its port has
 
+	roomy    bool    // the socket queues as much as those of frontends do
 	plain    [2]bool // datagrams to the backend, and to the client, must go one by one
 	trial    int64   // time until which they do so to the backend; 0 once it has answered
 	lastSize int     // of the datagram sent last, with its header, bytes
@@ -64,6 +65,9 @@ func (f *flow) receive(now int64) {
 			taken += slots
 			continue
 		}
+		if f.replied {
+			f.makeRoomy()
+		}
 		f.answered(now)
 		f.trial = 0
 		taken += f.reply(n)
@@ -72,6 +76,15 @@ func (f *flow) receive(now int64) {
 		}
 	}
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
+}
+
+// makeRoomy has the kernel queue more than by default, unless it does: for a client that sends several datagrams at once,
+// and from the second answer on. A question to a DNS server has one.
+func (f *flow) makeRoomy() {
+	if !f.roomy {
+		f.roomy = true
+		socket.SetReceiveBuffer(f.fd, f.ln.shard.server.socketBuffer())
+	}
 }
 
 // reply sends the n messages that were just received to the client, and returns how many
@@ -128,6 +141,9 @@ func (f *flow) allow(left int) {
 func (f *flow) send(now int64) {
 	sh := f.ln.shard
 	out := &sh.out
+	if out.left > 1 {
+		f.makeRoomy()
+	}
 	defer func() {
 		if now >= f.trial {
 			f.plain[toBackend] = out.plain

@@ -219,7 +219,8 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 	if from.Addr.IsValid() {
 		f.choice = sh.server.LB.Resume(from.Service, from.Addr)
 		if at, err := socket.Local(from.FD); err == nil {
-			f.place, _ = sh.ports.take(at.Port(), from.Addr, false) // false only with hashes alike
+			f.port = at.Port()
+			f.place, _ = sh.ports.take(f.fd, at.Port(), from.Addr, false) // false only with hashes alike
 		}
 	}
 	if len(from.Tried) > 0 {

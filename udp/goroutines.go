@@ -140,6 +140,7 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
 func (g *goroutines) dial(f *flow, to netip.AddrPort) (*net.UDPConn, error) {
 	if f.port != 0 {
 		from := netip.AddrPortFrom(unspecified(to.Addr()), f.port)
+		f.port = 0 // once
 		conn, err := net.DialUDP(network(to.Addr()), net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
 		if err == nil {
 			return conn, nil

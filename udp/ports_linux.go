@@ -2,7 +2,6 @@ package udp
 
 import (
 	"encoding/binary"
-	"errors"
 	"hash/maphash"
 	"net/netip"
 	"sync/atomic"
@@ -17,10 +16,13 @@ import (
 // shares it, unless both have the same backend. The kernel tells connected sockets apart by both ends (SO_REUSEADDR,
 // socket(7); Linux __udp4_lib_lookup), and would give all answers of one backend to one of them.
 //
-// Each entry has two places of 32 bits, each with the hash of a backend. All shards use them, without a lock.
+// Each entry has two places of 32 bits, each with the hash of a backend, and the descriptor of the flow that had the
+// port first: only when another is to share it are both told to, which most flows never are. All shards use them,
+// without a lock.
 type ports struct {
 	seed    maphash.Seed
 	entries [2][1 << 16]atomic.Uint64
+	owners  [2][1 << 16]atomic.Int32 // they may have been closed since
 }
 
 // portPlace is a flow's place in an entry.
@@ -35,11 +37,8 @@ func newPorts() *ports { return &ports{seed: maphash.MakeSeed()} }
 
 // take takes a place at a port for a flow to a backend: beside another, or where there may be none. False: the other
 // flow has the same backend, or there are two, or none.
-func (p *ports) take(port uint16, backend netip.AddrPort, beside bool) (portPlace, bool) {
-	family := 0
-	if backend.Addr().Is6() {
-		family = 1
-	}
+func (p *ports) take(fd int, port uint16, backend netip.AddrPort, beside bool) (portPlace, bool) {
+	family := familyOf(backend)
 	entry := &p.entries[family][port]
 	low := p.hash(backend)&lowPlace | 1
 	for {
@@ -48,6 +47,9 @@ func (p *ports) take(port uint16, backend netip.AddrPort, beside bool) (portPlac
 		case have == 0 && beside, have&lowPlace == low, have>>32 == low:
 			return portPlace{}, false
 		case have&lowPlace == 0:
+			if have == 0 {
+				p.owners[family][port].Store(int32(fd))
+			}
 		case have>>32 == 0:
 			bits = low << 32
 		default:
@@ -57,6 +59,22 @@ func (p *ports) take(port uint16, backend netip.AddrPort, beside bool) (portPlac
 			return portPlace{bits, entry}, true
 		}
 	}
+}
+
+// share has the flow that had a port first let another have it, too.
+func (p *ports) share(port uint16, backend netip.AddrPort) {
+	fd := int(p.owners[familyOf(backend)][port].Load())
+	if at, err := socket.Local(fd); err == nil && at.Port() == port { // else it has gone
+		_ = reuse(fd, 1)
+	}
+}
+
+// familyOf returns where a family is in arrays.
+func familyOf(backend netip.AddrPort) int {
+	if backend.Addr().Is6() {
+		return 1
+	}
+	return 0
 }
 
 func (p *ports) hash(backend netip.AddrPort) uint64 {
@@ -85,9 +103,10 @@ func (l *loopTransport) rebind(f *flow, backend netip.AddrPort) (ok bool) {
 	if socket.Bind(f.fd, at) == nil {
 		return true
 	}
-	if f.place, ok = l.ports.take(f.port, backend, true); !ok {
+	if f.place, ok = l.ports.take(f.fd, f.port, backend, true); !ok {
 		return false
 	}
+	l.ports.share(f.port, backend)
 	if reuse(f.fd, 1) == nil && socket.Bind(f.fd, at) == nil {
 		return true
 	}
@@ -113,13 +132,13 @@ func (l *loopTransport) connect(f *flow, to netip.AddrPort, now int64) error {
 	}
 	if err == nil && f.place.bits == 0 {
 		var ok bool
-		if f.place, ok = l.ports.take(at.Port(), to, false); !ok { // it kept its port, which another has
+		if f.place, ok = l.ports.take(f.fd, at.Port(), to, false); !ok { // it kept its port, which another has
 			socket.Disconnect(f.fd)
 			return errPortTaken
 		}
 	}
-	if err = errors.Join(err, reuse(f.fd, 1)); err == nil {
-		f.trial = now + trial
+	if err == nil {
+		f.port, f.trial = at.Port(), now+trial
 	}
 	return err
 }

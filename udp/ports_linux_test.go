@@ -117,7 +117,7 @@ func TestPorts(t *testing.T) {
 	backend := func(n int) netip.AddrPort { return netip.MustParseAddrPort(fmt.Sprint("10.0.0.", n, ":53")) }
 	take := func(want bool, n int, beside bool) portPlace {
 		t.Helper()
-		place, ok := p.take(7, backend(n), beside)
+		place, ok := p.take(0, 7, backend(n), beside)
 		if ok != want {
 			t.Errorf("a place for backend %d, beside another: %t; taken: %t", n, beside, ok)
 		}
@@ -139,7 +139,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("the entry is %x after all are free", e)
 	}
 	take(false, 1, true)
-	if _, ok := p.take(7, netip.MustParseAddrPort("[fd00::1]:53"), false); !ok {
+	if _, ok := p.take(0, 7, netip.MustParseAddrPort("[fd00::1]:53"), false); !ok {
 		t.Error("the families have ports of their own")
 	}
 }

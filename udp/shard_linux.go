@@ -131,7 +131,6 @@ func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
 		_ = unix.Close(fd)
 		return err
 	}
-	socket.SetReceiveBuffer(fd, l.server.socketBuffer())
 	enableGRO(fd)
 	f.fd = fd
 	if f.port != 0 && !l.rebind(f, backend) {
@@ -140,10 +139,7 @@ func (l *loopTransport) open(f *flow, backend netip.AddrPort) error {
 	return nil
 }
 
-func (l *loopTransport) port(f *flow) uint16 {
-	at, _ := socket.Local(f.fd) // fails for no socket
-	return at.Port()
-}
+func (l *loopTransport) port(f *flow) uint16 { return f.port }
 
 func (l *loopTransport) watch(f *flow) error {
 	f.client.Set(f.key.client)
