@@ -17,7 +17,7 @@ import (
 // socket(7); Linux __udp4_lib_lookup), and would give all answers of one backend to one of them.
 //
 // Each entry has two places of 32 bits, each with the hash of a backend, and the descriptor of the flow that had the
-// port first: only when another is to share it are both told to, which most flows never are. All shards use them,
+// port first: only when another is to share it are both made to, which most flows never are. All shards use them,
 // without a lock.
 type ports struct {
 	seed    maphash.Seed

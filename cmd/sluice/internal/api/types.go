@@ -131,7 +131,8 @@ type Service struct {
 	Ejected   int       `json:"ejected,omitempty"`  // or whose check fails
 	Counted             // what is counted of it
 	Refused   Refused   `json:"refused"`
-	Held      uint64    `json:"held,omitempty"` // clients that wait for an endpoint
+	Held      uint64    `json:"held,omitempty"`   // clients that wait for an endpoint
+	Queued    uint64    `json:"queued,omitempty"` // clients that wait for room at an endpoint
 	Clients   int       `json:"affinityClients,omitempty"`
 }
 
@@ -165,10 +166,13 @@ type Refused struct {
 	NoLocalEndpoint uint64 `json:"noLocalEndpoint"`
 	NotAllowed      uint64 `json:"notAllowed"`
 	OverShare       uint64 `json:"overShare"`
+	Limited         uint64 `json:"limited"` // by max-connections and the like
 }
 
 // Sum is how many in all.
-func (r Refused) Sum() uint64 { return r.NoEndpoint + r.NoLocalEndpoint + r.NotAllowed + r.OverShare }
+func (r Refused) Sum() uint64 {
+	return r.NoEndpoint + r.NoLocalEndpoint + r.NotAllowed + r.OverShare + r.Limited
+}
 
 // The states of endpoints.
 const (

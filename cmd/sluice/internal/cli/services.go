@@ -34,7 +34,7 @@ func services(v *view) *cobra.Command {
 
 func servicesTable(all []api.Service, wide bool) *table {
 	t := &table{wide: 7, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
-		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "EJECTED", "AFFINITY", "POLICIES",
+		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "EJECTED", "AFFINITY", "POLICIES",
 		"WHY"}}
 	for i := range all {
 		s := &all[i]
@@ -43,8 +43,8 @@ func servicesTable(all []api.Service, wide bool) *table {
 			counted = []any{"-", "-", "-", "-", "-"} // it is the kernel that knows
 		}
 		t.add(slices.Concat([]any{s.Namespace, s.Name, s.Port, s.Protocol, addresses(s.Addresses, wide), path(&s.Path),
-			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Ejected,
-			s.Affinity, policies(s.Policies), why(&s.Path)})...)
+			fmt.Sprintf("%d/%d", s.Eligible, s.Endpoints)}, counted, []any{s.Family, s.Failures, s.Held, s.Queued,
+			s.Ejected, s.Affinity, policies(s.Policies), why(&s.Path)})...)
 	}
 	return t
 }
