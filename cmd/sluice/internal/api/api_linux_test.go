@@ -377,7 +377,7 @@ func TestTypes(t *testing.T) {
 	text, err := json.Marshal(Service{ID: ID{Namespace: "a", Name: "b", Protocol: "TCP", Family: "IPv4"}, Counted: Counted{Picks: 1}})
 	const want = `{"namespace":"a","name":"b","protocol":"TCP","family":"IPv4","addresses":null,"path":{"requested":"","effective":""},` +
 		`"endpoints":0,"eligible":0,"picks":1,"failures":0,"active":0,"bytesIn":0,"bytesOut":0,"refused":{"noEndpoint":0,` +
-		`"noLocalEndpoint":0,"notAllowed":0,"overShare":0}}`
+		`"noLocalEndpoint":0,"notAllowed":0,"overShare":0,"limited":0}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v", text, err)
 	}
