@@ -60,7 +60,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
 	if a.damaged {
-		defer a.pauseLooks(start) // this bounds repairs, which do not wait
+		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
 	if writes && !going {
 		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
