@@ -241,7 +241,7 @@ var errUnsettled = errors.New("what decides about Services does not come to rest
 // prepare opens the sockets of a plan and passes its Services to the engines. Where that
 // decides about Services, as when an engine fails, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
-func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
+func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*servicePort, err error) {
 	var failed error
 	for replans := 0; ; {
 		lacking, err = a.sockets.provide(plan)
@@ -307,17 +307,17 @@ func (p *piece) connected(do func(lb.Frontend)) {
 func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, reported := a.fallbacks[c.id]
+		was, reported := a.fallbacks[c.id()]
 		now, is := c.now.fallback(a.Mode)
 		switch {
 		case is && now != was:
-			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id),
-				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6),
+			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id()),
+				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
 				zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
-			a.fallbacks[c.id] = now
+			a.fallbacks[c.id()] = now
 			attempt.Fallbacks = append(attempt.Fallbacks, now)
 		case !is && reported:
-			delete(a.fallbacks, c.id)
+			delete(a.fallbacks, c.id())
 			was.Reason = ""
 			if c.now != nothing {
 				was.Path = c.now.choice.Path
