@@ -60,12 +60,22 @@ type Balancer struct {
 // snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.
 type snapshot struct {
 	table    *Table
-	services []atomic.Pointer[service] // by slot of the table
-	backends int                       // of all services
+	services []*servicePage // as the table's records
+	backends int            // of all services
+}
+
+// servicePage is made of a page of a table's records. Snapshots whose tables share that share this.
+type servicePage struct {
+	services [pageSize]atomic.Pointer[service]
+	backends int // of all of them
 }
 
 // service returns the one in a slot.
-func (s *snapshot) service(slot int32) *service { return s.services[slot].Load() }
+func (s *snapshot) service(slot int32) *service { return s.at(slot).Load() }
+
+func (s *snapshot) at(slot int32) *atomic.Pointer[service] {
+	return &s.services[uint32(slot)/pageSize].services[uint32(slot)%pageSize]
+}
 
 // service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
@@ -214,32 +224,19 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
-	kept := make([]bool, len(old.services))
-	var changed [][2]*service // from and to
-	guess := 0
-	for _, slot := range t.slots {
-		s := t.at(slot)
-		next.backends += len(s.Backends)
-		from := guess // nearly always, since tables are made in the same order again and again
-		if from >= old.table.Len() || old.table.At(from) != s {
-			from = old.table.position(guess, &s.ID)
+	next := &snapshot{table: t, services: make([]*servicePage, len(t.records))}
+	kept := make(map[int32]bool) // slots of old that are not in the same page
+	var changed [][2]*service    // from and to
+	for i, page := range t.records {
+		if page == nil {
+			continue
 		}
-		was := &fresh
-		if from >= 0 {
-			guess = from + 1
-			at := old.table.slots[from]
-			kept[at] = true
-			known := old.table.at(at)
-			was = old.service(at)
-			if known == s || known.sameBalance(s) {
-				next.services[slot].Store(was)
-				continue
-			}
+		if i < len(old.services) && page == old.table.records[i] {
+			next.services[i] = old.services[i]
+		} else {
+			next.services[i], changed = b.page(page, i, old, kept, changed)
 		}
-		to := b.prepare(s, was)
-		next.services[slot].Store(to)
-		changed = append(changed, [2]*service{was, to})
+		next.backends += next.services[i].backends
 	}
 	b.current.Store(next)
 
@@ -249,29 +246,81 @@ func (b *Balancer) Update(t *Table) {
 		b.finish(c[1], c[0])
 	}
 	var dropped []*service
-	for _, slot := range old.table.slots {
-		if !kept[slot] {
-			b.drop(old.service(slot))
-			dropped = append(dropped, old.service(slot))
+	for i, page := range old.table.records {
+		if page == nil || i < len(t.records) && page == t.records[i] {
+			continue
+		}
+		for k := range page {
+			if slot := int32(i*pageSize + k); page[k].is != nil && !kept[slot] {
+				b.drop(old.service(slot))
+				dropped = append(dropped, old.service(slot))
+			}
 		}
 	}
 	b.watch(changed, dropped)
+}
+
+// page makes a page of services from one of records. It adds to kept the slots of old that services were in, and to
+// changed the services that are not what they were there.
+func (b *Balancer) page(records *[pageSize]record, i int, old *snapshot, kept map[int32]bool,
+	changed [][2]*service) (*servicePage, [][2]*service) {
+	page := new(servicePage)
+	guess := 0 // a position in old's table
+	for k := range records {
+		s := records[k].is
+		if s == nil {
+			continue
+		}
+		page.backends += len(s.Backends)
+		at, was := int32(i*pageSize+k), &fresh
+		if old.table.before(at, s) == nil { // seldom: it is where others have been
+			at = -1
+			if from := old.table.position(guess, &s.ID); from >= 0 {
+				at, guess = old.table.slots[from], from+1
+			}
+		}
+		if at >= 0 {
+			kept[at] = true
+			known := old.table.at(at)
+			was = old.service(at)
+			if known == s || known.sameBalance(s) {
+				page.services[k].Store(was)
+				continue
+			}
+		}
+		to := b.prepare(s, was)
+		page.services[k].Store(to)
+		changed = append(changed, [2]*service{was, to})
+	}
+	return page, changed
 }
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
 // caller holds Balancer.mu.
 func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving) }
 
-// byAddr returns them by their addresses.
-func (s *service) byAddr() map[netip.AddrPort]*backend {
-	if len(s.backends)+len(s.state.leaving) == 0 {
-		return nil
+// byAddr returns a function that finds them by their addresses; in a short list looking at each is faster.
+func (s *service) byAddr() func(netip.AddrPort) *backend {
+	all := s.backends
+	if len(s.state.leaving) > 0 {
+		all = s.all()
 	}
-	by := make(map[netip.AddrPort]*backend, len(s.backends)+len(s.state.leaving))
-	for _, k := range s.all() {
+	const few = 8
+	if len(all) <= few {
+		return func(addr netip.AddrPort) *backend {
+			for _, k := range all {
+				if k.addr == addr {
+					return k
+				}
+			}
+			return nil
+		}
+	}
+	by := make(map[netip.AddrPort]*backend, len(all))
+	for _, k := range all {
 		by[k.addr] = k
 	}
-	return by
+	return func(addr netip.AddrPort) *backend { return by[addr] }
 }
 
 // fresh is what a service was that is new.
@@ -299,14 +348,14 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
-		if known[s.Backends[i].Addr] == nil {
+		if known(s.Backends[i].Addr) == nil {
 			missing++
 		}
 	}
 	fresh := make([]backend, missing) // at once: the collector counts objects
 	sel := selectFrom(s.Backends)
 	for i := range s.Backends {
-		k := known[s.Backends[i].Addr]
+		k := known(s.Backends[i].Addr)
 		if k == nil {
 			k, fresh = &fresh[0], fresh[1:]
 			k.init(to.state, s.Backends[i].Addr)
