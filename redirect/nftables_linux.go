@@ -56,7 +56,7 @@ func (t *NFTables) try() error {
 		return err
 	}
 	p.host.Local = []netip.Addr{p.host.Inside[0].Addr()}
-	r := newNFTRules(&nft.Table{Name: "sluice-probe", IPv6: t.IPv6, Lifetime: time.Minute}, t.bind, p.host, p.come)
+	r := newNFTRules(&nft.Table{Name: "sluice-probe", IPv6: t.IPv6, Lifetime: time.Minute}, t.bind, p.host, byFrontend(p.come))
 	r.render()
 	err = r.Try()
 	if errors.Is(err, syscall.ENOENT) {

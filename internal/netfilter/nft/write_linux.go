@@ -302,6 +302,7 @@ func (b *batch) change(s *set, list []packed, present bool) {
 	if len(list) == 0 {
 		return
 	}
+	b.bytes = slices.Grow(b.bytes, len(list)*elementSize(len(list[0])))
 	command := unix.NFT_MSG_DELSETELEM
 	if present {
 		command = unix.NFT_MSG_NEWSETELEM

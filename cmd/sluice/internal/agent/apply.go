@@ -267,26 +267,32 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*
 // added returns the frontends of TCP and SCTP that a plan adds to what is served; of all
 // that are served if nothing was.
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
+	had := make(map[lb.Frontend]bool)
 	for i := range plan.changes {
-		now := plan.changes[i].now
+		old, now := plan.changes[i].old, plan.changes[i].now
 		for _, so := range now.sockets {
 			if so.proxy && open.proxyPort(so.frontend) == 0 {
 				now.unopened = append(now.unopened, so.frontend)
 			}
 		}
+		if !all && now.connects(old) {
+			continue
+		}
 		now.connected(func(f lb.Frontend) { out = append(out, f) })
-	}
-	if all || len(out) == 0 {
-		return out
-	}
-	had := make(map[lb.Frontend]bool)
-	for i := range plan.changes {
-		plan.changes[i].old.connected(func(f lb.Frontend) { had[f] = true })
+		if !all {
+			old.connected(func(f lb.Frontend) { had[f] = true })
+		}
 	}
 	if len(had) == 0 {
 		return out
 	}
 	return slices.DeleteFunc(out, func(f lb.Frontend) bool { return had[f] })
+}
+
+// connects reports whether a piece serves the frontends that another one of the same service port does.
+func (p *piece) connects(as *piece) bool {
+	return p != nothing && as != nothing && len(p.unopened)+len(as.unopened) == 0 &&
+		p.service.SameAddresses(as.service)
 }
 
 // connected calls do for the frontends of TCP and SCTP that are served.
