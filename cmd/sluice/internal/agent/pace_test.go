@@ -68,7 +68,7 @@ func TestLooks(t *testing.T) {
 		for range 20 {
 			repaired()
 		}
-		if after := repaired(); after < lookShare*takes || after > (lookShare+1)*takes {
+		if after := repaired(); after < (lookShare-1)*takes || after > (lookShare+1)*takes {
 			t.Errorf("what is always damaged is repaired after %v", after)
 		}
 		stop()
