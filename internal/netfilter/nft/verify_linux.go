@@ -98,9 +98,9 @@ func (t *Table) read(name string) (out []timed, err error) {
 	return out, nil
 }
 
-// Verify reports whether the kernel holds what the last Write wrote and nothing else. If not, the next Write writes what
-// differs, or replaces the table where more than rules and elements do. As long as no other program has written to
-// nf_tables, and all that this one has written were tables, it costs one message.
+// Verify reports whether the kernel holds what the last Write wrote and nothing else. If not, the next Write writes
+// what differs, or replaces the table where more than rules and elements do. As long as no other program has written
+// to nf_tables, and all that this one has written were tables, it costs one message.
 func (t *Table) Verify() (bool, error) {
 	if !t.Known() {
 		return false, nil
