@@ -37,7 +37,8 @@ func (a *Agent) reportPolicies(plan *Plan, attempt *Attempt) {
 			}
 			a.Log.Warn("requested policy unavailable on the data path", zap.Stringer("service", c.id()),
 				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
-				zap.String("policy", s.Policy), zap.String("requested", s.Requested), zap.String("instead", s.Instead), zap.String("reason", s.Reason))
+				zap.String("policy", s.Policy), zap.String("requested", s.Requested),
+				zap.String("instead", s.Instead), zap.String("reason", s.Reason))
 			attempt.Policies = append(attempt.Policies, PolicyFallback{Service: c.id(), Shortfall: s})
 		}
 		for _, s := range was {
