@@ -62,12 +62,22 @@ type Balancer struct {
 // snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.
 type snapshot struct {
 	table    *Table
-	services []atomic.Pointer[service] // by slot of the table
-	backends int                       // of all services
+	services []*servicePage // as the table's records
+	backends int            // of all services
+}
+
+// servicePage is made of a page of a table's records. Snapshots whose tables share that share this.
+type servicePage struct {
+	services [pageSize]atomic.Pointer[service]
+	backends int // of all of them
 }
 
 // service returns the one in a slot.
-func (s *snapshot) service(slot int32) *service { return s.services[slot].Load() }
+func (s *snapshot) service(slot int32) *service { return s.at(slot).Load() }
+
+func (s *snapshot) at(slot int32) *atomic.Pointer[service] {
+	return &s.services[uint32(slot)/pageSize].services[uint32(slot)%pageSize]
+}
 
 // service is a service port made ready for Pick. It is immutable, and snapshots share it.
 type service struct {
@@ -224,71 +234,114 @@ func (b *Balancer) Update(t *Table) {
 	defer b.mu.Unlock()
 	b.updates++
 	old := b.load()
-	next := &snapshot{table: t, services: make([]atomic.Pointer[service], len(t.places))}
-	kept := make([]bool, len(old.services))
-	var changed [][2]*service // from and to
-	var readdressed []*state  // with clients that wait
-	guess := 0
-	for _, slot := range t.slots {
-		s := t.at(slot)
-		next.backends += len(s.Backends)
-		from := guess // nearly always, since tables are made in the same order again and again
-		if from >= old.table.Len() || old.table.At(from) != s {
-			from = old.table.position(guess, &s.ID)
+	next := &snapshot{table: t, services: make([]*servicePage, len(t.records))}
+	u := updating{old: old, kept: make(map[int32]bool)}
+	for i, page := range t.records {
+		if page == nil {
+			continue
 		}
-		was := &fresh
-		if from >= 0 {
-			guess = from + 1
-			at := old.table.slots[from]
-			kept[at] = true
-			known := old.table.at(at)
-			was = old.service(at)
-			if known == s || known.sameBalance(s) {
-				next.services[slot].Store(was)
-				if known != s && was.state.queue.waiting.Load() > 0 {
-					readdressed = append(readdressed, was.state)
-				}
-				continue
-			}
+		if i < len(old.services) && page == old.table.records[i] {
+			next.services[i] = old.services[i]
+		} else {
+			next.services[i] = b.page(page, i, &u)
 		}
-		to := b.prepare(s, was)
-		next.services[slot].Store(to)
-		changed = append(changed, [2]*service{was, to})
+		next.backends += next.services[i].backends
 	}
 	b.current.Store(next)
 
 	// From here on no new Pick sees the old table, so that what is taken away now
 	// is not handed out again.
-	for _, c := range changed {
+	for _, c := range u.changed {
 		b.finish(c[1], c[0])
 	}
 	var dropped []*service
-	for _, slot := range old.table.slots {
-		if !kept[slot] {
-			b.drop(old.service(slot))
-			dropped = append(dropped, old.service(slot))
+	for i, page := range old.table.records {
+		if page == nil || i < len(t.records) && page == t.records[i] {
+			continue
+		}
+		for k := range page {
+			if slot := int32(i*pageSize + k); page[k].is != nil && !u.kept[slot] {
+				b.drop(old.service(slot))
+				dropped = append(dropped, old.service(slot))
+			}
 		}
 	}
-	for _, s := range readdressed {
+	for _, s := range u.readdressed {
 		s.serveQueue() // some may wait for what is another service's now
 	}
-	b.watch(changed, dropped)
+	b.watch(u.changed, dropped)
+}
+
+// updating is what becomes of the services of a snapshot.
+type updating struct {
+	old         *snapshot
+	kept        map[int32]bool // slots whose services stay, of pages that are not the same
+	changed     [][2]*service  // from and to
+	readdressed []*state       // of services with other addresses, and clients that wait
+}
+
+// page makes a page of services from one of records.
+func (b *Balancer) page(records *[pageSize]record, i int, u *updating) *servicePage {
+	page := new(servicePage)
+	guess := 0 // a position in old's table
+	for k := range records {
+		s := records[k].is
+		if s == nil {
+			continue
+		}
+		page.backends += len(s.Backends)
+		at, was := int32(i*pageSize+k), &fresh
+		if u.old.table.before(at, s) == nil { // seldom: it is where others have been
+			at = -1
+			if from := u.old.table.position(guess, &s.ID); from >= 0 {
+				at, guess = u.old.table.slots[from], from+1
+			}
+		}
+		if at >= 0 {
+			u.kept[at] = true
+			known := u.old.table.at(at)
+			was = u.old.service(at)
+			if known == s || known.sameBalance(s) {
+				page.services[k].Store(was)
+				if known != s && was.state.queue.waiting.Load() > 0 {
+					u.readdressed = append(u.readdressed, was.state)
+				}
+				continue
+			}
+		}
+		to := b.prepare(s, was)
+		page.services[k].Store(to)
+		u.changed = append(u.changed, [2]*service{was, to})
+	}
+	return page
 }
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
 // caller holds Balancer.mu.
 func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving) }
 
-// byAddr returns them by their addresses.
-func (s *service) byAddr() map[netip.AddrPort]*backend {
-	if len(s.backends)+len(s.state.leaving) == 0 {
-		return nil
+// byAddr returns a function that finds them by their addresses; in a short list looking at each is faster.
+func (s *service) byAddr() func(netip.AddrPort) *backend {
+	all := s.backends
+	if len(s.state.leaving) > 0 {
+		all = s.all()
 	}
-	by := make(map[netip.AddrPort]*backend, len(s.backends)+len(s.state.leaving))
-	for _, k := range s.all() {
+	const few = 8
+	if len(all) <= few {
+		return func(addr netip.AddrPort) *backend {
+			for _, k := range all {
+				if k.addr == addr {
+					return k
+				}
+			}
+			return nil
+		}
+	}
+	by := make(map[netip.AddrPort]*backend, len(all))
+	for _, k := range all {
 		by[k.addr] = k
 	}
-	return by
+	return func(addr netip.AddrPort) *backend { return by[addr] }
 }
 
 // fresh is what a service was that is new.
@@ -322,14 +375,14 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	known := from.byAddr()
 	missing := 0
 	for i := range s.Backends {
-		if known[s.Backends[i].Addr] == nil {
+		if known(s.Backends[i].Addr) == nil {
 			missing++
 		}
 	}
 	fresh := make([]backend, missing) // at once: the collector counts objects
 	sel := selectFrom(s.Backends)
 	for i := range s.Backends {
-		k := known[s.Backends[i].Addr]
+		k := known(s.Backends[i].Addr)
 		if k == nil {
 			k, fresh = &fresh[0], fresh[1:]
 			k.init(to.state, s.Backends[i].Addr)

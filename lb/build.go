@@ -44,17 +44,18 @@ func (t *Table) Beside(leaving []*Service) *Table {
 	copy(b.slots, t.slots)
 	var slots []int32
 	for _, left := range leaving { // what is refused of it has another owner since
-		s, known := *left, (*Service)(nil)
+		s, known := left, (*Service)(nil)
 		at := len(b.slots)
 		if slot, ok := b.index.slot(left.ID); ok {
 			at, known = int(b.places[slot]), b.at(slot)
-			s = *known
-			s.Addresses = slices.Concat(known.Addresses, left.Addresses)
+			both := *known
+			both.Addresses = slices.Concat(known.Addresses, left.Addresses)
+			s = &both
 			b.release(slot)
 		} else {
 			b.slots = append(b.slots, -1)
 		}
-		if b.put(at, &s, nil, known) == nil {
+		if b.put(at, s, nil, known) == nil {
 			slots = append(slots, b.slots[at])
 		}
 	}

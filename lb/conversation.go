@@ -116,7 +116,7 @@ func (b *Balancer) RememberConversations(id ID, all []Conversation) {
 	}
 	backends := s.byAddr()
 	for i := range all {
-		if k := backends[all[i].Backend]; k != nil && k.is(live) {
+		if k := backends(all[i].Backend); k != nil && k.is(live) {
 			Choice{k}.Remember(&all[i])
 		}
 	}

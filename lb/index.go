@@ -74,7 +74,7 @@ func (id *ID) shard() uint8 {
 	for i := range len(id.Name) {
 		h = h*31 + id.Name[i]
 	}
-	for i := range len(id.Port) - 2 { // a Service may have tens of thousands, and neighbours change together
+	for i := range len(id.Port) - 3 { // a Service may have tens of thousands, and neighbours change together
 		h = h*31 + id.Port[i]
 	}
 	return h

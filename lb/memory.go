@@ -41,7 +41,7 @@ func (b *Balancer) Remember(all []Stats) {
 		bad := false
 		for i := range m.Backends {
 			known := &m.Backends[i]
-			k := by[known.Addr]
+			k := by(known.Addr)
 			if k == nil {
 				k = service.known(known.Addr)
 			}
@@ -57,7 +57,7 @@ func (b *Balancer) Remember(all []Stats) {
 		}
 		window := window(b.inForce(b.load().table.at(slot)))
 		for i := range m.Backends { // now that those are eligible that were
-			if k := by[m.Backends[i].Addr]; k != nil {
+			if k := by(m.Backends[i].Addr); k != nil {
 				k.resumePace(&m.Backends[i].Pace, window)
 			}
 		}
@@ -139,7 +139,7 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 	}
 	backends := s.byAddr()
 	for _, c := range clients {
-		if k := backends[c.Backend]; k != nil && k.is(eligible) {
+		if k := backends(c.Backend); k != nil && k.is(eligible) {
 			s.state.affinity.Put(affinity.KeyOf(c.Addr), k, c.LastUsed)
 		}
 	}

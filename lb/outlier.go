@@ -267,7 +267,7 @@ func (b *Balancer) rebuild(slot int32, was *service) {
 	b.updates++
 	snap := b.load()
 	is := b.prepare(snap.table.at(slot), was)
-	snap.services[slot].Store(is)
+	snap.at(slot).Store(is)
 	b.finish(is, was)
 }
 

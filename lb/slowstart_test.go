@@ -47,7 +47,7 @@ func TestSlowStart(t *testing.T) {
 				t.Errorf("%s: after %d s another one has %d of 1000, want %d", scheduler, step.age, got, want)
 			}
 		}
-		if b.load().services[0].Load().backends[4].starts() != nil {
+		if b.load().service(0).backends[4].starts() != nil {
 			t.Errorf("%s: it starts for ever", scheduler)
 		}
 	}
@@ -57,7 +57,7 @@ func TestSlowStart(t *testing.T) {
 func TestWhoStartsSlowly(t *testing.T) {
 	b := &Balancer{Outlier: DefaultOutlier}
 	starting := func() (all []netip.AddrPort) {
-		for _, k := range b.load().services[0].Load().backends {
+		for _, k := range b.load().service(0).backends {
 			if k.starts() != nil {
 				all = append(all, k.addr)
 			}

@@ -194,8 +194,11 @@ func (t *Table) Lost(s *Service) *Service {
 			gone = append(gone, a)
 		}
 	}
-	if gone == nil {
+	switch len(gone) {
+	case 0:
 		return nil
+	case len(s.Addresses):
+		return s
 	}
 	left := *s
 	left.Addresses = gone

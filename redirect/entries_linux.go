@@ -154,12 +154,12 @@ func (h Host) equal(o Host) bool {
 type part struct {
 	host Host
 	gone []lb.Frontend
-	come map[lb.Frontend]Entry
+	come []Entry // some of them twice
 }
 
 // family returns the part of an update in one address family.
 func (u Update) family(ipv6 bool) (p part, err error) {
-	p.host.TCPPort, p.come = u.Host.TCPPort, make(map[lb.Frontend]Entry, len(u.Add))
+	p.host.TCPPort = u.Host.TCPPort
 	for _, addr := range u.Host.Local {
 		if addr.Is6() == ipv6 && len(p.host.Local) == 0 {
 			p.host.Local = []netip.Addr{addr}
@@ -182,15 +182,24 @@ func (u Update) family(ipv6 bool) (p part, err error) {
 			continue
 		}
 		e, err := e.checked(ipv6, p.host)
-		if was, twice := p.come[e.Frontend]; err == nil && twice && !was.Equal(e) {
-			err = was.conflict(e)
-		}
 		if err != nil {
 			return part{}, contradiction(e.Frontend, err)
 		}
-		p.come[e.Frontend] = e
+		if p.come == nil {
+			p.come = make([]Entry, 0, len(u.Add))
+		}
+		p.come = append(p.come, e)
 	}
 	return p, nil
+}
+
+// byFrontend returns entries by their frontends.
+func byFrontend(list []Entry) map[lb.Frontend]Entry {
+	entries := make(map[lb.Frontend]Entry, len(list))
+	for _, e := range list {
+		entries[e.Frontend] = e
+	}
+	return entries
 }
 
 func contradiction(f lb.Frontend, err error) error {

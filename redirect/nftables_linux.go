@@ -56,7 +56,8 @@ func (t *NFTables) try() error {
 		return err
 	}
 	p.host.Local = []netip.Addr{p.host.Inside[0].Addr()}
-	r := newNFTRules(&nft.Table{Name: "sluice-probe", IPv6: t.IPv6, Lifetime: time.Minute}, t.bind, p.host, p.come)
+	table := &nft.Table{Name: "sluice-probe", IPv6: t.IPv6, Lifetime: time.Minute}
+	r := newNFTRules(table, t.bind, p.host, byFrontend(p.come))
 	r.render()
 	err = r.Try()
 	if errors.Is(err, syscall.ENOENT) {

@@ -51,8 +51,9 @@ type nftRules struct {
 	host    Host
 	entries map[lb.Frontend]Entry
 
-	hides map[nft.Element]bool // in the set
-	stale struct{ rules, hides bool }
+	closed int                  // node ports that are screened
+	hides  map[nft.Element]bool // in the set
+	stale  struct{ rules, hides bool }
 }
 
 // newNFTRules returns the rules of some entries, which it keeps, in a table that has nothing.
@@ -122,8 +123,12 @@ func (r *nftRules) change(gone, come []Entry) {
 func (r *nftRules) count(e Entry, n int32) {
 	f := e.Frontend
 	// A node port that is screened is hidden by exact frontends.
-	node, hides := nodePort(f.Addr), hiding(r.entries, f)
-	r.stale.hides = r.stale.hides || hides || node && e.screened()
+	node := nodePort(f.Addr)
+	if node && e.screened() {
+		r.closed += int(n)
+		r.stale.hides = true
+	}
+	r.stale.hides = r.stale.hides || r.closed > 0 && hiding(r.entries, f)
 	add := func(set string) {
 		if node {
 			r.Add(set+nodeSuffix, portElement(f.Protocol, f.Addr.Port()), n)

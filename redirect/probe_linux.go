@@ -93,7 +93,7 @@ func (t *IPTables) try(ctx context.Context, s shape) error {
 	if err != nil {
 		return err
 	}
-	r := newRuleset(s, t.program, nil, p.host, p.come)
+	r := newRuleset(s, t.program, nil, p.host, byFrontend(p.come))
 	r.render()
 	return r.Try(ctx)
 }

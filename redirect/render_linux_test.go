@@ -60,7 +60,7 @@ func rendered(t testing.TB, s shape, plan Plan) string {
 	t.Helper()
 	p, err := plan.Update().family(s.ipv6)
 	check(t, err)
-	r := newRuleset(s, nil, nil, p.host, p.come)
+	r := newRuleset(s, nil, nil, p.host, byFrontend(p.come))
 	r.render()
 	return r.String()
 }

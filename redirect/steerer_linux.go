@@ -94,44 +94,21 @@ func (s *steerer) sync(ctx context.Context, f filter, ipv6 bool, u Update) error
 // fold brings the entries, and the ruleset if there is one, to what they are after an
 // update, which changes nothing if it contradicts them.
 func (s *steerer) fold(whole bool, p part) error {
-	going := slices.Values(p.gone)
-	if whole {
-		going = maps.Keys(s.entries)
-	}
-	goes := make(map[lb.Frontend]bool)
-	for f := range going {
-		goes[f] = true
-	}
-	var gone, come []Entry
-	for f, e := range p.come {
-		was, there := s.entries[f]
-		switch {
-		case there && was.Equal(e):
-			delete(goes, f)
-		case there && !goes[f]:
-			return contradiction(f, was.conflict(e))
-		default:
-			come = append(come, e)
-		}
-	}
-	for f := range goes {
-		if e, there := s.entries[f]; there {
-			gone = append(gone, e)
-			delete(s.entries, f)
-		}
-	}
 	if s.entries == nil {
-		s.entries, s.changed = make(map[lb.Frontend]Entry, len(come)), make(map[netip.AddrPort]bool)
+		s.entries, s.changed = make(map[lb.Frontend]Entry, len(p.come)), make(map[netip.AddrPort]bool)
 	}
-	for _, e := range come {
-		s.entries[e.Frontend] = e
+	gone, come, err := s.exchange(whole, p)
+	if err != nil {
+		return err
 	}
 	if !p.host.equal(s.host) {
 		s.changeAll()
 	}
-	for _, e := range slices.Concat(gone, come) {
-		if !e.passes() {
-			s.change(e.Frontend)
+	for _, list := range [][]Entry{gone, come} {
+		for i := range list {
+			if !list[i].passes() {
+				s.change(list[i].Frontend)
+			}
 		}
 	}
 	s.host = p.host
@@ -140,6 +117,55 @@ func (s *steerer) fold(whole bool, p part) error {
 		s.rules.setHost(p.host)
 	}
 	return nil
+}
+
+// exchange replaces entries, and returns those that were there and those that are.
+func (s *steerer) exchange(whole bool, p part) (gone, come []Entry, err error) {
+	going := slices.Values(p.gone)
+	if whole {
+		going = maps.Keys(s.entries)
+	}
+	take := func(f lb.Frontend) {
+		if e, there := s.entries[f]; there {
+			gone = append(gone, e)
+			delete(s.entries, f)
+		}
+	}
+	if !whole && len(p.come) == 0 {
+		for f := range going {
+			take(f)
+		}
+		return gone, nil, nil
+	}
+	goes := make(map[lb.Frontend]bool)
+	for f := range going {
+		goes[f] = true
+	}
+	for _, e := range p.come {
+		f := e.Frontend
+		was, there := s.entries[f]
+		switch {
+		case there && was.Equal(e):
+			delete(goes, f)
+			continue
+		case there && !goes[f]:
+			for i := range come {
+				delete(s.entries, come[i].Frontend)
+			}
+			maps.Copy(s.entries, byFrontend(gone))
+			return nil, nil, contradiction(f, was.conflict(e))
+		case there:
+			gone = append(gone, was)
+			delete(goes, f)
+		case come == nil:
+			come = make([]Entry, 0, len(p.come))
+		}
+		s.entries[f], come = e, append(come, e)
+	}
+	for f := range goes {
+		take(f)
+	}
+	return gone, come, nil
 }
 
 // change adds to changed, if the frontend is one of UDP.

@@ -46,14 +46,23 @@ func (r *Refs[T]) put(x T, v ref) {
 	r.all[x] = v
 }
 
-// Found notes that the kernel has these elements and no others.
-func (r *Refs[T]) Found(list []T) {
-	for x := range r.all {
-		r.SetPresent(x, false)
-	}
+// Found notes that the kernel has these elements and no others. It returns how many more these are than were present.
+func (r *Refs[T]) Found(list []T) (more int) {
+	has := make(map[T]struct{}, len(list))
 	for _, x := range list {
-		r.SetPresent(x, true)
+		has[x] = struct{}{}
+		if !r.Present(x) {
+			r.SetPresent(x, true)
+			more++
+		}
 	}
+	for x, v := range r.all {
+		if _, there := has[x]; v.present && !there {
+			r.SetPresent(x, false)
+			more--
+		}
+	}
+	return more
 }
 
 // ReleaseAll drops all references.

@@ -8,9 +8,10 @@
 //	Verify  what the kernel holds is what was written
 //	Remove  every trace
 //
-// Write costs what was edited. The first one, and each one after an error or after Verify has
-// found a difference, replaces the whole table, in one transaction as well, so that packets
-// meet the old rules or the new ones. What rules have added to a set ([Set.Dynamic]) stays.
+// Write costs what was edited, and what Verify has found to be otherwise in rules and elements.
+// The first one, and each one after an error or after Verify has found more than that, replaces
+// the whole table, in one transaction as well, so that packets meet the old rules or the new
+// ones. What rules have added to a set ([Set.Dynamic]) stays.
 //
 // Rules are built by [Rule] from the library's expressions (github.com/google/nftables/expr);
 // they are not sent by that library, which awaits an answer to each message and copies each

@@ -117,6 +117,9 @@ func (p packed) element() Element {
 	return Element{string(p[2:end]), string(p[end:data]), string(p[data:])}
 }
 
+// elementSize is about as many bytes as an element has in a message, given those of a packed one.
+func elementSize(packed int) int { return packed + 32 }
+
 // Range returns an element for the addresses of a prefix, after other fields of a key, or else after the address
 // family.
 func Range(p netip.Prefix, before ...any) Element {

@@ -92,7 +92,8 @@ type Table struct {
 	chains  map[string]*chain
 	touched []string // chains edited since the last Write, each once
 
-	known    bool              // what was written last is there
+	known    bool              // what was written last is there, but for what is damaged
+	damaged  bool              // some rules or elements are not, which are edited as far as they are not
 	held     map[string]string // handles of the rules of each chain, as read back
 	verified uint32            // generation of nf_tables when all was last found as written; 0: never
 }
@@ -178,7 +179,7 @@ func (t *Table) touch(name string, c *chain) {
 
 // Known reports whether the kernel is known to be as the last Write left it: there was one, it
 // did not fail, and Verify has found no difference since.
-func (t *Table) Known() bool { return t.known }
+func (t *Table) Known() bool { return t.known && !t.damaged }
 
 // Forget makes the next Write replace the whole table.
 func (t *Table) Forget() { t.known = false }
@@ -206,7 +207,7 @@ func (t *Table) settle() {
 		}
 		return s.gone
 	})
-	t.known = true
+	t.known, t.damaged = true, false
 }
 
 // note notes whether the kernel has elements.

@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -50,7 +51,7 @@ func verify(t *testing.T, x *Table, want bool) {
 			t.Fatalf("Verify, reading all %v: %v, %v; want %v", read, ok, err, want)
 		}
 		if !want {
-			return // the next Write replaces all
+			return // it is for the next Write
 		}
 	}
 }
@@ -191,6 +192,50 @@ func TestDamage(t *testing.T) {
 			verify(t, x, false)
 			write(t, x)
 			verify(t, x, true)
+		}
+	})
+}
+
+// Damaged rules and elements are written, and the others stay as they are: their handles do not change. If more is
+// damaged after Verify has looked, all is written.
+func TestMend(t *testing.T) {
+	eachFamily(t, func(t *testing.T, x *Table) {
+		family, ip := family4or6(x), addrOf(x, "192.0.2.1", "2001:db8::1").String()
+		key := "{ " + ip + " . tcp . 80 }"
+		mended := []string{"web", "web2"}
+		elements, rules := x.Counters.Elements.Load(), x.Counters.Rules.Load()
+		before := maps.Clone(x.held)
+		damage := func() {
+			t.Helper()
+			nft(t, "flush chain "+family+" example web; add rule "+family+" example web2 drop")
+			nft(t, "delete element "+family+" example steer "+key)
+			nft(t, "add element "+family+" example steer { "+ip+" . udp . 9 : 9 }")
+			verify(t, x, false)
+			if x.Known() {
+				t.Error("a damaged table is known")
+			}
+		}
+		settled := func() {
+			t.Helper()
+			write(t, x)
+			verify(t, x, true)
+			if e, r := x.Counters.Elements.Load(), x.Counters.Rules.Load(); e != elements || r != rules {
+				t.Errorf("%d elements and %d rules are counted, want %d and %d", e, r, elements, rules)
+			}
+		}
+		damage()
+		settled()
+		for name, handles := range x.held {
+			if slices.Contains(mended, name) == (handles == before[name]) {
+				t.Errorf("chain %s: written anew %v", name, handles != before[name])
+			}
+		}
+
+		damage()
+		nft(t, "delete element "+family+" example steer { "+ip+" . udp . 9 }") // which is to be deleted
+		settled()
+		if n := x.Counters.Failures.Load(); n != 1 {
+			t.Errorf("%d transactions failed, want that which deletes what another program has deleted", n)
 		}
 	})
 }

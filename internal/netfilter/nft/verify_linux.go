@@ -98,48 +98,73 @@ func (t *Table) read(name string) (out []timed, err error) {
 	return out, nil
 }
 
-// Verify reports whether the kernel holds what the last Write wrote and nothing else. If not,
-// the next Write replaces the table. As long as no other program has written to nf_tables, and all
-// that this one has written were tables, it costs one message.
+// Verify reports whether the kernel holds what the last Write wrote and nothing else. If not, the next Write writes
+// what differs, or replaces the table where more than rules and elements do. As long as no other program has written
+// to nf_tables, and all that this one has written were tables, it costs one message.
 func (t *Table) Verify() (bool, error) {
-	if !t.known {
+	if !t.Known() {
 		return false, nil
 	}
 	generation, alone := nfnl.Alone(t.verified)
 	if alone {
 		return true, nil
 	}
-	ok, err := t.intact()
+	there, err := t.look()
 	if err != nil {
 		return false, err
 	}
-	if t.known = ok; ok {
+	if t.known = there; t.Known() {
 		t.verified = generation
 	}
-	return ok, nil
+	return t.Known(), nil
 }
 
-func (t *Table) intact() (bool, error) {
-	now, err := t.rules("")
-	if err != nil || !maps.Equal(now, t.held) {
-		return false, err
-	}
+// look reads all of the table. It notes which rules and elements are not as they were written (damaged), for the next
+// Write, and reports whether all else is there.
+func (t *Table) look() (there bool, err error) {
 	if same, err := t.chainsThere(); err != nil || !same {
 		return false, err
 	}
+	now, err := t.rules("")
+	if err != nil {
+		return false, err
+	}
+	differ := 0
+	for name, c := range t.chains {
+		if c.present && now[name] != t.held[name] {
+			differ++
+			t.damaged = true
+			t.touch(name, c)
+		}
+	}
+	if differ > few {
+		return false, nil
+	}
 	for _, s := range t.sets {
 		list, err := t.read(s.Name)
-		if errors.Is(err, syscall.ENOENT) {
+		if errors.Is(err, syscall.ENOENT) || err == nil && s.Name == aliveSet && len(list) == 0 {
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		if !s.Dynamic && !s.match(list) || s.Name == aliveSet && len(list) == 0 {
-			return false, nil
+		if !s.Dynamic {
+			t.found(s, list)
 		}
 	}
 	return true, nil
+}
+
+// found compares what the kernel holds of a set with what was written.
+func (t *Table) found(s *set, list []timed) {
+	plain := make([]packed, len(list))
+	for i, e := range list {
+		plain[i] = pack(e.Element)
+	}
+	if !s.elements.Match(plain) {
+		t.damaged = true
+		t.count(&t.counters().Elements, s.elements.Found(plain))
+	}
 }
 
 // chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
@@ -183,15 +208,6 @@ func (t *Table) chainsThere() (same bool, err error) {
 		}
 	}
 	return strange == 0 && n == present, nil
-}
-
-// match reports whether a set has the elements that were written.
-func (s *set) match(list []timed) bool {
-	plain := make([]packed, len(list))
-	for i, e := range list {
-		plain[i] = pack(e.Element)
-	}
-	return s.elements.Match(plain)
 }
 
 // Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no

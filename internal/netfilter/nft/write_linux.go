@@ -27,13 +27,12 @@ func (t *Table) Write() error {
 	written, whole := t.touched, !t.known
 	t.known = false
 	wrote, err := true, error(nil)
-	if whole {
-		var b *batch
-		if b, err = t.whole(); err == nil {
-			err = t.commit(b)
-		}
-	} else {
+	if !whole {
 		wrote, err = t.writeChanges()
+		whole = err != nil && t.damaged // it is not as it was found to be any more
+	}
+	if whole {
+		wrote, err = true, t.replace()
 	}
 	if err != nil {
 		return err
@@ -47,6 +46,15 @@ func (t *Table) Write() error {
 		return err
 	}
 	return nil
+}
+
+// replace writes all of the table.
+func (t *Table) replace() error {
+	b, err := t.whole()
+	if err != nil {
+		return err
+	}
+	return t.commit(b)
 }
 
 // commit sends a batch, and counts it.
@@ -207,7 +215,7 @@ func (t *Table) changes() *batch {
 	}
 	for _, name := range t.touched { // rules that go may hold sets
 		c := t.chains[name]
-		if c.present && c.had > 0 {
+		if c.present && (c.had > 0 || t.damaged) {
 			b.flush(name)
 		}
 		if !c.gone {
@@ -294,6 +302,7 @@ func (b *batch) change(s *set, list []packed, present bool) {
 	if len(list) == 0 {
 		return
 	}
+	b.bytes = slices.Grow(b.bytes, len(list)*elementSize(len(list[0])))
 	command := unix.NFT_MSG_DELSETELEM
 	if present {
 		command = unix.NFT_MSG_NEWSETELEM

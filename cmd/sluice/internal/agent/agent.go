@@ -23,11 +23,6 @@ const (
 	// sweepEvery is how often expired affinity is deleted. It has no effect but on memory.
 	sweepEvery = time.Minute
 
-	// lookPause is the shortest time between two verifications because of Suspect. One that
-	// takes long, with the repair after it, is followed by lookShare times as long a pause.
-	lookPause = 150 * time.Millisecond
-	lookShare = 20
-
 	// verifyEvery is Agent.VerifyEvery unless it is set: kube-proxy's sync period.
 	verifyEvery = 30 * time.Second
 )
@@ -125,7 +120,7 @@ type Agent struct {
 	applying    Changes                        // those that Apply is bringing to the data path
 	damaged     bool                           // another program has changed our rules, and they are not repaired yet
 	offload     [2]bool                        // by family: this process ends (Offload)
-	nextLook    time.Time                      // when rules may be verified next because of Suspect
+	looks       looks                          // because of Suspect
 	inherited   map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, leaving it
 }
 
@@ -229,7 +224,7 @@ func (a *Agent) Run(ctx context.Context) {
 			continue
 		case <-a.suspect:
 			if look == nil {
-				look = time.After(time.Until(a.nextLook))
+				look = time.After(a.looks.wait(time.Now()))
 			}
 			continue
 		case <-look:
@@ -273,7 +268,7 @@ func (a *Agent) Run(ctx context.Context) {
 // that the node has. Another program's "iptables -F", a firewall's reload, or a new
 // address of the node is why it may not be.
 func (a *Agent) intact(ctx context.Context) bool {
-	defer a.pauseLooks(time.Now())
+	defer a.looks.spend(time.Now())
 	if local, err := a.NodeAddrs(); err == nil && !slices.Equal(local, a.local) {
 		a.Log.Info("the node's addresses have changed", zap.Stringers("addresses", local))
 		return false
@@ -299,12 +294,6 @@ func (a *Agent) intact(ctx context.Context) bool {
 	}
 	a.syncTransparency(true) // also those that were left to open connections
 	return intact
-}
-
-// pauseLooks bounds how often rules are verified because of Suspect, given when the last time began.
-func (a *Agent) pauseLooks(start time.Time) {
-	now := time.Now()
-	a.nextLook = now.Add(max(lookPause, lookShare*now.Sub(start)))
 }
 
 // rewrite makes the next attempt write everything.

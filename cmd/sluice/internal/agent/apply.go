@@ -60,7 +60,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)
 	writes := !a.steering.synced || a.unsynced() || plan.writes() || !a.steering.has(host, checks)
 	if a.damaged {
-		defer a.pauseLooks(start) // this bounds repairs, which do not wait
+		defer a.looks.spend(start) // this bounds repairs, which do not wait
 	}
 	if writes && !going {
 		if wait := a.pace.wait(start); wait > 0 && !a.damaged {
@@ -243,7 +243,7 @@ var errUnsettled = errors.New("what decides about Services does not come to rest
 // prepare opens the sockets of a plan and passes its Services to the engines. Where that
 // decides about Services, as when an engine fails, it returns another plan, with its
 // sockets open. The error says what is not as it should be; the plan is good for the rest.
-func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []lb.ID, err error) {
+func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []*servicePort, err error) {
 	var failed error
 	for replans := 0; ; {
 		lacking, err = a.sockets.provide(plan)
@@ -269,26 +269,32 @@ func (a *Agent) prepare(ctx context.Context, plan *Plan) (now *Plan, lacking []l
 // added returns the frontends of TCP and SCTP that a plan adds to what is served; of all
 // that are served if nothing was.
 func added(plan *Plan, open *sockets, all bool) (out []lb.Frontend) {
+	had := make(map[lb.Frontend]bool)
 	for i := range plan.changes {
-		now := plan.changes[i].now
+		old, now := plan.changes[i].old, plan.changes[i].now
 		for _, so := range now.sockets {
 			if so.proxy && open.proxyPort(so.frontend) == 0 {
 				now.unopened = append(now.unopened, so.frontend)
 			}
 		}
+		if !all && now.connects(old) {
+			continue
+		}
 		now.connected(func(f lb.Frontend) { out = append(out, f) })
-	}
-	if all || len(out) == 0 {
-		return out
-	}
-	had := make(map[lb.Frontend]bool)
-	for i := range plan.changes {
-		plan.changes[i].old.connected(func(f lb.Frontend) { had[f] = true })
+		if !all {
+			old.connected(func(f lb.Frontend) { had[f] = true })
+		}
 	}
 	if len(had) == 0 {
 		return out
 	}
 	return slices.DeleteFunc(out, func(f lb.Frontend) bool { return had[f] })
+}
+
+// connects reports whether a piece serves the frontends that another one of the same service port does.
+func (p *piece) connects(as *piece) bool {
+	return p != nothing && as != nothing && len(p.unopened)+len(as.unopened) == 0 &&
+		p.service.SameAddresses(as.service)
 }
 
 // connected calls do for the frontends of TCP and SCTP that are served.
@@ -309,17 +315,17 @@ func (p *piece) connected(do func(lb.Frontend)) {
 func (a *Agent) reportFallbacks(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, reported := a.fallbacks[c.id]
+		was, reported := a.fallbacks[c.id()]
 		now, is := c.now.fallback(a.Mode)
 		switch {
 		case is && now != was:
-			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id),
-				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6),
+			a.Log.Warn("requested data path unavailable, falling back", zap.Stringer("service", c.id()),
+				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
 				zap.Stringer("data_path", now.Path), zap.String("reason", now.Reason))
-			a.fallbacks[c.id] = now
+			a.fallbacks[c.id()] = now
 			attempt.Fallbacks = append(attempt.Fallbacks, now)
 		case !is && reported:
-			delete(a.fallbacks, c.id)
+			delete(a.fallbacks, c.id())
 			was.Reason = ""
 			if c.now != nothing {
 				was.Path = c.now.choice.Path

@@ -27,11 +27,11 @@ type ServiceChange struct {
 func (a *Agent) Choice(id lb.ID) (Choice, bool) {
 	a.planner.mu.RLock()
 	defer a.planner.mu.RUnlock()
-	p, ok := a.planner.pieces[id]
-	if !ok {
+	x := a.planner.ports[id]
+	if x == nil || x.piece == nothing {
 		return Choice{}, false
 	}
-	return p.choice, true
+	return x.piece.choice, true
 }
 
 // changedServices compares two tables, of which the first may be nil, Service by Service. Both are in the order of IDs.

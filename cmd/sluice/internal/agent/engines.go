@@ -35,7 +35,7 @@ func (e *forwarder) wants(p *piece) *lb.Service {
 func (e *forwarder) delta(plan *Plan, leave bool) (d lb.Delta) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, now := e.has[c.id], e.wants(c.now)
+		was, now := e.has[c.id()], e.wants(c.now)
 		if was != nil && now == nil && !leave && c.now != nothing {
 			now = disowned(was, plan.table)
 		}

@@ -20,21 +20,21 @@ type Loop struct {
 func (a *Agent) reportLoops(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		now := Loop{Service: c.id}
+		now := Loop{Service: c.id()}
 		if c.now != nothing {
 			now.Endpoints = c.now.service.Looping()
 		}
-		was, reported := a.loops[c.id]
+		was, reported := a.loops[c.id()]
 		switch {
 		case slices.Equal(now.Endpoints, was.Endpoints):
 			continue
 		case len(now.Endpoints) > 0:
-			a.Log.Warn("endpoints lead back to Sluice, and are left out", zap.Stringer("service", c.id),
-				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6),
+			a.Log.Warn("endpoints lead back to Sluice, and are left out", zap.Stringer("service", c.id()),
+				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
 				zap.Stringers("endpoints", now.Endpoints))
-			a.loops[c.id] = now
+			a.loops[c.id()] = now
 		case reported:
-			delete(a.loops, c.id)
+			delete(a.loops, c.id())
 		}
 		attempt.Loops = append(attempt.Loops, now)
 	}

@@ -21,8 +21,8 @@ func (a *Agent) Offload(ctx context.Context, forwards [2]bool) (left int, err er
 		want = *next
 	}
 	_, err = a.apply(ctx, want) // without a pace there is nothing to wait for
-	for _, p := range a.planner.pieces {
-		if p.choice.Path == Userspace {
+	for _, x := range a.planner.ports {
+		if x.piece.choice.Path == Userspace {
 			left++
 		}
 	}

@@ -44,14 +44,14 @@ func (a *Agent) reportOwn(plan *Plan, attempt *Attempt) {
 		if !ok {
 			continue
 		}
-		name := c.id.Service()
+		name := c.id().Service()
 		if _, again := has[name]; !again && a.own[name] != own.Addr {
 			attempt.Own = append(attempt.Own, own)
 		}
 		has[name] = own.Addr
 	}
 	for i := range plan.changes {
-		delete(a.own, plan.changes[i].id.Service())
+		delete(a.own, plan.changes[i].id().Service())
 	}
 	for name, addr := range has {
 		a.own[name] = addr

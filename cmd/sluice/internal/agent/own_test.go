@@ -14,7 +14,7 @@ func TestOwnAddresses(t *testing.T) {
 		for _, port := range ports {
 			s := &lb.Service{ID: lb.ID{Namespace: "default", Name: "web", Port: port, Protocol: lb.TCP},
 				Addresses: []lb.Address{{Addr: netip.MustParseAddrPort(addr), Kind: kind}}}
-			changes = append(changes, change{s.ID, nothing, &piece{service: s}})
+			changes = append(changes, change{&servicePort{service: s}, nothing, &piece{service: s}})
 		}
 		return changes
 	}

@@ -30,3 +30,36 @@ func (p *pace) note(now time.Time) {
 	}
 	p.next = p.next.Add(p.period)
 }
+
+const (
+	// lookPause is the shortest time from the end of a look to the next.
+	lookPause = 50 * time.Millisecond
+
+	// Looks, and the repairs that follow, take one part of lookShare of the time in the long run. After quiet
+	// they take their part of lookCredit at once: what is damaged after a long repair is not to wait for
+	// as many times as long.
+	lookShare  = 20
+	lookCredit = time.Minute
+)
+
+// looks bounds how often rules are verified because of Suspect.
+type looks struct {
+	next time.Time // the earliest
+	even time.Time // when they have had no more than their part
+}
+
+// wait returns how long to wait before rules may be verified.
+func (l *looks) wait(now time.Time) time.Duration { return max(0, l.next.Sub(now)) }
+
+// spend notes that a look, or a repair, has taken from start until now.
+func (l *looks) spend(start time.Time) { l.note(start, time.Now()) }
+
+func (l *looks) note(start, end time.Time) {
+	if least := end.Add(-lookCredit); l.even.Before(least) {
+		l.even = least
+	}
+	l.even = l.even.Add(lookShare * end.Sub(start))
+	if l.next = end.Add(lookPause); l.next.Before(l.even) {
+		l.next = l.even
+	}
+}

@@ -37,6 +37,44 @@ func TestPace(t *testing.T) {
 	}
 }
 
+// TestLooks: after quiet looks follow each other at once, however long they take, and then they take a twentieth of the
+// time. Time is synctest's.
+func TestLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, k, _, _ := withEngines(t)
+		a.VerifyEvery = time.Hour
+		mustApply(t, a, service(lb.TCP, "web", 1, 1))
+		const takes = 600 * time.Millisecond       // to write the rules of many Services
+		k.moved = func() { time.Sleep(takes / 3) } // for each family and path that is written
+		stop := running(t, a)
+		repaired := func() (after time.Duration) {
+			t.Helper()
+			begin, repairs := time.Now(), a.Status().Repairs
+			k.intact = false
+			for a.Suspect(); a.Status().Repairs == repairs; {
+				time.Sleep(time.Millisecond) // of synctest
+				if time.Since(begin) > time.Minute {
+					t.Fatal("not repaired")
+				}
+			}
+			k.intact = true
+			return time.Since(begin)
+		}
+		for i := range 5 {
+			if after := repaired(); after > takes+lookPause+time.Millisecond {
+				t.Errorf("damage %d is repaired after %v", i, after)
+			}
+		}
+		for range 20 {
+			repaired()
+		}
+		if after := repaired(); after < (lookShare-1)*takes || after > (lookShare+1)*takes {
+			t.Errorf("what is always damaged is repaired after %v", after)
+		}
+		stop()
+	})
+}
+
 // TestWriteEvery: what needs rules waits until rules may be written, and comes into
 // force together; what needs none is in force at once. Time is synctest's.
 func TestWriteEvery(t *testing.T) {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -161,11 +160,23 @@ func (e *environment) concrete(table *lb.Table, s *lb.Service) *lb.Service {
 	return &out
 }
 
+// servicePort is a service port that is applied, or is to be.
+type servicePort struct {
+	service *lb.Service // of the table
+	gone    bool        // from the table, which had this last
+	piece   *piece      // that is applied, or nothing
+	dirty   bool        // its piece may not be that of the table
+}
+
+func (x *servicePort) id() lb.ID { return x.service.ID }
+
 // change is a service port whose piece may be another one.
 type change struct {
-	id       lb.ID
+	port     *servicePort
 	old, now *piece
 }
+
+func (c *change) id() lb.ID { return c.port.id() }
 
 // differs reports whether sockets, steering or engines have to change.
 func (c *change) differs() bool {
@@ -193,49 +204,78 @@ func (p *Plan) writes() bool {
 type planner struct {
 	healthy func(*lb.Service) *lb.Service // leaves out what is ejected, for paths that do not; nil: nothing is
 
-	table  *lb.Table // what is requested
-	node   lb.Node
-	env    environment
-	pieces map[lb.ID]*piece // that are applied
-	mu     sync.RWMutex     // held to write pieces, and by other goroutines to read them
-	dirty  []lb.ID          // whose pieces may not be those of the table; some of them twice
-	noted  int              // how many of these are so since a plan was last executed
-	whole  bool             // all may be
+	table *lb.Table // what is requested
+	node  lb.Node
+	env   environment
+	ports map[lb.ID]*servicePort
+	mu    sync.RWMutex // held to write ports and their pieces, and by other goroutines to read them
+	dirty []*servicePort
+	noted int  // how many are dirty since a plan was last executed
+	whole bool // all pieces may be others
 }
 
 // next makes the table of services, and notes what differs from the one before.
 func (p *planner) next(services []*lb.Service, node lb.Node, env *environment) (lb.Delta, error) {
 	if p.table == nil {
 		p.table = new(lb.Table)
-		p.mu.Lock()
-		p.pieces = make(map[lb.ID]*piece)
-		p.mu.Unlock()
 	}
 	table, delta, err := p.table.Next(services, node)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ports == nil {
+		p.ports = make(map[lb.ID]*servicePort)
+	}
 	p.table, p.node = table, node
-	p.whole = p.whole || delta.Whole
-	if p.whole {
+	if delta.Whole {
+		p.whole = true
+		for _, x := range p.ports {
+			x.gone = true
+			p.mark(x)
+		}
+		for _, s := range delta.Added {
+			p.note(s, false)
+		}
 		return delta, err
 	}
 	for _, s := range delta.Added {
-		p.note(s, env.nodePorts)
+		p.note(s, false)
+		p.overlaps(s, env.nodePorts)
 	}
 	for _, s := range delta.Removed {
-		p.note(s, env.nodePorts)
+		p.note(s, true)
+		p.overlaps(s, env.nodePorts)
 	}
 	for _, c := range delta.Changed {
-		p.note(c.New, env.nodePorts)
+		p.note(c.New, false)
+		p.overlaps(c.New, env.nodePorts)
 		if c.Addresses {
-			p.note(c.Old, env.nodePorts)
+			p.overlaps(c.Old, env.nodePorts)
 		}
 	}
+	p.noted += len(delta.Added) + len(delta.Removed) + len(delta.Changed)
 	return delta, err
 }
 
-// note marks a service, and those whose node ports are at an exact address of it.
-func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
-	p.dirty = append(p.dirty, s.ID)
-	p.noted++
+// note notes what a service port is now, or has been until it went.
+func (p *planner) note(s *lb.Service, gone bool) {
+	x := p.ports[s.ID]
+	if x == nil {
+		x = &servicePort{piece: nothing}
+		p.ports[s.ID] = x
+	}
+	x.service, x.gone = s, gone
+	p.mark(x)
+}
+
+func (p *planner) mark(x *servicePort) {
+	if !x.dirty {
+		x.dirty = true
+		p.dirty = append(p.dirty, x)
+	}
+}
+
+// overlaps marks the services whose node ports are at an exact address of one.
+func (p *planner) overlaps(s *lb.Service, nodePorts []netip.Addr) {
 	for i := range s.Addresses {
 		addr := s.Addresses[i].Addr
 		if s.Addresses[i].Kind == lb.NodePort || !slices.Contains(nodePorts, addr.Addr()) {
@@ -247,7 +287,9 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 		}
 		f := lb.Frontend{Protocol: s.Protocol, Addr: netip.AddrPortFrom(everywhere, addr.Port())}
 		if owner, _, ok := p.table.Lookup(f); ok {
-			p.dirty = append(p.dirty, owner.ID)
+			if x := p.ports[owner.ID]; x != nil { // else it is noted after this one
+				p.mark(x)
+			}
 		}
 	}
 }
@@ -255,8 +297,8 @@ func (p *planner) note(s *lb.Service, nodePorts []netip.Addr) {
 // reconsider marks those of some services that the kernel forwards, and reports whether there are any.
 func (p *planner) reconsider(ids []lb.ID) (any bool) {
 	for _, id := range ids {
-		if now := p.pieces[id]; now != nil && now.kernel != nil {
-			p.dirty = append(p.dirty, id)
+		if x := p.ports[id]; x != nil && x.piece.kernel != nil {
+			p.mark(x)
 			p.noted++
 			any = true
 		}
@@ -267,45 +309,45 @@ func (p *planner) reconsider(ids []lb.ID) (any bool) {
 // plan compares what is applied with what the table comes to. It changes nothing.
 func (p *planner) plan(env *environment) *Plan {
 	plan := &Plan{whole: p.whole || !reflect.DeepEqual(env, &p.env), table: p.table, node: p.node, env: *env}
-	ids := p.dirty
+	ports := p.dirty
 	if plan.whole {
-		ids = make([]lb.ID, 0, p.table.Len())
+		ports = make([]*servicePort, 0, len(p.ports))
 		for i := range p.table.Len() {
-			ids = append(ids, p.table.At(i).ID)
+			ports = append(ports, p.ports[p.table.At(i).ID])
 		}
-		for id := range p.pieces {
-			ids = append(ids, id)
+		for _, x := range p.dirty {
+			if x.gone {
+				ports = append(ports, x)
+			}
 		}
 	}
-	plan.changes = make([]change, 0, len(ids))
-	seen := make(map[lb.ID]struct{}, len(ids))
-	for _, id := range ids {
-		if _, again := seen[id]; again {
-			continue
-		}
-		seen[id] = struct{}{}
+	plan.changes = make([]change, len(ports))
+	for i, x := range ports {
 		now := nothing
-		if s, ok := p.table.Service(id); ok {
-			now = env.piece(p.table, s)
+		if !x.gone {
+			now = env.piece(p.table, x.service)
 			if now.kernel != nil && p.healthy != nil {
 				now.kernel = p.healthy(now.kernel)
 			}
 		}
-		plan.changes = append(plan.changes, change{id, cmp.Or(p.pieces[id], nothing), now})
+		plan.changes[i] = change{x, x.piece, now}
 	}
 	return plan
 }
 
 // executed notes that a plan is executed. The service ports of lacking are looked at again.
-func (p *planner) executed(plan *Plan, lacking []lb.ID) {
+func (p *planner) executed(plan *Plan, lacking []*servicePort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range plan.changes {
-		if c := &plan.changes[i]; c.now != nothing {
-			p.pieces[c.id] = c.now
-		} else {
-			delete(p.pieces, c.id)
+		c := &plan.changes[i]
+		if c.port.piece, c.port.dirty = c.now, false; c.port.gone {
+			delete(p.ports, c.id())
 		}
 	}
-	p.env, p.whole, p.dirty, p.noted = plan.env, false, append(p.dirty[:0], lacking...), 0
+	clear(p.dirty) // lets go of what has gone
+	p.env, p.whole, p.dirty, p.noted = plan.env, false, p.dirty[:0], 0
+	for _, x := range lacking {
+		p.mark(x)
+	}
 }

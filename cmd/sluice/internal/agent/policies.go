@@ -30,25 +30,26 @@ func (p *piece) shortfalls() []policies.Shortfall {
 func (a *Agent) reportPolicies(plan *Plan, attempt *Attempt) {
 	for i := range plan.changes {
 		c := &plan.changes[i]
-		was, now := a.policies[c.id], c.now.shortfalls()
+		was, now := a.policies[c.id()], c.now.shortfalls()
 		for _, s := range now {
 			if slices.Contains(was, s) {
 				continue
 			}
-			a.Log.Warn("requested policy unavailable on the data path", zap.Stringer("service", c.id),
-				zap.Stringer("protocol", c.id.Protocol), zap.Bool("ipv6", c.id.IPv6), zap.String("policy", s.Policy),
-				zap.String("requested", s.Requested), zap.String("instead", s.Instead), zap.String("reason", s.Reason))
-			attempt.Policies = append(attempt.Policies, PolicyFallback{Service: c.id, Shortfall: s})
+			a.Log.Warn("requested policy unavailable on the data path", zap.Stringer("service", c.id()),
+				zap.Stringer("protocol", c.id().Protocol), zap.Bool("ipv6", c.id().IPv6),
+				zap.String("policy", s.Policy), zap.String("requested", s.Requested),
+				zap.String("instead", s.Instead), zap.String("reason", s.Reason))
+			attempt.Policies = append(attempt.Policies, PolicyFallback{Service: c.id(), Shortfall: s})
 		}
 		for _, s := range was {
 			if !slices.ContainsFunc(now, func(n policies.Shortfall) bool { return n.Policy == s.Policy }) {
-				attempt.Policies = append(attempt.Policies, PolicyFallback{c.id, s, true})
+				attempt.Policies = append(attempt.Policies, PolicyFallback{c.id(), s, true})
 			}
 		}
 		if len(now) > 0 {
-			a.policies[c.id] = now
+			a.policies[c.id()] = now
 		} else {
-			delete(a.policies, c.id)
+			delete(a.policies, c.id())
 		}
 	}
 }

@@ -53,17 +53,17 @@ type Conflict struct {
 // provide opens what a plan needs and is not open yet. It returns the service ports that lack
 // any; the error says why proxy ports are. That another program has a node port or an address
 // is a conflict, which touches nothing else.
-func (s *sockets) provide(plan *Plan) (lacking []lb.ID, err error) {
+func (s *sockets) provide(plan *Plan) (lacking []*servicePort, err error) {
 	var errs []error
 	for _, c := range plan.changes {
 		for _, so := range c.now.sockets {
 			if !so.proxy {
-				if !s.hold(so.frontend, c.id) {
-					lacking = append(lacking, c.id)
+				if !s.hold(so.frontend, c.id()) {
+					lacking = append(lacking, c.port)
 				}
 			} else if err := s.listen(so.frontend); err != nil {
-				lacking = append(lacking, c.id)
-				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, c.id, err))
+				lacking = append(lacking, c.port)
+				errs = append(errs, fmt.Errorf("open proxy port for %s of %s: %w", so.frontend, c.id(), err))
 			}
 		}
 	}

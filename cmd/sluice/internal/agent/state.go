@@ -38,8 +38,8 @@ func (a *Agent) State() State {
 		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
 	for _, service := range s.Services {
 		kernel := a.inherited == nil || a.inherited[service.ID]
-		if p, ok := a.planner.pieces[service.ID]; ok {
-			kernel = p.choice.Path != Userspace
+		if x := a.planner.ports[service.ID]; x != nil && x.piece != nothing {
+			kernel = x.piece.choice.Path != Userspace
 		}
 		if kernel {
 			s.Kernel = append(s.Kernel, service.ID)

@@ -52,13 +52,19 @@ func checksOf(plan *Plan, checks []netip.AddrPort) (out []redirect.Entry) {
 // the pieces what they are steered by then.
 func (s *steering) update(plan *Plan, open *sockets, host redirect.Host, checks []redirect.Entry) redirect.Update {
 	u := redirect.Update{Host: host, Whole: !s.synced}
+	add := func(to *[]redirect.Entry, entries []redirect.Entry) {
+		if *to == nil && len(entries) > 0 {
+			*to = make([]redirect.Entry, 0, len(plan.changes)) // nearly always right
+		}
+		*to = append(*to, entries...)
+	}
 	diff := func(old, now []redirect.Entry) {
 		if u.Whole {
-			u.Add = append(u.Add, now...)
+			add(&u.Add, now)
 			return
 		}
-		u.Remove = append(u.Remove, without(old, now)...)
-		u.Add = append(u.Add, without(now, old)...)
+		add(&u.Remove, without(old, now))
+		add(&u.Add, without(now, old))
 	}
 	diff(s.checks, checks)
 	for i := range plan.changes {

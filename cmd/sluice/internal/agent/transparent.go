@@ -19,9 +19,9 @@ func (a *Agent) requestTransparency(plan *Plan) {
 		c := &plan.changes[i]
 		s := c.now.service
 		if s != nil && s.Protocol == lb.TCP && c.now.choice.Path == Userspace && s.Requests().Transparent == lb.On {
-			a.transparent[c.id] = true
+			a.transparent[c.id()] = true
 		} else {
-			delete(a.transparent, c.id)
+			delete(a.transparent, c.id())
 		}
 	}
 	a.syncTransparency(true)

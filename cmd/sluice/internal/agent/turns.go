@@ -18,6 +18,7 @@ type turns struct {
 	have    []*lb.Service    // as of the last turn
 	goal    []*lb.Service    // what that turn led to
 	behind  map[lb.Name]bool // the Services of which have is not what goal is
+	left    []*part          // what they have to go, in the order of goal
 	more    bool             // have is not what was wanted
 	going   bool             // the last turn was carried out, and more: the next one follows at once
 }
@@ -29,17 +30,24 @@ func (t *turns) take(wanted []*lb.Service, room int) []*lb.Service {
 		t.started, t.have, t.goal = true, wanted, wanted
 		return wanted
 	}
-	goal := wanted
+	goal, parts := wanted, t.left
 	if len(t.behind) > 0 && !slices.Equal(t.goal, wanted) {
 		goal = make([]*lb.Service, 0, len(wanted))
 		keep := func(same []*lb.Service) { goal = append(goal, same...) }
 		merge(t.goal, wanted, keep, func(was, is *lb.Service) {
 			goal = pick(goal, was, is, !t.behind[nameOf(was, is)])
 		})
+		parts = nil
 	}
-	parts, total := partsOf(t.have, goal)
+	if len(parts) == 0 {
+		parts = partsOf(t.have, goal)
+	}
+	total := 0
+	for _, p := range parts {
+		total += p.size
+	}
 	now := goal
-	t.behind = nil
+	t.behind, t.left = nil, nil
 	if total > turnPorts {
 		now = t.divide(goal, parts, room)
 	}
@@ -53,18 +61,16 @@ type part struct {
 	size, turn int // service ports
 }
 
-// partsOf returns what the Services have that are not the same in two lists, in the order of these, and the sum.
-func partsOf(have, want []*lb.Service) (parts []*part, total int) {
-	last := new(part)
+// partsOf returns what the Services have that are not the same in two lists, in the order of these.
+func partsOf(have, want []*lb.Service) (parts []*part) {
 	merge(have, want, func([]*lb.Service) {}, func(was, is *lb.Service) {
-		if name := nameOf(was, is); total == 0 || name != last.of {
-			last = &part{of: name}
-			parts = append(parts, last)
+		name := nameOf(was, is)
+		if n := len(parts); n == 0 || parts[n-1].of != name {
+			parts = append(parts, &part{of: name})
 		}
-		last.size++
-		total++
+		parts[len(parts)-1].size++
 	})
-	return parts, total
+	return parts
 }
 
 // shareOut divides room among Services: those that need the least get all, and the others equal parts, of one at
@@ -82,8 +88,9 @@ func (t *turns) divide(goal []*lb.Service, parts []*part, room int) []*lb.Servic
 	shareOut(parts, room)
 	t.behind = make(map[lb.Name]bool)
 	for _, p := range parts {
-		if p.turn < p.size {
+		if p.size -= p.turn; p.size > 0 {
 			t.behind[p.of] = true
+			t.left = append(t.left, p)
 		}
 	}
 	now := make([]*lb.Service, 0, max(len(t.have), len(goal)))

@@ -320,6 +320,14 @@ func TestRulesAreRepaired(t *testing.T) {
 			"nft add rule ip6 sluice-steering steer drop",
 		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables")
 	})
+	t.Run("forwarded by nftables", func(t *testing.T) {
+		testRepairs(t, []string{
+			"nft delete element ip sluice-services services '{ 10.96.0.80 . tcp . 80 }'",
+			"nft flush chain ip sluice-services prerouting",
+			"nft delete table ip sluice-services",
+			"nft flush ruleset",
+		}, "--iptables-sync-period", "1h", "--packet-filter", "nftables", "--proxy-mode", "nftables")
+	})
 }
 
 func testRepairs(t *testing.T, damages []string, args ...string) {
