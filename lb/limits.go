@@ -30,8 +30,9 @@ const (
 func (a Admission) NotLimited() bool { return a.client == notLimited }
 
 // Admit has a new connection of a client to f count for the limits of its service, until End. It returns the ID of the
-// service, which the caller must not change, nil if there is none, or it does not allow the client. The error, ErrServiceLimit, ErrClientLimit or
-// ErrClientRate, says why the client is to be refused, which is counted. now is on the clock of Flow.Now.
+// service, which the caller must not change, nil if there is none, or it does not allow the client. The error,
+// ErrServiceLimit, ErrClientLimit or ErrClientRate, says why the client is to be refused, which is counted. now is on
+// the clock of Flow.Now.
 func (b *Balancer) Admit(f *Frontend, client netip.Addr, now int64) (*ID, Admission, error) {
 	snap := b.load()
 	at, ok := snap.table.index.find(f)

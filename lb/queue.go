@@ -20,8 +20,8 @@ const (
 	queueTime   = int64(5e9)
 )
 
-// Waiter is a client's place in such a queue. The zero Waiter with Wake set is ready to use, and again after Leave. It is
-// for one goroutine, and must not be copied.
+// Waiter is a client's place in such a queue. The zero Waiter with Wake set is ready to use, and again after Leave. It
+// is for one goroutine, and must not be copied.
 type Waiter struct {
 	// Wake is called when the turn of the client has come, by any goroutine, and also within Queue. It must neither
 	// block nor call the Balancer. The turn may be over by the time that is noticed: see Served.
@@ -54,9 +54,9 @@ type queue struct {
 	lists   [sets][2]struct{ first, last *Waiter }
 }
 
-// Queue has a client wait, for which Pick has returned ErrFull, and returns for how long, in ns. f must not change until
-// Turn or Leave. One that has waited before goes on to, in its old place. The error is ErrQueueFull if as many wait as
-// may, which is counted, or ErrNoService. now is on the clock of Flow.Now.
+// Queue has a client wait, for which Pick has returned ErrFull, and returns for how long, in ns. f must not change
+// until Turn or Leave. One that has waited before goes on to, in its old place. The error is ErrQueueFull if as many
+// wait as may, which is counted, or ErrNoService. now is on the clock of Flow.Now.
 func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) {
 	s, from, ok := b.stateOf(f)
 	if !ok {
@@ -190,8 +190,8 @@ func (w *Waiter) Since() (since, until int64) { return w.since, w.until }
 // TimedOut counts a client that waits, and has waited for long enough: it is refused.
 func (w *Waiter) TimedOut() { w.of.limited.Add(1) }
 
-// serveQueue gives clients their turns for as long as there is room. It takes time linear in the backends, and so is for
-// changes of them.
+// serveQueue gives clients their turns for as long as there is room. It takes time linear in the backends, and so is
+// for changes of them.
 func (s *state) serveQueue() {
 	q := &s.queue
 	if q.waiting.Load() == 0 || s.balancer.resuming.Load() {

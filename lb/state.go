@@ -21,8 +21,8 @@ type state struct {
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
 
-	// conns is how many connections there are, of clients that were admitted, and limited how many were refused because of
-	// a limit. clients is nil until the service limits what each may do.
+	// conns is how many connections there are, of clients that were admitted, and limited how many were refused because
+	// of a limit. clients is nil until the service limits what each may do.
 	conns   atomic.Int64
 	limited atomic.Uint64
 	clients atomic.Pointer[clients]

@@ -78,8 +78,8 @@ func (f *flow) receive(now int64) {
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
 }
 
-// makeRoomy has the kernel queue more than by default, unless it does: for a client that sends several datagrams at once,
-// and from the second answer on. A question to a DNS server has one.
+// makeRoomy has the kernel queue more than by default, unless it does: for a client that sends several datagrams at
+// once, and from the second answer on. A question to a DNS server has one.
 func (f *flow) makeRoomy() {
 	if !f.roomy {
 		f.roomy = true

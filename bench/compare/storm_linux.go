@@ -24,9 +24,9 @@ func stormWorkloads() []workload {
 			"of them due at fixed times", rate), asked: true, run: storm(sizedService, rate)})
 	}
 	const rate = 10000
-	return append(all, workload{name: "limited", about: fmt.Sprintf("TCP, the same with %d new connections a second of "+
-		"one client address, of which a limit lets %d through (HAProxy: a stick table)", rate, clientRate), asked: true,
-		needs: []string{"haproxy"}, run: storm(limitedService, rate)})
+	return append(all, workload{name: "limited", about: fmt.Sprintf("TCP, the same with %d new connections a second "+
+		"of one client address, of which a limit lets %d through (HAProxy: a stick table)", rate, clientRate),
+		asked: true, needs: []string{"haproxy"}, run: storm(limitedService, rate)})
 }
 
 // storm measures requests on open connections and new connections of a Service beside a storm at another, and what each

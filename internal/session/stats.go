@@ -59,7 +59,8 @@ type Refusals[C any] struct {
 	ClientConns, ClientDials   C
 }
 
-// Limits count the clients that were reset because of what their Service requests, and those that ought to be looked at.
+// Limits count the clients that were reset because of what their Service requests, and those that ought to be looked
+// at.
 type Limits[C any] struct {
 	OverConnections       C // it has as many connections as it may
 	OverClientConnections C // they have

@@ -90,9 +90,9 @@ func (f *Family) abilities(sctp bool, engines *[pathCount]forwarder) abilities {
 	return can
 }
 
-// choose decides the path of a Service: this is the only place. What its annotation
-// requests takes precedence over the mode, if it is a path and this host has it; so does user space
-// where it requests a policy that the mode does not have. A mode that this host does not have is userspace. What user space cannot forward, the kernel may.
+// choose decides the path of a Service: this is the only place. What its annotation requests takes precedence over the
+// mode, if it is a path and this host has it; so does user space where it requests a policy that the mode does not
+// have. A mode that this host does not have is userspace. What user space cannot forward, the kernel may.
 func choose(s *lb.Service, mode Path, of *abilities) Choice {
 	can := *of
 	if s.Protocol == lb.SCTP && can[Userspace] == nil {

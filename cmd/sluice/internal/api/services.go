@@ -21,7 +21,8 @@ func (s *Sources) service(v *lb.View) Service {
 	n := &v.Stats
 	out := Service{ID: idOf(n.ID), Path: s.path(v.Service), Policies: s.policies(v.Service, &v.Policies),
 		Endpoints: len(v.Service.Backends), Counted: countedOf(n.Counts, n.InFlight), Held: n.Held, Queued: n.Queued,
-		Clients: n.AffinityEntries, Refused: Refused{n.NoBackend, n.NoLocalBackend, n.NotAllowed, n.OverShare, n.Limited}}
+		Clients: n.AffinityEntries,
+		Refused: Refused{n.NoBackend, n.NoLocalBackend, n.NotAllowed, n.OverShare, n.Limited}}
 	if v.Service.AffinityTimeout > 0 {
 		out.Affinity = time.Duration(v.Service.AffinityTimeout).String()
 	}

@@ -34,8 +34,8 @@ func services(v *view) *cobra.Command {
 
 func servicesTable(all []api.Service, wide bool) *table {
 	t := &table{wide: 7, header: []string{"NAMESPACE", "NAME", "PORT", "PROTOCOL", "ADDRESS", "PATH", "ENDPOINTS",
-		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "EJECTED", "AFFINITY", "POLICIES",
-		"WHY"}}
+		"ACTIVE", "PICKS", "REFUSED", "IN", "OUT", "FAMILY", "FAILED", "HELD", "QUEUED", "EJECTED", "AFFINITY",
+		"POLICIES", "WHY"}}
 	for i := range all {
 		s := &all[i]
 		counted := []any{s.Active, s.Picks, s.Refused.Sum(), size(s.BytesIn), size(s.BytesOut)}

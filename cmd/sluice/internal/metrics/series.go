@@ -40,8 +40,8 @@ func queued(n session.Stats[uint64, int64]) []reading {
 const limitsAre = "Connections reset at once because of a limit that their Service requests (docs/policies.md): " +
 	"max_connections, max_client_connections or max_client_connection_rate."
 
-const notLimitedAre = "Connections of clients that were not limited though their Service requests it, since it has more " +
-	"than 65,536 clients."
+const notLimitedAre = "Connections of clients that were not limited though their Service requests it, since it has " +
+	"more than 65,536 clients."
 
 // limits are connections beyond limits.
 func limits(n session.Limits[uint64]) []reading {

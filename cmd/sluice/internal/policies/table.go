@@ -80,22 +80,23 @@ var table = []*Policy{
 	},
 	{
 		Word: "max-endpoint-connections", Keeps: streams, Default: "0", Flag: "max-endpoint-connections",
-		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from this node; " +
-			"clients beyond get another endpoint, also with affinity, or wait in a queue if none has room; 0: no limit",
+		Means: "`NUMBER` of connections of TCP or SCTP that a port of a Service has at an endpoint at most, from " +
+			"this node; clients beyond get another endpoint, also with affinity, or wait in a queue if none has " +
+			"room; 0: no limit",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.MaxEndpointConnections }, 1, maxLimit, true},
 		without: []string{"0"}, misses: missesLimit,
 	},
 	{
 		Word: "max-pending-connections", Default: "1024", Flag: "max-pending-connections",
-		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, first " +
-			"served, since every endpoint that they have not failed at has as many connections as it may; further " +
-			"ones are reset; 0: none waits",
+		Means: "`NUMBER` of clients of a port of a Service that wait at the same time on this node, first come, " +
+			"first served, since every endpoint that they have not failed at has as many connections as it may; " +
+			"further ones are reset; 0: none waits",
 		kind: count{func(p *lb.Policies) *int32 { return &p.MaxPendingConnections }, 1, 1 << 20, true},
 	},
 	{
 		Word: "queue-timeout", Default: "5s", Flag: "queue-timeout",
-		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, gives " +
-			"its place back (ending the stream does not on systems other than Linux)",
+		Means: "`DURATION` for which a client waits so before it is reset; one that leaves, or ends its stream, " +
+			"gives its place back (ending the stream does not on systems other than Linux)",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.QueueTimeout }, time.Millisecond, time.Hour, false},
 	},
 	{
