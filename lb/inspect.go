@@ -31,18 +31,25 @@ func (b *Balancer) View(id ID) (View, bool) {
 // Totals returns the sums of all service ports of the current table, each at another moment: what is counted, and the
 // picks that are not done.
 func (b *Balancer) Totals() (sum Counts, inFlight uint64) {
-	snap := b.load()
-	for _, slot := range snap.table.slots {
-		s := snap.service(slot)
-		b.mu.Lock()
-		sum.add(s.state.gone)
-		for _, k := range s.all() {
-			sum.add(k.counts())
-			inFlight += k.inFlight()
-		}
-		b.mu.Unlock()
+	table := b.Table()
+	for i := range table.Len() {
+		b.addTotals(&table.At(i).ID, &sum, &inFlight)
 	}
 	return sum, inFlight
+}
+
+func (b *Balancer) addTotals(id *ID, sum *Counts, inFlight *uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.service(*id)
+	if s == nil { // it has gone meanwhile
+		return
+	}
+	sum.add(s.state.gone)
+	for _, k := range s.all() {
+		sum.add(k.counts())
+		*inFlight += k.inFlight()
+	}
 }
 
 // SamePolicies reports whether s and t request the same, affinity included.

@@ -268,9 +268,27 @@ func TestSocket(t *testing.T) {
 	if err := successor.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // as a crash leaves it
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := Listen(path, true); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("a file is replaced: %v", err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}) // as for hand-overs
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.SetUnlinkOnClose(false)
+	if _, err := Listen(path, true); !errors.Is(err, unix.EPROTOTYPE) {
+		t.Errorf("a socket of another kind, which is in use, is replaced: %v", err)
+	}
+	_ = other.Close() // as a crash leaves it
 	again, err := Listen(path, false)
 	if err != nil {
 		t.Fatalf("what a crash has left stays in the way: %v", err)

@@ -32,6 +32,9 @@ func (s *Sources) endpoint(v *lb.View, at int) Endpoint {
 	}
 	b := &v.Service.Backends[at]
 	e.Ready, e.Serving, e.Terminating, e.Local, e.Weight = b.Ready, b.Serving, b.Terminating, b.Local, max(b.Weight, 1)
+	if b.Maintenance {
+		e.Weight = 0
+	}
 	e.NodeHint, e.ZoneHint = hintOf(b.NodeHint), hintOf(b.ZoneHint)
 	e.State, e.Reason = stateOf(b), v.Why[at]
 	h := &n.Health

@@ -3,6 +3,7 @@ package api
 import (
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
@@ -90,12 +91,15 @@ func (s *Sources) policies(of *lb.Service, inForce *lb.Policies) (out []Policy) 
 	if !ok || c.Offloaded {
 		return out
 	}
-	for _, lacks := range policies.Shortfalls(of, c.Path.String()) {
-		for i := range out {
-			if out[i].Name == lacks.Policy {
-				out[i].Missing = lacks.Reason
-			}
+	effective := *of
+	effective.Policies = inForce // those by flags included
+	for _, lacks := range policies.Shortfalls(&effective, c.Path.String()) {
+		i := slices.IndexFunc(out, func(p Policy) bool { return p.Name == lacks.Policy })
+		if i < 0 { // weights of its endpoints
+			i = len(out)
+			out = append(out, Policy{Name: lacks.Policy, Value: lacks.Requested, From: "annotation"})
 		}
+		out[i].Missing = lacks.Reason
 	}
 	return out
 }

@@ -27,11 +27,8 @@ func Listen(path string, takeOver bool) (net.Listener, error) {
 	if err := handover.Private(dir); err != nil {
 		return nil, err
 	}
-	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close()
-		if !takeOver {
-			return nil, ErrTaken
-		}
+	if err := free(path, takeOver); err != nil {
+		return nil, err
 	}
 	aside := fmt.Sprintf("%s.%d", path, os.Getpid())
 	_ = os.Remove(aside) // of a process that has crashed and had our id
@@ -53,6 +50,24 @@ func Listen(path string, takeOver bool) (net.Listener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// free reports why path is not to be replaced; nil: it is, or there is nothing.
+func free(path string, takeOver bool) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("%s is there and is no socket: give --api-socket another path", path)
+	}
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		_ = c.Close()
+		if !takeOver {
+			return fmt.Errorf("%s: %w", path, ErrTaken)
+		}
+	case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED): // of another kind, or much asked
+		return fmt.Errorf("look who answers: %w", err)
+	}
+	return nil
 }
 
 func inode(path string) (uint64, error) {

@@ -26,6 +26,7 @@ type Index struct {
 type Status struct {
 	Version      string        `json:"version"`
 	PID          int           `json:"pid"`
+	NetNS        string        `json:"netns"` // network namespace
 	Node         string        `json:"node"`
 	Started      time.Time     `json:"started"` // this process
 	Serving      time.Time     `json:"serving"` // the first process of those that have handed over to each other
@@ -92,6 +93,8 @@ type Open struct {
 	UDP  int64 `json:"udp"`
 	SCTP int64 `json:"sctp"`
 	Held int64 `json:"held"` // clients that wait for an endpoint
+
+	Queued int64 `json:"queued"` // clients that wait for room at one
 }
 
 // Counted are sums of the Services that there are, since each came, through hand-overs. What the kernel forwards is not

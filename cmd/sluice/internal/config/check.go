@@ -420,6 +420,9 @@ func (s *settings) checkAPISocket() {
 	case !p.APIRequested:
 		p.APISocket = DefaultAPISocket
 	}
+	if p.APISocket == p.HandoverSocket || p.APISocket == p.PIDFile {
+		s.reject("api-socket", "%s: --handover-socket or --pid-file is there: give another path", p.APISocket)
+	}
 	if goruntime.GOOS != "linux" {
 		p.APISocket = NoSocket
 	}

@@ -117,6 +117,7 @@ func Run(ctx context.Context, o Options) error {
 	case <-ctx.Done():
 		return d.stop(cancel)
 	case <-d.Upgrade.Done():
+		d.journal.Close() // says what it has not yet
 		return d.Upgrade.Close()
 	}
 }
@@ -229,6 +230,7 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 		d.agent.Submit(desired) // what was taken over is served until that is applied
 		return nil
 	}
+	d.lineage = lineage{started: d.lineage.started} // who was asked has ended
 	if d.lock, err = node.LockWithin(ctx, lockPatience); err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ func (d *daemon) stop(cancel context.CancelFunc) error {
 		d.offload(ctx)
 	}
 	if err := d.Upgrade.Close(); errors.Is(err, upgrade.ErrHandedOver) {
+		d.journal.Close()
 		d.Log.Info("stopped; another process has taken over")
 		return nil
 	} else if err != nil {

@@ -24,7 +24,8 @@ const inheritTimeout = time.Second
 
 // lineage is what there is to know of the processes that have handed over to each other, the last of which is this one.
 type lineage struct {
-	taken     bool      // there was one before
+	taken     bool      // there was one before, and
+	known     bool      // its API was asked
 	started   time.Time // this process
 	serving   time.Time // the first of them
 	handOvers api.HandOvers
@@ -32,15 +33,19 @@ type lineage struct {
 }
 
 // ask asks the process that everything is about to be taken over from what only it knows. One that has no API, or
-// another socket, leaves us without.
+// another socket, leaves us without; one that answers there and is in another network namespace is not it.
 func (l *lineage) ask(ctx context.Context, socket string) {
+	if socket == config.NoSocket {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, inheritTimeout)
 	defer cancel()
 	c := api.NewClient(socket)
 	var before api.Status
-	if c.Get(ctx, "status", nil, &before) != nil {
+	if c.Get(ctx, "status", nil, &before) != nil || before.NetNS != netNS() {
 		return
 	}
+	l.known = true
 	l.serving, l.handOvers = before.Serving, before.HandOvers
 	l.handOvers.From = before.PID
 	l.events, _ = api.All[api.Event](ctx, c, "events", url.Values{}) // without them there are ours
@@ -63,19 +68,31 @@ func (d *daemon) serveAPI() {
 	if path == config.NoSocket {
 		return
 	}
-	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.taken) })
+	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.known) })
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
 		Journal: d.journal, Settings: d.Config.Settings, Status: d.status}
-	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open}.Serve()
-	switch {
-	case err == nil:
-		d.web.servers = append(d.web.servers, s)
-	case d.Config.Process.APIRequested:
-		d.Log.Error("sluice status and its like cannot look at this process", zap.String("api_socket", path),
-			zap.Error(err))
-	default:
-		d.Log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
+	// Tried again, since the process before may still drain.
+	failed := func(err error) {
+		log := d.Log.With(zap.String("api_socket", path))
+		switch {
+		case err == nil:
+			log.Info("sluice status and its like can look at this process")
+		case d.Config.Process.APIRequested:
+			log.Error("sluice status and its like cannot look at this process", zap.Error(err))
+		default:
+			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
+		}
 	}
+	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open, Failed: failed}.Serve()
+	if err == nil { // always, as it is tried again
+		d.web.servers = append(d.web.servers, s)
+	}
+}
+
+// netNS names the network namespace of this process; empty: it is not known.
+func netNS() string {
+	name, _ := os.Readlink("/proc/self/ns/net")
+	return name
 }
 
 // status is what there is to say of the process.
@@ -83,14 +100,14 @@ func (d *daemon) status() api.Status {
 	a, n, l := d.agent.Status(), &d.Config.Node, &d.lineage
 	sum, active := d.data.lb.Totals()
 	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
-	s := api.Status{Version: d.Version, PID: os.Getpid(), Node: n.Name, Started: l.started, Serving: l.serving,
+	s := api.Status{Version: d.Version, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started, Serving: l.serving,
 		HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops, Source: d.from(),
 		Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
 			Ejected: d.data.lb.OutlierStats().Active},
 		Open: api.Open{TCP: tcp.Active, UDP: udp.Active, SCTP: associations.Active,
-			Held: tcp.Held + udp.Held + associations.Held},
+			Held: tcp.Held + udp.Held + associations.Held, Queued: tcp.Queued + associations.Queued},
 		Counted: api.Counted{Picks: sum.Picks, Failures: sum.Failures, Active: active, BytesIn: sum.BytesIn,
 			BytesOut: sum.BytesOut},
 		Descriptors: api.Descriptors{Used: d.data.budget.Used(), Limit: d.data.budget.Limit}}
