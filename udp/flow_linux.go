@@ -65,7 +65,7 @@ func (f *flow) receive(now int64) {
 			taken += slots
 			continue
 		}
-		if f.replied {
+		if f.replied || n > 1 || sh.in.Control(0).SegmentSize() > 0 {
 			f.makeRoomy()
 		}
 		f.answered(now)
@@ -78,8 +78,8 @@ func (f *flow) receive(now int64) {
 	_ = sh.loop.RearmRead(f.fd) // fails for a descriptor that is not watched only
 }
 
-// makeRoomy has the kernel queue more than by default, unless it does: for a client that sends several datagrams at
-// once, and from the second answer on. A question to a DNS server has one.
+// makeRoomy has the kernel queue more than by default, unless it does: from the first sign on that there is more than
+// one question and one answer, as there is of a DNS server.
 func (f *flow) makeRoomy() {
 	if !f.roomy {
 		f.roomy = true

@@ -140,9 +140,9 @@ func (g *goroutines) connect(f *flow, to netip.AddrPort, _ int64) error {
 func (g *goroutines) dial(f *flow, to netip.AddrPort) (*net.UDPConn, error) {
 	if f.port != 0 {
 		from := netip.AddrPortFrom(unspecified(to.Addr()), f.port)
-		f.port = 0 // once
 		conn, err := net.DialUDP(network(to.Addr()), net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
 		if err == nil {
+			f.port = 0 // which the next connection, to another backend, need not have
 			return conn, nil
 		}
 		g.sh.count.PortsLost.Add(1)

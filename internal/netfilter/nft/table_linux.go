@@ -95,6 +95,7 @@ type Table struct {
 	known    bool              // what was written last is there, but for what is damaged
 	damaged  bool              // some rules or elements are not, which are edited as far as they are not
 	held     map[string]string // handles of the rules of each chain, as read back
+	handle   string            // of the kernel's table
 	verified uint32            // generation of nf_tables when all was last found as written; 0: never
 }
 

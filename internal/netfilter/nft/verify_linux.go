@@ -30,6 +30,11 @@ func (t *Table) readBack(written []string, whole bool) error {
 				}
 			}
 		}
+		if whole {
+			if t.handle, _, err = t.kernels(); err != nil {
+				return err
+			}
+		}
 		t.held = now
 	} else {
 		for _, name := range written {
@@ -111,6 +116,7 @@ func (t *Table) Verify() (bool, error) {
 	}
 	there, err := t.look()
 	if err != nil {
+		t.known = t.known && !t.damaged // what was found to differ is not all
 		return false, err
 	}
 	if t.known = there; t.Known() {
@@ -169,30 +175,18 @@ func (t *Table) found(s *set, list []timed) {
 
 // chainsThere reports whether the kernel has the table's chains and no others in it, and lets packets into them.
 func (t *Table) chainsThere() (same bool, err error) {
-	const (
-		accept  = 1 // NF_ACCEPT of linux/netfilter.h
-		dormant = unix.NFT_TABLE_F_DORMANT
-	)
+	handle, dormant, err := t.kernels()
+	if err != nil || dormant || handle != t.handle { // handles of rules are the table's: another may have the same ones
+		return false, err
+	}
 	n, strange := 0, 0
-	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
-		nil, func(m nfnl.Value) {
-			if m.Find(unix.NFTA_TABLE_NAME).String() == t.Name && m.Find(unix.NFTA_TABLE_FLAGS).Uint()&dormant != 0 {
-				strange++
-			}
-		})
-	if err != nil {
-		return false, fmt.Errorf("read nft table %s: %w", t.Name, err)
-	}
-	if strange > 0 {
-		return false, nil
-	}
 	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
 		func() { n, strange = 0, 0 }, func(m nfnl.Value) {
 			if m.Find(unix.NFTA_CHAIN_TABLE).String() != t.Name {
 				return
 			}
 			c := t.chains[m.Find(unix.NFTA_CHAIN_NAME).String()]
-			if c != nil && c.present && (c.hook == nil || m.Find(unix.NFTA_CHAIN_POLICY).Uint() == accept) {
+			if c != nil && c.present && c.hook.is(m) {
 				n++
 			} else {
 				strange++
@@ -208,6 +202,34 @@ func (t *Table) chainsThere() (same bool, err error) {
 		}
 	}
 	return strange == 0 && n == present, nil
+}
+
+// kernels returns the handle of the kernel's table, which no other has had since the start, and whether it is dormant.
+func (t *Table) kernels() (handle string, dormant bool, err error) {
+	const tableHandle = 4 // NFTA_TABLE_HANDLE of linux/netfilter/nf_tables.h (Linux 4.16)
+	err = nfnl.Request(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, nfnl.Family(t.IPv6), nil,
+		nil, func(m nfnl.Value) {
+			if m.Find(unix.NFTA_TABLE_NAME).String() == t.Name {
+				handle = string(m.Find(tableHandle).Bytes)
+				dormant = m.Find(unix.NFTA_TABLE_FLAGS).Uint()&unix.NFT_TABLE_F_DORMANT != 0
+			}
+		})
+	if err != nil {
+		return "", false, fmt.Errorf("read nft table %s: %w", t.Name, err)
+	}
+	return handle, dormant, nil
+}
+
+// is reports whether the kernel's chain is at the hook, and accepts what no rule decides; nil: at none.
+func (h *Hook) is(chain nfnl.Value) bool {
+	const accept = 1 // NF_ACCEPT of linux/netfilter.h
+	at := chain.Find(unix.NFTA_CHAIN_HOOK)
+	if h == nil || len(at.Bytes) == 0 {
+		return h == nil && len(at.Bytes) == 0
+	}
+	return uint32(at.Find(unix.NFTA_HOOK_HOOKNUM).Uint()) == h.Number &&
+		int32(at.Find(unix.NFTA_HOOK_PRIORITY).Uint()) == h.Priority &&
+		chain.Find(unix.NFTA_CHAIN_TYPE).String() == h.Type && chain.Find(unix.NFTA_CHAIN_POLICY).Uint() == accept
 }
 
 // Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no

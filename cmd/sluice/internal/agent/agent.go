@@ -143,9 +143,18 @@ func (c *Config) bind(f lb.Frontend) netip.Addr { return c.Families[family(f.Add
 // Submit hands over what is desired from now on, for Run to apply; what has been
 // submitted before and not been applied yet is dropped. It never blocks and may
 // be called from anywhere.
-func (a *Agent) Submit(d Desired) {
+func (a *Agent) Submit(d Desired) { a.submit(d, true) }
+
+// SubmitFirst is Submit of what the start has found. What has been submitted since is newer, and stays.
+func (a *Agent) SubmitFirst(d Desired) { a.submit(d, false) }
+
+func (a *Agent) submit(d Desired, newer bool) {
 	p := &a.progress
 	p.mu.Lock()
+	if p.next != nil && !newer {
+		p.mu.Unlock()
+		return
+	}
 	p.note(&d.Changes)
 	p.next = &d
 	p.mu.Unlock()

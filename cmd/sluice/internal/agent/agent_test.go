@@ -576,3 +576,23 @@ func TestPrime(t *testing.T) {
 		t.Errorf("open after the first change: %v", k.open)
 	}
 }
+
+// TestSubmitFirst: what the start has found does not replace what has been submitted since, as while another process
+// hands over.
+func TestSubmitFirst(t *testing.T) {
+	a, k := newAgent(t)
+	first, second := service(lb.TCP, "web", 1, 1), service(lb.TCP, "web", 1, 2)
+	a.SubmitFirst(Desired{Services: []*lb.Service{first}})
+	a.Submit(Desired{Services: []*lb.Service{second}})
+	a.SubmitFirst(Desired{Services: []*lb.Service{first}})
+	done := make(chan error, 10)
+	a.Observe = func(at Attempt) { done <- at.Err }
+	stop := running(t, a)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	stop()
+	if got := k.lb.Table().At(0).Backends[0].Addr; got != second.Backends[0].Addr {
+		t.Errorf("endpoint %v is in force, want that of the newer state, %v", got, second.Backends[0].Addr)
+	}
+}

@@ -37,7 +37,7 @@ const (
 
 	// Looks, and the repairs that follow, take one part of lookShare of the time in the long run. After quiet
 	// they take their part of lookCredit at once: what is damaged after a long repair is not to wait for
-	// as many times as long.
+	// as many times as long. No more is owed either, so that none waits for longer than that.
 	lookShare  = 20
 	lookCredit = time.Minute
 )
@@ -59,6 +59,9 @@ func (l *looks) note(start, end time.Time) {
 		l.even = least
 	}
 	l.even = l.even.Add(lookShare * end.Sub(start))
+	if most := end.Add(lookCredit); l.even.After(most) {
+		l.even = most // a debt that is never paid is none
+	}
 	if l.next = end.Add(lookPause); l.next.Before(l.even) {
 		l.next = l.even
 	}

@@ -227,7 +227,7 @@ func (d *daemon) serve(ctx context.Context, desired agent.Desired) error {
 		d.lineage.taken = true
 		d.holdRules()
 		d.keepTCPPort()
-		d.agent.Submit(desired) // what was taken over is served until that is applied
+		d.agent.SubmitFirst(desired) // what was taken over is served until that is applied
 		return nil
 	}
 	d.lineage = lineage{started: d.lineage.started} // who was asked has ended
