@@ -238,11 +238,12 @@ func (a *Agent) Run(ctx context.Context) {
 			continue
 		case <-look:
 			look = nil
-			if failed || a.intact(ctx) {
+			// What is not written yet is written by the next attempt; but one that fails for another reason repairs nothing.
+			if failed && !a.steering.synced || a.intact(ctx) {
 				continue
 			}
 		case <-verify.C:
-			if failed || a.intact(ctx) {
+			if failed && !a.steering.synced || a.intact(ctx) {
 				continue
 			}
 		case o := <-a.offers:

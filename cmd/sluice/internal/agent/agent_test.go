@@ -596,3 +596,32 @@ func TestSubmitFirst(t *testing.T) {
 		t.Errorf("endpoint %v is in force, want that of the newer state, %v", got, second.Backends[0].Addr)
 	}
 }
+
+// TestRepairsWhileAnEngineFails: rules that another program has removed are written again also while a change fails for
+// a reason that is not theirs.
+func TestRepairsWhileAnEngineFails(t *testing.T) {
+	a, k, ipt, _ := withEngines(t)
+	ipt.fail, k.intact = errors.New("no"), false
+	done := make(chan error, 10)
+	a.Observe = func(at Attempt) { done <- at.Err }
+	stop := running(t, a)
+	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}})
+	for i := range 3 {
+		if err := <-done; err == nil {
+			t.Fatal("the engine does not fail")
+		}
+		if i == 0 {
+			a.Suspect()
+		}
+	}
+	stop()
+	steered := 0
+	for _, call := range k.calls {
+		if call == "steer" {
+			steered++
+		}
+	}
+	if steered < 2 {
+		t.Errorf("calls = %v: nothing was written again", k.calls)
+	}
+}
