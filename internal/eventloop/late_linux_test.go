@@ -18,11 +18,13 @@ func TestLate(t *testing.T) {
 	var order []string
 	done := make(chan struct{})
 	turns := 0
+	before := int64(0) // when what came before in the loop was handled: how long this takes is up to the machine
 	late := latecomer(func(deadline int64) bool {
 		order = append(order, "late")
-		if deadline <= Now() {
+		if deadline <= before {
 			t.Error("a latecomer has no time")
 		}
+		before = Now()
 		if turns++; turns < 3 {
 			return true
 		}
@@ -38,6 +40,7 @@ func TestLate(t *testing.T) {
 				if order = append(order, "event"); len(order) == 1 {
 					l.Late(late)
 				}
+				before = Now()
 			}))
 		})
 	}
