@@ -83,7 +83,8 @@ func (d *daemon) serveAPI() {
 			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
 		}
 	}
-	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open, Failed: failed}.Serve()
+	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open,
+		Failed: failed}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}
@@ -100,7 +101,8 @@ func (d *daemon) status() api.Status {
 	a, n, l := d.agent.Status(), &d.Config.Node, &d.lineage
 	sum, active := d.data.lb.Totals()
 	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
-	s := api.Status{Version: d.Version, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started, Serving: l.serving,
+	s := api.Status{Version: d.Version, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started,
+		Serving: l.serving,
 		HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops, Source: d.from(),
 		Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
