@@ -238,7 +238,8 @@ func (a *Agent) Run(ctx context.Context) {
 			continue
 		case <-look:
 			look = nil
-			// What is not written yet is written by the next attempt; but one that fails for another reason repairs nothing.
+			// What is not written yet is written by the next attempt; one that fails for another reason repairs
+			// nothing.
 			if failed && !a.steering.synced || a.intact(ctx) {
 				continue
 			}

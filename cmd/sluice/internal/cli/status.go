@@ -40,8 +40,8 @@ func statusTable(s *api.Status) *table {
 	row("Services", "%d ports at %d addresses, %d endpoints, %d of them ejected", n.Ports, n.Addresses, n.Endpoints,
 		n.Ejected)
 	row("Data paths", "%s%s", paths(n.Paths), troubles(n))
-	row("Open now", "TCP %d, UDP flows %d, SCTP %d, waiting for an endpoint %d, for room at one %d", s.Open.TCP, s.Open.UDP,
-		s.Open.SCTP, s.Open.Held, s.Open.Queued)
+	row("Open now", "TCP %d, UDP flows %d, SCTP %d, waiting for an endpoint %d, for room at one %d", s.Open.TCP,
+		s.Open.UDP, s.Open.SCTP, s.Open.Held, s.Open.Queued)
 	row("Counted", "%d connections and flows to endpoints, %d failed, %s bytes in, %s bytes out", s.Counted.Picks,
 		s.Counted.Failures, size(s.Counted.BytesIn), size(s.Counted.BytesOut))
 	limit := "no limit"

@@ -102,9 +102,8 @@ func (d *daemon) status() api.Status {
 	sum, active := d.data.lb.Totals()
 	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
 	s := api.Status{Version: d.Version, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started,
-		Serving: l.serving,
-		HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops, Source: d.from(),
-		Sync: syncOf(&a),
+		Serving: l.serving, HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops,
+		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
 			Ejected: d.data.lb.OutlierStats().Active},
