@@ -34,7 +34,8 @@ func TestView(t *testing.T) {
 	if !ok || v.Service.ID != id || v.Policies.ConnectAttempts != 2 || v.Policies.Drain != -1 {
 		t.Errorf("View = %+v, %v", v, ok)
 	}
-	if s := v.Stats; s.Picks != 3 || s.Failures != 2 || s.InFlight != 1 || s.BytesIn != 300 || s.BytesOut != 30 || s.Backends[0].Addr != good {
+	if s := v.Stats; s.Picks != 3 || s.Failures != 2 || s.InFlight != 1 || s.BytesIn != 300 || s.BytesOut != 30 ||
+		s.Backends[0].Addr != good {
 		t.Errorf("the statistics are %+v", s)
 	}
 	if len(v.Why) != 2 || v.Why[0] != "ready" || v.Why[1] != "not ready" {

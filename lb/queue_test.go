@@ -233,8 +233,8 @@ func TestQueueOfFailed(t *testing.T) {
 	last.take(t)
 }
 
-// TestQueueOfMovedFrontend: a client whose frontend is another service's, or a renamed one's, by now is to ask again, and
-// keeps none of those waiting that came after it.
+// TestQueueOfMovedFrontend: a client whose frontend is another service's, or a renamed one's, by now is to ask again,
+// and keeps none of those waiting that came after it.
 func TestQueueOfMovedFrontend(t *testing.T) {
 	at := func(name string, backend int, addrs ...int) Service {
 		s := limitedTo(1, backend)
@@ -367,7 +367,8 @@ func TestQueueModel(t *testing.T) {
 				a := newAsking()
 				wants := !room(b, uint64(limit)) || len(waiting) > 0
 				if a.ask(t, b, now) != wants {
-					t.Fatalf("seed %d: a client waits: %v, beside %d with and %d without", seed, !wants, len(open), len(waiting))
+					t.Fatalf("seed %d: a client waits: %v, beside %d with and %d without", seed, !wants, len(open),
+						len(waiting))
 				}
 				if wants {
 					waiting = append(waiting, a)
@@ -409,7 +410,10 @@ func TestQueueModel(t *testing.T) {
 
 // room reports whether a backend of the table may have one more connection.
 func room(b *Balancer, limit uint64) bool {
-	return slices.ContainsFunc(b.Stats()[0].Backends, func(k BackendStats) bool { return k.Eligible && k.InFlight < limit })
+	return slices.ContainsFunc(b.Stats()[0].Backends, func(k BackendStats) bool {
+		return k.Eligible &&
+			k.InFlight < limit
+	})
 }
 
 // TestQueueByMany: goroutines that come and go never have more than the limit at a backend, and none waits for ever.

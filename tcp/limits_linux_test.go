@@ -198,7 +198,8 @@ func TestQueueEnds(t *testing.T) {
 	})
 }
 
-// TestQueuedClientRetries: a client whose turn leads to an endpoint that refuses waits for another, and is served there.
+// TestQueuedClientRetries: a client whose turn leads to an endpoint that refuses waits for another, and is served
+// there.
 func TestQueuedClientRetries(t *testing.T) {
 	eachWay(t, func(t *testing.T) {
 		p := startProxy(t, nil)

@@ -605,7 +605,8 @@ func TestRepairsWhileAnEngineFails(t *testing.T) {
 	done := make(chan error, 10)
 	a.Observe = func(at Attempt) { done <- at.Err }
 	stop := running(t, a)
-	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1), "iptables")}})
+	a.Submit(Desired{Services: []*lb.Service{service(lb.TCP, "web", 1, 1), requesting(service(lb.TCP, "own", 2, 1),
+		"iptables")}})
 	for i := range 3 {
 		if err := <-done; err == nil {
 			t.Fatal("the engine does not fail")

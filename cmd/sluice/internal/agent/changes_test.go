@@ -46,7 +46,8 @@ func TestChangedServices(t *testing.T) {
 			{Service: name("b"), Ports: 2, Joined: 1, Endpoints: 3, Ready: 2, WereReady: 2}}},
 		{"the last endpoint", []*lb.Service{a, c}, []*lb.Service{a, portOf("c", "", "10.96.0.3:80", 0, "10.0.0.1:80")},
 			[]ServiceChange{{Service: name("c"), Ports: 1, Endpoints: 1, WereReady: 1, LostEndpoints: true}}},
-		{"address and policy", []*lb.Service{a, c}, []*lb.Service{portOf("a", "", "10.96.0.9:80", 1, "10.0.0.1:80"), &asked},
+		{"address and policy", []*lb.Service{a, c}, []*lb.Service{portOf("a", "", "10.96.0.9:80", 1, "10.0.0.1:80"),
+			&asked},
 			[]ServiceChange{{Service: name("a"), Ports: 1, Addresses: true, Endpoints: 1, Ready: 1, WereReady: 1},
 				{Service: name("c"), Ports: 1, Policies: true, Endpoints: 1, Ready: 1, WereReady: 1}}},
 	} {

@@ -39,7 +39,8 @@ func sourcesOf(t *testing.T, services, endpoints int) *Sources {
 			name = hostile
 		}
 		s := &lb.Service{ID: lb.ID{Namespace: fmt.Sprintf("n%d", i%2), Name: name, Protocol: lb.TCP}}
-		s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)}}
+		s.Addresses = []lb.Address{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}),
+			80)}}
 		n := 2
 		if i == 0 {
 			n = endpoints
@@ -94,19 +95,22 @@ func TestPages(t *testing.T) {
 	const services, endpoints = 1203, 2500
 	c := serve(t, sourcesOf(t, services, endpoints))
 	var page List[Service]
-	if err := c.Get(t.Context(), "services", nil, &page); err != nil || len(page.Items) != usualPage || page.Continue == "" {
+	if err := c.Get(t.Context(), "services", nil, &page); err != nil || len(page.Items) != usualPage ||
+		page.Continue == "" {
 		t.Fatalf("the first page has %d items, continues at %q, %v", len(page.Items), page.Continue, err)
 	}
 	all, err := All[Service](t.Context(), c, "services", nil)
 	if err != nil || len(all) != services {
 		t.Fatalf("there are %d Services, %v", len(all), err)
 	}
-	if s := all[0]; s.Name != "s00000" || s.Endpoints != endpoints || s.Eligible != endpoints/2 || s.Path.Effective != "userspace" ||
+	if s := all[0]; s.Name != "s00000" || s.Endpoints != endpoints || s.Eligible != endpoints/2 ||
+		s.Path.Effective != "userspace" ||
 		s.Addresses[0].Address != "10.96.0.0:80" || s.Addresses[0].Kind != "cluster IP" {
 		t.Errorf("the first Service is %+v", s)
 	}
 	for i := 1; i < len(all); i++ {
-		if all[i-1].Namespace > all[i].Namespace || all[i-1].Namespace == all[i].Namespace && all[i-1].Name >= all[i].Name {
+		if all[i-1].Namespace > all[i].Namespace || all[i-1].Namespace == all[i].Namespace &&
+			all[i-1].Name >= all[i].Name {
 			t.Fatalf("%s/%q comes after %s/%q", all[i].Namespace, all[i].Name, all[i-1].Namespace, all[i-1].Name)
 		}
 	}
@@ -114,8 +118,10 @@ func TestPages(t *testing.T) {
 	if want := endpoints + 2*(services/2); err != nil || len(each) != want {
 		t.Errorf("there are %d endpoints of Services in n0, want %d, %v", len(each), want, err)
 	}
-	bad, err := All[Endpoint](t.Context(), c, "endpoints", url.Values{"unhealthy": {""}, "namespace": {"n0"}, "name": {"s00000"}})
-	if err != nil || len(bad) != endpoints/2 || bad[0].State != NotReady || bad[0].Reason != "not ready" || bad[0].Eligible {
+	bad, err := All[Endpoint](t.Context(), c, "endpoints", url.Values{"unhealthy": {""}, "namespace": {"n0"},
+		"name": {"s00000"}})
+	if err != nil || len(bad) != endpoints/2 || bad[0].State != NotReady || bad[0].Reason != "not ready" ||
+		bad[0].Eligible {
 		t.Errorf("there are %d that are not ready, of which the first is %+v, %v", len(bad), bad[0], err)
 	}
 	named, err := All[Service](t.Context(), c, "services", url.Values{"name": {hostile}})
@@ -184,8 +190,9 @@ func TestRequests(t *testing.T) {
 	if err := c.Get(t.Context(), "", nil, &index); err == nil && len(index.Resources) > 0 {
 		t.Errorf("the index is at /v1/, too: %+v", index)
 	}
-	for query, want := range map[string]string{"": "12345", "after=3": "45", "limit=2": "45", "name=s1": "24", "name=s0&limit=1": "5",
-		"namespace=n1": "", "after=9000": ""} {
+	for query, want := range map[string]string{"": "12345", "after=3": "45", "limit=2": "45", "name=s1": "24",
+		"name=s0&limit=1": "5",
+		"namespace=n1":    "", "after=9000": ""} {
 		q, _ := url.ParseQuery(query)
 		var page List[Event]
 		err := c.Get(t.Context(), "events", q, &page)
@@ -202,13 +209,15 @@ func TestRequests(t *testing.T) {
 // TestExplain: the state of the balancer that serves, by an address and by a name.
 func TestExplain(t *testing.T) {
 	s := sourcesOf(t, 3, 2)
-	choice, err := s.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP, Addr: netip.MustParseAddrPort("10.96.0.2:80")}})
+	choice, err := s.LB.Pick(lb.Flow{Frontend: lb.Frontend{Protocol: lb.TCP,
+		Addr: netip.MustParseAddrPort("10.96.0.2:80")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer choice.Done(nil)
 	c := serve(t, s)
-	for _, q := range []url.Values{{"address": {"10.96.0.2:80"}, "client": {"192.0.2.1"}}, {"namespace": {"n0"}, "name": {"s00002"}},
+	for _, q := range []url.Values{{"address": {"10.96.0.2:80"}, "client": {"192.0.2.1"}}, {"namespace": {"n0"},
+		"name": {"s00002"}},
 		{"address": {"10.96.0.2:80"}, "protocol": {"tcp"}}} {
 		var answer List[Explanation]
 		err := c.Get(t.Context(), "explain", q, &answer)
@@ -217,7 +226,8 @@ func TestExplain(t *testing.T) {
 			continue
 		}
 		e := answer.Items[0]
-		if e.Service == nil || e.Service.Name != "s00002" || !strings.Contains(e.Text, "1 in flight") || e.Path.Effective != "userspace" ||
+		if e.Service == nil || e.Service.Name != "s00002" || !strings.Contains(e.Text, "1 in flight") ||
+			e.Path.Effective != "userspace" ||
 			e.Filter == nil || e.Client != q.Get("client") {
 			t.Errorf("explain %v: %+v", q, e)
 		}
@@ -298,7 +308,8 @@ func TestSocket(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := Listen(filepath.Join(open, "api.sock"), false); err == nil || !strings.Contains(err.Error(), "can be written by other users") {
+	if l, err := Listen(filepath.Join(open, "api.sock"), false); err == nil || !strings.Contains(err.Error(),
+		"can be written by other users") {
 		t.Errorf("a folder of others is used: %v, %v", l, err)
 	}
 }
@@ -327,8 +338,8 @@ func TestStranger(t *testing.T) {
 	got := make(chan result, 1)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine, and the user that it is with it
-		const nobody = 65534
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+		const stranger = 65534 // a user who is neither root nor ours
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, stranger, stranger, stranger); errno != 0 {
 			got <- result{err: errno}
 			return
 		}
@@ -375,7 +386,10 @@ func TestClientWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "{}")
+	})}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(next) }()
 	_, _ = old.Close(), c.Close()
@@ -392,9 +406,12 @@ func TestClientWaits(t *testing.T) {
 
 // TestTypes: answers are what JSON says they are, so that names do not change by mistake.
 func TestTypes(t *testing.T) {
-	text, err := json.Marshal(Service{ID: ID{Namespace: "a", Name: "b", Protocol: "TCP", Family: "IPv4"}, Counted: Counted{Picks: 1}})
-	const want = `{"namespace":"a","name":"b","protocol":"TCP","family":"IPv4","addresses":null,"path":{"requested":"","effective":""},` +
-		`"endpoints":0,"eligible":0,"picks":1,"failures":0,"active":0,"bytesIn":0,"bytesOut":0,"refused":{"noEndpoint":0,` +
+	text, err := json.Marshal(Service{ID: ID{Namespace: "a", Name: "b", Protocol: "TCP", Family: "IPv4"},
+		Counted: Counted{Picks: 1}})
+	const want = `{"namespace":"a","name":"b","protocol":"TCP","family":"IPv4","addresses":null,` +
+		`"path":{"requested":"","effective":""},` +
+		`"endpoints":0,"eligible":0,"picks":1,"failures":0,"active":0,"bytesIn":0,"bytesOut":0,` +
+		`"refused":{"noEndpoint":0,` +
 		`"noLocalEndpoint":0,"notAllowed":0,"overShare":0,"limited":0}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v", text, err)

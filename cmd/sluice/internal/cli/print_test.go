@@ -45,7 +45,8 @@ func TestHostileNames(t *testing.T) {
 	endpoints := []api.Endpoint{{Service: services[0].ID, Reason: hostile, Ejection: &api.Ejection{Reason: hostile}}}
 	events := []api.Event{{Namespace: hostile, Service: hostile, Note: hostile, Reason: hostile}}
 	values := []api.Setting{{Name: hostile, Value: hostile}}
-	status := api.Status{Node: hostile, Source: api.Source{Trouble: hostile, APIServer: hostile}, Sync: api.Sync{LastError: hostile}}
+	status := api.Status{Node: hostile, Source: api.Source{Trouble: hostile, APIServer: hostile},
+		Sync: api.Sync{LastError: hostile}}
 	for _, form := range []string{asTable, asWide, asJSON, asYAML} {
 		var out bytes.Buffer
 		v := &view{out: &out, form: form}
@@ -102,7 +103,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%q, %v, want %q", out.String(), err, x.want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0", 9999: "9999", 10_240: "10.0Ki", 5 << 30: "5.0Gi", 1<<64 - 1: "16.0Ei"} {
+	for n, want := range map[uint64]string{0: "0", 9999: "9999", 10_240: "10.0Ki", 5 << 30: "5.0Gi",
+		1<<64 - 1: "16.0Ei"} {
 		if got := size(n); got != want {
 			t.Errorf("size(%d) = %s, want %s", n, got, want)
 		}
@@ -129,14 +131,16 @@ func TestQuery(t *testing.T) {
 // TestStatusTable: what is out of order catches the eye.
 func TestStatusTable(t *testing.T) {
 	at := time.Now()
-	s := api.Status{HandOvers: api.HandOvers{Count: 2, Last: &at, From: 7}, PacketFilter: &api.Chosen{Name: "iptables", Requested: true},
-		Services: api.ServiceCounts{Paths: map[string]int{"ipvs": 1, "userspace": 2}, Fallbacks: 3, Conflicts: 4},
-		Sync:     api.Sync{LastError: "no rules", Waiting: &at}}
+	s := api.Status{HandOvers: api.HandOvers{Count: 2, Last: &at, From: 7},
+		PacketFilter: &api.Chosen{Name: "iptables", Requested: true},
+		Services:     api.ServiceCounts{Paths: map[string]int{"ipvs": 1, "userspace": 2}, Fallbacks: 3, Conflicts: 4},
+		Sync:         api.Sync{LastError: "no rules", Waiting: &at}}
 	var out bytes.Buffer
 	if err := statusTable(&s).print(&out, false, true); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"hand-overs 2, the last 0s ago from process 7", "iptables (requested)", "NOT HEALTHY", "no rules",
+	for _, want := range []string{"hand-overs 2, the last 0s ago from process 7", "iptables (requested)",
+		"NOT HEALTHY", "no rules",
 		"ipvs 1, userspace 2; 3 not on the path requested; 4 addresses"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())

@@ -13,10 +13,12 @@ import (
 const (
 	commandsPage  = "../../../../docs/commands.md"
 	commandsIntro = "# Commands\n\n" +
-		"What `sluice COMMAND --help` prints. Those that look at the running process ask it at its unix socket (`--api-socket`,\n" +
-		"in [flags.md](flags.md)), which only root and its own user may connect to, and which has the same as JSON by HTTP:\n" +
-		"`curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources. Nothing can be changed there.\n\n" +
-		"Written by `SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestCommandsPage`; a test keeps it true.\n"
+		"What `sluice COMMAND --help` prints. Those that look at the running process ask it at its unix socket\n" +
+		"(`--api-socket`, in [flags.md](flags.md)), which only root and its own user may connect to, and which has the\n" +
+		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources. Nothing\n" +
+		"can be changed there.\n\n" +
+		"Written by `SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestCommandsPage`; a test keeps it\n" +
+		"true.\n"
 )
 
 // TestCommandsPage keeps the page of commands true.

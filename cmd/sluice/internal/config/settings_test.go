@@ -3,7 +3,6 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 )
 
@@ -18,16 +17,21 @@ func TestSettings(t *testing.T) {
 		args []string
 		want []Setting
 	}{
-		{[]string{"--manifests=/m", "--loops=3", "--cleanup-on-exit", "--healthz-port=9999", "--hostname-override=n1"}, []Setting{
-			{"loops", "", "3", FromFlag}, {"on-exit", "", "cleanup", FromFlag}, {"drain-timeout", "", "30s", FromDefault},
+		{[]string{"--manifests=/m", "--loops=3", "--cleanup-on-exit", "--healthz-port=9999",
+			"--hostname-override=n1"}, []Setting{
+			{"loops", "", "3", FromFlag}, {"on-exit", "", "cleanup", FromFlag}, {"drain-timeout", "", "30s",
+				FromDefault},
 			{"healthz-bind-address", "healthzBindAddress", "0.0.0.0:9999", FromFlag},
 			{"metrics-bind-address", "metricsBindAddress", "127.0.0.1:10249", FromDefault},
 			{"hostname-override", "hostnameOverride", "n1", FromFlag}, {"manifests", "", "[/m]", FromFlag},
 			{"connect-timeout", "", "250ms", FromDefault}}},
-		{[]string{"--config=" + file, "--manifests=/m", "--iptables-min-sync-period=5s", "--hostname-override=n1"}, []Setting{
-			{"proxy-mode", "mode", "iptables", FromFile}, {"iptables-sync-period", "iptables.syncPeriod", "30s", FromFile},
-			{"iptables-min-sync-period", "iptables.minSyncPeriod", "1s", FromDefault}, // the file takes precedence
-			{"proxy-port-range", "portRange", "1000-2000", FromFile}, {"hostname-override", "hostnameOverride", "n1", FromFlag}}},
+		{[]string{"--config=" + file, "--manifests=/m", "--iptables-min-sync-period=5s", "--hostname-override=n1"},
+			[]Setting{
+				{"proxy-mode", "mode", "iptables", FromFile}, {"iptables-sync-period", "iptables.syncPeriod", "30s",
+					FromFile},
+				{"iptables-min-sync-period", "iptables.minSyncPeriod", "1s", FromDefault}, // the file takes precedence
+				{"proxy-port-range", "portRange", "1000-2000", FromFile}, {"hostname-override", "hostnameOverride", "n1",
+					FromFlag}}},
 	} {
 		c, err := Parse(x.args)
 		if err != nil {
@@ -49,25 +53,6 @@ func TestSettings(t *testing.T) {
 			if s, ok := got[name]; ok {
 				t.Errorf("%q: %+v is shown", x.args, s)
 			}
-		}
-	}
-}
-
-// TestAPISocket: beside the handover socket, or where commands look first.
-func TestAPISocket(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("it needs Linux")
-	}
-	for _, x := range []struct{ flag, want string }{
-		{"--handover-socket=/run/x/handover.sock", "/run/x/api.sock"},
-		{"--pid-file=/run/sluice.pid", DefaultAPISocket},
-		{"--api-socket=", DefaultAPISocket},
-		{"--api-socket=none", NoSocket},
-		{"--api-socket=/a/b", "/a/b"},
-	} {
-		c, err := Parse([]string{"--manifests=/m", x.flag})
-		if p := &c.Process; err != nil || p.APISocket != x.want || p.APIRequested != (x.flag[:6] == "--api-" && x.flag != "--api-socket=") {
-			t.Errorf("%s: %q, %v, %v, want %q", x.flag, p.APISocket, p.APIRequested, err, x.want)
 		}
 	}
 }

@@ -250,7 +250,8 @@ func (r *modelRun) start() {
 	check(r.t, err)
 	encoder := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
 	log := zap.New(zapcore.NewCore(encoder, zapcore.AddSync(&r.log), zap.InfoLevel))
-	r.d = newDaemon(Options{Config: cfg, Version: "test", Log: log, SetVerbosity: func(int) {}, Upgrade: new(upgrade.Upgrader)})
+	r.d = newDaemon(Options{Config: cfg, Version: "test", Log: log, SetVerbosity: func(int) {},
+		Upgrade: new(upgrade.Upgrader)})
 	r.source, err = newManifests(cfg.Source.Manifests, log)
 	check(r.t, err)
 	r.d.source = r.source

@@ -135,10 +135,10 @@ func dbManifest(annotations string, primary *testbed.Host) []string {
 	}
 }
 
-// TestPostgreSQL: pgbench through Sluice. 100 clients of a server that takes 20, each transaction by a connection of its
-// own: there is never one too many, and none is lost, also while one process takes over from another. After a change of
-// the primary its clients are reset at once, or after a time, as the Service requests; an idle timeout ends what is idle
-// and nothing else.
+// TestPostgreSQL: pgbench through Sluice. 100 clients of a server that takes 20, each transaction by a connection of
+// its own: there is never one too many, and none is lost, also while one process takes over from another. After a
+// change of the primary its clients are reset at once, or after a time, as the Service requests; an idle timeout ends
+// what is idle and nothing else.
 func TestPostgreSQL(t *testing.T) {
 	t.Parallel()
 	const limit = 20
@@ -153,7 +153,8 @@ func TestPostgreSQL(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l.Start("--handover-socket", socket)
 
-	all := p.bench("10.96.0.54", "-n", "-S", "-C", "-c", "100", "-j", "100", "-t", "4") // a thread each: to connect blocks one
+	// a thread each: to connect blocks one
+	all := p.bench("10.96.0.54", "-n", "-S", "-C", "-c", "100", "-j", "100", "-t", "4")
 	l.Eventually("clients wait", func() bool { return l.Metric("sluice_tcp_queued_connections") > 0 })
 	before := l.Process
 	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", socket))
@@ -194,9 +195,11 @@ func TestPostgreSQL(t *testing.T) {
 
 	primary("sluice.io/idle-timeout: 2s", one)
 	busy := p.bench("10.96.0.54", "-n", "-S", "-R", "5", "-c", "2", "-T", "6")
-	idle := l.Client.Command(t.Context(), filepath.Join(p.bin, "psql"), "-h", "10.96.0.54", "-U", "app", "-c", "select 1",
+	idle := l.Client.Command(t.Context(), filepath.Join(p.bin, "psql"), "-h", "10.96.0.54", "-U", "app", "-c",
+		"select 1",
 		"-c", `\! sleep 5`, "-c", "select 2", "app")
-	if out, err := idle.CombinedOutput(); err == nil || strings.Contains(string(out), "?column?\n----------\n        2") {
+	if out, err := idle.CombinedOutput(); err == nil || strings.Contains(string(out),
+		"?column?\n----------\n        2") {
 		t.Errorf("a client that is idle for 5 s goes on: %v, %s", err, out)
 	}
 	if log := busy.expect(0); strings.Contains(log, "aborted") {
@@ -209,7 +212,8 @@ func TestRedis(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{Pods: 1})
 	pod := l.Pods[0]
-	server, err := pod.Command(context.Background(), "redis-server", "--maxclients", "4", "--save", "", "--protected-mode",
+	server, err := pod.Command(context.Background(), "redis-server", "--maxclients", "4", "--save", "",
+		"--protected-mode",
 		"no", "--port", "6379").Launch()
 	testbed.Check(t, err)
 	t.Cleanup(func() { server.Stop(os.Kill) })
@@ -222,7 +226,8 @@ func TestRedis(t *testing.T) {
 		return string(out)
 	}
 	l.Eventually("Redis serves", func() bool { return strings.Contains(cli(pod, "ping"), "PONG") })
-	out := l.Client.Run(t, "redis-benchmark", "-h", "10.96.0.63", "-k", "0", "-c", "20", "-n", "2000", "-t", "get", "--csv")
+	out := l.Client.Run(t, "redis-benchmark", "-h", "10.96.0.63", "-k", "0", "-c", "20", "-n", "2000", "-t", "get",
+		"--csv")
 	if !strings.Contains(out, `"GET"`) || strings.Contains(out, "ERR") {
 		t.Errorf("redis-benchmark: %s", out)
 	}

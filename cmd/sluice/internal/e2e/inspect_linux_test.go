@@ -50,17 +50,19 @@ func (l looker) webPort() api.Service {
 	return all[0]
 }
 
-// TestSeeInside: every command shows what a client has done, with numbers that agree, and after a hand-over too; what is
-// changed is in the events and in the log, once.
+// TestSeeInside: every command shows what a client has done, with numbers that agree, and after a hand-over too; what
+// is changed is in the events and in the log, once.
 func TestSeeInside(t *testing.T) {
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
 	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}
 	l.ServeEcho()
-	l.Write("hostile.yaml", strings.Replace(testbed.ServiceManifest("hostile", "10.96.0.66:80", "TCP", ""), "  name: hostile\n",
+	l.Write("hostile.yaml", strings.Replace(testbed.ServiceManifest("hostile", "10.96.0.66:80", "TCP", ""),
+		"  name: hostile\n",
 		"  name: hostile\n  annotations: {sluice.io/scheduler: \"\\e[31mred\\n\\u202Efake\"}\n", 1))
 	l.Start("--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override", "node-1")
-	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil }) // health comes first
+	// health comes first
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
 	if info, err := os.Stat(l.socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("the socket: %v, %v", info, err)
 	}
@@ -83,7 +85,8 @@ func TestSeeInside(t *testing.T) {
 		if s.Counted != web.Counted || s.Open.TCP != 1 || s.Services.Ports != 2 || s.Node != "node-1" {
 			t.Errorf("status %+v does not agree with Service web %+v", s, web)
 		}
-		if got := l.Metric(`sluice_service_picks_total{protocol="TCP",service_name="web",service_namespace="default",service_port=""}`); got != short+1 {
+		if got := l.Metric(`sluice_service_picks_total{protocol="TCP",service_name="web",` +
+			`service_namespace="default",service_port=""}`); got != short+1 {
 			t.Errorf("the metrics have %v", got)
 		}
 		sum := api.Counted{}
@@ -107,12 +110,14 @@ func TestSeeInside(t *testing.T) {
 	l.changes()
 
 	before := l.Process
-	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", filepath.Join(run, "handover.sock"), "--hostname-override",
+	l.Launch(l.Command("--manifests", l.Dir, "--handover-socket", filepath.Join(run, "handover.sock"),
+		"--hostname-override",
 		"node-1"))
 	<-before.Done()
 	held.Echoes()
 	next := agree()
-	if next.HandOvers.Count != 1 || next.HandOvers.From != first.PID || next.PID == first.PID || !next.Serving.Equal(first.Serving) {
+	if next.HandOvers.Count != 1 || next.HandOvers.From != first.PID || next.PID == first.PID ||
+		!next.Serving.Equal(first.Serving) {
 		t.Errorf("after a hand-over status %+v", next)
 	}
 	l.Write("web2.yaml", testbed.ServiceManifest("web2", "10.96.0.67:80", "TCP", ""))
@@ -162,7 +167,8 @@ func (l looker) tables() {
 		{[]string{"services", "missing"}, []string{"nothing found"}},
 		{[]string{"endpoints", "--no-headers"}, []string{pod, "ready"}},
 		{[]string{"endpoints", "--unhealthy"}, []string{"nothing found"}},
-		{[]string{"events"}, []string{"ServiceAdded", "default/web", "ports 1, endpoints 3, ready 3", "AnnotationIgnored"}},
+		{[]string{"events"}, []string{"ServiceAdded", "default/web", "ports 1, endpoints 3, ready 3",
+			"AnnotationIgnored"}},
 		{[]string{"config", "handover-socket"}, []string{"handover.sock", "flag"}},
 		{[]string{"config"}, []string{"drain-timeout", "30s", "default"}},
 		{[]string{"explain", l.Client.Addr4.String(), lab.WebAddr}, []string{"belongs to default/web: cluster IP",
@@ -188,7 +194,8 @@ func (l looker) tables() {
 	l.fails("services", "--socket", l.socket, "-o", "xml", `--output "xml" is unknown`)
 	l.fails("endpoints", "--socket", l.socket, "a/b", "-n", "c", "contradicts")
 	l.fails("statuss", "did you mean status?")
-	if out, err := l.Command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "__start_sluice") {
+	if out, err := l.Command("completion", "bash").Output(); err != nil || !strings.Contains(string(out),
+		"__start_sluice") {
 		l.T.Errorf("there is no completion: %v", err)
 	}
 	if out, err := l.Command("__complete", "services", "--socket", l.socket, "").Output(); err != nil ||
@@ -215,9 +222,15 @@ func (l looker) changes() {
 		return testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...)
 	}
 	l.Write("web.yaml", web, slice(l.Pods[1:]...))
-	l.Eventually("the endpoint is gone", func() bool { return strings.Contains(l.run("events", "web"), "change +0 -1, endpoints 2, ready 2") })
+	l.Eventually("the endpoint is gone", func() bool {
+		return strings.Contains(l.run("events", "web"),
+			"change +0 -1, endpoints 2, ready 2")
+	})
 	l.Write("web.yaml", web, slice(l.Pods...))
-	l.Eventually("the endpoint is back", func() bool { return strings.Contains(l.run("events", "web"), "change +1 -0, endpoints 3, ready 3") })
+	l.Eventually("the endpoint is back", func() bool {
+		return strings.Contains(l.run("events", "web"),
+			"change +1 -0, endpoints 3, ready 3")
+	})
 	log := l.Log.String()
 	for _, want := range []string{`service added	{"service": "default/web", "ports": 1, "endpoints": 3, "ready": 3}`,
 		`endpoints changed	{"service": "default/web", "change": "+0 -1", "endpoints": 2, "ready": 2}`} {

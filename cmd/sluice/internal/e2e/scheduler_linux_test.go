@@ -146,7 +146,8 @@ var harmless = []string{
 	"max-endpoint-connections: '64'", "max-connections: '1000'", "hold: 10s", "max-client-connections: '1000'",
 	"idle-timeout: 1h", "max-client-connection-rate: '1000000'", "max-connection-duration: 1h", "drain: reset",
 	"client-half-close-timeout: 1h", "server-half-close-timeout: 1h", "tcp-keepalive-idle: 60s", "transparent: 'true'",
-	"tcp-user-timeout: 1m", "connect-timeout: 5s", "connect-attempts: '8'", "slow-start: 1s", "outlier-ejection: 'false'",
+	"tcp-user-timeout: 1m", "connect-timeout: 5s", "connect-attempts: '8'", "slow-start: 1s",
+	"outlier-ejection: 'false'",
 }
 
 // TestChangesUnderLoad: 100 changes of the algorithm, the weights and other policies, and three upgrades between them,
@@ -188,7 +189,8 @@ func TestChangesUnderLoad(t *testing.T) {
 	}
 	schedulers := []string{"lc", "p2c", "ewma", "random", "sh", "maglev", "rr", `"mh,mh-port"`}
 	for i := range 100 {
-		requesting(l, "sluice.io/scheduler: "+schedulers[i%len(schedulers)]+"\n    sluice.io/"+harmless[i%len(harmless)],
+		requesting(l,
+			"sluice.io/scheduler: "+schedulers[i%len(schedulers)]+"\n    sluice.io/"+harmless[i%len(harmless)],
 			1+i%3, 1+i%2, i%5)
 		if i%30 == 29 {
 			before := l.Process

@@ -40,7 +40,8 @@ func TestRing(t *testing.T) {
 	if lines.Len() != 0 {
 		t.Errorf("what the log has already is written again: %+v", lines.All())
 	}
-	j.Report(Entry{Warning: true, Reason: "Long", Service: "web", Namespace: "default", Note: "x" + strings.Repeat("ä", 2000)})
+	j.Report(Entry{Warning: true, Reason: "Long", Service: "web", Namespace: "default", Note: "x" +
+		strings.Repeat("ä", 2000)})
 	last := j.After(Size+5, 1)[0]
 	if len(last.Note) != maxNote-0 && len(last.Note) != maxNote-1 || strings.ContainsRune(last.Note, '\uFFFD') {
 		t.Errorf("a long note has %d bytes", len(last.Note))
@@ -65,7 +66,8 @@ func change(reason, service string) Change {
 func TestChangesAreBounded(t *testing.T) {
 	j, now, lines := newJournal(t)
 	j.Changes([]Change{change(ServiceAdded, "a"), change(EndpointsChanged, "b")})
-	if l := lines.TakeAll(); len(l) != 2 || l[0].ContextMap()["service"] != "default/a" || l[0].ContextMap()["endpoints_ready"] != int64(2) {
+	if l := lines.TakeAll(); len(l) != 2 || l[0].ContextMap()["service"] != "default/a" ||
+		l[0].ContextMap()["endpoints_ready"] != int64(2) {
 		t.Fatalf("the log has %+v", l)
 	}
 	if e := j.After(0, 10); len(e) != 2 || e[1].Reason != EndpointsChanged || e[1].Note != "endpoints ready 2" {
@@ -75,7 +77,8 @@ func TestChangesAreBounded(t *testing.T) {
 	j.Changes(storm)
 	j.Changes(storm)
 	j.Changes([]Change{change(NoEndpoints, "a")})
-	if l := lines.TakeAll(); len(l) != 1 || l[0].Message != "services changed" || l[0].ContextMap()["added"] != int64(10_000) {
+	if l := lines.TakeAll(); len(l) != 1 || l[0].Message != "services changed" ||
+		l[0].ContextMap()["added"] != int64(10_000) {
 		t.Fatalf("the log has %+v", l)
 	}
 	*now = now.Add(summaryEvery)

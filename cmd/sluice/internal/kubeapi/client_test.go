@@ -114,7 +114,8 @@ func TestTroubles(t *testing.T) {
 			if last, trouble := tr.contact(); last.IsZero() || trouble != "" {
 				t.Errorf("contact %v, %q after an answer", last, trouble)
 			}
-			if len(reported) != 2*want || want == 1 && (!strings.Contains(reported[0], test.want) || reported[1] != "") {
+			if len(reported) != 2*want || want == 1 && (!strings.Contains(reported[0], test.want) ||
+				reported[1] != "") {
 				t.Errorf("reported %q", reported)
 			}
 			ended, cancel := context.WithCancel(t.Context())

@@ -188,8 +188,8 @@ func (s scrape) sctp(n sctp.Stats) {
 	s.counters("sluice_sctp_associations_total",
 		"SCTP associations requested by clients, by result: established, or aborted for no_service, "+
 			"no_backend, no_local_backend (policy Local), not_allowed (source ranges), dial_failed, no_local_ports "+
-			"(of this node towards any endpoint) or dial_evicted (the oldest, to make room); or left_while_held by "+
-			"the client.",
+			"(of this node towards any endpoint), dial_evicted (the oldest, to make room), queue_full or "+
+			"queue_timeout; or left_while_held or left_while_queued by the client.",
 		"result", outcomes(n.Stats))
 	s.gauge("sluice_sctp_held_associations", "SCTP associations that wait since no endpoint of their Service is ready "+
 		"(annotation sluice.io/hold).", float64(n.Held))

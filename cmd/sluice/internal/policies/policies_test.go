@@ -18,16 +18,17 @@ const (
 	intro = `# Policies of a Service
 
 What a Service can request by annotations 'sluice.io/...', and the flag that gives the default for all Services that
-request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of its
-range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what to do;
-the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is forwarded
-packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and no queue; on
-systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections, and none of
-tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a Service and each address family: with N nodes a Service has N times as
-much. How often a client has opened connections is forgotten by an upgrade. What a data
-path of the kernel does not have keeps a Service in user space, also in the modes nftables, iptables and ipvs; scheduler,
-slow-start, udp-responses and outlier-ejection do not, nor does anything where 'sluice.io/data-path' names the path. Then
-an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks' say what there is instead; 'sluice explain' shows both.
+request nothing. A change is in force for the next connection. A word that is not in this table, and a value out of
+its range, request nothing: an Event 'AnnotationIgnored', the log and 'sluice_annotations_ignored' say so, and what
+to do; the other policies of the Service hold. User space has every policy, with these exceptions: where SCTP is
+forwarded packet by packet there are none of drain, hold, idle-timeout, durations and half-closed connections, and
+no queue; on systems other than Linux there are none of drain, idle-timeout, durations and half-closed connections,
+and none of tcp-keepalive and tcp-user-timeout. Limits are those of each node, for each port of a Service and each
+address family: with N nodes a Service has N times as much. How often a client has opened connections is forgotten
+by an upgrade. What a data path of the kernel does not have keeps a Service in user space, also in the modes
+nftables, iptables and ipvs; scheduler, slow-start, udp-responses and outlier-ejection do not, nor does anything
+where 'sluice.io/data-path' names the path. Then an Event 'PolicyUnavailable', the log and 'sluice_policy_fallbacks'
+say what there is instead; 'sluice explain' shows both.
 
 The weight of endpoints is an annotation of their EndpointSlice: 'sluice.io/weight', 0 to 65535, where 0 is maintenance.
 
