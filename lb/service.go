@@ -43,10 +43,23 @@ type ID struct {
 // Name is that of a Service, with all of its ports.
 type Name struct{ Namespace, Name string }
 
+// Compare orders Services by their namespaces, then by their names.
+func (n Name) Compare(o Name) int {
+	if n.Namespace != o.Namespace {
+		return strings.Compare(n.Namespace, o.Namespace)
+	}
+	return strings.Compare(n.Name, o.Name)
+}
+
 // Compare orders IDs by the names of their Services, then of their ports.
 func (id ID) Compare(o ID) int {
-	if c := cmp.Or(strings.Compare(id.Namespace, o.Namespace), strings.Compare(id.Name, o.Name),
-		strings.Compare(id.Port, o.Port), cmp.Compare(id.Protocol, o.Protocol)); c != 0 || id.IPv6 == o.IPv6 {
+	if c := id.Service().Compare(o.Service()); c != 0 {
+		return c
+	}
+	if c := strings.Compare(id.Port, o.Port); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(id.Protocol, o.Protocol); c != 0 || id.IPv6 == o.IPv6 {
 		return c
 	}
 	if o.IPv6 {

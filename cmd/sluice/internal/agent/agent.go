@@ -104,7 +104,7 @@ type Agent struct {
 	local       []netip.Addr  // the node's addresses then
 	leaving     []*lb.Service // what is served beside planner.table, since it may still be steered
 	planner     planner
-	reported    *lb.Table // the Services that Attempt.Services have named so far
+	reported    reported // what Attempt.Services have said so far
 	turns       turns
 	steering    steering
 	forwarders  [2][pathCount]forwarder // by family

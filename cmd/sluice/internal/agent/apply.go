@@ -92,8 +92,7 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	}
 	attempt.Added = added(plan, &a.sockets, a.damaged)
 	a.progress.applied(plan)
-	attempt.Services = changedServices(a.reported, plan.table)
-	a.reported = plan.table
+	attempt.Services = a.reported.changes(plan.table, a.turns.behind)
 	a.planner.executed(plan, lacking)
 	a.planner.whole = a.unsynced()
 	return 0, errors.Join(holdErr, planErr, leaveErr)

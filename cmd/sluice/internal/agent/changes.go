@@ -2,6 +2,8 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
+	"sort"
 
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -34,29 +36,57 @@ func (a *Agent) Choice(id lb.ID) (Choice, bool) {
 	return x.piece.choice, true
 }
 
-// changedServices compares two tables, of which the first may be nil, Service by Service. Both are in the order of IDs.
-func changedServices(was, is *lb.Table) (out []ServiceChange) {
+// reported is what was reported of Services.
+type reported struct {
+	table  *lb.Table             // of the last turn, nil before the first
+	behind map[lb.Name]*lb.Table // Services that need several turns, with the table before the first of these
+}
+
+// changes returns what is different of Services in a table since they were reported last. Those that are behind, since
+// they need more turns, are reported after the last: else one with 65,535 ports would be looked through in each.
+func (r *reported) changes(is *lb.Table, behind map[lb.Name]bool) (out []ServiceChange) {
+	was := r.table
 	if was == nil {
 		was = new(lb.Table)
+	}
+	r.table = is
+	report := func(base *lb.Table, name lb.Name) {
+		if c := compare(name, base, is); c.differs() {
+			out = append(out, c)
+		}
+	}
+	done := make(map[lb.Name]bool)
+	for name, base := range r.behind {
+		if !behind[name] {
+			done[name] = true
+			delete(r.behind, name)
+			report(base, name)
+		}
 	}
 	for i, j := 0, 0; i < was.Len() || j < is.Len(); {
 		if i < was.Len() && j < is.Len() && was.At(i) == is.At(j) { // nearly always
 			i, j = i+1, j+1
 			continue
 		}
-		name := nextName(was, i, is, j)
-		var old, now []*lb.Service
-		old, i = portsOf(was, i, name)
-		now, j = portsOf(is, j, name)
-		if c := compare(name, old, now); c.differs() {
-			out = append(out, c)
+		name := firstName(was, i, is, j)
+		i, j = end(was, i, name), end(is, j, name)
+		switch {
+		case done[name]:
+		case !behind[name]:
+			report(was, name)
+		case r.behind[name] == nil:
+			if r.behind == nil {
+				r.behind = make(map[lb.Name]*lb.Table)
+			}
+			r.behind[name] = was
 		}
 	}
+	slices.SortFunc(out, func(a, b ServiceChange) int { return a.Service.Compare(b.Service) })
 	return out
 }
 
-// nextName returns the Service that is first at two positions.
-func nextName(was *lb.Table, i int, is *lb.Table, j int) lb.Name {
+// firstName returns the Service that is first at two positions.
+func firstName(was *lb.Table, i int, is *lb.Table, j int) lb.Name {
 	switch {
 	case i == was.Len():
 		return is.At(j).ID.Service()
@@ -66,73 +96,129 @@ func nextName(was *lb.Table, i int, is *lb.Table, j int) lb.Name {
 	return is.At(j).ID.Service()
 }
 
-// portsOf returns the ports of a Service, of which one may be at i, and the position after them.
-func portsOf(t *lb.Table, i int, name lb.Name) (ports []*lb.Service, next int) {
-	first := i
-	for first > 0 && t.At(first-1).ID.Service() == name {
-		first--
+// end returns the position after the last port of a Service. None of those before i comes after it.
+func end(t *lb.Table, i int, name lb.Name) int {
+	return i + sort.Search(t.Len()-i, func(n int) bool { return t.At(i+n).ID.Service().Compare(name) > 0 })
+}
+
+// comparison is that of one Service. It looks at each port once, since there may be 65,535 of them.
+type comparison struct {
+	ServiceChange
+	was, is side
+}
+
+// side is a Service as one of the tables has it.
+type side struct {
+	table     *lb.Table
+	next, end int                 // positions of the port to look at next, and after the last
+	ports     int                 // that it has
+	ready     map[netip.Addr]bool // its endpoints, and which of them are ready
+	last      []lb.Backend        // of the port that was looked at last
+	served    bool                // any endpoint gets connections
+}
+
+func sideOf(t *lb.Table, name lb.Name) side {
+	first := sort.Search(t.Len(), func(n int) bool { return t.At(n).ID.Service().Compare(name) >= 0 })
+	last := end(t, first, name)
+	return side{table: t, next: first, end: last, ports: last - first}
+}
+
+// port returns the next port, nil after the last.
+func (s *side) port() *lb.Service {
+	if s.next == s.end {
+		return nil
 	}
-	for ; first < t.Len() && t.At(first).ID.Service() == name; first++ {
-		ports = append(ports, t.At(first))
+	return s.table.At(s.next)
+}
+
+// take looks at the endpoints of a port, and goes on to the next.
+func (s *side) take(p *lb.Service) {
+	s.next++
+	s.served = s.served || len(p.Eligible()) > 0
+	if sameHosts(p.Backends, s.last) {
+		return // as nearly always
 	}
-	return ports, max(first, i)
+	s.last = p.Backends
+	if s.ready == nil {
+		s.ready = make(map[netip.Addr]bool, len(s.last))
+	}
+	for i := range s.last {
+		addr := s.last[i].Addr.Addr()
+		s.ready[addr] = s.ready[addr] || isReady(&s.last[i])
+	}
+}
+
+func isReady(b *lb.Backend) bool { return b.Ready && !b.Loop && !b.Maintenance }
+
+func sameHosts(a, b []lb.Backend) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Addr.Addr() != b[i].Addr.Addr() || isReady(&a[i]) != isReady(&b[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // compare says what is different of one Service.
-func compare(name lb.Name, was, is []*lb.Service) ServiceChange {
-	c := ServiceChange{Service: name, Added: len(was) == 0, Removed: len(is) == 0, Ports: len(is)}
-	if c.Removed {
-		c.Ports = len(was)
-	}
-	known := make(map[lb.ID]*lb.Service, len(was))
-	for _, s := range was {
-		known[s.ID] = s
-	}
-	for _, s := range is {
-		old := known[s.ID]
-		if old == nil {
-			c.PortsChanged = true
-			continue
+func compare(name lb.Name, was, is *lb.Table) ServiceChange {
+	c := comparison{was: sideOf(was, name), is: sideOf(is, name)}
+	c.Service = name
+	c.run()
+	return c.ServiceChange
+}
+
+func (c *comparison) run() {
+	for {
+		old, now := c.was.port(), c.is.port()
+		if old == nil && now == nil {
+			break
 		}
-		c.Addresses = c.Addresses || !old.SameAddresses(s)
-		c.Policies = c.Policies || !old.SamePolicies(s)
+		order := 0
+		switch {
+		case old == nil:
+			order = 1
+		case now == nil:
+			order = -1
+		case old != now:
+			order = old.ID.Compare(now.ID)
+		}
+		if order <= 0 {
+			c.was.take(old)
+		}
+		if order >= 0 {
+			c.is.take(now)
+		}
+		if order != 0 {
+			c.PortsChanged = true
+		} else if old != now {
+			c.Addresses = c.Addresses || !old.SameAddresses(now)
+			c.Policies = c.Policies || !old.SamePolicies(now)
+		}
 	}
-	c.PortsChanged = c.PortsChanged || len(was) != len(is)
-	before, served := endpointsOf(was)
-	now, serves := endpointsOf(is)
-	for addr, ready := range now {
-		if _, ok := before[addr]; !ok {
+	c.Added, c.Removed, c.Ports = c.was.ports == 0, c.is.ports == 0, c.is.ports
+	if c.Removed {
+		c.Ports = c.was.ports
+	}
+	for addr, ready := range c.is.ready {
+		if _, ok := c.was.ready[addr]; !ok {
 			c.Joined++
 		}
 		if ready {
 			c.Ready++
 		}
 	}
-	for addr, ready := range before {
-		if _, ok := now[addr]; !ok {
+	for addr, ready := range c.was.ready {
+		if _, ok := c.is.ready[addr]; !ok {
 			c.Left++
 		}
 		if ready {
 			c.WereReady++
 		}
 	}
-	c.Endpoints, c.LostEndpoints = len(now), served && !serves && !c.Removed
-	return c
-}
-
-// endpointsOf returns the endpoints of the ports of a Service, and which of them are ready; and whether any gets
-// connections.
-func endpointsOf(ports []*lb.Service) (ready map[netip.Addr]bool, served bool) {
-	ready = make(map[netip.Addr]bool)
-	for _, s := range ports {
-		for i := range s.Backends {
-			b := &s.Backends[i]
-			addr := b.Addr.Addr()
-			ready[addr] = ready[addr] || b.Ready && !b.Loop && !b.Maintenance
-		}
-		served = served || len(s.Eligible()) > 0
-	}
-	return ready, served
+	c.Endpoints, c.LostEndpoints = len(c.is.ready), c.was.served && !c.is.served && !c.Removed
 }
 
 // differs reports whether there is anything to report.
