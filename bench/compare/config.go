@@ -122,7 +122,7 @@ func haproxyConfig(list []service, connections int) string {
 			cmp.Or(haproxyBalance[s.scheduler], "roundrobin"))
 		if s.rate > 0 {
 			fmt.Fprintf(&b, "  stick-table type ip size 64k expire 10s store conn_rate(1s)\n  tcp-request connection "+
-				"track-sc0 src\n  tcp-request connection reject if { sc_conn_rate(0) gt %d }\n", s.rate)
+				"reject if { src_conn_rate ge %d }\n  tcp-request connection track-sc0 src\n", s.rate)
 		}
 		for i, t := range s.targets() {
 			fmt.Fprintf(&b, "  server s%d %s\n", i, t)
