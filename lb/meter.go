@@ -7,13 +7,22 @@ const flushEvery = 256 << 10
 // Meter counts the bytes that one connection or flow moves, and adds them to the backend's
 // counters now and then, so that loops which share a backend do not write to
 // the same cache line for each datagram. The zero Meter is ready, for one goroutine.
-type Meter struct{ in, out, flushes uint32 }
+type Meter struct {
+	in, out               uint64
+	countedIn, countedOut uint32 // the low bits of what the backend's counters have of it
+}
+
+// ResumeMeter returns one of a connection that has moved so much in another process, which has counted all of it.
+func ResumeMeter(in, out uint64) Meter { return Meter{in, out, uint32(in), uint32(out)} }
+
+// Total returns how many bytes have come from the client, and gone to it.
+func (m *Meter) Total() (in, out uint64) { return m.in, m.out }
 
 // Add counts bytes from the client and to it, fewer than 2 GiB at once.
 func (m *Meter) Add(c Choice, in, out int) {
-	m.in += uint32(in)
-	m.out += uint32(out)
-	if m.in >= flushEvery || m.out >= flushEvery {
+	m.in += uint64(in)
+	m.out += uint64(out)
+	if uint32(m.in)-m.countedIn >= flushEvery || uint32(m.out)-m.countedOut >= flushEvery {
 		m.Flush(c)
 	}
 }
@@ -21,13 +30,15 @@ func (m *Meter) Add(c Choice, in, out int) {
 // Flush adds what the Meter has kept. Call it before c is done. If c is not valid it is
 // dropped.
 func (m *Meter) Flush(c Choice) {
-	if c.backend != nil {
-		if m.in > 0 {
-			c.backend.bytesIn.Add(uint64(m.in))
-		}
-		if m.out > 0 {
-			c.backend.bytesOut.Add(uint64(m.out))
-		}
+	in, out := uint32(m.in)-m.countedIn, uint32(m.out)-m.countedOut
+	m.countedIn, m.countedOut = uint32(m.in), uint32(m.out)
+	if c.backend == nil {
+		return
 	}
-	*m = Meter{flushes: m.flushes + 1}
+	if in > 0 {
+		c.backend.bytesIn.Add(uint64(in))
+	}
+	if out > 0 {
+		c.backend.bytesOut.Add(uint64(out))
+	}
 }

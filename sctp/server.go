@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/engine"
 )
@@ -183,6 +184,20 @@ func (s *Server) Close() {
 			_ = p.Do(p.Stop) // fails for a loop that has stopped
 		}
 	})
+}
+
+// Look passes to visit associations of a loop that are looked for, from a position on, and returns the one to go on
+// with, look.End if there are no more. It keeps the loop for look.Budget at the most. One may be missed, or come twice,
+// with the packet engine if others end meanwhile.
+func (s *Server) Look(loop, from int, q *look.Query, visit func(look.Info) (more bool)) (next int, err error) {
+	next = look.End
+	var parts []engine.Part
+	s.use(func(e engine.Engine) { parts = e.Parts() })
+	if loop < len(parts) {
+		p := parts[loop]
+		err = p.Do(func() { next = p.Look(from, q, visit) })
+	}
+	return next, err
 }
 
 // Stats returns the sum over all loops.

@@ -50,8 +50,8 @@ func startProxy(t *testing.T, configure func(*Server), backends ...netip.AddrPor
 func newProxy(t *testing.T, loops int) *proxy {
 	t.Helper()
 	p := &proxy{t: t, Server: &Server{
-		Config:      Config{LB: new(lb.Balancer)},
-		OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil },
+		Config: Config{LB: new(lb.Balancer),
+			OriginalDst: func(int) (netip.AddrPort, error) { return frontend, nil }},
 	}}
 	if loops == 0 {
 		t.Cleanup(p.Close)

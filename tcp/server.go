@@ -27,9 +27,6 @@ type Config = session.Config
 type Server struct {
 	Config
 
-	// OriginalDst returns what the client of an accepted socket asked for. It must not block. For ListenSteered only.
-	OriginalDst func(fd int) (netip.AddrPort, error)
-
 	// Transparent says, of IPv4 and of IPv6, that what backends of this node send to clients' addresses comes to
 	// sockets that have them (lb.Balancer.Transparent). It may change at any time.
 	Transparent [2]atomic.Bool

@@ -78,6 +78,7 @@ type flow struct {
 	meter    lb.Meter  // of what choice has moved
 	tried    *lb.Tried // backends that have refused since the last answer; nil at first
 	attempts int       // how many
+	born     int64     // time of the first datagram, ns
 	active   int64     // time of the last datagram, ns
 	leaving  int64     // time to be gone by, ns; 0 while the backend is in the table
 
@@ -130,7 +131,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 	if now < sh.portless {
 		return nil, errNoPort
 	}
-	f := &flow{ln: ln, key: *key, active: now}
+	f := &flow{ln: ln, key: *key, born: now, active: now}
 	c, err := f.resume(now)
 	if err != nil {
 		return nil, err
@@ -169,15 +170,21 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 
 // announcement returns the PROXY header by which backends hear of the client.
 func (f *flow) announcement() []byte {
-	asked := f.ln.frontend.Addr
-	if asked.Addr().IsUnspecified() {
-		asked = netip.AddrPortFrom(f.key.local, asked.Port())
-	}
+	asked := f.destination()
 	var id [proxyproto.IDLen]byte
 	service := f.choice.Service()
 	h := proxyproto.Header{Source: f.key.client, Destination: asked, Datagram: true,
 		UniqueID: f.ln.shard.ids.Append(id[:0]), Namespace: service.Namespace, Name: service.Name}
 	return h.Append(nil, proxyproto.V2)
+}
+
+// destination returns the address that the client has asked.
+func (f *flow) destination() netip.AddrPort {
+	asked := f.ln.frontend.Addr
+	if asked.Addr().IsUnspecified() {
+		asked = netip.AddrPortFrom(f.key.local, asked.Port())
+	}
+	return asked
 }
 
 func (ln *listener) pick(key *flowKey, now int64, tried *lb.Tried) (lb.Choice, error) {

@@ -41,6 +41,8 @@ type Frozen struct {
 	Attempts int // how many
 	LastSize int // of the datagram sent last, bytes
 
+	Life    time.Duration // since the first datagram
+	In, Out uint64        // bytes that were passed on
 	Idle    time.Duration // since the last datagram
 	Leaving time.Duration // until it is gone, if it is leaving its backend; else 0
 	Trial   time.Duration // for which datagrams go one by one to a backend that has not answered
@@ -125,10 +127,12 @@ func (f *flow) freeze(now int64) Frozen {
 		Client: f.key.client, Scope: f.key.scope, Local: f.key.local,
 		Service: f.choice.Service(), Addr: f.choice.Backend(),
 		Attempts: f.attempts, LastSize: f.lastSize, Header: f.header,
+		Life:    time.Duration(now - f.born),
 		Idle:    time.Duration(now - f.active),
 		PlainIn: f.plain[toBackend], PlainOut: f.plain[toClient],
 		Answered: f.replied, Known: f.standing == known, Settled: f.followed == settling,
 	}
+	out.In, out.Out = f.meter.Total()
 	if f.trial != 0 {
 		out.Trial = time.Duration(max(f.trial-now, 1))
 	}
@@ -213,7 +217,9 @@ func (sh *shard) thaw(ln *listener, from *Frozen) {
 		ln:       ln,
 		key:      flowKey{client: from.Client, local: from.Local, scope: from.Scope},
 		attempts: from.Attempts,
+		born:     now - int64(from.Life),
 		active:   now - int64(from.Idle),
+		meter:    lb.ResumeMeter(from.In, from.Out),
 		loopFlow: loopFlow{fd: from.FD, lastSize: from.LastSize},
 	}
 	if from.Addr.IsValid() {

@@ -162,6 +162,22 @@ func (l *Loop) serveLate(budget int64) {
 	}
 }
 
+// Walk passes the handlers of descriptors from one on to visit, in order, until that returns false. It returns the
+// descriptor to go on with; -1: there are no more.
+func (l *Loop) Walk(from int, visit func(fd int, h Handler) (more bool)) (next int) {
+	for fd := max(from, 0); fd < len(l.pages)*pageSize; fd++ {
+		page := l.pages[fd/pageSize]
+		if page == nil {
+			fd |= pageSize - 1
+			continue
+		}
+		if h := page.handlers[fd%pageSize]; h != nil && !visit(fd, h) {
+			return fd + 1
+		}
+	}
+	return -1
+}
+
 // Detach takes fd out of the loop for good, open.
 func (l *Loop) Detach(fd int) error {
 	l.set(fd, nil)

@@ -56,7 +56,7 @@ var forTests = []string{
 // program puts together.
 var (
 	sockets = []string{"lb", "internal/eventloop", "internal/socket", "internal/counters", "internal/shares",
-		"internal/proxyproto", "internal/session", "internal/mmsg"}
+		"internal/proxyproto", "internal/look", "internal/session", "internal/mmsg"}
 	parts = slices.Concat(sockets, []string{"affinity", "tcp", "udp", "sctp", "redirect", "kernelmodes", "internal/netfilter"})
 )
 
@@ -80,6 +80,7 @@ var layers = []layer{
 	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
 	{dir: "internal/shares", not: effects, never: foreign, why: "it compares numbers; what is free, and when, others say"},
 	{dir: "internal/proxyproto", not: effects, never: foreign, why: "it is bytes only, which others send"},
+	{dir: "internal/look", ours: []string{"lb"}, never: outside, why: "it says what others find, and looks at nothing itself"},
 	{
 		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it is batches of messages only, for every protocol that has them",

@@ -2,6 +2,7 @@ package session
 
 import (
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -24,6 +25,8 @@ type Owner[C Owner[C]] interface {
 	Relay(toBackend bool)
 	// Reset makes sure that the peer of a socket, which is closed next, is reset.
 	Reset(fd int)
+	// Describe adds to i what only the protocol knows of an established connection.
+	Describe(i *look.Info)
 	// Release gives back what the connection holds besides its sockets, which are closed next.
 	Release()
 }
@@ -35,8 +38,9 @@ type Conn[C Owner[C]] struct {
 	Claim      Claim
 	Choice     lb.Choice
 	Meter      lb.Meter // of what Choice has moved
-	Shared     bool     // another process may have copies of the sockets, so that closing them ends nothing
-	Unjudged   bool     // dialled from the client's address, which may be why that fails: no backend is to blame
+	born       look.Time
+	Shared     bool // another process may have copies of the sockets, so that closing them ends nothing
+	Unjudged   bool // dialled from the client's address, which may be why that fails: no backend is to blame
 	Closed     bool
 	spoke      bool // the backend has sent something, or is not to be judged by that
 }

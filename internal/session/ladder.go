@@ -39,6 +39,10 @@ type Config struct {
 	// MaxDials bounds the dials of each loop, in flight or ready; more clients wait in the backlog. 0: 4,096.
 	MaxDials int
 
+	// OriginalDst returns what the client of an accepted socket has asked for, before the kernel sent it here. It must
+	// not block. TCP's ListenSteered needs it; for SCTP nil means that it is not known.
+	OriginalDst func(fd int) (netip.AddrPort, error)
+
 	// Shares bound what one Service and one client have of the descriptors and of the dials. Clients beyond are reset.
 	Shares shares.Shares
 }
@@ -203,8 +207,11 @@ func Shortage(err error) bool {
 	return ok && slices.Contains(shortages, errno)
 }
 
-// Kept is what a hand-over says of a connection for the policies of its Service.
+// Kept is what a hand-over says of a connection: for who looks at it, and for the policies of its Service.
 type Kept struct {
+	Life    time.Duration // since it was accepted
+	In, Out uint64        // bytes that were passed on
+
 	Age    time.Duration // since its backend has answered
 	Idle   time.Duration // since bytes were last found to have moved
 	Chance uint32        // of 2^32, that shortens its life

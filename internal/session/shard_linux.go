@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -69,7 +70,8 @@ func (sh *Shard[C]) Refuse(fd int) {
 
 // Insert puts a new connection at the end of the list. Two descriptors, and a claim, are its own from now on.
 func (sh *Shard[C]) Insert(c C, claim Claim) {
-	c.Base().Claim = claim
+	conn := c.Base()
+	conn.Claim, conn.born = claim, look.At(eventloop.Now())
 	sh.Count.Active.Add(1)
 	sh.join(sh.last, c)
 	sh.last = c

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -181,10 +182,11 @@ func (sh *Shard[C]) reset(c C, count *atomic.Uint64) {
 // FreezeKept returns what another process needs to keep the policies of c.
 func (sh *Shard[C]) FreezeKept(c C) Kept {
 	conn, now := c.Base(), eventloop.Now()
+	k := Kept{Life: conn.born.Age(now)}
+	k.In, k.Out = conn.Meter.Total()
 	if conn.dial != nil {
-		return Kept{}
+		return k
 	}
-	var k Kept
 	if conn.Choice.Policies().Watched() {
 		a := sh.walk.ageOf(c, now)
 		k.Age, k.Idle, k.Chance = time.Duration(max(now-a.born, 1)), time.Duration(now-a.active), a.chance
@@ -199,6 +201,7 @@ func (sh *Shard[C]) FreezeKept(c C) Kept {
 // thawKept goes on with what another process has frozen.
 func (sh *Shard[C]) thawKept(c C, k Kept) {
 	conn, now := c.Base(), eventloop.Now()
+	conn.born, conn.Meter = look.At(now-int64(k.Life)), lb.ResumeMeter(k.In, k.Out)
 	if k.Age > 0 {
 		sh.walk.setAge(c, age{now - int64(k.Age), now - int64(k.Idle), conn.Meter, k.Chance})
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -69,4 +70,7 @@ type Part struct {
 	Count *Counters
 	Empty func() bool // reports whether no association is left
 	Stop  func()      // aborts all associations and closes every socket
+
+	// Look passes associations to visit, from a position on, as tcp.Server.Look does.
+	Look func(from int, q *look.Query, visit func(look.Info) (more bool)) (next int)
 }

@@ -62,7 +62,7 @@ type Frozen struct {
 	Addr    netip.AddrPort // of the backend; invalid while there is none
 	Idle    time.Duration  // packet engine: since it last passed something
 	Left    time.Duration  // of what it waits for, or of the present attempt
-	Kept    session.Kept   // socket engine
+	Kept    session.Kept   // packet engine: only how old it is, and what it has passed
 
 	Dial    *Dialling // nil once the backend has answered
 	Packets *Packets

@@ -87,6 +87,7 @@ type assoc struct {
 	client, backend side
 	tags            engine.Tags // in force; zero before the first COOKIE ECHO
 	handshake       handshake
+	born            int64 // when it began, on the loop's clock
 	active          int64 // when it last passed a packet, on the loop's clock
 	phase           phase
 	counted         bool // as established

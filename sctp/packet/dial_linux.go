@@ -45,7 +45,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	if !ok {
 		return
 	}
-	a := &assoc{sh: sh, active: now, claim: claim}
+	a := &assoc{sh: sh, born: now, active: now, claim: claim}
 	a.client = newSide(a, netip.AddrPortFrom(d.peer, c.Source), netip.AddrPortFrom(d.local, c.Dest), d.scope)
 	a.handshake.asked = c.InitTag
 	a.dial = &dial{init: append([]byte(nil), b...), hops: d.left()}

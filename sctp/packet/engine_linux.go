@@ -113,7 +113,7 @@ func (e *Engine) StopListening() {}
 func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
 		all = append(all, engine.Part{Do: sh.loop.Do, Drain: &sh.drain, Count: &sh.count,
-			Empty: sh.idle, Stop: sh.stop})
+			Empty: sh.idle, Stop: sh.stop, Look: sh.look})
 	}
 	return all
 }

@@ -185,7 +185,7 @@ func (e *Engine) TableChanged() {
 func (e *Engine) Parts() (all []engine.Part) {
 	for _, sh := range e.shards {
 		all = append(all, engine.Part{Do: sh.Loop.Do, Drain: &sh.Drain, Count: &sh.count,
-			Empty: sh.Empty, Stop: sh.stop})
+			Empty: sh.Empty, Stop: sh.stop, Look: sh.look})
 	}
 	return all
 }

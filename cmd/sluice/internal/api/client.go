@@ -108,18 +108,29 @@ func (c *Client) explain(err error) error {
 
 // All asks for every page of a list.
 func All[T any](ctx context.Context, c *Client, resource string, q url.Values) (all []T, err error) {
+	all = []T{}
+	err = Each(ctx, c, resource, q, func(page []T) error {
+		all = append(all, page...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Each asks for one page of a list after the other, and passes them to visit.
+func Each[T any](ctx context.Context, c *Client, resource string, q url.Values, visit func([]T) error) error {
 	if q == nil {
 		q = make(url.Values)
 	}
-	all = []T{}
 	for {
 		var page List[T]
 		if err := c.Get(ctx, resource, q, &page); err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, page.Items...)
-		if page.Continue == "" {
-			return all, nil
+		if err := visit(page.Items); err != nil || page.Continue == "" {
+			return err
 		}
 		q.Set("continue", page.Continue)
 	}

@@ -21,6 +21,8 @@ type Sources struct {
 	Now      func() int64 // the clock of lb.Flow
 	Mode     agent.Path   // of Services that request none
 	Choice   func(lb.ID) (agent.Choice, bool)
+	Servers  []Server // in the order of protocols
+	Loops    int      // that each of them has at the most
 	Journal  *journal.Journal
 	Settings []Setting
 	Status   func() Status
@@ -35,6 +37,8 @@ var resources = []struct {
 	{"status", nil, (*Sources).status},
 	{"services", listParams, (*Sources).services},
 	{"endpoints", append([]string{"unhealthy"}, listParams...), (*Sources).endpoints},
+	{"connections", append([]string{"limit", "continue"}, connectionParams...), (*Sources).connections},
+	{"clients", append([]string{"limit", "sort"}, connectionParams...), (*Sources).clients},
 	{"events", []string{"namespace", "name", "after", "limit"}, (*Sources).events},
 	{"config", nil, (*Sources).config},
 	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // Version is that of the API, with which every path begins.
@@ -215,6 +216,46 @@ type Ejection struct {
 	Until  time.Time `json:"until"`
 	Times  int64     `json:"times"` // in a row
 	Reason string    `json:"reason"`
+}
+
+// Connection is one that is open, an association of SCTP, or a flow of UDP, which user space forwards.
+type Connection struct {
+	Protocol string `json:"protocol"`
+	Client   string `json:"client"`
+	Address  string `json:"address,omitempty"`  // that the client has asked for
+	Service  *ID    `json:"service,omitempty"`  // none: it has gone
+	Endpoint string `json:"endpoint,omitempty"` // none yet
+	State    string `json:"state"`
+	Loop     int    `json:"loop"`
+
+	Age      float64  `json:"ageSeconds"`
+	Idle     *float64 `json:"idleSeconds,omitempty"` // none: it is not known
+	BytesIn  uint64   `json:"bytesIn"`
+	BytesOut uint64   `json:"bytesOut"`
+
+	Failed      int     `json:"failedAttempts,omitempty"`
+	RTT         float64 `json:"rttSeconds,omitempty"` // to the client
+	Retransmits uint32  `json:"retransmits,omitempty"`
+}
+
+// Talker is what is open of one client address.
+type Talker struct {
+	Address     string  `json:"address"`
+	Connections int     `json:"connections"` // and flows
+	BytesIn     uint64  `json:"bytesIn"`     // of these
+	BytesOut    uint64  `json:"bytesOut"`
+	Services    int     `json:"services"` // 16: or more
+	Oldest      float64 `json:"oldestSeconds"`
+
+	services map[lb.Name]struct{}
+}
+
+// Talkers are the clients with the most.
+type Talkers struct {
+	Items   []Talker `json:"items"`
+	Clients int      `json:"clients"`           // that there are
+	Others  int      `json:"others,omitempty"`  // connections of clients beyond 65,536
+	Partial bool     `json:"partial,omitempty"` // time was up
 }
 
 // Event is something that has happened, or a change.

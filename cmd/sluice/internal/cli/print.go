@@ -58,6 +58,9 @@ type table struct {
 	header []string
 	wide   int // how many columns at the end are for wide output only
 	rows   [][]string
+
+	printed int   // rows that were streamed
+	widths  []int // of columns so far
 }
 
 // add appends a row of cells, which may be anything.
@@ -91,6 +94,38 @@ func (t *table) print(w io.Writer, wide, noHeaders bool) error {
 		line(row)
 	}
 	return out.Flush()
+}
+
+// stream writes the rows that there are now below those before. Columns get wider, and not narrower again.
+func (t *table) stream(w io.Writer, wide, noHeaders bool) error {
+	columns := len(t.header)
+	if !wide {
+		columns -= t.wide
+	}
+	rows := t.rows
+	if len(rows) == 0 {
+		return nil
+	}
+	if t.widths == nil {
+		if t.widths = make([]int, columns); !noHeaders {
+			rows = append([][]string{t.header}, rows...)
+		}
+	}
+	for _, row := range rows {
+		for i := range columns {
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	var out bytes.Buffer
+	for _, row := range rows {
+		for i, cell := range row[:columns-1] {
+			fmt.Fprintf(&out, "%-*s   ", t.widths[i], cell)
+		}
+		fmt.Fprintln(&out, row[columns-1])
+	}
+	t.printed += len(t.rows)
+	_, err := w.Write(out.Bytes())
+	return err
 }
 
 // show writes an answer in the form that was requested; table makes the one for people.

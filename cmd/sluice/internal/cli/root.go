@@ -67,7 +67,8 @@ func Unknown(root *cobra.Command, name string) error {
 }
 
 // commands are the commands of this package.
-var commands = []func(*view) *cobra.Command{status, services, endpoints, events, settings}
+var commands = []func(*view) *cobra.Command{status, services, endpoints, connections, clients, top, events,
+	settings}
 
 // The forms of output.
 const (

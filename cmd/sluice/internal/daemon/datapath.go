@@ -46,8 +46,9 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 		}
 	}
 	of := shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
-	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of}
-	d.tcp = &tcp.Server{Config: dials, OriginalDst: redirect.OriginalDst}
+	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of,
+		OriginalDst: redirect.OriginalDst}
+	d.tcp = &tcp.Server{Config: dials}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
 		DisableGSO: gsoDisabled(c, log), Shares: of}
 	if d.udp.MaxFlows, err = node.FlowLimit(); err != nil {

@@ -70,6 +70,7 @@ func (d *daemon) serveAPI() {
 	}
 	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.known) })
 	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
+		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp}, Loops: d.Config.DataPath.Loops,
 		Journal: d.journal, Settings: d.Config.Settings, Status: d.status}
 	// Tried again, since the process before may still drain.
 	failed := func(err error) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -72,7 +73,7 @@ func TestSeeInside(t *testing.T) {
 		c.Echoes()
 		_ = c.Close()
 	}
-	held := l.Hold()
+	held, opened := l.Hold(), time.Now()
 	held.Echoes()
 	l.Eventually("the short connections are counted", func() bool { return l.webPort().Active == 1 })
 
@@ -103,6 +104,7 @@ func TestSeeInside(t *testing.T) {
 		return s
 	}
 	first := agree()
+	l.connection(held, 0)
 	if first.HandOvers.Count != 0 || first.PID != l.Process.Pid() || first.Services.Paths["userspace"] != 2 {
 		t.Errorf("status %+v", first)
 	}
@@ -116,6 +118,7 @@ func TestSeeInside(t *testing.T) {
 	<-before.Done()
 	held.Echoes()
 	next := agree()
+	l.connection(held, time.Since(opened))
 	if next.HandOvers.Count != 1 || next.HandOvers.From != first.PID || next.PID == first.PID ||
 		!next.Serving.Equal(first.Serving) {
 		t.Errorf("after a hand-over status %+v", next)
@@ -145,6 +148,27 @@ func TestSeeInside(t *testing.T) {
 	}
 }
 
+// connection wants the one that is open to be as its client knows it, and of an age.
+func (l looker) connection(c *testbed.Talker, least time.Duration) {
+	l.T.Helper()
+	all := read[api.List[api.Connection]](l, "connections", "default/web").Items
+	if len(all) != 1 {
+		l.T.Fatalf("there are %d connections: %+v", len(all), all)
+	}
+	got, web := all[0], l.webPort()
+	if got.Client != c.Conn.LocalAddr().String() || got.Address != lab.WebAddr || got.Service == nil ||
+		*got.Service != web.ID || got.State != "established" || !strings.HasSuffix(got.Endpoint, ":8080") ||
+		got.BytesIn == 0 || got.BytesIn != got.BytesOut ||
+		got.Age < least.Seconds()-0.01 || got.Age > time.Hour.Seconds() || got.Idle == nil || *got.Idle > got.Age+0.01 {
+		l.T.Errorf("the connection from %s is %+v, its Service %+v", c.Conn.LocalAddr(), got, web.Counted)
+	}
+	clients := read[api.Talkers](l, "clients").Items
+	if len(clients) != 1 || clients[0].Connections != 1 || clients[0].BytesIn != got.BytesIn || clients[0].Services != 1 ||
+		clients[0].Address != l.Client.Addr4.String() {
+		l.T.Errorf("the clients are %+v", clients)
+	}
+}
+
 // dial opens a connection to Service web.
 func (l looker) dial() *testbed.Talker {
 	l.T.Helper()
@@ -167,6 +191,13 @@ func (l looker) tables() {
 		{[]string{"services", "missing"}, []string{"nothing found"}},
 		{[]string{"endpoints", "--no-headers"}, []string{pod, "ready"}},
 		{[]string{"endpoints", "--unhealthy"}, []string{"nothing found"}},
+		{[]string{"connections"}, []string{"TCP        " + l.Client.Addr4.String() + ":", "10.96.0.80:80",
+			"default/web", ":8080", "established"}},
+		{[]string{"connections", "--endpoint", "10.9.9.9"}, []string{"nothing found"}},
+		{[]string{"connections", "web", "--client", l.Client.Addr4.String() + "/24", "--protocol", "tcp", "--state",
+			"established", "-o", "wide"}, []string{"LOOP", "RETRANSMITS", "default/web"}},
+		{[]string{"clients", "--sort", "bytes"}, []string{l.Client.Addr4.String() + "   1 ", "CONNECTIONS"}},
+		{[]string{"top", "--once", "--interval", "100ms"}, []string{"PICKS/S", "default/web", "TCP 1, UDP flows 0"}},
 		{[]string{"events"}, []string{"ServiceAdded", "default/web", "ports 1, endpoints 3, ready 3",
 			"AnnotationIgnored"}},
 		{[]string{"config", "handover-socket"}, []string{"handover.sock", "flag"}},
@@ -193,6 +224,10 @@ func (l looker) tables() {
 	l.fails("status", "--socket", l.Dir+"/none.sock", "no running Sluice answers at "+l.Dir+"/none.sock")
 	l.fails("services", "--socket", l.socket, "-o", "xml", `--output "xml" is unknown`)
 	l.fails("endpoints", "--socket", l.socket, "a/b", "-n", "c", "contradicts")
+	l.fails("connections", "--socket", l.socket, "--client", "me", `client "me" is no address and no range`)
+	l.fails("connections", "--socket", l.socket, "--state", "open", "give one of [dialling held")
+	l.fails("clients", "--socket", l.socket, "--sort", "name", "give connections or bytes")
+	l.fails("top", "--socket", l.socket, "--interval", "1ms", "too short")
 	l.fails("statuss", "did you mean status?")
 	if out, err := l.Command("completion", "bash").Output(); err != nil || !strings.Contains(string(out),
 		"__start_sluice") {

@@ -36,7 +36,8 @@ func newState(t *testing.T, loops int) *State {
 	balancer := new(lb.Balancer)
 	e := &State{
 		Program: "test", Loops: group, LB: balancer,
-		TCP:      &tcp.Server{Config: tcp.Config{Loops: group, LB: balancer}, OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }},
+		TCP: &tcp.Server{Config: tcp.Config{Loops: group, LB: balancer,
+			OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }}},
 		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
 		SCTP:     &sctp.Server{Config: sctp.Config{Config: tcp.Config{Loops: group, LB: balancer}}},
 		Patience: 250 * time.Millisecond, Freeze: 250 * time.Millisecond,

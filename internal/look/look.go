@@ -1,0 +1,80 @@
+package look
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// Budget is how long a loop may be kept by one call, in ns. Events wait no longer.
+const Budget = int64(200 * time.Microsecond)
+
+// End is the position behind the last connection of a loop.
+const End = -1
+
+// State is what a connection or flow does.
+type State string
+
+// The states.
+const (
+	Dialling    State = "dialling"    // its endpoint has not answered
+	Held        State = "held"        // it waits for an endpoint
+	Queued      State = "queued"      // it waits for room at an endpoint
+	Established State = "established" // the endpoint has answered
+	HalfClosed  State = "half-closed" // one side has ended its stream
+	Unreplied   State = "unreplied"   // a flow whose endpoint has not answered
+	Leaving     State = "leaving"     // a flow whose endpoint is gone; late answers pass
+	Closing     State = "closing"     // an association of which one side shuts down
+)
+
+// States are all of them.
+var States = []State{Dialling, Held, Queued, Established, HalfClosed, Unreplied, Leaving, Closing}
+
+// Info is one connection, association or flow.
+type Info struct {
+	Protocol lb.Protocol
+	Client   netip.AddrPort
+	Asked    netip.AddrPort // what the client has asked for; not valid: it is not known any more
+	Service  lb.ID          // zero: it has gone
+	Backend  netip.AddrPort // not valid: there is none yet
+	State    State
+	Loop     int
+
+	Age     time.Duration // since it was accepted
+	Idle    time.Duration // since something was passed on last, as far as Known says
+	Known   bool          // Idle is
+	In, Out uint64        // bytes passed on from the client, and to it, of user data
+	Failed  int           // attempts that have failed
+
+	RTT         time.Duration // smoothed, between the client and us; 0: not known
+	Retransmits uint32        // segments that we have sent to the client again
+}
+
+// Query says which are looked for. What is zero is not asked for.
+type Query struct {
+	Namespace, Name string
+	Client          netip.Prefix
+	Backend         netip.AddrPort // port 0: any
+	Protocol        lb.Protocol    // if ByProtocol
+	ByProtocol      bool
+}
+
+// Has reports whether i, whose Client's port need not be set yet, is looked for.
+func (q *Query) Has(i *Info) bool {
+	return (q.Namespace == "" || q.Namespace == i.Service.Namespace) && (q.Name == "" || q.Name == i.Service.Name) &&
+		(!q.Client.IsValid() || q.Client.Contains(i.Client.Addr().Unmap())) &&
+		(!q.Backend.Addr().IsValid() || q.Backend.Addr() == i.Backend.Addr()) &&
+		(q.Backend.Port() == 0 || q.Backend.Port() == i.Backend.Port())
+}
+
+// Time is when something happened, of four bytes: it has steps of some 4 ms, and goes round in 208 days.
+type Time uint32
+
+const step = 22 // bits
+
+// At returns the Time of a time of eventloop.Now.
+func At(now int64) Time { return Time(now >> step) }
+
+// Age returns how long ago t was.
+func (t Time) Age(now int64) time.Duration { return time.Duration(At(now)-t) << step }
