@@ -14,7 +14,7 @@ import (
 // than may wait is refused, as all were before the Service requested it.
 func TestHold(t *testing.T) {
 	t.Parallel()
-	const most = 50
+	const most = 200
 	l := newLine(t, testbed.Config{})
 	l.ServeWeb()
 	publish := func(annotations string, pods ...*testbed.Host) {
@@ -22,7 +22,7 @@ func TestHold(t *testing.T) {
 		l.Write("web.yaml", strings.Replace(service, "\nspec:", annotations+"\nspec:", 1),
 			testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(pods...)...))
 	}
-	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '50'}"
+	hold := "\n  annotations: {sluice.io/hold: 1m, sluice.io/hold-connections: '200'}"
 	publish("")
 	l.start()
 	if _, err := lab.Who(l.Client, lab.WebAddr); err == nil {
@@ -50,8 +50,10 @@ func TestHold(t *testing.T) {
 	}
 	l.mustUpgrade()
 	held(most)
+	began := time.Now()
 	publish(hold, l.Pods[0])
 	clients.Wait()
+	t.Logf("%d clients are served %v after their endpoint is written", most, time.Since(began))
 	for _, name := range names {
 		if name != "pod-0" {
 			t.Fatalf("a client that was held is answered by %q", name)
