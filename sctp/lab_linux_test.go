@@ -83,6 +83,7 @@ type order struct {
 	Backends []netip.AddrPort
 	Owned    []netip.AddrPort // addresses of another Service
 	Affinity time.Duration
+	Drain    int64 // policy of the Service
 	Addr     netip.AddrPort
 	Timeout  time.Duration
 }
@@ -220,6 +221,9 @@ func (p *proxied) update() error {
 	var services []*lb.Service
 	for _, ipv6 := range []bool{false, true} {
 		s := &lb.Service{ID: lb.ID{Name: "s", Protocol: lb.SCTP, IPv6: ipv6}, AffinityTimeout: int64(p.last.Affinity)}
+		if p.last.Drain != 0 {
+			s.Policies = &lb.Policies{Drain: p.last.Drain}
+		}
 		for _, f := range p.frontends {
 			if f.Addr().Is6() == ipv6 {
 				s.Addresses = append(s.Addresses, lb.Address{Addr: f, Kind: lb.NodePort})

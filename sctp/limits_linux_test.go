@@ -3,6 +3,7 @@ package sctp
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,43 @@ func TestTooLong(t *testing.T) {
 	expectEnd(t, server, "its backend")
 	l.eventually("one is over", func(s Stats) bool { return s.TooLong == 1 && s.Active == 1 })
 	ask(t, other, otherServer, message{data: []byte("undisturbed")})
+}
+
+// TestDrainOfAssociations: one whose endpoint has left ends when the drain of its Service is over, and no other.
+func TestDrainOfAssociations(t *testing.T) {
+	l := only(t, Socket, testbed.Config{Pods: 2}, settings{})
+	accepted := l.serve(l.Pods...)
+	drain := func(pods ...*testbed.Host) {
+		o := order{Do: "table", Drain: int64(time.Second)}
+		for _, pod := range pods {
+			o.Backends = append(o.Backends, netip.AddrPortFrom(l.addr(pod), port))
+		}
+		l.order(o)
+	}
+	drain(l.Pods...)
+	var clients, servers [2]peer // by endpoint
+	for range 2 {
+		client := l.dial(l.Client)
+		select {
+		case servers[0] = <-accepted[0]:
+			clients[0] = client
+		case servers[1] = <-accepted[1]:
+			clients[1] = client
+		case <-time.After(testbed.Patience):
+			t.Fatal("no endpoint has accepted")
+		}
+	}
+	began := time.Now()
+	drain(l.Pods[1])
+	expectEnd(t, clients[0], "the client whose endpoint has left")
+	expectEnd(t, servers[0], "the endpoint that has left")
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("it has drained for %v", took)
+	}
+	ask(t, clients[1], servers[1], message{data: []byte("undisturbed")})
+	if s := l.stats(); s.DrainReset != 1 || s.Active != 1 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // Heartbeats go to the address that a client came from, so that one that vanishes
