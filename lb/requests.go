@@ -33,6 +33,8 @@ type Policies struct {
 	MaxClientConnections, MaxClientConnectionRate                 int32
 	QueueTimeout                                                  int64
 
+	AccessLog string // "errors" or "all": which connections and flows are logged when they end; else none
+
 	ProxyProtocol string // "v1" or "v2", by which backends hear who the client is: see [Policies.ProxyVersion]
 
 	// Drain is how long connections stay whose backend has left; below 0: for good. See [Choice.Leaves].
@@ -82,6 +84,7 @@ func (p Policies) or(d *Policies) *Policies {
 	p.MaxClientConnections = cmp.Or(p.MaxClientConnections, d.MaxClientConnections)
 	p.MaxClientConnectionRate = cmp.Or(p.MaxClientConnectionRate, d.MaxClientConnectionRate)
 	p.QueueTimeout = cmp.Or(p.QueueTimeout, d.QueueTimeout)
+	p.AccessLog = cmp.Or(p.AccessLog, d.AccessLog)
 	p.ProxyProtocol = cmp.Or(p.ProxyProtocol, d.ProxyProtocol)
 	p.Drain = cmp.Or(p.Drain, d.Drain)
 	p.ConnectTimeout = cmp.Or(p.ConnectTimeout, d.ConnectTimeout)

@@ -114,8 +114,8 @@ func (c *conn) copy(src, dst *side) (moved int, more bool) {
 	if err != nil || n == 0 {
 		return 0, c.readEnded(src, err)
 	}
-	if src == &c.backend {
-		c.Spoke()
+	if src == &c.backend && !c.Spoken() {
+		c.sh.Spoke(c)
 	}
 	reset := false
 	switch {
@@ -255,7 +255,7 @@ func (c *conn) sendFailed(dst *side) {
 			break
 		}
 		if dst == &c.backend {
-			c.Spoke()
+			c.sh.Spoke(c)
 		}
 		sent, err := socket.Send(other.FD(), buf[:n])
 		if c.countBytes(other, sent); err != nil || sent < n {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -74,6 +75,7 @@ type flow struct {
 	header   []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
+	log      logging
 	choice   lb.Choice // not valid while leaving
 	meter    lb.Meter  // of what choice has moved
 	tried    *lb.Tried // backends that have refused since the last answer; nil at first
@@ -163,6 +165,7 @@ func (ln *listener) open(key *flowKey, now int64) (*flow, error) {
 		f.header = f.announcement()
 	}
 	ln.keep(f, service)
+	f.begin()
 	sh.io.after(f, f.look())
 	sh.count.Created.Add(1)
 	return f, nil
@@ -216,6 +219,7 @@ func (f *flow) fail(err error, now int64) bool {
 	c, err := f.another(f.choice, err, now)
 	f.choice = lb.Choice{}
 	if err != nil || f.connect(c, now) != nil {
+		f.because(look.ServerData)
 		f.close()
 		return false
 	}
@@ -243,6 +247,7 @@ func (f *flow) answered(now int64) {
 	f.attempts, f.tried = 0, nil
 	f.choice.Answered()
 	if !f.replied {
+		f.log.firstByte = time.Duration(now - f.active)
 		f.choice.Took(now-f.active, now)
 	}
 	f.touch(now, f.heardOf(now))
@@ -325,6 +330,7 @@ func (f *flow) leave(now int64) {
 	if f.leaving != 0 {
 		return
 	}
+	f.because(look.EndpointLeft)
 	f.release()
 	f.leaveBy(now + linger)
 	f.ln.shard.io.after(f, f.rest(now))
@@ -355,6 +361,7 @@ func (f *flow) expire(now, least int64) {
 // close ends the flow.
 func (f *flow) close() {
 	ln, sh := f.ln, f.ln.shard
+	f.end()
 	sh.io.close(f)
 	sh.server.Descriptors.Give(1)
 	f.release()

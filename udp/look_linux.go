@@ -1,11 +1,8 @@
 package udp
 
 import (
-	"time"
-
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/look"
-	"github.com/sluice-lb/sluice/lb"
 )
 
 // lookEvery is how many flows are looked at between two looks at the clock.
@@ -37,18 +34,4 @@ func (sh *shard) look(from int, q *look.Query, visit func(look.Info) (more bool)
 		seen++
 		return seen%lookEvery != 0 || eventloop.Now()-now < look.Budget
 	})
-}
-
-func (f *flow) info(now int64) look.Info {
-	i := look.Info{Protocol: lb.UDP, Client: f.key.client, Asked: f.destination(), Service: f.choice.Service(),
-		Backend: f.choice.Backend(), State: look.Unreplied, Age: time.Duration(now - f.born),
-		Idle: time.Duration(now - f.active), Known: true, Failed: f.attempts}
-	i.In, i.Out = f.meter.Total()
-	switch {
-	case f.leaving != 0:
-		i.State = look.Leaving
-	case f.replied:
-		i.State = look.Established
-	}
-	return i
 }

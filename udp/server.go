@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-lb/sluice/internal/counters"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -46,6 +47,11 @@ type Server struct {
 	// Shares are the part of all flows that one Service, and one client address, may have while no other has any. At a
 	// bound flows make room for others.
 	Shares shares.Shares
+
+	// Log gets flows that have ended, as Policies.AccessLog requests it, where the flow was. It must not wait. nil:
+	// nothing is logged. LogSample has one of so many be logged; 0: all.
+	Log       func(*look.Ended)
+	LogSample int
 
 	// SocketBuffer is how many bytes the kernel may queue at each frontend's socket,
 	// each way, and at a flow's socket for replies, its own overhead included

@@ -29,6 +29,9 @@ type shard struct {
 	count    loopCounters
 	ids      proxyproto.IDs
 
+	index     int // of its loop
+	unsampled int // flows that were not logged since one was
+
 	scanning atomic.Bool // a scan is posted and has not begun
 	stale    bool        // the table has changed since the last walk over the flows began
 

@@ -38,7 +38,7 @@ func newShards(s *Server) (all []*shard) {
 	for _, loop := range loops {
 		sh := newShard(s, len(loops))
 		sh.io = &loopTransport{sh}
-		sh.loop, sh.ports = loop, ports
+		sh.loop, sh.ports, sh.index = loop, ports, loop.Index()
 		sh.in, sh.quotes = mmsg.NewReader(datagramSize), mmsg.NewReader(quoteSize)
 		sh.out.gso = !s.DisableGSO && segmentation()
 		all = append(all, sh)

@@ -162,6 +162,9 @@ func (l *Loop) serveLate(budget int64) {
 	}
 }
 
+// Index is the loop's position in Group.Loops.
+func (l *Loop) Index() int { return l.index }
+
 // Walk passes the handlers of descriptors from one on to visit, in order, until that returns false. It returns the
 // descriptor to go on with; -1: there are no more.
 func (l *Loop) Walk(from int, visit func(fd int, h Handler) (more bool)) (next int) {

@@ -51,6 +51,45 @@ type Info struct {
 	Retransmits uint32        // segments that we have sent to the client again
 }
 
+// Ended is a connection, association or flow that has ended. Times are below 0 where they are not known.
+type Ended struct {
+	Info
+	Code      Code
+	Wait      time.Duration    // for an endpoint, or for room at one
+	Connect   time.Duration    // until an endpoint had accepted, all attempts together
+	FirstByte time.Duration    // from then until it has sent something
+	Tried     []netip.AddrPort // endpoints that have failed, up to 8
+	Scheduler string           // that has chosen the endpoint, unless the client had one already; empty: round robin
+}
+
+// Code says how something has ended, in the two letters of HAProxy's log. The first is who has ended it: the client (C),
+// the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since the endpoint
+// has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a queue (Q),
+// connecting (C), passing data (D), or the last of it (L). "--" is as it should be. See the manual of HAProxy, 8.5.
+type Code string
+
+// The codes.
+const (
+	Normal          Code = "--"
+	ClientConnect   Code = "CC" // the client has left, or was reset, before an endpoint had accepted
+	ClientQueue     Code = "CQ" // the same while it waited
+	ClientData      Code = "CD" // reset by the client
+	ServerConnect   Code = "SC" // no endpoint has accepted, or there is none
+	ServerTimeout   Code = "sC" // the same, the last one being silent
+	QueueTimeout    Code = "sQ" // no endpoint in time, or no room at one
+	QueueFull       Code = "PQ" // as many wait as may
+	Limited         Code = "PR" // beyond a limit or a share
+	ServerData      Code = "SD" // reset by the endpoint
+	NoResource      Code = "RC" // no port or descriptor
+	Evicted         Code = "RD" // a flow that made room for others
+	EndpointLeft    Code = "DD" // its endpoint has left the Service
+	Idle            Code = "cD" // idle for too long
+	ClientHalf      Code = "cL" // the endpoint has gone on for too long after the client's end
+	ServerHalf      Code = "sL" // the client has gone on for too long after the endpoint's end
+	Killed          Code = "KD" // it has lasted for too long, or the process ends
+	KilledInConnect Code = "KC" // the process ends
+)
+
 // Query says which are looked for. What is zero is not asked for.
 type Query struct {
 	Namespace, Name string

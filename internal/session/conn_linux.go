@@ -1,6 +1,8 @@
 package session
 
 import (
+	"time"
+
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
@@ -57,11 +59,19 @@ func (c *Conn[C]) Asked() *lb.Flow { return &c.dial.ladder.flow }
 // Again reports whether an attempt to reach a backend has failed before.
 func (c *Conn[C]) Again() bool { return c.dial.ladder.attempt > 0 }
 
+// Spoken reports whether Shard.Spoke was called.
+func (c *Conn[C]) Spoken() bool { return c.spoke }
+
 // Spoke notes that the backend has sent something, or ended its stream.
-func (c *Conn[C]) Spoke() {
-	if !c.spoke {
-		c.spoke = true
-		c.Choice.Spoke()
+func (sh *Shard[C]) Spoke(c C) {
+	conn := c.Base()
+	if conn.spoke {
+		return
+	}
+	conn.spoke = true
+	conn.Choice.Spoke()
+	if n := sh.notes[c]; n != nil {
+		n.firstByte = time.Duration(eventloop.Now() - n.connected)
 	}
 }
 
@@ -133,8 +143,8 @@ func (s *Side[C]) HandleEvent(ev eventloop.Event) {
 
 // PassEOF ends dst's stream after the last byte of s's. True: both streams have ended, and no byte waits for s.
 func (s *Side[C]) PassEOF(dst *Side[C], waiting bool) (over bool) {
-	if _, client, _ := s.owner.Parts(); s != client {
-		s.owner.Base().Spoke()
+	if sh, client, _ := s.owner.Parts(); s != client {
+		sh.Spoke(s.owner)
 	}
 	if dst.EOF && !waiting {
 		return true
@@ -152,8 +162,10 @@ func (s *Side[C]) Fail() {
 	sh, client, _ := s.owner.Parts()
 	if s == client {
 		sh.ClientResets.Add(1)
+		sh.because(s.owner, look.ClientData)
 	} else {
 		sh.BackendResets.Add(1)
+		sh.because(s.owner, look.ServerData)
 		if conn := s.owner.Base(); !conn.spoke && !s.Shut { // to the end of a stream a reset may be the answer
 			conn.Meter.Flush(conn.Choice)
 			conn.Choice.WasReset(ErrReset, conn.Claim.Client(), eventloop.Now())
@@ -176,6 +188,9 @@ func (sh *Shard[C]) Abort(c C) {
 
 // End closes what a connection has, and takes it out of the list.
 func (sh *Shard[C]) End(c C) {
+	if sh.Log != nil {
+		sh.log(c)
+	}
 	c.Release()
 	_, client, backend := c.Parts()
 	sh.closeSocket(client)

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -19,7 +20,8 @@ type dial[C Owner[C]] struct {
 	turn   entry[*dial[C]]
 	age    entry[*dial[C]] // in Shard.dials, or Shard.held
 	held   lb.Held         // it waits since there is no backend
-	place  *place          // in the queue of its Service; nil: it has never had one
+	note   beginning
+	place  *place // in the queue of its Service; nil: it has never had one
 }
 
 // Dial connects to one backend after the other until one accepts, and aborts c if none is left to try. It begins when
@@ -27,6 +29,9 @@ type dial[C Owner[C]] struct {
 func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
 	d := sh.newDial(c)
 	d.ladder.Start(flow)
+	if sh.Log != nil {
+		d.note.accepted = eventloop.Now()
+	}
 	d.ready()
 }
 
@@ -47,7 +52,7 @@ func (sh *Shard[C]) newDial(c C) *dial[C] {
 		d = &dial[C]{sh: sh}
 		d.turn.value, d.age.value = d, d
 	}
-	d.owner, c.Base().dial = c, d
+	d.owner, c.Base().dial, d.note = c, d, beginning{}
 	d.enter()
 	return d
 }
@@ -117,6 +122,7 @@ func (d *dial[C]) next() {
 		}
 		if err != nil {
 			Refuse(sh.Count, err)
+			d.because(codeOf(err, d.note.silent))
 			sh.Abort(d.owner)
 			return
 		}
@@ -156,6 +162,7 @@ func (d *dial[C]) passOver(n *noPorts[C]) bool {
 		return true
 	}
 	if !n.add(d) {
+		d.because(look.NoResource)
 		d.sh.Abort(d.owner)
 	}
 	return false
@@ -164,6 +171,7 @@ func (d *dial[C]) passOver(n *noPorts[C]) bool {
 // failed ends an attempt.
 func (d *dial[C]) failed(err error) {
 	conn := d.owner.Base()
+	d.note.silent = err == unix.ETIMEDOUT
 	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
 	if !conn.Unjudged {
@@ -213,6 +221,9 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.ready()
 	case accepted:
 		now := conn.dial.ladder.Answered(conn.Choice)
+		if sh.Log != nil {
+			conn.dial.keepNote(now)
+		}
 		sh.endDial(conn)
 		sh.Count.Established.Add(1)
 		if !sh.attend(c, now) {

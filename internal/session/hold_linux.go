@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 )
 
 // A client whose Service has no backend, and requests that it waits (lb.Policies.Hold), keeps its dial, which is in
@@ -48,6 +49,7 @@ func (d *dial[C]) await(left time.Duration) {
 	sh := d.sh
 	d.leave()
 	sh.held.push(&d.age)
+	d.note.waits()
 	sh.Count.Held.Add(1)
 	sh.Loop.After(&d.timer, d, left)
 	if sh.LB.Ends(&d.ladder.flow) { // since the Pick, and it may have been too soon for Wake to see d
@@ -63,6 +65,7 @@ func (d *dial[C]) release() {
 	sh.held.remove(&d.age)
 	sh.Count.Held.Add(-1)
 	d.held.End()
+	d.note.waited()
 	d.enter()
 }
 
@@ -95,6 +98,7 @@ func (d *dial[C]) abandoned() {
 	} else {
 		d.sh.Count.HoldLeft.Add(1)
 	}
+	d.because(look.ClientQueue)
 	d.sh.Abort(d.owner)
 }
 
@@ -103,5 +107,6 @@ func (d *dial[C]) holdExpired() {
 	d.sh.Count.HoldExpired.Add(1)
 	d.sh.Count.NoBackend.Add(1)
 	d.held.Refused()
+	d.because(look.QueueTimeout)
 	d.sh.Abort(d.owner)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/shares"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -42,6 +43,12 @@ type Config struct {
 	// OriginalDst returns what the client of an accepted socket has asked for, before the kernel sent it here. It must
 	// not block. TCP's ListenSteered needs it; for SCTP nil means that it is not known.
 	OriginalDst func(fd int) (netip.AddrPort, error)
+
+	// Log gets what has ended, as Policies.AccessLog requests it, on the loop. It must not wait. nil: nothing is logged.
+	Log func(*look.Ended)
+
+	// LogSample has one of so many be logged. 0: all.
+	LogSample int
 
 	// Shares bound what one Service and one client have of the descriptors and of the dials. Clients beyond are reset.
 	Shares shares.Shares

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
 )
 
@@ -141,6 +142,7 @@ func (l *Listener[C]) accept() bool {
 	if err == nil {
 		if crowded {
 			sh.Count.DialEvicted.Add(1)
+			old.because(look.NoResource)
 			sh.Abort(old.owner)
 		}
 		sh.Count.Accepted.Add(1)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -46,6 +47,7 @@ func (d *dial[C]) waiter() *lb.Waiter {
 func (d *dial[C]) wait(left time.Duration) {
 	d.leave()
 	d.place.waits = true
+	d.note.waits()
 	d.sh.Count.Queued.Add(1)
 	d.sh.Loop.After(&d.timer, d, left)
 }
@@ -57,6 +59,7 @@ func (d *dial[C]) queued() bool { return d.place != nil && d.place.waits }
 func (d *dial[C]) stopWaiting() {
 	d.sh.Loop.StopTimer(&d.timer)
 	d.place.waits = false
+	d.note.waited()
 	d.sh.Count.Queued.Add(-1)
 	d.enter()
 }
@@ -102,6 +105,7 @@ func (d *dial[C]) queueExpired() {
 	}
 	d.place.TimedOut()
 	d.sh.Count.QueueTimedOut.Add(1)
+	d.because(look.QueueTimeout)
 	d.sh.Abort(d.owner)
 }
 

@@ -37,6 +37,9 @@ type Shard[C Owner[C]] struct {
 	pending     []*Listener[C]  // those that may have a client to accept
 	late        bool            // the loop is to serve the shard at the end of the turn
 	walk        walk[C]
+	notes       map[C]*note // of connections that are logged when they end
+	freeNotes   []*note
+	unsampled   int // how many were not logged since one was
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
@@ -56,6 +59,9 @@ func (sh *Shard[C]) Admit(fd int, frontend lb.Frontend, client netip.Addr) (Clai
 	free := sh.Room(len(sh.Loops.Loops()), sh.Count.Dialling.Load())
 	c, ok := sh.claims.Admit(frontend, client, free, sh.Count)
 	if !ok {
+		if sh.Log != nil {
+			sh.logRefused(fd, frontend)
+		}
 		sh.Refuse(fd)
 	}
 	return c, ok
@@ -151,6 +157,7 @@ func (sh *Shard[C]) Empty() bool {
 // AbortAll aborts every connection.
 func (sh *Shard[C]) AbortAll() {
 	for !sh.Empty() {
+		sh.because(sh.first, look.Killed)
 		sh.Abort(sh.first)
 	}
 }
@@ -232,6 +239,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
 	conn.spoke = from == nil // else it is not known
 	sh.thawKept(c, kept)
+	sh.resumeNote(c, peer)
 	if from != nil {
 		d := sh.newDial(c)
 		d.ladder.Thaw(sh.Config, from, service, backend)
@@ -248,6 +256,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	}
 	back := ours.hasClient(client.FD(), peer)
 	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
+		sh.because(c, look.Killed)
 		sh.Abort(c)
 		return
 	}
@@ -258,6 +267,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		}
 		if err := sh.Loop.Add(s.FD(), handlers[i]); err != nil {
 			sh.Count.Shortages.Add(1)
+			sh.because(c, look.NoResource)
 			sh.Abort(c)
 			return
 		}

@@ -94,8 +94,8 @@ func (a *assoc) step(src, dst *side) bool {
 		src.EOF = true
 		return true
 	}
-	if src == &a.backend {
-		a.Spoke()
+	if src == &a.backend && !a.Spoken() {
+		a.sh.Spoke(a)
 	}
 	return a.pass(src, dst, buf[:got.N], &got)
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/kernelmodes/ipvs"
@@ -92,6 +93,7 @@ var limits = map[string]limit{
 	"outlier-request-volume":       {1, math.MaxInt32, "1 or more"},
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
+	"access-log-sample":            {1, 1 << 30, "1 or more"},
 }
 
 func (s *settings) checkLimits() {
@@ -342,6 +344,12 @@ func (s *settings) checkNFTables() {
 }
 
 func (s *settings) checkLog() {
+	if f := s.AccessLog.Format; f != accesslog.JSON && f != accesslog.TCPLog {
+		s.reject("access-log-format", "%q is unknown: give %s", f, accesslog.Formats)
+	}
+	if s.AccessLog.File == "" {
+		s.reject("access-log-file", "it is empty: give a file, or - for standard output")
+	}
 	switch s.Document.Logging.Format {
 	case "text":
 	case "json":

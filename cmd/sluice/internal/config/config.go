@@ -49,6 +49,15 @@ type Config struct {
 	Kernel   Kernel
 	Log      Log
 	Process  Process
+
+	AccessLog AccessLog
+}
+
+// AccessLog says where connections and flows are logged that have ended, and in what form. Which, Policies say.
+type AccessLog struct {
+	File   string // accesslog.Stdout: standard output
+	Format string // accesslog.JSON or TCPLog
+	Sample int    // one of so many, of those that have ended as they should
 }
 
 // Action says what the program does in place of serving. The zero value serves.

@@ -14,6 +14,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -267,6 +268,12 @@ func (s *settings) otherGroups() []group {
 				"serve /debug/pprof and /debug/flags/v on the metrics address"},
 		}},
 		{"Log", []option{
+			{"access-log-file", "", &s.AccessLog.File, "`FILE` of the access log, - for standard output: a line for " +
+				"each connection and flow that --access-log, or the annotation sluice.io/access-log, has logged; a file " +
+				"that was renamed is opened anew"},
+			{"access-log-format", "", &s.AccessLog.Format, "`FORMAT` of the access log: json, or tcplog, HAProxy's"},
+			{"access-log-sample", "", &s.AccessLog.Sample, "where all are logged, log one of `NUMBER` connections and " +
+				"flows, and each that has not ended as it should"},
 			{"v", "logging.verbosity", logsapi.VerbosityLevelPflag(&l.Verbosity),
 				"log `LEVEL`: 0 for operators, 1 and more for debugging"},
 			{"logging-format", "logging.format", &l.Format, "`FORMAT` of the log: text or json"},
@@ -369,6 +376,7 @@ func declare() (*settings, []group) {
 	s.DataPath.Loops, s.DataPath.PacketFilter = cores(), AutoFilter
 	s.DataPath.Outlier = lb.DefaultOutlier
 	s.DataPath.MaxServiceShare, s.DataPath.MaxClientShare = 90, 97
+	s.AccessLog = AccessLog{File: accesslog.Stdout, Format: accesslog.JSON, Sample: 1}
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute
 	s.Log.MaxSize, s.logToStderr = 1800, true

@@ -2,13 +2,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
 	"github.com/sluice-lb/sluice/internal/eventloop"
@@ -28,11 +31,12 @@ type dataPath struct {
 	tcp    *tcp.Server
 	udp    *udp.Server
 	sctp   *sctp.Server
+	access *accesslog.Log
 }
 
 // openDataPath starts the loops and makes the servers, which listen nowhere yet. After an
 // error nothing is left running.
-func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
+func openDataPath(c *config.DataPath, to *config.AccessLog, log *zap.Logger) (*dataPath, error) {
 	loops, err := node.NewLoops(c.Loops)
 	if err != nil {
 		return nil, err
@@ -46,11 +50,16 @@ func openDataPath(c *config.DataPath, log *zap.Logger) (*dataPath, error) {
 		}
 	}
 	of := shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
+	if d.access, err = accesslog.Open(to.File, to.Format, c.Loops, os.Stdout, func(err error) {
+		log.Error("lines of the access log are lost", zap.Error(err))
+	}); err != nil {
+		return nil, errors.Join(fmt.Errorf("--access-log-file: %w: give a file that Sluice may write", err), loops.Close())
+	}
 	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of,
-		OriginalDst: redirect.OriginalDst}
+		OriginalDst: redirect.OriginalDst, Log: d.access.Add, LogSample: to.Sample}
 	d.tcp = &tcp.Server{Config: dials}
 	d.udp = &udp.Server{Loops: loops, LB: d.lb, Descriptors: &d.budget, IdleTimeout: c.UDPTimeout,
-		DisableGSO: gsoDisabled(c, log), Shares: of}
+		DisableGSO: gsoDisabled(c, log), Shares: of, Log: d.access.Add, LogSample: to.Sample}
 	if d.udp.MaxFlows, err = node.FlowLimit(); err != nil {
 		log.Warn("UDP flows are bounded by the default", zap.Error(err))
 	}
@@ -148,7 +157,7 @@ func (d *dataPath) close() error {
 	d.udp.Close()
 	d.sctp.Close()
 	if d.loops == nil {
-		return nil
+		return d.access.Close()
 	}
-	return d.loops.Close()
+	return errors.Join(d.loops.Close(), d.access.Close())
 }

@@ -73,7 +73,7 @@ func (d *daemon) newMetrics() *metrics.Metrics {
 		SCTPEngine:   d.data.sctp.InUse,
 		SCTPForced:   d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
-		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused,
+		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats,
 		Families: d.steering.served, Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
 		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}

@@ -34,13 +34,15 @@ type Sources struct {
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
 	Descriptors *eventloop.Budget
-	RefusedHTTP func() uint64     // connections
-	Families    []Family          // those that are served
-	Services    func() []lb.Stats // by service port
-	Outliers    func() lb.OutlierStats
-	Checks      func() checks.Stats
-	Events      func() (reported, dropped uint64)
-	Ignored     func() int // annotations that are of no use
+	RefusedHTTP func() uint64 // connections
+
+	AccessLog func() (written, dropped uint64) // lines
+	Families  []Family                         // those that are served
+	Services  func() []lb.Stats                // by service port
+	Outliers  func() lb.OutlierStats
+	Checks    func() checks.Stats
+	Events    func() (reported, dropped uint64)
+	Ignored   func() int // annotations that are of no use
 }
 
 // Family is an address family and who steers it.
@@ -107,6 +109,10 @@ func (s scrape) sources(c *Sources) {
 
 	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
 		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
+
+	written, lost := c.AccessLog()
+	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they came faster "+
+		"than they could be written.", "result", []reading{{"written", written}, {"dropped", lost}})
 
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())

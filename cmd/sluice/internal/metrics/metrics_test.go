@@ -80,6 +80,7 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
 		Descriptors: budget,
 		RefusedHTTP: func() uint64 { return 7 },
+		AccessLog:   func() (uint64, uint64) { return 5, 6 },
 		Families: []Family{
 			{Name: "IPv4", Stats: func() redirect.Stats { return steered },
 				Engine: func() (nftables.Stats, bool) { return forwarding, true }},

@@ -66,6 +66,7 @@ var samples = map[string][2]string{
 	"hold-connections": {"200", "0"},
 	"transparent":      {"true", "yes"},
 	"proxy-protocol":   {"v2", "2"},
+	"access-log":       {"errors", "on"},
 
 	"max-endpoint-connections":   {"20", "-1"},
 	"max-pending-connections":    {"100", "many"},

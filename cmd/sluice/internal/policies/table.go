@@ -137,6 +137,13 @@ var table = []*Policy{
 		misses: missesProxy,
 	},
 	{
+		Word: "access-log", Default: "off", Flag: "access-log",
+		Means: "`WHICH` connections, associations and flows that user space has forwarded are logged when they end: " +
+			"off, errors (those that have not ended as they should), or all; see --access-log-file",
+		kind:    word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
+		without: []string{"off"},
+	},
+	{
 		Word: "drain", Keeps: streams, Default: "drain", Flag: "drain",
 		Means: "`WHAT` becomes of TCP and SCTP connections whose endpoint is no longer part of the Service, or " +
 			"terminating and not serving any more: they stay (drain), are reset (reset), or are reset after a time " +

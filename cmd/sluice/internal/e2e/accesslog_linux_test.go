@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// accessLine is a line of the access log.
+type accessLine struct {
+	Protocol, Client, Address, Namespace, Service, Endpoint, End string
+
+	Failed    int      `json:"failed_attempts"`
+	Tried     []string `json:"failed_endpoints"`
+	Wait      *float64 `json:"wait_ms"`
+	Connect   *float64 `json:"connect_ms"`
+	FirstByte *float64 `json:"first_byte_ms"`
+	Duration  float64  `json:"duration_ms"`
+	In        uint64   `json:"bytes_in"`
+	Out       uint64   `json:"bytes_out"`
+}
+
+// accessLog is that of a lab's program.
+type accessLog struct {
+	l    *lab.Lab
+	path string
+}
+
+// lines returns all lines so far, by client.
+func (a accessLog) lines() map[string]accessLine {
+	a.l.T.Helper()
+	text, err := os.ReadFile(a.path)
+	testbed.Check(a.l.T, err)
+	all := make(map[string]accessLine)
+	for line := range strings.Lines(string(text)) {
+		var e accessLine
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			if !strings.HasSuffix(line, "\n") {
+				break // the last one is being written
+			}
+			a.l.T.Fatalf("%q: %v", line, err)
+		}
+		if _, twice := all[e.Client]; twice {
+			a.l.T.Errorf("%s is logged twice", e.Client)
+		}
+		all[e.Client] = e
+	}
+	return all
+}
+
+// of waits for the line of a client.
+func (a accessLog) of(c net.Conn) (line accessLine) {
+	a.l.T.Helper()
+	a.l.Eventually("the end is logged", func() (ok bool) {
+		line, ok = a.lines()[c.LocalAddr().String()]
+		return ok
+	})
+	return line
+}
+
+// TestAccessLog: each connection and flow is logged once when it ends, with what its client knows of it and how it has
+// ended, also if another process had accepted it.
+func TestAccessLog(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, testbed.Config{Pods: 2})
+	a := accessLog{l, filepath.Join(t.TempDir(), "access.log")}
+	testbed.Keep(t)(l.Pods[0].EchoTCP(":8080"))
+	pod := l.Pods[0].Addr4.String()
+	annotated := func(name, address, protocol, annotations string, port int, pods ...*testbed.Host) {
+		service := strings.Replace(testbed.ServiceManifest(name, address, protocol, ""), "\nspec:",
+			"\n  annotations: {"+annotations+"}\nspec:", 1)
+		l.Write(name+".yaml", service, testbed.SliceManifest(name, 1, port, protocol, testbed.Addrs(pods...)...))
+	}
+	annotated("web", lab.WebAddr, "TCP", "sluice.io/idle-timeout: 30m", 8080, l.Pods[0])
+	annotated("half", "10.96.0.71:80", "TCP", "", 8080, l.Pods...) // the second refuses
+	annotated("refuses", "10.96.0.72:80", "TCP", "", 8080, l.Pods[1])
+	annotated("idle", "10.96.0.73:80", "TCP", "sluice.io/idle-timeout: 400ms", 8080, l.Pods[0])
+	annotated("quiet", "10.96.0.74:80", "TCP", "sluice.io/access-log: errors", 8080, l.Pods[0])
+	annotated("mute", "10.96.0.75:80", "TCP", "sluice.io/access-log: 'off'", 8080, l.Pods[0])
+	testbed.Keep(t)(l.Pods[0].WhoUDP(l.Pods[0].Addr4.String() + ":5353"))
+	annotated("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
+	socket := filepath.Join(t.TempDir(), "socket")
+	args := []string{"--handover-socket", socket, "--access-log", "all", "--access-log-file", a.path,
+		"--outlier-ejection=false"}
+	l.Start(args...)
+	open := func(address string) *testbed.Talker {
+		t.Helper()
+		c, err := l.Client.Dial(t.Context(), "tcp", address)
+		testbed.Check(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return &testbed.Talker{T: t, Conn: c}
+	}
+	expect := func(what string, c net.Conn, end string, check func(e accessLine) bool) {
+		t.Helper()
+		if e := a.of(c); e.End != end || !check(e) {
+			t.Errorf("%s is logged as %+v, want end %s", what, e, end)
+		}
+	}
+
+	usual := open(lab.WebAddr)
+	usual.Echoes()
+	_ = usual.Conn.Close()
+	var bytes uint64
+	expect("one that ends as it should", usual.Conn, "--", func(e accessLine) bool {
+		bytes = e.In
+		return e.Protocol == "TCP" && e.Address == lab.WebAddr && e.Namespace == "default" && e.Service == "web" &&
+			e.Endpoint == pod+":8080" && e.In > 0 && e.In == e.Out && e.Failed == 0 && e.Connect != nil &&
+			e.FirstByte != nil && e.Wait != nil && *e.Connect > 0 && e.Duration >= *e.Connect+*e.FirstByte
+	})
+	retried := 0
+	for range 2 {
+		c := open("10.96.0.71:80")
+		c.Echoes()
+		_ = c.Conn.Close()
+		e := a.of(c.Conn)
+		if retried += e.Failed; e.End != "--" || e.Endpoint != pod+":8080" || e.Failed != len(e.Tried) {
+			t.Errorf("one of two is logged as %+v", e)
+		}
+	}
+	if retried != 1 {
+		t.Errorf("of two connections %d attempts are logged that have failed, want one", retried)
+	}
+	refused := open("10.96.0.72:80")
+	expect("one that each endpoint refuses", refused.Conn, "SC", func(e accessLine) bool {
+		return e.Failed > 0 && e.Endpoint == "" && e.Connect == nil && e.Service == "refuses"
+	})
+	reset := open(lab.WebAddr)
+	reset.Echoes()
+	testbed.Check(t, reset.Conn.(*net.TCPConn).SetLinger(0))
+	_ = reset.Conn.Close()
+	expect("one that its client resets", reset.Conn, "CD", func(e accessLine) bool { return e.In == bytes })
+	idle := open("10.96.0.73:80")
+	idle.Echoes()
+	expect("one that is idle", idle.Conn, "cD", func(e accessLine) bool { return e.Duration >= 400 })
+	fine, bad := open("10.96.0.74:80"), open("10.96.0.74:80")
+	fine.Echoes()
+	_ = fine.Conn.Close()
+	bad.Echoes()
+	testbed.Check(t, bad.Conn.(*net.TCPConn).SetLinger(0))
+	_ = bad.Conn.Close()
+	expect("an error where only errors are", bad.Conn, "CD", func(accessLine) bool { return true })
+	mute := open("10.96.0.75:80")
+	mute.Echoes()
+	testbed.Check(t, mute.Conn.(*net.TCPConn).SetLinger(0))
+	_ = mute.Conn.Close()
+	udp, err := l.Client.Dial(t.Context(), "udp", lab.DNSAddr)
+	testbed.Check(t, err)
+	t.Cleanup(func() { _ = udp.Close() })
+	_, err = udp.Write([]byte("question"))
+	testbed.Check(t, err)
+	expect("a flow", udp, "--", func(e accessLine) bool {
+		return e.Protocol == "UDP" && e.Address == lab.DNSAddr && e.Service == "dns" && e.In == 8 && e.Out > 0 &&
+			e.FirstByte != nil && e.Duration >= 300
+	})
+
+	long, opened := open(lab.WebAddr), time.Now()
+	long.Echoes()
+	before := l.Process
+	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, args...)...))
+	<-before.Done()
+	long.Echoes()
+	age := time.Since(opened)
+	_ = long.Conn.Close()
+	expect("one from before a hand-over", long.Conn, "--", func(e accessLine) bool {
+		return e.Duration >= float64(age.Milliseconds())-10 && e.Service == "web" && e.In == 2*bytes && e.Connect == nil &&
+			e.Address == lab.WebAddr && e.Endpoint == pod+":8080"
+	})
+	all := a.lines()
+	for what, c := range map[string]net.Conn{"one of a Service that logs errors only": fine.Conn,
+		"one of a Service that logs none": mute.Conn} {
+		if e, ok := all[c.LocalAddr().String()]; ok {
+			t.Errorf("%s is logged: %+v", what, e)
+		}
+	}
+	if n := l.Metric(`sluice_access_log_lines_total{result="dropped"}`); n != 0 {
+		t.Errorf("%v lines are lost", n)
+	}
+	l.Signal(syscall.SIGINT)
+	if l.Wait() != 0 {
+		t.Error("the program does not end well")
+	}
+}

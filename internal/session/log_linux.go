@@ -1,0 +1,201 @@
+package session
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// What is logged of a connection when it ends is noted while it dials, as part of the dial, and in Shard.notes from then
+// on: only of connections that are logged.
+
+// beginning is what is noted of a dial.
+type beginning struct {
+	accepted int64         // time; 0: in another process
+	began    int64         // of the present wait; 0: there is none
+	wait     time.Duration // so far
+	silent   bool          // so was the last endpoint that failed
+	code     look.Code
+}
+
+// note is what is logged of a connection beyond what there is to look at.
+type note struct {
+	beginning
+	connected int64         // time; 0: in another process
+	firstByte time.Duration // below 0: it has not come
+	errors    bool          // only errors are logged
+	info      look.Info     // as of the beginning
+	tried     []netip.AddrPort
+}
+
+// waits notes that a wait begins, for an endpoint or for room at one.
+func (n *beginning) waits() { n.began = eventloop.Now() }
+
+func (n *beginning) waited() {
+	if n.began != 0 {
+		n.wait += time.Duration(eventloop.Now() - n.began)
+	}
+	n.began = 0
+}
+
+// because notes why d ends next. The first reason holds.
+func (d *dial[C]) because(code look.Code) {
+	if d.note.code == "" {
+		d.note.code = code
+	}
+}
+
+// because notes why c ends next. The first reason holds.
+func (sh *Shard[C]) because(c C, code look.Code) {
+	if d := c.Base().dial; d != nil {
+		switch code {
+		case look.ClientData:
+			d.because(look.ClientConnect)
+		case look.Killed:
+			d.because(look.KilledInConnect)
+		}
+		return
+	}
+	if n := sh.notes[c]; n != nil && n.code == "" {
+		n.code = code
+	}
+}
+
+// codeOf says why a client gets no endpoint.
+func codeOf(err error, silent bool) look.Code {
+	switch {
+	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
+		return look.QueueFull
+	case errors.Is(err, lb.ErrNotAllowed):
+		return look.Limited
+	case silent:
+		return look.ServerTimeout
+	}
+	return look.ServerConnect
+}
+
+// keepNote notes that the backend has accepted, if the connection is logged.
+func (d *dial[C]) keepNote(now int64) {
+	sh, conn := d.sh, d.owner.Base()
+	p := conn.Choice.Policies()
+	if !logs(p) {
+		return
+	}
+	n := sh.newNote(d.owner, p)
+	n.beginning, n.connected, n.info = d.note, now, sh.asked(d)
+	n.info.Backend = conn.Choice.Backend()
+	if d.ladder.attempt > 0 {
+		n.tried = d.ladder.tried.Backends()
+	}
+}
+
+func (sh *Shard[C]) newNote(c C, p *lb.Policies) *note {
+	if sh.notes == nil {
+		sh.notes = make(map[C]*note)
+	}
+	n := reuse(&sh.freeNotes)
+	if n == nil {
+		n = new(note)
+	}
+	*n = note{firstByte: -1, errors: p.AccessLog == "errors" || !sh.sampled()}
+	sh.notes[c] = n
+	return n
+}
+
+// logs reports whether anything is logged.
+func logs(p *lb.Policies) bool { return p.AccessLog == "all" || p.AccessLog == "errors" }
+
+// sampled reports whether the next one is logged if it ends as it should.
+func (sh *Shard[C]) sampled() bool {
+	if sh.unsampled++; sh.unsampled < sh.LogSample {
+		return false
+	}
+	sh.unsampled = 0
+	return true
+}
+
+// asked says what the client of a dial has asked for.
+func (sh *Shard[C]) asked(d *dial[C]) look.Info {
+	flow := &d.ladder.flow
+	i := look.Info{Protocol: flow.Frontend.Protocol, Client: netip.AddrPortFrom(flow.Client, flow.ClientPort),
+		Asked: flow.Frontend.Addr, Failed: d.ladder.attempt}
+	if owner := sh.LB.Table().Owner(flow.Frontend); owner != nil {
+		i.Service = *owner
+	}
+	return i
+}
+
+// resumeNote begins to note what is logged of a connection that another process has had.
+func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort) {
+	conn := c.Base()
+	p := conn.Choice.Policies()
+	if sh.Log == nil || conn.dial != nil || !logs(p) {
+		return
+	}
+	n := sh.newNote(c, p)
+	c.Describe(&n.info)
+	n.info.Protocol = conn.Choice.Service().Protocol
+	n.info.Client, n.info.Service, n.info.Backend = peer, conn.Choice.Service(), conn.Choice.Backend()
+}
+
+// log logs a connection that ends, if its Service requests that.
+func (sh *Shard[C]) log(c C) {
+	conn := c.Base()
+	e := look.Ended{Wait: -1, Connect: -1, FirstByte: -1}
+	n := sh.notes[c]
+	if d := conn.dial; d != nil {
+		if !logs(sh.LB.Policies(d.ladder.flow.Frontend)) {
+			return
+		}
+		if d.because(look.ClientConnect); d.note.began != 0 {
+			d.note.waited()
+		}
+		n = &note{beginning: d.note, info: sh.asked(d), tried: d.ladder.tried.Backends(), firstByte: -1}
+	}
+	if n == nil {
+		return
+	}
+	if conn.dial == nil {
+		delete(sh.notes, c)
+		defer keep(&sh.freeNotes, n)
+	}
+	if e.Code = n.code; e.Code == "" {
+		e.Code = look.Normal
+	}
+	if n.errors && e.Code == look.Normal {
+		return
+	}
+	now := eventloop.Now()
+	if e.Info = n.info; conn.dial == nil {
+		c.Describe(&e.Info)
+		e.Scheduler = conn.Choice.Policies().Scheduler
+	}
+	e.Loop, e.Age, e.Tried, e.FirstByte = sh.Loop.Index(), conn.born.Age(now), n.tried, n.firstByte
+	e.In, e.Out = conn.Meter.Total()
+	if n.accepted != 0 {
+		e.Age, e.Wait = time.Duration(now-n.accepted), n.wait
+		if n.connected != 0 {
+			e.Connect = time.Duration(n.connected-n.accepted) - n.wait
+		}
+	}
+	sh.Log(&e)
+}
+
+// logRefused logs a client that was refused when it came.
+func (sh *Shard[C]) logRefused(fd int, frontend lb.Frontend) {
+	if !logs(sh.LB.Policies(frontend)) {
+		return
+	}
+	e := look.Ended{Code: look.Limited, Wait: -1, Connect: -1, FirstByte: -1}
+	e.Protocol, e.Asked, e.Loop = frontend.Protocol, frontend.Addr, sh.Loop.Index()
+	e.Client, _ = socket.Peer(fd) // it may have gone
+	if owner := sh.LB.Table().Owner(frontend); owner != nil {
+		e.Service = *owner
+	}
+	sh.Log(&e)
+}

@@ -1,0 +1,77 @@
+package udp
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/lb"
+)
+
+// logging is what is noted of a flow that is logged when it ends (lb.Policies.AccessLog).
+type logging struct {
+	on, errors bool // errors: only if it has not ended as it should
+	code       look.Code
+	service    lb.ID
+	backend    netip.AddrPort
+	scheduler  string
+	firstByte  time.Duration // below 0: it has not come
+}
+
+// begin notes a flow that has a choice, if it is to be logged.
+func (f *flow) begin() {
+	s, p := f.ln.shard.server, f.choice.Policies()
+	if s.Log == nil || p.AccessLog != "all" && p.AccessLog != "errors" {
+		return
+	}
+	sh := f.ln.shard
+	if sh.unsampled++; sh.unsampled >= s.LogSample {
+		sh.unsampled = 0
+	}
+	f.log = logging{on: true, errors: p.AccessLog == "errors" || sh.unsampled > 0, service: f.choice.Service(),
+		backend: f.choice.Backend(), scheduler: p.Scheduler, firstByte: -1}
+}
+
+// because notes why the flow ends next. The first reason holds.
+func (f *flow) because(code look.Code) {
+	if f.log.code == "" {
+		f.log.code = code
+	}
+}
+
+// end logs the flow.
+func (f *flow) end() {
+	n := &f.log
+	if n.code == "" {
+		n.code = look.Normal
+	}
+	if !n.on || n.errors && n.code == look.Normal {
+		return
+	}
+	e := look.Ended{Info: f.info(eventloop.Now()), Code: n.code, Wait: -1, Connect: -1, FirstByte: n.firstByte,
+		Scheduler: n.scheduler}
+	e.Service, e.Backend, e.Loop = n.service, n.backend, f.ln.shard.index
+	if f.choice.Valid() {
+		e.Backend = f.choice.Backend() // another may have taken its place
+	}
+	if f.tried != nil {
+		e.Tried = f.tried.Backends()
+	}
+	f.ln.shard.server.Log(&e)
+}
+
+// info says what there is of a flow now.
+func (f *flow) info(now int64) look.Info {
+	i := look.Info{Protocol: lb.UDP, Client: f.key.client, Asked: f.destination(), Service: f.choice.Service(),
+		Backend: f.choice.Backend(), State: look.Unreplied, Age: time.Duration(now - f.born),
+		Idle: time.Duration(now - f.active), Known: true, Failed: f.attempts}
+	i.In, i.Out = f.meter.Total()
+	switch {
+	case f.leaving != 0:
+		i.State = look.Leaving
+	case f.replied:
+		i.State = look.Established
+	}
+	return i
+}
