@@ -42,10 +42,11 @@ const (
 	inheritPatience = time.Minute
 )
 
-// Options is what a daemon is made of. All must be set.
+// Options is what a daemon is made of. All must be set but those that may be empty.
 type Options struct {
 	Config       config.Config
 	Version      string
+	Commit       string // that was built; empty: unknown
 	Log          *zap.Logger
 	SetVerbosity func(int) // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
@@ -62,6 +63,7 @@ type daemon struct {
 	reports  *reports
 	journal  *journal.Journal
 	lineage  lineage
+	serving  atomic.Int64 // lineage.serving, in ns since 1970; 0: not yet
 	web      *web
 
 	lock       node.Lock // held while rules may be written

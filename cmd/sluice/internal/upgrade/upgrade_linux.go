@@ -148,7 +148,7 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	case err != nil:
 		return false, err
 	}
-	u.metrics.Taken.Set(1)
+	u.metrics.Took()
 	u.log.Info("took over from the running process", append(report(r), zap.String("version", r.From),
 		zap.Duration("freeze_p99", u.metrics.FrozenQuantile(0.99, r.Frozen)), zap.Duration("freeze", r.Frozen))...)
 	if problems != nil {

@@ -63,8 +63,16 @@ func TestRefusedUpgrades(t *testing.T) {
 	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
 	}
+	began := n.Metric("sluice_serving_start_time_seconds")
+	failed := n.Metric(`sluice_handover_last_timestamp_seconds{result="failed"}`)
 	n.mustUpgrade()
 	c.Works()
+	if again := n.Metric("sluice_serving_start_time_seconds"); again != began || began >= failed {
+		t.Errorf("serves since %v, was %v before the hand-over; one has failed at %v", again, began, failed)
+	}
+	if last := n.Metric(`sluice_handover_last_timestamp_seconds{result="succeeded"}`); last < failed {
+		t.Errorf("the last hand-over was at %v, one has failed at %v", last, failed)
+	}
 }
 
 // TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken
