@@ -109,7 +109,9 @@ func Run(ctx context.Context, o Options) error {
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
 	d.serveAPI()
-	d.Upgrade.Serve(d.state())
+	d.Upgrade.Serve(d.state(), func(err error) {
+		d.journal.Remember(journal.Entry{Warning: true, Reason: "HandOverFailed", Note: err.Error()})
+	})
 	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
 		d.Config.DataPath.Mode))
 	if d.watchdog.limit > 0 {

@@ -96,6 +96,7 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 		u.metrics.Failed()
 		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger),
 			zap.Error(err))
+		u.failed(err)
 		return err
 	}
 	done(r.Peer)

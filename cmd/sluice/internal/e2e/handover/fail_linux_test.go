@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
@@ -62,6 +64,17 @@ func TestRefusedUpgrades(t *testing.T) {
 	testbed.Check(t, os.Rename(aside, refusedPID))
 	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
+	}
+	events, err := api.All[api.Event](t.Context(), api.NewClient(filepath.Join(filepath.Dir(n.socket), "api.sock")), "events", url.Values{})
+	testbed.Check(t, err)
+	var why []string
+	for _, e := range events {
+		if e.Reason == "HandOverFailed" && e.Warning {
+			why = append(why, e.Note)
+		}
+	}
+	if len(why) != 2 || !strings.Contains(why[0], "broken.yaml") {
+		t.Errorf("sluice events has the failed hand-overs %q", why)
 	}
 	began := n.Metric("sluice_serving_start_time_seconds")
 	failed := n.Metric(`sluice_handover_last_timestamp_seconds{result="failed"}`)
