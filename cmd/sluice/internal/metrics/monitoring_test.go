@@ -2,14 +2,12 @@ package metrics
 
 import (
 	"encoding/json"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
-	"sigs.k8s.io/yaml"
 )
 
 const monitoring = "../../../../deploy/monitoring/"
@@ -18,31 +16,9 @@ const monitoring = "../../../../deploy/monitoring/"
 // on fields that only look like some.
 func expressions(t *testing.T) (all []string) {
 	t.Helper()
-	read := func(name string, into any) {
-		data, err := os.ReadFile(monitoring + name)
-		if err == nil {
-			err = yaml.Unmarshal(data, into)
-		}
-		check(t, err)
-	}
-	var alerts struct {
-		Spec struct {
-			Groups []struct {
-				Rules []struct {
-					Alert, Expr         string
-					Labels, Annotations map[string]string
-				}
-			}
-		}
-	}
-	read("alerts.yaml", &alerts)
-	for _, g := range alerts.Spec.Groups {
-		for _, r := range g.Rules {
-			if r.Alert == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("alert %+v is not whole", r)
-			}
-			all = append(all, r.Expr)
-		}
+	rules, _ := alerts(t)
+	for _, r := range rules {
+		all = append(all, r.Expr)
 	}
 	var dashboard struct {
 		Panels []struct {
@@ -57,7 +33,7 @@ func expressions(t *testing.T) (all []string) {
 			}
 		}
 	}
-	read("dashboard.json", &dashboard)
+	readYAML(t, "dashboard.json", &dashboard)
 	for i, p := range dashboard.Panels {
 		if p.Title == "" || p.GridPos.X+p.GridPos.W > 24 {
 			t.Errorf("panel %d %q at %+v", i, p.Title, p.GridPos)
