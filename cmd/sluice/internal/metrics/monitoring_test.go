@@ -2,12 +2,16 @@ package metrics
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/yaml"
 )
 
 const monitoring = "../../../../deploy/monitoring/"
@@ -108,4 +112,22 @@ func TestMonitoring(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestExpressionsParse: each is PromQL. Queries of variables are functions of Grafana's.
+func TestExpressionsParse(t *testing.T) {
+	var rules struct {
+		Groups []any `json:"groups"`
+	}
+	for i, expr := range expressions(t) {
+		if !strings.Contains(expr, "label_values(") && expr != `"prometheus"` && expr != `"kube-proxy"` {
+			rule := map[string]string{"record": "x", "expr": strings.ReplaceAll(expr, "$", "")}
+			rules.Groups = append(rules.Groups, map[string]any{"name": fmt.Sprint(i), "rules": []any{rule}})
+		}
+	}
+	data, err := yaml.Marshal(rules)
+	check(t, err)
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	check(t, os.WriteFile(file, data, 0o600))
+	promtool(t, "check", "rules", file)
 }
