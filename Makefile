@@ -10,6 +10,7 @@ KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0 sigs.k8s.io/kustomize/kus
 	sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 FUZZTIME ?= 30s
 
 # How long make soak lasts.
@@ -19,7 +20,7 @@ SOAK ?= 20m
 BENCH ?=
 
 # How the program is built, but for its path and its package.
-PROGRAM = go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o
+PROGRAM = go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o
 
 # Everything is compiled in one way, which is that of the release: Go's build cache keeps some
 # seven hundred packages anew for each way, and without them in it that is a minute for two cores.

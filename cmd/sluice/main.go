@@ -7,9 +7,12 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/command"
 )
 
-// version is set by the linker (see Makefile).
-var version = "unknown"
+// Set by the linker (see Makefile).
+var (
+	version = "unknown"
+	commit  string
+)
 
 func main() {
-	os.Exit(command.Main(version, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(command.Main(command.Build{Version: version, Commit: commit}, os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -132,10 +132,18 @@ func TestWatchControlPlaneAway(t *testing.T) {
 	if code, body := l.get("http://127.0.0.1:10256/healthz"); code != 200 {
 		t.Errorf("unhealthy without an API server: %d %s", code, body)
 	}
+	const contact = "sluice_apiserver_last_contact_timestamp_seconds"
+	before := l.metric(contact)
+	if readable := l.metric("sluice_apiserver_readable"); readable != 0 || before == 0 {
+		t.Errorf("without an API server sluice_apiserver_readable = %v, %s = %v", readable, contact, before)
+	}
 	l.check(l.startEtcd())
 	l.check(l.startServer())
 	// After a long outage a reflector waits for up to a minute before it tries again.
 	l.within(patience+time.Minute, func() string { return "the API server is read again" }, func() bool { return strings.Contains(l.log.String(), "the API server answers again") })
+	if readable, now := l.metric("sluice_apiserver_readable"), l.metric(contact); readable != 1 || now <= before {
+		t.Errorf("with an API server again sluice_apiserver_readable = %v, %s = %v after %v", readable, contact, now, before)
+	}
 	if now := l.metric("sluice_syncs_total{result=\"ok\"}"); now != applied {
 		t.Errorf("%v changes were applied when the same objects came back", now-applied)
 	}

@@ -29,6 +29,7 @@ var (
 	assignment = regexp.MustCompile(`^[A-Za-z_]+=`)
 	mdLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading    = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	commandAt  = regexp.MustCompile(`(?m)^## sluice ([a-z]+)$`)
 	notInSlug  = regexp.MustCompile(`[^\w\- ]`)
 )
 
@@ -55,18 +56,21 @@ func (r *repo) blocks(doc string) []block {
 }
 
 func documentRules() []rule {
+	commands := "## sluice status\n\n  -o, --output FORM   x\n\n## sluice events\n\n      --manifests PATH   x\n"
 	help := "  -v, --verbosity int   0 to 9\n      --manifests PATH   folder, as --bind-address\n"
 	return []rule{
 		{
 			name: "commands in documents exist", check: checkCommands,
 			why: "the first command that a reader copies must work",
-			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "README.md": "```sh\nmake\n# first\n" +
-				"X=1 make biuld && sudo bin/sluice --manifest deploy\ncat deploy/y.yaml\n```\nSet `--no-such-flag`.\n"},
+			broken: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "docs/commands.md": commands, "README.md": "```sh\nmake\n# first\n" +
+				"X=1 make biuld && sudo bin/sluice --manifest deploy\ncat deploy/y.yaml\n```\nSet `--no-such-flag`.\n",
+				"docs/runbooks.md": "```sh\nsluice stats --all\nsluice status --manifests x\n```\n"},
 			want: "README.md:2: make without a target\nREADME.md:4: the Makefile has no target biuld\n" +
 				"README.md:4: sluice has no flag --manifest\nREADME.md:5: there is no file deploy/y.yaml\n" +
-				"README.md:7: sluice has no flag --no-such-flag",
-			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "README.md": "```sh\n" +
-				"make build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
+				"README.md:7: sluice has no flag --no-such-flag\ndocs/runbooks.md:2: sluice has no command stats\n" +
+				"docs/runbooks.md:2: sluice has no flag --all\ndocs/runbooks.md:3: sluice status has no flag --manifests",
+			fine: tree{"help": help, "Makefile": "\nbuild:\n", "deploy/x.yaml": "", "lb/lb.go": "package lb\n", "docs/commands.md": commands, "README.md": "```sh\n" +
+				"sudo sluice events --manifests x\nsluice completion zsh\nmake build # now\nbin/sluice \\\n  --manifests=deploy/*.yaml -v 2 &\ngo test ./lb/...\n```\nSet `--manifests` or `-v`.\n"},
 		},
 		{
 			name: "links in documents lead somewhere", check: checkLinks,
@@ -80,11 +84,31 @@ func documentRules() []rule {
 	}
 }
 
-// hasFlag reports whether sluice knows a flag.
+// hasFlag reports whether sluice, or one of its commands, knows a flag.
 func (r *repo) hasFlag(name string) bool {
-	return r.help == "" || slices.ContainsFunc(helpFlag.FindAllStringSubmatch(r.help, -1), func(m []string) bool {
+	return r.help == "" || flagIn(r.help, name) || flagIn(r.text(commandsPage), name)
+}
+
+// flagIn reports whether a help text has a flag.
+func flagIn(help, name string) bool {
+	return slices.ContainsFunc(helpFlag.FindAllStringSubmatch(help, -1), func(m []string) bool {
 		return name == m[1] || name == m[2]
 	})
+}
+
+// commandsPage has the help texts of all commands but the library's; a test keeps it true.
+const commandsPage = "docs/commands.md"
+
+// command returns the help text of a command of sluice, if the page has it, and whether there is one.
+func (r *repo) command(name string) (help string, ok bool) {
+	page := r.text(commandsPage)
+	for _, m := range commandAt.FindAllStringSubmatchIndex(page, -1) {
+		if page[m[2]:m[3]] == name {
+			help, _, _ = strings.Cut(page[m[1]:], "\n## ")
+			return help, true
+		}
+	}
+	return "", page == "" || name == "help" || name == "completion"
 }
 
 // checkCommands looks at every command in the shell blocks, and at the flags that
@@ -126,11 +150,19 @@ func (r *repo) checkCommand(words []string) []string {
 		return nil
 	}
 	var found []string
-	program, targets := path.Base(words[0]), 0
+	program, targets, own := path.Base(words[0]), 0, ""
+	if program == "sluice" && len(words) > 1 && words[1][0] != '-' {
+		var ok bool
+		if own, ok = r.command(words[1]); !ok {
+			found = append(found, "sluice has no command "+words[1])
+		}
+	}
 	for _, w := range words[1:] {
 		name, value, assigned := strings.Cut(w, "=")
 		switch {
-		case program == "sluice" && w[0] == '-' && !r.hasFlag(name):
+		case program == "sluice" && w[0] == '-' && own != "" && !flagIn(own, name):
+			found = append(found, "sluice "+words[1]+" has no flag "+name)
+		case program == "sluice" && w[0] == '-' && own == "" && !r.hasFlag(name):
 			found = append(found, "sluice has no flag "+name)
 		case program == "make" && w[0] != '-' && !assigned:
 			targets++

@@ -47,3 +47,8 @@ func DisableEarlyDemux() error { return disableEarlyDemux() }
 // to find one from half of that. With it a port is used again after a second, which timestamps make safe (RFC 6191;
 // tcp(7); where a side has none it is not used again). On other systems than Linux it does nothing.
 func ReuseTimeWait() error { return reuseTimeWait() }
+
+// Usage returns how many entries the table has in the network namespace of the calling thread, and how many it may have
+// there. The error is fs.ErrNotExist where the kernel has no table, and errors.ErrUnsupported on other systems than
+// Linux.
+func Usage() (entries, limit int, err error) { return usage() }

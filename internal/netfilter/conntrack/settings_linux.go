@@ -56,6 +56,16 @@ func (c Settings) applyBelow(root string) (warnings []string, err error) {
 	return warnings, err
 }
 
+func usage() (entries, limit int, err error) {
+	if entries, err = netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_count"); err != nil {
+		return 0, 0, fmt.Errorf("read number of conntrack entries: %w", err)
+	}
+	if limit, err = netfilter.ReadNumber("/" + sysctlDir + "/nf_conntrack_max"); err != nil {
+		return 0, 0, fmt.Errorf("read limit of conntrack entries: %w", err)
+	}
+	return entries, limit, nil
+}
+
 func disableEarlyDemux() error { return disableEarlyDemuxBelow("/", netfilter.Release()) }
 
 // disableEarlyDemuxBelow leaves kernels alone that look again, which are those with the commit

@@ -36,6 +36,9 @@ func TestConntrackTimeouts(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
+	if entries, limit, err := Usage(); err != nil || entries < 0 || entries > limit || limit < 1000 {
+		t.Errorf("Usage = %d of %d, %v", entries, limit, err)
+	}
 	before := values()
 	if warnings, err := (Settings{}).Apply(); len(warnings) != 0 || err != nil || values() != before {
 		t.Errorf("the zero value: %q, %v; %s before, %s after", warnings, err, before, values())

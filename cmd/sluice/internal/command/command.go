@@ -37,9 +37,15 @@ var others = []cli.Command{
 	{Name: "wait", Short: "Wait to be stopped", Run: wait, Hidden: true},
 }
 
+// Build says what the program was built from.
+type Build struct {
+	Version string
+	Commit  string // empty: unknown
+}
+
 // Main is the program; it returns the exit code. What a person must correct goes to
 // stderr as one sentence for each mistake.
-func Main(version string, args []string, stdout, stderr io.Writer) int {
+func Main(build Build, args []string, stdout, stderr io.Writer) int {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -52,7 +58,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	}
 	up, err := upgrade.New()
 	if err == nil {
-		if err = run(version, args, stdout, stderr, up); err != nil && up.Fail(err) {
+		if err = run(build, args, stdout, stderr, up); err != nil && up.Fail(err) {
 			return 1 // the running process says why
 		}
 	}
@@ -82,7 +88,7 @@ func exitCode(err error, prefix string, stderr io.Writer) int {
 }
 
 // run does what the flags ask for: something else, or serve.
-func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Upgrader) error {
+func run(build Build, args []string, stdout, stderr io.Writer, up *upgrade.Upgrader) error {
 	cfg, err := config.Parse(args)
 	if err != nil {
 		return err
@@ -92,7 +98,7 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 		fmt.Fprint(stdout, config.Usage())
 		return nil
 	case a.Version != "":
-		printVersion(stdout, version, a.Version)
+		printVersion(stdout, build, a.Version)
 		return nil
 	case a.WriteConfigTo != "":
 		return cfg.Write()
@@ -125,7 +131,7 @@ func run(version string, args []string, stdout, stderr io.Writer, up *upgrade.Up
 	if err := node.SetOOMScoreAdj(int(*cfg.Document.OOMScoreAdj)); err != nil {
 		log.Info("the kernel may end this process early when memory runs out", zap.Error(err))
 	}
-	o := daemon.Options{Config: cfg, Version: version, Log: log, Upgrade: up,
+	o := daemon.Options{Config: cfg, Version: build.Version, Commit: build.Commit, Log: log, Upgrade: up,
 		SetVerbosity: func(v int) { level.SetLevel(levelOf(v)) }}
 	err = serve(args, o)
 	if errors.Is(err, upgrade.ErrHandedOver) {
@@ -156,11 +162,11 @@ func initHost(cfg *config.Config, log *zap.Logger) error {
 }
 
 // printVersion prints the version, and how the program was built if raw is asked for.
-func printVersion(w io.Writer, version, form string) {
+func printVersion(w io.Writer, build Build, form string) {
 	if form != "raw" {
-		fmt.Fprintf(w, "sluice %s\n", version)
+		fmt.Fprintf(w, "sluice %s\n", build.Version)
 		return
 	}
-	fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
-		version, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
+	fmt.Fprintf(w, "version.Info{GitVersion:%q, GitCommit:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
+		build.Version, build.Commit, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 }

@@ -30,7 +30,7 @@ func TestCommandsPage(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		if code := Main("test", []string{c.Name(), "--help"}, &out, &out); code != 0 {
+		if code := Main(Build{Version: "test"}, []string{c.Name(), "--help"}, &out, &out); code != 0 {
 			t.Errorf("sluice %s --help = %d", c.Name(), code)
 		}
 		fmt.Fprintf(&page, "\n## sluice %s\n\n```\n%s\n```\n", c.Name(), strings.TrimSpace(out.String()))
@@ -58,7 +58,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"explain", "--help"}, 0, "sluice explain [flags] [CLIENT] NAMESPACE/NAME"},
 	} {
 		var out bytes.Buffer
-		if code := Main("test", x.args, &out, &out); code != x.code || !strings.Contains(out.String(), x.want) {
+		if code := Main(Build{Version: "test"}, x.args, &out, &out); code != x.code || !strings.Contains(out.String(), x.want) {
 			t.Errorf("sluice %q = %d, want %d with %q; it says:\n%s", x.args, code, x.code, x.want, out.String())
 		}
 	}

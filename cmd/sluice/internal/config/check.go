@@ -94,6 +94,8 @@ var limits = map[string]limit{
 	"max-service-share":            {1, 100, "1 to 100"},
 	"max-client-share":             {1, 100, "1 to 100"},
 	"access-log-sample":            {1, 1 << 30, "1 or more"},
+	"metrics-services":             {0, 100_000, "0 to 100000"},
+	"metrics-endpoints":            {0, 100_000, "0 to 100000"},
 }
 
 func (s *settings) checkLimits() {
@@ -392,6 +394,9 @@ func (s *settings) checkOwn() {
 	}
 	if d := s.Kernel.RulesLifetime; d%time.Second != 0 || d > maxLifetime {
 		s.reject("rules-lifetime", "%v: give whole seconds up to %v, like 10m, or 0", d, maxLifetime)
+	}
+	if f := s.Metrics.Families; f != BasicFamilies && f != AllFamilies {
+		s.reject("metrics-service-families", "%q is unknown: give basic or all", f)
 	}
 	s.checkAPISocket()
 	if p.HandoverSocket == "" && p.PIDFile != "" {

@@ -47,6 +47,7 @@ type Config struct {
 	Node     Node
 	DataPath DataPath
 	Kernel   Kernel
+	Metrics  Metrics
 	Log      Log
 	Process  Process
 
@@ -114,6 +115,22 @@ type Kernel struct {
 	// whole seconds; 0: until they are removed.
 	RulesLifetime time.Duration
 }
+
+// Metrics bounds the series that the number of Services and endpoints makes more.
+type Metrics struct {
+	Services  int             // ports of Services with series of their own; the others are summed
+	Endpoints int             // endpoints with series of their own
+	Families  ServiceFamilies // which series a Service has
+}
+
+// ServiceFamilies says which series a Service has.
+type ServiceFamilies string
+
+// The values of ServiceFamilies.
+const (
+	BasicFamilies ServiceFamilies = "basic" // others appear with what they count first
+	AllFamilies   ServiceFamilies = "all"
+)
 
 // Process is about the life of the process itself.
 type Process struct {

@@ -264,6 +264,13 @@ func (s *settings) otherGroups() []group {
 				"`PORT` of --metrics-bind-address, if that has none; 0: no server"},
 			{"bind-address-hard-fail", "bindAddressHardFail", &d.BindAddressHardFail,
 				"end if one of these addresses cannot be bound"},
+			{"metrics-services", "", &s.Metrics.Services, "`NUMBER` of ports of Services with metrics " +
+				"sluice_service_... of their own; those of others are one sum"},
+			{"metrics-service-families", "", (*string)(&s.Metrics.Families), "`WHICH` metrics sluice_service_... a " +
+				"Service has: basic (choices, failures, bytes, active, held and endpoints; others appear when they " +
+				"are not 0 for the first time, and stay), or all from the start"},
+			{"metrics-endpoints", "", &s.Metrics.Endpoints, "`NUMBER` of endpoints with metrics sluice_endpoint_... " +
+				"of their own, seven each; 0: none"},
 			{"profiling", "enableProfiling", &d.EnableProfiling,
 				"serve /debug/pprof and /debug/flags/v on the metrics address"},
 		}},
@@ -379,6 +386,7 @@ func declare() (*settings, []group) {
 	s.AccessLog = AccessLog{File: accesslog.Stdout, Format: accesslog.JSON, Sample: 1}
 	s.Process.DrainTimeout, s.Process.OnExit = 30*time.Second, Offload
 	s.Kernel.RulesLifetime = 10 * time.Minute
+	s.Metrics.Services, s.Metrics.Families = 1000, BasicFamilies
 	s.Log.MaxSize, s.logToStderr = 1800, true
 	s.healthzPort, s.metricsPort = healthzPort, metricsPort
 	groups := s.groups()

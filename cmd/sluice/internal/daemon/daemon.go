@@ -42,10 +42,11 @@ const (
 	inheritPatience = time.Minute
 )
 
-// Options is what a daemon is made of. All must be set.
+// Options is what a daemon is made of. All must be set but those that may be empty.
 type Options struct {
 	Config       config.Config
 	Version      string
+	Commit       string // that was built; empty: unknown
 	Log          *zap.Logger
 	SetVerbosity func(int) // changes how much is logged, as the flag -v does
 	Upgrade      *upgrade.Upgrader
@@ -62,6 +63,7 @@ type daemon struct {
 	reports  *reports
 	journal  *journal.Journal
 	lineage  lineage
+	serving  atomic.Int64 // lineage.serving, in ns since 1970; 0: not yet
 	web      *web
 
 	lock       node.Lock // held while rules may be written
@@ -107,7 +109,9 @@ func Run(ctx context.Context, o Options) error {
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
 	d.serveAPI()
-	d.Upgrade.Serve(d.state())
+	d.Upgrade.Serve(d.state(), func(err error) {
+		d.journal.Remember(journal.Entry{Warning: true, Reason: "HandOverFailed", Note: err.Error()})
+	})
 	notify.Serving(d.Log, fmt.Sprintf("serving %d service ports in mode %s", d.agent.Status().Services,
 		d.Config.DataPath.Mode))
 	if d.watchdog.limit > 0 {

@@ -63,6 +63,7 @@ func (d *daemon) serveAPI() {
 	if l.events = nil; l.serving.IsZero() {
 		l.serving = now
 	}
+	d.serving.Store(l.serving.UnixNano())
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
 	path := d.Config.Process.APISocket
 	if path == config.NoSocket {

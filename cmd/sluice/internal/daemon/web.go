@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/manifest"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
+	"github.com/sluice-lb/sluice/internal/netfilter/conntrack"
 	"github.com/sluice-lb/sluice/sctp"
 )
 
@@ -69,24 +72,43 @@ func (d *daemon) serveWeb() error {
 
 // newMetrics makes the metrics, which read the packages at each scrape.
 func (d *daemon) newMetrics() *metrics.Metrics {
-	sources := metrics.Sources{TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
-		SCTPEngine:   d.data.sctp.InUse,
-		SCTPForced:   d.Config.DataPath.SCTPEngine != sctp.Auto,
+	c := &d.Config.Metrics
+	sources := metrics.Sources{Build: metrics.Build{Version: d.Version, Commit: d.Commit}, Serving: d.servingSince,
+		Detail: metrics.Detail{Services: c.Services, Endpoints: c.Endpoints,
+			All: c.Families == config.AllFamilies},
+		TCP: d.data.tcp.Stats, UDP: d.data.udp.Stats, SCTP: d.data.sctp.Stats,
+		SCTPEngine: d.data.sctp.InUse, SCTPForced: d.Config.DataPath.SCTPEngine != sctp.Auto,
 		PacketFilter: d.steering.filter.By, PacketFilterForced: d.steering.filter.Requested,
-		Agent: d.agent.Status, Descriptors: &d.data.budget, RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats,
-		Families: d.steering.served, Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats,
+		Agent: d.agent.Status, Conntrack: conntrack.Usage, Descriptors: &d.data.budget,
+		RefusedHTTP: d.web.conns.Refused, AccessLog: d.data.access.Stats, Families: d.steering.served,
+		Services: d.data.lb.Stats, Outliers: d.data.lb.OutlierStats,
 		Checks: d.checks.Stats, Events: d.reports.recorder.Stats,
 		Ignored: func() int { return int(d.control.ignoredNow.Load()) }}
-	if files, ok := d.source.(*manifests); ok {
-		sources.Manifests = func() manifest.Result { return *files.last.Load() }
+	switch from := d.source.(type) {
+	case *manifests:
+		sources.Manifests = func() manifest.Result { return *from.last.Load() }
+	case *kubeapi.Watcher:
+		sources.APIServer = func() metrics.Contact {
+			last, trouble := from.Contact()
+			return metrics.Contact{Last: last, Lost: trouble != ""}
+		}
 	}
-	m := metrics.New(d.Version, sources)
+	m := metrics.New(sources)
 	for _, f := range d.steering.steered {
 		*f.observe = m.ObserveFlows(f.ipv6)
 		f.stale.Observe = *f.observe
 	}
 	m.Register(d.Upgrade.Collector())
 	return m
+}
+
+// servingSince is when the first of the processes that have handed over to each other began to serve; zero: this one
+// does not yet.
+func (d *daemon) servingSince() time.Time {
+	if ns := d.serving.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Time{}
 }
 
 // health answers probes.

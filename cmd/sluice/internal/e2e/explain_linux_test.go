@@ -25,7 +25,7 @@ func TestExplain(t *testing.T) {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
 		argv := append([]string{"explain", "--manifests", l.Dir, "--hostname-override", "node", "--proxy-mode", "iptables", "--rules", rules}, args...)
-		got := command.Main("test", argv, &stdout, &stderr)
+		got := command.Main(command.Build{Version: "test"}, argv, &stdout, &stderr)
 		if got != code {
 			t.Errorf("explain %q = %d, %s", args, got, stderr.String())
 		}

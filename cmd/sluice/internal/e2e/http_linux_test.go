@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -61,7 +62,7 @@ func TestInspect(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t, testbed.Config{})
 	l.ServeWeb()
-	l.Start("--profiling", "--udp-timeout", "7s")
+	l.Start("--profiling", "--udp-timeout", "7s", "--metrics-endpoints=2")
 	const at = "http://127.0.0.1:10249"
 	if _, mode := l.Get(at + "/proxyMode"); mode != "userspace" {
 		t.Errorf("/proxyMode = %q", mode)
@@ -90,6 +91,13 @@ func TestInspect(t *testing.T) {
 	} {
 		if got := l.Metric(series); got != want {
 			t.Errorf("%s = %v, want %v", series, got, want)
+		}
+	}
+	for _, series := range []string{"sluice_serving_start_time_seconds", "sluice_conntrack_entries_limit",
+		`sluice_endpoint_eligible{endpoint="` + netip.AddrPortFrom(l.Pods[0].Addr4, 8080).String() +
+			`",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`, "sluice_endpoints_without_series"} {
+		if n := l.Metric(series); n < 1 {
+			t.Errorf("%s = %v", series, n)
 		}
 	}
 	out := `sluice_service_bytes_total{direction="out",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`

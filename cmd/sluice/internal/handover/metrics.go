@@ -12,9 +12,10 @@ import (
 // by any goroutine.
 type Metrics struct {
 	prometheus.Collector
-	Failed prometheus.Counter // counts hand-overs that did not take place
-	Taken  prometheus.Gauge   // 1 once this process has taken over
-	frozen prometheus.Histogram
+	failures prometheus.Counter
+	taken    prometheus.Gauge
+	last     *prometheus.GaugeVec // by result
+	frozen   prometheus.Histogram
 }
 
 // NewMetrics returns the series of one process.
@@ -26,11 +27,26 @@ func NewMetrics() *Metrics {
 		frozen: series.NewHistogram(prometheus.HistogramOpts{Name: "sluice_handover_frozen_seconds",
 			Help:    "Pause of each connection and flow that this process has taken over from the one before.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
-		Failed: series.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
+		failures: series.NewCounter(prometheus.CounterOpts{Name: "sluice_handover_failures_total",
 			Help: "Attempts to hand over to another process after which this one served on, with every connection."}),
-		Taken: series.NewGauge(prometheus.GaugeOpts{Name: "sluice_handover_taken",
+		taken: series.NewGauge(prometheus.GaugeOpts{Name: "sluice_handover_taken",
 			Help: "1 if this process has taken over from another, 0 if it has started afresh."}),
+		last: series.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_handover_last_timestamp_seconds",
+			Help: "Time of the last hand-over by result: succeeded (to this process), or failed (this process was to " +
+				"hand over, and serves on)."}, []string{"result"}),
 	}
+}
+
+// Took counts that this process has taken over.
+func (m *Metrics) Took() {
+	m.taken.Set(1)
+	m.last.WithLabelValues("succeeded").SetToCurrentTime()
+}
+
+// Failed counts a hand-over that did not take place, after which this process serves on.
+func (m *Metrics) Failed() {
+	m.failures.Inc()
+	m.last.WithLabelValues("failed").SetToCurrentTime()
 }
 
 // Frozen counts the pause of one connection or flow that was taken over.

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +21,7 @@ import (
 	"github.com/sluice-lb/sluice/udp"
 )
 
-// Sources are what is read at each scrape. All are needed but the one that may be nil.
+// Sources are what is read at each scrape. All are needed but those that may be nil.
 type Sources struct {
 	TCP        func() tcp.Stats
 	UDP        func() udp.Stats
@@ -31,8 +32,14 @@ type Sources struct {
 	PacketFilter       string // nftables or iptables; empty: nothing is steered
 	PacketFilterForced bool   // --packet-filter requests it
 
+	Build   Build
+	Serving func() time.Time // since when this process and those that it has taken over from serve; zero: not yet
+	Detail  Detail
+
 	Agent       func() agent.Status
 	Manifests   func() manifest.Result // nil: Services come from elsewhere
+	APIServer   func() Contact         // nil: the same
+	Conntrack   func() (entries, limit int, err error)
 	Descriptors *eventloop.Budget
 	RefusedHTTP func() uint64 // connections
 
@@ -43,6 +50,18 @@ type Sources struct {
 	Checks    func() checks.Stats
 	Events    func() (reported, dropped uint64)
 	Ignored   func() int // annotations that are of no use
+}
+
+// Build says what is running.
+type Build struct {
+	Version string
+	Commit  string // empty: unknown
+}
+
+// Contact is with the API server.
+type Contact struct {
+	Last time.Time // when it has answered; zero: never
+	Lost bool      // it cannot be read now
 }
 
 // Family is an address family and who steers it.
@@ -61,17 +80,19 @@ type Metrics struct {
 	*kubeProxy
 }
 
-// New makes the registry. version is the value of sluice_build_info's label.
-func New(version string, sources Sources) *Metrics {
+// New makes the registry.
+func New(sources Sources) *Metrics {
 	r := prometheus.NewRegistry()
 	m := &Metrics{registry: r, started: time.Now(), kubeProxy: newKubeProxy(r, sources.Agent, sources.Families)}
 	read := func(out chan<- prometheus.Metric) {
 		s := scrape(out)
-		s.gauge("sluice_build_info", "1, with the version as a label.", 1, "version", version)
+		s.gauge("sluice_build_info", "1, with the version, the commit and Go's version as labels.", 1,
+			"version", sources.Build.Version, "revision", sources.Build.Commit, "goversion", runtime.Version())
 		s.sources(&sources)
 	}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.CollectorFunc(read), prometheus.CollectorFunc(newServices(sources.Services).collect))
+		prometheus.CollectorFunc(read),
+		prometheus.CollectorFunc(newServices(sources.Services, sources.Detail).collect))
 	registerClient(r)
 	return m
 }
@@ -91,6 +112,10 @@ func (s scrape) sources(c *Sources) {
 	s.udp(c.UDP())
 	s.sctp(c.SCTP())
 	s.agent(c.Agent())
+	if since := c.Serving(); !since.IsZero() {
+		s.gauge("sluice_serving_start_time_seconds", "Start of the first of the processes that have handed over to "+
+			"each other until now; process_start_time_seconds is that of this one.", seconds(since))
+	}
 	if engine, _ := c.SCTPEngine(); engine != sctp.Auto { // there is none before the first SCTP Service
 		s.gauge("sluice_sctp_engine", "1 for the engine that forwards SCTP, by reason: requested (--sctp-engine) or "+
 			"detected (what the kernel supports).", 1, "engine", engine.String(), "reason", reason(c.SCTPForced))
@@ -107,6 +132,11 @@ func (s scrape) sources(c *Sources) {
 	s.counter("sluice_file_descriptors_exhausted_total",
 		"Connections, flows and pipes that found all file descriptors in use.", c.Descriptors.Exhausted())
 
+	if entries, limit, err := c.Conntrack(); err == nil { // else the kernel has no table
+		s.gauge("sluice_conntrack_entries", "Entries of the kernel's conntrack table in this network namespace.",
+			float64(entries))
+		s.gauge("sluice_conntrack_entries_limit", "Entries that the kernel's conntrack table may have.", float64(limit))
+	}
 	s.counter("sluice_http_refused_connections_total", "Connections to the health checks and the metrics that were "+
 		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
 
@@ -124,6 +154,20 @@ func (s scrape) sources(c *Sources) {
 	if c.Manifests != nil {
 		s.manifests(c.Manifests())
 	}
+	if c.APIServer != nil {
+		s.apiServer(c.APIServer())
+	}
+}
+
+func (s scrape) apiServer(c Contact) {
+	readable := 1.0
+	if c.Lost {
+		readable = 0
+	}
+	s.gauge("sluice_apiserver_readable", "1 while Services can be read from the API server, 0 while they stay as they "+
+		"were last.", readable)
+	s.gauge("sluice_apiserver_last_contact_timestamp_seconds", "Time at which the API server has answered last, or "+
+		"sent a change; 0: never. Where nothing changes it answers every ten minutes at the latest.", seconds(c.Last))
 }
 
 // reason is why something is in effect.

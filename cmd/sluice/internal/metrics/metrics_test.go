@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,8 +75,13 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 	budget.Take(2)
 	steered := redirect.Stats{Writes: 1, Failures: 6001, FlowsDeleted: 6002, Rules: map[string]int{"nat": 6003}}
 	forwarding := nftables.Stats{Transactions: 6101, Failures: 6102, Rules: 6103, Elements: 6104}
-	m = New("v1", Sources{
-		TCP: func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
+	m = New(Sources{
+		Build:     Build{Version: "v1", Commit: "abc"},
+		Serving:   func() time.Time { return time.Unix(1700000002, 0) },
+		Detail:    Detail{Services: 10, Endpoints: 10, All: true},
+		APIServer: func() Contact { return Contact{Last: time.Unix(1700000003, 0), Lost: true} },
+		Conntrack: func() (entries, limit int, err error) { return 7013, 7014, nil },
+		TCP:       func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
 		PacketFilter: "nftables", PacketFilterForced: true,
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
 		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
@@ -87,7 +94,9 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
 		},
 		Services: func() []lb.Stats {
-			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001}}}
+			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001},
+				Backends: []lb.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"), Counts: lb.Counts{Failures: 7015},
+					Health: lb.Health{Ejected: true}}}}}
 		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
@@ -99,7 +108,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		},
 		Events: func() (reported, dropped uint64) { return 7002, 7003 },
 	})
-	m.Register(handover.NewMetrics())
+	handOvers := handover.NewMetrics()
+	handOvers.Took()
+	handOvers.Failed()
+	m.Register(handOvers)
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Err: errors.New("counted all the same")})
 	m.ObserveAttempt(agent.Attempt{Took: time.Second, Changes: agent.Changes{Triggers: []agent.Trigger{
 		{At: time.Now()}, {IPv6: true, At: time.Now()}, {IPv6: true, At: time.Now().Add(-time.Hour)},
@@ -132,7 +144,12 @@ func TestEveryNumberIsServed(t *testing.T) {
 		`sluice_manifest_problems{file="web.yaml",reason="invalid"} 1`,
 		`sluice_sctp_engine{engine="packet",reason="detected"} 1`, `sluice_packet_filter{packet_filter="nftables",reason="requested"} 1`,
 		"sluice_manifest_files 5000", "sluice_file_descriptors_used 4000", "sluice_file_descriptors_limit 4001", "sluice_file_descriptors_exhausted_total 1",
-		`sluice_build_info{version="v1"} 1`, "process_open_fds", "go_goroutines",
+		`sluice_build_info{goversion="` + runtime.Version() + `",revision="abc",version="v1"} 1`, "sluice_serving_start_time_seconds 1.700000002e+09",
+		"sluice_apiserver_readable 0", "sluice_apiserver_last_contact_timestamp_seconds 1.700000003e+09",
+		"sluice_conntrack_entries 7013", "sluice_conntrack_entries_limit 7014",
+		`sluice_endpoint_failures_total{endpoint="192.0.2.9:80",protocol="TCP",service_name="web",service_namespace="default",service_port="http"} 7015`,
+		`sluice_endpoint_ejected{endpoint="192.0.2.9:80",protocol="TCP",service_name="web",service_namespace="default",service_port="http"} 1`,
+		`sluice_handover_failures_total 1`, "sluice_handover_taken 1", `sluice_handover_last_timestamp_seconds{result="failed"}`, "process_open_fds", "go_goroutines",
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
 		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
 		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1`,
@@ -209,9 +226,15 @@ What ` + "`/metrics`" + ` serves on ` + "`--metrics-bind-address`" + `, besides 
 every component of Kubernetes. There is no ` + "`kubernetes_build_info`" + `: alerts on mixed versions of
 Kubernetes would take Sluice's version for one.
 
-Those of ` + "`sluice_service_*`" + ` are exposed for each of the first 1,000 service ports, both address families
-together; the rest is summed under ` + "`service_name=\"__other__\"`" + ` with an empty namespace, and
-` + "`sluice_service_ports_aggregated`" + ` says how many that are.
+Those of ` + "`sluice_service_*`" + ` are exposed for each of the first 1,000 service ports (` + "`--metrics-services`" + `), both
+address families together; the rest is summed under ` + "`service_name=\"__other__\"`" + ` with an empty namespace, and
+` + "`sluice_service_ports_aggregated`" + ` says how many that are. Each service port has eight from the start: picks, failures,
+bytes, active, held, and endpoints that are live and eligible. Others appear when they are not 0 for the first time, and
+stay as long as the Service does: ` + "`rate()` and `increase()`" + ` do not see what they counted until then, and a sum needs
+` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all nineteen from the start.
+
+Those of ` + "`sluice_endpoint_*`" + ` are exposed for as many endpoints as ` + "`--metrics-endpoints`" + ` says, seven for each; by
+default for none.
 
 A test keeps this table equal to what is served.
 
@@ -255,8 +278,7 @@ func TestManyServices(t *testing.T) {
 	both := port("a", 1)
 	both.ID.IPv6 = true
 	var now []lb.Stats
-	s := newServices(func() []lb.Stats { return now })
-	s.max = 2
+	s := newServices(func() []lb.Stats { return now }, Detail{Services: 2})
 	for i, step := range []struct {
 		now  []lb.Stats
 		want string // picks by Service, and what is aggregated
@@ -293,8 +315,116 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[11] != 1 || n[16] != 2 || n[17] != 1 || n[18] != 0 {
+	if n := numbersOf(&now[0]); n[11] != 1 || n[13] != 2 || n[14] != 1 || n[15] != 0 {
 		t.Errorf("numbers = %v", n)
+	}
+}
+
+// scraped returns the values of a scrape, by series without the labels that port and address have; and their number.
+func scraped(t *testing.T, s *services) (values map[string]float64, all int) {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(prometheus.CollectorFunc(s.collect))
+	families, err := r.Gather()
+	check(t, err)
+	values = map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			all++
+			name := strings.TrimPrefix(f.GetName(), "sluice_")
+			for _, l := range m.GetLabel() {
+				if slices.Contains([]string{"service_name", "reason", "direction", "state", "endpoint"}, l.GetName()) {
+					name += " " + l.GetValue()
+				}
+			}
+			values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return values, all
+}
+
+// TestBasicFamilies: what a Service has not counted yet has no series, one that is there stays, and all are there from
+// the start if they are requested.
+func TestBasicFamilies(t *testing.T) {
+	const service = 8 // series from the start
+	var now []lb.Stats
+	for i := range 1000 {
+		now = append(now, lb.Stats{ID: lb.ID{Namespace: "default", Name: fmt.Sprint("s", i)}})
+	}
+	s := newServices(func() []lb.Stats { return now }, Detail{Services: 999})
+	values, all := scraped(t, s)
+	if want := 1000*service + 1; all != want { // the last one is the sum
+		t.Errorf("1,000 Services have %d series, want %d", all, want)
+	}
+	for _, name := range []string{"service_picks_total s0", "service_failures_total s0", "service_bytes_total in s0",
+		"service_bytes_total out s0", "service_active s0", "service_held s0", "service_endpoints s0 live",
+		"service_endpoints s0 eligible", "service_picks_total __other__"} {
+		if value, ok := values[name]; !ok || value != 0 {
+			t.Errorf("%s = %v, %v", name, value, ok)
+		}
+	}
+	limited, queued := "service_rejected_total limited s0", "service_queued s0"
+	now[0].Limited, now[0].Queued, now[999].Limited = 3, 2, 4
+	if values, more := scraped(t, s); more != all+3 || values[limited] != 3 || values[queued] != 2 ||
+		values["service_rejected_total limited __other__"] != 4 {
+		t.Errorf("%d series more, want 3; %v, %v", more-all, values[limited], values[queued])
+	}
+	now[0].Queued = 0
+	if values, more := scraped(t, s); more != all+3 || values[limited] != 3 || values[queued] != 0 {
+		t.Errorf("%d series more, want 3: they stay", more-all)
+	}
+	gone := now[0]
+	now = now[1:]
+	scraped(t, s)
+	gone.Limited = 0
+	now[998] = gone
+	if values, _ := scraped(t, s); len(values) == 0 || values["service_rejected_total limited __other__"] != 4 {
+		t.Errorf("the sum has %v", values["service_rejected_total limited __other__"])
+	} else if _, ok := values[limited]; ok {
+		t.Errorf("%s is there for a Service that is new", limited)
+	}
+	s = newServices(func() []lb.Stats { return now[:2] }, Detail{Services: 1000, All: true})
+	if _, all := scraped(t, s); all != 2*len(serviceSeries)+1 {
+		t.Errorf("%d series, want all", all)
+	}
+	s = newServices(func() []lb.Stats { return now[:2] }, Detail{})
+	if values, all := scraped(t, s); all != service+1 || values["service_ports_aggregated"] != 2 {
+		t.Errorf("%d series, want those of the sum", all)
+	}
+}
+
+// TestEndpointSeries: no more endpoints have series than may, those that have keep them, and one that leaves makes room.
+func TestEndpointSeries(t *testing.T) {
+	at := func(last byte, picks uint64, eligible bool) lb.BackendStats {
+		return lb.BackendStats{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, last}), 80),
+			Counts: lb.Counts{Picks: picks, Failures: 1, BytesIn: 2, BytesOut: 3}, InFlight: 4, Eligible: eligible,
+			Health: lb.Health{Ejected: !eligible}}
+	}
+	now := []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []lb.BackendStats{at(1, 10, true), at(2, 20, false)}}}
+	s := newServices(func() []lb.Stats { return now }, Detail{Endpoints: 2})
+	values, _ := scraped(t, s)
+	for name, want := range map[string]float64{"picks_total 10.0.0.1:80": 10, "failures_total 10.0.0.1:80": 1,
+		"bytes_total in 10.0.0.1:80": 2, "bytes_total out 10.0.0.1:80": 3, "active 10.0.0.1:80": 4,
+		"eligible 10.0.0.1:80": 1, "ejected 10.0.0.1:80": 0, "eligible 10.0.0.2:80": 0, "ejected 10.0.0.2:80": 1} {
+		if got, ok := values["endpoint_"+name+" web"]; !ok || got != want {
+			t.Errorf("%s = %v, %v; want %v", name, got, ok, want)
+		}
+	}
+	picks := func(last byte) bool {
+		_, ok := values[fmt.Sprintf("endpoint_picks_total 10.0.0.%d:80 web", last)]
+		return ok
+	}
+	now[0].Backends = []lb.BackendStats{at(3, 0, true), at(1, 10, true), at(2, 20, true)}
+	if values, _ = scraped(t, s); picks(3) || !picks(1) || !picks(2) || values["endpoints_without_series"] != 1 {
+		t.Errorf("with a third endpoint: %v", values)
+	}
+	now[0].Backends = now[0].Backends[:2]
+	if values, _ = scraped(t, s); !picks(3) || !picks(1) || picks(2) || values["endpoints_without_series"] != 0 {
+		t.Errorf("after one has left: %v", values)
+	}
+	s.detail.Endpoints = 0
+	if values, _ = scraped(t, s); picks(1) {
+		t.Errorf("endpoints have series though none may: %v", values)
 	}
 }
 

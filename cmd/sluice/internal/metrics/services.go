@@ -8,22 +8,28 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// maxServices is how many service ports have series of their own: with fourteen each, a
-// page of some 2 MB.
-const maxServices = 1000
+// Detail says how many of Services and endpoints have series of their own, and which. The zero value: none, so that
+// Services are one sum.
+type Detail struct {
+	Services  int  // ports of Services
+	Endpoints int  // endpoints of those
+	All       bool // also the series of a Service port that have not counted anything yet
+}
 
 // services is the series of each service port. One that has its own keeps them for
-// as long as it exists; those that come when there are max already are summed
+// as long as it exists; those that come when there are as many as may be are summed
 // under service_name="__other__" with an empty namespace, which no Service has, until
 // some of those go. No counter of the sum goes down when one of them goes.
 type services struct {
-	stats func() []lb.Stats
-	max   int
+	stats  func() []lb.Stats
+	detail Detail
 
-	mu   sync.Mutex // guards the following; scrapes may overlap
-	own  map[serviceKey]struct{}
-	rest numbers                // the counters of the sum
-	last map[serviceKey]numbers // of those in the sum, at the last scrape
+	mu    sync.Mutex // guards the following; scrapes may overlap
+	own   map[serviceKey]shown
+	rest  numbers                // the counters of the sum
+	other shown                  // series of the sum
+	last  map[serviceKey]numbers // of those in the sum, at the last scrape
+	endpoints
 }
 
 // serviceKey is the values of the labels, whose names are none that Prometheus gives
@@ -33,34 +39,48 @@ type serviceKey struct{ namespace, service, port, protocol string }
 // numbers are the values of serviceSeries.
 type numbers [19]uint64
 
+// shown are the series of serviceSeries that are exposed, a bit for each. One that was once stays, since a
+// counter that goes away and comes back looks like a restart.
+type shown uint32
+
 // serviceSeries are the series of a service port, counters first.
 var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("picks_total",
 		"Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
 	ofService("failures_total", "Endpoints chosen that refused, did not answer or failed."),
+	ofService("bytes_total", serviceBytesIs, "direction", "in"),
+	ofService("bytes_total", serviceBytesIs, "direction", "out"),
 	ofService("rejected_total", rejectedIs, "reason", "no_backend"),
 	ofService("rejected_total", rejectedIs, "reason", "no_local_backend"),
 	ofService("rejected_total", rejectedIs, "reason", "not_allowed"),
 	ofService("rejected_total", rejectedIs, "reason", "limited"),
-	ofService("bytes_total", serviceBytesIs, "direction", "in"),
-	ofService("bytes_total", serviceBytesIs, "direction", "out"),
 	ofService("affinity_evicted_total", "Clients evicted from the sessionAffinity table because it was full."),
 	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of "+
 		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
+	ofService("endpoints", endpointsIs, "state", "live"),
+	ofService("endpoints", endpointsIs, "state", "eligible"),
+	ofService("endpoints", endpointsIs, "state", "eligible_local"),
 	ofService("queued", "Clients that wait since every endpoint has as many connections as it may (annotation "+
 		"sluice.io/max-endpoint-connections)."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("conversations", "UDP clients remembered whose flow was closed early."),
-	ofService("endpoints", endpointsIs, "state", "live"),
-	ofService("endpoints", endpointsIs, "state", "eligible"),
-	ofService("endpoints", endpointsIs, "state", "eligible_local"),
 }
 
-// counters is how many of serviceSeries are.
-const counters = 11
+const (
+	counters = 11 // of serviceSeries
+	states   = 13 // the first that counts endpoints
+)
+
+// Which of serviceSeries are exposed from the start: all, or what every Service has. Of a thousand Services on a node
+// most are neither limited nor have affinity, and what stays zero would be half of all series. Those of held are there,
+// since autoscalers add them to active.
+const (
+	always shown = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<11 | 1<<12 | 1<<13 | 1<<14
+	every  shown = 1<<len(numbers{}) - 1
+)
 
 const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
@@ -71,22 +91,31 @@ const (
 		"policy Cluster) and eligible_local (with policy Local)."
 )
 
+var serviceLabels = []string{"service_namespace", "service_name", "service_port", "protocol"}
+
 // ofService describes a series of service ports, with one constant label or none.
 func ofService(name, help string, label ...string) *prometheus.Desc {
-	variable := []string{"service_namespace", "service_name", "service_port", "protocol"}
-	return prometheus.NewDesc("sluice_service_"+name, help, variable, constant(label))
+	return prometheus.NewDesc("sluice_service_"+name, help, serviceLabels, constant(label))
 }
 
-func newServices(stats func() []lb.Stats) *services {
-	return &services{stats: stats, max: maxServices,
-		own: make(map[serviceKey]struct{}), last: make(map[serviceKey]numbers)}
+func newServices(stats func() []lb.Stats, detail Detail) *services {
+	return &services{stats: stats, detail: detail,
+		own: make(map[serviceKey]shown), last: make(map[serviceKey]numbers)}
 }
 
 // collect reads the numbers once.
 func (s *services) collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, order := sum(s.stats())
+	stats := s.stats()
+	s.collectServices(out, stats)
+	if s.detail.Endpoints > 0 {
+		s.endpoints.collect(out, stats, s.detail.Endpoints)
+	}
+}
+
+func (s *services) collectServices(out chan<- prometheus.Metric, stats []lb.Stats) {
+	now, order := sum(stats)
 	for key := range s.own {
 		if _, ok := now[key]; !ok {
 			delete(s.own, key)
@@ -100,10 +129,9 @@ func (s *services) collect(out chan<- prometheus.Metric) {
 	aggregated := 0
 	var gauges numbers
 	for _, key := range order {
-		if _, ok := s.own[key]; ok || len(s.own) < s.max {
-			s.own[key] = struct{}{}
+		if has, ok := s.own[key]; ok || len(s.own) < s.detail.Services {
+			s.own[key] = s.send(out, key, now[key], has)
 			delete(s.last, key)
-			send(out, key, now[key])
 			continue
 		}
 		aggregated++
@@ -113,7 +141,7 @@ func (s *services) collect(out chan<- prometheus.Metric) {
 	if aggregated > 0 || s.rest != (numbers{}) {
 		all := gauges
 		copy(all[:counters], s.rest[:counters])
-		send(out, serviceKey{service: "__other__"}, all)
+		s.other = s.send(out, serviceKey{service: "__other__"}, all, s.other)
 	}
 	scrape(out).gauge("sluice_service_ports_aggregated",
 		`Service ports without series of their own, which are summed under service_name="__other__".`,
@@ -132,13 +160,35 @@ func (s *services) grow(key serviceKey, now numbers) {
 	s.last[key] = now
 }
 
+// send sends the series that were shown before, and those that are to be from now on, which it returns.
+func (s *services) send(out chan<- prometheus.Metric, key serviceKey, n numbers, before shown) shown {
+	has := before | always
+	if s.detail.All {
+		has = every
+	}
+	for i, desc := range serviceSeries {
+		if n[i] != 0 {
+			has |= 1 << i
+		}
+		if has&(1<<i) == 0 {
+			continue
+		}
+		kind := prometheus.GaugeValue
+		if i < counters {
+			kind = prometheus.CounterValue
+		}
+		out <- prometheus.MustNewConstMetric(desc, kind, float64(n[i]),
+			key.namespace, key.service, key.port, key.protocol)
+	}
+	return has
+}
+
 // sum adds up what belongs to the same labels, and keeps the order.
 func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 	all := make(map[serviceKey]numbers, len(stats))
 	order := make([]serviceKey, 0, len(stats))
 	for i := range stats {
-		id := &stats[i].ID
-		key := serviceKey{id.Namespace, id.Name, id.Port, id.Protocol.String()}
+		key := keyOf(&stats[i].ID)
 		n, ok := all[key]
 		if !ok {
 			order = append(order, key)
@@ -149,15 +199,19 @@ func sum(stats []lb.Stats) (map[serviceKey]numbers, []serviceKey) {
 	return all, order
 }
 
+func keyOf(id *lb.ID) serviceKey {
+	return serviceKey{id.Namespace, id.Name, id.Port, id.Protocol.String()}
+}
+
 func numbersOf(s *lb.Stats) numbers {
-	n := numbers{s.Picks, s.Failures, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited, s.BytesIn, s.BytesOut,
-		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held, s.Queued,
+	n := numbers{s.Picks, s.Failures, s.BytesIn, s.BytesOut, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited,
+		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held, 0, 0, 0, s.Queued,
 		uint64(s.AffinityEntries), uint64(s.Conversations)}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
 			if is {
-				n[len(n)-3+at]++
+				n[states+at]++
 			}
 		}
 	}
@@ -167,16 +221,5 @@ func numbersOf(s *lb.Stats) numbers {
 func (n *numbers) add(other numbers) {
 	for i := range n {
 		n[i] += other[i]
-	}
-}
-
-func send(out chan<- prometheus.Metric, key serviceKey, n numbers) {
-	for i, desc := range serviceSeries {
-		kind := prometheus.GaugeValue
-		if i < counters {
-			kind = prometheus.CounterValue
-		}
-		out <- prometheus.MustNewConstMetric(desc, kind, float64(n[i]),
-			key.namespace, key.service, key.port, key.protocol)
 	}
 }

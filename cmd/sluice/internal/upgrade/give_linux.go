@@ -93,9 +93,10 @@ func (u *Upgrader) handOver(trigger string, give func() (handover.Report, error)
 			u.log.Info("not handed over; this process stops", zap.String("trigger", trigger), zap.Error(err))
 			return err
 		}
-		u.metrics.Failed.Inc()
+		u.metrics.Failed()
 		u.log.Error("not handed over; this process serves on, with every connection", zap.String("trigger", trigger),
 			zap.Error(err))
+		u.failed(err)
 		return err
 	}
 	done(r.Peer)

@@ -43,6 +43,7 @@ type Upgrader struct {
 	metrics   *handover.Metrics
 	pid       pidFile
 	state     *handover.State // what is served; set by Serve
+	failed    func(error)     // see Serve
 
 	giving     chan struct{} // holds a token until Serve, while everything is handed over, and after that or Close
 	done       chan struct{}
@@ -148,7 +149,7 @@ func (u *Upgrader) Take(ctx context.Context, s *handover.State) (taken bool, err
 	case err != nil:
 		return false, err
 	}
-	u.metrics.Taken.Set(1)
+	u.metrics.Took()
 	u.log.Info("took over from the running process", append(report(r), zap.String("version", r.From),
 		zap.Duration("freeze_p99", u.metrics.FrozenQuantile(0.99, r.Frozen)), zap.Duration("freeze", r.Frozen))...)
 	if problems != nil {
@@ -163,10 +164,11 @@ func report(r handover.Report) []zap.Field {
 		zap.Int("udp_flows", r.Flows), zap.Int("sctp_associations", r.Assocs), zap.Duration("took", r.Took)}
 }
 
-// Serve makes this process, which serves s, the one that is to be taken over from.
-func (u *Upgrader) Serve(s *handover.State) {
+// Serve makes this process, which serves s, the one that is to be taken over from. failed is called with why a
+// hand-over did not take place.
+func (u *Upgrader) Serve(s *handover.State, failed func(error)) {
 	u.listeners.Resume()
-	u.state = s
+	u.state, u.failed = s, failed
 	<-u.giving
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel

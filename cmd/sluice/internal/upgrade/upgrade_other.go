@@ -42,7 +42,7 @@ func (*Upgrader) Collector() prometheus.Collector { return prometheus.NewRegistr
 func (*Upgrader) Take(context.Context, *handover.State) (bool, error) { return false, nil }
 
 // Serve does nothing.
-func (*Upgrader) Serve(*handover.State) {}
+func (*Upgrader) Serve(*handover.State, func(error)) {}
 
 // Done returns nil: nothing is ever handed over.
 func (*Upgrader) Done() <-chan struct{} { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
@@ -63,8 +65,27 @@ func TestRefusedUpgrades(t *testing.T) {
 	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
 	}
+	events, err := api.All[api.Event](t.Context(), api.NewClient(filepath.Join(filepath.Dir(n.socket), "api.sock")), "events", url.Values{})
+	testbed.Check(t, err)
+	var why []string
+	for _, e := range events {
+		if e.Reason == "HandOverFailed" && e.Warning {
+			why = append(why, e.Note)
+		}
+	}
+	if len(why) != 2 || !strings.Contains(why[0], "broken.yaml") {
+		t.Errorf("sluice events has the failed hand-overs %q", why)
+	}
+	began := n.Metric("sluice_serving_start_time_seconds")
+	failed := n.Metric(`sluice_handover_last_timestamp_seconds{result="failed"}`)
 	n.mustUpgrade()
 	c.Works()
+	if again := n.Metric("sluice_serving_start_time_seconds"); again != began || began >= failed {
+		t.Errorf("serves since %v, was %v before the hand-over; one has failed at %v", again, began, failed)
+	}
+	if last := n.Metric(`sluice_handover_last_timestamp_seconds{result="succeeded"}`); last < failed {
+		t.Errorf("the last hand-over was at %v, one has failed at %v", last, failed)
+	}
 }
 
 // TestUpgradeWithoutDescriptors: a process that holds nearly all it may cannot be taken

@@ -48,7 +48,7 @@ func Main(m *testing.M, more ...testbed.Programs) int {
 		return 1
 	}
 	if os.Getenv(ProgramVar) != "" {
-		return command.Main("test", os.Args[1:], os.Stdout, os.Stderr)
+		return command.Main(command.Build{Version: "test"}, os.Args[1:], os.Stdout, os.Stderr)
 	}
 	return testbed.Main(m, more...)
 }

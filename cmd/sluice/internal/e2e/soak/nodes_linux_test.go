@@ -31,7 +31,7 @@ func TestLoopByWayOfAnotherNode(t *testing.T) {
 				testbed.SliceManifest(name, 1, loopPort, protocol, l.RemoteNode.Addr4.String()))
 		}
 		l.Limit = descriptors
-		l.Start()
+		l.Start("--metrics-service-families=all")
 	}
 	into := netip.AddrPortFrom(near.Node.Addr4, loopPort)
 	ctx, cancel := context.WithCancel(t.Context())
