@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -98,28 +100,53 @@ func (r *repo) exists(name string) bool {
 // load reads this repository.
 func load(t *testing.T) *repo {
 	t.Helper()
-	r, err := newRepo(os.DirFS(root))
+	r, err := loadOnce()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return r
+}
+
+// loadOnce does so for all tests, which change nothing of it: to list all packages and to link the
+// program takes longer than to look at them.
+var loadOnce = sync.OnceValues(func() (*repo, error) {
+	r, err := newRepo(os.DirFS(root))
+	if err != nil {
+		return nil, err
 	}
 	for _, goos := range []string{"linux", "windows"} {
 		list, err := listPackages(goos)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		r.packages = append(r.packages, list...)
 	}
-	for _, args := range [][]string{{"--help"}, {"explain", "--help"}, {"services", "--help"}, {"endpoints", "--help"},
-		{"events", "--help"}, {"config", "--help"}} {
-		cmd := exec.Command("go", append([]string{"run", "./cmd/sluice"}, args...)...)
-		cmd.Dir = root
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("sluice %s: %v\n%s", args, err, out)
-		}
-		r.help += string(out)
+	r.help, err = helpTexts()
+	return r, err
+})
+
+// helpTexts returns what the program says of its flags and those of its commands.
+func helpTexts() (string, error) {
+	dir, err := os.MkdirTemp("", "houserules-")
+	if err != nil {
+		return "", err
 	}
-	return r
+	defer os.RemoveAll(dir)
+	sluice := filepath.Join(dir, "sluice")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", sluice, "./cmd/sluice")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build cmd/sluice: %w\n%s", err, out)
+	}
+	var help strings.Builder
+	for _, command := range []string{"", "explain", "services", "endpoints", "events", "config"} {
+		out, err := exec.Command(sluice, strings.Fields(command+" --help")...).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("ask sluice %s for help: %w\n%s", command, err, out)
+		}
+		help.Write(out)
+	}
+	return help.String(), nil
 }
 
 // listPackages asks the go tool what each package of the module imports on goos.
