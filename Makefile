@@ -164,8 +164,8 @@ test: ## run every test
 # What the tests against an API server run.
 SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
-# The former is compiled in the time that other tests leave idle (SCHED_IDLE): without
-# anything in Go's build cache it takes seven minutes of a core.
+# These programs are compiled in the time that other tests leave idle (SCHED_IDLE): without
+# anything in Go's build cache that takes seven minutes of a core.
 test-all:
 	.ci/beside chrt --idle 0 $(MAKE) systems -- $(MAKE) test-packages
 	$(MAKE) test-whole
