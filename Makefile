@@ -62,10 +62,16 @@ OTHERS   = $(shell go list ./... | grep -v -e /cmd/sluice/internal/e2e)
 # their counts, the whole program does in the end-to-end tests; bench is no part of it.
 RACE_PACKAGES = $(shell go list $(OTHERS) | grep -v -e /bench/ -e /internal/houserules -e /kernelmodes/ -e /redirect)
 
-# Those of the end-to-end tests that ask only what the kernel holds and does. Sluice's goroutines do
-# nothing there but write rules, as in all other tests.
-# In the sandbox of the unit for systemd the race detector does not start: it wants personality(2).
-RACE_SKIP = ^TestMatrix$$/^iptables$$|^TestRulesAreRepaired$$/^iptables$$|^(TestCleanupLeavesNothing|TestNothingIsDisturbed|TestOldModeIsReplaced|TestSystemd)$$
+# The end-to-end tests in which the program's goroutines meet: hand-overs, changes, stops, limits and questions
+# to its API, all while there is traffic. In the others they do the same one after the other, or write rules;
+# those run without the race detector only. TestSystemd could not: its sandbox refuses personality(2).
+RACE_PROGRAM  = TestSoak|TestAttacks|TestMove|TestChurn|TestThreeHundredConnections|TestThousandClients|TestUDPFlood
+RACE_PROGRAM += TestEndpointGoesUnderTraffic|TestChangesUnderLoad|TestSlowEndpoint|TestOutlierEjection|TestActiveChecks
+RACE_PROGRAM += TestFewDescriptors|TestPostgreSQL|TestSeeInside|TestLiveManifests|TestMinSyncPeriod|TestStop|TestSCTP
+RACE_PROGRAM += TestExitRefusesNothing|TestUpgrade|TestUpgradesUnderLoad|TestWaysToUpgrade|TestUpgradeGoesOn|TestHold
+RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffloadedGoesOn|TestEjectionsCross
+RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade|TestProcess1HandsOver
+RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
 # The distribution's etcd is too old for an API server to stream lists from, as
 # present clusters do; the tests of watching run on one that can, too.
@@ -80,7 +86,7 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-control bench-micro bench-micro-save scale test test-all test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-control bench-micro bench-micro-save scale test test-all test-whole test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,11 +165,16 @@ test: ## run every test
 # What the tests against an API server run.
 SYSTEMS = bin/kube-apiserver bin/etcd bin/kube-proxy $(foreach k,$(KUSTOMIZE),bin/kustomize/$(lastword $(subst @, ,$k))/kustomize)
 
-# It is compiled in the time that other tests leave idle (SCHED_IDLE): without
+# These programs are compiled in the time that other tests leave idle (SCHED_IDLE): without
 # anything in Go's build cache that takes seven minutes of a core.
 test-all:
-	.ci/beside chrt --idle 0 $(MAKE) systems -- $(MAKE) test-packages test-program
-	$(MAKE) test-systems
+	.ci/beside chrt --idle 0 $(MAKE) systems -- $(MAKE) test-packages
+	$(MAKE) test-whole
+
+# The whole program and the API server wait for most of their time, in which the VM computes: its
+# clock is its own, and it does not take a processor from who counts milliseconds.
+test-whole:
+	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) test-program e2e test-wine
 
 test-packages: bench-deps ## run the tests of single packages
 	$(COMPILE) ./... >/dev/null
@@ -173,10 +184,8 @@ test-program: bench-deps build image image-iptables ## run the tests of the whol
 	$(COMPILE) ./... >/dev/null
 	SLUICE_IMAGES=$(CURDIR)/bin $(call GOTEST,$(ALONE),-p 1 -timeout 15m -parallel 4)
 
-# Tests against the API server take a third of two cores, and those in the VM two thirds.
 test-systems: ## run the tests that need an API server, a VM or wine
-	.ci/beside $(MAKE) e2e -- $(MAKE) test-vm
-	$(MAKE) test-wine
+	.ci/beside chrt --idle 0 $(MAKE) test-vm -- $(MAKE) e2e test-wine
 
 test-wine: deps ## run the tests of what serves on Windows, under wine
 	@.ci/test-wine
@@ -213,13 +222,13 @@ test-vm-packages: ## those of them that are about single packages (bin/vm must b
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
-	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,$(ALONE),-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e ./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)
 	$(COMPILE) -race $(RACE_PACKAGES) $(ALONE) >/dev/null
 	$(call GOTEST,$(RACE_PACKAGES),-race -short -timeout 20m)
-	$(call GOTEST,$(ALONE),-p 1 -race -short -timeout 20m -parallel 4 -skip '$(RACE_SKIP)')
+	$(call GOTEST,$(ALONE),-p 1 -race -short -timeout 20m -parallel 4 -run '$(RACE_TESTS)')
 
 fuzz: ## run every fuzz target for FUZZTIME (30s; 10000x is a count)
 	@targets=$$(grep -roE --include='*_test.go' '^func Fuzz\w+' . | sort) || { echo "fuzz: no target found" >&2; exit 1; }; \
@@ -252,8 +261,8 @@ cross: ## compile everything for linux/arm64 and windows/amd64
 verify: ## run all that CI runs
 	@rm -rf $(RUNS)
 	$(MAKE) lint
-	.ci/beside chrt --idle 0 $(MAKE) cross systems -- $(MAKE) race demo test-packages test-program
-	$(MAKE) test-systems
+	.ci/beside chrt --idle 0 $(MAKE) cross systems -- $(MAKE) race demo test-packages
+	$(MAKE) test-whole
 	@.ci/summary $(RUNS)
 
 clean: ## remove what was built

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -98,14 +99,24 @@ func (r *repo) exists(name string) bool {
 // load reads this repository.
 func load(t *testing.T) *repo {
 	t.Helper()
-	r, err := newRepo(os.DirFS(root))
+	r, err := loadOnce()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return r
+}
+
+// loadOnce does so for all tests, which change nothing of it: to list all packages and to link the
+// program takes longer than to look at them.
+var loadOnce = sync.OnceValues(func() (*repo, error) {
+	r, err := newRepo(os.DirFS(root))
+	if err != nil {
+		return nil, err
 	}
 	for _, goos := range []string{"linux", "windows"} {
 		list, err := listPackages(goos)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		r.packages = append(r.packages, list...)
 	}
@@ -113,11 +124,11 @@ func load(t *testing.T) *repo {
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("sluice --help: %v\n%s", err, out)
+		return nil, fmt.Errorf("sluice --help: %w\n%s", err, out)
 	}
 	r.help = string(out)
-	return r
-}
+	return r, nil
+})
 
 // listPackages asks the go tool what each package of the module imports on goos.
 func listPackages(goos string) ([]pkg, error) {

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -187,17 +188,16 @@ func (l lookup) list(ipv6 bool, choose func(entry) bool) (chosen [][]byte, err e
 
 // deleteEntries returns how many it has deleted. One that cannot be does not keep the others.
 func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
-	for _, b := range list {
-		failed := nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK,
-			nfnl.Family(ipv6), b, nil, nil)
-		switch {
-		case failed == nil || errors.Is(failed, syscall.ENOENT): // it has ended, or has two of the ports
-			n++
-		case err == nil:
-			err = failed // the first will do, of as many as there may be entries
-		}
-	}
-	return n, err
+	failed := 0
+	done, err2 := nfnl.RequestAll(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_DELETE, nfnl.Family(ipv6), list,
+		func(why error) {
+			if errors.Is(why, syscall.ENOENT) { // it has ended, or has two of the ports
+				return
+			}
+			failed++
+			err = cmp.Or(err, why) // the first will do, of as many as there may be entries
+		})
+	return uint64(done - failed), cmp.Or(err, err2)
 }
 
 // entry is one of conntrack's.

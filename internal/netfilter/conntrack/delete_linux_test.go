@@ -177,6 +177,36 @@ func TestDeleteGoesOn(t *testing.T) {
 	})
 }
 
+// TestDeleteManyAtOnce: of hundreds of entries each is deleted, but those that the kernel refuses, wherever they are.
+func TestDeleteManyAtOnce(t *testing.T) {
+	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
+	h.DoT(t, func() error {
+		const many = 301
+		for i := range uint16(many) {
+			if err := (made{protocol: unix.IPPROTO_UDP, to: "10.96.0.10:53"}).create(1024 + i); err != nil {
+				return fmt.Errorf("create entry %d: %w", i, err)
+			}
+		}
+		list, err := lookup{protocol: unix.IPPROTO_UDP}.list(false, func(entry) bool { return true })
+		if len(list) != many || err != nil {
+			t.Fatalf("%d entries, %v; want %d", len(list), err, many)
+		}
+		refused := []int{0, 63, 64, 65, 200, many - 1} // also the first and the last of one write
+		for _, i := range refused {
+			list[i] = nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nil)
+		}
+		list[100] = list[101] // which is gone when it is asked for once more
+		want := uint64(many - len(refused))
+		if n, err := deleteEntries(false, list); n != want || !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%d deleted, %v; want %d of %d, and EINVAL", n, err, want, many)
+		}
+		if left := sourcesLeft(t, false); len(left) != len(refused)+1 {
+			t.Errorf("%d entries are left, want %d", len(left), len(refused)+1)
+		}
+		return nil
+	})
+}
+
 // made is an entry that a test makes.
 type made struct {
 	protocol uint8

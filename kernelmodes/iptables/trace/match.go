@@ -22,8 +22,8 @@ func (w *walk) matches(r *rule) float64 {
 		case is == o.not:
 			return 0
 		}
-		if p, err := strconv.ParseFloat(o.value(), 64); err == nil && o.name == "--probability" {
-			chance *= min(max(p, 0), 1)
+		if o.name == "--probability" {
+			chance *= o.chance
 		}
 	}
 	return chance
@@ -35,9 +35,9 @@ func (w *walk) condition(r *rule, o *option) (is, known bool) {
 	case "-p":
 		return o.value() == w.Protocol || o.value() == "all", true
 	case "-s":
-		return inNet(w.Src.Addr(), o.value()), true
+		return o.holds(w.Src.Addr()), true
 	case "-d":
-		return inNet(w.Dst.Addr(), o.value()), true
+		return o.holds(w.Dst.Addr()), true
 	case "-i":
 		return w.hook != "OUTPUT" && w.hook != "POSTROUTING" && named(w.In, o.value()), true
 	case "-o":

@@ -38,6 +38,10 @@ type option struct {
 	not    bool
 	values []string
 	match  string // the -m before it
+
+	// What values say, read once for all packets. A mask of any bits is no prefix, and not valid.
+	prefix netip.Prefix
+	chance float64 // 1 if they are no probability
 }
 
 // value returns the first value, empty if there is none.
@@ -46,6 +50,28 @@ func (o option) value() string {
 		return ""
 	}
 	return o.values[0]
+}
+
+// read reads what packet after packet asks for.
+func (o *option) read() {
+	o.chance = 1
+	switch o.name {
+	case "-s", "-d":
+		o.prefix, _ = netip.ParsePrefix(o.value())
+	case "--probability":
+		if p, err := strconv.ParseFloat(o.value(), 64); err == nil {
+			o.chance = min(max(p, 0), 1)
+		}
+	}
+}
+
+// holds reports whether a is in an address, a prefix, or an address with a mask of any
+// bits.
+func (o *option) holds(a netip.Addr) bool {
+	if o.prefix.IsValid() {
+		return o.prefix.Contains(a)
+	}
+	return inMask(a, o.value())
 }
 
 // Parse reads the output of iptables-save or ip6tables-save, or the input of
@@ -96,6 +122,7 @@ func parseRule(text string, words []string) rule {
 			o.values = append(o.values, words[i])
 			i++
 		}
+		o.read()
 		switch {
 		case word == "-m":
 			match = o.value()
@@ -119,12 +146,8 @@ func valueOf(options []option, name string) string {
 	return options[i].value()
 }
 
-// inNet reports whether a is in an address, a prefix, or an address with a mask of any
-// bits.
-func inNet(a netip.Addr, text string) bool {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Contains(a)
-	}
+// inMask reports whether a is an address, or in one with a mask of any bits.
+func inMask(a netip.Addr, text string) bool {
 	addr, mask, masked := strings.Cut(text, "/")
 	base, _ := netip.ParseAddr(addr)
 	if !masked {

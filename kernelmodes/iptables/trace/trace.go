@@ -171,8 +171,9 @@ func (w walk) chain(at place, depth int) (out []walk) {
 		return []walk{w}
 	}
 	inside := []walk{w}
-	for i := range w.rules.chains[at].rules {
-		r := &w.rules.chains[at].rules[i]
+	rules := w.rules.chains[at].rules
+	for i := range rules {
+		r := &rules[i]
 		if len(inside) == 1 && inside[0].matches(r) == 0 {
 			continue // as with most rules
 		}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +29,29 @@ const deploy = "../../../../deploy"
 
 // kustomize is the program that kubectl 1.34 has built in. deploy/e2e renders with those of other versions, too.
 const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
+
+// installed has kustomize in a folder that TestMain removes: "go run" would look at all its packages each time.
+var installed = sync.OnceValues(func() (program string, err error) {
+	if programs, err = os.MkdirTemp("", "config-"); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "install", kustomize)
+	cmd.Env = append(os.Environ(), "GOBIN="+programs)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("install %s: %w\n%s", kustomize, err, out)
+	}
+	return filepath.Join(programs, "kustomize"), nil
+})
+
+var programs string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if programs != "" {
+		os.RemoveAll(programs)
+	}
+	os.Exit(code)
+}
 
 // kinds are the objects that are in deploy, by apiVersion and kind.
 var kinds = map[string]func() any{
@@ -100,8 +125,12 @@ func render(t *testing.T, overlay string) (r rendered) {
 	if testing.Short() {
 		t.Skip("needs no race detector: it runs another program")
 	}
+	program, err := installed()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), "go", "run", kustomize, "build", filepath.Join(deploy, overlay))
+	cmd := exec.CommandContext(t.Context(), program, "build", filepath.Join(deploy, overlay))
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
