@@ -20,6 +20,7 @@ type chart struct {
 	ID    string // of the element, of this chart alone on the page
 	Label string
 	Last  string // the newest value
+	Most  string // the highest one
 	About string // the chart in a sentence, for those who do not see it
 	Bad   bool   // there was something that should not be
 	Line  string // of path data, as Area is
@@ -47,8 +48,8 @@ type kind struct {
 var kinds = []kind{
 	{"open", "Open", func(s *history.Sample) float64 { return float64(s.Open) }, "", false, false},
 	{"new", "New", func(s *history.Sample) float64 { return float64(s.New) }, "", true, false},
-	{"in", "From clients", func(s *history.Sample) float64 { return float64(s.BytesIn) }, "B", true, false},
-	{"out", "To clients", func(s *history.Sample) float64 { return float64(s.BytesOut) }, "B", true, false},
+	{"in", "Bytes in", func(s *history.Sample) float64 { return float64(s.BytesIn) }, "B", true, false},
+	{"out", "Bytes out", func(s *history.Sample) float64 { return float64(s.BytesOut) }, "B", true, false},
 	{"failures", "Failures", func(s *history.Sample) float64 { return float64(s.Failures) }, "", true, true},
 	{"refused", "Refused", func(s *history.Sample) float64 { return float64(s.Refused) }, "", true, true},
 	{"changes", "Changes", func(s *history.Sample) float64 { return float64(s.Changes) }, "", false, false},
@@ -106,8 +107,8 @@ func (k *kind) chart(samples []history.Sample, now time.Time) chart {
 		c.About = "There is nothing to show yet."
 		return c
 	}
-	c.Last = write(points[len(points)-1].value)
-	c.About = fmt.Sprintf("The last 15 minutes: now %s, at most %s %s.", c.Last, write(most.value), ago(now, most.at))
+	c.Last, c.Most = write(points[len(points)-1].value), write(most.value)
+	c.About = fmt.Sprintf("The last 15 minutes: now %s, at most %s %s.", c.Last, c.Most, ago(now, most.at))
 	if n := len(c.Marks); n > 0 {
 		c.About += fmt.Sprintf(" Hand-overs: %d.", n)
 	}

@@ -7,8 +7,10 @@ import (
 	"time"
 )
 
-// none stands for a number that is not known.
-const none = "–"
+const (
+	none        = "–"      // stands for a number that is not known
+	nonBreaking = '\u00a0' // a space where no line ends
+)
 
 // count writes a whole number with its thousands apart.
 func count(n any) string {
@@ -45,18 +47,7 @@ func short(n float64, unit string) string {
 	if unit+prefixes[at] == "" {
 		return text
 	}
-	return text + "\u00a0" + prefixes[at] + unit
-}
-
-// rate writes how many there are a second; nothing where there are none.
-func rate(n float32, known bool, unit string) string {
-	switch {
-	case !known:
-		return none
-	case n == 0:
-		return "0"
-	}
-	return short(float64(n), unit)
+	return text + string(nonBreaking) + prefixes[at] + unit
 }
 
 // ago writes how long before now a time was.
@@ -72,21 +63,22 @@ func ago(now time.Time, then any) string {
 	if d < time.Second {
 		return "now"
 	}
-	return span(d) + " ago"
+	return span(now, t) + " ago"
 }
 
-// span writes a time that has passed in the unit that says enough.
-func span(d time.Duration) string {
+// span writes the time between two in the unit that says enough.
+func span(now, then time.Time) string {
+	d := now.Sub(then)
 	const day = 24 * time.Hour
 	switch {
 	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
+		return fmt.Sprintf("%d\u00a0s", int(d.Seconds()))
 	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
+		return fmt.Sprintf("%d\u00a0min", int(d.Minutes()))
 	case d < day:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+		return fmt.Sprintf("%d\u00a0h %d\u00a0min", int(d.Hours()), int(d.Minutes())%60)
 	}
-	return fmt.Sprintf("%d d %d h", int(d/day), int(d%day/time.Hour))
+	return fmt.Sprintf("%d\u00a0d %d\u00a0h", int(d/day), int(d%day/time.Hour))
 }
 
 // clock writes a time whole, for those who compare it with a log.

@@ -68,15 +68,14 @@ type row struct {
 	More                int // addresses and ports besides
 	Path, Fallback      string
 	Eligible, Endpoints int32
-	Open                uint64
-	New, In, Out        string
-	Failures, Refused   tally
+	Numbers             []number
 }
 
-// tally is a sum, and how fast it grows.
-type tally struct {
-	Sum  uint64
-	Rate string // empty: it does not
+// number is a cell.
+type number struct {
+	Text   string
+	Zero   bool
+	Growth string // how fast it grows, where it should not; empty: it does not
 }
 
 // The classes and words of states, in which colour is the least part.
@@ -259,10 +258,10 @@ func (p *pages) servedAt(ip netip.Addr) map[lb.Name]bool {
 func (p *pages) row(s *history.Service) row {
 	state := states[s.State()]
 	r := row{Name: s.Of.Namespace + "/" + s.Of.Name, Href: serviceHref(s.Of.Namespace, s.Of.Name), Class: state[0],
-		Word: state[1], Path: none, Eligible: s.Eligible, Endpoints: s.Endpoints, Open: s.Open,
-		New: rate(s.Rates.New, s.Rates.Known, ""), In: rate(s.Rates.BytesIn, s.Rates.Known, "B"),
-		Out:      rate(s.Rates.BytesOut, s.Rates.Known, "B"),
-		Failures: tallyOf(s.Failures, s.Rates.Failures), Refused: tallyOf(s.Refused, s.Rates.Refused)}
+		Word: state[1], Path: none, Eligible: s.Eligible, Endpoints: s.Endpoints}
+	each := &s.Rates
+	r.Numbers = []number{{Text: count(s.Open), Zero: s.Open == 0}, perSecond(each, each.New, ""), perSecond(each, each.BytesIn, "B"),
+		perSecond(each, each.BytesOut, "B"), tally(s.Failures, each.Failures), tally(s.Refused, each.Refused)}
 	if a := s.First.Addresses; len(a) > 0 {
 		r.Address, r.More = a[0].Addr.String(), len(a)-1
 	}
@@ -273,12 +272,24 @@ func (p *pages) row(s *history.Service) row {
 	return r
 }
 
-func tallyOf(sum uint64, perSecond float32) tally {
-	t := tally{Sum: sum}
-	if perSecond > 0 {
-		t.Rate = short(float64(perSecond), "") + "/s"
+// perSecond is a rate as a cell.
+func perSecond(r *history.Rates, n float32, unit string) number {
+	switch {
+	case !r.Known:
+		return number{Text: none, Zero: true}
+	case n == 0:
+		return number{Text: "0", Zero: true}
 	}
-	return t
+	return number{Text: short(float64(n), unit)}
+}
+
+// tally is a sum of what should not be, and how fast it grows.
+func tally(sum uint64, growth float32) number {
+	n := number{Text: count(sum), Zero: sum == 0}
+	if growth > 0 {
+		n.Growth = short(float64(growth), "") + "/s"
+	}
+	return n
 }
 
 func serviceHref(namespace, name string) string {

@@ -5,13 +5,17 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"html/template"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
+	"strconv"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 )
@@ -56,7 +60,7 @@ func Handler(of *api.Sources) (http.Handler, error) {
 		return nil, err
 	}
 	p.html, err = template.New("").Funcs(template.FuncMap{"asset": p.asset, "count": count, "bytes": bytesOf,
-		"ago": ago, "clock": clock}).ParseFS(templateFiles, "templates/*.html")
+		"ago": ago, "span": span, "clock": clock, "cut": cut}).ParseFS(templateFiles, "templates/*.html")
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +121,30 @@ func (p *pages) show(name string, body func(*http.Request, *frame) error) http.H
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(code)
-		_, _ = w.Write(out.Bytes()) // the client may have gone
+		_, _ = w.Write(visible(out.Bytes())) // the client may have gone
 	}
+}
+
+// visible escapes what has no shape, or another effect than one: control characters, marks of direction, and bytes that
+// are no text. html/template leaves them as they are, and no template has them, so they come from names and notes.
+func visible(page []byte) []byte {
+	shown := func(r rune) bool { return unicode.IsPrint(r) || r == '\n' || r == nonBreaking }
+	if bytes.IndexFunc(page, func(r rune) bool { return !shown(r) || r == utf8.RuneError }) < 0 {
+		return page
+	}
+	out := make([]byte, 0, len(page)+256)
+	for len(page) > 0 {
+		r, size := utf8.DecodeRune(page)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			out = fmt.Appendf(out, `\x%02x`, page[0])
+		case shown(r):
+			out = append(out, page[:size]...)
+		default:
+			quoted := strconv.QuoteRune(r)
+			out = append(out, quoted[1:len(quoted)-1]...)
+		}
+		page = page[size:]
+	}
+	return out
 }

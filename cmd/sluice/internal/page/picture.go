@@ -18,7 +18,9 @@ const (
 	boxHeight, boxGap        = 40.0, 8.0
 	addressAt, addressWidth  = 0.0, 230.0
 	pathAt, pathWidth        = 330.0, 230.0
-	endpointAt, endpointWide = 690.0, 270.0
+	endpointAt, endpointWide = 690.0, 290.0
+
+	thin, thick = 1.25, 4 // lines, and what all connections add to one
 )
 
 // picture shows where a connection to a port goes: addresses, the data path, endpoints.
@@ -35,6 +37,7 @@ type box struct {
 	Class               string
 	Head, Text          string
 	Whole               string // what both say, in full
+	Share               string // of new connections; empty: it is not known
 }
 
 // TextX and the others are where its lines are.
@@ -46,11 +49,13 @@ func (b box) HeadY() float64 { return b.Y + 17 }
 // TextY is where the second line is.
 func (b box) TextY() float64 { return b.Y + 32 }
 
+// ShareX is where the share ends.
+func (b box) ShareX() float64 { return b.X + b.Width - 12 }
+
 // edge leads from one box to another.
 type edge struct {
 	Class, Line string
-	Text        string // at its end
-	X, Y        float64
+	Wide        float64
 }
 
 // draw makes the pictures of the first ports.
@@ -77,11 +82,10 @@ func pictureOf(number int, of *port, endpoints []api.Endpoint, status *api.Statu
 	place(left, p.Height)
 	place(right, p.Height)
 	for _, b := range left {
-		p.Edges = append(p.Edges, edge{Class: "well", Line: curve(b.X+b.Width, b.Y, pathAt, middle)})
+		p.Edges = append(p.Edges, edge{"well", curve(b.X+b.Width, b.Y, pathAt, middle), thin})
 	}
 	for _, b := range right {
-		p.Edges = append(p.Edges, edge{b.edge, curve(pathAt+pathWidth, middle, b.X, b.Y), b.share, b.X - 8,
-			b.Y + boxHeight/2 - 6})
+		p.Edges = append(p.Edges, edge{b.edge, curve(pathAt+pathWidth, middle, b.X, b.Y), thin + thick*b.part})
 	}
 	for _, b := range left {
 		p.Boxes = append(p.Boxes, b.box)
@@ -98,7 +102,8 @@ func pictureOf(number int, of *port, endpoints []api.Endpoint, status *api.Statu
 // joined is a box with what leads to it.
 type joined struct {
 	box
-	edge, share string
+	edge string
+	part float64 // of new connections
 }
 
 // say fills in the lines, cut to so many characters.
@@ -155,7 +160,8 @@ func endpointBoxes(of *port, endpoints []api.Endpoint) (out []joined) {
 		if e.Eligible {
 			b.edge = "well"
 			if weights > 0 && of.Service.Endpoints <= len(endpoints) {
-				b.share = fmt.Sprintf("%d %%", (200*int(e.Weight)+weights)/(2*weights))
+				b.part = float64(e.Weight) / float64(weights)
+				b.Share = fmt.Sprintf("%.0f\u00a0%%", 100*b.part)
 			}
 		} else if e.Reason != "" {
 			b.say(e.Address, e.State+": "+e.Reason, 36)

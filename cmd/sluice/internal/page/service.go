@@ -21,8 +21,8 @@ const (
 // servicePage is the page of one Service.
 type servicePage struct {
 	Namespace, Name string
-	Class, Word     string // of its state
-	Rates           history.Rates
+	Class, Word     string   // of its state
+	Now             []string // what it does, in words
 	Ports           []port
 	MorePorts       bool
 	Charts          []chart
@@ -111,7 +111,13 @@ func (s *servicePage) summary(p *pages, name lb.Name) {
 		return
 	}
 	state := states[services[at].State()]
-	s.Class, s.Word, s.Rates = state[0], state[1], services[at].Rates
+	s.Class, s.Word = state[0], state[1]
+	is := &services[at]
+	s.Now = []string{count(is.Open) + " open"}
+	if each := &is.Rates; each.Known {
+		s.Now = append(s.Now, short(float64(each.New), "")+" new/s", short(float64(each.BytesIn), "B")+"/s from clients",
+			short(float64(each.BytesOut), "B")+"/s to clients")
+	}
 }
 
 func (s *servicePage) addPort(of *api.Service) {
