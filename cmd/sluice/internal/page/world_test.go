@@ -70,6 +70,9 @@ func services(others int) []*lb.Service {
 	return all
 }
 
+// eventOfTest is one that a browser is to show.
+var eventOfTest = journal.Entry{Reason: "Test", Note: "an event of the test"}
+
 // newWorld makes a world in which, over 15 minutes that have passed, clients came, and a process took over.
 func newWorld(t testing.TB, others int) *world {
 	t.Helper()
@@ -99,7 +102,7 @@ func newWorld(t testing.TB, others int) *world {
 			return c, true
 		}}}
 	w.Status = func() api.Status {
-		handed, last := now.Add(-6*time.Minute), now.Add(-12*time.Second)
+		handed, last := now.Add(-6*time.Minute), now.Add(-150*time.Second)
 		return api.Status{Version: "v1.4.0", Node: "node-1", PID: 4711, Started: handed, Serving: now.Add(-50 * time.Hour),
 			HandOvers: api.HandOvers{Count: 2, Last: &handed, From: 4242}, Mode: "userspace", Loops: 2,
 			PacketFilter: &api.Chosen{Name: "nftables"}, Source: api.Source{APIServer: "https://10.0.0.1:6443",
@@ -124,7 +127,8 @@ func newWorld(t testing.TB, others int) *world {
 	return w
 }
 
-// live has clients come in steps of 5 s for 15 minutes before now.
+// live has clients come in steps of 5 s until 10 s ago, and some since then, so that rates are above 0 however late they
+// are asked for.
 func (w *world) live(t testing.TB, now time.Time) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -146,8 +150,8 @@ func (w *world) live(t testing.TB, now time.Time) {
 			}
 		}
 	}
-	for step := range history.Size + 1 {
-		at := now.Add(time.Duration(step-history.Size) * history.Every)
+	for step := range history.Size + 2 {
+		at := now.Add(time.Duration(step-history.Size-2) * history.Every)
 		swing := step % 60
 		clients("10.96.0.10:80", 20+min(swing, 60-swing)+r.IntN(6), 40_000, 0)
 		clients("10.96.0.11:80", 5+r.IntN(4), 9_000, 0)
@@ -165,6 +169,8 @@ func (w *world) live(t testing.TB, now time.Time) {
 		if step == history.Size-72 {
 			w.History.TookOver()
 		}
-		w.History.Sample(at)
+		if step <= history.Size {
+			w.History.Sample(at)
+		}
 	}
 }
