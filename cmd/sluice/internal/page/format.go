@@ -37,13 +37,13 @@ func short(n float64, unit string) string {
 		at++
 	}
 	decimals := 0
-	if n < 9.95 && (at > 0 || n != float64(int(n))) {
+	switch {
+	case n < 0.095 && n > 0:
+		decimals, n = 2, max(n, 0.01)
+	case n < 9.95 && (at > 0 || n != float64(int(n))):
 		decimals = 1
 	}
 	text := strconv.FormatFloat(n, 'f', decimals, 64)
-	if n > 0 && n < 0.05 {
-		text = "<0.1"
-	}
 	if unit+prefixes[at] == "" {
 		return text
 	}

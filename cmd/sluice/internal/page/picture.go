@@ -108,7 +108,7 @@ type joined struct {
 
 // say fills in the lines, cut to so many characters.
 func (b *box) say(head, text string, most int) {
-	b.Height, b.Head, b.Text, b.Whole = boxHeight, cut(head, most), cut(text, most+2), head+" "+text
+	b.Height, b.Head, b.Text, b.Whole = boxHeight, cut(head, most), cut(text, most*5/4), head+" "+text
 }
 
 // place puts boxes above each other, in the middle of the picture.
@@ -164,7 +164,7 @@ func endpointBoxes(of *port, endpoints []api.Endpoint) (out []joined) {
 				b.Share = fmt.Sprintf("%.0f\u00a0%%", 100*b.part)
 			}
 		} else if e.Reason != "" {
-			b.say(e.Address, e.State+": "+e.Reason, 36)
+			b.say(e.Address, e.Reason, 36)
 		}
 		out = append(out, b)
 	}
