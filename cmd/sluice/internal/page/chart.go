@@ -26,8 +26,6 @@ type chart struct {
 	Line  string // of path data, as Area is
 	Area  string
 	Marks []mark
-
-	Width, Height float64
 }
 
 // mark is a hand-over in a chart.
@@ -71,7 +69,7 @@ func chartsOf(samples []history.Sample, of []kind, now time.Time) (out []chart) 
 
 func (k *kind) chart(samples []history.Sample, now time.Time) chart {
 	const window = history.Size * history.Every
-	c := chart{ID: "chart-" + k.id, Label: k.label, Last: none, Width: chartWidth, Height: chartHeight}
+	c := chart{ID: "chart-" + k.id, Label: k.label, Last: none}
 	x := func(t time.Time) float64 { return chartWidth * (1 - float64(now.Sub(t))/float64(window)) }
 	var points []point
 	var most point

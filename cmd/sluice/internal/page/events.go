@@ -12,6 +12,16 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 )
 
+// tookOver is the reason of a hand-over.
+const tookOver = "TookOver"
+
+// event is one of the journal.
+type event struct {
+	api.Event
+	Href string // of its Service
+	Ago  string
+}
+
 // eventList is the page of what has changed lately.
 type eventList struct {
 	Search   string
@@ -20,7 +30,7 @@ type eventList struct {
 	Pager    pager
 }
 
-func (p *pages) events(r *http.Request, f *frame) error {
+func (p *pages) events(r *http.Request, f *frame) (body, error) {
 	f.Title, f.Tab = "Events", "events"
 	q := r.URL.Query()
 	l := &eventList{Search: strings.TrimSpace(q.Get("q")), Warnings: q.Has("warnings")}
@@ -53,8 +63,7 @@ func (p *pages) events(r *http.Request, f *frame) error {
 	if page < pages {
 		l.Pager.Next = href(page + 1)
 	}
-	f.Body = l
-	return nil
+	return l, nil
 }
 
 // eventsOf returns events as pages show them, the newest first.

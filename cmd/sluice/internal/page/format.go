@@ -84,6 +84,9 @@ func span(now, then time.Time) string {
 // clock writes a time whole, for those who compare it with a log.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
+// stamp writes a time for programs.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
 // cut returns text of at most so many characters, without its middle if it is longer.
 func cut(text string, most int) string {
 	all := []rune(text)

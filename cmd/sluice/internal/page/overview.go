@@ -9,14 +9,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// latest is how many events the first page shows.
-const latest = 8
+const (
+	latest     = 8 // events that the first page shows
+	usualOrder = "trouble"
+	allStates  = "all"
+)
 
 // overview is the first page: the node, and a part of its Services.
 type overview struct {
@@ -86,7 +88,7 @@ var stateOrder = []history.State{history.Down, history.Failing, history.Partial,
 
 // orders are those of the Services: negative if a comes first. Those that are equal stay in the order of their names.
 var orders = map[string]func(a, b *history.Service) int{
-	"trouble": func(a, b *history.Service) int {
+	usualOrder: func(a, b *history.Service) int {
 		return cmp.Or(cmp.Compare(b.State(), a.State()),
 			cmp.Compare(b.Rates.Failures+b.Rates.Refused, a.Rates.Failures+a.Rates.Refused))
 	},
@@ -105,7 +107,7 @@ var orders = map[string]func(a, b *history.Service) int{
 // columns of the table, with the keys of their orders.
 var columns = []struct{ label, about, class, order string }{
 	{"State", "down: no endpoint gets new connections; failing: some have failed or were refused in the last " +
-		"seconds; partial: some endpoints get none", "", "trouble"},
+		"seconds; partial: some endpoints get none", "", usualOrder},
 	{"Service", "namespace and name", "", "name"},
 	{"Address", "the first one", "", ""},
 	{"Path", "what forwards it", "", ""},
@@ -118,20 +120,19 @@ var columns = []struct{ label, about, class, order string }{
 	{"Refused", "clients that got no endpoint, since the Service came", "number", "refused"},
 }
 
-func (p *pages) overview(r *http.Request, f *frame) error {
+func (p *pages) overview(r *http.Request, f *frame) (body, error) {
 	f.Title, f.Tab = "Services", "services"
 	q := r.URL.Query()
 	o := &overview{Query: query{Search: strings.TrimSpace(q.Get("q")), State: q.Get("state"), Sort: q.Get("sort")}}
 	if orders[o.Query.Sort] == nil {
-		o.Query.Sort = "trouble"
+		o.Query.Sort = usualOrder
 	}
 	o.Query.Page, _ = strconv.Atoi(q.Get("page"))
 	o.Charts = chartsOf(p.api.History.Node(), kinds, f.Now)
 	all := p.api.Journal.After(0, journal.Size)
 	o.Events = eventsOf(all[max(0, len(all)-latest):], f.Now)
 	o.list(p)
-	f.Body = o
-	return nil
+	return o, nil
 }
 
 // list finds the Services that the query is about.
@@ -174,7 +175,7 @@ func (o *overview) list(p *pages) {
 
 // links makes what leads to other parts of the list.
 func (o *overview) links(counts map[history.State]int) {
-	all := stateLink{Word: "all", Class: "all", Href: o.Query.href("state", ""), Current: o.Query.State == ""}
+	all := stateLink{Word: "all", Class: allStates, Href: o.Query.href("state", ""), Current: o.Query.State == ""}
 	for _, s := range stateOrder {
 		all.Count += counts[s]
 	}
@@ -203,11 +204,11 @@ func (o *overview) links(counts map[history.State]int) {
 func (q query) href(name, value string) string {
 	v := make(url.Values)
 	for key, is := range map[string]string{"q": q.Search, "state": q.State, "sort": q.Sort} {
-		if is != "" && (key != "sort" || is != "trouble") {
+		if is != "" && (key != "sort" || is != usualOrder) {
 			v.Set(key, is)
 		}
 	}
-	if v.Set(name, value); value == "" || name == "sort" && value == "trouble" {
+	if v.Set(name, value); value == "" || name == "sort" && value == usualOrder {
 		v.Del(name)
 	}
 	return "/?" + v.Encode()
@@ -295,38 +296,3 @@ func tally(sum uint64, growth float32) number {
 func serviceHref(namespace, name string) string {
 	return "/service?" + url.Values{"namespace": {namespace}, "name": {name}}.Encode()
 }
-
-// Trouble says what an operator should look at; none: all is well.
-func (f *frame) Trouble() (out []string) {
-	s := &f.Status
-	switch {
-	case !s.Sync.Healthy:
-		out = append(out, "Changes wait to be applied since "+ago(f.Now, s.Sync.Waiting)+" and have failed: "+
-			s.Sync.LastError)
-	case s.Sync.LastError != "":
-		out = append(out, "A change could not be applied yet: "+s.Sync.LastError)
-	}
-	if s.Source.Trouble != "" {
-		out = append(out, "The API server cannot be read: "+s.Source.Trouble)
-	}
-	if d := s.Descriptors; d.Limit > 0 && d.Used > f.High() {
-		out = append(out, "Nine tenths of the file descriptors are used.")
-	}
-	return out
-}
-
-// High is from how many file descriptors on there are too few left.
-func (f *frame) High() int64 { return f.Status.Descriptors.Limit * 9 / 10 }
-
-// Open is how many connections, flows and associations there are.
-func (f *frame) Open() int64 { return f.Status.Open.TCP + f.Status.Open.UDP + f.Status.Open.SCTP }
-
-// event is one of the journal.
-type event struct {
-	api.Event
-	Href string // of its Service
-	Ago  string
-}
-
-// HandOver reports whether it says that another process has handed over.
-func (e event) HandOver() bool { return e.Reason == "TookOver" }

@@ -40,18 +40,6 @@ type box struct {
 	Share               string // of new connections; empty: it is not known
 }
 
-// TextX and the others are where its lines are.
-func (b box) TextX() float64 { return b.X + 12 }
-
-// HeadY is where the first line is.
-func (b box) HeadY() float64 { return b.Y + 17 }
-
-// TextY is where the second line is.
-func (b box) TextY() float64 { return b.Y + 32 }
-
-// ShareX is where the share ends.
-func (b box) ShareX() float64 { return b.X + b.Width - 12 }
-
 // edge leads from one box to another.
 type edge struct {
 	Class, Line string

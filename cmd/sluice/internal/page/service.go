@@ -66,7 +66,7 @@ type ask struct {
 
 type askAddress struct{ Value, Label string }
 
-func (p *pages) service(r *http.Request, f *frame) error {
+func (p *pages) service(r *http.Request, f *frame) (body, error) {
 	q := r.URL.Query()
 	name := lb.Name{Namespace: q.Get("namespace"), Name: q.Get("name")}
 	f.Title, f.Tab = name.Namespace+"/"+name.Name, "services"
@@ -74,10 +74,10 @@ func (p *pages) service(r *http.Request, f *frame) error {
 	of := url.Values{"namespace": {name.Namespace}, "name": {name.Name}, "limit": {strconv.Itoa(rows)}}
 	ports, err := api.Get[api.List[api.Service]](p.api, "services", of)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if name.Name == "" || len(ports.Items) == 0 {
-		return errNotFound
+		return nil, errNotFound
 	}
 	s.MorePorts = ports.Continue != ""
 	s.summary(p, name)
@@ -85,7 +85,7 @@ func (p *pages) service(r *http.Request, f *frame) error {
 		s.Charts = chartsOf(samples, kinds[:len(kinds)-1], f.Now)
 	}
 	if err := s.list(p, of, q); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range ports.Items {
 		s.addPort(&ports.Items[i])
@@ -94,13 +94,12 @@ func (p *pages) service(r *http.Request, f *frame) error {
 	events, err := api.Get[api.List[api.Event]](p.api, "events", url.Values{"namespace": of["namespace"],
 		"name": of["name"], "limit": {strconv.Itoa(ownEvents)}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.Events = eventsOf(events.Items, f.Now)
 	s.Connections = "sluice connections --service " + shellWord(name.Namespace+"/"+name.Name)
 	s.Ask.answer(p, q)
-	f.Body = s
-	return nil
+	return s, nil
 }
 
 // summary says how the Service does.
