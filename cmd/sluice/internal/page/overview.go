@@ -114,8 +114,8 @@ var columns = []struct{ label, about, class, order string }{
 	{"Endpoints", "those that get new connections, of all", "number", ""},
 	{"Open", "connections and flows", "number", "open"},
 	{"New/s", "connections and flows a second", "number", "rate"},
-	{"From clients", "bytes a second", "number", "in"},
-	{"To clients", "bytes a second", "number", "out"},
+	{"In/s", "bytes a second from clients", "number", "in"},
+	{"Out/s", "bytes a second to clients", "number", "out"},
 	{"Failures", "attempts at endpoints that have failed, since the Service came", "number", "failures"},
 	{"Refused", "clients that got no endpoint, since the Service came", "number", "refused"},
 }

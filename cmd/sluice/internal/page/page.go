@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
@@ -25,6 +26,7 @@ const rows = 100
 type pages struct {
 	api    *api.Sources
 	assets map[string]asset // by their paths
+	making sync.Mutex       // held while a page is made: many who ask together take one processor at most
 }
 
 // asset is a file that does not change while the process runs.
@@ -92,22 +94,30 @@ var errNotFound = errors.New("there is no such Service here: it may have been de
 // show answers with a page, which is made whole before any of it is sent.
 func (p *pages) show(of func(*http.Request, *frame) (body, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		f := &frame{Now: time.Now(), Status: p.api.Status()}
-		code := http.StatusOK
-		is, err := of(r, f)
-		if err != nil {
-			is, f.Title, code = notShown{err.Error()}, "Not shown", http.StatusBadRequest
-			if errors.Is(err, errNotFound) {
-				code = http.StatusNotFound
-			}
-		}
-		var out writer
-		out.top(p, f)
-		is.html(&out, f)
-		out.bottom()
+		code, page := p.make(of, r)
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(code)
-		_, _ = io.WriteString(w, out.String()) // the client may have gone
+		_, _ = io.WriteString(w, page) // the client may have gone
 	}
+}
+
+// make returns a page, or in its place one that says why it is not shown.
+func (p *pages) make(of func(*http.Request, *frame) (body, error), r *http.Request) (code int, page string) {
+	p.making.Lock()
+	defer p.making.Unlock()
+	f := &frame{Now: time.Now(), Status: p.api.Status()}
+	code = http.StatusOK
+	is, err := of(r, f)
+	if err != nil {
+		is, f.Title, code = notShown{err.Error()}, "Not shown", http.StatusBadRequest
+		if errors.Is(err, errNotFound) {
+			code = http.StatusNotFound
+		}
+	}
+	var out writer
+	out.top(p, f)
+	is.html(&out, f)
+	out.bottom()
+	return code, out.String()
 }

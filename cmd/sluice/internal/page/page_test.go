@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -246,13 +245,4 @@ func BenchmarkOverview(b *testing.B) {
 			}
 		})
 	}
-}
-
-func TestServe(t *testing.T) {
-	if os.Getenv("PAGE_SERVE") == "" {
-		t.Skip()
-	}
-	w := newWorld(t, 300)
-	_ = os.WriteFile("/tmp/page-url", []byte(w.url), 0o600)
-	select {}
 }
