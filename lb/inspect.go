@@ -38,9 +38,9 @@ type Sum struct {
 	Failing  int // of these and the others, those that are ejected or whose check fails
 }
 
-// Sums calls visit with what there is of each service port of the current table, each at another moment, in the table's
-// order. The Sum is visit's only until it returns. It allocates next to nothing: unlike Stats it may be asked of many services
-// every few seconds.
+// Sums calls visit with what there is of each service port of the current table, each at another moment, in the
+// table's order. The Sum is visit's only until it returns. It allocates next to nothing: unlike Stats it may be asked
+// of many services every few seconds.
 func (b *Balancer) Sums(visit func(*Sum)) {
 	table := b.Table()
 	var sum Sum

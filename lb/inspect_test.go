@@ -45,7 +45,8 @@ func TestView(t *testing.T) {
 		t.Errorf("Totals = %+v, %d", sum, open)
 	}
 	b.Sums(func(s *Sum) {
-		if s.Service != v.Service || s.Counts != v.Stats.Counts || s.InFlight != 1 || s.Eligible != 1 || s.Failing != 0 ||
+		if s.Service != v.Service || s.Counts != v.Stats.Counts || s.InFlight != 1 || s.Eligible != 1 ||
+			s.Failing != 0 ||
 			s.Refused != 0 {
 			t.Errorf("Sums = %+v", s)
 		}

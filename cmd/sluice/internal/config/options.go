@@ -256,7 +256,8 @@ func (s *settings) otherGroups() []group {
 			{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
 				"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
 			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
-				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /healthz and --page; empty: none"},
+				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /healthz and --page; empty: " +
+					"none"},
 			{"page", "", (*string)(&s.Page), "who sees the page / and the API /v1 of the metrics address, which show " +
 				"Services and their clients: `WHO` is auto (this host, by a loopback address, whatever address is " +
 				"bound), always (all who reach the address) or never"},

@@ -55,7 +55,7 @@ func (l *lineage) ask(ctx context.Context, socket string) {
 	l.samples, _ = api.All[api.Sample](ctx, c, "history", url.Values{})
 }
 
-// serveAPI serves the API, on its socket and with the page on the metrics address. Without it everything else is served.
+// serveAPI serves the API, on its socket and with the page on the metrics address. Without it all else is served.
 func (d *daemon) serveAPI() {
 	l, now := &d.lineage, time.Now()
 	if l.taken {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
 )
 
-// TestPage: the page and the API of the metrics address show what the socket does, to this host alone unless --page says
-// otherwise, and what the node did before a hand-over.
+// TestPage: the page and the API of the metrics address show what the socket does, to this host alone unless --page
+// says otherwise, and what the node did before a hand-over.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
@@ -47,7 +47,8 @@ func TestPage(t *testing.T) {
 	node := "http://" + l.Node.Addr4.String() + ":10249"
 	from := func(h *testbed.Host, args ...string) string {
 		t.Helper()
-		out, err := h.Command(t.Context(), "curl", append([]string{"--silent", "--max-time", "30", "--output", "/dev/null",
+		out, err := h.Command(t.Context(), "curl", append([]string{"--silent", "--max-time", "30", "--output",
+			"/dev/null",
 			"--write-out", "%{http_code}"}, args...)...).Output()
 		testbed.Check(t, err)
 		return string(out)

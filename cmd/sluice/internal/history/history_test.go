@@ -128,7 +128,10 @@ func TestRing(t *testing.T) {
 		t.Errorf("the first sample is %+v", s)
 	}
 	all := w.Node()
-	if len(all) != Size || all[0].New != 1 || !slices.IsSortedFunc(all, func(a, b Sample) int { return a.Time.Compare(b.Time) }) {
+	if len(all) != Size || all[0].New != 1 || !slices.IsSortedFunc(all, func(a,
+		b Sample) int {
+		return a.Time.Compare(b.Time)
+	}) {
 		t.Errorf("there are %d samples, the first is %+v", len(all), all[0])
 	}
 	if s := w.tick(); s.TookOver || s.Seconds != 5 {

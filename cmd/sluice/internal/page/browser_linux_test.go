@@ -178,7 +178,8 @@ func (b *browser) js(expression string) string {
 		Result           struct{ Value any }
 		ExceptionDetails json.RawMessage
 	}
-	b.do("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &got)
+	b.do("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true},
+		&got)
 	if got.ExceptionDetails != nil {
 		b.t.Fatalf("%s: %s", expression, got.ExceptionDetails)
 	}
@@ -241,7 +242,8 @@ func (b *browser) named(page string) {
 	for _, n := range tree.Nodes {
 		role := fmt.Sprint(n.Role.Value)
 		switch role {
-		case "link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "table", "region", "meter",
+		case "link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "table", "region",
+			"meter",
 			"columnheader", "rowheader", "navigation", "heading", "option", "search":
 			name, _ := n.Name.Value.(string)
 			if count[role]++; !n.Ignored && strings.TrimSpace(name) == "" && role != "search" {
@@ -266,7 +268,8 @@ func TestBrowser(t *testing.T) {
 		b.do("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{
 			{"name": "prefers-color-scheme", "value": name}}}, nil)
 	}
-	pages := map[string]string{"overview": "/", "service": "/service?namespace=default&name=web&address=TCP+10.96.0.10:80",
+	pages := map[string]string{"overview": "/",
+		"service": "/service?namespace=default&name=web&address=TCP+10.96.0.10:80",
 		"rolling": "/service?namespace=shop&name=cart", "events": "/events"}
 	for name, path := range pages {
 		scheme("light")

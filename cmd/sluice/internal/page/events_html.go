@@ -12,7 +12,8 @@ func (l *eventList) html(w *writer, f *frame) {
 	s := &f.Status
 	w.put(`<p>Serving since %, this process since %. `, clock(s.Serving), clock(s.Started))
 	if s.HandOvers.Last != nil {
-		w.put(`It has taken over % from process %; hand-overs so far: %.</p>`, ago(f.Now, s.HandOvers.Last), s.HandOvers.From,
+		w.put(`It has taken over % from process %; hand-overs so far: %.</p>`, ago(f.Now, s.HandOvers.Last),
+			s.HandOvers.From,
 			count(s.HandOvers.Count))
 	} else {
 		w.put("There was no hand-over.</p>")

@@ -39,7 +39,8 @@ func (f *frame) facts() []fact {
 	}
 	applied := warnings([]detail{{text: ago(f.Now, s.Sync.Last)}, {text: count(s.Sync.Applied) + " in all"}},
 		int64(s.Sync.Failures), "failures")
-	source := fact{name: "Source", value: "Files", details: []detail{{text: strings.Join(s.Source.Manifests, ", "), long: true}}}
+	source := fact{name: "Source", value: "Files", details: []detail{{text: strings.Join(s.Source.Manifests, ", "),
+		long: true}}}
 	if s.Source.APIServer != "" {
 		source.value, source.details = "API server", []detail{{text: s.Source.APIServer, long: true},
 			{text: "heard " + ago(f.Now, s.Source.Contact)}}

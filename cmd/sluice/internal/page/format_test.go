@@ -6,13 +6,15 @@ import (
 )
 
 func TestFormat(t *testing.T) {
-	for n, want := range map[float64]string{0: "0", 0.001: "0.01", 0.04: "0.04", 0.2: "0.2", 1: "1", 1.25: "1.2", 12: "12",
+	for n, want := range map[float64]string{0: "0", 0.001: "0.01", 0.04: "0.04", 0.2: "0.2", 1: "1", 1.25: "1.2",
+		12:    "12",
 		999.4: "999", 999.6: "1.0\u00a0k", 12345: "12\u00a0k", 1.5e6: "1.5\u00a0M", 3e21: "3000\u00a0E"} {
 		if got := short(n, ""); got != want {
 			t.Errorf("short(%v) = %q, want %q", n, got, want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0\u00a0B", 999: "999\u00a0B", 1000: "1.0\u00a0kB", 271e6: "271\u00a0MB"} {
+	for n, want := range map[uint64]string{0: "0\u00a0B", 999: "999\u00a0B", 1000: "1.0\u00a0kB",
+		271e6: "271\u00a0MB"} {
 		if got := bytesOf(n); got != want {
 			t.Errorf("bytesOf(%d) = %q, want %q", n, got, want)
 		}
@@ -37,7 +39,8 @@ func TestFormat(t *testing.T) {
 			t.Errorf("cut(%q) = %q, want %q", text, got, want)
 		}
 	}
-	for text, want := range map[string]string{"a/b-c.d": "a/b-c.d", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "a\nb": "'a\nb'"} {
+	for text, want := range map[string]string{"a/b-c.d": "a/b-c.d", "": "''", "a b": "'a b'", "it's": `'it'\''s'`,
+		"a\nb": "'a\nb'"} {
 		if got := shellWord(text); got != want {
 			t.Errorf("shellWord(%q) = %q, want %q", text, got, want)
 		}

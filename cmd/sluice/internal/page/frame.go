@@ -39,7 +39,8 @@ func (w *writer) top(p *pages, f *frame) {
 	w.put(icons)
 	w.put(`<header><a class="mark" href="/">` + logo + `Sluice</a>
 <nav aria-label="Pages">`)
-	for _, tab := range []struct{ name, path, label string }{{"services", "/", "Services"}, {"events", "/events", "Events"}} {
+	for _, tab := range []struct{ name, path, label string }{{"services", "/", "Services"}, {"events", "/events",
+		"Events"}} {
 		w.put(`<a href="%"`+choose(tab.name == f.Tab, ` aria-current="page"`)+`>%</a>`, tab.path, tab.label)
 	}
 	w.put(`</nav>
@@ -125,9 +126,11 @@ func (w *writer) chart(c *chart) {
 		w.put(` <i>max %</i>`, c.Most)
 	}
 	w.put(`</figcaption>
-<svg role="img" viewBox="0 0 % %" preserveAspectRatio="none" aria-labelledby="%-title %-about">`, chartWidth, chartHeight,
+<svg role="img" viewBox="0 0 % %" preserveAspectRatio="none" aria-labelledby="%-title %-about">`, chartWidth,
+		chartHeight,
 		c.ID, c.ID)
-	w.put(`<title id="%-title">%</title><desc id="%-about">%</desc><path class="base" d="M0 %H%"/>`, c.ID, c.Label, c.ID,
+	w.put(`<title id="%-title">%</title><desc id="%-about">%</desc><path class="base" d="M0 %H%"/>`, c.ID, c.Label,
+		c.ID,
 		c.About, chartHeight, chartWidth)
 	if c.Line != "" {
 		w.put(`<path class="area" d="%"/><path class="line" d="%"/>`, c.Area, c.Line)

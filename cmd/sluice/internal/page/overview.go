@@ -96,7 +96,8 @@ var orders = map[string]func(a, b *history.Service) int{
 	"open": func(a, b *history.Service) int { return cmp.Compare(b.Open, a.Open) },
 	"rate": func(a, b *history.Service) int {
 		return cmp.Or(cmp.Compare(b.Rates.New, a.Rates.New),
-			cmp.Compare(b.Rates.BytesIn+b.Rates.BytesOut, a.Rates.BytesIn+a.Rates.BytesOut), cmp.Compare(b.Open, a.Open))
+			cmp.Compare(b.Rates.BytesIn+b.Rates.BytesOut, a.Rates.BytesIn+a.Rates.BytesOut), cmp.Compare(b.Open,
+				a.Open))
 	},
 	"in":       func(a, b *history.Service) int { return cmp.Compare(b.Rates.BytesIn, a.Rates.BytesIn) },
 	"out":      func(a, b *history.Service) int { return cmp.Compare(b.Rates.BytesOut, a.Rates.BytesOut) },
@@ -261,7 +262,8 @@ func (p *pages) row(s *history.Service) row {
 	r := row{Name: s.Of.Namespace + "/" + s.Of.Name, Href: serviceHref(s.Of.Namespace, s.Of.Name), Class: state[0],
 		Word: state[1], Path: none, Eligible: s.Eligible, Endpoints: s.Endpoints}
 	each := &s.Rates
-	r.Numbers = []number{{Text: count(s.Open), Zero: s.Open == 0}, perSecond(each, each.New, ""), perSecond(each, each.BytesIn, "B"),
+	r.Numbers = []number{{Text: count(s.Open), Zero: s.Open == 0}, perSecond(each, each.New, ""), perSecond(each,
+		each.BytesIn, "B"),
 		perSecond(each, each.BytesOut, "B"), tally(s.Failures, each.Failures), tally(s.Refused, each.Refused)}
 	if a := s.First.Addresses; len(a) > 0 {
 		r.Address, r.More = a[0].Addr.String(), len(a)-1

@@ -4,7 +4,8 @@ package page
 func (o *overview) html(w *writer, f *frame) {
 	w.put(`<div id="node">`)
 	for _, trouble := range f.trouble() {
-		w.put(`<p class="trouble"><svg class="icon" role="img" aria-label="Trouble"><use href="#failing"/></svg>%</p>`, trouble)
+		w.put(`<p class="trouble"><svg class="icon" role="img" aria-label="Trouble"><use href="#failing"/></svg>%</p>`,
+			trouble)
 	}
 	w.put("<h1 class=\"hidden\">The node</h1>\n<dl class=\"facts\">\n")
 	for _, one := range f.facts() {
@@ -13,7 +14,8 @@ func (o *overview) html(w *writer, f *frame) {
 			w.put(` <span`+choose(d.warns, ` class="warn"`)+choose(d.long, ` class="long"`)+`>%</span>`, d.text)
 		}
 		if d := f.Status.Descriptors; one.meter && d.Limit > 0 {
-			w.put(` <meter min="0" max="%" high="%" value="%" aria-label="File descriptors in use">%</meter>`, d.Limit, f.high(),
+			w.put(` <meter min="0" max="%" high="%" value="%" aria-label="File descriptors in use">%</meter>`,
+				d.Limit, f.high(),
 				d.Used, d.Used)
 		}
 		w.put("</dd></div>\n")
@@ -81,7 +83,8 @@ func (o *overview) table(w *writer) {
 func (r *row) html(w *writer) {
 	w.put(`<tr><td>`)
 	w.state(r.Class, r.Word)
-	w.put(`</td><th scope="row" class="name"><a href="%"><bdi>%</bdi></a></th><td class="code">%`, r.Href, cut(r.Name, 128),
+	w.put(`</td><th scope="row" class="name"><a href="%"><bdi>%</bdi></a></th><td class="code">%`, r.Href, cut(r.Name,
+		128),
 		r.Address)
 	if r.More > 0 {
 		w.put(` <span class="more">+%</span>`, r.More)

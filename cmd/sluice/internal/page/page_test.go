@@ -48,7 +48,8 @@ func text(page string) string {
 
 // names returns the Services of a page's table, in their order.
 func names(page string) (out []string) {
-	for _, m := range regexp.MustCompile(`<th scope="row" class="name"><a [^>]*><bdi>([^<]*)`).FindAllStringSubmatch(page, -1) {
+	link := regexp.MustCompile(`<th scope="row" class="name"><a [^>]*><bdi>([^<]*)`)
+	for _, m := range link.FindAllStringSubmatch(page, -1) {
 		out = append(out, html.UnescapeString(m[1]))
 	}
 	return out
@@ -67,14 +68,17 @@ func expect(t *testing.T, what, page string, wanted ...string) {
 func TestOverview(t *testing.T) {
 	w := newWorld(t, 300)
 	page := w.page(t, "/")
-	expect(t, "the first page", text(page), "node-1 · v1.4.0", "Open 5,187 TCP 5,123 UDP 64", "Path userspace steered by nftables",
+	expect(t, "the first page", text(page), "node-1 · v1.4.0", "Open 5,187 TCP 5,123 UDP 64",
+		"Path userspace steered by nftables",
 		"10,374 of 1,048,576", "Hand-overs 2 last 6 min ago serving for 2 d 2 h", "heard 2 min ago", "1,234 in all",
 		"NoEndpoints shop/checkout none is ready", "all 306 down 1 failing 1 partial 1 ok 303", "1 to 100 of 306",
 		"down shop/checkout 10.96.0.13:80 userspace 0 / 0 0 0 0 0 0 22 +0.",
-		"partial shop/cart 10.96.0.11:80 userspace 3 / 4", "shop/payments 10.96.0.14:80 userspace not as requested 3 / 3")
+		"partial shop/cart 10.96.0.11:80 userspace 3 / 4",
+		"shop/payments 10.96.0.14:80 userspace not as requested 3 / 3")
 	expect(t, "the first page", page, "Hand-overs: 1.", `<path class="handover"`, "Hand-over at 20", `href="/?page=2"`,
 		`aria-sort="descending"`, "The last 15 minutes: now 300, at most 300")
-	if got := names(page); len(got) != rows || got[0] != "shop/checkout" || got[1] != "shop/payments" || got[2] != "shop/cart" || got[3] != "default/web" {
+	if got := names(page); len(got) != rows || got[0] != "shop/checkout" || got[1] != "shop/payments" ||
+		got[2] != "shop/cart" || got[3] != "default/web" {
 		t.Errorf("there are %d Services, the first are %q", len(got), got[:5])
 	}
 }
@@ -90,14 +94,16 @@ func TestQuery(t *testing.T) {
 	}{
 		{"/?page=2", 100, "", "101 to 200 of 306"}, {"/?page=4", 6, "", "301 to 306 of 306"},
 		{"/?page=99", 6, "", "301 to 306 of 306"}, {"/?page=-1", 100, "shop/checkout", "1 to 100"},
-		{"/?q=TEAM-07", 8, "team-07/service-00007", "1 to 8 of 8"}, {"/?q=service+00123", 1, "team-03/service-00123", ""},
+		{"/?q=TEAM-07", 8, "team-07/service-00007", "1 to 8 of 8"}, {"/?q=service+00123", 1, "team-03/service-00123",
+			""},
 		{"/?q=10.96.0.10", 1, "default/web", ""}, {"/?q=10.96.0.12:53", 1, "kube-system/kube-dns", ""},
 		{"/?q=10.244.11.4", 1, "shop/cart", "shop/cart"}, {"/?q=198.51.100.80", 1, "default/web", ""},
 		{"/?q=nothing", 0, "", "No Service is found."}, {"/?state=down", 1, "shop/checkout", ""},
 		{"/?state=partial&q=shop", 1, "shop/cart", ""}, {"/?state=failing", 1, "shop/payments", ""},
 		{"/?sort=name", 100, "default/web", ""}, {"/?sort=open", 100, "default/web", ""},
 		{"/?sort=failures", 100, "shop/payments", ""}, {"/?sort=refused", 100, "shop/checkout", ""},
-		{"/?sort=rate", 100, "default/web", ""}, {"/?sort=out", 100, "default/web", ""}, {"/?sort=%3Cb%3E", 100, "shop/checkout", ""},
+		{"/?sort=rate", 100, "default/web", ""}, {"/?sort=out", 100, "default/web", ""}, {"/?sort=%3Cb%3E", 100,
+			"shop/checkout", ""},
 	} {
 		page := w.page(t, x.path)
 		got := names(page)
@@ -115,18 +121,21 @@ func TestQuery(t *testing.T) {
 func TestService(t *testing.T) {
 	w := newWorld(t, 3)
 	page := w.page(t, "/service?namespace=default&name=web")
-	expect(t, "the page of a Service", text(page), "web ok 201 open", "10.96.0.10:80 cluster IP", "0.0.0.0:30080 node port",
+	expect(t, "the page of a Service", text(page), "web ok 201 open", "10.96.0.10:80 cluster IP",
+		"0.0.0.0:30080 node port",
 		"198.51.100.80:80 load-balancer IP 192.0.2.0/24", "userspace, by nftables", "--proxy-mode userspace",
 		"ready 10.244.10.2:8080 TCP IPv4 3 121 4,079 0", "scheduler lc annotation TCP IPv4 yes",
 		"sluice connections --service default/web", "60 %", "20 %")
 	expect(t, "the page of a Service", page, `<path class="line" d="M`,
 		"connections go by path userspace, by nftables to 3 of 3 endpoints")
 	page = w.page(t, "/service?namespace=shop&name=cart")
-	expect(t, "one that rolls", text(page), "cart partial", "terminating 10.244.11.4:8080", "EndpointsChanged shop/cart ready 3, was 4")
+	expect(t, "one that rolls", text(page), "cart partial", "terminating 10.244.11.4:8080",
+		"EndpointsChanged shop/cart ready 3, was 4")
 	page = w.page(t, "/service?namespace=shop&name=cart&unhealthy=1")
 	expect(t, "one that rolls, by trouble", text(page), "terminating 10.244.11.4:8080", "All endpoints")
 	page = w.page(t, "/service?namespace=shop&name=checkout")
-	expect(t, "one without endpoints", text(page), "checkout down", "no endpoint clients are refused", "There are no endpoints.")
+	expect(t, "one without endpoints", text(page), "checkout down", "no endpoint clients are refused",
+		"There are no endpoints.")
 	page = w.page(t, "/service?namespace=kube-system&name=kube-dns")
 	expect(t, "one of two ports", text(page), "dns UDP IPv4 10.96.0.12:80", "dns-tcp TCP IPv4 10.96.0.12:80")
 	page = w.page(t, "/service?"+url.Values{"namespace": {"default"}, "name": {"web"}, "client": {"192.0.2.7"},
@@ -158,7 +167,8 @@ func TestEvents(t *testing.T) {
 		w.Journal.Remember(api.Event{Reason: "Test", Note: fmt.Sprint("number ", i)})
 	}
 	expect(t, "many events", text(w.page(t, "/events")), "number 1499", "1 to 100 of 1,000")
-	expect(t, "the last page", text(w.page(t, "/events?page=10&q=test")), "number 500", "901 to 1,000 of 1,000", "Previous")
+	expect(t, "the last page", text(w.page(t, "/events?page=10&q=test")), "number 500", "901 to 1,000 of 1,000",
+		"Previous")
 }
 
 // TestHostile: names that are HTML, obey terminals or have no end are text, on every page, in attributes and links too.
@@ -166,7 +176,8 @@ func TestHostile(t *testing.T) {
 	w := newWorld(t, 3)
 	own := "/service?" + url.Values{"namespace": {hostile}, "name": {hostile}}.Encode()
 	own += "&" + url.Values{"client": {hostile}, "address": {"TCP " + hostile}}.Encode()
-	for _, path := range []string{"/?q=x", "/", "/events", own, "/?" + url.Values{"q": {hostile}, "sort": {hostile}}.Encode(),
+	for _, path := range []string{"/?q=x", "/", "/events", own, "/?" + url.Values{"q": {hostile},
+		"sort": {hostile}}.Encode(),
 		"/events?" + url.Values{"q": {hostile}}.Encode()} {
 		page := w.page(t, path)
 		if strings.Contains(page, "<script>") || strings.Count(page, "<script") != 1 {
@@ -178,7 +189,8 @@ func TestHostile(t *testing.T) {
 				break
 			}
 		}
-		if m := regexp.MustCompile(`(?i) (style|on\w+)=|javascript:|href="(https?:)?//|src="(https?:)?//`).FindString(page); m != "" {
+		inline := regexp.MustCompile(`(?i) (style|on\w+)=|javascript:|href="(https?:)?//|src="(https?:)?//`)
+		if m := inline.FindString(page); m != "" {
 			t.Errorf("%.40s has %q", path, m)
 		}
 	}
@@ -208,7 +220,8 @@ func TestAssets(t *testing.T) {
 		if code != 200 || body == "" || !strings.HasPrefix(header.Get("Content-Type"), kind) {
 			t.Errorf("%s = %d %v", path, code, header)
 		}
-		if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org/", ""), "://") || strings.Contains(body, "@import") {
+		if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org/", ""), "://") || strings.Contains(body,
+			"@import") {
 			t.Errorf("%s names another host", path)
 		}
 	}
@@ -237,7 +250,8 @@ func BenchmarkOverview(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, path := range []string{"/", "/?sort=name&page=50", "/?sort=rate", "/?q=10.96.0.10", "/service?namespace=default&name=web"} {
+	for _, path := range []string{"/", "/?sort=name&page=50", "/?sort=rate", "/?q=10.96.0.10",
+		"/service?namespace=default&name=web"} {
 		b.Run(path, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -114,7 +114,8 @@ func (s *servicePage) summary(p *pages, name lb.Name) {
 	is := &services[at]
 	s.Now = []string{count(is.Open) + " open"}
 	if each := &is.Rates; each.Known {
-		s.Now = append(s.Now, short(float64(each.New), "")+" new/s", short(float64(each.BytesIn), "B")+"/s from clients",
+		s.Now = append(s.Now, short(float64(each.New), "")+" new/s", short(float64(each.BytesIn),
+			"B")+"/s from clients",
 			short(float64(each.BytesOut), "B")+"/s to clients")
 	}
 }

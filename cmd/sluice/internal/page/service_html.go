@@ -17,7 +17,8 @@ func (s *servicePage) html(w *writer, _ *frame) {
 	if len(s.Charts) > 0 {
 		w.charts(s.Charts)
 	} else {
-		w.put("<p class=\"note\">There are no samples of this Service: it has had no traffic lately, or others have had more.</p>\n")
+		w.put("<p class=\"note\">There are no samples of this Service: it has had no traffic lately, or others have had " +
+			"more.</p>\n")
 	}
 	w.put(`<section aria-labelledby="where"><h2 id="where">Where a connection goes</h2>`)
 	for i := range s.Ports {
@@ -50,9 +51,11 @@ func (p *picture) html(w *writer) {
 	for i := range p.Boxes {
 		b := &p.Boxes[i]
 		const margin, first, second = 12, 17, 32
-		w.put(`<g class="box %"><title>%</title><rect x="%" y="%" width="%" height="%" rx="5"/>`, b.Class, b.Whole, b.X, b.Y,
+		w.put(`<g class="box %"><title>%</title><rect x="%" y="%" width="%" height="%" rx="5"/>`, b.Class, b.Whole,
+			b.X, b.Y,
 			b.Width, b.Height)
-		w.put(`<text class="head" x="%" y="%">%</text><text x="%" y="%">%</text>`, b.X+margin, b.Y+first, b.Head, b.X+margin,
+		w.put(`<text class="head" x="%" y="%">%</text><text x="%" y="%">%</text>`, b.X+margin, b.Y+first, b.Head,
+			b.X+margin,
 			b.Y+second, b.Text)
 		if b.Share != "" {
 			w.put(`<text class="share" x="%" y="%" text-anchor="end">%</text>`, b.X+b.Width-margin, b.Y+first, b.Share)
@@ -65,14 +68,16 @@ func (p *picture) html(w *writer) {
 func (s *servicePage) portTable(w *writer) {
 	w.put(`<section aria-labelledby="ports"><h2 id="ports">Ports</h2>`)
 	w.table("ports", "Ports of the Service, with their addresses and paths")
-	w.heads("Port", "Addresses", "Path", "Why", "#Endpoints", "#Open", "#Picks", "#Failures", "#Refused", "#From clients",
+	w.heads("Port", "Addresses", "Path", "Why", "#Endpoints", "#Open", "#Picks", "#Failures", "#Refused",
+		"#From clients",
 		"#To clients")
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		w.put(`<tr><th scope="row">%</th><td class="code">`, p.Label)
 		const most = 10
 		for _, a := range p.Addresses[:min(len(p.Addresses), most)] {
-			w.put(`<div>% <span class="note">%`+choose(a.Local, ", endpoints of this node")+` %</span></div>`, a.Address, a.Kind,
+			w.put(`<div>% <span class="note">%`+choose(a.Local, ", endpoints of this node")+` %</span></div>`,
+				a.Address, a.Kind,
 				strings.Join(a.Sources, " "))
 		}
 		if len(p.Addresses) > most {
@@ -86,7 +91,8 @@ func (s *servicePage) portTable(w *writer) {
 		if p.Path.Fallback != "" {
 			w.put(` <span class="warn">not %: %</span>`, p.Path.Requested, p.Path.Fallback)
 		}
-		w.put(`</td><td class="number">% / %</td><td class="number">%`, p.Eligible, p.Service.Endpoints, count(p.Active))
+		w.put(`</td><td class="number">% / %</td><td class="number">%`, p.Eligible, p.Service.Endpoints,
+			count(p.Active))
 		if p.Held+p.Queued > 0 {
 			w.put(` <span class="warn">% held, % queued</span>`, count(p.Held), count(p.Queued))
 		}
@@ -115,7 +121,8 @@ func (s *servicePage) endpointTable(w *writer) {
 			w.put(` <span class="note">since %, until %, % in a row</span>`, clock(j.Since), clock(j.Until), j.Times)
 		}
 		w.put(`</td><td>%</td>`, e.Place)
-		w.cells(count(e.Weight), count(e.Active), count(e.Picks), count(e.Failures), bytesOf(e.BytesIn), bytesOf(e.BytesOut))
+		w.cells(count(e.Weight), count(e.Active), count(e.Picks), count(e.Failures), bytesOf(e.BytesIn),
+			bytesOf(e.BytesOut))
 		w.put("</tr>\n")
 	}
 	if len(s.Endpoints) == 0 {
@@ -156,7 +163,8 @@ func (s *servicePage) policyTable(w *writer) {
 
 func (a *ask) html(w *writer, of *servicePage) {
 	w.put(`<section aria-labelledby="ask"><h2 id="ask">What becomes of a client</h2>
-<form method="get" action="/service#ask"><input type="hidden" name="namespace" value="%"><input type="hidden" name="name" value="%">
+<form method="get" action="/service#ask">
+<input type="hidden" name="namespace" value="%"><input type="hidden" name="name" value="%">
 <label for="client">Client</label> <input id="client" name="client" value="%" placeholder="IP address, or any" `+
 		`autocomplete="off" spellcheck="false">
 <label for="address">asks</label> <select id="address" name="address">`, of.Namespace, of.Name, a.Client)

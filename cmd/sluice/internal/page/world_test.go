@@ -47,7 +47,8 @@ func services(others int) []*lb.Service {
 	web := tcpService("default", "web", 10, 3)
 	web.Addresses = append(web.Addresses, lb.Address{Kind: lb.NodePort,
 		Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 30080)}, lb.Address{Kind: lb.LoadBalancerIP,
-		Addr: netip.MustParseAddrPort("198.51.100.80:80"), Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
+		Addr:    netip.MustParseAddrPort("198.51.100.80:80"),
+		Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	web.Backends[1].Weight = 3
 	web.Policies = &lb.Policies{Scheduler: "lc", ConnectAttempts: 3}
 	rolling := tcpService("shop", "cart", 11, 4)
@@ -62,7 +63,8 @@ func services(others int) []*lb.Service {
 		s := tcpService(fmt.Sprintf("team-%02d", i%40), fmt.Sprintf("service-%05d", i), 0, 3)
 		s.Addresses[0].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)}), 80)
 		for e := range s.Backends {
-			s.Backends[e].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(128 + e), byte(i >> 8), byte(i)}), 8080)
+			s.Backends[e].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(128 + e), byte(i >> 8),
+				byte(i)}), 8080)
 		}
 		all = append(all, s)
 	}
@@ -103,7 +105,8 @@ func newWorld(t testing.TB, others int) *world {
 		}}}
 	w.Status = func() api.Status {
 		handed, last := now.Add(-6*time.Minute), now.Add(-150*time.Second)
-		return api.Status{Version: "v1.4.0", Node: "node-1", PID: 4711, Started: handed, Serving: now.Add(-50 * time.Hour),
+		return api.Status{Version: "v1.4.0", Node: "node-1", PID: 4711, Started: handed,
+			Serving:   now.Add(-50 * time.Hour),
 			HandOvers: api.HandOvers{Count: 2, Last: &handed, From: 4242}, Mode: "userspace", Loops: 2,
 			PacketFilter: &api.Chosen{Name: "nftables"}, Source: api.Source{APIServer: "https://10.0.0.1:6443",
 				Contact: &last}, Sync: api.Sync{Healthy: true, Applied: 1234, Last: &last},
@@ -127,8 +130,8 @@ func newWorld(t testing.TB, others int) *world {
 	return w
 }
 
-// live has clients come in steps of 5 s until 10 s ago, and some since then, so that rates are above 0 however late they
-// are asked for.
+// live has clients come in steps of 5 s until 10 s ago, and some since then, so that rates are above 0 however late
+// they are asked for.
 func (w *world) live(t testing.TB, now time.Time) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
