@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// Every is the time between two samples, and Size how many are remembered: 15 minutes.
+	// Every is the time between two samples.
 	Every = 5 * time.Second
-	Size  = 180
+
+	// Size is how many are remembered: 15 minutes.
+	Size = 180
 
 	// Services is of how many Services samples are remembered.
 	Services = 64

@@ -92,7 +92,7 @@ var orders = map[string]func(a, b *history.Service) int{
 		return cmp.Or(cmp.Compare(b.State(), a.State()),
 			cmp.Compare(b.Rates.Failures+b.Rates.Refused, a.Rates.Failures+a.Rates.Refused))
 	},
-	"name": func(a, b *history.Service) int { return 0 },
+	"name": func(_, _ *history.Service) int { return 0 },
 	"open": func(a, b *history.Service) int { return cmp.Compare(b.Open, a.Open) },
 	"rate": func(a, b *history.Service) int {
 		return cmp.Or(cmp.Compare(b.Rates.New, a.Rates.New),
