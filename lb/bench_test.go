@@ -201,3 +201,13 @@ func BenchmarkNext(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSums is what it costs to look at every service.
+func BenchmarkSums(b *testing.B) {
+	var lb Balancer
+	lb.Update(mustTable(b, cluster(10000, 3)))
+	b.ReportAllocs()
+	for b.Loop() {
+		lb.Totals()
+	}
+}

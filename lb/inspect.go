@@ -28,28 +28,69 @@ func (b *Balancer) View(id ID) (View, bool) {
 	return v, true
 }
 
+// Sum is what is counted of a service port in all, and how its backends do.
+type Sum struct {
+	Service *Service // not to be written to
+	Counts
+	Refused  uint64 // for whatever reason
+	InFlight uint64
+	Eligible int // of Service.Backends, those that get new connections by policy Cluster
+	Failing  int // of these and the others, those that are ejected or whose check fails
+}
+
+// Sums calls visit with what there is of each service port of the current table, each at another moment, in the
+// table's order. The Sum is visit's only until it returns. It allocates next to nothing: unlike Stats it may be asked
+// of many services every few seconds.
+func (b *Balancer) Sums(visit func(*Sum)) {
+	table := b.Table()
+	var sum Sum
+	for i := range table.Len() {
+		if b.sum(&table.At(i).ID, &sum) {
+			visit(&sum)
+		}
+	}
+}
+
+// sum says what there is of a service port; false: it has gone meanwhile.
+func (b *Balancer) sum(id *ID, sum *Sum) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	snap := b.load()
+	slot, ok := snap.table.index.slot(*id)
+	if !ok {
+		return false
+	}
+	s := snap.service(slot)
+	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone, Refused: s.state.refusals().sum() +
+		s.state.overShare.Load()}
+	for _, k := range s.backends {
+		sum.count(k)
+		if k.is(clusterSet.condition()) {
+			sum.Eligible++
+		}
+		if h := k.health.Load(); h != nil && (h.ejected || h.failing) {
+			sum.Failing++
+		}
+	}
+	for _, k := range s.state.leaving {
+		sum.count(k)
+	}
+	return true
+}
+
+func (s *Sum) count(k *backend) {
+	s.Counts.add(k.counts())
+	s.InFlight += k.inFlight()
+}
+
 // Totals returns the sums of all service ports of the current table, each at another moment: what is counted, and the
 // picks that are not done.
 func (b *Balancer) Totals() (sum Counts, inFlight uint64) {
-	table := b.Table()
-	for i := range table.Len() {
-		b.addTotals(&table.At(i).ID, &sum, &inFlight)
-	}
+	b.Sums(func(s *Sum) {
+		sum.add(s.Counts)
+		inFlight += s.InFlight
+	})
 	return sum, inFlight
-}
-
-func (b *Balancer) addTotals(id *ID, sum *Counts, inFlight *uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.service(*id)
-	if s == nil { // it has gone meanwhile
-		return
-	}
-	sum.add(s.state.gone)
-	for _, k := range s.all() {
-		sum.add(k.counts())
-		*inFlight += k.inFlight()
-	}
 }
 
 // SamePolicies reports whether s and t request the same, affinity included.

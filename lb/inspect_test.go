@@ -44,6 +44,13 @@ func TestView(t *testing.T) {
 	if sum, open := b.Totals(); sum != v.Stats.Counts || open != 1 {
 		t.Errorf("Totals = %+v, %d", sum, open)
 	}
+	b.Sums(func(s *Sum) {
+		if s.Service != v.Service || s.Counts != v.Stats.Counts || s.InFlight != 1 || s.Eligible != 1 ||
+			s.Failing != 0 ||
+			s.Refused != 0 {
+			t.Errorf("Sums = %+v", s)
+		}
+	})
 	if _, ok := b.View(ID{Name: "web"}); ok {
 		t.Error("there is a view of a service that the table does not have")
 	}

@@ -24,6 +24,8 @@ func (c *Counts) add(o Counts) {
 // ErrNotAllowed, and of clients that were beyond a limit, or have waited in a queue for too long.
 type Refusals struct{ NoBackend, NoLocalBackend, NotAllowed, Limited uint64 }
 
+func (r Refusals) sum() uint64 { return r.NoBackend + r.NoLocalBackend + r.NotAllowed + r.Limited }
+
 // Stats is what one service port keeps from table to table, affinity excepted: counts since it
 // first appeared in a table, and positions.
 type Stats struct {

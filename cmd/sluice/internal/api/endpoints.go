@@ -22,6 +22,21 @@ func (s *Sources) endpoints(q url.Values) (any, error) {
 	})
 }
 
+// Endpoints returns the first endpoints of a service port; none: there is no such port.
+func (s *Sources) Endpoints(of ID, limit int) (out []Endpoint) {
+	id := lb.ID{Namespace: of.Namespace, Name: of.Name, Port: of.Port, IPv6: of.Family == ipv6}
+	for _, p := range protocols {
+		if p.String() == of.Protocol {
+			id.Protocol = p
+		}
+	}
+	v, _ := s.LB.View(id)
+	for at := range v.Stats.Backends[:min(limit, len(v.Stats.Backends))] {
+		out = append(out, s.endpoint(&v, at))
+	}
+	return out
+}
+
 // endpoint says what there is of one endpoint, by its position in the statistics.
 func (s *Sources) endpoint(v *lb.View, at int) Endpoint {
 	n := &v.Stats.Backends[at]

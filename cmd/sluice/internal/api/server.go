@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -26,6 +27,7 @@ type Sources struct {
 	Journal  *journal.Journal
 	Settings []Setting
 	Status   func() Status
+	History  *history.Recorder
 }
 
 // resources are what there is at /v1/NAME, with the parameters that each takes.
@@ -40,6 +42,7 @@ var resources = []struct {
 	{"connections", append([]string{"limit", "continue"}, connectionParams...), (*Sources).connections},
 	{"clients", append([]string{"limit", "sort"}, connectionParams...), (*Sources).clients},
 	{"events", []string{"namespace", "name", "after", "limit"}, (*Sources).events},
+	{"history", []string{"namespace", "name"}, (*Sources).history},
 	{"config", nil, (*Sources).config},
 	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},
 }
@@ -54,10 +57,7 @@ func (s *Sources) Handler() http.Handler {
 	for _, r := range resources {
 		index.Resources = append(index.Resources, r.name)
 		mux.HandleFunc("GET /"+Version+"/"+r.name, func(w http.ResponseWriter, q *http.Request) {
-			answer, err := any(nil), check(q.URL.Query(), r.params)
-			if err == nil {
-				answer, err = r.get(s, q.URL.Query())
-			}
+			answer, err := s.get(r.name, q.URL.Query())
 			write(w, answer, err)
 		})
 	}
@@ -67,6 +67,27 @@ func (s *Sources) Handler() http.Handler {
 			q.Method, q.URL.Path, Version)})
 	})
 	return mux
+}
+
+// Get returns a resource as a request for it is answered, of this type.
+func Get[T any](s *Sources, resource string, q url.Values) (answer T, err error) {
+	of, err := s.get(resource, q)
+	if err != nil {
+		return answer, err
+	}
+	return of.(T), nil
+}
+
+func (s *Sources) get(resource string, q url.Values) (any, error) {
+	for _, r := range resources {
+		if r.name == resource {
+			if err := check(q, r.params); err != nil {
+				return nil, err
+			}
+			return r.get(s, q)
+		}
+	}
+	return nil, &Error{http.StatusNotFound, "there is no resource " + resource}
 }
 
 // Error is what is answered in place of a resource.
@@ -112,6 +133,15 @@ func write(w http.ResponseWriter, answer any, err error) {
 func (s *Sources) status(url.Values) (any, error) { return s.Status(), nil }
 
 func (s *Sources) config(url.Values) (any, error) { return List[Setting]{Items: s.Settings}, nil }
+
+// history returns the samples of the node, or those of a Service: none where they are not kept.
+func (s *Sources) history(q url.Values) (any, error) {
+	if !q.Has("name") {
+		return List[Sample]{Items: append([]Sample{}, s.History.Node()...)}, nil
+	}
+	samples, _ := s.History.Service(lb.Name{Namespace: q.Get("namespace"), Name: q.Get("name")})
+	return List[Sample]{Items: append([]Sample{}, samples...)}, nil
+}
 
 // events returns the last that there are, or those after a number.
 func (s *Sources) events(q url.Values) (any, error) {

@@ -42,10 +42,13 @@ func (s *Sources) service(v *lb.View) Service {
 	return out
 }
 
+// ipv6 is the Family of an ID with IPv6.
+const ipv6 = "IPv6"
+
 func idOf(id lb.ID) ID {
 	family := "IPv4"
 	if id.IPv6 {
-		family = "IPv6"
+		family = ipv6
 	}
 	return ID{Namespace: id.Namespace, Name: id.Name, Port: id.Port, Protocol: id.Protocol.String(), Family: family}
 }

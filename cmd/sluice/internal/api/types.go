@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -260,6 +261,9 @@ type Talkers struct {
 
 // Event is something that has happened, or a change.
 type Event = journal.Entry
+
+// Sample is what the node, or a Service, has done in the seconds before a moment.
+type Sample = history.Sample
 
 // Setting is a value in force.
 type Setting = config.Setting

@@ -263,6 +263,9 @@ func (s *settings) checkAddresses() {
 		s.reject("metrics-bind-address",
 			"%q is that of %s too: give another port", metrics, s.name("healthz-bind-address"))
 	}
+	if s.Page != PageAuto && s.Page != PageAlways && s.Page != PageNever {
+		s.reject("page", "%q is unknown: give auto, always or never", s.Page)
+	}
 }
 
 // checkAPI checks where Services come from.

@@ -50,6 +50,7 @@ type Config struct {
 	Metrics  Metrics
 	Log      Log
 	Process  Process
+	Page     Page // who may look at the page and the API of the metrics address
 
 	AccessLog AccessLog
 }
@@ -60,6 +61,16 @@ type AccessLog struct {
 	Format string // accesslog.JSON or TCPLog
 	Sample int    // one of so many, of those that have ended as they should
 }
+
+// Page says who may look at the running process over HTTP. The unix socket of the API does not depend on it.
+type Page string
+
+// The values of Page.
+const (
+	PageAuto   Page = "auto"   // this host, by a loopback address
+	PageAlways Page = "always" // all who reach the metrics address
+	PageNever  Page = "never"
+)
 
 // Action says what the program does in place of serving. The zero value serves.
 type Action struct {

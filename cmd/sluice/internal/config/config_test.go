@@ -100,6 +100,16 @@ func TestOnExit(t *testing.T) {
 	}
 }
 
+// TestPage: the page is for this host unless others are let in, or none is.
+func TestPage(t *testing.T) {
+	for args, want := range map[string]Page{"": PageAuto, "--page=auto": PageAuto, "--page=always": PageAlways,
+		"--page never": PageNever, "--page=always --metrics-bind-address=0.0.0.0:10249": PageAlways} {
+		if c := parse(t, append(strings.Fields(args), "--manifests=x")...); c.Page != want {
+			t.Errorf("Parse(%s): page %s, want %s", args, c.Page, want)
+		}
+	}
+}
+
 func TestSources(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "")
 	for args, fromAPI := range map[string]bool{"": true, "--kubeconfig " + kubeconfig: true, "--master https://192.0.2.1 ": true, "--manifests x": false} {
@@ -177,6 +187,7 @@ func TestMistakes(t *testing.T) {
 		{"--kubeconfig /no/such/file", "/no/such/file: " + absent()},
 		{"--kubeconfig .", ". is a folder"},
 		{"--manifests=", "--manifests is empty: give a file or folder"},
+		{"--page=yes", `--page "yes" is unknown: give auto, always or never`},
 		{"--service-proxy-name a!b", `--service-proxy-name "a!b": give a value that a label may have`},
 		{"--proxy-port-range 9-1", "--proxy-port-range is wrong: "},
 		{"--config /no/such/file", "--config: open /no/such/file: " + absent()},

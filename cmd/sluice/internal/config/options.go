@@ -257,7 +257,11 @@ func (s *settings) otherGroups() []group {
 			{"healthz-bind-address", "healthzBindAddress", &d.HealthzBindAddress,
 				"`ADDRESS`, with or without a port, of /healthz and /livez; empty: none"},
 			{"metrics-bind-address", "metricsBindAddress", &d.MetricsBindAddress,
-				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz and /healthz; empty: none"},
+				"`ADDRESS`, with or without a port, of /metrics, /proxyMode, /configz, /healthz and --page; empty: " +
+					"none"},
+			{"page", "", (*string)(&s.Page), "who sees the page / and the API /v1 of the metrics address, which show " +
+				"Services and their clients: `WHO` is auto (this host, by a loopback address, whatever address is " +
+				"bound), always (all who reach the address) or never"},
 			{"healthz-port", "healthzBindAddress", &s.healthzPort,
 				"`PORT` of --healthz-bind-address, if that has none; 0: no server"},
 			{"metrics-port", "metricsBindAddress", &s.metricsPort,
@@ -388,7 +392,7 @@ func declare() (*settings, []group) {
 	s.Kernel.RulesLifetime = 10 * time.Minute
 	s.Metrics.Services, s.Metrics.Families = 1000, BasicFamilies
 	s.Log.MaxSize, s.logToStderr = 1800, true
-	s.healthzPort, s.metricsPort = healthzPort, metricsPort
+	s.healthzPort, s.metricsPort, s.Page = healthzPort, metricsPort, PageAuto
 	groups := s.groups()
 	s.ignored = groups[len(groups)-1].options
 	for _, g := range groups {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/events"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/handover"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/history"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kube"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/node"
@@ -62,6 +63,7 @@ type daemon struct {
 	control  *control
 	reports  *reports
 	journal  *journal.Journal
+	history  *history.Recorder
 	lineage  lineage
 	serving  atomic.Int64 // lineage.serving, in ns since 1970; 0: not yet
 	web      *web
@@ -109,6 +111,7 @@ func Run(ctx context.Context, o Options) error {
 		zap.Uint16("tcp_proxy_port", d.agent.TCPPort), zap.Int64("file_descriptors", d.data.budget.Limit))
 	d.background.Go(func() { d.succeedKubeProxy(running) })
 	d.serveAPI()
+	d.background.Go(func() { d.history.Run(running) })
 	d.Upgrade.Serve(d.state(), func(err error) {
 		d.journal.Remember(journal.Entry{Warning: true, Reason: "HandOverFailed", Note: err.Error()})
 	})
@@ -188,6 +191,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		RefuseSCTP: func() bool { engine, _ := d.data.sctp.InUse(); return engine == sctp.Packet },
 		Mode:       d.steering.mode, VerifyEvery: c.Kernel.SyncPeriod, WriteEvery: c.Kernel.MinSyncPeriod, Log: d.Log})
 	d.control.agent = d.agent
+	d.history = history.New(d.data.lb, func() uint64 { return d.agent.Status().Applied })
 	d.watchdog.loops, d.watchdog.status, d.watchdog.log = d.data.loops, d.agent.Status, d.Log
 	if d.watchdog.limit, err = notify.Watchdog(); err != nil {
 		d.Log.Warn("the watchdog of the service manager is not fed", zap.Error(err))

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/config"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/kubeapi"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/page"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/status"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/sctp"
@@ -30,6 +32,7 @@ type lineage struct {
 	serving   time.Time // the first of them
 	handOvers api.HandOvers
 	events    []journal.Entry
+	samples   []api.Sample
 }
 
 // ask asks the process that everything is about to be taken over from what only it knows. One that has no API, or
@@ -49,9 +52,10 @@ func (l *lineage) ask(ctx context.Context, socket string) {
 	l.serving, l.handOvers = before.Serving, before.HandOvers
 	l.handOvers.From = before.PID
 	l.events, _ = api.All[api.Event](ctx, c, "events", url.Values{}) // without them there are ours
+	l.samples, _ = api.All[api.Sample](ctx, c, "history", url.Values{})
 }
 
-// serveAPI serves the API. Without it everything else is served.
+// serveAPI serves the API, on its socket and with the page on the metrics address. Without it all else is served.
 func (d *daemon) serveAPI() {
 	l, now := &d.lineage, time.Now()
 	if l.taken {
@@ -59,20 +63,23 @@ func (d *daemon) serveAPI() {
 		l.handOvers.Last = &now
 		d.journal.Seed(l.events)
 		d.journal.Remember(journal.Entry{Reason: "TookOver"})
+		d.history.Seed(l.samples)
+		d.history.TookOver()
 	}
-	if l.events = nil; l.serving.IsZero() {
+	if l.events, l.samples = nil, nil; l.serving.IsZero() {
 		l.serving = now
 	}
 	d.serving.Store(l.serving.UnixNano())
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
+	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
+		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp}, Loops: d.Config.DataPath.Loops,
+		Journal: d.journal, Settings: d.Config.Settings, Status: d.status, History: d.history}
+	d.showPage(sources)
 	path := d.Config.Process.APISocket
 	if path == config.NoSocket {
 		return
 	}
 	open := d.web.conns.Bound(func(_, path string) (net.Listener, error) { return api.Listen(path, l.known) })
-	sources := &api.Sources{LB: d.data.lb, Now: eventloop.Now, Mode: d.steering.mode, Choice: d.agent.Choice,
-		Servers: []api.Server{d.data.tcp, d.data.udp, d.data.sctp}, Loops: d.Config.DataPath.Loops,
-		Journal: d.journal, Settings: d.Config.Settings, Status: d.status}
 	// Tried again, since the process before may still drain.
 	failed := func(err error) {
 		log := d.Log.With(zap.String("api_socket", path))
@@ -90,6 +97,23 @@ func (d *daemon) serveAPI() {
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}
+}
+
+// showPage serves the page and the API on the metrics address from now on.
+func (d *daemon) showPage(sources *api.Sources) {
+	if d.web.inside == nil {
+		return
+	}
+	pages, err := page.Handler(sources)
+	if err != nil {
+		d.Log.Error("the metrics address has no page", zap.Error(err)) // it is embedded, and tested
+		return
+	}
+	all := http.NewServeMux()
+	all.Handle("/", pages)
+	all.Handle("/"+api.Version, sources.Handler())
+	all.Handle("/"+api.Version+"/", sources.Handler())
+	d.web.inside.Open(all)
 }
 
 // netNS names the network namespace of this process; empty: it is not known.

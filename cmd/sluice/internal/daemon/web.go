@@ -21,6 +21,7 @@ type web struct {
 	servers []*status.Server
 	checks  *status.ServiceChecks // health checks of Services
 	conns   *status.Conns         // of all of them
+	inside  *status.Inside        // the page and the API; nil: there are none
 }
 
 func (w *web) close() error {
@@ -46,8 +47,11 @@ func (d *daemon) serveWeb() error {
 	health := status.Binding{Addr: c.HealthzBindAddress, Handler: status.HealthHandler(d.health, m.ObserveProbe),
 		Open:   open,
 		Failed: d.reports.binding("/healthz", "--healthz-bind-address", events.HealthzFailed)}
+	if who := d.Config.Page; who != config.PageNever {
+		d.web.inside = &status.Inside{Anywhere: who == config.PageAlways}
+	}
 	info := status.Info{Mode: d.Config.DataPath.Mode, Metrics: m.Handler(),
-		Config: c, Steering: d.steering.filter,
+		Config: c, Steering: d.steering.filter, Inside: d.web.inside,
 		Profiling: c.EnableProfiling, SetVerbosity: d.SetVerbosity}
 	metrics := status.Binding{Addr: c.MetricsBindAddress, Handler: info.Handler(), Open: open,
 		Failed: d.reports.binding("/metrics", "--metrics-bind-address", events.MetricsFailed)}

@@ -24,14 +24,16 @@ type Info struct {
 	Config any
 	// Steering is what steers, served beside it; nil: nothing is said of it.
 	Steering any
+	// Inside is the page and the API; nil: there are none.
+	Inside *Inside
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
 	// SetVerbosity changes how much is logged, as the flag -v does.
 	SetVerbosity func(level int)
 }
 
-// Handler serves it: /metrics, /proxyMode, /configz, and /healthz, which says only
-// that the process answers.
+// Handler serves it: /metrics, /proxyMode, /configz, /healthz, which says only
+// that the process answers, and what is Inside.
 func (i Info) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", i.Metrics)
@@ -44,6 +46,11 @@ func (i Info) Handler() http.Handler {
 		}
 		writeJSON(w, http.StatusOK, configs)
 	})
+	if i.Inside != nil {
+		for _, path := range insidePaths {
+			mux.Handle("GET "+path, i.Inside)
+		}
+	}
 	if !i.Profiling {
 		return mux
 	}
