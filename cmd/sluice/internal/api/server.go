@@ -35,6 +35,7 @@ var resources = []struct {
 	{"status", nil, (*Sources).status},
 	{"services", listParams, (*Sources).services},
 	{"endpoints", append([]string{"unhealthy"}, listParams...), (*Sources).endpoints},
+	{"drains", nil, (*Sources).drains},
 	{"events", []string{"namespace", "name", "after", "limit"}, (*Sources).events},
 	{"config", nil, (*Sources).config},
 	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},

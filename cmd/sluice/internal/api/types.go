@@ -85,6 +85,7 @@ type ServiceCounts struct {
 	Fallbacks int            `json:"fallbacks"` // ports that are not on the path requested
 	Conflicts int            `json:"conflicts"` // addresses that another program has
 	Ejected   int64          `json:"ejected"`   // endpoints that get no connections since they have failed
+	Drained   int            `json:"drained"`   // endpoints that an operator has drained
 }
 
 // Open is what is open now.
@@ -185,6 +186,7 @@ const (
 	Ejected      = "ejected"
 	CheckFailing = "check-failing"
 	Maintenance  = "maintenance"
+	Drained      = "drained" // by an operator
 	Loop         = "loop"
 	Gone         = "gone" // no longer of the Service, with connections that are still open
 )
@@ -215,6 +217,16 @@ type Ejection struct {
 	Until  time.Time `json:"until"`
 	Times  int64     `json:"times"` // in a row
 	Reason string    `json:"reason"`
+}
+
+// Drain is what an operator has drained.
+type Drain struct {
+	Endpoint  string     `json:"endpoint"`            // address, with or without a port, or node/NAME
+	Namespace string     `json:"namespace,omitempty"` // of the only Service whose endpoint it is
+	Name      string     `json:"name,omitempty"`
+	Deadline  *time.Time `json:"deadline,omitempty"` // when connections are reset; none: they stay
+	By        string     `json:"by,omitempty"`       // who has asked for it
+	Endpoints int        `json:"endpoints"`          // that it is of now, counted once for each port of a Service
 }
 
 // Event is something that has happened, or a change.

@@ -101,6 +101,15 @@ func (v *view) show(answer any, table func() *table) error {
 	return Print(v.out, answer, v.form == asYAML)
 }
 
+// say writes an answer in the form that was requested, which is a sentence for people.
+func (v *view) say(answer any, sentence string) error {
+	if v.form == asTable || v.form == asWide {
+		_, err := fmt.Fprintln(v.out, clean(sentence))
+		return err
+	}
+	return Print(v.out, answer, v.form == asYAML)
+}
+
 // Print writes an answer as JSON or YAML.
 func Print(w io.Writer, answer any, asYAML bool) error {
 	var text bytes.Buffer

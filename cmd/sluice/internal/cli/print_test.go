@@ -44,6 +44,7 @@ func TestHostileNames(t *testing.T) {
 		Path: api.Path{Fallback: hostile}, Policies: []api.Policy{{Name: hostile, Value: hostile}}}}
 	endpoints := []api.Endpoint{{Service: services[0].ID, Reason: hostile, Ejection: &api.Ejection{Reason: hostile}}}
 	events := []api.Event{{Namespace: hostile, Service: hostile, Note: hostile, Reason: hostile}}
+	drains := []api.Drain{{Endpoint: hostile, Namespace: hostile, Name: hostile, By: hostile}}
 	values := []api.Setting{{Name: hostile, Value: hostile}}
 	status := api.Status{Node: hostile, Source: api.Source{Trouble: hostile, APIServer: hostile},
 		Sync: api.Sync{LastError: hostile}}
@@ -54,6 +55,8 @@ func TestHostileNames(t *testing.T) {
 			v.show(list(services), func() *table { return servicesTable(services, form == asWide) }),
 			v.show(list(endpoints), func() *table { return endpointsTable(endpoints) }),
 			v.show(list(events), func() *table { return eventsTable(events) }),
+			v.show(list(drains), func() *table { return drainsTable(drains) }),
+			v.say(drains[0], drainedText(&drains[0], false)),
 			v.show(list(values), func() *table { return settingsTable(values) }),
 			v.show(status, func() *table { return statusTable(&status) }),
 		} {

@@ -67,7 +67,7 @@ func Unknown(root *cobra.Command, name string) error {
 }
 
 // commands are the commands of this package.
-var commands = []func(*view) *cobra.Command{status, services, endpoints, events, settings}
+var commands = []func(*view) *cobra.Command{status, services, endpoints, events, settings, drain}
 
 // The forms of output.
 const (

@@ -83,8 +83,8 @@ func (d *daemon) serveAPI() {
 			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
 		}
 	}
-	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open,
-		Failed: failed}.Serve()
+	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed,
+		Handler: api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler()}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}
@@ -106,7 +106,7 @@ func (d *daemon) status() api.Status {
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
-			Ejected: d.data.lb.OutlierStats().Active},
+			Ejected: d.data.lb.OutlierStats().Active, Drained: a.Drained},
 		Open: api.Open{TCP: tcp.Active, UDP: udp.Active, SCTP: associations.Active,
 			Held: tcp.Held + udp.Held + associations.Held, Queued: tcp.Queued + associations.Queued},
 		Counted: api.Counted{Picks: sum.Picks, Failures: sum.Failures, Active: active, BytesIn: sum.BytesIn,
