@@ -13,7 +13,7 @@ const Version = "v1"
 // List is a page of a list.
 type List[T any] struct {
 	Items    []T    `json:"items"`
-	Continue string `json:"continue,omitempty"` // of the next page; empty: this is the last
+	Continue string `json:"continue,omitempty"` // of the next page, also if this has no items; empty: it is the last
 }
 
 // Index says what there is.
@@ -231,6 +231,12 @@ type Drain struct {
 
 // Event is something that has happened, or a change.
 type Event = journal.Entry
+
+// Events are a list of them, and the number of the last that there was, be it in the list or not.
+type Events struct {
+	List[Event]
+	Last uint64 `json:"last"`
+}
 
 // Setting is a value in force.
 type Setting = config.Setting

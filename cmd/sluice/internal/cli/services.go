@@ -161,11 +161,11 @@ func events(v *view) *cobra.Command {
 			if tail > 0 {
 				q.Set("limit", fmt.Sprint(min(tail, journal.Size)))
 			}
-			var page api.List[api.Event]
+			var page api.Events
 			if err := v.client().Get(c.Context(), "events", q, &page); err != nil {
 				return err
 			}
-			return v.show(page, func() *table { return eventsTable(page.Items) })
+			return v.show(page.List, func() *table { return eventsTable(page.Items) })
 		}})
 	c.Flags().IntVar(&tail, "tail", 0, "only the last `NUMBER`; 0: all")
 	return c

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ const (
 func TestCommandsPage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(commandsIntro)
-	for _, c := range cli.Root(others, new(bytes.Buffer)).Commands() {
+	for _, c := range cli.Root(others, io.Discard, io.Discard).Commands() {
 		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 			continue
 		}

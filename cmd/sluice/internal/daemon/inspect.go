@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"net"
-	"net/url"
 	"os"
 	"time"
 
@@ -29,7 +28,6 @@ type lineage struct {
 	started   time.Time // this process
 	serving   time.Time // the first of them
 	handOvers api.HandOvers
-	events    []journal.Entry
 }
 
 // ask asks the process that everything is about to be taken over from what only it knows. One that has no API, or
@@ -48,7 +46,6 @@ func (l *lineage) ask(ctx context.Context, socket string) {
 	l.known = true
 	l.serving, l.handOvers = before.Serving, before.HandOvers
 	l.handOvers.From = before.PID
-	l.events, _ = api.All[api.Event](ctx, c, "events", url.Values{}) // without them there are ours
 }
 
 // serveAPI serves the API. Without it everything else is served.
@@ -57,10 +54,9 @@ func (d *daemon) serveAPI() {
 	if l.taken {
 		l.handOvers.Count++
 		l.handOvers.Last = &now
-		d.journal.Seed(l.events)
 		d.journal.Remember(journal.Entry{Reason: "TookOver"})
 	}
-	if l.events = nil; l.serving.IsZero() {
+	if l.serving.IsZero() {
 		l.serving = now
 	}
 	d.journal.Remember(journal.Entry{Reason: "Serving", Note: "version " + d.Version})
