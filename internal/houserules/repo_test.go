@@ -110,7 +110,7 @@ func load(t *testing.T) *repo {
 		r.packages = append(r.packages, list...)
 	}
 	for _, args := range [][]string{{"--help"}, {"explain", "--help"}, {"services", "--help"}, {"endpoints", "--help"},
-		{"events", "--help"}, {"config", "--help"}} {
+		{"events", "--help"}, {"config", "--help"}, {"drain", "--help"}, {"watch", "--help"}, {"support", "--help"}} {
 		cmd := exec.Command("go", append([]string{"run", "./cmd/sluice"}, args...)...)
 		cmd.Dir = root
 		out, err := cmd.CombinedOutput()

@@ -68,7 +68,7 @@ func Unknown(root *cobra.Command, name string) error {
 }
 
 // commands are the commands of this package.
-var commands = []func(*view) *cobra.Command{status, services, endpoints, events, settings, drain, watch}
+var commands = []func(*view) *cobra.Command{status, services, endpoints, events, settings, drain, watch, support}
 
 // The forms of output.
 const (
