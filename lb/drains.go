@@ -37,8 +37,8 @@ type Drains struct {
 	deadlines bool                    // there are some
 }
 
-// NewDrains returns the drains of all, which it owns from now on; nil for none. addresses returns those of the endpoints
-// that run on a node; nil: they are not known.
+// NewDrains returns the drains of all, which it owns from now on; nil for none. addresses returns those of the
+// endpoints that run on a node; nil: they are not known.
 func NewDrains(all []Drain, addresses func(node string) []netip.Addr) *Drains {
 	if len(all) == 0 {
 		return nil

@@ -25,8 +25,8 @@ func drainable() []*Service {
 	return all
 }
 
-// TestMark: a drain is of an address, of a port there, of a node, and of one Service or of all; what is not concerned is
-// the same pointer, and what is marked loses the mark with the drain.
+// TestMark: a drain is of an address, of a port there, of a node, and of one Service or of all; what is not concerned
+// is the same pointer, and what is marked loses the mark with the drain.
 func TestMark(t *testing.T) {
 	host := address(1).Addr()
 	nodes := func(node string) []netip.Addr {
@@ -79,8 +79,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestDrainedGetsNothing: a drained endpoint gets no new connection, not even as the last one; what is open there stays,
-// and is to be reset at the first deadline of those that cover it.
+// TestDrainedGetsNothing: a drained endpoint gets no new connection, not even as the last one; what is open there
+// stays, and is to be reset at the first deadline of those that cover it.
 func TestDrainedGetsNothing(t *testing.T) {
 	all := drainable()
 	b := new(Balancer)

@@ -36,7 +36,8 @@ func TestDrain(t *testing.T) {
 	if err := a.Drain(ctx, of, false, false); err != nil {
 		t.Fatal(err)
 	}
-	if n, kernel := eligible(a, web.ID), len(ipt.services[web.ID].Eligible()); n != 1 || kernel != 1 || eligible(a, dns.ID) != 1 {
+	n, kernel := eligible(a, web.ID), len(ipt.services[web.ID].Eligible())
+	if n != 1 || kernel != 1 || eligible(a, dns.ID) != 1 {
 		t.Errorf("of web %d are eligible, in the kernel %d", n, kernel)
 	}
 	if err := a.Drain(ctx, lb.Drain{Addr: host}, false, true); err != nil || eligible(a, dns.ID) != 0 {
@@ -72,7 +73,8 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the successor begins with %d", n)
 	}
 	mustApply(t, next, services...)
-	if n, kernel := eligible(next, web.ID), len(ipt.services[web.ID].Eligible()); n != 1 || kernel != 1 || eligible(next, dns.ID) != 0 {
+	n, kernel = eligible(next, web.ID), len(ipt.services[web.ID].Eligible())
+	if n != 1 || kernel != 1 || eligible(next, dns.ID) != 0 {
 		t.Errorf("the successor has %d of web, in the kernel %d", n, kernel)
 	}
 	defer running(t, next)()
@@ -81,7 +83,8 @@ func TestDrain(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, kernel := eligible(next, web.ID), len(ipt.services[web.ID].Eligible()); n != 2 || kernel != 2 || eligible(next, dns.ID) != 1 {
+	n, kernel = eligible(next, web.ID), len(ipt.services[web.ID].Eligible())
+	if n != 2 || kernel != 2 || eligible(next, dns.ID) != 1 {
 		t.Errorf("undone there are %d of web, in the kernel %d", n, kernel)
 	}
 	if err := next.Drain(ctx, of, true, false); !errors.Is(err, ErrNotDrained) {

@@ -84,8 +84,8 @@ type listener struct {
 	closed sync.Once
 }
 
-// Accept waits for a connection of root or our own user: the socket's mode and folder keep others away, too, unless they
-// have been given the socket.
+// Accept waits for a connection of root or our own user: the socket's mode and folder keep others away, too, unless
+// they have been given the socket.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()

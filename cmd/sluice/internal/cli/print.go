@@ -92,8 +92,8 @@ func (t *table) print(w io.Writer, wide, noHeaders bool) error {
 	return out.Flush()
 }
 
-// show writes an answer in the form that was requested; table makes the one for people, who hear of it beside the output
-// if there is nothing.
+// show writes an answer in the form that was requested; table makes the one for people, who hear of it beside the
+// output if there is nothing.
 func (v *view) show(answer any, table func() *table) error {
 	if v.form == asTable || v.form == asWide {
 		t := table()

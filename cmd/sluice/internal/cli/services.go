@@ -96,8 +96,8 @@ func endpoints(v *view) *cobra.Command {
 	c := v.ofServices(&cobra.Command{Use: "endpoints [NAME|NAMESPACE/NAME]", Aliases: []string{"endpoint", "ep"},
 		Short: "List endpoints: state, why they are ejected, and counters",
 		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
-			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or gone\n" +
-			"(no endpoint any more, with connections that are still open).",
+			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
+			"gone (no endpoint any more, with connections that are still open).",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

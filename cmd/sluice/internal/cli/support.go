@@ -53,7 +53,8 @@ func support(v *view) *cobra.Command {
 				"endpoints and nodes are in it\n", clean(file))
 			return nil
 		}})
-	c.Flags().StringVarP(&file, "file", "f", "", "`FILE` to write, which must not exist; empty: a name by host and time")
+	c.Flags().StringVarP(&file, "file", "f", "",
+		"`FILE` to write, which must not exist; empty: a name by host and time")
 	return c
 }
 
@@ -93,7 +94,8 @@ func writeBundle(ctx context.Context, file string, c *api.Client) (all []Written
 	archive := tar.NewWriter(zipped)
 	folder, start := strings.TrimSuffix(baseName(file), ".tar.gz"), time.Now()
 	put := func(name string, text []byte) error {
-		err := archive.WriteHeader(&tar.Header{Name: folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: start})
+		err := archive.WriteHeader(&tar.Header{Name: folder + "/" + name, Mode: 0o600, Size: int64(len(text)),
+			ModTime: start})
 		if err == nil {
 			_, err = archive.Write(text)
 		}
@@ -152,8 +154,8 @@ func parts(c *api.Client, status *api.Status, known bool) []part {
 		}},
 		{"metrics.txt", func(ctx context.Context) ([]byte, error) { return metricsPage(ctx, c) }},
 		{"program.txt", func(context.Context) ([]byte, error) {
-			return fmt.Appendf(nil, "the running process: %s\nthis program: %s %s/%s\n", status.Version, runtime.Version(),
-				runtime.GOOS, runtime.GOARCH), nil
+			return fmt.Appendf(nil, "the running process: %s\nthis program: %s %s/%s\n", status.Version,
+				runtime.Version(), runtime.GOOS, runtime.GOARCH), nil
 		}},
 	}
 	pid := 0

@@ -75,8 +75,8 @@ func TestManPage(t *testing.T) {
 	page.WriteString(".\\\" Written by SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestManPage\n" +
 		".TH SLUICE 8\n.SH NAME\nsluice \\- balance Kubernetes Services in user space\n.SH SYNOPSIS\n")
 	page.WriteString(roff(usage) + ".SH DESCRIPTION\n" + roff(about))
-	page.WriteString("The commands that look at the running process ask it at its unix socket, which only root and its own " +
-		"user may\nconnect to.\n.SH OPTIONS\n" + roff("Services:\n"+flags))
+	page.WriteString("The commands that look at the running process ask it at its unix socket, which only root and its\n" +
+		"own user may connect to.\n.SH OPTIONS\n" + roff("Services:\n"+flags))
 	page.WriteString(".SH COMMANDS\n")
 	for _, c := range cli.Root(others, io.Discard, io.Discard).Commands() {
 		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
@@ -88,9 +88,9 @@ func TestManPage(t *testing.T) {
 		}
 		fmt.Fprintf(&page, ".SS sluice %s\n%s", c.Name(), roff(out.String()))
 	}
-	page.WriteString(".SH FILES\n.TP\n.I /run/sluice/api.sock\nthe unix socket of the commands, unless \\-\\-api\\-socket or " +
-		"\\-\\-handover\\-socket says otherwise\n.SH EXIT STATUS\n0 if all went well, else 1, with a sentence on standard " +
-		"error that says what to do.\n.SH SEE ALSO\n.BR nft (8),\n.BR iptables\\-save (8),\n.BR ipvsadm (8),\n" +
+	page.WriteString(".SH FILES\n.TP\n.I /run/sluice/api.sock\nthe unix socket of the commands, unless " +
+		"\\-\\-api\\-socket or \\-\\-handover\\-socket says otherwise\n.SH EXIT STATUS\n0 if all went well, else 1, " +
+		"with a sentence on standard error that says what to do.\n.SH SEE ALSO\n.BR nft (8),\n.BR iptables\\-save (8),\n.BR ipvsadm (8),\n" +
 		".BR conntrack (8)\n")
 	testbed.Golden(t, manPage, page.String())
 	if _, err := exec.LookPath("groff"); err != nil {

@@ -16,8 +16,8 @@ const (
 	commandsIntro = "# Commands\n\n" +
 		"What `sluice COMMAND --help` prints. Those that look at the running process ask it at its unix socket\n" +
 		"(`--api-socket`, in [flags.md](flags.md)), which only root and its own user may connect to, and which has the\n" +
-		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources. What\n" +
-		"changes something, as `drain`, can be asked for at the socket only.\n\n" +
+		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources.\n" +
+		"What changes something, as `drain`, can be asked for at the socket only.\n\n" +
 		"Written by `SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestCommandsPage`; a test keeps it\n" +
 		"true.\n"
 )

@@ -28,8 +28,8 @@ func (l looker) endpointOf(pod int) api.Endpoint {
 	return api.Endpoint{}
 }
 
-// TestDrain: an operator drains an endpoint: new connections go elsewhere, open ones stay, also after a hand-over, until
-// a deadline; and it is undone. It needs the socket, and force for the last endpoint.
+// TestDrain: an operator drains an endpoint: new connections go elsewhere, open ones stay, also after a hand-over,
+// until a deadline; and it is undone. It needs the socket, and force for the last endpoint.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run")
@@ -71,11 +71,13 @@ func TestDrain(t *testing.T) {
 	if got := l.run("drain"); !strings.Contains(got, "nothing found") {
 		t.Errorf("before anything is drained: %s", got)
 	}
-	if got := l.run("drain", pods[0]+":8080", "--service", "default/web"); !strings.Contains(got, "is drained: 1 endpoints") {
+	got := l.run("drain", pods[0]+":8080", "--service", "default/web")
+	if !strings.Contains(got, "is drained: 1 endpoints") {
 		t.Errorf("it prints %q", got)
 	}
 	elsewhere("drained")
-	if reason := l.endpointOf(0).Reason; !strings.Contains(reason, fmt.Sprintf("drained by uid %d, pid ", os.Geteuid())) {
+	by := fmt.Sprintf("drained by uid %d, pid ", os.Geteuid())
+	if reason := l.endpointOf(0).Reason; !strings.Contains(reason, by) {
 		t.Errorf("the reason is %q", reason)
 	}
 	if got := l.run("drain"); !strings.Contains(got, pods[0]+":8080") || !strings.Contains(got, "default/web") {
@@ -84,12 +86,13 @@ func TestDrain(t *testing.T) {
 	if n := l.Metric("sluice_endpoints_drained"); n != 1 {
 		t.Errorf("the metric has %v", n)
 	}
-	if got := l.run("events", "web"); !strings.Contains(got, "Drained") || !strings.Contains(l.Log.String(), `"reason": "Drained"`) {
+	if got := l.run("events", "web"); !strings.Contains(got, "Drained") ||
+		!strings.Contains(l.Log.String(), `"reason": "Drained"`) {
 		t.Errorf("it is not reported: %s", got)
 	}
 	l.run("drain", pods[1])
-	l.fails("drain", "--socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: drain it "+
-		"nevertheless by --force")
+	l.fails("drain", "--socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: "+
+		"drain it nevertheless by --force")
 	l.fails("drain", "--socket", l.socket, "nonsense", `"nonsense" is no endpoint`)
 	l.fails("drain", "--socket", l.socket, pods[2], "--undo", "is not drained")
 	l.run("drain", pods[1], "--undo")
@@ -133,7 +136,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainInKernel: endpoints that are drained, by the node that they run on, get no connections by the kernel's rules.
+// TestDrainInKernel: endpoints that are drained, by the node that they run on, get no connections by the kernel's
+// rules.
 func TestDrainInKernel(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {

@@ -51,7 +51,8 @@ func TestSupport(t *testing.T) {
 	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
 	l.run("drain", "node/worker-1")
 	file := filepath.Join(l.Dir, "bundle.tar.gz")
-	if got := l.run("support", "-f", file); !strings.Contains(got, "services.json") || !strings.Contains(got, "wrote "+file) {
+	if got := l.run("support", "-f", file); !strings.Contains(got, "services.json") ||
+		!strings.Contains(got, "wrote "+file) {
 		t.Errorf("it prints\n%s", got)
 	}
 	all := unpack(t, file)
@@ -66,7 +67,8 @@ func TestSupport(t *testing.T) {
 			t.Errorf("%s lacks %q:\n%.500s", name, want, all[name])
 		}
 	}
-	if !strings.Contains(all["nftables.txt"]+all["iptables.txt"], lab.WebIP) && !strings.Contains(all["ipset.txt"], lab.WebIP) &&
+	rules := all["nftables.txt"] + all["iptables.txt"] + all["ipset.txt"]
+	if !strings.Contains(rules, lab.WebIP) &&
 		!strings.Contains(all["errors.txt"], "nftables.txt: ") {
 		t.Errorf("there are no rules: %s", all["errors.txt"])
 	}
@@ -75,7 +77,8 @@ func TestSupport(t *testing.T) {
 	if out, err := l.Command("support", "--socket", l.Dir+"/none.sock", "-f", none).CombinedOutput(); err != nil {
 		t.Errorf("without a process: %v, %s", err, out)
 	}
-	if all := unpack(t, none); all["kernel.txt"] == "" || !strings.Contains(all["errors.txt"], "services.json: no running Sluice") {
+	if all := unpack(t, none); all["kernel.txt"] == "" ||
+		!strings.Contains(all["errors.txt"], "services.json: no running Sluice") {
 		t.Errorf("without a process it has %v", all["errors.txt"])
 	}
 }

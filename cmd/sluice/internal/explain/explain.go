@@ -108,10 +108,11 @@ func misplaced(f *pflag.FlagSet, manifests bool) (err error) {
 		switch of := slices.Contains(asking, given.Name); {
 		case err != nil || slices.Contains(both, given.Name):
 		case of && manifests:
-			err = fmt.Errorf("--%s is for what a running process says, and with --manifests none is asked: leave out one "+
-				"of them", given.Name)
+			err = fmt.Errorf("--%s is for what a running process says, and with --manifests none is asked: leave out "+
+				"one of them", given.Name)
 		case !of && !manifests:
-			err = fmt.Errorf("--%s is for what is computed of --manifests: give these, too, or leave it out", given.Name)
+			err = fmt.Errorf("--%s is for what is computed of --manifests: give these, too, or leave it out",
+				given.Name)
 		}
 	})
 	return err

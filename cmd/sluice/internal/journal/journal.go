@@ -130,8 +130,8 @@ func (j *Journal) put(e Entry) {
 	}
 }
 
-// Wait waits until there is an entry whose number is above after, or is to begin with 1 again, or until ctx ends. false:
-// it does not, since too many wait already.
+// Wait waits until there is an entry whose number is above after, or until ctx ends; not at all if after is of another
+// journal. false: it does not, since too many wait already.
 func (j *Journal) Wait(ctx context.Context, after uint64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
