@@ -57,6 +57,7 @@ type Balancer struct {
 	updates  uint64              // guarded by mu
 	watchers []func()
 	outliers outliers
+	drains   atomic.Pointer[Drains]
 }
 
 // snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.

@@ -16,13 +16,19 @@ const DrainGrace = int64(1e9)
 // stays reports whether connections that are at b may stay there.
 func (b *Backend) stays() bool { return b.Ready || b.Serving || !b.Terminating }
 
-// Leaves returns when c is to be reset, since its backend has left, on the clock of now: math.MaxInt64 for not at all.
-// A table without any backend resets nothing: an API server lists nothing after it was restored.
+// Leaves returns when c is to be reset, since its backend has left or an operator has drained it, on the clock of now:
+// math.MaxInt64 for not at all. A table without any backend resets nothing: an API server lists nothing after it was
+// restored.
 func (c Choice) Leaves(now int64) int64 {
-	k := c.backend
-	if k == nil {
+	if c.backend == nil {
 		return math.MaxInt64
 	}
+	return min(c.hasLeft(now), c.backend.service.balancer.drainedUntil(c.backend))
+}
+
+// hasLeft is Leaves for a backend that has left.
+func (c Choice) hasLeft(now int64) int64 {
+	k := c.backend
 	drain := c.Policies().Drain
 	if drain <= 0 || k.is(stays) {
 		return math.MaxInt64

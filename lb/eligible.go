@@ -17,7 +17,7 @@ const (
 // ready ones, narrowed by hints for this node, else by hints for this zone, if each has one and
 // one is for here. If none is ready they are those that still serve while they
 // terminate, so that a rolling update does not refuse connections (KEP-1669). One in maintenance
-// is none of them, even if there is no other, as with HAProxy and ipvs.
+// or drained is none of them, even if there is no other, as with HAProxy and ipvs.
 func (s *Service) Eligible() []Backend { return s.eligible(clusterSet) }
 
 // EligibleLocal returns the same for an address with policy Local: of this
@@ -115,12 +115,18 @@ func (s selection) condition(b *Backend) uint32 {
 }
 
 // ready reports whether b takes connections.
-func (b *Backend) ready() bool { return b.Ready && !b.Loop && !b.Maintenance }
+func (b *Backend) ready() bool { return b.Ready && !b.out() }
 
 // servingTerminating reports whether b takes connections as long as there is none better.
 func (b *Backend) servingTerminating() bool {
-	return b.Serving && b.Terminating && !b.Loop && !b.Maintenance
+	return b.Serving && b.Terminating && !b.out()
 }
+
+// out reports whether b is to get no connections, whatever else is said of it.
+func (b *Backend) out() bool { return b.Loop || b.Maintenance || b.Drained }
+
+// TakesNew reports whether b takes connections where there are only ready ones.
+func (b *Backend) TakesNew() bool { return b.ready() }
 
 // live reports whether flows that are at b already may stay there.
 func (b *Backend) live() bool { return (b.Ready || b.Serving) && !b.Loop }
@@ -130,6 +136,8 @@ func (s selection) why(in set, b *Backend) string {
 	switch {
 	case b.Loop:
 		return "it leads back to Sluice"
+	case b.Drained:
+		return "drained by an operator"
 	case b.Maintenance:
 		return "in maintenance, as its weight is 0"
 	}

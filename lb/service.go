@@ -158,6 +158,9 @@ type Backend struct {
 	// Maintenance says that there are to be no new connections, as a weight of 0 does; those that are there may stay.
 	Maintenance bool
 
+	// Drained says that an operator wants no new connections there; those that are there may stay ([Drains.Mark]).
+	Drained bool
+
 	// Weight is the part of new connections that the backend gets, beside the weights of others; 0 is as 1.
 	Weight uint16
 }

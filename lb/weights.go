@@ -3,12 +3,12 @@ package lb
 // weight returns the part of new connections that b is to have, beside those of others.
 func (b *Backend) weight() uint32 { return max(1, uint32(b.Weight)) }
 
-// Weighted reports whether the backends of s that are not in maintenance have different weights.
+// Weighted reports whether the backends of s that are neither in maintenance nor drained have different weights.
 func (s *Service) Weighted() bool {
 	first := uint32(0)
 	for i := range s.Backends {
 		k := &s.Backends[i]
-		if k.Maintenance {
+		if k.Maintenance || k.Drained {
 			continue
 		}
 		if first != 0 && k.weight() != first {

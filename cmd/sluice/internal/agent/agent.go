@@ -36,6 +36,9 @@ type Desired struct {
 	// Checks are where health checks of Services are answered, by TCP: the firewall of the
 	// node lets them in.
 	Checks []netip.AddrPort
+
+	// Hosts returns the addresses of the endpoints that run on a node. nil: they are not known.
+	Hosts func(node string) []netip.Addr
 }
 
 // Config is what an Agent works with. What New was not given is set before Adopt, Prime, Apply
@@ -96,6 +99,7 @@ type Agent struct {
 	suspect  chan struct{} // one: another program may have changed rules
 	offers   chan offer
 	ejected  chan struct{} // one: there is something in progress.ejected
+	requests chan *drainRequest
 	progress progress
 
 	// The rest belongs to the goroutine of Apply and Run.
@@ -121,7 +125,8 @@ type Agent struct {
 	damaged     bool                           // another program has changed our rules, and they are not repaired yet
 	offload     [2]bool                        // by family: this process ends (Offload)
 	looks       looks                          // because of Suspect
-	inherited   map[lb.ID]bool                 // State.Kernel of the process before; nil: it has ended, leaving it
+	drains      drains
+	inherited   map[lb.ID]bool // State.Kernel of the process before; nil: it has ended, leaving it
 }
 
 // New returns an agent that has applied nothing.
@@ -132,6 +137,7 @@ func New(c Config) *Agent {
 		loops: make(map[lb.ID]Loop), own: make(map[lb.Name]netip.Addr)}
 	a.suspect, a.ejected, a.progress.token = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.offers = make(chan offer, len(a.Families)*int(pathCount))
+	a.requests = make(chan *drainRequest)
 	a.planner.healthy = func(s *lb.Service) *lb.Service { return a.LB.WithoutEjected(s) }
 	a.sockets = sockets{config: &a.Config, open: make(map[lb.Frontend]Socket), conflicts: make(map[lb.Frontend]lb.ID)}
 	return a
@@ -256,6 +262,9 @@ func (a *Agent) Run(ctx context.Context) {
 			}
 		case <-a.progress.token:
 			wait = retryMin
+		case r := <-a.requests:
+			a.drains.asked = append(a.drains.asked, r)
+		case <-a.drains.over:
 		case <-retry:
 		case <-due:
 		}

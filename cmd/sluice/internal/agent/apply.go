@@ -44,17 +44,18 @@ func (a *Agent) apply(ctx context.Context, want Desired) (wait time.Duration, er
 	defer func() {
 		if wait == 0 {
 			a.end(attempt, start, err)
+			a.drains.answer(err, a.turns.more)
 		}
 	}()
 	if a.local, err = a.NodeAddrs(); err != nil {
 		return 0, fmt.Errorf("read the node's addresses: %w", err)
 	}
-	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks}
+	a.want = Desired{Services: want.Services, Node: want.Node, Checks: want.Checks, Hosts: want.Hosts}
 	for _, e := range a.engines() {
 		e.failed = nil // those that did not work are tried again
 	}
 	env := a.environment()
-	services := a.turns.take(env.served(want.Services), turnPorts-a.planner.noted)
+	services := a.turns.take(a.drained(env.served(want.Services)), turnPorts-a.planner.noted)
 	holdErr := a.setTable(ctx, env, services, env.on(want.Node, a.local))
 	plan := a.planner.plan(env)
 	host, checks := a.hostOf(&want), checksOf(plan, want.Checks)

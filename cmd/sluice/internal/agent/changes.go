@@ -144,18 +144,16 @@ func (s *side) take(p *lb.Service) {
 	}
 	for i := range s.last {
 		addr := s.last[i].Addr.Addr()
-		s.ready[addr] = s.ready[addr] || isReady(&s.last[i])
+		s.ready[addr] = s.ready[addr] || s.last[i].TakesNew()
 	}
 }
-
-func isReady(b *lb.Backend) bool { return b.Ready && !b.Loop && !b.Maintenance }
 
 func sameHosts(a, b []lb.Backend) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range a {
-		if a[i].Addr.Addr() != b[i].Addr.Addr() || isReady(&a[i]) != isReady(&b[i]) {
+		if a[i].Addr.Addr() != b[i].Addr.Addr() || a[i].TakesNew() != b[i].TakesNew() {
 			return false
 		}
 	}

@@ -23,6 +23,9 @@
 // A change of many service ports has several turns of this, of 4,096 ports, in which the
 // Services that change have equal parts: what others change meanwhile comes in between.
 //
+// Endpoints that an operator drains (Agent.Drain) are marked in what is desired before all this, so that every path has
+// them as those with a weight of 0.
+//
 // After an error the data path serves both what was and what is to be, as far as it got,
 // and the next attempt computes and writes everything anew. Rules that another program
 // has changed are repaired the same way.
@@ -32,5 +35,5 @@
 // moves it back.
 //
 // Goroutines: none of its own; Agent.Run is one goroutine's whole work, and everything
-// but Submit, Status and NodeAddrs belongs to it, or to that of Offload afterwards.
+// but Submit, Drain, Status and NodeAddrs belongs to it, or to that of Offload afterwards.
 package agent

@@ -16,6 +16,7 @@ type State struct {
 	TCPPort  uint16
 	Sockets  []Socket
 	Kernel   []lb.ID // what the kernel forwards without our sockets, or may
+	Drains   []lb.Drain
 
 	History
 }
@@ -34,7 +35,7 @@ func (a *Agent) Pause(ctx context.Context) (resume func(), err error) {
 // State returns what is applied. The agent is to be paused. What has not been applied yet is where the process before
 // had it.
 func (a *Agent) State() State {
-	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort,
+	s := State{Services: a.LB.Table().Services(), Node: a.want.Node, TCPPort: a.TCPPort, Drains: a.drains.all,
 		Sockets: slices.Collect(maps.Values(a.sockets.open)), History: a.Status().History}
 	for _, service := range s.Services {
 		kernel := a.inherited == nil || a.inherited[service.ID]
@@ -65,6 +66,8 @@ func (a *Agent) Adopt(s State) error {
 		a.reported.table, _ = lb.NewTable(slices.SortedFunc(slices.Values(s.Services), before), lb.Node{})
 	}
 	a.TCPPort = s.TCPPort
+	a.drains.all = s.Drains
+	a.LB.Drain(lb.NewDrains(s.Drains, nil)) // those of nodes are known with the first Apply
 	a.want = Desired{Services: s.Services, Node: s.Node}
 	a.inherited = make(map[lb.ID]bool)
 	for _, id := range s.Kernel {

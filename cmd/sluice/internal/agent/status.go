@@ -65,6 +65,7 @@ type Status struct {
 	Frontends int        // their addresses
 	Backends  int        // their endpoints, counted once a service port
 	Looping   int        // of these, those that lead back to Sluice and are left out
+	Drained   int        // those that an operator has drained
 	Conflicts int        // node ports, and ports of service addresses, that another program has
 	NoLocal   [2]NoLocal // of IPv4 and of IPv6
 
@@ -131,6 +132,7 @@ func (s *Status) count(service *lb.Service, sign int) {
 	s.Frontends += sign * len(service.Addresses)
 	s.Backends += sign * len(service.Backends)
 	s.Looping += sign * len(service.Looping())
+	s.Drained += sign * service.Drained()
 	s.NoLocal[family(service.IPv6)].add(service, sign)
 }
 
@@ -192,7 +194,7 @@ func (p *progress) applied(plan *Plan) {
 	defer p.mu.Unlock()
 	s := &p.status
 	if plan.whole {
-		s.Services, s.Frontends, s.Backends, s.Looping, s.Fallbacks, s.Policies = 0, 0, 0, 0, 0, 0
+		s.Services, s.Frontends, s.Backends, s.Looping, s.Drained, s.Fallbacks, s.Policies = 0, 0, 0, 0, 0, 0, 0
 		s.NoLocal, s.Paths = [2]NoLocal{}, [pathCount]int{}
 	}
 	for i := range plan.changes {

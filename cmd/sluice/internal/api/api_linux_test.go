@@ -70,12 +70,17 @@ func sourcesOf(t *testing.T, services, endpoints int) *Sources {
 // serve serves sources at a socket of the test's.
 func serve(t *testing.T, s *Sources) *Client {
 	t.Helper()
+	return serveHandler(t, s.Handler())
+}
+
+func serveHandler(t *testing.T, h http.Handler) *Client {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "run", "api.sock")
 	l, err := Listen(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: s.Handler()}
+	server := &http.Server{Handler: h}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -123,6 +128,25 @@ func TestPages(t *testing.T) {
 	if err != nil || len(bad) != endpoints/2 || bad[0].State != NotReady || bad[0].Reason != "not ready" ||
 		bad[0].Eligible {
 		t.Errorf("there are %d that are not ready, of which the first is %+v, %v", len(bad), bad[0], err)
+	}
+	// Of many that are well a page has none, and goes on.
+	well := sourcesOf(t, mostLooked*2/3, 1)
+	for _, service := range well.LB.Table().Services() {
+		service.Backends = service.Backends[:1]
+	}
+	table, err := lb.NewTable(well.LB.Table().Services(), lb.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	well.LB = new(lb.Balancer)
+	well.LB.Update(table)
+	long, q := serve(t, well), url.Values{"unhealthy": {"true"}}
+	var none List[Endpoint]
+	if err := long.Get(t.Context(), "endpoints", q, &none); err != nil || len(none.Items) != 0 || none.Continue == "" {
+		t.Errorf("where all is well a page has %d, going on at %q, %v", len(none.Items), none.Continue, err)
+	}
+	if all, err := All[Endpoint](t.Context(), long, "endpoints", q); err != nil || len(all) != 0 {
+		t.Errorf("where all is well there are %d, %v", len(all), err)
 	}
 	named, err := All[Service](t.Context(), c, "services", url.Values{"name": {hostile}})
 	if err != nil || len(named) != 1 || named[0].Name != hostile {
@@ -203,6 +227,97 @@ func TestRequests(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("events?%s are %s, want %s, %v", query, got, want, err)
 		}
+	}
+}
+
+// TestWait: a request waits for the next event and no longer than it says, and knows where others have begun anew.
+func TestWait(t *testing.T) {
+	s := sourcesOf(t, 1, 1)
+	c := serve(t, s)
+	s.Journal.Remember(Event{Reason: "First"})
+	ask := func(query string) (page Events) {
+		q, _ := url.ParseQuery(query)
+		if err := c.Get(t.Context(), "events", q, &page); err != nil {
+			t.Errorf("events?%s: %v", query, err)
+		}
+		return page
+	}
+	if page := ask("after=0&wait=10s"); len(page.Items) != 1 || page.Last != 1 {
+		t.Errorf("what is there: %+v", page)
+	}
+	if page := ask("after=1&wait=1ms"); len(page.Items) != 0 || page.Last != 1 {
+		t.Errorf("when nothing comes: %+v", page)
+	}
+	if page := ask("after=9&wait=10s"); len(page.Items) != 0 || page.Last != 1 {
+		t.Errorf("after another process: %+v", page)
+	}
+	next := make(chan Events)
+	go func() { next <- ask("after=1&wait=10s") }()
+	s.Journal.Remember(Event{Reason: "Second"})
+	if page := <-next; len(page.Items) != 1 || page.Items[0].Reason != "Second" || page.Last != 2 {
+		t.Errorf("what comes: %+v", page)
+	}
+}
+
+// TestDrains: what is asked for reaches the agent, and what is wrong is said; without Writer nothing can be drained.
+func TestDrains(t *testing.T) {
+	s := sourcesOf(t, 3, 2)
+	var asked []string
+	var fail error
+	w := Writer{Sources: s, Drain: func(_ context.Context, d lb.Drain, undo, force bool) error {
+		asked = append(asked, fmt.Sprintf("%v %s %v %d %t %t", d.Addr, d.Node, d.Service, max(0, d.Deadline-1e18),
+			undo, force))
+		if fail == nil && !undo {
+			s.LB.Drain(lb.NewDrains([]lb.Drain{d}, nil))
+		}
+		return fail
+	}}
+	c := serveHandler(t, w.Handler())
+	for _, x := range []struct{ method, query, want string }{
+		{"POST", "endpoint=10.1.0.1", "10.1.0.1:0  {n0 s00000} 0 false false"},
+		{"POST", "endpoint=%5Bfd00::1%5D:80&deadline=5s&force=true", "[fd00::1]:80  {n0 s00000} 5000000000 false true"},
+		{"DELETE", "endpoint=node/a", "invalid AddrPort a {n0 s00000} 0 true false"},
+		{"POST", "endpoint=10.1.0.1:x", `"10.1.0.1:x" is no endpoint`},
+		{"POST", "endpoint=node/", `"node/" is no endpoint`},
+		{"POST", "", `"" is no endpoint`},
+		{"POST", "endpoint=10.1.0.1&deadline=-1s", `deadline "-1s" is no duration`},
+		{"DELETE", "endpoint=10.1.0.1&force=true", `there is no parameter "force" here`},
+	} {
+		q, err := url.ParseQuery(x.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Set("namespace", "n0")
+		q.Set("name", "s00000")
+		asked = nil
+		var one Drain
+		got := ""
+		if err := c.Do(t.Context(), x.method, "drains", q, &one); err != nil {
+			got = err.Error()
+		} else if len(asked) == 1 {
+			got = asked[0]
+		}
+		if !strings.HasPrefix(got, x.want) {
+			t.Errorf("%s %s: %q, want %q", x.method, x.query, got, x.want)
+		}
+	}
+	s.LB.Drain(lb.NewDrains([]lb.Drain{{Addr: netip.MustParseAddrPort("10.1.0.1:0"), By: hostile,
+		Deadline: 1e18 + 5e9}}, nil))
+	all, err := All[Drain](t.Context(), c, "drains", nil)
+	if err != nil || len(all) != 1 || all[0].Endpoint != "10.1.0.1" || all[0].By != hostile || all[0].Endpoints != 3 ||
+		all[0].Deadline == nil {
+		t.Errorf("the list is %+v, %v", all, err)
+	}
+	for want, err := range map[string]error{"is not drained": agent.ErrNotDrained, "--force": &agent.StrandedError{}} {
+		fail = err
+		if err := c.Do(t.Context(), "POST", "drains", url.Values{"endpoint": {"10.1.0.1"}}, new(Drain)); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	readOnly := serve(t, s)
+	if readOnly.Do(t.Context(), "POST", "drains", url.Values{"endpoint": {"10.1.0.1"}}, new(Drain)) == nil {
+		t.Error("who may only read drains")
 	}
 }
 

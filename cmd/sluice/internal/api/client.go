@@ -42,10 +42,15 @@ func NewClient(socket string) *Client {
 
 // Get asks for a resource. It asks once more where the process has handed over meanwhile.
 func (c *Client) Get(ctx context.Context, resource string, q url.Values, answer any) error {
+	return c.Do(ctx, http.MethodGet, resource, q, answer)
+}
+
+// Do is Get by any method of HTTP.
+func (c *Client) Do(ctx context.Context, method, resource string, q url.Values, answer any) error {
 	u := url.URL{Scheme: "http", Host: "sluice", Path: "/" + Version + "/" + resource, RawQuery: q.Encode()}
 	until := time.Now().Add(patience)
 	for {
-		err := c.get(ctx, u.String(), answer)
+		err := c.do(ctx, method, u.String(), answer)
 		again := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 			errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)
 		if !again || !time.Now().Before(until) {
@@ -59,8 +64,8 @@ func (c *Client) Get(ctx context.Context, resource string, q url.Values, answer 
 	}
 }
 
-func (c *Client) get(ctx context.Context, address string, answer any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+func (c *Client) do(ctx context.Context, method, address string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
 		return err
 	}

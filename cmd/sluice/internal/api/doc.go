@@ -1,5 +1,6 @@
-// Package api is how a running Sluice is looked at: resources as JSON, read only, by HTTP on a unix socket that root
-// and its own user may connect to, and on the metrics address, where package status says who may ask.
+// Package api is how a running Sluice is looked at: resources as JSON by HTTP on a unix socket that root and its own
+// user may connect to, and on the metrics address, where package status says who may ask. They are read only; what
+// changes something has Writer, which nothing but the socket serves.
 //
 // Each resource is a row of resources (server.go), a type (types.go) and a function that makes it of Sources; a new one
 // needs these three. Paths begin with the version: what is added to an answer is no new version, what goes or changes

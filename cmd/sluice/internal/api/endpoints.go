@@ -52,6 +52,10 @@ func (s *Sources) endpoint(v *lb.View, at int) Endpoint {
 	}
 	e.NodeHint, e.ZoneHint = hintOf(b.NodeHint), hintOf(b.ZoneHint)
 	e.State, e.Reason = stateOf(b), v.Why[at]
+	if drain, ok := s.LB.Drains().Of(v.Service.ID, b.Addr); ok && e.State == Drained {
+		by := s.drained(&drain)
+		e.Reason = by.why()
+	}
 	h := &n.Health
 	if h.Failing {
 		e.Check = h.Why
@@ -73,6 +77,8 @@ func stateOf(b *lb.Backend) string {
 	switch {
 	case b.Loop:
 		return Loop
+	case b.Drained:
+		return Drained
 	case b.Maintenance:
 		return Maintenance
 	case b.Ready:

@@ -10,10 +10,13 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// usualPage and largestPage are how many items a page of a list has.
+// usualPage and largestPage are how many items a page of a list has. It may have fewer, or none, and go on: mostLooked
+// bounds how many service ports and endpoints are looked at for one, since few may be what is asked for, and each look
+// keeps changes waiting.
 const (
 	usualPage   = 500
 	largestPage = 1000
+	mostLooked  = 10_000
 )
 
 // listParams are the parameters of lists of Services and of what they have.
@@ -64,7 +67,7 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 			return nil, refuse("continue %q is none that was answered", text)
 		}
 	}
-	page := List[T]{Items: []T{}}
+	page, looked := List[T]{Items: []T{}}, 0
 	for _, id := range s.ids(q.Get("namespace"), q.Get("name")) {
 		order := id.Compare(from.ID)
 		if order < 0 {
@@ -74,7 +77,7 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 		if order == 0 {
 			at = from.At
 		}
-		if len(page.Items) >= limit {
+		if len(page.Items) >= limit || looked >= mostLooked {
 			page.Continue = cursor{ID: id}.String()
 			break
 		}
@@ -82,6 +85,7 @@ func pageOf[T any](s *Sources, q url.Values, add func(to []T, v *lb.View, at, li
 		if !ok {
 			continue // it has gone meanwhile
 		}
+		looked += 1 + len(v.Stats.Backends)
 		if page.Items, at = add(page.Items, &v, at, limit); at > 0 {
 			page.Continue = cursor{id, at}.String()
 			break

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ var resources = []struct {
 	{"endpoints", append([]string{"unhealthy"}, listParams...), (*Sources).endpoints},
 	{"connections", append([]string{"limit", "continue"}, connectionParams...), (*Sources).connections},
 	{"clients", append([]string{"limit", "sort"}, connectionParams...), (*Sources).clients},
-	{"events", []string{"namespace", "name", "after", "limit"}, (*Sources).events},
+	{"drains", nil, (*Sources).drains},
+	{"events", []string{"namespace", "name", "after", "limit", "wait"}, (*Sources).events},
 	{"history", []string{"namespace", "name"}, (*Sources).history},
 	{"config", nil, (*Sources).config},
 	{"explain", []string{"client", "address", "protocol", "namespace", "name"}, (*Sources).explain},
@@ -57,7 +59,14 @@ func (s *Sources) Handler() http.Handler {
 	for _, r := range resources {
 		index.Resources = append(index.Resources, r.name)
 		mux.HandleFunc("GET /"+Version+"/"+r.name, func(w http.ResponseWriter, q *http.Request) {
-			answer, err := s.get(r.name, q.URL.Query())
+			query := q.URL.Query()
+			answer, err := any(nil), check(query, r.params)
+			if err == nil && query.Has("wait") {
+				err = s.await(q.Context(), query)
+			}
+			if err == nil {
+				answer, err = r.get(s, query)
+			}
 			write(w, answer, err)
 		})
 	}
@@ -153,6 +162,7 @@ func (s *Sources) events(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	last := s.Journal.Last() // what comes in between is in the list, or in the next one
 	all := s.Journal.After(after, journal.Size)
 	matches := func(e Event) bool {
 		return (q.Get("namespace") == "" || e.Namespace == q.Get("namespace")) &&
@@ -162,5 +172,26 @@ func (s *Sources) events(q url.Values) (any, error) {
 	if drop := len(all) - int(limit); drop > 0 {
 		all = all[drop:]
 	}
-	return List[Event]{Items: all}, nil
+	return Events{List[Event]{Items: all}, last}, nil
+}
+
+// mostWait is how long a request may wait for an event.
+const mostWait = 10 * time.Second
+
+// await waits for the event after the one that a request names.
+func (s *Sources) await(ctx context.Context, q url.Values) error {
+	after, err := number(q, "after", 0, 1<<63)
+	if err != nil {
+		return err
+	}
+	wait, err := time.ParseDuration(q.Get("wait"))
+	if err != nil || wait < 0 || wait > mostWait {
+		return refuse("wait %q is no duration up to %s: give one like 5s", q.Get("wait"), mostWait)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if !s.Journal.Wait(ctx, after) {
+		return &Error{http.StatusServiceUnavailable, "too many clients wait for events: ask without wait, or later"}
+	}
+	return nil
 }

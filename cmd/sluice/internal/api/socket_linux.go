@@ -84,32 +84,45 @@ type listener struct {
 	closed sync.Once
 }
 
-// Accept waits for a connection of root or our own user.
+// Accept waits for a connection of root or our own user: the socket's mode and folder keep others away, too, unless
+// they have been given the socket.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
 			return nil, err
 		}
-		if trusted(c) {
-			return c, nil
+		if cred := credentials(c); cred != nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid()) {
+			return &peer{c, *cred}, nil
 		}
 		_ = c.Close()
 	}
 }
 
-// trusted reports whether the process at the other end may look: the socket's mode and folder keep others away, too,
-// unless they have been given the socket.
-func trusted(c *net.UnixConn) bool {
+// peer is a connection of a process that is known.
+type peer struct {
+	*net.UnixConn
+	cred unix.Ucred
+}
+
+// RemoteAddr says which process it is, for http.Request.RemoteAddr.
+func (p *peer) RemoteAddr() net.Addr {
+	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("uid %d, pid %d", p.cred.Uid, p.cred.Pid)}
+}
+
+// credentials are those of the process at the other end; nil: they cannot be had.
+func credentials(c *net.UnixConn) (cred *unix.Ucred) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false
+		return nil
 	}
-	var cred *unix.Ucred
 	controlErr := raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	return controlErr == nil && err == nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+	if controlErr != nil || err != nil {
+		return nil
+	}
+	return cred
 }
 
 // Close stops listening, and removes the socket's file, unless another process has put its own in its place.

@@ -15,7 +15,7 @@ const Version = "v1"
 // List is a page of a list.
 type List[T any] struct {
 	Items    []T    `json:"items"`
-	Continue string `json:"continue,omitempty"` // of the next page; empty: this is the last
+	Continue string `json:"continue,omitempty"` // of the next page, also if this has no items; empty: it is the last
 }
 
 // Index says what there is.
@@ -87,6 +87,7 @@ type ServiceCounts struct {
 	Fallbacks int            `json:"fallbacks"` // ports that are not on the path requested
 	Conflicts int            `json:"conflicts"` // addresses that another program has
 	Ejected   int64          `json:"ejected"`   // endpoints that get no connections since they have failed
+	Drained   int            `json:"drained"`   // endpoints that an operator has drained
 }
 
 // Open is what is open now.
@@ -187,6 +188,7 @@ const (
 	Ejected      = "ejected"
 	CheckFailing = "check-failing"
 	Maintenance  = "maintenance"
+	Drained      = "drained" // by an operator
 	Loop         = "loop"
 	Gone         = "gone" // no longer of the Service, with connections that are still open
 )
@@ -259,11 +261,27 @@ type Talkers struct {
 	Partial bool     `json:"partial,omitempty"` // time was up
 }
 
+// Drain is what an operator has drained.
+type Drain struct {
+	Endpoint  string     `json:"endpoint"`            // address, with or without a port, or node/NAME
+	Namespace string     `json:"namespace,omitempty"` // of the only Service whose endpoint it is
+	Name      string     `json:"name,omitempty"`
+	Deadline  *time.Time `json:"deadline,omitempty"` // when connections are reset; none: they stay
+	By        string     `json:"by,omitempty"`       // who has asked for it
+	Endpoints int        `json:"endpoints"`          // that it is of now, counted once for each port of a Service
+}
+
 // Event is something that has happened, or a change.
 type Event = journal.Entry
 
 // Sample is what the node, or a Service, has done in the seconds before a moment.
 type Sample = history.Sample
+
+// Events are a list of them, and the number of the last that there was, be it in the list or not.
+type Events struct {
+	List[Event]
+	Last uint64 `json:"last"`
+}
 
 // Setting is a value in force.
 type Setting = config.Setting

@@ -66,7 +66,7 @@ func connections(v *view) *cobra.Command {
 			if err != nil || t.printed > 0 {
 				return err
 			}
-			return t.print(v.out, v.form == asWide, v.noHeaders)
+			return v.show(nil, func() *table { return t })
 		}})
 	w.flags(c)
 	return c

@@ -75,11 +75,10 @@ func (t *table) add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// print writes a table as kubectl does, or says that there is nothing.
+// print writes a table as kubectl does, which is nothing without rows.
 func (t *table) print(w io.Writer, wide, noHeaders bool) error {
 	if len(t.rows) == 0 {
-		_, err := fmt.Fprintln(w, "nothing found")
-		return err
+		return nil
 	}
 	columns := len(t.header)
 	if !wide {
@@ -128,10 +127,24 @@ func (t *table) stream(w io.Writer, wide, noHeaders bool) error {
 	return err
 }
 
-// show writes an answer in the form that was requested; table makes the one for people.
+// show writes an answer in the form that was requested; table makes the one for people, who hear of it beside the
+// output if there is nothing.
 func (v *view) show(answer any, table func() *table) error {
 	if v.form == asTable || v.form == asWide {
-		return table().print(v.out, v.form == asWide, v.noHeaders)
+		t := table()
+		if len(t.rows) == 0 {
+			fmt.Fprintln(v.errs, "nothing found")
+		}
+		return t.print(v.out, v.form == asWide, v.noHeaders)
+	}
+	return Print(v.out, answer, v.form == asYAML)
+}
+
+// say writes an answer in the form that was requested, which is a sentence for people.
+func (v *view) say(answer any, sentence string) error {
+	if v.form == asTable || v.form == asWide {
+		_, err := fmt.Fprintln(v.out, clean(sentence))
+		return err
 	}
 	return Print(v.out, answer, v.form == asYAML)
 }

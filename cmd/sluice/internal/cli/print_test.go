@@ -44,16 +44,19 @@ func TestHostileNames(t *testing.T) {
 		Path: api.Path{Fallback: hostile}, Policies: []api.Policy{{Name: hostile, Value: hostile}}}}
 	endpoints := []api.Endpoint{{Service: services[0].ID, Reason: hostile, Ejection: &api.Ejection{Reason: hostile}}}
 	events := []api.Event{{Namespace: hostile, Service: hostile, Note: hostile, Reason: hostile}}
+	drains := []api.Drain{{Endpoint: hostile, Namespace: hostile, Name: hostile, By: hostile}}
 	values := []api.Setting{{Name: hostile, Value: hostile}}
 	status := api.Status{Node: hostile, Source: api.Source{Trouble: hostile, APIServer: hostile},
 		Sync: api.Sync{LastError: hostile}}
 	for _, form := range []string{asTable, asWide, asJSON, asYAML} {
 		var out bytes.Buffer
-		v := &view{out: &out, form: form}
+		v := &view{out: &out, errs: &out, form: form}
 		for _, err := range []error{
 			v.show(list(services), func() *table { return servicesTable(services, form == asWide) }),
 			v.show(list(endpoints), func() *table { return endpointsTable(endpoints) }),
 			v.show(list(events), func() *table { return eventsTable(events) }),
+			v.show(list(drains), func() *table { return drainsTable(drains) }),
+			v.say(drains[0], drainedText(&drains[0], false)),
 			v.show(list(values), func() *table { return settingsTable(values) }),
 			v.show(status, func() *table { return statusTable(&status) }),
 		} {
@@ -102,6 +105,18 @@ func TestTable(t *testing.T) {
 		if err := tab.print(&out, x.wide, x.bare); err != nil || out.String() != x.want {
 			t.Errorf("%q, %v, want %q", out.String(), err, x.want)
 		}
+	}
+	var out, errs bytes.Buffer
+	for _, form := range []string{asTable, asJSON, asYAML} {
+		v := &view{out: &out, errs: &errs, form: form}
+		out.Reset()
+		if err := v.show(list([]api.Drain{}), func() *table { return drainsTable(nil) }); err != nil ||
+			out.String() != map[string]string{asJSON: "{\n  \"items\": []\n}\n", asYAML: "items: []\n"}[form] {
+			t.Errorf("nothing as %s: %q, %v", form, out.String(), err)
+		}
+	}
+	if errs.String() != "nothing found\n" {
+		t.Errorf("nothing is said to be %q", errs.String())
 	}
 	for n, want := range map[uint64]string{0: "0", 9999: "9999", 10_240: "10.0Ki", 5 << 30: "5.0Gi",
 		1<<64 - 1: "16.0Ei"} {

@@ -23,11 +23,12 @@ type Command struct {
 
 // Root returns the program's subcommands: those of this package, others, and shell completion. It does not serve: the
 // flags for that are the config package's.
-func Root(others []Command, stdout io.Writer) *cobra.Command {
+func Root(others []Command, stdout, stderr io.Writer) *cobra.Command {
 	cobra.MousetrapHelpText = "" // on Windows the program may be started by anything
 	root := &cobra.Command{Use: "sluice", SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
 		Short: "Balances Kubernetes Services"}
 	root.SetOut(stdout)
+	root.SetErr(stderr)
 	usual := root.HelpFunc()
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
 		if c == root {
@@ -37,7 +38,7 @@ func Root(others []Command, stdout io.Writer) *cobra.Command {
 		usual(c, args)
 	})
 	for _, c := range commands {
-		root.AddCommand(c(&view{out: stdout}))
+		root.AddCommand(c(&view{out: stdout, errs: stderr}))
 	}
 	for _, c := range others {
 		root.AddCommand(&cobra.Command{Use: c.Name, Short: c.Short, Hidden: c.Hidden, DisableFlagParsing: true,
@@ -67,8 +68,8 @@ func Unknown(root *cobra.Command, name string) error {
 }
 
 // commands are the commands of this package.
-var commands = []func(*view) *cobra.Command{status, services, endpoints, connections, clients, top, events,
-	settings}
+var commands = []func(*view) *cobra.Command{status, services, endpoints, connections, clients, top, events, watch,
+	settings, drain, support}
 
 // The forms of output.
 const (
@@ -80,7 +81,7 @@ const (
 
 // view is what a command looks at, and how it shows that.
 type view struct {
-	out       io.Writer
+	out, errs io.Writer
 	socket    string
 	form      string
 	namespace string

@@ -96,8 +96,8 @@ func endpoints(v *view) *cobra.Command {
 	c := v.ofServices(&cobra.Command{Use: "endpoints [NAME|NAMESPACE/NAME]", Aliases: []string{"endpoint", "ep"},
 		Short: "List endpoints: state, why they are ejected, and counters",
 		Long: "Lists the endpoints of ports of Services. STATE is ready, not-ready, terminating, ejected,\n" +
-			"check-failing, maintenance (weight 0), loop (it leads back to Sluice) or gone (no endpoint any more,\n" +
-			"with connections that are still open).",
+			"check-failing, maintenance (weight 0), drained (by sluice drain), loop (it leads back to Sluice) or\n" +
+			"gone (no endpoint any more, with connections that are still open).",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
@@ -161,11 +161,11 @@ func events(v *view) *cobra.Command {
 			if tail > 0 {
 				q.Set("limit", fmt.Sprint(min(tail, journal.Size)))
 			}
-			var page api.List[api.Event]
+			var page api.Events
 			if err := v.client().Get(c.Context(), "events", q, &page); err != nil {
 				return err
 			}
-			return v.show(page, func() *table { return eventsTable(page.Items) })
+			return v.show(page.List, func() *table { return eventsTable(page.Items) })
 		}})
 	c.Flags().IntVar(&tail, "tail", 0, "only the last `NUMBER`; 0: all")
 	return c

@@ -37,8 +37,8 @@ func statusTable(s *api.Status) *table {
 	row("Source", "%s", source(&s.Source))
 	row("Changes", "%s", sync(&s.Sync))
 	n := &s.Services
-	row("Services", "%d ports at %d addresses, %d endpoints, %d of them ejected", n.Ports, n.Addresses, n.Endpoints,
-		n.Ejected)
+	row("Services", "%d ports at %d addresses, %d endpoints, %d of them ejected, %d drained", n.Ports, n.Addresses,
+		n.Endpoints, n.Ejected, n.Drained)
 	row("Data paths", "%s%s", paths(n.Paths), troubles(n))
 	row("Open now", "TCP %d, UDP flows %d, SCTP %d, waiting for an endpoint %d, for room at one %d", s.Open.TCP,
 		s.Open.UDP, s.Open.SCTP, s.Open.Held, s.Open.Queued)

@@ -54,7 +54,7 @@ func Main(build Build, args []string, stdout, stderr io.Writer) int {
 		if args[0] != "upgrade" { // which its errors name
 			prefix += " " + args[0]
 		}
-		return exitCode(subcommand(args, stdout), prefix, stderr)
+		return exitCode(subcommand(args, stdout, stderr), prefix, stderr)
 	}
 	up, err := upgrade.New()
 	if err == nil {
@@ -69,8 +69,8 @@ func Main(build Build, args []string, stdout, stderr io.Writer) int {
 }
 
 // subcommand runs what the first argument names.
-func subcommand(args []string, stdout io.Writer) error {
-	root := cli.Root(others, stdout)
+func subcommand(args []string, stdout, stderr io.Writer) error {
+	root := cli.Root(others, stdout, stderr)
 	if !cli.Has(root, args[0]) {
 		return cli.Unknown(root, args[0])
 	}

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -15,8 +16,8 @@ const (
 	commandsIntro = "# Commands\n\n" +
 		"What `sluice COMMAND --help` prints. Those that look at the running process ask it at its unix socket\n" +
 		"(`--api-socket`, in [flags.md](flags.md)), which only root and its own user may connect to, and which has the\n" +
-		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources. Nothing\n" +
-		"can be changed there.\n\n" +
+		"same as JSON by HTTP: `curl --unix-socket /run/sluice/api.sock http://sluice/v1` lists the resources.\n" +
+		"What changes something, as `drain`, can be asked for at the socket only.\n\n" +
 		"Written by `SLUICE_UPDATE=1 go test ./cmd/sluice/internal/command -run TestCommandsPage`; a test keeps it\n" +
 		"true.\n"
 )
@@ -25,7 +26,7 @@ const (
 func TestCommandsPage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(commandsIntro)
-	for _, c := range cli.Root(others, new(bytes.Buffer)).Commands() {
+	for _, c := range cli.Root(others, io.Discard, io.Discard).Commands() {
 		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 			continue
 		}

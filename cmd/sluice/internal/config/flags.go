@@ -229,7 +229,9 @@ func Usage() string {
 		"  sluice explain --help             show which endpoint a client gets, and by which rules\n" +
 		"  sluice status                     show the running process, and whether it is well\n" +
 		"  sluice services | endpoints       list what it serves, with its state and counters\n" +
-		"  sluice events | config            list what has changed lately, and the configuration in force\n" +
+		"  sluice events | watch | config    list what has changed lately, or changes; the configuration in force\n" +
+		"  sluice drain ENDPOINT             keep new connections from an endpoint, or a node\n" +
+		"  sluice support                    write an archive for the report of a problem\n" +
 		"  sluice completion SHELL           print a script that completes commands in bash, zsh or fish\n")
 	_, groups := declare()
 	for _, g := range groups {

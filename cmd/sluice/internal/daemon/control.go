@@ -60,7 +60,8 @@ func (c *control) desired(objects kube.Objects) agent.Desired {
 		c.log.Warn("closing the health check of a Service failed", zap.Error(err))
 	}
 	checks := slices.SortedFunc(maps.Keys(wanted), netip.AddrPort.Compare)
-	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Checks: checks, Changes: changes(r.Changes)}
+	return agent.Desired{Services: r.Services, Node: r.Facts.Node, Checks: checks, Changes: changes(r.Changes),
+		Hosts: objects.OnNode}
 }
 
 // changes is what led to a conversion, in the agent's form.

@@ -315,7 +315,7 @@ func (d *daemon) keepTCPPort() {
 // state is what is handed over, or taken.
 func (d *daemon) state() *handover.State {
 	return &handover.State{Program: d.Version, Loops: d.data.loops, LB: d.data.lb,
-		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent}
+		TCP: d.data.tcp, UDP: d.data.udp, SCTP: d.data.sctp, Agent: d.agent, Journal: d.journal}
 }
 
 // inheritLock takes the instance lock of the process that everything was taken over from,

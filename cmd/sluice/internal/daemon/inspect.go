@@ -31,7 +31,6 @@ type lineage struct {
 	started   time.Time // this process
 	serving   time.Time // the first of them
 	handOvers api.HandOvers
-	events    []journal.Entry
 	samples   []api.Sample
 }
 
@@ -51,8 +50,7 @@ func (l *lineage) ask(ctx context.Context, socket string) {
 	l.known = true
 	l.serving, l.handOvers = before.Serving, before.HandOvers
 	l.handOvers.From = before.PID
-	l.events, _ = api.All[api.Event](ctx, c, "events", url.Values{}) // without them there are ours
-	l.samples, _ = api.All[api.Sample](ctx, c, "history", url.Values{})
+	l.samples, _ = api.All[api.Sample](ctx, c, "history", url.Values{}) // without them there are ours
 }
 
 // serveAPI serves the API, on its socket and with the page on the metrics address. Without it all else is served.
@@ -61,12 +59,11 @@ func (d *daemon) serveAPI() {
 	if l.taken {
 		l.handOvers.Count++
 		l.handOvers.Last = &now
-		d.journal.Seed(l.events)
 		d.journal.Remember(journal.Entry{Reason: "TookOver"})
 		d.history.Seed(l.samples)
 		d.history.TookOver()
 	}
-	if l.events, l.samples = nil, nil; l.serving.IsZero() {
+	if l.samples = nil; l.serving.IsZero() {
 		l.serving = now
 	}
 	d.serving.Store(l.serving.UnixNano())
@@ -92,8 +89,8 @@ func (d *daemon) serveAPI() {
 			log.Info("sluice status and its like cannot look at this process: give --api-socket a path", zap.Error(err))
 		}
 	}
-	s, err := status.Binding{Network: "unix", Addr: path, Handler: sources.Handler(), Open: open,
-		Failed: failed}.Serve()
+	s, err := status.Binding{Network: "unix", Addr: path, Open: open, Failed: failed,
+		Handler: api.Writer{Sources: sources, Drain: d.agent.Drain}.Handler()}.Serve()
 	if err == nil { // always, as it is tried again
 		d.web.servers = append(d.web.servers, s)
 	}
@@ -132,7 +129,7 @@ func (d *daemon) status() api.Status {
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
-			Ejected: d.data.lb.OutlierStats().Active},
+			Ejected: d.data.lb.OutlierStats().Active, Drained: a.Drained},
 		Open: api.Open{TCP: tcp.Active, UDP: udp.Active, SCTP: associations.Active,
 			Held: tcp.Held + udp.Held + associations.Held, Queued: tcp.Queued + associations.Queued},
 		Counted: api.Counted{Picks: sum.Picks, Failures: sum.Failures, Active: active, BytesIn: sum.BytesIn,

@@ -91,10 +91,31 @@ func Run(args []string, stdout io.Writer) error {
 			q.client, q.subject = q.subject[0], q.subject[1:]
 		}
 	}
+	if err := misplaced(f, len(q.manifests) > 0); err != nil {
+		return err
+	}
 	if len(q.manifests) == 0 {
 		return q.ask(stdout)
 	}
 	return q.answer(stdout)
+}
+
+// misplaced is an error of a flag that is for the other case.
+func misplaced(f *pflag.FlagSet, manifests bool) (err error) {
+	asking := []string{"socket", "output"}
+	both := []string{"client", "manifests", "help"}
+	f.Visit(func(given *pflag.Flag) {
+		switch of := slices.Contains(asking, given.Name); {
+		case err != nil || slices.Contains(both, given.Name):
+		case of && manifests:
+			err = fmt.Errorf("--%s is for what a running process says, and with --manifests none is asked: leave out "+
+				"one of them", given.Name)
+		case !of && !manifests:
+			err = fmt.Errorf("--%s is for what is computed of --manifests: give these, too, or leave it out",
+				given.Name)
+		}
+	})
+	return err
 }
 
 // answer writes what becomes of the client.

@@ -141,7 +141,7 @@ func TestHandover(t *testing.T) {
 	paused := lb.Conversation{Key: 7, Backend: w.backend, Port: 4000, Answered: true, Time: eventloop.Now()}
 	w.old.LB.RememberConversations(webID, []lb.Conversation{paused})
 	chain := []*State{w.old}
-	for range 3 {
+	for n := range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
 		if gave != nil || took != nil {
 			t.Fatalf("gave: %v; took: %v", gave, took)
@@ -149,6 +149,9 @@ func TestHandover(t *testing.T) {
 		w.old = heir
 		chain = append(chain, heir)
 		w.works()
+		if last := w.old.Journal.Last(); last != uint64(n+1) {
+			t.Errorf("the journal has %d events, want one for each process", last)
+		}
 		if all := heir.LB.ServiceClients(webID); len(all) != 2 || all[0].Addr != early.Addr {
 			t.Errorf("affinity is that of %+v, want that of %+v first", all, early)
 		}

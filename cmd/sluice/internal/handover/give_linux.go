@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/tcp"
@@ -42,7 +43,8 @@ type giver struct {
 	token     token
 	memory    map[lb.ID]string // as it was sent first
 	overShare []overShare
-	since     int64 // clients that came before have been sent
+	event     uint64 // the last that has been sent
+	since     int64  // clients that came before have been sent
 	report    Report
 }
 
@@ -78,6 +80,7 @@ func Give(ctx context.Context, ch *Channel, h Hello, s *State, l *Listeners) (Re
 		g.report.halted()
 	}
 	g.listeners.Resume()
+	g.Journal.Resume()
 	unpause()
 	return Report{}, err
 }
@@ -123,7 +126,7 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 		return err
 	}
 	all := g.counters()
-	all.OverShare = g.overShare
+	all.OverShare, all.Events = g.overShare, g.Journal.Halt(g.event)
 	if err := g.ch.sendJSON(still, countersMsg, all); err != nil {
 		return err
 	}
@@ -150,7 +153,11 @@ func (g *giver) sendSetup(ctx context.Context) (err error) {
 	s := setup{Program: g.Program, PID: os.Getpid(),
 		Files: 2*int(all.TCP.Active+all.SCTP.Active) + int(all.UDP.Active),
 		Seed:  g.LB.Seed, Agent: g.Agent.State(),
-		TCP: g.TCP.Listening(), UDP: g.UDP.Listening(), SCTP: g.SCTP.Holding(), HTTP: g.listeners.list()}
+		TCP: g.TCP.Listening(), UDP: g.UDP.Listening(), SCTP: g.SCTP.Holding(), HTTP: g.listeners.list(),
+		Events: g.Journal.After(0, journal.Size)}
+	if n := len(s.Events); n > 0 {
+		g.event = s.Events[n-1].Number
+	}
 	fds := []int{g.token.fd}
 	s.eachFD(func(fd *int) { fds = append(fds, *fd) })
 	return g.ch.sendJSON(ctx, setupMsg, s, fds...)

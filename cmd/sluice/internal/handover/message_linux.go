@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
 	"github.com/sluice-lb/sluice/tcp"
@@ -65,6 +66,7 @@ type setup struct {
 	UDP     []udp.Listening
 	SCTP    sctp.Holding
 	HTTP    []httpSocket
+	Events  []journal.Entry
 }
 
 // httpSocket is a socket of Listeners.
@@ -100,6 +102,7 @@ type counters struct {
 	SCTP sctp.Stats
 
 	OverShare []overShare
+	Events    []journal.Entry // since setup
 }
 
 // overShare is how often a Service has exceeded its share.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -20,6 +21,7 @@ type State struct {
 	UDP     *udp.Server
 	SCTP    *sctp.Server
 	Agent   *agent.Agent
+	Journal *journal.Journal
 
 	// Patience is how long the other side may take for any step while all connections
 	// go on. 0: 20 s.

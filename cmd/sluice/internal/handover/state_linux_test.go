@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 	"github.com/sluice-lb/sluice/internal/eventloop"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp"
@@ -35,7 +36,7 @@ func newState(t *testing.T, loops int) *State {
 	testbed.Check(t, err)
 	balancer := new(lb.Balancer)
 	e := &State{
-		Program: "test", Loops: group, LB: balancer,
+		Program: "test", Loops: group, LB: balancer, Journal: journal.New(zap.NewNop()),
 		TCP: &tcp.Server{Config: tcp.Config{Loops: group, LB: balancer,
 			OriginalDst: func(int) (netip.AddrPort, error) { return web, nil }}},
 		UDP:      &udp.Server{Loops: group, LB: balancer, IdleTimeout: time.Minute},
@@ -147,6 +148,11 @@ func (w *world) open() {
 // works wants every connection and flow to go on where it was, and new ones to be made.
 func (w *world) works() {
 	w.t.Helper()
+	last := w.old.Journal.Last()
+	w.old.Journal.Remember(journal.Entry{Reason: "Works"})
+	if is := w.old.Journal.Last(); is != last+1 {
+		w.t.Errorf("after event %d there is event %d", last, is)
+	}
 	for i, c := range w.conns {
 		_ = c.SetDeadline(time.Now().Add(testbed.Patience))
 		if i == 1 { // its client has ended its stream, and the server with it

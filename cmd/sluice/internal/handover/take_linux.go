@@ -273,6 +273,7 @@ func (t *taker) adopt(e *State, l *Listeners, frozen func(time.Duration)) (Repor
 	e.TCP.Restore(t.counts.TCP)
 	e.UDP.Restore(t.counts.UDP)
 	e.SCTP.Restore(t.counts.SCTP)
+	e.Journal.Seed(append(t.setup.Events, t.counts.Events...))
 	l.Resume()
 	return r, errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -23,6 +24,9 @@ const (
 
 	// many entries at once are summed up at once.
 	many = 20
+
+	// maxWaiters bounds who waits for the next entry.
+	maxWaiters = 64
 
 	// summaryEvery is the shortest time between two summaries.
 	summaryEvery = 10 * time.Second
@@ -69,6 +73,10 @@ type Journal struct {
 	summed  time.Time   // when the last summary was written
 	due     *time.Timer // writes the next one; nil: none is due
 	closed  bool
+	changed chan struct{} // closed with the next entry; nil: none waits
+	waiting int
+	halted  bool
+	held    []Entry // since Halt
 }
 
 // New returns an empty journal.
@@ -102,7 +110,12 @@ func (j *Journal) add(e Entry) {
 	if len(e.Note) > maxNote {
 		e.Note = strings.ToValidUTF8(e.Note[:maxNote], "")
 	}
-	j.put(e)
+	switch {
+	case !j.halted:
+		j.put(e)
+	case len(j.held) < Size:
+		j.held = append(j.held, e)
+	}
 }
 
 func (j *Journal) put(e Entry) {
@@ -111,6 +124,67 @@ func (j *Journal) put(e Entry) {
 	if j.next-j.first > Size {
 		j.first = j.next - Size
 	}
+	if j.changed != nil {
+		close(j.changed)
+		j.changed = nil
+	}
+}
+
+// Wait waits until there is an entry whose number is above after, or until ctx ends; not at all if after is of another
+// journal. false: it does not, since too many wait already.
+func (j *Journal) Wait(ctx context.Context, after uint64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case after != j.next-1:
+		return true
+	case j.waiting >= maxWaiters:
+		return false
+	case j.changed == nil:
+		j.changed = make(chan struct{})
+	}
+	changed := j.changed
+	j.waiting++
+	j.mu.Unlock()
+	select {
+	case <-changed:
+	case <-ctx.Done():
+	}
+	j.mu.Lock()
+	j.waiting--
+	return true
+}
+
+// Halt returns entries whose numbers are above after, a summary that is due included, and remembers no others until
+// Resume: for a process that takes over, with which numbers go on.
+func (j *Journal) Halt(after uint64) []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.due != nil {
+		j.due.Stop()
+		j.sumUp()
+	}
+	j.halted = true
+	return j.after(after, Size)
+}
+
+// Resume remembers what has come since Halt. It does nothing if there was none.
+func (j *Journal) Resume() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.halted = false
+	for _, e := range j.held {
+		e.Number = j.next
+		j.put(e)
+	}
+	j.held = nil
+}
+
+// Last returns the number of the last entry; 0: there is none.
+func (j *Journal) Last() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.next - 1
 }
 
 // Changes remembers changes of Services and writes them to the log: each, or if they are too many a summary.

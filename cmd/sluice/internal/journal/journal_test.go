@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -109,5 +111,64 @@ func TestChurn(t *testing.T) {
 	}
 	if n := lines.Len(); n != 3 {
 		t.Errorf("%d lines of 3 changes", n)
+	}
+}
+
+// TestWait: who waits hears of the next entry, of one that is there already at once, and of nothing when the time is
+// over; and only so many wait.
+func TestWait(t *testing.T) {
+	j, _, _ := newJournal(t)
+	j.Remember(Entry{Reason: "First"})
+	if !j.Wait(t.Context(), 0) || !j.Wait(t.Context(), 7) {
+		t.Error("what is there, or is to begin anew, is waited for")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan bool)
+	waiting := func(n int) bool { j.mu.Lock(); defer j.mu.Unlock(); return j.waiting == n }
+	for range maxWaiters {
+		go func() { heard <- j.Wait(ctx, 1) }()
+	}
+	for !waiting(maxWaiters) {
+		runtime.Gosched() // bounded by the time of the test
+	}
+	if j.Wait(ctx, 1) {
+		t.Error("one more than may wait does")
+	}
+	j.Remember(Entry{Reason: "Second"})
+	for range maxWaiters {
+		if !<-heard {
+			t.Error("one that waited is sent away")
+		}
+	}
+	go func() { heard <- j.Wait(ctx, 2) }()
+	for !waiting(1) {
+		runtime.Gosched()
+	}
+	cancel()
+	if <-heard; !waiting(0) || j.Last() != 2 {
+		t.Errorf("%d wait, and the last is %d", j.waiting, j.Last())
+	}
+}
+
+// TestHalt: nothing is remembered that another process does not have, unless that does not take over after all.
+func TestHalt(t *testing.T) {
+	j, _, _ := newJournal(t)
+	for _, reason := range []string{"a", "b", "c"} {
+		j.Remember(Entry{Reason: reason})
+	}
+	j.Changes(slices.Repeat([]Change{change(ServiceAdded, "a")}, 2*many))
+	j.Changes(slices.Repeat([]Change{change(ServiceAdded, "a")}, 2*many)) // whose summary is due
+	rest := j.Halt(2)
+	if len(rest) != 3 || rest[0].Reason != "c" || rest[2].Note != "added 40" {
+		t.Errorf("the rest is %+v", rest)
+	}
+	j.Remember(Entry{Reason: "late"})
+	if j.Last() != 5 {
+		t.Errorf("the last is %d", j.Last())
+	}
+	j.Resume()
+	j.Remember(Entry{Reason: "later"})
+	if all := j.After(5, 10); len(all) != 2 || all[0].Reason != "late" || all[1].Number != 7 {
+		t.Errorf("afterwards there are %+v", all)
 	}
 }

@@ -258,6 +258,8 @@ func (s scrape) agent(n agent.Status) {
 		float64(n.Conflicts))
 	s.gauge("sluice_looping_endpoints", "Endpoints left out because they lead back to Sluice, counted once per "+
 		"Service port: addresses of Services, or of this node with a node port.", float64(n.Looping))
+	s.gauge("sluice_endpoints_drained", "Endpoints that an operator has drained (sluice drain), counted once per "+
+		"Service port.", float64(n.Drained))
 	s.gauge("sluice_backends", "Endpoints applied, counted once per Service port.", float64(n.Backends))
 	for _, path := range agent.Paths() {
 		s.gauge("sluice_service_data_path",

@@ -48,6 +48,7 @@ func (b Binding) Serve() (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{stop: cancel, http: http.Server{
 		Handler:           b.Handler,
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // those who wait do not, once it ends
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      30 * time.Second,

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+)
+
+func drain(v *view) *cobra.Command {
+	var service string
+	var deadline time.Duration
+	var undo, force bool
+	c := v.flags(&cobra.Command{Use: "drain [ENDPOINT|node/NODE]", Args: cobra.MaximumNArgs(1),
+		Short: "Keep new connections from endpoints, or list what is drained",
+		Long: "Keeps new connections from an endpoint, given as 10.0.0.1 for all its ports, as 10.0.0.1:8080\n" +
+			"or as [fd00::1]:80, or from all endpoints that run on a node, as their objects say. It holds on\n" +
+			"every data path, as a weight of 0 does, through hand-overs, until --undo or until Sluice is stopped.\n" +
+			"Connections that are open stay, or with --deadline are reset then; those that the kernel forwards\n" +
+			"stay in any case. Without an argument it lists what is drained.",
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				for _, flag := range []string{"service", "deadline", "undo", "force"} {
+					if c.Flags().Changed(flag) {
+						return fmt.Errorf("--%s needs an endpoint or a node: give one like 10.0.0.1:8080", flag)
+					}
+				}
+				all, err := api.All[api.Drain](c.Context(), v.client(), "drains", nil)
+				if err != nil {
+					return err
+				}
+				return v.show(list(all), func() *table { return drainsTable(all) })
+			}
+			q := url.Values{"endpoint": {args[0]}}
+			if service != "" {
+				namespace, name, ok := strings.Cut(service, "/")
+				if !ok || namespace == "" || name == "" {
+					return fmt.Errorf("--service %q is no Service: give NAMESPACE/NAME", service)
+				}
+				q.Set("namespace", namespace)
+				q.Set("name", name)
+			}
+			method := http.MethodPost
+			switch {
+			case undo && (force || deadline != 0):
+				return errors.New("--undo takes neither --deadline nor --force")
+			case undo:
+				method = http.MethodDelete
+			case deadline < 0:
+				return fmt.Errorf("--deadline %s is before now: give how long connections may stay", deadline)
+			case deadline > 0:
+				q.Set("deadline", deadline.String())
+			}
+			if force {
+				q.Set("force", "true")
+			}
+			var one api.Drain
+			if err := v.client().Do(c.Context(), method, "drains", q, &one); err != nil {
+				return err
+			}
+			return v.say(one, drainedText(&one, undo))
+		}})
+	f := c.Flags()
+	f.StringVar(&service, "service", "", "drain it of this Service only: `NAMESPACE/NAME`")
+	f.DurationVar(&deadline, "deadline", 0, "reset connections that are still open after this `TIME`; 0: they stay")
+	f.BoolVar(&undo, "undo", false, "let new connections come again")
+	f.BoolVar(&force, "force", false, "drain it also where a Service has no other endpoint left")
+	return c
+}
+
+// drainedText says what was done.
+func drainedText(d *api.Drain, undo bool) string {
+	switch {
+	case undo:
+		return d.Endpoint + " is drained no more"
+	case d.Endpoints == 0:
+		return d.Endpoint + " is drained, where no endpoint is now"
+	}
+	return fmt.Sprintf("%s is drained: %d endpoints of ports of Services", d.Endpoint, d.Endpoints)
+}
+
+func drainsTable(all []api.Drain) *table {
+	t := &table{header: []string{"ENDPOINT", "SERVICE", "ENDPOINTS", "DEADLINE", "BY"}}
+	for _, d := range all {
+		service, deadline := "<all>", "never"
+		if d.Name != "" {
+			service = d.Namespace + "/" + d.Name
+		}
+		if d.Deadline != nil {
+			deadline = d.Deadline.Format(time.RFC3339)
+		}
+		t.add(d.Endpoint, service, d.Endpoints, deadline, d.By)
+	}
+	return t
+}

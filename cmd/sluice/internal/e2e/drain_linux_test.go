@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-lb/sluice/bench/testbed"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/e2e/lab"
+)
+
+// endpointOf returns what there is of Service web's endpoint at a pod.
+func (l looker) endpointOf(pod int) api.Endpoint {
+	l.T.Helper()
+	for _, e := range read[api.List[api.Endpoint]](l, "endpoints", "default/web").Items {
+		if e.Address == l.Pods[pod].Addr4.String()+":8080" {
+			return e
+		}
+	}
+	l.T.Fatalf("there is no endpoint at pod %d", pod)
+	return api.Endpoint{}
+}
+
+// TestDrain: an operator drains an endpoint: new connections go elsewhere, open ones stay, also after a hand-over,
+// until a deadline; and it is undone. It needs the socket, and force for the last endpoint.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	run := filepath.Join(t.TempDir(), "run")
+	l := looker{lab.New(t, testbed.Config{}), filepath.Join(run, "api.sock")}
+	l.ServeEcho()
+	serving := []string{"--handover-socket", filepath.Join(run, "handover.sock")}
+	l.Start(serving...)
+	l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
+	var open []*testbed.Talker
+	for range l.Pods {
+		open = append(open, l.Hold())
+	}
+	echo := func(when string) {
+		t.Helper()
+		for _, c := range open {
+			if c.Echoes(); t.Failed() {
+				t.Fatal(when)
+			}
+		}
+	}
+	elsewhere := func(when string) {
+		t.Helper()
+		before := l.endpointOf(0).Picks
+		for range 2 * len(l.Pods) {
+			c := l.dial()
+			c.Echoes()
+			_ = c.Close()
+		}
+		if e := l.endpointOf(0); e.Picks != before || e.State != api.Drained || e.Eligible {
+			t.Errorf("%s the drained endpoint is %+v, after %d picks", when, e, before)
+		}
+		echo(when)
+	}
+	echo("before")
+	pods := make([]string, len(l.Pods))
+	for i, pod := range l.Pods {
+		pods[i] = pod.Addr4.String()
+	}
+	if got := l.run("drain"); !strings.Contains(got, "nothing found") {
+		t.Errorf("before anything is drained: %s", got)
+	}
+	got := l.run("drain", pods[0]+":8080", "--service", "default/web")
+	if !strings.Contains(got, "is drained: 1 endpoints") {
+		t.Errorf("it prints %q", got)
+	}
+	elsewhere("drained")
+	by := fmt.Sprintf("drained by uid %d, pid ", os.Geteuid())
+	if reason := l.endpointOf(0).Reason; !strings.Contains(reason, by) {
+		t.Errorf("the reason is %q", reason)
+	}
+	if got := l.run("drain"); !strings.Contains(got, pods[0]+":8080") || !strings.Contains(got, "default/web") {
+		t.Errorf("the list is %s", got)
+	}
+	if n := l.Metric("sluice_endpoints_drained"); n != 1 {
+		t.Errorf("the metric has %v", n)
+	}
+	if got := l.run("events", "web"); !strings.Contains(got, "Drained") ||
+		!strings.Contains(l.Log.String(), `"reason": "Drained"`) {
+		t.Errorf("it is not reported: %s", got)
+	}
+	l.run("drain", pods[1])
+	l.fails("drain", "--socket", l.socket, pods[2], "no endpoint would be left for new connections to default/web: "+
+		"drain it nevertheless by --force")
+	l.fails("drain", "--socket", l.socket, "nonsense", `"nonsense" is no endpoint`)
+	l.fails("drain", "--socket", l.socket, pods[2], "--undo", "is not drained")
+	l.run("drain", pods[1], "--undo")
+	resp, err := (&http.Client{Transport: &http.Transport{DialContext: l.Node.Dial}}).Post(
+		"http://127.0.0.1:10249/v1/drains?endpoint="+pods[2], "", nil)
+	if testbed.Check(t, err); resp.StatusCode == http.StatusOK || l.endpointOf(2).State != api.Ready {
+		t.Errorf("on the metrics address a drain is answered %s", resp.Status)
+	}
+	_ = resp.Body.Close()
+
+	before := l.Process
+	l.Launch(l.Command(append([]string{"--manifests", l.Dir}, serving...)...))
+	<-before.Done()
+	elsewhere("after a hand-over")
+
+	l.run("drain", pods[0]+":8080", "--service", "default/web", "--deadline", "2s")
+	echo("before the deadline")
+	reset := 0
+	for _, c := range open { // those at others wait until their deadline, and go on
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err := c.Read(make([]byte, 1))
+		switch {
+		case errors.Is(err, syscall.ECONNRESET):
+			reset++
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			c.Echoes()
+		default:
+			t.Errorf("after the deadline: %v", err)
+		}
+	}
+	if reset != 1 {
+		t.Errorf("%d of %d connections are reset", reset, len(open))
+	}
+	l.run("drain", "--undo", pods[0]+":8080", "--service", "default/web")
+	picks := l.endpointOf(0).Picks
+	for range len(l.Pods) {
+		l.dial().Echoes()
+	}
+	if e := l.endpointOf(0); e.Picks == picks || e.State != api.Ready {
+		t.Errorf("undone the endpoint is %+v", e)
+	}
+}
+
+// TestDrainInKernel: endpoints that are drained, by the node that they run on, get no connections by the kernel's
+// rules.
+func TestDrainInKernel(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			lab.NeedMode(t, mode)
+			run := filepath.Join(t.TempDir(), "run")
+			l := looker{lab.New(t, testbed.Config{Pods: 3}), filepath.Join(run, "api.sock")}
+			l.Mode = mode
+			l.ServeWeb()
+			slice := testbed.SliceManifest("web", 1, 8080, "TCP", testbed.Addrs(l.Pods...)...)
+			slice = strings.Replace(slice, "]\n", "]\n  nodeName: worker-1\n", 1)
+			l.Write("web.yaml", testbed.ServiceManifest("web", lab.WebAddr, "TCP", ""), slice)
+			l.Start("--handover-socket", filepath.Join(run, "handover.sock"))
+			l.Eventually("the API is served", func() bool { _, err := os.Stat(l.socket); return err == nil })
+			l.run("drain", "node/worker-1")
+			if got := answers(l.Lab, 30); got["pod-0"] || got[""] || len(got) != 2 {
+				t.Errorf("with the node drained %v answer", got)
+			}
+			l.run("drain", "node/worker-1", "--undo")
+			l.Eventually("it is back", func() bool { return answers(l.Lab, 20)["pod-0"] })
+		})
+	}
+}
