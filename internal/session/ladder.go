@@ -44,7 +44,8 @@ type Config struct {
 	// not block. TCP's ListenSteered needs it; for SCTP nil means that it is not known.
 	OriginalDst func(fd int) (netip.AddrPort, error)
 
-	// Log gets what has ended, as Policies.AccessLog requests it, on the loop. It must not wait. nil: nothing is logged.
+	// Log gets what has ended, as Policies.AccessLog requests it, on the loop. It must not wait. nil: nothing is
+	// logged.
 	Log func(*look.Ended)
 
 	// LogSample has one of so many be logged. 0: all.

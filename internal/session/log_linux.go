@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// What is logged of a connection when it ends is noted while it dials, as part of the dial, and in Shard.notes from then
-// on: only of connections that are logged.
+// What is logged of a connection when it ends is noted while it dials, as part of the dial, and in Shard.notes from
+// then on: only of connections that are logged.
 
 // beginning is what is noted of a dial.
 type beginning struct {

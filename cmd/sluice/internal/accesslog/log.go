@@ -69,8 +69,8 @@ type entry struct {
 	at time.Time
 }
 
-// Open returns a log that is written to a file, or to standard output. failed gets errors of writing, the first of those
-// that follow each other.
+// Open returns a log that is written to a file, or to standard output. failed gets errors of writing, the first of
+// those that follow each other.
 func Open(path, format string, loops int, stdout io.Writer, failed func(error)) (*Log, error) {
 	l := &Log{format: appendJSON, failed: failed, queues: make([]queue, loops), ended: make(chan struct{}), path: path,
 		to: stdout, broken: make(chan os.Signal, 1)}

@@ -126,7 +126,7 @@ func TestLog(t *testing.T) {
 // stuck takes nothing until it may.
 type stuck struct{ goOn chan struct{} }
 
-func (s stuck) Write(p []byte) (int, error) {
+func (s stuck) Write([]byte) (int, error) {
 	<-s.goOn
 	return 0, errors.New("full")
 }

@@ -43,7 +43,8 @@ func query(q url.Values) (out look.Query, state look.State, err error) {
 	}
 	if text := q.Get("client"); text != "" {
 		if out.Client, err = prefix(text); err != nil {
-			return out, state, refuse("client %q is no address and no range: give one like 10.0.0.1 or 10.0.0.0/24", text)
+			return out, state, refuse("client %q is no address and no range: give one like 10.0.0.1 or 10.0.0.0/24",
+				text)
 		}
 	}
 	if text := q.Get("endpoint"); text != "" {

@@ -41,8 +41,8 @@ func connections(v *view) *cobra.Command {
 	var w wanted
 	c := v.ofServices(&cobra.Command{Use: "connections [NAME|NAMESPACE/NAME]", Aliases: []string{"connection", "conn"},
 		Short: "List open connections, associations and flows: client, Service, endpoint, age and bytes",
-		Long: "Lists what user space forwards now: TCP connections, SCTP associations and UDP flows. Rows come while\n" +
-			"the process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
+		Long: "Lists what user space forwards now: TCP connections, SCTP associations and UDP flows. Rows come\n" +
+			"while the process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
 			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +
 			"leaving (a flow whose endpoint has gone) or closing. What kernel data paths forward is in conntrack -L.",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -107,8 +107,8 @@ func clients(v *view) *cobra.Command {
 	var sort string
 	c := v.ofServices(&cobra.Command{Use: "clients [NAME|NAMESPACE/NAME]", Aliases: []string{"client"},
 		Short: "List the client addresses with the most open connections, or bytes",
-		Long: "Lists client addresses by what they have open in user space now: CONNECTIONS, associations and flows,\n" +
-			"and the bytes of these. 65,536 addresses are kept apart.",
+		Long: "Lists client addresses by what they have open in user space now: CONNECTIONS, associations and\n" +
+			"flows, and the bytes of these. 65,536 addresses are kept apart.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {

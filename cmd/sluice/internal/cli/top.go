@@ -140,7 +140,8 @@ func ratesOf(before, now map[api.ID]api.Service, seconds float64, order func(*ra
 			out: per(s.BytesOut, was.BytesOut)})
 	}
 	slices.SortFunc(out, func(a, b rates) int {
-		return cmp.Or(cmp.Compare(order(&b), order(&a)), cmp.Compare(b.active, a.active), strings.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(order(&b), order(&a)), cmp.Compare(b.active, a.active),
+			strings.Compare(a.name, b.name))
 	})
 	return out
 }

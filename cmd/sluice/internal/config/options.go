@@ -280,11 +280,11 @@ func (s *settings) otherGroups() []group {
 		}},
 		{"Log", []option{
 			{"access-log-file", "", &s.AccessLog.File, "`FILE` of the access log, - for standard output: a line for " +
-				"each connection and flow that --access-log, or the annotation sluice.io/access-log, has logged; a file " +
-				"that was renamed is opened anew"},
+				"each connection and flow that --access-log, or the annotation sluice.io/access-log, has logged; a " +
+				"file that was renamed is opened anew"},
 			{"access-log-format", "", &s.AccessLog.Format, "`FORMAT` of the access log: json, or tcplog, HAProxy's"},
-			{"access-log-sample", "", &s.AccessLog.Sample, "where all are logged, log one of `NUMBER` connections and " +
-				"flows, and each that has not ended as it should"},
+			{"access-log-sample", "", &s.AccessLog.Sample, "where all are logged, log one of `NUMBER` connections " +
+				"and flows, and each that has not ended as it should"},
 			{"v", "logging.verbosity", logsapi.VerbosityLevelPflag(&l.Verbosity),
 				"log `LEVEL`: 0 for operators, 1 and more for debugging"},
 			{"logging-format", "logging.format", &l.Format, "`FORMAT` of the log: text or json"},

@@ -53,7 +53,8 @@ func openDataPath(c *config.DataPath, to *config.AccessLog, log *zap.Logger) (*d
 	if d.access, err = accesslog.Open(to.File, to.Format, c.Loops, os.Stdout, func(err error) {
 		log.Error("lines of the access log are lost", zap.Error(err))
 	}); err != nil {
-		return nil, errors.Join(fmt.Errorf("--access-log-file: %w: give a file that Sluice may write", err), loops.Close())
+		err = fmt.Errorf("--access-log-file: %w: give a file that Sluice may write", err)
+		return nil, errors.Join(err, loops.Close())
 	}
 	dials := tcp.Config{Loops: loops, LB: d.lb, Descriptors: &d.budget, Shares: of,
 		OriginalDst: redirect.OriginalDst, Log: d.access.Add, LogSample: to.Sample}

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/journal"
 )
 
 // browser is a Chromium without a screen, driven by the DevTools protocol over two pipes.
@@ -297,7 +299,7 @@ func TestBrowser(t *testing.T) {
 	// A link keeps the focus while what is around it changes.
 	b.js(`document.querySelector("tbody tr:nth-child(2) a").focus()`)
 	shown := b.js(`document.activeElement.textContent`)
-	w.Journal.Remember(eventOfTest)
+	w.Journal.Remember(journal.Entry{Reason: "Test", Note: "an event of the test"})
 	b.until("an event is shown in place", `document.body.textContent.includes("an event of the test")`)
 	if now := b.js(`document.activeElement.textContent`); now != shown || !strings.Contains(shown, "/") {
 		t.Errorf("the focus was on %q and is on %q", shown, now)

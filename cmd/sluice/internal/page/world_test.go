@@ -72,9 +72,6 @@ func services(others int) []*lb.Service {
 	return all
 }
 
-// eventOfTest is one that a browser is to show.
-var eventOfTest = journal.Entry{Reason: "Test", Note: "an event of the test"}
-
 // newWorld makes a world in which, over 15 minutes that have passed, clients came, and a process took over.
 func newWorld(t testing.TB, others int) *world {
 	t.Helper()
