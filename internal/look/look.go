@@ -63,9 +63,10 @@ type Ended struct {
 }
 
 // Code says how something has ended, in the two letters of HAProxy's log. The first is who has ended it: the client
-// (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since the endpoint
-// has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a queue (Q),
-// connecting (C), passing data (D), or the last of it (L). "--" is as it should be. See the manual of HAProxy, 8.5.
+// (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since the
+// endpoint has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a
+// queue (Q), connecting (C), passing data (D), or the last of it (L). "--" is as it should be. See the manual of
+// HAProxy, 8.5.
 type Code string
 
 // The codes.

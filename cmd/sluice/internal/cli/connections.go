@@ -42,9 +42,10 @@ func connections(v *view) *cobra.Command {
 	c := v.ofServices(&cobra.Command{Use: "connections [NAME|NAMESPACE/NAME]", Aliases: []string{"connection", "conn"},
 		Short: "List open connections, associations and flows: client, Service, endpoint, age and bytes",
 		Long: "Lists what user space forwards now: TCP connections, SCTP associations and UDP flows. Rows come\n" +
-			"while the process is asked, which it serves in between its traffic. STATE is dialling, held (it waits for an\n" +
-			"endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an answer),\n" +
-			"leaving (a flow whose endpoint has gone) or closing. What kernel data paths forward is in conntrack -L.",
+			"while the process is asked, which it serves in between its traffic. STATE is dialling, held (it waits\n" +
+			"for an endpoint), queued (for room at one), established, half-closed, unreplied (a flow without an\n" +
+			"answer), leaving (a flow whose endpoint has gone) or closing. What kernel data paths forward is in\n" +
+			"conntrack -L.",
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := v.query(args)
 			if err != nil {
