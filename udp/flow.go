@@ -75,7 +75,7 @@ type flow struct {
 	header   []byte // of the PROXY protocol, before each datagram to the backend; nil: none
 	dialogue
 
-	log      logging
+	log      *logging  // nil: it is not logged
 	choice   lb.Choice // not valid while leaving
 	meter    lb.Meter  // of what choice has moved
 	tried    *lb.Tried // backends that have refused since the last answer; nil at first
@@ -247,7 +247,9 @@ func (f *flow) answered(now int64) {
 	f.attempts, f.tried = 0, nil
 	f.choice.Answered()
 	if !f.replied {
-		f.log.firstByte = time.Duration(now - f.active)
+		if f.log != nil {
+			f.log.firstByte = time.Duration(now - f.active)
+		}
 		f.choice.Took(now-f.active, now)
 	}
 	f.touch(now, f.heardOf(now))

@@ -11,12 +11,12 @@ import (
 
 // logging is what is noted of a flow that is logged when it ends (lb.Policies.AccessLog).
 type logging struct {
-	on, errors bool // errors: only if it has not ended as it should
-	code       look.Code
-	service    lb.ID
-	backend    netip.AddrPort
-	scheduler  string
-	firstByte  time.Duration // below 0: it has not come
+	errors    bool // only if it has not ended as it should
+	code      look.Code
+	service   lb.ID
+	backend   netip.AddrPort
+	scheduler string
+	firstByte time.Duration // below 0: it has not come
 }
 
 // begin notes a flow that has a choice, if it is to be logged.
@@ -29,24 +29,27 @@ func (f *flow) begin() {
 	if sh.unsampled++; sh.unsampled >= s.LogSample {
 		sh.unsampled = 0
 	}
-	f.log = logging{on: true, errors: p.AccessLog == "errors" || sh.unsampled > 0, service: f.choice.Service(),
+	f.log = &logging{errors: p.AccessLog == "errors" || sh.unsampled > 0, service: f.choice.Service(),
 		backend: f.choice.Backend(), scheduler: p.Scheduler, firstByte: -1}
 }
 
 // because notes why the flow ends next. The first reason holds.
 func (f *flow) because(code look.Code) {
-	if f.log.code == "" {
+	if f.log != nil && f.log.code == "" {
 		f.log.code = code
 	}
 }
 
 // end logs the flow.
 func (f *flow) end() {
-	n := &f.log
+	n := f.log
+	if n == nil {
+		return
+	}
 	if n.code == "" {
 		n.code = look.Normal
 	}
-	if !n.on || n.errors && n.code == look.Normal {
+	if n.errors && n.code == look.Normal {
 		return
 	}
 	e := look.Ended{Info: f.info(eventloop.Now()), Code: n.code, Wait: -1, Connect: -1, FirstByte: n.firstByte,
