@@ -91,7 +91,7 @@ func (p *pages) service(r *http.Request, f *frame) (body, error) {
 		s.addPort(&ports.Items[i])
 	}
 	s.draw(p, &f.Status)
-	events, err := api.Get[api.List[api.Event]](p.api, "events", url.Values{"namespace": of["namespace"],
+	events, err := api.Get[api.Events](p.api, "events", url.Values{"namespace": of["namespace"],
 		"name": of["name"], "limit": {strconv.Itoa(ownEvents)}})
 	if err != nil {
 		return nil, err
