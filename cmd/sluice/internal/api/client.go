@@ -48,11 +48,14 @@ func (c *Client) Get(ctx context.Context, resource string, q url.Values, answer 
 // Do is Get by any method of HTTP.
 func (c *Client) Do(ctx context.Context, method, resource string, q url.Values, answer any) error {
 	u := url.URL{Scheme: "http", Host: "sluice", Path: "/" + Version + "/" + resource, RawQuery: q.Encode()}
-	until := time.Now().Add(patience)
+	var until time.Time // since the first failure: a request may have waited for long before
 	for {
 		err := c.do(ctx, method, u.String(), answer)
 		again := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 			errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)
+		if until.IsZero() {
+			until = time.Now().Add(patience)
+		}
 		if !again || !time.Now().Before(until) {
 			return c.explain(err)
 		}
@@ -99,7 +102,7 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w at %s, since there is no such socket: is it running on this node? Give --socket as its "+
 			"--api-socket, or api.sock in the folder of its --handover-socket", ErrNotRunning, c.Socket)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return fmt.Errorf("%w at %s, whose process has ended: is it running on this node?", ErrNotRunning, c.Socket)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF): // the socket cannot be opened, or is closed at once
 		return fmt.Errorf("ask Sluice at %s: permission denied: run as root, or as the user of the running process",
