@@ -70,7 +70,8 @@ RACE_PROGRAM += TestEndpointGoesUnderTraffic|TestChangesUnderLoad|TestSlowEndpoi
 RACE_PROGRAM += TestFewDescriptors|TestPostgreSQL|TestSeeInside|TestLiveManifests|TestMinSyncPeriod|TestStop|TestSCTP
 RACE_PROGRAM += TestExitRefusesNothing|TestUpgrade|TestUpgradesUnderLoad|TestWaysToUpgrade|TestUpgradeGoesOn|TestHold
 RACE_PROGRAM += TestEveryStep|TestKilledSuccessors|TestTakeOverBySocket|TestOffloadedGoesOn|TestEjectionsCross
-RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade|TestProcess1HandsOver
+RACE_PROGRAM += TestBindAddressChanges|TestPortRangeChanges|TestIdleConnectionsCross|TestSCTPUpgrade
+RACE_PROGRAM += TestProcess1HandsOver|TestAccessLog|TestDrain|TestWatch
 RACE_TESTS    = ^($(subst $() ,|,$(RACE_PROGRAM)))$$
 
 # The distribution's etcd is too old for an API server to stream lists from, as
@@ -86,7 +87,10 @@ export SLUICE_REQUIRE_NETNS = 1
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp bench-offload bench-control bench-micro bench-micro-save scale test test-all test-whole test-packages test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify clean
+.PHONY: systems help deps bench-deps build image image-iptables demo soak bench bench-quick bench-sctp \
+	bench-offload bench-control bench-micro bench-micro-save scale test test-all test-whole test-packages \
+	test-program test-systems test-vm test-vm-packages test-vm-program test-wine e2e race fuzz lint cross verify \
+	clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -222,7 +226,8 @@ test-vm-packages: ## those of them that are about single packages (bin/vm must b
 	SLUICE_REQUIRE_IPVS=1 $(call GOTEST,$(VM_PACKAGES),-exec '$(CURDIR)/bin/vm' -p 1 -timeout 15m)
 
 test-vm-program: ## those of them that are about the whole program (bin/vm must be there)
-	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e ./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
+	SLUICE_REQUIRE_IPVS=1 SLUICE_REQUIRE_DUMMY=1 $(call GOTEST,./cmd/sluice/internal/e2e \
+		./cmd/sluice/internal/e2e/handover,-exec '$(CURDIR)/bin/vm' -p 1 -short -timeout 15m -run '$(VM_TESTS)')
 
 race: GOTEST_ENV = CGO_ENABLED=1
 race: deps build ## run the tests under the race detector (needs a C compiler)

@@ -102,6 +102,12 @@ func (p Policies) or(d *Policies) *Policies {
 	return &p
 }
 
+// Logs reports whether connections and flows that have ended are logged, and whether only those that have not ended as
+// they should.
+func (p *Policies) Logs() (some, onlyErrors bool) {
+	return p.AccessLog == "all" || p.AccessLog == "errors", p.AccessLog == "errors"
+}
+
 // ProxyVersion returns the version of the PROXY protocol that backends of a protocol hear of clients by; 0: they do
 // not. UDP has version 2 only, and SCTP none.
 func (p *Policies) ProxyVersion(of Protocol) uint8 {

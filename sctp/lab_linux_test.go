@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-lb/sluice/bench/testbed"
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/session"
 	"github.com/sluice-lb/sluice/lb"
 	"github.com/sluice-lb/sluice/sctp/kernel"
@@ -100,6 +101,7 @@ type answer struct {
 	Addr  netip.AddrPort
 	Why   string
 	Stats Stats
+	Found []look.Info
 }
 
 // obey runs a Server by orders until there are no more.
@@ -209,6 +211,16 @@ func (p *proxied) obey(o *order, a *answer) (err error) {
 	case "stats":
 		a.Stats = p.server.Stats()
 		return nil
+	case "look":
+		for loop := range len(p.loops.Loops()) + 1 { // one more than there are
+			for from := 0; from != look.End && err == nil; {
+				from, err = p.server.Look(loop, from, &look.Query{Name: "s"}, func(i look.Info) bool {
+					i.Loop, a.Found = loop, append(a.Found, i)
+					return len(a.Found)%3 != 0 // in small parts
+				})
+			}
+		}
+		return err
 	case "shutdown":
 		ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 		defer cancel()

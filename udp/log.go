@@ -21,15 +21,12 @@ type logging struct {
 
 // begin notes a flow that has a choice, if it is to be logged.
 func (f *flow) begin() {
-	s, p := f.ln.shard.server, f.choice.Policies()
-	if s.Log == nil || p.AccessLog != "all" && p.AccessLog != "errors" {
+	sh, p := f.ln.shard, f.choice.Policies()
+	some, onlyErrors := p.Logs()
+	if sh.server.Log == nil || !some {
 		return
 	}
-	sh := f.ln.shard
-	if sh.unsampled++; sh.unsampled >= s.LogSample {
-		sh.unsampled = 0
-	}
-	f.log = &logging{errors: p.AccessLog == "errors" || sh.unsampled > 0, service: f.choice.Service(),
+	f.log = &logging{errors: onlyErrors || !sh.sample.Next(sh.server.LogSample), service: f.choice.Service(),
 		backend: f.choice.Backend(), scheduler: p.Scheduler, firstByte: -1}
 }
 

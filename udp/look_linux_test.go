@@ -38,7 +38,8 @@ func TestLook(t *testing.T) {
 		t.Helper()
 		all := find(p, look.Query{})
 		i := all[netip.MustParseAddrPort(first.String())]
-		if len(all) != n || i.Protocol != lb.UDP || i.Asked != frontend(1, false).Addr || i.State != look.Established || i.In != in ||
+		if len(all) != n || i.Protocol != lb.UDP || i.Asked != frontend(1, false).Addr ||
+			i.State != look.Established || i.In != in ||
 			i.Out < in || !i.Backend.IsValid() || !i.Known || i.Idle > i.Age {
 			t.Errorf("%d are found, and the first is %+v", len(all), i)
 		}

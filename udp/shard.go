@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
+	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -29,8 +30,8 @@ type shard struct {
 	count    loopCounters
 	ids      proxyproto.IDs
 
-	index     int // of its loop
-	unsampled int // flows that were not logged since one was
+	index  int         // of its loop
+	sample look.Sample // of flows that are logged
 
 	scanning atomic.Bool // a scan is posted and has not begun
 	stale    bool        // the table has changed since the last walk over the flows began

@@ -142,7 +142,8 @@ func TestWatchControlPlaneAway(t *testing.T) {
 	// After a long outage a reflector waits for up to a minute before it tries again.
 	l.within(patience+time.Minute, func() string { return "the API server is read again" }, func() bool { return strings.Contains(l.log.String(), "the API server answers again") })
 	if readable, now := l.metric("sluice_apiserver_readable"), l.metric(contact); readable != 1 || now <= before {
-		t.Errorf("with an API server again sluice_apiserver_readable = %v, %s = %v after %v", readable, contact, now, before)
+		t.Errorf("with an API server again sluice_apiserver_readable = %v, %s = %v after %v", readable, contact, now,
+			before)
 	}
 	if now := l.metric("sluice_syncs_total{result=\"ok\"}"); now != applied {
 		t.Errorf("%v changes were applied when the same objects came back", now-applied)

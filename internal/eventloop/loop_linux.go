@@ -165,10 +165,17 @@ func (l *Loop) serveLate(budget int64) {
 // Index is the loop's position in Group.Loops.
 func (l *Loop) Index() int { return l.index }
 
-// Walk passes the handlers of descriptors from one on to visit, in order, until that returns false. It returns the
-// descriptor to go on with; -1: there are no more.
+// walkMost is how many descriptors Walk passes at once: some 20 us if none of them is the loop's.
+const walkMost = 32 * pageSize
+
+// Walk passes the handlers of descriptors from one on to visit, in order, until that returns false, or many have been
+// passed. It returns the descriptor to go on with; -1: there are no more.
 func (l *Loop) Walk(from int, visit func(fd int, h Handler) (more bool)) (next int) {
-	for fd := max(from, 0); fd < len(l.pages)*pageSize; fd++ {
+	from = max(from, 0)
+	for fd := from; fd < len(l.pages)*pageSize; fd++ {
+		if fd-from >= walkMost {
+			return fd
+		}
 		page := l.pages[fd/pageSize]
 		if page == nil {
 			fd |= pageSize - 1

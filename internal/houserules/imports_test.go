@@ -80,7 +80,8 @@ var layers = []layer{
 	{dir: "internal/counters", not: effects, never: foreign, why: "it adds numbers up, and knows none of them"},
 	{dir: "internal/shares", not: effects, never: foreign, why: "it compares numbers; what is free, and when, others say"},
 	{dir: "internal/proxyproto", not: effects, never: foreign, why: "it is bytes only, which others send"},
-	{dir: "internal/look", ours: []string{"lb"}, never: outside, why: "it says what others find, and looks at nothing itself"},
+	{dir: "internal/look", ours: []string{"lb"}, never: outside,
+		why: "it says what others find, and looks at nothing itself"},
 	{
 		dir: "internal/mmsg", ours: []string{"internal/socket"}, theirs: []string{"golang.org/x/sys"}, never: outside,
 		why: "it is batches of messages only, for every protocol that has them",

@@ -62,6 +62,18 @@ type Ended struct {
 	Scheduler string           // that has chosen the endpoint, unless the client had one already; empty: round robin
 }
 
+// Sample has one of some be logged, of those that have ended as they should. The zero Sample begins.
+type Sample struct{ passed int }
+
+// Next reports whether the next one is logged, if one of so many is; 0: all are.
+func (s *Sample) Next(of int) bool {
+	if s.passed++; s.passed < of {
+		return false
+	}
+	s.passed = 0
+	return true
+}
+
 // Code says how something has ended, in the two letters of HAProxy's log. The first is who has ended it: the client
 // (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since the
 // endpoint has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a

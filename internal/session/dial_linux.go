@@ -29,9 +29,7 @@ type dial[C Owner[C]] struct {
 func (sh *Shard[C]) Dial(c C, flow lb.Flow) {
 	d := sh.newDial(c)
 	d.ladder.Start(flow)
-	if sh.Log != nil {
-		d.note.accepted = eventloop.Now()
-	}
+	d.note.accepted = sh.inserted // just now
 	d.ready()
 }
 

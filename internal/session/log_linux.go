@@ -82,11 +82,11 @@ func codeOf(err error, silent bool) look.Code {
 // keepNote notes that the backend has accepted, if the connection is logged.
 func (d *dial[C]) keepNote(now int64) {
 	sh, conn := d.sh, d.owner.Base()
-	p := conn.Choice.Policies()
-	if !logs(p) {
+	some, onlyErrors := conn.Choice.Policies().Logs()
+	if !some {
 		return
 	}
-	n := sh.newNote(d.owner, p)
+	n := sh.newNote(d.owner, onlyErrors)
 	n.beginning, n.connected, n.info = d.note, now, sh.asked(d)
 	n.info.Backend = conn.Choice.Backend()
 	if d.ladder.attempt > 0 {
@@ -94,7 +94,8 @@ func (d *dial[C]) keepNote(now int64) {
 	}
 }
 
-func (sh *Shard[C]) newNote(c C, p *lb.Policies) *note {
+// newNote returns that of a connection, which may be logged only if it does not end as it should.
+func (sh *Shard[C]) newNote(c C, onlyErrors bool) *note {
 	if sh.notes == nil {
 		sh.notes = make(map[C]*note)
 	}
@@ -102,21 +103,9 @@ func (sh *Shard[C]) newNote(c C, p *lb.Policies) *note {
 	if n == nil {
 		n = new(note)
 	}
-	*n = note{firstByte: -1, errors: p.AccessLog == "errors" || !sh.sampled()}
+	*n = note{firstByte: -1, errors: onlyErrors || !sh.sample.Next(sh.LogSample)}
 	sh.notes[c] = n
 	return n
-}
-
-// logs reports whether anything is logged.
-func logs(p *lb.Policies) bool { return p.AccessLog == "all" || p.AccessLog == "errors" }
-
-// sampled reports whether the next one is logged if it ends as it should.
-func (sh *Shard[C]) sampled() bool {
-	if sh.unsampled++; sh.unsampled < sh.LogSample {
-		return false
-	}
-	sh.unsampled = 0
-	return true
 }
 
 // asked says what the client of a dial has asked for.
@@ -133,11 +122,11 @@ func (sh *Shard[C]) asked(d *dial[C]) look.Info {
 // resumeNote begins to note what is logged of a connection that another process has had.
 func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort) {
 	conn := c.Base()
-	p := conn.Choice.Policies()
-	if sh.Log == nil || conn.dial != nil || !logs(p) {
+	some, onlyErrors := conn.Choice.Policies().Logs()
+	if sh.Log == nil || conn.dial != nil || !some {
 		return
 	}
-	n := sh.newNote(c, p)
+	n := sh.newNote(c, onlyErrors)
 	c.Describe(&n.info)
 	n.info.Protocol = conn.Choice.Service().Protocol
 	n.info.Client, n.info.Service, n.info.Backend = peer, conn.Choice.Service(), conn.Choice.Backend()
@@ -149,7 +138,7 @@ func (sh *Shard[C]) log(c C) {
 	e := look.Ended{Wait: -1, Connect: -1, FirstByte: -1}
 	n := sh.notes[c]
 	if d := conn.dial; d != nil {
-		if !logs(sh.LB.Policies(d.ladder.flow.Frontend)) {
+		if some, _ := sh.LB.Policies(d.ladder.flow.Frontend).Logs(); !some {
 			return
 		}
 		if d.because(look.ClientConnect); d.note.began != 0 {
@@ -188,7 +177,7 @@ func (sh *Shard[C]) log(c C) {
 
 // logRefused logs a client that was refused when it came.
 func (sh *Shard[C]) logRefused(fd int, frontend lb.Frontend) {
-	if !logs(sh.LB.Policies(frontend)) {
+	if some, _ := sh.LB.Policies(frontend).Logs(); !some {
 		return
 	}
 	e := look.Ended{Code: look.Limited, Wait: -1, Connect: -1, FirstByte: -1}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-lb/sluice/lb"
 )
 
-// lookEvery is how many connections are looked at between two looks at the clock.
+// lookEvery is how many descriptors are looked at between two looks at the clock.
 const lookEvery = 16
 
 // Look passes the connections that are looked for to visit, until that returns false, in the order of their clients'
@@ -18,23 +18,27 @@ const lookEvery = 16
 func (sh *Shard[C]) Look(from int, protocol lb.Protocol, q *look.Query, visit func(look.Info) (more bool)) (next int) {
 	now, seen := eventloop.Now(), 0
 	return sh.Loop.Walk(from, func(fd int, h eventloop.Handler) bool {
-		s, ok := h.(interface{ Owner() C })
-		if !ok {
-			return true // a listener, or another server's
-		}
-		c := s.Owner()
-		if _, client, _ := c.Parts(); client.FD() == fd {
-			i := look.Info{Protocol: protocol}
-			if sh.describe(c, &i, now); q.Has(&i) {
-				finish(c, &i)
-				if !visit(i) {
-					return false
-				}
-			}
+		// Else it is a listener, or another server's.
+		if s, ok := h.(interface{ Owner() C }); ok && !sh.lookAt(s.Owner(), fd, protocol, q, visit, now) {
+			return false
 		}
 		seen++
 		return seen%lookEvery != 0 || eventloop.Now()-now < look.Budget
 	})
+}
+
+// lookAt looks at a connection, unless fd is its backend's descriptor. False: visit wants no more.
+func (sh *Shard[C]) lookAt(c C, fd int, protocol lb.Protocol, q *look.Query, visit func(look.Info) bool,
+	now int64) bool {
+	if _, client, _ := c.Parts(); client.FD() != fd {
+		return true
+	}
+	i := look.Info{Protocol: protocol}
+	if sh.describe(c, &i, now); !q.Has(&i) {
+		return true
+	}
+	finish(c, &i)
+	return visit(i)
 }
 
 // describe says of c what costs no system call, by which it may be looked for.

@@ -39,7 +39,8 @@ type Shard[C Owner[C]] struct {
 	walk        walk[C]
 	notes       map[C]*note // of connections that are logged when they end
 	freeNotes   []*note
-	unsampled   int // how many were not logged since one was
+	sample      look.Sample // of those
+	inserted    int64       // when Insert was called last
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
@@ -77,7 +78,8 @@ func (sh *Shard[C]) Refuse(fd int) {
 // Insert puts a new connection at the end of the list. Two descriptors, and a claim, are its own from now on.
 func (sh *Shard[C]) Insert(c C, claim Claim) {
 	conn := c.Base()
-	conn.Claim, conn.born = claim, look.At(eventloop.Now())
+	sh.inserted = eventloop.Now()
+	conn.Claim, conn.born = claim, look.At(sh.inserted)
 	sh.Count.Active.Add(1)
 	sh.join(sh.last, c)
 	sh.last = c

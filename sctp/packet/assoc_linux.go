@@ -79,6 +79,7 @@ type assoc struct {
 	sh              *shard
 	list            *assocList
 	place           *list.Element // in list
+	at              int           // in shard.all
 	timer           eventloop.Timer
 	claim           session.Claim
 	choice          lb.Choice

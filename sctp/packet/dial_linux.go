@@ -52,6 +52,7 @@ func (sock *rawSocket) accept(f lb.Frontend, d *received, c *wire.Content, now i
 	a.dial.Start(lb.Flow{Frontend: f, Client: d.peer, ClientPort: c.Source})
 	sh.sides[a.client.key] = &a.client
 	sh.dialling.add(a)
+	sh.enter(a)
 	sh.count.Accepted.Add(1)
 	sh.count.Active.Add(1)
 	sh.count.Dialling.Add(1)

@@ -162,6 +162,7 @@ func (sh *shard) thaw(f *engine.Frozen) *assoc {
 	default:
 		sh.dialling.add(a)
 	}
+	sh.enter(a)
 	if a.phase != ended {
 		sh.count.Active.Add(1)
 	}

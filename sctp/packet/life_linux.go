@@ -107,6 +107,7 @@ func (a *assoc) remove() {
 		delete(sh.sides, a.backend.key)
 	}
 	a.list.Remove(a.place)
+	sh.leave(a)
 	sh.claims.End(a.claim)
 }
 

@@ -11,25 +11,17 @@ import (
 // lookEvery is how many associations are looked at between two looks at the clock.
 const lookEvery = 64
 
-// look passes associations to visit (engine.Part). The position is how many come before, in the lists of those that are
-// not over.
+// look passes associations to visit (engine.Part). The position is that in all.
 func (sh *shard) look(from int, q *look.Query, visit func(look.Info) (more bool)) (next int) {
-	now, at := eventloop.Now(), 0
-	for _, g := range []*assocList{&sh.dialling, &sh.open} {
-		if at+g.Len() <= from {
-			at += g.Len()
-			continue
-		}
-		for a := range g.all() {
-			if at++; at <= from {
-				continue
-			}
+	now := eventloop.Now()
+	for at := max(from, 0); at < len(sh.all); at++ {
+		if a := sh.all[at]; a.phase != ended {
 			if i := a.info(now); q.Has(&i) && !visit(i) {
-				return at
+				return at + 1
 			}
-			if at%lookEvery == 0 && eventloop.Now()-now >= look.Budget {
-				return at
-			}
+		}
+		if at%lookEvery == lookEvery-1 && eventloop.Now()-now >= look.Budget {
+			return at + 1
 		}
 	}
 	return look.End

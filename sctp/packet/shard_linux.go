@@ -46,6 +46,7 @@ type shard struct {
 	dialling  assocList // those that are opening or answered, oldest first
 	open      assocList // established and ending
 	over      assocList // ended
+	all       []*assoc  // those of the three, in no order, to be looked at
 	claims    session.Claims
 	ports     uint16
 	drain     eventloop.Drain
@@ -69,6 +70,21 @@ func (g *assocList) add(a *assoc) {
 		a.list.Remove(a.place)
 	}
 	a.list, a.place = g, g.PushBack(a)
+}
+
+// enter makes an association one of the shard's.
+func (sh *shard) enter(a *assoc) {
+	a.at = len(sh.all)
+	sh.all = append(sh.all, a)
+}
+
+// leave takes it from these.
+func (sh *shard) leave(a *assoc) {
+	last := len(sh.all) - 1
+	sh.all[a.at] = sh.all[last]
+	sh.all[a.at].at = a.at
+	sh.all[last] = nil
+	sh.all = sh.all[:last]
 }
 
 // all iterates over the associations. Each may be removed meanwhile.

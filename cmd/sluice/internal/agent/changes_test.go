@@ -92,7 +92,8 @@ func TestChangedOverTurns(t *testing.T) {
 			waits[lb.Name{Namespace: "default", Name: "b"}] = true
 		}
 		for _, x := range r.changes(next, waits) {
-			out = append(out, fmt.Sprintf("%s added=%t removed=%t ports=%d ready=%d-%d", x.Service.Name, x.Added, x.Removed,
+			out = append(out, fmt.Sprintf("%s added=%t removed=%t ports=%d ready=%d-%d", x.Service.Name, x.Added,
+				x.Removed,
 				x.Ports, x.WereReady, x.Ready))
 		}
 		return out

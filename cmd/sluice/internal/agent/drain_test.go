@@ -47,13 +47,14 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%d are drained", s.Drained)
 	}
 	a.Submit(Desired{Services: append(services, service(lb.TCP, "late", 3, 1, 2))})
-	for eligible := -1; eligible != 1; { // there is an event, but not for the table
-		if s, ok := a.LB.Table().Service(lb.ID{Namespace: "default", Name: "late", Protocol: lb.TCP}); ok {
-			if eligible = len(s.Eligible()); eligible != 1 {
-				t.Fatalf("of a Service that has come since %d are eligible", eligible)
-			}
+	other := lb.Drain{Addr: netip.MustParseAddrPort("192.0.2.77:0")}
+	for _, undo := range []bool{false, true} { // it is applied with what was submitted before
+		if err := a.Drain(ctx, other, undo, false); err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // bounded by that of the test
+	}
+	if n := eligible(a, lb.ID{Namespace: "default", Name: "late", Protocol: lb.TCP}); n != 1 {
+		t.Errorf("of a Service that has come since %d are eligible", n)
 	}
 	stop()
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -51,8 +52,7 @@ func (c *Client) Do(ctx context.Context, method, resource string, q url.Values, 
 	var until time.Time // since the first failure: a request may have waited for long before
 	for {
 		err := c.do(ctx, method, u.String(), answer)
-		again := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-			errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)
+		again := cutOff(err) || errors.Is(err, io.EOF)
 		if until.IsZero() {
 			until = time.Now().Add(patience)
 		}
@@ -94,6 +94,14 @@ func (c *Client) do(ctx context.Context, method, address string, answer any) err
 // ErrNotRunning means that no process answers at the socket.
 var ErrNotRunning = errors.New("no running Sluice answers")
 
+// cutOff reports whether the process has ended, or does so just now.
+func cutOff(err error) bool {
+	// net/http has no other name for a connection that ends between two requests, or before the first.
+	const idle = "server closed idle connection"
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) || err != nil && strings.Contains(err.Error(), idle)
+}
+
 // explain says what is to be done about an error.
 func (c *Client) explain(err error) error {
 	switch {
@@ -102,7 +110,7 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w at %s, since there is no such socket: is it running on this node? Give --socket as its "+
 			"--api-socket, or api.sock in the folder of its --handover-socket", ErrNotRunning, c.Socket)
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case cutOff(err):
 		return fmt.Errorf("%w at %s, whose process has ended: is it running on this node?", ErrNotRunning, c.Socket)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF): // the socket cannot be opened, or is closed at once
 		return fmt.Errorf("ask Sluice at %s: permission denied: run as root, or as the user of the running process",

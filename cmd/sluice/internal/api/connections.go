@@ -23,6 +23,11 @@ const (
 	// lookTime is how long a request looks for connections before it answers with what it has, and with where to go on.
 	lookTime = time.Second
 
+	// A loop is left alone for lookShare times as long as a look has taken, and lookPause at the most, since a look
+	// may have waited for a busy loop. A look takes look.Budget at the most.
+	lookShare = 4
+	lookPause = lookShare * time.Duration(look.Budget)
+
 	// mostClients bounds the clients that one request keeps apart.
 	mostClients = 65536
 
@@ -83,7 +88,7 @@ func (s *Sources) each(q *look.Query, at place, visit func(look.Info) bool) (pla
 		for ; at.Loop < s.Loops; at.Loop, at.From = at.Loop+1, 0 {
 			for at.From != look.End {
 				goOn := true
-				next, err := s.Servers[at.Server].Look(at.Loop, at.From, q, func(i look.Info) bool {
+				next, err := s.look(q, at, func(i look.Info) bool {
 					i.Loop = at.Loop
 					goOn = visit(i)
 					return goOn
@@ -103,6 +108,17 @@ func (s *Sources) each(q *look.Query, at place, visit func(look.Info) bool) (pla
 		at.From = 0
 	}
 	return at, false, nil
+}
+
+// look looks at a part of what a loop has, when no other request does, and leaves the loop alone for some time after
+// that: those who look take a fifth of it at the most, all together.
+func (s *Sources) look(q *look.Query, at place, visit func(look.Info) bool) (next int, err error) {
+	s.looking.Lock()
+	defer s.looking.Unlock()
+	began := time.Now()
+	next, err = s.Servers[at.Server].Look(at.Loop, at.From, q, visit)
+	<-time.After(min(lookPause, lookShare*time.Since(began)))
+	return next, err
 }
 
 func (s *Sources) connections(q url.Values) (any, error) {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/agent"
@@ -19,12 +20,14 @@ import (
 
 // Sources are what resources are made of. All are needed.
 type Sources struct {
-	LB       *lb.Balancer
-	Now      func() int64 // the clock of lb.Flow
-	Mode     agent.Path   // of Services that request none
-	Choice   func(lb.ID) (agent.Choice, bool)
-	Servers  []Server // in the order of protocols
-	Loops    int      // that each of them has at the most
+	LB      *lb.Balancer
+	Now     func() int64 // the clock of lb.Flow
+	Mode    agent.Path   // of Services that request none
+	Choice  func(lb.ID) (agent.Choice, bool)
+	Servers []Server // in the order of protocols
+	Loops   int      // that each of them has at the most
+
+	looking  sync.Mutex // one request looks at a loop at a time, however many there are
 	Journal  *journal.Journal
 	Settings []Setting
 	Status   func() Status

@@ -149,7 +149,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{from, "--windows-service", "--logtostderr=false", "--log-file=" + log}, 1, "talk to the service manager"},
 	} {
 		var out bytes.Buffer
-		if code := Main(Build{Version: "test"}, x.args, &out, &out); code != x.code || !strings.Contains(out.String(), x.want) {
+		if code := Main(Build{Version: "test"}, x.args, &out, &out); code != x.code || !strings.Contains(out.String(),
+			x.want) {
 			t.Errorf("sluice %s = %d, want %d with %q; it says:\n%s", strings.Join(x.args, " "), code, x.code, x.want, out.String())
 		}
 	}

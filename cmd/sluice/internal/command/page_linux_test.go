@@ -59,7 +59,8 @@ func TestArguments(t *testing.T) {
 		{[]string{"explain", "--help"}, 0, "sluice explain [flags] [CLIENT] NAMESPACE/NAME"},
 	} {
 		var out bytes.Buffer
-		if code := Main(Build{Version: "test"}, x.args, &out, &out); code != x.code || !strings.Contains(out.String(), x.want) {
+		if code := Main(Build{Version: "test"}, x.args, &out, &out); code != x.code || !strings.Contains(out.String(),
+			x.want) {
 			t.Errorf("sluice %q = %d, want %d with %q; it says:\n%s", x.args, code, x.code, x.want, out.String())
 		}
 	}

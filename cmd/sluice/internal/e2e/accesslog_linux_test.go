@@ -180,7 +180,8 @@ func TestAccessLog(t *testing.T) {
 	age := time.Since(opened)
 	_ = long.Conn.Close()
 	expect("one from before a hand-over", long.Conn, "--", func(e accessLine) bool {
-		return e.Duration >= float64(age.Milliseconds())-10 && e.Service == "web" && e.In == 2*bytes && e.Connect == nil &&
+		return e.Duration >= float64(age.Milliseconds())-10 && e.Service == "web" && e.In == 2*bytes &&
+			e.Connect == nil &&
 			e.Address == lab.WebAddr && e.Endpoint == pod+":8080"
 	})
 	all := a.lines()

@@ -95,7 +95,8 @@ func TestInspect(t *testing.T) {
 	}
 	for _, series := range []string{"sluice_serving_start_time_seconds", "sluice_conntrack_entries_limit",
 		`sluice_endpoint_eligible{endpoint="` + netip.AddrPortFrom(l.Pods[0].Addr4, 8080).String() +
-			`",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`, "sluice_endpoints_without_series"} {
+			`",protocol="TCP",service_name="web",service_namespace="default",service_port=""}`,
+		"sluice_endpoints_without_series"} {
 		if n := l.Metric(series); n < 1 {
 			t.Errorf("%s = %v", series, n)
 		}

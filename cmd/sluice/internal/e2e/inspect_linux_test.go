@@ -163,7 +163,8 @@ func (l looker) connection(c *testbed.Talker, least time.Duration) {
 		l.T.Errorf("the connection from %s is %+v, its Service %+v", c.Conn.LocalAddr(), got, web.Counted)
 	}
 	clients := read[api.Talkers](l, "clients").Items
-	if len(clients) != 1 || clients[0].Connections != 1 || clients[0].BytesIn != got.BytesIn || clients[0].Services != 1 ||
+	if len(clients) != 1 || clients[0].Connections != 1 || clients[0].BytesIn != got.BytesIn ||
+		clients[0].Services != 1 ||
 		clients[0].Address != l.Client.Addr4.String() {
 		l.T.Errorf("the clients are %+v", clients)
 	}

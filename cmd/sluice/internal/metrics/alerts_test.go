@@ -132,7 +132,8 @@ func TestAlertsFire(t *testing.T) {
 			fires += len(e.Samples)
 			quiet = quiet || len(e.Samples) == 0
 			for _, s := range e.Samples {
-				if !strings.Contains(s.Labels, fmt.Sprintf("{alertname=%q,", a.Alert)) || strings.Contains(s.Labels, `"good"`) {
+				if !strings.Contains(s.Labels, fmt.Sprintf("{alertname=%q,", a.Alert)) || strings.Contains(s.Labels,
+					`"good"`) {
 					t.Errorf("the test of %s has another fire: %s", a.Alert, s.Labels)
 				}
 				for _, text := range a.Annotations {
@@ -147,7 +148,8 @@ func TestAlertsFire(t *testing.T) {
 		if fires == 0 || !quiet {
 			t.Errorf("the test of %s: it fires %d times, and is quiet: %v", a.Alert, fires, quiet)
 		}
-		if !strings.Contains(fmt.Sprint(test.InputSeries), `"good"`) && a.Alert != "KubeProxyDown" { // which fires if there is none
+		if !strings.Contains(fmt.Sprint(test.InputSeries), `"good"`) &&
+			a.Alert != "KubeProxyDown" { // which fires if there is none
 			t.Errorf("the test of %s has no case for which it must not fire", a.Alert)
 		}
 	}

@@ -81,7 +81,8 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 		Detail:    Detail{Services: 10, Endpoints: 10, All: true},
 		APIServer: func() Contact { return Contact{Last: time.Unix(1700000003, 0), Lost: true} },
 		Conntrack: func() (entries, limit int, err error) { return 7013, 7014, nil },
-		TCP:       func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us }, SCTP: func() sctp.Stats { return ss },
+		TCP:       func() tcp.Stats { return ts }, UDP: func() udp.Stats { return us },
+		SCTP:         func() sctp.Stats { return ss },
 		PacketFilter: "nftables", PacketFilterForced: true,
 		SCTPEngine: func() (sctp.Engine, string) { return sctp.Packet, "asked for" }, Agent: func() agent.Status { return as },
 		Manifests:   func() manifest.Result { return manifest.Result{Files: 5000, Problems: []*manifest.Error{problem}} },
@@ -94,8 +95,10 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 			{Name: "IPv6", Stats: func() redirect.Stats { return steered }},
 		},
 		Services: func() []lb.Stats {
-			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, Counts: lb.Counts{Picks: 7001},
-				Backends: []lb.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"), Counts: lb.Counts{Failures: 7015},
+			return []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP},
+				Counts: lb.Counts{Picks: 7001},
+				Backends: []lb.BackendStats{{Addr: netip.MustParseAddrPort("192.0.2.9:80"),
+					Counts: lb.Counts{Failures: 7015},
 					Health: lb.Health{Ejected: true}}}}}
 		},
 		Outliers: func() lb.OutlierStats {
@@ -144,12 +147,14 @@ func TestEveryNumberIsServed(t *testing.T) {
 		`sluice_manifest_problems{file="web.yaml",reason="invalid"} 1`,
 		`sluice_sctp_engine{engine="packet",reason="detected"} 1`, `sluice_packet_filter{packet_filter="nftables",reason="requested"} 1`,
 		"sluice_manifest_files 5000", "sluice_file_descriptors_used 4000", "sluice_file_descriptors_limit 4001", "sluice_file_descriptors_exhausted_total 1",
-		`sluice_build_info{goversion="` + runtime.Version() + `",revision="abc",version="v1"} 1`, "sluice_serving_start_time_seconds 1.700000002e+09",
+		`sluice_build_info{goversion="` + runtime.Version() + `",revision="abc",version="v1"} 1`,
+		"sluice_serving_start_time_seconds 1.700000002e+09",
 		"sluice_apiserver_readable 0", "sluice_apiserver_last_contact_timestamp_seconds 1.700000003e+09",
 		"sluice_conntrack_entries 7013", "sluice_conntrack_entries_limit 7014",
 		`sluice_endpoint_failures_total{endpoint="192.0.2.9:80",protocol="TCP",service_name="web",service_namespace="default",service_port="http"} 7015`,
 		`sluice_endpoint_ejected{endpoint="192.0.2.9:80",protocol="TCP",service_name="web",service_namespace="default",service_port="http"} 1`,
-		`sluice_handover_failures_total 1`, "sluice_handover_taken 1", `sluice_handover_last_timestamp_seconds{result="failed"}`, "process_open_fds", "go_goroutines",
+		`sluice_handover_failures_total 1`, "sluice_handover_taken 1",
+		`sluice_handover_last_timestamp_seconds{result="failed"}`, "process_open_fds", "go_goroutines",
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
 		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
 		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1`,
@@ -228,12 +233,15 @@ Kubernetes would take Sluice's version for one.
 
 Those of ` + "`sluice_service_*`" + ` are exposed for each of the first 1,000 service ports (` + "`--metrics-services`" + `), both
 address families together; the rest is summed under ` + "`service_name=\"__other__\"`" + ` with an empty namespace, and
-` + "`sluice_service_ports_aggregated`" + ` says how many that are. Each service port has eight from the start: picks, failures,
+` + "`sluice_service_ports_aggregated`" + ` says how many that are. Each service port has eight from the start: picks,
+	failures,
 bytes, active, held, and endpoints that are live and eligible. Others appear when they are not 0 for the first time, and
-stay as long as the Service does: ` + "`rate()` and `increase()`" + ` do not see what they counted until then, and a sum needs
+stay as long as the Service does: ` + "`rate()` and `increase()`" + ` do not see what they counted until then,
+	and a sum needs
 ` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all nineteen from the start.
 
-Those of ` + "`sluice_endpoint_*`" + ` are exposed for as many endpoints as ` + "`--metrics-endpoints`" + ` says, seven for each; by
+Those of ` + "`sluice_endpoint_*`" + ` are exposed for as many endpoints as ` + "`--metrics-endpoints`" + ` says,
+	seven for each; by
 default for none.
 
 A test keeps this table equal to what is served.
@@ -400,7 +408,8 @@ func TestEndpointSeries(t *testing.T) {
 			Counts: lb.Counts{Picks: picks, Failures: 1, BytesIn: 2, BytesOut: 3}, InFlight: 4, Eligible: eligible,
 			Health: lb.Health{Ejected: !eligible}}
 	}
-	now := []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []lb.BackendStats{at(1, 10, true), at(2, 20, false)}}}
+	now := []lb.Stats{{ID: lb.ID{Namespace: "default", Name: "web"}, Backends: []lb.BackendStats{at(1, 10, true),
+		at(2, 20, false)}}}
 	s := newServices(func() []lb.Stats { return now }, Detail{Endpoints: 2})
 	values, _ := scraped(t, s)
 	for name, want := range map[string]float64{"picks_total 10.0.0.1:80": 10, "failures_total 10.0.0.1:80": 1,

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -142,6 +143,7 @@ var table = []*Policy{
 			"off, errors (those that have not ended as they should), or all; see --access-log-file",
 		kind:    word{func(p *lb.Policies) *string { return &p.AccessLog }, []string{"off", "errors", "all"}},
 		without: []string{"off"},
+		misses:  missesLoops,
 	},
 	{
 		Word: "drain", Keeps: streams, Default: "drain", Flag: "drain",
@@ -151,6 +153,7 @@ var table = []*Policy{
 			"a second if no other is ready, and never while no Service has any endpoint. A Service that is deleted " +
 			"keeps its policy",
 		kind: drain{}, without: []string{"drain"},
+		misses: missesLoops,
 	},
 	{
 		Word: "connect-timeout", Keeps: streams, Default: "250ms", Flag: "connect-timeout",
@@ -170,6 +173,7 @@ var table = []*Policy{
 			"most an eighth later; 0: never",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.IdleTimeout }, 100 * time.Millisecond, month, true},
 		without: []string{"0s"},
+		misses:  missesLoops,
 	},
 	{
 		Word: "udp-idle-timeout", Keeps: datagrams, Flag: "udp-timeout", Field: "udpIdleTimeout", OwnFlag: true,
@@ -183,6 +187,7 @@ var table = []*Policy{
 		kind: duration{func(p *lb.Policies) *int64 { return &p.MaxConnectionDuration }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
+		misses:  missesLoops,
 	},
 	{
 		Word: "max-connection-duration-jitter", Default: "0", Flag: "max-connection-duration-jitter",
@@ -198,6 +203,7 @@ var table = []*Policy{
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ClientHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
+		misses:  missesLoops,
 	},
 	{
 		Word: "server-half-close-timeout", Keeps: streams, Default: "0s", Flag: "server-half-close-timeout",
@@ -206,6 +212,7 @@ var table = []*Policy{
 		kind: duration{func(p *lb.Policies) *int64 { return &p.ServerHalfCloseTimeout }, 100 * time.Millisecond, month,
 			true},
 		without: []string{"0s"},
+		misses:  missesLoops,
 	},
 	{
 		Word: "tcp-keepalive-idle", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-idle",
@@ -213,18 +220,21 @@ var table = []*Policy{
 			"connection; connections younger than a second get no probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveIdle }, time.Second, 32767 * time.Second,
 			false},
+		misses: missesLoops,
 	},
 	{
 		Word: "tcp-keepalive-interval", Keeps: tcpOnly, Default: "15s", Flag: "tcp-keepalive-interval",
 		Means: "`DURATION` in whole seconds between two keep-alive probes",
 		kind: duration{func(p *lb.Policies) *int64 { return &p.KeepaliveInterval }, time.Second, 32767 * time.Second,
 			false},
+		misses: missesLoops,
 	},
 	{
 		Word: "tcp-keepalive-probes", Keeps: tcpOnly, Flag: "tcp-keepalive-probes",
 		Default: "that of net.ipv4.tcp_keepalive_probes",
 		Means:   "`NUMBER` of keep-alive probes without an answer that end a connection",
 		kind:    count{func(p *lb.Policies) *int32 { return &p.KeepaliveProbes }, 1, 127, false},
+		misses:  missesLoops,
 	},
 	{
 		Word: "tcp-user-timeout", Keeps: tcpOnly, Default: "0s", Flag: "tcp-user-timeout",
@@ -232,6 +242,7 @@ var table = []*Policy{
 			"(TCP_USER_TIMEOUT); 0: that of the kernel",
 		kind:    duration{func(p *lb.Policies) *int64 { return &p.UserTimeout }, time.Second, day, true},
 		without: []string{"0s"},
+		misses:  missesLoops,
 	},
 }
 
@@ -247,6 +258,14 @@ func missesTransparent(s *lb.Service, path string) (reason string) {
 		return "endpoints of other nodes see this node's address, since their answers do not pass it"
 	}
 	return ""
+}
+
+// missesLoops: what TCP lacks where goroutines serve it. SCTP is not served there.
+func missesLoops(s *lb.Service, path string) (reason string) {
+	if goruntime.GOOS == "linux" || path != "userspace" || s.Protocol != lb.TCP {
+		return ""
+	}
+	return "user space does not have it on this system: it needs the event loops of Linux"
 }
 
 // missesLimit: what UDP lacks of limits.

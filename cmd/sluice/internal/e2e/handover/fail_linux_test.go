@@ -65,7 +65,8 @@ func TestRefusedUpgrades(t *testing.T) {
 	if got := n.Metric("sluice_handover_failures_total"); got != 2 {
 		t.Errorf("%v failures counted, want 2", got)
 	}
-	events, err := api.All[api.Event](t.Context(), api.NewClient(filepath.Join(filepath.Dir(n.socket), "api.sock")), "events", url.Values{})
+	events, err := api.All[api.Event](t.Context(), api.NewClient(filepath.Join(filepath.Dir(n.socket), "api.sock")),
+		"events", url.Values{})
 	testbed.Check(t, err)
 	var why []string
 	for _, e := range events {
