@@ -103,6 +103,7 @@ func (t *IPTables) Probe(ctx context.Context) (Facts, error) { return t.probe(ct
 type Leftover struct {
 	TCPPort uint16                 // of all TCP frontends; 0 for nowhere
 	Ported  map[lb.Frontend]uint16 // UDP and SCTP frontends
+	Table   bool                   // there is a table of nftables, be it that it leads nowhere
 }
 
 // Leftover reads where the rules that are there lead, in some milliseconds, which is less

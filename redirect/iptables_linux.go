@@ -35,7 +35,12 @@ func (t *IPTables) open(ctx context.Context, host Host, entries map[lb.Frontend]
 
 // read implements filter.
 func (t *IPTables) read(ctx context.Context) (Leftover, error) {
-	return readLeftover(t.IPv6, func() ([]string, error) { return steeringRules(ctx, t.program) })
+	left, err := leftoverTable(t.IPv6)
+	if err != nil || left.TCPPort != 0 || len(left.Ported) > 0 {
+		return left, err
+	}
+	rules, err := steeringRules(ctx, t.program)
+	return leftoverRules(rules, t.IPv6), err
 }
 
 // succeed implements filter.

@@ -21,22 +21,16 @@ func (t *IPTables) leftover(ctx context.Context) Leftover {
 	return left
 }
 
-// readLeftover reads where our rules lead, up to the first error: those of nftables, and if there are none those of
-// iptables.
-func readLeftover(ipv6 bool, ofIPTables func() ([]string, error)) (Leftover, error) {
-	left, err := leftoverTable(ipv6)
-	if err != nil || left.TCPPort != 0 || len(left.Ported) > 0 {
-		return left, err
-	}
-	rules, err := ofIPTables()
-	left.Ported = steeredBy(rules, ipv6)
+// leftoverRules finds out where rules of iptables lead.
+func leftoverRules(rules []string, ipv6 bool) Leftover {
+	left := Leftover{Ported: steeredBy(rules, ipv6)}
 	for _, rule := range rules { // those of TCP have the same target
 		w := netfilter.Words(rule)
 		if _, target := destination(w); target != 0 && w[1] == chainPrefix+chainTCP {
 			left.TCPPort = target
 		}
 	}
-	return left, err
+	return left
 }
 
 // steeringRules returns the rules of our chains in table nat that an iptables program has.

@@ -84,7 +84,12 @@ func (t *NFTables) open(ctx context.Context, host Host, entries map[lb.Frontend]
 
 // read implements filter.
 func (t *NFTables) read(ctx context.Context) (Leftover, error) {
-	return readLeftover(t.IPv6, func() ([]string, error) { return anySteeringRules(ctx, t.IPv6) })
+	left, err := leftoverTable(t.IPv6)
+	if left.Table || err != nil {
+		return left, err // the first Sync that made the table has removed the rules of iptables
+	}
+	rules, err := anySteeringRules(ctx, t.IPv6)
+	return leftoverRules(rules, t.IPv6), err
 }
 
 func (t *NFTables) leftover(ctx context.Context) Leftover {
@@ -119,8 +124,8 @@ func (t *NFTables) stats() Stats {
 
 // leftoverTable reads where the rules of nf_tables lead.
 func leftoverTable(ipv6 bool) (Leftover, error) {
-	left := Leftover{Ported: make(map[lb.Frontend]uint16)}
-	list, err := nft.Elements(ipv6, tableName, mapSteer)
+	list, there, err := nft.Elements(ipv6, tableName, mapSteer)
+	left := Leftover{Ported: make(map[lb.Frontend]uint16), Table: there}
 	for _, e := range list {
 		if f, port := steeredTo(e, ipv6); f.Protocol == lb.TCP {
 			left.TCPPort = port

@@ -186,7 +186,7 @@ func TestChangeOfFilter(t *testing.T) {
 			for _, v := range []variant{now, old} {
 				s := v.steerer()
 				left := s.Leftover(t.Context())
-				if left.TCPPort != port || left.Ported[dns] != plan.Ported[0].Port {
+				if left.TCPPort != port || left.Ported[dns] != plan.Ported[0].Port || left.Table == v.nftables {
 					t.Errorf("change %d to %s: leftover %+v", i, v.name, left)
 				}
 				syncPlan(t, s, plan)

@@ -232,15 +232,15 @@ func (h *Hook) is(chain nfnl.Value) bool {
 		chain.Find(unix.NFTA_CHAIN_TYPE).String() == h.Type && chain.Find(unix.NFTA_CHAIN_POLICY).Uint() == accept
 }
 
-// Elements returns what the kernel holds of a map or a set, which may be that of another process; none if there is no
-// such table. It is for keys without Prefixes.
-func Elements(ipv6 bool, table, set string) (out []Element, err error) {
+// Elements returns what the kernel holds of a map or a set, which may be that of another process, and whether there is
+// such a table. It is for keys without Prefixes.
+func Elements(ipv6 bool, table, set string) (out []Element, there bool, err error) {
 	list, err := (&Table{Name: table, IPv6: ipv6}).read(set)
 	if errors.Is(err, syscall.ENOENT) || nfnl.NoSubsystem(err) {
-		return nil, nil
+		return nil, false, nil
 	}
 	for _, e := range list {
 		out = append(out, e.Element)
 	}
-	return out, err
+	return out, err == nil, err
 }

@@ -97,8 +97,8 @@ func (s *steering) await(ctx context.Context, offer func(ipv6 bool, path agent.P
 	}
 }
 
-// nftables gives a family the engine for nftables.
-func (s *steering) nftables(ctx context.Context, f *agent.Family, t *steeredFamily) {
+// nftablesEngine gives a family the engine for nftables.
+func (s *steering) nftablesEngine(ctx context.Context, f *agent.Family, t *steeredFamily) {
 	rules := &s.config.Document.NFTables
 	e := &nftables.Engine{
 		IPv6: t.ipv6, Lifetime: s.config.Kernel.RulesLifetime,

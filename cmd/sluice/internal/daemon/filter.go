@@ -54,7 +54,7 @@ func (s *steering) steerer(ipv6 bool) *steeredFamily {
 	f := &steeredFamily{ipv6: ipv6, steerer: t, iptables: t, observe: &t.ObserveFlows,
 		stale: staleconns.New(ipv6, s.log)}
 	if s.filter.By == config.NFTables {
-		n := &redirect.NFTables{IPv6: ipv6, BindAddr: bind, Lifetime: lifetime}
+		n := s.nftables[ipv6]
 		f.steerer, f.observe = n, &n.ObserveFlows
 		s.leases = append(s.leases, n)
 	}
@@ -93,7 +93,8 @@ func (s *steering) choose(ctx context.Context) error {
 // tryNFTables finds out whether nftables can steer all families that the kernel has.
 func (s *steering) tryNFTables(ctx context.Context) error {
 	for _, ipv6 := range []bool{false, true} {
-		t := redirect.NFTables{IPv6: ipv6, BindAddr: s.bindAddress(ipv6)}
+		t := &redirect.NFTables{IPv6: ipv6, BindAddr: s.bindAddress(ipv6), Lifetime: s.config.Kernel.RulesLifetime}
+		s.nftables[ipv6] = t
 		if err := t.Probe(ctx); err != nil && (!ipv6 || hasIPv6()) {
 			return err
 		}

@@ -25,6 +25,7 @@ type steering struct {
 	mode   agent.Path // of Services that request none
 	filter PacketFilter
 
+	nftables   map[bool]*redirect.NFTables // by whether it is IPv6; probed when the packet filter was chosen
 	ipv4, ipv6 agent.Family
 	served     []metrics.Family
 	steered    []*steeredFamily
@@ -36,7 +37,8 @@ type steering struct {
 
 func newSteering(c *config.Config, log *zap.Logger) *steering {
 	mode, _ := agent.ParsePath(c.DataPath.Mode)
-	return &steering{config: c, log: log, mode: mode, before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
+	return &steering{config: c, log: log, mode: mode, nftables: make(map[bool]*redirect.NFTables),
+		before: redirect.Leftover{Ported: make(map[lb.Frontend]uint16)}}
 }
 
 // open finds out how each address family can be steered. IPv4 is required; IPv6 is left
@@ -69,8 +71,8 @@ func (s *steering) family(ctx context.Context, name string, t *steeredFamily, ta
 		s.before.TCPPort = left.TCPPort
 	}
 	maps.Copy(s.before.Ported, left.Ported)
-	if left.TCPPort != 0 && !taking {
-		s.unprobed = append(s.unprobed, t) // clients that are steered already do not wait for that
+	if !taking && (left.TCPPort != 0 || left.Table && s.before.TCPPort != 0) {
+		s.unprobed = append(s.unprobed, t) // clients that are steered already, be it in IPv4 only, do not wait for that
 	} else if err := s.probe(ctx, t, &f); err != nil {
 		return agent.Family{}, err
 	}
@@ -132,7 +134,7 @@ func (s *steering) probe(ctx context.Context, t *steeredFamily, f *agent.Family)
 	} else if steers {
 		log.Warn("no ipset: rules stay in force when no Sluice runs, until sluice --cleanup")
 	}
-	s.nftables(ctx, f, t)
+	s.nftablesEngine(ctx, f, t)
 	if !locked {
 		err = s.engines(ctx, f, t)
 		locked = err != nil
