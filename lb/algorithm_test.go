@@ -532,13 +532,26 @@ func TestFloors(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		b := &Balancer{Defaults: Policies{Scheduler: "lc"}}
 		n := 1 + r.IntN(30)
-		b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+		weights := seed%2 == 1
+		weight := make(map[netip.AddrPort]uint64)
+		update := func() {
+			s := echo(numbers(n)...)
+			for i := range s.Backends {
+				k := &s.Backends[i]
+				if weights {
+					k.Weight = 1 << r.IntN(4)
+				}
+				weight[k.Addr] = uint64(k.weight())
+			}
+			b.Update(mustTable(t, []Service{s}))
+		}
+		update()
 		var open []Choice
 		for step := range 400 {
 			switch op := r.IntN(20); {
 			case op == 0:
 				n = 1 + r.IntN(30)
-				b.Update(mustTable(t, []Service{echo(numbers(n)...)}))
+				update()
 			case op < 11 && len(open) > 0:
 				i := r.IntN(len(open))
 				open[i].Done(nil)
@@ -547,10 +560,11 @@ func TestFloors(t *testing.T) {
 			default:
 				s := b.load().service(0)
 				ring := s.rings[clusterSet]
-				start := int(s.state.positions[clusterSet].first.Load() % uint64(len(ring)))
+				start := s.terms(clusterSet).turn(ring, s.state.positions[clusterSet].first.Load())
+				load := func(k *backend) uint64 { return k.inFlight() * 8 / weight[k.addr] }
 				want := ring[start]
 				for i := range ring {
-					if k := ring[(start+i)%len(ring)]; k.inFlight() < want.inFlight() {
+					if k := ring[(start+i)%len(ring)]; load(k) < load(want) {
 						want = k
 					}
 				}

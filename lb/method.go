@@ -21,7 +21,8 @@ type terms struct {
 	inverse []uint64 // the mean weight by that of each, times even; nil: all are equal
 	table   []uint32 // what a hash is the position in; nil: not needed
 
-	floor *atomic.Uint64 // of least connections (floors); nil: there is none
+	floor    *atomic.Uint64 // of least connections (floors)
+	burdened bool           // that is by weights
 }
 
 const even = 1 << 16 // what terms.inverse has for the mean weight
@@ -45,8 +46,8 @@ func methodOf(s *Service, scheduler string, to *service) *method {
 	for in, r := range to.rings {
 		t := &m.sets[in]
 		t.weigh(r, weights)
-		if algorithm == leastConnections && t.inverse == nil {
-			t.floor = &known[in]
+		if algorithm == leastConnections {
+			t.floor, t.burdened = &known[in], weighted
 		}
 		if m.algorithm.hashes() {
 			t.table = byAddress(r, weights)
@@ -56,6 +57,9 @@ func methodOf(s *Service, scheduler string, to *service) *method {
 		}
 	}
 	if algorithm == leastConnections {
+		for _, k := range to.backends { // before the floors, which are counted so
+			k.weighs(weights[k])
+		}
 		to.state.floors.Store(known)
 	}
 	return m

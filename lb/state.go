@@ -64,7 +64,7 @@ type backend struct {
 
 	// condition is a combination of live, eligible, leftOut, stays, counted, onNode and limited in the current table.
 	condition atomic.Uint32
-	becomes   uint32 // what it is after the last Update; guarded by Balancer.mu
+	burden    atomic.Uint32 // what one connection weighs by least connections; 0: as much as at all others
 
 	// counter has what is in flight, and below that the number of picks. So a Pick and a Done cost one atomic
 	// addition each, the metrics have their counters, and who compares backends reads one number of each.
@@ -79,7 +79,9 @@ type backend struct {
 	appeared atomic.Bool   // see Choice.Appear
 	left     atomic.Int64  // when it was found to have left; 0: it was not, see Choice.Leaves
 
-	update uint64 // the last Update that had this backend; guarded by Balancer.mu
+	// Guarded by Balancer.mu.
+	becomes uint32 // what it is after the last Update
+	update  uint64 // the last Update that had this backend
 }
 
 const (
@@ -116,7 +118,7 @@ func (b *backend) end() {
 		return
 	}
 	if condition&counted != 0 {
-		b.service.relieved(condition, left>>inFlightAt)
+		b.service.relieved(b, condition, left>>inFlightAt)
 	}
 	if condition&limited != 0 {
 		b.service.servePlace(b)
