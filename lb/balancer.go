@@ -183,20 +183,21 @@ func (s *service) pickSticky(from set, f *Flow) *backend {
 	if b := s.remembered(from, f); b != nil {
 		return b
 	}
-	s.state.choosing.Lock()
-	defer s.state.choosing.Unlock()
+	sticky := s.state.sticky.Load()
+	sticky.choosing.Lock()
+	defer sticky.choosing.Unlock()
 	if b := s.remembered(from, f); b != nil {
 		return b // another connection of this client was first
 	}
 	b := s.next(from, f)
-	s.state.affinity.Put(affinity.KeyOf(f.Client), b, f.Now)
+	sticky.Put(affinity.KeyOf(f.Client), b, f.Now)
 	return b
 }
 
 // remembered returns the backend that the client of f was sent to last, if it
 // can be used, or nil.
 func (s *service) remembered(from set, f *Flow) *backend {
-	b, ok := s.state.affinity.Get(affinity.KeyOf(f.Client), f.Now, s.affinityTimeout)
+	b, ok := s.state.sticky.Load().Get(affinity.KeyOf(f.Client), f.Now, s.affinityTimeout)
 	if !ok || !b.is(from.condition()) || f.Tried.has(b) {
 		return nil
 	}
@@ -213,9 +214,9 @@ func (b *Balancer) Sweep(now int64) {
 	for _, slot := range snap.table.slots {
 		s := snap.service(slot)
 		if s.affinityTimeout > 0 {
-			s.state.affinity.Sweep(now, s.affinityTimeout)
+			s.state.sticky.Load().Sweep(now, s.affinityTimeout)
 		}
-		for i := range s.state.conversations {
+		for i := range s.state.conversations.all() {
 			s.state.conversations[i].Sweep(now, conversationTimeouts[i])
 		}
 		if c := s.state.clients.Load(); c != nil {
@@ -304,7 +305,7 @@ func (b *Balancer) page(records *[pageSize]record, i int, u *updating) *serviceP
 			was = u.old.service(at)
 			if known == s || known.sameBalance(s) {
 				page.services[k].Store(was)
-				if known != s && was.state.queue.waiting.Load() > 0 {
+				if known != s && was.state.queued() > 0 {
 					u.readdressed = append(u.readdressed, was.state)
 				}
 				continue
@@ -319,12 +320,12 @@ func (b *Balancer) page(records *[pageSize]record, i int, u *updating) *serviceP
 
 // all returns the backends of the table and those that are leaving it, in a fresh slice. The
 // caller holds Balancer.mu.
-func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving) }
+func (s *service) all() []*backend { return slices.Concat(s.backends, s.state.leaving()) }
 
 // byAddr returns a function that finds them by their addresses; in a short list looking at each is faster.
 func (s *service) byAddr() func(netip.AddrPort) *backend {
 	all := s.backends
-	if len(s.state.leaving) > 0 {
+	if len(s.state.leaving()) > 0 {
 		all = s.all()
 	}
 	const few = 8
@@ -369,9 +370,13 @@ func (b *Balancer) prepare(s *Service, from *service) *service {
 	to.state.policies.Store(policies)
 	if policies.MaxEndpointConnections > 0 && s.Protocol != UDP { // flows of UDP do not end by themselves
 		to.limit = uint64(policies.MaxEndpointConnections)
+		to.state.line()
 	}
 	if policies.limitsClients() && to.state.clients.Load() == nil {
 		to.state.clients.Store(new(clients))
+	}
+	if s.AffinityTimeout > 0 && to.state.sticky.Load() == nil {
+		to.state.sticky.Store(new(stickyTable))
 	}
 	known := from.byAddr()
 	missing := 0
@@ -443,7 +448,7 @@ func (b *Balancer) finish(s, from *service) {
 		if k.update != b.updates {
 			b.leaves(k)
 			k.condition.Store(0)
-			s.state.leaving = append(s.state.leaving, k)
+			s.state.leaves(k)
 			lost = true
 		}
 	}

@@ -145,7 +145,7 @@ func TestStaleMemoryIsNotUsed(t *testing.T) {
 	b := balancing(t, sticky(echo(1), 1e9))
 	old := mustPick(t, b, Flow{Client: client})
 	b.Update(mustTable(t, []Service{sticky(echo(2), 1e9)}))
-	b.load().service(0).state.affinity.Put(affinity.KeyOf(client), old.backend, 0)
+	b.load().service(0).state.sticky.Load().Put(affinity.KeyOf(client), old.backend, 0)
 	for range 2 {
 		if c := mustPick(t, b, Flow{Client: client}); c.Backend() != address(2) {
 			t.Errorf("sent to %s, which has left", c.Backend())

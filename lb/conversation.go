@@ -1,6 +1,10 @@
 package lb
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/sluice-lb/sluice/affinity"
+)
 
 // How long after its last datagram a UDP flow is remembered, in ns: as long as Linux's conntrack does by default
 // (net.netfilter.nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream).
@@ -25,6 +29,17 @@ type Conversation struct {
 	Answered bool   // the backend has answered
 	Stream   bool   // there was more than one exchange
 	Time     int64  // when it was remembered, on the clock of Flow.Now
+}
+
+// conversations are those of brief flows, and those of streams.
+type conversations [2]affinity.Table[uint64, conversation]
+
+// all returns both, none of what is nil.
+func (c *conversations) all() []affinity.Table[uint64, conversation] {
+	if c == nil {
+		return nil
+	}
+	return c[:]
 }
 
 // conversation is one in a table, which has its key, its time and whether it was a stream.
@@ -54,7 +69,9 @@ func (c Choice) Remember(v *Conversation) {
 		i = 1
 	}
 	one := conversation{backend: c.backend, port: v.Port, answered: v.Answered}
-	c.backend.service.conversations[i].PutAndSweep(v.Key, one, v.Time, conversationTimeouts[i])
+	if tables := c.backend.service.conversations.all(); tables != nil {
+		tables[i].PutAndSweep(v.Key, one, v.Time, conversationTimeouts[i])
+	}
 }
 
 // Recall returns what is remembered by a key. The choice, as one of Pick, is in flight until Done. False: nothing is,
@@ -70,7 +87,7 @@ func (b *Balancer) Recall(f Flow, key uint64) (Choice, Conversation, bool) {
 			return Choice{}, Conversation{}, false
 		}
 	}
-	tables := &snap.service(at.slot).state.conversations
+	tables := snap.service(at.slot).state.conversations.all()
 	for i := len(tables) - 1; i >= 0; i-- { // what became a stream was remembered later
 		one, ok := tables[i].Get(key, f.Now, conversationTimeouts[i])
 		if !ok || !one.backend.is(live) {
@@ -93,7 +110,7 @@ func (b *Balancer) Conversations(from int64, visit func(ID, []Conversation)) {
 	for _, slot := range snap.table.slots {
 		s := snap.service(slot).state
 		all = all[:0]
-		for i := range s.conversations {
+		for i := range s.conversations.all() {
 			s.conversations[i].Since(from, func(key uint64, one conversation, at int64) {
 				all = append(all, Conversation{Key: key, Backend: one.backend.addr, Port: one.port,
 					Answered: one.answered, Stream: i == 1, Time: at})

@@ -164,7 +164,7 @@ func (s *service) explainAffinity(w *strings.Builder, from set, f *Flow) *backen
 		w.WriteString(": client not known\n")
 		return nil
 	}
-	k, lastUsed, ok := s.state.affinity.Peek(affinity.KeyOf(f.Client))
+	k, lastUsed, ok := s.state.sticky.Load().Peek(affinity.KeyOf(f.Client))
 	if !ok {
 		fmt.Fprintf(w, ": nothing remembered of %s\n", f.Client)
 		return nil

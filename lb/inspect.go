@@ -61,7 +61,7 @@ func (b *Balancer) sum(id *ID, sum *Sum) bool {
 		return false
 	}
 	s := snap.service(slot)
-	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone, Refused: s.state.refusals().sum() +
+	*sum = Sum{Service: snap.table.at(slot), Counts: s.state.gone(), Refused: s.state.refusals().sum() +
 		s.state.overShare.Load()}
 	for _, k := range s.backends {
 		sum.count(k)
@@ -72,7 +72,7 @@ func (b *Balancer) sum(id *ID, sum *Sum) bool {
 			sum.Failing++
 		}
 	}
-	for _, k := range s.state.leaving {
+	for _, k := range s.state.leaving() {
 		sum.count(k)
 	}
 	return true

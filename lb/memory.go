@@ -30,13 +30,14 @@ func (b *Balancer) Remember(all []Stats) {
 			continue
 		}
 		s := service.state
-		s.gone = m.Gone
 		s.noBackend.Store(m.NoBackend)
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
 		s.limited.Store(m.Limited)
 		// Those that were leaving at an earlier call may be among the gone by now.
-		s.leaving = slices.DeleteFunc(s.leaving, func(k *backend) bool { return k.inFlight() == 0 })
+		if s.past != nil || m.Gone != (Counts{}) {
+			s.past = &past{slices.DeleteFunc(s.leaving(), func(k *backend) bool { return k.inFlight() == 0 }), m.Gone}
+		}
 		by := service.byAddr()
 		bad := false
 		for i := range m.Backends {
@@ -86,7 +87,7 @@ func (s *service) known(addr netip.AddrPort) *backend {
 		}
 	}
 	k := new(backend).init(s.state, addr)
-	s.state.leaving = append(s.state.leaving, k)
+	s.state.leaves(k)
 	return k
 }
 
@@ -120,7 +121,7 @@ func (b *Balancer) ServiceClients(id ID) []Client {
 // clients appends those that came at time from or later: none without affinity.
 func (s *service) clients(to []Client, from int64) []Client {
 	if s.affinityTimeout > 0 {
-		s.state.affinity.Since(from, func(client affinity.Key, k *backend, lastUsed int64) {
+		s.state.sticky.Load().Since(from, func(client affinity.Key, k *backend, lastUsed int64) {
 			to = append(to, Client{client.Addr(), k.addr, lastUsed})
 		})
 	}
@@ -140,7 +141,7 @@ func (b *Balancer) RememberClients(id ID, clients []Client) {
 	backends := s.byAddr()
 	for _, c := range clients {
 		if k := backends(c.Backend); k != nil && k.is(eligible) {
-			s.state.affinity.Put(affinity.KeyOf(c.Addr), k, c.LastUsed)
+			s.state.sticky.Load().Put(affinity.KeyOf(c.Addr), k, c.LastUsed)
 		}
 	}
 }

@@ -54,6 +54,23 @@ type queue struct {
 	lists   [sets][2]struct{ first, last *Waiter }
 }
 
+// line returns the queue, which it makes unless there is one.
+func (s *state) line() *queue {
+	if q := s.queue.Load(); q != nil {
+		return q
+	}
+	s.queue.CompareAndSwap(nil, new(queue))
+	return s.queue.Load()
+}
+
+// queued returns how many clients wait.
+func (s *state) queued() int64 {
+	if q := s.queue.Load(); q != nil {
+		return q.waiting.Load()
+	}
+	return 0
+}
+
 // Queue has a client wait, for which Pick has returned ErrFull, and returns for how long, in ns. f must not change
 // until Turn or Leave. One that has waited before goes on to, in its old place. The error is ErrQueueFull if as many
 // wait as may, which is counted, or ErrNoService. now is on the clock of Flow.Now.
@@ -64,14 +81,14 @@ func (b *Balancer) Queue(w *Waiter, f *Flow, now int64) (wait int64, err error) 
 	}
 	p := s.policies.Load()
 	if w.since == 0 {
-		if s.queue.waiting.Load() >= int64(max(0, cmp.Or(p.MaxPendingConnections, manyPending))) && !b.resuming.Load() {
+		if s.queued() >= int64(max(0, cmp.Or(p.MaxPendingConnections, manyPending))) && !b.resuming.Load() {
 			s.limited.Add(1)
 			return 0, ErrQueueFull
 		}
 		w.since, w.until = now, now+cmp.Or(p.QueueTimeout, queueTime)
 	}
 	w.waitAt(s, from, f)
-	if alone := s.queue.add(w, !b.resuming.Load()); alone {
+	if alone := s.line().add(w, !b.resuming.Load()); alone {
 		s.serveQueue() // there may be room since the Pick, which is given to the first of those that wait only
 	}
 	return max(0, w.until-now), nil
@@ -105,7 +122,7 @@ func (b *Balancer) ResumeQueue(w *Waiter, f *Flow, since, until int64) bool {
 	b.Resuming()
 	w.since, w.until = since, until
 	w.waitAt(s, from, f)
-	s.queue.add(w, false)
+	s.line().add(w, false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.resumed == nil {
@@ -126,12 +143,12 @@ func (b *Balancer) Resumed() {
 	snap := b.load()
 	b.resuming.Store(false)
 	for _, slot := range snap.table.slots {
-		if s := snap.service(slot).state; s.queue.waiting.Load() > 0 {
+		if s := snap.service(slot).state; s.queued() > 0 {
 			all[s] = struct{}{}
 		}
 	}
 	for s := range all {
-		s.queue.sort()
+		s.line().sort()
 		s.serveQueue()
 	}
 	b.resumed = nil
@@ -156,8 +173,9 @@ func (w *Waiter) Served() bool {
 	if w.of == nil {
 		return false
 	}
-	w.of.queue.mu.Lock()
-	defer w.of.queue.mu.Unlock()
+	q := w.of.line()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	return w.served
 }
 
@@ -167,7 +185,7 @@ func (w *Waiter) Turn() (c Choice) {
 	if w.of == nil {
 		return c
 	}
-	q := &w.of.queue
+	q := w.of.line()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.waits {
@@ -193,8 +211,8 @@ func (w *Waiter) TimedOut() { w.of.limited.Add(1) }
 // serveQueue gives clients their turns for as long as there is room. It takes time linear in the backends, and so is
 // for changes of them.
 func (s *state) serveQueue() {
-	q := &s.queue
-	if q.waiting.Load() == 0 || s.balancer.resuming.Load() {
+	q := s.queue.Load()
+	if q == nil || q.waiting.Load() == 0 || s.balancer.resuming.Load() {
 		return
 	}
 	q.mu.Lock()
@@ -217,8 +235,8 @@ func (s *state) serveQueue() {
 
 // servePlace gives the place of a connection that has ended at k to the client that came first.
 func (s *state) servePlace(k *backend) {
-	q := &s.queue
-	if q.waiting.Load() == 0 || s.balancer.resuming.Load() {
+	q := s.queue.Load()
+	if q == nil || q.waiting.Load() == 0 || s.balancer.resuming.Load() {
 		return
 	}
 	q.mu.Lock()
@@ -374,13 +392,14 @@ func (q *queue) sort() {
 // so many, the next that has fewer. One that the client has failed at is chosen only if all are such. The client is out
 // of turn unless queued if others wait.
 func (s *service) pickWithin(from set, f *Flow, queued bool) (Choice, error) {
-	if !queued && (s.state.queue.fresh[from].Load() > 0 || s.state.balancer.resuming.Load()) {
+	if !queued && (s.state.line().fresh[from].Load() > 0 || s.state.balancer.resuming.Load()) {
 		return Choice{}, ErrFull
 	}
 	sticky := s.affinityTimeout > 0 && f.Client.IsValid()
 	if sticky {
-		s.state.choosing.Lock()
-		defer s.state.choosing.Unlock()
+		choosing := &s.state.sticky.Load().choosing
+		choosing.Lock()
+		defer choosing.Unlock()
 		if k := s.remembered(from, f); k != nil && k.beginWithin(s.limit) {
 			return Choice{k}, nil
 		}
@@ -398,7 +417,7 @@ func (s *service) pickWithin(from set, f *Flow, queued bool) (Choice, error) {
 // stick has the client of f stay with k, if the service has affinity.
 func (s *service) stick(k *backend, f *Flow) {
 	if s.affinityTimeout > 0 && f.Client.IsValid() {
-		s.state.affinity.Put(affinity.KeyOf(f.Client), k, f.Now)
+		s.state.sticky.Load().Put(affinity.KeyOf(f.Client), k, f.Now)
 	}
 }
 

@@ -26,7 +26,7 @@ type state struct {
 	conns   atomic.Int64
 	limited atomic.Uint64
 	clients atomic.Pointer[clients]
-	queue   queue
+	queue   atomic.Pointer[queue] // nil until the service has limited the connections of each backend
 
 	// held is how many clients wait for a backend, and needed when OnNeed was called last.
 	held, needed atomic.Int64
@@ -34,26 +34,30 @@ type state struct {
 	runs     [kinds]runs
 	policies atomic.Pointer[Policies] // that hold
 
-	// affinity maps clients to backends. A miss holds choosing from looking the
-	// client up again to remembering the backend, so that the connections which a
-	// new client opens at once all go the same way. It is never held for a hit, but
-	// where backends have a limit of connections.
-	affinity affinity.Table[affinity.Key, *backend]
-	choosing sync.Mutex
-
-	// conversations are those of brief flows, and those of streams (see Conversation).
-	conversations [2]affinity.Table[uint64, conversation]
+	sticky        atomic.Pointer[stickyTable] // nil until the service has affinity
+	conversations *conversations              // nil but for UDP
 
 	// The rest is guarded by Balancer.mu.
 
-	// leaving holds the backends that are no longer in the table, until the last
-	// connection there is done. One that comes back meanwhile goes on counting.
-	leaving []*backend
-	// gone is what backends that have left for good had counted, so that the totals of the
-	// service never go down.
-	gone Counts
+	past *past // nil until a backend has left
 	// ejected is how many backends are that would get connections.
 	ejected int
+}
+
+// stickyTable maps clients to backends. A miss holds choosing from looking the client up again to remembering the backend,
+// so that the connections which a new client opens at once all go the same way. It is never held for a hit, but where
+// backends have a limit of connections.
+type stickyTable struct {
+	affinity.Table[affinity.Key, *backend]
+	choosing sync.Mutex
+}
+
+// past is what a service port keeps of backends that are no longer in the table.
+type past struct {
+	// leaving holds them until the last connection there is done. One that comes back meanwhile goes on counting.
+	leaving []*backend
+	// gone is what those that have left for good had counted, so that the totals of the service never go down.
+	gone Counts
 }
 
 // backend is what a service port keeps of one endpoint, from table to table.
@@ -139,8 +143,11 @@ func (s *state) refusals() Refusals {
 func newState(id ID, b *Balancer) *state {
 	s := &state{id: id, balancer: b, hash: id.hash(b.Seed)}
 	s.policies.Store(&b.Defaults)
-	for i := range s.conversations {
-		s.conversations[i].Max = maxConversations
+	if id.Protocol == UDP {
+		s.conversations = new(conversations)
+		for i := range s.conversations {
+			s.conversations[i].Max = maxConversations
+		}
 	}
 	// Half the range, so that the counter does not overflow in the middle of a
 	// round.
@@ -161,34 +168,66 @@ func (b *backend) init(s *state, addr netip.AddrPort) *backend {
 // came back in this update. A Pick that was busy with the table before may be missing from the
 // counters after that.
 func (s *state) dropDrained(update uint64) {
-	still := s.leaving[:0]
-	for _, b := range s.leaving {
+	p := s.past
+	if p == nil {
+		return
+	}
+	still := p.leaving[:0]
+	for _, b := range p.leaving {
 		switch {
 		case b.update == update:
 		case b.inFlight() == 0:
-			s.gone.add(b.counts())
+			p.gone.add(b.counts())
 		default:
 			still = append(still, b)
 		}
 	}
-	clear(s.leaving[len(still):])
-	s.leaving = still
+	clear(p.leaving[len(still):])
+	p.leaving = still
+}
+
+// leaving returns the backends that are.
+func (s *state) leaving() []*backend {
+	if s.past == nil {
+		return nil
+	}
+	return s.past.leaving
+}
+
+// gone returns what those that have left had counted.
+func (s *state) gone() (c Counts) {
+	if s.past == nil {
+		return c
+	}
+	return s.past.gone
+}
+
+// leaves has backends leave.
+func (s *state) leaves(backends ...*backend) {
+	if s.past == nil {
+		s.past = new(past)
+	}
+	s.past.leaving = append(s.past.leaving, backends...)
 }
 
 // dropIneligible deletes the clients whose backends take no new connections any more, at
 // no address.
 func (s *state) dropIneligible() {
-	s.affinity.DeleteFunc(func(b *backend) bool { return !b.is(eligible | leftOut) })
+	if t := s.sticky.Load(); t != nil {
+		t.DeleteFunc(func(b *backend) bool { return !b.is(eligible | leftOut) })
+	}
 }
 
 // deleteAll empties the affinity memory.
 func (s *state) deleteAll() {
-	s.affinity.DeleteFunc(func(*backend) bool { return true })
+	if t := s.sticky.Load(); t != nil {
+		t.DeleteFunc(func(*backend) bool { return true })
+	}
 }
 
 // forgetConversations empties that of UDP flows.
 func (s *state) forgetConversations() {
-	for i := range s.conversations {
+	for i := range s.conversations.all() {
 		s.conversations[i].DeleteFunc(func(conversation) bool { return true })
 	}
 }

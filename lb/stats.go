@@ -89,18 +89,19 @@ func (s *service) stats(update uint64) Stats {
 	s.state.dropDrained(update)
 	backends := s.all()
 	total := Stats{
-		ID:              s.state.id,
-		Counts:          s.state.gone,
-		Gone:            s.state.gone,
-		Refusals:        s.state.refusals(),
-		OverShare:       s.state.overShare.Load(),
-		Held:            uint64(max(s.state.held.Load(), 0)),
-		AffinityEntries: s.state.affinity.Len(),
-		AffinityEvicted: s.state.affinity.Evicted(),
-		Backends:        make([]BackendStats, len(backends)),
+		ID:        s.state.id,
+		Counts:    s.state.gone(),
+		Gone:      s.state.gone(),
+		Refusals:  s.state.refusals(),
+		OverShare: s.state.overShare.Load(),
+		Held:      uint64(max(s.state.held.Load(), 0)),
+		Backends:  make([]BackendStats, len(backends)),
 	}
-	total.Queued = uint64(max(s.state.queue.waiting.Load(), 0))
-	for i := range s.state.conversations {
+	total.Queued = uint64(max(s.state.queued(), 0))
+	if t := s.state.sticky.Load(); t != nil {
+		total.AffinityEntries, total.AffinityEvicted = t.Len(), t.Evicted()
+	}
+	for i := range s.state.conversations.all() {
 		total.Conversations += s.state.conversations[i].Len()
 		total.ConversationsEvicted += s.state.conversations[i].Evicted()
 	}
