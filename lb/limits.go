@@ -204,6 +204,75 @@ func (c *clients) end(of netip.Addr) {
 	part.by[key] = one
 }
 
+// ClientRate is what a client has used of its rate of connections.
+type ClientRate struct {
+	Addr netip.Addr
+	// Rested is when it has used nothing, on the clock of Flow.Now: at most a second from when it opened a connection.
+	Rested int64
+}
+
+// ClientRates passes to visit those of the clients that have used some by now, one service at a time. The slice is
+// visit's only until it returns.
+func (b *Balancer) ClientRates(now int64, visit func(ID, []ClientRate)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	snap := b.load()
+	var all []ClientRate
+	for _, slot := range snap.table.slots {
+		s := snap.service(slot).state
+		c := s.clients.Load()
+		if c == nil {
+			continue
+		}
+		if all = c.rates(all[:0], now); len(all) > 0 {
+			visit(s.id, all)
+		}
+	}
+}
+
+// RememberClientRates adds what clients of a service have used of their rates at another Balancer.
+func (b *Balancer) RememberClientRates(id ID, all []ClientRate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.service(id)
+	if s == nil {
+		return
+	}
+	c := s.state.clients.Load()
+	if c == nil || !s.state.policies.Load().limitsClients() {
+		return
+	}
+	for i := range all {
+		c.rest(&all[i])
+	}
+}
+
+func (c *clients) rates(to []ClientRate, now int64) []ClientRate {
+	for i := range c.parts {
+		part := &c.parts[i]
+		part.mu.Lock()
+		for key, one := range part.by {
+			if one.rested > now {
+				to = append(to, ClientRate{key.Addr(), one.rested})
+			}
+		}
+		part.mu.Unlock()
+	}
+	return to
+}
+
+func (c *clients) rest(r *ClientRate) {
+	key := affinity.KeyOf(r.Addr)
+	part := c.part(&key)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	one, known := part.by[key]
+	if known || len(part.by) < manyClients/clientParts {
+		one.rested = max(one.rested, r.Rested)
+		part.put(key, one)
+	}
+}
+
 func (c *clients) sweep(now int64) {
 	for i := range c.parts {
 		part := &c.parts[i]

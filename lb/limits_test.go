@@ -136,6 +136,43 @@ func TestClientRate(t *testing.T) {
 
 // TestClientsAreBounded: clients beyond what can be known are not limited; those of which nothing
 // need be known make room.
+// TestClientRateMoves: who has used its rate at one Balancer has used it at the one that takes over.
+func TestClientRateMoves(t *testing.T) {
+	p := &Policies{MaxClientConnectionRate: 4}
+	b, next := requesting(t, p), requesting(t, p)
+	now := int64(10e9)
+	for range 4 {
+		if _, err := admit(b, client, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := admit(b, number(1), now-2e9); err != nil { // which is over by now
+		t.Fatal(err)
+	}
+	moved := 0
+	b.ClientRates(now, func(id ID, all []ClientRate) {
+		moved += len(all)
+		next.RememberClientRates(id, all)
+	})
+	if moved != 1 {
+		t.Errorf("the rates of %d clients move, want that of one", moved)
+	}
+	if _, err := admit(next, client, now); !errors.Is(err, ErrClientRate) {
+		t.Errorf("beyond the rate after the move: %v", err)
+	}
+	if _, err := admit(next, client, now+250e6); err != nil {
+		t.Errorf("a quarter of a second later: %v", err)
+	}
+	if _, err := admit(next, client, now+250e6); !errors.Is(err, ErrClientRate) {
+		t.Errorf("the next: %v", err)
+	}
+	unlimited := requesting(t, nil)
+	b.ClientRates(now, unlimited.RememberClientRates)
+	if _, err := admit(unlimited, client, now); err != nil {
+		t.Errorf("where there is no limit: %v", err)
+	}
+}
+
 func TestClientsAreBounded(t *testing.T) {
 	b := requesting(t, &Policies{MaxClientConnections: 1, MaxClientConnectionRate: 1})
 	const more = manyClients + manyClients/2

@@ -313,6 +313,26 @@ func (c *codec) conversations(of *conversations, now int64) {
 	})
 }
 
+// rates are what the clients of a service have used of theirs.
+type rates struct {
+	id  lb.ID
+	all []lb.ClientRate
+}
+
+// rates passes what is left of the rest of each.
+func (c *codec) rates(of *rates, now int64) {
+	c.id(&of.id)
+	list(c, &of.all, func(v *lb.ClientRate) {
+		c.addr(&v.Addr)
+		left := v.Rested - now
+		number(c, &left)
+		v.Rested = now + left
+		if c.reading && !v.Addr.IsValid() {
+			c.fail(errors.New("a client with a rate has no address"))
+		}
+	})
+}
+
 // memory is what Balancer.Remember needs. It passes times as affinity does.
 func (c *codec) memory(m *lb.Stats, now int64) {
 	c.id(&m.ID)

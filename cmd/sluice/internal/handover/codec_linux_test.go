@@ -74,6 +74,8 @@ func samples() map[string]sample {
 		"conversations": of(conversationsMsg, conversations{sampleID, []lb.Conversation{
 			{Key: 1 << 63, Backend: addr4, Port: 65535, Answered: true, Stream: true, Time: 1000}, {Key: 1, Backend: addr6, Time: -5}}},
 			func(c *codec, v *conversations) { c.conversations(v, 2000) }),
+		"rates": of(ratesMsg, rates{sampleID, []lb.ClientRate{{Addr: addr4.Addr(), Rested: 1e9}, {Addr: addr6.Addr(), Rested: 2001}}},
+			func(c *codec, v *rates) { c.rates(v, 2000) }),
 		"packets": of(assocsMsg, sctp.Frozen{Service: sampleID, Addr: addr4, Idle: time.Second, Left: time.Minute, Packets: &engine.Packets{
 			Client:  engine.Side{Peer: addr6, Local: addr6, Scope: 3},
 			Backend: engine.Side{Peer: addr4, Local: addr4}, Tags: engine.Tags{Client: 1 << 31, Backend: 2}, Asked: 3, Waiting: time.Millisecond,

@@ -138,8 +138,10 @@ func TestHandover(t *testing.T) {
 	early := lb.Client{Addr: netip.MustParseAddr("192.0.2.7"), Backend: w.backend, LastUsed: -int64(time.Minute)}
 	w.old.LB.RememberClients(webID, []lb.Client{early})
 	w.old.LB.ExceedsShare(webID, 5)
-	paused := lb.Conversation{Key: 7, Backend: w.backend, Port: 4000, Answered: true, Time: eventloop.Now()}
-	w.old.LB.RememberConversations(webID, []lb.Conversation{paused})
+	paused := lb.Conversation{Key: 7, Backend: w.answering, Port: 4000, Answered: true, Time: eventloop.Now()}
+	w.old.LB.RememberConversations(dnsID, []lb.Conversation{paused})
+	hasty := lb.ClientRate{Addr: early.Addr, Rested: eventloop.Now() + int64(testbed.Patience)}
+	w.old.LB.RememberClientRates(webID, []lb.ClientRate{hasty})
 	chain := []*State{w.old}
 	for n := range 3 {
 		heir, seen, gave, took := w.attempt(none, 0)
@@ -157,12 +159,17 @@ func TestHandover(t *testing.T) {
 		}
 		known := 0
 		heir.LB.Conversations(math.MinInt64, func(id lb.ID, all []lb.Conversation) {
-			if known += len(all); id != webID || all[0].Key != paused.Key || all[0].Backend != paused.Backend {
+			if known += len(all); id != dnsID || all[0].Key != paused.Key || all[0].Backend != paused.Backend {
 				t.Errorf("conversations of %s are %+v", id, all)
 			}
 		})
 		if known != 1 {
 			t.Errorf("%d conversations crossed, want one", known)
+		}
+		used := 0
+		heir.LB.ClientRates(hasty.Rested-1, func(_ lb.ID, all []lb.ClientRate) { used += len(all) })
+		if used != 1 {
+			t.Errorf("the rates of %d clients crossed, want that of one", used)
 		}
 		t.Logf("messages: %v", seen)
 	}

@@ -205,7 +205,8 @@ func (g *giver) offer(ctx context.Context, loop int) (total int, err error) {
 	}
 }
 
-// sendClients sends the affinity and the conversations of clients that came since they were sent before.
+// sendClients sends the affinity and the conversations of clients that came since they were sent before, and what
+// clients have used of their rates.
 func (g *giver) sendClients(ctx context.Context) error {
 	var c codec
 	from, now := g.since, eventloop.Now()
@@ -216,7 +217,12 @@ func (g *giver) sendClients(ctx context.Context) error {
 	}
 	c.b = c.b[:0]
 	g.LB.Conversations(from, func(id lb.ID, all []lb.Conversation) { c.conversations(&conversations{id, all}, now) })
-	return g.ch.send(ctx, conversationsMsg, c.b)
+	if err := g.ch.send(ctx, conversationsMsg, c.b); err != nil {
+		return err
+	}
+	c.b = c.b[:0]
+	g.LB.ClientRates(now, func(id lb.ID, all []lb.ClientRate) { c.rates(&rates{id, all}, now) })
+	return g.ch.send(ctx, ratesMsg, c.b)
 }
 
 // sendMemory sends the round robin positions and counts that differ from what was sent before.

@@ -13,7 +13,7 @@ import (
 
 // version is that of the protocol. Every change of what crosses raises it, but for the first
 // byte of a message, Hello and failedMsg, by which other versions are refused.
-const version = 10
+const version = 11
 
 // kind is the type of a message, the first byte of each of its pieces.
 type kind byte
@@ -36,6 +36,7 @@ const (
 	committedMsg                     // nothing
 	upgradedMsg                      // answers a Hello that requests an upgrade: the new process, JSON
 	conversationsMsg                 // UDP clients that are remembered
+	ratesMsg                         // what clients have used of their rates
 
 	goesOn kind = 0x80 // is added to the type in all pieces of a message but the last
 )

@@ -26,6 +26,7 @@ var (
 	local = netip.MustParseAddrPort("127.0.0.1:0")
 	web   = netip.MustParseAddrPort("10.96.0.1:80")
 	webID = lb.ID{Namespace: "default", Name: "web", Protocol: lb.TCP}
+	dnsID = lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}
 	dns   = lb.Frontend{Protocol: lb.UDP, Addr: netip.MustParseAddrPort("10.96.0.2:53")}
 )
 
@@ -50,15 +51,16 @@ func newState(t *testing.T, loops int) *State {
 
 // world is clients and servers with the rooms of a process between them.
 type world struct {
-	t       *testing.T
-	old     *State
-	halted  map[*State]func() // makes the loops of a state that was given go on
-	tcpAddr netip.AddrPort
-	udpAddr netip.AddrPort
-	backend netip.AddrPort // of web
-	conns   []*net.TCPConn
-	flows   []*net.UDPConn
-	answers []string // of the flows: each its own
+	t         *testing.T
+	old       *State
+	halted    map[*State]func() // makes the loops of a state that was given go on
+	tcpAddr   netip.AddrPort
+	udpAddr   netip.AddrPort
+	backend   netip.AddrPort // of web
+	answering netip.AddrPort // that of dns
+	conns     []*net.TCPConn
+	flows     []*net.UDPConn
+	answers   []string // of the flows: each its own
 }
 
 // newWorld opens connections and flows through the rooms of a process.
@@ -70,13 +72,13 @@ func newWorld(t *testing.T, conns, flows int) *world {
 		server := testbed.Keep(t)(testbed.HereT(t).EchoTCP(local.String()))
 		backends = append(backends, lb.Backend{Addr: server.Addr, Ready: true, Serving: true})
 	}
-	w.backend = backends[0].Addr
+	w.backend, w.answering = backends[0].Addr, tellUDP(t)
 	w.old.LB.Seed = 42
 	if err := w.old.Agent.Adopt(agent.State{History: agent.History{Applied: 1}, Services: []*lb.Service{
 		{ID: webID, Addresses: []lb.Address{{Addr: web}}, AffinityTimeout: int64(time.Hour),
-			Backends: backends},
-		{ID: lb.ID{Namespace: "default", Name: "dns", Protocol: lb.UDP}, Addresses: []lb.Address{{Addr: dns.Addr}},
-			Backends: []lb.Backend{{Addr: tellUDP(t), Ready: true, Serving: true}}},
+			Backends: backends, Policies: &lb.Policies{MaxClientConnectionRate: 1000}},
+		{ID: dnsID, Addresses: []lb.Address{{Addr: dns.Addr}},
+			Backends: []lb.Backend{{Addr: w.answering, Ready: true, Serving: true}}},
 	}}); err != nil {
 		t.Fatal(err)
 	}

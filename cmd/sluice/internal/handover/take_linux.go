@@ -216,6 +216,11 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			if c.conversations(&one, now); c.err == nil {
 				balancer.RememberConversations(one.id, one.all)
 			}
+		case ratesMsg:
+			var one rates
+			if c.rates(&one, now); c.err == nil {
+				balancer.RememberClientRates(one.id, one.all)
+			}
 		case memoryMsg:
 			var one lb.Stats
 			if c.memory(&one, now); c.err == nil {
