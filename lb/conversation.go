@@ -17,7 +17,7 @@ const (
 // behind in 30 s. Each takes some 60 bytes.
 const maxConversations = 1 << 18
 
-// conversationTimeouts are those of state.conversations.
+// conversationTimeouts are those of conversations.
 var conversationTimeouts = [2]int64{UDPTimeout, UDPStreamTimeout}
 
 // Conversation is what is remembered of a UDP flow that has given its socket back, so that its client's next datagram
