@@ -45,7 +45,9 @@ func (t *IPTables) removeOldMode(ctx context.Context) error {
 // nothing any more: their lease ends.
 func retireChains(ctx context.Context, ipv6 bool) error {
 	l := iptablesLayout(ipv6)
-	l.Own = func(table, chain string) bool { return own(table, chain) || isOld(table, chain) }
+	l.Own = func(table, chain string) bool {
+		return own(table, chain) || strings.HasPrefix(chain, probePrefix) || isOld(table, chain)
+	}
 	if err := netfilter.Retire(ctx, l, NewLease(ipv6, 0)); err != nil {
 		return fmt.Errorf("remove what steering by iptables has left: %w", err)
 	}

@@ -66,10 +66,10 @@ var jumps = []netfilter.Jump{
 		NewOnly: true, Comment: "sluice: refuse without endpoints"},
 }
 
-// own reports whether a chain is one of ours in use, or one that was tried.
+// own reports whether a chain is one of ours, and not one that is tried: that may be another process's, which starts
+// while this one serves.
 func own(table, chain string) bool {
 	name, ok := strings.CutPrefix(chain, chainPrefix)
-	name = strings.TrimPrefix(name, probePrefix[len(chainPrefix):])
 	for _, t := range tables {
 		if ok && t.name == table {
 			return slices.Contains(t.chains, name) || table == "nat" && strings.HasPrefix(name, chainUDP+"-")

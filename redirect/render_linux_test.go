@@ -139,7 +139,8 @@ func TestNames(t *testing.T) {
 		}
 		for _, table := range tables {
 			for _, c := range table.chains {
-				if name := s.chain(c); len(name) > 28 || !removable(table.name, name) || !own(table.name, name) {
+				if name := s.chain(c); len(name) > 28 || !removable(table.name, name) ||
+					own(table.name, name) != (prefix == chainPrefix) {
 					t.Errorf("chain name %q of %d characters", name, len(name))
 				}
 			}

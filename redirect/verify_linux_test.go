@@ -197,6 +197,39 @@ func TestVerify(t *testing.T) {
 	})
 }
 
+// TestVerifyWhileAnotherTries: what a process that starts tries is no damage to what serves, which leaves it alone also
+// while it repairs its own. What is left of it goes with the next Probe.
+func TestVerifyWhileAnotherTries(t *testing.T) {
+	eachIPTables(t, func(t *testing.T, v variant) {
+		newNode(t)
+		s := v.iptables()
+		plan := verifyPlan(v.ipv6)
+		syncPlan(t, s, plan)
+		for _, table := range tables {
+			text := "*" + table.name + "\n"
+			for _, c := range table.chains {
+				text += ":" + probePrefix + c + " - [0:0]\n"
+			}
+			feed(t, text+"-A "+probePrefix+table.chains[0]+" -p tcp -j RETURN\nCOMMIT\n", v.command+"-restore", "--noflush")
+		}
+		verified(t, s, true, "while another tries")
+		output(t, v.command, "-t", "nat", "-F", s.kernel.shape.chain(chainSteer))
+		verified(t, s, false, "with a chain flushed")
+		syncPlan(t, s, plan)
+		for _, table := range tables {
+			for _, c := range table.chains {
+				output(t, v.command, "-t", table.name, "-S", probePrefix+c)
+			}
+		}
+		_, err := v.iptables().Probe(t.Context())
+		check(t, err)
+		if save := output(t, v.command+"-save"); strings.Contains(save, probePrefix) {
+			t.Errorf("after another Probe there is\n%s", save)
+		}
+		verified(t, s, true, "after another Probe")
+	})
+}
+
 func BenchmarkVerify(b *testing.B) {
 	for _, v := range append(nftVariants, variants()[:3]...) {
 		for _, n := range []int{10, 10000} {

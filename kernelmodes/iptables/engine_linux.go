@@ -76,7 +76,7 @@ func (e *Engine) removeOld(ctx context.Context) error {
 		return nil
 	}
 	left := make(map[netip.AddrPort]bool)
-	_, err := netfilter.RemoveChains(ctx, layout(e.IPv6), func(save string) { findUDP(save, e.IPv6, left) })
+	_, err := netfilter.RemoveChains(ctx, remains(e.IPv6), func(save string) { findUDP(save, e.IPv6, left) })
 	if err == nil && len(left) > 0 {
 		var n uint64
 		n, err = kernelmodes.DeleteTranslated(left, e.IPv6)
@@ -90,7 +90,7 @@ func (e *Engine) removeOld(ctx context.Context) error {
 func findUDP(save string, ipv6 bool, to map[netip.AddrPort]bool) {
 	for line := range strings.Lines(save) {
 		w := netfilter.Words(strings.TrimSuffix(line, "\n"))
-		if len(w) < 2 || w[0] != "-A" || !ours("nat", w[1]) || !slices.Contains(w, "udp") {
+		if len(w) < 2 || w[0] != "-A" || !inUse("nat", w[1]) || !slices.Contains(w, "udp") {
 			continue
 		}
 		ip, port := netfilter.Unspecified(ipv6), uint64(0)
@@ -116,7 +116,7 @@ func (e *Engine) leftover(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	chains, err := program.Chains(ctx, "nat")
-	return slices.ContainsFunc(chains, func(chain string) bool { return ours("nat", chain) }), err
+	return slices.ContainsFunc(chains, func(chain string) bool { return inUse("nat", chain) }), err
 }
 
 func (e *Engine) probe(ctx context.Context) (Facts, error) {
@@ -151,5 +151,5 @@ func (e *Engine) verify(ctx context.Context) (bool, error) {
 }
 
 func cleanup(ctx context.Context) error {
-	return netfilter.EachFamily(func(ipv6 bool) error { return netfilter.Remove(ctx, layout(ipv6), nil) })
+	return netfilter.EachFamily(func(ipv6 bool) error { return netfilter.Remove(ctx, remains(ipv6), nil) })
 }

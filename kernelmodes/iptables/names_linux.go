@@ -44,13 +44,19 @@ var always = map[string][]string{
 	"filter": {chainUnserved, chainNoAddress, chainNoNode, chainForward, chainStale},
 }
 
-// ours reports whether a chain is one of this package.
-func ours(table, chain string) bool {
+// inUse reports whether a chain is one of this package, and not one that is tried: that may be another process's, which
+// starts while this one serves.
+func inUse(table, chain string) bool {
 	isOrPart := func(c string) bool { return chain == c || strings.HasPrefix(chain, c+"-") }
 	begins := func(p string) bool { return strings.HasPrefix(chain, p) }
 	return slices.ContainsFunc(always[table], isOrPart) || slices.ContainsFunc([]string{
-		prefixCluster, prefixLocal, prefixExternal, prefixSources, prefixProbe,
+		prefixCluster, prefixLocal, prefixExternal, prefixSources,
 	}, begins)
+}
+
+// ours reports whether a chain is one of this package, in use or tried.
+func ours(table, chain string) bool {
+	return inUse(table, chain) || strings.HasPrefix(chain, prefixProbe)
 }
 
 // jumps are put first where they are missing. In the chains of nat where packets come
@@ -76,8 +82,15 @@ const beforeOthers = netfilter.BeforeOthers
 // nat's goes, and goes after nat's has come: it is the outer table.
 func layout(ipv6 bool) netfilter.Layout {
 	return netfilter.Layout{
-		IPv6: ipv6, Prefix: prefix, Own: ours, Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter", Outer: true}},
+		IPv6: ipv6, Prefix: prefix, Own: inUse, Tables: []netfilter.Table{{Name: "nat"}, {Name: "filter", Outer: true}},
 	}
+}
+
+// remains is the layout with what a process that was killed may have tried last.
+func remains(ipv6 bool) netfilter.Layout {
+	l := layout(ipv6)
+	l.Own = ours
+	return l
 }
 
 // buckets is into how many parts addresses, and ports, are divided.

@@ -54,6 +54,43 @@ func TestVerify(t *testing.T) {
 	})
 }
 
+// TestVerifyWhileAnotherTries: what a process that starts tries is no damage to what serves, which leaves it alone also
+// while it repairs its own. What is left of it goes with the next Probe, or with Cleanup.
+func TestVerifyWhileAnotherTries(t *testing.T) {
+	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {
+		c := v.command()
+		e := v.engine()
+		service := plain(v.ipv6, 1, 1, 2)
+		syncOn(t, h, e, lb.Node{}, service)
+		try := func() {
+			shell(t, h, strings.ReplaceAll("C -t nat -N SLUICE-TRY-SVC-; C -t nat -N SLUICE-TRY-SERVICES; "+
+				"C -t nat -A SLUICE-TRY-SERVICES -j SLUICE-TRY-SVC-; C -N SLUICE-TRY-UNSERVED; C -N SLUICE-TRY-NOADDR-01; "+
+				"C -A SLUICE-TRY-UNSERVED -j SLUICE-TRY-NOADDR-01", "C ", c+" "))
+		}
+		try()
+		if !verifyOn(t, h, e) {
+			t.Error("chains that another tries count as damage")
+		}
+		shell(t, h, c+" -t nat -F SLUICE-SERVICES")
+		if verifyOn(t, h, e) {
+			t.Error("not noticed")
+		}
+		syncOn(t, h, e, lb.Node{}, service)
+		if now := save(t, h, v); strings.Count(now, "SLUICE-TRY-") != 8 || !verifyOn(t, h, e) {
+			t.Errorf("while another tries a repair leaves\n%s", now)
+		}
+		h.DoT(t, func() error { _, err := v.engine().Probe(t.Context()); return err })
+		if now := save(t, h, v); strings.Contains(now, "SLUICE-TRY-") || !verifyOn(t, h, e) {
+			t.Errorf("after another Probe there is\n%s", now)
+		}
+		try()
+		h.DoT(t, func() error { return Cleanup(t.Context()) })
+		if now := save(t, h, v); strings.Contains(now, "SLUICE-") {
+			t.Errorf("after Cleanup there is\n%s", now)
+		}
+	})
+}
+
 // TestCleanup: nothing is left but what other programs have.
 func TestCleanup(t *testing.T) {
 	eachVariant(t, func(t *testing.T, h *testbed.Host, v variant) {

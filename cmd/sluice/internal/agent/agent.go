@@ -295,15 +295,16 @@ func (a *Agent) intact(ctx context.Context) bool {
 	}
 	intact := true
 	for i := range a.Families {
-		ok, err := a.Families[i].verify(ctx)
+		changed, err := a.Families[i].verify(ctx)
 		if ctx.Err() != nil {
 			return true
 		}
 		if err != nil {
 			a.Log.Warn("verifying rules failed", zap.Error(err)) // nothing is known to be missing
 		}
-		if !ok {
-			a.Log.Warn("another program has changed rules or addresses; writing them again")
+		if len(changed) > 0 {
+			a.Log.Warn("another program has changed rules or addresses; writing them again",
+				zap.Strings("changed", changed), zap.Bool("ipv6", i == family(true)))
 			a.damaged, intact = true, false
 			a.rewrite()
 		}

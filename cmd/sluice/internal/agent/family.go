@@ -97,27 +97,27 @@ type Family struct {
 
 func (f *Family) served() bool { return f.Steer != nil || f.Addresses != nil }
 
-// verify reports whether all of a family is still as it was made. All are asked, since
-// only one that has looked knows that there is something to repair.
-func (f *Family) verify(ctx context.Context) (bool, error) {
-	var verify []func(context.Context) (bool, error)
-	if f.Steer != nil {
-		verify = append(verify, f.Steer.Verify)
-	}
-	if f.Addresses != nil {
-		verify = append(verify, f.Addresses.Verify)
-	}
-	for _, e := range f.Engines {
-		if e != nil {
-			verify = append(verify, e.Verify)
-		}
-	}
+// verify returns which parts of a family are not as they were made: steering, addresses, or the data path of an engine.
+// All are asked, since only one that has looked knows that there is something to repair.
+func (f *Family) verify(ctx context.Context) (changed []string, err error) {
 	var errs []error
-	all := true
-	for _, v := range verify {
-		ok, err := v(ctx)
-		all = all && (ok || err != nil) // else nothing is known to be missing
+	ask := func(part string, verify func(context.Context) (bool, error)) {
+		ok, err := verify(ctx)
+		if !ok && err == nil { // else nothing is known to be missing
+			changed = append(changed, part)
+		}
 		errs = append(errs, err)
 	}
-	return all, errors.Join(errs...)
+	if f.Steer != nil {
+		ask("steering", f.Steer.Verify)
+	}
+	if f.Addresses != nil {
+		ask("addresses", f.Addresses.Verify)
+	}
+	for path, e := range f.Engines {
+		if e != nil {
+			ask(Path(path).String(), e.Verify)
+		}
+	}
+	return changed, errors.Join(errs...)
 }
