@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-lb/sluice/cmd/sluice/internal/api"
+	"github.com/sluice-lb/sluice/cmd/sluice/internal/cli"
 )
 
 func get(t testing.TB, address string) (int, http.Header, string) {
@@ -125,7 +126,7 @@ func TestService(t *testing.T) {
 		"0.0.0.0:30080 node port",
 		"198.51.100.80:80 load-balancer IP 192.0.2.0/24", "userspace, by nftables", "--proxy-mode userspace",
 		"ready 10.244.10.2:8080 TCP IPv4 3 121 4,079 0", "scheduler lc annotation TCP IPv4 yes",
-		"sluice connections --service default/web", "60 %", "20 %")
+		"sluice connections default/web", "60 %", "20 %")
 	expect(t, "the page of a Service", page, `<path class="line" d="M`,
 		"connections go by path userspace, by nftables to 3 of 3 endpoints")
 	page = w.page(t, "/service?namespace=shop&name=cart")
@@ -195,13 +196,42 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	expect(t, "the name", w.page(t, "/?q=alert"), `alert(1)&lt;/script&gt;\x1b[31m`, `\u202e`)
-	expect(t, "the command", text(w.page(t, own)), `sluice connections --service 'x"><script>`)
+	expect(t, "the command", text(w.page(t, own)), `sluice connections 'x"><script>`)
 	// The link to it leads to it.
 	m := regexp.MustCompile(`href="(/service\?name=x[^"]*)"`).FindStringSubmatch(w.page(t, "/?q=alert"))
 	if m == nil {
 		t.Fatal("there is no link")
 	}
 	expect(t, "its page", text(w.page(t, html.UnescapeString(m[1]))), "10.244.15.1:8080")
+}
+
+// TestCommand: the command on the page of a Service is one that there is.
+func TestCommand(t *testing.T) {
+	page := newWorld(t, 3).page(t, "/service?namespace=default&name=web")
+	m := regexp.MustCompile(`<code>sluice (connections [^<]*)</code>`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatal("there is none")
+	}
+	c, args, err := cli.Root(nil, io.Discard, io.Discard).Find(strings.Fields(m[1]))
+	if err == nil {
+		err = c.ParseFlags(args)
+	}
+	if err == nil {
+		err = c.ValidateArgs(c.Flags().Args())
+	}
+	if err != nil {
+		t.Errorf("%s: %v", m[1], err)
+	}
+}
+
+// TestClasses: each state of an endpoint has a class, and so a symbol.
+func TestClasses(t *testing.T) {
+	for _, state := range []string{api.Ready, api.NotReady, api.Terminating, api.Ejected, api.CheckFailing,
+		api.Maintenance, api.Drained, api.Loop, api.Gone} {
+		if class := classes[state]; !strings.Contains(string(icons), `<symbol id="`+class+`"`) {
+			t.Errorf("%s has class %q", state, class)
+		}
+	}
 }
 
 // TestAssets: what a page needs is there, of a type that a browser takes, and nothing is from elsewhere.

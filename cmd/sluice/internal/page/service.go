@@ -97,7 +97,7 @@ func (p *pages) service(r *http.Request, f *frame) (body, error) {
 		return nil, err
 	}
 	s.Events = eventsOf(events.Items, f.Now)
-	s.Connections = "sluice connections --service " + shellWord(name.Namespace+"/"+name.Name)
+	s.Connections = "sluice connections " + shellWord(name.Namespace+"/"+name.Name)
 	s.Ask.answer(p, q)
 	return s, nil
 }
@@ -141,7 +141,7 @@ func portLabel(id *api.ID) string {
 
 // classes of the states of endpoints.
 var classes = map[string]string{api.Ready: "well", api.NotReady: "off", api.Terminating: "partial",
-	api.Ejected: "failing", api.CheckFailing: "failing", api.Maintenance: "off", api.Loop: "failing", api.Gone: "off"}
+	api.Ejected: "failing", api.CheckFailing: "failing", api.Maintenance: "off", api.Drained: "off", api.Loop: "failing", api.Gone: "off"}
 
 // list makes the table of endpoints.
 func (s *servicePage) list(p *pages, of, q url.Values) error {
