@@ -111,15 +111,11 @@ func appendTime(b []byte, key string, d time.Duration) []byte {
 // waiting, connecting and all, bytes to the client, how it has ended, and counts, of which only the failed attempts
 // are known.
 func appendTCPLog(b []byte, e *entry) []byte {
-	b = e.Client.AppendTo(b)
+	b = appendPlace(b, e.Client)
 	b = append(b, " ["...)
 	b = e.accepted().AppendFormat(b, "02/Jan/2006:15:04:05.000")
 	b = append(b, "] "...)
-	if e.Asked.IsValid() {
-		b = e.Asked.AppendTo(b)
-	} else {
-		b = append(b, '-')
-	}
+	b = appendPlace(b, e.Asked)
 	b = append(b, ' ')
 	b = appendName(b, e.Service.Namespace)
 	b = append(b, '_')
@@ -150,6 +146,14 @@ func appendTCPLog(b []byte, e *entry) []byte {
 	}
 	b = strconv.AppendInt(b, int64(e.Failed), 10)
 	return append(b, " 0/0"...)
+}
+
+// appendPlace appends an address, - if it is not known.
+func appendPlace(b []byte, a netip.AddrPort) []byte {
+	if !a.IsValid() {
+		return append(b, '-')
+	}
+	return a.AppendTo(b)
 }
 
 // appendMS appends a time in whole ms, -1 if it is not known.

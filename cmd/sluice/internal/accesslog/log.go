@@ -1,11 +1,13 @@
 package accesslog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -54,7 +56,9 @@ type Log struct {
 	to      io.Writer
 	file    *os.File // nil: to is not ours
 	looked  time.Time
-	failing bool // the last write has failed, which is reported once
+	behind  error // why the file is not opened anew that was renamed or removed: lines go on to that
+	torn    bool  // the last line of the file is a part of one
+	failing bool  // the last write has failed, which is reported once
 }
 
 // queue has what a loop has ended.
@@ -85,11 +89,12 @@ func Open(path, format string, loops int, stdout io.Writer, failed func(error)) 
 }
 
 func (l *Log) open() (err error) {
-	l.file, err = os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	// A pipe that has no reader is an error, and not waited for.
+	file, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		return fmt.Errorf("open access log: %w", err)
 	}
-	l.to, l.looked = l.file, time.Now()
+	l.file, l.to, l.looked, l.torn = file, file, time.Now(), false
 	return nil
 }
 
@@ -155,41 +160,50 @@ func (l *Log) write(b []byte, lines uint64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.follow()
-	if err == nil {
-		_, err = l.to.Write(b)
+	l.follow()
+	if l.torn {
+		b = slices.Concat([]byte{'\n'}, b)
 	}
-	if err == nil {
-		l.written.Add(lines)
-	} else if l.dropped.Add(lines); !l.failing {
-		l.failed(fmt.Errorf("write access log: %w", err))
+	n, err := l.to.Write(b)
+	whole := uint64(bytes.Count(b[:n], []byte{'\n'}))
+	if n > 0 {
+		if l.torn {
+			whole-- // the end of the line that was torn
+		}
+		l.torn = b[n-1] != '\n'
+	}
+	l.written.Add(whole)
+	l.dropped.Add(lines - whole)
+	if err != nil {
+		err = fmt.Errorf("write access log: %w", err)
+	}
+	if err = errors.Join(l.behind, err); err != nil && !l.failing {
+		l.failed(err)
 	}
 	l.failing = err != nil
 }
 
 // follow opens the file anew if it was renamed or removed, as logrotate does.
-func (l *Log) follow() error {
+func (l *Log) follow() {
 	if l.file == nil || time.Since(l.looked) < reopenEvery {
-		return nil
+		return
 	}
 	l.looked = time.Now()
 	is, err := os.Stat(l.path)
 	have, haveErr := l.file.Stat()
 	if err == nil && haveErr == nil && os.SameFile(is, have) {
-		return nil
+		l.behind = nil
+		return
 	}
 	old := l.file
-	if err := l.open(); err != nil {
-		l.file = old
-		return err
+	if l.behind = l.open(); l.behind == nil {
+		l.behind = old.Close() // which may say that what was written is lost
 	}
-	return old.Close()
 }
 
 // Close writes what waits. It is called when all loops have ended.
 func (l *Log) Close() error {
 	close(l.ended)
-	signal.Stop(l.broken)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -197,6 +211,7 @@ func (l *Log) Close() error {
 	}()
 	select {
 	case <-done:
+		signal.Stop(l.broken)
 	case <-time.After(closeTimeout):
 		return errors.New("close access log: what it is written to takes no more") // it ends with the process
 	}

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -37,7 +39,8 @@ func TestFormats(t *testing.T) {
 		t.Errorf("tcplog is\n%q, want\n%q", got, want)
 	}
 	e.Backend, e.Connect, e.Tried, e.Failed, e.Asked = netip.AddrPort{}, -1, nil, 0, netip.AddrPort{}
-	if got = string(appendTCPLog(nil, e)); !strings.Contains(got, "] - ") || !strings.Contains(got, "/<NOSRV> 0/-1/") {
+	e.Client = netip.AddrPort{} // it has gone before it could be asked for
+	if got = string(appendTCPLog(nil, e)); !strings.HasPrefix(got, "- [") || !strings.Contains(got, "] - ") || !strings.Contains(got, "/<NOSRV> 0/-1/") {
 		t.Errorf("without an endpoint it is %q", got)
 	}
 	line := appendJSON(nil, &entry{sample, e.at})
@@ -157,4 +160,127 @@ func TestStuck(t *testing.T) {
 	if written, dropped := l.Stats(); written != 0 || dropped != n || len(reports) != 1 {
 		t.Errorf("%d are written, %d dropped; reports %v", written, dropped, reports)
 	}
+}
+
+// filling takes so many bytes, and no more until it is emptied.
+type filling struct {
+	bytes.Buffer
+	room int
+}
+
+func (f *filling) Write(b []byte) (int, error) {
+	n := min(len(b), f.room)
+	f.room -= n
+	f.Buffer.Write(b[:n])
+	if n < len(b) {
+		return n, errors.New("no space left")
+	}
+	return n, nil
+}
+
+// TestFull: where there is room for a part of the lines, the others count as lost, and what is written later is not a
+// part of the line that was cut off.
+func TestFull(t *testing.T) {
+	for _, room := range []int{0, 10, 150} {
+		to := &filling{room: room}
+		var reports []error
+		l, err := Open(Stdout, JSON, 1, to, func(err error) { reports = append(reports, err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := []byte(strings.Repeat(`{"a":1}`+"\n", 20))
+		l.write(text, 20)
+		l.write(text, 20)
+		to.room = 1 << 20
+		l.write(text, 20)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		whole, broken := uint64(0), 0
+		for line := range strings.Lines(to.String()) {
+			if json.Valid([]byte(line)) && line[0] == '{' {
+				whole++
+			} else {
+				broken++
+			}
+		}
+		if written, dropped := l.Stats(); written != whole || written+dropped != 60 || whole < 20 || broken > 1 {
+			t.Errorf("with room for %d bytes %d lines are whole and %d broken, %d count as written and %d as lost", room,
+				whole, broken, written, dropped)
+		}
+		if len(reports) != 1 {
+			t.Errorf("with room for %d bytes it is reported %v", room, reports)
+		}
+	}
+}
+
+// TestCannotFollow: where a renamed file cannot be made anew, its lines go on to it, which is reported once.
+func TestCannotFollow(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var reports []error
+	l, err := Open(filepath.Join(dir, "access.log"), JSON, 1, nil, func(err error) { reports = append(reports, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir, dir+".1"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		if i%2 == 0 {
+			l.looked = time.Time{}
+		}
+		l.write([]byte("line\n"), 1)
+	}
+	text, err := os.ReadFile(filepath.Join(dir+".1", "access.log"))
+	if written, dropped := l.Stats(); string(text) != strings.Repeat("line\n", 6) || written != 6 || dropped != 0 {
+		t.Errorf("%d are written and %d lost: %q, %v", written, dropped, text, err)
+	}
+	if len(reports) != 1 || !errors.Is(reports[0], fs.ErrNotExist) {
+		t.Errorf("it is reported %v", reports)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.looked = time.Time{}
+	l.write([]byte("line\n"), 1)
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "access.log")); string(text) != "line\n" {
+		t.Errorf("when it can be made again, there is %q, %v", text, err)
+	}
+}
+
+// brokenVar has this program log to its standard output and end.
+const brokenVar = "ACCESSLOG_TEST_BROKEN"
+
+// TestBrokenStdout: who reads standard output may end, also at the end of this program, which goes on.
+func TestBrokenStdout(t *testing.T) {
+	if os.Getenv(brokenVar) != "" {
+		l, err := Open(Stdout, JSON, 1, os.Stdout, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.mu.Lock()
+		e := sample
+		e.Loop = 0
+		l.Add(&e)
+		time.AfterFunc(closeTimeout/4, l.mu.Unlock) // when Close waits
+		_ = l.Close()
+		os.Exit(7)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	c := exec.Command(os.Args[0], "-test.run", "^TestBrokenStdout$")
+	c.Env, c.Stdout = append(os.Environ(), brokenVar+"=yes"), w
+	if err = c.Run(); c.ProcessState.ExitCode() != 7 {
+		t.Errorf("it ends by %v", err)
+	}
+	_ = w.Close()
 }

@@ -51,7 +51,7 @@ func openDataPath(c *config.DataPath, to *config.AccessLog, log *zap.Logger) (*d
 	}
 	of := shares.Shares{Service: shares.Percent(c.MaxServiceShare), Client: shares.Percent(c.MaxClientShare)}
 	if d.access, err = accesslog.Open(to.File, to.Format, c.Loops, os.Stdout, func(err error) {
-		log.Error("lines of the access log are lost", zap.Error(err))
+		log.Error("the access log is not written as it should be", zap.Error(err))
 	}); err != nil {
 		err = fmt.Errorf("--access-log-file: %w: give a file that Sluice may write", err)
 		return nil, errors.Join(err, loops.Close())
