@@ -122,13 +122,20 @@ func (c *Client) explain(err error) error {
 	return fmt.Errorf("ask Sluice at %s: %w", c.Socket, err)
 }
 
-// All asks for every page of a list.
+// All asks for every page of a list. It begins anew where another process has taken over meanwhile.
 func All[T any](ctx context.Context, c *Client, resource string, q url.Values) (all []T, err error) {
-	all = []T{}
-	err = Each(ctx, c, resource, q, func(page []T) error {
-		all = append(all, page...)
-		return nil
-	})
+	const tries = 5
+	for range tries {
+		all = []T{}
+		err = Each(ctx, c, resource, q, func(page []T) error {
+			all = append(all, page...)
+			return nil
+		})
+		if failure, ok := errors.AsType[*Error](err); !ok || failure.Code != http.StatusGone {
+			break
+		}
+		q.Del("continue")
+	}
 	if err != nil {
 		return nil, err
 	}

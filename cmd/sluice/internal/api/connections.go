@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -37,8 +39,8 @@ const (
 
 var connectionParams = []string{"namespace", "name", "client", "endpoint", "protocol", "state"}
 
-// place is where a page of connections begins.
-type place struct{ Server, Loop, From int }
+// place is where a page of connections begins, in the process that has named it: in another one descriptors are others.
+type place struct{ Process, Server, Loop, From int }
 
 // query returns which connections a request is about.
 func query(q url.Values) (out look.Query, state look.State, err error) {
@@ -117,6 +119,9 @@ func (s *Sources) look(q *look.Query, at place, visit func(look.Info) bool) (nex
 	defer s.looking.Unlock()
 	began := time.Now()
 	next, err = s.Servers[at.Server].Look(at.Loop, at.From, q, visit)
+	if err != nil {
+		err = &Error{http.StatusGone, "the process that was asked has handed over, or ends: ask anew"}
+	}
 	<-time.After(min(lookPause, lookShare*time.Since(began)))
 	return next, err
 }
@@ -130,7 +135,7 @@ func (s *Sources) connections(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var at place
+	at := place{Process: os.Getpid()}
 	if text := q.Get("continue"); text != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(text)
 		if err == nil {
@@ -138,6 +143,9 @@ func (s *Sources) connections(q url.Values) (any, error) {
 		}
 		if err != nil || at.Server < 0 || at.Loop < 0 || at.From < 0 {
 			return nil, refuse("continue %q is none that was answered", text)
+		}
+		if at.Process != os.Getpid() {
+			return nil, &Error{http.StatusGone, "another process has taken over since the list began: ask for it anew"}
 		}
 	}
 	page, limit := List[Connection]{Items: []Connection{}}, max(int(n), 1)

@@ -1,10 +1,15 @@
 package api
 
 import (
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"testing"
 
@@ -83,6 +88,22 @@ func TestConnections(t *testing.T) {
 	slices.Sort(got)
 	if err != nil || !slices.Equal(got, want) || pages < n/7 {
 		t.Errorf("%d pages have %q, want %q, %v", pages, got, want, err)
+	}
+	// A page of the process before begins nowhere in this one, and the whole list is asked for anew.
+	of := func(process int) string {
+		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"Process":%d,"Server":0,"Loop":0,"From":0}`, process))
+	}
+	var page List[Connection]
+	err = c.Get(t.Context(), "connections", url.Values{"continue": {of(1)}}, &page)
+	if failure, ok := errors.AsType[*Error](err); !ok || failure.Code != http.StatusGone {
+		t.Errorf("a page of another process: %v", err)
+	}
+	if err := c.Get(t.Context(), "connections", url.Values{"continue": {of(os.Getpid())}}, &page); err != nil {
+		t.Errorf("a page of this process: %v", err)
+	}
+	all, err := All[Connection](t.Context(), c, "connections", url.Values{"continue": {of(1)}})
+	if err != nil || len(all) != n {
+		t.Errorf("a list that another process began has %d, %v", len(all), err)
 	}
 	none, err := All[Connection](t.Context(), c, "connections", url.Values{"protocol": {"UDP"}})
 	if err != nil || len(none) != 0 {

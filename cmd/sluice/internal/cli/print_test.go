@@ -38,6 +38,15 @@ func TestClean(t *testing.T) {
 
 const hostile = "x\x1b[31m\n\u202e\u009b<b>\U000e0001 # a: b"
 
+// TestNarrow: no line takes more columns than there are, and what is no terminal gets all.
+func TestNarrow(t *testing.T) {
+	for columns, want := range map[int]string{0: "größe 12\n\nabc\n", 3: "grö\n\nabc\n", 80: "größe 12\n\nabc\n"} {
+		if got := narrow("größe 12\n\nabc\n", columns); got != want {
+			t.Errorf("of %d columns: %q, want %q", columns, got, want)
+		}
+	}
+}
+
 // TestHostileNames: no form of output has anything that a terminal obeys, and JSON and YAML say what was there.
 func TestHostileNames(t *testing.T) {
 	services := []api.Service{{ID: api.ID{Namespace: hostile, Name: hostile, Port: hostile, Protocol: "TCP"},

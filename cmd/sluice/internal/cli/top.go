@@ -92,15 +92,15 @@ func (v *view) top(ctx context.Context, q url.Values, interval time.Duration, so
 		if err != nil {
 			return err
 		}
-		clear, rows := screen(v.out)
+		clear, rows, columns := screen(v.out)
 		text := new(strings.Builder)
-		fmt.Fprintf(text, "%s%s, process %d: TCP %d, UDP flows %d, SCTP %d open; waiting %d; descriptors %d\n\n", clear,
+		fmt.Fprintf(text, "%s, process %d: TCP %d, UDP flows %d, SCTP %d open; waiting %d; descriptors %d\n\n",
 			clean(s.Node), s.PID, s.Open.TCP, s.Open.UDP, s.Open.SCTP, s.Open.Held+s.Open.Queued, s.Descriptors.Used)
 		list := ratesOf(before, now, at.Sub(began).Seconds(), orders[sort])
 		if err := topTable(list[:min(len(list), rows)]).print(text, false, v.noHeaders); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(v.out, text.String()); err != nil || once {
+		if _, err := io.WriteString(v.out, clear+narrow(text.String(), columns)); err != nil || once {
 			return err
 		}
 		before, began = now, at
@@ -163,16 +163,36 @@ func rate(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// screen returns what clears a terminal, and how many rows there is room for; nothing for what is no terminal.
-func screen(w io.Writer) (clear string, rows int) {
+// narrow cuts lines to so many columns, so that none takes two; 0: as many as there are.
+func narrow(text string, columns int) string {
+	if columns <= 0 {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line, end := strings.CutSuffix(line, "\n")
+		if all := []rune(line); len(all) > columns {
+			line = string(all[:columns])
+		}
+		b.WriteString(line)
+		if end {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+// screen returns what clears a terminal, and how many rows and columns there is room for; for what is no terminal
+// nothing, a usual number, and 0.
+func screen(w io.Writer) (clear string, rows, columns int) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return "", topRows
+		return "", topRows, 0
 	}
-	_, height, err := term.GetSize(int(f.Fd()))
+	columns, height, err := term.GetSize(int(f.Fd()))
 	if err != nil {
-		height = topRows
+		columns, height = 0, topRows
 	}
 	const around = 4 // the line about the process, an empty one, the header, and the cursor's
-	return "\x1b[H\x1b[2J", max(1, height-around)
+	return "\x1b[H\x1b[2J", max(1, height-around), columns
 }
