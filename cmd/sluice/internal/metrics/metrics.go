@@ -141,8 +141,8 @@ func (s scrape) sources(c *Sources) {
 		"reset because there were too many, or too many of one client.", c.RefusedHTTP())
 
 	written, lost := c.AccessLog()
-	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they came faster "+
-		"than they could be written.", "result", []reading{{"written", written}, {"dropped", lost}})
+	s.counters("sluice_access_log_lines_total", "Lines of the access log: written, or dropped since they could not be "+
+		"written, or not as fast as they came.", "result", []reading{{"written", written}, {"dropped", lost}})
 
 	s.outliers(c.Outliers())
 	s.checks(c.Checks())
