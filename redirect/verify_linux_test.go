@@ -178,10 +178,10 @@ func TestVerify(t *testing.T) {
 			syncPlan(t, s, plan)
 			verified(t, s, true, "after mending %s", d.name)
 			if d.undo != nil {
+				first := firstRules(savedBy(t, v.command))
 				for _, j := range jumps {
-					rules := strings.Split(output(t, v.command, "-t", j.Table, "-S", j.From), "\n")
-					if netfilter.Target(netfilter.Words(rules[1])) != j.To {
-						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.From, j.Table, rules[1])
+					if rule := first[netfilter.Place{Table: j.Table, Chain: j.From}]; netfilter.Target(netfilter.Words(rule)) != j.To {
+						t.Errorf("after mending %s, chain %s of table %s begins with %q", d.name, j.From, j.Table, rule)
 					}
 				}
 				d.undo()
@@ -195,6 +195,24 @@ func TestVerify(t *testing.T) {
 			}
 		}
 	})
+}
+
+// firstRules returns the first rule of each chain in what iptables-save prints.
+func firstRules(save string) map[netfilter.Place]string {
+	first, table := make(map[netfilter.Place]string), ""
+	for line := range strings.Lines(save) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = name
+		}
+		if !strings.HasPrefix(line, "-A ") {
+			continue
+		}
+		if at := (netfilter.Place{Table: table, Chain: netfilter.Words(line)[1]}); first[at] == "" {
+			first[at] = line
+		}
+	}
+	return first
 }
 
 // TestVerifyWhileAnotherTries: what a process that starts tries is no damage to what serves, which leaves it alone also
