@@ -41,6 +41,10 @@ type Balancer struct {
 	// Defaults hold for services that do not request otherwise. Set them before the first Update.
 	Defaults Policies
 
+	// Timed is how many service ports have Times of their own, the first that have connections. Set it before the first
+	// Update.
+	Timed int
+
 	// Outlier is when backends are ejected. Set it before the first Update.
 	Outlier Outlier
 	// OnEjection is called when a backend is ejected or returns, in any goroutine. It must neither block nor call the
@@ -58,6 +62,7 @@ type Balancer struct {
 	watchers []func()
 	outliers outliers
 	drains   atomic.Pointer[Drains]
+	times    times
 }
 
 // snapshot is a table made ready for Pick. It is immutable, but for what an ejection changes of a service.
@@ -478,5 +483,6 @@ func (b *Balancer) drop(s *service) {
 	}
 	s.state.deleteAll()
 	s.state.forgetConversations()
+	b.untime(s.state)
 	s.state.serveQueue() // their Pick says why there is no backend
 }

@@ -34,6 +34,7 @@ func (b *Balancer) Remember(all []Stats) {
 		s.noLocalBackend.Store(m.NoLocalBackend)
 		s.notAllowed.Store(m.NotAllowed)
 		s.limited.Store(m.Limited)
+		s.resumeEnds(m.Ends)
 		// Those that were leaving at an earlier call may be among the gone by now.
 		if s.past != nil || m.Gone != (Counts{}) {
 			s.past = &past{slices.DeleteFunc(s.leaving(), func(k *backend) bool { return k.inFlight() == 0 }), m.Gone}

@@ -20,6 +20,8 @@ type state struct {
 	noBackend, noLocalBackend, notAllowed atomic.Uint64
 	// overShare is how often the service was kept from more than its share.
 	overShare atomic.Uint64
+	ends      atomic.Pointer[endCounts] // nil until a connection does not end as it should
+	times     atomic.Pointer[timed]     // nil until there is a connection
 
 	// conns is how many connections there are, of clients that were admitted, and limited how many were refused because
 	// of a limit. clients is nil until the service limits what each may do.

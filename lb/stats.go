@@ -35,6 +35,8 @@ type Stats struct {
 	Refusals
 	// OverShare is what ExceedsShare has counted.
 	OverShare uint64
+	// Ends are the connections that did not end as they should; nil: there was none.
+	Ends *Ends
 	// First and Retry are the round robin positions of first attempts and of retries, of
 	// policy Cluster and of policy Local.
 	First, Retry [2]uint64
@@ -94,6 +96,7 @@ func (s *service) stats(update uint64) Stats {
 		Gone:      s.state.gone(),
 		Refusals:  s.state.refusals(),
 		OverShare: s.state.overShare.Load(),
+		Ends:      s.state.allEnds(),
 		Held:      uint64(max(s.state.held.Load(), 0)),
 		Backends:  make([]BackendStats, len(backends)),
 	}

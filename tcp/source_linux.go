@@ -86,7 +86,7 @@ func (c *conn) appear(transparent bool) {
 	if c.transparent == transparent {
 		return
 	}
-	c.Unjudged = transparent
+	c.Unjudged(transparent)
 	if c.transparent = transparent; transparent {
 		c.sh.count.Transparent.Add(1)
 	} else {

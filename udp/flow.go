@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/proxyproto"
 	"github.com/sluice-lb/sluice/lb"
 )
@@ -219,7 +218,7 @@ func (f *flow) fail(err error, now int64) bool {
 	c, err := f.another(f.choice, err, now)
 	f.choice = lb.Choice{}
 	if err != nil || f.connect(c, now) != nil {
-		f.because(look.ServerData)
+		f.because(lb.ServerData)
 		f.close()
 		return false
 	}
@@ -332,7 +331,7 @@ func (f *flow) leave(now int64) {
 	if f.leaving != 0 {
 		return
 	}
-	f.because(look.EndpointLeft)
+	f.because(lb.EndpointLeft)
 	f.release()
 	f.leaveBy(now + linger)
 	f.ln.shard.io.after(f, f.rest(now))

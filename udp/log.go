@@ -12,7 +12,7 @@ import (
 // logging is what is noted of a flow that is logged when it ends (lb.Policies.AccessLog).
 type logging struct {
 	errors    bool // only if it has not ended as it should
-	code      look.Code
+	end       lb.End
 	service   lb.ID
 	backend   netip.AddrPort
 	scheduler string
@@ -31,9 +31,9 @@ func (f *flow) begin() {
 }
 
 // because notes why the flow ends next. The first reason holds.
-func (f *flow) because(code look.Code) {
-	if f.log != nil && f.log.code == "" {
-		f.log.code = code
+func (f *flow) because(end lb.End) {
+	if f.log != nil && f.log.end == lb.Normal {
+		f.log.end = end
 	}
 }
 
@@ -43,13 +43,10 @@ func (f *flow) end() {
 	if n == nil {
 		return
 	}
-	if n.code == "" {
-		n.code = look.Normal
-	}
-	if n.errors && n.code == look.Normal {
+	if n.errors && n.end == lb.Normal {
 		return
 	}
-	e := look.Ended{Info: f.info(eventloop.Now()), Code: n.code, Wait: -1, Connect: -1, FirstByte: n.firstByte,
+	e := look.Ended{Info: f.info(eventloop.Now()), End: n.end, Wait: -1, Connect: -1, FirstByte: n.firstByte,
 		Scheduler: n.scheduler}
 	e.Service, e.Backend, e.Loop = n.service, n.backend, f.ln.shard.index
 	if f.choice.Valid() {

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -188,7 +187,7 @@ func (sh *shard) evict(f *flow, reason *atomic.Uint64) bool {
 		reason.Add(1)
 	}
 	f.remember()
-	f.because(look.Evicted)
+	f.because(lb.Evicted)
 	f.close()
 	return true
 }

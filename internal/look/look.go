@@ -1,6 +1,7 @@
 package look
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -54,7 +55,7 @@ type Info struct {
 // Ended is a connection, association or flow that has ended. Times are below 0 where they are not known.
 type Ended struct {
 	Info
-	Code      Code
+	End       lb.End
 	Wait      time.Duration    // for an endpoint, or for room at one
 	Connect   time.Duration    // until an endpoint had accepted, all attempts together
 	FirstByte time.Duration    // from then until it has sent something
@@ -74,35 +75,6 @@ func (s *Sample) Next(of int) bool {
 	return true
 }
 
-// Code says how something has ended, in the two letters of HAProxy's log. The first is who has ended it: the client
-// (C), the endpoint (S), we for lack of something (R) or by a limit (P), an operator or a policy (K), since the
-// endpoint has left (D), or a timeout of the client (c) or of the endpoint (s). The second is what it was at: in a
-// queue (Q), connecting (C), passing data (D), or the last of it (L). "--" is as it should be. See the manual of
-// HAProxy, 8.5.
-type Code string
-
-// The codes.
-const (
-	Normal          Code = "--"
-	ClientConnect   Code = "CC" // the client has left, or was reset, before an endpoint had accepted
-	ClientQueue     Code = "CQ" // the same while it waited
-	ClientData      Code = "CD" // reset by the client
-	ServerConnect   Code = "SC" // no endpoint has accepted, or there is none
-	ServerTimeout   Code = "sC" // the same, the last one being silent
-	QueueTimeout    Code = "sQ" // no endpoint in time, or no room at one
-	QueueFull       Code = "PQ" // as many wait as may
-	Limited         Code = "PR" // beyond a limit or a share
-	ServerData      Code = "SD" // reset by the endpoint
-	NoResource      Code = "RC" // no port or descriptor
-	Evicted         Code = "RD" // a flow that made room for others
-	EndpointLeft    Code = "DD" // its endpoint has left the Service
-	Idle            Code = "cD" // idle for too long
-	ClientHalf      Code = "cL" // the endpoint has gone on for too long after the client's end
-	ServerHalf      Code = "sL" // the client has gone on for too long after the endpoint's end
-	Killed          Code = "KD" // it has lasted for too long, or the process ends
-	KilledInConnect Code = "KC" // the process ends
-)
-
 // Query says which are looked for. What is zero is not asked for.
 type Query struct {
 	Namespace, Name string
@@ -120,13 +92,29 @@ func (q *Query) Has(i *Info) bool {
 		(q.Backend.Port() == 0 || q.Backend.Port() == i.Backend.Port())
 }
 
-// Time is when something happened, of four bytes: it has steps of some 4 ms, and goes round in 208 days.
-type Time uint32
+// Time is when something happened, of five bytes: it has steps of 16 us, and goes round in 208 days.
+type Time [5]byte
 
-const step = 22 // bits
+const (
+	step   = 14 // bits of ns
+	around = 1<<40 - 1
+	ahead  = around - 1<<32 // steps; what seems older was a little later, as clocks are read
+)
 
 // At returns the Time of a time of eventloop.Now.
-func At(now int64) Time { return Time(now >> step) }
+func At(now int64) (t Time) {
+	steps := uint64(now>>step) & around
+	t[4] = byte(steps >> 32)
+	binary.LittleEndian.PutUint32(t[:], uint32(steps))
+	return t
+}
 
 // Age returns how long ago t was.
-func (t Time) Age(now int64) time.Duration { return time.Duration(At(now)-t) << step }
+func (t Time) Age(now int64) time.Duration {
+	was := uint64(t[4])<<32 | uint64(binary.LittleEndian.Uint32(t[:]))
+	age := (uint64(now>>step) - was) & around
+	if age > ahead {
+		return 0
+	}
+	return time.Duration(age) << step
+}

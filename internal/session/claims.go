@@ -22,12 +22,15 @@ type Claims struct {
 	clients  tenants[netip.Addr]
 	accounts map[lb.Admission]*account
 	free     []*account
+
+	loop, loops int // which it is of how many
 }
 
 // account is what connections have in common that were admitted alike. It is apart from them, since they are many.
 type account struct {
 	admission lb.Admission
 	service   *tenant[lb.Name]
+	times     *lb.LoopTimes
 	conns     int64
 }
 
@@ -46,6 +49,21 @@ func (c Claim) service() *tenant[lb.Name] {
 	return c.account.service
 }
 
+// Times returns what counts the times of the connection; nil: they are not counted.
+func (c Claim) Times() *lb.LoopTimes {
+	if c.account == nil {
+		return nil
+	}
+	return c.account.times
+}
+
+// Ended counts for the Service how the connection has ended.
+func (c Claim) Ended(end lb.End) {
+	if c.account != nil {
+		c.account.admission.Ended(end)
+	}
+}
+
 // Client returns the address of the client; the zero Addr: it is not known.
 func (c Claim) Client() netip.Addr {
 	if c.client == nil {
@@ -54,9 +72,9 @@ func (c Claim) Client() netip.Addr {
 	return c.client.key
 }
 
-// NewClaims returns Claims without any connection, for Services of a Balancer.
-func NewClaims(s shares.Shares, b *lb.Balancer) Claims {
-	return Claims{lb: b, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+// NewClaims returns Claims without any connection on one of some loops, for Services of a Balancer.
+func NewClaims(s shares.Shares, b *lb.Balancer, loop, loops int) Claims {
+	return Claims{lb: b, loop: loop, loops: loops, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
 // Admit claims a connection of a client to a frontend, which is to dial next. False, which is counted: the client is to
@@ -123,7 +141,8 @@ func (cs *Claims) account(id *lb.ID, admission lb.Admission) *account {
 	if a == nil {
 		a = new(account)
 	}
-	*a = account{admission: admission, service: cs.services.find(id.Service())}
+	*a = account{admission: admission, service: cs.services.find(id.Service()),
+		times: admission.Times(cs.loop, cs.loops)}
 	cs.accounts[admission] = a
 	return a
 }

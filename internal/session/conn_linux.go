@@ -41,11 +41,30 @@ type Conn[C Owner[C]] struct {
 	Choice     lb.Choice
 	Meter      lb.Meter // of what Choice has moved
 	born       look.Time
+	marks      marks
 	Shared     bool // another process may have copies of the sockets, so that closing them ends nothing
-	Unjudged   bool // dialled from the client's address, which may be why that fails: no backend is to blame
 	Closed     bool
-	spoke      bool // the backend has sent something, or is not to be judged by that
 }
+
+// marks are those that a connection has: it is to be small.
+type marks uint8
+
+const (
+	spoke    marks = 1 << 7 // the backend has sent something, or is not to be judged by that
+	unjudged marks = 1 << 6 // dialled from the client's address, which may be why that fails: no backend is to blame
+)
+
+func (m marks) has(one marks) bool { return m&one != 0 }
+
+// set sets a mark, or clears it.
+func (m *marks) set(one marks, on bool) {
+	if *m &^= one; on {
+		*m |= one
+	}
+}
+
+// Unjudged says whether a backend that does not accept is not to blame for that.
+func (c *Conn[C]) Unjudged(is bool) { c.marks.set(unjudged, is) }
 
 // Base returns c, for what has it embedded.
 func (c *Conn[C]) Base() *Conn[C] { return c }
@@ -60,16 +79,17 @@ func (c *Conn[C]) Asked() *lb.Flow { return &c.dial.ladder.flow }
 func (c *Conn[C]) Again() bool { return c.dial.ladder.attempt > 0 }
 
 // Spoken reports whether Shard.Spoke was called.
-func (c *Conn[C]) Spoken() bool { return c.spoke }
+func (c *Conn[C]) Spoken() bool { return c.marks.has(spoke) }
 
 // Spoke notes that the backend has sent something, or ended its stream.
 func (sh *Shard[C]) Spoke(c C) {
 	conn := c.Base()
-	if conn.spoke {
+	if conn.Spoken() {
 		return
 	}
-	conn.spoke = true
+	conn.marks.set(spoke, true)
 	conn.Choice.Spoke()
+	sh.observe(conn, lb.FirstByteTime)
 	if n := sh.notes[c]; n != nil {
 		n.firstByte = time.Duration(eventloop.Now() - n.connected)
 	}
@@ -162,11 +182,11 @@ func (s *Side[C]) Fail() {
 	sh, client, _ := s.owner.Parts()
 	if s == client {
 		sh.ClientResets.Add(1)
-		sh.because(s.owner, look.ClientData)
+		sh.because(s.owner, lb.ClientData)
 	} else {
 		sh.BackendResets.Add(1)
-		sh.because(s.owner, look.ServerData)
-		if conn := s.owner.Base(); !conn.spoke && !s.Shut { // to the end of a stream a reset may be the answer
+		sh.because(s.owner, lb.ServerData)
+		if conn := s.owner.Base(); !conn.Spoken() && !s.Shut { // to the end of a stream a reset may be the answer
 			conn.Meter.Flush(conn.Choice)
 			conn.Choice.WasReset(ErrReset, conn.Claim.Client(), eventloop.Now())
 			conn.Choice = lb.Choice{}
@@ -188,14 +208,21 @@ func (sh *Shard[C]) Abort(c C) {
 
 // End closes what a connection has, and takes it out of the list.
 func (sh *Shard[C]) End(c C) {
+	conn := c.Base()
+	end := sh.ending
+	if sh.ending = lb.Normal; end != lb.Normal {
+		sh.countEnd(conn, end)
+	}
+	if conn.dial == nil {
+		sh.observe(conn, lb.Duration)
+	}
 	if sh.Log != nil {
-		sh.log(c)
+		sh.log(c, end)
 	}
 	c.Release()
 	_, client, backend := c.Parts()
 	sh.closeSocket(client)
 	sh.closeSocket(backend)
-	conn := c.Base()
 	conn.Closed = true
 	sh.endDial(conn)
 	conn.Done()
@@ -211,6 +238,22 @@ func (sh *Shard[C]) End(c C) {
 		sh.ended = append(sh.ended, c)
 	}
 	sh.Drain.Check(sh.Empty())
+}
+
+// countEnd counts for its Service how a connection has ended.
+func (sh *Shard[C]) countEnd(c *Conn[C], end lb.End) {
+	if c.Claim.account == nil && c.dial != nil { // the Service does not admit the client
+		sh.LB.Ended(c.dial.ladder.flow.Frontend, end)
+		return
+	}
+	c.Claim.Ended(end)
+}
+
+// observe counts for the Service of a connection how old it is by the time of the turn.
+func (sh *Shard[C]) observe(c *Conn[C], m lb.Measure) {
+	if times := c.Claim.Times(); times != nil {
+		times.Observe(m, int64(c.born.Age(sh.Loop.Time())))
+	}
 }
 
 func (sh *Shard[C]) closeSocket(s *Side[C]) {

@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -120,7 +119,7 @@ func (d *dial[C]) next() {
 		}
 		if err != nil {
 			Refuse(sh.Count, err)
-			d.because(codeOf(err, d.note.silent))
+			sh.because(d.owner, endOf(err, d.note.silent))
 			sh.Abort(d.owner)
 			return
 		}
@@ -160,7 +159,7 @@ func (d *dial[C]) passOver(n *noPorts[C]) bool {
 		return true
 	}
 	if !n.add(d) {
-		d.because(look.NoResource)
+		d.sh.because(d.owner, lb.NoResource)
 		d.sh.Abort(d.owner)
 	}
 	return false
@@ -172,7 +171,7 @@ func (d *dial[C]) failed(err error) {
 	d.note.silent = err == unix.ETIMEDOUT
 	d.ladder.Failed(conn.Choice)
 	d.sh.Loop.StopTimer(&d.timer)
-	if !conn.Unjudged {
+	if !conn.marks.has(unjudged) {
 		conn.Choice = EndFailed(conn.Choice, err)
 	}
 	d.hangUp()
@@ -219,6 +218,9 @@ func (sh *Shard[C]) dialEvent(c C) {
 		conn.dial.ready()
 	case accepted:
 		now := conn.dial.ladder.Answered(conn.Choice)
+		if times := conn.Claim.Times(); times != nil {
+			times.Observe(lb.ConnectTime, int64(conn.dial.connectTime(now)))
+		}
 		if sh.Log != nil {
 			conn.dial.keepNote(now)
 		}

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/look"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // A client whose Service has no backend, and requests that it waits (lb.Policies.Hold), keeps its dial, which is in
@@ -98,7 +98,7 @@ func (d *dial[C]) abandoned() {
 	} else {
 		d.sh.Count.HoldLeft.Add(1)
 	}
-	d.because(look.ClientQueue)
+	d.sh.because(d.owner, lb.ClientQueue)
 	d.sh.Abort(d.owner)
 }
 
@@ -107,6 +107,6 @@ func (d *dial[C]) holdExpired() {
 	d.sh.Count.HoldExpired.Add(1)
 	d.sh.Count.NoBackend.Add(1)
 	d.held.Refused()
-	d.because(look.QueueTimeout)
+	d.sh.because(d.owner, lb.QueueTimeout)
 	d.sh.Abort(d.owner)
 }

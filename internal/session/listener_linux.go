@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/internal/socket"
+	"github.com/sluice-lb/sluice/lb"
 )
 
 // backlog is the length of a listen queue. The kernel caps it at net.core.somaxconn (listen(2)).
@@ -142,7 +142,7 @@ func (l *Listener[C]) accept() bool {
 	if err == nil {
 		if crowded {
 			sh.Count.DialEvicted.Add(1)
-			old.because(look.NoResource)
+			sh.because(old.owner, lb.NoResource)
 			sh.Abort(old.owner)
 		}
 		sh.Count.Accepted.Add(1)

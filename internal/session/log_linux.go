@@ -20,7 +20,6 @@ type beginning struct {
 	began    int64         // of the present wait; 0: there is none
 	wait     time.Duration // so far
 	silent   bool          // so was the last endpoint that failed
-	code     look.Code
 }
 
 // note is what is logged of a connection beyond what there is to look at.
@@ -43,40 +42,32 @@ func (n *beginning) waited() {
 	n.began = 0
 }
 
-// because notes why d ends next. The first reason holds.
-func (d *dial[C]) because(code look.Code) {
-	if d.note.code == "" {
-		d.note.code = code
-	}
-}
-
-// because notes why c ends next. The first reason holds.
-func (sh *Shard[C]) because(c C, code look.Code) {
-	if d := c.Base().dial; d != nil {
-		switch code {
-		case look.ClientData:
-			d.because(look.ClientConnect)
-		case look.Killed:
-			d.because(look.KilledInConnect)
+// because notes why c ends next, in the same call. The first reason holds.
+func (sh *Shard[C]) because(c C, end lb.End) {
+	if c.Base().dial != nil {
+		switch end {
+		case lb.ClientData:
+			end = lb.ClientConnect
+		case lb.Killed:
+			end = lb.KilledInConnect
 		}
-		return
 	}
-	if n := sh.notes[c]; n != nil && n.code == "" {
-		n.code = code
+	if sh.ending == lb.Normal {
+		sh.ending = end
 	}
 }
 
-// codeOf says why a client gets no endpoint.
-func codeOf(err error, silent bool) look.Code {
+// endOf says why a client gets no endpoint.
+func endOf(err error, silent bool) lb.End {
 	switch {
 	case errors.Is(err, lb.ErrFull), errors.Is(err, lb.ErrQueueFull):
-		return look.QueueFull
+		return lb.QueueFull
 	case errors.Is(err, lb.ErrNotAllowed):
-		return look.Limited
+		return lb.Limited
 	case silent:
-		return look.ServerTimeout
+		return lb.ServerTimeout
 	}
-	return look.ServerConnect
+	return lb.ServerConnect
 }
 
 // keepNote notes that the backend has accepted, if the connection is logged.
@@ -92,6 +83,14 @@ func (d *dial[C]) keepNote(now int64) {
 	if d.ladder.attempt > 0 {
 		n.tried = d.ladder.tried.Backends()
 	}
+}
+
+// connectTime returns for how long d has dialled, its waits left out.
+func (d *dial[C]) connectTime(now int64) time.Duration {
+	if d.note.accepted == 0 { // in another process, which has not said how long it has waited
+		return d.owner.Base().born.Age(now) - d.note.wait
+	}
+	return time.Duration(now-d.note.accepted) - d.note.wait
 }
 
 // newNote returns that of a connection, which may be logged only if it does not end as it should.
@@ -133,17 +132,15 @@ func (sh *Shard[C]) resumeNote(c C, peer netip.AddrPort) {
 }
 
 // log logs a connection that ends, if its Service requests that.
-func (sh *Shard[C]) log(c C) {
+func (sh *Shard[C]) log(c C, end lb.End) {
 	conn := c.Base()
-	e := look.Ended{Wait: -1, Connect: -1, FirstByte: -1}
+	e := look.Ended{End: end, Wait: -1, Connect: -1, FirstByte: -1}
 	n := sh.notes[c]
 	if d := conn.dial; d != nil {
 		if some, _ := sh.LB.Policies(d.ladder.flow.Frontend).Logs(); !some {
 			return
 		}
-		if d.because(look.ClientConnect); d.note.began != 0 {
-			d.note.waited()
-		}
+		d.note.waited()
 		n = &note{beginning: d.note, info: sh.asked(d), tried: d.ladder.tried.Backends(), firstByte: -1}
 	}
 	if n == nil {
@@ -153,10 +150,7 @@ func (sh *Shard[C]) log(c C) {
 		delete(sh.notes, c)
 		defer keep(&sh.freeNotes, n)
 	}
-	if e.Code = n.code; e.Code == "" {
-		e.Code = look.Normal
-	}
-	if n.errors && e.Code == look.Normal {
+	if n.errors && e.End == lb.Normal {
 		return
 	}
 	now := eventloop.Now()
@@ -180,7 +174,7 @@ func (sh *Shard[C]) logRefused(fd int, frontend lb.Frontend) {
 	if some, _ := sh.LB.Policies(frontend).Logs(); !some {
 		return
 	}
-	e := look.Ended{Code: look.Limited, Wait: -1, Connect: -1, FirstByte: -1}
+	e := look.Ended{End: lb.Limited, Wait: -1, Connect: -1, FirstByte: -1}
 	e.Protocol, e.Asked, e.Loop = frontend.Protocol, frontend.Addr, sh.Loop.Index()
 	e.Client, _ = socket.Peer(fd) // it may have gone
 	if owner := sh.LB.Table().Owner(frontend); owner != nil {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/sluice-lb/sluice/internal/eventloop"
-	"github.com/sluice-lb/sluice/internal/look"
 	"github.com/sluice-lb/sluice/lb"
 )
 
@@ -105,7 +104,7 @@ func (d *dial[C]) queueExpired() {
 	}
 	d.place.TimedOut()
 	d.sh.Count.QueueTimedOut.Add(1)
-	d.because(look.QueueTimeout)
+	d.sh.because(d.owner, lb.QueueTimeout)
 	d.sh.Abort(d.owner)
 }
 

@@ -41,13 +41,14 @@ type Shard[C Owner[C]] struct {
 	freeNotes   []*note
 	sample      look.Sample // of those
 	inserted    int64       // when Insert was called last
+	ending      lb.End      // why the connection ends that does so next
 }
 
 // Init makes the Shard ready. The counters for resets are the caller's to set.
 func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) {
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
-	sh.claims = NewClaims(config.Shares, config.LB)
+	sh.claims = NewClaims(config.Shares, config.LB, loop.Index(), len(config.Loops.Loops()))
 	sh.walk.sh = sh
 	if config.LB != nil {
 		config.LB.OnWatch(sh.watchSoon)
@@ -60,6 +61,7 @@ func (sh *Shard[C]) Admit(fd int, frontend lb.Frontend, client netip.Addr) (Clai
 	free := sh.Room(len(sh.Loops.Loops()), sh.Count.Dialling.Load())
 	c, ok := sh.claims.Admit(frontend, client, free, sh.Count)
 	if !ok {
+		sh.LB.Ended(frontend, lb.Limited)
 		if sh.Log != nil {
 			sh.logRefused(fd, frontend)
 		}
@@ -159,7 +161,7 @@ func (sh *Shard[C]) Empty() bool {
 // AbortAll aborts every connection.
 func (sh *Shard[C]) AbortAll() {
 	for !sh.Empty() {
-		sh.because(sh.first, look.Killed)
+		sh.because(sh.first, lb.Killed)
 		sh.Abort(sh.first)
 	}
 }
@@ -239,7 +241,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		of = *owner
 	}
 	sh.Insert(c, sh.claims.Adopt(of, peer.Addr()))
-	conn.spoke = from == nil // else it is not known
+	conn.marks.set(spoke, from == nil) // else it is not known
 	sh.thawKept(c, kept)
 	sh.resumeNote(c, peer)
 	if from != nil {
@@ -258,7 +260,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 	}
 	back := ours.hasClient(client.FD(), peer)
 	if back || backend.IsValid() && sh.LB.Table().Loops(lb.Frontend{Protocol: service.Protocol, Addr: backend}) {
-		sh.because(c, look.Killed)
+		sh.because(c, lb.Killed)
 		sh.Abort(c)
 		return
 	}
@@ -269,7 +271,7 @@ func (sh *Shard[C]) Thaw(c C, service lb.ID, backend netip.AddrPort, from *Diall
 		}
 		if err := sh.Loop.Add(s.FD(), handlers[i]); err != nil {
 			sh.Count.Shortages.Add(1)
-			sh.because(c, look.NoResource)
+			sh.because(c, lb.NoResource)
 			sh.Abort(c)
 			return
 		}

@@ -124,7 +124,7 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 	}
 	due = conn.Choice.Leaves(now)
 	if due <= now {
-		sh.reset(c, &sh.Count.DrainReset, look.EndpointLeft)
+		sh.reset(c, &sh.Count.DrainReset, lb.EndpointLeft)
 		return math.MaxInt64
 	}
 	p := conn.Choice.Policies()
@@ -135,7 +135,7 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 	if p.MaxConnectionDuration > 0 {
 		end := a.born + lifetime(p, a.chance)
 		if end <= now {
-			sh.reset(c, &sh.Count.DurationExceeded, look.Killed)
+			sh.reset(c, &sh.Count.DurationExceeded, lb.TooOld)
 			return math.MaxInt64
 		}
 		due = min(due, end)
@@ -145,11 +145,11 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 		timeout int64
 		holds   bool
 		count   *atomic.Uint64
-		code    look.Code
+		end     lb.End
 	}{
-		{p.IdleTimeout, true, &sh.Count.IdleTimedOut, look.Idle},
-		{p.ClientHalfCloseTimeout, client.EOF, &sh.Count.HalfCloseTimedOut, look.ClientHalf},
-		{p.ServerHalfCloseTimeout, backend.EOF, &sh.Count.HalfCloseTimedOut, look.ServerHalf},
+		{p.IdleTimeout, true, &sh.Count.IdleTimedOut, lb.IdleEnd},
+		{p.ClientHalfCloseTimeout, client.EOF, &sh.Count.HalfCloseTimedOut, lb.ClientHalf},
+		{p.ServerHalfCloseTimeout, backend.EOF, &sh.Count.HalfCloseTimedOut, lb.ServerHalf},
 	} {
 		if t.timeout <= 0 {
 			continue
@@ -158,7 +158,7 @@ func (sh *Shard[C]) look(c C, now int64) (due int64) {
 		if left := a.active + t.timeout - now; t.holds && left > 0 {
 			next = min(next, left)
 		} else if t.holds {
-			sh.reset(c, t.count, t.code)
+			sh.reset(c, t.count, t.end)
 			return math.MaxInt64
 		}
 		due = min(due, now+next)
@@ -175,9 +175,9 @@ func lifetime(p *lb.Policies, chance uint32) int64 {
 }
 
 // reset counts and resets a connection.
-func (sh *Shard[C]) reset(c C, count *atomic.Uint64, code look.Code) {
+func (sh *Shard[C]) reset(c C, count *atomic.Uint64, end lb.End) {
 	count.Add(1)
-	sh.because(c, code)
+	sh.because(c, end)
 	sh.Abort(c)
 }
 

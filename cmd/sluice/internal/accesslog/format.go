@@ -31,7 +31,7 @@ func appendJSON(b []byte, e *entry) []byte {
 	b = appendAddr(b, "endpoint", e.Backend)
 	b = appendText(b, "scheduler", e.Scheduler)
 	b = append(b, `,"end":"`...)
-	b = append(b, e.Code...)
+	b = append(b, e.End.String()...)
 	b = append(b, '"')
 	if e.Failed > 0 {
 		b = append(b, `,"failed_attempts":`...)
@@ -139,7 +139,7 @@ func appendTCPLog(b []byte, e *entry) []byte {
 	b = append(b, ' ')
 	b = strconv.AppendUint(b, e.Out, 10)
 	b = append(b, ' ')
-	b = append(b, e.Code...)
+	b = append(b, e.End.String()...)
 	b = append(b, " 0/0/0/0/"...)
 	if len(e.Tried) > 0 {
 		b = append(b, '+') // another endpoint was tried

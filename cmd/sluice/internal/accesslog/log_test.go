@@ -26,7 +26,7 @@ var sample = look.Ended{
 		Service: lb.ID{Namespace: "default", Name: "x\x1b[31m\n\"", Port: "http", Protocol: lb.TCP},
 		Backend: netip.MustParseAddrPort("[fd00::1]:8080"), Age: 1500 * time.Millisecond, In: 7, Out: 1 << 40,
 		Failed: 2, Retransmits: 3, Loop: 1},
-	Code: look.ServerData, Wait: 0, Connect: 1234 * time.Microsecond, FirstByte: -1, Scheduler: "lc",
+	End: lb.ServerData, Wait: 0, Connect: 1234 * time.Microsecond, FirstByte: -1, Scheduler: "lc",
 	Tried: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")},
 }
 

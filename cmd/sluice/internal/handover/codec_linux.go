@@ -340,6 +340,7 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 		&m.Gone.BytesIn, &m.Gone.BytesOut, &m.NoBackend, &m.NoLocalBackend, &m.NotAllowed, &m.Limited} {
 		number(c, v)
 	}
+	c.ends(&m.Ends)
 	list(c, &m.Backends, func(b *lb.BackendStats) {
 		c.addrPort(&b.Addr)
 		for _, v := range [...]*uint64{&b.Picks, &b.Failures, &b.BytesIn, &b.BytesOut} {
@@ -354,6 +355,20 @@ func (c *codec) memory(m *lb.Stats, now int64) {
 			c.pace(&b.Pace, now)
 		}
 	})
+}
+
+// ends are how connections have ended; nil: all as they should.
+func (c *codec) ends(v **lb.Ends) {
+	known := *v != nil
+	if c.bools(&known); !known {
+		return
+	}
+	if c.reading {
+		*v = new(lb.Ends)
+	}
+	for i := range *v {
+		number(c, &(*v)[i])
+	}
 }
 
 // pace is what algorithms remember of an endpoint. When a delay was measured is passed on the clock of the host, since

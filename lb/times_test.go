@@ -1,0 +1,119 @@
+package lb
+
+import (
+	"math"
+	"net/netip"
+	"testing"
+)
+
+// TestBuckets: each time is in the bucket whose bounds are around it, of which the upper one belongs to it.
+func TestBuckets(t *testing.T) {
+	bound := func(i int) float64 { return math.Exp2(float64(FirstBucket+i) / BucketsPerDoubling) }
+	for _, ns := range []int64{0, 1, 7_629, 7_630, 10_000, 123_456, 1e6, 3_906_250, 3_906_251, 0.25e9, 0.25e9 + 1, 1e9,
+		1e9 + 1, 3e9, 86_400e9, 1 << 50, math.MaxInt64} {
+		i, s := bucket(ns), float64(ns)/1e9
+		if i > 0 && s <= bound(i-1) || i < buckets-1 && s > bound(i) {
+			t.Errorf("%d ns are in bucket %d, from %g to %g s", ns, i, bound(i-1), bound(i))
+		}
+	}
+}
+
+// TestTimes: as many service ports as may have times of their own, others are one sum; who has left makes room, and
+// another Balancer goes on.
+func TestTimes(t *testing.T) {
+	id := func(name string) ID { return ID{Namespace: "default", Name: name, Protocol: TCP} }
+	table := func(names ...string) *Table {
+		var all []*Service
+		for i, name := range names {
+			all = append(all, &Service{ID: id(name), Addresses: []Address{
+				{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80)}}})
+		}
+		table, err := NewTable(all, Node{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return table
+	}
+	counts := func(b *Balancer) map[string]uint64 {
+		all := make(map[string]uint64)
+		b.Times(func(id ID, times *Times) {
+			for _, n := range times[Duration].Buckets {
+				all[id.Name] += n
+			}
+		})
+		return all
+	}
+	b := &Balancer{Timed: 2}
+	b.Update(table("a", "b", "c", "d"))
+	for loop, name := range []string{"a", "b", "c", "d", "c"} {
+		b.Readmit(id(name), netip.Addr{}).Times(loop%2, 2).Observe(Duration, int64(loop))
+	}
+	check := func(b *Balancer, want map[string]uint64) {
+		t.Helper()
+		got := counts(b)
+		if len(got) != len(want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		for name, n := range want {
+			if got[name] != n {
+				t.Errorf("%v, want %v", got, want)
+			}
+		}
+	}
+	check(b, map[string]uint64{"a": 1, "b": 1, "": 3})
+	for range 2 { // as in a hand-over, which repeats what has changed
+		other := &Balancer{Timed: 1}
+		other.Update(table("a", "b", "c", "d"))
+		for range 2 {
+			b.Times(func(id ID, times *Times) { other.RememberTimes(id, times, 3) })
+		}
+		check(other, map[string]uint64{"a": 1, "": 4})
+		other.Readmit(id("a"), netip.Addr{}).Times(2, 3).Observe(Duration, 1)
+		other.Readmit(id("b"), netip.Addr{}).Times(2, 3).Observe(Duration, 1)
+		check(other, map[string]uint64{"a": 2, "": 5})
+	}
+	gone := b.Readmit(id("a"), netip.Addr{})
+	b.Update(table("b", "c", "d", "e"))
+	b.Readmit(id("e"), netip.Addr{}).Times(0, 2).Observe(Duration, 1)
+	gone.Times(1, 2).Observe(Duration, 1)
+	check(b, map[string]uint64{"b": 1, "e": 1, "": 3})
+	times := b.Readmit(id("b"), netip.Addr{})
+	if n := testing.AllocsPerRun(100, func() { times.Times(0, 2).Observe(FirstByteTime, 5e6) }); n > 0 {
+		t.Errorf("counting allocates %g times", n)
+	}
+}
+
+// TestEnds: what does not end as it should is counted for its service, also by the next Balancer.
+func TestEnds(t *testing.T) {
+	frontend := Frontend{TCP, netip.MustParseAddrPort("10.0.0.1:80")}
+	table, err := NewTable([]*Service{{ID: ID{Namespace: "default", Name: "a", Protocol: TCP},
+		Addresses: []Address{{Addr: frontend.Addr}}}}, Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b, next Balancer
+	b.Update(table)
+	next.Update(table)
+	_, a, _ := b.Admit(&frontend, netip.Addr{}, 0)
+	if a.Ended(Normal); b.Stats()[0].Ends != nil {
+		t.Error("an end that is as it should be is counted")
+	}
+	a.Ended(ServerData)
+	b.Ended(frontend, ClientData)
+	a.Ended(ClientData)
+	next.Remember(b.Stats())
+	if got, want := *next.Stats()[0].Ends, (Ends{ServerData: 1, ClientData: 2}); got != want {
+		t.Errorf("the ends are %v, want %v", got, want)
+	}
+}
+
+// BenchmarkObserve is what a connection pays for its three times.
+func BenchmarkObserve(b *testing.B) {
+	times := new(LoopTimes)
+	b.ReportAllocs()
+	for ns := int64(0); b.Loop(); ns += 977 {
+		times.Observe(ConnectTime, ns)
+		times.Observe(FirstByteTime, 2*ns)
+		times.Observe(Duration, 3*ns)
+	}
+}
