@@ -147,22 +147,22 @@ type times struct {
 // gone is of service ports that are no longer in the table.
 var gone timed
 
-// Times returns what counts, for one of some loops, the times of connections as that of a: of its service port or, if
+// Times returns what counts, for one of Balancer.Loops, the times of connections as that of a: of its service port or, if
 // Balancer.Timed have their own already, of all others together. It allocates for the first connection on a loop. It is
-// nil for the zero Admission.
-func (a Admission) Times(loop, loops int) *LoopTimes {
+// nil for the zero Admission, and for other loops.
+func (a Admission) Times(loop int) *LoopTimes {
 	if a.of == nil {
 		return nil
 	}
 	t := a.of.times.Load()
 	if t == nil {
-		t = a.of.balancer.time(a.of, loops)
+		t = a.of.balancer.time(a.of)
 	}
 	return t.loop(loop)
 }
 
 // time gives s times.
-func (b *Balancer) time(s *state, loops int) *timed {
+func (b *Balancer) time(s *state) *timed {
 	b.times.mu.Lock()
 	defer b.times.mu.Unlock()
 	if t := s.times.Load(); t != nil {
@@ -172,9 +172,9 @@ func (b *Balancer) time(s *state, loops int) *timed {
 	switch {
 	case b.times.own < b.Timed:
 		b.times.own++
-		t = newTimed(loops)
+		t = newTimed(b.Loops)
 	case t == nil:
-		t = newTimed(loops)
+		t = newTimed(b.Loops)
 		b.times.others = t
 	}
 	s.times.Store(t)
@@ -223,13 +223,13 @@ func (b *Balancer) Times(visit func(ID, *Times)) {
 
 // RememberTimes goes on with what another Balancer has passed to the visit of Times. As Remember it may be called again
 // with what came since.
-func (b *Balancer) RememberTimes(id ID, all *Times, loops int) {
+func (b *Balancer) RememberTimes(id ID, all *Times) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var t *timed
 	if s := b.service(id); s != nil {
 		if t = s.state.times.Load(); t == nil {
-			t = b.time(s.state, loops)
+			t = b.time(s.state)
 		}
 	}
 	b.times.mu.Lock()

@@ -43,10 +43,10 @@ func TestTimes(t *testing.T) {
 		})
 		return all
 	}
-	b := &Balancer{Timed: 2}
+	b := &Balancer{Loops: 2, Timed: 2}
 	b.Update(table("a", "b", "c", "d"))
 	for loop, name := range []string{"a", "b", "c", "d", "c"} {
-		b.Readmit(id(name), netip.Addr{}).Times(loop%2, 2).Observe(Duration, int64(loop))
+		b.Readmit(id(name), netip.Addr{}).Times(loop%2).Observe(Duration, int64(loop))
 	}
 	check := func(b *Balancer, want map[string]uint64) {
 		t.Helper()
@@ -62,23 +62,23 @@ func TestTimes(t *testing.T) {
 	}
 	check(b, map[string]uint64{"a": 1, "b": 1, "": 3})
 	for range 2 { // as in a hand-over, which repeats what has changed
-		other := &Balancer{Timed: 1}
+		other := &Balancer{Loops: 3, Timed: 1}
 		other.Update(table("a", "b", "c", "d"))
 		for range 2 {
-			b.Times(func(id ID, times *Times) { other.RememberTimes(id, times, 3) })
+			b.Times(func(id ID, times *Times) { other.RememberTimes(id, times) })
 		}
 		check(other, map[string]uint64{"a": 1, "": 4})
-		other.Readmit(id("a"), netip.Addr{}).Times(2, 3).Observe(Duration, 1)
-		other.Readmit(id("b"), netip.Addr{}).Times(2, 3).Observe(Duration, 1)
+		other.Readmit(id("a"), netip.Addr{}).Times(2).Observe(Duration, 1)
+		other.Readmit(id("b"), netip.Addr{}).Times(2).Observe(Duration, 1)
 		check(other, map[string]uint64{"a": 2, "": 5})
 	}
 	gone := b.Readmit(id("a"), netip.Addr{})
 	b.Update(table("b", "c", "d", "e"))
-	b.Readmit(id("e"), netip.Addr{}).Times(0, 2).Observe(Duration, 1)
-	gone.Times(1, 2).Observe(Duration, 1)
+	b.Readmit(id("e"), netip.Addr{}).Times(0).Observe(Duration, 1)
+	gone.Times(1).Observe(Duration, 1)
 	check(b, map[string]uint64{"b": 1, "e": 1, "": 3})
 	times := b.Readmit(id("b"), netip.Addr{})
-	if n := testing.AllocsPerRun(100, func() { times.Times(0, 2).Observe(FirstByteTime, 5e6) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { times.Times(0).Observe(FirstByteTime, 5e6) }); n > 0 {
 		t.Errorf("counting allocates %g times", n)
 	}
 }

@@ -69,7 +69,7 @@ func (g *goroutines) bind(s *Server, addr netip.AddrPort, steered bool) (listeni
 	}
 	if g.claims == nil { // the caller holds s.mu, and the first connection comes after
 		g.ids.Maker = rand.Uint64()
-		claims := session.NewClaims(s.Shares, s.LB, 0, 0)
+		claims := session.NewClaims(s.Shares, s.LB, 0)
 		g.claims = &claims
 	}
 	a := &acceptor{srv: s, socket: l.(*net.TCPListener), steered: steered}

@@ -23,7 +23,7 @@ type Claims struct {
 	accounts map[lb.Admission]*account
 	free     []*account
 
-	loop, loops int // which it is of how many
+	loop int // whose they are
 }
 
 // account is what connections have in common that were admitted alike. It is apart from them, since they are many.
@@ -72,9 +72,9 @@ func (c Claim) Client() netip.Addr {
 	return c.client.key
 }
 
-// NewClaims returns Claims without any connection on one of some loops, for Services of a Balancer.
-func NewClaims(s shares.Shares, b *lb.Balancer, loop, loops int) Claims {
-	return Claims{lb: b, loop: loop, loops: loops, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+// NewClaims returns Claims without any connection on a loop, for Services of a Balancer.
+func NewClaims(s shares.Shares, b *lb.Balancer, loop int) Claims {
+	return Claims{lb: b, loop: loop, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
 }
 
 // Admit claims a connection of a client to a frontend, which is to dial next. False, which is counted: the client is to
@@ -142,7 +142,7 @@ func (cs *Claims) account(id *lb.ID, admission lb.Admission) *account {
 		a = new(account)
 	}
 	*a = account{admission: admission, service: cs.services.find(id.Service()),
-		times: admission.Times(cs.loop, cs.loops)}
+		times: admission.Times(cs.loop)}
 	cs.accounts[admission] = a
 	return a
 }

@@ -59,7 +59,7 @@ func fill(t *testing.T, cs *Claims, id lb.ID, limit int64, client func(i int) ne
 func TestServiceShare(t *testing.T) {
 	var n Counters
 	b := services(t, nil)
-	cs := NewClaims(shares.Shares{Service: 90, Client: 100}, b, 0, 1)
+	cs := NewClaims(shares.Shares{Service: 90, Client: 100}, b, 0)
 	all := fill(t, &cs, web, 200, address, &n)
 	if len(all) != 180 || n.ServiceConns.Load() != 1 {
 		t.Errorf("%d of 200 for one Service of a share of 90 %%, %d refused", len(all), n.ServiceConns.Load())
@@ -98,7 +98,7 @@ func statsOf(b *lb.Balancer, id lb.ID) (none lb.Stats) {
 // A client has its share of all Services together, and of what no Service has.
 func TestClientShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, services(t, nil), 0, 1)
+	cs := NewClaims(shares.Shares{Service: 100, Client: 75}, services(t, nil), 0)
 	one := func(int) netip.Addr { return address(7) }
 	if all := fill(t, &cs, web, 200, one, &n); len(all) != 150 || n.ClientConns.Load() != 1 {
 		t.Errorf("%d of 200 for one client of a share of 75 %%, %d refused", len(all), n.ClientConns.Load())
@@ -116,7 +116,7 @@ func TestClientShare(t *testing.T) {
 // Dials have a share of their own, which a dial that is over gives back.
 func TestDialShare(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, services(t, nil), 0, 1)
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, services(t, nil), 0)
 	free := Room{Conns: math.MaxInt32, Dials: 10}
 	var dials []Claim
 	for c, ok := cs.Admit(asked[web], address(1), free, &n); ok; c, ok = cs.Admit(asked[web], address(1), free, &n) {
@@ -137,7 +137,7 @@ func TestDialShare(t *testing.T) {
 // What another process has had counts, also beyond the share.
 func TestAdopt(t *testing.T) {
 	var n Counters
-	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, services(t, nil), 0, 1)
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, services(t, nil), 0)
 	for range 8 {
 		cs.Adopt(web, address(1))
 	}
@@ -150,7 +150,7 @@ func TestAdopt(t *testing.T) {
 func TestLimitsOfClaims(t *testing.T) {
 	var n Counters
 	b := services(t, &lb.Policies{MaxConnections: 2, MaxClientConnections: 1, MaxClientConnectionRate: 1 << 20})
-	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, b, 0, 1)
+	cs := NewClaims(shares.Shares{Service: 50, Client: 100}, b, 0)
 	plenty := Room{Conns: 100, Dials: 100}
 	for range 3 {
 		if _, ok := cs.Admit(asked[web], address(1), Room{}, &n); ok {

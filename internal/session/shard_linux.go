@@ -48,7 +48,7 @@ type Shard[C Owner[C]] struct {
 func (sh *Shard[C]) Init(config *Config, loop *eventloop.Loop, count *Counters) {
 	sh.Config, sh.Loop, sh.Count = config, loop, count
 	sh.listeners = make(map[*Listener[C]]struct{})
-	sh.claims = NewClaims(config.Shares, config.LB, loop.Index(), len(config.Loops.Loops()))
+	sh.claims = NewClaims(config.Shares, config.LB, loop.Index())
 	sh.walk.sh = sh
 	if config.LB != nil {
 		config.LB.OnWatch(sh.watchSoon)

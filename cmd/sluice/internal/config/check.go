@@ -96,6 +96,7 @@ var limits = map[string]limit{
 	"access-log-sample":            {1, 1 << 30, "1 or more"},
 	"metrics-services":             {0, 100_000, "0 to 100000"},
 	"metrics-endpoints":            {0, 100_000, "0 to 100000"},
+	"metrics-histograms":           {0, 100_000, "0 to 100000"},
 }
 
 func (s *settings) checkLimits() {

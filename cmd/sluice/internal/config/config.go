@@ -129,9 +129,10 @@ type Kernel struct {
 
 // Metrics bounds the series that the number of Services and endpoints makes more.
 type Metrics struct {
-	Services  int             // ports of Services with series of their own; the others are summed
-	Endpoints int             // endpoints with series of their own
-	Families  ServiceFamilies // which series a Service has
+	Services   int             // ports of Services with series of their own; the others are summed
+	Endpoints  int             // endpoints with series of their own
+	Histograms int             // ports of Services with histograms of their own; the others are summed
+	Families   ServiceFamilies // which series a Service has
 }
 
 // ServiceFamilies says which series a Service has.

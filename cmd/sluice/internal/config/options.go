@@ -275,6 +275,9 @@ func (s *settings) otherGroups() []group {
 				"are not 0 for the first time, and stay), or all from the start"},
 			{"metrics-endpoints", "", &s.Metrics.Endpoints, "`NUMBER` of endpoints with metrics sluice_endpoint_... " +
 				"of their own, seven each; 0: none"},
+			{"metrics-histograms", "", &s.Metrics.Histograms, "`NUMBER` of ports of Services with histograms of " +
+				"their own, 44 series each and 4 kB for each loop: of the time to connect, to the first byte and to " +
+				"the end; the first that have connections, those of others are one sum"},
 			{"profiling", "enableProfiling", &d.EnableProfiling,
 				"serve /debug/pprof and /debug/flags/v on the metrics address"},
 		}},

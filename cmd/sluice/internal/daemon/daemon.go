@@ -178,7 +178,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.steering.open(ctx, d.Upgrade.Found()); err != nil {
 		return err
 	}
-	if d.data, err = openDataPath(&c.DataPath, &c.AccessLog, d.Log); err != nil {
+	if d.data, err = openDataPath(c, d.Log); err != nil {
 		return err
 	}
 	d.control = &control{config: c, log: d.Log}

@@ -36,13 +36,14 @@ type dataPath struct {
 
 // openDataPath starts the loops and makes the servers, which listen nowhere yet. After an
 // error nothing is left running.
-func openDataPath(c *config.DataPath, to *config.AccessLog, log *zap.Logger) (*dataPath, error) {
+func openDataPath(all *config.Config, log *zap.Logger) (*dataPath, error) {
+	c, to := &all.DataPath, &all.AccessLog
 	loops, err := node.NewLoops(c.Loops)
 	if err != nil {
 		return nil, err
 	}
 	d := &dataPath{loops: loops, lb: &lb.Balancer{Seed: uint64(time.Now().UnixNano()), Outlier: c.Outlier,
-		Defaults: c.Policies}}
+		Defaults: c.Policies, Loops: len(loops.Loops()), Timed: all.Metrics.Histograms}}
 	if c.BusyPoll > 0 {
 		if err := loops.BusyPoll(c.BusyPoll); err != nil {
 			log.Warn("network cards are not polled: give no --busy-poll, or set net.core.busy_poll on kernels before "+

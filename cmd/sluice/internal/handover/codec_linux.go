@@ -371,6 +371,38 @@ func (c *codec) ends(v **lb.Ends) {
 	}
 }
 
+// times are the histograms of a service.
+type times struct {
+	id  lb.ID
+	all *lb.Times
+}
+
+// times passes the buckets that are not empty, each with the distance from the one before.
+func (c *codec) times(of *times) {
+	c.id(&of.id)
+	if c.reading {
+		of.all = new(lb.Times)
+	}
+	for m := range of.all {
+		h := &of.all[m]
+		number(c, &h.Sum)
+		at := 0
+		for {
+			next := at
+			for !c.reading && next < len(h.Buckets) && h.Buckets[next] == 0 {
+				next++
+			}
+			skip := next - at
+			if number(c, &skip); c.err != nil || skip >= len(h.Buckets)-at { // the rest is empty
+				break
+			}
+			at += skip
+			number(c, &h.Buckets[at])
+			at++
+		}
+	}
+}
+
 // pace is what algorithms remember of an endpoint. When a delay was measured is passed on the clock of the host, since
 // what does not change is not to be sent again in the pause, and an age does.
 func (c *codec) pace(p *lb.Pace, now int64) {

@@ -43,6 +43,8 @@ func of[T any](k kind, v T, pass func(*codec, *T)) sample {
 
 // samples are one of each record, with every field set.
 func samples() map[string]sample {
+	many := lb.Histogram{}.Buckets
+	many[0], many[7], many[len(many)-1] = 1, 1<<40, 2
 	conn, flow, assoc := (*codec).conn, (*codec).flow, (*codec).assoc
 	return map[string]sample{
 		"offered": of(offersMsg, tcp.Frozen{Offer: 7, Client: 5, Backend: 6, Service: sampleID, Addr: addr4}, (*codec).offer),
@@ -62,6 +64,7 @@ func samples() map[string]sample {
 		"memory": of(memoryMsg, lb.Stats{ID: sampleID, First: [2]uint64{1, 2}, Retry: [2]uint64{3, 1 << 63},
 			Gone:     lb.Counts{Picks: 5, Failures: 6, BytesIn: 14, BytesOut: 15},
 			Refusals: lb.Refusals{NoBackend: 7, NoLocalBackend: 8, NotAllowed: 9, Limited: 10},
+			Ends:     &lb.Ends{lb.ClientData: 3, lb.ServerData: 1 << 40},
 			Backends: []lb.BackendStats{
 				{Addr: addr4, Counts: lb.Counts{Picks: 10, Failures: 11, BytesIn: 16, BytesOut: 17},
 					Pace: lb.Pace{Delay: 7, Measured: 1 << 20, Starts: true, Began: 900, Had: 1 << 40}},
@@ -69,6 +72,8 @@ func samples() map[string]sample {
 				{Addr: addr6, Counts: lb.Counts{Picks: 12, Failures: 13}, Health: lb.Health{Failures: [2]uint32{1, 2}, Ejected: true,
 					Times: 3, Returned: 500, At: 1000, Until: 3000, Trial: 2500, Kind: 1, Reason: "refused", Failing: true, Why: "status 500"}}}},
 			func(c *codec, m *lb.Stats) { c.memory(m, 2000) }),
+		"times": of(timesMsg, times{sampleID, &lb.Times{lb.ConnectTime: {Sum: 7}, lb.Duration: {Sum: 1 << 50, Buckets: many}}},
+			(*codec).times),
 		"clients": of(clientsMsg, affinity{sampleID, []lb.Client{{Addr: addr4.Addr(), Backend: addr6, LastUsed: 1000}, {Addr: addr6.Addr(), Backend: addr4, LastUsed: -5}}},
 			func(c *codec, a *affinity) { c.affinity(a, 2000) }),
 		"conversations": of(conversationsMsg, conversations{sampleID, []lb.Conversation{

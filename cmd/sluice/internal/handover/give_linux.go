@@ -99,7 +99,7 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// What can be sent while everything goes on.
-	if err := inTurn(wait, g.sendSetup, g.sendClients, g.sendMemory, g.sendOffers); err != nil {
+	if err := inTurn(wait, g.sendSetup, g.sendClients, g.sendMemory, g.sendTimes, g.sendOffers); err != nil {
 		return err
 	}
 	wait, cancel = context.WithTimeout(ctx, patience)
@@ -122,7 +122,8 @@ func (g *giver) give(ctx context.Context, patience time.Duration) error {
 	if err := g.ch.sendJSON(still, frozenMsg, since); err != nil {
 		return err
 	}
-	if err := inTurn(still, g.sendConns, g.sendFlows, g.sendAssocs, g.sendClients, g.sendMemory); err != nil {
+	if err := inTurn(still, g.sendConns, g.sendFlows, g.sendAssocs, g.sendClients, g.sendMemory,
+		g.sendTimes); err != nil {
 		return err
 	}
 	all := g.counters()
@@ -243,6 +244,13 @@ func (g *giver) sendMemory(ctx context.Context) error {
 		}
 	}
 	return g.ch.send(ctx, memoryMsg, all.b)
+}
+
+// sendTimes sends the histograms of services.
+func (g *giver) sendTimes(ctx context.Context) error {
+	var all codec
+	g.LB.Times(func(id lb.ID, of *lb.Times) { all.times(&times{id, of}) })
+	return g.ch.send(ctx, timesMsg, all.b)
 }
 
 func (g *giver) sendConns(ctx context.Context) error {

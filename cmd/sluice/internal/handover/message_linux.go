@@ -37,6 +37,7 @@ const (
 	upgradedMsg                      // answers a Hello that requests an upgrade: the new process, JSON
 	conversationsMsg                 // UDP clients that are remembered
 	ratesMsg                         // what clients have used of their rates
+	timesMsg                         // histograms of Services
 
 	goesOn kind = 0x80 // is added to the type in all pieces of a message but the last
 )

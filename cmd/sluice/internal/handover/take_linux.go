@@ -226,6 +226,11 @@ func (t *taker) message(m message, balancer *lb.Balancer) error {
 			if c.memory(&one, now); c.err == nil {
 				balancer.Remember([]lb.Stats{one})
 			}
+		case timesMsg:
+			var one times
+			if c.times(&one); c.err == nil {
+				balancer.RememberTimes(one.id, one.all)
+			}
 		default:
 			return fmt.Errorf("a message of the unknown type %d", m.kind)
 		}

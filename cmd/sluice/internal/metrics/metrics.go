@@ -46,6 +46,7 @@ type Sources struct {
 	AccessLog func() (written, dropped uint64) // lines
 	Families  []Family                         // those that are served
 	Services  func() []lb.Stats                // by service port
+	Times     func(func(lb.ID, *lb.Times))     // of those, and of others; see lb.Balancer.Times
 	Outliers  func() lb.OutlierStats
 	Checks    func() checks.Stats
 	Events    func() (reported, dropped uint64)
@@ -92,7 +93,8 @@ func New(sources Sources) *Metrics {
 	}
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.CollectorFunc(read),
-		prometheus.CollectorFunc(newServices(sources.Services, sources.Detail).collect))
+		prometheus.CollectorFunc(newServices(sources.Services, sources.Detail).collect),
+		prometheus.CollectorFunc(func(out chan<- prometheus.Metric) { collectTimes(out, sources.Times) }))
 	registerClient(r)
 	return m
 }

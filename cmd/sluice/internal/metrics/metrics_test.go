@@ -101,6 +101,13 @@ func whole(t *testing.T) (m *Metrics, want map[string]string) {
 					Counts: lb.Counts{Failures: 7015},
 					Health: lb.Health{Ejected: true}}}}}
 		},
+		Times: func(visit func(lb.ID, *lb.Times)) {
+			var of lb.Times
+			of[lb.ConnectTime].Buckets[30], of[lb.ConnectTime].Sum = 7016, 7017e9
+			visit(lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP}, &of)
+			visit(lb.ID{Namespace: "default", Name: "web", Port: "http", Protocol: lb.TCP, IPv6: true}, &of)
+			visit(lb.ID{}, &of)
+		},
 		Outliers: func() lb.OutlierStats {
 			return lb.OutlierStats{Active: 7004, Enforced: 7005, Overflow: 7006, Spared: 7007}
 		},
@@ -238,7 +245,12 @@ address families together; the rest is summed under ` + "`service_name=\"__other
 bytes, active, held, and endpoints that are live and eligible. Others appear when they are not 0 for the first time, and
 stay as long as the Service does: ` + "`rate()` and `increase()`" + ` do not see what they counted until then,
 	and a sum needs
-` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all nineteen from the start.
+` + "`or vector(0)`" + `. ` + "`--metrics-service-families=all`" + ` has all 37 from the start.
+
+The three histograms, of TCP connections and SCTP associations that user space forwards, are those of all Services
+together, under ` + "`service_name=\"__other__\"`" + `, unless ` + "`--metrics-histograms`" + ` gives the first Service ports that have
+connections their own. Besides buckets whose bounds are powers of four they have those of native histograms, of schema 2,
+for who scrapes with Prometheus' protobuf format.
 
 Those of ` + "`sluice_endpoint_*`" + ` are exposed for as many endpoints as ` + "`--metrics-endpoints`" + ` says,
 	seven for each; by
@@ -323,7 +335,7 @@ func TestManyServices(t *testing.T) {
 			t.Errorf("scrape %d: %s, want %s", i, text, step.want)
 		}
 	}
-	if n := numbersOf(&now[0]); n[11] != 1 || n[13] != 2 || n[14] != 1 || n[15] != 0 {
+	if n := numbersOf(&now[0]); n[counters] != 1 || n[states] != 2 || n[states+1] != 1 || n[states+2] != 0 {
 		t.Errorf("numbers = %v", n)
 	}
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,14 +38,14 @@ type services struct {
 type serviceKey struct{ namespace, service, port, protocol string }
 
 // numbers are the values of serviceSeries.
-type numbers [19]uint64
+type numbers [states + 6]uint64
 
 // shown are the series of serviceSeries that are exposed, a bit for each. One that was once stays, since a
 // counter that goes away and comes back looks like a restart.
-type shown uint32
+type shown uint64
 
 // serviceSeries are the series of a service port, counters first.
-var serviceSeries = [len(numbers{})]*prometheus.Desc{
+var serviceSeries = slices.Concat([]*prometheus.Desc{
 	ofService("picks_total",
 		"Endpoints chosen for connections and flows; a connection that retries counts each endpoint."),
 	ofService("failures_total", "Endpoints chosen that refused, did not answer or failed."),
@@ -58,6 +59,7 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 	ofService("over_share_total", "Connections refused, and UDP flows evicted, because the Service had its share of "+
 		"the file descriptors, the dials or the UDP flows already (--max-service-share)."),
 	ofService("conversations_evicted_total", "UDP clients forgotten because too many were remembered."),
+}, resetSeries(), []*prometheus.Desc{
 	ofService("active", "Open and dialling connections and flows."),
 	ofService("held", "Clients that wait since no endpoint is ready (annotation sluice.io/hold)."),
 	ofService("endpoints", endpointsIs, "state", "live"),
@@ -67,18 +69,30 @@ var serviceSeries = [len(numbers{})]*prometheus.Desc{
 		"sluice.io/max-endpoint-connections)."),
 	ofService("affinity_clients", "Clients in the sessionAffinity table."),
 	ofService("conversations", "UDP clients remembered whose flow was closed early."),
-}
+})
 
+// What is where in serviceSeries.
 const (
-	counters = 11 // of serviceSeries
-	states   = 13 // the first that counts endpoints
+	resets     = 11                          // the first that counts those, of lb.End 1
+	counters   = resets + len(lb.Ends{}) - 1 // how many are
+	activeOnes = shown(1) << counters        // of the rest
+	heldOnes   = activeOnes << 1
+	states     = counters + 2 // the first that counts endpoints
 )
+
+// resetSeries are those of each lb.End that is not as it should be.
+func resetSeries() (all []*prometheus.Desc) {
+	for e := lb.Normal + 1; int(e) < len(lb.Ends{}); e++ {
+		all = append(all, ofService("resets_total", resetsAre, "side", e.Side(), "reason", e.Reason()))
+	}
+	return all
+}
 
 // Which of serviceSeries are exposed from the start: all, or what every Service has. Of a thousand Services on a node
 // most are neither limited nor have affinity, and what stays zero would be half of all series. Those of held are there,
 // since autoscalers add them to active.
 const (
-	always shown = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<11 | 1<<12 | 1<<13 | 1<<14
+	always shown = 1<<0 | 1<<1 | 1<<2 | 1<<3 | activeOnes | heldOnes | 1<<states | 1<<(states+1)
 	every  shown = 1<<len(numbers{}) - 1
 )
 
@@ -86,6 +100,9 @@ const (
 	rejectedIs = "Connections and first datagrams rejected: no endpoint (no_backend), none on this node with " +
 		"policy Local (no_local_backend), the client is not in the source ranges (not_allowed), or a limit of the " +
 		"Service is reached (limited: sluice.io/max-connections and the like)."
+	resetsAre = "TCP connections and SCTP associations that did not end as they should, by side and reason: the client " +
+		"or the endpoint has reset them (reason says whether the connection was established), or sluice has (reason " +
+		"says why). The end in the access log says the same."
 	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
 	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
 		"policy Cluster) and eligible_local (with policy Local)."
@@ -93,7 +110,7 @@ const (
 
 var serviceLabels = []string{"service_namespace", "service_name", "service_port", "protocol"}
 
-// ofService describes a series of service ports, with one constant label or none.
+// ofService describes a series of service ports, with constant labels or none.
 func ofService(name, help string, label ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sluice_service_"+name, help, serviceLabels, constant(label))
 }
@@ -205,8 +222,12 @@ func keyOf(id *lb.ID) serviceKey {
 
 func numbersOf(s *lb.Stats) numbers {
 	n := numbers{s.Picks, s.Failures, s.BytesIn, s.BytesOut, s.NoBackend, s.NoLocalBackend, s.NotAllowed, s.Limited,
-		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted, s.InFlight, s.Held, 0, 0, 0, s.Queued,
-		uint64(s.AffinityEntries), uint64(s.Conversations)}
+		s.AffinityEvicted, s.OverShare, s.ConversationsEvicted}
+	if s.Ends != nil {
+		copy(n[resets:], s.Ends[1:])
+	}
+	copy(n[counters:], []uint64{s.InFlight, s.Held, 0, 0, 0, s.Queued, uint64(s.AffinityEntries),
+		uint64(s.Conversations)})
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		for at, is := range [...]bool{b.Live, b.Eligible, b.EligibleLocal} {
