@@ -27,6 +27,7 @@ type Index struct {
 // Status is the process, and sums of what it serves.
 type Status struct {
 	Version      string        `json:"version"`
+	Commit       string        `json:"commit,omitempty"` // empty: not known
 	PID          int           `json:"pid"`
 	NetNS        string        `json:"netns"` // network namespace
 	Node         string        `json:"node"`
@@ -48,9 +49,10 @@ type Status struct {
 
 // HandOvers are those since the first process.
 type HandOvers struct {
-	Count int        `json:"count"`
-	Last  *time.Time `json:"last,omitempty"`
-	From  int        `json:"from,omitempty"` // process id
+	Count  int        `json:"count"`
+	Failed int        `json:"failed"` // those that were given up
+	Last   *time.Time `json:"last,omitempty"`
+	From   int        `json:"from,omitempty"` // process id
 }
 
 // Chosen is one of several that can be in effect.

@@ -27,7 +27,11 @@ func status(v *view) *cobra.Command {
 func statusTable(s *api.Status) *table {
 	t := &table{header: []string{"", ""}}
 	row := func(name, format string, args ...any) { t.add(name+":", fmt.Sprintf(format, args...)) }
-	row("Version", "%s", s.Version)
+	version := s.Version
+	if s.Commit != "" {
+		version += ", commit " + s.Commit
+	}
+	row("Version", "%s", version)
 	row("Node", "%s", s.Node)
 	row("Process", "%d, for %s", s.PID, since(s.Started))
 	row("Serving", "for %s%s", since(s.Serving), handOvers(&s.HandOvers))
@@ -53,12 +57,15 @@ func statusTable(s *api.Status) *table {
 }
 
 func handOvers(h *api.HandOvers) string {
-	if h.Count == 0 || h.Last == nil {
-		return "; no hand-over"
+	text := "; no hand-over"
+	if h.Count > 0 && h.Last != nil {
+		text = fmt.Sprintf("; hand-overs %d, the last %s ago", h.Count, since(*h.Last))
+		if h.From != 0 {
+			text += fmt.Sprintf(" from process %d", h.From)
+		}
 	}
-	text := fmt.Sprintf("; hand-overs %d, the last %s ago", h.Count, since(*h.Last))
-	if h.From != 0 {
-		text += fmt.Sprintf(" from process %d", h.From)
+	if h.Failed > 0 {
+		text += fmt.Sprintf("; %d failed", h.Failed)
 	}
 	return text
 }

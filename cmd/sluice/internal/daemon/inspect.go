@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,7 @@ type lineage struct {
 	started   time.Time // this process
 	serving   time.Time // the first of them
 	handOvers api.HandOvers
+	failed    atomic.Int64 // hand-overs that this process has given up
 	samples   []api.Sample
 }
 
@@ -124,8 +126,10 @@ func (d *daemon) status() api.Status {
 	a, n, l := d.agent.Status(), &d.Config.Node, &d.lineage
 	sum, active := d.data.lb.Totals()
 	tcp, udp, associations := d.data.tcp.Stats(), d.data.udp.Stats(), d.data.sctp.Stats()
-	s := api.Status{Version: d.Version, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started,
-		Serving: l.serving, HandOvers: l.handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops,
+	handOvers := l.handOvers
+	handOvers.Failed += int(l.failed.Load())
+	s := api.Status{Version: d.Version, Commit: d.Commit, PID: os.Getpid(), NetNS: netNS(), Node: n.Name, Started: l.started,
+		Serving: l.serving, HandOvers: handOvers, Mode: d.Config.DataPath.Mode, Loops: d.Config.DataPath.Loops,
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,

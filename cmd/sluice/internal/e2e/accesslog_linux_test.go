@@ -89,7 +89,7 @@ func TestAccessLog(t *testing.T) {
 	annotated("dns", lab.DNSAddr, "UDP", "sluice.io/udp-idle-timeout: 300ms", 5353, l.Pods[0])
 	socket := filepath.Join(t.TempDir(), "socket")
 	args := []string{"--handover-socket", socket, "--access-log", "all", "--access-log-file", a.path,
-		"--outlier-ejection=false"}
+		"--outlier-ejection=false", "--metrics-histograms=1"}
 	l.Start(args...)
 	open := func(address string) *testbed.Talker {
 		t.Helper()
@@ -189,6 +189,27 @@ func TestAccessLog(t *testing.T) {
 		"one of a Service that logs none": mute.Conn} {
 		if e, ok := all[c.LocalAddr().String()]; ok {
 			t.Errorf("%s is logged: %+v", what, e)
+		}
+	}
+	// What the metrics of Services count is what the clients know, before and after the hand-over.
+	of := func(series, more, name, namespace, protocol, side string) float64 {
+		return l.Metric("sluice_service_" + series + `{protocol="` + protocol + `",` + more + `service_name="` + name +
+			`",service_namespace="` + namespace + `",service_port=""` + side + "}")
+	}
+	for name, want := range map[string]float64{"web": 1, "quiet": 1, "mute": 1} {
+		got := of("resets_total", `reason="established",`, name, "default", "TCP", `,side="client"`)
+		if got != want {
+			t.Errorf("%v connections to %s are counted as reset by their clients, want %v", got, name, want)
+		}
+	}
+	if n := of("resets_total", `reason="idle_timeout",`, "idle", "default", "TCP", `,side="sluice"`); n != 1 {
+		t.Errorf("%v connections are counted as idle, want one", n)
+	}
+	const ofWeb, ofOthers = 3, 6
+	for _, series := range []string{"connect_seconds_count", "connection_duration_seconds_count", "first_byte_seconds_count"} {
+		web, others := of(series, "", "web", "default", "TCP", ""), of(series, "", "__other__", "", "", "")
+		if web != ofWeb || others != ofOthers {
+			t.Errorf("%s is %v for web and %v for others, want %d and %d", series, web, others, ofWeb, ofOthers)
 		}
 	}
 	if n := l.Metric(`sluice_access_log_lines_total{result="dropped"}`); n != 0 {

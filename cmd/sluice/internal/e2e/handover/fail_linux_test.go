@@ -77,6 +77,11 @@ func TestRefusedUpgrades(t *testing.T) {
 	if len(why) != 2 || !strings.Contains(why[0], "broken.yaml") {
 		t.Errorf("sluice events has the failed hand-overs %q", why)
 	}
+	var status api.Status
+	testbed.Check(t, api.NewClient(filepath.Join(filepath.Dir(n.socket), "api.sock")).Get(t.Context(), "status", nil, &status))
+	if status.HandOvers.Failed != 2 {
+		t.Errorf("sluice status has %d failed hand-overs, want 2", status.HandOvers.Failed)
+	}
 	began := n.Metric("sluice_serving_start_time_seconds")
 	failed := n.Metric(`sluice_handover_last_timestamp_seconds{result="failed"}`)
 	n.mustUpgrade()
