@@ -41,8 +41,8 @@ type Balancer struct {
 	// Defaults hold for services that do not request otherwise. Set them before the first Update.
 	Defaults Policies
 
-	// Loops is how many there are that count Times, and Timed how many service ports have their own, the first that have
-	// connections. Set them before the first Update.
+	// Loops is how many there are that count Times, and Timed how many service ports have their own, the first that
+	// have connections. Set them before the first Update.
 	Loops, Timed int
 
 	// Outlier is when backends are ejected. Set it before the first Update.

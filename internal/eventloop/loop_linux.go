@@ -162,8 +162,8 @@ func (l *Loop) serveLate(budget int64) {
 	}
 }
 
-// Time returns when the present turn began, or a little later, by Now: for what need not be exact, since it costs a call
-// of the clock only in a turn that has not had one.
+// Time returns when the present turn began, or a little later, by Now: for what need not be exact, since it costs a
+// call of the clock only in a turn that has not had one.
 func (l *Loop) Time() int64 {
 	if l.poller.began == 0 {
 		l.poller.began = Now()

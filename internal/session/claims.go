@@ -74,7 +74,8 @@ func (c Claim) Client() netip.Addr {
 
 // NewClaims returns Claims without any connection on a loop, for Services of a Balancer.
 func NewClaims(s shares.Shares, b *lb.Balancer, loop int) Claims {
-	return Claims{lb: b, loop: loop, services: tenants[lb.Name]{share: s.Service}, clients: tenants[netip.Addr]{share: s.Client}}
+	return Claims{lb: b, loop: loop, services: tenants[lb.Name]{share: s.Service},
+		clients: tenants[netip.Addr]{share: s.Client}}
 }
 
 // Admit claims a connection of a client to a frontend, which is to dial next. False, which is counted: the client is to
