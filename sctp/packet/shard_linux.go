@@ -102,7 +102,7 @@ func (g *assocList) all() iter.Seq[*assoc] {
 func newShard(cfg *engine.Config, loop *eventloop.Loop, index, n int) *shard {
 	return &shard{
 		cfg: cfg, loop: loop, index: index, n: n, limit: max(1, (cfg.MaxAssociations+n-1)/n),
-		claims:    session.NewClaims(cfg.Shares, cfg.LB, loop.Index()),
+		claims:    session.NewClaims(cfg.Shares, cfg.LB, index),
 		listeners: make(map[frontendKey]lb.Frontend), sides: make(map[sideKey]*side),
 		sockets: make(map[bool]*rawSocket),
 	}
