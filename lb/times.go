@@ -148,8 +148,8 @@ type times struct {
 var gone timed
 
 // Times returns what counts, for one of Balancer.Loops, the times of connections as that of a: of its service port or,
-// if Balancer.Timed have their own already, of all others together. It allocates for the first connection on a loop. It is
-// nil for the zero Admission, and for other loops.
+// if Balancer.Timed have their own already, of all others together. It allocates for the first connection on a loop.
+// It is nil for the zero Admission, and for other loops.
 func (a Admission) Times(loop int) *LoopTimes {
 	if a.of == nil {
 		return nil

@@ -101,8 +101,8 @@ const (
 		"policy Local (no_local_backend), the client is not in the source ranges (not_allowed), or a limit of the " +
 		"Service is reached (limited: sluice.io/max-connections and the like)."
 	resetsAre = "TCP connections and SCTP associations that did not end as they should, by side and reason: the " +
-		"client or the endpoint has reset them (reason says whether the connection was established), or sluice has (reason " +
-		"says why). The end in the access log says the same."
+		"client or the endpoint has reset them (reason says whether the connection was established), or sluice has " +
+		"(reason says why). The end in the access log says the same."
 	serviceBytesIs = "Bytes relayed: in from clients, out to clients. An open connection may be up to 256 KiB behind."
 	endpointsIs    = "Endpoints by state: live (connections to them stay open), eligible (for new connections with " +
 		"policy Cluster) and eligible_local (with policy Local)."
