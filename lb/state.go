@@ -47,8 +47,8 @@ type state struct {
 }
 
 // stickyTable maps clients to backends. A miss holds choosing from looking the client up again to remembering the
-// backend, so that the connections which a new client opens at once all go the same way. It is never held for a hit, but
-// where backends have a limit of connections.
+// backend, so that the connections which a new client opens at once all go the same way.
+// It is never held for a hit, but where backends have a limit of connections.
 type stickyTable struct {
 	affinity.Table[affinity.Key, *backend]
 	choosing sync.Mutex

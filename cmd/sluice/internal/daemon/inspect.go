@@ -130,7 +130,7 @@ func (d *daemon) status() api.Status {
 	handOvers.Failed += int(l.failed.Load())
 	s := api.Status{Version: d.Version, Commit: d.Commit, PID: os.Getpid(), NetNS: netNS(), Node: n.Name,
 		Started: l.started, Serving: l.serving, HandOvers: handOvers, Mode: d.Config.DataPath.Mode,
-		Loops: d.Config.DataPath.Loops,
+		Loops:  d.Config.DataPath.Loops,
 		Source: d.from(), Sync: syncOf(&a),
 		Services: api.ServiceCounts{Ports: a.Services, Addresses: a.Frontends, Endpoints: a.Backends,
 			Paths: make(map[string]int), Fallbacks: a.Fallbacks, Conflicts: a.Conflicts,
