@@ -18,3 +18,13 @@ func reuseTimeWait() error { return nil }
 func deleteUnreplied(bool, []netip.AddrPort, []netip.AddrPort) (uint64, error) {
 	return 0, errors.ErrUnsupported
 }
+
+type events struct{}
+
+func (events) listen(Kinds, func(*Event)) error { return errors.ErrUnsupported }
+
+func (events) only([]netip.Addr) error { return errors.ErrUnsupported }
+
+func (events) stats() EventStats { return EventStats{} }
+
+func (events) close() error { return errors.ErrUnsupported }

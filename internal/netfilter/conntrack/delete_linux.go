@@ -34,12 +34,6 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 	return local, nil
 }
 
-// Flow is an entry of conntrack's, with ends as packets had them.
-type Flow struct {
-	Src, Dst netip.AddrPort // of the first packet
-	Replies  netip.AddrPort // where replies come from
-}
-
 // DeleteFlows deletes the conntrack entries of UDP flows of a family that are stale, and
 // returns their number. It asks about those whose first packet went to the port of one of
 // some frontends or, if answers, came from it, and about others where that costs less or the
@@ -62,7 +56,7 @@ func DeleteFlows(ipv6 bool, frontends iter.Seq[netip.AddrPort], answers bool, st
 	}
 	var n uint64
 	for _, l := range lookups {
-		deleted, err := l.delete(ipv6, func(e entry) bool { return stale(e.Flow) })
+		deleted, err := l.delete(ipv6, func(e Entry) bool { return stale(e.Flow) })
 		if n += deleted; err != nil {
 			return n, fmt.Errorf("delete conntrack entries of UDP frontends: %w", err)
 		}
@@ -102,7 +96,7 @@ func deleteUnreplied(ipv6 bool, tcp, sctp []netip.AddrPort) (n uint64, err error
 		case 1:
 			l.kind = nl.CTA_PROTO_DST_PORT
 		}
-		deleted, err2 := l.delete(ipv6, func(e entry) bool {
+		deleted, err2 := l.delete(ipv6, func(e Entry) bool {
 			to := e.Dst.Addr()
 			return e.unreplied() && e.Replies == e.Dst && (asked[e.Dst] ||
 				local[to] && !to.IsLoopback() && asked[netip.AddrPortFrom(netfilter.Unspecified(ipv6), e.Dst.Port())])
@@ -124,8 +118,7 @@ type lookup struct {
 	port     uint16
 }
 
-// Of linux/netfilter/nfnetlink_conntrack.h, linux/netfilter/nf_conntrack_common.h,
-// nf_conntrack_tcp.h and nf_conntrack_sctp.h, and the flags of net/netfilter/nf_internals.h.
+// Of linux/netfilter/nfnetlink_conntrack.h, and the flags of net/netfilter/nf_internals.h.
 const (
 	ctaFilter          = 25
 	ctaFilterOrigFlags = 1
@@ -133,14 +126,7 @@ const (
 	filterSourcePort   = 1 << 4
 	filterPort         = 1 << 5
 
-	ctaStatusMask       = 26
-	statusSeenReply     = 1 << 1
-	statusDstTranslated = 1 << 5
-
-	ctaProtoInfoState = 1 // of TCP and of SCTP
-	tcpSynSent        = 1
-	sctpClosed        = 1
-	sctpCookieWait    = 2
+	ctaStatusMask = 26
 )
 
 func (l lookup) attributes() []byte {
@@ -158,13 +144,13 @@ func (l lookup) attributes() []byte {
 	b := nfnl.AttrNested(nil, nl.CTA_TUPLE_ORIG, nfnl.AttrNested(nil, nl.CTA_TUPLE_PROTO, proto))
 	if l.protocol != unix.IPPROTO_UDP {
 		b = nfnl.Attr(b, nl.CTA_STATUS, nl.BEUint32Attr(0))
-		b = nfnl.Attr(b, ctaStatusMask, nl.BEUint32Attr(statusSeenReply|statusDstTranslated))
+		b = nfnl.Attr(b, ctaStatusMask, nl.BEUint32Attr(uint32(SeenReply|DstTranslated)))
 	}
 	return nfnl.AttrNested(b, ctaFilter, nfnl.Attr(nil, ctaFilterOrigFlags, nl.Uint32Attr(flags)))
 }
 
 // delete deletes those entries that are chosen, and returns their number.
-func (l lookup) delete(ipv6 bool, choose func(entry) bool) (uint64, error) {
+func (l lookup) delete(ipv6 bool, choose func(Entry) bool) (uint64, error) {
 	chosen, err := l.list(ipv6, choose)
 	if err != nil {
 		return 0, err
@@ -174,12 +160,12 @@ func (l lookup) delete(ipv6 bool, choose func(entry) bool) (uint64, error) {
 
 // list returns those entries that are chosen. Only they are held in memory: the kernel may
 // name many more, before 5.15 every connection of TCP.
-func (l lookup) list(ipv6 bool, choose func(entry) bool) (chosen [][]byte, err error) {
+func (l lookup) list(ipv6 bool, choose func(Entry) bool) (chosen [][]byte, err error) {
 	const get = nl.IPCTNL_MSG_CT_GET
 	begin := func() { chosen = nil }
 	err = nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, get, unix.NLM_F_DUMP, nfnl.Family(ipv6), l.attributes(), begin,
 		func(m nfnl.Value) {
-			if e := parseEntry(m); e.protocol == l.protocol && choose(e) {
+			if e := parseEntry(m); netfilter.ProtocolNumber(e.Protocol) == l.protocol && choose(e) {
 				chosen = append(chosen, slices.Clone(m.Bytes))
 			}
 		})
@@ -198,56 +184,4 @@ func deleteEntries(ipv6 bool, list [][]byte) (n uint64, err error) {
 			err = cmp.Or(err, why) // the first will do, of as many as there may be entries
 		})
 	return uint64(done - failed), cmp.Or(err, err2)
-}
-
-// entry is one of conntrack's.
-type entry struct {
-	Flow
-	protocol uint8
-	status   uint32 // IPS_* bits
-	state    uint8  // of a TCP or SCTP connection
-}
-
-// unreplied reports whether all that has been seen of a connection is its first packet.
-func (e *entry) unreplied() bool {
-	if e.status&(statusSeenReply|statusDstTranslated) != 0 {
-		return false
-	}
-	if e.protocol == unix.IPPROTO_SCTP { // after an INIT: newer kernels, older ones
-		return e.state == sctpClosed || e.state == sctpCookieWait
-	}
-	return e.protocol == unix.IPPROTO_TCP && e.state == tcpSynSent
-}
-
-func parseEntry(m nfnl.Value) (e entry) {
-	for kind, v := range m.Attrs() {
-		switch kind {
-		case nl.CTA_TUPLE_ORIG:
-			e.Src, e.Dst, e.protocol = parseTuple(v)
-		case nl.CTA_TUPLE_REPLY:
-			e.Replies, _, _ = parseTuple(v)
-		case nl.CTA_STATUS:
-			e.status = uint32(v.Uint())
-		case nl.CTA_PROTOINFO:
-			for _, protocol := range v.Attrs() {
-				e.state = uint8(protocol.Find(ctaProtoInfoState).Uint())
-			}
-		}
-	}
-	return e
-}
-
-// parseTuple reads one direction of a flow.
-func parseTuple(v nfnl.Value) (src, dst netip.AddrPort, protocol uint8) {
-	ip, proto := v.Find(nl.CTA_TUPLE_IP), v.Find(nl.CTA_TUPLE_PROTO)
-	end := func(ipv4, ipv6, port uint16) netip.AddrPort {
-		addr, ok := netip.AddrFromSlice(ip.Find(ipv4).Bytes)
-		if !ok {
-			addr, _ = netip.AddrFromSlice(ip.Find(ipv6).Bytes)
-		}
-		return netip.AddrPortFrom(addr, uint16(proto.Find(port).Uint()))
-	}
-	return end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
-		end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT),
-		uint8(proto.Find(nl.CTA_PROTO_NUM).Uint())
 }

@@ -53,7 +53,7 @@ func TestDeleteFlows(t *testing.T) {
 					}
 				}
 				asked := make(map[uint16]bool)
-				answers, err := lookup{udp, nl.CTA_PROTO_SRC_PORT, 53}.list(ipv6, func(entry) bool { return true })
+				answers, err := lookup{udp, nl.CTA_PROTO_SRC_PORT, 53}.list(ipv6, func(Entry) bool { return true })
 				if err != nil || len(answers) != 1 {
 					t.Errorf("%s, ipv6 %v: %d flows from port 53, %v; want 1", test.name, ipv6, len(answers), err)
 				}
@@ -150,13 +150,13 @@ func TestDeleteFlowsOfMany(t *testing.T) {
 func TestDeleteGoesOn(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
 	h.DoT(t, func() error {
-		begun := made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: tcpSynSent}
+		begun := made{protocol: unix.IPPROTO_TCP, to: "10.96.0.1:80", state: byte(TCPSynSent)}
 		for i := range uint16(3) {
 			if err := begun.create(1000 + i); err != nil {
 				return err
 			}
 		}
-		list, err := lookup{protocol: unix.IPPROTO_TCP}.list(false, func(entry) bool { return true })
+		list, err := lookup{protocol: unix.IPPROTO_TCP}.list(false, func(Entry) bool { return true })
 		if len(list) != 3 || err != nil {
 			t.Fatalf("%d entries, %v; want 3", len(list), err)
 		}
@@ -187,7 +187,7 @@ func TestDeleteManyAtOnce(t *testing.T) {
 				return fmt.Errorf("create entry %d: %w", i, err)
 			}
 		}
-		list, err := lookup{protocol: unix.IPPROTO_UDP}.list(false, func(entry) bool { return true })
+		list, err := lookup{protocol: unix.IPPROTO_UDP}.list(false, func(Entry) bool { return true })
 		if len(list) != many || err != nil {
 			t.Fatalf("%d entries, %v; want %d", len(list), err, many)
 		}
@@ -237,6 +237,13 @@ func (m made) flow(port uint16) Flow {
 
 // create has the kernel track a connection from a port.
 func (m made) create(port uint16) error {
+	return nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(m.flow(port).Src.Addr().Is6()), m.attributes(port),
+		nil, nil)
+}
+
+// attributes are those of an entry.
+func (m made) attributes(port uint16) []byte {
 	f := m.flow(port)
 	ipv6 := f.Src.Addr().Is6()
 	sourceKind, destinationKind := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
@@ -261,15 +268,14 @@ func (m made) create(port uint16) error {
 		state = nfnl.Attr(nfnl.Attr(state, 2, make([]byte, 4)), 3, make([]byte, 4))
 		b = nfnl.AttrNested(b, nl.CTA_PROTOINFO, nfnl.AttrNested(nil, nl.CTA_PROTOINFO_SCTP, state))
 	}
-	return nfnl.Request(unix.NFNL_SUBSYS_CTNETLINK, nl.IPCTNL_MSG_CT_NEW,
-		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nfnl.Family(ipv6), b, nil, nil)
+	return b
 }
 
 // TestDeleteUnreplied: what goes is what nobody has answered nor translated, of the
 // protocol, to a frontend, and nothing else, whoever it belongs to.
 func TestDeleteUnreplied(t *testing.T) {
 	h := testbed.NewT(t, testbed.Config{Clients: -1, Pods: -1}).Node
-	const tcp, udp, sctp, replied = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, statusSeenReply
+	const tcp, udp, sctp, replied = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, uint32(SeenReply)
 	addr := func(host netip.Addr, port uint16) string { return netip.AddrPortFrom(host, port).String() }
 	for _, ipv6 := range []bool{false, true} {
 		node, alt := h.Addr4, h.Alt4
@@ -300,8 +306,9 @@ func TestDeleteUnreplied(t *testing.T) {
 				{protocol, addr(other, 30080), "", begun, 0, false},
 			}
 		}
-		for protocol, list := range map[uint8][]made{tcp: entries(tcp, sctp, tcpSynSent), sctp: append(entries(sctp, tcp,
-			sctpCookieWait), made{sctp, addr(service, 80), "", sctpClosed, 0, true})} {
+		closed := made{sctp, addr(service, 80), "", byte(SCTPClosed), 0, true}
+		for protocol, list := range map[uint8][]made{tcp: entries(tcp, sctp, byte(TCPSynSent)),
+			sctp: append(entries(sctp, tcp, byte(SCTPCookieWait)), closed)} {
 			all := []netip.AddrPort{netip.AddrPortFrom(service, 80), netip.AddrPortFrom(service, 443),
 				netip.AddrPortFrom(anywhere, 30080)}
 			for _, frontends := range [][]netip.AddrPort{all, all[:1], all[2:], nil} {

@@ -58,6 +58,9 @@ type Value struct {
 // Parse returns attributes that are no answer.
 func Parse(b []byte) Value { return Value{b, new(int)} }
 
+// Next returns other attributes that are no answer, without an allocation.
+func (v Value) Next(b []byte) Value { return Value{b, v.broken} }
+
 // Attrs returns attributes, without their flags, up to the first that is broken.
 func (v Value) Attrs() iter.Seq2[uint16, Value] {
 	return func(yield func(uint16, Value) bool) {

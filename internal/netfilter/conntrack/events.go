@@ -1,0 +1,54 @@
+package conntrack
+
+import "net/netip"
+
+// Kinds are kinds of events.
+type Kinds uint8
+
+// The kinds. An entry is made when the first packet leaves this node. It changes with the state of its connection, with
+// the first answer and with its mark, not with each packet.
+const (
+	New Kinds = 1 << iota
+	Update
+	Destroy
+)
+
+// Event says what has become of an entry. Counts and times come with Destroy only. A connection that is refused is
+// Destroy at once, in state TCPClose and without SeenReply: where a reset is all the answer the kernel has no use for
+// the entry.
+type Event struct {
+	Kind Kinds // one
+	Entry
+}
+
+// Events passes on what becomes of the entries of Services. Make it by Listen.
+type Events struct{ events }
+
+// EventStats count events.
+type EventStats struct {
+	Handled uint64
+
+	// Lost is how many found the buffer full. The kernel never waits.
+	Lost uint64
+}
+
+// Listen calls handle, on a goroutine of its own, for events of some kinds in the network namespace of the calling
+// thread, until Close. handle must not keep the event, and should not wait: what the kernel has to say meanwhile has a
+// bounded buffer. Nothing comes before Only. On other systems than Linux the error is errors.ErrUnsupported.
+//
+// The kernel has events of those entries only that were made while anyone listened, if
+// net.netfilter.nf_conntrack_events is 2, as it is from Linux 5.19 on.
+func Listen(kinds Kinds, handle func(*Event)) (*Events, error) {
+	e := new(Events)
+	return e, e.listen(kinds, handle)
+}
+
+// Only has those events come whose first packet went to one of some addresses, and now and then others: the kernel
+// compares with as many ranges as its filter has room for, and with the last 32 bits of IPv6.
+func (e *Events) Only(addrs []netip.Addr) error { return e.only(addrs) }
+
+// Stats returns the counters.
+func (e *Events) Stats() EventStats { return e.stats() }
+
+// Close ends the goroutine and waits for it. handle is not called afterwards.
+func (e *Events) Close() error { return e.close() }
